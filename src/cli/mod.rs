@@ -7,6 +7,7 @@ mod signals;
 mod start;
 mod tool;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::server::{Fleet, Headless, StartError};
@@ -14,7 +15,7 @@ use crate::tools::progress;
 use crate::tools::usage::{Unmet, UsageError};
 use log::start_log;
 use signals::Signals;
-use start::{ReadyFile, log_listening, log_start};
+use start::{ReadyFile, log_listening, log_start, of_engines, of_servers};
 use vllm_sim_config::{Command, ConfigError, Loaded};
 
 /// Wrong arguments or configuration.
@@ -140,7 +141,7 @@ async fn until_signalled(loaded: Loaded) -> ExitCode {
         signals = signals.with_end_of_input();
     }
     if loaded.config.server.headless || loaded.config.engine.parallel.api_servers == 0 {
-        return engines_alone(loaded, signals).await;
+        return engines_alone(loaded, signals, ready_file).await;
     }
     let started = tokio::select! {
         started = Fleet::start(loaded) => started,
@@ -158,7 +159,7 @@ async fn until_signalled(loaded: Loaded) -> ExitCode {
         }
     };
     // There until this function returns, and before the log says so.
-    let ready_file = ready_file.map(|path| ReadyFile::write(&path, &fleet));
+    let ready_file = ready_file.map(|path| ReadyFile::write(&path, &of_servers(&fleet)));
     if let Some(Err(error)) = &ready_file {
         fleet.shutdown().await;
         return complain(error, FAILED);
@@ -173,8 +174,13 @@ async fn until_signalled(loaded: Loaded) -> ExitCode {
 }
 
 /// Engines for an API server of vLLM.
-async fn engines_alone(loaded: Loaded, mut signals: Signals) -> ExitCode {
+async fn engines_alone(
+    loaded: Loaded,
+    mut signals: Signals,
+    ready_file: Option<PathBuf>,
+) -> ExitCode {
     let engines = loaded.config.engine.parallel.local_ranks.1;
+    let description = of_engines(&loaded.config);
     tracing::info!("Launching {engines} data parallel engine(s) in headless mode");
     let started = tokio::select! {
         started = Headless::start(loaded) => started,
@@ -185,10 +191,9 @@ async fn engines_alone(loaded: Loaded, mut signals: Signals) -> ExitCode {
         Err(error) if is_config(&error) => return complain(&error, BAD_CONFIG),
         Err(error) => return complain(&error, FAILED),
     };
-    let failure = tokio::select! {
-        error = headless.failed() => Some(error),
-        () = signals.next() => None,
-    };
+    let (failure, written) =
+        until_ended(&mut headless, &mut signals, ready_file, &description).await;
+    let unwritten = written.as_ref().and_then(|written| written.as_ref().err());
     if failure.is_none() {
         tracing::info!("shutting down; a second signal ends at once");
     }
@@ -196,8 +201,35 @@ async fn engines_alone(loaded: Loaded, mut signals: Signals) -> ExitCode {
         () = headless.shutdown() => {}
         () = signals.next() => return ExitCode::from(FAILED),
     }
-    match failure {
-        Some(error) => complain(&error, FAILED),
-        None => ExitCode::SUCCESS,
+    match (failure, unwritten) {
+        (Some(error), _) => complain(&error, FAILED),
+        (None, Some(error)) => complain(error, FAILED),
+        (None, None) => ExitCode::SUCCESS,
+    }
+}
+
+/// Waits until an engine breaks or a signal comes; why it broke, and the file that is there while
+/// all engines have joined.
+async fn until_ended(
+    headless: &mut Headless,
+    signals: &mut Signals,
+    ready_file: Option<PathBuf>,
+    description: &serde_json::Value,
+) -> (Option<StartError>, Option<Result<ReadyFile, String>>) {
+    let joined = headless.joined();
+    let mut ended = std::pin::pin!(async {
+        tokio::select! {
+            error = headless.failed() => Some(error),
+            () = signals.next() => None,
+        }
+    });
+    tokio::select! {
+        ended = &mut ended => return (ended, None),
+        () = joined => {}
+    }
+    let written = ready_file.map(|path| ReadyFile::write(&path, description));
+    match written {
+        Some(Err(_)) => (None, written),
+        _ => (ended.await, written),
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::server::{Fleet, Server};
 use crate::tools::usage::quoted;
-use vllm_sim_config::{CliMode, Loaded};
+use vllm_sim_config::{CliMode, Config, Loaded};
 
 /// One line: what is imitated, and what somebody chose. Everything else is for `debug`, or `config`.
 pub(super) fn log_start(loaded: &Loaded) {
@@ -101,7 +101,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// The file of `--ready-file`: there while the server listens.
+/// The file of `--ready-file`: there while the server listens, or its engines have joined.
 pub(super) struct ReadyFile(PathBuf);
 
 impl ReadyFile {
@@ -110,12 +110,12 @@ impl ReadyFile {
         let _ = std::fs::remove_file(path);
     }
 
-    /// Writes where the servers of `fleet` are. It appears whole: it is renamed into place.
+    /// Writes what a process is. It appears whole: it is renamed into place.
     ///
     /// # Errors
     /// A text that names the file.
-    pub(super) fn write(path: &Path, fleet: &Fleet) -> Result<Self, String> {
-        let text = format!("{}\n", description(fleet));
+    pub(super) fn write(path: &Path, description: &Value) -> Result<Self, String> {
+        let text = format!("{description}\n");
         let mut draft = path.as_os_str().to_owned();
         draft.push(format!(".{}", std::process::id()));
         std::fs::write(&draft, text)
@@ -135,7 +135,7 @@ impl Drop for ReadyFile {
 }
 
 /// `{"pid": …, "model": …, "servers": [{"url": …, "grpc": …}]}`; a Unix socket is `{"uds": …}`.
-fn description(fleet: &Fleet) -> Value {
+pub(super) fn of_servers(fleet: &Fleet) -> Value {
     let servers: Vec<Value> = fleet
         .servers()
         .iter()
@@ -153,4 +153,16 @@ fn description(fleet: &Fleet) -> Value {
     let first = fleet.servers().first();
     let model = first.and_then(|server| server.app().config().model.served_names.first().cloned());
     json!({"pid": std::process::id(), "model": model, "servers": servers})
+}
+
+/// `{"pid": …, "model": …, "front_end": …, "ranks": […]}` of engines that have joined.
+pub(super) fn of_engines(config: &Config) -> Value {
+    let parallel = &config.engine.parallel;
+    let (first, count) = parallel.local_ranks;
+    json!({
+        "pid": std::process::id(),
+        "model": config.model.served_names.first(),
+        "front_end": format!("{}:{}", parallel.address, parallel.rpc_port),
+        "ranks": (first..first + count).collect::<Vec<_>>(),
+    })
 }

@@ -38,6 +38,8 @@ pub(super) struct BackendParts {
     pub(super) started: Instant,
     /// The server's port, as events name it.
     pub(super) port: u16,
+    /// Tokens that end a thought, for a client that parses tokens.
+    pub(super) thought_end: Option<Vec<u32>>,
     /// Who else hears the first engine.
     pub(super) observer: Option<Box<dyn Observer>>,
 }
@@ -54,7 +56,11 @@ impl Backend {
         let observers = EngineObservers::open(config, &metrics)?;
         let clock = (parts.started, parts.port);
         let live = engines::start(config, seed, clock, &observers, parts.observer)?;
-        let service = Arc::new(service(config, parts.texts, seed, live.clone()));
+        let mut generator = generator(config, parts.texts, seed);
+        if let Some(ids) = parts.thought_end {
+            generator = generator.with_thought_end(ids);
+        }
+        let service = Arc::new(service(config, generator, live.clone(), seed));
         #[cfg(feature = "zmq")]
         let listeners = super::prefill::listen(config, &service);
         let counter = FaultCounter(metrics.clone());
@@ -90,7 +96,7 @@ impl Backend {
     }
 }
 
-fn service(config: &Config, texts: Texts, seed: u64, live: Vec<LiveEngine>) -> Service {
+fn service(config: &Config, generator: Generator, live: Vec<LiveEngine>, seed: u64) -> Service {
     let models = Models::new(
         &config.model.served_names,
         config.api.skip_model_name_validation,
@@ -114,13 +120,17 @@ fn service(config: &Config, texts: Texts, seed: u64, live: Vec<LiveEngine>) -> S
         role: config.engine.role,
         ngram: setup::ngram(config),
     };
-    let mut generator = Generator::new(config.content.mode, seed, texts.tokenizer)
+    Service::new(models, generator, live, settings)
+}
+
+fn generator(config: &Config, texts: Texts, seed: u64) -> Generator {
+    let generator = Generator::new(config.content.mode, seed, texts.tokenizer)
         .with_whole_echo(!config.content.echo_cut)
         .with_mute(config.model.tokenizer.skip_init);
-    if let Some(recordings) = texts.recordings {
-        generator = generator.with_recordings(recordings);
+    match texts.recordings {
+        Some(recordings) => generator.with_recordings(recordings),
+        None => generator,
     }
-    Service::new(models, generator, live, settings)
 }
 
 #[expect(clippy::disallowed_methods, reason = "nobody chose a seed")]

@@ -11,14 +11,15 @@ use super::backend::Backend;
 use super::backend::BackendParts;
 use super::error::StartError;
 #[cfg(feature = "zmq")]
-use super::{features, scenario, stats_log, texts::Texts};
+use super::{features, replies, scenario, stats_log, texts::Texts};
 use vllm_sim_config::Loaded;
 #[cfg(feature = "zmq")]
 use {
     vllm_sim_config::Config,
     vllm_sim_engine::latency::ModelShape,
-    vllm_sim_engine_core::{CoreError, EngineCore, Parts, Steps, Waves, observe},
+    vllm_sim_engine_core::{CoreError, EngineCore, Parts, Steps, Thoughts, Waves, observe},
     vllm_sim_http::{AdminState, Availability, ServerControls},
+    vllm_sim_service::scripted::ReplyRules,
 };
 
 /// The engines of this process, one for each rank; each one has a service of its own.
@@ -55,11 +56,17 @@ impl Headless {
                 "this tokenizer has no end of sequence: it may not be the front end's, whose text is then not what was meant"
             );
         }
-        for flag in without_effect(&config) {
-            tracing::warn!("{flag} has no effect behind an API server of vLLM");
+        let flags = without_effect(&loaded);
+        if !flags.is_empty() {
+            let flags = flags.join(" ");
+            tracing::warn!(flags, "without effect behind an API server of vLLM");
         }
-        if config.faults.replies.is_some() {
-            tracing::warn!("--replies are not said behind an API server of vLLM");
+        let replies = replies::read(&config)?;
+        let thoughts = thoughts(&config, &texts);
+        if texts.hashes_conversations() {
+            tracing::warn!(
+                "this dataset finds replies by the texts of conversations, which an API server of vLLM does not send: only prompts of completions are found"
+            );
         }
         let mut headless = Self {
             ranks: Vec::new(),
@@ -67,7 +74,12 @@ impl Headless {
             logging: JoinSet::new(),
             shutdown_timeout: config.server.shutdown_timeout,
         };
-        match headless.start_ranks(&loaded, &texts) {
+        let shared = Shared {
+            waves: waves(&config),
+            thoughts,
+            replies,
+        };
+        match headless.start_ranks(&loaded, &texts, &shared) {
             Ok(()) => Ok(headless),
             Err(error) => {
                 headless.shutdown().await;
@@ -76,16 +88,20 @@ impl Headless {
         }
     }
 
-    fn start_ranks(&mut self, loaded: &Loaded, texts: &Texts) -> Result<(), StartError> {
+    fn start_ranks(
+        &mut self,
+        loaded: &Loaded,
+        texts: &Texts,
+        shared: &Shared,
+    ) -> Result<(), StartError> {
         let config = &loaded.config;
         let scenario = scenario::read(config)?;
         let (first, count) = config.engine.parallel.local_ranks;
-        let waves = waves(config);
         let mut cores = Vec::new();
         for rank in first..first + count {
             let mut loaded = loaded.clone();
             loaded.config.engine.parallel.local_ranks = (rank, 1);
-            cores.push(self.add(loaded, texts.clone(), waves.clone())?);
+            cores.push(self.add(loaded, texts.clone(), shared)?);
         }
         // The first request is one of the scenario's.
         scenario::start(&self.admin_state, config, scenario)?;
@@ -100,7 +116,7 @@ impl Headless {
         &mut self,
         loaded: Loaded,
         texts: Texts,
-        waves: Option<Arc<Waves>>,
+        shared: &Shared,
     ) -> Result<(Parts, Steps), StartError> {
         let config = loaded.config.clone();
         let (observer, steps) = observe(&config);
@@ -110,8 +126,13 @@ impl Headless {
             started: Instant::now(),
             port: config.server.port,
             observer: Some(Box::new(observer)),
+            thought_end: shared
+                .thoughts
+                .as_ref()
+                .map(|thoughts| thoughts.end().to_vec()),
         };
         let backend = Backend::start(&config, parts)?;
+        backend.service.replies.set(shared.replies.clone());
         let (service, metrics) = (backend.service.clone(), backend.metrics.clone());
         let controls = Arc::new(ServerControls::new(&config, service, metrics));
         self.admin_state.join(&controls, loaded);
@@ -125,7 +146,8 @@ impl Headless {
             service: backend.service.clone(),
             config: Arc::new(config),
             is_gone: Arc::new(move || is_gone(&availability.borrow())),
-            waves,
+            waves: shared.waves.clone(),
+            thoughts: shared.thoughts.clone(),
         };
         self.ranks.push(Rank {
             backend,
@@ -133,6 +155,17 @@ impl Headless {
             controls,
         });
         Ok((parts, steps))
+    }
+
+    /// Waits until all of them have joined; to be asked for once.
+    pub fn joined(&mut self) -> impl Future<Output = ()> + Send + use<> {
+        let cores = self.ranks.iter_mut().filter_map(|rank| rank.core.as_mut());
+        let joined: Vec<_> = cores.map(EngineCore::joined).collect();
+        async move {
+            for joined in joined {
+                joined.await;
+            }
+        }
     }
 
     /// Waits until one of them cannot go on.
@@ -177,6 +210,15 @@ fn is_gone(availability: &Availability) -> bool {
     availability.lives > 0
 }
 
+/// What all ranks of the process share.
+#[cfg(feature = "zmq")]
+struct Shared {
+    waves: Option<Arc<Waves>>,
+    thoughts: Option<Thoughts>,
+    /// Each rule answers so many requests of all ranks.
+    replies: Option<Arc<ReplyRules>>,
+}
+
 /// What ranks of a model with experts share, as upstream has it.
 #[cfg(feature = "zmq")]
 fn waves(config: &Config) -> Option<Arc<Waves>> {
@@ -199,6 +241,11 @@ impl Headless {
             flags: "--headless",
             feature: "zmq",
         })
+    }
+
+    /// Never: there are none.
+    pub fn joined(&mut self) -> impl Future<Output = ()> + Send + use<> {
+        std::future::pending()
     }
 
     /// Never: there are none.
@@ -229,14 +276,70 @@ impl Headless {
     }
 }
 
-/// Flags that were given and mean nothing without an HTTP server of our own.
+/// How answers think, where a parser of thoughts is named.
 #[cfg(feature = "zmq")]
-fn without_effect(config: &Config) -> Vec<&'static str> {
-    let given = [
-        ("--kv-transfer-config", config.kv_transfer.is_some()),
-        ("--replicas", config.engine.replicas > 1),
-        ("--grpc-port", config.server.grpc_port.is_some()),
-    ];
-    let given = given.into_iter().filter(|(_, given)| *given);
-    given.map(|(flag, _)| flag).collect()
+fn thoughts(config: &Config, texts: &Texts) -> Option<Thoughts> {
+    let parser = config.api.reasoning_parser.as_ref()?;
+    let thoughts = Thoughts::of(parser, config.api.reasoning_ratio, &texts.tokenizer);
+    if thoughts.is_none() {
+        tracing::warn!(
+            "--reasoning-parser {parser}: answers have no thoughts, as its format is not played behind an API server of vLLM"
+        );
+    }
+    thoughts
+}
+
+/// Flags of HTTP, of what is shown over it, and of what only it does.
+#[cfg(feature = "zmq")]
+const OF_HTTP: &[&str] = &[
+    "admin-api-key",
+    "allow-credentials",
+    "allowed-headers",
+    "allowed-methods",
+    "allowed-origins",
+    "api-key",
+    "dashboard-control",
+    "dev-mode",
+    "enable-request-id-headers",
+    "fake-metrics",
+    "fake-metrics-refresh-interval",
+    "grpc",
+    "grpc-port",
+    "health-status",
+    "image-emission-rate",
+    "keep-alive-timeout",
+    "kv-transfer-config",
+    "legacy-metrics",
+    "log-http",
+    "max-request-body-size-mb",
+    "max-tool-call-array-param-length",
+    "min-tool-call-array-param-length",
+    "object-tool-call-not-required-field-probability",
+    "omni",
+    "replicas",
+    "request-history",
+    "request-history-bodies",
+    "retry-after",
+    "root-path",
+    "self-signed-certs",
+    "sse-keep-alive-interval",
+    "ssl-certfile",
+    "ssl-keyfile",
+    "startup-duration",
+    "startup-time",
+    "stream-fault-rate",
+    "stream-faults",
+    "time-to-generate-image",
+    "time-to-generate-image-std-dev",
+    "tool-call-extra-call-probability",
+    "tool-call-not-required-param-probability",
+    "uds",
+];
+
+/// Those of them that were given.
+#[cfg(feature = "zmq")]
+fn without_effect(loaded: &Loaded) -> Vec<String> {
+    let chosen = loaded.to_json_chosen();
+    let given = OF_HTTP.iter().filter(|flag| chosen.contains_key(**flag));
+    given.map(|flag| format!("--{flag}")).collect()
 }

@@ -128,6 +128,7 @@ impl Server {
         let port = socket.address().map_or(config.server.port, |a| a.port());
         let routes = vllm_sim_http::routes(&config);
         let parts = BackendParts {
+            thought_end: None,
             texts,
             paths: routes.paths(),
             started,

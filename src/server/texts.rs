@@ -6,6 +6,8 @@ use std::sync::Arc;
 use super::error::StartError;
 use super::setup;
 use vllm_sim_config::Config;
+#[cfg(feature = "zmq")]
+use vllm_sim_dataset::Generation;
 use vllm_sim_dataset::{Dataset, DatasetError};
 use vllm_sim_service::generate::Recordings;
 use vllm_sim_tokenizer::Tokenizer;
@@ -39,6 +41,15 @@ impl Texts {
             tokenizer,
             recordings: opened,
         })
+    }
+}
+
+#[cfg(feature = "zmq")]
+impl Texts {
+    /// Whether recorded replies are found by texts and roles, not by token ids.
+    pub(super) fn hashes_conversations(&self) -> bool {
+        let recordings = self.recordings.as_ref();
+        recordings.is_some_and(|some| some.dataset.generation() == Generation::Texts)
     }
 }
 

@@ -2,11 +2,11 @@
 //!
 //! Source: vLLM 0.33 `vllm/v1/engine/core.py`, the methods of `EngineCore`.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rmpv::Value;
 
+use super::adapters::Adapters;
 use super::decode::Fields;
 use super::parts::Parts;
 use super::request::LoraRequest;
@@ -17,8 +17,7 @@ use vllm_sim_service::{Asset, Halt};
 pub(crate) struct Control {
     parts: Parts,
     weights: Mutex<String>,
-    /// Names of adapters by the front end's numbers.
-    loras: Mutex<BTreeMap<i64, String>>,
+    adapters: Arc<Adapters>,
 }
 
 /// A mutex whose holder panicked is as good as any: each change is one assignment.
@@ -27,11 +26,11 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Control {
-    pub(crate) fn new(parts: Parts) -> Self {
+    pub(crate) fn new(parts: Parts, adapters: Arc<Adapters>) -> Self {
         Self {
             parts,
             weights: Mutex::new("default".to_owned()),
-            loras: Mutex::default(),
+            adapters,
         }
     }
 
@@ -59,6 +58,10 @@ impl Control {
                 let mode = halt(args.text(0))?;
                 let clear = args.take(1).as_bool().unwrap_or(true);
                 service.pause(mode, clear).await;
+                if method == "pause_scheduler" {
+                    // Whatever became of running requests, new ones queue.
+                    service.pause(Halt::Keep, false).await;
+                }
                 Ok(Value::Nil)
             }
             "resume_generation" | "resume_scheduler" => {
@@ -77,18 +80,17 @@ impl Control {
             | "profile"
             | "release_kv_cache_memory" => Ok(Value::Nil),
             "add_lora" => self.add_lora(args.take(0)),
-            "remove_lora" => Ok(self.remove_lora(args.int(0)).into()),
+            "remove_lora" => {
+                let removed = args.int(0).is_some_and(|id| self.adapters.remove(id));
+                Ok(removed.into())
+            }
             "pin_lora" => {
-                let id = args.int(0);
-                let known = id.is_some_and(|id| lock(&self.loras).contains_key(&id));
+                let known = args.int(0).is_some_and(|id| self.adapters.has(id));
                 Ok(known.into())
             }
             "list_loras" => {
-                let ids: Vec<_> = lock(&self.loras)
-                    .keys()
-                    .map(|id| Value::from(*id))
-                    .collect();
-                Ok(ids.into())
+                let ids = self.adapters.ids().into_iter().map(Value::from);
+                Ok(Value::Array(ids.collect()))
             }
             "collective_rpc" => {
                 let parallel = &self.parts.config.engine.parallel;
@@ -109,39 +111,43 @@ impl Control {
     }
 
     fn tasks(&self) -> Value {
-        match self.parts.config.api.task {
-            Task::Embed => vec![Value::from("embed"), "token_embed".into()].into(),
-            Task::Classify => vec![Value::from("classify"), "token_classify".into()].into(),
-            _ => vec![Value::from("generate")].into(),
-        }
+        let tasks: &[&str] = match self.parts.config.api.task {
+            Task::Embed => &["embed", "token_embed"],
+            Task::Classify | Task::Score | Task::Reward => &["classify", "token_classify"],
+            Task::Transcription => &["transcription"],
+            Task::Realtime => &["generate", "transcription", "realtime"],
+            Task::All | Task::Generate => &["generate"],
+        };
+        tasks.iter().map(|task| Value::from(*task)).collect()
     }
 
     fn add_lora(&self, lora: Value) -> Result<Value, String> {
-        if !self.parts.config.lora.enabled {
-            return Err("LoRA is not enabled. Use --enable-lora to enable LoRA.".to_owned());
-        }
         let lora = LoraRequest::read(lora).map_err(|error| error.to_string())?;
-        let models = &self.parts.service.models;
-        let loaded = models.load(&lora.name, &lora.path, None, true);
-        loaded.map_err(|error| error.to_string())?;
-        lock(&self.loras).insert(lora.id, lora.name);
+        self.adapters.load(lora)?;
         Ok(true.into())
     }
 
-    fn remove_lora(&self, id: Option<i64>) -> bool {
-        let name = id.and_then(|id| lock(&self.loras).remove(&id));
-        name.is_some_and(|name| self.parts.service.models.unload(&name))
-    }
-
+    /// Groups of layers with a cache of their own: full attention first, then windows.
     fn cache_groups(&self) -> Value {
-        let group = [
-            ("group_idx", Value::from(0)),
-            ("kind", "full_attention".into()),
-            ("block_size", self.parts.config.engine.block_size.into()),
-            ("sliding_window", Value::Nil),
-        ];
-        let group = group.map(|(key, value)| (key.into(), value));
-        vec![Value::Map(group.to_vec())].into()
+        let engine = &self.parts.config.engine;
+        let plan = engine.kv_cache.as_ref().map(|cache| &cache.plan);
+        let windows = plan.map_or(0, |plan| plan.window_groups);
+        let full = plan.map_or(1, |plan| plan.full_groups);
+        let group = |index: u32| {
+            let window = (index >= full).then(|| plan.map_or(0, |plan| plan.window));
+            let kind = match window {
+                Some(_) => "sliding_window",
+                None => "full_attention",
+            };
+            let group = [
+                ("group_idx", Value::from(index)),
+                ("kind", kind.into()),
+                ("block_size", engine.block_size.into()),
+                ("sliding_window", window.map_or(Value::Nil, Value::from)),
+            ];
+            Value::Map(group.map(|(key, value)| (key.into(), value)).to_vec())
+        };
+        (0..full + windows).map(group).collect()
     }
 }
 

@@ -100,6 +100,47 @@ pub(crate) fn ids(value: &Value, field: &'static str) -> Result<Vec<u32>, Unread
     items.iter().map(id).collect()
 }
 
+/// An array of numbers: its type, its shape and its bytes, which are in the message or in one of the
+/// frames behind it.
+pub(crate) fn tensor<'v>(
+    value: &'v Value,
+    aux: &'v [Vec<u8>],
+) -> Option<(&'v str, Vec<usize>, &'v [u8])> {
+    let [dtype, shape, data] = value.as_array()?.as_slice() else {
+        return None;
+    };
+    let shape = shape.as_array()?.iter();
+    let shape = shape.map(|size| usize::try_from(size.as_u64()?).ok());
+    let bytes = match (data.as_ext(), data.as_u64()) {
+        (Some((_, bytes)), _) => bytes,
+        // The message itself is number 0.
+        (None, Some(frame)) => aux.get(usize::try_from(frame).ok()?.checked_sub(1)?)?,
+        (None, None) => return None,
+    };
+    Some((dtype.as_str()?, shape.collect::<Option<_>>()?, bytes))
+}
+
+/// The rows of a matrix of whole numbers.
+pub(crate) fn int_rows(value: &Value, aux: &[Vec<u8>]) -> Option<Vec<Vec<i64>>> {
+    let (dtype, shape, bytes) = tensor(value, aux)?;
+    let [_, columns] = shape.as_slice() else {
+        return None;
+    };
+    let numbers: Vec<i64> = match dtype {
+        "<i4" | "int32" => {
+            let four = bytes.as_chunks::<4>().0.iter();
+            four.map(|n| i32::from_le_bytes(*n).into()).collect()
+        }
+        "<i8" | "int64" => {
+            let eight = bytes.as_chunks::<8>().0.iter();
+            eight.map(|n| i64::from_le_bytes(*n)).collect()
+        }
+        _ => return None,
+    };
+    let rows = numbers.chunks_exact((*columns).max(1));
+    Some(rows.map(<[i64]>::to_vec).collect())
+}
+
 /// The same as JSON. What JSON has no word for (tensors, NaN) is null.
 pub(crate) fn json(value: Value) -> Json {
     match value {

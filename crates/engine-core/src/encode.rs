@@ -72,6 +72,10 @@ pub(crate) struct Output {
     pub(crate) stop: Option<u32>,
     pub(crate) events: Vec<(EventType, SimTime)>,
     pub(crate) prefill: Option<PrefillStats>,
+    /// Log probabilities of tokens that the request named, in each row of its prompt.
+    pub(crate) prompt_scores: Option<Tensor>,
+    /// Headers of the trace that the request belongs to.
+    pub(crate) trace: Option<Arc<Value>>,
     pub(crate) error: Option<RequestError>,
 }
 
@@ -87,6 +91,8 @@ impl Output {
             stop: None,
             events: Vec::new(),
             prefill: None,
+            prompt_scores: None,
+            trace: None,
             error: None,
         }
     }
@@ -161,7 +167,11 @@ impl Writer {
     }
 
     fn output(&mut self, output: &Output) {
-        self.array(if output.error.is_some() { 19 } else { 12 });
+        self.array(match (&output.error, &output.prompt_scores) {
+            (Some(_), _) => 19,
+            (None, Some(_)) => 18,
+            (None, None) => 12,
+        });
         self.text(&output.id);
         self.ids(&output.tokens);
         self.or_nil(output.logprobs.as_ref(), |w, rows| {
@@ -170,10 +180,7 @@ impl Writer {
         self.or_nil(output.prompt_logprobs.as_ref(), |w, rows| {
             w.logprobs(rows, &TORCH);
         });
-        self.or_nil(output.pooled.as_ref(), |w, tensor| {
-            let numbers = tensor.numbers.iter();
-            w.ndarray(TORCH[1], &tensor.shape, numbers.map(|x| x.to_le_bytes()));
-        });
+        self.or_nil(output.pooled.as_ref(), Self::tensor);
         self.or_nil(output.finish, |w, finish| w.uint(finish as u64));
         self.or_nil(output.stop, |w, stop| w.uint(stop.into()));
         let events = Some(&output.events).filter(|events| !events.is_empty());
@@ -186,15 +193,23 @@ impl Writer {
                 w.float(at.as_secs_f64());
             }
         });
-        // Transfers of KV cache and encoded media, trace headers.
-        (0..3).for_each(|_| self.nil());
+        // Transfers of KV cache and of encoded media.
+        (0..2).for_each(|_| self.nil());
+        self.or_nil(output.trace.as_deref(), Self::value);
         self.or_nil(output.prefill, Self::prefill);
-        let Some(error) = &output.error else {
+        if output.error.is_none() && output.prompt_scores.is_none() {
             return;
-        };
+        }
         self.nil();
         self.uint(0);
-        (0..4).for_each(|_| self.nil());
+        (0..3).for_each(|_| self.nil());
+        self.or_nil(output.prompt_scores.as_ref(), Self::tensor);
+        if let Some(error) = &output.error {
+            self.error(error);
+        }
+    }
+
+    fn error(&mut self, error: &RequestError) {
         self.map(3);
         self.text("code");
         self.text(error.code);
@@ -202,6 +217,11 @@ impl Writer {
         self.text(&error.message);
         self.text("retryable");
         self.flag(error.retryable);
+    }
+
+    fn tensor(&mut self, tensor: &Tensor) {
+        let numbers = tensor.numbers.iter();
+        self.ndarray(TORCH[1], &tensor.shape, numbers.map(|x| x.to_le_bytes()));
     }
 
     /// Ids, values and ranks, and no boundaries of requests.

@@ -1,4 +1,5 @@
-//! Messages, byte for byte: `golden/*.hex`. `BLESS=1` rewrites them.
+//! Messages, byte for byte: `golden/*.hex`. `BLESS=1` rewrites those of ours; those of `vllm-rs` were
+//! recorded from it.
 
 use std::path::Path;
 
@@ -7,6 +8,7 @@ use rmpv::Value;
 use super::encode::{self, EventType, FinishReason, Output, PrefillStats, RequestError};
 use super::encode::{Tensor, WaveEdge};
 use super::logprobs::LogprobRows;
+use super::request::{CoreRequest, RequestFields, Work};
 use super::stats::SchedulerStats;
 use vllm_sim_engine::SimTime;
 
@@ -125,4 +127,43 @@ fn answers_to_calls_name_the_call() {
 fn waves_begin_and_end() {
     check("wave-begun", &encode::wave(1, WaveEdge::Begun(2)));
     check("wave-complete", &encode::wave(0, WaveEdge::Complete(2)));
+}
+
+/// The request of a message that a front end sent: a chat with a seed, a bias, a stop string and
+/// arguments of the template, or a call that is required.
+fn recorded(name: &str) -> (CoreRequest, RequestFields) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("golden/{name}.hex"));
+    let text = std::fs::read_to_string(&path).expect("there is a file");
+    let bytes = text
+        .split_whitespace()
+        .map(|byte| u8::from_str_radix(byte, 16));
+    let bytes: Vec<_> = bytes.collect::<Result<_, _>>().expect("hexadecimal digits");
+    let mut request = CoreRequest::read(&bytes, &[]).expect("it is right");
+    let nothing = Err(super::decode::wrong("", &Value::Nil, ""));
+    let fields = std::mem::replace(&mut request.fields, nothing);
+    (request, fields.expect("it is right"))
+}
+
+#[test]
+fn requests_of_real_front_ends_are_read() {
+    for version in ["0.32", "0.33"] {
+        let (request, chat) = recorded(&format!("vllm-rs-{version}-chat"));
+        assert!(request.id.starts_with("chatcmpl-"));
+        assert_eq!((request.client, chat.prompt.len()), (0, 15));
+        let Work::Generate(sampling) = chat.work else {
+            panic!("{:?}", chat.work);
+        };
+        let params = sampling.params;
+        assert_eq!((sampling.eos, params.seed), (Some(4084), Some(3)));
+        assert_eq!((params.max_tokens, params.stop), (Some(5), None));
+        assert_eq!(params.stop_token_ids, Some(vec![4081]));
+        assert_eq!(params.logit_bias.map(|bias| bias.0.len()), Some(1));
+        assert!(chat.parser_kwargs.is_map() && chat.reasoning_ended.is_none());
+        let (_, call) = recorded(&format!("vllm-rs-{version}-call"));
+        let Work::Generate(sampling) = call.work else {
+            panic!("{:?}", call.work);
+        };
+        assert!(sampling.params.structured_outputs.is_some());
+        assert_eq!(call.reasoning_ended, Some(true));
+    }
 }

@@ -16,6 +16,12 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// How long a socket that closes may still send.
 const LINGER_MS: i32 = 4_000;
 
+/// What the socket that stops an engine says to have it die.
+pub(crate) const KILL: &str = "kill";
+
+/// Messages that may wait for a front end that does not read.
+pub(crate) const MOST_UNREAD: i32 = 100_000;
+
 /// Why an engine core cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum CoreError {
@@ -52,6 +58,9 @@ pub enum CoreError {
     /// [`EngineCore::kill`](crate::EngineCore::kill).
     #[error("the engine core died as it was told to")]
     Killed,
+    /// A bug of ours; what it was stands on the standard error.
+    #[error("a thread of the engine core panicked, which is a bug of vllm-sim")]
+    Panicked,
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
@@ -92,18 +101,8 @@ pub(crate) fn join(
     let parallel = &parts.config.engine.parallel;
     let address = endpoint(&parallel.address, parallel.rpc_port);
     let identity = (parts.rank as u16).to_le_bytes();
-    let open = |kind, at: &str| -> Result<zmq::Socket, CoreError> {
-        let connect = || {
-            let socket = context.socket(kind)?;
-            socket.set_identity(&identity)?;
-            socket.set_sndhwm(0)?;
-            socket.set_rcvhwm(0)?;
-            socket.set_linger(LINGER_MS)?;
-            socket.set_ipv6(at.contains('['))?;
-            socket.connect(at)?;
-            Ok(socket)
-        };
-        connect().map_err(|why| CoreError::Address {
+    let open = |kind, at: &str| {
+        connect(context, kind, identity, at).map_err(|why| CoreError::Address {
             address: at.to_owned(),
             why,
         })
@@ -111,10 +110,13 @@ pub(crate) fn join(
     let handshake = open(zmq::DEALER, &address)?;
     tracing::info!(rank = parts.rank, address, "joining the front end");
     handshake.send(status("HELLO", None), 0)?;
-    let Some(answer) = wait(&handshake, stopped, &address)? else {
-        // Nobody will hear it any more.
-        handshake.set_linger(0)?;
-        return Ok(None);
+    let answer = match wait(&handshake, stopped, &address) {
+        Ok(Some(answer)) => answer,
+        ended => {
+            // Nobody will hear it any more.
+            handshake.set_linger(0)?;
+            return ended.map(|_| None);
+        }
     };
     let addresses = Addresses::read(&answer).map_err(|why| CoreError::Answer {
         address: address.clone(),
@@ -157,6 +159,31 @@ pub(crate) fn join(
     }))
 }
 
+/// A socket of a rank.
+fn connect(
+    context: &zmq::Context,
+    kind: zmq::SocketType,
+    identity: [u8; 2],
+    at: &str,
+) -> zmq::Result<zmq::Socket> {
+    let socket = context.socket(kind)?;
+    socket.set_identity(&identity)?;
+    socket.set_sndhwm(MOST_UNREAD)?;
+    socket.set_rcvhwm(0)?;
+    socket.set_linger(LINGER_MS)?;
+    socket.set_ipv6(at.contains('['))?;
+    socket.connect(at)?;
+    Ok(socket)
+}
+
+/// What the socket that stops an engine says: to end, or to die.
+pub(crate) fn told_to_end(stopped: &zmq::Socket) -> Result<(), CoreError> {
+    match stopped.recv_bytes(zmq::DONTWAIT)? {
+        word if word == KILL.as_bytes() => Err(CoreError::Killed),
+        _ => Ok(()),
+    }
+}
+
 /// The next message of a socket; `None` when `stopped` hears something first.
 fn wait(
     socket: &zmq::Socket,
@@ -173,7 +200,7 @@ fn wait(
         });
     }
     if items[1].is_readable() {
-        return Ok(None);
+        return told_to_end(stopped).map(|()| None);
     }
     let frames = socket.recv_multipart(0)?;
     Ok(Some(frames.into_iter().next().unwrap_or_default()))

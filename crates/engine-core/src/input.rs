@@ -5,7 +5,9 @@ use std::sync::mpsc::{Receiver, Sender};
 
 use rmpv::Value;
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
+use super::adapters::Adapters;
 use super::control::Control;
 use super::decode::{self, Fields};
 use super::encode;
@@ -14,6 +16,7 @@ use super::output::{self, Item};
 use super::parts::Parts;
 use super::request::CoreRequest;
 use super::serve::Requests;
+use super::unpanicked;
 
 /// Messages that one socket may have in a row before the others are looked at.
 const MOST_IN_A_ROW: usize = 64;
@@ -24,8 +27,8 @@ const ABORT: &[u8] = &[1];
 const START_DP_WAVE: &[u8] = &[2];
 const UTILITY: &[u8] = &[3];
 
-/// What the socket that stops an engine says to have it die.
-pub(crate) const KILL: &str = "kill";
+/// Where the writing thread says that it cannot go on.
+const BROKEN: &str = "inproc://broken";
 
 /// Reads what front ends send.
 pub(crate) struct Input {
@@ -44,9 +47,14 @@ impl Input {
         queue: Sender<Item>,
         stopped: zmq::Socket,
     ) -> Self {
+        let adapters = Arc::new(Adapters::new(parts.clone()));
         Self {
-            requests: Arc::new(Requests::new(parts.clone(), queue.clone())),
-            control: Arc::new(Control::new(parts.clone())),
+            requests: Arc::new(Requests::new(
+                parts.clone(),
+                queue.clone(),
+                adapters.clone(),
+            )),
+            control: Arc::new(Control::new(parts.clone(), adapters)),
             parts,
             runtime,
             queue,
@@ -62,6 +70,7 @@ impl Input {
         self,
         context: &zmq::Context,
         steps: Receiver<Item>,
+        join: oneshot::Sender<()>,
     ) -> Result<(), CoreError> {
         let Some(joined) = handshake::join(context, &self.parts, &self.stopped)? else {
             return Ok(());
@@ -71,35 +80,48 @@ impl Input {
             None => (None, None),
         };
         let sender = output::Sender::new(&self.parts, joined.outputs, wave_output);
+        let broken = context.socket(zmq::PAIR)?;
+        broken.bind(BROKEN)?;
+        let breaks = context.socket(zmq::PAIR)?;
+        breaks.connect(BROKEN)?;
         let name = format!("core-out-{}", self.parts.rank);
-        let writing = std::thread::Builder::new()
-            .name(name)
-            .spawn(move || sender.run(&steps))?;
+        let writing = std::thread::Builder::new().name(name).spawn(move || {
+            if !sender.run(&steps) {
+                let _ = breaks.send("", zmq::DONTWAIT);
+            }
+        })?;
+        // Nobody may be waiting for it.
+        let _ = join.send(());
         let _runtime = self.runtime.enter();
-        let read = self.read(&joined.inputs, wave_input.as_ref());
+        let read = unpanicked(|| self.read(&joined.inputs, wave_input.as_ref(), &broken));
         let dead = read.is_err();
         // The other thread may have ended by itself.
         let _ = self.queue.send(Item::Stop { dead });
-        if writing.join().is_err() {
-            tracing::error!("the thread that writes to the front end panicked");
-        }
+        // It says of itself that it panicked.
+        let _ = writing.join();
         read
     }
 
-    fn read(&self, inputs: &[zmq::Socket], waves: Option<&zmq::Socket>) -> Result<(), CoreError> {
+    fn read(
+        &self,
+        inputs: &[zmq::Socket],
+        waves: Option<&zmq::Socket>,
+        broken: &zmq::Socket,
+    ) -> Result<(), CoreError> {
         let sockets: Vec<_> = inputs.iter().chain(waves).collect();
         loop {
             let mut items: Vec<_> = sockets
                 .iter()
                 .map(|socket| socket.as_poll_item(zmq::POLLIN))
                 .collect();
+            items.push(broken.as_poll_item(zmq::POLLIN));
             items.push(self.stopped.as_poll_item(zmq::POLLIN));
             zmq::poll(&mut items, -1)?;
+            if items[sockets.len()].is_readable() {
+                return Err(CoreError::Panicked);
+            }
             if items.last().is_some_and(zmq::PollItem::is_readable) {
-                return match self.stopped.recv_bytes(zmq::DONTWAIT)? {
-                    word if word == KILL.as_bytes() => Err(CoreError::Killed),
-                    _ => Ok(()),
-                };
+                return handshake::told_to_end(&self.stopped);
             }
             for (socket, item) in sockets.iter().zip(&items) {
                 if !item.is_readable() {
@@ -125,7 +147,7 @@ impl Input {
             return;
         };
         let heard = match kind.as_slice() {
-            ADD => self.add(payload),
+            ADD => self.add(payload, &frames[2..]),
             ABORT => self.abort(payload),
             UTILITY => self.call(payload),
             START_DP_WAVE => self.start_wave(payload),
@@ -152,8 +174,8 @@ impl Input {
         Ok(())
     }
 
-    fn add(&self, payload: &[u8]) -> Result<(), decode::Unreadable> {
-        let request = CoreRequest::read(payload)?;
+    fn add(&self, payload: &[u8], aux: &[Vec<u8>]) -> Result<(), decode::Unreadable> {
+        let request = CoreRequest::read(payload, aux)?;
         if let Some(waves) = &self.parts.waves {
             waves.raise(request.wave);
         }
@@ -176,12 +198,28 @@ impl Input {
         let client = fields.int(0).and_then(|n| usize::try_from(n).ok());
         let call = fields.take(1);
         let method = fields.text(2).unwrap_or_default();
-        let args = Fields::of(fields.take(3), "args")?;
+        let args = Fields::of(fields.take(3), "args");
         let (control, queue) = (self.control.clone(), self.queue.clone());
         let rank = self.parts.rank;
+        let wanted = (!self.parts.service.is_draining()).then(|| method.clone());
+        let calling = wanted.map(|method| {
+            self.runtime.spawn(async move {
+                match args {
+                    Ok(args) => control.call(&method, args).await,
+                    Err(error) => Err(error.to_string()),
+                }
+            })
+        });
         self.runtime.spawn(async move {
-            let result = control.call(&method, args).await;
-            let result = result.map_err(|why| format!("Call to {method} method failed: {why}"));
+            let named = |why| format!("Call to {method} method failed: {why}");
+            let result = match calling {
+                None => Err("Server shutting down".to_owned()),
+                // One that panicked is answered too.
+                Some(calling) => {
+                    let called = calling.await.unwrap_or_else(|error| Err(error.to_string()));
+                    called.map_err(named)
+                }
+            };
             let message = encode::answer(rank, &call, &result);
             let client = client.unwrap_or(0);
             let _ = queue.send(Item::Answer { client, message });

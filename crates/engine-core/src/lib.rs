@@ -12,6 +12,7 @@
 //! Source: vLLM 0.33 `vllm/v1/engine/__init__.py`, `vllm/v1/engine/core.py`,
 //! `vllm/v1/serial_utils.py`, `rust/src/engine-core-client`.
 
+mod adapters;
 mod control;
 mod decode;
 mod encode;
@@ -21,16 +22,20 @@ mod handshake;
 mod input;
 mod logprobs;
 mod observer;
+mod outlet;
 mod output;
 mod parts;
 mod pooling;
+mod prompt_text;
 mod ready;
 mod request;
 mod serve;
 mod stats;
 mod step;
+mod thoughts;
 mod waves;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
@@ -43,6 +48,7 @@ use input::Input;
 pub use observer::OutputObserver;
 use output::Item;
 pub use parts::Parts;
+pub use thoughts::Thoughts;
 pub use waves::Waves;
 
 /// What the observer of an engine hands to its core.
@@ -58,10 +64,16 @@ pub fn observe(config: &Config) -> (OutputObserver, Steps) {
     (observer, Steps { queue, steps })
 }
 
+/// What `run` says; a panic in it is an error as any other.
+fn unpanicked<T>(run: impl FnOnce() -> Result<T, CoreError>) -> Result<T, CoreError> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or(Err(CoreError::Panicked))
+}
+
 /// A running engine core.
 pub struct EngineCore {
     stop: zmq::Socket,
     thread: JoinHandle<()>,
+    joined: Option<oneshot::Receiver<()>>,
     failed: oneshot::Receiver<CoreError>,
 }
 
@@ -79,11 +91,15 @@ impl EngineCore {
         let stop = context.socket(zmq::PAIR)?;
         stop.connect(STOP)?;
         let (failure, failed) = oneshot::channel();
+        let (join, joined) = oneshot::channel();
         let runtime = tokio::runtime::Handle::current();
         let name = format!("core-{}", parts.rank);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
-            let input = Input::new(parts, runtime, steps.queue, stopped);
-            if let Err(error) = input.run(&context, steps.steps) {
+            let run = || {
+                let input = Input::new(parts, runtime, steps.queue, stopped);
+                input.run(&context, steps.steps, join)
+            };
+            if let Err(error) = unpanicked(run) {
                 // Nobody waits for it at the end.
                 let _ = failure.send(error);
             }
@@ -91,8 +107,22 @@ impl EngineCore {
         Ok(Self {
             stop,
             thread,
+            joined: Some(joined),
             failed,
         })
+    }
+
+    /// Waits until it has joined the front end; to be asked for once.
+    pub fn joined(&mut self) -> impl Future<Output = ()> + Send + use<> {
+        let joined = self.joined.take();
+        async move {
+            if let Some(joined) = joined
+                && joined.await.is_err()
+            {
+                // It ended before; whoever waits for its failure is told why.
+                std::future::pending().await
+            }
+        }
     }
 
     /// Waits until it cannot go on.
@@ -106,7 +136,7 @@ impl EngineCore {
     /// Has it die as one that broke: front ends are told, and [`failed`](Self::failed) says so.
     pub fn kill(&self) {
         // A thread that has ended needs no word.
-        let _ = self.stop.send(input::KILL, zmq::DONTWAIT);
+        let _ = self.stop.send(handshake::KILL, zmq::DONTWAIT);
     }
 
     /// Sends what is left and leaves the sockets. The engine has ended what it had.
@@ -115,5 +145,16 @@ impl EngineCore {
         let _ = self.stop.send("", zmq::DONTWAIT);
         let thread = self.thread;
         let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error() {
+        let run = || -> Result<(), CoreError> { panic!("on purpose") };
+        assert!(matches!(unpanicked(run), Err(CoreError::Panicked)));
     }
 }

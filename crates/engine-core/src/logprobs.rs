@@ -2,16 +2,19 @@
 //!
 //! Source: vLLM 0.33 `vllm/v1/outputs.py`, `LogprobsLists`, `LogprobsTensors`.
 
+use super::encode::Tensor;
+use super::request::Sampling;
 use vllm_sim_random::mix;
 use vllm_sim_service::generate::{CONTEXT_START, Script, context_after};
 use vllm_sim_service::logprobs::{Position, RankedToken};
-use vllm_sim_wire::SamplingParams;
 
 /// What a request wants to know.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RequestedLogprobs {
     output: Option<Others>,
     prompt: Option<Others>,
+    /// Tokens to score in rows of the prompt, and the first of these rows.
+    scored: Option<(usize, Vec<Vec<i64>>)>,
     temperature: f64,
 }
 
@@ -42,7 +45,8 @@ pub(crate) struct Source {
 
 impl RequestedLogprobs {
     /// `None`: nothing.
-    pub(crate) fn of(params: &SamplingParams) -> Option<Self> {
+    pub(crate) fn of(sampling: &Sampling) -> Option<Self> {
+        let params = &sampling.params;
         let others = |asked: Option<i128>| {
             asked.map(|most| usize::try_from(most).map_or(Others::All, Others::Likeliest))
         };
@@ -53,17 +57,18 @@ impl RequestedLogprobs {
         let asked = Self {
             output: these.or(others(params.logprobs)),
             prompt: others(params.prompt_logprobs),
+            scored: sampling.scored.clone(),
             temperature: match params.top_k {
                 1 => 0.0,
                 _ => params.temperature,
             },
         };
-        (asked.output.is_some() || asked.prompt.is_some()).then_some(asked)
+        (asked.output.is_some() || asked.of_prompt()).then_some(asked)
     }
 
     /// Whether the prompt's are asked for.
     pub(crate) fn of_prompt(&self) -> bool {
-        self.prompt.is_some()
+        self.prompt.is_some() || self.scored.is_some()
     }
 
     /// Those of the tokens of a script from `position` on.
@@ -94,6 +99,41 @@ impl RequestedLogprobs {
             context = context_after(context, *id);
         }
         (!rows.ranks.is_empty()).then_some(rows)
+    }
+}
+
+impl RequestedLogprobs {
+    /// What the tokens that were named would have been as the next ones of the prompt, row by row;
+    /// no token, no chance.
+    pub(crate) fn prompt_scores(&self, source: Source, prompt: &[u32]) -> Option<Tensor> {
+        let (first, rows) = self.scored.as_ref()?;
+        let columns = rows.first().map_or(0, Vec::len);
+        let mut contexts = prompt.iter().scan(CONTEXT_START, |context, id| {
+            *context = context_after(*context, *id);
+            Some(*context)
+        });
+        // Behind the last token stands no prompt.
+        let last = prompt.len().saturating_sub(1);
+        let mut numbers = Vec::new();
+        let mut scored = 0;
+        if *first > 0 {
+            contexts.nth(*first - 1);
+        }
+        for (row, context) in rows.iter().zip(contexts).take(last.saturating_sub(*first)) {
+            let position = source.at(context, 1.0);
+            numbers.extend(row.iter().map(|id| match u32::try_from(*id) {
+                Ok(id) => {
+                    let entries = position.entries_of(id, &[]);
+                    entries.first().map_or(f32::NEG_INFINITY, |own| own.logprob)
+                }
+                Err(_) => f32::NEG_INFINITY,
+            }));
+            scored += 1;
+        }
+        Some(Tensor {
+            shape: vec![scored, columns],
+            numbers,
+        })
     }
 }
 
@@ -137,6 +177,14 @@ impl LogprobRows {
         self.ids.extend(entries.iter().map(|entry| entry.id as i32));
         self.values
             .extend(entries.iter().map(|entry| entry.logprob));
+    }
+
+    /// Has the last chosen token be another one.
+    pub(crate) fn rename_last(&mut self, id: u32) {
+        let first = self.ids.len().saturating_sub(self.columns);
+        if let Some(own) = self.ids.get_mut(first) {
+            *own = id as i32;
+        }
     }
 
     /// Appends the rows of the next step.

@@ -23,10 +23,10 @@ pub struct OutputObserver {
     cache: bool,
     /// Whether a connector is asked for what is not in it.
     connector: bool,
-    /// `None`: `--disable-log-stats`.
-    stats: Option<SchedulerStats>,
-    /// Sequences that ran when that was last sent.
-    told: usize,
+    /// The coordinator wants to know them even with `--disable-log-stats`.
+    stats: SchedulerStats,
+    /// Sequences that ran, waited and were put off when that was last sent.
+    told: (usize, usize, usize),
     open: Vec<(Arc<str>, StepEvent)>,
     at: SimTime,
     done: Vec<Step>,
@@ -44,11 +44,11 @@ impl OutputObserver {
                 .kv_transfer
                 .as_ref()
                 .is_some_and(|transfer| transfer.connector.is_some()),
-            stats: (!config.metrics.disable_log_stats).then(|| SchedulerStats {
+            stats: SchedulerStats {
                 drafts: drafts.map(|drafts| DraftCounts::new(drafts.num_tokens as usize)),
                 ..SchedulerStats::default()
-            }),
-            told: 0,
+            },
+            told: (0, 0, 0),
             open: Vec::new(),
             at: SimTime::ZERO,
             done: Vec::new(),
@@ -72,11 +72,12 @@ impl OutputObserver {
     }
 
     fn count_lora(&mut self, record: &SequenceRecord, change: impl FnOnce(&mut AdapterUse)) {
-        if let (Some(stats), Some(name)) = (&mut self.stats, &record.request.lora) {
-            let used = stats.loras.entry(name.clone()).or_default();
+        if let Some(name) = &record.request.lora {
+            let loras = &mut self.stats.loras;
+            let used = loras.entry(name.clone()).or_default();
             change(used);
             if used.waiting + used.running == 0 {
-                stats.loras.remove(name);
+                loras.remove(name);
             }
         }
     }
@@ -97,11 +98,8 @@ impl Observer for OutputObserver {
                 cached, external, ..
             } => {
                 self.count_lora(record, starts);
-                if let Some(stats) = self.stats.as_mut()
-                    && record.looked_up
-                    && self.cache
-                {
-                    stats.look_up(record, self.connector);
+                if record.looked_up && self.cache {
+                    self.stats.look_up(record, self.connector);
                 }
                 StepEvent::Scheduled {
                     queued: record.queued,
@@ -116,9 +114,7 @@ impl Observer for OutputObserver {
             Event::Drafts {
                 proposed, accepted, ..
             } => {
-                if let Some(stats) = &mut self.stats {
-                    stats.verify(*proposed, *accepted);
-                }
+                self.stats.verify(*proposed, *accepted);
                 return;
             }
             Event::Tokens { n, .. } => StepEvent::Tokens(*n),
@@ -156,9 +152,7 @@ impl Observer for OutputObserver {
     }
 
     fn on_stats(&mut self, stats: &Stats) {
-        if let Some(own) = &mut self.stats {
-            own.gauges = *stats;
-        }
+        self.stats.gauges = *stats;
     }
 
     fn on_rest(&mut self) {
@@ -169,20 +163,23 @@ impl Observer for OutputObserver {
         if !self.open.is_empty() && (!self.steps || self.open.iter().any(visible)) {
             self.close(self.at);
         }
-        if let Some(stats) = &mut self.stats {
-            let running = stats.gauges.running;
-            // A pool has no step that would say so. Who waits is told with the next output.
-            if self.done.is_empty() && running != self.told {
-                self.done.push(Step {
-                    at: self.at,
-                    events: Vec::new(),
-                    stats: None,
-                });
-            }
-            if let Some(last) = self.done.last_mut() {
-                last.stats = Some(Box::new(stats.take()));
-                self.told = running;
-            }
+        let gauges = &self.stats.gauges;
+        let counts = (gauges.running, gauges.waiting, gauges.deferred);
+        // A pool has no step that would say so; with steps, who waits is told at the end of one.
+        let news = match self.steps {
+            true => counts.0 != self.told.0,
+            false => counts != self.told,
+        };
+        if self.done.is_empty() && news {
+            self.done.push(Step {
+                at: self.at,
+                events: Vec::new(),
+                stats: None,
+            });
+        }
+        if let Some(last) = self.done.last_mut() {
+            last.stats = Some(Box::new(self.stats.take()));
+            self.told = counts;
         }
         for step in self.done.drain(..) {
             // Its core is gone when the process ends.

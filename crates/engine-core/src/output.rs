@@ -1,20 +1,28 @@
 //! The thread that writes: it has everything that is being answered, and the output sockets.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
 
 use super::encode::{self, EventType, FinishReason, Output, PrefillStats, WaveEdge};
 use super::logprobs::{RequestedLogprobs, Source};
+use super::outlet::Outlet;
 use super::parts::Parts;
+use super::stats::SchedulerStats;
 use super::step::{Step, StepEvent};
 use super::waves::Waves;
+use rmpv::Value;
 use vllm_sim_engine::{End, SimTime};
 use vllm_sim_service::Reply;
 use vllm_sim_service::generate::{Reason, StopReason};
 
 /// What an engine core says when it dies.
 pub(crate) const DEAD: &[u8] = b"ENGINE_CORE_DEAD";
+
+/// How often it is looked whether a front end reads again.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// What the writing thread hears, in the order in which it happens.
 pub(crate) enum Item {
@@ -46,6 +54,7 @@ pub(crate) struct Active {
     /// This engine's end of sequence, and that of the front end.
     pub(crate) eos: (Option<u32>, Option<u32>),
     logprobs: Option<Logprobs>,
+    trace: Option<Arc<Value>>,
     events: Vec<(EventType, SimTime)>,
     prefill: Option<PrefillStats>,
     /// Its latest output: of which step, and the how manieth there.
@@ -67,6 +76,7 @@ impl Active {
         reply: Reply,
         eos: (Option<u32>, Option<u32>),
         logprobs: Option<Logprobs>,
+        trace: Option<Arc<Value>>,
     ) -> Self {
         Self {
             id,
@@ -74,6 +84,7 @@ impl Active {
             reply,
             eos,
             logprobs,
+            trace,
             events: Vec::new(),
             prefill: None,
             latest: (0, 0),
@@ -102,6 +113,7 @@ impl Active {
     fn extend(&mut self, output: &mut Output, event: &StepEvent) {
         output.events.append(&mut self.events);
         output.prefill = output.prefill.or(self.prefill.take());
+        output.trace.clone_from(&self.trace);
         let Some(choice) = self.reply.choices.first_mut() else {
             return;
         };
@@ -119,6 +131,7 @@ impl Active {
                     let (asked, source) = (&logprobs.asked, logprobs.source);
                     if let Some(prompt) = logprobs.prompt.take() {
                         output.prompt_logprobs = asked.prompt_rows(source, &prompt);
+                        output.prompt_scores = asked.prompt_scores(source, &prompt);
                     }
                     let new = &output.tokens[before..];
                     let rows = asked.rows(source, &choice.script, from, new);
@@ -141,6 +154,9 @@ impl Active {
                     }
                     (None, Some(last)) if finish.reason == Reason::Stop && own == Some(*last) => {
                         *last = theirs.unwrap_or(*last);
+                        if let Some(rows) = &mut output.logprobs {
+                            rows.rename_last(*last);
+                        }
                     }
                     _ => {}
                 }
@@ -156,9 +172,13 @@ impl Active {
 /// Sends what the engine does.
 pub(crate) struct Sender {
     rank: u32,
-    /// One socket for each front end.
-    sockets: Vec<zmq::Socket>,
+    /// One for each front end.
+    outlets: Vec<Outlet>,
     coordinator: Option<zmq::Socket>,
+    /// What ran and waited when the coordinator was last told.
+    counts: (usize, usize),
+    /// Whether front ends get statistics.
+    log_stats: bool,
     waves: Option<Arc<Waves>>,
     is_gone: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Whether this rank is in a wave.
@@ -172,6 +192,8 @@ pub(crate) struct Sender {
     held: VecDeque<Step>,
     /// Steps so far.
     step: u64,
+    /// When the latest one was.
+    at: SimTime,
 }
 
 impl Sender {
@@ -182,8 +204,14 @@ impl Sender {
     ) -> Self {
         Self {
             rank: parts.rank,
-            sockets,
+            outlets: sockets
+                .into_iter()
+                .enumerate()
+                .map(|(client, socket)| Outlet::new(client, socket))
+                .collect(),
             coordinator,
+            counts: (0, 0),
+            log_stats: !parts.config.metrics.disable_log_stats,
             waves: parts.waves.clone(),
             is_gone: parts.is_gone.clone(),
             busy: false,
@@ -192,12 +220,41 @@ impl Sender {
             given_up: HashSet::new(),
             held: VecDeque::new(),
             step: 0,
+            at: SimTime::ZERO,
         }
     }
 
-    /// Sends until the end is said.
-    pub(crate) fn run(mut self, queue: &Receiver<Item>) {
-        while let Ok(item) = queue.recv() {
+    /// Sends until the end is said; `false` when it cannot go on, of which front ends are told.
+    pub(crate) fn run(mut self, queue: &Receiver<Item>) -> bool {
+        let sent = catch_unwind(AssertUnwindSafe(|| self.send_all(queue)));
+        if sent.is_err() {
+            self.say_dead();
+        }
+        sent.is_ok()
+    }
+
+    fn say_dead(&mut self) {
+        for outlet in &mut self.outlets {
+            outlet.send(DEAD);
+        }
+    }
+
+    fn send_all(&mut self, queue: &Receiver<Item>) {
+        loop {
+            let item = if self.outlets.iter().any(Outlet::is_full) {
+                match queue.recv_timeout(LOOK_AGAIN) {
+                    Err(RecvTimeoutError::Timeout) => {
+                        self.settle_all();
+                        continue;
+                    }
+                    item => item.ok(),
+                }
+            } else {
+                queue.recv().ok()
+            };
+            let Some(item) = item else {
+                return;
+            };
             match item {
                 Item::Step(step) => {
                     self.held.push_back(step);
@@ -209,17 +266,22 @@ impl Sender {
                 Item::Admitted(active) => {
                     self.announced.remove(&active.id);
                     let wanted = !self.given_up.remove(&active.id);
-                    if active.client >= self.sockets.len() {
-                        tracing::warn!(client = active.client, "no front end has this index");
-                    } else if wanted {
-                        self.active.insert(active.id.clone(), *active);
+                    match self.outlets.get_mut(active.client) {
+                        None => {
+                            tracing::warn!(client = active.client, "no front end has this index");
+                        }
+                        Some(_) if !wanted => {}
+                        Some(outlet) if outlet.is_full() => outlet.owe([active.id.clone()]),
+                        Some(_) => {
+                            self.active.insert(active.id.clone(), *active);
+                        }
                     }
                     self.catch_up();
                 }
                 Item::Answered { client, at, output } => {
                     self.announced.remove(&output.id);
                     if !self.given_up.remove(&output.id) {
-                        self.send(client, encode::outputs(self.rank, at, &[*output], None));
+                        self.send_outputs(client, at, &[*output], None);
                     }
                     self.catch_up();
                 }
@@ -231,12 +293,12 @@ impl Sender {
                         }
                     }
                 }
-                Item::Answer { client, message } => self.send(client, message),
+                Item::Answer { client, message } => {
+                    self.send(client, &message);
+                }
                 Item::Stop { dead } => {
                     if dead {
-                        for socket in &self.sockets {
-                            let _ = socket.send(DEAD, zmq::DONTWAIT);
-                        }
+                        self.say_dead();
                     }
                     return;
                 }
@@ -280,7 +342,8 @@ impl Sender {
     /// first one, or alone.
     fn send_step(&mut self, step: Step) {
         self.step += 1;
-        let mut outputs: Vec<Vec<Output>> = vec![Vec::new(); self.sockets.len()];
+        self.at = step.at;
+        let mut outputs: Vec<Vec<Output>> = vec![Vec::new(); self.outlets.len()];
         for (id, event) in step.events {
             // Nobody waits for what its front end gave up.
             let Some(active) = self.active.get_mut(&id) else {
@@ -308,35 +371,131 @@ impl Sender {
         if let (Some(stats), Some(waves)) = (&mut stats, &self.waves) {
             stats.wave = waves.current();
         }
-        if let (Some(coordinator), Some(stats)) = (&self.coordinator, &stats) {
-            let message = encode::outputs(self.rank, step.at, &[], Some(stats));
-            let _ = coordinator.send(message, zmq::DONTWAIT);
+        if let Some(stats) = &stats {
+            self.tell_coordinator(step.at, stats);
         }
-        let mut alone = true;
+        let mut stats = stats.filter(|_| self.log_stats);
         for (client, outputs) in outputs.iter().enumerate() {
             if !outputs.is_empty() {
-                alone = false;
                 let stats = stats.take();
-                let message = encode::outputs(self.rank, step.at, outputs, stats.as_deref());
-                self.send(client, message);
+                self.send_outputs(client, step.at, outputs, stats.as_deref());
             }
         }
-        if let (true, Some(stats)) = (alone, stats) {
-            let message = encode::outputs(self.rank, step.at, &[], Some(&stats));
-            self.send(0, message);
+        if let Some(stats) = stats {
+            self.send_outputs(0, step.at, &[], Some(&stats));
         }
     }
 
-    fn send(&self, client: usize, message: Vec<u8>) {
-        if (self.is_gone)() {
+    /// Has the coordinator know what runs and waits, whenever that changed.
+    fn tell_coordinator(&mut self, at: SimTime, stats: &SchedulerStats) {
+        let counts = (stats.gauges.running, stats.gauges.waiting);
+        if let Some(coordinator) = self.coordinator.as_ref().filter(|_| counts != self.counts) {
+            self.counts = counts;
+            let message = encode::outputs(self.rank, at, &[], Some(stats));
+            let _ = coordinator.send(message, zmq::DONTWAIT);
+        }
+    }
+
+    /// Sends what came out for a front end. One that does not read loses its requests: it is told
+    /// so when it reads again.
+    fn send_outputs(
+        &mut self,
+        client: usize,
+        at: SimTime,
+        outputs: &[Output],
+        stats: Option<&SchedulerStats>,
+    ) {
+        let message = encode::outputs(self.rank, at, outputs, stats);
+        if self.send(client, &message) {
             return;
         }
-        let Some(socket) = self.sockets.get(client) else {
-            tracing::warn!(client, "no front end has this index");
+        let Some(outlet) = self.outlets.get_mut(client) else {
             return;
         };
-        if let Err(error) = socket.send(message, 0) {
-            tracing::warn!(client, %error, "cannot send to the front end");
+        outlet.owe(outputs.iter().map(|output| output.id.clone()));
+        // With their replies go the sequences.
+        let gone = self.active.extract_if(|_, active| active.client == client);
+        outlet.owe(gone.map(|(id, _)| id));
+    }
+
+    /// Tells front ends that read again which requests have ended meanwhile.
+    fn settle_all(&mut self) {
+        for client in 0..self.outlets.len() {
+            self.settle(client);
         }
+    }
+
+    /// Whether a front end is owed nothing, after it was told.
+    fn settle(&mut self, client: usize) -> bool {
+        let (rank, at) = (self.rank, self.at);
+        let Some(outlet) = self.outlets.get_mut(client) else {
+            return false;
+        };
+        if outlet.owed().is_empty() {
+            outlet.look();
+            return true;
+        }
+        let ends = outlet.owed().iter().map(|id| Output {
+            finish: Some(FinishReason::Abort),
+            ..Output::new(id.clone())
+        });
+        let ends: Vec<_> = ends.collect();
+        let told = outlet.send(&encode::outputs(rank, at, &ends, None));
+        if told {
+            outlet.settle();
+        }
+        told
+    }
+
+    /// Whether a message went out, or nobody is to get any.
+    fn send(&mut self, client: usize, message: &[u8]) -> bool {
+        if (self.is_gone)() {
+            return true;
+        }
+        if client >= self.outlets.len() {
+            tracing::warn!(client, "no front end has this index");
+            return true;
+        }
+        self.settle(client) && self.outlets[client].send(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn a_panic_is_told_to_front_ends() {
+        let context = zmq::Context::new();
+        let open = |kind| context.socket(kind).expect("a socket");
+        let (front, own) = (open(zmq::PULL), open(zmq::PUSH));
+        front.bind("inproc://front").expect("a free name");
+        own.connect("inproc://front").expect("it is there");
+        let sender = Sender {
+            rank: 0,
+            outlets: vec![Outlet::new(0, own)],
+            coordinator: None,
+            counts: (0, 0),
+            log_stats: true,
+            waves: None,
+            is_gone: Arc::new(|| panic!("on purpose")),
+            busy: false,
+            active: HashMap::new(),
+            announced: HashSet::new(),
+            given_up: HashSet::new(),
+            held: VecDeque::new(),
+            step: 0,
+            at: SimTime::ZERO,
+        };
+        let (queue, items) = channel();
+        let answer = Item::Answer {
+            client: 0,
+            message: vec![0xc0],
+        };
+        assert!(queue.send(answer).is_ok());
+        assert!(!sender.run(&items));
+        assert_eq!(front.recv_bytes(0).as_deref(), Ok(DEAD));
     }
 }

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use vllm_sim_config::Config;
 use vllm_sim_service::Service;
 
+use super::thoughts::Thoughts;
 use super::waves::Waves;
 
 /// What an engine core needs.
@@ -16,6 +17,8 @@ pub struct Parts {
     pub rank: u32,
     /// Whether a drill has taken the process away: nothing is sent any more.
     pub is_gone: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// `None`: answers have no thoughts.
+    pub thoughts: Option<Thoughts>,
     /// `None`: ranks do not wait for each other.
     pub waves: Option<Arc<Waves>>,
 }

@@ -67,7 +67,7 @@ pub(crate) fn response(
         ("mamba_block_size", Value::Nil),
         ("kv_cache_size_tokens", kv_tokens.into()),
         ("kv_cache_max_concurrency", concurrency.into()),
-        ("kv_events_config", Value::Nil),
+        ("kv_events_config", kv_events(parts)),
         ("weight_transfer_backend", Value::Nil),
         ("enable_sleep_mode", config.server.enable_sleep_mode.into()),
         ("supports_draft_weight_updates", false.into()),
@@ -82,6 +82,26 @@ pub(crate) fn response(
             text(coordinator.as_ref().map(|(_, output)| output)),
         ),
     ])
+}
+
+/// Where this rank publishes its KV events.
+fn kv_events(parts: &Parts) -> Value {
+    let events = &parts.config.kv_events;
+    if !events.enabled {
+        return Value::Nil;
+    }
+    let (endpoint, replay) = events.of_rank(parts.rank);
+    let entries = [
+        ("enable_kv_cache_events", Value::from(true)),
+        ("publisher", "zmq".into()),
+        ("endpoint", endpoint.into()),
+        ("replay_endpoint", replay.map_or(Value::Nil, Value::from)),
+        ("buffer_steps", events.buffer_steps.into()),
+        ("hwm", events.hwm.into()),
+        ("max_queue_size", events.max_queue_size.into()),
+        ("topic", events.topic.as_str().into()),
+    ];
+    Value::Map(entries.map(|(key, value)| (key.into(), value)).to_vec())
 }
 
 /// The model's data type, as torch names it.

@@ -36,6 +36,12 @@ pub(crate) struct RequestFields {
     pub(crate) priority: i64,
     /// `traceparent` and `tracestate`.
     pub(crate) trace: Option<(Box<str>, Option<Box<str>>)>,
+    /// All headers of the trace, which the answers repeat.
+    pub(crate) trace_headers: Option<Arc<Value>>,
+    /// Whether the prompt has ended a thought, where the front end knows.
+    pub(crate) reasoning_ended: Option<bool>,
+    /// What the parser of thoughts is told: `chat_template_kwargs`.
+    pub(crate) parser_kwargs: Value,
     /// It ends as soon as it is queued.
     pub(crate) abort_immediately: bool,
 }
@@ -64,6 +70,10 @@ pub(crate) struct Sampling {
     pub(crate) params: SamplingParams,
     /// The model's end of sequence, as the front end's tokenizer has it.
     pub(crate) eos: Option<u32>,
+    /// Words that are not to be said, as the front end's tokenizer has them.
+    pub(crate) bad_words: Vec<Vec<u32>>,
+    /// Tokens to score in rows of the prompt, and the first of these rows.
+    pub(crate) scored: Option<(usize, Vec<Vec<i64>>)>,
 }
 
 /// An adapter.
@@ -76,11 +86,11 @@ pub(crate) struct LoraRequest {
 }
 
 impl CoreRequest {
-    /// Reads the payload of ADD.
+    /// Reads the payload of ADD, and the frames behind it.
     ///
     /// # Errors
     /// [`Unreadable`] when not even the id can be read.
-    pub(crate) fn read(payload: &[u8]) -> Result<Self, Unreadable> {
+    pub(crate) fn read(payload: &[u8], aux: &[Vec<u8>]) -> Result<Self, Unreadable> {
         let mut fields = Fields::of(decode::value(payload)?, "EngineCoreRequest")?;
         let id = fields.take(0);
         let id = match id.as_str() {
@@ -93,18 +103,26 @@ impl CoreRequest {
             id,
             client: client.unwrap_or(0),
             wave: wave.unwrap_or(0),
-            fields: RequestFields::read(fields),
+            fields: RequestFields::read(fields, aux),
         })
     }
 }
 
 impl RequestFields {
-    fn read(mut fields: Fields) -> Result<Self, Unreadable> {
+    fn read(mut fields: Fields, aux: &[Vec<u8>]) -> Result<Self, Unreadable> {
+        let embeds = fields.take(9);
         let prompt = match fields.take(1) {
-            // A prompt of embeddings has no ids.
-            Value::Nil => Vec::new(),
+            Value::Nil => embedded(&embeds, aux),
             ids => decode::ids(&ids, "prompt_token_ids")?,
         };
+        if fields.flag(15) {
+            let found = Value::from(true);
+            return Err(wrong(
+                "resumable",
+                &found,
+                "a whole prompt (streams of input are not served)",
+            ));
+        }
         let media = fields.take(2);
         let media = media.as_array().map_or(&[][..], Vec::as_slice);
         let work = match (fields.take(3), fields.take(4)) {
@@ -116,7 +134,7 @@ impl RequestFields {
                 ));
             }
             (Value::Nil, pooling) => Work::Pool(Pooling::read(pooling)?),
-            (sampling, _) => Work::Generate(Box::new(Sampling::read(sampling)?)),
+            (sampling, _) => Work::Generate(Box::new(Sampling::read(sampling, aux)?)),
         };
         let lora = match fields.take(6) {
             Value::Nil => None,
@@ -132,9 +150,32 @@ impl RequestFields {
             cache_salt: fields.text(7),
             priority: fields.int(13).unwrap_or(0),
             trace: header("traceparent").map(|parent| (parent, header("tracestate"))),
+            trace_headers: trace.is_map().then(|| Arc::new(trace)),
+            reasoning_ended: fields.take(17).as_bool(),
+            parser_kwargs: fields.take(18),
             abort_immediately: fields.flag(19),
         })
     }
+}
+
+/// What stands for the tokens of a prompt of embeddings: one for each row, the same for the same
+/// numbers, in any vocabulary.
+fn embedded(embeds: &Value, aux: &[Vec<u8>]) -> Vec<u32> {
+    let Some((_, shape, bytes)) = decode::tensor(embeds, aux) else {
+        return Vec::new();
+    };
+    let rows = shape.first().copied().unwrap_or(0).min(bytes.len());
+    let row = |row: &[u8]| {
+        let words = row.as_chunks::<2>().0.iter();
+        let key = words.fold(0, |key, word| {
+            vllm_sim_random::mix(key, u16::from_le_bytes(*word).into())
+        });
+        (key % 256) as u32
+    };
+    bytes
+        .chunks_exact(bytes.len().checked_div(rows).unwrap_or(1).max(1))
+        .map(row)
+        .collect()
 }
 
 impl Pooling {
@@ -158,15 +199,33 @@ impl Pooling {
 }
 
 impl Sampling {
-    fn read(value: Value) -> Result<Self, Unreadable> {
+    fn read(value: Value, aux: &[Vec<u8>]) -> Result<Self, Unreadable> {
         if !value.is_map() {
             return Err(wrong("sampling_params", &value, "a map"));
         }
         let eos = get(&value, "_eos_token_id").as_u64();
+        let scored = get(&value, "prompt_logprob_token_ids");
+        let scored = match scored {
+            Value::Nil => None,
+            ids => {
+                let rows = decode::int_rows(ids, aux);
+                let rows = rows.ok_or_else(|| {
+                    wrong("prompt_logprob_token_ids", ids, "rows of whole numbers")
+                })?;
+                let first = get(&value, "prompt_logprob_start").as_u64().unwrap_or(0);
+                Some((usize::try_from(first).unwrap_or(usize::MAX), rows))
+            }
+        };
+        let bad_words = get(&value, "_bad_words_token_ids").as_array();
+        let bad_words = bad_words.map_or(&[][..], Vec::as_slice).iter();
+        let bad_words = bad_words.map(|ids| decode::ids(ids, "_bad_words_token_ids"));
+        let bad_words = bad_words.collect::<Result<_, _>>()?;
         let mut params = decode::json(value);
         if let Json::Object(params) = &mut params {
             // Stop strings are found by the front end, in the text that it makes.
             params.remove("stop");
+            params.remove("prompt_logprob_token_ids");
+            params.remove("prompt_logprob_start");
             let outputs = params.get_mut("structured_outputs");
             if let Some(tag) = outputs.and_then(|outputs| outputs.get_mut("structural_tag"))
                 && let Some(mut parsed) =
@@ -188,6 +247,8 @@ impl Sampling {
                 ..read
             },
             eos: eos.and_then(|id| u32::try_from(id).ok()),
+            bad_words,
+            scored,
         })
     }
 }
@@ -300,7 +361,7 @@ mod tests {
 
     #[test]
     fn every_field_is_read() {
-        let request = CoreRequest::read(&whole()).expect("it is right");
+        let request = CoreRequest::read(&whole(), &[]).expect("it is right");
         assert_eq!((&*request.id, request.client), ("id-1", 1));
         let fields = request.fields.expect("it is right");
         assert_eq!(fields.prompt, [1, 2, 3]);
@@ -320,7 +381,7 @@ mod tests {
     fn no_bytes_make_a_reader_panic() {
         let whole = whole();
         for cut in 0..whole.len() {
-            let _ = CoreRequest::read(&whole[..cut]);
+            let _ = CoreRequest::read(&whole[..cut], &[]);
         }
         let mut word = 1_u64;
         for _ in 0..20_000 {
@@ -330,10 +391,10 @@ mod tests {
                 let at = word as usize % bytes.len();
                 bytes[at] = (word >> 32) as u8;
             }
-            let _ = CoreRequest::read(&bytes);
+            let _ = CoreRequest::read(&bytes, &[]);
         }
         let deep = vec![0x91; 100_000];
-        assert!(CoreRequest::read(&deep).is_err());
+        assert!(CoreRequest::read(&deep, &[]).is_err());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! From ADD to the road of requests, and the words of refusals.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,13 +9,16 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::runtime::Handle;
 
+use super::adapters::Adapters;
 use super::decode::Unreadable;
 use super::encode::{EventType, FinishReason, Output, PrefillStats, RequestError};
 use super::logprobs::{RequestedLogprobs, Source};
 use super::output::{Active, Item, Logprobs};
 use super::parts::Parts;
 use super::pooling;
+use super::prompt_text::last_message;
 use super::request::{CoreRequest, LoraRequest, Pooling, RequestFields, Sampling, Work};
+use super::thoughts::Thoughts;
 use vllm_sim_config::Config;
 use vllm_sim_service::generate::request::{Prompt, Target};
 use vllm_sim_service::{
@@ -32,6 +36,10 @@ pub(crate) struct Requests {
     parts: Parts,
     policy: Policy,
     queue: Sender<Item>,
+    adapters: Arc<Adapters>,
+    thoughts: Option<Thoughts>,
+    /// Whether recorded replies are found by the text of a prompt.
+    by_text: bool,
 }
 
 /// The rules of the engine core: the front end has named the model, filled in its defaults and
@@ -45,6 +53,8 @@ fn policy(config: &Config, service: &Service) -> Policy {
         vocab_size: matches!(**tokenizer, Tokenizer::Hf(_)).then(|| tokenizer.vocab_size()),
         version: Version::of(&config.model.vllm_version),
         speculative: config.engine.speculative.is_some(),
+        // Whether a budget of thoughts may be given, the front end has decided.
+        reasoning_parser: true,
         ..Limits::default()
     };
     let bad_words = config.api.limits.bad_words as usize;
@@ -52,11 +62,15 @@ fn policy(config: &Config, service: &Service) -> Policy {
 }
 
 impl Requests {
-    pub(crate) fn new(parts: Parts, queue: Sender<Item>) -> Self {
+    pub(crate) fn new(parts: Parts, queue: Sender<Item>, adapters: Arc<Adapters>) -> Self {
+        let generator = &parts.service.generator;
         Self {
             policy: policy(&parts.config, &parts.service),
+            thoughts: parts.thoughts.clone(),
+            by_text: generator.text_hash([]).is_some(),
             parts,
             queue,
+            adapters,
         }
     }
 
@@ -64,6 +78,7 @@ impl Requests {
     /// write goes on among the tasks of `runtime`.
     pub(crate) fn add(self: &Arc<Self>, runtime: &Handle, request: CoreRequest) {
         let _ = self.queue.send(Item::Announced(request.id.clone()));
+        let (id, client) = (request.id.clone(), request.client);
         let this = self.clone();
         let mut submission: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
             let item = this.submit(request).await;
@@ -71,7 +86,27 @@ impl Requests {
         });
         let mut cx = Context::from_waker(Waker::noop());
         if submission.as_mut().poll(&mut cx) == Poll::Pending {
-            runtime.spawn(submission);
+            let submitted = runtime.spawn(submission);
+            let this = self.clone();
+            runtime.spawn(async move {
+                if submitted.await.is_err_and(|error| error.is_panic()) {
+                    let lost = failed("internal_error", "a bug of vllm-sim".to_owned(), false);
+                    let _ = this.queue.send(this.refused(client, id, lost));
+                }
+            });
+        }
+    }
+
+    /// The answer to a request that gets none.
+    fn refused(&self, client: usize, id: Arc<str>, (finish, error): Failure) -> Item {
+        Item::Answered {
+            client,
+            at: self.parts.service.now(),
+            output: Box::new(Output {
+                finish: Some(finish),
+                error,
+                ..Output::new(id)
+            }),
         }
     }
 
@@ -79,19 +114,14 @@ impl Requests {
         let CoreRequest {
             id, client, fields, ..
         } = request;
-        let answered = |output: Output| Item::Answered {
-            client,
-            at: self.parts.service.now(),
-            output: Box::new(output),
-        };
         match self.answer(&id, client, fields).await {
             Ok(Answer::Generated(active)) => Item::Admitted(active),
-            Ok(Answer::Pooled(output)) => answered(*output),
-            Err((finish, error)) => answered(Output {
-                finish: Some(finish),
-                error,
-                ..Output::new(id)
-            }),
+            Ok(Answer::Pooled(output)) => Item::Answered {
+                client,
+                at: self.parts.service.now(),
+                output,
+            },
+            Err(failure) => self.refused(client, id, failure),
         }
     }
 
@@ -108,24 +138,20 @@ impl Requests {
         let faults = self.faults(id)?;
         let RequestFields { work, prompt, .. } = fields;
         let sampling = match work {
-            Work::Generate(sampling) => *sampling,
+            Work::Generate(sampling) => self.with_bad_words(*sampling),
             Work::Pool(pooling) => {
                 let pooled = self.pool(id.clone(), &prompt, &pooling)?;
                 return Ok(Answer::Pooled(Box::new(pooled)));
             }
         };
         let eos = sampling.eos;
-        let logprobs = RequestedLogprobs::of(&sampling.params).map(|of| Logprobs {
-            prompt: of.of_prompt().then(|| prompt.clone()),
-            asked: of,
-            source: self.source(),
-        });
+        let logprobs = self.logprobs(&sampling, &prompt);
         let service = &self.parts.service;
-        let lora = fields.lora.map(|lora| {
-            let name = lora.name.clone();
-            self.load(lora).map(|()| name).map_err(invalid)
+        let lora = fields.lora.map(|lora| self.adapter(lora)).transpose()?;
+        let thought = self.thoughts.as_ref().and_then(|thoughts| {
+            thoughts.asked(&prompt, fields.reasoning_ended, &fields.parser_kwargs)
         });
-        let lora = lora.transpose()?;
+        let (reasoning, thought_start) = thought.unzip();
         let request = GenerationRequest {
             id: id.clone(),
             arrived: service.now(),
@@ -139,7 +165,7 @@ impl Requests {
             tools: None,
             parses_calls: false,
             echo: false,
-            reasoning: None,
+            reasoning,
             priority: fields.priority,
             rank: None,
             cache_salt: fields.cache_salt.map(Into::into),
@@ -151,6 +177,8 @@ impl Requests {
         };
         let call = CoreCall {
             prompt: Prompt {
+                echo: self.text(&prompt),
+                thought_start: thought_start.unwrap_or_default(),
                 // It answers with the same tokens: what the user said among them, nobody knows.
                 echo_ids: Some(prompt.as_slice().into()),
                 tokens: prompt,
@@ -168,7 +196,51 @@ impl Requests {
             served.reply,
             (own, eos),
             logprobs,
+            fields.trace_headers,
         ))))
+    }
+
+    /// The name of a request's adapter, which is at hand from now on.
+    fn adapter(&self, lora: LoraRequest) -> Result<String, Failure> {
+        let name = lora.name.clone();
+        self.adapters.load(lora).map(|()| name).map_err(invalid)
+    }
+
+    fn logprobs(&self, sampling: &Sampling, prompt: &[u32]) -> Option<Logprobs> {
+        let asked = RequestedLogprobs::of(sampling)?;
+        let service = &self.parts.service;
+        Some(Logprobs {
+            prompt: asked.of_prompt().then(|| prompt.to_vec()),
+            asked,
+            source: Source {
+                vocabulary: service.generator.tokenizer().vocab_size(),
+                seed: service.settings().seed,
+            },
+        })
+    }
+
+    /// Words that are not to be said, as texts: `vllm-rs` sends their tokens alone, with and without a
+    /// blank before them.
+    fn with_bad_words(&self, mut sampling: Sampling) -> Sampling {
+        if sampling.params.bad_words.is_none() && !sampling.bad_words.is_empty() {
+            let tokenizer = self.parts.service.generator.tokenizer();
+            let words = sampling.bad_words.iter();
+            let words = words.map(|ids| tokenizer.decode(ids, false).trim_start().to_owned());
+            let words: BTreeSet<String> = words.collect();
+            sampling.params.bad_words = Some(words.into_iter().collect());
+        }
+        sampling
+    }
+
+    /// What scripted and recorded replies are found by.
+    fn text(&self, prompt: &[u32]) -> Arc<str> {
+        let service = &self.parts.service;
+        let tokenizer = service.generator.tokenizer();
+        match service.replies.rules() {
+            Some(_) => last_message(tokenizer, prompt).into(),
+            None if self.by_text => tokenizer.decode(prompt, true).into(),
+            None => "".into(),
+        }
     }
 
     /// The faults that are drawn for a request.
@@ -184,10 +256,7 @@ impl Requests {
         };
         faults.count(service, failure.name());
         let message = failure.message(service.models.displayed()).to_string();
-        Err(match failure.status() {
-            400 | 404 => invalid(message),
-            status => failed(failure.name(), message, matches!(status, 429 | 503)),
-        })
+        Err(of_status(failure.status(), failure.name(), message))
     }
 
     /// The whole answer to a request for vectors or classes, which takes no time.
@@ -209,28 +278,6 @@ impl Requests {
             }),
             ..Output::new(id)
         })
-    }
-
-    fn source(&self) -> Source {
-        let service = &self.parts.service;
-        Source {
-            vocabulary: service.generator.tokenizer().vocab_size(),
-            seed: service.settings().seed,
-        }
-    }
-
-    /// Has an adapter at hand, as vLLM's workers load one with its first request.
-    fn load(&self, lora: LoraRequest) -> Result<(), String> {
-        if !self.parts.config.lora.enabled {
-            return Err("LoRA is not enabled. Use --enable-lora to enable LoRA.".to_owned());
-        }
-        let models = &self.parts.service.models;
-        let known = models.resolve(Some(&lora.name));
-        if matches!(known, Some(Target::Lora { .. })) && !lora.in_place {
-            return Ok(());
-        }
-        let loaded = models.load(&lora.name, &lora.path, None, true);
-        loaded.map(|_| ()).map_err(|error| error.to_string())
     }
 }
 
@@ -271,6 +318,15 @@ fn invalid(message: String) -> Failure {
     failed(VALIDATION, message, false)
 }
 
+/// A failure that has a status over HTTP: front ends know 400, 500 and 503.
+fn of_status(status: u16, code: &'static str, message: String) -> Failure {
+    match status {
+        429 | 503 => failed(code, message, true),
+        400..500 => invalid(message),
+        _ => failed(code, message, false),
+    }
+}
+
 fn failed(code: &'static str, message: String, retryable: bool) -> Failure {
     let error = RequestError {
         code,
@@ -283,8 +339,10 @@ fn failed(code: &'static str, message: String, retryable: bool) -> Failure {
 /// A refusal in the words of the engine core.
 fn error_of(refusal: &Refusal) -> Failure {
     let message = refusal.to_string();
-    let Refusal::Serve(error) = refusal else {
-        return invalid(message);
+    let error = match refusal {
+        Refusal::Serve(error) => error,
+        Refusal::UnknownModel(_) => return invalid(message),
+        Refusal::Invalid(fault) => return of_status(fault.status, "request_failed", message),
     };
     match error {
         // The real engine aborts what comes after a signal.

@@ -22,6 +22,8 @@ pub(super) struct FrontEnd {
     pub(super) output: zmq::Socket,
     /// Output and input of another API server.
     pub(super) other: (zmq::Socket, zmq::Socket),
+    /// What the last rank began with.
+    pub(super) hello: Value,
     /// What each rank said of itself, by rank.
     pub(super) ready: Vec<Value>,
     /// What each rank sent in the end of the handshake.
@@ -43,6 +45,8 @@ pub(super) fn bound(context: &zmq::Context, kind: zmq::SocketType) -> (zmq::Sock
     let socket = context.socket(kind).unwrap();
     socket.set_rcvtimeo(PATIENCE).unwrap();
     socket.set_linger(0).unwrap();
+    // A router drops what it has no room for.
+    socket.set_sndhwm(0).unwrap();
     socket.bind("tcp://127.0.0.1:*").unwrap();
     let at = socket.get_last_endpoint().unwrap().unwrap();
     (socket, at)
@@ -131,10 +135,12 @@ impl FrontEnd {
             ("frontend_stats_publish_address", Value::Nil),
         ]);
         let init = map(&[("addresses", addresses), ("parallel_config", map(&[]))]);
+        let mut hello = Value::Nil;
         for _ in 0..ranks {
-            let hello = handshake.recv_multipart(0).expect("a HELLO");
-            assert_eq!(get(&unpack(&hello[1]), "status").as_str(), Some("HELLO"));
-            let answer = [hello[0].clone(), pack(&init)];
+            let frames = handshake.recv_multipart(0).expect("a HELLO");
+            hello = unpack(&frames[1]);
+            assert_eq!(get(&hello, "status").as_str(), Some("HELLO"));
+            let answer = [frames[0].clone(), pack(&init)];
             handshake.send_multipart(answer, 0).unwrap();
         }
         let mut ready = vec![Value::Nil; ranks];
@@ -163,6 +169,7 @@ impl FrontEnd {
             input,
             output,
             other: (other, other_input),
+            hello,
             ready,
             joined,
             _handshake: handshake,
@@ -274,4 +281,18 @@ pub(super) fn tokens(outputs: &[(f64, Vec<Value>)]) -> Vec<u32> {
         .iter()
         .flat_map(|(_, fields)| fields[1].as_array().unwrap());
     outputs.map(|id| id.as_u64().unwrap() as u32).collect()
+}
+
+/// The numbers of an array of 32-bit values, as they lie in the message.
+pub(super) fn numbers(array: &Value) -> (String, Vec<u64>, Vec<[u8; 4]>) {
+    let fields = array.as_array().unwrap();
+    let shape = fields[1].as_array().unwrap().iter();
+    let (kind, bytes) = fields[2].as_ext().expect("raw bytes");
+    assert_eq!(kind, 3);
+    let numbers = bytes.chunks_exact(4).map(|four| four.try_into().unwrap());
+    (
+        fields[0].as_str().unwrap().to_owned(),
+        shape.map(|size| size.as_u64().unwrap()).collect(),
+        numbers.collect(),
+    )
 }

@@ -5,6 +5,9 @@
     reason = "helpers of tests: what cannot be unwrapped is a failure"
 )]
 
+mod content;
+mod control;
+mod ends;
 mod front_end;
 
 use std::process::Command;
@@ -162,6 +165,9 @@ fn an_engine_is_paused_and_asked_by_name() {
     );
     let (cut, _) = front.outputs("cut");
     assert_eq!(cut.last().unwrap().1[5].as_u64(), Some(2), "aborted");
+    // Its end may be told before the pause is complete, which is answered then.
+    let answered = |message: &[Value]| message.get(4).is_some_and(Value::is_array);
+    while !answered(&front.next()) {}
     let paused = front.call("is_scheduler_paused", vec![]);
     assert_eq!(paused, Ok(true.into()));
     front.add("late", &[]);
@@ -289,20 +295,6 @@ fn ranks_join_together_and_answer_for_themselves() {
             break;
         }
     }
-}
-
-/// The numbers of an array of 32-bit values, as they lie in the message.
-fn numbers(array: &Value) -> (String, Vec<u64>, Vec<[u8; 4]>) {
-    let fields = array.as_array().unwrap();
-    let shape = fields[1].as_array().unwrap().iter();
-    let (kind, bytes) = fields[2].as_ext().expect("raw bytes");
-    assert_eq!(kind, 3);
-    let numbers = bytes.chunks_exact(4).map(|four| four.try_into().unwrap());
-    (
-        fields[0].as_str().unwrap().to_owned(),
-        shape.map(|size| size.as_u64().unwrap()).collect(),
-        numbers.collect(),
-    )
 }
 
 #[test]
@@ -437,3 +429,59 @@ fn a_scenario_fails_requests_and_takes_the_engine_away() {
     }
     assert_eq!(front.engine.wait().unwrap().code(), Some(1));
 }
+
+#[test]
+fn an_engine_says_what_it_is() {
+    let flags = [
+        "--max-model-len",
+        "1024",
+        "--num-gpu-blocks-override",
+        "500",
+        "--max-num-seqs",
+        "8",
+    ];
+    let front = FrontEnd::start(&flags);
+    let shown = |value: &Value| {
+        let entries = value.as_map().unwrap().iter();
+        // Drawn anew each time.
+        let entries = entries.filter(|(key, _)| key.as_str() != Some("instance_id"));
+        let lines = entries.map(|(key, value)| format!("{} {value}", key.as_str().unwrap()));
+        lines.collect::<Vec<_>>()
+    };
+    assert_eq!(shown(&front.ready[0]), READY);
+    let statuses = [&front.hello, &front.joined[0]].map(|value| shown(value).join(", "));
+    let both =
+        ["HELLO", "READY"].map(|word| format!("status \"{word}\", local false, headless true"));
+    assert_eq!(statuses, both);
+}
+
+/// What it says, name by name.
+const READY: [&str; 27] = [
+    "max_model_len 1024",
+    "num_gpu_blocks 500",
+    "block_size 16",
+    "dp_stats_address nil",
+    "dtype \"bfloat16\"",
+    "vllm_version \"0.33.0\"",
+    "world_size 1",
+    "data_parallel_size 1",
+    "data_parallel_rank 0",
+    "tensor_parallel_size 1",
+    "pipeline_parallel_size 1",
+    "decode_context_parallel_size 1",
+    "max_num_seqs 8",
+    "max_num_batched_tokens 2048",
+    "supports_lora false",
+    "max_loras 0",
+    "mamba_block_size nil",
+    "kv_cache_size_tokens 8000",
+    "kv_cache_max_concurrency 7.8125",
+    "kv_events_config nil",
+    "weight_transfer_backend nil",
+    "enable_sleep_mode false",
+    "supports_draft_weight_updates false",
+    "effective_attention_block_size 16",
+    "coord_store_port 0",
+    "coordinator_input_address nil",
+    "coordinator_output_address nil",
+];

@@ -1,0 +1,60 @@
+//! Adapters by the numbers that front ends give them.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::parts::Parts;
+use super::request::LoraRequest;
+use vllm_sim_service::generate::request::Target;
+
+/// Those that a front end has added, or sent with a request.
+pub(crate) struct Adapters {
+    parts: Parts,
+    names: Mutex<BTreeMap<i64, String>>,
+}
+
+impl Adapters {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self {
+            parts,
+            names: Mutex::default(),
+        }
+    }
+
+    /// A mutex whose holder panicked is as good as any: each change is one assignment.
+    fn names(&self) -> MutexGuard<'_, BTreeMap<i64, String>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has an adapter at hand, as vLLM's workers load one with its first request.
+    ///
+    /// # Errors
+    /// Why it cannot be.
+    pub(crate) fn load(&self, lora: LoraRequest) -> Result<(), String> {
+        if !self.parts.config.lora.enabled {
+            return Err("LoRA is not enabled. Use --enable-lora to enable LoRA.".to_owned());
+        }
+        let models = &self.parts.service.models;
+        let known = matches!(models.resolve(Some(&lora.name)), Some(Target::Lora { .. }));
+        if !known || lora.in_place {
+            let loaded = models.load(&lora.name, &lora.path, None, true);
+            loaded.map_err(|error| error.to_string())?;
+        }
+        self.names().insert(lora.id, lora.name);
+        Ok(())
+    }
+
+    /// Whether there was one of this number.
+    pub(crate) fn remove(&self, id: i64) -> bool {
+        let name = self.names().remove(&id);
+        name.is_some_and(|name| self.parts.service.models.unload(&name))
+    }
+
+    pub(crate) fn has(&self, id: i64) -> bool {
+        self.names().contains_key(&id)
+    }
+
+    pub(crate) fn ids(&self) -> Vec<i64> {
+        self.names().keys().copied().collect()
+    }
+}
