@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help check run test bench load instructions bless fmt build docs chart cluster gateways image wheel wheels dist clients python examples site picture wire vllm-flags
+.PHONY: help check run test bench load instructions bless fmt build docs chart cluster gateways image wheel wheels dist clients python examples site picture wire vllm-flags front-end
 
 # What docs, chart and image start.
 BINARY ?= target/release/vllm-sim
@@ -94,3 +94,6 @@ vllm-flags: ## add the flags of the vLLM that is installed to the list of those 
 
 image: ## run the Dockerfile without Docker, and its image read-only
 	python3 tests/ship/image_root.py
+
+front-end: ## FRONT (vllm-rs, a file of vLLM's wheel) over the engine core of BINARY
+	python3 tests/python/front_end_shows.py $(FRONT) $(BINARY)

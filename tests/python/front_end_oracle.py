@@ -1,11 +1,16 @@
 """Holds vllm-sim's own HTTP against a front end of vLLM that runs over vllm-sim's engine core.
 
-    python3 tests/python/front_end_oracle.py OWN FRONT [--only PART] [--all]
+    python3 tests/python/front_end_oracle.py OWN FRONT [--rust] [--only PART] [--all]
 
 OWN and FRONT are URLs, started with the same model, seed and flags (docs/engine-core.md has the
 commands). Both get the same requests, one after the other; status, bodies, events of streams and
 names of metric families are compared. What is an id or a time is compared by its form. A difference
-that is meant has its reason in `EXPLAINED`; any other fails. `--all` prints the explained ones too.
+that is meant has its reason in `EXPLAINED`; any other fails. Where a whole answer is meant to differ, its
+status and its shape still have to be the same. A fixed load then has to move the metrics of both alike.
+`--all` prints the explained ones too.
+
+`--rust`: FRONT is `vllm-rs`, whose HTTP is not Python's. Chats and completions alone are asked; members without
+a value, words of refusals and the cut of a stream into chunks are not compared; `EXPLAINED_RUST` has the rest.
 """
 
 import argparse
@@ -13,11 +18,14 @@ import http.client
 import json
 import re
 import sys
+import time
 import urllib.parse
 
-from front_end_oracle_cases import CASES, EXPLAINED, THE_MODEL
+from front_end_oracle_cases import CASES, EXPLAINED, EXPLAINED_RUST, THE_MODEL
 
-ID = re.compile(r"(?<=[-_])[0-9a-f]{16,32}\b|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\b[0-9a-f]{32}\b")
+SHAPE = object()
+
+ID = re.compile(r"(?<=cmpl-)[0-9a-f]{8}\b|(?<=[-_])[0-9a-f]{16,32}\b|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\b[0-9a-f]{32}\b")
 TIMES = {"created", "created_at", "completed_at", "modified", "expires_at", "server_load"}
 FINGERPRINTS = {"system_fingerprint"}
 AGENT = "front-end-oracle"
@@ -130,12 +138,100 @@ def differences(own, other, at=""):
         yield at, own, other
 
 
-def reason_of(name, at):
+def reason_of(explained, name, at, own, other):
     """Why a difference is meant, if it is."""
-    for case, place, why in EXPLAINED:
+    for case, place, why in explained:
         if re.search(case, name) and re.search(place, at):
-            return why
+            # A whole answer that differs is still one of the same kind.
+            if place != "." or (at != ".status" and shape(own) == shape(other)):
+                return why
     return None
+
+
+def shape(value):
+    """What kind of value it is, without its words."""
+    if isinstance(value, dict):
+        return {k: shape(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [shape(value[0])] if value else []
+    return "number" if type(value) in (int, float) else type(value).__name__
+
+
+def without_chunks(events):
+    """What the events of a stream say together: texts, numbers and lists joined, by place."""
+    said = {}
+
+    def add(place, value):
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                add(f"{place}.{key}", inner)
+        elif isinstance(value, list) and not (value and isinstance(value[0], dict) and "index" in value[0]):
+            said.setdefault(place, []).extend(value)
+        elif isinstance(value, list):
+            for inner in value:
+                add(f"{place}[{inner['index']}]", inner)
+        elif isinstance(value, str) and place.rsplit(".", 1)[-1] in ("content", "text", "arguments", "reasoning"):
+            said[place] = said.get(place, "") + value
+        elif value is not None:
+            said[place] = value
+
+    for _, data in events:
+        add("", data)
+    return {place: with_value(value) for place, value in said.items() if value not in ("", [])}
+
+
+def as_rust(read):
+    """What of an answer both kinds of HTTP have to agree on."""
+    if read["status"] >= 400:
+        return {"status": read["status"]}
+    if "events" in read:
+        return {"status": read["status"], "said": without_chunks(read["events"])}
+    return {"status": read["status"], "body": with_value(read["body"])}
+
+
+def with_value(value):
+    """Without members that have none, and without what stands for half a character."""
+    if isinstance(value, dict):
+        kept = {k: with_value(v) for k, v in value.items() if k not in ("system_fingerprint", "completion_tokens_details")}
+        return {k: v for k, v in kept.items() if v is not None}
+    if isinstance(value, list):
+        return [with_value(v) for v in value]
+    # Bytes that are no character show so, or not at all.
+    return value.replace("\ufffd", "") if isinstance(value, str) else value
+
+
+LOAD = [{"max_tokens": 5 + 3 * n, "ignore_eos": True, "messages": [{"role": "user", "content": "The same beginning of a prompt, for the cache. " * (n % 3 + 2)}]} for n in range(9)]
+MOVED = "prompt_tokens_total generation_tokens_total prefix_cache_queries_total prefix_cache_hits_total request_success_total iteration_tokens_total_count iteration_tokens_total_sum request_prompt_tokens_sum request_generation_tokens_sum request_params_max_tokens_sum time_to_first_token_seconds_count inter_token_latency_seconds_count e2e_request_latency_seconds_count num_requests_running num_requests_waiting num_preemptions_total".split()
+
+
+def counted(url):
+    """Sums of the families that a load moves."""
+    found = dict.fromkeys(MOVED, 0.0)
+    for line in ask(url, "GET", "/metrics", None, {})[2].splitlines():
+        name = re.match(r"vllm:(\w+)", line)
+        if name and name[1] in found:
+            found[name[1]] += float(line.rsplit(" ", 1)[1])
+    return found
+
+
+def moved(url, model):
+    """What a fixed load, one request after the other, adds to each of them."""
+    settle(url)
+    before = counted(url)
+    for body in LOAD:
+        status, _, text = ask(url, "POST", "/v1/chat/completions", ({"model": model} if model else {}) | body | {"temperature": 0}, {})
+        assert status == 200, text
+    settle(url)
+    after = counted(url)
+    return {name: after[name] - before[name] for name in MOVED}
+
+
+def settle(url):
+    """Waits until nothing runs."""
+    for _ in range(500):
+        if counted(url)["num_requests_running"] == 0:
+            return
+        time.sleep(0.01)
 
 
 def main():
@@ -143,17 +239,21 @@ def main():
     parser.add_argument("own")
     parser.add_argument("front")
     parser.add_argument("--only", default="", help="a part of the names of cases")
+    parser.add_argument("--rust", action="store_true", help="the front end is vllm-rs")
     parser.add_argument("--all", action="store_true", help="print explained differences too")
     args = parser.parse_args()
     model = json.loads(ask(args.front, "GET", "/v1/models", None, {})[2])["data"][0]["id"]
+    explained_by = EXPLAINED_RUST if args.rust else EXPLAINED
     equal = explained = failed = 0
     for name, method, path, body, headers in CASES:
-        if args.only not in name:
+        if args.only not in name or (args.rust and not name.startswith(("chat ", "completion "))):
             continue
         if isinstance(body, dict) and body.get("model") == THE_MODEL:
             body = body | {"model": model}
         own, other = (read(path, ask(url, method, path, body, headers)) for url in (args.own, args.front))
-        found = [(at, a, b, reason_of(name, at)) for at, a, b in differences(own, other)]
+        if args.rust:
+            own, other = as_rust(own), as_rust(other)
+        found = [(at, a, b, reason_of(explained_by, name, at, own.get("body"), other.get("body"))) for at, a, b in differences(own, other)]
         meant = all(why for *_, why in found)
         if not found:
             equal += 1
@@ -165,6 +265,11 @@ def main():
             if why and not args.all:
                 continue
             print(f"{name} {at}\n    own   {json.dumps(a)[:400]}\n    front {json.dumps(b)[:400]}" + (f"\n    meant: {why}" if why else ""))
+    loads = [moved(url, name) for url, name in ((args.own, None), (args.front, model))]
+    for at, a, b in differences(*loads):
+        failed += 1
+        print(f"metrics of a fixed load {at}\n    own   {a}\n    front {b}")
+    print(f"the load moved {loads[0]}")
     print(f"{equal + explained + failed} requests: {equal} equal, {explained} differ as explained, {failed} differ")
     return 1 if failed else 0
 

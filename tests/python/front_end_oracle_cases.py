@@ -263,10 +263,30 @@ case("server info", "GET", "/server_info")
 # Parts of the name of a case and of the place of a difference, and why it is meant.
 EXPLAINED = [
     ("chat without a bound", ".", "an engine core is not told whether the client gave a bound; own HTTP draws other lengths without one"),
-    ("tools auto", ".", "own HTTP knows the tools and calls one; an engine core is not told of tools that are not strict"),
+    ("tools auto", r"\.(body|events)", "own HTTP knows the tools and calls one; an engine core is not told of tools that are not strict"),
     ("tools? (required|named|any)", ".", "own HTTP makes arguments of the tool's schema; an engine core is told a schema for strict tools only"),
-    ("use_beam_search True", ".", "own HTTP plays no beam search"),
-    ("completion of texts, stream", ".", "two sequences end in the same step: the order of their chunks is nobody's"),
-    ("scale", ".", "elastic ranks are only answered"),
-    ("server info", ".", "own settings and environment"),
+    ("use_beam_search True", r"\.body", "own HTTP plays no beam search"),
+    ("completion of texts, stream", r"\.events", "two sequences end in the same step: the order of their chunks is nobody's"),
+    ("scale", r"\.(status|body)", "elastic ranks are only answered"),
+    ("server info", r"\.body", "own settings and environment"),
+]
+
+# The same of `vllm-rs`.
+EXPLAINED_RUST = [
+    ("chat without a bound", ".", "an engine core is not told whether the client gave a bound; own HTTP draws other lengths without one"),
+    ("tools auto", r"\.body", "own HTTP knows the tools and calls one; an engine core is not told of tools that are not strict"),
+    ("tools (required|named)", r"\.body", "own HTTP makes arguments of the tool's schema, once; an engine core is told a schema for strict tools only, and says as many calls as the constraint's sample has"),
+    ("history|parts|system and developer", r"content$|usage|finish_reason", "vllm-rs writes another prompt"),
+    ("", r"\.system_fingerprint$", "vllm-rs has none"),
+    ("", r"reasoning_tokens$", "vllm-rs counts them without a parser too"),
+    ("logprob|chat echo", r"\.(token|decoded_token|bytes|tokens|top_logprobs)\b", "special tokens have no name in vllm-rs, and bytes that are no character show as U+FFFD"),
+    ("prompt logprobs", r"\.logprob$", "a double in Python, rounded once more by vllm-rs"),
+    ("echo.*logprobs", r"\.text_offset", "vllm-rs begins at 0 again behind the prompt"),
+    ("echo.*logprobs, stream", r"\.(logprobs|prompt_token_ids)", "vllm-rs streams those of the answer alone"),
+    ("echo, stream", r"\.prompt_token_ids", "vllm-rs does not show them"),
+    ("of two|texts|lists of ids|with n 2", r"\.(status|body|said)$", "vllm-rs serves one sequence for a request"),
+    ("(with n 0|of nothing|max_tokens 100000|of no prompt|max_completion_tokens)", r"\.(status|body)$", "vllm-rs takes it, and cuts a limit to the context"),
+    ("messages \\[\\{'role': 'user'\\}\\]|use_beam_search", r"\.(status|body)$", "vllm-rs refuses it"),
+    ("truncate_prompt_tokens", r"\.body", "vllm-rs passes it over"),
+    ("thinking_token_budget", r"\.(status|body)$", "vllm-rs leaves it to the engine, which passes it over without a parser"),
 ]
