@@ -11,6 +11,7 @@ import concurrent.futures
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import statistics
@@ -218,6 +219,25 @@ def two_ranks(run):
         ended = [pair.metric("request_success_total", f'engine="{rank}"') for rank in (0, 1)]
         assert ended == [1, 2], ended
         return "rank 0: 1 request, rank 1: 2"
+
+
+@show
+def ranks_with_experts(run):
+    """Two ranks behind the coordinator that a model with experts gets, over several waves."""
+    with tempfile.TemporaryDirectory() as model:
+        shutil.copytree(MODEL, model, dirs_exist_ok=True)
+        with open(os.path.join(model, "config.json")) as file:
+            config = json.load(file)
+        config |= {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+        with open(os.path.join(model, "config.json"), "w") as file:
+            json.dump(config, file)
+        with Pair(run.front, run.sim, ranks=2, model=model) as pair:
+            for rank in ("0", "1", "0"):
+                pair.said_to(max_tokens=3, headers={"X-data-parallel-rank": rank})
+            ended = [pair.metric("request_success_total", f'engine="{rank}"') for rank in (0, 1)]
+            assert ended == [2, 1], ended
+            assert "coordinator=true" in pair.said(), pair.said()
+            return "rank 0: 2 requests, rank 1: 1, a wave each"
 
 
 @show

@@ -74,7 +74,7 @@ fn flags_without_effect_are_named() {
 fn the_ready_file_is_there_once_all_have_joined() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ready.json");
-    let mut front = FrontEnd::of_ranks(2, false, &["--ready-file", path.to_str().unwrap()]);
+    let mut front = FrontEnd::of_ranks(2, true, &["--ready-file", path.to_str().unwrap()]);
     // An answer comes from an engine that has joined; the file follows.
     front.call("is_sleeping", vec![]).unwrap();
     let text = loop {
