@@ -64,10 +64,15 @@ struct Core {
     free: Vec<u32>,
     generation: u64,
     stats: Stats,
+    /// [`Observer::hears_lone_steps`].
+    hears_lone_steps: bool,
     /// What the timer thread sleeps until.
     sleeps_until: SimTime,
     stopping: bool,
 }
+
+/// Events after which observers are told at the latest: a long reply without delay makes them all at once.
+const MAX_OUTBOX: usize = 4096;
 
 struct Shared {
     core: Mutex<Core>,
@@ -96,6 +101,7 @@ impl LiveEngine {
         tune: TimerTuning,
     ) -> std::io::Result<Self> {
         let core = Core {
+            hears_lone_steps: observer.hears_lone_steps(),
             engine,
             observer,
             outbox: Outbox::new(),
@@ -349,14 +355,12 @@ impl Core {
         self.deliver();
     }
 
-    /// Runs the engine up to `now`; how many events that gave.
-    ///
-    /// A step that starts exactly at `now` is left to the next call by the schedulers, so that
-    /// inputs of that instant can join it: hence the loop.
+    /// Runs the engine up to `now` and through it; how many events that gave.
     fn advance(&mut self, now: SimTime) -> usize {
         let mut events = 0;
         while self.next_wakeup() <= now {
-            self.engine.advance(now, &mut self.outbox);
+            // Steps that take no time follow each other: observers hear of many at once.
+            self.engine.advance_fully(now, MAX_OUTBOX, &mut self.outbox);
             events += self.outbox.len();
             self.deliver();
         }
@@ -381,6 +385,17 @@ impl Core {
                 continue;
             };
             let since = record.last;
+            if self.hears_lone_steps && record.made_one_at(at) {
+                let steps = lone_steps(at, &event, &self.outbox);
+                if steps > 0 {
+                    // The first event is out already.
+                    self.outbox.drain(..2 * steps as usize - 1);
+                    record.make(at, steps);
+                    self.observer.on_lone_steps(steps, record);
+                    record.progress.wake();
+                    continue;
+                }
+            }
             record.apply(at, &event);
             self.observer.on_event(at, &event, record, since);
             match event {
@@ -401,6 +416,26 @@ impl Core {
         }
         self.observer.on_rest();
     }
+}
+
+/// Steps in a row at one instant that made one token each, all of the sequence of `first`, which is the
+/// first of them; `rest` follows it.
+fn lone_steps(at: SimTime, first: &Event, rest: &Outbox) -> u32 {
+    let Event::Tokens { id, n: 1 } = *first else {
+        return 0;
+    };
+    let token = (at, Event::Tokens { id, n: 1 });
+    let step = Event::Step {
+        prompt_tokens: 0,
+        output_tokens: 1,
+    };
+    let step = (at, step);
+    let alternate = |(index, event): &(usize, &(SimTime, Event))| match index % 2 {
+        0 => **event == step,
+        _ => **event == token,
+    };
+    let events = rest.iter().enumerate().take_while(alternate).count();
+    events.div_ceil(2) as u32
 }
 
 /// Where the record of a sequence lies: the low half of its id.

@@ -133,6 +133,11 @@ impl Progress {
         cut.map_or(wanted, |group| group.1)
     }
 
+    /// Whether some tokens came out together.
+    pub fn has_groups(&self) -> bool {
+        self.groups.get().is_some()
+    }
+
     /// Tokens `from..to` came out together.
     pub(super) fn group(&self, from: u32, to: u32) {
         let groups = self.groups.get_or_init(Mutex::default);

@@ -84,6 +84,17 @@ pub struct ParentRequest {
     pub longest: AtomicU32,
 }
 
+impl ParentRequest {
+    /// A request of `n` choices of each prompt, and so many sequences.
+    pub fn new(n: u32, sequences: u32) -> Self {
+        Self {
+            n,
+            open: sequences.into(),
+            longest: 0.into(),
+        }
+    }
+}
+
 /// What is known about a live sequence.
 #[derive(Debug)]
 pub struct SequenceRecord {
@@ -121,6 +132,17 @@ pub struct SequenceRecord {
 }
 
 impl SequenceRecord {
+    /// Whether it made output at this very instant, and its next one is no drafts.
+    pub(super) fn made_one_at(&self, at: SimTime) -> bool {
+        self.output > 0 && self.last == at && !self.drafted
+    }
+
+    /// More tokens at the instant of its latest one, each from a step of its own.
+    pub(super) fn make(&mut self, at: SimTime, tokens: u32) {
+        self.output += tokens;
+        self.progress.release(at, self.output, false);
+    }
+
     pub(super) fn apply(&mut self, at: SimTime, event: &Event) {
         match event {
             Event::Scheduled {

@@ -9,13 +9,14 @@
 mod adapters;
 mod config;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 
 use crate::kv::{BlockPool, BlockRequest, BlockTable, Leases};
+use crate::seq_map::SeqMap;
 use crate::{
     CachedBlock, Command, Delays, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence, Stats,
     SubmitError, Transfer,
@@ -38,7 +39,7 @@ pub struct Pool {
     timers: TimerQueue<SlotTimer>,
     slots: Vec<Option<RunningSeq>>,
     free: Vec<u32>,
-    locations: HashMap<SeqId, SeqLocation>,
+    locations: SeqMap<SeqLocation>,
     waiting: VecDeque<WaitingSeq>,
     adapters: AdapterSlots,
     epoch: u32,
@@ -91,7 +92,7 @@ impl Pool {
             timers: TimerQueue::default(),
             slots: Vec::new(),
             free: Vec::new(),
-            locations: HashMap::new(),
+            locations: SeqMap::default(),
             waiting: VecDeque::new(),
             epoch: 0,
             paused: None,

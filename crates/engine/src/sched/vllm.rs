@@ -21,6 +21,7 @@ mod offload;
 mod plan;
 mod seqs;
 mod step;
+mod step_time;
 #[cfg(test)]
 mod tests;
 mod waiting;
@@ -187,34 +188,6 @@ impl Vllm {
             let short = step.short;
             self.flight.push_back(step);
             self.enter_all(short);
-        }
-    }
-
-    fn start(&self, step: &mut Step, now: SimTime) {
-        let computing = self.config.latency.step(&step.batch, self.config.speed);
-        step.begun = now;
-        step.end = match step.is_abandoned(&self.seqs) {
-            true => now,
-            false => now.max(step.copied) + step.loading + computing,
-        };
-    }
-
-    /// Ends the step that runs if nobody is left in it: the next one must not wait for it.
-    fn end_abandoned(&mut self, now: SimTime) {
-        if let Some(step) = self.flight.front_mut()
-            && step.is_abandoned(&self.seqs)
-        {
-            step.end = step.end.min(now);
-        }
-    }
-
-    /// Gives the step that runs the end that it would have had under the present settings.
-    fn retime(&mut self, now: SimTime) {
-        if let Some(mut step) = self.flight.pop_front() {
-            let begun = step.begun;
-            self.start(&mut step, begun);
-            step.end = step.end.max(now);
-            self.flight.push_front(step);
         }
     }
 
@@ -523,6 +496,14 @@ impl Scheduler for Vllm {
                 self.plan(due, out);
             } else {
                 break;
+            }
+        }
+    }
+
+    fn advance_fully(&mut self, now: SimTime, most: usize, out: &mut Outbox) {
+        while out.len() < most && self.next_wakeup().is_some_and(|due| due <= now) {
+            if !self.decode_at_once(now, most, out) {
+                self.advance(now, out);
             }
         }
     }

@@ -94,7 +94,7 @@ fn request() -> impl Strategy<Value = Request> {
 }
 
 /// Inputs at increasing times; pauses end.
-fn inputs() -> impl Strategy<Value = Vec<(u64, Input)>> {
+pub(crate) fn inputs() -> impl Strategy<Value = Vec<(u64, Input)>> {
     let input = prop_oneof![
         20 => request().prop_map(Input::Submit),
         4 => (0..30u64).prop_map(Input::Abort),
@@ -153,7 +153,7 @@ pub(crate) fn sequence(id: u64, request: &Request, block: u32) -> Sequence {
 
 /// Life of one sequence as the log tells it.
 #[derive(Debug, Default)]
-struct Life {
+pub(crate) struct Life {
     arrival: SimTime,
     output: u32,
     started: Option<SimTime>,
@@ -164,10 +164,10 @@ struct Life {
 }
 
 /// The log, what was asked for, and what is cached in the end, a key for each copy.
-type Played = (Vec<(SimTime, Event)>, BTreeMap<u64, Life>, Vec<BlockKey>);
+pub(crate) type Played = (Vec<(SimTime, Event)>, BTreeMap<u64, Life>, Vec<BlockKey>);
 
 /// Plays the inputs; after each step of the way a pending wake-up is checked (7).
-fn play(
+pub(crate) fn play(
     engine: &mut dyn Scheduler,
     block: u32,
     inputs: &[(u64, Input)],
@@ -415,7 +415,7 @@ fn latency() -> impl Strategy<Value = LatencyModel> {
     prop_oneof![2 => constant, 1 => delays]
 }
 
-fn vllm() -> impl Strategy<Value = VllmConfig> {
+pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
     let sizes = (6..60u32, 1..20u32, 1..12u32, 8..200u32);
     let policies = (
         any::<bool>(),

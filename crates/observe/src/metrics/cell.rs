@@ -80,18 +80,15 @@ impl Histogram {
 
     /// Counts one value in the first bucket whose bound is not below it.
     pub(super) fn observe(&self, v: f64) {
-        let bucket = self.bounds.partition_point(|bound| *bound < v);
-        self.buckets[bucket].inc_by(1);
-        if v != 0.0 {
-            self.sum.inc_by(v);
-        }
+        self.observe_times(v, 1);
     }
 
-    /// Counts zero so many times.
-    pub(super) fn observe_zeros(&self, times: u64) {
-        if times > 0 {
-            let bucket = self.bounds.partition_point(|bound| *bound < 0.0);
-            self.buckets[bucket].inc_by(times);
+    /// Counts a value so many times, at least once.
+    pub(super) fn observe_times(&self, v: f64, times: u64) {
+        let bucket = self.bounds.partition_point(|bound| *bound < v);
+        self.buckets[bucket].inc_by(times);
+        if v != 0.0 {
+            self.sum.inc_by(v * times as f64);
         }
     }
 

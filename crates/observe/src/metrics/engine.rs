@@ -202,7 +202,7 @@ impl EngineMetrics {
     /// A sequence made output again `times` times at one instant.
     pub(crate) fn on_zero_gaps(&self, times: u32) {
         if times > 0 {
-            self.cells.itl.observe_zeros(times.into());
+            self.cells.itl.observe_times(0.0, times.into());
             self.recent.itl.add(0.0, times);
         }
     }
@@ -239,6 +239,11 @@ impl EngineMetrics {
     pub fn on_step(&self, prompt_tokens_computed: u32, new_tokens: u32) {
         let tokens = f64::from(prompt_tokens_computed) + f64::from(new_tokens);
         self.cells.iteration_tokens.observe(tokens);
+    }
+
+    /// So many steps ended that made one token and computed nothing else.
+    pub(crate) fn on_lone_steps(&self, steps: u32) {
+        self.cells.iteration_tokens.observe_times(1.0, steps.into());
     }
 
     /// A sequence ended with a reason; each choice of a request is one.

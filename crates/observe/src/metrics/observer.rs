@@ -257,6 +257,16 @@ impl Observer for MetricsObserver {
         }
     }
 
+    fn hears_lone_steps(&self) -> bool {
+        true
+    }
+
+    fn on_lone_steps(&mut self, steps: u32, _: &SequenceRecord) {
+        self.metrics.on_tokens(steps);
+        self.metrics.on_zero_gaps(steps);
+        self.metrics.on_lone_steps(steps);
+    }
+
     fn on_stats(&mut self, stats: &Stats) {
         if self.queued {
             self.show_loras();

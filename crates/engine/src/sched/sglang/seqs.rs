@@ -1,7 +1,7 @@
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::seq_map::SeqMap;
 use crate::{BlockKey, BlockPlan, SeqId, Sequence};
 
 use super::radix::{NodeId, Radix};
@@ -100,7 +100,7 @@ impl Seq {
 pub(super) struct Seqs {
     slots: Vec<Seq>,
     free: Vec<Slot>,
-    by_id: HashMap<SeqId, Slot>,
+    by_id: SeqMap<Slot>,
 }
 
 impl Seqs {

@@ -1,10 +1,10 @@
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 
 use crate::kv::BlockTable;
+use crate::seq_map::SeqMap;
 use crate::{BlockPlan, Draft, LoraId, SeqId, Sequence, Transfer};
 
 /// Where a sequence stands.
@@ -137,7 +137,7 @@ pub(super) type Slot = u32;
 pub(super) struct Seqs {
     slots: Vec<Seq>,
     free: Vec<Slot>,
-    by_id: HashMap<SeqId, Slot>,
+    by_id: SeqMap<Slot>,
 }
 
 impl Seqs {

@@ -3,26 +3,37 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use super::seqs::{Seqs, Slot};
 
+/// A sequence at its rank.
+type Place = ((i64, i64), Slot);
+
 /// Sequences that wait to run, in the order they are tried.
 #[derive(Debug, Default)]
 pub(super) struct WaitingQueue {
-    queue: BTreeSet<((i64, i64), Slot)>,
+    /// The only one, which most requests are: the queue allocates.
+    lone: Option<Place>,
+    queue: BTreeSet<Place>,
     /// Places before all arrivals, for those that ran before.
     front: i64,
 }
 
 impl WaitingQueue {
     pub(super) fn len(&self) -> usize {
-        self.queue.len()
+        self.queue.len() + usize::from(self.lone.is_some())
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.lone.is_none() && self.queue.is_empty()
     }
 
     /// Puts a sequence at its rank.
     pub(super) fn insert(&mut self, seqs: &Seqs, slot: Slot) {
-        self.queue.insert((seqs[slot].rank, slot));
+        let place = (seqs[slot].rank, slot);
+        if self.is_empty() {
+            self.lone = Some(place);
+            return;
+        }
+        self.queue.extend(self.lone.take());
+        self.queue.insert(place);
     }
 
     /// A rank before that of everybody here.
@@ -32,16 +43,25 @@ impl WaitingQueue {
     }
 
     pub(super) fn remove(&mut self, seqs: &Seqs, slot: Slot) {
-        self.queue.remove(&(seqs[slot].rank, slot));
+        let place = (seqs[slot].rank, slot);
+        if self.lone == Some(place) {
+            self.lone = None;
+        } else {
+            self.queue.remove(&place);
+        }
     }
 
     /// All, the last in line first.
     pub(super) fn backwards(&self) -> impl Iterator<Item = Slot> {
-        self.queue.iter().rev().map(|&(_, slot)| slot)
+        let all = self.queue.iter().rev().chain(&self.lone);
+        all.map(|&(_, slot)| slot)
     }
 
     /// The first sequence after `last`, which may have left meanwhile.
-    pub(super) fn after(&self, last: Option<((i64, i64), Slot)>) -> Option<((i64, i64), Slot)> {
+    pub(super) fn after(&self, last: Option<Place>) -> Option<Place> {
+        if let Some(lone) = self.lone {
+            return Some(lone).filter(|lone| last.is_none_or(|last| *lone > last));
+        }
         match last {
             None => self.queue.first().copied(),
             Some(last) => self
