@@ -1,6 +1,6 @@
 //! Connections: keep-alive, pipelining, HTTP/1.0, HTTP/2, Unix sockets.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::sim::{Sim, post};
 use super::wire::Wire;
@@ -104,6 +104,45 @@ async fn streams_are_chunked_at_events() {
         );
     }
     assert_eq!(answer.said(0), "Hello there, world.");
+}
+
+#[tokio::test]
+async fn a_reply_that_is_there_as_a_whole_leaves_in_large_frames() {
+    let sim = Sim::serve(&[]).await;
+    for choices in [1, 3] {
+        let ask = async |usage: bool| {
+            let body = json!({
+                "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 300, "seed": 7,
+                "n": choices, "ignore_eos": true, "stream": true,
+                "stream_options": {"include_usage": true, "continuous_usage_stats": usage},
+            });
+            sim.post("/v1/chat/completions", &body).await
+        };
+        let answer = ask(false).await;
+        let text = answer.text();
+        let frames = answer.chunks.len();
+        assert!(frames <= 1 + text.len() / 8192, "{frames} frames");
+        // Role, tokens, usage and the end.
+        let events = choices * 301 + 2;
+        assert_eq!(text.matches("data: ").count(), events);
+        // Chunks that tell how far they are are written one by one.
+        assert_eq!(said(&text), said(&ask(true).await.text()));
+    }
+}
+
+/// Index, text and reason of each chunk of a stream.
+fn said(text: &str) -> Vec<[Value; 3]> {
+    let data = text
+        .split("\n\n")
+        .filter_map(|event| event.strip_prefix("data: "));
+    let chunks = data.filter_map(|data| serde_json::from_str::<Value>(data).ok());
+    let choices = chunks.map(|chunk| chunk["choices"][0].clone());
+    choices
+        .map(|choice| {
+            let text = &choice["delta"]["content"];
+            [&choice["index"], text, &choice["finish_reason"]].map(Value::clone)
+        })
+        .collect()
 }
 
 #[tokio::test]

@@ -28,8 +28,9 @@ const MAX_FRAME_BYTES: usize = 8 * 1024;
 /// Bytes of one event, about: a frame that grows byte by byte is copied again and again.
 const EVENT_BYTES: usize = 320;
 
-/// Frames of a stream that carry one event each, even when more are due: short replies look as
-/// they do upstream. Ten events in a frame take a third of the time, so long ones do not.
+/// Frames of a stream that carry one event each, even when more are due: what comes with delays looks as
+/// it does upstream. Ten events in a frame take a third of the time, so a reply that is there as a whole
+/// when its stream begins, and a long one, has them together.
 const SINGLE_EVENT_FRAMES: u32 = 24;
 
 /// What one choice did in one step.
@@ -65,6 +66,18 @@ pub(super) trait Render: Send + 'static {
     fn first(&mut self, _out: &mut String) {}
     /// Writes what one choice did; moves the choice's cursor over exactly `step.tokens` tokens.
     fn step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep);
+    /// Writes up to `most` tokens of the only choice that are neither its first nor its last ones, an event
+    /// each, until there are so many bytes; moves the choice's cursor over them. How many: none, where
+    /// they are to be written one by one.
+    fn tokens(
+        &mut self,
+        _out: &mut String,
+        _choice: &mut Choice,
+        _most: u32,
+        _bytes: usize,
+    ) -> u32 {
+        0
+    }
     /// Writes what follows the last choice.
     fn close(&mut self, out: &mut String, reply: &Reply);
     /// What a stream sends from time to time while nothing is due.
@@ -90,6 +103,10 @@ pub(super) struct EventStream<R> {
     frames: u32,
     opened: bool,
     begun: bool,
+    /// All of the reply was there when it began.
+    whole: bool,
+    /// The choice whose turn it is where several take turns.
+    turn: usize,
     closed: bool,
     ended: Vec<bool>,
     keep_alive: Option<(Duration, Pin<Box<Sleep>>)>,
@@ -118,6 +135,8 @@ impl<R: Render> EventStream<R> {
             frames: 0,
             opened: false,
             begun: false,
+            whole: false,
+            turn: 0,
             closed: false,
             keep_alive: keep_alive.map(|every| (every, Box::pin(tokio::time::sleep(every)))),
             faults,
@@ -133,6 +152,12 @@ impl<R: Render> EventStream<R> {
         };
         if self.reply.choices.iter().any(begins) {
             self.begun = true;
+            let is_whole = |c: &Choice| c.released() == c.script.len();
+            // What goes wrong with a stream goes wrong between two frames.
+            self.whole = self.faults.is_none() && self.reply.choices.iter().all(is_whole);
+            if self.whole {
+                out.reserve(MAX_FRAME_BYTES + 2 * EVENT_BYTES);
+            }
             self.render.first(out);
         }
     }
@@ -141,11 +166,11 @@ impl<R: Render> EventStream<R> {
     fn write(&mut self, out: &mut String) {
         if !self.begun {
             self.begin(out);
-            if !self.begun || !out.is_empty() {
+            if !self.begun || (!out.is_empty() && !self.whole) {
                 return;
             }
         }
-        if self.frames < SINGLE_EVENT_FRAMES {
+        if self.frames < SINGLE_EVENT_FRAMES && !self.whole {
             // A step may write nothing: then the next one is looked at.
             while out.is_empty() && self.write_next(out) {}
             if !out.is_empty() {
@@ -185,12 +210,17 @@ impl<R: Render> EventStream<R> {
         let max_steps = if choices == 1 { usize::MAX } else { 1 };
         loop {
             let mut stepped = false;
-            for index in 0..choices {
+            for _ in 0..choices {
+                if out.len() >= MAX_FRAME_BYTES {
+                    return;
+                }
+                let index = self.turn;
+                self.turn = (index + 1) % choices;
                 if !self.ended[index] {
                     stepped |= self.write_choice(index, max_steps, out);
                 }
             }
-            if !stepped || max_steps > 1 || out.len() >= MAX_FRAME_BYTES {
+            if !stepped || max_steps > 1 {
                 break;
             }
         }
@@ -212,6 +242,13 @@ impl<R: Render> EventStream<R> {
         let total = choice.script.len();
         let mut steps = 0;
         while out.len() < MAX_FRAME_BYTES && steps < max_steps {
+            if max_steps == usize::MAX && self.interval == 1 && self.faults.is_none() {
+                let written = write_tokens(&mut self.render, out, choice, released);
+                if written > 0 {
+                    steps += written;
+                    continue;
+                }
+            }
             let due = released - choice.sent;
             let ended = match state {
                 SequenceState::Ended(end) => Some(end),
@@ -301,6 +338,25 @@ impl<R: Render> EventStream<R> {
         let _ = sleep.as_mut().poll(cx);
         Some(self.render.keep_alive())
     }
+}
+
+/// Writes the tokens of the only choice that need no look of their own; how many there were.
+fn write_tokens<R: Render>(
+    render: &mut R,
+    out: &mut String,
+    choice: &mut Choice,
+    released: u32,
+) -> usize {
+    let due = released - choice.sent;
+    if choice.sent == 0 || due < 2 || choice.progress().has_groups() {
+        return 0;
+    }
+    if out.is_empty() {
+        out.reserve((due as usize * EVENT_BYTES).min(MAX_FRAME_BYTES + 2 * EVENT_BYTES));
+    }
+    let written = render.tokens(out, choice, due - 1, MAX_FRAME_BYTES);
+    choice.sent += written;
+    written as usize
 }
 
 /// Takes away or repeats the last event behind `start`.

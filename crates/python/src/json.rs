@@ -47,15 +47,23 @@ fn push(out: &mut String, value: &Value) {
     }
 }
 
+fn is_special(byte: u8) -> bool {
+    (byte < 0x20) | (byte == b'"') | (byte == b'\\')
+}
+
+/// Whether [`escape`] changes anything: most texts have nothing to escape.
+pub fn has_escapes(text: &str) -> bool {
+    // Without an early end this looks at many bytes at once.
+    text.bytes().fold(false, |any, b| any | is_special(b))
+}
+
 /// Appends `text` as the inside of a JSON string with `ensure_ascii=False`.
 pub fn escape(out: &mut String, text: &str) {
-    let special = |b: u8| (b < 0x20) | (b == b'"') | (b == b'\\');
-    // Most texts have nothing to escape; without an early end this looks at many bytes at once.
-    if !text.bytes().fold(false, |any, b| any | special(b)) {
+    if !has_escapes(text) {
         return out.push_str(text);
     }
     let mut rest = text;
-    while let Some(at) = rest.bytes().position(special) {
+    while let Some(at) = rest.bytes().position(is_special) {
         out.push_str(&rest[..at]);
         match rest.as_bytes()[at] {
             b'"' => out.push_str("\\\""),

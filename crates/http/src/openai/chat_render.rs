@@ -1,6 +1,8 @@
 //! A chat reply: one JSON object, or a stream of chunks. Shapes: vLLM 0.33
 //! `entrypoints/openai/chat_completion/`.
 
+mod plain;
+
 use std::sync::Arc;
 
 use super::logprobs::{LogprobStyle, at, chat_entry, prompt};
@@ -10,7 +12,7 @@ use crate::json;
 use crate::stream::{ChoiceStep, Render};
 use vllm_sim_engine::End;
 use vllm_sim_observe::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
-use vllm_sim_service::generate::{Channel, Token};
+use vllm_sim_service::generate::Channel;
 use vllm_sim_service::{Choice, Reply};
 use vllm_sim_wire::Version;
 
@@ -426,20 +428,6 @@ impl ChatStream {
         image_block(out);
         out.push_str("]},\"logprobs\":null,\"finish_reason\":null}],\"modality\":\"image\"}\n\n");
     }
-
-    /// The usual case: one visible token and nothing else asked for.
-    fn plain(&mut self, out: &mut String, token: &Token<'_>, index: usize) {
-        self.so_far[index].tokens += 1;
-        self.begin(out, index);
-        out.push_str("\"content\":\"");
-        json::escape(out, token.text);
-        out.push_str("\"},\"logprobs\":null,\"finish_reason\":null,\"token_ids\":null}]");
-        self.chat.view.chunk_usage(out, self.counts(index), true);
-        if self.chat.view.version >= Version::V033 {
-            out.push_str(",\"kv_transfer_params\":null");
-        }
-        out.push_str("}\n\n");
-    }
 }
 
 impl Render for ChatStream {
@@ -476,6 +464,10 @@ impl Render for ChatStream {
         self.write_choice(out, choice, &over);
     }
 
+    fn tokens(&mut self, out: &mut String, choice: &mut Choice, most: u32, bytes: usize) -> u32 {
+        self.plain_tokens(out, choice, most, bytes)
+    }
+
     fn close(&mut self, out: &mut String, reply: &Reply) {
         if self.chat.view.include_usage {
             out.push_str(&self.head[..self.choices_at]);
@@ -492,11 +484,7 @@ impl Render for ChatStream {
 impl ChatStream {
     /// Writes what one choice said.
     fn write_choice(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
-        let simple = self.chat.view.logprobs.is_none()
-            && !self.chat.image
-            && !self.chat.view.return_token_ids
-            && !self.chat.parsed;
-        if simple && step.tokens == 1 && step.end.is_none() {
+        if self.is_simple() && step.tokens == 1 && step.end.is_none() {
             if let Some(token) = choice.script.next(&mut choice.cursor) {
                 self.plain(out, &token, step.index);
             }

@@ -19,7 +19,7 @@ use rand_chacha::ChaCha8Rng;
 pub use corpus::Corpus;
 pub use recorded::Recordings;
 pub use script::{
-    CONTEXT_START, Channel, Cursor, Finish, Reason, Script, StopReason, Token, context_after,
+    CONTEXT_START, Channel, Cursor, Finish, Reason, Script, StopReason, Texts, Token, context_after,
 };
 
 use crate::generate::request::{GenerateRequest, OutputForm, Stops};

@@ -127,6 +127,34 @@ struct RunPiece<'a> {
     channel: Channel,
 }
 
+impl Cursor {
+    /// Moves over `tokens` tokens of the [`Texts`] that begin here.
+    pub fn pass(&mut self, tokens: u32) {
+        self.taken += tokens;
+        self.offset += tokens;
+    }
+}
+
+/// The texts of tokens that follow each other in one text.
+#[derive(Debug, Clone, Copy)]
+pub struct Texts<'a> {
+    fragments: &'a Fragments,
+    from: usize,
+    to: usize,
+}
+
+impl<'a> Texts<'a> {
+    /// All of them.
+    pub fn whole(self) -> &'a str {
+        self.fragments.span(self.from, self.to)
+    }
+
+    /// One by one.
+    pub fn iter(self) -> impl Iterator<Item = &'a str> {
+        (self.from..self.to).map(move |index| self.fragments.piece(index))
+    }
+}
+
 impl Script {
     /// Tokens in all, at least one.
     #[expect(clippy::len_without_is_empty, reason = "a script is never empty")]
@@ -189,6 +217,18 @@ impl Script {
             id,
             text,
             channel: piece.channel,
+        })
+    }
+
+    /// The texts of the tokens from the cursor on, as far as one text has them; `None`: the next token has
+    /// none.
+    pub fn texts(&self, at: &mut Cursor) -> Option<Texts<'_>> {
+        let piece = self.piece(at)?;
+        let from = piece.from as usize;
+        Some(Texts {
+            fragments: piece.fragments.ok()?,
+            from,
+            to: from + piece.tokens as usize,
         })
     }
 

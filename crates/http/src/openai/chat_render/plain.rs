@@ -1,0 +1,82 @@
+//! Chunks that have nothing but text, which most have.
+
+use super::ChatStream;
+use crate::json;
+use vllm_sim_service::Choice;
+use vllm_sim_service::generate::Token;
+use vllm_sim_wire::Version;
+
+/// What stands before the text of a chunk that has nothing else.
+const CONTENT: &str = "\"content\":\"";
+
+impl ChatStream {
+    /// Whether a chunk has nothing but text.
+    pub(super) fn is_simple(&self) -> bool {
+        self.chat.view.logprobs.is_none()
+            && !self.chat.image
+            && !self.chat.view.return_token_ids
+            && !self.chat.parsed
+    }
+
+    /// The usual case: one visible token and nothing else asked for.
+    pub(super) fn plain(&mut self, out: &mut String, token: &Token<'_>, index: usize) {
+        self.so_far[index].tokens += 1;
+        self.begin(out, index);
+        out.push_str(CONTENT);
+        json::escape(out, token.text);
+        self.end_text(out, index);
+    }
+
+    /// Everything of such a chunk behind its text.
+    fn end_text(&self, out: &mut String, index: usize) {
+        out.push_str("\"},\"logprobs\":null,\"finish_reason\":null,\"token_ids\":null}]");
+        self.chat.view.chunk_usage(out, self.counts(index), true);
+        if self.chat.view.version >= Version::V033 {
+            out.push_str(",\"kv_transfer_params\":null");
+        }
+        out.push_str("}\n\n");
+    }
+
+    /// [`Render::tokens`](crate::stream::Render::tokens): between two texts always the same stands.
+    pub(super) fn plain_tokens(
+        &mut self,
+        out: &mut String,
+        choice: &mut Choice,
+        most: u32,
+        bytes: usize,
+    ) -> u32 {
+        if self.so_far.len() > 1 || !self.is_simple() || self.chat.view.continuous_usage {
+            return 0;
+        }
+        let mut between = String::with_capacity(2 * self.head.len());
+        self.end_text(&mut between, 0);
+        let end = between.len();
+        self.begin(&mut between, 0);
+        between.push_str(CONTENT);
+        let begin = between.len() - end;
+        out.push_str(&between[end..]);
+        let mut written = 0;
+        while written < most
+            && out.len() - begin < bytes
+            && let Some(texts) = choice.script.texts(&mut choice.cursor)
+        {
+            let plain = !json::has_escapes(texts.whole());
+            let before = written;
+            for text in texts.iter().take((most - written) as usize) {
+                match plain {
+                    true => out.push_str(text),
+                    false => json::escape(out, text),
+                }
+                out.push_str(&between);
+                written += 1;
+                if out.len() - begin >= bytes {
+                    break;
+                }
+            }
+            choice.cursor.pass(written - before);
+        }
+        out.truncate(out.len() - begin);
+        self.so_far[0].tokens += written;
+        written
+    }
+}
