@@ -144,7 +144,7 @@ async fn serve<S>(
     S: AsyncRead + AsyncWrite + ResetOnClose + Unpin + Send + 'static,
 {
     let conn = Arc::new(ConnHandle::default());
-    let http = http.on_connection(conn.clone());
+    let http = Arc::new(http.on_connection(conn.clone()));
     let lives = stopping.borrow().lives;
     let stream = ResettableStream::new(stream, conn.clone());
     let keys = http.requires_keys();

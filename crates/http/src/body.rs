@@ -121,7 +121,7 @@ impl FromRequest<Arc<App>> for Received {
             head: RequestHead {
                 faults: parts.extensions.remove(),
                 usage: parts.extensions.remove(),
-                headers: parts.headers,
+                ..RequestHead::new(parts.headers)
             },
             bytes: read(app, body).await?,
         })

@@ -23,11 +23,10 @@ pub(crate) fn preflight(
     origin: Option<&HeaderValue>,
 ) -> Option<Response<Body>> {
     let headers = request.headers();
-    let method = headers.get(header::ACCESS_CONTROL_REQUEST_METHOD);
-    let (origin, method) = match (origin, method) {
-        (Some(origin), Some(method)) if request.method() == Method::OPTIONS => (origin, method),
-        _ => return None,
-    };
+    if request.method() != Method::OPTIONS {
+        return None;
+    }
+    let (origin, method) = (origin?, headers.get(header::ACCESS_CONTROL_REQUEST_METHOD)?);
     let mut failed = Vec::new();
     if !allows(&cors.origins, origin) {
         failed.push("origin");

@@ -118,7 +118,7 @@ impl HttpService {
     ///
     /// # Errors
     /// None: every failure is an answer.
-    pub async fn call<B>(self, request: Request<B>) -> Result<Response<Body>, Infallible>
+    pub async fn call<B>(self: Arc<Self>, request: Request<B>) -> Result<Response<Body>, Infallible>
     where
         B: http_body::Body<Data = axum::body::Bytes> + Send + 'static,
         B::Error: Into<axum::BoxError>,
@@ -253,7 +253,7 @@ impl HttpService {
             return options(allow);
         }
         let route = async |request: Request<Body>| {
-            if is_large(request.headers()) {
+            if is_large(&request) {
                 let service = self.clone();
                 let answer = async move { service.handle(request).await };
                 return Box::pin(caught(long_work(answer))).await;
@@ -390,21 +390,21 @@ fn options(allow: &'static str) -> Response<Body> {
 }
 
 /// Whether a body is so large, or may be, that reading and checking it takes long.
-fn is_large(headers: &HeaderMap) -> bool {
-    let length = headers.get(header::CONTENT_LENGTH);
-    let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-    match length {
+fn is_large(request: &Request<Body>) -> bool {
+    match http_body::Body::size_hint(request.body()).exact() {
         Some(length) => LARGE_BODY <= length,
-        None => headers.contains_key(header::TRANSFER_ENCODING),
+        None => request.headers().contains_key(header::TRANSFER_ENCODING),
     }
 }
 
 /// Whether a request is a gRPC call. The content type says it; gRPC-Web is another protocol.
 fn is_grpc(request: &Request<Body>) -> bool {
+    if request.version() != Version::HTTP_2 {
+        return false;
+    }
     let kind = request.headers().get(header::CONTENT_TYPE);
     let rest = kind.and_then(|kind| kind.as_bytes().strip_prefix(b"application/grpc"));
-    request.version() == Version::HTTP_2
-        && rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
 }
 
 fn fresh_id() -> HeaderValue {

@@ -1,8 +1,8 @@
 //! What a request says beside its body.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::{HeaderMap, HeaderName, header};
 
 use vllm_sim_service::{RequestFaults, TokenUsage};
 
@@ -36,8 +36,50 @@ pub(super) mod names {
 #[derive(Default)]
 pub(super) struct RequestHead {
     pub(super) headers: HeaderMap,
+    /// It has none but headers that every client sends.
+    pub(super) plain: bool,
     /// What befalls it; `None`: nothing can.
     pub(super) faults: Option<Arc<RequestFaults>>,
     /// Where its tokens are counted; `None`: nobody asks.
     pub(super) usage: Option<Arc<TokenUsage>>,
+}
+
+/// Headers that say nothing to this server beside HTTP, the most frequent ones first.
+static EVERYDAY: [HeaderName; 10] = [
+    header::HOST,
+    header::CONTENT_TYPE,
+    header::CONTENT_LENGTH,
+    header::ACCEPT,
+    header::ACCEPT_ENCODING,
+    header::USER_AGENT,
+    header::CONNECTION,
+    header::AUTHORIZATION,
+    header::TRANSFER_ENCODING,
+    header::ACCEPT_LANGUAGE,
+];
+
+/// What OpenAI's clients say of themselves.
+const OWN_CLIENT: &str = "x-stainless-";
+
+impl RequestHead {
+    /// A head of these headers.
+    pub(super) fn new(headers: HeaderMap) -> Self {
+        let everyday =
+            |name: &HeaderName| EVERYDAY.contains(name) || name.as_str().starts_with(OWN_CLIENT);
+        Self {
+            plain: headers.keys().all(everyday),
+            headers,
+            ..Self::default()
+        }
+    }
+
+    /// The headers among which [`names`] may be: each look-up costs as much as reading a line, and most
+    /// requests have none of them.
+    pub(super) fn asked(&self) -> &HeaderMap {
+        static NONE: LazyLock<HeaderMap> = LazyLock::new(HeaderMap::new);
+        match self.plain {
+            true => &NONE,
+            false => &self.headers,
+        }
+    }
 }

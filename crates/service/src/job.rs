@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use super::{HandOver, LiveSettings};
@@ -82,21 +82,61 @@ pub struct Shown {
     pub prompt_logprobs: Option<i64>,
 }
 
+/// What most jobs have, made once.
+static UNNAMED: LazyLock<Arc<str>> = LazyLock::new(|| "".into());
+static UNBIASED: LazyLock<Arc<Bias>> = LazyLock::new(Arc::default);
+/// By whether the model's own end is ignored.
+static UNSTOPPED: LazyLock<[Arc<Stops>; 2]> = LazyLock::new(|| {
+    [false, true].map(|ignore_eos| {
+        Arc::new(Stops {
+            ignore_eos,
+            ..Stops::default()
+        })
+    })
+});
+
+fn small(n: i128) -> u32 {
+    u32::try_from(n.max(0)).unwrap_or(u32::MAX)
+}
+
+fn ids(ids: &[i128]) -> Vec<u32> {
+    let ids = ids.iter();
+    ids.filter_map(|id| u32::try_from(*id).ok()).collect()
+}
+
+fn stops(params: &SamplingParams) -> Arc<Stops> {
+    let stop_ids = params.stop_token_ids.as_deref().unwrap_or_default();
+    let strings = params.stop.iter().flat_map(|stop| &stop.0);
+    let stops = Stops {
+        strings: strings.cloned().filter_map(StopString::new).collect(),
+        include: params.include_stop_str_in_output,
+        ids: ids(stop_ids).into_iter().collect(),
+        ignore_eos: params.ignore_eos,
+        min_tokens: small(params.min_tokens),
+    };
+    let usual = &UNSTOPPED[usize::from(stops.ignore_eos)];
+    match stops == **usual {
+        true => usual.clone(),
+        false => Arc::new(stops),
+    }
+}
+
+fn bias(params: &SamplingParams) -> Arc<Bias> {
+    let bad_words = params.bad_words.as_deref().unwrap_or_default();
+    let allowed = params.allowed_token_ids.as_deref();
+    if params.logit_bias.is_none() && allowed.is_none() && bad_words.is_empty() {
+        return UNBIASED.clone();
+    }
+    let logits = params.logit_bias.iter().flat_map(|bias| &bias.0);
+    let logits = logits.filter_map(|(id, bias)| Some((u32::try_from(*id).ok()?, *bias)));
+    Arc::new(Bias::new(logits, allowed.map(ids), bad_words))
+}
+
 impl Job {
     /// A job with what the sampler is asked to do, for the base model.
     pub fn new(params: &SamplingParams, arrived: SimTime) -> Self {
-        let small = |n: i128| u32::try_from(n.max(0)).unwrap_or(u32::MAX);
-        let ids = |ids: Option<&[i128]>| {
-            let ids = ids.unwrap_or_default().iter();
-            ids.filter_map(|id| u32::try_from(*id).ok())
-                .collect::<Vec<_>>()
-        };
-        let stops = params.stop.iter().flat_map(|stop| &stop.0);
-        let logits = params.logit_bias.iter().flat_map(|bias| &bias.0);
-        let logits = logits.filter_map(|(id, bias)| Some((u32::try_from(*id).ok()?, *bias)));
-        let allowed = params.allowed_token_ids.as_deref();
         Self {
-            id: "".into(),
+            id: UNNAMED.clone(),
             target: Target::Base,
             prompts: Vec::new(),
             n: small(params.n).max(1),
@@ -104,18 +144,8 @@ impl Job {
             limited: params.max_tokens.is_some(),
             seed: params.seed.map(|seed| seed as i64),
             greedy: params.temperature < GREEDY || params.top_k == 1,
-            stops: Arc::new(Stops {
-                strings: stops.cloned().filter_map(StopString::new).collect(),
-                include: params.include_stop_str_in_output,
-                ids: ids(params.stop_token_ids.as_deref()).into_iter().collect(),
-                ignore_eos: params.ignore_eos,
-                min_tokens: small(params.min_tokens),
-            }),
-            bias: Arc::new(Bias::new(
-                logits,
-                allowed.map(|allowed| ids(Some(allowed))),
-                params.bad_words.as_deref().unwrap_or_default(),
-            )),
+            stops: stops(params),
+            bias: bias(params),
             content: Content::Text,
             whole_calls: false,
             reasoning: None,

@@ -81,8 +81,8 @@ pub(crate) async fn answer(
 ) -> Result<Response<Body>, Fault> {
     let stream = request.stream.unwrap_or(false);
     let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
-    let id = prepare::request_id("chatcmpl-", &head.headers, request.request_id.as_deref());
-    let threshold = transfer::hit_threshold(app, &head.headers, value);
+    let id = prepare::request_id("chatcmpl-", head.asked(), request.request_id.as_deref());
+    let threshold = transfer::hit_threshold(app, head.asked(), value);
     let requests = std::slice::from_ref(request);
     let started = match start(app, head, requests, id, threshold).await {
         Ok(started) => started,
@@ -97,7 +97,7 @@ pub(crate) async fn answer(
         return Ok(prepare::stream(app, head, reply, render, interval, guard));
     }
     let body = prepare::whole(reply, move |reply| view.unary(reply)).await;
-    Ok(prepare::unary(app, &head.headers, body))
+    Ok(prepare::unary(app, head.asked(), body))
 }
 
 /// Starts conversations that differ in their messages alone (at least one) as one request.
@@ -117,7 +117,7 @@ pub(crate) async fn start(
         tools: prepare::tools(request),
         parses_calls: prepare::reads_calls(app, request),
         reasoning: prepare::reasoning(app, request),
-        priority: generation::priority(&head.headers, request.priority),
+        priority: generation::priority(head.asked(), request.priority),
         cache_salt: request.cache_salt.as_deref().map(Into::into),
         hit_threshold,
         ..generation::request(app, head, id)
@@ -183,7 +183,7 @@ impl Protocol for Chats<'_> {
             .app
             .controls
             .image_output
-            .draw(&self.head.headers, seed)?;
+            .draw(self.head.asked(), seed)?;
         view.image = image.is_some();
         Ok(image.unwrap_or_default())
     }
@@ -222,7 +222,7 @@ pub(crate) async fn prompt(app: &Arc<App>, request: &ChatRequest) -> Result<Prom
         .as_ref()
         .and_then(|d| serde_json::to_value(d).ok());
     let mut kwargs = app.config.model.chat_template_kwargs.clone();
-    kwargs.extend(request.chat_template_kwargs.clone().unwrap_or_default());
+    kwargs.extend(request.chat_template_kwargs.iter().flatten().map(owned));
     if let Some(effort) = &request.reasoning_effort {
         kwargs.insert("reasoning_effort".into(), effort.clone().into());
     }
@@ -278,6 +278,10 @@ pub(crate) async fn prompt(app: &Arc<App>, request: &ChatRequest) -> Result<Prom
         text_hash: text_hash(app, request),
         ..Prompt::default()
     })
+}
+
+fn owned((key, value): (&String, &Value)) -> (String, Value) {
+    (key.clone(), value.clone())
 }
 
 /// The conversation's name in a dataset that hashes texts.

@@ -25,9 +25,12 @@ pub(crate) fn rank_engine_id(rank: u32) -> String {
     id.to_string()
 }
 
+/// Lower-case hex digits of a [`uid`].
+const UID: usize = 16;
+
 /// 16 lower-case hex digits, as the low half of a random UUID.
 pub(crate) fn uid() -> String {
-    let mut id = String::with_capacity(16);
+    let mut id = String::with_capacity(UID);
     push_uid(&mut id);
     id
 }
@@ -35,8 +38,9 @@ pub(crate) fn uid() -> String {
 /// Appends a [`uid`]; the formatting machinery costs ten times as much.
 fn push_uid(out: &mut String) {
     let id = fresh();
-    let digits = (0..16).rev().map(|place| (id >> (4 * place)) as u32 & 0xf);
-    out.extend(digits.filter_map(|digit| char::from_digit(digit, 16)));
+    let digit = |place: usize| b"0123456789abcdef"[(id >> (4 * (UID - 1 - place))) as usize & 0xf];
+    let digits: [u8; UID] = std::array::from_fn(digit);
+    out.push_str(str::from_utf8(&digits).unwrap_or_default());
 }
 
 /// The id of a call by choice and call.

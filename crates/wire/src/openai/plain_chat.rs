@@ -29,12 +29,12 @@ plain_body! {
 
 /// The request of a body of usual members; `None` for any other body, which may be as good.
 pub(super) fn read(text: &[u8], bounds: &RequestBounds) -> Option<Box<ChatRequest>> {
-    static BLANK: LazyLock<Option<ChatRequest>> =
-        LazyLock::new(|| ChatRequest::read(&json!({"messages": []})));
+    static BLANK: LazyLock<Option<Box<ChatRequest>>> =
+        LazyLock::new(|| ChatRequest::read(&json!({"messages": []})).map(Box::new));
 
     let mut plain: PlainChat = plain::read(text)?;
-    // Filled where it stays: it is large to move.
-    let mut request = Box::new(BLANK.clone()?);
+    // Cloned and filled where it stays: it is large to move.
+    let mut request = BLANK.as_ref()?.clone();
     request.messages = std::mem::take(&mut plain.messages);
     request.max_completion_tokens = plain.max_completion_tokens.map(i128::from);
     plain.fill(&mut request, bounds)?;
