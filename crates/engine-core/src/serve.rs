@@ -346,7 +346,7 @@ fn error_of(refusal: &Refusal) -> Failure {
     };
     match error {
         // The real engine aborts what comes after a signal.
-        ServeError::Draining => (FinishReason::Abort, None),
+        ServeError::Draining | ServeError::Abandoned => (FinishReason::Abort, None),
         ServeError::Paused => failed("engine_paused", message, true),
         ServeError::QueueFull | ServeError::TooManyRequests | ServeError::TooManyTokens => {
             failed("engine_overloaded", message, true)

@@ -41,6 +41,7 @@ fn serve_status(error: &ServeError) -> u16 {
         ServeError::TooManyRequests
         | ServeError::TooManyTokens
         | ServeError::Draining
+        | ServeError::Abandoned
         | ServeError::Paused => 503,
         ServeError::Rank { .. }
         | ServeError::TooManySequences { .. }

@@ -73,7 +73,9 @@ pub(super) fn fault(error: &ServeError) -> Fault {
         ServeError::TooManyRequests | ServeError::TooManyTokens => {
             Fault::new(503, ErrorType::ServiceUnavailablePhrase, message)
         }
-        ServeError::Draining => Fault::new(503, ErrorType::ServiceUnavailablePhrase, message),
+        ServeError::Draining | ServeError::Abandoned => {
+            Fault::new(503, ErrorType::ServiceUnavailablePhrase, message)
+        }
         ServeError::Paused => Fault::new(503, ErrorType::ServiceUnavailable, message),
         ServeError::Rank { .. }
         | ServeError::Constraint(_)

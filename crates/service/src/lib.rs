@@ -26,8 +26,8 @@ pub mod scenario;
 pub mod scripted;
 mod serve;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use crate::fault::AdmissionBound;
 use crate::generate::request::{GenerateRequest, OutputForm, Prompt, Target};
@@ -87,6 +87,9 @@ pub enum ServeError {
     /// The server shuts down.
     #[error("server is shutting down")]
     Draining,
+    /// Nobody waits for the answer any more.
+    #[error("the client has left")]
+    Abandoned,
     /// Generation is paused.
     #[error("Generation is paused. Please retry after it resumes.")]
     Paused,
@@ -142,7 +145,8 @@ impl ServeError {
     /// Whether vLLM finds it only after a stream's headers are out.
     pub(crate) fn is_late(&self) -> bool {
         match self {
-            Self::QueueFull | Self::TooManyRequests | Self::TooManyTokens | Self::Draining => false,
+            Self::QueueFull | Self::TooManyRequests | Self::TooManyTokens => false,
+            Self::Draining | Self::Abandoned => false,
             Self::TooManySequences { .. }
             | Self::PromptsTooLarge { .. }
             | Self::AnswerTooLarge { .. } => false,
@@ -284,10 +288,9 @@ impl Service {
     }
 
     fn admission(&self) -> Admission {
-        if self.faults.is_armed() {
-            self.faults.settings().admission
-        } else {
-            self.settings.admission
+        match self.faults.is_armed() {
+            true => self.faults.settings().admission,
+            false => self.settings.admission,
         }
     }
 
@@ -331,11 +334,11 @@ impl Service {
             .saturating_sub(u32::try_from(prompt).unwrap_or(u32::MAX))
     }
 
-    /// Writes the scripts of a job and lets the engine play them.
+    /// Writes the scripts of a job and lets the engine play them; `caller` is gone with who waits for it.
     ///
     /// # Errors
     /// [`ServeError`]; nothing of the job stays behind.
-    pub fn generate(&self, job: &Job) -> Result<Reply, ServeError> {
+    fn generate(&self, job: &Job, caller: Option<&Weak<()>>) -> Result<Reply, ServeError> {
         let asked = u64::from(job.n).saturating_mul(job.prompts.len() as u64);
         let sequences = u32::try_from(asked)
             .ok()
@@ -347,14 +350,9 @@ impl Service {
         }
         let rank = self.rank(job.rank)?;
         let arrival = self.arrivals.fetch_add(1, Ordering::Relaxed);
-        let parent = Arc::new(ParentRequest {
-            n: job.n,
-            open: sequences.into(),
-            longest: AtomicU32::new(0),
-        });
-        let too_large = || ServeError::AnswerTooLarge {
-            most: MAX_BYTES >> 20,
-        };
+        let parent = Arc::new(ParentRequest::new(job.n, sequences));
+        let most = MAX_BYTES >> 20;
+        let too_large = || ServeError::AnswerTooLarge { most };
         if let Some(hasher) = &self.hasher
             && !block_plan::fits(hasher, job)
         {
@@ -380,6 +378,9 @@ impl Service {
                 chain
             });
             for choice in 0..job.n {
+                if caller.is_some_and(|caller| caller.strong_count() == 0) {
+                    return Err(ServeError::Abandoned);
+                }
                 // The likeliest answer is the same in every choice.
                 let key = mix(key, if job.greedy { 0 } else { u64::from(choice) });
                 let mut script = self.script(job, prompt, key)?;

@@ -354,19 +354,24 @@ impl Service {
         Ok(())
     }
 
-    /// As [`Self::generate`]; a job of very many sequences or tokens, or of a text that has to satisfy a
+    /// Writes the scripts of a job and lets the engine play them; a job of very many sequences or tokens, or of a text that has to satisfy a
     /// constraint, is written away from the async threads, which would answer nobody else meanwhile.
     ///
     /// # Errors
-    /// As [`Self::generate`].
+    /// [`ServeError`]; nothing of the job stays behind.
     pub async fn generate_away(self: &Arc<Self>, job: Job) -> Result<Reply, ServeError> {
         let sequences = (job.n as usize).saturating_mul(job.prompts.len());
         let tokens = sequences.saturating_mul(job.max_tokens.unwrap_or(0) as usize);
         let constrained = matches!(job.content, Content::Constrained(_) | Content::Parsed(_));
         if sequences < MANY_SEQUENCES && tokens < MANY_TOKENS && !constrained {
-            return self.generate(&job);
+            return self.generate(&job, None);
         }
         let service = self.clone();
-        long_work(async move { service.generate(&job) }).await
+        // A task that runs is not stopped from outside.
+        let caller = Arc::new(());
+        let waits = Arc::downgrade(&caller);
+        let reply = long_work(async move { service.generate(&job, Some(&waits)) }).await;
+        drop(caller);
+        reply
     }
 }

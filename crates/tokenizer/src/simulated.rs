@@ -43,12 +43,17 @@ impl Simulated {
             .unzip()
     }
 
+    /// The id of one of the [`pieces`] of a text. One that begins with ASCII has nothing else.
     fn learn(&self, piece: &str) -> u32 {
-        let id = id(piece);
-        if piece.is_ascii() {
-            self.memory.remember(id, piece);
+        let ascii = piece.as_bytes().first().is_some_and(u8::is_ascii);
+        match piece.chars().next() {
+            Some(c) if !ascii => CHARACTER | u32::from(c),
+            _ => {
+                let id = fnv1a(piece.as_bytes());
+                self.memory.remember(id, piece);
+                id
+            }
         }
-        id
     }
 
     /// Appends the text of an id; false for one that was never seen, or long ago.
@@ -67,13 +72,6 @@ impl Simulated {
     pub(crate) fn id_of(&self, piece: &str) -> Option<u32> {
         let first = pieces(piece).next()?;
         (first.end == piece.len()).then(|| self.learn(piece))
-    }
-}
-
-fn id(piece: &str) -> u32 {
-    match piece.chars().next() {
-        Some(c) if !c.is_ascii() => CHARACTER | u32::from(c),
-        _ => fnv1a(piece.as_bytes()),
     }
 }
 
@@ -113,27 +111,45 @@ fn pieces(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
         if first.is_ascii() {
             // Go's `\w` has the underscore, but as a first character it is a sign.
             if first.is_ascii_alphanumeric() {
-                end = run(bytes, end, |b| b.is_ascii_alphanumeric() || b == b'_');
+                end = run(bytes, end, WORD);
             }
-            end = run(bytes, end, is_blank);
+            end = run(bytes, end, BLANK);
         } else {
-            end = run(bytes, end, |b| b & 0xc0 == 0x80);
+            end = run(bytes, end, CONTINUATION);
         }
         Some(std::mem::replace(&mut start, end)..end)
     })
 }
 
-fn run(bytes: &[u8], from: usize, of: impl Fn(u8) -> bool) -> usize {
+fn run(bytes: &[u8], from: usize, class: u8) -> usize {
     bytes[from..]
         .iter()
-        .position(|byte| !of(*byte))
+        .position(|byte| CLASSES[usize::from(*byte)] != class)
         .map_or(bytes.len(), |length| from + length)
 }
 
+/// Go's `\w`.
+const WORD: u8 = 1;
 /// Go's `\s`.
-fn is_blank(byte: u8) -> bool {
-    matches!(byte, b'\t' | b'\n' | b'\x0c' | b'\r' | b' ')
-}
+const BLANK: u8 = 2;
+/// A byte of a character beyond ASCII that is not its first one.
+const CONTINUATION: u8 = 3;
+
+/// The class of each byte; others have none.
+static CLASSES: [u8; 256] = {
+    let mut classes = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        classes[byte] = match byte as u8 {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' => WORD,
+            b'\t' | b'\n' | b'\x0c' | b'\r' | b' ' => BLANK,
+            0x80..=0xbf => CONTINUATION,
+            _ => 0,
+        };
+        byte += 1;
+    }
+    classes
+};
 
 #[cfg(test)]
 mod tests {

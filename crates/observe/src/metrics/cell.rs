@@ -85,7 +85,11 @@ impl Histogram {
 
     /// Counts a value so many times, at least once.
     pub(super) fn observe_times(&self, v: f64, times: u64) {
-        let bucket = self.bounds.partition_point(|bound| *bound < v);
+        let bucket = match self.bounds.first() {
+            // Most times of a server without delays.
+            Some(first) if v <= *first => 0,
+            _ => self.bounds.partition_point(|bound| *bound < v),
+        };
         self.buckets[bucket].inc_by(times);
         if v != 0.0 {
             self.sum.inc_by(v * times as f64);
