@@ -43,6 +43,25 @@ async fn a_client_that_goes_away_frees_its_slot() {
 }
 
 #[tokio::test]
+async fn a_job_of_many_choices_is_given_up_with_its_client() {
+    let sim = Sim::serve(&[]).await;
+    let (choices, tokens) = (16_384, 8);
+    let body = json!({
+        "prompt": "Hi", "n": choices, "max_tokens": tokens, "ignore_eos": true, "temperature": 1.0,
+    });
+    let long = post(COMPLETION, &[], body.to_string().as_bytes());
+    let mut leaving = sim.connect().await;
+    leaving.send(&long).await;
+    drop(leaving);
+    // The first one would be done by then: they begin in order.
+    let mut staying = sim.connect().await;
+    staying.send(&long).await;
+    assert_eq!(staying.answer().await.status, 200);
+    let made = sim.metric("vllm:generation_tokens_total").await;
+    assert_eq!(made, f64::from(choices * tokens));
+}
+
+#[tokio::test]
 async fn a_waiting_request_of_a_client_that_went_away_never_runs() {
     let sim = Sim::serve(&[SLOW, &["--max-num-seqs", "1"]].concat()).await;
     let mut running = sim.connect().await;
