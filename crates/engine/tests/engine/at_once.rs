@@ -1,7 +1,5 @@
 //! Steps that take no time, all at once: the same log.
 
-#![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
-
 use std::time::Duration;
 
 use proptest::prelude::*;
