@@ -206,10 +206,24 @@ fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Depl
     Ok(Deployment {
         engine: server::engine_spec(config)?,
         gpus: parallel.tensor * parallel.pipeline,
+        ranks: match parallel.expert {
+            true => parallel.data.max(1),
+            false => 1,
+        },
+        evidence: evidence(config),
         seed: config.content.seed.unwrap_or(0),
         about: typed.collect(),
         flags,
     })
+}
+
+/// What is known of the errors of a deployment; `None`: nothing, or no such deployment exists.
+fn evidence(config: &vllm_sim_config::Config) -> Option<explain::Evidence> {
+    if config.engine.scheduler != SchedulerKind::Vllm {
+        return None;
+    }
+    let (engine, setup) = server::modelled(config).ok()?;
+    explain::evidence(&engine, setup.as_ref())
 }
 
 /// The configuration of servers that `serve` would start with these flags.

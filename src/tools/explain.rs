@@ -20,6 +20,19 @@ const BATCHES: [u32; 8] = [1, 4, 8, 16, 32, 64, 128, 256];
 /// Prompt lengths of the prompt table.
 const PROMPTS: [u32; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
 
+pub use nearest_run::Evidence;
+
+/// What is known of the errors of what an engine predicts; `None` unless it is a roofline with the
+/// usual constants.
+pub fn evidence(engine: &VllmConfig, setup: Option<&Setup>) -> Option<Evidence> {
+    let is_roofline = matches!(engine.latency, LatencyModel::Roofline(_));
+    let is_usual = |setup: &&Setup| setup.coefficients == Coefficients::default();
+    let setup = setup.filter(is_usual)?;
+    (is_roofline && engine.speed == Speed::default())
+        .then(|| nearest_run::evidence(setup))
+        .flatten()
+}
+
 /// Explains an engine: what the model weighs, what the cache holds, how long a step takes and
 /// where the time goes.
 ///

@@ -12,6 +12,8 @@ pub mod progress;
 #[cfg(feature = "sqlite")]
 pub mod record;
 pub mod replay;
+mod shard;
 pub mod sweep;
+mod trend;
 pub mod usage;
 pub mod validate;

@@ -1,10 +1,13 @@
 //! `vllm-sim plan`: the cheapest deployment that serves a workload within its bounds.
 
+mod bound;
+mod deploy;
 mod page;
 mod prices;
 mod report;
 mod search;
 
+use std::borrow::Borrow;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
@@ -13,10 +16,12 @@ use clap::{CommandFactory, Parser};
 use super::grid::{self, GridAxis, label};
 use super::progress::{Progress, is_stopped};
 use super::replay::{Deploy, PoolArgs, Pools, ReportArgs, Sort, WorkloadArgs, open, pools};
+use super::shard::{self, ShardArgs, Task};
 use super::usage::{command_line, refuse};
+use bound::PercentileBound;
 use prices::Prices;
 use report::Plan;
-use search::{Candidate, Question};
+use search::{Answer, Candidate, Question};
 
 /// Find the cheapest deployment that serves a workload within its bounds.
 ///
@@ -44,6 +49,13 @@ struct Args {
     /// costs 1, whatever it is.
     #[arg(long, value_name = "FILE", help_heading = "Plan")]
     prices: Option<PathBuf>,
+    /// Most that a deployment may cost for an hour, in the currency of --prices.
+    #[arg(long, value_name = "MONEY", requires = "prices", help_heading = "Plan")]
+    max_cost: Option<f64>,
+    /// A percentile that must not be exceeded: METRIC-pPERCENT=MS of ttft, itl, tpot, e2e, such as
+    /// ttft-p99=500 (to the next quarter of a percent; several times: all).
+    #[arg(long, value_name = "BOUND", help_heading = "Plan")]
+    bound: Vec<PercentileBound>,
     /// Find the highest traffic that so many workers serve, instead of the fewest workers.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Plan")]
     fixed_workers: Option<u32>,
@@ -58,6 +70,8 @@ struct Args {
     /// Combinations that are played at the same time; results do not change with it.
     #[arg(long, default_value_t = 1, help_heading = "Plan")]
     threads: usize,
+    #[command(flatten)]
+    shard: ShardArgs,
     #[command(flatten)]
     workload: WorkloadArgs,
     #[command(flatten)]
@@ -94,11 +108,33 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
     let question = Question {
         attainment: base.attainment,
         max_gpus: base.max_gpus,
+        max_cost: base.max_cost,
+        bounds: base.bound.clone(),
         fixed_workers: base.fixed_workers,
     };
+    let common = command_line("plan", &shard::common(args));
+    let answers = match base.shard.task()? {
+        Task::All => answers(&candidates, base.threads, &question)?,
+        Task::Merge(files) => shard::merge(&common, &files, candidates.len())?,
+        Task::Shard(shard) => {
+            let mine: Vec<&Candidate> = shard.of(&candidates).collect();
+            let answers = answers(&mine, base.threads, &question)?;
+            return shard.write(&common, &answers, base.report.report_json.as_deref());
+        }
+    };
+    let names = axes.into_iter().map(|axis| axis.name).collect();
+    let typed = command_line("plan", &shard::whole(args));
+    let plan = Plan::new(names, question, prices, &candidates, answers, typed)?;
+    write(&plan, &base)
+}
+
+fn answers<C>(candidates: &[C], threads: usize, question: &Question) -> Result<Vec<Answer>>
+where
+    C: Borrow<Candidate> + Sync,
+{
     let told = Progress::begin("plan", "combinations", Some(candidates.len() as u64));
-    let answers = grid::in_parallel(&candidates, base.threads, |candidate| {
-        let answer = search::answer(candidate, &question);
+    let answers = grid::in_parallel(candidates, threads, |candidate: &C| {
+        let answer = search::answer(candidate.borrow(), question);
         told.add(1);
         // What was cut short says nothing.
         match is_stopped() {
@@ -106,12 +142,7 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
             false => answer,
         }
     });
-    drop(told);
-    let answers = answers.into_iter().collect::<Result<Vec<_>>>()?;
-    let names = axes.into_iter().map(|axis| axis.name).collect();
-    let command = command_line("plan", args);
-    let plan = Plan::new(names, question, prices, &candidates, answers, command)?;
-    write(&plan, &base)
+    answers.into_iter().collect()
 }
 
 /// Refuses what has no meaning for a plan.
@@ -120,8 +151,14 @@ fn check(args: &Args) -> Result<()> {
     if !(share > 0.0 && share <= 1.0) {
         refuse!("--attainment is {share}, must be above 0 and at most 1");
     }
-    if !args.report.slo()?.is_set() {
-        refuse!("a plan needs a bound: --slo-ttft-ms, --slo-itl-ms or --slo-e2e-ms");
+    if !args.report.slo()?.is_set() && args.bound.is_empty() {
+        refuse!("a plan needs a bound: --slo-ttft-ms, --slo-itl-ms or --slo-e2e-ms, or --bound");
+    }
+    if args
+        .max_cost
+        .is_some_and(|cost| !cost.is_finite() || cost <= 0.0)
+    {
+        refuse!("--max-cost must be a number above 0");
     }
     for (flag, given) in [
         ("--workers", args.pools.workers.is_some()),

@@ -2,17 +2,19 @@
 
 mod page;
 
+use std::borrow::Borrow;
+
 use anyhow::{Context, Result, bail};
 use clap::{CommandFactory, Parser};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-
-use vllm_sim_replay::report::Report;
 
 use super::grid::{self, label};
 use super::progress::{Progress, is_stopped};
 use super::replay::{
     Deploy, PoolArgs, Pools, ReportArgs, Sort, WorkloadArgs, limit, open, play, pools,
 };
+use super::shard::{self, ShardArgs, Task, exact_map, exact_number};
 use super::usage::command_line;
 
 /// Play one workload against every combination of flags, and say which makes the most of its
@@ -38,6 +40,8 @@ struct Args {
     /// Points that are played at the same time; results do not change with it.
     #[arg(long, default_value_t = 1)]
     threads: usize,
+    #[command(flatten)]
+    shard: ShardArgs,
 }
 
 /// One combination.
@@ -53,16 +57,19 @@ struct GridPoint {
 struct PointResult {
     values: Vec<String>,
     /// Or why nothing was played.
-    played: Result<Played, String>,
+    played: PlayedPoint,
 }
 
-/// The report of a point, or why it was not played.
-type PlayedReport = Result<Report, String>;
+/// What a point came to, or why it was not played.
+type PlayedPoint = Result<Played, String>;
 
 /// A point that was played.
+#[derive(Serialize, Deserialize)]
 struct Played {
+    #[serde(deserialize_with = "exact_number")]
     gpus: f64,
-    report: Report,
+    #[serde(deserialize_with = "exact_map")]
+    summary: Map<String, Value>,
 }
 
 impl Played {
@@ -73,11 +80,15 @@ impl Played {
 
     /// Good requests per second.
     fn good(&self) -> f64 {
-        let bounded = self.report.summary.get("goodput_request_throughput_rps");
-        match bounded.and_then(Value::as_f64) {
-            Some(good) => good,
-            None => self.report.number("request_throughput_rps"),
+        match self.summary.get("goodput_request_throughput_rps") {
+            Some(_) => self.number("goodput_request_throughput_rps"),
+            None => self.number("request_throughput_rps"),
         }
+    }
+
+    /// A number of the summary; 0 where there is none.
+    fn number(&self, key: &str) -> f64 {
+        self.summary.get(key).and_then(Value::as_f64).unwrap_or(0.0)
     }
 }
 
@@ -113,7 +124,21 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
     {
         bail!("no point of the grid fits: {why}");
     }
-    let played = play_all(&points, base.threads)?;
+    let common = command_line("sweep", &shard::common(args));
+    let played = match base.shard.task()? {
+        Task::All => play_all(&points, base.threads)?,
+        Task::Merge(files) => shard::merge(&common, &files, points.len())?,
+        Task::Shard(shard) => {
+            let mine: Vec<&GridPoint> = shard.of(&points).collect();
+            let played = play_all(&mine, base.threads)?;
+            return shard.write(&common, &played, base.report.report_json.as_deref());
+        }
+    };
+    let values = points.iter().map(|point| point.values.clone());
+    let results = values.zip(played);
+    let played: Vec<PointResult> = results
+        .map(|(values, played)| PointResult { values, played })
+        .collect();
     let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
     if let Some(file) = &base.report.report_json {
         let text = serde_json::to_string_pretty(&to_json(&names, &played))?;
@@ -124,17 +149,21 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
     }
     if let Some(file) = &base.report.html {
         let shown = file.display();
-        let text = page::page(&names, &played, &command_line("sweep", args));
+        let typed = command_line("sweep", &shard::whole(args));
+        let text = page::page(&names, &played, &typed);
         std::fs::write(file, text).with_context(|| format!("cannot write {shown}"))?;
     }
     Ok(table(&names, &played))
 }
 
-/// Plays all points, several at a time; the results are in the order of the points.
-fn play_all(points: &[GridPoint], threads: usize) -> Result<Vec<PointResult>> {
+/// Plays points, several at a time; the results are in the order of the points.
+fn play_all<P>(points: &[P], threads: usize) -> Result<Vec<PlayedPoint>>
+where
+    P: Borrow<GridPoint> + Sync,
+{
     let told = Progress::begin("sweep", "points", Some(points.len() as u64));
     let results = grid::in_parallel(points, threads, |point| {
-        let played = play_one(point);
+        let played = play_one(point.borrow());
         told.add(1);
         // What was cut short would be compared with whole runs.
         match is_stopped() {
@@ -142,23 +171,10 @@ fn play_all(points: &[GridPoint], threads: usize) -> Result<Vec<PointResult>> {
             false => played,
         }
     });
-    let pairs = points.iter().zip(results);
-    pairs
-        .map(|(point, result)| {
-            let report = result?;
-            Ok(PointResult {
-                values: point.values.clone(),
-                played: report.map(|report| {
-                    let seconds = (report.number("duration_ms") / 1e3).max(1e-9);
-                    let gpus = report.number("gpu_hours") * 3600.0 / seconds;
-                    Played { gpus, report }
-                }),
-            })
-        })
-        .collect()
+    results.into_iter().collect()
 }
 
-fn play_one(point: &GridPoint) -> Result<PlayedReport> {
+fn play_one(point: &GridPoint) -> Result<PlayedPoint> {
     if is_stopped() {
         return Ok(Err("not played: stopped".to_owned()));
     }
@@ -176,7 +192,12 @@ fn play_one(point: &GridPoint) -> Result<PlayedReport> {
         ..args.report.clone()
     };
     let limit = limit(&args.workload)?;
-    play(pools, source.as_mut(), pace, limit, &quiet).map(Ok)
+    let report = play(pools, source.as_mut(), pace, limit, &quiet)?;
+    let seconds = (report.number("duration_ms") / 1e3).max(1e-9);
+    Ok(Ok(Played {
+        gpus: report.number("gpu_hours") * 3600.0 / seconds,
+        summary: report.summary,
+    }))
 }
 
 /// What is told of each point: title, key of the summary.
@@ -220,7 +241,7 @@ fn cells(names: &[&str], played: &[PointResult]) -> (Vec<String>, Vec<Vec<String
         row.extend(
             COLUMNS
                 .iter()
-                .map(|(_, key)| format!("{:.2}", played.report.number(key))),
+                .map(|(_, key)| format!("{:.2}", played.number(key))),
         );
         row.push(format!("{:.3}", played.good()));
         row.push(format!("{:.3}", played.per_gpu()));
@@ -285,7 +306,7 @@ fn to_json(names: &[&str], played: &[PointResult]) -> Value {
                 "gpus": played.gpus,
                 "goodput_rps": played.good(),
                 "goodput_per_gpu_rps": played.per_gpu(),
-                "summary": played.report.summary,
+                "summary": played.summary,
             }),
             Err(why) => json!({ "flags": flags, "error": why }),
         }

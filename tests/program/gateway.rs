@@ -236,6 +236,16 @@ fn round_robin_is_as_predicted_offline() {
     assert!(best > offline + 0.1, "{best} {offline}");
     assert!((number(&report, "/share_of_ideal/reuse") - live / best).abs() < 1e-9);
     assert_eq!(number(&report, "/gateway/balance"), 1.0);
+    // Times compare with those of the best placements, sent straight to the same pods.
+    assert!(report["direct_placements"].is_string(), "{printed}");
+    assert_eq!(number(&report, "/direct/served"), 1.0);
+    assert_eq!(
+        number(&report, "/direct/ttft"),
+        number(&report, "/ideal/ttft")
+    );
+    for policy in ["session-hash", "llm-d+session"] {
+        number(&report, &format!("/policies/{policy}/reuse"));
+    }
     for pod in report["pods"].as_array().unwrap() {
         assert_eq!(
             (&pod["state"], &pod["requests"]),
@@ -288,8 +298,9 @@ fn a_gateway_that_sends_to_a_failing_pod_is_told_so() {
     // Every session that met the pod ended there.
     let lost = 60.0 - number(&report, "/misroutes");
     assert!((0.0..40.0).contains(&lost), "{printed}");
+    let notes = notes(&report);
     assert!(
-        report["notes"][0].as_str().unwrap().contains("status 503"),
+        notes.iter().any(|note| note.contains("status 503")),
         "{printed}"
     );
     // Afterwards the pod is as before.
@@ -300,6 +311,38 @@ fn a_gateway_that_sends_to_a_failing_pod_is_told_so() {
     assert!(
         errors.contains("there is no pod 7, the last is 2"),
         "{errors}"
+    );
+}
+
+#[test]
+fn what_goes_to_a_pod_that_sleeps_is_a_misroute() {
+    let fleet = Fleet::start(&["--pod-name=pod", "--request-history=1000"]);
+    let gateway = fleet.gateway(Policy::RoundRobin, false);
+    // It wakes up again, so that all but what it had at that moment is answered in the end.
+    let (code, printed, errors, report) = fleet.score(gateway, "--disturb 1=sleep@0.2..1");
+    assert_eq!(code, 0, "{printed}{errors}");
+    assert!(number(&report, "/gateway/served") > 0.9, "{printed}");
+    let asleep = number(&report, "/misroutes_by_kind/not_ready");
+    assert!(asleep >= 3.0, "{printed}");
+    assert!(report["direct"].is_null(), "{printed}");
+
+    // It slept before, and nobody waits for it.
+    let asleep = fleet.servers[1].address.unwrap();
+    let post = |path: &str| {
+        let endpoint = Endpoint::new(false, &asleep.to_string().parse().unwrap()).unwrap();
+        let client = Client::new(Connector::new(endpoint, &Trust::Anyone).unwrap());
+        let request = Request::post(path).header("host", asleep.to_string());
+        let request = request.body(Full::new(Bytes::new())).unwrap();
+        let answer = fleet.runtime.block_on(client.send(request)).unwrap();
+        assert!(answer.status().is_success(), "{path}");
+    };
+    post("/sleep?level=1");
+    let (_, printed, _, report) = fleet.score(gateway, "--target-timeout 1");
+    post("/wake_up");
+    assert_eq!(report["pods"][1]["state"], "asleep", "{printed}");
+    assert!(
+        number(&report, "/misroutes_by_kind/not_ready") >= 10.0,
+        "{printed}"
     );
 }
 
@@ -340,6 +383,7 @@ fn adapters_are_mixed_in_and_followed() {
     let live = number(&report, "/gateway/reuse");
     let best = number(&report, "/ideal/reuse");
     assert!(live < best + 0.03, "{printed}");
+    number(&report, "/policies/llm-d+lora/lora-affinity");
 }
 
 #[test]

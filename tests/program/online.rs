@@ -302,6 +302,69 @@ fn what_the_server_reused_is_in_the_report() {
     assert!((ratio - 7.0 / 16.0).abs() < 1e-9, "{ratio}");
 }
 
+/// One request at a time against a server that takes 60 ms for each: whoever waits at the sender
+/// waits all the same.
+#[test]
+fn the_clock_of_a_request_starts_when_it_was_to_be_sent() {
+    let sim = Sim::start(&DELAYS);
+    let synthetic = Synthetic {
+        sessions: 5,
+        output: Lengths::Constant(1),
+        input: Lengths::Constant(20),
+        arrivals: Arrivals::Interval(10.0),
+        ..Synthetic::default()
+    };
+    let options = OnlineOptions {
+        max_in_flight: 1,
+        ..sim.options()
+    };
+    let (report, sent) = online(synthetic, &options);
+    assert_eq!(sent.held_up, 4);
+    assert!(sent.latest >= Duration::from_millis(180), "{sent:?}");
+    // The last was to be sent after 40 ms and got its turn after 240.
+    assert!(report.number("max_ttft_ms") >= 255.0);
+    assert!(report.number("max_schedule_lateness_ms") >= 195.0);
+    assert!(report.number("median_ttft_from_send_ms") < report.number("median_ttft_ms") - 50.0);
+    assert!(report.table(None).contains("Sent behind schedule (ms)"));
+}
+
+/// More prompts than there are letters, each of one block again and again.
+#[test]
+fn prompts_that_differ_in_the_trace_differ_on_the_server() {
+    let sim = Sim::start(&[
+        "--scheduler=vllm",
+        "--enable-prefix-caching",
+        "--enable-prompt-tokens-details",
+        "--num-gpu-blocks-override=4000",
+    ]);
+    let options = OnlineOptions {
+        concurrency: Some(8),
+        ..sim.options()
+    };
+    for api in [Api::Completions, Api::Chat] {
+        let distinct = Synthetic {
+            sessions: 150,
+            input: Lengths::Constant(if api == Api::Chat { 90 } else { 40 }),
+            output: Lengths::Constant(1),
+            // Blocks of one token each, as those of a Mooncake trace.
+            think_ms: 1.0,
+            ..Synthetic::default()
+        };
+        let options = OnlineOptions {
+            api,
+            ..options.clone()
+        };
+        let (report, _) = online(distinct, &options);
+        let reused = report.records().map(|r| r.reused_input_tokens);
+        // The beginning of the chat template is everybody's.
+        let most = reused.max().expect("there are requests");
+        assert!(
+            most <= if api == Api::Chat { 48 } else { 0 },
+            "{api:?}: {most}"
+        );
+    }
+}
+
 #[test]
 fn a_server_behind_tls_is_measured_if_it_is_trusted() {
     let folder = tempfile::tempdir().expect("there is room");

@@ -89,6 +89,193 @@ fn the_plan_is_the_cheapest_of_an_exhaustive_sweep() {
 }
 
 #[test]
+fn what_is_to_be_installed_is_what_was_planned() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = "max-num-seqs: 64\nmax-model-len: 4096\n";
+    std::fs::write(dir.path().join("engine.yaml"), file).unwrap();
+    let values = |words: &str| -> (String, Value) {
+        let words = format!("plan {WORK} {BOUNDS} --gpu H100 {words} --helm-values values.yaml");
+        let table = printed(dir.path(), &words);
+        let text = std::fs::read_to_string(dir.path().join("values.yaml")).unwrap();
+        let (about, values) = text.split_once('\n').unwrap();
+        let shown = format!("{about}\n{table}");
+        (shown, serde_json::from_str(values).unwrap())
+    };
+    let (shown, plain) = values("--config engine.yaml --vary router=kv_router");
+    let config = &plain["config"];
+    assert_eq!(config["cliMode"], "vllm");
+    assert_eq!(
+        (&config["max-num-seqs"], &config["max-model-len"]),
+        (&64.into(), &4096.into())
+    );
+    assert!(config.get("config").is_none(), "{plain:#}");
+    assert!(!shown.contains("engine.yaml\n"), "{shown}");
+    // Both the values and the table say who stands in front.
+    assert_eq!(
+        shown
+            .matches("in front: --router=kv_router: Dynamo's KV router")
+            .count(),
+        2
+    );
+
+    let (shown, split) = values("--num-prefill-workers 1 --num-decode-workers 2");
+    let groups = split["replicaCount"].as_u64().unwrap() / 2;
+    assert!(groups >= 1, "{split:#}");
+    assert_eq!(split["disaggregation"]["enabled"], true);
+    assert_eq!(split["disaggregation"]["prefill"]["replicaCount"], groups);
+    assert_eq!(
+        split["config"]["kv-transfer-config"]["kv_connector"],
+        "NixlConnector"
+    );
+    assert!(
+        shown.contains(" for output vllm serve meta-llama/"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn ranks_that_share_experts_are_one_worker() {
+    let dir = tempfile::tempdir().unwrap();
+    let work = "--model Qwen/Qwen3-30B-A3B --gpu H100 --input-tokens 500 --output-tokens 30 \
+                --request-count 60 --request-rate 10 --slo-ttft-ms 900 --data-parallel-size 2 \
+                --enable-expert-parallel";
+    let words = format!("plan {work} --max-gpus 8 --helm-values values.yaml");
+    let plan = json(dir.path(), &words);
+    let found = &plan["points"][0]["found"];
+    let (workers, gpus) = (
+        found["workers"].as_u64().unwrap(),
+        found["gpus"].as_u64().unwrap(),
+    );
+    assert_eq!(gpus, 2 * workers);
+    let trials = plan["points"][0]["trials"].as_array().unwrap();
+    assert!(
+        trials
+            .iter()
+            .all(|trial| trial["gpus"].as_u64().unwrap() % 2 == 0)
+    );
+    let deploy = plan["deploy"].as_str().unwrap();
+    assert!(deploy.contains("--data-parallel-size=2"), "{deploy}");
+    let values = std::fs::read_to_string(dir.path().join("values.yaml")).unwrap();
+    let values: Value = serde_json::from_str(values.split_once('\n').unwrap().1).unwrap();
+    assert_eq!(
+        values["dataParallel"],
+        serde_json::json!({"mode": "onePort", "size": 2})
+    );
+    assert_eq!(values["replicaCount"].as_u64(), Some(workers));
+    // A worker of a replay is that, too.
+    let report = json(dir.path(), &format!("replay {} --num-workers 2", work));
+    let summary = &report["summary"];
+    let seconds = summary["decode_worker_seconds"].as_f64().unwrap();
+    assert!((seconds / summary["duration_ms"].as_f64().unwrap() * 1e3 - 4.0).abs() < 1e-6);
+    let scaled = format!("replay {work} --scale 5=2");
+    let output = vllm_sim(dir.path(), &scaled);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("2 that share experts"), "{errors}");
+}
+
+#[test]
+fn parts_of_a_grid_add_up_to_the_whole_byte_for_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = "--model meta-llama/Llama-3.1-8B-Instruct --input-tokens 300 --output-tokens 20 \
+                  --request-count 60 --request-rate 20 --slo-ttft-ms 200";
+    let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+    for tool in [
+        format!("sweep {engine} --grid gpu=H100,L40S --grid max-num-seqs=4,16,64"),
+        format!("plan {engine} --vary gpu=H100,L40S --vary max-num-seqs=4,16,64 --max-gpus 6"),
+    ] {
+        let whole = printed(
+            dir.path(),
+            &format!("{tool} --report-json whole.json --html a.html"),
+        );
+        for part in 1..=4 {
+            printed(
+                dir.path(),
+                &format!("{tool} --shard {part}/4 --report-json part{part}.json"),
+            );
+        }
+        let merge = "--merge part1.json,part2.json --merge part3.json,part4.json";
+        let outputs = "--report-json whole.json --html a.html";
+        let (json, page) = (read("whole.json"), read("a.html"));
+        let merged = printed(dir.path(), &format!("{tool} {merge} {outputs}"));
+        assert_eq!(merged, whole);
+        assert!(
+            read("whole.json") == json && read("a.html") == page,
+            "{tool}"
+        );
+        for (words, told) in [
+            ("--merge part1.json,part2.json", "2 of 6 points are in none"),
+            (
+                "--merge part1.json --gpu B200",
+                "was written by another command",
+            ),
+            (
+                "--shard 5/4 --report-json x",
+                "must be K/N with K from 1 to N",
+            ),
+            ("--shard 1/4", "--shard needs --report-json FILE"),
+        ] {
+            let output = vllm_sim(dir.path(), &format!("{tool} {words}"));
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(
+                !output.status.success() && errors.contains(told),
+                "{words}: {errors}"
+            );
+        }
+    }
+}
+
+#[test]
+fn traffic_whose_queue_grows_is_not_served() {
+    let dir = tempfile::tempdir().unwrap();
+    // Nobody minds waiting, so that only the queue tells.
+    let words = format!("plan {WORK} --slo-e2e-ms 1000000 --gpu L40S --fixed-workers 1");
+    let plan = json(dir.path(), &words);
+    let point = &plan["points"][0];
+    let most = point["found"]["traffic"].as_f64().unwrap();
+    assert!(most < 4.0, "{most}");
+    let missed = point["trials"].as_array().unwrap().iter();
+    let missed: Vec<_> = missed.filter_map(|t| t["missed"][0].as_str()).collect();
+    assert!(
+        missed.iter().any(|why| why.contains("the queue grows")),
+        "{missed:?}"
+    );
+}
+
+#[test]
+fn percentiles_money_and_words_are_understood() {
+    let dir = tempfile::tempdir().unwrap();
+    let prices = "date: 2026-11-01\ncurrency: credits\ngpu_hour: {H100: 3}\n";
+    std::fs::write(dir.path().join("prices.yaml"), prices).unwrap();
+    let words = "plan --model meta-llama/Llama-3.1-8B-Instruct --gpu H100 --prices prices.yaml \
+                 --request-count 200 --max-gpus 8";
+    let plan = |more: &[&str]| -> Value {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_vllm-sim"))
+            .current_dir(dir.path())
+            .args(words.split_whitespace())
+            .args(["--workload", "30 req/s of 1.5k/60", "--report-json", "-"])
+            .args(more)
+            .output()
+            .unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{errors}"))
+    };
+    let loose = plan(&["--bound", "ttft-p50=2000"]);
+    let strict = plan(&["--bound", "ttft-p50=2000", "--bound", "ttft-p99=150"]);
+    let cost = |plan: &Value| plan["points"][0]["found"]["cost_per_hour"].as_f64();
+    assert!(cost(&strict).unwrap() > cost(&loose).unwrap(), "{strict:#}");
+    assert_eq!(
+        strict["points"][0]["found"]["summary"]["total_input_tokens"],
+        300_000
+    );
+    let known = &strict["points"][0]["evidence"];
+    assert!(known["errors"].as_str().unwrap().contains("ITL"), "{known}");
+    let poor = plan(&["--bound", "ttft-p99=150", "--max-cost", "2"]);
+    let why = poor["points"][0]["error"].as_str().unwrap();
+    assert_eq!(why, "one worker costs 3.00, --max-cost is 2");
+}
+
+#[test]
 fn what_cannot_be_had_is_told_with_its_reason() {
     let dir = tempfile::tempdir().unwrap();
     let hopeless = format!("plan {WORK} --gpu H100 --slo-ttft-ms 1 --max-gpus 3");
@@ -140,6 +327,8 @@ fn wrong_questions_are_refused_by_name() {
     .unwrap();
     for (words, told) in [
         ("", "--slo-ttft-ms, --slo-itl-ms or --slo-e2e-ms"),
+        ("--bound ttft=5", "must be METRIC-pPERCENT=MS"),
+        ("--slo-ttft-ms 9 --max-cost 5", "--prices"),
         ("--slo-ttft-ms 9 --attainment 1.5", "--attainment is 1.5"),
         (
             "--slo-ttft-ms 9 --num-workers 3",

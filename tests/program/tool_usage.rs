@@ -232,6 +232,36 @@ fn two_reports_are_compared_on_a_page() {
 }
 
 #[test]
+fn runs_with_several_seeds_have_intervals_and_curves() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, seqs) in [("a", 1), ("b", 8)] {
+        for seed in 1..=3 {
+            let work = "--input-tokens uniform:20:90 --output-tokens 4 --request-count 30 \
+                        --request-rate 40";
+            let words = format!(
+                "replay {work} --arrival-seed {seed} --workload-seed {seed} --max-num-seqs {seqs} \
+                 --report-json {name}{seed}.json"
+            );
+            assert_eq!(run(dir.path(), &words).0, 0, "{words}");
+        }
+    }
+    let groups = "a1.json,a2.json,a3.json b1.json,b2.json,b3.json a1.json,a2.json";
+    let (code, table, errors) = run(
+        dir.path(),
+        &format!("replay --compare {groups} --html c.html"),
+    );
+    assert_eq!(code, 0, "{errors}");
+    let line = |start: &str| table.lines().find(|line| line.contains(start)).unwrap();
+    assert_eq!(line("Metric").matches("± 95 %").count(), 2, "{table}");
+    // One request at a time makes others wait, and the same runs do not differ from themselves.
+    assert!(line("TTFT mean").contains(" better "), "{table}");
+    assert!(line("TTFT mean").trim_end().ends_with("= │"), "{table}");
+    let page = std::fs::read_to_string(dir.path().join("c.html")).unwrap();
+    assert_eq!(page.matches("<svg").count(), 3, "{page}");
+    assert!(page.contains("interval of the difference") && page.contains("--compare a1.json"));
+}
+
+#[test]
 fn a_sweep_stars_nothing_when_nothing_is_good() {
     let dir = tempfile::tempdir().unwrap();
     let words = format!("sweep {WORK} --grid max-num-seqs=1,2 --slo-ttft-ms 0.0001");

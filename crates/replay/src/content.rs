@@ -57,7 +57,7 @@ impl SessionContent {
 }
 
 /// Blocks of an adapter are no other's.
-fn adapter_key(name: &str) -> u64 {
+pub(super) fn adapter_key(name: &str) -> u64 {
     name.bytes().fold(1, |key, byte| mix(key, byte.into()))
 }
 

@@ -17,6 +17,7 @@ use vllm_sim_engine::sched::ConfigError;
 use vllm_sim_engine::{End, Event, Outbox, SeqId, Sequence, Transfer};
 use vllm_sim_engine::{SimTime, TimerQueue};
 
+use super::content::adapter_key;
 use super::disaggregation::handoff_order;
 use super::outcome::{Admission, HandoffTimes, Sink, Status};
 use super::pool::{PREFILL, SERVING, WorkerPool};
@@ -477,12 +478,14 @@ impl<'a> Core<'a> {
         let (input, plan) = open.content(turn, block_size.max(1));
         let spec = open.turn(turn);
         let (output, priority, strict) = (spec.output, spec.priority, spec.strict_priority);
+        let adapter = spec.lora.as_deref().map(adapter_key);
         let slot = self.requests.claim();
         let request = self.requests.get_mut(slot);
         (request.place, request.session, request.turn) = (place, session, turn);
         (request.arrival, request.number) = (arrival, self.totals.requests);
         (request.input, request.output, request.plan) = (input, output, plan);
         (request.priority, request.strict_priority) = (priority, strict);
+        request.adapter = adapter;
         self.totals.requests += 1;
         self.living += 1;
         self.totals.most_requests = self.totals.most_requests.max(self.living);
@@ -502,6 +505,8 @@ impl<'a> Core<'a> {
         let ask = RouteRequest {
             slot,
             number: request.number,
+            session: request.session,
+            adapter: request.adapter,
             plan: request.plan.clone(),
             prompt: request.input,
             priority: request.priority,

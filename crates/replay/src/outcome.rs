@@ -45,6 +45,8 @@ pub struct Outcome<'a> {
     pub number: u64,
     /// When the latency clock started.
     pub arrival: SimTime,
+    /// When it was really sent (online only).
+    pub sent: Option<SimTime>,
     /// When the router gave it to a worker, if it did not at once.
     pub dispatched: Option<SimTime>,
     /// When it ended.

@@ -169,12 +169,12 @@ impl WorkerPool {
             waiting += (stats.waiting + stats.deferred) as f64;
             usage += f64::from(stats.used_blocks) / f64::from(stats.total_blocks.max(1));
         }
-        // What is on its way counts as there, or the rule would ask for it again and again.
-        let present = self.present();
+        let ready = f64::from(workers.max(1));
         PoolLoad {
-            workers: present,
-            waiting: waiting / f64::from(present.max(1)),
-            kv_usage: usage / f64::from(workers.max(1)),
+            ready: workers,
+            starting: self.present() - workers,
+            waiting: waiting / ready,
+            kv_usage: usage / ready,
         }
     }
 }

@@ -23,6 +23,8 @@ pub(super) struct Request {
     pub plan: Arc<BlockPlan>,
     pub priority: i32,
     pub strict_priority: u32,
+    /// Adapter that it asks for.
+    pub adapter: Option<u64>,
     pub worker: Option<u32>,
     pub prefill_worker: Option<u32>,
     pub tokens: TokenTimes,

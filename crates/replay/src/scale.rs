@@ -11,8 +11,11 @@ pub struct Scaling {
     pub rule: Option<ScaleRule>,
 }
 
-/// As many workers as keep the gauges at their targets (the rule of Kubernetes' horizontal pod
-/// autoscaler: `ceil(workers × value / target)`, the greatest over all gauges).
+/// As many workers as keep the gauges at their targets: the rule of Kubernetes' horizontal pod
+/// autoscaler, the greatest over all gauges. A worker that starts has no gauge yet; it counts as idle
+/// when the others ask for more, and as being at the target when they ask for less.
+///
+/// Source: kubernetes `pkg/controller/podautoscaler/replica_calculator.go`, `calcPlainMetricReplicas`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScaleRule {
     /// Fewest workers, at least 1.
@@ -45,13 +48,16 @@ impl Default for ScaleRule {
     }
 }
 
-/// What the rule looks at, over the workers that serve.
+/// What the rule looks at.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PoolLoad {
-    pub workers: u32,
-    /// Mean over workers.
+    /// Workers that serve.
+    pub ready: u32,
+    /// Workers that will.
+    pub starting: u32,
+    /// Mean over the workers that serve.
     pub waiting: f64,
-    /// Mean over workers.
+    /// Mean over the workers that serve.
     pub kv_usage: f64,
 }
 
@@ -62,15 +68,30 @@ impl ScaleRule {
             (seen.waiting, self.target_waiting),
             (seen.kv_usage, self.target_kv_usage),
         ];
-        let wanted = pairs.into_iter().filter_map(|(value, target)| {
-            let ratio = value / target?;
-            if (ratio - 1.0).abs() <= self.tolerance {
-                return Some(seen.workers);
-            }
-            Some((f64::from(seen.workers) * ratio).ceil().min(1e6) as u32)
-        });
-        let wanted = wanted.max().unwrap_or(seen.workers);
+        let wanted = pairs
+            .into_iter()
+            .filter_map(|(value, target)| Some(self.by_gauge(seen, value / target?)));
+        let present = seen.ready + seen.starting;
+        let wanted = wanted.max().unwrap_or(present);
         wanted.clamp(self.min.max(1), self.max.max(self.min).max(1))
+    }
+
+    /// The same by one gauge, which is `ratio` times its target.
+    fn by_gauge(&self, seen: PoolLoad, ratio: f64) -> u32 {
+        let present = seen.ready + seen.starting;
+        if seen.ready == 0 {
+            // Nobody can say how much there is to do.
+            return present;
+        }
+        let (ready, all) = (f64::from(seen.ready), f64::from(present));
+        let assumed = if ratio < 1.0 { 1.0 } else { 0.0 };
+        let whole = (ratio * ready + assumed * f64::from(seen.starting)) / all;
+        // Too little to act on, or the workers that start are what was missing.
+        let turned = (ratio - 1.0) * (whole - 1.0) < 0.0;
+        if turned || (whole - 1.0).abs() <= self.tolerance {
+            return present;
+        }
+        (all * whole).ceil().min(1e6) as u32
     }
 }
 
@@ -78,26 +99,43 @@ impl ScaleRule {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_gauge_that_asks_for_most_wins_within_the_bounds() {
-        let rule = ScaleRule {
+    fn rule() -> ScaleRule {
+        ScaleRule {
             min: 2,
             max: 9,
             target_waiting: Some(10.0),
             target_kv_usage: Some(0.8),
             ..ScaleRule::default()
-        };
-        let wanted = |workers, waiting, kv_usage| {
-            rule.wanted(PoolLoad {
-                workers,
-                waiting,
-                kv_usage,
-            })
-        };
-        assert_eq!(wanted(4, 15.0, 0.8), 6);
-        assert_eq!(wanted(4, 10.5, 0.8), 4);
-        assert_eq!(wanted(4, 1.0, 0.1), 2);
-        assert_eq!(wanted(4, 90.0, 0.1), 9);
-        assert_eq!(wanted(4, 0.0, 0.4), 2);
+        }
+    }
+
+    fn wanted(ready: u32, starting: u32, waiting: f64, kv_usage: f64) -> u32 {
+        rule().wanted(PoolLoad {
+            ready,
+            starting,
+            waiting,
+            kv_usage,
+        })
+    }
+
+    #[test]
+    fn the_gauge_that_asks_for_most_wins_within_the_bounds() {
+        assert_eq!(wanted(4, 0, 15.0, 0.8), 6);
+        assert_eq!(wanted(4, 0, 10.5, 0.8), 4);
+        assert_eq!(wanted(4, 0, 1.0, 0.1), 2);
+        assert_eq!(wanted(4, 0, 90.0, 0.1), 9);
+        assert_eq!(wanted(4, 0, 0.0, 0.4), 2);
+    }
+
+    #[test]
+    fn workers_that_start_are_neither_asked_for_again_nor_sent_away() {
+        // Two at a full cache want three; the third on its way changes nothing.
+        assert_eq!(wanted(2, 0, 0.0, 1.0), 3);
+        assert_eq!(wanted(2, 1, 0.0, 1.0), 3);
+        // Twice the load of one wants two, of which one is here.
+        assert_eq!(wanted(1, 1, 20.0, 0.0), 2);
+        // Those on their way are taken to be at the target, so fewer go than without them.
+        assert_eq!(wanted(4, 4, 5.0, 0.0), 6);
+        assert_eq!(wanted(0, 3, 0.0, 0.0), 3);
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use hyper::Method;
 use hyper::body::Bytes;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::pod::{PATIENCE, Pod};
@@ -113,9 +114,35 @@ async fn post(pod: &Target, path: &str, body: Bytes) -> Result<(), String> {
     }
 }
 
+/// When a pod could serve nobody, in seconds since 1970.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Outage {
+    pub(super) pod: usize,
+    pub(super) from: f64,
+    pub(super) to: f64,
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the histories of pods have this time, too"
+)]
+fn since_1970() -> f64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.unwrap_or_default().as_secs_f64()
+}
+
+fn end_outages(outages: &Mutex<Vec<Outage>>, pod: usize) {
+    let mut outages = outages.lock();
+    let open = outages.iter_mut().filter(|outage| outage.to.is_infinite());
+    for outage in open.filter(|outage| outage.pod == pod) {
+        outage.to = since_1970();
+    }
+}
+
 /// Disturbances of a fleet, with what is needed to end them.
 pub(super) struct Troubles {
     all: Vec<(Disturbance, Arc<Target>, Value)>,
+    outages: Arc<Mutex<Vec<Outage>>>,
 }
 
 impl Troubles {
@@ -152,20 +179,32 @@ impl Troubles {
                 .collect();
             ready.push((disturbance.clone(), pod.target.clone(), before.into()));
         }
-        Ok(Self { all: ready })
+        Ok(Self {
+            all: ready,
+            outages: Arc::default(),
+        })
     }
 
     /// Begins and ends each in its time; what fails is a note.
     pub(super) async fn run(&self) -> Vec<String> {
         let mut running = tokio::task::JoinSet::new();
         for (disturbance, pod, before) in self.all.iter().cloned() {
+            let outages = self.outages.clone();
             running.spawn(async move {
                 tokio::time::sleep(disturbance.from).await;
                 disturbance.begin(&pod).await?;
+                if disturbance.trouble != Trouble::Slow {
+                    outages.lock().push(Outage {
+                        pod: disturbance.pod,
+                        from: since_1970(),
+                        to: f64::INFINITY,
+                    });
+                }
                 let Some(to) = disturbance.to else {
                     return Ok(());
                 };
                 tokio::time::sleep(to.saturating_sub(disturbance.from)).await;
+                end_outages(&outages, disturbance.pod);
                 disturbance.end(&pod, &before).await
             });
         }
@@ -174,6 +213,11 @@ impl Troubles {
         failed
             .map(|problem| format!("--disturb: {problem}"))
             .collect()
+    }
+
+    /// When pods could serve nobody.
+    pub(super) fn outages(&self) -> Vec<Outage> {
+        self.outages.lock().clone()
     }
 
     /// Ends all, whether they began or not.

@@ -9,7 +9,7 @@ use hyper::Method;
 use hyper::body::Bytes;
 use tokio::runtime::Runtime;
 
-use super::disturb::{Disturbance, Troubles};
+use super::disturb::{Disturbance, Outage, Troubles};
 use super::play::Play;
 use super::pod::{Attempt, Pod, PodState};
 use crate::server::Fleet;
@@ -37,12 +37,30 @@ impl KnownBy {
     }
 }
 
+/// Attempts that should not have been, by what became of them.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Misroutes {
+    /// A pod refused them (5xx).
+    pub(super) refused: u64,
+    /// Sent to a pod that slept, failed or had not started.
+    pub(super) not_ready: u64,
+    /// Never answered to the end: timeouts, broken connections.
+    pub(super) unanswered: u64,
+    /// The gateway answered 502 to 504 without a pod.
+    pub(super) unrouted: u64,
+}
+
+impl Misroutes {
+    pub(super) fn total(self) -> u64 {
+        self.refused + self.not_ready + self.unanswered + self.unrouted
+    }
+}
+
 /// What is known of the ways of the requests.
 #[derive(Default)]
 pub(super) struct Routing {
     pub(super) known_by: Option<KnownBy>,
-    /// Attempts that a pod refused, and answers of a gateway without a pod.
-    pub(super) misroutes: u64,
+    pub(super) misroutes: Misroutes,
     /// Attempts beyond the first; `None`: unknown.
     pub(super) retries: Option<u64>,
     /// Requests that each pod answered.
@@ -126,7 +144,14 @@ impl Backends {
         Ok(())
     }
 
-    /// Runs `sending` while pods are disturbed; gives its result and what could not be done.
+    /// Empties the caches of all pods that are ready; whether they let us.
+    pub(super) fn reset(&self) -> bool {
+        let mut ready = self.pods.iter().filter(|pod| pod.state == PodState::Ready);
+        ready.all(|pod| self.runtime.block_on(pod.reset()))
+    }
+
+    /// Runs `sending` while pods are disturbed; gives its result, what could not be done, and when
+    /// pods could serve nobody.
     ///
     /// # Errors
     /// Pods that cannot be disturbed; those of `sending`.
@@ -134,7 +159,7 @@ impl Backends {
         &self,
         all: &[Disturbance],
         sending: impl FnOnce() -> Result<T>,
-    ) -> Result<(T, Vec<String>)> {
+    ) -> Result<(T, Vec<String>, Vec<Outage>)> {
         let troubles = self.runtime.block_on(Troubles::prepare(all, &self.pods))?;
         let troubles = Arc::new(troubles);
         let running = troubles.clone();
@@ -148,11 +173,16 @@ impl Backends {
             }
         };
         notes.extend(self.runtime.block_on(troubles.end()));
-        Ok((sent?, notes))
+        Ok((sent?, notes, troubles.outages()))
     }
 
     /// Finds out who answered which request, and how often each was tried.
-    pub(super) fn trace(&self, play: &mut Play, identity: &RequestIdentity) -> Routing {
+    pub(super) fn trace(
+        &self,
+        play: &mut Play,
+        identity: &RequestIdentity,
+        outages: &[Outage],
+    ) -> Routing {
         let mut routing = Routing::default();
         let mut attempts = Vec::new();
         let (mut hits, mut queries) = (0.0, 0.0);
@@ -171,7 +201,13 @@ impl Backends {
         }
         let ready = || self.pods.iter().filter(|pod| pod.state == PodState::Ready);
         let all_remember = ready().all(Pod::has_history);
-        assign(play, &self.pods, &attempts, identity, &mut routing);
+        assign(
+            play,
+            (&self.pods, outages),
+            &attempts,
+            identity,
+            &mut routing,
+        );
         if !all_remember {
             routing.retries = None;
         }
@@ -203,7 +239,7 @@ impl Backends {
 /// Gives requests their pods: as their answers name them, else as the pods remember them.
 fn assign(
     play: &mut Play,
-    pods: &[Pod],
+    (pods, outages): (&[Pod], &[Outage]),
     attempts: &[Attempt],
     identity: &RequestIdentity,
     routing: &mut Routing,
@@ -234,10 +270,25 @@ fn assign(
         routing.known_by = routing.known_by.or(source);
         found += u64::from(!tries.is_empty());
         retries += (tries.len() as u64).saturating_sub(1);
-        let refused = tries.iter().filter(|a| a.status >= Some(500)).count() as u64;
-        // A gateway that found no pod says so itself.
-        let is_unrouted = refused == 0 && matches!(turn.reply.status, Some(502..=504));
-        routing.misroutes += refused + u64::from(is_unrouted);
+        let before = routing.misroutes;
+        for attempt in tries {
+            let is_out =
+                |o: &Outage| o.pod == attempt.pod && (o.from..o.to).contains(&attempt.started);
+            if attempt.status >= Some(500) {
+                routing.misroutes.refused += 1;
+            } else if pods[attempt.pod].state != PodState::Ready || outages.iter().any(is_out) {
+                routing.misroutes.not_ready += 1;
+            }
+        }
+        if turn.completed || before != routing.misroutes {
+            continue;
+        }
+        match turn.reply.status {
+            // A gateway that found no pod says so itself.
+            Some(502..=504) => routing.misroutes.unrouted += 1,
+            None | Some(200) => routing.misroutes.unanswered += 1,
+            Some(_) => {}
+        }
     }
     routing.retries = (found > 0).then_some(retries);
 }

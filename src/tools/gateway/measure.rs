@@ -155,13 +155,15 @@ fn lora_affinity(play: &Play, workload: &Workload) -> Option<f64> {
     (all > 0).then(|| again as f64 / all as f64)
 }
 
-/// The best value of each measure among several plays.
-pub(super) fn ideal(plays: &[Values]) -> Values {
+/// The best value of each measure among several plays offline and the one that was played `live`,
+/// whose times alone compare with those of a gateway.
+pub(super) fn ideal(plays: &[Values], live: Option<&Values>) -> Values {
     std::array::from_fn(|at| {
+        let live = live.and_then(|values| values[at]);
         let values = plays.iter().filter_map(|values| values[at]);
         match MEASURES[at].is_time {
-            true => values.reduce(f64::min),
-            false => values.reduce(f64::max),
+            true => live.or_else(|| values.reduce(f64::min)),
+            false => values.chain(live).reduce(f64::max),
         }
     })
 }

@@ -20,7 +20,7 @@ use super::replay::{ApiName, Deploy, Deployment, Sort, WorkloadArgs, limit, open
 use super::usage::{Unmet, UsageError, command_line, refuse};
 use disturb::Disturbance;
 use fleet::Backends;
-use offline::Field;
+use offline::{Field, Policy};
 use play::Play;
 use report::ScoreReport;
 use require::Requirement;
@@ -29,7 +29,7 @@ use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_replay::Pace;
 use vllm_sim_replay::http_client::Trust;
 use vllm_sim_replay::online::{self, Api, OnlineOptions, RequestIdentity, Target};
-use workload::{AdapterMix, Workload};
+use workload::Workload;
 
 /// From flags of `serve` to the configuration of servers.
 pub type Serve<'a> = &'a dyn Fn(&[String]) -> Result<Loaded>;
@@ -39,7 +39,7 @@ pub type Serve<'a> = &'a dyn Fn(&[String]) -> Result<Loaded>;
 ///
 /// Takes the workload flags of `vllm-sim replay`, and those flags of `vllm-sim serve` that describe
 /// one engine: each pod must be started with the same. Without a workload: 100 sessions of 3
-/// turns, 10 sessions a second, in 12 groups that share 60 % of their first prompt.
+/// turns, 10 sessions a second in bursts, in 12 groups that share 60 % of their first prompt.
 #[derive(Debug, Parser)]
 #[command(
     name = "vllm-sim gateway score",
@@ -108,17 +108,6 @@ struct Args {
     /// Longest time of one request, seconds.
     #[arg(long, default_value_t = 600.0, help_heading = "Gateway")]
     target_timeout: f64,
-    /// Adapters that sessions use in turn by chance.
-    #[arg(
-        long,
-        value_name = "NAME",
-        value_delimiter = ',',
-        help_heading = "Workload"
-    )]
-    lora: Vec<String>,
-    /// Share of the sessions that use one.
-    #[arg(long, default_value_t = 1.0, help_heading = "Workload")]
-    lora_share: f64,
     /// Let a pod go wrong meanwhile: POD=TROUBLE@FROM..TO, the pod's number from 0; fail (503 to every
     /// request), down (/health, too), sleep or slow; seconds. Without times: all the time.
     #[arg(long, value_name = "TROUBLE", help_heading = "Workload")]
@@ -188,17 +177,9 @@ fn score(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>, serve: Serve<'_>) 
     if args.fleet.is_empty() && args.replicas.is_none() {
         refuse!("which pods are behind the gateway? Give --fleet URL,… or --replicas N");
     }
-    if !(0.0..=1.0).contains(&args.lora_share) {
-        refuse!("--lora-share is {}, must be from 0 to 1", args.lora_share);
-    }
     let deployment = deploy(&flags)?;
     let (mut source, pace) = open(&args.workload, deployment.engine.block_size())?;
-    let adapters = AdapterMix {
-        names: &args.lora,
-        share: args.lora_share,
-        seed: args.workload.workload_seed,
-    };
-    let workload = Workload::read(source.as_mut(), limit(&args.workload)?, &adapters)?;
+    let workload = Workload::read(source.as_mut(), limit(&args.workload)?)?;
     let identity = identity(&args)?;
     let plan = LivePlan {
         deployment: &deployment,
@@ -207,17 +188,8 @@ fn score(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>, serve: Serve<'_>) 
         identity: &identity,
         disturb: &disturb,
     };
-    let live = play_live(&args, &plan, serve)?;
-    let field = Field {
-        workload: &workload,
-        engine: &deployment.engine,
-        pods: live.ready,
-        scaling: disturb::scaling(&disturb, live.ready),
-        pace,
-        limit: limit(&args.workload)?,
-        seed: deployment.seed,
-    };
-    let report = ScoreReport::new(live, field.policies()?, &workload, requirements, typed);
+    let (live, policies) = play_live(&args, &plan, serve)?;
+    let report = ScoreReport::new(live, policies, &workload, requirements, typed);
     write(&report, &args)
 }
 
@@ -227,8 +199,8 @@ struct LivePlay {
     routing: fleet::Routing,
     /// URL and state of each pod.
     pods: Vec<(String, &'static str)>,
-    /// Pods that were ready.
-    ready: u32,
+    /// The best known placements, sent straight to the pods, and whose they were.
+    ideal: Option<(&'static str, Play)>,
     notes: Vec<String>,
 }
 
@@ -241,32 +213,14 @@ struct LivePlan<'a> {
     disturb: &'a [Disturbance],
 }
 
-fn play_live(args: &Args, plan: &LivePlan<'_>, serve: Serve<'_>) -> Result<LivePlay> {
+fn play_live(
+    args: &Args,
+    plan: &LivePlan<'_>,
+    serve: Serve<'_>,
+) -> Result<(LivePlay, Vec<Policy>)> {
     let (deployment, workload, identity) = (plan.deployment, plan.workload, plan.identity);
-    let pace = plan.pace;
     let wait = seconds("--wait", args.wait)?;
-    let mut options = OnlineOptions {
-        targets: vec![args.target.clone()],
-        api: match args.target_api {
-            ApiName::Completions => Api::Completions,
-            ApiName::Chat => Api::Chat,
-        },
-        model: args.target_model.clone(),
-        api_key: args.target_api_key.clone(),
-        trust: match args.target_insecure {
-            true => Trust::Anyone,
-            false => Trust::Browsers,
-        },
-        concurrency: pace
-            .concurrency
-            .map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
-        speedup: pace.speedup,
-        timeout: seconds("--target-timeout", args.target_timeout)?,
-        limit: limit(&args.workload)?.map(|limit| Duration::from_nanos(limit.nanos())),
-        seed: args.workload.workload_seed,
-        identity: Some(identity.clone()),
-        ..OnlineOptions::default()
-    };
+    let mut options = online_options(args, plan)?;
     let gateway = address("--target", &args.target, &options)?;
     let to_pods = OnlineOptions {
         api_key: args.admin_api_key.clone(),
@@ -290,7 +244,7 @@ fn play_live(args: &Args, plan: &LivePlan<'_>, serve: Serve<'_>) -> Result<LiveP
     options.model = options.model.or_else(|| pod?.model.clone());
     let mut notes = differences(&backends, &deployment.engine);
     let mut play = Play::of(backends.ready() as usize);
-    let (sent, trouble) = backends.disturbed(plan.disturb, || {
+    let (sent, trouble, outages) = backends.disturbed(plan.disturb, || {
         let source = &mut workload.playback();
         Ok(online::run(source, &options, &mut play, &mut |_| {})?)
     })?;
@@ -298,22 +252,109 @@ fn play_live(args: &Args, plan: &LivePlan<'_>, serve: Serve<'_>) -> Result<LiveP
     if sent.latest > Duration::from_millis(250) {
         let late = sent.latest.as_millis();
         notes.push(format!(
-            "sessions started up to {late} ms late: the sender was busy"
+            "requests were sent up to {late} ms late: the sender was busy"
         ));
     }
-    let routing = backends.trace(&mut play, identity);
+    let routing = backends.trace(&mut play, identity, &outages);
+    let field = Field {
+        workload,
+        engine: &deployment.engine,
+        pods: backends.ready(),
+        scaling: disturb::scaling(plan.disturb, backends.ready()),
+        pace: plan.pace,
+        limit: limit(&args.workload)?,
+        seed: deployment.seed,
+    };
+    let policies = field.policies()?;
+    let ideal = match play_ideal(&backends, plan, &options, &policies)? {
+        Ok(ideal) => Some(ideal),
+        Err(why) => {
+            notes.push(format!(
+                "times of the ideal are those of virtual time: {why}"
+            ));
+            None
+        }
+    };
     let pods = backends.pods.iter();
     let pods = pods
         .map(|pod| (pod.url.clone(), pod.state.name()))
         .collect();
-    let ready = backends.ready();
     backends.shutdown();
-    Ok(LivePlay {
+    let live = LivePlay {
         play,
         routing,
         pods,
-        ready,
+        ideal,
         notes,
+    };
+    Ok((live, policies))
+}
+
+/// Sends the placements of the best known policy straight to the pods: the times of real servers and
+/// of this sender, without a gateway. `Err` inside: why that would compare nothing.
+fn play_ideal(
+    backends: &Backends,
+    plan: &LivePlan<'_>,
+    options: &OnlineOptions,
+    policies: &[Policy],
+) -> Result<Result<(&'static str, Play), &'static str>> {
+    if !plan.disturb.is_empty() {
+        return Ok(Err("pods were disturbed"));
+    }
+    let best = offline::best(policies);
+    let placement = best.and_then(|best| best.placement(plan.workload));
+    let (Some(best), Some(placement)) = (best, placement) else {
+        return Ok(Err("no policy placed all requests"));
+    };
+    if !backends.reset() {
+        return Ok(Err("a pod does not let its cache be emptied (--dev-mode)"));
+    }
+    let ready = backends.pods.iter();
+    let ready = ready.filter(|pod| pod.state == pod::PodState::Ready);
+    let options = OnlineOptions {
+        targets: ready.map(|pod| pod.url.clone()).collect(),
+        identity: Some(RequestIdentity {
+            run: format!("{}-ideal", plan.identity.run),
+            ..plan.identity.clone()
+        }),
+        placement: Some(std::sync::Arc::new(placement.clone())),
+        ..options.clone()
+    };
+    let mut play = Play::of(backends.ready() as usize);
+    let source = &mut plan.workload.playback();
+    online::run(source, &options, &mut play, &mut |_| {})?;
+    for turn in &mut play.turns {
+        let place = placement.get(turn.session as usize);
+        let place = place.and_then(|turns| turns.get(turn.turn as usize));
+        turn.pod = place.map(|pod| *pod as usize);
+    }
+    Ok(Ok((best.name, play)))
+}
+
+/// How the workload is sent to the gateway.
+fn online_options(args: &Args, plan: &LivePlan<'_>) -> Result<OnlineOptions> {
+    let pace = plan.pace;
+    Ok(OnlineOptions {
+        targets: vec![args.target.clone()],
+        api: match args.target_api {
+            ApiName::Completions => Api::Completions,
+            ApiName::Chat => Api::Chat,
+        },
+        model: args.target_model.clone(),
+        api_key: args.target_api_key.clone(),
+        trust: match args.target_insecure {
+            true => Trust::Anyone,
+            false => Trust::Browsers,
+        },
+        concurrency: pace
+            .concurrency
+            .map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
+        speedup: pace.speedup,
+        timeout: seconds("--target-timeout", args.target_timeout)?,
+        limit: limit(&args.workload)?.map(|limit| Duration::from_nanos(limit.nanos())),
+        seed: args.workload.workload_seed,
+        identity: Some(plan.identity.clone()),
+        ..OnlineOptions::default()
     })
 }
 
@@ -349,9 +390,10 @@ fn own_pods(
         "--enable-prompt-tokens-details".to_owned(),
         "--dev-mode".to_owned(),
     ]);
-    if !args.lora.is_empty() {
+    let adapters = &args.workload.lora;
+    if !adapters.is_empty() {
         flags.extend(["--enable-lora", "--lora-modules"].map(str::to_owned));
-        flags.extend(args.lora.iter().map(|name| format!("{name}={name}")));
+        flags.extend(adapters.iter().map(|name| format!("{name}={name}")));
     }
     let urls = (first..end).map(|port| format!("http://127.0.0.1:{port}"));
     Ok((urls.collect(), Some(serve(&flags)?)))

@@ -4,9 +4,11 @@ use anyhow::Result;
 
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::sched::EngineSpec;
-use vllm_sim_replay::{KvConfig, Pace, PoolSpec, RouterConfig, Scaling, ScorersConfig, Settings};
+use vllm_sim_replay::{
+    KvConfig, Pace, PoolSpec, RouterConfig, Scaling, Scorer, ScorersConfig, Settings,
+};
 
-use super::measure::{MEASURES, Values, measured};
+use super::measure::{MEASURES, Values, ideal, measured, score, shares};
 use super::play::Play;
 use super::workload::Workload;
 
@@ -32,6 +34,33 @@ pub(super) struct Field<'a> {
     pub(super) seed: u64,
 }
 
+impl Policy {
+    /// Where it sent each turn, by session and turn; `None`: some were sent nowhere.
+    pub(super) fn placement(&self, workload: &Workload) -> Option<Vec<Vec<u32>>> {
+        let turns = workload.sessions.iter().map(|s| vec![0; s.turns.len()]);
+        let mut places: Vec<Vec<u32>> = turns.collect();
+        for turn in &self.play.turns {
+            let place = places.get_mut(usize::try_from(turn.session).ok()?)?;
+            *place.get_mut(turn.turn as usize)? = u32::try_from(turn.pod?).ok()?;
+        }
+        Some(places)
+    }
+}
+
+/// The policy with the best score among several.
+pub(super) fn best(policies: &[Policy]) -> Option<&Policy> {
+    let all: Vec<Values> = policies.iter().map(|policy| policy.values).collect();
+    let ideal = ideal(&all, None);
+    let scored = policies
+        .iter()
+        .map(|policy| (score(&shares(&policy.values, &ideal)), policy));
+    // The first of several.
+    let best = scored
+        .rev()
+        .max_by(|a, b| a.0.unwrap_or(0.0).total_cmp(&b.0.unwrap_or(0.0)));
+    best.map(|(_, policy)| policy)
+}
+
 impl Field<'_> {
     /// Plays all routers; the oracle comes first.
     ///
@@ -39,9 +68,20 @@ impl Field<'_> {
     /// Those of a replay.
     pub(super) fn policies(&self) -> Result<Vec<Policy>> {
         let mut policies = vec![self.oracle()?];
+        let with = |scorer, weight| {
+            let mut config = ScorersConfig::default();
+            config.weights.push((scorer, weight));
+            RouterConfig::Scorers(config)
+        };
+        let mut turns = self.workload.sessions.iter().flat_map(|s| &s.turns);
+        if turns.any(|turn| turn.lora.is_some()) {
+            policies.push(self.play("llm-d+lora", with(Scorer::Lora, 1.0))?);
+        }
         for (name, router) in [
             ("kv-aware", RouterConfig::Kv(KvConfig::default())),
             ("llm-d", RouterConfig::Scorers(ScorersConfig::default())),
+            ("llm-d+session", with(Scorer::Session, 2.0)),
+            ("session-hash", RouterConfig::SessionHash),
             ("least-loaded", RouterConfig::LeastLoaded),
             ("round-robin", RouterConfig::RoundRobin),
             ("random", RouterConfig::Random),

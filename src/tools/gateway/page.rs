@@ -17,8 +17,8 @@ pub(super) fn page(report: &ScoreReport) -> String {
         ("Score", score, "of 100"),
         (
             "Misroutes",
-            routing.misroutes.to_string(),
-            "refused by a pod, or without one",
+            routing.misroutes.total().to_string(),
+            "to pods that could not serve, or to none",
         ),
         ("Retries", retries, "attempts beyond the first"),
     ] {

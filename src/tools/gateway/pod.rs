@@ -88,23 +88,27 @@ impl Pod {
             () if health.status().is_success() => PodState::Ready,
             () => PodState::Starting,
         };
+        // What a gateway sends to a pod that is not ready is of interest, too.
+        let history = pod.json("/admin/requests?limit=1").await;
+        pod.newest = history.map(|page| page["requests"][0]["id"].as_u64().unwrap_or(0));
         if pod.state != PodState::Ready {
             return pod;
         }
-        let reset = pod
-            .target
-            .call(Method::POST, "/reset_prefix_cache", Bytes::new(), PATIENCE)
-            .await;
+        let is_reset = pod.reset().await;
         let page = pod.metrics().await.unwrap_or_default();
         pod.cache = cache(&page);
         pod.counted = counted(&page);
-        let is_reset = reset.is_ok_and(|answer| answer.status().is_success());
         pod.is_cold = is_reset || pod.counted.is_none_or(|(_, queries)| queries == 0.0);
         let models = pod.json("/v1/models").await;
         pod.model = models.and_then(|list| Some(list["data"][0]["id"].as_str()?.to_owned()));
-        let history = pod.json("/admin/requests?limit=1").await;
-        pod.newest = history.map(|page| page["requests"][0]["id"].as_u64().unwrap_or(0));
         pod
+    }
+
+    /// Empties its prefix cache; whether it let us.
+    pub(super) async fn reset(&self) -> bool {
+        let path = "/reset_prefix_cache";
+        let reset = self.target.call(Method::POST, path, Bytes::new(), PATIENCE);
+        reset.await.is_ok_and(|answer| answer.status().is_success())
     }
 
     /// The host and port of its URL.

@@ -24,6 +24,8 @@ pub(super) struct ScoreReport {
     pub(super) score: Option<f64>,
     pub(super) policies: Vec<Policy>,
     pub(super) live: LivePlay,
+    /// What is measured of the best placements, sent straight to the pods.
+    live_ideal: Option<Values>,
     values: Values,
     ideal: Values,
     shares: Values,
@@ -42,13 +44,16 @@ impl ScoreReport {
     ) -> Self {
         let values = measured(&live.play, workload);
         let offline: Vec<Values> = policies.iter().map(|policy| policy.values).collect();
-        let ideal = ideal(&offline);
+        let live_ideal = live.ideal.as_ref();
+        let live_ideal = live_ideal.map(|(_, play)| measured(play, workload));
+        let ideal = ideal(&offline, live_ideal.as_ref());
         let shares = shares(&values, &ideal);
         Self {
             command,
             score: score(&shares),
             policies,
             live,
+            live_ideal,
             values,
             ideal,
             shares,
@@ -61,8 +66,10 @@ impl ScoreReport {
     /// The head and the rows of the table: what is measured, of whom.
     pub(super) fn cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let policies = self.policies.iter().map(|policy| policy.name);
+        let direct = self.live_ideal.as_ref();
         let head = ["", "gateway", "ideal", "share"]
             .into_iter()
+            .chain(direct.map(|_| "direct"))
             .chain(policies);
         let rows = MEASURES.iter().enumerate().map(|(at, measure)| {
             let shown = |value: Option<f64>| match (value, measure.is_time) {
@@ -78,7 +85,8 @@ impl ScoreReport {
                 share,
             ];
             let others = self.policies.iter().map(|policy| shown(policy.values[at]));
-            own.into_iter().chain(others).collect()
+            let direct = direct.map(|values| shown(values[at]));
+            own.into_iter().chain(direct).chain(others).collect()
         });
         (head.map(str::to_owned).collect(), rows.collect())
     }
@@ -94,7 +102,7 @@ impl ScoreReport {
             format!("Score: {score}"),
             format!(
                 "Misroutes: {}, retries: {}, of {} requests in {} sessions",
-                routing.misroutes,
+                routing.misroutes.total(),
                 routing
                     .retries
                     .map_or("unknown".to_owned(), |n| n.to_string()),
@@ -102,6 +110,19 @@ impl ScoreReport {
                 self.sessions,
             ),
         ];
+        let misroutes = routing.misroutes;
+        if misroutes.total() > 0 {
+            lines.push(format!(
+                "Misroutes by kind: {} refused, {} to pods that were not ready, {} unanswered, {} \
+                 without a pod",
+                misroutes.refused, misroutes.not_ready, misroutes.unanswered, misroutes.unrouted
+            ));
+        }
+        if let Some((policy, _)) = &self.live.ideal {
+            lines.push(format!(
+                "Times of the ideal: the placements of {policy}, sent straight to the pods"
+            ));
+        }
         let counts = self.live.pods.iter().zip(&routing.requests);
         let counts = counts.map(|((url, _), requests)| format!("{url} {requests}"));
         if let Some(known_by) = routing.known_by {
@@ -141,7 +162,8 @@ impl ScoreReport {
         });
         let both = self.live.notes.iter().chain(&self.live.routing.notes);
         let at = |name: &str| MEASURES.iter().position(|measure| measure.name == name);
-        let is_too_fast = at("ttft").is_some_and(|at| self.shares[at] > Some(1.25));
+        let is_too_fast =
+            self.live_ideal.is_none() && at("ttft").is_some_and(|at| self.shares[at] > Some(1.25));
         let fast = is_too_fast.then(|| {
             "first tokens come sooner than the same engine can send them: the pods were started \
              with other flags than these"
@@ -182,7 +204,7 @@ impl ScoreReport {
         let count = |n: u64| n as f64;
         let others = [
             self.score,
-            Some(count(routing.misroutes)),
+            Some(count(routing.misroutes.total())),
             routing.retries.map(count),
         ];
         requirement.value(&self.shares, others)
@@ -206,7 +228,8 @@ impl ScoreReport {
             std::array::from_fn(|at| at as f64 * 100.0 / (POINTS - 1) as f64);
         let shown = ["oracle", "round-robin"];
         let others = self.policies.iter().filter(|p| shown.contains(&p.name));
-        let plays = [("gateway", &self.live.play)].into_iter();
+        let direct = self.live.ideal.as_ref().map(|(_, play)| ("direct", play));
+        let plays = [("gateway", &self.live.play)].into_iter().chain(direct);
         let plays: Vec<(&str, &Play)> = plays.chain(others.map(|p| (p.name, &p.play))).collect();
         [("Time to first token", 0), ("Request latency", 1)].map(|(title, which)| {
             let curves = plays.iter().filter_map(|(name, play)| {
@@ -246,7 +269,15 @@ impl ScoreReport {
             "ideal": named(&self.ideal),
             "share_of_ideal": named(&self.shares),
             "policies": Value::Object(policies.collect::<Map<_, _>>()),
-            "misroutes": routing.misroutes,
+            "direct": self.live_ideal.as_ref().map(named),
+            "direct_placements": self.live.ideal.as_ref().map(|(policy, _)| policy),
+            "misroutes": routing.misroutes.total(),
+            "misroutes_by_kind": {
+                "refused": routing.misroutes.refused,
+                "not_ready": routing.misroutes.not_ready,
+                "unanswered": routing.misroutes.unanswered,
+                "unrouted": routing.misroutes.unrouted,
+            },
             "retries": routing.retries,
             "pods": pods.collect::<Vec<_>>(),
             "pods_known_by": routing.known_by.map(super::fleet::KnownBy::name),

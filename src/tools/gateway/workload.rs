@@ -1,11 +1,8 @@
 //! One workload, kept so that it can be played again and again.
 
-use std::sync::Arc;
-
 use anyhow::Result;
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_random::mix;
 use vllm_sim_replay::workload::{Session, Turn, WorkloadError, WorkloadSource};
 
 use crate::tools::replay::WorkloadArgs;
@@ -15,9 +12,9 @@ use crate::tools::usage::refuse;
 const MAX_REQUESTS: usize = 1_000_000;
 
 /// Fills in a workload with all that tells routers apart, where none is named: sessions of three
-/// turns, of which a dozen groups share more than half of the first prompt.
+/// turns that come in bursts, of which a dozen groups share more than half of the first prompt.
 pub(super) fn fill(args: &mut WorkloadArgs) {
-    if !args.files.is_empty() || args.input_tokens.is_some() {
+    if !args.files.is_empty() || args.input_tokens.is_some() || args.workload.is_some() {
         return;
     }
     let constant = vllm_sim_replay::synth::Lengths::Constant;
@@ -30,24 +27,7 @@ pub(super) fn fill(args: &mut WorkloadArgs) {
     args.request_count = args.request_count.or(Some(100));
     if args.replay_concurrency.is_none() && args.arrival_interval_ms.is_none() {
         args.request_rate = args.request_rate.or(Some(10.0));
-    }
-}
-
-/// Which sessions use which adapters.
-pub(super) struct AdapterMix<'a> {
-    pub(super) names: &'a [String],
-    /// Share of the sessions that use one.
-    pub(super) share: f64,
-    pub(super) seed: u64,
-}
-
-impl AdapterMix<'_> {
-    fn of(&self, session: u64) -> Option<Arc<str>> {
-        let draw = mix(mix(self.seed, u64::from(u32::MAX)), session);
-        let unit = (draw >> 11) as f64 / (1u64 << 53) as f64;
-        let which = mix(draw, 1) % (self.names.len() as u64).max(1);
-        let name = self.names.get(usize::try_from(which).ok()?)?;
-        (unit < self.share).then(|| name.as_str().into())
+        args.burstiness = args.burstiness.or(Some(0.5));
     }
 }
 
@@ -61,25 +41,15 @@ impl Workload {
     ///
     /// # Errors
     /// Those of the source; too many requests.
-    pub(super) fn read(
-        source: &mut dyn WorkloadSource,
-        limit: Option<SimTime>,
-        adapters: &AdapterMix<'_>,
-    ) -> Result<Self> {
+    pub(super) fn read(source: &mut dyn WorkloadSource, limit: Option<SimTime>) -> Result<Self> {
         let (mut sessions, mut requests) = (Vec::new(), 0);
-        while let Some(mut session) = source.next()? {
+        while let Some(session) = source.next()? {
             if limit.is_some_and(|limit| session.start > limit) {
                 break;
             }
             requests += session.turns.len();
             if requests > MAX_REQUESTS {
                 refuse!("more than {MAX_REQUESTS} requests: bound them by --request-count");
-            }
-            if !adapters.names.is_empty() {
-                let adapter = adapters.of(sessions.len() as u64);
-                for turn in &mut session.turns {
-                    turn.lora.clone_from(&adapter);
-                }
             }
             sessions.push(session);
         }

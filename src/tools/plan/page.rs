@@ -10,11 +10,11 @@ pub(super) fn page(plan: &Plan) -> String {
     let mut body = String::from("<h1>vllm-sim plan</h1>");
     let unit = plan.unit();
     let cost_title = format!("Good requests (%) against cost ({unit})");
-    scatter(&mut body, plan, &cost_title, |row, trial| {
+    scatter(&mut body, plan, (&cost_title, Good::Left), |row, trial| {
         (row.cost(trial), 100.0 * trial.attainment)
     });
     let speed_title = "Output tokens/s and GPU against tokens/s of a user";
-    scatter(&mut body, plan, speed_title, |_, trial| {
+    scatter(&mut body, plan, (speed_title, Good::Right), |_, trial| {
         (per_user(trial), per_gpu(trial))
     });
     let (head, mut rows) = plan.cells();
@@ -37,84 +37,160 @@ pub(super) fn page(plan: &Plan) -> String {
     document("vllm-sim plan", &body)
 }
 
-/// Every run as a dot: filled where enough requests were good, large where it is an answer.
+/// Which end of the horizontal axis is the good one; of the vertical one it is the top.
+#[derive(Clone, Copy, PartialEq)]
+enum Good {
+    Left,
+    Right,
+}
+
+/// A run in a picture.
+struct Dot<'a> {
+    x: f64,
+    y: f64,
+    what: String,
+    /// Of the deployment, where the run is its answer.
+    label: Option<&'a str>,
+}
+
+const WIDTH: f64 = 420.0;
+const HEIGHT: f64 = 250.0;
+const LEFT: f64 = 52.0;
+const FOOT: f64 = 26.0;
+/// Most answers that are labelled.
+const MOST_LABELS: usize = 8;
+
+/// Every run as a dot, large where it is an answer, and a line through those that none beats.
 fn scatter(
     body: &mut String,
     plan: &Plan,
-    title: &str,
+    (title, good): (&str, Good),
     place: impl Fn(&Row, &Trial) -> (f64, f64),
 ) {
-    const WIDTH: f64 = 420.0;
-    const HEIGHT: f64 = 250.0;
-    const LEFT: f64 = 52.0;
-    const FOOT: f64 = 26.0;
-    let dots: Vec<(f64, f64, String, bool)> = plan
-        .rows
-        .iter()
-        .flat_map(|row| {
-            let place = &place;
-            row.answer.trials.iter().map(move |trial| {
-                let (x, y) = place(row, trial);
-                let found = row.answer.found.as_ref();
-                let is_answer = found.is_some_and(|found| {
-                    found.workers == trial.workers && found.traffic == trial.traffic
-                });
-                let what = format!("{} workers={}: {x:.2}, {y:.2}", row.label, trial.workers);
-                (x, y, what, is_answer)
-            })
-        })
-        .collect();
-    let most = |of: fn(&(f64, f64, String, bool)) -> f64| {
+    let mut dots = Vec::new();
+    for row in &plan.rows {
+        for trial in &row.answer.trials {
+            let (x, y) = place(row, trial);
+            let found = row.answer.found.as_ref();
+            let is_answer = found.is_some_and(|found| {
+                found.workers == trial.workers && found.traffic == trial.traffic
+            });
+            dots.push(Dot {
+                x,
+                y,
+                what: format!("{} workers={}: {x:.2}, {y:.2}", row.label, trial.workers),
+                label: is_answer.then_some(row.label.as_str()),
+            });
+        }
+    }
+    let most = |of: fn(&Dot<'_>) -> f64| {
         let most = dots.iter().map(of).fold(0.0, f64::max);
         if most > 0.0 { most } else { 1.0 }
     };
-    let (right, top) = (most(|dot| dot.0), most(|dot| dot.1));
+    let (right, top) = (most(|dot| dot.x), most(|dot| dot.y));
     let at_x = |x: f64| LEFT + (WIDTH - LEFT - 24.0) * x / right;
     let at_y = |y: f64| 10.0 + (HEIGHT - FOOT - 10.0) * (1.0 - y / top);
+    let title = escape(title);
     let _ = write!(
         body,
-        "<section><figure><figcaption>{}</figcaption><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-         style=\"max-width:42rem;width:100%\" role=\"img\" aria-label=\"{}\">",
-        escape(title),
-        escape(title),
+        "<section><figure><figcaption>{title}</figcaption><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+         style=\"max-width:42rem;width:100%\" role=\"img\" aria-label=\"{title}\">",
     );
+    axes(body, (right, top), &at_x, &at_y);
+    let points = front(&dots, good).into_iter();
+    let points: Vec<String> = points
+        .map(|(x, y)| format!("{:.1},{:.1}", at_x(x), at_y(y)))
+        .collect();
+    let _ = write!(
+        body,
+        "<polyline points=\"{}\" fill=\"none\" stroke=\"var(--c1)\"/>",
+        points.join(" ")
+    );
+    let answers = dots.iter().filter(|dot| dot.label.is_some()).count();
+    for dot in &dots {
+        let (radius, fill) = match dot.label {
+            Some(_) => (6, "var(--c0)"),
+            None => (3, "var(--soft)"),
+        };
+        let (x, y) = (at_x(dot.x), at_y(dot.y));
+        let _ = write!(
+            body,
+            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\" fill=\"{fill}\" \
+             fill-opacity=\"0.75\"><title>{}</title></circle>",
+            escape(&dot.what),
+        );
+        if let Some(label) = dot.label.filter(|_| answers <= MOST_LABELS) {
+            let (shift, anchor) = match x > WIDTH / 2.0 {
+                true => (-9.0, "end"),
+                false => (9.0, "start"),
+            };
+            let _ = write!(
+                body,
+                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\" \
+                 style=\"font-size:10px;fill:var(--ink)\">{}</text>",
+                x + shift,
+                y + 3.0,
+                escape(label),
+            );
+        }
+    }
+    body.push_str(
+        "</svg></figure><p>Large: the fewest workers that suffice, of each deployment; small: \
+         what else was tried. The line joins the runs that no other one beats in both.</p>\
+         </section>",
+    );
+}
+
+/// Runs that no other one beats in both respects, from left to right.
+fn front(dots: &[Dot<'_>], good: Good) -> Vec<(f64, f64)> {
+    let mut sorted: Vec<(f64, f64)> = dots.iter().map(|dot| (dot.x, dot.y)).collect();
+    // The good end first, and there the higher ones.
+    sorted.sort_by(|a, b| {
+        let by_x = match good {
+            Good::Left => a.0.total_cmp(&b.0),
+            Good::Right => b.0.total_cmp(&a.0),
+        };
+        by_x.then(b.1.total_cmp(&a.1))
+    });
+    let mut highest = f64::NEG_INFINITY;
+    sorted.retain(|(_, y)| {
+        let is_front = *y > highest;
+        highest = highest.max(*y);
+        is_front
+    });
+    if good == Good::Right {
+        sorted.reverse();
+    }
+    sorted
+}
+
+/// The axes, with their ends and middles.
+fn axes(
+    body: &mut String,
+    (right, top): (f64, f64),
+    at_x: &dyn Fn(f64) -> f64,
+    at_y: &dyn Fn(f64) -> f64,
+) {
     let (x0, x1, y0, y1) = (at_x(0.0), at_x(right), at_y(0.0), at_y(top));
     let _ = write!(
         body,
         "<path d=\"M{x0:.1},{y1:.1}V{y0:.1}H{x1:.1}\" fill=\"none\" stroke=\"var(--soft)\"/>"
     );
-    for (value, share) in [(0.0, 0.0), (0.5, 0.5), (1.0, 1.0)] {
+    for share in [0.0, 0.5, 1.0] {
+        let (x, y) = (right * share, top * share);
         let _ = write!(
             body,
             "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" style=\"font-size:12px\" \
              fill=\"var(--soft)\">{}</text><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" \
              style=\"font-size:12px\" fill=\"var(--soft)\">{}</text>",
-            at_x(right * share),
+            at_x(x),
             HEIGHT - 8.0,
-            short(right * value),
+            short(x),
             LEFT - 5.0,
-            at_y(top * share) + 4.0,
-            short(top * value),
+            at_y(y) + 4.0,
+            short(y),
         );
     }
-    for (x, y, what, is_answer) in &dots {
-        let (radius, fill) = match is_answer {
-            true => (6, "var(--c0)"),
-            false => (3, "var(--soft)"),
-        };
-        let _ = write!(
-            body,
-            "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"{radius}\" fill=\"{fill}\" \
-             fill-opacity=\"0.75\"><title>{}</title></circle>",
-            at_x(*x),
-            at_y(*y),
-            escape(what),
-        );
-    }
-    body.push_str(
-        "</svg></figure><p>Large: the fewest workers that suffice, of each deployment; small: \
-         what else was tried.</p></section>",
-    );
 }
 
 /// A number in few characters.
@@ -123,5 +199,25 @@ fn short(value: f64) -> String {
         v if v >= 100.0 || v == 0.0 => format!("{v:.0}"),
         v if v >= 10.0 => format!("{v:.1}"),
         v => format!("{v:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_front_has_what_none_beats() {
+        let dots = [(1.0, 5.0), (2.0, 9.0), (2.0, 4.0), (3.0, 7.0), (4.0, 1.0)].map(|(x, y)| Dot {
+            x,
+            y,
+            what: String::new(),
+            label: None,
+        });
+        assert_eq!(front(&dots, Good::Left), [(1.0, 5.0), (2.0, 9.0)]);
+        assert_eq!(
+            front(&dots, Good::Right),
+            [(2.0, 9.0), (3.0, 7.0), (4.0, 1.0)]
+        );
     }
 }

@@ -1,11 +1,11 @@
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 
+use super::deploy::Deployed;
 use super::prices::Prices;
 use super::search::{self, Answer, Candidate, Question, Trial};
 use crate::tools::grid::label;
-use crate::tools::usage::quoted;
-use vllm_sim_config::is_vllm_serve_flag;
+use crate::tools::replay::Pools;
 
 /// Changes of the traffic that the cheapest deployment is asked about.
 const SWINGS: [f64; 2] = [0.8, 1.2];
@@ -29,8 +29,8 @@ pub(super) struct Row {
     pub(super) label: String,
     values: Vec<String>,
     price: f64,
-    /// Flags of `serve` that were typed.
-    flags: Vec<(String, String)>,
+    /// One worker, or one group of prefill and decode workers.
+    pools: Option<Pools>,
     pub(super) answer: Answer,
 }
 
@@ -62,16 +62,16 @@ impl Plan {
         answers: Vec<Answer>,
         command: String,
     ) -> Result<Self> {
-        let rows = candidates.iter().zip(answers).map(|(candidate, answer)| {
-            let about = candidate.pools.as_ref().map(|pools| pools.about.clone());
-            Row {
+        let rows = candidates
+            .iter()
+            .zip(answers)
+            .map(|(candidate, answer)| Row {
                 label: label(&names, &candidate.values),
                 values: candidate.values.clone(),
                 price: candidate.price,
-                flags: about.unwrap_or_default(),
+                pools: candidate.pools.as_ref().ok().cloned(),
                 answer,
-            }
-        });
+            });
         let rows: Vec<Row> = rows.collect();
         let costs = |at: &usize| {
             let row = &rows[*at];
@@ -145,6 +145,7 @@ impl Plan {
             "E2E p99 ms",
             "tok/s/user",
             "tok/s/GPU",
+            "known error",
         ];
         head.extend(columns.map(str::to_owned));
         let left_out = (0..self.rows.len()).filter(|at| !self.order.contains(at));
@@ -176,6 +177,8 @@ impl Plan {
             }
             cells.push(format!("{:.1}", per_user(trial)));
             cells.push(format!("{:.1}", per_gpu(trial)));
+            let evidence = row.pools.as_ref().and_then(|pools| pools.evidence.as_ref());
+            cells.push(evidence.map_or_else(|| "none".to_owned(), |known| known.short.clone()));
             cells
         });
         let rows = rows.collect();
@@ -191,8 +194,11 @@ impl Plan {
         }
         match self.best() {
             None => notes.push(format!(
-                "no deployment of up to {} GPUs makes {share} % of the requests good",
-                self.question.max_gpus
+                "no deployment of up to {} GPUs{} makes {share} % of the requests good",
+                self.question.max_gpus,
+                self.question
+                    .max_cost
+                    .map_or_else(String::new, |cost| format!(" and {cost} {}", self.unit()))
             )),
             Some(_) if self.question.fixed_workers.is_some() => notes.push(format!(
                 "* most traffic for its cost with {share} % of the requests good"
@@ -212,10 +218,21 @@ impl Plan {
                 notes.push(format!("{place}: {why}"));
             }
         }
-        if let Some((deploy, rehearse)) = self.commands() {
-            notes.push(format!("to deploy: {deploy}"));
-            notes.push(format!("to rehearse: {rehearse}"));
+        if let Some(deployed) = self.deployed() {
+            notes.push(format!("to deploy: {}", deployed.vllm()));
+            notes.extend(
+                deployed
+                    .router()
+                    .map(|router| format!("in front: {router}")),
+            );
+            notes.push(format!("to rehearse: {}", deployed.rehearsal()));
+            let files = deployed.files();
+            if !files.is_empty() {
+                let files = files.join(", ");
+                notes.push(format!("these flags name files of this machine: {files}"));
+            }
         }
+        notes.extend(self.evidence());
         notes
     }
 
@@ -246,56 +263,24 @@ impl Plan {
         Some(format!("traffic -20 %: {less}, +20 %: {more}{room}"))
     }
 
-    /// What to type: for vLLM, and for this program.
-    fn commands(&self) -> Option<(String, String)> {
+    /// The cheapest deployment as it is started.
+    fn deployed(&self) -> Option<Deployed<'_>> {
         let (row, best) = self.best()?;
-        let split = best.number("prefill_gpus_per_worker") > 0.0;
-        let model = row.flags.iter().find(|(name, _)| name == "--model");
-        if split {
-            return None;
+        Deployed::new(row.pools.as_ref()?, best)
+    }
+
+    /// How far to trust the cheapest one's figures.
+    fn evidence(&self) -> Option<String> {
+        let (row, _) = self.best()?;
+        match row.pools.as_ref()?.evidence.as_ref() {
+            Some(known) => Some(format!("evidence: {}; {}", known.recorded, known.errors)),
+            None => Some("evidence: none, its step times are not the roofline's".to_owned()),
         }
-        let (_, model) = model?;
-        let words = |wanted: &dyn Fn(&str) -> bool| -> String {
-            let flags = row.flags.iter().filter(|(name, _)| {
-                let name = name.trim_start_matches("--");
-                name != "model" && wanted(name)
-            });
-            flags
-                .map(|(name, value)| format!(" {name}={}", quoted(value)))
-                .collect()
-        };
-        let model = quoted(model);
-        let workers = best.workers;
-        let times = if workers == 1 { "once" } else { "times" };
-        let count = if workers == 1 {
-            String::new()
-        } else {
-            format!("{workers} ")
-        };
-        let theirs = words(&is_vllm_serve_flag);
-        let ours = words(&|name| name != "replicas");
-        Some((
-            format!("{count}{times} vllm serve {model}{theirs}"),
-            format!("vllm-sim serve {model}{ours} --replicas={workers}"),
-        ))
     }
 
     /// Values of this program's chart.
     pub(super) fn helm_values(&self) -> Option<String> {
-        let (row, best) = self.best()?;
-        let config: Map<String, Value> = row
-            .flags
-            .iter()
-            .map(|(name, value)| {
-                let name = name.trim_start_matches("--").to_owned();
-                let value = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
-                (name, value)
-            })
-            .collect();
-        let values = json!({ "replicaCount": best.workers, "config": config });
-        let text = serde_json::to_string_pretty(&values).ok()?;
-        let what = "made by `vllm-sim plan`: a JSON document is YAML too";
-        Some(format!("# {what}\n{text}\n"))
+        self.deployed()?.helm_values()
     }
 
     pub(super) fn table(&self) -> String {
@@ -332,6 +317,7 @@ impl Plan {
                 "gpus": trial.gpus,
                 "cost_per_hour": row.cost(trial),
                 "traffic": trial.traffic,
+                "missed": trial.missed,
                 "attainment": trial.attainment,
                 "output_tokens_per_s_per_user": per_user(trial),
                 "output_tokens_per_s_per_gpu": per_gpu(trial),
@@ -348,10 +334,13 @@ impl Plan {
                 "flags": flags,
                 "found": row.answer.found.as_ref().map(|found| trial(row, found)),
                 "error": row.answer.why,
+                "evidence": row.pools.as_ref().and_then(|pools| pools.evidence.as_ref()).map(
+                    |known| json!({"recorded": known.recorded, "errors": known.errors}),
+                ),
                 "trials": trials.collect::<Vec<_>>(),
             })
         });
-        let commands = self.commands();
+        let deployed = self.deployed();
         json!({
             "schema": "vllm-sim/plan/1",
             "command": self.command,
@@ -369,8 +358,9 @@ impl Plan {
                 "workers": outlook.swings,
                 "most_traffic": outlook.room,
             })),
-            "deploy": commands.as_ref().map(|(deploy, _)| deploy),
-            "rehearse": commands.as_ref().map(|(_, rehearse)| rehearse),
+            "deploy": deployed.as_ref().map(Deployed::vllm),
+            "router": deployed.as_ref().and_then(Deployed::router),
+            "rehearse": deployed.as_ref().map(Deployed::rehearsal),
         })
     }
 }

@@ -1,15 +1,25 @@
 use anyhow::Result;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use vllm_sim_replay::outcome::Outcome;
+
+use super::bound::PercentileBound;
 use crate::tools::progress::is_stopped;
-use crate::tools::replay::{Pools, ReportArgs, WorkloadArgs, limit, open, play};
+use crate::tools::replay::{Pools, ReportArgs, WorkloadArgs, in_words, limit, open, play_watched};
+use crate::tools::shard::{exact_map, exact_number};
+use crate::tools::trend::Trend;
 
 /// What is asked of every combination.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Question {
     /// Share of all requests that must be good.
     pub(super) attainment: f64,
     pub(super) max_gpus: u32,
+    /// Most money for an hour.
+    pub(super) max_cost: Option<f64>,
+    /// Percentiles that must not be exceeded.
+    pub(super) bounds: Vec<PercentileBound>,
     /// Look for the highest traffic of so many workers.
     pub(super) fixed_workers: Option<u32>,
 }
@@ -27,16 +37,21 @@ pub(super) struct Candidate {
 }
 
 /// A run.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Trial {
     /// Workers, or groups of prefill and decode workers.
     pub(super) workers: u32,
     pub(super) gpus: u32,
     /// Traffic, in times of what was asked.
+    #[serde(deserialize_with = "exact_number")]
     pub(super) traffic: f64,
     /// Share of all requests that were good.
+    #[serde(deserialize_with = "exact_number")]
     pub(super) attainment: f64,
+    /// Why it is not good enough, whatever its attainment is.
+    pub(super) missed: Vec<String>,
     /// The keys of a replay's summary.
+    #[serde(deserialize_with = "exact_map")]
     pub(super) summary: Map<String, Value>,
 }
 
@@ -48,6 +63,7 @@ impl Trial {
 }
 
 /// What came of a combination.
+#[derive(Serialize, Deserialize)]
 pub(super) struct Answer {
     /// The run that is good enough, with the fewest workers or the highest traffic.
     pub(super) found: Option<Trial>,
@@ -76,7 +92,13 @@ pub(super) fn answer(candidate: &Candidate, question: &Question) -> Result<Answe
     }
     if player.most_workers == 0 {
         let (gpus, most) = (gpus(player.pools, 1), question.max_gpus);
-        let why = format!("one worker takes {gpus} GPUs, --max-gpus is {most}");
+        let why = match question.max_cost {
+            Some(cost) if gpus <= most => {
+                let each = candidate.price * f64::from(gpus);
+                format!("one worker costs {each:.2}, --max-cost is {cost}")
+            }
+            _ => format!("one worker takes {gpus} GPUs, --max-gpus is {most}"),
+        };
         return Ok(nothing(why));
     }
     let found = player.fewest_workers(1.0)?;
@@ -149,7 +171,7 @@ fn too_slow(trial: &Trial, candidate: &Candidate) -> String {
         let (bound, value) = ((*bound)?, trial.number(key));
         (value > bound).then(|| format!("{name} p99 {value:.1} ms, bound {bound} ms"))
     });
-    let missed: Vec<String> = missed.collect();
+    let missed: Vec<String> = missed.chain(trial.missed.iter().cloned()).collect();
     let (gpus, good) = (trial.gpus, 100.0 * trial.attainment);
     match missed.is_empty() {
         true => format!("with {gpus} GPUs {good:.1} % of the requests are good"),
@@ -164,8 +186,7 @@ fn too_slow(trial: &Trial, candidate: &Candidate) -> String {
 struct Player<'c> {
     candidate: &'c Candidate,
     pools: &'c Pools,
-    /// Share of all requests that must be good.
-    needed: f64,
+    question: &'c Question,
     /// Within the budget.
     most_workers: u32,
     trials: Vec<Trial>,
@@ -173,13 +194,18 @@ struct Player<'c> {
 
 impl<'c> Player<'c> {
     /// Or why the model does not fit.
-    fn new(candidate: &'c Candidate, question: &Question) -> Result<Self, &'c String> {
+    fn new(candidate: &'c Candidate, question: &'c Question) -> Result<Self, &'c String> {
         let pools = candidate.pools.as_ref()?;
+        let each = gpus(pools, 1).max(1);
+        let by_cost = question.max_cost.map_or(u32::MAX, |cost| {
+            // A float becomes the nearest number that there is.
+            (cost / (candidate.price * f64::from(each))) as u32
+        });
         Ok(Self {
             candidate,
             pools,
-            needed: question.attainment,
-            most_workers: question.max_gpus / gpus(pools, 1).max(1),
+            question,
+            most_workers: (question.max_gpus / each).min(by_cost),
             trials: Vec::new(),
         })
     }
@@ -189,7 +215,7 @@ impl<'c> Player<'c> {
         let (mut too_few, mut workers) = (0, 1);
         let mut found = loop {
             let trial = self.play(workers, traffic)?;
-            if trial.attainment >= self.needed {
+            if self.suffices(&trial) {
                 break trial;
             }
             if workers >= self.most_workers {
@@ -200,7 +226,7 @@ impl<'c> Player<'c> {
         };
         while found.workers - too_few > 1 {
             let trial = self.play(too_few + (found.workers - too_few) / 2, traffic)?;
-            if trial.attainment >= self.needed {
+            if self.suffices(&trial) {
                 found = trial;
             } else {
                 too_few = trial.workers;
@@ -214,11 +240,11 @@ impl<'c> Player<'c> {
         /// Times of the traffic that was asked; also its inverse.
         const FARTHEST: f64 = 1024.0;
         let first = self.play(workers, 1.0)?;
-        let (mut found, mut too_much) = if first.attainment >= self.needed {
+        let (mut found, mut too_much) = if self.suffices(&first) {
             let mut found = first;
             loop {
                 let trial = self.play(workers, 2.0 * found.traffic)?;
-                if trial.attainment < self.needed {
+                if !self.suffices(&trial) {
                     break (found, trial.traffic);
                 }
                 if trial.traffic >= FARTHEST {
@@ -230,7 +256,7 @@ impl<'c> Player<'c> {
             let mut too_much = first.traffic;
             loop {
                 let trial = self.play(workers, too_much / 2.0)?;
-                if trial.attainment >= self.needed {
+                if self.suffices(&trial) {
                     break (trial, too_much);
                 }
                 too_much = trial.traffic;
@@ -241,13 +267,18 @@ impl<'c> Player<'c> {
         };
         while too_much / found.traffic > 1.01 {
             let trial = self.play(workers, (found.traffic * too_much).sqrt())?;
-            if trial.attainment >= self.needed {
+            if self.suffices(&trial) {
                 found = trial;
             } else {
                 too_much = trial.traffic;
             }
         }
         Ok(Some(found))
+    }
+
+    /// Whether enough requests are good, and it could go on like that.
+    fn suffices(&self, trial: &Trial) -> bool {
+        trial.attainment >= self.question.attainment && trial.missed.is_empty()
     }
 
     fn play(&mut self, workers: u32, traffic: f64) -> Result<Trial> {
@@ -258,19 +289,56 @@ impl<'c> Player<'c> {
             let group = engines.iter().cycle().cloned();
             pool.engines = group.take(engines.len() * workers as usize).collect();
         }
-        let mut workload = self.candidate.workload.clone();
-        workload.arrival_speedup_ratio *= traffic;
+        let workload = with_traffic(&self.candidate.workload, traffic)?;
         let (mut source, pace) = open(&workload, pools.serving.engines[0].block_size())?;
         let limit = limit(&workload)?;
-        let report = play(&pools, source.as_mut(), pace, limit, &self.candidate.report)?;
+        let mut trend = Trend::default();
+        let mut watch = |outcome: &Outcome<'_>| trend.add(outcome);
+        let is_open = pace.concurrency.is_none();
+        let args = &self.candidate.report;
+        let report = play_watched(&pools, source.as_mut(), pace, limit, args, &mut watch)?;
+        let bounds = self.question.bounds.iter();
+        let mut missed: Vec<String> = bounds.filter_map(|bound| bound.missed(&report)).collect();
+        if let Some(growth) = trend.growth().filter(|_| is_open) {
+            missed.push(format!(
+                "the queue grows: requests of the last quarter take {growth:.2} s longer than \
+                 those of the second"
+            ));
+        }
+        let completed = report.number("completed_requests");
         let trial = Trial {
             workers,
             gpus: gpus(self.pools, workers),
             traffic,
-            attainment: report.number("slo_attainment"),
+            attainment: match report.summary.contains_key("slo_attainment") {
+                true => report.number("slo_attainment"),
+                false => completed / report.number("num_requests").max(1.0),
+            },
+            missed,
             summary: report.summary,
         };
         self.trials.push(trial.clone());
         Ok(trial)
     }
+}
+
+/// Most requests that more traffic makes of a synthetic workload.
+const MOST_REQUESTS: u64 = 200_000;
+
+/// The same workload with other traffic: a made-up one comes at another rate and lasts as long, a
+/// recorded one comes faster.
+fn with_traffic(workload: &WorkloadArgs, traffic: f64) -> Result<WorkloadArgs> {
+    let mut workload = match &workload.workload {
+        Some(words) => in_words(words, workload)?,
+        None => workload.clone(),
+    };
+    match (workload.request_rate, workload.request_count) {
+        (Some(rate), Some(count)) if workload.files.is_empty() => {
+            let more = (count as f64 * traffic).ceil() as u64;
+            workload.request_rate = Some(rate * traffic);
+            workload.request_count = Some(more.min(MOST_REQUESTS).max(count));
+        }
+        _ => workload.arrival_speedup_ratio *= traffic,
+    }
+    Ok(workload)
 }

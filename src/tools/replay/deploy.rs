@@ -1,5 +1,7 @@
 use anyhow::Result;
 
+use crate::tools::explain::Evidence;
+
 use vllm_sim_engine::sched::EngineSpec;
 
 /// The engine that flags of `serve` describe.
@@ -7,10 +9,14 @@ use vllm_sim_engine::sched::EngineSpec;
 pub struct Deployment {
     /// The engine of each worker.
     pub engine: EngineSpec,
-    /// GPUs of a worker.
+    /// GPUs of a rank.
     pub gpus: u32,
+    /// Data-parallel ranks of a worker, each an engine, that share experts and so step together.
+    pub ranks: u32,
     /// The flags that describe it, those added by us included.
     pub flags: Vec<String>,
+    /// What is known of the errors of its predictions.
+    pub evidence: Option<Evidence>,
     /// Seed of all draws.
     pub seed: u64,
     /// What a report says about it: names and values.

@@ -17,7 +17,8 @@ use serde_json::Value;
 
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::html;
-use vllm_sim_replay::report::{self, Report};
+use vllm_sim_replay::outcome::Outcome;
+use vllm_sim_replay::report::{self, Report, ReportGroup};
 use vllm_sim_replay::workload::WorkloadSource;
 use vllm_sim_replay::{Pace, Settings};
 
@@ -29,7 +30,7 @@ pub(super) use options::{ApiName, PoolArgs, ReportArgs, WorkloadArgs, split};
 use options::{Mode, ReplayArgs};
 pub(super) use pools::{Pools, pools};
 use sink::{facts, sink};
-pub(super) use workload::{limit, open};
+pub(super) use workload::{in_words, limit, open};
 
 /// The command line as clap sees it.
 pub fn command() -> clap::Command {
@@ -62,7 +63,7 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
         }
     }
     if let Some(files) = &args.compare {
-        return compare(&files[0], &files[1], &args.report);
+        return compare(files, &args.report, &typed);
     }
     match args.replay_mode {
         Some(Mode::Online) if !served => refuse!("--replay-mode online needs --target URL"),
@@ -84,14 +85,16 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
     let about = pools.about.clone();
     let started = wall_clock();
     let told = Progress::begin("replay", "requests", source.requests());
-    let report = play_telling(
+    let mut tell = |_: &Outcome<'_>| told.add(1);
+    let report = play_watched(
         &pools,
         source.as_mut(),
         pace,
         limit,
         &args.report,
-        Some(told),
+        &mut tell,
     )?;
+    drop(told);
     let wall = wall_clock().duration_since(started);
     write_report(&report, &args.report, Some(wall), &about, &typed)
 }
@@ -112,16 +115,17 @@ pub(super) fn play(
     limit: Option<SimTime>,
     args: &ReportArgs,
 ) -> Result<Report> {
-    play_telling(pools, source, pace, limit, args, None)
+    play_watched(pools, source, pace, limit, args, &mut |_| {})
 }
 
-fn play_telling(
+/// The same; `watch` sees every request that is over.
+pub(super) fn play_watched(
     pools: &Pools,
     source: &mut dyn WorkloadSource,
     pace: Pace,
     limit: Option<SimTime>,
     args: &ReportArgs,
-    progress: Option<Progress>,
+    watch: &mut dyn FnMut(&Outcome<'_>),
 ) -> Result<Report> {
     let interval = args.sample_interval_ms;
     if !interval.is_finite() || interval <= 0.0 {
@@ -135,8 +139,8 @@ fn play_telling(
         seed: pools.seed,
         sample_every: (args.html.is_some()).then(|| Duration::from_secs_f64(interval / 1e3)),
     };
-    let mut sink = sink(args, args.report_json.is_some())?.telling(progress);
-    let totals = vllm_sim_replay::run(&settings, source, &mut sink)?;
+    let mut sink = sink(args, args.report_json.is_some())?;
+    let totals = vllm_sim_replay::run(&settings, source, &mut sink.watched(watch))?;
     if let Some(first) = totals.stuck.first()
         && !is_stopped()
     {
@@ -181,18 +185,20 @@ fn write_page(file: &Path, page: &str) -> Result<()> {
     std::fs::write(file, page).with_context(|| format!("cannot write {}", file.display()))
 }
 
-fn compare(a: &Path, b: &Path, args: &ReportArgs) -> Result<String> {
-    let read = |path: &Path| -> Result<Value> {
-        let shown = path.display();
-        let text = std::fs::read_to_string(path).with_context(|| format!("--compare: {shown}"))?;
-        serde_json::from_str(&text).with_context(|| format!("--compare: {shown}"))
+fn compare(words: &[String], args: &ReportArgs, typed: &str) -> Result<String> {
+    let read = |path: &str| -> Result<Value> {
+        let text = std::fs::read_to_string(path).with_context(|| format!("--compare: {path}"))?;
+        serde_json::from_str(&text).with_context(|| format!("--compare: {path}"))
     };
-    let name = |path: &Path| path.display().to_string();
-    let (first, second) = (read(a)?, read(b)?);
-    let compared = report::compare(&first, &second, (&name(a), &name(b)));
-    let compared = compared.map_err(anyhow::Error::msg)?;
+    let groups = words.iter().map(|word| {
+        let reports = word.split(',').map(read).collect::<Result<_>>()?;
+        let name = word.clone();
+        Ok(ReportGroup { name, reports })
+    });
+    let groups: Vec<ReportGroup> = groups.collect::<Result<_>>()?;
+    let compared = report::compare_groups(&groups).map_err(anyhow::Error::msg)?;
     if let Some(file) = &args.html {
-        write_page(file, &html::comparison(&compared))?;
+        write_page(file, &html::comparison(&compared, typed))?;
     }
     Ok(compared.table())
 }

@@ -66,7 +66,12 @@ pub(super) fn run(
         gpus: (0, 1),
         prefill_tokens: None,
     };
-    Ok((sink.finish(&facts)?, sent.wall))
+    let mut finished = sink.finish(&facts)?;
+    let held_up = serde_json::json!(sent.held_up);
+    finished
+        .summary
+        .insert("sessions_held_up".to_owned(), held_up);
+    Ok((finished, sent.wall))
 }
 
 /// On a terminal: how many requests are over.

@@ -8,7 +8,7 @@ use clap::{Args, Parser, ValueEnum};
 use crate::tools::usage::{self, UsageError, refuse};
 use vllm_sim_replay::load::Format;
 use vllm_sim_replay::report::Slo;
-use vllm_sim_replay::synth::Lengths;
+use vllm_sim_replay::synth::{Lengths, RateCurve};
 
 /// Play a workload in virtual time against workers behind a router, and report.
 ///
@@ -32,17 +32,18 @@ pub(super) struct ReplayArgs {
     /// Play a recorded run of Dynamo's offline replay: a folder with args.json and its trace.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["PoolArgs", "WorkloadArgs"])]
     pub dynamo_run: Option<PathBuf>,
-    /// Compare two JSON reports; with --html also as a page.
+    /// Compare JSON reports with the first one; with --html also as a page. Runs of one thing with
+    /// several seeds are one word with commas: --compare a1.json,a2.json b1.json,b2.json.
     #[arg(
         long,
-        num_args = 2,
-        value_names = ["A", "B"],
+        num_args = 2..,
+        value_name = "REPORT",
         conflicts_with_all = [
             "PoolArgs", "WorkloadArgs", "OnlineArgs", "dynamo_run", "replay_mode",
             "report_json", "per_request", "slo_ttft_ms", "slo_itl_ms", "slo_e2e_ms",
         ]
     )]
-    pub compare: Option<Vec<PathBuf>>,
+    pub compare: Option<Vec<String>>,
     /// In virtual time, or against the servers of --target [by whether there is a --target].
     #[arg(long, value_enum)]
     pub replay_mode: Option<Mode>,
@@ -67,6 +68,14 @@ pub(in crate::tools) struct WorkloadArgs {
     /// Trace files; several are read as one.
     #[arg(value_name = "TRACE")]
     pub files: Vec<PathBuf>,
+    /// A synthetic workload in words: "20 req/s of 2k/300", prompts of 2,000 tokens and outputs of
+    /// 300; a minute of it unless --request-count says how much.
+    #[arg(
+        long,
+        value_name = "WORDS",
+        conflicts_with_all = ["files", "input_tokens", "request_rate", "replay_concurrency"]
+    )]
+    pub workload: Option<String>,
     /// What the files hold.
     #[arg(
         long,
@@ -106,6 +115,10 @@ pub(in crate::tools) struct WorkloadArgs {
     /// Shape of the gaps at --request-rate: 1 Poisson, below 1 in clusters, above 1 even.
     #[arg(long)]
     pub burstiness: Option<f64>,
+    /// The rate over time, in times of the given one: SECONDS=FACTOR,… with straight lines between,
+    /// so 0=0,60=1 is a ramp and 60=1,60=5,70=5,70=1 a burst of ten seconds.
+    #[arg(long, value_name = "CURVE", conflicts_with = "replay_concurrency")]
+    pub rate_curve: Option<RateCurve>,
     /// Fixed gap between arrivals, milliseconds; 0: all at once.
     #[arg(long)]
     pub arrival_interval_ms: Option<f64>,
@@ -115,6 +128,12 @@ pub(in crate::tools) struct WorkloadArgs {
     /// Seed of lengths and pauses.
     #[arg(long, default_value_t = 42)]
     pub workload_seed: u64,
+    /// Adapters that sessions use, by chance.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub lora: Vec<String>,
+    /// Share of the sessions that use one.
+    #[arg(long, default_value_t = 1.0)]
+    pub lora_share: f64,
     /// Turns of a synthetic session.
     #[arg(long, default_value = "1")]
     pub turns_per_session: Lengths,
@@ -177,6 +196,9 @@ pub(in crate::tools) enum RouterName {
     RoundRobin,
     /// Any.
     Random,
+    /// The one that the hash of the session names.
+    #[value(alias = "session-hash", alias = "session")]
+    SessionHash,
     /// The one with the fewest requests.
     #[value(alias = "least-loaded")]
     LeastLoaded,
@@ -421,6 +443,13 @@ pub(in crate::tools) fn split<T: Parser>(words: &[String]) -> Result<Parsed<T>> 
             false => 0,
         };
         ours.extend(words.by_ref().take(values).cloned());
+        let is_open = known
+            .get_num_args()
+            .is_some_and(|n| n.max_values() == usize::MAX);
+        while let Some(word) = words.next_if(|word| is_open && values > 0 && !word.starts_with('-'))
+        {
+            ours.push(word.clone());
+        }
     }
     Ok(Parsed {
         known: ours,

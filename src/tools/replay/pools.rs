@@ -1,10 +1,12 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::tools::dynamo_run;
+use crate::tools::explain::Evidence;
 use crate::tools::usage::{UsageError, refuse};
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::sched::EngineSpec;
@@ -16,19 +18,59 @@ use vllm_sim_replay::{
 use super::deploy::Deploy;
 use super::options::{PolicyName, PoolArgs, RouterName, json_or_file};
 
-/// An engine, its GPUs, and how long prompts take from it to another pool.
-type Worker = (EngineSpec, u32, TransferTime);
+/// A worker that is described once.
+#[derive(Clone)]
+struct Worker {
+    engine: EngineSpec,
+    /// GPUs of a rank.
+    gpus: u32,
+    ranks: u32,
+    /// How long prompts take from it to another pool.
+    transfer: TransferTime,
+}
+
+impl Worker {
+    /// The engines of so many: one for each rank.
+    fn engines(&self, workers: u32) -> Vec<EngineSpec> {
+        vec![self.engine.clone(); (workers * self.ranks) as usize]
+    }
+}
 
 /// The pools of a deployment.
 #[derive(Debug, Clone)]
 pub(in crate::tools) struct Pools {
     pub prefill: Option<PoolSpec>,
     pub serving: PoolSpec,
-    /// GPUs of a prefill worker, and of another; the mean, where they differ.
+    /// GPUs of an engine of the prefill pool, and of another; the mean, where they differ.
     pub gpus: (u32, u32),
+    /// Data-parallel ranks of a prefill worker, and of another: each is an engine.
+    pub ranks: (u32, u32),
+    /// What is known of the errors of its predictions.
+    pub evidence: Option<Evidence>,
+    /// The router's name, and its settings as they were typed.
+    pub router: (String, Option<String>),
     pub seed: u64,
     /// What is written about it in a report.
     pub about: Vec<(String, String)>,
+}
+
+/// An engine as Dynamo's mocker has it.
+fn mocker(flag: &str, text: Option<&str>) -> Result<Option<Worker>> {
+    let Some(text) = text else {
+        return Ok(None);
+    };
+    let value = json_or_file(flag, text)?;
+    let worker = dynamo_run::worker(&value, std::path::Path::new("."));
+    let worker = worker.map_err(|error| UsageError(format!("{flag}: {error:#}")))?;
+    if worker.ranks > 1 {
+        refuse!("{flag}: dp_size above 1 is modelled for --dynamo-run alone");
+    }
+    Ok(Some(Worker {
+        engine: worker.engine,
+        gpus: worker.gpus,
+        ranks: 1,
+        transfer: worker.transfer,
+    }))
 }
 
 /// The pools that the arguments describe; `flags` describe the engine.
@@ -38,20 +80,13 @@ pub(in crate::tools) fn pools(
     deploy: Deploy<'_>,
 ) -> Result<Pools> {
     let plain = deploy(flags)?;
-    let mocker = |flag: &str, text: &Option<String>| -> Result<Option<Worker>> {
-        let Some(text) = text else {
-            return Ok(None);
-        };
-        let value = json_or_file(flag, text)?;
-        let worker = dynamo_run::worker(&value, std::path::Path::new("."));
-        let worker = worker.map_err(|error| UsageError(format!("{flag}: {error:#}")))?;
-        if worker.ranks > 1 {
-            refuse!("{flag}: dp_size above 1 is modelled for --dynamo-run alone");
-        }
-        Ok(Some((worker.engine, worker.gpus, worker.transfer)))
+    let shared = mocker("--extra-engine-args", args.extra_engine_args.as_deref())?;
+    let own = Worker {
+        engine: plain.engine.clone(),
+        gpus: plain.gpus,
+        ranks: plain.ranks,
+        transfer: TransferTime::default(),
     };
-    let shared = mocker("--extra-engine-args", &args.extra_engine_args)?;
-    let own = (plain.engine.clone(), plain.gpus, TransferTime::default());
     let router = router(args)?;
     let pool = |engines: Vec<EngineSpec>, router: RouterConfig| -> Result<PoolSpec> {
         Ok(PoolSpec {
@@ -64,40 +99,62 @@ pub(in crate::tools) fn pools(
             scaling: scaling(args)?,
         })
     };
-    let (prefill, serving, gpus) = match (args.num_prefill_workers, args.num_decode_workers) {
+    let (prefill, serving, gpus, ranks) = match (args.num_prefill_workers, args.num_decode_workers)
+    {
         (Some(prefill), Some(decode)) => {
-            let first = mocker("--prefill-engine-args", &args.prefill_engine_args)?;
-            let second = mocker("--decode-engine-args", &args.decode_engine_args)?;
+            let first = mocker("--prefill-engine-args", args.prefill_engine_args.as_deref())?;
+            let second = mocker("--decode-engine-args", args.decode_engine_args.as_deref())?;
             let first = first.or(shared.clone()).unwrap_or(own.clone());
             let second = second.or(shared).unwrap_or(own);
-            if first.0.block_size() != second.0.block_size() {
-                let (a, b) = (first.0.block_size(), second.0.block_size());
+            if first.engine.block_size() != second.engine.block_size() {
+                let (a, b) = (first.engine.block_size(), second.engine.block_size());
                 refuse!("blocks of prefill workers have {a} tokens, of decode workers {b}");
             }
             let (before, after) = router.split();
-            let gpus = (first.1, second.1);
             let prefill = PoolSpec {
-                transfer: first.2,
-                ..pool(vec![first.0; prefill as usize], before)?
+                transfer: first.transfer,
+                ..pool(first.engines(prefill), before)?
             };
-            let decode = pool(vec![second.0; decode as usize], after)?;
-            (Some(prefill), decode, gpus)
+            let decode = pool(second.engines(decode), after)?;
+            let gpus = (first.gpus, second.gpus);
+            (Some(prefill), decode, gpus, (first.ranks, second.ranks))
         }
         _ => {
-            let (engines, gpus) = match &args.workers {
-                Some(file) => different(file, flags, deploy)?,
+            let (engines, gpus, ranks) = match &args.workers {
+                Some(file) => {
+                    let (engines, gpus) = different(file, flags, deploy)?;
+                    (engines, gpus, 1)
+                }
                 None => {
-                    let (engine, gpus, _) = shared.unwrap_or(own);
-                    (vec![engine; args.num_workers as usize], gpus)
+                    let worker = shared.unwrap_or(own);
+                    let engines = worker.engines(args.num_workers);
+                    (engines, worker.gpus, worker.ranks)
                 }
             };
-            (None, pool(engines, router)?, (0, gpus))
+            let pool = PoolSpec {
+                ranks,
+                ..pool(engines, router)?
+            };
+            (None, pool, (0, gpus), (1, ranks))
         }
     };
+    let scales = !serving.scaling.schedule.is_empty() || serving.scaling.rule.is_some();
+    if scales && ranks.0.max(ranks.1) > 1 {
+        refuse!(
+            "--scale and --autoscale-max change single engines, and a worker of \
+             --data-parallel-size is {} that share experts",
+            ranks.0.max(ranks.1)
+        );
+    }
+    let name = args.router.to_possible_value();
+    let name = name.map_or_else(String::new, |name| name.get_name().to_owned());
     Ok(Pools {
         prefill,
         serving,
         gpus,
+        ranks,
+        evidence: plain.evidence.filter(|_| args.extra_engine_args.is_none()),
+        router: (name, args.router_config.clone()),
         seed: plain.seed,
         about: plain.about,
     })
@@ -151,6 +208,9 @@ fn different(
                     all.push(format!("--{}={value}", name.replace('_', "-")));
                 }
                 let found = deploy(&all)?;
+                if found.ranks > 1 {
+                    refuse!("--workers: --data-parallel-size above 1 is not modelled in a list");
+                }
                 (found.engine, found.gpus)
             }
         };
@@ -244,6 +304,7 @@ fn router(args: &PoolArgs) -> Result<RouterConfig> {
     Ok(match args.router {
         RouterName::RoundRobin => RouterConfig::RoundRobin,
         RouterName::Random => RouterConfig::Random,
+        RouterName::SessionHash => RouterConfig::SessionHash,
         RouterName::LeastLoaded => RouterConfig::LeastLoaded,
         RouterName::PowerOfTwo => RouterConfig::PowerOfTwo,
         RouterName::KvRouter => {
@@ -295,9 +356,12 @@ fn scorer(name: &str) -> Result<Scorer> {
         "kv-cache-utilization-scorer" | "kv-cache-scorer" | "kv-usage" => Scorer::KvUsage,
         "prefix-cache-scorer" | "precise-prefix-cache-scorer" | "prefix" => Scorer::Prefix,
         "running-requests-size-scorer" | "running" => Scorer::Running,
+        "session-affinity-scorer" | "session" => Scorer::Session,
+        "lora-affinity-scorer" | "lora" => Scorer::Lora,
         _ => refuse!(
             "--router-config: {name:?} is not known, there are queue-scorer, \
-             kv-cache-utilization-scorer, prefix-cache-scorer, running-requests-size-scorer"
+             kv-cache-utilization-scorer, prefix-cache-scorer, running-requests-size-scorer, \
+             session-affinity-scorer, lora-affinity-scorer"
         ),
     })
 }

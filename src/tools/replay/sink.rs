@@ -8,7 +8,7 @@ use vllm_sim_replay::report::{self, Collector, Report, RowForm, Rows, RunFacts};
 use vllm_sim_replay::{Settings, Totals};
 
 use super::options::ReportArgs;
-use crate::tools::progress::{self, Progress};
+use crate::tools::progress;
 use crate::tools::usage::UsageError;
 
 /// Who listens; `keep` records of requests, unless the arguments say no.
@@ -20,7 +20,6 @@ pub(super) fn sink(args: &ReportArgs, keep: bool) -> Result<ReportAndRows> {
     Ok(ReportAndRows {
         collector: Collector::new(options),
         rows: args.per_request.as_deref().map(rows).transpose()?,
-        progress: None,
     })
 }
 
@@ -54,15 +53,9 @@ fn rows(path: &Path) -> Result<Rows> {
 pub(super) struct ReportAndRows {
     collector: Collector,
     rows: Option<Rows>,
-    progress: Option<Progress>,
 }
 
 impl ReportAndRows {
-    /// The same, telling how many requests are over.
-    pub(super) fn telling(self, progress: Option<Progress>) -> Self {
-        Self { progress, ..self }
-    }
-
     pub(super) fn finish(self, facts: &RunFacts) -> Result<Report> {
         if let Some(rows) = self.rows {
             rows.finish().context("--per-request")?;
@@ -71,12 +64,44 @@ impl ReportAndRows {
     }
 }
 
+/// The same, and somebody who sees every request.
+pub(super) struct Watched<'a> {
+    sink: &'a mut ReportAndRows,
+    watch: &'a mut dyn FnMut(&Outcome<'_>),
+}
+
+impl ReportAndRows {
+    pub(super) fn watched<'a>(&'a mut self, watch: &'a mut dyn FnMut(&Outcome<'_>)) -> Watched<'a> {
+        Watched { sink: self, watch }
+    }
+}
+
+impl Sink for Watched<'_> {
+    fn request(&mut self, outcome: &Outcome<'_>) {
+        (self.watch)(outcome);
+        self.sink.request(outcome);
+    }
+
+    fn stops(&self) -> bool {
+        self.sink.stops()
+    }
+
+    fn gaps(&mut self, nanos: u64, times: u64) {
+        self.sink.gaps(nanos, times);
+    }
+
+    fn worker(&mut self, at: SimTime, worker: u32, prefill_pool: bool, change: WorkerChange) {
+        self.sink.worker(at, worker, prefill_pool, change);
+    }
+
+    fn sample(&mut self, sample: &WorkerSample) {
+        self.sink.sample(sample);
+    }
+}
+
 impl Sink for ReportAndRows {
     fn request(&mut self, outcome: &Outcome<'_>) {
         self.collector.request(outcome);
-        if let Some(progress) = &self.progress {
-            progress.add(1);
-        }
         if let Some(rows) = &mut self.rows {
             rows.request(outcome);
         }

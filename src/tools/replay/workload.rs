@@ -3,7 +3,7 @@ use anyhow::Result;
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::Pace;
 use vllm_sim_replay::load;
-use vllm_sim_replay::synth::{Arrivals, Lengths, Retimed, Synthetic};
+use vllm_sim_replay::synth::{Arrivals, Lengths, Retimed, Shaped, Synthetic, WithAdapters};
 use vllm_sim_replay::workload::WorkloadSource;
 
 use super::options::WorkloadArgs;
@@ -14,6 +14,71 @@ pub(in crate::tools) fn open(
     args: &WorkloadArgs,
     block_size: u32,
 ) -> Result<(Box<dyn WorkloadSource>, Pace)> {
+    let worded = match &args.workload {
+        Some(words) => Some(in_words(words, args)?),
+        None => None,
+    };
+    let args = worded.as_ref().unwrap_or(args);
+    let (mut source, pace) = timed(args, block_size)?;
+    if let Some(curve) = &args.rate_curve {
+        if pace.concurrency.is_some() {
+            refuse!("--rate-curve has no meaning for a closed loop, whose requests have no times");
+        }
+        source = Box::new(Shaped::new(source, curve.clone()));
+    }
+    if !(0.0..=1.0).contains(&args.lora_share) {
+        refuse!("--lora-share is {}, must be from 0 to 1", args.lora_share);
+    }
+    if !args.lora.is_empty() {
+        let (names, share) = (&args.lora, args.lora_share);
+        source = Box::new(WithAdapters::new(source, names, share, args.workload_seed));
+    }
+    Ok((source, pace))
+}
+
+/// Seconds of a workload in words that does not say how many requests it has.
+const WORDED_SECONDS: f64 = 60.0;
+
+/// `20 req/s of 2k/300` as flags.
+pub(in crate::tools) fn in_words(words: &str, args: &WorkloadArgs) -> Result<WorkloadArgs> {
+    let tokens = |text: &str| {
+        let text = text.trim();
+        let (number, times) = match text.strip_suffix(['k', 'K']) {
+            Some(number) => (number, 1000.0),
+            None => (text, 1.0),
+        };
+        let tokens = number.parse::<f64>().ok()? * times;
+        (tokens >= 1.0 && tokens <= f64::from(u32::MAX)).then_some(tokens.round() as u32)
+    };
+    let read = || {
+        let (rate, shape) = words.split_once(" of ")?;
+        let rate = rate
+            .trim()
+            .split_once(' ')
+            .map_or(rate.trim(), |(rate, unit)| match unit.trim() {
+                "req/s" | "requests/s" | "rps" | "requests per second" => rate,
+                _ => "",
+            });
+        let (input, output) = shape.split_once('/')?;
+        let rate = rate.parse::<f64>().ok()?;
+        let is_rate = rate.is_finite() && rate > 0.0;
+        is_rate.then_some((rate, tokens(input)?, tokens(output)?))
+    };
+    let Some((rate, input, output)) = read() else {
+        refuse!("--workload {words:?} must be like \"20 req/s of 2k/300\"");
+    };
+    let count = (rate * WORDED_SECONDS).ceil() as u64;
+    Ok(WorkloadArgs {
+        workload: None,
+        request_rate: Some(rate),
+        input_tokens: Some(Lengths::Constant(input)),
+        output_tokens: Lengths::Constant(output),
+        request_count: args.request_count.or(Some(count.max(300))),
+        ..args.clone()
+    })
+}
+
+fn timed(args: &WorkloadArgs, block_size: u32) -> Result<(Box<dyn WorkloadSource>, Pace)> {
     let arrivals = arrivals(args)?;
     if !(args.arrival_speedup_ratio.is_finite() && args.arrival_speedup_ratio > 0.0) {
         let ratio = args.arrival_speedup_ratio;

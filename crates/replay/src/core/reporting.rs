@@ -39,6 +39,7 @@ impl Core<'_> {
             request_id,
             number: request.number,
             arrival: request.arrival,
+            sent: None,
             dispatched: request.dispatched.filter(|_| request.queued_ns > 0),
             ended,
             status,

@@ -23,7 +23,7 @@ pub fn page(report: &Report, title: &str, about: &[(String, String)], typed: &st
     let _ = write!(body, "<h1>{}</h1>", escape(title));
     tiles(&mut body, report);
     distributions(&mut body, report);
-    timeline(&mut body, &report.timeline.tracks);
+    timeline(&mut body, report);
     heat::map(&mut body, &report.timeline.tracks);
     numbers(&mut body, report);
     if !about.is_empty() {
@@ -38,14 +38,33 @@ pub fn page(report: &Report, title: &str, about: &[(String, String)], typed: &st
     document(title, &body)
 }
 
-/// The page of two runs side by side.
-pub fn comparison(compared: &Comparison) -> String {
+/// The page of runs side by side, made by the command `typed`.
+pub fn comparison(compared: &Comparison, typed: &str) -> String {
     let title = "vllm-sim replay --compare";
-    let table = table(&compared.heads, &compared.rows);
-    document(
-        title,
-        &format!("<h1>{title}</h1><section>{table}</section>"),
-    )
+    let mut body = format!("<h1>{title}</h1>");
+    if !compared.curves.is_empty() {
+        body.push_str("<section><h2>Latency distributions</h2><div class=\"charts\">");
+        for (title, curves) in &compared.curves {
+            let lines: Vec<(&str, Vec<f64>)> = curves
+                .iter()
+                .map(|(name, curve)| (name.as_str(), curve.clone()))
+                .collect();
+            body.push_str(&distribution(title, &lines));
+        }
+        body.push_str("</div></section>");
+    }
+    body.push_str("<section><h2>Numbers</h2>");
+    body.push_str(&table(&compared.heads, &compared.rows));
+    body.push_str(match compared.is_repeated {
+        true => {
+            "<p>Means over the runs of each; ± is half of the 95 % interval of the difference \
+             (Welch), and = says that it holds 0.</p>"
+        }
+        false => "<p>One run of each: whether a difference is chance nobody can tell.</p>",
+    });
+    body.push_str("</section>");
+    body.push_str(&command(typed));
+    document(title, &body)
 }
 
 /// A table that scrolls sideways where it is wider than the page; the first cell of a row names it.
@@ -205,6 +224,14 @@ fn tiles(body: &mut String, report: &Report) {
         format!("{} %", short(n("prefix_cache_reused_ratio") * 100.0)),
         format!("{} preemptions", short(n("preemptions"))),
     );
+    if report.summary.contains_key("router_regret_tokens") {
+        let (missed, all) = (n("router_regret_tokens"), n("total_input_tokens").max(1.0));
+        tile(
+            "Router regret",
+            format!("{} %", short(missed / all * 100.0)),
+            format!("{} tokens were cached elsewhere", short(missed)),
+        );
+    }
     if report.summary.contains_key("slo_attainment") {
         tile(
             "Goodput",
@@ -233,6 +260,7 @@ fn distributions(body: &mut String, report: &Report) {
         let bound = match *name {
             "TTFT" => report.number("slo_ttft_ms"),
             "ITL" => 0.0,
+            "TPOT" => report.number("slo_itl_ms"),
             _ => report.number("slo_e2e_ms"),
         };
         if bound > 0.0 {
@@ -243,6 +271,7 @@ fn distributions(body: &mut String, report: &Report) {
             title: match *name {
                 "TTFT" => "Time to first token",
                 "ITL" => "Gap between tokens",
+                "TPOT" => "Mean gap of a request",
                 _ => "Request latency",
             },
             x: "ms",
@@ -260,11 +289,52 @@ fn distributions(body: &mut String, report: &Report) {
     body.push_str("</div></section>");
 }
 
-fn timeline(body: &mut String, tracks: &[WorkerTrack]) {
-    if tracks.iter().all(|track| track.points.len() < 2) {
+/// Good requests and workers over time, where there is something to see.
+fn service(report: &Report) -> Vec<Chart<'static>> {
+    let over = &report.over_time;
+    let mut charts = Vec::new();
+    let attained = over.attainment();
+    if attained.len() > 1 {
+        charts.push(Chart {
+            title: "Good requests",
+            x: "s",
+            y: "% of those sent then",
+            y_range: Some((0.0, 100.0)),
+            lines: vec![ChartLine::new("good", attained, 0)],
+            follows_y: false,
+        });
+    }
+    if over.is_scaled() {
+        let end = report.number("duration_ms") / 1e3;
+        charts.push(Chart {
+            title: "Workers that serve",
+            x: "s",
+            y: "workers",
+            y_range: None,
+            lines: vec![ChartLine::new("workers", over.steps(end), 0)],
+            follows_y: false,
+        });
+    }
+    charts
+}
+
+fn timeline(body: &mut String, report: &Report) {
+    let tracks = &report.timeline.tracks;
+    let service = service(report);
+    let is_sampled = tracks.iter().any(|track| track.points.len() > 1);
+    if !is_sampled && service.is_empty() {
         return;
     }
     body.push_str("<section><h2>Over time</h2><div class=\"charts\">");
+    service.iter().for_each(|chart| chart.draw(body));
+    if is_sampled {
+        samples(body, tracks);
+    }
+    body.push_str("</div></section>");
+}
+
+/// What workers looked like.
+fn samples(body: &mut String, tracks: &[WorkerTrack]) {
     let over = |of: fn(&super::report::TimelinePoint) -> f64, mean: bool| -> Vec<(f64, f64)> {
         chart::sum(tracks, of, mean)
     };
@@ -314,7 +384,6 @@ fn timeline(body: &mut String, tracks: &[WorkerTrack]) {
         follows_y: false,
     };
     preempted.draw(body);
-    body.push_str("</div></section>");
 }
 
 /// What a worker is called.

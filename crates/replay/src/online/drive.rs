@@ -4,22 +4,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::exchange::Exchange;
 use super::options::{OnlineError, OnlineOptions, OnlineSummary};
+use super::pacer::Pacer;
 use super::prompt::{ChatHistory, PromptWriter};
 use super::target::Target;
 use crate::outcome::{Admission, Outcome, Sink, Status, WorkerSample};
 use crate::workload::{Dependency, Session, Turn, WorkloadSource};
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::driver::wake_promptly;
 
 /// How often what is in flight is looked at.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// How early tokio's timer is asked to wake, so that it is not late.
-const COARSE: Duration = Duration::from_millis(2);
+/// How early a session is taken up, so that its first request is written when its time comes.
+const LEAD: Duration = Duration::from_millis(20);
 
 /// What tasks share.
 struct Shared {
@@ -27,10 +27,12 @@ struct Shared {
     targets: Vec<Arc<Target>>,
     writer: PromptWriter,
     epoch: Instant,
+    pacer: Pacer,
     /// Requests sent so far.
     number: AtomicU64,
-    /// Per session: turns sent, turns over.
+    /// Per session: turns sent, turns over; of workloads in which sessions wait for others.
     reached: Mutex<BTreeMap<u64, (u32, u32)>>,
+    has_dependencies: bool,
     moved: Notify,
     out: mpsc::Sender<SessionEvent>,
 }
@@ -48,6 +50,7 @@ struct FinishedRequest {
     turn: u32,
     request_id: Option<Arc<str>>,
     number: u64,
+    planned: SimTime,
     sent: SimTime,
     ended: SimTime,
     target: u32,
@@ -65,28 +68,6 @@ pub(super) fn now() -> Instant {
     Instant::now()
 }
 
-/// Waits until an instant. tokio's timer counts whole milliseconds, which a server's scheduler
-/// would notice: the rest is slept on a thread. May be given up and begun again.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "real servers get their requests in real time"
-)]
-async fn exactly(instant: Instant) {
-    if let Some(early) = instant.checked_sub(COARSE)
-        && early > now()
-    {
-        tokio::time::sleep_until(early.into()).await;
-    }
-    if instant > now() {
-        // It fails only when the run is over.
-        let sleep = move || {
-            wake_promptly();
-            std::thread::sleep(instant.saturating_duration_since(now()));
-        };
-        let _ = tokio::task::spawn_blocking(sleep).await;
-    }
-}
-
 impl Shared {
     fn time(&self) -> SimTime {
         self.at(now())
@@ -99,6 +80,14 @@ impl Shared {
     /// Nanoseconds of the workload as real time.
     fn scaled(&self, nanos: u64) -> Duration {
         Duration::from_nanos((nanos as f64 / self.options.speedup) as u64)
+    }
+
+    /// The place of a turn's target.
+    fn target_of(&self, session: u64, turn: usize) -> usize {
+        let places = self.options.placement.as_ref();
+        let place = places.and_then(|places| places.get(session as usize)?.get(turn).copied());
+        let place = place.map_or(session as usize, |place| place as usize);
+        place % self.targets.len()
     }
 
     fn sample(&self, sink: &mut dyn Sink) {
@@ -147,8 +136,10 @@ pub(super) async fn drive(
         targets,
         writer,
         epoch: now(),
+        pacer: Pacer::start().map_err(OnlineError::Runtime)?,
         number: AtomicU64::new(0),
         reached: Mutex::new(BTreeMap::new()),
+        has_dependencies: source.has_dependencies(),
         moved: Notify::new(),
         out,
     });
@@ -156,9 +147,11 @@ pub(super) async fn drive(
         next: source.next()?,
         sessions: 0,
         requests: 0,
-        latest: Duration::ZERO,
+        held_up: 0,
+        timer: None,
+        is_held_up: false,
     };
-    let (mut ended, mut in_flight) = (0u64, 0u64);
+    let (mut ended, mut in_flight, mut latest) = (0u64, 0u64, Duration::ZERO);
     let mut look = tokio::time::interval(LOOK);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     let limit = options
@@ -171,6 +164,7 @@ pub(super) async fn drive(
                 SessionEvent::SessionOver => in_flight -= 1,
                 SessionEvent::Over(done) => {
                     ended += 1;
+                    latest = latest.max(done.sent.since(done.planned));
                     report(sink, &done);
                     progress(ended);
                 }
@@ -189,7 +183,8 @@ pub(super) async fn drive(
     Ok(OnlineSummary {
         requests: feed.requests,
         wall: shared.time().since(SimTime::ZERO),
-        latest: feed.latest,
+        latest,
+        held_up: feed.held_up,
     })
 }
 
@@ -198,18 +193,38 @@ struct SessionFeed {
     next: Option<Session>,
     sessions: u64,
     requests: u64,
-    latest: Duration,
+    /// Sessions that waited for a place.
+    held_up: u64,
+    /// Of the next one, once it is waited for.
+    timer: Option<oneshot::Receiver<()>>,
+    /// Whether the next one waits for a place.
+    is_held_up: bool,
 }
 
 impl SessionFeed {
-    /// Waits until the next session may start: for its time, and for a place.
-    async fn due(&self, shared: &Shared, places: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
-        if shared.options.concurrency.is_none()
-            && let Some(session) = &self.next
-        {
+    /// Waits until the next session may start: nearly for its time, and for a place. May be given
+    /// up and begun again.
+    async fn due(
+        &mut self,
+        shared: &Shared,
+        places: &Arc<Semaphore>,
+    ) -> Option<OwnedSemaphorePermit> {
+        let is_open = shared.options.concurrency.is_none();
+        if let Some(session) = self.next.as_ref().filter(|_| is_open) {
             let start = shared.epoch + shared.scaled(session.start.nanos());
-            exactly(start).await;
+            if self.timer.is_none() {
+                let early = start.checked_sub(LEAD).unwrap_or(start);
+                self.timer = shared.pacer.ticket(early);
+            }
         }
+        if let Some(timer) = &mut self.timer {
+            let _ = timer.await;
+            self.timer = None;
+        }
+        if let Ok(place) = Arc::clone(places).try_acquire_owned() {
+            return Some(place);
+        }
+        self.is_held_up = is_open;
         // It is never closed.
         Arc::clone(places).acquire_owned().await.ok()
     }
@@ -220,10 +235,8 @@ impl SessionFeed {
         session: Session,
         place: Option<OwnedSemaphorePermit>,
     ) {
-        if shared.options.concurrency.is_none() && session.after.is_empty() {
-            let planned = SimTime::ZERO + shared.scaled(session.start.nanos());
-            self.latest = self.latest.max(shared.time().since(planned));
-        }
+        self.timer = None;
+        self.held_up += u64::from(std::mem::take(&mut self.is_held_up));
         let number = self.sessions;
         self.sessions += 1;
         self.requests += session.turns.len() as u64;
@@ -242,20 +255,29 @@ async fn play(shared: &Shared, number: u64, session: Session) {
     for dependency in &session.after {
         wait_for(shared, dependency).await;
     }
-    let which = number as usize % shared.targets.len();
-    let target = &shared.targets[which];
     let mut history = ChatHistory::default();
     let follows = session.turns.len() > 1;
+    let is_open = shared.options.concurrency.is_none();
+    let mut planned = match is_open && session.after.is_empty() {
+        true => shared.epoch + shared.scaled(session.start.nanos()),
+        false => now(),
+    };
     for (n, turn) in session.turns.iter().enumerate() {
         if n > 0 {
-            exactly(now() + shared.scaled(turn.delay_ns)).await;
+            planned = now() + shared.scaled(turn.delay_ns);
         }
+        let which = shared.target_of(number, n);
+        let target = &shared.targets[which];
         let body = shared.writer.body(turn, &mut history, follows).await;
+        shared.pacer.until(planned).await;
         let order = shared.number.fetch_add(1, Ordering::Relaxed);
         reached(shared, number, |turns| turns.0 = n as u32 + 1);
         let identity = shared.options.identity.as_ref();
         let identity = identity.map(|identity| (identity, number, n as u32));
-        let sent = shared.time();
+        let sent = now();
+        // A closed loop sends when it can: there is no other plan.
+        let due = if is_open { planned.min(sent) } else { sent };
+        let times = (shared.at(due), shared.at(sent));
         let result = target
             .send(&body, identity, turn.output, shared.options.timeout)
             .await;
@@ -266,7 +288,7 @@ async fn play(shared: &Shared, number: u64, session: Session) {
             (number, n as u32, order, which),
             &session,
             turn,
-            sent,
+            times,
             result,
         );
         reached(shared, number, |turns| turns.1 = n as u32 + 1);
@@ -289,7 +311,7 @@ fn done(
     (number, n, order, which): (u64, u32, u64, usize),
     session: &Session,
     turn: &Turn,
-    sent: SimTime,
+    (planned, sent): (SimTime, SimTime),
     result: Exchange,
 ) -> FinishedRequest {
     FinishedRequest {
@@ -298,6 +320,7 @@ fn done(
         turn: n,
         request_id: turn.request_id.clone(),
         number: order,
+        planned,
         sent,
         ended: shared.time(),
         target: which as u32,
@@ -309,6 +332,9 @@ fn done(
 }
 
 fn reached(shared: &Shared, session: u64, change: impl FnOnce(&mut (u32, u32))) {
+    if !shared.has_dependencies {
+        return;
+    }
     change(shared.reached.lock().entry(session).or_default());
     shared.moved.notify_waiters();
 }
@@ -327,7 +353,10 @@ async fn wait_for(shared: &Shared, dependency: &Dependency) {
         }
         moved.await;
     }
-    tokio::time::sleep(shared.scaled(dependency.delay_ns)).await;
+    shared
+        .pacer
+        .until(now() + shared.scaled(dependency.delay_ns))
+        .await;
 }
 
 fn report(sink: &mut dyn Sink, done: &FinishedRequest) {
@@ -348,7 +377,8 @@ fn report(sink: &mut dyn Sink, done: &FinishedRequest) {
         turn: done.turn,
         request_id: done.request_id.as_ref(),
         number: done.number,
-        arrival: done.sent,
+        arrival: done.planned,
+        sent: Some(done.sent),
         dispatched: Some(done.sent),
         ended: tokens
             .last()

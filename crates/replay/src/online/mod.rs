@@ -1,11 +1,13 @@
 //! The same workload over real HTTP, to any server that speaks OpenAI's API.
 //!
 //! What is in flight is bounded, every request has a time limit, and nothing is kept of a request
-//! once its outcome is reported. The latency clock of a request starts when it is sent.
+//! once its outcome is reported. The latency clock of a request starts when it was to be sent: a
+//! sender that is late, or held up by the bound on what is in flight, hides nothing.
 
 mod drive;
 mod exchange;
 mod options;
+mod pacer;
 mod prompt;
 mod target;
 

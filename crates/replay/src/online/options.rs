@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::http_client::Trust;
@@ -47,6 +48,8 @@ pub struct OnlineOptions {
     pub tokenizer: Option<String>,
     /// How requests are named, behind a gateway. Default not at all.
     pub identity: Option<RequestIdentity>,
+    /// The place of the target of each turn, by session and turn. Default: sessions in turn.
+    pub placement: Option<Arc<Vec<Vec<u32>>>>,
 }
 
 /// How requests are named, and how an answer names the server behind a gateway.
@@ -93,6 +96,7 @@ impl Default for OnlineOptions {
             seed: 42,
             tokenizer: None,
             identity: None,
+            placement: None,
         }
     }
 }
@@ -126,7 +130,9 @@ pub struct OnlineSummary {
     pub requests: u64,
     /// How long it took.
     pub wall: Duration,
-    /// Greatest delay of a start behind its time, because of the bound on what is in flight or of
-    /// a busy sender.
+    /// Greatest delay of a request behind its time, because of the bound on what is in flight or
+    /// of a busy sender.
     pub latest: Duration,
+    /// Sessions whose time had come while the bound on what is in flight was reached.
+    pub held_up: u64,
 }

@@ -179,8 +179,8 @@ impl PromptWriter {
         for run in runs {
             let id = mix(self.seed, run.id);
             to.extend((0..run.len).map(|i| {
-                let at = if run.same { 0 } else { u64::from(i) };
-                let letter = self.alphabet.get((mix(id, at) % span) as usize);
+                // Of a run of equal tokens too: so few letters cannot tell many runs apart.
+                let letter = self.alphabet.get((mix(id, i.into()) % span) as usize);
                 letter.copied().unwrap_or_default()
             }));
         }
@@ -201,8 +201,7 @@ impl PromptWriter {
                     skip -= 1;
                     continue;
                 }
-                let at = if run.same { 0 } else { u64::from(i) };
-                let word = self.words[(mix(id, at) % self.words.len() as u64) as usize];
+                let word = self.words[(mix(id, i.into()) % self.words.len() as u64) as usize];
                 if !text.is_empty() {
                     text.push(' ');
                 }

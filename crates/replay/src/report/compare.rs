@@ -1,4 +1,4 @@
-//! Two reports side by side.
+//! Reports side by side.
 
 use serde_json::Value;
 
@@ -35,11 +35,36 @@ const KEYS: [(&str, &str, bool); 24] = [
 /// Changes smaller than this share are neither better nor worse.
 const NOISE: f64 = 1e-3;
 
-/// Two reports side by side: cells, and what stands above them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Points of a drawn distribution.
+const POINTS: usize = 401;
+
+/// Two-sided 95 % quantiles of Student's t by degrees of freedom from 1 on; 1.96 beyond.
+const STUDENT: [f64; 30] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
+    2.052, 2.048, 2.045, 2.042,
+];
+
+/// Runs of one thing, with different seeds.
+#[derive(Debug, Clone)]
+pub struct ReportGroup {
+    /// Above its column.
+    pub name: String,
+    /// Reports, or only their summaries.
+    pub reports: Vec<Value>,
+}
+
+/// A name and the values of even shares.
+type NamedCurve = (String, Vec<f64>);
+
+/// Reports side by side: cells, what stands above them, and distributions laid over each other.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
     pub(crate) heads: Vec<String>,
     pub(crate) rows: Vec<Vec<String>>,
+    pub(crate) curves: Vec<(&'static str, Vec<NamedCurve>)>,
+    /// Whether differences have intervals.
+    pub(crate) is_repeated: bool,
 }
 
 impl Comparison {
@@ -54,40 +79,142 @@ impl Comparison {
 /// # Errors
 /// A sentence when one of them has no summary.
 pub fn compare(a: &Value, b: &Value, names: (&str, &str)) -> Result<Comparison, String> {
-    let summary = |value: &'_ Value, name: &str| {
-        let inner = value.get("summary").unwrap_or(value).clone();
-        let known = KEYS.iter().any(|(_, key, _)| inner.get(key).is_some());
-        known
-            .then_some(inner)
-            .ok_or_else(|| format!("{name} is no report: it has no summary"))
+    let group = |report: &Value, name: &str| ReportGroup {
+        name: name.to_owned(),
+        reports: vec![report.clone()],
     };
-    let (a, b) = (summary(a, names.0)?, summary(b, names.1)?);
-    let rows: Vec<Vec<String>> = KEYS
+    compare_groups(&[group(a, names.0), group(b, names.1)])
+}
+
+/// Groups of reports with their differences from the first; where all have several runs, with the
+/// 95 % interval of each (Welch).
+///
+/// # Errors
+/// A sentence when one of them has no summary.
+pub fn compare_groups(groups: &[ReportGroup]) -> Result<Comparison, String> {
+    for group in groups {
+        for report in &group.reports {
+            if !KEYS.iter().any(|(_, key, _)| value(report, key).is_some()) {
+                return Err(format!("{} is no report: it has no summary", group.name));
+            }
+        }
+    }
+    let is_repeated = groups.iter().all(|group| group.reports.len() > 1);
+    let names = || groups.iter().map(|group| group.name.clone());
+    let mut heads = vec!["Metric".to_owned()];
+    heads.extend(names());
+    for name in names().skip(1) {
+        let of = match groups.len() {
+            2 => String::new(),
+            _ => format!(" {name}"),
+        };
+        heads.push(format!("Δ{of}"));
+        heads.extend(is_repeated.then(|| format!("± 95 %{of}")));
+        heads.extend([format!("Δ %{of}"), String::new()]);
+    }
+    let rows = KEYS.iter().filter_map(|key| row(groups, key, is_repeated));
+    Ok(Comparison {
+        heads,
+        rows: rows.collect(),
+        curves: curves(groups),
+        is_repeated,
+    })
+}
+
+/// A value of a report's summary.
+fn value(report: &Value, key: &str) -> Option<f64> {
+    report.get("summary").unwrap_or(report).get(key)?.as_f64()
+}
+
+/// Mean, variance of the mean, and how many.
+#[derive(Clone, Copy)]
+struct Mean {
+    mean: f64,
+    error: f64,
+    n: f64,
+}
+
+impl Mean {
+    fn of(group: &ReportGroup, key: &str) -> Option<Self> {
+        let values: Option<Vec<f64>> = group.reports.iter().map(|r| value(r, key)).collect();
+        let values = values.filter(|values| !values.is_empty())?;
+        let n = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / n;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        let error = if n > 1.0 {
+            squares / (n - 1.0) / n
+        } else {
+            0.0
+        };
+        Some(Self { mean, error, n })
+    }
+
+    /// Half of the 95 % interval of the difference.
+    fn interval(self, other: Self) -> f64 {
+        let both = self.error + other.error;
+        let part = |one: Self| one.error.powi(2) / (one.n - 1.0).max(1.0);
+        let freedom = both.powi(2) / (part(self) + part(other)).max(f64::MIN_POSITIVE);
+        let quantile = STUDENT.get((freedom.max(1.0) as usize).saturating_sub(1));
+        quantile.copied().unwrap_or(1.96) * both.sqrt()
+    }
+}
+
+fn row(
+    groups: &[ReportGroup],
+    (label, key, more_is_better): &(&str, &str, bool),
+    is_repeated: bool,
+) -> Option<Vec<String>> {
+    let means: Vec<Option<Mean>> = groups.iter().map(|group| Mean::of(group, key)).collect();
+    if means.iter().all(Option::is_none) {
+        return None;
+    }
+    let none = || "N/A".to_owned();
+    let mut cells = vec![(*label).to_owned()];
+    let shown = means
         .iter()
-        .filter_map(|(label, key, more_is_better)| {
-            let number_of = |summary: &Value| summary.get(key).and_then(Value::as_f64);
-            let (a, b) = match (number_of(&a), number_of(&b)) {
-                (None, None) => return None,
-                (a, b) => (a, b),
-            };
-            let show = |value: Option<f64>| value.map_or_else(|| "N/A".to_owned(), precise);
-            let (delta, percent, verdict) = match (a, b) {
-                (Some(a), Some(b)) => change(a, b, *more_is_better),
-                _ => ("N/A".to_owned(), "N/A".to_owned(), ""),
-            };
-            Some(vec![
-                (*label).to_owned(),
-                show(a),
-                show(b),
-                delta,
-                percent,
-                verdict.to_owned(),
-            ])
-        })
-        .collect();
-    let heads = ["Metric", names.0, names.1, "Δ", "Δ %", ""];
-    let heads = heads.map(str::to_owned).to_vec();
-    Ok(Comparison { heads, rows })
+        .map(|mean| mean.map_or_else(none, |m| precise(m.mean)));
+    cells.extend(shown);
+    for other in &means[1..] {
+        let (Some(a), Some(b)) = (means[0], *other) else {
+            cells.push(none());
+            cells.extend(is_repeated.then(none));
+            cells.extend([none(), String::new()]);
+            continue;
+        };
+        let interval = is_repeated.then(|| a.interval(b));
+        let (delta, percent, mut verdict) = change(a.mean, b.mean, *more_is_better);
+        if interval.is_some_and(|interval| (b.mean - a.mean).abs() <= interval) {
+            verdict = "=";
+        }
+        cells.push(delta);
+        cells.extend(interval.map(precise));
+        cells.extend([percent, verdict.to_owned()]);
+    }
+    Some(cells)
+}
+
+/// Distributions of the requests that reports have kept.
+fn curves(groups: &[ReportGroup]) -> Vec<(&'static str, Vec<NamedCurve>)> {
+    let all = [
+        ("Time to first token", "ttft_ms"),
+        ("Mean gap of a request", "itl_ms"),
+        ("Request latency", "e2e_latency_ms"),
+    ];
+    let all = all.map(|(title, key)| {
+        let curves = groups.iter().filter_map(|group| {
+            let kept = group.reports.iter().map(|report| &report["per_request"]);
+            let requests = kept.filter_map(Value::as_array).flatten();
+            let mut values: Vec<f64> = requests.filter_map(|r| r[key].as_f64()).collect();
+            values.sort_by(f64::total_cmp);
+            let last = values.len().checked_sub(1)?;
+            let at = |n: usize| values[n * last / (POINTS - 1)];
+            Some((group.name.clone(), (0..POINTS).map(at).collect()))
+        });
+        (title, curves.collect::<Vec<_>>())
+    });
+    all.into_iter()
+        .filter(|(_, curves)| !curves.is_empty())
+        .collect()
 }
 
 /// Small numbers need more places.

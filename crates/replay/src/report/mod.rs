@@ -2,6 +2,7 @@
 //! per request, a comparison, and a page.
 
 mod compare;
+mod over_time;
 mod record;
 mod rows;
 mod table;
@@ -13,10 +14,12 @@ use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
-use super::outcome::{Outcome, Sink, Status, WorkerSample};
+use super::outcome::{Outcome, Sink, Status, WorkerChange, WorkerSample};
 use super::samples::Samples;
+use vllm_sim_engine::SimTime;
 
-pub use compare::{Comparison, compare};
+pub use compare::{Comparison, ReportGroup, compare, compare_groups};
+pub use over_time::OverTime;
 use record::ms;
 pub use record::{AdmissionRecord, KeptOutcome, RequestRecord};
 pub use rows::{RowForm, Rows};
@@ -104,9 +107,47 @@ pub struct Collector {
     e2e: Samples,
     gaps: Samples,
     rates: Samples,
+    sending: Option<Box<Sending>>,
     first_error: Option<String>,
     kept: Vec<KeptOutcome>,
     timeline: Timeline,
+    over_time: OverTime,
+    /// Tokens that the router might have found cached elsewhere, where it knows.
+    regret: Option<u64>,
+}
+
+/// How late requests were sent, and the latencies of a clock that starts then.
+#[derive(Debug)]
+struct Sending {
+    lateness: Samples,
+    ttft: Samples,
+    e2e: Samples,
+}
+
+impl Sending {
+    fn new() -> Self {
+        Self {
+            lateness: Samples::new(),
+            ttft: Samples::new(),
+            e2e: Samples::new(),
+        }
+    }
+
+    fn add(&mut self, sent: SimTime, outcome: &Outcome<'_>) {
+        self.lateness.add(ms(sent) - ms(outcome.arrival), 1);
+        if outcome.status != Status::Completed {
+            return;
+        }
+        let times = [
+            (&mut self.ttft, outcome.first),
+            (&mut self.e2e, outcome.last),
+        ];
+        for (samples, at) in times {
+            if let Some(at) = at {
+                samples.add(ms(at) - ms(sent), 1);
+            }
+        }
+    }
 }
 
 impl Collector {
@@ -134,9 +175,12 @@ impl Collector {
             e2e: Samples::new(),
             gaps: Samples::new(),
             rates: Samples::new(),
+            sending: None,
             first_error: None,
             kept: Vec::new(),
             timeline: Timeline::default(),
+            over_time: OverTime::default(),
+            regret: None,
         }
     }
 
@@ -174,6 +218,10 @@ impl Collector {
         let within = |value: f64, bound: Option<f64>| bound.is_none_or(|bound| value <= bound);
         let slo = &self.options.slo;
         let steady = itl.is_none_or(|itl| within(itl, slo.itl_ms));
+        if let Some(best) = outcome.best_overlap {
+            let missed = u64::from(best.saturating_sub(outcome.overlap));
+            *self.regret.get_or_insert(0) += missed * u64::from(outcome.block_size);
+        }
         if within(ttft, slo.ttft_ms) && steady && within(e2e, slo.e2e_ms) {
             self.good.0 += 1;
             self.good.1 += u64::from(outcome.output);
@@ -189,6 +237,7 @@ impl Collector {
             curves: [
                 ("TTFT", curve(&mut self.ttft)),
                 ("ITL", curve(&mut self.gaps)),
+                ("TPOT", curve(&mut self.tpot)),
                 ("E2E", curve(&mut self.e2e)),
             ],
             summary,
@@ -196,6 +245,7 @@ impl Collector {
             first_error: self.first_error,
             kept: self.kept,
             timeline: self.timeline,
+            over_time: self.over_time,
         }
     }
 
@@ -265,6 +315,15 @@ impl Collector {
             describe(&mut map, name, samples);
         }
         self.ours(&mut map, facts, seconds, gpu_seconds);
+        if let Some(sending) = &mut self.sending {
+            for (name, samples) in [
+                ("schedule_lateness_ms", &mut sending.lateness),
+                ("ttft_from_send_ms", &mut sending.ttft),
+                ("e2e_latency_from_send_ms", &mut sending.e2e),
+            ] {
+                describe(&mut map, name, samples);
+            }
+        }
         map
     }
 
@@ -278,6 +337,9 @@ impl Collector {
         put("preemptions", json!(self.preemptions));
         let waited = self.queued_ns as f64 / 1e6 / self.completed.max(1) as f64;
         put("mean_router_queue_ms", json!(waited));
+        if let Some(regret) = self.regret {
+            put("router_regret_tokens", json!(regret));
+        }
         let slo = &self.options.slo;
         if slo.is_set() {
             put("slo_ttft_ms", json!(slo.ttft_ms));
@@ -296,6 +358,11 @@ impl Collector {
 impl Sink for Collector {
     fn request(&mut self, outcome: &Outcome<'_>) {
         self.ended += 1;
+        if let Some(sent) = outcome.sent {
+            let sending = self.sending.get_or_insert_with(|| Box::new(Sending::new()));
+            sending.add(sent, outcome);
+        }
+        let good = self.good.0;
         match outcome.status {
             Status::Completed => self.completed(outcome),
             Status::Rejected => self.rejected += 1,
@@ -305,6 +372,9 @@ impl Sink for Collector {
                 let error = || outcome.error.map(str::to_owned);
                 self.first_error = self.first_error.take().or_else(error);
             }
+        }
+        if self.options.slo.is_set() {
+            self.over_time.request(outcome.arrival, self.good.0 > good);
         }
         if self.options.per_request {
             self.kept.push(outcome.into());
@@ -317,6 +387,10 @@ impl Sink for Collector {
         if nanos > 0 {
             self.rates.add(1e3 / ms, times);
         }
+    }
+
+    fn worker(&mut self, at: SimTime, worker: u32, prefill_pool: bool, change: WorkerChange) {
+        self.over_time.worker(at, (prefill_pool, worker), change);
     }
 
     fn sample(&mut self, sample: &WorkerSample) {
@@ -357,9 +431,11 @@ pub struct Report {
     /// Totals, throughputs and latency distributions by name.
     pub summary: Map<String, Value>,
     /// Distributions by name: values of even shares, milliseconds.
-    pub curves: [(&'static str, Vec<f64>); 3],
+    pub curves: [(&'static str, Vec<f64>); 4],
     /// What workers looked like over time.
     pub timeline: Timeline,
+    /// Workers and attainment over time.
+    pub over_time: OverTime,
     captured: bool,
     first_error: Option<String>,
     kept: Vec<KeptOutcome>,
@@ -397,7 +473,7 @@ impl Report {
 
 impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(4))?;
+        let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("summary", &self.summary)?;
         map.serialize_entry("per_request", &RequestRecords(&self.kept))?;
         let coverage = json!({
@@ -407,6 +483,9 @@ impl Serialize for Report {
         });
         map.serialize_entry("coverage", &coverage)?;
         map.serialize_entry("planner", &Value::Null)?;
+        if self.over_time.is_scaled() {
+            map.serialize_entry("workers_over_time", &self.over_time.workers)?;
+        }
         map.end()
     }
 }

@@ -16,6 +16,7 @@ pub struct KeptOutcome {
     request_id: Option<Arc<str>>,
     number: u64,
     pub(super) arrival: SimTime,
+    sent: Option<SimTime>,
     dispatched: Option<SimTime>,
     ended: SimTime,
     pub(super) status: Status,
@@ -47,6 +48,7 @@ impl From<&Outcome<'_>> for KeptOutcome {
             request_id: outcome.request_id.cloned(),
             number: outcome.number,
             arrival: outcome.arrival,
+            sent: outcome.sent,
             dispatched: outcome.dispatched,
             ended: outcome.ended,
             status: outcome.status,
@@ -111,6 +113,9 @@ pub struct RequestRecord {
     pub admission_history: Vec<AdmissionRecord>,
     pub routing_history: Value,
     pub pressure_record_ordinals: Vec<u64>,
+    /// When it was sent, where times count from when it was to be; only online.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sent_time_ms: Option<f64>,
     /// The words of a failure; only online.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Box<str>>,
@@ -220,6 +225,7 @@ impl KeptOutcome {
             routing_history: self.routing(split),
             // They refer to records of pressure that a replay does not write.
             pressure_record_ordinals: Vec::new(),
+            sent_time_ms: self.sent.map(ms),
             error: self.error.clone(),
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 /// Rows: what is shown, the key behind `mean_` and so on, whether the whole is one number.
-const ROWS: [(&str, &str, bool); 8] = [
+const ROWS: [(&str, &str, bool); 11] = [
     ("Time to First Token (ms)", "ttft_ms", false),
     ("Time to Second Token (ms)", "ttst_ms", false),
     ("Request Latency (ms)", "e2e_latency_ms", false),
@@ -27,6 +27,13 @@ const ROWS: [(&str, &str, bool); 8] = [
         true,
     ),
     ("Request Count (requests)", "completed_requests", true),
+    ("TTFT from the send on (ms)", "ttft_from_send_ms", false),
+    (
+        "Request Latency from the send on (ms)",
+        "e2e_latency_from_send_ms",
+        false,
+    ),
+    ("Sent behind schedule (ms)", "schedule_lateness_ms", false),
 ];
 const COLUMNS: [(&str, &str); 8] = [
     ("avg", "mean"),
@@ -56,8 +63,11 @@ pub(crate) fn number(value: f64) -> String {
 
 pub(super) fn table(summary: &Map<String, Value>, wall: Option<Duration>) -> String {
     let value = |key: &str| summary.get(key).and_then(Value::as_f64);
+    // Only requests to real servers have times of their sending.
+    let is_known = |key: &str| !key.contains("_send_") && !key.starts_with("schedule_");
     let rows: Vec<Vec<String>> = ROWS
         .iter()
+        .filter(|(_, key, _)| is_known(key) || value(&format!("mean_{key}")).is_some())
         .map(|(label, key, single)| {
             let cells = COLUMNS.iter().enumerate().map(|(i, (_, kind))| {
                 let found = match single {
@@ -104,6 +114,10 @@ pub(super) fn table(summary: &Map<String, Value>, wall: Option<Duration>) -> Str
         ("Rejected requests", "rejected_requests"),
         ("Failed requests", "failed_requests"),
         ("Incomplete requests", "incomplete_requests"),
+        (
+            "Sessions held up by --target-max-in-flight",
+            "sessions_held_up",
+        ),
     ] {
         if let Some(n) = value(key).filter(|n| *n > 0.0) {
             line(label, format!("{n}"));

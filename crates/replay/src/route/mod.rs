@@ -3,6 +3,7 @@
 //! A router knows what it sent where, what was reported of blocks and gauges, and nothing else. Ties
 //! are drawn from a stream of the request's own, so that they fall alike in every run.
 
+mod affinity;
 mod index;
 mod kv;
 mod queue;
@@ -14,8 +15,9 @@ use std::time::Duration;
 
 use vllm_sim_engine::Event;
 use vllm_sim_engine::SimTime;
-use vllm_sim_random::{Draw, Purpose, stream};
+use vllm_sim_random::{Draw, Purpose, mix, stream};
 
+use affinity::Affinity;
 use index::BlockIndex;
 pub use kv::KvConfig;
 use kv::KvState;
@@ -32,6 +34,8 @@ pub enum RouterConfig {
     RoundRobin,
     /// Any.
     Random,
+    /// The one that the hash of the session names, of those that serve.
+    SessionHash,
     /// The one with the fewest requests; the first of several.
     LeastLoaded,
     /// The less loaded of two drawn ones.
@@ -80,6 +84,7 @@ pub(super) struct Router {
     late: VecDeque<(SimTime, u32, Event)>,
     lag: Duration,
     gauges: scorers::ScrapedGauges,
+    affinity: Affinity,
 }
 
 impl Router {
@@ -101,6 +106,7 @@ impl Router {
             late: VecDeque::new(),
             lag,
             gauges: scorers::ScrapedGauges::default(),
+            affinity: Affinity::default(),
             config,
         }
     }
@@ -214,6 +220,12 @@ impl Router {
                 plain(serving[at.min(serving.len() - 1)])
             }
             RouterConfig::Random => plain(serving[draws().between(0, last) as usize]),
+            RouterConfig::SessionHash => {
+                // The greatest of all hashes, so that one worker more or less moves few sessions.
+                let hash = |worker: u32| mix(mix(self.seed, ask.session), worker.into());
+                let most = serving.iter().copied().max_by_key(|&worker| hash(worker));
+                plain(most.unwrap_or(serving[0]))
+            }
             RouterConfig::LeastLoaded => {
                 let least = serving.iter().copied().min_by_key(|&worker| load(worker));
                 plain(least.unwrap_or(serving[0]))
@@ -252,7 +264,7 @@ impl Router {
                 self.gauges.refresh(config, serving, now, gauges);
                 let scores =
                     self.gauges
-                        .scores(config, serving, loads, overlaps, ask.blocks().len());
+                        .scores(config, serving, loads, overlaps, (ask, &self.affinity));
                 let worker = serving[kv::pick(scores, 0.0, &mut draws)];
                 let overlap = overlaps.get(worker as usize).copied().unwrap_or(0);
                 RouteChoice {
@@ -266,8 +278,10 @@ impl Router {
             }
         };
         self.loads[choice.worker as usize] += 1;
-        if let RouterConfig::Kv(config) = &self.config {
-            self.kv.sent(config, ask, choice, &mut self.index);
+        match &self.config {
+            RouterConfig::Kv(config) => self.kv.sent(config, ask, choice, &mut self.index),
+            RouterConfig::Scorers(config) => self.affinity.sent(config, ask, choice.worker),
+            _ => {}
         }
         choice
     }
@@ -302,6 +316,7 @@ impl Router {
     /// A request has left its worker.
     pub(super) fn finished(&mut self, slot: u32, worker: u32) {
         self.loads[worker as usize] -= 1;
+        self.affinity.finished(slot, worker);
         if let RouterConfig::Kv(_) = &self.config {
             self.kv.finished(slot, &mut self.index);
         }

@@ -125,6 +125,8 @@ mod tests {
             let ask = RouteRequest {
                 slot,
                 number: 0,
+                session: 0,
+                adapter: None,
                 plan: Default::default(),
                 prompt,
                 priority,

@@ -9,6 +9,10 @@ pub(in super::super) struct RouteRequest {
     pub slot: u32,
     /// Its place in the order of dispatch, for draws.
     pub number: u64,
+    /// Number of its session.
+    pub session: u64,
+    /// Adapter that it asks for.
+    pub adapter: Option<u64>,
     pub plan: Arc<BlockPlan>,
     /// Prompt tokens.
     pub prompt: u32,

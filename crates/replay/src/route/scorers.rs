@@ -3,7 +3,8 @@ use std::time::Duration;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::Stats;
 
-use super::request::Gauges;
+use super::affinity::Affinity;
+use super::request::{Gauges, RouteRequest};
 
 /// What llm-d's endpoint picker looks at. Every score lies between 0 and 1.
 ///
@@ -18,6 +19,10 @@ pub enum Scorer {
     Prefix,
     /// `running-requests-size-scorer`: 1 for the fewest requests, 0 for the most.
     Running,
+    /// `session-affinity-scorer`: 1 for the worker of the session's last request.
+    Session,
+    /// `lora-affinity-scorer`: 1 where the adapter runs, 0.8 where there is room for one more.
+    Lora,
 }
 
 /// llm-d's router: the greatest sum of weighted scores.
@@ -25,6 +30,8 @@ pub enum Scorer {
 pub struct ScorersConfig {
     /// Weights; a scorer that is not named has none. Default: queue 2, KV usage 2, prefix 3.
     pub weights: Vec<(Scorer, f64)>,
+    /// Adapters that a worker runs at once, for [`Scorer::Lora`]. Default 1.
+    pub max_loras: u32,
     /// How old what is known of queues and usage may be. Default 50 ms.
     pub scrape: Duration,
     /// How late block events arrive. Default at once.
@@ -39,6 +46,7 @@ impl Default for ScorersConfig {
                 (Scorer::KvUsage, 2.0),
                 (Scorer::Prefix, 3.0),
             ],
+            max_loras: 1,
             scrape: Duration::from_millis(50),
             event_lag: Duration::ZERO,
         }
@@ -91,8 +99,9 @@ impl ScrapedGauges {
         serving: &[u32],
         loads: &[u32],
         overlaps: &[u32],
-        blocks: usize,
+        (ask, affinity): (&RouteRequest, &Affinity),
     ) -> &[f64] {
+        let blocks = ask.blocks().len();
         let stats = &self.stats;
         let of = |worker: u32| stats.get(worker as usize).copied().unwrap_or_default();
         let waiting = ScoreRange::of(serving.iter().map(|&worker| of(worker).waiting as f64));
@@ -112,6 +121,8 @@ impl ScrapedGauges {
                         let hits = overlaps.get(worker as usize).copied().unwrap_or(0);
                         f64::from(hits) / (blocks.max(1) as f64)
                     }
+                    Scorer::Session => affinity.session(ask, worker),
+                    Scorer::Lora => affinity.adapter(ask, worker, config.max_loras as usize),
                 };
                 sum += weight * score;
             }

@@ -3,14 +3,18 @@
 //! With constant lengths and without growing contexts the numbers are those of Dynamo's replay
 //! 1.6.1 (`run_synthetic_trace_replay`), seeds included.
 
+mod adapters;
 mod arrivals;
+mod curve;
 mod lengths;
 
 use crate::workload::{Prompt, Session, TokenRun, Turn, WorkloadError, WorkloadSource};
 use vllm_sim_engine::SimTime;
 use vllm_sim_random::{Draw, Purpose, mix, stream};
 
+pub use adapters::WithAdapters;
 pub use arrivals::{Arrivals, StartTimes};
+pub use curve::{RateCurve, Shaped};
 pub use lengths::Lengths;
 use vllm_sim_random::std_rng::StdRng;
 

@@ -111,8 +111,9 @@ fn a_page_stands_alone_and_shows_the_run() {
     ] {
         assert!(html.contains(part), "{part} is missing");
     }
-    // Three distributions, three lines over time, three maps.
-    assert_eq!(html.matches("<svg").count(), 9);
+    // Four distributions, good requests, three lines over time, three maps.
+    assert_eq!(html.matches("<svg").count(), 11);
+    assert!(html.contains("Good requests") && html.contains("Mean gap of a request"));
     assert!(!html.contains("NaN") && !html.contains(">inf"));
     assert_eq!(
         html,

@@ -30,6 +30,7 @@ fn end(sink: &mut dyn Sink, number: u64, arrival: u64, tokens: &[u64], status: S
         request_id: None,
         number,
         arrival: at(arrival),
+        sent: None,
         dispatched: None,
         ended: at(tokens.last().copied().unwrap_or(arrival)),
         status,

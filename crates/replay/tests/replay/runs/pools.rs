@@ -72,6 +72,48 @@ fn the_autoscaler_follows_the_load_and_lets_go() {
 }
 
 #[test]
+fn the_autoscaler_does_not_ask_again_for_what_is_on_its_way() {
+    let mut pool = PoolSpec::new(vllm(40), 1, RouterConfig::LeastLoaded);
+    pool.startup = Duration::from_secs(20);
+    pool.scaling.rule = Some(ScaleRule {
+        max: 9,
+        target_kv_usage: Some(0.5),
+        interval: Duration::from_secs(1),
+        ..ScaleRule::default()
+    });
+    // One worker whose cache is full wants a second one, however often the rule looks.
+    let asks: Vec<_> = (0..60).map(|i| (0, i, 300, 200)).collect();
+    let (notes, _) = play(&settings(pool), requests(&asks));
+    let started = changes(&notes, WorkerChange::Starting);
+    let early = started.iter().filter(|(at, _)| *at < 20_000).count();
+    assert_eq!(early, 2, "{started:?}");
+}
+
+#[test]
+fn a_session_stays_where_its_hash_says() {
+    let pool = PoolSpec::new(vllm(400), 4, RouterConfig::SessionHash);
+    let mut source = Synthetic {
+        sessions: 40,
+        input: Lengths::Constant(50),
+        output: Lengths::Constant(2),
+        turns: Lengths::Constant(3),
+        arrivals: Arrivals::Interval(5.0),
+        ..Synthetic::default()
+    }
+    .source()
+    .unwrap();
+    let mut notes = Notes::default();
+    run(&settings(pool), &mut source, &mut notes).unwrap();
+    let mut homes = HashMap::new();
+    for seen in notes.sorted() {
+        let home = homes.entry(seen.session).or_insert(seen.worker);
+        assert_eq!(*home, seen.worker);
+    }
+    let used: std::collections::BTreeSet<_> = homes.values().collect();
+    assert_eq!(used.len(), 4);
+}
+
+#[test]
 fn requests_wait_for_the_first_worker() {
     let mut pool = PoolSpec::new(vllm(400), 2, RouterConfig::RoundRobin);
     pool.startup = Duration::from_secs(3);

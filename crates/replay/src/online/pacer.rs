@@ -1,0 +1,128 @@
+//! One thread that wakes whoever waits for an instant: tokio's timer counts whole milliseconds.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::oneshot;
+
+use super::drive::now;
+use vllm_sim_engine::driver::wake_promptly;
+
+/// Wakes tasks at their instants.
+pub(super) struct Pacer(Arc<PacerQueue>);
+
+#[derive(Default)]
+struct PacerQueue {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    due: BinaryHeap<Reverse<(Instant, usize)>>,
+    /// Places in `due` refer to these; free ones are used again.
+    wakers: Vec<Option<oneshot::Sender<()>>>,
+    free: Vec<usize>,
+    is_over: bool,
+}
+
+impl Pacer {
+    /// Starts the thread, which ends with the pacer.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub(super) fn start() -> std::io::Result<Self> {
+        let queue = Arc::new(PacerQueue::default());
+        let of_thread = queue.clone();
+        let thread = std::thread::Builder::new().name("pacer".to_owned());
+        thread.spawn(move || of_thread.run())?;
+        Ok(Self(queue))
+    }
+
+    /// Ends at an instant; `None`: that has passed.
+    pub(super) fn ticket(&self, instant: Instant) -> Option<oneshot::Receiver<()>> {
+        if instant <= now() {
+            return None;
+        }
+        let (waker, ticket) = oneshot::channel();
+        let mut waiting = self.0.waiting.lock();
+        let is_first = waiting.due.peek().is_none_or(|next| instant < next.0.0);
+        let place = match waiting.free.pop() {
+            Some(place) => {
+                waiting.wakers[place] = Some(waker);
+                place
+            }
+            None => {
+                waiting.wakers.push(Some(waker));
+                waiting.wakers.len() - 1
+            }
+        };
+        waiting.due.push(Reverse((instant, place)));
+        drop(waiting);
+        if is_first {
+            self.0.changed.notify_one();
+        }
+        Some(ticket)
+    }
+
+    /// Waits until an instant.
+    pub(super) async fn until(&self, instant: Instant) {
+        if let Some(ticket) = self.ticket(instant) {
+            // It fails only when the run is over.
+            let _ = ticket.await;
+        }
+    }
+}
+
+impl Drop for Pacer {
+    fn drop(&mut self) {
+        self.0.waiting.lock().is_over = true;
+        self.0.changed.notify_one();
+    }
+}
+
+impl PacerQueue {
+    fn run(&self) {
+        wake_promptly();
+        let mut waiting = self.waiting.lock();
+        while !waiting.is_over {
+            let Some(&Reverse((instant, place))) = waiting.due.peek() else {
+                self.changed.wait(&mut waiting);
+                continue;
+            };
+            if instant > now() {
+                self.changed.wait_until(&mut waiting, instant);
+                continue;
+            }
+            waiting.due.pop();
+            waiting.free.push(place);
+            if let Some(waker) = waiting.wakers[place].take() {
+                // Whoever waited may be gone.
+                let _ = waker.send(());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_waits_is_woken_in_the_order_of_the_instants() {
+        let pacer = Pacer::start().expect("there are threads");
+        let start = now();
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        let (late, early) = (pacer.ticket(at(12)), pacer.ticket(at(4)));
+        early.expect("is to come").await.expect("is woken");
+        assert!((4..12).contains(&start.elapsed().as_millis()) || late.is_some());
+        late.expect("is to come").await.expect("is woken");
+        assert!(now() >= at(12));
+        assert!(pacer.ticket(start).is_none());
+    }
+}

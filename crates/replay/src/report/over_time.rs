@@ -1,0 +1,117 @@
+//! How many workers there were, and what share of the requests was good, over time.
+
+use std::collections::BTreeSet;
+
+use crate::outcome::WorkerChange;
+use vllm_sim_engine::SimTime;
+
+/// Most stretches of time; when there are more, two become one.
+const MOST: usize = 480;
+
+/// A run over time.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct OverTime {
+    /// Seconds, and the workers that serve from then on.
+    pub workers: Vec<(f64, u32)>,
+    serving: BTreeSet<(bool, u32)>,
+    /// Good requests and all, by when they were to be sent.
+    requests: Vec<(u32, u32)>,
+    /// Length of a stretch.
+    stretch_ns: u64,
+}
+
+impl OverTime {
+    pub(super) fn worker(&mut self, at: SimTime, who: (bool, u32), change: WorkerChange) {
+        let changed = match change {
+            WorkerChange::Ready => self.serving.insert(who),
+            WorkerChange::Draining | WorkerChange::Gone => self.serving.remove(&who),
+            WorkerChange::Starting => false,
+        };
+        if !changed {
+            return;
+        }
+        let (at, now) = (at.as_secs_f64(), self.serving.len() as u32);
+        match self.workers.last_mut() {
+            Some(last) if last.0 == at => last.1 = now,
+            _ => self.workers.push((at, now)),
+        }
+    }
+
+    pub(super) fn request(&mut self, arrival: SimTime, is_good: bool) {
+        /// The shortest stretch.
+        const SECOND: u64 = 1_000_000_000;
+        self.stretch_ns = self.stretch_ns.max(SECOND / 4);
+        while arrival.nanos() / self.stretch_ns >= MOST as u64 {
+            let pairs = self.requests.chunks(2);
+            let sum = |pair: &[(u32, u32)]| pair.iter().fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+            self.requests = pairs.map(sum).collect();
+            self.stretch_ns *= 2;
+        }
+        let at = (arrival.nanos() / self.stretch_ns) as usize;
+        if self.requests.len() <= at {
+            self.requests.resize(at + 1, (0, 0));
+        }
+        self.requests[at].0 += u32::from(is_good);
+        self.requests[at].1 += 1;
+    }
+
+    /// Seconds, and the percentage of good requests of those that were to be sent then.
+    pub fn attainment(&self) -> Vec<(f64, f64)> {
+        let all = self.requests.iter().enumerate();
+        let some = all.filter(|(_, (_, all))| *all > 0);
+        let points = some.map(|(at, (good, all))| {
+            let middle = (at as f64 + 0.5) * self.stretch_ns as f64 / 1e9;
+            (middle, 100.0 * f64::from(*good) / f64::from(*all))
+        });
+        points.collect()
+    }
+
+    /// Whether workers came or went.
+    pub fn is_scaled(&self) -> bool {
+        self.workers.len() > 1
+    }
+
+    /// The corners of the line of workers, up to `end` seconds.
+    pub fn steps(&self, end: f64) -> Vec<(f64, f64)> {
+        let mut corners = Vec::with_capacity(2 * self.workers.len() + 1);
+        let mut before = None;
+        for &(at, workers) in &self.workers {
+            corners.extend(before.map(|before| (at, before)));
+            corners.push((at, f64::from(workers)));
+            before = Some(f64::from(workers));
+        }
+        corners.extend(before.map(|before| (end, before)));
+        corners
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_are_counted_and_requests_kept_in_bounds() {
+        let mut over = OverTime::default();
+        let at = SimTime::from_millis;
+        over.worker(at(0), (false, 0), WorkerChange::Ready);
+        over.worker(at(500), (false, 1), WorkerChange::Starting);
+        over.worker(at(2000), (false, 1), WorkerChange::Ready);
+        over.worker(at(9000), (false, 0), WorkerChange::Draining);
+        over.worker(at(9500), (false, 0), WorkerChange::Gone);
+        assert_eq!(over.workers, [(0.0, 1), (2.0, 2), (9.0, 1)]);
+        let corners = [
+            (0.0, 1.0),
+            (2.0, 1.0),
+            (2.0, 2.0),
+            (9.0, 2.0),
+            (9.0, 1.0),
+            (10.0, 1.0),
+        ];
+        assert_eq!(over.steps(10.0), corners);
+        for second in 0..100_000 {
+            over.request(at(second * 1000), second % 4 > 0);
+        }
+        let seen = over.attainment();
+        assert!(seen.len() <= MOST && seen.iter().all(|(_, good)| (*good - 75.0).abs() < 2.0));
+    }
+}

@@ -1,0 +1,66 @@
+use std::collections::BTreeMap;
+
+use super::request::RouteRequest;
+use super::scorers::{Scorer, ScorersConfig};
+
+/// Which worker had a session last, and which adapters run where.
+#[derive(Debug, Default)]
+pub(super) struct Affinity {
+    sessions: BTreeMap<u64, u32>,
+    /// Requests of each adapter, by worker.
+    running: Vec<BTreeMap<u64, u32>>,
+    /// Adapters of the requests that run, by slot.
+    slots: BTreeMap<u32, u64>,
+}
+
+impl Affinity {
+    /// 1 for the worker of the session's last request.
+    pub(super) fn session(&self, ask: &RouteRequest, worker: u32) -> f64 {
+        match self.sessions.get(&ask.session) {
+            Some(last) if *last == worker => 1.0,
+            _ => 0.0,
+        }
+    }
+
+    /// 1 where the adapter runs, 0.8 where there is room for one more, else 0.
+    pub(super) fn adapter(&self, ask: &RouteRequest, worker: u32, most: usize) -> f64 {
+        let Some(adapter) = ask.adapter else {
+            return 0.0;
+        };
+        let running = self.running.get(worker as usize);
+        match running {
+            Some(running) if running.contains_key(&adapter) => 1.0,
+            Some(running) if running.len() >= most => 0.0,
+            _ => 0.8,
+        }
+    }
+
+    pub(super) fn sent(&mut self, config: &ScorersConfig, ask: &RouteRequest, worker: u32) {
+        if config.weight(Scorer::Session) > 0.0 {
+            self.sessions.insert(ask.session, worker);
+        }
+        if let Some(adapter) = ask.adapter.filter(|_| config.weight(Scorer::Lora) > 0.0) {
+            let at = worker as usize;
+            if self.running.len() <= at {
+                self.running.resize(at + 1, BTreeMap::new());
+            }
+            *self.running[at].entry(adapter).or_default() += 1;
+            self.slots.insert(ask.slot, adapter);
+        }
+    }
+
+    pub(super) fn finished(&mut self, slot: u32, worker: u32) {
+        let Some(adapter) = self.slots.remove(&slot) else {
+            return;
+        };
+        let Some(running) = self.running.get_mut(worker as usize) else {
+            return;
+        };
+        if let Some(count) = running.get_mut(&adapter) {
+            *count -= 1;
+            if *count == 0 {
+                running.remove(&adapter);
+            }
+        }
+    }
+}

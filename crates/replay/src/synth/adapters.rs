@@ -1,0 +1,67 @@
+use std::sync::Arc;
+
+use crate::workload::{Session, WorkloadError, WorkloadSource};
+use vllm_sim_random::mix;
+
+/// Another workload of which some sessions use an adapter.
+#[derive(Debug)]
+pub struct WithAdapters<S> {
+    source: S,
+    names: Vec<Arc<str>>,
+    share: f64,
+    seed: u64,
+    given: u64,
+}
+
+impl<S: WorkloadSource> WithAdapters<S> {
+    /// `share` of the sessions of `source`, from 0 to 1, use one of these adapters, drawn evenly.
+    pub fn new(source: S, names: &[String], share: f64, seed: u64) -> Self {
+        Self {
+            source,
+            names: names.iter().map(|name| name.as_str().into()).collect(),
+            share,
+            seed,
+            given: 0,
+        }
+    }
+
+    fn draw(&self, session: u64) -> Option<Arc<str>> {
+        let draw = mix(mix(self.seed, u64::from(u32::MAX)), session);
+        let unit = (draw >> 11) as f64 / (1u64 << 53) as f64;
+        let which = mix(draw, 1) % (self.names.len() as u64).max(1);
+        let name = self.names.get(usize::try_from(which).ok()?)?;
+        (unit < self.share).then(|| name.clone())
+    }
+}
+
+impl<S: WorkloadSource> WorkloadSource for WithAdapters<S> {
+    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
+        let Some(mut session) = self.source.next()? else {
+            return Ok(None);
+        };
+        let adapter = self.draw(self.given);
+        self.given += 1;
+        if adapter.is_some() {
+            for turn in &mut session.turns {
+                turn.lora.clone_from(&adapter);
+            }
+        }
+        Ok(Some(session))
+    }
+
+    fn has_dependencies(&self) -> bool {
+        self.source.has_dependencies()
+    }
+
+    fn requests(&self) -> Option<u64> {
+        self.source.requests()
+    }
+
+    fn untimed(&self) -> bool {
+        self.source.untimed()
+    }
+
+    fn concurrency(&self) -> Option<u32> {
+        self.source.concurrency()
+    }
+}

@@ -1,0 +1,128 @@
+use std::str::FromStr;
+
+use crate::workload::{Session, WorkloadError, WorkloadSource};
+use vllm_sim_engine::SimTime;
+
+/// A rate that changes over time: factors at instants, and straight lines between them. Before the
+/// first instant and after the last one its factor holds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RateCurve {
+    /// Seconds and factors.
+    points: Vec<(f64, f64)>,
+}
+
+impl RateCurve {
+    /// When that happens which at factor 1 would happen after `seconds`.
+    pub fn stretched(&self, seconds: f64) -> f64 {
+        let mut left = seconds;
+        let (mut from, mut factor) = (0.0, self.points.first().map_or(1.0, |point| point.1));
+        for &(at, next) in &self.points {
+            if left <= 0.0 {
+                return from;
+            }
+            let (length, rise) = (at - from, next - factor);
+            let area = (factor + next) / 2.0 * length;
+            if left < area {
+                let slope = rise / length;
+                let root = (factor * factor + 2.0 * slope * left).max(0.0).sqrt();
+                return from + 2.0 * left / (factor + root);
+            }
+            left -= area;
+            (from, factor) = (at, next);
+        }
+        from + left / factor
+    }
+}
+
+/// `0=0,60=1,600=1,601=5`: seconds, and the factor of the rate then.
+impl FromStr for RateCurve {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let read = |point: &str| {
+            let (at, factor) = point.split_once('=')?;
+            let number = |text: &str| text.trim().parse::<f64>().ok();
+            let (at, factor) = (number(at)?, number(factor)?);
+            let is_right = |n: f64| n.is_finite() && n >= 0.0;
+            (is_right(at) && is_right(factor)).then_some((at, factor))
+        };
+        let points: Option<Vec<(f64, f64)>> = text.split(',').map(read).collect();
+        let Some(points) = points else {
+            return Err(format!(
+                "{text:?} must be SECONDS=FACTOR,… of numbers from 0 on"
+            ));
+        };
+        if points.windows(2).any(|pair| pair[1].0 < pair[0].0) {
+            return Err(format!("{text:?}: seconds must not go back"));
+        }
+        match points.last() {
+            Some((_, factor)) if *factor > 0.0 => Ok(Self { points }),
+            _ => Err(format!(
+                "{text:?}: the last factor holds for ever, so it must be above 0"
+            )),
+        }
+    }
+}
+
+/// Another workload whose sessions start at a changing rate.
+#[derive(Debug)]
+pub struct Shaped<S> {
+    source: S,
+    curve: RateCurve,
+}
+
+impl<S: WorkloadSource> Shaped<S> {
+    /// The sessions of `source`, more of them where the curve is high.
+    pub fn new(source: S, curve: RateCurve) -> Self {
+        Self { source, curve }
+    }
+}
+
+impl<S: WorkloadSource> WorkloadSource for Shaped<S> {
+    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
+        let Some(mut session) = self.source.next()? else {
+            return Ok(None);
+        };
+        let start = self.curve.stretched(session.start.nanos() as f64 / 1e9);
+        session.start = SimTime::from_nanos((start * 1e9).round() as u64);
+        Ok(Some(session))
+    }
+
+    fn has_dependencies(&self) -> bool {
+        self.source.has_dependencies()
+    }
+
+    fn requests(&self) -> Option<u64> {
+        self.source.requests()
+    }
+
+    fn untimed(&self) -> bool {
+        self.source.untimed()
+    }
+
+    fn concurrency(&self) -> Option<u32> {
+        self.source.concurrency()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ramp_and_a_burst_move_what_comes() {
+        // Ten seconds from nothing to the full rate are five seconds' worth.
+        let ramp: RateCurve = "0=0,10=1".parse().expect("is a curve");
+        assert_eq!(ramp.stretched(0.0), 0.0);
+        assert!((ramp.stretched(1.25) - 5.0).abs() < 1e-9);
+        assert!((ramp.stretched(5.0) - 10.0).abs() < 1e-9);
+        assert!((ramp.stretched(8.0) - 13.0).abs() < 1e-9);
+        // Four times as much in the third second.
+        let burst: RateCurve = "2=1,2=4,3=4,3=1".parse().expect("is a curve");
+        let at = [1.0, 2.0, 4.0, 6.0, 7.0].map(|at| burst.stretched(at));
+        assert_eq!(at, [1.0, 2.0, 2.5, 3.0, 4.0]);
+        for text in ["", "1", "2=1,1=1", "0=1,9=0", "0=-1"] {
+            assert!(text.parse::<RateCurve>().is_err(), "{text:?}");
+        }
+    }
+}

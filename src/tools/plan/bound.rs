@@ -1,0 +1,74 @@
+use std::str::FromStr;
+
+use vllm_sim_replay::report::Report;
+
+/// A percentile of all requests that must not be exceeded: `ttft-p99=500`.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct PercentileBound {
+    /// Name of the distribution in a report.
+    curve: &'static str,
+    percent: f64,
+    most_ms: f64,
+}
+
+impl FromStr for PercentileBound {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let read = || {
+            let (what, most) = text.split_once('=')?;
+            let (metric, percent) = what.split_once("-p")?;
+            let curve = match metric {
+                "ttft" => "TTFT",
+                "itl" => "ITL",
+                "tpot" => "TPOT",
+                "e2e" => "E2E",
+                _ => return None,
+            };
+            let (percent, most_ms): (f64, f64) = (percent.parse().ok()?, most.parse().ok()?);
+            let is_right = (0.0..=100.0).contains(&percent) && most_ms.is_finite() && most_ms > 0.0;
+            is_right.then_some(Self {
+                curve,
+                percent,
+                most_ms,
+            })
+        };
+        let wrong =
+            || format!("{text:?} must be METRIC-pPERCENT=MS, METRIC one of ttft, itl, tpot, e2e");
+        read().ok_or_else(wrong)
+    }
+}
+
+impl PercentileBound {
+    /// What is said when a run exceeds it.
+    pub(super) fn missed(&self, report: &Report) -> Option<String> {
+        let (_, curve) = report.curves.iter().find(|(name, _)| *name == self.curve)?;
+        let last = curve.len().checked_sub(1)?;
+        // Between two points of the curve the higher one.
+        let at = (self.percent / 100.0 * last as f64).ceil() as usize;
+        let value = curve[at.min(last)];
+        (value > self.most_ms).then(|| {
+            format!(
+                "{} p{} {value:.1} ms, bound {} ms",
+                self.curve, self.percent, self.most_ms
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_names_metric_percentile_and_time() {
+        let bound: PercentileBound = "ttft-p99.5=500".parse().expect("is a bound");
+        assert_eq!(
+            (bound.curve, bound.percent, bound.most_ms),
+            ("TTFT", 99.5, 500.0)
+        );
+        for text in ["ttft", "ttft-p101=5", "ttft-p9=0", "foo-p9=1"] {
+            assert!(text.parse::<PercentileBound>().is_err(), "{text}");
+        }
+    }
+}
