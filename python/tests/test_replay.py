@@ -40,6 +40,31 @@ def test_every_point_of_a_grid_is_played() -> None:
     assert found.best in found.points
 
 
+def test_the_cheapest_deployment_is_found() -> None:
+    bounds = {"slo_ttft_ms": 200, "max_gpus": 4, "model": "meta-llama/Llama-3.1-8B-Instruct"}
+    found = vllm_sim.plan(vary={"gpu": ["H100", "L40S"]}, **bounds, **SMALL)
+    assert found.best is not None and found.best in found.points
+    assert found.deploy is not None and "vllm serve meta-llama" in found.deploy
+    none = vllm_sim.plan(gpu="H100", **(bounds | {"slo_ttft_ms": 0.01}), **SMALL)
+    assert none.best is None and none.points[0]["error"]
+
+
+def test_a_grid_is_played_on_a_ray_cluster() -> None:
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        grid = {"num_workers": [1, 2, 3], "max_num_seqs": [4, 64]}
+        alone = vllm_sim.sweep(grid=grid, slo_ttft_ms=1000, **SMALL)
+        assert vllm_sim.sweep(grid=grid, slo_ttft_ms=1000, ray=True, shards=4, **SMALL) == alone
+        assert vllm_sim.sweep(grid=grid, slo_ttft_ms=1000, ray=True, **SMALL) == alone
+        with pytest.raises(vllm_sim.ToolError, match="--router"):
+            vllm_sim.sweep(grid=grid, router="nowhere", ray=True, **SMALL)
+    finally:
+        ray.shutdown()
+    with pytest.raises(ValueError, match="ray=True"):
+        vllm_sim.sweep(grid=grid, shards=2, **SMALL)
+
+
 def test_tables_are_pandas() -> None:
     pytest.importorskip("pandas")
     found = vllm_sim.sweep(grid={"num_workers": [1, 2]}, **SMALL)

@@ -10,7 +10,7 @@
 from ._binary import BinaryNotFound, find_binary
 from ._client import AdminError, Response
 from ._metrics import Metrics, Sample
-from ._replay import ReplayReport, SweepReport, ToolError, replay, sweep
+from ._replay import PlanReport, ReplayReport, SweepReport, ToolError, plan, replay, sweep
 from ._requests import RecordedRequest
 from ._server import Change, Server, StartError
 
@@ -19,6 +19,7 @@ __all__ = [
     "BinaryNotFound",
     "Change",
     "Metrics",
+    "PlanReport",
     "RecordedRequest",
     "ReplayReport",
     "Response",
@@ -28,6 +29,7 @@ __all__ = [
     "SweepReport",
     "ToolError",
     "find_binary",
+    "plan",
     "replay",
     "sweep",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from . import _shards
 from ._binary import find_binary
 
 if TYPE_CHECKING:
@@ -82,26 +83,92 @@ def replay(
     return ReplayReport(found["summary"], found.get("per_request", []))
 
 
+@dataclass(frozen=True)
+class PlanReport:
+    """The cheapest deployment, and all that was tried."""
+
+    best: dict[str, Any] | None
+    """``flags`` and ``found`` of the cheapest combination; ``None``: none is good enough."""
+    points: list[dict[str, Any]]
+    """Every combination: ``flags``, ``found`` or ``error``, ``evidence``, ``trials``."""
+    deploy: str | None
+    """What to type for vLLM."""
+    rehearse: str | None
+    """What to type for vllm-sim."""
+    report: dict[str, Any] = field(repr=False)
+    """All of ``--report-json``."""
+
+
 def sweep(
     *workload: str | os.PathLike[str],
     grid: Mapping[str, Sequence[str | int | float]],
     args: Sequence[str] = (),
     timeout: float | None = None,
+    ray: bool = False,
+    shards: int | None = None,
     **flags: Flag,
 ) -> SweepReport:
-    """As :func:`replay`, once for every combination of ``grid``: ``{"num_workers": [1, 2]}``."""
-    axes = []
-    for name, values in grid.items():
-        axes += ["--grid", f"{_dashed(name)}={','.join(map(str, values))}"]
-    words = [*(os.fspath(file) for file in workload), *axes, *args, *_typed(flags)]
-    found = _run("sweep", words, timeout)
+    """As :func:`replay`, once for every combination of ``grid``: ``{"num_workers": [1, 2]}``.
+
+    With ``ray=True`` the grid is played in ``shards`` parts (one for each CPU of Ray's cluster unless
+    told otherwise), each a task of Ray; the result is the same.
+    """
+    words = [*(os.fspath(file) for file in workload), *_axes("--grid", grid), *args, *_typed(flags)]
+    found = _run("sweep", words, timeout, _parts(ray, shards))
     points, best = found["points"], found["best"]
     return SweepReport(points, None if best is None else points[best])
 
 
-def _run(tool: str, words: list[str], timeout: float | None) -> dict[str, Any]:
-    command = [find_binary(), tool, *words, "--report-json=-"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+def plan(
+    *workload: str | os.PathLike[str],
+    vary: Mapping[str, Sequence[str | int | float]] | None = None,
+    args: Sequence[str] = (),
+    timeout: float | None = None,
+    ray: bool = False,
+    shards: int | None = None,
+    **flags: Flag,
+) -> PlanReport:
+    """The cheapest deployment that serves a workload within its bounds: ``vllm-sim plan``.
+
+    ``vary`` has the flags that may change, ``{"gpu": ["H100", "L40S"]}``; ``ray`` and ``shards`` are
+    those of :func:`sweep`.
+    """
+    axes = _axes("--vary", vary or {})
+    words = [*(os.fspath(file) for file in workload), *axes, *args, *_typed(flags)]
+    found = _run("plan", words, timeout, _parts(ray, shards))
+    order = found["order"]
+    best = found["points"][order[0]] if order else None
+    return PlanReport(best, found["points"], found["deploy"], found["rehearse"], found)
+
+
+def _axes(flag: str, axes: Mapping[str, Sequence[str | int | float]]) -> list[str]:
+    words = []
+    for name, values in axes.items():
+        words += [flag, f"{_dashed(name)}={','.join(map(str, values))}"]
+    return words
+
+
+def _parts(ray: bool, shards: int | None) -> int | None:
+    """Parts to play with Ray; ``None``: one process does it."""
+    if not ray:
+        if shards is not None:
+            raise ValueError("shards is for ray=True")
+        return None
+    return _shards.cpus() if shards is None else shards
+
+
+def _run(
+    tool: str, words: list[str], timeout: float | None, shards: int | None = None
+) -> dict[str, Any]:
+    if shards is None:
+        command = [find_binary(), tool, *words, "--report-json=-"]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    else:
+        try:
+            parts = _shards.play(tool, words, shards, timeout)
+        except RuntimeError as error:
+            raise ToolError(str(error)) from error
+        ended = _shards.merge(tool, words, parts, timeout)
     if ended.returncode != 0:
         raise ToolError(ended.stderr.strip().removeprefix("error: "))
     found: dict[str, Any] = json.loads(ended.stdout)
