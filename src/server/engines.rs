@@ -12,7 +12,7 @@ use vllm_sim_engine::latency::{Setup, Speed};
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::pool::PoolConfig;
 use vllm_sim_engine::sched::sglang::SglangConfig;
-use vllm_sim_engine::sched::vllm::{Speculation, VllmConfig, WindowCache};
+use vllm_sim_engine::sched::vllm::{Speculation, VllmConfig};
 
 /// Starts one engine for each rank of this process. `epoch` is the zero of their clock, `port` the
 /// server's; `extra` hears the first one besides `observers`.
@@ -109,9 +109,12 @@ pub(super) fn modelled(
             decode: engine.decode_speedup_ratio,
         },
         // vLLM's own count has a null block that cannot be used.
-        num_gpu_blocks: setup::pool_blocks(config).saturating_sub(1),
+        num_gpu_blocks: setup::blocks(config).saturating_sub(1),
         block_size: engine.block_size,
-        window_cache: window_cache(config),
+        layer_groups: engine
+            .kv_cache
+            .as_ref()
+            .and_then(|cache| cache.plan.layer_groups(engine.retention_interval)),
         max_num_seqs: engine.max_num_seqs,
         max_num_batched_tokens: engine.max_num_scheduled_tokens,
         reserve_full_prompt: engine.reserve_full_prompt,
@@ -146,16 +149,6 @@ pub(super) fn modelled(
         ..VllmConfig::default()
     };
     Ok((vllm, setup))
-}
-
-/// Layers with a window that have groups of their own.
-fn window_cache(config: &Config) -> Option<WindowCache> {
-    let plan = &config.engine.kv_cache.as_ref()?.plan;
-    let interval = config.engine.retention_interval?;
-    (plan.window_groups > 0).then_some(WindowCache {
-        tokens: plan.window,
-        interval,
-    })
 }
 
 /// Time to fetch a remote prompt: fixed, and per token.

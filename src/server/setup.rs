@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::timing;
-use vllm_sim_config::{Compat, Config, Connector, KvCacheSize, KvTransfer, SchedulerKind, Task};
+use vllm_sim_config::{Compat, Config, Connector, KvTransfer, SchedulerKind, Task};
 use vllm_sim_engine::kv::{HashAlgo, HashConfig, HostRules, KvConfig};
 use vllm_sim_observe::kv_events::HashFormat;
 use vllm_sim_observe::metrics::{CacheConfig, EngineFeatures, FakeMetrics, OffloadInfo, Settings};
@@ -81,12 +81,6 @@ pub(super) fn blocks(config: &Config) -> u32 {
     let planned = config.engine.kv_cache.as_ref().map(|size| size.blocks);
     let told = planned.or(config.engine.num_blocks);
     told.or_else(|| timing::blocks(config)).unwrap_or(BLOCKS)
-}
-
-/// The same as a scheduler counts them: each holds its tokens in all layers.
-pub(super) fn pool_blocks(config: &Config) -> u32 {
-    let planned = config.engine.kv_cache.as_ref();
-    planned.map_or_else(|| blocks(config), KvCacheSize::pool_blocks)
 }
 
 /// The KV cache of the pool scheduler.

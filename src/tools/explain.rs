@@ -6,6 +6,7 @@ use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use vllm_sim_config::{KvCacheSize, KvOffload};
+use vllm_sim_engine::kv::SparseKind;
 use vllm_sim_engine::latency::{
     Batch, Breakdown, Coefficients, LatencyModel, Memory, ModelShape, Setup, Speed,
 };
@@ -77,11 +78,19 @@ fn write_all(
         write_memory(text, setup, utilization, engine, cache)?;
     }
     let tokens = u64::from(engine.num_gpu_blocks) * u64::from(engine.block_size);
-    writeln!(
-        text,
-        "KV cache    {} blocks of {} = {tokens} tokens",
-        engine.num_gpu_blocks, engine.block_size
-    )?;
+    let (blocks, size) = (engine.num_gpu_blocks, engine.block_size);
+    match cache.filter(|cache| cache.plan.sparse_groups > 0) {
+        None => writeln!(
+            text,
+            "KV cache    {blocks} blocks of {size} = {tokens} tokens"
+        )?,
+        Some(cache) => writeln!(
+            text,
+            "KV cache    {blocks} usable blocks of {size} tokens that the groups share; room for {} \
+             tokens of the longest requests",
+            cache.tokens,
+        )?,
+    }
     if let Some(cache) = cache {
         write_groups(text, cache, engine.max_model_len)?;
     }
@@ -122,16 +131,40 @@ fn write_all(
 /// How the groups of layers share the cache.
 fn write_groups(text: &mut String, cache: &KvCacheSize, context: u32) -> fmt::Result {
     let plan = &cache.plan;
-    let windows = match plan.window_groups {
-        0 => String::new(),
-        groups => format!(", {groups} that see {} tokens", plan.window),
-    };
     writeln!(
         text,
-        "            groups of layers: {} that see everything{windows}; {} blocks of {} bytes; \
-         {:.2} requests of {context} tokens",
-        plan.full_groups, cache.blocks, plan.block_bytes, cache.concurrency,
-    )
+        "            {} blocks with the null block: {}; {:.2} requests of {context} tokens",
+        cache.blocks, cache.rule, cache.concurrency,
+    )?;
+    let title = format!("of {context} tokens");
+    writeln!(
+        text,
+        "            {:<8}{:>7}  {:<32}{:>10}{:>16}{:>20}",
+        "group", "layers", "keeps", "tokens", "bytes a block", title
+    )?;
+    let sparse = match plan.sparse {
+        SparseKind::Window(tokens) => format!("the last {tokens} tokens"),
+        SparseKind::State(most) => format!("a state, {most} at most"),
+    };
+    let sparse_groups = 0..plan.sparse_groups;
+    let full_groups = plan.sparse_groups..plan.sparse_groups + plan.full_groups;
+    let (full, few) = cache.request_blocks;
+    for (groups, keeps, blocks) in [
+        (sparse_groups, sparse.as_str(), few),
+        (full_groups, "all tokens", full),
+    ] {
+        let name = match groups.len() {
+            0 => continue,
+            1 => groups.start.to_string(),
+            _ => format!("{} to {}", groups.start, groups.end - 1),
+        };
+        writeln!(
+            text,
+            "            {name:<8}{:>7}  {keeps:<32}{:>10}{:>16}{blocks:>13} blocks",
+            plan.group_layers, plan.block_size, plan.block_bytes,
+        )?;
+    }
+    Ok(())
 }
 
 /// The cache in the memory of the host.
@@ -229,12 +262,16 @@ fn write_memory(
     let (token, blocks) = cache.map_or((plain, memory.blocks), |cache| {
         (cache.plan.token_bytes(), cache.blocks)
     });
-    writeln!(
+    write!(
         text,
-        "Memory      {:.2} GB of weights on each GPU, {token} bytes of cache per token; {blocks} \
-         blocks fit into {utilization} of it",
+        "Memory      {:.2} GB of weights on each GPU, {token} bytes of cache per token",
         memory.weight_bytes / 1e9,
-    )
+    )?;
+    match cache {
+        // The table of groups says it.
+        Some(cache) if cache.plan.sparse_groups > 0 => writeln!(text),
+        _ => writeln!(text, "; {blocks} blocks fit into {utilization} of it"),
+    }
 }
 
 /// A step of `n` sequences that decode.
@@ -384,6 +421,7 @@ fn line(text: &mut String, head: &str, cells: impl Iterator<Item = String>) -> f
 
 #[cfg(test)]
 mod tests {
+    use vllm_sim_config::{CliMode, Loaded};
     use vllm_sim_engine::latency::{Roofline, gpu, model};
 
     use super::*;
@@ -419,6 +457,39 @@ mod tests {
             "{text}"
         );
         assert!(text.lines().all(|line| line.len() < 170), "{text}");
+    }
+
+    #[test]
+    fn groups_are_a_table_and_the_count_has_its_rule() {
+        let flags = ["--model", "openai/gpt-oss-20b", "--gpu", "H100"];
+        let bytes = [
+            "--kv-cache-memory-bytes",
+            "60G",
+            "--max-model-len",
+            "131072",
+        ];
+        let flags = [&flags[..], &bytes].concat();
+        let config = Loaded::from_flags(CliMode::Vllm, &flags).unwrap().config;
+        let (engine, setup) = crate::server::modelled(&config).unwrap();
+        let setup = setup.as_ref().map(|setup| (setup, 0.92));
+        let cache = config.engine.kv_cache.as_ref();
+        let text = explain("gpt-oss-20b", &engine, setup, &[], (cache, None));
+        for part in [
+            "163839 usable blocks of 16 tokens that the groups share",
+            "163840 blocks with the null block: --kv-cache-memory-bytes over the bytes of a block",
+        ] {
+            assert!(text.contains(part), "no {part:?} in\n{text}");
+        }
+        let rows: Vec<String> = text
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect();
+        for row in [
+            "0 12 the last 128 tokens 16 393216 1033 blocks",
+            "1 12 all tokens 16 393216 8192 blocks",
+        ] {
+            assert!(rows.contains(&row.to_owned()), "no {row:?} in\n{text}");
+        }
     }
 
     #[test]

@@ -122,27 +122,43 @@ fn a_step_is_given_what_is_asked_for_and_memory_follows_the_other_bound() {
 }
 
 #[test]
-fn groups_of_layers_share_a_pool_whose_room_the_scheduler_has() {
-    let flags = [
-        "--kv-cache-memory-bytes",
-        "60G",
-        "--max-model-len",
-        "131072",
-    ];
+fn groups_of_layers_share_the_blocks_of_one_pool() {
     let model = ["--model", "openai/gpt-oss-20b", "--gpu", "H100"];
     let found = |more: &[&str]| {
-        let all = [&model[..], &flags, more].concat();
+        let all = [&model[..], &["--kv-cache-memory-bytes", "60G"], more].concat();
         let loaded = Loaded::from_flags(CliMode::Vllm, &all).unwrap();
         let cache = loaded.config.engine.kv_cache.clone().unwrap();
         let engine = modelled(&loaded.config).unwrap().0;
-        (cache.blocks, cache.tokens, engine.num_gpu_blocks)
+        let groups = engine
+            .layer_groups
+            .map(|groups| (groups.sparse, groups.full));
+        (cache.blocks, cache.tokens, engine.num_gpu_blocks, groups)
     };
-    // Figures of vLLM's rule; the last is the tokens in blocks of all layers.
-    assert_eq!(found(&[]), (163_840, 2_327_895, 145_493));
-    assert_eq!(
-        found(&["--disable-hybrid-kv-cache-manager"]),
-        (81_920, 1_310_720, 81_919)
-    );
+    let long = ["--max-model-len", "131072"];
+    // Figures of vLLM's rule; the scheduler has all blocks but the null block.
+    assert_eq!(found(&long), (163_840, 2_327_895, 163_839, Some((1, 1))));
+    // A shorter context changes what vLLM prints, not the blocks.
+    let short = found(&["--max-model-len", "8192"]);
+    assert_eq!((short.0, short.2), (163_840, 163_839));
+    let flat = [&long[..], &["--disable-hybrid-kv-cache-manager"]].concat();
+    assert_eq!(found(&flat), (81_920, 1_310_720, 81_919, None));
+}
+
+#[test]
+fn a_block_has_room_for_the_state_of_a_linear_layer() {
+    let found = |gpu: &str, more: &[&str]| {
+        let model = ["--model", "Qwen/Qwen3-Next-80B-A3B-Instruct", "--gpu", gpu];
+        let bytes = ["--kv-cache-memory-bytes", "20G"];
+        let all = [&model[..], &bytes, more].concat();
+        let config = Loaded::from_flags(CliMode::Vllm, &all).unwrap().config;
+        let plan = config.engine.kv_cache.clone().unwrap().plan;
+        let groups = (plan.sparse_groups, plan.full_groups);
+        (config.engine.block_size, groups)
+    };
+    assert_eq!(found("H100", &[]), (576, (3, 1)));
+    assert_eq!(found("A100", &[]), (544, (3, 1)));
+    assert_eq!(found("A100", &["--block-size", "16"]), (544, (3, 1)));
+    assert_eq!(found("A100", &["--block-size", "1024"]), (1024, (3, 1)));
 }
 
 #[test]

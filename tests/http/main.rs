@@ -14,6 +14,7 @@
 //! - `hostile`: input that is wrong, huge or malicious
 //! - `llmd`, `llmd_lenient`, `llmd_peer`: what llm-d says, and what it takes, with `--compat llm-d`
 //! - `llmd_events`: KV-cache events in llm-d's form
+//! - `layer_groups`: models whose layers do not all see everything
 //! - `logprobs`: values of log probabilities, and of embeddings
 //! - `media`: images, audio and video in prompts and replies
 //! - `realtime`: speech over WebSockets
@@ -60,6 +61,7 @@ mod golden;
 mod grpc;
 mod host_tier;
 mod hostile;
+mod layer_groups;
 mod life;
 mod llmd;
 mod llmd_events;

@@ -6,12 +6,23 @@ use super::error::ConfigError;
 use super::flags::{engine, kv};
 use super::model::Model;
 use super::values::Values;
-use vllm_sim_engine::latency::{self, Gpu, ModelShape};
+use vllm_sim_engine::latency::{self, Gpu, KvCachePlan, ModelShape, kv_width};
 
 /// Block sizes that llm-d allows.
 const LLMD_SIZES: [i64; 5] = [8, 16, 32, 64, 128];
 /// Data-centre Blackwell (compute capability 10).
 const BLACKWELL: [&str; 4] = ["B200", "B300", "GB200", "GB300"];
+
+/// GPUs on which FlashInfer computes gated delta nets, with states at multiples of 64 tokens.
+const TAKES_STATES_OUT: [&str; 7] = [
+    "H100",
+    "H200",
+    "GH200",
+    "B200",
+    "B300",
+    "RTX-PRO-6000",
+    "RTX-5090",
+];
 
 /// What was typed, or what the attention backend of model and GPU takes.
 pub(super) fn block_size(
@@ -31,7 +42,13 @@ pub(super) fn block_size(
     let size = v.get(flag)?;
     let vllms = v.cli_mode == CliMode::Vllm && scheduler == SchedulerKind::Vllm;
     let gpu = v.get(&engine::GPU)?.as_deref().and_then(latency::gpu);
-    let (true, false, Some(gpu), Some(shape)) = (vllms, v.given(flag), gpu, shape(model)) else {
+    let Some(shape) = shape(model).filter(|_| vllms) else {
+        return Ok(size);
+    };
+    if shape.state.is_some() {
+        return with_states(v, &shape, gpu, size);
+    }
+    let (false, Some(gpu)) = (v.given(flag), gpu) else {
         return Ok(size);
     };
     let backend = v.get(&engine::ATTENTION_BACKEND)?.unwrap_or_default();
@@ -42,6 +59,34 @@ pub(super) fn block_size(
     let (size, rule) = by_backend(&shape, gpu, &backend.to_ascii_uppercase(), sparse);
     v.derive_by(flag, size, rule);
     Ok(size)
+}
+
+/// A block that has room for a state, whatever was typed.
+///
+/// **Source:** vLLM 0.33 `vllm/platforms/interface.py`, `_align_hybrid_block_size`, and
+/// `FLASHINFER_GDN_CHECKPOINT_ALIGNMENT`.
+fn with_states(
+    v: &Values,
+    shape: &ModelShape,
+    gpu: Option<&Gpu>,
+    size: u32,
+) -> Result<u32, ConfigError> {
+    let caching = v.get(&kv::ENABLE_PREFIX_CACHING)?.unwrap_or(true);
+    // A GPU that nobody named is an H100.
+    let flashinfer = gpu.is_none_or(|gpu| TAKES_STATES_OUT.iter().any(|n| gpu.name.contains(n)));
+    let is_delta_net = shape.state.is_some_and(|state| !state.checkpoints);
+    let step = match caching && flashinfer && is_delta_net {
+        true => size.next_multiple_of(64),
+        false => size.next_multiple_of(16),
+    };
+    let tp = v.get(&engine::TENSOR_PARALLEL_SIZE)?;
+    let width = kv_width(&v.get(&kv::KV_CACHE_DTYPE)?, shape.head_dim).unwrap_or(2.0);
+    let grown = KvCachePlan::least_block(shape, tp, width, step).unwrap_or(size);
+    if grown > size {
+        let rule = "attention's block must have room for a state of the other layers";
+        v.derive_by(&kv::BLOCK_SIZE, grown, rule);
+    }
+    Ok(grown.max(size))
 }
 
 /// The model's shape, where it is known.

@@ -28,6 +28,10 @@ pub struct KvCacheSize {
     pub tokens: u64,
     /// How many such requests.
     pub concurrency: f64,
+    /// Blocks of one, in a group whose layers see everything and in one whose layers do not.
+    pub request_blocks: (u32, u32),
+    /// What the number of blocks follows from.
+    pub rule: &'static str,
     /// Why vLLM would not start: a request of `max_model_len` tokens does not fit.
     pub refusal: Option<String>,
 }
@@ -65,10 +69,22 @@ impl KvCacheSize {
         let hybrid = !is_flat && !is_chunked(model);
         let stage = shape.stage(engine.parallel.pipeline);
         let tp = engine.parallel.tensor;
-        let plan = KvCachePlan::new(&stage, tp, engine.block_size, width, hybrid);
-        let Some(available_bytes) = available(engine, &stage, gpu) else {
+        let drafts = engine.speculative.as_ref().map_or(0, |s| s.num_tokens);
+        let plan = KvCachePlan::new(&stage, tp, engine.block_size, width, hybrid)
+            .with_states(engine.enable_prefix_caching, drafts);
+        // With groups a typed count says enough.
+        let typed = engine.num_blocks.filter(|_| plan.sparse_groups > 0);
+        let typed = typed.map(|blocks| f64::from(blocks) * plan.block_bytes);
+        let Some(available_bytes) = available(engine, &stage, gpu).or(typed) else {
             return Ok(None);
         };
+        if stage.state.is_some() {
+            v.warn(
+                "Layers with a state (Mamba, linear attention) have their groups in the KV cache; \
+                 their weights are counted as those of attention and their time as that of its \
+                 matrices alone",
+            );
+        }
         let fit = (available_bytes / plan.block_bytes).floor() as u32;
         let mut size = Self {
             plan,
@@ -76,12 +92,21 @@ impl KvCacheSize {
             blocks: engine.num_blocks.unwrap_or(fit.max(2)),
             tokens: 0,
             concurrency: 0.0,
+            request_blocks: (0, 0),
+            rule: match (engine.num_blocks, engine.kv_cache_memory_bytes) {
+                (Some(_), _) => "as typed",
+                (None, Some(_)) => "--kv-cache-memory-bytes over the bytes of a block",
+                (None, None) => {
+                    "what weights and activations leave of the GPU over the bytes of a block"
+                }
+            },
             refusal: None,
         };
         if fit > 0 || engine.num_blocks.is_some() {
             size.check(v, model, engine)?;
         }
         let in_flight = in_flight(engine);
+        size.request_blocks = plan.group_blocks(model.max_model_len, in_flight);
         size.concurrency = plan.concurrency(size.blocks, model.max_model_len, in_flight);
         size.tokens = (size.concurrency * f64::from(model.max_model_len)) as u64;
         Ok(Some(size))
@@ -133,16 +158,6 @@ impl KvCacheSize {
             None => self.refusal = Some(text),
         }
         Ok(())
-    }
-
-    /// Blocks of a pool in which every block holds its tokens in all layers: what requests of the
-    /// whole context have room for, and the null block.
-    pub fn pool_blocks(&self) -> u32 {
-        if self.plan.window_groups == 0 {
-            return self.blocks;
-        }
-        let blocks = self.tokens / u64::from(self.plan.block_size.max(1));
-        u32::try_from(blocks).unwrap_or(u32::MAX - 1) + 1
     }
 }
 

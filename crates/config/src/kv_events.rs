@@ -5,8 +5,9 @@ use super::error::ConfigError;
 use super::flags::kv;
 use super::nearest::closest;
 use super::values::Values;
+use vllm_sim_engine::kv::SparseKind;
 use vllm_sim_observe::kv_events::{
-    Encoding, EventFormat, HashFormat, HostDetail, LLMD_TOPIC, for_rank,
+    CacheGroups, Encoding, EventFormat, HashFormat, HostDetail, LLMD_TOPIC, SpecKind, for_rank,
 };
 
 /// Events about cached blocks.
@@ -71,6 +72,7 @@ impl KvEvents {
         };
         let mut events = Self::vllm(v, &config, &own)?;
         events.encoding.host = host_detail(engine);
+        events.encoding.groups = cache_groups(engine);
         if events.enabled && v.given(&kv::ZMQ_ENDPOINT) {
             v.warn("--kv-events-config and --zmq-endpoint: events take vLLM's form, at the endpoint of the former");
         }
@@ -99,6 +101,7 @@ impl KvEvents {
                 },
                 hashes: HashFormat::Int,
                 host: host_detail(engine),
+                groups: cache_groups(engine),
             },
             buffer_steps: match (v.get(queue)?, &replay_endpoint) {
                 (size, Some(_)) => v.fit(queue, size, 1..=i64::from(u32::MAX), words)?,
@@ -149,6 +152,33 @@ impl KvEvents {
             topic: topic.or(v.get(&kv::KV_EVENT_TOPIC)?).unwrap_or_default(),
             batch_size: own.batch_size,
         })
+    }
+}
+
+/// The groups of layers, numbered as vLLM does: those that do not keep everything come first.
+fn cache_groups(engine: &Engine) -> CacheGroups {
+    let Some(plan) = engine.kv_cache.as_ref().map(|cache| cache.plan) else {
+        return CacheGroups::default();
+    };
+    let sparse_kind = match plan.sparse {
+        SparseKind::Window(tokens) => SpecKind::Window(tokens),
+        SparseKind::State(_) => SpecKind::Mamba,
+    };
+    let full_kind = match plan.is_mla {
+        true => SpecKind::Mla,
+        false => SpecKind::Full,
+    };
+    match plan.full_groups {
+        0 => CacheGroups {
+            main: 0,
+            main_kind: sparse_kind,
+            sparse_kind,
+        },
+        _ => CacheGroups {
+            main: plan.sparse_groups,
+            main_kind: full_kind,
+            sparse_kind,
+        },
     }
 }
 

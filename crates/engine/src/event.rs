@@ -97,6 +97,8 @@ pub enum Event {
         /// Which; the whole hash where the plan had one.
         keys: Vec<(BlockKey, Option<[u8; 32]>)>,
     },
+    /// Something happened to blocks of another group of layers than the first that sees everything.
+    Group(Box<GroupEvent>),
     /// The prefix cache was emptied.
     Cleared,
     /// Something happened in the memory of the host.
@@ -112,6 +114,32 @@ pub enum Event {
     LoraLoading {
         /// Which adapter.
         lora: LoraId,
+    },
+}
+
+/// What happened to blocks of a group of layers
+/// ([`LayerGroups`](crate::kv::LayerGroups)).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GroupEvent {
+    /// Of blocks `from..to` of a plan some entered the prefix cache.
+    Stored {
+        /// Number of the group.
+        group: u32,
+        /// Whose blocks.
+        plan: Arc<BlockPlan>,
+        /// First block.
+        from: u32,
+        /// One past the last block.
+        to: u32,
+        /// Which of them.
+        kept: Vec<u32>,
+    },
+    /// Blocks left the prefix cache.
+    Removed {
+        /// Number of the group.
+        group: u32,
+        /// Which; the whole hash where the plan had one.
+        keys: Vec<(BlockKey, Option<[u8; 32]>)>,
     },
 }
 

@@ -36,7 +36,7 @@ mod sequence;
 use std::collections::VecDeque;
 
 pub use delays::{Calculator, Delays, LONGEST_DELAY};
-pub use event::{CachedBlock, Command, End, Event, HostEvent, Reset, Stats};
+pub use event::{CachedBlock, Command, End, Event, GroupEvent, HostEvent, Reset, Stats};
 pub use sequence::{BlockKey, BlockPlan, Draft, ExtraKey, LoraId, SeqId, Sequence, Transfer};
 pub use time::SimTime;
 pub use timer_queue::TimerQueue;

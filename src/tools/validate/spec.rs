@@ -233,6 +233,7 @@ fn shape(fields: &RunFields) -> Result<ModelShape, ValidateError> {
         mla: None,
         moe,
         window: None,
+        state: None,
         quantization: Quantization {
             keep_attention: keep,
             keep_mlp: keep,

@@ -27,7 +27,7 @@ flags! {
         .or("0").within(0.0, 1.0, "global cache hit threshold must be between in range [0, 1]");
     KV_CACHE_DTYPE: String = Flag::new("kv-cache-dtype", KvCache, "Data type of the cache.")
         .or("auto");
-    PREFIX_CACHE_RETENTION_INTERVAL: Option<u32> = Flag::new("prefix-cache-retention-interval", KvCache, "Layers with a sliding window keep their cache where a prompt ends and at every multiple of so many tokens; 0: there alone; none: everywhere.")
+    PREFIX_CACHE_RETENTION_INTERVAL: Option<u32> = Flag::new("prefix-cache-retention-interval", KvCache, "Layers with a sliding window or a state keep their cache where a prompt ends and at every multiple of so many tokens; 0: there alone; none: everywhere.")
         .or("0").range(0, MANY, "prefix-cache-retention-interval cannot be negative");
     DISABLE_HYBRID_KV_CACHE_MANAGER: bool = Flag::new("disable-hybrid-kv-cache-manager", KvCache, "Keep the cache of layers with a sliding window as if they saw everything.")
         .or("false");

@@ -6,6 +6,8 @@
 
 mod cache;
 mod cbor;
+mod group_tables;
+mod groups;
 mod hash;
 mod host;
 mod lease;
@@ -16,12 +18,12 @@ mod queue;
 mod tests;
 #[cfg(test)]
 mod vectors;
-mod window;
 
+pub(crate) use groups::GroupLimits;
+pub use groups::{LayerGroups, SparseKind};
 pub use hash::{Chain, Extras, HashAlgo, HashConfig, Hasher, Lora, MediaSpan, UnknownHashAlgo};
 pub use host::{HostCounts, HostRules, HostTierConfig};
 pub(crate) use host::{HostHit, HostTier, Loaded, StoreCopy};
 pub(crate) use lease::Leases;
 pub use pool::{BlockCounts, BlockPool, KvConfig};
 pub(crate) use pool::{BlockRequest, BlockTable};
-pub(crate) use window::WindowEnds;

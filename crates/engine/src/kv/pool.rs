@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use super::cache::CachedBlocks;
+use super::groups::{GroupLimits, GroupTable, Groups, LayerGroups};
 use super::queue::FreeQueue;
 use crate::{BlockKey, BlockPlan, CachedBlock, Event};
 
@@ -20,7 +21,11 @@ pub struct KvConfig {
 /// The blocks that one sequence holds, in the order of its tokens.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BlockTable {
-    blocks: Vec<u32>,
+    pub(super) blocks: Vec<u32>,
+    /// Its blocks in other groups than the first.
+    pub(super) groups: Vec<GroupTable>,
+    /// Blocks after which others may go on, with groups that do not keep everything.
+    pub(super) ends: [u32; 4],
     /// Leading blocks that have entered the prefix cache.
     cached: u32,
     /// See [`BlockTable::settled`].
@@ -43,6 +48,11 @@ impl BlockTable {
     /// Their numbers.
     pub(super) fn ids(&self) -> &[u32] {
         &self.blocks
+    }
+
+    /// Where groups that see everything went on finding its prompt, in tokens; 0: nowhere.
+    pub(crate) fn parting(&self, block_size: u32) -> u32 {
+        self.ends[3] * block_size
     }
 
     /// Up to this many tokens nothing happens: no block is missing and none becomes full.
@@ -68,6 +78,10 @@ pub(crate) struct BlockRequest {
     pub whole: u32,
     /// Blocks that must stay free (vLLM's watermark and reserved blocks).
     pub spare: u32,
+    /// Tokens whose steps are over: no layer looks at what a window before them has passed.
+    pub processed: u32,
+    /// Groups that do not keep everything take no more than they ever hold.
+    pub is_capped: bool,
 }
 
 /// Every usable block is in exactly one class.
@@ -92,8 +106,7 @@ struct Block {
 /// All blocks of one engine: who holds them, which can be taken, and what they still remember.
 ///
 /// A free block keeps its key until somebody takes it, so there is no separate eviction: the free
-/// queue is the eviction order. Source: `vllm/v1/core/{block_pool,kv_cache_manager}.py`, 0.33, one
-/// full-attention group.
+/// queue is the eviction order. Source: `vllm/v1/core/{block_pool,kv_cache_manager}.py`, 0.33.
 #[derive(Debug)]
 pub struct BlockPool {
     config: KvConfig,
@@ -106,6 +119,10 @@ pub struct BlockPool {
     idle: u32,
     /// How often the cache was emptied.
     epoch: u32,
+    /// Groups beside the first.
+    pub(super) groups: Groups,
+    /// By block, with such groups: the group that has it, 0 being the first.
+    owners: Vec<u8>,
 }
 
 impl BlockPool {
@@ -124,6 +141,23 @@ impl BlockPool {
             cache: CachedBlocks::new(config.num_blocks as usize),
             idle: 0,
             epoch: 0,
+            groups: Groups::default(),
+            owners: Vec::new(),
+        }
+    }
+
+    /// The same for layers in groups.
+    #[must_use]
+    pub(crate) fn with_groups(self, groups: &LayerGroups, limits: &GroupLimits) -> Self {
+        let KvConfig {
+            block_size,
+            prefix_caching,
+            ..
+        } = self.config;
+        Self {
+            groups: Groups::new(groups, block_size, prefix_caching, limits),
+            owners: vec![0; self.blocks.len()],
+            ..self
         }
     }
 
@@ -181,6 +215,9 @@ impl BlockPool {
         if need.tokens <= table.settled {
             return true;
         }
+        if self.has_groups() {
+            return self.allocate_in_groups(table, plan, need, out);
+        }
         if table.is_empty() && !self.admit(table, plan, need) {
             return false;
         }
@@ -189,7 +226,7 @@ impl BlockPool {
             if fresh.saturating_add(need.spare) > self.free.len() {
                 return false;
             }
-            self.take(table, fresh, out);
+            self.take(&mut table.blocks, 0, fresh, out);
         }
         self.cache_full(table, plan, need.cache.min(need.tokens), out);
         true
@@ -228,44 +265,76 @@ impl BlockPool {
             return false;
         }
         for &id in &table.blocks {
-            let block = &mut self.blocks[id as usize];
-            if block.refs == 0 {
-                self.free.remove(id);
-                self.idle -= 1;
-            }
-            block.refs += 1;
+            self.hold(id);
         }
-        table.cached = hits;
-        table.epoch = self.epoch;
+        self.start(table, hits);
         true
     }
 
-    /// Moves `n` free blocks into the table; the caller has seen that there are that many.
-    fn take(&mut self, table: &mut BlockTable, n: u32, out: &mut impl FnMut(Event)) {
-        let mut removed = Vec::new();
+    /// The block that a key finds.
+    pub(super) fn find(&self, key: BlockKey) -> Option<u32> {
+        self.cache.find(key)
+    }
+
+    /// Whether nobody holds a block.
+    pub(super) fn is_idle(&self, id: u32) -> bool {
+        self.blocks[id as usize].refs == 0
+    }
+
+    /// Somebody holds a cached block from now on.
+    pub(super) fn hold(&mut self, id: u32) {
+        let block = &mut self.blocks[id as usize];
+        if block.refs == 0 {
+            self.free.remove(id);
+            self.idle -= 1;
+        }
+        block.refs += 1;
+    }
+
+    /// A table begins with so many cached blocks.
+    pub(super) fn start(&self, table: &mut BlockTable, hits: u32) {
+        (table.cached, table.epoch) = (hits, self.epoch);
+    }
+
+    /// Moves `n` free blocks into a table of group `owner`; the caller has seen that there are that
+    /// many.
+    pub(super) fn take(
+        &mut self,
+        table: &mut Vec<u32>,
+        owner: u8,
+        n: u32,
+        out: &mut impl FnMut(Event),
+    ) {
+        let (mut removed, mut owners) = (Vec::new(), Vec::new());
         if n > 4 {
             let ids = self.free.iter().take(n as usize);
             let cached = ids.filter(|&id| self.blocks[id as usize].cached);
             self.cache.touch(cached.map(|id| self.cache.key(id)));
         }
-        table.blocks.reserve(n as usize);
+        table.reserve(n as usize);
         for _ in 0..n {
             let Some(id) = self.free.pop_front() else {
                 break;
             };
             let block = &mut self.blocks[id as usize];
             block.refs = 1;
-            table.blocks.push(id);
+            table.push(id);
+            let last = self.owners.get_mut(id as usize);
+            let last = last.map(|last| std::mem::replace(last, owner));
             if std::mem::take(&mut block.cached) {
-                let key = self.cache.remove(id);
+                let name = self.cache.remove(id);
                 self.idle -= 1;
                 if self.config.events {
                     let hash = self.hashes.get_mut(id as usize).and_then(Option::take);
+                    let key = last.map_or(name, |last| self.plan_key(last, name));
                     removed.push((key, hash));
+                    owners.extend(last);
                 }
             }
         }
-        if !removed.is_empty() {
+        if !owners.is_empty() {
+            self.report_removed(removed, &owners, out);
+        } else if !removed.is_empty() {
             out(Event::Removed { keys: removed });
         }
     }
@@ -286,7 +355,7 @@ impl BlockPool {
         // later could never be found.
         let plan = plan.filter(|_| self.config.prefix_caching && table.epoch == self.epoch);
         let Some(plan) = plan else {
-            table.settled = room;
+            table.settled = self.settled(table, room);
             return;
         };
         let keys = u32::try_from(plan.keys.len()).unwrap_or(u32::MAX);
@@ -297,11 +366,13 @@ impl BlockPool {
                 let keys = &plan.keys[from as usize..full as usize];
                 self.cache.touch(keys.iter().copied());
             }
-            for i in from as usize..full as usize {
-                self.remember(table.blocks[i], plan, i);
+            if !self.groups.is_first_null {
+                for i in from as usize..full as usize {
+                    self.remember(table.blocks[i], plan.keys[i], plan, i);
+                }
             }
             table.cached = full;
-            if self.config.events {
+            if self.config.events && !self.groups.is_first_null {
                 let plan = Arc::clone(plan);
                 out(Event::Stored {
                     plan,
@@ -309,18 +380,29 @@ impl BlockPool {
                     to: full,
                 });
             }
+            if self.has_groups() {
+                self.cache_in_groups(table, plan, (from, full), out);
+            }
         }
-        table.settled = if table.cached < keys {
+        let settled = if table.cached < keys {
             // One token short of the next full block.
             room.min((table.cached + 1).saturating_mul(size) - 1)
         } else {
             room
         };
+        table.settled = self.settled(table, settled);
     }
 
-    /// Enters one block of a table as block `i` of `plan`.
-    fn remember(&mut self, id: u32, plan: &BlockPlan, i: usize) {
-        let key = plan.keys[i];
+    /// What the first group says of [`BlockTable::settled`], held against the others.
+    fn settled(&self, table: &BlockTable, first: u32) -> u32 {
+        match self.has_groups() {
+            true => first.min(self.settled_in_groups(table)),
+            false => first,
+        }
+    }
+
+    /// Enters one block of a table as block `i` of `plan`, under a name.
+    pub(super) fn remember(&mut self, id: u32, key: BlockKey, plan: &BlockPlan, i: usize) {
         self.blocks[id as usize].cached = true;
         self.cache.insert(key, id);
         if let (true, Some(&hash)) = (self.config.events, plan.hashes.get(i)) {
@@ -352,7 +434,19 @@ impl BlockPool {
     /// Cached ones join the back of the free queue, last block first, so that a prefix outlives
     /// what follows it; the others go to the front and are taken next.
     pub(crate) fn release(&mut self, table: &mut BlockTable) {
-        for &id in &table.blocks {
+        if !self.groups.is_first_null {
+            self.give_back(&table.blocks);
+        }
+        if self.has_groups() {
+            self.release_groups(table);
+        }
+        table.blocks.clear();
+        (table.cached, table.settled) = (0, 0);
+    }
+
+    /// A sequence no longer holds these blocks.
+    pub(super) fn give_back(&mut self, ids: &[u32]) {
+        for &id in ids {
             let block = &mut self.blocks[id as usize];
             if !block.cached {
                 block.refs -= 1;
@@ -361,7 +455,7 @@ impl BlockPool {
                 }
             }
         }
-        for &id in table.blocks.iter().rev() {
+        for &id in ids.iter().rev() {
             let block = &mut self.blocks[id as usize];
             if block.cached {
                 block.refs -= 1;
@@ -371,8 +465,6 @@ impl BlockPool {
                 }
             }
         }
-        table.blocks.clear();
-        (table.cached, table.settled) = (0, 0);
     }
 
     /// Empties the prefix cache, unless a sequence holds blocks: then false, and nothing changed
@@ -409,7 +501,10 @@ impl BlockPool {
     pub(crate) fn cached_blocks(&self) -> Vec<CachedBlock> {
         let blocks = (0..).zip(&self.blocks).filter(|(_, block)| block.cached);
         let named = |(id, block): (u32, &Block)| CachedBlock {
-            key: self.cache.key(id),
+            key: self.plan_key(
+                self.owners.get(id as usize).copied().unwrap_or(0),
+                self.cache.key(id),
+            ),
             block: id,
             users: block.refs,
         };

@@ -1,10 +1,11 @@
 use super::ModelShape;
+use crate::kv::{LayerGroups, SparseKind};
 
 /// How the cache of a model is cut into blocks.
 ///
-/// Layers of one kind form a bucket: those that see everything, and those that see a window. Buckets
-/// are cut into groups of equally many layers, and all groups share one pool: a block belongs to one
-/// group and holds its tokens in all layers of that group.
+/// Layers of one kind form a bucket: those that see everything, and those that see a window or keep a
+/// state. Buckets are cut into groups of equally many layers, and all groups share one pool: a block
+/// belongs to one group and holds its tokens in all layers of that group.
 ///
 /// **Source:** vLLM 0.33 `vllm/v1/core/kv_cache_planning.py`,
 /// `_get_kv_cache_groups_uniform_page_size`; `vllm/v1/kv_cache_interface.py`.
@@ -14,28 +15,52 @@ pub struct KvCachePlan {
     pub block_size: u32,
     /// One block on one GPU, bytes.
     pub block_bytes: f64,
+    /// Layers of a group.
+    pub group_layers: u32,
     /// Groups whose layers see everything.
     pub full_groups: u32,
-    /// Groups whose layers see a window.
-    pub window_groups: u32,
-    /// That window, in tokens; 0: there is none.
-    pub window: u32,
+    /// Groups whose layers do not; they are numbered first.
+    pub sparse_groups: u32,
+    /// What these keep; of a state, the most that a request has at once.
+    pub sparse: SparseKind,
     /// Layers of both kinds.
-    layers: (u32, u32),
+    pub layers: (u32, u32),
+    /// Whether keys and values are compressed (DeepSeek).
+    pub is_mla: bool,
     /// A block of one layer, bytes.
     page_bytes: f64,
+    /// The bytes of one token in a layer that sees everything.
+    layer_token_bytes: f64,
 }
 
 impl KvCachePlan {
     /// The blocks of a model on each of `tp` GPUs; `width`: bytes per cached number. Without `hybrid`
-    /// layers with a window are kept as if they saw everything.
+    /// layers with a window are kept as if they saw everything; those with a state cannot be.
+    ///
+    /// A block must have room for a state ([`KvCachePlan::least_block`]).
     pub fn new(shape: &ModelShape, tp: u32, block_size: u32, width: f64, hybrid: bool) -> Self {
-        let token = shape.kv_bytes_per_token(tp, 1) as f64 / f64::from(shape.layers.max(1));
-        let page_bytes = token * width * f64::from(block_size);
+        let attention = shape.attention_layers();
+        let token = shape.kv_bytes_per_token(tp, 1) as f64 / f64::from(attention) * width;
+        let page_bytes = token * f64::from(block_size);
         let window = shape.window.filter(|window| hybrid && window.layers > 0);
-        let windowed = window.map_or(0, |window| window.layers.min(shape.layers));
-        let full = shape.layers - windowed;
-        let group = match (full.min(windowed), full.max(windowed)) {
+        let (sparse_layers, sparse, page_bytes) = match (shape.state, window) {
+            (Some(state), _) => {
+                let most = 2 + u32::from(state.checkpoints);
+                let page_bytes = page_bytes.max(state.bytes(tp) as f64);
+                (
+                    state.layers.min(shape.layers),
+                    SparseKind::State(most),
+                    page_bytes,
+                )
+            }
+            (None, Some(window)) => {
+                let layers = window.layers.min(shape.layers);
+                (layers, SparseKind::Window(window.tokens), page_bytes)
+            }
+            (None, None) => (0, SparseKind::Window(0), page_bytes),
+        };
+        let full = shape.layers - sparse_layers;
+        let group = match (full.min(sparse_layers), full.max(sparse_layers)) {
             (0, all) => all,
             // Nearly as many of both: the smaller bucket is filled up.
             (small, large) if f64::from(large) < 1.5 * f64::from(small) => large,
@@ -44,44 +69,91 @@ impl KvCachePlan {
         Self {
             block_size,
             block_bytes: f64::from(group) * page_bytes,
+            group_layers: group,
             full_groups: full.div_ceil(group.max(1)),
-            window_groups: windowed.div_ceil(group.max(1)),
-            window: window.map_or(0, |window| window.tokens),
-            layers: (full, windowed),
+            sparse_groups: sparse_layers.div_ceil(group.max(1)),
+            sparse,
+            layers: (full, sparse_layers),
+            is_mla: shape.mla.is_some(),
             page_bytes,
+            layer_token_bytes: token,
         }
     }
 
-    /// Bytes of one token in all layers.
-    pub fn token_bytes(&self) -> f64 {
-        f64::from(self.layers.0 + self.layers.1) * self.page_bytes
-            / f64::from(self.block_size.max(1))
+    /// The fewest tokens of a block, in steps of `step`, whose keys and values take as much room in a
+    /// layer as a state; `None`: there are no states.
+    ///
+    /// **Source:** vLLM 0.33 `vllm/platforms/interface.py`, `_align_hybrid_block_size`.
+    pub fn least_block(shape: &ModelShape, tp: u32, width: f64, step: u32) -> Option<u32> {
+        let state = shape.state?.bytes(tp) as f64;
+        let token = Self::new(shape, tp, 1, width, true).layer_token_bytes;
+        let steps = (state / (token * f64::from(step))).ceil().max(1.0);
+        Some(step.saturating_mul(steps as u32))
     }
 
-    /// Blocks of a group whose layers see everything, and of one with a window, for a request of
+    /// A prefix cache is kept or not, and there are drafts: states of a request.
+    #[must_use]
+    pub fn with_states(self, caching: bool, drafts: u32) -> Self {
+        let sparse = match self.sparse {
+            SparseKind::State(most) => SparseKind::State(drafts + if caching { most } else { 1 }),
+            window => window,
+        };
+        Self { sparse, ..self }
+    }
+
+    /// What a scheduler needs to know of the groups; `None`: there is one, whose layers see everything.
+    pub fn layer_groups(&self, interval: Option<u32>) -> Option<LayerGroups> {
+        (self.sparse_groups > 0).then_some(LayerGroups {
+            full: self.full_groups,
+            sparse: self.sparse_groups,
+            kind: self.sparse,
+            interval,
+        })
+    }
+
+    /// Bytes of one token in all layers that keep tokens.
+    pub fn token_bytes(&self) -> f64 {
+        let sparse = match self.sparse {
+            SparseKind::Window(_) => self.layers.1,
+            SparseKind::State(_) => 0,
+        };
+        f64::from(self.layers.0 + sparse) * self.layer_token_bytes
+    }
+
+    /// Blocks of a group whose layers see everything, and of another one, for a request of
     /// `context` tokens of which `in_flight` may be scheduled and not settled.
-    fn group_blocks(&self, context: u32, in_flight: u32) -> (u32, u32) {
+    pub fn group_blocks(&self, context: u32, in_flight: u32) -> (u32, u32) {
         let size = self.block_size.max(1);
-        let kept = (self.window.saturating_sub(1)).saturating_add(in_flight);
-        // The window may begin inside a block.
-        let windowed = kept.min(context).div_ceil(size) + 1;
-        (context.div_ceil(size), windowed)
+        let sparse = match self.sparse {
+            SparseKind::Window(window) => {
+                let kept = window.saturating_sub(1).saturating_add(in_flight);
+                // The window may begin inside a block.
+                kept.min(context).div_ceil(size) + 1
+            }
+            SparseKind::State(most) => most,
+        };
+        (context.div_ceil(size), sparse)
+    }
+
+    /// Blocks of all groups for such a request.
+    pub fn request_blocks(&self, context: u32, in_flight: u32) -> u64 {
+        let (full, sparse) = self.group_blocks(context, in_flight);
+        let full = u64::from(self.full_groups) * u64::from(full);
+        full + u64::from(self.sparse_groups) * u64::from(sparse)
     }
 
     /// Requests of `context` tokens that `blocks` blocks have room for.
     pub fn concurrency(&self, blocks: u32, context: u32, in_flight: u32) -> f64 {
-        let (full, windowed) = self.group_blocks(context, in_flight);
-        let full = u64::from(self.full_groups) * u64::from(full);
-        let windowed = u64::from(self.window_groups) * u64::from(windowed);
-        f64::from(blocks) / ((full + windowed).max(1) as f64)
+        let request = self.request_blocks(context, in_flight).max(1);
+        f64::from(blocks) / request as f64
     }
 
     /// Bytes that a request of `context` tokens takes.
     pub fn request_bytes(&self, context: u32, in_flight: u32) -> f64 {
-        let (full, windowed) = self.group_blocks(context, in_flight);
+        let (full, sparse) = self.group_blocks(context, in_flight);
         let full = f64::from(self.layers.0) * f64::from(full);
-        let windowed = f64::from(self.layers.1) * f64::from(windowed);
-        (full + windowed) * self.page_bytes
+        let sparse = f64::from(self.layers.1) * f64::from(sparse);
+        (full + sparse) * self.page_bytes
     }
 
     /// The longest request, of `most` tokens at most, that fits into `bytes`; 0: none does.
@@ -146,7 +218,7 @@ mod tests {
             ("mistralai/Mistral-7B-v0.1", 0, 1),
         ] {
             let plan = plan(name);
-            let groups = (plan.full_groups, plan.window_groups);
+            let groups = (plan.full_groups, plan.sparse_groups);
             assert_eq!(groups, (full, windowed), "{name}");
         }
     }
@@ -194,6 +266,52 @@ mod tests {
                 "{name}"
             );
         }
+    }
+
+    #[test]
+    fn a_block_grows_until_a_state_fits_and_states_form_groups() {
+        for (name, step, least, groups, bytes) in [
+            (
+                "Qwen/Qwen3-Next-80B-A3B-Instruct",
+                16,
+                544,
+                (1, 3),
+                12.0 * 544.0 * 2048.0,
+            ),
+            // Prompts' states come out of FlashInfer's kernel at multiples of 64 tokens.
+            (
+                "Qwen/Qwen3-Next-80B-A3B-Instruct",
+                64,
+                576,
+                (1, 3),
+                12.0 * 576.0 * 2048.0,
+            ),
+            (
+                "nvidia/Nemotron-H-8B-Base-8K",
+                16,
+                1040,
+                (1, 6),
+                4.0 * 1040.0 * 4096.0,
+            ),
+        ] {
+            let shape = model(name).unwrap();
+            let size = KvCachePlan::least_block(&shape, 1, 2.0, step);
+            assert_eq!(size, Some(least), "{name}");
+            let plan = KvCachePlan::new(&shape, 1, least, 2.0, true);
+            assert_eq!((plan.full_groups, plan.sparse_groups), groups, "{name}");
+            assert_eq!(plan.block_bytes, bytes, "{name}");
+        }
+        let shape = model("Qwen/Qwen3-Next-80B-A3B-Instruct").unwrap();
+        let plan = KvCachePlan::new(&shape, 1, 544, 2.0, true);
+        assert_eq!(plan.token_bytes(), 12.0 * 2048.0);
+        // 482 blocks for the tokens, two states in each of three groups; one without a prefix cache.
+        assert_eq!(plan.request_blocks(262_144, 8192), 482 + 3 * 2);
+        let plain = plan.with_states(false, 0);
+        assert_eq!(plain.request_blocks(262_144, 8192), 482 + 3);
+        assert_eq!(
+            KvCachePlan::least_block(&model("gpt-oss-20b").unwrap(), 1, 2.0, 16),
+            None
+        );
     }
 
     #[test]

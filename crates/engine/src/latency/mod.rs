@@ -38,7 +38,7 @@ pub use models::{known_models, model};
 pub use polynomial::Polynomial;
 pub use quantization::{Quantization, Scheme};
 pub use roofline::{Breakdown, Coefficients, Overhead, Roofline, RooflineError, Setup};
-pub use shape::{Mla, ModelShape, Moe, ShapeError, Window};
+pub use shape::{Mla, ModelShape, Moe, ShapeError, StateLayers, Window};
 
 /// Where the duration of a step comes from.
 #[derive(Debug, Clone, PartialEq)]

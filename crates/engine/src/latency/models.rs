@@ -1,4 +1,4 @@
-use super::{Mla, ModelShape, Moe, Quantization, Scheme, Window};
+use super::{Mla, ModelShape, Moe, Quantization, Scheme, StateLayers, Window};
 
 /// A family member: how its repository is called, and its sizes.
 struct KnownModel {
@@ -29,6 +29,7 @@ const fn dense(
             mla: None,
             moe: None,
             window: None,
+            state: None,
             quantization: Quantization::all(Scheme::None),
             max_context,
         },
@@ -49,6 +50,33 @@ const fn window(mut known: KnownModel, tokens: u32, layers: u32) -> KnownModel {
     known.shape.window = Some(Window { tokens, layers });
     known
 }
+
+const fn state(mut known: KnownModel, state: StateLayers) -> KnownModel {
+    known.shape.state = Some(state);
+    known
+}
+
+/// Gated delta net of Qwen3-Next: 16 key and 32 value heads of 128.
+const QWEN3_NEXT: StateLayers = StateLayers {
+    layers: 36,
+    channels: 8192,
+    groups: (0, 0),
+    kernel: 4,
+    numbers: 32 * 128 * 128,
+    number_bytes: 2,
+    checkpoints: false,
+};
+
+/// Mamba-2 of Nemotron-H: 128 heads of 64, states of 128.
+const NEMOTRON_H: StateLayers = StateLayers {
+    layers: 24,
+    channels: 128 * 64,
+    groups: (8, 2 * 128),
+    kernel: 4,
+    numbers: 128 * 64 * 128,
+    number_bytes: 4,
+    checkpoints: true,
+};
 
 const fn stored(mut known: KnownModel, quantization: Quantization) -> KnownModel {
     known.shape.quantization = quantization;
@@ -196,6 +224,10 @@ static KNOWN: &[KnownModel] = &[
         Quantization::all(Scheme::Fp8Block)),
     stored(mla(moe(dense("kimi-k2", (7168, 61), (64, 64, 128), (18432, 163840), 131072), (384, 8), (2048, 2048), 60), 1536),
         Quantization::all(Scheme::Fp8Block)),
+    // With layers that keep a state
+    state(moe(dense("qwen3-next-80b-a3b", (2048, 48), (16, 2, 256), (5120, 151936), 262144), (512, 10), (512, 512), 48), QWEN3_NEXT),
+    // 24 Mamba layers, 4 with attention, and 24 with an MLP alone.
+    state(plain_mlp(dense("nemotron-h-8b", (4096, 28), (32, 8, 128), (21504, 131072), 8192)), NEMOTRON_H),
     // Others
     stored(window(moe(dense("gpt-oss-20b", (2880, 24), (64, 8, 64), (2880, 201088), 131072), (32, 4), (2880, 0), 24), 128, 12),
         Quantization::experts(Scheme::Int4)),

@@ -29,6 +29,8 @@ pub struct ModelShape {
     pub moe: Option<Moe>,
     /// Layers that look back a bounded way.
     pub window: Option<Window>,
+    /// Layers that keep a state instead of keys and values.
+    pub state: Option<StateLayers>,
     /// Quantised weights.
     pub quantization: Quantization,
     /// Longest context (`max_position_embeddings`).
@@ -74,6 +76,44 @@ pub struct Window {
     pub layers: u32,
 }
 
+/// Layers that keep one state of all tokens (Mamba, linear attention).
+///
+/// **Source:** vLLM 0.33 `vllm/model_executor/layers/mamba/mamba_utils.py`,
+/// `MambaStateShapeCalculator`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StateLayers {
+    /// How many layers.
+    pub layers: u32,
+    /// Channels of the short convolution, without those of its groups.
+    pub channels: u32,
+    /// Groups of channels, of which each GPU needs one, and the channels of a group.
+    pub groups: (u32, u32),
+    /// Tokens that the convolution sees, the newest included.
+    pub kernel: u32,
+    /// Numbers of the recurrent state.
+    pub numbers: u32,
+    /// Bytes of one of them.
+    pub number_bytes: u32,
+    /// Whether a state is also taken out of the middle of a prompt's last step.
+    pub checkpoints: bool,
+}
+
+impl StateLayers {
+    /// The state of one layer on each of `tp` GPUs, bytes.
+    pub fn bytes(&self, tp: u32) -> u64 {
+        let tp = tp.max(1);
+        let (groups, width) = self.groups;
+        let groups = if groups.is_multiple_of(tp) {
+            groups
+        } else {
+            groups.max(tp)
+        };
+        let channels = u64::from(self.channels) + u64::from(groups) * u64::from(width);
+        let convolution = channels / u64::from(tp) * u64::from(self.kernel.saturating_sub(1)) * 2;
+        convolution + u64::from(self.numbers / tp) * u64::from(self.number_bytes)
+    }
+}
+
 /// Why a `config.json` gives no shape.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ShapeError {
@@ -104,6 +144,7 @@ const UNGATED: &[&str] = &[
     "gpt_bigcode",
     "starcoder2",
     "nemotron",
+    "nemotron_h",
 ];
 
 impl ModelShape {
@@ -120,6 +161,10 @@ impl ModelShape {
             window: self.window.map(|window| Window {
                 layers: part(window.layers),
                 ..window
+            }),
+            state: self.state.map(|state| StateLayers {
+                layers: part(state.layers),
+                ..state
             }),
             ..self.clone()
         }
@@ -142,6 +187,14 @@ impl ModelShape {
         };
         let hidden = need(&["hidden_size", "n_embd", "d_model"])?;
         let layers = need(&["num_hidden_layers", "n_layer", "n_layers", "num_layers"])?;
+        // A letter for each layer, which mixes tokens or has an MLP: one of both is a layer elsewhere.
+        let pattern = text["hybrid_override_pattern"].as_str();
+        let count = |letters: &str| {
+            let found = pattern.map(|all| all.chars().filter(|&c| letters.contains(c)).count());
+            found.map(|n| size(n as u64))
+        };
+        let mixers = count("M*").unwrap_or(layers).max(1);
+        let layers = count("-E").map_or(layers, |mlps| mlps.max(mixers));
         let heads = need(&["num_attention_heads", "n_head", "n_heads"])?;
         let vocab = need(&["vocab_size"])?;
         let small = |keys: &[&str], default: u32| number(keys).map_or(default, size);
@@ -169,14 +222,15 @@ impl ModelShape {
             layers,
             heads,
             kv_heads: kv_heads.clamp(1, heads),
-            head_dim: small(&["head_dim"], (hidden / heads).max(1)).max(1),
+            head_dim: small(&["head_dim", "attention_head_dim"], (hidden / heads).max(1)).max(1),
             intermediate,
             vocab,
             tied: tied.unwrap_or_else(|| kind.starts_with("gemma")),
             gated: !UNGATED.contains(&kind),
             mla: mla(text),
-            moe: moe(text, layers, intermediate),
+            moe: moe(text, count("E").unwrap_or(layers), intermediate),
             window: window(text, kind, layers),
+            state: state(text, layers),
             quantization,
             max_context: small(
                 &[
@@ -197,8 +251,14 @@ impl ModelShape {
             None => 2 * u64::from((self.kv_heads / tp.max(1)).max(1)) * u64::from(self.head_dim),
         };
         per_layer
-            .saturating_mul(u64::from(self.layers))
+            .saturating_mul(u64::from(self.attention_layers()))
             .saturating_mul(u64::from(kv_bytes))
+    }
+
+    /// Layers that keep keys and values, at least one.
+    pub fn attention_layers(&self) -> u32 {
+        let states = self.state.map_or(0, |state| state.layers);
+        self.layers.saturating_sub(states).max(1)
     }
 }
 
@@ -310,6 +370,61 @@ fn window(config: &Value, kind: &str, layers: u32) -> Option<Window> {
     (layers > 0).then_some(Window { tokens, layers })
 }
 
+/// Gated delta nets (Qwen3-Next, Qwen3.5), and Mamba-2 (Nemotron-H, Granite 4).
+fn state(config: &Value, layers: u32) -> Option<StateLayers> {
+    let number = |key: &'static str| field(config, &[key]);
+    let listed = |kind: &str| {
+        let types = config["layer_types"].as_array()?;
+        let found = types.iter().filter(|t| t.as_str() == Some(kind)).count();
+        Some(size(found as u64))
+    };
+    let wide = |key: &str| config[key].as_str() == Some("float32");
+    if let (Some(keys), Some(values)) = (
+        number("linear_num_key_heads"),
+        number("linear_num_value_heads"),
+    ) {
+        let (key, value) = (
+            number("linear_key_head_dim")?,
+            number("linear_value_head_dim")?,
+        );
+        let every = number("full_attention_interval").unwrap_or(4).max(1);
+        return Some(StateLayers {
+            layers: listed("linear_attention").unwrap_or(layers - layers / every),
+            channels: 2 * keys * key + values * value,
+            groups: (0, 0),
+            kernel: number("linear_conv_kernel_dim").unwrap_or(4),
+            numbers: values.saturating_mul(key).saturating_mul(value),
+            number_bytes: if wide("mamba_ssm_dtype") { 4 } else { 2 },
+            checkpoints: false,
+        })
+        .filter(|state| state.layers > 0);
+    }
+    let pattern = config["hybrid_override_pattern"].as_str();
+    let letters = pattern.map(|all| size(all.matches('M').count() as u64));
+    let heads = field(config, &["mamba_num_heads", "mamba_n_heads"])?;
+    let width = field(config, &["mamba_head_dim", "mamba_d_head"])?;
+    let depth = field(config, &["ssm_state_size", "mamba_d_state"])?;
+    // Only Nemotron-H keeps wide states unless told otherwise.
+    let is_narrow = pattern.is_none() || config["mamba_ssm_cache_dtype"].is_string();
+    Some(StateLayers {
+        layers: letters.or_else(|| listed("mamba"))?,
+        channels: heads.saturating_mul(width),
+        groups: (
+            field(config, &["n_groups", "mamba_n_groups"]).unwrap_or(1),
+            2 * depth,
+        ),
+        kernel: field(config, &["conv_kernel", "mamba_d_conv"]).unwrap_or(4),
+        numbers: heads.saturating_mul(width).saturating_mul(depth),
+        number_bytes: if is_narrow && !wide("mamba_ssm_cache_dtype") {
+            2
+        } else {
+            4
+        },
+        checkpoints: true,
+    })
+    .filter(|state| state.layers > 0)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -358,5 +473,41 @@ mod tests {
         let moe = shape.moe.unwrap();
         assert_eq!((moe.layers, moe.shared, moe.per_token), (58, 2048, 8));
         assert_eq!(shape.kv_bytes_per_token(8, 2), 61 * 576 * 2);
+    }
+
+    #[test]
+    fn layers_with_a_state_are_no_attention_layers() {
+        let qwen = ModelShape::from_config(&json!({
+            "model_type": "qwen3_next", "hidden_size": 2048, "num_hidden_layers": 48,
+            "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256,
+            "vocab_size": 151936, "full_attention_interval": 4, "linear_num_key_heads": 16,
+            "linear_num_value_heads": 32, "linear_key_head_dim": 128,
+            "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4
+        }))
+        .unwrap();
+        let state = qwen.state.unwrap();
+        // 3 tokens of 8192 channels, and 32 x 128 x 128 numbers.
+        assert_eq!((state.layers, state.bytes(1)), (36, 49_152 + 1_048_576));
+        assert_eq!(state.bytes(2), (49_152 + 1_048_576) / 2);
+        assert_eq!(
+            (qwen.attention_layers(), qwen.kv_bytes_per_token(1, 2)),
+            (12, 12 * 2048)
+        );
+        let nemotron = ModelShape::from_config(&json!({
+            "model_type": "nemotron_h", "hidden_size": 4096, "num_hidden_layers": 52,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "attention_head_dim": 128,
+            "vocab_size": 131072, "mamba_num_heads": 128, "mamba_head_dim": 64,
+            "ssm_state_size": 128, "n_groups": 8, "conv_kernel": 4,
+            "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"
+        }))
+        .unwrap();
+        let state = nemotron.state.unwrap();
+        let convolution = (8192 + 2 * 8 * 128) * 3 * 2;
+        assert_eq!(
+            (state.layers, state.bytes(1)),
+            (24, convolution + 4_194_304)
+        );
+        assert_eq!((nemotron.layers, nemotron.attention_layers()), (28, 4));
+        assert!(!nemotron.gated && nemotron.moe.is_none());
     }
 }

@@ -28,7 +28,7 @@ mod waiting;
 
 use std::collections::VecDeque;
 
-use crate::kv::{BlockPool, HostTier, KvConfig, Leases, WindowEnds};
+use crate::kv::{BlockPool, HostTier, KvConfig, Leases};
 use crate::{
     CachedBlock, Command, Draft, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence, Stats,
     SubmitError, Transfer,
@@ -41,7 +41,7 @@ use super::{Admitted, ConfigError};
 use adapters::Adapters;
 use bulk_decode::BulkDecode;
 use cadence::PrefillCadence;
-pub use config::{Admission, Policy, Recompute, Speculation, Victim, VllmConfig, WindowCache};
+pub use config::{Admission, Policy, Recompute, Speculation, Victim, VllmConfig};
 use destinations::Destinations;
 use seqs::{SeqState, Seqs, Slot};
 use step::Step;
@@ -52,8 +52,6 @@ use waiting::WaitingQueue;
 pub struct Vllm {
     config: VllmConfig,
     pool: BlockPool,
-    /// Where hits may end, when some layers see a window.
-    window_ends: Option<WindowEnds>,
     /// What the memory of the host keeps.
     host: Option<Box<HostTier>>,
     seqs: Seqs,
@@ -83,6 +81,8 @@ pub struct Vllm {
     /// Of the drafts of Dynamo's mocker, once one was drawn.
     draws: Option<StdRng>,
     window: Option<u32>,
+    /// [`VllmConfig::aligns_chunks`].
+    aligns_chunks: bool,
     watermark_blocks: u32,
     arrivals: u64,
     places: u64,
@@ -103,16 +103,16 @@ impl Vllm {
             prefix_caching: config.enable_prefix_caching,
             events: config.kv_events,
         });
-        let ends = |cache: WindowCache| {
-            let (size, blocks) = (config.block_size, config.num_gpu_blocks);
-            WindowEnds::new(cache.tokens, cache.interval, size, blocks)
+        let pool = match &config.layer_groups {
+            None => pool,
+            Some(groups) => pool.with_groups(groups, &config.group_limits()),
         };
         let host = |tier| Box::new(HostTier::new(tier, config.kv_events));
         Ok(Self {
-            window_ends: config.window_cache.map(ends),
             host: config.host_tier.clone().map(host),
             window: config.latency.window(),
             bulk: BulkDecode::new(&config),
+            aligns_chunks: config.aligns_chunks(),
             watermark_blocks: (config.watermark * f64::from(config.num_gpu_blocks)) as u32,
             config,
             pool,
@@ -325,9 +325,6 @@ impl Vllm {
             out.extend(step.events.drain(..).map(|event| (now, event)));
         }
         self.pool.forget(&mut |event| out.push_back((now, event)));
-        if let Some(ends) = &mut self.window_ends {
-            ends.clear();
-        }
         true
     }
 
@@ -385,7 +382,7 @@ impl Vllm {
     /// Blocks that a sequence needs at most, or why it can never run.
     fn fits(&self, seq: &Sequence) -> Result<(), SubmitError> {
         let expected = self.config.handoff && seq.transfer == Transfer::RemotePrefill;
-        let prompt = self.pool.blocks_for(seq.prompt);
+        let prompt = self.pool.most_blocks(seq.prompt);
         if expected && prompt > self.pool.usable() {
             let (needed, total) = (prompt, self.pool.usable());
             return Err(SubmitError::TooLarge { needed, total });
@@ -393,7 +390,7 @@ impl Vllm {
         // The last token is never computed, unless as a draft.
         let last = u32::from(self.config.drafts() == 0);
         let tokens = seq.prompt.saturating_add(seq.output.saturating_sub(last));
-        let needed = self.pool.blocks_for(tokens.min(self.config.max_model_len));
+        let needed = self.pool.most_blocks(tokens.min(self.config.max_model_len));
         let total = self.pool.usable();
         if self.config.admission == Admission::Vllm && needed > total {
             return Err(SubmitError::TooLarge { needed, total });

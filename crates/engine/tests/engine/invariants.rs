@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,14 +13,13 @@ use vllm_sim_engine::kv::KvConfig;
 use vllm_sim_engine::latency::LatencyModel;
 use vllm_sim_engine::sched::pool::{Pool, PoolConfig};
 use vllm_sim_engine::sched::sglang::{SchedulePolicy, Sglang, SglangConfig};
-use vllm_sim_engine::sched::vllm::{
-    Policy, Recompute, Speculation, Victim, Vllm, VllmConfig, WindowCache,
-};
+use vllm_sim_engine::sched::vllm::{Policy, Recompute, Speculation, Victim, Vllm, VllmConfig};
 use vllm_sim_engine::{
     BlockKey, BlockPlan, Command, Delays, End, Event, LoraId, Outbox, Reset, Scheduler, SeqId,
     Sequence, Transfer,
 };
 
+use crate::cache_heard::{CacheHeard, any_groups};
 use crate::host_tier::{any_tier, check_host, reset_host};
 
 /// What happens from outside, and when.
@@ -251,13 +250,14 @@ pub(crate) fn play(
     Ok((out.into(), lives, cached))
 }
 
-/// Holds the log against invariants 1, 2, 3, 5, 8 and 9.
+/// Holds the log against invariants 1, 2, 3, 5, 8 and 9; `has_all`: some group keeps every block.
 fn check(
     log: &[(SimTime, Event)],
     lives: &mut BTreeMap<u64, Life>,
     in_cache: &[BlockKey],
+    has_all: bool,
 ) -> Result<(), TestCaseError> {
-    let mut cached: HashMap<BlockKey, u32> = HashMap::new();
+    let mut cached = CacheHeard::default();
     let mut last = SimTime::ZERO;
     for (at, event) in log {
         prop_assert!(*at >= last, "time runs back");
@@ -292,25 +292,9 @@ fn check(
                 prop_assert!(life.ended.is_none(), "{:?} ends twice", id);
                 life.ended = Some((*at, *end));
             }
-            Event::Stored { plan, from, to } => {
-                prop_assert!(from < to);
-                if let Some(parent) = from.checked_sub(1) {
-                    let parent = plan.keys[parent as usize];
-                    prop_assert!(cached.contains_key(&parent), "{:?} has no parent", event);
-                }
-                for key in &plan.keys[*from as usize..*to as usize] {
-                    *cached.entry(*key).or_default() += 1;
-                }
+            Event::Stored { .. } | Event::Removed { .. } | Event::Group(_) | Event::Cleared => {
+                cached.apply(event, has_all)?;
             }
-            Event::Removed { keys } => {
-                for (key, _) in keys {
-                    let copies = cached.get_mut(key);
-                    prop_assert!(copies.is_some(), "{:?} was not stored", key);
-                    *copies.unwrap() -= 1;
-                    cached.retain(|_, copies| *copies > 0);
-                }
-            }
-            Event::Cleared => cached.clear(),
             Event::Leased { id, blocks } => {
                 prop_assert!(lives[&id.0].ended.is_none() && !blocks.is_empty());
             }
@@ -321,12 +305,7 @@ fn check(
             Event::Host(_) | Event::Step { .. } | Event::LoraLoading { .. } => {}
         }
     }
-    let mut heard: Vec<BlockKey> = cached
-        .iter()
-        .flat_map(|(key, copies)| std::iter::repeat_n(*key, *copies as usize))
-        .collect();
-    heard.sort_unstable();
-    prop_assert_eq!(heard, in_cache, "the events tell of another cache");
+    prop_assert_eq!(cached.keys(), in_cache, "the events tell of another cache");
     for (id, life) in lives {
         let Some((end, how)) = life.ended else {
             return Err(TestCaseError::fail(format!("{id} never ends")));
@@ -397,9 +376,10 @@ fn hold(
     make: impl Fn() -> Box<dyn Scheduler>,
     block: u32,
     inputs: &[(u64, Input)],
+    has_all: bool,
 ) -> Result<(), TestCaseError> {
     let (log, mut lives, cached) = play(make().as_mut(), block, inputs)?;
-    check(&log, &mut lives, &cached)?;
+    check(&log, &mut lives, &cached, has_all)?;
     let (again, ..) = play(make().as_mut(), block, inputs)?;
     prop_assert!(log == again, "another run gives another log");
     Ok(())
@@ -432,58 +412,57 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
         any::<bool>(),
         0..2u32,
     );
-    let all = (latency(), sizes, policies, rest, any_tier());
-    all.prop_map(|(latency, sizes, policies, rest, host_tier)| {
-        let (num_gpu_blocks, block_size, max_num_seqs, max_num_batched_tokens) = sizes;
-        let (r#async, chunked, caching, priority, first) = policies;
-        let (mocker, threshold, watermark, drafts, reserve_full_prompt, max_loras) = rest;
-        let base = if mocker == 0 {
-            VllmConfig::mocker()
-        } else {
-            VllmConfig::default()
-        };
-        VllmConfig {
-            latency,
-            num_gpu_blocks,
-            block_size,
-            max_num_seqs,
-            max_num_batched_tokens,
-            async_scheduling: r#async && mocker != 0,
-            enable_chunked_prefill: chunked,
-            enable_prefix_caching: caching,
-            policy: if priority {
-                Policy::Priority
+    let all = (latency(), sizes, policies, rest, any_tier(), any_groups());
+    all.prop_map(
+        |(latency, sizes, policies, rest, host_tier, layer_groups)| {
+            let (num_gpu_blocks, block_size, max_num_seqs, max_num_batched_tokens) = sizes;
+            let (r#async, chunked, caching, priority, first) = policies;
+            let (mocker, threshold, watermark, drafts, reserve_full_prompt, max_loras) = rest;
+            let base = if mocker == 0 {
+                VllmConfig::mocker()
             } else {
-                Policy::Fcfs
-            },
-            victim: if first { Victim::First } else { Victim::Last },
-            recompute: if first {
-                Recompute::Free
-            } else {
-                Recompute::Costed
-            },
-            long_prefill_token_threshold: threshold,
-            long_prefill_token_threshold_adaptive: first,
-            prefill_schedule_interval: 1 + threshold % 4,
-            watermark,
-            window_cache: (watermark > 0.0).then_some(WindowCache {
-                tokens: 20,
-                interval: 0,
-            }),
-            speculation: drafts.map(|accept| Speculation {
-                accept,
-                free: mocker == 0,
-                drops_last_block: true,
-            }),
-            reserve_full_prompt,
-            max_loras,
-            fetch: (Duration::from_millis(3), Duration::from_micros(50)),
-            lease: Some(Duration::from_millis(20)),
-            host_tier,
-            kv_events: true,
-            ..base
-        }
-    })
+                VllmConfig::default()
+            };
+            VllmConfig {
+                latency,
+                num_gpu_blocks,
+                block_size,
+                max_num_seqs,
+                max_num_batched_tokens,
+                async_scheduling: r#async && mocker != 0,
+                enable_chunked_prefill: chunked,
+                enable_prefix_caching: caching,
+                policy: if priority {
+                    Policy::Priority
+                } else {
+                    Policy::Fcfs
+                },
+                victim: if first { Victim::First } else { Victim::Last },
+                recompute: if first {
+                    Recompute::Free
+                } else {
+                    Recompute::Costed
+                },
+                long_prefill_token_threshold: threshold,
+                long_prefill_token_threshold_adaptive: first,
+                prefill_schedule_interval: 1 + threshold % 4,
+                watermark,
+                layer_groups: layer_groups.filter(|_| mocker != 0),
+                speculation: drafts.map(|accept| Speculation {
+                    accept,
+                    free: mocker == 0,
+                    drops_last_block: true,
+                }),
+                reserve_full_prompt,
+                max_loras,
+                fetch: (Duration::from_millis(3), Duration::from_micros(50)),
+                lease: Some(Duration::from_millis(20)),
+                host_tier,
+                kv_events: true,
+                ..base
+            }
+        },
+    )
 }
 
 fn sglang() -> impl Strategy<Value = SglangConfig> {
@@ -552,19 +531,20 @@ proptest! {
     #[test]
     fn vllm_holds_the_invariants(config in vllm(), inputs in inputs()) {
         let block = config.block_size;
-        hold(|| Box::new(Vllm::new(config.clone()).unwrap()), block, &inputs)?;
+        let has_all = config.layer_groups.is_none_or(|groups| groups.full > 0);
+        hold(|| Box::new(Vllm::new(config.clone()).unwrap()), block, &inputs, has_all)?;
     }
 
     #[test]
     fn pool_holds_the_invariants(config in pool(), inputs in inputs()) {
         let block = config.kv.map_or(1, |kv| kv.block_size);
-        hold(|| Box::new(Pool::new(config.clone())), block, &inputs)?;
+        hold(|| Box::new(Pool::new(config.clone())), block, &inputs, true)?;
     }
 
     #[test]
     fn sglang_holds_the_invariants(config in sglang(), inputs in inputs()) {
         let block = config.page_size;
-        hold(|| Box::new(Sglang::new(config.clone()).unwrap()), block, &inputs)?;
+        hold(|| Box::new(Sglang::new(config.clone()).unwrap()), block, &inputs, true)?;
     }
 
     /// Whatever the delays were, an engine that everybody has left does not keep the next waiting.

@@ -3,6 +3,7 @@
 //! - `invariants`: the engine's nine invariants over random workloads, for every scheduler
 //! - `aic`: step times from kernel tables
 //! - `at_once`: steps without time made at once leave the log of those made one by one
+//! - `cache_heard`: the prefix cache that events tell of, for `invariants`
 //! - `host_tier`: what the memory of the host keeps, and when it is loaded
 //! - `pool`: exact instants of the pool of slots
 //! - `runs`: tokens told as runs equal tokens told one by one
@@ -13,6 +14,7 @@
 #[cfg(feature = "aic")]
 mod aic;
 mod at_once;
+mod cache_heard;
 mod host_tier;
 mod invariants;
 #[cfg(feature = "live")]

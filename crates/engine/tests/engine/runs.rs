@@ -14,6 +14,7 @@ use vllm_sim_engine::{
     BlockKey, BlockPlan, Command, Event, Outbox, Reset, Scheduler, SeqId, Sequence, Transfer,
 };
 
+use crate::cache_heard::any_groups;
 use crate::host_tier::any_tier;
 use crate::offline::{self, Steps};
 
@@ -65,8 +66,8 @@ fn config() -> impl Strategy<Value = VllmConfig> {
     let sizes = (20..400u32, 1..70u32, 1..16u32, 8..400u32);
     let switches = proptest::array::uniform8(any::<bool>());
     let threshold = prop_oneof![Just(0u32), 5..40u32];
-    let all = (sizes, switches, threshold, any_tier());
-    all.prop_map(|(sizes, on, threshold, host_tier)| {
+    let all = (sizes, switches, threshold, any_tier(), any_groups());
+    all.prop_map(|(sizes, on, threshold, host_tier, layer_groups)| {
         let (num_gpu_blocks, block_size, max_num_seqs, max_num_batched_tokens) = sizes;
         let capacity = u64::from(num_gpu_blocks * block_size);
         let base = match on[0] {
@@ -103,6 +104,7 @@ fn config() -> impl Strategy<Value = VllmConfig> {
             long_prefill_token_threshold_adaptive: on[5],
             fetch: (Duration::from_millis(3), Duration::from_micros(50)),
             host_tier,
+            layer_groups: layer_groups.filter(|_| !on[0]),
             kv_events: true,
             log_admissions: true,
             ..base

@@ -1,7 +1,9 @@
 //! From an engine's events to messages.
 
-use super::message::{self, BlockHash, BlockStored, EventFormat, KvEvent, KvEventBatch, Medium};
-use vllm_sim_engine::{BlockPlan, Event, ExtraKey, HostEvent};
+use super::message::{
+    self, BlockHash, BlockStored, EventFormat, KvEvent, KvEventBatch, Medium, SpecKind,
+};
+use vllm_sim_engine::{BlockKey, BlockPlan, Event, ExtraKey, GroupEvent, HostEvent};
 
 /// How events are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -12,6 +14,28 @@ pub struct Encoding {
     pub hashes: HashFormat,
     /// What is said of blocks in the memory of the host.
     pub host: HostDetail,
+    /// The groups of layers.
+    pub groups: CacheGroups,
+}
+
+/// The groups of layers as events name them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CacheGroups {
+    /// The group whose events name none: the first that keeps everything, or the only one.
+    pub main: u32,
+    /// What it keeps.
+    pub main_kind: SpecKind,
+    /// What the groups before it keep. Those behind it keep what it does.
+    pub sparse_kind: SpecKind,
+}
+
+impl CacheGroups {
+    const fn kind(&self, group: u32) -> SpecKind {
+        match group < self.main {
+            true => self.sparse_kind,
+            false => self.main_kind,
+        }
+    }
 }
 
 /// What is said of blocks that come into the memory of the host.
@@ -56,7 +80,7 @@ pub fn encode_batch(events: &[Event], ts: f64, rank: u32, encoding: Encoding) ->
 pub fn is_kv(event: &Event) -> bool {
     matches!(
         event,
-        Event::Stored { .. } | Event::Removed { .. } | Event::Cleared
+        Event::Stored { .. } | Event::Removed { .. } | Event::Group(_) | Event::Cleared
     ) || is_host(event)
 }
 
@@ -68,16 +92,49 @@ pub(super) fn is_host(event: &Event) -> bool {
 }
 
 fn push_event<'a>(event: &'a Event, encoding: Encoding, shown: &mut Vec<KvEvent<'a>>) {
-    let hashes = encoding.hashes;
+    let (hashes, groups) = (encoding.hashes, encoding.groups);
+    // One event for each block, as vLLM and llm-d have it.
+    let removed = |(key, hash): &'a (BlockKey, Option<[u8; 32]>), group| {
+        let hash = block_hash(key.0, hash.as_ref(), hashes);
+        KvEvent::BlockRemoved(vec![hash], Medium::Gpu, group)
+    };
     match event {
         Event::Stored { plan, from, to } => {
-            shown.push(KvEvent::BlockStored(stored(plan, *from, *to, hashes)));
+            let mut event = stored(plan, *from, *to, hashes);
+            (event.group, event.kind) = (groups.main, Some(groups.main_kind));
+            shown.push(KvEvent::BlockStored(event));
         }
-        // One event for each block, as vLLM and llm-d have it.
-        Event::Removed { keys } => shown.extend(keys.iter().map(|(key, hash)| {
-            let hash = block_hash(key.0, hash.as_ref(), hashes);
-            KvEvent::BlockRemoved(vec![hash], Medium::Gpu)
-        })),
+        Event::Removed { keys } => {
+            shown.extend(keys.iter().map(|key| removed(key, groups.main)));
+        }
+        // llm-d's forms have no groups.
+        Event::Group(_) if encoding.format != EventFormat::Vllm => {}
+        Event::Group(event) => match &**event {
+            GroupEvent::Stored {
+                group,
+                plan,
+                from,
+                to,
+                kept,
+            } => {
+                let event = stored(plan, *from, *to, hashes);
+                let hash = |&i: &u32| {
+                    let i = i as usize;
+                    block_hash(plan.keys[i].0, plan.hashes.get(i), hashes)
+                };
+                let extra = kept.iter().map(|&i| extra_keys(plan, i as usize));
+                shown.push(KvEvent::BlockStored(BlockStored {
+                    block_hashes: kept.iter().map(hash).collect(),
+                    extra_keys: Some(extra.collect()),
+                    group: *group,
+                    kind: Some(groups.kind(*group)),
+                    ..event
+                }));
+            }
+            GroupEvent::Removed { group, keys } => {
+                shown.extend(keys.iter().map(|key| removed(key, *group)));
+            }
+        },
         Event::Host(event) => push_host_event(event, encoding, shown),
         Event::Cleared => shown.push(KvEvent::AllBlocksCleared),
         _ => {}
@@ -114,7 +171,7 @@ fn push_host_event<'a>(event: &'a HostEvent, encoding: Encoding, shown: &mut Vec
                     block_size: 0,
                     lora_id: None,
                     lora_name: None,
-                    has_kind: false,
+                    kind: None,
                     ..event
                 };
             }
@@ -123,7 +180,7 @@ fn push_host_event<'a>(event: &'a HostEvent, encoding: Encoding, shown: &mut Vec
         HostEvent::Removed { keys } => {
             let keys = keys.iter();
             let keys = keys.map(|(key, hash)| block_hash(key.0, hash.as_ref(), hashes));
-            shown.push(KvEvent::BlockRemoved(keys.collect(), medium));
+            shown.push(KvEvent::BlockRemoved(keys.collect(), medium, 0));
         }
         _ => {}
     }
@@ -141,7 +198,8 @@ fn stored(plan: &BlockPlan, from: u32, to: u32, hashes: HashFormat) -> BlockStor
         lora_id: plan.lora.as_ref().map(|(id, _)| id.0),
         lora_name: plan.lora.as_ref().map(|(_, name)| &**name),
         extra_keys: Some((from..to).map(|i| extra_keys(plan, i)).collect()),
-        has_kind: true,
+        group: 0,
+        kind: Some(SpecKind::Full),
         medium: Medium::Gpu,
     }
 }
@@ -167,7 +225,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use vllm_sim_engine::{BlockKey, LoraId};
+    use vllm_sim_engine::LoraId;
 
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().map(|b| format!("{b:02x}")).collect()
@@ -370,7 +428,7 @@ mod tests {
                     e.block_size,
                     e.extra_keys,
                     e.medium,
-                    e.has_kind
+                    e.kind.is_some()
                 ),
                 event => format!("{event:?}"),
             };
@@ -381,7 +439,7 @@ mod tests {
             [
                 "[Int(2)] after None, [] of 0, None, Cpu, false",
                 "[Int(4)] after None, [] of 0, None, Cpu, false",
-                "BlockRemoved([Int(2), Int(4)], Cpu)"
+                "BlockRemoved([Int(2), Int(4)], Cpu, 0)"
             ]
         );
         assert_eq!(
@@ -404,5 +462,80 @@ mod tests {
         assert!(bytes(HostDetail::Local).contains("8ca474797065ab426c6f636b53746f726564"));
         assert!(bytes(HostDetail::Names).contains("a66d656469756da3435055"));
         assert!(bytes(HostDetail::Local).contains("a86c6f63616c697479a54c4f43414c"));
+    }
+
+    #[test]
+    fn groups_are_named_and_sparse_ones_list_what_they_keep() {
+        let plan = Arc::new(BlockPlan {
+            keys: (1..=4).map(BlockKey).collect(),
+            tokens: (10..18).collect(),
+            block_size: 2,
+            ..BlockPlan::default()
+        });
+        let events = [
+            Event::Stored {
+                plan: Arc::clone(&plan),
+                from: 1,
+                to: 4,
+            },
+            Event::Group(Box::new(GroupEvent::Stored {
+                group: 0,
+                plan,
+                from: 1,
+                to: 4,
+                kept: vec![3],
+            })),
+            Event::Group(Box::new(GroupEvent::Removed {
+                group: 0,
+                keys: vec![(BlockKey(4), None)],
+            })),
+        ];
+        let groups = CacheGroups {
+            main: 1,
+            main_kind: SpecKind::Full,
+            sparse_kind: SpecKind::Window(128),
+        };
+        let encoding = |format| Encoding {
+            format,
+            groups,
+            ..Encoding::default()
+        };
+        let mut shown = Vec::new();
+        events
+            .iter()
+            .for_each(|event| push_event(event, encoding(EventFormat::Vllm), &mut shown));
+        let written = |event: &KvEvent<'_>| match event {
+            KvEvent::BlockStored(e) => format!(
+                "{} {:?} {:?} {}",
+                e.group,
+                e.kind,
+                e.block_hashes,
+                e.token_ids.len()
+            ),
+            KvEvent::BlockRemoved(hashes, _, group) => format!("{group} -{hashes:?}"),
+            KvEvent::AllBlocksCleared => String::new(),
+        };
+        let written: Vec<String> = shown.iter().map(written).collect();
+        assert_eq!(
+            written,
+            [
+                "1 Some(Full) [Int(2), Int(3), Int(4)] 6",
+                "0 Some(Window(128)) [Int(4)] 6",
+                "0 -[Int(4)]",
+            ]
+        );
+        // `group_idx` 0, `kv_cache_spec_kind` and `kv_cache_spec_sliding_window` 128.
+        let bytes = hex(&encode_batch(
+            &events[1..2],
+            0.0,
+            0,
+            encoding(EventFormat::Vllm),
+        ));
+        let kind = "a967726f75705f69647800b26b765f63616368655f737065635f6b696e64\
+                    ae736c6964696e675f77696e646f77bc6b765f63616368655f737065635f736c6964696e67\
+                    5f77696e646f77cc80";
+        assert!(bytes.contains(kind), "{bytes}");
+        let llmd = encode_batch(&events[1..], 0.0, 0, encoding(EventFormat::LlmdArray));
+        assert_eq!(llmd, encode_batch(&[], 0.0, 0, Encoding::default()));
     }
 }

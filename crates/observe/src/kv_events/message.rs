@@ -56,10 +56,46 @@ pub(super) struct BlockStored<'a> {
     pub(super) lora_name: Option<&'a str>,
     /// One entry per block; `None`: nothing is said of them.
     pub(super) extra_keys: Option<Vec<Option<Vec<ExtraKey<'a>>>>>,
-    /// Whether it says which layers its group is of.
-    pub(super) has_kind: bool,
+    /// Its group of layers.
+    pub(super) group: u32,
+    /// What that keeps, if it is said.
+    pub(super) kind: Option<SpecKind>,
     /// Where the blocks lie.
     pub(super) medium: Medium,
+}
+
+/// What the layers of a group keep.
+///
+/// **Source:** vLLM 0.33 `vllm/v1/kv_cache_interface.py`, `KVCacheSpecKind`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum SpecKind {
+    /// Everything.
+    #[default]
+    Full,
+    /// Everything, compressed.
+    Mla,
+    /// So many tokens.
+    Window(u32),
+    /// A state.
+    Mamba,
+}
+
+impl SpecKind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full_attention",
+            Self::Mla => "mla_attention",
+            Self::Window(_) => "sliding_window",
+            Self::Mamba => "mamba",
+        }
+    }
+
+    const fn window(self) -> Option<u32> {
+        match self {
+            Self::Window(tokens) => Some(tokens),
+            _ => None,
+        }
+    }
 }
 
 /// Where blocks lie.
@@ -113,8 +149,8 @@ impl<'a> BlockStored<'a> {
 pub(super) enum KvEvent<'a> {
     /// Blocks entered.
     BlockStored(BlockStored<'a>),
-    /// Blocks left.
-    BlockRemoved(Vec<BlockHash<'a>>, Medium),
+    /// Blocks of a group left.
+    BlockRemoved(Vec<BlockHash<'a>>, Medium, u32),
     /// All left.
     AllBlocksCleared,
 }
@@ -153,9 +189,11 @@ impl KvEvent<'_> {
     fn write_vllm(&self, w: &mut Writer) {
         match self {
             Self::BlockStored(event) => {
+                let window = event.kind.and_then(SpecKind::window);
                 let more = [
                     event.extra_keys.is_some(),
-                    event.has_kind,
+                    event.kind.is_some(),
+                    window.is_some(),
                     event.medium == Medium::LocalCpu,
                 ];
                 w.map(9 + more.into_iter().filter(|there| *there).count());
@@ -176,18 +214,21 @@ impl KvEvent<'_> {
                 if let Some(keys) = &event.extra_keys {
                     w.entry("extra_keys", |w| w.extra_keys(keys));
                 }
-                w.entry("group_idx", |w| w.uint(0));
-                if event.has_kind {
-                    w.entry("kv_cache_spec_kind", |w| w.text("full_attention"));
+                w.entry("group_idx", |w| w.uint(event.group.into()));
+                if let Some(kind) = event.kind {
+                    w.entry("kv_cache_spec_kind", |w| w.text(kind.name()));
+                }
+                if let Some(window) = window {
+                    w.entry("kv_cache_spec_sliding_window", |w| w.uint(window.into()));
                 }
                 event.medium.write_locality(w);
             }
-            Self::BlockRemoved(hashes, medium) => {
+            Self::BlockRemoved(hashes, medium, group) => {
                 w.map(4 + usize::from(*medium == Medium::LocalCpu));
                 w.entry("type", |w| w.text("BlockRemoved"));
                 w.entry("block_hashes", |w| w.each(hashes, Writer::hash));
                 w.entry("medium", |w| w.text(medium.name()));
-                w.entry("group_idx", |w| w.uint(0));
+                w.entry("group_idx", |w| w.uint((*group).into()));
                 medium.write_locality(w);
             }
             Self::AllBlocksCleared => {
@@ -211,7 +252,7 @@ impl KvEvent<'_> {
                 w.option(event.lora_name, Writer::text);
                 w.option(event.media_and_salt(), |w, keys| w.llmd_extra_keys(&keys));
             }
-            Self::BlockRemoved(hashes, medium) => {
+            Self::BlockRemoved(hashes, medium, _) => {
                 w.array(3);
                 w.text("BlockRemoved");
                 w.each(hashes, Writer::wide_hash);
@@ -250,7 +291,7 @@ impl KvEvent<'_> {
                     w.entry("extra_keys", |w| w.llmd_extra_keys(&keys));
                 }
             }
-            Self::BlockRemoved(hashes, medium) => {
+            Self::BlockRemoved(hashes, medium, _) => {
                 w.map(3);
                 w.entry("type", |w| w.text("BlockRemoved"));
                 w.entry("block_hashes", |w| w.each(hashes, Writer::wide_hash));
@@ -292,7 +333,8 @@ mod tests {
             lora_id: None,
             lora_name: None,
             extra_keys: Some(vec![None; 35_000]),
-            has_kind: true,
+            group: 0,
+            kind: Some(SpecKind::Full),
             medium: Medium::Gpu,
         };
         let named = BlockStored {

@@ -28,9 +28,9 @@ mod replay;
 #[cfg(test)]
 mod tests;
 
-pub use encode::{Encoding, HashFormat, HostDetail, encode_batch, is_kv};
+pub use encode::{CacheGroups, Encoding, HashFormat, HostDetail, encode_batch, is_kv};
 pub use endpoint::{EndpointError, binds, for_rank};
-pub use message::EventFormat;
+pub use message::{EventFormat, SpecKind};
 pub use topic::{LLMD_TOPIC, TopicError, TopicFields};
 
 #[cfg(feature = "zmq")]

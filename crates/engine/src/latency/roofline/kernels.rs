@@ -181,7 +181,7 @@ impl<'a> Kernels<'a> {
         let shape = &self.setup.shape;
         let (fixed, share) = self.setup.gpu.decode_attention;
         let per_layer = shape.kv_bytes_per_token(self.setup.tp, self.setup.kv_bytes) as f64
-            / f64::from(shape.layers);
+            / f64::from(shape.attention_layers());
         let bandwidth = share * self.setup.coefficients.attention_scale * self.bandwidth;
         self.layers()
             .map(|layers| (layers * fixed, layers * per_layer / bandwidth))
@@ -190,8 +190,9 @@ impl<'a> Kernels<'a> {
     /// Layers that see all, and layers with a window.
     fn layers(&self) -> [f64; 2] {
         let shape = &self.setup.shape;
-        let windowed = shape.window.map_or(0, |w| w.layers.min(shape.layers));
-        [f64::from(shape.layers - windowed), f64::from(windowed)]
+        let all = shape.attention_layers();
+        let windowed = shape.window.map_or(0, |w| w.layers.min(all));
+        [f64::from(all - windowed), f64::from(windowed)]
     }
 
     /// us, and us per two pairs ([`Batch::chunk_pairs`]) by kind of layer.

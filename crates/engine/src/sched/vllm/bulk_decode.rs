@@ -166,16 +166,12 @@ impl Vllm {
             return false;
         };
         let age = |joined| (bulk.planned - joined) as u32;
-        let missing = |tokens, slot| {
-            self.pool
-                .blocks_for(tokens)
-                .saturating_sub(self.seqs[slot].table.len())
-        };
+        let missing = |tokens, slot: Slot| self.pool.missing(&self.seqs[slot].table, tokens);
         let blocks = due.iter().map(|&slot| {
             let seq = &self.seqs[slot];
             missing(seq.computed + age(seq.joined) + 1, slot)
         });
-        let mut blocks: u32 = blocks.sum();
+        let mut blocks = blocks.fold(0, u32::saturating_add);
         for &slot in &bulk.active {
             let seq = &self.seqs[slot];
             if seq.state != SeqState::Running {
@@ -200,7 +196,11 @@ impl Vllm {
             pass.step.short |= pass.budget == 0;
             if pass.budget > 0 {
                 let (past, new) = (seq.computed, self.wanted(slot, seq.computed, pass.budget));
-                self.take_blocks(slot, past + new, seq.known, pass.step);
+                if new == 0 {
+                    pass.step.short = true;
+                    return;
+                }
+                self.take_blocks(slot, (past, new), seq.known, pass.step);
                 self.emit(slot, past, new, pass.step);
                 pass.budget -= new;
             }
@@ -210,12 +210,12 @@ impl Vllm {
         let (past, known) = (seq.computed + age, seq.known + age);
         if known + 1 == seq.total {
             self.flush(slot, pass.now, pass.out);
-            self.take_blocks(slot, past + 1, known, pass.step);
+            self.take_blocks(slot, (past, 1), known, pass.step);
             self.emit(slot, past, 1, pass.step);
             return;
         }
         if past >= seq.settled {
-            self.take_blocks(slot, past + 1, known, pass.step);
+            self.take_blocks(slot, (past, 1), known, pass.step);
         }
         if known == self.bulk.window {
             self.bulk.growing -= 1;
@@ -223,10 +223,12 @@ impl Vllm {
         self.note_next_need(slot, self.bulk.planned + 1);
     }
 
-    fn take_blocks(&mut self, slot: Slot, tokens: u32, known: u32, step: &mut Step) {
+    fn take_blocks(&mut self, slot: Slot, (past, new): (u32, u32), known: u32, step: &mut Step) {
+        let tokens = past + new;
         let need = BlockRequest {
             tokens,
             cache: tokens.min(known),
+            processed: self.processed(slot, past),
             ..BlockRequest::default()
         };
         let done = self.allocate(slot, &need, step);

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::kv::HostTierConfig;
+use crate::kv::{GroupLimits, HostTierConfig, LayerGroups, SparseKind};
 use crate::latency::{LatencyModel, Speed};
 use crate::sched::{ConfigError, at_least_one, within};
 
@@ -28,8 +28,9 @@ pub struct VllmConfig {
     pub enable_chunked_prefill: bool,
     /// Whether full blocks are kept for later prompts. Default yes.
     pub enable_prefix_caching: bool,
-    /// Layers that see a window, and what of their cache is kept. Default none.
-    pub window_cache: Option<WindowCache>,
+    /// Groups of layers, where not all see everything; not with the habits of Dynamo's mocker.
+    /// Default none.
+    pub layer_groups: Option<LayerGroups>,
     /// Longest chunk of a prompt, unless it is alone in the engine; 0: the token budget. Default 0.
     pub long_prefill_token_threshold: u32,
     /// Whether such a chunk may be at least the sequence's share of the budget. Default no.
@@ -85,16 +86,6 @@ pub struct VllmConfig {
     pub log_admissions: bool,
     /// Seed of the speculative draws.
     pub seed: u64,
-}
-
-/// Layers that see a window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WindowCache {
-    /// Tokens that they see.
-    pub tokens: u32,
-    /// Their cache is kept at every multiple of so many tokens, besides where prompts end; 0: there
-    /// alone (`prefix_cache_retention_interval`).
-    pub interval: u32,
 }
 
 /// Order of the waiting queue.
@@ -168,7 +159,7 @@ impl Default for VllmConfig {
             max_model_len: u32::MAX,
             enable_chunked_prefill: true,
             enable_prefix_caching: true,
-            window_cache: None,
+            layer_groups: None,
             long_prefill_token_threshold: 0,
             long_prefill_token_threshold_adaptive: false,
             prefill_schedule_interval: 1,
@@ -233,6 +224,28 @@ impl VllmConfig {
             within("acceptance rate", rate, 0.0, 1.0)?;
         }
         Ok(())
+    }
+
+    /// What the rules of groups need to know.
+    pub(super) fn group_limits(&self) -> GroupLimits {
+        let steps = if self.async_scheduling { 2 } else { 1 };
+        let in_flight = match self.enable_chunked_prefill {
+            true => self.max_num_batched_tokens.saturating_mul(steps),
+            false => u32::MAX,
+        };
+        let speculation = self.speculation.as_ref();
+        GroupLimits {
+            in_flight,
+            max_model_len: self.max_model_len,
+            drafts: self.drafts(),
+            drops_last: speculation.is_some_and(|s| s.drops_last_block),
+        }
+    }
+
+    /// Whether chunks of prompts end where blocks do, so that others find the states there.
+    pub(super) fn aligns_chunks(&self) -> bool {
+        let kind = self.layer_groups.map(|groups| groups.kind);
+        self.enable_prefix_caching && matches!(kind, Some(SparseKind::State(_)))
     }
 
     /// Adapters that need not be loaded again.

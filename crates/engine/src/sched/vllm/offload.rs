@@ -63,6 +63,8 @@ impl Vllm {
             prefix: cached,
             tokens: tokens.min(most),
             spare: spare.saturating_add(self.owed_to_prompts()),
+            processed: cached + blocks * size,
+            is_capped: true,
             ..BlockRequest::default()
         };
         if !self.allocate(slot, &need, pass.step) {
@@ -83,13 +85,12 @@ impl Vllm {
     fn owed_to_prompts(&self) -> u32 {
         let owed = self.running.iter().map(|&slot| {
             let seq = &self.seqs[slot];
-            let whole = match seq.computed < seq.prompt {
-                true => self.pool.blocks_for(seq.prompt),
+            match seq.computed < seq.prompt {
+                true => self.pool.owed(&seq.table, seq.prompt),
                 false => 0,
-            };
-            whole.saturating_sub(seq.table.len())
+            }
         });
-        owed.sum()
+        owed.fold(0, u32::saturating_add)
     }
 
     /// What a step computes is to be stored when it has ended.

@@ -54,6 +54,7 @@ impl Vllm {
             out,
         };
         self.loras.begin();
+        self.pool.begin_pass();
         pass.holds_prefill = self.holds_prefill();
         if !self.schedule_bulk(&mut pass) {
             self.schedule_running(&mut pass);
@@ -81,7 +82,25 @@ impl Vllm {
             new = new.min(self.longest_chunk());
         }
         // What drafts beyond the last planned token would yield is dropped: they are not computed.
-        new.min(budget).min((seq.total - past).max(1))
+        let new = new.min(budget).min((seq.total - past).max(1));
+        match self.aligns_chunks {
+            true => self.aligned(seq, past, new),
+            false => new,
+        }
+    }
+
+    /// Tokens of a sequence whose steps are over, `past` being computed or in flight.
+    pub(super) fn processed(&self, slot: Slot, past: u32) -> u32 {
+        let seq = &self.seqs[slot];
+        let flying = self.flight.back().filter(|step| {
+            self.pool.has_groups()
+                && (seq.in_flight > 0 || (seq.in_bulk && step.number > seq.joined))
+        });
+        flying.map_or(past, |step| {
+            let own = step.work.iter().find(|work| work.slot == slot);
+            past.saturating_sub(1)
+                .min(own.map_or(u32::MAX, |work| work.past))
+        })
     }
 
     /// Takes the blocks a sequence needs; what that does to the cache is reported with the step.

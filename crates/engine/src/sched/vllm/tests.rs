@@ -2,6 +2,7 @@
 
 mod batching;
 mod blocks;
+mod groups;
 mod life;
 
 use std::fmt::Write as _;
@@ -129,6 +130,7 @@ fn written(log: &Outbox) -> String {
             Event::Stored { from, to, .. } => format!("+{from}..{to}"),
             Event::Removed { keys } => format!("-{}", keys.len()),
             Event::Host(event) => format!("{event:?}"),
+            Event::Group(event) => format!("{event:?}"),
             Event::Cleared => "cleared".to_owned(),
             Event::Drafts {
                 id,

@@ -58,6 +58,9 @@ impl Vllm {
             return AdmissionTurn::Skip;
         }
         let cached = self.look_up(slot);
+        if self.aligns_chunks && self.waits_for_state(slot, cached) {
+            return AdmissionTurn::Stop;
+        }
         if self.misses_threshold(slot, cached) {
             self.stop(slot, End::Threshold, pass.now, pass.out);
             return AdmissionTurn::Next;
@@ -88,11 +91,9 @@ impl Vllm {
             cached,
             new,
         };
-        let found = self.blocks_found(slot);
         if !self.allocate_first(candidate, pass) {
             return AdmissionTurn::Stop;
         }
-        self.keep_window(slot, found);
         self.admit(candidate, pass);
         self.emit(slot, past, new, pass.step);
         pass.budget = pass.budget.saturating_sub(new);
@@ -103,9 +104,13 @@ impl Vllm {
     }
 
     /// Cached tokens at the front of a sequence that holds no blocks.
-    fn look_up(&self, slot: Slot) -> u32 {
-        let seq = &self.seqs[slot];
+    fn look_up(&mut self, slot: Slot) -> u32 {
+        let seq = &mut self.seqs[slot];
         let Some(plan) = seq.plan.as_ref().filter(|_| !seq.skip_cache_read) else {
+            if self.pool.has_groups() && seq.table.is_empty() {
+                let prompt = seq.prompt;
+                self.pool.note_ends(&mut seq.table, prompt, (0, 0));
+            }
             return 0;
         };
         if !seq.table.is_empty() {
@@ -118,36 +123,20 @@ impl Vllm {
         };
         // TensorRT-LLM computes nothing again when all is there.
         let known = seq.known + u32::from(self.config.no_evict);
-        let found = self.pool.cached_prefix(plan, known);
-        let found = match &self.window_ends {
-            None => found,
-            Some(ends) => {
-                let size = self.config.block_size;
-                ends.longest(plan, found / size) * size
-            }
-        };
-        found.saturating_sub(drop)
+        if self.pool.has_groups() {
+            let found = self.pool.common_prefix(plan, known);
+            let prompt = seq.prompt;
+            self.pool.note_ends(&mut seq.table, prompt, found);
+            return found.0;
+        }
+        self.pool.cached_prefix(plan, known).saturating_sub(drop)
     }
 
-    /// Blocks at the front of a sequence that layers without a window have.
-    fn blocks_found(&self, slot: Slot) -> u32 {
+    /// Whether what it found ends at a state that another one makes in this pass.
+    fn waits_for_state(&self, slot: Slot, cached: u32) -> bool {
         let seq = &self.seqs[slot];
-        match (&self.window_ends, &seq.plan) {
-            (Some(_), Some(plan)) => {
-                self.pool.cached_prefix(plan, seq.prompt) / self.config.block_size
-            }
-            _ => 0,
-        }
-    }
-
-    /// Layers with a window keep the end of a prompt, and where it went on otherwise than others.
-    fn keep_window(&mut self, slot: Slot, found: u32) {
-        let seq = &self.seqs[slot];
-        if let (Some(ends), Some(plan)) = (&mut self.window_ends, &seq.plan) {
-            let blocks = seq.prompt.saturating_sub(1) / self.config.block_size;
-            let pool = &self.pool;
-            ends.keep(plan, (blocks, found), |key| pool.is_cached(key));
-        }
+        let plan = seq.plan.as_ref().filter(|_| seq.table.is_empty());
+        plan.is_some_and(|plan| self.pool.is_fresh(plan, cached))
     }
 
     fn misses_threshold(&self, slot: Slot, cached: u32) -> bool {
@@ -161,6 +150,9 @@ impl Vllm {
         let seq = &self.seqs[slot];
         let new = self.wanted(slot, past, u32::MAX);
         let mocker = self.config.admission == Admission::Mocker;
+        if new == 0 && self.aligns_chunks {
+            return None;
+        }
         let whole = match mocker {
             true => seq.prompt.saturating_sub(past),
             false => new,
@@ -169,6 +161,9 @@ impl Vllm {
             // Real servers refuse such settings; here it runs when it can run alone.
             let alone = pass.step.is_empty();
             return (alone && !mocker).then_some(new);
+        }
+        if pass.budget > 0 && self.aligns_chunks {
+            return Some(self.aligned(seq, past, new.min(pass.budget))).filter(|&new| new > 0);
         }
         (pass.budget > 0 || new == 0).then(|| new.min(pass.budget))
     }
@@ -208,6 +203,12 @@ impl Vllm {
                 false => 0,
             },
             spare,
+            processed: match seq.transfer == Transfer::RemotePrefill && !seq.fetched {
+                // What was fetched is there when its step begins.
+                true => tokens.saturating_sub(1),
+                false => past,
+            },
+            is_capped: false,
         };
         self.allocate(slot, &need, pass.step)
     }
@@ -317,7 +318,7 @@ impl Vllm {
 
     /// The mocker drops what can never run when it comes to the head; so does everybody a
     /// sequence that outgrew all blocks.
-    fn must_cancel(&self, slot: Slot) -> bool {
+    fn must_cancel(&mut self, slot: Slot) -> bool {
         let seq = &self.seqs[slot];
         // Once it ran, the blocks of its next step count.
         let next = match seq.admitted {
@@ -328,7 +329,7 @@ impl Vllm {
             true => seq.total.max(seq.known + 1),
             false => (seq.known + next).min(seq.total.max(seq.known)),
         };
-        if self.pool.blocks_for(tokens) > self.pool.usable() {
+        if self.pool.most_blocks(tokens) > self.pool.usable() {
             return true;
         }
         if self.config.admission == Admission::Vllm {
@@ -336,13 +337,14 @@ impl Vllm {
         }
         let too_long = !seq.admitted && seq.prompt >= self.config.max_model_len;
         let budget = self.config.max_num_batched_tokens;
-        let past = || match seq.table.is_empty() {
+        let (prompt, computed, starts) = (seq.prompt, seq.computed, seq.table.is_empty());
+        if self.config.enable_chunked_prefill || !self.running.is_empty() || too_long {
+            return too_long;
+        }
+        let past = match starts {
             true => self.look_up(slot),
-            false => seq.computed,
+            false => computed,
         };
-        let unchunked = !self.config.enable_chunked_prefill
-            && self.running.is_empty()
-            && seq.prompt.saturating_sub(past()) > budget;
-        too_long || unchunked
+        prompt.saturating_sub(past) > budget
     }
 }

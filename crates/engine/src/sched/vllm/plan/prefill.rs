@@ -28,6 +28,45 @@ impl Vllm {
         self.config.long_prefill_token_threshold.max(share)
     }
 
+    /// A chunk of `new` tokens of a prompt, cut so that it ends where a state is to be found later:
+    /// where a block ends, and at the last block that a prompt fills.
+    ///
+    /// **Source:** `_mamba_block_aligned_split`; states are not taken out of the middle of a step.
+    pub(super) fn aligned(&self, seq: &Seq, past: u32, new: u32) -> u32 {
+        let size = self.config.block_size;
+        let all = seq.prompt.max(seq.known - 1);
+        if past >= all {
+            return new;
+        }
+        let floor = |tokens: u32| tokens / size * size;
+        let mut end = past + new;
+        if end < all {
+            let most = match self.config.long_prefill_token_threshold {
+                0 => self.config.max_num_batched_tokens,
+                threshold => threshold.min(self.config.max_num_batched_tokens),
+            };
+            // A block that no chunk can fill is filled by several.
+            if floor(end) > past || size <= most {
+                end = floor(end);
+            }
+        }
+        let drop = match &self.config.speculation {
+            Some(speculation) if speculation.drops_last_block => (seq.known, size),
+            _ => (seq.known - 1, 0),
+        };
+        let stops = [
+            if past.is_multiple_of(size) {
+                0
+            } else {
+                floor(past) + size
+            },
+            floor(drop.0).saturating_sub(drop.1),
+            floor(seq.table.parting(size)),
+        ];
+        let inside = stops.into_iter().filter(|&stop| past < stop && stop < end);
+        inside.min().unwrap_or(end).saturating_sub(past)
+    }
+
     /// Whether the next step leaves prompts to a later one.
     #[inline]
     pub(super) fn holds_prefill(&self) -> bool {

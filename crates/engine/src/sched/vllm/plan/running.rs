@@ -38,6 +38,12 @@ impl Vllm {
                 continue;
             }
             let new = self.wanted(slot, past, pass.budget);
+            if new == 0 {
+                // A chunk that would not end where a block does.
+                pass.step.short = true;
+                pass.at += 1;
+                continue;
+            }
             if !self.find_blocks(slot, new, pass) {
                 match self.config.admission {
                     Admission::Mocker => continue,
@@ -101,6 +107,7 @@ impl Vllm {
             let need = BlockRequest {
                 tokens,
                 cache,
+                processed: self.processed(slot, seq.computed),
                 ..BlockRequest::default()
             };
             if self.allocate(slot, &need, pass.step) {

@@ -1,6 +1,7 @@
 //! The cache: who finds blocks, who gets them, who loses them.
 
 use super::*;
+use crate::kv::{LayerGroups, SparseKind};
 
 #[test]
 fn a_cached_prefix_is_not_computed_but_the_last_token_always_is() {
@@ -229,9 +230,9 @@ fn turn(id: u64, prompt: u32, output: u32) -> Sequence {
 
 #[test]
 fn behind_a_window_a_turn_finds_the_prompt_before_it_and_not_its_answer() {
-    let hits = |window_cache| {
+    let hits = |layer_groups| {
         let config = VllmConfig {
-            window_cache,
+            layer_groups,
             ..config()
         };
         let turns = vec![
@@ -243,21 +244,24 @@ fn behind_a_window_a_turn_finds_the_prompt_before_it_and_not_its_answer() {
         let starts = log.split(' ').filter(|word| word.starts_with('s'));
         starts.map(str::to_owned).collect::<Vec<_>>()
     };
-    let window = |interval| {
-        Some(WindowCache {
-            tokens: 128,
-            interval,
+    let groups = |tokens, interval| {
+        Some(LayerGroups {
+            full: 1,
+            sparse: 1,
+            kind: SparseKind::Window(tokens),
+            interval: Some(interval),
         })
     };
+    let window = |interval| groups(128, interval);
     // The last token of an answer is never computed.
     assert_eq!(hits(None), ["s1", "s2+208", "s3+224"]);
-    // 144 tokens are all blocks of the first prompt but its last; the second left 208 and 240.
-    assert_eq!(hits(window(0)), ["s1", "s2+144", "s3+208"]);
-    assert_eq!(hits(window(32)), ["s1", "s2+192", "s3+224"]);
+    // 144 tokens are all blocks of the first prompt but its last; of the second the windows before 208,
+    // where it parted, and 240 are kept, and they overlap.
+    assert_eq!(hits(window(0)), ["s1", "s2+144", "s3+224"]);
+    // Windows at every second block cover all blocks.
+    assert_eq!(hits(window(32)), ["s1", "s2+208", "s3+224"]);
+    // A window of a block is kept at 144, 160, 208 and 240.
+    assert_eq!(hits(groups(16, 160)), ["s1", "s2+160", "s3+208"]);
     // A window as long as the prompt serves every shorter one.
-    let wide = Some(WindowCache {
-        tokens: 1024,
-        interval: 0,
-    });
-    assert_eq!(hits(wide), ["s1", "s2+144", "s3+224"]);
+    assert_eq!(hits(groups(1024, 0)), ["s1", "s2+144", "s3+224"]);
 }

@@ -1,0 +1,411 @@
+//! Blocks of a sequence in several groups of layers.
+//!
+//! **Source:** vLLM 0.33 `vllm/v1/core/{kv_cache_coordinator,kv_cache_manager}.py`.
+
+use std::sync::Arc;
+
+use super::groups::{Group, GroupTable};
+use super::pool::{BlockPool, BlockRequest, BlockTable};
+use crate::{BlockKey, BlockPlan, Event, GroupEvent};
+
+impl BlockPool {
+    /// Whether there is more than the one group that sees everything.
+    #[inline]
+    pub(crate) fn has_groups(&self) -> bool {
+        !self.groups.all.is_empty()
+    }
+
+    /// A scheduling pass begins.
+    pub(crate) fn begin_pass(&mut self) {
+        self.groups.fresh.clear();
+    }
+
+    /// Whether a hit of so many tokens ends at a state that is made in this pass.
+    pub(crate) fn is_fresh(&self, plan: &BlockPlan, tokens: u32) -> bool {
+        let last = (tokens / self.config().block_size).checked_sub(1);
+        let key = last.and_then(|last| plan.keys.get(last as usize));
+        key.is_some_and(|key| self.groups.fresh.contains(key))
+    }
+
+    /// Most blocks that a sequence of so many tokens holds at once.
+    pub(crate) fn most_blocks(&self, tokens: u32) -> u32 {
+        let first = match self.groups.is_first_null {
+            true => 0,
+            false => self.blocks_for(tokens),
+        };
+        let others = self.groups.all.iter().map(|group| {
+            let all = tokens.div_ceil(group.block_size);
+            all.saturating_add(group.spare).min(group.most)
+        });
+        others.fold(first, u32::saturating_add)
+    }
+
+    /// New blocks that a table takes for so many tokens, or more than that.
+    pub(crate) fn missing(&self, table: &BlockTable, tokens: u32) -> u32 {
+        let first = self.blocks_for(tokens).saturating_sub(table.len());
+        if !self.has_groups() {
+            return first;
+        }
+        self.missing_in_groups(table, tokens, false)
+    }
+
+    /// Blocks that a sequence will lack until it has so many tokens.
+    pub(crate) fn owed(&self, table: &BlockTable, tokens: u32) -> u32 {
+        if !self.has_groups() {
+            return self.blocks_for(tokens).saturating_sub(table.len());
+        }
+        let first = match self.groups.is_first_null {
+            true => 0,
+            false => table.len(),
+        };
+        let others = table.groups.iter().map(|table| table.held().count() as u32);
+        self.most_blocks(tokens)
+            .saturating_sub(first + others.sum::<u32>())
+    }
+
+    fn missing_in_groups(&self, table: &BlockTable, tokens: u32, is_whole: bool) -> u32 {
+        let first = match self.groups.is_first_null {
+            true => 0,
+            false => self.blocks_for(tokens).saturating_sub(table.len()),
+        };
+        let none = GroupTable::default();
+        let others = self.groups.all.iter().enumerate().map(|(at, group)| {
+            let table = table.groups.get(at).unwrap_or(&none);
+            group.missing(table, tokens, is_whole)
+        });
+        others.fold(first, u32::saturating_add)
+    }
+
+    /// Tokens at the start of `plan` that all groups have, and those that the groups have that see
+    /// everything, as [`BlockPool::cached_prefix`] counts them.
+    pub(crate) fn common_prefix(&self, plan: &BlockPlan, tokens: u32) -> (u32, u32) {
+        if !self.config().prefix_caching {
+            return (0, 0);
+        }
+        let groups = &self.groups;
+        let size = self.config().block_size;
+        let most = (tokens.saturating_sub(1) / size).min(plan.keys.len() as u32);
+        let keys = &plan.keys[..most as usize];
+        let (sparse, full): (Vec<&Group>, Vec<&Group>) = groups
+            .all
+            .iter()
+            .partition(|group| group.window != u32::MAX);
+        let sees_all = |&&key: &&BlockKey| {
+            (groups.is_first_null || self.is_cached(key))
+                && full.iter().all(|group| self.is_cached(group.key(key)))
+        };
+        let found = keys.iter().take_while(sees_all).count() as u32;
+        let drop = u32::from(groups.drops_last);
+        let Some(one) = sparse.first() else {
+            let hit = found.saturating_sub(drop);
+            return (hit * size, hit * size);
+        };
+        // A state is found where the others end, and they give up their last block.
+        let most = match one.is_state {
+            true => found.saturating_sub(drop),
+            false => found,
+        };
+        let need = one.run + one.peek;
+        let (mut end, mut run) = (0, 0);
+        for i in (0..most).rev() {
+            let key = keys[i as usize];
+            if !sparse.iter().all(|group| self.is_cached(group.key(key))) {
+                run = 0;
+                continue;
+            }
+            run += 1;
+            // A run that begins with the first block is enough for what it covers.
+            if run >= need || (i == 0 && !one.is_state) {
+                end = i + run;
+                break;
+            }
+        }
+        let hit = end.saturating_sub(if one.is_state { 0 } else { drop });
+        (hit * size, found.saturating_sub(drop) * size)
+    }
+
+    /// Notes where others may find what a sequence leaves: where its prompt ends, and where the groups
+    /// that see everything went on finding it (`found` of `hit` tokens).
+    pub(crate) fn note_ends(&self, table: &mut BlockTable, prompt: u32, (hit, found): (u32, u32)) {
+        let size = self.config().block_size;
+        let (resend, extension) = (prompt.saturating_sub(1) / size, prompt / size);
+        let parting = if found > hit { found / size } else { 0 };
+        table.ends = match self.groups.drops_last {
+            false => [resend, 0, 0, parting],
+            true => {
+                let before = |end: u32| end.saturating_sub(1);
+                [before(resend), before(extension), before(parting), parting]
+            }
+        };
+    }
+
+    /// [`BlockPool::allocate`] with groups.
+    pub(super) fn allocate_in_groups(
+        &mut self,
+        table: &mut BlockTable,
+        plan: Option<&Arc<BlockPlan>>,
+        need: &BlockRequest,
+        out: &mut impl FnMut(Event),
+    ) -> bool {
+        let starts = table.is_empty();
+        table
+            .groups
+            .resize_with(self.groups.all.len(), GroupTable::default);
+        let is_found = match starts {
+            true => self.find_in_groups(table, plan, need),
+            false => {
+                self.free_passed(table, need.processed);
+                true
+            }
+        };
+        let idle = match starts {
+            true => self.idle_of(table),
+            false => 0,
+        };
+        let now = self.missing_now(table, need);
+        let whole = match starts {
+            true => self.missing_in_groups(table, need.whole, true),
+            false => 0,
+        };
+        let fresh = now.max(whole).saturating_add(idle);
+        let takes = now.saturating_add(idle) > 0;
+        if !is_found || ((starts || takes) && fresh.saturating_add(need.spare) > self.free()) {
+            if starts {
+                self.clear_found(table);
+            }
+            return false;
+        }
+        if starts {
+            self.hold_found(table, need.prefix / self.config().block_size);
+        }
+        self.take_in_groups(table, need, out);
+        self.cache_full(table, plan, need.cache.min(need.tokens), out);
+        true
+    }
+
+    /// As [`BlockPool::missing`], of what is allocated now.
+    fn missing_now(&self, table: &BlockTable, need: &BlockRequest) -> u32 {
+        let first = match self.groups.is_first_null {
+            true => 0,
+            false => self.blocks_for(need.tokens).saturating_sub(table.len()),
+        };
+        let others = self.groups.all.iter().zip(&table.groups);
+        let others = others.map(|(group, table)| Self::fresh(group, table, need));
+        others.fold(first, u32::saturating_add)
+    }
+
+    fn fresh(group: &Group, table: &GroupTable, need: &BlockRequest) -> u32 {
+        let fresh = group.missing(table, need.tokens, false);
+        if need.is_capped {
+            fresh.min(group.most)
+        } else {
+            fresh
+        }
+    }
+
+    /// Puts the cached prefix into empty tables; false: not all of it is there.
+    fn find_in_groups(
+        &self,
+        table: &mut BlockTable,
+        plan: Option<&Arc<BlockPlan>>,
+        need: &BlockRequest,
+    ) -> bool {
+        let size = self.config().block_size;
+        let plan = plan.filter(|_| self.config().prefix_caching);
+        let hits = plan.map_or(0, |_| need.prefix / size);
+        let keys = plan.map_or(&[][..], |plan| &plan.keys[..]);
+        let Some(keys) = keys.get(..hits as usize) else {
+            return false;
+        };
+        match self.groups.is_first_null {
+            true => table.blocks.resize(hits as usize, 0),
+            false => table
+                .blocks
+                .extend(keys.iter().map_while(|&key| self.find(key))),
+        }
+        let mut is_found = table.len() == hits;
+        for (group, table) in self.groups.all.iter().zip(&mut table.groups) {
+            table.first = group.passed(need.processed.max(need.prefix));
+            let keys = keys.iter().skip(table.first as usize);
+            // Of a state there is but the last block, which is where its window begins.
+            let keys = keys.map(|&key| self.find(group.key(key)));
+            is_found &= keys.clone().all(|id| id.is_some());
+            table.blocks.extend(keys.flatten());
+        }
+        is_found
+    }
+
+    /// Found blocks that nobody holds: they leave the free queue.
+    fn idle_of(&self, table: &BlockTable) -> u32 {
+        let others = table.groups.iter().flat_map(|table| &table.blocks);
+        let all = table.blocks.iter().chain(others);
+        all.filter(|&&id| id != 0 && self.is_idle(id)).count() as u32
+    }
+
+    fn clear_found(&self, table: &mut BlockTable) {
+        table.blocks.clear();
+        table.groups.iter_mut().for_each(GroupTable::clear);
+    }
+
+    fn hold_found(&mut self, table: &mut BlockTable, hits: u32) {
+        let others = table.groups.iter().flat_map(|table| &table.blocks);
+        for &id in table.blocks.iter().chain(others).filter(|&&id| id != 0) {
+            self.hold(id);
+        }
+        self.start(table, hits.min(table.len()));
+    }
+
+    fn take_in_groups(
+        &mut self,
+        table: &mut BlockTable,
+        need: &BlockRequest,
+        out: &mut impl FnMut(Event),
+    ) {
+        let fresh = self.blocks_for(need.tokens).saturating_sub(table.len());
+        match self.groups.is_first_null {
+            true => table.blocks.resize(table.blocks.len() + fresh as usize, 0),
+            false => self.take(&mut table.blocks, 0, fresh, out),
+        }
+        for at in 0..self.groups.all.len() {
+            let group = self.groups.all[at];
+            let table = &mut table.groups[at];
+            let owner = at as u8 + 1;
+            if !group.is_state {
+                let fresh = Self::fresh(&group, table, need);
+                self.take(&mut table.blocks, owner, fresh, out);
+                continue;
+            }
+            let spare = group.spare - table.spare.len() as u32;
+            self.take(&mut table.spare, owner, spare, out);
+            let all = need.tokens.div_ceil(group.block_size);
+            if all > table.len() {
+                if table.blocks.is_empty() {
+                    table.first = all - 1;
+                }
+                table.blocks.resize((all - 1 - table.first) as usize, 0);
+                self.take(&mut table.blocks, owner, 1, out);
+            }
+        }
+    }
+
+    /// Gives back what no layer of a group will look at again.
+    fn free_passed(&mut self, table: &mut BlockTable, processed: u32) {
+        for at in 0..self.groups.all.len() {
+            let group = self.groups.all[at];
+            let table = &mut table.groups[at];
+            let upto = group.passed(processed).min(table.len());
+            let passed = upto.saturating_sub(table.first);
+            if passed == 0 {
+                continue;
+            }
+            let mut ids: Vec<u32> = table.blocks.drain(..passed as usize).collect();
+            table.first = upto;
+            while table.blocks.first() == Some(&0) {
+                table.blocks.remove(0);
+                table.first += 1;
+            }
+            ids.retain(|&id| id != 0);
+            self.give_back(&ids);
+        }
+    }
+
+    /// Gives back the blocks of all groups but the first.
+    pub(super) fn release_groups(&mut self, table: &mut BlockTable) {
+        for table in &mut table.groups {
+            let ids: Vec<u32> = table.held().collect();
+            self.give_back(&ids);
+            table.clear();
+        }
+        table.ends = [0; 4];
+    }
+
+    /// Enters blocks `from..to` of a table into the prefix cache, as far as their groups keep them.
+    pub(super) fn cache_in_groups(
+        &mut self,
+        table: &BlockTable,
+        plan: &Arc<BlockPlan>,
+        (from, to): (u32, u32),
+        out: &mut impl FnMut(Event),
+    ) {
+        for at in 0..self.groups.all.len() {
+            let group = self.groups.all[at];
+            let mut kept = Vec::new();
+            for i in from..to {
+                let id = table.groups[at].get(i);
+                if id == 0 || !self.groups.keeps(&group, &table.ends, i) {
+                    continue;
+                }
+                let key = plan.keys[i as usize];
+                self.remember(id, group.key(key), plan, i as usize);
+                kept.push(i);
+                if group.is_state && at == 0 {
+                    self.groups.fresh.push(key);
+                }
+            }
+            if kept.is_empty() || !self.config().events {
+                continue;
+            }
+            let plan = Arc::clone(plan);
+            if self.groups.is_first_null && at == 0 {
+                for run in kept.chunk_by(|a, b| a + 1 == *b) {
+                    let (plan, from) = (Arc::clone(&plan), run[0]);
+                    let to = from + run.len() as u32;
+                    out(Event::Stored { plan, from, to });
+                }
+                continue;
+            }
+            let group = group.index;
+            let stored = GroupEvent::Stored {
+                group,
+                plan,
+                from,
+                to,
+                kept,
+            };
+            out(Event::Group(Box::new(stored)));
+        }
+    }
+
+    /// Up to so many tokens nothing happens in any group but the first.
+    pub(super) fn settled_in_groups(&self, table: &BlockTable) -> u32 {
+        let tables = self.groups.all.iter().zip(&table.groups);
+        let settled = tables.map(|(group, table)| {
+            let room = table.len().saturating_mul(group.block_size);
+            let passes = (table.first + 1).saturating_mul(group.block_size);
+            room.min(passes.saturating_add(group.window - 1))
+        });
+        settled.min().unwrap_or(u32::MAX)
+    }
+
+    /// Says that blocks of several groups left the cache, in their order.
+    pub(super) fn report_removed(
+        &self,
+        removed: Vec<(BlockKey, Option<[u8; 32]>)>,
+        owners: &[u8],
+        out: &mut impl FnMut(Event),
+    ) {
+        let plain = |owner: u8| owner == 0 || (owner == 1 && self.groups.is_first_null);
+        let mut removed = removed.into_iter();
+        for run in owners.chunk_by(|a, b| a == b) {
+            let keys = removed.by_ref().take(run.len()).collect();
+            out(match self.group_of(run[0]) {
+                Some(group) if !plain(run[0]) => {
+                    let group = group.index;
+                    Event::Group(Box::new(GroupEvent::Removed { group, keys }))
+                }
+                _ => Event::Removed { keys },
+            });
+        }
+    }
+
+    fn group_of(&self, owner: u8) -> Option<&Group> {
+        usize::from(owner)
+            .checked_sub(1)
+            .and_then(|at| self.groups.all.get(at))
+    }
+
+    /// The key that a plan has for what is cached under a name.
+    pub(super) fn plan_key(&self, owner: u8, name: BlockKey) -> BlockKey {
+        self.group_of(owner).map_or(name, |group| group.key(name))
+    }
+}

@@ -1,0 +1,153 @@
+//! Groups of layers: who holds how many blocks when, and who finds what.
+
+use super::*;
+use crate::kv::{LayerGroups, SparseKind};
+use crate::latency::{KvCachePlan, model};
+
+fn grouped(kind: SparseKind, sparse: u32) -> VllmConfig {
+    VllmConfig {
+        layer_groups: Some(LayerGroups {
+            full: 1,
+            sparse,
+            kind,
+            interval: Some(0),
+        }),
+        ..config()
+    }
+}
+
+/// Blocks in use when each step has been scheduled, from the first on.
+fn held(config: VllmConfig, sequence: Sequence) -> Vec<u32> {
+    let mut engine = Vllm::new(config).unwrap();
+    let mut out = Outbox::new();
+    engine.submit(SimTime::ZERO, sequence, &mut out).unwrap();
+    let mut held = Vec::new();
+    while let Some(now) = engine.next_wakeup() {
+        engine.advance(now, &mut out);
+        held.push(engine.stats().used_blocks);
+    }
+    held.dedup();
+    assert_eq!(held.pop(), Some(0));
+    held
+}
+
+#[test]
+fn a_window_gives_back_what_it_has_passed() {
+    // 96 tokens take 6 blocks in each group, and the window of 32 needs 3 of them.
+    let window = grouped(SparseKind::Window(32), 1);
+    assert_eq!(
+        held(window.clone(), seq(1, 96, 50)),
+        // The prompt; the first token, for which 64 are passed; then a block of each group for 16
+        // tokens, and one of the window back before the next one is due.
+        [12, 10, 9, 11, 10, 12, 11, 13]
+    );
+    // Two groups do the same twice.
+    let two = VllmConfig {
+        layer_groups: window.layer_groups.map(|groups| LayerGroups {
+            sparse: 2,
+            ..groups
+        }),
+        ..window
+    };
+    assert_eq!(held(two, seq(1, 96, 50)), [18, 13, 11, 14, 12, 15, 13, 16]);
+}
+
+#[test]
+fn a_state_takes_one_block_whatever_the_length() {
+    let state = grouped(SparseKind::State(2), 3);
+    // The prompt of 100 tokens stops at 96; the state there is kept until the next has been made.
+    assert_eq!(held(state.clone(), seq(1, 100, 20)), [9, 13, 10, 14, 11]);
+    let uncached = VllmConfig {
+        enable_prefix_caching: false,
+        ..state
+    };
+    assert_eq!(held(uncached, seq(1, 100, 20)), [10, 11]);
+}
+
+/// How many sequences of so many tokens run at once, once all prompts are read.
+fn at_once(config: &VllmConfig, tokens: u32) -> usize {
+    let mut engine = Vllm::new(config.clone()).unwrap();
+    let mut out = Outbox::new();
+    for id in 0..8000 {
+        let sequence = seq(id, tokens, 4000);
+        engine.submit(SimTime::ZERO, sequence, &mut out).unwrap();
+    }
+    let (mut last, mut same) = (0, 0);
+    while let Some(now) = engine.next_wakeup() {
+        engine.advance(now, &mut out);
+        out.clear();
+        let stats = engine.stats();
+        same = if stats.running > last { 0 } else { same + 1 };
+        if same > 8 || stats.preemptions > 0 {
+            break;
+        }
+        last = last.max(stats.running);
+    }
+    last
+}
+
+#[test]
+fn gpt_oss_has_room_for_what_its_groups_take_at_any_context_length() {
+    // 60 GiB on an H100 in blocks of 393216 bytes.
+    let shape = model("openai/gpt-oss-20b").unwrap();
+    let plan = KvCachePlan::new(&shape, 1, 16, 2.0, true);
+    let of = |max_model_len| {
+        let config = VllmConfig {
+            num_gpu_blocks: 163_839,
+            max_model_len,
+            max_num_seqs: 100_000,
+            max_num_batched_tokens: 131_072,
+            layer_groups: plan.layer_groups(Some(0)),
+            ..config()
+        };
+        at_once(&config, 1024)
+    };
+    let found = of(131_072);
+    // 64 blocks for all tokens and 8 for a window of 128; those that read their prompt, and those that
+    // have made some tokens, hold a few more.
+    let (most, least) = (163_839 / (64 + 8), 163_839 / (67 + 10));
+    assert!(
+        found >= least && found <= most,
+        "{found}: {least} to {most}"
+    );
+    assert_eq!(of(8192), found);
+    // In blocks of all layers there would be half as many blocks of twice the size.
+    let flat = VllmConfig {
+        num_gpu_blocks: 81_919,
+        max_num_seqs: 100_000,
+        max_num_batched_tokens: 131_072,
+        ..config()
+    };
+    assert!(at_once(&flat, 1024) < found * 2 / 3);
+}
+
+#[test]
+fn a_hit_behind_states_ends_at_the_last_block_of_the_prompt_before() {
+    let turns = |kind| {
+        let turns = vec![
+            (0, planned(1, 1, 100, 20)),
+            (1000, planned(2, 1, 180, 20)),
+            (2000, planned(3, 1, 180, 4)),
+        ];
+        let log = play(grouped(kind, 3), submits(turns));
+        let starts = log.split(' ').filter(|word| word.starts_with('s'));
+        starts.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(turns(SparseKind::State(2)), ["s1", "s2+96", "s3+176"]);
+}
+
+#[test]
+fn nobody_builds_on_a_state_that_is_made_in_the_same_pass() {
+    let twice = vec![(0, planned(1, 1, 100, 3)), (0, planned(2, 1, 100, 3))];
+    let state = play(grouped(SparseKind::State(2), 1), submits(twice.clone()));
+    // The second waits for the step that makes the state at 96.
+    assert_eq!(
+        state,
+        "0: s1 | 10: s2+96 | 20: t1 t2 | 21: t1 t2 | 22: t1 e1 t2 e2"
+    );
+    let window = play(grouped(SparseKind::Window(32), 1), submits(twice));
+    assert_eq!(
+        window,
+        "0: s1 s2+96 | 10: t1 t2 | 11: t1 t2 | 12: t1 e1 t2 e2"
+    );
+}

@@ -1,0 +1,97 @@
+//! What the events of an engine tell of its prefix cache, group by group.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+use vllm_sim_engine::kv::{LayerGroups, SparseKind};
+use vllm_sim_engine::{BlockKey, Event, GroupEvent};
+
+/// Stands for the group whose events name none.
+const MAIN: u32 = u32::MAX;
+
+/// Copies of blocks by group and key.
+#[derive(Debug, Default)]
+pub(crate) struct CacheHeard(HashMap<(u32, BlockKey), u32>);
+
+impl CacheHeard {
+    /// Holds an event against invariants 8 and 9; `has_all`: some group keeps every block.
+    pub(crate) fn apply(&mut self, event: &Event, has_all: bool) -> Result<(), TestCaseError> {
+        match event {
+            Event::Stored { plan, from, to } => {
+                prop_assert!(from < to);
+                if let Some(parent) = from.checked_sub(1).filter(|_| has_all) {
+                    let parent = (MAIN, plan.keys[parent as usize]);
+                    prop_assert!(self.0.contains_key(&parent), "{:?} has no parent", event);
+                }
+                for key in &plan.keys[*from as usize..*to as usize] {
+                    *self.0.entry((MAIN, *key)).or_default() += 1;
+                }
+            }
+            Event::Removed { keys } => self.forget(MAIN, keys)?,
+            Event::Cleared => self.0.clear(),
+            Event::Group(event) => match &**event {
+                GroupEvent::Stored {
+                    group,
+                    plan,
+                    from,
+                    to,
+                    kept,
+                } => {
+                    prop_assert!(!kept.is_empty() && kept.is_sorted());
+                    prop_assert!(kept[0] >= *from && kept.last() < Some(to));
+                    for &i in kept {
+                        let key = plan.keys[i as usize];
+                        *self.0.entry((*group, key)).or_default() += 1;
+                    }
+                }
+                GroupEvent::Removed { group, keys } => self.forget(*group, keys)?,
+            },
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn forget(
+        &mut self,
+        group: u32,
+        keys: &[(BlockKey, Option<[u8; 32]>)],
+    ) -> Result<(), TestCaseError> {
+        for (key, _) in keys {
+            let copies = self.0.get_mut(&(group, *key));
+            let Some(copies) = copies else {
+                return Err(TestCaseError::fail(format!("{key:?} was not stored")));
+            };
+            *copies -= 1;
+            if *copies == 0 {
+                self.0.remove(&(group, *key));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is cached, a key for each copy, in their order.
+    pub(crate) fn keys(&self) -> Vec<BlockKey> {
+        let copies = self.0.iter();
+        let keys = copies.flat_map(|((_, key), n)| std::iter::repeat_n(*key, *n as usize));
+        let mut keys: Vec<BlockKey> = keys.collect();
+        keys.sort_unstable();
+        keys
+    }
+}
+
+/// Groups of layers with a window or a state, or none.
+pub(crate) fn any_groups() -> impl Strategy<Value = Option<LayerGroups>> {
+    let kind = prop_oneof![
+        2 => (1..80u32).prop_map(SparseKind::Window),
+        1 => (2..4u32).prop_map(SparseKind::State),
+    ];
+    let interval = prop_oneof![2 => Just(Some(0)), 1 => (1..64u32).prop_map(Some), 1 => Just(None)];
+    let groups = (0..3u32, 1..4u32, kind, interval);
+    let groups = groups.prop_map(|(full, sparse, kind, interval)| LayerGroups {
+        full,
+        sparse,
+        kind,
+        interval,
+    });
+    proptest::option::weighted(0.6, groups)
+}
