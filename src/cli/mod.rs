@@ -62,7 +62,6 @@ fn is_config(error: &StartError) -> bool {
         error,
         StartError::Config(_)
             | StartError::Engine(_)
-            | StartError::DoesNotFit(_)
             | StartError::MissingFeature { .. }
             | StartError::Scenario { .. }
             | StartError::Replies { .. }

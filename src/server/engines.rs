@@ -102,7 +102,9 @@ pub(super) fn modelled(
 ) -> Result<(VllmConfig, Option<Setup>), StartError> {
     let engine = &config.engine;
     let (latency, setup) = timing::latency(config)?;
+    let drafting = setup.as_ref().map(|setup| timing::drafting(config, setup));
     let vllm = VllmConfig {
+        drafting: drafting.transpose()?.flatten(),
         latency,
         speed: Speed {
             all: engine.speed(),

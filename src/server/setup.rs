@@ -7,7 +7,9 @@ use super::timing;
 use vllm_sim_config::{Compat, Config, Connector, KvTransfer, SchedulerKind, Task};
 use vllm_sim_engine::kv::{HashAlgo, HashConfig, HostRules, KvConfig};
 use vllm_sim_observe::kv_events::HashFormat;
-use vllm_sim_observe::metrics::{CacheConfig, EngineFeatures, FakeMetrics, OffloadInfo, Settings};
+use vllm_sim_observe::metrics::{
+    CacheConfig, EngineFeatures, FakeMetrics, NixlTransfer, OffloadInfo, Settings,
+};
 use vllm_sim_service::{LiveSettings, NgramLookup};
 use vllm_sim_tokenizer::{Hub, TokenizerLocation};
 use vllm_sim_wire::Version;
@@ -142,6 +144,27 @@ pub(super) fn engine_features(config: &Config) -> EngineFeatures {
             || config.engine.enable_kvcache,
         steps: config.engine.scheduler != SchedulerKind::Pool,
         connector: connector(config).is_some() || config.engine.kv_offload.is_some(),
+        transfer: uses_nixl(config).then(|| nixl_transfer(config)),
+    }
+}
+
+fn uses_nixl(config: &Config) -> bool {
+    let nixl = [Connector::Nixl, Connector::NixlPush];
+    connector(config).is_some_and(|connector| nixl.contains(&connector))
+}
+
+/// What NIXL moves for a prompt that comes from another engine.
+fn nixl_transfer(config: &Config) -> NixlTransfer {
+    let engine = &config.engine;
+    let tensor = engine.parallel.tensor;
+    let (layers, bytes) = timing::cached_layers(config).unwrap_or_default();
+    let typed = engine.kv_bytes_per_token;
+    let typed = typed.map(|bytes| bytes as f64 / f64::from(tensor));
+    NixlTransfer {
+        workers: tensor,
+        block_size: engine.block_size,
+        token_bytes: typed.unwrap_or(bytes),
+        regions: layers,
     }
 }
 
@@ -151,6 +174,7 @@ pub(super) fn cache_config(config: &Config) -> CacheConfig {
     let (_, count) = engine.parallel.local_ranks;
     CacheConfig {
         block_size: engine.block_size,
+        context_ranks: engine.parallel.context,
         user_specified_block_size: engine.block_size_typed,
         num_gpu_blocks: blocks(config),
         num_gpu_blocks_override: engine.num_blocks,
@@ -165,7 +189,12 @@ pub(super) fn cache_config(config: &Config) -> CacheConfig {
         cache_dtype: engine.kv_cache_dtype.clone(),
         data_parallel_size: count,
         kv_cache_memory_bytes: engine.kv_cache_memory_bytes,
-        kv_offloading_size: engine.kv_offload.as_ref().and_then(|host| host.size_gib),
+        kv_offloading_size: engine.kv_offloading.0,
+        kv_offloading_backend: engine.kv_offloading.1,
+        sliding_window: engine.kv_cache.as_ref().and_then(|size| {
+            let plan = &size.plan;
+            (plan.full_groups == 0 && plan.window > 0).then_some(plan.window)
+        }),
         concurrency: engine.kv_cache.as_ref().map(|size| size.concurrency),
         retention_interval: engine.retention_interval,
         names_simple_cpu_offload: Version::of(&config.model.vllm_version) >= Version::V033,
@@ -175,7 +204,12 @@ pub(super) fn cache_config(config: &Config) -> CacheConfig {
 
 /// The cache in the memory of the host as `/metrics` shows it.
 fn offload_info(config: &Config) -> Option<OffloadInfo> {
-    let host = config.engine.kv_offload.as_ref()?;
+    // LMCache has a page of its own.
+    let host = config
+        .engine
+        .kv_offload
+        .as_ref()
+        .filter(|host| !host.is_lmcache)?;
     Some(OffloadInfo {
         simple: host.tier.rules == HostRules::Simple,
         workers: host.workers,
@@ -219,10 +253,11 @@ pub(super) fn metrics(config: &Config, routes: Vec<String>) -> Settings {
         sockets: config.api.speech.realtime && config.api.task != Task::All,
         spec_positions: engine.speculative.as_ref().map_or(0, |s| s.num_tokens),
         cache_config: (0..count).map(|_| cache.labels()).collect(),
-        nixl: matches!(
-            connector(config),
-            Some(Connector::Nixl | Connector::NixlPush)
-        ),
+        nixl: uses_nixl(config),
+        kv_consumer: engine.kv_offload.is_some()
+            || config.kv_transfer.as_ref().is_some_and(|transfer| {
+                transfer.consumer && transfer.raw.get("kv_connector").is_some()
+            }),
         offload: offload_info(config),
         multiprocess: engine.parallel.api_servers > 1,
         runtime_series: engine.parallel.api_servers <= 1,

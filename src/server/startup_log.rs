@@ -18,16 +18,9 @@ pub(super) fn engines(config: &Config) {
         let gib = size.available_bytes / f64::from(1 << 30);
         tracing::info!("Available KV cache memory: {gib:.2} GiB");
     }
-    match config
-        .engine
-        .kv_offload
-        .as_ref()
-        .map(|host| host.tier.rules)
-    {
-        Some(HostRules::Native) => {
-            tracing::info!("Creating offloading spec with name: CPUOffloadingSpec");
-        }
-        Some(HostRules::Simple) | None => {}
+    let host = config.engine.kv_offload.as_ref();
+    if host.is_some_and(|host| host.tier.rules == HostRules::Native && !host.is_lmcache) {
+        tracing::info!("Creating offloading spec with name: CPUOffloadingSpec");
     }
     let (tokens, concurrency) = setup::cache_config(config).capacity();
     let (tokens, context) = (grouped(tokens), grouped(config.model.max_model_len.into()));

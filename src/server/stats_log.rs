@@ -181,6 +181,13 @@ fn line(
     if stats.deferred > 0 {
         text.push_str(&format!(", Deferred: {} reqs", stats.deferred));
     }
+    if let [expected, begun, done] = stats.fetches
+        && stats.fetches != [0; 3]
+    {
+        text.push_str(&format!(
+            ", KV fetch: {expected} waiting to start, {begun} in progress, {done} completed waiting"
+        ));
+    }
     if preempted > 0 {
         text.push_str(&format!(", Preemptions: {preempted}"));
     }
@@ -253,6 +260,7 @@ mod tests {
             running: 3,
             waiting: 1,
             deferred: 1,
+            fetches: [0, 2, 1],
             used_blocks: 1,
             total_blocks: 8,
             ..Stats::default()
@@ -268,8 +276,8 @@ mod tests {
         assert_eq!(
             text,
             "Engine 000: Avg prompt throughput: 10.0 tokens/s, Avg generation throughput: 5.0 \
-             tokens/s, Running: 3 reqs, Waiting: 2 reqs, Deferred: 1 reqs, GPU KV cache usage: \
-             12.5%, Prefix cache hit rate: 25.0%"
+             tokens/s, Running: 3 reqs, Waiting: 2 reqs, Deferred: 1 reqs, KV fetch: 0 \
+             waiting to start, 2 in progress, 1 completed waiting, GPU KV cache usage: 12.5%, Prefix cache hit rate: 25.0%"
         );
         assert!(!is_idle);
         assert!(!line(0, &stats, totals, &mut last, 10.0).1, "once more");

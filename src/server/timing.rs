@@ -6,8 +6,8 @@ use super::error::{StartError, wrong};
 use super::setup;
 use vllm_sim_config::{Config, LatencySource};
 use vllm_sim_engine::latency::{
-    Aic, AicSetup, Coefficients, GPUS, Gpu, Grid, LatencyModel, Memory, MixedStep, ModelShape,
-    Polynomial, Quantization, Roofline, Scheme, Setup, gpu, kv_width, model,
+    Aic, AicSetup, Coefficients, Drafting, GPUS, Gpu, Grid, LatencyModel, Memory, MixedStep,
+    ModelShape, Polynomial, Quantization, Roofline, Scheme, Setup, gpu, kv_width, model,
 };
 use vllm_sim_observe::metrics::WorkModel;
 
@@ -45,6 +45,23 @@ pub(super) fn latency(config: &Config) -> Result<(LatencyModel, Option<Setup>), 
             (LatencyModel::Aic(Box::new(aic)), Some(setup))
         }
     })
+}
+
+/// How long it takes to make drafts in this deployment.
+pub(super) fn drafting(
+    config: &Config,
+    setup: &Setup,
+) -> Result<Option<Box<Drafting>>, StartError> {
+    let engine = &config.engine;
+    let (Some(drafter), Some(drafts)) = (&engine.drafter, &engine.speculative) else {
+        return Ok(None);
+    };
+    let target = Setup {
+        tp: drafts.tensor.unwrap_or(setup.tp),
+        ..setup.clone()
+    };
+    let drafting = drafter.timed(&target).map_err(wrong)?;
+    Ok(Some(Box::new(drafting)))
 }
 
 /// Names of GPUs in NVIDIA's kernel tables.
@@ -110,6 +127,7 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<Setup, Sta
             memory.weight_bytes / 1e9
         )));
     }
+    let read = coefficients.map_or(Ok(Coefficients::default()), read_coefficients)?;
     Ok(Setup {
         tp: engine.parallel.tensor,
         pp: engine.parallel.pipeline,
@@ -119,8 +137,13 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<Setup, Sta
             true => engine.parallel.data,
             false => 1,
         },
+        graphs: engine.graphs.clone(),
         truncated_sampling: truncated_sampling(config)?,
-        coefficients: coefficients.map_or(Ok(Coefficients::default()), read_coefficients)?,
+        coefficients: Coefficients {
+            // Each GPU reads its share of a context.
+            attention_scale: read.attention_scale * f64::from(engine.parallel.context),
+            ..read
+        },
         ..Setup::new(shape, gpu.clone())
     })
 }
@@ -208,18 +231,30 @@ pub(super) fn work(config: &Config) -> Option<WorkModel> {
     ))
 }
 
+/// Regions of the cache of one GPU that a block lies in, and its bytes per token; `None`: the model's
+/// shape is not known.
+pub(super) fn cached_layers(config: &Config) -> Option<(u32, f64)> {
+    let engine = &config.engine;
+    let shape = shape(config).ok()?.stage(engine.parallel.pipeline);
+    let width = kv_width(&engine.kv_cache_dtype, shape.head_dim)?;
+    let bytes = shape.kv_bytes_per_token(engine.parallel.tensor, 1) as f64 * width;
+    let regions = if shape.mla.is_some() { 1 } else { 2 };
+    Some((shape.layers * regions, bytes))
+}
+
 fn memory(config: &Config, shape: &ModelShape, gpu: &Gpu) -> Memory {
     let engine = &config.engine;
     let stage = shape.stage(engine.parallel.pipeline);
-    Memory::new(
+    let memory = Memory::new(
         &stage,
         gpu,
-        engine.parallel.tensor,
+        engine.parallel.weight_ranks(),
         engine.gpu_memory_utilization,
         (engine.block_size, kv_bytes(config)),
         engine.max_num_batched_tokens,
         None,
-    )
+    );
+    memory.without(engine.reserved.total())
 }
 
 /// Whole bytes per number in the KV cache, as step times count them.

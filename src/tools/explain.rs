@@ -1,5 +1,6 @@
 //! Why a simulated deployment is as fast as it is, in words and tables.
 
+mod budget;
 mod nearest_run;
 
 use std::fmt::{self, Write as _};
@@ -120,6 +121,10 @@ fn write_all(
                 "Evidence    none: the constants are not the usual ones"
             )?,
         }
+    }
+    budget::write_drafts(text, engine)?;
+    if let (Some((setup, utilization)), Some(cache)) = (setup, cache) {
+        budget::write(text, setup, utilization, cache)?;
     }
     write_derived(text, derived)?;
     writeln!(text, "\nOne decode step, context {CONTEXT} each (ms)\n")?;
@@ -252,16 +257,14 @@ fn write_memory(
     let memory = Memory::new(
         &setup.shape.stage(setup.pp),
         gpu,
-        setup.tp,
+        setup.ranks(),
         utilization,
         (engine.block_size, setup.kv_bytes),
         engine.max_num_batched_tokens,
         None,
     );
     let plain = memory.block_bytes / f64::from(engine.block_size.max(1));
-    let (token, blocks) = cache.map_or((plain, memory.blocks), |cache| {
-        (cache.plan.token_bytes(), cache.blocks)
-    });
+    let token = cache.map_or(plain, |cache| cache.plan.token_bytes());
     write!(
         text,
         "Memory      {:.2} GB of weights on each GPU, {token} bytes of cache per token",
@@ -270,7 +273,17 @@ fn write_memory(
     match cache {
         // The table of groups says it.
         Some(cache) if cache.plan.sparse_groups > 0 => writeln!(text),
-        _ => writeln!(text, "; {blocks} blocks fit into {utilization} of it"),
+        None => writeln!(
+            text,
+            "; {} blocks fit into {utilization} of it",
+            memory.blocks
+        ),
+        Some(cache) => writeln!(
+            text,
+            "; {:.2} GB of cache are {} blocks",
+            cache.available_bytes / 1e9,
+            (cache.available_bytes / cache.plan.block_bytes) as u64
+        ),
     }
 }
 
@@ -289,7 +302,7 @@ fn write_decodes(text: &mut String, engine: &VllmConfig) -> fmt::Result {
         .filter(|&n| n <= engine.max_num_seqs);
     let steps: Vec<(u32, Batch)> = sizes.map(|n| (n, decodes(n, window))).collect();
     line(text, "sequences", steps.iter().map(|(n, _)| n.to_string()))?;
-    let ms = |batch: &Batch| engine.latency.step(batch, engine.speed).as_secs_f64() * 1e3;
+    let ms = |batch: &Batch| engine.step_time(batch).as_secs_f64() * 1e3;
     line(
         text,
         "step",
@@ -336,7 +349,7 @@ fn write_prompts(text: &mut String, engine: &VllmConfig) -> fmt::Result {
         lengths.iter().map(|&n| chunks(n).count().to_string()),
     )?;
     let time = |n: u32| -> f64 {
-        let steps = chunks(n).map(|batch| engine.latency.step(&batch, engine.speed));
+        let steps = chunks(n).map(|batch| engine.step_time(&batch));
         steps.map(|d| d.as_secs_f64() * 1e3).sum()
     };
     line(

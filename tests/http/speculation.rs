@@ -85,3 +85,54 @@ async fn ngram_drafts_only_where_the_text_repeats() {
         sim.server.shutdown().await;
     }
 }
+
+#[tokio::test]
+async fn a_reply_tells_of_its_own_drafts() {
+    let config = json!({"method": "eagle3", "model": "d", "num_speculative_tokens": 2,
+        "rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [1, 0]});
+    for level in ["summary", "detailed"] {
+        let flags = ["--per-request-spec-decode-metrics", level];
+        let sim = drafting(&config, &flags).await;
+        let mut body = json!({"model": "tiny-llama", "prompt": "one two", "max_tokens": 9,
+            "ignore_eos": true});
+        let answer = sim.post("/v1/completions", &body).await.json();
+        let metrics = &answer["metrics"];
+        assert!(metrics["queue_time_ms"].is_null(), "{answer}");
+        let told = &metrics["speculative_decoding"];
+        assert_eq!(told["mean_acceptance_length"], 2.0);
+        assert_eq!(told["draft_acceptance_rate"], 0.5);
+        assert_eq!(told["acceptance_histogram"], json!([0, 4, 0]));
+        assert_eq!(told["num_spec_tokens"], 2);
+        let steps = match level {
+            "detailed" => json!([1, 1, 1, 1]),
+            _ => Value::Null,
+        };
+        assert_eq!(told["per_step_accepted"], steps);
+        body["n"] = 2.into();
+        let two = sim.post("/v1/completions", &body).await.json();
+        assert!(two["metrics"].is_null(), "{two}");
+        body["n"] = 1.into();
+        body["stream"] = true.into();
+        body["stream_options"] = json!({"include_usage": true});
+        let text = sim.post("/v1/completions", &body).await.text();
+        assert!(text.contains("\"num_spec_steps\":4"), "{text}");
+        sim.server.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn a_longer_acceptance_makes_shorter_gaps() {
+    let mut gaps = Vec::new();
+    for length in [1.0, 3.0] {
+        let config = json!({"method": "mtp", "num_speculative_tokens": 3,
+            "rejection_sample_method": "synthetic", "synthetic_acceptance_length": length});
+        let sim = drafting(&config, &["--inter-token-latency", "2ms"]).await;
+        let body = json!({"model": "tiny-llama", "prompt": "one two", "max_tokens": 61,
+            "ignore_eos": true});
+        sim.post("/v1/completions", &body).await.json();
+        let sum = "vllm:request_time_per_output_token_seconds_sum";
+        gaps.push(sim.metric(sum).await);
+        sim.server.shutdown().await;
+    }
+    assert!((gaps[0] / gaps[1] / 3.0 - 1.0).abs() < 0.15, "{gaps:?}");
+}

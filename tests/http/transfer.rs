@@ -346,3 +346,29 @@ async fn idle_ranks_take_turns() {
         [3.0 * one, 4.0 * one, 3.0 * one]
     );
 }
+
+#[tokio::test]
+async fn a_prompt_that_nixl_moves_is_counted() {
+    let flags = [
+        "--kv-transfer-config",
+        CONNECTOR,
+        "--kv-bytes-per-token",
+        "1000",
+    ];
+    let delay = ["--kv-cache-transfer-latency", "20ms", "-tp", "2"];
+    let sim = Sim::serve(&[&flags[..], &delay].concat()).await;
+    let body = json!({"model": "tiny-llama", "prompt": vec![5; 33], "max_tokens": 1,
+        "kv_transfer_params": {"do_remote_prefill": true, "remote_block_ids": [[1]],
+            "remote_engine_id": "p", "remote_host": "127.0.0.1", "remote_port": 1,
+            "remote_request_id": "r"}});
+    assert_eq!(sim.post("/v1/completions", &body).await.status, 200);
+    // Each of two GPUs moves its half of three blocks.
+    let metric = async |name: &str| sim.metric(&format!("vllm:nixl_{name}")).await;
+    assert_eq!(metric("xfer_time_seconds_count").await, 2.0);
+    let time = metric("xfer_time_seconds_sum").await;
+    assert!((time - 0.04).abs() < 1e-6, "{time}");
+    assert_eq!(metric("bytes_transferred_sum").await, 48_000.0);
+    assert!(metric("post_time_seconds_sum").await > 0.0);
+    assert!(metric("num_descriptors_sum").await > 0.0);
+    sim.server.shutdown().await;
+}

@@ -129,3 +129,77 @@ fn the_name_alone_shows_how_it_is_called() {
     }
     assert_eq!(output.status.code(), Some(2));
 }
+
+/// The log of a server up to this line.
+fn log_until(words: &[&str], last: &str) -> Vec<String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
+    let command = command
+        .args(words)
+        .args(["--host", "127.0.0.1", "--port", "0"]);
+    let mut running = Running(command.stderr(Stdio::piped()).spawn().unwrap());
+    let lines = BufReader::new(running.0.stderr.take().unwrap()).lines();
+    let mut log = Vec::new();
+    for line in lines {
+        log.push(line.unwrap());
+        if log.iter().any(|line| line.contains(last)) {
+            return log;
+        }
+    }
+    panic!("it ended: {log:#?}");
+}
+
+#[test]
+fn lines_that_scripts_wait_for_are_there_behind_serve() {
+    let words = [
+        "serve",
+        "meta-llama/Llama-3.1-8B-Instruct",
+        "--gpu",
+        "h100",
+        "--max-model-len",
+        "8192",
+    ];
+    let log = log_until(&words, "Application startup complete.").join("\n");
+    for line in [
+        "Available KV cache memory: ",
+        "GPU KV cache size: ",
+        " tokens, Maximum concurrency for 8,192 tokens per request: ",
+        "Starting vLLM server on http://127.0.0.1:",
+    ] {
+        assert!(log.contains(line), "no {line:?} in\n{log}");
+    }
+}
+
+#[test]
+fn an_engine_that_cannot_start_ends_as_vllms_does() {
+    let words = [
+        "serve",
+        "meta-llama/Llama-3.1-70B-Instruct",
+        "--gpu",
+        "h100",
+    ];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
+    let output = command.args(words).args(["--port", "0"]).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        text.contains("KV cache is needed") || text.contains("does not fit"),
+        "{text}"
+    );
+    assert_eq!(output.status.code(), Some(1), "{text}");
+}
+
+#[test]
+fn experts_spread_over_eight_engines_fit() {
+    let words = [
+        "serve",
+        "deepseek-ai/DeepSeek-V3",
+        "--gpu",
+        "h200",
+        "-dp",
+        "8",
+        "--enable-expert-parallel",
+        "--max-model-len",
+        "32768",
+    ];
+    let log = log_until(&words, "Application startup complete.");
+    assert!(log.iter().any(|line| line.contains("GPU KV cache size")));
+}

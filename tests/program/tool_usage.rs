@@ -304,3 +304,41 @@ fn a_sweep_goes_past_a_point_that_does_not_fit() {
     assert_eq!(code, 1, "{errors}");
     assert!(errors.contains("no point of the grid fits"), "{errors}");
 }
+
+#[test]
+fn explain_shows_where_the_memory_goes_and_what_drafts_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |more: &str| {
+        let words = format!("explain meta-llama/Llama-3.1-8B-Instruct --gpu h100 {more}");
+        let (code, text, errors) = run(dir.path(), &words);
+        assert_eq!(code, 0, "{errors}");
+        text
+    };
+    let plain = of("");
+    for part in [
+        "Where the memory of each GPU goes (GB)",
+        "weights                      16.06   config.json",
+        "the rest",
+    ] {
+        assert!(plain.contains(part), "no {part:?} in\n{plain}");
+    }
+    assert!(!plain.contains("draft model"), "{plain}");
+    let typed = of("--kv-cache-memory-bytes 10737418240");
+    assert!(
+        typed.contains("10.74 GB of cache are 5120 blocks"),
+        "{typed}"
+    );
+    assert!(
+        typed.contains("--kv-cache-memory-bytes, whatever is left"),
+        "{typed}"
+    );
+    let drafting = of("--spec-method eagle3 --spec-model d --spec-tokens 2 --enable-lora");
+    for part in [
+        "Drafts      2 a step",
+        "making them takes 0.",
+        "draft model",
+        "adapters",
+    ] {
+        assert!(drafting.contains(part), "no {part:?} in\n{drafting}");
+    }
+}

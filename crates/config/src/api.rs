@@ -2,11 +2,11 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::choices::{Fingerprint, Runner, Task};
+use super::choices::{Fingerprint, RequestDrafts, Runner, Task};
 use super::cli_mode::CliMode;
 use super::error::ConfigError;
 use super::flag::FlagSpec;
-use super::flags::{api, server};
+use super::flags::{api, engine, server};
 use super::model::Model;
 use super::nearest::closest;
 use super::parsers::{REASONING_PARSERS, TOOL_PARSERS};
@@ -36,6 +36,8 @@ pub struct Api {
     pub force_include_usage: bool,
     /// Whether responses carry `metrics`.
     pub per_request_metrics: bool,
+    /// What responses say of their draft tokens (default nothing).
+    pub per_request_drafts: RequestDrafts,
     /// `token_id:N` instead of text in log probabilities.
     pub return_tokens_as_token_ids: bool,
     /// Whether render, derender and `/inference/v1/generate` answer (403 otherwise).
@@ -150,6 +152,7 @@ impl Api {
                 || compat == Compat::Llmd && !v.given(details),
             force_include_usage: v.get(&api::ENABLE_FORCE_INCLUDE_USAGE)?,
             per_request_metrics,
+            per_request_drafts: per_request_drafts(v)?,
             return_tokens_as_token_ids: v.get(&api::RETURN_TOKENS_AS_TOKEN_IDS)?,
             enable_scale_out: v.get(&api::ENABLE_SCALE_OUT)? || v.get(&api::RENDER_ONLY)?,
             tokens_only: v.get(&api::TOKENS_ONLY)?,
@@ -203,8 +206,26 @@ fn parser(
     )))
 }
 
+/// Source: vLLM 0.33 `vllm/config/vllm.py`, `__post_init__`.
+fn per_request_drafts(v: &Values) -> Result<RequestDrafts, ConfigError> {
+    let flag = &api::PER_REQUEST_SPEC_DECODE_METRICS;
+    let chosen = v.choice(flag)?.unwrap_or_default();
+    let keys = [&engine::SPEC_METHOD, &engine::SPEC_MODEL];
+    let drafts = v.given(&engine::SPECULATIVE_CONFIG)
+        || v.given(&engine::SPEC_TOKENS)
+        || keys.iter().any(|flag| v.given(flag));
+    if chosen != RequestDrafts::None && !drafts {
+        return Err(ConfigError::Invalid(
+            "--per-request-spec-decode-metrics requires speculative decoding to be enabled (via \
+             --speculative-config)."
+                .to_owned(),
+        ));
+    }
+    Ok(chosen)
+}
+
 /// `--task` of older releases, `--runner` and `--convert` of newer ones.
-fn task(v: &Values) -> Result<Task, ConfigError> {
+pub(super) fn task(v: &Values) -> Result<Task, ConfigError> {
     let runner = v.choice(&api::RUNNER)?.unwrap_or_default();
     let convert = v.choice(&api::CONVERT)?.flatten();
     if let Some(task) = v.choice(&api::TASK)?.flatten() {

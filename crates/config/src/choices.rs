@@ -46,6 +46,18 @@ pub enum Fingerprint {
     None,
 }
 
+/// vLLM's `--per-request-spec-decode-metrics`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RequestDrafts {
+    /// Replies say nothing of draft tokens.
+    #[default]
+    None,
+    /// Totals.
+    Summary,
+    /// Totals and each step.
+    Detailed,
+}
+
 /// vLLM's `--performance-mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum PerformanceMode {

@@ -166,6 +166,9 @@ impl<'a> Reader<'a> {
             }
             (Known::Ours(_), Some(key)) => self.unknown(&format!("--{typed}.{key}"), typed),
             (Known::Ours(flag), None) => {
+                if ignored::last_release(typed).is_some() {
+                    self.out.layer.dropped.push(format!("--{typed}"));
+                }
                 let values = match flag.kind {
                     FlagKind::Switch => vec![self.switch(typed, inline)],
                     FlagKind::List => self.list(inline),

@@ -2,14 +2,18 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use vllm_sim_engine::kv::HashAlgo;
+use vllm_sim_engine::latency::{CudaGraphs, Drafter};
 use vllm_sim_engine::sched::sglang::SchedulePolicy;
 use vllm_sim_engine::sched::vllm::{Policy, Victim};
 use vllm_sim_engine::{Calculator, Delays};
 use vllm_sim_service::{Admission, Role};
 
+use super::api;
 use super::batch_limits::BatchLimits;
 use super::block_size;
-use super::choices::{LatencyKind, SchedulerKind};
+use super::choices::{LatencyKind, OffloadBackend, SchedulerKind, Task};
+use super::cli_mode::CliMode;
+use super::cuda_graphs;
 use super::error::ConfigError;
 use super::flag::Flag;
 use super::flags::{self, engine, faults, kv};
@@ -17,6 +21,7 @@ use super::kv_cache::KvCacheSize;
 use super::kv_offload::KvOffload;
 use super::model::Model;
 use super::parallel::Parallel;
+use super::reserved_memory::ReservedMemory;
 use super::speculative::Speculative;
 use super::values::Values;
 
@@ -47,7 +52,8 @@ pub struct Engine {
     pub gpu: Option<String>,
     /// Share of GPU memory that is used (default 0.92).
     pub gpu_memory_utilization: f64,
-    /// Tokens per block [16; with `serve` and a GPU by model and attention backend].
+    /// Tokens per block [16; with `serve` and a GPU by model and attention backend], those of all
+    /// GPUs that share a context.
     pub block_size: u32,
     /// Whether somebody chose that.
     pub block_size_typed: bool,
@@ -57,6 +63,8 @@ pub struct Engine {
     pub kv_cache_memory_bytes: Option<u64>,
     /// The KV cache as vLLM plans it; `None`: too little is known, or another scheduler runs.
     pub kv_cache: Option<KvCacheSize>,
+    /// `--kv-offloading-size` in GiB, and the backend's name.
+    pub kv_offloading: (Option<f64>, &'static str),
     /// A second prefix cache in the memory of the host.
     pub kv_offload: Option<KvOffload>,
     /// Tokens between two places at which layers with a window keep their cache, besides the ends of
@@ -98,6 +106,12 @@ pub struct Engine {
     pub role: Role,
     /// Draft tokens.
     pub speculative: Option<Speculative>,
+    /// What proposes them, where the models' shapes are known.
+    pub drafter: Option<Drafter>,
+    /// What else the GPU's memory holds beside weights, activations and cache.
+    pub reserved: ReservedMemory,
+    /// Which steps have a CUDA graph.
+    pub graphs: CudaGraphs,
     /// Independent copies of the whole server, on ports one after the other (default 1).
     pub replicas: u32,
     /// From the start of one replica to that of the next (default none).
@@ -164,6 +178,8 @@ impl Engine {
         let enable_kvcache = v.get(&kv::ENABLE_KVCACHE)?;
         let memory = v.get(&kv::KV_CACHE_MEMORY_BYTES)?;
         let blocks = v.get(&kv::NUM_GPU_BLOCKS_OVERRIDE)?;
+        let speculative = Speculative::from_values(v, model, scheduler)?;
+        let drafts = speculative.as_ref().map_or(0, |s| s.num_tokens);
         Ok(Self {
             scheduler,
             max_num_seqs: batch.seqs,
@@ -182,11 +198,19 @@ impl Engine {
             latency_source,
             gpu: v.get(&engine::GPU)?,
             gpu_memory_utilization: v.get(&engine::GPU_MEMORY_UTILIZATION)?,
-            block_size: block_size::block_size(v, scheduler, model)?,
+            block_size: block_size::block_size(v, scheduler, model)?
+                .saturating_mul(v.get(&engine::DECODE_CONTEXT_PARALLEL_SIZE)?),
             block_size_typed: v.given(&kv::BLOCK_SIZE),
             num_blocks: blocks.or(v.get(&kv::KV_CACHE_SIZE)?),
             kv_cache_memory_bytes: memory.and_then(|n| u64::try_from(n).ok()),
             kv_cache: None,
+            kv_offloading: (
+                v.get(&kv::KV_OFFLOADING_SIZE)?,
+                match v.choice(&kv::KV_OFFLOADING_BACKEND)?.unwrap_or_default() {
+                    OffloadBackend::Native => "native",
+                    OffloadBackend::LmCache => "lmcache",
+                },
+            ),
             kv_offload: None,
             retention_interval: v.get(&kv::PREFIX_CACHE_RETENTION_INTERVAL)?,
             enable_prefix_caching: v.get(&kv::ENABLE_PREFIX_CACHING)?.unwrap_or(enable_kvcache),
@@ -206,13 +230,16 @@ impl Engine {
             prefill_schedule_interval: v.get(&engine::PREFILL_SCHEDULE_INTERVAL)?,
             victim: v.choice(&engine::PREEMPTION_MODE)?.unwrap_or_default(),
             policy: v.choice(&engine::SCHEDULING_POLICY)?.unwrap_or_default(),
-            async_scheduling: v.get(&engine::ASYNC_SCHEDULING)?,
+            async_scheduling: async_scheduling(v, scheduler, speculative.as_ref())?,
             watermark: v.get(&engine::WATERMARK)?,
             parallel: Parallel::from_values(v)?,
             speedup_ratio: speedup(v, &engine::SPEEDUP_RATIO)?,
             decode_speedup_ratio: speedup(v, &engine::DECODE_SPEEDUP_RATIO)?,
             role: role(v)?,
-            speculative: Speculative::from_values(v)?,
+            speculative,
+            drafter: None,
+            reserved: ReservedMemory::default(),
+            graphs: cuda_graphs::from_values(v, (batch.seqs, batch.tokens), drafts)?,
             replicas: v.get(&flags::model::REPLICAS)?,
             stagger_delay: stagger_delay(v)?,
             sglang: Sglang::from_values(v)?,
@@ -229,6 +256,42 @@ impl Engine {
     pub fn speed(&self) -> f64 {
         self.speedup_ratio / self.latency_factor
     }
+}
+
+/// Whether the next step is scheduled while one runs.
+///
+/// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `__post_init__`.
+fn async_scheduling(
+    v: &Values,
+    scheduler: SchedulerKind,
+    speculative: Option<&Speculative>,
+) -> Result<bool, ConfigError> {
+    let flag = &engine::ASYNC_SCHEDULING;
+    let (ahead, typed) = (v.get(flag)?, v.given(flag));
+    if !ahead || scheduler != SchedulerKind::Vllm {
+        return Ok(ahead);
+    }
+    let reason = speculative.and_then(|s| s.synchronous.as_deref());
+    if let Some(reason) = reason {
+        if typed {
+            return Err(ConfigError::Invalid(format!(
+                "Async scheduling is not supported by the V1 model runner with {reason}."
+            )));
+        }
+        let rule = format!("the V1 model runner does not schedule ahead with {reason}");
+        v.warn(format!("Async scheduling is disabled because {rule}."));
+        v.derive_by(flag, false, rule);
+        return Ok(false);
+    }
+    let pools = matches!(
+        api::task(v)?,
+        Task::Embed | Task::Classify | Task::Score | Task::Reward
+    );
+    if pools && !typed && v.cli_mode == CliMode::Vllm {
+        v.derive_by(flag, false, "vLLM's default for pooling models");
+        return Ok(false);
+    }
+    Ok(true)
 }
 
 /// Source: `dynamo/mocker/args.py`: the old switches exclude the new flag.

@@ -91,10 +91,10 @@ struct IgnoredFlag {
 }
 
 /// Major and minor number of a release.
-type Release = (u32, u32);
+pub(super) type Release = (u32, u32);
 
 /// `0.33.0` and `v0.33` as numbers; `None`: it is no release.
-fn release(text: &str) -> Option<Release> {
+pub(super) fn release(text: &str) -> Option<Release> {
     let mut parts = text.trim_start_matches('v').split('.');
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
@@ -151,8 +151,8 @@ pub(super) fn refuse_removed(typed: &[String], version: &str) -> Result<(), Conf
         return Ok(());
     };
     let removed = typed.iter().filter_map(|typed| {
-        let (major, minor) = named(typed)?.until.filter(|last| *last < imitated)?;
-        Some((typed, major, minor))
+        let (major, minor) = last_release(typed.strip_prefix("--")?)?;
+        ((major, minor) < imitated).then_some((typed, major, minor))
     });
     match removed.min() {
         None => Ok(()),
@@ -167,6 +167,12 @@ pub(super) fn refuse_removed(typed: &[String], version: &str) -> Result<(), Conf
 pub(super) fn felt(typed: &[String]) -> Vec<String> {
     let is_felt = |typed: &&String| named(typed).is_some_and(|flag| flag.is_felt);
     typed.iter().filter(is_felt).cloned().collect()
+}
+
+/// The last release of vLLM that had this flag, which may mean something here.
+pub(super) fn last_release(name: &str) -> Option<Release> {
+    let mut lines = VLLM_SERVE.lines().filter_map(read);
+    lines.find(|flag| flag.name == name)?.until
 }
 
 /// The flag that was typed as `--name`.

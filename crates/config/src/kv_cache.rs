@@ -6,6 +6,7 @@ use super::engine::Engine;
 use super::error::ConfigError;
 use super::flags::{self, kv};
 use super::model::Model;
+use super::reserved_memory::ReservedMemory;
 use super::values::Values;
 use vllm_sim_engine::latency::{
     self, Gpu, KvCachePlan, Memory, ModelShape, Quantization, gpu, kv_width,
@@ -20,6 +21,10 @@ const GIB: f64 = (1_u64 << 30) as f64;
 pub struct KvCacheSize {
     /// How it is cut into blocks.
     pub plan: KvCachePlan,
+    /// What a GPU's memory goes to.
+    pub memory: Memory,
+    /// Of it, what is neither weights, activations nor cache.
+    pub reserved: ReservedMemory,
     /// Bytes set aside for it on each GPU.
     pub available_bytes: f64,
     /// Its blocks, the null block included.
@@ -70,12 +75,22 @@ impl KvCacheSize {
         let stage = shape.stage(engine.parallel.pipeline);
         let tp = engine.parallel.tensor;
         let drafts = engine.speculative.as_ref().map_or(0, |s| s.num_tokens);
-        let plan = KvCachePlan::new(&stage, tp, engine.block_size, width, hybrid)
+        let cached = with_drafts(engine, &stage, width);
+        // A block's tokens lie on as many GPUs as share the context.
+        let width = width / f64::from(engine.parallel.context);
+        let plan = KvCachePlan::new(&cached, tp, engine.block_size, width, hybrid)
             .with_states(engine.enable_prefix_caching, drafts);
+        if engine.parallel.context > 1 && plan.sparse_groups > 0 {
+            return Err(ConfigError::Invalid(
+                "--decode-context-parallel-size: layers with a sliding window or a state cannot be shared"
+                    .to_owned(),
+            ));
+        }
         // With groups a typed count says enough.
         let typed = engine.num_blocks.filter(|_| plan.sparse_groups > 0);
         let typed = typed.map(|blocks| f64::from(blocks) * plan.block_bytes);
-        let Some(available_bytes) = available(engine, &stage, gpu).or(typed) else {
+        let memory = memory(engine, &stage, gpu);
+        let Some(available_bytes) = available(engine, memory).or(typed) else {
             return Ok(None);
         };
         if stage.state.is_some() {
@@ -88,6 +103,8 @@ impl KvCacheSize {
         let fit = (available_bytes / plan.block_bytes).floor() as u32;
         let mut size = Self {
             plan,
+            memory,
+            reserved: engine.reserved,
             available_bytes,
             blocks: engine.num_blocks.unwrap_or(fit.max(2)),
             tokens: 0,
@@ -176,22 +193,40 @@ fn in_flight(engine: &Engine) -> u32 {
     steps.saturating_mul(engine.max_num_batched_tokens)
 }
 
-/// Bytes for the cache; `None`: nobody said, and nobody named a GPU.
-fn available(engine: &Engine, stage: &ModelShape, gpu: &Gpu) -> Option<f64> {
-    if let Some(bytes) = engine.kv_cache_memory_bytes {
-        return Some(bytes as f64);
-    }
+/// What a GPU's memory goes to.
+fn memory(engine: &Engine, stage: &ModelShape, gpu: &Gpu) -> Memory {
     let memory = Memory::new(
         stage,
         gpu,
-        engine.parallel.tensor,
+        engine.parallel.weight_ranks(),
         engine.gpu_memory_utilization,
         (engine.block_size, 2),
         engine.max_num_batched_tokens,
         None,
     );
+    memory.without(engine.reserved.total())
+}
+
+/// Bytes for the cache; `None`: nobody said, and nobody named a GPU.
+fn available(engine: &Engine, memory: Memory) -> Option<f64> {
+    if let Some(bytes) = engine.kv_cache_memory_bytes {
+        return Some(bytes as f64);
+    }
     let roofline = engine.latency_source.knows_gpu();
     roofline.then_some(memory.room_bytes.max(0.0))
+}
+
+/// The layers that have cache: those of a draft model count as so many of the target's as take the
+/// same bytes.
+fn with_drafts(engine: &Engine, stage: &ModelShape, width: f64) -> ModelShape {
+    let tp = engine.parallel.tensor;
+    let layer = stage.kv_bytes_per_token(tp, 1) as f64 * width / f64::from(stage.layers.max(1));
+    let drafts = engine.drafter.as_ref();
+    let drafts = drafts.map_or(0.0, |drafter| drafter.kv_bytes_per_token(tp, width));
+    ModelShape {
+        layers: stage.layers + (drafts / layer.max(1.0)).ceil() as u32,
+        ..stage.clone()
+    }
 }
 
 /// The model's shape, with weights stored as `--quantization` says where `config.json` is silent.

@@ -21,6 +21,10 @@ const GIB: f64 = (1_u64 << 30) as f64;
 const COPY_LATENCY: Duration = Duration::from_micros(20);
 /// Bytes of `SimpleCPUOffloadConnector` when nothing is said.
 const SIMPLE_BYTES: f64 = 8.0 * GIB;
+/// GiB of a GPU's LMCache, and tokens of its chunks, when nothing is said (`max_local_cpu_size`,
+/// `chunk_size`).
+const LMCACHE_GIB: f64 = 5.0;
+const LMCACHE_TOKENS: f64 = 256.0;
 /// Most chunks: bookkeeping of some gigabytes.
 const MOST_CHUNKS: f64 = 67_108_864.0;
 
@@ -44,11 +48,14 @@ pub struct KvOffload {
     pub link: HostLink,
     /// What events say of its blocks.
     pub detail: HostDetail,
+    /// Whether it is that of LMCache, which has metrics of its own.
+    pub is_lmcache: bool,
 }
 
 /// A connector that keeps cache in the memory of the host, as typed.
 struct Offloader {
     rules: HostRules,
+    is_lmcache: bool,
     extra: Map<String, Value>,
     size_gib: Option<f64>,
 }
@@ -129,6 +136,7 @@ impl TokenBytes {
 impl Offloader {
     fn name(&self) -> &'static str {
         match (self.size_gib, self.rules) {
+            (None, _) if self.is_lmcache => "LMCacheConnectorV1",
             (Some(_), _) => "--kv-offloading-size",
             (None, HostRules::Native) => "OffloadingConnector",
             (None, HostRules::Simple) => "SimpleCPUOffloadConnector",
@@ -145,7 +153,7 @@ impl Offloader {
         let simple = v.get(&kv::SIMPLE_KV_OFFLOAD)?;
         let typed = transfer
             .as_ref()
-            .and_then(|transfer| Self::named(&transfer.raw));
+            .and_then(|transfer| Self::named(v, &transfer.raw));
         // Nothing at all is how a sweep says that there is no such cache.
         let Some(gib) = size_gib.filter(|gib| *gib > 0.0) else {
             return Ok(typed);
@@ -177,28 +185,48 @@ impl Offloader {
         };
         Ok(Some(Self {
             rules,
+            is_lmcache: false,
             extra,
             size_gib,
         }))
     }
 
     /// The connector of a `--kv-transfer-config`, or the first of several that keeps cache.
-    fn named(config: &Value) -> Option<Self> {
+    fn named(v: &Values, config: &Value) -> Option<Self> {
         let extra = match config.get("kv_connector_extra_config") {
             Some(Value::Object(extra)) => extra.clone(),
             _ => Map::new(),
         };
-        let rules = match config.get("kv_connector")?.as_str()? {
+        let name = config.get("kv_connector")?.as_str()?;
+        let rules = match name {
             "OffloadingConnector" => HostRules::Native,
             "SimpleCPUOffloadConnector" => HostRules::Simple,
+            // One that moves prompts between engines is no cache of this one.
+            "LMCacheConnectorV1" if config.get("kv_role")? == "kv_both" => HostRules::Native,
+            "LMCacheMPConnector" => {
+                v.warn(
+                    "LMCacheMPConnector keeps no cache: its memory is that of an LMCache server, \
+                     which is not simulated",
+                );
+                return None;
+            }
             "MultiConnector" => {
                 let all = extra.get("connectors").and_then(Value::as_array)?;
-                return all.iter().find_map(Self::named);
+                let mut stores = all.iter().filter_map(|child| Self::named(v, child));
+                let first = stores.next();
+                for other in stores {
+                    let name = other.name();
+                    v.warn(format!(
+                        "{name} is without effect: one connector keeps cache already"
+                    ));
+                }
+                return first;
             }
             _ => return None,
         };
         Some(Self {
             rules,
+            is_lmcache: name == "LMCacheConnectorV1",
             extra,
             size_gib: None,
         })
@@ -257,13 +285,6 @@ impl Offloader {
                 return Err(self.bad(v, key, "nothing: no code but vLLM's own is simulated"));
             }
         }
-        if self.number(v, "store_threshold")?.is_some_and(|n| n >= 2.0) {
-            return Err(self.bad(
-                v,
-                "store_threshold",
-                "0 or 1: every chunk is stored at once",
-            ));
-        }
         if self.is_on(v, "lazy_offload", false)? {
             return Err(self.bad(
                 v,
@@ -280,7 +301,19 @@ impl Offloader {
         Ok(())
     }
 
+    /// How often a chunk is offered before it is stored, and of how many chunks that is counted.
+    fn threshold(&self, v: &Values) -> Result<Option<(u32, usize)>, ConfigError> {
+        let least = self.number(v, "store_threshold")?.unwrap_or(0.0);
+        let most = self.number(v, "max_tracker_size")?.unwrap_or(64_000.0);
+        let counts = self.rules == HostRules::Native && !self.is_lmcache && least >= 2.0;
+        Ok(counts.then_some((least as u32, (most as usize).max(1))))
+    }
+
     fn bytes(&self, v: &Values, workers: f64, block: f64) -> Result<f64, ConfigError> {
+        if self.is_lmcache {
+            let each = self.number(v, "lmcache.max_local_cpu_size")?;
+            return Ok(each.unwrap_or(LMCACHE_GIB) * GIB * workers);
+        }
         let total = self.number(v, "cpu_bytes_to_use")?;
         if self.rules == HostRules::Native {
             return total.ok_or_else(|| {
@@ -296,6 +329,11 @@ impl Offloader {
     }
 
     fn blocks_per_chunk(&self, v: &Values, block_size: u32) -> Result<u32, ConfigError> {
+        if self.is_lmcache {
+            let tokens = self.number(v, "lmcache.chunk_size")?;
+            let blocks = tokens.unwrap_or(LMCACHE_TOKENS) / f64::from(block_size.max(1));
+            return Ok(blocks.clamp(1.0, 65_536.0) as u32);
+        }
         let blocks = self.number(v, "blocks_per_chunk")?;
         let tokens = self.number(v, "block_size")?;
         let (key, chunk) = match (blocks, tokens) {
@@ -327,7 +365,7 @@ impl Offloader {
             HostRules::Native => (
                 self.blocks_per_chunk(v, engine.block_size)?,
                 !self.is_on(v, "offload_prompt_only", true)?,
-                match self.is_on(v, "self_describing_kv_events", false)? {
+                match self.is_lmcache || self.is_on(v, "self_describing_kv_events", false)? {
                     true => HostDetail::Tokens,
                     false => HostDetail::Names,
                 },
@@ -372,12 +410,14 @@ impl Offloader {
                 blocks_per_chunk,
                 chunk_bytes: (token.whole * chunk) as u64,
                 outputs,
+                threshold: self.threshold(v)?,
                 latency: COPY_LATENCY.div_f64(speed),
                 chunk_time: (takes(link.to_host), takes(link.to_device)),
             },
             workers,
             link,
             detail,
+            is_lmcache: self.is_lmcache,
         }))
     }
 }

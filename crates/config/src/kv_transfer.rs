@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use super::cli_mode::CliMode;
 use super::error::ConfigError;
 use super::flags::kv;
+use super::nearest::closest;
 use super::parallel::Parallel;
 use super::values::Values;
 
@@ -104,6 +105,8 @@ impl KvTransfer {
             .as_deref()
             .and_then(|name| Connector::named(name, &extra));
         let (producer, consumer) = role(v, text("kv_role").as_deref(), name.is_some())?;
+        check_connector(v, &config)?;
+        check_failure_policy(v, text("kv_load_failure_policy"))?;
         let given = |key: &str| extra.get(key).and_then(Value::as_f64);
         let lease = match connector {
             Some(Connector::MoriIo) => given("defer_timeout").unwrap_or(60.0),
@@ -145,6 +148,90 @@ impl KvTransfer {
     pub fn keeps(&self) -> Option<Duration> {
         let connector = self.connector.filter(|_| self.producer)?;
         connector.leases().then_some(self.lease)
+    }
+}
+
+/// Connectors that act here, on their own or as children of `MultiConnector`.
+const PLAYED: [&str; 11] = [
+    "LMCacheConnector",
+    "LMCacheConnectorV1",
+    "LMCacheMPConnector",
+    "MoRIIOConnector",
+    "MooncakeConnector",
+    "MultiConnector",
+    "NixlConnector",
+    "NixlPullConnector",
+    "NixlPushConnector",
+    "OffloadingConnector",
+    "SimpleCPUOffloadConnector",
+];
+
+/// Connectors of vLLM that do nothing here.
+const IDLE: [&str; 9] = [
+    "DecodeBenchConnector",
+    "ExampleConnector",
+    "ExampleHiddenStatesConnector",
+    "FlexKVConnectorV1",
+    "HF3FSKVConnector",
+    "HiSparseConnector",
+    "MooncakeStoreConnector",
+    "P2pNcclConnector",
+    "SharedStorageConnector",
+];
+
+/// Names connectors that do nothing here, and refuses those that vLLM has not.
+///
+/// **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/factory.py`.
+fn check_connector(v: &Values, config: &Map<String, Value>) -> Result<(), ConfigError> {
+    let Some(name) = config.get("kv_connector").and_then(Value::as_str) else {
+        return Ok(());
+    };
+    let extra = config.get("kv_connector_extra_config");
+    if name == "MultiConnector" {
+        let children = extra.and_then(|extra| extra.get("connectors")?.as_array());
+        for child in children.into_iter().flatten().filter_map(Value::as_object) {
+            check_connector(v, child)?;
+        }
+        return Ok(());
+    }
+    let is_foreign = config
+        .get("kv_connector_module_path")
+        .is_some_and(Value::is_string);
+    if is_foreign || IDLE.contains(&name) {
+        v.warn(format!(
+            "kv_connector {name} is without effect: it is not simulated"
+        ));
+        return Ok(());
+    }
+    if PLAYED.contains(&name) {
+        return Ok(());
+    }
+    let hint = closest(name, PLAYED.into_iter().chain(IDLE))
+        .map_or_else(String::new, |near| format!("; did you mean {near}?"));
+    let text = format!("Unsupported connector type: {name}{hint}");
+    match v.cli_mode {
+        CliMode::Vllm => Err(ConfigError::Invalid(text)),
+        CliMode::Llmd => {
+            v.warn(text);
+            Ok(())
+        }
+    }
+}
+
+/// No load fails here.
+fn check_failure_policy(v: &Values, policy: Option<String>) -> Result<(), ConfigError> {
+    match policy.as_deref() {
+        None | Some("fail") => Ok(()),
+        Some("recompute") => {
+            v.warn("kv_load_failure_policy recompute is without effect: no load fails");
+            Ok(())
+        }
+        Some(other) => Err(v.bad_key(
+            &kv::KV_TRANSFER_CONFIG,
+            "kv_load_failure_policy",
+            other,
+            "fail or recompute",
+        )),
     }
 }
 

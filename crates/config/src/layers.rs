@@ -53,6 +53,8 @@ pub(super) struct Layer {
     pub(super) settings: IndexMap<&'static str, Setting>,
     /// Flags that mean nothing to a simulator, as typed.
     pub(super) ignored: Vec<String>,
+    /// Flags that mean something here and that vLLM has dropped, as typed.
+    pub(super) dropped: Vec<String>,
     pub(super) warnings: Vec<String>,
 }
 
@@ -113,6 +115,7 @@ impl Layer {
     /// Lays `upper` over this layer: what it names is replaced whole.
     pub(super) fn cover(&mut self, upper: Self) {
         self.settings.extend(upper.settings);
+        self.dropped.extend(upper.dropped);
         for name in upper.ignored {
             if !self.ignored.contains(&name) {
                 self.ignored.push(name);

@@ -11,6 +11,7 @@ mod choices;
 mod cli_mode;
 mod command_line;
 mod content;
+mod cuda_graphs;
 mod dynamo;
 mod engine;
 mod engine_flags;
@@ -36,15 +37,17 @@ mod parallel;
 mod parsers;
 mod profiler;
 mod read;
+mod reserved_memory;
 mod server;
 mod show;
 mod speculative;
+mod speculative_keys;
 mod speech;
 mod values;
 mod yaml;
 
 pub use api::{Api, Limits};
-pub use choices::{Fingerprint, LogFormat, LogLevel, SchedulerKind, Task};
+pub use choices::{Fingerprint, LogFormat, LogLevel, RequestDrafts, SchedulerKind, Task};
 pub use cli_mode::{CliMode, TOOLS};
 pub use content::{Content, Dataset};
 pub use engine::{Engine, LatencySource, Sglang};
@@ -67,6 +70,7 @@ pub use metrics::Metrics;
 pub use model::{Model, TokenizerSource};
 pub use nearest::closest;
 pub use parallel::{Balance, Parallel};
+pub use reserved_memory::ReservedMemory;
 pub use server::{Certificate, ClientCerts, Cors, Log, Pod, Server, Tls};
 pub use show::without_passwords;
 pub use speculative::Speculative;
@@ -108,6 +112,14 @@ impl Config {
     fn from_values(v: &Values) -> Result<Self, ConfigError> {
         let mut model = Model::from_values(v)?;
         let mut engine = Engine::from_values(v, &model)?;
+        if let Some(shape) = kv_cache::shape(&model, &engine) {
+            let (drafts, knows_gpu) = (
+                engine.speculative.as_ref(),
+                engine.latency_source.knows_gpu(),
+            );
+            (engine.drafter, engine.reserved) =
+                reserved_memory::reserve(v, &shape, drafts, &engine.parallel, knows_gpu)?;
+        }
         engine.kv_cache = KvCacheSize::from_values(v, &mut model, &engine)?;
         let mut kv_transfer = KvTransfer::from_values(v, &engine.parallel)?;
         engine.kv_offload = KvOffload::from_values(v, &model, &engine, kv_transfer.as_mut())?;

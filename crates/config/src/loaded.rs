@@ -7,7 +7,7 @@ use super::error::ConfigError;
 use super::fake::OBSERVED_TOTALS;
 use super::flag::{FlagKind, FlagSpec};
 use super::flags::api::RENDER_ONLY;
-use super::flags::engine::EXTRA_ENGINE_ARGS;
+use super::flags::engine::{EXTRA_ENGINE_ARGS, PREEMPTION_MODE};
 use super::flags::model::{CLI_MODE, COMPAT, CONFIG, MODEL, STRICT_CONFIG, VLLM_VERSION};
 use super::flags::server::FAKE_METRICS;
 use super::flags::{self, flags};
@@ -263,6 +263,12 @@ impl Loaded {
 
     fn of(settings: Layer, cli_mode: CliMode) -> Result<Self, ConfigError> {
         let values = Values::new(&settings, cli_mode);
+        let mut warnings = settings.warnings.clone();
+        if cli_mode == CliMode::Vllm {
+            let dropped = dropped(&settings, &values, &mut warnings);
+            let removed = [settings.ignored.clone(), dropped].concat();
+            ignored::refuse_removed(&removed, &values.get(&VLLM_VERSION)?)?;
+        }
         let config = Config::from_values(&values)?;
         let notes = values.notes();
         let mut effective: Vec<Effective> = flags()
@@ -281,12 +287,8 @@ impl Loaded {
                 entry.rule = derived.rule;
             }
         }
-        let mut warnings = settings.warnings.clone();
         warnings.extend(notes.warnings);
         let ignored = settings.ignored.clone();
-        if cli_mode == CliMode::Vllm {
-            ignored::refuse_removed(&ignored, &config.model.vllm_version)?;
-        }
         if ignored.iter().any(|flag| flag == RENDER_URL) {
             warnings.push(format!("{RENDER_URL} {NOT_RENDERED}"));
         }
@@ -418,6 +420,30 @@ fn fake_metrics_with(current: Option<&Value>, update: &Value) -> Result<String, 
     let told = update.iter().filter(|(_, value)| !value.is_null());
     merged.extend(told.map(|(key, value)| (key.clone(), value.clone())));
     Ok(Value::Object(merged).to_string())
+}
+
+/// Flags that vLLM has dropped and that say here what they said there. The others are this program's
+/// own by now: `--task` is worth a word, `--preemption-mode` has values of its own.
+fn dropped(settings: &Layer, values: &Values, warnings: &mut Vec<String>) -> Vec<String> {
+    let is_own = |flag: &str| match flag {
+        "--preemption-mode" => {
+            let typed = values.raw(&PREEMPTION_MODE);
+            typed
+                .iter()
+                .all(|word| matches!(word.as_str(), "lifo" | "fifo"))
+        }
+        flag => flag == "--task",
+    };
+    let (own, dropped) = settings
+        .dropped
+        .iter()
+        .cloned()
+        .partition(|flag| is_own(flag));
+    let own: Vec<String> = own;
+    if own.iter().any(|flag| flag == "--task") {
+        warnings.push("vLLM has no --task any more, but --runner and --convert".to_owned());
+    }
+    dropped
 }
 
 /// A value of the admin API as it would be typed.

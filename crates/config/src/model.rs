@@ -189,7 +189,8 @@ fn hf_config(v: &Values, model: &str) -> Result<Option<Value>, ConfigError> {
     Ok(Some(config))
 }
 
-fn read_json(file: &Path) -> Result<Option<Value>, ConfigError> {
+/// A file's JSON; `None`: there is no file.
+pub(super) fn read_json(file: &Path) -> Result<Option<Value>, ConfigError> {
     let Ok(text) = fs::read_to_string(file) else {
         return Ok(None);
     };

@@ -2,6 +2,7 @@ use super::cli_mode::CliMode;
 use super::error::ConfigError;
 use super::flags::{engine, server};
 use super::values::Values;
+use vllm_sim_engine::latency::WeightRanks;
 
 /// Ranks and how they are reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -10,6 +11,8 @@ pub struct Parallel {
     pub tensor: u32,
     /// Pipeline parallel size (default 1).
     pub pipeline: u32,
+    /// Of the tensor parallel GPUs, those that share the KV cache of a context (default 1).
+    pub context: u32,
     /// Data parallel size (default 1).
     pub data: u32,
     /// Ranks in this process, first and count: all of them unless the flags say otherwise.
@@ -43,6 +46,11 @@ pub enum Balance {
 }
 
 impl Parallel {
+    /// GPUs that share the weights of a stage.
+    pub fn weight_ranks(&self) -> WeightRanks {
+        WeightRanks::new(self.tensor, self.data)
+    }
+
     pub(super) fn from_values(v: &Values) -> Result<Self, ConfigError> {
         let data = v.get(&engine::DATA_PARALLEL_SIZE)?;
         let rank = rank(v, data)?;
@@ -64,6 +72,7 @@ impl Parallel {
         Ok(Self {
             tensor: v.get(&engine::TENSOR_PARALLEL_SIZE)?,
             pipeline: v.get(&engine::PIPELINE_PARALLEL_SIZE)?,
+            context: context(v)?,
             data,
             local_ranks,
             balance,
@@ -74,6 +83,18 @@ impl Parallel {
             expert: v.get(&engine::ENABLE_EXPERT_PARALLEL)?,
         })
     }
+}
+
+/// Source: vLLM 0.33 `vllm/config/parallel.py`, `_validate_parallel_config`.
+fn context(v: &Values) -> Result<u32, ConfigError> {
+    let context = v.get(&engine::DECODE_CONTEXT_PARALLEL_SIZE)?;
+    let tensor = v.get(&engine::TENSOR_PARALLEL_SIZE)?;
+    if tensor.is_multiple_of(context) {
+        return Ok(context);
+    }
+    Err(ConfigError::Invalid(format!(
+        "tp_size={tensor} must be divisible by dcp_size={context}."
+    )))
 }
 
 /// Whether the supervisor has a port of its own.

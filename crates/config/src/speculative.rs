@@ -1,9 +1,15 @@
+use std::path::Path;
+
 use serde_json::{Map, Value};
 
+use super::choices::SchedulerKind;
 use super::error::ConfigError;
 use super::flag::FlagSpec;
 use super::flags::{engine, kv};
+use super::model::{Model, read_json};
+use super::speculative_keys;
 use super::values::Values;
+use vllm_sim_engine::latency::{self, ModelShape};
 
 /// Most draft tokens of a step.
 const MOST_DRAFTS: u64 = 64;
@@ -26,6 +32,16 @@ pub struct Speculative {
     /// Fewest and most tokens that are looked up in the text for drafts; `None`: drafts come by
     /// chance.
     pub prompt_lookup: Option<(u32, u32)>,
+    /// Whether it is vLLM's, and not a number of drafts as Dynamo's mocker knows them.
+    pub is_named: bool,
+    /// The shape of the draft model, where it is known.
+    pub draft: Option<ModelShape>,
+    /// Whether all drafts come from one pass.
+    pub parallel: bool,
+    /// GPUs that share the draft model; `None`: as many as share the target.
+    pub tensor: Option<u32>,
+    /// Why steps are not scheduled ahead with it.
+    pub synchronous: Option<String>,
     /// The whole object as typed.
     pub raw: Value,
 }
@@ -35,14 +51,29 @@ struct Keys(Map<String, Value>);
 
 impl Speculative {
     /// `--speculative-config` with what the `--spec-*` flags add.
-    pub(super) fn from_values(v: &Values) -> Result<Option<Self>, ConfigError> {
+    pub(super) fn from_values(
+        v: &Values,
+        model: &Model,
+        scheduler: SchedulerKind,
+    ) -> Result<Option<Self>, ConfigError> {
         let keys = Keys::read(v)?;
         v.get(&engine::SPEC_TOKENS)?;
         if keys.0.is_empty() {
             return Ok(None);
         }
+        speculative_keys::check(v, &keys.0)?;
+        if scheduler != SchedulerKind::Vllm {
+            v.warn(
+                "--speculative-config has no effect but counters that stay 0: drafts need \
+                 --scheduler vllm",
+            );
+        }
         let named = keys.method();
-        let num_tokens = keys.num_tokens(named)?;
+        let named = named.map(|typed| speculative_keys::method(v, typed));
+        let named = named.transpose()?;
+        let named = named.as_deref();
+        let draft = keys.draft_config()?;
+        let num_tokens = keys.num_tokens(named, model, draft.as_ref())?;
         let synthetic = keys.synthetic(num_tokens)?;
         let is_told = synthetic.is_some() || v.given(&engine::SPEC_ACCEPTANCE_RATES);
         let looks_up = named.is_some_and(|name| name.starts_with("ngram"));
@@ -59,6 +90,11 @@ impl Speculative {
                 true => Some(keys.prompt_lookup()?),
                 false => None,
             },
+            is_named: named.is_some(),
+            draft: keys.draft_shape(draft.as_ref()),
+            parallel: keys.is_on("parallel_drafting"),
+            tensor: keys.draft_ranks()?,
+            synchronous: keys.synchronous(named, v.get(&engine::PIPELINE_PARALLEL_SIZE)?),
             raw: Value::Object(keys.0),
         }))
     }
@@ -115,14 +151,84 @@ impl Keys {
         }
     }
 
-    fn num_tokens(&self, method: Option<&str>) -> Result<u32, ConfigError> {
-        let usual = (method == Some("suffix")).then_some(SUFFIX_DRAFTS);
-        let given = self.given("num_speculative_tokens");
-        let number = given.map_or(usual, Value::as_u64);
-        let number = number.filter(|n| (1..=MOST_DRAFTS).contains(n));
+    /// As typed; else what the method or the draft model's `config.json` says.
+    fn num_tokens(
+        &self,
+        method: Option<&str>,
+        target: &Model,
+        draft: Option<&Value>,
+    ) -> Result<u32, ConfigError> {
+        let trained = match (method, self.text("model")) {
+            (Some("suffix"), _) => Some(SUFFIX_DRAFTS),
+            // Its modules lie in the target's own files, and vLLM looks there if they are named.
+            (Some("mtp"), Some(named)) if named == target.name => {
+                target.hf_config.as_deref().and_then(trained_drafts)
+            }
+            _ => draft.and_then(trained_drafts),
+        };
+        let Some(number) = self
+            .given("num_speculative_tokens")
+            .map_or(trained, |given| {
+                // What is no number is refused below.
+                Some(given.as_u64().unwrap_or(0))
+            })
+        else {
+            return Err(invalid(
+                "num_speculative_tokens must be provided with speculative model unless the draft \
+                 model config contains an n_predict parameter."
+                    .to_owned(),
+            ));
+        };
+        let number = Some(number).filter(|n| (1..=MOST_DRAFTS).contains(n));
         number
             .and_then(|n| u32::try_from(n).ok())
             .ok_or_else(|| invalid("num_speculative_tokens must be between 1 and 64".to_owned()))
+    }
+
+    /// The `config.json` of the draft model, if its folder is here.
+    fn draft_config(&self) -> Result<Option<Value>, ConfigError> {
+        let folder = self.text("model").map(Path::new);
+        folder.map_or(Ok(None), |folder| read_json(&folder.join("config.json")))
+    }
+
+    fn draft_shape(&self, config: Option<&Value>) -> Option<ModelShape> {
+        match config {
+            Some(config) => ModelShape::from_config(config).ok(),
+            None => latency::model(self.text("model")?),
+        }
+    }
+
+    fn draft_ranks(&self) -> Result<Option<u32>, ConfigError> {
+        let Some(typed) = self.given("draft_tensor_parallel_size") else {
+            return Ok(None);
+        };
+        let ranks = typed.as_u64().filter(|n| (1..=65_535).contains(n));
+        let ranks = ranks.and_then(|n| u32::try_from(n).ok());
+        ranks.map(Some).ok_or_else(|| {
+            invalid(format!(
+                "draft_tensor_parallel_size is {typed}, must be at least 1"
+            ))
+        })
+    }
+
+    /// What keeps vLLM from scheduling steps ahead, where it takes its older model runner.
+    ///
+    /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `_get_v2_model_runner_unsupported_features` and
+    /// `__post_init__`.
+    fn synchronous(&self, method: Option<&str>, pipeline: u32) -> Option<String> {
+        let method = method?;
+        let at_once = self.is_on("parallel_drafting") && !matches!(method, "dflash" | "dspark");
+        let is_foreign = matches!(method, "suffix" | "custom_class");
+        if !(is_foreign || at_once || self.is_on("use_heterogeneous_vocab")) {
+            return None;
+        }
+        if is_foreign || method == "ngram" {
+            Some(format!("{method}-based speculative decoding"))
+        } else if self.is_on("disable_padded_drafter_batch") {
+            Some("disable_padded_drafter_batch=True".to_owned())
+        } else {
+            (pipeline > 1).then(|| "pipeline parallelism".to_owned())
+        }
     }
 
     /// The unconditional rates of vLLM's synthetic acceptance, if it is asked for.
@@ -164,7 +270,9 @@ impl Keys {
             return Ok(true);
         };
         let eagle = matches!(method, "eagle" | "eagle3") || method.ends_with("mtp");
+        let offloads = v.get(&kv::KV_OFFLOADING_SIZE)?.is_some_and(|gib| gib > 0.0);
         let plain = self.is_on("disable_lookahead_block_hashes")
+            || offloads
             || v.get(&kv::KV_TRANSFER_CONFIG)?.is_some();
         Ok(eagle && plain && !self.is_on("disable_eagle_block_drop"))
     }
@@ -190,6 +298,22 @@ impl Keys {
         }
         Ok((least, most))
     }
+}
+
+/// Drafts that a `config.json` says its modules were trained for.
+fn trained_drafts(config: &Value) -> Option<u64> {
+    let parts = [Some(config), config.get("text_config")];
+    let keys = [
+        "n_predict",
+        "num_nextn_predict_layers",
+        "mtp_num_hidden_layers",
+        "num_mtp_modules",
+        "num_mtp_layers",
+        "block_size",
+        "dspark_block_size",
+    ];
+    let mut parts = parts.into_iter().flatten();
+    parts.find_map(|part| keys.iter().find_map(|key| part.get(*key)?.as_u64()))
 }
 
 fn invalid(words: String) -> ConfigError {

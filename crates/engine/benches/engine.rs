@@ -146,6 +146,7 @@ const TIER: HostTierConfig = HostTierConfig {
     chunks: 1_000_000,
     blocks_per_chunk: 1,
     chunk_bytes: 2 << 20,
+    threshold: None,
     outputs: false,
     latency: Duration::from_micros(20),
     chunk_time: (Duration::from_micros(40), Duration::from_micros(40)),

@@ -29,6 +29,15 @@ pub enum Event {
         /// Prompt tokens fetched from another engine or the memory of the host.
         external: u32,
     },
+    /// The prompt of a sequence comes from another engine.
+    Fetched {
+        /// Whose.
+        id: SeqId,
+        /// Prompt tokens that are moved.
+        tokens: u32,
+        /// How long that takes.
+        took: Duration,
+    },
     /// Output tokens came out.
     Tokens {
         /// Whose.
@@ -189,6 +198,7 @@ impl Event {
     pub fn sequence(&self) -> Option<SeqId> {
         match self {
             Self::Scheduled { id, .. }
+            | Self::Fetched { id, .. }
             | Self::Tokens { id, .. }
             | Self::Drafts { id, .. }
             | Self::Decoded { id, .. }
@@ -264,6 +274,9 @@ pub struct Stats {
     pub waiting: usize,
     /// Sequences that wait for something else (an adapter, a transfer).
     pub deferred: usize,
+    /// Sequences whose prompt is fetched or loaded: not yet begun, under way, over and waiting for
+    /// their turn.
+    pub fetches: [u32; 3],
     /// Blocks referenced by sequences.
     pub used_blocks: u32,
     /// Blocks that can be used.

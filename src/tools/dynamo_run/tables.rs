@@ -257,7 +257,7 @@ impl TimingTables {
         let setup = &self.setup;
         let cell = (block_size, setup.kv_bytes);
         let (shape, gpu) = (&setup.shape, &setup.gpu);
-        let memory = Memory::new(shape, gpu, setup.tp, share, cell, batched, None);
+        let memory = Memory::new(shape, gpu, setup.ranks(), share, cell, batched, None);
         if memory.blocks == 0 {
             let (tp, weights) = (setup.tp, memory.weight_bytes / 1e9);
             let problem = format!(

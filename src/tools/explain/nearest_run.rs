@@ -103,7 +103,7 @@ pub struct Evidence {
 /// What was recorded that is nearest, and how far off its predictions are.
 pub(super) fn evidence(setup: &Setup) -> Option<Evidence> {
     let shape = &setup.shape;
-    let memory = Memory::new(shape, &setup.gpu, setup.tp, 1.0, (16, 2), 1, None);
+    let memory = Memory::new(shape, &setup.gpu, setup.ranks(), 1.0, (16, 2), 1, None);
     let asked = Deployment {
         judge: "",
         model: "",

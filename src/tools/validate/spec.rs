@@ -249,7 +249,7 @@ fn engine(fields: &RunFields, setup: &Setup) -> Result<VllmConfig, ValidateError
     let memory = Memory::new(
         &setup.shape,
         &setup.gpu,
-        setup.tp,
+        setup.ranks(),
         fields.number("vllm.gpu_memory_utilization")?,
         (block_size, setup.kv_bytes),
         max_num_batched_tokens,

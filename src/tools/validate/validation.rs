@@ -113,7 +113,7 @@ impl ValidatedRun {
         let memory = Memory::new(
             &setup.shape,
             &setup.gpu,
-            setup.tp,
+            setup.ranks(),
             1.0,
             block,
             batched,

@@ -228,3 +228,74 @@ fn the_attention_backend_chooses_the_block_size() {
         assert_eq!(engine.block_size_typed, words.contains(&"--block-size"));
     }
 }
+
+fn config_of(words: &[&str]) -> vllm_sim_config::Config {
+    let words = [&["vllm-sim", "serve", LLAMA, "--gpu", "H100"], words].concat();
+    try_words(&words, &[]).unwrap().config
+}
+
+fn refused(words: &[&str]) -> String {
+    let words = [&["vllm-sim", "serve", LLAMA, "--gpu", "H100"], words].concat();
+    try_words(&words, &[]).unwrap_err().to_string()
+}
+
+#[test]
+fn graphs_are_captured_as_flags_say() {
+    let sizes = |words: &[&str]| config_of(words).engine.graphs.sizes().to_vec();
+    assert_eq!(sizes(&[]).last(), Some(&512));
+    assert_eq!(sizes(&["--max-num-seqs", "16"]).last(), Some(&32));
+    assert!(sizes(&["--enforce-eager"]).is_empty());
+    assert!(sizes(&["-O0"]).is_empty());
+    assert!(sizes(&["-cc.cudagraph_mode=NONE"]).is_empty());
+    assert_eq!(sizes(&["--cudagraph-capture-sizes", "1", "8"]), [1, 8]);
+    assert_eq!(sizes(&["-cc.cudagraph_capture_sizes=[4,2]"]), [2, 4]);
+    assert_eq!(
+        sizes(&["--max-cudagraph-capture-size", "64"]).last(),
+        Some(&64)
+    );
+    let dense = sizes(&["--performance-mode", "interactivity"]);
+    assert_eq!(dense[..32], (1..=32).collect::<Vec<u32>>());
+    let both = refused(&[
+        "--cudagraph-capture-sizes",
+        "8",
+        "--max-cudagraph-capture-size",
+        "4",
+    ]);
+    assert!(
+        both.contains("should be consistent with the max value"),
+        "{both}"
+    );
+}
+
+#[test]
+fn drafts_and_adapters_take_memory_of_the_cache() {
+    let size = |words: &[&str]| config_of(words).engine.kv_cache.unwrap();
+    let plain = size(&[]);
+    let eagle = r#"{"method":"eagle3","model":"d","num_speculative_tokens":3}"#;
+    let drafting = size(&["--speculative-config", eagle]);
+    let gb = (plain.available_bytes - drafting.available_bytes) / 1e9;
+    assert!((0.7..0.9).contains(&gb), "{gb}");
+    // One layer of cache beside 32.
+    let share = drafting.plan.block_bytes / plain.plan.block_bytes;
+    assert!((share - 33.0 / 32.0).abs() < 1e-9, "{share}");
+    let ngram = r#"{"method":"ngram","num_speculative_tokens":3}"#;
+    assert_eq!(size(&["--speculative-config", ngram]).blocks, plain.blocks);
+    let adapters = size(&["--enable-lora", "--max-loras", "8", "--max-lora-rank", "64"]);
+    let gb = (plain.available_bytes - adapters.available_bytes) / 1e9;
+    assert!((2.5..3.5).contains(&gb), "{gb}");
+}
+
+#[test]
+fn gpus_that_share_a_context_hold_more_of_it() {
+    let shared = config_of(&["-tp", "16", "-dcp", "2"]);
+    let plain = config_of(&["-tp", "16"]);
+    assert_eq!(shared.engine.block_size, 2 * plain.engine.block_size);
+    let tokens =
+        |config: &vllm_sim_config::Config| config.engine.kv_cache.as_ref().unwrap().tokens as f64;
+    let times = tokens(&shared) / tokens(&plain);
+    assert!((times - 2.0).abs() < 0.01, "{times}");
+    assert_eq!(
+        refused(&["-tp", "4", "-dcp", "3"]),
+        "tp_size=4 must be divisible by dcp_size=3."
+    );
+}

@@ -120,16 +120,10 @@ fn flags_of_earlier_releases_are_refused_as_vllm_refuses_them() {
 
 #[test]
 fn flags_that_vllm_acts_by_are_told_apart() {
-    let words = [
-        "vllm",
-        "serve",
-        "m",
-        "--enforce-eager",
-        "--trust-remote-code",
-    ];
+    let words = ["vllm", "serve", "m", "--enable-eplb", "--trust-remote-code"];
     let loaded = try_words(&words, &[]).unwrap();
-    assert_eq!(loaded.ignored, ["--enforce-eager", "--trust-remote-code"]);
-    assert_eq!(loaded.felt, ["--enforce-eager"]);
+    assert_eq!(loaded.ignored, ["--enable-eplb", "--trust-remote-code"]);
+    assert_eq!(loaded.felt, ["--enable-eplb"]);
 }
 
 #[test]

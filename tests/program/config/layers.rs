@@ -246,7 +246,7 @@ fn bad_files_are_refused_by_name() {
 
 #[test]
 fn a_file_may_spell_keys_with_underscores_and_hold_vllms_flags() {
-    let text = "model_tag: m\nmax_num_seqs: 9\ntensor_parallel_size: 2\nenforce_eager: true\n\
+    let text = "model_tag: m\nmax_num_seqs: 9\ntensor_parallel_size: 2\nenable_eplb: true\n\
                 kv_transfer_config:\n  kv_connector: NixlConnector\n  kv_role: kv_both\n\
                 v: 5\n";
     let loaded = with_file(text, &[], &[]);
@@ -257,7 +257,7 @@ fn a_file_may_spell_keys_with_underscores_and_hold_vllms_flags() {
         ),
         ("m", 9)
     );
-    assert_eq!(loaded.ignored, ["--enforce-eager"]);
+    assert_eq!(loaded.ignored, ["--enable-eplb"]);
     let transfer = loaded.config.kv_transfer.unwrap();
     assert_eq!(transfer.connector, Some(Connector::Nixl));
     assert!(transfer.producer && transfer.consumer);

@@ -349,7 +349,7 @@ const MESSAGES: &[(&[&str], &str)] = &[
     ),
     (
         &["--speculative-config", r#"{"method":"ngram"}"#],
-        "num_speculative_tokens must be between 1 and 64",
+        "num_speculative_tokens must be provided with speculative model unless",
     ),
     (
         &[

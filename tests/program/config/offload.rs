@@ -90,8 +90,8 @@ fn what_would_be_another_cache_is_refused_by_name() {
         ),
         (
             "OffloadingConnector",
-            json!({"cpu_bytes_to_use": 1e9, "store_threshold": 2}),
-            "store_threshold: \"2\" is not 0 or 1",
+            json!({"cpu_bytes_to_use": 1e9, "store_threshold": "often"}),
+            "store_threshold: \"often\" is not a number",
         ),
         (
             "OffloadingConnector",

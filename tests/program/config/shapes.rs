@@ -354,6 +354,7 @@ fn fake_metrics_may_hold_adapters_as_texts() {
 
 /// Command lines of the documents that users have, and of the recorded vLLM servers.
 const LINES: &[&str] = &[
+    "vllm serve deepseek-ai/DeepSeek-R1 --host 127.0.0.1 --port 8888 --gpu b200 --tensor-parallel-size 8 --gpu-memory-utilization 0.9 --max-model-len 10240 --max-num-seqs 512 --kv-cache-dtype fp8 --no-enable-prefix-caching --compilation-config '{\"cudagraph_mode\":\"FULL_DECODE_ONLY\"}' --speculative-config '{\"method\":\"mtp\",\"num_speculative_tokens\":3,\"rejection_sample_method\":\"synthetic\",\"synthetic_acceptance_length\":2.83}'",
     "llm-d-inference-sim --port 8000 --model Qwen/Qwen2.5-1.5B-Instruct --lora-modules '[{\"name\":\"tweet-summary-0\"}]' --time-to-first-token 1000 --inter-token-latency 50",
     "llm-d-inference-sim --model my_model --port 8000 --data-parallel-size 4",
     "llm-d-inference-sim --model m --v=2 --logtostderr=true",
@@ -415,4 +416,154 @@ fn served_names_may_share_a_pair_of_quotes() {
     };
     assert_eq!(read(&["model1 model2"]), ["model1", "model2"]);
     assert_eq!(read(&["a b", "c"]), ["a b", "c"]);
+}
+
+fn warned(words: &[&str]) -> String {
+    let words = [&["vllm-sim", "serve", "m"], words].concat();
+    try_words(&words, &[]).unwrap().warnings.join("\n")
+}
+
+fn refused(words: &[&str]) -> String {
+    let words = [&["vllm-sim", "serve", "m"], words].concat();
+    try_words(&words, &[]).unwrap_err().to_string()
+}
+
+#[test]
+fn a_cache_in_the_host_makes_eagle_give_up_the_last_block() {
+    let config = r#"{"method":"eagle3","model":"d","num_speculative_tokens":2}"#;
+    let words = ["--kv-offloading-size", "10", "--speculative-config", config];
+    assert!(serve(&words).engine.speculative.unwrap().drops_last_block);
+}
+
+#[test]
+fn keys_and_methods_of_drafts_are_known_by_name() {
+    let of = |text: &str| ["--speculative-config".to_owned(), text.to_owned()];
+    let refused = |text: &str| {
+        let [flag, text] = of(text);
+        refused(&[&flag, &text])
+    };
+    let warned = |text: &str| {
+        let [flag, text] = of(text);
+        warned(&[&flag, &text])
+    };
+    let typo = refused(r#"{"method":"ngram","num_speculative_token":3}"#);
+    assert!(typo.contains("\"num_speculative_tokens\"?"), "{typo}");
+    let gone = refused(r#"{"method":"medusa","num_speculative_tokens":3}"#);
+    assert!(gone.contains("\"medusa\" is not one of ngram"), "{gone}");
+    let ranks = refused(r#"{"method":"mtp","num_speculative_tokens":1,"tensor_parallel_size":1}"#);
+    assert!(ranks.contains("draft_tensor_parallel_size"), "{ranks}");
+    let alone = refused(r#"{"method":"mtp"}"#);
+    assert!(alone.contains("contains an n_predict parameter"), "{alone}");
+    let idle = warned(
+        r#"{"method":"eagle3","model":"d","num_speculative_tokens":2,"max_model_len":100,
+            "draft_sample_method":"probabilistic"}"#,
+    );
+    assert!(
+        idle.contains("max_model_len, draft_sample_method are without effect"),
+        "{idle}"
+    );
+    let old = r#"{"method":"deepseek_mtp","num_speculative_tokens":1}"#;
+    assert!(warned(old).contains("deprecated and replaced with mtp"));
+    assert_eq!(drafts(serde_json::from_str(old).unwrap()).method, "mtp");
+}
+
+#[test]
+fn a_draft_models_own_number_of_drafts_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = json!({"num_nextn_predict_layers": 3});
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let config = json!({"method": "mtp", "model": folder.path()});
+    assert_eq!(drafts(config).num_tokens, 3);
+}
+
+#[test]
+fn steps_are_not_scheduled_ahead_where_vllm_does_not() {
+    let suffix = ["--speculative-config", r#"{"method":"suffix"}"#];
+    assert!(!serve(&suffix).engine.async_scheduling);
+    assert!(warned(&suffix).contains("suffix-based speculative decoding"));
+    let typed = refused(&[&suffix[..], &["--async-scheduling"]].concat());
+    assert!(
+        typed.contains("Async scheduling is not supported"),
+        "{typed}"
+    );
+    assert!(!serve(&["--runner", "pooling"]).engine.async_scheduling);
+    assert!(
+        serve(&["--runner", "pooling", "--async-scheduling"])
+            .engine
+            .async_scheduling
+    );
+    let ngram = r#"{"method":"ngram","num_speculative_tokens":2}"#;
+    assert!(
+        serve(&["--speculative-config", ngram])
+            .engine
+            .async_scheduling
+    );
+}
+
+#[test]
+fn flags_that_vllm_has_dropped_are_refused_though_they_mean_something_here() {
+    for words in [
+        &["--num-speculative-tokens", "3"][..],
+        &["--speculative-model", "d"],
+        &["--preemption-mode", "swap"],
+    ] {
+        assert!(
+            refused(words).starts_with("unrecognized arguments: --"),
+            "{words:?}"
+        );
+    }
+    serve(&["--preemption-mode", "swap", "--vllm-version", "0.9.0"]);
+    // Values and words of this program's own.
+    serve(&["--preemption-mode", "fifo"]);
+    assert!(warned(&["--task", "embed"]).contains("--runner and --convert"));
+}
+
+#[test]
+fn connectors_are_known_by_name() {
+    let config = |text: &str| format!(r#"{{"kv_role":"kv_both",{text}}}"#);
+    let warned = |text: &str| warned(&["--kv-transfer-config", &config(text)]);
+    let refused = |text: &str| refused(&["--kv-transfer-config", &config(text)]);
+    let typo = refused(r#""kv_connector":"NixlConector""#);
+    assert_eq!(
+        typo,
+        "Unsupported connector type: NixlConector; did you mean NixlConnector?"
+    );
+    let idle = warned(r#""kv_connector":"MooncakeStoreConnector""#);
+    assert!(
+        idle.contains("MooncakeStoreConnector is without effect"),
+        "{idle}"
+    );
+    let own = warned(r#""kv_connector":"Mine","kv_connector_module_path":"my.module""#);
+    assert!(own.contains("kv_connector Mine is without effect"), "{own}");
+    let policy = r#""kv_connector":"NixlConnector","kv_load_failure_policy":"recompute""#;
+    assert!(warned(policy).contains("recompute is without effect"));
+    let server = warned(r#""kv_connector":"LMCacheMPConnector""#);
+    assert!(
+        server.contains("LMCacheMPConnector keeps no cache"),
+        "{server}"
+    );
+}
+
+#[test]
+fn lmcache_keeps_cache_in_chunks_of_its_own() {
+    let of = |extra: serde_json::Value| {
+        let config = json!({"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both",
+            "kv_connector_extra_config": extra});
+        let words = ["--kv-transfer-config", &config.to_string()];
+        let words = [&words[..], &["--kv-bytes-per-token", "1024"]].concat();
+        serve(&words).engine.kv_offload.unwrap()
+    };
+    let usual = of(json!({}));
+    assert_eq!((usual.bytes, usual.tier.blocks_per_chunk), (5 << 30, 16));
+    let typed = of(json!({"lmcache.max_local_cpu_size": 1, "lmcache.chunk_size": 64}));
+    assert_eq!((typed.bytes, typed.tier.blocks_per_chunk), (1 << 30, 4));
+}
+
+#[test]
+fn drafts_are_told_per_request_only_where_there_are_some() {
+    let error = refused(&["--per-request-spec-decode-metrics", "summary"]);
+    assert!(
+        error.contains("requires speculative decoding to be enabled"),
+        "{error}"
+    );
 }

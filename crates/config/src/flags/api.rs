@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::choices::{Fingerprint, Runner, Task};
+use crate::choices::{Fingerprint, RequestDrafts, Runner, Task};
 use crate::flag::{Flag, MANY};
 use crate::group::FlagGroup::{Api, Lora};
 use crate::read::JsonMap;
@@ -41,6 +41,8 @@ flags! {
         .or("false");
     ENABLE_PER_REQUEST_METRICS: bool = Flag::new("enable-per-request-metrics", Api, "Responses carry their own timing.")
         .or("false");
+    PER_REQUEST_SPEC_DECODE_METRICS: RequestDrafts = Flag::choice("per-request-spec-decode-metrics", Api, words![("none", RequestDrafts::None), ("summary", RequestDrafts::Summary), ("detailed", RequestDrafts::Detailed)], "Responses of one choice say what became of their draft tokens; detailed: step by step.")
+        .or("none");
     RETURN_TOKENS_AS_TOKEN_IDS: bool = Flag::new("return-tokens-as-token-ids", Api, "token_id:N instead of text in log probabilities.")
         .or("false");
     ENABLE_SCALE_OUT: bool = Flag::new("enable-scale-out", Api, "render, derender and /inference/v1/generate answer.")

@@ -84,8 +84,16 @@ flags! {
         .suffixed().range(1, MANY, "max-num-scheduled-tokens cannot be less than 1");
     SCHEDULER_RESERVE_FULL_ISL: bool = Flag::new("scheduler-reserve-full-isl", Scheduler, "A prompt waits until all of it fits into the KV cache, not its first piece alone.")
         .or("true");
-    PERFORMANCE_MODE: PerformanceMode = Flag::choice("performance-mode", Scheduler, words![("balanced", PerformanceMode::Balanced), ("interactivity", PerformanceMode::Interactivity), ("throughput", PerformanceMode::Throughput)], "throughput: twice the defaults of max-num-seqs and max-num-batched-tokens.")
+    PERFORMANCE_MODE: PerformanceMode = Flag::choice("performance-mode", Scheduler, words![("balanced", PerformanceMode::Balanced), ("interactivity", PerformanceMode::Interactivity), ("throughput", PerformanceMode::Throughput)], "throughput: twice the defaults of max-num-seqs and max-num-batched-tokens; interactivity: a CUDA graph for every size up to 32.")
         .or("balanced");
+    ENFORCE_EAGER: Option<bool> = Flag::new("enforce-eager", Scheduler, "No CUDA graphs: every step waits for its kernels to be launched (--gpu).");
+    CUDAGRAPH_CAPTURE_SIZES: Vec<String> = Flag::new("cudagraph-capture-sizes", Scheduler, "Tokens of the steps that have a CUDA graph: a smaller step is filled up [by max-num-seqs].");
+    MAX_CUDAGRAPH_CAPTURE_SIZE: Option<u32> = Flag::new("max-cudagraph-capture-size", Scheduler, "The largest of them [by max-num-seqs, at most 512; 1024 on B200].")
+        .range(0, MANY, "max-cudagraph-capture-size cannot be negative");
+    OPTIMIZATION_LEVEL: Option<u32> = Flag::new("optimization-level", Scheduler, "0: as enforce-eager; 1 to 3: CUDA graphs [2].")
+        .short(&["O"]).range(0, 3, "optimization-level must be between 0 and 3");
+    COMPILATION_CONFIG: Option<JsonMap> = Flag::new("compilation-config", Scheduler, "vLLM's: of its keys cudagraph_mode, cudagraph_capture_sizes and max_cudagraph_capture_size act.")
+        .short(&["cc"]);
     ATTENTION_BACKEND: Option<String> = Flag::new("attention-backend", Scheduler, "Attention kernels, such as FLASHMLA or CUTLASS_MLA: they decide the default of block-size.");
     ALL2ALL_BACKEND: Option<String> = Flag::new("all2all-backend", Parallel, "Kernels of expert parallelism: with deepep_low_latency or nixl_ep a step has 256 tokens by default.");
     WATERMARK: f64 = Flag::new("watermark", Scheduler, "Share of blocks kept free on admission, 0 to 1.")
@@ -133,6 +141,8 @@ flags! {
         .range(1, 65_535, "tensor parallel size cannot be less than 1");
     PIPELINE_PARALLEL_SIZE: u32 = Flag::new("pipeline-parallel-size", Parallel, "Stages of layers.")
         .or("1").short(&["pp"]).range(1, 65_535, "pipeline parallel size cannot be less than 1");
+    DECODE_CONTEXT_PARALLEL_SIZE: u32 = Flag::new("decode-context-parallel-size", Parallel, "GPUs of a tensor-parallel group that share the KV cache of each context: a block has so many times the tokens.")
+        .or("1").short(&["dcp"]).range(1, 65_535, "decode context parallel size cannot be less than 1");
     ENABLE_EXPERT_PARALLEL: bool = Flag::new("enable-expert-parallel", Parallel, "Spread experts over ranks.")
         .or("false").short(&["ep"]);
     DATA_PARALLEL_SIZE: u32 = Flag::new("data-parallel-size", Parallel, "Engines. llm-d's command line gives each its own port; vLLM's puts them behind one.")

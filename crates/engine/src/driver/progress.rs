@@ -27,6 +27,8 @@ pub struct Progress {
     /// Tokens that came out together, as first and one past the last, in order: accepted drafts and
     /// the token before them. Only of sequences with drafts.
     groups: OnceLock<Mutex<VecDeque<(u32, u32)>>>,
+    /// Drafts of each step that verified some, and how many of them were right.
+    drafts: OnceLock<Box<Mutex<Vec<(u8, u8)>>>>,
     /// Blocks that are kept for another engine.
     leased: OnceLock<Box<[u32]>>,
 }
@@ -63,6 +65,7 @@ impl Progress {
             arrived,
             waker: AtomicWaker::new(),
             groups: OnceLock::new(),
+            drafts: OnceLock::new(),
             leased: OnceLock::new(),
         }
     }
@@ -145,6 +148,25 @@ impl Progress {
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         groups.push_back((from, to));
+    }
+
+    /// Drafts of each step so far that verified some, and how many of them were right.
+    pub fn drafts(&self) -> Vec<(u8, u8)> {
+        let Some(drafts) = self.drafts.get() else {
+            return Vec::new();
+        };
+        let drafts = drafts.lock();
+        drafts
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .clone()
+    }
+
+    /// A step verified drafts.
+    pub(super) fn verify(&self, proposed: u32, accepted: u32) {
+        let byte = |n: u32| u8::try_from(n).unwrap_or(u8::MAX);
+        let drafts = self.drafts.get_or_init(Box::default).lock();
+        let mut drafts = drafts.unwrap_or_else(std::sync::PoisonError::into_inner);
+        drafts.push((byte(proposed), byte(accepted)));
     }
 
     /// Wakes this task at the next change; look again after registering.

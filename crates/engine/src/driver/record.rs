@@ -165,7 +165,12 @@ impl SequenceRecord {
                 self.last = at;
                 self.progress.release(at, self.output, first);
             }
-            Event::Drafts { .. } => self.drafted = true,
+            Event::Drafts {
+                proposed, accepted, ..
+            } => {
+                self.drafted = true;
+                self.progress.verify(*proposed, *accepted);
+            }
             Event::Preempted { .. } => {
                 self.preemptions += 1;
                 self.running = false;

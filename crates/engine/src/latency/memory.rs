@@ -1,10 +1,39 @@
 use super::{Gpu, ModelShape, Quantization, Scheme};
 
+/// GPUs that share the weights of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WeightRanks {
+    /// Over which each layer is split.
+    pub tensor: u32,
+    /// Over which experts are spread: those of all data-parallel engines, whether whole experts
+    /// (expert parallelism) or slices of each.
+    ///
+    /// **Source:** vLLM 0.33 `vllm/model_executor/layers/fused_moe/config.py`,
+    /// `FusedMoEParallelConfig.make`.
+    pub experts: u32,
+}
+
+impl WeightRanks {
+    /// Of `tensor` GPUs in each of `data` engines.
+    pub fn new(tensor: u32, data: u32) -> Self {
+        let experts = tensor.saturating_mul(data);
+        Self { tensor, experts }
+    }
+}
+
+impl From<u32> for WeightRanks {
+    fn from(tensor: u32) -> Self {
+        Self::new(tensor, 1)
+    }
+}
+
 /// How much of a GPU is left for the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Memory {
     /// Weights on one GPU, bytes.
     pub weight_bytes: f64,
+    /// Activations and what else is neither weights nor cache, bytes.
+    pub overhead_bytes: f64,
     /// One block on one GPU, bytes.
     pub block_bytes: f64,
     /// What the weights leave for the cache of one GPU, bytes; negative: they do not fit.
@@ -19,21 +48,23 @@ const OVERHEAD_BYTES: f64 = 1.35e9;
 const OVERHEAD_LARGE_BYTES: f64 = 1.6e9;
 
 impl Memory {
-    /// For a model on `tp` GPUs of that kind.
+    /// For a model on so many GPUs of that kind.
     ///
     /// `utilization` is the share the engine may take, `kv_bytes` the bytes per cached number,
     /// `overhead` what is lost beside the weights (`None`: from the token budget).
     pub fn new(
         shape: &ModelShape,
         gpu: &Gpu,
-        tp: u32,
+        ranks: impl Into<WeightRanks>,
         utilization: f64,
         (block_size, kv_bytes): (u32, u32),
         batched_tokens: u32,
         overhead: Option<f64>,
     ) -> Self {
-        let weight_bytes = weight_bytes(shape, tp);
-        let block_bytes = f64::from(block_size) * shape.kv_bytes_per_token(tp, kv_bytes) as f64;
+        let ranks = ranks.into();
+        let weight_bytes = weight_bytes(shape, ranks);
+        let token = shape.kv_bytes_per_token(ranks.tensor, kv_bytes) as f64;
+        let block_bytes = f64::from(block_size) * token;
         let overhead = overhead.unwrap_or(if batched_tokens >= 8192 {
             OVERHEAD_LARGE_BYTES
         } else {
@@ -42,12 +73,40 @@ impl Memory {
         let room = utilization * gpu.memory_gib * f64::from(1 << 30) - weight_bytes - overhead;
         Self {
             weight_bytes,
+            overhead_bytes: overhead,
             block_bytes,
             room_bytes: room,
             // Saturating: a model that does not fit leaves no block.
             blocks: (room / block_bytes).floor() as u32,
         }
     }
+
+    /// The same where other things take `bytes` of the room for the cache.
+    #[must_use]
+    pub fn without(self, bytes: f64) -> Self {
+        let room_bytes = self.room_bytes - bytes;
+        Self {
+            room_bytes,
+            blocks: (room_bytes / self.block_bytes).floor() as u32,
+            ..self
+        }
+    }
+}
+
+/// Bytes of the slots for adapters on each of `tp` GPUs: two matrices of `rank` rows for every
+/// projection of attention and dense MLP. Those of experts are not counted.
+///
+/// **Source:** vLLM 0.33 `vllm/lora/layers`, `create_lora_weights`.
+pub fn lora_bytes(shape: &ModelShape, tp: u32, slots: u32, rank: u32) -> f64 {
+    let tp = f64::from(tp.max(1));
+    let (h, d) = (f64::from(shape.hidden), f64::from(shape.head_dim));
+    let heads = f64::from(shape.heads) * d / tp;
+    let cached = 2.0 * f64::from(shape.kv_heads) * d / tp;
+    let attention = 3.0 * h + heads + cached + heads + h;
+    let mlp = 2.0 * h + 3.0 * f64::from(shape.intermediate) / tp + h;
+    let dense = shape.layers - shape.moe.map_or(0, |moe| moe.layers.min(shape.layers));
+    let rows = f64::from(shape.layers) * attention + f64::from(dense) * mlp;
+    f64::from(slots) * f64::from(rank) * rows * 2.0
 }
 
 /// Bytes per weight.
@@ -60,7 +119,8 @@ pub(super) fn weight_width(scheme: Scheme) -> f64 {
     }
 }
 
-fn weight_bytes(shape: &ModelShape, tp: u32) -> f64 {
+/// Bytes of weights on one of these GPUs.
+pub(super) fn weight_bytes(shape: &ModelShape, ranks: WeightRanks) -> f64 {
     let Quantization {
         scheme,
         keep_attention,
@@ -91,14 +151,18 @@ fn weight_bytes(shape: &ModelShape, tp: u32) -> f64 {
     let layers = f64::from(shape.layers);
     let moe_layers = shape.moe.map_or(0.0, |moe| f64::from(moe.layers));
     let dense = (layers - moe_layers) * matrices * h * f64::from(shape.intermediate);
-    let experts = shape.moe.map_or(0.0, |moe| {
-        let routed = f64::from(moe.experts) * 3.0 * h * f64::from(moe.intermediate) * quantized;
-        let shared = 3.0 * h * f64::from(moe.shared) * width(keep_shared);
-        f64::from(moe.layers) * (routed + shared)
+    let routed = shape.moe.map_or(0.0, |moe| {
+        let each = f64::from(moe.experts) * 3.0 * h * f64::from(moe.intermediate) * quantized;
+        f64::from(moe.layers) * each
     });
     let embeddings = f64::from(shape.vocab) * h * 2.0 * if shape.tied { 1.0 } else { 2.0 };
-    (layers * attention * width(keep_attention) + dense * width(keep_mlp) + experts + embeddings)
-        / f64::from(tp.max(1))
+    let layers = layers * attention * width(keep_attention) + dense * width(keep_mlp);
+    let shared = shape.moe.map_or(0.0, |moe| {
+        let each = 3.0 * h * f64::from(moe.shared) * width(keep_shared);
+        f64::from(moe.layers) * each
+    });
+    (layers + shared + embeddings) / f64::from(ranks.tensor.max(1))
+        + routed / f64::from(ranks.experts.max(1))
 }
 
 #[cfg(test)]
@@ -124,6 +188,46 @@ mod tests {
                 memory.blocks
             );
         }
+    }
+
+    #[test]
+    fn experts_are_spread_over_the_engines_of_a_deployment() {
+        let (shape, h200) = (
+            model("deepseek-ai/DeepSeek-V3").unwrap(),
+            gpu("H200").unwrap(),
+        );
+        let weights = |ranks| weight_bytes(&shape, ranks) / 1e9;
+        let (one, eight) = (
+            weights(WeightRanks::from(1)),
+            weights(WeightRanks::new(1, 8)),
+        );
+        // 256 experts in each of 58 layers: 654 of the 671 billion weights.
+        assert!(
+            (one - eight - 7.0 / 8.0 * 654.0).abs() < 1.0,
+            "{one} {eight}"
+        );
+        let memory = Memory::new(
+            &shape,
+            h200,
+            WeightRanks::new(1, 8),
+            0.92,
+            (64, 2),
+            8192,
+            None,
+        );
+        assert!(memory.room_bytes > 10e9, "{memory:?}");
+        assert!(memory.without(memory.room_bytes).blocks == 0);
+    }
+
+    #[test]
+    fn slots_of_adapters_take_rank_rows_of_every_projection() {
+        let shape = model("meta-llama/Llama-3.1-8B").unwrap();
+        let one = lora_bytes(&shape, 1, 1, 16) / 1e6;
+        assert!((one - 83.9).abs() < 0.1, "{one}");
+        assert_eq!(
+            lora_bytes(&shape, 1, 4, 32),
+            8.0 * lora_bytes(&shape, 1, 1, 16)
+        );
     }
 
     #[test]

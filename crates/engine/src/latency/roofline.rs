@@ -1,9 +1,12 @@
 mod kernels;
+mod setup;
 
 use std::time::Duration;
 
-use super::{Batch, Gpu, ModelShape, Scheme};
+use super::cuda_graphs;
+use super::{Batch, CudaGraphs, Scheme};
 use kernels::{Kernels, Reduction};
+pub use setup::Setup;
 
 /// The few numbers that a calibration may move; the rest is physics and kernel tables.
 ///
@@ -76,46 +79,6 @@ impl Default for Coefficients {
     }
 }
 
-/// What a deployment looks like to the roofline.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Setup {
-    /// The model.
-    pub shape: ModelShape,
-    /// The GPU.
-    pub gpu: Gpu,
-    /// Tensor-parallel size, at least 1.
-    pub tp: u32,
-    /// Stages of the pipeline, at least 1.
-    pub pp: u32,
-    /// Data-parallel ranks over which experts are spread; 1: not spread.
-    pub expert_ranks: u32,
-    /// The next step is scheduled while one runs.
-    pub async_scheduling: bool,
-    /// Bytes per number in the KV cache: 2, or 1 with fp8.
-    pub kv_bytes: u32,
-    /// Sampling sorts the vocabulary (top-p or top-k).
-    pub truncated_sampling: bool,
-    /// The adjustable numbers.
-    pub coefficients: Coefficients,
-}
-
-impl Setup {
-    /// A model on one GPU with the usual settings.
-    pub fn new(shape: ModelShape, gpu: Gpu) -> Self {
-        Self {
-            shape,
-            gpu,
-            tp: 1,
-            pp: 1,
-            expert_ranks: 1,
-            async_scheduling: true,
-            kv_bytes: 2,
-            truncated_sampling: false,
-            coefficients: Coefficients::default(),
-        }
-    }
-}
-
 /// Why there is no roofline.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum RooflineError {
@@ -158,6 +121,9 @@ pub struct Roofline {
     /// What decode attention reads again where a chunk shares the step, as a share of its reading.
     mixed_again: f64,
     stages: u32,
+    graphs: CudaGraphs,
+    /// us to launch the kernels of a step one by one.
+    launch: f64,
     /// To hand a batch from stage to stage, all stages together.
     hand_over: Reduction,
     /// us, and us per request in progress.
@@ -309,6 +275,8 @@ impl Roofline {
             mixed: co.mixed_us,
             mixed_again,
             stages: setup.pp,
+            graphs: setup.graphs.clone(),
+            launch: layers * cuda_graphs::EAGER_LAYER_US,
             // Half an all-reduce of two GPUs of one vector per token.
             hand_over: k.reduction(borders / 2.0, 2),
             front_end: (co.front_end_us, co.front_end_sequence_us),
@@ -351,7 +319,11 @@ impl Roofline {
             0 | 1 => *batch,
             parts => batch.part(parts),
         };
-        let tokens = batch.tokens() as f64;
+        let tokens = self.graphs.padded(batch.tokens()) as f64;
+        let launch = match self.graphs.launches(batch.tokens()) {
+            true => self.launch,
+            false => 0.0,
+        };
         let sequences = f64::from(batch.sequences());
         let prefill = batch.chunks > 0;
         let decode_attention = if batch.decodes > 0 {
@@ -373,13 +345,15 @@ impl Roofline {
         };
         Breakdown {
             gemm: self.gemms.iter().map(|g| g.time(tokens)).sum(),
-            moe: self.experts.map_or(0.0, |e| e.time(tokens)),
+            // Rows that fill a step up are alike and go to the same few experts.
+            moe: self.experts.map_or(0.0, |e| e.time(batch.tokens() as f64)),
             lm_head: self.head.time(sequences),
             decode_attention,
             prefill_attention,
             all_reduce: self.reduce.time(tokens) + self.hand_over.time(tokens),
             small: self.small.0 + self.small.1 * tokens,
             overhead: self.step
+                + launch
                 + self.per_sequence * sequences
                 + if prefill { self.mixed } else { 0.0 },
         }

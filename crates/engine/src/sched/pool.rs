@@ -195,6 +195,10 @@ impl Pool {
                 d.first(prompt, cached, transfer, load, rng)
             }),
         };
+        if transfer == Transfer::RemotePrefill {
+            let (tokens, took) = (external, first);
+            out.push_back((now, Event::Fetched { id, tokens, took }));
+        }
         let first = first.saturating_sub(running.seq.spent);
         let (due, epoch) = (now + load_time + first, running.epoch);
         self.slots[index as usize] = Some(running);

@@ -43,7 +43,7 @@ use bulk_decode::BulkDecode;
 use cadence::PrefillCadence;
 pub use config::{Admission, Policy, Recompute, Speculation, Victim, VllmConfig};
 use destinations::Destinations;
-use seqs::{SeqState, Seqs, Slot};
+use seqs::{FetchStage, SeqState, Seqs, Slot};
 use step::Step;
 use waiting::WaitingQueue;
 
@@ -368,6 +368,7 @@ impl Vllm {
                 seq.fetched = true;
                 // The last prompt token is computed here, for its logits.
                 seq.computed = seq.prompt - 1;
+                self.seqs.fetch(slot, Some(FetchStage::Done));
                 self.waiting.insert(&self.seqs, slot);
                 self.wake(now);
             }
@@ -561,11 +562,13 @@ impl Scheduler for Vllm {
     }
 
     fn stats(&self) -> Stats {
-        let (deferred, host) = self.host_counts();
+        let (host_deferred, host) = self.host_counts();
+        let deferred = (host_deferred + self.loras.deferred).min(self.waiting.len());
         Stats {
             running: self.running.len(),
             waiting: self.waiting.len() - deferred,
             deferred: self.fetching + deferred,
+            fetches: self.seqs.fetches,
             host,
             used_blocks: self.pool.used(),
             total_blocks: self.pool.usable(),

@@ -28,6 +28,7 @@ fn ms(ms: u64) -> Duration {
 fn tier(chunks: u32) -> HostTierConfig {
     HostTierConfig {
         rules: HostRules::Native,
+        threshold: None,
         chunks,
         blocks_per_chunk: 1,
         chunk_bytes: 1000,
@@ -213,6 +214,20 @@ fn a_prompt_that_finds_no_room_is_refused_whole_or_stored_in_part() {
 }
 
 #[test]
+fn what_is_offered_too_seldom_is_not_stored() {
+    let tier = HostTierConfig {
+        threshold: Some((2, 100)),
+        ..tier(100)
+    };
+    let mut engine = Vllm::new(config(100, Some(tier))).unwrap();
+    for (id, kept) in [(0, 0), (1, 10)] {
+        let start = at(1000 * id);
+        offline::run(&mut engine, [(start, prompt(id, 1, 10, 1))]).unwrap();
+        assert_eq!(engine.host_keys().len(), kept);
+    }
+}
+
+#[test]
 fn a_chunk_of_several_blocks_is_found_whole_or_not_at_all() {
     let tier = HostTierConfig {
         blocks_per_chunk: 4,
@@ -261,6 +276,7 @@ pub(crate) fn any_tier() -> impl Strategy<Value = Option<HostTierConfig>> {
             blocks_per_chunk: size,
             chunk_bytes: 1000,
             outputs,
+            threshold: (each % 4 == 1).then_some((2, 5)),
             latency: Duration::from_micros(latency),
             chunk_time: (Duration::from_micros(each), Duration::from_micros(each / 2)),
         },

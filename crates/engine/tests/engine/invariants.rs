@@ -265,11 +265,8 @@ fn check(
         match event {
             Event::Scheduled { id, .. } => {
                 let life = lives.get_mut(&id.0).unwrap();
-                prop_assert!(
-                    life.started.is_none() && life.ended.is_none(),
-                    "{:?}",
-                    event
-                );
+                let new = life.started.is_none() && life.ended.is_none();
+                prop_assert!(new, "{:?}", event);
                 life.started = Some(*at);
                 life.runs = true;
             }
@@ -302,7 +299,10 @@ fn check(
             Event::Drafts {
                 proposed, accepted, ..
             } => prop_assert!(accepted <= proposed && *proposed > 0),
-            Event::Host(_) | Event::Step { .. } | Event::LoraLoading { .. } => {}
+            Event::Host(_)
+            | Event::Step { .. }
+            | Event::Fetched { .. }
+            | Event::LoraLoading { .. } => {}
         }
     }
     prop_assert_eq!(cached.keys(), in_cache, "the events tell of another cache");

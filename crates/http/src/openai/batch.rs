@@ -43,6 +43,7 @@ async fn answer(app: &Arc<App>, head: &RequestHead, value: Value) -> Result<Resp
     // A batch reports sums alone.
     let view = &mut started.view.view;
     (view.prompt_details, view.reasoning_details, view.metrics) = (false, false, false);
+    view.drafts = None;
     let Started {
         view,
         reply,

@@ -6,12 +6,13 @@ use serde_json::{Map, Value};
 
 pub(crate) use super::ids::{request_id, uid};
 use super::logprobs::Distribution;
-use super::response_shape::ResponseShape;
+use super::response_shape::{DraftReport, ResponseShape};
 use crate::app::{App, LoadGuard, unix_now};
 use crate::media;
 use crate::request_head::{RequestHead, names};
 use crate::stream::{EventStream, Render};
 use crate::{error, fault};
+use vllm_sim_config::RequestDrafts;
 use vllm_sim_service::generate::tools::{ToolChoice as Choice, ToolDef};
 use vllm_sim_service::{Prepared, Reply, ToolRequest, off_thread};
 use vllm_sim_tokenizer::{ChatMessage, ContentFormat, TemplateError, Tokenizer};
@@ -296,11 +297,23 @@ pub(crate) fn view(app: &App, shape: &Shape, ready: &Prepared) -> ResponseShape 
             .unwrap_or(api.return_tokens_as_token_ids),
         return_token_ids: shape.return_token_ids,
         metrics: api.per_request_metrics,
+        drafts: draft_report(app),
         kv_transfer_params: None,
         media: None,
         weights: None,
         prefill_reason: app.policy.prefill_reason,
     }
+}
+
+/// What replies say of their draft tokens.
+fn draft_report(app: &App) -> Option<DraftReport> {
+    let detailed = match app.config.api.per_request_drafts {
+        RequestDrafts::None => return None,
+        RequestDrafts::Summary => false,
+        RequestDrafts::Detailed => true,
+    };
+    let tokens = app.config.engine.speculative.as_ref()?.num_tokens;
+    Some(DraftReport { tokens, detailed })
 }
 
 /// What `render` writes of a reply that has ended, away from the async threads when that is long.

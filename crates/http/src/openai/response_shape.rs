@@ -35,6 +35,8 @@ pub(crate) struct ResponseShape {
     pub(crate) return_token_ids: bool,
     /// Whether the reply carries timings.
     pub(crate) metrics: bool,
+    /// Whether it says what became of its draft tokens.
+    pub(crate) drafts: Option<DraftReport>,
     /// The answer's `kv_transfer_params`.
     pub(crate) kv_transfer_params: Option<Arc<TransferParams>>,
     /// Tokens of media in the prompt by modality, as JSON.
@@ -62,6 +64,65 @@ impl ResponseShape {
         logprobs::at(&choice.script, position, |place| {
             logprobs::entries(&self.tokenizer, id, place, style)
         })
+    }
+}
+
+/// What a reply says of its draft tokens (`--per-request-spec-decode-metrics`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DraftReport {
+    /// Draft tokens of a step.
+    pub(crate) tokens: u32,
+    /// Whether each step is listed.
+    pub(crate) detailed: bool,
+}
+
+impl DraftReport {
+    /// Appends the object, of drafts and accepted ones by step.
+    ///
+    /// **Source:** vLLM 0.33 `vllm/v1/metrics/stats.py`, `RequestSpecDecodeMetrics.to_dict`.
+    fn write(self, out: &mut String, steps: &[(u8, u8)], stream: bool) {
+        let mut histogram = vec![0_u32; self.tokens as usize + 1];
+        for (_, accepted) in steps {
+            if let Some(count) = histogram.get_mut(usize::from(*accepted)) {
+                *count += 1;
+            }
+        }
+        let drafted: u64 = steps.iter().map(|step| u64::from(step.0)).sum();
+        let accepted: u64 = steps.iter().map(|step| u64::from(step.1)).sum();
+        let share = |of: u64| {
+            if of > 0 {
+                accepted as f64 / of as f64
+            } else {
+                0.0
+            }
+        };
+        out.push_str("{\"mean_acceptance_length\":");
+        json::float(out, 1.0 + share(steps.len() as u64));
+        out.push_str(",\"draft_acceptance_rate\":");
+        json::float(out, share(drafted));
+        out.push_str(",\"acceptance_histogram\":");
+        json::ints(out, histogram);
+        for (name, count) in [
+            ("num_spec_steps", steps.len() as u64),
+            ("num_accepted_draft_tokens", accepted),
+            ("num_draft_tokens", drafted),
+            ("num_spec_tokens", self.tokens.into()),
+        ] {
+            out.push_str(",\"");
+            out.push_str(name);
+            out.push_str("\":");
+            json::int(out, count);
+        }
+        let listed = self.detailed && !steps.is_empty();
+        if listed {
+            out.push_str(",\"per_step_accepted\":");
+            json::ints(out, steps.iter().map(|step| u32::from(step.1)));
+            out.push_str(",\"per_step_drafted\":");
+            json::ints(out, steps.iter().map(|step| u32::from(step.0)));
+        } else if !stream {
+            out.push_str(",\"per_step_accepted\":null,\"per_step_drafted\":null");
+        }
+        out.push('}');
     }
 }
 
@@ -209,7 +270,8 @@ impl ResponseShape {
         }
         out.push('}');
         self.fingerprint(out);
-        if self.metrics && reply.choices.len() == 1 {
+        let told = self.metrics || self.drafts.is_some();
+        if told && reply.choices.len() == 1 {
             out.push_str(",\"metrics\":");
             self.timings(out, reply, true);
         }
@@ -229,7 +291,7 @@ impl ResponseShape {
         let [choice] = reply.choices.as_slice() else {
             return out.push_str("null");
         };
-        if !self.metrics {
+        if !self.metrics && self.drafts.is_none() {
             return out.push_str("null");
         }
         let progress: &Progress = choice.progress();
@@ -250,10 +312,10 @@ impl ResponseShape {
                 "tokens_per_second",
                 Some(if busy > 0.0 { tokens / busy } else { 0.0 }),
             ),
-            ("speculative_decoding", None),
         ];
         let mut separator = '{';
         for (name, value) in members {
+            let value = value.filter(|_| self.metrics);
             if value.is_none() && stream {
                 continue;
             }
@@ -264,6 +326,15 @@ impl ResponseShape {
             match value {
                 Some(value) => json::float(out, value),
                 None => out.push_str("null"),
+            }
+        }
+        match self.drafts {
+            None if stream => {}
+            None => out.push_str(",\"speculative_decoding\":null"),
+            Some(report) => {
+                out.push(separator);
+                out.push_str("\"speculative_decoding\":");
+                report.write(out, &progress.drafts(), stream);
             }
         }
         out.push('}');

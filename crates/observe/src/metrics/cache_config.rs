@@ -5,6 +5,8 @@
 pub struct CacheConfig {
     /// Tokens per block.
     pub block_size: u32,
+    /// GPUs that share a context, and with it the tokens of a block.
+    pub context_ranks: u32,
     /// Whether somebody chose it.
     pub user_specified_block_size: bool,
     /// Blocks of one engine, the null block included.
@@ -30,6 +32,8 @@ pub struct CacheConfig {
     pub kv_offloading_size: Option<f64>,
     /// `--kv-offloading-backend`.
     pub kv_offloading_backend: &'static str,
+    /// The window of a model all of whose layers see one.
+    pub sliding_window: Option<u32>,
     /// Requests of the whole context that it has room for, where groups of layers share it.
     pub concurrency: Option<f64>,
     /// `--prefix-cache-retention-interval`.
@@ -42,6 +46,7 @@ impl Default for CacheConfig {
     fn default() -> Self {
         Self {
             block_size: 16,
+            context_ranks: 1,
             user_specified_block_size: false,
             num_gpu_blocks: 1024,
             data_parallel_size: 1,
@@ -54,6 +59,7 @@ impl Default for CacheConfig {
             kv_cache_memory_bytes: None,
             kv_offloading_size: None,
             kv_offloading_backend: "native",
+            sliding_window: None,
             concurrency: None,
             retention_interval: Some(0),
             names_simple_cpu_offload: true,
@@ -79,7 +85,10 @@ impl CacheConfig {
         let blocks = u64::from(self.num_gpu_blocks) * u64::from(self.data_parallel_size);
         let (tokens, concurrency) = self.capacity();
         let changing = [
-            ("block_size", self.block_size.to_string()),
+            (
+                "block_size",
+                (self.block_size / self.context_ranks.max(1)).to_string(),
+            ),
             ("cache_dtype", self.cache_dtype.clone()),
             (
                 "effective_attention_block_size",
@@ -112,6 +121,7 @@ impl CacheConfig {
                 "prefix_caching_hash_algo",
                 self.prefix_caching_hash_algo.clone(),
             ),
+            ("sliding_window", option(self.sliding_window)),
             (
                 "user_specified_block_size",
                 truth(self.user_specified_block_size),
@@ -126,7 +136,7 @@ impl CacheConfig {
     }
 }
 
-const FIXED: [(&str, &str); 21] = [
+const FIXED: [(&str, &str); 20] = [
     ("_block_size_resolved", "True"),
     ("cache_hit_alignment_tokens", "None"),
     ("enable_mamba_shared_prefix_checkpoint", "False"),
@@ -144,7 +154,6 @@ const FIXED: [(&str, &str); 21] = [
     ("prefix_match_unit", "None"),
     ("replayssm_buffer_len", "16"),
     ("skip_page_size_padded", "None"),
-    ("sliding_window", "None"),
     ("swa_bounded_replay", "True"),
     ("use_kda_recoverssm", "False"),
     ("use_replayssm", "False"),

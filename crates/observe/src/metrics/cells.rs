@@ -54,6 +54,8 @@ pub(super) struct EngineCells {
     pub(super) waiting: Arc<Gauge>,
     /// Capacity, deferred.
     pub(super) waiting_by_reason: [Arc<Gauge>; 2],
+    /// Not begun, under way, over.
+    pub(super) kv_fetches: [Arc<Gauge>; 3],
     pub(super) sleep_state: [Arc<Gauge>; 3],
     pub(super) kv_usage: Arc<Gauge>,
     pub(super) prefix_queries: Arc<Counter>,
@@ -120,6 +122,7 @@ impl EngineCells {
             running: Arc::default(),
             waiting: Arc::default(),
             waiting_by_reason: some(),
+            kv_fetches: some(),
             sleep_state: some(),
             kv_usage: Arc::default(),
             prefix_queries: Arc::default(),
@@ -314,6 +317,11 @@ impl EngineFamilies<'_> {
         let reasons = ["capacity", "deferred"];
         let waiting = self.by("reason", &reasons, |c, i| &c.waiting_by_reason[i]);
         page.gauge(f::WAITING_BY_REASON, &self.stepped(waiting));
+        if self.settings.kv_consumer {
+            let stages = ["waiting_to_start", "in_progress", "completed_waiting"];
+            let fetches = self.by("stage", &stages, |c, i| &c.kv_fetches[i]);
+            page.gauge(f::KV_FETCH, &self.stepped(fetches));
+        }
         let states = self.by("sleep_state", &SLEEP_STATES, |c, i| &c.sleep_state[i]);
         page.gauge(f::SLEEP_STATE, &states);
         page.gauge(f::KV_USAGE, &self.stepped(self.one(|c| &c.kv_usage)));

@@ -1,10 +1,12 @@
 //! What an engine reports: one call per thing that happens, no look-up, no lock, no allocation.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::cell::Counter;
 use super::cells::{EngineCells, TIER_DEVICE, TIER_EXTERNAL, TIER_HOST, TIER_P2P, VLLM_REASONS};
 use super::lora::{LoraInfo, LoraLoad, LoraWriter};
+use super::nixl::NixlTransfer;
 use super::recent::Recent;
 use super::settings::{Clock, Compat, Settings};
 use vllm_sim_engine::HostEvent;
@@ -105,7 +107,8 @@ pub struct Totals {
     pub generated: u64,
     /// Preemptions.
     pub preemptions: u64,
-    /// Prompt tokens found in the prefix cache, of how many that were looked up.
+    /// Prompt tokens found in the prefix cache by the newest 1000 requests, of how many that they
+    /// looked up.
     pub prefix: (u64, u64),
     /// The same of the caches of others.
     pub external: (u64, u64),
@@ -216,10 +219,12 @@ impl EngineMetrics {
         remote: bool,
     ) {
         let c = &self.cells;
+        self.recent.prefix.add(queries, hits);
         c.prefix_queries.add(u64::from(queries));
         c.prefix_hits.add(u64::from(hits));
         c.cached_by_source[TIER_DEVICE].add(u64::from(hits));
         if ext_queries > 0 {
+            self.recent.external.add(ext_queries, ext_hits);
             c.external_queries.add(u64::from(ext_queries));
             c.external_hits.add(u64::from(ext_hits));
             let tier = match self.has_host && !remote {
@@ -228,6 +233,11 @@ impl EngineMetrics {
             };
             c.cached_by_source[tier].add(u64::from(ext_hits));
         }
+    }
+
+    /// The prompt of a sequence comes from another engine.
+    pub(crate) fn on_transfer(&self, transfer: &NixlTransfer, tokens: u32, took: Duration) {
+        transfer.record(&self.cells, tokens, took);
     }
 
     /// A running sequence went back to waiting.
@@ -301,6 +311,13 @@ impl EngineMetrics {
         c.kv_usage.set(kv_usage);
     }
 
+    /// Sequences whose prompt is fetched or loaded, by how far that is.
+    pub(crate) fn set_fetches(&self, stages: [u32; 3]) {
+        for (cell, count) in self.cells.kv_fetches.iter().zip(stages) {
+            cell.set(count.into());
+        }
+    }
+
     /// The engine fell asleep or woke up.
     pub fn set_sleep_state(&self, state: SleepState) {
         for (i, cell) in self.cells.sleep_state.iter().enumerate() {
@@ -315,6 +332,7 @@ impl EngineMetrics {
 
     /// Multimodal items looked up and found in the processor cache.
     pub fn on_mm_cache(&self, queries: u32, hits: u32) {
+        self.recent.media.add(queries, hits);
         self.cells.mm_queries.add(u64::from(queries));
         self.cells.mm_hits.add(u64::from(hits));
     }
@@ -342,6 +360,11 @@ impl EngineMetrics {
         self.cells.offload.on_event(event, (self.clock)());
     }
 
+    /// The prefix cache was emptied: shares of hits begin anew.
+    pub(crate) fn on_cleared(&self) {
+        self.recent.prefix.clear();
+    }
+
     /// What the memory of the host holds after a step.
     pub(crate) fn set_host(&self, counts: &HostCounts) {
         self.cells.offload.set(counts);
@@ -359,9 +382,9 @@ impl EngineMetrics {
             computed: c.prompt_by_source[0].get(),
             generated: c.generation_tokens.get(),
             preemptions: c.preemptions.get(),
-            prefix: (c.prefix_hits.get(), c.prefix_queries.get()),
-            external: (c.external_hits.get(), c.external_queries.get()),
-            media: (c.mm_hits.get(), c.mm_queries.get()),
+            prefix: self.recent.prefix.sums(),
+            external: self.recent.external.sums(),
+            media: self.recent.media.sums(),
         }
     }
 

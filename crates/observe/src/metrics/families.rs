@@ -94,6 +94,8 @@ specs! {
         "Number of requests waiting to be processed.";
     WAITING_BY_REASON = "vllm:num_requests_waiting_by_reason",
         "Number of waiting requests by reason. Reason labels: 'capacity' = waiting for scheduling capacity; 'deferred' = deferred by transient constraints (LoRA budget, KV transfer, blocked status). Sum of all reasons equals vllm:num_requests_waiting.";
+    KV_FETCH = "vllm:num_requests_kv_fetch_by_stage",
+        "Number of waiting requests by async KV load stage. Stage labels: 'waiting_to_start' = needs an async KV load that has not started; 'in_progress' = load started and not yet reported finished; 'completed_waiting' = load finished, request not running yet.";
     SLEEP_STATE = "vllm:engine_sleep_state",
         "Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake; weights_offloaded = 1 means sleep level 1; discard_all = 1 means sleep level 2.";
     KV_USAGE = "vllm:kv_cache_usage_perc",

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::engine::{EngineMetrics, FinishReason, FinishedRequest};
 use super::lora::LoraLoad;
+use super::nixl::NixlTransfer;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{Observer, PlannedFinish, SequenceRecord};
 use vllm_sim_engine::{End, Event, Stats};
@@ -30,6 +31,8 @@ pub struct EngineFeatures {
     pub steps: bool,
     /// A connector that it asks for what it has not cached.
     pub connector: bool,
+    /// What NIXL moves for a prompt that comes from another engine, where it does.
+    pub transfer: Option<NixlTransfer>,
 }
 
 /// Sequences of one adapter.
@@ -202,6 +205,11 @@ impl Observer for MetricsObserver {
                     self.metrics.on_step(computed, *n);
                 }
             }
+            Event::Fetched { tokens, took, .. } => {
+                if let Some(transfer) = &self.features.transfer {
+                    self.metrics.on_transfer(transfer, *tokens, *took);
+                }
+            }
             Event::Drafts {
                 proposed, accepted, ..
             } => self.metrics.on_drafts(*proposed, *accepted),
@@ -252,6 +260,9 @@ impl Observer for MetricsObserver {
         {
             self.metrics.on_step(*prompt_tokens, *output_tokens);
         }
+        if matches!(event, Event::Cleared) {
+            self.metrics.on_cleared();
+        }
         if let Event::Host(event) = event {
             self.metrics.on_host(event);
         }
@@ -278,6 +289,7 @@ impl Observer for MetricsObserver {
         };
         self.metrics
             .set_gauges(stats.running, stats.waiting, stats.deferred, usage);
+        self.metrics.set_fetches(stats.fetches);
         self.metrics.set_host(&stats.host);
     }
 }

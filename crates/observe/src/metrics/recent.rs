@@ -9,6 +9,8 @@ use serde::Serialize;
 const FIRST_TOKENS: usize = 4_096;
 /// Times between tokens that an engine keeps.
 const GAPS: usize = 16_384;
+/// Requests whose hits the log counts.
+const LOOKUPS: usize = 1_000;
 
 /// Percentiles of the newest latencies, in seconds; by nearest rank, so each was observed.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -36,6 +38,9 @@ pub struct RecentLatencies {
 pub(super) struct Recent {
     pub(super) ttft: Ring<FIRST_TOKENS>,
     pub(super) itl: Ring<GAPS>,
+    pub(super) prefix: HitRing,
+    pub(super) external: HitRing,
+    pub(super) media: HitRing,
 }
 
 impl Recent {
@@ -43,6 +48,9 @@ impl Recent {
         Self {
             ttft: Ring::new(),
             itl: Ring::new(),
+            prefix: HitRing::default(),
+            external: HitRing::default(),
+            media: HitRing::default(),
         }
     }
 
@@ -50,6 +58,46 @@ impl Recent {
     pub(super) fn clear(&self) {
         self.ttft.clear();
         self.itl.clear();
+        for ring in [&self.prefix, &self.external, &self.media] {
+            ring.clear();
+        }
+    }
+}
+
+/// What the newest requests looked up in a cache and found, as vLLM's log counts it.
+///
+/// **Source:** vLLM 0.33 `vllm/v1/metrics/stats.py`, `CachingMetrics`.
+#[derive(Default)]
+pub(super) struct HitRing {
+    next: AtomicUsize,
+    /// Made at the first request. Looked up in the high half, found in the low one.
+    entries: OnceLock<Box<[AtomicU64]>>,
+}
+
+impl HitRing {
+    /// A request looked up so much and found so much of it.
+    pub(super) fn add(&self, queries: u32, hits: u32) {
+        let entries = self
+            .entries
+            .get_or_init(|| (0..LOOKUPS).map(|_| AtomicU64::new(0)).collect());
+        let at = self.next.fetch_add(1, Ordering::Relaxed) % LOOKUPS;
+        let word = u64::from(queries) << 32 | u64::from(hits);
+        entries[at].store(word, Ordering::Relaxed);
+    }
+
+    /// Found and looked up by the newest requests together.
+    pub(super) fn sums(&self) -> (u64, u64) {
+        let entries = self.entries.get().into_iter().flatten();
+        entries.fold((0, 0), |(hits, queries), entry| {
+            let word = entry.load(Ordering::Relaxed);
+            (hits + (word & u64::from(u32::MAX)), queries + (word >> 32))
+        })
+    }
+
+    pub(super) fn clear(&self) {
+        for entry in self.entries.get().into_iter().flatten() {
+            entry.store(0, Ordering::Relaxed);
+        }
     }
 }
 
@@ -143,6 +191,17 @@ mod tests {
             (found.count, found.p50, found.p95, found.p99),
             (100, 50.0, 95.0, 99.0)
         );
+    }
+
+    #[test]
+    fn hits_are_those_of_the_newest_requests() {
+        let ring = HitRing::default();
+        assert_eq!(ring.sums(), (0, 0));
+        (0..1000).for_each(|_| ring.add(10, 0));
+        (0..400).for_each(|_| ring.add(10, 5));
+        assert_eq!(ring.sums(), (2_000, 10_000));
+        ring.clear();
+        assert_eq!(ring.sums(), (0, 0));
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub struct Settings {
     pub spec_positions: u32,
     /// Prompts come from other servers, by NIXL.
     pub nixl: bool,
+    /// Prompts may come through a connector.
+    pub kv_consumer: bool,
     /// A second prefix cache in the memory of the host.
     pub offload: Option<OffloadInfo>,
     /// Per engine, the labels of `cache_config_info` without `engine`
@@ -93,6 +95,7 @@ impl Default for Settings {
             sockets: false,
             spec_positions: 0,
             nixl: false,
+            kv_consumer: false,
             offload: None,
             cache_config: Vec::new(),
             runtime_series: true,

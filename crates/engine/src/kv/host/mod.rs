@@ -10,6 +10,7 @@
 //! `vllm/v1/simple_kv_offload/manager.py`.
 
 mod chunks;
+mod offers;
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use crate::{BlockKey, BlockPlan, Event, HostEvent, SeqId, SimTime};
 use chunks::{ChunkState, HostChunks};
+use offers::Offers;
 
 /// A cache in the memory of the host (`--kv-offloading-size`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +34,9 @@ pub struct HostTierConfig {
     pub chunk_bytes: u64,
     /// Whether blocks with generated tokens are kept too.
     pub outputs: bool,
+    /// How often a chunk is offered before it is stored, and of how many chunks that is counted; `None`:
+    /// it is stored at once. Default none.
+    pub threshold: Option<(u32, usize)>,
     /// What a copy takes before its first byte.
     pub latency: Duration,
     /// What a chunk takes to the host, and back.
@@ -150,6 +155,7 @@ pub(crate) struct HostTier {
     seqs: HashMap<SeqId, HostSequence>,
     stores: CopyLane<StoreCopy>,
     loads: CopyLane<LoadCopy>,
+    offers: Offers,
     epoch: u64,
     /// How often it was emptied.
     generation: u32,
@@ -168,6 +174,7 @@ impl HostTier {
             seqs: HashMap::new(),
             stores: CopyLane::new(),
             loads: CopyLane::new(),
+            offers: Offers::default(),
             epoch: 0,
             generation: 0,
             deferred: 0,
@@ -331,7 +338,11 @@ impl HostTier {
         let (mut missing, mut present) = (Vec::new(), HashSet::new());
         for at in from..end {
             let Some(key) = self.key(plan, at) else { break };
+            let threshold = self.config.threshold;
+            let is_wanted =
+                threshold.is_none_or(|(least, most)| self.offers.count(key, most) >= least);
             match self.chunks.find(key) {
+                None if !is_wanted => {}
                 None => missing.push((at, key)),
                 Some(chunk) => {
                     if self.config.rules == HostRules::Native {

@@ -18,6 +18,8 @@ pub(super) struct Adapters {
     passed: Option<(SeqId, u32)>,
     /// The first sequence that this pass skipped.
     skipped: Option<SeqId>,
+    /// Sequences that the last look at the queue skipped.
+    pub(super) deferred: usize,
 }
 
 impl Adapters {

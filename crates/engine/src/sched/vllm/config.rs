@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use crate::kv::{GroupLimits, HostTierConfig, LayerGroups, SparseKind};
-use crate::latency::{LatencyModel, Speed};
+use crate::latency::{Batch, Drafting, LatencyModel, Speed};
 use crate::sched::{ConfigError, at_least_one, within};
 
 /// Blocks that the bookkeeping is made for: some gigabytes of it.
@@ -57,6 +57,8 @@ pub struct VllmConfig {
     pub watermark: f64,
     /// Draft tokens. Default none.
     pub speculation: Option<Speculation>,
+    /// How long it takes to make them. Default no time.
+    pub drafting: Option<Box<Drafting>>,
     /// Adapters in one batch; 0: no limit. Default 0.
     pub max_loras: u32,
     /// Adapters kept at hand, in slots or beside them; at least `max_loras`. Default 0.
@@ -172,6 +174,7 @@ impl Default for VllmConfig {
             no_evict: false,
             watermark: 0.0,
             speculation: None,
+            drafting: None,
             max_loras: 0,
             max_cpu_loras: 0,
             lora_load: Duration::ZERO,
@@ -246,6 +249,13 @@ impl VllmConfig {
     pub(super) fn aligns_chunks(&self) -> bool {
         let kind = self.layer_groups.map(|groups| groups.kind);
         self.enable_prefix_caching && matches!(kind, Some(SparseKind::State(_)))
+    }
+
+    /// How long a step takes, the drafts for the next one included.
+    pub fn step_time(&self, batch: &Batch) -> Duration {
+        let drafting = self.drafting.as_ref();
+        let drafting = drafting.map(|drafting| drafting.step(batch, self.speed));
+        self.latency.step(batch, self.speed) + drafting.unwrap_or_default()
     }
 
     /// Adapters that need not be loaded again.

@@ -11,7 +11,7 @@ use crate::{Outbox, SimTime, Transfer};
 
 use super::Vllm;
 use super::plan::{AdmissionTurn, Pass};
-use super::seqs::{SeqState, Slot};
+use super::seqs::{FetchStage, SeqState, Slot};
 use super::step::Step;
 
 impl Vllm {
@@ -68,8 +68,10 @@ impl Vllm {
             ..BlockRequest::default()
         };
         if !self.allocate(slot, &need, pass.step) {
+            self.seqs.fetch(slot, Some(FetchStage::Expected));
             return Some(AdmissionTurn::Stop);
         }
+        self.seqs.fetch(slot, Some(FetchStage::Begun));
         if let Some(host) = &mut self.host {
             host.load(now, id, &plan, (cached / size, blocks));
         }
@@ -166,6 +168,7 @@ impl Vllm {
             // The last token is computed here, for its logits.
             seq.computed = (seq.cached + seq.loaded).min(seq.known - 1);
             self.fetching -= 1;
+            self.seqs.fetch(slot, Some(FetchStage::Done));
             self.waiting.insert(&self.seqs, slot);
         }
     }

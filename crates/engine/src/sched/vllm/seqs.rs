@@ -27,6 +27,17 @@ pub(super) enum SeqState {
     Dead,
 }
 
+/// How far the fetch or load of a prompt is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FetchStage {
+    /// It has not begun.
+    Expected,
+    /// It goes on.
+    Begun,
+    /// It is over, and the sequence waits for its turn.
+    Done,
+}
+
 /// A sequence as the scheduler sees it. What every step touches comes first, in one cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -54,6 +65,8 @@ pub(super) struct Seq {
     pub fetched: bool,
     pub skip_cache_read: bool,
     pub transfer: Transfer,
+    /// How far the fetch or load of its prompt is, if it needs one.
+    fetch: Option<FetchStage>,
     /// It is in every step, and `known` and `computed` are those at step `joined`.
     pub in_bulk: bool,
     /// Number of the last step before it was decoded in bulk.
@@ -109,6 +122,7 @@ impl Seq {
             fetched: false,
             skip_cache_read: false,
             transfer: Transfer::Local,
+            fetch: None,
             in_bulk: false,
             joined: 0,
             due: 0,
@@ -138,6 +152,8 @@ pub(super) struct Seqs {
     slots: Vec<Seq>,
     free: Vec<Slot>,
     by_id: SeqMap<Slot>,
+    /// Sequences by [`FetchStage`].
+    pub(super) fetches: [u32; 3],
 }
 
 impl Seqs {
@@ -173,7 +189,21 @@ impl Seqs {
             drafts: seq.drafts,
             ..Seq::empty()
         };
+        if seq.transfer == Transfer::RemotePrefill {
+            self.fetch(slot, Some(FetchStage::Expected));
+        }
         slot
+    }
+
+    /// Notes how far the fetch or load of a prompt is.
+    pub(super) fn fetch(&mut self, slot: Slot, stage: Option<FetchStage>) {
+        let seq = &mut self.slots[slot as usize];
+        if let Some(before) = std::mem::replace(&mut seq.fetch, stage) {
+            self.fetches[before as usize] -= 1;
+        }
+        if let Some(stage) = stage {
+            self.fetches[stage as usize] += 1;
+        }
     }
 
     pub(super) fn find(&self, id: SeqId) -> Option<Slot> {
@@ -182,6 +212,7 @@ impl Seqs {
 
     /// Forgets the name; the slot is free once no step refers to it.
     pub(super) fn end(&mut self, slot: Slot) {
+        self.fetch(slot, None);
         let seq = &mut self.slots[slot as usize];
         self.by_id.remove(&seq.id);
         seq.plan = None;

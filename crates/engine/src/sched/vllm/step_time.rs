@@ -9,7 +9,7 @@ use super::step::Step;
 
 impl Vllm {
     pub(super) fn start(&self, step: &mut Step, now: SimTime) {
-        let computing = self.config.latency.step(&step.batch, self.config.speed);
+        let computing = self.config.step_time(&step.batch);
         step.begun = now;
         step.end = match step.is_abandoned(&self.seqs) {
             true => now,

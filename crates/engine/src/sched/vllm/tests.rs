@@ -137,7 +137,7 @@ fn written(log: &Outbox) -> String {
                 proposed,
                 accepted,
             } => format!("v{}:{accepted}/{proposed}", id.0),
-            Event::Step { .. } | Event::LoraLoading { .. } => continue,
+            Event::Step { .. } | Event::Fetched { .. } | Event::LoraLoading { .. } => continue,
         };
         if last != Some(*at) {
             let gap = if last.is_some() { " | " } else { "" };

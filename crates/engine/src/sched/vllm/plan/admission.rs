@@ -6,7 +6,7 @@ use super::{AdmissionTurn, Pass};
 use crate::sched::Admitted;
 use crate::sched::vllm::Vllm;
 use crate::sched::vllm::config::{Admission, Victim};
-use crate::sched::vllm::seqs::{SeqState, Slot};
+use crate::sched::vllm::seqs::{FetchStage, SeqState, Slot};
 
 /// A waiting sequence, looked up.
 #[derive(Clone, Copy)]
@@ -25,11 +25,14 @@ impl Vllm {
     pub(super) fn schedule_waiting(&mut self, pass: &mut Pass) {
         let mocker = self.config.admission == Admission::Mocker;
         let places = self.config.max_num_seqs as usize;
-        let mut last = None;
+        let (mut last, mut looked) = (None, false);
         while (pass.budget > 0 || mocker) && self.running.len() < places {
             let Some(head) = self.waiting.after(last) else {
                 break;
             };
+            if last.is_none() && !std::mem::replace(&mut looked, true) {
+                self.loras.deferred = 0;
+            }
             match self.try_head(head.1, pass) {
                 AdmissionTurn::Next => {}
                 AdmissionTurn::Skip => last = Some(head),
@@ -55,6 +58,7 @@ impl Vllm {
                 .loras
                 .admits(lora, self.seqs[slot].id, self.config.max_loras as usize)
         {
+            self.loras.deferred += 1;
             return AdmissionTurn::Skip;
         }
         let cached = self.look_up(slot);
@@ -238,6 +242,7 @@ impl Vllm {
         self.loras
             .admitted(self.seqs[slot].lora, self.seqs[slot].id);
         self.waiting.remove(&self.seqs, slot);
+        self.seqs.fetch(slot, None);
         self.running.push(slot);
         self.bulk.admitted(slot);
         self.places += 1;
@@ -299,10 +304,17 @@ impl Vllm {
             false => new,
         };
         let delay = fixed.saturating_add(per_token.saturating_mul(tokens));
+        self.seqs.fetch(slot, Some(FetchStage::Begun));
         let seq = &mut self.seqs[slot];
         seq.state = SeqState::Fetching;
         seq.cached = cached;
         self.fetching += 1;
+        let fetched = Event::Fetched {
+            id: seq.id,
+            tokens,
+            took: delay,
+        };
+        pass.out.push_back((pass.now, fetched));
         self.timers.set(pass.now + delay, (slot, seq.generation));
         AdmissionTurn::Next
     }

@@ -45,9 +45,15 @@ impl Vllm {
                 continue;
             }
             if !self.find_blocks(slot, new, pass) {
-                match self.config.admission {
-                    Admission::Mocker => continue,
-                    Admission::Vllm => break,
+                // By priority it may be the lowest and others still have their turn.
+                let gave_way = self.running.get(pass.at) != Some(&slot);
+                match (self.config.admission, self.config.policy) {
+                    (Admission::Mocker, _) => continue,
+                    (Admission::Vllm, Policy::Priority) if gave_way => {
+                        pass.step.short = true;
+                        continue;
+                    }
+                    (Admission::Vllm, _) => break,
                 }
             }
             self.note_lora(slot, pass.step);

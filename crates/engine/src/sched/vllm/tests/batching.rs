@@ -302,3 +302,22 @@ fn a_steady_stream_of_one_adapter_does_not_starve_another() {
     let passed = before.matches('s').count() - 1;
     assert_eq!(passed, 16, "{before}");
 }
+
+#[test]
+fn who_waits_for_an_adapter_is_deferred() {
+    let mut engine = Vllm::new(VllmConfig {
+        max_loras: 1,
+        ..config()
+    })
+    .unwrap();
+    let mut out = Outbox::new();
+    for (id, lora) in [(1, 1), (2, 2), (3, 2)] {
+        let seq = with_lora(id, lora, 50);
+        engine.submit(SimTime::ZERO, seq, &mut out).unwrap();
+    }
+    engine.advance(SimTime::from_millis(12), &mut out);
+    let stats = engine.stats();
+    assert_eq!((stats.running, stats.waiting, stats.deferred), (1, 0, 2));
+    engine.abort(SimTime::from_millis(12), SeqId(2), &mut out);
+    assert_eq!(engine.stats().deferred, 1);
+}

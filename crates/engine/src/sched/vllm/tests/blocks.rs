@@ -135,6 +135,24 @@ fn priority_orders_the_queue_and_chooses_the_victim() {
 }
 
 #[test]
+fn others_go_on_in_the_step_in_which_the_lowest_gives_way() {
+    let config = VllmConfig {
+        num_gpu_blocks: 6,
+        policy: Policy::Priority,
+        ..config()
+    };
+    let lowest = Sequence {
+        priority: 5,
+        ..seq(2, 30, 4)
+    };
+    let log = play(
+        config,
+        submits(vec![(0, seq(1, 24, 5)), (0, lowest), (5, seq(3, 24, 5))]),
+    );
+    assert!(log.contains("22: t1 t2 t3 p2 | 23: t1 t3"), "{log}");
+}
+
+#[test]
 fn a_victim_already_in_the_step_gives_its_tokens_back() {
     let config = VllmConfig {
         num_gpu_blocks: 4,

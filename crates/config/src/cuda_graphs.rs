@@ -1,0 +1,124 @@
+//! Which steps have a CUDA graph.
+
+use serde_json::{Map, Value};
+
+use super::choices::PerformanceMode;
+use super::error::ConfigError;
+use super::flags::engine;
+use super::values::Values;
+use vllm_sim_engine::latency::{CudaGraphs, GraphLimits, gpu};
+
+/// Keys of `--compilation-config` that act.
+const PLAYED: [&str; 3] = [
+    "cudagraph_mode",
+    "cudagraph_capture_sizes",
+    "max_cudagraph_capture_size",
+];
+
+/// What flags and `--compilation-config` say; for the rest vLLM's own sizes with so many sequences
+/// and tokens and draft tokens.
+///
+/// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `_set_cudagraph_sizes`;
+/// `vllm/engine/arg_utils.py`, where a flag and its key exclude each other.
+pub(super) fn from_values(
+    v: &Values,
+    (seqs, tokens): (u32, u32),
+    drafts: u32,
+) -> Result<CudaGraphs, ConfigError> {
+    let config = v.get(&engine::COMPILATION_CONFIG)?.unwrap_or_default();
+    let idle = config.keys().filter(|key| !PLAYED.contains(&key.as_str()));
+    let idle: Vec<&str> = idle.map(String::as_str).collect();
+    if !idle.is_empty() {
+        let keys = idle.join(", ");
+        v.warn(format!("--compilation-config: without effect: {keys}"));
+    }
+    let typed = typed_sizes(v, &config)?;
+    let most = most(v, &config)?;
+    let mode = config.get("cudagraph_mode");
+    let none = mode.is_some_and(|mode| {
+        mode.as_str()
+            .is_some_and(|mode| mode.eq_ignore_ascii_case("none"))
+            || mode.as_u64() == Some(0)
+    });
+    let level = v.get(&engine::OPTIMIZATION_LEVEL)?;
+    let is_eager = v.get(&engine::ENFORCE_EAGER)?.unwrap_or_default()
+        || none
+        || mode.is_none() && level == Some(0)
+        || most == Some(0);
+    if is_eager {
+        return Ok(CudaGraphs::EAGER);
+    }
+    if let Some(sizes) = typed {
+        let graphs = CudaGraphs::typed(sizes, tokens);
+        let valid = graphs.sizes().last().copied().unwrap_or(0);
+        return match most.filter(|most| *most != valid) {
+            None => Ok(graphs),
+            Some(most) => Err(ConfigError::Invalid(format!(
+                "customized max_cudagraph_capture_size(={most}) should be consistent with the max \
+                 value of cudagraph_capture_sizes(={valid})"
+            ))),
+        };
+    }
+    let name = v.get(&engine::GPU)?;
+    let known = name.as_deref().and_then(gpu);
+    let dense = v.choice(&engine::PERFORMANCE_MODE)?.unwrap_or_default();
+    Ok(CudaGraphs::usual(GraphLimits {
+        seqs,
+        tokens,
+        drafts,
+        most,
+        blackwell: known.is_some_and(|gpu| {
+            let names = ["B200", "B300", "GB200", "GB300"];
+            names.iter().any(|name| gpu.name.starts_with(name))
+        }),
+        dense: dense == PerformanceMode::Interactivity,
+    }))
+}
+
+fn typed_sizes(v: &Values, config: &Map<String, Value>) -> Result<Option<Vec<u32>>, ConfigError> {
+    let flag = &engine::CUDAGRAPH_CAPTURE_SIZES;
+    let key = "cudagraph_capture_sizes";
+    let of_key = config.get(key).filter(|value| !value.is_null());
+    if v.given(flag) && of_key.is_some() {
+        return Err(exclusive(flag.name, key));
+    }
+    let texts = match of_key {
+        Some(Value::Array(sizes)) => sizes.iter().map(Value::to_string).collect(),
+        Some(other) => vec![other.to_string()],
+        None if v.given(flag) => v.comma_list(flag)?,
+        None => return Ok(None),
+    };
+    let size = |text: &String| {
+        let size = text.parse::<u32>().ok().filter(|size| *size > 0);
+        size.ok_or_else(|| v.bad(flag, text, "a whole number, at least 1"))
+    };
+    texts.iter().map(size).collect::<Result<_, _>>().map(Some)
+}
+
+fn most(v: &Values, config: &Map<String, Value>) -> Result<Option<u32>, ConfigError> {
+    let flag = &engine::MAX_CUDAGRAPH_CAPTURE_SIZE;
+    let key = "max_cudagraph_capture_size";
+    let Some(value) = config.get(key).filter(|value| !value.is_null()) else {
+        return v.get(flag);
+    };
+    if v.given(flag) {
+        return Err(exclusive(flag.name, key));
+    }
+    let most = value.as_u64().and_then(|most| u32::try_from(most).ok());
+    let expected = "a whole number";
+    let bad = || {
+        v.bad_key(
+            &engine::COMPILATION_CONFIG,
+            key,
+            &value.to_string(),
+            expected,
+        )
+    };
+    most.map(Some).ok_or_else(bad)
+}
+
+fn exclusive(flag: &str, key: &str) -> ConfigError {
+    ConfigError::Invalid(format!(
+        "--{flag} and --compilation-config['{key}'] are mutually exclusive"
+    ))
+}

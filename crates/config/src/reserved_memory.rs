@@ -1,0 +1,60 @@
+//! What proposes drafts, and what drafts and adapters take of a GPU's memory.
+
+use super::error::ConfigError;
+use super::flags::api;
+use super::parallel::Parallel;
+use super::speculative::Speculative;
+use super::values::Values;
+use vllm_sim_engine::latency::{Drafter, ModelShape, WeightRanks, lora_bytes};
+
+/// Bytes on each GPU beside weights, activations and cache.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct ReservedMemory {
+    /// Weights of the draft model.
+    pub drafts: f64,
+    /// Slots of adapters.
+    pub adapters: f64,
+}
+
+impl ReservedMemory {
+    /// All of it.
+    pub fn total(self) -> f64 {
+        self.drafts + self.adapters
+    }
+}
+
+/// What proposes drafts for a model of that shape, and what drafts and adapters take; `warns`: where
+/// it matters that nothing is known of a draft model.
+pub(super) fn reserve(
+    v: &Values,
+    shape: &ModelShape,
+    speculative: Option<&Speculative>,
+    parallel: &Parallel,
+    warns: bool,
+) -> Result<(Option<Drafter>, ReservedMemory), ConfigError> {
+    let mut reserved = ReservedMemory::default();
+    // The draft tokens of Dynamo's mocker cost nothing.
+    let drafts = speculative.filter(|drafts| drafts.is_named);
+    let drafter = drafts.and_then(|drafts| {
+        let (own, at_once) = (drafts.draft.as_ref(), drafts.parallel);
+        Drafter::of(&drafts.method, shape, own, drafts.num_tokens, at_once)
+    });
+    match (drafts, &drafter) {
+        (Some(drafts), Some(drafter)) => {
+            let tensor = drafts.tensor.unwrap_or(parallel.tensor);
+            reserved.drafts = drafter.weight_bytes(WeightRanks::new(tensor, parallel.data));
+        }
+        (Some(drafts), None) if warns => v.warn(format!(
+            "--speculative-config: nothing is known of the size of this {}: drafts take no time and \
+             no memory",
+            drafts.method
+        )),
+        _ => {}
+    }
+    if v.get(&api::ENABLE_LORA)? {
+        let (slots, rank) = (v.get(&api::MAX_LORAS)?, v.get(&api::MAX_LORA_RANK)?);
+        let stage = shape.stage(parallel.pipeline);
+        reserved.adapters = lora_bytes(&stage, parallel.tensor, slots, rank);
+    }
+    Ok((drafter, reserved))
+}

@@ -1,0 +1,189 @@
+//! Methods and keys of `--speculative-config`, and what becomes of those that mean nothing here.
+//!
+//! **Source:** vLLM 0.33 `vllm/config/speculative.py`, `SpeculativeConfig`.
+
+use serde_json::{Map, Value};
+
+use super::error::ConfigError;
+use super::flags::model::VLLM_VERSION;
+use super::ignored::release;
+use super::nearest::closest;
+use super::values::Values;
+
+/// The release whose keys and methods these are.
+const RELEASE: (u32, u32) = (0, 33);
+
+const METHODS: [&str; 10] = [
+    "ngram",
+    "ngram_gpu",
+    "suffix",
+    "draft_model",
+    "eagle",
+    "eagle3",
+    "mtp",
+    "dflash",
+    "dspark",
+    "custom_class",
+];
+
+/// Names that `mtp` had by model.
+const MTP: [&str; 27] = [
+    "bailing_hybrid_mtp",
+    "bailing_hybrid_v3_mtp",
+    "deepseek_mtp",
+    "dots3_note_mtp",
+    "ernie_mtp",
+    "exaone4_5_mtp",
+    "exaone_moe_mtp",
+    "gemma4_mtp",
+    "glm4_moe_lite_mtp",
+    "glm4_moe_mtp",
+    "glm5_next_mtp",
+    "glm_ocr_mtp",
+    "hy_v3_mtp",
+    "hy_v4_mtp",
+    "inkling_mtp",
+    "kimi_k3_mtp",
+    "longcat_flash_mtp",
+    "mimo_mtp",
+    "mimo_v2_mtp",
+    "minimax_m3_mtp",
+    "nemotron_h_mtp",
+    "pangu_ultra_moe_mtp",
+    "qwen3_5_mtp",
+    "qwen3_next_mtp",
+    "qwen4_exp_mtp",
+    "step3p5_mtp",
+    "step5_mtp",
+];
+
+/// Keys that have an effect.
+const PLAYED: [&str; 14] = [
+    "method",
+    "model",
+    "num_speculative_tokens",
+    "prompt_lookup_min",
+    "prompt_lookup_max",
+    "rejection_sample_method",
+    "synthetic_acceptance_rates",
+    "synthetic_acceptance_length",
+    "disable_lookahead_block_hashes",
+    "disable_eagle_block_drop",
+    "parallel_drafting",
+    "draft_tensor_parallel_size",
+    "use_heterogeneous_vocab",
+    "disable_padded_drafter_batch",
+];
+
+/// Keys of which nobody expects anything that a simulator shows.
+const SILENT: [&str; 13] = [
+    "attention_backend",
+    "code_revision",
+    "draft_lm_head_quantization",
+    "draft_load_config",
+    "draft_model_config",
+    "draft_parallel_config",
+    "enforce_eager",
+    "index_share_for_mtp_iteration",
+    "moe_backend",
+    "revision",
+    "target_model_config",
+    "target_parallel_config",
+    "use_local_argmax_reduction",
+];
+
+/// Keys that act in vLLM and not here.
+const FELT: [&str; 15] = [
+    "draft_sample_method",
+    "dspark_draft_topk",
+    "enable_adaptive_verification",
+    "fly_entropy_threshold",
+    "fly_entropy_top_k",
+    "fly_window_size",
+    "kv_cache_dtype",
+    "max_model_len",
+    "num_speculative_tokens_per_batch_size",
+    "quantization",
+    "suffix_decoding_max_cached_requests",
+    "suffix_decoding_max_spec_factor",
+    "suffix_decoding_max_tree_depth",
+    "suffix_decoding_min_token_prob",
+    "xpress_topc",
+];
+
+fn invalid(words: String) -> ConfigError {
+    ConfigError::Invalid(format!("speculative-config: {words}"))
+}
+
+/// Whether an older release is imitated, which had other keys and methods.
+fn is_older(v: &Values) -> Result<bool, ConfigError> {
+    let version = v.get(&VLLM_VERSION)?;
+    Ok(release(&version).is_some_and(|imitated| imitated < RELEASE))
+}
+
+/// The method by the name that it has today.
+///
+/// # Errors
+/// [`ConfigError::Invalid`] for one that the imitated release has not.
+pub(super) fn method(v: &Values, typed: &str) -> Result<String, ConfigError> {
+    if typed == "[ngram]" {
+        return Ok("ngram".to_owned());
+    }
+    if METHODS.contains(&typed) {
+        return Ok(typed.to_owned());
+    }
+    if MTP.contains(&typed) {
+        v.warn(format!(
+            "method `{typed}` is deprecated and replaced with mtp."
+        ));
+        return Ok("mtp".to_owned());
+    }
+    if is_older(v)? && matches!(typed, "medusa" | "mlp_speculator") {
+        return Ok(typed.to_owned());
+    }
+    let hint = closest(typed, METHODS.into_iter())
+        .map_or_else(String::new, |near| format!("; did you mean {near}?"));
+    Err(invalid(format!(
+        "method {typed:?} is not one of {}, or a name of mtp by model{hint}",
+        METHODS.join(", ")
+    )))
+}
+
+/// Refuses keys that do not exist, and says which have no effect.
+///
+/// # Errors
+/// [`ConfigError::Invalid`] names the key.
+pub(super) fn check(v: &Values, keys: &Map<String, Value>) -> Result<(), ConfigError> {
+    let given = |key: &&String| !keys[*key].is_null();
+    if keys.contains_key("tensor_parallel_size") {
+        return Err(invalid(
+            "'tensor_parallel_size' is not a valid argument in the speculative_config. Please pass \
+             'draft_tensor_parallel_size' instead."
+                .to_owned(),
+        ));
+    }
+    let is_known =
+        |key: &str| PLAYED.contains(&key) || SILENT.contains(&key) || FELT.contains(&key);
+    let older = is_older(v)?;
+    let mut idle = Vec::new();
+    for key in keys.keys().filter(given) {
+        if FELT.contains(&key.as_str()) || older && !is_known(key) {
+            idle.push(key.as_str());
+        } else if !is_known(key) {
+            let names = PLAYED.into_iter().chain(FELT);
+            let hint = closest(key, names)
+                .map_or_else(String::new, |near| format!("; did you mean {near:?}?"));
+            return Err(invalid(format!("there is no key {key:?}{hint}")));
+        }
+    }
+    if !idle.is_empty() {
+        v.warn(format!(
+            "--speculative-config: {} without effect",
+            match idle.as_slice() {
+                [one] => format!("{one} is"),
+                more => format!("{} are", more.join(", ")),
+            }
+        ));
+    }
+    Ok(())
+}

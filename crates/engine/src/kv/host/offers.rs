@@ -1,0 +1,48 @@
+use std::collections::{BTreeMap, HashMap};
+
+use crate::BlockKey;
+
+/// How often chunks were offered, of the newest that were.
+///
+/// **Source:** vLLM 0.33 `vllm/v1/kv_offload/cpu/manager.py`, `_record_accesses`.
+#[derive(Debug, Default)]
+pub(super) struct Offers {
+    /// Times, and when it last was.
+    counts: HashMap<BlockKey, (u32, u64)>,
+    order: BTreeMap<u64, BlockKey>,
+    clock: u64,
+}
+
+impl Offers {
+    /// A chunk is offered once more; how often it was. Of more than `most` the oldest is forgotten.
+    pub(super) fn count(&mut self, key: BlockKey, most: usize) -> u32 {
+        self.clock += 1;
+        let (times, before) = self.counts.get(&key).copied().unwrap_or_default();
+        match times {
+            0 if self.counts.len() >= most => {
+                if let Some((_, oldest)) = self.order.pop_first() {
+                    self.counts.remove(&oldest);
+                }
+            }
+            0 => {}
+            _ => drop(self.order.remove(&before)),
+        }
+        self.counts.insert(key, (times + 1, self.clock));
+        self.order.insert(self.clock, key);
+        times + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offers_are_counted_of_the_newest_chunks() {
+        let mut offers = Offers::default();
+        let mut count = |key| offers.count(BlockKey(key), 2);
+        assert_eq!([count(1), count(1), count(2)], [1, 2, 1]);
+        // 1 was offered longest ago.
+        assert_eq!([count(3), count(2), count(1)], [1, 2, 1]);
+    }
+}

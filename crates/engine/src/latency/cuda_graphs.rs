@@ -1,0 +1,176 @@
+//! What CUDA graphs cost and save.
+
+/// us to launch a layer's kernels one by one from Python, without graphs and compilation.
+///
+/// An assumption, not measured: 3 to 8 ms a step for models of 32 to 80 layers are usual.
+pub(super) const EAGER_LAYER_US: f64 = 95.0;
+
+/// Above so many tokens a step computes longer than its kernels take to launch.
+const LAUNCH_BOUND_TOKENS: u64 = 512;
+
+/// Sizes of steps whose kernels are captured in graphs: a step with fewer tokens is filled up to the
+/// next size, a larger one runs without.
+///
+/// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `_set_cudagraph_sizes`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CudaGraphs {
+    /// In ascending order; empty: no graphs (`--enforce-eager`).
+    sizes: Vec<u32>,
+}
+
+/// What the sizes follow from, unless they are typed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GraphLimits {
+    /// `max_num_seqs`.
+    pub seqs: u32,
+    /// `max_num_batched_tokens`.
+    pub tokens: u32,
+    /// Draft tokens per sequence.
+    pub drafts: u32,
+    /// The largest size; `None`: by the GPU.
+    pub most: Option<u32>,
+    /// Whether the GPU is a Blackwell of a data centre.
+    pub blackwell: bool,
+    /// Whether every small size is captured (`--performance-mode interactivity`).
+    pub dense: bool,
+}
+
+impl Default for CudaGraphs {
+    /// Those of many sequences without drafts.
+    fn default() -> Self {
+        Self::usual(GraphLimits {
+            seqs: 256,
+            tokens: 2048,
+            drafts: 0,
+            most: None,
+            blackwell: false,
+            dense: false,
+        })
+    }
+}
+
+impl CudaGraphs {
+    /// No graphs.
+    pub const EAGER: Self = Self { sizes: Vec::new() };
+
+    /// These sizes, as far as a step of `tokens` reaches.
+    pub fn typed(mut sizes: Vec<u32>, tokens: u32) -> Self {
+        sizes.retain(|size| (1..=tokens).contains(size));
+        sizes.sort_unstable();
+        sizes.dedup();
+        Self { sizes }
+    }
+
+    /// vLLM's own sizes.
+    pub fn usual(limits: GraphLimits) -> Self {
+        let ceiling = if limits.blackwell { 1024 } else { 512 };
+        let rows = limits.drafts + 1;
+        let usual = limits
+            .seqs
+            .saturating_mul(rows)
+            .saturating_mul(2)
+            .min(ceiling);
+        let most = limits.most.unwrap_or(usual).min(limits.tokens);
+        let mut sizes = match limits.dense {
+            true => (1..=most.min(32)).chain(spaced(most)).collect(),
+            false => [1, 2, 4]
+                .into_iter()
+                .chain(spaced(most))
+                .collect::<Vec<_>>(),
+        };
+        sizes.push(limits.tokens);
+        if limits.most.is_none() {
+            // All sequences with all their drafts.
+            let most = limits.seqs.min(ceiling);
+            let counts = [1, 2, 4].into_iter().chain(spaced(most)).chain([most]);
+            let widths = counts
+                .filter(|count| *count <= most)
+                .map(|count| count * rows);
+            match rows {
+                1 => sizes.push(limits.seqs),
+                _ => sizes.extend(widths),
+            }
+        }
+        sizes.retain(|size| *size <= most);
+        Self::typed(sizes, limits.tokens)
+    }
+
+    /// The captured sizes, in ascending order.
+    pub fn sizes(&self) -> &[u32] {
+        &self.sizes
+    }
+
+    /// Tokens that are computed for a step of so many.
+    #[inline]
+    pub(super) fn padded(&self, tokens: u64) -> u64 {
+        let tokens32 = u32::try_from(tokens).unwrap_or(u32::MAX);
+        let at = self.sizes.partition_point(|size| *size < tokens32);
+        self.sizes.get(at).map_or(tokens, |size| u64::from(*size))
+    }
+
+    /// Whether such a step waits for its kernels to be launched.
+    pub(super) fn launches(&self, tokens: u64) -> bool {
+        self.sizes.is_empty() && tokens <= LAUNCH_BOUND_TOKENS
+    }
+}
+
+/// Every eighth size below 256, every sixteenth from there on.
+fn spaced(most: u32) -> impl Iterator<Item = u32> {
+    let fine = (8..=most.min(255)).step_by(8);
+    fine.chain((256..=most).step_by(16))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SERVER: GraphLimits = GraphLimits {
+        seqs: 1024,
+        tokens: 8192,
+        drafts: 0,
+        most: None,
+        blackwell: false,
+        dense: false,
+    };
+
+    #[test]
+    fn sizes_are_vllms() {
+        let graphs = CudaGraphs::usual(SERVER);
+        assert_eq!(graphs.sizes()[..5], [1, 2, 4, 8, 16]);
+        assert_eq!(graphs.sizes().last(), Some(&512));
+        let padded = [1, 3, 9, 250, 257, 512, 513].map(|tokens| graphs.padded(tokens));
+        assert_eq!(padded, [1, 4, 16, 256, 272, 512, 513]);
+        let blackwell = CudaGraphs::usual(GraphLimits {
+            blackwell: true,
+            ..SERVER
+        });
+        assert_eq!(blackwell.sizes().last(), Some(&1024));
+        let few = CudaGraphs::usual(GraphLimits { seqs: 5, ..SERVER });
+        assert_eq!(few.sizes(), [1, 2, 4, 5, 8]);
+    }
+
+    #[test]
+    fn drafts_have_sizes_of_their_own() {
+        let drafting = CudaGraphs::usual(GraphLimits {
+            drafts: 2,
+            ..SERVER
+        });
+        let padded = [3, 6, 9].map(|tokens| drafting.padded(tokens));
+        assert_eq!(padded, [3, 6, 12]);
+        let dense = CudaGraphs::usual(GraphLimits {
+            dense: true,
+            ..SERVER
+        });
+        assert_eq!((dense.padded(27), dense.padded(35)), (27, 40));
+    }
+
+    #[test]
+    fn typed_sizes_are_sorted_and_eager_has_none() {
+        let typed = CudaGraphs::typed(vec![64, 8, 8, 9000], 2048);
+        assert_eq!(typed.sizes(), [8, 64]);
+        assert_eq!((typed.padded(3), typed.padded(65)), (8, 65));
+        let eager = CudaGraphs::EAGER;
+        assert!(eager.launches(1) && !eager.launches(4096));
+        assert!(!typed.launches(100));
+    }
+}

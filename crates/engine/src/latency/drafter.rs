@@ -1,0 +1,329 @@
+//! What proposes draft tokens, and what that takes.
+
+use std::time::Duration;
+
+use super::memory::weight_bytes;
+use super::{
+    Batch, Coefficients, ModelShape, Moe, Roofline, RooflineError, Setup, Speed, WeightRanks,
+    divide,
+};
+
+/// Rows of the output head that a head of EAGLE-3 has of its own.
+const EAGLE3_VOCAB: u32 = 32_000;
+/// Layers of a draft model that fills a block of tokens at once. An assumption: the published ones
+/// for models of 8 billion weights have so many.
+const BLOCK_LAYERS: u32 = 5;
+/// us to launch a pass of the draft model with graphs. An assumption: 60 to 150 are usual.
+const PASS_US: f64 = 100.0;
+/// us in which the CPU looks drafts up, and for each sequence. An assumption: 0.1 to 1 ms for large
+/// batches are usual.
+const LOOKUP_US: (f64, f64) = (100.0, 3.0);
+/// us in which the GPU looks them up. An assumption.
+const GPU_LOOKUP_US: f64 = 100.0;
+
+/// What proposes draft tokens.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Drafter {
+    /// Earlier text, on the CPU or the GPU.
+    Lookup {
+        /// Whether the GPU does it.
+        on_gpu: bool,
+    },
+    /// Layers of its own.
+    Layers(Box<DraftLayers>),
+}
+
+/// A draft model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DraftLayers {
+    /// Layers and output head as they run.
+    shape: ModelShape,
+    /// Rows of embeddings and head that it does not share with the target.
+    own_rows: u32,
+    /// Passes of a step.
+    passes: u32,
+    /// Tokens of each sequence in the last of them.
+    rows: u32,
+}
+
+impl Drafter {
+    /// The one of a method with `drafts` tokens a step for this target; `own`: the shape of a draft
+    /// model that is known. `None`: nothing is known of its size.
+    ///
+    /// Heads that read the target's states (eagle, eagle3, mtp) are one layer like the target's and a
+    /// projection of those states; eagle and mtp use the target's embeddings and output head. A
+    /// draft model has its own.
+    pub fn of(
+        method: &str,
+        target: &ModelShape,
+        own: Option<&ModelShape>,
+        drafts: u32,
+        parallel: bool,
+    ) -> Option<Self> {
+        let (shape, own_rows) = match method {
+            "ngram" | "suffix" => return Some(Self::Lookup { on_gpu: false }),
+            "ngram_gpu" => return Some(Self::Lookup { on_gpu: true }),
+            "draft_model" => {
+                let own = own?;
+                (own.clone(), own.vocab)
+            }
+            "eagle" => (dense_layers(target, own, 1, 2), 0),
+            "eagle3" => {
+                let mut shape = dense_layers(target, own, 1, 3);
+                shape.vocab = EAGLE3_VOCAB.min(target.vocab);
+                let rows = shape.vocab;
+                (shape, rows)
+            }
+            "dflash" | "dspark" => (dense_layers(target, own, BLOCK_LAYERS, 3), 0),
+            name if name.ends_with("mtp") => (mtp(target), 0),
+            _ => return None,
+        };
+        let at_once = parallel || matches!(method, "dflash" | "dspark");
+        let (passes, rows) = if at_once {
+            (1, drafts + 1)
+        } else {
+            (drafts, 1)
+        };
+        Some(Self::Layers(Box::new(DraftLayers {
+            shape,
+            own_rows,
+            passes,
+            rows,
+        })))
+    }
+
+    /// Its weights on each of these GPUs, bytes.
+    pub fn weight_bytes(&self, ranks: impl Into<WeightRanks>) -> f64 {
+        let Self::Layers(layers) = self else {
+            return 0.0;
+        };
+        let shape = ModelShape {
+            vocab: layers.own_rows,
+            ..layers.shape.clone()
+        };
+        weight_bytes(&shape, ranks.into())
+    }
+
+    /// Bytes of cache that a token takes in its layers on each of `tp` GPUs, with `width` bytes per
+    /// number.
+    pub fn kv_bytes_per_token(&self, tp: u32, width: f64) -> f64 {
+        match self {
+            Self::Lookup { .. } => 0.0,
+            Self::Layers(layers) => layers.shape.kv_bytes_per_token(tp, 1) as f64 * width,
+        }
+    }
+
+    /// Layers of its own.
+    pub fn layers(&self) -> u32 {
+        match self {
+            Self::Lookup { .. } => 0,
+            Self::Layers(layers) => layers.shape.layers,
+        }
+    }
+
+    /// How long it takes beside a target of this deployment.
+    ///
+    /// # Errors
+    /// As [`Roofline::new`].
+    pub fn timed(&self, target: &Setup) -> Result<Drafting, RooflineError> {
+        Ok(match self {
+            Self::Lookup { on_gpu: true } => Drafting::Lookup(GPU_LOOKUP_US, 0.0),
+            Self::Lookup { on_gpu: false } => Drafting::Lookup(LOOKUP_US.0, LOOKUP_US.1),
+            Self::Layers(layers) => {
+                let setup = Setup {
+                    shape: layers.shape.clone(),
+                    pp: 1,
+                    async_scheduling: true,
+                    truncated_sampling: false,
+                    coefficients: Coefficients {
+                        step_us: PASS_US,
+                        sequence_us: 0.0,
+                        mixed_us: 0.0,
+                        ..target.coefficients
+                    },
+                    ..target.clone()
+                };
+                Drafting::Passes {
+                    pass: Box::new(Roofline::new(&setup)?),
+                    passes: layers.passes,
+                    rows: layers.rows,
+                }
+            }
+        })
+    }
+}
+
+/// Dense layers like the target's, which read `states` of its hidden states; the projection counts
+/// as a wider MLP, of as many weights.
+fn dense_layers(
+    target: &ModelShape,
+    own: Option<&ModelShape>,
+    layers: u32,
+    states: u32,
+) -> ModelShape {
+    if let Some(own) = own {
+        let intermediate = own.intermediate + states * own.hidden / 3;
+        return ModelShape {
+            intermediate,
+            tied: true,
+            ..own.clone()
+        };
+    }
+    ModelShape {
+        layers,
+        intermediate: target.intermediate + states * target.hidden / 3,
+        gated: true,
+        tied: true,
+        moe: None,
+        window: None,
+        ..target.clone()
+    }
+}
+
+/// One layer like the target's last, and a projection of two states.
+fn mtp(target: &ModelShape) -> ModelShape {
+    let projection = 2 * target.hidden / 3;
+    ModelShape {
+        layers: 1,
+        intermediate: target.intermediate + projection,
+        tied: true,
+        window: None,
+        moe: target.moe.map(|moe| Moe {
+            layers: 1,
+            shared: moe.shared + projection,
+            ..moe
+        }),
+        ..target.clone()
+    }
+}
+
+/// How long drafting takes in each step.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Drafting {
+    /// us, and us per sequence.
+    Lookup(f64, f64),
+    /// Passes of layers.
+    Passes {
+        /// One of them.
+        pass: Box<Roofline>,
+        /// How many: the first over all tokens of the step, so that its cache is complete.
+        passes: u32,
+        /// Tokens of each sequence in the others, or beside the tokens of the only one.
+        rows: u32,
+    },
+}
+
+impl Drafting {
+    /// The time after a step of the target, at that speed.
+    pub fn step(&self, batch: &Batch, speed: Speed) -> Duration {
+        let time = match self {
+            _ if batch.is_empty() => Duration::ZERO,
+            Self::Lookup(fixed, each) => {
+                let us = fixed + each * f64::from(batch.sequences());
+                Duration::from_nanos((us * 1e3) as u64)
+            }
+            Self::Passes { pass, passes, rows } => {
+                let more = passes.saturating_sub(1);
+                let mut first = *batch;
+                if *rows > 1 {
+                    first.decode_tokens += batch.sequences() * (rows - 1);
+                }
+                pass.step(&first) + pass.step(&one_each(batch)) * more
+            }
+        };
+        divide(time, speed.all)
+    }
+}
+
+/// A token for each sequence of a step.
+fn one_each(batch: &Batch) -> Batch {
+    let prompts = batch.chunk_past + batch.chunk_tokens;
+    Batch {
+        decodes: batch.sequences(),
+        decode_tokens: batch.sequences(),
+        context: batch.context + prompts,
+        clipped: batch.clipped + prompts,
+        ..Batch::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::latency::{gpu, model};
+
+    use super::*;
+
+    fn share(target: &str, tp: u32, method: &str, own: Option<&str>) -> f64 {
+        let shape = model(target).unwrap();
+        let own = own.map(|name| model(name).unwrap());
+        let setup = Setup {
+            tp,
+            ..Setup::new(shape.clone(), gpu("H100").unwrap().clone())
+        };
+        let drafter = Drafter::of(method, &shape, own.as_ref(), 1, false).unwrap();
+        let mut batch = Batch::default();
+        batch.add_decode(1000, 1, None);
+        let speed = Speed::default();
+        let drafting = drafter.timed(&setup).unwrap().step(&batch, speed);
+        let step = Roofline::new(&setup).unwrap().step(&batch);
+        drafting.as_secs_f64() / step.as_secs_f64()
+    }
+
+    /// Against the shares of a decode step that are usual at batch 1.
+    #[test]
+    fn a_pass_takes_a_usual_share_of_a_step() {
+        let llama = "meta-llama/Llama-3.1-8B";
+        let eagle = share(llama, 1, "eagle3", None);
+        assert!((0.04..0.09).contains(&eagle), "{eagle}");
+        let large = share("meta-llama/Llama-3.1-70B", 4, "eagle3", None);
+        assert!(large < 0.05, "{large}");
+        let small = share(llama, 1, "draft_model", Some("meta-llama/Llama-3.2-1B"));
+        assert!((0.12..0.35).contains(&small), "{small}");
+        assert!(share(llama, 1, "ngram", None) < 0.03);
+    }
+
+    #[test]
+    fn more_drafts_take_more_passes_unless_they_come_at_once() {
+        let shape = model("meta-llama/Llama-3.1-8B").unwrap();
+        let setup = Setup::new(shape.clone(), gpu("H100").unwrap().clone());
+        let mut batch = Batch::default();
+        batch.add_decode(1000, 4, None);
+        let time = |method: &str, drafts: u32| {
+            let drafter = Drafter::of(method, &shape, None, drafts, false).unwrap();
+            let drafting = drafter.timed(&setup).unwrap();
+            drafting.step(&batch, Speed::default()).as_secs_f64()
+        };
+        assert!(time("eagle3", 4) > 3.0 * time("eagle3", 1));
+        assert!(time("dflash", 8) < 1.2 * time("dflash", 1));
+        let fast = Speed {
+            all: 2.0,
+            ..Speed::default()
+        };
+        let eagle = Drafter::of("eagle3", &shape, None, 4, false).unwrap();
+        let halved = eagle
+            .timed(&setup)
+            .unwrap()
+            .step(&batch, fast)
+            .as_secs_f64();
+        assert!((halved * 2.0 / time("eagle3", 4) - 1.0).abs() < 1e-3);
+    }
+
+    #[test]
+    fn heads_take_a_layer_of_weights_and_of_cache() {
+        let shape = model("meta-llama/Llama-3.1-8B").unwrap();
+        let layer = shape.kv_bytes_per_token(1, 2) as f64 / 32.0;
+        let of = |method: &str| Drafter::of(method, &shape, None, 3, false).unwrap();
+        for method in ["eagle", "eagle3", "mtp"] {
+            assert_eq!(of(method).kv_bytes_per_token(1, 2.0), layer, "{method}");
+        }
+        // 218 million weights of a layer; a projection of 2 or 3 states; a head of 32000 rows.
+        let gb = |method: &str| of(method).weight_bytes(1) / 1e9;
+        assert!((gb("eagle") - 0.50).abs() < 0.02, "{}", gb("eagle"));
+        assert!((gb("eagle3") - 0.80).abs() < 0.03, "{}", gb("eagle3"));
+        assert_eq!(of("ngram").weight_bytes(1), 0.0);
+        let deepseek = model("deepseek-ai/DeepSeek-V3").unwrap();
+        let mtp = Drafter::of("mtp", &deepseek, None, 1, false).unwrap();
+        assert!((mtp.weight_bytes(1) / 1e9 - 11.7).abs() < 0.5);
+        assert_eq!(Drafter::of("draft_model", &shape, None, 3, false), None);
+    }
+}

@@ -1,0 +1,42 @@
+//! Prompts that NIXL moves here.
+
+use std::time::Duration;
+
+use super::cells::EngineCells;
+
+/// Seconds to hand a transfer to NIXL, and for each of its descriptors. An assumption.
+const POST: (f64, f64) = (100e-6, 0.5e-6);
+
+/// What NIXL moves for a prompt that comes from another engine.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct NixlTransfer {
+    /// GPUs of the engine, each of which reads its own part.
+    pub workers: u32,
+    /// Tokens of a block.
+    pub block_size: u32,
+    /// Bytes of a token on one GPU; 0: nothing is known.
+    pub token_bytes: f64,
+    /// Regions of memory that a block lies in: keys and values of each layer.
+    pub regions: u32,
+}
+
+impl NixlTransfer {
+    /// The whole blocks of so many tokens are moved: each GPU reads its part, at the same time.
+    ///
+    /// **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/v1/nixl/stats.py`.
+    pub(super) fn record(&self, cells: &EngineCells, tokens: u32, took: Duration) {
+        let blocks = f64::from(tokens.div_ceil(self.block_size.max(1)));
+        let descriptors = blocks * f64::from(self.regions);
+        let took = took.as_secs_f64();
+        let post = (POST.0 + POST.1 * descriptors).min(took);
+        for _ in 0..self.workers {
+            cells.nixl_xfer_time.observe(took);
+            cells.nixl_post_time.observe(post);
+            if self.token_bytes > 0.0 {
+                let block = f64::from(self.block_size) * self.token_bytes;
+                cells.nixl_bytes.observe(blocks * block);
+                cells.nixl_descriptors.observe(descriptors);
+            }
+        }
+    }
+}
