@@ -101,6 +101,10 @@ pub(super) struct ValidateArgs {
     /// Constants of the roofline, in YAML or JSON, as `serve` takes them.
     #[arg(long, value_name = "FILE")]
     latency_coefficients: Option<PathBuf>,
+    /// Take kernel times from NVIDIA's tables in this folder (an installed aiconfigurator-core or
+    /// aisimulate) and the overheads from the roofline; runs that are not in them are left out.
+    #[arg(long, value_name = "DIR")]
+    aic_data: Option<PathBuf>,
     /// Write runs, predictions and errors as JSON; -: to standard output, instead of the table.
     #[arg(long, value_name = "FILE", alias = "report-json")]
     json: Option<PathBuf>,
@@ -123,7 +127,8 @@ fn run_validate(words: &[String]) -> Result<String> {
                 let shown = folder.display();
                 std::fs::create_dir_all(folder).with_context(|| format!("cannot write {shown}"))?;
             }
-            let validation = validate::validate(&args.runs, &coefficients)?;
+            let validation =
+                validate::validate(&args.runs, &coefficients, args.aic_data.as_deref())?;
             if let Some(folder) = &args.out {
                 for run in &validation.runs {
                     let file = folder.join(format!("{}.json", run.id));
@@ -246,6 +251,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
         return Err(unknown("explain", word).into());
     }
     let (engine, setup) = server::modelled(&loaded.config)?;
+    let sampling = server::sampling(&loaded.config)?.because;
     let utilization = loaded.config.engine.gpu_memory_utilization;
     let setup = setup.as_ref().map(|setup| (setup, utilization));
     let derived = loaded.effective.iter().filter_map(|setting| {
@@ -259,5 +265,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     let name = &loaded.config.model.name;
     let cache = loaded.config.engine.kv_cache.as_ref();
     let caches = (cache, loaded.config.engine.kv_offload.as_ref());
-    Ok(explain::explain(name, &engine, setup, &derived, caches))
+    Ok(explain::explain(
+        name, &engine, setup, &sampling, &derived, caches,
+    ))
 }

@@ -45,7 +45,7 @@ pub use error::StartError;
 pub(crate) use error::without;
 pub use fleet::Fleet;
 pub use headless::Headless;
-pub use timing::read_coefficients;
+pub use timing::{Sampling, read_coefficients};
 
 /// The batching engine that a configuration describes, and the deployment behind its roofline.
 ///
@@ -53,6 +53,14 @@ pub use timing::read_coefficients;
 /// [`StartError`] for a model or GPU that is not known.
 pub fn modelled(config: &Config) -> Result<(VllmConfig, Option<Setup>), StartError> {
     engines::modelled(config, config.content.seed.unwrap_or(0))
+}
+
+/// How requests that say nothing of sampling are sampled.
+///
+/// # Errors
+/// [`StartError`] for a `generation_config.json` that cannot be read.
+pub fn sampling(config: &Config) -> Result<Sampling, StartError> {
+    timing::sampling(config)
 }
 
 /// The engine of one rank that a configuration describes.

@@ -1,13 +1,14 @@
 //! Where step times come from, and how many blocks a GPU leaves room for.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::error::{StartError, wrong};
 use super::setup;
-use vllm_sim_config::{Config, LatencySource};
+use vllm_sim_config::{Config, KernelTables, LatencySource, SchedulerKind};
 use vllm_sim_engine::latency::{
-    Aic, AicSetup, Coefficients, Drafting, GPUS, Gpu, Grid, LatencyModel, Memory, MixedStep,
-    ModelShape, Polynomial, Quantization, Roofline, Scheme, Setup, gpu, kv_width, model,
+    Aic, AicSetup, Coefficients, Drafting, GPUS, Gpu, Grid, LatencyModel, Memory, ModelShape,
+    Polynomial, Quantization, Roofline, Scheme, Setup, gpu, installed_tables, kv_width, model,
+    sampling_defaults,
 };
 use vllm_sim_observe::metrics::WorkModel;
 
@@ -39,9 +40,9 @@ pub(super) fn latency(config: &Config) -> Result<(LatencyModel, Option<Setup>), 
             let roofline = Roofline::new(&setup).map_err(wrong)?;
             (LatencyModel::Roofline(Box::new(roofline)), Some(setup))
         }
-        LatencySource::Aic(data) => {
-            let setup = deployment(config, None)?;
-            let aic = kernel_tables(config, data, &setup)?;
+        LatencySource::Aic(tables) => {
+            let setup = deployment(config, tables.coefficients.as_deref())?;
+            let aic = kernel_tables(config, tables, &setup)?;
             (LatencyModel::Aic(Box::new(aic)), Some(setup))
         }
     })
@@ -64,53 +65,69 @@ pub(super) fn drafting(
     Ok(Some(Box::new(drafting)))
 }
 
-/// Names of GPUs in NVIDIA's kernel tables.
-const SYSTEMS: [(&str, &str); 9] = [
-    ("A100-SXM-80GB", "a100_sxm"),
-    ("B200-SXM-180GB", "b200_sxm"),
-    ("B300-SXM-288GB", "b300_sxm"),
-    ("GB200-186GB", "gb200"),
-    ("GB300-288GB", "gb300"),
-    ("H100-SXM-80GB", "h100_sxm"),
-    ("H200-SXM-141GB", "h200_sxm"),
-    ("L40S-48GB", "l40s"),
-    ("RTX-PRO-6000-96GB", "rtx_pro_6000_server"),
-];
+/// The folder that was named, else the tables of the Python environment that this process is in.
+fn tables_folder(named: Option<&Path>) -> Result<PathBuf, StartError> {
+    let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"];
+    let installed = || {
+        let paths = environments.iter().filter_map(std::env::var_os);
+        paths
+            .map(PathBuf::from)
+            .find_map(|path| installed_tables(&path))
+    };
+    named.map(Path::to_owned).or_else(installed).ok_or_else(|| {
+        wrong(
+            "--latency-model aic requires --aic-data, the folder of an installed \
+             aiconfigurator-core or aisimulate: neither $VIRTUAL_ENV nor $CONDA_PREFIX holds one",
+        )
+    })
+}
 
-fn kernel_tables(config: &Config, data: &Path, setup: &Setup) -> Result<Aic, StartError> {
+fn kernel_tables(config: &Config, tables: &KernelTables, setup: &Setup) -> Result<Aic, StartError> {
     let engine = &config.engine;
-    let system = SYSTEMS.iter().find(|(gpu, _)| *gpu == setup.gpu.name);
-    let (_, system) = system.ok_or_else(|| {
-        let known = SYSTEMS.map(|(gpu, _)| gpu).join(", ");
-        let gpu = setup.gpu.name;
-        wrong(format!(
-            "--aic-data: there are no tables of {gpu}, but of {known}"
-        ))
-    })?;
+    let data = tables_folder(tables.folder.as_deref())?;
+    without_effect(&setup.coefficients);
     if setup.pp > 1 || engine.parallel.data > 1 {
         return Err(wrong(
             "--aic-data: pipeline and data parallelism are not read from the tables, must be 1",
         ));
     }
-    let kind = |config: &serde_json::Value| {
-        let kind = config["model_type"].as_str().unwrap_or_default();
-        kind.starts_with("qwen3")
-    };
-    let named = || config.model.name.to_ascii_lowercase().contains("qwen3");
     let roofline = Roofline::new(setup).map_err(wrong)?;
-    let setup = AicSetup {
-        shape: setup.shape.clone(),
-        system: (*system).to_owned(),
-        backend: "vllm".to_owned(),
-        version: None,
-        tp: setup.tp,
-        moe_ep: if engine.parallel.expert { setup.tp } else { 1 },
-        kv_bytes: setup.kv_bytes,
-        qk_norm: config.model.hf_config.as_deref().map_or_else(named, kind),
-        mixed: MixedStep::Combined,
-        overhead: roofline.overhead(),
+    let refuse = |error| wrong(format!("--aic-data: {error}"));
+    let mut asked = AicSetup::new(setup, roofline.overhead()).map_err(refuse)?;
+    asked.version.clone_from(&tables.version);
+    if engine.scheduler == SchedulerKind::Sglang {
+        "sglang".clone_into(&mut asked.backend);
+    }
+    if engine.parallel.expert {
+        asked.moe_ep = setup.tp;
+    }
+    Aic::open(&data, &asked).map_err(refuse)
+}
+
+/// Names the coefficients that say something of kernels, which the tables say themselves.
+fn without_effect(given: &Coefficients) {
+    let usual = Coefficients::default();
+    let of = |co: &Coefficients| {
+        [
+            ("mixed_group_share", co.mixed_group_share),
+            ("layer_us", co.layer_us),
+            ("qk_norm_us", co.qk_norm_us),
+            ("gemm_memory_scale", co.gemm_memory_scale),
+            ("gemm_compute_scale", co.gemm_compute_scale),
+            ("attention_scale", co.attention_scale),
+            ("all_reduce_scale", co.all_reduce_scale),
+            ("moe_scale", co.moe_scale),
+        ]
     };
-    Aic::open(data, &setup).map_err(|error| wrong(format!("--aic-data: {error}")))
+    let moved = of(given).into_iter().zip(of(&usual));
+    let names: Vec<_> = moved
+        .filter(|(own, usual)| own != usual)
+        .map(|((name, _), _)| name)
+        .collect();
+    if !names.is_empty() {
+        let names = names.join(", ");
+        tracing::warn!("--latency-coefficients: no effect with kernel tables: {names}");
+    }
 }
 
 fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<Setup, StartError> {
@@ -138,7 +155,7 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<Setup, Sta
             false => 1,
         },
         graphs: engine.graphs.clone(),
-        truncated_sampling: truncated_sampling(config)?,
+        truncated_sampling: sampling(config)?.truncated,
         coefficients: Coefficients {
             // Each GPU reads its share of a context.
             attention_scale: read.attention_scale * f64::from(engine.parallel.context),
@@ -148,11 +165,18 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<Setup, Sta
     })
 }
 
-/// Whether requests that say nothing of sampling have their vocabulary cut (top-p, top-k): what the
-/// model's generation config says, with the overrides laid over it.
+/// How requests that say nothing of sampling are sampled.
+pub struct Sampling {
+    /// The vocabulary is cut (top-p, top-k).
+    pub truncated: bool,
+    /// By what, and who says so.
+    pub because: String,
+}
+
+/// What the model's generation config says, with the overrides laid over it.
 ///
 /// **Source:** vLLM `vllm/config/model.py`, `try_get_generation_config`, `get_diff_sampling_param`.
-fn truncated_sampling(config: &Config) -> Result<bool, StartError> {
+pub(super) fn sampling(config: &Config) -> Result<Sampling, StartError> {
     let model = &config.model;
     let folder = match model.generation_config.as_str() {
         "vllm" => None,
@@ -160,19 +184,46 @@ fn truncated_sampling(config: &Config) -> Result<bool, StartError> {
         folder => Some(folder),
     };
     let mut defaults = serde_json::Map::new();
+    let mut source = "--generation-config vllm".to_owned();
     if let Some(folder) = folder {
         let file = Path::new(folder).join("generation_config.json");
-        // A name on the hub has no folder here; nothing is known of it then.
+        // A name on the hub has no folder here.
         if let Ok(text) = std::fs::read_to_string(&file) {
             defaults = serde_json::from_str(&text)
                 .map_err(|error| wrong(format!("{}: {error}", file.display())))?;
+            source = file.display().to_string();
+        } else if let Some(known) = sampling_defaults(folder) {
+            defaults.insert("top_p".to_owned(), known.top_p.into());
+            defaults.insert("top_k".to_owned(), known.top_k.into());
+            source = "the generation_config.json of this family".to_owned();
+        } else {
+            source = "no generation_config.json is known of it".to_owned();
         }
+    }
+    if !model.generation_config_overrides.is_empty() {
+        source.push_str(", --override-generation-config");
     }
     defaults.extend(model.generation_config_overrides.clone());
     let number = |name: &str| defaults.get(name).and_then(serde_json::Value::as_f64);
     let greedy = number("temperature") == Some(0.0);
-    let cut = number("top_p").is_some_and(|p| p < 1.0) || number("top_k").is_some_and(|k| k > 0.0);
-    Ok(cut && !greedy)
+    let cuts = [
+        number("top_p")
+            .filter(|p| *p < 1.0)
+            .map(|p| format!("top-p {p}")),
+        number("top_k")
+            .filter(|k| *k > 0.0)
+            .map(|k| format!("top-k {k}")),
+    ];
+    let cuts: Vec<String> = cuts.into_iter().flatten().collect();
+    let cut = match (&cuts[..], greedy) {
+        ([], _) => "no top-p or top-k".to_owned(),
+        (_, true) => "temperature 0".to_owned(),
+        (cuts, false) => cuts.join(", "),
+    };
+    Ok(Sampling {
+        truncated: !cuts.is_empty() && !greedy,
+        because: format!("{cut}: {source}"),
+    })
 }
 
 fn named_gpu(config: &Config) -> Result<&'static Gpu, StartError> {
@@ -222,7 +273,7 @@ pub(super) fn work(config: &Config) -> Option<WorkModel> {
     let weights = match shape.quantization.scheme {
         Scheme::None => 2.0,
         Scheme::Fp8 | Scheme::Fp8Block | Scheme::Int8 => 1.0,
-        Scheme::Int4 => 0.5,
+        Scheme::Int4 | Scheme::Fp4 => 0.5,
     };
     Some(WorkModel::new(
         &shape,

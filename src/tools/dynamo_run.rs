@@ -20,12 +20,14 @@ use vllm_sim_replay::report::Report;
 pub(super) use args::worker;
 pub use error::DynamoError;
 pub(super) use router::config as router;
+pub(super) use tables::{Folders, environment_tables};
 
 /// Plays the run in `dir`; of runs whose router draws, the one nearest to the middle of several.
+/// NVIDIA's kernel tables are read from `kernel_tables`; without, the roofline stands in for them.
 ///
 /// # Errors
 /// [`DynamoError`] names the file or argument.
-pub fn dynamo_run(dir: &Path) -> Result<Report, DynamoError> {
+pub fn dynamo_run(dir: &Path, kernel_tables: Option<&Path>) -> Result<Report, DynamoError> {
     let path = dir.join("args.json");
     let text = std::fs::read_to_string(&path).map_err(|error| DynamoError::Io {
         path: path.clone(),
@@ -35,5 +37,9 @@ pub fn dynamo_run(dir: &Path) -> Result<Report, DynamoError> {
         place: path.display().to_string(),
         error,
     })?;
-    typical::play(&|| args::read(&args, dir))
+    let folders = Folders {
+        run: dir,
+        kernel_tables,
+    };
+    typical::play(&|| args::read(&args, folders))
 }

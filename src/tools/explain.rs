@@ -40,16 +40,18 @@ pub fn evidence(engine: &VllmConfig, setup: Option<&Setup>) -> Option<Evidence> 
 ///
 /// `setup` and `utilization` say more when the latency model is a roofline; `derived` are the
 /// settings that nobody typed and the rules that gave them, `cache` is the plan of the KV cache, `host` what the memory of the
-/// host keeps of it.
+/// host keeps of it; `sampling` says what cuts the vocabulary and who says so.
 pub fn explain(
     name: &str,
     engine: &VllmConfig,
     setup: Option<(&Setup, f64)>,
+    sampling: &str,
     derived: &[Derived<'_>],
     (cache, host): (Option<&KvCacheSize>, Option<&KvOffload>),
 ) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
+    let setup = setup.map(|(setup, utilization)| (setup, utilization, sampling));
     let _ = write_all(&mut text, name, engine, setup, derived, (cache, host));
     text
 }
@@ -69,12 +71,12 @@ fn write_all(
     text: &mut String,
     name: &str,
     engine: &VllmConfig,
-    setup: Option<(&Setup, f64)>,
+    setup: Option<(&Setup, f64, &str)>,
     derived: &[Derived<'_>],
     (cache, host): (Option<&KvCacheSize>, Option<&KvOffload>),
 ) -> fmt::Result {
     writeln!(text, "Model       {name}")?;
-    if let Some((setup, utilization)) = setup {
+    if let Some((setup, utilization, _)) = setup {
         write_model(text, &setup.shape)?;
         write_memory(text, setup, utilization, engine, cache)?;
     }
@@ -109,11 +111,14 @@ fn write_all(
             "one at a time"
         },
     )?;
+    if let Some((setup, _, sampling)) = setup {
+        write_sampling(text, setup, sampling)?;
+    }
     if engine.speed != Speed::default() {
         writeln!(text, "Speed-up    {} x", engine.speed.all)?;
     }
     let roofline = matches!(engine.latency, LatencyModel::Roofline(_));
-    if let Some((setup, _)) = setup.filter(|_| roofline && engine.speed == Speed::default()) {
+    if let Some((setup, ..)) = setup.filter(|_| roofline && engine.speed == Speed::default()) {
         match setup.coefficients == Coefficients::default() {
             true => nearest_run::write(text, setup)?,
             false => writeln!(
@@ -131,6 +136,19 @@ fn write_all(
     write_decodes(text, engine)?;
     writeln!(text, "\nOne prompt alone, nothing cached (ms)\n")?;
     write_prompts(text, engine)
+}
+
+/// What sampling costs where a request says nothing of it.
+fn write_sampling(text: &mut String, setup: &Setup, because: &str) -> fmt::Result {
+    let co = &setup.coefficients;
+    match setup.truncated_sampling {
+        true => writeln!(
+            text,
+            "Sampling    the vocabulary is cut, which takes {:.2} ms a step ({because})",
+            (co.truncated_us + co.truncated_vocab_us * f64::from(setup.shape.vocab)) / 1e3,
+        ),
+        false => writeln!(text, "Sampling    the vocabulary is not cut ({because})"),
+    }
 }
 
 /// How the groups of layers share the cache.
@@ -452,6 +470,7 @@ mod tests {
             "Llama-3.1-8B",
             &engine,
             Some((&setup, 0.9)),
+            "no top-p or top-k: a test",
             &[],
             (None, None),
         );
@@ -459,6 +478,7 @@ mod tests {
             "32 layers of 4096",
             "1 x H100-SXM-80GB",
             "131072 bytes",
+            "Sampling    the vocabulary is not cut (no top-p or top-k: a test)",
             "  matrices",
             "5.6 ms",
             "Evidence    1 x H100-SXM-80GB with bf16 weights of this size was recorded",
@@ -517,7 +537,7 @@ mod tests {
             max_num_batched_tokens: 512,
             ..VllmConfig::default()
         };
-        let text = explain("some", &engine, None, &[], (None, None));
+        let text = explain("some", &engine, None, "", &[], (None, None));
         let rows: Vec<Vec<&str>> = text
             .lines()
             .map(|line| line.split_whitespace().collect())

@@ -14,7 +14,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use vllm_sim_engine::latency::{Coefficients, LatencyModel, Roofline};
+use vllm_sim_engine::latency::{Aic, AicSetup, Coefficients, LatencyModel, Roofline};
 use vllm_sim_engine::sched::vllm::Vllm;
 
 use super::progress::{Progress, is_stopped};
@@ -26,11 +26,16 @@ pub(in crate::tools) use spec::{RecordedRun, Request};
 pub(in crate::tools) use validation::weights_name;
 pub use validation::{SCHEMA, ValidatedRun, Validation};
 
-/// Predicts every `*.json` of the folder `runs`.
+/// Predicts every `*.json` of the folder `runs`; where `kernel_tables` are named, by them and with
+/// the overheads of the roofline. Runs of deployments that are not in the tables are left out.
 ///
 /// # Errors
 /// [`ValidateError`] names the file or field.
-pub fn validate(runs: &Path, coefficients: &Coefficients) -> Result<Validation, ValidateError> {
+pub fn validate(
+    runs: &Path,
+    coefficients: &Coefficients,
+    kernel_tables: Option<&Path>,
+) -> Result<Validation, ValidateError> {
     let io = |path: &Path| {
         let path = path.to_owned();
         move |error| ValidateError::Io { path, error }
@@ -46,7 +51,7 @@ pub fn validate(runs: &Path, coefficients: &Coefficients) -> Result<Validation, 
     if files.is_empty() {
         return Err(ValidateError::Empty(runs.to_owned()));
     }
-    let mut validated = Vec::new();
+    let (mut validated, mut left_out) = (Vec::new(), Vec::new());
     let told = Progress::begin("validate", "runs", Some(files.len() as u64));
     for path in files {
         if is_stopped() && !validated.is_empty() {
@@ -57,11 +62,17 @@ pub fn validate(runs: &Path, coefficients: &Coefficients) -> Result<Validation, 
             path: path.clone(),
             error,
         })?;
-        let (run, done) = play(&json, coefficients)?;
-        validated.push(ValidatedRun::new(&json, &run, &done));
+        match play(&json, coefficients, kernel_tables) {
+            Ok((run, done)) => validated.push(ValidatedRun::new(&json, &run, &done)),
+            Err(ValidateError::Tables { run, error }) => left_out.push((run, error.to_string())),
+            Err(error) => return Err(error),
+        }
         told.add(1);
     }
-    Ok(Validation { runs: validated })
+    Ok(Validation {
+        runs: validated,
+        left_out,
+    })
 }
 
 /// Predicts one run.
@@ -69,20 +80,33 @@ pub fn validate(runs: &Path, coefficients: &Coefficients) -> Result<Validation, 
 /// # Errors
 /// [`ValidateError`] names the field that is missing or wrong.
 pub fn predict(run: &Value, coefficients: &Coefficients) -> Result<Prediction, ValidateError> {
-    let (run, done) = play(run, coefficients)?;
+    let (run, done) = play(run, coefficients, None)?;
     Ok(Prediction::new(&run, &done))
 }
 
 fn play(
     run: &Value,
     coefficients: &Coefficients,
+    kernel_tables: Option<&Path>,
 ) -> Result<(RecordedRun, Vec<ClientTiming>), ValidateError> {
     let run = RecordedRun::read(run, coefficients)?;
     let roofline = Roofline::new(&run.setup)?;
+    let latency = match kernel_tables {
+        None => LatencyModel::Roofline(Box::new(roofline.clone())),
+        Some(folder) => {
+            let asked = AicSetup::new(&run.setup, roofline.overhead());
+            let aic = asked.and_then(|asked| Aic::open(folder, &asked));
+            let aic = aic.map_err(|error| ValidateError::Tables {
+                run: run.id.clone(),
+                error,
+            })?;
+            LatencyModel::Aic(Box::new(aic))
+        }
+    };
     let mut engines = Vec::new();
     for _ in 0..run.ranks {
         let mut config = run.engine.clone();
-        config.latency = LatencyModel::Roofline(Box::new(roofline.clone()));
+        config.latency = latency.clone();
         engines.push(Vllm::new(config)?);
     }
     let done = Client::new(&run, engines, &roofline).run();

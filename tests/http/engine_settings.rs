@@ -6,7 +6,7 @@
 use std::io::Write as _;
 use std::time::Duration;
 
-use vllm_sim::server::modelled;
+use vllm_sim::server::{modelled, sampling};
 use vllm_sim_config::{CliMode, Config, Loaded};
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::latency::{Batch, Coefficients, Speed};
@@ -207,11 +207,18 @@ fn coefficients_come_from_a_file() {
 fn a_generation_config_that_cuts_the_vocabulary_makes_steps_longer() {
     let step = |flags: &[&str]| decode(&engine(&[&["--gpu", "H100"], flags].concat()));
     let laid_over = |json: &str| step(&["--override-generation-config", json]);
-    let usual = step(&[]);
+    let usual = step(&["--generation-config", "vllm"]);
     assert_eq!(laid_over(r#"{"top_p": 1.0, "top_k": -1}"#), usual);
     assert_eq!(laid_over(r#"{"top_k": 20, "temperature": 0.0}"#), usual);
     assert!(laid_over(r#"{"top_p": 0.9}"#) > usual);
-    assert!(laid_over(r#"{"top_k": 20}"#) > usual);
+    // A name on the hub brings what its family's generation_config.json says.
+    assert_eq!(step(&[]), laid_over(r#"{"top_p": 0.9}"#));
+    assert!(
+        sampling(&config(&[]))
+            .unwrap()
+            .because
+            .starts_with("top-p 0.9: the generation_config.json")
+    );
 
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("generation_config.json");

@@ -21,7 +21,7 @@ fn check(name: &str) {
         .join(name);
     let text = std::fs::read_to_string(dir.join("report.json")).unwrap();
     let recorded: Value = serde_json::from_str(&text).unwrap();
-    let report = serde_json::to_value(dynamo_run(&dir).unwrap()).unwrap();
+    let report = serde_json::to_value(dynamo_run(&dir, None).unwrap()).unwrap();
     let mut wrong = Vec::new();
     let named = !dir.join("trace.jsonl").exists();
     let (requests, ours) = (&recorded["per_request"], &report["per_request"]);
@@ -124,6 +124,10 @@ fn pressure_drafts_ranks_split_pools_and_traces() {
 
 /// A synthetic run of 24 requests with the given settings.
 fn synthetic(engine: Value, kwargs: Value) -> Result<Value, String> {
+    with_tables(engine, kwargs, None)
+}
+
+fn with_tables(engine: Value, kwargs: Value, tables: Option<&Path>) -> Result<Value, String> {
     let dir = tempfile::tempdir().unwrap();
     let mut all = serde_json::json!({
         "extra_engine_args": {"engine": engine},
@@ -136,7 +140,7 @@ fn synthetic(engine: Value, kwargs: Value) -> Result<Value, String> {
         "api": "run_synthetic_trace_replay", "positional": [300, 40, 24], "kwargs": all,
     });
     std::fs::write(dir.path().join("args.json"), args.to_string()).unwrap();
-    let report = dynamo_run(dir.path()).map_err(|error| error.to_string())?;
+    let report = dynamo_run(dir.path(), tables).map_err(|error| error.to_string())?;
     Ok(serde_json::to_value(report).unwrap())
 }
 
@@ -241,7 +245,7 @@ fn what_is_not_modelled_is_refused_by_name() {
     );
 }
 
-/// Kernel tables are not read: the roofline of that model on that GPU stands in for them.
+/// Without kernel tables the roofline of that model on that GPU stands in for them.
 #[test]
 fn kernel_tables_are_played_by_the_roofline() {
     use serde_json::json;
@@ -265,6 +269,47 @@ fn kernel_tables_are_played_by_the_roofline() {
     let mut fixed = tables("h200_sxm", 1);
     fixed["timing_model"] = json!({"type": "fixed", "prefill_ms": 5.0, "decode_ms": 2.0});
     assert_eq!(play(fixed)["summary"]["mean_ttft_ms"], 5.0);
+}
+
+/// The tables of the fixture are made up: no measured time is in them.
+#[test]
+fn kernel_tables_are_read_where_they_are() {
+    use serde_json::json;
+    use vllm_sim_engine::latency::{Aic, AicSetup, MixedStep, ModelShape, Overhead};
+    let tables = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/engine/tests/fixtures/aic");
+    let config = json!({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "vocab_size": 128});
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let play = |version: &str| {
+        let engine = json!({"num_gpu_blocks": 1000, "timing_model": {"type": "external",
+            "provider": "aic", "config": {"backend": "vllm", "system": "h100_sxm",
+            "backend_version": version, "model": folder.path(), "worker_type": "aggregated"}}});
+        with_tables(engine, json!({"replay_concurrency": 1}), Some(&tables))
+    };
+    let setup = AicSetup {
+        shape: ModelShape::from_config(&config).unwrap(),
+        system: "h100_sxm".to_owned(),
+        backend: "vllm".to_owned(),
+        version: None,
+        tp: 1,
+        moe_ep: 1,
+        kv_bytes: 2,
+        qk_norm: false,
+        mixed: MixedStep::Sum,
+        overhead: Overhead::default(),
+    };
+    let prefill = Aic::open(&tables, &setup).unwrap().prefill(1, 300, 0);
+    let ttft = play("current").unwrap()["summary"]["mean_ttft_ms"].as_f64();
+    assert!(
+        (ttft.unwrap() - prefill).abs() < 1e-6,
+        "{ttft:?}, {prefill}"
+    );
+    let refused = play("9.9.9").unwrap_err();
+    assert!(
+        refused.contains("do not answer for vllm 9.9.9"),
+        "{refused}"
+    );
 }
 
 #[test]

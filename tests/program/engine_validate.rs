@@ -96,7 +96,7 @@ fn json_can_be_all_that_is_printed() {
     run["actual"]["requests"] =
         serde_json::json!([{"ttft_ms": 20.0, "itl_ms": 14.0, "e2e_ms": 3000.0}]);
     std::fs::write(runs.path().join("a.json"), run.to_string()).unwrap();
-    let said = validate(runs.path(), &Coefficients::default()).unwrap();
+    let said = validate(runs.path(), &Coefficients::default(), None).unwrap();
     assert!(said.page("command").contains("Gap between tokens"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
     command
@@ -126,6 +126,71 @@ fn other_coefficients_move_predictions_but_no_front_end_where_there_is_none() {
 }
 
 #[test]
+fn a_run_says_how_slow_its_front_end_is() {
+    let mut run = run("b38.json");
+    run["workload"]["stages"] = serde_json::json!([{"rate_rps": 2.5, "requests": 20}]);
+    let ttft = |run: &Value| {
+        let said = predict(run, &Coefficients::default()).unwrap();
+        said.summary.ttft_mean
+    };
+    let usual = ttft(&run);
+    run["source"] = "somebody on GKE".into();
+    assert_eq!(ttft(&run), usual);
+    run["workload"]["front_end_ms"] = 5.6.into();
+    assert_eq!(ttft(&run), usual);
+    run["workload"]["front_end_ms"] = 25.6.into();
+    assert!((ttft(&run) - usual - 20.0).abs() < 8.0);
+}
+
+#[test]
+fn a_model_is_described_as_in_its_config_json_too() {
+    let mut run = run("b38.json");
+    run["workload"]["stages"] = serde_json::json!([{"rate_rps": 2.5, "requests": 20}]);
+    let told = predict(&run, &Coefficients::default()).unwrap().summary;
+    run["model_config"] = serde_json::json!({"config": {"hidden_size": 4096,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "intermediate_size": 14336, "vocab_size": 128256}});
+    let read = predict(&run, &Coefficients::default()).unwrap().summary;
+    assert_eq!(
+        (told.itl_mean, told.ttft_mean),
+        (read.itl_mean, read.ttft_mean)
+    );
+    run["model_config"]["config"]["sliding_window"] = 128.into();
+    let window = predict(&run, &Coefficients::default()).unwrap().summary;
+    assert!(window.itl_mean < read.itl_mean);
+}
+
+#[test]
+fn runs_that_kernel_tables_do_not_have_are_left_out_by_name() {
+    let (runs, model) = (tempfile::tempdir().unwrap(), run("b38.json"));
+    let shape = serde_json::json!({"hidden_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+        "intermediate_size": 128, "vocab_size": 128});
+    for gpu in ["H100", "A100", "T4"] {
+        let mut run = model.clone();
+        run["id"] = gpu.into();
+        run["hardware"] = gpu.into();
+        run["model_config"] = serde_json::json!({"config": shape});
+        run["workload"]["stages"] = serde_json::json!([{"rate_rps": 2.5, "requests": 3}]);
+        std::fs::write(runs.path().join(format!("{gpu}.json")), run.to_string()).unwrap();
+    }
+    let tables = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/engine/tests/fixtures/aic");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
+    command.args(["validate", "--runs"]).arg(runs.path());
+    command.arg("--aic-data").arg(tables);
+    let said = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    assert!(said.contains("\nH100 "), "{said}");
+    assert!(
+        said.contains("left out: A100: the tables have no system"),
+        "{said}"
+    );
+    assert!(
+        said.contains("left out: T4: there are no tables of T4-16GB"),
+        "{said}"
+    );
+}
+
+#[test]
 fn what_is_wrong_with_a_run_is_named() {
     let error = |change: &dyn Fn(&mut Value)| {
         let mut run = run("b17.json");
@@ -136,6 +201,11 @@ fn what_is_wrong_with_a_run_is_named() {
     };
     let unknown = error(&|run| run["hardware"] = "Cray-1".into());
     assert_eq!(unknown, "run b17: hardware \"Cray-1\" is not known");
+    let weights = error(&|run| run["model_config"]["weight_quantization"] = "w3a3".into());
+    assert!(
+        weights.starts_with("run b17: model_config.weight_quantization \"w3a3\" is not known"),
+        "{weights}"
+    );
     let missing = error(&|run| run["model_config"]["layers"] = Value::Null);
     assert_eq!(
         missing,

@@ -143,8 +143,19 @@ pub enum LatencySource {
         /// Fitted coefficients written by `vllm-sim calibrate`.
         coefficients: Option<PathBuf>,
     },
-    /// NVIDIA's kernel tables in that folder, for the same.
-    Aic(PathBuf),
+    /// NVIDIA's kernel tables, for the same.
+    Aic(KernelTables),
+}
+
+/// Which of NVIDIA's kernel tables.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct KernelTables {
+    /// Where they are; `None`: in the Python environment.
+    pub folder: Option<PathBuf>,
+    /// Of the backend; `None`: the newest that they answer for.
+    pub version: Option<String>,
+    /// Coefficients of the roofline, of which the overheads count.
+    pub coefficients: Option<PathBuf>,
 }
 
 impl LatencySource {
@@ -344,22 +355,30 @@ fn latency_source(v: &Values) -> Result<LatencySource, ConfigError> {
     let profile = v.get(&engine::LATENCY_PROFILE)?;
     let coefficients = v.get(&engine::LATENCY_COEFFICIENTS)?;
     let gpu = v.get(&engine::GPU)?.is_some();
+    let tables = KernelTables {
+        folder: v.get(&engine::AIC_DATA)?,
+        version: v.get(&engine::AIC_BACKEND_VERSION)?,
+        coefficients: coefficients.clone(),
+    };
     let roofline = LatencySource::Roofline { coefficients };
-    let tables = v.get(&engine::AIC_DATA)?;
     let kind = v.choice(&engine::LATENCY_MODEL)?.unwrap_or_default();
-    if kind == LatencyKind::Aic || (kind == LatencyKind::Auto && tables.is_some()) {
-        return match tables {
-            Some(folder) if gpu => Ok(LatencySource::Aic(folder)),
-            Some(_) => Err(ConfigError::Invalid("--aic-data requires --gpu".to_owned())),
-            None => Err(ConfigError::Invalid(
-                "--latency-model aic requires --aic-data, the folder of an installed \
-                 aiconfigurator-core or aisimulate"
-                    .to_owned(),
+    if kind == LatencyKind::Aic || (kind == LatencyKind::Auto && tables.folder.is_some()) {
+        return match gpu {
+            true => Ok(LatencySource::Aic(tables)),
+            false => Err(ConfigError::Invalid(
+                "kernel tables (--latency-model aic, --aic-data) require --gpu".to_owned(),
             )),
         };
     }
-    if tables.is_some() {
-        v.warn("--aic-data has no effect: --latency-model names something else");
+    for (name, given) in [
+        ("aic-data", tables.folder.is_some()),
+        ("aic-backend-version", tables.version.is_some()),
+    ] {
+        if given {
+            v.warn(format!(
+                "--{name} has no effect: step times come from no kernel tables"
+            ));
+        }
     }
     match (kind, profile) {
         (LatencyKind::Aic, _) => Ok(LatencySource::Delays),

@@ -50,7 +50,7 @@ pub use api::{Api, Limits};
 pub use choices::{Fingerprint, LogFormat, LogLevel, RequestDrafts, SchedulerKind, Task};
 pub use cli_mode::{CliMode, TOOLS};
 pub use content::{Content, Dataset};
-pub use engine::{Engine, LatencySource, Sglang};
+pub use engine::{Engine, KernelTables, LatencySource, Sglang};
 pub use engine_flags::{load_engine, nearest_flag};
 pub use error::ConfigError;
 pub use faults::Faults;

@@ -1,4 +1,3 @@
-use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -13,7 +12,7 @@ use vllm_sim_replay::{KvConfig, RouterConfig, TransferTime};
 
 use super::error::DynamoError;
 use super::json_args::{Args, wrong};
-use super::tables::{self, TimingTables};
+use super::tables::{self, Folders, TimingTables};
 use super::workload;
 
 /// A run, ready to be played.
@@ -65,7 +64,7 @@ enum Role {
 /// Reads what a run was called with, and opens its workload.
 pub(super) fn read(
     args: &Value,
-    dir: &Path,
+    dir: Folders<'_>,
 ) -> Result<(Setup, Box<dyn WorkloadSource>), DynamoError> {
     let mut kwargs = Args::new("kwargs", &args["kwargs"])?;
     let (prefill, serving) = pools(&mut kwargs, dir)?;
@@ -96,7 +95,7 @@ pub(super) fn read(
             serving.worker.engine.block_size(),
             closed,
         )?,
-        Some("run_trace_replay") => workload::trace(positional, &mut kwargs, dir, closed)?,
+        Some("run_trace_replay") => workload::trace(positional, &mut kwargs, dir.run, closed)?,
         other => return Err(wrong("api", format!("{other:?} is not modelled"))),
     };
     kwargs.done()?;
@@ -114,7 +113,7 @@ pub(super) fn read(
 }
 
 /// The workers for prompts, if pools are split, and those that make output.
-fn pools(kwargs: &mut Args, dir: &Path) -> Result<(Option<Workers>, Workers), DynamoError> {
+fn pools(kwargs: &mut Args, dir: Folders<'_>) -> Result<(Option<Workers>, Workers), DynamoError> {
     let split = kwargs.has("prefill_engine_args") || kwargs.has("decode_engine_args");
     if !split {
         for key in ["num_prefill_workers", "num_decode_workers"] {
@@ -144,7 +143,12 @@ fn pools(kwargs: &mut Args, dir: &Path) -> Result<(Option<Workers>, Workers), Dy
     Ok((Some(prefill), serving))
 }
 
-fn pool(kwargs: &mut Args, dir: &Path, args: &str, count: &str) -> Result<Workers, DynamoError> {
+fn pool(
+    kwargs: &mut Args,
+    dir: Folders<'_>,
+    args: &str,
+    count: &str,
+) -> Result<Workers, DynamoError> {
     let worker = worker(&kwargs.take(args).unwrap_or_default(), dir)?;
     match kwargs.count(count)?.unwrap_or(1) {
         0 => Err(kwargs.wrong(count, "must be at least 1")),
@@ -202,7 +206,7 @@ fn sla(kwargs: &mut Args) -> Result<Slo, DynamoError> {
 ///
 /// # Errors
 /// [`DynamoError`] names the argument.
-pub(in crate::tools) fn worker(value: &Value, dir: &Path) -> Result<Worker, DynamoError> {
+pub(in crate::tools) fn worker(value: &Value, dir: Folders<'_>) -> Result<Worker, DynamoError> {
     let around = [
         "engine",
         "dp_size",
@@ -219,7 +223,7 @@ pub(in crate::tools) fn worker(value: &Value, dir: &Path) -> Result<Worker, Dyna
     worker_args(value, dir)
 }
 
-fn worker_args(value: &Value, dir: &Path) -> Result<Worker, DynamoError> {
+fn worker_args(value: &Value, dir: Folders<'_>) -> Result<Worker, DynamoError> {
     let mut worker = Args::new("extra_engine_args", value)?;
     let engine = worker.take("engine").unwrap_or_default();
     let mut engine = Args::new("extra_engine_args.engine", &engine)?;
@@ -346,7 +350,7 @@ fn speed(args: &mut Args) -> Result<Speed, DynamoError> {
 fn trtllm(
     args: &mut Args,
     measured: Option<&TimingTables>,
-    dir: &Path,
+    dir: Folders<'_>,
     ranks: u32,
     role: Role,
 ) -> Result<VllmConfig, DynamoError> {
@@ -372,7 +376,7 @@ fn trtllm(
 fn vllm(
     args: &mut Args,
     measured: Option<&TimingTables>,
-    dir: &Path,
+    dir: Folders<'_>,
     (ranks, block_size): (u32, u32),
 ) -> Result<VllmConfig, DynamoError> {
     let blocks = measured.map_or(16_384, |measured| measured.blocks);
@@ -447,7 +451,7 @@ fn drafts(args: &mut Args) -> Result<(Vec<f64>, u64), DynamoError> {
 fn sglang(
     args: &mut Args,
     measured: Option<&TimingTables>,
-    dir: &Path,
+    dir: Folders<'_>,
 ) -> Result<SglangConfig, DynamoError> {
     let pages = measured.map_or(16_384, |measured| measured.blocks);
     let num_pages = args.count("num_gpu_blocks")?.unwrap_or(pages);
@@ -499,7 +503,7 @@ fn latency(
     args: &mut Args,
     measured: Option<&TimingTables>,
     capacity: u64,
-    dir: &Path,
+    dir: Folders<'_>,
 ) -> Result<LatencyModel, DynamoError> {
     if let Some(measured) = measured {
         return Ok(measured.model.clone());
@@ -524,7 +528,7 @@ fn latency(
             let config = timing.take("config").unwrap_or_default();
             let path = config["path"].as_str();
             let path = path.ok_or_else(|| timing.wrong("config.path", "must be a string"))?;
-            LatencyModel::Grid(Box::new(Grid::open(&dir.join(path))?))
+            LatencyModel::Grid(Box::new(Grid::open(&dir.run.join(path))?))
         }
     };
     timing.done()?;

@@ -1,19 +1,19 @@
-//! Engine arguments that ask for NVIDIA's kernel tables (`aic_…`, `ais_…`) → the roofline.
+//! Engine arguments that ask for NVIDIA's kernel tables (`aic_…`, `ais_…`) → these tables.
 //!
-//! The tables come with a vendor package and are not read here: the roofline stands in for them,
-//! with the same model, GPU and tensor-parallel size.
+//! The tables come with a vendor package. Where it is not installed the roofline stands in for
+//! them, with the same model, GPU and tensor-parallel size.
 //!
 //! Source: ai-dynamo 1.4 `MockEngineArgs` (flat `aic_…` names, which count where `aic_backend` is
 //! there), 1.6.1 `timing_model` with provider `ais` or `aic`; both with `aisimulate`'s defaults:
 //! GPUs from the tensor-parallel size, blocks from what the weights leave.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
 use vllm_sim_engine::latency::{
-    Coefficients, GPUS, Gpu, LatencyModel, Memory, ModelShape, Roofline, Setup, gpu, known_models,
-    model,
+    Aic, AicSetup, Coefficients, GPUS, Gpu, LatencyModel, Memory, MixedStep, ModelShape, Overhead,
+    Roofline, Setup, gpu, installed_tables, known_models, model,
 };
 
 use super::error::DynamoError;
@@ -36,7 +36,21 @@ const KEYS: [(&str, &str); 9] = [
     ("kv_cache_dtype", "kvcache_quant_mode"),
 ];
 
-/// What stands in for the tables.
+/// Where relative paths begin, and where kernel tables are, if anywhere.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::tools) struct Folders<'a> {
+    pub run: &'a Path,
+    pub kernel_tables: Option<&'a Path>,
+}
+
+/// The kernel tables of the Python environment that this process is in.
+pub(in crate::tools) fn environment_tables() -> Option<PathBuf> {
+    let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"];
+    let mut paths = environments.iter().filter_map(std::env::var_os);
+    paths.find_map(|path| installed_tables(Path::new(&path)))
+}
+
+/// What the tables say, or stands in for them.
 #[derive(Debug)]
 pub(super) struct TimingTables {
     /// The engine whose kernels are meant.
@@ -47,12 +61,15 @@ pub(super) struct TimingTables {
     pub blocks: u32,
 }
 
-/// Takes the names of tables out of an engine's arguments; `dir` is where relative paths begin.
+/// Takes the names of tables out of an engine's arguments.
 /// A timing model that is spelt out wins over flat names, which have no effect without a backend.
 ///
 /// # Errors
 /// [`DynamoError`] names the argument.
-pub(super) fn take(engine: &mut Args, dir: &Path) -> Result<Option<TimingTables>, DynamoError> {
+pub(super) fn take(
+    engine: &mut Args,
+    dir: Folders<'_>,
+) -> Result<Option<TimingTables>, DynamoError> {
     let mut named = Map::new();
     for (key, _) in KEYS {
         let (old, new) = (format!("aic_{key}"), format!("ais_{key}"));
@@ -139,14 +156,12 @@ impl NamedTables {
         count.ok_or_else(|| self.wrong(key, format!("{value} is not a whole number of 1 or more")))
     }
 
-    fn measure(&self, dir: &Path) -> Result<TimingTables, DynamoError> {
+    fn measure(&self, dir: Folders<'_>) -> Result<TimingTables, DynamoError> {
         let backend = self.backend()?;
         let gpu = self.gpu()?;
         if self.count("attention_dp_size")? != 1 {
             return Err(self.wrong("attention_dp_size", "only 1 is modelled"));
         }
-        // Experts are spread over the GPUs of a layer either way, and there is one roofline for
-        // all versions.
         self.count("moe_tp_size")?;
         self.count("moe_ep_size")?;
         self.text("backend_version")?;
@@ -162,19 +177,58 @@ impl NamedTables {
                 front_end_us: 0.0,
                 ..Coefficients::default()
             },
-            ..Setup::new(self.shape(path, dir)?, gpu.clone())
+            ..Setup::new(self.shape(path, dir.run)?, gpu.clone())
         };
+        if let Some(folder) = dir.kernel_tables {
+            return self.read(folder, backend, setup);
+        }
+        // Experts are spread over the GPUs of a layer either way, and there is one roofline for
+        // all versions.
         let roofline = Roofline::new(&setup);
         let roofline = roofline.map_err(|error| self.wrong("tp_size", error.to_string()))?;
         tracing::warn!(
-            "kernel tables of {backend} are not read: the times of {path} on {tp} x {} are those \
-             of the roofline",
+            "no kernel tables are there (--kernel-tables, $VIRTUAL_ENV, $CONDA_PREFIX): the times of \
+             {backend} with {path} on {tp} x {} are those of the roofline",
             gpu.name
         );
         Ok(TimingTables {
             backend,
             setup,
             model: LatencyModel::Roofline(Box::new(roofline)),
+            blocks: 0,
+        })
+    }
+
+    /// As Dynamo's mocker adds them up: prompts and decodes apart, nothing beside the kernels.
+    fn read(
+        &self,
+        folder: &Path,
+        backend: &'static str,
+        setup: Setup,
+    ) -> Result<TimingTables, DynamoError> {
+        let aic = AicSetup {
+            shape: setup.shape.clone(),
+            system: self.text("system")?.unwrap_or(SYSTEM).to_owned(),
+            backend: backend.to_owned(),
+            version: self.text("backend_version")?.map(str::to_owned),
+            tp: setup.tp,
+            moe_ep: self.count("moe_ep_size")?,
+            kv_bytes: setup.kv_bytes,
+            qk_norm: setup.shape.qk_norm,
+            mixed: MixedStep::Sum,
+            overhead: Overhead::default(),
+        };
+        let aic = Aic::open(folder, &aic);
+        let aic = aic.map_err(|error| self.wrong("system", error.to_string()))?;
+        tracing::info!(
+            version = aic.version,
+            "step times come from the kernel tables of {}",
+            folder.display()
+        );
+        Ok(TimingTables {
+            backend,
+            setup,
+            model: LatencyModel::Aic(Box::new(aic)),
             blocks: 0,
         })
     }

@@ -21,6 +21,8 @@ struct Deployment {
     weight_gb: f64,
     runs: u32,
     regime: &'static str,
+    /// Whether the constants were fitted with these runs.
+    basis: &'static str,
     /// Of InferenceX only the gap between tokens is judged.
     ttft: Option<f64>,
     itl: f64,
@@ -45,6 +47,7 @@ impl Deployment {
             weight_gb: next()?.parse().ok()?,
             runs: next()?.parse().ok()?,
             regime: next()?,
+            basis: next()?,
             ttft: next()?.parse().ok(),
             itl: next()?.parse().ok()?,
             e2e: next()?.parse().ok(),
@@ -114,6 +117,7 @@ pub(super) fn evidence(setup: &Setup) -> Option<Evidence> {
         weight_gb: memory.weight_bytes / 1e9,
         runs: 0,
         regime: "stable",
+        basis: "",
         ttft: None,
         itl: 0.0,
         e2e: None,
@@ -140,10 +144,11 @@ pub(super) fn evidence(setup: &Setup) -> Option<Evidence> {
     let ttft = error("TTFT", found.ttft);
     let itl = format!("ITL {:.1} %", found.itl);
     let errors = format!(
-        "median error of its {} {} runs ({}): {ttft}{}{itl}",
+        "median error of its {} {} runs ({}; constants fitted {} them): {ttft}{}{itl}",
         found.runs,
         found.regime,
         found.judge,
+        found.basis,
         error("E2E", found.e2e),
     );
     let short = match differences.is_empty() {
@@ -196,7 +201,8 @@ mod tests {
         };
         let known = said("meta-llama/Llama-3.1-8B", "H100", 1);
         assert!(
-            known.contains("was recorded (meta-llama/Llama-3.1-8B"),
+            known.contains("was recorded (meta-llama/Llama-3.1-8B")
+                && known.contains("(public runs; constants fitted without them)"),
             "{known}"
         );
         let wide = said("meta-llama/Llama-3.1-8B", "H100", 4);

@@ -76,7 +76,9 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
         return write_report(&report, &args.report, Some(wall), &[targets], &typed);
     }
     if let Some(dir) = &args.dynamo_run {
-        let report = dynamo_run::dynamo_run(dir)?;
+        let tables = args.kernel_tables.clone();
+        let tables = tables.or_else(dynamo_run::environment_tables);
+        let report = dynamo_run::dynamo_run(dir, tables.as_deref())?;
         return write_report(&report, &args.report, None, &[], &typed);
     }
     let pools = pools(&args.pools, &flags, deploy)?;

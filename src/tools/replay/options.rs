@@ -32,6 +32,10 @@ pub(super) struct ReplayArgs {
     /// Play a recorded run of Dynamo's offline replay: a folder with args.json and its trace.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["PoolArgs", "WorkloadArgs"])]
     pub dynamo_run: Option<PathBuf>,
+    /// With --dynamo-run: folder of NVIDIA's kernel tables, for a timing model that asks for them
+    /// [those in $VIRTUAL_ENV or $CONDA_PREFIX].
+    #[arg(long, value_name = "DIR", requires = "dynamo_run")]
+    pub kernel_tables: Option<PathBuf>,
     /// Compare JSON reports with the first one; with --html also as a page. Runs of one thing with
     /// several seeds are one word with commas: --compare a1.json,a2.json b1.json,b2.json.
     #[arg(

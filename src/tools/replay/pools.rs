@@ -60,7 +60,8 @@ fn mocker(flag: &str, text: Option<&str>) -> Result<Option<Worker>> {
         return Ok(None);
     };
     let value = json_or_file(flag, text)?;
-    let worker = dynamo_run::worker(&value, std::path::Path::new("."));
+    let tables = dynamo_run::environment_tables();
+    let worker = dynamo_run::worker(&value, here(tables.as_deref()));
     let worker = worker.map_err(|error| UsageError(format!("{flag}: {error:#}")))?;
     if worker.ranks > 1 {
         refuse!("{flag}: dp_size above 1 is modelled for --dynamo-run alone");
@@ -71,6 +72,14 @@ fn mocker(flag: &str, text: Option<&str>) -> Result<Option<Worker>> {
         ranks: 1,
         transfer: worker.transfer,
     }))
+}
+
+/// Relative paths begin where the process is.
+fn here(kernel_tables: Option<&std::path::Path>) -> dynamo_run::Folders<'_> {
+    dynamo_run::Folders {
+        run: std::path::Path::new("."),
+        kernel_tables,
+    }
 }
 
 /// The pools that the arguments describe; `flags` describe the engine.
@@ -192,7 +201,8 @@ fn different(
     for group in &groups {
         let (engine, each) = match &group.engine_args {
             Some(value) => {
-                let worker = dynamo_run::worker(value, std::path::Path::new("."))?;
+                let tables = dynamo_run::environment_tables();
+                let worker = dynamo_run::worker(value, here(tables.as_deref()))?;
                 if worker.ranks > 1 {
                     refuse!("--workers: dp_size above 1 is modelled for --dynamo-run alone");
                 }

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use vllm_sim_engine::latency::{RooflineError, ShapeError};
+use vllm_sim_engine::latency::{AicError, RooflineError, ShapeError};
 use vllm_sim_engine::sched::ConfigError;
 
 /// Why a run cannot be predicted.
@@ -38,6 +38,14 @@ pub enum ValidateError {
     /// The roofline cannot be built.
     #[error(transparent)]
     Roofline(#[from] RooflineError),
+    /// A deployment that is not in the kernel tables.
+    #[error("run {run}: {error}")]
+    Tables {
+        /// Which run.
+        run: String,
+        /// Why.
+        error: AicError,
+    },
     /// The scheduler cannot be built.
     #[error(transparent)]
     Config(#[from] ConfigError),

@@ -29,6 +29,8 @@ pub(super) type Errors = BTreeMap<&'static str, f64>;
 pub struct Validation {
     /// In the order of the files.
     pub runs: Vec<ValidatedRun>,
+    /// Runs of deployments that the kernel tables do not have, and why.
+    pub left_out: Vec<(String, String)>,
 }
 
 /// A recorded run beside its prediction.
@@ -101,6 +103,7 @@ pub(in crate::tools) fn weights_name(scheme: Scheme) -> &'static str {
         Scheme::Fp8Block => "fp8 with block scales",
         Scheme::Int8 => "int8",
         Scheme::Int4 => "4-bit",
+        Scheme::Fp4 => "fp4",
     }
 }
 
@@ -319,6 +322,9 @@ impl Validation {
             sum_up("stable runs", count, self.spread(stable));
         }
         sum_up("runs", self.runs.len(), self.spread(|_| true));
+        for (run, why) in &self.left_out {
+            let _ = writeln!(text, "left out: {run}: {why}");
+        }
         let head = format!(
             "{:<width$}  {:<9} {:>8} {:>8} {:>8}\n",
             "run (errors in percent)", "regime", "TTFT", "ITL", "E2E"

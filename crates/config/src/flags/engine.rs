@@ -127,7 +127,9 @@ flags! {
         .or("1.0").within(0.0, 1e9, "sglang-schedule-conservativeness cannot be negative");
     LATENCY_MODEL: LatencyKind = Flag::choice("latency-model", Timing, words![("auto", LatencyKind::Auto), ("aic", LatencyKind::Aic), ("delays", LatencyKind::Delays), ("polynomial", LatencyKind::Polynomial), ("profile", LatencyKind::Profile), ("roofline", LatencyKind::Roofline)], "Where step times come from. auto: the profile, tables or GPU that are named, else the delays.")
         .or("auto");
-    AIC_DATA: Option<PathBuf> = Flag::new("aic-data", Timing, "Folder of NVIDIA's kernel tables: an installed aiconfigurator-core or aisimulate.");
+    AIC_DATA: Option<PathBuf> = Flag::new("aic-data", Timing, "Folder of NVIDIA's kernel tables: an installed aiconfigurator-core or aisimulate. Without it, latency-model aic looks into $VIRTUAL_ENV and $CONDA_PREFIX.");
+    AIC_BACKEND_VERSION: Option<String> = Flag::new("aic-backend-version", Timing, "Version of the engine in the kernel tables: current, previous or a number that they answer for. Without it the current one.")
+        .also(&["ais-backend-version"]);
     LATENCY_PROFILE: Option<PathBuf> = Flag::new("latency-profile", Timing, "Measured grid: an NPZ file or a profiler's folder.")
         .also(&["planner-profile-data"]);
     LATENCY_COEFFICIENTS: Option<PathBuf> = Flag::new("latency-coefficients", Timing, "Coefficients fitted by `vllm-sim calibrate`: a file, or the mapping itself.");

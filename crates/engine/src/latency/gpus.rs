@@ -3,7 +3,8 @@ use super::all_reduce::{self, AllReduce};
 /// What is known of a GPU: its data sheet and how much of it kernels reach.
 ///
 /// Efficiencies: fits of public kernel tables (ai-dynamo/aiconfigurator) with global scales from
-/// server runs; GPUs without a fit take [`FALLBACK`].
+/// server runs; those of fp8 and fp4 alone from tables of vLLM 0.24 (matrices of 1024 to 65536
+/// outputs, up to 8192 rows; logarithms, soft L1); GPUs without a fit take [`FALLBACK`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gpu {
     /// Name.
@@ -14,6 +15,8 @@ pub struct Gpu {
     pub bf16_tflops: f64,
     /// Dense fp8 peak, TFLOP/s; 0: no fp8 units.
     pub fp8_tflops: f64,
+    /// Dense fp4 peak, TFLOP/s; 0: no fp4 units.
+    pub fp4_tflops: f64,
     /// Memory bandwidth, TB/s.
     pub bandwidth_tbs: f64,
     /// Memory that the engine sees, GiB.
@@ -24,6 +27,8 @@ pub struct Gpu {
     pub gemm_fp8: Fit,
     /// The same with a scale per block of weights.
     pub gemm_fp8_block: Fit,
+    /// The same with fp4 weights and activations.
+    pub gemm_fp4: Fit,
     /// Decode attention: `(us, share of bandwidth)`.
     pub decode_attention: (f64, f64),
     /// Prefill attention: `(us, share of peak)`.
@@ -34,7 +39,8 @@ pub struct Gpu {
     /// own all-reduce.
     pub exchange: AllReduce,
     /// Generation of its flash attention in vLLM: 2 reads the cache of a step with a prompt chunk
-    /// once for every query head, 3 and others once for all that share it.
+    /// once for every query head, 3 and others once for all that share it; 0: none, Triton's kernels
+    /// (Volta, Turing) or AMD's.
     pub flash_attention: u32,
     /// Expert kernels.
     pub experts: Experts,
@@ -58,6 +64,10 @@ pub struct Experts {
     pub bf16: [Fit; 2],
     /// fp8 weights.
     pub fp8: [Fit; 2],
+    /// fp8 weights with a scale per block.
+    pub fp8_block: [Fit; 2],
+    /// fp4 weights and activations.
+    pub fp4: [Fit; 2],
     /// 4-bit weights.
     pub int4: [Fit; 2],
 }
@@ -84,7 +94,20 @@ const PCIE: Link = [
 const EXPERTS: Experts = Experts {
     bf16: [fit(28.0, 0.90, 0.60), fit(32.0, 0.80, 0.13)],
     fp8: [fit(40.0, 0.90, 0.45), fit(63.0, 0.66, 0.09)],
+    fp8_block: [fit(48.8, 0.841, 0.252), fit(46.9, 0.947, 0.149)],
+    // Of no use without fp4 units.
+    fp4: [fit(43.0, 0.88, 0.26), fit(59.0, 0.81, 0.18)],
     int4: [fit(43.0, 0.88, 0.26), fit(59.0, 0.81, 0.18)],
+};
+
+/// Of Blackwell's data-centre GPUs: the newer kernels start faster.
+const BLACKWELL_EXPERTS: Experts = Experts {
+    bf16: [fit(12.2, 0.668, 0.304), fit(19.4, 0.931, 0.268)],
+    fp8: [fit(13.9, 0.654, 0.310), fit(27.8, 0.930, 0.241)],
+    fp8_block: [fit(34.5, 0.611, 0.163), fit(31.2, 0.880, 0.103)],
+    fp4: [fit(15.1, 0.634, 0.302), fit(20.7, 0.743, 0.165)],
+    // MXFP4 with activations in fp8, as vLLM multiplies it there; the share is of the bf16 peak.
+    int4: [fit(34.8, 0.779, 0.270), fit(34.8, 0.779, 0.270)],
 };
 
 /// Used where nothing was measured.
@@ -93,11 +116,14 @@ const FALLBACK: Gpu = Gpu {
     aliases: &[],
     bf16_tflops: 0.0,
     fp8_tflops: 0.0,
+    fp4_tflops: 0.0,
     bandwidth_tbs: 0.0,
     memory_gib: 0.0,
     gemm: fit(4.5, 0.80, 0.55),
     gemm_fp8: fit(14.0, 0.75, 0.30),
     gemm_fp8_block: fit(30.0, 0.60, 0.30),
+    // Of no use without fp4 units.
+    gemm_fp4: fit(8.2, 0.746, 0.415),
     decode_attention: (14.0, 0.82),
     prefill_attention: (20.0, 0.45),
     all_reduce: NVLINK[0],
@@ -128,9 +154,17 @@ const fn sheet(
     }
 }
 
+/// The same with another generation of flash attention.
+const fn older(flash_attention: u32, sheet: Gpu) -> Gpu {
+    Gpu {
+        flash_attention,
+        ..sheet
+    }
+}
+
 const H100: Gpu = Gpu {
     gemm: fit(3.9, 0.924, 0.591),
-    gemm_fp8: fit(7.4, 0.82, 0.42),
+    gemm_fp8: fit(7.5, 0.838, 0.438),
     gemm_fp8_block: fit(29.8, 0.73, 0.29),
     decode_attention: (13.0, 0.934),
     prefill_attention: (22.4, 0.435),
@@ -154,7 +188,7 @@ const H100: Gpu = Gpu {
 
 const H200: Gpu = Gpu {
     gemm: fit(4.2, 0.865, 0.572),
-    gemm_fp8: fit(8.2, 0.775, 0.435),
+    gemm_fp8: fit(8.3, 0.818, 0.468),
     gemm_fp8_block: fit(32.7, 0.56, 0.31),
     decode_attention: (14.6, 0.882),
     prefill_attention: (22.7, 0.452),
@@ -162,6 +196,8 @@ const H200: Gpu = Gpu {
     experts: Experts {
         bf16: EXPERTS.bf16,
         fp8: [fit(40.0, 0.90, 0.45), fit(69.0, 0.56, 0.105)],
+        fp8_block: [fit(50.8, 0.809, 0.254), fit(45.3, 0.904, 0.150)],
+        fp4: EXPERTS.fp4,
         int4: [fit(43.0, 0.71, 0.26), fit(56.0, 0.64, 0.17)],
     },
     ..sheet(
@@ -198,7 +234,7 @@ const A100: Gpu = Gpu {
 
 const L40S: Gpu = Gpu {
     gemm: fit(0.0, 0.800, 0.501),
-    gemm_fp8: fit(5.3, 0.70, 0.42),
+    gemm_fp8: fit(3.0, 0.701, 0.419),
     decode_attention: (13.2, 0.899),
     prefill_attention: (12.8, 0.408),
     flash_attention: 2,
@@ -207,16 +243,14 @@ const L40S: Gpu = Gpu {
 
 const B200: Gpu = Gpu {
     gemm: fit(3.8, 0.813, 0.493),
-    gemm_fp8: fit(8.0, 0.705, 0.37),
+    fp4_tflops: 9000.0,
+    gemm_fp8: fit(8.2, 0.799, 0.401),
+    gemm_fp4: fit(8.2, 0.746, 0.415),
     gemm_fp8_block: fit(12.3, 0.53, 0.35),
     decode_attention: (4.7, 0.915),
     prefill_attention: (17.3, 0.486),
     all_reduce: all_reduce::B200,
-    experts: Experts {
-        bf16: [fit(28.0, 0.72, 0.60), fit(32.0, 0.76, 0.13)],
-        fp8: [fit(40.0, 0.68, 0.45), fit(96.0, 0.70, 0.13)],
-        int4: EXPERTS.int4,
-    },
+    experts: BLACKWELL_EXPERTS,
     ..sheet(
         "B200-SXM-180GB",
         &["B200", "B200-SXM"],
@@ -290,8 +324,15 @@ pub const GPUS: &[Gpu] = &[
         fp8_tflops: 1007.6,
         bandwidth_tbs: 1.792,
         memory_gib: 94.97,
-        gemm_fp8: fit(6.2, 0.785, 0.615),
+        fp4_tflops: 2015.2,
+        gemm_fp8: fit(5.9, 0.813, 0.632),
+        gemm_fp4: fit(10.7, 0.705, 0.606),
         all_reduce: all_reduce::RTX_PRO_6000,
+        experts: Experts {
+            fp8: [fit(23.4, 0.757, 0.265), fit(33.0, 0.890, 0.179)],
+            fp4: [fit(39.0, 0.767, 0.410), fit(61.6, 0.813, 0.212)],
+            ..EXPERTS
+        },
         ..L40S
     },
     Gpu {
@@ -331,6 +372,8 @@ pub const GPUS: &[Gpu] = &[
         aliases: &["RTX-5090", "5090"],
         bf16_tflops: 209.5,
         fp8_tflops: 419.0,
+        fp4_tflops: 838.0,
+        gemm_fp4: fit(10.7, 0.705, 0.606),
         bandwidth_tbs: 1.792,
         memory_gib: 31.4,
         ..L40S
@@ -339,7 +382,14 @@ pub const GPUS: &[Gpu] = &[
         name: "B300-SXM-288GB",
         aliases: &["B300"],
         memory_gib: 268.0,
-        gemm_fp8: fit(7.3, 0.715, 0.385),
+        fp4_tflops: 14_000.0,
+        gemm_fp8: fit(7.4, 0.788, 0.416),
+        gemm_fp4: fit(7.6, 0.745, 0.288),
+        experts: Experts {
+            fp8_block: [fit(30.7, 0.596, 0.170), fit(28.6, 0.864, 0.111)],
+            fp4: [fit(13.7, 0.627, 0.203), fit(16.5, 0.705, 0.120)],
+            ..BLACKWELL_EXPERTS
+        },
         ..B200
     },
     Gpu {
@@ -347,6 +397,9 @@ pub const GPUS: &[Gpu] = &[
         aliases: &["GB200"],
         bf16_tflops: 2500.0,
         fp8_tflops: 5000.0,
+        fp4_tflops: 10_000.0,
+        gemm_fp8: fit(8.1, 0.804, 0.392),
+        gemm_fp4: fit(8.6, 0.795, 0.400),
         memory_gib: 184.0,
         all_reduce: all_reduce::GB200,
         ..B200
@@ -356,69 +409,106 @@ pub const GPUS: &[Gpu] = &[
         aliases: &["GB300"],
         bf16_tflops: 2500.0,
         fp8_tflops: 5000.0,
+        fp4_tflops: 15_000.0,
+        gemm_fp8: fit(8.0, 0.803, 0.415),
+        gemm_fp4: fit(8.6, 0.792, 0.295),
+        experts: Experts {
+            fp4: [fit(14.0, 0.655, 0.205), fit(16.7, 0.738, 0.118)],
+            ..BLACKWELL_EXPERTS
+        },
         memory_gib: 276.0,
         all_reduce: all_reduce::GB200,
         ..B200
     },
-    sheet(
-        "MI300X-192GB",
-        &["MI300X", "MI300"],
-        (1307.0, 2615.0),
-        5.3,
-        191.0,
-        NVLINK,
+    older(
+        0,
+        sheet(
+            "MI300X-192GB",
+            &["MI300X", "MI300"],
+            (1307.0, 2615.0),
+            5.3,
+            191.0,
+            NVLINK,
+        ),
     ),
-    sheet(
-        "MI325X-256GB",
-        &["MI325X"],
-        (1307.0, 2615.0),
-        6.0,
-        255.0,
-        NVLINK,
+    older(
+        0,
+        sheet(
+            "MI325X-256GB",
+            &["MI325X"],
+            (1307.0, 2615.0),
+            6.0,
+            255.0,
+            NVLINK,
+        ),
     ),
-    sheet(
-        "MI355X-288GB",
-        &["MI355X"],
-        (2516.0, 5033.0),
-        8.0,
-        287.0,
-        NVLINK,
+    older(
+        0,
+        sheet(
+            "MI355X-288GB",
+            &["MI355X"],
+            (2516.0, 5033.0),
+            8.0,
+            287.0,
+            NVLINK,
+        ),
     ),
     sheet("H20-96GB", &["H20"], (148.0, 296.0), 4.0, 94.9, NVLINK),
-    sheet("A30-24GB", &["A30"], (165.0, 0.0), 0.933, 23.5, PCIE),
-    sheet("A10-24GB", &["A10", "A10G"], (125.0, 0.0), 0.6, 22.0, PCIE),
-    sheet("A40-48GB", &["A40"], (149.7, 0.0), 0.696, 44.4, PCIE),
-    sheet(
-        "A6000-48GB",
-        &["A6000", "RTX-A6000"],
-        (154.8, 0.0),
-        0.768,
-        47.4,
-        PCIE,
+    older(
+        2,
+        sheet("A30-24GB", &["A30"], (165.0, 0.0), 0.933, 23.5, PCIE),
     ),
-    sheet(
-        "V100-SXM-32GB",
-        &["V100", "V100-32GB"],
-        (125.0, 0.0),
-        0.9,
-        31.7,
-        NVLINK,
+    older(
+        2,
+        sheet("A10-24GB", &["A10", "A10G"], (125.0, 0.0), 0.6, 22.0, PCIE),
     ),
-    sheet(
-        "T4-16GB",
-        &["T4", "Tesla-T4"],
-        (65.0, 0.0),
-        0.32,
-        14.6,
-        PCIE,
+    older(
+        2,
+        sheet("A40-48GB", &["A40"], (149.7, 0.0), 0.696, 44.4, PCIE),
     ),
-    sheet(
-        "RTX-3090-24GB",
-        &["RTX-3090", "3090"],
-        (71.0, 0.0),
-        0.936,
-        23.5,
-        PCIE,
+    older(
+        2,
+        sheet(
+            "A6000-48GB",
+            &["A6000", "RTX-A6000"],
+            (154.8, 0.0),
+            0.768,
+            47.4,
+            PCIE,
+        ),
+    ),
+    older(
+        0,
+        sheet(
+            "V100-SXM-32GB",
+            &["V100", "V100-32GB"],
+            (125.0, 0.0),
+            0.9,
+            31.7,
+            NVLINK,
+        ),
+    ),
+    older(
+        0,
+        sheet(
+            "T4-16GB",
+            &["T4", "Tesla-T4"],
+            (65.0, 0.0),
+            0.32,
+            14.6,
+            PCIE,
+        ),
+    ),
+    older(
+        2,
+        sheet(
+            "RTX-3090-24GB",
+            &["RTX-3090", "3090"],
+            (71.0, 0.0),
+            0.936,
+            23.5,
+            PCIE,
+        ),
     ),
 ];
 
@@ -461,6 +551,20 @@ mod tests {
             Some("A100-SXM-80GB")
         );
         assert_eq!(gpu("Cray-1"), None);
+    }
+
+    #[test]
+    fn only_hopper_and_newer_have_flash_attention_3() {
+        let generation = |name| gpu(name).unwrap().flash_attention;
+        for name in [
+            "A100", "A10", "A30", "A40", "A6000", "RTX-3090", "L4", "L40S", "RTX-5090",
+        ] {
+            assert_eq!(generation(name), 2, "{name}");
+        }
+        for name in ["V100", "T4", "MI300X"] {
+            assert_eq!(generation(name), 0, "{name}");
+        }
+        assert_eq!((generation("H20"), generation("GH200")), (3, 3));
     }
 
     #[test]

@@ -116,6 +116,7 @@ pub(super) fn weight_width(scheme: Scheme) -> f64 {
         Scheme::Fp8 | Scheme::Fp8Block | Scheme::Int8 => 1.0,
         // With the scales.
         Scheme::Int4 => 0.53,
+        Scheme::Fp4 => 0.5625,
     }
 }
 

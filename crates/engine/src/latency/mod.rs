@@ -21,6 +21,7 @@ mod npz;
 mod polynomial;
 mod quantization;
 mod roofline;
+mod sampling_defaults;
 mod shape;
 
 use std::time::Duration;
@@ -28,7 +29,7 @@ use std::time::Duration;
 use super::{Delays, LONGEST_DELAY};
 
 #[cfg(feature = "aic")]
-pub use aic::{Aic, AicError, AicSetup, MixedStep};
+pub use aic::{Aic, AicError, AicSetup, MixedStep, installed_tables};
 pub use all_reduce::AllReduce;
 pub use batch::Batch;
 pub use cuda_graphs::{CudaGraphs, GraphLimits};
@@ -42,6 +43,7 @@ pub use models::{known_models, model};
 pub use polynomial::Polynomial;
 pub use quantization::{Quantization, Scheme};
 pub use roofline::{Breakdown, Coefficients, Overhead, Roofline, RooflineError, Setup};
+pub use sampling_defaults::{SamplingDefaults, sampling_defaults};
 pub use shape::{Mla, ModelShape, Moe, ShapeError, StateLayers, Window};
 
 /// Where the duration of a step comes from.
@@ -131,7 +133,7 @@ impl LatencyModel {
                 return divide(roofline.step(batch), speed.all).min(LONGEST_DELAY);
             }
             #[cfg(feature = "aic")]
-            Self::Aic(aic) => return divide(aic.step(batch), speed.all).min(LONGEST_DELAY),
+            Self::Aic(aic) => aic.work(batch),
         };
         let (prefill, decode) = (
             divide(prefill, speed.all),

@@ -30,6 +30,7 @@ const fn dense(
             moe: None,
             window: None,
             state: None,
+            qk_norm: false,
             quantization: Quantization::all(Scheme::None),
             max_context,
         },
@@ -229,6 +230,10 @@ static KNOWN: &[KnownModel] = &[
     // 24 Mamba layers, 4 with attention, and 24 with an MLP alone.
     state(plain_mlp(dense("nemotron-h-8b", (4096, 28), (32, 8, 128), (21504, 131072), 8192)), NEMOTRON_H),
     // Others
+    stored(moe(dense("minimax-m2", (3072, 62), (48, 8, 128), (1536, 200064), 196608), (256, 8), (1536, 0), 62),
+        Quantization::all(Scheme::Fp8Block)),
+    stored(moe(dense("minimax-m2.5", (3072, 62), (48, 8, 128), (1536, 200064), 196608), (256, 8), (1536, 0), 62),
+        Quantization::all(Scheme::Fp8Block)),
     stored(window(moe(dense("gpt-oss-20b", (2880, 24), (64, 8, 64), (2880, 201088), 131072), (32, 4), (2880, 0), 24), 128, 12),
         Quantization::experts(Scheme::Int4)),
     stored(window(moe(dense("gpt-oss-120b", (2880, 36), (64, 8, 64), (2880, 201088), 131072), (128, 4), (2880, 0), 36), 128, 18),
@@ -262,10 +267,15 @@ pub fn model(repo: &str) -> Option<ModelShape> {
         .filter(|known| contains_word(&name, known.name))
         .max_by_key(|known| known.name.len())?;
     let mut shape = known.shape.clone();
-    if let Some(quantization) = Quantization::from_name(&name) {
+    shape.qk_norm = ["qwen3", "gemma-3", "minimax-m2"]
+        .iter()
+        .any(|family| known.name.starts_with(family));
+    if let Some(quantization) = Quantization::from_name(repo) {
         shape.quantization = quantization;
-        // Llama-4's published FP8 checkpoints quantise the experts only.
-        shape.quantization.keep_attention = name.contains("llama-4");
+        // Llama-4's published FP8 checkpoints quantise the experts only, NVIDIA's of DeepSeek in
+        // FP4 leave attention alone too.
+        shape.quantization.keep_attention =
+            name.contains("llama-4") || (shape.mla.is_some() && quantization.scheme == Scheme::Fp4);
     }
     Some(shape)
 }
@@ -308,8 +318,22 @@ mod tests {
                 ..Quantization::all(Scheme::Fp8)
             }
         );
-        let awq = quantization("Qwen/Qwen2.5-7B-Instruct-AWQ");
-        assert_eq!(awq, Quantization::all(Scheme::Int4));
+        let scheme = |repo| quantization(repo).scheme;
+        assert_eq!(scheme("Qwen/Qwen2.5-7B-Instruct-AWQ"), Scheme::Int4);
+        assert_eq!(scheme("nvidia/Llama-3.1-70B-Instruct-FP4"), Scheme::Fp4);
+        assert_eq!(scheme("nvidia/Llama-3.3-70B-Instruct-NVFP4"), Scheme::Fp4);
+        let deepseek = quantization("nvidia/DeepSeek-R1-FP4");
+        assert_eq!(
+            (deepseek.scheme, deepseek.keep_attention),
+            (Scheme::Fp4, true)
+        );
+        assert_eq!(scheme("Qwen/Qwen3-32B-FP8"), Scheme::Fp8Block);
+        assert_eq!(
+            scheme("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8"),
+            Scheme::Fp8Block
+        );
+        assert_eq!(scheme("RedHatAI/Qwen3-32B-FP8-dynamic"), Scheme::Fp8);
+        assert_eq!(scheme("nvidia/Qwen3-32B-FP8"), Scheme::Fp8);
     }
 
     #[test]

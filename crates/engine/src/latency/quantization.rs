@@ -14,6 +14,9 @@ pub enum Scheme {
     Int8,
     /// 4-bit weights, bf16 arithmetic (AWQ, GPTQ, w4a16, MXFP4).
     Int4,
+    /// 4-bit floats with a scale for every 16, activations too (NVFP4). GPUs without such units
+    /// multiply in bf16.
+    Fp4,
 }
 
 /// Which weights are quantised and how; embeddings, router and output head never are.
@@ -54,15 +57,15 @@ impl Quantization {
     pub fn from_config(config: &Value) -> Self {
         let method = config["quant_method"].as_str().unwrap_or_default();
         let scheme = match method {
-            "fp8" | "fbgemm_fp8" | "modelopt" if !config["weight_block_size"].is_null() => {
-                Scheme::Fp8Block
-            }
-            "fp8" | "fbgemm_fp8" | "modelopt" => Scheme::Fp8,
+            "modelopt" => modelopt(config),
+            "fp8" | "fbgemm_fp8" if !config["weight_block_size"].is_null() => Scheme::Fp8Block,
+            "fp8" | "fbgemm_fp8" => Scheme::Fp8,
             "awq" | "gptq" | "gptq_marlin" | "awq_marlin" => match config["bits"].as_u64() {
                 Some(8) => Scheme::Int8,
                 _ => Scheme::Int4,
             },
-            "mxfp4" | "modelopt_fp4" | "nvfp4" => Scheme::Int4,
+            "mxfp4" => Scheme::Int4,
+            "modelopt_fp4" | "nvfp4" => Scheme::Fp4,
             "bitsandbytes" if config["load_in_8bit"].as_bool() == Some(true) => Scheme::Int8,
             "bitsandbytes" => Scheme::Int4,
             "compressed-tensors" => compressed_tensors(config),
@@ -90,16 +93,26 @@ impl Quantization {
         }
     }
 
-    /// From the words of a repository name (`…-FP8-dynamic`, `…-AWQ`, `…w4a16`).
-    pub(crate) fn from_name(name: &str) -> Option<Self> {
-        let name = name.to_ascii_lowercase();
+    /// From the words of a repository name (`…-FP8-dynamic`, `…-AWQ`, `…w4a16`, `…-FP4`).
+    pub(crate) fn from_name(repo: &str) -> Option<Self> {
+        let repo = repo.to_ascii_lowercase();
+        let (owner, name) = repo.rsplit_once('/').unwrap_or(("", &repo));
         let has = |words: &[&str]| words.iter().any(|w| name.contains(w));
-        let scheme = if has(&["awq", "gptq", "int4", "w4a16", "4bit", "nvfp4", "mxfp4"]) {
+        let scheme = if has(&["awq", "gptq", "int4", "w4a16", "4bit", "mxfp4"]) {
             Scheme::Int4
+        } else if has(&["fp4"]) {
+            Scheme::Fp4
         } else if has(&["w8a8-int8", "int8", "w8a16", "quantized.w8a8"]) {
             Scheme::Int8
         } else if has(&["fp8"]) {
-            Scheme::Fp8
+            // Qwen's own FP8 checkpoints have 128 x 128 blocks; those of others a scale per channel
+            // or tensor.
+            let blocks = has(&["qwen3"]) && name.ends_with("fp8") && matches!(owner, "" | "qwen");
+            if blocks {
+                Scheme::Fp8Block
+            } else {
+                Scheme::Fp8
+            }
         } else {
             return None;
         };
@@ -113,11 +126,27 @@ impl Quantization {
             "fp8" | "fbgemm_fp8" | "modelopt" | "ptpc_fp8" => Scheme::Fp8,
             "fp8_block" | "deepgemm" => Scheme::Fp8Block,
             "int8" | "experts_int8" => Scheme::Int8,
-            "awq" | "gptq" | "awq_marlin" | "gptq_marlin" | "mxfp4" | "modelopt_fp4"
-            | "bitsandbytes" | "int4" => Scheme::Int4,
+            "awq" | "gptq" | "awq_marlin" | "gptq_marlin" | "mxfp4" | "bitsandbytes" | "int4" => {
+                Scheme::Int4
+            }
+            "modelopt_fp4" | "nvfp4" | "fp4" => Scheme::Fp4,
             _ => return None,
         };
         Some(Self::all(scheme))
+    }
+}
+
+/// **Source:** vLLM `vllm/model_executor/layers/quantization/modelopt.py`, `quant_algo`.
+fn modelopt(config: &Value) -> Scheme {
+    let algorithm = [&config["quant_algo"], &config["quantization"]["quant_algo"]]
+        .iter()
+        .find_map(|value| value.as_str())
+        .unwrap_or_default();
+    match algorithm {
+        "NVFP4" => Scheme::Fp4,
+        "FP8_PB_WO" => Scheme::Fp8Block,
+        _ if !config["weight_block_size"].is_null() => Scheme::Fp8Block,
+        _ => Scheme::Fp8,
     }
 }
 
@@ -134,6 +163,8 @@ fn compressed_tensors(config: &Value) -> Scheme {
         (Some(8), true) if weights["strategy"].as_str() == Some("block") => Scheme::Fp8Block,
         (Some(8), true) => Scheme::Fp8,
         (Some(8), false) => Scheme::Int8,
+        // NVFP4 and its weight-only form alike: a scale for every 16.
+        (Some(4), true) => Scheme::Fp4,
         (Some(_), _) => Scheme::Int4,
         (None, _) => Scheme::None,
     }
@@ -149,6 +180,14 @@ mod tests {
     fn methods_of_config_json_are_told_apart() {
         let scheme = |v| Quantization::from_config(&v).scheme;
         assert_eq!(scheme(Value::Null), Scheme::None);
+        let modelopt =
+            |algorithm| scheme(json!({"quant_method": "modelopt", "quant_algo": algorithm}));
+        assert_eq!(modelopt("NVFP4"), Scheme::Fp4);
+        assert_eq!(modelopt("FP8"), Scheme::Fp8);
+        assert_eq!(modelopt("FP8_PB_WO"), Scheme::Fp8Block);
+        let float = json!({"weights": {"num_bits": 4, "type": "float", "group_size": 16}});
+        let nvfp4 = json!({"quant_method": "compressed-tensors", "config_groups": {"g": float}});
+        assert_eq!(scheme(nvfp4), Scheme::Fp4);
         assert_eq!(scheme(json!({"quant_method": "fp8"})), Scheme::Fp8);
         let block = json!({"quant_method": "fp8", "weight_block_size": [128, 128]});
         assert_eq!(scheme(block), Scheme::Fp8Block);

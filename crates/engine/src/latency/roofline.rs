@@ -1,3 +1,4 @@
+mod coefficients;
 mod kernels;
 mod setup;
 
@@ -5,79 +6,9 @@ use std::time::Duration;
 
 use super::cuda_graphs;
 use super::{Batch, CudaGraphs, Scheme};
+pub use coefficients::Coefficients;
 use kernels::{Kernels, Reduction};
 pub use setup::Setup;
-
-/// The few numbers that a calibration may move; the rest is physics and kernel tables.
-///
-/// Defaults: fitted on 27 public server runs.
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Coefficients {
-    /// Front end: HTTP, tokenisation, first-chunk delivery. Charged once, before queueing.
-    pub front_end_us: f64,
-    /// The same for every request in progress: the front end hands out the tokens of a step one
-    /// sequence after the other, and the newest sequence comes last.
-    pub front_end_sequence_us: f64,
-    /// Every step.
-    pub step_us: f64,
-    /// Every step when the next one is not scheduled ahead.
-    pub sync_us: f64,
-    /// Every sequence of a step.
-    pub sequence_us: f64,
-    /// The same once more when the next step is not scheduled ahead: work of the CPU that a running
-    /// step hides otherwise.
-    pub sync_sequence_us: f64,
-    /// Every sequence and vocabulary entry, at 3.35 TB/s, when sampling is truncated.
-    pub vocab_us: f64,
-    /// Every step when sampling is truncated: the extra kernels of top-k and top-p.
-    pub truncated_us: f64,
-    /// The same for every vocabulary entry: rows are cut side by side, so that the length of one
-    /// counts and not their number.
-    pub truncated_vocab_us: f64,
-    /// A step with a prompt chunk (no full CUDA graph).
-    pub mixed_us: f64,
-    /// Share of what decode attention reads that is read once more for every further query head of
-    /// a group, where a prompt chunk shares the step and flash attention is version 2: it packs
-    /// the heads of a group only when each sequence has one token. Caches hold the rest.
-    pub mixed_group_share: f64,
-    /// Small kernels, per layer.
-    pub layer_us: f64,
-    /// Times the share of bandwidth that matrix products reach.
-    pub gemm_memory_scale: f64,
-    /// Times the share of peak that matrix products reach.
-    pub gemm_compute_scale: f64,
-    /// Times the share of bandwidth that decode attention reaches.
-    pub attention_scale: f64,
-    /// Times the duration of an all-reduce.
-    pub all_reduce_scale: f64,
-    /// Times the duration of expert kernels.
-    pub moe_scale: f64,
-}
-
-impl Default for Coefficients {
-    fn default() -> Self {
-        Self {
-            front_end_us: 5600.0,
-            front_end_sequence_us: 45.0,
-            step_us: 112.0,
-            sync_us: 312.0,
-            sequence_us: 4.38,
-            sync_sequence_us: 3.72,
-            vocab_us: 38.8e-6,
-            truncated_us: 210.0,
-            truncated_vocab_us: 2.55e-3,
-            mixed_us: 610.0,
-            mixed_group_share: 0.435,
-            layer_us: 15.1,
-            gemm_memory_scale: 1.0,
-            gemm_compute_scale: 1.0,
-            attention_scale: 1.0,
-            all_reduce_scale: 1.0,
-            moe_scale: 1.0,
-        }
-    }
-}
 
 /// Why there is no roofline.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -253,7 +184,11 @@ impl Roofline {
         };
         let borders = f64::from(setup.pp.saturating_sub(1));
         let mixed_again = match gpu.flash_attention {
-            2 => co.mixed_group_share * (f64::from(shape.heads / shape.kv_heads) - 1.0),
+            // Of one GPU: with more GPUs than key/value heads each has a whole one.
+            2 => {
+                let group = hq / (f64::from(shape.kv_heads) / k.tp).max(1.0);
+                co.mixed_group_share * (group - 1.0).max(0.0)
+            }
             _ => 0.0,
         };
         Ok(Self {
@@ -265,7 +200,7 @@ impl Roofline {
             window: shape.window.map(|w| w.tokens),
             reduce: k.reduction(2.0 * layers, setup.tp),
             small: (
-                layers * co.layer_us,
+                layers * (co.layer_us + if shape.qk_norm { co.qk_norm_us } else { 0.0 }),
                 layers * (10.0 * h + 8.0 * width) / k.bandwidth,
             ),
             step: co.step_us + sync + (co.truncated_us + co.truncated_vocab_us * vocab) * truncated,
@@ -371,32 +306,7 @@ fn check(setup: &Setup) -> Result<(), RooflineError> {
             return Err(RooflineError::Zero { what });
         }
     }
-    let co = &setup.coefficients;
-    for (what, value, positive) in [
-        ("front_end_us", co.front_end_us, false),
-        ("front_end_sequence_us", co.front_end_sequence_us, false),
-        ("step_us", co.step_us, false),
-        ("sync_us", co.sync_us, false),
-        ("sequence_us", co.sequence_us, false),
-        ("sync_sequence_us", co.sync_sequence_us, false),
-        ("vocab_us", co.vocab_us, false),
-        ("truncated_us", co.truncated_us, false),
-        ("truncated_vocab_us", co.truncated_vocab_us, false),
-        ("mixed_us", co.mixed_us, false),
-        ("mixed_group_share", co.mixed_group_share, false),
-        ("layer_us", co.layer_us, false),
-        ("gemm_memory_scale", co.gemm_memory_scale, true),
-        ("gemm_compute_scale", co.gemm_compute_scale, true),
-        ("attention_scale", co.attention_scale, true),
-        ("all_reduce_scale", co.all_reduce_scale, true),
-        ("moe_scale", co.moe_scale, true),
-    ] {
-        let bound = if positive { "more than 0" } else { "0 or more" };
-        if !value.is_finite() || value < 0.0 || (positive && value == 0.0) {
-            return Err(RooflineError::Coefficient { what, value, bound });
-        }
-    }
-    Ok(())
+    setup.coefficients.check()
 }
 
 #[cfg(test)]
@@ -484,8 +394,11 @@ mod tests {
 
     #[test]
     fn flash_attention_2_reads_again_for_groups_of_heads_beside_a_chunk() {
-        let more = |gpu_name: &str, repo: &str| {
-            let setup = Setup::new(model(repo).unwrap(), gpu(gpu_name).unwrap().clone());
+        let more = |gpu_name: &str, repo: &str, tp: u32| {
+            let setup = Setup {
+                tp,
+                ..Setup::new(model(repo).unwrap(), gpu(gpu_name).unwrap().clone())
+            };
             let once = Setup {
                 coefficients: Coefficients {
                     mixed_group_share: 0.0,
@@ -502,9 +415,14 @@ mod tests {
             );
             time(&setup) - time(&once)
         };
-        assert!(more("A100", "meta-llama/Llama-3.1-8B") > Duration::from_micros(500));
-        assert!(more("A100", "meta-llama/Llama-2-7b-hf").is_zero());
-        assert!(more("H100", "meta-llama/Llama-3.1-8B").is_zero());
+        assert!(more("A100", "meta-llama/Llama-3.1-8B", 1) > Duration::from_micros(500));
+        assert!(more("A100", "meta-llama/Llama-2-7b-hf", 1).is_zero());
+        assert!(more("H100", "meta-llama/Llama-3.1-8B", 1).is_zero());
+        // 12 query heads of 2 groups: on 4 GPUs each has 3 of them and a whole key/value head.
+        let small = "Qwen/Qwen2.5-1.5B";
+        let (two, four) = (more("A100", small, 2), more("A100", small, 4));
+        let share = four.as_secs_f64() / two.as_secs_f64();
+        assert!((share - 2.0 / 5.0).abs() < 0.01, "{share}");
     }
 
     #[test]
@@ -515,6 +433,24 @@ mod tests {
         assert!(one.step(&decodes(8, 500)) < one.step(&decodes(8, 900)));
         assert!(two.step(&decodes(8, 500)) < one.step(&decodes(8, 500)));
         assert_eq!(one.step(&Batch::default()), Duration::ZERO);
+    }
+
+    #[test]
+    fn four_bit_floats_are_multiplied_as_such_where_there_are_units_for_it() {
+        let step = |repo: &str, on: &str, tokens: u32| {
+            let setup = Setup::new(model(repo).unwrap(), gpu(on).unwrap().clone());
+            let mut batch = Batch::default();
+            batch.add_chunk(tokens, 0, None);
+            Roofline::new(&setup).unwrap().breakdown(&batch).gemm
+        };
+        let (plain, fp4, int4) = (
+            "meta-llama/Llama-3.1-8B",
+            "nvidia/Llama-3.1-8B-FP4",
+            "meta-llama/Llama-3.1-8B-AWQ",
+        );
+        assert!(step(fp4, "B200", 4096) < 0.5 * step(plain, "B200", 4096));
+        assert!(step(int4, "B200", 4096) > 0.9 * step(plain, "B200", 4096));
+        assert!(step(fp4, "H100", 4096) > 0.9 * step(plain, "H100", 4096));
     }
 
     #[test]

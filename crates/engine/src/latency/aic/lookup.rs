@@ -72,7 +72,11 @@ pub(super) type ShapeCurve = ((u64, u64), Curve);
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Sites {
     /// (outputs, inputs), in the order in which ties are broken.
-    pub(super) shapes: Vec<ShapeCurve>,
+    shapes: Vec<ShapeCurve>,
+    /// Where a shape is in `shapes`.
+    places: BTreeMap<(u64, u64), usize>,
+    /// Shapes that were asked for and not measured: how far those are that were, the nearest first.
+    near: BTreeMap<(u64, u64), Vec<(f64, usize)>>,
 }
 
 /// Farthest site that says something of a shape: two doublings.
@@ -81,31 +85,64 @@ const FARTHEST: f64 = 2.0;
 const NEAREST: usize = 4;
 
 impl Sites {
+    pub(super) fn new(shapes: Vec<ShapeCurve>) -> Self {
+        let places = shapes.iter().enumerate();
+        Self {
+            places: places.rev().map(|(i, (shape, _))| (*shape, i)).collect(),
+            shapes,
+            near: BTreeMap::new(),
+        }
+    }
+
+    /// Finds the sites near a shape, so that no later question looks for them.
+    pub(super) fn prepare(&mut self, n: u64, k: u64) {
+        if !self.places.contains_key(&(n, k)) {
+            self.near.insert((n, k), self.neighbours(n, k));
+        }
+    }
+
+    fn neighbours(&self, n: u64, k: u64) -> Vec<(f64, usize)> {
+        let apart = |a: u64, b: u64| (a as f64 / b as f64).log2();
+        let sites = self.shapes.iter().enumerate();
+        let mut near: Vec<(f64, usize)> = sites
+            .map(|(i, (shape, _))| (apart(n, shape.0).hypot(apart(k, shape.1)), i))
+            .filter(|(distance, _)| *distance <= FARTHEST)
+            .collect();
+        near.sort_by(|a, b| a.0.total_cmp(&b.0));
+        near
+    }
+
     /// The time of `m` rows through a matrix of `n` outputs and `k` inputs.
     pub(super) fn time(
         &self,
         (m, n, k): (u64, u64, u64),
         sol: &dyn Fn(u64, u64, u64) -> f64,
     ) -> Option<f64> {
-        if let Some((_, curve)) = self.shapes.iter().find(|(shape, _)| *shape == (n, k)) {
+        if let Some(place) = self.places.get(&(n, k)) {
+            let curve = &self.shapes[*place].1;
             return curve.time(m, End::MedianOfThree, &|m| sol(m, n, k));
         }
-        let covering: Vec<_> = self.shapes.iter().filter(|site| site.1.covers(m)).collect();
-        let asked: Vec<_> = match covering.is_empty() {
-            true => self.shapes.iter().collect(),
-            false => covering,
+        let covered = self.shapes.iter().any(|site| site.1.covers(m));
+        let asked = |site: &ShapeCurve| !covered || site.1.covers(m);
+        let found;
+        let near = match self.near.get(&(n, k)) {
+            Some(near) => near,
+            None => {
+                found = self.neighbours(n, k);
+                &found
+            }
         };
-        let apart = |a: u64, b: u64| (a as f64 / b as f64).log2();
-        let mut near: Vec<(f64, &ShapeCurve)> = asked
+        let near = near
             .iter()
-            .map(|site| (apart(n, site.0.0).hypot(apart(k, site.0.1)), *site))
-            .filter(|(distance, _)| *distance <= FARTHEST)
-            .collect();
+            .map(|(distance, i)| (*distance, &self.shapes[*i]));
+        let near = near.filter(|(_, site)| asked(site));
+        let mut near: Vec<(f64, &ShapeCurve)> = near.take(NEAREST).collect();
         if near.is_empty() {
+            let asked: Vec<_> = self.shapes.iter().filter(|site| asked(site)).collect();
             near = self.beyond(&asked, n, k);
+            near.sort_by(|a, b| a.0.total_cmp(&b.0));
+            near.truncate(NEAREST);
         }
-        near.sort_by(|a, b| a.0.total_cmp(&b.0));
-        near.truncate(NEAREST);
         let (mut weights, mut sum) = (0.0, 0.0);
         for (distance, ((n, k), curve)) in near {
             let time = curve.time(m, End::MedianOfThree, &|m| sol(m, *n, *k))?;
@@ -179,71 +216,125 @@ impl Grid3 {
     }
 
     pub(super) fn time(&self, at: Point, sol: Sol<'_>) -> Option<f64> {
-        self.inside(&[], at, sol).or_else(|| self.outside(at, sol))
+        let inside = self.along(0, &self.leaves, at, sol, &|inner| {
+            self.along(1, inner, at, sol, &|inner| {
+                self.along(2, inner, at, sol, &|time| Some(*time))
+            })
+        });
+        inside.or_else(|| self.outside(at, sol))
     }
 
-    /// Keys of the axis below those that are chosen.
-    fn neighbours(&self, chosen: &[u64], at: u64) -> (Option<u64>, Option<u64>) {
-        fn around<V>(map: &BTreeMap<u64, V>, at: u64) -> (Option<u64>, Option<u64>) {
-            let below = map.range(..=at).next_back().map(|(key, _)| *key);
-            (below, map.range(at..).next().map(|(key, _)| *key))
+    /// One axis: at a key, or between two; `None`: out of range.
+    fn along<V>(
+        &self,
+        axis: usize,
+        map: &BTreeMap<u64, V>,
+        at: Point,
+        sol: Sol<'_>,
+        below: &dyn Fn(&V) -> Option<f64>,
+    ) -> Option<f64> {
+        let (high, above) = map.range(at[axis]..).next()?;
+        if *high == at[axis] {
+            return below(above);
         }
-        match *chosen {
-            [] => around(&self.leaves, at),
-            [a] => self.leaves.get(&a).map_or((None, None), |b| around(b, at)),
-            _ => {
-                let inner = self.leaves.get(&chosen[0]).and_then(|b| b.get(&chosen[1]));
-                inner.map_or((None, None), |c| around(c, at))
-            }
-        }
-    }
-
-    /// Axis by axis; `None`: out of range.
-    fn inside(&self, chosen: &[u64], at: Point, sol: Sol<'_>) -> Option<f64> {
-        let axis = chosen.len();
-        if axis == 3 {
-            return self
-                .leaves
-                .get(&chosen[0])?
-                .get(&chosen[1])?
-                .get(&chosen[2])
-                .copied();
-        }
-        let below = |key: u64| {
-            let chosen = [chosen, &[key]].concat();
-            self.inside(&chosen, at, sol)
-        };
-        let (low, high) = match self.neighbours(chosen, at[axis]) {
-            (Some(low), Some(high)) => (low, high),
-            _ => return None,
-        };
-        if low == high {
-            return below(low);
-        }
+        let (low, under) = map.range(..at[axis]).next_back()?;
         let scaled = |time: f64, key: u64| {
             let mut there = at;
             there[axis] = key;
             time * (sol(at) / sol(there))
         };
-        match (below(low), below(high)) {
+        match (below(under), below(above)) {
             (Some(a), Some(b)) => {
-                let share = (at[axis] as f64 - low as f64) / (high as f64 - low as f64);
+                let share = (at[axis] as f64 - *low as f64) / (*high as f64 - *low as f64);
                 let blend = |a: f64, b: f64| a + (b - a) * share;
                 Some(match self.root_axis == Some(axis) {
                     true => blend(a.sqrt(), b.sqrt()).powi(2),
                     false => blend(a, b),
                 })
             }
-            (Some(a), None) => Some(scaled(a, low)),
-            (None, Some(b)) => Some(scaled(b, high)),
+            (Some(a), None) => Some(scaled(a, *low)),
+            (None, Some(b)) => Some(scaled(b, *high)),
             (None, None) => None,
         }
     }
 
     /// From the leaves nearest, by what they use of the hardware.
     fn outside(&self, at: Point, sol: Sol<'_>) -> Option<f64> {
+        let leaves = self.nearest(at);
+        let reach = leaves.last()?.0;
+        let (mut weights, mut sum) = (0.0, 0.0);
+        for (distance, there, time) in leaves.iter().take(NEAREST) {
+            let weight = ((reach - distance) / (reach * distance + 1e-12)).powi(2);
+            weights += weight;
+            sum += weight * (sol(*there) / time);
+        }
+        (weights > 0.0).then(|| sol(at) / (sum / weights))
+    }
+    /// The nearest leaves, one more than are asked, the nearest first. An axis is left as soon as
+    /// it alone is farther away than all that were found.
+    fn nearest(&self, at: Point) -> Vec<Leaf> {
+        let mut found: Vec<Leaf> = Vec::with_capacity(NEAREST + 2);
+        let full = |found: &Vec<Leaf>, square: f64| {
+            found.len() > NEAREST && found.last().is_some_and(|last| square.sqrt() > last.0)
+        };
+        for (x, a, inner) in outward(&self.leaves, at[0]) {
+            if full(&found, x) {
+                break;
+            }
+            for (y, b, inner) in outward(inner, at[1]) {
+                if full(&found, x + y) {
+                    break;
+                }
+                for (z, c, time) in outward(inner, at[2]) {
+                    let square = x + y + z;
+                    if full(&found, square) {
+                        break;
+                    }
+                    let leaf = (square.sqrt(), [a, b, c], *time);
+                    // Of leaves equally far the first in the order of the table counts.
+                    let place = found.partition_point(|other| {
+                        other
+                            .0
+                            .total_cmp(&leaf.0)
+                            .then(other.1.cmp(&leaf.1))
+                            .is_lt()
+                    });
+                    found.insert(place, leaf);
+                    found.truncate(NEAREST + 1);
+                }
+            }
+        }
+        found
+    }
+}
+
+/// Distance, coordinates and time.
+type Leaf = (f64, Point, f64);
+
+/// The entries of an axis with the squares of their distances in doublings, the nearest first.
+fn outward<V>(axis: &BTreeMap<u64, V>, at: u64) -> impl Iterator<Item = (f64, u64, &V)> {
+    let here = (at.max(1) as f64).log2();
+    let far = move |(key, value): (&u64, _)| {
+        let apart = here - (*key as f64).log2();
+        (apart * apart, *key, value)
+    };
+    let mut below = axis.range(..at).rev().map(far).peekable();
+    let mut above = axis.range(at..).map(far).peekable();
+    std::iter::from_fn(move || match (below.peek(), above.peek()) {
+        (Some(low), Some(high)) if low.0 <= high.0 => below.next(),
+        (Some(_), None) => below.next(),
+        _ => above.next(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As it is said: all leaves, sorted.
+    fn nearest_by_hand(grid: &Grid3, at: Point) -> Vec<Leaf> {
         let mut leaves = Vec::new();
-        for (a, inner) in &self.leaves {
+        for (a, inner) in &grid.leaves {
             for (b, inner) in inner {
                 for (c, time) in inner {
                     let there = [*a, *b, *c];
@@ -257,13 +348,30 @@ impl Grid3 {
             }
         }
         leaves.sort_by(|x, y| x.0.total_cmp(&y.0));
-        let reach = leaves.get(NEAREST).or(leaves.last())?.0;
-        let (mut weights, mut sum) = (0.0, 0.0);
-        for (distance, there, time) in leaves.iter().take(NEAREST) {
-            let weight = ((reach - distance) / (reach * distance + 1e-12)).powi(2);
-            weights += weight;
-            sum += weight * (sol(*there) / time);
+        leaves.truncate(NEAREST + 1);
+        leaves
+    }
+
+    #[test]
+    fn the_nearest_leaves_are_found_without_looking_at_all() {
+        let mut grid = Grid3::new(None);
+        for (i, a) in [1, 2, 4, 8, 12, 32].into_iter().enumerate() {
+            for b in [1, 2, 4, 16, 100] {
+                for c in [1, 3, 64, 128, 4096] {
+                    // Not every leaf is there.
+                    if (a + b + c) % 3 != 0 {
+                        grid.add([a, b, c], i as f64 + b as f64 / c as f64);
+                    }
+                }
+            }
         }
-        (weights > 0.0).then(|| sol(at) / (sum / weights))
+        for a in [1, 3, 4, 40] {
+            for b in [0, 1, 5, 1000] {
+                for c in [1, 70, 128, 9000] {
+                    let at = [a, b, c];
+                    assert_eq!(grid.nearest(at), nearest_by_hand(&grid, at), "{at:?}");
+                }
+            }
+        }
     }
 }

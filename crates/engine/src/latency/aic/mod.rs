@@ -7,14 +7,16 @@
 mod attention;
 mod lookup;
 mod parquet;
+mod setup;
 mod speed;
 mod tables;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{Batch, ModelShape, Overhead, Scheme, millis};
+use super::{Batch, Overhead, Scheme, millis};
 use lookup::{Curve, End, Grid3, Sites};
+pub use setup::{AicSetup, MixedStep, installed_tables};
 use speed::{GemmType, HardwareSpeed};
 use tables::{Folder, Sheet};
 
@@ -24,6 +26,14 @@ pub enum AicError {
     /// No tables where they were said to be.
     #[error("{} holds no kernel tables (query_versions.yaml): name the folder of an installed aiconfigurator-core or aisimulate, or its `systems`", .0.display())]
     NoTables(PathBuf),
+    /// A GPU that was not measured.
+    #[error("there are no tables of {gpu}, but of {known}")]
+    Gpu {
+        /// Its name.
+        gpu: &'static str,
+        /// Those that are there.
+        known: String,
+    },
     /// No such system.
     #[error("the tables have no system {system:?}, there are {known}")]
     System {
@@ -75,40 +85,8 @@ pub enum AicError {
     Model(&'static str),
 }
 
-/// What is asked of the tables.
-#[derive(Debug, Clone, PartialEq)]
-pub struct AicSetup {
-    /// The model.
-    pub shape: ModelShape,
-    /// Name of the GPU there: `h100_sxm`.
-    pub system: String,
-    /// `vllm`, `sglang` or `trtllm`.
-    pub backend: String,
-    /// Of the backend; `None`: the newest that the tables answer for.
-    pub version: Option<String>,
-    /// Tensor-parallel size.
-    pub tp: u32,
-    /// Ranks over which experts are split whole; 1: each is split over all GPUs.
-    pub moe_ep: u32,
-    /// Bytes per number in the KV cache: 2, or 1 with fp8.
-    pub kv_bytes: u32,
-    /// A norm on queries and keys (Qwen3).
-    pub qk_norm: bool,
-    /// How a step with both prompts and decodes is counted.
-    pub mixed: MixedStep,
-    /// What a step takes beside its kernels, which the tables do not have.
-    pub overhead: Overhead,
-}
-
-/// How a step with both kinds of work is counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum MixedStep {
-    /// Everything but attention once, for all tokens: as servers do it.
-    #[default]
-    Combined,
-    /// A pass of the prompts and a pass of the decodes: as Dynamo's mocker counts.
-    Sum,
-}
+/// So many passes of decodes are added up beforehand: most steps of a replay are among them.
+const DECODE_ROWS: u64 = 1025;
 
 /// Kernels of a deployment, found in the tables.
 #[derive(Debug, Clone, PartialEq)]
@@ -132,6 +110,8 @@ pub struct Aic {
     /// Width of the MLP on one GPU.
     width: u64,
     experts: Option<ExpertTable>,
+    /// ms of the kernels of passes of so many decodes, attention aside.
+    decode_rows: Vec<f64>,
     /// (layers, window, decode, context); window 0: none.
     attention: Vec<(f64, u64, Grid3, Grid3)>,
     /// Compressed attention: its tables hold a whole block, projections included.
@@ -228,6 +208,7 @@ impl Aic {
             vocab: u64::from(shape.vocab) / tp,
             width: u64::from(shape.intermediate) / tp,
             experts: None,
+            decode_rows: Vec::new(),
             attention: Vec::new(),
             compressed,
             fp8_attention: false,
@@ -253,11 +234,14 @@ impl Aic {
         }
         aic.experts = expert_table(&folder, setup, tp)?;
         aic.check(&folder)?;
+        aic.decode_rows = (0..DECODE_ROWS)
+            .map(|rows| aic.decode_kernels(rows))
+            .collect();
         Ok(aic)
     }
 
     /// Every matrix product has to be near one that was measured.
-    fn check(&self, folder: &Folder) -> Result<(), AicError> {
+    fn check(&mut self, folder: &Folder) -> Result<(), AicError> {
         let (h, query) = (self.hidden, self.heads * self.head_dim);
         let qkv = query + 2 * self.kv_heads * self.head_dim;
         let mut products = vec![(GemmType::Bf16, self.vocab, h)];
@@ -275,6 +259,10 @@ impl Aic {
             None => products.extend([(self.dtype, 2 * self.width, h), (self.dtype, h, self.width)]),
         }
         for (dtype, n, k) in products {
+            match &mut self.bf16 {
+                Some(bf16) if dtype == GemmType::Bf16 => bf16.prepare(n, k),
+                _ => self.dense.prepare(n, k),
+            }
             let sol = |m, n, k| self.speed.gemm(dtype, m, n, k);
             if self.sites(dtype).time((1, n, k), &sol).is_none() {
                 let what = format!("n {n}, k {k} of {}, nor a shape near it", dtype.name());
@@ -293,33 +281,53 @@ impl Aic {
 
     /// Duration of a step.
     pub fn step(&self, batch: &Batch) -> Duration {
+        let (prompts, decodes) = self.work(batch);
+        prompts.saturating_add(decodes)
+    }
+
+    /// Prompt and decode work of a step, each to the nanosecond. A step that is computed as one
+    /// counts as prompt work where it has any.
+    pub(super) fn work(&self, batch: &Batch) -> (Duration, Duration) {
         if batch.is_empty() {
-            return Duration::ZERO;
+            return (Duration::ZERO, Duration::ZERO);
         }
         let beside = &self.overhead;
         let mixed = if batch.chunks > 0 { beside.mixed } else { 0.0 };
         let us = beside.step + beside.sequence * f64::from(batch.sequences()) + mixed;
-        millis(self.step_ms(batch) + us / 1e3)
+        let (prompts, decodes) = self.work_ms(batch);
+        match batch.chunks {
+            0 => (Duration::ZERO, millis(decodes + us / 1e3)),
+            _ => (millis(prompts + us / 1e3), millis(decodes)),
+        }
     }
 
     /// ms of a step.
     pub fn step_ms(&self, batch: &Batch) -> f64 {
+        let (prompts, decodes) = self.work_ms(batch);
+        prompts + decodes
+    }
+
+    fn work_ms(&self, batch: &Batch) -> (f64, f64) {
         let (prompts, decodes) = (u64::from(batch.chunks), u64::from(batch.decodes));
-        let new = batch.chunk_tokens.checked_div(prompts).unwrap_or(0);
-        let prefix = batch.chunk_past.checked_div(prompts).unwrap_or(0);
+        let each = |tokens: u64| tokens.checked_div(prompts).unwrap_or(0);
+        // As Dynamo's mocker asks: of whole lengths and of what was cached, each divided.
+        let prefix = each(batch.chunk_past);
+        let new = each(batch.chunk_past + batch.chunk_tokens) - prefix;
         // The token being computed is in the sum; the tables count it apart.
         let context = batch.context.checked_div(decodes).unwrap_or(0);
         let rows = u64::from(batch.decode_tokens);
         match (prompts, decodes) {
-            (0, 0) => 0.0,
-            (_, 0) => self.prefill(prompts, new.max(1), prefix),
-            (0, _) => self.decode(rows, decodes, context),
+            (0, 0) => (0.0, 0.0),
+            (_, 0) => (self.prefill(prompts, new.max(1), prefix), 0.0),
+            (0, _) => (0.0, self.decode(rows, decodes, context)),
             _ => match self.mixed {
-                MixedStep::Sum => {
-                    self.prefill(prompts, new.max(1), prefix) + self.decode(rows, decodes, context)
-                }
+                MixedStep::Sum => (
+                    self.prefill(prompts, new.max(1), prefix),
+                    self.decode(rows, decodes, context),
+                ),
                 MixedStep::Combined => {
-                    self.combined((prompts, new.max(1), prefix), (rows, decodes, context))
+                    let prompts = (prompts, new.max(1), prefix);
+                    (self.combined(prompts, (rows, decodes, context)), 0.0)
                 }
             },
         }
@@ -333,7 +341,14 @@ impl Aic {
 
     /// A pass that computes `rows` tokens of `requests` sequences that then have `length` tokens.
     pub fn decode(&self, rows: u64, requests: u64, length: u64) -> f64 {
-        self.tokens(rows, true) + self.head(rows) + self.decode_attention(requests, length)
+        let known = usize::try_from(rows).ok();
+        let known = known.and_then(|rows| self.decode_rows.get(rows)).copied();
+        known.unwrap_or_else(|| self.decode_kernels(rows)) + self.decode_attention(requests, length)
+    }
+
+    /// A pass of decodes without attention.
+    fn decode_kernels(&self, rows: u64) -> f64 {
+        self.tokens(rows, true) + self.head(rows)
     }
 
     /// Both in one pass.
@@ -457,7 +472,11 @@ fn expert_table(
         Scheme::Fp8 => ("fp8", GemmType::Fp8, 1.0),
         Scheme::Fp8Block => ("fp8_block", GemmType::Fp8Block, 1.0),
         Scheme::Int4 => ("w4a16_mxfp4", GemmType::Bf16, 0.5),
-        Scheme::Int8 => return Err(AicError::Model("experts of 8-bit integers are not in them")),
+        Scheme::Int8 | Scheme::Fp4 => {
+            return Err(AicError::Model(
+                "experts of 8-bit integers or of fp4 are not read from them",
+            ));
+        }
     };
     let table = ExpertTable {
         curve: Curve::default(),
@@ -493,7 +512,7 @@ fn gemm_type(scheme: Scheme) -> Result<GemmType, AicError> {
         Scheme::None => Ok(GemmType::Bf16),
         Scheme::Fp8 => Ok(GemmType::Fp8),
         Scheme::Fp8Block => Ok(GemmType::Fp8Block),
-        Scheme::Int8 | Scheme::Int4 => Err(AicError::Model(
+        Scheme::Int8 | Scheme::Int4 | Scheme::Fp4 => Err(AicError::Model(
             "dense weights of 4 bits or of 8-bit integers are not read from them",
         )),
     }

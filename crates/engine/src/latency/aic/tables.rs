@@ -231,7 +231,7 @@ impl Folder {
         }
         match shapes.is_empty() {
             true => Err(self.missing("gemm_perf", &format!("gemm_dtype {dtype}"))),
-            false => Ok(Sites { shapes }),
+            false => Ok(Sites::new(shapes)),
         }
     }
 

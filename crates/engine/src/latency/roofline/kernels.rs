@@ -29,9 +29,17 @@ impl<'a> Kernels<'a> {
         (tflops > 0.0).then_some(tflops * 1e6)
     }
 
+    /// The same of fp4.
+    fn fp4_peak(&self) -> Option<f64> {
+        let tflops = self.setup.gpu.fp4_tflops;
+        (tflops > 0.0).then_some(tflops * 1e6)
+    }
+
     fn dense_fit(&self, scheme: Scheme) -> (Fit, f64) {
         let gpu = &self.setup.gpu;
         let weight_only = (gpu.gemm, self.peak);
+        let memory = gpu.gemm.memory * 0.85;
+        let int4 = (Fit { memory, ..gpu.gemm }, self.peak);
         match scheme {
             Scheme::None => weight_only,
             Scheme::Fp8 => self.fp8_peak().map_or(weight_only, |f| (gpu.gemm_fp8, f)),
@@ -39,10 +47,8 @@ impl<'a> Kernels<'a> {
                 .fp8_peak()
                 .map_or(weight_only, |f| (gpu.gemm_fp8_block, f)),
             Scheme::Int8 => (gpu.gemm_fp8, 2.0 * self.peak),
-            Scheme::Int4 => {
-                let memory = gpu.gemm.memory * 0.85;
-                (Fit { memory, ..gpu.gemm }, self.peak)
-            }
+            Scheme::Fp4 => self.fp4_peak().map_or(int4, |f| (gpu.gemm_fp4, f)),
+            Scheme::Int4 => int4,
         }
     }
 
@@ -139,10 +145,15 @@ impl<'a> Kernels<'a> {
         let (rows, peak) = match scheme {
             Scheme::None => (&table.bf16, self.peak),
             Scheme::Fp8 | Scheme::Fp8Block => match self.fp8_peak() {
-                Some(peak) => (&table.fp8, peak),
+                Some(peak) if scheme == Scheme::Fp8 => (&table.fp8, peak),
+                Some(peak) => (&table.fp8_block, peak),
                 None => (&table.bf16, self.peak),
             },
             Scheme::Int8 => (&table.fp8, 2.0 * self.peak),
+            Scheme::Fp4 => match self.fp4_peak() {
+                Some(peak) => (&table.fp4, peak),
+                None => (&table.int4, self.peak),
+            },
             Scheme::Int4 => (&table.int4, self.peak),
         };
         let fit = between(rows, moe.experts);

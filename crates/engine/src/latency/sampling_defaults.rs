@@ -1,0 +1,96 @@
+//! How models sample where a request says nothing: vLLM takes it from the repository's
+//! `generation_config.json`, which a name alone does not bring along.
+
+/// What cuts the vocabulary by default.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SamplingDefaults {
+    /// Share of the probability that is kept; 1: all.
+    pub top_p: f64,
+    /// Entries that are kept; 0: all.
+    pub top_k: u32,
+}
+
+impl SamplingDefaults {
+    /// Whether entries of the vocabulary are cut off in every step.
+    pub fn truncates(self) -> bool {
+        self.top_p < 1.0 || self.top_k > 0
+    }
+}
+
+/// A family: words that are all in the last part of a repository's name, and its defaults.
+type Family = (&'static [&'static str], f64, u32);
+
+/// By the `generation_config.json` of the repositories, the more special family first. A family
+/// that is not here is not known.
+const FAMILIES: &[Family] = &[
+    (&["tinyllama"], 1.0, 0),
+    (&["deepseek-r1"], 0.95, 0),
+    (&["deepseek-v3"], 0.95, 0),
+    (&["llama-2-"], 0.9, 0),
+    (&["llama-3-"], 0.9, 0),
+    (&["llama-3."], 0.9, 0),
+    (&["llama-4-"], 0.9, 0),
+    (&["mistral"], 1.0, 0),
+    (&["mixtral"], 1.0, 0),
+    (&["qwq"], 0.95, 40),
+    (&["qwen2-", "-vl-"], 0.001, 1),
+    (&["qwen2.5-vl"], 1.0, 0),
+    (&["qwen2.5-", "instruct"], 0.8, 20),
+    (&["qwen2-", "instruct"], 0.8, 20),
+    (&["qwen2"], 1.0, 0),
+    (&["qwen3-", "thinking-2507"], 0.95, 20),
+    (&["qwen3-", "instruct-2507"], 0.8, 20),
+    (&["qwen3-coder", "instruct"], 0.8, 20),
+    (&["qwen3-", "-base"], 1.0, 0),
+    (&["qwen3-"], 0.95, 20),
+    (&["gemma-3-", "-it"], 0.95, 64),
+    (&["gemma-2"], 1.0, 0),
+    (&["gemma-7"], 1.0, 0),
+    (&["phi-"], 1.0, 0),
+    (&["gpt-oss"], 1.0, 0),
+    (&["kimi-k2"], 1.0, 0),
+    (&["gpt2"], 1.0, 0),
+    (&["opt-"], 1.0, 0),
+    (&["falcon-"], 1.0, 0),
+    (&["granite-"], 1.0, 0),
+    (&["smollm"], 1.0, 0),
+];
+
+/// The defaults of a well-known repository (`meta-llama/Llama-3.1-8B-Instruct`); `None`: not known.
+pub fn sampling_defaults(repo: &str) -> Option<SamplingDefaults> {
+    let name = repo.rsplit('/').next().unwrap_or(repo).to_ascii_lowercase();
+    let name = name.replace('_', "-");
+    let family = FAMILIES
+        .iter()
+        .find(|(words, ..)| words.iter().all(|word| name.contains(word)));
+    family.map(|&(_, top_p, top_k)| SamplingDefaults { top_p, top_k })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_family_is_found_by_the_name_of_a_repository() {
+        let of = |repo| sampling_defaults(repo).map(|found| (found.top_p, found.top_k));
+        assert_eq!(of("meta-llama/Llama-3.1-8B-Instruct"), Some((0.9, 0)));
+        assert_eq!(of("meta-llama/Meta-Llama-3-8B"), Some((0.9, 0)));
+        assert_eq!(
+            of("deepseek-ai/DeepSeek-R1-Distill-Llama-8B"),
+            Some((0.95, 0))
+        );
+        assert_eq!(of("Qwen/Qwen2.5-7B-Instruct"), Some((0.8, 20)));
+        assert_eq!(of("Qwen/Qwen2.5-7B"), Some((1.0, 0)));
+        assert_eq!(of("Qwen/Qwen3-32B-FP8"), Some((0.95, 20)));
+        assert_eq!(of("Qwen/Qwen3-30B-A3B-Instruct-2507"), Some((0.8, 20)));
+        assert_eq!(of("codellama/CodeLlama-34b-Instruct-hf"), None);
+        assert_eq!(of("zai-org/GLM-4.5"), None);
+        assert_eq!(of("demo"), None);
+        assert!(
+            !sampling_defaults("mistralai/Mixtral-8x7B-v0.1")
+                .unwrap()
+                .truncates()
+        );
+        assert!(sampling_defaults("Qwen/QwQ-32B").unwrap().truncates());
+    }
+}
