@@ -5,7 +5,8 @@
 
 RUNS_DIR holds recorded runs as docs/recording.md describes them, the points are measured servers as
 inferencex_runs.py reads them, and LEFT_OUT.json is what `roofline_fit.py --left-out` writes: the
-errors of every run with constants that were fitted without its deployment.
+errors of every run with constants that were fitted without its deployment (tests/python/left_out.json
+is that of the constants in the repository, made with --wide). Where it has a run, the tables show these errors.
 """
 import json
 import os
@@ -30,9 +31,9 @@ def validated(program, runs):
 
 def inferencex(program, points):
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, os.path.join(HERE, "inferencex_runs.py"), points, folder],
-                       check=True, stdout=subprocess.DEVNULL)
-        return validated(program, folder)
+        said = subprocess.run([sys.executable, os.path.join(HERE, "inferencex_runs.py"), points, folder],
+                              check=True, stdout=subprocess.PIPE, text=True).stdout
+        return validated(program, folder), int(said.split(",")[1].split()[0])
 
 
 def median(errors, digits=1):
@@ -40,19 +41,26 @@ def median(errors, digits=1):
     return f"{statistics.median(errors):.{digits}f}" if errors else ""
 
 
-def deployments(judge, runs, metrics):
+def deployments(judge, runs, metrics, left_out):
     """Lines of the table: runs of one deployment, the stable ones if there are any."""
+    def error(run, key):
+        if run["id"] in left_out:
+            return left_out[run["id"]][METRICS.index(key)]
+        return run["error_percent"].get(key)
+
     groups = {}
     for run in runs:
         key = (run["model"], run["gpu"], run["weights"], run["tp"])
         groups.setdefault(key, []).append(run)
     for (model, gpu, weights, tp), members in sorted(groups.items()):
         members = [run for run in members if run["regime"] == "stable"] or members
-        errors = [median([run["error_percent"].get(key) for run in members]) if key in metrics
+        errors = [median([error(run, key) for run in members]) if key in metrics
                   else "" for key in METRICS]
         first = members[0]
+        apart = judge == "InferenceX" or all(run["id"] in left_out for run in members)
         yield [judge, model, gpu, weights, str(tp), "experts" if first["experts"] else "dense",
-               f"{first['weight_gb']:.3f}", str(len(members)), first["regime"], *errors]
+               f"{first['weight_gb']:.3f}", str(len(members)), first["regime"],
+               "without" if apart else "with", *errors]
 
 
 def markdown(head, rows):
@@ -69,6 +77,25 @@ def cells(errors, of="median"):
 def left_out_row(left_out, runs, keep):
     kept = [left_out[run["id"]] for run in runs if keep(run) and run["id"] in left_out]
     return [median([errors[i] for errors in kept]) for i in range(3)]
+
+
+def grouped(run, by):
+    return {"regime": run["regime"], "GPU": run["gpu"], "weights": run["weights"],
+            "model": "mixture of experts" if run["experts"] else "dense",
+            "tensor parallelism": f"TP {run['tp']}"}[by]
+
+
+def inferencex_table(runs):
+    groups = {}
+    for run in runs:
+        groups.setdefault((run["gpu"], run["weights"]), []).append(run)
+    rows = []
+    for (gpu, weights), members in sorted(groups.items()):
+        errors = [run["error_percent"]["itl_mean"] for run in members]
+        models = sorted({run["model"].split("/")[-1] for run in members})
+        rows.append([gpu, weights, ", ".join(models), len(members), median(errors),
+                     f"{statistics.median(errors):+.1f}"])
+    yield from markdown(["GPU", "weights", "models", "points", "size", "signed"], rows)
 
 
 def page(report, points, left_out):
@@ -88,14 +115,23 @@ def page(report, points, left_out):
                         *(f"**{cell}**" for cell in row)])
     yield from markdown(["", "TTFT", "ITL", "E2E"], rows)
     yield ""
-    yield ("The constants of the roofline were fitted on runs of this set; the bold row is what they "
-           "are worth elsewhere." if left_out else
+    yield ("The constants of the roofline were fitted on runs of this set; the bold row is what they are "
+           "worth elsewhere. For it the sixteen numbers that were ever fitted to recorded runs are fitted "
+           "anew without each deployment; what kernel tables gave (shares of GPUs, all-reduce) stays." if left_out else
            "The constants of the roofline were fitted on runs of this set.")
     yield ""
-    yield "Medians by group:"
+    yield ("Medians by group; in brackets with constants fitted to all runs, which is what a run is "
+           "predicted by." if left_out else "Medians by group:")
     yield ""
-    rows = [[group["name"], group["by"], group["runs"], *cells(group["error_percent"])]
-            for group in report["groups"] if group["by"] != "source"]
+    rows = []
+    for group in report["groups"]:
+        if group["by"] == "source":
+            continue
+        ours = cells(group["error_percent"])
+        if left_out:
+            apart = left_out_row(left_out, runs, lambda run: grouped(run, group["by"]) == group["name"])
+            ours = [f"{a} ({b})" for a, b in zip(apart, ours)]
+        rows.append([group["name"], group["by"], group["runs"], *ours])
     yield from markdown(["Runs", "by", "runs", "TTFT", "ITL", "E2E"], rows)
     yield ""
     yield "## Other simulators on these runs"
@@ -112,15 +148,24 @@ def page(report, points, left_out):
     yield ""
     yield "## By deployment"
     yield ""
-    table = list(deployments("public runs", runs, METRICS))
-    points = list(deployments("InferenceX", points["runs"], ("itl_mean",)))
+    table = list(deployments("public runs", runs, METRICS, left_out))
+    measured, dropped = points
+    points = list(deployments("InferenceX", measured["runs"], ("itl_mean",), {}))
     yield ("Median sizes of the errors of the stable runs of a deployment, or of the others where it has "
-           "none. Of InferenceX only the gap between tokens is judged. `vllm-sim explain` names the "
+           f"none{', by constants fitted without it' if left_out else ''}. Of InferenceX only the gap between tokens is judged. `vllm-sim explain` names the "
            "nearest of these deployments.")
     yield ""
     rows = [[row[1].split("/")[-1], f"{row[4]} x {row[2]}", row[3], f"{row[7]} {row[8]}", row[0],
-             *row[9:]] for row in table + points]
+             *row[10:]] for row in table + points]
     yield from markdown(["Model", "GPUs", "weights", "runs", "from", "TTFT", "ITL", "E2E"], rows)
+    yield ""
+    yield "## InferenceX by GPU and weights"
+    yield ""
+    yield (f"Gap between tokens of {len(measured['runs'])} measured points, to which no constant was fitted; "
+           f"{dropped} with attention data parallelism are left out. Median sizes of the errors in percent, "
+           "and the signed medians.")
+    yield ""
+    yield from inferencex_table(measured["runs"])
     yield ""
     yield "Sources of the runs:"
     yield ""
@@ -130,7 +175,7 @@ def page(report, points, left_out):
     yield "- InferenceMAX, InferenceX and NVIDIA's own runs (measured points in aiconfigurator-core, Apache-2.0): " \
           f"{sum(int(row[7]) for row in points)} runs"
     with open(TABLE, "w") as file:
-        file.write("judge,model,gpu,weights,tp,kind,weight_gb,runs,regime,ttft,itl,e2e\n")
+        file.write("judge,model,gpu,weights,tp,kind,weight_gb,runs,regime,basis,ttft,itl,e2e\n")
         for row in table + points:
             file.write(",".join(row) + "\n")
 

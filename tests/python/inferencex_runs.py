@@ -9,8 +9,9 @@ A point names model, GPU, precision, tensor parallelism, concurrency and lengths
 measured: TTFT and TPOT. How servers and clients were set is what the benchmark's public scripts
 say: a closed loop of ten requests per place, lengths drawn between 0.8 and 1 of the nominal ones,
 random prompts, no prefix cache, --max-num-seqs of the concurrency, 8192 tokens a step, greedy
-sampling, and for Llama an fp8 cache. Points with attention data parallelism or expert parallelism,
-and models with compressed attention, are left out and counted.
+sampling, and for Llama an fp8 cache. Experts that are spread whole over the tensor-parallel GPUs
+are played as if each were split, which reads as many bytes. Points with attention data parallelism
+are left out and counted.
 """
 import json
 import os
@@ -25,7 +26,28 @@ MODELS = {
     "Qwen3-32B": (5120, 64, 64, 8, 128, 25600, 151936, 0, 0, 0),
     "Qwen3-235B-A22B-FP8": (4096, 94, 64, 4, 128, 12288, 151936, 128, 8, 1536),
     "MiniMax-M2.5": (3072, 62, 48, 8, 128, 1536, 200064, 256, 8, 1536),
-    "gpt-oss-120b": (2880, 36, 64, 8, 64, 2880, 201088, 128, 4, 2880),
+}
+# What the list above cannot say, as config.json says it: windows, compressed attention, dense
+# layers before those with experts, what is quantised.
+CONFIGS = {
+    "gpt-oss-120b": {
+        "model_type": "gpt_oss", "hidden_size": 2880, "num_hidden_layers": 36,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
+        "intermediate_size": 2880, "vocab_size": 201088, "num_local_experts": 128,
+        "num_experts_per_tok": 4, "sliding_window": 128, "tie_word_embeddings": False,
+        "quantization_config": {"quant_method": "mxfp4",
+                                "modules_to_not_convert": ["model.layers.*.self_attn"]},
+    },
+    "Kimi-K2.5": {
+        "model_type": "kimi_k2", "hidden_size": 7168, "num_hidden_layers": 61,
+        "num_attention_heads": 64, "num_key_value_heads": 64, "intermediate_size": 18432,
+        "vocab_size": 163840, "n_routed_experts": 384, "num_experts_per_tok": 8,
+        "moe_intermediate_size": 2048, "n_shared_experts": 1, "first_k_dense_replace": 1,
+        "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+        "v_head_dim": 128, "tie_word_embeddings": False,
+        "quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4",
+                                "ignore": ["model.layers.*.self_attn*", "lm_head"]},
+    },
 }
 GPUS = {"h100_sxm": "H100", "h200_sxm": "H200", "b200_sxm": "B200", "b300_sxm": "B300"}
 # Whose weights are stored with a scale per block.
@@ -35,16 +57,19 @@ REQUESTS_PER_PLACE = 5  # ten were measured; TPOT settles before
 
 def run(number, point):
     name = point["model"].split("/")[-1]
-    # gpt-oss looks back 128 tokens in every other layer, which a run cannot say.
-    if name not in MODELS or name == "gpt-oss-120b":
+    if name not in MODELS and name not in CONFIGS or (point.get("attention_dp") or 1) > 1:
         return None
-    if (point.get("attention_dp") or 1) > 1 or (point.get("moe_ep") or 1) > 1:
-        return None
-    sizes = dict(zip(("hidden", "layers", "heads", "kv_heads", "head_dim", "intermediate", "vocab",
-                      "experts", "experts_per_token", "moe_intermediate"), MODELS[name]))
     weights = {"": "none", "fp8": "fp8", "fp4": "fp4"}[point["precision"]]
     if weights == "fp8" and name in BLOCK_SCALES:
         weights = "fp8_block"
+    if name in CONFIGS:
+        shape = {"config": CONFIGS[name]}
+    else:
+        sizes = zip(("hidden", "layers", "heads", "kv_heads", "head_dim", "intermediate", "vocab",
+                     "experts", "experts_per_token", "moe_intermediate"), MODELS[name])
+        shape = {**dict(sizes), "shared_expert_intermediate": 0, "tie_word_embeddings": False,
+                 "weight_quantization": weights, "quantized_modules": None, "gated_mlp": True,
+                 "qk_norm": name.startswith(("Qwen3", "MiniMax"))}
     draw = random.Random(number)
     between = lambda most: draw.randint(max(1, round(0.8 * most)), most)
     places = point["concurrency"]
@@ -56,10 +81,8 @@ def run(number, point):
         "id": f"x{number:03d}", "group": group, "model": point["model"],
         "hardware": GPUS[point["system"]], "tp": point["tp"], "dp": 1, "ep": False,
         "regime": "stable", "source": point["source"],
-        "model_config": {**sizes, "shared_expert_intermediate": 0, "tie_word_embeddings": False,
-                         "weight_quantization": weights, "quantized_modules": None,
-                         "gated_mlp": True},
-        "vllm": {"block_size": 16, "max_num_seqs": places if inferencemax else 1024,
+        "model_config": shape,
+        "vllm": {"version": point["vllm"], "block_size": 16, "max_num_seqs": places if inferencemax else 1024,
                  "max_num_batched_tokens": 8192, "gpu_memory_utilization": 0.9,
                  "enable_prefix_caching": False, "enable_chunked_prefill": True,
                  # The default of vLLM since 0.14; the benchmark's scripts ask for it.

@@ -26,45 +26,20 @@ import urllib.parse
 import urllib.request
 
 WARM_UP = 8
+QUANTIZATIONS = ["fp8", "fbgemm_fp8", "modelopt", "modelopt_fp4", "nvfp4", "mxfp4", "awq", "awq_marlin",
+                 "gptq", "gptq_marlin", "bitsandbytes", "compressed-tensors"]
 
 
 def model_config(folder):
+    """The config.json, which validate reads itself; a method of quantisation that it would take for
+    none is refused."""
     with open(os.path.join(folder, "config.json")) as file:
         config = json.load(file)
-    config = {**config, **config.get("text_config", {})}
-    experts = config.get("num_local_experts") or config.get("num_experts") or config.get("n_routed_experts") or 0
-    heads = config["num_attention_heads"]
-    shared = config.get("shared_expert_intermediate_size")
-    if shared is None:
-        shared = config.get("n_shared_experts", 0) * config.get("moe_intermediate_size", 0)
-    if "kv_lora_rank" in config:
-        sys.exit("models with compressed attention (kv_lora_rank) cannot be described by a run yet")
-    return {
-        "layers": config["num_hidden_layers"], "hidden": config["hidden_size"], "heads": heads,
-        "kv_heads": config.get("num_key_value_heads", heads),
-        "head_dim": config.get("head_dim") or config["hidden_size"] // heads,
-        "intermediate": config["intermediate_size"], "vocab": config["vocab_size"],
-        "experts": experts, "experts_per_token": config.get("num_experts_per_tok", 0) if experts else 0,
-        "moe_intermediate": (config.get("moe_intermediate_size") or config["intermediate_size"]) if experts else 0,
-        "shared_expert_intermediate": shared if experts else 0,
-        "tie_word_embeddings": bool(config.get("tie_word_embeddings", False)),
-        "weight_quantization": quantization(config.get("quantization_config")),
-        "quantized_modules": None, "gated_mlp": True,
-    }
-
-
-def quantization(config):
-    if not config:
-        return "none"
-    method = config.get("quant_method", "")
-    if method == "fp8":
-        return "fp8_block" if config.get("weight_block_size") else "fp8"
-    if method == "compressed-tensors":
-        weights = next(iter(config["config_groups"].values()))["weights"]
-        if weights["num_bits"] == 8:
-            return "fp8" if weights["type"] == "float" else "int8"
-        return "int4"
-    return method
+    text = config.get("text_config", config)
+    method = (text.get("quantization_config") or config.get("quantization_config") or {}).get("quant_method", "")
+    if method and method not in QUANTIZATIONS:
+        sys.exit(f"quant_method {method!r} is not known to vllm-sim, there are {', '.join(QUANTIZATIONS)}")
+    return {"config": config}, text["vocab_size"]
 
 
 def truncates(folder):
@@ -137,7 +112,8 @@ def play(args, vocabulary, draw):
     work = [(prompt(), length(), {}) for _ in range(args.requests)]
     begin, threads = time.monotonic() + 0.5, []
     for number, (tokens, output, seen) in enumerate(work):
-        time.sleep(max(0.0, begin + number / args.rate - time.monotonic()))
+        seen["asked"] = begin + number / args.rate
+        time.sleep(max(0.0, seen["asked"] - time.monotonic()))
         thread = threading.Thread(target=send, args=(args.url, args.model, tokens, output, seen))
         thread.start()
         threads.append(thread)
@@ -191,16 +167,16 @@ def main():
     args.add_argument("--out", required=True)
     args = args.parse_args()
     args.url = args.url.rstrip("/")
-    shape = model_config(args.model_folder)
+    shape, vocabulary = model_config(args.model_folder)
     if not args.model:
         with urllib.request.urlopen(args.url + "/v1/models") as reply:
             args.model = json.load(reply)["data"][0]["id"]
     cache, served = cache_config(args.url), version(args.url)
-    work = play(args, shape["vocab"], random.Random(args.seed))
+    work = play(args, vocabulary, random.Random(args.seed))
     start = work[0][2]["sent"]
     trace, requests = [], []
     for tokens, output, seen in work:
-        trace.append({"t": round(seen["sent"] - start, 6), "input": len(tokens), "output": output})
+        trace.append({"t": round(seen["sent"] - start, 6), "asked_t": round(seen["asked"] - start, 6), "input": len(tokens), "output": output})
         ms = [1e3 * (seen[key] - seen["sent"]) for key in ("first", "last")]
         requests.append({"ttft_ms": round(ms[0], 4), "e2e_ms": round(ms[1], 4),
                          "itl_ms": round((ms[1] - ms[0]) / (output - 1), 4)})

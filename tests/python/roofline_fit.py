@@ -3,7 +3,7 @@
 deployments that were left out of the fit.
 
     roofline_fit.py VLLM_SIM RUNS_DIR [START.json] [--fit NAME,…] [--rounds N] [--out FILE]
-                    [--left-out FILE]
+                    [--left-out FILE] [--wide]
 
 Every guess is played by `vllm-sim validate --latency-coefficients`; the fit is Gauss-Newton on the
 logarithms of predicted / measured (ITL counts 1, TTFT 0.3, ITL of overloaded runs 0.2, soft L1),
@@ -36,6 +36,8 @@ NUMBERS = {
 }
 # The first eight: more constants fit the runs better, and those left out worse.
 CHOSEN = list(NUMBERS)[:8]
+# Those that were ever fitted to recorded runs: for an honest --left-out.
+WIDE = list(NUMBERS)[:16]
 STALL = "first_use_stall_s"
 RIDGE = 0.03
 SOFT = 0.03
@@ -44,6 +46,10 @@ SOFT = 0.03
 def compiles(run):
     """Whether its server compiled kernels at the first request: Triton's, of experts in bf16."""
     shape = run["model_config"]
+    if "config" in shape:
+        config = shape["config"].get("text_config", shape["config"])
+        experts = [config.get(key) or 0 for key in ("num_local_experts", "num_experts", "n_routed_experts")]
+        return max(experts) > 1 and "quantization_config" not in config
     triton = shape["experts"] > 1 and shape["weight_quantization"] == "none"
     return triton and "in process" not in run["workload"]["api"]
 
@@ -150,6 +156,7 @@ def main():
     args.add_argument("runs")
     args.add_argument("start", nargs="?")
     args.add_argument("--fit")
+    args.add_argument("--wide", action="store_true", help="fit all that was ever fitted to runs")
     args.add_argument("--rounds", type=int, default=2)
     args.add_argument("--out")
     args.add_argument("--left-out")
@@ -160,7 +167,7 @@ def main():
     if args.start:
         with open(args.start) as file:
             start.update(json.load(file))
-    chosen = args.fit.split(",") if args.fit else CHOSEN
+    chosen = args.fit.split(",") if args.fit else WIDE if args.wide else CHOSEN
     scale = numpy.array([NUMBERS[name][1] for name in chosen])
     origin = numpy.array([start[name] for name in chosen])
     least = numpy.array([0.0 if name.endswith(("_us", "_s", "_share")) else 0.5 for name in chosen])
