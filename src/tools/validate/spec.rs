@@ -277,7 +277,12 @@ fn shape(fields: &RunFields) -> Result<ModelShape, ValidateError> {
         moe,
         window: None,
         state: None,
-        qk_norm: fields.flag("model_config.qk_norm"),
+        // Llama 4's is none of that kind (`ModelShape::qk_norm`).
+        qk_norm: fields.flag("model_config.qk_norm")
+            && !fields
+                .text("model")?
+                .to_ascii_lowercase()
+                .contains("llama-4"),
         quantization: Quantization {
             keep_attention: keep,
             keep_mlp: keep,

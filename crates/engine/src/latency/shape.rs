@@ -31,7 +31,8 @@ pub struct ModelShape {
     pub window: Option<Window>,
     /// Layers that keep a state instead of keys and values.
     pub state: Option<StateLayers>,
-    /// Queries and keys are normalised (Qwen3, Gemma 3, MiniMax).
+    /// Queries and keys are normalised by kernels of their own (Qwen3, Gemma 3, MiniMax). Llama 4's
+    /// norm has no weights and does not show in recorded runs.
     pub qk_norm: bool,
     /// Quantised weights.
     pub quantization: Quantization,
@@ -233,10 +234,13 @@ impl ModelShape {
             moe: moe(text, count("E").unwrap_or(layers), intermediate),
             window: window(text, kind, layers),
             state: state(text, layers),
-            qk_norm: text["use_qk_norm"].as_bool().unwrap_or_else(|| {
-                let kinds = ["qwen3", "gemma3", "minimax_m2", "olmo2"];
-                kinds.iter().any(|known| kind.starts_with(known))
-            }),
+            qk_norm: match text["use_qk_norm"].as_bool() {
+                Some(named) => named && !kind.starts_with("llama4"),
+                None => {
+                    let kinds = ["qwen3", "gemma3", "minimax_m2", "olmo2"];
+                    kinds.iter().any(|known| kind.starts_with(known))
+                }
+            },
             quantization,
             max_context: small(
                 &[
