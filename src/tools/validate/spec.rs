@@ -239,6 +239,10 @@ fn scheme(fields: &RunFields) -> Result<Scheme, ValidateError> {
     })
 }
 
+fn is_llama4(model: &str) -> bool {
+    model.to_ascii_lowercase().contains("llama-4")
+}
+
 fn shape(fields: &RunFields) -> Result<ModelShape, ValidateError> {
     let config = fields.at("model_config.config");
     if config.is_object() {
@@ -279,10 +283,7 @@ fn shape(fields: &RunFields) -> Result<ModelShape, ValidateError> {
         state: None,
         // Llama 4's is none of that kind (`ModelShape::qk_norm`).
         qk_norm: fields.flag("model_config.qk_norm")
-            && !fields
-                .text("model")?
-                .to_ascii_lowercase()
-                .contains("llama-4"),
+            && !fields.at("model").as_str().is_some_and(is_llama4),
         quantization: Quantization {
             keep_attention: keep,
             keep_mlp: keep,
