@@ -15,6 +15,11 @@ impl BlockPool {
         !self.groups.all.is_empty()
     }
 
+    /// Groups beside the first: each may need a block that an admission does not count.
+    pub(crate) fn further_groups(&self) -> u32 {
+        self.groups.all.len() as u32
+    }
+
     /// A scheduling pass begins.
     pub(crate) fn begin_pass(&mut self) {
         self.groups.fresh.clear();

@@ -187,9 +187,9 @@ impl Vllm {
         // Blocks that a fetch or a lease holds cannot be had by preemption, so that a sequence
         // without room for its next token could start in vain again and again.
         let held = !self.config.handoff && (self.fetching > 0 || !self.leases.is_empty());
-        let next = match held {
-            false => 0,
-            true => 1 + self.config.drafts(),
+        let (next, further) = match held {
+            false => (0, 0),
+            true => (1 + self.config.drafts(), self.pool.further_groups()),
         };
         let reserve =
             self.config.reserve_full_prompt || self.config.victim == Victim::First || held;
@@ -206,7 +206,7 @@ impl Vllm {
                 true => (seq.known + next).min(seq.total),
                 false => 0,
             },
-            spare,
+            spare: spare.saturating_add(further),
             processed: match seq.transfer == Transfer::RemotePrefill && !seq.fetched {
                 // What was fetched is there when its step begins.
                 true => tokens.saturating_sub(1),
