@@ -8,6 +8,9 @@ use atomic_waker::AtomicWaker;
 use crate::End;
 use crate::SimTime;
 
+/// Drafts of each step that verified some, and how many of them were right.
+type VerifiedDrafts = Mutex<Vec<(u8, u8)>>;
+
 /// How far a sequence is: the one thing the engine and a reply share.
 ///
 /// The engine adds to the counter and wakes; the reply writes everything between what it sent and
@@ -28,7 +31,7 @@ pub struct Progress {
     /// the token before them. Only of sequences with drafts.
     groups: OnceLock<Mutex<VecDeque<(u32, u32)>>>,
     /// Drafts of each step that verified some, and how many of them were right.
-    drafts: OnceLock<Box<Mutex<Vec<(u8, u8)>>>>,
+    drafts: OnceLock<Box<VerifiedDrafts>>,
     /// Blocks that are kept for another engine.
     leased: OnceLock<Box<[u32]>>,
 }
