@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::AicError;
+use super::error::AicError;
 use crate::latency::{ModelShape, Overhead, Setup};
 
 /// Names of GPUs in the tables.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::AicError;
+use super::error::AicError;
 use super::lookup::{Curve, Grid3, Sites};
 use super::parquet::Table;
 
