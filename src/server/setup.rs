@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::timing;
 use vllm_sim_config::{Compat, Config, Connector, KvTransfer, SchedulerKind, Task};
-use vllm_sim_engine::kv::{HashAlgo, HashConfig, HostRules, KvConfig};
+use vllm_sim_engine::kv::{HashAlgo, HashConfig, HostRules, KvConfig, SparseKind};
 use vllm_sim_observe::kv_events::HashFormat;
 use vllm_sim_observe::metrics::{
     CacheConfig, EngineFeatures, FakeMetrics, NixlTransfer, OffloadInfo, Settings,
@@ -193,7 +193,12 @@ pub(super) fn cache_config(config: &Config) -> CacheConfig {
         kv_offloading_backend: engine.kv_offloading.1,
         sliding_window: engine.kv_cache.as_ref().and_then(|size| {
             let plan = &size.plan;
-            (plan.full_groups == 0 && plan.window > 0).then_some(plan.window)
+            match plan.sparse {
+                SparseKind::Window(tokens) if plan.full_groups == 0 && plan.sparse_groups > 0 => {
+                    Some(tokens)
+                }
+                _ => None,
+            }
         }),
         concurrency: engine.kv_cache.as_ref().map(|size| size.concurrency),
         retention_interval: engine.retention_interval,

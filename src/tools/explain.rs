@@ -128,7 +128,7 @@ fn write_all(
         }
     }
     budget::write_drafts(text, engine)?;
-    if let (Some((setup, utilization)), Some(cache)) = (setup, cache) {
+    if let (Some((setup, utilization, _)), Some(cache)) = (setup, cache) {
         budget::write(text, setup, utilization, cache)?;
     }
     write_derived(text, derived)?;
@@ -506,7 +506,7 @@ mod tests {
         let (engine, setup) = crate::server::modelled(&config).unwrap();
         let setup = setup.as_ref().map(|setup| (setup, 0.92));
         let cache = config.engine.kv_cache.as_ref();
-        let text = explain("gpt-oss-20b", &engine, setup, &[], (cache, None));
+        let text = explain("gpt-oss-20b", &engine, setup, "", &[], (cache, None));
         for part in [
             "163839 usable blocks of 16 tokens that the groups share",
             "163840 blocks with the null block: --kv-cache-memory-bytes over the bytes of a block",

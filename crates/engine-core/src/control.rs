@@ -11,6 +11,7 @@ use super::decode::Fields;
 use super::parts::Parts;
 use super::request::LoraRequest;
 use vllm_sim_config::Task;
+use vllm_sim_engine::kv::SparseKind;
 use vllm_sim_service::{Asset, Halt};
 
 /// Answers utility calls.
@@ -127,17 +128,21 @@ impl Control {
         Ok(true.into())
     }
 
-    /// Groups of layers with a cache of their own: full attention first, then windows.
+    /// Groups of layers with a cache of their own, numbered as in KV events: those that do not see
+    /// everything first.
     fn cache_groups(&self) -> Value {
         let engine = &self.parts.config.engine;
         let plan = engine.kv_cache.as_ref().map(|cache| &cache.plan);
-        let windows = plan.map_or(0, |plan| plan.window_groups);
+        let sparse = plan.map_or(0, |plan| plan.sparse_groups);
         let full = plan.map_or(1, |plan| plan.full_groups);
         let group = |index: u32| {
-            let window = (index >= full).then(|| plan.map_or(0, |plan| plan.window));
-            let kind = match window {
-                Some(_) => "sliding_window",
-                None => "full_attention",
+            let (kind, window) = match plan {
+                Some(plan) if index < sparse => match plan.sparse {
+                    SparseKind::Window(tokens) => ("sliding_window", Some(tokens)),
+                    SparseKind::State(_) => ("mamba", None),
+                },
+                Some(plan) if plan.is_mla => ("mla_attention", None),
+                _ => ("full_attention", None),
             };
             let group = [
                 ("group_idx", Value::from(index)),
@@ -147,7 +152,7 @@ impl Control {
             ];
             Value::Map(group.map(|(key, value)| (key.into(), value)).to_vec())
         };
-        (0..full + windows).map(group).collect()
+        (0..sparse + full).map(group).collect()
     }
 }
 

@@ -160,8 +160,8 @@ fn windows_have_groups_of_their_own() {
         .iter()
         .map(|group| get(group, "sliding_window").as_u64());
     let windows: Vec<_> = windows.collect();
-    assert_eq!(windows.first(), Some(&None));
-    assert_eq!(windows.last(), Some(&Some(512)));
+    assert_eq!(windows.first(), Some(&Some(512)));
+    assert_eq!(windows.last(), Some(&None));
 }
 
 #[test]
