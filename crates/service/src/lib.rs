@@ -35,13 +35,12 @@ use crate::generate::tools::{ToolError, ToolSettings, plan_calls};
 use crate::generate::{CONTEXT_START, Generator, Reason, Script, context_after};
 use reply_size::{MAX_BYTES, ReplySize};
 use scripted::ScriptedReplies;
-use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{
     LiveEngine, ParentRequest, PlannedFinish, RequestInfo, SpanAttributes, Submission,
 };
 use vllm_sim_engine::kv::{HashConfig, Hasher};
 use vllm_sim_engine::{
-    BlockPlan, LoraId, SeqId, Sequence, SubmitError, Transfer as EngineTransfer,
+    BlockPlan, LoraId, SeqId, Sequence, SimTime, SubmitError, Transfer as EngineTransfer,
 };
 use vllm_sim_random::{Purpose, mix, stream};
 use vllm_sim_schema_sampler::{Compiled, ConstraintError, SchemaCache};

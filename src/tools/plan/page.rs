@@ -119,7 +119,11 @@ fn scatter(
              fill-opacity=\"0.75\"><title>{}</title></circle>",
             escape(&dot.what),
         );
-        if let Some(label) = dot.label.filter(|_| answers <= MOST_LABELS) {
+        // On the other axis answers that meet the target lie on one line, and so would their labels.
+        if let Some(label) = dot
+            .label
+            .filter(|_| good == Good::Right && answers <= MOST_LABELS)
+        {
             let (shift, anchor) = match x > WIDTH / 2.0 {
                 true => (-9.0, "end"),
                 false => (9.0, "start"),

@@ -1,4 +1,5 @@
 mod coefficients;
+mod error;
 mod kernels;
 mod setup;
 
@@ -7,29 +8,9 @@ use std::time::Duration;
 use super::cuda_graphs;
 use super::{Batch, CudaGraphs, Scheme};
 pub use coefficients::Coefficients;
+pub use error::RooflineError;
 use kernels::{Kernels, Reduction};
 pub use setup::Setup;
-
-/// Why there is no roofline.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum RooflineError {
-    /// A number must be at least 1.
-    #[error("{what} is 0, must be at least 1")]
-    Zero {
-        /// Which.
-        what: &'static str,
-    },
-    /// A coefficient must be finite and not negative (scales: more than 0).
-    #[error("coefficient {what} is {value}, must be a finite number, {bound}")]
-    Coefficient {
-        /// Which.
-        what: &'static str,
-        /// Its value.
-        value: f64,
-        /// The bound.
-        bound: &'static str,
-    },
-}
 
 /// Duration of a step from the sizes of a model and what a GPU can move and multiply.
 ///

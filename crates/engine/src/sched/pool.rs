@@ -18,10 +18,9 @@ use rand_chacha::ChaCha8Rng;
 use crate::kv::{BlockPool, BlockRequest, BlockTable, Leases};
 use crate::seq_map::SeqMap;
 use crate::{
-    CachedBlock, Command, Delays, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence, Stats,
-    SubmitError, Transfer,
+    CachedBlock, Command, Delays, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence, SimTime,
+    Stats, SubmitError, TimerQueue, Transfer,
 };
-use crate::{SimTime, TimerQueue};
 use vllm_sim_random::{Purpose, stream};
 
 use adapters::{AdapterFit, AdapterSlots};

@@ -1,4 +1,4 @@
-use super::RooflineError;
+use super::error::RooflineError;
 
 /// The few numbers that a calibration may move; the rest is physics and kernel tables.
 ///

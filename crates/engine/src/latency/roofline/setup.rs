@@ -1,4 +1,4 @@
-use super::Coefficients;
+use super::coefficients::Coefficients;
 use crate::latency::{CudaGraphs, Gpu, ModelShape, WeightRanks};
 
 /// What a deployment looks like to the roofline.
