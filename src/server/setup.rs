@@ -203,7 +203,6 @@ pub(super) fn cache_config(config: &Config) -> CacheConfig {
         concurrency: engine.kv_cache.as_ref().map(|size| size.concurrency),
         retention_interval: engine.retention_interval,
         names_simple_cpu_offload: Version::of(&config.model.vllm_version) >= Version::V033,
-        ..CacheConfig::default()
     }
 }
 
