@@ -41,7 +41,8 @@ def test_every_point_of_a_grid_is_played() -> None:
 
 
 def test_the_cheapest_deployment_is_found() -> None:
-    bounds = {"slo_ttft_ms": 200, "max_gpus": 4, "model": "meta-llama/Llama-3.1-8B-Instruct"}
+    model = "meta-llama/Llama-3.1-8B-Instruct"
+    bounds: dict[str, Any] = {"slo_ttft_ms": 200, "max_gpus": 4, "model": model}
     found = vllm_sim.plan(vary={"gpu": ["H100", "L40S"]}, **bounds, **SMALL)
     assert found.best is not None and found.best in found.points
     assert found.deploy is not None and "vllm serve meta-llama" in found.deploy
