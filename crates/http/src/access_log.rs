@@ -5,7 +5,8 @@
 //!
 //! Source: uvicorn 0.54 `logging.py`, `AccessFormatter`; `protocols/http/httptools_impl.py`.
 
-use std::io::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -40,6 +41,9 @@ pub(super) struct AccessLine {
     version: Version,
 }
 
+/// A request, who sent it, and how it was answered.
+type Answered = (AccessLine, Option<SocketAddr>, StatusCode);
+
 #[derive(Debug, Default)]
 struct Lines {
     waiting: Mutex<Waiting>,
@@ -48,7 +52,7 @@ struct Lines {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    lines: Vec<(AccessLine, Option<SocketAddr>, StatusCode)>,
+    lines: Vec<Answered>,
     lost: u64,
     closed: bool,
 }
@@ -140,28 +144,50 @@ impl Lines {
     }
 }
 
-fn write(lines: &[(AccessLine, Option<SocketAddr>, StatusCode)], format: LogFormat) {
-    let words = |(line, client, status): &(AccessLine, Option<SocketAddr>, StatusCode)| {
-        let client = client.map(|client| client.to_string()).unwrap_or_default();
-        let target = line.target.as_ref().map_or("/", PathAndQuery::as_str);
-        let (method, version) = (&line.method, line.version);
-        let reason = status.canonical_reason().unwrap_or_default();
-        let code = status.as_u16();
-        format!("{client} - \"{method} {target} {version:?}\" {code} {reason}")
-    };
+fn write(lines: &[Answered], format: LogFormat) {
+    let mut text = String::new();
     match format {
         LogFormat::Json => {
             for line in lines {
-                tracing::info!("{}", words(line));
+                text.clear();
+                push(&mut text, line);
+                tracing::info!("{text}");
             }
         }
         LogFormat::Text => {
-            let text: String = lines
-                .iter()
-                .map(|line| format!("INFO:     {}\n", words(line)))
-                .collect();
+            for line in lines {
+                text.push_str("INFO:     ");
+                push(&mut text, line);
+                text.push('\n');
+            }
             // A log that cannot be written changes nothing.
             let _ = std::io::stderr().lock().write_all(text.as_bytes());
         }
     }
+}
+
+/// Appends what is said of a request.
+fn push(text: &mut String, (line, client, status): &Answered) {
+    if let Some(client) = client {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{client}");
+    }
+    let version = match line.version {
+        Version::HTTP_10 => "HTTP/1.0",
+        Version::HTTP_2 => "HTTP/2.0",
+        _ => "HTTP/1.1",
+    };
+    let words = [
+        " - \"",
+        line.method.as_str(),
+        " ",
+        line.target.as_ref().map_or("/", PathAndQuery::as_str),
+        " ",
+        version,
+        "\" ",
+        status.as_str(),
+        " ",
+        status.canonical_reason().unwrap_or_default(),
+    ];
+    text.extend(words);
 }
