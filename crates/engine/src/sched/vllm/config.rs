@@ -229,9 +229,14 @@ impl VllmConfig {
         Ok(())
     }
 
+    /// Steps that may be scheduled and not settled.
+    pub(super) fn steps_ahead(&self) -> u32 {
+        if self.async_scheduling { 2 } else { 1 }
+    }
+
     /// What the rules of groups need to know.
     pub(super) fn group_limits(&self) -> GroupLimits {
-        let steps = if self.async_scheduling { 2 } else { 1 };
+        let steps = self.steps_ahead();
         let in_flight = match self.enable_chunked_prefill {
             true => self.max_num_batched_tokens.saturating_mul(steps),
             false => u32::MAX,

@@ -68,6 +68,10 @@ impl Vllm {
             ..BlockRequest::default()
         };
         if !self.allocate(slot, &need, pass.step) {
+            // Nobody gives one back: its prompt alone may fit.
+            if self.pool.used() == 0 {
+                return None;
+            }
             self.seqs.fetch(slot, Some(FetchStage::Expected));
             return Some(AdmissionTurn::Stop);
         }

@@ -96,7 +96,7 @@ impl Vllm {
             new,
         };
         if !self.allocate_first(candidate, pass) {
-            return AdmissionTurn::Stop;
+            return self.lacks_blocks(slot, pass);
         }
         self.admit(candidate, pass);
         self.emit(slot, past, new, pass.step);
@@ -172,6 +172,16 @@ impl Vllm {
         (pass.budget > 0 || new == 0).then(|| new.min(pass.budget))
     }
 
+    /// There are too few blocks for a sequence: it waits for others to give some back, and when nobody
+    /// has one, it will never run.
+    fn lacks_blocks(&mut self, slot: Slot, pass: &mut Pass) -> AdmissionTurn {
+        if self.pool.used() > 0 {
+            return AdmissionTurn::Stop;
+        }
+        self.reject(slot, pass);
+        AdmissionTurn::Next
+    }
+
     /// Blocks for a sequence that joins: all of its prompt must fit, its first chunk is taken.
     fn allocate_first(&mut self, candidate: AdmissionCandidate, pass: &mut Pass) -> bool {
         let AdmissionCandidate {
@@ -186,10 +196,16 @@ impl Vllm {
         };
         // Blocks that a fetch or a lease holds cannot be had by preemption, so that a sequence
         // without room for its next token could start in vain again and again.
-        let held = !self.config.handoff && (self.fetching > 0 || !self.leases.is_empty());
+        let held = !self.config.handoff
+            && (self.fetching > 0 || !self.leases.is_empty())
+            && self.pool.used() > 0;
         let (next, further) = match held {
             false => (0, 0),
-            true => (1 + self.config.drafts(), self.pool.further_groups()),
+            // A step that is under way keeps what its groups have passed.
+            true => (
+                1 + self.config.drafts(),
+                self.pool.further_groups() * self.config.steps_ahead(),
+            ),
         };
         let reserve =
             self.config.reserve_full_prompt || self.config.victim == Victim::First || held;
@@ -295,7 +311,7 @@ impl Vllm {
             },
             pass,
         ) {
-            return AdmissionTurn::Stop;
+            return self.lacks_blocks(slot, pass);
         }
         self.waiting.remove(&self.seqs, slot);
         let (fixed, per_token) = self.config.fetch;
