@@ -173,6 +173,9 @@ impl Vllm {
             let mut step = self.spare.pop().unwrap_or_default();
             let preempted = self.schedule(now, &mut step, out);
             if step.is_empty() {
+                if !preempted && step.rejected.is_empty() {
+                    self.reject_the_stuck(&mut step);
+                }
                 let freed = preempted || !step.rejected.is_empty();
                 self.release(step, now, out);
                 if freed && self.flight.is_empty() {

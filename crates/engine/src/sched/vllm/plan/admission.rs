@@ -1,5 +1,5 @@
 use crate::kv::BlockRequest;
-use crate::{End, Event, Transfer};
+use crate::{End, Event, Scheduler, Transfer};
 
 use super::prefill::is_prefill;
 use super::{AdmissionTurn, Pass};
@@ -7,6 +7,7 @@ use crate::sched::Admitted;
 use crate::sched::vllm::Vllm;
 use crate::sched::vllm::config::{Admission, Victim};
 use crate::sched::vllm::seqs::{FetchStage, SeqState, Slot};
+use crate::sched::vllm::step::Step;
 
 /// A waiting sequence, looked up.
 #[derive(Clone, Copy)]
@@ -337,10 +338,26 @@ impl Vllm {
 
     /// Drops a waiting sequence; the world learns of it when the step ends.
     fn reject(&mut self, slot: Slot, pass: &mut Pass) {
+        self.drop_waiting(slot, pass.step);
+    }
+
+    /// Rejects the first of those who wait when nothing is to come that could let one run.
+    pub(in crate::sched::vllm) fn reject_the_stuck(&mut self, step: &mut Step) {
+        // What another engine hands over comes without a deadline.
+        let waits = self.config.handoff || self.next_wakeup().is_some();
+        if waits || !self.running.is_empty() || !self.flight.is_empty() {
+            return;
+        }
+        if let Some((_, slot)) = self.waiting.after(None) {
+            self.drop_waiting(slot, step);
+        }
+    }
+
+    fn drop_waiting(&mut self, slot: Slot, step: &mut Step) {
         self.waiting.remove(&self.seqs, slot);
         self.free_blocks(slot);
         self.leave_host(slot);
-        pass.step.rejected.push(self.seqs[slot].id);
+        step.rejected.push(self.seqs[slot].id);
         self.seqs.end(slot);
     }
 
