@@ -11,6 +11,7 @@ use super::values::Values;
 use vllm_sim_engine::latency::{
     self, Gpu, KvCachePlan, Memory, ModelShape, Quantization, gpu, kv_width,
 };
+use vllm_sim_engine::sched::vllm::Victim;
 
 /// The GPU when none is named: bytes were, and only the model's shape counts.
 const GPU: &str = "H100";
@@ -80,6 +81,13 @@ impl KvCacheSize {
         let width = width / f64::from(engine.parallel.context);
         let plan = KvCachePlan::new(&cached, tp, engine.block_size, width, hybrid)
             .with_states(engine.enable_prefix_caching, drafts);
+        if engine.victim == Victim::First && plan.sparse_groups > 0 {
+            return Err(ConfigError::Invalid(
+                "--preemption-mode: fifo is not played for a model some of whose layers have a sliding window or a state; \
+                 lifo, or --disable-hybrid-kv-cache-manager where they have a window"
+                    .to_owned(),
+            ));
+        }
         if engine.parallel.context > 1 && plan.sparse_groups > 0 {
             return Err(ConfigError::Invalid(
                 "--decode-context-parallel-size: layers with a sliding window or a state cannot be shared"

@@ -299,3 +299,21 @@ fn gpus_that_share_a_context_hold_more_of_it() {
         "tp_size=4 must be divisible by dcp_size=3."
     );
 }
+
+#[test]
+fn groups_of_layers_do_not_give_way_from_the_oldest() {
+    let words = [
+        "vllm-sim",
+        "serve",
+        "openai/gpt-oss-20b",
+        "--gpu=H100",
+        "--preemption-mode=fifo",
+    ];
+    let error = try_words(&words, &[]).unwrap_err();
+    assert!(
+        error.to_string().contains("--preemption-mode: fifo"),
+        "{error}"
+    );
+    let flat = [&words[..], &["--disable-hybrid-kv-cache-manager"]].concat();
+    assert!(try_words(&flat, &[]).is_ok());
+}

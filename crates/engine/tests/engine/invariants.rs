@@ -447,7 +447,8 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
                 long_prefill_token_threshold_adaptive: first,
                 prefill_schedule_interval: 1 + threshold % 4,
                 watermark,
-                layer_groups: layer_groups.filter(|_| mocker != 0),
+                // Groups with habits of the mocker are refused.
+                layer_groups: layer_groups.filter(|_| mocker != 0 && !first),
                 speculation: drafts.map(|accept| Speculation {
                     accept,
                     free: mocker == 0,
