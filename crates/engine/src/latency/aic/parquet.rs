@@ -215,9 +215,16 @@ fn unpack(body: &[u8], codec: i64, size: usize) -> Result<Vec<u8>, Problem> {
     }
     match codec {
         0 => Ok(body.to_vec()),
-        1 => snap::raw::Decoder::new()
-            .decompress_vec(body)
-            .map_err(|_| "has a page that SNAPPY does not unpack"),
+        1 => {
+            let problem = "has a page that SNAPPY does not unpack";
+            // A body says its length itself, and the decoder believes it.
+            let said = snap::raw::decompress_len(body).map_err(|_| problem)?;
+            if said != size {
+                return Err(ODD);
+            }
+            let unpacked = snap::raw::Decoder::new().decompress_vec(body);
+            unpacked.map_err(|_| problem)
+        }
         6 => {
             let problem = "has a page that ZSTD does not unpack";
             let decoder = ruzstd::decoding::StreamingDecoder::new(body).map_err(|_| problem)?;
@@ -450,5 +457,20 @@ impl<'a> Thrift<'a> {
             12 => Field::Structure(self.structure()?),
             _ => return Err(ODD),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_that_claims_another_length_is_refused_before_it_takes_memory() {
+        let body = snap::raw::Encoder::new().compress_vec(b"latency").unwrap();
+        assert_eq!(unpack(&body, 1, 7).unwrap(), b"latency");
+        assert_eq!(unpack(&body, 1, 8), Err(ODD));
+        // 2^32 - 1 bytes, as the body itself has it.
+        let claim = [&[0xff, 0xff, 0xff, 0xff, 0x0f], &body[1..]].concat();
+        assert_eq!(unpack(&claim, 1, 7), Err(ODD));
     }
 }
