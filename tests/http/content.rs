@@ -275,3 +275,51 @@ async fn templates_of_requests_are_bounded() {
     let body = ask(&json!({"chat_template": "{{ messages[0].content }}", "max_tokens": 1}));
     assert_eq!(sim.post(CHAT, &body).await.status, 200);
 }
+
+/// A chat whose system message is `system`.
+fn described(system: &str, more: &Value) -> Value {
+    let mut body = ask(more);
+    let user = body["messages"][0].take();
+    body["messages"] = json!([{"role": "system", "content": system}, user]);
+    body
+}
+
+#[tokio::test]
+async fn an_answer_keeps_to_a_schema_that_only_the_prompt_speaks_of() {
+    let person = json!({"properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+        "required": ["name", "age"], "type": "object", "additionalProperties": false});
+    let words =
+        format!("Answer in JSON that matches this json_schema:\n\n{person:#}\n\nOnly that.");
+    let object = json!({"response_format": {"type": "json_object"}, "max_tokens": 200});
+    let free = json!({"max_tokens": 200, "model": "tiny-llama"});
+    let keeps = |choice: &Value| {
+        let text = choice["message"]["content"].as_str().unwrap();
+        let said: Value = serde_json::from_str(text).unwrap_or_default();
+        said["name"].is_string() && said["age"].is_i64() && said.as_object().unwrap().len() == 2
+    };
+    for sim in [Sim::serve(&[]).await, Sim::llmd(&[]).await] {
+        for more in [&object, &free] {
+            assert!(
+                keeps(&choice(&sim, CHAT, &described(&words, more)).await),
+                "{more}"
+            );
+        }
+        // No value keeps to it: the answer is what it would be without.
+        let none = words.replace("\"age\": {", "\"age\": {\"maximum\": 1, \"minimum\": 2,");
+        let said = choice(&sim, CHAT, &described(&none, &object)).await;
+        let said: Value =
+            serde_json::from_str(said["message"]["content"].as_str().unwrap()).unwrap();
+        assert!(said["title"].is_string(), "{said}");
+        let said = choice(&sim, CHAT, &described(&none, &free)).await;
+        assert!(
+            !said["message"]["content"].as_str().unwrap().contains('{'),
+            "{said}"
+        );
+    }
+    let peer = Sim::llmd(&["--compat", "llm-d"]).await;
+    let said = choice(&peer, CHAT, &described(&words, &free)).await;
+    assert!(
+        !said["message"]["content"].as_str().unwrap().contains('{'),
+        "{said}"
+    );
+}

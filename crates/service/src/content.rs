@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::serve::GenerationRequest;
+use super::serve::{GenerationRequest, Prepared};
 use super::{Content, Refusal, ServeError, long_work};
 use crate::generate::tools::{ToolChoice, ToolDef, validate_llmd_whitelist};
-use vllm_sim_schema_sampler::{Constraint, compile};
+use vllm_sim_random::{Purpose, stream};
+use vllm_sim_schema_sampler::{Compiled, Constraint, ConstraintError, Limits, compile};
+use vllm_sim_wire::Fault;
 use vllm_sim_wire::openai::shared::StructuredOutputs;
-use vllm_sim_wire::{Fault, SamplingParams};
 
 /// Tools that a request offers to be called.
 #[derive(Debug, Clone)]
@@ -28,20 +29,21 @@ pub struct ToolRequest {
 /// A constraint or a tool that cannot be satisfied; with `strict` a tool that llm-d refuses.
 pub(super) async fn content(
     request: &GenerationRequest<'_>,
-    params: &SamplingParams,
+    ready: &Prepared,
     strict: bool,
 ) -> Result<Content, Refusal> {
-    let outputs = params.structured_outputs.as_ref();
+    let outputs = ready.params.structured_outputs.as_ref();
+    let described = described(ready).await;
     let asked = request.constraint.clone();
     let asked = asked.or_else(|| outputs.and_then(structured));
     if let Some(constraint) = asked.filter(|_| !tools_win(request)) {
-        let compiled = match constraint {
-            Constraint::JsonObject | Constraint::Choice(_) => compile(&constraint),
+        let compiled = match (constraint, described) {
+            (Constraint::JsonObject, Some(described)) => Ok(described),
+            (constraint @ (Constraint::JsonObject | Constraint::Choice(_)), _) => {
+                compile(&constraint)
+            }
             // A few bytes of these may take long.
-            Constraint::Json(_)
-            | Constraint::Regex(_)
-            | Constraint::Grammar(_)
-            | Constraint::StructuralTag(_) => long_work(async move { compile(&constraint) }).await,
+            (constraint, _) => long_work(async move { compile(&constraint) }).await,
         };
         let compiled = compiled.map_err(ServeError::Constraint)?;
         return Ok(match request.parses_calls {
@@ -50,7 +52,8 @@ pub(super) async fn content(
         });
     }
     let Some(offered) = &request.tools else {
-        return Ok(Content::Text);
+        let described = described.map(Arc::new);
+        return Ok(described.map_or(Content::Text, Content::Constrained));
     };
     if strict {
         for tool in &offered.tools {
@@ -64,6 +67,18 @@ pub(super) async fn content(
         choice: offered.choice.clone(),
         parallel: offered.parallel,
     })
+}
+
+/// What the prompt describes its answer by, unless no value is found that keeps to it.
+async fn described(ready: &Prepared) -> Option<Compiled> {
+    let schema = ready.prompts.first()?.schema.as_ref()?;
+    let constraint = Constraint::Json(schema.as_ref().clone());
+    let read = long_work(async move {
+        let compiled = compile(&constraint)?;
+        compiled.sample(&mut stream(0, 0, Purpose::Structured), &Limits::default())?;
+        Ok::<_, ConstraintError>(compiled)
+    });
+    read.await.ok()
 }
 
 /// Whether the constraint that the tool parser needs takes the place of the request's own: a tool

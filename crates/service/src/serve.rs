@@ -188,7 +188,7 @@ impl Service {
         let late = self.check_late(policy, &request, &ready);
         let strict = policy.tool_schemas == ToolSchemas::Whitelisted;
         let content = match late {
-            Ok(()) => content(&request, &ready.params, strict).await,
+            Ok(()) => content(&request, &ready, strict).await,
             Err(refusal) => Err(refusal),
         };
         let content = match content {

@@ -9,7 +9,7 @@ use axum::http::{Request, Response};
 use serde_json::Value;
 
 use super::chat_render::{ChatStream, ChatView};
-use super::{legacy, prepare};
+use super::{legacy, prepare, prompt_schema};
 use crate::app::App;
 use crate::body::Received;
 use crate::error::Answer;
@@ -200,6 +200,7 @@ pub(crate) async fn prompt(app: &Arc<App>, request: &ChatRequest) -> Result<Prom
             tokens,
             echo: echo(app, request),
             text_hash: text_hash(app, request),
+            schema: schema(app, request),
             ..Prompt::default()
         });
     }
@@ -276,6 +277,7 @@ pub(crate) async fn prompt(app: &Arc<App>, request: &ChatRequest) -> Result<Prom
         echo: echo(app, request),
         media,
         text_hash: text_hash(app, request),
+        schema: schema(app, request),
         ..Prompt::default()
     })
 }
@@ -288,6 +290,14 @@ fn owned((key, value): (&String, &Value)) -> (String, Value) {
 fn text_hash(app: &App, request: &ChatRequest) -> Option<[u8; 32]> {
     let messages = request.messages.iter().map(|m| (m.role(), m.text()));
     app.service.generator.text_hash(messages)
+}
+
+/// The schema that the conversation describes its answer by, where free text is made up here.
+fn schema(app: &App, request: &ChatRequest) -> Option<Arc<Value>> {
+    if !(app.policy.reads_prompt_schemas && app.service.generator.makes_up_text()) {
+        return None;
+    }
+    prompt_schema::find(request.messages.iter().map(Message::text)).map(Arc::new)
 }
 
 /// What echo mode answers: the last message.

@@ -66,6 +66,8 @@ pub(crate) struct Policy {
     pub(crate) prefill_reason: Option<&'static str>,
     /// Whether a hit threshold holds without a prefix cache.
     threshold_without_cache: bool,
+    /// Whether an answer keeps to a JSON Schema that only the prompt speaks of.
+    pub(crate) reads_prompt_schemas: bool,
     /// Whether calls of the tool that was named are why an answer ends.
     pub(crate) named_calls_end: bool,
     /// Whether an echo of token ids is these ids, and one of a message has its images and calls.
@@ -225,6 +227,7 @@ impl Policy {
             transfer_offer: TransferOffer::Connector,
             prefill_reason: None,
             threshold_without_cache: true,
+            reads_prompt_schemas: true,
             named_calls_end: false,
             echoes_all: false,
             numbers_prompts: false,
@@ -276,6 +279,7 @@ impl Policy {
             transfer_offer: TransferOffer::Placeholders,
             prefill_reason: Some("remote_decode"),
             threshold_without_cache: false,
+            reads_prompt_schemas: false,
             named_calls_end: true,
             echoes_all: true,
             numbers_prompts: true,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rand_chacha::ChaCha8Rng;
 
 use super::script::{Channel, Reason, TokenSource};
-use super::{Draft, Generator, push_marks};
+use super::{Draft, Generator, Mode, push_marks};
 use crate::generate::request::{GenerateRequest, Prompt};
 use vllm_sim_dataset::{
     Dataset, Generation, RecordedReply, hash_conversation, hash_text, hash_tokens,
@@ -32,6 +32,11 @@ impl Generator {
     pub fn with_recordings(mut self, recordings: Recordings) -> Self {
         self.recordings = Some(recordings);
         self
+    }
+
+    /// Whether free text is neither the client's nor recorded.
+    pub fn makes_up_text(&self) -> bool {
+        self.mode == Mode::Random && self.recordings.is_none()
     }
 
     /// The name of a conversation (role and text of each message) in a dataset that hashes texts;

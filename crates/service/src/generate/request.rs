@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde_json::Value;
+
 pub use super::steering::{Bias, StopString, TokenIds};
 use super::tools::ToolCall;
 use crate::scripted::ScriptedReply;
@@ -40,6 +42,8 @@ pub struct Prompt {
     pub text_hash: Option<[u8; 32]>,
     /// The audio that the answer transcribes.
     pub audio: Option<AudioInput>,
+    /// A JSON Schema that the prompt describes its answer by, where nothing else says what it is.
+    pub schema: Option<Arc<Value>>,
 }
 
 /// An audio clip that is to be transcribed.

@@ -1,0 +1,78 @@
+//! A JSON Schema that a conversation describes the wanted answer by, as client libraries write it
+//! that do not ask for structured output (instructor's JSON modes, LangChain's output parsers, the
+//! AI SDK's and Pydantic AI's prompted objects).
+
+use std::borrow::Cow;
+
+use serde_json::{Deserializer, Value};
+
+/// No message is searched from a byte beyond this one.
+const MOST_BYTES: usize = 256 * 1024;
+/// No more braces of a message are tried.
+const MOST_BRACES: usize = 32;
+
+/// The last schema of an object in the last of `texts` that has one and speaks of a schema.
+pub(super) fn find<'t>(texts: impl DoubleEndedIterator<Item = Cow<'t, str>>) -> Option<Value> {
+    texts
+        .rev()
+        .filter(|text| text.contains("chema"))
+        .find_map(|text| last_schema(&text))
+}
+
+fn last_schema(text: &str) -> Option<Value> {
+    let mut found = None;
+    let mut at = 0;
+    for _ in 0..MOST_BRACES {
+        let Some(brace) = text[at..].find('{').map(|distance| at + distance) else {
+            break;
+        };
+        if brace > MOST_BYTES {
+            break;
+        }
+        let mut values = Deserializer::from_str(&text[brace..]).into_iter::<Value>();
+        at = match values.next() {
+            Some(Ok(value)) => {
+                if value.get("properties").is_some_and(Value::is_object) {
+                    found = Some(value);
+                }
+                brace + values.byte_offset()
+            }
+            _ => brace + 1,
+        };
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn found(texts: &[&str]) -> Option<Value> {
+        find(texts.iter().map(|text| Cow::Borrowed(*text)))
+    }
+
+    #[test]
+    fn the_last_schema_of_the_last_message_that_has_one_counts() {
+        let example = r#"For the JSON schema {"properties": {"foo": {}}} the object {"foo": 1} is good.
+            Here is the schema: ``` {"properties": {"bar": {"type": "integer"}}} ``` {curly}"#;
+        let bar = json!({"properties": {"bar": {"type": "integer"}}});
+        assert_eq!(found(&[example, "Which one?"]), Some(bar.clone()));
+        let other = r#"schema: {"properties": {"other": {}}}"#;
+        assert_eq!(found(&[other, example]), Some(bar));
+    }
+
+    #[test]
+    fn nothing_else_is_taken_for_one() {
+        assert_eq!(found(&[r#"{"properties": {}}"#, "no word of it"]), None);
+        let tool = r#"schemas: {"name": "f", "parameters": {"properties": {}}}"#;
+        assert_eq!(found(&[tool]), None);
+        assert_eq!(found(&[&format!("schema {}", "{".repeat(9))]), None);
+        let braces = format!(
+            "schema {} {{\"properties\": {{}}}}",
+            "{ ".repeat(MOST_BRACES)
+        );
+        assert_eq!(found(&[&braces]), None);
+    }
+}
