@@ -1,6 +1,6 @@
 //! A JSON Schema that a conversation describes the wanted answer by, as client libraries write it
-//! that do not ask for structured output (instructor's JSON modes, LangChain's output parsers, the
-//! AI SDK's and Pydantic AI's prompted objects).
+//! that do not ask for structured output (instructor's JSON modes, LangChain's output parsers,
+//! Pydantic AI's prompted output).
 
 use std::borrow::Cow;
 
