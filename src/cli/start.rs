@@ -17,7 +17,7 @@ pub(super) fn log_start(loaded: &Loaded) {
         CliMode::Vllm => "vllm serve",
     };
     // Not `Debug` of it, which shows keys.
-    let chosen = words(&loaded.to_json_chosen());
+    let chosen = command_line_of(&loaded.to_json_chosen());
     tracing::info!(
         "vllm-sim {} imitates vLLM {}, flags as of {command_line}:{chosen}",
         env!("CARGO_PKG_VERSION"),
@@ -28,7 +28,7 @@ pub(super) fn log_start(loaded: &Loaded) {
 }
 
 /// Flags as they can be typed.
-fn words(chosen: &Map<String, Value>) -> String {
+fn command_line_of(chosen: &Map<String, Value>) -> String {
     let mut line = String::new();
     for (name, value) in chosen {
         let values = match value {

@@ -48,7 +48,9 @@ impl Progress {
         Self {
             shared,
             // Without a thread nothing is told.
-            teller: thread.spawn(move || told.tell(job, units, total)).ok(),
+            teller: thread
+                .spawn(move || told.report_until_ended(job, units, total))
+                .ok(),
         }
     }
 
@@ -73,7 +75,7 @@ impl Drop for Progress {
 }
 
 impl Shared {
-    fn tell(&self, job: &str, units: &str, total: Option<u64>) {
+    fn report_until_ended(&self, job: &str, units: &str, total: Option<u64>) {
         let bar = std::io::stderr()
             .is_terminal()
             .then(|| bar(job, units, total));

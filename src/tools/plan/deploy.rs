@@ -51,7 +51,7 @@ impl<'a> Deployed<'a> {
         all.filter(|(name, _)| !READ.contains(name))
     }
 
-    fn words(&self, wanted: impl Fn(&str) -> bool) -> String {
+    fn serve_flags(&self, wanted: impl Fn(&str) -> bool) -> String {
         let flags = self.flags().filter(|(name, _)| wanted(name));
         let mut words: String = flags
             .map(|(name, value)| format!(" --{name}={}", quoted(value)))
@@ -67,7 +67,7 @@ impl<'a> Deployed<'a> {
         let command = format!(
             "vllm serve {}{}",
             quoted(self.model),
-            self.words(is_vllm_serve_flag)
+            self.serve_flags(is_vllm_serve_flag)
         );
         let times = |n: u32| match n {
             1 => "once".to_owned(),
@@ -88,7 +88,7 @@ impl<'a> Deployed<'a> {
         let command = format!(
             "vllm-sim serve {}{}",
             quoted(self.model),
-            self.words(|_| true)
+            self.serve_flags(|_| true)
         );
         match self.servers {
             (0, servers) => format!("{command} --replicas={servers}"),
