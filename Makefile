@@ -58,7 +58,7 @@ else
 	python3 python/pack_wheel.py $(BINARY) python/dist
 endif
 
-wheels: ## wheels, tarballs and checksums of both machines in python/dist, by zig
+wheels: ## static wheels, tarballs and checksums of both machines in python/dist
 	.ci/wheels python/dist
 
 dist: ## a tarball and a wheel of BINARY in python/dist, with checksums

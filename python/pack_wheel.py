@@ -16,12 +16,14 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 MACHINES = {62: "x86_64", 183: "aarch64"}
-# glibc that the interpreters of manylinux wheels have at least; a static program needs none.
+# glibc that the interpreters of manylinux wheels have at least.
 OLDEST = (2, 17)
+# The kind of program header that names a loader.
+PT_INTERP = 3
 
 
-def platform(program: bytes) -> str:
-    """The platform tag of an ELF program of 64 bits.
+def platforms(program: bytes) -> list[str]:
+    """The platform tags of an ELF program of 64 bits: a static one runs beside any C library.
 
     Raises:
         SystemExit: It is none for which there are tags.
@@ -29,10 +31,20 @@ def platform(program: bytes) -> str:
     machine = struct.unpack_from("<H", program, 18)[0] if program[:5] == b"\x7fELF\x02" else None
     if machine not in MACHINES:
         sys.exit("the program is no ELF of x86_64 or aarch64")
+    name = MACHINES[machine]
+    if not has_loader(program):
+        return [f"manylinux_{OLDEST[0]}_{OLDEST[1]}_{name}", f"musllinux_1_1_{name}"]
     versions = re.findall(rb"GLIBC_(\d+)\.(\d+)", program)
-    major, minor = max([(int(a), int(b)) for a, b in versions], default=OLDEST)
-    major, minor = max((major, minor), OLDEST)
-    return f"manylinux_{major}_{minor}_{MACHINES[machine]}"
+    major, minor = max([OLDEST, *((int(a), int(b)) for a, b in versions)])
+    return [f"manylinux_{major}_{minor}_{name}"]
+
+
+def has_loader(program: bytes) -> bool:
+    """Whether an ELF program of 64 bits names a dynamic loader, which a static one does not."""
+    (table,) = struct.unpack_from("<Q", program, 32)
+    size, count = struct.unpack_from("<HH", program, 54)
+    kinds = (struct.unpack_from("<I", program, table + size * at)[0] for at in range(count))
+    return PT_INTERP in kinds
 
 
 def metadata(project: dict[str, object], version: str) -> str:
@@ -82,9 +94,11 @@ def pack(binary: Path, folder: Path) -> Path:
     version = workspace["package"]["version"]
     name = project["name"].replace("-", "_")
     program = binary.read_bytes()
-    tag = f"py3-none-{platform(program)}"
+    tags = platforms(program)
+    tag = f"py3-none-{'.'.join(tags)}"
     info = f"{name}-{version}.dist-info"
-    wheel = f"Wheel-Version: 1.0\nGenerator: pack_wheel\nRoot-Is-Purelib: false\nTag: {tag}\n"
+    wheel = "Wheel-Version: 1.0\nGenerator: pack_wheel\nRoot-Is-Purelib: false\n"
+    wheel += "".join(f"Tag: py3-none-{name}\n" for name in tags)
     package = HERE / "src"
     sources = sorted(p for p in package.rglob("*") if p.suffix in (".py", ".typed"))
     files: list[tuple[str, bytes, int]] = [
