@@ -145,7 +145,7 @@ async fn serve<S>(
 {
     let conn = Arc::new(ConnHandle::default());
     let http = Arc::new(http.on_connection(conn.clone()));
-    let lives = stopping.borrow().lives;
+    let Availability { lives, leaving, .. } = *stopping.borrow_and_update();
     let stream = ResettableStream::new(stream, conn.clone());
     let keys = http.requires_keys();
     // Boxed: between requests a connection keeps a pointer instead of room for the largest handler.
@@ -153,6 +153,8 @@ async fn serve<S>(
     macro_rules! run {
         ($connection:expr) => {{
             let mut connection = Box::pin($connection);
+            // One that begins while the server leaves is answered once.
+            let mut ends = leaving;
             loop {
                 tokio::select! {
                     ended = connection.as_mut() => break ended,
@@ -162,6 +164,9 @@ async fn serve<S>(
                         if changed.is_err() || link.stopping {
                             connection.as_mut().graceful_shutdown();
                             break connection.await;
+                        }
+                        if link.leaving && !std::mem::replace(&mut ends, true) {
+                            connection.as_mut().graceful_shutdown();
                         }
                         if link.lives != lives {
                             conn.reset();
@@ -176,6 +181,7 @@ async fn serve<S>(
             http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(keep_alive)
+                .keep_alive(!leaving)
                 .max_buf_size(MAX_BUFFER)
                 // Half the CPU per small chunk: one copy beats a vectored write.
                 .writev(false)

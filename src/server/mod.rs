@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use crate::tls::Acceptor;
-use vllm_sim_config::{Config, Loaded};
+use vllm_sim_config::{Compat, Config, Loaded};
 use vllm_sim_engine::latency::Setup;
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::vllm::VllmConfig;
@@ -216,11 +216,14 @@ impl Server {
     }
 
     /// Ends it: `/health` says 503, no new work, what runs may end within the shutdown timeout,
-    /// then is cut.
+    /// then is cut. Connections end with their answers, but llm-d's: those stay until the last.
     pub async fn shutdown(mut self) {
         self.app.stop();
-        self.backend.drain(self.shutdown_timeout).await;
         let availability = self.app.availability();
+        if self.app.config().model.compat != Compat::Llmd {
+            availability.send_modify(|availability| availability.leaving = true);
+        }
+        self.backend.drain(self.shutdown_timeout).await;
         availability.send_modify(|availability| availability.stopping = true);
         let ended = async {
             availability.closed().await;

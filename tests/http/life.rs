@@ -2,9 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::sim::{Sim, eventually, post};
+use super::transport::http_2;
+use super::wire::Wire;
 
 const COMPLETION: &str = "/v1/completions";
 
@@ -175,34 +177,106 @@ async fn load_counts_what_is_in_flight() {
     assert_eq!(sim.get("/load").await.json(), json!({"server_load": 0}));
 }
 
+const HEALTH: &[u8] = b"GET /health HTTP/1.1\r\nhost: sim\r\n\r\n";
+
+fn twenty_tokens(stream: bool) -> Vec<u8> {
+    let body = json!({
+        "model": "tiny-llama", "prompt": "Hi", "max_tokens": 20, "ignore_eos": true, "stream": stream,
+    });
+    post(COMPLETION, &[], body.to_string().as_bytes())
+}
+
+/// Idle connections close at once and others after their answer, as uvicorn's do, so that clients
+/// turn to another pod; who connects anew learns why.
 #[tokio::test]
 async fn shutting_down_lets_requests_end() {
+    let flags = ["--inter-token-latency", "50ms", "--shutdown-timeout", "30"];
+    let sim = Sim::serve(&flags).await;
+    let mut streaming = sim.connect().await;
+    streaming.send(&twenty_tokens(true)).await;
+    assert_eq!(streaming.head().await.header("connection"), None);
+    let mut whole = sim.connect().await;
+    whole.send(&twenty_tokens(false)).await;
+    assert!(sim.runs(2.0).await);
+    let mut idle = sim.connect().await;
+    idle.send(HEALTH).await;
+    assert_eq!(idle.answer().await.status, 200);
+    let address = sim.address();
+    let stop = tokio::spawn(sim.server.shutdown());
+    assert!(idle.is_closed().await);
+    let probe = b"{\"prompt\":\"Hi\"}";
+    for request in [HEALTH, &post(COMPLETION, &[], probe)] {
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let mut new = Wire::new(stream);
+        new.send(request).await;
+        let answer = new.answer().await;
+        assert_eq!(answer.status, 503);
+        assert_eq!(answer.header("connection"), Some("close"));
+        assert!(new.is_closed().await);
+    }
+    let answer = whole.answer().await;
+    assert_eq!(answer.header("connection"), Some("close"));
+    assert_eq!(answer.json()["choices"][0]["finish_reason"], "length");
+    assert!(whole.is_closed().await);
+    let mut deltas = Vec::new();
+    while let Some(chunk) = streaming.chunk().await {
+        deltas.push(chunk);
+    }
+    assert!(deltas[deltas.len() - 1].contains("[DONE]"), "{deltas:?}");
+    assert!(streaming.is_closed().await);
+    stop.await.unwrap();
+}
+
+/// A call that runs on a connection of HTTP/2 ends well; the connection takes no other.
+#[tokio::test]
+async fn shutting_down_lets_calls_of_http2_end() {
     let flags = ["--inter-token-latency", "20ms", "--shutdown-timeout", "30"];
     let sim = Sim::serve(&flags).await;
-    let body = json!({"prompt": "Hi", "max_tokens": 20, "ignore_eos": true, "stream": true});
+    let client = http_2();
+    let body = json!({"prompt": "Hi", "max_tokens": 20, "ignore_eos": true});
+    let url = format!("http://{}{COMPLETION}", sim.address());
+    let call = tokio::spawn(client.post(&url).json(&body).send());
+    assert!(sim.runs(1.0).await);
+    let stop = tokio::spawn(sim.server.shutdown());
+    let answer = call.await.unwrap().unwrap();
+    assert_eq!(answer.status(), 200);
+    let answer: Value = answer.json().await.unwrap();
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+    stop.await.unwrap();
+}
+
+/// llm-d's server keeps its connections until the last request has ended.
+#[tokio::test]
+async fn a_server_of_llmd_refuses_on_the_connections_it_has() {
+    let flags = [
+        "--compat",
+        "llm-d",
+        "--inter-token-latency",
+        "20ms",
+        "--shutdown-timeout",
+        "30",
+    ];
+    let sim = Sim::llmd(&flags).await;
     let mut running = sim.connect().await;
-    running
-        .send(&post(COMPLETION, &[], body.to_string().as_bytes()))
-        .await;
+    running.send(&twenty_tokens(false)).await;
     let mut idle = sim.connect().await;
     assert!(sim.runs(1.0).await);
     let stop = tokio::spawn(sim.server.shutdown());
     let stops = eventually(async || {
-        let health = b"GET /health HTTP/1.1\r\nhost: sim\r\n\r\n";
-        idle.send(health).await;
+        idle.send(HEALTH).await;
         idle.answer().await.status == 503
     });
     assert!(stops.await, "it is still healthy");
-    idle.send(&post(COMPLETION, &[], b"{\"prompt\":\"Hi\"}"))
-        .await;
+    idle.send(&post(
+        COMPLETION,
+        &[],
+        b"{\"model\":\"tiny-llama\",\"prompt\":\"Hi\"}",
+    ))
+    .await;
     assert_eq!(idle.answer().await.status, 503);
-    let answer = running.answer().await;
-    let deltas = answer.deltas();
-    assert_eq!(deltas.len(), 20);
-    assert_eq!(deltas[19]["choices"][0]["finish_reason"], "length");
+    assert_eq!(running.answer().await.status, 200);
     stop.await.unwrap();
     assert!(idle.is_closed().await);
-    assert!(running.is_closed().await);
 }
 
 #[tokio::test]

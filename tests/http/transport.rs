@@ -186,7 +186,7 @@ async fn idle_connections_are_closed() {
 }
 
 /// A client that speaks HTTP/2 from the first byte.
-fn http_2() -> reqwest::Client {
+pub(crate) fn http_2() -> reqwest::Client {
     // No TLS here, yet the client wants to know how; another test may have said so already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = reqwest::Client::builder().http2_prior_knowledge();

@@ -7,6 +7,9 @@ pub struct Availability {
     pub lives: u32,
     /// Nobody is there: new connections are reset too.
     pub down: bool,
-    /// The server stops: connections end in order.
+    /// The server takes its leave: connections end with the answer that is under way, and new
+    /// ones after a single answer, so that clients turn elsewhere.
+    pub leaving: bool,
+    /// The server stops: nobody is accepted any more, connections end in order.
     pub stopping: bool,
 }
