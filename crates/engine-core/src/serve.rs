@@ -149,7 +149,7 @@ impl Requests {
         let service = &self.parts.service;
         let lora = fields.lora.map(|lora| self.adapter(lora)).transpose()?;
         let thought = self.thoughts.as_ref().and_then(|thoughts| {
-            thoughts.asked(&prompt, fields.reasoning_ended, &fields.parser_kwargs)
+            thoughts.share_for(&prompt, fields.reasoning_ended, &fields.parser_kwargs)
         });
         let (reasoning, thought_start) = thought.unzip();
         let request = GenerationRequest {

@@ -86,7 +86,7 @@ impl Thoughts {
     }
 
     /// The share of an answer that is thought, and the tokens that open it; `None`: no thought.
-    pub(crate) fn asked(
+    pub(crate) fn share_for(
         &self,
         prompt: &[u32],
         ended: Option<bool>,
@@ -144,7 +144,7 @@ mod tests {
     fn prompts_and_arguments_of_the_template_decide_about_a_thought() {
         let nil = Value::Nil;
         let opened = |prompt: &[u32], ended, kwargs: &Value| {
-            let asked = thoughts(true).asked(prompt, ended, kwargs);
+            let asked = thoughts(true).share_for(prompt, ended, kwargs);
             asked.map(|(share, start)| (share, start.to_vec()))
         };
         assert_eq!(opened(&[1, 2], None, &nil), Some((0.4, vec![7])));
@@ -155,9 +155,9 @@ mod tests {
         assert_eq!(opened(&[1, 2], Some(false), &off), None);
         let low = kwargs("reasoning_effort", "low");
         assert_eq!(opened(&[], None, &low), Some((0.2, vec![7])));
-        assert_eq!(thoughts(false).asked(&[1], None, &nil), None);
+        assert_eq!(thoughts(false).share_for(&[1], None, &nil), None);
         let on = kwargs("thinking", true);
-        assert!(thoughts(false).asked(&[1], None, &on).is_some());
+        assert!(thoughts(false).share_for(&[1], None, &on).is_some());
     }
 
     #[test]

@@ -107,7 +107,7 @@ pub(crate) fn inject(app: &App, head: &RequestHead, model: Option<&str>) -> Resu
         Some(faults) => faults.count(&app.service, kind),
         None => app.service.faults.count(kind, &FaultOrigin::default()),
     };
-    let asked = head.asked().get(&names::RETURN_ERROR);
+    let asked = head.special_headers().get(&names::RETURN_ERROR);
     if let Some(asked) = asked.filter(|asked| !asked.is_empty()) {
         let text = String::from_utf8_lossy(asked.as_bytes());
         return Err(match text.trim().parse::<i128>() {

@@ -97,8 +97,8 @@ pub(crate) fn read(app: &App, api: Api, body: Value) -> Result<Value, Fault> {
 /// A request with what its head says of it, for the base model and one prompt.
 pub(crate) fn request<'r>(app: &App, head: &RequestHead, id: Arc<str>) -> GenerationRequest<'r> {
     GenerationRequest {
-        rank: app.policy.rank(rank(head.asked())),
-        trace: trace(head.asked()),
+        rank: app.policy.rank(rank(head.special_headers())),
+        trace: trace(head.special_headers()),
         faults: head.faults.clone(),
         usage: head.usage.clone(),
         ..headless(app, id)

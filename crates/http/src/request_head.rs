@@ -75,7 +75,7 @@ impl RequestHead {
 
     /// The headers among which [`names`] may be: each look-up costs as much as reading a line, and most
     /// requests have none of them.
-    pub(super) fn asked(&self) -> &HeaderMap {
+    pub(super) fn special_headers(&self) -> &HeaderMap {
         static NONE: LazyLock<HeaderMap> = LazyLock::new(HeaderMap::new);
         match self.plain {
             true => &NONE,

@@ -81,8 +81,12 @@ pub(crate) async fn answer(
 ) -> Result<Response<Body>, Fault> {
     let stream = request.stream.unwrap_or(false);
     let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
-    let id = prepare::request_id("chatcmpl-", head.asked(), request.request_id.as_deref());
-    let threshold = transfer::hit_threshold(app, head.asked(), value);
+    let id = prepare::request_id(
+        "chatcmpl-",
+        head.special_headers(),
+        request.request_id.as_deref(),
+    );
+    let threshold = transfer::hit_threshold(app, head.special_headers(), value);
     let requests = std::slice::from_ref(request);
     let started = match start(app, head, requests, id, threshold).await {
         Ok(started) => started,
@@ -97,7 +101,7 @@ pub(crate) async fn answer(
         return Ok(prepare::stream(app, head, reply, render, interval, guard));
     }
     let body = prepare::whole(reply, move |reply| view.unary(reply)).await;
-    Ok(prepare::unary(app, head.asked(), body))
+    Ok(prepare::unary(app, head.special_headers(), body))
 }
 
 /// Starts conversations that differ in their messages alone (at least one) as one request.
@@ -117,7 +121,7 @@ pub(crate) async fn start(
         tools: prepare::tools(request),
         parses_calls: prepare::reads_calls(app, request),
         reasoning: prepare::reasoning(app, request),
-        priority: generation::priority(head.asked(), request.priority),
+        priority: generation::priority(head.special_headers(), request.priority),
         cache_salt: request.cache_salt.as_deref().map(Into::into),
         hit_threshold,
         ..generation::request(app, head, id)
@@ -183,7 +187,7 @@ impl Protocol for Chats<'_> {
             .app
             .controls
             .image_output
-            .draw(self.head.asked(), seed)?;
+            .draw(self.head.special_headers(), seed)?;
         view.image = image.is_some();
         Ok(image.unwrap_or_default())
     }

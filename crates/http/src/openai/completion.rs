@@ -65,7 +65,11 @@ async fn respond(
 ) -> Result<Response<Body>, Fault> {
     let stream = request.stream.unwrap_or(false);
     let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
-    let id = prepare::request_id("cmpl-", head.asked(), request.request_id.as_deref());
+    let id = prepare::request_id(
+        "cmpl-",
+        head.special_headers(),
+        request.request_id.as_deref(),
+    );
     let generation = GenerationRequest {
         arrived,
         model: request.model.as_deref(),
@@ -74,9 +78,9 @@ async fn respond(
         max_tokens: request.max_tokens,
         room: OutputRoom::PerPrompt,
         echo: request.echo.unwrap_or(false) || request.return_token_ids.unwrap_or(false),
-        priority: generation::priority(head.asked(), request.priority),
+        priority: generation::priority(head.special_headers(), request.priority),
         cache_salt: request.cache_salt.as_deref().map(Into::into),
-        hit_threshold: transfer::hit_threshold(app, head.asked(), value),
+        hit_threshold: transfer::hit_threshold(app, head.special_headers(), value),
         ..generation::request(app, head, id)
     };
     let protocol = Completions {
@@ -96,7 +100,7 @@ async fn respond(
         return Ok(prepare::stream(app, head, reply, render, interval, guard));
     }
     let body = prepare::whole(reply, move |reply| view.unary(reply)).await;
-    Ok(prepare::unary(app, head.asked(), body))
+    Ok(prepare::unary(app, head.special_headers(), body))
 }
 
 /// What the road asks of a completion.
