@@ -46,15 +46,21 @@ async fn a_client_that_goes_away_frees_its_slot() {
 
 #[tokio::test]
 async fn a_job_of_many_choices_is_given_up_with_its_client() {
-    let sim = Sim::serve(&[]).await;
-    let (choices, tokens) = (16_384, 8);
+    let sim = Sim::serve(&["--enable-server-load-tracking"]).await;
+    let load = async |requests: u32| {
+        eventually(async || sim.get("/load").await.json() == json!({"server_load": requests})).await
+    };
+    let (choices, tokens) = (16_384, 100);
     let body = json!({
         "prompt": "Hi", "n": choices, "max_tokens": tokens, "ignore_eos": true, "temperature": 1.0,
     });
     let long = post(COMPLETION, &[], body.to_string().as_bytes());
     let mut leaving = sim.connect().await;
     leaving.send(&long).await;
+    // Its choices are being written from here on.
+    assert!(load(1).await);
     drop(leaving);
+    assert!(load(0).await);
     // The first one would be done by then: they begin in order.
     let mut staying = sim.connect().await;
     staying.send(&long).await;
