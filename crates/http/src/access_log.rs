@@ -1,11 +1,10 @@
 //! The line that uvicorn prints of each request behind `serve`, which scripts look for.
 //!
-//! Whoever answers a request leaves a few facts and goes on: a thread makes lines of them, many in one
+//! Whoever answers a request appends its line to those that wait: a thread writes them, many in one
 //! write. A reader that does not read loses lines, and is told how many.
 //!
 //! Source: uvicorn 0.54 `logging.py`, `AccessFormatter`; `protocols/http/httptools_impl.py`.
 
-use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,18 +18,19 @@ use parking_lot::{Condvar, Mutex};
 
 use vllm_sim_config::{Log, LogFormat, LogLevel};
 
-/// Lines that wait to be written, at most.
-const MAX_LINES: usize = 65_536;
+/// Bytes of lines that wait to be written, about at most.
+const MAX_BYTES: usize = 8 << 20;
+/// Bytes for which room is kept between two writes.
+const KEPT_BYTES: usize = 64 << 10;
 /// How long lines are gathered for one write.
 const GATHERED: Duration = Duration::from_millis(5);
 
-/// Prints a line for each request.
-#[derive(Debug)]
+/// Prints a line for each request of a client.
+#[derive(Clone, Debug)]
 pub(super) struct AccessLog {
-    /// Paths that have none.
-    excluded: Vec<String>,
-    lines: Arc<Lines>,
-    writer: Option<JoinHandle<()>>,
+    writer: Arc<Writer>,
+    /// How the lines of the client begin.
+    beginning: Arc<str>,
 }
 
 /// What is known of a request before its answer.
@@ -41,8 +41,15 @@ pub(super) struct AccessLine {
     version: Version,
 }
 
-/// A request, who sent it, and how it was answered.
-type Answered = (AccessLine, Option<SocketAddr>, StatusCode);
+/// The thread that writes, until it is dropped.
+#[derive(Debug)]
+struct Writer {
+    /// Paths that have no line.
+    excluded: Vec<String>,
+    format: LogFormat,
+    lines: Arc<Lines>,
+    thread: Option<JoinHandle<()>>,
+}
 
 #[derive(Debug, Default)]
 struct Lines {
@@ -52,7 +59,8 @@ struct Lines {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    lines: Vec<Answered>,
+    /// Each with its end.
+    lines: String,
     lost: u64,
     closed: bool,
 }
@@ -65,20 +73,34 @@ impl AccessLog {
         }
         let lines = Arc::new(Lines::default());
         let (written, format) = (lines.clone(), log.format);
-        let writer = std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("access-log".to_owned())
             .spawn(move || written.write_all(format));
-        Some(Self {
+        let writer = Arc::new(Writer {
             excluded: log.access_excluded.clone(),
+            format,
             lines,
-            writer: Some(writer.ok()?),
-        })
+            thread: Some(thread.ok()?),
+        });
+        let beginning = "".into();
+        Some(Self { writer, beginning }.for_client(None))
+    }
+
+    /// The log of the requests of `client`; `None`: it asks over a Unix socket.
+    pub(super) fn for_client(self, client: Option<SocketAddr>) -> Self {
+        let client = client.map(|client| client.to_string()).unwrap_or_default();
+        let beginning = match self.writer.format {
+            LogFormat::Json => format!("{client} - \""),
+            LogFormat::Text => format!("INFO:     {client} - \""),
+        };
+        let beginning = beginning.into();
+        Self { beginning, ..self }
     }
 
     /// What the line of a request will need.
     pub(super) fn line(&self, request: &Request<Body>) -> Option<AccessLine> {
         let path = request.uri().path();
-        if self.excluded.iter().any(|excluded| excluded == path) {
+        if self.writer.excluded.iter().any(|excluded| excluded == path) {
             return None;
         }
         Some(AccessLine {
@@ -88,38 +110,51 @@ impl AccessLog {
         })
     }
 
-    /// A request from `client` (`None`: over a Unix socket) has been answered.
-    pub(super) fn answered(
-        &self,
-        line: AccessLine,
-        client: Option<SocketAddr>,
-        status: StatusCode,
-    ) {
-        let mut waiting = self.lines.waiting.lock();
-        if waiting.lines.len() >= MAX_LINES {
+    /// A request has been answered. The line is written down here: a target that waits would keep the
+    /// buffer that its connection reads into.
+    pub(super) fn answered(&self, line: &AccessLine, status: StatusCode) {
+        let version = match line.version {
+            Version::HTTP_10 => " HTTP/1.0\" ",
+            Version::HTTP_2 => " HTTP/2.0\" ",
+            _ => " HTTP/1.1\" ",
+        };
+        let words = [
+            &*self.beginning,
+            line.method.as_str(),
+            " ",
+            line.target.as_ref().map_or("/", PathAndQuery::as_str),
+            version,
+            status.as_str(),
+            " ",
+            status.canonical_reason().unwrap_or_default(),
+            "\n",
+        ];
+        let mut waiting = self.writer.lines.waiting.lock();
+        if waiting.lines.len() >= MAX_BYTES {
             waiting.lost += 1;
             return;
         }
-        waiting.lines.push((line, client, status));
         // The writer sleeps only when there is nothing.
-        if waiting.lines.len() == 1 {
-            self.lines.some.notify_one();
+        if waiting.lines.is_empty() {
+            self.writer.lines.some.notify_one();
         }
+        waiting.lines.extend(words);
     }
 }
 
-impl Drop for AccessLog {
+impl Drop for Writer {
     fn drop(&mut self) {
         self.lines.waiting.lock().closed = true;
         self.lines.some.notify_one();
-        if let Some(writer) = self.writer.take() {
-            let _ = writer.join();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
         }
     }
 }
 
 impl Lines {
     fn write_all(&self, format: LogFormat) {
+        let mut lines = String::new();
         loop {
             let mut waiting = self.waiting.lock();
             if waiting.lines.is_empty() && !waiting.closed {
@@ -129,7 +164,7 @@ impl Lines {
                     self.some.wait_for(&mut waiting, GATHERED);
                 }
             }
-            let lines = std::mem::take(&mut waiting.lines);
+            std::mem::swap(&mut lines, &mut waiting.lines);
             let lost = std::mem::take(&mut waiting.lost);
             let closed = waiting.closed;
             drop(waiting);
@@ -140,54 +175,20 @@ impl Lines {
             if closed && lines.is_empty() {
                 return;
             }
+            lines.clear();
+            lines.shrink_to(KEPT_BYTES);
         }
     }
 }
 
-fn write(lines: &[Answered], format: LogFormat) {
-    let mut text = String::new();
+fn write(lines: &str, format: LogFormat) {
     match format {
         LogFormat::Json => {
-            for line in lines {
-                text.clear();
-                push(&mut text, line);
-                tracing::info!("{text}");
+            for line in lines.lines() {
+                tracing::info!("{line}");
             }
         }
-        LogFormat::Text => {
-            for line in lines {
-                text.push_str("INFO:     ");
-                push(&mut text, line);
-                text.push('\n');
-            }
-            // A log that cannot be written changes nothing.
-            let _ = std::io::stderr().lock().write_all(text.as_bytes());
-        }
+        // A log that cannot be written changes nothing.
+        LogFormat::Text => drop(std::io::stderr().lock().write_all(lines.as_bytes())),
     }
-}
-
-/// Appends what is said of a request.
-fn push(text: &mut String, (line, client, status): &Answered) {
-    if let Some(client) = client {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{client}");
-    }
-    let version = match line.version {
-        Version::HTTP_10 => "HTTP/1.0",
-        Version::HTTP_2 => "HTTP/2.0",
-        _ => "HTTP/1.1",
-    };
-    let words = [
-        " - \"",
-        line.method.as_str(),
-        " ",
-        line.target.as_ref().map_or("/", PathAndQuery::as_str),
-        " ",
-        version,
-        "\" ",
-        status.as_str(),
-        " ",
-        status.canonical_reason().unwrap_or_default(),
-    ];
-    text.extend(words);
 }

@@ -43,10 +43,8 @@ pub struct HttpService {
     fixed_headers: Arc<[(HeaderName, HeaderValue)]>,
     /// The connection, for faults that break it.
     connection: Option<Arc<ConnHandle>>,
-    /// Who asks; `None`: over a Unix socket.
-    client: Option<SocketAddr>,
-    /// The lines that uvicorn prints, when it does.
-    access_log: Option<Arc<AccessLog>>,
+    /// The lines that uvicorn prints of who asks, when it does.
+    access_log: Option<AccessLog>,
     /// What is logged of requests, when anything is.
     request_log: Option<Arc<RequestLog>>,
 }
@@ -73,8 +71,7 @@ impl HttpService {
         set("x-inference-namespace", pod.namespace.as_deref());
         let request_log = RequestLog::new(&app.config.server.log);
         Self {
-            client: None,
-            access_log: AccessLog::new(&app.config.server.log).map(Arc::new),
+            access_log: AccessLog::new(&app.config.server.log),
             request_log: request_log.is_enabled().then(|| Arc::new(request_log)),
             routes: routes::router(app.clone()),
             chats: app.routes.serves(CHAT),
@@ -94,10 +91,11 @@ impl HttpService {
         }
     }
 
-    /// The same service, for a client at this address.
+    /// The same service, for a client at this address; `None`: it asks over a Unix socket.
     #[must_use]
     pub fn for_client(self, client: Option<SocketAddr>) -> Self {
-        Self { client, ..self }
+        let access_log = self.access_log.map(|log| log.for_client(client));
+        Self { access_log, ..self }
     }
 
     /// Answers gRPC calls with `router`.
@@ -161,7 +159,7 @@ impl HttpService {
     }
 
     async fn answer(&self, request: Request<Body>, started: f64) -> Response<Body> {
-        let access_log = self.access_log.as_deref();
+        let access_log = self.access_log.as_ref();
         let line = access_log.and_then(|log| log.line(&request));
         let response = match self.request_log.clone() {
             // Boxed: a server without a request log has no room for it.
@@ -169,7 +167,7 @@ impl HttpService {
             None => self.respond(request, started).await,
         };
         if let (Some(log), Some(line)) = (access_log, line) {
-            log.answered(line, self.client, response.status());
+            log.answered(&line, response.status());
         }
         response
     }
