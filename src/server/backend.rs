@@ -23,7 +23,7 @@ pub(super) struct Backend {
     pub(super) metrics: Arc<Metrics>,
     pub(super) live: Vec<LiveEngine>,
     pub(super) service: Arc<Service>,
-    observers: EngineObservers,
+    pub(super) observers: EngineObservers,
     #[cfg(feature = "zmq")]
     _listeners: Vec<ReadListener>,
 }

@@ -122,6 +122,7 @@ fn members(config: &Config) -> Result<Vec<Config>, StartError> {
     for replica in 0..config.engine.replicas {
         for rank in 0..ranks {
             let mut member = config.clone();
+            member.engine.replica = replica;
             if apart {
                 member.engine.parallel.local_ranks = (first + rank, 1);
             }

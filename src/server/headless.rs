@@ -134,7 +134,12 @@ impl Headless {
         let backend = Backend::start(&config, parts)?;
         backend.service.replies.set(shared.replies.clone());
         let (service, metrics) = (backend.service.clone(), backend.metrics.clone());
-        let controls = Arc::new(ServerControls::new(&config, service, metrics));
+        let controls = Arc::new(ServerControls::new(
+            &config,
+            service,
+            metrics,
+            backend.observers.event_loss.clone(),
+        ));
         self.admin_state.join(&controls, loaded);
         let availability = controls.availability();
         if let Some((engines, every)) = stats_log::engines(&config, &backend.metrics, &backend.live)
@@ -325,6 +330,7 @@ const OF_HTTP: &[&str] = &[
     "sse-keep-alive-interval",
     "ssl-certfile",
     "ssl-keyfile",
+    "stale-metrics",
     "startup-duration",
     "startup-time",
     "stream-fault-rate",

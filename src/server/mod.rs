@@ -156,6 +156,7 @@ impl Server {
             port,
             started,
             admin_state,
+            event_loss: backend.observers.event_loss.clone(),
         };
         let app = Arc::new(App::new(parts));
         let registry = prefill::registry(&config, &app).await?;

@@ -9,6 +9,7 @@ use super::error::wrong;
 use super::{setup, timing};
 use vllm_sim_config::Config;
 use vllm_sim_engine::driver::Observer;
+use vllm_sim_observe::kv_events::EventLoss;
 use vllm_sim_observe::metrics::{BlockLifetime, Metrics, MetricsObserver, WorkObserver};
 #[cfg(feature = "otel")]
 use vllm_sim_observe::otel::Spans;
@@ -23,6 +24,8 @@ use vllm_sim_observe::{
 /// What the engines of a server report to.
 pub(super) struct EngineObservers {
     metrics: Arc<Metrics>,
+    /// Whether their KV events are lost on purpose.
+    pub(super) event_loss: EventLoss,
     #[cfg(feature = "zmq")]
     notifier: Option<ReadNotifier>,
     #[cfg(feature = "otel")]
@@ -58,6 +61,7 @@ impl EngineObservers {
         };
         Ok(Self {
             metrics: metrics.clone(),
+            event_loss: EventLoss::default(),
             #[cfg(feature = "zmq")]
             notifier,
             #[cfg(feature = "otel")]
@@ -97,7 +101,7 @@ impl EngineObservers {
         }
         #[cfg(feature = "zmq")]
         if config.kv_events.enabled && setup::has_cache(config) {
-            let publisher = publisher(config, rank, port)?;
+            let publisher = publisher(config, (rank, port), &self.event_loss)?;
             observers.push(Box::new(KvObserver::new(publisher, features.steps)));
         }
         #[cfg(feature = "zmq")]
@@ -126,7 +130,11 @@ impl EngineObservers {
 }
 
 #[cfg(feature = "zmq")]
-fn publisher(config: &Config, rank: u32, port: u16) -> Result<Publisher, StartError> {
+fn publisher(
+    config: &Config,
+    (rank, port): (u32, u16),
+    loss: &EventLoss,
+) -> Result<Publisher, StartError> {
     let events = &config.kv_events;
     let vllm = events.encoding.format == EventFormat::Vllm;
     let topic = TopicFields {
@@ -162,6 +170,7 @@ fn publisher(config: &Config, rank: u32, port: u16) -> Result<Publisher, StartEr
         first_sequence: u64::from(!vllm && replay.is_none()),
         rank,
         encoding: events.encoding,
+        loss: loss.clone(),
         batching: if vllm {
             Batching::PerCall
         } else {

@@ -321,3 +321,22 @@ async fn blocks_of_the_host_are_named_once_they_are_copied() {
             .await
     );
 }
+
+/// A setting of a running server, or of a scenario's phase.
+#[tokio::test]
+async fn events_are_lost_while_an_operator_wants_it() {
+    let wired = Wired::start(&[]).await;
+    let lose = async |lose: bool| {
+        let settings = json!({"lose-kv-events": lose});
+        let answer = wired.sim.post("/admin/config", &settings).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    };
+    lose(true).await;
+    for _ in 0..3 {
+        wired.fence().await;
+    }
+    lose(false).await;
+    wired.fence().await;
+    let (sequence, _) = read(&wired.heard.recv_multipart(0).expect("a message in time"));
+    assert!(sequence > wired.next, "nothing was lost: {sequence}");
+}

@@ -135,3 +135,72 @@ async fn every_replica_hands_over_under_its_own_name() {
     }
     fleet.shutdown().await;
 }
+
+const CHAOS: &str = "
+name: chaos
+phases:
+  - name: trouble
+    for: 1h
+    replicas:
+      0: {set: {stale-metrics: true}}
+      1: {set: {health-status: 503}}
+      2: {do: [{restart: 1h}]}
+";
+
+/// One file says what goes wrong where.
+#[tokio::test]
+async fn a_scenario_has_a_part_for_each_replica() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("chaos.yaml");
+    std::fs::write(&file, CHAOS).unwrap();
+    let fleet = fleet(&["--replicas", "3", "--scenario", file.to_str().unwrap()]).await;
+    let servers = fleet.servers();
+    for (index, health, tokens) in [(0, 200, 0.0), (1, 503, 2.0)] {
+        let server = &servers[index];
+        let answer = ask(server, "GET /health HTTP/1.1\r\nhost: sim\r\n\r\n").await;
+        assert_eq!(answer.status, health, "{index}");
+        complete(server).await;
+        assert_eq!(counted(server).await.1, tokens, "{index}");
+    }
+    let address = servers[2].address.unwrap();
+    let mut wire = Wire::new(TcpStream::connect(address).await.unwrap());
+    assert!(wire.is_closed().await, "the third one is gone");
+    fleet.shutdown().await;
+}
+
+/// Servers of a fleet that are processes of their own are told which replica they are.
+#[tokio::test]
+async fn a_server_alone_plays_the_part_that_it_is_told() {
+    let fleet = fleet(&[]).await;
+    let server = &fleet.servers()[0];
+    let health = async || {
+        let get = "GET /health HTTP/1.1\r\nhost: sim\r\n\r\n";
+        ask(server, get).await.status
+    };
+    let play = async |query: &str| {
+        let path = format!("/admin/scenario{query}");
+        ask(server, post(&path, &[], CHAOS.as_bytes())).await
+    };
+    let refused = play("").await;
+    assert_eq!(refused.status, 400);
+    let text = refused.text();
+    assert!(
+        text.contains("there is no replica 2: there are 1"),
+        "{text}"
+    );
+    assert_eq!(play("?replica=x").await.status, 400);
+    for (query, expected) in [("?replica=1", 503), ("?replica=0", 200)] {
+        assert_eq!(play(query).await.status, 200);
+        assert_eq!(health().await, expected, "{query}");
+    }
+    // The page is stale until the scenario ends.
+    complete(server).await;
+    assert_eq!(counted(server).await.1, 0.0);
+    ask(
+        server,
+        "DELETE /admin/scenario HTTP/1.1\r\nhost: sim\r\n\r\n",
+    )
+    .await;
+    assert_eq!(counted(server).await.1, 2.0);
+    fleet.shutdown().await;
+}

@@ -114,6 +114,8 @@ pub struct Engine {
     pub graphs: CudaGraphs,
     /// Independent copies of the whole server, on ports one after the other (default 1).
     pub replicas: u32,
+    /// Which of them this is, from 0.
+    pub replica: u32,
     /// From the start of one replica to that of the next (default none).
     pub stagger_delay: Duration,
     /// Settings of the SGLang scheduler.
@@ -252,6 +254,7 @@ impl Engine {
             reserved: ReservedMemory::default(),
             graphs: cuda_graphs::from_values(v, (batch.seqs, batch.tokens), drafts)?,
             replicas: v.get(&flags::model::REPLICAS)?,
+            replica: 0,
             stagger_delay: stagger_delay(v)?,
             sglang: Sglang::from_values(v)?,
             kv_bytes_per_token: v.get(&kv::KV_BYTES_PER_TOKEN)?,

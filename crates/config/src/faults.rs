@@ -12,6 +12,10 @@ pub struct Faults {
     pub rates: FaultRates,
     /// What health checks are told (default 200).
     pub health_status: u16,
+    /// KV events are lost on their way (default no).
+    pub lose_kv_events: bool,
+    /// `/metrics` stays as it is (default no).
+    pub stale_metrics: bool,
     /// `Retry-After` of refusals with 429 or 503, in seconds.
     pub retry_after_seconds: Option<u32>,
     /// Scripted replies, from a file.
@@ -48,6 +52,8 @@ impl Faults {
                 specs,
             },
             health_status: v.get(&faults::HEALTH_STATUS)?,
+            lose_kv_events: v.get(&faults::LOSE_KV_EVENTS)?,
+            stale_metrics: v.get(&faults::STALE_METRICS)?,
             retry_after_seconds: v.get(&faults::RETRY_AFTER)?,
             replies: v.get(&faults::REPLIES)?,
             scenario: v.get(&faults::SCENARIO)?,

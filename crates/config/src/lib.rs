@@ -187,6 +187,9 @@ impl Config {
                 return Err(ConfigError::Invalid(text));
             }
         }
+        if self.faults.lose_kv_events && !self.kv_events.enabled {
+            v.warn("--lose-kv-events has no effect: there are no KV events");
+        }
         if self.kv_events.enabled
             && self.kv_events.encoding.format != EventFormat::Vllm
             && self.kv_events.topic.contains("{pod_ip}")

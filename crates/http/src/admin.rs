@@ -85,16 +85,25 @@ pub(super) async fn scenario(State(app): State<Arc<App>>, headers: HeaderMap) ->
     Ok(ok(&app.admin_state.scenario_status()))
 }
 
-/// `POST /admin/scenario`: runs a scenario (YAML or JSON) from its first phase.
+/// `POST /admin/scenario`: runs a scenario (YAML or JSON) from its first phase; with `?replica=N` as
+/// that replica of a fleet.
 pub(super) async fn run_scenario(State(app): State<Arc<App>>, request: Request) -> Answer {
     allowed(&app, request.headers())?;
+    let number = query::all(request.uri(), "replica").pop();
+    let number = number.map(|number| {
+        let parsed = number.parse::<u32>();
+        parsed.map_err(|_| {
+            Fault::bad_request(format!("'replica' is a number from 0 on, not {number:?}"))
+        })
+    });
+    let number = number.transpose()?;
     let bytes: Bytes = body::read(&app, request.into_body()).await?;
     let text =
         std::str::from_utf8(&bytes).map_err(|_| Fault::bad_request("the scenario is not UTF-8"))?;
     let scenario =
         Scenario::from_yaml(text).map_err(|error| Fault::bad_request(error.to_string()))?;
     app.admin_state
-        .run_scenario(scenario)
+        .run_scenario(scenario, number)
         .map_err(admin_fault)?;
     Ok(ok(&app.admin_state.scenario_status()))
 }

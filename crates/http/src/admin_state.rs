@@ -15,7 +15,7 @@ use super::server_controls::ServerControls;
 use vllm_sim_config::{ConfigError, Loaded, Scope, live};
 use vllm_sim_service::fault::FaultOrigin;
 use vllm_sim_service::scenario::{
-    PhaseChange, Scenario, ScenarioError, ScenarioPosition, ScenarioRun,
+    PhaseChange, ReplicaId, Scenario, ScenarioError, ScenarioPosition, ScenarioRun,
 };
 
 /// How often a scenario looks at the clock when nothing is due.
@@ -27,6 +27,8 @@ struct ManagedServer {
     /// The first rank and how many there are. A changed configuration does not say: it is that of
     /// the deployment.
     local_ranks: (u32, u32),
+    /// Which replica of the process it belongs to, and how many there are.
+    replica: (ReplicaId, u32),
     /// One per rank of the server.
     ranks: Vec<Loaded>,
 }
@@ -76,12 +78,19 @@ pub(super) enum AdminError {
 impl AdminState {
     /// A server whose settings are kept here from now on.
     pub fn join(&self, controls: &Arc<ServerControls>, loaded: Loaded) {
-        let local_ranks = loaded.config.engine.parallel.local_ranks;
+        let engine = &loaded.config.engine;
+        let local_ranks = engine.parallel.local_ranks;
+        let id = ReplicaId {
+            number: engine.replica,
+            pod: loaded.config.server.pod.name.clone(),
+        };
+        let replica = (id, engine.replicas);
         let ranks = vec![loaded; controls.service.ranks().len()];
         AppliedSettings::of(&ranks, FaultOrigin::default()).begin(controls);
         self.servers.lock().push(ManagedServer {
             controls: Arc::downgrade(controls),
             local_ranks,
+            replica,
             ranks,
         });
     }
@@ -166,12 +175,24 @@ impl AdminState {
         self.show(controls, rank)
     }
 
-    /// Starts a scenario on all ranks, in place of one that runs.
-    pub(super) fn run_scenario(&self, scenario: Scenario) -> Result<(), AdminError> {
+    /// Starts a scenario on all ranks, in place of one that runs: as the replica of this number of a
+    /// larger fleet, or as the one of its process that it is.
+    pub(super) fn run_scenario(
+        &self,
+        scenario: Scenario,
+        number: Option<u32>,
+    ) -> Result<(), AdminError> {
         let servers = self.servers.lock();
-        let clock = servers.iter().find_map(|server| server.controls.upgrade());
-        let clock = clock.ok_or(AdminError::Fixed)?;
-        let scenario = Arc::new(scenario);
+        let server = servers
+            .iter()
+            .find_map(|s| Some((s, s.controls.upgrade()?)));
+        let (server, clock) = server.ok_or(AdminError::Fixed)?;
+        let (mut id, count) = server.replica.clone();
+        match number {
+            Some(number) => id.number = number,
+            None => scenario.check_replicas(count)?,
+        }
+        let scenario = Arc::new(scenario.for_replica(&id));
         let all: Vec<Vec<Loaded>> = servers.iter().map(|s| s.ranks.clone()).collect();
         let phases = Arc::new(PhaseSettings {
             servers: servers.iter().map(|s| s.controls.clone()).collect(),
@@ -209,7 +230,7 @@ impl AdminState {
     /// # Errors
     /// What is wrong with it, in words.
     pub fn start(&self, scenario: Scenario) -> Result<(), String> {
-        self.run_scenario(scenario)
+        self.run_scenario(scenario, None)
             .map_err(|error| error.to_string())
     }
 

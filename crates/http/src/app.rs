@@ -17,6 +17,7 @@ use super::request_history::RequestHistory;
 use super::route_index::RouteIndex;
 use super::server_controls::ServerControls;
 use vllm_sim_config::{CliMode, Config, Fingerprint, Loaded};
+use vllm_sim_observe::kv_events::EventLoss;
 use vllm_sim_observe::metrics::Metrics;
 use vllm_sim_service::Service;
 use vllm_sim_tokenizer::Tokenizer;
@@ -40,6 +41,8 @@ pub struct AppParts {
     /// Where the settings of all ranks of the deployment are kept; a server that nobody joins to it
     /// cannot be changed while it runs.
     pub admin_state: Arc<AdminState>,
+    /// Makes the KV events of the engines get lost.
+    pub event_loss: EventLoss,
 }
 
 /// State that every handler sees.
@@ -89,9 +92,10 @@ impl App {
             port,
             started,
             admin_state,
+            event_loss,
         } = parts;
         let version = Version::of(&config.model.vllm_version);
-        let controls = ServerControls::new(&config, service.clone(), metrics.clone());
+        let controls = ServerControls::new(&config, service.clone(), metrics.clone(), event_loss);
         let limits = limits(&config, &service, version);
         let defaults = defaults(&config, &service);
         let policy = Policy::of(&config, limits, defaults);

@@ -20,6 +20,8 @@ pub(super) struct AppliedSettings {
     bounds: (u32, Option<u32>),
     fake_metrics: Option<Value>,
     image_output: Arc<ImageOutputSettings>,
+    lose_kv_events: bool,
+    stale_metrics: bool,
 }
 
 impl AppliedSettings {
@@ -41,6 +43,8 @@ impl AppliedSettings {
             bounds: (engine.max_num_seqs, engine.max_waiting_queue_length),
             fake_metrics: first.metrics.fake.clone(),
             image_output: Arc::new(ImageOutputSettings::of(first)),
+            lose_kv_events: first.faults.lose_kv_events,
+            stale_metrics: first.faults.stale_metrics,
         }
     }
 
@@ -58,11 +62,13 @@ impl AppliedSettings {
             server.set_fake_metrics(fake);
         }
         server.image_output.set(self.image_output.clone());
+        server.set_blind_spots(self.lose_kv_events, self.stale_metrics);
         server.service.faults.set(self.live.clone(), true);
     }
 
     /// Keeps them for the requests that come, before anything was changed.
     pub(super) fn begin(self, server: &ServerControls) {
+        server.set_blind_spots(self.lose_kv_events, self.stale_metrics);
         server.service.faults.set(self.live, false);
     }
 }

@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderValue, Method, Response, StatusCode, Uri, header};
 
-use super::app::{App, unix_now};
+use super::app::App;
 use super::{error, json};
 
 /// `GET /health`, `GET|POST /ping`: an empty 200; 503 once the server shuts down.
@@ -62,9 +62,7 @@ pub(super) async fn metrics(
     method: Method,
     uri: Uri,
 ) -> Response<Body> {
-    let mut text = String::new();
-    app.metrics.encode(&mut text, unix_now());
-    let mut response = Response::new(Body::from(text));
+    let mut response = Response::new(Body::from(app.controls.metrics_page()));
     // All but the plain GET goes to another handler upstream, which names the older format.
     let routed = method == Method::GET && uri.path() == "/metrics";
     let kind = HeaderValue::from_static(if routed {

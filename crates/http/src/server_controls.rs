@@ -10,7 +10,9 @@ use tokio::sync::watch;
 use super::availability::Availability;
 use super::image_output::ImageOutput;
 use vllm_sim_config::Config;
+use vllm_sim_engine::driver::unix_now;
 use vllm_sim_engine::{Command, Reset};
+use vllm_sim_observe::kv_events::EventLoss;
 use vllm_sim_observe::metrics::{FakeMetrics, Metrics};
 use vllm_sim_service::Service;
 use vllm_sim_service::scenario::Action;
@@ -27,17 +29,27 @@ pub struct ServerControls {
     pub(crate) image_output: ImageOutput,
     /// The fake metrics that were last set.
     fake_metrics: Mutex<Value>,
+    /// The page that `/metrics` has shown since it became stale on purpose.
+    stale_page: Mutex<Option<String>>,
+    event_loss: EventLoss,
 }
 
 impl ServerControls {
     /// The controls of a server with these parts.
-    pub fn new(config: &Config, service: Arc<Service>, metrics: Arc<Metrics>) -> Self {
+    pub fn new(
+        config: &Config,
+        service: Arc<Service>,
+        metrics: Arc<Metrics>,
+        event_loss: EventLoss,
+    ) -> Self {
         Self {
             service,
             metrics,
             availability: watch::Sender::default(),
             image_output: ImageOutput::new(config),
             fake_metrics: Mutex::new(config.metrics.fake.clone().unwrap_or_default()),
+            stale_page: Mutex::default(),
+            event_loss,
         }
     }
 
@@ -57,6 +69,29 @@ impl ServerControls {
         {
             tracing::warn!(%error, "fake metrics not changed");
         }
+    }
+
+    /// Whether KV events are lost, and whether `/metrics` stays as it is from now on.
+    pub(crate) fn set_blind_spots(&self, lose_kv_events: bool, stale_metrics: bool) {
+        self.event_loss.set(lose_kv_events);
+        let mut stale = self.stale_page.lock();
+        match (stale_metrics, &*stale) {
+            (true, None) => *stale = Some(self.fresh_page()),
+            (true, Some(_)) => {}
+            (false, _) => *stale = None,
+        }
+    }
+
+    /// What `/metrics` shows.
+    pub(crate) fn metrics_page(&self) -> String {
+        let stale = self.stale_page.lock().clone();
+        stale.unwrap_or_else(|| self.fresh_page())
+    }
+
+    fn fresh_page(&self) -> String {
+        let mut page = String::new();
+        self.metrics.encode(&mut page, unix_now());
+        page
     }
 
     /// Does what the begin of a phase asks for.

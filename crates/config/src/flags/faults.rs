@@ -19,6 +19,10 @@ flags! {
     HEALTH_STATUS: u16 = Flag::new("health-status", Failures, "Status that /health, /health/ready, /ready and /ping answer.")
         .or("200").live(Scope::Server)
         .range(200, 599, "health status should be between 200 and 599");
+    LOSE_KV_EVENTS: bool = Flag::new("lose-kv-events", Failures, "KV events are lost on their way: subscribers see a gap in the numbers, a replay socket still has them.")
+        .or("false").live(Scope::Server);
+    STALE_METRICS: bool = Flag::new("stale-metrics", Failures, "/metrics stays as it is when this is set.")
+        .or("false").live(Scope::Server);
     LATENCY_FACTOR: f64 = Flag::new("latency-factor", Failures, "Everything takes so many times as long: delays and step times; below 1 it is faster.")
         .or("1").live(Scope::Server)
         .within(1e-6, 1e6, "latency factor must be more than 0 and at most 1000000");

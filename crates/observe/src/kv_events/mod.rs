@@ -12,6 +12,7 @@
 
 mod encode;
 mod endpoint;
+mod loss;
 mod message;
 mod msgpack;
 mod topic;
@@ -30,6 +31,7 @@ mod tests;
 
 pub use encode::{CacheGroups, Encoding, HashFormat, HostDetail, encode_batch, is_kv};
 pub use endpoint::{EndpointError, binds, for_rank};
+pub use loss::EventLoss;
 pub use message::{EventFormat, SpecKind};
 pub use topic::{LLMD_TOPIC, TopicError, TopicFields};
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::encode::{Encoding, encode_batch, is_kv};
 use super::endpoint;
+use super::loss::EventLoss;
 use super::queue::{BatchQueue, QueuedBatch};
 use super::replay::{ReplayBuffer, ReplaySocket};
 use vllm_sim_engine::Event;
@@ -31,7 +32,7 @@ pub enum Batching {
 }
 
 /// What a [`Publisher`] needs to know; endpoints are those of its rank.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct PublisherConfig {
     /// Of the PUB socket, which binds or connects as [`binds`](super::binds) says.
     pub endpoint: String,
@@ -53,6 +54,8 @@ pub struct PublisherConfig {
     pub encoding: Encoding,
     /// When a message goes out.
     pub batching: Batching,
+    /// Whether messages are lost on purpose.
+    pub loss: EventLoss,
 }
 
 impl Default for PublisherConfig {
@@ -68,6 +71,7 @@ impl Default for PublisherConfig {
             rank: 0,
             encoding: Encoding::default(),
             batching: Batching::default(),
+            loss: EventLoss::default(),
         }
     }
 }
@@ -314,7 +318,8 @@ impl Sender {
         let sequence = self.sequence.to_be_bytes();
         let frames = [self.config.topic.as_bytes(), &sequence, &payload];
         // A PUB socket never waits: it drops for each subscriber that is full.
-        if let Err(error) = self.socket.send_multipart(frames, zmq::DONTWAIT)
+        if !self.config.loss.is_on()
+            && let Err(error) = self.socket.send_multipart(frames, zmq::DONTWAIT)
             && !std::mem::replace(&mut self.failed, true)
         {
             tracing::error!(%error, endpoint = self.config.endpoint, "cannot send KV events");

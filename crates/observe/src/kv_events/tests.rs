@@ -389,3 +389,27 @@ fn a_taken_endpoint_is_an_error_that_names_it() {
         "{error}"
     );
 }
+
+#[test]
+fn what_is_lost_on_purpose_leaves_a_gap_and_can_be_replayed() {
+    let config = with_replay(100);
+    let loss = config.loss.clone();
+    let publisher = Publisher::start(config).unwrap();
+    let heard = Subscriber::new();
+    heard.0.connect(publisher.endpoint()).unwrap();
+    let lost = heard.attach(&publisher, 0);
+    loss.set(true);
+    publisher.publish(vec![stored(7)], 0.0);
+    // It is lost once the replay socket has it.
+    let dealer = Dealer::new(&publisher);
+    let replayed = loop {
+        dealer.ask(&lost.to_be_bytes());
+        if let Some(message) = dealer.answer().pop() {
+            break message;
+        }
+    };
+    assert_eq!(replayed.1, lost);
+    loss.set(false);
+    publisher.publish(vec![stored(8)], 0.0);
+    assert_eq!(heard.next().1, lost + 1);
+}

@@ -9,6 +9,7 @@
 mod read;
 mod run;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -42,6 +43,58 @@ pub enum Identity {
     RequestId,
 }
 
+/// Which replica of a fleet a server is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ReplicaId {
+    /// Its number, from 0.
+    pub number: u32,
+    /// The name of its pod.
+    pub pod: Option<String>,
+}
+
+impl Scenario {
+    /// The scenario as one replica plays it: what its phases have for this replica lies over what
+    /// they have for all.
+    #[must_use]
+    pub fn for_replica(mut self, id: &ReplicaId) -> Self {
+        let number = id.number.to_string();
+        for phase in &mut self.phases {
+            let mut replicas = std::mem::take(&mut phase.replicas);
+            for name in [Some(&number), id.pod.as_ref()].into_iter().flatten() {
+                if let Some(part) = replicas.remove(name) {
+                    phase.set.extend(part.set);
+                    phase.actions.extend(part.actions);
+                }
+            }
+        }
+        self
+    }
+
+    /// Whether every replica that is named by number is one of `count`.
+    ///
+    /// # Errors
+    /// [`ScenarioError`] with the phase that names another.
+    pub fn check_replicas(&self, count: u32) -> Result<(), ScenarioError> {
+        for (index, phase) in self.phases.iter().enumerate() {
+            let numbers = phase.replicas.keys().filter_map(|key| key.parse().ok());
+            if let Some(number) = numbers.max().filter(|number: &u32| *number >= count) {
+                let why = format!("there is no replica {number}: there are {count}, from 0 on");
+                return Err(ScenarioError::in_phase(index, &phase.name, why));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a phase has for one replica besides.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ReplicaPart {
+    /// Settings over those of the phase.
+    pub set: Map<String, Value>,
+    /// What happens at the start of the phase, after what happens on all.
+    pub actions: Vec<Action>,
+}
+
 /// A part of a scenario.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Phase {
@@ -53,6 +106,8 @@ pub struct Phase {
     pub set: Map<String, Value>,
     /// What happens when it starts, in order.
     pub actions: Vec<Action>,
+    /// What single replicas have besides, by number or by the name of the pod.
+    pub replicas: BTreeMap<String, ReplicaPart>,
 }
 
 /// How long a phase lasts.

@@ -1,9 +1,9 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::{Action, Identity, Length, Phase, Scenario};
+use super::{Action, Identity, Length, Phase, ReplicaPart, Scenario};
 use vllm_sim_engine::duration;
 
 /// Most phases of a scenario.
@@ -37,7 +37,8 @@ fn wrong(why: impl Into<String>) -> ScenarioError {
 }
 
 const KEYS: [&str; 5] = ["name", "seed", "repeat", "by", "phases"];
-const PHASE_KEYS: [&str; 5] = ["name", "for", "requests", "set", "do"];
+const PHASE_KEYS: [&str; 6] = ["name", "for", "requests", "set", "do", "replicas"];
+const PART_KEYS: [&str; 2] = ["set", "do"];
 const ACTIONS: &str = "reset-prefix-cache, abort-requests, load-lora: {name, path}, unload-lora: NAME, restart: DURATION";
 
 impl Scenario {
@@ -151,21 +152,52 @@ fn phase((index, value): (usize, &Value)) -> Result<Phase, ScenarioError> {
         },
         (None, None) => Length::Open,
     };
+    let ReplicaPart { set, actions } = part(fields).map_err(fail)?;
+    let replicas = match given("replicas") {
+        None => BTreeMap::new(),
+        Some(Value::Object(all)) => {
+            let each = all.iter().map(|(who, fields)| {
+                let read = match fields {
+                    Value::Object(fields) => known(fields, &PART_KEYS).and_then(|()| part(fields)),
+                    other => Err(format!(
+                        "a mapping with the keys set, do was expected, not {other}"
+                    )),
+                };
+                let read = read.map_err(|why| format!("replicas: {who:?}: {why}"))?;
+                Ok((who.clone(), read))
+            });
+            each.collect::<Result<_, String>>().map_err(fail)?
+        }
+        Some(other) => {
+            let why = "'replicas' maps numbers or names of pods to what they have besides";
+            return Err(fail(format!("{why}, not {other}")));
+        }
+    };
+    Ok(Phase {
+        length,
+        set,
+        actions,
+        replicas,
+        name,
+    })
+}
+
+/// Settings and actions, of all replicas or of one.
+fn part(fields: &Map<String, Value>) -> Result<ReplicaPart, String> {
+    let given = |key: &str| fields.get(key).filter(|value| !value.is_null());
     let set = match given("set") {
         None => Map::new(),
         Some(Value::Object(set)) => set.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
-        Some(other) => return Err(fail(format!("'set' maps settings to values, not {other}"))),
+        Some(other) => return Err(format!("'set' maps settings to values, not {other}")),
     };
     let actions: Result<Vec<Action>, String> = match given("do") {
         None => Ok(Vec::new()),
         Some(Value::Array(actions)) => actions.iter().map(action).collect(),
         Some(one) => action(one).map(|action| vec![action]),
     };
-    Ok(Phase {
-        length,
+    Ok(ReplicaPart {
         set,
-        actions: actions.map_err(fail)?,
-        name,
+        actions: actions?,
     })
 }
 

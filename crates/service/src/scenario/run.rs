@@ -195,6 +195,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::scenario::ReplicaId;
 
     const SCENARIO: &str = "
 name: three
@@ -261,6 +262,34 @@ phases:
     }
 
     #[test]
+    fn a_replica_plays_its_own_part_over_what_all_play() {
+        let text = "
+phases:
+  - set: {latency-factor: 2, retry-after: 1}
+    do: [abort-requests]
+    replicas:
+      0: {set: {latency-factor: 8}}
+      pod-b: {do: [{restart: 5s}]}
+";
+        let scenario = Scenario::from_yaml(text).unwrap();
+        let played = |number, pod: &str| {
+            let id = ReplicaId {
+                number,
+                pod: Some(pod.to_owned()),
+            };
+            let phase = scenario.clone().for_replica(&id).phases.remove(0);
+            assert!(phase.replicas.is_empty());
+            (phase.set["latency-factor"].clone(), phase.actions.len())
+        };
+        assert_eq!(played(0, "pod-a"), (8.into(), 1));
+        assert_eq!(played(1, "pod-b"), (2.into(), 2));
+        assert_eq!(played(2, "pod-c"), (2.into(), 1));
+        assert!(scenario.check_replicas(1).is_ok());
+        let error = scenario.check_replicas(0).unwrap_err().to_string();
+        assert!(error.contains("there is no replica 0"), "{error}");
+    }
+
+    #[test]
     fn what_is_wrong_is_named_with_its_phase() {
         let cases = [
             ("[]", "a mapping with the keys"),
@@ -284,6 +313,11 @@ phases:
                 "{phases: [{do: dance}]}",
                 "'do' does not know \"dance\"; there are reset-prefix-cache",
             ),
+            (
+                "{phases: [{replicas: {1: {for: 1s}}}]}",
+                "replicas: \"1\": unknown key \"for\"",
+            ),
+            ("{phases: [{replicas: [1]}]}", "'replicas' maps numbers or"),
             ("{phases: [{}], by: luck}", "'by' is ordinal or request-id"),
         ];
         for (text, why) in cases {
