@@ -31,7 +31,20 @@ percent = lambda value: "-" if value is None else f"{100 * value:.1f} %"
 print(f"| {name} | `{variable}` | {percent(one['reuse'])} | {share['reuse']:.3f} | {percent(one['stickiness'])} | {percent(one['balance'])}"
       f" | {one['ttft']:.0f} ms | {one['e2e']:.0f} ms | {100 * report['score']:.1f} |")
 PY
-  rm -f "$out/score.json"
+  mv "$out/score.json" "$out/last.json"
+}
+# The same chats behind the routers that are known, as they were last played offline.
+offline() {
+  [ -s "$out/last.json" ] || return 0
+  python3 - "$out/last.json" <<'PY'
+import json, sys
+report = json.load(open(sys.argv[1]))
+best = report["ideal"]["reuse"]
+for name in ("oracle", "kv-aware", "llm-d", "least-loaded", "round-robin", "random"):
+    one = report["policies"][name]
+    print(f"| offline | {name} | {100 * one['reuse']:.1f} % | {one['reuse'] / best:.3f} | {100 * one['stickiness']:.1f} % | {100 * one['balance']:.1f} %"
+          f" | {one['ttft']:.0f} ms | {one['e2e']:.0f} ms | |")
+PY
 }
 have() { command -v "$1" >/dev/null 2>&1; }
 
@@ -39,7 +52,8 @@ envoy=${ENVOY:-envoy}
 echo "| Gateway | Policy | Prefix reuse | of the ideal | Sessions stay | Balance | TTFT mean | E2E mean | Score |"
 echo "|---|---|---|---|---|---|---|---|---|"
 if have nginx; then
-  for method in '' 'least_conn;' "hash \$http_x_session_id consistent;"; do row nginx nginx "METHOD=$method" "$@"; done
+  # The last one is broken on purpose: all to one pod.
+  for method in '' 'least_conn;' "hash \$http_x_session_id consistent;" 'hash all;'; do row nginx nginx "METHOD=$method" "$@"; done
 fi
 if have haproxy; then
   for balance in roundrobin leastconn; do row HAProxy haproxy "BALANCE=$balance" "$@"; done
@@ -60,4 +74,5 @@ fi
 if [ -n "${EPP:-}" ] && have "$envoy"; then
   for pick in approximate dialled; do row "llm-d's picker" llm-d "PICK=$pick" "$@"; done
 fi
+offline
 exit $bad

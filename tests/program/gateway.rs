@@ -314,6 +314,41 @@ fn a_gateway_that_sends_to_a_failing_pod_is_told_so() {
     );
 }
 
+/// One file says what goes wrong in which pod.
+#[test]
+fn a_scenario_is_played_by_the_fleet_behind_the_gateway() {
+    let fleet = Fleet::start(&["--pod-name=pod", "--request-history=1000"]);
+    let gateway = fleet.gateway(Policy::RoundRobin, false);
+    let play = |phase: &str| {
+        let text = format!("phases: [{{for: 1h, replicas: {phase}}}]");
+        std::fs::write(fleet.file("chaos.yaml"), text).unwrap();
+        fleet.score(gateway, "--fleet-scenario chaos.yaml")
+    };
+    let fails = "{set: {failure-injection-rate: 100, failure-types: [server_error]}}";
+    let (code, printed, errors, report) = play(&format!(
+        "{{1: {fails}, 2: {{set: {{latency-factor: 2}}}}}}"
+    ));
+    assert_eq!(code, 0, "{printed}{errors}");
+    assert!(number(&report, "/gateway/served") < 0.7, "{printed}");
+    assert!(
+        number(&report, "/misroutes_by_kind/refused") > 10.0,
+        "{printed}"
+    );
+    assert!(
+        notes(&report).iter().any(|n| n.contains("were disturbed")),
+        "{printed}"
+    );
+    // Afterwards the pods are as before.
+    let (_, printed, _, report) = fleet.score(gateway, "");
+    assert_eq!(number(&report, "/gateway/served"), 1.0, "{printed}");
+    let (code, _, errors, _) = play("{7: {do: [reset-prefix-cache]}}");
+    assert_eq!(code, 2, "{errors}");
+    assert!(
+        errors.contains("there is no replica 7: there are 3"),
+        "{errors}"
+    );
+}
+
 #[test]
 fn what_goes_to_a_pod_that_sleeps_is_a_misroute() {
     let fleet = Fleet::start(&["--pod-name=pod", "--request-history=1000"]);

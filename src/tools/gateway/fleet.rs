@@ -12,6 +12,7 @@ use tokio::runtime::Runtime;
 use super::disturb::{Disturbance, Outage, Troubles};
 use super::play::Play;
 use super::pod::{Attempt, Pod, PodState};
+use super::scenario::FleetScenario;
 use crate::server::Fleet;
 use vllm_sim_config::Loaded;
 use vllm_sim_replay::online::{RequestIdentity, Target};
@@ -157,10 +158,13 @@ impl Backends {
     /// Pods that cannot be disturbed; those of `sending`.
     pub(super) fn disturbed<T>(
         &self,
-        all: &[Disturbance],
+        (all, scenario): (&[Disturbance], Option<&FleetScenario>),
         sending: impl FnOnce() -> Result<T>,
     ) -> Result<(T, Vec<String>, Vec<Outage>)> {
         let troubles = self.runtime.block_on(Troubles::prepare(all, &self.pods))?;
+        if let Some(scenario) = scenario {
+            self.runtime.block_on(scenario.begin(&self.pods))?;
+        }
         let troubles = Arc::new(troubles);
         let running = troubles.clone();
         let running = self.runtime.spawn(async move { running.run().await });
@@ -173,6 +177,9 @@ impl Backends {
             }
         };
         notes.extend(self.runtime.block_on(troubles.end()));
+        if let Some(scenario) = scenario {
+            notes.extend(self.runtime.block_on(scenario.end(&self.pods)));
+        }
         Ok((sent?, notes, troubles.outages()))
     }
 

@@ -9,8 +9,10 @@ mod play;
 mod pod;
 mod report;
 mod require;
+mod scenario;
 mod workload;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -24,6 +26,7 @@ use offline::{Field, Policy};
 use play::Play;
 use report::ScoreReport;
 use require::Requirement;
+use scenario::FleetScenario;
 use vllm_sim_config::Loaded;
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_replay::Pace;
@@ -112,6 +115,14 @@ struct Args {
     /// request), down (/health, too), sleep or slow; seconds. Without times: all the time.
     #[arg(long, value_name = "TROUBLE", help_heading = "Workload")]
     disturb: Vec<String>,
+    /// Let the pods play this scenario meanwhile, each as the replica that it is in --fleet.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "disturb",
+        help_heading = "Workload"
+    )]
+    fleet_scenario: Option<PathBuf>,
     /// What must be reached: NAME>=NUMBER, also <=, > and <. Measures are bounded by their share of
     /// the ideal, `misroutes` and `retries` by their number; missed: exit code 1.
     #[arg(long, value_name = "BOUND", help_heading = "Report")]
@@ -121,7 +132,7 @@ struct Args {
     json: Option<String>,
     /// Write a page with plots.
     #[arg(long, value_name = "FILE", help_heading = "Report")]
-    html: Option<std::path::PathBuf>,
+    html: Option<PathBuf>,
     #[command(flatten)]
     workload: WorkloadArgs,
 }
@@ -174,6 +185,8 @@ fn score(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>, serve: Serve<'_>) 
     let requirements: Vec<Requirement> = requirements.collect::<Result<_>>()?;
     let disturb = args.disturb.iter().map(|text| Disturbance::parse(text));
     let disturb: Vec<Disturbance> = disturb.collect::<Result<_>>()?;
+    let scenario = args.fleet_scenario.as_deref().map(FleetScenario::read);
+    let scenario = scenario.transpose()?;
     if args.fleet.is_empty() && args.replicas.is_none() {
         refuse!("which pods are behind the gateway? Give --fleet URL,… or --replicas N");
     }
@@ -187,6 +200,7 @@ fn score(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>, serve: Serve<'_>) 
         pace,
         identity: &identity,
         disturb: &disturb,
+        scenario: scenario.as_ref(),
     };
     let (live, policies) = play_live(&args, &plan, serve)?;
     let report = ScoreReport::new(live, policies, &workload, requirements, typed);
@@ -211,6 +225,7 @@ struct LivePlan<'a> {
     pace: Pace,
     identity: &'a RequestIdentity,
     disturb: &'a [Disturbance],
+    scenario: Option<&'a FleetScenario>,
 }
 
 fn play_live(
@@ -244,7 +259,7 @@ fn play_live(
     options.model = options.model.or_else(|| pod?.model.clone());
     let mut notes = differences(&backends, &deployment.engine);
     let mut play = Play::of(backends.ready() as usize);
-    let (sent, trouble, outages) = backends.disturbed(plan.disturb, || {
+    let (sent, trouble, outages) = backends.disturbed((plan.disturb, plan.scenario), || {
         let source = &mut workload.playback();
         Ok(online::run(source, &options, &mut play, &mut |_| {})?)
     })?;
@@ -298,7 +313,7 @@ fn play_ideal(
     options: &OnlineOptions,
     policies: &[Policy],
 ) -> Result<Result<(&'static str, Play), &'static str>> {
-    if !plan.disturb.is_empty() {
+    if !plan.disturb.is_empty() || plan.scenario.is_some() {
         return Ok(Err("pods were disturbed"));
     }
     let best = offline::best(policies);
