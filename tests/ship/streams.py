@@ -3,7 +3,8 @@
 
     streams.py URL STREAMS STOP_FILE
 
-Each stream is a chat of its own connection; the next one begins when it ends. STOP_FILE.begun says that all run.
+The next one begins when one ends: every other client on the same connection as long as that is open, the rest on new
+ones. STOP_FILE.begun says that all run.
 """
 
 import collections
@@ -16,24 +17,44 @@ import time
 import urllib.parse
 
 
-def one(address, number, begun):
-    """A whole stream: nothing, or what went wrong, and the pod."""
-    body = {"model": "demo", "stream": True, "max_tokens": 40, "ignore_eos": True, "messages": [{"role": "user", "content": f"Count to {number}."}]}
-    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=60)
-    try:
-        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        pod = answer.headers.get("x-inference-pod", "?")
-        if answer.status != 200:
-            return f"status {answer.status}", pod
-        answer.readline()
-        begun()
-        # A stream that is given up may still end in good form.
-        return ("" if b'"finish_reason":"length"' in answer.read() else "cut"), pod
-    except (OSError, http.client.HTTPException) as error:
-        return repr(error), "?"
-    finally:
-        connection.close()
+class Client:
+    """One that keeps its connection, or takes a new one for each stream."""
+
+    def __init__(self, address, keeps):
+        self.address, self.keeps, self.connection = address, keeps, None
+
+    def ask(self, number):
+        """The answer's head. A connection that the server closed meanwhile is replaced once, as clients do."""
+        body = {"model": "demo", "stream": True, "max_tokens": 40, "ignore_eos": True, "messages": [{"role": "user", "content": f"Count to {number}."}]}
+        while True:
+            kept, self.connection = self.connection, None
+            connection = kept or http.client.HTTPConnection(self.address.hostname, self.address.port, timeout=60)
+            try:
+                connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+                return connection, connection.getresponse()
+            except (ConnectionError, http.client.RemoteDisconnected):
+                connection.close()
+                if not kept:
+                    raise
+
+    def one(self, number, begun):
+        """A whole stream: nothing, or what went wrong, and the pod."""
+        try:
+            connection, answer = self.ask(number)
+            pod = answer.headers.get("x-inference-pod", "?")
+            if answer.status != 200:
+                return f"status {answer.status}", pod
+            answer.readline()
+            begun()
+            # A stream that is given up may still end in good form.
+            whole = b'"finish_reason":"length"' in answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            return repr(error), "?"
+        if self.keeps and whole and connection.sock:
+            self.connection = connection
+        else:
+            connection.close()
+        return ("" if whole else "cut"), pod
 
 
 def main():
@@ -47,18 +68,18 @@ def main():
         if len(threads_begun) == streams:
             open(stop + ".begun", "w").close()
 
-    def keep():
+    def keep(client):
         number = 0
         while not os.path.exists(stop):
             number += 1
-            error, pod = one(address, number, begun)
+            error, pod = client.one(number, begun)
             with lock:
                 pods[pod] += 1
                 if error:
                     wrong[error] += 1
                     time.sleep(0.05)
 
-    threads = [threading.Thread(target=keep) for _ in range(streams)]
+    threads = [threading.Thread(target=keep, args=(Client(address, index % 2 == 1),)) for index in range(streams)]
     for thread in threads:
         thread.start()
     for thread in threads:
