@@ -44,6 +44,7 @@ refused --set dataParallel.mode=pods,dataParallel.size=2,autoscaling.enabled=tru
 refused --set kserve.enabled=true,dataset.enabled=true
 refused --set scenario.phases=none
 refused --set-json 'scenario={"phases": [{"name": "a", "untl": "5s"}]}'
+refused --set-json 'scenario={"phases": [{"replicas": {"0": {"do": ["abort-requests"]}}}]}'
 echo "mistakes refused"
 
 mkdir -p "$work/wishes"
