@@ -167,6 +167,13 @@ async fn an_adapter_of_too_high_a_rank_is_refused() {
         refused.json()["error"]["message"],
         "Call to add_lora method failed: LoRA rank 64 is greater than max_lora_rank 16."
     );
+    let without = Sim::serve(&["--allow-runtime-lora-updating"]).await;
+    let refused = without.post("/v1/load_lora_adapter", &load).await;
+    assert_eq!(refused.status, 500);
+    assert_eq!(
+        refused.json()["error"]["message"],
+        "Call to add_lora method failed: LoRA is not enabled. Use --enable-lora to enable LoRA."
+    );
     let wide = Sim::serve(&[&flags[..], &["--max-lora-rank", "64"]].concat()).await;
     assert_eq!(wide.post("/v1/load_lora_adapter", &load).await.status, 200);
     let module = format!("a={path}");

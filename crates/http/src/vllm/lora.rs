@@ -88,7 +88,7 @@ fn check(app: &App, request: &LoadLoraRequest) -> Result<(), Fault> {
         return Ok(());
     }
     if !app.config.lora.enabled {
-        let message = format!("Loading lora {name} failed: LoRA is not enabled.");
+        let message = "Call to add_lora method failed: LoRA is not enabled. Use --enable-lora to enable LoRA.";
         return Err(Fault::new(500, ErrorType::InternalServer, message));
     }
     if !Path::new(path).join("adapter_config.json").is_file() {
