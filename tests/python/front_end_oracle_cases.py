@@ -265,6 +265,7 @@ EXPLAINED = [
     ("chat without a bound", ".", "an engine core is not told whether the client gave a bound; own HTTP draws other lengths without one"),
     ("tools auto", r"\.(body|events)", "own HTTP knows the tools and calls one; an engine core is not told of tools that are not strict"),
     ("tools? (required|named|any)", ".", "own HTTP makes arguments of the tool's schema; an engine core is told a schema for strict tools only"),
+    ("messages tool (any|named)", r"\.body\.(content|usage)", "the same; and as many calls as the constraint's sample has"),
     ("use_beam_search True", r"\.body", "own HTTP plays no beam search"),
     ("completion of texts, stream", r"\.events", "two sequences end in the same step: the order of their chunks is nobody's"),
     ("scale", r"\.(status|body)", "elastic ranks are only answered"),

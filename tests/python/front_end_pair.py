@@ -1,4 +1,7 @@
-"""A front end of vLLM and vllm-sim's engine core behind it, as processes. Standard library only."""
+"""A front end of vLLM and vllm-sim's engine core behind it, as processes. Standard library only.
+
+The front end is `vllm-rs` or `vllm`, the Python server: both take the same flags.
+"""
 
 import http.client
 import json
@@ -14,12 +17,15 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 MODEL = os.path.realpath(os.path.join(HERE, "..", "fixtures", "tiny-llama"))
 # Only a failure takes that long, in seconds.
 PATIENCE = 60
+# The Python server imports torch first, which takes a minute on a busy machine.
+START_PATIENCE = 300
 # Routes of development, and adapters at run time.
 ENVIRONMENT = {
     "VLLM_SERVER_DEV_MODE": "1",
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
     "VLLM_RUNTIME_LORA_ALLOWED_PATH_PREFIXES": MODEL,
     "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
 }
 
 
@@ -41,8 +47,8 @@ def until(condition, what, patience=PATIENCE):
         time.sleep(0.005)
 
 
-def start(command, log):
-    environment = os.environ | ENVIRONMENT
+def start(command, log, **changed):
+    environment = os.environ | ENVIRONMENT | changed
     return subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
 
 
@@ -59,13 +65,16 @@ def end(process, sign=signal.SIGTERM, patience=20):
 
 
 class Pair:
-    """`vllm-rs` with vllm-sim behind it, until it is closed."""
+    """A front end with vllm-sim behind it, until it is closed."""
 
     def __init__(self, front, sim, front_flags=(), sim_flags=(), ranks=1, model=MODEL):
         self.port, rpc = free_port(), free_port()
         self.log = tempfile.TemporaryFile()
         address = ["--data-parallel-address", "127.0.0.1", "--data-parallel-rpc-port", str(rpc), "--data-parallel-size", str(ranks)]
-        self.front = start([front, "serve", model, "--host", "127.0.0.1", "--port", str(self.port), "--data-parallel-size-local", "0", *address, *front_flags], self.log)
+        command = [front, "serve", model, "--host", "127.0.0.1", "--port", str(self.port), "--data-parallel-size-local", "0", *address, *front_flags]
+        # The Python server starts an API server for each rank, and several take no adapters at run time.
+        changed = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "0"} if ranks > 1 else {}
+        self.front = start(command, self.log, **changed)
         self.engine = start([sim, "serve", model, "--headless", "--seed", "7", *address, *sim_flags], self.log)
         try:
             self.ready()
@@ -101,7 +110,7 @@ class Pair:
             except OSError:
                 return False
 
-        until(healthy, "the front end serves")
+        until(healthy, "the front end serves", START_PATIENCE)
 
     def ask(self, method, path, body=None, headers=None, timeout=PATIENCE):
         """Status and body, as JSON where it is some."""

@@ -1,8 +1,9 @@
-"""Runs `vllm-rs` of a wheel over vllm-sim's engine core and looks at everything that a user would.
+"""Runs a front end of a wheel over vllm-sim's engine core and looks at everything that a user would.
 
-    python3 tests/python/front_end_shows.py VLLM_RS VLLM_SIM [--only PART] [--requests N]
+    python3 tests/python/front_end_shows.py FRONT VLLM_SIM [--server] [--only PART] [--requests N]
 
-One line for each show, with what was seen; ends with 1 when one failed. Run it on a quiet machine:
+FRONT is `vllm-rs`, or with `--server` `vllm`, the Python server (docs/engine-core.md says how it starts
+without a GPU). One line for each show, with what was seen; ends with 1 when one failed. Run it on a quiet machine:
 two shows measure times. Standard library only; the model is a fixture of this repository.
 """
 
@@ -40,9 +41,14 @@ WEATHER = {
 }
 
 
-def show(function):
-    SHOWS.append(function)
+def show(function, fronts=("rust", "python")):
+    SHOWS.append((function, fronts))
     return function
+
+
+def show_of(front):
+    """A show that one front end alone can give."""
+    return lambda function: show(function, (front,))
 
 
 @show
@@ -65,7 +71,7 @@ def streamed_chat(run):
         return seen
 
 
-@show
+@show_of("rust")
 def engine_as_child(run):
     """`--python` starts us; SIGTERM ends both; kill -9 of us ends the front end."""
     seen = []
@@ -221,16 +227,21 @@ def two_ranks(run):
         return "rank 0: 1 request, rank 1: 2"
 
 
-@show
+def with_experts(model):
+    """Makes a folder one of a model with experts."""
+    shutil.copytree(MODEL, model, dirs_exist_ok=True)
+    with open(os.path.join(model, "config.json")) as file:
+        config = json.load(file)
+    config |= {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+    with open(os.path.join(model, "config.json"), "w") as file:
+        json.dump(config, file)
+
+
+@show_of("rust")
 def ranks_with_experts(run):
     """Two ranks behind the coordinator that a model with experts gets, over several waves."""
     with tempfile.TemporaryDirectory() as model:
-        shutil.copytree(MODEL, model, dirs_exist_ok=True)
-        with open(os.path.join(model, "config.json")) as file:
-            config = json.load(file)
-        config |= {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
-        with open(os.path.join(model, "config.json"), "w") as file:
-            json.dump(config, file)
+        with_experts(model)
         with Pair(run.front, run.sim, ranks=2, model=model) as pair:
             for rank in ("0", "1", "0"):
                 pair.said_to(max_tokens=3, headers={"X-data-parallel-rank": rank})
@@ -238,6 +249,18 @@ def ranks_with_experts(run):
             assert ended == [2, 1], ended
             assert "coordinator=true" in pair.said(), pair.said()
             return "rank 0: 2 requests, rank 1: 1, a wave each"
+
+
+@show_of("python")
+def ranks_with_experts_are_refused(run):
+    with tempfile.TemporaryDirectory() as model:
+        with_experts(model)
+        try:
+            Pair(run.front, run.sim, ranks=2, model=model).close()
+        except AssertionError as error:
+            assert "Configuration mismatch" in str(error), error
+            return "the server ends: Configuration mismatch detected"
+        raise AssertionError("it serves")
 
 
 @show
@@ -302,8 +325,11 @@ def crash(run):
         with run.pair((), ("--inter-token-latency", "20ms", "--scenario", scenario.name)) as pair:
             status, _ = pair.chat(max_tokens=1500, ignore_eos=True)
             assert status == 500, status
-            until(lambda: pair.ask("GET", "/health")[0] == 503, "health is 503")
             assert pair.engine.wait(30) == 1
+            if run.kind == "python":
+                pair.front.wait(60)
+                return "chat 500, exit code 1; the server ends"
+            until(lambda: pair.ask("GET", "/health")[0] == 503, "health is 503")
             return "chat 500, /health 503, exit code 1"
 
 
@@ -355,11 +381,13 @@ def scripted_replies(run):
 
 @show
 def oracle(run):
-    """vllm-sim's own HTTP beside it: `front_end_oracle.py --rust`."""
+    """vllm-sim's own HTTP beside it: `front_end_oracle.py`."""
     flags = ("--max-model-len", "2048", "--enable-auto-tool-choice", "--tool-call-parser", "hermes")
     delays = ("--time-to-first-token", "60ms", "--inter-token-latency", "20ms")
     with run.pair(flags, (*flags, *delays)) as pair, tempfile.TemporaryFile() as log:
-        version = subprocess.run([run.front, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
+        version = OWN_VERSION
+        if run.kind == "rust":
+            version = subprocess.run([run.front, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
         if not version.startswith(OWN_VERSION):
             return f"not of {version}: own HTTP answers as {OWN_VERSION} does"
         port = free_port()
@@ -368,7 +396,7 @@ def oracle(run):
             listens = lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0
             until(listens, "own HTTP serves")
             script = os.path.join(HERE, "front_end_oracle.py")
-            command = [sys.executable, script, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{pair.port}", "--rust"]
+            command = [sys.executable, script, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{pair.port}"] + ["--rust"] * (run.kind == "rust")
             done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
             assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-500:]
             return done.stdout.splitlines()[-1]
@@ -399,8 +427,8 @@ def cpu(pid):
 
 
 class Run:
-    def __init__(self, front, sim, requests):
-        self.front, self.sim, self.requests = front, sim, requests
+    def __init__(self, front, sim, requests, kind):
+        self.front, self.sim, self.requests, self.kind = front, sim, requests, kind
 
     def pair(self, front_flags=(), sim_flags=(), ranks=1):
         return Pair(self.front, self.sim, front_flags, sim_flags, ranks)
@@ -408,16 +436,18 @@ class Run:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("front", help="vllm-rs of a wheel")
+    parser.add_argument("front", help="vllm-rs of a wheel, or vllm")
     parser.add_argument("sim", help="vllm-sim")
+    parser.add_argument("--server", action="store_true", help="the front end is vllm, the Python server")
     parser.add_argument("--only", default="", help="a part of the names of shows")
     parser.add_argument("--requests", type=int, default=1000, help="of the benchmark")
     args = parser.parse_args()
-    run = Run(os.path.abspath(args.front), os.path.abspath(args.sim), args.requests)
+    kind = "python" if args.server else "rust"
+    run = Run(os.path.abspath(args.front), os.path.abspath(args.sim), args.requests, kind)
     failed = 0
-    for function in SHOWS:
+    for function, fronts in SHOWS:
         name = function.__name__.replace("_", " ")
-        if args.only not in name:
+        if args.only not in name or kind not in fronts:
             continue
         load = os.getloadavg()[0]
         try:
@@ -425,7 +455,7 @@ def main():
         except Exception as error:  # a show that fails says so, and the next one follows
             failed += 1
             text = re.sub(r"\s+", " ", f"{type(error).__name__}: {error}")
-            print(f"FAIL  {name}: {text[:1500]} (load {load:.1f})", flush=True)
+            print(f"FAIL  {name}: {text[-1500:]} (load {load:.1f})", flush=True)
     return 1 if failed else 0
 
 
