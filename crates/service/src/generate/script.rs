@@ -5,6 +5,9 @@ use super::corpus::{Corpus, CorpusSentence};
 use vllm_sim_random::mix;
 use vllm_sim_tokenizer::Fragments;
 
+/// What the text of a token takes, about.
+const TOKEN_BYTES: usize = 6;
+
 /// Which part of a message a token belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Channel {
@@ -333,6 +336,9 @@ impl Script {
             if piece.channel == channel
                 && let Ok(fragments) = piece.fragments
             {
+                if text.is_empty() {
+                    text.reserve(left as usize * TOKEN_BYTES);
+                }
                 text.push_str(fragments.span(piece.from as usize, (piece.from + tokens) as usize));
             }
             left -= tokens;
