@@ -164,6 +164,7 @@ fn check(args: &Args) -> Result<()> {
         ("--workers", args.pools.workers.is_some()),
         ("--scale", args.pools.scale.is_some()),
         ("--autoscale-max", args.pools.autoscale_max.is_some()),
+        ("--lose-workers", args.pools.lose_workers.is_some()),
         ("--per-request", args.report.per_request.is_some()),
     ] {
         if given {

@@ -124,6 +124,26 @@ fn files_are_written_and_compared() {
 }
 
 #[test]
+fn a_replay_is_the_same_on_any_number_of_threads() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = format!(
+        "replay {SMALL} --request-rate 40 --num-workers 5 --router round_robin --report-json -"
+    );
+    let all = printed(dir.path(), &words);
+    for threads in [1, 2, 8] {
+        assert_eq!(
+            all,
+            printed(dir.path(), &format!("{words} --threads {threads}"))
+        );
+    }
+    let table = printed(dir.path(), &words.replace("--report-json -", ""));
+    assert!(
+        table.contains("Events per second of wall time: "),
+        "{table}"
+    );
+}
+
+#[test]
 fn a_sweep_is_the_same_on_one_thread_and_on_three() {
     let dir = tempfile::tempdir().unwrap();
     let words = format!(

@@ -166,6 +166,15 @@ fn wrong_usage_exits_with_2_and_names_the_nearest() {
         ("replay", "what shall be played"),
         ("replay --nmu-workers 2", "did you mean --num-workers?"),
         ("replay --scale 5:3", "--scale"),
+        ("replay --lose-workers 5=0", "--lose-workers"),
+        (
+            "replay --num-prefill-workers 1 --num-decode-workers 1 --lose-workers 5=1",
+            "--lose-workers is not modelled",
+        ),
+        (
+            "replay --autoscale-max 3 --autoscale-policy wva --autoscale-target-queue 2",
+            "--autoscale-target-queue has no meaning",
+        ),
         (
             "replay --input-tokens 9 --request-count 2 --router kv_ruoter",
             "kv_router",

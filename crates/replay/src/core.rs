@@ -5,8 +5,14 @@
 //! steps start, which the engines leave to another round at the same instant.
 //! Order: aisimulate-core `src/replay/{agg,event}.rs`.
 
+mod dispatch;
 mod handoff;
+mod lanes;
+mod moment;
+pub(crate) mod play;
 mod ranks;
+mod raster;
+mod recorder;
 mod reporting;
 mod workers;
 
@@ -14,20 +20,21 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use vllm_sim_engine::sched::ConfigError;
-use vllm_sim_engine::{End, Event, Outbox, SeqId, Sequence, Transfer};
+use vllm_sim_engine::{End, Event, Outbox, SeqId};
 use vllm_sim_engine::{SimTime, TimerQueue};
 
-use super::content::adapter_key;
 use super::disaggregation::handoff_order;
-use super::outcome::{Admission, HandoffTimes, Sink, Status};
+use super::outcome::{Admission, HandoffTimes, Status};
 use super::pool::{PREFILL, SERVING, WorkerPool};
 use super::requests::Requests;
-use super::route::{RouteChoice, RouteRequest};
-use super::sessions::{DueTurn, Sessions};
+use super::route::RouteChoice;
+use super::sessions::{NumberedSource, Sessions};
 use super::settings::Settings;
 use super::worker::WorkerPhase;
-use super::workload::{WorkloadError, WorkloadSource};
+use super::workload::WorkloadError;
 use handoff::Handoffs;
+use moment::{Moment, OrderedSink};
+use raster::SampleRaster;
 
 /// Steps that a worker's log may hold before it is looked through.
 const LOG_STEPS: usize = 4096;
@@ -66,22 +73,10 @@ pub struct Totals {
     /// Tokens of prompts, and of output lost, that steps computed; `None`: the engines have no
     /// steps.
     pub prefill_tokens: Option<u64>,
+    /// What was played: requests that were sent, and times at which a worker's engine went on.
+    pub events: u64,
     /// Sessions that waited for something that never happened.
     pub stuck: Vec<String>,
-}
-
-/// Plays a workload to its end.
-///
-/// # Errors
-/// [`ReplayError`]; what was reported to the sink until then stays.
-pub fn run(
-    settings: &Settings,
-    source: &mut dyn WorkloadSource,
-    sink: &mut dyn Sink,
-) -> Result<Totals, ReplayError> {
-    let mut core = Core::new(settings, source, sink)?;
-    core.run()?;
-    Ok(core.finish())
 }
 
 /// A worker: its pool and place.
@@ -94,14 +89,18 @@ enum Timer {
     Ready(Address),
     /// The number of workers may change.
     Scale(usize),
+    /// So many workers that make output are lost.
+    Lose(u32),
     /// The prompt of a request has arrived where its output is made.
     Transferred(u32),
 }
 
-struct Core<'a> {
+struct Core<'a, S, N> {
     settings: &'a Settings,
-    sink: &'a mut dyn Sink,
-    sessions: Sessions<'a>,
+    sink: S,
+    sessions: Sessions<N>,
+    /// Number of its first worker in the deployment.
+    first_worker: u32,
     requests: Requests,
     /// Prefill workers (none in a plain deployment), then those that make output.
     pools: [WorkerPool; 2],
@@ -119,16 +118,19 @@ struct Core<'a> {
     tokens: Vec<SimTime>,
     wants_tokens: bool,
     living: u64,
-    next_sample: SimTime,
+    raster: SampleRaster,
     now: SimTime,
+    /// How often [`Core::now`] came up before.
+    round: u32,
     totals: Totals,
 }
 
-impl<'a> Core<'a> {
+impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
     fn new(
         settings: &'a Settings,
-        source: &'a mut dyn WorkloadSource,
-        sink: &'a mut dyn Sink,
+        sessions: Sessions<N>,
+        sink: S,
+        first_worker: u32,
     ) -> Result<Self, ReplayError> {
         if settings.pace.speedup.is_nan() || settings.pace.speedup <= 0.0 {
             let problem = "the arrival speed-up must be more than 0".to_owned();
@@ -140,7 +142,8 @@ impl<'a> Core<'a> {
         let mut core = Self {
             settings,
             sink,
-            sessions: Sessions::new(source, settings.pace)?,
+            sessions,
+            first_worker,
             requests: Requests::default(),
             pools: [
                 WorkerPool::new(prefill, seed, true),
@@ -157,10 +160,12 @@ impl<'a> Core<'a> {
             tokens: Vec::new(),
             wants_tokens,
             living: 0,
-            next_sample: SimTime::ZERO,
+            raster: SampleRaster::new(settings.sample_every),
             now: SimTime::ZERO,
+            round: 0,
             totals: Totals::default(),
         };
+        core.pools[SERVING].first = first_worker;
         core.handoffs.order = prefill.and_then(|spec| handoff_order(spec.engines.first()?));
         let order = settings.pool.engines.first().and_then(handoff_order);
         if core.handoffs.order != order {
@@ -181,6 +186,9 @@ impl<'a> Core<'a> {
             for &(at, _) in &spec.scaling.schedule {
                 core.timers.set(at, Timer::Scale(pool));
             }
+            for &(at, workers) in &spec.scaling.losses {
+                core.timers.set(at, Timer::Lose(workers));
+            }
             if let Some(rule) = &spec.scaling.rule {
                 core.timers
                     .set(SimTime::ZERO + rule.interval, Timer::Scale(pool));
@@ -190,15 +198,27 @@ impl<'a> Core<'a> {
     }
 
     fn run(&mut self) -> Result<(), ReplayError> {
-        let limit = self.settings.limit.unwrap_or(SimTime::MAX);
-        while let Some(now) = self.next_instant().filter(|&now| now <= limit) {
-            self.sample(now);
+        self.run_until(self.settings.limit.unwrap_or(SimTime::MAX))
+    }
+
+    /// Plays all that happens up to `last` and then.
+    fn run_until(&mut self, last: SimTime) -> Result<(), ReplayError> {
+        while let Some(now) = self.next_instant().filter(|&now| now <= last) {
+            // Not between the rounds of one instant.
+            if now > self.now
+                && let Some(at) = self.raster.due(now)
+            {
+                self.sample(at);
+            }
+            let again = now == self.now && self.totals.events > 0;
+            self.round = if again { self.round + 1 } else { 0 };
             self.now = now;
             self.end_steps()?;
             while let Some((_, timer)) = self.timers.pop_due(now) {
                 match timer {
                     Timer::Ready(address) => self.worker_ready(address)?,
                     Timer::Scale(pool) => self.scale(pool)?,
+                    Timer::Lose(workers) => self.lose(workers)?,
                     Timer::Transferred(slot) => self.handoffs.transfer_done(slot),
                 }
             }
@@ -251,6 +271,10 @@ impl<'a> Core<'a> {
         }
         for &(pool, worker) in &due {
             let mut out = std::mem::take(&mut self.out);
+            let place = self.first_worker + worker;
+            self.sink
+                .moment(Moment::of_worker(self.now, self.round, place));
+            self.totals.events += 1;
             self.pools[pool].workers[worker as usize].advance(self.now, &mut out);
             self.wake_deferred((pool, worker), &out);
             self.handle_events((pool, worker), &mut out)?;
@@ -309,7 +333,9 @@ impl<'a> Core<'a> {
                 Event::Preempted { id } => {
                     let request = self.requests.get_mut(id.0 as u32);
                     request.preemptions.push(self.totals.preemptions);
+                    request.preempted.push(when);
                     self.totals.preemptions += 1;
+                    self.sink.preempted();
                 }
                 Event::Ended { id, end } => self.ended(address, id.0 as u32, when, end)?,
                 Event::Stored { .. } | Event::Removed { .. } | Event::Cleared => {
@@ -468,105 +494,6 @@ impl<'a> Core<'a> {
         self.living -= 1;
         self.totals.ended = self.totals.ended.max(when);
         self.sessions.ended(place, turn, when)?;
-        Ok(())
-    }
-
-    /// A turn is due.
-    fn send(&mut self, (arrival, session, turn, place): DueTurn) -> Result<(), ReplayError> {
-        let block_size = self.pools[SERVING].block_size;
-        let open = self.sessions.get_mut(place);
-        let (input, plan) = open.content(turn, block_size.max(1));
-        let spec = open.turn(turn);
-        let (output, priority, strict) = (spec.output, spec.priority, spec.strict_priority);
-        let adapter = spec.lora.as_deref().map(adapter_key);
-        let slot = self.requests.claim();
-        let request = self.requests.get_mut(slot);
-        (request.place, request.session, request.turn) = (place, session, turn);
-        (request.arrival, request.number) = (arrival, self.totals.requests);
-        (request.input, request.output, request.plan) = (input, output, plan);
-        (request.priority, request.strict_priority) = (priority, strict);
-        request.adapter = adapter;
-        self.totals.requests += 1;
-        self.living += 1;
-        self.totals.most_requests = self.totals.most_requests.max(self.living);
-        self.sessions.sent(place, turn, self.now);
-        if self.handoffs.order.is_some() {
-            // Workers that can go on at this instant do so before they hear of it.
-            self.start_handoff(slot);
-            return Ok(());
-        }
-        self.place(if self.split { PREFILL } else { SERVING }, slot);
-        self.hand_over()
-    }
-
-    /// Asks the router of a pool for a worker.
-    fn place(&mut self, pool: usize, slot: u32) {
-        let request = self.requests.get(slot);
-        let ask = RouteRequest {
-            slot,
-            number: request.number,
-            session: request.session,
-            adapter: request.adapter,
-            plan: request.plan.clone(),
-            prompt: request.input,
-            priority: request.priority,
-            strict_priority: request.strict_priority,
-        };
-        let WorkerPool {
-            workers, router, ..
-        } = &mut self.pools[pool];
-        let gauges = |worker: u32| workers[worker as usize].stats();
-        if let Some(choice) = router.place(ask, self.now, &gauges) {
-            self.outgoing.push_back((pool, slot, choice));
-        }
-    }
-
-    /// Frees prompts that were fetched, and gives requests to the workers that were chosen for
-    /// them.
-    fn hand_over(&mut self) -> Result<(), ReplayError> {
-        while let Some((at, slot)) = self.fetched.pop() {
-            let worker = &mut self.pools[PREFILL].workers[at as usize];
-            let mut out = std::mem::take(&mut self.out);
-            worker.release_prompt(self.now, SeqId(slot.into()), &mut out);
-            self.handle_events((PREFILL, at), &mut out)?;
-            self.out = out;
-            self.reschedule((PREFILL, at));
-        }
-        while let Some((pool, slot, choice)) = self.outgoing.pop_front() {
-            let address = (pool, choice.worker);
-            let request = self.requests.get_mut(slot);
-            request.dispatched.get_or_insert(self.now);
-            let (mut output, mut transfer) = (request.output, Transfer::Local);
-            if pool == PREFILL {
-                request.prefill_worker = Some(choice.worker);
-                (request.overlap, request.best_overlap) = (choice.overlap, choice.best);
-                (output, transfer) = (1, Transfer::RemoteDecode);
-            } else {
-                request.worker = Some(choice.worker);
-                if self.split {
-                    transfer = Transfer::RemotePrefill;
-                } else {
-                    (request.overlap, request.best_overlap) = (choice.overlap, choice.best);
-                }
-            }
-            let sequence = Sequence {
-                key: request.number,
-                priority: request.priority.into(),
-                transfer,
-                plan: Some(request.plan.clone()),
-                ..Sequence::new(SeqId(slot.into()), request.input, output)
-            };
-            let worker = &mut self.pools[pool].workers[choice.worker as usize];
-            worker.load += 1;
-            let mut out = std::mem::take(&mut self.out);
-            let taken = worker.submit(self.now, sequence, &mut out);
-            if taken.is_err() {
-                self.over(address, slot, self.now, Status::Rejected)?;
-            }
-            self.handle_events(address, &mut out)?;
-            self.out = out;
-            self.reschedule(address);
-        }
         Ok(())
     }
 }

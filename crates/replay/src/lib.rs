@@ -33,8 +33,9 @@ mod settings;
 mod steps;
 mod worker;
 
-pub use self::core::{ReplayError, Totals, run};
+pub use self::core::play::run;
+pub use self::core::{ReplayError, Totals};
 pub use route::{KvConfig, QueuePolicy, RouterConfig, Scorer, ScorersConfig};
-pub use scale::{ScaleRule, Scaling};
+pub use scale::{ScalePolicy, ScaleRule, Scaling};
 pub use sessions::Pace;
 pub use settings::{PoolSpec, Settings, TransferTime};

@@ -76,6 +76,8 @@ pub struct Outcome<'a> {
     pub admissions: &'a [Admission],
     /// Its preemptions, as numbers in the order of all preemptions of the run.
     pub preemptions: &'a [u64],
+    /// When they were, where that is known.
+    pub preempted: &'a [SimTime],
     /// How its cache moved between split pools.
     pub handoff: Option<HandoffTimes>,
     /// Blocks in which the router believed the prompt to be cached on the chosen worker.
@@ -94,6 +96,45 @@ pub struct Outcome<'a> {
     pub error: Option<&'a str>,
     /// What the answer said of itself (online only).
     pub reply: Option<&'a HttpReply>,
+}
+
+impl Outcome<'_> {
+    /// The same without names, lists, errors and replies.
+    pub(crate) fn without_lists(&self) -> Outcome<'static> {
+        Outcome {
+            session: self.session,
+            session_id: None,
+            turn: self.turn,
+            request_id: None,
+            number: self.number,
+            arrival: self.arrival,
+            sent: self.sent,
+            dispatched: self.dispatched,
+            ended: self.ended,
+            status: self.status,
+            input: self.input,
+            requested: self.requested,
+            output: self.output,
+            first: self.first,
+            second: self.second,
+            last: self.last,
+            tokens: &[],
+            worker: self.worker,
+            prefill_worker: self.prefill_worker,
+            admissions: &[],
+            preemptions: &[],
+            preempted: &[],
+            handoff: self.handoff,
+            overlap: self.overlap,
+            best_overlap: self.best_overlap,
+            block_size: self.block_size,
+            ranks: self.ranks,
+            decode_first: self.decode_first,
+            queued_ns: self.queued_ns,
+            error: None,
+            reply: None,
+        }
+    }
 }
 
 /// What an answer over HTTP says besides its tokens.
@@ -152,6 +193,8 @@ pub struct WorkerSample {
     pub waiting: u32,
     /// Share of the blocks in use, 0 to 1.
     pub kv_usage: f64,
+    /// Blocks that it has; 0 where that is not known.
+    pub kv_blocks: u32,
     /// Preemptions since the start.
     pub preemptions: u64,
 }
@@ -178,5 +221,26 @@ pub trait Sink {
     /// A worker was looked at (at a fixed interval of virtual time).
     fn sample(&mut self, sample: &WorkerSample) {
         let _ = sample;
+    }
+}
+
+impl Sink for &mut (dyn Sink + '_) {
+    fn request(&mut self, outcome: &Outcome<'_>) {
+        (**self).request(outcome);
+    }
+    fn gaps(&mut self, nanos: u64, times: u64) {
+        (**self).gaps(nanos, times);
+    }
+    fn wants_tokens(&self) -> bool {
+        (**self).wants_tokens()
+    }
+    fn stops(&self) -> bool {
+        (**self).stops()
+    }
+    fn worker(&mut self, at: SimTime, worker: u32, prefill_pool: bool, change: WorkerChange) {
+        (**self).worker(at, worker, prefill_pool, change);
+    }
+    fn sample(&mut self, sample: &WorkerSample) {
+        (**self).sample(sample);
     }
 }

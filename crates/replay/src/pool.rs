@@ -17,6 +17,8 @@ pub(super) struct WorkerPool {
     /// `None`: there is no such pool.
     pub spec: Option<PoolSpec>,
     pub workers: Vec<Worker>,
+    /// Number of the first one in the deployment.
+    pub first: u32,
     pub router: Router,
     pub block_size: u32,
     /// Ranks of a worker; each is a place of its own here.
@@ -30,6 +32,8 @@ pub(super) struct WorkerPool {
     started: usize,
     /// When the number of workers changed last.
     changed: SimTime,
+    /// What the rule asked for of late.
+    asked: Vec<(SimTime, u32)>,
 }
 
 impl WorkerPool {
@@ -45,8 +49,10 @@ impl WorkerPool {
             router: Router::new(config, seed, spec.map_or(1, |spec| spec.ranks.max(1))),
             spec: spec.cloned(),
             workers: Vec::new(),
+            first: 0,
             started: 0,
             changed: SimTime::ZERO,
+            asked: Vec::new(),
         }
     }
 
@@ -63,7 +69,8 @@ impl WorkerPool {
         self.changed = now;
         let gone = |worker: &Worker| worker.phase == WorkerPhase::Gone;
         let free = self.workers.iter().position(gone);
-        reseed(&mut spec, free.unwrap_or(self.workers.len()));
+        let place = free.unwrap_or(self.workers.len());
+        reseed(&mut spec, self.first as usize + place);
         let worker = Worker::new(spec, log_limit, now)?;
         let at = match free {
             Some(at) => {
@@ -142,7 +149,14 @@ impl WorkerPool {
         let wanted = match (planned, &scaling.rule) {
             (Some((_, workers)), _) => (*workers).max(1),
             (None, Some(rule)) => {
-                let wanted = rule.wanted(self.observe());
+                let wanted = rule.wanted(&self.observe());
+                if rule.stabilizes() {
+                    let since = now.nanos().saturating_sub(rule.cool_down.as_nanos() as u64);
+                    self.asked.retain(|(at, _)| at.nanos() > since);
+                    self.asked.push((now, wanted));
+                    let most = self.asked.iter().map(|(_, wanted)| *wanted).max();
+                    return most.map(|most| wanted.max(most.min(present)));
+                }
                 let cooling = now.since(self.changed) < rule.cool_down;
                 if wanted < present && cooling {
                     return None;
@@ -158,23 +172,38 @@ impl WorkerPool {
     }
 
     fn observe(&self) -> PoolLoad {
-        let ready = self
-            .workers
-            .iter()
-            .filter(|w| w.phase == WorkerPhase::Ready);
-        let (mut workers, mut waiting, mut usage) = (0u32, self.router.queued() as f64, 0.0);
-        for worker in ready {
+        let serves = |worker: &&Worker| worker.phase == WorkerPhase::Ready;
+        let ready = self.workers.iter().filter(serves);
+        let queued = self.router.queued() as f64 / ready.clone().count().max(1) as f64;
+        let ready = ready.map(|worker| {
             let stats = worker.stats();
-            workers += 1;
-            waiting += (stats.waiting + stats.deferred) as f64;
-            usage += f64::from(stats.used_blocks) / f64::from(stats.total_blocks.max(1));
-        }
-        let ready = f64::from(workers.max(1));
+            let usage = f64::from(stats.used_blocks) / f64::from(stats.total_blocks.max(1));
+            ((stats.waiting + stats.deferred) as f64 + queued, usage)
+        });
+        let ready: Vec<_> = ready.collect();
         PoolLoad {
-            ready: workers,
-            starting: self.present() - workers,
-            waiting: waiting / ready,
-            kv_usage: usage / ready,
+            starting: self.present() - ready.len() as u32,
+            ready,
         }
+    }
+
+    /// A worker does nothing any more; whether it took requests.
+    pub(super) fn lose(&mut self, at: u32) -> bool {
+        self.router.drain(at);
+        let worker = &mut self.workers[at as usize];
+        worker.wake = SimTime::MAX;
+        std::mem::replace(&mut worker.phase, WorkerPhase::Lost) == WorkerPhase::Ready
+    }
+
+    /// The workers that have served longest.
+    pub(super) fn oldest(&self, count: u32) -> Vec<u32> {
+        let there = (0..).zip(&self.workers);
+        let there = there.filter(|(_, worker)| {
+            matches!(worker.phase, WorkerPhase::Ready | WorkerPhase::Draining)
+        });
+        let mut there: Vec<_> = there.map(|(at, worker)| (worker.since, at)).collect();
+        there.sort_unstable();
+        let oldest = there.into_iter().take(count as usize);
+        oldest.map(|(_, at)| at).collect()
     }
 }

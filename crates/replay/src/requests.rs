@@ -31,6 +31,8 @@ pub(super) struct Request {
     pub first: Option<SimTime>,
     pub admissions: Vec<Admission>,
     pub preemptions: Vec<u64>,
+    /// When they were.
+    pub preempted: Vec<SimTime>,
     pub handoff: Option<HandoffTimes>,
     /// Tokens of the prompt that the decode worker has not, once it has room for them.
     pub missing: Option<u32>,
@@ -60,11 +62,13 @@ impl Requests {
         request.tokens.clear();
         request.admissions.clear();
         request.preemptions.clear();
+        request.preempted.clear();
         *request = Request {
             alive: true,
             tokens: std::mem::take(&mut request.tokens),
             admissions: std::mem::take(&mut request.admissions),
             preemptions: std::mem::take(&mut request.preemptions),
+            preempted: std::mem::take(&mut request.preempted),
             ..Request::default()
         };
         slot

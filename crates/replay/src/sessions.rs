@@ -24,6 +24,54 @@ impl Default for Pace {
     }
 }
 
+impl Pace {
+    /// A time between two things, sped up.
+    pub(super) fn shorten(self, nanos: u64) -> u64 {
+        if self.speedup == 1.0 || self.concurrency.is_some() {
+            return nanos;
+        }
+        (nanos as f64 / self.speedup).round() as u64
+    }
+}
+
+/// Sessions and their numbers.
+pub(super) trait NumberedSource {
+    /// Whether requests are sent in the order of the numbers of their sessions, which have one each.
+    const IN_ORDER: bool;
+
+    fn next(&mut self) -> Result<Option<(u64, Session)>, WorkloadError>;
+
+    fn has_dependencies(&self) -> bool {
+        false
+    }
+}
+
+/// All sessions of a workload, numbered as they come.
+pub(super) struct Counted<'a> {
+    source: &'a mut dyn WorkloadSource,
+    given: u64,
+}
+
+impl<'a> Counted<'a> {
+    pub(super) fn new(source: &'a mut dyn WorkloadSource) -> Self {
+        Self { source, given: 0 }
+    }
+}
+
+impl NumberedSource for Counted<'_> {
+    const IN_ORDER: bool = false;
+
+    fn next(&mut self) -> Result<Option<(u64, Session)>, WorkloadError> {
+        let number = self.given;
+        self.given += 1;
+        Ok(self.source.next()?.map(|session| (number, session)))
+    }
+
+    fn has_dependencies(&self) -> bool {
+        self.source.has_dependencies()
+    }
+}
+
 /// A session on its way.
 #[derive(Debug)]
 pub(super) struct OpenSession {
@@ -70,13 +118,12 @@ pub(super) type DueTurn = (SimTime, u64, u32, u32);
 /// Sessions as they come from the source, and the turns that are due.
 ///
 /// Turns leave in the order (time, number of the session, turn).
-pub(super) struct Sessions<'a> {
-    source: &'a mut dyn WorkloadSource,
+pub(super) struct Sessions<N> {
+    source: N,
     pace: Pace,
     /// The session after those that are open; in an open loop only.
-    peeked: Option<Session>,
+    peeked: Option<(u64, Session)>,
     exhausted: bool,
-    next_number: u64,
     open: Vec<Option<OpenSession>>,
     free: Vec<u32>,
     ready: BinaryHeap<Reverse<DueTurn>>,
@@ -86,17 +133,13 @@ pub(super) struct Sessions<'a> {
     waiters: HashMap<(u64, u32, bool), Vec<u32>>,
 }
 
-impl<'a> Sessions<'a> {
-    pub(super) fn new(
-        source: &'a mut dyn WorkloadSource,
-        pace: Pace,
-    ) -> Result<Self, WorkloadError> {
+impl<N: NumberedSource> Sessions<N> {
+    pub(super) fn new(source: N, pace: Pace) -> Result<Self, WorkloadError> {
         let mut sessions = Self {
             source,
             pace,
             peeked: None,
             exhausted: false,
-            next_number: 0,
             open: Vec::new(),
             free: Vec::new(),
             ready: BinaryHeap::new(),
@@ -117,15 +160,15 @@ impl<'a> Sessions<'a> {
     /// When the next turn is due.
     pub(super) fn next_due(&self) -> Option<SimTime> {
         let ready = self.ready.peek().map(|Reverse((at, ..))| *at);
-        let peeked = self.peeked.as_ref().map(|session| session.start);
+        let peeked = self.peeked.as_ref().map(|(_, session)| session.start);
         ready.into_iter().chain(peeked).min()
     }
 
     /// Takes the next turn that is due at or before `now`.
     pub(super) fn pop_due(&mut self, now: SimTime) -> Result<Option<DueTurn>, WorkloadError> {
-        while let Some(session) = self.peeked.take_if(|session| session.start <= now) {
+        while let Some((number, session)) = self.peeked.take_if(|(_, next)| next.start <= now) {
             let start = session.start;
-            self.enter(session, start);
+            self.enter(number, session, start);
             self.peek()?;
         }
         let due = self.ready.peek().filter(|Reverse((at, ..))| *at <= now);
@@ -162,7 +205,7 @@ impl<'a> Sessions<'a> {
         let open = self.get(place);
         let number = open.number;
         let next = open.session.turns.get(turn as usize + 1);
-        let delay = next.map(|next| self.paced(next.delay_ns));
+        let delay = next.map(|next| self.pace.shorten(next.delay_ns));
         if self.source.has_dependencies() {
             let sent = self.history.entry((number, turn)).or_insert((now, None));
             sent.1 = Some(now);
@@ -190,32 +233,34 @@ impl<'a> Sessions<'a> {
             return Ok(());
         }
         match self.source.next()? {
-            Some(session) => self.enter(session, now),
+            Some((number, session)) => self.enter(number, session, now),
             None => self.exhausted = true,
         }
         Ok(())
     }
 
+    /// Where they come from. Look again with [`Sessions::resume`] after it was filled.
+    pub(super) fn source(&mut self) -> &mut N {
+        &mut self.source
+    }
+
+    /// The source has more again.
+    pub(super) fn resume(&mut self) -> Result<(), WorkloadError> {
+        match self.peeked {
+            Some(_) => Ok(()),
+            None => self.peek(),
+        }
+    }
+
     fn peek(&mut self) -> Result<(), WorkloadError> {
         self.peeked = self.source.next()?;
-        if let Some(mut session) = self.peeked.take() {
-            session.start = SimTime::from_nanos(self.paced(session.start.nanos()));
-            self.peeked = Some(session);
+        if let Some((_, session)) = &mut self.peeked {
+            session.start = SimTime::from_nanos(self.pace.shorten(session.start.nanos()));
         }
         Ok(())
     }
 
-    /// A time between two things, sped up.
-    fn paced(&self, nanos: u64) -> u64 {
-        if self.pace.speedup == 1.0 || self.pace.concurrency.is_some() {
-            return nanos;
-        }
-        (nanos as f64 / self.pace.speedup).round() as u64
-    }
-
-    fn enter(&mut self, session: Session, start: SimTime) {
-        let number = self.next_number;
-        self.next_number += 1;
+    fn enter(&mut self, number: u64, session: Session, start: SimTime) {
         if session.turns.is_empty() {
             return;
         }
@@ -250,7 +295,7 @@ impl<'a> Sessions<'a> {
         let after = open.session.after.iter().filter_map(|after| {
             let (sent, ended) = self.history.get(&(after.session, after.turn))?;
             let from = if after.completion { (*ended)? } else { *sent };
-            let delay = self.paced(after.delay_ns);
+            let delay = self.pace.shorten(after.delay_ns);
             Some(SimTime::from_nanos(from.nanos().saturating_add(delay)))
         });
         let due = after.fold(open.session.start, SimTime::max);

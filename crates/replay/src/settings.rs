@@ -22,6 +22,8 @@ pub struct Settings {
     pub seed: u64,
     /// How often every worker is reported to the sink.
     pub sample_every: Option<Duration>,
+    /// Threads for workers that do not depend on each other; 0 and 1: the caller's.
+    pub threads: usize,
 }
 
 impl Settings {
@@ -34,6 +36,7 @@ impl Settings {
             limit: None,
             seed: 42,
             sample_every: None,
+            threads: 1,
         }
     }
 }

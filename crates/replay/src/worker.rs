@@ -38,6 +38,8 @@ pub(super) enum WorkerPhase {
     Ready,
     /// Only what it has.
     Draining,
+    /// Nothing any more, but it is still accounted for.
+    Lost,
     Gone,
 }
 

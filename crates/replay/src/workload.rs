@@ -102,42 +102,44 @@ pub trait WorkloadSource {
     /// [`WorkloadError`] names the file, the line and the field.
     fn next(&mut self) -> Result<Option<Session>, WorkloadError>;
 
+    /// The workload that this one changes: it answers all that follows.
+    fn inner(&self) -> Option<&dyn WorkloadSource> {
+        None
+    }
+
     /// Whether any session has an [`Session::after`].
     fn has_dependencies(&self) -> bool {
-        false
+        self.inner().is_some_and(WorkloadSource::has_dependencies)
+    }
+
+    /// Whether it is certain that every session is one request that waits for nothing, and that none
+    /// starts before the one before it.
+    fn is_single_turn(&self) -> bool {
+        self.inner().is_some_and(WorkloadSource::is_single_turn)
     }
 
     /// How many requests there are, where that is known beforehand (for progress bars).
     fn requests(&self) -> Option<u64> {
-        None
+        self.inner()?.requests()
     }
 
     /// Whether starts mean nothing, so that a closed loop or arrivals of its own are needed.
     fn untimed(&self) -> bool {
-        false
+        self.inner().is_some_and(WorkloadSource::untimed)
     }
 
     /// Requests in flight when this was recorded, where the recording kept them at a fixed number.
     fn concurrency(&self) -> Option<u32> {
-        None
+        self.inner()?.concurrency()
     }
 }
 
-impl<S: WorkloadSource + ?Sized> WorkloadSource for Box<S> {
+impl WorkloadSource for Box<dyn WorkloadSource + '_> {
     fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
         (**self).next()
     }
-    fn has_dependencies(&self) -> bool {
-        (**self).has_dependencies()
-    }
-    fn requests(&self) -> Option<u64> {
-        (**self).requests()
-    }
-    fn untimed(&self) -> bool {
-        (**self).untimed()
-    }
-    fn concurrency(&self) -> Option<u32> {
-        (**self).concurrency()
+    fn inner(&self) -> Option<&dyn WorkloadSource> {
+        Some(&**self)
     }
 }
 

@@ -39,10 +39,12 @@ pub(super) fn play(
         limit: setup.max_ms.map(millis),
         seed,
         sample_every: None,
+        threads: 1,
     };
     let mut collector = Collector::new(ReportOptions {
         slo: setup.sla,
         per_request: setup.capture,
+        drawn_requests: 0,
     });
     let totals = vllm_sim_replay::run(&settings, source, &mut Finished(&mut collector))?;
     Ok(collector.finish(&RunFacts {

@@ -248,7 +248,7 @@ pub(super) fn scaling(all: &[Disturbance], pods: u32) -> Scaling {
     });
     Scaling {
         schedule: schedule.collect(),
-        rule: None,
+        ..Scaling::default()
     }
 }
 

@@ -296,7 +296,7 @@ impl<'c> Player<'c> {
         let mut watch = |outcome: &Outcome<'_>| trend.add(outcome);
         let is_open = pace.concurrency.is_none();
         let args = &self.candidate.report;
-        let report = play_watched(&pools, source.as_mut(), pace, limit, args, &mut watch)?;
+        let report = play_watched(&pools, source.as_mut(), (pace, limit, 1), args, &mut watch)?;
         let bounds = self.question.bounds.iter();
         let mut missed: Vec<String> = bounds.filter_map(|bound| bound.missed(&report)).collect();
         if let Some(growth) = trend.growth().filter(|_| is_open) {

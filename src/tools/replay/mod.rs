@@ -4,10 +4,12 @@ mod deploy;
 mod online;
 mod options;
 mod pools;
+mod scaling;
 mod sink;
 mod workload;
 
 use std::io::Write;
+use std::num::NonZero;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -84,6 +86,7 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
     let pools = pools(&args.pools, &flags, deploy)?;
     let (mut source, pace) = open(&args.workload, pools.serving.engines[0].block_size())?;
     let limit = limit(&args.workload)?;
+    let threads = args.threads.unwrap_or_else(cores);
     let about = pools.about.clone();
     let started = wall_clock();
     let told = Progress::begin("replay", "requests", source.requests());
@@ -91,14 +94,18 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
     let report = play_watched(
         &pools,
         source.as_mut(),
-        pace,
-        limit,
+        (pace, limit, threads),
         &args.report,
         &mut tell,
     )?;
     drop(told);
     let wall = wall_clock().duration_since(started);
     write_report(&report, &args.report, Some(wall), &about, &typed)
+}
+
+/// Threads that the machine runs at a time.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 #[expect(
@@ -117,15 +124,15 @@ pub(super) fn play(
     limit: Option<SimTime>,
     args: &ReportArgs,
 ) -> Result<Report> {
-    play_watched(pools, source, pace, limit, args, &mut |_| {})
+    let mut nobody = |_: &Outcome<'_>| {};
+    play_watched(pools, source, (pace, limit, 1), args, &mut nobody)
 }
 
-/// The same; `watch` sees every request that is over.
+/// The same on so many threads; `watch` sees every request that is over.
 pub(super) fn play_watched(
     pools: &Pools,
     source: &mut dyn WorkloadSource,
-    pace: Pace,
-    limit: Option<SimTime>,
+    (pace, limit, threads): (Pace, Option<SimTime>, usize),
     args: &ReportArgs,
     watch: &mut dyn FnMut(&Outcome<'_>),
 ) -> Result<Report> {
@@ -140,6 +147,7 @@ pub(super) fn play_watched(
         limit,
         seed: pools.seed,
         sample_every: (args.html.is_some()).then(|| Duration::from_secs_f64(interval / 1e3)),
+        threads,
     };
     let mut sink = sink(args, args.report_json.is_some())?;
     let totals = vllm_sim_replay::run(&settings, source, &mut sink.watched(watch))?;
@@ -151,7 +159,9 @@ pub(super) fn play_watched(
             totals.stuck.len()
         );
     }
-    sink.finish(&facts(&settings, pools.gpus, &totals))
+    let mut report = sink.finish(&facts(&settings, pools.gpus, &totals))?;
+    report.events = Some(totals.events);
+    Ok(report)
 }
 
 /// Writes what the arguments ask for; returns what is to be printed.

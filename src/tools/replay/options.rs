@@ -51,9 +51,11 @@ pub(super) struct ReplayArgs {
     /// In virtual time, or against the servers of --target [by whether there is a --target].
     #[arg(long, value_enum)]
     pub replay_mode: Option<Mode>,
-    /// Without effect: workers share one clock, so a replay runs on one thread. See sweep.
-    #[arg(long, default_value_t = 1)]
-    pub threads: usize,
+    /// Threads for workers behind a router that looks at none of them (round-robin, random,
+    /// session-hash) and an open loop of sessions of one turn; the results are the same. Any other
+    /// replay takes one [all cores].
+    #[arg(long)]
+    pub threads: Option<usize>,
 }
 
 /// Which clock a replay runs on (Dynamo's words).
@@ -293,6 +295,9 @@ pub(in crate::tools) struct PoolArgs {
     /// Fewest workers.
     #[arg(long, default_value_t = 1)]
     pub autoscale_min: u32,
+    /// Whose rule the autoscaler follows.
+    #[arg(long, value_enum, default_value_t = AutoscalerName::Hpa)]
+    pub autoscale_policy: AutoscalerName,
     /// Waiting sequences per worker that the autoscaler aims at.
     #[arg(long)]
     pub autoscale_target_queue: Option<f64>,
@@ -305,6 +310,20 @@ pub(in crate::tools) struct PoolArgs {
     /// Seconds after a change in which no worker is taken away.
     #[arg(long, default_value_t = 300.0)]
     pub autoscale_cool_down: f64,
+    /// Workers that are lost with all that they have, while others start: SECONDS=WORKERS,…
+    #[arg(long, value_name = "PLAN")]
+    pub lose_workers: Option<String>,
+}
+
+/// Whose rule of scaling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::tools) enum AutoscalerName {
+    /// Kubernetes' autoscaler with metrics of the pods.
+    Hpa,
+    /// The same with KEDA's external metrics.
+    Keda,
+    /// llm-d's workload variant autoscaler, by saturation.
+    Wva,
 }
 
 /// What is told.

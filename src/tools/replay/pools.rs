@@ -8,15 +8,14 @@ use serde_json::{Map, Value};
 use crate::tools::dynamo_run;
 use crate::tools::explain::Evidence;
 use crate::tools::usage::{UsageError, refuse};
-use vllm_sim_engine::SimTime;
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_replay::{
-    KvConfig, PoolSpec, QueuePolicy, RouterConfig, ScaleRule, Scaling, Scorer, ScorersConfig,
-    TransferTime,
+    KvConfig, PoolSpec, QueuePolicy, RouterConfig, Scaling, Scorer, ScorersConfig, TransferTime,
 };
 
 use super::deploy::Deploy;
 use super::options::{PolicyName, PoolArgs, RouterName, json_or_file};
+use super::scaling::{scaling, seconds};
 
 /// A worker that is described once.
 #[derive(Clone)]
@@ -147,10 +146,13 @@ pub(in crate::tools) fn pools(
             (None, pool, (0, gpus), (1, ranks))
         }
     };
-    let scales = !serving.scaling.schedule.is_empty() || serving.scaling.rule.is_some();
+    let scales = serving.scaling != Scaling::default();
+    if prefill.is_some() && !serving.scaling.losses.is_empty() {
+        refuse!("--lose-workers is not modelled for pools of prefill and decode workers");
+    }
     if scales && ranks.0.max(ranks.1) > 1 {
         refuse!(
-            "--scale and --autoscale-max change single engines, and a worker of \
+            "--scale, --autoscale-max and --lose-workers change single engines, and a worker of \
              --data-parallel-size is {} that share experts",
             ranks.0.max(ranks.1)
         );
@@ -236,69 +238,6 @@ fn different(
     }
     let mean = f64::from(gpus) / engines.len() as f64;
     Ok((engines, (mean.round() as u32).max(1)))
-}
-
-fn seconds(flag: &str, value: f64) -> Result<Duration> {
-    let duration = Duration::try_from_secs_f64(value);
-    duration.map_err(|_| UsageError(format!("{flag} is {value}, must be 0 or more")).into())
-}
-
-fn scaling(args: &PoolArgs) -> Result<Scaling> {
-    let mut schedule = Vec::new();
-    for step in args.scale.iter().flat_map(|plan| plan.split(',')) {
-        let read = || {
-            let (at, workers) = step.split_once('=')?;
-            let at = Duration::try_from_secs_f64(at.trim().parse().ok()?).ok()?;
-            Some((at, workers.trim().parse::<u32>().ok()?))
-        };
-        let Some((at, workers)) = read() else {
-            refuse!("--scale: {step:?} must be SECONDS=WORKERS");
-        };
-        if workers == 0 {
-            refuse!("--scale: {step:?}: at least one worker must stay");
-        }
-        schedule.push((SimTime::ZERO + at, workers));
-    }
-    schedule.sort_unstable();
-    let rule = match args.autoscale_max {
-        None => None,
-        Some(max) => {
-            for (name, target) in [
-                ("--autoscale-target-queue", args.autoscale_target_queue),
-                (
-                    "--autoscale-target-kv-usage",
-                    args.autoscale_target_kv_usage,
-                ),
-            ] {
-                if target.is_some_and(|target| !target.is_finite() || target <= 0.0) {
-                    refuse!("{name} must be a number above 0");
-                }
-            }
-            let kv = args.autoscale_target_kv_usage;
-            let queue = args.autoscale_target_queue;
-            if kv.is_none() && queue.is_none() {
-                refuse!("--autoscale-max needs --autoscale-target-queue or -kv-usage");
-            }
-            if args.autoscale_min == 0 || max < args.autoscale_min {
-                let min = args.autoscale_min;
-                refuse!("--autoscale-min is {min}, must be from 1 to --autoscale-max ({max})");
-            }
-            let interval = seconds("--autoscale-interval", args.autoscale_interval)?;
-            if interval.is_zero() {
-                refuse!("--autoscale-interval is 0, must be above 0");
-            }
-            Some(ScaleRule {
-                min: args.autoscale_min,
-                max,
-                target_waiting: queue,
-                target_kv_usage: kv,
-                interval,
-                cool_down: seconds("--autoscale-cool-down", args.autoscale_cool_down)?,
-                ..ScaleRule::default()
-            })
-        }
-    };
-    Ok(Scaling { schedule, rule })
 }
 
 fn router(args: &PoolArgs) -> Result<RouterConfig> {

@@ -11,11 +11,15 @@ use super::options::ReportArgs;
 use crate::tools::progress;
 use crate::tools::usage::UsageError;
 
+/// Requests that a page draws one by one; of more it draws an even choice.
+const DRAWN: usize = 10_000;
+
 /// Who listens; `keep` records of requests, unless the arguments say no.
 pub(super) fn sink(args: &ReportArgs, keep: bool) -> Result<ReportAndRows> {
     let options = report::ReportOptions {
         slo: args.slo()?,
         per_request: keep && !args.no_per_request,
+        drawn_requests: if args.html.is_some() { DRAWN } else { 0 },
     };
     Ok(ReportAndRows {
         collector: Collector::new(options),

@@ -15,7 +15,9 @@ use crate::pool::{PREFILL, SERVING};
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::{Event, Outbox, SeqId};
 
+use super::moment::OrderedSink;
 use super::{Address, Core, ReplayError, Timer};
+use crate::sessions::NumberedSource;
 
 /// What is to be done next for a prompt, by the request's slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +65,7 @@ impl Handoffs {
     }
 }
 
-impl Core<'_> {
+impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
     /// A request of split pools has arrived.
     pub(super) fn start_handoff(&mut self, slot: u32) {
         self.handoffs.push(match self.handoffs.order {

@@ -2,9 +2,11 @@
 //!
 //! Source: aisimulate-core 0.13.0 `src/engine/generalized/engine.rs` (attention data parallelism).
 
+use super::moment::OrderedSink;
 use super::{Address, Core};
+use crate::sessions::NumberedSource;
 
-impl Core<'_> {
+impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
     /// The ranks of a worker end their steps together: those that have just started one wait for
     /// the slowest, and those that have not for the end of that.
     pub(super) fn align(&mut self, pool: usize, due: &[Address]) {

@@ -3,11 +3,13 @@
 use crate::disaggregation::HandoffOrder;
 use crate::outcome::{Outcome, Status};
 use crate::pool::{PREFILL, SERVING};
+use crate::sessions::NumberedSource;
 use vllm_sim_engine::SimTime;
 
-use super::{Core, Totals};
+use super::Core;
+use super::moment::{Moment, OrderedSink};
 
-impl Core<'_> {
+impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
     /// Reports a request that is over, or never will be.
     pub(super) fn report(&mut self, slot: u32, ended: SimTime, status: Status) {
         let request = self.requests.get(slot);
@@ -24,7 +26,7 @@ impl Core<'_> {
         if let Some(worker) = request.worker {
             let log = &mut self.pools[SERVING].workers[worker as usize].log;
             if status == Status::Completed {
-                request.tokens.settle(log, self.sink);
+                request.tokens.settle(log, &mut self.sink);
             }
             second = request.tokens.instants(log).nth(1);
             last = request.tokens.last(log);
@@ -50,10 +52,11 @@ impl Core<'_> {
             second,
             last,
             tokens: &self.tokens,
-            worker: request.worker,
+            worker: request.worker.map(|at| self.first_worker + at),
             prefill_worker: request.prefill_worker,
             admissions: &request.admissions,
             preemptions: &request.preemptions,
+            preempted: &request.preempted,
             handoff: request.handoff,
             overlap: request.overlap,
             best_overlap: request.best_overlap,
@@ -61,31 +64,30 @@ impl Core<'_> {
             ranks: self.pools[SERVING].ranks,
             decode_first: self.handoffs.order == Some(HandoffOrder::DestinationFirst),
             queued_ns: request.queued_ns,
-            error: None,
+            error: (status == Status::Failed).then_some("the worker was lost"),
             reply: None,
         });
     }
 
-    /// Reports what is still under way.
-    pub(super) fn finish(mut self) -> Totals {
-        let end = match self.settings.limit {
-            Some(limit) if self.living > 0 => limit,
-            _ => self.now,
-        };
+    /// Reports what is still under way at `end`.
+    pub(super) fn finish(&mut self, end: SimTime) {
         let mut left: Vec<(u64, u32)> =
             self.requests.living().map(|(s, r)| (r.number, s)).collect();
         left.sort_unstable();
         for (_, slot) in left {
             let over = self.requests.get(slot).over;
             let (at, status) = over.unwrap_or((end, Status::Incomplete));
+            let number = self.requests.get(slot).number;
+            self.sink.moment(Moment::of_rest(number));
             self.report(slot, at, status);
         }
         for pool in [PREFILL, SERVING] {
             for at in 0..self.pools[pool].workers.len() as u32 {
+                let moment = Moment::of_last_steps(self.first_worker + at);
+                self.sink.moment(moment);
                 self.retire((pool, at));
             }
         }
         self.totals.stuck = self.sessions.stuck();
-        self.totals
     }
 }

@@ -1,14 +1,16 @@
 //! Workers that start, are added and taken away, and what is reported of them over time.
 
-use crate::outcome::{WorkerChange, WorkerSample};
-use crate::pool::{PREFILL, WorkerPool};
+use crate::outcome::{Status, WorkerChange, WorkerSample};
+use crate::pool::{PREFILL, SERVING, WorkerPool};
 use crate::requests::Request;
 use crate::worker::WorkerPhase;
 use vllm_sim_engine::SimTime;
 
+use super::moment::OrderedSink;
 use super::{Address, Core, LOG_STEPS, ReplayError, Timer};
+use crate::sessions::NumberedSource;
 
-impl Core<'_> {
+impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
     /// Reports the gaps that no living request will refer to again.
     pub(super) fn flush_log(&mut self, (pool, at): Address) {
         let worker = &mut self.pools[pool].workers[at as usize];
@@ -17,7 +19,7 @@ impl Core<'_> {
         let oldest = oldest.filter_map(|(_, request)| request.tokens.oldest_step());
         let next = worker.log.next();
         let upto = oldest.min().unwrap_or(next).min(next.saturating_sub(1));
-        worker.log.flush(upto, self.sink);
+        worker.log.flush(upto, &mut self.sink);
         worker.log_limit = LOG_STEPS.max(2 * worker.log.len());
     }
 
@@ -60,7 +62,7 @@ impl Core<'_> {
     /// Closes a worker's log and counts how long it was there.
     pub(super) fn retire(&mut self, (pool, at): Address) {
         let log = &mut self.pools[pool].workers[at as usize].log;
-        log.flush(u64::MAX, self.sink);
+        log.flush(u64::MAX, &mut self.sink);
         let existed = self.pools[pool].remove(at, self.now);
         match pool {
             PREFILL => self.totals.prefill_worker_seconds += existed,
@@ -92,37 +94,59 @@ impl Core<'_> {
         Ok(())
     }
 
-    /// Reports every worker to the sink, at all instants of the raster before `now`.
-    pub(super) fn sample(&mut self, now: SimTime) {
-        let Some(every) = self.settings.sample_every.filter(|every| !every.is_zero()) else {
-            return;
-        };
-        if self.next_sample >= now {
-            return;
-        }
-        let at = self.next_sample;
-        for (pool, found) in self.pools.iter().enumerate() {
-            for (worker, found) in (0..).zip(&found.workers) {
-                if found.phase == WorkerPhase::Gone {
-                    continue;
-                }
-                let stats = found.stats();
-                let total = f64::from(stats.total_blocks.max(1));
-                self.sink.sample(&WorkerSample {
-                    at,
-                    worker,
-                    prefill_pool: pool == PREFILL,
-                    running: stats.running as u32,
-                    waiting: (stats.waiting + stats.deferred) as u32,
-                    kv_usage: f64::from(stats.used_blocks) / total,
-                    preemptions: stats.preemptions,
-                });
+    /// Workers are gone at once, with all that they have; others start in their place.
+    pub(super) fn lose(&mut self, workers: u32) -> Result<(), ReplayError> {
+        for at in self.pools[SERVING].oldest(workers) {
+            let here = |request: &Request| request.worker == Some(at) && request.over.is_none();
+            let had = self.requests.living();
+            let had = had.filter(|(_, request)| here(request));
+            let had: Vec<u32> = had.map(|(slot, _)| slot).collect();
+            let was_serving = self.pools[SERVING].lose(at);
+            for slot in had {
+                self.over((SERVING, at), slot, self.now, Status::Failed)?;
+            }
+            self.remove_worker((SERVING, at));
+            if was_serving {
+                self.start_worker(SERVING, true)?;
             }
         }
-        // Nothing changed up to the last instant of the raster before now.
-        let every = every.as_nanos() as u64;
-        let passed = (now.nanos() - 1) / every * every;
-        let next = (at.nanos() + every).max(passed);
-        self.next_sample = SimTime::from_nanos(next);
+        Ok(())
     }
+
+    /// Reports every worker to the sink.
+    pub(super) fn sample(&mut self, at: SimTime) {
+        for sample in samples(&self.pools, self.first_worker, at) {
+            self.sink.sample(&sample);
+        }
+    }
+
+    /// The workers as they are.
+    pub(super) fn samples(&self, at: SimTime) -> impl Iterator<Item = WorkerSample> {
+        samples(&self.pools, self.first_worker, at)
+    }
+}
+
+fn samples(
+    pools: &[WorkerPool],
+    first_worker: u32,
+    at: SimTime,
+) -> impl Iterator<Item = WorkerSample> {
+    pools.iter().enumerate().flat_map(move |(pool, found)| {
+        let there = (0..).zip(&found.workers);
+        let there = there.filter(|(_, worker)| worker.phase != WorkerPhase::Gone);
+        there.map(move |(place, worker): (u32, _)| {
+            let stats = worker.stats();
+            let total = f64::from(stats.total_blocks.max(1));
+            WorkerSample {
+                at,
+                worker: first_worker + place,
+                prefill_pool: pool == PREFILL,
+                running: stats.running as u32,
+                waiting: (stats.waiting + stats.deferred) as u32,
+                kv_usage: f64::from(stats.used_blocks) / total,
+                kv_blocks: stats.total_blocks,
+                preemptions: stats.preemptions,
+            }
+        })
+    })
 }

@@ -1,10 +1,11 @@
 //! A report as one HTML file that needs nothing else: no font, no script, no style from outside.
 //!
 //! Charts are SVG drawn here; a small script adds what follows the pointer. Without it everything
-//! can still be read.
+//! can still be read but the timeline of requests, which the script draws.
 
 mod chart;
 mod heat;
+mod requests;
 
 use std::fmt::Write as _;
 
@@ -25,6 +26,7 @@ pub fn page(report: &Report, title: &str, about: &[(String, String)], typed: &st
     distributions(&mut body, report);
     timeline(&mut body, report);
     heat::map(&mut body, &report.timeline.tracks);
+    requests::timeline(&mut body, &report.spans);
     numbers(&mut body, report);
     if !about.is_empty() {
         body.push_str("<section><h2>Run</h2><table class=\"plain\">");
@@ -110,10 +112,11 @@ pub fn document(title: &str, body: &str) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <link rel=\"icon\" href=\"data:,\"><title>{}</title>\n<style>{}</style></head>\n\
          <body><main>{body}</main>\n<div id=\"tip\" role=\"status\" hidden></div>\n\
-         <script>{}</script></body></html>\n",
+         <script>{}{}</script></body></html>\n",
         escape(title),
         include_str!("page.css"),
         include_str!("page.js"),
+        include_str!("requests.js"),
     )
 }
 
@@ -304,6 +307,17 @@ fn service(report: &Report) -> Vec<Chart<'static>> {
             follows_y: false,
         });
     }
+    let reused = over.prefix_reuse();
+    if reused.len() > 1 && reused.iter().any(|(_, share)| *share > 0.0) {
+        charts.push(Chart {
+            title: "Prefix cache",
+            x: "s",
+            y: "% of prompt tokens found, by arrival",
+            y_range: Some((0.0, 100.0)),
+            lines: vec![ChartLine::new("found", reused, 0)],
+            follows_y: false,
+        });
+    }
     if over.is_scaled() {
         let end = report.number("duration_ms") / 1e3;
         charts.push(Chart {
@@ -371,6 +385,21 @@ fn samples(body: &mut String, tracks: &[WorkerTrack]) {
         follows_y: false,
     };
     usage.draw(body);
+    if tracks
+        .iter()
+        .flat_map(|t| &t.points)
+        .any(|p| p.kv_blocks > 0.0)
+    {
+        let blocks = Chart {
+            title: "KV blocks in use",
+            x: "s",
+            y: "blocks of all workers",
+            y_range: None,
+            lines: vec![ChartLine::new("blocks", over(|p| p.kv_blocks, false), 0)],
+            follows_y: false,
+        };
+        blocks.draw(body);
+    }
     let preempted = Chart {
         title: "Preemptions",
         x: "s",

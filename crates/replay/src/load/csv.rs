@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::bench::{BenchRun, MeasuredRequest, OfferedLoad};
 use super::lines::Lines;
 use super::loaded::{LoadedSessions, millis};
-use crate::workload::{MAX_TOKENS, Prompt, Session, TokenRun, Turn, WorkloadError};
+use crate::workload::{MAX_TOKENS, Prompt, Session, TokenRun, Turn, WorkloadError, WorkloadSource};
 use vllm_sim_random::mix;
 
 /// Which table.
@@ -95,43 +95,129 @@ fn number(lines: &Lines, cells: &[String], at: usize, name: &str) -> Result<f64,
         .ok_or_else(|| lines.bad(format!("{name} is {cell:?}, must be a number")))
 }
 
-/// Rows of a public trace. Those without an output are requests that failed, and are left out.
+/// A public trace. It is read once to check every line; rows that come sorted by time are then
+/// streamed, others are kept in memory.
 pub(super) fn trace(
     paths: &[PathBuf],
     table: CsvTable,
     by_time: bool,
-) -> Result<LoadedSessions, WorkloadError> {
-    let (input_names, output_names) = match table {
-        CsvTable::BurstGpt => (["Request tokens"], ["Response tokens"]),
-        CsvTable::Azure => (["ContextTokens"], ["GeneratedTokens"]),
-    };
+) -> Result<Box<dyn WorkloadSource>, WorkloadError> {
+    let mut rows = TraceRows::new(paths, table);
+    let (mut count, mut sorted) = (0, true);
+    let (mut first_ms, mut last_ms) = (f64::INFINITY, f64::NEG_INFINITY);
+    while let Some((at_ms, _)) = rows.next()? {
+        count += 1;
+        sorted &= at_ms >= last_ms;
+        (first_ms, last_ms) = (first_ms.min(at_ms), at_ms);
+    }
+    let mut rows = TraceRows::new(paths, table);
+    if sorted || !by_time {
+        return Ok(Box::new(CsvStream {
+            rows,
+            first_ms,
+            sorted,
+            requests: count,
+        }));
+    }
     let mut sessions = Vec::new();
-    for path in paths {
-        let mut lines = Lines::open(path)?;
-        let header = CsvHeader::read(&mut lines)?;
-        let time = header.need(&lines, &["Timestamp"])?;
-        let input_at = header.need(&lines, &input_names)?;
-        let output_at = header.need(&lines, &output_names)?;
-        while lines.step()? {
+    while let Some(row) = rows.next()? {
+        sessions.push(row);
+    }
+    Ok(Box::new(LoadedSessions::new(sessions, by_time)))
+}
+
+/// The rows of a public trace as requests, with their times in milliseconds. Those without an output
+/// are requests that failed, and are left out.
+struct TraceRows {
+    table: CsvTable,
+    paths: std::vec::IntoIter<PathBuf>,
+    /// The file that is read, and its columns: time, input, output.
+    open: Option<(Lines, [usize; 3])>,
+    given: u64,
+}
+
+impl TraceRows {
+    fn new(paths: &[PathBuf], table: CsvTable) -> Self {
+        Self {
+            table,
+            paths: Vec::from(paths).into_iter(),
+            open: None,
+            given: 0,
+        }
+    }
+
+    fn names(&self) -> [&'static str; 3] {
+        match self.table {
+            CsvTable::BurstGpt => ["Timestamp", "Request tokens", "Response tokens"],
+            CsvTable::Azure => ["Timestamp", "ContextTokens", "GeneratedTokens"],
+        }
+    }
+
+    fn next(&mut self) -> Result<Option<(f64, Session)>, WorkloadError> {
+        let [time_name, input_name, output_name] = self.names();
+        loop {
+            let (lines, [time, input, output]) = match &mut self.open {
+                Some(open) => open,
+                None => {
+                    let Some(path) = self.paths.next() else {
+                        return Ok(None);
+                    };
+                    let mut lines = Lines::open(&path)?;
+                    let header = CsvHeader::read(&mut lines)?;
+                    let need = |name| header.need(&lines, &[name]);
+                    let columns = [need(time_name)?, need(input_name)?, need(output_name)?];
+                    self.open.insert((lines, columns))
+                }
+            };
+            if !lines.step()? {
+                self.open = None;
+                continue;
+            }
             let cells = cells(lines.line());
-            let at_ms = match table {
-                CsvTable::BurstGpt => number(&lines, &cells, time, "Timestamp")? * 1e3,
+            let at_ms = match self.table {
+                CsvTable::BurstGpt => number(lines, &cells, *time, time_name)? * 1e3,
                 CsvTable::Azure => {
-                    let cell = cells.get(time).map_or("", String::as_str);
+                    let cell = cells.get(*time).map_or("", String::as_str);
                     date_ms(cell).ok_or_else(|| {
                         let form = "a time such as 2023-11-16 18:15:46.6805900";
                         lines.bad(format!("TIMESTAMP is {cell:?}, must be {form}"))
                     })?
                 }
             };
-            let input = tokens(&lines, &cells, input_at, input_names[0])?;
-            let output = tokens(&lines, &cells, output_at, output_names[0])?;
+            let input = tokens(lines, &cells, *input, input_name)?;
+            let output = tokens(lines, &cells, *output, output_name)?;
             if input > 0 && output > 0 {
-                sessions.push((at_ms, single(sessions.len() as u64, input, output)));
+                self.given += 1;
+                return Ok(Some((at_ms, single(self.given - 1, input, output))));
             }
         }
     }
-    Ok(LoadedSessions::new(sessions, by_time))
+}
+
+/// A public trace, row by row.
+struct CsvStream {
+    rows: TraceRows,
+    first_ms: f64,
+    sorted: bool,
+    requests: u64,
+}
+
+impl WorkloadSource for CsvStream {
+    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
+        let Some((at_ms, mut session)) = self.rows.next()? else {
+            return Ok(None);
+        };
+        session.start = millis(at_ms - self.first_ms);
+        Ok(Some(session))
+    }
+
+    fn is_single_turn(&self) -> bool {
+        self.sorted
+    }
+
+    fn requests(&self) -> Option<u64> {
+        Some(self.requests)
+    }
 }
 
 /// A request that shares nothing with others.

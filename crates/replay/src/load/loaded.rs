@@ -8,6 +8,7 @@ pub(super) struct LoadedSessions {
     sessions: VecDeque<Session>,
     requests: u64,
     dependencies: bool,
+    single_turn: bool,
     untimed: bool,
     concurrency: Option<u32>,
 }
@@ -31,6 +32,10 @@ impl LoadedSessions {
     pub(super) fn in_order(sessions: VecDeque<Session>) -> Self {
         Self {
             dependencies: sessions.iter().any(|s| !s.after.is_empty()),
+            single_turn: sessions
+                .iter()
+                .all(|s| s.turns.len() == 1 && s.after.is_empty())
+                && sessions.iter().is_sorted_by_key(|s| s.start),
             requests: sessions.iter().map(|s| s.turns.len() as u64).sum(),
             sessions,
             untimed: false,
@@ -58,6 +63,10 @@ impl WorkloadSource for LoadedSessions {
 
     fn has_dependencies(&self) -> bool {
         self.dependencies
+    }
+
+    fn is_single_turn(&self) -> bool {
+        self.single_turn
     }
 
     fn requests(&self) -> Option<u64> {

@@ -201,8 +201,8 @@ pub fn open(
         #[cfg(not(feature = "sqlite"))]
         Format::Recording => return Err(bad(&first.display().to_string(), NO_SQLITE)),
         Format::ShareGpt => Box::new(sharegpt::open(paths, &options.count, options.limit)?),
-        Format::BurstGpt => Box::new(csv::trace(paths, CsvTable::BurstGpt, by_time)?),
-        Format::Azure => Box::new(csv::trace(paths, CsvTable::Azure, by_time)?),
+        Format::BurstGpt => csv::trace(paths, CsvTable::BurstGpt, by_time)?,
+        Format::Azure => csv::trace(paths, CsvTable::Azure, by_time)?,
         Format::VllmBench
         | Format::Guidellm
         | Format::InferencePerf
@@ -368,19 +368,11 @@ impl WorkloadSource for Limited {
         self.source.next()
     }
 
-    fn has_dependencies(&self) -> bool {
-        self.source.has_dependencies()
+    fn inner(&self) -> Option<&dyn WorkloadSource> {
+        Some(&*self.source)
     }
 
     fn requests(&self) -> Option<u64> {
         self.source.requests().map(|n| n.min(self.left))
-    }
-
-    fn untimed(&self) -> bool {
-        self.source.untimed()
-    }
-
-    fn concurrency(&self) -> Option<u32> {
-        self.source.concurrency()
     }
 }

@@ -56,6 +56,7 @@ pub(super) fn open(
         lines: None,
         rules,
         first_ms: facts.first_ms,
+        sorted: facts.sorted,
         requests: facts.rows,
     }))
 }
@@ -180,6 +181,7 @@ struct MooncakeStream {
     lines: Option<Lines>,
     rules: MooncakeRules,
     first_ms: f64,
+    sorted: bool,
     requests: u64,
 }
 
@@ -209,6 +211,10 @@ impl WorkloadSource for MooncakeStream {
                 after: Vec::new(),
             }));
         }
+    }
+
+    fn is_single_turn(&self) -> bool {
+        self.sorted
     }
 
     fn requests(&self) -> Option<u64> {

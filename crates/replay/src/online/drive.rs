@@ -101,6 +101,7 @@ impl Shared {
                 running,
                 waiting,
                 kv_usage: 0.0,
+                kv_blocks: 0,
                 preemptions: 0,
             });
         }
@@ -400,6 +401,7 @@ fn report(sink: &mut dyn Sink, done: &FinishedRequest) {
         prefill_worker: None,
         admissions: &[admission],
         preemptions: &[],
+        preempted: &[],
         handoff: None,
         overlap: 0,
         best_overlap: None,

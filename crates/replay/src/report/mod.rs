@@ -5,6 +5,7 @@ mod compare;
 mod over_time;
 mod record;
 mod rows;
+mod spans;
 mod table;
 mod timeline;
 
@@ -23,6 +24,7 @@ pub use over_time::OverTime;
 use record::ms;
 pub use record::{AdmissionRecord, KeptOutcome, RequestRecord};
 pub use rows::{RowForm, Rows};
+pub use spans::{RequestSpans, SpanPhase, WorkerSpan};
 pub(super) use table::number as grouped;
 pub use timeline::{Timeline, TimelinePoint, WorkerTrack};
 
@@ -54,6 +56,8 @@ pub struct ReportOptions {
     pub slo: Slo,
     /// Whether records of requests are kept for the report. Default yes.
     pub per_request: bool,
+    /// Requests whose phases are kept for a page. Default 0.
+    pub drawn_requests: usize,
 }
 
 impl Default for ReportOptions {
@@ -61,6 +65,7 @@ impl Default for ReportOptions {
         Self {
             slo: Slo::default(),
             per_request: true,
+            drawn_requests: 0,
         }
     }
 }
@@ -112,6 +117,7 @@ pub struct Collector {
     kept: Vec<KeptOutcome>,
     timeline: Timeline,
     over_time: OverTime,
+    spans: RequestSpans,
     /// Tokens that the router might have found cached elsewhere, where it knows.
     regret: Option<u64>,
 }
@@ -180,6 +186,7 @@ impl Collector {
             kept: Vec::new(),
             timeline: Timeline::default(),
             over_time: OverTime::default(),
+            spans: RequestSpans::new(options.drawn_requests),
             regret: None,
         }
     }
@@ -241,11 +248,13 @@ impl Collector {
                 ("E2E", curve(&mut self.e2e)),
             ],
             summary,
+            events: None,
             captured: self.options.per_request,
             first_error: self.first_error,
             kept: self.kept,
             timeline: self.timeline,
             over_time: self.over_time,
+            spans: self.spans,
         }
     }
 
@@ -376,6 +385,8 @@ impl Sink for Collector {
         if self.options.slo.is_set() {
             self.over_time.request(outcome.arrival, self.good.0 > good);
         }
+        self.spans.request(outcome);
+        self.over_time.reuse(outcome);
         if self.options.per_request {
             self.kept.push(outcome.into());
         }
@@ -436,6 +447,10 @@ pub struct Report {
     pub timeline: Timeline,
     /// Workers and attainment over time.
     pub over_time: OverTime,
+    /// Phases of requests.
+    pub spans: RequestSpans,
+    /// What was played, where that is known: requests sent, and engines that went on.
+    pub events: Option<u64>,
     captured: bool,
     first_error: Option<String>,
     kept: Vec<KeptOutcome>,
@@ -463,7 +478,7 @@ impl Report {
 
     /// The table of latencies, and below it what is known of the run as a whole.
     pub fn table(&self, wall: Option<std::time::Duration>) -> String {
-        let mut table = table::table(&self.summary, wall);
+        let mut table = table::table(&self.summary, wall, self.events);
         if let Some(error) = &self.first_error {
             table.push_str(&format!("First failure: {error}\n"));
         }

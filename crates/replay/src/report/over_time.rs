@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::outcome::WorkerChange;
+use crate::outcome::{Outcome, WorkerChange};
 use vllm_sim_engine::SimTime;
 
 /// Most stretches of time; when there are more, two become one.
@@ -15,9 +15,47 @@ pub struct OverTime {
     pub workers: Vec<(f64, u32)>,
     serving: BTreeSet<(bool, u32)>,
     /// Good requests and all, by when they were to be sent.
-    requests: Vec<(u32, u32)>,
+    good: Shares,
+    /// Prompt tokens that were cached, and all.
+    reused: Shares,
+}
+
+/// Parts and wholes over even stretches of time.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Shares {
+    stretches: Vec<(u64, u64)>,
     /// Length of a stretch.
     stretch_ns: u64,
+}
+
+impl Shares {
+    fn add(&mut self, at: SimTime, (part, whole): (u64, u64)) {
+        /// The shortest stretch.
+        const SECOND: u64 = 1_000_000_000;
+        self.stretch_ns = self.stretch_ns.max(SECOND / 4);
+        while at.nanos() / self.stretch_ns >= MOST as u64 {
+            let pairs = self.stretches.chunks(2);
+            let sum = |pair: &[(u64, u64)]| pair.iter().fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+            self.stretches = pairs.map(sum).collect();
+            self.stretch_ns *= 2;
+        }
+        let at = (at.nanos() / self.stretch_ns) as usize;
+        if self.stretches.len() <= at {
+            self.stretches.resize(at + 1, (0, 0));
+        }
+        self.stretches[at].0 += part;
+        self.stretches[at].1 += whole;
+    }
+
+    fn percentages(&self) -> Vec<(f64, f64)> {
+        let all = self.stretches.iter().enumerate();
+        let some = all.filter(|(_, (_, whole))| *whole > 0);
+        let points = some.map(|(at, (part, whole))| {
+            let middle = (at as f64 + 0.5) * self.stretch_ns as f64 / 1e9;
+            (middle, 100.0 * *part as f64 / *whole as f64)
+        });
+        points.collect()
+    }
 }
 
 impl OverTime {
@@ -38,32 +76,27 @@ impl OverTime {
     }
 
     pub(super) fn request(&mut self, arrival: SimTime, is_good: bool) {
-        /// The shortest stretch.
-        const SECOND: u64 = 1_000_000_000;
-        self.stretch_ns = self.stretch_ns.max(SECOND / 4);
-        while arrival.nanos() / self.stretch_ns >= MOST as u64 {
-            let pairs = self.requests.chunks(2);
-            let sum = |pair: &[(u32, u32)]| pair.iter().fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
-            self.requests = pairs.map(sum).collect();
-            self.stretch_ns *= 2;
-        }
-        let at = (arrival.nanos() / self.stretch_ns) as usize;
-        if self.requests.len() <= at {
-            self.requests.resize(at + 1, (0, 0));
-        }
-        self.requests[at].0 += u32::from(is_good);
-        self.requests[at].1 += 1;
+        self.good.add(arrival, (u64::from(is_good), 1));
+    }
+
+    /// A request is over: what of its prompt was found in the cache.
+    pub(super) fn reuse(&mut self, outcome: &Outcome<'_>) {
+        let reused = outcome.admissions.iter().map(|a| a.reused).max();
+        let Some(reused) = reused else {
+            return;
+        };
+        let part = (reused.min(outcome.input).into(), outcome.input.into());
+        self.reused.add(outcome.arrival, part);
     }
 
     /// Seconds, and the percentage of good requests of those that were to be sent then.
     pub fn attainment(&self) -> Vec<(f64, f64)> {
-        let all = self.requests.iter().enumerate();
-        let some = all.filter(|(_, (_, all))| *all > 0);
-        let points = some.map(|(at, (good, all))| {
-            let middle = (at as f64 + 0.5) * self.stretch_ns as f64 / 1e9;
-            (middle, 100.0 * f64::from(*good) / f64::from(*all))
-        });
-        points.collect()
+        self.good.percentages()
+    }
+
+    /// Seconds, and the percentage of prompt tokens that were cached, of requests of that time.
+    pub fn prefix_reuse(&self) -> Vec<(f64, f64)> {
+        self.reused.percentages()
     }
 
     /// Whether workers came or went.

@@ -61,7 +61,11 @@ pub(crate) fn number(value: f64) -> String {
     format!("{sign}{grouped}.{places}")
 }
 
-pub(super) fn table(summary: &Map<String, Value>, wall: Option<Duration>) -> String {
+pub(super) fn table(
+    summary: &Map<String, Value>,
+    wall: Option<Duration>,
+    events: Option<u64>,
+) -> String {
     let value = |key: &str| summary.get(key).and_then(Value::as_f64);
     // Only requests to real servers have times of their sending.
     let is_known = |key: &str| !key.contains("_send_") && !key.starts_with("schedule_");
@@ -90,6 +94,10 @@ pub(super) fn table(summary: &Map<String, Value>, wall: Option<Duration>) -> Str
     };
     if let Some(wall) = wall {
         line("Wall time (s)", number(wall.as_secs_f64()));
+        if let Some(events) = events {
+            let per_second = events as f64 / wall.as_secs_f64().max(1e-9);
+            line("Events per second of wall time", number(per_second));
+        }
     }
     let seconds = value("duration_ms").unwrap_or(0.0) / 1e3;
     line("Duration (s)", number(seconds));

@@ -37,6 +37,8 @@ pub struct TimelinePoint {
     pub waiting: f64,
     /// Share of blocks in use.
     pub kv_usage: f64,
+    /// Blocks in use.
+    pub kv_blocks: f64,
     /// Preemptions since the start.
     pub preemptions: f64,
 }
@@ -81,6 +83,10 @@ impl WorkerTrack {
                 running: mean(point.running, sample.running.into()),
                 waiting: mean(point.waiting, sample.waiting.into()),
                 kv_usage: mean(point.kv_usage, sample.kv_usage),
+                kv_blocks: mean(
+                    point.kv_blocks,
+                    sample.kv_usage * f64::from(sample.kv_blocks),
+                ),
                 preemptions: sample.preemptions as f64,
             };
         }
@@ -96,6 +102,7 @@ impl WorkerTrack {
                 running: half(a.running, b.running),
                 waiting: half(a.waiting, b.waiting),
                 kv_usage: half(a.kv_usage, b.kv_usage),
+                kv_blocks: half(a.kv_blocks, b.kv_blocks),
                 preemptions: b.preemptions,
             },
             _ => pair[0],

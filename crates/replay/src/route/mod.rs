@@ -55,6 +55,11 @@ impl RouterConfig {
         }
     }
 
+    /// Whether the choice depends on nothing but the requests themselves.
+    pub(super) fn is_blind(&self) -> bool {
+        matches!(self, Self::RoundRobin | Self::Random | Self::SessionHash)
+    }
+
     /// Whether workers must report their blocks.
     pub(super) fn wants_events(&self) -> bool {
         match self {

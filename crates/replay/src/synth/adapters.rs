@@ -49,19 +49,7 @@ impl<S: WorkloadSource> WorkloadSource for WithAdapters<S> {
         Ok(Some(session))
     }
 
-    fn has_dependencies(&self) -> bool {
-        self.source.has_dependencies()
-    }
-
-    fn requests(&self) -> Option<u64> {
-        self.source.requests()
-    }
-
-    fn untimed(&self) -> bool {
-        self.source.untimed()
-    }
-
-    fn concurrency(&self) -> Option<u32> {
-        self.source.concurrency()
+    fn inner(&self) -> Option<&dyn WorkloadSource> {
+        Some(&self.source)
     }
 }

@@ -69,12 +69,17 @@ impl FromStr for RateCurve {
 pub struct Shaped<S> {
     source: S,
     curve: RateCurve,
+    last: SimTime,
 }
 
 impl<S: WorkloadSource> Shaped<S> {
     /// The sessions of `source`, more of them where the curve is high.
     pub fn new(source: S, curve: RateCurve) -> Self {
-        Self { source, curve }
+        Self {
+            source,
+            curve,
+            last: SimTime::ZERO,
+        }
     }
 }
 
@@ -84,24 +89,15 @@ impl<S: WorkloadSource> WorkloadSource for Shaped<S> {
             return Ok(None);
         };
         let start = self.curve.stretched(session.start.nanos() as f64 / 1e9);
-        session.start = SimTime::from_nanos((start * 1e9).round() as u64);
+        // Rounding must not put one before the other.
+        let start = SimTime::from_nanos((start * 1e9).round() as u64);
+        self.last = self.last.max(start);
+        session.start = self.last;
         Ok(Some(session))
     }
 
-    fn has_dependencies(&self) -> bool {
-        self.source.has_dependencies()
-    }
-
-    fn requests(&self) -> Option<u64> {
-        self.source.requests()
-    }
-
-    fn untimed(&self) -> bool {
-        self.source.untimed()
-    }
-
-    fn concurrency(&self) -> Option<u32> {
-        self.source.concurrency()
+    fn inner(&self) -> Option<&dyn WorkloadSource> {
+        Some(&self.source)
     }
 }
 

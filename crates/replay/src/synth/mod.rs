@@ -231,6 +231,10 @@ impl WorkloadSource for SyntheticSource {
         }))
     }
 
+    fn is_single_turn(&self) -> bool {
+        self.what.turns == Lengths::Constant(1)
+    }
+
     fn requests(&self) -> Option<u64> {
         let turns = self.what.turns.constant()?;
         Some(self.what.sessions * u64::from(turns.max(1)))
@@ -263,11 +267,15 @@ impl<S: WorkloadSource> WorkloadSource for Retimed<S> {
         Ok(Some(session))
     }
 
-    fn has_dependencies(&self) -> bool {
-        self.source.has_dependencies()
+    fn inner(&self) -> Option<&dyn WorkloadSource> {
+        Some(&self.source)
     }
 
-    fn requests(&self) -> Option<u64> {
-        self.source.requests()
+    fn untimed(&self) -> bool {
+        false
+    }
+
+    fn concurrency(&self) -> Option<u32> {
+        None
     }
 }

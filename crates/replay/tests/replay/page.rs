@@ -6,7 +6,7 @@ use vllm_sim_engine::latency::LatencyModel;
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_replay::html::{escape, page};
-use vllm_sim_replay::report::{Collector, Report, ReportOptions, RunFacts, Slo};
+use vllm_sim_replay::report::{Collector, Report, ReportOptions, RunFacts, Slo, SpanPhase};
 use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
 use vllm_sim_replay::{PoolSpec, RouterConfig, Settings, run};
 
@@ -47,6 +47,7 @@ fn report(sessions: u64, workers: u32) -> Report {
             ..Slo::default()
         },
         per_request: false,
+        drawn_requests: 2000,
     });
     let totals = run(&settings, &mut source, &mut collector).expect("is played");
     collector.finish(&RunFacts {
@@ -111,8 +112,24 @@ fn a_page_stands_alone_and_shows_the_run() {
     ] {
         assert!(html.contains(part), "{part} is missing");
     }
-    // Four distributions, good requests, three lines over time, three maps.
-    assert_eq!(html.matches("<svg").count(), 11);
+    // Four distributions, good requests, cached prompts, four lines over time, three maps.
+    assert_eq!(html.matches("<svg").count(), 13);
+    let spans = report.spans.kept();
+    assert_eq!((spans.len(), report.spans.one_of()), (600, 1));
+    assert!(html.contains("All 600 requests") && html.contains("[\"worker 3\","));
+    for (name, phase) in SpanPhase::NAMES {
+        let seen = spans
+            .iter()
+            .any(|span| span.phases.iter().any(|(_, p)| *p == phase));
+        assert_eq!(seen, phase != SpanPhase::Transfer, "{name}");
+    }
+    for span in spans {
+        assert!(span.phases.is_sorted_by_key(|(at, _)| *at), "{span:?}");
+        assert!(
+            span.phases.iter().all(|(at, _)| *at <= span.end),
+            "{span:?}"
+        );
+    }
     assert!(html.contains("Good requests") && html.contains("Mean gap of a request"));
     assert!(!html.contains("NaN") && !html.contains(">inf"));
     assert_eq!(
@@ -135,6 +152,7 @@ fn a_page_of_one_worker_or_of_nothing_is_a_page_too() {
 fn many_workers_fit_on_a_page() {
     let html = page(&report(3000, 40), "Forty workers", &[], "vllm-sim replay");
     keep("forty", &html);
+    assert!(html.contains("One of 2 of the 3000 requests"));
     balanced(&html);
     assert!(html.len() < 1 << 20, "{} bytes", html.len());
 }

@@ -45,6 +45,7 @@ fn end(sink: &mut dyn Sink, number: u64, arrival: u64, tokens: &[u64], status: S
         prefill_worker: None,
         admissions: &admissions,
         preemptions: &[],
+        preempted: &[],
         handoff: None,
         overlap: 0,
         best_overlap: None,
@@ -88,6 +89,7 @@ fn run(slo: Slo) -> Report {
             running: 3,
             waiting: (i / 2 % 2) as u32,
             kv_usage: 0.5,
+            kv_blocks: 100,
             preemptions: i,
         });
     }

@@ -1,6 +1,6 @@
 //! Workers that come and go.
 
-use vllm_sim_replay::{ScaleRule, Scaling};
+use vllm_sim_replay::{ScalePolicy, ScaleRule, Scaling};
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn a_plan_adds_and_drains_workers() {
             (SimTime::from_millis(1000), 3),
             (SimTime::from_millis(4000), 1),
         ],
-        rule: None,
+        ..Scaling::default()
     };
     let asks: Vec<_> = (0..60).map(|i| (i * 100, i, 100, 30)).collect();
     let (notes, totals) = play(&settings(pool), requests(&asks));
@@ -87,6 +87,55 @@ fn the_autoscaler_does_not_ask_again_for_what_is_on_its_way() {
     let started = changes(&notes, WorkerChange::Starting);
     let early = started.iter().filter(|(at, _)| *at < 20_000).count();
     assert_eq!(early, 2, "{started:?}");
+}
+
+#[test]
+fn other_autoscalers_follow_the_load_and_let_go_after_their_window() {
+    for policy in [ScalePolicy::Keda, ScalePolicy::Wva] {
+        let mut pool = PoolSpec::new(vllm(200), 1, RouterConfig::LeastLoaded);
+        pool.scaling.rule = Some(ScaleRule {
+            policy,
+            max: 6,
+            target_waiting: (policy == ScalePolicy::Keda).then_some(2.0),
+            interval: Duration::from_millis(100),
+            cool_down: Duration::from_secs(2),
+            ..ScaleRule::default()
+        });
+        let mut asks: Vec<_> = (0..60).map(|i| (i, i, 300, 40)).collect();
+        asks.extend((0..20).map(|i| (8000 + i * 500, 100 + i, 100, 5)));
+        let (notes, totals) = play(&settings(pool), requests(&asks));
+        // WVA adds one at a time, and none while another one could still take some.
+        let most = if policy == ScalePolicy::Wva { 2 } else { 6 };
+        assert_eq!(totals.most_workers, most, "{policy:?}: {totals:?}");
+        let gone = changes(&notes, WorkerChange::Gone);
+        let started = changes(&notes, WorkerChange::Starting);
+        let last = started.last().map_or(0, |(at, _)| *at);
+        assert!(
+            gone.iter().all(|(at, _)| *at >= last + 2_000),
+            "{policy:?}: {gone:?}"
+        );
+        assert!(!gone.is_empty(), "{policy:?}");
+    }
+}
+
+#[test]
+fn what_a_lost_worker_had_fails_and_another_one_starts() {
+    let mut pool = PoolSpec::new(vllm(400), 2, RouterConfig::RoundRobin);
+    pool.startup = Duration::from_secs(2);
+    pool.scaling.losses = vec![(SimTime::from_millis(500), 1)];
+    let asks: Vec<_> = (0..40).map(|i| (i * 100, i, 100, 200)).collect();
+    let (notes, _) = play(&settings(pool), requests(&asks));
+    assert_eq!(changes(&notes, WorkerChange::Gone), [(500, 0)]);
+    let ready = changes(&notes, WorkerChange::Ready);
+    assert_eq!(ready, [(0, 0), (0, 1), (2500, 0)]);
+    let (lost, kept): (Vec<Seen>, Vec<Seen>) =
+        (notes.sorted().into_iter()).partition(|seen| seen.status == Status::Failed);
+    // Of six requests the first, the third and the fifth were there.
+    let numbers: Vec<u64> = lost.iter().map(|seen| seen.number).collect();
+    assert_eq!(numbers, [0, 2, 4]);
+    assert!(lost.iter().all(|seen| seen.ended == 500_000_000));
+    assert!(kept.iter().all(|seen| seen.status == Status::Completed));
+    assert_eq!(lost.len() + kept.len(), 40);
 }
 
 #[test]

@@ -1,0 +1,123 @@
+//! From a turn that is due to the worker that serves it.
+
+use vllm_sim_engine::{SeqId, Sequence, Transfer};
+
+use crate::content::adapter_key;
+use crate::outcome::Status;
+use crate::pool::{PREFILL, SERVING, WorkerPool};
+use crate::route::RouteRequest;
+use crate::sessions::{DueTurn, NumberedSource};
+
+use super::moment::{Moment, OrderedSink};
+use super::{Core, ReplayError};
+
+impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
+    /// A turn is due.
+    pub(super) fn send(
+        &mut self,
+        (arrival, session, turn, place): DueTurn,
+    ) -> Result<(), ReplayError> {
+        let block_size = self.pools[SERVING].block_size;
+        let open = self.sessions.get_mut(place);
+        let (input, plan) = open.content(turn, block_size.max(1));
+        let spec = open.turn(turn);
+        let (output, priority, strict) = (spec.output, spec.priority, spec.strict_priority);
+        let adapter = spec.lora.as_deref().map(adapter_key);
+        let slot = self.requests.claim();
+        let request = self.requests.get_mut(slot);
+        (request.place, request.session, request.turn) = (place, session, turn);
+        let number = match N::IN_ORDER {
+            true => session,
+            false => self.totals.requests,
+        };
+        (request.arrival, request.number) = (arrival, number);
+        (request.input, request.output, request.plan) = (input, output, plan);
+        (request.priority, request.strict_priority) = (priority, strict);
+        request.adapter = adapter;
+        self.sink
+            .moment(Moment::of_request(self.now, self.round, number));
+        self.totals.requests += 1;
+        self.totals.events += 1;
+        self.living += 1;
+        self.totals.most_requests = self.totals.most_requests.max(self.living);
+        self.sessions.sent(place, turn, self.now);
+        if self.handoffs.order.is_some() {
+            // Workers that can go on at this instant do so before they hear of it.
+            self.start_handoff(slot);
+            return Ok(());
+        }
+        self.place(if self.split { PREFILL } else { SERVING }, slot);
+        self.hand_over()
+    }
+
+    /// Asks the router of a pool for a worker.
+    pub(super) fn place(&mut self, pool: usize, slot: u32) {
+        let request = self.requests.get(slot);
+        let ask = RouteRequest {
+            slot,
+            number: request.number,
+            session: request.session,
+            adapter: request.adapter,
+            plan: request.plan.clone(),
+            prompt: request.input,
+            priority: request.priority,
+            strict_priority: request.strict_priority,
+        };
+        let WorkerPool {
+            workers, router, ..
+        } = &mut self.pools[pool];
+        let gauges = |worker: u32| workers[worker as usize].stats();
+        if let Some(choice) = router.place(ask, self.now, &gauges) {
+            self.outgoing.push_back((pool, slot, choice));
+        }
+    }
+
+    /// Frees prompts that were fetched, and gives requests to the workers that were chosen for
+    /// them.
+    pub(super) fn hand_over(&mut self) -> Result<(), ReplayError> {
+        while let Some((at, slot)) = self.fetched.pop() {
+            let worker = &mut self.pools[PREFILL].workers[at as usize];
+            let mut out = std::mem::take(&mut self.out);
+            worker.release_prompt(self.now, SeqId(slot.into()), &mut out);
+            self.handle_events((PREFILL, at), &mut out)?;
+            self.out = out;
+            self.reschedule((PREFILL, at));
+        }
+        while let Some((pool, slot, choice)) = self.outgoing.pop_front() {
+            let address = (pool, choice.worker);
+            let request = self.requests.get_mut(slot);
+            request.dispatched.get_or_insert(self.now);
+            let (mut output, mut transfer) = (request.output, Transfer::Local);
+            if pool == PREFILL {
+                request.prefill_worker = Some(choice.worker);
+                (request.overlap, request.best_overlap) = (choice.overlap, choice.best);
+                (output, transfer) = (1, Transfer::RemoteDecode);
+            } else {
+                request.worker = Some(choice.worker);
+                if self.split {
+                    transfer = Transfer::RemotePrefill;
+                } else {
+                    (request.overlap, request.best_overlap) = (choice.overlap, choice.best);
+                }
+            }
+            let sequence = Sequence {
+                key: request.number,
+                priority: request.priority.into(),
+                transfer,
+                plan: Some(request.plan.clone()),
+                ..Sequence::new(SeqId(slot.into()), request.input, output)
+            };
+            let worker = &mut self.pools[pool].workers[choice.worker as usize];
+            worker.load += 1;
+            let mut out = std::mem::take(&mut self.out);
+            let taken = worker.submit(self.now, sequence, &mut out);
+            if taken.is_err() {
+                self.over(address, slot, self.now, Status::Rejected)?;
+            }
+            self.handle_events(address, &mut out)?;
+            self.out = out;
+            self.reschedule(address);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,293 @@
+//! Workers that know nothing of each other, each played by itself.
+//!
+//! If the router looks at nothing but the requests, it is known beforehand which worker gets which.
+//! Then each worker is played for a stretch of time before the next one, so that its state stays in
+//! the processor's cache, and several at a time on threads of their own. What they report is put
+//! into the order of the loop over all workers: the results are its results, byte for byte.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread;
+
+use vllm_sim_engine::{BlockPlan, SimTime};
+
+use crate::content::adapter_key;
+use crate::outcome::{Sink, WorkerChange};
+use crate::route::{RouteRequest, Router, RouterConfig};
+use crate::scale::Scaling;
+use crate::sessions::{NumberedSource, Pace, Sessions};
+use crate::settings::{PoolSpec, Settings};
+use crate::workload::{Session, WorkloadError, WorkloadSource};
+
+use super::moment::Moment;
+use super::raster::SampleRaster;
+use super::recorder::{LiveCounts, Recorder, hand_on};
+use super::{Core, ReplayError, Totals};
+
+/// Requests of a stretch, for each worker and in all: what is buffered.
+const STRETCH: (usize, usize) = (64, 1 << 16);
+
+/// A stretch when no more requests come takes at least so many nanoseconds.
+const LEAST_REST: u64 = 1_000_000_000;
+
+/// Whether workers can be played one by one.
+pub(super) fn fits(settings: &Settings, source: &dyn WorkloadSource) -> bool {
+    let pool = &settings.pool;
+    let fixed = pool.scaling == Scaling::default();
+    let ready = !pool.cold || pool.startup.is_zero();
+    let mut sizes = pool.engines.iter().map(|engine| engine.block_size());
+    let size = sizes.next();
+    settings.prefill.is_none()
+        && settings.pace.concurrency.is_none()
+        && settings.pace.speedup > 0.0
+        && pool.ranks <= 1
+        && pool.engines.len() > 1
+        && pool.router.is_blind()
+        && fixed
+        && ready
+        && sizes.all(|other| Some(other) == size)
+        && source.is_single_turn()
+}
+
+/// Plays a workload to its end, as the loop over all workers does.
+pub(super) fn run(
+    settings: &Settings,
+    source: &mut dyn WorkloadSource,
+    sink: &mut dyn Sink,
+) -> Result<Totals, ReplayError> {
+    let workers = settings.pool.engines.iter();
+    let own: Vec<Settings> = workers.map(|engine| one_worker(settings, engine)).collect();
+    let cores = own.iter().zip(0u32..).map(|(own, at)| {
+        let sessions = Sessions::new(Assigned::default(), Pace::default())?;
+        Core::new(own, sessions, Recorder::new(sink.wants_tokens()), at)
+    });
+    let cores: Vec<Lane<'_>> = cores.collect::<Result<_, _>>()?;
+    for at in 0..cores.len() as u32 {
+        sink.worker(SimTime::ZERO, at, false, WorkerChange::Starting);
+        sink.worker(SimTime::ZERO, at, false, WorkerChange::Ready);
+    }
+    let mut lanes = Lanes {
+        arrivals: Arrivals::new(settings, source, cores.len() as u32)?,
+        lanes: cores,
+        counts: LiveCounts::default(),
+        raster: SampleRaster::new(settings.sample_every),
+        threads: settings.threads.max(1),
+    };
+    lanes.play(settings.limit.unwrap_or(SimTime::MAX), sink)?;
+    Ok(lanes.finish(settings.limit, sink))
+}
+
+fn one_worker(settings: &Settings, engine: &vllm_sim_engine::sched::EngineSpec) -> Settings {
+    Settings {
+        seed: settings.seed,
+        ..Settings::new(PoolSpec::new(engine.clone(), 1, RouterConfig::RoundRobin))
+    }
+}
+
+/// One worker, and what it will be sent.
+type Lane<'a> = Core<'a, Recorder, Assigned>;
+
+/// Requests that one worker gets, by their numbers in the whole workload.
+#[derive(Debug, Default)]
+struct Assigned(VecDeque<(u64, Session)>);
+
+impl NumberedSource for Assigned {
+    const IN_ORDER: bool = true;
+
+    fn next(&mut self) -> Result<Option<(u64, Session)>, WorkloadError> {
+        Ok(self.0.pop_front())
+    }
+}
+
+/// What comes, and who gets it.
+struct Arrivals<'a> {
+    source: &'a mut dyn WorkloadSource,
+    pace: Pace,
+    router: Router,
+    next: Option<Session>,
+    given: u64,
+    /// Those of the stretch.
+    sent: Vec<Moment>,
+}
+
+impl<'a> Arrivals<'a> {
+    fn new(
+        settings: &Settings,
+        source: &'a mut dyn WorkloadSource,
+        workers: u32,
+    ) -> Result<Self, WorkloadError> {
+        let mut router = Router::new(settings.pool.router.clone(), settings.seed, 1);
+        (0..workers).for_each(|worker| router.add(worker, 0));
+        let mut arrivals = Self {
+            source,
+            pace: settings.pace,
+            router,
+            next: None,
+            given: 0,
+            sent: Vec::new(),
+        };
+        arrivals.step()?;
+        Ok(arrivals)
+    }
+
+    fn step(&mut self) -> Result<(), WorkloadError> {
+        self.next = self.source.next()?;
+        if let Some(session) = &mut self.next {
+            session.start = SimTime::from_nanos(self.pace.shorten(session.start.nanos()));
+        }
+        Ok(())
+    }
+
+    fn next_start(&self) -> Option<SimTime> {
+        self.next.as_ref().map(|session| session.start)
+    }
+
+    /// Assigns what comes up to `last` and then, but of instants after it has assigned `most` none;
+    /// until when it has assigned all.
+    fn assign(
+        &mut self,
+        lanes: &mut [Lane<'_>],
+        most: usize,
+        last: SimTime,
+    ) -> Result<SimTime, WorkloadError> {
+        self.sent.clear();
+        let mut at = SimTime::ZERO;
+        while let Some(start) = self.next_start() {
+            if start > last {
+                break;
+            }
+            if self.sent.len() >= most && start > at {
+                return Ok(SimTime::from_nanos(start.nanos() - 1));
+            }
+            at = start;
+            // All at one instant are sent in its first round.
+            self.sent.push(Moment::of_request(start, 0, self.given));
+            let session = self.next.take();
+            let (worker, session) = match session {
+                Some(session) => (self.choose(&session), session),
+                None => break,
+            };
+            let lane = &mut lanes[worker as usize];
+            lane.sessions.source().0.push_back((self.given, session));
+            self.given += 1;
+            self.step()?;
+        }
+        Ok(last)
+    }
+
+    fn choose(&mut self, session: &Session) -> u32 {
+        let turn = session.turns.first();
+        let ask = RouteRequest {
+            slot: 0,
+            number: self.given,
+            session: self.given,
+            adapter: turn.and_then(|turn| turn.lora.as_deref()).map(adapter_key),
+            plan: Arc::<BlockPlan>::default(),
+            prompt: 0,
+            priority: 0,
+            strict_priority: 0,
+        };
+        let gauges = |_: u32| vllm_sim_engine::Stats::default();
+        let choice = self.router.place(ask, SimTime::ZERO, &gauges);
+        choice.map_or(0, |choice| choice.worker)
+    }
+}
+
+struct Lanes<'a> {
+    arrivals: Arrivals<'a>,
+    lanes: Vec<Lane<'a>>,
+    counts: LiveCounts,
+    raster: SampleRaster,
+    threads: usize,
+}
+
+impl Lanes<'_> {
+    fn play(&mut self, limit: SimTime, sink: &mut dyn Sink) -> Result<(), ReplayError> {
+        let most = (STRETCH.0 * self.lanes.len()).min(STRETCH.1);
+        let mut stretch = LEAST_REST;
+        while let Some(begin) = self.next_instant().filter(|&next| next <= limit)
+            && !sink.stops()
+        {
+            if let Some(at) = self.raster.due(begin) {
+                let samples = self.lanes.iter().flat_map(|lane| lane.samples(at));
+                samples.for_each(|sample| sink.sample(&sample));
+            }
+            let mut last = self.raster.next().map_or(limit, |next| next.min(limit));
+            if self.arrivals.next.is_none() {
+                let rest = begin.nanos().saturating_add(stretch);
+                last = last.min(SimTime::from_nanos(rest));
+            }
+            let last = last.max(begin);
+            let last = self.arrivals.assign(&mut self.lanes, most, last)?;
+            stretch = stretch.max(last.nanos().saturating_sub(begin.nanos()));
+            self.play_until(last)?;
+            let parts = self.lanes.iter_mut().map(|lane| &mut lane.sink);
+            hand_on(parts, &self.arrivals.sent, &mut self.counts, sink);
+        }
+        Ok(())
+    }
+
+    fn next_instant(&mut self) -> Option<SimTime> {
+        let start = self.arrivals.next_start();
+        let lanes = self.lanes.iter_mut().filter_map(Core::next_instant);
+        lanes.chain(start).min()
+    }
+
+    fn play_until(&mut self, last: SimTime) -> Result<(), ReplayError> {
+        let share = self.lanes.len().div_ceil(self.threads);
+        let play = |lanes: &mut [Lane<'_>]| {
+            lanes.iter_mut().try_for_each(|lane| {
+                lane.sessions.resume()?;
+                lane.run_until(last)
+            })
+        };
+        let (mine, others) = self.lanes.split_at_mut(share);
+        thread::scope(|scope| {
+            let others = others.chunks_mut(share);
+            let others: Vec<_> = others
+                .map(|lanes| scope.spawn(move || play(lanes)))
+                .collect();
+            let mine = play(mine);
+            let ended = others.into_iter().map(|thread| match thread.join() {
+                Ok(ended) => ended,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            mine.and(ended.collect())
+        })
+    }
+
+    fn finish(mut self, limit: Option<SimTime>, sink: &mut dyn Sink) -> Totals {
+        let now = self.lanes.iter().map(|lane| lane.now).max();
+        let now = now.unwrap_or(SimTime::ZERO);
+        let end = limit.filter(|_| self.counts.living > 0).unwrap_or(now);
+        for lane in &mut self.lanes {
+            lane.now = now;
+            lane.finish(end);
+        }
+        let mut all = Totals {
+            most_workers: self.lanes.len() as u32,
+            most_requests: self.counts.most,
+            ..Totals::default()
+        };
+        let parts = self.lanes.iter_mut().map(|lane| &mut lane.sink);
+        hand_on(parts, &[], &mut self.counts, sink);
+        for lane in &mut self.lanes {
+            all.add(&lane.totals);
+        }
+        all
+    }
+}
+
+impl Totals {
+    /// Takes in another part of the deployment.
+    fn add(&mut self, part: &Self) {
+        self.ended = self.ended.max(part.ended);
+        self.requests += part.requests;
+        self.events += part.events;
+        self.preemptions += part.preemptions;
+        self.worker_seconds += part.worker_seconds;
+        if let Some(tokens) = part.prefill_tokens {
+            *self.prefill_tokens.get_or_insert(0) += tokens;
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! What requests went through on each worker, drawn by the page's script so that one can zoom.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use crate::report::{RequestSpans, SpanPhase, WorkerSpan};
+
+/// Appends the timeline of requests, if any were kept.
+///
+/// The script gets, for each worker, a list of numbers for each request: its number, the
+/// microsecond at which it begins, and pairs of a phase and its microseconds.
+pub(super) fn timeline(out: &mut String, spans: &RequestSpans) {
+    if spans.kept().is_empty() {
+        return;
+    }
+    let mut workers: BTreeMap<(bool, u32), Vec<&WorkerSpan>> = BTreeMap::new();
+    for span in spans.kept() {
+        let place = (!span.prefill_pool, span.worker);
+        workers.entry(place).or_default().push(span);
+    }
+    out.push_str("<section><h2>Requests</h2><figure class=\"requests\">");
+    out.push_str("<figcaption>Phases of each request</figcaption><p class=\"none\">");
+    let _ = match spans.one_of() {
+        1 => write!(out, "All {} requests. ", spans.seen()),
+        n => write!(
+            out,
+            "One of {n} of the {} requests, drawn evenly by their numbers: rows stand closer \
+             together than they did. ",
+            spans.seen()
+        ),
+    };
+    out.push_str(
+        "Zoom with the buttons, the wheel and Ctrl, or by pulling over a stretch; each bar is a \
+         request.</p>",
+    );
+    out.push_str("<div class=\"bar\"><label>Worker <select></select></label>");
+    for (what, label) in [
+        ("in", "Zoom in"),
+        ("out", "Zoom out"),
+        ("left", "Earlier"),
+        ("right", "Later"),
+        ("all", "All"),
+    ] {
+        let _ = write!(
+            out,
+            "<button type=\"button\" data-do=\"{what}\">{label}</button>"
+        );
+    }
+    out.push_str("</div><div class=\"rows\"><canvas role=\"img\" aria-label=\"Requests of the worker over time\"></canvas></div><ul class=\"legend\">");
+    for (name, phase) in SpanPhase::NAMES {
+        let _ = write!(out, "<li class=\"c{}\">{name}</li>", colour(phase));
+    }
+    out.push_str("</ul><noscript><p>This drawing needs scripts.</p></noscript>");
+    out.push_str("<script type=\"application/json\">[");
+    for (at, ((serves, worker), list)) in workers.iter_mut().enumerate() {
+        list.sort_by_key(|span| (start(span), span.number));
+        let kind = if *serves { "worker" } else { "prefill" };
+        let comma = if at > 0 { "," } else { "" };
+        let _ = write!(out, "{comma}[\"{kind} {worker}\"");
+        list.iter().for_each(|span| request(out, span));
+        out.push(']');
+    }
+    out.push_str("]</script></figure></section>");
+}
+
+fn start(span: &WorkerSpan) -> u64 {
+    span.phases.first().map_or(0, |(at, _)| at.nanos() / 1000)
+}
+
+fn request(out: &mut String, span: &WorkerSpan) {
+    let _ = write!(out, ",[{},{}", span.number, start(span));
+    let ends = span.phases.iter().skip(1).map(|(at, _)| *at);
+    let ends = ends.chain([span.end]);
+    let mut from = start(span);
+    for ((_, phase), end) in span.phases.iter().zip(ends) {
+        let end = end.nanos() / 1000;
+        // What takes no time is not drawn.
+        if end > from {
+            let _ = write!(out, ",{},{}", colour(*phase), end - from);
+            from = end;
+        }
+    }
+    out.push(']');
+}
+
+/// Its place in the palette.
+fn colour(phase: SpanPhase) -> u8 {
+    match phase {
+        SpanPhase::Decode => 0,
+        SpanPhase::Prefill => 1,
+        SpanPhase::Queue => 7,
+        SpanPhase::Transfer => 3,
+        SpanPhase::Preempted => 4,
+    }
+}

@@ -1,0 +1,184 @@
+//! What some requests went through, for the drawing of a page, in bounded memory.
+
+use crate::outcome::Outcome;
+use vllm_sim_engine::SimTime;
+use vllm_sim_random::mix;
+
+/// What a request does for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SpanPhase {
+    /// It waits for a worker, or for room on it.
+    Queue,
+    /// Its prompt is computed.
+    Prefill,
+    /// Its cache is on the way to another worker.
+    Transfer,
+    /// Output tokens come.
+    Decode,
+    /// It was preempted, and waits to go on.
+    Preempted,
+}
+
+impl SpanPhase {
+    /// All of them with their names.
+    pub const NAMES: [(&str, Self); 5] = [
+        ("queue", Self::Queue),
+        ("prefill", Self::Prefill),
+        ("transferred", Self::Transfer),
+        ("decode", Self::Decode),
+        ("preempted", Self::Preempted),
+    ];
+}
+
+/// A request on one worker.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorkerSpan {
+    /// Prefill workers and others are numbered apart.
+    pub prefill_pool: bool,
+    /// Which worker.
+    pub worker: u32,
+    /// Position of the request in the order of dispatch.
+    pub number: u64,
+    /// Phases by their beginnings; each lasts until the next one.
+    pub phases: Vec<(SimTime, SpanPhase)>,
+    /// The end of the last one.
+    pub end: SimTime,
+}
+
+/// Requests, all of them or an even choice.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RequestSpans {
+    most: usize,
+    /// One request of so many is kept, a power of two.
+    one_of: u64,
+    seen: u64,
+    kept: Vec<WorkerSpan>,
+}
+
+impl RequestSpans {
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            most,
+            one_of: 1,
+            ..Self::default()
+        }
+    }
+
+    /// Those that are kept.
+    pub fn kept(&self) -> &[WorkerSpan] {
+        &self.kept
+    }
+
+    /// Requests of which [`RequestSpans::kept`] holds one in [`RequestSpans::one_of`].
+    pub fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    /// How many requests one that is kept stands for.
+    pub fn one_of(&self) -> u64 {
+        self.one_of
+    }
+
+    pub(super) fn request(&mut self, outcome: &Outcome<'_>) {
+        if self.most == 0 {
+            return;
+        }
+        self.add(outcome.number, || spans(outcome));
+    }
+
+    fn add(&mut self, number: u64, spans: impl FnOnce() -> Vec<WorkerSpan>) {
+        self.seen += 1;
+        if !is_chosen(number, self.one_of) {
+            return;
+        }
+        self.kept.extend(spans());
+        while self.kept.len() > self.most {
+            self.one_of *= 2;
+            let one_of = self.one_of;
+            self.kept.retain(|span| is_chosen(span.number, one_of));
+        }
+    }
+}
+
+/// By its number, but not every so manieth, which might all be of one worker.
+fn is_chosen(number: u64, one_of: u64) -> bool {
+    mix(0, number).is_multiple_of(one_of)
+}
+
+/// A request on the workers that had it.
+fn spans(outcome: &Outcome<'_>) -> Vec<WorkerSpan> {
+    let span = |prefill_pool, worker, phases: Vec<_>, end| WorkerSpan {
+        prefill_pool,
+        worker,
+        number: outcome.number,
+        phases,
+        end,
+    };
+    let mut spans = Vec::new();
+    let mut from = outcome.arrival;
+    let handoff = outcome.handoff.unwrap_or_default();
+    if let Some(worker) = outcome.prefill_worker {
+        let mut phases = vec![(from, SpanPhase::Queue)];
+        let admitted = outcome.admissions.iter().filter(|a| a.prefill_pool);
+        phases.extend(admitted.map(|a| (a.at, SpanPhase::Prefill)));
+        let held = handoff.held.unwrap_or(outcome.ended);
+        phases.extend(handoff.held.map(|at| (at, SpanPhase::Transfer)));
+        let released = handoff.released.or(handoff.activated);
+        let end = released.unwrap_or(outcome.ended).max(held);
+        from = handoff.reserved.unwrap_or(held);
+        spans.push(span(true, worker, phases, end.min(outcome.ended)));
+    }
+    let Some(worker) = outcome.worker else {
+        return spans;
+    };
+    let waits = match outcome.prefill_worker {
+        Some(_) => SpanPhase::Transfer,
+        None => SpanPhase::Queue,
+    };
+    let mut phases = vec![(from, waits)];
+    let split = outcome.prefill_worker.is_some();
+    let admitted = outcome.admissions.iter().filter(|a| !a.prefill_pool);
+    phases.extend(admitted.map(|a| {
+        let made_some = split || outcome.first.is_some_and(|first| first <= a.at);
+        let phase = match made_some {
+            true => SpanPhase::Decode,
+            false => SpanPhase::Prefill,
+        };
+        (a.at, phase)
+    }));
+    phases.extend(outcome.first.map(|at| (at, SpanPhase::Decode)));
+    phases.extend(
+        outcome
+            .preempted
+            .iter()
+            .map(|&at| (at, SpanPhase::Preempted)),
+    );
+    // At one instant it is preempted first, and goes on then.
+    phases.sort_by_key(|&(at, phase)| (at, phase != SpanPhase::Preempted));
+    spans.push(span(false, worker, phases, outcome.ended));
+    spans
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_even_choice_is_kept_within_the_bound() {
+        let mut spans = RequestSpans::new(500);
+        for number in 0..100_000 {
+            let span = WorkerSpan {
+                prefill_pool: false,
+                worker: (number % 8) as u32,
+                number,
+                phases: Vec::new(),
+                end: SimTime::ZERO,
+            };
+            spans.add(number, || vec![span]);
+        }
+        assert!((200..=500).contains(&spans.kept.len()));
+        assert_eq!((spans.seen(), spans.one_of()), (100_000, 256));
+        let on_first = spans.kept.iter().filter(|span| span.worker == 0).count();
+        assert!((20..120).contains(&on_first), "{on_first}");
+    }
+}
