@@ -196,14 +196,17 @@ fn twenty_tokens(stream: bool) -> Vec<u8> {
 /// turn to another pod; who connects anew learns why.
 #[tokio::test]
 async fn shutting_down_lets_requests_end() {
-    let flags = ["--inter-token-latency", "50ms", "--shutdown-timeout", "30"];
+    let flags = ["--inter-token-latency", "100ms", "--shutdown-timeout", "30"];
     let sim = Sim::serve(&flags).await;
     let mut streaming = sim.connect().await;
     streaming.send(&twenty_tokens(true)).await;
     assert_eq!(streaming.head().await.header("connection"), None);
     let mut whole = sim.connect().await;
     whole.send(&twenty_tokens(false)).await;
-    assert!(sim.runs(2.0).await);
+    // It lasts as long as somebody looks at the server.
+    let mut held = sim.connect().await;
+    held.send(&endless(true)).await;
+    assert!(sim.runs(3.0).await);
     let mut idle = sim.connect().await;
     idle.send(HEALTH).await;
     assert_eq!(idle.answer().await.status, 200);
@@ -220,6 +223,7 @@ async fn shutting_down_lets_requests_end() {
         assert_eq!(answer.header("connection"), Some("close"));
         assert!(new.is_closed().await);
     }
+    drop(held);
     let answer = whole.answer().await;
     assert_eq!(answer.header("connection"), Some("close"));
     assert_eq!(answer.json()["choices"][0]["finish_reason"], "length");
