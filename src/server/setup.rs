@@ -121,6 +121,10 @@ pub(super) fn hashes(config: &Config) -> Option<HashConfig> {
         },
         seed: engine.hash_seed.clone(),
         block_size: engine.block_size,
+        lookahead: match &engine.speculative {
+            Some(drafts) if engine.scheduler == SchedulerKind::Vllm => drafts.lookahead,
+            _ => 0,
+        },
         keep_hashes: config.kv_events.enabled
             && matches!(config.kv_events.encoding.hashes, HashFormat::Bytes(_)),
         keep_tokens: config.kv_events.enabled,

@@ -4,6 +4,9 @@ use serde_json::{Value, json};
 
 use super::sim::Sim;
 
+/// What Python makes of two blocks of the ids 10, 11, … that look one token ahead.
+const LOOKING_AHEAD: [u64; 2] = [3_112_054_894_801_630_561, 844_476_844_017_661_460];
+
 async fn drafting(config: &Value, more: &[&str]) -> Sim {
     let config = config.to_string();
     let flags = [&["--speculative-config", &config], more].concat();
@@ -24,10 +27,10 @@ async fn the_mean_acceptance_length_is_the_synthetic_one() {
     let config = json!({"method": "eagle3", "model": "d", "num_speculative_tokens": 4,
         "rejection_sample_method": "synthetic", "synthetic_acceptance_length": 3.24});
     let sim = drafting(&config, &["--max-model-len", "12000"]).await;
-    let body = json!({"model": "tiny-llama", "prompt": "one two", "max_tokens": 10_000, "n": 2,
+    let body = json!({"model": "tiny-llama", "prompt": "one two", "max_tokens": 10_000, "n": 10,
         "ignore_eos": true});
     let answer = sim.post("/v1/completions", &body).await.json();
-    assert_eq!(answer["usage"]["completion_tokens"], 20_000);
+    assert_eq!(answer["usage"]["completion_tokens"], 100_000);
     let page = sim.get("/metrics").await.text();
     let drafts = sim.metric("vllm:spec_decode_num_drafts_total").await;
     let accepted = sim
@@ -135,4 +138,55 @@ async fn a_longer_acceptance_makes_shorter_gaps() {
         sim.server.shutdown().await;
     }
     assert!((gaps[0] / gaps[1] / 3.0 - 1.0).abs() < 0.15, "{gaps:?}");
+}
+
+/// The blocks that a prompt of two and a half blocks stores, as an event shows them.
+async fn stored(more: &[&str]) -> Value {
+    let heard = zmq::Context::new().socket(zmq::SUB).unwrap();
+    heard.set_subscribe(b"").unwrap();
+    heard.bind("tcp://127.0.0.1:*").unwrap();
+    heard.set_rcvtimeo(20).unwrap();
+    let endpoint = heard.get_last_endpoint().unwrap().unwrap();
+    let events = json!({"enable_kv_cache_events": true, "endpoint": endpoint}).to_string();
+    let sim = Sim::serve(&[&["--kv-events-config", &events], more].concat()).await;
+    let prompt: Vec<u64> = (10..50).collect();
+    let body = json!({"model": "tiny-llama", "prompt": prompt, "max_tokens": 1});
+    // Until the subscription has arrived, messages are lost.
+    for _ in 0..1000 {
+        assert_eq!(sim.post("/v1/completions", &body).await.status, 200);
+        if let Ok(frames) = heard.recv_multipart(0) {
+            let batch: (f64, Vec<Value>, u32) = rmp_serde::from_slice(&frames[2]).unwrap();
+            let is_first = |event: &Value| {
+                event["type"] == "BlockStored" && event["parent_block_hash"].is_null()
+            };
+            if let Some(event) = batch.1.into_iter().find(is_first) {
+                sim.server.shutdown().await;
+                return event;
+            }
+        }
+        sim.post("/reset_prefix_cache", &json!({})).await;
+    }
+    panic!("no message in time");
+}
+
+#[tokio::test]
+async fn names_of_blocks_look_ahead_with_eagle() {
+    let dev = ["--dev-mode", "--prefix-caching-hash-algo", "sha256"];
+    let eagle = |more: &str| {
+        format!(r#"{{"method": "eagle3", "model": "d", "num_speculative_tokens": 2{more}}}"#)
+    };
+    let config = eagle("");
+    let drafts = [&dev[..], &["--speculative-config", &config]].concat();
+    let (ahead, plain) = (stored(&drafts).await, stored(&dev).await);
+    assert_eq!(ahead["lookahead_token_ids"], json!([[26], [42]]));
+    // Python: sha256 over pickle.dumps((root, tuple(range(10, 26)), (None, 26)), protocol=5), and so on.
+    assert_eq!(
+        ahead["block_hashes"],
+        json!([LOOKING_AHEAD[0], LOOKING_AHEAD[1]])
+    );
+    assert!(plain.get("lookahead_token_ids").is_none(), "{plain}");
+    assert_ne!(plain["block_hashes"], ahead["block_hashes"]);
+    let config = eagle(r#", "disable_lookahead_block_hashes": true"#);
+    let off = stored(&[&dev[..], &["--speculative-config", &config]].concat()).await;
+    assert_eq!(off["block_hashes"], plain["block_hashes"]);
 }

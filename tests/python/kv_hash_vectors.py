@@ -71,12 +71,16 @@ def vllm(case, tokens):
     enc, digest = VLLM[case["algo"]]
     size, salt, lora = case["block_size"], salt_of(case["salt"]), case["lora"]
     parent = digest(enc("vllm-none-hash" if case["seed"] is None else case["seed"]))
-    for start in range(0, len(tokens) - size + 1, size):
+    ahead = case.get("lookahead", 0)
+    for start in range(0, len(tokens) - ahead - size + 1, size):
+        end = start + size
         extra = [("lora", lora[0], lora[1])] if lora else []
-        extra += [("mm", i, offset) for i, offset in overlaps(case, start, start + size)]
+        extra += [("mm", i, offset) for i, offset in overlaps(case, start, end + ahead)]
         extra += [("cache_salt", salt)] if salt and start == 0 else []
-        block = tuple(tokens[start : start + size])
-        parent = digest(enc((parent, block, tuple(extra) or None)))
+        extra = tuple(extra) or None
+        if ahead:
+            extra = (extra, *tokens[end : end + ahead])
+        parent = digest(enc((parent, tuple(tokens[start:end]), extra)))
         yield parent
 
 
@@ -147,6 +151,12 @@ def main():
             c = json.loads(json.dumps(c))
             hashes = (vllm if algo in VLLM else llmd)(c, tokens_of(c["tokens"]))
             c["hashes"] = [h.hex() for h in hashes]
+            print(json.dumps(c, ensure_ascii=False, separators=(",", ":")))
+    # Names that cover the tokens behind a block, as with drafts of eagle and mtp.
+    for algo in VLLM:
+        for ahead in (1, 1, 2, 3, 5):
+            c = json.loads(json.dumps(case(rng, algo) | {"lookahead": ahead}))
+            c["hashes"] = [h.hex() for h in vllm(c, tokens_of(c["tokens"]))]
             print(json.dumps(c, ensure_ascii=False, separators=(",", ":")))
 
 

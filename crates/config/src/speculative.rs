@@ -29,6 +29,8 @@ pub struct Speculative {
     pub acceptance: Vec<f64>,
     /// Whether a hit in the prefix cache gives up its last block.
     pub drops_last_block: bool,
+    /// Tokens after a block that its name covers too, in place of that.
+    pub lookahead: u32,
     /// Fewest and most tokens that are looked up in the text for drafts; `None`: drafts come by
     /// chance.
     pub prompt_lookup: Option<(u32, u32)>,
@@ -75,6 +77,7 @@ impl Speculative {
         let draft = keys.draft_config()?;
         let num_tokens = keys.num_tokens(named, model, draft.as_ref())?;
         let synthetic = keys.synthetic(num_tokens)?;
+        let (drops_last_block, looks_ahead) = keys.last_block(v, named)?;
         let is_told = synthetic.is_some() || v.given(&engine::SPEC_ACCEPTANCE_RATES);
         let looks_up = named.is_some_and(|name| name.starts_with("ngram"));
         Ok(Some(Self {
@@ -85,7 +88,11 @@ impl Speculative {
                 (None, Some(name)) if !is_told => usual(name, num_tokens as usize),
                 (None, _) => typed(v, num_tokens)?,
             },
-            drops_last_block: keys.drops_last_block(v, named)?,
+            drops_last_block,
+            lookahead: match looks_ahead {
+                true => keys.lookahead(named, num_tokens, model, draft.as_ref()),
+                false => 0,
+            },
             prompt_lookup: match looks_up && !is_told {
                 true => Some(keys.prompt_lookup()?),
                 false => None,
@@ -261,20 +268,42 @@ impl Keys {
         }
     }
 
-    /// Only the draft models that read the target's hidden states lose the last block of a hit, and
-    /// only where blocks cannot be named by what follows them.
+    /// Whether a hit gives up its last block, and whether blocks are named by what follows them
+    /// instead: only draft models that read the target's hidden states and the next token need one
+    /// of them.
     ///
-    /// **Source:** vLLM 0.33 `vllm/config/speculative.py`, `use_eagle`; `vllm/v1/core/sched/scheduler.py`.
-    fn drops_last_block(&self, v: &Values, method: Option<&str>) -> Result<bool, ConfigError> {
+    /// **Source:** vLLM 0.33 `vllm/config/speculative.py`, `needs_eagle_block_drop`;
+    /// `vllm/config/vllm.py`, `num_hash_lookahead_tokens`.
+    fn last_block(&self, v: &Values, method: Option<&str>) -> Result<(bool, bool), ConfigError> {
         let Some(method) = method else {
-            return Ok(true);
+            return Ok((true, false));
         };
         let eagle = matches!(method, "eagle" | "eagle3") || method.ends_with("mtp");
+        let eagle = eagle && !self.is_on("disable_eagle_block_drop");
         let offloads = v.get(&kv::KV_OFFLOADING_SIZE)?.is_some_and(|gib| gib > 0.0);
         let plain = self.is_on("disable_lookahead_block_hashes")
             || offloads
             || v.get(&kv::KV_TRANSFER_CONFIG)?.is_some();
-        Ok(eagle && plain && !self.is_on("disable_eagle_block_drop"))
+        Ok((eagle && plain, eagle && !plain))
+    }
+
+    /// Tokens behind a block that its name covers: as many as the modules of a chain read ahead.
+    ///
+    /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `num_prefill_lookahead_tokens`.
+    fn lookahead(
+        &self,
+        method: Option<&str>,
+        drafts: u32,
+        target: &Model,
+        draft: Option<&Value>,
+    ) -> u32 {
+        let chains = method.is_some_and(|name| name.ends_with("mtp"));
+        let own = draft.or(target.hf_config.as_deref()).filter(|_| chains);
+        let modules = own.and_then(|config| config.get("num_nextn_predict_layers")?.as_u64());
+        match modules.unwrap_or(1).min(drafts.into()) > 1 {
+            true => drafts,
+            false => 1,
+        }
     }
 
     /// `prompt_lookup_min` and `prompt_lookup_max`; one that is not said is as the other.

@@ -29,6 +29,8 @@ pub struct BlockPlan {
     pub tokens: Vec<u32>,
     /// Tokens per block.
     pub block_size: u32,
+    /// Tokens after a block that its key covers too (drafts of vLLM's eagle and mtp).
+    pub lookahead: u32,
     /// Adapter, as events show it.
     pub lora: Option<(LoraId, Arc<str>)>,
     /// Per block: what else went into its hash, as events show it; empty when no block has any.

@@ -98,6 +98,10 @@ pub struct HashConfig {
     pub seed: Option<String>,
     /// Tokens per block; 0 counts as 1.
     pub block_size: u32,
+    /// Tokens after a block that its hash covers too, in the forms that vLLM knows.
+    ///
+    /// **Source:** vLLM 0.33 `vllm/v1/core/kv_cache_utils.py`, `get_request_block_hasher`.
+    pub lookahead: u32,
     /// Keep whole hashes, for events that carry bytes.
     pub keep_hashes: bool,
     /// Keep tokens and extra keys, for events at all.
@@ -202,8 +206,10 @@ impl Hasher {
                 digest(algo, &buf)
             }
         };
+        let is_llmd = matches!(config.algo, HashAlgo::LlmdFnv | HashAlgo::LlmdSha256);
         let config = HashConfig {
             block_size: config.block_size.max(1),
+            lookahead: if is_llmd { 0 } else { config.lookahead },
             ..config
         };
         Self { config, none }
@@ -244,6 +250,7 @@ impl Hasher {
             parent: self.none,
             plan: BlockPlan {
                 block_size: self.config.block_size,
+                lookahead: self.config.lookahead,
                 lora: extras
                     .lora
                     .as_ref()
@@ -283,17 +290,19 @@ impl Chain<'_> {
     pub fn extend(&mut self, tokens: &[u32]) {
         self.plan.tokens.extend_from_slice(tokens);
         let size = self.plan.block_size as usize;
-        for block in self.plan.keys.len()..self.plan.tokens.len() / size {
-            let extra_keys = extra_keys(self.extras, block * size, size);
+        let ahead = self.plan.lookahead as usize;
+        let full = self.plan.tokens.len().saturating_sub(ahead) / size;
+        for block in self.plan.keys.len()..full {
+            let extra_keys = extra_keys(self.extras, block * size, size + ahead);
             self.buf.clear();
-            let tokens = &self.plan.tokens[block * size..(block + 1) * size];
-            encode(
-                self.hasher.config.algo,
-                &self.parent,
-                tokens,
-                &extra_keys,
-                &mut self.buf,
-            );
+            let (start, end) = (block * size, (block + 1) * size);
+            let content = BlockContent {
+                parent: &self.parent,
+                tokens: &self.plan.tokens[start..end],
+                extra_keys: &extra_keys,
+                ahead: &self.plan.tokens[end..end + ahead],
+            };
+            content.encode(self.hasher.config.algo, &mut self.buf);
             self.parent = digest(self.hasher.config.algo, &self.buf);
             self.plan.keys.push(BlockKey(self.parent.key()));
             if self.hasher.config.keep_hashes {
@@ -365,95 +374,115 @@ fn extra_keys(extras: &Extras, start: usize, size: usize) -> Vec<BlockExtraKey<'
     lora.chain(media).chain(salt).collect()
 }
 
-/// What is hashed for one block: parent, tokens, extra keys.
-fn encode(
-    algo: HashAlgo,
-    parent: &Hash,
-    tokens: &[u32],
-    extra_keys: &[BlockExtraKey<'_>],
-    buf: &mut Vec<u8>,
-) {
-    match algo {
-        HashAlgo::Sha256 | HashAlgo::Xxhash => pickle_block(parent, tokens, extra_keys, buf),
-        HashAlgo::Sha256Cbor | HashAlgo::XxhashCbor => cbor_block(parent, tokens, extra_keys, buf),
-        HashAlgo::LlmdFnv => llmd_block(parent, tokens, extra_keys, buf),
-        HashAlgo::LlmdSha256 => llmd_block(parent, tokens, &[], buf),
-        HashAlgo::Internal => internal_block(parent, tokens, extra_keys, buf),
-    }
+/// What is hashed for one block.
+struct BlockContent<'a> {
+    parent: &'a Hash,
+    tokens: &'a [u32],
+    extra_keys: &'a [BlockExtraKey<'a>],
+    /// The tokens after it, where hashes look ahead.
+    ahead: &'a [u32],
 }
 
-fn internal_block(
-    parent: &Hash,
-    tokens: &[u32],
-    extra_keys: &[BlockExtraKey<'_>],
-    buf: &mut Vec<u8>,
-) {
-    // One reservation: a parent, and four bytes for each token.
-    buf.reserve(parent.len + 4 * tokens.len());
-    buf.extend_from_slice(parent.as_slice());
-    buf.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
-    if !extra_keys.is_empty() {
-        cbor_extra_keys(&mut Cbor(buf), extra_keys);
-    }
-}
-
-fn pickle_block(
-    parent: &Hash,
-    tokens: &[u32],
-    extra_keys: &[BlockExtraKey<'_>],
-    buf: &mut Vec<u8>,
-) {
-    let mut pickle = Pickle::new(buf);
-    pickle.tuple(3, |p| {
-        p.bytes(parent.as_slice());
-        p.tuple(tokens.len(), |p| {
-            for &token in tokens {
-                p.integer(i64::from(token));
-            }
-        });
-        if extra_keys.is_empty() {
-            p.none();
-            return;
+impl BlockContent<'_> {
+    fn encode(&self, algo: HashAlgo, buf: &mut Vec<u8>) {
+        let &Self {
+            parent,
+            tokens,
+            extra_keys,
+            ..
+        } = self;
+        match algo {
+            HashAlgo::Sha256 | HashAlgo::Xxhash => self.pickle(buf),
+            HashAlgo::Sha256Cbor | HashAlgo::XxhashCbor => self.cbor(buf),
+            HashAlgo::LlmdFnv => llmd_block(parent, tokens, extra_keys, buf),
+            HashAlgo::LlmdSha256 => llmd_block(parent, tokens, &[], buf),
+            HashAlgo::Internal => self.internal(buf),
         }
-        // Python's literal "mm" is one object, so its second use is a reference.
-        let mut mm = None;
-        p.tuple(extra_keys.len(), |p| {
-            for extra in extra_keys {
-                match extra {
-                    BlockExtraKey::Lora(lora) => p.tuple(3, |p| {
-                        p.text("lora");
-                        p.text(&lora.name);
-                        p.text(&lora.path);
-                    }),
-                    BlockExtraKey::Media(identifier, offset) => p.tuple(3, |p| {
-                        match mm {
-                            Some(mm) => p.again(mm),
-                            None => mm = Some(p.text("mm")),
-                        }
-                        p.text(identifier);
-                        p.integer(*offset);
-                    }),
-                    BlockExtraKey::Salt(salt) => p.tuple(2, |p| {
-                        p.text("cache_salt");
-                        p.text(salt);
-                    }),
+    }
+
+    fn internal(&self, buf: &mut Vec<u8>) {
+        let (parent, tokens, extra_keys) = (self.parent, self.tokens, self.extra_keys);
+        // One reservation: a parent, and four bytes for each token.
+        buf.reserve(parent.len + 4 * (tokens.len() + self.ahead.len()));
+        buf.extend_from_slice(parent.as_slice());
+        let tokens = tokens.iter().chain(self.ahead);
+        buf.extend(tokens.flat_map(|token| token.to_le_bytes()));
+        if !extra_keys.is_empty() {
+            cbor_extra_keys(&mut Cbor(buf), extra_keys);
+        }
+    }
+
+    fn pickle(&self, buf: &mut Vec<u8>) {
+        let mut pickle = Pickle::new(buf);
+        pickle.tuple(3, |p| {
+            p.bytes(self.parent.as_slice());
+            p.tuple(self.tokens.len(), |p| {
+                for &token in self.tokens {
+                    p.integer(i64::from(token));
                 }
+            });
+            if self.ahead.is_empty() {
+                pickle_extra_keys(p, self.extra_keys);
+                return;
             }
+            p.tuple(1 + self.ahead.len(), |p| {
+                pickle_extra_keys(p, self.extra_keys);
+                for &token in self.ahead {
+                    p.integer(i64::from(token));
+                }
+            });
         });
-    });
-    pickle.finish();
+        pickle.finish();
+    }
+
+    fn cbor(&self, buf: &mut Vec<u8>) {
+        let mut cbor = Cbor(buf);
+        cbor.array(3);
+        cbor.bytes(self.parent.as_slice());
+        cbor.tokens(self.tokens);
+        if !self.ahead.is_empty() {
+            cbor.array(1 + self.ahead.len());
+        }
+        match self.extra_keys {
+            [] => cbor.null(),
+            keys => cbor_extra_keys(&mut cbor, keys),
+        }
+        for &token in self.ahead {
+            cbor.unsigned(u64::from(token));
+        }
+    }
 }
 
-fn cbor_block(parent: &Hash, tokens: &[u32], extra_keys: &[BlockExtraKey<'_>], buf: &mut Vec<u8>) {
-    let mut cbor = Cbor(buf);
-    cbor.array(3);
-    cbor.bytes(parent.as_slice());
-    cbor.tokens(tokens);
+fn pickle_extra_keys(p: &mut Pickle<'_>, extra_keys: &[BlockExtraKey<'_>]) {
     if extra_keys.is_empty() {
-        cbor.null();
+        p.none();
         return;
     }
-    cbor_extra_keys(&mut cbor, extra_keys);
+    // Python's literal "mm" is one object, so its second use is a reference.
+    let mut mm = None;
+    p.tuple(extra_keys.len(), |p| {
+        for extra in extra_keys {
+            match extra {
+                BlockExtraKey::Lora(lora) => p.tuple(3, |p| {
+                    p.text("lora");
+                    p.text(&lora.name);
+                    p.text(&lora.path);
+                }),
+                BlockExtraKey::Media(identifier, offset) => p.tuple(3, |p| {
+                    match mm {
+                        Some(mm) => p.again(mm),
+                        None => mm = Some(p.text("mm")),
+                    }
+                    p.text(identifier);
+                    p.integer(*offset);
+                }),
+                BlockExtraKey::Salt(salt) => p.tuple(2, |p| {
+                    p.text("cache_salt");
+                    p.text(salt);
+                }),
+            }
+        }
+    });
 }
 
 fn cbor_extra_keys(cbor: &mut Cbor<'_>, extra_keys: &[BlockExtraKey<'_>]) {

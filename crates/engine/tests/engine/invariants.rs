@@ -124,7 +124,8 @@ pub(crate) fn inputs() -> impl Strategy<Value = Vec<(u64, Input)>> {
 }
 
 pub(crate) fn sequence(id: u64, request: &Request, block: u32) -> Sequence {
-    let total = u64::from((request.prompt + request.output) / block);
+    let lookahead = request.family as u32;
+    let total = u64::from((request.prompt + request.output).saturating_sub(lookahead) / block);
     let keys = (0..total).map(|i| {
         // The first half of a prompt belongs to its family, the rest to itself.
         let shared = i * 2 < u64::from(request.prompt / block);
@@ -138,6 +139,7 @@ pub(crate) fn sequence(id: u64, request: &Request, block: u32) -> Sequence {
     let plan = BlockPlan {
         keys,
         block_size: block,
+        lookahead,
         ..BlockPlan::default()
     };
     Sequence {

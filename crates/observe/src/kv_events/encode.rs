@@ -126,6 +126,7 @@ fn push_event<'a>(event: &'a Event, encoding: Encoding, shown: &mut Vec<KvEvent<
                 shown.push(KvEvent::BlockStored(BlockStored {
                     block_hashes: kept.iter().map(hash).collect(),
                     extra_keys: Some(extra.collect()),
+                    lookahead: lookahead(plan, kept.iter().copied()),
                     group: *group,
                     kind: Some(groups.kind(*group)),
                     ..event
@@ -201,7 +202,18 @@ fn stored(plan: &BlockPlan, from: u32, to: u32, hashes: HashFormat) -> BlockStor
         group: 0,
         kind: Some(SpecKind::Full),
         medium: Medium::Gpu,
+        lookahead: lookahead(plan, from as u32..to as u32),
     }
+}
+
+/// The tokens behind these blocks that their hashes cover; `None`: hashes do not look ahead.
+fn lookahead(plan: &BlockPlan, blocks: impl Iterator<Item = u32>) -> Option<Vec<&[u32]>> {
+    let (size, ahead) = (plan.block_size as usize, plan.lookahead as usize);
+    let behind = |block: u32| {
+        let end = (block as usize + 1) * size;
+        plan.tokens.get(end..end + ahead).unwrap_or_default()
+    };
+    (ahead > 0).then(|| blocks.map(behind).collect())
 }
 
 fn block_hash<'a>(key: u64, hash: Option<&'a [u8; 32]>, format: HashFormat) -> BlockHash<'a> {

@@ -62,6 +62,8 @@ pub(super) struct BlockStored<'a> {
     pub(super) kind: Option<SpecKind>,
     /// Where the blocks lie.
     pub(super) medium: Medium,
+    /// The tokens behind each block that its hash covers too, where hashes look ahead.
+    pub(super) lookahead: Option<Vec<&'a [u32]>>,
 }
 
 /// What the layers of a group keep.
@@ -195,6 +197,7 @@ impl KvEvent<'_> {
                     event.kind.is_some(),
                     window.is_some(),
                     event.medium == Medium::LocalCpu,
+                    event.lookahead.is_some(),
                 ];
                 w.map(9 + more.into_iter().filter(|there| *there).count());
                 w.entry("type", |w| w.text("BlockStored"));
@@ -222,6 +225,11 @@ impl KvEvent<'_> {
                     w.entry("kv_cache_spec_sliding_window", |w| w.uint(window.into()));
                 }
                 event.medium.write_locality(w);
+                if let Some(blocks) = &event.lookahead {
+                    w.entry("lookahead_token_ids", |w| {
+                        w.each(blocks, |w, tokens| w.each(tokens, Writer::token));
+                    });
+                }
             }
             Self::BlockRemoved(hashes, medium, group) => {
                 w.map(4 + usize::from(*medium == Medium::LocalCpu));
@@ -336,6 +344,7 @@ mod tests {
             group: 0,
             kind: Some(SpecKind::Full),
             medium: Medium::Gpu,
+            lookahead: None,
         };
         let named = BlockStored {
             block_hashes: vec![BlockHash::Int(1)],

@@ -2,6 +2,7 @@
 
 mod internal;
 mod model;
+mod python;
 
 use std::sync::Arc;
 

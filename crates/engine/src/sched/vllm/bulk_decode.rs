@@ -227,7 +227,7 @@ impl Vllm {
         let tokens = past + new;
         let need = BlockRequest {
             tokens,
-            cache: tokens.min(known),
+            cache: tokens.min(self.seqs[slot].named(known)),
             processed: self.processed(slot, past),
             ..BlockRequest::default()
         };

@@ -105,6 +105,13 @@ impl Seq {
         Some(at.copied().unwrap_or_default())
     }
 
+    /// Of so many tokens, those whose blocks have names: a name that looks ahead waits for what
+    /// follows.
+    pub(super) fn named(&self, known: u32) -> u32 {
+        let ahead = self.plan.as_ref().map_or(0, |plan| plan.lookahead);
+        known.saturating_sub(ahead)
+    }
+
     /// What stands in an unused slot.
     fn empty() -> Self {
         Self {

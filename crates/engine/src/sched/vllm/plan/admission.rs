@@ -128,6 +128,7 @@ impl Vllm {
         };
         // TensorRT-LLM computes nothing again when all is there.
         let known = seq.known + u32::from(self.config.no_evict);
+        let known = known.saturating_sub(plan.lookahead.saturating_sub(1));
         if self.pool.has_groups() {
             let found = self.pool.common_prefix(plan, known);
             let prompt = seq.prompt;
@@ -218,7 +219,7 @@ impl Vllm {
         let need = BlockRequest {
             prefix: cached,
             tokens,
-            cache: tokens.min(seq.known),
+            cache: tokens.min(seq.named(seq.known)),
             whole: match reserve {
                 true => (seq.known + next).min(seq.total),
                 false => 0,

@@ -109,7 +109,7 @@ impl Vllm {
         loop {
             let seq = &self.seqs[slot];
             let tokens = seq.computed + new;
-            let cache = tokens.min(seq.known);
+            let cache = tokens.min(seq.named(seq.known));
             let need = BlockRequest {
                 tokens,
                 cache,

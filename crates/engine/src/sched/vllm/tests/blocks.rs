@@ -283,3 +283,30 @@ fn behind_a_window_a_turn_finds_the_prompt_before_it_and_not_its_answer() {
     // A window as long as the prompt serves every shorter one.
     assert_eq!(hits(groups(1024, 0)), ["s1", "s2+144", "s3+224"]);
 }
+
+#[test]
+fn a_block_whose_name_looks_ahead_is_stored_when_what_follows_is_there() {
+    let config = VllmConfig {
+        speculation: Some(Speculation {
+            accept: vec![1.0],
+            free: false,
+            drops_last_block: false,
+        }),
+        kv_events: true,
+        ..config()
+    };
+    let mut ahead = planned(1, 7, 32, 4);
+    if let Some(plan) = &mut ahead.plan {
+        Arc::make_mut(plan).lookahead = 1;
+    }
+    let plain = planned(1, 7, 32, 4);
+    // Token 33 comes out at 10, and the step after it knows the second block.
+    assert_eq!(
+        play(config.clone(), submits(vec![(0, ahead)])),
+        "0: s1 | 10: +0..1 t1 | 11: +1..2 v1:1/1 t1x2 | 12: v1:1/1 t1 e1"
+    );
+    assert_eq!(
+        play(config, submits(vec![(0, plain)])),
+        "0: s1 | 10: +0..2 t1 | 11: v1:1/1 t1x2 | 12: v1:1/1 t1 e1"
+    );
+}

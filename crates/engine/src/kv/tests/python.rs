@@ -1,0 +1,106 @@
+//! Block hashes that `tests/python/kv_hash_vectors.py` made with Python's own encoders.
+
+use serde::Deserialize;
+
+use crate::kv::{Extras, HashAlgo, HashConfig, Hasher, Lora, MediaSpan};
+use crate::{BlockKey, LoraId};
+
+#[derive(Deserialize)]
+struct Case {
+    algo: String,
+    seed: Option<String>,
+    block_size: u32,
+    tokens: Tokens,
+    lora: Option<(String, String)>,
+    model: String,
+    salt: Option<Salt>,
+    media: Vec<(String, u32, u32)>,
+    #[serde(default)]
+    lookahead: u32,
+    hashes: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Tokens {
+    All(Vec<u32>),
+    Series { seed: u64, count: usize },
+}
+
+impl Tokens {
+    fn all(self) -> Vec<u32> {
+        match self {
+            Self::All(tokens) => tokens,
+            Self::Series { mut seed, count } => (0..count)
+                .map(|_| {
+                    seed = seed
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1_442_695_040_888_963_407);
+                    ((seed >> 33) % 200_000) as u32
+                })
+                .collect(),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Salt {
+    Text(String),
+    Repeated { text: String, times: usize },
+}
+
+fn span((identifier, start, len): (String, u32, u32)) -> MediaSpan {
+    MediaSpan {
+        identifier: identifier.into(),
+        start,
+        len,
+    }
+}
+
+#[test]
+fn python_agrees_on_random_prompts() {
+    let cases = include_str!("../../../../../tests/fixtures/kv_block_hashes.jsonl");
+    let mut checked = 0;
+    for (line, case) in cases.lines().enumerate() {
+        let case: Case = serde_json::from_str(case).unwrap();
+        let algo = match case.algo.as_str() {
+            "llm-d-fnv" => HashAlgo::LlmdFnv,
+            "llm-d-sha256" => HashAlgo::LlmdSha256,
+            name => name.parse().unwrap(),
+        };
+        let extras = Extras {
+            lora: case.lora.map(|(name, path)| Lora {
+                id: LoraId(1),
+                name: name.into(),
+                path: path.into(),
+            }),
+            model: case.model.into(),
+            salt: case.salt.map(|salt| match salt {
+                Salt::Text(text) => text.into(),
+                Salt::Repeated { text, times } => text.repeat(times).into(),
+            }),
+            media: case.media.into_iter().map(span).collect(),
+        };
+        let hasher = Hasher::new(HashConfig {
+            algo,
+            seed: case.seed,
+            block_size: case.block_size,
+            lookahead: case.lookahead,
+            keep_hashes: true,
+            keep_tokens: false,
+        });
+        let plan = hasher.plan(&case.tokens.all(), &extras);
+        let hex = |hash: &[u8; 32]| -> String {
+            let bytes = hash[..algo.hash_len()].iter();
+            bytes.map(|byte| format!("{byte:02x}")).collect()
+        };
+        let whole: Vec<String> = plan.hashes.iter().map(hex).collect();
+        assert_eq!(whole, case.hashes, "line {}: {algo}", line + 1);
+        let low = |hash: &String| u64::from_str_radix(&hash[hash.len() - 16..], 16).unwrap();
+        let keys: Vec<BlockKey> = case.hashes.iter().map(low).map(BlockKey).collect();
+        assert_eq!(plan.keys, keys, "line {}", line + 1);
+        checked += keys.len();
+    }
+    assert!(checked > 300, "{checked}");
+}
