@@ -224,7 +224,7 @@ fn offload_info(config: &Config) -> Option<OffloadInfo> {
         chunks: host.tier.chunks,
         blocks_per_chunk: host.tier.blocks_per_chunk,
         bytes: host.bytes,
-        tokens: host.tokens(config.engine.block_size),
+        tokens: host.tokens,
     })
 }
 

@@ -200,7 +200,7 @@ fn write_host(text: &mut String, host: &KvOffload, block_size: u32) -> fmt::Resu
          GB/s back ({}): {:.3} and {:.3} ms a chunk",
         tier.chunks,
         tier.blocks_per_chunk * block_size,
-        host.tokens(block_size),
+        host.tokens,
         host.bytes as f64 / f64::from(1 << 30),
         link.to_host,
         host.workers,

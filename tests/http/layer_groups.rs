@@ -29,13 +29,18 @@ fn gemma_like() -> TempDir {
 }
 
 async fn start(folder: &TempDir, more: &[&str]) -> Sim {
+    start_with(folder, "4000", more).await
+}
+
+/// The same with so many blocks on the GPU.
+async fn start_with(folder: &TempDir, blocks: &str, more: &[&str]) -> Sim {
     let flags = [
         "--model",
         folder.path().to_str().unwrap(),
         "--served-model-name",
         "tiny",
         "--num-gpu-blocks-override",
-        "4000",
+        blocks,
         "--max-num-batched-tokens",
         "2048",
         "--enable-prompt-tokens-details",
@@ -135,4 +140,79 @@ async fn events_name_the_group_of_each_block_and_what_it_keeps() {
     let expected: Vec<Value> = std::iter::once(full).chain((0..5).map(window)).collect();
     assert_eq!(shown, expected);
     sim.server.shutdown().await;
+}
+
+/// Blocks of a GPU that a prompt of 1500 tokens fills: 94 in each of six groups, and the null block.
+const SMALL: &str = "565";
+
+/// A conversation of 20 turns, between which others take the GPU's blocks: cached tokens of each prompt,
+/// lengths, and the sum of the times to the first token.
+async fn converse_among_others(sim: &Sim) -> (Vec<u64>, Vec<u64>, f64) {
+    let mut prompt: Vec<u64> = Vec::new();
+    let (mut hits, mut lengths, mut waited) = (Vec::new(), Vec::new(), 0.0);
+    let first = "vllm:time_to_first_token_seconds_sum";
+    for turn in 0..20 {
+        prompt.extend((0..24).map(|at| 10 + turn * 24 + at));
+        let mut body = json!({"model": "tiny", "prompt": prompt, "max_tokens": 40,
+            "ignore_eos": true, "return_token_ids": true});
+        let before = sim.metric(first).await;
+        let answer = sim.post("/v1/completions", &body).await.json();
+        waited += sim.metric(first).await - before;
+        let usage = &answer["usage"]["prompt_tokens_details"]["cached_tokens"];
+        hits.push(usage.as_u64().unwrap_or(0));
+        lengths.push(prompt.len() as u64);
+        let reply = answer["choices"][0]["token_ids"].as_array().unwrap();
+        prompt.extend(reply.iter().filter_map(Value::as_u64));
+        let others: Vec<u64> = (0..1500).map(|at| 1000 + (at * 7 + turn) % 3000).collect();
+        (body["prompt"], body["max_tokens"]) = (json!(others), json!(1));
+        assert_eq!(sim.post("/v1/completions", &body).await.status, 200);
+    }
+    (hits, lengths, waited)
+}
+
+#[tokio::test]
+async fn turns_behind_a_window_come_back_from_the_host() {
+    let folder = gemma_like();
+    let pace = ["--prefill-time-per-token", "60us"];
+    let host = [
+        "--kv-offloading-size",
+        "10",
+        "--kv-offloading-bandwidth",
+        "0.03",
+    ];
+    let all = [("4000", &[][..]), (SMALL, &host[..]), (SMALL, &[][..])];
+    let mut waits = Vec::new();
+    for (blocks, more) in all {
+        let sim = start_with(&folder, blocks, &[&pace[..], more].concat()).await;
+        let (hits, lengths, waited) = converse_among_others(&sim).await;
+        let before = lengths.iter().map(|length| (length - 1) / BLOCK * BLOCK);
+        let expected: Vec<u64> = match blocks == SMALL && more.is_empty() {
+            true => vec![0; 20],
+            false => std::iter::once(0).chain(before).take(20).collect(),
+        };
+        assert_eq!(hits, expected, "{blocks} {more:?}");
+        let metric = async |name: &str| sim.metric(&format!("vllm:{name}_total")).await as u64;
+        let (on_gpu, on_host) = (
+            metric("prefix_cache_hits").await,
+            metric("external_prefix_cache_hits").await,
+        );
+        assert_eq!(on_gpu + on_host, hits.iter().sum::<u64>());
+        assert_eq!(on_host > 0, !more.is_empty());
+        assert_eq!(
+            metric("prompt_tokens").await,
+            lengths.iter().sum::<u64>() + 30_000
+        );
+        if !more.is_empty() {
+            // Two layers of a group keep 8 KiB of a block, and windows load four blocks each.
+            let loaded = metric("kv_offload_load_bytes").await;
+            assert_eq!(loaded % 8192, 0);
+            assert!(
+                loaded >= on_host * 512 && loaded < on_host * 3072,
+                "{loaded} of {on_host}"
+            );
+        }
+        waits.push(waited);
+        sim.server.shutdown().await;
+    }
+    assert!(waits.is_sorted(), "{waits:?}");
 }

@@ -1,6 +1,8 @@
 //! How many blocks the KV cache has, and whether the longest request fits.
 
-use super::choices::SchedulerKind;
+use serde_json::Value;
+
+use super::choices::{OffloadBackend, SchedulerKind};
 use super::cli_mode::CliMode;
 use super::engine::Engine;
 use super::error::ConfigError;
@@ -16,6 +18,14 @@ use vllm_sim_engine::sched::vllm::Victim;
 /// The GPU when none is named: bytes were, and only the model's shape counts.
 const GPU: &str = "H100";
 const GIB: f64 = (1_u64 << 30) as f64;
+/// Connectors of vLLM that keep all layers in one group.
+const ONE_GROUP: [&str; 5] = [
+    "LMCacheConnectorV1",
+    "LMCacheMPConnector",
+    "ExampleConnector",
+    "FlexKVConnectorV1",
+    "HF3FSKVConnector",
+];
 
 /// The KV cache of one engine as vLLM's start-up plans it.
 #[derive(Debug, Clone, PartialEq)]
@@ -72,7 +82,7 @@ impl KvCacheSize {
         let (true, Some(shape), Some(gpu)) = (is_served, shape, gpu) else {
             return Ok(None);
         };
-        let hybrid = !is_flat && !is_chunked(model);
+        let hybrid = !is_flat && !is_chunked(model) && !has_one_group(v, &shape)?;
         let stage = shape.stage(engine.parallel.pipeline);
         let tp = engine.parallel.tensor;
         let drafts = engine.speculative.as_ref().map_or(0, |s| s.num_tokens);
@@ -251,6 +261,37 @@ pub(super) fn shape(model: &Model, engine: &Engine) -> Option<ModelShape> {
         quantization,
         ..found
     })
+}
+
+/// Whether a connector knows but one group of layers, and the model would have several.
+///
+/// **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/factory.py`, `supports_hma`.
+fn has_one_group(v: &Values, shape: &ModelShape) -> Result<bool, ConfigError> {
+    let offloads = v.get(&kv::KV_OFFLOADING_SIZE)?.is_some_and(|gib| gib > 0.0);
+    let backend = v.choice(&kv::KV_OFFLOADING_BACKEND)?.unwrap_or_default();
+    let found = match (offloads, backend) {
+        (true, OffloadBackend::LmCache) => Some("LMCacheMPConnector".to_owned()),
+        (true, _) => None,
+        (false, _) => v
+            .get(&kv::KV_TRANSFER_CONFIG)?
+            .and_then(|config| first_of_one_group(&Value::Object(config))),
+    };
+    let Some(name) = found.filter(|_| shape.window.is_some_and(|window| window.layers > 0)) else {
+        return Ok(false);
+    };
+    v.warn(format!(
+        "{name} knows one group of layers: those with a sliding window keep everything, as in vLLM"
+    ));
+    Ok(true)
+}
+
+fn first_of_one_group(config: &Value) -> Option<String> {
+    let name = config.get("kv_connector")?.as_str()?;
+    if name == "MultiConnector" {
+        let children = config.get("kv_connector_extra_config")?.get("connectors")?;
+        return children.as_array()?.iter().find_map(first_of_one_group);
+    }
+    ONE_GROUP.contains(&name).then(|| name.to_owned())
 }
 
 /// Whether its layers see chunks (Llama-4), which vLLM keeps as if they saw everything.

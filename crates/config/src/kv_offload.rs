@@ -12,7 +12,7 @@ use super::kv_cache;
 use super::kv_transfer::KvTransfer;
 use super::model::Model;
 use super::values::Values;
-use vllm_sim_engine::kv::{HostRules, HostTierConfig};
+use vllm_sim_engine::kv::{HostRules, HostTierConfig, SparseKind};
 use vllm_sim_engine::latency::{HostLink, KvCachePlan, gpu, kv_width};
 use vllm_sim_observe::kv_events::HostDetail;
 
@@ -40,6 +40,8 @@ pub struct KvOffload {
     pub size_gib: Option<f64>,
     /// Bytes of all GPUs of an engine together.
     pub bytes: u64,
+    /// Tokens that requests of `max_model_len` tokens have in it at once.
+    pub tokens: u64,
     /// What the engine plays.
     pub tier: HostTierConfig,
     /// GPUs that copy.
@@ -60,13 +62,19 @@ struct Offloader {
     size_gib: Option<f64>,
 }
 
-/// Bytes of cache that a token takes.
+/// Bytes of cache that a token takes in one group of layers.
 #[derive(Clone, Copy)]
 struct TokenBytes {
     /// On one GPU.
     part: f64,
     /// In the memory of the host.
     whole: f64,
+}
+
+/// Groups of layers; each keeps its blocks for itself.
+fn groups(engine: &Engine) -> Option<KvCachePlan> {
+    let plan = engine.kv_cache.as_ref().map(|cache| cache.plan);
+    plan.filter(|plan| plan.sparse_groups > 0)
 }
 
 impl KvOffload {
@@ -101,12 +109,30 @@ impl KvOffload {
             ));
             return Ok(None);
         };
-        offloader.sized(v, engine, token, bandwidth)
+        let sized = offloader.sized(v, engine, token, bandwidth)?;
+        Ok(sized.map(|host| {
+            let context = model.max_model_len;
+            let request = host.request_chunks(engine, context);
+            let tokens = u64::from(host.tier.chunks) * u64::from(context) / request.max(1);
+            Self { tokens, ..host }
+        }))
     }
 
-    /// Tokens that it has room for.
-    pub fn tokens(&self, block_size: u32) -> u64 {
-        u64::from(self.tier.chunks) * u64::from(self.tier.blocks_per_chunk) * u64::from(block_size)
+    /// Chunks of a request of `context` tokens.
+    ///
+    /// **Source:** vLLM 0.33 `vllm/v1/kv_offload/cpu/common.py`, `_kv_cache_size_tokens`.
+    fn request_chunks(&self, engine: &Engine, context: u32) -> u64 {
+        let chunk = self.tier.blocks_per_chunk.saturating_mul(engine.block_size);
+        let all = context.div_ceil(chunk.max(1));
+        let Some(plan) = groups(engine) else {
+            return all.into();
+        };
+        let end = match plan.sparse {
+            SparseKind::Window(tokens) => tokens.div_ceil(chunk.max(1)),
+            SparseKind::State(_) => 1,
+        };
+        let of = |groups: u32, each: u32| u64::from(groups) * u64::from(each);
+        of(plan.full_groups, all) + of(plan.sparse_groups, end.min(all))
     }
 }
 
@@ -114,15 +140,20 @@ impl TokenBytes {
     fn of(model: &Model, engine: &Engine) -> Option<Self> {
         let (tensor, pipeline) = (engine.parallel.tensor, engine.parallel.pipeline);
         let workers = f64::from(tensor) * f64::from(pipeline);
+        let groups = groups(engine);
         if let Some(typed) = engine.kv_bytes_per_token {
-            let whole = typed as f64;
+            let each = groups.map_or(1, |plan| plan.full_groups + plan.sparse_groups);
+            let whole = typed as f64 / f64::from(each);
             let part = whole / workers;
             return Some(Self { part, whole });
         }
         let shape = kv_cache::shape(model, engine)?;
         let width = kv_width(&engine.kv_cache_dtype, shape.head_dim)?;
         let stage = shape.stage(pipeline);
-        let part = KvCachePlan::new(&stage, tensor, 1, width, false).token_bytes();
+        let part = match groups {
+            Some(plan) => plan.block_bytes / f64::from(plan.block_size),
+            None => KvCachePlan::new(&stage, tensor, 1, width, false).token_bytes(),
+        };
         // GPUs that hold the same latent cache keep one copy of it.
         let copies = match shape.mla {
             Some(_) => f64::from(pipeline),
@@ -372,6 +403,13 @@ impl Offloader {
             ),
             HostRules::Simple => (1, true, HostDetail::Local),
         };
+        if blocks_per_chunk > 1 && groups(engine).is_some() {
+            return Err(ConfigError::Invalid(format!(
+                "{}: chunks of {blocks_per_chunk} blocks are not simulated for a model some of whose \
+                 layers have a sliding window or a state",
+                self.name()
+            )));
+        }
         let chunk = size * f64::from(blocks_per_chunk);
         let chunks = (bytes / (token.whole * chunk)).floor();
         if chunks < 1.0 {
@@ -404,6 +442,7 @@ impl Offloader {
         Ok(Some(KvOffload {
             size_gib: self.size_gib,
             bytes: bytes as u64,
+            tokens: 0,
             tier: HostTierConfig {
                 rules: self.rules,
                 chunks: chunks as u32,

@@ -160,15 +160,15 @@ pub enum HostEvent {
     Stored {
         /// Whose blocks.
         plan: Arc<BlockPlan>,
-        /// Which chunks of it, the first one being 0.
-        chunks: Vec<u32>,
+        /// The group of layers of each, and which chunk of the plan it is, the first one being 0.
+        chunks: Vec<(u32, u32)>,
         /// Blocks of a chunk.
         blocks_per_chunk: u32,
     },
     /// Chunks left, to make room.
     Removed {
-        /// The last block of each; the whole hash where the plan had one.
-        keys: Vec<(BlockKey, Option<[u8; 32]>)>,
+        /// The group of layers of each, its last block, and the whole hash where the plan had one.
+        keys: Vec<(u32, BlockKey, Option<[u8; 32]>)>,
     },
     /// Blocks were copied.
     Copied {

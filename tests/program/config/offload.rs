@@ -55,6 +55,44 @@ fn the_size_counts_the_parts_of_all_gpus() {
 }
 
 #[test]
+fn a_chunk_is_one_block_of_one_group_of_layers() {
+    let gemma = ["google/gemma-3-27b-it", "--gpu", "H100", "-tp", "2"];
+    let sized = [&gemma[..], &["--kv-offloading-size", "10"]].concat();
+    let host = served(&sized).unwrap().config.engine.kv_offload.unwrap();
+    // Ten of 62 layers, 16 key and value heads of 128 in two bytes, 16 tokens.
+    assert_eq!(host.tier.chunk_bytes, 10 * 2 * 16 * 128 * 2 * 16);
+    assert_eq!(host.tier.chunks, 8192);
+    // A request has a block for every 16 tokens, and 64 in each of six groups that see 1024 tokens.
+    assert_eq!(host.tokens, 8192 * 32_768 / (2048 + 6 * 64));
+    let flat = [&sized[..], &["--disable-hybrid-kv-cache-manager"]].concat();
+    let flat = served(&flat).unwrap().config.engine.kv_offload.unwrap();
+    assert_eq!(flat.tier.chunk_bytes, 62 * 2 * 16 * 128 * 2 * 16);
+    let config = |name: &str, extra: Value| {
+        let config = json!({"kv_connector": name, "kv_role": "kv_both",
+            "kv_connector_extra_config": extra})
+        .to_string();
+        served(&[&gemma[..], &["--kv-transfer-config", &config]].concat())
+    };
+    let large = json!({"cpu_bytes_to_use": 1e9, "blocks_per_chunk": 2});
+    let refused = config("OffloadingConnector", large)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        refused.contains("chunks of 2 blocks are not simulated"),
+        "{refused}"
+    );
+    // One that knows a single group has windows kept whole.
+    let lmcache = config("LMCacheConnectorV1", json!({})).unwrap();
+    let said = lmcache
+        .warnings
+        .iter()
+        .any(|text| text.contains("knows one group of layers"));
+    assert!(said, "{:?}", lmcache.warnings);
+    let plan = lmcache.config.engine.kv_cache.unwrap().plan;
+    assert_eq!((plan.full_groups, plan.sparse_groups), (1, 0));
+}
+
+#[test]
 fn connectors_are_read_as_vllm_reads_them() {
     let tier = |name, extra| {
         let config = connector(name, extra).unwrap().config;
@@ -164,5 +202,31 @@ fn what_has_no_effect_is_said() {
         assert_eq!(loaded.config.engine.kv_offload, None);
         let said = loaded.warnings.iter().any(|text| text.contains(message));
         assert!(said, "{:?}", loaded.warnings);
+    }
+}
+
+#[test]
+fn names_look_ahead_where_drafts_read_the_next_token_and_no_connector_is_there() {
+    let ahead = |drafts: &str, more: &[&str]| {
+        let words = ["m", "--speculative-config", drafts];
+        let loaded = served(&[&words[..], more].concat()).unwrap();
+        let drafts = loaded.config.engine.speculative.unwrap();
+        (drafts.lookahead, drafts.drops_last_block)
+    };
+    let eagle = r#"{"method":"eagle3","model":"d","num_speculative_tokens":3}"#;
+    assert_eq!(ahead(eagle, &[]), (1, false));
+    let offload = ["--kv-offloading-size", "1", "--kv-bytes-per-token", "1024"];
+    assert_eq!(ahead(eagle, &offload), (0, true));
+    let keeps = r#"{"method":"eagle3","model":"d","num_speculative_tokens":3,"disable_eagle_block_drop":true}"#;
+    assert_eq!(ahead(keeps, &[]), (0, false));
+    let ngram = r#"{"method":"ngram","num_speculative_tokens":3}"#;
+    assert_eq!(ahead(ngram, &[]), (0, false));
+    // A chain of modules reads as far ahead as it drafts.
+    let dir = tempfile::tempdir().unwrap();
+    for (modules, expected) in [(1, 1), (2, 3)] {
+        let config = json!({"num_nextn_predict_layers": modules}).to_string();
+        std::fs::write(dir.path().join("config.json"), config).unwrap();
+        let mtp = json!({"method": "mtp", "model": dir.path(), "num_speculative_tokens": 3});
+        assert_eq!(ahead(&mtp.to_string(), &[]), (expected, false));
     }
 }

@@ -20,6 +20,32 @@ impl BlockPool {
         self.groups.all.len() as u32
     }
 
+    /// All groups, the first one first, for those who keep their blocks elsewhere.
+    pub(crate) fn all_groups(&self) -> Vec<Group> {
+        let groups = &self.groups;
+        let sparse = groups.all.iter().filter(|group| !group.sees_all());
+        let first = (!groups.is_first_null)
+            .then(|| Group::full(self.config().block_size, sparse.count() as u32));
+        first
+            .into_iter()
+            .chain(groups.all.iter().copied())
+            .collect()
+    }
+
+    /// Whether a table has block `i` of the group in place `at` of [`BlockPool::all_groups`], and the
+    /// group keeps it for others.
+    pub(crate) fn is_kept(&self, table: &BlockTable, at: usize, i: u32) -> bool {
+        let Some(at) = (at + usize::from(self.groups.is_first_null)).checked_sub(1) else {
+            return true;
+        };
+        let (group, table_of) = (self.groups.all.get(at), table.groups.get(at));
+        group.zip(table_of).is_some_and(|(group, blocks)| {
+            group.block_size == self.config().block_size
+                && blocks.get(i) != 0
+                && self.groups.keeps(group, &table.ends, i)
+        })
+    }
+
     /// A scheduling pass begins.
     pub(crate) fn begin_pass(&mut self) {
         self.groups.fresh.clear();
@@ -91,10 +117,8 @@ impl BlockPool {
         let size = self.config().block_size;
         let most = (tokens.saturating_sub(1) / size).min(plan.keys.len() as u32);
         let keys = &plan.keys[..most as usize];
-        let (sparse, full): (Vec<&Group>, Vec<&Group>) = groups
-            .all
-            .iter()
-            .partition(|group| group.window != u32::MAX);
+        let (sparse, full): (Vec<&Group>, Vec<&Group>) =
+            groups.all.iter().partition(|group| !group.sees_all());
         let sees_all = |&&key: &&BlockKey| {
             (groups.is_first_null || self.is_cached(key))
                 && full.iter().all(|group| self.is_cached(group.key(key)))

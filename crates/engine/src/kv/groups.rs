@@ -46,7 +46,7 @@ pub(crate) struct GroupLimits {
 
 /// One group.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Group {
+pub(crate) struct Group {
     /// Tokens that its layers see, the newest included.
     pub(super) window: u32,
     pub(super) block_size: u32,
@@ -117,6 +117,27 @@ impl GroupTable {
 }
 
 impl Group {
+    /// One whose layers see everything.
+    pub(super) const fn full(block_size: u32, index: u32) -> Self {
+        Self {
+            window: u32::MAX,
+            block_size,
+            cap: u32::MAX,
+            most: u32::MAX,
+            is_state: false,
+            spare: 0,
+            run: u32::MAX,
+            peek: 0,
+            salt: 0,
+            index,
+        }
+    }
+
+    /// Whether its layers see everything.
+    pub(super) const fn sees_all(&self) -> bool {
+        self.window == u32::MAX
+    }
+
     /// The name of a block in this group.
     pub(super) fn key(&self, key: BlockKey) -> BlockKey {
         BlockKey(key.0 ^ self.salt)
@@ -152,18 +173,7 @@ impl Groups {
             drafts,
             drops_last,
         } = limits;
-        let full = Group {
-            window: u32::MAX,
-            block_size,
-            cap: u32::MAX,
-            most: u32::MAX,
-            is_state: false,
-            spare: 0,
-            run: u32::MAX,
-            peek: 0,
-            salt: 0,
-            index: 0,
-        };
+        let full = Group::full(block_size, 0);
         let sparse = match groups.kind {
             SparseKind::Window(tokens) => {
                 let window = tokens.clamp(1, u32::MAX - 1);
@@ -216,7 +226,7 @@ impl Groups {
 
     /// Whether block `i` of a sequence whose hits may end at `ends` is kept for others.
     pub(super) fn keeps(&self, group: &Group, ends: &[u32], i: u32) -> bool {
-        let Some(interval) = self.interval.filter(|_| group.window != u32::MAX) else {
+        let Some(interval) = self.interval.filter(|_| !group.sees_all()) else {
             return true;
         };
         let need = group.run + group.peek;

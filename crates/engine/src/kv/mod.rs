@@ -19,11 +19,11 @@ mod tests;
 #[cfg(test)]
 mod vectors;
 
-pub(crate) use groups::GroupLimits;
+pub(crate) use groups::{Group, GroupLimits};
 pub use groups::{LayerGroups, SparseKind};
 pub use hash::{Chain, Extras, HashAlgo, HashConfig, Hasher, Lora, MediaSpan, UnknownHashAlgo};
 pub use host::{HostCounts, HostRules, HostTierConfig};
-pub(crate) use host::{HostHit, HostTier, Loaded, StoreCopy};
+pub(crate) use host::{HostHit, HostRequest, HostTier, Loaded, StoreCopy};
 pub(crate) use lease::Leases;
 pub use pool::{BlockCounts, BlockPool, KvConfig};
 pub(crate) use pool::{BlockRequest, BlockTable};

@@ -107,7 +107,7 @@ impl Vllm {
             None => pool,
             Some(groups) => pool.with_groups(groups, &config.group_limits()),
         };
-        let host = |tier| Box::new(HostTier::new(tier, config.kv_events));
+        let host = |tier| Box::new(HostTier::new(tier, pool.all_groups(), config.kv_events));
         Ok(Self {
             host: config.host_tier.clone().map(host),
             window: config.latency.window(),

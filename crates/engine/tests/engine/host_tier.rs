@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use vllm_sim_engine::kv::{HostRules, HostTierConfig};
+use vllm_sim_engine::kv::{HostRules, HostTierConfig, LayerGroups, SparseKind};
 use vllm_sim_engine::latency::LatencyModel;
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
 use vllm_sim_engine::{
@@ -195,7 +195,7 @@ fn the_tail_of_the_oldest_request_leaves_first() {
     let log = offline::run(&mut engine, arrivals).unwrap();
     let removed: Vec<Vec<u64>> = host(&log)
         .filter_map(|event| match event {
-            HostEvent::Removed { keys } => Some(keys.iter().map(|(key, _)| key.0).collect()),
+            HostEvent::Removed { keys } => Some(keys.iter().map(|(_, key, _)| key.0).collect()),
             _ => None,
         })
         .collect();
@@ -254,6 +254,60 @@ fn it_survives_a_reset_of_the_prefix_cache_but_not_its_own() {
     }
 }
 
+/// Layers that see 32 tokens beside those that see everything: another prompt that begins alike finds
+/// no window where the first one did not end.
+#[test]
+fn a_hit_ends_where_layers_with_a_window_have_theirs() {
+    let groups = LayerGroups {
+        full: 1,
+        sparse: 2,
+        kind: SparseKind::Window(33),
+        interval: Some(0),
+    };
+    let with = |groups| VllmConfig {
+        layer_groups: groups,
+        ..config(40, Some(tier(1000)))
+    };
+    // The same ten blocks, five of them and others, and what takes all blocks of the GPU between.
+    let parting = Sequence {
+        plan: Some(Arc::new(BlockPlan {
+            keys: (0..10)
+                .map(|at| BlockKey(if at < 5 { 1000 + at } else { 7000 + at }))
+                .collect(),
+            block_size: SIZE,
+            ..BlockPlan::default()
+        })),
+        ..prompt(4, 1, 10, 1)
+    };
+    let arrivals = [
+        (at(0), prompt(0, 1, 10, 1)),
+        (at(1000), prompt(1, 2, 11, 1)),
+        (at(2000), prompt(2, 1, 10, 1)),
+        (at(3000), prompt(3, 3, 11, 1)),
+        (at(4000), parting),
+    ];
+    let mut engine = Vllm::new(with(Some(groups))).unwrap();
+    let log = offline::run(&mut engine, arrivals.clone()).unwrap();
+    assert_eq!((reused(&log, 2), reused(&log, 4)), ((0, 160), (0, 0)));
+    // Ten blocks of one group, and the last two of each of two others.
+    let loaded = host(&log).find_map(|event| match event {
+        HostEvent::Copied {
+            to_host: false,
+            bytes,
+            ..
+        } => Some(*bytes),
+        _ => None,
+    });
+    assert_eq!(loaded, Some(14_000));
+    let mut flat = Vllm::new(VllmConfig {
+        num_gpu_blocks: 12,
+        ..with(None)
+    })
+    .unwrap();
+    let log = offline::run(&mut flat, arrivals).unwrap();
+    assert_eq!((reused(&log, 2), reused(&log, 4)), ((0, 160), (0, 80)));
+}
+
 /// The memory of a host: none, of a few chunks, or of more than there are.
 pub(crate) fn any_tier() -> impl Strategy<Value = Option<HostTierConfig>> {
     let micros = prop_oneof![Just(0u64), 1..9000u64];
@@ -284,10 +338,21 @@ pub(crate) fn any_tier() -> impl Strategy<Value = Option<HostTierConfig>> {
     proptest::option::weighted(0.6, tier)
 }
 
+/// Where layers have groups a chunk is one block.
+pub(crate) fn for_groups(
+    tier: Option<HostTierConfig>,
+    groups: Option<LayerGroups>,
+) -> Option<HostTierConfig> {
+    tier.map(|tier| HostTierConfig {
+        blocks_per_chunk: groups.map_or(tier.blocks_per_chunk, |_| 1),
+        ..tier
+    })
+}
+
 /// Holds what is told of the memory of the host against invariant 10; the keys that it has at the
 /// end.
 fn host_blocks(log: &[(SimTime, Event)], chunks: u32) -> Result<Vec<BlockKey>, TestCaseError> {
-    let mut held: HashSet<BlockKey> = HashSet::new();
+    let mut held: HashSet<(u32, BlockKey)> = HashSet::new();
     for (_, event) in log {
         let Event::Host(event) = event else { continue };
         match &**event {
@@ -296,22 +361,22 @@ fn host_blocks(log: &[(SimTime, Event)], chunks: u32) -> Result<Vec<BlockKey>, T
                 chunks: stored,
                 blocks_per_chunk,
             } => {
-                for chunk in stored {
+                for (group, chunk) in stored {
                     let key = plan.keys[((chunk + 1) * blocks_per_chunk - 1) as usize];
-                    prop_assert!(held.insert(key), "{:?} is stored twice", key);
+                    prop_assert!(held.insert((*group, key)), "{:?} is stored twice", key);
                 }
                 prop_assert!(held.len() <= chunks as usize);
             }
             HostEvent::Removed { keys } if keys.is_empty() => held.clear(),
             HostEvent::Removed { keys } => {
-                for (key, _) in keys {
-                    prop_assert!(held.remove(key), "{:?} was not stored", key);
+                for (group, key, _) in keys {
+                    prop_assert!(held.remove(&(*group, *key)), "{:?} was not stored", key);
                 }
             }
             _ => {}
         }
     }
-    let mut held: Vec<BlockKey> = held.into_iter().collect();
+    let mut held: Vec<BlockKey> = held.into_iter().map(|(_, key)| key).collect();
     held.sort_unstable();
     Ok(held)
 }
@@ -321,14 +386,19 @@ fn host_blocks(log: &[(SimTime, Event)], chunks: u32) -> Result<Vec<BlockKey>, T
 fn check_reuse(
     log: &[(SimTime, Event)],
     inputs: &[(u64, Input)],
-    size: u32,
+    config: &VllmConfig,
 ) -> Result<(), TestCaseError> {
+    let size = config.block_size;
+    // Groups that do not see everything come first, and need but the end of what is found.
+    let (sparse, full) = config
+        .layer_groups
+        .map_or((0, 1), |groups| (groups.sparse, groups.full));
     let requests = inputs.iter().filter_map(|(_, input)| match input {
         Input::Submit(request) => Some(request),
         _ => None,
     });
     let requests: Vec<&Request> = requests.collect();
-    let mut stored: HashSet<BlockKey> = HashSet::new();
+    let mut stored: HashSet<(u32, BlockKey)> = HashSet::new();
     for (_, event) in log {
         match event {
             Event::Host(event) => {
@@ -338,9 +408,9 @@ fn check_reuse(
                     blocks_per_chunk,
                 } = &**event
                 {
-                    for chunk in chunks {
+                    for &(group, chunk) in chunks {
                         let blocks = chunk * blocks_per_chunk..(chunk + 1) * blocks_per_chunk;
-                        stored.extend(blocks.map(|block| plan.keys[block as usize]));
+                        stored.extend(blocks.map(|block| (group, plan.keys[block as usize])));
                     }
                 }
             }
@@ -357,9 +427,14 @@ fn check_reuse(
                     prop_assert!(remote || *external == 0, "{:?}", event);
                     continue;
                 };
-                for block in cached / size..(cached + external) / size {
+                let (from, end) = (cached / size, (cached + external).div_ceil(size));
+                for block in from..end {
+                    let first = if block + 1 == end { 0 } else { sparse };
                     let key = plan.keys[block as usize];
-                    prop_assert!(stored.contains(&key), "{:?}: {:?}", event, key);
+                    for group in first..sparse + full {
+                        let was = stored.contains(&(group, key));
+                        prop_assert!(was, "{:?}: {:?} of {}", event, key, group);
+                    }
                 }
             }
             _ => {}
@@ -389,5 +464,5 @@ pub(crate) fn check_host(
     let host = engine.stats().host;
     prop_assert_eq!((host.storing, host.loading), (0, 0));
     prop_assert_eq!(host.used as usize, engine.host_keys().len());
-    check_reuse(log, inputs, engine.config().block_size)
+    check_reuse(log, inputs, engine.config())
 }

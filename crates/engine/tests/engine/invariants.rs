@@ -20,7 +20,7 @@ use vllm_sim_engine::{
 };
 
 use crate::cache_heard::{CacheHeard, any_groups};
-use crate::host_tier::{any_tier, check_host, reset_host};
+use crate::host_tier::{any_tier, check_host, for_groups, reset_host};
 
 /// What happens from outside, and when.
 #[derive(Debug, Clone)]
@@ -420,6 +420,9 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
             let (num_gpu_blocks, block_size, max_num_seqs, max_num_batched_tokens) = sizes;
             let (r#async, chunked, caching, priority, first) = policies;
             let (mocker, threshold, watermark, drafts, reserve_full_prompt, max_loras) = rest;
+            // Groups with habits of the mocker are refused.
+            let layer_groups = layer_groups.filter(|_| mocker != 0 && !first);
+            let host_tier = for_groups(host_tier, layer_groups);
             let base = if mocker == 0 {
                 VllmConfig::mocker()
             } else {
@@ -449,8 +452,7 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
                 long_prefill_token_threshold_adaptive: first,
                 prefill_schedule_interval: 1 + threshold % 4,
                 watermark,
-                // Groups with habits of the mocker are refused.
-                layer_groups: layer_groups.filter(|_| mocker != 0 && !first),
+                layer_groups,
                 speculation: drafts.map(|accept| Speculation {
                     accept,
                     free: mocker == 0,

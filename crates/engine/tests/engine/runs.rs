@@ -15,7 +15,7 @@ use vllm_sim_engine::{
 };
 
 use crate::cache_heard::any_groups;
-use crate::host_tier::any_tier;
+use crate::host_tier::{any_tier, for_groups};
 use crate::offline::{self, Steps};
 
 #[derive(Debug, Clone)]
@@ -70,6 +70,7 @@ fn config() -> impl Strategy<Value = VllmConfig> {
     all.prop_map(|(sizes, on, threshold, host_tier, layer_groups)| {
         let (num_gpu_blocks, block_size, max_num_seqs, max_num_batched_tokens) = sizes;
         let capacity = u64::from(num_gpu_blocks * block_size);
+        let layer_groups = layer_groups.filter(|_| !on[0]);
         let base = match on[0] {
             true => VllmConfig::mocker(),
             false => VllmConfig::default(),
@@ -103,8 +104,8 @@ fn config() -> impl Strategy<Value = VllmConfig> {
             long_prefill_token_threshold: threshold,
             long_prefill_token_threshold_adaptive: on[5],
             fetch: (Duration::from_millis(3), Duration::from_micros(50)),
-            host_tier,
-            layer_groups: layer_groups.filter(|_| !on[0]),
+            host_tier: for_groups(host_tier, layer_groups),
+            layer_groups,
             kv_events: true,
             log_admissions: true,
             ..base

@@ -142,11 +142,11 @@ fn push_event<'a>(event: &'a Event, encoding: Encoding, shown: &mut Vec<KvEvent<
     }
 }
 
-/// An event for each chunk that comes in, one for all that leave at once.
+/// An event for each chunk that comes in, one for all of a group that leave at once.
 ///
 /// **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.
 fn push_host_event<'a>(event: &'a HostEvent, encoding: Encoding, shown: &mut Vec<KvEvent<'a>>) {
-    let (hashes, detail) = (encoding.hashes, encoding.host);
+    let (hashes, detail, groups) = (encoding.hashes, encoding.host, encoding.groups);
     let medium = match detail {
         HostDetail::Local => Medium::LocalCpu,
         HostDetail::Names | HostDetail::Tokens => Medium::Cpu,
@@ -156,14 +156,17 @@ fn push_host_event<'a>(event: &'a HostEvent, encoding: Encoding, shown: &mut Vec
             plan,
             chunks,
             blocks_per_chunk: size,
-        } => shown.extend(chunks.iter().map(|chunk| {
+        } => shown.extend(chunks.iter().map(|&(group, chunk)| {
             let (from, to) = (chunk * size, (chunk + 1) * size);
+            let kind = groups.kind(group);
             let mut event = stored(plan, from, to, hashes);
-            event.medium = medium;
+            (event.medium, event.group, event.kind) = (medium, group, Some(kind));
             if detail != HostDetail::Local {
                 event.extra_keys = None;
             }
-            if detail == HostDetail::Names {
+            // Chunks of groups that do not keep everything are never described.
+            let is_sparse = matches!(kind, SpecKind::Window(_) | SpecKind::Mamba);
+            if detail == HostDetail::Names || (detail == HostDetail::Tokens && is_sparse) {
                 let last = event.block_hashes.len().saturating_sub(1);
                 event.block_hashes.drain(..last);
                 event = BlockStored {
@@ -179,9 +182,14 @@ fn push_host_event<'a>(event: &'a HostEvent, encoding: Encoding, shown: &mut Vec
             KvEvent::BlockStored(event)
         })),
         HostEvent::Removed { keys } => {
-            let keys = keys.iter();
-            let keys = keys.map(|(key, hash)| block_hash(key.0, hash.as_ref(), hashes));
-            shown.push(KvEvent::BlockRemoved(keys.collect(), medium, 0));
+            let mut numbers: Vec<u32> = keys.iter().map(|(group, ..)| *group).collect();
+            numbers.sort_unstable();
+            numbers.dedup();
+            for number in numbers {
+                let own = keys.iter().filter(|(group, ..)| *group == number);
+                let own = own.map(|(_, key, hash)| block_hash(key.0, hash.as_ref(), hashes));
+                shown.push(KvEvent::BlockRemoved(own.collect(), medium, number));
+            }
         }
         _ => {}
     }
@@ -415,11 +423,11 @@ mod tests {
         let events = [
             Event::Host(Box::new(HostEvent::Stored {
                 plan: Arc::new(plan),
-                chunks: vec![0, 1],
+                chunks: vec![(0, 0), (0, 1)],
                 blocks_per_chunk: 2,
             })),
             Event::Host(Box::new(HostEvent::Removed {
-                keys: vec![(BlockKey(2), None), (BlockKey(4), None)],
+                keys: vec![(0, BlockKey(2), None), (0, BlockKey(4), None)],
             })),
         ];
         let shown = |host| {

@@ -7,6 +7,9 @@ use crate::BlockKey;
 /// its prompt, so that a tail goes before its head.
 pub(super) type Recency = (u64, Reverse<u32>);
 
+/// The number of its group in events, and the key of its last block.
+pub(super) type ChunkName = (u32, BlockKey);
+
 /// The chunks of a [`HostTier`](super::HostTier): which are there, which copies hold them, and who
 /// goes first.
 #[derive(Debug)]
@@ -26,6 +29,7 @@ pub(super) struct HostChunks {
 #[derive(Debug)]
 struct Chunk {
     key: BlockKey,
+    name: ChunkName,
     /// The whole hash, where the plan had one.
     hash: Option<[u8; 32]>,
     recency: Recency,
@@ -63,8 +67,9 @@ impl HostChunks {
         (self.chunks.len() - self.free.len()) as u32
     }
 
-    pub(super) fn keys(&self) -> impl Iterator<Item = BlockKey> {
-        self.index.keys().copied()
+    /// The names of the chunks that are there, in no order.
+    pub(super) fn names(&self) -> impl Iterator<Item = ChunkName> {
+        self.index.values().map(|&id| self.chunks[id as usize].name)
     }
 
     pub(super) fn find(&self, key: BlockKey) -> Option<u32> {
@@ -104,24 +109,26 @@ impl HostChunks {
     }
 
     /// A chunk that no copy holds leaves; what it was.
-    pub(super) fn evict(&mut self, id: u32) -> (BlockKey, Option<[u8; 32]>) {
+    pub(super) fn evict(&mut self, id: u32) -> (u32, BlockKey, Option<[u8; 32]>) {
         let chunk = &mut self.chunks[id as usize];
-        let (key, hash) = (chunk.key, chunk.hash.take());
+        let ((group, name), hash) = (chunk.name, chunk.hash.take());
         self.evictable.remove(&(chunk.recency, id));
-        self.index.remove(&key);
+        self.index.remove(&chunk.key);
         self.free.push(id);
-        (key, hash)
+        (group, name, hash)
     }
 
     /// A chunk comes in, to be written; there is room for it, and it is not there yet.
     pub(super) fn insert(
         &mut self,
         key: BlockKey,
+        name: ChunkName,
         hash: Option<[u8; 32]>,
         recency: Recency,
     ) -> u32 {
         let chunk = Chunk {
             key,
+            name,
             hash,
             recency,
             reads: 0,

@@ -10,6 +10,7 @@
 //! `vllm/v1/simple_kv_offload/manager.py`.
 
 mod chunks;
+mod lookup;
 mod offers;
 
 use std::cmp::Reverse;
@@ -17,8 +18,10 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Group;
 use crate::{BlockKey, BlockPlan, Event, HostEvent, SeqId, SimTime};
-use chunks::{ChunkState, HostChunks};
+use chunks::{HostChunks, Recency};
+pub(crate) use lookup::HostRequest;
 use offers::Offers;
 
 /// A cache in the memory of the host (`--kv-offloading-size`).
@@ -82,16 +85,26 @@ pub(crate) enum HostHit {
 pub(crate) struct StoreCopy {
     id: SeqId,
     plan: Arc<BlockPlan>,
-    /// Number in the plan, number in the tier.
-    chunks: Vec<(u32, u32)>,
+    chunks: Vec<CopiedChunk>,
     generation: u32,
+}
+
+/// A chunk that is copied.
+#[derive(Debug, Clone, Copy)]
+struct CopiedChunk {
+    /// The number of its group in events.
+    group: u32,
+    /// Its number in the plan.
+    at: u32,
+    /// Its number in the tier.
+    id: u32,
 }
 
 /// Chunks on their way to the GPU.
 #[derive(Debug)]
 struct LoadCopy {
     id: SeqId,
-    chunks: Vec<(u32, u32)>,
+    chunks: Vec<CopiedChunk>,
     generation: u32,
 }
 
@@ -151,6 +164,8 @@ pub(crate) struct Loaded(pub(crate) SeqId);
 #[derive(Debug)]
 pub(crate) struct HostTier {
     config: HostTierConfig,
+    /// The groups of layers, each with chunks of its own.
+    groups: Vec<Group>,
     chunks: HostChunks,
     seqs: HashMap<SeqId, HostSequence>,
     stores: CopyLane<StoreCopy>,
@@ -166,11 +181,12 @@ pub(crate) struct HostTier {
 }
 
 impl HostTier {
-    /// An empty tier.
-    pub(crate) fn new(config: HostTierConfig, events: bool) -> Self {
+    /// An empty tier for blocks of these groups.
+    pub(crate) fn new(config: HostTierConfig, groups: Vec<Group>, events: bool) -> Self {
         Self {
             chunks: HostChunks::new(config.chunks),
             config,
+            groups,
             seqs: HashMap::new(),
             stores: CopyLane::new(),
             loads: CopyLane::new(),
@@ -192,29 +208,14 @@ impl HostTier {
         }
     }
 
-    /// What is in it, in no order.
+    /// The last block of each chunk in it, in no order.
     pub(crate) fn keys(&self) -> impl Iterator<Item = BlockKey> {
-        self.chunks.keys()
-    }
-
-    /// Whether a hit may cover a whole prompt.
-    pub(crate) fn covers_all(&self) -> bool {
-        self.config.rules == HostRules::Native
+        self.chunks.names().map(|(_, key)| key)
     }
 
     /// Whether blocks with generated tokens are kept too.
     pub(crate) fn keeps_outputs(&self) -> bool {
         self.config.outputs
-    }
-
-    fn key(&self, plan: &BlockPlan, chunk: u32) -> Option<BlockKey> {
-        let last = (u64::from(chunk) + 1) * u64::from(self.config.blocks_per_chunk) - 1;
-        plan.keys.get(usize::try_from(last).ok()?).copied()
-    }
-
-    /// Chunks that the first `blocks` of a plan fill.
-    fn full(&self, plan: &BlockPlan, blocks: u32) -> u32 {
-        (plan.keys.len() as u32).min(blocks) / self.config.blocks_per_chunk
     }
 
     fn next_epoch(&mut self) -> u64 {
@@ -232,84 +233,6 @@ impl HostTier {
         seq.epoch
     }
 
-    /// What is here of a plan between a hit of `from` blocks and `most` blocks.
-    pub(crate) fn look_up(
-        &mut self,
-        now: SimTime,
-        id: SeqId,
-        plan: &BlockPlan,
-        (from, most): (u32, u32),
-        out: &mut impl FnMut(Event),
-    ) -> HostHit {
-        let size = self.config.blocks_per_chunk;
-        let (first, last) = (from / size, self.full(plan, most));
-        let mut waits = self.seqs.get(&id).is_some_and(|seq| seq.copies > 0);
-        let mut end = first;
-        while end < last && !waits {
-            let found = self.key(plan, end).and_then(|key| self.chunks.find(key));
-            let Some(chunk) = found else { break };
-            waits = self.chunks.state(chunk) != ChunkState::Ready;
-            end += 1;
-        }
-        let seq = self.seqs.entry(id).or_default();
-        if waits {
-            if seq.asked.is_none() {
-                seq.asked = Some(now);
-                self.deferred += 1;
-            }
-            return HostHit::Wait;
-        }
-        if let Some(since) = seq.asked.take() {
-            self.deferred -= 1;
-            let waited = now.since(since);
-            out(Event::Host(Box::new(HostEvent::Answered { waited })));
-        }
-        if self.config.rules == HostRules::Native {
-            let epoch = self.epoch_of(id);
-            self.touch(plan, last, epoch);
-        }
-        let found = (end * size).saturating_sub(from);
-        HostHit::Blocks(if found < size { 0 } else { found })
-    }
-
-    /// What is here of the first chunks of a plan was used.
-    fn touch(&mut self, plan: &BlockPlan, chunks: u32, epoch: u64) {
-        for at in 0..chunks {
-            if let Some(id) = self.key(plan, at).and_then(|key| self.chunks.find(key)) {
-                self.chunks.touch(id, (epoch, Reverse(at)));
-            }
-        }
-    }
-
-    /// Blocks `from..from + blocks` of a plan are copied to the GPU, from `now` on.
-    pub(crate) fn load(
-        &mut self,
-        now: SimTime,
-        id: SeqId,
-        plan: &BlockPlan,
-        (from, blocks): (u32, u32),
-    ) {
-        let size = self.config.blocks_per_chunk;
-        let (first, end) = (from / size, (from + blocks) / size);
-        let mut chunks = Vec::with_capacity((end - first) as usize);
-        for at in first..end {
-            if let Some(chunk) = self.key(plan, at).and_then(|key| self.chunks.find(key)) {
-                self.chunks.pin(chunk);
-                chunks.push((at, chunk));
-            }
-        }
-        let takes = self.takes(chunks.len(), self.config.chunk_time.1);
-        let copy = LoadCopy {
-            id,
-            chunks,
-            generation: self.generation,
-        };
-        self.loads.push(now, takes, copy);
-        let seq = self.seqs.entry(id).or_default();
-        seq.offered = seq.offered.max(end);
-        seq.copies += 1;
-    }
-
     fn takes(&self, chunks: usize, each: Duration) -> Duration {
         let chunks = u32::try_from(chunks).unwrap_or(u32::MAX);
         self.config
@@ -324,8 +247,10 @@ impl HostTier {
         id: SeqId,
         plan: &Arc<BlockPlan>,
         blocks: u32,
+        is_kept: impl Fn(usize, u32) -> bool,
         out: &mut impl FnMut(Event),
     ) -> Option<StoreCopy> {
+        let size = self.config.blocks_per_chunk;
         let end = self.full(plan, blocks);
         let from = self.seqs.get(&id).map_or(0, |seq| seq.offered);
         if from >= end {
@@ -336,14 +261,20 @@ impl HostTier {
             HostRules::Simple => self.next_epoch(),
         };
         let (mut missing, mut present) = (Vec::new(), HashSet::new());
-        for at in from..end {
-            let Some(key) = self.key(plan, at) else { break };
+        let groups = self.groups.len();
+        let all = (0..groups).flat_map(|group| (from..end).map(move |at| (group, at)));
+        // A chunk of several blocks is of the only group, which keeps all.
+        let is_kept = |&(group, at): &(usize, u32)| size > 1 || is_kept(group, at);
+        for (group, at) in all.filter(is_kept) {
+            let Some(key) = self.key(plan, group, at) else {
+                continue;
+            };
             let threshold = self.config.threshold;
             let is_wanted =
                 threshold.is_none_or(|(least, most)| self.offers.count(key, most) >= least);
             match self.chunks.find(key) {
                 None if !is_wanted => {}
-                None => missing.push((at, key)),
+                None => missing.push((group, at, key)),
                 Some(chunk) => {
                     if self.config.rules == HostRules::Native {
                         self.chunks.touch(chunk, (epoch, Reverse(at)));
@@ -367,14 +298,17 @@ impl HostTier {
         seq.copies += 1;
         let last = |at: u32| (at as usize + 1) * self.config.blocks_per_chunk as usize - 1;
         let mut chunks = Vec::with_capacity(missing.len());
-        for (at, key) in missing {
+        for (group, at, key) in missing {
             // A plan may name a block twice.
             if self.chunks.find(key).is_some() {
                 continue;
             }
             let hash = plan.hashes.get(last(at)).filter(|_| self.events).copied();
-            let chunk = self.chunks.insert(key, hash, (epoch, Reverse(at)));
-            chunks.push((at, chunk));
+            let group = self.groups[group].index;
+            let recency: Recency = (epoch, Reverse(at));
+            let name = (group, plan.keys[last(at)]);
+            let id = self.chunks.insert(key, name, hash, recency);
+            chunks.push(CopiedChunk { group, at, id });
         }
         Some(StoreCopy {
             id,
@@ -393,7 +327,7 @@ impl HostTier {
     /// Evicts others until what is missing has room; `None`: that cannot be, and all stay.
     fn make_room(
         &mut self,
-        missing: &mut Vec<(u32, BlockKey)>,
+        missing: &mut Vec<(usize, u32, BlockKey)>,
         kept: &HashSet<u32>,
         out: &mut impl FnMut(Event),
     ) -> Option<()> {
@@ -428,6 +362,11 @@ impl HostTier {
         }
     }
 
+    /// Whether blocks are on their way to the GPU.
+    pub(crate) fn is_loading(&self) -> bool {
+        self.loads.next_due().is_some()
+    }
+
     /// When the next copy ends.
     pub(crate) fn next_due(&self) -> Option<SimTime> {
         match (self.stores.next_due(), self.loads.next_due()) {
@@ -454,10 +393,10 @@ impl HostTier {
                     HostRules::Native => None,
                     HostRules::Simple => Some(self.next_epoch()),
                 };
-                for &(at, chunk) in &copy.chunks {
-                    self.chunks.unpin(chunk);
+                for chunk in &copy.chunks {
+                    self.chunks.unpin(chunk.id);
                     if let Some(epoch) = epoch {
-                        self.chunks.touch(chunk, (epoch, Reverse(at)));
+                        self.chunks.touch(chunk.id, (epoch, Reverse(chunk.at)));
                     }
                 }
             }
@@ -471,11 +410,12 @@ impl HostTier {
     fn stored(&mut self, took: Duration, copy: StoreCopy, out: &mut impl FnMut(Event)) {
         let count = copy.chunks.len();
         if copy.generation == self.generation {
-            for &(_, chunk) in &copy.chunks {
-                self.chunks.stored(chunk);
+            for chunk in &copy.chunks {
+                self.chunks.stored(chunk.id);
             }
             if self.events && count > 0 {
-                let chunks = copy.chunks.iter().map(|&(at, _)| at).collect();
+                let chunks = copy.chunks.iter();
+                let chunks = chunks.map(|chunk| (chunk.group, chunk.at)).collect();
                 out(Event::Host(Box::new(HostEvent::Stored {
                     plan: Arc::clone(&copy.plan),
                     chunks,

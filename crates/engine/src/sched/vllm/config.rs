@@ -219,6 +219,10 @@ impl VllmConfig {
         if let Some(tier) = &self.host_tier {
             within("host chunks", tier.chunks.into(), 1.0, MOST_BLOCKS)?;
             at_least_one("blocks_per_chunk", tier.blocks_per_chunk)?;
+            if self.layer_groups.is_some() {
+                let blocks = tier.blocks_per_chunk;
+                within("blocks_per_chunk of layer groups", blocks.into(), 1.0, 1.0)?;
+            }
         }
         within("watermark", self.watermark, 0.0, 1.0)?;
         within("speedup_ratio", self.speed.all, 0.0, f64::MAX)?;

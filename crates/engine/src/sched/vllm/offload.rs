@@ -6,13 +6,13 @@
 //! **Source:** vLLM 0.33 `vllm/v1/core/sched/scheduler.py` (`WAITING_FOR_REMOTE_KVS`),
 //! `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.
 
-use crate::kv::{BlockRequest, HostCounts, HostHit, Loaded};
+use crate::kv::{BlockRequest, HostCounts, HostHit, HostRequest, Loaded};
 use crate::{Outbox, SimTime, Transfer};
 
-use super::Vllm;
 use super::plan::{AdmissionTurn, Pass};
 use super::seqs::{FetchStage, SeqState, Slot};
 use super::step::Step;
+use super::{Admission, Vllm};
 
 impl Vllm {
     /// The host's part of an admission, `cached` tokens being on the GPU: what becomes of the
@@ -41,10 +41,15 @@ impl Vllm {
             .as_ref()
             .filter(|_| !seq.skip_cache_read && !remote);
         let (plan, host) = (plan?.clone(), self.host.as_mut()?);
-        let (id, known) = (seq.id, seq.known);
-        let most = known.saturating_sub(u32::from(!host.covers_all())) / size;
+        let known = seq.known;
+        let request = HostRequest {
+            id: seq.id,
+            known,
+            from: cached / size,
+            size,
+        };
         let (now, out) = (pass.now, &mut pass.out);
-        let hit = host.look_up(now, id, &plan, (cached / size, most), &mut |event| {
+        let hit = host.look_up(now, &plan, &request, &mut |event| {
             out.push_back((now, event));
         });
         let blocks = match hit {
@@ -63,7 +68,7 @@ impl Vllm {
             prefix: cached,
             tokens: tokens.min(most),
             spare: spare.saturating_add(self.owed_to_prompts()),
-            processed: cached + blocks * size,
+            processed: request.tokens(request.from + blocks),
             is_capped: true,
             ..BlockRequest::default()
         };
@@ -77,7 +82,7 @@ impl Vllm {
         }
         self.seqs.fetch(slot, Some(FetchStage::Begun));
         if let Some(host) = &mut self.host {
-            host.load(now, id, &plan, (cached / size, blocks));
+            host.load(now, &plan, &request, blocks);
         }
         self.waiting.remove(&self.seqs, slot);
         let seq = &mut self.seqs[slot];
@@ -85,6 +90,14 @@ impl Vllm {
         (seq.cached, seq.loaded) = (cached, blocks * size);
         self.fetching += 1;
         Some(AdmissionTurn::Next)
+    }
+
+    /// Whether a sequence that lost its blocks and made nothing since keeps them until a load is over:
+    /// nobody can take the blocks of that one before, and the two would preempt each other for ever.
+    pub(super) fn waits_for_load(&self, slot: Slot) -> bool {
+        let again = self.seqs[slot].recent_preemptions > 0;
+        let host = self.host.as_ref().filter(|_| again);
+        self.config.admission == Admission::Vllm && host.is_some_and(|host| host.is_loading())
     }
 
     /// Blocks that running sequences lack for their prompts.
@@ -113,8 +126,11 @@ impl Vllm {
                 false => seq.prompt,
             };
             let blocks = seq.computed.min(most) / size;
-            let events = &mut step.events;
-            let copy = host.offer(seq.id, plan, blocks, &mut |event| events.push(event));
+            let (pool, events) = (&self.pool, &mut step.events);
+            let is_kept = |group, block| pool.is_kept(&seq.table, group, block);
+            let copy = host.offer(seq.id, plan, blocks, is_kept, &mut |event| {
+                events.push(event);
+            });
             step.stores.extend(copy);
         }
     }

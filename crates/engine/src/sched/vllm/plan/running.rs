@@ -104,7 +104,7 @@ impl Vllm {
     }
 
     /// Finds blocks for a running sequence, preempting others until there are enough; false: it
-    /// was preempted itself.
+    /// was preempted itself, or waits for a load.
     fn find_blocks(&mut self, slot: Slot, new: u32, pass: &mut Pass) -> bool {
         loop {
             let seq = &self.seqs[slot];
@@ -125,6 +125,9 @@ impl Vllm {
             let victim = self.running[victim_at];
             if victim == slot && self.take_fetched_blocks() {
                 continue;
+            }
+            if victim == slot && self.waits_for_load(slot) {
+                return false;
             }
             pass.preempted = true;
             self.running.remove(victim_at);

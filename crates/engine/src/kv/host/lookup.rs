@@ -1,0 +1,197 @@
+//! What a prompt finds in the memory of the host, in all groups of layers.
+//!
+//! **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`
+//! (`_lookup_complete_chunks`).
+
+use std::cmp::Reverse;
+
+use super::chunks::ChunkState;
+use super::{CopiedChunk, HostHit, HostRules, HostTier, LoadCopy};
+use crate::kv::Group;
+use crate::{BlockKey, BlockPlan, Event, HostEvent, SeqId, SimTime};
+
+/// What a sequence asks for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HostRequest {
+    pub(crate) id: SeqId,
+    /// Tokens that it has; at least one of them is computed.
+    pub(crate) known: u32,
+    /// Blocks of it that are on the GPU.
+    pub(crate) from: u32,
+    /// Tokens of a block.
+    pub(crate) size: u32,
+}
+
+impl HostRequest {
+    /// Tokens that need no computation when so many blocks are there.
+    pub(crate) fn tokens(&self, blocks: u32) -> u32 {
+        blocks.saturating_mul(self.size).min(self.known - 1)
+    }
+}
+
+impl Group {
+    /// Of chunks `first..end`, the first that a sequence with so many tokens behind it looks at: at
+    /// least the last one, however short a window is.
+    fn needs_from(&self, (first, end): (u32, u32), tokens: u32) -> u32 {
+        match self.sees_all() {
+            true => first,
+            false => self.passed(tokens).min(end.saturating_sub(1)).max(first),
+        }
+    }
+}
+
+impl HostTier {
+    /// The key of a chunk in a group, told from those of other groups.
+    pub(super) fn key(&self, plan: &BlockPlan, group: usize, chunk: u32) -> Option<BlockKey> {
+        let last = (u64::from(chunk) + 1) * u64::from(self.config.blocks_per_chunk) - 1;
+        let key = plan.keys.get(usize::try_from(last).ok()?)?;
+        Some(self.groups[group].key(*key))
+    }
+
+    fn find(&self, plan: &BlockPlan, group: usize, chunk: u32) -> Option<u32> {
+        self.chunks.find(self.key(plan, group, chunk)?)
+    }
+
+    /// Chunks that the first `blocks` of a plan fill.
+    pub(super) fn full(&self, plan: &BlockPlan, blocks: u32) -> u32 {
+        (plan.keys.len() as u32).min(blocks) / self.config.blocks_per_chunk
+    }
+
+    /// Most blocks of a hit.
+    fn most(&self, request: &HostRequest) -> u32 {
+        // A state is that of all tokens before it, so that one more cannot be taken back.
+        let has_state = self.groups.iter().any(|group| group.is_state);
+        let all = self.config.rules == HostRules::Native && !has_state;
+        request.known.saturating_sub(u32::from(!all)) / request.size
+    }
+
+    /// Chunks, from the start of a plan, up to which all groups have what they need.
+    fn end(&self, plan: &BlockPlan, request: &HostRequest, (first, last): (u32, u32)) -> u32 {
+        let groups = || self.groups.iter().enumerate();
+        let is_there = |group: usize, chunk| self.find(plan, group, chunk).is_some();
+        let sees_all = |&chunk: &u32| {
+            let mut full = groups().filter(|(_, group)| group.sees_all());
+            full.all(|(at, _)| is_there(at, chunk))
+        };
+        let mut end = first + (first..last).take_while(sees_all).count() as u32;
+        // Whatever ends behind a chunk that a window lacks needs that chunk too.
+        while end > first {
+            let tokens = request.tokens(end * self.config.blocks_per_chunk);
+            let lacking = groups().filter_map(|(at, group)| {
+                let from = group.needs_from((first, end), tokens);
+                let mut chunks = (from..end).rev().filter(|_| !group.sees_all());
+                chunks.find(|&chunk| !is_there(at, chunk))
+            });
+            match lacking.min() {
+                Some(chunk) => end = chunk,
+                None => break,
+            }
+        }
+        end
+    }
+
+    /// The chunks of a hit that are not on the GPU.
+    fn chunks_of(
+        &self,
+        plan: &BlockPlan,
+        request: &HostRequest,
+        (first, end): (u32, u32),
+    ) -> Vec<CopiedChunk> {
+        let tokens = request.tokens(end * self.config.blocks_per_chunk);
+        let all = self.groups.iter().enumerate().flat_map(|(at, group)| {
+            let chunks = group.needs_from((first, end), tokens)..end;
+            chunks.filter_map(move |chunk| {
+                let id = self.find(plan, at, chunk)?;
+                let group = group.index;
+                Some(CopiedChunk {
+                    group,
+                    at: chunk,
+                    id,
+                })
+            })
+        });
+        all.collect()
+    }
+
+    /// What is here of a plan behind what is on the GPU.
+    pub(crate) fn look_up(
+        &mut self,
+        now: SimTime,
+        plan: &BlockPlan,
+        request: &HostRequest,
+        out: &mut impl FnMut(Event),
+    ) -> HostHit {
+        let size = self.config.blocks_per_chunk;
+        let id = request.id;
+        let (first, last) = (
+            request.from / size,
+            self.full(plan, self.most(request)).max(request.from / size),
+        );
+        let mut waits = self.seqs.get(&id).is_some_and(|seq| seq.copies > 0);
+        let end = match waits {
+            true => first,
+            false => self.end(plan, request, (first, last)),
+        };
+        let needed = self.chunks_of(plan, request, (first, end));
+        waits |= needed
+            .iter()
+            .any(|chunk| self.chunks.state(chunk.id) != ChunkState::Ready);
+        let seq = self.seqs.entry(id).or_default();
+        if waits {
+            if seq.asked.is_none() {
+                seq.asked = Some(now);
+                self.deferred += 1;
+            }
+            return HostHit::Wait;
+        }
+        if let Some(since) = seq.asked.take() {
+            self.deferred -= 1;
+            let waited = now.since(since);
+            out(Event::Host(Box::new(HostEvent::Answered { waited })));
+        }
+        if self.config.rules == HostRules::Native {
+            let epoch = self.epoch_of(id);
+            self.touch(plan, last, epoch);
+        }
+        let found = (end * size).saturating_sub(request.from);
+        HostHit::Blocks(if found < size { 0 } else { found })
+    }
+
+    /// What is here of the first chunks of a plan was used.
+    pub(super) fn touch(&mut self, plan: &BlockPlan, chunks: u32, epoch: u64) {
+        for at in 0..chunks {
+            for group in 0..self.groups.len() {
+                if let Some(id) = self.find(plan, group, at) {
+                    self.chunks.touch(id, (epoch, Reverse(at)));
+                }
+            }
+        }
+    }
+
+    /// So many blocks of a plan behind those on the GPU are copied there, from `now` on.
+    pub(crate) fn load(
+        &mut self,
+        now: SimTime,
+        plan: &BlockPlan,
+        request: &HostRequest,
+        blocks: u32,
+    ) {
+        let size = self.config.blocks_per_chunk;
+        let (first, end) = (request.from / size, (request.from + blocks) / size);
+        let chunks = self.chunks_of(plan, request, (first, end));
+        for chunk in &chunks {
+            self.chunks.pin(chunk.id);
+        }
+        let takes = self.takes(chunks.len(), self.config.chunk_time.1);
+        let id = request.id;
+        let copy = LoadCopy {
+            id,
+            chunks,
+            generation: self.generation,
+        };
+        self.loads.push(now, takes, copy);
+        let seq = self.seqs.entry(id).or_default();
+        seq.offered = seq.offered.max(end);
+        seq.copies += 1;
+    }
+}
