@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use super::error::{StartError, wrong};
 use super::observers::EngineObservers;
 use super::{setup, timing};
-use vllm_sim_config::{Compat, Config, SchedulerKind};
+use vllm_sim_config::{Compat, Config, Engine, SchedulerKind};
 use vllm_sim_engine::Scheduler;
 use vllm_sim_engine::driver::{LiveEngine, Observer, Observers, TimerTuning};
-use vllm_sim_engine::latency::{Setup, Speed};
+use vllm_sim_engine::latency::{HostLink, Setup, Speed, gpu};
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::pool::PoolConfig;
 use vllm_sim_engine::sched::sglang::SglangConfig;
@@ -95,6 +95,20 @@ fn sglang(config: &Config, shared: VllmConfig) -> SglangConfig {
     }
 }
 
+/// What a step takes to read the weights that `--cpu-offload-gb` leaves in the memory of the host, on
+/// one GPU of each stage after the other. vLLM's kernels read them over the bus and hide nothing.
+fn weights_from_host(engine: &Engine) -> Duration {
+    let link = engine.gpu.as_deref().and_then(gpu).map(HostLink::of);
+    let link = link.filter(|_| engine.latency_source.knows_gpu());
+    let bytes = engine.kv_cache.as_ref().map(|cache| cache.offloaded_bytes);
+    let Some((link, bytes)) = link.zip(bytes) else {
+        return Duration::ZERO;
+    };
+    let stages = f64::from(engine.parallel.pipeline);
+    let seconds = stages * bytes / (link.to_device * 1e9) / engine.speed();
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+}
+
 /// The batching engine of a configuration, and the deployment that its roofline describes.
 pub(super) fn modelled(
     config: &Config,
@@ -105,6 +119,7 @@ pub(super) fn modelled(
     let drafting = setup.as_ref().map(|setup| timing::drafting(config, setup));
     let vllm = VllmConfig {
         drafting: drafting.transpose()?.flatten(),
+        weights_from_host: weights_from_host(engine),
         latency,
         speed: Speed {
             all: engine.speed(),

@@ -63,6 +63,8 @@ pub struct Engine {
     pub kv_cache_memory_bytes: Option<u64>,
     /// The KV cache as vLLM plans it; `None`: too little is known, or another scheduler runs.
     pub kv_cache: Option<KvCacheSize>,
+    /// GiB of weights of each GPU that are to stay in the memory of the host.
+    pub cpu_offload_gib: f64,
     /// `--kv-offloading-size` in GiB, and the backend's name.
     pub kv_offloading: (Option<f64>, &'static str),
     /// A second prefix cache in the memory of the host.
@@ -217,6 +219,7 @@ impl Engine {
             num_blocks: blocks.or(v.get(&kv::KV_CACHE_SIZE)?),
             kv_cache_memory_bytes: memory.and_then(|n| u64::try_from(n).ok()),
             kv_cache: None,
+            cpu_offload_gib: v.get(&kv::CPU_OFFLOAD_GB)?,
             kv_offloading: (
                 v.get(&kv::KV_OFFLOADING_SIZE)?,
                 match v.choice(&kv::KV_OFFLOADING_BACKEND)?.unwrap_or_default() {

@@ -34,6 +34,8 @@ pub struct KvCacheSize {
     pub plan: KvCachePlan,
     /// What a GPU's memory goes to.
     pub memory: Memory,
+    /// Weights of a GPU that stay in the memory of the host, bytes.
+    pub offloaded_bytes: f64,
     /// Of it, what is neither weights, activations nor cache.
     pub reserved: ReservedMemory,
     /// Bytes set aside for it on each GPU.
@@ -107,7 +109,7 @@ impl KvCacheSize {
         // With groups a typed count says enough.
         let typed = engine.num_blocks.filter(|_| plan.sparse_groups > 0);
         let typed = typed.map(|blocks| f64::from(blocks) * plan.block_bytes);
-        let memory = memory(engine, &stage, gpu);
+        let (memory, offloaded_bytes) = memory(engine, &stage, gpu);
         let Some(available_bytes) = available(engine, memory).or(typed) else {
             return Ok(None);
         };
@@ -122,6 +124,7 @@ impl KvCacheSize {
         let mut size = Self {
             plan,
             memory,
+            offloaded_bytes,
             reserved: engine.reserved,
             available_bytes,
             blocks: engine.num_blocks.unwrap_or(fit.max(2)),
@@ -211,8 +214,8 @@ fn in_flight(engine: &Engine) -> u32 {
     steps.saturating_mul(engine.max_num_batched_tokens)
 }
 
-/// What a GPU's memory goes to.
-fn memory(engine: &Engine, stage: &ModelShape, gpu: &Gpu) -> Memory {
+/// What a GPU's memory goes to, and the bytes of weights that it does not hold.
+fn memory(engine: &Engine, stage: &ModelShape, gpu: &Gpu) -> (Memory, f64) {
     let memory = Memory::new(
         stage,
         gpu,
@@ -222,7 +225,13 @@ fn memory(engine: &Engine, stage: &ModelShape, gpu: &Gpu) -> Memory {
         engine.max_num_batched_tokens,
         None,
     );
-    memory.without(engine.reserved.total())
+    let offloaded = (engine.cpu_offload_gib * GIB).min(memory.weight_bytes);
+    let rest = Memory {
+        weight_bytes: memory.weight_bytes - offloaded,
+        ..memory
+    };
+    let memory = rest.without(engine.reserved.total() - offloaded);
+    (memory, offloaded)
 }
 
 /// Bytes for the cache; `None`: nobody said, and nobody named a GPU.

@@ -108,6 +108,24 @@ pub struct Config {
     pub metrics: Metrics,
 }
 
+/// Names what a user of vLLM would expect of these settings, and does not get.
+fn warn_of_effects(v: &Values, model: &Model, engine: &Engine) {
+    let knows_gpu = engine.latency_source.knows_gpu();
+    if engine.cpu_offload_gib > 0.0 && !(engine.kv_cache.is_some() && knows_gpu) {
+        v.warn(
+            "--cpu-offload-gb has no effect: it needs `serve`, --gpu and a model whose shape is known",
+        );
+    }
+    let shape = kv_cache::shape(model, engine);
+    let has_experts = shape.is_some_and(|shape| shape.moe.is_some());
+    if knows_gpu && has_experts && engine.parallel.data > 1 {
+        v.warn(
+            "--data-parallel-size: the ranks of a model with experts step on their own here; those \
+             of vLLM wait for the slowest one in every step",
+        );
+    }
+}
+
 impl Config {
     fn from_values(v: &Values) -> Result<Self, ConfigError> {
         let mut model = Model::from_values(v)?;
@@ -121,6 +139,7 @@ impl Config {
                 reserved_memory::reserve(v, &shape, drafts, &engine.parallel, knows_gpu)?;
         }
         engine.kv_cache = KvCacheSize::from_values(v, &mut model, &engine)?;
+        warn_of_effects(v, &model, &engine);
         let mut kv_transfer = KvTransfer::from_values(v, &engine.parallel)?;
         engine.kv_offload = KvOffload::from_values(v, &model, &engine, kv_transfer.as_mut())?;
         let mut kv_events = KvEvents::from_values(v, &engine)?;

@@ -317,3 +317,26 @@ fn groups_of_layers_do_not_give_way_from_the_oldest() {
     let flat = [&words[..], &["--disable-hybrid-kv-cache-manager"]].concat();
     assert!(try_words(&flat, &[]).is_ok());
 }
+
+#[test]
+fn weights_on_the_host_make_room_for_blocks() {
+    let cache = |words: &[&str]| {
+        let words = [&["vllm-sim", "serve", LLAMA, "--gpu", "l4"], words].concat();
+        let loaded = try_words(&words, &[]).unwrap();
+        loaded.config.engine.kv_cache.unwrap()
+    };
+    let (all, some) = (
+        cache(&["--max-model-len", "2048"]),
+        cache(&["--max-model-len", "2048", "--cpu-offload-gb", "8"]),
+    );
+    let gib_8 = 8.0 * f64::from(1 << 30);
+    let less = all.memory.weight_bytes - some.memory.weight_bytes;
+    let more = some.available_bytes - all.available_bytes;
+    for bytes in [some.offloaded_bytes, less, more] {
+        assert!((bytes - gib_8).abs() < 1.0, "{bytes}");
+    }
+    assert!(some.blocks - all.blocks >= 4095, "{}", some.blocks);
+    // No more than there are.
+    let everything = cache(&["--max-model-len", "2048", "--cpu-offload-gb", "100"]);
+    assert!((everything.offloaded_bytes - all.memory.weight_bytes).abs() < 1.0);
+}

@@ -40,6 +40,8 @@ flags! {
         .within(0.001, 1_000_000.0, "kv-offloading-bandwidth must be between 0.001 and 1000000 GB/s");
     SIMPLE_KV_OFFLOAD: bool = Flag::new("simple-kv-offload", KvCache, "Let --kv-offloading-size mean SimpleCPUOffloadConnector.")
         .or("false").env(&["VLLM_USE_SIMPLE_KV_OFFLOAD"]).hide();
+    CPU_OFFLOAD_GB: f64 = Flag::new("cpu-offload-gb", KvCache, "GiB of weights of each GPU that stay in the memory of the host: room for more blocks, and every step reads them over the bus.")
+        .or("0").within(0.0, 1_048_576.0, "cpu-offload-gb must be between 0 and 1048576 GiB");
     KV_SIDE_CHANNEL_HOST: Option<String> = Flag::new("kv-side-channel-host", KvCache, "Host at which decoding servers reach this one (NIXL).")
         .or("localhost").env(&["VLLM_NIXL_SIDE_CHANNEL_HOST"]);
     KV_SIDE_CHANNEL_PORT: u16 = Flag::new("kv-side-channel-port", KvCache, "Its port; rank n takes the n-th after it, and replicas the ports after those.")

@@ -58,6 +58,8 @@ const fn state(mut known: KnownModel, state: StateLayers) -> KnownModel {
 }
 
 /// Gated delta net of Qwen3-Next: 16 key and 32 value heads of 128.
+///
+/// **Source:** `config.json` of Qwen3-Next-80B-A3B-Instruct.
 const QWEN3_NEXT: StateLayers = StateLayers {
     layers: 36,
     channels: 8192,
@@ -69,6 +71,8 @@ const QWEN3_NEXT: StateLayers = StateLayers {
 };
 
 /// Mamba-2 of Nemotron-H: 128 heads of 64, states of 128.
+///
+/// **Source:** transformers `configuration_nemotron_h.py`, whose defaults are those of the 8B model.
 const NEMOTRON_H: StateLayers = StateLayers {
     layers: 24,
     channels: 128 * 64,

@@ -59,6 +59,8 @@ pub struct VllmConfig {
     pub speculation: Option<Speculation>,
     /// How long it takes to make them. Default no time.
     pub drafting: Option<Box<Drafting>>,
+    /// What every step takes to read the weights that are not on the GPU. Default no time.
+    pub weights_from_host: Duration,
     /// Adapters in one batch; 0: no limit. Default 0.
     pub max_loras: u32,
     /// Adapters kept at hand, in slots or beside them; at least `max_loras`. Default 0.
@@ -175,6 +177,7 @@ impl Default for VllmConfig {
             watermark: 0.0,
             speculation: None,
             drafting: None,
+            weights_from_host: Duration::ZERO,
             max_loras: 0,
             max_cpu_loras: 0,
             lora_load: Duration::ZERO,
@@ -264,7 +267,8 @@ impl VllmConfig {
     pub fn step_time(&self, batch: &Batch) -> Duration {
         let drafting = self.drafting.as_ref();
         let drafting = drafting.map(|drafting| drafting.step(batch, self.speed));
-        self.latency.step(batch, self.speed) + drafting.unwrap_or_default()
+        let computing = self.latency.step(batch, self.speed) + drafting.unwrap_or_default();
+        computing + self.weights_from_host
     }
 
     /// Adapters that need not be loaded again.
