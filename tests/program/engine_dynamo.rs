@@ -16,12 +16,15 @@ fn same(a: &Value, b: &Value) -> bool {
 }
 
 fn check(name: &str) {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/fixtures/dynamo")
-        .join(name);
+    let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/dynamo");
+    check_in(&all, name, None);
+}
+
+fn check_in(all: &Path, name: &str, tables: Option<&Path>) {
+    let dir = all.join(name);
     let text = std::fs::read_to_string(dir.join("report.json")).unwrap();
     let recorded: Value = serde_json::from_str(&text).unwrap();
-    let report = serde_json::to_value(dynamo_run(&dir, None).unwrap()).unwrap();
+    let report = serde_json::to_value(dynamo_run(&dir, tables).unwrap()).unwrap();
     let mut wrong = Vec::new();
     let named = !dir.join("trace.jsonl").exists();
     let (requests, ours) = (&recorded["per_request"], &report["per_request"]);
@@ -120,6 +123,19 @@ fn pressure_drafts_ranks_split_pools_and_traces() {
     names.sort();
     assert!(names.len() >= 17, "{names:?}");
     names.iter().for_each(|name| check(name));
+}
+
+/// Runs of the peer by NVIDIA's kernel tables of aisimulate 0.13, which are not shipped: played where
+/// `$VLLM_SIM_KERNEL_TABLES` names their folder (`aisimulate_core/systems`).
+#[test]
+fn runs_by_kernel_tables_where_they_are() {
+    let Some(tables) = std::env::var_os("VLLM_SIM_KERNEL_TABLES") else {
+        return;
+    };
+    let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/dynamo-tables");
+    for name in ["70-llama-closed", "71-experts-mooncake"] {
+        check_in(&all, name, Some(Path::new(&tables)));
+    }
 }
 
 /// A synthetic run of 24 requests with the given settings.

@@ -5,6 +5,9 @@
     peer/bin/python tests/python/dynamo_peer.py record RUNS [NAME…]
     python3 tests/python/dynamo_peer.py compare RUNS --binary vllm-sim [NAME…]
 
+With `pip install --no-deps aisimulate==<a wheel of 0.13.0.dev>` and `pip install packaging numpy pyyaml` the
+peer reads kernel tables: `tables RUNS` makes the runs of `tests/fixtures/dynamo-tables`.
+
 `record` makes a folder per case of `dynamo_peer_cases.py`: `args.json`, the trace, and `report.json`
 or, where the peer refuses, `error.txt`. `compare` plays each with ours. Runs without random draws
 must be equal request by request (1e-6); those with `kv_router`, whose ties the peer draws unseeded,
@@ -21,7 +24,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-from dynamo_peer_cases import CASES, GOLDEN, LENIENT  # noqa: E402
+from dynamo_peer_cases import CASES, GOLDEN, LENIENT, TABLES  # noqa: E402
 
 # Speed of the host, and what the peer takes from a sketch with 0.1 % relative error.
 HOST = ("wall_time_ms", "processed_tokens_per_s", "processed_output_tokens_per_s")
@@ -70,9 +73,9 @@ def play(args, folder):
     return {key: getattr(report, key) for key in ("summary", "per_request", "coverage")}
 
 
-def golden(out):
+def golden(out, cases=GOLDEN):
     """Small runs, with what a test needs of their reports."""
-    for name, (args, rows) in GOLDEN.items():
+    for name, (args, rows) in cases.items():
         write(out / name, args, rows)
         report = play(args, out / name)
         summary = {k: v for k, v in report["summary"].items() if k not in HOST + SKETCHED and v is not None}
@@ -230,7 +233,8 @@ def compare(out, binary, names, table, limit):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("golden").add_argument("runs", type=pathlib.Path)
+    for command in ("golden", "tables"):
+        commands.add_parser(command).add_argument("runs", type=pathlib.Path)
     for command in ("record", "compare"):
         sub = commands.add_parser(command)
         sub.add_argument("runs", type=pathlib.Path)
@@ -242,6 +246,8 @@ def main():
     args, more = parser.parse_known_args()
     if args.command == "golden":
         return golden(args.runs)
+    if args.command == "tables":
+        return golden(args.runs, TABLES)
     args.names += more
     if args.command == "record":
         return record(args.runs, args.names)

@@ -356,3 +356,16 @@ GOLDEN = {
     "61-sglang-lpm": synthetic(512, 20, 20, extra_engine_args=S(block_size=32, num_gpu_blocks=120, sglang={"schedule_policy": "lpm", "chunked_prefill_size": 1024}), arrival_interval_ms=5.0, shared_prefix_ratio=0.5, num_prefix_groups=3),
     "62-sglang-drafts": synthetic(300, 60, 10, extra_engine_args=S(aic_nextn=2, num_gpu_blocks=1500), replay_concurrency=5),
 }
+
+
+def tables(system, model, tp, **config):
+    """A timing model of NVIDIA's kernel tables."""
+    return {"type": "external", "provider": "ais", "config": {
+        "backend": "vllm", "system": system, "model": model, "worker_type": "aggregated", "tp": tp, **config}}
+
+
+# Runs by kernel tables, which are not shipped.
+TABLES = {
+    "70-llama-closed": synthetic(700, 40, 16, extra_engine_args=V(num_gpu_blocks=400, timing_model=tables("h100_sxm", "meta-llama/Meta-Llama-3.1-8B", 1)), replay_concurrency=6),
+    "71-experts-mooncake": traced(mooncake(14, 71, gap=90, blocks=(1, 4), out=(5, 50)), extra_engine_args=V(num_gpu_blocks=600, timing_model=tables("h200_sxm", "Qwen/Qwen3-30B-A3B", 2, moe_tp_size=2, moe_ep_size=1)), num_workers=2),
+}

@@ -1,9 +1,44 @@
 //! Attention of prompts and decodes, from tables of kernels or, where keys and values are compressed,
 //! of whole blocks.
 
+use std::sync::Arc;
+
+use super::lookup::{Curve, Grid3};
 use super::speed::GemmType;
 use super::tables::Folder;
-use super::{Aic, AicError};
+use super::{Aic, AicError, DECODE_ROWS};
+
+/// Attention of the layers of one kind.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct LayerAttention {
+    layers: f64,
+    /// 0: none.
+    window: u64,
+    decode: Arc<Grid3>,
+    context: Arc<Grid3>,
+    /// `decode` by length for every number of requests, as far as it was measured: most steps of a
+    /// replay ask for decodes, each at five lengths.
+    rows: Arc<[Curve]>,
+}
+
+impl LayerAttention {
+    pub(super) fn new(
+        (layers, window): (u32, u64),
+        heads: u64,
+        decode: Grid3,
+        context: Grid3,
+    ) -> Self {
+        Self {
+            layers: layers.into(),
+            window,
+            rows: (0..DECODE_ROWS)
+                .map(|requests| decode.row(heads, requests))
+                .collect(),
+            decode: Arc::new(decode),
+            context: Arc::new(context),
+        }
+    }
+}
 
 impl Aic {
     /// Tables of attention by kind of layer. The estimator takes an fp8 cache for fp8 weights; but
@@ -33,8 +68,8 @@ impl Aic {
                 None => folder.attention(Some("bfloat16"), key)?,
             };
             decode.raise(&|at| self.decode_sol(window, at));
-            self.attention
-                .push((layers.into(), window, decode, context));
+            let kind = LayerAttention::new((layers, window), self.heads, decode, context);
+            self.attention.push(kind);
         }
         Ok(())
     }
@@ -94,27 +129,32 @@ impl Aic {
         }
         let low = ((length as f64 * 0.9) as u64).max(1);
         let high = ((length as f64 * 1.1) as u64).max(low);
-        let times = self.attention.iter().map(|(layers, window, grid, _)| {
-            let sol = |at| self.decode_sol(*window, at);
-            let one = |i: u64| {
-                let at = [self.heads, requests, low + (high - low) * i / 4];
-                grid.time(at, &sol).unwrap_or_else(|| sol(at))
-            };
-            layers * ((0..5).map(one).sum::<f64>() / 5.0 + self.norms())
+        let lengths = [0, 1, 2, 3, 4].map(|i| low + (high - low) * i / 4);
+        let row = usize::try_from(requests).unwrap_or(usize::MAX);
+        let times = self.attention.iter().map(|kind| {
+            let known = kind.rows.get(row).and_then(|row| row.sum(&lengths));
+            let sum = known.unwrap_or_else(|| {
+                let sol = |at| self.decode_sol(kind.window, at);
+                let at = lengths.map(|length| [self.heads, requests, length]);
+                at.iter()
+                    .map(|at| kind.decode.time(*at, &sol).unwrap_or_else(|| sol(*at)))
+                    .sum()
+            });
+            kind.layers * (sum / 5.0 + self.norms())
         });
         times.sum()
     }
 
     /// Blocks of compressed attention of all layers.
     fn block(&self, prompts: bool, at: [u64; 3]) -> f64 {
-        let times = self.attention.iter().map(|(layers, _, decode, context)| {
-            let grid = if prompts { context } else { decode };
+        let times = self.attention.iter().map(|kind| {
+            let grid = if prompts { &kind.context } else { &kind.decode };
             // Beyond what was measured a block takes longer as attention does.
             let sol = |at| match prompts {
                 true => self.context_sol(0, at),
                 false => self.decode_sol(0, at),
             };
-            layers * grid.time(at, &sol).unwrap_or_else(|| sol(at))
+            kind.layers * grid.time(at, &sol).unwrap_or_else(|| sol(at))
         });
         times.sum()
     }
@@ -133,11 +173,11 @@ impl Aic {
         // Rotary embedding and the write into the cache.
         let width = if self.fp8_attention { 1.0 } else { 2.0 };
         let extra = 1.1 * (2.0 * speed.moving(2.0 * q + 2.0 * kv) + 2.0 * speed.moving(width * kv));
-        let times = self.attention.iter().map(|(layers, window, _, grid)| {
-            let sol = |at| self.context_sol(*window, at);
+        let times = self.attention.iter().map(|kind| {
+            let sol = |at| self.context_sol(kind.window, at);
             let at = [self.heads, all, requests];
-            let time = grid.time(at, &sol).unwrap_or_else(|| sol(at));
-            layers * (time * share + extra + self.norms())
+            let time = kind.context.time(at, &sol).unwrap_or_else(|| sol(at));
+            kind.layers * (time * share + extra + self.norms())
         });
         times.sum()
     }

@@ -32,6 +32,28 @@ impl Curve {
         self.0.len()
     }
 
+    /// The sum of the times at ascending points, if the curve covers them.
+    pub(super) fn sum(&self, at: &[u64]) -> Option<f64> {
+        let mut place = self
+            .0
+            .partition_point(|point| point.0 < *at.first().unwrap_or(&0));
+        let mut sum = 0.0;
+        for &x in at {
+            while self.0.get(place)?.0 < x {
+                place += 1;
+            }
+            let (x1, y1) = self.0[place];
+            sum += match x1 == x {
+                true => y1,
+                false => {
+                    let (x0, y0) = *self.0.get(place.checked_sub(1)?)?;
+                    y0 + (y1 - y0) * ((x as f64 - x0 as f64) / (x1 as f64 - x0 as f64))
+                }
+            };
+        }
+        Some(sum)
+    }
+
     /// The time at a point, between two, or beyond the ends at the use of the hardware there.
     pub(super) fn time(&self, at: u64, end: End, sol: &dyn Fn(u64) -> f64) -> Option<f64> {
         let place = self.0.partition_point(|point| point.0 < at);
@@ -216,12 +238,47 @@ impl Grid3 {
     }
 
     pub(super) fn time(&self, at: Point, sol: Sol<'_>) -> Option<f64> {
-        let inside = self.along(0, &self.leaves, at, sol, &|inner| {
+        self.inside(at, sol).or_else(|| self.outside(at, sol))
+    }
+
+    fn inside(&self, at: Point, sol: Sol<'_>) -> Option<f64> {
+        self.along(0, &self.leaves, at, sol, &|inner| {
             self.along(1, inner, at, sol, &|inner| {
                 self.along(2, inner, at, sol, &|time| Some(*time))
             })
-        });
-        inside.or_else(|| self.outside(at, sol))
+        })
+    }
+
+    /// The times at `[a, b]` along the last axis, as far as they lie between measured ones: there
+    /// they are straight from point to point. Empty where `a` was not measured.
+    pub(super) fn row(&self, a: u64, b: u64) -> Curve {
+        let mut row = Curve::default();
+        let Some(inner) = self.leaves.get(&a) else {
+            return row;
+        };
+        let above = inner.range(b..).next();
+        let below = match above {
+            Some((key, _)) if *key == b => above,
+            _ => inner.range(..b).next_back(),
+        };
+        let (Some((_, above)), Some((_, below))) = (above, below) else {
+            return row;
+        };
+        let ends =
+            |times: &BTreeMap<u64, f64>| Some((*times.keys().next()?, *times.keys().next_back()?));
+        let (Some(one), Some(other)) = (ends(above), ends(below)) else {
+            return row;
+        };
+        let (first, last) = (one.0.max(other.0), one.1.min(other.1));
+        for c in above.keys().chain(below.keys()).copied() {
+            // Inside no time depends on what the hardware allows.
+            if let Some(time) = self.inside([a, b, c], &|_| 1.0)
+                && (first..=last).contains(&c)
+            {
+                row.add(c, time);
+            }
+        }
+        row
     }
 
     /// One axis: at a key, or between two; `None`: out of range.
@@ -350,6 +407,39 @@ mod tests {
         leaves.sort_by(|x, y| x.0.total_cmp(&y.0));
         leaves.truncate(NEAREST + 1);
         leaves
+    }
+
+    #[test]
+    fn a_row_has_the_times_of_the_grid() {
+        let mut grid = Grid3::new(None);
+        for (b, lengths) in [
+            (1, vec![1, 8, 40, 100]),
+            (4, vec![3, 8, 64, 90]),
+            (16, vec![2, 100]),
+        ] {
+            for c in lengths {
+                grid.add([8, b, c], (b * c) as f64 + (c as f64).sqrt());
+            }
+        }
+        let beyond = |_: Point| -> f64 { panic!("inside nothing is told from the hardware") };
+        for b in [1, 2, 3, 4, 9, 16] {
+            let row = grid.row(8, b);
+            for c in (1..=100).filter(|c| row.covers(*c) && row.covers(c + 2)) {
+                let by_hand: f64 = [c, c, c + 2]
+                    .iter()
+                    .map(|c| grid.time([8, b, *c], &beyond).unwrap_or(f64::NAN))
+                    .sum();
+                let sum = row.sum(&[c, c, c + 2]).unwrap_or(f64::NAN);
+                assert!(
+                    (sum / by_hand - 1.0).abs() < 1e-14,
+                    "{b} {c}: {sum}, {by_hand}"
+                );
+            }
+            assert_eq!(row.sum(&[101]), None);
+            assert_eq!(row.sum(&[0]), None);
+        }
+        assert_eq!((grid.row(8, 2).len(), grid.row(8, 1).len()), (5, 4));
+        assert_eq!((grid.row(8, 17).len(), grid.row(4, 1).len()), (0, 0));
     }
 
     #[test]

@@ -13,17 +13,21 @@ mod speed;
 mod tables;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Batch, Overhead, Scheme, millis};
+use attention::LayerAttention;
 pub use error::AicError;
-use lookup::{Curve, End, Grid3, Sites};
+use lookup::{Curve, End, Sites};
 pub use setup::{AicSetup, MixedStep, installed_tables};
 use speed::{GemmType, HardwareSpeed};
 use tables::{Folder, Sheet};
 
 /// So many passes of decodes are added up beforehand: most steps of a replay are among them.
 const DECODE_ROWS: u64 = 1025;
+/// The same of passes with prompts: as many tokens as a step of most servers has.
+const PROMPT_ROWS: u64 = 8193;
 
 /// Kernels of a deployment, found in the tables.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,9 +52,10 @@ pub struct Aic {
     width: u64,
     experts: Option<ExpertTable>,
     /// ms of the kernels of passes of so many decodes, attention aside.
-    decode_rows: Vec<f64>,
-    /// (layers, window, decode, context); window 0: none.
-    attention: Vec<(f64, u64, Grid3, Grid3)>,
+    decode_rows: Arc<[f64]>,
+    /// The same of passes with prompts, without the head.
+    prompt_rows: Arc<[f64]>,
+    attention: Vec<LayerAttention>,
     /// Compressed attention: its tables hold a whole block, projections included.
     compressed: bool,
     /// Prompts attend in fp8.
@@ -145,7 +150,8 @@ impl Aic {
             vocab: u64::from(shape.vocab) / tp,
             width: u64::from(shape.intermediate) / tp,
             experts: None,
-            decode_rows: Vec::new(),
+            decode_rows: Arc::default(),
+            prompt_rows: Arc::default(),
             attention: Vec::new(),
             compressed,
             fp8_attention: false,
@@ -164,8 +170,8 @@ impl Aic {
                 folder.attention_block(true, key)?,
                 folder.attention_block(false, key)?,
             );
-            aic.attention
-                .push((shape.layers.into(), 0, decode, context));
+            let kind = LayerAttention::new((shape.layers, 0), heads, decode, context);
+            aic.attention.push(kind);
         } else {
             aic.read_attention(&folder, &kinds, kv_dtype, dtype)?;
         }
@@ -174,6 +180,7 @@ impl Aic {
         aic.decode_rows = (0..DECODE_ROWS)
             .map(|rows| aic.decode_kernels(rows))
             .collect();
+        aic.prompt_rows = (0..PROMPT_ROWS).map(|x| aic.tokens(x, false)).collect();
         Ok(aic)
     }
 
@@ -250,8 +257,13 @@ impl Aic {
         // As Dynamo's mocker asks: of whole lengths and of what was cached, each divided.
         let prefix = each(batch.chunk_past);
         let new = each(batch.chunk_past + batch.chunk_tokens) - prefix;
-        // The token being computed is in the sum; the tables count it apart.
-        let context = batch.context.checked_div(decodes).unwrap_or(0);
+        // The token being computed is in the sum. The mocker takes it for one of those before and
+        // adds another.
+        let own = u64::from(self.mixed == MixedStep::Sum);
+        let context = batch
+            .context
+            .checked_div(decodes)
+            .map_or(0, |each| each + own);
         let rows = u64::from(batch.decode_tokens);
         match (prompts, decodes) {
             (0, 0) => (0.0, 0.0),
@@ -273,7 +285,7 @@ impl Aic {
     /// A pass that computes `new` tokens after `prefix` of each of `requests`.
     pub fn prefill(&self, requests: u64, new: u64, prefix: u64) -> f64 {
         let attention = self.context_attention(requests, new, prefix);
-        self.tokens(requests * new, false) + self.prompt_head(requests) + attention
+        self.prompt_kernels(requests * new) + self.prompt_head(requests) + attention
     }
 
     /// A pass that computes `rows` tokens of `requests` sequences that then have `length` tokens.
@@ -281,6 +293,13 @@ impl Aic {
         let known = usize::try_from(rows).ok();
         let known = known.and_then(|rows| self.decode_rows.get(rows)).copied();
         known.unwrap_or_else(|| self.decode_kernels(rows)) + self.decode_attention(requests, length)
+    }
+
+    /// A pass of `x` tokens with prompts, without attention and head.
+    fn prompt_kernels(&self, x: u64) -> f64 {
+        let known = usize::try_from(x).ok();
+        let known = known.and_then(|x| self.prompt_rows.get(x)).copied();
+        known.unwrap_or_else(|| self.tokens(x, false))
     }
 
     /// A pass of decodes without attention.
@@ -294,7 +313,7 @@ impl Aic {
         (prompts, new, prefix): (u64, u64, u64),
         (rows, requests, length): (u64, u64, u64),
     ) -> f64 {
-        self.tokens(prompts * new + rows, false)
+        self.prompt_kernels(prompts * new + rows)
             + self.prompt_head(1)
             + match self.compressed {
                 // Of whole blocks the estimator takes one prompt of all tokens.
