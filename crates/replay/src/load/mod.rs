@@ -11,6 +11,7 @@ mod lifecycle;
 mod lines;
 mod loaded;
 mod mooncake;
+mod published;
 #[cfg(feature = "sqlite")]
 mod recording;
 mod results;
@@ -63,6 +64,10 @@ pub enum Format {
     Guidellm,
     /// A report of inference-perf.
     InferencePerf,
+    /// aiperf's `profile_export.jsonl`.
+    Aiperf,
+    /// Points of InferenceX, one a line.
+    InferenceX,
     /// A row per request, with what was measured.
     Csv,
     /// A report of this program or of Dynamo's replay.
@@ -73,7 +78,7 @@ pub enum Format {
 
 impl Format {
     /// All of them with their names.
-    pub const NAMES: [(&str, Self); 15] = [
+    pub const NAMES: [(&str, Self); 17] = [
         ("auto", Self::Auto),
         ("mooncake", Self::Mooncake),
         ("mooncake-delta", Self::MooncakeDelta),
@@ -86,6 +91,8 @@ impl Format {
         ("vllm-bench", Self::VllmBench),
         ("guidellm", Self::Guidellm),
         ("inference-perf", Self::InferencePerf),
+        ("aiperf", Self::Aiperf),
+        ("inferencex", Self::InferenceX),
         ("csv", Self::Csv),
         ("report", Self::Report),
         ("recording", Self::Recording),
@@ -206,6 +213,8 @@ pub fn open(
         Format::VllmBench
         | Format::Guidellm
         | Format::InferencePerf
+        | Format::Aiperf
+        | Format::InferenceX
         | Format::Csv
         | Format::Report => {
             let mut runs = Vec::new();
@@ -234,11 +243,14 @@ pub fn bench_runs(path: &Path, format: Format) -> Result<Vec<BenchRun>, Workload
         Format::VllmBench => Ok(vec![results::vllm_bench(path)?]),
         Format::Guidellm => results::guidellm(path),
         Format::InferencePerf => Ok(vec![lifecycle::inference_perf(path)?]),
+        Format::Aiperf => Ok(vec![published::aiperf(path)?]),
+        Format::InferenceX => published::inferencex(path),
         Format::Csv => Ok(vec![csv::measured(path)?]),
         Format::Report => Ok(vec![results::report(path)?]),
         _ => Err(bad(
             &path.display().to_string(),
-            "holds no measurements of vllm bench serve, guidellm, inference-perf or a CSV",
+            "holds no measurements of vllm bench serve, guidellm, inference-perf, aiperf, InferenceX or \
+             a CSV",
         )),
     }
 }
@@ -320,6 +332,10 @@ fn of_row(row: &Map<String, Value>) -> Option<Format> {
         Format::Dynamo
     } else if agentic::is_applied(row) {
         Format::AppliedComputeAgentic
+    } else if published::is_aiperf(row) {
+        Format::Aiperf
+    } else if published::is_point(row) {
+        Format::InferenceX
     } else if mooncake::fits(row) {
         Format::Mooncake
     } else if has("conversations") || has("conversation") || has("messages") {

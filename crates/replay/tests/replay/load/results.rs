@@ -86,6 +86,53 @@ fn reports_of_guidellm_and_inference_perf_are_read() {
     assert!((itl - 100.0).abs() < 1e-9, "{itl}");
 }
 
+#[test]
+fn records_of_aiperf_are_read() {
+    let path = result("aiperf-0.13.0.jsonl");
+    let runs = load::bench_runs(&path, Format::Auto).expect("are records");
+    assert_eq!((runs.len(), runs[0].load), (1, OfferedLoad::Times));
+    // Neither the warm-up, nor what failed or was cancelled.
+    assert_eq!(
+        measured(&runs[0]),
+        [(553, 32, 1_825, 24_580), (512, 32, 2_014, 25_010)]
+    );
+    assert_eq!(runs[0].starts_ms(1), [0.0, 250.0]);
+    let text = std::fs::read_to_string(&path).expect("can be read");
+    let (_dir, path) = file("t", &text.replace("\"ms\"", "\"weeks\""));
+    let error = load::bench_runs(&path, Format::Auto).expect_err("is no unit");
+    assert!(
+        error
+            .to_string()
+            .ends_with("metrics.time_to_first_token.unit is \"weeks\", must be ns, us, ms or s"),
+        "{error}"
+    );
+}
+
+#[test]
+fn points_of_inferencex_are_closed_loops_of_one_deployment() {
+    let point = |tp: u32, places: u32| {
+        format!(
+            r#"{{"system":"h100_sxm","model":"m","precision":"fp8","vllm":"0.19.0","isl":1000,"osl":100,"concurrency":{places},"tp":{tp},"pp":1,"attention_dp":1,"ttft_ms":50.0,"tpot_ms":12.5}}"#
+        )
+    };
+    let (_dir, path) = file("t", &[point(2, 4), point(2, 8)].join("\n"));
+    let runs = load::bench_runs(&path, Format::Auto).expect("are points");
+    assert_eq!(runs[1].load, OfferedLoad::Closed(8));
+    assert_eq!(runs[1].requests.len(), 40);
+    assert_eq!(runs[1].stats.itl_mean, Some(12.5));
+    assert_eq!(runs[1].stats.ttft_mean, None);
+    let mut lengths = runs[1].requests.iter().map(|r| (r.input, r.output));
+    assert!(lengths.all(|(i, o)| (800..=1000).contains(&i) && (80..=100).contains(&o)));
+    let (_dir, path) = file("t", &[point(2, 4), point(4, 8)].join("\n"));
+    let error = load::bench_runs(&path, Format::Auto).expect_err("are two deployments");
+    assert!(
+        error
+            .to_string()
+            .contains(":2: tp is 4, that of the first point 2: keep the points of one deployment"),
+        "{error}"
+    );
+}
+
 /// A result that a load generator wrote.
 fn result(name: &str) -> PathBuf {
     let tests = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests"));
