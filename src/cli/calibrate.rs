@@ -21,11 +21,15 @@ Usage: vllm-sim calibrate --data FILE… [--out FILE] [options] [flags of `vllm-
 Fits the few numbers of the roofline to measured runs, by replaying them through the real
 scheduler, and writes a profile that --config takes.
 
-  --data FILE…        Results of vllm bench serve, guidellm or inference-perf, our reports, or a CSV
-                      with a row per request. All are runs of the deployment that the flags of
-                      `serve` describe: name --model and --gpu, and what else was set.
+  --data FILE…        Results of vllm bench serve, guidellm, inference-perf or aiperf, points of
+                      InferenceX, our reports, or a CSV with a row per request. All are runs of the
+                      deployment that the flags of `serve` describe: name --model and --gpu, and
+                      what else was set.
   --format NAME       What the files hold [auto]
   --runs DIR          Recorded runs that each describe their deployment (as `validate` reads them)
+  --front-end-ms MS   What a lone request spends outside the engine (HTTP, tokeniser, the way back):
+                      its TTFT less one step. Without it the number is fitted from first tokens
+                      alone, which hold the queue and the step too
   --hold-out NAME,…   Runs that are judged and not fitted
   --fit NAME,…        Numbers to fit [those that the runs can tell]
   --profile-of NAME   With runs of several deployments: write the profile of this run's one
@@ -33,6 +37,9 @@ scheduler, and writes a profile that --config takes.
   --threads N         Threads [one per core]; results do not depend on it
   --out FILE          The profile [standard output, after the report]
 ";
+
+/// Longest front end that is believed.
+const MOST_FRONT_END_MS: f64 = 10_000.0;
 
 /// The command line as clap sees it: the options of the help text.
 pub(super) fn command() -> Command {
@@ -66,6 +73,15 @@ struct Args {
     help: bool,
     /// Flags of `serve`.
     rest: Vec<String>,
+}
+
+fn front_end_us(text: &str) -> Result<f64, UsageError> {
+    let ms: Option<f64> = text.parse().ok();
+    let ms = ms.filter(|ms| (0.0..=MOST_FRONT_END_MS).contains(ms));
+    ms.map(|ms| ms * 1e3).ok_or_else(|| {
+        let allowed = format!("a number from 0 to {MOST_FRONT_END_MS}");
+        UsageError(format!("--front-end-ms is {text:?}, must be {allowed}"))
+    })
 }
 
 fn read(words: &[String]) -> Result<Args> {
@@ -102,6 +118,9 @@ fn read(words: &[String]) -> Result<Args> {
             }
             "--runs" => typed.runs = Some(value()?.into()),
             "--out" => typed.out = Some(value()?.into()),
+            "--front-end-ms" => {
+                typed.options.front_end_us = Some(front_end_us(&value()?)?);
+            }
             "--fit" => typed.options.fit = list(value()?),
             "--hold-out" => typed.options.hold_out = list(value()?),
             "--profile-of" => typed.options.profile_of = Some(value()?),
@@ -128,7 +147,11 @@ pub(super) fn run(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Res
                 refuse!("{word:?} is not known here: recorded runs describe their deployments");
             }
             let fitted = calibrate::from_recorded(folder, &typed.options)?;
-            (fitted, Coefficients::default(), Vec::new())
+            (
+                fitted,
+                measured_front_end(Coefficients::default(), &typed),
+                Vec::new(),
+            )
         }
         (None, false) => {
             let (loaded, rest) = load_engine(&typed.rest, CliMode::Vllm, env)?;
@@ -148,7 +171,8 @@ pub(super) fn run(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Res
                 (&engine, &setup),
                 &typed.options,
             )?;
-            (fitted, setup.coefficients, deployment(&loaded))
+            let base = measured_front_end(setup.coefficients, &typed);
+            (fitted, base, deployment(&loaded))
         }
     };
     let profile = calibrate::yaml(&fitted, &base, &deployment);
@@ -157,6 +181,13 @@ pub(super) fn run(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Res
     };
     std::fs::write(file, profile).with_context(|| format!("cannot write {}", file.display()))?;
     Ok(format!("{fitted}\nprofile in {}", file.display()))
+}
+
+fn measured_front_end(mut base: Coefficients, typed: &Args) -> Coefficients {
+    if let Some(us) = typed.options.front_end_us {
+        base.front_end_us = us;
+    }
+    base
 }
 
 /// What was typed of the deployment, for the profile: names and YAML values.

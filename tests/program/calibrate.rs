@@ -173,6 +173,43 @@ fn one_run_tells_two_numbers_and_the_rest_stay() {
     );
 }
 
+#[test]
+fn a_front_end_that_was_measured_is_not_fitted() {
+    let truth = Coefficients {
+        front_end_us: 15_000.0,
+        step_us: 1_500.0,
+        ..Coefficients::default()
+    };
+    let given = Options {
+        front_end_us: Some(15_000.0),
+        ..Options::default()
+    };
+    let deployment = (&engine(), &setup(Coefficients::default()));
+    let runs = [measure(truth, 4.0, 128)];
+    let fitted = calibrate::from_runs(&runs, deployment, &given).expect("can be fitted");
+    let names: Vec<&str> = fitted
+        .parameters
+        .iter()
+        .map(|o| o.parameter.name())
+        .collect();
+    assert_eq!(names, ["step_scale"]);
+    let first = fitted.runs[0].after[0].expect("is known");
+    assert!(first.abs() < 5.0, "{fitted}");
+    assert!(
+        fitted.to_string().contains("given by --front-end-ms"),
+        "{fitted}"
+    );
+    let both = Options {
+        fit: vec!["front_end_us".to_owned()],
+        ..given
+    };
+    let error = calibrate::from_runs(&runs, deployment, &both).expect_err("excluded");
+    assert_eq!(
+        error.to_string(),
+        "--fit front_end_us and --front-end-ms exclude each other"
+    );
+}
+
 /// A recorded run of a small workload, measured `off` times what the defaults say.
 fn recorded(id: &str, model_layers: u32, rate: u32, off: f64) -> Value {
     let mut run = json!({

@@ -28,7 +28,7 @@ pub(super) struct CalibrationCase {
     run: RecordedRun,
     /// The beginning of the run, where that is enough to tell slopes.
     start: Option<RecordedRun>,
-    /// In-process runs have no front end.
+    /// In-process runs have no front end; one that was measured stays as it is.
     has_front_end: bool,
     /// What the deployment's front end differs by from the default.
     front_end_offset_us: f64,
@@ -120,7 +120,7 @@ impl CalibrationCase {
         };
         let run = RecordedRun {
             id: bench.name.clone(),
-            setup: setup.clone(),
+            setup: measured_front_end(setup, options),
             engine: engine.clone(),
             ranks: 1,
             requests: requests.collect(),
@@ -138,7 +138,7 @@ impl CalibrationCase {
             label: label("", setup),
             warning,
             targets,
-            has_front_end: true,
+            has_front_end: options.front_end_us.is_none(),
             front_end_offset_us: 0.0,
             start: None,
             run,
@@ -180,13 +180,16 @@ impl CalibrationCase {
             run.requests = first(&run, most);
         }
         let front_end = run.setup.coefficients.front_end_us;
+        if front_end > 0.0 {
+            run.setup = measured_front_end(&run.setup, options);
+        }
         Self {
             held_out: held_out(&run.id, options),
             name: run.id.clone(),
             label: label(json["model"].as_str().unwrap_or_default(), &run.setup),
             warning,
             targets: found,
-            has_front_end: front_end > 0.0,
+            has_front_end: front_end > 0.0 && options.front_end_us.is_none(),
             front_end_offset_us: front_end - Coefficients::default().front_end_us,
             start: None,
             run,
@@ -280,7 +283,7 @@ impl CalibrationCase {
     /// move changes nothing or a whole step.
     pub(super) fn known_slopes(&self, parameter: Parameter) -> Vec<Option<f64>> {
         let scale = parameter.prior().scale;
-        let front_end_ms = self.front_end_us().unwrap_or(0.0) / 1e3;
+        let front_end_ms = self.run.setup.coefficients.front_end_us / 1e3;
         let slopes = self.targets.iter().map(|target| match parameter {
             Parameter::FrontEnd if target.kind == Statistic::Itl || !self.has_front_end => {
                 Some(0.0)
@@ -361,6 +364,15 @@ fn beginning(run: &RecordedRun) -> Option<RecordedRun> {
         requests: first(run, START),
         ..run.clone()
     })
+}
+
+/// With the front end that was measured, if any.
+fn measured_front_end(setup: &Setup, options: &Options) -> Setup {
+    let mut setup = setup.clone();
+    if let Some(us) = options.front_end_us {
+        setup.coefficients.front_end_us = us;
+    }
+    setup
 }
 
 /// Model, GPU and size of a deployment, for people.

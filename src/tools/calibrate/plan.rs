@@ -14,10 +14,13 @@ const ONE_RUN: f64 = 0.001;
 /// a narrow win among dozens of candidates.
 const GAIN: f64 = 0.05;
 /// The two numbers in which deployments differ whatever their step is made of.
-pub(super) const OWN: [Parameter; 2] = [Parameter::FrontEnd, Parameter::StepScale];
+const OWN: [Parameter; 2] = [Parameter::FrontEnd, Parameter::StepScale];
 /// The one of them that a server's host does not touch: it may move alone, so that gaps between
 /// tokens are not held back, nor first tokens spoilt, by what hosts do.
 const PACE: [Parameter; 1] = [Parameter::StepScale];
+
+/// Why the front end stays where it was measured.
+pub(super) const GIVEN: &str = "given by --front-end-ms";
 
 /// Parameters that the runs can tell, best first, and why the others stay.
 pub(super) struct ParameterChoice {
@@ -25,6 +28,8 @@ pub(super) struct ParameterChoice {
     pub(super) left: Vec<(Parameter, &'static str)>,
     /// They were named, and are fitted whether they help or not.
     pub(super) named: bool,
+    /// What a deployment may have of its own.
+    own: &'static [Parameter],
 }
 
 /// Which parameters runs can tell.
@@ -42,21 +47,7 @@ pub(super) fn choose(
         return Err(CalibrateError::Other(problem.to_owned()));
     }
     if !options.fit.is_empty() {
-        let mut chosen = Vec::new();
-        for name in &options.fit {
-            let parameter = Parameter::named(name.trim()).ok_or_else(|| {
-                let names = parameter_names();
-                CalibrateError::Other(format!("--fit {name:?} is not known; there are {names}"))
-            })?;
-            if !chosen.contains(&parameter) {
-                chosen.push(parameter);
-            }
-        }
-        return Ok(ParameterChoice {
-            chosen,
-            left: Vec::new(),
-            named: true,
-        });
+        return named(options);
     }
     let ratio = |of: fn(&CaseTraits) -> f64| {
         let values = || fitted.iter().map(of);
@@ -70,7 +61,7 @@ pub(super) fn choose(
     let why_not = |parameter: Parameter| -> Option<&'static str> {
         let no = |chosen: bool, why| (!chosen).then_some(why);
         match parameter {
-            Parameter::FrontEnd => None,
+            Parameter::FrontEnd => no(options.front_end_us.is_none(), GIVEN),
             Parameter::StepScale => no(!loads, "told apart into the parts below"),
             Parameter::Step | Parameter::Sequence => no(loads, "needs two different loads"),
             Parameter::Compute => no(ratio(|t| t.prompt) >= 1.5, "needs two prompt lengths"),
@@ -94,6 +85,34 @@ pub(super) fn choose(
         chosen,
         left,
         named: false,
+        own: match options.front_end_us {
+            None => &OWN,
+            Some(_) => &PACE,
+        },
+    })
+}
+
+/// Those that `--fit` names.
+fn named(options: &Options) -> Result<ParameterChoice, CalibrateError> {
+    let mut chosen = Vec::new();
+    for name in &options.fit {
+        let parameter = Parameter::named(name.trim()).ok_or_else(|| {
+            let names = parameter_names();
+            CalibrateError::Other(format!("--fit {name:?} is not known; there are {names}"))
+        })?;
+        if parameter == Parameter::FrontEnd && options.front_end_us.is_some() {
+            let problem = "--fit front_end_us and --front-end-ms exclude each other";
+            return Err(CalibrateError::Other(problem.to_owned()));
+        }
+        if !chosen.contains(&parameter) {
+            chosen.push(parameter);
+        }
+    }
+    Ok(ParameterChoice {
+        chosen,
+        left: Vec::new(),
+        named: true,
+        own: &[],
     })
 }
 
@@ -110,16 +129,16 @@ impl ParameterChoice {
         }
         if deployments > 1 {
             let own = (0..deployments).flat_map(|deployment| {
-                OWN.map(|parameter| FitColumn {
-                    parameter,
+                self.own.iter().map(move |parameter| FitColumn {
+                    parameter: *parameter,
                     deployment: Some(deployment),
                 })
             });
             columns.extend(own);
         } else {
-            for parameter in OWN {
-                if !columns.contains(&shared(parameter)) {
-                    columns.push(shared(parameter));
+            for parameter in self.own {
+                if !columns.contains(&shared(*parameter)) {
+                    columns.push(shared(*parameter));
                 }
             }
         }

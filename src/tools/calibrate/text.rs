@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use vllm_sim_engine::latency::Coefficients;
 
 use super::fit::{Fitted, FittedParameter, RunOutcome};
+use super::plan::GIVEN;
 use super::{Parameter, applied};
 
 fn median(mut values: Vec<f64>) -> Option<f64> {
@@ -112,7 +113,10 @@ impl fmt::Display for Fitted {
         for (parameter, why) in &self.left {
             let default = parameter.prior().centre;
             let name = parameter.name();
-            writeln!(f, "{name:<20} {default:>12.4}   kept at its default: {why}")?;
+            match *why == GIVEN {
+                true => writeln!(f, "{name:<20} {:>12}   {why}", "")?,
+                false => writeln!(f, "{name:<20} {default:>12.4}   kept at its default: {why}")?,
+            }
         }
         for own in self
             .deployments
