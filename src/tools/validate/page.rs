@@ -141,17 +141,17 @@ impl Validation {
         let table = table(&head, &rows);
         let _ = write!(
             body,
-            "<section><h2>By group</h2>{table}<p class=\"none\">Medians and means of the sizes of the errors.</p></section>"
+            "<section class=\"words\"><h2>By group</h2>{table}<p class=\"none\">Medians and means of the sizes of the errors.</p></section>"
         );
     }
 
     fn run_table(&self, body: &mut String) {
-        let mut head: Vec<String> = ["Run", "model", "GPU", "weights", "regime"]
+        let mut head: Vec<String> = ["Run", "model", "GPU", "regime"]
             .map(str::to_owned)
             .to_vec();
         for (_, name, _) in METRICS {
             head.extend([
-                format!("{name} measured, ms"),
+                format!("{name}, ms"),
                 "predicted".to_owned(),
                 "%".to_owned(),
             ]);
@@ -161,8 +161,7 @@ impl Validation {
             let mut row = vec![
                 run.id.clone(),
                 model.to_owned(),
-                format!("{} x {}", run.tp * run.dp, run.gpu),
-                run.weights.to_owned(),
+                format!("{} x {}, {}", run.tp * run.dp, run.gpu, run.weights),
                 run.regime.clone(),
             ];
             for (key, _, of) in METRICS {
@@ -179,7 +178,8 @@ impl Validation {
         let rows: Vec<Vec<String>> = self.runs.iter().map(row).collect();
         let _ = write!(
             body,
-            "<section><h2>Runs</h2>{}<p class=\"none\">Runs with several loads are judged stage by \
+            "<section class=\"words several\"><h2>Runs</h2>{}<p class=\"none\">What was measured, what \
+             was predicted, and by how much that is off. Runs with several loads are judged stage by \
              stage: their errors are the mean size over the stages.</p></section>",
             table(&head, &rows)
         );
