@@ -160,6 +160,68 @@ fn a_model_is_described_as_in_its_config_json_too() {
     assert!(window.itl_mean < read.itl_mean);
 }
 
+/// The recording script against our own server: what it writes is a run, and predicted.
+#[test]
+fn a_server_is_recorded_and_predicted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let config = serde_json::json!({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+        "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256,
+        "max_position_embeddings": 8192});
+    std::fs::write(path("config.json"), config.to_string()).unwrap();
+    let sampling = r#"{"temperature": 0.6, "top_p": 0.9}"#;
+    std::fs::write(path("generation_config.json"), sampling).unwrap();
+    std::fs::create_dir(path("runs")).unwrap();
+    let model = folder.path().to_str().unwrap();
+    let words = [
+        "serve",
+        model,
+        "--served-model-name",
+        "own",
+        "--gpu",
+        "H100",
+    ];
+    let limits =
+        "--max-num-seqs 64 --max-num-batched-tokens 2048 --port 0 --num-gpu-blocks-override 4000";
+    let limits: Vec<&str> = limits.split(' ').collect();
+    let (_running, log) = super::start::start(&[&words[..], &limits[..]].concat());
+    let (_, url) = log.last().unwrap().split_once("listening on ").unwrap();
+    let (url, _) = url.split_once(": model").unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/record_run.py");
+    let asked = "--hardware H100 --max-num-seqs 64 --max-num-batched-tokens 2048 --rate 20 --requests 12 \
+        --input 64 --output 16";
+    let mut command = Command::new("python3");
+    command
+        .arg(script)
+        .args(["--url", url, "--model-folder", model]);
+    command
+        .args(asked.split_whitespace())
+        .arg("--out")
+        .arg(path("runs/own.json"));
+    let done = command.output().unwrap();
+    assert!(
+        done.status.success(),
+        "{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
+
+    let text = std::fs::read_to_string(path("runs/own.json")).unwrap();
+    let run: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&run["model"], &run["tp"]), (&"own".into(), &1.into()));
+    assert_eq!(run["vllm"]["num_gpu_blocks"], 4000);
+    assert_eq!(run["sampling"]["truncated_sampling"], true);
+    assert_eq!(run["actual"]["requests"].as_array().unwrap().len(), 12);
+    let validated = validate(&path("runs"), &Coefficients::default(), None).unwrap();
+    let said = validated.to_json();
+    assert_eq!(said["runs"][0]["predicted"]["summary"]["completed"], 12);
+    // What this machine adds to the gaps is not predicted.
+    let gap = said["runs"][0]["error_percent"]["itl_mean"]
+        .as_f64()
+        .unwrap();
+    assert!((-60.0..20.0).contains(&gap), "{gap} %");
+}
+
 #[test]
 fn runs_that_kernel_tables_do_not_have_are_left_out_by_name() {
     let (runs, model) = (tempfile::tempdir().unwrap(), run("b38.json"));

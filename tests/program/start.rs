@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 
 /// A program that is killed whatever happens.
-struct Running(Child);
+pub(crate) struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -23,7 +23,7 @@ impl Drop for Running {
 }
 
 /// A server, and its log up to the line that says where it listens.
-fn start(words: &[&str]) -> (Running, Vec<String>) {
+pub(crate) fn start(words: &[&str]) -> (Running, Vec<String>) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
     let command = command.args(words).args(["--host", "127.0.0.1"]);
     let mut running = Running(command.stderr(Stdio::piped()).spawn().unwrap());
