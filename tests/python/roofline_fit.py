@@ -40,7 +40,7 @@ CHOSEN = list(NUMBERS)[:8]
 WIDE = list(NUMBERS)[:16]
 STALL = "first_use_stall_s"
 RIDGE = 0.03
-SOFT = 0.03
+SOFT = 0.02
 
 
 def compiles(run):

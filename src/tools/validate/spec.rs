@@ -49,7 +49,7 @@ const SLOW_FRONT_END_US: f64 = 9_800.0;
 /// How their `source` begins.
 const SLOW_FRONT_END: &str = "inference-perf KubeCon NA 2025 demo (vLLM 0.11.0, GKE";
 /// Fitted to public runs with the constants of the roofline (`tests/python/roofline_fit.py`).
-const FIRST_USE_STALL: Duration = Duration::from_millis(3_840);
+const FIRST_USE_STALL: Duration = Duration::from_millis(3_690);
 /// Prompt lengths lie within this share of their mean.
 const LENGTH_SPREAD: f64 = 0.02;
 
