@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::derender::{CHAT, COMPLETION, TEXT, ids_of};
 use super::golden;
-use super::sim::Sim;
+use super::sim::{Sim, post};
 
 async fn sim() -> Sim {
     let parsers = [
@@ -114,4 +114,40 @@ async fn tokens_to_tokens() {
         ],
     )
     .await;
+}
+
+#[tokio::test]
+async fn long_lists_of_ids_are_answered_as_any_other() {
+    let ids = vec!["7"; 40_000].join(",");
+    let generate = format!(r#""sampling_params":{{"max_tokens":9,"seed":3}},"token_ids":[{ids}"#);
+    let embed = format!(r#""encoding_format":"base64","input":[{ids}"#);
+    for (flags, path, body) in [
+        (
+            &["--enable-scale-out"][..],
+            "/inference/v1/generate",
+            generate,
+        ),
+        (&["--task", "embed"], "/v1/embeddings", embed),
+    ] {
+        let sim = Sim::serve(&[flags, &["--max-model-len", "65536"]].concat()).await;
+        // A list with a number that is no integer is read with the rest of the body.
+        let [apart, whole] = ["1", "1.0"].map(|last| {
+            let body = format!("{{{body},{last}]}}");
+            post(path, &[], body.as_bytes())
+        });
+        let mut answers = Vec::new();
+        for request in [apart, whole] {
+            let mut wire = sim.connect().await;
+            wire.send(&request).await;
+            let answer = wire.answer().await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            let mut answer = answer.json();
+            for drawn in ["id", "request_id", "created"] {
+                answer[drawn].take();
+            }
+            answers.push(answer);
+        }
+        assert_eq!(answers[0], answers[1], "{path}");
+        assert_eq!(answers[0]["usage"]["prompt_tokens"], 40_001);
+    }
 }

@@ -23,11 +23,24 @@ def chat(messages):
 random.seed(1)
 IDS = ",".join(str(random.randrange(32_000)) for _ in range(2_000_000))
 PART = {"type": "text", "text": "ab"}
+PLAIN = ["--model", "demo"]
+LLMD = [*PLAIN, "--compat", "llm-d"]
+COMPLETION = ("/v1/completions", f'{{"model":"demo","max_tokens":1,"prompt":[{IDS}]}}')
+TEXT = (CHAT, chat([{"role": "user", "content": "word " * 800_000}]))
+MESSAGES = (CHAT, chat([{"role": "user", "content": "ab"}] * 300_000))
+PARTS = (CHAT, chat([{"role": "user", "content": [PART] * 300_000}]))
 BODIES = [
-    ("2,000,000 token ids", "/v1/completions", f'{{"model":"demo","max_tokens":1,"prompt":[{IDS}]}}'),
-    ("4 MB of text", CHAT, chat([{"role": "user", "content": "word " * 800_000}])),
-    ("300,000 messages", CHAT, chat([{"role": "user", "content": "ab"}] * 300_000)),
-    ("300,000 parts", CHAT, chat([{"role": "user", "content": [PART] * 300_000}])),
+    ("2,000,000 token ids", PLAIN, *COMPLETION),
+    ("4 MB of text", PLAIN, *TEXT),
+    ("300,000 messages", PLAIN, *MESSAGES),
+    ("300,000 parts", PLAIN, *PARTS),
+    ("2,000,000 token ids to generate", [*PLAIN, "--enable-scale-out"], "/inference/v1/generate", f'{{"model":"demo","token_ids":[{IDS}],"sampling_params":{{"max_tokens":1}}}}'),
+    ("2,000,000 token ids to embed", PLAIN, "/v1/embeddings", f'{{"model":"demo","input":[{IDS}]}}'),
+    ("60,000 texts to embed", PLAIN, "/v1/embeddings", json.dumps({"model": "demo", "dimensions": 1, "input": ["ab"] * 60_000})),
+    ("2,000,000 token ids, llm-d", LLMD, *COMPLETION),
+    ("4 MB of text, llm-d", LLMD, *TEXT),
+    ("300,000 messages, llm-d", LLMD, *MESSAGES),
+    ("300,000 parts, llm-d", LLMD, *PARTS),
 ]
 
 
@@ -43,9 +56,9 @@ def free_port():
         return one.getsockname()[1]
 
 
-for name, path, text in BODIES:
+for name, mode, path, text in BODIES:
     port = free_port()
-    flags = ["--model", "demo", "--port", str(port), "--max-model-len", "8000000", "--max-request-body-size-mb", "64"]
+    flags = [*mode, "--port", str(port), "--max-model-len", "8000000", "--max-request-body-size-mb", "64"]
     server = subprocess.Popen([BINARY, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     base = f"http://127.0.0.1:{port}"
     end = time.monotonic() + 20

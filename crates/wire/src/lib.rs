@@ -16,6 +16,7 @@ pub mod cohere;
 pub mod fault;
 mod lax;
 pub mod limits;
+mod long_ids;
 pub mod openai;
 mod report;
 pub mod sampling;

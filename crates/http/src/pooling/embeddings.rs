@@ -15,7 +15,7 @@ use super::{
     NO_PLUGIN, count, enter, id, list_head, list_tail, model, rows, tokens, usage, vector,
 };
 use crate::app::{App, unix_now};
-use crate::body::Posted;
+use crate::body::{Posted, Received};
 use crate::error::Answer;
 use crate::json;
 use crate::policy::Api;
@@ -32,7 +32,6 @@ struct Route {
     key: &'static str,
     /// Appends a vector.
     write: fn(&mut String, &[f32]),
-    parse: fn(&Value) -> Result<PoolingRequest, Fault>,
 }
 
 const EMBEDDING: Route = Route {
@@ -41,39 +40,42 @@ const EMBEDDING: Route = Route {
     key: "embedding",
     // vLLM 0.33 hands numpy's array to its JSON writer here, and lists elsewhere.
     write: vector::write_short,
-    parse: PoolingRequest::parse_embedding,
 };
 const POOLING: Route = Route {
     prefix: "pooling-",
     object: "pooling",
     key: "data",
     write: vector::write,
-    parse: PoolingRequest::parse_pooling,
 };
 
 /// `POST /v1/embeddings`.
-pub(crate) async fn embeddings(
-    State(app): State<Arc<App>>,
-    Posted { head, value }: Posted,
-) -> Answer {
+pub(crate) async fn embeddings(State(app): State<Arc<App>>, received: Received) -> Answer {
+    let headers = &received.head.headers;
+    let text = received.for_schema(&app);
+    if let Some((request, value)) = text.and_then(PoolingRequest::read_long_embedding) {
+        return answer(&app, headers, &value, request, EMBEDDING).await;
+    }
     let reader = app.policy.first_reader;
-    let value = reader.read(Api::Embeddings, Cow::Owned(value))?;
-    answer(&app, &head.headers, &value, EMBEDDING).await
+    let value = reader.read(Api::Embeddings, Cow::Owned(received.posted(&app)?))?;
+    let request = PoolingRequest::parse_embedding(&value).map_err(|fault| reader.unread(fault))?;
+    answer(&app, headers, &value, request, EMBEDDING).await
 }
 
 /// `POST /pooling`.
 pub(crate) async fn pooling(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
-    answer(&app, &head.headers, &value, POOLING).await
+    let reader = app.policy.first_reader;
+    let request = PoolingRequest::parse_pooling(&value).map_err(|fault| reader.unread(fault))?;
+    answer(&app, &head.headers, &value, request, POOLING).await
 }
 
 async fn answer(
     app: &Arc<App>,
     headers: &HeaderMap,
     value: &Value,
+    request: PoolingRequest,
     route: Route,
 ) -> Result<Response<Body>, Fault> {
     let guard = app.config.server.load_tracking.then(|| app.load_guard());
-    let request = (route.parse)(value).map_err(|fault| app.policy.first_reader.unread(fault))?;
     let model = model(app, request.model.as_deref())?;
     let _guard = enter(app, count(&request))?;
     let inputs = tokens(app, &request, value).await?;

@@ -1,6 +1,7 @@
 //! `POST /inference/v1/generate`: tokens in, tokens out.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -10,13 +11,14 @@ use serde_json::{Map, Value};
 
 use super::generate_render::{GenerateStream, GenerateView, TokensForm};
 use crate::app::App;
-use crate::body::Posted;
+use crate::body::Received;
 use crate::error::Answer;
 use crate::generation::{self, Refused, Started};
 use crate::openai::prepare::{self, Shape};
 use crate::policy::Api;
 use crate::request_head::RequestHead;
 use crate::{media, transfer};
+use vllm_sim_engine::SimTime;
 use vllm_sim_service::generate::request::{Prompt, Target};
 use vllm_sim_service::{GenerationRequest, Prepared, Protocol, Refusal, Transfer};
 use vllm_sim_wire::fault::Fault;
@@ -24,9 +26,18 @@ use vllm_sim_wire::sampling::SamplingParams;
 use vllm_sim_wire::vllm::GenerateRequest;
 
 /// Answers a request in tokens.
-pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
-    let body = generation::arrive(&app, &head, Api::Generate, Cow::Owned(value))?;
-    answer(&app, &head, &body).await
+pub(crate) async fn create(State(app): State<Arc<App>>, received: Received) -> Answer {
+    let arrived = app.service.now();
+    let (head, bounds) = (&received.head, &app.policy.generation.defaults.bounds);
+    let text = received.for_schema(&app);
+    if let Some((request, value)) = text.and_then(|text| GenerateRequest::read_long(text, bounds)) {
+        return answer(&app, head, &value, request, arrived).await;
+    }
+    let value = received.posted(&app)?;
+    let body = generation::arrive(&app, head, Api::Generate, Cow::Owned(value))?;
+    let request = GenerateRequest::parse(&body, bounds)
+        .map_err(|fault| app.policy.first_reader.unread(fault))?;
+    answer(&app, head, &body, request, arrived).await
 }
 
 /// The connector's parameters: at the root, or where the OpenAI front end hides them.
@@ -42,10 +53,9 @@ async fn answer(
     app: &Arc<App>,
     head: &RequestHead,
     value: &Value,
+    request: GenerateRequest,
+    arrived: SimTime,
 ) -> Result<Response<Body>, Fault> {
-    let arrived = app.service.now();
-    let request = GenerateRequest::parse(value, &app.policy.generation.defaults.bounds)
-        .map_err(|fault| app.policy.first_reader.unread(fault))?;
     let stream = request.stream.unwrap_or(false);
     let given = request.request_id.as_deref();
     let id = prepare::request_id(app.policy.generate_id_prefix, &head.headers, given);
@@ -109,9 +119,14 @@ impl Protocol for TokensIn<'_> {
             .map(|id| u32::try_from(*id).unwrap_or(u32::MAX))
             .collect();
         self.app.policy.generation.fits(&tokens, false)?;
-        let listed: Vec<String> = tokens.iter().map(ToString::to_string).collect();
+        let mut listed = String::new();
+        for (place, id) in tokens.iter().enumerate() {
+            let comma = if place > 0 { "," } else { "" };
+            // Writing to a string cannot fail.
+            let _ = write!(listed, "{comma}{id}");
+        }
         Ok(vec![Prompt {
-            echo: listed.join(",").into(),
+            echo: listed.into(),
             echo_ids: self.app.policy.echo_ids(&tokens),
             tokens,
             media: media::given(self.request.features.as_ref()),

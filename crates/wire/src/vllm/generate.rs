@@ -8,6 +8,7 @@ use vllm_sim_python as python;
 use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
+use crate::long_ids;
 use crate::openai::completion::TokenIds;
 use crate::openai::shared::{CACHE_SALT, NamedToolChoice, StreamOptions, Tool};
 use crate::openai::validators;
@@ -221,5 +222,14 @@ impl GenerateRequest {
             params.max_tokens = None;
         }
         Ok(request)
+    }
+
+    /// Reads a body with a long prompt, and all but the prompt as JSON; `None` for any other body, which
+    /// may be as good.
+    pub fn read_long(text: &[u8], bounds: &RequestBounds) -> Option<(Self, Value)> {
+        let (value, ids) = long_ids::split(text, "token_ids")?;
+        let mut request = Self::parse(&value, bounds).ok()?;
+        request.token_ids = TokenIds(ids);
+        Some((request, value))
     }
 }

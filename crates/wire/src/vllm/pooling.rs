@@ -9,7 +9,8 @@ use serde_json::{Map, Value};
 use super::pooling_schema::{CLASSIFY, EMBEDDING, POOLING, RERANK, SCORE, SIDES};
 use crate::check;
 use crate::fault::Fault;
-use crate::openai::completion::Prompts;
+use crate::long_ids;
+use crate::openai::completion::{Prompt, Prompts};
 use crate::openai::message::Message;
 use crate::schema::{Schema, Wire};
 
@@ -109,6 +110,15 @@ impl PoolingRequest {
     pub fn parse_embedding(value: &Value) -> Result<Self, Fault> {
         removed(value)?;
         Self::of_forms(EMBEDDING, value)
+    }
+
+    /// Reads a body of `POST /v1/embeddings` with one long list of token ids, and all but the list as
+    /// JSON; `None` for any other body, which may be as good.
+    pub fn read_long_embedding(text: &[u8]) -> Option<(Self, Value)> {
+        let (value, ids) = long_ids::split(text, "input")?;
+        let mut request = Self::parse_embedding(&value).ok()?;
+        request.input = PoolingInput::Prompts(Prompts(vec![Prompt::Tokens(ids)]));
+        Some((request, value))
     }
 
     /// Reads the body of `POST /pooling`.

@@ -1,0 +1,110 @@
+//! A body with a long list of token ids, which is read apart from the rest: a tree of values takes many
+//! times the bytes that spell the ids.
+
+use serde_json::{Value, json};
+use vllm_sim_python as python;
+
+use crate::body;
+
+/// Bytes of a body from which on it is worth it.
+const LONG_BODY: usize = 64 * 1024;
+/// Digits that every token id has room for.
+const MAX_DIGITS: usize = 9;
+
+/// The body `text`, in which `member` holds `[0]`, and the list that stood there; `None`: the body is not
+/// long, not valid, or holds something else there.
+pub(crate) fn split(text: &[u8], member: &str) -> Option<(Value, Vec<i64>)> {
+    if text.len() < LONG_BODY {
+        return None;
+    }
+    body::bounded(text).ok()?;
+    let key = format!("\"{member}\"");
+    let behind = |text| Some(find(text, key.as_bytes())? + key.len());
+    let list = blank(&text[behind(text)?..]).strip_prefix(b":")?;
+    let list = blank(list).strip_prefix(b"[")?;
+    let (ids, rest) = numbers(list)?;
+    if behind(rest).is_some() {
+        return None;
+    }
+    let before = &text[..text.len() - list.len()];
+    let value = python::loads(&[before, b"0]", rest].concat()).ok()?;
+    // What was found may be a member of something else.
+    (value.get(member) == Some(&json!([0]))).then_some((value, ids))
+}
+
+fn find(text: &[u8], word: &[u8]) -> Option<usize> {
+    text.windows(word.len()).position(|window| window == word)
+}
+
+/// A text without the blanks of JSON that it begins with.
+fn blank(mut text: &[u8]) -> &[u8] {
+    while let [b' ' | b'\n' | b'\r' | b'\t', rest @ ..] = text {
+        text = rest;
+    }
+    text
+}
+
+/// The numbers up to the end of a list, and what follows it.
+fn numbers(text: &[u8]) -> Option<(Vec<i64>, &[u8])> {
+    let end = text.iter().position(|byte| *byte == b']')?;
+    let (mut list, rest) = (&text[..end], &text[end + 1..]);
+    let commas = list.iter().filter(|byte| **byte == b',').count();
+    let mut ids = Vec::with_capacity(commas + 1);
+    loop {
+        list = blank(list);
+        let digits = list.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let (number, behind) = list.split_at(digits);
+        let whole = digits == 1 || number.first() != Some(&b'0');
+        if !whole || !(1..=MAX_DIGITS).contains(&digits) {
+            return None;
+        }
+        let more = |id: i64, digit: &u8| 10 * id + i64::from(digit - b'0');
+        ids.push(number.iter().fold(0, more));
+        match blank(behind) {
+            [] => return Some((ids, rest)),
+            [b',', behind @ ..] => list = behind,
+            _ => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A body of some member, the list, and as many blanks as make it long.
+    fn long(head: &str, list: &str, tail: &str) -> Vec<u8> {
+        let blanks = " ".repeat(LONG_BODY);
+        format!("{{{head}\"ids\" : [{list}]{blanks}{tail}}}").into_bytes()
+    }
+
+    #[test]
+    fn a_list_of_ids_is_read_apart() {
+        let text = long("\"model\":\"m\",", "1, 0 ,\n999999999", ",\"n\":2");
+        let (value, ids) = split(&text, "ids").unwrap();
+        assert_eq!(ids, [1, 0, 999_999_999]);
+        assert_eq!(value, json!({"model": "m", "ids": [0], "n": 2}));
+    }
+
+    #[test]
+    fn anything_else_is_left_to_the_schema() {
+        let refused = [
+            long("", "", ""),
+            long("", "1,", ""),
+            long("", "01", ""),
+            long("", "-1", ""),
+            long("", "1.0", ""),
+            long("", "\"]\"", ""),
+            long("", "1234567890", ""),
+            long("", "[1]", ""),
+            long("", "1", ",\"ids\":[0]"),
+            long("\"in\":{", "1", "}"),
+            long("", "1", "}"),
+            b"{\"ids\":[1]}".to_vec(),
+        ];
+        for text in refused {
+            let begin = String::from_utf8_lossy(&text[..40.min(text.len())]).into_owned();
+            assert_eq!(split(&text, "ids"), None, "{begin}");
+        }
+    }
+}
