@@ -1,10 +1,14 @@
 //! How it ends: engines that break, front ends that do not read or never come.
 
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use rmpv::Value;
 
 use super::front_end::*;
+
+/// For a file that follows an answer.
+const FILE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// An engine that finds no front end at a port.
 fn lonely(flags: &[&str]) -> Command {
@@ -71,17 +75,20 @@ fn flags_without_effect_are_named() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a process works in real time")]
 fn the_ready_file_is_there_once_all_have_joined() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ready.json");
     let mut front = FrontEnd::of_ranks(2, true, &["--ready-file", path.to_str().unwrap()]);
     // An answer comes from an engine that has joined; the file follows.
     front.call("is_sleeping", vec![]).unwrap();
+    let begun = Instant::now();
     let text = loop {
         match std::fs::read_to_string(&path) {
             Ok(text) => break text,
-            Err(_) => std::thread::yield_now(),
+            Err(error) => assert!(begun.elapsed() < FILE_PATIENCE, "{error}"),
         }
+        std::thread::yield_now();
     };
     let told: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(told["ranks"], serde_json::json!([0, 1]));
