@@ -4,33 +4,33 @@ use std::process::{Child, Command, Stdio};
 
 use rmpv::Value;
 
-pub(super) const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-llama");
+pub(crate) const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-llama");
 /// The end of sequence of that model.
-pub(super) const EOS: u32 = 4081;
+pub(crate) const EOS: u32 = 4081;
 /// Longest wait for a message, in milliseconds. Only a failure takes that long.
-pub(super) const PATIENCE: i32 = 30_000;
+pub(crate) const PATIENCE: i32 = 30_000;
 
 /// Types of messages.
-pub(super) const ADD: &[u8] = &[0];
-pub(super) const ABORT: &[u8] = &[1];
-pub(super) const UTILITY: &[u8] = &[3];
+pub(crate) const ADD: &[u8] = &[0];
+pub(crate) const ABORT: &[u8] = &[1];
+pub(crate) const UTILITY: &[u8] = &[3];
 
 /// A front end, and the engines that joined it.
-pub(super) struct FrontEnd {
-    pub(super) engine: Child,
-    pub(super) input: zmq::Socket,
-    pub(super) output: zmq::Socket,
+pub(crate) struct FrontEnd {
+    pub(crate) engine: Child,
+    pub(crate) input: zmq::Socket,
+    pub(crate) output: zmq::Socket,
     /// Output and input of another API server.
-    pub(super) other: (zmq::Socket, zmq::Socket),
+    pub(crate) other: (zmq::Socket, zmq::Socket),
     /// What the last rank began with.
-    pub(super) hello: Value,
+    pub(crate) hello: Value,
     /// What each rank said of itself, by rank.
-    pub(super) ready: Vec<Value>,
+    pub(crate) ready: Vec<Value>,
     /// What each rank sent in the end of the handshake.
-    pub(super) joined: Vec<Value>,
+    pub(crate) joined: Vec<Value>,
     _handshake: zmq::Socket,
     /// What publishes to ranks, and what hears them.
-    pub(super) coordinator: Option<(zmq::Socket, zmq::Socket)>,
+    pub(crate) coordinator: Option<(zmq::Socket, zmq::Socket)>,
 }
 
 impl Drop for FrontEnd {
@@ -41,7 +41,7 @@ impl Drop for FrontEnd {
 }
 
 /// A socket on a free port, and where it is.
-pub(super) fn bound(context: &zmq::Context, kind: zmq::SocketType) -> (zmq::Socket, String) {
+pub(crate) fn bound(context: &zmq::Context, kind: zmq::SocketType) -> (zmq::Socket, String) {
     let socket = context.socket(kind).unwrap();
     socket.set_rcvtimeo(PATIENCE).unwrap();
     socket.set_linger(0).unwrap();
@@ -52,39 +52,44 @@ pub(super) fn bound(context: &zmq::Context, kind: zmq::SocketType) -> (zmq::Sock
     (socket, at)
 }
 
-pub(super) fn map(entries: &[(&str, Value)]) -> Value {
+pub(crate) fn map(entries: &[(&str, Value)]) -> Value {
     let entries = entries.iter().map(|(k, v)| ((*k).into(), v.clone()));
     Value::Map(entries.collect())
 }
 
-pub(super) fn get<'v>(map: &'v Value, key: &str) -> &'v Value {
+pub(crate) fn get<'v>(map: &'v Value, key: &str) -> &'v Value {
     let entries = map.as_map().expect("a map").iter();
     let mut found = entries.filter(|(k, _)| k.as_str() == Some(key));
     found.next().map_or(&Value::Nil, |(_, value)| value)
 }
 
-pub(super) fn pack(value: &Value) -> Vec<u8> {
+pub(crate) fn pack(value: &Value) -> Vec<u8> {
     let mut bytes = Vec::new();
     rmpv::encode::write_value(&mut bytes, value).unwrap();
     bytes
 }
 
-pub(super) fn unpack(bytes: &[u8]) -> Value {
+pub(crate) fn unpack(bytes: &[u8]) -> Value {
     rmpv::decode::read_value(&mut &*bytes).unwrap()
 }
 
 /// The rank that a socket's identity names.
-pub(super) fn rank_of(identity: &[u8]) -> usize {
+pub(crate) fn rank_of(identity: &[u8]) -> usize {
     u16::from_le_bytes(identity.try_into().unwrap()).into()
 }
 
 impl FrontEnd {
     /// Starts an engine of one rank and lets it join.
-    pub(super) fn start(flags: &[&str]) -> Self {
+    pub(crate) fn start(flags: &[&str]) -> Self {
         Self::of_ranks(1, false, flags)
     }
 
-    pub(super) fn of_ranks(ranks: usize, coordinated: bool, flags: &[&str]) -> Self {
+    pub(crate) fn of_ranks(ranks: usize, coordinated: bool, flags: &[&str]) -> Self {
+        Self::logged_to(Stdio::null(), ranks, coordinated, flags)
+    }
+
+    /// With what the engine writes on standard error going there.
+    pub(crate) fn logged_to(log: Stdio, ranks: usize, coordinated: bool, flags: &[&str]) -> Self {
         let context = zmq::Context::new();
         let (handshake, at) = bound(&context, zmq::ROUTER);
         let (input, input_at) = bound(&context, zmq::ROUTER);
@@ -109,7 +114,7 @@ impl FrontEnd {
         command.args(["--data-parallel-address", "127.0.0.1"]);
         command.args(["--data-parallel-rpc-port", port]);
         command.args(["--data-parallel-size", &ranks.to_string(), "--seed", "7"]);
-        command.args(flags).stderr(Stdio::null());
+        command.args(flags).stderr(log);
         let engine = command.spawn().unwrap();
         let addresses = map(&[
             (
@@ -177,18 +182,18 @@ impl FrontEnd {
         }
     }
 
-    pub(super) fn send(&self, rank: u16, kind: &[u8], payload: &Value) {
+    pub(crate) fn send(&self, rank: u16, kind: &[u8], payload: &Value) {
         let frames = [&rank.to_le_bytes()[..], kind, &pack(payload)];
         self.input.send_multipart(frames, 0).unwrap();
     }
 
     /// Asks rank 0 for a generation.
-    pub(super) fn add(&self, id: &str, params: &[(&str, Value)]) {
+    pub(crate) fn add(&self, id: &str, params: &[(&str, Value)]) {
         self.send(0, ADD, &request(id, params));
     }
 
     /// The next message: its fields.
-    pub(super) fn next(&self) -> Vec<Value> {
+    pub(crate) fn next(&self) -> Vec<Value> {
         let frame = self.output.recv_bytes(0).expect("a message");
         let Value::Array(fields) = unpack(&frame) else {
             panic!("no array: {frame:?}");
@@ -197,7 +202,7 @@ impl FrontEnd {
     }
 
     /// Calls a method and waits for its answer: what it failed with, or its result.
-    pub(super) fn call(&self, method: &str, args: Vec<Value>) -> Result<Value, String> {
+    pub(crate) fn call(&self, method: &str, args: Vec<Value>) -> Result<Value, String> {
         let id = u64::MAX - 1;
         let call = vec![0.into(), id.into(), method.into(), Value::Array(args)];
         self.send(0, UTILITY, &call.into());
@@ -218,7 +223,7 @@ impl FrontEnd {
 
     /// The outputs of a request up to its end, each with the instant of its message, and what ran
     /// after the last one.
-    pub(super) fn outputs(&self, id: &str) -> (Vec<(f64, Vec<Value>)>, Option<u64>) {
+    pub(crate) fn outputs(&self, id: &str) -> (Vec<(f64, Vec<Value>)>, Option<u64>) {
         let mut found = Vec::new();
         loop {
             let message = self.next();
@@ -238,7 +243,7 @@ impl FrontEnd {
     }
 
     /// Waits for something of a request.
-    pub(super) fn first_output(&self, id: &str) {
+    pub(crate) fn first_output(&self, id: &str) {
         let of = |message: Vec<Value>| {
             let outputs = message[1].as_array().cloned().unwrap_or_default();
             outputs.iter().any(|output| output[0].as_str() == Some(id))
@@ -247,18 +252,18 @@ impl FrontEnd {
     }
 
     /// Waits until nothing runs.
-    pub(super) fn rests(&self) {
+    pub(crate) fn rests(&self) {
         while running(&self.next()) != Some(0) {}
     }
 }
 
 /// How many requests ran when a message was sent.
-pub(super) fn running(message: &[Value]) -> Option<u64> {
+pub(crate) fn running(message: &[Value]) -> Option<u64> {
     let stats = message.get(2).filter(|stats| stats.is_map())?;
     get(stats, "num_running_reqs").as_u64()
 }
 
-pub(super) fn request(id: &str, params: &[(&str, Value)]) -> Value {
+pub(crate) fn request(id: &str, params: &[(&str, Value)]) -> Value {
     let mut fields = vec![Value::Nil; 12];
     fields[0] = id.into();
     fields[1] = ids(&[11, 12, 13]);
@@ -268,7 +273,7 @@ pub(super) fn request(id: &str, params: &[(&str, Value)]) -> Value {
     fields.into()
 }
 
-pub(super) fn ids(ids: &[u32]) -> Value {
+pub(crate) fn ids(ids: &[u32]) -> Value {
     ids.iter()
         .map(|id| Value::from(*id))
         .collect::<Vec<_>>()
@@ -276,7 +281,7 @@ pub(super) fn ids(ids: &[u32]) -> Value {
 }
 
 /// All tokens of a request's outputs.
-pub(super) fn tokens(outputs: &[(f64, Vec<Value>)]) -> Vec<u32> {
+pub(crate) fn tokens(outputs: &[(f64, Vec<Value>)]) -> Vec<u32> {
     let outputs = outputs
         .iter()
         .flat_map(|(_, fields)| fields[1].as_array().unwrap());
@@ -284,7 +289,7 @@ pub(super) fn tokens(outputs: &[(f64, Vec<Value>)]) -> Vec<u32> {
 }
 
 /// The numbers of an array of 32-bit values, as they lie in the message.
-pub(super) fn numbers(array: &Value) -> (String, Vec<u64>, Vec<[u8; 4]>) {
+pub(crate) fn numbers(array: &Value) -> (String, Vec<u64>, Vec<[u8; 4]>) {
     let fields = array.as_array().unwrap();
     let shape = fields[1].as_array().unwrap().iter();
     let (kind, bytes) = fields[2].as_ext().expect("raw bytes");

@@ -8,7 +8,7 @@
 mod content;
 mod control;
 mod ends;
-mod front_end;
+pub(crate) mod front_end;
 
 use std::process::Command;
 

@@ -6,6 +6,7 @@
 //!
 //! - `bodies`: JSON as Python reads it, request classes, the chats and completions that are read straight
 //! - `constraints`: schemas, patterns, grammars, structural tags
+//! - `engine_core`: messages of a front end to the engine behind it
 //! - `files`: YAML, traces, results, tables of a profiler and of kernels, recordings, scripted replies
 //! - `served`: forms and media, through a server
 //! - `texts`: chat templates, tokenizers and their files
@@ -17,6 +18,7 @@
 
 mod bodies;
 mod constraints;
+mod engine_core;
 mod files;
 mod mutate;
 mod run;
