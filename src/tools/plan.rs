@@ -171,6 +171,9 @@ fn check(args: &Args) -> Result<()> {
             refuse!("{flag} has no meaning for a plan, which changes the number of workers");
         }
     }
+    if args.report.gpu_hour_price.is_some() {
+        refuse!("--gpu-hour-price has no meaning for a plan, which takes --prices");
+    }
     if args.pools.num_workers != 1 {
         refuse!("--num-workers: that is what is looked for; see --fixed-workers");
     }

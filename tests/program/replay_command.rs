@@ -136,7 +136,9 @@ fn a_replay_is_the_same_on_any_number_of_threads() {
             printed(dir.path(), &format!("{words} --threads {threads}"))
         );
     }
-    let table = printed(dir.path(), &words.replace("--report-json -", ""));
+    let priced = words.replace("--report-json -", "--gpu-hour-price 3600");
+    let table = printed(dir.path(), &priced);
+    assert!(table.contains("Cost: "), "{table}");
     assert!(
         table.contains("Events per second of wall time: "),
         "{table}"

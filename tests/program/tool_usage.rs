@@ -168,6 +168,14 @@ fn wrong_usage_exits_with_2_and_names_the_nearest() {
         ("replay --scale 5:3", "--scale"),
         ("replay --lose-workers 5=0", "--lose-workers"),
         (
+            "replay --input-tokens 9 --request-count 1 --request-rate 1 --gpu-hour-price 0",
+            "--gpu-hour-price",
+        ),
+        (
+            "replay --target http://127.0.0.1:1 --gpu-hour-price 2",
+            "--gpu-hour-price: no effect",
+        ),
+        (
             "replay --num-prefill-workers 1 --num-decode-workers 1 --lose-workers 5=1",
             "--lose-workers is not modelled",
         ),

@@ -64,6 +64,9 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
             refuse!("{word}: no effect with {flag}, which simulates no worker of such flags");
         }
     }
+    if args.report.gpu_hour_price.is_some() && (served || args.dynamo_run.is_some()) {
+        refuse!("--gpu-hour-price: no effect on a run whose GPUs nobody knows");
+    }
     if let Some(files) = &args.compare {
         return compare(files, &args.report, &typed);
     }
@@ -140,6 +143,12 @@ pub(super) fn play_watched(
     if !interval.is_finite() || interval <= 0.0 {
         refuse!("--sample-interval-ms is {interval}, must be a number above 0");
     }
+    if args
+        .gpu_hour_price
+        .is_some_and(|price| !price.is_finite() || price <= 0.0)
+    {
+        refuse!("--gpu-hour-price must be a number above 0");
+    }
     let settings = Settings {
         pool: pools.serving.clone(),
         prefill: pools.prefill.clone(),
@@ -161,6 +170,9 @@ pub(super) fn play_watched(
     }
     let mut report = sink.finish(&facts(&settings, pools.gpus, &totals))?;
     report.events = Some(totals.events);
+    if let Some(price) = args.gpu_hour_price {
+        report.price(price);
+    }
     Ok(report)
 }
 

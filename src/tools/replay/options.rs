@@ -45,6 +45,7 @@ pub(super) struct ReplayArgs {
         conflicts_with_all = [
             "PoolArgs", "WorkloadArgs", "OnlineArgs", "dynamo_run", "replay_mode",
             "report_json", "per_request", "slo_ttft_ms", "slo_itl_ms", "slo_e2e_ms",
+            "gpu_hour_price",
         ]
     )]
     pub compare: Option<Vec<String>>,
@@ -354,6 +355,9 @@ pub(in crate::tools) struct ReportArgs {
     /// Longest time to its last token.
     #[arg(long, visible_alias = "sla-e2e-ms")]
     pub slo_e2e_ms: Option<f64>,
+    /// What a GPU costs for an hour, in any unit: the report then has the cost.
+    #[arg(long)]
+    pub gpu_hour_price: Option<f64>,
 }
 
 /// Which API of a real server is called.

@@ -235,6 +235,10 @@ fn tiles(body: &mut String, report: &Report) {
             format!("{} tokens were cached elsewhere", short(missed)),
         );
     }
+    if report.summary.contains_key("cost") {
+        let hours = format!("{} GPU hours", short(n("gpu_hours")));
+        tile("Cost", short(n("cost")), hours);
+    }
     if report.summary.contains_key("slo_attainment") {
         tile(
             "Goodput",
@@ -328,6 +332,17 @@ fn service(report: &Report) -> Vec<Chart<'static>> {
             lines: vec![ChartLine::new("workers", over.steps(end), 0)],
             follows_y: false,
         });
+        let cost = report.number("cost");
+        if cost > 0.0 {
+            charts.push(Chart {
+                title: "Cost so far",
+                x: "s",
+                y: "in the unit of the price",
+                y_range: None,
+                lines: vec![ChartLine::new("cost", over.cost(end, cost), 0)],
+                follows_y: false,
+            });
+        }
     }
     charts
 }

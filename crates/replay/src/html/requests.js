@@ -36,7 +36,7 @@
       canvas.height = Math.min(height * scale, 16000);
       const pen = canvas.getContext("2d"), style = getComputedStyle(figure);
       const colour = (name) => style.getPropertyValue(name).trim();
-      const colours = [0, 1, 2, 3, 4, 5, 6, 7].map((n) => colour("--c" + n));
+      const colours = ["c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7", "soft"].map((name) => colour("--" + name));
       pen.scale(scale, canvas.height / height);
       pen.fillStyle = colour("--soft");
       pen.strokeStyle = colour("--line");

@@ -83,12 +83,12 @@ fn request(out: &mut String, span: &WorkerSpan) {
     out.push(']');
 }
 
-/// Its place in the palette.
+/// Its place in the palette; 8 is the colour of what matters less.
 fn colour(phase: SpanPhase) -> u8 {
     match phase {
         SpanPhase::Decode => 0,
         SpanPhase::Prefill => 1,
-        SpanPhase::Queue => 7,
+        SpanPhase::Queue => 8,
         SpanPhase::Transfer => 3,
         SpanPhase::Preempted => 4,
     }

@@ -462,6 +462,12 @@ impl Report {
         self.summary.get(key).and_then(Value::as_f64).unwrap_or(0.0)
     }
 
+    /// Takes in what a GPU costs for an hour.
+    pub fn price(&mut self, gpu_hour: f64) {
+        let cost = self.number("gpu_hours") * gpu_hour;
+        self.summary.insert("cost".to_owned(), json!(cost));
+    }
+
     /// Records of requests by arrival, if they were kept.
     pub fn records(&self) -> impl ExactSizeIterator<Item = RequestRecord> {
         self.kept.iter().map(KeptOutcome::record)

@@ -14,6 +14,9 @@ pub struct OverTime {
     /// Seconds, and the workers that serve from then on.
     pub workers: Vec<(f64, u32)>,
     serving: BTreeSet<(bool, u32)>,
+    /// The same of all that exist, whether they serve or not.
+    existing: Vec<(f64, u32)>,
+    there: BTreeSet<(bool, u32)>,
     /// Good requests and all, by when they were to be sent.
     good: Shares,
     /// Prompt tokens that were cached, and all.
@@ -60,18 +63,21 @@ impl Shares {
 
 impl OverTime {
     pub(super) fn worker(&mut self, at: SimTime, who: (bool, u32), change: WorkerChange) {
+        let paid = match change {
+            WorkerChange::Starting => self.there.insert(who),
+            WorkerChange::Gone => self.there.remove(&who),
+            WorkerChange::Ready | WorkerChange::Draining => false,
+        };
+        if paid {
+            note(&mut self.existing, at, self.there.len());
+        }
         let changed = match change {
             WorkerChange::Ready => self.serving.insert(who),
             WorkerChange::Draining | WorkerChange::Gone => self.serving.remove(&who),
             WorkerChange::Starting => false,
         };
-        if !changed {
-            return;
-        }
-        let (at, now) = (at.as_secs_f64(), self.serving.len() as u32);
-        match self.workers.last_mut() {
-            Some(last) if last.0 == at => last.1 = now,
-            _ => self.workers.push((at, now)),
+        if changed {
+            note(&mut self.workers, at, self.serving.len());
         }
     }
 
@@ -104,6 +110,23 @@ impl OverTime {
         self.workers.len() > 1
     }
 
+    /// The corners of the line of what the workers have cost so far, which is `total` at `end` seconds.
+    pub fn cost(&self, end: f64, total: f64) -> Vec<(f64, f64)> {
+        let (mut paid, mut before) = (0.0, (0.0, 0));
+        let ends = self.existing.iter().copied().chain([(end, 0)]);
+        let corners = ends.map(|(at, workers): (f64, u32)| {
+            let at = at.min(end);
+            paid += f64::from(before.1) * (at - before.0);
+            before = (at, workers);
+            (at, paid)
+        });
+        let mut corners: Vec<(f64, f64)> = corners.collect();
+        corners
+            .iter_mut()
+            .for_each(|corner| corner.1 *= total / paid.max(1e-12));
+        corners
+    }
+
     /// The corners of the line of workers, up to `end` seconds.
     pub fn steps(&self, end: f64) -> Vec<(f64, f64)> {
         let mut corners = Vec::with_capacity(2 * self.workers.len() + 1);
@@ -115,6 +138,14 @@ impl OverTime {
         }
         corners.extend(before.map(|before| (end, before)));
         corners
+    }
+}
+
+fn note(steps: &mut Vec<(f64, u32)>, at: SimTime, now: usize) {
+    let (at, now) = (at.as_secs_f64(), now as u32);
+    match steps.last_mut() {
+        Some(last) if last.0 == at => last.1 = now,
+        _ => steps.push((at, now)),
     }
 }
 
@@ -141,6 +172,8 @@ mod tests {
             (10.0, 1.0),
         ];
         assert_eq!(over.steps(10.0), corners);
+        // Only the second one was said to start, and nobody saw it go.
+        assert_eq!(over.cost(10.0, 9.5), [(0.5, 0.0), (10.0, 9.5)]);
         for second in 0..100_000 {
             over.request(at(second * 1000), second % 4 > 0);
         }

@@ -110,6 +110,9 @@ pub(super) fn table(
         "First admission prefix cache reused ratio",
         ratio("first_admission_prefix_cache_reused_ratio"),
     );
+    if let Some(cost) = value("cost") {
+        line("Cost", number(cost));
+    }
     if let (Some(good), Some(share)) = (
         value("goodput_request_throughput_rps"),
         value("slo_attainment"),
