@@ -151,6 +151,10 @@ impl WorkerPool {
             (None, Some(rule)) => {
                 let wanted = rule.wanted(&self.observe());
                 if rule.stabilizes() {
+                    // As with HPA, what is there counts as asked for at the first look.
+                    if self.asked.is_empty() {
+                        self.asked.push((now, present));
+                    }
                     let since = now.nanos().saturating_sub(rule.cool_down.as_nanos() as u64);
                     self.asked.retain(|(at, _)| at.nanos() > since);
                     self.asked.push((now, wanted));

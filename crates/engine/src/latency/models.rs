@@ -72,7 +72,8 @@ const QWEN3_NEXT: StateLayers = StateLayers {
 
 /// Mamba-2 of Nemotron-H: 128 heads of 64, states of 128.
 ///
-/// **Source:** transformers `configuration_nemotron_h.py`, whose defaults are those of the 8B model.
+/// **Source:** the defaults of transformers' `configuration_nemotron_h.py`; the 8B model's own file was
+/// not seen.
 const NEMOTRON_H: StateLayers = StateLayers {
     layers: 24,
     channels: 128 * 64,

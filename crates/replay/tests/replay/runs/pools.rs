@@ -119,6 +119,24 @@ fn other_autoscalers_follow_the_load_and_let_go_after_their_window() {
 }
 
 #[test]
+fn workers_that_are_there_at_the_start_stay_for_a_window() {
+    let mut pool = PoolSpec::new(vllm(200), 4, RouterConfig::LeastLoaded);
+    pool.scaling.rule = Some(ScaleRule {
+        policy: ScalePolicy::Keda,
+        max: 4,
+        target_waiting: Some(2.0),
+        interval: Duration::from_millis(100),
+        cool_down: Duration::from_secs(2),
+        ..ScaleRule::default()
+    });
+    let asks: Vec<_> = (0..10).map(|i| (i * 500, i, 100, 5)).collect();
+    let (notes, _) = play(&settings(pool), requests(&asks));
+    let gone = changes(&notes, WorkerChange::Gone);
+    assert_eq!(gone.len(), 3, "{gone:?}");
+    assert!(gone.iter().all(|(at, _)| *at >= 2_000), "{gone:?}");
+}
+
+#[test]
 fn what_a_lost_worker_had_fails_and_another_one_starts() {
     let mut pool = PoolSpec::new(vllm(400), 2, RouterConfig::RoundRobin);
     pool.startup = Duration::from_secs(2);
