@@ -28,9 +28,9 @@ const MAX_FRAME_BYTES: usize = 8 * 1024;
 /// Bytes of one event, about: a frame that grows byte by byte is copied again and again.
 const EVENT_BYTES: usize = 320;
 
-/// Frames of a stream that carry one event each, even when more are due: what comes with delays looks as
-/// it does upstream. Ten events in a frame take a third of the time, so a reply that is there as a whole
-/// when its stream begins, and a long one, has them together.
+/// Frames of a stream that carry one event each, even when more are due: short replies look as they do
+/// upstream, where each event is a chunk of HTTP. Ten events in a frame take a third of the time, so long
+/// ones do not.
 const SINGLE_EVENT_FRAMES: u32 = 24;
 
 /// What one choice did in one step.
@@ -103,8 +103,6 @@ pub(super) struct EventStream<R> {
     frames: u32,
     opened: bool,
     begun: bool,
-    /// All of the reply was there when it began.
-    whole: bool,
     /// The choice whose turn it is where several take turns.
     turn: usize,
     closed: bool,
@@ -135,7 +133,6 @@ impl<R: Render> EventStream<R> {
             frames: 0,
             opened: false,
             begun: false,
-            whole: false,
             turn: 0,
             closed: false,
             keep_alive: keep_alive.map(|every| (every, Box::pin(tokio::time::sleep(every)))),
@@ -152,12 +149,6 @@ impl<R: Render> EventStream<R> {
         };
         if self.reply.choices.iter().any(begins) {
             self.begun = true;
-            let is_whole = |c: &Choice| c.released() == c.script.len();
-            // What goes wrong with a stream goes wrong between two frames.
-            self.whole = self.faults.is_none() && self.reply.choices.iter().all(is_whole);
-            if self.whole {
-                out.reserve(MAX_FRAME_BYTES + 2 * EVENT_BYTES);
-            }
             self.render.first(out);
         }
     }
@@ -166,11 +157,11 @@ impl<R: Render> EventStream<R> {
     fn write(&mut self, out: &mut String) {
         if !self.begun {
             self.begin(out);
-            if !self.begun || (!out.is_empty() && !self.whole) {
+            if !self.begun || !out.is_empty() {
                 return;
             }
         }
-        if self.frames < SINGLE_EVENT_FRAMES && !self.whole {
+        if self.frames < SINGLE_EVENT_FRAMES {
             // A step may write nothing: then the next one is looked at.
             while out.is_empty() && self.write_next(out) {}
             if !out.is_empty() {
