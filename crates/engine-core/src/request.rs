@@ -185,8 +185,8 @@ impl Pooling {
         let dimensions = match fields.take(1) {
             Value::Nil => None,
             found => match found.as_u64().and_then(|n| u32::try_from(n).ok()) {
-                Some(dimensions) => Some(dimensions),
-                None => return Err(wrong("dimensions", &found, "a count")),
+                Some(dimensions @ 1..) => Some(dimensions),
+                _ => return Err(wrong("dimensions", &found, "a count of at least 1")),
             },
         };
         let task = fields.text(4);

@@ -373,11 +373,11 @@ fn prompts_are_pooled() {
         tasks,
         vec![Value::from("embed"), "token_embed".into()].into()
     );
-    let pool = |id: &str, task: &str| {
+    let pool_to = |id: &str, task: &str, dimensions: Value| {
         let mut fields = request(id, &[]);
         if let Value::Array(fields) = &mut fields {
             fields[3] = Value::Nil;
-            let params = vec![Value::Nil, Value::Nil, Value::Nil, Value::Nil, task.into()];
+            let params = vec![Value::Nil, dimensions, Value::Nil, Value::Nil, task.into()];
             fields[4] = params.into();
         }
         front.send(0, ADD, &fields);
@@ -385,6 +385,7 @@ fn prompts_are_pooled() {
         assert_eq!(outputs.len(), 1);
         outputs[0].1.clone()
     };
+    let pool = |id: &str, task: &str| pool_to(id, task, Value::Nil);
     let whole = pool("whole", "embed");
     assert_eq!(whole[5].as_u64(), Some(0));
     let (dtype, shape, numbers_of_all) = numbers(&whole[4]);
@@ -399,8 +400,10 @@ fn prompts_are_pooled() {
     assert_eq!(each, [3, shape[0]]);
     let classes = pool("classes", "classify");
     assert_eq!(numbers(&classes[4]).1, [2]);
-    let refused = pool("plugin", "plugin");
-    assert_eq!(get(&refused[18], "code").as_str(), Some("validation_error"));
+    for refused in [pool("plugin", "plugin"), pool_to("none", "embed", 0.into())] {
+        assert_eq!(get(&refused[18], "code").as_str(), Some("validation_error"));
+    }
+    assert_eq!(numbers(&pool_to("four", "embed", 4.into())[4]).1, [4]);
 }
 
 #[test]
