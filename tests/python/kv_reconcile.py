@@ -7,48 +7,19 @@ Random requests with shared prefixes, adapters, salts, evictions, hang-ups and r
 listens from the start, one joins in the middle and replays what it missed, one stops reading: it
 must delay neither the engine nor the others. Exit code 1 with the reason when a set differs.
 """
-import argparse, http.client, json, os, random, socket, subprocess, sys, tempfile, threading, time
+import argparse, json, os, random, subprocess, sys, tempfile, threading, time
 
 import zmq
 
 sys.path.insert(0, os.path.dirname(__file__))
+from keep_alive import HOST, KeepAlive, free_port
 from kv_subscriber import Cache, replay
 
-HOST = "127.0.0.1"
 
-
-def free_port():
-    with socket.socket() as s:
-        s.bind((HOST, 0))
-        return s.getsockname()[1]
-
-
-class Client:
-    """One keep-alive connection."""
-
-    def __init__(self, port):
-        self.port, self.conn = port, None
-
+class Client(KeepAlive):
     def call(self, method, path, body=None):
-        if self.conn is None:
-            self.conn = http.client.HTTPConnection(HOST, self.port, timeout=60)
-        payload = None if body is None else json.dumps(body)
-        try:
-            self.conn.request(method, path, payload, {"content-type": "application/json"})
-            answer = self.conn.getresponse()
-        except (BrokenPipeError, ConnectionResetError, http.client.RemoteDisconnected):
-            # The server closed a connection that was idle for its keep-alive time.
-            self.conn = None
-            return self.call(method, path, body)
-        raw = answer.read()
-        return answer.status, json.loads(raw) if raw else None
-
-    def hang_up(self, body):
-        conn = http.client.HTTPConnection(HOST, self.port, timeout=60)
-        conn.request("POST", "/v1/completions", json.dumps({**body, "stream": True}),
-                     {"content-type": "application/json"})
-        conn.getresponse().read(10)
-        conn.close()
+        status, raw = self.ask(method, path, body)
+        return status, json.loads(raw) if raw else None
 
 
 class Listener(threading.Thread):

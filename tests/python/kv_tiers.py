@@ -4,19 +4,20 @@
     python tests/python/kv_tiers.py --sim target/debug/vllm-sim [--requests 400]
 
 A model whose layers see 64 tokens or everything (as Gemma 3 has them), a small GPU and a host of
-90 blocks, conversations that go on, aborts and resets. Nothing of this repository is used: MessagePack is
+90 blocks, conversations that go on, aborts and resets. No decoder of this repository is used: MessagePack is
 read here, block hashes are computed anew with pickle and hashlib, and a book is kept of what each
 group of each medium holds. Exit code 1 names what a publisher must never do: a hole in the sequence
 numbers, a hash that is not the chain's, a parent that nobody announced, a removal of what is not
 stored, a block in the memory of the host that no GPU had, other fields than vLLM's, or a book that
 differs from the server's own listing in the end.
 """
-import argparse, collections, hashlib, http.client, json, os, pathlib, pickle, random, shutil, socket
+import argparse, collections, hashlib, json, os, pathlib, pickle, random, shutil
 import struct, subprocess, sys, tempfile, time
 
 import zmq
 
-HOST = "127.0.0.1"
+from keep_alive import HOST, KeepAlive, free_port
+
 BLOCK, WINDOW = 16, 64
 TINY = pathlib.Path(__file__).resolve().parents[1] / "fixtures" / "tiny-llama"
 STORED = ["type", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium",
@@ -192,29 +193,11 @@ class Book:
             self.fault(f"{where}: {hashes} are no part of {computed}")
 
 
-class Client:
-    def __init__(self, port):
-        self.port, self.conn = port, None
-
+class Client(KeepAlive):
     def call(self, method, path, body=None):
-        self.conn = self.conn or http.client.HTTPConnection(HOST, self.port, timeout=60)
-        try:
-            self.conn.request(method, path, None if body is None else json.dumps(body),
-                              {"content-type": "application/json"})
-            answer = self.conn.getresponse()
-        except (BrokenPipeError, ConnectionResetError, http.client.RemoteDisconnected):
-            self.conn = None
-            return self.call(method, path, body)
-        raw = answer.read()
-        assert answer.status == 200, (path, answer.status, raw)
+        status, raw = self.ask(method, path, body)
+        assert status == 200, (path, status, raw)
         return json.loads(raw) if raw and path != "/metrics" else raw.decode()
-
-    def hang_up(self, body):
-        conn = http.client.HTTPConnection(HOST, self.port, timeout=60)
-        conn.request("POST", "/v1/completions", json.dumps({**body, "stream": True}),
-                     {"content-type": "application/json"})
-        conn.getresponse().read(10)
-        conn.close()
 
 
 def gemma_like(folder):
@@ -224,12 +207,6 @@ def gemma_like(folder):
     config.update(num_hidden_layers=12, sliding_window=WINDOW, layer_types=[
         "sliding_attention" if layer % 6 else "full_attention" for layer in range(1, 13)])
     (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind((HOST, 0))
-        return s.getsockname()[1]
 
 
 def work(client, rng, count):

@@ -301,7 +301,7 @@ fn schema(app: &App, request: &ChatRequest) -> Option<Arc<Value>> {
     if !(app.policy.reads_prompt_schemas && app.service.generator.makes_up_text()) {
         return None;
     }
-    prompt_schema::find(request.messages.iter().map(Message::text)).map(Arc::new)
+    prompt_schema::find(request.messages.iter().flat_map(Message::texts)).map(Arc::new)
 }
 
 /// What echo mode answers: the last message.

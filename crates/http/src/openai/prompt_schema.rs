@@ -2,21 +2,19 @@
 //! that do not ask for structured output (instructor's JSON modes, LangChain's output parsers,
 //! Pydantic AI's prompted output).
 
-use std::borrow::Cow;
-
 use serde_json::{Deserializer, Value};
 
-/// No message is searched from a byte beyond this one.
+/// No text is searched from a byte beyond this one.
 const MOST_BYTES: usize = 256 * 1024;
-/// No more braces of a message are tried.
+/// No more braces of a text are tried.
 const MOST_BRACES: usize = 32;
 
 /// The last schema of an object in the last of `texts` that has one and speaks of a schema.
-pub(super) fn find<'t>(texts: impl DoubleEndedIterator<Item = Cow<'t, str>>) -> Option<Value> {
+pub(super) fn find<'t>(texts: impl DoubleEndedIterator<Item = &'t str>) -> Option<Value> {
     texts
         .rev()
         .filter(|text| text.contains("chema"))
-        .find_map(|text| last_schema(&text))
+        .find_map(last_schema)
 }
 
 fn last_schema(text: &str) -> Option<Value> {
@@ -50,11 +48,11 @@ mod tests {
     use super::*;
 
     fn found(texts: &[&str]) -> Option<Value> {
-        find(texts.iter().map(|text| Cow::Borrowed(*text)))
+        find(texts.iter().copied())
     }
 
     #[test]
-    fn the_last_schema_of_the_last_message_that_has_one_counts() {
+    fn the_last_schema_of_the_last_text_that_has_one_counts() {
         let example = r#"For the JSON schema {"properties": {"foo": {}}} the object {"foo": 1} is good.
             Here is the schema: ``` {"properties": {"bar": {"type": "integer"}}} ``` {curly}"#;
         let bar = json!({"properties": {"bar": {"type": "integer"}}});

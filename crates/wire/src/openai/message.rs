@@ -229,14 +229,22 @@ impl Message {
         }
     }
 
+    /// Each text of the content.
+    pub fn texts(&self) -> impl DoubleEndedIterator<Item = &str> {
+        let (one, texts, parts) = match self.content() {
+            Content::None => (None, &[][..], &[][..]),
+            Content::Text(text) => (Some(text), &[][..], &[][..]),
+            Content::Texts(texts) => (None, texts, &[][..]),
+            Content::Parts(parts) => (None, &[][..], parts),
+        };
+        let texts = texts.iter().map(String::as_str);
+        let parts = parts.iter().filter_map(part_text);
+        one.into_iter().chain(texts).chain(parts)
+    }
+
     /// Bytes of text in the content.
     pub fn text_len(&self) -> usize {
-        match self.content() {
-            Content::None => 0,
-            Content::Text(text) => text.len(),
-            Content::Texts(texts) => texts.iter().map(String::len).sum(),
-            Content::Parts(parts) => parts.iter().filter_map(part_text).map(str::len).sum(),
-        }
+        self.texts().map(str::len).sum()
     }
 
     /// The calls an assistant message made.
