@@ -12,7 +12,7 @@ use super::kv_cache;
 use super::kv_transfer::KvTransfer;
 use super::model::Model;
 use super::values::Values;
-use vllm_sim_engine::kv::{HostRules, HostTierConfig, SparseKind};
+use vllm_sim_engine::kv::{HostEviction, HostRules, HostTierConfig, SparseKind};
 use vllm_sim_engine::latency::{HostLink, KvCachePlan, gpu, kv_width};
 use vllm_sim_observe::kv_events::HostDetail;
 
@@ -295,7 +295,15 @@ impl Offloader {
         let allowed: &[(&str, &[&str])] = match self.rules {
             HostRules::Native => &[
                 ("spec_name", &["CPUOffloadingSpec"]),
-                ("eviction_policy", &["lru"]),
+                // LMCache has no such key of vLLM's.
+                (
+                    "eviction_policy",
+                    if self.is_lmcache {
+                        &["lru"]
+                    } else {
+                        &["lru", "arc"]
+                    },
+                ),
             ],
             HostRules::Simple => &[("kv_offload_backend", &["cpu"])],
         };
@@ -445,6 +453,10 @@ impl Offloader {
             tokens: 0,
             tier: HostTierConfig {
                 rules: self.rules,
+                eviction: match self.extra.get("eviction_policy") {
+                    Some(policy) if policy == "arc" => HostEviction::Arc,
+                    _ => HostEviction::Lru,
+                },
                 chunks: chunks as u32,
                 blocks_per_chunk,
                 chunk_bytes: (token.whole * chunk) as u64,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::kv::{HostRules, HostTierConfig};
+use vllm_sim_engine::kv::{HostEviction, HostRules, HostTierConfig};
 use vllm_sim_engine::latency::{LatencyModel, Polynomial};
 use vllm_sim_engine::sched::pool::{Pool, PoolConfig};
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
@@ -143,6 +143,7 @@ impl Loop {
 /// The memory of a host with room for a million blocks.
 const TIER: HostTierConfig = HostTierConfig {
     rules: HostRules::Native,
+    eviction: HostEviction::Lru,
     chunks: 1_000_000,
     blocks_per_chunk: 1,
     chunk_bytes: 2 << 20,

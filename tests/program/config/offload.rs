@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::try_words;
 use vllm_sim_config::{ConfigError, Loaded};
-use vllm_sim_engine::kv::HostRules;
+use vllm_sim_engine::kv::{HostEviction, HostRules};
 
 fn served(words: &[&str]) -> Result<Loaded, ConfigError> {
     try_words(&[&["vllm-sim", "serve"], words].concat(), &[])
@@ -104,6 +104,9 @@ fn connectors_are_read_as_vllm_reads_them() {
     );
     assert_eq!((native.chunks, native.blocks_per_chunk), (128, 4));
     assert!(native.outputs);
+    assert_eq!(native.eviction, HostEviction::Lru);
+    let arc = json!({"cpu_bytes_to_use": 1 << 30, "eviction_policy": "arc"});
+    assert_eq!(tier("OffloadingConnector", arc).eviction, HostEviction::Arc);
     let simple = tier("SimpleCPUOffloadConnector", json!({}));
     assert_eq!((simple.rules, simple.chunks), (HostRules::Simple, 4096));
     let of_two = json!({"connectors": [
@@ -123,7 +126,12 @@ fn what_would_be_another_cache_is_refused_by_name() {
         ),
         (
             "OffloadingConnector",
-            json!({"cpu_bytes_to_use": 1e9, "eviction_policy": "arc"}),
+            json!({"cpu_bytes_to_use": 1e9, "eviction_policy": "fifo"}),
+            "eviction_policy: \"fifo\" is not lru or arc",
+        ),
+        (
+            "LMCacheConnectorV1",
+            json!({"eviction_policy": "arc"}),
             "eviction_policy: \"arc\" is not lru",
         ),
         (

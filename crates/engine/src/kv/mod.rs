@@ -22,7 +22,7 @@ mod vectors;
 pub(crate) use groups::{Group, GroupLimits};
 pub use groups::{LayerGroups, SparseKind};
 pub use hash::{Chain, Extras, HashAlgo, HashConfig, Hasher, Lora, MediaSpan, UnknownHashAlgo};
-pub use host::{HostCounts, HostRules, HostTierConfig};
+pub use host::{HostCounts, HostEviction, HostRules, HostTierConfig};
 pub(crate) use host::{HostHit, HostRequest, HostTier, Loaded, StoreCopy};
 pub(crate) use lease::Leases;
 pub use pool::{BlockCounts, BlockPool, KvConfig};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use vllm_sim_engine::kv::{HostRules, HostTierConfig, LayerGroups, SparseKind};
+use vllm_sim_engine::kv::{HostEviction, HostRules, HostTierConfig, LayerGroups, SparseKind};
 use vllm_sim_engine::latency::LatencyModel;
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
 use vllm_sim_engine::{
@@ -28,6 +28,7 @@ fn ms(ms: u64) -> Duration {
 fn tier(chunks: u32) -> HostTierConfig {
     HostTierConfig {
         rules: HostRules::Native,
+        eviction: HostEviction::Lru,
         threshold: None,
         chunks,
         blocks_per_chunk: 1,
@@ -314,17 +315,22 @@ pub(crate) fn any_tier() -> impl Strategy<Value = Option<HostTierConfig>> {
     let tier = (
         prop_oneof![3 => 1..40u32, 1 => Just(1000u32)],
         1..4u32,
-        any::<bool>(),
+        0..3u8,
         any::<bool>(),
         micros,
         0..2000u64,
     );
     let tier = tier.prop_map(
-        |(chunks, size, simple, outputs, latency, each)| HostTierConfig {
-            rules: if simple {
+        |(chunks, size, kind, outputs, latency, each)| HostTierConfig {
+            rules: if kind == 0 {
                 HostRules::Simple
             } else {
                 HostRules::Native
+            },
+            eviction: if kind == 1 {
+                HostEviction::Arc
+            } else {
+                HostEviction::Lru
             },
             chunks,
             blocks_per_chunk: size,

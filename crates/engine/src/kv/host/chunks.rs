@@ -1,7 +1,8 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use crate::BlockKey;
+use super::arc::ArcPolicy;
+use crate::{BlockKey, SeqId};
 
 /// The greater, the later a chunk is evicted: when it was used, and how near it is to the start of
 /// its prompt, so that a tail goes before its head.
@@ -21,6 +22,8 @@ pub(super) struct HostChunks {
     free: Vec<u32>,
     /// Chunks that no copy holds, in the order in which they leave.
     evictable: BTreeSet<(Recency, u32)>,
+    /// Who goes first instead, where recency alone does not say it.
+    pub(super) arc: Option<Box<ArcPolicy>>,
     /// Chunks that are being written, and pins of those that are being read.
     pub(super) storing: u32,
     pub(super) loading: u32,
@@ -51,13 +54,14 @@ pub(super) enum ChunkState {
 }
 
 impl HostChunks {
-    pub(super) fn new(capacity: u32) -> Self {
+    pub(super) fn new(capacity: u32, is_arc: bool) -> Self {
         Self {
             capacity,
             index: HashMap::new(),
             chunks: Vec::new(),
             free: Vec::new(),
             evictable: BTreeSet::new(),
+            arc: is_arc.then(|| Box::new(ArcPolicy::new(capacity))),
             storing: 0,
             loading: 0,
         }
@@ -104,6 +108,12 @@ impl HostChunks {
 
     /// The first `n` that may leave and are not among `kept`, or fewer.
     pub(super) fn victims(&self, n: usize, kept: &HashSet<u32>) -> Vec<u32> {
+        if let Some(arc) = &self.arc {
+            let may = |id: &u32| self.state(*id) == ChunkState::Ready && !kept.contains(id);
+            let victims = arc.victims(n, |key| self.find(key).is_some_and(|id| may(&id)));
+            let victims = victims.unwrap_or_default().into_iter();
+            return victims.filter_map(|key| self.find(key)).collect();
+        }
         let may = self.evictable.iter().map(|&(_, id)| id);
         may.filter(|id| !kept.contains(id)).take(n).collect()
     }
@@ -114,6 +124,9 @@ impl HostChunks {
         let ((group, name), hash) = (chunk.name, chunk.hash.take());
         self.evictable.remove(&(chunk.recency, id));
         self.index.remove(&chunk.key);
+        if let Some(arc) = &mut self.arc {
+            arc.evicted(chunk.key);
+        }
         self.free.push(id);
         (group, name, hash)
     }
@@ -126,6 +139,9 @@ impl HostChunks {
         hash: Option<[u8; 32]>,
         recency: Recency,
     ) -> u32 {
+        if let Some(arc) = &mut self.arc {
+            arc.insert(key);
+        }
         let chunk = Chunk {
             key,
             name,
@@ -147,6 +163,13 @@ impl HostChunks {
         self.storing += 1;
         self.index.insert(key, id);
         id
+    }
+
+    /// A sequence brought a chunk, or used one that was there, at this place of its prompt.
+    pub(super) fn used(&mut self, seq: SeqId, id: u32, place: (u32, u32), reused: bool) {
+        if let Some(arc) = &mut self.arc {
+            arc.used(seq, place, self.chunks[id as usize].key, reused);
+        }
     }
 
     /// A chunk is complete.

@@ -181,6 +181,8 @@ impl HostTier {
         let chunks = self.chunks_of(plan, request, (first, end));
         for chunk in &chunks {
             self.chunks.pin(chunk.id);
+            let place = (chunk.at, chunk.group);
+            self.chunks.used(request.id, chunk.id, place, true);
         }
         let takes = self.takes(chunks.len(), self.config.chunk_time.1);
         let id = request.id;

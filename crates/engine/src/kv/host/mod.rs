@@ -9,6 +9,7 @@
 //! `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`,
 //! `vllm/v1/simple_kv_offload/manager.py`.
 
+mod arc;
 mod chunks;
 mod lookup;
 mod offers;
@@ -20,7 +21,7 @@ use std::time::Duration;
 
 use super::Group;
 use crate::{BlockKey, BlockPlan, Event, HostEvent, SeqId, SimTime};
-use chunks::{HostChunks, Recency};
+use chunks::{ChunkState, HostChunks, Recency};
 pub(crate) use lookup::HostRequest;
 use offers::Offers;
 
@@ -29,6 +30,8 @@ use offers::Offers;
 pub struct HostTierConfig {
     /// Whose rules.
     pub rules: HostRules,
+    /// Which chunks leave first.
+    pub eviction: HostEviction,
     /// Chunks that it holds, at least 1.
     pub chunks: u32,
     /// Blocks of a chunk, at least 1. Default 1.
@@ -56,6 +59,17 @@ pub enum HostRules {
     /// `SimpleCPUOffloadConnector`: what finds room is stored, recency is that of the copy, and the
     /// last token is never part of a hit.
     Simple,
+}
+
+/// Which chunks leave a [`HostTier`] first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HostEviction {
+    /// Those that were used longest ago.
+    #[default]
+    Lru,
+    /// Those of the adaptive replacement cache of `OffloadingConnector`, which keeps what several
+    /// requests used apart from the rest.
+    Arc,
 }
 
 /// Chunks of a [`HostTier`] by what they do.
@@ -180,11 +194,15 @@ pub(crate) struct HostTier {
     events: bool,
 }
 
+fn new_chunks(config: &HostTierConfig) -> HostChunks {
+    HostChunks::new(config.chunks, config.eviction == HostEviction::Arc)
+}
+
 impl HostTier {
     /// An empty tier for blocks of these groups.
     pub(crate) fn new(config: HostTierConfig, groups: Vec<Group>, events: bool) -> Self {
         Self {
-            chunks: HostChunks::new(config.chunks),
+            chunks: new_chunks(&config),
             config,
             groups,
             seqs: HashMap::new(),
@@ -279,9 +297,16 @@ impl HostTier {
                     if self.config.rules == HostRules::Native {
                         self.chunks.touch(chunk, (epoch, Reverse(at)));
                     }
+                    if self.chunks.state(chunk) != ChunkState::Storing {
+                        let place = (at, self.groups[group].index);
+                        self.chunks.used(id, chunk, place, true);
+                    }
                     present.insert(chunk);
                 }
             }
+        }
+        if let Some(arc) = &mut self.chunks.arc {
+            arc.missed(id, missing.iter().map(|&(.., key)| key));
         }
         let never = missing.len() > self.config.chunks as usize;
         if self.make_room(&mut missing, &present, out).is_none() {
@@ -296,6 +321,17 @@ impl HostTier {
             return None;
         }
         seq.copies += 1;
+        Some(self.bring_in(id, plan, epoch, missing))
+    }
+
+    /// Chunks come in, to be written.
+    fn bring_in(
+        &mut self,
+        seq: SeqId,
+        plan: &Arc<BlockPlan>,
+        epoch: u64,
+        missing: Vec<(usize, u32, BlockKey)>,
+    ) -> StoreCopy {
         let last = |at: u32| (at as usize + 1) * self.config.blocks_per_chunk as usize - 1;
         let mut chunks = Vec::with_capacity(missing.len());
         for (group, at, key) in missing {
@@ -308,14 +344,15 @@ impl HostTier {
             let recency: Recency = (epoch, Reverse(at));
             let name = (group, plan.keys[last(at)]);
             let id = self.chunks.insert(key, name, hash, recency);
+            self.chunks.used(seq, id, (at, group), false);
             chunks.push(CopiedChunk { group, at, id });
         }
-        Some(StoreCopy {
-            id,
+        StoreCopy {
+            id: seq,
             plan: Arc::clone(plan),
             chunks,
             generation: self.generation,
-        })
+        }
     }
 
     /// Whether blocks of a sequence that has `blocks` full ones are still to be offered.
@@ -458,6 +495,9 @@ impl HostTier {
         if seq.copies == 0 {
             self.seqs.remove(&id);
         }
+        if let Some(arc) = &mut self.chunks.arc {
+            arc.finished(id);
+        }
         if let Some(plan) = plan
             && self.config.rules == HostRules::Native
         {
@@ -468,7 +508,7 @@ impl HostTier {
 
     /// Forgets all that it holds. Copies that have begun go on.
     pub(crate) fn clear(&mut self) {
-        self.chunks = HostChunks::new(self.config.chunks);
+        self.chunks = new_chunks(&self.config);
         self.generation = self.generation.wrapping_add(1);
     }
 }

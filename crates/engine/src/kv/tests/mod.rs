@@ -1,5 +1,6 @@
 //! The block pool against what vLLM was seen to do.
 
+mod arc;
 mod internal;
 mod model;
 mod python;

@@ -1,0 +1,164 @@
+//! Which chunks leave first with `eviction_policy: arc`.
+//!
+//! **Source:** vLLM 0.33 `vllm/v1/kv_offload/cpu/policies/arc.py`, `cpu/manager.py`.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use crate::{BlockKey, SeqId};
+
+/// Keys in the order in which they were put there.
+#[derive(Debug, Default)]
+struct KeyList {
+    stamps: HashMap<BlockKey, u64>,
+    order: BTreeMap<u64, BlockKey>,
+    clock: u64,
+}
+
+impl KeyList {
+    fn len(&self) -> usize {
+        self.stamps.len()
+    }
+
+    fn contains(&self, key: BlockKey) -> bool {
+        self.stamps.contains_key(&key)
+    }
+
+    fn push(&mut self, key: BlockKey) {
+        self.clock += 1;
+        if let Some(before) = self.stamps.insert(key, self.clock) {
+            self.order.remove(&before);
+        }
+        self.order.insert(self.clock, key);
+    }
+
+    fn remove(&mut self, key: BlockKey) -> bool {
+        let stamp = self.stamps.remove(&key);
+        stamp.is_some_and(|stamp| self.order.remove(&stamp).is_some())
+    }
+
+    fn keep_newest(&mut self, most: u32) {
+        while self.len() > most as usize
+            && let Some((_, key)) = self.order.pop_first()
+        {
+            self.stamps.remove(&key);
+        }
+    }
+
+    fn oldest_first(&self) -> impl Iterator<Item = BlockKey> {
+        self.order.values().copied()
+    }
+}
+
+/// What a request did to chunks.
+#[derive(Debug, Default)]
+struct Accesses {
+    /// Chunks that it lacked: each counts once.
+    missed: HashSet<BlockKey>,
+    /// By place in its prompt: the chunk, and whether it was there before.
+    used: BTreeMap<(u32, u32), (BlockKey, bool)>,
+}
+
+/// An adaptive replacement cache: chunks that one request used and those that several did, and
+/// a share for the former that follows what was evicted too early.
+#[derive(Debug, Default)]
+pub(super) struct ArcPolicy {
+    capacity: u32,
+    /// Chunks that one request brought or used.
+    recent: KeyList,
+    /// How many of those there are to be.
+    target: f64,
+    /// Chunks that later requests used again.
+    frequent: KeyList,
+    /// What was evicted from `recent` and from `frequent`.
+    ghosts: [KeyList; 2],
+    requests: HashMap<SeqId, Accesses>,
+}
+
+impl ArcPolicy {
+    pub(super) fn new(capacity: u32) -> Self {
+        Self {
+            capacity,
+            ..Self::default()
+        }
+    }
+
+    /// A request would store chunks that are not there, its head first.
+    pub(super) fn missed(&mut self, id: SeqId, keys: impl Iterator<Item = BlockKey>) {
+        let seen = &mut self.requests.entry(id).or_default().missed;
+        let new: Vec<_> = keys.filter(|key| seen.insert(*key)).collect();
+        for key in new.into_iter().rev() {
+            self.adapt(key);
+        }
+    }
+
+    fn adapt(&mut self, key: BlockKey) {
+        let [recent, frequent] = &mut self.ghosts;
+        let ratio = frequent.len() as f64 / recent.len() as f64;
+        if recent.contains(key) {
+            self.target = (self.target + ratio.max(1.0)).min(f64::from(self.capacity));
+            recent.push(key);
+        } else if frequent.contains(key) {
+            self.target = (self.target - ratio.recip().max(1.0)).max(0.0);
+            frequent.push(key);
+        }
+    }
+
+    /// A request brought a chunk, or used one that was there.
+    pub(super) fn used(&mut self, id: SeqId, place: (u32, u32), key: BlockKey, reused: bool) {
+        let used = &mut self.requests.entry(id).or_default().used;
+        used.entry(place).or_insert((key, reused));
+    }
+
+    /// A request is over: only now its uses count, its head as the newest.
+    pub(super) fn finished(&mut self, id: SeqId) {
+        let used = self.requests.remove(&id).unwrap_or_default().used;
+        for (key, reused) in used.into_values().rev() {
+            if self.recent.contains(key) && !reused {
+                self.recent.push(key);
+            } else if self.recent.remove(key) || self.frequent.contains(key) {
+                self.frequent.push(key);
+            }
+        }
+    }
+
+    pub(super) fn insert(&mut self, key: BlockKey) {
+        self.recent.push(key);
+        for ghosts in &mut self.ghosts {
+            ghosts.remove(key);
+        }
+    }
+
+    /// The first `n` that leave of those that may; `None`: there are not so many.
+    pub(super) fn victims(
+        &self,
+        n: usize,
+        may: impl Fn(BlockKey) -> bool,
+    ) -> Option<Vec<BlockKey>> {
+        let mut recent = self.recent.oldest_first().filter(|key| may(*key));
+        let mut frequent = self.frequent.oldest_first().filter(|key| may(*key));
+        let mut left = self.recent.len();
+        let mut victims = Vec::with_capacity(n);
+        for _ in 0..n {
+            let is_over = left >= self.target as usize;
+            let mut taken = is_over.then(|| recent.next()).flatten();
+            left -= usize::from(taken.is_some());
+            taken = taken.or_else(|| frequent.next());
+            victims.push(match taken {
+                Some(key) => key,
+                None => {
+                    let key = recent.next()?;
+                    left -= 1;
+                    key
+                }
+            });
+        }
+        Some(victims)
+    }
+
+    pub(super) fn evicted(&mut self, key: BlockKey) {
+        let from = usize::from(!self.recent.remove(key));
+        self.frequent.remove(key);
+        self.ghosts[from].push(key);
+        self.ghosts[from].keep_newest(self.capacity);
+    }
+}
