@@ -60,6 +60,7 @@ fn the_plan_is_the_cheapest_of_an_exhaustive_sweep() {
         found["workers"].as_u64().unwrap(),
     );
     assert_eq!(Some(planned), cheapest);
+    holds_for_whole_runs(&plan, &sweep);
     // One worker would not do, so that the search had something to find.
     assert!(planned.2 > 1, "{planned:?}");
     assert!(plan["outlook"]["most_traffic"].as_f64().unwrap() >= 1.0);
@@ -86,6 +87,32 @@ fn the_plan_is_the_cheapest_of_an_exhaustive_sweep() {
     assert_eq!(values["replicaCount"].as_u64(), Some(planned.2));
     let page = std::fs::read_to_string(dir.path().join("plan.html")).unwrap();
     assert_eq!(page.matches("<svg viewBox").count(), 2);
+}
+
+/// A run that ended early is one that does not suffice in the end; each other one is what it was.
+fn holds_for_whole_runs(plan: &Value, sweep: &Value) {
+    let mut stopped = 0;
+    for point in plan["points"].as_array().unwrap() {
+        for trial in point["trials"].as_array().unwrap() {
+            let mut same = sweep["points"].as_array().unwrap().iter().filter(|whole| {
+                let workers = trial["workers"].to_string();
+                let flags = &whole["flags"];
+                flags["num-workers"] == workers && flags["gpu"] == point["flags"]["gpu"]
+            });
+            let whole = &same.next().unwrap()["summary"];
+            if trial["stopped"] == true {
+                stopped += 1;
+                assert!(whole["slo_attainment"].as_f64().unwrap() < 0.95, "{trial}");
+                assert!(trial["attainment"].is_null(), "{trial}");
+                let told = trial["missed"].to_string();
+                assert!(told.contains("stopped when 16 requests"), "{told}");
+            } else {
+                assert_eq!(trial["attainment"], whole["slo_attainment"]);
+                assert_eq!(trial["summary"]["duration_ms"], whole["duration_ms"]);
+            }
+        }
+    }
+    assert!(stopped > 0, "{plan}");
 }
 
 #[test]

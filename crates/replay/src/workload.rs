@@ -118,7 +118,7 @@ pub trait WorkloadSource {
         self.inner().is_some_and(WorkloadSource::is_single_turn)
     }
 
-    /// How many requests there are, where that is known beforehand (for progress bars).
+    /// How many requests there are at most, where that is known beforehand.
     fn requests(&self) -> Option<u64> {
         self.inner()?.requests()
     }

@@ -69,7 +69,8 @@ fn scatter(
 ) {
     let mut dots = Vec::new();
     for row in &plan.rows {
-        for trial in &row.answer.trials {
+        let whole = row.answer.trials.iter().filter(|trial| !trial.stopped);
+        for trial in whole {
             let (x, y) = place(row, trial);
             let found = row.answer.found.as_ref();
             let is_answer = found.is_some_and(|found| {
@@ -140,7 +141,7 @@ fn scatter(
     }
     body.push_str(
         "</svg></figure><p>Large: the fewest workers that suffice, of each deployment; small: \
-         what else was tried. The line joins the runs that no other one beats in both.</p>\
+         what else was played to its end. The line joins the runs that no other one beats in both.</p>\
          </section>",
     );
 }

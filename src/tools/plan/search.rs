@@ -1,8 +1,11 @@
+use std::ops::ControlFlow;
+
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use vllm_sim_replay::outcome::Outcome;
+use vllm_sim_replay::report::Slo;
 
 use super::bound::PercentileBound;
 use crate::tools::progress::is_stopped;
@@ -50,6 +53,9 @@ pub(super) struct Trial {
     pub(super) attainment: f64,
     /// Why it is not good enough, whatever its attainment is.
     pub(super) missed: Vec<String>,
+    /// It ended when too many requests had missed their bounds: its attainment and summary are of
+    /// what was played until then.
+    pub(super) stopped: bool,
     /// The keys of a replay's summary.
     #[serde(deserialize_with = "exact_map")]
     pub(super) summary: Map<String, Value>,
@@ -214,7 +220,9 @@ impl<'c> Player<'c> {
     fn fewest_workers(&mut self, traffic: f64) -> Result<Option<Trial>> {
         let (mut too_few, mut workers) = (0, 1);
         let mut found = loop {
-            let trial = self.play(workers, traffic)?;
+            // What the largest one misses is told, so that it is played to its end.
+            let whole = workers >= self.most_workers;
+            let trial = self.play(workers, traffic, whole)?;
             if self.suffices(&trial) {
                 break trial;
             }
@@ -225,7 +233,8 @@ impl<'c> Player<'c> {
             workers = (2 * workers).min(self.most_workers);
         };
         while found.workers - too_few > 1 {
-            let trial = self.play(too_few + (found.workers - too_few) / 2, traffic)?;
+            let middle = too_few + (found.workers - too_few) / 2;
+            let trial = self.play(middle, traffic, false)?;
             if self.suffices(&trial) {
                 found = trial;
             } else {
@@ -239,11 +248,11 @@ impl<'c> Player<'c> {
     fn most_traffic(&mut self, workers: u32) -> Result<Option<Trial>> {
         /// Times of the traffic that was asked; also its inverse.
         const FARTHEST: f64 = 1024.0;
-        let first = self.play(workers, 1.0)?;
+        let first = self.play(workers, 1.0, false)?;
         let (mut found, mut too_much) = if self.suffices(&first) {
             let mut found = first;
             loop {
-                let trial = self.play(workers, 2.0 * found.traffic)?;
+                let trial = self.play(workers, 2.0 * found.traffic, false)?;
                 if !self.suffices(&trial) {
                     break (found, trial.traffic);
                 }
@@ -255,7 +264,7 @@ impl<'c> Player<'c> {
         } else {
             let mut too_much = first.traffic;
             loop {
-                let trial = self.play(workers, too_much / 2.0)?;
+                let trial = self.play(workers, too_much / 2.0, false)?;
                 if self.suffices(&trial) {
                     break (trial, too_much);
                 }
@@ -266,7 +275,7 @@ impl<'c> Player<'c> {
             }
         };
         while too_much / found.traffic > 1.01 {
-            let trial = self.play(workers, (found.traffic * too_much).sqrt())?;
+            let trial = self.play(workers, (found.traffic * too_much).sqrt(), false)?;
             if self.suffices(&trial) {
                 found = trial;
             } else {
@@ -281,7 +290,8 @@ impl<'c> Player<'c> {
         trial.attainment >= self.question.attainment && trial.missed.is_empty()
     }
 
-    fn play(&mut self, workers: u32, traffic: f64) -> Result<Trial> {
+    /// Plays it, but unless `whole` no further than until it cannot suffice.
+    fn play(&mut self, workers: u32, traffic: f64, whole: bool) -> Result<Trial> {
         let mut pools = self.pools.clone();
         let all = [Some(&mut pools.serving), pools.prefill.as_mut()];
         for pool in all.into_iter().flatten() {
@@ -293,13 +303,28 @@ impl<'c> Player<'c> {
         let (mut source, pace) = open(&workload, pools.serving.engines[0].block_size())?;
         let limit = limit(&workload)?;
         let mut trend = Trend::default();
-        let mut watch = |outcome: &Outcome<'_>| trend.add(outcome);
-        let is_open = pace.concurrency.is_none();
         let args = &self.candidate.report;
+        let mut hope = Hope {
+            slo: args.slo()?,
+            attainment: self.question.attainment,
+            requests: source.requests().filter(|_| !whole),
+            bad: 0,
+        };
+        let mut watch = |outcome: &Outcome<'_>| {
+            trend.add(outcome);
+            hope.add(outcome)
+        };
+        let is_open = pace.concurrency.is_none();
         let report = play_watched(&pools, source.as_mut(), (pace, limit, 1), args, &mut watch)?;
-        let bounds = self.question.bounds.iter();
+        let stopped = hope.is_lost();
+        let bounds = self.question.bounds.iter().filter(|_| !stopped);
         let mut missed: Vec<String> = bounds.filter_map(|bound| bound.missed(&report)).collect();
-        if let Some(growth) = trend.growth().filter(|_| is_open) {
+        if stopped {
+            missed.push(format!(
+                "stopped when {} requests were not good, which is too many",
+                hope.bad
+            ));
+        } else if let Some(growth) = trend.growth().filter(|_| is_open) {
             missed.push(format!(
                 "the queue grows: requests of the last quarter take {growth:.2} s longer than \
                  those of the second"
@@ -315,10 +340,41 @@ impl<'c> Player<'c> {
                 false => completed / report.number("num_requests").max(1.0),
             },
             missed,
+            stopped,
             summary: report.summary,
         };
         self.trials.push(trial.clone());
         Ok(trial)
+    }
+}
+
+/// Whether enough of all requests can still be good.
+struct Hope {
+    slo: Slo,
+    attainment: f64,
+    /// No fewer than there are; `None`: nobody knows.
+    requests: Option<u64>,
+    bad: u64,
+}
+
+impl Hope {
+    fn add(&mut self, outcome: &Outcome<'_>) -> ControlFlow<()> {
+        if !self.slo.is_set() || self.is_lost() {
+            return ControlFlow::Continue(());
+        }
+        self.bad += u64::from(!self.slo.holds(outcome));
+        match self.is_lost() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    }
+
+    fn is_lost(&self) -> bool {
+        // As the share is taken of a whole run, which no rounding puts above this one.
+        self.requests.is_some_and(|requests| {
+            let most = requests.saturating_sub(self.bad) as f64;
+            most / (requests.max(1) as f64) < self.attainment
+        })
     }
 }
 

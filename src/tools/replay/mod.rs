@@ -10,6 +10,7 @@ mod workload;
 
 use std::io::Write;
 use std::num::NonZero;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,7 @@ pub use deploy::{Deploy, Deployment, Sort};
 pub(super) use options::{ApiName, PoolArgs, ReportArgs, WorkloadArgs, split};
 use options::{Mode, ReplayArgs};
 pub(super) use pools::{Pools, pools};
+pub(super) use sink::Watch;
 use sink::{facts, sink};
 pub(super) use workload::{in_words, limit, open};
 
@@ -93,7 +95,10 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
     let about = pools.about.clone();
     let started = wall_clock();
     let told = Progress::begin("replay", "requests", source.requests());
-    let mut tell = |_: &Outcome<'_>| told.add(1);
+    let mut tell = |_: &Outcome<'_>| {
+        told.add(1);
+        ControlFlow::Continue(())
+    };
     let report = play_watched(
         &pools,
         source.as_mut(),
@@ -127,17 +132,17 @@ pub(super) fn play(
     limit: Option<SimTime>,
     args: &ReportArgs,
 ) -> Result<Report> {
-    let mut nobody = |_: &Outcome<'_>| {};
+    let mut nobody = |_: &Outcome<'_>| ControlFlow::Continue(());
     play_watched(pools, source, (pace, limit, 1), args, &mut nobody)
 }
 
-/// The same on so many threads; `watch` sees every request that is over.
+/// The same on so many threads; `watch` sees every request that is over, and may end the run.
 pub(super) fn play_watched(
     pools: &Pools,
     source: &mut dyn WorkloadSource,
     (pace, limit, threads): (Pace, Option<SimTime>, usize),
     args: &ReportArgs,
-    watch: &mut dyn FnMut(&Outcome<'_>),
+    watch: &mut Watch<'_>,
 ) -> Result<Report> {
     let interval = args.sample_interval_ms;
     if !interval.is_finite() || interval <= 0.0 {
@@ -159,8 +164,10 @@ pub(super) fn play_watched(
         threads,
     };
     let mut sink = sink(args, args.report_json.is_some())?;
-    let totals = vllm_sim_replay::run(&settings, source, &mut sink.watched(watch))?;
+    let mut watched = sink.watched(watch);
+    let totals = vllm_sim_replay::run(&settings, source, &mut watched)?;
     if let Some(first) = totals.stuck.first()
+        && !watched.ended
         && !is_stopped()
     {
         bail!(

@@ -1,3 +1,4 @@
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -68,26 +69,34 @@ impl ReportAndRows {
     }
 }
 
-/// The same, and somebody who sees every request.
+/// Somebody who sees every request, and may end the run.
+pub(in crate::tools) type Watch<'a> = dyn FnMut(&Outcome<'_>) -> ControlFlow<()> + 'a;
+
+/// The same, and somebody who watches.
 pub(super) struct Watched<'a> {
     sink: &'a mut ReportAndRows,
-    watch: &'a mut dyn FnMut(&Outcome<'_>),
+    watch: &'a mut Watch<'a>,
+    pub(super) ended: bool,
 }
 
 impl ReportAndRows {
-    pub(super) fn watched<'a>(&'a mut self, watch: &'a mut dyn FnMut(&Outcome<'_>)) -> Watched<'a> {
-        Watched { sink: self, watch }
+    pub(super) fn watched<'a>(&'a mut self, watch: &'a mut Watch<'a>) -> Watched<'a> {
+        Watched {
+            sink: self,
+            watch,
+            ended: false,
+        }
     }
 }
 
 impl Sink for Watched<'_> {
     fn request(&mut self, outcome: &Outcome<'_>) {
-        (self.watch)(outcome);
+        self.ended |= (self.watch)(outcome).is_break();
         self.sink.request(outcome);
     }
 
     fn stops(&self) -> bool {
-        self.sink.stops()
+        self.ended || self.sink.stops()
     }
 
     fn gaps(&mut self, nanos: u64, times: u64) {

@@ -389,6 +389,11 @@ impl WorkloadSource for Limited {
     }
 
     fn requests(&self) -> Option<u64> {
-        self.source.requests().map(|n| n.min(self.left))
+        let all = self.source.requests()?;
+        // What is left are sessions, of which each may be many requests.
+        Some(match self.source.is_single_turn() {
+            true => all.min(self.left),
+            false => all,
+        })
     }
 }

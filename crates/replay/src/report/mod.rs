@@ -47,6 +47,22 @@ impl Slo {
     pub fn is_set(&self) -> bool {
         self.ttft_ms.is_some() || self.itl_ms.is_some() || self.e2e_ms.is_some()
     }
+
+    /// Whether a request is good: complete, and within every bound.
+    pub fn holds(&self, outcome: &Outcome<'_>) -> bool {
+        let (Some(first), Some(last)) = (outcome.first, outcome.last) else {
+            return false;
+        };
+        // Differences of milliseconds, as the peer takes them.
+        let [arrival, first, last] = [outcome.arrival, first, last].map(ms);
+        let gaps = outcome.output.saturating_sub(1);
+        let itl = (gaps > 0).then(|| (last - first) / f64::from(gaps));
+        let within = |value: f64, bound: Option<f64>| bound.is_none_or(|bound| value <= bound);
+        outcome.status == Status::Completed
+            && within(first - arrival, self.ttft_ms)
+            && itl.is_none_or(|itl| within(itl, self.itl_ms))
+            && within(last - arrival, self.e2e_ms)
+    }
 }
 
 /// What a collector keeps.
@@ -222,14 +238,11 @@ impl Collector {
         if let Some(second) = outcome.second {
             self.ttst.add(ms(second) - ms(first), 1);
         }
-        let within = |value: f64, bound: Option<f64>| bound.is_none_or(|bound| value <= bound);
-        let slo = &self.options.slo;
-        let steady = itl.is_none_or(|itl| within(itl, slo.itl_ms));
         if let Some(best) = outcome.best_overlap {
             let missed = u64::from(best.saturating_sub(outcome.overlap));
             *self.regret.get_or_insert(0) += missed * u64::from(outcome.block_size);
         }
-        if within(ttft, slo.ttft_ms) && steady && within(e2e, slo.e2e_ms) {
+        if self.options.slo.holds(outcome) {
             self.good.0 += 1;
             self.good.1 += u64::from(outcome.output);
         }

@@ -129,6 +129,24 @@ fn delta_rows_grow_and_gzip_is_found_by_content() {
 }
 
 #[test]
+fn the_first_sessions_are_no_fewer_requests_than_told() {
+    let row = |s: u32| {
+        format!("{{\"timestamp\":0,\"output_length\":1,\"hash_ids\":[1],\"session_id\":\"{s}\"}}\n")
+    };
+    let text: String = [1, 1, 1, 2].map(row).concat();
+    let (_dir, path) = file("t", &text);
+    let options = LoadOptions {
+        limit: Some(1),
+        ..LoadOptions::default()
+    };
+    let source = load::open(&[path], &options).expect("is a trace");
+    let told = source.requests().expect("is known");
+    let turns: usize = all(source).iter().map(|session| session.turns.len()).sum();
+    assert_eq!(turns, 3);
+    assert!(told >= 3, "{told}");
+}
+
+#[test]
 fn sorted_rows_are_streamed_with_their_number_known() {
     let row = |i: u32| format!("{{\"timestamp\":{i},\"output_length\":1,\"hash_ids\":[{i}]}}\n");
     let text: String = (10..1010).map(row).collect();
