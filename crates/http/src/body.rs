@@ -105,10 +105,15 @@ impl Received {
     /// The bytes of a body that nobody looks at before the schema does; `None`: somebody does, or it
     /// is to be refused for its media type.
     pub(super) fn for_schema(&self, app: &App) -> Option<&[u8]> {
+        let schema_first = app.policy.first_reader == FirstReader::Schema;
+        self.text(app).filter(|_| schema_first)
+    }
+
+    /// The bytes of a body that is not to be refused for its media type.
+    pub(super) fn text(&self, app: &App) -> Option<&[u8]> {
         let media_type = app.policy.media_type(self.media_type());
-        let straight = app.policy.first_reader == FirstReader::Schema
-            && vllm_sim_wire::body::media_type(media_type).is_ok();
-        straight.then_some(&self.bytes)
+        let taken = vllm_sim_wire::body::media_type(media_type).is_ok();
+        taken.then_some(&self.bytes)
     }
 }
 

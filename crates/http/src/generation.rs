@@ -66,21 +66,51 @@ pub(crate) fn arrive<'b>(
     api: Api,
     body: Cow<'b, Value>,
 ) -> Result<Cow<'b, Value>, Fault> {
+    let body = app.policy.first_reader.read(api, body)?;
+    check(app, head, api, &body)?;
+    Ok(body)
+}
+
+/// As [`arrive`], for a body `text` of usual members that `read` reads straight; `None` leaves it to the
+/// schema, and nothing is looked at.
+///
+/// # Errors
+/// As [`arrive`].
+pub(crate) fn arrive_straight<R>(
+    app: &App,
+    head: &RequestHead,
+    api: Api,
+    text: Option<&[u8]>,
+    read: impl FnOnce(&[u8]) -> Option<R>,
+) -> Result<Option<R>, Fault> {
+    let Some((text, request)) = text.and_then(|text| Some((text, read(text)?))) else {
+        return Ok(None);
+    };
     let reader = app.policy.first_reader;
-    let body = reader.read(api, body)?;
+    if reader.asks_model_first(api) {
+        let Some(body) = reader.read_around_prompt(api, text)? else {
+            return Ok(None);
+        };
+        check(app, head, api, &body)?;
+    }
+    Ok(Some(request))
+}
+
+/// What is looked at before a body is read by its schema.
+fn check(app: &App, head: &RequestHead, api: Api, body: &Value) -> Result<(), Fault> {
+    let reader = app.policy.first_reader;
     if !reader.asks_model_first(api) {
-        return Ok(body);
+        return Ok(());
     }
     let model = body.get("model").and_then(Value::as_str);
     fault::inject(app, head, model)?;
     target(app, model)?;
-    reader.check_content(api, &body)?;
-    reader.check_numbers(api, &body)?;
+    reader.check_content(api, body)?;
+    reader.check_numbers(api, body)?;
     let remote = body.get("kv_transfer_params").and_then(Value::as_object);
     let stream = body.get("stream").and_then(Value::as_bool);
     app.policy.prefill(remote, stream.unwrap_or(false))?;
-    reader.check_end(api, &body)?;
-    Ok(body)
+    reader.check_end(api, body)
 }
 
 /// A body that nobody answers, as the schema is to read it.

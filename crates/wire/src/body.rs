@@ -3,7 +3,11 @@
 //! Source: FastAPI `routing.py` (`get_request_handler`), `validate_json_request` of
 //! `vllm/entrypoints/serve/utils/api_utils.py`.
 
-use serde_json::Value;
+use std::fmt;
+
+use serde::Deserializer as _;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde_json::{Map, Value};
 use vllm_sim_python::{self as python, JsonError};
 
 use super::fault::{ErrorType, Fault};
@@ -18,6 +22,38 @@ const MAX_VALUES: usize = 4 << 20;
 pub fn loads(body: &[u8]) -> Result<Value, Fault> {
     bounded(body)?;
     Ok(python::loads(body)?)
+}
+
+/// The body that `serde_json` reads as Python does ([`crate::openai::ChatRequest::read_plain`]) with true
+/// where it has `member`, which is passed over.
+pub fn read_around(body: &[u8], member: &str) -> Option<Value> {
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    let members = reader.deserialize_map(Around(member)).ok()?;
+    Some(members.into())
+}
+
+struct Around<'m>(&'m str);
+
+impl<'de> Visitor<'de> for Around<'_> {
+    type Value = Map<String, Value>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Self::Value, A::Error> {
+        let mut members = Map::new();
+        while let Some(key) = from.next_key::<String>()? {
+            let value = if key == self.0 {
+                from.next_value::<IgnoredAny>()?;
+                Value::Bool(true)
+            } else {
+                from.next_value()?
+            };
+            members.insert(key, value);
+        }
+        Ok(members)
+    }
 }
 
 /// Refuses a body of too many values.
@@ -168,6 +204,14 @@ mod tests {
             Err(media.to_owned())
         );
         assert!(text(Some("application/x+json"), "{").is_err_and(|m| m.contains("json_invalid")));
+    }
+
+    #[test]
+    fn a_body_is_read_around_one_member() {
+        let body = br#"{"prompt":[1,{"n":2}],"n":1,"stop":["prompt"]}"#;
+        let around = json!({"prompt": true, "n": 1, "stop": ["prompt"]});
+        assert_eq!(read_around(body, "prompt"), Some(around));
+        assert_eq!(read_around(b"[1]", "prompt"), None);
     }
 
     #[test]

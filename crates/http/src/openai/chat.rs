@@ -44,16 +44,18 @@ pub(crate) async fn post(app: &Arc<App>, request: Request<Body>) -> Response<Bod
 
 async fn respond(app: &Arc<App>, received: &Received) -> Answer {
     let bounds = &app.policy.generation.defaults.bounds;
-    let text = received.for_schema(app);
+    let (head, text) = (&received.head, received.text(app));
+    let read_plain = |text: &[u8]| ChatRequest::read_plain(text, bounds);
     // A body of usual members says nothing beside the request.
-    let (request, value) = match text.and_then(|text| ChatRequest::read_plain(text, bounds)) {
+    let plain = generation::arrive_straight(app, head, Api::Chat, text, read_plain)?;
+    let (request, value) = match plain {
         Some(request) => (request, Value::Null),
         None => {
             let value = received.posted(app)?;
-            (read(app, &received.head, &value)?, value)
+            (read(app, head, &value)?, value)
         }
     };
-    answer(app, &received.head, &value, &request).await
+    answer(app, head, &value, &request).await
 }
 
 /// Reads a body by its schema.

@@ -29,11 +29,22 @@ use vllm_sim_wire::sampling::SamplingParams;
 pub(crate) async fn create(State(app): State<Arc<App>>, received: Received) -> Answer {
     let arrived = app.service.now();
     let bounds = &app.policy.generation.defaults.bounds;
-    let text = received.for_schema(&app);
+    let reader = app.policy.first_reader;
+    let read = |text: &[u8]| {
+        let request = CompletionRequest::read_plain(text, bounds)?;
+        let taken = request
+            .prompt
+            .as_ref()
+            .is_none_or(|all| reader.takes(&all.0));
+        taken.then_some(request)
+    };
+    let (head, text) = (&received.head, received.text(&app));
     // A body of usual members says nothing beside the request.
-    if let Some(mut request) = text.and_then(|text| CompletionRequest::read_plain(text, bounds)) {
+    if let Some(mut request) =
+        generation::arrive_straight(&app, head, Api::Completions, text, read)?
+    {
         request.max_tokens = request.max_tokens.or(app.policy.default_max_tokens);
-        return respond(&app, &received.head, &Value::Null, request, arrived).await;
+        return respond(&app, head, &Value::Null, request, arrived).await;
     }
     let value = received.posted(&app)?;
     answer(&app, &received.head, &value).await

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::{llmd_bodies, llmd_lenient, llmd_responses};
 use vllm_sim_wire::fault::{ErrorType, Fault};
+use vllm_sim_wire::openai::completion::Prompt;
 
 /// Who looks at a body first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +48,32 @@ impl Api {
 }
 
 impl FirstReader {
+    /// The body `text` of usual members as the schema is to read it, with true where its prompt is, which
+    /// takes many times its bytes as a tree; `None`: something is filled in or left out.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(crate) fn read_around_prompt(self, api: Api, text: &[u8]) -> Result<Option<Value>, Fault> {
+        let member = match api {
+            Api::Chat => "messages",
+            _ => "prompt",
+        };
+        let Some(body) = vllm_sim_wire::body::read_around(text, member) else {
+            return Ok(None);
+        };
+        let unchanged = matches!(self.read(api, Cow::Borrowed(&body))?, Cow::Borrowed(_));
+        Ok(unchanged.then_some(body))
+    }
+
+    /// Whether nothing is wrong with the prompts of a completion that was read.
+    pub(crate) fn takes(self, prompts: &[Prompt]) -> bool {
+        let empty = |prompt: &Prompt| match prompt {
+            Prompt::Text(text) => text.is_empty(),
+            Prompt::Tokens(ids) => ids.is_empty(),
+        };
+        self == Self::Schema || !prompts.iter().any(empty)
+    }
+
     /// The body as the schema is to read it, with what this reader fills in.
     ///
     /// # Errors
@@ -140,4 +167,43 @@ impl FirstReader {
 fn wants_one_alternative(body: &Value) -> bool {
     let silent = body.get("top_logprobs").is_none_or(Value::is_null);
     silent && body.get("logprobs").and_then(Value::as_bool) == Some(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_a_body_that_stays_as_it_is_is_read_around_its_prompt() {
+        let read = |api, text: &str| FirstReader::Llmd.read_around_prompt(api, text.as_bytes());
+        let usual = r#"{"prompt":[1,2],"temperature":1}"#;
+        let around = json!({"prompt": true, "temperature": 1});
+        assert_eq!(read(Api::Completions, usual), Ok(Some(around)));
+        let chat = r#"{"messages":[{"role":"user","content":"a"}],"n":1}"#;
+        let around = json!({"messages": true, "n": 1});
+        assert_eq!(read(Api::Chat, chat), Ok(Some(around)));
+        for edited in [
+            r#""temperature":5"#,
+            r#""n":2,"temperature":0"#,
+            r#""stop":"""#,
+        ] {
+            let text = format!(r#"{{"prompt":"a",{edited}}}"#);
+            assert_eq!(read(Api::Completions, &text), Ok(None), "{edited}");
+        }
+    }
+
+    #[test]
+    fn an_empty_prompt_is_left_to_who_refuses_it() {
+        let lists = [
+            vec![Prompt::Text("a".to_owned()), Prompt::Text(String::new())],
+            vec![Prompt::Tokens(vec![1]), Prompt::Tokens(Vec::new())],
+        ];
+        for prompts in lists {
+            assert!(FirstReader::Schema.takes(&prompts));
+            assert!(!FirstReader::Llmd.takes(&prompts));
+            assert!(FirstReader::Llmd.takes(&prompts[..1]));
+        }
+    }
 }

@@ -31,7 +31,7 @@ use vllm_sim_tokenizer::plain_text;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::DEFAULT_MAX_TOKENS;
-use vllm_sim_wire::openai::message::Message;
+use vllm_sim_wire::openai::message::{Content, Message};
 use vllm_sim_wire::openai::responses::ResponsesRequest;
 use vllm_sim_wire::{Limits, SamplingDefaults};
 
@@ -350,7 +350,9 @@ impl Policy {
 
     /// What an echo of a message says.
     pub(crate) fn echo<'m>(&self, message: &'m Message) -> Cow<'m, str> {
-        match self.echoes_all.then(|| message.to_json()).as_deref() {
+        // Texts alone are told alike, and take a tree of values in between.
+        let whole = self.echoes_all && !matches!(message.content(), Content::Texts(_));
+        match whole.then(|| message.to_json()).as_deref() {
             Some(Value::Object(members)) => Cow::Owned(plain_text(members)),
             _ => message.text(),
         }
