@@ -1,7 +1,7 @@
 //! Vectors, scores, ranks, classes: every shape of an answer. Source of the shapes: vLLM 0.33
 //! `entrypoints/pooling/`.
 
-use serde_json::json;
+use serde_json::{Map, json};
 
 use super::golden;
 use super::sim::Sim;
@@ -43,4 +43,24 @@ async fn classes() {
     let body = json!({"input": ["Hi", "Ho"]});
     golden::posts(&sim, "/classify", &[("classify", body.clone())]).await;
     golden::posts(&sim, "/pooling", &[("pooling", body)]).await;
+}
+
+#[tokio::test]
+async fn of_many_texts() {
+    let cuts = r#"{"is_matryoshka":true}"#;
+    let sim = Sim::serve(&["--task", "embed", "--hf-overrides", cuts]).await;
+    let texts = |count| -> Vec<String> { (0..count).map(|n| format!("tëxt \n{n}")).collect() };
+    let embedded = async |count, more| {
+        let mut body = json!({"input": texts(count), "dimensions": 2});
+        body.as_object_mut().unwrap().extend(more);
+        sim.post("/v1/embeddings", &body).await.json()
+    };
+    let few = embedded(20, Map::new()).await;
+    // The body of so many is long.
+    let many = embedded(6000, Map::new()).await;
+    let rows = many["data"].as_array().unwrap();
+    assert_eq!(rows.len(), 6000);
+    assert_eq!(rows[..20], *few["data"].as_array().unwrap());
+    let unread = Map::from_iter([("encoding_format".to_owned(), json!("x"))]);
+    assert_eq!(embedded(6000, unread).await["error"]["code"], 400);
 }

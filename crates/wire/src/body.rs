@@ -4,9 +4,10 @@
 //! `vllm/entrypoints/serve/utils/api_utils.py`.
 
 use std::fmt;
+use std::marker::PhantomData;
 
-use serde::Deserializer as _;
-use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer as _};
 use serde_json::{Map, Value};
 use vllm_sim_python::{self as python, JsonError};
 
@@ -27,32 +28,42 @@ pub fn loads(body: &[u8]) -> Result<Value, Fault> {
 /// The body that `serde_json` reads as Python does ([`crate::openai::ChatRequest::read_plain`]) with true
 /// where it has `member`, which is passed over.
 pub fn read_around(body: &[u8], member: &str) -> Option<Value> {
-    let mut reader = serde_json::Deserializer::from_slice(body);
-    let members = reader.deserialize_map(Around(member)).ok()?;
+    let (members, _) = split::<IgnoredAny>(body, member)?;
     Some(members.into())
 }
 
-struct Around<'m>(&'m str);
+/// As [`read_around`], with what stands under `member`, once, read apart.
+pub(crate) fn split<'b, T: Deserialize<'b>>(
+    body: &'b [u8],
+    member: &str,
+) -> Option<(Map<String, Value>, Option<T>)> {
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    let parts = reader.deserialize_map(Around(member, PhantomData)).ok()?;
+    reader.end().ok().map(|()| parts)
+}
 
-impl<'de> Visitor<'de> for Around<'_> {
-    type Value = Map<String, Value>;
+struct Around<'m, T>(&'m str, PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Around<'_, T> {
+    type Value = (Map<String, Value>, Option<T>);
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Self::Value, A::Error> {
-        let mut members = Map::new();
+        let (mut members, mut apart) = (Map::new(), None);
         while let Some(key) = from.next_key::<String>()? {
-            let value = if key == self.0 {
-                from.next_value::<IgnoredAny>()?;
-                Value::Bool(true)
-            } else {
+            let value = if key != self.0 {
                 from.next_value()?
+            } else if apart.replace(from.next_value()?).is_some() {
+                return Err(A::Error::custom("a member twice"));
+            } else {
+                Value::Bool(true)
             };
             members.insert(key, value);
         }
-        Ok(members)
+        Ok((members, apart))
     }
 }
 

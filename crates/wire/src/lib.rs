@@ -17,6 +17,7 @@ pub mod fault;
 mod lax;
 pub mod limits;
 mod long_ids;
+pub mod long_texts;
 pub mod openai;
 mod report;
 pub mod sampling;

@@ -7,7 +7,7 @@ use vllm_sim_python as python;
 use crate::body;
 
 /// Bytes of a body from which on it is worth it.
-const LONG_BODY: usize = 64 * 1024;
+pub(crate) const LONG_BODY: usize = 64 * 1024;
 /// Digits that every token id has room for.
 const MAX_DIGITS: usize = 9;
 

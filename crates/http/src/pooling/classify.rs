@@ -21,7 +21,7 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: 
     let inputs = tokens(&app, &request, &value).await?;
     let classes = app.config.api.num_labels.max(1);
     rows::check(inputs.len(), classes as usize)?;
-    let read = inputs.iter().map(Vec::len).sum();
+    let read = inputs.tokens.len();
     let id = id("classify-", &head.headers, request.request_id.as_deref());
     let count = inputs.len();
     let row = move |out: &mut String, index: usize| {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, Response, header};
 use base64::Engine as _;
@@ -49,16 +49,18 @@ const POOLING: Route = Route {
 };
 
 /// `POST /v1/embeddings`.
-pub(crate) async fn embeddings(State(app): State<Arc<App>>, received: Received) -> Answer {
-    let headers = &received.head.headers;
+pub(crate) async fn embeddings(State(app): State<Arc<App>>, mut received: Received) -> Answer {
     let text = received.for_schema(&app);
     if let Some((request, value)) = text.and_then(PoolingRequest::read_long_embedding) {
+        // They take about as much as what was read of them.
+        received.bytes = Bytes::new();
+        let headers = &received.head.headers;
         return answer(&app, headers, &value, request, EMBEDDING).await;
     }
     let reader = app.policy.first_reader;
     let value = reader.read(Api::Embeddings, Cow::Owned(received.posted(&app)?))?;
     let request = PoolingRequest::parse_embedding(&value).map_err(|fault| reader.unread(fault))?;
-    answer(&app, headers, &value, request, EMBEDDING).await
+    answer(&app, &received.head.headers, &value, request, EMBEDDING).await
 }
 
 /// `POST /pooling`.
@@ -102,13 +104,13 @@ async fn answer(
         (false, true) => shared_token_embedding(tokens, length, unit),
         (false, false) => llmd_embedding(tokens, length),
     };
-    let read = inputs.iter().map(Vec::len).sum();
+    let read = inputs.tokens.len();
     let id = id(route.prefix, headers, request.request_id.as_deref());
     let big = request.endianness == "big";
     drop(guard);
     if request.encoding_format.starts_with("bytes") {
         let meta = json!({"id": id, "created": unix_now() as u64, "model": &*model});
-        let vectors = inputs.iter().map(|tokens| embed(tokens));
+        let vectors = inputs.iter().map(embed);
         return Ok(octets(&request, vectors, big, meta, usage(read)));
     }
     let base64 = request.encoding_format == "base64";

@@ -7,6 +7,7 @@ mod rows;
 pub(super) mod score;
 mod vector;
 
+use std::ops::Index;
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
@@ -59,37 +60,71 @@ fn enter(app: &App, inputs: usize) -> Result<InFlightGuard, Fault> {
 fn count(request: &PoolingRequest) -> usize {
     match &request.input {
         PoolingInput::Prompts(Prompts(prompts)) => prompts.len(),
+        PoolingInput::Texts(texts) => texts.count(),
         PoolingInput::Chats(chats) => chats.len(),
         PoolingInput::Chat(_) | PoolingInput::Data(_) | PoolingInput::Pair(..) => 1,
     }
 }
 
+/// The tokens of each input, in one list: there may be very many inputs of a few tokens.
+#[derive(Default)]
+struct Inputs {
+    tokens: Vec<u32>,
+    ends: Vec<usize>,
+}
+
+impl Inputs {
+    fn push(&mut self, tokens: &[u32]) {
+        self.tokens.extend_from_slice(tokens);
+        self.ends.push(self.tokens.len());
+    }
+
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &[u32]> {
+        (0..self.len()).map(|index| &self[index])
+    }
+}
+
+impl Index<usize> for Inputs {
+    type Output = [u32];
+
+    fn index(&self, index: usize) -> &[u32] {
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.tokens[start..self.ends[index]]
+    }
+}
+
 /// The tokens of each input of a request; a conversation is one input.
-async fn tokens(
-    app: &Arc<App>,
-    request: &PoolingRequest,
-    body: &Value,
-) -> Result<Vec<Vec<u32>>, Fault> {
-    let mut inputs = Vec::new();
+async fn tokens(app: &Arc<App>, request: &PoolingRequest, body: &Value) -> Result<Inputs, Fault> {
+    let mut inputs = Inputs::default();
+    let special = request.add_special_tokens.unwrap_or(true);
     match &request.input {
         PoolingInput::Prompts(Prompts(prompts)) => {
-            let special = request.add_special_tokens.unwrap_or(true);
             for prompt in prompts {
                 let (ids, text) = encoded(app, prompt, special).await;
-                inputs.push(fitted(app, request, ids, text, text && special)?);
+                inputs.push(&fitted(app, request, ids, text, text && special)?);
             }
         }
-        PoolingInput::Chat(messages) => inputs.push(chat(app, request, body, messages).await?),
+        PoolingInput::Texts(texts) => {
+            for text in texts.iter() {
+                let ids = encoded_text(app, text, special).await;
+                inputs.push(&fitted(app, request, ids, true, special)?);
+            }
+        }
+        PoolingInput::Chat(messages) => inputs.push(&chat(app, request, body, messages).await?),
         PoolingInput::Chats(chats) => {
             for messages in chats {
-                inputs.push(chat(app, request, body, messages).await?);
+                inputs.push(&chat(app, request, body, messages).await?);
             }
         }
         PoolingInput::Data(_) | PoolingInput::Pair(..) => {
             return Err(Fault::parameter(NO_PLUGIN, "task"));
         }
     }
-    if inputs.is_empty() {
+    if inputs.len() == 0 {
         return Err(Fault::bad_request("You must pass at least one prompt"));
     }
     Ok(inputs)
@@ -98,17 +133,19 @@ async fn tokens(
 /// A prompt's tokens, and whether it was a text.
 async fn encoded(app: &App, prompt: &Prompt, special: bool) -> (Vec<u32>, bool) {
     match prompt {
-        Prompt::Text(text) => {
-            let tokenizer = app.service.generator.tokenizer().clone();
-            let owned = text.clone();
-            let encode = move || tokenizer.encode(&owned, special);
-            (vllm_sim_service::off_thread(text.len(), encode).await, true)
-        }
+        Prompt::Text(text) => (encoded_text(app, text, special).await, true),
         Prompt::Tokens(ids) => {
             let small = |id: &i64| u32::try_from(*id).unwrap_or(u32::MAX);
             (ids.iter().map(small).collect(), false)
         }
     }
+}
+
+async fn encoded_text(app: &App, text: &str, special: bool) -> Vec<u32> {
+    let tokenizer = app.service.generator.tokenizer().clone();
+    let owned = text.to_owned();
+    let encode = move || tokenizer.encode(&owned, special);
+    vllm_sim_service::off_thread(text.len(), encode).await
 }
 
 /// The tokens of a conversation. Nothing is to be answered, so no generation prompt follows it

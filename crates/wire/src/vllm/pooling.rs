@@ -10,6 +10,7 @@ use super::pooling_schema::{CLASSIFY, EMBEDDING, POOLING, RERANK, SCORE, SIDES};
 use crate::check;
 use crate::fault::Fault;
 use crate::long_ids;
+use crate::long_texts::{self, Texts};
 use crate::openai::completion::{Prompt, Prompts};
 use crate::openai::message::Message;
 use crate::schema::{Schema, Wire};
@@ -19,6 +20,8 @@ use crate::schema::{Schema, Wire};
 pub enum PoolingInput {
     /// Texts or token ids.
     Prompts(Prompts),
+    /// Very many texts.
+    Texts(Texts),
     /// One conversation.
     Chat(Vec<Message>),
     /// Several conversations.
@@ -112,13 +115,18 @@ impl PoolingRequest {
         Self::of_forms(EMBEDDING, value)
     }
 
-    /// Reads a body of `POST /v1/embeddings` with one long list of token ids, and all but the list as
-    /// JSON; `None` for any other body, which may be as good.
+    /// Reads a body of `POST /v1/embeddings` with one long list of token ids or texts, and all but the
+    /// list as JSON; `None` for any other body, which may be as good.
     pub fn read_long_embedding(text: &[u8]) -> Option<(Self, Value)> {
-        let (value, ids) = long_ids::split(text, "input")?;
-        let mut request = Self::parse_embedding(&value).ok()?;
-        request.input = PoolingInput::Prompts(Prompts(vec![Prompt::Tokens(ids)]));
-        Some((request, value))
+        let ids = |ids| PoolingInput::Prompts(Prompts(vec![Prompt::Tokens(ids)]));
+        let (value, input) = long_ids::split(text, "input")
+            .map(|(value, list)| (value, ids(list)))
+            .or_else(|| {
+                let (value, texts) = long_texts::split(text, "input")?;
+                Some((value, PoolingInput::Texts(texts)))
+            })?;
+        let request = Self::parse_embedding(&value).ok()?;
+        Some((Self { input, ..request }, value))
     }
 
     /// Reads the body of `POST /pooling`.

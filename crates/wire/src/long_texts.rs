@@ -1,0 +1,123 @@
+//! A body with a long list of texts, which are kept in one: on its own each takes many times the bytes
+//! that spell it.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Value, json};
+use vllm_sim_python as python;
+
+use crate::body;
+use crate::long_ids::LONG_BODY;
+
+/// Texts in one.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Texts {
+    joined: String,
+    ends: Vec<usize>,
+}
+
+impl Texts {
+    fn push(&mut self, text: &str) {
+        self.joined.push_str(text);
+        self.ends.push(self.joined.len());
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Each of them.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        let starts = std::iter::once(&0).chain(&self.ends);
+        starts
+            .zip(&self.ends)
+            .map(|(start, end)| &self.joined[*start..*end])
+    }
+}
+
+/// The body `text`, in which `member` holds one text, and the texts that stood there; `None`: the body is
+/// not long, not usual, or holds something else there.
+pub(crate) fn split(text: &[u8], member: &str) -> Option<(Value, Texts)> {
+    if text.len() < LONG_BODY || !python::has_plain_numbers(text) {
+        return None;
+    }
+    body::bounded(text).ok()?;
+    let (mut members, texts) = body::split::<Texts>(text, member)?;
+    *members.get_mut(member)? = json!(["x"]);
+    Some((members.into(), texts?))
+}
+
+impl<'de> Deserialize<'de> for Texts {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_seq(TextsVisitor)
+    }
+}
+
+struct TextsVisitor;
+
+impl<'de> Visitor<'de> for TextsVisitor {
+    type Value = Texts;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("texts")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Texts, A::Error> {
+        #[derive(Deserialize)]
+        struct Text<'t>(#[serde(borrow)] Cow<'t, str>);
+
+        let mut texts = Texts::default();
+        while let Some(Text(text)) = items.next_element()? {
+            texts.push(&text);
+        }
+        if texts.ends.is_empty() {
+            return Err(A::Error::custom("no text"));
+        }
+        Ok(texts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A body of that list, long by its blanks.
+    fn long(list: &str, tail: &str) -> Vec<u8> {
+        format!(
+            "{{\"n\":1,\"input\":{list}{}{tail}}}",
+            " ".repeat(LONG_BODY)
+        )
+        .into_bytes()
+    }
+
+    #[test]
+    fn a_list_of_texts_is_read_apart() {
+        let text = long(r#"["a", "", "\u00e9\n"]"#, r#","m":"x""#);
+        let (value, texts) = split(&text, "input").unwrap();
+        assert_eq!(texts.iter().collect::<Vec<_>>(), ["a", "", "\u{e9}\n"]);
+        assert_eq!(value, json!({"n": 1, "input": ["x"], "m": "x"}));
+    }
+
+    #[test]
+    fn anything_else_is_left_to_the_schema() {
+        let refused = [
+            long("[]", ""),
+            long(r#""a""#, ""),
+            long(r#"["a",1]"#, ""),
+            long(r#"["a",null]"#, ""),
+            long(r#"["\ud800"]"#, ""),
+            long(r#"["a"]"#, r#","input":["b"]"#),
+            long(r#"["a"]"#, r#","n":NaN"#),
+            long(r#"["a"]"#, "}"),
+            br#"{"input":["a"]}"#.to_vec(),
+        ];
+        for text in refused {
+            let begin = String::from_utf8_lossy(&text[..30.min(text.len())]).into_owned();
+            assert_eq!(split(&text, "input"), None, "{begin}");
+        }
+    }
+}
