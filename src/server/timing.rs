@@ -145,6 +145,7 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<Setup, Sta
         )));
     }
     let read = coefficients.map_or(Ok(Coefficients::default()), read_coefficients)?;
+    let sampling = sampling(config)?;
     Ok(Setup {
         tp: engine.parallel.tensor,
         pp: engine.parallel.pipeline,
@@ -155,7 +156,8 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<Setup, Sta
             false => 1,
         },
         graphs: engine.graphs.clone(),
-        truncated_sampling: sampling(config)?.truncated,
+        truncated_sampling: sampling.truncated,
+        penalized_sampling: sampling.penalized,
         coefficients: Coefficients {
             // Each GPU reads its share of a context.
             attention_scale: read.attention_scale * f64::from(engine.parallel.context),
@@ -169,6 +171,8 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<Setup, Sta
 pub struct Sampling {
     /// The vocabulary is cut (top-p, top-k).
     pub truncated: bool,
+    /// Tokens that were there before are penalized.
+    pub penalized: bool,
     /// By what, and who says so.
     pub because: String,
 }
@@ -195,6 +199,10 @@ pub(super) fn sampling(config: &Config) -> Result<Sampling, StartError> {
         } else if let Some(known) = sampling_defaults(folder) {
             defaults.insert("top_p".to_owned(), known.top_p.into());
             defaults.insert("top_k".to_owned(), known.top_k.into());
+            defaults.insert(
+                "repetition_penalty".to_owned(),
+                known.repetition_penalty.into(),
+            );
             source = "the generation_config.json of this family".to_owned();
         } else {
             source = "no generation_config.json is known of it".to_owned();
@@ -220,9 +228,13 @@ pub(super) fn sampling(config: &Config) -> Result<Sampling, StartError> {
         (_, true) => "temperature 0".to_owned(),
         (cuts, false) => cuts.join(", "),
     };
+    // vLLM takes no other penalty from there.
+    let penalty = number("repetition_penalty").filter(|penalty| *penalty != 1.0);
+    let penalty_text = penalty.map(|penalty| format!(", repetition penalty {penalty}"));
     Ok(Sampling {
         truncated: !cuts.is_empty() && !greedy,
-        because: format!("{cut}: {source}"),
+        penalized: penalty.is_some(),
+        because: format!("{cut}{}: {source}", penalty_text.unwrap_or_default()),
     })
 }
 

@@ -148,7 +148,15 @@ fn write_sampling(text: &mut String, setup: &Setup, because: &str) -> fmt::Resul
             (co.truncated_us + co.truncated_vocab_us * f64::from(setup.shape.vocab)) / 1e3,
         ),
         false => writeln!(text, "Sampling    the vocabulary is not cut ({because})"),
+    }?;
+    if setup.penalized_sampling {
+        writeln!(
+            text,
+            "            the repetition penalty takes {:.2} us a step and sequence",
+            co.penalty_vocab_us * f64::from(setup.shape.vocab) * 3.35 / setup.gpu.bandwidth_tbs,
+        )?;
     }
+    Ok(())
 }
 
 /// How the groups of layers share the cache.

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::latency::{
-    Coefficients, Memory, ModelShape, Moe, Quantization, Scheme, Setup, gpu,
+    Coefficients, Memory, ModelShape, Moe, Quantization, Scheme, Setup, gpu, sampling_defaults,
 };
 use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_engine::{BlockKey, BlockPlan};
@@ -207,6 +207,10 @@ fn setup(
             2
         },
         truncated_sampling: fields.flag("sampling.truncated_sampling"),
+        penalized_sampling: match fields.at("sampling.penalized_sampling").as_bool() {
+            Some(said) => said,
+            None => sampling_defaults(fields.text("model")?).is_some_and(|of| of.penalizes()),
+        },
         coefficients: Coefficients {
             front_end_us,
             front_end_sequence_us,

@@ -135,6 +135,7 @@ impl Drafter {
                     pp: 1,
                     async_scheduling: true,
                     truncated_sampling: false,
+                    penalized_sampling: false,
                     coefficients: Coefficients {
                         step_us: PASS_US,
                         sequence_us: 0.0,

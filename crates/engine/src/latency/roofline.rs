@@ -158,6 +158,7 @@ impl Roofline {
         let width = hq * shape.mla.map_or(d, |mla| f64::from(mla.v_dim));
         let vocab = f64::from(shape.vocab);
         let truncated = if setup.truncated_sampling { 1.0 } else { 0.0 };
+        let penalized = if setup.penalized_sampling { 1.0 } else { 0.0 };
         let (sync, sync_sequence) = if setup.async_scheduling {
             (0.0, 0.0)
         } else {
@@ -187,7 +188,9 @@ impl Roofline {
             step: co.step_us + sync + (co.truncated_us + co.truncated_vocab_us * vocab) * truncated,
             per_sequence: co.sequence_us
                 + sync_sequence
-                + co.vocab_us * vocab * (3.35e6 / k.bandwidth) * truncated,
+                + (co.vocab_us * truncated + co.penalty_vocab_us * penalized)
+                    * vocab
+                    * (3.35e6 / k.bandwidth),
             mixed: co.mixed_us,
             mixed_again,
             stages: setup.pp,
@@ -369,6 +372,21 @@ mod tests {
         for n in [1, 64] {
             let more = cut.step(&decodes(n, 500)) - plain.step(&decodes(n, 500));
             let us = 201.8 + 2.69e-3 * 128_256.0 + f64::from(n) * 38.8e-6 * 128_256.0;
+            assert!((more.as_secs_f64() * 1e6 - us).abs() < 0.01, "{more:?}");
+        }
+    }
+
+    #[test]
+    fn a_penalty_costs_every_sequence() {
+        let plain = Roofline::new(&llama(1)).unwrap();
+        let penalized = Roofline::new(&Setup {
+            penalized_sampling: true,
+            ..llama(1)
+        })
+        .unwrap();
+        for n in [1, 64] {
+            let more = penalized.step(&decodes(n, 500)) - plain.step(&decodes(n, 500));
+            let us = f64::from(n) * 25.4e-6 * 128_256.0;
             assert!((more.as_secs_f64() * 1e6 - us).abs() < 0.01, "{more:?}");
         }
     }

@@ -1,13 +1,15 @@
 //! How models sample where a request says nothing: vLLM takes it from the repository's
 //! `generation_config.json`, which a name alone does not bring along.
 
-/// What cuts the vocabulary by default.
+/// What cuts the vocabulary and penalizes tokens by default.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SamplingDefaults {
     /// Share of the probability that is kept; 1: all.
     pub top_p: f64,
     /// Entries that are kept; 0: all.
     pub top_k: u32,
+    /// Penalty on repetition; 1: none.
+    pub repetition_penalty: f64,
 }
 
 impl SamplingDefaults {
@@ -15,45 +17,50 @@ impl SamplingDefaults {
     pub fn truncates(self) -> bool {
         self.top_p < 1.0 || self.top_k > 0
     }
+
+    /// Whether tokens that were there before are penalized in every step.
+    pub fn penalizes(self) -> bool {
+        self.repetition_penalty != 1.0
+    }
 }
 
 /// A family: words that are all in the last part of a repository's name, and its defaults.
-type Family = (&'static [&'static str], f64, u32);
+type Family = (&'static [&'static str], f64, u32, f64);
 
 /// By the `generation_config.json` of the repositories, the more special family first. A family
 /// that is not here is not known.
 const FAMILIES: &[Family] = &[
-    (&["tinyllama"], 1.0, 0),
-    (&["deepseek-r1"], 0.95, 0),
-    (&["deepseek-v3"], 0.95, 0),
-    (&["llama-2-"], 0.9, 0),
-    (&["llama-3-"], 0.9, 0),
-    (&["llama-3."], 0.9, 0),
-    (&["llama-4-"], 0.9, 0),
-    (&["mistral"], 1.0, 0),
-    (&["mixtral"], 1.0, 0),
-    (&["qwq"], 0.95, 40),
-    (&["qwen2-", "-vl-"], 0.001, 1),
-    (&["qwen2.5-vl"], 1.0, 0),
-    (&["qwen2.5-", "instruct"], 0.8, 20),
-    (&["qwen2-", "instruct"], 0.8, 20),
-    (&["qwen2"], 1.0, 0),
-    (&["qwen3-", "thinking-2507"], 0.95, 20),
-    (&["qwen3-", "instruct-2507"], 0.8, 20),
-    (&["qwen3-coder", "instruct"], 0.8, 20),
-    (&["qwen3-", "-base"], 1.0, 0),
-    (&["qwen3-"], 0.95, 20),
-    (&["gemma-3-", "-it"], 0.95, 64),
-    (&["gemma-2"], 1.0, 0),
-    (&["gemma-7"], 1.0, 0),
-    (&["phi-"], 1.0, 0),
-    (&["gpt-oss"], 1.0, 0),
-    (&["kimi-k2"], 1.0, 0),
-    (&["gpt2"], 1.0, 0),
-    (&["opt-"], 1.0, 0),
-    (&["falcon-"], 1.0, 0),
-    (&["granite-"], 1.0, 0),
-    (&["smollm"], 1.0, 0),
+    (&["tinyllama"], 1.0, 0, 1.0),
+    (&["deepseek-r1"], 0.95, 0, 1.0),
+    (&["deepseek-v3"], 0.95, 0, 1.0),
+    (&["llama-2-"], 0.9, 0, 1.0),
+    (&["llama-3-"], 0.9, 0, 1.0),
+    (&["llama-3."], 0.9, 0, 1.0),
+    (&["llama-4-"], 0.9, 0, 1.0),
+    (&["mistral"], 1.0, 0, 1.0),
+    (&["mixtral"], 1.0, 0, 1.0),
+    (&["qwq"], 0.95, 40, 1.0),
+    (&["qwen2-", "-vl-"], 0.001, 1, 1.0),
+    (&["qwen2.5-vl"], 1.0, 0, 1.05),
+    (&["qwen2.5-", "instruct"], 0.8, 20, 1.05),
+    (&["qwen2-", "instruct"], 0.8, 20, 1.05),
+    (&["qwen2"], 1.0, 0, 1.0),
+    (&["qwen3-", "thinking-2507"], 0.95, 20, 1.0),
+    (&["qwen3-", "instruct-2507"], 0.8, 20, 1.0),
+    (&["qwen3-coder", "instruct"], 0.8, 20, 1.05),
+    (&["qwen3-", "-base"], 1.0, 0, 1.0),
+    (&["qwen3-"], 0.95, 20, 1.0),
+    (&["gemma-3-", "-it"], 0.95, 64, 1.0),
+    (&["gemma-2"], 1.0, 0, 1.0),
+    (&["gemma-7"], 1.0, 0, 1.0),
+    (&["phi-"], 1.0, 0, 1.0),
+    (&["gpt-oss"], 1.0, 0, 1.0),
+    (&["kimi-k2"], 1.0, 0, 1.0),
+    (&["gpt2"], 1.0, 0, 1.0),
+    (&["opt-"], 1.0, 0, 1.0),
+    (&["falcon-"], 1.0, 0, 1.0),
+    (&["granite-"], 1.0, 0, 1.0),
+    (&["smollm"], 1.0, 0, 1.0),
 ];
 
 /// The defaults of a well-known repository (`meta-llama/Llama-3.1-8B-Instruct`); `None`: not known.
@@ -63,7 +70,11 @@ pub fn sampling_defaults(repo: &str) -> Option<SamplingDefaults> {
     let family = FAMILIES
         .iter()
         .find(|(words, ..)| words.iter().all(|word| name.contains(word)));
-    family.map(|&(_, top_p, top_k)| SamplingDefaults { top_p, top_k })
+    family.map(|&(_, top_p, top_k, repetition_penalty)| SamplingDefaults {
+        top_p,
+        top_k,
+        repetition_penalty,
+    })
 }
 
 #[cfg(test)]
@@ -92,5 +103,11 @@ mod tests {
                 .truncates()
         );
         assert!(sampling_defaults("Qwen/QwQ-32B").unwrap().truncates());
+        assert!(!sampling_defaults("Qwen/QwQ-32B").unwrap().penalizes());
+        assert!(
+            sampling_defaults("Qwen/Qwen2.5-7B-Instruct")
+                .unwrap()
+                .penalizes()
+        );
     }
 }

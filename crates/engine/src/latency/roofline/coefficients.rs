@@ -28,6 +28,10 @@ pub struct Coefficients {
     /// The same for every vocabulary entry: rows are cut side by side, so that the length of one
     /// counts and not their number.
     pub truncated_vocab_us: f64,
+    /// Every sequence and vocabulary entry, at 3.35 TB/s, when a penalty on repetition is in force:
+    /// 85 bytes each, of two counts of tokens, their masks and the logits. Fitted to nothing.
+    /// **Source:** vLLM `vllm/model_executor/layers/utils.py`, `apply_penalties`.
+    pub penalty_vocab_us: f64,
     /// A step with a prompt chunk (no full CUDA graph).
     pub mixed_us: f64,
     /// Share of what decode attention reads that is read once more for every further query head of
@@ -63,6 +67,7 @@ impl Default for Coefficients {
             vocab_us: 38.8e-6,
             truncated_us: 201.8,
             truncated_vocab_us: 2.69e-3,
+            penalty_vocab_us: 25.4e-6,
             mixed_us: 610.0,
             mixed_group_share: 0.395,
             layer_us: 15.1,
@@ -91,6 +96,7 @@ impl Coefficients {
             ("vocab_us", co.vocab_us, false),
             ("truncated_us", co.truncated_us, false),
             ("truncated_vocab_us", co.truncated_vocab_us, false),
+            ("penalty_vocab_us", co.penalty_vocab_us, false),
             ("mixed_us", co.mixed_us, false),
             ("mixed_group_share", co.mixed_group_share, false),
             ("layer_us", co.layer_us, false),

@@ -20,6 +20,8 @@ pub struct Setup {
     pub kv_bytes: u32,
     /// Sampling sorts the vocabulary (top-p or top-k).
     pub truncated_sampling: bool,
+    /// Sampling penalizes what was said before (repetition, presence or frequency penalty).
+    pub penalized_sampling: bool,
     /// Sizes of which a step's kernels are captured.
     pub graphs: CudaGraphs,
     /// The adjustable numbers.
@@ -38,6 +40,7 @@ impl Setup {
             async_scheduling: true,
             kv_bytes: 2,
             truncated_sampling: false,
+            penalized_sampling: false,
             graphs: CudaGraphs::default(),
             coefficients: Coefficients::default(),
         }
