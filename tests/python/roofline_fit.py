@@ -6,10 +6,11 @@ deployments that were left out of the fit.
                     [--left-out FILE] [--wide]
 
 Every guess is played by `vllm-sim validate --latency-coefficients`; the fit is Gauss-Newton on the
-logarithms of predicted / measured (ITL counts 1, TTFT 0.3, ITL of overloaded runs 0.2, soft L1),
-held to the start by a ridge. Then every deployment (model, GPU, tensor parallelism) is left out in
-turn: the coefficients are fitted to the others along the slopes of the last round, and the runs of
-the one left out are played with them; `--left-out` writes their errors, for fidelity_page.py.
+logarithms of predicted / measured (ITL counts 1, TTFT 0.3, ITL of overloaded runs 0.2, soft L1 whose
+width is the spread of the residuals that are being fitted), held to the start by a ridge. Then every
+deployment (model, GPU, tensor parallelism) is left out in turn: the coefficients are fitted to the
+others from the start on, in three steps, so that of the one left out nothing but slopes, which hold no
+measurement, is in them; its runs are played with them; `--left-out` writes their errors, for fidelity_page.py.
 `first_use_stall_s` is no coefficient but a property of runs whose server compiled kernels: it is
 fitted with the others. The shares that fp8 products reach are in no fit: they come from kernel
 tables that know none of these runs. Wants numpy.
@@ -40,7 +41,9 @@ CHOSEN = list(NUMBERS)[:8]
 WIDE = list(NUMBERS)[:16]
 STALL = "first_use_stall_s"
 RIDGE = 0.03
-SOFT = 0.02
+# Of a normal distribution the deviation is so many times the median size.
+NORMAL = 1.4826
+STEPS = 3
 
 
 def compiles(run):
@@ -123,7 +126,8 @@ def solve(here, slopes, weights, at):
     step = numpy.zeros(slopes.shape[1])
     for _ in range(20):
         off = here + slopes @ step
-        weight = weights / numpy.sqrt(1.0 + (off / SOFT) ** 2)
+        width = NORMAL * numpy.median(numpy.abs(off))
+        weight = weights / numpy.sqrt(1.0 + (off / width) ** 2)
         left = slopes.T @ (weight[:, None] * slopes) + RIDGE**2 * numpy.eye(len(step))
         right = -slopes.T @ (weight * here) - RIDGE**2 * at
         step = numpy.linalg.solve(left, right)
@@ -179,6 +183,7 @@ def main():
     place = numpy.zeros(len(chosen))
     said = player.play(coefficients(place))
     report("start", player.runs, said)
+    first = None
     for number in range(args.rounds):
         here, weights, owners = residuals(player.runs, said)
         slopes = numpy.empty((len(here), len(chosen)))
@@ -187,20 +192,25 @@ def main():
             moved[column] += 0.4
             there = residuals(player.runs, player.play(coefficients(moved)))[0]
             slopes[:, column] = (there - here) / 0.4
+        first = first or (here, slopes)
         place = place + solve(here, slopes, weights, place)
         before, said = said, player.play(coefficients(place))
         report(f"fitted, round {number + 1}", player.runs, said)
     if args.rounds:
-        # Around the place that the last slopes were taken at.
-        here, weights, owners = residuals(player.runs, said)
         groups = {}
         for name, run in player.runs.items():
             groups.setdefault(deployment(run), []).append(name)
         unseen = {}
         for names in groups.values():
+            fitted = {name: run for name, run in player.runs.items() if name not in names}
             kept = numpy.array([owner not in names for owner in owners])
-            step = solve(here[kept], slopes[kept], weights[kept], place)
-            unseen.update(player.play(coefficients(place + step), names))
+            (here, along), at = (part[kept] for part in first), numpy.zeros(len(chosen))
+            for number in range(STEPS):
+                at = at + solve(here, along, weights[kept], at)
+                if number + 1 < STEPS:
+                    here = residuals(fitted, player.play(coefficients(at), fitted))[0]
+                    along = slopes[kept]
+            unseen.update(player.play(coefficients(at), names))
         report("left out by deployment", player.runs, unseen)
     else:
         unseen = said
