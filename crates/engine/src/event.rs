@@ -224,6 +224,8 @@ pub enum Command {
     ResetPrefixCache(Reset),
     /// Forget what the memory of the host holds.
     ResetHostTier,
+    /// Forget what the encoders made of images and audio.
+    ResetEncoderCache,
     /// Whether full blocks enter the prefix cache from now on, and are found in it.
     Caching(bool),
     /// Another engine has read the blocks of an ended sequence.

@@ -17,7 +17,9 @@
 //! 8. a stored block's parent was stored before it;
 //! 9. a removed block was stored and is referenced by no one;
 //! 10. the memory of the host holds a block once at most and no more than it has room for; what it gives
-//!     back or loses was stored there.
+//!     back or loses was stored there;
+//! 11. the encoder cache holds no more than it has room for, and nothing is kept there for a sequence
+//!     that is over.
 
 #[cfg(feature = "live")]
 pub mod driver;
@@ -37,7 +39,10 @@ use std::collections::VecDeque;
 
 pub use delays::{Calculator, Delays, LONGEST_DELAY};
 pub use event::{CachedBlock, Command, End, Event, GroupEvent, HostEvent, Reset, Stats};
-pub use sequence::{BlockKey, BlockPlan, Draft, ExtraKey, LoraId, SeqId, Sequence, Transfer};
+pub use sequence::{
+    BlockKey, BlockPlan, Draft, EncoderInput, EncoderKind, ExtraKey, LoraId, SeqId, Sequence,
+    Transfer,
+};
 pub use time::SimTime;
 pub use timer_queue::TimerQueue;
 

@@ -72,6 +72,53 @@ pub struct Draft {
     pub accepted: u8,
 }
 
+/// What encodes an item of media.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EncoderKind {
+    /// Images and videos.
+    #[default]
+    Vision,
+    /// Audio.
+    Audio,
+}
+
+/// An image, audio clip or video in a prompt.
+///
+/// **Source:** vLLM `vllm/multimodal/inputs.py`, `MultiModalFeatureSpec`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EncoderInput {
+    /// Identity of its content: equal ones are encoded once.
+    pub key: u64,
+    /// What encodes it.
+    pub kind: EncoderKind,
+    /// Its first placeholder token.
+    pub start: u32,
+    /// Its placeholder tokens, each of which stands for one embedding.
+    pub len: u32,
+}
+
+impl EncoderInput {
+    /// One past its last placeholder token.
+    pub fn end(&self) -> u32 {
+        self.start.saturating_add(self.len)
+    }
+
+    /// Items in the order of a prompt; of those that overlap the first one counts. `None`: there
+    /// are none.
+    pub fn in_order(mut items: Vec<Self>) -> Option<Arc<[Self]>> {
+        items.sort_by_key(|item| item.start);
+        let mut end = 0;
+        items.retain(|item| {
+            let apart = item.len > 0 && item.start >= end;
+            if apart {
+                end = item.end();
+            }
+            apart
+        });
+        (!items.is_empty()).then(|| items.into())
+    }
+}
+
 /// What the engine plays: lengths and keys, no text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sequence {
@@ -111,6 +158,9 @@ pub struct Sequence {
     /// text (`ngram`). `None`: as many as the engine drafts, right by chance. Only the vLLM
     /// scheduler heeds it.
     pub drafts: Option<Arc<[Draft]>>,
+    /// Images, audio clips and videos of its prompt, as [`EncoderInput::in_order`] gives them. Only
+    /// the vLLM scheduler heeds them.
+    pub media: Option<Arc<[EncoderInput]>>,
     /// How long it was prepared before it was submitted. In a pool, if it starts at once, its first
     /// delay is that much shorter: delays count from the arrival of a request.
     pub spent: Duration,
@@ -135,6 +185,7 @@ impl Sequence {
             delays: None,
             timeline: None,
             drafts: None,
+            media: None,
             spent: Duration::ZERO,
         }
     }

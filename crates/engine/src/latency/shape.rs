@@ -292,11 +292,11 @@ fn text_part(config: &Value) -> &Value {
 }
 
 /// No model is larger than this in any direction; sums and products of sizes stay in range.
-fn size(n: u64) -> u32 {
+pub(super) fn size(n: u64) -> u32 {
     n.min(1 << 26) as u32
 }
 
-fn field(config: &Value, keys: &[&str]) -> Option<u32> {
+pub(super) fn field(config: &Value, keys: &[&str]) -> Option<u32> {
     let n = keys.iter().find_map(|key| config[*key].as_u64())?;
     Some(size(n))
 }

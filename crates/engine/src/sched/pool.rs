@@ -555,11 +555,7 @@ impl Scheduler for Pool {
                     Reset::Preempt | Reset::Forget => blocks.forget(&mut report),
                 }
             }
-            Command::Caching(on) => {
-                if let Some(blocks) = &mut self.blocks {
-                    blocks.set_caching(on);
-                }
-            }
+            Command::Caching(on) => self.blocks.iter_mut().for_each(|b| b.set_caching(on)),
             Command::Release(id) => {
                 let blocks = self.blocks.as_mut();
                 let held = blocks.is_some_and(|blocks| self.leases.release(id, blocks));
@@ -572,7 +568,9 @@ impl Scheduler for Pool {
                 self.config.queue = waiting.map(|n| n as usize);
                 self.admit(now, out);
             }
-            Command::Speed(_) | Command::ResetHostTier => return false,
+            Command::Speed(_) | Command::ResetHostTier | Command::ResetEncoderCache => {
+                return false;
+            }
         }
         true
     }

@@ -428,7 +428,7 @@ impl Scheduler for Sglang {
                 }
             }
             Command::Caching(on) => self.config.enable_prefix_caching = on,
-            Command::ResetHostTier => return false,
+            Command::ResetHostTier | Command::ResetEncoderCache => return false,
             Command::Release(id) => return self.release_source(now, id, out),
             Command::Delays(delays) => {
                 let taken = self.config.latency.delay(&delays);

@@ -16,6 +16,7 @@ mod bulk_decode;
 mod cadence;
 mod config;
 mod destinations;
+mod encoder_cache;
 mod handoff;
 mod offload;
 mod plan;
@@ -41,8 +42,9 @@ use super::{Admitted, ConfigError};
 use adapters::Adapters;
 use bulk_decode::BulkDecode;
 use cadence::PrefillCadence;
-pub use config::{Admission, Policy, Recompute, Speculation, Victim, VllmConfig};
+pub use config::{Admission, EncoderConfig, Policy, Recompute, Speculation, Victim, VllmConfig};
 use destinations::Destinations;
+use encoder_cache::{EncoderCache, MediaRefs};
 use seqs::{FetchStage, SeqState, Seqs, Slot};
 use step::Step;
 use waiting::WaitingQueue;
@@ -78,6 +80,8 @@ pub struct Vllm {
     destinations: Destinations,
     cadence: PrefillCadence,
     loras: Adapters,
+    /// What encoders made of media, where any are modelled.
+    encoder: Option<Box<EncoderCache>>,
     /// Of the drafts of Dynamo's mocker, once one was drawn.
     draws: Option<StdRng>,
     window: Option<u32>,
@@ -113,6 +117,7 @@ impl Vllm {
             window: config.latency.window(),
             bulk: BulkDecode::new(&config),
             aligns_chunks: config.aligns_chunks(),
+            encoder: config.encoder.as_deref().map(EncoderCache::boxed),
             watermark_blocks: (config.watermark * f64::from(config.num_gpu_blocks)) as u32,
             config,
             pool,
@@ -252,6 +257,9 @@ impl Vllm {
                 .retain(|&slot| matches!(seqs[slot].state, SeqState::Running | SeqState::Draining));
         }
         step.report_rejected(now, out);
+        if self.encoder.is_some() {
+            self.release_computed_media(&step);
+        }
         if self.host.is_some() {
             self.end_copies(&mut step, now, out);
         }
@@ -429,9 +437,11 @@ impl Scheduler for Vllm {
             true => self.config.max_model_len.min(room),
             false => self.config.max_model_len,
         };
+        let media = self.encoder.as_ref().and(seq.media.clone());
         let slot = self.seqs.insert(seq, most, self.arrivals);
         self.arrivals += 1;
         let seq = &mut self.seqs[slot];
+        seq.media = media.map(MediaRefs::boxed);
         seq.rank = rank;
         seq.draws = draws;
         if self.config.handoff && seq.transfer == Transfer::RemotePrefill {
@@ -529,6 +539,7 @@ impl Scheduler for Vllm {
             }
             Command::ResetPrefixCache(reset) => return self.reset_cache(reset, now, out),
             Command::ResetHostTier => return self.reset_host(now, out),
+            Command::ResetEncoderCache => return self.reset_encoder_cache(),
             Command::Caching(on) => self.pool.set_caching(on),
             Command::Release(id) => {
                 let held = self.leases.release(id, &mut self.pool);
@@ -566,7 +577,8 @@ impl Scheduler for Vllm {
 
     fn stats(&self) -> Stats {
         let (host_deferred, host) = self.host_counts();
-        let deferred = (host_deferred + self.loras.deferred).min(self.waiting.len());
+        let media = self.encoder.as_ref().map_or(0, |encoder| encoder.deferred);
+        let deferred = (host_deferred + self.loras.deferred + media).min(self.waiting.len());
         Stats {
             running: self.running.len(),
             waiting: self.waiting.len() - deferred,

@@ -21,6 +21,7 @@ use vllm_sim_engine::{
 
 use crate::cache_heard::{CacheHeard, any_groups};
 use crate::host_tier::{any_tier, check_host, for_groups, reset_host};
+use crate::media::{self, Item};
 
 /// What happens from outside, and when.
 #[derive(Debug, Clone)]
@@ -32,6 +33,7 @@ pub(crate) enum Input {
     Resume,
     Reset(Reset),
     ResetHost,
+    ResetEncoder,
     Caching(bool),
     Release(u64),
     CancelAll,
@@ -52,6 +54,7 @@ pub(crate) struct Request {
     pub(crate) transfer: Transfer,
     tail_ms: u64,
     planned: bool,
+    media: Vec<Item>,
 }
 
 const HOUR_MS: u64 = 3_600_000;
@@ -77,9 +80,10 @@ fn request() -> impl Strategy<Value = Request> {
         ],
         prop_oneof![9 => Just(0u64), 1 => 1..30u64],
         proptest::bool::weighted(0.9),
+        media::items(),
     )
         .prop_map(
-            |(family, prompt, output, priority, lora, transfer, tail_ms, planned)| Request {
+            |(family, prompt, output, priority, lora, transfer, tail_ms, planned, media)| Request {
                 family,
                 prompt,
                 output,
@@ -88,6 +92,7 @@ fn request() -> impl Strategy<Value = Request> {
                 transfer,
                 tail_ms,
                 planned,
+                media,
             },
         )
 }
@@ -103,6 +108,7 @@ pub(crate) fn inputs() -> impl Strategy<Value = Vec<(u64, Input)>> {
             Just(Reset::WhenIdle), Just(Reset::Preempt), Just(Reset::Forget)
         ].prop_map(Input::Reset),
         1 => Just(Input::ResetHost),
+        1 => Just(Input::ResetEncoder),
         1 => any::<bool>().prop_map(Input::Caching),
         1 => (0..30u64).prop_map(Input::Release),
         1 => Just(Input::CancelAll),
@@ -143,6 +149,7 @@ pub(crate) fn sequence(id: u64, request: &Request, block: u32) -> Sequence {
         ..BlockPlan::default()
     };
     Sequence {
+        media: media::inputs(&request.media, request.prompt),
         priority: request.priority,
         lora: request.lora.map(LoraId),
         transfer: request.transfer,
@@ -215,6 +222,9 @@ pub(crate) fn play(
                     engine.command(now, Command::ResetPrefixCache(*reset), &mut out);
                 }
                 Input::ResetHost => reset_host(engine, now, &mut out),
+                Input::ResetEncoder => {
+                    engine.command(now, Command::ResetEncoderCache, &mut out);
+                }
                 Input::Caching(on) => {
                     engine.command(now, Command::Caching(*on), &mut out);
                 }
@@ -414,9 +424,10 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
         any::<bool>(),
         0..2u32,
     );
-    let all = (latency(), sizes, policies, rest, any_tier(), any_groups());
+    let memory = (any_tier(), any_groups(), media::any_encoder());
+    let all = (latency(), sizes, policies, rest, memory);
     all.prop_map(
-        |(latency, sizes, policies, rest, host_tier, layer_groups)| {
+        |(latency, sizes, policies, rest, (host_tier, layer_groups, encoder))| {
             let (num_gpu_blocks, block_size, max_num_seqs, max_num_batched_tokens) = sizes;
             let (r#async, chunked, caching, priority, first) = policies;
             let (mocker, threshold, watermark, drafts, reserve_full_prompt, max_loras) = rest;
@@ -460,6 +471,7 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
                 }),
                 reserve_full_prompt,
                 max_loras,
+                encoder: encoder.filter(|_| mocker != 0).map(Box::new),
                 fetch: (Duration::from_millis(3), Duration::from_micros(50)),
                 lease: Some(Duration::from_millis(20)),
                 host_tier,
@@ -572,7 +584,7 @@ proptest! {
         answers_when_all_have_left(&mut Pool::new(pool), &inputs)?;
     }
 
-    /// Invariants 4 and 10, which need a look inside.
+    /// Invariants 4, 10 and 11, which need a look inside.
     #[test]
     fn every_block_of_vllm_is_in_one_class(config in vllm(), inputs in inputs()) {
         let mut engine = Vllm::new(config.clone()).unwrap();
@@ -580,6 +592,7 @@ proptest! {
         let counts = engine.pool().counts();
         prop_assert_eq!(counts.unused + counts.idle + counts.used, config.num_gpu_blocks);
         prop_assert_eq!(counts.used, 0, "{} sequences", lives.len());
+        media::check_encoder(&engine, &config)?;
         check_host(&engine, &log, &inputs)?;
     }
 }

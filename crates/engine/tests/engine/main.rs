@@ -1,10 +1,11 @@
 //! The engine from outside, in virtual time; `live_virtual` beside a real clock.
 //!
-//! - `invariants`: the engine's nine invariants over random workloads, for every scheduler
+//! - `invariants`: the engine's invariants over random workloads, for every scheduler
 //! - `aic`: step times from kernel tables
 //! - `at_once`: steps without time made at once leave the log of those made one by one
 //! - `cache_heard`: the prefix cache that events tell of, for `invariants`
 //! - `host_tier`: what the memory of the host keeps, and when it is loaded
+//! - `media`: items of prompts and the encoder cache, for `invariants`
 //! - `pool`: exact instants of the pool of slots
 //! - `runs`: tokens told as runs equal tokens told one by one
 //! - `live_virtual`: the live driver releases what virtual time computed
@@ -19,6 +20,7 @@ mod host_tier;
 mod invariants;
 #[cfg(feature = "live")]
 mod live_virtual;
+mod media;
 mod offline;
 mod pool;
 mod runs;

@@ -177,6 +177,9 @@ impl Vllm {
             if seq.state != SeqState::Running {
                 continue;
             }
+            if seq.awaits_media() {
+                return false;
+            }
             let whole = self.wanted(slot, seq.computed, u32::MAX);
             let new = whole.min(rest);
             // Who comes after it would get less.

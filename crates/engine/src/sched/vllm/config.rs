@@ -1,7 +1,8 @@
 use std::time::Duration;
 
+use crate::EncoderInput;
 use crate::kv::{GroupLimits, HostTierConfig, LayerGroups, SparseKind};
-use crate::latency::{Batch, Drafting, LatencyModel, Speed};
+use crate::latency::{Batch, Drafting, EncoderLatency, LatencyModel, Speed};
 use crate::sched::{ConfigError, at_least_one, within};
 
 /// Blocks that the bookkeeping is made for: some gigabytes of it.
@@ -67,6 +68,8 @@ pub struct VllmConfig {
     pub max_cpu_loras: u32,
     /// How long the batch waits for an adapter that is not at hand yet. Default not at all.
     pub lora_load: Duration,
+    /// What the encoders of images and audio may do. Default none: media are tokens like others.
+    pub encoder: Option<Box<EncoderConfig>>,
     /// Bound of the waiting queue. Default none.
     pub max_waiting: Option<usize>,
     /// Time to fetch a remote prompt: fixed, and per token. Default none.
@@ -151,6 +154,19 @@ pub struct Speculation {
     pub drops_last_block: bool,
 }
 
+/// What the encoders of images and audio may do.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EncoderConfig {
+    /// Embeddings that a step may make, at least one.
+    pub budget: u32,
+    /// Embeddings that stay for later steps and requests, at least one.
+    pub cache_size: u32,
+    /// Whether a chunk of a prompt may end inside an item (without `disable_chunked_mm_input`).
+    pub chunked_input: bool,
+    /// How long it takes, in front of the step; `None`: no time.
+    pub latency: Option<Box<EncoderLatency>>,
+}
+
 impl Default for VllmConfig {
     fn default() -> Self {
         Self {
@@ -181,6 +197,7 @@ impl Default for VllmConfig {
             max_loras: 0,
             max_cpu_loras: 0,
             lora_load: Duration::ZERO,
+            encoder: None,
             max_waiting: None,
             fetch: (Duration::ZERO, Duration::ZERO),
             fetch_whole_prompt: false,
@@ -227,6 +244,10 @@ impl VllmConfig {
                 within("blocks_per_chunk of layer groups", blocks.into(), 1.0, 1.0)?;
             }
         }
+        if let Some(encoder) = &self.encoder {
+            at_least_one("encoder budget", encoder.budget)?;
+            at_least_one("encoder cache size", encoder.cache_size)?;
+        }
         within("watermark", self.watermark, 0.0, 1.0)?;
         within("speedup_ratio", self.speed.all, 0.0, f64::MAX)?;
         within("decode_speedup_ratio", self.speed.decode, 0.0, f64::MAX)?;
@@ -269,6 +290,17 @@ impl VllmConfig {
         let drafting = drafting.map(|drafting| drafting.step(batch, self.speed));
         let computing = self.latency.step(batch, self.speed) + drafting.unwrap_or_default();
         computing + self.weights_from_host
+    }
+
+    /// How long encoders take to make embeddings of these items together.
+    pub fn encoder_time(&self, inputs: impl Iterator<Item = EncoderInput> + Clone) -> Duration {
+        let latency = self
+            .encoder
+            .as_ref()
+            .and_then(|encoder| encoder.latency.as_ref());
+        latency.map_or(Duration::ZERO, |latency| {
+            latency.time(inputs, self.speed.all)
+        })
     }
 
     /// Adapters that need not be loaded again.

@@ -2,6 +2,7 @@
 
 mod admission;
 mod drafts;
+mod media;
 mod prefill;
 mod running;
 
@@ -54,6 +55,9 @@ impl Vllm {
             out,
         };
         self.loras.begin();
+        if let Some(encoder) = &mut self.encoder {
+            encoder.begin();
+        }
         self.pool.begin_pass();
         pass.holds_prefill = self.holds_prefill();
         if !self.schedule_bulk(&mut pass) {
@@ -119,10 +123,16 @@ impl Vllm {
         let seq = &mut self.seqs[slot];
         self.pool.release(&mut seq.table);
         seq.settled = 0;
+        if seq.media.is_some() {
+            self.release_media(slot);
+        }
     }
 
     /// Enters a sequence that has its blocks into the step.
     pub(super) fn emit(&mut self, slot: Slot, past: u32, new: u32, step: &mut Step) {
+        if self.seqs[slot].media.is_some() {
+            self.take_media(slot, past, new, step);
+        }
         let seq = &mut self.seqs[slot];
         let (prompt, known) = (seq.prompt, seq.known);
         // One query over a context that is there: vLLM and Dynamo's mocker alike run it as a decode.

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 
+use super::encoder_cache::MediaRefs;
 use crate::kv::BlockTable;
 use crate::seq_map::SeqMap;
 use crate::{BlockPlan, Draft, LoraId, SeqId, Sequence, Transfer};
@@ -93,6 +94,8 @@ pub(super) struct Seq {
     pub draws: Option<Box<ChaCha8Rng>>,
     /// [`Sequence::drafts`].
     pub drafts: Option<Arc<[Draft]>>,
+    /// Items of media in its prompt; `None` too where no encoder is modelled.
+    pub media: Option<Box<MediaRefs>>,
 }
 
 impl Seq {
@@ -110,6 +113,12 @@ impl Seq {
     pub(super) fn named(&self, known: u32) -> u32 {
         let ahead = self.plan.as_ref().map_or(0, |plan| plan.lookahead);
         known.saturating_sub(ahead)
+    }
+
+    /// Whether an item of its prompt may still have to be encoded.
+    pub(super) fn awaits_media(&self) -> bool {
+        let media = self.media.as_ref();
+        media.is_some_and(|media| media.end() > self.computed)
     }
 
     /// What stands in an unused slot.
@@ -146,6 +155,7 @@ impl Seq {
             tail: Duration::ZERO,
             draws: None,
             drafts: None,
+            media: None,
         }
     }
 }
@@ -225,6 +235,7 @@ impl Seqs {
         seq.plan = None;
         seq.draws = None;
         seq.drafts = None;
+        seq.media = None;
         if seq.in_flight == 0 {
             seq.state = SeqState::Free;
             self.free.push(slot);

@@ -3,7 +3,7 @@ use std::time::Duration;
 use crate::SimTime;
 use crate::kv::StoreCopy;
 use crate::latency::Batch;
-use crate::{Draft, End, Event, Outbox, SeqId};
+use crate::{Draft, EncoderInput, End, Event, Outbox, SeqId};
 
 use super::config::Recompute;
 use super::seqs::{SeqState, Seqs, Slot};
@@ -57,6 +57,8 @@ pub(super) struct Step {
     pub number: u64,
     /// How long adapters load before it computes.
     pub loading: Duration,
+    /// What encoders make of media before it computes, and for whom.
+    pub encoded: Vec<(Slot, EncoderInput)>,
     /// Blocks to be copied to the memory of the host when it has ended.
     pub stores: Vec<StoreCopy>,
     /// Before then it does not compute: blocks that others took are still being copied.
@@ -80,6 +82,7 @@ impl Step {
         self.bulk_decodes = 0;
         self.short = false;
         self.loading = Duration::ZERO;
+        self.encoded.clear();
         self.stores.clear();
         self.copied = SimTime::ZERO;
         self.prompt_tokens = 0;

@@ -9,7 +9,11 @@ use super::step::Step;
 
 impl Vllm {
     pub(super) fn start(&self, step: &mut Step, now: SimTime) {
-        let computing = self.config.step_time(&step.batch);
+        let mut computing = self.config.step_time(&step.batch);
+        if !step.encoded.is_empty() {
+            let inputs = step.encoded.iter().map(|(_, input)| *input);
+            computing += self.config.encoder_time(inputs);
+        }
         step.begun = now;
         step.end = match step.is_abandoned(&self.seqs) {
             true => now,

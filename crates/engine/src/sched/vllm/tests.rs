@@ -4,6 +4,7 @@ mod batching;
 mod blocks;
 mod groups;
 mod life;
+mod media;
 
 use std::fmt::Write as _;
 use std::sync::Arc;

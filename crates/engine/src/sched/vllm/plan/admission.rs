@@ -33,6 +33,9 @@ impl Vllm {
             };
             if last.is_none() && !std::mem::replace(&mut looked, true) {
                 self.loras.deferred = 0;
+                if let Some(encoder) = &mut self.encoder {
+                    encoder.deferred = 0;
+                }
             }
             match self.try_head(head.1, pass) {
                 AdmissionTurn::Next => {}
@@ -90,6 +93,14 @@ impl Vllm {
         let Some(new) = self.first_chunk(slot, past, pass) else {
             return AdmissionTurn::Stop;
         };
+        let whole = new;
+        let new = self.before_media(slot, past, new, pass.step.is_empty());
+        if new < whole && new == 0 {
+            if let Some(encoder) = &mut self.encoder {
+                encoder.deferred += 1;
+            }
+            return AdmissionTurn::Skip;
+        }
         let candidate = AdmissionCandidate {
             slot,
             past,

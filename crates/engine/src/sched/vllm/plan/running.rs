@@ -38,8 +38,9 @@ impl Vllm {
                 continue;
             }
             let new = self.wanted(slot, past, pass.budget);
+            let new = self.before_media(slot, past, new, pass.step.is_empty());
             if new == 0 {
-                // A chunk that would not end where a block does.
+                // A chunk that would not end where a block does, or whose item cannot be encoded.
                 pass.step.short = true;
                 pass.at += 1;
                 continue;
@@ -149,6 +150,9 @@ impl Vllm {
 
     /// Takes a sequence out of the step that it was scheduled in before.
     fn undo(&mut self, slot: Slot, pass: &mut Pass) {
+        if self.seqs[slot].media.is_some() {
+            self.undo_media(slot, pass.step);
+        }
         let seq = &mut self.seqs[slot];
         let (prompt, known) = (seq.prompt, seq.known.saturating_sub(1));
         let past = known.saturating_sub(1);

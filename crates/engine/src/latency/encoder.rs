@@ -1,0 +1,415 @@
+//! How long encoders of images and audio take. Estimates: no recorded run has any.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::shape::{field, size};
+use super::{
+    Batch, Coefficients, CudaGraphs, LONGEST_DELAY, ModelShape, Quantization, Roofline,
+    RooflineError, Setup, Window, divide,
+};
+use crate::{EncoderInput, EncoderKind};
+
+/// ms for a thousand embeddings on an H100 where nothing is known of the encoder: 5 to 15 are usual
+/// for vision transformers of 300 to 700 million weights.
+const USUAL_MS: f64 = 10.0;
+/// Dense bf16 TFLOP/s of an H100.
+const H100_TFLOPS: f64 = 989.5;
+/// How many heads there are changes nothing that is counted here.
+const HEADS: u32 = 16;
+/// Frames of a Whisper encoder that its followers pool into one embedding (25 a second).
+const POOLED_FRAMES: u32 = 2;
+
+/// A transformer that turns patches of images, or frames of audio, into embeddings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EncoderShape {
+    /// Width of the residual stream.
+    pub hidden: u32,
+    /// Layers.
+    pub layers: u32,
+    /// Width of the MLP.
+    pub intermediate: u32,
+    /// The MLP has a gate.
+    pub gated: bool,
+    /// Patches or frames that become one embedding, at least one.
+    pub merged: u32,
+    /// Patches of one tile, where images are cut into tiles that see only themselves.
+    pub tile: Option<u32>,
+    /// Layers that see windows of so many patches.
+    pub window: Option<Window>,
+}
+
+impl EncoderShape {
+    /// The vision encoder of a `config.json`; `None`: it has none, or its sizes are not known.
+    ///
+    /// Read as Qwen2-VL, 2.5-VL and 3-VL, LLaVA, Gemma 3, Pixtral, Mistral 3, InternVL, Llama 4,
+    /// Idefics 3, Kimi-VL and GLM-4V write them.
+    pub fn vision(config: &Value) -> Option<Self> {
+        let (config, part) = part(config, "vision_config")?;
+        let hidden = field(part, &["embed_dim", "hidden_size"]).filter(|&n| n > 0)?;
+        let layers = field(part, &["depth", "num_hidden_layers", "layers"]).filter(|&n| n > 0)?;
+        let ratio = part["mlp_ratio"].as_f64().unwrap_or(4.0);
+        let usual = (f64::from(hidden) * ratio) as u32;
+        let kind = part["model_type"].as_str().unwrap_or_default();
+        let patch = edge(&part["patch_size"]).unwrap_or(14).max(1);
+        let square = |pixels: u32| (pixels / patch).saturating_mul(pixels / patch).max(1);
+        // Where it also merges patches, images keep their size.
+        let is_tiled = part["spatial_merge_size"].is_null();
+        let tile = edge(&part["image_size"]).filter(|_| is_tiled).map(square);
+        let full = part["fullatt_block_indexes"].as_array().map(Vec::len);
+        let window = edge(&part["window_size"]).zip(full);
+        Some(Self {
+            hidden,
+            layers,
+            intermediate: field(part, &["intermediate_size"]).unwrap_or(usual),
+            gated: kind.starts_with("pixtral") || part["hidden_act"].as_str() == Some("silu"),
+            merged: merged_patches(config, part, tile).clamp(1, 1024),
+            tile,
+            window: window.map(|(pixels, full)| Window {
+                tokens: square(pixels),
+                layers: layers.saturating_sub(size(full as u64)),
+            }),
+        })
+    }
+
+    /// The same of its audio encoder, read as those are written that follow Whisper (Qwen2-Audio,
+    /// Qwen2.5-Omni, Ultravox).
+    pub fn audio(config: &Value) -> Option<Self> {
+        let (config, part) = part(config, "audio_config")?;
+        let hidden = field(part, &["d_model", "hidden_size"]).filter(|&n| n > 0)?;
+        let ffn = field(part, &["encoder_ffn_dim", "intermediate_size"]);
+        Some(Self {
+            hidden,
+            layers: field(part, &["encoder_layers", "num_hidden_layers"]).filter(|&n| n > 0)?,
+            intermediate: ffn.unwrap_or(hidden.saturating_mul(4)),
+            gated: false,
+            merged: field(config, &["stack_factor"])
+                .unwrap_or(POOLED_FRAMES)
+                .clamp(1, 1024),
+            tile: field(part, &["max_source_positions"]).filter(|&n| n > 0),
+            window: None,
+        })
+    }
+
+    /// One item of so many embeddings as the roofline counts prompts, of which every token sees all
+    /// before it: here all see all, and so twice as many pairs.
+    fn add_to(&self, batch: &mut Batch, embeddings: u64) {
+        let patches = embeddings.saturating_mul(self.merged.into());
+        let seen = self.tile.map_or(patches, |tile| patches.min(tile.into()));
+        let near = self
+            .window
+            .map_or(seen, |window| seen.min(window.tokens.into()));
+        batch.chunks += 1;
+        batch.chunk_tokens += patches;
+        batch.chunk_pairs += patches.saturating_mul(seen).saturating_mul(2);
+        batch.chunk_pairs_clipped += patches.saturating_mul(near).saturating_mul(2);
+    }
+
+    /// As a model without cache and output head.
+    fn as_model(&self) -> ModelShape {
+        ModelShape {
+            hidden: self.hidden,
+            layers: self.layers,
+            heads: HEADS,
+            kv_heads: HEADS,
+            head_dim: self.hidden.div_ceil(HEADS),
+            intermediate: self.intermediate,
+            vocab: 0,
+            tied: true,
+            gated: self.gated,
+            mla: None,
+            moe: None,
+            window: self.window,
+            state: None,
+            qk_norm: false,
+            quantization: Quantization::default(),
+            max_context: u32::MAX,
+        }
+    }
+}
+
+/// A part of a configuration, and what it lies in.
+fn part<'a>(config: &'a Value, name: &str) -> Option<(&'a Value, &'a Value)> {
+    let all = [config, &config["thinker_config"]];
+    let found = all.into_iter().find(|config| config[name].is_object())?;
+    Some((found, &found[name]))
+}
+
+/// A number, or the first of a list.
+fn edge(value: &Value) -> Option<u32> {
+    let number = value.as_u64().or_else(|| value[0].as_u64());
+    number.map(size).filter(|&n| n > 0)
+}
+
+/// Patches that become one embedding.
+fn merged_patches(config: &Value, part: &Value, tile: Option<u32>) -> u32 {
+    let square = |n: u32| n.saturating_mul(n);
+    let either = |key: &'static str| field(part, &[key]).or_else(|| field(config, &[key]));
+    if let Some(edge) = either("spatial_merge_size").or_else(|| field(config, &["scale_factor"])) {
+        return square(edge);
+    }
+    if let Some(edge) = edge(&part["merge_kernel_size"]) {
+        return square(edge);
+    }
+    if let (Some(tokens), Some(tile)) = (field(config, &["mm_tokens_per_image"]), tile) {
+        return tile / tokens.max(1);
+    }
+    let ratio = [&config["downsample_ratio"], &part["pixel_shuffle_ratio"]];
+    let ratio = ratio.into_iter().find_map(Value::as_f64);
+    ratio.map_or(1, |ratio| (1.0 / (ratio * ratio)).round() as u32)
+}
+
+/// How long the encoders of a deployment take.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EncoderLatency {
+    vision: Timing,
+    audio: Timing,
+    /// GPUs over which items are spread, each encoded by one.
+    spread: u32,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Timing {
+    Layers(EncoderShape, Box<Roofline>),
+    /// us of an embedding.
+    Usual(f64),
+}
+
+impl EncoderLatency {
+    /// Of encoders of these shapes, that of images and that of audio, in a deployment; `is_spread`: each of its GPUs encodes whole
+    /// items (`--mm-encoder-tp-mode data`) instead of a part of each.
+    ///
+    /// # Errors
+    /// As [`Roofline::new`].
+    pub fn new(
+        (vision, audio): (Option<EncoderShape>, Option<EncoderShape>),
+        setup: &Setup,
+        is_spread: bool,
+    ) -> Result<Self, RooflineError> {
+        let (tp, spread) = if is_spread {
+            (1, setup.tp)
+        } else {
+            (setup.tp, 1)
+        };
+        let timing = |shape: Option<EncoderShape>| {
+            let Some(shape) = shape else {
+                let ms = USUAL_MS * H100_TFLOPS / setup.gpu.bf16_tflops / f64::from(tp);
+                return Ok(Timing::Usual(ms));
+            };
+            let setup = Setup {
+                shape: shape.as_model(),
+                tp,
+                pp: 1,
+                expert_ranks: 1,
+                async_scheduling: true,
+                truncated_sampling: false,
+                graphs: CudaGraphs::EAGER,
+                coefficients: Coefficients {
+                    step_us: 0.0,
+                    sequence_us: 0.0,
+                    mixed_us: 0.0,
+                    ..setup.coefficients
+                },
+                ..setup.clone()
+            };
+            Ok(Timing::Layers(shape, Box::new(Roofline::new(&setup)?)))
+        };
+        Ok(Self {
+            vision: timing(vision)?,
+            audio: timing(audio)?,
+            spread,
+        })
+    }
+
+    /// How long it takes to encode these items together, everything being `speed` times as fast; at
+    /// most [`LONGEST_DELAY`].
+    pub fn time(&self, inputs: impl Iterator<Item = EncoderInput> + Clone, speed: f64) -> Duration {
+        let of = |kind: EncoderKind, timing: &Timing| {
+            let lens = inputs.clone().filter(|input| input.kind == kind);
+            timing.us(lens.map(|input| u64::from(input.len)), self.spread)
+        };
+        let us = of(EncoderKind::Vision, &self.vision) + of(EncoderKind::Audio, &self.audio);
+        let time = Duration::try_from_secs_f64(us / 1e6).unwrap_or(LONGEST_DELAY);
+        divide(time, speed).min(LONGEST_DELAY)
+    }
+
+    /// Whether the shape of the encoder of images and video is known.
+    pub fn knows_vision(&self) -> bool {
+        matches!(self.vision, Timing::Layers(..))
+    }
+}
+
+impl Timing {
+    fn us(&self, lens: impl Iterator<Item = u64> + Clone, spread: u32) -> f64 {
+        let items = lens.clone().count() as u64;
+        if items == 0 {
+            return 0.0;
+        }
+        // The GPU with most to do has the largest item, or its share of all.
+        let all: u64 = lens.clone().sum();
+        let largest = lens.clone().max().unwrap_or(0);
+        let share = largest.max(all.div_ceil(spread.into())) as f64 / all.max(1) as f64;
+        match self {
+            Self::Usual(us) => us * all as f64 * share,
+            Self::Layers(shape, roofline) => {
+                let mut batch = Batch::default();
+                lens.for_each(|len| shape.add_to(&mut batch, len));
+                let part = |n: u64| (n as f64 * share).ceil() as u64;
+                batch.chunks = part(batch.chunks.into()) as u32;
+                batch.chunk_tokens = part(batch.chunk_tokens);
+                batch.chunk_pairs = part(batch.chunk_pairs);
+                batch.chunk_pairs_clipped = part(batch.chunk_pairs_clipped);
+                roofline.breakdown(&batch).total()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::latency::{gpu, model};
+
+    fn qwen25_vl() -> EncoderShape {
+        let config = json!({"vision_config": {
+            "depth": 32, "hidden_act": "silu", "hidden_size": 1280, "intermediate_size": 3420,
+            "num_heads": 16, "patch_size": 14, "spatial_merge_size": 2, "window_size": 112,
+            "fullatt_block_indexes": [7, 15, 23, 31]
+        }});
+        EncoderShape::vision(&config).unwrap()
+    }
+
+    fn images(lens: &[u32]) -> Vec<EncoderInput> {
+        let inputs = lens.iter().enumerate().map(|(at, &len)| EncoderInput {
+            key: at as u64,
+            kind: EncoderKind::Vision,
+            start: 0,
+            len,
+        });
+        inputs.collect()
+    }
+
+    fn ms(latency: &EncoderLatency, lens: &[u32]) -> f64 {
+        latency.time(images(lens).into_iter(), 1.0).as_secs_f64() * 1e3
+    }
+
+    fn setup(gpu_name: &str, tp: u32) -> Setup {
+        let shape = model("Qwen/Qwen2.5-7B-Instruct").unwrap();
+        Setup {
+            tp,
+            ..Setup::new(shape, gpu(gpu_name).unwrap().clone())
+        }
+    }
+
+    #[test]
+    fn families_write_their_encoders_in_their_own_ways() {
+        assert_eq!(
+            qwen25_vl(),
+            EncoderShape {
+                hidden: 1280,
+                layers: 32,
+                intermediate: 3420,
+                gated: true,
+                merged: 4,
+                tile: None,
+                window: Some(Window {
+                    tokens: 64,
+                    layers: 28
+                }),
+            }
+        );
+        let merged = |config: Value| {
+            let shape = EncoderShape::vision(&config).unwrap();
+            (
+                shape.hidden,
+                shape.layers,
+                shape.intermediate,
+                shape.merged,
+                shape.tile,
+            )
+        };
+        let qwen2 = json!({"vision_config": {"depth": 32, "embed_dim": 1280, "hidden_size": 3584,
+            "mlp_ratio": 4, "patch_size": 14, "spatial_merge_size": 2}});
+        assert_eq!(merged(qwen2), (1280, 32, 5120, 4, None));
+        let gemma3 = json!({"mm_tokens_per_image": 256, "vision_config": {"hidden_size": 1152,
+            "image_size": 896, "intermediate_size": 4304, "num_hidden_layers": 27,
+            "patch_size": 14}});
+        assert_eq!(merged(gemma3), (1152, 27, 4304, 16, Some(4096)));
+        let intern = json!({"downsample_ratio": 0.5, "vision_config": {"hidden_size": 1024,
+            "image_size": [448, 448], "intermediate_size": 4096, "num_hidden_layers": 24,
+            "patch_size": [14, 14]}});
+        assert_eq!(merged(intern), (1024, 24, 4096, 4, Some(1024)));
+        let llava = json!({"vision_config": {"hidden_size": 1024, "image_size": 336,
+            "intermediate_size": 4096, "num_hidden_layers": 24, "patch_size": 14}});
+        assert_eq!(merged(llava), (1024, 24, 4096, 1, Some(576)));
+        let audio = json!({"thinker_config": {"audio_config": {"d_model": 1280,
+            "encoder_layers": 32, "encoder_ffn_dim": 5120, "max_source_positions": 1500}}});
+        let audio = EncoderShape::audio(&audio).unwrap();
+        assert_eq!(
+            (audio.hidden, audio.layers, audio.merged, audio.tile),
+            (1280, 32, 2, Some(1500))
+        );
+        assert_eq!(
+            EncoderShape::vision(&json!({"vision_config": {"depth": 3}})),
+            None
+        );
+        assert_eq!(
+            EncoderShape::audio(&json!({"vision_config": {"depth": 3}})),
+            None
+        );
+    }
+
+    /// By hand: 4000 patches of 32 layers of 4 x 1280^2 + 3 x 1280 x 3420 weights, twice each, on
+    /// 59.1 % of 989.5 TFLOP/s are 8.6 ms; attention and small kernels come on top.
+    #[test]
+    fn a_thousand_embeddings_take_what_their_matrices_take_and_a_little() {
+        let latency =
+            EncoderLatency::new((Some(qwen25_vl()), None), &setup("H100", 1), false).unwrap();
+        let matrices = 4000.0 * 32.0 * 2.0 * (4.0 * 1280.0_f64.powi(2) + 3.0 * 1280.0 * 3420.0);
+        let matrices = matrices / (0.591 * 989.5e12) * 1e3;
+        let all = ms(&latency, &[1000]);
+        assert!(
+            matrices < all && all < 1.6 * matrices,
+            "{all} ms, matrices {matrices}"
+        );
+        assert!((5.0..15.0).contains(&all), "{all} ms");
+    }
+
+    #[test]
+    fn an_encoder_of_unknown_shape_takes_what_is_usual() {
+        let on =
+            |name: &str, tp| EncoderLatency::new((None, None), &setup(name, tp), false).unwrap();
+        assert!((ms(&on("H100", 1), &[600, 400]) - 10.0).abs() < 1e-6);
+        assert!((ms(&on("H100", 2), &[600, 400]) - 5.0).abs() < 1e-6);
+        assert!(ms(&on("A100", 1), &[1000]) > 30.0);
+    }
+
+    #[test]
+    fn spread_items_are_encoded_side_by_side_and_one_alone_is_not() {
+        let (whole, parts) = (true, false);
+        let of = |tp, is_spread, lens: &[u32]| {
+            let setup = setup("H100", tp);
+            let latency = EncoderLatency::new((Some(qwen25_vl()), None), &setup, is_spread);
+            ms(&latency.unwrap(), lens)
+        };
+        let (one, four) = (of(1, parts, &[1000]), of(1, parts, &[1000; 4]));
+        assert_eq!(of(4, whole, &[1000]), one);
+        assert_eq!(of(4, whole, &[1000; 4]), one);
+        // Parts of items are summed over all GPUs in every layer.
+        assert!(of(4, whole, &[1000; 4]) < 0.6 * of(4, parts, &[1000; 4]));
+        assert!(3.5 * one < four && four < 4.0 * one, "{one} {four}");
+    }
+
+    #[test]
+    fn twice_the_speed_is_half_the_time() {
+        let latency = EncoderLatency::new((None, None), &setup("H100", 1), false).unwrap();
+        let time = |speed| latency.time(images(&[1000]).into_iter(), speed);
+        assert_eq!(
+            (time(1.0), time(2.0)),
+            (Duration::from_millis(10), Duration::from_millis(5))
+        );
+    }
+}

@@ -1,0 +1,344 @@
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::config::EncoderConfig;
+use crate::EncoderInput;
+
+/// The items of a sequence, and which of them it keeps in the cache.
+#[derive(Debug)]
+pub(super) struct MediaRefs {
+    inputs: Arc<[EncoderInput]>,
+    /// Indices of those that it refers to.
+    held: Range<usize>,
+}
+
+impl MediaRefs {
+    pub(super) fn boxed(inputs: Arc<[EncoderInput]>) -> Box<Self> {
+        Box::new(Self { inputs, held: 0..0 })
+    }
+
+    /// One past the last placeholder token of all.
+    pub(super) fn end(&self) -> u32 {
+        self.inputs.last().map_or(0, EncoderInput::end)
+    }
+
+    /// Forgets which it refers to: the cache is empty.
+    pub(super) fn reset(&mut self) {
+        self.held = 0..0;
+    }
+
+    /// Indices of the items that a chunk of a prompt touches.
+    fn touched(&self, past: u32, end: u32) -> Range<usize> {
+        let first = self.inputs.partition_point(|input| input.end() <= past);
+        let last = self.inputs.partition_point(|input| input.start < end);
+        first..last.max(first)
+    }
+}
+
+/// What encoders made of media, by content, for all sequences: the encoder cache of vLLM, in
+/// embeddings. Items to which no sequence refers stay until others need their room, the oldest go
+/// first.
+///
+/// Unlike vLLM's it changes only for chunks that are scheduled: a sequence that waits refers to
+/// nothing, and so keeps nobody from going on.
+///
+/// **Source:** vLLM 0.33 `vllm/v1/core/encoder_cache_manager.py`;
+/// `vllm/v1/core/sched/scheduler.py`, `_try_schedule_encoder_inputs`, `_free_encoder_inputs`.
+#[derive(Debug)]
+pub(super) struct EncoderCache {
+    config: EncoderConfig,
+    /// Embeddings that this pass may still make.
+    budget: u32,
+    entries: HashMap<u64, EncodedItem>,
+    /// Those that nobody refers to, in the order in which they were given up.
+    unused: BTreeMap<u64, u64>,
+    given_up: u64,
+    /// Embeddings in the cache, and of those the ones that somebody refers to.
+    used: u32,
+    referenced: u32,
+    /// Items of one chunk that take room, while it is looked at.
+    seen: HashSet<u64>,
+    /// Indices of those of a chunk that are to be made, while it is taken.
+    missing: Vec<usize>,
+    /// Waiting sequences that were skipped for want of room.
+    pub(super) deferred: usize,
+}
+
+#[derive(Debug)]
+struct EncodedItem {
+    len: u32,
+    refs: u32,
+    /// Its place in [`EncoderCache::unused`] while `refs` is 0.
+    given_up: u64,
+}
+
+impl EncoderCache {
+    pub(super) fn boxed(config: &EncoderConfig) -> Box<Self> {
+        Box::new(Self {
+            config: config.clone(),
+            budget: config.budget,
+            entries: HashMap::new(),
+            unused: BTreeMap::new(),
+            given_up: 0,
+            used: 0,
+            referenced: 0,
+            seen: HashSet::new(),
+            missing: Vec::new(),
+            deferred: 0,
+        })
+    }
+
+    /// Starts a pass.
+    pub(super) fn begin(&mut self) {
+        self.budget = self.config.budget;
+    }
+
+    /// Embeddings in the cache, and of those the ones that somebody refers to.
+    pub(super) fn counts(&self) -> (u32, u32) {
+        (self.used, self.referenced)
+    }
+
+    /// What an item takes. One that is larger than budget or cache, as no server of the model would
+    /// make any, takes all there is: so it waits for others and not for ever.
+    fn len(&self, input: &EncoderInput) -> u32 {
+        input
+            .len
+            .min(self.config.budget)
+            .min(self.config.cache_size)
+    }
+
+    /// Of a chunk of `new` tokens behind `past` others, the tokens before the first item that cannot
+    /// be encoded in this pass; `most`: no chunk has more.
+    pub(super) fn chunk(&mut self, media: &MediaRefs, (past, new): (u32, u32), most: u32) -> u32 {
+        let end = past.saturating_add(new);
+        // To be made, and there but about to be referred to.
+        let (mut made, mut kept) = (0, 0);
+        let room = self.config.cache_size.saturating_sub(self.referenced);
+        self.seen.clear();
+        for at in media.touched(past, end) {
+            let input = &media.inputs[at];
+            let before = input.start.saturating_sub(past);
+            let is_split = past <= input.start && end < input.end();
+            if is_split && !self.config.chunked_input && (before > 0 || input.end() - past <= most)
+            {
+                return before;
+            }
+            if media.held.contains(&at) || self.seen.contains(&input.key) {
+                continue;
+            }
+            let entry = self.entries.get(&input.key);
+            if entry.is_some_and(|entry| entry.refs > 0) {
+                continue;
+            }
+            let is_there = entry.is_some();
+            let len = entry.map_or_else(|| self.len(input), |entry| entry.len);
+            let no_budget = !is_there && len > self.budget - made;
+            if no_budget || len > room - made - kept {
+                return before;
+            }
+            let sum = if is_there { &mut kept } else { &mut made };
+            *sum += len;
+            self.seen.insert(input.key);
+        }
+        new
+    }
+
+    /// The same chunk is computed: refers to its items, and tells `encode` those that are to be made.
+    pub(super) fn take(
+        &mut self,
+        media: &mut MediaRefs,
+        past: u32,
+        new: u32,
+        mut encode: impl FnMut(EncoderInput),
+    ) {
+        let touched = media.touched(past, past.saturating_add(new));
+        if touched.is_empty() {
+            return;
+        }
+        let fresh = touched.start.max(media.held.end)..touched.end;
+        // First those that are there, so that the others do not push them out.
+        let mut missing = std::mem::take(&mut self.missing);
+        missing.clear();
+        missing.extend(fresh.filter(|&at| !self.refer(media.inputs[at].key)));
+        for &at in &missing {
+            let input = media.inputs[at];
+            // The same one may stand in a prompt twice.
+            if self.refer(input.key) {
+                continue;
+            }
+            let len = self.len(&input);
+            self.make_room(len);
+            let entry = EncodedItem {
+                len,
+                refs: 1,
+                given_up: 0,
+            };
+            self.entries.insert(input.key, entry);
+            self.used += len;
+            self.referenced += len;
+            self.budget = self.budget.saturating_sub(len);
+            encode(input);
+        }
+        self.missing = missing;
+        debug_assert!(self.used <= self.config.cache_size, "no more than fits");
+        media.held = match media.held.is_empty() {
+            true => touched,
+            false => media.held.start..touched.end,
+        };
+    }
+
+    /// Refers to an item once more, if it is there.
+    fn refer(&mut self, key: u64) -> bool {
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return false;
+        };
+        if entry.refs == 0 {
+            self.unused.remove(&entry.given_up);
+            self.referenced += entry.len;
+        }
+        entry.refs += 1;
+        true
+    }
+
+    /// Removes the items that were given up first until so many embeddings fit.
+    fn make_room(&mut self, len: u32) {
+        while self.config.cache_size - self.used < len
+            && let Some((_, key)) = self.unused.pop_first()
+        {
+            self.remove(key);
+        }
+    }
+
+    fn remove(&mut self, key: u64) {
+        if let Some(entry) = self.entries.remove(&key) {
+            self.used -= entry.len;
+        }
+    }
+
+    /// Gives up the items of which all tokens are computed, `upto` of the prompt being so.
+    pub(super) fn release(&mut self, media: &mut MediaRefs, upto: u32) {
+        while let Some(input) = media.inputs.get(media.held.start)
+            && !media.held.is_empty()
+            && input.end() <= upto
+        {
+            media.held.start += 1;
+            let Some(entry) = self.entries.get_mut(&input.key) else {
+                continue;
+            };
+            entry.refs -= 1;
+            if entry.refs == 0 {
+                self.given_up += 1;
+                entry.given_up = self.given_up;
+                self.unused.insert(self.given_up, input.key);
+                self.referenced -= entry.len;
+            }
+        }
+    }
+
+    /// Gives up all items of a sequence.
+    pub(super) fn release_all(&mut self, media: &mut MediaRefs) {
+        self.release(media, u32::MAX);
+        media.reset();
+    }
+
+    /// An item is not made in this pass after all; whether nobody else needs it.
+    pub(super) fn undo(&mut self, input: &EncoderInput) -> bool {
+        let Some(entry) = self.entries.get(&input.key).filter(|entry| entry.refs == 0) else {
+            return false;
+        };
+        self.unused.remove(&entry.given_up);
+        self.budget += entry.len;
+        self.remove(input.key);
+        true
+    }
+
+    /// Empties it. Those that refer to it must forget that.
+    pub(super) fn clear(&mut self) {
+        self.entries.clear();
+        self.unused.clear();
+        (self.used, self.referenced) = (0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::EncoderKind;
+
+    use super::*;
+
+    fn items(places: &[(u64, u32, u32)]) -> Box<MediaRefs> {
+        let inputs = places.iter().map(|&(key, start, len)| EncoderInput {
+            key,
+            kind: EncoderKind::Vision,
+            start,
+            len,
+        });
+        MediaRefs::boxed(inputs.collect())
+    }
+
+    /// Computes a whole prompt; the items that are made for it.
+    fn compute(cache: &mut EncoderCache, media: &mut MediaRefs) -> Vec<u64> {
+        let mut made = Vec::new();
+        cache.begin();
+        assert_eq!(cache.chunk(media, (0, 100), 100), 100);
+        cache.take(media, 0, 100, |input| made.push(input.key));
+        cache.release(media, 100);
+        made
+    }
+
+    #[test]
+    fn what_was_given_up_first_makes_room() {
+        let mut cache = EncoderCache::boxed(&EncoderConfig {
+            budget: 100,
+            cache_size: 30,
+            chunked_input: true,
+            latency: None,
+        });
+        assert_eq!(
+            compute(&mut cache, &mut items(&[(1, 0, 10), (2, 10, 10)])),
+            [1, 2]
+        );
+        // Used again, 1 is given up after 2.
+        assert_eq!(
+            compute(&mut cache, &mut items(&[(1, 0, 10), (3, 10, 10)])),
+            [3]
+        );
+        assert_eq!(compute(&mut cache, &mut items(&[(4, 0, 10)])), [4]);
+        assert_eq!(
+            compute(&mut cache, &mut items(&[(1, 0, 10), (2, 10, 10)])),
+            [2]
+        );
+        assert_eq!(cache.counts(), (30, 0));
+    }
+
+    #[test]
+    fn an_item_that_stands_twice_in_a_prompt_is_made_once() {
+        let mut cache = EncoderCache::boxed(&EncoderConfig {
+            budget: 10,
+            cache_size: 10,
+            chunked_input: true,
+            latency: None,
+        });
+        let mut media = items(&[(1, 0, 10), (1, 20, 10)]);
+        assert_eq!(compute(&mut cache, &mut media), [1]);
+        assert_eq!(cache.counts(), (10, 0));
+    }
+
+    #[test]
+    fn what_is_about_to_be_used_is_not_pushed_out() {
+        let mut cache = EncoderCache::boxed(&EncoderConfig {
+            budget: 100,
+            cache_size: 20,
+            chunked_input: true,
+            latency: None,
+        });
+        compute(&mut cache, &mut items(&[(1, 0, 10)]));
+        compute(&mut cache, &mut items(&[(2, 0, 10)]));
+        // 1 is the oldest, and the next prompt has it.
+        assert_eq!(
+            compute(&mut cache, &mut items(&[(3, 0, 10), (1, 10, 10)])),
+            [3]
+        );
+    }
+}

@@ -1,0 +1,196 @@
+//! Images, audio and video: where chunks end, and what is encoded.
+
+use super::*;
+use crate::latency::{EncoderLatency, Setup, gpu, model};
+use crate::{EncoderInput, EncoderKind};
+
+/// A sequence with items: content, first token, tokens.
+fn with_media(seq: Sequence, items: &[(u64, u32, u32)]) -> Sequence {
+    let items = items.iter().map(|&(key, start, len)| EncoderInput {
+        key,
+        kind: EncoderKind::Vision,
+        start,
+        len,
+    });
+    Sequence {
+        media: EncoderInput::in_order(items.collect()),
+        ..seq
+    }
+}
+
+/// `budget` embeddings a step and room for `cache_size`.
+fn encoder(budget: u32, cache_size: u32) -> VllmConfig {
+    VllmConfig {
+        encoder: Some(Box::new(EncoderConfig {
+            budget,
+            cache_size,
+            chunked_input: true,
+            latency: None,
+        })),
+        ..config()
+    }
+}
+
+#[test]
+fn a_chunk_ends_before_an_item_beyond_the_budget_of_its_step() {
+    let two = || with_media(seq(1, 60, 1), &[(1, 10, 15), (2, 30, 15)]);
+    let log = |budget| play(encoder(budget, 100), submits(vec![(0, two())]));
+    assert_eq!(log(30), "0: s1 | 10: t1 e1");
+    assert_eq!(log(20), "0: s1 | 20: t1 e1");
+}
+
+#[test]
+fn a_chunk_ends_before_an_item_that_finds_no_room() {
+    let two = with_media(seq(1, 60, 1), &[(1, 10, 15), (2, 30, 15)]);
+    // With the first one computed, the second takes its place.
+    let log = play(encoder(100, 20), submits(vec![(0, two)]));
+    assert_eq!(log, "0: s1 | 20: t1 e1");
+}
+
+#[test]
+fn who_finds_no_room_lets_others_pass() {
+    let config = VllmConfig {
+        long_prefill_token_threshold: 16,
+        ..encoder(100, 30)
+    };
+    let inputs = vec![
+        (0, with_media(seq(1, 40, 1), &[(1, 0, 30)])),
+        (0, with_media(seq(2, 10, 1), &[(2, 0, 5)])),
+        (0, seq(3, 10, 1)),
+    ];
+    // The item of 1 takes all the room until its 30 tokens are computed.
+    let log = play(config, submits(inputs));
+    assert_eq!(log, "0: s1 s3 | 10: t3 e3 | 20: s2 | 30: t1 e1 t2 e2");
+}
+
+#[test]
+fn who_waits_for_an_encoder_is_deferred() {
+    let mut engine = Vllm::new(encoder(10, 100)).unwrap();
+    let mut out = Outbox::new();
+    for id in 1..=3 {
+        let seq = with_media(seq(id, 40, 1), &[(id, 0, 10)]);
+        engine.submit(SimTime::ZERO, seq, &mut out).unwrap();
+    }
+    engine.advance(SimTime::ZERO, &mut out);
+    let stats = engine.stats();
+    assert_eq!((stats.running, stats.waiting, stats.deferred), (1, 0, 2));
+}
+
+#[test]
+fn an_item_stays_in_one_chunk_where_it_must_not_be_split() {
+    let log = |chunked_input, seqs: Vec<Sequence>| {
+        let mut config = encoder(100, 100);
+        config.max_num_batched_tokens = 16;
+        if let Some(encoder) = &mut config.encoder {
+            encoder.chunked_input = chunked_input;
+        }
+        play(
+            config,
+            submits(seqs.into_iter().map(|seq| (0, seq)).collect()),
+        )
+    };
+    let item = || with_media(seq(1, 32, 1), &[(1, 10, 10)]);
+    assert_eq!(log(true, vec![item()]), "0: s1 | 20: t1 e1");
+    // 10 tokens, 16 with all of the item, and 6.
+    assert_eq!(log(false, vec![item()]), "0: s1 | 30: t1 e1");
+    // What is left beside the first does not hold the item of the second.
+    let first = with_media(seq(2, 16, 1), &[(2, 0, 12)]);
+    let both = log(false, vec![seq(1, 8, 1), first]);
+    assert_eq!(both, "0: s1 | 10: t1 e1 s2 | 20: t2 e2");
+    // No chunk holds this one.
+    let huge = with_media(seq(1, 32, 1), &[(1, 0, 20)]);
+    assert_eq!(log(false, vec![huge]), "0: s1 | 20: t1 e1");
+}
+
+#[test]
+fn equal_items_of_two_requests_are_encoded_once() {
+    let both = |second| {
+        let inputs = vec![
+            (0, with_media(seq(1, 40, 1), &[(1, 0, 15)])),
+            (0, with_media(seq(2, 40, 1), &[(second, 20, 15)])),
+        ];
+        play(encoder(15, 100), submits(inputs))
+    };
+    assert_eq!(both(1), "0: s1 s2 | 10: t1 e1 t2 e2");
+    // The budget of the step is gone: 2 gets the text before its item.
+    assert_eq!(both(2), "0: s1 s2 | 10: t1 e1 | 20: t2 e2");
+}
+
+#[test]
+fn an_item_larger_than_all_there_is_waits_for_the_others_only() {
+    let inputs = vec![
+        (0, with_media(seq(1, 40, 1), &[(1, 0, 5)])),
+        (0, with_media(seq(2, 40, 1), &[(2, 0, 30)])),
+    ];
+    let log = play(encoder(10, 20), submits(inputs));
+    assert_eq!(log, "0: s1 | 10: t1 e1 s2 | 20: t2 e2");
+}
+
+#[test]
+fn encoding_takes_its_time_in_front_of_the_step_and_once() {
+    let mut config = encoder(2000, 2000);
+    let shape = model("Qwen/Qwen2.5-7B-Instruct").unwrap();
+    let setup = Setup::new(shape, gpu("H100").unwrap().clone());
+    // 10 us an embedding, as nothing is known of it.
+    let latency = EncoderLatency::new((None, None), &setup, false).unwrap();
+    if let Some(encoder) = &mut config.encoder {
+        encoder.latency = Some(Box::new(latency));
+    }
+    let inputs = vec![
+        (0, with_media(seq(1, 700, 2), &[(1, 0, 500)])),
+        (50, with_media(seq(2, 700, 1), &[(1, 0, 500)])),
+        (
+            100,
+            with_media(seq(3, 700, 1), &[(1, 0, 500), (2, 500, 200)]),
+        ),
+        (150, seq(4, 700, 1)),
+    ];
+    assert_eq!(
+        play(config, submits(inputs)),
+        "0: s1 | 15: t1 | 16: t1 e1 | 50: s2 | 60: t2 e2 | 100: s3 | 112: t3 e3 | 150: s4 | 160: t4 e4"
+    );
+}
+
+#[test]
+fn what_the_prefix_cache_holds_is_not_encoded() {
+    let mut engine = Vllm::new(encoder(100, 100)).unwrap();
+    let mut out = Outbox::new();
+    let mut serve = |engine: &mut Vllm, id, start| {
+        let now = SimTime::from_millis(id * 100);
+        let seq = with_media(planned(id, 7, 40, 1), &[(1, start, 8)]);
+        engine.submit(now, seq, &mut out).unwrap();
+        while let Some(due) = engine.next_wakeup() {
+            engine.advance(due, &mut out);
+        }
+        let made = engine.encoder_cache();
+        engine.command(now, Command::ResetEncoderCache, &mut out);
+        (made, engine.encoder_cache())
+    };
+    let (some, none) = (Some((8, 0)), Some((0, 0)));
+    assert_eq!(serve(&mut engine, 1, 20), (some, none));
+    // 32 tokens are found: the whole item, or not its last ones.
+    assert_eq!(serve(&mut engine, 2, 20), (none, none));
+    assert_eq!(serve(&mut engine, 3, 28), (some, none));
+}
+
+#[test]
+fn who_leaves_or_is_preempted_keeps_nothing() {
+    let mut engine = Vllm::new(VllmConfig {
+        max_num_batched_tokens: 16,
+        ..encoder(100, 100)
+    })
+    .unwrap();
+    let mut out = Outbox::new();
+    let at = SimTime::from_millis;
+    let seq = with_media(seq(1, 40, 1), &[(1, 0, 30)]);
+    engine.submit(at(0), seq, &mut out).unwrap();
+    engine.advance(at(0), &mut out);
+    assert_eq!(engine.encoder_cache(), Some((30, 30)));
+    engine.command(at(1), Command::ResetPrefixCache(Reset::Preempt), &mut out);
+    assert_eq!(engine.encoder_cache(), Some((30, 0)));
+    engine.advance(at(10), &mut out);
+    engine.advance(at(10), &mut out);
+    assert_eq!(engine.encoder_cache(), Some((30, 30)));
+    engine.abort(at(11), SeqId(1), &mut out);
+    assert_eq!(engine.encoder_cache(), Some((30, 0)));
+}

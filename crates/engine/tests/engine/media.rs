@@ -1,0 +1,53 @@
+//! Images, audio and video of random workloads, and what is left of them.
+
+use proptest::prelude::*;
+use std::sync::Arc;
+use vllm_sim_engine::sched::vllm::{EncoderConfig, Vllm, VllmConfig};
+use vllm_sim_engine::{EncoderInput, EncoderKind};
+
+/// Of an item: text before it, its tokens, its content.
+pub(crate) type Item = (u32, u32, u64);
+
+pub(crate) fn items() -> impl Strategy<Value = Vec<Item>> {
+    proptest::collection::vec((0..30u32, 1..40u32, 0..5u64), 0..5)
+}
+
+/// Those that have room in a prompt, one behind the other.
+pub(crate) fn inputs(items: &[Item], prompt: u32) -> Option<Arc<[EncoderInput]>> {
+    let mut end = 0;
+    let items = items.iter().map(|&(gap, len, key)| {
+        let start = end + gap;
+        end = start + len;
+        let kind = EncoderKind::Vision;
+        EncoderInput {
+            key,
+            kind,
+            start,
+            len,
+        }
+    });
+    EncoderInput::in_order(items.filter(|item| item.end() <= prompt).collect())
+}
+
+/// Room for one item or several; some are too large for it.
+pub(crate) fn any_encoder() -> impl Strategy<Value = Option<EncoderConfig>> {
+    let encoder =
+        (1..80u32, 1..80u32, any::<bool>()).prop_map(|(budget, cache_size, chunked_input)| {
+            EncoderConfig {
+                budget,
+                cache_size,
+                chunked_input,
+                latency: None,
+            }
+        });
+    proptest::option::of(encoder)
+}
+
+/// Invariant 11, when all sequences are over.
+pub(crate) fn check_encoder(engine: &Vllm, config: &VllmConfig) -> Result<(), TestCaseError> {
+    if let (Some((used, referenced)), Some(encoder)) = (engine.encoder_cache(), &config.encoder) {
+        prop_assert!(used <= encoder.cache_size);
+        prop_assert_eq!(referenced, 0);
+    }
+    Ok(())
+}
