@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 use super::error::{StartError, wrong};
 use super::observers::EngineObservers;
 use super::{setup, timing};
-use vllm_sim_config::{Compat, Config, Engine, SchedulerKind};
+use vllm_sim_config::{Compat, Config, Encoder, Engine, SchedulerKind};
 use vllm_sim_engine::Scheduler;
 use vllm_sim_engine::driver::{LiveEngine, Observer, Observers, TimerTuning};
-use vllm_sim_engine::latency::{HostLink, Setup, Speed, gpu};
+use vllm_sim_engine::latency::{EncoderLatency, HostLink, Setup, Speed, gpu};
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::pool::PoolConfig;
 use vllm_sim_engine::sched::sglang::SglangConfig;
-use vllm_sim_engine::sched::vllm::{Speculation, VllmConfig};
+use vllm_sim_engine::sched::vllm::{EncoderConfig, Speculation, VllmConfig};
 
 /// Starts one engine for each rank of this process. `epoch` is the zero of their clock, `port` the
 /// server's; `extra` hears the first one besides `observers`.
@@ -116,6 +116,8 @@ pub(super) fn modelled(
 ) -> Result<(VllmConfig, Option<Setup>), StartError> {
     let engine = &config.engine;
     let (latency, setup) = timing::latency(config)?;
+    let encoder = engine.encoder.as_ref();
+    let encoder = encoder.map(|chosen| self::encoder(chosen, setup.as_ref()));
     let drafting = setup.as_ref().map(|setup| timing::drafting(config, setup));
     let vllm = VllmConfig {
         drafting: drafting.transpose()?.flatten(),
@@ -157,6 +159,7 @@ pub(super) fn modelled(
         },
         max_cpu_loras: config.lora.max_cpu_loras,
         lora_load: config.lora.load_time,
+        encoder: encoder.transpose()?,
         max_waiting: engine.max_waiting_queue_length.map(|n| n as usize),
         fetch: fetch(config),
         lease: setup::lease(config),
@@ -166,6 +169,18 @@ pub(super) fn modelled(
         ..VllmConfig::default()
     };
     Ok((vllm, setup))
+}
+
+/// What encoders of media may do, and how long it takes where a deployment says so.
+fn encoder(chosen: &Encoder, setup: Option<&Setup>) -> Result<Box<EncoderConfig>, StartError> {
+    let latency =
+        setup.map(|setup| EncoderLatency::new(chosen.shapes, setup, chosen.spreads_items));
+    Ok(Box::new(EncoderConfig {
+        budget: chosen.budget,
+        cache_size: chosen.budget,
+        chunked_input: chosen.chunked_input,
+        latency: latency.transpose().map_err(wrong)?.map(Box::new),
+    }))
 }
 
 /// Time to fetch a remote prompt: fixed, and per token.

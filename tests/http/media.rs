@@ -69,6 +69,37 @@ async fn the_cache_knows_one_picture_from_another() {
 }
 
 #[tokio::test]
+async fn a_new_picture_is_encoded_before_its_prompt_and_a_known_one_is_not() {
+    let sim = Sim::serve(&[
+        "--gpu",
+        "H100",
+        "--mm-tokens-per-item",
+        "{\"image\": 1000}",
+        "--no-enable-prefix-caching",
+        "--dev-mode",
+    ])
+    .await;
+    let mut before = 0.0;
+    let mut prefill_ms = async |url: &str| {
+        usage(&sim, &chat(&[image(url)])).await;
+        let all = sim.metric("vllm:request_prefill_time_seconds_sum").await;
+        // As scheduled, whatever the machine was busy with.
+        (std::mem::replace(&mut before, all) - all).abs() * 1e3
+    };
+    let new = prefill_ms("http://a/1.png").await;
+    let known = prefill_ms("http://a/1.png").await;
+    let other = prefill_ms("http://a/2.png").await;
+    assert_eq!(sim.poke("/reset_mm_cache").await.status, 200);
+    let processed = prefill_ms("http://a/1.png").await;
+    assert_eq!(sim.poke("/reset_encoder_cache").await.status, 200);
+    let forgotten = prefill_ms("http://a/1.png").await;
+    // 10 us for each embedding, where config.json tells no encoder's size.
+    let more = [new, other, processed, forgotten].map(|ms| ((ms - known) * 1e3).round() as i64);
+    assert_eq!(more, [10_000, 10_000, 0, 10_000]);
+    assert_eq!(sim.metric("vllm:mm_cache_hits_total").await, 2.0);
+}
+
+#[tokio::test]
 async fn items_beyond_limits_and_reach_are_refused() {
     let sim = Sim::serve(&[
         "--mm-tokens-per-item",

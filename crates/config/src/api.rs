@@ -14,6 +14,10 @@ use super::profiler;
 use super::speech::Speech;
 use super::values::Values;
 use vllm_sim_observe::metrics::Compat;
+use vllm_sim_tokenizer::Modality;
+
+/// Most items of a modality where `--limit-mm-per-prompt` is silent (vLLM `config/multimodal.py`).
+const DEFAULT_MEDIA_LIMIT: u64 = 999;
 
 /// What the API offers and refuses.
 #[derive(Debug, Clone, PartialEq)]
@@ -94,6 +98,16 @@ pub struct Limits {
 }
 
 impl Api {
+    /// Items of a modality that a prompt may have.
+    ///
+    /// **Source:** vLLM `vllm/config/multimodal.py`, `get_limit_per_prompt`.
+    pub fn media_limit(&self, modality: Modality) -> u64 {
+        let given = self.limit_mm_per_prompt.as_ref();
+        let limit = given.and_then(|map| map.get(modality.as_str()));
+        let count = limit.and_then(|limit| limit.get("count").unwrap_or(limit).as_u64());
+        count.unwrap_or(DEFAULT_MEDIA_LIMIT)
+    }
+
     pub(super) fn from_values(v: &Values, model: &Model) -> Result<Self, ConfigError> {
         let compat = model.compat;
         let tool_call_parser = parser(

@@ -69,6 +69,16 @@ pub(crate) enum PerformanceMode {
     Throughput,
 }
 
+/// vLLM's `--mm-encoder-tp-mode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum EncoderTpMode {
+    /// Each layer is split.
+    #[default]
+    Weights,
+    /// Items are spread.
+    Data,
+}
+
 /// vLLM's `--kv-offloading-backend`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum OffloadBackend {

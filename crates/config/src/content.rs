@@ -1,14 +1,19 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde_json::{Map, Value};
+
 use super::engine::with_std_dev;
 use super::error::ConfigError;
 use super::flags::content;
+use super::model::Model;
 use super::values::Values;
 use vllm_sim_observe::metrics::Compat;
 use vllm_sim_service::generate::Mode;
 use vllm_sim_service::generate::tools::ToolSettings;
-use vllm_sim_tokenizer::MediaRules;
+use vllm_sim_tokenizer::{MediaRules, takes_media};
+
+const GIB: f64 = (1_u64 << 30) as f64;
 
 /// What replies say.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,8 +40,12 @@ pub struct Content {
     pub default_embedding_dimensions: u32,
     /// Text and images (llm-d).
     pub omni: bool,
-    /// Tokens of images, audio and video; `None`: the model decides whether it takes any.
-    pub media: Option<MediaRules>,
+    /// Tokens of images, audio and video.
+    pub media: MediaRules,
+    /// Whether the model takes them, by its `config.json` or because somebody said how many.
+    pub takes_media: bool,
+    /// Bytes of the cache of processed media (default 4 GiB); 0: none.
+    pub media_cache_bytes: u64,
 }
 
 /// Recorded replies.
@@ -59,7 +68,8 @@ pub struct Dataset {
 }
 
 impl Content {
-    pub(super) fn from_values(v: &Values, compat: Compat) -> Result<Self, ConfigError> {
+    pub(super) fn from_values(v: &Values, model: &Model) -> Result<Self, ConfigError> {
+        let compat = model.compat;
         let mode = mode(v)?;
         Ok(Self {
             mode: match v.get(&content::MM_ENCODER_ONLY)? {
@@ -81,14 +91,23 @@ impl Content {
             )?,
             default_embedding_dimensions: v.get(&content::DEFAULT_EMBEDDING_DIMENSIONS)?,
             omni: v.get(&content::OMNI)?,
-            media: media(v)?,
+            media: media(v, model)?,
+            takes_media: v.given(&content::MM_TOKENS_PER_ITEM)
+                || config_json(model).is_some_and(takes_media),
+            // Saturating.
+            media_cache_bytes: (v.get(&content::MM_PROCESSOR_CACHE_GB)? * GIB) as u64,
         })
     }
 }
 
-fn media(v: &Values) -> Result<Option<MediaRules>, ConfigError> {
+fn config_json(model: &Model) -> Option<&Map<String, Value>> {
+    model.hf_config.as_ref()?.as_object()
+}
+
+fn media(v: &Values, model: &Model) -> Result<MediaRules, ConfigError> {
     let flag = &content::MM_TOKENS_PER_ITEM;
-    let rules = v.get(flag)?.map(|map| MediaRules::read(&map)).transpose();
+    let usual = config_json(model).map_or_else(MediaRules::default, MediaRules::of_model);
+    let rules = usual.with(&v.get(flag)?.unwrap_or_default());
     rules.map_err(|problem| ConfigError::Invalid(format!("{}: {problem}", flag.name)))
 }
 

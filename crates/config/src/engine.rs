@@ -14,6 +14,7 @@ use super::block_size;
 use super::choices::{LatencyKind, OffloadBackend, SchedulerKind, Task};
 use super::cli_mode::CliMode;
 use super::cuda_graphs;
+use super::encoder::Encoder;
 use super::error::ConfigError;
 use super::flag::Flag;
 use super::flags::{self, engine, faults, kv};
@@ -110,6 +111,8 @@ pub struct Engine {
     pub speculative: Option<Speculative>,
     /// What proposes them, where the models' shapes are known.
     pub drafter: Option<Drafter>,
+    /// Encoders of images and audio.
+    pub encoder: Option<Encoder>,
     /// What else the GPU's memory holds beside weights, activations and cache.
     pub reserved: ReservedMemory,
     /// Which steps have a CUDA graph.
@@ -254,6 +257,7 @@ impl Engine {
             role: role(v)?,
             speculative,
             drafter: None,
+            encoder: None,
             reserved: ReservedMemory::default(),
             graphs: cuda_graphs::from_values(v, (batch.seqs, batch.tokens), drafts)?,
             replicas: v.get(&flags::model::REPLICAS)?,

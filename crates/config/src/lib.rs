@@ -13,6 +13,7 @@ mod command_line;
 mod content;
 mod cuda_graphs;
 mod dynamo;
+mod encoder;
 mod engine;
 mod engine_flags;
 mod error;
@@ -50,6 +51,7 @@ pub use api::{Api, Limits};
 pub use choices::{Fingerprint, LogFormat, LogLevel, RequestDrafts, SchedulerKind, Task};
 pub use cli_mode::{CliMode, TOOLS};
 pub use content::{Content, Dataset};
+pub use encoder::Encoder;
 pub use engine::{Engine, KernelTables, LatencySource, Sglang};
 pub use engine_flags::{load_engine, nearest_flag};
 pub use error::ConfigError;
@@ -157,10 +159,17 @@ impl Config {
         if !v.get(&kv::KV_EVENTS_INT_HASHES)? && vllm_format {
             kv_events.encoding.hashes = HashFormat::Bytes(engine.hash_algo.hash_len());
         }
+        let api = Api::from_values(v, &model)?;
+        let content = Content::from_values(v, &model)?;
+        let is_vllm = engine.scheduler == SchedulerKind::Vllm;
+        let tokens = is_vllm.then_some(engine.max_num_batched_tokens);
+        let known = content.takes_media.then_some(content.media).zip(tokens);
+        let timed = engine.latency_source.knows_gpu();
+        engine.encoder = Encoder::from_values(v, &model, &api, known, timed)?;
         let config = Self {
             server: Server::from_values(v)?,
-            api: Api::from_values(v, &model)?,
-            content: Content::from_values(v, model.compat)?,
+            api,
+            content,
             lora: Lora::from_values(v, &model)?,
             kv_events,
             kv_transfer,

@@ -74,12 +74,14 @@ impl Control {
                 let (running, external) = (args.flag(0), args.flag(1));
                 Ok(service.reset_prefix_cache(running, external).into())
             }
-            // There is no memory, encoder or profiler behind these.
-            "reset_mm_cache"
-            | "reset_encoder_cache"
-            | "execute_dummy_batch"
-            | "profile"
-            | "release_kv_cache_memory" => Ok(Value::Nil),
+            "reset_encoder_cache" => {
+                service.reset_encoder_cache();
+                Ok(Value::Nil)
+            }
+            // There is no memory or profiler behind these.
+            "reset_mm_cache" | "execute_dummy_batch" | "profile" | "release_kv_cache_memory" => {
+                Ok(Value::Nil)
+            }
             "add_lora" => self.add_lora(args.take(0)),
             "remove_lora" => {
                 let removed = args.int(0).is_some_and(|id| self.adapters.remove(id));

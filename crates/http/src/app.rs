@@ -108,7 +108,7 @@ impl App {
             history: history(&config),
             admin_state,
             controls: Arc::new(controls),
-            media_cache: MediaCache::default(),
+            media_cache: MediaCache::new(config.content.media_cache_bytes),
             weight_version: ArcSwap::from_pointee("default".to_owned()),
             config,
             service,

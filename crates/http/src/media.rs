@@ -18,9 +18,6 @@ use vllm_sim_tokenizer::{MediaFeature, MediaItem, Modality, data_url_head, fnv1a
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::message::{Content, Message};
 
-/// Most items of a modality where `--limit-mm-per-prompt` is silent (vLLM `config/multimodal.py`).
-const DEFAULT_LIMIT: u64 = 999;
-
 /// The media of a conversation.
 #[derive(Debug, Default)]
 pub(crate) struct ConversationMedia {
@@ -50,7 +47,7 @@ impl ConversationMedia {
 
 /// Whether this deployment's model takes media as vLLM's multimodal models do.
 pub(crate) fn accepts_media(app: &App) -> bool {
-    app.config.content.media.is_some() || app.service.generator.tokenizer().is_multimodal()
+    app.config.content.takes_media || app.service.generator.tokenizer().is_multimodal()
 }
 
 /// Finds the media of `messages`. Where the model takes media, each becomes a text part with a
@@ -76,9 +73,10 @@ pub(crate) fn find(
             .map(|message| marked(app, message, &mut media.marked))
             .collect::<Result<_, _>>()?;
         check_limits(app, &media.marked)?;
-        let hits = app.media_cache.look_up(&media.marked);
-        let engine = app.metrics.engine(0);
-        engine.on_mm_cache(media.marked.len() as u32, hits);
+        if let Some(hits) = app.media_cache.look_up(&media.marked) {
+            let engine = app.metrics.engine(0);
+            engine.on_mm_cache(media.marked.len() as u32, hits);
+        }
         return Ok(Some((marked, media)));
     }
     if app.policy.mode.any_media {
@@ -158,7 +156,7 @@ fn item(app: &App, modality: Modality, part: &Value) -> Result<MediaItem, Fault>
         check_url(app, source, modality)?;
     }
     let bytes = data_url_head(source);
-    let rules = app.config.content.media.unwrap_or_default();
+    let rules = app.config.content.media;
     let uuid = part.get("uuid").and_then(Value::as_str);
     let digest = || -> String {
         let digest = Sha256::digest(source.as_bytes());
@@ -222,14 +220,9 @@ fn check_url(app: &App, url: &str, modality: Modality) -> Result<(), Fault> {
 
 /// vLLM's 400 for more items than `--limit-mm-per-prompt` allows.
 fn check_limits(app: &App, items: &[MediaItem]) -> Result<(), Fault> {
-    let given = app.config.api.limit_mm_per_prompt.as_ref();
     for modality in [Modality::Image, Modality::Audio, Modality::Video] {
         let name = modality.as_str();
-        let limit = given.and_then(|map| map.get(name)).and_then(|limit| {
-            let count = limit.get("count").unwrap_or(limit);
-            count.as_u64()
-        });
-        let limit = limit.unwrap_or(DEFAULT_LIMIT);
+        let limit = app.config.api.media_limit(modality);
         let count = items
             .iter()
             .filter(|item| item.modality == modality)

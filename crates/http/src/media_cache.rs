@@ -2,34 +2,109 @@
 
 use std::sync::Arc;
 
-use indexmap::IndexSet;
+use indexmap::IndexMap;
 use parking_lot::Mutex;
 use vllm_sim_tokenizer::MediaItem;
 
-/// Items whose processed form a server remembers (vLLM bounds its cache by bytes).
+/// Most items, however small they are (vLLM bounds its cache by bytes alone).
 const CAPACITY: usize = 4096;
 
-/// Identifiers of the items seen last.
+/// Bytes that an item of one token takes: 4 patches of 14 x 14 pixels, 3 colours and 2 frames in
+/// bf16, as Qwen2-VL's processor makes them. Those of other models differ.
+const TOKEN_BYTES: u64 = 9408;
+
+/// The items seen last, with their bytes.
+#[derive(Debug)]
+pub(crate) struct MediaCache {
+    /// Bytes that they may have together.
+    bytes: u64,
+    cached: Mutex<CachedItems>,
+}
+
 #[derive(Debug, Default)]
-pub(crate) struct MediaCache(Mutex<IndexSet<Arc<str>>>);
+struct CachedItems {
+    /// The one that was seen last is the last.
+    items: IndexMap<Arc<str>, u64>,
+    bytes: u64,
+}
+
+impl CachedItems {
+    /// Forgets an item; whether it was there.
+    fn remove(&mut self, identifier: &str) -> bool {
+        let removed = self.items.shift_remove(identifier);
+        self.bytes -= removed.unwrap_or(0);
+        removed.is_some()
+    }
+}
 
 impl MediaCache {
-    /// Remembers items and returns how many were known.
-    pub(crate) fn look_up(&self, items: &[MediaItem]) -> u32 {
-        let mut cached = self.0.lock();
+    /// One of so many bytes; 0: none.
+    pub(crate) fn new(bytes: u64) -> Self {
+        let cached = Mutex::default();
+        Self { bytes, cached }
+    }
+
+    /// Remembers items and returns how many were known; `None`: there is no cache.
+    pub(crate) fn look_up(&self, items: &[MediaItem]) -> Option<u32> {
+        if self.bytes == 0 {
+            return None;
+        }
+        let mut cached = self.cached.lock();
         let mut hits = 0;
         for item in items {
-            hits += u32::from(cached.shift_remove(&item.identifier));
-            cached.insert(item.identifier.clone());
-            if cached.len() > CAPACITY {
-                cached.shift_remove_index(0);
+            hits += u32::from(cached.remove(&item.identifier));
+            let bytes = u64::from(item.tokens).saturating_mul(TOKEN_BYTES);
+            // One that is larger than all of it is served uncached.
+            if bytes > self.bytes {
+                continue;
+            }
+            cached.items.insert(item.identifier.clone(), bytes);
+            cached.bytes += bytes;
+            while (cached.bytes > self.bytes || cached.items.len() > CAPACITY)
+                && let Some((_, oldest)) = cached.items.shift_remove_index(0)
+            {
+                cached.bytes -= oldest;
             }
         }
-        hits
+        Some(hits)
     }
 
     /// Forgets them all.
     pub(crate) fn clear(&self) {
-        self.0.lock().clear();
+        *self.cached.lock() = CachedItems::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vllm_sim_tokenizer::Modality;
+
+    use super::*;
+
+    fn item(name: &str, tokens: u32) -> MediaItem {
+        MediaItem {
+            modality: Modality::Image,
+            identifier: name.into(),
+            tokens,
+        }
+    }
+
+    #[test]
+    fn the_item_seen_least_lately_makes_room() {
+        let cache = MediaCache::new(30 * TOKEN_BYTES);
+        let look = |names: &[(&str, u32)]| {
+            let items: Vec<_> = names.iter().map(|(name, n)| item(name, *n)).collect();
+            cache.look_up(&items)
+        };
+        assert_eq!(look(&[("a", 10), ("b", 10), ("a", 10)]), Some(1));
+        // b goes, then a; what is larger than the cache leaves it alone.
+        assert_eq!(
+            look(&[("c", 20), ("a", 10), ("b", 10), ("huge", 31), ("c", 20)]),
+            Some(1)
+        );
+        assert_eq!(look(&[("huge", 31), ("b", 10), ("c", 20)]), Some(2));
+        cache.clear();
+        assert_eq!(look(&[("c", 20)]), Some(0));
+        assert_eq!(MediaCache::new(0).look_up(&[item("a", 1)]), None);
     }
 }

@@ -289,7 +289,6 @@ fn sleeping() -> Vec<Route> {
 /// Routes of `VLLM_SERVER_DEV_MODE=1`.
 fn development() -> Vec<Route> {
     let release = post(control::release_kv_cache_memory);
-    let reset = || post(control::reset_media);
     vec![
         ("/release_kv_cache_memory", "POST", release),
         (
@@ -297,8 +296,8 @@ fn development() -> Vec<Route> {
             "POST",
             post(control::reset_prefix_cache),
         ),
-        ("/reset_mm_cache", "POST", reset()),
-        ("/reset_encoder_cache", "POST", reset()),
+        ("/reset_mm_cache", "POST", post(control::reset_media)),
+        ("/reset_encoder_cache", "POST", post(control::reset_encoder)),
         ("/server_info", "GET", get(vllm::info::server_info)),
         ("/collective_rpc", "POST", post(vllm::info::collective_rpc)),
         ("/pause", "POST", post(control::pause)),

@@ -106,6 +106,7 @@ impl Service {
         self.control.settle(self, |state| state.paused = Some(halt));
         if clear_cache {
             self.command(&Command::ResetPrefixCache(Reset::Preempt));
+            self.reset_encoder_cache();
         }
     }
 
@@ -203,6 +204,11 @@ impl Service {
             Reset::WhenIdle
         };
         self.command(&Command::ResetPrefixCache(reset))
+    }
+
+    /// Forgets what encoders made of images and audio, in engines that model them.
+    pub fn reset_encoder_cache(&self) {
+        self.command(&Command::ResetEncoderCache);
     }
 
     async fn stop_work(&self, halt: Halt) {

@@ -366,11 +366,10 @@ impl Service {
             let context = prompt.tokens.iter().copied();
             let context = context.fold(CONTEXT_START, context_after);
             let key = self.key(job, prompt, context, arrival);
-            let extras = self
-                .hasher
-                .as_ref()
-                .map(|_| block_plan::extras(&self.models, job, prompt));
-            let hasher = self.hasher.as_ref().zip(extras.as_ref());
+            let media = prompt.encoder_inputs();
+            let hasher = self.hasher.as_ref();
+            let extras = hasher.map(|_| block_plan::extras(&self.models, job, prompt));
+            let hasher = hasher.zip(extras.as_ref());
             let mut chain = hasher.map(|(hasher, extras)| {
                 let mut chain = hasher.chain(extras);
                 chain.extend(&prompt.tokens);
@@ -393,6 +392,7 @@ impl Service {
                 let plan = own.map(|chain| block_plan::finish(chain, &script));
                 let mut submission =
                     self.submission(job, prompt, key, &script, plan, parent.clone());
+                submission.sequence.media = media.clone();
                 let settings = job.settings.as_ref();
                 submission.sequence.delays = settings.and_then(|s| s.delays.get(rank).cloned());
                 submissions.push(submission);

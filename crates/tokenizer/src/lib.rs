@@ -28,6 +28,7 @@ pub use error::TokenizerError;
 pub use hf::Hf;
 pub use media::{
     MediaFeature, MediaItem, MediaRule, MediaRules, Modality, data_url_head, media_marker,
+    takes_media,
 };
 pub use simulated::{Simulated, fnv1a};
 pub use source::{Hub, TokenizerLocation};

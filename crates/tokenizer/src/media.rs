@@ -98,13 +98,28 @@ impl Default for MediaRules {
 }
 
 impl MediaRules {
-    /// Reads `{"image": 576, "audio": 250}`, or for images
+    /// Those of a model by its `config.json`, the usual ones where it is silent: images of Gemma 3
+    /// (`mm_tokens_per_image`), of LLaVA 1.5 and PaliGemma (a square of fixed size), of Qwen-VL,
+    /// GLM-4V, Pixtral and Mistral 3 (the pixels of a token).
+    pub fn of_model(config: &Map<String, Value>) -> Self {
+        let config = part(config, "thinker_config").unwrap_or(config);
+        let vision = part(config, "vision_config");
+        let usual = Self::default();
+        Self {
+            image: vision
+                .and_then(|vision| image_of(config, vision))
+                .unwrap_or(usual.image),
+            ..usual
+        }
+    }
+
+    /// These, but for what `{"image": 576, "audio": 250}` says, or for images
     /// `{"patch": 28, "least": 4, "most": 16384, "unknown": 576}`.
     ///
     /// # Errors
     /// The member that is wrong, and what it may be.
-    pub fn read(map: &Map<String, Value>) -> Result<Self, String> {
-        let mut rules = Self::default();
+    pub fn with(self, map: &Map<String, Value>) -> Result<Self, String> {
+        let mut rules = self;
         for (name, value) in map {
             let rule = match name.as_str() {
                 "image" => &mut rules.image,
@@ -120,14 +135,26 @@ impl MediaRules {
         Ok(rules)
     }
 
-    /// Tokens of an item, whose bytes are there when it came in the request itself.
-    pub fn tokens(&self, modality: Modality, bytes: Option<&[u8]>) -> u32 {
-        let rule = match modality {
+    /// The rule of a modality.
+    fn rule(&self, modality: Modality) -> MediaRule {
+        match modality {
             Modality::Image => self.image,
             Modality::Audio => self.audio,
             Modality::Video => self.video,
-        };
-        match rule {
+        }
+    }
+
+    /// Most tokens that an item of a modality has.
+    pub fn most(&self, modality: Modality) -> u32 {
+        match self.rule(modality) {
+            MediaRule::Fixed(tokens) => tokens,
+            MediaRule::Area { most, unknown, .. } => most.max(unknown),
+        }
+    }
+
+    /// Tokens of an item, whose bytes are there when it came in the request itself.
+    pub fn tokens(&self, modality: Modality, bytes: Option<&[u8]>) -> u32 {
+        match self.rule(modality) {
             MediaRule::Fixed(tokens) => tokens,
             MediaRule::Area {
                 patch,
@@ -146,6 +173,48 @@ impl MediaRules {
             },
         }
     }
+}
+
+fn part<'a>(map: &'a Map<String, Value>, key: &str) -> Option<&'a Map<String, Value>> {
+    map.get(key)?.as_object()
+}
+
+/// What an image takes by a `config.json` and its part about images.
+fn image_of(config: &Map<String, Value>, vision: &Map<String, Value>) -> Option<MediaRule> {
+    let number = |map: &Map<String, Value>, key: &str| {
+        let number = u32::try_from(map.get(key)?.as_u64()?).ok();
+        number.filter(|n| (1..=MOST).contains(n))
+    };
+    if let Some(tokens) = number(config, "mm_tokens_per_image") {
+        return Some(MediaRule::Fixed(tokens));
+    }
+    let kind = |map: &Map<String, Value>, names: &[&str]| {
+        let kind = map.get("model_type").and_then(Value::as_str);
+        kind.is_some_and(|kind| names.contains(&kind))
+    };
+    let (patch, edge) = (number(vision, "patch_size")?, number(vision, "image_size"));
+    let square = |edge: u32, patch: u32| {
+        let tokens = edge.div_ceil(patch);
+        tokens.saturating_mul(tokens).min(MOST)
+    };
+    if kind(config, &["llava", "paligemma"]) {
+        return edge.map(|edge| MediaRule::Fixed(square(edge, patch)));
+    }
+    let merge = number(vision, "spatial_merge_size");
+    let merge = merge.or_else(|| number(config, "spatial_merge_size"));
+    // Its images are scaled down to that edge; elsewhere it is what the encoder was trained with.
+    let bound = edge.filter(|_| kind(vision, &["pixtral"]));
+    if merge.is_none() && bound.is_none() {
+        return None;
+    }
+    let patch = patch.saturating_mul(merge.unwrap_or(1));
+    let most = bound.map_or(16_384, |edge| square(edge, patch));
+    Some(MediaRule::Area {
+        patch,
+        least: 4.min(most),
+        most,
+        unknown: 576.min(most),
+    })
 }
 
 fn area(name: &str, map: &Map<String, Value>) -> Result<MediaRule, String> {
@@ -181,6 +250,13 @@ fn count(name: &str, value: &Value) -> Result<u32, String> {
     let n = value.as_u64().and_then(|n| u32::try_from(n).ok());
     n.filter(|n| (1..=MOST).contains(n))
         .ok_or_else(|| format!("{name} is {value}, must be a whole number from 1 to {MOST}"))
+}
+
+/// Whether a model's `config.json` speaks of images, audio or video.
+pub fn takes_media(config: &Map<String, Value>) -> bool {
+    ["vision_config", "audio_config", "image_token_id"]
+        .iter()
+        .any(|key| config.get(*key).is_some_and(|value| !value.is_null()))
 }
 
 /// One item before its place is known.
@@ -265,9 +341,7 @@ impl Tokenizer {
     /// Whether the model's configuration speaks of images, audio or video.
     pub fn is_multimodal(&self) -> bool {
         match self {
-            Self::Hf(hf) => ["vision_config", "audio_config", "image_token_id"]
-                .iter()
-                .any(|key| hf.config().get(*key).is_some_and(|value| !value.is_null())),
+            Self::Hf(hf) => takes_media(hf.config()),
             Self::Simulated(_) => false,
         }
     }
@@ -282,7 +356,7 @@ mod tests {
     const PNG: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAARgAAAA4CAIAAAAAAAAA";
 
     fn read(value: Value) -> Result<MediaRules, String> {
-        MediaRules::read(value.as_object().expect("an object"))
+        MediaRules::default().with(value.as_object().expect("an object"))
     }
 
     #[test]
@@ -324,5 +398,35 @@ mod tests {
         assert_eq!(places, [(1, 3), (5, 2)]);
         assert_eq!(tokens.len(), 7);
         assert_eq!(tokens[1..4], [tokens[1]; 3]);
+    }
+
+    #[test]
+    fn images_of_known_families_take_what_their_processors_make_of_them() {
+        let image =
+            |config: Value| MediaRules::of_model(config.as_object().expect("an object")).image;
+        let area = |patch, most| MediaRule::Area {
+            patch,
+            least: 4,
+            most,
+            unknown: 576,
+        };
+        let of = |vision: Value| json!({"vision_config": vision});
+        let qwen3 = of(json!({"patch_size": 16, "spatial_merge_size": 2}));
+        assert_eq!(image(qwen3.clone()), area(32, 16_384));
+        assert_eq!(image(json!({"thinker_config": qwen3})), area(32, 16_384));
+        let glm = json!({"image_size": 336, "patch_size": 14, "spatial_merge_size": 2});
+        assert_eq!(image(of(glm)), area(28, 16_384));
+        let mistral = json!({"spatial_merge_size": 2, "vision_config":
+            {"model_type": "pixtral", "image_size": 1540, "patch_size": 14}});
+        assert_eq!(image(mistral), area(28, 3025));
+        let gemma = json!({"mm_tokens_per_image": 256, "vision_config": {"patch_size": 14}});
+        assert_eq!(image(gemma), MediaRule::Fixed(256));
+        let llava = json!({"model_type": "llava", "vision_config":
+            {"image_size": 336, "patch_size": 14}});
+        assert_eq!(image(llava), MediaRule::Fixed(576));
+        assert_eq!(
+            image(of(json!({"hidden_size": 64}))),
+            MediaRules::default().image
+        );
     }
 }

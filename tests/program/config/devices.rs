@@ -301,6 +301,30 @@ fn gpus_that_share_a_context_hold_more_of_it() {
 }
 
 #[test]
+fn a_step_encodes_as_much_as_it_computes_or_one_item() {
+    let encoder = |words: &[&str]| config_of(words).engine.encoder;
+    assert_eq!(encoder(&[]), None);
+    let image = |tokens: &str| {
+        let rules = format!("{{\"image\": {tokens}}}");
+        encoder(&["--mm-tokens-per-item", &rules]).map(|encoder| encoder.budget)
+    };
+    assert_eq!([image("576"), image("9000")], [Some(8192), Some(9000)]);
+    let none = "{\"image\": 0, \"audio\": 0, \"video\": {\"count\": 0}}";
+    let flags = ["--mm-tokens-per-item", "{}", "--limit-mm-per-prompt", none];
+    assert_eq!(encoder(&flags), None);
+    assert_eq!(
+        refused(&["--mm-tokens-per-item", "{}", "--disable-chunked-mm-input"]),
+        "Chunked MM input disabled but max_tokens_per_mm_item=16384 is larger than \
+         max_num_batched_tokens=8192. Please increase max_num_batched_tokens."
+    );
+    let words = ["vllm-sim", "serve", LLAMA, "--disable-chunked-mm-input"];
+    let warnings = try_words(&words, &[]).unwrap().warnings;
+    let expected = "--disable-chunked-mm-input has no effect: it needs the vllm scheduler and a model \
+                    that takes media";
+    assert!(warnings.contains(&expected.to_owned()), "{warnings:?}");
+}
+
+#[test]
 fn groups_of_layers_do_not_give_way_from_the_oldest() {
     let words = [
         "vllm-sim",

@@ -39,6 +39,8 @@ flags! {
     MM_ENCODER_ONLY: bool = Flag::new("mm-encoder-only", Content, "Only the multimodal encoder.")
         .or("false");
     MM_TOKENS_PER_ITEM: Option<JsonMap> = Flag::new("mm-tokens-per-item", Content, "The model takes media; tokens of an item of each modality: '{\"image\": 576, \"audio\": 250, \"video\": 2048}', images also by area: '{\"image\": {\"patch\": 28, \"least\": 4, \"most\": 16384, \"unknown\": 576}}'.");
+    MM_PROCESSOR_CACHE_GB: f64 = Flag::new("mm-processor-cache-gb", Content, "GiB of processed media that are remembered, for the metrics alone; 0: none.")
+        .or("4").within(0.0, 1e6, "mm-processor-cache-gb must be between 0 and 1000000");
     MAX_TOOL_CALL_INTEGER_PARAM: i64 = Flag::new("max-tool-call-integer-param", Tools, "Greatest integer argument.")
         .or("100");
     MIN_TOOL_CALL_INTEGER_PARAM: i64 = Flag::new("min-tool-call-integer-param", Tools, "Least integer argument.")

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::choices::{LatencyKind, PerformanceMode, SchedulerKind};
+use crate::choices::{EncoderTpMode, LatencyKind, PerformanceMode, SchedulerKind};
 use crate::flag::{Flag, MANY, Scope};
 use crate::group::FlagGroup::{Delays, Parallel, Scheduler, Timing};
 use crate::read::JsonMap;
@@ -86,6 +86,8 @@ flags! {
         .or("true");
     PERFORMANCE_MODE: PerformanceMode = Flag::choice("performance-mode", Scheduler, words![("balanced", PerformanceMode::Balanced), ("interactivity", PerformanceMode::Interactivity), ("throughput", PerformanceMode::Throughput)], "throughput: twice the defaults of max-num-seqs and max-num-batched-tokens; interactivity: a CUDA graph for every size up to 32.")
         .or("balanced");
+    DISABLE_CHUNKED_MM_INPUT: bool = Flag::new("disable-chunked-mm-input", Scheduler, "A step reads all of an image, audio clip or video, or nothing of it.")
+        .or("false");
     ENFORCE_EAGER: Option<bool> = Flag::new("enforce-eager", Scheduler, "No CUDA graphs: every step waits for its kernels to be launched (--gpu).");
     CUDAGRAPH_CAPTURE_SIZES: Vec<String> = Flag::new("cudagraph-capture-sizes", Scheduler, "Tokens of the steps that have a CUDA graph: a smaller step is filled up [by max-num-seqs].");
     MAX_CUDAGRAPH_CAPTURE_SIZE: Option<u32> = Flag::new("max-cudagraph-capture-size", Scheduler, "The largest of them [by max-num-seqs, at most 512; 1024 on B200].")
@@ -145,6 +147,8 @@ flags! {
         .or("1").short(&["pp"]).range(1, 65_535, "pipeline parallel size cannot be less than 1");
     DECODE_CONTEXT_PARALLEL_SIZE: u32 = Flag::new("decode-context-parallel-size", Parallel, "GPUs of a tensor-parallel group that share the KV cache of each context: a block has so many times the tokens.")
         .or("1").short(&["dcp"]).range(1, 65_535, "decode context parallel size cannot be less than 1");
+    MM_ENCODER_TP_MODE: EncoderTpMode = Flag::choice("mm-encoder-tp-mode", Parallel, words![("weights", EncoderTpMode::Weights), ("data", EncoderTpMode::Data)], "How GPUs share the encoders of images and audio: weights: a part of each item; data: whole items (--gpu).")
+        .or("weights");
     ENABLE_EXPERT_PARALLEL: bool = Flag::new("enable-expert-parallel", Parallel, "Spread experts over ranks.")
         .or("false").short(&["ep"]);
     DATA_PARALLEL_SIZE: u32 = Flag::new("data-parallel-size", Parallel, "Engines. llm-d's command line gives each its own port; vLLM's puts them behind one.")

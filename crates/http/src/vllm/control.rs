@@ -99,6 +99,9 @@ pub(crate) async fn release_kv_cache_memory(State(app): State<Arc<App>>) -> Answ
 pub(crate) async fn pause(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let query: PauseQuery = query::read(&uri)?;
     let halt = halt(&query.mode);
+    if query.clear_cache {
+        app.media_cache.clear();
+    }
     app.service.pause(halt, query.clear_cache).await;
     Ok(ok(&json!({"status": "paused"})))
 }
@@ -124,9 +127,15 @@ pub(crate) async fn reset_prefix_cache(State(app): State<Arc<App>>, uri: Uri) ->
     ))
 }
 
-/// `POST /reset_mm_cache`, `POST /reset_encoder_cache`: media are forgotten.
+/// `POST /reset_mm_cache`: media that were processed are forgotten.
 pub(crate) async fn reset_media(State(app): State<Arc<App>>) -> Response<Body> {
     app.media_cache.clear();
+    error::empty(StatusCode::OK)
+}
+
+/// `POST /reset_encoder_cache`: what encoders made of them is.
+pub(crate) async fn reset_encoder(State(app): State<Arc<App>>) -> Response<Body> {
+    app.service.reset_encoder_cache();
     error::empty(StatusCode::OK)
 }
 

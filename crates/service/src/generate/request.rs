@@ -1,5 +1,6 @@
 //! What is wanted, in no protocol's words.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -7,8 +8,8 @@ use serde_json::Value;
 pub use super::steering::{Bias, StopString, TokenIds};
 use super::tools::ToolCall;
 use crate::scripted::ScriptedReply;
-use vllm_sim_engine::SimTime;
-use vllm_sim_tokenizer::MediaFeature;
+use vllm_sim_engine::{EncoderInput, EncoderKind, SimTime};
+use vllm_sim_tokenizer::{MediaFeature, Modality};
 
 /// What the model answers with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +45,29 @@ pub struct Prompt {
     pub audio: Option<AudioInput>,
     /// A JSON Schema that the prompt describes its answer by, where nothing else says what it is.
     pub schema: Option<Arc<Value>>,
+}
+
+impl Prompt {
+    /// Its media as an engine's encoders see them.
+    pub(crate) fn encoder_inputs(&self) -> Option<Arc<[EncoderInput]>> {
+        if self.media.is_empty() {
+            return None;
+        }
+        let inputs = self.media.iter().map(|item| {
+            let mut hasher = DefaultHasher::new();
+            item.identifier.hash(&mut hasher);
+            EncoderInput {
+                key: hasher.finish(),
+                kind: match item.modality {
+                    Modality::Image | Modality::Video => EncoderKind::Vision,
+                    Modality::Audio => EncoderKind::Audio,
+                },
+                start: item.start,
+                len: item.len,
+            }
+        });
+        EncoderInput::in_order(inputs.collect())
+    }
 }
 
 /// An audio clip that is to be transcribed.

@@ -1,0 +1,111 @@
+//! What the encoders of images and audio may do in a step.
+
+use super::api::Api;
+use super::choices::EncoderTpMode;
+use super::error::ConfigError;
+use super::flags::engine;
+use super::model::Model;
+use super::values::Values;
+use vllm_sim_engine::latency::EncoderShape;
+use vllm_sim_tokenizer::{MediaRules, Modality};
+
+/// The encoders of a model that takes images, audio or video.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Encoder {
+    /// Embeddings of one step, at least one, and as many in the encoder cache.
+    pub budget: u32,
+    /// Whether a step may read an item in part.
+    pub chunked_input: bool,
+    /// What the budget follows from.
+    pub rule: String,
+    /// Shapes of the encoders of images and of audio, as far as `config.json` tells them.
+    pub shapes: (Option<EncoderShape>, Option<EncoderShape>),
+    /// Whether each GPU of a tensor-parallel group encodes whole items, instead of a part of each.
+    pub spreads_items: bool,
+}
+
+impl Encoder {
+    /// What the flags give, with the tokens of items and those of a step where the model takes media
+    /// and the scheduler knows encoders; `timed`: encoding takes time.
+    ///
+    /// **Source:** vLLM 0.33 `vllm/v1/core/encoder_cache_manager.py`, `compute_mm_encoder_budget`.
+    pub(super) fn from_values(
+        v: &Values,
+        model: &Model,
+        api: &Api,
+        known: Option<(MediaRules, u32)>,
+        timed: bool,
+    ) -> Result<Option<Self>, ConfigError> {
+        let flag = &engine::DISABLE_CHUNKED_MM_INPUT;
+        let whole = v.get(flag)?;
+        let mode_flag = &engine::MM_ENCODER_TP_MODE;
+        let mode = v.choice(mode_flag)?.unwrap_or_default();
+        let found = known.and_then(|(rules, tokens)| {
+            let (modality, largest) = largest(model, api, &rules)?;
+            Some((modality, largest, tokens))
+        });
+        let Some((modality, largest, tokens)) = found else {
+            for (name, given) in [(flag.name, whole), (mode_flag.name, v.given(mode_flag))] {
+                if given {
+                    v.warn(format!(
+                        "--{name} has no effect: it needs the vllm scheduler and a model that takes \
+                         media"
+                    ));
+                }
+            }
+            return Ok(None);
+        };
+        if v.given(mode_flag) && !timed {
+            v.warn(format!(
+                "--{} has no effect: without --gpu encoders take no time",
+                mode_flag.name
+            ));
+        }
+        if whole && largest > tokens {
+            return Err(ConfigError::Invalid(format!(
+                "Chunked MM input disabled but max_tokens_per_mm_item={largest} is larger than \
+                 max_num_batched_tokens={tokens}. Please increase max_num_batched_tokens."
+            )));
+        }
+        Ok(Some(Self {
+            budget: tokens.max(largest),
+            chunked_input: !whole,
+            shapes: model.hf_config.as_deref().map_or((None, None), |config| {
+                (EncoderShape::vision(config), EncoderShape::audio(config))
+            }),
+            spreads_items: mode == EncoderTpMode::Data,
+            rule: format!(
+                "the larger of max-num-batched-tokens, {tokens}, and the largest item, {largest} \
+                 tokens of {}",
+                match modality {
+                    Modality::Image => "an image",
+                    Modality::Audio => "audio",
+                    Modality::Video => "a video",
+                }
+            ),
+        }))
+    }
+}
+
+/// The item with most tokens that a prompt may have.
+fn largest(model: &Model, api: &Api, rules: &MediaRules) -> Option<(Modality, u32)> {
+    let has = |part: &str| {
+        let config = model.hf_config.as_deref();
+        let part = config.map(|config| &config[part]);
+        part.is_some_and(|part| part.is_object())
+    };
+    let (sees, hears) = (has("vision_config"), has("audio_config"));
+    // One of which nothing is known may have both.
+    let unknown = !sees && !hears;
+    let modalities = [
+        (Modality::Image, sees),
+        (Modality::Video, sees),
+        (Modality::Audio, hears),
+    ];
+    let taken = modalities
+        .into_iter()
+        .filter(|(modality, has)| (*has || unknown) && api.media_limit(*modality) > 0);
+    let sizes = taken.map(|(modality, _)| (modality, rules.most(modality)));
+    // Of equal ones the first.
+    sizes.rev().max_by_key(|(_, tokens)| *tokens)
+}
