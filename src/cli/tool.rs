@@ -263,8 +263,11 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     });
     let derived: Vec<_> = derived.collect();
     let name = &loaded.config.model.name;
-    let cache = loaded.config.engine.kv_cache.as_ref();
-    let caches = (cache, loaded.config.engine.kv_offload.as_ref());
+    let caches = explain::Caches {
+        kv: loaded.config.engine.kv_cache.as_ref(),
+        host: loaded.config.engine.kv_offload.as_ref(),
+        encoder: loaded.config.engine.encoder.as_ref(),
+    };
     Ok(explain::explain(
         name, &engine, setup, &sampling, &derived, caches,
     ))

@@ -6,7 +6,7 @@ mod nearest_run;
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
-use vllm_sim_config::{KvCacheSize, KvOffload};
+use vllm_sim_config::{Encoder, KvCacheSize, KvOffload};
 use vllm_sim_engine::kv::SparseKind;
 use vllm_sim_engine::latency::{
     Batch, Breakdown, Coefficients, LatencyModel, Memory, ModelShape, Setup, Speed,
@@ -39,21 +39,32 @@ pub fn evidence(engine: &VllmConfig, setup: Option<&Setup>) -> Option<Evidence> 
 /// where the time goes.
 ///
 /// `setup` and `utilization` say more when the latency model is a roofline; `derived` are the
-/// settings that nobody typed and the rules that gave them, `cache` is the plan of the KV cache, `host` what the memory of the
-/// host keeps of it; `sampling` says what cuts the vocabulary and who says so.
+/// settings that nobody typed and the rules that gave them; `sampling` says what cuts the vocabulary
+/// and who says so.
 pub fn explain(
     name: &str,
     engine: &VllmConfig,
     setup: Option<(&Setup, f64)>,
     sampling: &str,
     derived: &[Derived<'_>],
-    (cache, host): (Option<&KvCacheSize>, Option<&KvOffload>),
+    caches: Caches<'_>,
 ) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     let setup = setup.map(|(setup, utilization)| (setup, utilization, sampling));
-    let _ = write_all(&mut text, name, engine, setup, derived, (cache, host));
+    let _ = write_all(&mut text, name, engine, setup, derived, caches);
     text
+}
+
+/// What an engine keeps, as far as it was planned.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Caches<'a> {
+    /// The KV cache.
+    pub kv: Option<&'a KvCacheSize>,
+    /// What the memory of the host keeps of it.
+    pub host: Option<&'a KvOffload>,
+    /// What encoders made of images and audio.
+    pub encoder: Option<&'a Encoder>,
 }
 
 /// A setting that nobody typed.
@@ -73,7 +84,11 @@ fn write_all(
     engine: &VllmConfig,
     setup: Option<(&Setup, f64, &str)>,
     derived: &[Derived<'_>],
-    (cache, host): (Option<&KvCacheSize>, Option<&KvOffload>),
+    Caches {
+        kv: cache,
+        host,
+        encoder,
+    }: Caches<'_>,
 ) -> fmt::Result {
     writeln!(text, "Model       {name}")?;
     if let Some((setup, utilization, _)) = setup {
@@ -111,6 +126,9 @@ fn write_all(
             "one at a time"
         },
     )?;
+    if let Some(encoder) = encoder {
+        budget::write_encoder(text, engine, encoder)?;
+    }
     if let Some((setup, _, sampling)) = setup {
         write_sampling(text, setup, sampling)?;
     }
@@ -480,7 +498,7 @@ mod tests {
             Some((&setup, 0.9)),
             "no top-p or top-k: a test",
             &[],
-            (None, None),
+            Caches::default(),
         );
         for part in [
             "32 layers of 4096",
@@ -513,8 +531,11 @@ mod tests {
         let config = Loaded::from_flags(CliMode::Vllm, &flags).unwrap().config;
         let (engine, setup) = crate::server::modelled(&config).unwrap();
         let setup = setup.as_ref().map(|setup| (setup, 0.92));
-        let cache = config.engine.kv_cache.as_ref();
-        let text = explain("gpt-oss-20b", &engine, setup, "", &[], (cache, None));
+        let caches = Caches {
+            kv: config.engine.kv_cache.as_ref(),
+            ..Caches::default()
+        };
+        let text = explain("gpt-oss-20b", &engine, setup, "", &[], caches);
         for part in [
             "163839 usable blocks of 16 tokens that the groups share",
             "163840 blocks with the null block: --kv-cache-memory-bytes over the bytes of a block",
@@ -545,7 +566,7 @@ mod tests {
             max_num_batched_tokens: 512,
             ..VllmConfig::default()
         };
-        let text = explain("some", &engine, None, "", &[], (None, None));
+        let text = explain("some", &engine, None, "", &[], Caches::default());
         let rows: Vec<Vec<&str>> = text
             .lines()
             .map(|line| line.split_whitespace().collect())

@@ -2,9 +2,13 @@
 
 use std::fmt::{self, Write as _};
 
-use vllm_sim_config::KvCacheSize;
+use vllm_sim_config::{Encoder, KvCacheSize};
 use vllm_sim_engine::latency::{Batch, Setup};
 use vllm_sim_engine::sched::vllm::VllmConfig;
+use vllm_sim_engine::{EncoderInput, EncoderKind};
+
+/// Embeddings whose time is told.
+const THOUSAND: u32 = 1000;
 
 /// A line for each part, and the rule that gave it.
 pub(super) fn write(
@@ -69,6 +73,55 @@ pub(super) fn write(
     Ok(())
 }
 
+/// What encoders of media may do in a step, and how long it takes.
+pub(super) fn write_encoder(
+    text: &mut String,
+    engine: &VllmConfig,
+    encoder: &Encoder,
+) -> fmt::Result {
+    let split = match encoder.chunked_input {
+        true => "",
+        false => "; no step reads an item in part",
+    };
+    writeln!(
+        text,
+        "Encoder     at most {} embeddings a step, and as many in its cache: {}{split}",
+        encoder.budget, encoder.rule
+    )?;
+    let input = |kind| EncoderInput {
+        key: 0,
+        kind,
+        start: 0,
+        len: THOUSAND,
+    };
+    for (kind, shape, name) in [
+        (EncoderKind::Vision, encoder.shapes.0, "an image"),
+        (EncoderKind::Audio, encoder.shapes.1, "audio"),
+    ] {
+        let ms = engine
+            .encoder_time(std::iter::once(input(kind)))
+            .as_secs_f64()
+            * 1e3;
+        if let Some(shape) = shape.filter(|_| ms > 0.0) {
+            writeln!(
+                text,
+                "            {THOUSAND} of {name} take {ms:.1} ms, an estimate: {} layers of {}, {} \
+                 patches or frames each",
+                shape.layers, shape.hidden, shape.merged
+            )?;
+        }
+    }
+    let ms = engine.encoder_time(std::iter::once(input(EncoderKind::Vision)));
+    if encoder.shapes == (None, None) && !ms.is_zero() {
+        writeln!(
+            text,
+            "            {THOUSAND} take {:.1} ms, as is usual: config.json tells no encoder's size",
+            ms.as_secs_f64() * 1e3
+        )?;
+    }
+    Ok(())
+}
+
 /// What drafts yield and cost.
 pub(super) fn write_drafts(text: &mut String, engine: &VllmConfig) -> fmt::Result {
     let Some(speculation) = &engine.speculation else {
@@ -99,4 +152,44 @@ pub(super) fn write_drafts(text: &mut String, engine: &VllmConfig) -> fmt::Resul
         write!(text, "; making them takes {ms:.2} ms for one sequence")?;
     }
     writeln!(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use vllm_sim_config::{CliMode, Loaded};
+    use vllm_sim_engine::latency::EncoderShape;
+
+    use super::*;
+    use crate::tools::explain::{Caches, explain};
+
+    #[test]
+    fn the_encoder_of_a_multimodal_model_is_shown_with_its_rule() {
+        let tokens = ["--mm-tokens-per-item", "{\"image\": 576}"];
+        let model = ["--model", "Qwen/Qwen2.5-7B-Instruct", "--gpu", "H100"];
+        let flags = [&model[..], &tokens].concat();
+        let config = Loaded::from_flags(CliMode::Vllm, &flags).unwrap().config;
+        let (engine, setup) = crate::server::modelled(&config).unwrap();
+        let setup = setup.as_ref().map(|setup| (setup, 0.92));
+        let mut encoder = config.engine.encoder.unwrap();
+        let shown = |encoder: &Encoder| {
+            let caches = Caches {
+                encoder: Some(encoder),
+                ..Caches::default()
+            };
+            explain("qwen", &engine, setup, "", &[], caches)
+        };
+        let text = shown(&encoder);
+        for part in [
+            "Encoder     at most 8192 embeddings a step, and as many in its cache: the larger of \
+             max-num-batched-tokens, 8192, and the largest item, 2048 tokens of a video",
+            "1000 take 10.0 ms, as is usual: config.json tells no encoder's size",
+        ] {
+            assert!(text.contains(part), "no {part:?} in\n{text}");
+        }
+        let vision = serde_json::json!({"vision_config": {"depth": 32, "hidden_size": 1280}});
+        encoder.shapes.0 = EncoderShape::vision(&vision);
+        let text = shown(&encoder);
+        let part = "1000 of an image take 10.0 ms, an estimate: 32 layers of 1280, 1 patches";
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
 }
