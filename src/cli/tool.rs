@@ -210,7 +210,7 @@ fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Depl
     });
     Ok(Deployment {
         engine: server::engine_spec(config)?,
-        gpus: parallel.tensor * parallel.pipeline,
+        gpus: parallel.world_size(),
         ranks: match parallel.expert {
             true => parallel.data.max(1),
             false => 1,

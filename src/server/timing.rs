@@ -86,9 +86,10 @@ fn kernel_tables(config: &Config, tables: &KernelTables, setup: &Setup) -> Resul
     let engine = &config.engine;
     let data = tables_folder(tables.folder.as_deref())?;
     without_effect(&setup.coefficients);
-    if setup.pp > 1 || engine.parallel.data > 1 {
+    if setup.pp > 1 || setup.pcp > 1 || engine.parallel.data > 1 {
         return Err(wrong(
-            "--aic-data: pipeline and data parallelism are not read from the tables, must be 1",
+            "--aic-data: pipeline, prefill context and data parallelism are not read from the \
+             tables, must be 1",
         ));
     }
     let roofline = Roofline::new(setup).map_err(wrong)?;
@@ -149,6 +150,7 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<Setup, Sta
     Ok(Setup {
         tp: engine.parallel.tensor,
         pp: engine.parallel.pipeline,
+        pcp: engine.parallel.prefill_context,
         async_scheduling: engine.async_scheduling,
         kv_bytes: kv_bytes(config),
         expert_ranks: match engine.parallel.expert {

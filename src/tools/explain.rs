@@ -292,7 +292,7 @@ fn write_memory(
     writeln!(
         text,
         "GPU         {} x {}: {} TFLOP/s, {} TB/s, {} GiB",
-        setup.tp * setup.pp,
+        setup.gpus(),
         gpu.name,
         gpu.bf16_tflops,
         gpu.bandwidth_tbs,

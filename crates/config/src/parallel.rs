@@ -13,6 +13,9 @@ pub struct Parallel {
     pub pipeline: u32,
     /// Of the tensor parallel GPUs, those that share the KV cache of a context (default 1).
     pub context: u32,
+    /// Ranks that share the tokens of each prompt, with tensor parallel groups of their own
+    /// (default 1).
+    pub prefill_context: u32,
     /// Data parallel size (default 1).
     pub data: u32,
     /// Ranks in this process, first and count: all of them unless the flags say otherwise.
@@ -48,7 +51,13 @@ pub enum Balance {
 impl Parallel {
     /// GPUs that share the weights of a stage.
     pub fn weight_ranks(&self) -> WeightRanks {
-        WeightRanks::new(self.tensor, self.data)
+        WeightRanks::new(self.tensor, self.data.saturating_mul(self.prefill_context))
+    }
+
+    /// GPUs of one engine.
+    pub fn world_size(&self) -> u32 {
+        let stage = self.tensor.saturating_mul(self.prefill_context);
+        stage.saturating_mul(self.pipeline)
     }
 
     pub(super) fn from_values(v: &Values) -> Result<Self, ConfigError> {
@@ -73,6 +82,7 @@ impl Parallel {
             tensor: v.get(&engine::TENSOR_PARALLEL_SIZE)?,
             pipeline: v.get(&engine::PIPELINE_PARALLEL_SIZE)?,
             context: context(v)?,
+            prefill_context: v.get(&engine::PREFILL_CONTEXT_PARALLEL_SIZE)?,
             data,
             local_ranks,
             balance,
@@ -89,12 +99,27 @@ impl Parallel {
 fn context(v: &Values) -> Result<u32, ConfigError> {
     let context = v.get(&engine::DECODE_CONTEXT_PARALLEL_SIZE)?;
     let tensor = v.get(&engine::TENSOR_PARALLEL_SIZE)?;
-    if tensor.is_multiple_of(context) {
-        return Ok(context);
+    let prefill = v.get(&engine::PREFILL_CONTEXT_PARALLEL_SIZE)?;
+    let mut valid = [1, prefill, tensor.saturating_mul(prefill)];
+    match prefill {
+        1 if tensor.is_multiple_of(context) => Ok(context),
+        1 => Err(ConfigError::Invalid(format!(
+            "tp_size={tensor} must be divisible by dcp_size={context}."
+        ))),
+        _ if valid.contains(&context) => Ok(context),
+        _ => {
+            valid.sort_unstable();
+            let valid = match tensor {
+                1 => format!("{:?}", &valid[..2]),
+                _ => format!("{valid:?}"),
+            };
+            Err(ConfigError::Invalid(format!(
+                "When PCP is enabled, DCP must be disabled, span the PCP axis, or span the full \
+                 TP x PCP axis. Got TP={tensor}, PCP={prefill}, DCP={context}; valid DCP sizes are \
+                 {valid}."
+            )))
+        }
     }
-    Err(ConfigError::Invalid(format!(
-        "tp_size={tensor} must be divisible by dcp_size={context}."
-    )))
 }
 
 /// Whether the supervisor has a port of its own.

@@ -97,7 +97,7 @@ impl Control {
             }
             "collective_rpc" => {
                 let parallel = &self.parts.config.engine.parallel;
-                let workers = (parallel.tensor * parallel.pipeline) as usize;
+                let workers = parallel.world_size() as usize;
                 Ok(vec![Value::Nil; workers].into())
             }
             "get_weight_version" => Ok(lock(&self.weights).as_str().into()),

@@ -41,7 +41,7 @@ pub(crate) fn response(
         true => config.lora.max_loras,
         false => 0,
     };
-    let world = parallel.tensor * parallel.pipeline;
+    let world = parallel.world_size();
     let text = |text: Option<&String>| text.map_or(Value::Nil, |text| text.as_str().into());
     map(vec![
         ("max_model_len", config.model.max_model_len.into()),

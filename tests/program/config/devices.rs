@@ -1,6 +1,7 @@
 //! Defaults that follow from the GPU and the model.
 
 use super::{sim, try_words};
+use vllm_sim_config::Engine;
 
 const LLAMA: &str = "meta-llama/Llama-3.1-8B-Instruct";
 const LLAMA_70B: &str = "meta-llama/Llama-3.1-70B-Instruct";
@@ -297,6 +298,25 @@ fn gpus_that_share_a_context_hold_more_of_it() {
     assert_eq!(
         refused(&["-tp", "4", "-dcp", "3"]),
         "tp_size=4 must be divisible by dcp_size=3."
+    );
+}
+
+#[test]
+fn ranks_that_share_prompts_are_more_gpus_with_the_same_blocks() {
+    let plain = config_of(&["-tp", "2"]).engine;
+    let shared = config_of(&["-tp", "2", "-pcp", "4"]).engine;
+    let worlds = [&plain, &shared].map(|engine| engine.parallel.world_size());
+    assert_eq!(worlds, [2, 8]);
+    let size = |engine: &Engine| (engine.block_size, engine.kv_cache.clone());
+    assert_eq!(size(&shared), size(&plain));
+    for (context, tokens) in [("1", 16), ("4", 64), ("8", 128)] {
+        let config = config_of(&["-tp", "2", "-pcp", "4", "-dcp", context]);
+        assert_eq!(config.engine.block_size, tokens);
+    }
+    assert_eq!(
+        refused(&["-tp", "2", "-pcp", "4", "-dcp", "2"]),
+        "When PCP is enabled, DCP must be disabled, span the PCP axis, or span the full TP x PCP \
+         axis. Got TP=2, PCP=4, DCP=2; valid DCP sizes are [1, 4, 8]."
     );
 }
 

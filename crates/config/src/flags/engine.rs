@@ -147,6 +147,8 @@ flags! {
         .or("1").short(&["pp"]).range(1, 65_535, "pipeline parallel size cannot be less than 1");
     DECODE_CONTEXT_PARALLEL_SIZE: u32 = Flag::new("decode-context-parallel-size", Parallel, "GPUs of a tensor-parallel group that share the KV cache of each context: a block has so many times the tokens.")
         .or("1").short(&["dcp"]).range(1, 65_535, "decode context parallel size cannot be less than 1");
+    PREFILL_CONTEXT_PARALLEL_SIZE: u32 = Flag::new("prefill-context-parallel-size", Parallel, "Ranks that share the tokens of each prompt, a tensor-parallel group each (--gpu).")
+        .or("1").short(&["pcp"]).range(1, 65_535, "prefill context parallel size cannot be less than 1");
     MM_ENCODER_TP_MODE: EncoderTpMode = Flag::choice("mm-encoder-tp-mode", Parallel, words![("weights", EncoderTpMode::Weights), ("data", EncoderTpMode::Data)], "How GPUs share the encoders of images and audio: weights: a part of each item; data: whole items (--gpu).")
         .or("weights");
     ENABLE_EXPERT_PARALLEL: bool = Flag::new("enable-expert-parallel", Parallel, "Spread experts over ranks.")

@@ -76,6 +76,18 @@ impl Batch {
         }
     }
 
+    /// What each of `ranks` computes that share the tokens of prompts and nothing else; fractions
+    /// count as whole.
+    pub(super) fn with_shared_chunks(&self, ranks: u32) -> Self {
+        let ranks = u64::from(ranks.max(1));
+        Self {
+            chunk_tokens: self.chunk_tokens.div_ceil(ranks),
+            chunk_pairs: self.chunk_pairs.div_ceil(ranks),
+            chunk_pairs_clipped: self.chunk_pairs_clipped.div_ceil(ranks),
+            ..*self
+        }
+    }
+
     /// Whether there is nothing to compute.
     pub fn is_empty(&self) -> bool {
         self.sequences() == 0

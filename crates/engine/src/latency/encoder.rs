@@ -201,6 +201,7 @@ impl EncoderLatency {
                 shape: shape.as_model(),
                 tp,
                 pp: 1,
+                pcp: 1,
                 expert_ranks: 1,
                 async_scheduling: true,
                 truncated_sampling: false,

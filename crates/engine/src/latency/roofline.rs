@@ -33,6 +33,8 @@ pub struct Roofline {
     /// What decode attention reads again where a chunk shares the step, as a share of its reading.
     mixed_again: f64,
     stages: u32,
+    /// Ranks that share the tokens of prompts.
+    pcp: u32,
     graphs: CudaGraphs,
     /// us to launch the kernels of a step one by one.
     launch: f64,
@@ -194,6 +196,7 @@ impl Roofline {
             mixed: co.mixed_us,
             mixed_again,
             stages: setup.pp,
+            pcp: setup.pcp,
             graphs: setup.graphs.clone(),
             launch: layers * cuda_graphs::EAGER_LAYER_US,
             // Half an all-reduce of two GPUs of one vector per token.
@@ -237,6 +240,10 @@ impl Roofline {
         let batch = &match batch.sequences().min(self.stages) {
             0 | 1 => *batch,
             parts => batch.part(parts),
+        };
+        let batch = &match self.pcp {
+            0 | 1 => *batch,
+            ranks => batch.with_shared_chunks(ranks),
         };
         let tokens = self.graphs.padded(batch.tokens()) as f64;
         let launch = match self.graphs.launches(batch.tokens()) {
@@ -283,6 +290,7 @@ fn check(setup: &Setup) -> Result<(), RooflineError> {
     for (what, n) in [
         ("tensor-parallel size", setup.tp),
         ("pipeline-parallel size", setup.pp),
+        ("prefill-context-parallel size", setup.pcp),
         ("expert ranks", setup.expert_ranks),
         ("KV bytes", setup.kv_bytes),
     ] {
@@ -314,6 +322,19 @@ mod tests {
         let many = time(4, 256) / time(1, 64);
         assert!((1.0..1.05).contains(&many), "{many}");
         assert!(time(4, 256) < 0.8 * time(1, 256));
+    }
+
+    #[test]
+    fn ranks_that_share_prompts_share_nothing_else() {
+        let time = |pcp: u32, batch: &Batch| {
+            let setup = Setup { pcp, ..llama(1) };
+            Roofline::new(&setup).unwrap().step(batch).as_secs_f64()
+        };
+        let mut prompt = Batch::default();
+        prompt.add_chunk(8192, 8192, None);
+        let share = time(4, &prompt) / time(1, &prompt);
+        assert!((0.25..0.27).contains(&share), "{share}");
+        assert_eq!(time(4, &decodes(64, 1000)), time(1, &decodes(64, 1000)));
     }
 
     fn llama(tp: u32) -> Setup {

@@ -62,7 +62,7 @@ pub(crate) async fn world_size(State(app): State<Arc<App>>, uri: Uri) -> Answer 
 
 fn world_size_of(app: &App, include_dp: bool) -> u64 {
     let parallel = &app.config.engine.parallel;
-    let one = u64::from(parallel.tensor) * u64::from(parallel.pipeline);
+    let one = u64::from(parallel.world_size());
     if include_dp {
         one * u64::from(parallel.data)
     } else {

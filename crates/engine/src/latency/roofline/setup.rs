@@ -12,6 +12,8 @@ pub struct Setup {
     pub tp: u32,
     /// Stages of the pipeline, at least 1.
     pub pp: u32,
+    /// Ranks that share the tokens of each prompt (prefill context parallelism), at least 1.
+    pub pcp: u32,
     /// Data-parallel ranks over which experts are spread; 1: not spread.
     pub expert_ranks: u32,
     /// The next step is scheduled while one runs.
@@ -36,6 +38,7 @@ impl Setup {
             gpu,
             tp: 1,
             pp: 1,
+            pcp: 1,
             expert_ranks: 1,
             async_scheduling: true,
             kv_bytes: 2,
@@ -48,6 +51,11 @@ impl Setup {
 
     /// GPUs that share the weights.
     pub fn ranks(&self) -> WeightRanks {
-        WeightRanks::new(self.tp, self.expert_ranks)
+        WeightRanks::new(self.tp, self.expert_ranks.saturating_mul(self.pcp))
+    }
+
+    /// GPUs of one engine.
+    pub fn gpus(&self) -> u32 {
+        self.tp.saturating_mul(self.pp).saturating_mul(self.pcp)
     }
 }
