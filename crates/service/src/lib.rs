@@ -25,20 +25,21 @@ mod request_faults;
 pub mod scenario;
 pub mod scripted;
 mod serve;
+mod settings;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::fault::AdmissionBound;
 use crate::generate::request::{GenerateRequest, OutputForm, Prompt, Target};
-use crate::generate::tools::{ToolError, ToolSettings, plan_calls};
+use crate::generate::tools::{ToolError, plan_calls};
 use crate::generate::{CONTEXT_START, Generator, Reason, Script, context_after};
 use reply_size::{MAX_BYTES, ReplySize};
 use scripted::ScriptedReplies;
 use vllm_sim_engine::driver::{
     LiveEngine, ParentRequest, PlannedFinish, RequestInfo, SpanAttributes, Submission,
 };
-use vllm_sim_engine::kv::{HashConfig, Hasher};
+use vllm_sim_engine::kv::Hasher;
 use vllm_sim_engine::{
     BlockPlan, LoraId, SeqId, Sequence, SimTime, SubmitError, Transfer as EngineTransfer,
 };
@@ -59,6 +60,7 @@ pub use policy::{AdmitAt, CallLength, ContextCheck, ModelName, Policy, ToolSchem
 pub use refusal::{Refusal, Refused};
 pub use reply::{Choice, Reply, TokenUsage};
 pub use request_faults::RequestFaults;
+pub use settings::{Role, Settings};
 pub use serve::{EngineChecks, GenerationRequest, OutputRoom, Prepared, Protocol, Served};
 pub use vllm_sim_engine::{CachedBlock, Command, Reset};
 
@@ -153,43 +155,6 @@ impl ServeError {
             Self::Constraint(_) | Self::Tools(_) => true,
         }
     }
-}
-
-/// Settings of the service.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// Longest prompt plus output.
-    pub max_model_len: u32,
-    /// Root of the random streams.
-    pub seed: u64,
-    /// Whether equal requests always give equal answers (somebody chose the seed).
-    pub repeatable: bool,
-    /// Bounds.
-    pub admission: Admission,
-    /// How tools are called.
-    pub tools: ToolSettings,
-    /// How blocks are named; `None`: there is no prefix cache.
-    pub hashes: Option<HashConfig>,
-    /// Whether requests leave spans.
-    pub traced: bool,
-    /// Whether somebody follows the blocks of requests.
-    pub followed: bool,
-    /// What is done here of each request.
-    pub role: Role,
-    /// How drafts are found in the text; `None`: not there.
-    pub ngram: Option<NgramLookup>,
-}
-
-/// What the engines of a service do of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Role {
-    /// All of it.
-    #[default]
-    Whole,
-    /// Its prompt, and one token.
-    Prefill,
-    /// Its answer: a prompt is fetched, whoever computed it.
-    Decode,
 }
 
 /// The server behind its edges.

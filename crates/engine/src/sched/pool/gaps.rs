@@ -1,0 +1,63 @@
+//! How long the tokens of a sequence take.
+
+use std::time::Duration;
+
+use rand_chacha::ChaCha8Rng;
+
+use super::{Pool, RunningSeq};
+use crate::{Delays, Sequence};
+use vllm_sim_random::{Purpose, stream};
+
+impl Pool {
+    /// Draws a delay; a random stream exists only where some delay is random.
+    pub(super) fn draw(
+        &self,
+        running: &mut RunningSeq,
+        f: impl FnOnce(&Delays, &mut ChaCha8Rng) -> Duration,
+    ) -> Duration {
+        let (seed, key) = (self.config.seed, running.seq.key);
+        let rng = running
+            .rng
+            .get_or_insert_with(|| Box::new(stream(seed, key, Purpose::Latency)));
+        let delays = running.seq.delays.as_deref().unwrap_or(&self.delays);
+        let delay = f(delays, rng);
+        if delays.is_exact() {
+            running.rng = None;
+        }
+        delay
+    }
+
+    /// The delays that a sequence came under.
+    pub(super) fn delays<'a>(&'a self, seq: &'a Sequence) -> &'a Delays {
+        seq.delays.as_deref().unwrap_or(&self.delays)
+    }
+
+    /// Time from the token before to the next one, where it was recorded.
+    pub(super) fn recorded_gap(&self, running: &RunningSeq) -> Option<Duration> {
+        let timeline = running.seq.timeline.as_ref()?;
+        let next = running.released as usize;
+        let at = *timeline.get(next)?;
+        let before = next.checked_sub(1).map_or(Duration::ZERO, |i| timeline[i]);
+        Some(self.delays(&running.seq).hasten(at.saturating_sub(before)))
+    }
+
+    pub(super) fn gap(&mut self, running: &mut RunningSeq) -> Duration {
+        let no_gap = &running.seq.no_gap;
+        if no_gap.get(running.next_no_gap as usize) == Some(&running.released) {
+            running.next_no_gap += 1;
+            return Duration::ZERO;
+        }
+        if let Some(gap) = self.recorded_gap(running) {
+            return gap;
+        }
+        let delays = self.delays(&running.seq);
+        if delays.itl.0.is_zero() {
+            return Duration::ZERO;
+        }
+        let load = delays.load(self.running(), self.config.slots);
+        if delays.itl.1.is_zero() {
+            return delays.exact_gap(load);
+        }
+        self.draw(running, |d, rng| d.gap(load, rng))
+    }
+}
