@@ -119,6 +119,7 @@ fn service(config: &Config, generator: Generator, live: Vec<LiveEngine>, seed: u
         followed: config.metrics.kv_cache,
         role: config.engine.role,
         ngram: setup::ngram(config),
+        load_failure_policy: setup::load_failure_policy(config),
     };
     Service::new(models, generator, live, settings)
 }

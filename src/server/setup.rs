@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::timing;
 use vllm_sim_config::{Compat, Config, Connector, KvTransfer, SchedulerKind, Task};
+use vllm_sim_engine::LoadFailurePolicy;
 use vllm_sim_engine::kv::{HashAlgo, HashConfig, HostRules, KvConfig, SparseKind};
 use vllm_sim_observe::kv_events::HashFormat;
 use vllm_sim_observe::metrics::{
@@ -100,6 +101,12 @@ pub(super) fn kv(config: &Config) -> Option<KvConfig> {
 pub(super) fn lease(config: &Config) -> Option<Duration> {
     let transfer = config.kv_transfer.as_ref();
     transfer.and_then(KvTransfer::keeps)
+}
+
+/// What becomes of requests whose prompt cannot be loaded.
+pub(super) fn load_failure_policy(config: &Config) -> LoadFailurePolicy {
+    let transfer = config.kv_transfer.as_ref();
+    transfer.map_or_else(Default::default, |t| t.load_failure_policy)
 }
 
 fn connector(config: &Config) -> Option<Connector> {

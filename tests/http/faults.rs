@@ -9,15 +9,15 @@ use tokio::net::TcpStream;
 use super::sim::{Sim, post};
 
 /// What a raw client reads until the connection is gone, and how it went.
-struct Rest {
-    text: String,
+pub(crate) struct Rest {
+    pub(crate) text: String,
     reset: bool,
     time: Duration,
 }
 
 impl Rest {
     /// Whether the body has its end.
-    fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.text.ends_with("0\r\n\r\n")
     }
 
@@ -28,7 +28,7 @@ impl Rest {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a stall takes real time")]
-async fn spoiled(sim: &Sim, path: &str, fault: &str, body: &Value) -> Rest {
+pub(crate) async fn spoiled(sim: &Sim, path: &str, fault: &str, body: &Value) -> Rest {
     let mut stream = TcpStream::connect(sim.address()).await.unwrap();
     let header = format!("X-Sim-Fault: {fault}");
     let request = post(

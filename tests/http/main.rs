@@ -2,6 +2,7 @@
 //!
 //! - `shapes_*`: every response shape against a golden file
 //! - `transport`: headers, CORS, keys, methods, protocols, limits of the connection
+//! - `load_failures`: prompts that cannot be loaded
 //! - `life`: disconnects, full queues, shutdown
 //! - `adapters`: which adapters `/metrics` shows
 //! - `audio`: speech to text
@@ -67,6 +68,7 @@ mod llmd;
 mod llmd_events;
 mod llmd_lenient;
 mod llmd_peer;
+mod load_failures;
 mod logprobs;
 mod media;
 mod ops;

@@ -8,6 +8,7 @@ use super::flags::kv;
 use super::nearest::closest;
 use super::parallel::Parallel;
 use super::values::Values;
+use vllm_sim_engine::LoadFailurePolicy;
 
 /// Disaggregated prefill (`--kv-transfer-config`).
 #[derive(Debug, Clone, PartialEq)]
@@ -27,6 +28,8 @@ pub struct KvTransfer {
     /// Port on which Mooncake's registry of prefilling engines listens, when this server is to
     /// start it.
     pub bootstrap_port: Option<u16>,
+    /// What becomes of requests whose prompt cannot be loaded (default they fail).
+    pub load_failure_policy: LoadFailurePolicy,
     /// The whole object as typed.
     pub raw: Value,
 }
@@ -106,7 +109,7 @@ impl KvTransfer {
             .and_then(|name| Connector::named(name, &extra));
         let (producer, consumer) = role(v, text("kv_role").as_deref(), name.is_some())?;
         check_connector(v, &config)?;
-        check_failure_policy(v, text("kv_load_failure_policy"))?;
+        let load_failure_policy = failure_policy(v, text("kv_load_failure_policy"))?;
         let given = |key: &str| extra.get(key).and_then(Value::as_f64);
         let lease = match connector {
             Some(Connector::MoriIo) => given("defer_timeout").unwrap_or(60.0),
@@ -140,6 +143,7 @@ impl KvTransfer {
             side_channel,
             lease,
             bootstrap_port: starts.then_some(bootstrap_port),
+            load_failure_policy,
             raw: Value::Object(config),
         }))
     }
@@ -218,14 +222,10 @@ fn check_connector(v: &Values, config: &Map<String, Value>) -> Result<(), Config
     }
 }
 
-/// No load fails here.
-fn check_failure_policy(v: &Values, policy: Option<String>) -> Result<(), ConfigError> {
+fn failure_policy(v: &Values, policy: Option<String>) -> Result<LoadFailurePolicy, ConfigError> {
     match policy.as_deref() {
-        None | Some("fail") => Ok(()),
-        Some("recompute") => {
-            v.warn("kv_load_failure_policy recompute is without effect: no load fails");
-            Ok(())
-        }
+        None | Some("fail") => Ok(LoadFailurePolicy::Fail),
+        Some("recompute") => Ok(LoadFailurePolicy::Recompute),
         Some(other) => Err(v.bad_key(
             &kv::KV_TRANSFER_CONFIG,
             "kv_load_failure_policy",

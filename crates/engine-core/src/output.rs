@@ -164,6 +164,7 @@ impl Active {
             StepEvent::Ended(End::Aborted | End::Cancelled) => {
                 output.finish = Some(FinishReason::Abort);
             }
+            StepEvent::Ended(End::Failed) => output.finish = Some(FinishReason::Error),
             _ => {}
         }
     }

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::kv::HostCounts;
-use super::{BlockKey, BlockPlan, LoraId, SeqId};
+use super::{BlockKey, BlockPlan, LoadFailurePolicy, LoraId, SeqId};
 
 /// How a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -15,6 +15,9 @@ pub enum End {
     Cancelled,
     /// Too little of the prompt was cached (`cache_hit_threshold`).
     Threshold,
+    /// Its prompt could not be loaded ([`LoadFailurePolicy::Fail`](crate::LoadFailurePolicy)): the client
+    /// is told of an error.
+    Failed,
 }
 
 /// What happened, stamped by the outbox with the instant it was due.
@@ -37,6 +40,18 @@ pub enum Event {
         tokens: u32,
         /// How long that takes.
         took: Duration,
+    },
+    /// The prompt of a sequence was to come from another engine or the memory of the host, and did not,
+    /// or not all of it.
+    LoadFailed {
+        /// Whose.
+        id: SeqId,
+        /// Prompt tokens whose blocks are no good.
+        tokens: u32,
+        /// What follows.
+        policy: LoadFailurePolicy,
+        /// Whether it was to come from another engine.
+        remote: bool,
     },
     /// Output tokens came out.
     Tokens {
@@ -199,6 +214,7 @@ impl Event {
         match self {
             Self::Scheduled { id, .. }
             | Self::Fetched { id, .. }
+            | Self::LoadFailed { id, .. }
             | Self::Tokens { id, .. }
             | Self::Drafts { id, .. }
             | Self::Decoded { id, .. }

@@ -40,8 +40,8 @@ use std::collections::VecDeque;
 pub use delays::{Calculator, Delays, LONGEST_DELAY};
 pub use event::{CachedBlock, Command, End, Event, GroupEvent, HostEvent, Reset, Stats};
 pub use sequence::{
-    BlockKey, BlockPlan, Draft, EncoderInput, EncoderKind, ExtraKey, LoraId, SeqId, Sequence,
-    Transfer,
+    BlockKey, BlockPlan, Draft, EncoderInput, EncoderKind, ExtraKey, LoadFailure,
+    LoadFailurePolicy, LoraId, SeqId, Sequence, Transfer,
 };
 pub use time::SimTime;
 pub use timer_queue::TimerQueue;

@@ -63,6 +63,26 @@ pub enum Transfer {
     RemoteDecode,
 }
 
+/// What becomes of a sequence whose prompt could not be loaded (vLLM's `kv_load_failure_policy`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LoadFailurePolicy {
+    /// It ends with an error.
+    #[default]
+    Fail,
+    /// What did not come is computed here.
+    Recompute,
+}
+
+/// The first load of a prompt, from another engine or the memory of the host, fails on purpose.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LoadFailure {
+    /// What follows.
+    pub policy: LoadFailurePolicy,
+    /// Share of the blocks from the memory of the host that come before the first one that does not, at
+    /// least 0 and less than 1. Of a prompt from another engine nothing is used, as with NIXL.
+    pub loaded: f32,
+}
+
 /// Draft tokens of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Draft {
@@ -136,6 +156,8 @@ pub struct Sequence {
     pub lora: Option<LoraId>,
     /// Where its prompt comes from.
     pub transfer: Transfer,
+    /// Its load fails; `None`: it does not. The SGLang scheduler ignores it.
+    pub load_failure: Option<LoadFailure>,
     /// Its blocks, when the prefix cache is on.
     pub plan: Option<Arc<BlockPlan>>,
     /// Whether to skip the prefix-cache look-up (vLLM does for prompt logprobs).
@@ -177,6 +199,7 @@ impl Sequence {
             priority: 0,
             lora: None,
             transfer: Transfer::Local,
+            load_failure: None,
             plan: None,
             skip_cache_read: false,
             hit_threshold: None,

@@ -46,7 +46,10 @@ pub(super) fn keep_possible(faults: &mut RequestFaults) {
     faults.stream_faults.retain(|stream_fault| {
         matches!(
             stream_fault,
-            StreamFault::Stall { .. } | StreamFault::CutAfter(_) | StreamFault::ResetAfter(_)
+            StreamFault::Stall { .. }
+                | StreamFault::CutAfter(_)
+                | StreamFault::ResetAfter(_)
+                | StreamFault::KvLoadFailure(_)
         )
     });
 }

@@ -106,6 +106,7 @@ fn finish_reason(choice: &Choice) -> &'static str {
     match choice.state() {
         SequenceState::Ended(End::Aborted | End::Cancelled) => "abort",
         SequenceState::Ended(End::Threshold) => "cache_threshold",
+        SequenceState::Ended(End::Failed) => "error",
         SequenceState::Ended(End::Finished) | SequenceState::Running | SequenceState::Waiting => {
             match choice.script.finish.reason {
                 Reason::Length => "length",

@@ -30,7 +30,6 @@ use super::{cors, error, fault, route_index, routes};
 use vllm_sim_observe::metrics::HandlerId;
 use vllm_sim_service::fault::ConnHandle;
 use vllm_sim_service::long_work;
-use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// The outermost service of a connection: answers its requests, HTTP and gRPC.
 #[derive(Clone)]
@@ -369,10 +368,7 @@ async fn caught(handler: impl Future<Output = Response<Body>>) -> Response<Body>
     poll_fn(|cx| {
         // A handler that panicked is not asked again.
         let polled = catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(cx)));
-        polled.unwrap_or_else(|_| {
-            let fault = Fault::new(500, ErrorType::InternalServer, "Internal server error");
-            Poll::Ready(error::response(&fault))
-        })
+        polled.unwrap_or_else(|_| Poll::Ready(error::response(&error::failed())))
     })
     .await
 }

@@ -13,6 +13,7 @@ use axum::body::Bytes;
 use http_body::{Body, Frame};
 use tokio::time::{Instant, Sleep};
 
+use super::error;
 use super::faulty_body::BrokenOff;
 use vllm_sim_engine::End;
 use vllm_sim_engine::driver::SequenceState;
@@ -80,6 +81,12 @@ pub(super) trait Render: Send + 'static {
     }
     /// Writes what follows the last choice.
     fn close(&mut self, out: &mut String, reply: &Reply);
+    /// Writes what a stream says when a choice ended with an error; whether it ends properly then: else
+    /// the connection breaks off.
+    fn fail(&mut self, out: &mut String) -> bool {
+        out.push_str(&error::last_events(&error::failed(), false));
+        true
+    }
     /// What a stream sends from time to time while nothing is due.
     fn keep_alive(&self) -> &'static str {
         ": keep-alive\n\n"
@@ -88,6 +95,15 @@ pub(super) trait Render: Send + 'static {
     fn garbled(&self) -> &'static str {
         "data: {\"id\":\"garbled\",\"object\":\n\n"
     }
+}
+
+/// A stream that ends without an end.
+#[derive(Clone, Copy)]
+enum BreakOff {
+    /// Once what was said is on its way.
+    Soon,
+    /// At once.
+    Now,
 }
 
 /// Something to hold until the stream has ended.
@@ -106,6 +122,8 @@ pub(super) struct EventStream<R> {
     /// The choice whose turn it is where several take turns.
     turn: usize,
     closed: bool,
+    /// Whether it breaks off behind what was said, and when.
+    breaks: Option<BreakOff>,
     ended: Vec<bool>,
     keep_alive: Option<(Duration, Pin<Box<Sleep>>)>,
     /// What goes wrong with it, when something does.
@@ -135,6 +153,7 @@ impl<R: Render> EventStream<R> {
             begun: false,
             turn: 0,
             closed: false,
+            breaks: None,
             keep_alive: keep_alive.map(|every| (every, Box::pin(tokio::time::sleep(every)))),
             faults,
             _guard: guard,
@@ -155,6 +174,9 @@ impl<R: Render> EventStream<R> {
 
     /// Writes the next event, or all that are due up to the size of a frame.
     fn write(&mut self, out: &mut String) {
+        if self.closed {
+            return;
+        }
         if !self.begun {
             self.begin(out);
             if !self.begun || !out.is_empty() {
@@ -226,6 +248,10 @@ impl<R: Render> EventStream<R> {
 
     /// Writes at most `max_steps` steps of a choice; whether there were any.
     fn write_choice(&mut self, index: usize, max_steps: usize, out: &mut String) -> bool {
+        // Another one has failed, and the stream with it.
+        if self.closed {
+            return false;
+        }
         let choice = &mut self.reply.choices[index];
         // The state first: an ended sequence has released all it ever will.
         let state = choice.state();
@@ -263,7 +289,7 @@ impl<R: Render> EventStream<R> {
                 tokens = tokens.min(room);
                 faults.sent(tokens);
             }
-            let last = ended.filter(|_| tokens == due);
+            let last = ended.filter(|end| tokens == due && *end != End::Failed);
             if tokens == 0 && last.is_none() {
                 break;
             }
@@ -288,7 +314,25 @@ impl<R: Render> EventStream<R> {
                 break;
             }
         }
+        if state == SequenceState::Ended(End::Failed) && choice.sent == released && !self.closed {
+            self.closed = true;
+            self.breaks = (!self.render.fail(out)).then_some(BreakOff::Soon);
+            return true;
+        }
         steps > 0
+    }
+
+    /// What follows the last frame.
+    fn over(&mut self, cx: &Context<'_>) -> Polled {
+        match self.breaks.take() {
+            None => Poll::Ready(None),
+            Some(BreakOff::Soon) => {
+                self.breaks = Some(BreakOff::Now);
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Some(BreakOff::Now) => Poll::Ready(Some(Err(BrokenOff))),
+        }
     }
 
     fn register(&self, cx: &Context<'_>) {
@@ -371,7 +415,7 @@ impl<R: Render + Unpin> Body for EventStream<R> {
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
         if this.closed {
-            return Poll::Ready(None);
+            return this.over(cx);
         }
         let mut out = String::new();
         if !this.opened {
@@ -393,7 +437,7 @@ impl<R: Render + Unpin> Body for EventStream<R> {
             return Poll::Ready(Some(Ok(Frame::data(Bytes::from(out)))));
         }
         if this.closed {
-            return Poll::Ready(None);
+            return this.over(cx);
         }
         if this.room() == 0 {
             // Something goes wrong before the first byte.

@@ -449,7 +449,7 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         }
         let status = match end {
             End::Finished => Status::Completed,
-            End::Aborted | End::Cancelled | End::Threshold => Status::Rejected,
+            End::Aborted | End::Cancelled | End::Threshold | End::Failed => Status::Rejected,
         };
         if pool == PREFILL && self.handoffs.order.is_some() {
             self.give_up_destination(slot)?;

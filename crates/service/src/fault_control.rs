@@ -7,7 +7,9 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::{ArcSwap, ArcSwapOption};
 
 use super::admission::Admission;
-use crate::fault::{AdmissionBound, DrawnFault, FaultObserver, FaultOrigin, FaultRates};
+use crate::fault::{
+    AdmissionBound, DrawnFault, FaultObserver, FaultOrigin, FaultRates, KV_LOAD_FAILURE,
+};
 use crate::scenario::{ScenarioArrival, ScenarioRun};
 use vllm_sim_engine::Delays;
 use vllm_sim_engine::SimTime;
@@ -39,6 +41,19 @@ pub struct FaultControl {
     drawn: AtomicU64,
     scenario: ArcSwapOption<ScenarioRun>,
     observer: OnceLock<Arc<dyn FaultObserver>>,
+}
+
+/// A load that may fail, for who counts it.
+pub(crate) struct LoadFailureReport {
+    observer: Arc<dyn FaultObserver>,
+    origin: FaultOrigin,
+}
+
+impl LoadFailureReport {
+    /// It has failed.
+    pub(crate) fn count(&self) {
+        self.observer.fault(KV_LOAD_FAILURE, &self.origin);
+    }
 }
 
 impl FaultControl {
@@ -105,6 +120,13 @@ impl FaultControl {
         if let Some(observer) = self.observer.get() {
             observer.refused(bound);
         }
+    }
+
+    /// Who is told once a client got to feel that its prompt could not be loaded.
+    pub(crate) fn felt(&self, origin: &FaultOrigin) -> Option<LoadFailureReport> {
+        let observer = self.observer.get()?.clone();
+        let origin = origin.clone();
+        Some(LoadFailureReport { observer, origin })
     }
 
     /// A client got to feel a fault.

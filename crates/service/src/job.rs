@@ -51,6 +51,8 @@ pub struct Job {
     pub rank: Option<i64>,
     /// Where the KV cache of the prompt comes from and goes to.
     pub transfer: Transfer,
+    /// Its prompt cannot be loaded: percent of the blocks that come; `None`: it can.
+    pub lost_blocks: Option<u8>,
     /// Keeps prompts of different tenants apart in the prefix cache.
     pub cache_salt: Option<Arc<str>>,
     /// Least share of the prompt that must be cached.
@@ -154,6 +156,7 @@ impl Job {
             priority: 0,
             rank: None,
             transfer: Transfer::Local,
+            lost_blocks: None,
             cache_salt: None,
             hit_threshold: None,
             skip_cache_read: params.prompt_logprobs.is_some()

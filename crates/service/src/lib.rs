@@ -41,7 +41,8 @@ use vllm_sim_engine::driver::{
 };
 use vllm_sim_engine::kv::Hasher;
 use vllm_sim_engine::{
-    BlockPlan, LoraId, SeqId, Sequence, SimTime, SubmitError, Transfer as EngineTransfer,
+    BlockPlan, LoadFailure, LoraId, SeqId, Sequence, SimTime, SubmitError,
+    Transfer as EngineTransfer,
 };
 use vllm_sim_random::{Purpose, mix, stream};
 use vllm_sim_schema_sampler::{Compiled, ConstraintError, SchemaCache};
@@ -60,8 +61,8 @@ pub use policy::{AdmitAt, CallLength, ContextCheck, ModelName, Policy, ToolSchem
 pub use refusal::{Refusal, Refused};
 pub use reply::{Choice, Reply, TokenUsage};
 pub use request_faults::RequestFaults;
-pub use settings::{Role, Settings};
 pub use serve::{EngineChecks, GenerationRequest, OutputRoom, Prepared, Protocol, Served};
+pub use settings::{Role, Settings};
 pub use vllm_sim_engine::{CachedBlock, Command, Reset};
 
 /// Most sequences of one request: four times the choices that vLLM allows one prompt
@@ -498,6 +499,10 @@ impl Service {
             Transfer::ForRemote(_) => (EngineTransfer::RemoteDecode, None),
         };
         sequence.transfer = transfer;
+        sequence.load_failure = job.lost_blocks.map(|loaded| LoadFailure {
+            policy: self.settings.load_failure_policy,
+            loaded: f32::from(loaded) / 100.0,
+        });
         let lora = match &job.target {
             Target::Base => None,
             Target::Lora { name, id } => {

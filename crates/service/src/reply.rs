@@ -3,7 +3,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
+use crate::fault_control::LoadFailureReport;
 use crate::generate::{Cursor, Script};
+use vllm_sim_engine::End;
 use vllm_sim_engine::driver::{Handle, SequenceState};
 
 /// A job being played. Dropping it gives up what has not ended.
@@ -18,6 +20,8 @@ pub struct Reply {
     pub lingers: bool,
     /// Who wants to know its tokens when it has gone.
     pub(crate) usage: Option<Arc<TokenUsage>>,
+    /// Who counts that its prompt could not be loaded.
+    pub(crate) load_failure: Option<LoadFailureReport>,
     in_flight: Arc<AtomicU32>,
 }
 
@@ -82,6 +86,7 @@ impl Reply {
             size,
             lingers: false,
             usage: None,
+            load_failure: None,
             in_flight,
         }
     }
@@ -96,6 +101,12 @@ impl Reply {
             if open { Poll::Pending } else { Poll::Ready(()) }
         })
         .await;
+    }
+
+    /// Whether some choice ended with an error.
+    pub fn failed(&self) -> bool {
+        let mut choices = self.choices.iter();
+        choices.any(|choice| choice.state() == SequenceState::Ended(End::Failed))
     }
 
     /// Waits until some choice leaves the queue or ends.
@@ -128,6 +139,11 @@ impl Drop for Reply {
         if let Some(usage) = &self.usage {
             let completion = self.choices.iter().map(Choice::released).sum();
             usage.add(self.prompt_tokens(), completion);
+        }
+        if let Some(report) = &self.load_failure
+            && self.choices.iter().any(|c| c.progress().lost_load())
+        {
+            report.count();
         }
         self.in_flight
             .fetch_sub(self.choices.len() as u32, Ordering::Relaxed);

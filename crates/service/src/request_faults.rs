@@ -52,6 +52,14 @@ impl RequestFaults {
         })
     }
 
+    /// Its prompt cannot be loaded: percent of the blocks that come; `None`: it can.
+    pub fn lost_blocks(&self) -> Option<u8> {
+        self.stream_faults.iter().find_map(|fault| match fault {
+            StreamFault::KvLoadFailure(percent) => Some(*percent),
+            _ => None,
+        })
+    }
+
     /// Counts a fault that the client gets to feel.
     pub fn count(&self, service: &Service, kind: &'static str) {
         service.faults.count(kind, &self.settings.origin);

@@ -228,12 +228,15 @@ impl Service {
                 ..own.shown
             },
             trace: request.trace,
-            settings: request.faults.map(|faults| faults.settings.clone()),
+            lost_blocks: request.faults.as_ref().and_then(|f| f.lost_blocks()),
+            settings: request.faults.as_ref().map(|f| f.settings.clone()),
             ..own
         };
         match self.generate_away(job).await {
             Ok(mut reply) => {
                 reply.usage = usage;
+                let faults = request.faults.filter(|f| f.lost_blocks().is_some());
+                reply.load_failure = faults.and_then(|f| self.faults.felt(&f.settings.origin));
                 Ok(Served { view, reply })
             }
             Err(error) if error.is_late() => Err(Refused::Late(error.into(), view)),

@@ -1,5 +1,6 @@
 use super::{Admission, NgramLookup};
 use crate::generate::tools::ToolSettings;
+use vllm_sim_engine::LoadFailurePolicy;
 use vllm_sim_engine::kv::HashConfig;
 
 /// Settings of the service.
@@ -25,6 +26,8 @@ pub struct Settings {
     pub role: Role,
     /// How drafts are found in the text; `None`: not there.
     pub ngram: Option<NgramLookup>,
+    /// What becomes of requests whose prompt cannot be loaded.
+    pub load_failure_policy: LoadFailurePolicy,
 }
 
 /// What the engines of a service do of a request.

@@ -535,8 +535,8 @@ fn connectors_are_known_by_name() {
     );
     let own = warned(r#""kv_connector":"Mine","kv_connector_module_path":"my.module""#);
     assert!(own.contains("kv_connector Mine is without effect"), "{own}");
-    let policy = r#""kv_connector":"NixlConnector","kv_load_failure_policy":"recompute""#;
-    assert!(warned(policy).contains("recompute is without effect"));
+    let policy = refused(r#""kv_connector":"NixlConnector","kv_load_failure_policy":"retry""#);
+    assert!(policy.contains("fail or recompute"), "{policy}");
     let server = warned(r#""kv_connector":"LMCacheMPConnector""#);
     assert!(
         server.contains("LMCacheMPConnector keeps no cache"),

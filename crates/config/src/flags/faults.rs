@@ -14,7 +14,7 @@ flags! {
     STREAM_FAULT_RATE: f64 = Flag::new("stream-fault-rate", Failures, "Percentage of replies that have one of --stream-faults.")
         .or("0").live(Scope::Server)
         .within(0.0, 100.0, "stream fault rate should be between 0 and 100");
-    STREAM_FAULTS: Vec<String> = Flag::new("stream-faults", Failures, "What goes wrong with them, each as in the header X-Sim-Fault, such as cut_after=5 or 'stall=3:2s;missing_done' [cut_after=5].")
+    STREAM_FAULTS: Vec<String> = Flag::new("stream-faults", Failures, "What goes wrong with them, each as in the header X-Sim-Fault, such as cut_after=5, kv_load_failure or 'stall=3:2s;missing_done' [cut_after=5].")
         .live(Scope::Server);
     HEALTH_STATUS: u16 = Flag::new("health-status", Failures, "Status that /health, /health/ready, /ready and /ping answer.")
         .or("200").live(Scope::Server)

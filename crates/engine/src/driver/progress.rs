@@ -1,5 +1,5 @@
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::task::Waker;
 
@@ -34,6 +34,7 @@ pub struct Progress {
     drafts: OnceLock<Box<VerifiedDrafts>>,
     /// Blocks that are kept for another engine.
     leased: OnceLock<Box<[u32]>>,
+    lost_load: AtomicBool,
 }
 
 /// Where a sequence is in its life.
@@ -53,6 +54,7 @@ const FINISHED: u8 = 2;
 const ABORTED: u8 = 3;
 const CANCELLED: u8 = 4;
 const THRESHOLD: u8 = 5;
+const FAILED: u8 = 6;
 
 impl Progress {
     /// Nothing has happened yet.
@@ -70,6 +72,7 @@ impl Progress {
             groups: OnceLock::new(),
             drafts: OnceLock::new(),
             leased: OnceLock::new(),
+            lost_load: AtomicBool::new(false),
         }
     }
 
@@ -86,6 +89,7 @@ impl Progress {
             FINISHED => SequenceState::Ended(End::Finished),
             ABORTED => SequenceState::Ended(End::Aborted),
             CANCELLED => SequenceState::Ended(End::Cancelled),
+            FAILED => SequenceState::Ended(End::Failed),
             _ => SequenceState::Ended(End::Threshold),
         }
     }
@@ -198,8 +202,18 @@ impl Progress {
             End::Aborted => ABORTED,
             End::Cancelled => CANCELLED,
             End::Threshold => THRESHOLD,
+            End::Failed => FAILED,
         };
         self.state.store(state, Ordering::Release);
+    }
+
+    /// Whether its prompt was to be loaded, and was not, or not all of it.
+    pub fn lost_load(&self) -> bool {
+        self.lost_load.load(Ordering::Acquire)
+    }
+
+    pub(super) fn lose_load(&self) {
+        self.lost_load.store(true, Ordering::Release);
     }
 
     pub(super) fn lease(&self, blocks: &[u32]) {

@@ -132,6 +132,11 @@ pub struct SequenceRecord {
 }
 
 impl SequenceRecord {
+    /// Whether its prompt was to be loaded, and was not, or not all of it.
+    pub fn lost_load(&self) -> bool {
+        self.progress.lost_load()
+    }
+
     /// Whether it made output at this very instant, and its next one is no drafts.
     pub(super) fn made_one_at(&self, at: SimTime) -> bool {
         self.output > 0 && self.last == at && !self.drafted
@@ -177,6 +182,7 @@ impl SequenceRecord {
             }
             Event::Resumed { .. } => self.running = true,
             Event::Leased { blocks, .. } => self.progress.lease(blocks),
+            Event::LoadFailed { .. } => self.progress.lose_load(),
             _ => {}
         }
     }

@@ -9,6 +9,7 @@
 mod adapters;
 mod config;
 mod gaps;
+mod load_failure;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -74,6 +75,8 @@ struct RunningSeq {
     epoch: u32,
     rng: Option<Box<ChaCha8Rng>>,
     table: BlockTable,
+    /// Prompt tokens that were cached when it started.
+    cached: u32,
 }
 
 impl Pool {
@@ -130,7 +133,7 @@ impl Pool {
             let need = BlockRequest {
                 prefix: cached,
                 tokens: seq.prompt - beyond,
-                cache: seq.prompt - beyond,
+                cache: load_failure::certain(&seq, seq.prompt - beyond, cached),
                 ..BlockRequest::default()
             };
             if !blocks.allocate(&mut table, plan, &need, &mut |event| {
@@ -153,10 +156,8 @@ impl Pool {
             return None;
         }
         let load_time = self.adapters.take(now, seq.lora);
-        let external = match seq.transfer {
-            Transfer::RemotePrefill => seq.prompt.saturating_sub(cached),
-            _ => 0,
-        };
+        let mut seq = seq;
+        let external = load_failure::fetched(&mut seq, cached);
         out.push_back((
             now,
             Event::Scheduled {
@@ -171,7 +172,6 @@ impl Pool {
         });
         self.locations.insert(id, SeqLocation::Slot(index));
         self.epoch = self.epoch.wrapping_add(1);
-        let mut seq = seq;
         if self.config.delays_at_start {
             seq.delays = Some(self.delays.clone());
         }
@@ -181,6 +181,7 @@ impl Pool {
             epoch: self.epoch,
             rng: None,
             table,
+            cached,
             seq,
         };
         let load = self
@@ -193,7 +194,7 @@ impl Pool {
                 d.first(prompt, cached, transfer, load, rng)
             }),
         };
-        if transfer == Transfer::RemotePrefill {
+        if transfer == Transfer::RemotePrefill && running.seq.load_failure.is_none() {
             let (tokens, took) = (external, first);
             out.push_back((now, Event::Fetched { id, tokens, took }));
         }
@@ -269,6 +270,10 @@ impl Pool {
         let Some(mut running) = self.slots[index as usize].take() else {
             return;
         };
+        if running.seq.load_failure.is_some() {
+            self.load_failed(now, index, running, out);
+            return;
+        }
         let id = running.seq.id;
         let (mut released, mut due) = (0u32, None);
         while running.released < running.seq.output {

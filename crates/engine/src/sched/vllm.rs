@@ -18,6 +18,7 @@ mod config;
 mod destinations;
 mod encoder_cache;
 mod handoff;
+mod load_failure;
 mod offload;
 mod plan;
 mod seqs;
@@ -374,6 +375,10 @@ impl Vllm {
         }
         match seq.state {
             SeqState::Fetching => {
+                if let Some(failure) = seq.load_failure.take() {
+                    self.load_failed(slot, failure, now, out);
+                    return;
+                }
                 self.fetching -= 1;
                 seq.state = SeqState::Waiting;
                 seq.fetched = true;

@@ -18,14 +18,14 @@ use vllm_sim_engine::{
 use crate::invariants::{Input, Request, sequence};
 use crate::offline::{self, Log};
 
-const SIZE: u32 = 16;
+pub(crate) const SIZE: u32 = 16;
 
-fn ms(ms: u64) -> Duration {
+pub(crate) fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
 /// Room for so many chunks of one block; a block takes 1 ms to the host and 2 ms back.
-fn tier(chunks: u32) -> HostTierConfig {
+pub(crate) fn tier(chunks: u32) -> HostTierConfig {
     HostTierConfig {
         rules: HostRules::Native,
         eviction: HostEviction::Lru,
@@ -40,7 +40,7 @@ fn tier(chunks: u32) -> HostTierConfig {
 }
 
 /// A prompt token takes 1 ms, a step with decodes 1 ms.
-fn config(blocks: u32, tier: Option<HostTierConfig>) -> VllmConfig {
+pub(crate) fn config(blocks: u32, tier: Option<HostTierConfig>) -> VllmConfig {
     let delays = Delays {
         prefill_per_token: ms(1),
         itl: (ms(1), Duration::ZERO),
@@ -58,7 +58,7 @@ fn config(blocks: u32, tier: Option<HostTierConfig>) -> VllmConfig {
 }
 
 /// A prompt of so many blocks and one token whose names begin with those of `family`.
-fn prompt(id: u64, family: u64, blocks: u64, output: u32) -> Sequence {
+pub(crate) fn prompt(id: u64, family: u64, blocks: u64, output: u32) -> Sequence {
     let keys = (0..blocks + u64::from(output) / 16).map(|at| BlockKey(family * 1000 + at));
     let plan = BlockPlan {
         keys: keys.collect(),
@@ -71,19 +71,19 @@ fn prompt(id: u64, family: u64, blocks: u64, output: u32) -> Sequence {
     }
 }
 
-fn at(ms: u64) -> SimTime {
+pub(crate) fn at(ms: u64) -> SimTime {
     SimTime::from_millis(ms)
 }
 
 /// When the first token of a sequence came out.
-fn first(log: &Log, id: u64) -> SimTime {
+pub(crate) fn first(log: &Log, id: u64) -> SimTime {
     let mine = |event: &Event| matches!(event, Event::Tokens { id: of, .. } if of.0 == id);
     let found = log.iter().find(|(_, event)| mine(event));
     found.unwrap().0
 }
 
 /// Cached and loaded tokens of a sequence.
-fn reused(log: &Log, id: u64) -> (u32, u32) {
+pub(crate) fn reused(log: &Log, id: u64) -> (u32, u32) {
     let found = log.iter().find_map(|(_, event)| match event {
         Event::Scheduled {
             id: of,

@@ -15,12 +15,13 @@ use vllm_sim_engine::sched::pool::{Pool, PoolConfig};
 use vllm_sim_engine::sched::sglang::{SchedulePolicy, Sglang, SglangConfig};
 use vllm_sim_engine::sched::vllm::{Policy, Recompute, Speculation, Victim, Vllm, VllmConfig};
 use vllm_sim_engine::{
-    BlockKey, BlockPlan, Command, Delays, End, Event, LoraId, Outbox, Reset, Scheduler, SeqId,
-    Sequence, Transfer,
+    BlockKey, BlockPlan, Command, Delays, End, Event, LoadFailure, LoraId, Outbox, Reset,
+    Scheduler, SeqId, Sequence, Transfer,
 };
 
 use crate::cache_heard::{CacheHeard, any_groups};
 use crate::host_tier::{any_tier, check_host, for_groups, reset_host};
+use crate::load_failures::{any_load_failure, check_load_failures};
 use crate::media::{self, Item};
 
 /// What happens from outside, and when.
@@ -52,6 +53,7 @@ pub(crate) struct Request {
     priority: i64,
     lora: Option<u32>,
     pub(crate) transfer: Transfer,
+    load_failure: Option<LoadFailure>,
     tail_ms: u64,
     planned: bool,
     media: Vec<Item>,
@@ -78,18 +80,31 @@ fn request() -> impl Strategy<Value = Request> {
             1 => Just(Transfer::RemotePrefill),
             1 => Just(Transfer::RemoteDecode),
         ],
+        any_load_failure(),
         prop_oneof![9 => Just(0u64), 1 => 1..30u64],
         proptest::bool::weighted(0.9),
         media::items(),
     )
         .prop_map(
-            |(family, prompt, output, priority, lora, transfer, tail_ms, planned, media)| Request {
+            |(
                 family,
                 prompt,
                 output,
                 priority,
                 lora,
                 transfer,
+                failure,
+                tail_ms,
+                planned,
+                media,
+            )| Request {
+                family,
+                prompt,
+                output,
+                priority,
+                lora,
+                transfer,
+                load_failure: failure,
                 tail_ms,
                 planned,
                 media,
@@ -153,6 +168,7 @@ pub(crate) fn sequence(id: u64, request: &Request, block: u32) -> Sequence {
         priority: request.priority,
         lora: request.lora.map(LoraId),
         transfer: request.transfer,
+        load_failure: request.load_failure,
         plan: request.planned.then(|| Arc::new(plan)),
         tail: Duration::from_millis(request.tail_ms),
         ..Sequence::new(SeqId(id), request.prompt, request.output)
@@ -314,6 +330,7 @@ fn check(
             Event::Host(_)
             | Event::Step { .. }
             | Event::Fetched { .. }
+            | Event::LoadFailed { .. }
             | Event::LoraLoading { .. } => {}
         }
     }
@@ -392,6 +409,7 @@ fn hold(
 ) -> Result<(), TestCaseError> {
     let (log, mut lives, cached) = play(make().as_mut(), block, inputs)?;
     check(&log, &mut lives, &cached, has_all)?;
+    check_load_failures(&log)?;
     let (again, ..) = play(make().as_mut(), block, inputs)?;
     prop_assert!(log == again, "another run gives another log");
     Ok(())

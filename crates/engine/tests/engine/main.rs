@@ -5,6 +5,7 @@
 //! - `at_once`: steps without time made at once leave the log of those made one by one
 //! - `cache_heard`: the prefix cache that events tell of, for `invariants`
 //! - `host_tier`: what the memory of the host keeps, and when it is loaded
+//! - `load_failures`: prompts that were to be loaded and were not
 //! - `media`: items of prompts and the encoder cache, for `invariants`
 //! - `pool`: exact instants of the pool of slots
 //! - `runs`: tokens told as runs equal tokens told one by one
@@ -20,6 +21,7 @@ mod host_tier;
 mod invariants;
 #[cfg(feature = "live")]
 mod live_virtual;
+mod load_failures;
 mod media;
 mod offline;
 mod pool;

@@ -15,7 +15,7 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 
 use self::form::MessageForm;
-use self::render::{MessageStream, message};
+use self::render::{MessageStream, failed_event, message};
 use super::app::App;
 use super::generation::{self, Refused, Started};
 use super::openai::{chat, prepare};
@@ -97,12 +97,12 @@ async fn answer(
         chat.count_parsed(ToolMode::NonStreaming, called);
         message(&chat, form, reply)
     })
-    .await;
+    .await?;
     Ok(prepare::unary(app, &head.headers, body))
 }
 
 /// A stream that fails before its first token.
 fn failed_stream(app: &App, fault: &Fault) -> Response<Body> {
-    let json = fault.to_anthropic_json(app.policy.generation.limits.version);
-    prepare::events(Body::from(format!("event: error\ndata: {json}\n\n")))
+    let event = failed_event(fault, app.policy.generation.limits.version);
+    prepare::events(Body::from(event))
 }

@@ -3,13 +3,21 @@
 //! `message_stream_converter`).
 
 use super::form::MessageForm;
-use crate::json;
 use crate::openai::chat_render::ChatView;
 use crate::openai::response_shape::{Counts, end_of};
 use crate::stream::{ChoiceStep, Render};
+use crate::{error, json};
 use vllm_sim_observe::metrics::ToolMode;
 use vllm_sim_service::generate::Channel;
 use vllm_sim_service::{Choice, Reply};
+use vllm_sim_wire::Version;
+use vllm_sim_wire::fault::Fault;
+
+/// The end of a stream that fails.
+pub(super) fn failed_event(fault: &Fault, version: Version) -> String {
+    let json = fault.to_anthropic_json(version);
+    format!("event: error\ndata: {json}\n\n")
+}
 
 /// 32 hex digits, as a signature that nobody checks.
 fn signature() -> String {
@@ -252,6 +260,12 @@ impl Render for MessageStream {
             self.write(out, channel, &text, choice);
         }
         self.chat.count_parsed(ToolMode::Streaming, called);
+    }
+
+    fn fail(&mut self, out: &mut String) -> bool {
+        self.stop(out);
+        out.push_str(&failed_event(&error::failed(), self.chat.view.version));
+        true
     }
 
     fn close(&mut self, out: &mut String, reply: &Reply) {

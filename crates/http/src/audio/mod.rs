@@ -116,7 +116,7 @@ async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
         let render = SpeechStream::new(transcript, &request, force, &reply.prompts, frames);
         return Ok(prepare::stream(app, head, reply, render, 1, guard));
     }
-    let body = prepare::whole(reply, move |reply| transcript.unary(reply)).await?;
+    let body = prepare::whole(reply, move |reply| transcript.unary(reply)).await??;
     Ok(unary(body))
 }
 

@@ -378,6 +378,7 @@ fn finish(choice: &Choice, end: End) -> String {
     let mut out = String::from(",\"finish_reason\":\"");
     out.push_str(match (end, choice.script.finish.reason) {
         (End::Aborted | End::Cancelled | End::Threshold, _) => "abort",
+        (End::Failed, _) => "error",
         (End::Finished, Reason::Length) => "length",
         (End::Finished, Reason::Stop) => "stop",
     });

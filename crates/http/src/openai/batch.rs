@@ -49,7 +49,7 @@ async fn answer(app: &Arc<App>, head: &RequestHead, value: Value) -> Result<Resp
         reply,
         guard: _guard,
     } = started;
-    let body = prepare::whole(reply, move |reply| view.unary(reply)).await;
+    let body = prepare::whole(reply, move |reply| view.unary(reply)).await?;
     Ok(prepare::unary(app, &head.headers, body))
 }
 

@@ -102,7 +102,7 @@ pub(crate) async fn answer(
         let render = ChatStream::new(view, reply.choices.len(), reply.prompt_tokens());
         return Ok(prepare::stream(app, head, reply, render, interval, guard));
     }
-    let body = prepare::whole(reply, move |reply| view.unary(reply)).await;
+    let body = prepare::whole(reply, move |reply| view.unary(reply)).await?;
     Ok(prepare::unary(app, head.special_headers(), body))
 }
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use super::logprobs::{LogprobStyle, at, chat_entry, prompt};
 use super::response_shape::{Counts, ResponseShape, end_of};
 use crate::image_output::GREY_PIXEL;
-use crate::json;
 use crate::stream::{ChoiceStep, Render};
+use crate::{error, json};
 use vllm_sim_engine::End;
 use vllm_sim_observe::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
 use vllm_sim_service::generate::Channel;
@@ -431,6 +431,11 @@ impl ChatStream {
 }
 
 impl Render for ChatStream {
+    fn fail(&mut self, out: &mut String) -> bool {
+        out.push_str(&error::last_events(&error::failed(), true));
+        true
+    }
+
     /// Role chunks of all choices, and the echoes after them.
     fn first(&mut self, out: &mut String) {
         let mut role = String::from("\"role\":");

@@ -110,7 +110,7 @@ async fn respond(
         let render = CompletionStream::new(view, reply.choices.len(), &reply.prompts);
         return Ok(prepare::stream(app, head, reply, render, interval, guard));
     }
-    let body = prepare::whole(reply, move |reply| view.unary(reply)).await;
+    let body = prepare::whole(reply, move |reply| view.unary(reply)).await?;
     Ok(prepare::unary(app, head.special_headers(), body))
 }
 

@@ -317,12 +317,18 @@ fn draft_report(app: &App) -> Option<DraftReport> {
 }
 
 /// What `render` writes of a reply that has ended, away from the async threads when that is long.
+///
+/// # Errors
+/// vLLM's 500 when a choice ended with an error.
 pub(crate) async fn whole<T: Send + 'static>(
     reply: Reply,
     render: impl FnOnce(&Reply) -> T + Send + 'static,
-) -> T {
+) -> Result<T, Fault> {
     reply.ended().await;
-    off_thread(reply.size, move || render(&reply)).await
+    if reply.failed() {
+        return Err(error::failed());
+    }
+    Ok(off_thread(reply.size, move || render(&reply)).await)
 }
 
 /// A unary answer with the load header, when one was asked for.
@@ -414,16 +420,12 @@ pub(crate) fn events(body: Body) -> Response<Body> {
 /// A stream that fails before its first token: the status is out already, the error is an event.
 pub(crate) fn failed_stream(fault: &Fault, chat: bool) -> Response<Body> {
     // A retryable refusal names another type in a chat stream (vllm-http-api.md, 4.6).
-    let json = if chat && fault.status == 503 {
-        Fault {
+    let fault = match chat && fault.status == 503 {
+        true => Fault {
             error_type: ErrorType::InternalServer,
             ..fault.clone()
-        }
-        .to_json()
-    } else if chat {
-        fault.to_json()
-    } else {
-        fault.to_spaced_json()
+        },
+        false => fault.clone(),
     };
-    events(Body::from(format!("data: {json}\n\ndata: [DONE]\n\n")))
+    events(Body::from(error::last_events(&fault, chat)))
 }

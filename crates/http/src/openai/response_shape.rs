@@ -366,6 +366,7 @@ impl ResponseShape {
         match (end, choice.script.finish.reason) {
             (End::Aborted | End::Cancelled, _) => "abort",
             (End::Threshold, _) => "cache_threshold",
+            (End::Failed, _) => "error",
             (End::Finished, Reason::Length) => "length",
             (End::Finished, Reason::Stop) if tool_calls => "tool_calls",
             (End::Finished, Reason::Stop) => "stop",

@@ -88,7 +88,7 @@ async fn answer(
         let render = GenerateStream::new(view);
         return Ok(prepare::stream(app, head, reply, render, interval, guard));
     }
-    let body = prepare::whole(reply, move |reply| view.unary(reply)).await;
+    let body = prepare::whole(reply, move |reply| view.unary(reply)).await?;
     Ok(prepare::unary(app, &head.headers, body))
 }
 

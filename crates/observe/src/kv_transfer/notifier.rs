@@ -87,7 +87,8 @@ impl Observer for ReadNotifier {
             Event::Ended { .. } => record.output == 0,
             _ => false,
         };
-        if first {
+        // A read that failed tells nobody: the lease runs out.
+        if first && !record.lost_load() {
             self.notify(source);
         }
     }

@@ -28,6 +28,8 @@ pub enum FinishReason {
     RemoteDecode,
     /// Too little of its prompt was cached (`cache_hit_threshold`).
     CacheThreshold,
+    /// Its prompt could not be loaded.
+    Error,
 }
 
 impl FinishReason {
@@ -37,6 +39,7 @@ impl FinishReason {
             (Self::Stop, _) | (Self::ToolCalls, Compat::Vllm) => 0,
             (Self::Length, _) | (Self::RemoteDecode, Compat::Vllm) => 1,
             (Self::Abort, _) => 2,
+            (Self::Error, _) => 3,
             (Self::ToolCalls, Compat::Llmd) => 5,
             (Self::RemoteDecode, Compat::Llmd) => 6,
             (Self::CacheThreshold, _) => 7,
@@ -238,6 +241,11 @@ impl EngineMetrics {
     /// The prompt of a sequence comes from another engine.
     pub(crate) fn on_transfer(&self, transfer: &NixlTransfer, tokens: u32, took: Duration) {
         transfer.record(&self.cells, tokens, took);
+    }
+
+    /// The prompt of a sequence was to come from another engine, and did not.
+    pub(crate) fn on_transfer_failed(&self, transfer: &NixlTransfer) {
+        transfer.record_failure(&self.cells);
     }
 
     /// A running sequence went back to waiting.

@@ -39,4 +39,9 @@ impl NixlTransfer {
             }
         }
     }
+
+    /// No GPU gets its part.
+    pub(super) fn record_failure(&self, cells: &EngineCells) {
+        cells.nixl_failures[0].add(self.workers.into());
+    }
 }

@@ -8,7 +8,7 @@ use super::lora::LoraLoad;
 use super::nixl::NixlTransfer;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{Observer, PlannedFinish, SequenceRecord};
-use vllm_sim_engine::{End, Event, Stats};
+use vllm_sim_engine::{End, Event, LoadFailurePolicy, Stats};
 
 /// Turns what an engine does into what `/metrics` shows, when vLLM would.
 pub struct MetricsObserver {
@@ -210,6 +210,17 @@ impl Observer for MetricsObserver {
                     self.metrics.on_transfer(transfer, *tokens, *took);
                 }
             }
+            Event::LoadFailed {
+                tokens,
+                policy,
+                remote,
+                ..
+            } => {
+                if let Some(transfer) = self.features.transfer.as_ref().filter(|_| *remote) {
+                    self.metrics.on_transfer_failed(transfer);
+                }
+                log_load_failure(&record.request.id, *tokens, *policy);
+            }
             Event::Drafts {
                 proposed, accepted, ..
             } => self.metrics.on_drafts(*proposed, *accepted),
@@ -227,6 +238,7 @@ impl Observer for MetricsObserver {
                     (End::Aborted, _) => {}
                     (End::Cancelled, _) => self.finish(record, FinishReason::Abort),
                     (End::Threshold, _) => self.finish(record, FinishReason::CacheThreshold),
+                    (End::Failed, _) => self.finish(record, FinishReason::Error),
                     (End::Finished, PlannedFinish::Stop) => self.finish(record, FinishReason::Stop),
                     (End::Finished, PlannedFinish::Length) => {
                         self.finish(record, FinishReason::Length)
@@ -291,5 +303,20 @@ impl Observer for MetricsObserver {
             .set_gauges(stats.running, stats.waiting, stats.deferred, usage);
         self.metrics.set_fetches(stats.fetches);
         self.metrics.set_host(&stats.host);
+    }
+}
+
+/// What vLLM's scheduler says of a load that failed.
+///
+/// **Source:** vLLM 0.33 `vllm/v1/core/sched/scheduler.py`, `_handle_invalid_blocks`.
+fn log_load_failure(id: &str, tokens: u32, policy: LoadFailurePolicy) {
+    match policy {
+        LoadFailurePolicy::Fail => tracing::error!(
+            "Failing 1 request(s) due to KV load failure (failure_policy=fail, {tokens} tokens \
+             affected). Request IDs: {{'{id}'}}"
+        ),
+        LoadFailurePolicy::Recompute => tracing::warn!(
+            "Recovered from KV load failure: 1 request(s) rescheduled ({tokens} tokens affected)."
+        ),
     }
 }

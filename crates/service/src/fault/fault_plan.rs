@@ -52,7 +52,9 @@ impl FaultPlan {
                 }
                 StreamFault::DuplicateDone => plan.ending = Ending::Duplicate,
                 StreamFault::MissingDone => plan.ending = Ending::Missing,
-                StreamFault::SlowFirstByte(_) | StreamFault::WrongContentLength(_) => {}
+                StreamFault::SlowFirstByte(_)
+                | StreamFault::WrongContentLength(_)
+                | StreamFault::KvLoadFailure(_) => {}
             }
         }
         // Stable: at one token, what was named first happens first.

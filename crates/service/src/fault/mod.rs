@@ -19,7 +19,7 @@ pub use failure::Failure;
 pub use fault_plan::{Ending, FaultAction, FaultPlan};
 pub use rates::{DrawnFault, FaultRates};
 pub use spec::{FaultSpec, FaultSpecError};
-pub use stream_fault::StreamFault;
+pub use stream_fault::{KV_LOAD_FAILURE, StreamFault};
 
 /// Where a fault comes from, as logs and metrics show it; empty outside a scenario.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -88,10 +88,10 @@ mod tests {
 
     #[test]
     fn an_order_reads_back_as_it_is_written() {
-        let text = "rate_limit;slow_first_byte=250ms;stall=3:2s;cut_after=5;reset_after=1;malformed_after=0;duplicate_done;missing_done;wrong_content_length=-7";
+        let text = "rate_limit;slow_first_byte=250ms;stall=3:2s;cut_after=5;reset_after=1;malformed_after=0;duplicate_done;missing_done;wrong_content_length=-7;kv_load_failure=50";
         let spec: FaultSpec = text.parse().unwrap();
         assert_eq!(spec.to_string(), text);
-        assert_eq!(spec.stream_faults.len(), 8);
+        assert_eq!(spec.stream_faults.len(), 9);
         let short: FaultSpec = " stall = 2s ; cut_after ".parse().unwrap();
         let time = Duration::from_secs(2);
         assert_eq!(
@@ -116,6 +116,7 @@ mod tests {
             ("rate_limit=3", "it takes no value"),
             ("rate_limit;server_error", "a request fails once"),
             ("wrong_content_length=0", "other than 0"),
+            ("kv_load_failure=100", "a percentage from 0 to 99"),
         ];
         for (text, why) in cases {
             let error = text.parse::<FaultSpec>().unwrap_err().to_string();

@@ -29,10 +29,16 @@ pub enum StreamFault {
     /// `content-length` announces so many bytes more (or less) than the reply has. A stream, whose
     /// length nobody knows, announces exactly so many bytes.
     WrongContentLength(i32),
+    /// The prompt is not loaded from another engine or the memory of the host; of the blocks there so
+    /// many percent come, 99 at most. A prompt that is not loaded is answered as always.
+    KvLoadFailure(u8),
 }
 
+/// The name of [`StreamFault::KvLoadFailure`].
+pub const KV_LOAD_FAILURE: &str = "kv_load_failure";
+
 /// Every kind: its name, the value it takes, what it does.
-const KINDS: [(&str, &str); 8] = [
+const KINDS: [(&str, &str); 9] = [
     ("slow_first_byte", "DURATION"),
     ("stall", "[TOKENS:]DURATION"),
     ("cut_after", "TOKENS"),
@@ -41,6 +47,7 @@ const KINDS: [(&str, &str); 8] = [
     ("duplicate_done", ""),
     ("missing_done", ""),
     ("wrong_content_length", "BYTES"),
+    (KV_LOAD_FAILURE, "PERCENT"),
 ];
 
 impl StreamFault {
@@ -68,13 +75,14 @@ impl StreamFault {
             Self::DuplicateDone => 5,
             Self::MissingDone => 6,
             Self::WrongContentLength(_) => 7,
+            Self::KvLoadFailure(_) => 8,
         };
         KINDS[index].0
     }
 
     /// Reads the value of a kind; `None`: there is no such kind.
     ///
-    /// A count or length may be left out: one token, 64 bytes.
+    /// A count, length or percentage may be left out: one token, 64 bytes, 0 percent.
     pub(super) fn read(name: &str, value: Option<&str>) -> Option<Result<Self, String>> {
         let tokens = || match value {
             None => Ok(1),
@@ -103,6 +111,15 @@ impl StreamFault {
                     .map(Self::WrongContentLength)
                     .ok_or_else(|| format!("{text:?} is not a number of bytes other than 0")),
             },
+            KV_LOAD_FAILURE => match value {
+                None => Ok(Self::KvLoadFailure(0)),
+                Some(text) => text
+                    .parse::<u8>()
+                    .ok()
+                    .filter(|percent| *percent < 100)
+                    .map(Self::KvLoadFailure)
+                    .ok_or_else(|| format!("{text:?} is not a percentage from 0 to 99")),
+            },
             _ => return None,
         })
     }
@@ -119,6 +136,7 @@ impl fmt::Display for StreamFault {
             }
             Self::DuplicateDone | Self::MissingDone => f.write_str(name),
             Self::WrongContentLength(bytes) => write!(f, "{name}={bytes}"),
+            Self::KvLoadFailure(percent) => write!(f, "{name}={percent}"),
         }
     }
 }

@@ -39,7 +39,7 @@ impl Vllm {
         let plan = seq
             .plan
             .as_ref()
-            .filter(|_| !seq.skip_cache_read && !remote);
+            .filter(|_| !seq.skip_cache_read && !remote && !seq.lost_load);
         let (plan, host) = (plan?.clone(), self.host.as_mut()?);
         let known = seq.known;
         let request = HostRequest {
@@ -182,6 +182,10 @@ impl Vllm {
             };
             let seq = &mut self.seqs[slot];
             if seq.state != SeqState::Fetching {
+                continue;
+            }
+            if let Some(failure) = seq.load_failure.take() {
+                self.load_failed(slot, failure, now, out);
                 continue;
             }
             seq.state = SeqState::Waiting;

@@ -138,7 +138,8 @@ impl Vllm {
         // One query over a context that is there: vLLM and Dynamo's mocker alike run it as a decode.
         let fetched = (seq.transfer == Transfer::RemotePrefill || seq.loaded > 0)
             && seq.recent_preemptions == 0
-            && past + 1 == prompt;
+            && past + 1 == prompt
+            && !seq.lost_load;
         let complete = past + new >= known;
         // What the mocker draws is drawn when the pass is complete.
         let later = self.config.speculation.as_ref().is_some_and(|s| s.free);

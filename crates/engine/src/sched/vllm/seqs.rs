@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use super::encoder_cache::MediaRefs;
 use crate::kv::BlockTable;
 use crate::seq_map::SeqMap;
-use crate::{BlockPlan, Draft, LoraId, SeqId, Sequence, Transfer};
+use crate::{BlockPlan, Draft, LoadFailure, LoraId, SeqId, Sequence, Transfer};
 
 /// Where a sequence stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -64,6 +64,8 @@ pub(super) struct Seq {
     pub admitted: bool,
     /// Its remote prompt is here (or lost again).
     pub fetched: bool,
+    /// Its load failed: it computes what it lacks.
+    pub lost_load: bool,
     pub skip_cache_read: bool,
     pub transfer: Transfer,
     /// How far the fetch or load of its prompt is, if it needs one.
@@ -89,6 +91,8 @@ pub(super) struct Seq {
     pub cached: u32,
     /// Tokens behind these that came from the memory of the host.
     pub loaded: u32,
+    /// [`Sequence::load_failure`], until its load has ended.
+    pub load_failure: Option<LoadFailure>,
     pub hit_threshold: Option<f64>,
     pub tail: Duration,
     pub draws: Option<Box<ChaCha8Rng>>,
@@ -136,6 +140,7 @@ impl Seq {
             recent_preemptions: 0,
             admitted: false,
             fetched: false,
+            lost_load: false,
             skip_cache_read: false,
             transfer: Transfer::Local,
             fetch: None,
@@ -151,6 +156,7 @@ impl Seq {
             lora: None,
             cached: 0,
             loaded: 0,
+            load_failure: None,
             hit_threshold: None,
             tail: Duration::ZERO,
             draws: None,
@@ -195,6 +201,7 @@ impl Seqs {
             state: SeqState::Waiting,
             skip_cache_read: seq.skip_cache_read,
             transfer: seq.transfer,
+            load_failure: seq.load_failure,
             generation: old.generation.wrapping_add(1),
             table,
             plan: seq.plan,

@@ -138,7 +138,10 @@ fn written(log: &Outbox) -> String {
                 proposed,
                 accepted,
             } => format!("v{}:{accepted}/{proposed}", id.0),
-            Event::Step { .. } | Event::Fetched { .. } | Event::LoraLoading { .. } => continue,
+            Event::Step { .. }
+            | Event::Fetched { .. }
+            | Event::LoadFailed { .. }
+            | Event::LoraLoading { .. } => continue,
         };
         if last != Some(*at) {
             let gap = if last.is_some() { " | " } else { "" };

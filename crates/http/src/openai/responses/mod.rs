@@ -142,7 +142,7 @@ async fn answer(
                 reply,
                 guard: _guard,
             } = started;
-            let response = ended(view, reply).await;
+            let response = ended(view, reply).await?;
             if let Some(keep) = keep {
                 keep.finish(&response);
             }
@@ -356,7 +356,10 @@ fn text_format(request: &ResponsesRequest, params: &mut SamplingParams) -> Resul
 }
 
 /// The response, once it is whole.
-async fn ended(frame: Arc<Frame>, reply: Reply) -> Value {
+///
+/// # Errors
+/// As [`prepare::whole`].
+async fn ended(frame: Arc<Frame>, reply: Reply) -> Result<Value, Fault> {
     prepare::whole(reply, move |reply| {
         let choice = &reply.choices[0];
         let output = frame.output(choice, false);
@@ -385,7 +388,8 @@ fn in_background(
                 reply,
                 guard: _guard,
             } = started;
-            let response = ended(view, reply).await;
+            let response = ended(view.clone(), reply).await;
+            let response = response.unwrap_or_else(|_| view.object("failed", Vec::new(), None));
             keep.finish(&response);
         });
         store.attach_task(&frame.view.id, task.abort_handle(), None);

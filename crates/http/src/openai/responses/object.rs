@@ -38,6 +38,7 @@ pub(super) fn status(choice: &Choice) -> &'static str {
     match (end_of(choice), choice.script.finish.reason) {
         (End::Finished, Reason::Length) => "incomplete",
         (End::Cancelled, _) => "cancelled",
+        (End::Failed, _) => "failed",
         _ => "completed",
     }
 }

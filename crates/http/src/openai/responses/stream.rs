@@ -256,6 +256,14 @@ struct Group {
 }
 
 impl Render for ResponseStream {
+    // No event can say that a response failed (vllm-http-api.md, 4.6).
+    fn fail(&mut self, _out: &mut String) -> bool {
+        if let Some(keep) = self.keep.take() {
+            keep.finish(&self.frame.object("failed", Vec::new(), None));
+        }
+        false
+    }
+
     fn garbled(&self) -> &'static str {
         "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\n\n"
     }

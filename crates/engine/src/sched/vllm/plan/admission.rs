@@ -227,16 +227,21 @@ impl Vllm {
             return false;
         }
         let tokens = past + new;
+        let is_fetched = seq.transfer == Transfer::RemotePrefill && !seq.fetched;
         let need = BlockRequest {
             prefix: cached,
             tokens,
-            cache: tokens.min(seq.named(seq.known)),
+            cache: match is_fetched && seq.load_failure.is_some() {
+                // Nobody else may find what will not come.
+                true => cached,
+                false => tokens.min(seq.named(seq.known)),
+            },
             whole: match reserve {
                 true => (seq.known + next).min(seq.total),
                 false => 0,
             },
             spare: spare.saturating_add(further),
-            processed: match seq.transfer == Transfer::RemotePrefill && !seq.fetched {
+            processed: match is_fetched {
                 // What was fetched is there when its step begins.
                 true => tokens.saturating_sub(1),
                 false => past,
@@ -292,7 +297,8 @@ impl Vllm {
             }
             seq.cached = cached;
             let external = match seq.transfer {
-                Transfer::RemotePrefill => seq.prompt - cached,
+                Transfer::RemotePrefill if !seq.lost_load => seq.prompt - cached,
+                Transfer::RemotePrefill => 0,
                 Transfer::Local | Transfer::RemoteDecode => loaded,
             };
             let event = Event::Scheduled {
@@ -338,12 +344,14 @@ impl Vllm {
         seq.state = SeqState::Fetching;
         seq.cached = cached;
         self.fetching += 1;
-        let fetched = Event::Fetched {
-            id: seq.id,
-            tokens,
-            took: delay,
-        };
-        pass.out.push_back((pass.now, fetched));
+        if seq.load_failure.is_none() {
+            let fetched = Event::Fetched {
+                id: seq.id,
+                tokens,
+                took: delay,
+            };
+            pass.out.push_back((pass.now, fetched));
+        }
         self.timers.set(pass.now + delay, (slot, seq.generation));
         AdmissionTurn::Next
     }

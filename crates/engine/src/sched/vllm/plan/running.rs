@@ -244,7 +244,7 @@ impl Vllm {
         self.free_blocks(slot);
         self.bulk.left(slot);
         let seq = &mut self.seqs[slot];
-        (seq.computed, seq.loaded) = (0, 0);
+        (seq.computed, seq.loaded, seq.lost_load) = (0, 0, false);
         seq.recent_preemptions = seq.recent_preemptions.saturating_add(1);
         seq.state = SeqState::Waiting;
         // What was fetched is lost; it is computed again here.

@@ -1,0 +1,67 @@
+//! Prompts that were to come from another engine, and did not.
+
+use super::{Pool, RunningSeq, SlotTimer};
+use crate::{End, Event, LoadFailurePolicy, Outbox, Sequence, SimTime, Transfer};
+
+/// Of the tokens of a prompt, those whose blocks others may find: what will not come is not among them.
+pub(super) fn certain(seq: &Sequence, tokens: u32, cached: u32) -> u32 {
+    match seq.load_failure.is_some() && seq.transfer == Transfer::RemotePrefill {
+        true => cached,
+        false => tokens,
+    }
+}
+
+/// Prompt tokens that come from another engine; a prompt of which all is here cannot fail to come.
+pub(super) fn fetched(seq: &mut Sequence, cached: u32) -> u32 {
+    let missing = match seq.transfer {
+        Transfer::RemotePrefill => seq.prompt.saturating_sub(cached),
+        Transfer::Local | Transfer::RemoteDecode => 0,
+    };
+    seq.load_failure = seq.load_failure.filter(|_| missing > 0);
+    match seq.load_failure {
+        Some(_) => 0,
+        None => missing,
+    }
+}
+
+impl Pool {
+    /// The time of a transfer is over, and the prompt is not here: the sequence ends, or its prompt is
+    /// computed from now on.
+    pub(super) fn load_failed(
+        &mut self,
+        now: SimTime,
+        index: u32,
+        mut running: RunningSeq,
+        out: &mut Outbox,
+    ) {
+        let Some(failure) = running.seq.load_failure.take() else {
+            return;
+        };
+        let (prompt, cached) = (running.seq.prompt, running.cached);
+        let event = Event::LoadFailed {
+            id: running.seq.id,
+            tokens: prompt.saturating_sub(cached),
+            policy: failure.policy,
+            remote: true,
+        };
+        out.push_back((now, event));
+        if failure.policy == LoadFailurePolicy::Fail {
+            self.slots[index as usize] = Some(running);
+            self.finish(now, index, End::Failed, out);
+            return;
+        }
+        let delays = self.delays(&running.seq);
+        let load = delays.load(self.running(), self.config.slots);
+        let computing = self.draw(&mut running, |delays, rng| {
+            delays.first(prompt, cached, Transfer::Local, load, rng)
+        });
+        let epoch = running.epoch;
+        self.slots[index as usize] = Some(running);
+        match computing.is_zero() {
+            true => self.release(now, index, out),
+            false => self
+                .timers
+                .set(now + computing, SlotTimer { slot: index, epoch }),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Prompts that were to come from another engine or the memory of the host, and did not.
+//!
+//! **Source:** vLLM 0.33 `vllm/v1/core/sched/scheduler.py` (`_handle_invalid_blocks`,
+//! `_update_waiting_for_remote_kv`).
+
+use crate::{End, Event, LoadFailure, LoadFailurePolicy, Outbox, SimTime, Transfer};
+
+use super::Vllm;
+use super::seqs::{FetchStage, SeqState, Slot};
+
+impl Vllm {
+    /// The load of a sequence has ended, and not all of its blocks are good: it ends, or computes what it
+    /// lacks behind the first of them.
+    pub(super) fn load_failed(
+        &mut self,
+        slot: Slot,
+        failure: LoadFailure,
+        now: SimTime,
+        out: &mut Outbox,
+    ) {
+        let seq = &mut self.seqs[slot];
+        let remote = seq.transfer == Transfer::RemotePrefill;
+        let expected = match remote {
+            true => seq.prompt,
+            false => seq.cached + seq.loaded,
+        };
+        let blocks = seq.loaded / self.config.block_size;
+        let good = (f64::from(blocks) * f64::from(failure.loaded)) as u32;
+        let (cached, loaded) = match (self.pool.has_groups(), remote) {
+            // Which blocks are bad is told for one group of layers only: all is computed again.
+            (true, _) => (0, 0),
+            // NIXL gives up all that it was to fetch.
+            (false, true) => (seq.cached, 0),
+            (false, false) => (seq.cached, good * self.config.block_size),
+        };
+        let event = Event::LoadFailed {
+            id: seq.id,
+            tokens: expected - cached - loaded,
+            policy: failure.policy,
+            remote,
+        };
+        out.push_back((now, event));
+        if failure.policy == LoadFailurePolicy::Fail {
+            self.stop(slot, End::Failed, now, out);
+            self.wake(now);
+            return;
+        }
+        (seq.cached, seq.loaded, seq.computed) = (cached, loaded, cached + loaded);
+        (seq.state, seq.fetched, seq.lost_load) = (SeqState::Waiting, true, true);
+        self.fetching -= 1;
+        if cached + loaded == 0 {
+            // Others may have brought its first blocks meanwhile.
+            self.free_blocks(slot);
+        }
+        self.seqs.fetch(slot, Some(FetchStage::Done));
+        self.waiting.insert(&self.seqs, slot);
+        self.wake(now);
+    }
+}

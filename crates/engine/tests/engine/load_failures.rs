@@ -1,0 +1,178 @@
+//! Prompts that were to be loaded, from the memory of the host or another engine, and were not.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+use vllm_sim_engine::sched::pool::{Pool, PoolConfig};
+use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
+use vllm_sim_engine::{
+    Delays, End, Event, LoadFailure, LoadFailurePolicy, Scheduler, SeqId, Sequence, SimTime,
+    Transfer,
+};
+
+use crate::host_tier::{SIZE, at, config, first, ms, prompt, reused, tier};
+use crate::offline::{self, Log};
+
+const RECOMPUTE: LoadFailurePolicy = LoadFailurePolicy::Recompute;
+
+fn failure(policy: LoadFailurePolicy, loaded: f32) -> Option<LoadFailure> {
+    Some(LoadFailure { policy, loaded })
+}
+
+fn ended(log: &Log, id: u64) -> Option<(SimTime, End)> {
+    log.iter().find_map(|(at, event)| match event {
+        Event::Ended { id: of, end } if of.0 == id => Some((*at, *end)),
+        _ => None,
+    })
+}
+
+/// What the events tell of tokens that are no good.
+fn lost(log: &Log) -> Vec<(SimTime, u32)> {
+    let lost = log.iter().filter_map(|(at, event)| match event {
+        Event::LoadFailed { tokens, .. } => Some((*at, *tokens)),
+        _ => None,
+    });
+    lost.collect()
+}
+
+/// A prompt of ten blocks, another that takes them, and the first one again, whose load fails.
+fn return_after_eviction(load_failure: Option<LoadFailure>) -> (Log, u32) {
+    let mut engine = Vllm::new(config(12, Some(tier(100)))).unwrap();
+    let again = Sequence {
+        load_failure,
+        ..prompt(2, 1, 10, 1)
+    };
+    let arrivals = [
+        (at(0), prompt(0, 1, 10, 1)),
+        (at(1000), prompt(1, 2, 11, 1)),
+        (at(2000), again),
+    ];
+    let log = offline::run(&mut engine, arrivals).unwrap();
+    assert_eq!(engine.stats().host.loading, 0);
+    let used = engine.stats().used_blocks;
+    (log, used)
+}
+
+#[test]
+fn a_request_fails_when_its_load_has_ended() {
+    let (log, used) = return_after_eviction(failure(LoadFailurePolicy::Fail, 0.5));
+    assert_eq!(lost(&log), [(at(2020), 80)]);
+    assert_eq!(ended(&log, 2), Some((at(2020), End::Failed)));
+    assert_eq!(used, 0);
+}
+
+#[test]
+fn what_did_not_come_is_computed_from_the_first_such_block_on() {
+    // Ten blocks of 2 ms, then a millisecond for each of 161 tokens that is missing.
+    for (loaded, good, ttft) in [(0.5, 80, 20 + 81), (0.0, 0, 20 + 161), (0.99, 144, 20 + 17)] {
+        let (log, used) = return_after_eviction(failure(RECOMPUTE, loaded));
+        assert_eq!(lost(&log), [(at(2020), 160 - good)]);
+        assert_eq!(first(&log, 2), at(2000 + ttft), "{loaded}");
+        assert_eq!(reused(&log, 2), (0, good));
+        assert_eq!(used, 0);
+    }
+}
+
+#[test]
+fn a_prompt_that_is_not_loaded_does_not_fail() {
+    let mut engine = Vllm::new(config(12, Some(tier(100)))).unwrap();
+    let alone = Sequence {
+        load_failure: failure(LoadFailurePolicy::Fail, 0.0),
+        ..prompt(0, 1, 10, 1)
+    };
+    let log = offline::run(&mut engine, [(at(0), alone)]).unwrap();
+    assert_eq!(ended(&log, 0), Some((at(161), End::Finished)));
+}
+
+/// A prompt from another engine, and at the same time one that begins alike.
+fn fetched(policy: LoadFailurePolicy) -> Log {
+    let config = VllmConfig {
+        fetch: (ms(30), ms(0)),
+        ..config(40, None)
+    };
+    let remote = Sequence {
+        transfer: Transfer::RemotePrefill,
+        load_failure: failure(policy, 0.5),
+        ..prompt(0, 1, 10, 1)
+    };
+    let mut engine = Vllm::new(config).unwrap();
+    let log = offline::run(&mut engine, [(at(0), remote), (at(1), prompt(1, 1, 10, 1))]).unwrap();
+    assert_eq!(engine.stats().used_blocks, 0);
+    log
+}
+
+#[test]
+fn of_a_prompt_from_another_engine_nothing_is_used() {
+    let log = fetched(LoadFailurePolicy::Fail);
+    assert_eq!(lost(&log), [(at(30), 161)]);
+    assert_eq!(ended(&log, 0), Some((at(30), End::Failed)));
+    // Its blocks were never there for others.
+    assert_eq!(reused(&log, 1), (0, 0));
+    assert!(
+        log.iter()
+            .all(|(_, event)| !matches!(event, Event::Fetched { .. }))
+    );
+    let log = fetched(RECOMPUTE);
+    // The other one is computed until 162, and its blocks are found.
+    assert_eq!(reused(&log, 0), (160, 0));
+    assert_eq!(first(&log, 0), at(162 + 1));
+}
+
+#[test]
+fn a_pool_fails_or_computes_after_the_transfer() {
+    let delays = Delays {
+        kv_transfer: (ms(30), ms(0)),
+        ttft: (ms(100), ms(0)),
+        ..Delays::default()
+    };
+    let play = |policy| {
+        let mut pool = Pool::new(PoolConfig {
+            delays: delays.clone(),
+            ..PoolConfig::default()
+        });
+        let remote = Sequence {
+            transfer: Transfer::RemotePrefill,
+            load_failure: failure(policy, 0.0),
+            ..Sequence::new(SeqId(0), SIZE, 1)
+        };
+        offline::run(&mut pool, [(at(0), remote)]).unwrap()
+    };
+    assert_eq!(
+        ended(&play(LoadFailurePolicy::Fail), 0),
+        Some((at(30), End::Failed))
+    );
+    let log = play(RECOMPUTE);
+    assert_eq!((first(&log, 0), reused(&log, 0)), (at(130), (0, 0)));
+}
+
+/// Mostly none.
+pub(crate) fn any_load_failure() -> impl Strategy<Value = Option<LoadFailure>> {
+    let policy = prop_oneof![Just(LoadFailurePolicy::Fail), Just(RECOMPUTE)];
+    let failure = (policy, 0.0..1.0f32);
+    let failure = failure.prop_map(|(policy, loaded)| LoadFailure { policy, loaded });
+    proptest::option::weighted(0.3, failure)
+}
+
+/// Who fails does so at the instant its load does, and nobody else fails; no load fails twice.
+pub(crate) fn check_load_failures(log: &[(SimTime, Event)]) -> Result<(), TestCaseError> {
+    let mut failures = HashMap::new();
+    for (at, event) in log {
+        match event {
+            Event::LoadFailed {
+                id, policy, tokens, ..
+            } => {
+                prop_assert!(*tokens > 0, "{:?}", event);
+                let before = failures.insert(*id, (*at, *policy));
+                prop_assert!(before.is_none(), "{:?}", event);
+            }
+            Event::Ended { id, end } => {
+                let fails = failures.get(id) == Some(&(*at, LoadFailurePolicy::Fail));
+                prop_assert_eq!(*end == End::Failed, fails, "{:?}", event);
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
