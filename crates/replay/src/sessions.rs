@@ -1,16 +1,19 @@
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 
 use vllm_sim_engine::SimTime;
 
 use super::content::{OutputRef, SessionContent};
-use super::workload::{Prompt, Session, Turn, WorkloadError, WorkloadSource};
+use super::workload::{Play, Prompt, Session, Turn, WorkloadError, WorkloadSource};
 
 /// How the workload is paced.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pace {
     /// Sessions at a time; then start times mean nothing. `None`: all at their times.
     pub concurrency: Option<usize>,
+    /// Runs of agents at a time, each counting its start times from its own start (Dynamo's
+    /// `agentic_lanes`); `None`: all at their times. It excludes `concurrency`.
+    pub plays: Option<usize>,
     /// Divides start times and delays of an open loop; more than 0.
     pub speedup: f64,
 }
@@ -19,6 +22,7 @@ impl Default for Pace {
     fn default() -> Self {
         Self {
             concurrency: None,
+            plays: None,
             speedup: 1.0,
         }
     }
@@ -131,6 +135,43 @@ pub(super) struct Sessions<N> {
     history: HashMap<(u64, u32), (SimTime, Option<SimTime>)>,
     /// Places of sessions that wait for a turn: for its end (true) or its dispatch.
     waiters: HashMap<(u64, u32, bool), Vec<u32>>,
+    plays: Plays,
+}
+
+/// Runs of agents, of which so many go on at a time.
+#[derive(Default)]
+struct Plays {
+    /// The sessions of those that wait for their turn.
+    waiting: VecDeque<Vec<(u64, Session)>>,
+    /// Sessions of those that go on which have not ended.
+    left: HashMap<Option<Play>, usize>,
+}
+
+impl Plays {
+    /// All plays of a source, in their order.
+    fn read(source: &mut impl NumberedSource) -> Result<Self, WorkloadError> {
+        let mut plays: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        while let Some((number, session)) = source.next()? {
+            let sessions = plays.entry(session.play.clone()).or_default();
+            sessions.push((number, session));
+        }
+        Ok(Self {
+            waiting: plays.into_values().collect(),
+            left: HashMap::new(),
+        })
+    }
+
+    /// A session of a play is over; whether the play is.
+    fn ended(&mut self, play: &Option<Play>) -> bool {
+        match self.left.get_mut(play) {
+            None => false,
+            Some(1) => self.left.remove(play).is_some(),
+            Some(left) => {
+                *left -= 1;
+                false
+            }
+        }
+    }
 }
 
 impl<N: NumberedSource> Sessions<N> {
@@ -145,7 +186,15 @@ impl<N: NumberedSource> Sessions<N> {
             ready: BinaryHeap::new(),
             history: HashMap::new(),
             waiters: HashMap::new(),
+            plays: Plays::default(),
         };
+        if let Some(plays) = pace.plays {
+            sessions.plays = Plays::read(&mut sessions.source)?;
+            for _ in 0..plays {
+                sessions.start_play(SimTime::ZERO);
+            }
+            return Ok(sessions);
+        }
         match pace.concurrency {
             Some(slots) => {
                 for _ in 0..slots {
@@ -217,14 +266,38 @@ impl<N: NumberedSource> Sessions<N> {
                 self.ready.push(Reverse((due, number, turn + 1, place)));
             }
             None => {
-                self.open[place as usize] = None;
+                let ended = self.open[place as usize].take();
                 self.free.push(place);
+                if let Some(ended) = ended.filter(|_| self.pace.plays.is_some())
+                    && self.plays.ended(&ended.session.play)
+                {
+                    self.start_play(now);
+                }
                 if self.pace.concurrency.is_some() {
                     self.open_next(now)?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Starts the next play, if there is one: its first request is due at once, the others so much later
+    /// as they are in the trace.
+    ///
+    /// **Source:** aisimulate-core 0.13.0 `replay/loadgen/driver.rs` (`activate_play`, `release_lane`).
+    fn start_play(&mut self, now: SimTime) {
+        let Some(sessions) = self.plays.waiting.pop_front() else {
+            return;
+        };
+        let roots = sessions.iter().filter(|(_, s)| s.after.is_empty());
+        let first = roots.map(|(_, session)| session.start).min();
+        let first = first.unwrap_or(SimTime::ZERO);
+        for (number, session) in sessions {
+            *self.plays.left.entry(session.play.clone()).or_default() += 1;
+            let later = session.start.nanos().saturating_sub(first.nanos());
+            let start = now.nanos().saturating_add(self.pace.shorten(later));
+            self.enter(number, session, SimTime::from_nanos(start));
+        }
     }
 
     /// Starts the next session of a closed loop, if there is one.

@@ -92,7 +92,12 @@ pub struct Session {
     pub turns: Vec<Turn>,
     /// Empty for most.
     pub after: Vec<Dependency>,
+    /// The run of an agent that it is part of; `None` for most.
+    pub play: Option<Play>,
 }
+
+/// A run of an agent: its place among others, and its name.
+pub type Play = (u64, Arc<str>);
 
 /// Where sessions come from, in the order of their start.
 pub trait WorkloadSource {

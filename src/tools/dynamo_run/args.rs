@@ -23,6 +23,8 @@ pub(super) struct Setup {
     pub router: RouterConfig,
     /// Sessions at a time; `None`: they start at their times.
     pub concurrency: Option<usize>,
+    /// Plays of agents at a time; `None`: they start at their times.
+    pub plays: Option<usize>,
     /// Divides times of an open loop.
     pub speedup: f64,
     pub sla: Slo,
@@ -72,6 +74,10 @@ pub(super) fn read(
     kwargs.one_of("replay_mode", &["offline"])?;
     let sla = sla(&mut kwargs)?;
     let concurrency = kwargs.count("replay_concurrency")?.map(|n| n as usize);
+    let plays = match args["api"].as_str() {
+        Some("run_trace_replay") => plays(&mut kwargs, concurrency)?,
+        _ => None,
+    };
     let speedup = kwargs.number("arrival_speedup_ratio")?.unwrap_or(1.0);
     if speedup <= 0.0 {
         return Err(wrong("kwargs.arrival_speedup_ratio", "must be more than 0"));
@@ -95,7 +101,7 @@ pub(super) fn read(
             serving.worker.engine.block_size(),
             closed,
         )?,
-        Some("run_trace_replay") => workload::trace(positional, &mut kwargs, dir.run, closed)?,
+        Some("run_trace_replay") => workload::trace(positional, &mut kwargs, dir.run, (closed, plays.is_some()))?,
         other => return Err(wrong("api", format!("{other:?} is not modelled"))),
     };
     kwargs.done()?;
@@ -104,6 +110,7 @@ pub(super) fn read(
         serving,
         router,
         concurrency,
+        plays,
         speedup,
         sla,
         max_ms,
@@ -181,6 +188,17 @@ fn routing(kwargs: &mut Args) -> Result<RouterConfig, DynamoError> {
             .map_err(|_| kwargs.wrong("kv_event_lag_ms", format!("{lag} is too long")))?,
         ..super::router::config(&config)?
     }))
+}
+
+/// Plays of agents at a time.
+fn plays(kwargs: &mut Args, concurrency: Option<usize>) -> Result<Option<usize>, DynamoError> {
+    match kwargs.count("agentic_lanes")? {
+        Some(0) => Err(kwargs.wrong("agentic_lanes", "must be at least 1")),
+        Some(_) if concurrency.is_some() => {
+            Err(kwargs.wrong("agentic_lanes", "excludes replay_concurrency"))
+        }
+        lanes => Ok(lanes.map(|lanes| lanes as usize)),
+    }
 }
 
 fn sla(kwargs: &mut Args) -> Result<Slo, DynamoError> {

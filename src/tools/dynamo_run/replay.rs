@@ -34,6 +34,7 @@ pub(super) fn play(
         prefill: setup.prefill.as_ref().map(|workers| pool(workers, before)),
         pace: Pace {
             concurrency: setup.concurrency,
+            plays: setup.plays,
             speedup: setup.speedup,
         },
         limit: setup.max_ms.map(millis),

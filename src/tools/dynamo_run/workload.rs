@@ -74,7 +74,7 @@ pub(super) fn trace(
     positional: &[Value],
     kwargs: &mut Args,
     dir: &Path,
-    closed: bool,
+    (closed, by_play): (bool, bool),
 ) -> Result<Box<dyn WorkloadSource>, DynamoError> {
     let files = positional
         .first()
@@ -104,6 +104,10 @@ pub(super) fn trace(
         let problem = "agentic_mooncake needs one";
         return Err(wrong("kwargs.execution_model", problem));
     }
+    if by_play && format != Format::AgenticMooncake {
+        let problem = "is for trace_format agentic_mooncake";
+        return Err(wrong("kwargs.agentic_lanes", problem));
+    }
     let options = load::LoadOptions {
         format,
         trace_block_size: kwargs.count("trace_block_size")?.unwrap_or(512),
@@ -111,6 +115,7 @@ pub(super) fn trace(
         prefix_groups: kwargs.count("trace_num_prefix_groups")?.unwrap_or(0),
         by_time: !closed,
         name_rows: true,
+        by_play,
         ..load::LoadOptions::default()
     };
     let mut source = load::open(&files, &options)?;

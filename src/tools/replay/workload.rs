@@ -86,6 +86,7 @@ fn timed(args: &WorkloadArgs, block_size: u32) -> Result<(Box<dyn WorkloadSource
     }
     let mut pace = Pace {
         concurrency: args.replay_concurrency,
+        plays: None,
         speedup: args.arrival_speedup_ratio,
     };
     if pace.concurrency == Some(0) {

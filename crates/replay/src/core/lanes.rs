@@ -39,6 +39,7 @@ pub(super) fn fits(settings: &Settings, source: &dyn WorkloadSource) -> bool {
     let size = sizes.next();
     settings.prefill.is_none()
         && settings.pace.concurrency.is_none()
+        && settings.pace.plays.is_none()
         && settings.pace.speedup > 0.0
         && pool.ranks <= 1
         && pool.engines.len() > 1

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::LoadOptions;
 use super::lines::Lines;
 use super::loaded::{LoadedSessions, millis, nanos};
 use super::mooncake::runs;
@@ -40,10 +41,13 @@ struct AgentNode {
 
 /// Requests with explicit dependencies: `agentic_mooncake`, with the header of version 2 or with
 /// the `wait_for` of version 1.
-pub(super) fn mooncake(paths: &[PathBuf], block: u32) -> Result<LoadedSessions, WorkloadError> {
+pub(super) fn mooncake(
+    paths: &[PathBuf],
+    options: &LoadOptions,
+) -> Result<LoadedSessions, WorkloadError> {
     let mut nodes: Vec<AgentNode> = Vec::new();
     let mut plays: HashMap<String, u64> = HashMap::new();
-    let mut block = block;
+    let mut block = options.trace_block_size;
     for path in paths {
         let mut lines = Lines::open(path)?;
         while lines.step()? {
@@ -59,10 +63,13 @@ pub(super) fn mooncake(paths: &[PathBuf], block: u32) -> Result<LoadedSessions, 
             let known = plays.len() as u64;
             let scope = *plays.entry(play.to_owned()).or_insert(known);
             // Without plays there is one scope, that of plain Mooncake rows.
-            nodes.push(node(&row, block, scope, place())?);
+            let mut node = node(&row, block, scope, place())?;
+            let order = row.integer("source_play_ordinal")?.unwrap_or(0);
+            node.session.play = Some((order, play.into()));
+            nodes.push(node);
         }
     }
-    link(nodes)
+    link(nodes, options.by_play)
 }
 
 fn header(row: &Row<'_>) -> Result<u32, WorkloadError> {
@@ -124,6 +131,7 @@ fn node(row: &Row<'_>, block: u32, scope: u64, place: String) -> Result<AgentNod
             start: millis(start_ms),
             turns: vec![turn],
             after: Vec::new(),
+            play: None,
         },
         start_ms,
         after,
@@ -148,8 +156,8 @@ impl Row<'_> {
     }
 }
 
-/// Puts nodes into an order in which each comes after what it waits for.
-fn link(mut nodes: Vec<AgentNode>) -> Result<LoadedSessions, WorkloadError> {
+/// Puts nodes into an order in which each comes after what it waits for, or in that of their names.
+fn link(mut nodes: Vec<AgentNode>, by_play: bool) -> Result<LoadedSessions, WorkloadError> {
     let bad = |node: &AgentNode, problem: String| WorkloadError::Bad {
         place: node.place.clone(),
         problem,
@@ -197,12 +205,18 @@ fn link(mut nodes: Vec<AgentNode>) -> Result<LoadedSessions, WorkloadError> {
             "waits for itself through others".to_owned(),
         ));
     }
-    order.sort_by(|a, b| start[*a].total_cmp(&start[*b]));
+    if by_play {
+        // Dynamo numbers them by their names.
+        order.sort_by(|a, b| nodes[*a].request.cmp(&nodes[*b].request));
+        start = nodes.iter().map(|node| node.start_ms).collect();
+    } else {
+        order.sort_by(|a, b| start[*a].total_cmp(&start[*b]));
+    }
     let mut number = vec![0u64; nodes.len()];
     for (at, &i) in order.iter().enumerate() {
         number[i] = at as u64;
     }
-    let first = order.first().map_or(0.0, |&i| start[i]);
+    let first = start.iter().copied().fold(f64::INFINITY, f64::min);
     let mut sessions = VecDeque::with_capacity(nodes.len());
     for &i in &order {
         let node = &mut nodes[i];
@@ -213,6 +227,7 @@ fn link(mut nodes: Vec<AgentNode>) -> Result<LoadedSessions, WorkloadError> {
                 start: millis(0.0),
                 turns: Vec::new(),
                 after: Vec::new(),
+                play: None,
             },
         );
         session.start = millis(start[i] - first);
@@ -262,6 +277,7 @@ pub(super) fn applied(
                 start: millis(0.0),
                 turns,
                 after: Vec::new(),
+                play: None,
             });
         }
     }

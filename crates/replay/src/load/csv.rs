@@ -232,6 +232,7 @@ pub(super) fn single(number: u64, input: u32, output: u32) -> Session {
         start: millis(0.0),
         turns: vec![Turn::new(Prompt::Whole(vec![run]), output)],
         after: Vec::new(),
+        play: None,
     }
 }
 

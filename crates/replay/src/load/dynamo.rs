@@ -146,6 +146,7 @@ fn sessions(mut records: Vec<TracedRequest>) -> Vec<(f64, Session)> {
             start: millis(0.0),
             turns: vec![record.turn],
             after: Vec::new(),
+            play: None,
         };
         sessions.push((record.received_ms, session));
     }

@@ -133,6 +133,9 @@ pub struct LoadOptions {
     /// Whether rows of a Mooncake trace that belong to no session are sessions of their own,
     /// `request_<line>`. Default no.
     pub name_rows: bool,
+    /// Whether requests of agents come in the order of their names, for a replay of so many plays at a
+    /// time. Default no.
+    pub by_play: bool,
     /// Seed of arrivals that a result file only describes.
     pub seed: u64,
     /// Counts the tokens of conversations. Default: a token for every four bytes.
@@ -149,6 +152,7 @@ impl Default for LoadOptions {
             limit: None,
             by_time: true,
             name_rows: false,
+            by_play: false,
             seed: 42,
             count: std::sync::Arc::new(|text| text.len().div_ceil(4) as u32),
         }
@@ -193,7 +197,7 @@ pub fn open(
     let source: Box<dyn WorkloadSource> = match format {
         Format::Auto | Format::Mooncake => mooncake::open(paths, rules(false))?,
         Format::MooncakeDelta => mooncake::open(paths, rules(true))?,
-        Format::AgenticMooncake => Box::new(agentic::mooncake(paths, options.trace_block_size)?),
+        Format::AgenticMooncake => Box::new(agentic::mooncake(paths, options)?),
         Format::AppliedComputeAgentic => {
             let sharing = Sharing {
                 block: options.trace_block_size,

@@ -209,6 +209,7 @@ impl WorkloadSource for MooncakeStream {
                     ..parsed.turn
                 }],
                 after: Vec::new(),
+                play: None,
             }));
         }
     }
@@ -243,6 +244,7 @@ fn gather(paths: &[PathBuf], rules: MooncakeRules) -> Result<LoadedSessions, Wor
                 start: millis(0.0),
                 turns: vec![parsed.turn],
                 after: Vec::new(),
+                play: None,
             };
             sessions.push((start_ms, session));
             return Ok(());

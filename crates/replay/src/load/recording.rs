@@ -94,5 +94,6 @@ fn session(prompt: &[u64], output: u32, times: &[u64]) -> Session {
         start: millis(0.0),
         turns: vec![turn],
         after: Vec::new(),
+        play: None,
     }
 }

@@ -158,5 +158,6 @@ fn session(item: Conversation, number: u64, count: &TokenCounter) -> Option<Sess
         start: millis(0.0),
         turns,
         after: Vec::new(),
+        play: None,
     })
 }

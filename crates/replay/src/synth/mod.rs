@@ -228,6 +228,7 @@ impl WorkloadSource for SyntheticSource {
             start: SimTime::from_nanos(start),
             turns,
             after: Vec::new(),
+            play: None,
         }))
     }
 

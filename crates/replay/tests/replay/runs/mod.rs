@@ -260,6 +260,7 @@ fn requests(of: &[(u64, u64, u32, u32)]) -> Listed {
             start: SimTime::from_millis(at),
             turns: vec![Turn::new(Prompt::Whole(vec![run]), output)],
             after: Vec::new(),
+            play: None,
         }
     });
     Listed(sessions.collect::<Vec<_>>().into_iter(), false)
