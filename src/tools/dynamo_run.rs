@@ -6,6 +6,7 @@
 
 mod args;
 mod error;
+mod host_offload;
 mod json_args;
 mod replay;
 mod router;

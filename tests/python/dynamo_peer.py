@@ -36,6 +36,7 @@ KEPT = (
     "uuid", "session_id", "turn_index", "arrival_time_ms", "first_admit_ms", "first_token_ms", "last_token_ms",
     "terminal_status", "output_length", "reused_input_tokens", "decode_worker_idx", "prefill_worker_idx",
     "destination_activated_ms", "source_released_ms", "admission_count",
+    "first_admission_g1_reused_input_tokens", "first_admission_host_reused_input_tokens",
 )
 # What ours does not tell of an agentic trace.
 PLAYS = ("request_id", "play_id", "agentic", "session_id", "turn_index", "dispatched_at_ms")
@@ -79,8 +80,13 @@ def golden(out, cases=GOLDEN):
         write(out / name, args, rows)
         report = play(args, out / name)
         summary = {k: v for k, v in report["summary"].items() if k not in HOST + SKETCHED and v is not None}
-        requests = [{k: r[k] for k in KEPT if k in r} for r in report["per_request"]]
-        requests.sort(key=lambda r: (r["arrival_time_ms"], r["session_id"] or r["uuid"], r["turn_index"] or 0))
+        kept = KEPT
+        if "agentic_graph" in summary:
+            # What ours does not tell of plays.
+            summary = {k: v for k, v in summary.items() if "agentic" not in k and "trajector" not in k}
+            kept = [k for k in KEPT if k != "turn_index"]
+        requests = [{k: r[k] for k in kept if k in r} for r in report["per_request"]]
+        requests.sort(key=lambda r: (r["arrival_time_ms"], r["session_id"] or r["uuid"], r.get("turn_index") or 0))
         text = json.dumps({"summary": summary, "per_request": requests}, separators=(",", ":"), default=list)
         (out / name / "report.json").write_text(text.replace('{"uuid"', '\n{"uuid"') + "\n")
 

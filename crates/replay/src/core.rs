@@ -19,6 +19,7 @@ mod workers;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use vllm_sim_engine::sched::Admitted;
 use vllm_sim_engine::sched::ConfigError;
 use vllm_sim_engine::{End, Event, Outbox, SeqId};
 use vllm_sim_engine::{SimTime, TimerQueue};
@@ -310,13 +311,7 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         let (pool, at) = address;
         let worker = &mut self.pools[pool].workers[at as usize];
         for admitted in worker.take_admissions() {
-            self.admitted(
-                pool,
-                admitted.id,
-                admitted.at,
-                admitted.cached,
-                admitted.again,
-            );
+            self.admitted(pool, admitted);
         }
         let steps = self.pools[pool].workers[at as usize].has_steps();
         for (when, event) in out.drain(..) {
@@ -328,7 +323,14 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
                     self.pools[pool].workers[at as usize].log.close(when);
                 }
                 Event::Scheduled { id, cached, .. } if !steps => {
-                    self.admitted(pool, id, when, cached, false);
+                    let admitted = Admitted {
+                        id,
+                        at: when,
+                        cached,
+                        host: None,
+                        again: false,
+                    };
+                    self.admitted(pool, admitted);
                 }
                 Event::Preempted { id } => {
                     let request = self.requests.get_mut(id.0 as u32);
@@ -352,7 +354,14 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         Ok(())
     }
 
-    fn admitted(&mut self, pool: usize, id: SeqId, at: SimTime, cached: u32, again: bool) {
+    fn admitted(&mut self, pool: usize, admitted: Admitted) {
+        let Admitted {
+            id,
+            at,
+            cached,
+            host,
+            again,
+        } = admitted;
         let request = self.requests.get_mut(id.0 as u32);
         let mut handoff = request.handoff.as_mut();
         if self.handoffs.order.is_some() {
@@ -368,6 +377,7 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         request.admissions.push(Admission {
             at,
             reused: cached,
+            host,
             again,
             prefill_pool: pool == PREFILL,
         });

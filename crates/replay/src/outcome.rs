@@ -24,10 +24,21 @@ pub struct Admission {
     pub at: SimTime,
     /// Tokens found in the cache; after a preemption output may be among them.
     pub reused: u32,
+    /// Of these, tokens found in the memory of the host; `None`: there is none of the mocker's.
+    pub host: Option<u32>,
     /// After a preemption.
     pub again: bool,
     /// On a prefill worker of a split pool.
     pub prefill_pool: bool,
+}
+
+impl Admission {
+    /// Of a first try, where there is a tier in the memory of the host: tokens that were on the GPU, and
+    /// there.
+    pub(super) fn tiers(&self) -> Option<(u32, u32)> {
+        let host = self.host.filter(|_| !self.again)?;
+        Some((self.reused - host, host))
+    }
 }
 
 /// One request, over. Slices are lent for the time of the call.

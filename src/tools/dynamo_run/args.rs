@@ -71,6 +71,10 @@ pub(super) fn read(
     let mut kwargs = Args::new("kwargs", &args["kwargs"])?;
     let (prefill, serving) = pools(&mut kwargs, dir)?;
     let router = routing(&mut kwargs)?;
+    if super::host_offload::is_in(&serving.worker.engine) && matches!(router, RouterConfig::Kv(_)) {
+        let problem = "kv_router is not modelled with native_host_offload";
+        return Err(wrong("kwargs.router_mode", problem));
+    }
     kwargs.one_of("replay_mode", &["offline"])?;
     let sla = sla(&mut kwargs)?;
     let concurrency = kwargs.count("replay_concurrency")?.map(|n| n as usize);
@@ -101,7 +105,9 @@ pub(super) fn read(
             serving.worker.engine.block_size(),
             closed,
         )?,
-        Some("run_trace_replay") => workload::trace(positional, &mut kwargs, dir.run, (closed, plays.is_some()))?,
+        Some("run_trace_replay") => {
+            workload::trace(positional, &mut kwargs, dir.run, (closed, plays.is_some()))?
+        }
         other => return Err(wrong("api", format!("{other:?} is not modelled"))),
     };
     kwargs.done()?;
@@ -268,18 +274,18 @@ fn worker_args(value: &Value, dir: Folders<'_>) -> Result<Worker, DynamoError> {
     worker.done()?;
     let roles = [Role::Aggregated, Role::Prefill, Role::Decode];
     let role = roles[engine.one_of("worker_type", &["aggregated", "prefill", "decode"])?];
-    engine.ignore(&[
-        "emit_kv_events",
-        "emit_kv_token_ids",
-        "kv_cache_bytes_per_token",
-    ]);
+    engine.ignore(&["emit_kv_events", "emit_kv_token_ids"]);
     let transfer = transfer(&mut engine)?;
+    let host = super::host_offload::take(&mut engine)?;
     let measured = measured.as_ref();
     let mut parsed = match scheduler(&mut engine, measured)? {
         0 => EngineSpec::Vllm(Box::new(vllm(&mut engine, measured, dir, (ranks, 64))?)),
         1 => EngineSpec::Sglang(Box::new(sglang(&mut engine, measured, dir)?)),
         _ => EngineSpec::Vllm(Box::new(trtllm(&mut engine, measured, dir, ranks, role)?)),
     };
+    if let Some(host) = host {
+        host.give(&mut parsed, (ranks, role == Role::Aggregated))?;
+    }
     engine.done()?;
     if ranks > 1 {
         with_ranks(&mut parsed, ranks)?;

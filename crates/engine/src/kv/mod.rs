@@ -11,6 +11,7 @@ mod groups;
 mod hash;
 mod host;
 mod lease;
+mod mocker_tier;
 mod pickle;
 mod pool;
 mod queue;
@@ -25,5 +26,7 @@ pub use hash::{Chain, Extras, HashAlgo, HashConfig, Hasher, Lora, MediaSpan, Unk
 pub use host::{HostCounts, HostEviction, HostRules, HostTierConfig};
 pub(crate) use host::{HostHit, HostRequest, HostTier, Loaded, StoreCopy};
 pub(crate) use lease::Leases;
+pub use mocker_tier::MockerTierConfig;
+pub(crate) use mocker_tier::{CopyId, MockerBlock, MockerTier};
 pub use pool::{BlockCounts, BlockPool, KvConfig};
 pub(crate) use pool::{BlockRequest, BlockTable};

@@ -46,7 +46,7 @@ impl BlockTable {
     }
 
     /// Their numbers.
-    pub(super) fn ids(&self) -> &[u32] {
+    pub(crate) fn ids(&self) -> &[u32] {
         &self.blocks
     }
 

@@ -22,6 +22,8 @@ pub struct Admitted {
     pub at: SimTime,
     /// Tokens that were cached, here or in the memory of the host.
     pub cached: u32,
+    /// Of these, those that were in the memory of the host; `None`: there is none of the mocker's.
+    pub host: Option<u32>,
     /// It ran before and was preempted.
     pub again: bool,
 }

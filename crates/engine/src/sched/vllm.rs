@@ -19,6 +19,8 @@ mod destinations;
 mod encoder_cache;
 mod handoff;
 mod load_failure;
+mod mocker_host;
+mod mocker_offload;
 mod offload;
 mod plan;
 mod seqs;
@@ -46,6 +48,7 @@ use cadence::PrefillCadence;
 pub use config::{Admission, EncoderConfig, Policy, Recompute, Speculation, Victim, VllmConfig};
 use destinations::Destinations;
 use encoder_cache::{EncoderCache, MediaRefs};
+use mocker_host::MockerOffload;
 use seqs::{FetchStage, SeqState, Seqs, Slot};
 use step::Step;
 use waiting::WaitingQueue;
@@ -57,6 +60,8 @@ pub struct Vllm {
     pool: BlockPool,
     /// What the memory of the host keeps.
     host: Option<Box<HostTier>>,
+    /// The same as Dynamo's mocker has it.
+    mocker: Option<Box<MockerOffload>>,
     seqs: Seqs,
     waiting: WaitingQueue,
     /// The running batch, in order of admission.
@@ -115,6 +120,9 @@ impl Vllm {
         let host = |tier| Box::new(HostTier::new(tier, pool.all_groups(), config.kv_events));
         Ok(Self {
             host: config.host_tier.clone().map(host),
+            mocker: config
+                .mocker_tier
+                .map(|tier| Box::new(MockerOffload::new(tier))),
             window: config.latency.window(),
             bulk: BulkDecode::new(&config),
             aligns_chunks: config.aligns_chunks(),
@@ -264,6 +272,9 @@ impl Vllm {
         if self.host.is_some() {
             self.end_copies(&mut step, now, out);
         }
+        if self.mocker.is_some() {
+            self.end_mocker_copies(now, true, out);
+        }
         let prompt_tokens = step.prompt_tokens;
         out.push_back((
             now,
@@ -344,6 +355,7 @@ impl Vllm {
     fn end(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
         self.free_blocks(slot);
         self.leave_host(slot);
+        self.leave_mocker(slot);
         let id = self.seqs[slot].id;
         self.seqs.end(slot);
         out.push_back((now, Event::Ended { id, end }));
@@ -475,7 +487,7 @@ impl Scheduler for Vllm {
         let end = self.flight.front().map(|step| step.end);
         let kept = earlier(self.timers.next_due(), self.leases.next_due());
         let soonest = earlier(earlier(end, self.plan_at), kept);
-        match self.host.is_some() && end.is_none() {
+        match (self.host.is_some() || self.mocker.is_some()) && end.is_none() {
             true => earlier(soonest, self.next_copied()),
             false => soonest,
         }
@@ -505,7 +517,9 @@ impl Scheduler for Vllm {
                 if freed {
                     self.wake(at);
                 }
-            } else if self.host.is_some() && self.end_idle_copies(due, out) {
+            } else if (self.host.is_some() || self.mocker.is_some())
+                && self.end_idle_copies(due, out)
+            {
             } else if due < now || may_plan {
                 self.plan_at = None;
                 may_plan = false;

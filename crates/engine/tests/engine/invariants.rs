@@ -20,7 +20,7 @@ use vllm_sim_engine::{
 };
 
 use crate::cache_heard::{CacheHeard, any_groups};
-use crate::host_tier::{any_tier, check_host, for_groups, reset_host};
+use crate::host_tier::{any_tier, check_host, for_groups, reset_host, with_mocker_tier};
 use crate::load_failures::{any_load_failure, check_load_failures};
 use crate::media::{self, Item};
 
@@ -457,7 +457,7 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
             } else {
                 VllmConfig::default()
             };
-            VllmConfig {
+            with_mocker_tier(VllmConfig {
                 latency,
                 num_gpu_blocks,
                 block_size,
@@ -495,7 +495,7 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
                 host_tier,
                 kv_events: true,
                 ..base
-            }
+            })
         },
     )
 }

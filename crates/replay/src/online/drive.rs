@@ -365,6 +365,7 @@ fn report(sink: &mut dyn Sink, done: &FinishedRequest) {
     let admission = Admission {
         at: done.sent,
         reused: done.result.reply.cached.unwrap_or(0).min(done.input),
+        host: None,
         again: false,
         prefill_pool: false,
     };

@@ -97,6 +97,10 @@ pub struct RequestRecord {
     pub requested_output_length: u32,
     pub output_length: u32,
     pub reused_input_tokens: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_admission_g1_reused_input_tokens: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_admission_host_reused_input_tokens: Option<u32>,
     pub prefill_worker_idx: Option<u32>,
     pub decode_worker_idx: Option<u32>,
     pub prefill_admit_ms: Option<f64>,
@@ -131,6 +135,10 @@ pub struct AdmissionRecord {
     pub pool: &'static str,
     pub pool_admission_ordinal: usize,
     pub reused_input_tokens: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub g1_reused_input_tokens: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_reused_input_tokens: Option<u32>,
 }
 
 /// The word of a status.
@@ -177,6 +185,7 @@ impl KeptOutcome {
         let decode = admitted(false).filter(|_| split);
         let reused = self.admissions.iter().filter(|a| !split || a.prefill_pool);
         let reused = reused.map(|a| a.reused).max();
+        let tiers = self.admissions.first().and_then(Admission::tiers);
         let uuid = match &self.request_id {
             Some(id) => id.to_string(),
             None => numbered_uuid(self.number),
@@ -205,6 +214,8 @@ impl KeptOutcome {
             requested_output_length: self.requested,
             output_length: self.output,
             reused_input_tokens: reused.unwrap_or(0),
+            first_admission_g1_reused_input_tokens: tiers.map(|(gpu, _)| gpu),
+            first_admission_host_reused_input_tokens: tiers.map(|(_, host)| host),
             prefill_worker_idx: self.prefill_worker,
             decode_worker_idx: self.worker,
             prefill_admit_ms: admitted(true).map(|a| ms(a.at)),
@@ -246,6 +257,8 @@ impl KeptOutcome {
                 },
                 pool_admission_ordinal: *ordinal - 1,
                 reused_input_tokens: admission.reused,
+                g1_reused_input_tokens: admission.tiers().map(|(gpu, _)| gpu),
+                host_reused_input_tokens: admission.tiers().map(|(_, host)| host),
             }
         });
         history.collect()

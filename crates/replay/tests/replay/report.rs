@@ -20,6 +20,7 @@ fn end(sink: &mut dyn Sink, number: u64, arrival: u64, tokens: &[u64], status: S
     let admissions = [Admission {
         at: at(arrival),
         reused: 16,
+        host: None,
         again: false,
         prefill_pool: false,
     }];

@@ -233,6 +233,7 @@ impl Sglang {
                 id,
                 at: now,
                 cached,
+                host: None,
                 again,
             });
         }

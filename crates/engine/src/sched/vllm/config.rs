@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use crate::EncoderInput;
-use crate::kv::{GroupLimits, HostTierConfig, LayerGroups, SparseKind};
+use crate::kv::{GroupLimits, HostTierConfig, LayerGroups, MockerTierConfig, SparseKind};
 use crate::latency::{Batch, Drafting, EncoderLatency, LatencyModel, Speed};
 use crate::sched::{ConfigError, at_least_one, within};
 
@@ -84,6 +84,8 @@ pub struct VllmConfig {
     pub lease: Option<Duration>,
     /// A second prefix cache in the memory of the host. Default none.
     pub host_tier: Option<HostTierConfig>,
+    /// The same as Dynamo's mocker has it, instead; for [`Admission::Mocker`]. Default none.
+    pub mocker_tier: Option<MockerTierConfig>,
     /// Whether anybody wants block events. Default no.
     pub kv_events: bool,
     /// Whether runs of single tokens are reported as one [`Event::Decoded`](crate::Event), for
@@ -204,6 +206,7 @@ impl Default for VllmConfig {
             handoff: false,
             lease: None,
             host_tier: None,
+            mocker_tier: None,
             kv_events: false,
             run_lengths: false,
             log_admissions: false,
@@ -247,6 +250,9 @@ impl VllmConfig {
         if let Some(encoder) = &self.encoder {
             at_least_one("encoder budget", encoder.budget)?;
             at_least_one("encoder cache size", encoder.cache_size)?;
+        }
+        if let Some(tier) = &self.mocker_tier {
+            within("host blocks", tier.blocks.into(), 1.0, MOST_BLOCKS)?;
         }
         within("watermark", self.watermark, 0.0, 1.0)?;
         within("speedup_ratio", self.speed.all, 0.0, f64::MAX)?;

@@ -155,7 +155,10 @@ impl Vllm {
     /// When the next copy ends.
     #[cold]
     pub(super) fn next_copied(&self) -> Option<SimTime> {
-        self.host.as_ref().and_then(|host| host.next_due())
+        match &self.mocker {
+            Some(mocker) => mocker.next_due(),
+            None => self.host.as_ref().and_then(|host| host.next_due()),
+        }
     }
 
     /// While no step runs, the end of a copy is seen at once. False: none has ended.
@@ -167,6 +170,7 @@ impl Vllm {
             return false;
         };
         self.complete_copies(at, out);
+        self.end_mocker_copies(at, false, out);
         self.wake(at);
         true
     }

@@ -70,6 +70,9 @@ impl Vllm {
         if self.host.is_some() {
             self.offer_to_host(pass.step);
         }
+        if self.mocker.is_some() {
+            self.offer_as_mocker(pass.step);
+        }
         self.note_prefill(&pass);
         pass.preempted
     }
@@ -110,11 +113,15 @@ impl Vllm {
     /// Takes the blocks a sequence needs; what that does to the cache is reported with the step.
     pub(super) fn allocate(&mut self, slot: Slot, need: &BlockRequest, step: &mut Step) -> bool {
         let seq = &mut self.seqs[slot];
+        let before = seq.table.len().max(need.prefix / self.config.block_size);
         let (plan, events) = (seq.plan.as_ref(), &mut step.events);
         let done = self
             .pool
             .allocate(&mut seq.table, plan, need, &mut |event| events.push(event));
         seq.settled = seq.table.settled();
+        if self.mocker.is_some() {
+            self.fence(slot, before);
+        }
         done
     }
 
@@ -136,7 +143,8 @@ impl Vllm {
         let seq = &mut self.seqs[slot];
         let (prompt, known) = (seq.prompt, seq.known);
         // One query over a context that is there: vLLM and Dynamo's mocker alike run it as a decode.
-        let fetched = (seq.transfer == Transfer::RemotePrefill || seq.loaded > 0)
+        let loaded = seq.loaded > 0 && self.mocker.is_none();
+        let fetched = (seq.transfer == Transfer::RemotePrefill || loaded)
             && seq.recent_preemptions == 0
             && past + 1 == prompt
             && !seq.lost_load;

@@ -52,7 +52,8 @@ impl Vllm {
             && config.max_loras == 0
             && config.prefill_schedule_interval <= 1
             && !config.run_lengths
-            && self.host.is_none();
+            && self.host.is_none()
+            && self.mocker.is_none();
         let kept = [self.timers.next_due(), self.leases.next_due()];
         let next = self.plan_at == Some(now) && kept.iter().flatten().all(|due| *due > now);
         let alone = self.flight.is_empty() && self.waiting.is_empty() && !self.paused;

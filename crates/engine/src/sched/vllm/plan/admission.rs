@@ -24,7 +24,8 @@ struct AdmissionCandidate {
 impl Vllm {
     /// Waiting sequences, while there are tokens, places and blocks for them.
     pub(super) fn schedule_waiting(&mut self, pass: &mut Pass) {
-        let mocker = self.config.admission == Admission::Mocker;
+        // With a tier behind the GPU the mocker looks at nobody without tokens to spend.
+        let mocker = self.config.admission == Admission::Mocker && self.mocker.is_none();
         let places = self.config.max_num_seqs as usize;
         let (mut last, mut looked) = (None, false);
         while (pass.budget > 0 || mocker) && self.running.len() < places {
@@ -41,7 +42,9 @@ impl Vllm {
                 AdmissionTurn::Next => {}
                 AdmissionTurn::Skip => last = Some(head),
                 // When nothing runs, only those whose fetched prompts hold the blocks can go on.
-                AdmissionTurn::Stop if self.running.is_empty() => last = Some(head),
+                AdmissionTurn::Stop if self.running.is_empty() && self.mocker.is_none() => {
+                    last = Some(head);
+                }
                 AdmissionTurn::Stop => break,
             }
         }
@@ -79,6 +82,11 @@ impl Vllm {
         }
         if self.host.is_some()
             && let Some(turn) = self.load_from_host(slot, cached, pass)
+        {
+            return turn;
+        }
+        if self.mocker.is_some()
+            && let Some(turn) = self.load_as_mocker(slot, pass)
         {
             return turn;
         }
@@ -210,6 +218,7 @@ impl Vllm {
         // Blocks that a fetch or a lease holds cannot be had by preemption, so that a sequence
         // without room for its next token could start in vain again and again.
         let held = !self.config.handoff
+            && self.mocker.is_none()
             && (self.fetching > 0 || !self.leases.is_empty())
             && self.pool.used() > 0;
         let (next, further) = match held {
@@ -282,6 +291,7 @@ impl Vllm {
         self.places += 1;
         self.seqs[slot].place = self.places;
         self.note_lora(slot, pass.step);
+        let host = self.admit_as_mocker(slot);
         let reads = self.config.enable_prefix_caching && !self.seqs[slot].skip_cache_read;
         let seq = &mut self.seqs[slot];
         let loaded = seq.loaded.min(seq.prompt.saturating_sub(cached));
@@ -313,6 +323,7 @@ impl Vllm {
                 id,
                 at: pass.now,
                 cached: cached + loaded,
+                host,
                 again,
             });
         }
@@ -377,6 +388,7 @@ impl Vllm {
         self.waiting.remove(&self.seqs, slot);
         self.free_blocks(slot);
         self.leave_host(slot);
+        self.leave_mocker(slot);
         step.rejected.push(self.seqs[slot].id);
         self.seqs.end(slot);
     }

@@ -141,6 +141,7 @@ impl Vllm {
             }
             self.undo(victim, pass);
             self.wait_for_copies(victim, pass.step);
+            self.flush_as_mocker(victim);
             self.preempt(victim, pass.now, pass.out);
             if victim == slot {
                 return false;
@@ -176,7 +177,7 @@ impl Vllm {
     /// Before a sequence gives up itself, one that waits with a fetched prompt gives its blocks:
     /// else the two could stand in each other's way for ever.
     pub(super) fn take_fetched_blocks(&mut self) -> bool {
-        if self.config.handoff && self.running.len() > 1 {
+        if (self.config.handoff && self.running.len() > 1) || self.mocker.is_some() {
             return false;
         }
         let holds = |&slot: &Slot| !self.seqs[slot].table.is_empty();

@@ -1,0 +1,286 @@
+//! A tier in the memory of the host as Dynamo's mocker has it (`native_host_offload`), for each rank.
+//!
+//! Blocks of prompts are copied to it when the pass that computed them has ended, those of a request
+//! and pass all or none. Copies of one direction follow each other.
+//!
+//! **Source:** aisimulate-core 0.13.0 `src/engine/host_offload/tier.rs`.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::time::Duration;
+
+use crate::{BlockKey, SeqId, SimTime};
+
+/// [`VllmConfig::mocker_tier`](crate::sched::vllm::VllmConfig::mocker_tier).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MockerTierConfig {
+    /// Blocks that it holds, at least 1.
+    pub blocks: u32,
+    /// What a copy takes before its first byte; others of its direction go on meanwhile.
+    pub latency: Duration,
+    /// Nanoseconds of a block to the host, and back.
+    pub block_ns: (f64, f64),
+}
+
+/// Whether a block is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MockerBlock {
+    /// It is not.
+    Missing,
+    /// It is on its way, or somebody loads it.
+    Busy,
+    /// It can be loaded.
+    Ready,
+}
+
+/// Names a copy.
+pub(crate) type CopyId = u64;
+
+/// A copy, and whose. At one instant those to the host end first.
+#[derive(Debug)]
+pub(crate) struct MockerCopy {
+    pub(crate) seq: SeqId,
+    pub(crate) to_host: bool,
+    keys: Vec<BlockKey>,
+    /// The blocks of the GPU that are read.
+    sources: Vec<u32>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    /// The copy that brings it has not ended.
+    storing: bool,
+    /// Copies that read it.
+    pins: u32,
+    /// When it was used, where it may leave.
+    used: Option<u64>,
+}
+
+/// The tier.
+#[derive(Debug)]
+pub(crate) struct MockerTier {
+    config: MockerTierConfig,
+    entries: HashMap<BlockKey, Entry>,
+    /// Those that may leave, the one that was used longest ago first.
+    oldest: BTreeSet<(u64, BlockKey)>,
+    clock: u64,
+    /// Copies that have begun, in the order in which they end.
+    copies: BTreeMap<(SimTime, bool, CopyId), MockerCopy>,
+    ends: HashMap<CopyId, SimTime>,
+    /// Copies to the host that begin with the end of the pass.
+    prepared: Vec<(CopyId, MockerCopy)>,
+    /// When the last copy to the host ends, and back.
+    tails: (SimTime, SimTime),
+    /// Until when a block of the GPU is read.
+    read: HashMap<u32, SimTime>,
+    next: CopyId,
+}
+
+impl MockerTier {
+    /// An empty tier.
+    pub(crate) fn new(config: MockerTierConfig) -> Self {
+        Self {
+            config,
+            entries: HashMap::new(),
+            oldest: BTreeSet::new(),
+            clock: 0,
+            copies: BTreeMap::new(),
+            ends: HashMap::new(),
+            prepared: Vec::new(),
+            tails: (SimTime::ZERO, SimTime::ZERO),
+            read: HashMap::new(),
+            next: 0,
+        }
+    }
+
+    /// Whether a block is there, and free.
+    pub(crate) fn state(&self, key: BlockKey) -> MockerBlock {
+        match self.entries.get(&key) {
+            None => MockerBlock::Missing,
+            Some(entry) if entry.storing || entry.pins > 0 => MockerBlock::Busy,
+            Some(_) => MockerBlock::Ready,
+        }
+    }
+
+    /// A request used the blocks of its prompt: the first one leaves last. What a copy holds is passed
+    /// over.
+    pub(crate) fn touch(&mut self, keys: &[BlockKey]) {
+        for key in keys.iter().rev() {
+            if self.state(*key) == MockerBlock::Ready {
+                self.clock += 1;
+                self.may_leave(*key);
+            }
+        }
+    }
+
+    /// A block may leave, and was used last.
+    fn may_leave(&mut self, key: BlockKey) {
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
+        if let Some(before) = entry.used.replace(self.clock) {
+            self.oldest.remove(&(before, key));
+        }
+        self.oldest.insert((self.clock, key));
+    }
+
+    /// Blocks of a prompt, and where they are on the GPU, are to be copied once the pass is over: those
+    /// that are not there. `None`: there is no room for all of them.
+    pub(crate) fn prepare(&mut self, seq: SeqId, blocks: &[(BlockKey, u32)]) -> Option<CopyId> {
+        let kept: HashSet<BlockKey> = blocks.iter().map(|(key, _)| *key).collect();
+        let mut missing: Vec<(BlockKey, u32)> = Vec::new();
+        for (key, block) in blocks {
+            let known = missing.iter().any(|(other, _)| other == key);
+            if !known && !self.entries.contains_key(key) {
+                missing.push((*key, *block));
+            }
+        }
+        let room = (self.config.blocks as usize).saturating_sub(self.entries.len());
+        let lacking = missing.len().saturating_sub(room);
+        let may = self.oldest.iter().filter(|(_, key)| !kept.contains(key));
+        let victims: Vec<(u64, BlockKey)> = may.take(lacking).copied().collect();
+        if victims.len() < lacking {
+            return None;
+        }
+        for victim in victims {
+            self.oldest.remove(&victim);
+            self.entries.remove(&victim.1);
+        }
+        for (key, _) in &missing {
+            let entry = Entry {
+                storing: true,
+                ..Entry::default()
+            };
+            self.entries.insert(*key, entry);
+        }
+        let id = self.named();
+        let (keys, sources) = missing.into_iter().unzip();
+        let copy = MockerCopy {
+            seq,
+            to_host: true,
+            keys,
+            sources,
+        };
+        self.prepared.push((id, copy));
+        Some(id)
+    }
+
+    fn named(&mut self) -> CopyId {
+        self.next += 1;
+        self.next
+    }
+
+    /// The pass is over: the copies that were prepared begin.
+    pub(crate) fn submit(&mut self, now: SimTime) {
+        for (id, copy) in std::mem::take(&mut self.prepared) {
+            let end = self.begin(now, id, copy);
+            for block in &self.copies[&(end, false, id)].sources {
+                self.read.insert(*block, end);
+            }
+        }
+    }
+
+    fn begin(&mut self, from: SimTime, id: CopyId, copy: MockerCopy) -> SimTime {
+        let (tail, block) = match copy.to_host {
+            true => (&mut self.tails.0, self.config.block_ns.0),
+            false => (&mut self.tails.1, self.config.block_ns.1),
+        };
+        let takes = (copy.keys.len() as f64 * block).round() as u64;
+        let begins = (*tail).max(from + self.config.latency);
+        *tail = begins + Duration::from_nanos(takes);
+        let end = *tail;
+        self.copies.insert((end, !copy.to_host, id), copy);
+        self.ends.insert(id, end);
+        end
+    }
+
+    /// Until when the GPU's blocks are read that somebody else has now.
+    pub(crate) fn read_until(&self, blocks: &[u32]) -> SimTime {
+        let ends = blocks.iter().filter_map(|block| self.read.get(block));
+        ends.copied().max().unwrap_or(SimTime::ZERO)
+    }
+
+    /// Blocks that are ready are copied to the GPU, not before `from`.
+    pub(crate) fn load(&mut self, seq: SeqId, keys: Vec<BlockKey>, from: SimTime) -> CopyId {
+        for key in &keys {
+            if let Some(entry) = self.entries.get_mut(key) {
+                entry.pins += 1;
+                if let Some(used) = entry.used.take() {
+                    self.oldest.remove(&(used, *key));
+                }
+            }
+        }
+        let id = self.named();
+        let copy = MockerCopy {
+            seq,
+            to_host: false,
+            keys,
+            sources: Vec::new(),
+        };
+        self.begin(from, id, copy);
+        id
+    }
+
+    /// Nobody waits for a load any more; its direction stays as busy as it was.
+    pub(crate) fn cancel(&mut self, id: CopyId) {
+        let Some(end) = self.ends.remove(&id) else {
+            return;
+        };
+        if let Some(copy) = self.copies.remove(&(end, true, id)) {
+            self.unpin(&copy.keys);
+        }
+    }
+
+    /// When a copy ends that has begun; `None`: it has not, or is over.
+    pub(crate) fn end_of(&self, id: CopyId) -> Option<SimTime> {
+        self.ends.get(&id).copied()
+    }
+
+    /// Whether a copy is not over.
+    pub(crate) fn goes_on(&self, id: CopyId) -> bool {
+        self.ends.contains_key(&id) || self.prepared.iter().any(|(other, _)| *other == id)
+    }
+
+    /// When the next copy ends.
+    pub(crate) fn next_due(&self) -> Option<SimTime> {
+        self.copies.first_key_value().map(|((end, ..), _)| *end)
+    }
+
+    /// The next copy that is over at `now`, its effects on the tier included.
+    pub(crate) fn pop_due(&mut self, now: SimTime) -> Option<MockerCopy> {
+        self.next_due().filter(|end| *end <= now)?;
+        let ((end, _, id), copy) = self.copies.pop_first()?;
+        self.ends.remove(&id);
+        if !copy.to_host {
+            self.unpin(&copy.keys);
+            return Some(copy);
+        }
+        for block in &copy.sources {
+            // A later copy may read what has its place now.
+            if self.read.get(block) == Some(&end) {
+                self.read.remove(block);
+            }
+        }
+        self.clock += 1;
+        for key in &copy.keys {
+            if let Some(entry) = self.entries.get_mut(key) {
+                entry.storing = false;
+            }
+            self.may_leave(*key);
+        }
+        Some(copy)
+    }
+
+    /// A copy has read blocks: what nobody else reads was used at one and the same time.
+    fn unpin(&mut self, keys: &[BlockKey]) {
+        self.clock += 1;
+        for key in keys {
+            let Some(entry) = self.entries.get_mut(key) else {
+                continue;
+            };
+            entry.pins -= 1;
+            if entry.pins == 0 && !entry.storing {
+                self.may_leave(*key);
+            }
+        }
+    }
+}

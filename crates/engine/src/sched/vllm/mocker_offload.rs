@@ -1,0 +1,254 @@
+//! The memory of the host as Dynamo's mocker has it ([`MockerTierConfig`](crate::kv::MockerTierConfig)).
+//!
+//! A request that finds blocks there which the GPU has not takes room for just these and waits for their
+//! copy; requests that wait for a copy are tried before all others.
+//!
+//! **Source:** aisimulate-core 0.13.0 `src/engine/scheduler/vllm/{core,host_offload}.rs`.
+
+use crate::kv::{BlockRequest, MockerBlock};
+use crate::{BlockKey, Outbox, SimTime};
+
+use super::Vllm;
+use super::plan::{AdmissionTurn, Pass};
+use super::seqs::{Seq, SeqState, Slot};
+use super::step::Step;
+
+/// The full blocks of a prompt.
+fn prompt_keys(seq: &Seq, size: u32) -> &[BlockKey] {
+    let keys = seq.plan.as_ref().map_or(&[][..], |plan| &plan.keys);
+    &keys[..keys.len().min((seq.prompt / size) as usize)]
+}
+
+impl Vllm {
+    /// The host's part of an admission: what becomes of the sequence, or `None` when it goes on with what
+    /// it has.
+    pub(super) fn load_as_mocker(&mut self, slot: Slot, pass: &mut Pass) -> Option<AdmissionTurn> {
+        let size = self.config.block_size;
+        let owed = self.owed_as_mocker();
+        let offload = self.mocker.as_mut()?;
+        let seq = &self.seqs[slot];
+        let (id, known) = (seq.id, seq.known);
+        if offload.asleep.contains(&id) {
+            return Some(AdmissionTurn::Skip);
+        }
+        if !seq.table.is_empty() {
+            // It has what was loaded, and must find room for the rest.
+            let rest =
+                self.pool.blocks_for(known) - seq.table.len().min(self.pool.blocks_for(known));
+            return (rest > self.pool.free()).then_some(AdmissionTurn::Stop);
+        }
+        let own = offload.seqs.entry(id).or_default();
+        if let Some(store) = own.store {
+            if offload.tier.goes_on(store) {
+                return Some(self.sleep(slot));
+            }
+            own.store = None;
+        }
+        let keys = prompt_keys(seq, size);
+        let on_gpu = keys.iter().take_while(|key| self.pool.is_cached(**key));
+        let from = on_gpu.count();
+        let (mut waits, mut hit) = (false, 0);
+        for key in &keys[from..] {
+            match offload.tier.state(*key) {
+                MockerBlock::Missing => break,
+                MockerBlock::Busy => waits = true,
+                MockerBlock::Ready => {}
+            }
+            hit += 1;
+        }
+        offload.tier.touch(keys);
+        if hit == 0 {
+            return None;
+        }
+        if waits {
+            return Some(self.sleep(slot));
+        }
+        let wanted: Vec<BlockKey> = keys[from..from + hit].to_vec();
+        let plan = seq.plan.clone()?;
+        // One block at least is computed.
+        let credited = (from as u32).min(known.saturating_sub(1) / size);
+        let held = self.pool.held_prefix(&plan, credited);
+        let all = self.pool.blocks_for(known);
+        if all - held > self.pool.free().saturating_sub(owed) {
+            return Some(AdmissionTurn::Stop);
+        }
+        let need = BlockRequest {
+            prefix: from as u32 * size,
+            tokens: (from + hit) as u32 * size,
+            cache: from as u32 * size,
+            ..BlockRequest::default()
+        };
+        let (seq, events) = (&mut self.seqs[slot], &mut pass.step.events);
+        let done = self
+            .pool
+            .allocate(&mut seq.table, Some(&plan), &need, &mut |event| {
+                events.push(event)
+            });
+        if !done {
+            return Some(AdmissionTurn::Stop);
+        }
+        let offload = self.mocker.as_mut()?;
+        let fresh = &seq.table.ids()[from..];
+        let begins = offload.tier.read_until(fresh).max(pass.now);
+        let own = offload.seqs.entry(id).or_default();
+        own.load = Some(offload.tier.load(id, wanted, begins));
+        own.loaded = Some(((from + hit) as u32, all));
+        (seq.cached, seq.loaded) = (from as u32 * size, hit as u32 * size);
+        self.sleep(slot);
+        self.waiting.remove(&self.seqs, slot);
+        self.seqs[slot].state = SeqState::Fetching;
+        self.fetching += 1;
+        Some(AdmissionTurn::Skip)
+    }
+
+    /// A sequence waits for a copy: it is not tried until one ends, and then before all that wait for
+    /// room alone.
+    fn sleep(&mut self, slot: Slot) -> AdmissionTurn {
+        if let Some(offload) = &mut self.mocker {
+            offload.asleep.insert(self.seqs[slot].id);
+            if self.seqs[slot].rank.0 >= 0 {
+                self.waiting.remove(&self.seqs, slot);
+                offload.waited += 1;
+                self.seqs[slot].rank = (-1, offload.waited);
+                self.waiting.insert(&self.seqs, slot);
+            }
+        }
+        AdmissionTurn::Skip
+    }
+
+    /// Blocks that prompts in the batch and requests with a load still need.
+    fn owed_as_mocker(&self) -> u32 {
+        let owed = self.running.iter().map(|&slot| {
+            let seq = &self.seqs[slot];
+            match seq.computed < seq.prompt {
+                true => self
+                    .pool
+                    .blocks_for(seq.known)
+                    .saturating_sub(seq.table.len()),
+                false => 0,
+            }
+        });
+        let loads = self.mocker.as_ref().map_or(0, |offload| offload.owed());
+        owed.sum::<u32>().saturating_add(loads)
+    }
+
+    /// A sequence runs: what it loaded is its own. Tokens that came from the host.
+    pub(super) fn admit_as_mocker(&mut self, slot: Slot) -> Option<u32> {
+        let size = self.config.block_size;
+        let offload = self.mocker.as_mut()?;
+        let seq = &self.seqs[slot];
+        let own = offload.seqs.entry(seq.id).or_default();
+        if own.loaded.take().is_some() {
+            own.offered = (seq.cached + seq.loaded) / size;
+        }
+        Some(seq.loaded)
+    }
+
+    /// What a pass has computed of prompts is to be copied when it has ended.
+    pub(super) fn offer_as_mocker(&mut self, step: &mut Step) {
+        let size = self.config.block_size;
+        let Some(offload) = &mut self.mocker else {
+            return;
+        };
+        for entry in &step.entries {
+            let seq = &self.seqs[entry.slot];
+            let keys = prompt_keys(seq, size);
+            let end = (seq.computed.min(seq.prompt) / size).min(keys.len() as u32);
+            let own = offload.seqs.entry(seq.id).or_default();
+            if end <= own.offered {
+                continue;
+            }
+            let range = own.offered as usize..end as usize;
+            let missing = keys[range.clone()]
+                .iter()
+                .any(|key| offload.tier.state(*key) == MockerBlock::Missing);
+            if !missing {
+                own.offered = end;
+                continue;
+            }
+            let ids = seq.table.ids();
+            let blocks = range.map(|at| (keys[at], ids[at]));
+            let blocks: Vec<(BlockKey, u32)> = blocks.collect();
+            if let Some(copy) = offload.tier.prepare(seq.id, &blocks) {
+                own.store = Some(copy);
+                own.offered = end;
+                offload.tier.touch(keys);
+            }
+        }
+        step.copied = step.copied.max(offload.compute_after);
+    }
+
+    /// A sequence got blocks that may still be read.
+    pub(super) fn fence(&mut self, slot: Slot, before: u32) {
+        if let Some(offload) = &mut self.mocker {
+            let ids = self.seqs[slot].table.ids();
+            let until = offload
+                .tier
+                .read_until(&ids[(before as usize).min(ids.len())..]);
+            offload.compute_after = offload.compute_after.max(until);
+        }
+    }
+
+    /// A sequence gives its blocks to others: first they are copied.
+    pub(super) fn flush_as_mocker(&mut self, slot: Slot) {
+        if let Some(offload) = &mut self.mocker
+            && let Some(own) = offload.seqs.get(&self.seqs[slot].id)
+            && let Some(end) = own.store.and_then(|store| offload.tier.end_of(store))
+        {
+            offload.compute_after = offload.compute_after.max(end);
+        }
+    }
+
+    /// The copies that are over have ended; with a pass those of its blocks begin.
+    pub(super) fn end_mocker_copies(&mut self, now: SimTime, submits: bool, out: &mut Outbox) {
+        self.complete_mocker_copies(now, out);
+        if submits && let Some(offload) = &mut self.mocker {
+            offload.tier.submit(now);
+            self.complete_mocker_copies(now, out);
+        }
+    }
+
+    fn complete_mocker_copies(&mut self, now: SimTime, out: &mut Outbox) {
+        while let Some(offload) = &mut self.mocker
+            && let Some(copy) = offload.tier.pop_due(now)
+        {
+            offload.asleep.clear();
+            let Some(slot) = self.seqs.find(copy.seq).filter(|_| !copy.to_host) else {
+                continue;
+            };
+            let seq = &mut self.seqs[slot];
+            if seq.state != SeqState::Fetching {
+                continue;
+            }
+            if let Some(own) = offload.seqs.get_mut(&copy.seq) {
+                own.load = None;
+            }
+            let (plan, upto) = (seq.plan.as_ref(), seq.cached + seq.loaded);
+            self.pool
+                .cache_full(&mut seq.table, plan, upto, &mut |event| {
+                    out.push_back((now, event));
+                });
+            seq.settled = seq.table.settled();
+            // The last block is computed here when all are there.
+            let most = (seq.known - 1) / self.config.block_size * self.config.block_size;
+            seq.cached = seq.cached.min(most);
+            seq.loaded = seq.loaded.min(most - seq.cached);
+            seq.computed = seq.cached + seq.loaded;
+            seq.state = SeqState::Waiting;
+            self.fetching -= 1;
+            self.waiting.insert(&self.seqs, slot);
+        }
+    }
+
+    /// A sequence is over.
+    pub(super) fn leave_mocker(&mut self, slot: Slot) {
+        if let Some(offload) = &mut self.mocker {
+            let id = self.seqs[slot].id;
+            offload.asleep.remove(&id);
+            if let Some(load) = offload.seqs.remove(&id).and_then(|own| own.load) {
+                offload.tier.cancel(load);
+                offload.asleep.clear();
+            }
+        }
+    }
+}

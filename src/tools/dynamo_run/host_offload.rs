@@ -1,0 +1,92 @@
+//! The memory of the host behind a worker's GPU (`native_host_offload`).
+//!
+//! **Source:** aisimulate-core 0.13.0 `src/engine/config.rs`, `src/engine/host_offload/registry.rs`.
+
+use std::time::Duration;
+
+use vllm_sim_engine::kv::MockerTierConfig;
+use vllm_sim_engine::sched::EngineSpec;
+
+use super::error::DynamoError;
+use super::json_args::{Args, wrong};
+
+const KEY: &str = "extra_engine_args.engine.native_host_offload";
+
+/// Decimal gigabytes a second of a link that nobody sets.
+const LINK: f64 = 32.0;
+
+/// What was said of a worker's tier.
+pub(super) struct HostOffload {
+    blocks: u32,
+    /// To the host, and back.
+    gbps: (f64, f64),
+    latency: Duration,
+    token_bytes: u32,
+}
+
+/// Whether a worker has such a tier.
+pub(super) fn is_in(engine: &EngineSpec) -> bool {
+    matches!(engine, EngineSpec::Vllm(config) if config.mocker_tier.is_some())
+}
+
+/// Reads what is said of a worker's tier; `None`: it has none.
+pub(super) fn take(engine: &mut Args) -> Result<Option<HostOffload>, DynamoError> {
+    let token_bytes = engine.count("kv_cache_bytes_per_token")?;
+    let Some(value) = engine.take("native_host_offload") else {
+        return Ok(None);
+    };
+    let mut args = Args::new(KEY, &value)?;
+    args.one_of("scope", &["dp_rank_local"])?;
+    let blocks = args.count("num_host_blocks")?.filter(|blocks| *blocks > 0);
+    let blocks = blocks.ok_or_else(|| args.wrong("num_host_blocks", "must be at least 1"))?;
+    let ms = args.number("latency_to_first_byte_ms")?.unwrap_or(0.0);
+    let latency = Duration::try_from_secs_f64(ms / 1e3);
+    let latency = latency
+        .map_err(|_| args.wrong("latency_to_first_byte_ms", format!("{ms} ms is too long")))?;
+    let to_host = args.number("d2h_bandwidth_gbps")?.unwrap_or(LINK);
+    let to_gpu = args.number("h2d_bandwidth_gbps")?.unwrap_or(LINK);
+    // They are those of a pool that workers share.
+    args.ignore(&["shared_d2h_bandwidth_gbps", "shared_h2d_bandwidth_gbps"]);
+    args.done()?;
+    let token_bytes = token_bytes.filter(|bytes| *bytes > 0);
+    let token_bytes = token_bytes.ok_or_else(|| wrong(KEY, "needs kv_cache_bytes_per_token"))?;
+    Ok(Some(HostOffload {
+        blocks,
+        gbps: (to_host, to_gpu),
+        latency,
+        token_bytes,
+    }))
+}
+
+impl HostOffload {
+    /// Puts the tier behind the GPU of a worker, which is whole or one half of a deployment.
+    pub(super) fn give(
+        self,
+        engine: &mut EngineSpec,
+        (ranks, is_whole): (u32, bool),
+    ) -> Result<(), DynamoError> {
+        let config = match engine {
+            EngineSpec::Vllm(config) if !config.no_evict => config,
+            _ => return Err(wrong(KEY, "needs backend vllm")),
+        };
+        if !config.enable_prefix_caching {
+            return Err(wrong(KEY, "needs enable_prefix_caching"));
+        }
+        if config.speculation.is_some() {
+            return Err(wrong(KEY, "excludes aic_nextn"));
+        }
+        if ranks > 1 || !is_whole {
+            let problem = "is modelled for dp_size 1 and worker_type aggregated only";
+            return Err(wrong(KEY, problem));
+        }
+        let bytes = f64::from(self.token_bytes) * f64::from(config.block_size);
+        // Gigabytes a second are bytes a nanosecond; no rate is no time.
+        let takes = |gbps: f64| if gbps > 0.0 { bytes / gbps } else { 0.0 };
+        config.mocker_tier = Some(MockerTierConfig {
+            blocks: self.blocks,
+            latency: self.latency,
+            block_ns: (takes(self.gbps.0), takes(self.gbps.1)),
+        });
+        Ok(())
+    }
+}
