@@ -368,7 +368,8 @@ fn write_decodes(text: &mut String, engine: &VllmConfig) -> fmt::Result {
         .iter()
         .map(|(_, batch)| roofline.breakdown(batch))
         .collect();
-    write_parts(text, &parts)
+    write_parts(text, &parts)?;
+    write_weights_from_host(text, engine, steps.iter().map(|_| 1))
 }
 
 fn write_prompts(text: &mut String, engine: &VllmConfig) -> fmt::Result {
@@ -424,6 +425,7 @@ fn write_prompts(text: &mut String, engine: &VllmConfig) -> fmt::Result {
         })
         .collect();
     write_parts(text, &parts)?;
+    write_weights_from_host(text, engine, lengths.iter().map(|&n| chunks(n).count()))?;
     let front_end = |running: u32| roofline.front_end(running).as_secs_f64() * 1e3;
     let (idle, busy) = (front_end(0), front_end(100));
     writeln!(
@@ -466,6 +468,20 @@ fn write_parts(text: &mut String, steps: &[Breakdown]) -> fmt::Result {
         }
     }
     Ok(())
+}
+
+/// What so many steps spend on weights that are not on the GPU.
+fn write_weights_from_host(
+    text: &mut String,
+    engine: &VllmConfig,
+    steps: impl Iterator<Item = usize>,
+) -> fmt::Result {
+    let each = engine.weights_from_host.as_secs_f64() * 1e3;
+    if each == 0.0 {
+        return Ok(());
+    }
+    let cells = steps.map(|steps| format!("{:.2}", each * steps as f64));
+    line(text, "  host weights", cells)
 }
 
 fn line(text: &mut String, head: &str, cells: impl Iterator<Item = String>) -> fmt::Result {

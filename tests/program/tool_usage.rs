@@ -367,6 +367,10 @@ fn explain_shows_where_the_memory_goes_and_what_drafts_do() {
         step.unwrap().parse().unwrap()
     };
     // 4 GiB at 52 GB/s are 82.6 ms in every step.
-    let slower = alone(&of("--cpu-offload-gb 4")) - alone(&plain);
+    let offloaded = of("--cpu-offload-gb 4");
+    let slower = alone(&offloaded) - alone(&plain);
     assert!((slower - 82.6).abs() < 0.1, "{slower}");
+    let part = offloaded.lines().find(|line| line.starts_with("  host weights"));
+    assert!(part.unwrap().contains(" 82.59 "), "{offloaded}");
+    assert!(!plain.contains("host weights"), "{plain}");
 }
