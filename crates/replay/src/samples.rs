@@ -4,6 +4,11 @@
 const EXACT: usize = 1 << 20;
 /// Bits of the mantissa that are kept beyond that: a relative error of at most 2^-13, 0.013 %.
 const KEPT_BITS: u32 = 12;
+/// Bits that are not.
+const DROPPED_BITS: u32 = f64::MANTISSA_DIGITS - 1 - KEPT_BITS;
+/// Numbers of one sign and exponent.
+const PAGE: usize = 1 << KEPT_BITS;
+const SIGNS_AND_EXPONENTS: usize = 1 << 12;
 
 /// Values with how often each was seen.
 ///
@@ -14,7 +19,8 @@ pub struct Samples {
     seen: Vec<(f64, u64)>,
     /// How much of `seen` is in order and without doubles.
     sorted: usize,
-    rounded: bool,
+    /// All of them, once there were too many to be exact.
+    rounded: Option<Box<RoundedCounts>>,
     count: u64,
     mean: f64,
     /// Sum of squared distances from the mean.
@@ -43,7 +49,10 @@ impl Samples {
         let weight = times as f64;
         self.mean += delta * weight / self.count as f64;
         self.spread += delta * (value - self.mean) * weight;
-        let value = if self.rounded { rounded(value) } else { value };
+        if let Some(counts) = &mut self.rounded {
+            counts.add(value, times);
+            return;
+        }
         match self.seen.last_mut() {
             Some((last, n)) if *last == value => *n += times,
             _ => self.seen.push((value, times)),
@@ -57,16 +66,18 @@ impl Samples {
     fn compact(&mut self) {
         self.sort();
         if self.seen.len() > EXACT {
-            self.rounded = true;
-            for (value, _) in &mut self.seen {
-                *value = rounded(*value);
+            let counts = self.rounded.insert(Box::default());
+            for (value, times) in std::mem::take(&mut self.seen) {
+                counts.add(value, times);
             }
-            self.sorted = 0;
-            self.sort();
         }
     }
 
     fn sort(&mut self) {
+        if let Some(counts) = &self.rounded {
+            self.seen = counts.ascending();
+            return;
+        }
         if self.sorted == self.seen.len() {
             return;
         }
@@ -125,12 +136,44 @@ impl Samples {
     }
 }
 
-/// To the nearest number with fewer bits.
-fn rounded(value: f64) -> f64 {
-    let drop = f64::MANTISSA_DIGITS - 1 - KEPT_BITS;
-    let half = 1u64 << (drop - 1);
-    let bits = value.to_bits().wrapping_add(half) >> drop << drop;
-    f64::from_bits(bits)
+/// How often each number of few bits was seen. An entry is found without a search, and there are no
+/// more than such numbers.
+#[derive(Debug, Clone)]
+struct RoundedCounts {
+    /// By sign and exponent; of each, by the kept bits of the mantissa.
+    pages: Vec<Option<Box<[u64; PAGE]>>>,
+}
+
+impl Default for RoundedCounts {
+    fn default() -> Self {
+        Self {
+            pages: vec![None; SIGNS_AND_EXPONENTS],
+        }
+    }
+}
+
+impl RoundedCounts {
+    /// Adds a value, rounded to the nearest number with so few bits.
+    fn add(&mut self, value: f64, times: u64) {
+        let half = 1 << (DROPPED_BITS - 1);
+        let kept = (value.to_bits().wrapping_add(half) >> DROPPED_BITS) as usize;
+        let page = self.pages[kept / PAGE].get_or_insert_with(|| Box::new([0; PAGE]));
+        page[kept % PAGE] += times;
+    }
+
+    /// All values with how often each was seen.
+    fn ascending(&self) -> Vec<(f64, u64)> {
+        let pages = self.pages.iter().zip(0u64..);
+        let pages = pages.filter_map(|(page, high)| Some((page.as_ref()?, high)));
+        let counts = pages.flat_map(|(page, high)| {
+            let counts = page.iter().zip(high * PAGE as u64..);
+            counts.filter(|(times, _)| **times > 0)
+        });
+        let value = |kept: u64| f64::from_bits(kept << DROPPED_BITS);
+        let mut all: Vec<_> = counts.map(|(times, kept)| (value(kept), *times)).collect();
+        all.sort_by(|a, b| a.0.total_cmp(&b.0));
+        all
+    }
 }
 
 #[cfg(test)]
