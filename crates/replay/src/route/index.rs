@@ -3,48 +3,58 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use vllm_sim_engine::{BlockKey, Event};
 
+use super::key_table::KeyTable;
+
 /// Blocks by key: on which workers they are cached, and on which ones requests use them.
 ///
 /// A key stands for all blocks before it, so that walking a prompt's keys until nobody has one
 /// gives the length of the common prefix with every worker at once.
 #[derive(Debug, Default)]
 pub(super) struct BlockIndex {
-    nodes: HashMap<u64, u32, BuildHasherDefault<KeyHasher>>,
-    keys: Vec<u64>,
+    table: KeyTable,
+    /// Of each node its key, a bit for every worker on which it is cached, and one for every worker
+    /// on which requests use it: side by side, as whoever looks at one looks at the others.
+    nodes: Vec<u64>,
     free: Vec<u32>,
-    /// Bits per worker, `words` of them per node.
-    cached: Vec<u64>,
-    used: Vec<u64>,
+    /// Words of bits for one use.
     words: usize,
     workers: usize,
     /// Copies of a cached block beyond the first.
-    copies: HashMap<(u32, u32), u32>,
+    copies: NodeCounts,
     /// Requests that use a block beyond the first.
-    users: HashMap<(u32, u32), u32>,
+    users: NodeCounts,
     /// Of the last prompt that was looked up, per worker.
     overlaps: Vec<u32>,
     shared: Vec<u32>,
     alive: Vec<u64>,
 }
 
-/// Keys are mixed already.
-#[derive(Debug, Default)]
-pub(super) struct KeyHasher(u64);
+/// Counts by node and worker.
+type NodeCounts = HashMap<u64, u32, BuildHasherDefault<NodeHasher>>;
 
-impl Hasher for KeyHasher {
+/// Nobody can choose nodes and workers that collide.
+#[derive(Debug, Default)]
+pub(super) struct NodeHasher(u64);
+
+impl Hasher for NodeHasher {
     fn write(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
     }
 
-    fn write_u64(&mut self, key: u64) {
-        self.0 = key;
+    fn write_u64(&mut self, pair: u64) {
+        self.0 = pair.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 
     fn finish(&self) -> u64 {
         self.0
     }
+}
+
+/// The key of a node and a worker in [`NodeCounts`]: what differs most comes last.
+fn pair(node: u32, worker: u32) -> u64 {
+    u64::from(worker) << 32 | u64::from(node)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,25 +74,25 @@ impl BlockIndex {
         self.shared.resize(workers, 0);
         let words = workers.div_ceil(64);
         if words > self.words {
-            let widen = |bits: &[u64], old: usize| -> Vec<u64> {
-                let nodes = bits.len().checked_div(old).unwrap_or(0);
-                let mut wide = vec![0; nodes * words];
-                for node in 0..nodes {
-                    wide[node * words..][..old].copy_from_slice(&bits[node * old..][..old]);
+            let old = std::mem::take(&mut self.nodes);
+            for node in old.chunks(self.stride()) {
+                let (key, bits) = node.split_at(1);
+                let (cached, used) = bits.split_at(self.words);
+                self.nodes.extend_from_slice(key);
+                for bits in [cached, used] {
+                    self.nodes.extend_from_slice(bits);
+                    self.nodes.extend((self.words..words).map(|_| 0));
                 }
-                wide
-            };
-            self.cached = widen(&self.cached, self.words);
-            self.used = widen(&self.used, self.words);
+            }
             self.words = words;
         }
     }
 
     /// A worker's blocks are gone.
     pub(super) fn forget(&mut self, worker: u32) {
-        self.copies.retain(|&(_, other), _| other != worker);
-        let nodes: Vec<u32> = self.nodes.values().copied().collect();
-        for node in nodes {
+        self.copies
+            .retain(|pair, _| pair >> 32 != u64::from(worker));
+        for node in self.table.nodes() {
             self.unset(BlockUse::Cached, node, worker);
             self.drop_unused(node);
         }
@@ -94,7 +104,7 @@ impl BlockIndex {
                 for key in &plan.keys[*from as usize..*to as usize] {
                     let node = self.node(*key);
                     if self.has(BlockUse::Cached, node, worker) {
-                        *self.copies.entry((node, worker)).or_insert(0) += 1;
+                        *self.copies.entry(pair(node, worker)).or_insert(0) += 1;
                     } else {
                         self.set(BlockUse::Cached, node, worker);
                     }
@@ -102,10 +112,10 @@ impl BlockIndex {
             }
             Event::Removed { keys } => {
                 for (key, _) in keys {
-                    let Some(&node) = self.nodes.get(&key.0) else {
+                    let Some(node) = self.find(*key) else {
                         continue;
                     };
-                    if !self.copies.is_empty() && take_one(&mut self.copies, (node, worker)) {
+                    if take_one(&mut self.copies, pair(node, worker)) {
                         continue;
                     }
                     self.unset(BlockUse::Cached, node, worker);
@@ -150,10 +160,10 @@ impl BlockIndex {
         alive.resize(self.words, u64::MAX);
         let mut depth = 0;
         for key in keys {
-            let Some(&node) = self.nodes.get(&key.0) else {
+            let Some(node) = self.find(*key) else {
                 break;
             };
-            let bits = &self.bits(kind)[node as usize * self.words..][..self.words];
+            let bits = &self.nodes[self.place(kind, node)..][..self.words];
             let mut any = false;
             for (word, (alive, bits)) in alive.iter_mut().zip(bits).enumerate() {
                 each_bit(*alive & !bits, |bit| {
@@ -191,7 +201,7 @@ impl BlockIndex {
         for key in keys {
             let node = self.node(*key);
             if self.has(BlockUse::Used, node, worker) {
-                *self.users.entry((node, worker)).or_insert(0) += 1;
+                *self.users.entry(pair(node, worker)).or_insert(0) += 1;
             } else {
                 self.set(BlockUse::Used, node, worker);
                 fresh += 1;
@@ -205,7 +215,7 @@ impl BlockIndex {
     pub(super) fn leave(&mut self, worker: u32, nodes: &[u32]) -> u32 {
         let mut freed = 0;
         for &node in nodes {
-            if take_one(&mut self.users, (node, worker)) {
+            if take_one(&mut self.users, pair(node, worker)) {
                 continue;
             }
             self.unset(BlockUse::Used, node, worker);
@@ -215,48 +225,63 @@ impl BlockIndex {
         freed
     }
 
+    fn find(&self, key: BlockKey) -> Option<u32> {
+        let stride = self.stride();
+        self.table
+            .find(key.0, |node| self.nodes[node as usize * stride] == key.0)
+    }
+
+    /// The node of a key, made if there is none.
     fn node(&mut self, key: BlockKey) -> u32 {
-        if let Some(&node) = self.nodes.get(&key.0) {
-            return node;
-        }
-        let node = self.free.pop().unwrap_or_else(|| {
-            self.keys.push(0);
-            self.cached.resize(self.keys.len() * self.words, 0);
-            self.used.resize(self.keys.len() * self.words, 0);
-            (self.keys.len() - 1) as u32
+        let stride = self.stride();
+        let Self {
+            table, nodes, free, ..
+        } = self;
+        let is = |nodes: &Vec<u64>, node: u32| nodes[node as usize * stride] == key.0;
+        let slot = match table.entry(key.0, |node| is(nodes, node)) {
+            Ok(node) => return node,
+            Err(slot) => slot,
+        };
+        let node = free.pop().unwrap_or_else(|| {
+            nodes.resize(nodes.len() + stride, 0);
+            (nodes.len() / stride - 1) as u32
         });
-        self.keys[node as usize] = key.0;
-        self.nodes.insert(key.0, node);
+        nodes[node as usize * stride] = key.0;
+        table.fill(slot, key.0, node);
         node
     }
 
     fn drop_unused(&mut self, node: u32) {
-        let at = node as usize * self.words;
-        let none = |bits: &[u64]| bits[at..][..self.words].iter().all(|&bits| bits == 0);
-        if none(&self.cached) && none(&self.used) {
-            self.nodes.remove(&self.keys[node as usize]);
+        let at = node as usize * self.stride();
+        let (key, bits) = (self.nodes[at], &self.nodes[at + 1..][..2 * self.words]);
+        if bits.iter().all(|&bits| bits == 0) {
+            self.table.remove(key, node);
             self.free.push(node);
         }
     }
 
-    fn bits(&self, kind: BlockUse) -> &[u64] {
+    /// Words of a node.
+    fn stride(&self) -> usize {
+        1 + 2 * self.words
+    }
+
+    /// Where the bits of a node begin.
+    fn place(&self, kind: BlockUse, node: u32) -> usize {
+        let key = node as usize * self.stride();
         match kind {
-            BlockUse::Cached => &self.cached,
-            BlockUse::Used => &self.used,
+            BlockUse::Cached => key + 1,
+            BlockUse::Used => key + 1 + self.words,
         }
     }
 
     fn word(&mut self, kind: BlockUse, node: u32, worker: u32) -> &mut u64 {
-        let at = node as usize * self.words + worker as usize / 64;
-        match kind {
-            BlockUse::Cached => &mut self.cached[at],
-            BlockUse::Used => &mut self.used[at],
-        }
+        let at = self.place(kind, node) + worker as usize / 64;
+        &mut self.nodes[at]
     }
 
     fn has(&self, kind: BlockUse, node: u32, worker: u32) -> bool {
-        let at = node as usize * self.words + worker as usize / 64;
-        self.bits(kind)[at] >> (worker % 64) & 1 == 1
+        let at = self.place(kind, node) + worker as usize / 64;
+        self.nodes[at] >> (worker % 64) & 1 == 1
     }
 
     fn set(&mut self, kind: BlockUse, node: u32, worker: u32) {
@@ -269,10 +294,13 @@ impl BlockIndex {
 }
 
 /// Takes one of those that are counted beyond the first; false: there is none.
-fn take_one(extra: &mut HashMap<(u32, u32), u32>, key: (u32, u32)) -> bool {
-    match extra.get_mut(&key) {
+fn take_one(extra: &mut NodeCounts, pair: u64) -> bool {
+    if extra.is_empty() {
+        return false;
+    }
+    match extra.get_mut(&pair) {
         None => false,
-        Some(1) => extra.remove(&key).is_some(),
+        Some(1) => extra.remove(&pair).is_some(),
         Some(n) => {
             *n -= 1;
             true
@@ -343,7 +371,7 @@ mod tests {
             index.apply(0, &removed(&[1]));
         }
         assert_eq!(found, [1, 1, 0]);
-        assert!(index.nodes.is_empty());
+        assert!(index.table.nodes().is_empty());
     }
 
     #[test]
@@ -355,6 +383,6 @@ mod tests {
         assert_eq!((fresh_a, fresh_b), (3, 1));
         assert_eq!(index.shared(&keys(&[1, 2, 5]))[1], 2);
         assert_eq!((index.leave(1, &a), index.leave(1, &b)), (1, 3));
-        assert!(index.nodes.is_empty());
+        assert!(index.table.nodes().is_empty());
     }
 }

@@ -5,6 +5,7 @@
 
 mod affinity;
 mod index;
+mod key_table;
 mod kv;
 mod queue;
 mod request;

@@ -1,0 +1,158 @@
+//! Nodes by the key of their block.
+
+/// An open-addressing table of eight bytes per slot, at most half full and without tombstones: blocks
+/// come and go all the time, and this is the router's largest random access. The keys themselves lie
+/// with the nodes.
+#[derive(Debug, Default)]
+pub(super) struct KeyTable {
+    /// A power of two of them, or none.
+    slots: Vec<KeySlot>,
+    len: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct KeySlot {
+    hash: u32,
+    node: u32,
+}
+
+const EMPTY: KeySlot = KeySlot {
+    hash: 0,
+    node: u32::MAX,
+};
+
+impl KeySlot {
+    fn is_empty(self) -> bool {
+        self.node == EMPTY.node
+    }
+}
+
+impl KeyTable {
+    /// The node of a key; `is` says whether a node has it.
+    pub(super) fn find(&self, key: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
+        if self.slots.is_empty() {
+            return None;
+        }
+        self.seek(hash(key), is).ok()
+    }
+
+    /// The same, or where it would stand: [`KeyTable::fill`] that before anything else.
+    pub(super) fn entry(&mut self, key: u64, is: impl Fn(u32) -> bool) -> Result<u32, usize> {
+        if 2 * (self.len + 1) > self.slots.len() {
+            self.grow();
+        }
+        self.seek(hash(key), is)
+    }
+
+    /// Enters a node.
+    pub(super) fn fill(&mut self, slot: usize, key: u64, node: u32) {
+        let hash = hash(key);
+        self.slots[slot] = KeySlot { hash, node };
+        self.len += 1;
+    }
+
+    /// Takes out a node that was entered; those behind it that would not be found any more move up.
+    pub(super) fn remove(&mut self, key: u64, node: u32) {
+        let mask = self.slots.len() - 1;
+        let mut hole = self.home(hash(key));
+        while self.slots[hole].node != node {
+            hole = (hole + 1) & mask;
+        }
+        let mut at = hole;
+        loop {
+            at = (at + 1) & mask;
+            let slot = self.slots[at];
+            if slot.is_empty() {
+                break;
+            }
+            let home = self.home(slot.hash);
+            if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
+                self.slots[hole] = slot;
+                hole = at;
+            }
+        }
+        self.slots[hole] = EMPTY;
+        self.len -= 1;
+    }
+
+    /// All nodes.
+    pub(super) fn nodes(&self) -> Vec<u32> {
+        let filled = self.slots.iter().filter(|slot| !slot.is_empty());
+        filled.map(|slot| slot.node).collect()
+    }
+
+    fn seek(&self, hash: u32, is: impl Fn(u32) -> bool) -> Result<u32, usize> {
+        let mask = self.slots.len() - 1;
+        let mut at = self.home(hash);
+        loop {
+            let slot = self.slots[at];
+            if slot.is_empty() {
+                return Err(at);
+            }
+            if slot.hash == hash && is(slot.node) {
+                return Ok(slot.node);
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    fn home(&self, hash: u32) -> usize {
+        // As many of the high bits as name a slot.
+        (u64::from(hash) * self.slots.len() as u64 >> 32) as usize
+    }
+
+    fn grow(&mut self) {
+        let slots = (2 * self.slots.len()).max(16);
+        let old = std::mem::replace(&mut self.slots, vec![EMPTY; slots]);
+        for slot in old.into_iter().filter(|slot| !slot.is_empty()) {
+            if let Err(at) = self.seek(slot.hash, |_| false) {
+                self.slots[at] = slot;
+            }
+        }
+    }
+}
+
+/// Keys are hashes, but for those of tests: one multiplication spreads these too.
+fn hash(key: u64) -> u32 {
+    (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use vllm_sim_random::{Draw, Purpose, stream};
+
+    use super::*;
+
+    #[test]
+    fn it_is_a_map() {
+        let mut table = KeyTable::default();
+        let mut keys: Vec<u64> = Vec::new();
+        let mut model: BTreeMap<u64, u32> = BTreeMap::new();
+        let mut draws = stream(1, 2, Purpose::Workload);
+        for _ in 0..20_000 {
+            let key = draws.between(0, 400);
+            let found = table.find(key, |node| keys[node as usize] == key);
+            assert_eq!(found, model.get(&key).copied(), "{key}");
+            match found {
+                Some(node) => {
+                    table.remove(key, node);
+                    model.remove(&key);
+                }
+                None => {
+                    let slot = table.entry(key, |node| keys[node as usize] == key);
+                    let node = keys.len() as u32;
+                    keys.push(key);
+                    table.fill(slot.expect_err("it is not there"), key, node);
+                    model.insert(key, node);
+                }
+            }
+            assert_eq!(table.len, model.len());
+        }
+        let (mut nodes, mut expected) = (table.nodes(), Vec::from_iter(model.into_values()));
+        nodes.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(nodes, expected);
+    }
+}
