@@ -103,19 +103,14 @@ impl KeyChain {
 
     fn add(&mut self, run: &TokenRun) {
         let mut at = 0;
-        // Whole blocks of different tokens differ in where they stand, which the chain says.
-        let whole = mix(run.id, u64::from(run.same));
         while at < run.len {
-            let part = self.left.min(run.len - at);
-            self.local = if part == self.size {
-                whole
-            } else {
-                let from = if run.same { u64::MAX } else { at.into() };
-                mix(mix(self.local, run.id), mix(from, part.into()))
-            };
-            if !run.same && part == self.size {
-                self.local = self.local.wrapping_add(at.into());
+            if self.left == self.size && run.len - at >= self.size {
+                at = self.add_whole(run, at);
+                continue;
             }
+            let part = self.left.min(run.len - at);
+            let from = if run.same { u64::MAX } else { at.into() };
+            self.local = mix(mix(self.local, run.id), mix(from, part.into()));
             at += part;
             self.left -= part;
             if self.left == 0 {
@@ -124,6 +119,23 @@ impl KeyChain {
                 (self.local, self.left) = (0, self.size);
             }
         }
+    }
+
+    /// Adds all whole blocks of a run from a token on; the token after them.
+    fn add_whole(&mut self, run: &TokenRun, at: u32) -> u32 {
+        // Those of different tokens differ in where they stand, which the chain says.
+        let whole = mix(run.id, u64::from(run.same));
+        let (size, blocks) = (self.size, (run.len - at) / self.size);
+        let parent = &mut self.parent;
+        self.keys.extend((0..blocks).map(|block| {
+            let stands = match run.same {
+                true => 0,
+                false => at + block * size,
+            };
+            *parent = mix(*parent, whole.wrapping_add(stands.into()));
+            BlockKey(*parent)
+        }));
+        at + blocks * size
     }
 }
 

@@ -19,8 +19,7 @@ mod workers;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use vllm_sim_engine::sched::Admitted;
-use vllm_sim_engine::sched::ConfigError;
+use vllm_sim_engine::sched::{Admitted, ConfigError};
 use vllm_sim_engine::{End, Event, Outbox, SeqId};
 use vllm_sim_engine::{SimTime, TimerQueue};
 
@@ -116,6 +115,8 @@ struct Core<'a, S, N> {
     /// Prompts that were fetched: prefill worker and slot.
     fetched: Vec<(u32, u32)>,
     out: Outbox,
+    /// Of one worker, on their way to its requests.
+    admissions: Vec<Admitted>,
     tokens: Vec<SimTime>,
     wants_tokens: bool,
     living: u64,
@@ -158,6 +159,7 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
             outgoing: VecDeque::new(),
             fetched: Vec::new(),
             out: Outbox::new(),
+            admissions: Vec::new(),
             tokens: Vec::new(),
             wants_tokens,
             living: 0,
@@ -309,10 +311,13 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
     /// Takes in the events of a worker's engine.
     fn handle_events(&mut self, address: Address, out: &mut Outbox) -> Result<(), ReplayError> {
         let (pool, at) = address;
+        let mut admissions = std::mem::take(&mut self.admissions);
         let worker = &mut self.pools[pool].workers[at as usize];
-        for admitted in worker.take_admissions() {
+        worker.take_admissions(&mut admissions);
+        for admitted in admissions.drain(..) {
             self.admitted(pool, admitted);
         }
+        self.admissions = admissions;
         let steps = self.pools[pool].workers[at as usize].has_steps();
         for (when, event) in out.drain(..) {
             match event {

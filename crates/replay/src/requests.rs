@@ -20,7 +20,7 @@ pub(super) struct Request {
     pub queued_ns: u64,
     pub input: u32,
     pub output: u32,
-    pub plan: Arc<BlockPlan>,
+    pub plan: Option<Arc<BlockPlan>>,
     pub priority: i32,
     pub strict_priority: u32,
     /// Adapter that it asks for.
@@ -77,7 +77,7 @@ impl Requests {
     pub(super) fn release(&mut self, slot: u32) {
         let request = &mut self.slots[slot as usize];
         request.alive = false;
-        request.plan = Arc::default();
+        request.plan = None;
         self.free.push(slot);
     }
 

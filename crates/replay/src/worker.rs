@@ -198,12 +198,12 @@ impl Worker {
         }
     }
 
-    /// Admissions since the last call; the pool reports them as events.
-    pub(super) fn take_admissions(&mut self) -> Vec<Admitted> {
+    /// Moves admissions since the last call into a list; the pool reports them as events.
+    pub(super) fn take_admissions(&mut self, into: &mut Vec<Admitted>) {
         match &mut self.engine {
-            Engine::Pool(_) => Vec::new(),
-            Engine::Vllm(engine) => engine.take_admissions(),
-            Engine::Sglang(engine) => engine.take_admissions(),
+            Engine::Pool(_) => {}
+            Engine::Vllm(engine) => engine.take_admissions(into),
+            Engine::Sglang(engine) => engine.take_admissions(into),
         }
     }
 }

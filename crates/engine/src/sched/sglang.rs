@@ -136,9 +136,9 @@ impl Sglang {
         &self.config
     }
 
-    /// Admissions since the last call, when the configuration asks for them.
-    pub fn take_admissions(&mut self) -> Vec<Admitted> {
-        std::mem::take(&mut self.admissions)
+    /// Moves the admissions since the last call into a list, when the configuration asks for them.
+    pub fn take_admissions(&mut self, into: &mut Vec<Admitted>) {
+        into.append(&mut self.admissions);
     }
 
     fn wake(&mut self, now: SimTime) {

@@ -31,7 +31,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
             false => self.totals.requests,
         };
         (request.arrival, request.number) = (arrival, number);
-        (request.input, request.output, request.plan) = (input, output, plan);
+        (request.input, request.output, request.plan) = (input, output, Some(plan));
         (request.priority, request.strict_priority) = (priority, strict);
         request.adapter = adapter;
         self.sink
@@ -104,7 +104,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
                 key: request.number,
                 priority: request.priority.into(),
                 transfer,
-                plan: Some(request.plan.clone()),
+                plan: request.plan.clone(),
                 ..Sequence::new(SeqId(slot.into()), request.input, output)
             };
             let worker = &mut self.pools[pool].workers[choice.worker as usize];

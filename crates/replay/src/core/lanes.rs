@@ -6,10 +6,9 @@
 //! into the order of the loop over all workers: the results are its results, byte for byte.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::thread;
 
-use vllm_sim_engine::{BlockPlan, SimTime};
+use vllm_sim_engine::SimTime;
 
 use crate::content::adapter_key;
 use crate::outcome::{Sink, WorkerChange};
@@ -25,7 +24,7 @@ use super::recorder::{LiveCounts, Recorder, hand_on};
 use super::{Core, ReplayError, Totals};
 
 /// Requests of a stretch, for each worker and in all: what is buffered.
-const STRETCH: (usize, usize) = (64, 1 << 16);
+const STRETCH: (usize, usize) = (128, 1 << 17);
 
 /// A stretch when no more requests come takes at least so many nanoseconds.
 const LEAST_REST: u64 = 1_000_000_000;
@@ -183,7 +182,7 @@ impl<'a> Arrivals<'a> {
             number: self.given,
             session: self.given,
             adapter: turn.and_then(|turn| turn.lora.as_deref()).map(adapter_key),
-            plan: Arc::<BlockPlan>::default(),
+            plan: None,
             prompt: 0,
             priority: 0,
             strict_priority: 0,

@@ -6,7 +6,7 @@ use crate::outcome::Sink;
 /// this instant, first what workers did, then what was sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Moment {
-    at: SimTime,
+    pub(super) at: SimTime,
     round: u32,
     sent: bool,
     /// Worker or request.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use vllm_sim_engine::SimTime;
 
-use crate::outcome::{Admission, Outcome, Sink, WorkerChange};
+use crate::outcome::{Admission, Outcome, Sink, Status, WorkerChange};
 
 use super::moment::{Moment, OrderedSink};
 
@@ -17,6 +17,9 @@ pub(super) struct Recorder {
     calls: Vec<(Moment, Call)>,
     gaps: Vec<(u64, u64)>,
     requests: Vec<Recorded>,
+    /// One of them: what [`Recorded`] leaves out is the same of all, as workers that know nothing of
+    /// each other have neither prefill workers nor a router that waits or looks for blocks.
+    alike: Option<Outcome<'static>>,
     tokens: Vec<SimTime>,
     admissions: Vec<Admission>,
     preemptions: Vec<u64>,
@@ -27,21 +30,35 @@ pub(super) struct Recorder {
 
 #[derive(Debug)]
 enum Call {
-    Gaps(Range<usize>),
-    Request(usize),
+    Gaps(Range<u32>),
+    Request(u32),
     Preempted,
 }
 
+/// The part of an [`Outcome`] in which requests differ. There are many, and each is read when it has
+/// long left the processor's cache.
 #[derive(Debug)]
 struct Recorded {
-    outcome: Outcome<'static>,
+    session: u64,
+    number: u64,
+    turn: u32,
+    status: Status,
     session_id: Option<Arc<str>>,
     request_id: Option<Arc<str>>,
+    arrival: SimTime,
+    ended: SimTime,
+    first: Option<SimTime>,
+    second: Option<SimTime>,
+    last: Option<SimTime>,
+    input: u32,
+    requested: u32,
+    output: u32,
+    worker: Option<u32>,
     /// In the lists of the recorder.
-    tokens: Range<usize>,
-    admissions: Range<usize>,
-    preemptions: Range<usize>,
-    preempted: Range<usize>,
+    tokens: Range<u32>,
+    admissions: Range<u32>,
+    preemptions: Range<u32>,
+    preempted: Range<u32>,
 }
 
 impl Recorder {
@@ -53,6 +70,8 @@ impl Recorder {
     }
 
     fn call(&mut self, call: Call) {
+        let last = self.calls.last();
+        debug_assert!(last.is_none_or(|(last, _)| *last <= self.moment));
         self.calls.push((self.moment, call));
     }
 
@@ -66,10 +85,21 @@ impl Recorder {
         self.preempted.clear();
     }
 
+    /// Brings what a call needs into the processor's cache; what comes back means nothing.
+    fn read(&self, call: u32) -> u64 {
+        match self.calls[call as usize].1 {
+            Call::Request(at) => {
+                let found = &self.requests[at as usize];
+                found.session ^ found.ended.nanos() ^ u64::from(found.preempted.end)
+            }
+            Call::Gaps(_) | Call::Preempted => 0,
+        }
+    }
+
     fn hand_on(&mut self, call: usize, totals: &mut LiveCounts, sink: &mut dyn Sink) {
         match &self.calls[call].1 {
             Call::Gaps(range) => {
-                for &(nanos, times) in &self.gaps[range.clone()] {
+                for &(nanos, times) in listed(&self.gaps, range) {
                     sink.gaps(nanos, times);
                 }
             }
@@ -78,49 +108,82 @@ impl Recorder {
                 totals.preemptions += 1;
             }
             Call::Request(at) => {
-                let found = &self.requests[*at];
-                let preemptions = &mut self.preemptions[found.preemptions.clone()];
-                for number in preemptions.iter_mut() {
+                let found = &self.requests[*at as usize];
+                let own = found.preemptions.start as usize..found.preemptions.end as usize;
+                for number in &mut self.preemptions[own] {
                     *number = self.preemption_numbers[*number as usize];
                 }
                 totals.living -= 1;
+                let Some(alike) = &self.alike else {
+                    return;
+                };
                 sink.request(&Outcome {
+                    session: found.session,
+                    number: found.number,
+                    turn: found.turn,
+                    status: found.status,
                     session_id: found.session_id.as_ref(),
                     request_id: found.request_id.as_ref(),
-                    tokens: &self.tokens[found.tokens.clone()],
-                    admissions: &self.admissions[found.admissions.clone()],
-                    preemptions,
-                    preempted: &self.preempted[found.preempted.clone()],
-                    ..found.outcome
+                    arrival: found.arrival,
+                    ended: found.ended,
+                    first: found.first,
+                    second: found.second,
+                    last: found.last,
+                    input: found.input,
+                    requested: found.requested,
+                    output: found.output,
+                    worker: found.worker,
+                    tokens: listed(&self.tokens, &found.tokens),
+                    admissions: listed(&self.admissions, &found.admissions),
+                    preemptions: listed(&self.preemptions, &found.preemptions),
+                    preempted: listed(&self.preempted, &found.preempted),
+                    ..*alike
                 });
             }
         }
     }
 }
 
-fn appended<T: Copy>(list: &mut Vec<T>, more: &[T]) -> Range<usize> {
-    let from = list.len();
+fn appended<T: Copy>(list: &mut Vec<T>, more: &[T]) -> Range<u32> {
+    let from = list.len() as u32;
     list.extend_from_slice(more);
-    from..list.len()
+    from..list.len() as u32
+}
+
+fn listed<'a, T>(list: &'a [T], range: &Range<u32>) -> &'a [T] {
+    &list[range.start as usize..range.end as usize]
 }
 
 impl Sink for Recorder {
     fn request(&mut self, outcome: &Outcome<'_>) {
+        self.alike.get_or_insert_with(|| outcome.without_lists());
         let recorded = Recorded {
-            outcome: outcome.without_lists(),
+            session: outcome.session,
+            number: outcome.number,
+            turn: outcome.turn,
+            status: outcome.status,
             session_id: outcome.session_id.cloned(),
             request_id: outcome.request_id.cloned(),
+            arrival: outcome.arrival,
+            ended: outcome.ended,
+            first: outcome.first,
+            second: outcome.second,
+            last: outcome.last,
+            input: outcome.input,
+            requested: outcome.requested,
+            output: outcome.output,
+            worker: outcome.worker,
             tokens: appended(&mut self.tokens, outcome.tokens),
             admissions: appended(&mut self.admissions, outcome.admissions),
             preemptions: appended(&mut self.preemptions, outcome.preemptions),
             preempted: appended(&mut self.preempted, outcome.preempted),
         };
-        self.call(Call::Request(self.requests.len()));
+        self.call(Call::Request(self.requests.len() as u32));
         self.requests.push(recorded);
     }
 
     fn gaps(&mut self, nanos: u64, times: u64) {
-        let at = self.gaps.len();
+        let at = self.gaps.len() as u32;
         self.gaps.push((nanos, times));
         match self.calls.last_mut() {
             Some((moment, Call::Gaps(range))) if *moment == self.moment => range.end = at + 1,
@@ -163,6 +226,29 @@ impl LiveCounts {
     }
 }
 
+/// Calls that are looked at before the first of them is handed on: the processor waits for all of
+/// them at once.
+const READ_AHEAD: usize = 16;
+
+/// The calls of all parts by their moments: instant, part, call.
+fn in_order(parts: &[&mut Recorder]) -> Vec<(SimTime, u32, u32)> {
+    let calls = parts.iter().zip(0u32..).flat_map(|(part, at)| {
+        let calls = part.calls.iter().zip(0u32..);
+        calls.map(move |((moment, _), call)| (moment.at, at, call))
+    });
+    let mut order: Vec<(SimTime, u32, u32)> = calls.collect();
+    // Small keys are sorted fast, and few instants are those of several parts.
+    order.sort_unstable();
+    for same in order.chunk_by_mut(|a, b| a.0 == b.0) {
+        if same.iter().any(|(_, part, _)| *part != same[0].1) {
+            same.sort_unstable_by_key(|&(_, part, call)| {
+                (parts[part as usize].calls[call as usize].0, part, call)
+            });
+        }
+    }
+    order
+}
+
 /// Hands on what all parts have reported, and forgets it. `sent` are the requests that were sent
 /// meanwhile, in their order.
 pub(super) fn hand_on<'a>(
@@ -172,18 +258,20 @@ pub(super) fn hand_on<'a>(
     sink: &mut dyn Sink,
 ) {
     let mut parts: Vec<&mut Recorder> = parts.collect();
-    let calls = parts.iter().zip(0u32..).flat_map(|(part, at)| {
-        let calls = part.calls.iter().zip(0u32..);
-        calls.map(move |((moment, _), call)| (*moment, at, call))
-    });
-    let mut order: Vec<(Moment, u32, u32)> = calls.collect();
-    order.sort_unstable();
     let mut sent = sent.iter().peekable();
-    for (moment, part, call) in order {
-        while sent.next_if(|&&sent| sent <= moment).is_some() {
-            counts.sent();
+    for some in in_order(&parts).chunks(READ_AHEAD) {
+        let read = some
+            .iter()
+            .map(|&(_, part, call)| parts[part as usize].read(call));
+        std::hint::black_box(read.fold(0, |all, one| all ^ one));
+        for &(_, part, call) in some {
+            let part = &mut parts[part as usize];
+            let moment = part.calls[call as usize].0;
+            while sent.next_if(|&&sent| sent <= moment).is_some() {
+                counts.sent();
+            }
+            part.hand_on(call as usize, counts, sink);
         }
-        parts[part as usize].hand_on(call as usize, counts, sink);
     }
     sent.for_each(|_| counts.sent());
     parts.iter_mut().for_each(|part| part.clear());

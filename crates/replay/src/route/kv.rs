@@ -140,7 +140,7 @@ impl KvState {
         index: &mut BlockIndex,
     ) -> &[f64] {
         let keys = ask.blocks();
-        let block = f64::from(ask.plan.block_size.max(1));
+        let block = f64::from(ask.block_size());
         let known = config.track_active_blocks && config.assume_kv_reuse;
         if known {
             index.shared(keys);
@@ -149,7 +149,7 @@ impl KvState {
             .iter()
             .map(|&w| self.workers[w as usize].prefill_tokens);
         let least = least.min().unwrap_or(0);
-        let request_blocks = f64::from(ask.prompt.div_ceil(ask.plan.block_size.max(1)).max(1));
+        let request_blocks = f64::from(ask.prompt.div_ceil(ask.block_size()).max(1));
         self.costs.clear();
         for &worker in serving {
             let load = &self.workers[worker as usize];
@@ -197,7 +197,7 @@ impl KvState {
         load.requests += 1;
         sent.prefill_tokens = match config.track_prefill_tokens {
             true => {
-                let cached = choice.overlap.saturating_mul(ask.plan.block_size);
+                let cached = choice.overlap.saturating_mul(ask.block_size());
                 ask.prompt.saturating_sub(cached)
             }
             false => 0,

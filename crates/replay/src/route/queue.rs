@@ -83,7 +83,7 @@ impl RouterQueue {
             QueuePolicy::Lcfs => priority + arrival,
             QueuePolicy::Wspt => {
                 let best = overlaps.iter().copied().max().unwrap_or(0);
-                let cached = u64::from(best) * u64::from(ask.plan.block_size);
+                let cached = u64::from(best) * u64::from(ask.block_size());
                 let fresh = u64::from(ask.prompt).saturating_sub(cached).max(1);
                 (1.0 + priority) / fresh as f64
             }

@@ -13,7 +13,8 @@ pub(in super::super) struct RouteRequest {
     pub session: u64,
     /// Adapter that it asks for.
     pub adapter: Option<u64>,
-    pub plan: Arc<BlockPlan>,
+    /// Its blocks, if there is anything to know of them.
+    pub plan: Option<Arc<BlockPlan>>,
     /// Prompt tokens.
     pub prompt: u32,
     pub priority: i32,
@@ -23,9 +24,16 @@ pub(in super::super) struct RouteRequest {
 impl RouteRequest {
     /// Full blocks of the prompt.
     pub(super) fn blocks(&self) -> &[BlockKey] {
-        let full = self.prompt.checked_div(self.plan.block_size).unwrap_or(0);
-        let keys = &self.plan.keys;
-        &keys[..keys.len().min(full as usize)]
+        let Some(plan) = &self.plan else {
+            return &[];
+        };
+        let full = self.prompt.checked_div(plan.block_size).unwrap_or(0);
+        &plan.keys[..plan.keys.len().min(full as usize)]
+    }
+
+    /// Tokens of a block, at least one.
+    pub(super) fn block_size(&self) -> u32 {
+        self.plan.as_ref().map_or(1, |plan| plan.block_size.max(1))
     }
 }
 
