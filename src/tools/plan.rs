@@ -2,6 +2,7 @@
 
 mod bound;
 mod deploy;
+mod idle_worker;
 mod page;
 mod prices;
 mod report;

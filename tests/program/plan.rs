@@ -305,12 +305,12 @@ fn percentiles_money_and_words_are_understood() {
 #[test]
 fn what_cannot_be_had_is_told_with_its_reason() {
     let dir = tempfile::tempdir().unwrap();
-    let hopeless = format!("plan {WORK} --gpu H100 --slo-ttft-ms 1 --max-gpus 3");
-    let table = printed(dir.path(), &hopeless);
-    let none = "no deployment of up to 3 GPUs makes 95 % of the requests good";
+    let too_few = format!("plan {WORK} --gpu H100 --slo-ttft-ms 100 --max-gpus 1");
+    let table = printed(dir.path(), &too_few);
+    let none = "no deployment of up to 1 GPUs makes 95 % of the requests good";
     assert!(table.contains(none), "{table}");
     assert!(
-        table.contains("with 3 GPUs 0.0 % of the requests are good (TTFT p99"),
+        table.contains("with 1 GPUs 0.7 % of the requests are good (TTFT p99"),
         "{table}"
     );
     let large = "plan --model meta-llama/Llama-3.1-70B-Instruct --gpu H100 --input-tokens 9 \
@@ -321,6 +321,35 @@ fn what_cannot_be_had_is_told_with_its_reason() {
         table.contains("one worker takes 4 GPUs, --max-gpus is 3"),
         "{table}"
     );
+}
+
+#[test]
+fn what_no_number_of_workers_serves_is_not_played() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = "--model meta-llama/Llama-3.1-8B-Instruct --input-tokens uniform:100:4000 \
+                 --output-tokens 30 --request-count 300 --request-rate 20 --slo-ttft-ms 60 \
+                 --slo-itl-ms 12";
+    let plan = json(
+        dir.path(),
+        &format!("plan {words} --vary gpu=H100,L40S --html plan.html"),
+    );
+    let whys = [
+        "not played: with any number of workers 49.3 % of the requests are good at most (alone on an \
+         idle worker: TTFT above 60 ms for 50.7 %)",
+        "not played: with any number of workers 0.0 % of the requests are good at most (alone on an \
+         idle worker: TTFT above 60 ms for 89.3 %, ITL above 12 ms for 100.0 %)",
+    ];
+    let page = std::fs::read_to_string(dir.path().join("plan.html")).unwrap();
+    for (point, why) in plan["points"].as_array().unwrap().iter().zip(whys) {
+        assert_eq!(point["error"], why);
+        assert_eq!(point["trials"].as_array().unwrap().len(), 0);
+        assert!(page.contains(why), "{page}");
+    }
+    // With a worker for each request it is what comes of it.
+    let sweep = format!("sweep {words} --grid gpu=H100,L40S --num-workers 300");
+    let sweep = json(dir.path(), &sweep);
+    let good = |at: usize| sweep["points"][at]["summary"]["slo_attainment"].as_f64();
+    assert_eq!([good(0), good(1)], [Some(148.0 / 300.0), Some(0.0)]);
 }
 
 #[test]

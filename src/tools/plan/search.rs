@@ -8,6 +8,7 @@ use vllm_sim_replay::outcome::Outcome;
 use vllm_sim_replay::report::Slo;
 
 use super::bound::PercentileBound;
+use super::idle_worker;
 use crate::tools::progress::is_stopped;
 use crate::tools::replay::{Pools, ReportArgs, WorkloadArgs, in_words, limit, open, play_watched};
 use crate::tools::shard::{exact_map, exact_number};
@@ -105,6 +106,9 @@ pub(super) fn answer(candidate: &Candidate, question: &Question) -> Result<Answe
             }
             _ => format!("one worker takes {gpus} GPUs, --max-gpus is {most}"),
         };
+        return Ok(nothing(why));
+    }
+    if let Some(why) = player.hopeless()? {
         return Ok(nothing(why));
     }
     let found = player.fewest_workers(1.0)?;
@@ -214,6 +218,18 @@ impl<'c> Player<'c> {
             most_workers: (question.max_gpus / each).min(by_cost),
             trials: Vec::new(),
         })
+    }
+
+    /// Why no number of workers suffices, where that is certain without a run.
+    fn hopeless(&self) -> Result<Option<String>> {
+        let workload = &self.candidate.workload;
+        if limit(workload)?.is_some() {
+            return Ok(None);
+        }
+        let block_size = self.pools.serving.engines[0].block_size();
+        let open = || Ok(open(workload, block_size)?.0);
+        let asked = (self.candidate.report.slo()?, self.question.attainment);
+        idle_worker::hopeless(self.pools, asked, &open)
     }
 
     /// Doubles the workers until they suffice, then halves the interval.

@@ -225,6 +225,12 @@ impl Roofline {
         self.window
     }
 
+    /// Whether a step that decodes never takes less for what it computes besides: the batches of a
+    /// pipeline get smaller, and without graphs large steps hide the launch of their kernels.
+    pub fn grows_with_batch(&self) -> bool {
+        self.stages <= 1 && !self.graphs.sizes().is_empty()
+    }
+
     /// Duration of a step.
     pub fn step(&self, batch: &Batch) -> Duration {
         if batch.is_empty() {
@@ -335,6 +341,37 @@ mod tests {
         let share = time(4, &prompt) / time(1, &prompt);
         assert!((0.25..0.27).contains(&share), "{share}");
         assert_eq!(time(4, &decodes(64, 1000)), time(1, &decodes(64, 1000)));
+    }
+
+    #[test]
+    fn a_step_takes_no_less_for_what_joins_it() {
+        for (model_name, tp) in [
+            ("meta-llama/Llama-3.1-8B-Instruct", 1),
+            ("meta-llama/Llama-3.1-8B-Instruct", 4),
+            ("Qwen/Qwen3-30B-A3B", 2),
+        ] {
+            for gpu_name in ["H100", "L40S"] {
+                let setup = Setup {
+                    tp,
+                    ..Setup::new(model(model_name).unwrap(), gpu(gpu_name).unwrap().clone())
+                };
+                let roofline = Roofline::new(&setup).unwrap();
+                assert!(roofline.grows_with_batch());
+                let mut batch = Batch::default();
+                batch.add_decode(700, 1, roofline.window());
+                for n in 0..300 {
+                    let before = roofline.step(&batch);
+                    match n % 3 {
+                        0 => batch.add_chunk(1 + 3 * n, 40 * n, roofline.window()),
+                        _ => batch.add_decode(1 + 90 * n, 1, roofline.window()),
+                    }
+                    assert!(
+                        before <= roofline.step(&batch),
+                        "{model_name} {gpu_name} {n}"
+                    );
+                }
+            }
+        }
     }
 
     fn llama(tp: u32) -> Setup {
