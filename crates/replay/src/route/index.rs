@@ -57,6 +57,9 @@ fn pair(node: u32, worker: u32) -> u64 {
     u64::from(worker) << 32 | u64::from(node)
 }
 
+/// Blocks that are read before the first of them is looked up.
+const READ_AHEAD: usize = 32;
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum BlockUse {
     Cached,
@@ -101,30 +104,49 @@ impl BlockIndex {
     pub(super) fn apply(&mut self, worker: u32, event: &Event) {
         match event {
             Event::Stored { plan, from, to } => {
-                for key in &plan.keys[*from as usize..*to as usize] {
-                    let node = self.node(*key);
-                    if self.has(BlockUse::Cached, node, worker) {
-                        *self.copies.entry(pair(node, worker)).or_insert(0) += 1;
-                    } else {
-                        self.set(BlockUse::Cached, node, worker);
-                    }
+                let keys = &plan.keys[*from as usize..*to as usize];
+                for some in keys.chunks(READ_AHEAD) {
+                    self.touch(some.iter().copied());
+                    some.iter().for_each(|key| self.store(worker, *key));
                 }
             }
             Event::Removed { keys } => {
-                for (key, _) in keys {
-                    let Some(node) = self.find(*key) else {
-                        continue;
-                    };
-                    if take_one(&mut self.copies, pair(node, worker)) {
-                        continue;
-                    }
-                    self.unset(BlockUse::Cached, node, worker);
-                    self.drop_unused(node);
+                for some in keys.chunks(READ_AHEAD) {
+                    self.touch(some.iter().map(|(key, _)| *key));
+                    some.iter().for_each(|(key, _)| self.evict(worker, *key));
                 }
             }
             Event::Cleared => self.forget(worker),
             _ => {}
         }
+    }
+
+    fn store(&mut self, worker: u32, key: BlockKey) {
+        let node = self.node(key);
+        if self.has(BlockUse::Cached, node, worker) {
+            *self.copies.entry(pair(node, worker)).or_insert(0) += 1;
+        } else {
+            self.set(BlockUse::Cached, node, worker);
+        }
+    }
+
+    fn evict(&mut self, worker: u32, key: BlockKey) {
+        let Some(node) = self.find(key) else {
+            return;
+        };
+        if take_one(&mut self.copies, pair(node, worker)) {
+            return;
+        }
+        self.unset(BlockUse::Cached, node, worker);
+        self.drop_unused(node);
+    }
+
+    /// Reads what will be looked up: the processor waits for all of it at once.
+    fn touch(&self, keys: impl Iterator<Item = BlockKey>) {
+        let stride = self.stride();
+        let nodes = keys.filter_map(|key| self.table.guess(key.0));
+        let read = nodes.map(|node| self.nodes[node as usize * stride]);
+        std::hint::black_box(read.fold(0, |all, key| all ^ key));
     }
 
     /// Blocks at the front of a prompt that each worker has cached.
@@ -198,15 +220,18 @@ impl BlockIndex {
     ) -> (Vec<u32>, u32) {
         nodes.clear();
         let mut fresh = 0;
-        for key in keys {
-            let node = self.node(*key);
-            if self.has(BlockUse::Used, node, worker) {
-                *self.users.entry(pair(node, worker)).or_insert(0) += 1;
-            } else {
-                self.set(BlockUse::Used, node, worker);
-                fresh += 1;
+        for some in keys.chunks(READ_AHEAD) {
+            self.touch(some.iter().copied());
+            for key in some {
+                let node = self.node(*key);
+                if self.has(BlockUse::Used, node, worker) {
+                    *self.users.entry(pair(node, worker)).or_insert(0) += 1;
+                } else {
+                    self.set(BlockUse::Used, node, worker);
+                    fresh += 1;
+                }
+                nodes.push(node);
             }
-            nodes.push(node);
         }
         (nodes, fresh)
     }

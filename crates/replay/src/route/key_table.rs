@@ -36,7 +36,13 @@ impl KeyTable {
         self.seek(hash(key), is).ok()
     }
 
-    /// The same, or where it would stand: [`KeyTable::fill`] that before anything else.
+    /// Whose slot a key would claim first, in most cases its own node. Who calls this reads ahead.
+    pub(super) fn guess(&self, key: u64) -> Option<u32> {
+        let slot = self.slots.get(self.home(hash(key)))?;
+        Some(slot.node).filter(|_| !slot.is_empty())
+    }
+
+    /// The node of a key, or where it would stand: [`KeyTable::fill`] that before anything else.
     pub(super) fn entry(&mut self, key: u64, is: impl Fn(u32) -> bool) -> Result<u32, usize> {
         if 2 * (self.len + 1) > self.slots.len() {
             self.grow();
