@@ -82,6 +82,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
             self.report(slot, at, status);
         }
         for pool in [PREFILL, SERVING] {
+            self.pools[pool].router.close();
             for at in 0..self.pools[pool].workers.len() as u32 {
                 let moment = Moment::of_last_steps(self.first_worker + at);
                 self.sink.moment(moment);

@@ -147,6 +147,12 @@ impl Router {
         self.index.forget(worker);
     }
 
+    /// Nobody asks any more, so that no worker's blocks need to be taken out one by one.
+    pub(super) fn close(&mut self) {
+        self.late.clear();
+        self.index = BlockIndex::default();
+    }
+
     /// Finds a worker; `None`: the request waits.
     pub(super) fn place(
         &mut self,
