@@ -283,6 +283,31 @@ pub struct CachedBlock {
     pub users: u32,
 }
 
+/// What blocks are used for; `used`, `cached` and `unused` add up to all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BlockUse {
+    /// Blocks that sequences hold.
+    pub used: u32,
+    /// Of these, blocks that several sequences hold.
+    pub shared: u32,
+    /// Blocks that the sequences would hold besides if they shared none.
+    pub saved: u64,
+    /// Blocks that nobody holds and the prefix cache still finds.
+    pub cached: u32,
+    /// Blocks that hold nothing.
+    pub unused: u32,
+}
+
+/// How far a living sequence is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SequenceProgress {
+    /// Tokens of prompt and output whose cache is computed, those of the steps in flight included.
+    pub computed: u32,
+    /// Whether it waits until its prompt's cache is fetched from another engine or the memory of the
+    /// host.
+    pub waits_for_kv: bool,
+}
+
 /// Gauges of one engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {

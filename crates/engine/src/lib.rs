@@ -36,9 +36,13 @@ mod seq_map;
 mod sequence;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 pub use delays::{Calculator, Delays, LONGEST_DELAY};
-pub use event::{CachedBlock, Command, End, Event, GroupEvent, HostEvent, Reset, Stats};
+pub use event::{
+    BlockUse, CachedBlock, Command, End, Event, GroupEvent, HostEvent, Reset, SequenceProgress,
+    Stats,
+};
 pub use sequence::{
     BlockKey, BlockPlan, Draft, EncoderInput, EncoderKind, ExtraKey, LoadFailure,
     LoadFailurePolicy, LoraId, SeqId, Sequence, Transfer,
@@ -98,6 +102,14 @@ pub trait Scheduler {
     fn command(&mut self, now: SimTime, command: Command, out: &mut Outbox) -> bool;
     /// The prefix cache as it is, in order of the blocks' numbers.
     fn cached_blocks(&self) -> Vec<CachedBlock>;
+    /// What a sequence's events do not say; `None`: it does not live, or there is nothing more to know.
+    fn progress(&self, _id: SeqId) -> Option<SequenceProgress> {
+        None
+    }
+    /// What the blocks of these numbers are used for, of those from 1 to [`Stats::total_blocks`].
+    fn block_use(&self, _numbers: Range<u32>) -> BlockUse {
+        BlockUse::default()
+    }
     /// Gauges as of the last call.
     fn stats(&self) -> Stats;
 }

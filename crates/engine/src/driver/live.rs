@@ -56,11 +56,11 @@ pub fn unix_at(instant: Instant) -> f64 {
     unix_now() - Instant::now().duration_since(instant).as_secs_f64()
 }
 
-struct Core {
-    engine: Box<dyn Scheduler + Send>,
+pub(super) struct Core {
+    pub(super) engine: Box<dyn Scheduler + Send>,
     observer: Box<dyn Observer>,
     outbox: Outbox,
-    records: Vec<Option<SequenceRecord>>,
+    pub(super) records: Vec<Option<SequenceRecord>>,
     free: Vec<u32>,
     generation: u64,
     stats: Stats,
@@ -74,8 +74,8 @@ struct Core {
 /// Events after which observers are told at the latest: a long reply without delay makes them all at once.
 const MAX_OUTBOX: usize = 4096;
 
-struct Shared {
-    core: Mutex<Core>,
+pub(super) struct Shared {
+    pub(super) core: Mutex<Core>,
     wake: Condvar,
     epoch: Instant,
     tune: TimerTuning,
@@ -84,7 +84,7 @@ struct Shared {
 /// A live engine. Clones share it; the thread ends with [`LiveEngine::stop`] or the last clone.
 #[derive(Clone)]
 pub struct LiveEngine {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     thread: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
@@ -233,7 +233,7 @@ impl Shared {
         clippy::disallowed_methods,
         reason = "the live driver is where the clock enters"
     )]
-    fn now(&self) -> SimTime {
+    pub(super) fn now(&self) -> SimTime {
         let nanos = Instant::now()
             .saturating_duration_since(self.epoch)
             .as_nanos();
@@ -439,7 +439,7 @@ fn lone_steps(at: SimTime, first: &Event, rest: &Outbox) -> u32 {
 }
 
 /// Where the record of a sequence lies: the low half of its id.
-fn slot_of(id: SeqId) -> usize {
+pub(super) fn slot_of(id: SeqId) -> usize {
     (id.0 & 0xffff_ffff) as usize
 }
 

@@ -5,6 +5,7 @@ mod observer;
 mod progress;
 mod record;
 mod slack;
+mod snapshot;
 
 pub use live::{Handle, LiveEngine, TimerTuning, unix_at, unix_now};
 pub use observer::{Observer, Observers};
@@ -13,3 +14,4 @@ pub use record::{
     KvSource, ParentRequest, PlannedFinish, RequestInfo, SequenceRecord, SpanAttributes, Submission,
 };
 pub use slack::wake_promptly;
+pub use snapshot::{BlockMap, LiveSequence, LiveSequences, SequencePhase};

@@ -1,9 +1,10 @@
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::cache::CachedBlocks;
 use super::groups::{GroupLimits, GroupTable, Groups, LayerGroups};
 use super::queue::FreeQueue;
-use crate::{BlockKey, BlockPlan, CachedBlock, Event};
+use crate::{BlockKey, BlockPlan, BlockUse, CachedBlock, Event};
 
 /// Size and habits of a [`BlockPool`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -509,6 +510,25 @@ impl BlockPool {
             users: block.refs,
         };
         blocks.map(named).collect()
+    }
+
+    /// What the blocks of these numbers are used for.
+    pub(crate) fn block_use(&self, numbers: Range<u32>) -> BlockUse {
+        let blocks = self.blocks.iter().take(numbers.end as usize);
+        // The null block is nobody's.
+        let mut all = BlockUse::default();
+        for block in blocks.skip(numbers.start.max(1) as usize) {
+            match (block.refs, block.cached) {
+                (0, true) => all.cached += 1,
+                (0, false) => all.unused += 1,
+                (refs, _) => {
+                    all.used += 1;
+                    all.shared += u32::from(refs > 1);
+                    all.saved += u64::from(refs - 1);
+                }
+            }
+        }
+        all
     }
 
     /// Blocks that exist, the null block aside.

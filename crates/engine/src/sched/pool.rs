@@ -12,6 +12,7 @@ mod gaps;
 mod load_failure;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,8 +21,8 @@ use rand_chacha::ChaCha8Rng;
 use crate::kv::{BlockPool, BlockRequest, BlockTable, Leases};
 use crate::seq_map::SeqMap;
 use crate::{
-    CachedBlock, Command, Delays, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence, SimTime,
-    Stats, SubmitError, TimerQueue, Transfer,
+    BlockUse, CachedBlock, Command, Delays, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence,
+    SimTime, Stats, SubmitError, TimerQueue, Transfer,
 };
 use adapters::{AdapterFit, AdapterSlots};
 pub use config::PoolConfig;
@@ -220,13 +221,8 @@ impl Pool {
                 external: 0,
             },
         ));
-        out.push_back((
-            now,
-            Event::Ended {
-                id,
-                end: End::Threshold,
-            },
-        ));
+        let end = End::Threshold;
+        out.push_back((now, Event::Ended { id, end }));
     }
 
     /// Gives back what nobody came to read.
@@ -439,13 +435,8 @@ impl Scheduler for Pool {
             Some(SeqLocation::Waiting) => {
                 self.locations.remove(&id);
                 self.waiting.retain(|w| w.seq.id != id);
-                out.push_back((
-                    now,
-                    Event::Ended {
-                        id,
-                        end: End::Aborted,
-                    },
-                ));
+                let end = End::Aborted;
+                out.push_back((now, Event::Ended { id, end }));
                 self.admit(now, out);
             }
         }
@@ -530,6 +521,11 @@ impl Scheduler for Pool {
     fn cached_blocks(&self) -> Vec<CachedBlock> {
         let blocks = self.blocks.as_ref();
         blocks.map_or_else(Vec::new, BlockPool::cached_blocks)
+    }
+
+    fn block_use(&self, numbers: Range<u32>) -> BlockUse {
+        let blocks = self.blocks.as_ref();
+        blocks.map_or_else(BlockUse::default, |blocks| blocks.block_use(numbers))
     }
 
     fn stats(&self) -> Stats {

@@ -21,12 +21,13 @@ mod seqs;
 mod tests;
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::latency::Batch;
 use crate::{
-    BlockKey, CachedBlock, Command, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence, Stats,
-    SubmitError, Transfer,
+    BlockKey, BlockUse, CachedBlock, Command, End, Event, Outbox, Reset, Scheduler, SeqId,
+    Sequence, SequenceProgress, Stats, SubmitError, Transfer,
 };
 use crate::{SimTime, TimerQueue};
 use vllm_sim_random::std_rng::StdRng;
@@ -452,6 +453,19 @@ impl Scheduler for Sglang {
 
     fn cached_blocks(&self) -> Vec<CachedBlock> {
         self.radix.cached()
+    }
+
+    fn progress(&self, id: SeqId) -> Option<SequenceProgress> {
+        let seq = &self.seqs[self.seqs.find(id)?];
+        // With all tokens out its pages are gone.
+        (!seq.drained).then_some(SequenceProgress {
+            computed: seq.stored,
+            waits_for_kv: false,
+        })
+    }
+
+    fn block_use(&self, numbers: Range<u32>) -> BlockUse {
+        self.radix.block_use(self.config.num_pages, numbers)
     }
 
     fn stats(&self) -> Stats {

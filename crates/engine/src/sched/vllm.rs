@@ -31,11 +31,12 @@ mod tests;
 mod waiting;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use crate::kv::{BlockPool, HostTier, KvConfig, Leases};
 use crate::{
-    CachedBlock, Command, Draft, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence, Stats,
-    SubmitError, Transfer,
+    BlockUse, CachedBlock, Command, Draft, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence,
+    SequenceProgress, Stats, SubmitError, Transfer,
 };
 use crate::{SimTime, TimerQueue};
 use vllm_sim_random::std_rng::StdRng;
@@ -592,6 +593,14 @@ impl Scheduler for Vllm {
 
     fn cached_blocks(&self) -> Vec<CachedBlock> {
         self.pool.cached_blocks()
+    }
+
+    fn progress(&self, id: SeqId) -> Option<SequenceProgress> {
+        self.seqs.progress(id)
+    }
+
+    fn block_use(&self, numbers: Range<u32>) -> BlockUse {
+        self.pool.block_use(numbers)
     }
 
     fn stats(&self) -> Stats {

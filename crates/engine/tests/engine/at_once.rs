@@ -1,12 +1,14 @@
 //! Steps that take no time, all at once: the same log.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use vllm_sim_engine::latency::LatencyModel;
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
 use vllm_sim_engine::{
-    CachedBlock, Command, Event, Outbox, Scheduler, SeqId, Sequence, SimTime, Stats, SubmitError,
+    BlockUse, CachedBlock, Command, Event, Outbox, Scheduler, SeqId, Sequence, SimTime, Stats,
+    SubmitError,
 };
 
 use crate::invariants::{inputs, play, vllm};
@@ -45,6 +47,10 @@ impl Scheduler for Exhausting {
 
     fn cached_blocks(&self) -> Vec<CachedBlock> {
         self.engine.cached_blocks()
+    }
+
+    fn block_use(&self, numbers: Range<u32>) -> BlockUse {
+        self.engine.block_use(numbers)
     }
 
     fn stats(&self) -> Stats {

@@ -1,10 +1,10 @@
-//! What the events of an engine tell of its prefix cache, group by group.
+//! What the events of an engine tell of its prefix cache, group by group, and what its blocks are used for.
 
 use std::collections::HashMap;
 
 use proptest::prelude::*;
 use vllm_sim_engine::kv::{LayerGroups, SparseKind};
-use vllm_sim_engine::{BlockKey, Event, GroupEvent};
+use vllm_sim_engine::{BlockKey, BlockUse, Event, GroupEvent, Scheduler, Stats};
 
 /// Stands for the group whose events name none.
 const MAIN: u32 = u32::MAX;
@@ -94,4 +94,19 @@ pub(crate) fn any_groups() -> impl Strategy<Value = Option<LayerGroups>> {
         interval,
     });
     proptest::option::weighted(0.6, groups)
+}
+
+/// Every block is used for one thing (4), in whatever parts they are looked at.
+pub(crate) fn check_block_use(engine: &dyn Scheduler, stats: &Stats) -> Result<(), TestCaseError> {
+    let (total, end) = (stats.total_blocks, stats.total_blocks + 1);
+    let all = engine.block_use(1..end);
+    prop_assert_eq!(all.used, stats.used_blocks);
+    prop_assert_eq!(all.used + all.cached + all.unused, total);
+    prop_assert!(all.shared <= all.used && u64::from(all.shared) <= all.saved);
+    let middle = 1 + total / 2;
+    let (front, back) = (engine.block_use(1..middle), engine.block_use(middle..end));
+    let sum = |count: fn(&BlockUse) -> u32| count(&front) + count(&back);
+    prop_assert_eq!([sum(|b| b.used), sum(|b| b.shared)], [all.used, all.shared]);
+    prop_assert_eq!(sum(|b| b.cached), all.cached);
+    Ok(())
 }

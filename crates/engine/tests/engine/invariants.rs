@@ -19,7 +19,7 @@ use vllm_sim_engine::{
     Scheduler, SeqId, Sequence, Transfer,
 };
 
-use crate::cache_heard::{CacheHeard, any_groups};
+use crate::cache_heard::{CacheHeard, any_groups, check_block_use};
 use crate::host_tier::{any_tier, check_host, for_groups, reset_host, with_mocker_tier};
 use crate::load_failures::{any_load_failure, check_load_failures};
 use crate::media::{self, Item};
@@ -270,6 +270,7 @@ pub(crate) fn play(
             "work, but no step"
         );
         prop_assert!(stats.used_blocks <= stats.total_blocks);
+        check_block_use(engine, &stats)?;
     }
     let stats = engine.stats();
     prop_assert_eq!((stats.running, stats.waiting, stats.used_blocks), (0, 0, 0));

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{
-    LiveEngine, Observer, PlannedFinish, RequestInfo, SequenceRecord, Submission, TimerTuning,
+    LiveEngine, LiveSequences, Observer, PlannedFinish, RequestInfo, SequencePhase, SequenceRecord,
+    Submission, TimerTuning,
 };
 use vllm_sim_engine::latency::{LatencyModel, Polynomial, Speed};
 use vllm_sim_engine::sched::sglang::{Sglang, SglangConfig};
@@ -98,7 +99,7 @@ fn submission(number: u64, now: SimTime) -> Submission {
 }
 
 /// Waves of requests on a real clock: the next comes when the last has ended.
-fn play_live(engine: Box<dyn Scheduler + Send>) -> Heard {
+fn play_live(engine: Box<dyn Scheduler + Send>, look: impl Fn(&LiveEngine)) -> Heard {
     let epoch = Instant::now();
     let heard = Arc::<Mutex<Heard>>::default();
     let (ended, ends) = channel();
@@ -114,6 +115,7 @@ fn play_live(engine: Box<dyn Scheduler + Send>) -> Heard {
             .flat_map(|number| live.submit(vec![submission(number, live.now())]).unwrap())
             .collect();
         for _ in &wave {
+            look(&live);
             ends.recv_timeout(Duration::from_secs(60)).unwrap();
         }
     }
@@ -122,7 +124,16 @@ fn play_live(engine: Box<dyn Scheduler + Send>) -> Heard {
 }
 
 fn compare(name: &str, make: impl Fn() -> Box<dyn Scheduler + Send>) {
-    let mut live = play_live(make());
+    compare_seen(name, make, |_| {});
+}
+
+/// The same while somebody looks at the live one.
+fn compare_seen(
+    name: &str,
+    make: impl Fn() -> Box<dyn Scheduler + Send>,
+    look: impl Fn(&LiveEngine),
+) {
+    let mut live = play_live(make(), look);
     let arrivals = live.arrivals.iter().map(|(at, n)| (*at, sequence(*n)));
     let log = offline::run(&mut *make(), arrivals).unwrap();
     let virtual_tokens: Tokens = log
@@ -180,6 +191,74 @@ fn sglang_is_the_same_on_both_clocks() {
         ..SglangConfig::default()
     };
     compare("sglang", || Box::new(Sglang::new(config.clone()).unwrap()));
+}
+
+#[test]
+fn whoever_looks_changes_nothing() {
+    let (latency, speed) = latency();
+    let config = VllmConfig {
+        latency,
+        speed,
+        max_num_seqs: 5,
+        ..VllmConfig::default()
+    };
+    let look = |live: &LiveEngine| {
+        let (seen, map) = (live.sequences(3), live.block_map(16));
+        assert!(seen.newest.len() <= 3 && map.cells.len() <= 16);
+        assert!(seen.phases.iter().sum::<usize>() <= AT_ONCE as usize);
+    };
+    compare_seen(
+        "vllm, seen",
+        || Box::new(Vllm::new(config.clone()).unwrap()),
+        look,
+    );
+}
+
+/// Where sequences are that a single step takes a minute for.
+#[test]
+fn a_look_tells_who_runs_and_who_waits() {
+    let (latency, _) = latency();
+    let speed = Speed {
+        all: 1e-5,
+        decode: 1.0,
+    };
+    let config = VllmConfig {
+        latency,
+        speed,
+        max_num_seqs: 2,
+        num_gpu_blocks: 200,
+        block_size: 16,
+        ..VllmConfig::default()
+    };
+    let engine = Box::new(Vllm::new(config).unwrap());
+    let tally = Tally {
+        lone_steps: false,
+        counts: Arc::default(),
+    };
+    let tune = TimerTuning::default();
+    let live = LiveEngine::start("look", Instant::now(), engine, Box::new(tally), tune).unwrap();
+    let now = live.now();
+    let all = (0..3).map(|number| submission(number, now)).collect();
+    let handles = live.submit(all).unwrap();
+    let seen = live.sequences(2);
+    assert_eq!(seen.phases, [1, 0, 2, 0, 0]);
+    let rows = seen.newest.iter().map(|s| {
+        let id: u64 = s.id.parse().unwrap();
+        (id, s.phase, s.prompt, s.output)
+    });
+    let expected = [
+        (2, SequencePhase::Waiting, sequence(2).prompt, 0),
+        (1, SequencePhase::Prefill, sequence(1).prompt, 0),
+    ];
+    assert!(rows.eq(expected), "{seen:?}");
+    // Prompts of 100 and 137 tokens.
+    let map = live.block_map(10);
+    assert_eq!((map.blocks_per_cell, map.cells.len()), (20, 10));
+    let used: u32 = map.cells.iter().map(|cell| cell.used).sum();
+    assert_eq!((used, map.stats.used_blocks), (7 + 9, 7 + 9));
+    drop(handles);
+    assert_eq!(live.sequences(2), LiveSequences::default());
+    live.stop();
 }
 
 /// Tokens, steps, and how often several of both were told at once.

@@ -3,7 +3,7 @@
 //! - `invariants`: the engine's invariants over random workloads, for every scheduler
 //! - `aic`: step times from kernel tables
 //! - `at_once`: steps without time made at once leave the log of those made one by one
-//! - `cache_heard`: the prefix cache that events tell of, for `invariants`
+//! - `cache_heard`: the prefix cache that events tell of, and blocks by use, for `invariants`
 //! - `host_tier`: what the memory of the host keeps, and when it is loaded
 //! - `load_failures`: prompts that were to be loaded and were not
 //! - `media`: items of prompts and the encoder cache, for `invariants`

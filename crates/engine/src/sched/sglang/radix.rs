@@ -1,8 +1,9 @@
 //! The prefix cache as a tree of pages.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 
-use crate::{BlockKey, CachedBlock};
+use crate::{BlockKey, BlockUse, CachedBlock};
 
 /// Name of a node of the tree; 0 is the root.
 pub(super) type NodeId = u32;
@@ -31,6 +32,10 @@ pub(super) struct Radix {
     evictable: u32,
     /// Pages in the tree that somebody locks.
     locked: u32,
+    /// Of these, pages that several sequences lock.
+    shared: u32,
+    /// Pages by how often they are locked, all together.
+    references: u64,
 }
 
 #[derive(Debug, Default)]
@@ -54,6 +59,8 @@ impl Radix {
             free: pages,
             evictable: 0,
             locked: 0,
+            shared: 0,
+            references: 0,
         }
     }
 
@@ -170,11 +177,16 @@ impl Radix {
             self.unindex(at);
             let node = self.node_mut(at);
             node.locks += 1;
-            let (first, pages) = (node.locks == 1, node.pages.len() as u32);
+            let (locks, pages) = (node.locks, node.pages.len() as u32);
             at = node.parent;
-            if first {
-                self.evictable -= pages;
-                self.locked += pages;
+            self.references += u64::from(pages);
+            match locks {
+                1 => {
+                    self.evictable -= pages;
+                    self.locked += pages;
+                }
+                2 => self.shared += pages,
+                _ => {}
             }
         }
     }
@@ -184,11 +196,16 @@ impl Radix {
         while at != ROOT {
             let node = self.node_mut(at);
             node.locks -= 1;
-            let (last, pages, parent) = (node.locks == 0, node.pages.len() as u32, node.parent);
-            if last {
-                self.locked -= pages;
-                self.evictable += pages;
-                self.index(at);
+            let (locks, pages, parent) = (node.locks, node.pages.len() as u32, node.parent);
+            self.references -= u64::from(pages);
+            match locks {
+                0 => {
+                    self.locked -= pages;
+                    self.evictable += pages;
+                    self.index(at);
+                }
+                1 => self.shared -= pages,
+                _ => {}
             }
             at = parent;
         }
@@ -246,6 +263,22 @@ impl Radix {
         pages.enumerate().map(named).collect()
     }
 
+    /// What these pages, of `all` from 1 on, are used for. They have no numbers here: first come those
+    /// that sequences use, then the cached ones.
+    pub(super) fn block_use(&self, all: u32, numbers: Range<u32>) -> BlockUse {
+        let used = all - self.available();
+        let (from, to) = (numbers.start.max(1) - 1, numbers.end.max(1) - 1);
+        let within = |begin: u32, end: u32| to.min(end).saturating_sub(from.max(begin));
+        let saved = self.references - u64::from(self.locked);
+        BlockUse {
+            used: within(0, used),
+            shared: within(0, self.shared),
+            saved: if from == 0 && to > 0 { saved } else { 0 },
+            cached: within(used, used + self.evictable),
+            unused: within(used + self.evictable, all),
+        }
+    }
+
     fn extend(&mut self, leaf: NodeId, keys: &[BlockKey], now: u64) -> NodeId {
         self.unindex(leaf);
         let count = keys.len() as u32;
@@ -256,7 +289,9 @@ impl Radix {
             self.evictable += count;
             self.index(leaf);
         } else {
+            // Its owner alone extends it.
             self.locked += count;
+            self.references += u64::from(count);
         }
         leaf
     }

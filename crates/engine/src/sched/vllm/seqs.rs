@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use super::encoder_cache::MediaRefs;
 use crate::kv::BlockTable;
 use crate::seq_map::SeqMap;
-use crate::{BlockPlan, Draft, LoadFailure, LoraId, SeqId, Sequence, Transfer};
+use crate::{BlockPlan, Draft, LoadFailure, LoraId, SeqId, Sequence, SequenceProgress, Transfer};
 
 /// Where a sequence stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -232,6 +232,15 @@ impl Seqs {
 
     pub(super) fn find(&self, id: SeqId) -> Option<Slot> {
         self.by_id.get(&id).copied()
+    }
+
+    /// How far a sequence is, outside the bulk.
+    pub(super) fn progress(&self, id: SeqId) -> Option<SequenceProgress> {
+        let seq = &self[self.find(id)?];
+        Some(SequenceProgress {
+            computed: seq.computed,
+            waits_for_kv: seq.state == SeqState::Fetching,
+        })
     }
 
     /// Forgets the name; the slot is free once no step refers to it.
