@@ -26,6 +26,24 @@ def mean(name):
     return f"{rate(name + '_sum')} / {rate(name + '_count')}"
 
 
+def annotation(name, color, expr, title, text, tags):
+    """Marks on every panel where a series of `expr` has a sample."""
+    return {
+        "name": name, "enable": True, "iconColor": color, "datasource": SOURCE, "expr": expr, "step": "10s",
+        "titleFormat": title, "textFormat": text, "tagKeys": tags, "useValueForTime": False,
+    }
+
+
+# What is done on purpose: both families are there only while and once something is.
+SERVER = 'job=~"$job",instance=~"$instance"'
+DRILLS = [
+    annotation("Drill", "orange", f"vllm_sim_scenario_phase{{{SERVER}}}",
+               "{{scenario}}: {{phase}}", "{{instance}}", "scenario,phase"),
+    annotation("Faults on purpose", "red", f"sum by (instance, kind) (increase(vllm_sim_faults_total{{{SERVER}}}[1m])) > 0",
+               "{{kind}}", "{{instance}}", "kind"),
+]
+
+
 class Dashboard:
     def __init__(self, uid, title, tags):
         self.uid, self.title, self.tags, self.panels = uid, title, tags, []
@@ -93,7 +111,7 @@ class Dashboard:
             "uid": self.uid, "title": self.title, "tags": self.tags, "timezone": "browser",
             "schemaVersion": 39, "version": 1, "editable": True, "graphTooltip": 1,
             "refresh": "10s", "time": {"from": "now-30m", "to": "now"},
-            "templating": {"list": variables}, "annotations": {"list": []},
+            "templating": {"list": variables}, "annotations": {"list": DRILLS},
             "panels": self.panels,
         }
 

@@ -32,8 +32,8 @@ fn series(text: &str) -> BTreeSet<String> {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     let words = text.split(|c| !word(c));
     let ours = |word: &&str| {
-        let (http, process) = (word.starts_with("http_"), word.starts_with("process_"));
-        word.starts_with("vllm:") || http || process
+        let prefixes = ["vllm:", "vllm_sim_", "http_", "process_"];
+        prefixes.iter().any(|prefix| word.starts_with(prefix))
     };
     words.filter(ours).map(str::to_owned).collect()
 }
@@ -49,24 +49,26 @@ fn exposed(page: &str) -> BTreeSet<String> {
 
 #[tokio::test]
 async fn dashboards_and_alerts_name_only_series_that_are_there() {
-    // Adapters have series once one was asked for.
+    // Adapters have series once one was asked for, faults once there are any.
     let flags = ["--model", "demo", "--port", "0", "--lora-modules", "a=/a"];
+    let flags = [&flags[..], &["--dashboard-control"]].concat();
     let loaded = Loaded::from_flags(CliMode::Vllm, &flags).unwrap();
     let server = Server::start_loaded(loaded).await.unwrap();
     let address = server.address.unwrap();
     // The first to ask may install the provider; the answer to the others is the same.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::new();
+    let post = async |path: &str, body: &'static str| {
+        let request = client.post(format!("http://{address}{path}"));
+        let request = request.header("content-type", "application/json");
+        request.body(body).send().await.unwrap().status()
+    };
     let chat =
         r#"{"model": "demo", "max_tokens": 3, "messages": [{"role": "user", "content": "Hi"}]}"#;
-    let answer = client
-        .post(format!("http://{address}/v1/chat/completions"))
-        .header("content-type", "application/json")
-        .body(chat)
-        .send()
-        .await
-        .unwrap();
-    assert_eq!(answer.status(), 200);
+    assert_eq!(post("/v1/chat/completions", chat).await, 200);
+    let drill = r#"{"phases": [{"set": {"failure-injection-rate": 100, "failure-types": ["server_error"]}}]}"#;
+    assert_eq!(post("/admin/scenario", drill).await, 200);
+    assert_eq!(post("/v1/chat/completions", chat).await, 503);
     let page = client.get(format!("http://{address}/metrics"));
     let exposed = exposed(&page.send().await.unwrap().text().await.unwrap());
     server.shutdown().await;
@@ -75,10 +77,12 @@ async fn dashboards_and_alerts_name_only_series_that_are_there() {
     for path in files("dashboards/grafana", "json") {
         let board: serde_json::Value =
             serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-        for panel in board["panels"].as_array().unwrap() {
-            for target in panel["targets"].as_array().unwrap() {
-                wanted.extend(series(target["expr"].as_str().unwrap()));
-            }
+        let panels = board["panels"].as_array().unwrap().iter();
+        let targets = panels.flat_map(|panel| panel["targets"].as_array().unwrap());
+        let marks = board["annotations"]["list"].as_array().unwrap();
+        assert_eq!(marks.len(), 2);
+        for query in targets.chain(marks) {
+            wanted.extend(series(query["expr"].as_str().unwrap()));
         }
     }
     for path in files("dashboards/alerts", "yaml") {
