@@ -55,6 +55,14 @@ impl Fleet {
                 }
             }
         }
+        let apps = fleet
+            .servers
+            .iter()
+            .map(|server| Arc::downgrade(server.app()));
+        let apps: Vec<_> = apps.collect();
+        for server in &fleet.servers {
+            server.app().set_fleet(apps.clone());
+        }
         for server in fleet.servers.iter().step_by(ranks) {
             let (state, config) = (server.app().admin_state(), server.app().config());
             if let Err(error) = scenario::start(state, config, scenario.clone()) {

@@ -304,6 +304,7 @@ const OF_HTTP: &[&str] = &[
     "allowed-origins",
     "api-key",
     "dashboard-control",
+    "dashboard-peers",
     "dev-mode",
     "enable-request-id-headers",
     "fake-metrics",

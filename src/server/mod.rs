@@ -8,6 +8,7 @@ mod features;
 mod fleet;
 mod headless;
 mod observers;
+mod peers;
 mod prefill;
 mod replies;
 mod reset;
@@ -128,6 +129,7 @@ impl Server {
             None => None,
         };
         let replies = replies::read(&config)?;
+        let peers = peers::configured(&config)?;
         let socket = ServerSocket::bind(&config).await?;
         let grpc_socket = match config.server.grpc_port {
             Some(port) => Some(ServerSocket::bind_tcp(&config, port).await?),
@@ -157,6 +159,7 @@ impl Server {
             started,
             admin_state,
             event_loss: backend.observers.event_loss.clone(),
+            peers,
         };
         let app = Arc::new(App::new(parts));
         let registry = prefill::registry(&config, &app).await?;

@@ -8,7 +8,7 @@ use vllm_sim_config::{CliMode, Loaded};
 use super::sim::{MODEL, post};
 use super::wire::{Answer, Wire};
 
-async fn fleet(flags: &[&str]) -> Fleet {
+pub(crate) async fn fleet(flags: &[&str]) -> Fleet {
     let mut words = vec!["--model", MODEL, "--served-model-name", "tiny-llama"];
     words.extend(flags);
     let mut loaded = Loaded::from_flags(CliMode::Llmd, &words).expect("flags that are right");
@@ -18,7 +18,7 @@ async fn fleet(flags: &[&str]) -> Fleet {
     Fleet::start(loaded).await.expect("a start")
 }
 
-async fn ask(server: &Server, request: impl AsRef<[u8]>) -> Answer {
+pub(crate) async fn ask(server: &Server, request: impl AsRef<[u8]>) -> Answer {
     let address = server.address.expect("no Unix socket");
     let mut wire = Wire::new(TcpStream::connect(address).await.unwrap());
     wire.send(request.as_ref()).await;

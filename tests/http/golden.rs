@@ -128,13 +128,15 @@ fn mask(text: &str) -> String {
                 "date: DATE",
             ),
             mask(r"(?m)^x-request-id: [0-9a-f]{32}$", "x-request-id: UUID"),
+            mask(r#""age_seconds":[0-9.]+"#, "\"age_seconds\":AGE"),
             mask(r"vllm-0\.33\.0-[0-9a-f]{8}", "vllm-0.33.0-HASH"),
             mask(r"127\.0\.0\.1:\d+", "HOST"),
         ]
     });
-    // Where the checkout lies decides how long a body is that names the model's folder.
+    // Where the checkout lies decides how long a body is that names the model's folder, and how long it
+    // took how long an age is.
     let length = Regex::new(r"(?m)^content-length: \d+$").unwrap();
-    let text = if text.contains(super::sim::MODEL) {
+    let text = if text.contains(super::sim::MODEL) || text.contains("\"age_seconds\"") {
         length
             .replace(text, "content-length: LENGTH")
             .replace(super::sim::MODEL, "MODEL")

@@ -9,6 +9,7 @@
 //! - `bounds`: what multiplies the cost of a request
 //! - `content`: what decides of the text: forced tools, budgets, seeds, stop rules within parts
 //! - `custom_tools`: tools that take free text
+//! - `dashboard`: what the page asks for beside `/metrics`
 //! - `derender`: replies from tokens
 //! - `endpoints`: the page of endpoints against the routes
 //! - `faults`: replies that go wrong on purpose
@@ -51,6 +52,7 @@ mod bounds;
 mod compat_protocols;
 mod content;
 mod custom_tools;
+mod dashboard;
 mod derender;
 mod endpoints;
 mod engine_settings;

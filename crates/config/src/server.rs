@@ -56,6 +56,8 @@ pub struct Server {
     pub disable_fastapi_docs: bool,
     /// Whether the dashboard may change settings.
     pub dashboard_control: bool,
+    /// Servers that the dashboard shows beside its own: URLs without a slash at the end.
+    pub dashboard_peers: Vec<String>,
     /// What is logged, and how.
     pub log: Log,
     /// How often a silent stream gets a comment; `None`: never.
@@ -192,6 +194,7 @@ impl Server {
             enable_sleep_mode: v.get(&server::ENABLE_SLEEP_MODE)?,
             disable_fastapi_docs: v.get(&server::DISABLE_FASTAPI_DOCS)?,
             dashboard_control: v.get(&server::DASHBOARD_CONTROL)?,
+            dashboard_peers: dashboard_peers(v)?,
             log: log(v)?,
             sse_keep_alive_interval: (!silence.is_zero()).then_some(silence),
             grpc_port: v.get(&server::GRPC_PORT)?,
@@ -200,6 +203,33 @@ impl Server {
             headless: v.get(&server::HEADLESS)?,
         })
     }
+}
+
+/// Servers that a page may have beside its own.
+const MOST_PEERS: usize = 64;
+
+fn dashboard_peers(v: &Values) -> Result<Vec<String>, ConfigError> {
+    let urls = v.comma_list(&server::DASHBOARD_PEERS)?;
+    if urls.len() > MOST_PEERS {
+        let given = urls.len();
+        let text =
+            format!("dashboard-peers names {given} servers, at most {MOST_PEERS} are allowed");
+        return Err(ConfigError::Invalid(text));
+    }
+    let url = |url: &String| {
+        let host = ["http://", "https://"]
+            .iter()
+            .find_map(|s| url.strip_prefix(s));
+        let host = host.filter(|host| !host.starts_with('/') && !host.is_empty());
+        match host.filter(|host| !host.contains(['?', '#', '@'])) {
+            Some(_) => Ok(url.trim_end_matches('/').to_owned()),
+            None => Err(ConfigError::Invalid(format!(
+                "dashboard-peers: {url:?} must be a URL such as http://10.0.0.2:8000, without a user, \
+                 query or fragment"
+            ))),
+        }
+    };
+    urls.iter().map(url).collect()
 }
 
 fn root_path(typed: &str) -> String {

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use super::applied_settings::AppliedSettings;
+use super::drill_log::{Drill, DrillLog};
 use super::server_controls::ServerControls;
 use vllm_sim_config::{ConfigError, Loaded, Scope, live};
 use vllm_sim_service::fault::FaultOrigin;
@@ -38,6 +39,8 @@ struct ManagedServer {
 pub struct AdminState {
     servers: Mutex<Vec<ManagedServer>>,
     scenario: Mutex<Option<ActiveScenario>>,
+    /// What was done on purpose.
+    pub(super) drills: Arc<DrillLog>,
 }
 
 struct ActiveScenario {
@@ -49,6 +52,7 @@ struct ActiveScenario {
 struct PhaseSettings {
     servers: Vec<Weak<ServerControls>>,
     scenario: Arc<Scenario>,
+    drills: Arc<DrillLog>,
     /// `[server][phase]`, and behind the phases what was in force before.
     settings: Mutex<Vec<Vec<AppliedSettings>>>,
 }
@@ -160,6 +164,17 @@ impl AdminState {
             for (server, ranks) in servers.iter_mut().zip(new) {
                 server.ranks = ranks;
             }
+            let changed = Loaded::fields(update).map(|field| {
+                let value = update.get(field).cloned().unwrap_or_default();
+                (field.to_owned(), value)
+            });
+            self.drills.add(Drill::Settings {
+                changed: changed.collect(),
+                rank: match rank {
+                    RankSelector::All => None,
+                    RankSelector::One(rank) => Some(rank),
+                },
+            });
             match active.as_ref() {
                 Some(active) if active.run.position().place().is_some() => active.run.again(),
                 _ => {
@@ -198,6 +213,7 @@ impl AdminState {
             servers: servers.iter().map(|s| s.controls.clone()).collect(),
             settings: Mutex::new(settings_by_phase(&scenario, &all)?),
             scenario: scenario.clone(),
+            drills: self.drills.clone(),
         });
         let mut active = self.scenario.lock();
         if let Some(active) = active.take() {
@@ -245,6 +261,26 @@ impl AdminState {
             server.service.faults.run_scenario(None);
         }
         running
+    }
+
+    /// The scenario and the phase that are played.
+    pub(super) fn playing(&self) -> Value {
+        let active = self.scenario.lock();
+        let position = active.as_ref().map(|active| active.run.position());
+        let place = position.as_ref().and_then(ScenarioPosition::place);
+        let (Some(position), Some((_, phase))) = (position, place) else {
+            return Value::Null;
+        };
+        let scenario = position.scenario();
+        json!({"name": scenario.name, "phase": scenario.phases[phase].name})
+    }
+
+    /// What was changed on a server since its start, and what the phase that is played lays over that.
+    pub(super) fn overlay(&self, controls: &Arc<ServerControls>) -> Map<String, Value> {
+        let changed = self.show_changed(controls, RankSelector::All);
+        let mut changed = changed.unwrap_or_default();
+        changed.extend(self.phase_settings().unwrap_or_default());
+        changed
     }
 
     /// What the phase that is played lays over the settings.
@@ -392,6 +428,18 @@ impl PhaseSettings {
             }
         }
         let scenario = &self.scenario.name;
+        if change == PhaseChange::Begin {
+            self.drills.add(match (phase, place) {
+                (Some(phase), Some((round, _))) => Drill::Phase {
+                    scenario: scenario.clone(),
+                    phase: phase.name.clone(),
+                    round: round + 1,
+                },
+                _ => Drill::End {
+                    scenario: scenario.clone(),
+                },
+            });
+        }
         match (phase, place) {
             (Some(phase), Some((round, _))) => {
                 tracing::info!(

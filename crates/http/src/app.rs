@@ -1,7 +1,7 @@
 //! The state that every handler sees.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -12,6 +12,7 @@ use super::admin_state::AdminState;
 use super::availability::Availability;
 use super::media_cache::MediaCache;
 use super::openai::responses::store::ResponseStore;
+use super::peers::{DashboardPeer, Peers};
 use super::policy::Policy;
 use super::request_history::RequestHistory;
 use super::route_index::RouteIndex;
@@ -43,6 +44,8 @@ pub struct AppParts {
     pub admin_state: Arc<AdminState>,
     /// Makes the KV events of the engines get lost.
     pub event_loss: EventLoss,
+    /// The servers of `--dashboard-peers`.
+    pub peers: Vec<DashboardPeer>,
 }
 
 /// State that every handler sees.
@@ -66,6 +69,10 @@ pub struct App {
     pub(super) responses: Arc<ResponseStore>,
     /// The newest requests; `None`: nobody wants them.
     pub(super) history: Option<Arc<RequestHistory>>,
+    /// Other servers that the dashboard shows.
+    pub(super) peers: Peers,
+    /// The servers of this process, itself among them.
+    pub(super) fleet: OnceLock<Vec<Weak<App>>>,
     /// Settings that an operator may change.
     pub(super) admin_state: Arc<AdminState>,
     /// What these settings act on.
@@ -93,6 +100,7 @@ impl App {
             started,
             admin_state,
             event_loss,
+            peers,
         } = parts;
         let version = Version::of(&config.model.vllm_version);
         let controls = ServerControls::new(&config, service.clone(), metrics.clone(), event_loss);
@@ -106,6 +114,8 @@ impl App {
             chat_template: chat_template(&config),
             openapi: OnceLock::new(),
             history: history(&config),
+            peers: Peers::new(peers),
+            fleet: OnceLock::new(),
             admin_state,
             controls: Arc::new(controls),
             media_cache: MediaCache::new(config.content.media_cache_bytes),
@@ -147,6 +157,11 @@ impl App {
     /// Lets an operator change its settings from now on: they begin as `loaded` has them.
     pub fn join_admin_state(&self, loaded: Loaded) {
         self.admin_state.join(&self.controls, loaded);
+    }
+
+    /// Shows all servers of this process, itself among them, on its dashboard; told once.
+    pub fn set_fleet(&self, fleet: Vec<Weak<App>>) {
+        let _ = self.fleet.set(fleet);
     }
 
     /// Whether it takes requests.

@@ -11,6 +11,7 @@ use axum::routing::{MethodRouter, any, delete, get, post};
 
 use super::app::App;
 use super::openai::{batch, chat, completion, models, responses};
+use super::peers::SUMMARY;
 use super::pooling::{embeddings, score};
 use super::route_index::{ADAPTER, CHAT, METRICS, RESPONSE, RESPONSE_CANCEL, RouteIndex};
 use super::vllm::{control, derender, docs, profile, recovery, render, sagemaker, weights};
@@ -71,9 +72,9 @@ fn table(config: &Config) -> Vec<Route> {
     routes
 }
 
-/// Routes that change the server, not for pages of other origins.
+/// Routes that change the server or tell of single requests, not for pages of other origins.
 fn operation(config: &Config) -> Vec<Route> {
-    let mut routes = Vec::new();
+    let mut routes = watching();
     if config.lora.runtime_updating {
         routes.extend([
             ("/v1/load_lora_adapter", "POST", post(vllm::lora::load)),
@@ -247,7 +248,17 @@ fn documentation() -> Vec<Route> {
     ]
 }
 
-/// Routes of an operator.
+/// What the dashboard asks for that is not on `/metrics`.
+fn watching() -> Vec<Route> {
+    vec![
+        ("/dashboard/cache", "GET", get(dashboard::cache::show)),
+        ("/dashboard/drills", "GET", get(dashboard::drills::list)),
+        ("/dashboard/replicas", "GET", get(dashboard::replicas::show)),
+        ("/dashboard/requests", "GET", get(dashboard::requests::list)),
+        (SUMMARY, "GET", get(dashboard::replicas::summary)),
+    ]
+}
+
 /// Whether there is `/admin/config`.
 pub(super) fn is_administered(config: &Config) -> bool {
     let server = &config.server;
@@ -257,6 +268,7 @@ pub(super) fn is_administered(config: &Config) -> bool {
         || server.dashboard_control
 }
 
+/// Routes of an operator.
 fn administration() -> Vec<Route> {
     let settings = get(admin::show).post(admin::change);
     let scenario = get(admin::scenario)

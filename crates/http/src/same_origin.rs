@@ -14,12 +14,13 @@ use super::error;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// What only an operator reads; other routes may be read, as vLLM's CORS has it.
-const OPERATORS: &str = "/admin/";
+const OPERATORS: [&str; 2] = ["/admin/", "/dashboard/"];
 
 /// Answers a request, unless it is the operator's and comes from a page of another origin.
 pub(super) async fn guard(trusted: &[String], request: Request, next: Next) -> Response {
     let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method());
-    let reads = reads && !request.uri().path().starts_with(OPERATORS);
+    let path = request.uri().path();
+    let reads = reads && !OPERATORS.iter().any(|prefix| path.starts_with(prefix));
     let host = request.uri().authority().map(|host| host.as_str());
     if reads || is_own(trusted, request.headers(), host) {
         return next.run(request).await;

@@ -54,6 +54,7 @@ flags! {
         .or("false");
     DASHBOARD_CONTROL: bool = Flag::new("dashboard-control", Server, "The page /dashboard may change delays and failures, and /admin/config is served.")
         .or("false");
+    DASHBOARD_PEERS: Vec<String> = Flag::new("dashboard-peers", Server, "URLs of other vllm-sim servers, separated by commas, that /dashboard shows beside this one.");
     POD_NAME: Option<String> = Flag::new("pod-name", Server, "Value of the response header x-inference-pod, and x-inference-port is added.")
         .env(&["POD_NAME"]);
     POD_NAMESPACE: Option<String> = Flag::new("pod-namespace", Server, "Value of the response header x-inference-namespace.")

@@ -1,7 +1,12 @@
 //! `GET /dashboard`: one page that shows what `/metrics` says, as it changes.
 //!
 //! The page holds its style and script, so nothing else is loaded from anywhere; it asks `/metrics`,
-//! `/dashboard/latencies` and `/admin/config` of the server it came from.
+//! the routes below `/dashboard` and `/admin/config` of the server it came from.
+
+pub(super) mod cache;
+pub(super) mod drills;
+pub(super) mod replicas;
+pub(super) mod requests;
 
 use std::sync::Arc;
 
@@ -14,7 +19,14 @@ use super::{error, routes};
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
-const SCRIPT: &str = include_str!("page.js");
+/// What begins to ask comes last.
+const SCRIPT: &str = concat!(
+    include_str!("requests.js"),
+    include_str!("cache.js"),
+    include_str!("drills.js"),
+    include_str!("replicas.js"),
+    include_str!("page.js"),
+);
 
 /// What the page may do: its own style and script, and asking this server.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
@@ -24,7 +36,8 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 
 pub(super) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
     let control = app.config.server.dashboard_control;
     let config = routes::is_administered(&app.config);
-    let mut response = Response::new(Body::from(page(control, config)));
+    let others = replicas::has_others(&app);
+    let mut response = Response::new(Body::from(page(control, config, others)));
     let headers = response.headers_mut();
     for (name, value) in [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),
@@ -43,10 +56,12 @@ pub(super) async fn latencies(State(app): State<Arc<App>>) -> Response<Body> {
     error::json(StatusCode::OK, recent.to_string())
 }
 
-/// The page; `control` decides whether its switches act, `config` whether it asks for settings.
-fn page(control: bool, config: bool) -> String {
-    PAGE.replace("{{control}}", if control { "true" } else { "false" })
-        .replace("{{config}}", if config { "true" } else { "false" })
+/// The page; `control` decides whether its switches act, `config` whether it asks for settings,
+/// `replicas` whether it asks for other servers.
+fn page(control: bool, config: bool, replicas: bool) -> String {
+    PAGE.replace("{{control}}", &control.to_string())
+        .replace("{{config}}", &config.to_string())
+        .replace("{{replicas}}", &replicas.to_string())
         .replace("{{style}}", STYLE)
         .replace("{{script}}", SCRIPT)
 }
@@ -57,9 +72,11 @@ mod tests {
 
     #[test]
     fn the_page_is_whole_and_loads_nothing() {
-        let page = page(true, false);
+        let page = page(true, false, true);
         assert!(!page.contains("{{"), "a placeholder is left");
-        assert!(page.contains("data-control=\"true\" data-config=\"false\""));
+        assert!(
+            page.contains("data-control=\"true\" data-config=\"false\" data-replicas=\"true\"")
+        );
         let outside = ["http://", "https://", "src=", "@import", "url("];
         let page = page.replace("http://www.w3.org/2000/svg", "");
         for word in outside {

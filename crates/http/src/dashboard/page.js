@@ -1,5 +1,4 @@
-"use strict";
-// Reads /metrics and /dashboard/latencies once a second, /admin/config every five; keeps two minutes.
+// Reads /metrics and the routes below /dashboard once a second, /admin/config every five; keeps two minutes.
 
 const EVERY_MS = 1000;
 const KEPT = 120;
@@ -135,7 +134,13 @@ function rows(id, list) {
   }));
 }
 
-function spark(values) {
+/** How long ago or how long, in the unit that suits. */
+function duration(x) {
+  if (x < 100) return `${Math.round(x)} s`;
+  return x < 6000 ? `${Math.round(x / 60)} min` : `${Math.round(x / 3600)} h`;
+}
+
+function spark(values, marks) {
   const known = values.map((value) => value ?? 0);
   const top = Math.max(...known, 1e-9);
   const points = known.map((value, i) => `${KEPT - known.length + i + 1},${(32 - 30 * value / top).toFixed(2)}`);
@@ -145,13 +150,19 @@ function spark(values) {
     drawn.append(svg("path", { class: "area", d: `M${KEPT - known.length + 1},34L${points.join("L")}L${KEPT},34Z` }));
     drawn.append(svg("path", { class: "spark", d: `M${points.join("L")}` }));
   }
+  for (const [index, words] of marks) {
+    const mark = svg("line", { class: "mark", x1: KEPT - known.length + index + 1, x2: KEPT - known.length + index + 1, y1: 0, y2: 34 });
+    mark.append(svg("title", {}, words));
+    drawn.append(mark);
+  }
   return drawn;
 }
 
 function drawCards() {
+  const marks = drillMarks();
   at("cards").replaceChildren(...CARDS.map(([key, title, format]) => {
     const card = element("div", undefined, { class: "card", id: `card-${key}` });
-    card.append(element("h3", title), element("strong", format(history[key].at(-1) ?? null)), spark(history[key]));
+    card.append(element("h3", title), element("strong", format(history[key].at(-1) ?? null)), spark(history[key], marks));
     return card;
   }));
 }
@@ -176,8 +187,7 @@ function drawHistogram(id, list) {
   const most = Math.max(...shown.map(([, count]) => count));
   const { p: [p50, p95, p99], from } = percentiles(id, list);
   const title = `median ${seconds(p50)}, 95th percentile ${seconds(p95)}, 99th ${seconds(p99)} (${from})`;
-  const drawn = svg("svg", { viewBox: `0 0 ${width} ${height + foot + 16}`, role: "img", "aria-label": title });
-  drawn.append(svg("text", { x: 0, y: 11 }, title));
+  const drawn = svg("svg", { viewBox: `0 16 ${width} ${height + foot}`, role: "img", "aria-label": title });
   shown.forEach(([bound, count], i) => {
     const tall = (height - 22) * count / most;
     const bar = svg("rect", { class: "bar", x: i * step + 1, y: 16 + height - tall, width: Math.max(1, step - 2), height: tall, rx: 2 });
@@ -188,7 +198,7 @@ function drawHistogram(id, list) {
     drawn.append(svg("text", { x: (i + 0.5) * step, y: 30 + height + (i % 2 ? 12 : 0), "text-anchor": "middle" }, label));
   });
   drawn.append(svg("line", { class: "axis", x1: 0, x2: width, y1: 16.5 + height, y2: 16.5 + height }));
-  at(id).replaceChildren(drawn);
+  at(id).replaceChildren(element("p", title, { class: "percentiles" }), drawn);
 }
 
 function meter(share) {
@@ -332,11 +342,10 @@ function read(text, setting) {
 
 /** Asks /admin/config, with the key that was typed here. */
 async function admin(options = {}) {
-  const key = at("key").value;
-  if (key) options.headers = { Authorization: `Bearer ${key}` };
+  options.headers = operator();
   const answer = await fetch("admin/config", options);
   if (answer.status === 401) at("settings").hidden = at("locked").hidden = false;
-  else if (key) at("locked").hidden = true;
+  else if (at("key").value) at("locked").hidden = true;
   return answer;
 }
 
@@ -375,17 +384,34 @@ async function apply(event) {
   }
 }
 
+/** The key that was typed here, for those who may see settings. */
+function operator() {
+  const key = at("key").value;
+  return key ? { Authorization: `Bearer ${key}` } : {};
+}
+
+/** What a route below /dashboard says; null where there is none. */
+async function ask(route) {
+  const answer = await fetch(`dashboard/${route}`, { headers: operator() });
+  return answer.ok ? answer.json() : null;
+}
+
 async function tick() {
   if (!held && !document.hidden) {
     try {
       const answer = await fetch("metrics");
       if (!answer.ok) throw new Error(`/metrics answers ${answer.status}`);
       const families = parse(await answer.text());
-      latencies = await fetch("dashboard/latencies").then((exact) => (exact.ok ? exact.json() : null));
+      const [exact, live, cache, done] = await Promise.all(["latencies", "requests", "cache", "drills"].map(ask));
+      latencies = exact;
+      if (done) drills = done;
       samples.push({ time: performance.now() / 1000, families });
       if (samples.length > KEPT) samples.shift();
       note(families);
       draw(families);
+      drawRequests(live);
+      drawCache(cache);
+      drawDrills();
       at("dot").className = "dot live";
       at("trouble").hidden = true;
     } catch (error) {
@@ -406,6 +432,7 @@ at("hold").addEventListener("click", () => {
 });
 drawCards();
 tick();
+if (document.body.dataset.replicas === "true") watchReplicas();
 // Without the route every look would be a 404, which this page would count as an error.
 if (document.body.dataset.config === "true") {
   readConfig().catch(() => {});

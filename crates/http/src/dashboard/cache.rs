@@ -1,0 +1,48 @@
+//! `GET /dashboard/cache`: what the KV blocks of each rank are used for.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::Response;
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::vllm::ok;
+use vllm_sim_engine::BlockUse;
+use vllm_sim_engine::driver::LiveEngine;
+
+/// Cells of a rank at most.
+const CELLS: u32 = 240;
+
+/// By rank how many blocks are used, cached and unused, which are all of them, and the same cell by cell.
+pub(crate) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
+    let (first, _) = app.config.engine.parallel.local_ranks;
+    let ranks = app.service.ranks().iter().zip(first..);
+    let ranks: Vec<Value> = ranks.map(|(engine, rank)| shown(engine, rank)).collect();
+    ok(&json!({"block_size": app.config.engine.block_size, "ranks": ranks}))
+}
+
+/// One rank. `shared_blocks` are those of several sequences, which would use `saved_blocks` more if they
+/// shared none; `host` counts chunks in the memory of the host, and is `null` where there is none. A cell
+/// is its used, shared and cached blocks.
+fn shown(engine: &LiveEngine, rank: u32) -> Value {
+    let map = engine.block_map(CELLS);
+    let sum = |count: fn(&BlockUse) -> u32| map.cells.iter().map(count).sum::<u32>();
+    let host = map.stats.host;
+    let host = (host.total > 0).then(|| json!({"total": host.total, "used": host.used}));
+    let cells = map.cells.iter();
+    let cells = cells.map(|cell| [cell.used, cell.shared, cell.cached]);
+    json!({
+        "rank": rank,
+        "total_blocks": map.stats.total_blocks,
+        "used_blocks": sum(|cell| cell.used),
+        "shared_blocks": sum(|cell| cell.shared),
+        "saved_blocks": map.cells.iter().map(|cell| cell.saved).sum::<u64>(),
+        "cached_blocks": sum(|cell| cell.cached),
+        "unused_blocks": sum(|cell| cell.unused),
+        "host": host,
+        "blocks_per_cell": map.blocks_per_cell,
+        "cells": cells.collect::<Vec<_>>(),
+    })
+}

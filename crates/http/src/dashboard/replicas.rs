@@ -1,0 +1,96 @@
+//! `GET /dashboard/replicas`: this server and others on one page. Those of the same process are asked
+//! directly, those of `--dashboard-peers` over HTTP.
+
+use std::sync::{Arc, Weak};
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, Response};
+use serde_json::{Map, Value, json};
+
+use crate::admin;
+use crate::app::App;
+use crate::drill_log::shown_settings;
+use crate::vllm::ok;
+
+/// Whether there is any other server to show.
+pub(super) fn has_others(app: &App) -> bool {
+    !app.peers.is_empty() || app.fleet.get().is_some_and(|fleet| fleet.len() > 1)
+}
+
+/// `GET /dashboard/summary`: how this server is, in one row.
+pub(crate) async fn summary(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
+    ok(&state(&app, admin::allowed(&app, &headers).is_ok()))
+}
+
+/// `GET /dashboard/replicas`: this server first, then the others of its process, then its peers.
+pub(crate) async fn show(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
+    let with_values = admin::allowed(&app, &headers).is_ok();
+    let own = |app: &Arc<App>| {
+        let root = &app.config.server.root_path;
+        json!({"name": name(app), "url": null, "port": app.port, "root_path": root,
+            "error": null, "state": state(app, with_values)})
+    };
+    let mut replicas = vec![own(&app)];
+    let fleet = app.fleet.get().into_iter().flatten();
+    let others = fleet.filter_map(Weak::upgrade);
+    let others = others.filter(|other| !Arc::ptr_eq(other, &app));
+    replicas.extend(others.map(|other| own(&other)));
+    replicas.extend(app.peers.rows(app.service.now()).await);
+    ok(&json!({"replicas": replicas}))
+}
+
+/// The pod of a server, else its port.
+fn name(app: &App) -> String {
+    let config = &app.config;
+    let pod = config.server.pod.name.clone();
+    pod.unwrap_or_else(|| format!("port {}", app.port))
+}
+
+/// How a server is. Its gauges are those of its engines, also beside fake metrics.
+fn state(app: &Arc<App>, with_values: bool) -> Value {
+    let (mut running, mut waiting, mut usage, mut generated) = (0, 0, 0.0_f64, 0);
+    for (index, engine) in app.service.ranks().iter().enumerate() {
+        let stats = engine.stats();
+        running += stats.running;
+        waiting += stats.waiting + stats.deferred;
+        let share = f64::from(stats.used_blocks) / f64::from(stats.total_blocks.max(1));
+        usage = usage.max(share);
+        generated += app.metrics.engine(index).totals().generated;
+    }
+    let latencies = app.metrics.recent_latencies();
+    let latencies = latencies.map(|recent| json!(recent)).unwrap_or_default();
+    json!({
+        "model": **app.service.models.displayed(),
+        "ready": app.is_up(),
+        "ranks": app.service.ranks().len(),
+        "running": running,
+        "waiting": waiting,
+        "kv_cache_usage": usage,
+        "generation_tokens": generated,
+        "ttft": latencies["ttft"],
+        "itl": latencies["itl"],
+        "scenario": app.admin_state.playing(),
+        "in_force": shown_settings(&in_force(app), with_values),
+    })
+}
+
+/// Faults that requests may meet, and settings that were changed since the start.
+fn in_force(app: &App) -> Map<String, Value> {
+    let faults = app.service.faults.settings();
+    let mut all = Map::new();
+    let mut note = |name: &str, value: Value, is_on: bool| {
+        if is_on {
+            all.insert(name.to_owned(), value);
+        }
+    };
+    let rates = &faults.rates;
+    let (rate, streams) = (rates.rate, rates.stream_rate);
+    note("failure-injection-rate", rate.into(), rate > 0);
+    note("stream-fault-rate", streams.into(), streams > 0.0);
+    note("health-status", faults.health.into(), faults.health != 200);
+    let factor = app.config.engine.latency_factor;
+    note("latency-factor", factor.into(), factor != 1.0);
+    all.extend(app.admin_state.overlay(&app.controls));
+    all
+}

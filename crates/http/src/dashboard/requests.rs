@@ -1,0 +1,56 @@
+//! `GET /dashboard/requests`: the requests in the engines, and where each is.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::Response;
+use serde_json::{Map, Value, json};
+
+use crate::app::App;
+use crate::vllm::ok;
+use vllm_sim_engine::driver::{LiveSequence, SequencePhase};
+
+/// Requests that are listed: those that arrived last.
+const LISTED: usize = 200;
+
+/// By rank how many sequences are in each phase, and the newest of all, the newest first. A request of
+/// several choices has a sequence for each.
+pub(crate) async fn list(State(app): State<Arc<App>>) -> Response<Body> {
+    let (first, _) = app.config.engine.parallel.local_ranks;
+    let (mut ranks, mut newest, mut total) = (Vec::new(), Vec::new(), 0);
+    for (engine, rank) in app.service.ranks().iter().zip(first..) {
+        let seen = engine.sequences(LISTED);
+        total += seen.phases.iter().sum::<usize>();
+        let phases = SequencePhase::ALL.iter().zip(seen.phases);
+        let phases = phases.map(|(phase, count)| (phase.name().to_owned(), count.into()));
+        ranks.push(json!({"rank": rank, "phases": phases.collect::<Map<_, _>>()}));
+        newest.extend(seen.newest.into_iter().map(|sequence| (rank, sequence)));
+    }
+    newest.sort_by_key(|(_, sequence)| sequence.age);
+    newest.truncate(LISTED);
+    let requests = newest.iter();
+    let requests = requests.map(|(rank, sequence)| shown(&app, *rank, sequence));
+    let requests: Vec<Value> = requests.collect();
+    let left_out = total.saturating_sub(requests.len());
+    ok(&json!({"ranks": ranks, "requests": requests, "left_out": left_out}))
+}
+
+/// One sequence. Its model is the adapter, where it has one; `computed_tokens` is `null` where the
+/// engine does not count them.
+fn shown(app: &App, rank: u32, sequence: &LiveSequence) -> Value {
+    let model = app.service.models.displayed();
+    json!({
+        "id": *sequence.id,
+        "rank": rank,
+        "model": **sequence.lora.as_ref().unwrap_or(model),
+        "phase": sequence.phase.name(),
+        "prompt_tokens": sequence.prompt,
+        "cached_tokens": sequence.cached,
+        "external_tokens": sequence.external,
+        "computed_tokens": sequence.computed,
+        "output_tokens": sequence.output,
+        "max_tokens": sequence.max_tokens,
+        "age_seconds": sequence.age.as_millis() as f64 / 1e3,
+    })
+}

@@ -1,0 +1,97 @@
+//! What was done to a deployment on purpose, and when: phases of scenarios and changed settings.
+
+use std::collections::VecDeque;
+
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+
+use vllm_sim_engine::driver::unix_now;
+
+/// Events that are remembered; older ones go.
+const KEPT: usize = 200;
+
+/// The newest drills of a deployment.
+#[derive(Default)]
+pub(super) struct DrillLog {
+    events: Mutex<VecDeque<DrillEvent>>,
+}
+
+/// Something that was done on purpose.
+#[derive(Debug, Clone)]
+pub(super) struct DrillEvent {
+    /// When, in seconds since 1970.
+    time: f64,
+    what: Drill,
+}
+
+/// What was done.
+#[derive(Debug, Clone)]
+pub(super) enum Drill {
+    /// A phase of a scenario begins, in a round from 1 on.
+    Phase {
+        scenario: String,
+        phase: String,
+        round: u32,
+    },
+    /// A scenario is over.
+    End { scenario: String },
+    /// An operator changed settings, of one rank or of all.
+    Settings {
+        changed: Map<String, Value>,
+        rank: Option<u32>,
+    },
+}
+
+impl DrillLog {
+    /// Something is done now.
+    pub(super) fn add(&self, what: Drill) {
+        let time = unix_now();
+        let mut events = self.events.lock();
+        events.push_back(DrillEvent { time, what });
+        if events.len() > KEPT {
+            events.pop_front();
+        }
+    }
+
+    /// All that is remembered, the oldest first; values of settings only `with_values`.
+    pub(super) fn to_json(&self, with_values: bool) -> Vec<Value> {
+        let events = self.events.lock();
+        events
+            .iter()
+            .map(|event| event.to_json(with_values))
+            .collect()
+    }
+}
+
+impl DrillEvent {
+    fn to_json(&self, with_values: bool) -> Value {
+        let time = self.time;
+        match &self.what {
+            Drill::Phase {
+                scenario,
+                phase,
+                round,
+            } => {
+                json!({"time": time, "event": "phase", "scenario": scenario, "phase": phase, "round": round})
+            }
+            Drill::End { scenario } => json!({"time": time, "event": "end", "scenario": scenario}),
+            Drill::Settings { changed, rank } => {
+                let changed = shown_settings(changed, with_values);
+                json!({"time": time, "event": "settings", "changed": changed, "rank": rank})
+            }
+        }
+    }
+}
+
+/// Settings by name; without values those are `null`.
+pub(super) fn shown_settings(
+    settings: &Map<String, Value>,
+    with_values: bool,
+) -> Map<String, Value> {
+    let settings = settings.iter();
+    let shown = settings.map(|(name, value)| match with_values {
+        true => (name.clone(), value.clone()),
+        false => (name.clone(), Value::Null),
+    });
+    shown.collect()
+}

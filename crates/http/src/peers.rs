@@ -1,0 +1,82 @@
+//! Other servers that the dashboard asks: those of `--dashboard-peers`, and no other address. None of them
+//! asks on.
+
+use std::time::Duration;
+
+use axum::body::Bytes;
+use futures_util::future::{BoxFuture, join_all};
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use vllm_sim_engine::SimTime;
+
+/// What peers are asked for.
+pub const SUMMARY: &str = "/dashboard/summary";
+
+/// How long an answer is good for whoever asks next, so that peers are asked as often however many look.
+const FRESH: Duration = Duration::from_millis(500);
+
+/// Longest wait for a peer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A server of `--dashboard-peers`.
+pub struct DashboardPeer {
+    /// As it was configured.
+    pub url: String,
+    /// Asks it for [`SUMMARY`]: the body, of bounded size, or why there is none.
+    pub ask: Box<dyn Fn() -> BoxFuture<'static, Result<Bytes, String>> + Send + Sync>,
+}
+
+/// The peers, and what they last said.
+pub(super) struct Peers {
+    peers: Vec<DashboardPeer>,
+    heard: Mutex<Option<(SimTime, Vec<Value>)>>,
+}
+
+impl Peers {
+    /// These servers, which nobody has asked yet.
+    pub(super) fn new(peers: Vec<DashboardPeer>) -> Self {
+        let heard = Mutex::default();
+        Self { peers, heard }
+    }
+
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.peers.is_empty()
+    }
+
+    /// What each says, or said a moment ago, as a row of the dashboard.
+    pub(super) async fn rows(&self, now: SimTime) -> Vec<Value> {
+        let mut heard = self.heard.lock().await;
+        if let Some((at, rows)) = heard.as_ref()
+            && now.since(*at) < FRESH
+        {
+            return rows.clone();
+        }
+        let asked = self.peers.iter().map(|peer| async {
+            let answer = timeout(PATIENCE, (peer.ask)()).await;
+            let late = || Err(format!("no answer within {PATIENCE:?}"));
+            shown(&peer.url, answer.unwrap_or_else(|_| late()))
+        });
+        let rows = join_all(asked).await;
+        *heard = Some((now, rows.clone()));
+        rows
+    }
+}
+
+/// What a peer said, as a row.
+fn shown(url: &str, answer: Result<Bytes, String>) -> Value {
+    let state = answer.and_then(|body| {
+        let state: Option<Value> = serde_json::from_slice(&body).ok();
+        let whole = |state: &Value| state["in_force"].is_object() && state["running"].is_u64();
+        let state = state.filter(whole);
+        state.ok_or_else(|| format!("its {SUMMARY} is not vllm-sim's"))
+    });
+    let (state, error) = match state {
+        Ok(state) => (state, Value::Null),
+        Err(error) => (Value::Null, error.into()),
+    };
+    let name = url.split_once("://").map_or(url, |(_, host)| host);
+    json!({"name": name, "url": url, "port": null, "root_path": null, "error": error, "state": state})
+}

@@ -1,0 +1,88 @@
+//! How the dashboard asks the servers of `--dashboard-peers`.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::uri::Authority;
+use http::{Request, header};
+use http_body_util::{BodyExt, Empty, Limited};
+
+use super::error::StartError;
+use vllm_sim_config::{Config, ConfigError};
+use vllm_sim_http::{DashboardPeer, SUMMARY};
+use vllm_sim_replay::http_client::{Client, Connector, Endpoint, Trust};
+
+/// Longest answer.
+const MOST_BYTES: usize = 64 << 10;
+
+/// A server that is asked.
+struct PeerClient {
+    host: String,
+    path: String,
+    client: Client<Empty<Bytes>>,
+}
+
+/// The configured peers.
+///
+/// # Errors
+/// [`StartError::Config`] for a URL that names no host.
+pub(super) fn configured(config: &Config) -> Result<Vec<DashboardPeer>, StartError> {
+    let urls = config.server.dashboard_peers.iter();
+    let peers = urls.map(|url| {
+        let client = Arc::new(PeerClient::new(url)?);
+        let ask = move || {
+            let client = client.clone();
+            Box::pin(async move { client.ask().await }) as _
+        };
+        Ok(DashboardPeer {
+            url: url.clone(),
+            ask: Box::new(ask),
+        })
+    });
+    peers.collect()
+}
+
+impl PeerClient {
+    fn new(url: &str) -> Result<Self, StartError> {
+        let wrong = |why: &str| {
+            let text = format!("--dashboard-peers {url:?}: {why}, such as http://10.0.0.2:8000");
+            StartError::Config(ConfigError::Invalid(text))
+        };
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("no scheme"))?;
+        let (host, base) = rest.split_once('/').unwrap_or((rest, ""));
+        let authority: Authority = host.parse().map_err(|_| wrong("names no host"))?;
+        let endpoint = Endpoint::new(scheme == "https", &authority);
+        let endpoint = endpoint.ok_or_else(|| wrong("names no host"))?;
+        // Nothing secret is sent, and deployments make their own certificates.
+        let connector = Connector::new(endpoint, &Trust::Anyone);
+        let connector = connector.map_err(|error| wrong(&error.to_string()))?;
+        let base = match base {
+            "" => String::new(),
+            base => format!("/{base}"),
+        };
+        Ok(Self {
+            host: host.to_owned(),
+            path: format!("{base}{SUMMARY}"),
+            client: Client::new(connector),
+        })
+    }
+
+    async fn ask(&self) -> Result<Bytes, String> {
+        let answer = loop {
+            let request = Request::get(&self.path).header(header::HOST, &self.host);
+            let request = request.body(Empty::new());
+            let request = request.map_err(|error| error.to_string())?;
+            match self.client.send(request).await {
+                Ok(answer) => break answer,
+                // A connection that was kept, and that the peer has closed.
+                Err(error) if error.stale => {}
+                Err(error) => return Err(error.why),
+            }
+        };
+        if !answer.status().is_success() {
+            return Err(format!("it answers {} to {}", answer.status(), self.path));
+        }
+        let body = Limited::new(answer.into_body(), MOST_BYTES).collect().await;
+        Ok(body.map_err(|error| error.to_string())?.to_bytes())
+    }
+}
