@@ -329,7 +329,10 @@ impl Core {
         if let Some(Some(record)) = self.records.get(slot as usize) {
             self.observer.on_queued(record);
         }
-        self.deliver();
+        // The caller goes on to what is due, and tells of both.
+        if !self.outbox.is_empty() || self.next_wakeup() > now {
+            self.deliver();
+        }
         Ok((id, progress))
     }
 
@@ -384,18 +387,12 @@ impl Core {
             let Some(Some(record)) = self.records.get_mut(slot_of(id)) else {
                 continue;
             };
-            let since = record.last;
-            if self.hears_lone_steps && record.made_one_at(at) {
-                let steps = lone_steps(at, &event, &self.outbox);
-                if steps > 0 {
-                    // The first event is out already.
-                    self.outbox.drain(..2 * steps as usize - 1);
-                    record.make(at, steps);
-                    self.observer.on_lone_steps(steps, record);
-                    record.progress.wake();
-                    continue;
-                }
+            if let Event::LoneSteps { n, .. } = event {
+                let at_once = self.hears_lone_steps;
+                tell_lone_steps(&mut *self.observer, record, at, n, at_once);
+                continue;
             }
+            let since = record.last;
             record.apply(at, &event);
             self.observer.on_event(at, &event, record, since);
             match event {
@@ -418,24 +415,38 @@ impl Core {
     }
 }
 
-/// Steps in a row at one instant that made one token each, all of the sequence of `first`, which is the
-/// first of them; `rest` follows it.
-fn lone_steps(at: SimTime, first: &Event, rest: &Outbox) -> u32 {
-    let Event::Tokens { id, n: 1 } = *first else {
-        return 0;
+/// Tells of `n` [`Event::LoneSteps`] of a sequence, `at_once` or as the events that they stand for.
+fn tell_lone_steps(
+    observer: &mut dyn Observer,
+    record: &mut SequenceRecord,
+    at: SimTime,
+    n: u32,
+    at_once: bool,
+) {
+    let apart = match at_once {
+        // Time may have passed before the first of them.
+        true => u32::from(!record.made_one_at(at)),
+        false => n,
     };
-    let token = (at, Event::Tokens { id, n: 1 });
+    let token = Event::Tokens {
+        id: record.id,
+        n: 1,
+    };
     let step = Event::Step {
         prompt_tokens: 0,
         output_tokens: 1,
     };
-    let step = (at, step);
-    let alternate = |(index, event): &(usize, &(SimTime, Event))| match index % 2 {
-        0 => **event == step,
-        _ => **event == token,
-    };
-    let events = rest.iter().enumerate().take_while(alternate).count();
-    events.div_ceil(2) as u32
+    for _ in 0..apart {
+        let since = record.last;
+        record.apply(at, &token);
+        observer.on_event(at, &token, record, since);
+        observer.on_engine(at, &step);
+    }
+    if apart < n {
+        record.make(at, n - apart);
+        observer.on_lone_steps(n - apart, record);
+    }
+    record.progress.wake();
 }
 
 /// Where the record of a sequence lies: the low half of its id.

@@ -12,6 +12,7 @@
 //! Source: `vllm/v1/core/sched/scheduler.py`, `vllm/v1/engine/core.py`.
 
 mod adapters;
+mod at_once;
 mod bulk_decode;
 mod cadence;
 mod config;

@@ -324,7 +324,9 @@ fn check(
             Event::Leased { id, blocks } => {
                 prop_assert!(lives[&id.0].ended.is_none() && !blocks.is_empty());
             }
-            Event::Decoded { .. } => prop_assert!(false, "nobody asked for run lengths"),
+            Event::Decoded { .. } | Event::LoneSteps { .. } => {
+                prop_assert!(false, "nobody asked for run lengths");
+            }
             Event::Drafts {
                 proposed, accepted, ..
             } => prop_assert!(accepted <= proposed && *proposed > 0),
