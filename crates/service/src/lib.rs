@@ -326,6 +326,8 @@ impl Service {
         }
         let vocabulary = || self.generator.tokenizer().vocab_size();
         let mut size = ReplySize::of(job, vocabulary).ok_or_else(too_large)?;
+        // Tokens of an answer for which room is made before it is written.
+        let answer = job.max_tokens.unwrap_or(0).min(256) as usize;
         let mut scripts = Vec::with_capacity(sequences as usize);
         let mut submissions = Vec::with_capacity(sequences as usize);
         for prompt in &job.prompts {
@@ -337,7 +339,7 @@ impl Service {
             let extras = hasher.map(|_| block_plan::extras(&self.models, job, prompt));
             let hasher = hasher.zip(extras.as_ref());
             let mut chain = hasher.map(|(hasher, extras)| {
-                let mut chain = hasher.chain(extras);
+                let mut chain = hasher.chain(extras, prompt.tokens.len() + answer);
                 chain.extend(&prompt.tokens);
                 chain
             });

@@ -235,15 +235,16 @@ impl Hasher {
 
     /// The plan of a sequence whose prompt and output are `tokens`.
     pub fn plan(&self, tokens: &[u32], extras: &Extras) -> BlockPlan {
-        let mut chain = self.chain(extras);
+        let mut chain = self.chain(extras, tokens.len());
         chain.extend(tokens);
         chain.finish()
     }
 
     /// The start of a plan, to which tokens are added piece by piece.
     ///
-    /// Sequences that share a prompt hash it once: extend with the prompt, then clone.
-    pub fn chain<'a>(&'a self, extras: &'a Extras) -> Chain<'a> {
+    /// There is room for `tokens` of them. Sequences that share a prompt hash it once: extend with the
+    /// prompt, then clone.
+    pub fn chain<'a>(&'a self, extras: &'a Extras, tokens: usize) -> Chain<'a> {
         let mut chain = Chain {
             hasher: self,
             extras,
@@ -255,6 +256,7 @@ impl Hasher {
                     .lora
                     .as_ref()
                     .map(|lora| (lora.id, Arc::clone(&lora.name))),
+                tokens: Vec::with_capacity(tokens),
                 ..BlockPlan::default()
             },
             buf: Vec::new(),
@@ -405,8 +407,14 @@ impl BlockContent<'_> {
         // One reservation: a parent, and four bytes for each token.
         buf.reserve(parent.len + 4 * (tokens.len() + self.ahead.len()));
         buf.extend_from_slice(parent.as_slice());
-        let tokens = tokens.iter().chain(self.ahead);
-        buf.extend(tokens.flat_map(|token| token.to_le_bytes()));
+        for tokens in [tokens, self.ahead] {
+            let start = buf.len();
+            buf.resize(start + 4 * tokens.len(), 0);
+            let places = buf[start..].chunks_exact_mut(4);
+            for (place, token) in places.zip(tokens) {
+                place.copy_from_slice(&token.to_le_bytes());
+            }
+        }
         if !extra_keys.is_empty() {
             cbor_extra_keys(&mut Cbor(buf), extra_keys);
         }

@@ -478,7 +478,7 @@ fn a_plan_made_in_pieces_is_the_same() {
     let hasher = hasher(HashAlgo::Sha256Cbor, None, 4);
     let extras = salt("s");
     let whole = hasher.plan(&formula(), &extras);
-    let mut prompt = hasher.chain(&extras);
+    let mut prompt = hasher.chain(&extras, 0);
     prompt.extend(&formula()[..37]);
     let mut reply = prompt.clone();
     formula()[37..]
