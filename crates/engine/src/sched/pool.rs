@@ -272,6 +272,10 @@ impl Pool {
         }
         let id = running.seq.id;
         let (mut released, mut due) = (0u32, None);
+        if running.seq.timeline.is_none() && self.delays(&running.seq).itl.0.is_zero() {
+            released = running.seq.output.saturating_sub(running.released);
+            running.released += released;
+        }
         while running.released < running.seq.output {
             released += 1;
             running.released += 1;
@@ -318,13 +322,8 @@ impl Pool {
             }
         }
         self.adapters.release(now, running.seq.lora);
-        out.push_back((
-            now,
-            Event::Ended {
-                id: running.seq.id,
-                end,
-            },
-        ));
+        let id = running.seq.id;
+        out.push_back((now, Event::Ended { id, end }));
         self.admit(now, out);
     }
 

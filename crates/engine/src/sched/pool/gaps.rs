@@ -16,15 +16,13 @@ impl Pool {
         f: impl FnOnce(&Delays, &mut ChaCha8Rng) -> Duration,
     ) -> Duration {
         let (seed, key) = (self.config.seed, running.seq.key);
-        let rng = running
-            .rng
-            .get_or_insert_with(|| Box::new(stream(seed, key, Purpose::Latency)));
+        let fresh = || stream(seed, key, Purpose::Latency);
         let delays = running.seq.delays.as_deref().unwrap_or(&self.delays);
-        let delay = f(delays, rng);
         if delays.is_exact() {
-            running.rng = None;
+            return f(delays, &mut fresh());
         }
-        delay
+        let rng = running.rng.get_or_insert_with(|| Box::new(fresh()));
+        f(delays, rng)
     }
 
     /// The delays that a sequence came under.
