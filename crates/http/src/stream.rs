@@ -5,6 +5,7 @@
 //! when the client or the clock fell behind. A slow client costs nothing but the frame it has not
 //! read.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -69,13 +70,14 @@ pub(super) trait Render: Send + 'static {
     fn step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep);
     /// Writes up to `most` tokens of the only choice that are neither its first nor its last ones, an event
     /// each, until there are so many bytes; moves the choice's cursor over them. How many: none, where
-    /// they are to be written one by one.
+    /// they are to be written one by one. `lengths` are those of the events, where somebody asks.
     fn tokens(
         &mut self,
         _out: &mut String,
         _choice: &mut Choice,
         _most: u32,
         _bytes: usize,
+        _lengths: Option<&mut VecDeque<u32>>,
     ) -> u32 {
         0
     }
@@ -106,6 +108,13 @@ enum BreakOff {
     Now,
 }
 
+/// Events that are written and go out in a frame each.
+struct SingleEvents {
+    events: Bytes,
+    /// At least one.
+    lengths: VecDeque<u32>,
+}
+
 /// Something to hold until the stream has ended.
 pub(super) type Guard = Option<Box<dyn std::any::Any + Send>>;
 
@@ -117,6 +126,8 @@ pub(super) struct EventStream<R> {
     open_choices: usize,
     /// Frames so far.
     frames: u32,
+    /// The next ones, where several were written together.
+    single: Option<Box<SingleEvents>>,
     opened: bool,
     begun: bool,
     /// The choice whose turn it is where several take turns.
@@ -149,6 +160,7 @@ impl<R: Render> EventStream<R> {
             interval: interval.max(1),
             open_choices: choices,
             frames: 0,
+            single: None,
             opened: false,
             begun: false,
             turn: 0,
@@ -168,6 +180,7 @@ impl<R: Render> EventStream<R> {
         };
         if self.reply.choices.iter().any(begins) {
             self.begun = true;
+            out.reserve(EVENT_BYTES);
             self.render.first(out);
         }
     }
@@ -184,6 +197,9 @@ impl<R: Render> EventStream<R> {
             }
         }
         if self.frames < SINGLE_EVENT_FRAMES {
+            if out.is_empty() && self.write_single_events() {
+                return;
+            }
             // A step may write nothing: then the next one is looked at.
             while out.is_empty() && self.write_next(out) {}
             if !out.is_empty() {
@@ -200,6 +216,48 @@ impl<R: Render> EventStream<R> {
             if let Some(faults) = &self.faults {
                 apply_ending(out, start, faults.end());
             }
+        }
+    }
+
+    /// Writes the events of several frames, where they are due; whether there were any.
+    fn write_single_events(&mut self) -> bool {
+        let [choice] = self.reply.choices.as_mut_slice() else {
+            return false;
+        };
+        let released = choice.released();
+        let due = released - choice.sent;
+        // One or two are written as fast by themselves.
+        if due < 4 || self.interval > 1 || self.faults.is_some() {
+            return false;
+        }
+        let most = due.min(SINGLE_EVENT_FRAMES - self.frames);
+        let mut out = String::new();
+        let mut lengths = VecDeque::with_capacity(most as usize);
+        let asked = Some(&mut lengths);
+        let written = write_tokens(&mut self.render, &mut out, choice, released, most, asked);
+        if written > 0 {
+            let events = out.into();
+            self.single = Some(Box::new(SingleEvents { events, lengths }));
+        }
+        written > 0
+    }
+
+    /// The next frame of those that are written.
+    fn single_event(&mut self) -> Option<Bytes> {
+        let single = self.single.as_mut()?;
+        let length = single.lengths.pop_front()?;
+        if single.lengths.is_empty() {
+            return self.single.take().map(|last| last.events);
+        }
+        Some(single.events.split_to(length as usize))
+    }
+
+    /// The next frame, if something is due.
+    fn frame(&mut self, mut out: String) -> Option<Bytes> {
+        self.write(&mut out);
+        match out.is_empty() {
+            true => self.single_event(),
+            false => Some(out.into()),
         }
     }
 
@@ -260,7 +318,7 @@ impl<R: Render> EventStream<R> {
         let mut steps = 0;
         while out.len() < MAX_FRAME_BYTES && steps < max_steps {
             if max_steps == usize::MAX && self.interval == 1 && self.faults.is_none() {
-                let written = write_tokens(&mut self.render, out, choice, released);
+                let written = write_tokens(&mut self.render, out, choice, released, u32::MAX, None);
                 if written > 0 {
                     steps += written;
                     continue;
@@ -375,21 +433,25 @@ impl<R: Render> EventStream<R> {
     }
 }
 
-/// Writes the tokens of the only choice that need no look of their own; how many there were.
+/// Writes `most` tokens of the only choice that need no look of their own; how many there were.
 fn write_tokens<R: Render>(
     render: &mut R,
     out: &mut String,
     choice: &mut Choice,
     released: u32,
+    most: u32,
+    lengths: Option<&mut VecDeque<u32>>,
 ) -> usize {
     let due = released - choice.sent;
     if choice.sent == 0 || due < 2 || choice.progress().has_groups() {
         return 0;
     }
+    let most = most.min(due - 1);
     if out.is_empty() {
-        out.reserve((due as usize * EVENT_BYTES).min(MAX_FRAME_BYTES + 2 * EVENT_BYTES));
+        let events = most as usize + 1;
+        out.reserve((events * EVENT_BYTES).min(MAX_FRAME_BYTES + 2 * EVENT_BYTES));
     }
-    let written = render.tokens(out, choice, due - 1, MAX_FRAME_BYTES);
+    let written = render.tokens(out, choice, most, MAX_FRAME_BYTES, lengths);
     choice.sent += written;
     written as usize
 }
@@ -417,24 +479,27 @@ impl<R: Render + Unpin> Body for EventStream<R> {
         if this.closed {
             return this.over(cx);
         }
-        let mut out = String::new();
-        if !this.opened {
-            this.opened = true;
-            this.render.open(&mut out);
-        } else if let Some(faults) = this.poll_faults(cx) {
-            return faults;
+        let mut frame = this.single_event();
+        if frame.is_none() {
+            let mut out = String::new();
+            if !this.opened {
+                this.opened = true;
+                this.render.open(&mut out);
+            } else if let Some(faults) = this.poll_faults(cx) {
+                return faults;
+            }
+            frame = this.frame(out);
         }
-        this.write(&mut out);
-        if out.is_empty() {
+        if frame.is_none() {
             this.register(cx);
-            this.write(&mut out);
+            frame = this.frame(String::new());
         }
-        if !out.is_empty() {
+        if let Some(frame) = frame {
             if let Some((every, sleep)) = &mut this.keep_alive {
                 sleep.as_mut().reset(Instant::now() + *every);
             }
             this.frames = this.frames.saturating_add(1);
-            return Poll::Ready(Some(Ok(Frame::data(Bytes::from(out)))));
+            return Poll::Ready(Some(Ok(Frame::data(frame))));
         }
         if this.closed {
             return this.over(cx);

@@ -3,6 +3,7 @@
 
 mod plain;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::logprobs::{LogprobStyle, at, chat_entry, prompt};
@@ -250,7 +251,6 @@ impl ChatStream {
         let choices_at = head.len();
         head.push_str("{\"index\":0");
         head.push_str(DELTA);
-        head.shrink_to_fit();
         Self {
             so_far: vec![SoFar::default(); choices],
             chat,
@@ -270,10 +270,9 @@ impl ChatStream {
         }
     }
 
-    /// A choice's chunk without tokens, up to the members that only some of them have.
-    fn opening(&self, out: &mut String, index: usize, content: &str) {
-        self.begin(out, index);
-        out.push_str(content);
+    /// Everything of a chunk without tokens behind its delta, up to the members that only some of them
+    /// have.
+    fn end_opening(&self, out: &mut String, index: usize) {
         out.push_str("},\"logprobs\":null,\"finish_reason\":null}]");
         self.chat.view.chunk_usage(out, self.counts(index), true);
     }
@@ -438,21 +437,24 @@ impl Render for ChatStream {
 
     /// Role chunks of all choices, and the echoes after them.
     fn first(&mut self, out: &mut String) {
-        let mut role = String::from("\"role\":");
-        json::string(&mut role, &self.chat.role);
-        role.push_str(",\"content\":\"\"");
         for index in 0..self.so_far.len() {
-            self.opening(out, index, &role);
+            self.begin(out, index);
+            out.push_str("\"role\":");
+            json::string(out, &self.chat.role);
+            out.push_str(",\"content\":\"\"");
+            self.end_opening(out, index);
             self.chat.prompt_members(out);
             out.push_str("}\n\n");
         }
-        if let Some(echo) = &self.chat.echo {
-            let mut content = String::from("\"content\":");
-            json::string(&mut content, echo);
-            for index in 0..self.so_far.len() {
-                self.opening(out, index, &content);
-                out.push_str("}\n\n");
-            }
+        let Some(echo) = &self.chat.echo else {
+            return;
+        };
+        for index in 0..self.so_far.len() {
+            self.begin(out, index);
+            out.push_str("\"content\":");
+            json::string(out, echo);
+            self.end_opening(out, index);
+            out.push_str("}\n\n");
         }
     }
 
@@ -469,8 +471,15 @@ impl Render for ChatStream {
         self.write_choice(out, choice, &over);
     }
 
-    fn tokens(&mut self, out: &mut String, choice: &mut Choice, most: u32, bytes: usize) -> u32 {
-        self.plain_tokens(out, choice, most, bytes)
+    fn tokens(
+        &mut self,
+        out: &mut String,
+        choice: &mut Choice,
+        most: u32,
+        bytes: usize,
+        lengths: Option<&mut VecDeque<u32>>,
+    ) -> u32 {
+        self.plain_tokens(out, choice, most, bytes, lengths)
     }
 
     fn close(&mut self, out: &mut String, reply: &Reply) {

@@ -172,11 +172,12 @@ pub(crate) fn reasoning_tokens(choice: &Choice) -> u32 {
 impl ResponseShape {
     /// How a stream's chunks begin, up to their choices.
     pub(crate) fn chunk_head(&self, object: &str) -> String {
-        let mut head = String::with_capacity(160);
+        // What follows the head of a chat and the names of members have room too.
+        let names = self.id.len() + object.len() + self.model.len();
+        let mut head = String::with_capacity(names + 96);
         head.push_str("data: {\"id\":");
         json::string(&mut head, &self.id);
         self.head_members(&mut head, object);
-        head.shrink_to_fit();
         head
     }
 

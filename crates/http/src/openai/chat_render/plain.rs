@@ -1,5 +1,7 @@
 //! Chunks that have nothing but text, which most have.
 
+use std::collections::VecDeque;
+
 use super::ChatStream;
 use crate::json;
 use vllm_sim_service::Choice;
@@ -44,6 +46,7 @@ impl ChatStream {
         choice: &mut Choice,
         most: u32,
         bytes: usize,
+        mut lengths: Option<&mut VecDeque<u32>>,
     ) -> u32 {
         if self.so_far.len() > 1 || !self.is_simple() || self.chat.view.continuous_usage {
             return 0;
@@ -54,8 +57,8 @@ impl ChatStream {
         self.begin(&mut between, 0);
         between.push_str(CONTENT);
         let begin = between.len() - end;
+        let (mut written, mut from) = (0, out.len());
         out.push_str(&between[end..]);
-        let mut written = 0;
         while written < most
             && out.len() - begin < bytes
             && let Some(texts) = choice.script.texts(&mut choice.cursor)
@@ -69,6 +72,12 @@ impl ChatStream {
                 }
                 out.push_str(&between);
                 written += 1;
+                if let Some(lengths) = &mut lengths {
+                    // What follows the event is the beginning of the next one.
+                    let to = out.len() - begin;
+                    lengths.push_back((to - from) as u32);
+                    from = to;
+                }
                 if out.len() - begin >= bytes {
                     break;
                 }
