@@ -220,7 +220,10 @@ fn chat(case: &Case, value: &Value, limits: &Limits) -> Result<(), Fault> {
         limits,
         &[words],
         request.asked_tokens().1,
-        |budget, defaults| request.sampling_params(budget, defaults),
+        |budget, defaults| {
+            let params = request.sampling_params(budget, defaults);
+            params.map(|params| *params)
+        },
     )
 }
 

@@ -303,10 +303,10 @@ impl Protocol for CoreCall {
         Ok(vec![std::mem::take(&mut self.prompt)])
     }
 
-    fn sampling_params(&mut self, budget: i128) -> Result<SamplingParams, Fault> {
+    fn sampling_params(&mut self, budget: i128) -> Result<Box<SamplingParams>, Fault> {
         let mut params = std::mem::take(&mut self.sampling.params);
         params.max_tokens = Some(budget);
-        Ok(params)
+        Ok(Box::new(params))
     }
 
     fn view(&mut self, _: &Prepared) -> ((), Transfer) {

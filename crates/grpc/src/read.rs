@@ -136,11 +136,11 @@ impl Protocol for TokenCall<'_> {
         }])
     }
 
-    fn sampling_params(&mut self, budget: i128) -> Result<SamplingParams, Fault> {
+    fn sampling_params(&mut self, budget: i128) -> Result<Box<SamplingParams>, Fault> {
         let mut params = std::mem::take(&mut self.params);
         params.max_tokens = Some(budget);
         params.verify(&self.policy.defaults.bounds)?;
-        Ok(params)
+        Ok(Box::new(params))
     }
 
     fn view(&mut self, _: &Prepared) -> ((), Transfer) {

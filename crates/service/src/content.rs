@@ -43,7 +43,7 @@ pub(super) async fn content(
                 compile(&constraint)
             }
             // A few bytes of these may take long.
-            (constraint, _) => long_work(async move { compile(&constraint) }).await,
+            (constraint, _) => Box::pin(long_work(async move { compile(&constraint) })).await,
         };
         let compiled = compiled.map_err(ServeError::Constraint)?;
         return Ok(match request.parses_calls {
@@ -78,7 +78,7 @@ async fn described(ready: &Prepared) -> Option<Compiled> {
         compiled.sample(&mut stream(0, 0, Purpose::Structured), &Limits::default())?;
         Ok::<_, ConstraintError>(compiled)
     });
-    read.await.ok()
+    Box::pin(read).await.ok()
 }
 
 /// Whether the constraint that the tool parser needs takes the place of the request's own: a tool

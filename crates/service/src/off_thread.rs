@@ -43,7 +43,8 @@ pub async fn off_thread<T: Send + 'static>(
     if size < LONG {
         return work();
     }
-    long_work(async move { work() }).await
+    // Boxed: what is done here has no room for it.
+    Box::pin(long_work(async move { work() })).await
 }
 
 /// Runs a future whose polls take long away from the async threads; dropped with its caller.

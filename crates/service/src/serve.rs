@@ -133,7 +133,7 @@ pub trait Protocol: Send {
     ///
     /// # Errors
     /// The first refusal.
-    fn sampling_params(&mut self, budget: i128) -> Result<SamplingParams, Fault>;
+    fn sampling_params(&mut self, budget: i128) -> Result<Box<SamplingParams>, Fault>;
 
     /// The shape of the answer, and where the KV cache of the prompt comes from and goes to.
     fn view(&mut self, ready: &Prepared) -> (Self::View, Transfer);
@@ -306,7 +306,7 @@ impl Service {
             target,
             prompts,
             budget,
-            params: Box::new(protocol.sampling_params(budget)?),
+            params: protocol.sampling_params(budget)?,
         })
     }
 
@@ -373,7 +373,9 @@ impl Service {
         // A task that runs is not stopped from outside.
         let caller = Arc::new(());
         let waits = Arc::downgrade(&caller);
-        let reply = long_work(async move { service.generate(&job, Some(&waits)) }).await;
+        // Boxed: what is done here has no room for it.
+        let written = long_work(async move { service.generate(&job, Some(&waits)) });
+        let reply = Box::pin(written).await;
         drop(caller);
         reply
     }

@@ -163,9 +163,9 @@ impl Protocol for Speech<'_> {
         Ok(prompts(app, &self.request, &self.clips, self.key)?)
     }
 
-    fn sampling_params(&mut self, budget: i128) -> Result<SamplingParams, Fault> {
+    fn sampling_params(&mut self, budget: i128) -> Result<Box<SamplingParams>, Fault> {
         let bounds = &self.app.policy.generation.defaults.bounds;
-        self.request.sampling_params(budget, bounds)
+        self.request.sampling_params(budget, bounds).map(Box::new)
     }
 
     fn view(&mut self, ready: &Prepared) -> (SpeechView, Transfer) {

@@ -23,8 +23,8 @@ impl Protocol for Pass {
         Ok(std::mem::take(&mut self.prompts))
     }
 
-    fn sampling_params(&mut self, _budget: i128) -> Result<SamplingParams, Fault> {
-        Ok(self.params.clone())
+    fn sampling_params(&mut self, _budget: i128) -> Result<Box<SamplingParams>, Fault> {
+        Ok(Box::new(self.params.clone()))
     }
 
     fn view(&mut self, _ready: &Prepared) -> ((), Transfer) {

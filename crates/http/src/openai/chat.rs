@@ -170,7 +170,7 @@ impl Protocol for Chats<'_> {
         Ok(prompts)
     }
 
-    fn sampling_params(&mut self, budget: i128) -> Result<SamplingParams, Fault> {
+    fn sampling_params(&mut self, budget: i128) -> Result<Box<SamplingParams>, Fault> {
         self.requests[0].sampling_params(budget, &self.app.policy.generation.defaults)
     }
 

@@ -139,9 +139,9 @@ impl Protocol for Completions<'_> {
         Ok(prompts(self.app, self.request).await?)
     }
 
-    fn sampling_params(&mut self, budget: i128) -> Result<SamplingParams, Fault> {
+    fn sampling_params(&mut self, budget: i128) -> Result<Box<SamplingParams>, Fault> {
         let defaults = &self.app.policy.generation.defaults;
-        self.request.sampling_params(budget, defaults)
+        self.request.sampling_params(budget, defaults).map(Box::new)
     }
 
     fn view(&mut self, ready: &Prepared) -> (CompletionView, Transfer) {

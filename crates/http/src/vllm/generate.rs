@@ -134,11 +134,11 @@ impl Protocol for TokensIn<'_> {
         }])
     }
 
-    fn sampling_params(&mut self, budget: i128) -> Result<SamplingParams, Fault> {
+    fn sampling_params(&mut self, budget: i128) -> Result<Box<SamplingParams>, Fault> {
         let mut params = self.params.clone();
         params.max_tokens = Some(budget);
         params.verify(&self.app.policy.generation.defaults.bounds)?;
-        Ok(params)
+        Ok(Box::new(params))
     }
 
     fn view(&mut self, ready: &Prepared) -> (GenerateView, Transfer) {

@@ -147,29 +147,30 @@ impl ChatRequest {
         &self,
         max_tokens: i128,
         defaults: &SamplingDefaults,
-    ) -> Result<SamplingParams, Fault> {
+    ) -> Result<Box<SamplingParams>, Fault> {
         let n = self.n.unwrap_or(1);
         if self.use_beam_search {
             let params = SamplingParams {
                 n,
                 ..blank(max_tokens)
             };
-            return beam(params, self.temperature, defaults);
+            return beam(params, self.temperature, defaults).map(Box::new);
         }
         let wants_ids = self
             .logprob_token_ids
             .as_ref()
             .is_some_and(|ids| !ids.is_empty());
         let logprobs = (self.logprobs == Some(true) && !wants_ids).then_some(self.top_logprobs);
-        let params = SamplingParams {
+        let mut params = Box::new(SamplingParams {
             n,
             logprobs,
             prompt_logprobs: self
                 .prompt_logprobs
                 .or(self.echo.then_some(self.top_logprobs)),
             ..shared_params!(self, max_tokens, defaults)
-        };
-        verified(params, defaults)
+        });
+        params.verify(&defaults.bounds)?;
+        Ok(params)
     }
 
     /// Whether usage is asked for in a stream, and whether in every chunk.
@@ -280,13 +281,14 @@ impl CompletionRequest {
             .is_some_and(|ids| !ids.is_empty());
         let only_echo = echo && self.max_tokens == Some(0);
         let most = if only_echo { 1 } else { max_tokens };
-        let params = SamplingParams {
+        let mut params = SamplingParams {
             n: self.n,
             logprobs: self.logprobs.filter(|_| !wants_ids),
             prompt_logprobs: self.prompt_logprobs.or(self.logprobs.filter(|_| echo)),
             ..shared_params!(self, most, defaults)
         };
-        verified(params, defaults)
+        params.verify(&defaults.bounds)?;
+        Ok(params)
     }
 
     /// Whether usage is asked for in a stream, and whether in every chunk.
@@ -323,14 +325,6 @@ fn blank(max_tokens: i128) -> SamplingParams {
         max_tokens: Some(max_tokens),
         ..SamplingParams::default()
     }
-}
-
-fn verified(
-    mut params: SamplingParams,
-    defaults: &SamplingDefaults,
-) -> Result<SamplingParams, Fault> {
-    params.verify(&defaults.bounds)?;
-    Ok(params)
 }
 
 /// Beam search checks nothing but its width.

@@ -288,14 +288,14 @@ impl Protocol for Responses<'_> {
         Ok(prompts)
     }
 
-    fn sampling_params(&mut self, budget: i128) -> Result<SamplingParams, Fault> {
+    fn sampling_params(&mut self, budget: i128) -> Result<Box<SamplingParams>, Fault> {
         let policy = &self.app.policy;
         let defaults = &policy.generation.defaults;
         let mut params = self.request.sampling_params(budget, defaults)?;
         text_format(&self.request, &mut params)?;
         let remote = self.request.kv_transfer_params.as_ref();
         policy.prefill(remote, self.request.stream.unwrap_or(false))?;
-        Ok(params)
+        Ok(Box::new(params))
     }
 
     fn view(&mut self, ready: &Prepared) -> (ResponseView, Transfer) {
