@@ -15,6 +15,7 @@ use tokio_rustls::server::TlsStream;
 use super::reset::{ResetOnClose, ResettableStream};
 use super::socket::{Connection, ServerSocket};
 use super::uvicorn::Uvicorn;
+use super::when_woken::when_woken;
 use crate::tls::Acceptor;
 use vllm_sim_http::{Availability, HttpService};
 use vllm_sim_service::fault::ConnHandle;
@@ -157,9 +158,10 @@ async fn serve<S>(
             let mut ends = leaving;
             loop {
                 tokio::select! {
-                    ended = connection.as_mut() => break ended,
-                    () = conn.broken() => return,
-                    changed = stopping.changed() => {
+                    // What ends it first: a connection that breaks says nothing more.
+                    biased;
+                    () = when_woken(conn.broken()) => return,
+                    changed = when_woken(stopping.changed()) => {
                         let link = *stopping.borrow_and_update();
                         if changed.is_err() || link.stopping {
                             connection.as_mut().graceful_shutdown();
@@ -172,6 +174,7 @@ async fn serve<S>(
                             conn.reset();
                         }
                     }
+                    ended = connection.as_mut() => break ended,
                 }
             }
         }};

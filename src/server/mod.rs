@@ -22,6 +22,7 @@ mod supervisor;
 mod texts;
 mod timing;
 mod uvicorn;
+mod when_woken;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

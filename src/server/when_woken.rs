@@ -1,0 +1,96 @@
+//! Futures that are polled beside others which are polled often.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use atomic_waker::AtomicWaker;
+
+/// Whether a future was woken, and the task that polls it.
+struct Woken {
+    is: AtomicBool,
+    task: AtomicWaker,
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.is.store(true, Ordering::Release);
+        self.task.wake();
+    }
+}
+
+/// `future`, which is polled only when it was woken itself.
+///
+/// A connection is polled for each of its requests, and what may end it takes a lock with each poll that
+/// all connections share.
+pub(super) async fn when_woken<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let woken = Arc::new(Woken {
+        is: AtomicBool::new(true),
+        task: AtomicWaker::new(),
+    });
+    let own = Waker::from(woken.clone());
+    let mut task: Option<Waker> = None;
+    poll_fn(|cx| {
+        let is_woken = woken.is.load(Ordering::Acquire);
+        if is_woken || !task.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
+            woken.task.register(cx.waker());
+            task = Some(cx.waker().clone());
+        }
+        // Once more: it may have been woken before the task was known.
+        if !is_woken && !woken.is.load(Ordering::Acquire) {
+            return Poll::Pending;
+        }
+        woken.is.store(false, Ordering::Release);
+        future.as_mut().poll(&mut Context::from_waker(&own))
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_future_is_polled_when_it_was_woken() {
+        let (polls, notify) = (Cell::new(0), Notify::new());
+        let counted = async {
+            let mut notified = pin!(notify.notified());
+            poll_fn(|cx| {
+                polls.set(polls.get() + 1);
+                notified.as_mut().poll(cx)
+            })
+            .await;
+        };
+        let mut waits = pin!(when_woken(counted));
+        for _ in 0..3 {
+            // Something else wakes the task.
+            let pending = poll_fn(|cx| Poll::Ready(waits.as_mut().poll(cx).is_pending())).await;
+            assert!(pending);
+        }
+        assert_eq!(polls.get(), 1);
+        notify.notify_one();
+        waits.await;
+        assert_eq!(polls.get(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_task_that_sleeps_is_woken() {
+        let notify = Arc::new(Notify::new());
+        let waits = notify.clone();
+        let task = tokio::spawn(async move { when_woken(waits.notified()).await });
+        tokio::task::yield_now().await;
+        notify.notify_one();
+        assert!(task.await.is_ok());
+    }
+}
