@@ -149,8 +149,7 @@ async fn serve<S>(
     let Availability { lives, leaving, .. } = *stopping.borrow_and_update();
     let stream = ResettableStream::new(stream, conn.clone());
     let keys = http.requires_keys();
-    // Boxed: between requests a connection keeps a pointer instead of room for the largest handler.
-    let service = service_fn(move |request| Box::pin(http.clone().call(request)));
+    let service = service_fn(move |request| http.clone().call(request));
     macro_rules! run {
         ($connection:expr) => {{
             let mut connection = Box::pin($connection);

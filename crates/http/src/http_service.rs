@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -38,6 +38,8 @@ pub struct HttpService {
     routes: Router,
     /// Whether chats are among the routes.
     chats: bool,
+    /// What chats are counted as.
+    chat_handler: Option<HandlerId>,
     grpc: Option<Router>,
     fixed_headers: Arc<[(HeaderName, HeaderValue)]>,
     /// The connection, for faults that break it.
@@ -47,6 +49,9 @@ pub struct HttpService {
     /// What is logged of requests, when anything is.
     request_log: Option<Arc<RequestLog>>,
 }
+
+/// An answer in the making.
+pub type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
 /// Bytes from which on a body takes long to read and check.
 const LARGE_BODY: u64 = 64 * 1024;
@@ -74,6 +79,7 @@ impl HttpService {
             request_log: request_log.is_enabled().then(|| Arc::new(request_log)),
             routes: routes::router(app.clone()),
             chats: app.routes.serves(CHAT),
+            chat_handler: app.metrics.http().handler(CHAT),
             app,
             grpc: None,
             fixed_headers: fixed.into(),
@@ -115,13 +121,65 @@ impl HttpService {
     ///
     /// # Errors
     /// None: every failure is an answer.
-    pub async fn call<B>(self: Arc<Self>, request: Request<B>) -> Result<Response<Body>, Infallible>
+    pub fn call<B>(self: Arc<Self>, request: Request<B>) -> Answering
     where
         B: http_body::Body<Data = axum::body::Bytes> + Send + 'static,
         B::Error: Into<axum::BoxError>,
     {
         let started = unix_now();
-        let mut request = request.map(Body::new);
+        let request = request.map(Body::new);
+        // Boxed: between requests a connection keeps a pointer instead of room for the largest handler.
+        match self.is_usual_chat(&request) {
+            true => Box::pin(self.answer_usual_chat(request, started)),
+            false => Box::pin(self.answer_any(request, started)),
+        }
+    }
+
+    /// Whether a request is a chat that nothing concerns but what concerns them all, as most requests are.
+    fn is_usual_chat(&self, request: &Request<Body>) -> bool {
+        self.chats
+            && self.request_log.is_none()
+            && self.app.history.is_none()
+            && self.app.config.server.root_path.is_empty()
+            && request.method() == Method::POST
+            && request.uri().path() == CHAT
+            && !is_grpc(request)
+            && !is_large(request)
+            && !fault::concerns(&self.app, request)
+    }
+
+    /// Answers a chat without the states of all that other requests may need: a future is moved whole, and
+    /// the router allocates and boxes several times for a request.
+    async fn answer_usual_chat(
+        self: Arc<Self>,
+        request: Request<Body>,
+        started: f64,
+    ) -> Result<Response<Body>, Infallible> {
+        let line = self.access_log.as_ref().and_then(|log| log.line(&request));
+        let arrival = self.arrival(&request, self.chat_handler, started);
+        let response = if self.lacks_key(&request) {
+            unauthorized()
+        } else {
+            let mut response = caught(Box::pin(chat::post(&self.app, request))).await;
+            // As the router has it.
+            if let Some(length) = http_body::Body::size_hint(response.body()).exact() {
+                let headers = response.headers_mut();
+                headers.insert(header::CONTENT_LENGTH, decimal(length));
+            }
+            self.answered(&arrival, response)
+        };
+        let response = self.complete(arrival, response);
+        if let (Some(log), Some(line)) = (&self.access_log, line) {
+            log.answered(&line, response.status());
+        }
+        Ok(response)
+    }
+
+    async fn answer_any(
+        self: Arc<Self>,
+        mut request: Request<Body>,
+        started: f64,
+    ) -> Result<Response<Body>, Infallible> {
         if let Some(grpc) = self.grpc.as_ref().filter(|_| is_grpc(&request)) {
             if let Some(history) = &self.app.history
                 && RequestHistory::concerns_call(&request)
@@ -196,31 +254,58 @@ impl HttpService {
 
     /// Answers a request that is not gRPC's.
     async fn respond(&self, request: Request<Body>, started: f64) -> Response<Body> {
-        let id = self.request_id(&request);
-        let metrics = RequestMetrics::of(&self.app, &request);
-        let mut response = if self.lacks_key(&request) {
-            let body = "{\"error\":\"Unauthorized\"}".to_owned();
-            error::json(StatusCode::UNAUTHORIZED, body)
+        let handler = self.app.metrics.http();
+        let handler = handler.handler(route_index::template(request.uri().path()));
+        let arrival = self.arrival(&request, handler, started);
+        let cors = &self.app.config.server.cors;
+        let response = if self.lacks_key(&request) {
+            unauthorized()
+        } else if let Some(response) = cors::preflight(cors, &request, arrival.origin.as_ref()) {
+            self.allow_origin(&arrival, response)
         } else {
-            let cors = &self.app.config.server.cors;
-            let origin = request.headers().get(header::ORIGIN).cloned();
-            let mut response = match cors::preflight(cors, &request, origin.as_ref()) {
-                Some(response) => response,
-                None => {
-                    let response = self.route(request).await;
-                    metrics.answered(&self.app, &response, unix_now() - started);
-                    response
-                }
-            };
-            cors::allow_origin(cors, origin.as_ref(), &mut response);
-            response
+            let response = self.route(request).await;
+            self.answered(&arrival, response)
         };
+        self.complete(arrival, response)
+    }
+
+    /// What the answer to a request needs of it; `handler`: what it is counted as, if it is.
+    fn arrival(
+        &self,
+        request: &Request<Body>,
+        handler: Option<HandlerId>,
+        started: f64,
+    ) -> Arrival {
+        Arrival {
+            id: self.request_id(request),
+            origin: request.headers().get(header::ORIGIN).cloned(),
+            metrics: handler.map(|handler| RequestMetrics::of(handler, request)),
+            started,
+        }
+    }
+
+    /// A handler has answered.
+    fn answered(&self, arrival: &Arrival, response: Response<Body>) -> Response<Body> {
+        if let Some(metrics) = &arrival.metrics {
+            metrics.answered(&self.app, &response, unix_now() - arrival.started);
+        }
+        self.allow_origin(arrival, response)
+    }
+
+    fn allow_origin(&self, arrival: &Arrival, mut response: Response<Body>) -> Response<Body> {
+        let cors = &self.app.config.server.cors;
+        cors::allow_origin(cors, arrival.origin.as_ref(), &mut response);
+        response
+    }
+
+    /// The answer with what all answers have.
+    fn complete(&self, arrival: Arrival, mut response: Response<Body>) -> Response<Body> {
         self.say_when_to_retry(&mut response);
         let headers = response.headers_mut();
         for (name, value) in self.fixed_headers.iter() {
             headers.insert(name.clone(), value.clone());
         }
-        if let Some(id) = id {
+        if let Some(id) = arrival.id {
             headers.insert(REQUEST_ID, id);
         }
         response
@@ -265,19 +350,8 @@ impl HttpService {
         route(request).await
     }
 
-    /// The answer of a handler. The router allocates and boxes several times for a request; chats, which
-    /// most requests are, are spared that.
+    /// The answer of a handler.
     async fn handle(&self, request: Request<Body>) -> Response<Body> {
-        if self.chats && request.method() == Method::POST && request.uri().path() == CHAT {
-            // Boxed: no other request has room for it.
-            let mut response = Box::pin(chat::post(&self.app, request)).await;
-            // As the router has it.
-            if let Some(length) = http_body::Body::size_hint(response.body()).exact() {
-                let headers = response.headers_mut();
-                headers.insert(header::CONTENT_LENGTH, length.into());
-            }
-            return response;
-        }
         match self.routes.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
@@ -406,22 +480,34 @@ fn fresh_id() -> HeaderValue {
     HeaderValue::from_str(&id).unwrap_or_else(|_| HeaderValue::from_static("0"))
 }
 
-/// What `http_*` counts of a request; nothing for the routes that are left out.
-struct RequestMetrics(Option<(HandlerId, Method, u64)>);
+/// What the answer to a request needs of it.
+struct Arrival {
+    /// The id that the answer carries.
+    id: Option<HeaderValue>,
+    origin: Option<HeaderValue>,
+    /// `None` for the routes that are left out.
+    metrics: Option<RequestMetrics>,
+    /// Seconds since 1970.
+    started: f64,
+}
+
+/// What `http_*` counts of a request.
+struct RequestMetrics {
+    handler: HandlerId,
+    method: Method,
+    size: u64,
+}
 
 impl RequestMetrics {
-    fn of(app: &App, request: &Request<Body>) -> Self {
-        let handler = app
-            .metrics
-            .http()
-            .handler(route_index::template(request.uri().path()));
-        Self(handler.map(|h| (h, request.method().clone(), length(request.headers()))))
+    fn of(handler: HandlerId, request: &Request<Body>) -> Self {
+        Self {
+            handler,
+            method: request.method().clone(),
+            size: length(request.headers()),
+        }
     }
 
-    fn answered(self, app: &App, response: &Response<Body>, seconds: f64) {
-        let Some((handler, method, size)) = self.0 else {
-            return;
-        };
+    fn answered(&self, app: &App, response: &Response<Body>, seconds: f64) {
         // A WebSocket is none of FastAPI's requests.
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return;
@@ -429,10 +515,10 @@ impl RequestMetrics {
         let body = http_body::Body::size_hint(response.body())
             .exact()
             .unwrap_or(0);
-        let status = response.status().as_u16();
+        let (method, status) = (self.method.as_str(), response.status().as_u16());
         app.metrics
             .http()
-            .observe(handler, method.as_str(), status, size, body, seconds);
+            .observe(self.handler, method, status, self.size, body, seconds);
     }
 }
 
@@ -441,6 +527,19 @@ fn length(headers: &HeaderMap) -> u64 {
         .get(header::CONTENT_LENGTH)
         .and_then(|v| v.to_str().ok());
     length.and_then(|v| v.parse().ok()).unwrap_or(0)
+}
+
+/// vLLM's refusal of a request without a key.
+fn unauthorized() -> Response<Body> {
+    let body = "{\"error\":\"Unauthorized\"}".to_owned();
+    error::json(StatusCode::UNAUTHORIZED, body)
+}
+
+/// A number as the value of a header.
+fn decimal(number: u64) -> HeaderValue {
+    // One allocation less than the conversion of a number.
+    let text = HeaderValue::from_str(itoa::Buffer::new().format(number));
+    text.unwrap_or_else(|_| number.into())
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ mod vllm;
 pub use admin_state::AdminState;
 pub use app::{App, AppParts};
 pub use availability::Availability;
-pub use http_service::HttpService;
+pub use http_service::{Answering, HttpService};
 pub use peers::{DashboardPeer, SUMMARY};
 pub use route_index::RouteIndex;
 pub use routes::routes;

@@ -29,8 +29,9 @@ use vllm_sim_wire::openai::shared::ToolChoice;
 use vllm_sim_wire::sampling::SamplingParams;
 
 /// Answers a chat.
-pub(crate) async fn create(State(app): State<Arc<App>>, received: Received) -> Answer {
-    respond(&app, &received).await
+pub(crate) async fn create(State(app): State<Arc<App>>, received: Received) -> Response<Body> {
+    let answer = respond(&app, &received).await;
+    answer.unwrap_or_else(|fault| error::response(&fault))
 }
 
 /// Answers a chat that did not pass the router.
