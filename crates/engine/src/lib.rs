@@ -32,6 +32,7 @@ mod delays;
 mod event;
 pub mod kv;
 pub mod latency;
+pub mod lock_step;
 mod seq_map;
 mod sequence;
 
@@ -112,4 +113,8 @@ pub trait Scheduler {
     }
     /// Gauges as of the last call.
     fn stats(&self) -> Stats;
+    /// What [`LockStep`](lock_step::LockStep) has to do with; `None`: it steps on its own.
+    fn rank(&mut self) -> Option<&mut dyn lock_step::Rank> {
+        None
+    }
 }

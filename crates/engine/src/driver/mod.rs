@@ -1,8 +1,10 @@
-//! The loop around an engine in real time, behind a server.
+//! The loop around an engine in real time, behind a server; or around ranks that step together.
 
+mod core;
 mod live;
 mod observer;
 mod progress;
+mod ranks;
 mod record;
 mod slack;
 mod snapshot;
@@ -10,6 +12,7 @@ mod snapshot;
 pub use live::{Handle, LiveEngine, TimerTuning, unix_at, unix_now};
 pub use observer::{Observer, Observers};
 pub use progress::{Progress, SequenceState};
+pub use ranks::LiveRanks;
 pub use record::{
     KvSource, ParentRequest, PlannedFinish, RequestInfo, SequenceRecord, SpanAttributes, Submission,
 };

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use parking_lot::MutexGuard;
 
-use super::live::{LiveEngine, slot_of};
+use super::core::slot_of;
+use super::live::LiveEngine;
 use super::record::SequenceRecord;
 use crate::{BlockUse, SequenceProgress, SimTime, Stats};
 
@@ -120,9 +121,10 @@ impl LiveEngine {
         let mut all = LiveSequences::default();
         // Ids grow: the oldest on top.
         let mut newest = BinaryHeap::new();
-        let mut core = self.shared.core.lock();
+        let mut ranks = self.shared.ranks.lock();
         let mut from = 0;
-        while from < core.records.len() {
+        while from < ranks[self.rank].records.len() {
+            let core = &ranks[self.rank];
             let to = core.records.len().min(from + SEQUENCES_AT_ONCE);
             for record in core.records[from..to].iter().flatten() {
                 let phase = SequencePhase::of(record, core.engine.progress(record.id));
@@ -133,8 +135,9 @@ impl LiveEngine {
                 }
             }
             from = to;
-            MutexGuard::bump(&mut core);
+            MutexGuard::bump(&mut ranks);
         }
+        let core = &ranks[self.rank];
         let now = self.shared.now();
         let newest = newest.into_sorted_vec().into_iter();
         let found = newest.filter_map(|Reverse(id)| {
@@ -148,18 +151,18 @@ impl LiveEngine {
 
     /// What its blocks are used for, in `most` cells or fewer.
     pub fn block_map(&self, most: u32) -> BlockMap {
-        let mut core = self.shared.core.lock();
-        let stats = core.engine.stats();
+        let mut ranks = self.shared.ranks.lock();
+        let stats = ranks[self.rank].engine.stats();
         let end = stats.total_blocks.saturating_add(1);
         let blocks_per_cell = stats.total_blocks.div_ceil(most.max(1)).max(1);
         let (mut cells, mut looked_at) = (Vec::new(), 0_u32);
         for from in (1..end).step_by(blocks_per_cell as usize) {
             let to = end.min(from.saturating_add(blocks_per_cell));
-            cells.push(core.engine.block_use(from..to));
+            cells.push(ranks[self.rank].engine.block_use(from..to));
             looked_at = looked_at.saturating_add(blocks_per_cell);
             if looked_at >= BLOCKS_AT_ONCE {
                 looked_at = 0;
-                MutexGuard::bump(&mut core);
+                MutexGuard::bump(&mut ranks);
             }
         }
         BlockMap {

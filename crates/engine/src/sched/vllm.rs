@@ -24,6 +24,7 @@ mod mocker_host;
 mod mocker_offload;
 mod offload;
 mod plan;
+mod rank;
 mod seqs;
 mod step;
 mod step_time;
@@ -35,6 +36,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::kv::{BlockPool, HostTier, KvConfig, Leases};
+use crate::lock_step::Rank;
 use crate::{
     BlockUse, CachedBlock, Command, Draft, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence,
     SequenceProgress, Stats, SubmitError, Transfer,
@@ -228,7 +230,9 @@ impl Vllm {
             return;
         };
         let now = step.end;
-        self.bulk.finished(&step);
+        if !step.is_dummy {
+            self.bulk.finished(&step);
+        }
         if !step.events.is_empty() {
             out.extend(step.events.drain(..).map(|event| (now, event)));
         }
@@ -277,14 +281,14 @@ impl Vllm {
         if self.mocker.is_some() {
             self.end_mocker_copies(now, true, out);
         }
-        let prompt_tokens = step.prompt_tokens;
-        out.push_back((
-            now,
-            Event::Step {
+        if !step.is_dummy {
+            let prompt_tokens = step.prompt_tokens;
+            let event = Event::Step {
                 prompt_tokens,
                 output_tokens,
-            },
-        ));
+            };
+            out.push_back((now, event));
+        }
         step.clear();
         self.spare.push(step);
         if let Some(mut next) = self.flight.pop_front() {
@@ -617,6 +621,13 @@ impl Scheduler for Vllm {
             used_blocks: self.pool.used(),
             total_blocks: self.pool.usable(),
             ..self.stats
+        }
+    }
+
+    fn rank(&mut self) -> Option<&mut dyn Rank> {
+        match self.config.lock_step {
+            true => Some(self),
+            false => None,
         }
     }
 }

@@ -404,7 +404,7 @@ fn answers_when_all_have_left(
 }
 
 /// All of it, twice: the same inputs give the same log (6).
-fn hold(
+pub(crate) fn hold(
     make: impl Fn() -> Box<dyn Scheduler>,
     block: u32,
     inputs: &[(u64, Input)],

@@ -7,20 +7,21 @@
     reason = "it compares the real clock with the virtual one"
 )]
 
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{
-    LiveEngine, LiveSequences, Observer, PlannedFinish, RequestInfo, SequencePhase, SequenceRecord,
-    Submission, TimerTuning,
+    LiveEngine, LiveRanks, LiveSequences, Observer, PlannedFinish, RequestInfo, SequencePhase,
+    SequenceRecord, Submission, TimerTuning,
 };
 use vllm_sim_engine::latency::{LatencyModel, Polynomial, Speed};
 use vllm_sim_engine::sched::sglang::{Sglang, SglangConfig};
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
 use vllm_sim_engine::{Event, Scheduler, SeqId, Sequence, Stats};
 
+use crate::lock_step::Group;
 use crate::offline;
 
 const WAVES: u64 = 4;
@@ -110,16 +111,48 @@ fn play_live(engine: Box<dyn Scheduler + Send>, look: impl Fn(&LiveEngine)) -> H
     };
     let live =
         LiveEngine::start("test", epoch, engine, Box::new(ear), TimerTuning::default()).unwrap();
+    play_waves(&[live], &ends, look);
+    std::mem::take(&mut *heard.lock().unwrap())
+}
+
+/// A sequence goes to the rank of its number.
+fn play_waves(ranks: &[LiveEngine], ends: &Receiver<()>, look: impl Fn(&LiveEngine)) {
     for wave in 0..WAVES {
         let wave: Vec<_> = (wave * AT_ONCE..(wave + 1) * AT_ONCE)
-            .flat_map(|number| live.submit(vec![submission(number, live.now())]).unwrap())
+            .flat_map(|number| {
+                let live = &ranks[number as usize % ranks.len()];
+                live.submit(vec![submission(number, live.now())]).unwrap()
+            })
             .collect();
         for _ in &wave {
-            look(&live);
+            look(&ranks[0]);
             ends.recv_timeout(Duration::from_secs(60)).unwrap();
         }
     }
-    live.stop();
+    ranks.iter().for_each(LiveEngine::stop);
+}
+
+/// The same on ranks that step together.
+fn play_ranks(config: &VllmConfig, ranks: usize) -> Heard {
+    let epoch = Instant::now();
+    let heard = Arc::<Mutex<Heard>>::default();
+    let (ended, ends) = channel();
+    let together = LiveRanks::start("test", epoch, TimerTuning::default()).unwrap();
+    let ranks: Vec<_> = (0..ranks)
+        .map(|_| {
+            let config = VllmConfig {
+                lock_step: true,
+                ..config.clone()
+            };
+            let ear = Ear {
+                epoch,
+                heard: heard.clone(),
+                ended: ended.clone(),
+            };
+            together.join(Box::new(Vllm::new(config).unwrap()), Box::new(ear))
+        })
+        .collect();
+    play_waves(&ranks, &ends, |_| {});
     std::mem::take(&mut *heard.lock().unwrap())
 }
 
@@ -133,9 +166,12 @@ fn compare_seen(
     make: impl Fn() -> Box<dyn Scheduler + Send>,
     look: impl Fn(&LiveEngine),
 ) {
-    let mut live = play_live(make(), look);
+    compare_heard(name, play_live(make(), look), &mut *make());
+}
+
+fn compare_heard(name: &str, mut live: Heard, engine: &mut dyn Scheduler) {
     let arrivals = live.arrivals.iter().map(|(at, n)| (*at, sequence(*n)));
-    let log = offline::run(&mut *make(), arrivals).unwrap();
+    let log = offline::run(engine, arrivals).unwrap();
     let virtual_tokens: Tokens = log
         .into_iter()
         .filter_map(|(at, event)| match event {
@@ -179,6 +215,21 @@ fn vllm_is_the_same_on_both_clocks() {
             "vllm"
         };
         compare(name, || Box::new(Vllm::new(config.clone()).unwrap()));
+    }
+}
+
+#[test]
+fn ranks_that_step_together_are_the_same_on_both_clocks() {
+    for async_scheduling in [false, true] {
+        let (latency, speed) = latency();
+        let config = VllmConfig {
+            latency,
+            speed,
+            async_scheduling,
+            ..VllmConfig::default()
+        };
+        let live = play_ranks(&config, 2);
+        compare_heard("2 ranks", live, &mut Group::new(&config, 2));
     }
 }
 

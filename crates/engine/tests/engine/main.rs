@@ -8,6 +8,7 @@
 //! - `load_failures`: prompts that were to be loaded and were not
 //! - `media`: items of prompts and the encoder cache, for `invariants`
 //! - `pool`: exact instants of the pool of slots
+//! - `lock_step`: ranks whose steps begin and end together
 //! - `runs`: tokens told as runs equal tokens told one by one
 //! - `live_virtual`: the live driver releases what virtual time computed
 //!
@@ -22,6 +23,7 @@ mod invariants;
 #[cfg(feature = "live")]
 mod live_virtual;
 mod load_failures;
+mod lock_step;
 mod media;
 mod offline;
 mod pool;

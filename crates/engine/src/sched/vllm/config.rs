@@ -82,6 +82,9 @@ pub struct VllmConfig {
     /// How long the blocks of a prompt that another engine decodes are kept for it; `None`: not at
     /// all. Default none.
     pub lease: Option<Duration>,
+    /// Whether it is a rank whose steps begin and end with those of others
+    /// ([`LockStep`](crate::lock_step::LockStep)). Default no.
+    pub lock_step: bool,
     /// A second prefix cache in the memory of the host. Default none.
     pub host_tier: Option<HostTierConfig>,
     /// The same as Dynamo's mocker has it, instead; for [`Admission::Mocker`]. Default none.
@@ -205,6 +208,7 @@ impl Default for VllmConfig {
             fetch_whole_prompt: false,
             handoff: false,
             lease: None,
+            lock_step: false,
             host_tier: None,
             mocker_tier: None,
             kv_events: false,

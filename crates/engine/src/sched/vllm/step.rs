@@ -67,6 +67,10 @@ pub(super) struct Step {
     pub begun: SimTime,
     /// When it ends; set when it starts.
     pub end: SimTime,
+    /// The same without the other ranks of a lock step.
+    pub own_end: SimTime,
+    /// Nobody takes part: other ranks have work.
+    pub is_dummy: bool,
     /// Tokens of prompts (and lost output) computed.
     pub prompt_tokens: u32,
 }
@@ -86,6 +90,7 @@ impl Step {
         self.stores.clear();
         self.copied = SimTime::ZERO;
         self.prompt_tokens = 0;
+        self.is_dummy = false;
     }
 
     /// Whether nobody takes part.

@@ -13,15 +13,18 @@ impl Vllm {
             computing += self.config.encoder_time(inputs);
         }
         step.begun = now;
-        step.end = match step.is_abandoned(&self.seqs) {
+        // Other ranks cannot do without one that has nobody left.
+        step.end = match step.is_abandoned(&self.seqs) && !self.config.lock_step {
             true => now,
             false => now.max(step.copied) + step.loading + computing,
         };
+        step.own_end = step.end;
     }
 
     /// Ends the step that runs if nobody is left in it: the next one must not wait for it.
     pub(super) fn end_abandoned(&mut self, now: SimTime) {
-        if let Some(step) = self.flight.front_mut()
+        if !self.config.lock_step
+            && let Some(step) = self.flight.front_mut()
             && step.is_abandoned(&self.seqs)
         {
             step.end = step.end.min(now);
@@ -34,6 +37,7 @@ impl Vllm {
             let begun = step.begun;
             self.start(&mut step, begun);
             step.end = step.end.max(now);
+            step.own_end = step.end;
             self.flight.push_front(step);
         }
     }

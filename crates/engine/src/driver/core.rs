@@ -1,0 +1,237 @@
+//! One engine that is played, with those who hear of it and the replies that wait for it.
+
+use std::sync::Arc;
+
+use super::observer::Observer;
+use super::progress::Progress;
+use super::record::{SequenceRecord, Submission};
+use crate::lock_step::Rank;
+use crate::{Command, End, Event, Outbox, Scheduler, SeqId, SimTime, Stats, SubmitError};
+
+/// Events after which observers are told at the latest: a long reply without delay makes them all at once.
+const MAX_OUTBOX: usize = 4096;
+
+/// One engine that is played.
+pub(super) struct Core {
+    pub engine: Box<dyn Scheduler + Send>,
+    pub observer: Box<dyn Observer>,
+    outbox: Outbox,
+    pub records: Vec<Option<SequenceRecord>>,
+    free: Vec<u32>,
+    generation: u64,
+    stats: Stats,
+    /// [`Observer::hears_lone_steps`].
+    hears_lone_steps: bool,
+    /// It is played no more.
+    pub stopped: bool,
+}
+
+impl Core {
+    pub(super) fn new(engine: Box<dyn Scheduler + Send>, observer: Box<dyn Observer>) -> Self {
+        Self {
+            hears_lone_steps: observer.hears_lone_steps(),
+            engine,
+            observer,
+            outbox: Outbox::new(),
+            records: Vec::new(),
+            free: Vec::new(),
+            generation: 0,
+            stats: Stats::default(),
+            stopped: false,
+        }
+    }
+
+    pub(super) fn next_wakeup(&self) -> SimTime {
+        match self.stopped {
+            true => SimTime::MAX,
+            false => self.engine.next_wakeup().unwrap_or(SimTime::MAX),
+        }
+    }
+
+    /// As one of several that step together.
+    pub(super) fn rank(&mut self) -> Option<&mut dyn Rank> {
+        match self.stopped {
+            true => None,
+            false => self.engine.rank(),
+        }
+    }
+
+    pub(super) fn command(&mut self, now: SimTime, command: Command) -> bool {
+        let done = self.engine.command(now, command, &mut self.outbox);
+        self.deliver();
+        done
+    }
+
+    pub(super) fn submit(
+        &mut self,
+        now: SimTime,
+        submission: Submission,
+    ) -> Result<(SeqId, Arc<Progress>), SubmitError> {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.records.push(None);
+            (self.records.len() - 1) as u32
+        });
+        self.generation += 1;
+        let id = SeqId((self.generation << 32) | u64::from(slot));
+        let progress = Arc::new(Progress::new(submission.arrived));
+        let mut sequence = submission.sequence;
+        sequence.id = id;
+        sequence.spent = now.since(submission.arrived);
+        self.records[slot as usize] = Some(SequenceRecord {
+            id,
+            prompt: sequence.prompt,
+            output: 0,
+            arrived: submission.arrived,
+            queued: now,
+            scheduled: now,
+            first: now,
+            last: now,
+            cached: 0,
+            external: 0,
+            preemptions: 0,
+            running: false,
+            drafted: false,
+            looked_up: !sequence.skip_cache_read,
+            request: submission.request,
+            progress: progress.clone(),
+        });
+        if let Err(error) = self.engine.submit(now, sequence, &mut self.outbox) {
+            self.records[slot as usize] = None;
+            self.free.push(slot);
+            return Err(error);
+        }
+        if let Some(Some(record)) = self.records.get(slot as usize) {
+            self.observer.on_queued(record);
+        }
+        // The caller goes on to what is due, and tells of both.
+        if !self.outbox.is_empty() || self.next_wakeup() > now {
+            self.deliver();
+        }
+        Ok((id, progress))
+    }
+
+    pub(super) fn abort(&mut self, now: SimTime, id: SeqId) {
+        if self.record(id).is_some() {
+            self.engine.abort(now, id, &mut self.outbox);
+            self.deliver();
+        }
+    }
+
+    pub(super) fn cancel(&mut self, now: SimTime, id: SeqId) {
+        if self.record(id).is_none() {
+            return;
+        }
+        self.engine.abort(now, id, &mut self.outbox);
+        for (_, event) in &mut self.outbox {
+            if let Event::Ended { id: ended, end } = event
+                && *ended == id
+            {
+                *end = End::Cancelled;
+            }
+        }
+        self.deliver();
+    }
+
+    /// Runs the engine up to `now` and through it; how many events that gave.
+    pub(super) fn advance(&mut self, now: SimTime) -> usize {
+        let mut events = 0;
+        while self.next_wakeup() <= now {
+            // Steps that take no time follow each other: observers hear of many at once.
+            self.engine.advance_fully(now, MAX_OUTBOX, &mut self.outbox);
+            events += self.outbox.len();
+            self.deliver();
+        }
+        events
+    }
+
+    /// What is due at `now`, and not what that makes due at once; how many events that gave.
+    pub(super) fn advance_once(&mut self, now: SimTime) -> usize {
+        self.engine.advance(now, &mut self.outbox);
+        let events = self.outbox.len();
+        self.deliver();
+        events
+    }
+
+    fn record(&mut self, id: SeqId) -> Option<&mut SequenceRecord> {
+        self.records
+            .get_mut(slot_of(id))?
+            .as_mut()
+            .filter(|record| record.id == id)
+    }
+
+    /// Brings records up to date, calls the observer, wakes the replies.
+    fn deliver(&mut self) {
+        while let Some((at, event)) = self.outbox.pop_front() {
+            let Some(id) = event.sequence() else {
+                self.observer.on_engine(at, &event);
+                continue;
+            };
+            let Some(Some(record)) = self.records.get_mut(slot_of(id)) else {
+                continue;
+            };
+            if let Event::LoneSteps { n, .. } = event {
+                let at_once = self.hears_lone_steps;
+                tell_lone_steps(&mut *self.observer, record, at, n, at_once);
+                continue;
+            }
+            let since = record.last;
+            record.apply(at, &event);
+            self.observer.on_event(at, &event, record, since);
+            match event {
+                Event::Tokens { .. } => record.progress.wake(),
+                Event::Ended { end, .. } => {
+                    record.progress.end(end);
+                    record.progress.wake();
+                    self.records[slot_of(id)] = None;
+                    self.free.push(slot_of(id) as u32);
+                }
+                _ => {}
+            }
+        }
+        let stats = self.engine.stats();
+        if stats != self.stats {
+            self.stats = stats;
+            self.observer.on_stats(&stats);
+        }
+        self.observer.on_rest();
+    }
+}
+
+/// Tells of `n` [`Event::LoneSteps`] of a sequence, `at_once` or as the events that they stand for.
+fn tell_lone_steps(
+    observer: &mut dyn Observer,
+    record: &mut SequenceRecord,
+    at: SimTime,
+    n: u32,
+    at_once: bool,
+) {
+    let apart = match at_once {
+        // Time may have passed before the first of them.
+        true => u32::from(!record.made_one_at(at)),
+        false => n,
+    };
+    let token = Event::Tokens {
+        id: record.id,
+        n: 1,
+    };
+    let step = Event::Step {
+        prompt_tokens: 0,
+        output_tokens: 1,
+    };
+    for _ in 0..apart {
+        let since = record.last;
+        record.apply(at, &token);
+        observer.on_event(at, &token, record, since);
+        observer.on_engine(at, &step);
+    }
+    if apart < n {
+        record.make(at, n - apart);
+        observer.on_lone_steps(n - apart, record);
+    }
+    record.progress.wake();
+}
+
+/// Where the record of a sequence lies: the low half of its id.
+pub(super) fn slot_of(id: SeqId) -> usize {
+    (id.0 & 0xffff_ffff) as usize
+}

@@ -1,0 +1,134 @@
+//! Engines under one lock: a single one, or ranks that step together.
+
+use std::ops::{Index, IndexMut};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::core::Core;
+use super::live::{LiveEngine, Shared, TimerThread, TimerTuning};
+use super::observer::Observer;
+use crate::lock_step::LockStep;
+use crate::{Scheduler, SimTime};
+
+/// The engines of one lock.
+pub(super) struct Ranks {
+    cores: Vec<Core>,
+    /// `None`: there is one, and it steps on its own.
+    lock_step: Option<LockStep>,
+    /// What the timer thread sleeps until.
+    pub sleeps_until: SimTime,
+}
+
+impl Ranks {
+    pub(super) fn lone(core: Core) -> Self {
+        Self {
+            cores: vec![core],
+            lock_step: None,
+            sleeps_until: SimTime::ZERO,
+        }
+    }
+
+    fn in_step() -> Self {
+        Self {
+            cores: Vec::new(),
+            lock_step: Some(LockStep::default()),
+            sleeps_until: SimTime::ZERO,
+        }
+    }
+
+    /// Whether there were engines and none is played any more.
+    pub(super) fn are_stopped(&self) -> bool {
+        !self.cores.is_empty() && self.cores.iter().all(|core| core.stopped)
+    }
+
+    pub(super) fn next_wakeup(&self) -> SimTime {
+        match &self.cores[..] {
+            [core] => core.next_wakeup(),
+            cores => {
+                let due = cores.iter().map(Core::next_wakeup);
+                due.min().unwrap_or(SimTime::MAX)
+            }
+        }
+    }
+
+    /// Runs the engines up to `now` and through it; how many events that gave.
+    pub(super) fn advance(&mut self, now: SimTime) -> usize {
+        if self.lock_step.is_none() {
+            return self.cores[0].advance(now);
+        }
+        let mut events = 0;
+        loop {
+            let due = self.next_wakeup();
+            if due > now {
+                return events;
+            }
+            for core in &mut self.cores {
+                if core.next_wakeup() <= due {
+                    events += core.advance_once(due);
+                }
+            }
+            if self.next_wakeup() > due {
+                self.keep_step(due);
+            }
+        }
+    }
+
+    /// All ranks step together, as they are at `now`.
+    pub(super) fn keep_step(&mut self, now: SimTime) {
+        if let Some(lock_step) = &mut self.lock_step {
+            lock_step.settle(now, &mut self.cores, Core::rank);
+        }
+    }
+}
+
+impl Index<usize> for Ranks {
+    type Output = Core;
+
+    fn index(&self, rank: usize) -> &Core {
+        &self.cores[rank]
+    }
+}
+
+impl IndexMut<usize> for Ranks {
+    fn index_mut(&mut self, rank: usize) -> &mut Core {
+        &mut self.cores[rank]
+    }
+}
+
+/// Live ranks that step together, behind one server or several: one lock, one clock, one timer
+/// thread. Clones share them.
+#[derive(Clone)]
+pub struct LiveRanks {
+    shared: Arc<Shared>,
+    thread: TimerThread,
+}
+
+impl LiveRanks {
+    /// Starts the timer thread; it ends when all who joined are stopped.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn start(name: &str, epoch: Instant, tune: TimerTuning) -> std::io::Result<Self> {
+        let (shared, thread) = Shared::start(name, epoch, Ranks::in_step(), tune)?;
+        Ok(Self { shared, thread })
+    }
+
+    /// The zero of their clock.
+    pub fn epoch(&self) -> Instant {
+        self.shared.epoch
+    }
+
+    /// One more rank, which must be made to step with others
+    /// ([`VllmConfig::lock_step`](crate::sched::vllm::VllmConfig::lock_step)).
+    pub fn join(
+        &self,
+        engine: Box<dyn Scheduler + Send>,
+        observer: Box<dyn Observer>,
+    ) -> LiveEngine {
+        let mut ranks = self.shared.ranks.lock();
+        ranks.cores.push(Core::new(engine, observer));
+        let rank = ranks.cores.len() - 1;
+        drop(ranks);
+        LiveEngine::of(self.shared.clone(), self.thread.clone(), rank)
+    }
+}

@@ -1,0 +1,252 @@
+//! Ranks that step together: exact instants, and the engine's invariants for a group of them.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use vllm_sim_engine::latency::LatencyModel;
+use vllm_sim_engine::lock_step::{LockStep, Rank};
+use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
+use vllm_sim_engine::{
+    CachedBlock, Command, Event, Outbox, Scheduler, SeqId, Sequence, SimTime, Stats, SubmitError,
+};
+
+use crate::{invariants, offline};
+
+/// Ranks as one engine, which gives a sequence to the rank of its number.
+pub(crate) struct Group {
+    ranks: Vec<Vllm>,
+    lock_step: LockStep,
+}
+
+impl Group {
+    pub(crate) fn new(config: &VllmConfig, ranks: usize) -> Self {
+        let config = VllmConfig {
+            lock_step: true,
+            ..config.clone()
+        };
+        let ranks = (0..ranks).map(|_| Vllm::new(config.clone()).unwrap());
+        Self {
+            ranks: ranks.collect(),
+            lock_step: LockStep::default(),
+        }
+    }
+
+    fn of(&mut self, id: SeqId) -> &mut Vllm {
+        let ranks = self.ranks.len() as u64;
+        &mut self.ranks[(id.0 % ranks) as usize]
+    }
+
+    fn settle(&mut self, now: SimTime) {
+        self.lock_step.settle(now, &mut self.ranks, Vllm::rank);
+        let state = |rank: &Vllm| (rank.steps_in_flight(), rank.step_end());
+        let first = state(&self.ranks[0]);
+        let others = self.ranks.iter().map(state);
+        assert!(others.into_iter().all(|other| other == first));
+    }
+}
+
+impl Scheduler for Group {
+    fn submit(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Result<(), SubmitError> {
+        self.of(seq.id).submit(now, seq, out)
+    }
+
+    fn abort(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) {
+        self.of(id).abort(now, id, out);
+    }
+
+    fn next_wakeup(&self) -> Option<SimTime> {
+        self.ranks.iter().filter_map(Vllm::next_wakeup).min()
+    }
+
+    fn advance(&mut self, now: SimTime, out: &mut Outbox) {
+        while let Some(due) = self.next_wakeup().filter(|&due| due <= now) {
+            for rank in &mut self.ranks {
+                if rank.next_wakeup().is_some_and(|at| at <= due) {
+                    rank.advance(due, out);
+                }
+            }
+            if self.next_wakeup().is_none_or(|next| next > due) {
+                self.settle(due);
+            } else if due == now {
+                break;
+            }
+        }
+    }
+
+    fn command(&mut self, now: SimTime, command: Command, out: &mut Outbox) -> bool {
+        let ranks = self.ranks.iter_mut();
+        let done = ranks.map(|rank| rank.command(now, command.clone(), out));
+        let done = done.fold(false, |any, done| any | done);
+        self.settle(now);
+        done
+    }
+
+    fn cached_blocks(&self) -> Vec<CachedBlock> {
+        // Each rank has a cache of its own; together they are none.
+        Vec::new()
+    }
+
+    fn stats(&self) -> Stats {
+        let mut all = Stats::default();
+        for stats in self.ranks.iter().map(Vllm::stats) {
+            all.running += stats.running;
+            all.waiting += stats.waiting;
+            all.deferred += stats.deferred;
+            all.used_blocks += stats.used_blocks;
+            all.total_blocks += stats.total_blocks;
+        }
+        all
+    }
+}
+
+/// Prompt work takes 10 ms a step, decode work 1 ms.
+fn config(async_scheduling: bool) -> VllmConfig {
+    VllmConfig {
+        latency: LatencyModel::Constant {
+            prefill: Duration::from_millis(10),
+            decode: Duration::from_millis(1),
+        },
+        async_scheduling,
+        ..VllmConfig::default()
+    }
+}
+
+/// When tokens of which sequence come out, in us, for arrivals of (us, number, prompt, output).
+fn tokens(engine: &mut dyn Scheduler, arrivals: &[(u64, u64, u32, u32)]) -> Vec<(u64, u64)> {
+    let arrivals = arrivals.iter().map(|&(at, number, prompt, output)| {
+        let sequence = Sequence::new(SeqId(number), prompt, output);
+        (SimTime::from_nanos(at * 1000), sequence)
+    });
+    let log = offline::run(engine, arrivals).unwrap();
+    let tokens = log.iter().filter_map(|(at, event)| match event {
+        Event::Tokens { id, n: 1 } => Some((at.nanos() / 1000, id.0)),
+        _ => None,
+    });
+    tokens.collect()
+}
+
+#[test]
+fn a_prompt_on_one_rank_delays_the_decode_of_another_by_its_step() {
+    let mut group = Group::new(&config(false), 2);
+    // While rank 1 decodes, a prompt comes to rank 0 in the middle of a step.
+    let seen = tokens(&mut group, &[(0, 1, 16, 6), (11_500, 0, 16, 2)]);
+    let expected = [
+        (10_000, 1),
+        (11_000, 1),
+        (12_000, 1),
+        (22_000, 0),
+        (22_000, 1),
+        (23_000, 0),
+        (23_000, 1),
+        (24_000, 1),
+    ];
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn a_prompt_waits_for_the_dummy_steps_that_are_scheduled() {
+    let mut group = Group::new(&config(true), 2);
+    let seen = tokens(&mut group, &[(0, 1, 16, 8), (11_500, 0, 16, 1)]);
+    // At 11.5 ms the steps to 12 and 13 ms are in flight on both ranks.
+    let of_one = [
+        10_000, 11_000, 12_000, 13_000, 23_000, 24_000, 25_000, 26_000,
+    ];
+    let mut expected: Vec<_> = of_one.map(|at| (at, 1)).into();
+    expected.insert(4, (23_000, 0));
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn a_rank_without_work_holds_nobody_up() {
+    for is_async in [false, true] {
+        let arrivals = [(0, 1, 100, 20), (3_200, 3, 40, 5), (90_000, 5, 10, 3)];
+        let alone = tokens(&mut Vllm::new(config(is_async)).unwrap(), &arrivals);
+        assert_eq!(
+            tokens(&mut Group::new(&config(is_async), 2), &arrivals),
+            alone
+        );
+    }
+}
+
+#[test]
+fn dummy_steps_end_at_the_next_question_for_work() {
+    let mut group = Group::new(&config(false), 2);
+    let mut out = Outbox::new();
+    let sequence = Sequence::new(SeqId(1), 16, 5);
+    group.submit(SimTime::ZERO, sequence, &mut out).unwrap();
+    let mut last = SimTime::ZERO;
+    while let Some(due) = group.next_wakeup() {
+        group.advance(due, &mut out);
+        last = due;
+    }
+    // The prompt, 4 decodes, and 11 dummy steps of the cost of a decode.
+    assert_eq!(last, SimTime::from_millis(10 + 4 + 11));
+    let steps = out
+        .iter()
+        .filter(|(_, event)| matches!(event, Event::Step { .. }));
+    assert_eq!(steps.count(), 5, "dummy steps compute nothing");
+    // The next wave counts from the start.
+    let sequence = Sequence::new(SeqId(2), 16, 1);
+    let now = SimTime::from_millis(1000);
+    group.submit(now, sequence, &mut out).unwrap();
+    while let Some(due) = group.next_wakeup() {
+        group.advance(due, &mut out);
+        last = due;
+    }
+    assert_eq!(last, SimTime::from_millis(1000 + 10 + 15));
+}
+
+#[test]
+fn who_comes_while_dummy_steps_follow_waits_for_the_end_of_one() {
+    let mut group = Group::new(&config(false), 2);
+    let seen = tokens(&mut group, &[(0, 1, 16, 1), (13_400, 0, 16, 1)]);
+    assert_eq!(seen, [(10_000, 1), (24_000, 0)]);
+}
+
+#[test]
+fn a_step_goes_on_when_its_only_sequence_leaves() {
+    let mut group = Group::new(&config(false), 2);
+    let mut out = Outbox::new();
+    let now = SimTime::ZERO;
+    for number in [0, 1] {
+        let sequence = Sequence::new(SeqId(number), 16, 2);
+        group.submit(now, sequence, &mut out).unwrap();
+    }
+    let half = SimTime::from_millis(5);
+    offline::advance_to(&mut group, half, &mut out);
+    group.abort(half, SeqId(0), &mut out);
+    assert_eq!(group.next_wakeup(), Some(SimTime::from_millis(10)));
+    offline::advance_to(&mut group, SimTime::from_millis(10), &mut out);
+    // Rank 0 has nothing left, and rank 1 decodes.
+    assert_eq!(group.ranks[0].steps_in_flight(), 1);
+    assert_eq!(group.next_wakeup(), Some(SimTime::from_millis(11)));
+}
+
+#[test]
+fn a_change_of_speed_moves_the_end_of_the_step_of_all() {
+    let mut group = Group::new(&config(false), 2);
+    let mut out = Outbox::new();
+    let sequence = Sequence::new(SeqId(1), 16, 1);
+    group.submit(SimTime::ZERO, sequence, &mut out).unwrap();
+    offline::advance_to(&mut group, SimTime::ZERO, &mut out);
+    let half = SimTime::from_millis(2);
+    group.command(half, Command::Speed(2.0), &mut out);
+    assert_eq!(group.next_wakeup(), Some(SimTime::from_millis(5)));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    #[test]
+    fn invariants_hold_for_ranks_that_step_together(
+        config in invariants::vllm(),
+        ranks in 1..4usize,
+        inputs in invariants::inputs(),
+    ) {
+        let config = VllmConfig { kv_events: false, ..config };
+        let block = config.block_size;
+        let make = || -> Box<dyn Scheduler> { Box::new(Group::new(&config, ranks)) };
+        invariants::hold(make, block, &inputs, true)?;
+    }
+}
