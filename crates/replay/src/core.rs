@@ -249,6 +249,10 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         }
         let step = self.calendar.peek().map(|Reverse((at, ..))| *at);
         let arrival = self.sessions.next_due();
+        // Dummy steps of ranks follow the last request for a while, and serve nobody.
+        let is_over = self.living == 0 && arrival.is_none();
+        let step =
+            step.filter(|_| !is_over || self.pools.iter().all(|pool| pool.lock_steps.is_empty()));
         let work = step.into_iter().chain(arrival).min();
         let coming =
             self.handoffs.has_transfers() || self.pools.iter().any(WorkerPool::is_starting);

@@ -1,5 +1,7 @@
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::sched::ConfigError;
+use vllm_sim_engine::lock_step::LockStep;
+use vllm_sim_engine::sched::vllm::Admission;
+use vllm_sim_engine::sched::{ConfigError, EngineSpec};
 
 use super::disaggregation::{make_decode, reseed, set_cache_duties};
 use super::route::{Router, RouterConfig};
@@ -23,6 +25,8 @@ pub(super) struct WorkerPool {
     pub block_size: u32,
     /// Ranks of a worker; each is a place of its own here.
     pub ranks: u32,
+    /// What keeps the ranks of each worker in step, where they are vLLM's.
+    pub lock_steps: Vec<LockStep>,
     events: bool,
     /// Others fetch what is computed here.
     lends: bool,
@@ -43,6 +47,7 @@ impl WorkerPool {
         Self {
             block_size: block_size.map_or(0, |engine| engine.block_size()),
             ranks: spec.map_or(1, |spec| spec.ranks.max(1)),
+            lock_steps: spec.map_or_else(Vec::new, lock_steps),
             events: config.wants_events(),
             lends,
             fetches: false,
@@ -64,6 +69,9 @@ impl WorkerPool {
         set_cache_duties(&mut spec, self.events, self.lends);
         if self.fetches {
             make_decode(&mut spec);
+        }
+        if let EngineSpec::Vllm(config) = &mut spec {
+            config.lock_step = !self.lock_steps.is_empty();
         }
         self.started += 1;
         self.changed = now;
@@ -210,4 +218,17 @@ impl WorkerPool {
         let oldest = there.into_iter().take(count as usize);
         oldest.map(|(_, at)| at).collect()
     }
+}
+
+/// One for each worker of several ranks; none where these are SGLang's or Dynamo's.
+fn lock_steps(spec: &PoolSpec) -> Vec<LockStep> {
+    let of_vllm = |engine: &EngineSpec| match engine {
+        EngineSpec::Vllm(config) => config.admission == Admission::Vllm,
+        EngineSpec::Pool(_) | EngineSpec::Sglang(_) => false,
+    };
+    let workers = match spec.ranks > 1 && spec.engines.iter().all(of_vllm) {
+        true => spec.engines.len().div_ceil(spec.ranks as usize),
+        false => 0,
+    };
+    (0..workers).map(|_| LockStep::default()).collect()
 }

@@ -1,4 +1,5 @@
 use vllm_sim_engine::SimTime;
+use vllm_sim_engine::lock_step::Rank;
 use vllm_sim_engine::sched::pool::Pool;
 use vllm_sim_engine::sched::sglang::{Sglang, SglangConfig};
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
@@ -116,6 +117,14 @@ impl Worker {
             Engine::Pool(_) => false,
             Engine::Vllm(engine) => engine.is_busy(),
             Engine::Sglang(engine) => engine.is_busy(),
+        }
+    }
+
+    /// As one of the ranks that step together.
+    pub(super) fn rank(&mut self) -> Option<&mut dyn Rank> {
+        match &mut self.engine {
+            Engine::Vllm(engine) => engine.rank(),
+            Engine::Pool(_) | Engine::Sglang(_) => None,
         }
     }
 

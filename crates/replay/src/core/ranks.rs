@@ -1,34 +1,57 @@
 //! Data-parallel ranks: engines that start their steps together.
-//!
-//! Source: aisimulate-core 0.13.0 `src/engine/generalized/engine.rs` (attention data parallelism).
 
 use super::moment::OrderedSink;
 use super::{Address, Core};
 use crate::sessions::NumberedSource;
+use crate::worker::Worker;
 
 impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
-    /// The ranks of a worker end their steps together: those that have just started one wait for
-    /// the slowest, and those that have not for the end of that.
+    /// The ranks of a worker end their steps together.
     pub(super) fn align(&mut self, pool: usize, due: &[Address]) {
         let ranks = self.pools[pool].ranks;
         let here = due.iter().filter(|(other, _)| *other == pool);
-        let mut groups: Vec<u32> = here.map(|(_, at)| at / ranks).collect();
-        groups.dedup();
-        for group in groups {
-            let members = group * ranks..(group + 1) * ranks;
-            let workers = &mut self.pools[pool].workers;
-            let ends = members.clone();
-            let ends = ends.filter_map(|at| workers[at as usize].step_end());
-            let end = ends.max();
-            for at in members {
-                let worker = &mut self.pools[pool].workers[at as usize];
-                match end {
-                    Some(end) => worker.stretch(end),
-                    None => worker.postpone(self.now),
-                }
-                worker.held = end.is_some() && !worker.is_busy();
-                self.reschedule((pool, at));
+        let mut workers: Vec<u32> = here.map(|(_, at)| at / ranks).collect();
+        workers.dedup();
+        for worker in workers {
+            match self.pools[pool].lock_steps.is_empty() {
+                true => self.wait_for_slowest(pool, worker),
+                false => self.keep_step(pool, worker),
             }
+        }
+    }
+
+    /// As vLLM's do, once all of them have done what is due.
+    fn keep_step(&mut self, pool: usize, worker: u32) {
+        let found = &mut self.pools[pool];
+        let members = worker * found.ranks..(worker + 1) * found.ranks;
+        let ranks = &mut found.workers[members.start as usize..members.end as usize];
+        let is_due = |rank: &Worker| rank.next_wakeup().is_some_and(|at| at <= self.now);
+        if ranks.iter().any(is_due) {
+            return;
+        }
+        found.lock_steps[worker as usize].settle(self.now, ranks, Worker::rank);
+        members.for_each(|at| self.reschedule((pool, at)));
+    }
+
+    /// Those that have just started a step wait for the slowest, and those that have not for the end
+    /// of that.
+    ///
+    /// Source: aisimulate-core 0.13.0 `src/engine/generalized/engine.rs` (attention data parallelism).
+    fn wait_for_slowest(&mut self, pool: usize, worker: u32) {
+        let ranks = self.pools[pool].ranks;
+        let members = worker * ranks..(worker + 1) * ranks;
+        let workers = &mut self.pools[pool].workers;
+        let ends = members.clone();
+        let ends = ends.filter_map(|at| workers[at as usize].step_end());
+        let end = ends.max();
+        for at in members {
+            let worker = &mut self.pools[pool].workers[at as usize];
+            match end {
+                Some(end) => worker.stretch(end),
+                None => worker.postpone(self.now),
+            }
+            worker.held = end.is_some() && !worker.is_busy();
+            self.reschedule((pool, at));
         }
     }
 }

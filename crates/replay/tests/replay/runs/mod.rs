@@ -4,6 +4,7 @@
 
 mod lanes;
 mod pools;
+mod ranks;
 
 use std::collections::HashMap;
 use std::sync::Arc;

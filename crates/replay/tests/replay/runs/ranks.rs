@@ -1,0 +1,79 @@
+//! Workers of several data-parallel ranks, which step together.
+
+use super::*;
+
+/// Two ranks behind a router that takes turns: prompt work takes 10 ms a step, decode work 1 ms.
+fn two_ranks(async_scheduling: bool) -> PoolSpec {
+    let engine = EngineSpec::Vllm(Box::new(VllmConfig {
+        latency: LatencyModel::Constant {
+            prefill: Duration::from_millis(10),
+            decode: Duration::from_millis(1),
+        },
+        async_scheduling,
+        ..VllmConfig::default()
+    }));
+    PoolSpec {
+        ranks: 2,
+        ..PoolSpec::new(engine, 2, RouterConfig::RoundRobin)
+    }
+}
+
+fn token_ms(notes: Notes) -> Vec<Vec<u64>> {
+    let seen = notes.sorted();
+    let ms = |seen: Seen| seen.tokens.iter().map(|at| at / 1_000_000).collect();
+    seen.into_iter().map(ms).collect()
+}
+
+#[test]
+fn a_prompt_on_one_rank_delays_the_decode_of_the_other_by_its_step() {
+    let asks = [(0, 0, 16, 6), (11, 1, 16, 2)];
+    let (notes, totals) = play(&settings(two_ranks(false)), requests(&asks));
+    assert_eq!(
+        token_ms(notes),
+        [vec![10, 11, 21, 22, 23, 24], vec![21, 22]]
+    );
+    assert_eq!(
+        totals.worker_seconds,
+        2.0 * 0.024,
+        "dummy steps do not count"
+    );
+}
+
+#[test]
+fn with_a_step_ahead_a_prompt_joins_while_the_other_rank_goes_on() {
+    let asks = [(0, 0, 16, 400), (11, 1, 16, 2)];
+    let (notes, _) = play(&settings(two_ranks(true)), requests(&asks));
+    let tokens = token_ms(notes);
+    // It comes when the step to 11 ms has ended and that to 12 ms was scheduled.
+    assert_eq!(tokens[1], [22, 23]);
+    assert_eq!(tokens[0][..6], [10, 11, 12, 22, 23, 24]);
+}
+
+#[test]
+fn ranks_are_not_played_one_by_one() {
+    let workload = || chats(40).source().unwrap();
+    let mut pool = PoolSpec::new(vllm(60), 4, RouterConfig::RoundRobin);
+    pool.ranks = 2;
+    let (together, _) = play(&settings(pool.clone()), workload());
+    let (again, _) = play(&settings(pool.clone()), workload());
+    let together = together.sorted();
+    assert_eq!(together, again.sorted());
+    assert!(together.iter().all(|seen| seen.status == Status::Completed));
+    pool.ranks = 1;
+    assert_ne!(together, play(&settings(pool), workload()).0.sorted());
+}
+
+#[test]
+fn ranks_of_split_pools_step_together_in_each() {
+    let prefill = two_ranks(false);
+    let settings = Settings {
+        prefill: Some(prefill.clone()),
+        ..settings(prefill)
+    };
+    // Each prompt is computed on one rank of the first pool, and decoded on one of the second, where
+    // its last token is computed again as a decode.
+    let asks = [(0, 0, 16, 4), (5, 1, 16, 3)];
+    let (notes, totals) = play(&settings, requests(&asks));
+    assert_eq!(token_ms(notes), [vec![11, 12, 13, 14], vec![21, 22, 23]]);
+    assert_eq!(totals.requests, 2);
+}
