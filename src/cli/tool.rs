@@ -211,7 +211,7 @@ fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Depl
     Ok(Deployment {
         engine: server::engine_spec(config)?,
         gpus: parallel.world_size(),
-        ranks: match parallel.expert {
+        ranks: match config.engine.lock_step || parallel.expert {
             true => parallel.data.max(1),
             false => 1,
         },

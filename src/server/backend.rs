@@ -11,7 +11,7 @@ use super::setup;
 use super::texts::Texts;
 use vllm_sim_config::{Compat, Config};
 use vllm_sim_engine::Command;
-use vllm_sim_engine::driver::{LiveEngine, Observer};
+use vllm_sim_engine::driver::{LiveEngine, LiveRanks, Observer};
 #[cfg(feature = "zmq")]
 use vllm_sim_observe::kv_transfer::ReadListener;
 use vllm_sim_observe::metrics::Metrics;
@@ -40,6 +40,8 @@ pub(super) struct BackendParts {
     pub(super) port: u16,
     /// Tokens that end a thought, for a client that parses tokens.
     pub(super) thought_end: Option<Vec<u32>>,
+    /// Ranks that its engines step together with; their clock is `started`.
+    pub(super) ranks: Option<LiveRanks>,
     /// Who else hears the first engine.
     pub(super) observer: Option<Box<dyn Observer>>,
 }
@@ -55,7 +57,11 @@ impl Backend {
         tracing::debug!(seed, "seed");
         let observers = EngineObservers::open(config, &metrics)?;
         let clock = (parts.started, parts.port);
-        let live = engines::start(config, seed, clock, &observers, parts.observer)?;
+        let ranks = match parts.ranks {
+            Some(ranks) => Some(ranks),
+            None => engines::in_step(config, config.engine.parallel.local_ranks.1, clock.0)?,
+        };
+        let live = engines::start(config, seed, clock, &observers, (parts.observer, ranks))?;
         let mut generator = generator(config, parts.texts, seed);
         if let Some(ids) = parts.thought_end {
             generator = generator.with_thought_end(ids);

@@ -7,7 +7,7 @@ use super::observers::EngineObservers;
 use super::{setup, timing};
 use vllm_sim_config::{Compat, Config, Encoder, Engine, SchedulerKind};
 use vllm_sim_engine::Scheduler;
-use vllm_sim_engine::driver::{LiveEngine, Observer, Observers, TimerTuning};
+use vllm_sim_engine::driver::{LiveEngine, LiveRanks, Observer, Observers, TimerTuning};
 use vllm_sim_engine::latency::{EncoderLatency, HostLink, Setup, Speed, gpu};
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::pool::PoolConfig;
@@ -15,34 +15,51 @@ use vllm_sim_engine::sched::sglang::SglangConfig;
 use vllm_sim_engine::sched::vllm::{EncoderConfig, Speculation, VllmConfig};
 
 /// Starts one engine for each rank of this process. `epoch` is the zero of their clock, `port` the
-/// server's; `extra` hears the first one besides `observers`.
+/// server's; `extra` hears the first one besides `observers`, and all step together with `ranks`.
 pub(super) fn start(
     config: &Config,
     seed: u64,
     (epoch, port): (Instant, u16),
     observers: &EngineObservers,
-    mut extra: Option<Box<dyn Observer>>,
+    (mut extra, ranks): (Option<Box<dyn Observer>>, Option<LiveRanks>),
 ) -> Result<Vec<LiveEngine>, StartError> {
     let (first, count) = config.engine.parallel.local_ranks;
     let mut live = Vec::new();
     for (index, rank) in (first..first + count).enumerate() {
         let mut observers = observers.of_engine(config, (index, rank), epoch, port)?;
         observers.extend(extra.take());
-        let scheduler = scheduler(config, seed)?;
+        let mut spec = spec(config, seed)?;
+        if let EngineSpec::Vllm(config) = &mut spec {
+            config.lock_step = ranks.is_some();
+        }
+        let scheduler = spec.scheduler().map_err(wrong)?;
         let name = format!("engine-{rank}");
         // A single one is called without going around.
         let observers: Box<dyn Observer> = match observers.len() {
             1 => observers.remove(0),
             _ => Box::new(Observers(observers)),
         };
-        let started = LiveEngine::start(&name, epoch, scheduler, observers, TimerTuning::default());
-        live.push(started.map_err(StartError::Thread)?);
+        let tuning = TimerTuning::default();
+        live.push(match &ranks {
+            Some(ranks) => ranks.join(scheduler, observers),
+            None => LiveEngine::start(&name, epoch, scheduler, observers, tuning)
+                .map_err(StartError::Thread)?,
+        });
     }
     Ok(live)
 }
 
-fn scheduler(config: &Config, seed: u64) -> Result<Box<dyn Scheduler + Send>, StartError> {
-    spec(config, seed)?.scheduler().map_err(wrong)
+/// What `count` ranks of this process join in order to step together; `None`: they do not.
+pub(super) fn in_step(
+    config: &Config,
+    count: u32,
+    epoch: Instant,
+) -> Result<Option<LiveRanks>, StartError> {
+    if !config.engine.lock_step || count < 2 {
+        return Ok(None);
+    }
+    let ranks = LiveRanks::start("engines", epoch, TimerTuning::default());
+    ranks.map(Some).map_err(StartError::Thread)
 }
 
 /// The settings of the engine of one rank.
@@ -163,6 +180,7 @@ pub(super) fn modelled(
         max_waiting: engine.max_waiting_queue_length.map(|n| n as usize),
         fetch: fetch(config),
         lease: setup::lease(config),
+        lock_step: engine.lock_step,
         host_tier: engine.kv_offload.as_ref().map(|host| host.tier.clone()),
         kv_events: config.kv_events.enabled || config.metrics.kv_cache,
         seed,

@@ -2,14 +2,14 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
 use super::error::StartError;
 use super::supervisor::Supervisor;
 use super::texts::Texts;
-use super::{Server, features, scenario};
+use super::{Server, engines, features, scenario};
 use vllm_sim_config::{Balance, Config, Engine, Loaded};
 use vllm_sim_observe::kv_events;
 
@@ -26,6 +26,10 @@ impl Fleet {
     ///
     /// # Errors
     /// [`StartError`] of the first server that does not start; the others are gone then.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the engines' clock may start here"
+    )]
     pub async fn start(loaded: Loaded) -> Result<Self, StartError> {
         features::check(&loaded.config)?;
         let texts = Texts::open(&loaded.config).await?;
@@ -37,17 +41,21 @@ impl Fleet {
             servers: Vec::new(),
             supervisor: None,
         };
+        let mut in_step = None;
         for (index, config) in members.into_iter().enumerate() {
             let mut member = loaded.clone();
             member.config = config.clone();
             if index % ranks == 0 {
                 tokio::time::sleep(pause(&config.engine, index / ranks)).await;
+                // A server for each rank: theirs are the engines that may have to step together.
+                in_step = engines::in_step(&config, ranks as u32, Instant::now())?;
             }
             let admin_state = match fleet.servers.last() {
                 Some(last) if index % ranks != 0 => last.app().admin_state().clone(),
                 _ => Arc::default(),
             };
-            match Server::begin(config, Some(member), admin_state, texts.clone()).await {
+            let shared = (admin_state, in_step.clone());
+            match Server::begin(config, Some(member), shared, texts.clone()).await {
                 Ok(server) => fleet.servers.push(server),
                 Err(error) => {
                     fleet.shutdown().await;

@@ -11,11 +11,12 @@ use super::backend::Backend;
 use super::backend::BackendParts;
 use super::error::StartError;
 #[cfg(feature = "zmq")]
-use super::{features, replies, scenario, stats_log, texts::Texts};
+use super::{engines, features, replies, scenario, stats_log, texts::Texts};
 use vllm_sim_config::Loaded;
 #[cfg(feature = "zmq")]
 use {
     vllm_sim_config::Config,
+    vllm_sim_engine::driver::LiveRanks,
     vllm_sim_engine::latency::ModelShape,
     vllm_sim_engine_core::{CoreError, EngineCore, Parts, Steps, Thoughts, Waves, observe},
     vllm_sim_http::{AdminState, Availability, ServerControls},
@@ -47,7 +48,12 @@ impl Headless {
     ///
     /// # Errors
     /// [`StartError`], with nothing left running.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the engines' clock may start here"
+    )]
     pub async fn start(loaded: Loaded) -> Result<Self, StartError> {
+        let started = Instant::now();
         let config = loaded.config.clone();
         features::check(&config)?;
         let texts = Texts::open(&config).await?;
@@ -78,6 +84,7 @@ impl Headless {
             waves: waves(&config),
             thoughts,
             replies,
+            ranks: engines::in_step(&config, config.engine.parallel.local_ranks.1, started)?,
         };
         match headless.start_ranks(&loaded, &texts, &shared) {
             Ok(()) => Ok(headless),
@@ -120,12 +127,14 @@ impl Headless {
     ) -> Result<(Parts, Steps), StartError> {
         let config = loaded.config.clone();
         let (observer, steps) = observe(&config);
+        let ranks = shared.ranks.clone();
         let parts = BackendParts {
             texts,
             paths: Vec::new(),
-            started: Instant::now(),
+            started: ranks.as_ref().map_or_else(Instant::now, LiveRanks::epoch),
             port: config.server.port,
             observer: Some(Box::new(observer)),
+            ranks,
             thought_end: shared
                 .thoughts
                 .as_ref()
@@ -222,6 +231,8 @@ struct Shared {
     thoughts: Option<Thoughts>,
     /// Each rule answers so many requests of all ranks.
     replies: Option<Arc<ReplyRules>>,
+    /// What they join in order to step together.
+    ranks: Option<LiveRanks>,
 }
 
 /// What ranks of a model with experts share, as upstream has it.

@@ -33,6 +33,7 @@ use tokio::task::JoinSet;
 
 use crate::tls::Acceptor;
 use vllm_sim_config::{Compat, Config, Loaded};
+use vllm_sim_engine::driver::LiveRanks;
 use vllm_sim_engine::latency::Setup;
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::vllm::VllmConfig;
@@ -94,7 +95,7 @@ impl Server {
     pub async fn start(config: Config) -> Result<Self, StartError> {
         features::check(&config)?;
         let texts = Texts::open(&config).await?;
-        Self::begin(config, None, Arc::default(), texts).await
+        Self::begin(config, None, (Arc::default(), None), texts).await
     }
 
     /// Starts what flags ask for; an operator may tune it later.
@@ -106,7 +107,7 @@ impl Server {
         let texts = Texts::open(&loaded.config).await?;
         let config = loaded.config.clone();
         let scenario = scenario::read(&config)?;
-        let server = Self::begin(config, Some(loaded), Arc::default(), texts).await?;
+        let server = Self::begin(config, Some(loaded), (Arc::default(), None), texts).await?;
         match scenario::start(server.app().admin_state(), server.app().config(), scenario) {
             Ok(()) => Ok(server),
             Err(error) => {
@@ -120,10 +121,10 @@ impl Server {
     async fn begin(
         config: Config,
         loaded: Option<Loaded>,
-        admin_state: Arc<AdminState>,
+        (admin_state, ranks): (Arc<AdminState>, Option<LiveRanks>),
         texts: Texts,
     ) -> Result<Self, StartError> {
-        let started = Instant::now();
+        let started = ranks.as_ref().map_or_else(Instant::now, LiveRanks::epoch);
         let config = Arc::new(config);
         let acceptor = match &config.server.tls {
             Some(tls) => Some((Acceptor::new(tls, certificate_names(&config))?, tls.clone())),
@@ -145,6 +146,7 @@ impl Server {
             started,
             port,
             observer: None,
+            ranks,
         };
         let backend = Backend::start(&config, parts)?;
         let service = backend.service.clone();

@@ -129,6 +129,13 @@ fn write_all(
     if let Some(encoder) = encoder {
         budget::write_encoder(text, engine, encoder)?;
     }
+    if engine.lock_step {
+        writeln!(
+            text,
+            "Ranks       step together, as the model has experts: a step takes as long as the slowest \
+             rank's, and who has no work runs dummy steps"
+        )?;
+    }
     if let Some((setup, _, sampling)) = setup {
         write_sampling(text, setup, sampling)?;
     }

@@ -69,6 +69,26 @@ async fn every_rank_of_llmd_is_a_server_of_its_own() {
 }
 
 #[tokio::test]
+async fn ranks_that_step_together_serve_on_a_port_each() {
+    let experts = "--data-parallel-size 2 --scheduler vllm --latency-model polynomial \
+                   --speedup-ratio 20 --tokenizer";
+    let mut words = vec!["--model", "Qwen/Qwen3-30B-A3B"];
+    words.extend(experts.split_whitespace());
+    words.push(MODEL);
+    let mut loaded = Loaded::from_flags(CliMode::Llmd, &words).expect("flags that are right");
+    assert!(loaded.config.engine.lock_step);
+    loaded.config.server.port = 0;
+    loaded.config.server.host = Some("127.0.0.1".to_owned());
+    let fleet = Fleet::start(loaded).await.expect("a start");
+    let servers = fleet.servers();
+    tokio::join!(complete(&servers[0]), complete(&servers[1]));
+    complete(&servers[1]).await;
+    assert_eq!(counted(&servers[0]).await, ("0".to_owned(), 2.0));
+    assert_eq!(counted(&servers[1]).await, ("1".to_owned(), 4.0));
+    fleet.shutdown().await;
+}
+
+#[tokio::test]
 async fn every_port_of_llmd_names_the_engines_of_all_ranks() {
     let fleet = fleet(&["--data-parallel-size", "2", "--compat", "llm-d"]).await;
     let get = b"GET /query HTTP/1.1\r\nhost: sim\r\n\r\n".to_vec();

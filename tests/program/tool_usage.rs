@@ -349,6 +349,13 @@ fn explain_shows_where_the_memory_goes_and_what_drafts_do() {
         typed.contains("--kv-cache-memory-bytes, whatever is left"),
         "{typed}"
     );
+    assert!(!of("-dp 2").contains("step together"));
+    let words = "explain Qwen/Qwen3-30B-A3B --gpu h100 -dp 2";
+    let (_, experts, _) = run(dir.path(), words);
+    assert!(
+        experts.contains("Ranks       step together, as the model has experts"),
+        "{experts}"
+    );
     let drafting = of("--spec-method eagle3 --spec-model d --spec-tokens 2 --enable-lora");
     for part in [
         "Drafts      2 a step",

@@ -101,6 +101,8 @@ pub struct Engine {
     pub watermark: f64,
     /// Ranks and how they are reached.
     pub parallel: Parallel,
+    /// Whether they begin and end their steps together: those of a model with experts.
+    pub lock_step: bool,
     /// Every modelled duration is divided by this; more than 0 (default 1).
     pub speedup_ratio: f64,
     /// Decode durations are divided by this too; more than 0 (default 1).
@@ -258,6 +260,7 @@ impl Engine {
             speculative,
             drafter: None,
             encoder: None,
+            lock_step: false,
             reserved: ReservedMemory::default(),
             graphs: cuda_graphs::from_values(v, (batch.seqs, batch.tokens), drafts)?,
             replicas: v.get(&flags::model::REPLICAS)?,

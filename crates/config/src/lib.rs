@@ -111,21 +111,33 @@ pub struct Config {
 }
 
 /// Names what a user of vLLM would expect of these settings, and does not get.
-fn warn_of_effects(v: &Values, model: &Model, engine: &Engine) {
+fn warn_of_effects(v: &Values, engine: &Engine) {
     let knows_gpu = engine.latency_source.knows_gpu();
     if engine.cpu_offload_gib > 0.0 && !(engine.kv_cache.is_some() && knows_gpu) {
         v.warn(
             "--cpu-offload-gb has no effect: it needs `serve`, --gpu and a model whose shape is known",
         );
     }
-    let shape = kv_cache::shape(model, engine);
-    let has_experts = shape.is_some_and(|shape| shape.moe.is_some());
-    if knows_gpu && has_experts && engine.parallel.data > 1 {
-        v.warn(
-            "--data-parallel-size: the ranks of a model with experts step on their own here; those \
-             of vLLM wait for the slowest one in every step",
-        );
+    let (data, local) = (engine.parallel.data, engine.parallel.local_ranks.1);
+    if engine.lock_step && local < data {
+        v.warn(format!(
+            "--data-parallel-size: all {data} ranks of a model with experts step together in vLLM; \
+             here those of other processes are not waited for"
+        ));
     }
+}
+
+/// Whether ranks wait for each other in every step: their model has experts, and steps take the time
+/// that a model gives.
+fn steps_together(model: &Model, engine: &Engine) -> bool {
+    let has_steps =
+        engine.scheduler == SchedulerKind::Vllm && engine.latency_source != LatencySource::Delays;
+    // vLLM refuses to spread the experts of a model that has none.
+    let has_experts = || {
+        let shape = kv_cache::shape(model, engine);
+        shape.map_or(engine.parallel.expert, |shape| shape.moe.is_some())
+    };
+    engine.parallel.data > 1 && has_steps && has_experts()
 }
 
 impl Config {
@@ -141,7 +153,8 @@ impl Config {
                 reserved_memory::reserve(v, &shape, drafts, &engine.parallel, knows_gpu)?;
         }
         engine.kv_cache = KvCacheSize::from_values(v, &mut model, &engine)?;
-        warn_of_effects(v, &model, &engine);
+        engine.lock_step = steps_together(&model, &engine);
+        warn_of_effects(v, &engine);
         let mut kv_transfer = KvTransfer::from_values(v, &engine.parallel)?;
         engine.kv_offload = KvOffload::from_values(v, &model, &engine, kv_transfer.as_mut())?;
         let mut kv_events = KvEvents::from_values(v, &engine)?;

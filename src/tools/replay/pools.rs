@@ -33,6 +33,14 @@ impl Worker {
     fn engines(&self, workers: u32) -> Vec<EngineSpec> {
         vec![self.engine.clone(); (workers * self.ranks) as usize]
     }
+
+    /// Ranks that wait for each other in one of two pools: vLLM's.
+    fn split_ranks(&self) -> u32 {
+        match self.engine {
+            EngineSpec::Vllm(_) => self.ranks,
+            EngineSpec::Pool(_) | EngineSpec::Sglang(_) => 1,
+        }
+    }
 }
 
 /// The pools of a deployment.
@@ -121,9 +129,13 @@ pub(in crate::tools) fn pools(
             let (before, after) = router.split();
             let prefill = PoolSpec {
                 transfer: first.transfer,
+                ranks: first.split_ranks(),
                 ..pool(first.engines(prefill), before)?
             };
-            let decode = pool(second.engines(decode), after)?;
+            let decode = PoolSpec {
+                ranks: second.split_ranks(),
+                ..pool(second.engines(decode), after)?
+            };
             let gpus = (first.gpus, second.gpus);
             (Some(prefill), decode, gpus, (first.ranks, second.ranks))
         }

@@ -61,6 +61,40 @@ fn other_flags_move_the_defaults_of_a_step_as_in_vllm() {
 }
 
 #[test]
+fn ranks_of_a_model_with_experts_step_together() {
+    const EXPERTS: &str = "Qwen/Qwen3-30B-A3B";
+    let all = "here those of other processes are not waited for";
+    for (model, words, expected, warns) in [
+        (EXPERTS, "--gpu h100 -dp 2", true, false),
+        (EXPERTS, "--latency-model polynomial -dp 2", true, false),
+        (EXPERTS, "--gpu h100 -dp 2 -dpn 1", true, true),
+        (EXPERTS, "--gpu h100", false, false),
+        (EXPERTS, "-dp 2 --inter-token-latency 9", false, false),
+        (
+            EXPERTS,
+            "--latency-model polynomial -dp 2 --scheduler sglang",
+            false,
+            false,
+        ),
+        (LLAMA, "--gpu h100 -dp 2", false, false),
+        (LLAMA, "--gpu h100 -dp 2 -ep", false, false),
+        ("unknown", "--latency-model polynomial -dp 2", false, false),
+        (
+            "unknown",
+            "--latency-model polynomial -dp 2 -ep",
+            true,
+            false,
+        ),
+    ] {
+        let words = format!("vllm-sim serve {model} {words}");
+        let loaded = try_words(&words.split(' ').collect::<Vec<_>>(), &[]).unwrap();
+        assert_eq!(loaded.config.engine.lock_step, expected, "{words}");
+        let warned = loaded.warnings.iter().any(|text| text.contains(all));
+        assert_eq!(warned, warns, "{words}: {:?}", loaded.warnings);
+    }
+}
+
+#[test]
 fn blocks_and_steps_of_deployments_are_those_that_vllm_computes() {
     const GIB_20: &str = "21474836480";
     // Model, GPU, GPUs, cache; sequences, tokens, block size, blocks in 20 GiB: of these bytes, a
