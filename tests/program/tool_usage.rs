@@ -63,11 +63,13 @@ fn flags_that_a_tool_does_not_use_are_refused() {
         let (code, _, errors) = run(dir.path(), &words);
         assert_eq!(code, 2, "{words}: {errors}");
     }
-    // A file may be the server's own; experts over ranks say what one rank holds.
+    // A file may be the server's own; ranks that share experts are one worker.
     for flags in [
         "--config port.yaml",
         "--replicas 1",
         "--data-parallel-size 2 --enable-expert-parallel",
+        "--model Qwen/Qwen3-30B-A3B --gpu H100 -dp 2",
+        "--model Qwen/Qwen3-30B-A3B --gpu H100 -dp 2 --num-prefill-workers 1 --num-decode-workers 1",
         "--num_workers 2 -tp 2",
     ] {
         let (code, _, errors) = run(dir.path(), &format!("replay {WORK} {flags}"));

@@ -63,8 +63,8 @@ pub fn load_engine(
     if engine.replicas > 1 {
         return Err(several(&loaded, REPLICAS.name, engine.replicas));
     }
-    // With experts spread over ranks it says how much of them a GPU holds.
-    if ranks > 1 && !engine.parallel.expert {
+    // Ranks that share experts are one worker: it says how much of them a GPU holds.
+    if ranks > 1 && !engine.parallel.expert && !engine.lock_step {
         return Err(several(&loaded, "data-parallel-size", ranks));
     }
     Ok((loaded, rest))

@@ -349,20 +349,24 @@ fn ranks_with_experts_begin_and_end_waves() {
         "intermediate_size":64,"moe_intermediate_size":64,"num_experts":4,"num_experts_per_tok":2,
         "num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":4,"head_dim":16,
         "vocab_size":4096,"max_position_embeddings":2048}"#;
-    let front = FrontEnd::of_ranks(2, true, &["--hf-overrides", shape]);
-    let (_, hears) = front.coordinator.as_ref().unwrap();
-    let wave = |of: u64| {
-        let mut fields = request("a", &[("max_tokens", 2.into())]);
-        if let Value::Array(fields) = &mut fields {
-            fields.push(of.into());
-        }
-        front.send(1, ADD, &fields);
-        front.outputs("a");
-        [wave_edge(hears), wave_edge(hears)]
-    };
-    assert_eq!(wave(0), [(true, 0), (false, 0)]);
-    assert_eq!(wave(0), [(true, 1), (false, 1)]);
-    assert_eq!(wave(7), [(true, 7), (false, 7)]);
+    // With steps of a model they also step together, which is nothing that is told.
+    for model in [&[][..], &["--latency-model", "polynomial"]] {
+        let flags = [&["--hf-overrides", shape], model].concat();
+        let front = FrontEnd::of_ranks(2, true, &flags);
+        let (_, hears) = front.coordinator.as_ref().unwrap();
+        let wave = |of: u64| {
+            let mut fields = request("a", &[("max_tokens", 2.into())]);
+            if let Value::Array(fields) = &mut fields {
+                fields.push(of.into());
+            }
+            front.send(1, ADD, &fields);
+            front.outputs("a");
+            [wave_edge(hears), wave_edge(hears)]
+        };
+        assert_eq!(wave(0), [(true, 0), (false, 0)]);
+        assert_eq!(wave(0), [(true, 1), (false, 1)]);
+        assert_eq!(wave(7), [(true, 7), (false, 7)]);
+    }
 }
 
 #[test]
