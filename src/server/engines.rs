@@ -6,7 +6,6 @@ use super::error::{StartError, wrong};
 use super::observers::EngineObservers;
 use super::{setup, timing};
 use vllm_sim_config::{Compat, Config, Encoder, Engine, SchedulerKind};
-use vllm_sim_engine::Scheduler;
 use vllm_sim_engine::driver::{LiveEngine, LiveRanks, Observer, Observers, TimerTuning};
 use vllm_sim_engine::latency::{EncoderLatency, HostLink, Setup, Speed, gpu};
 use vllm_sim_engine::sched::EngineSpec;
