@@ -93,7 +93,7 @@ def main(binary, file):
             browser = Browser(f"{folder}/profile")
             target = browser.call("Target.createTarget", url=f"{url}/dashboard")
             session = browser.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
-            size = {"width": 1280, "height": 740, "deviceScaleFactor": 1, "mobile": False}
+            size = {"width": 1280, "height": 1440, "deviceScaleFactor": 1, "mobile": False}
             browser.call("Emulation.setDeviceMetricsOverride", session, **size)
             time.sleep(SECONDS)
             picture = browser.call("Page.captureScreenshot", session, format="png", optimizeForSpeed=False)
