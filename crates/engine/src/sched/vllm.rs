@@ -18,6 +18,7 @@ mod cadence;
 mod config;
 mod destinations;
 mod encoder_cache;
+mod ending;
 mod handoff;
 mod load_failure;
 mod mocker_host;
@@ -301,45 +302,6 @@ impl Vllm {
         }
     }
 
-    /// All tokens of a sequence are out. The caller takes it off the running batch.
-    fn complete(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
-        // Preempted while its last token was in flight?
-        match self.seqs[slot].state {
-            SeqState::Waiting => self.waiting.remove(&self.seqs, slot),
-            SeqState::Fetching => self.fetching -= 1,
-            _ => {}
-        }
-        if self.seqs[slot].state != SeqState::Draining {
-            self.seqs[slot].state = SeqState::Resting;
-        }
-        self.lease(slot, now, out);
-        let seq = &self.seqs[slot];
-        if seq.tail.is_zero() {
-            self.end(slot, End::Finished, now, out);
-            return;
-        }
-        let due = now + seq.tail;
-        self.timers.set(due, (slot, seq.generation));
-        // It keeps its place in the batch, but needs no cache any more.
-        self.free_blocks(slot);
-    }
-
-    /// Keeps the blocks of a finished sequence whose output another engine makes.
-    fn lease(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
-        let seq = &mut self.seqs[slot];
-        // One that was preempted with its last token in flight may complete once more.
-        let hands_over = seq.transfer == Transfer::RemoteDecode
-            && !seq.table.is_empty()
-            && !self.leases.holds(seq.id);
-        let Some(term) = self.config.lease.filter(|_| hands_over) else {
-            return;
-        };
-        let (id, table) = (seq.id, std::mem::take(&mut seq.table));
-        seq.settled = 0;
-        let blocks = self.leases.hold(now, term, id, table);
-        out.push_back((now, Event::Leased { id, blocks }));
-    }
-
     /// Empties the prefix cache, or says that it cannot.
     fn reset_cache(&mut self, reset: Reset, now: SimTime, out: &mut Outbox) -> bool {
         if reset == Reset::Preempt {
@@ -355,35 +317,6 @@ impl Vllm {
         }
         self.pool.forget(&mut |event| out.push_back((now, event)));
         true
-    }
-
-    /// Frees a sequence's blocks and slot; it is in no queue any more (the running batch aside).
-    fn end(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
-        self.free_blocks(slot);
-        self.leave_host(slot);
-        self.leave_mocker(slot);
-        let id = self.seqs[slot].id;
-        self.seqs.end(slot);
-        out.push_back((now, Event::Ended { id, end }));
-    }
-
-    /// Takes a sequence out of whatever queue it is in, and ends it.
-    fn stop(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
-        match self.seqs[slot].state {
-            SeqState::Waiting => self.waiting.remove(&self.seqs, slot),
-            SeqState::Fetching => {
-                self.fetching -= 1;
-                self.destinations.forget(slot);
-            }
-            SeqState::Running | SeqState::Draining => {
-                self.flush(slot, now, out);
-                self.bulk.left(slot);
-                self.running.retain(|&other| other != slot);
-            }
-            SeqState::Resting => {}
-            SeqState::Free | SeqState::Dead => return,
-        }
-        self.end(slot, end, now, out);
     }
 
     fn timer(&mut self, now: SimTime, slot: Slot, generation: u32, out: &mut Outbox) {

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
 
+use std::ops::Range;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -9,7 +10,7 @@ use vllm_sim_engine::latency::LatencyModel;
 use vllm_sim_engine::lock_step::{LockStep, Rank};
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
 use vllm_sim_engine::{
-    CachedBlock, Command, Event, Outbox, Scheduler, SeqId, Sequence, SimTime, Stats, SubmitError,
+    BlockUse, CachedBlock, Command, Event, Outbox, Scheduler, SeqId, Sequence, SimTime, Stats, SubmitError,
 };
 
 use crate::{invariants, offline};
@@ -86,6 +87,23 @@ impl Scheduler for Group {
     fn cached_blocks(&self) -> Vec<CachedBlock> {
         // Each rank has a cache of its own; together they are none.
         Vec::new()
+    }
+
+    fn block_use(&self, numbers: Range<u32>) -> BlockUse {
+        // Those of the second rank follow those of the first.
+        let (mut all, mut first) = (BlockUse::default(), 1);
+        for rank in &self.ranks {
+            let end = first + rank.stats().total_blocks;
+            let own = |number: u32| number.clamp(first, end) - first + 1;
+            let part = rank.block_use(own(numbers.start)..own(numbers.end));
+            all.used += part.used;
+            all.shared += part.shared;
+            all.saved += part.saved;
+            all.cached += part.cached;
+            all.unused += part.unused;
+            first = end;
+        }
+        all
     }
 
     fn stats(&self) -> Stats {
