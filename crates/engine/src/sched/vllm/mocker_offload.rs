@@ -33,8 +33,8 @@ impl Vllm {
         }
         if !seq.table.is_empty() {
             // It has what was loaded, and must find room for the rest.
-            let rest =
-                self.pool.blocks_for(known) - seq.table.len().min(self.pool.blocks_for(known));
+            let all = self.pool.blocks_for(known);
+            let rest = all.saturating_sub(seq.table.len());
             return (rest > self.pool.free()).then_some(AdmissionTurn::Stop);
         }
         let own = offload.seqs.entry(id).or_default();
