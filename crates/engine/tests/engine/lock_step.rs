@@ -43,8 +43,7 @@ impl Group {
         self.lock_step.settle(now, &mut self.ranks, Vllm::rank);
         let state = |rank: &Vllm| (rank.steps_in_flight(), rank.step_end());
         let first = state(&self.ranks[0]);
-        let others = self.ranks.iter().map(state);
-        assert!(others.into_iter().all(|other| other == first));
+        assert!(self.ranks.iter().map(state).all(|other| other == first));
     }
 }
 
