@@ -273,6 +273,10 @@ impl axum_core::response::IntoResponse for Fault {
             http::header::CONTENT_TYPE,
             http::HeaderValue::from_static("application/json"),
         );
+        if let Some(seconds) = self.retry_after_seconds {
+            let headers = response.headers_mut();
+            headers.insert(http::header::RETRY_AFTER, seconds.into());
+        }
         response
     }
 }
