@@ -36,18 +36,12 @@ pub(super) async fn when_woken<F: Future>(future: F) -> F::Output {
         task: AtomicWaker::new(),
     });
     let own = Waker::from(woken.clone());
-    let mut task: Option<Waker> = None;
     poll_fn(|cx| {
-        let is_woken = woken.is.load(Ordering::Acquire);
-        if is_woken || !task.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
-            woken.task.register(cx.waker());
-            task = Some(cx.waker().clone());
-        }
-        // Once more: it may have been woken before the task was known.
-        if !is_woken && !woken.is.load(Ordering::Acquire) {
+        // Each time: who wakes takes the task out, maybe after the last look.
+        woken.task.register(cx.waker());
+        if !woken.is.swap(false, Ordering::AcqRel) {
             return Poll::Pending;
         }
-        woken.is.store(false, Ordering::Release);
         future.as_mut().poll(&mut Context::from_waker(&own))
     })
     .await
