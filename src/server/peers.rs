@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::uri::Authority;
+use http::uri::{Authority, PathAndQuery};
 use http::{Request, header};
 use http_body_util::{BodyExt, Empty, Limited};
 
@@ -51,6 +51,12 @@ impl PeerClient {
         let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("no scheme"))?;
         let (host, base) = rest.split_once('/').unwrap_or((rest, ""));
         let authority: Authority = host.parse().map_err(|_| wrong("names no host"))?;
+        let port = host
+            .rsplit_once(':')
+            .filter(|(_, port)| !port.ends_with(']'));
+        if port.is_some_and(|(_, port)| port.parse::<u16>().is_err()) {
+            return Err(wrong("its port is none"));
+        }
         let endpoint = Endpoint::new(scheme == "https", &authority);
         let endpoint = endpoint.ok_or_else(|| wrong("names no host"))?;
         // Nothing secret is sent, and deployments make their own certificates.
@@ -60,9 +66,13 @@ impl PeerClient {
             "" => String::new(),
             base => format!("/{base}"),
         };
+        let path = format!("{base}{SUMMARY}");
+        if path.parse::<PathAndQuery>().is_err() {
+            return Err(wrong("its path is none"));
+        }
         Ok(Self {
             host: host.to_owned(),
-            path: format!("{base}{SUMMARY}"),
+            path,
             client: Client::new(connector),
         })
     }

@@ -15,10 +15,10 @@ use vllm_sim_engine::SimTime;
 pub const SUMMARY: &str = "/dashboard/summary";
 
 /// How long an answer is good for whoever asks next, so that peers are asked as often however many look.
-const FRESH: Duration = Duration::from_millis(500);
+const CACHE_TTL: Duration = Duration::from_millis(500);
 
 /// Longest wait for a peer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A server of `--dashboard-peers`.
 pub struct DashboardPeer {
@@ -31,14 +31,14 @@ pub struct DashboardPeer {
 /// The peers, and what they last said.
 pub(super) struct Peers {
     peers: Vec<DashboardPeer>,
-    heard: Mutex<Option<(SimTime, Vec<Value>)>>,
+    cached: Mutex<Option<(SimTime, Vec<Value>)>>,
 }
 
 impl Peers {
     /// These servers, which nobody has asked yet.
     pub(super) fn new(peers: Vec<DashboardPeer>) -> Self {
-        let heard = Mutex::default();
-        Self { peers, heard }
+        let cached = Mutex::default();
+        Self { peers, cached }
     }
 
     /// Whether there are none.
@@ -47,20 +47,20 @@ impl Peers {
     }
 
     /// What each says, or said a moment ago, as a row of the dashboard.
-    pub(super) async fn rows(&self, now: SimTime) -> Vec<Value> {
-        let mut heard = self.heard.lock().await;
-        if let Some((at, rows)) = heard.as_ref()
-            && now.since(*at) < FRESH
+    pub(super) async fn rows(&self, now: impl Fn() -> SimTime) -> Vec<Value> {
+        let mut cached = self.cached.lock().await;
+        if let Some((at, rows)) = cached.as_ref()
+            && now().since(*at) < CACHE_TTL
         {
             return rows.clone();
         }
         let asked = self.peers.iter().map(|peer| async {
-            let answer = timeout(PATIENCE, (peer.ask)()).await;
-            let late = || Err(format!("no answer within {PATIENCE:?}"));
+            let answer = timeout(TIMEOUT, (peer.ask)()).await;
+            let late = || Err(format!("no answer within {TIMEOUT:?}"));
             shown(&peer.url, answer.unwrap_or_else(|_| late()))
         });
         let rows = join_all(asked).await;
-        *heard = Some((now, rows.clone()));
+        *cached = Some((now(), rows.clone()));
         rows
     }
 }

@@ -99,7 +99,7 @@ pub(super) trait Render: Send + 'static {
     }
 }
 
-/// A stream that ends without an end.
+/// How a stream is broken off.
 #[derive(Clone, Copy)]
 enum BreakOff {
     /// Once what was said is on its way.
@@ -227,7 +227,7 @@ impl<R: Render> EventStream<R> {
         let released = choice.released();
         let due = released - choice.sent;
         // One or two are written as fast by themselves.
-        if due < 4 || self.interval > 1 || self.faults.is_some() {
+        if due < 4 || choice.sent == 0 || self.interval > 1 || self.faults.is_some() {
             return false;
         }
         let most = due.min(SINGLE_EVENT_FRAMES - self.frames);

@@ -216,7 +216,10 @@ impl Speech<'_> {
         };
         let reply = pass::start(app, request, prompt, Some(1)).await?;
         reply.ended().await;
-        Ok(())
+        match reply.failed() {
+            true => Err(error::failed()),
+            false => Ok(()),
+        }
     }
 }
 

@@ -40,8 +40,11 @@ function drawReplicas(list) {
 
 async function watchReplicas() {
   if (!held && !document.hidden) {
-    const list = await ask("replicas").catch(() => null);
-    if (list) drawReplicas(list.replicas);
+    try {
+      drawReplicas((await ask("replicas")).replicas);
+    } catch {
+      // The next look may go better.
+    }
   }
   setTimeout(watchReplicas, EVERY_MS);
 }

@@ -36,15 +36,16 @@ pub(crate) async fn show(State(app): State<Arc<App>>, headers: HeaderMap) -> Res
     let others = fleet.filter_map(Weak::upgrade);
     let others = others.filter(|other| !Arc::ptr_eq(other, &app));
     replicas.extend(others.map(|other| own(&other)));
-    replicas.extend(app.peers.rows(app.service.now()).await);
+    replicas.extend(app.peers.rows(|| app.service.now()).await);
     ok(&json!({"replicas": replicas}))
 }
 
-/// The pod of a server, else its port.
+/// The pod of a server and its port.
 fn name(app: &App) -> String {
-    let config = &app.config;
-    let pod = config.server.pod.name.clone();
-    pod.unwrap_or_else(|| format!("port {}", app.port))
+    match &app.config.server.pod.name {
+        Some(pod) => format!("{pod}:{}", app.port),
+        None => format!("port {}", app.port),
+    }
 }
 
 /// How a server is. Its gauges are those of its engines, also beside fake metrics.

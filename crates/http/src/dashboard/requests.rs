@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::Response;
+use axum::http::{HeaderMap, Response};
 use serde_json::{Map, Value, json};
 
+use crate::admin;
 use crate::app::App;
 use crate::vllm::ok;
 use vllm_sim_engine::driver::{LiveSequence, SequencePhase};
@@ -16,11 +17,17 @@ const LISTED: usize = 200;
 
 /// By rank how many sequences are in each phase, and the newest of all, the newest first. A request of
 /// several choices has a sequence for each.
-pub(crate) async fn list(State(app): State<Arc<App>>) -> Response<Body> {
+///
+/// With `--admin-api-key` the requests are listed for whoever sends it; the counts are for all.
+pub(crate) async fn list(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
+    let most = match admin::allowed(&app, &headers) {
+        Ok(()) => LISTED,
+        Err(_) => 0,
+    };
     let (first, _) = app.config.engine.parallel.local_ranks;
     let (mut ranks, mut newest, mut total) = (Vec::new(), Vec::new(), 0);
     for (engine, rank) in app.service.ranks().iter().zip(first..) {
-        let seen = engine.sequences(LISTED);
+        let seen = engine.sequences(most);
         total += seen.phases.iter().sum::<usize>();
         let phases = SequencePhase::ALL.iter().zip(seen.phases);
         let phases = phases.map(|(phase, count)| (phase.name().to_owned(), count.into()));
@@ -28,7 +35,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Response<Body> {
         newest.extend(seen.newest.into_iter().map(|sequence| (rank, sequence)));
     }
     newest.sort_by_key(|(_, sequence)| sequence.age);
-    newest.truncate(LISTED);
+    newest.truncate(most);
     let requests = newest.iter();
     let requests = requests.map(|(rank, sequence)| shown(&app, *rank, sequence));
     let requests: Vec<Value> = requests.collect();
