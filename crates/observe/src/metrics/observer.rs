@@ -1,7 +1,8 @@
 //! From what an engine does to what `/metrics` shows, when vLLM would.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, LazyLock};
 
 use super::engine::{EngineMetrics, FinishReason, FinishedRequest};
 use super::lora::LoraLoad;
@@ -306,17 +307,35 @@ impl Observer for MetricsObserver {
     }
 }
 
-/// What vLLM's scheduler says of a load that failed.
+/// Lines that wait for the log; more are lost.
+const LOAD_FAILURE_LINES: usize = 1024;
+
+/// What vLLM's scheduler says of a load that failed; written by a thread of its own, as this one holds the
+/// engine's lock.
 ///
 /// **Source:** vLLM 0.33 `vllm/v1/core/sched/scheduler.py`, `_handle_invalid_blocks`.
 fn log_load_failure(id: &str, tokens: u32, policy: LoadFailurePolicy) {
-    match policy {
-        LoadFailurePolicy::Fail => tracing::error!(
+    static LOG: LazyLock<SyncSender<(LoadFailurePolicy, String)>> = LazyLock::new(|| {
+        let (send, lines) = sync_channel::<(LoadFailurePolicy, String)>(LOAD_FAILURE_LINES);
+        std::thread::spawn(move || {
+            for (policy, line) in lines {
+                match policy {
+                    LoadFailurePolicy::Fail => tracing::error!("{line}"),
+                    LoadFailurePolicy::Recompute => tracing::warn!("{line}"),
+                }
+            }
+        });
+        send
+    });
+    let line = match policy {
+        LoadFailurePolicy::Fail => format!(
             "Failing 1 request(s) due to KV load failure (failure_policy=fail, {tokens} tokens \
              affected). Request IDs: {{'{id}'}}"
         ),
-        LoadFailurePolicy::Recompute => tracing::warn!(
+        LoadFailurePolicy::Recompute => format!(
             "Recovered from KV load failure: 1 request(s) rescheduled ({tokens} tokens affected)."
         ),
-    }
+    };
+    // Full: whoever reads the log is far behind.
+    let _ = LOG.try_send((policy, line));
 }
