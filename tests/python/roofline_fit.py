@@ -9,8 +9,8 @@ Every guess is played by `vllm-sim validate --latency-coefficients`; the fit is 
 logarithms of predicted / measured (ITL counts 1, TTFT 0.3, ITL of overloaded runs 0.2, soft L1 whose
 width is the spread of the residuals that are being fitted), held to the start by a ridge. Then every
 deployment (model, GPU, tensor parallelism) is left out in turn: the coefficients are fitted to the
-others from the start on, in three steps, so that of the one left out nothing but slopes, which hold no
-measurement, is in them; its runs are played with them; `--left-out` writes their errors, for fidelity_page.py.
+others from the start on, so that nothing of the one left out is in them but slopes of predictions; its
+runs are played with them, and `--left-out` writes their errors, for fidelity_page.py.
 `first_use_stall_s` is no coefficient but a property of runs whose server compiled kernels: it is
 fitted with the others. The shares that fp8 products reach are in no fit: they come from kernel
 tables that know none of these runs. Wants numpy.
@@ -43,7 +43,8 @@ STALL = "first_use_stall_s"
 RIDGE = 0.03
 # Of a normal distribution the deviation is so many times the median size.
 NORMAL = 1.4826
-STEPS = 3
+# A fit is done when it moves by less than this, in plausible distances, or after so many steps.
+STILL, STEPS = 0.05, 8
 
 
 def compiles(run):
@@ -205,11 +206,13 @@ def main():
             fitted = {name: run for name, run in player.runs.items() if name not in names}
             kept = numpy.array([owner not in names for owner in owners])
             (here, along), at = (part[kept] for part in first), numpy.zeros(len(chosen))
-            for number in range(STEPS):
-                at = at + solve(here, along, weights[kept], at)
-                if number + 1 < STEPS:
-                    here = residuals(fitted, player.play(coefficients(at), fitted))[0]
-                    along = slopes[kept]
+            for _ in range(STEPS):
+                step = solve(here, along, weights[kept], at)
+                at = at + step
+                if numpy.linalg.norm(step) < STILL:
+                    break
+                here = residuals(fitted, player.play(coefficients(at), fitted))[0]
+                along = slopes[kept]
             unseen.update(player.play(coefficients(at), names))
         report("left out by deployment", player.runs, unseen)
     else:
