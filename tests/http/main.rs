@@ -2,7 +2,6 @@
 //!
 //! - `shapes_*`: every response shape against a golden file
 //! - `transport`: headers, CORS, keys, methods, protocols, limits of the connection
-//! - `load_failures`: prompts that cannot be loaded
 //! - `life`: disconnects, full queues, shutdown
 //! - `adapters`: which adapters `/metrics` shows
 //! - `audio`: speech to text
@@ -17,6 +16,7 @@
 //! - `llmd`, `llmd_lenient`, `llmd_peer`: what llm-d says, and what it takes, with `--compat llm-d`
 //! - `llmd_events`: KV-cache events in llm-d's form
 //! - `layer_groups`: models whose layers do not all see everything
+//! - `load_failures`: prompts that cannot be loaded
 //! - `logprobs`: values of log probabilities, and of embeddings
 //! - `media`: images, audio and video in prompts and replies
 //! - `realtime`: speech over WebSockets

@@ -295,10 +295,14 @@ async fn without_the_flag_nothing_is_remembered_and_a_wrong_script_changes_nothi
         "{}",
         refused.text()
     );
-    assert!(sim.post(CHAT, &said("x")).await.text().contains("kept"));
+    let content = async || {
+        let answer = sim.post(CHAT, &said("x")).await.json();
+        answer["choices"][0]["message"]["content"].clone()
+    };
+    assert_eq!(content().await, "kept");
     let ended = sim
         .ask("DELETE /admin/replies HTTP/1.1\r\nhost: x\r\n\r\n")
         .await;
     assert_eq!(ended.json()["replies"], json!([]));
-    assert!(!sim.post(CHAT, &said("x")).await.text().contains("kept"));
+    assert_ne!(content().await, "kept");
 }

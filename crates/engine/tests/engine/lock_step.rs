@@ -10,7 +10,8 @@ use vllm_sim_engine::latency::LatencyModel;
 use vllm_sim_engine::lock_step::{LockStep, Rank};
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
 use vllm_sim_engine::{
-    BlockUse, CachedBlock, Command, Event, Outbox, Scheduler, SeqId, Sequence, SimTime, Stats, SubmitError,
+    BlockUse, CachedBlock, Command, Event, Outbox, Scheduler, SeqId, Sequence, SimTime, Stats,
+    SubmitError,
 };
 
 use crate::{invariants, offline};

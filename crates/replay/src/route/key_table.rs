@@ -104,7 +104,7 @@ impl KeyTable {
 
     fn home(&self, hash: u32) -> usize {
         // As many of the high bits as name a slot.
-        (u64::from(hash) * self.slots.len() as u64 >> 32) as usize
+        ((u64::from(hash) * self.slots.len() as u64) >> 32) as usize
     }
 
     fn grow(&mut self) {

@@ -30,7 +30,7 @@ pub enum StreamFault {
     /// length nobody knows, announces exactly so many bytes.
     WrongContentLength(i32),
     /// The prompt is not loaded from another engine or the memory of the host; of the blocks there so
-    /// many percent come, 99 at most. A prompt that is not loaded is answered as always.
+    /// many percent come, 99 at most. A request that has nothing to load is answered as always.
     KvLoadFailure(u8),
 }
 
