@@ -58,6 +58,9 @@ impl Fleet {
             match Server::begin(config, Some(member), shared, texts.clone()).await {
                 Ok(server) => fleet.servers.push(server),
                 Err(error) => {
+                    if let Some(in_step) = in_step {
+                        in_step.close();
+                    }
                     fleet.shutdown().await;
                     return Err(error);
                 }

@@ -89,6 +89,9 @@ impl Headless {
         match headless.start_ranks(&loaded, &texts, &shared) {
             Ok(()) => Ok(headless),
             Err(error) => {
+                if let Some(in_step) = shared.ranks {
+                    in_step.close();
+                }
                 headless.shutdown().await;
                 Err(error)
             }

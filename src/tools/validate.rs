@@ -107,6 +107,7 @@ fn play(
     for _ in 0..run.ranks {
         let mut config = run.engine.clone();
         config.latency = latency.clone();
+        config.lock_step = run.ranks > 1 && run.setup.shape.moe.is_some();
         engines.push(Vllm::new(config)?);
     }
     let done = Client::new(&run, engines, &roofline).run();

@@ -27,7 +27,7 @@ pub trait Rank {
 /// What keeps ranks in step. A value like the engines: whoever plays these calls it.
 #[derive(Debug, Default)]
 pub struct LockStep {
-    /// Steps since all were idle.
+    /// Steps since the ranks last asked each other for work, or since all were idle.
     steps: u32,
     /// When the newest of them began.
     begun: Option<SimTime>,
@@ -49,8 +49,7 @@ impl LockStep {
         if most == 0 {
             // Nobody has a step: only the next question ends the wave.
             self.begun = None;
-            if self.steps.is_multiple_of(SYNC_INTERVAL) {
-                self.steps = 0;
+            if self.steps == 0 {
                 return;
             }
             most = 1;
@@ -70,7 +69,7 @@ impl LockStep {
         }
         if self.begun != Some(begun) {
             self.begun = Some(begun);
-            self.steps = self.steps.saturating_add(1);
+            self.steps = (self.steps + 1) % SYNC_INTERVAL;
         }
     }
 }

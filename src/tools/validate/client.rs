@@ -2,6 +2,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use vllm_sim_engine::latency::Roofline;
+use vllm_sim_engine::lock_step::LockStep;
 use vllm_sim_engine::sched::vllm::Vllm;
 use vllm_sim_engine::{Event, Outbox, Scheduler, SeqId, Sequence};
 use vllm_sim_engine::{SimTime, TimerQueue};
@@ -22,6 +23,8 @@ pub(in crate::tools) struct ClientTiming {
 pub(in crate::tools) struct Client<'a> {
     run: &'a RecordedRun,
     engines: Vec<Vllm>,
+    /// Where they step together.
+    lock_step: Option<LockStep>,
     front_end: &'a Roofline,
     /// Most requests that the engines run at once.
     places: usize,
@@ -46,6 +49,7 @@ impl<'a> Client<'a> {
         Self {
             places: engines.len() * run.engine.max_num_seqs as usize,
             run,
+            lock_step: engines[0].config().lock_step.then(LockStep::default),
             engines,
             front_end,
             arrivals: TimerQueue::default(),
@@ -84,6 +88,12 @@ impl<'a> Client<'a> {
                 self.arrive(i, now, &mut out);
             }
             self.collect(&mut out, now);
+            let mut wakeups = self.engines.iter().filter_map(Scheduler::next_wakeup);
+            if let Some(lock_step) = &mut self.lock_step
+                && wakeups.all(|due| due > now)
+            {
+                lock_step.settle(now, &mut self.engines, Vllm::rank);
+            }
         }
     }
 

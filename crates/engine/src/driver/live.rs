@@ -61,7 +61,7 @@ pub fn unix_at(instant: Instant) -> f64 {
 
 pub(super) struct Shared {
     pub ranks: Mutex<Ranks>,
-    wake: Condvar,
+    pub wake: Condvar,
     pub epoch: Instant,
     tune: TimerTuning,
 }

@@ -13,6 +13,8 @@ use crate::{Scheduler, SimTime};
 /// The engines of one lock.
 pub(super) struct Ranks {
     cores: Vec<Core>,
+    /// Nobody will join any more.
+    closed: bool,
     /// `None`: there is one, and it steps on its own.
     lock_step: Option<LockStep>,
     /// What the timer thread sleeps until.
@@ -23,6 +25,7 @@ impl Ranks {
     pub(super) fn lone(core: Core) -> Self {
         Self {
             cores: vec![core],
+            closed: false,
             lock_step: None,
             sleeps_until: SimTime::ZERO,
         }
@@ -31,14 +34,15 @@ impl Ranks {
     fn in_step() -> Self {
         Self {
             cores: Vec::new(),
+            closed: false,
             lock_step: Some(LockStep::default()),
             sleeps_until: SimTime::ZERO,
         }
     }
 
-    /// Whether there were engines and none is played any more.
+    /// Whether no engine is played any more, and none will be.
     pub(super) fn are_stopped(&self) -> bool {
-        !self.cores.is_empty() && self.cores.iter().all(|core| core.stopped)
+        (self.closed || !self.cores.is_empty()) && self.cores.iter().all(|core| core.stopped)
     }
 
     pub(super) fn next_wakeup(&self) -> SimTime {
@@ -111,6 +115,12 @@ impl LiveRanks {
     pub fn start(name: &str, epoch: Instant, tune: TimerTuning) -> std::io::Result<Self> {
         let (shared, thread) = Shared::start(name, epoch, Ranks::in_step(), tune)?;
         Ok(Self { shared, thread })
+    }
+
+    /// Ends the timer thread, if nobody joined.
+    pub fn close(&self) {
+        self.shared.ranks.lock().closed = true;
+        self.shared.wake.notify_all();
     }
 
     /// The zero of their clock.
