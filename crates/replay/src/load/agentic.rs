@@ -179,6 +179,11 @@ fn link(mut nodes: Vec<AgentNode>, by_play: bool) -> Result<LoadedSessions, Work
             let target = by_name.get(name.as_str()).copied();
             let target = target
                 .ok_or_else(|| bad(node, format!("waits for {name:?}, which is not there")))?;
+            if by_play && nodes[target].session.play != node.session.play {
+                let problem =
+                    format!("waits for {name:?} of another play, which agentic_lanes cannot");
+                return Err(bad(node, problem));
+            }
             targets.push(target);
             followers[target].push(i);
         }
