@@ -137,7 +137,7 @@ fn write_all(
         )?;
     }
     if let Some((setup, _, sampling)) = setup {
-        write_sampling(text, setup, sampling)?;
+        budget::write_sampling(text, setup, sampling)?;
     }
     if engine.speed != Speed::default() {
         writeln!(text, "Speed-up    {} x", engine.speed.all)?;
@@ -161,27 +161,6 @@ fn write_all(
     write_decodes(text, engine)?;
     writeln!(text, "\nOne prompt alone, nothing cached (ms)\n")?;
     write_prompts(text, engine)
-}
-
-/// What sampling costs where a request says nothing of it.
-fn write_sampling(text: &mut String, setup: &Setup, because: &str) -> fmt::Result {
-    let co = &setup.coefficients;
-    match setup.truncated_sampling {
-        true => writeln!(
-            text,
-            "Sampling    the vocabulary is cut, which takes {:.2} ms a step ({because})",
-            (co.truncated_us + co.truncated_vocab_us * f64::from(setup.shape.vocab)) / 1e3,
-        ),
-        false => writeln!(text, "Sampling    the vocabulary is not cut ({because})"),
-    }?;
-    if setup.penalized_sampling {
-        writeln!(
-            text,
-            "            the repetition penalty takes {:.2} us a step and sequence",
-            co.penalty_vocab_us * f64::from(setup.shape.vocab) * 3.35 / setup.gpu.bandwidth_tbs,
-        )?;
-    }
-    Ok(())
 }
 
 /// How the groups of layers share the cache.

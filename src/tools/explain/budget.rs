@@ -1,4 +1,4 @@
-//! Where the memory of a GPU goes, and what drafts do.
+//! Where the memory of a GPU goes, and what sampling and drafts do.
 
 use std::fmt::{self, Write as _};
 
@@ -192,4 +192,25 @@ mod tests {
         let part = "1000 of an image take 10.0 ms, an estimate: 32 layers of 1280, 1 patches";
         assert!(text.contains(part), "no {part:?} in\n{text}");
     }
+}
+
+/// What sampling costs where a request says nothing of it.
+pub(super) fn write_sampling(text: &mut String, setup: &Setup, because: &str) -> fmt::Result {
+    let co = &setup.coefficients;
+    match setup.truncated_sampling {
+        true => writeln!(
+            text,
+            "Sampling    the vocabulary is cut, which takes {:.2} ms a step ({because})",
+            (co.truncated_us + co.truncated_vocab_us * f64::from(setup.shape.vocab)) / 1e3,
+        ),
+        false => writeln!(text, "Sampling    the vocabulary is not cut ({because})"),
+    }?;
+    if setup.penalized_sampling {
+        writeln!(
+            text,
+            "            the repetition penalty takes {:.2} us a step and sequence",
+            co.penalty_vocab_us * f64::from(setup.shape.vocab) * 3.35 / setup.gpu.bandwidth_tbs,
+        )?;
+    }
+    Ok(())
 }

@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::kv::KvConfig;
 use vllm_sim_engine::latency::LatencyModel;
 use vllm_sim_engine::sched::pool::{Pool, PoolConfig};
-use vllm_sim_engine::sched::sglang::{SchedulePolicy, Sglang, SglangConfig};
+use vllm_sim_engine::sched::sglang::{Sglang, SglangConfig};
 use vllm_sim_engine::sched::vllm::{Policy, Recompute, Speculation, Victim, Vllm, VllmConfig};
 use vllm_sim_engine::{
     BlockKey, BlockPlan, Command, Delays, End, Event, LoadFailure, LoraId, Outbox, Reset,
@@ -20,6 +19,7 @@ use vllm_sim_engine::{
 };
 
 use crate::cache_heard::{CacheHeard, any_groups, check_block_use};
+use crate::configs::{pool, sglang};
 use crate::host_tier::{any_tier, check_host, for_groups, reset_host, with_mocker_tier};
 use crate::load_failures::{any_load_failure, check_load_failures};
 use crate::media::{self, Item};
@@ -418,7 +418,7 @@ pub(crate) fn hold(
     Ok(())
 }
 
-fn latency() -> impl Strategy<Value = LatencyModel> {
+pub(crate) fn latency() -> impl Strategy<Value = LatencyModel> {
     let constant = (0..6u64, 0..3u64).prop_map(|(prefill, decode)| LatencyModel::Constant {
         prefill: Duration::from_millis(prefill),
         decode: Duration::from_millis(decode),
@@ -501,67 +501,6 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
             })
         },
     )
-}
-
-fn sglang() -> impl Strategy<Value = SglangConfig> {
-    let sizes = (6..200u32, 1..9u32, 1..12u32, 1..12u32);
-    let rest = (any::<bool>(), any::<bool>(), 0..3u32, 0.0..2.0, 1..40u32);
-    (latency(), sizes, rest).prop_map(|(latency, sizes, rest)| {
-        let (num_pages, page_size, max_num_seqs, chunk_pages) = sizes;
-        let (caching, lpm, interval, conservativeness, clip) = rest;
-        SglangConfig {
-            latency,
-            num_pages,
-            page_size,
-            max_num_seqs,
-            enable_prefix_caching: caching,
-            schedule_policy: if lpm {
-                SchedulePolicy::Lpm
-            } else {
-                SchedulePolicy::Fifo
-            },
-            chunked_prefill_size: chunk_pages * page_size,
-            clip_max_new_tokens: clip,
-            schedule_conservativeness: conservativeness,
-            prefill_decode_interval: interval,
-            kv_events: true,
-            ..SglangConfig::default()
-        }
-    })
-}
-
-fn pool() -> impl Strategy<Value = PoolConfig> {
-    let delays = (0..6u64, 0..3u64, 0..2u64, 1..4u32);
-    let sizes = (1..12usize, 6..60u32, 1..20u32);
-    let loras = (proptest::option::of(1..3usize), 0..4u64);
-    (delays, sizes, loras).prop_map(|(delays, sizes, loras)| {
-        let (ttft, itl, std_dev, factor) = delays;
-        let (slots, num_blocks, block_size) = sizes;
-        let ms = Duration::from_millis;
-        PoolConfig {
-            slots,
-            queue: None,
-            delays: Delays {
-                ttft: (ms(ttft), ms(std_dev)),
-                itl: (ms(itl), Duration::ZERO),
-                factor_under_load: f64::from(factor),
-                ..Delays::default()
-            },
-            seed: 5,
-            max_loras: loras.0,
-            lora_load: ms(loras.1),
-            kv: Some(KvConfig {
-                num_blocks,
-                block_size,
-                prefix_caching: true,
-                events: true,
-            }),
-            caches_whole_prompts: block_size % 2 == 0,
-            prompt_blocks_only: block_size % 3 == 0,
-            delays_at_start: block_size % 2 == 0,
-            lease: Some(ms(20)),
-        }
-    })
 }
 
 proptest! {

@@ -4,6 +4,7 @@
 //! - `aic`: step times from kernel tables
 //! - `at_once`: steps without time made at once leave the log of those made one by one
 //! - `cache_heard`: the prefix cache that events tell of, and blocks by use, for `invariants`
+//! - `configs`: random settings of schedulers, for `invariants`
 //! - `host_tier`: what the memory of the host keeps, and when it is loaded
 //! - `load_failures`: prompts that were to be loaded and were not
 //! - `media`: items of prompts and the encoder cache, for `invariants`
@@ -18,6 +19,7 @@
 mod aic;
 mod at_once;
 mod cache_heard;
+mod configs;
 mod host_tier;
 mod invariants;
 #[cfg(feature = "live")]

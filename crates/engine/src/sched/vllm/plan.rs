@@ -113,14 +113,14 @@ impl Vllm {
     /// Takes the blocks a sequence needs; what that does to the cache is reported with the step.
     pub(super) fn allocate(&mut self, slot: Slot, need: &BlockRequest, step: &mut Step) -> bool {
         let seq = &mut self.seqs[slot];
-        let before = seq.table.len().max(need.prefix / self.config.block_size);
+        let held = seq.table.len();
         let (plan, events) = (seq.plan.as_ref(), &mut step.events);
         let done = self
             .pool
             .allocate(&mut seq.table, plan, need, &mut |event| events.push(event));
         seq.settled = seq.table.settled();
         if self.mocker.is_some() {
-            self.fence(slot, before);
+            self.fence(slot, held.max(need.prefix / self.config.block_size));
         }
         done
     }
