@@ -85,6 +85,17 @@ async fn every_api_says_what_is_scripted() {
 }
 
 #[tokio::test]
+async fn a_script_says_when_to_retry_on_every_route() {
+    let replies = "- {say: fine, fail: {times: 2, error: rate_limit, retry_after: 3}}";
+    let sim = sim(replies, &["--retry-after", "9"]).await;
+    for (route, field) in [("/v1/completions", "prompt"), ("/v1/responses", "input")] {
+        let answer = sim.post(route, &json!({field: "x"})).await;
+        assert_eq!(answer.status, 429, "{route}");
+        assert_eq!(answer.header("retry-after"), Some("3"), "{route}");
+    }
+}
+
+#[tokio::test]
 async fn a_script_fails_so_many_times_and_says_when_to_retry() {
     let replies = "- {say: fine, fail: {times: 2, error: rate_limit, retry_after: 3}}";
     let sim = sim(replies, &["--retry-after", "9", "--health-status", "503"]).await;
