@@ -169,6 +169,8 @@ impl EncoderCache {
             }
             let len = self.len(&input);
             self.make_room(len);
+            // Another length may be claimed of the same content, which was there and is no more.
+            let len = len.min(self.config.cache_size - self.used);
             let entry = EncodedItem {
                 len,
                 refs: 1,
@@ -323,6 +325,27 @@ mod tests {
         let mut media = items(&[(1, 0, 10), (1, 20, 10)]);
         assert_eq!(compute(&mut cache, &mut media), [1]);
         assert_eq!(cache.counts(), (10, 0));
+    }
+
+    #[test]
+    fn content_of_two_lengths_takes_no_more_than_there_is() {
+        let mut cache = EncoderCache::boxed(&EncoderConfig {
+            budget: 13,
+            cache_size: 11,
+            chunked_input: true,
+            latency: None,
+        });
+        let (mut short, mut kept) = (items(&[(1, 0, 3)]), items(&[(2, 0, 8)]));
+        let mut long = items(&[(1, 0, 9)]);
+        cache.begin();
+        cache.take(&mut short, 0, 10, |_| {});
+        cache.take(&mut kept, 0, 10, |_| {});
+        // It is there, until the one that it was made for leaves the step.
+        assert_eq!(cache.chunk(&long, (0, 9), 9), 9);
+        cache.release_all(&mut short);
+        assert!(cache.undo(&short.inputs[0]));
+        cache.take(&mut long, 0, 9, |_| {});
+        assert_eq!(cache.counts(), (11, 11));
     }
 
     #[test]
