@@ -154,6 +154,27 @@ pub(super) fn write_drafts(text: &mut String, engine: &VllmConfig) -> fmt::Resul
     writeln!(text)
 }
 
+/// What sampling costs where a request says nothing of it.
+pub(super) fn write_sampling(text: &mut String, setup: &Setup, because: &str) -> fmt::Result {
+    let co = &setup.coefficients;
+    match setup.truncated_sampling {
+        true => writeln!(
+            text,
+            "Sampling    the vocabulary is cut, which takes {:.2} ms a step ({because})",
+            (co.truncated_us + co.truncated_vocab_us * f64::from(setup.shape.vocab)) / 1e3,
+        ),
+        false => writeln!(text, "Sampling    the vocabulary is not cut ({because})"),
+    }?;
+    if setup.penalized_sampling {
+        writeln!(
+            text,
+            "            the repetition penalty takes {:.2} us a step and sequence",
+            co.penalty_vocab_us * f64::from(setup.shape.vocab) * 3.35 / setup.gpu.bandwidth_tbs,
+        )?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use vllm_sim_config::{CliMode, Loaded};
@@ -192,25 +213,4 @@ mod tests {
         let part = "1000 of an image take 10.0 ms, an estimate: 32 layers of 1280, 1 patches";
         assert!(text.contains(part), "no {part:?} in\n{text}");
     }
-}
-
-/// What sampling costs where a request says nothing of it.
-pub(super) fn write_sampling(text: &mut String, setup: &Setup, because: &str) -> fmt::Result {
-    let co = &setup.coefficients;
-    match setup.truncated_sampling {
-        true => writeln!(
-            text,
-            "Sampling    the vocabulary is cut, which takes {:.2} ms a step ({because})",
-            (co.truncated_us + co.truncated_vocab_us * f64::from(setup.shape.vocab)) / 1e3,
-        ),
-        false => writeln!(text, "Sampling    the vocabulary is not cut ({because})"),
-    }?;
-    if setup.penalized_sampling {
-        writeln!(
-            text,
-            "            the repetition penalty takes {:.2} us a step and sequence",
-            co.penalty_vocab_us * f64::from(setup.shape.vocab) * 3.35 / setup.gpu.bandwidth_tbs,
-        )?;
-    }
-    Ok(())
 }
