@@ -1,7 +1,7 @@
 //! Data-parallel ranks of a model with experts: they share the expert layers, so that all of them
 //! begin and end each step together.
 //!
-//! A step takes as long as the slowest rank's. A rank that has nothing to compute runs a dummy step,
+//! A step takes as long as the slowest rank's, its experts as long as the tokens of all ranks take. A rank that has nothing to compute runs a dummy step,
 //! so that all have as many steps in flight. When nobody has work, dummy steps follow until the ranks
 //! next ask each other.
 //!
@@ -16,8 +16,10 @@ const SYNC_INTERVAL: u32 = 16;
 pub trait Rank {
     /// Steps that are scheduled and have not ended; the first one runs.
     fn steps_in_flight(&self) -> usize;
-    /// When the step that runs began, and when it would end if there were no other ranks.
-    fn running_step(&self) -> Option<(SimTime, SimTime)>;
+    /// When the step that runs began, and how many tokens it computes.
+    fn running_step(&self) -> Option<(SimTime, u64)>;
+    /// When it would end if no rank were slower; `tokens`: what ranks compute on average.
+    fn end_of_step(&self, tokens: f64) -> SimTime;
     /// Schedules a step that computes nothing for anybody. It runs from now on unless another does.
     fn add_dummy_step(&mut self, now: SimTime);
     /// The step that runs ends then.
@@ -55,14 +57,20 @@ impl LockStep {
             most = 1;
         }
         let mut begun = SimTime::ZERO;
-        let mut end = SimTime::ZERO;
+        let (mut ranks, mut tokens) = (0_u32, 0);
         for rank in items.iter_mut().filter_map(&rank) {
             while rank.steps_in_flight() < most {
                 rank.add_dummy_step(now);
             }
-            if let Some((own_begin, own_end)) = rank.running_step() {
-                (begun, end) = (begun.max(own_begin), end.max(own_end));
+            if let Some((own_begin, own_tokens)) = rank.running_step() {
+                begun = begun.max(own_begin);
+                (ranks, tokens) = (ranks + 1, tokens + own_tokens);
             }
+        }
+        let tokens = tokens as f64 / f64::from(ranks.max(1));
+        let mut end = SimTime::ZERO;
+        for rank in items.iter_mut().filter_map(&rank) {
+            end = end.max(rank.end_of_step(tokens));
         }
         for rank in items.iter_mut().filter_map(&rank) {
             rank.end_step_at(end);

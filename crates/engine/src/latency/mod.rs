@@ -144,6 +144,15 @@ impl LatencyModel {
         prefill.saturating_add(decode).min(LONGEST_DELAY)
     }
 
+    /// What experts that are spread over data-parallel ranks take when each rank has so many tokens;
+    /// zero where that is not modelled.
+    pub fn spread_experts(&self, tokens: f64, speed: Speed) -> Duration {
+        match self {
+            Self::Roofline(roofline) => divide(roofline.spread_experts(tokens), speed.all),
+            _ => Duration::ZERO,
+        }
+    }
+
     /// Whether a step that only decodes takes no time whatever its batch.
     pub fn decodes_at_once(&self) -> bool {
         match self {

@@ -231,6 +231,17 @@ impl Roofline {
         self.stages <= 1 && !self.graphs.sizes().is_empty()
     }
 
+    /// What experts that are spread over data-parallel ranks take when each rank has so many tokens;
+    /// zero where they are not, or where stages or ranks of prompts split the batch as well.
+    pub fn spread_experts(&self, tokens: f64) -> Duration {
+        match self.experts {
+            Some(experts) if experts.fan_in > 1.0 && self.stages == 1 && self.pcp <= 1 => {
+                Duration::from_nanos((experts.time(tokens) * 1e3).round() as u64)
+            }
+            _ => Duration::ZERO,
+        }
+    }
+
     /// Duration of a step.
     pub fn step(&self, batch: &Batch) -> Duration {
         if batch.is_empty() {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use vllm_sim_engine::latency::LatencyModel;
+use vllm_sim_engine::latency::{Batch, LatencyModel, Roofline, Setup, gpu, model};
 use vllm_sim_engine::lock_step::{LockStep, Rank};
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
 use vllm_sim_engine::{
@@ -161,6 +161,30 @@ fn a_prompt_on_one_rank_delays_the_decode_of_another_by_its_step() {
         (24_000, 1),
     ];
     assert_eq!(seen, expected);
+}
+
+#[test]
+fn spread_experts_take_the_tokens_of_all_ranks() {
+    let shape = model("Qwen/Qwen3-30B-A3B").unwrap();
+    let setup = Setup {
+        expert_ranks: 2,
+        ..Setup::new(shape, gpu("H100").unwrap().clone())
+    };
+    let roofline = Roofline::new(&setup).unwrap();
+    let mut prompt = Batch::default();
+    prompt.add_chunk(4000, 0, roofline.window());
+    let alike = roofline.step(&prompt);
+    // The other rank's dummy step has one token.
+    let ours = alike - roofline.spread_experts(4000.0) + roofline.spread_experts(2000.5);
+    assert!(ours < alike);
+    let config = VllmConfig {
+        latency: LatencyModel::Roofline(Box::new(roofline)),
+        max_num_batched_tokens: 4096,
+        num_gpu_blocks: 1000,
+        ..config(false)
+    };
+    let seen = tokens(&mut Group::new(&config, 2), &[(0, 0, 4000, 1)]);
+    assert_eq!(seen, [(ours.as_micros() as u64, 0)]);
 }
 
 #[test]
