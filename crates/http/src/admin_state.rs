@@ -10,8 +10,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
+use super::annotations::{AnnotationKind, AnnotationLog};
 use super::applied_settings::AppliedSettings;
-use super::drill_log::{Drill, DrillLog};
 use super::server_controls::ServerControls;
 use vllm_sim_config::{ConfigError, Loaded, Scope, live};
 use vllm_sim_service::fault::FaultOrigin;
@@ -40,7 +40,7 @@ pub struct AdminState {
     servers: Mutex<Vec<ManagedServer>>,
     scenario: Mutex<Option<ActiveScenario>>,
     /// What was done on purpose.
-    pub(super) drills: Arc<DrillLog>,
+    pub(super) drills: Arc<AnnotationLog>,
 }
 
 struct ActiveScenario {
@@ -52,7 +52,7 @@ struct ActiveScenario {
 struct PhaseSettings {
     servers: Vec<Weak<ServerControls>>,
     scenario: Arc<Scenario>,
-    drills: Arc<DrillLog>,
+    drills: Arc<AnnotationLog>,
     /// `[server][phase]`, and behind the phases what was in force before.
     settings: Mutex<Vec<Vec<AppliedSettings>>>,
 }
@@ -168,7 +168,7 @@ impl AdminState {
                 let value = update.get(field).cloned().unwrap_or_default();
                 (field.to_owned(), value)
             });
-            self.drills.add(Drill::Settings {
+            self.drills.add(AnnotationKind::Settings {
                 changed: changed.collect(),
                 rank: match rank {
                     RankSelector::All => None,
@@ -430,12 +430,12 @@ impl PhaseSettings {
         let scenario = &self.scenario.name;
         if change == PhaseChange::Begin {
             self.drills.add(match (phase, place) {
-                (Some(phase), Some((round, _))) => Drill::Phase {
+                (Some(phase), Some((round, _))) => AnnotationKind::Phase {
                     scenario: scenario.clone(),
                     phase: phase.name.clone(),
                     round: round + 1,
                 },
-                _ => Drill::End {
+                _ => AnnotationKind::End {
                     scenario: scenario.clone(),
                 },
             });

@@ -199,16 +199,20 @@ fn latency() -> (LatencyModel, Speed) {
     (curves, speed)
 }
 
+fn vllm(async_scheduling: bool) -> VllmConfig {
+    let (latency, speed) = latency();
+    VllmConfig {
+        latency,
+        speed,
+        async_scheduling,
+        ..VllmConfig::default()
+    }
+}
+
 #[test]
 fn vllm_is_the_same_on_both_clocks() {
     for async_scheduling in [false, true] {
-        let (latency, speed) = latency();
-        let config = VllmConfig {
-            latency,
-            speed,
-            async_scheduling,
-            ..VllmConfig::default()
-        };
+        let config = vllm(async_scheduling);
         let name = if async_scheduling {
             "vllm, async"
         } else {
@@ -221,13 +225,7 @@ fn vllm_is_the_same_on_both_clocks() {
 #[test]
 fn ranks_that_step_together_are_the_same_on_both_clocks() {
     for async_scheduling in [false, true] {
-        let (latency, speed) = latency();
-        let config = VllmConfig {
-            latency,
-            speed,
-            async_scheduling,
-            ..VllmConfig::default()
-        };
+        let config = vllm(async_scheduling);
         let live = play_ranks(&config, 2);
         compare_heard("2 ranks", live, &mut Group::new(&config, 2));
     }

@@ -9,8 +9,8 @@ use axum::http::{HeaderMap, Response};
 use serde_json::{Map, Value, json};
 
 use crate::admin;
+use crate::annotations::shown_settings;
 use crate::app::App;
-use crate::drill_log::shown_settings;
 use crate::vllm::ok;
 
 /// Whether there is any other server to show.

@@ -1,4 +1,4 @@
-//! What was done to a deployment on purpose, and when: phases of scenarios and changed settings.
+//! What charts are annotated with: phases of scenarios and settings that an operator changed, and when.
 
 use std::collections::VecDeque;
 
@@ -10,23 +10,23 @@ use vllm_sim_engine::driver::unix_now;
 /// Events that are remembered; older ones go.
 const KEPT: usize = 200;
 
-/// The newest drills of a deployment.
+/// The newest annotations of a deployment.
 #[derive(Default)]
-pub(super) struct DrillLog {
-    events: Mutex<VecDeque<DrillEvent>>,
+pub(super) struct AnnotationLog {
+    events: Mutex<VecDeque<Annotation>>,
 }
 
 /// Something that was done on purpose.
 #[derive(Debug, Clone)]
-pub(super) struct DrillEvent {
+pub(super) struct Annotation {
     /// When, in seconds since 1970.
     time: f64,
-    what: Drill,
+    kind: AnnotationKind,
 }
 
 /// What was done.
 #[derive(Debug, Clone)]
-pub(super) enum Drill {
+pub(super) enum AnnotationKind {
     /// A phase of a scenario begins, in a round from 1 on.
     Phase {
         scenario: String,
@@ -42,12 +42,12 @@ pub(super) enum Drill {
     },
 }
 
-impl DrillLog {
+impl AnnotationLog {
     /// Something is done now.
-    pub(super) fn add(&self, what: Drill) {
+    pub(super) fn add(&self, kind: AnnotationKind) {
         let time = unix_now();
         let mut events = self.events.lock();
-        events.push_back(DrillEvent { time, what });
+        events.push_back(Annotation { time, kind });
         if events.len() > KEPT {
             events.pop_front();
         }
@@ -63,19 +63,21 @@ impl DrillLog {
     }
 }
 
-impl DrillEvent {
+impl Annotation {
     fn to_json(&self, with_values: bool) -> Value {
         let time = self.time;
-        match &self.what {
-            Drill::Phase {
+        match &self.kind {
+            AnnotationKind::Phase {
                 scenario,
                 phase,
                 round,
             } => {
                 json!({"time": time, "event": "phase", "scenario": scenario, "phase": phase, "round": round})
             }
-            Drill::End { scenario } => json!({"time": time, "event": "end", "scenario": scenario}),
-            Drill::Settings { changed, rank } => {
+            AnnotationKind::End { scenario } => {
+                json!({"time": time, "event": "end", "scenario": scenario})
+            }
+            AnnotationKind::Settings { changed, rank } => {
                 let changed = shown_settings(changed, with_values);
                 json!({"time": time, "event": "settings", "changed": changed, "rank": rank})
             }
