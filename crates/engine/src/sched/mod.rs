@@ -59,6 +59,14 @@ pub enum ConfigError {
         /// What it must be a multiple of.
         of: u32,
     },
+    /// Two settings exclude each other.
+    #[error("{field} excludes {other}")]
+    Excludes {
+        /// Which setting.
+        field: &'static str,
+        /// The other one.
+        other: &'static str,
+    },
 }
 
 fn at_least_one(field: &'static str, value: u32) -> Result<(), ConfigError> {

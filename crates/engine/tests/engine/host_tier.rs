@@ -11,7 +11,7 @@ use vllm_sim_engine::kv::{
     HostEviction, HostRules, HostTierConfig, LayerGroups, MockerTierConfig, SparseKind,
 };
 use vllm_sim_engine::latency::LatencyModel;
-use vllm_sim_engine::sched::vllm::{Admission, Vllm, VllmConfig};
+use vllm_sim_engine::sched::vllm::{Admission, Policy, Vllm, VllmConfig};
 use vllm_sim_engine::{
     BlockKey, BlockPlan, Command, Delays, Event, HostEvent, Outbox, Reset, Scheduler, SeqId,
     Sequence, SimTime, Transfer,
@@ -356,7 +356,8 @@ pub(crate) fn with_mocker_tier(config: VllmConfig) -> VllmConfig {
         latency: ms(u64::from(size % 3)),
         block_ns: (f64::from(blocks) * 2e4, f64::from(size) * 1e4),
     };
-    let is_mocker = config.admission == Admission::Mocker;
+    // The mocker knows no priorities.
+    let is_mocker = config.admission == Admission::Mocker && config.policy == Policy::Fcfs;
     VllmConfig {
         mocker_tier: (has_tier && is_mocker).then_some(tier),
         ..config

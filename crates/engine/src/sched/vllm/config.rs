@@ -87,7 +87,8 @@ pub struct VllmConfig {
     pub lock_step: bool,
     /// A second prefix cache in the memory of the host. Default none.
     pub host_tier: Option<HostTierConfig>,
-    /// The same as Dynamo's mocker has it, instead; for [`Admission::Mocker`]. Default none.
+    /// The same as Dynamo's mocker has it, instead; for [`Admission::Mocker`] and [`Policy::Fcfs`].
+    /// Default none.
     pub mocker_tier: Option<MockerTierConfig>,
     /// Whether anybody wants block events. Default no.
     pub kv_events: bool,
@@ -257,6 +258,13 @@ impl VllmConfig {
         }
         if let Some(tier) = &self.mocker_tier {
             within("host blocks", tier.blocks.into(), 1.0, MOST_BLOCKS)?;
+            // Its requests with a copy are tried before all others, which priorities contradict.
+            if self.policy == Policy::Priority {
+                return Err(ConfigError::Excludes {
+                    field: "a tier of the mocker",
+                    other: "a queue by priority",
+                });
+            }
         }
         within("watermark", self.watermark, 0.0, 1.0)?;
         within("speedup_ratio", self.speed.all, 0.0, f64::MAX)?;

@@ -199,6 +199,12 @@ impl Vllm {
         }
     }
 
+    /// Whether a copy goes on whose end gives everybody another turn.
+    pub(super) fn awaits_copy(&self) -> bool {
+        let next = self.mocker.as_ref().and_then(|offload| offload.next_due());
+        next.is_some()
+    }
+
     /// The copies that are over have ended; with a pass those of its blocks begin.
     pub(super) fn end_mocker_copies(&mut self, now: SimTime, submits: bool, out: &mut Outbox) {
         self.complete_mocker_copies(now, out);
