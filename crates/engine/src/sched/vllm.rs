@@ -368,11 +368,19 @@ impl Vllm {
 }
 
 impl Scheduler for Vllm {
-    fn submit(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Result<(), SubmitError> {
+    fn submit(
+        &mut self,
+        now: SimTime,
+        mut seq: Sequence,
+        out: &mut Outbox,
+    ) -> Result<(), SubmitError> {
         if let Some(limit) = self.config.max_waiting
             && self.waiting.len() >= limit
         {
             return Err(SubmitError::QueueFull { limit });
+        }
+        if self.mocker.is_some() {
+            seq.transfer = Transfer::Local;
         }
         self.fits(&seq)?;
         let order = self.arrivals as i64;

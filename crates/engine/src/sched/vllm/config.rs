@@ -88,7 +88,7 @@ pub struct VllmConfig {
     /// A second prefix cache in the memory of the host. Default none.
     pub host_tier: Option<HostTierConfig>,
     /// The same as Dynamo's mocker has it, instead; for [`Admission::Mocker`] and [`Policy::Fcfs`].
-    /// Default none.
+    /// Such an engine is a whole one: no prompt is handed to it or by it. Default none.
     pub mocker_tier: Option<MockerTierConfig>,
     /// Whether anybody wants block events. Default no.
     pub kv_events: bool,

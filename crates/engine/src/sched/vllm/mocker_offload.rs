@@ -31,6 +31,10 @@ impl Vllm {
         if offload.asleep.contains(&id) {
             return Some(AdmissionTurn::Skip);
         }
+        // What takes no time could start and give up for ever before a copy lets another go on.
+        if seq.recent_preemptions == u8::MAX && offload.next_due().is_some() {
+            return Some(AdmissionTurn::Skip);
+        }
         if !seq.table.is_empty() {
             // It has what was loaded, and must find room for the rest.
             let all = self.pool.blocks_for(known);
@@ -197,12 +201,6 @@ impl Vllm {
         {
             offload.compute_after = offload.compute_after.max(end);
         }
-    }
-
-    /// Whether a copy goes on whose end gives everybody another turn.
-    pub(super) fn awaits_copy(&self) -> bool {
-        let next = self.mocker.as_ref().and_then(|offload| offload.next_due());
-        next.is_some()
     }
 
     /// The copies that are over have ended; with a pass those of its blocks begin.

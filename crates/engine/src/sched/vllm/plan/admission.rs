@@ -42,7 +42,7 @@ impl Vllm {
                 AdmissionTurn::Next => {}
                 AdmissionTurn::Skip => last = Some(head),
                 // When nothing runs, only those whose fetched prompts hold the blocks can go on.
-                AdmissionTurn::Stop if self.running.is_empty() && !self.awaits_copy() => {
+                AdmissionTurn::Stop if self.running.is_empty() && self.mocker.is_none() => {
                     last = Some(head);
                 }
                 AdmissionTurn::Stop => break,
