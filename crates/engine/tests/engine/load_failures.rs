@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
+use vllm_sim_engine::kv::KvConfig;
 use vllm_sim_engine::sched::pool::{Pool, PoolConfig};
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
 use vllm_sim_engine::{
@@ -145,6 +146,41 @@ fn a_pool_fails_or_computes_after_the_transfer() {
     );
     let log = play(RECOMPUTE);
     assert_eq!((first(&log, 0), reused(&log, 0)), (at(130), (0, 0)));
+}
+
+#[test]
+fn others_find_what_a_pool_computes_after_the_transfer() {
+    for prompt_blocks_only in [false, true] {
+        let mut pool = Pool::new(PoolConfig {
+            delays: Delays {
+                kv_transfer: (ms(30), ms(0)),
+                ttft: (ms(100), ms(0)),
+                ..Delays::default()
+            },
+            kv: Some(KvConfig {
+                num_blocks: 40,
+                block_size: SIZE,
+                prefix_caching: true,
+                events: true,
+            }),
+            prompt_blocks_only,
+            ..PoolConfig::default()
+        });
+        let remote = Sequence {
+            transfer: Transfer::RemotePrefill,
+            load_failure: failure(RECOMPUTE, 0.0),
+            ..prompt(0, 1, 10, 1)
+        };
+        let log = offline::run(&mut pool, [(at(0), remote)]).unwrap();
+        let stored = log.iter().filter_map(|(at, event)| match event {
+            Event::Stored { from, to, .. } => Some((*at, *from, *to)),
+            _ => None,
+        });
+        let stored: Vec<_> = stored.collect();
+        assert_eq!(stored, [(at(30), 0, 10)], "{prompt_blocks_only}");
+        let log = offline::run(&mut pool, [(at(1000), prompt(1, 1, 10, 1))]).unwrap();
+        assert_eq!(reused(&log, 1), (160, 0));
+    }
 }
 
 /// Mostly none.

@@ -419,7 +419,7 @@ pub(crate) fn events(body: Body) -> Response<Body> {
 
 /// A stream that fails before its first token: the status is out already, the error is an event.
 pub(crate) fn failed_stream(fault: &Fault, chat: bool) -> Response<Body> {
-    // A retryable refusal names another type in a chat stream (vllm-http-api.md, 4.6).
+    // A retryable refusal names another type in a chat stream (measured on vLLM 0.33).
     let fault = match chat && fault.status == 503 {
         true => Fault {
             error_type: ErrorType::InternalServer,

@@ -18,7 +18,7 @@ pub(crate) struct ResponseShape {
     pub(crate) id: Arc<str>,
     pub(crate) created: u64,
     pub(crate) model: Arc<str>,
-    /// Which release's fields are sent (vllm-http-api.md, section 20).
+    /// Which release's fields are sent.
     pub(crate) version: Version,
     pub(crate) fingerprint: Option<Arc<str>>,
     pub(crate) tokenizer: Arc<Tokenizer>,

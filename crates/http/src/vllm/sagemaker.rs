@@ -1,7 +1,7 @@
 //! `/adapters`: SageMaker's names of the LoRA routes.
 //!
 //! Source: vLLM 0.33 `entrypoints/serve/lora/api_router.py` says which members of the body are
-//! which; the texts of success are measured (vllm-http-api.md, section 16).
+//! which; the texts of success are measured.
 
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
 //! Prompts that were to come from another engine, and did not.
 
 use super::{Pool, RunningSeq, SlotTimer};
+use crate::kv::BlockRequest;
 use crate::{End, Event, LoadFailurePolicy, Outbox, Sequence, SimTime, Transfer};
 
 /// Of the tokens of a prompt, those whose blocks others may find: what will not come is not among them.
@@ -49,6 +50,23 @@ impl Pool {
             self.slots[index as usize] = Some(running);
             self.finish(now, index, End::Failed, out);
             return;
+        }
+        if let Some(blocks) = &mut self.blocks {
+            let beyond = match self.config.prompt_blocks_only {
+                true => prompt % blocks.config().block_size.max(1),
+                false => 0,
+            };
+            let tokens = prompt - beyond;
+            let need = BlockRequest {
+                tokens,
+                cache: tokens,
+                ..BlockRequest::default()
+            };
+            let plan = running.seq.plan.as_ref();
+            // It has these blocks already.
+            let _fits = blocks.allocate(&mut running.table, plan, &need, &mut |event| {
+                out.push_back((now, event));
+            });
         }
         let delays = self.delays(&running.seq);
         let load = delays.load(self.running(), self.config.slots);

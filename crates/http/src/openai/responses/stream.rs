@@ -256,7 +256,7 @@ struct Group {
 }
 
 impl Render for ResponseStream {
-    // No event can say that a response failed (vllm-http-api.md, 4.6).
+    // No event can say that a response failed (measured on vLLM 0.33).
     fn fail(&mut self, _out: &mut String) -> bool {
         if let Some(keep) = self.keep.take() {
             keep.finish(&self.frame.object("failed", Vec::new(), None));
