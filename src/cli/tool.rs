@@ -250,7 +250,9 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     if let Some(word) = rest.first() {
         return Err(unknown("explain", word).into());
     }
-    let (engine, setup) = server::modelled(&loaded.config)?;
+    let (mut engine, setup) = server::modelled(&loaded.config)?;
+    // Ranks of other processes are not waited for.
+    engine.lock_step &= loaded.config.engine.parallel.local_ranks.1 > 1;
     let sampling = server::sampling(&loaded.config)?.because;
     let utilization = loaded.config.engine.gpu_memory_utilization;
     let setup = setup.as_ref().map(|setup| (setup, utilization));

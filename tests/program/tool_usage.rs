@@ -358,6 +358,11 @@ fn explain_shows_where_the_memory_goes_and_what_drafts_do() {
         experts.contains("Ranks       step together, as the model has experts"),
         "{experts}"
     );
+    let (_, alone, _) = run(dir.path(), &format!("{words} --data-parallel-size-local 1"));
+    assert!(
+        alone.contains("Qwen3-30B-A3B") && !alone.contains("Ranks       step together"),
+        "{alone}"
+    );
     let drafting = of("--spec-method eagle3 --spec-model d --spec-tokens 2 --enable-lora");
     for part in [
         "Drafts      2 a step",
