@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use atomic_waker::AtomicWaker;
+use parking_lot::Mutex;
 
 /// Whether a future was woken, and the task that polls it.
 struct Woken {
     is: AtomicBool,
-    task: AtomicWaker,
+    task: Mutex<Waker>,
 }
 
 impl Wake for Woken {
@@ -21,7 +21,8 @@ impl Wake for Woken {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.is.store(true, Ordering::Release);
-        self.task.wake();
+        let task = self.task.lock().clone();
+        task.wake();
     }
 }
 
@@ -31,17 +32,22 @@ impl Wake for Woken {
 /// all connections share.
 pub(super) async fn when_woken<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
+    let mut task = Waker::noop().clone();
     let woken = Arc::new(Woken {
         is: AtomicBool::new(true),
-        task: AtomicWaker::new(),
+        task: Mutex::new(task.clone()),
     });
     let own = Waker::from(woken.clone());
     poll_fn(|cx| {
-        // Each time: who wakes takes the task out, maybe after the last look.
-        woken.task.register(cx.waker());
-        if !woken.is.swap(false, Ordering::AcqRel) {
+        // A task has one waker as long as it lives: it is told once, before the first look.
+        if !task.will_wake(cx.waker()) {
+            task.clone_from(cx.waker());
+            woken.task.lock().clone_from(&task);
+        }
+        if !woken.is.load(Ordering::Acquire) {
             return Poll::Pending;
         }
+        woken.is.swap(false, Ordering::AcqRel);
         future.as_mut().poll(&mut Context::from_waker(&own))
     })
     .await
