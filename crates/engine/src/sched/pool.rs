@@ -37,7 +37,7 @@ pub struct Pool {
     /// Delays of sequences that come, or start, from now on; each keeps those it has then.
     delays: Arc<Delays>,
     timers: TimerQueue<SlotTimer>,
-    slots: Vec<Option<RunningSeq>>,
+    slots: Vec<Option<Box<RunningSeq>>>,
     free: Vec<u32>,
     locations: SeqMap<SeqLocation>,
     waiting: VecDeque<WaitingSeq>,
@@ -176,7 +176,7 @@ impl Pool {
         if self.config.delays_at_start {
             seq.delays = Some(self.delays.clone());
         }
-        let mut running = RunningSeq {
+        let mut running = Box::new(RunningSeq {
             released: 0,
             next_no_gap: 0,
             epoch: self.epoch,
@@ -184,7 +184,7 @@ impl Pool {
             table,
             cached,
             seq,
-        };
+        });
         let load = self
             .delays(&running.seq)
             .load(self.running(), self.config.slots);

@@ -32,7 +32,7 @@ impl Pool {
         &mut self,
         now: SimTime,
         index: u32,
-        mut running: RunningSeq,
+        mut running: Box<RunningSeq>,
         out: &mut Outbox,
     ) {
         let Some(failure) = running.seq.load_failure.take() else {
