@@ -134,6 +134,22 @@ async fn detect(stream: &TcpStream, within: Duration) -> Option<Protocol> {
     tokio::time::timeout(within, look).await.ok().flatten()
 }
 
+/// What befalls a connection from outside.
+enum LinkChange {
+    /// It breaks off.
+    Broken,
+    /// The server stops, leaves or comes back; `gone`: nobody tells of that any more.
+    Availability { gone: bool },
+}
+
+async fn change(conn: &ConnHandle, stopping: &mut watch::Receiver<Availability>) -> LinkChange {
+    tokio::select! {
+        biased;
+        () = conn.broken() => LinkChange::Broken,
+        changed = stopping.changed() => LinkChange::Availability { gone: changed.is_err() },
+    }
+}
+
 /// Serves one connection until it closes or the server stops.
 async fn serve<S>(
     stream: S,
@@ -159,10 +175,12 @@ async fn serve<S>(
                 tokio::select! {
                     // What ends it first: a connection that breaks says nothing more.
                     biased;
-                    () = when_woken(conn.broken()) => return,
-                    changed = when_woken(stopping.changed()) => {
+                    change = when_woken(change(&conn, &mut stopping)) => {
+                        let LinkChange::Availability { gone } = change else {
+                            return;
+                        };
                         let link = *stopping.borrow_and_update();
-                        if changed.is_err() || link.stopping {
+                        if gone || link.stopping {
                             connection.as_mut().graceful_shutdown();
                             break connection.await;
                         }

@@ -11,30 +11,37 @@ use crate::SimTime;
 /// Drafts of each step that verified some, and how many of them were right.
 type VerifiedDrafts = Mutex<Vec<(u8, u8)>>;
 
+/// Tokens that came out together, as first and one past the last.
+type TokenGroups = Mutex<VecDeque<(u32, u32)>>;
+
 /// How far a sequence is: the one thing the engine and a reply share.
 ///
 /// The engine adds to the counter and wakes; the reply writes everything between what it sent and
 /// what is released. There is no queue per token, so a slow client costs one integer.
+///
+/// In the order of declaration: what each token touches lies together, as two cores pass it back and
+/// forth.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Progress {
+    waker: AtomicWaker,
     released: AtomicU32,
     state: AtomicU8,
-    cached: AtomicU32,
-    external: AtomicU32,
-    scheduled: AtomicU64,
-    first: AtomicU64,
+    lost_load: AtomicBool,
     last: AtomicU64,
-    /// When the request arrived, on the engine's clock.
-    pub arrived: SimTime,
-    waker: AtomicWaker,
     /// Tokens that came out together, as first and one past the last, in order: accepted drafts and
     /// the token before them. Only of sequences with drafts.
-    groups: OnceLock<Mutex<VecDeque<(u32, u32)>>>,
+    groups: OnceLock<Box<TokenGroups>>,
+    first: AtomicU64,
+    scheduled: AtomicU64,
+    /// When the request arrived, on the engine's clock.
+    pub arrived: SimTime,
+    cached: AtomicU32,
+    external: AtomicU32,
     /// Drafts of each step that verified some, and how many of them were right.
     drafts: OnceLock<Box<VerifiedDrafts>>,
     /// Blocks that are kept for another engine.
     leased: OnceLock<Box<[u32]>>,
-    lost_load: AtomicBool,
 }
 
 /// Where a sequence is in its life.
@@ -150,7 +157,7 @@ impl Progress {
 
     /// Tokens `from..to` came out together.
     pub(super) fn group(&self, from: u32, to: u32) {
-        let groups = self.groups.get_or_init(Mutex::default);
+        let groups = self.groups.get_or_init(Box::default);
         let mut groups = groups
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
