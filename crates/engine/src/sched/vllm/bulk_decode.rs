@@ -320,6 +320,9 @@ impl Vllm {
         let age = (bulk.planned - seq.joined) as u32;
         seq.known += age;
         seq.computed += age;
+        if age > 0 {
+            seq.note_token();
+        }
         bulk.count -= 1;
         bulk.context -= u64::from(seq.known);
         bulk.clipped -= u64::from(seq.known.min(bulk.window));

@@ -172,7 +172,7 @@ impl Vllm {
         seq.known = known + emit;
         seq.in_flight += 1;
         if emit > 0 {
-            seq.recent_preemptions = 0;
+            seq.note_token();
         }
         let last = complete && !later && seq.known == seq.total;
         if last {

@@ -60,6 +60,8 @@ pub(super) struct Seq {
     pub in_flight: u8,
     /// Preemptions since it last made a token.
     pub recent_preemptions: u8,
+    /// The same before the token of its newest step, which may be undone.
+    earlier_preemptions: u8,
     /// It left the waiting queue before.
     pub admitted: bool,
     /// Its remote prompt is here (or lost again).
@@ -103,6 +105,25 @@ pub(super) struct Seq {
 }
 
 impl Seq {
+    /// A step makes a token of it.
+    #[inline]
+    pub(super) fn note_token(&mut self) {
+        self.earlier_preemptions = std::mem::take(&mut self.recent_preemptions);
+    }
+
+    /// The step that was to make a token of it does not.
+    pub(super) fn undo_token(&mut self) {
+        self.recent_preemptions = self.earlier_preemptions;
+    }
+
+    /// Preemptions since the last token that cannot be undone any more.
+    pub(super) fn preemptions(&self) -> u8 {
+        match self.in_flight {
+            0 => self.recent_preemptions,
+            _ => self.recent_preemptions.max(self.earlier_preemptions),
+        }
+    }
+
     /// What its text says of the drafts behind its newest token; `None`: it says nothing.
     pub(super) fn own_drafts(&self) -> Option<Draft> {
         let drafts = self.drafts.as_ref()?;
@@ -138,6 +159,7 @@ impl Seq {
             state: SeqState::Free,
             in_flight: 0,
             recent_preemptions: 0,
+            earlier_preemptions: 0,
             admitted: false,
             fetched: false,
             lost_load: false,

@@ -83,7 +83,7 @@ impl Vllm {
             seq.computed = known;
             seq.known = known + 1;
             seq.in_flight += 1;
-            seq.recent_preemptions = 0;
+            seq.note_token();
             let last = seq.known == seq.total;
             if last {
                 seq.state = SeqState::Draining;
@@ -171,6 +171,9 @@ impl Vllm {
             pass.budget += new;
             seq.in_flight -= 1;
             seq.known -= emit;
+            if emit > 0 {
+                seq.undo_token();
+            }
         }
     }
 
@@ -213,7 +216,7 @@ impl Vllm {
                     Admission::Mocker => MAX_RECENT_PREEMPTIONS_MOCKER,
                     Admission::Vllm => MAX_RECENT_PREEMPTIONS,
                 };
-                let may = |&at: &usize| self.seqs[self.running[at]].recent_preemptions < most;
+                let may = |&at: &usize| self.seqs[self.running[at]].preemptions() < most;
                 let last = victims.clone().next_back();
                 victims.find(may).or(last)
             }
