@@ -137,6 +137,10 @@ impl Vllm {
                 todo.push(slot);
             }
         }
+        let seqs = &self.seqs;
+        // In the order in which they take their tokens.
+        let place = |&slot: &Slot| seqs[slot].place;
+        self.bulk.active.sort_unstable_by_key(place);
         let enough = self.is_enough(&todo, pass.budget);
         if enough {
             let running = |&&slot: &&Slot| self.seqs[slot].state == SeqState::Running;
@@ -182,7 +186,10 @@ impl Vllm {
                 return false;
             }
             let whole = self.wanted(slot, seq.computed, u32::MAX);
-            let new = whole.min(rest);
+            let new = match rest {
+                0 => 0,
+                rest => self.wanted(slot, seq.computed, rest),
+            };
             // Who comes after it would get less.
             if new < whole && seq.place < bulk.last_place {
                 return false;
