@@ -127,14 +127,13 @@ impl Pool {
                 self.refuse(now, id, cached, out);
                 return None;
             }
-            let beyond = match self.config.prompt_blocks_only {
-                true => seq.prompt % blocks.config().block_size.max(1),
-                false => 0,
-            };
+            let kept = self
+                .config
+                .kept_prompt(seq.prompt, blocks.config().block_size);
             let need = BlockRequest {
                 prefix: cached,
-                tokens: seq.prompt - beyond,
-                cache: load_failure::certain(&seq, seq.prompt - beyond, cached),
+                tokens: kept,
+                cache: load_failure::certain(&seq, kept, cached),
                 ..BlockRequest::default()
             };
             if !blocks.allocate(&mut table, plan, &need, &mut |event| {

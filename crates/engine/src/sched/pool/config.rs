@@ -30,6 +30,16 @@ pub struct PoolConfig {
     pub lease: Option<Duration>,
 }
 
+impl PoolConfig {
+    /// Tokens of a prompt that take room in the cache.
+    pub(super) fn kept_prompt(&self, prompt: u32, block_size: u32) -> u32 {
+        match self.prompt_blocks_only {
+            true => prompt - prompt % block_size.max(1),
+            false => prompt,
+        }
+    }
+}
+
 impl Default for PoolConfig {
     fn default() -> Self {
         Self {

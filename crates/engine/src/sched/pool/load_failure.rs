@@ -52,11 +52,7 @@ impl Pool {
             return;
         }
         if let Some(blocks) = &mut self.blocks {
-            let beyond = match self.config.prompt_blocks_only {
-                true => prompt % blocks.config().block_size.max(1),
-                false => 0,
-            };
-            let tokens = prompt - beyond;
+            let tokens = self.config.kept_prompt(prompt, blocks.config().block_size);
             let need = BlockRequest {
                 tokens,
                 cache: tokens,

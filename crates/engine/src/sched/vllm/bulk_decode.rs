@@ -137,15 +137,11 @@ impl Vllm {
                 todo.push(slot);
             }
         }
-        let seqs = &self.seqs;
-        // In the order in which they take their tokens.
-        let place = |&slot: &Slot| seqs[slot].place;
-        self.bulk.active.sort_unstable_by_key(place);
+        let running = |&&slot: &&Slot| self.seqs[slot].state == SeqState::Running;
+        todo.extend(self.bulk.active.iter().filter(running));
+        todo.sort_unstable_by_key(|&slot| self.seqs[slot].place);
         let enough = self.is_enough(&todo, pass.budget);
         if enough {
-            let running = |&&slot: &&Slot| self.seqs[slot].state == SeqState::Running;
-            todo.extend(self.bulk.active.iter().filter(running));
-            todo.sort_unstable_by_key(|&slot| self.seqs[slot].place);
             // Those that are flushed here take their token as actives do.
             pass.budget -= self.bulk.count;
             for &slot in &todo {
@@ -164,22 +160,21 @@ impl Vllm {
         enough
     }
 
-    /// Whether the tokens and blocks of a step suffice for all that run.
-    fn is_enough(&self, due: &[Slot], budget: u32) -> bool {
+    /// Whether the tokens and blocks of a step suffice for all that run: `todo` are those outside the
+    /// bulk or due in it, in the order in which they take their tokens.
+    fn is_enough(&self, todo: &[Slot], budget: u32) -> bool {
         let bulk = &self.bulk;
         let Some(mut rest) = budget.checked_sub(bulk.count) else {
             return false;
         };
         let age = |joined| (bulk.planned - joined) as u32;
         let missing = |tokens, slot: Slot| self.pool.missing(&self.seqs[slot].table, tokens);
-        let blocks = due.iter().map(|&slot| {
+        let mut blocks = 0u32;
+        for &slot in todo {
             let seq = &self.seqs[slot];
-            missing(seq.computed + age(seq.joined) + 1, slot)
-        });
-        let mut blocks = blocks.fold(0, u32::saturating_add);
-        for &slot in &bulk.active {
-            let seq = &self.seqs[slot];
-            if seq.state != SeqState::Running {
+            if seq.in_bulk {
+                let tokens = seq.computed + age(seq.joined) + 1;
+                blocks = blocks.saturating_add(missing(tokens, slot));
                 continue;
             }
             if seq.awaits_media() {
