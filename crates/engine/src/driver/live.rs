@@ -4,8 +4,8 @@
 //! Whoever submits runs the engine himself, under the lock, so a request without delays is
 //! answered without a thread switch. The timer thread only serves deadlines: an OS thread, so that
 //! its precision does not depend on HTTP load. Under load it looks at most once per
-//! [`TimerTuning::quantum`], on a fixed grid, and releases all that became due together: instants are
-//! the engine's, so nothing drifts.
+//! [`TimerTuning::quantum`], on a fixed grid, and under much of it at every second one, and releases
+//! all that became due together: instants are the engine's, so nothing drifts.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -29,6 +29,8 @@ pub struct TimerTuning {
     pub quantum: Duration,
     /// Events per look from which on the grid is used.
     pub busy: usize,
+    /// Events per look from which on it is twice as wide: to wake threads costs more than a token then.
+    pub crowded: usize,
 }
 
 impl Default for TimerTuning {
@@ -36,6 +38,7 @@ impl Default for TimerTuning {
         Self {
             quantum: Duration::from_micros(250),
             busy: 3,
+            crowded: 20,
         }
     }
 }
@@ -254,7 +257,7 @@ impl Shared {
 
     fn serve_deadlines(&self) {
         wake_promptly();
-        let grid = self.tune.quantum.as_nanos() as u64;
+        let quantum = self.tune.quantum.as_nanos() as u64;
         let mut ranks = self.ranks.lock();
         while !ranks.are_stopped() {
             let now = self.now();
@@ -264,7 +267,8 @@ impl Shared {
                 0
             };
             let mut until = ranks.next_wakeup();
-            if served >= self.tune.busy && grid > 0 {
+            if served >= self.tune.busy && quantum > 0 {
+                let grid = quantum * if served < self.tune.crowded { 1 } else { 2 };
                 until = until.max(SimTime::from_nanos((now.nanos() / grid + 1) * grid));
             }
             if until > now {
