@@ -128,6 +128,8 @@ pub(super) struct EventStream<R> {
     frames: u32,
     /// The next ones, where several were written together.
     single: Option<Box<SingleEvents>>,
+    /// Whether the last one held all that was due, most likely.
+    drained: bool,
     opened: bool,
     begun: bool,
     /// The choice whose turn it is where several take turns.
@@ -161,6 +163,7 @@ impl<R: Render> EventStream<R> {
             open_choices: choices,
             frames: 0,
             single: None,
+            drained: false,
             opened: false,
             begun: false,
             turn: 0,
@@ -325,6 +328,9 @@ impl<R: Render> EventStream<R> {
                 }
             }
             let due = released - choice.sent;
+            if due == 0 && released < total && !matches!(state, SequenceState::Ended(_)) {
+                break;
+            }
             let ended = match state {
                 SequenceState::Ended(end) => Some(end),
                 // The last token is out, so the end is certain.
@@ -488,7 +494,10 @@ impl<R: Render + Unpin> Body for EventStream<R> {
             } else if let Some(faults) = this.poll_faults(cx) {
                 return faults;
             }
-            frame = this.frame(out);
+            // What would be found out twice is looked at once somebody is told of more.
+            if !std::mem::take(&mut this.drained) || !out.is_empty() {
+                frame = this.frame(out);
+            }
         }
         if frame.is_none() {
             this.register(cx);
@@ -499,6 +508,7 @@ impl<R: Render + Unpin> Body for EventStream<R> {
                 sleep.as_mut().reset(Instant::now() + *every);
             }
             this.frames = this.frames.saturating_add(1);
+            this.drained = this.single.is_none() && frame.len() < MAX_FRAME_BYTES;
             return Poll::Ready(Some(Ok(Frame::data(frame))));
         }
         if this.closed {
