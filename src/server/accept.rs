@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::bypass::Bypass;
 use super::reset::{ResetOnClose, ResettableStream};
 use super::socket::{Connection, ServerSocket};
 use super::uvicorn::Uvicorn;
@@ -177,7 +178,7 @@ async fn serve<S>(
                     biased;
                     change = when_woken(change(&conn, &mut stopping)) => {
                         let LinkChange::Availability { gone } = change else {
-                            return;
+                            break Ok(());
                         };
                         let link = *stopping.borrow_and_update();
                         if gone || link.stopping {
@@ -197,17 +198,20 @@ async fn serve<S>(
         }};
     }
     let ended = match protocol {
-        Protocol::Http1 => run!(
-            http1::Builder::new()
+        Protocol::Http1 => {
+            let mut settings = http1::Builder::new();
+            settings
                 .timer(TokioTimer::new())
                 .header_read_timeout(keep_alive)
                 .keep_alive(!leaving)
                 .max_buf_size(MAX_BUFFER)
                 // Half the CPU per small chunk: one copy beats a vectored write.
-                .writev(false)
-                .serve_connection(TokioIo::new(Uvicorn::new(stream, keys)), service)
-                .with_upgrades()
-        ),
+                .writev(false);
+            let bypass = Bypass::new(Uvicorn::new(stream, keys));
+            let (io, service) = (TokioIo::new(bypass.io()), bypass.service(service));
+            let hyper = settings.serve_connection(io, service).with_upgrades();
+            bypass.run(async { run!(hyper) }).await
+        }
         Protocol::Http2 => run!(
             http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())

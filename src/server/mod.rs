@@ -2,6 +2,7 @@
 
 mod accept;
 mod backend;
+mod bypass;
 mod engines;
 mod error;
 mod features;

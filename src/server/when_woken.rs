@@ -9,9 +9,38 @@ use std::task::{Context, Poll, Wake, Waker};
 use parking_lot::Mutex;
 
 /// Whether a future was woken, and the task that polls it.
-struct Woken {
+#[derive(Debug)]
+pub(super) struct Woken {
     is: AtomicBool,
     task: Mutex<Waker>,
+}
+
+impl Default for Woken {
+    /// To be polled, by no task yet.
+    fn default() -> Self {
+        Self {
+            is: AtomicBool::new(true),
+            task: Mutex::new(Waker::noop().clone()),
+        }
+    }
+}
+
+impl Woken {
+    /// The future is to be polled.
+    pub(super) fn set(&self) {
+        self.is.store(true, Ordering::Release);
+    }
+
+    /// Whether the future is to be polled; it is not any more.
+    pub(super) fn take(&self) -> bool {
+        // Most polls are for something else, and a look is cheaper than a swap.
+        self.is.load(Ordering::Acquire) && self.is.swap(false, Ordering::AcqRel)
+    }
+
+    /// The task that it wakes from now on.
+    pub(super) fn wakes(&self, task: &Waker) {
+        self.task.lock().clone_from(task);
+    }
 }
 
 impl Wake for Woken {
@@ -20,7 +49,7 @@ impl Wake for Woken {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.is.store(true, Ordering::Release);
+        self.set();
         let task = self.task.lock().clone();
         task.wake();
     }
@@ -33,21 +62,17 @@ impl Wake for Woken {
 pub(super) async fn when_woken<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let mut task = Waker::noop().clone();
-    let woken = Arc::new(Woken {
-        is: AtomicBool::new(true),
-        task: Mutex::new(task.clone()),
-    });
+    let woken = Arc::new(Woken::default());
     let own = Waker::from(woken.clone());
     poll_fn(|cx| {
         // A task has one waker as long as it lives: it is told once, before the first look.
         if !task.will_wake(cx.waker()) {
             task.clone_from(cx.waker());
-            woken.task.lock().clone_from(&task);
+            woken.wakes(&task);
         }
-        if !woken.is.load(Ordering::Acquire) {
+        if !woken.take() {
             return Poll::Pending;
         }
-        woken.is.swap(false, Ordering::AcqRel);
         future.as_mut().poll(&mut Context::from_waker(&own))
     })
     .await
