@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::bypass::Bypass;
+use super::bypass::{Bypass, MAX_BUFFER};
 use super::reset::{ResetOnClose, ResettableStream};
 use super::socket::{Connection, ServerSocket};
 use super::uvicorn::Uvicorn;
@@ -23,10 +23,6 @@ use vllm_sim_service::fault::ConnHandle;
 
 /// Calls that an HTTP/2 connection may have open.
 const MAX_STREAMS: u32 = 16_384;
-
-/// Bytes of an HTTP/1 answer that wait for the client, and most bytes of a request's head. With
-/// the frame of a stream that comes last, a client that does not read holds 48 KiB.
-const MAX_BUFFER: usize = 40 * 1024;
 
 /// Serves the connections of a socket until the server stops.
 pub(super) async fn run(
@@ -204,6 +200,7 @@ async fn serve<S>(
                 .timer(TokioTimer::new())
                 .header_read_timeout(keep_alive)
                 .keep_alive(!leaving)
+                // Of a request's head, too.
                 .max_buf_size(MAX_BUFFER)
                 // Half the CPU per small chunk: one copy beats a vectored write.
                 .writev(false);
