@@ -165,7 +165,8 @@ async fn serve<S>(
     let service = service_fn(move |request| http.clone().call(request));
     macro_rules! run {
         ($connection:expr) => {{
-            let mut connection = Box::pin($connection);
+            // Boxed, as all else that holds it has room for it once more.
+            let mut connection = $connection;
             // One that begins while the server leaves is answered once.
             let mut ends = leaving;
             loop {
@@ -195,27 +196,29 @@ async fn serve<S>(
     }
     let ended = match protocol {
         Protocol::Http1 => {
-            let mut settings = http1::Builder::new();
-            settings
+            let bypass = Bypass::new(Uvicorn::new(stream, keys));
+            let (io, service) = (TokioIo::new(bypass.io()), bypass.service(service));
+            let hyper = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(keep_alive)
                 .keep_alive(!leaving)
                 // Of a request's head, too.
                 .max_buf_size(MAX_BUFFER)
                 // Half the CPU per small chunk: one copy beats a vectored write.
-                .writev(false);
-            let bypass = Bypass::new(Uvicorn::new(stream, keys));
-            let (io, service) = (TokioIo::new(bypass.io()), bypass.service(service));
-            let hyper = settings.serve_connection(io, service).with_upgrades();
-            bypass.run(async { run!(hyper) }).await
+                .writev(false)
+                .serve_connection(io, service)
+                .with_upgrades();
+            let hyper = Box::pin(hyper);
+            bypass.run(Box::pin(async { run!(hyper) })).await
         }
-        Protocol::Http2 => run!(
-            http2::Builder::new(TokioExecutor::new())
+        Protocol::Http2 => {
+            let hyper = http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
                 // A gRPC client puts all its calls on one connection.
                 .max_concurrent_streams(MAX_STREAMS)
-                .serve_connection(TokioIo::new(stream), service)
-        ),
+                .serve_connection(TokioIo::new(stream), service);
+            run!(Box::pin(hyper))
+        }
     };
     if let Err(error) = ended {
         tracing::debug!(error = %error, "connection ended early");

@@ -227,9 +227,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Bypass<S> {
     }
 
     /// Runs `hyper`, which has the other two, to its end.
-    pub(super) async fn run<F: Future>(self, hyper: F) -> F::Output {
+    pub(super) async fn run<F: Future>(self, mut hyper: Pin<Box<F>>) -> F::Output {
         let Self(line) = self;
-        let mut hyper = Box::pin(hyper);
         // Without the line, which the socket is in: the socket has this waker.
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(woken.clone());

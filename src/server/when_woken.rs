@@ -26,11 +26,6 @@ impl Default for Woken {
 }
 
 impl Woken {
-    /// The future is to be polled.
-    pub(super) fn set(&self) {
-        self.is.store(true, Ordering::Release);
-    }
-
     /// Whether the future is to be polled; it is not any more.
     pub(super) fn take(&self) -> bool {
         // Most polls are for something else, and a look is cheaper than a swap.
@@ -49,9 +44,8 @@ impl Wake for Woken {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.set();
-        let task = self.task.lock().clone();
-        task.wake();
+        self.is.store(true, Ordering::Release);
+        self.task.lock().wake_by_ref();
     }
 }
 

@@ -42,7 +42,7 @@ where
     let bypass = Bypass::new(stream);
     let (io, service) = (TokioIo::new(bypass.io()), bypass.service(service));
     let hyper = Builder::new().serve_connection(io, service);
-    tokio::spawn(bypass.run(hyper))
+    tokio::spawn(bypass.run(Box::pin(hyper)))
 }
 
 fn serve(stream: DuplexStream, pieces: &[Option<usize>]) -> JoinHandle<hyper::Result<()>> {
