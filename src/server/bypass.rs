@@ -155,9 +155,6 @@ impl<S: AsyncWrite + Unpin> Line<S> {
 
     /// Writes what is left.
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.rest.is_empty() {
-            return Poll::Ready(Ok(()));
-        }
         let mut written = 0;
         let polled = loop {
             if written == self.rest.len() {
@@ -298,7 +295,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Io<S> {
         if line.corked {
             return Poll::Ready(Ok(()));
         }
-        ready!(line.poll_rest(cx))?;
+        if !line.rest.is_empty() {
+            ready!(line.poll_rest(cx))?;
+        }
         ready!(Pin::new(&mut line.stream).poll_flush(cx))?;
         line.blocked = false;
         Poll::Ready(Ok(()))
@@ -414,12 +413,12 @@ where
 
 /// Whether hyper sends a body in chunks to a client that takes them.
 fn is_chunked(response: &Response<Body>) -> bool {
-    let headers = response.headers();
-    response.status() == StatusCode::OK
+    let (headers, body) = (response.headers(), response.body());
+    body.size_hint().exact().is_none()
+        && !body.is_end_stream()
+        && response.status() == StatusCode::OK
         && !headers.contains_key(header::CONTENT_LENGTH)
         && !headers.contains_key(header::TRANSFER_ENCODING)
-        && !response.body().is_end_stream()
-        && response.body().size_hint().exact().is_none()
 }
 
 #[cfg(test)]
