@@ -1,28 +1,34 @@
 #!/usr/bin/env python3
 """Instructions that a chat costs: 10 words, 16 tokens, not streamed, on one connection.
 
-    benches/instructions.py BINARY [--check NAME]
+    benches/instructions.py BINARY [--check NAME | --stream TOKENS]
 
 Runs BINARY under callgrind twice for each command-line mode, for 100 and for 600 requests, and prints the
 difference per request, which a busy machine changes little. `--check` compares with the line NAME of
-instructions.json and fails at more than a twentieth above it: runs of one binary differ by less.
+instructions.json and fails at more than a twentieth above it: runs of one binary differ by less. `--stream`
+counts streams of so many tokens without delays instead.
 """
 import argparse, http.client, json, pathlib, re, signal, socket, subprocess, sys, tempfile, time
 
 MODES = {"plain": ["--model", "m"], "serve": ["serve", "m"]}
 FEW, MANY = 100, 600
-BODY = json.dumps({"model": "m", "max_tokens": 16, "stream": False, "ignore_eos": True,
-                   "messages": [{"role": "user", "content": "lorem " * 10}]})
 
 
-def ask(port, times):
+def body(tokens, stream):
+    counted = {"stream_options": {"include_usage": True}} if stream else {}
+    return json.dumps({"model": "m", "max_tokens": tokens, "stream": stream, "ignore_eos": True, **counted,
+                       "messages": [{"role": "user", "content": "lorem " * 10}]})
+
+
+def ask(port, times, tokens, stream):
+    said = body(tokens, stream)
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     for _ in range(times):
-        connection.request("POST", "/v1/chat/completions", BODY, {"content-type": "application/json"})
+        connection.request("POST", "/v1/chat/completions", said, {"content-type": "application/json"})
         reply = connection.getresponse()
-        body = reply.read()
-        if reply.status != 200 or b'"completion_tokens":16' not in body:
-            sys.exit(f"{reply.status}: {body[:200]}")
+        answer = reply.read()
+        if reply.status != 200 or b'"completion_tokens":%d' % tokens not in answer:
+            sys.exit(f"{reply.status}: {answer[:200]}")
 
 
 def wait_up(port, server, log):
@@ -39,7 +45,7 @@ def wait_up(port, server, log):
     sys.exit(f"did not start: {server.args}\n{log.read().decode(errors='replace')[-2000:]}")
 
 
-def collected(binary, flags, times):
+def collected(binary, flags, times, *asked):
     """Instructions of a whole run with so many requests."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -50,7 +56,7 @@ def collected(binary, flags, times):
         server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
         try:
             wait_up(port, server, log)
-            ask(port, times)
+            ask(port, times, *asked)
         finally:
             server.send_signal(signal.SIGTERM)
             server.wait(60)
@@ -65,12 +71,16 @@ def main():
     parser = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter, description=__doc__)
     parser.add_argument("binary")
     parser.add_argument("--check", metavar="NAME", help="a line of instructions.json")
+    parser.add_argument("--stream", metavar="TOKENS", type=int, help="count streams of so many tokens")
     args = parser.parse_args()
+    asked = (args.stream, True) if args.stream else (16, False)
+    kind = f"stream of {args.stream} tokens" if args.stream else "chat"
     budget = json.loads(pathlib.Path(__file__).with_name("instructions.json").read_text())
     over = False
     for mode, flags in MODES.items():
-        each = (collected(args.binary, flags, MANY) - collected(args.binary, flags, FEW)) / (MANY - FEW)
-        line = f"{mode}: {each:,.0f} instructions a chat"
+        many, few = (collected(args.binary, flags, times, *asked) for times in (MANY, FEW))
+        each = (many - few) / (MANY - FEW)
+        line = f"{mode}: {each:,.0f} instructions a {kind}"
         if args.check:
             allowed = budget[args.check][mode]
             line += f", {each / allowed - 1:+.1%} of the budget of {allowed:,}"
