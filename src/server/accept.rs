@@ -165,7 +165,7 @@ async fn serve<S>(
     let service = service_fn(move |request| http.clone().call(request));
     macro_rules! run {
         ($connection:expr) => {{
-            // Boxed, as all else that holds it has room for it once more.
+            // Boxed: a future into which it is moved would keep room for it twice.
             let mut connection = $connection;
             // One that begins while the server leaves is answered once.
             let mut ends = leaving;
