@@ -165,7 +165,6 @@ async fn serve<S>(
     let service = service_fn(move |request| http.clone().call(request));
     macro_rules! run {
         ($connection:expr) => {{
-            // Boxed: a future into which it is moved would keep room for it twice.
             let mut connection = $connection;
             // One that begins while the server leaves is answered once.
             let mut ends = leaving;
@@ -208,6 +207,7 @@ async fn serve<S>(
                 .writev(false)
                 .serve_connection(io, service)
                 .with_upgrades();
+            // Boxed: a future into which one is moved keeps room for it twice.
             let hyper = Box::pin(hyper);
             bypass.run(Box::pin(async { run!(hyper) })).await
         }

@@ -11,7 +11,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use axum::body::{Body, Bytes};
 use axum::http::{Method, Request, Response, StatusCode, Version, header};
@@ -21,7 +21,7 @@ use hyper::service::Service;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::when_woken::Woken;
+use super::when_woken::Wakeup;
 
 /// Bytes of an answer that are written at once, about, and that wait for the client. With the frame of a
 /// stream that comes last, a client that does not read holds 48 KiB.
@@ -95,20 +95,16 @@ impl<S: AsyncWrite + Unpin> Line<S> {
             chunks.clear();
             chunks.append(&mut std::mem::take(&mut self.rest));
             for _ in 0..WRITES {
-                let gathered = self.gather(task, chunks);
-                if matches!(gathered, Gathered::Other(None)) {
-                    // The end is written with it.
-                    std::mem::swap(&mut self.rest, chunks);
-                    self.given = Some(None);
-                    return false;
-                }
-                let written = self.write(hyper, chunks);
-                chunks.clear();
-                match gathered {
-                    Gathered::Waits => return written,
-                    Gathered::Enough if written => {}
+                match self.gather(task, chunks) {
+                    Gathered::Waits => return self.write(hyper, chunks),
+                    Gathered::Enough if self.write(hyper, chunks) => chunks.clear(),
                     Gathered::Enough => return false,
                     Gathered::Other(given) => {
+                        match given {
+                            // The end is written with what came before it.
+                            None => std::mem::swap(&mut self.rest, chunks),
+                            Some(_) => _ = self.write(hyper, chunks),
+                        }
                         self.given = Some(given);
                         return false;
                     }
@@ -226,18 +222,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Bypass<S> {
     /// Runs `hyper`, which has the other two, to its end.
     pub(super) async fn run<F: Future>(self, mut hyper: Pin<Box<F>>) -> F::Output {
         let Self(line) = self;
-        // Without the line, which the socket is in: the socket has this waker.
-        let woken = Arc::new(Woken::default());
-        let waker = Waker::from(woken.clone());
-        let mut known = Waker::noop().clone();
+        // Without the line, which the socket is in: the socket has its waker.
+        let mut wakeup = Wakeup::new();
         poll_fn(move |task| {
-            // A task has one waker as long as it lives.
-            if !known.will_wake(task.waker()) {
-                known.clone_from(task.waker());
-                woken.wakes(&known);
-            }
-            let cx = &mut Context::from_waker(&waker);
-            if !woken.take() {
+            let woken = wakeup.take(task.waker());
+            let cx = &mut wakeup.context();
+            if !woken {
                 let mut line = line.lock();
                 if line.is_idle() && line.write_body(task, cx) {
                     return Poll::Pending;

@@ -9,33 +9,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use parking_lot::Mutex;
 
 /// Whether a future was woken, and the task that polls it.
-#[derive(Debug)]
-pub(super) struct Woken {
+struct Woken {
     is: AtomicBool,
     task: Mutex<Waker>,
-}
-
-impl Default for Woken {
-    /// To be polled, by no task yet.
-    fn default() -> Self {
-        Self {
-            is: AtomicBool::new(true),
-            task: Mutex::new(Waker::noop().clone()),
-        }
-    }
-}
-
-impl Woken {
-    /// Whether the future is to be polled; it is not any more.
-    pub(super) fn take(&self) -> bool {
-        // Most polls are for something else, and a look is cheaper than a swap.
-        self.is.load(Ordering::Acquire) && self.is.swap(false, Ordering::AcqRel)
-    }
-
-    /// The task that it wakes from now on.
-    pub(super) fn wakes(&self, task: &Waker) {
-        self.task.lock().clone_from(task);
-    }
 }
 
 impl Wake for Woken {
@@ -49,25 +25,55 @@ impl Wake for Woken {
     }
 }
 
+/// Tells whether a future was woken, or its task for something else.
+pub(super) struct Wakeup {
+    woken: Arc<Woken>,
+    /// Wakes the future.
+    own: Waker,
+    /// The task, as it is known.
+    task: Waker,
+}
+
+impl Wakeup {
+    /// Of a future that was not polled yet.
+    pub(super) fn new() -> Self {
+        let task = Waker::noop().clone();
+        let woken = Arc::new(Woken {
+            is: AtomicBool::new(true),
+            task: Mutex::new(task.clone()),
+        });
+        let own = Waker::from(woken.clone());
+        Self { woken, own, task }
+    }
+
+    /// Whether the future is to be polled, and is not any more then; `task` polls it from now on.
+    pub(super) fn take(&mut self, task: &Waker) -> bool {
+        // A task has one waker as long as it lives: it is told once, before the first look.
+        if !self.task.will_wake(task) {
+            self.task.clone_from(task);
+            self.woken.task.lock().clone_from(task);
+        }
+        // Most polls are for something else, and a look is cheaper than a swap.
+        let is = &self.woken.is;
+        is.load(Ordering::Acquire) && is.swap(false, Ordering::AcqRel)
+    }
+
+    /// What the future is to be polled with.
+    pub(super) fn context(&self) -> Context<'_> {
+        Context::from_waker(&self.own)
+    }
+}
+
 /// `future`, which is polled only when it was woken itself.
 ///
 /// A connection is polled for each of its requests, and what may end it takes a lock with each poll that
 /// all connections share.
 pub(super) async fn when_woken<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
-    let mut task = Waker::noop().clone();
-    let woken = Arc::new(Woken::default());
-    let own = Waker::from(woken.clone());
-    poll_fn(|cx| {
-        // A task has one waker as long as it lives: it is told once, before the first look.
-        if !task.will_wake(cx.waker()) {
-            task.clone_from(cx.waker());
-            woken.wakes(&task);
-        }
-        if !woken.take() {
-            return Poll::Pending;
-        }
-        future.as_mut().poll(&mut Context::from_waker(&own))
+    let mut wakeup = Wakeup::new();
+    poll_fn(|cx| match wakeup.take(cx.waker()) {
+        true => future.as_mut().poll(&mut wakeup.context()),
+        false => Poll::Pending,
     })
     .await
 }

@@ -328,13 +328,11 @@ impl<R: Render> EventStream<R> {
                 }
             }
             let due = released - choice.sent;
-            if due == 0 && released < total && !matches!(state, SequenceState::Ended(_)) {
-                break;
-            }
             let ended = match state {
                 SequenceState::Ended(end) => Some(end),
                 // The last token is out, so the end is certain.
                 _ if released == total && !self.reply.lingers => Some(End::Finished),
+                _ if due == 0 => break,
                 _ => None,
             };
             let first = choice.sent == 0;
