@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""The functions that a server runs, as a linker script that puts them beside each other.
+
+    cargo build --release && benches/layout.py target/release/vllm-sim > function_layout.ld
+    benches/layout.py --check target/release/vllm-sim
+
+Runs BINARY under callgrind in each command-line mode: its start, chats, and streams with and without
+delays. What it calls is written down without the hash of its name, which another compiler or another
+version changes; where functions of one such name take much more room than those called, with it.
+`--check` says how much of what a server runs a build has there, and fails below nine tenths.
+"""
+import argparse, collections, importlib.util, pathlib, re, socket, subprocess, sys, tempfile
+
+spec = importlib.util.spec_from_file_location("instructions", pathlib.Path(__file__).with_name("instructions.py"))
+instructions = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(instructions)
+
+REQUESTS, TOKENS = 100, 20
+PACED = ["--time-to-first-token", "20", "--inter-token-latency", "2"]
+# More than one instance of so many bytes is told apart by its hash.
+WASTE = 2048
+
+
+def called(binary, flags, times, stream):
+    """How often each function is called, by its name in the object files."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with tempfile.NamedTemporaryFile("r") as counts, tempfile.TemporaryFile() as log:
+        command = ["valgrind", "--tool=callgrind", "--demangle=no", f"--callgrind-out-file={counts.name}", binary,
+                   *flags, "--host", "127.0.0.1", "--port", str(port), "--seed", "1"]
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
+        try:
+            instructions.wait_up(port, server, log)
+            instructions.ask(port, times, TOKENS, stream)
+        finally:
+            server.terminate()
+            server.wait(60)
+        names, calls, name = {}, collections.Counter(), None
+        for line in counts:
+            if found := re.match(r"c?fn=\((\d+)\)(?: ([^'\s]+))?", line):
+                name = found[1]
+                names.setdefault(name, found[2])
+                calls[name] += 0
+            elif line.startswith("calls="):
+                calls[name] += int(line[6:].split()[0])
+    together = collections.Counter()
+    for name, count in calls.items():
+        together[names[name]] += max(count, 1)
+    return together
+
+
+def told(*command):
+    """The lines that a program writes."""
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+
+
+def unlikely(binary):
+    """The functions that the compiler put into sections for what is seldom called."""
+    sysroot = told("rustc", "--print", "sysroot")[0]
+    built = pathlib.Path(binary).parent.glob("deps/*.rlib"), pathlib.Path(sysroot).glob("lib/rustlib/*/lib/*.rlib")
+    for library in (library for libraries in built for library in libraries):
+        yield from (line.split()[-1] for line in told("objdump", "--syms", library) if " .text.unlikely." in line)
+
+
+def pattern(name):
+    """A name of a function without hashes."""
+    name = re.sub(r"17h[0-9a-f]{16}E.*", "17h*", name)
+    return re.sub(r"Cs[0-9A-Za-z]{8,13}_", "Cs*_", name) if name.startswith("_R") else name
+
+
+def main():
+    parser = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter, description=__doc__)
+    parser.add_argument("binary")
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    args = parser.parse_args()
+    binary = args.binary
+    places, sizes, family = {}, {}, collections.Counter()
+    for place, size, kind, name in (line.split() for line in told("nm", "--print-size", binary) if line.count(" ") == 3):
+        if kind in "tTwW":
+            places[name], sizes[name] = int(place, 16), int(size, 16)
+            family[pattern(name)] += sizes[name]
+    start, whole = collections.Counter(), collections.Counter()
+    for flags in instructions.MODES.values():
+        start |= called(binary, flags, 0, False)
+        for stream in (False, True):
+            whole |= called(binary, flags, REQUESTS, stream)
+    whole |= called(binary, instructions.MODES["plain"] + PACED, REQUESTS // 10, True)
+    ours = [name for name in whole if name in sizes]
+    used = sum(sizes[name] for name in ours)
+    if args.check:
+        section = [line.split(".text.used")[1].split() for line in told("readelf", "-SW", binary) if ".text.used" in line]
+        if not section:
+            sys.exit("it has no section .text.used")
+        first, length = int(section[0][1], 16), int(section[0][3], 16)
+        there = sum(sizes[name] for name in ours if first <= places[name] < first + length)
+        print(f"{there:,} of {used:,} bytes, {there / used:.1%}")
+        sys.exit(there < 0.9 * used)
+    cold = set(map(pattern, unlikely(binary)))
+    needed = collections.Counter()
+    for name in ours:
+        needed[pattern(name)] += sizes[name]
+    groups = collections.defaultdict(list)
+    for name in ours:
+        # What requests call most comes first.
+        often = (whole[name] - start[name]) * 10 // REQUESTS
+        groups[-often.bit_length()].append(name)
+
+    def patterns(functions):
+        for name in functions:
+            known = pattern(name)
+            written = name if family[known] - needed[known] > WASTE else known
+            yield f".text.{written}"
+            if known in cold:
+                yield f".text.unlikely.{written}"
+
+    print("/* @generated by benches/layout.py: what requests call, the most often called first, and what else a server does. */")
+    print("SECTIONS\n{\n  .text.used :\n  {")
+    for _, functions in sorted(groups.items()):
+        # One list each: the linker looks through all sections for every one.
+        print("    *(\n" + "\n".join(dict.fromkeys(patterns(sorted(functions)))) + "\n    )")
+    print("  }\n}\nINSERT BEFORE .text;")
+    print(f"{len(ours)} functions, {used:,} bytes", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
