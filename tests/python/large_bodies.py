@@ -29,6 +29,12 @@ COMPLETION = ("/v1/completions", f'{{"model":"demo","max_tokens":1,"prompt":[{ID
 TEXT = (CHAT, chat([{"role": "user", "content": "word " * 800_000}]))
 MESSAGES = (CHAT, chat([{"role": "user", "content": "ab"}] * 300_000))
 PARTS = (CHAT, chat([{"role": "user", "content": [PART] * 300_000}]))
+SMALL = {
+    CHAT: chat([{"role": "user", "content": "ab"}]),
+    "/v1/completions": '{"model":"demo","max_tokens":1,"prompt":[1]}',
+    "/inference/v1/generate": '{"model":"demo","token_ids":[1],"sampling_params":{"max_tokens":1}}',
+    "/v1/embeddings": '{"model":"demo","input":["ab"]}',
+}
 BODIES = [
     ("2,000,000 token ids", PLAIN, *COMPLETION),
     ("4 MB of text", PLAIN, *TEXT),
@@ -70,11 +76,17 @@ for name, mode, path, text in BODIES:
             if time.monotonic() > end:
                 raise
             time.sleep(0.02)
+
+    def ask(body):
+        asked = urllib.request.Request(base + path, body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            answer.read()
+
+    # A server that has answered such a request has the code for it in memory.
+    ask(SMALL[path].encode())
     before, body = memory(server, "VmHWM"), text.encode()
-    asked = urllib.request.Request(base + path, body, {"Content-Type": "application/json"})
     started = time.monotonic()
-    with urllib.request.urlopen(asked, timeout=60) as answer:
-        answer.read()
+    ask(body)
     took = time.monotonic() - started
     grown, size = memory(server, "VmHWM") - before, len(body) / 2**20
     print(f"{name}: {size:.1f} MiB, peak +{grown:.0f} MiB, {grown / size:.1f} x, {took:.2f} s", flush=True)

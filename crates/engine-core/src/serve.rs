@@ -152,7 +152,7 @@ impl Requests {
             thoughts.share_for(&prompt, fields.reasoning_ended, &fields.parser_kwargs)
         });
         let (reasoning, thought_start) = thought.unzip();
-        let request = GenerationRequest {
+        let mut request = GenerationRequest {
             id: id.clone(),
             arrived: service.now(),
             model: lora.as_deref(),
@@ -175,7 +175,7 @@ impl Requests {
             faults: Some(Arc::new(faults)),
             usage: None,
         };
-        let call = CoreCall {
+        let mut call = CoreCall {
             prompt: Prompt {
                 echo: self.text(&prompt),
                 thought_start: thought_start.unwrap_or_default(),
@@ -187,7 +187,7 @@ impl Requests {
             },
             sampling,
         };
-        let served = service.serve(&self.policy, request, call).await;
+        let served = service.serve(&self.policy, &mut request, &mut call).await;
         let served = served.map_err(|refused| error_of(&refused.into_refusal()))?;
         let own = service.generator.tokenizer().eos();
         Ok(Answer::Generated(Box::new(Active::new(

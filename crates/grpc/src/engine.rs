@@ -83,9 +83,9 @@ impl VllmEngine for Engine {
             faults: Arc::new(faults),
             usage,
         };
-        let (request, call) = read::request(&self.parts, &self.policy, request, metadata);
+        let (mut request, mut call) = read::request(&self.parts, &self.policy, request, metadata);
         let service = &self.parts.service;
-        let served = service.serve(&self.policy, request, call).await;
+        let served = service.serve(&self.policy, &mut request, &mut call).await;
         let served = served.map_err(|refused| {
             self.saying_when_to_retry(status::refused(refused.into_refusal()))
         })?;

@@ -166,8 +166,8 @@ pub(crate) fn headless<'r>(app: &App, id: Arc<str>) -> GenerationRequest<'r> {
 pub(crate) async fn serve<P: Protocol>(
     app: &Arc<App>,
     head: &RequestHead,
-    request: GenerationRequest<'_>,
-    protocol: P,
+    request: &mut GenerationRequest<'_>,
+    protocol: &mut P,
 ) -> Result<Started<P::View>, Refused<P::View>> {
     fault::inject(app, head, request.model).map_err(Refused::Early)?;
     let guard = app.config.server.load_tracking.then(|| app.load_guard());

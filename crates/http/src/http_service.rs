@@ -23,6 +23,7 @@ use super::access_log::AccessLog;
 use super::app::{App, unix_now};
 use super::bearer::is_bearer;
 use super::openai::chat;
+use super::request_head::RequestHead;
 use super::request_history::RequestHistory;
 use super::request_log::RequestLog;
 use super::route_index::CHAT;
@@ -130,7 +131,24 @@ impl HttpService {
         let request = request.map(Body::new);
         // Boxed: between requests a connection keeps a pointer instead of room for the largest handler.
         match self.is_usual_chat(&request) {
-            true => Box::pin(self.answer_usual_chat(request, started)),
+            true => {
+                let line = self.access_log.as_ref().and_then(|log| log.line(&request));
+                let arrival = self.arrival(&request, self.chat_handler, started);
+                let lacks_key = self.lacks_key(&request);
+                let (parts, body) = request.into_parts();
+                let head = RequestHead::new(parts.headers);
+                Box::pin(async move {
+                    let response = match lacks_key {
+                        true => unauthorized(),
+                        false => self.usual_chat(&arrival, head, body).await,
+                    };
+                    let response = self.complete(arrival, response);
+                    if let (Some(log), Some(line)) = (&self.access_log, line) {
+                        log.answered(&line, response.status());
+                    }
+                    Ok(response)
+                })
+            }
             false => Box::pin(self.answer_any(request, started)),
         }
     }
@@ -150,29 +168,15 @@ impl HttpService {
 
     /// Answers a chat without the states of all that other requests may need: a future is moved whole, and
     /// the router allocates and boxes several times for a request.
-    async fn answer_usual_chat(
-        self: Arc<Self>,
-        request: Request<Body>,
-        started: f64,
-    ) -> Result<Response<Body>, Infallible> {
-        let line = self.access_log.as_ref().and_then(|log| log.line(&request));
-        let arrival = self.arrival(&request, self.chat_handler, started);
-        let response = if self.lacks_key(&request) {
-            unauthorized()
-        } else {
-            let mut response = caught(Box::pin(chat::post(&self.app, request))).await;
-            // As the router has it.
-            if let Some(length) = http_body::Body::size_hint(response.body()).exact() {
-                let headers = response.headers_mut();
-                headers.insert(header::CONTENT_LENGTH, decimal(length));
-            }
-            self.answered(&arrival, response)
-        };
-        let response = self.complete(arrival, response);
-        if let (Some(log), Some(line)) = (&self.access_log, line) {
-            log.answered(&line, response.status());
+    async fn usual_chat(&self, arrival: &Arrival, head: RequestHead, body: Body) -> Response<Body> {
+        let handler = pin!(chat::post(&self.app, head, body));
+        let mut response = caught(handler).await;
+        // As the router has it.
+        if let Some(length) = http_body::Body::size_hint(response.body()).exact() {
+            let headers = response.headers_mut();
+            headers.insert(header::CONTENT_LENGTH, decimal(length));
         }
-        Ok(response)
+        self.answered(arrival, response)
     }
 
     async fn answer_any(
@@ -338,9 +342,9 @@ impl HttpService {
             if is_large(&request) {
                 let service = self.clone();
                 let answer = async move { service.handle(request).await };
-                return Box::pin(caught(long_work(answer))).await;
+                return caught(Box::pin(long_work(answer)).as_mut()).await;
             }
-            caught(self.handle(request)).await
+            caught(pin!(self.handle(request))).await
         };
         if fault::concerns(&self.app, &request) {
             // Boxed: a request without a fault decision has no room for one.
@@ -437,8 +441,10 @@ impl HttpService {
 }
 
 /// The answer of a handler; a panic in it is a 500 and not a connection that breaks off.
-async fn caught(handler: impl Future<Output = Response<Body>>) -> Response<Body> {
-    let mut handler = pin!(handler);
+async fn caught<F>(mut handler: Pin<&mut F>) -> Response<Body>
+where
+    F: Future<Output = Response<Body>>,
+{
     poll_fn(|cx| {
         // A handler that panicked is not asked again.
         let polled = catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(cx)));
@@ -550,7 +556,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_in_a_handler_is_a_500() {
-        let response = caught(async { panic!("on purpose") }).await;
+        let response = caught(pin!(async { panic!("on purpose") })).await;
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
         let body = response.into_body().collect().await.unwrap().to_bytes();
         let text = r#"{"error":{"message":"Internal server error","type":"InternalServerError","param":null,"code":500}}"#;

@@ -178,17 +178,17 @@ impl Service {
     pub async fn serve<P: Protocol>(
         self: &Arc<Self>,
         policy: &Policy,
-        mut request: GenerationRequest<'_>,
-        mut protocol: P,
+        // Not by value: a future has room twice for what it is given, and is moved with it.
+        request: &mut GenerationRequest<'_>,
+        protocol: &mut P,
     ) -> Result<Served<P::View>, Refused<P::View>> {
-        let ready = self.prepare(policy, &mut request, &mut protocol).await?;
-        let scripted = self.scripted(&request, &ready)?;
-        let usage = request.usage.take();
+        let ready = self.prepare(policy, request, protocol).await?;
+        let scripted = self.scripted(request, &ready)?;
         let (mut view, transfer) = protocol.view(&ready);
-        let late = self.check_late(policy, &request, &ready);
+        let late = self.check_late(policy, request, &ready);
         let strict = policy.tool_schemas == ToolSchemas::Whitelisted;
         let content = match late {
-            Ok(()) => content(&request, &ready, strict).await,
+            Ok(()) => content(request, &ready, strict).await,
             Err(refusal) => Err(refusal),
         };
         let content = match content {
@@ -198,44 +198,16 @@ impl Service {
         let tail = protocol
             .complete(&mut view, &content)
             .map_err(Refusal::Invalid)?;
-        let asked = request.max_tokens;
-        let own = Job::new(&ready.params, request.arrived);
-        let job = Job {
-            id: ready.id,
-            target: ready.target,
-            prompts: ready.prompts,
-            max_tokens: match request.room {
-                OutputRoom::Shared | OutputRoom::Context => own.max_tokens,
-                // The service cuts further where it must.
-                OutputRoom::PerPrompt => asked.map(|n| n.clamp(1, i128::from(u32::MAX)) as u32),
-            },
-            limited: match request.room {
-                OutputRoom::Shared => asked.or(policy.defaults.max_tokens).is_some(),
-                OutputRoom::PerPrompt | OutputRoom::Context => asked.is_some(),
-            },
-            content: scripted.map_or(content, Content::Scripted),
-            whole_calls: policy.calls == CallLength::Whole,
-            reasoning: request.reasoning,
-            priority: request.priority,
-            rank: request.rank,
-            transfer,
-            cache_salt: request.cache_salt,
-            hit_threshold: request.hit_threshold,
-            skip_cache_read: own.skip_cache_read || request.skip_cache_read,
-            tail,
-            shown: Shown {
-                prompt: request.echo,
-                ..own.shown
-            },
-            trace: request.trace,
-            lost_blocks: request.faults.as_ref().and_then(|f| f.lost_blocks()),
-            settings: request.faults.as_ref().map(|f| f.settings.clone()),
-            ..own
+        let content = scripted.map_or(content, Content::Scripted);
+        let job = job(policy, request, ready, content, transfer, tail);
+        let reply = match self.generate_here(job) {
+            Ok(reply) => reply,
+            Err(job) => self.generate_away(job).await,
         };
-        match self.generate_away(job).await {
+        match reply {
             Ok(mut reply) => {
-                reply.usage = usage;
-                let faults = request.faults.filter(|f| f.lost_blocks().is_some());
+                reply.usage = request.usage.take();
+                let faults = request.faults.take().filter(|f| f.lost_blocks().is_some());
                 reply.load_failure = faults.and_then(|f| self.faults.felt(&f.settings.origin));
                 Ok(Served { view, reply })
             }
@@ -357,18 +329,24 @@ impl Service {
         Ok(())
     }
 
-    /// Writes the scripts of a job and lets the engine play them; a job of very many sequences or tokens, or of a text that has to satisfy a
-    /// constraint, is written away from the async threads, which would answer nobody else meanwhile.
-    ///
-    /// # Errors
-    /// [`ServeError`]; nothing of the job stays behind.
-    pub async fn generate_away(self: &Arc<Self>, job: Job) -> Result<Reply, ServeError> {
+    /// Writes the scripts of a job and lets the engine play them, unless it is one of very many sequences or
+    /// tokens, or of a text that has to satisfy a constraint, which is given back: the async threads would
+    /// answer nobody else meanwhile.
+    fn generate_here(&self, job: Job) -> Result<Result<Reply, ServeError>, Box<Job>> {
         let sequences = (job.n as usize).saturating_mul(job.prompts.len());
         let tokens = sequences.saturating_mul(job.max_tokens.unwrap_or(0) as usize);
         let constrained = matches!(job.content, Content::Constrained(_) | Content::Parsed(_));
         if sequences < MANY_SEQUENCES && tokens < MANY_TOKENS && !constrained {
-            return self.generate(&job, None);
+            return Ok(self.generate(&job, None));
         }
+        Err(Box::new(job))
+    }
+
+    /// Writes the scripts of a job away from the async threads, and lets the engine play them.
+    ///
+    /// # Errors
+    /// [`ServeError`]; nothing of the job stays behind.
+    async fn generate_away(self: &Arc<Self>, job: Box<Job>) -> Result<Reply, ServeError> {
         let service = self.clone();
         // A task that runs is not stopped from outside.
         let caller = Arc::new(());
@@ -378,5 +356,50 @@ impl Service {
         let reply = Box::pin(written).await;
         drop(caller);
         reply
+    }
+}
+
+/// What the engine is to play for a request that was found good.
+fn job(
+    policy: &Policy,
+    request: &mut GenerationRequest<'_>,
+    ready: Prepared,
+    content: Content,
+    transfer: Transfer,
+    tail: Duration,
+) -> Job {
+    let asked = request.max_tokens;
+    let own = Job::new(&ready.params, request.arrived);
+    Job {
+        id: ready.id,
+        target: ready.target,
+        prompts: ready.prompts,
+        max_tokens: match request.room {
+            OutputRoom::Shared | OutputRoom::Context => own.max_tokens,
+            // The service cuts further where it must.
+            OutputRoom::PerPrompt => asked.map(|n| n.clamp(1, i128::from(u32::MAX)) as u32),
+        },
+        limited: match request.room {
+            OutputRoom::Shared => asked.or(policy.defaults.max_tokens).is_some(),
+            OutputRoom::PerPrompt | OutputRoom::Context => asked.is_some(),
+        },
+        content,
+        whole_calls: policy.calls == CallLength::Whole,
+        reasoning: request.reasoning,
+        priority: request.priority,
+        rank: request.rank,
+        transfer,
+        cache_salt: request.cache_salt.take(),
+        hit_threshold: request.hit_threshold,
+        skip_cache_read: own.skip_cache_read || request.skip_cache_read,
+        tail,
+        shown: Shown {
+            prompt: request.echo,
+            ..own.shown
+        },
+        trace: request.trace.take(),
+        lost_blocks: request.faults.as_ref().and_then(|f| f.lost_blocks()),
+        settings: request.faults.as_ref().map(|f| f.settings.clone()),
+        ..own
     }
 }

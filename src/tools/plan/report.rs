@@ -253,6 +253,7 @@ impl Plan {
         let outlook = self.outlook.as_ref()?;
         let most = self.question.max_gpus;
         let workers = |workers: Option<u32>| match workers {
+            Some(1) => "1 worker".to_owned(),
             Some(workers) => format!("{workers} workers"),
             None => format!("more than {most} GPUs"),
         };

@@ -74,7 +74,7 @@ async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
     };
     let id = prepare::request_id(name, &head.headers, None);
     let model = request.model.clone();
-    let generation = GenerationRequest {
+    let mut generation = GenerationRequest {
         arrived,
         model: model.as_deref(),
         max_tokens: request.max_completion_tokens,
@@ -86,7 +86,7 @@ async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
         ..generation::request(app, head, id.clone())
     };
     let stream = request.stream;
-    let protocol = Speech {
+    let mut protocol = Speech {
         app,
         head,
         id,
@@ -98,7 +98,7 @@ async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
         seconds: 0.0,
         clips: Vec::new(),
     };
-    let started = match generation::serve(app, head, generation, protocol).await {
+    let started = match generation::serve(app, head, &mut generation, &mut protocol).await {
         Ok(started) => started,
         Err(Refused::Late { fault, .. }) if stream => {
             return Ok(prepare::failed_stream(&fault, false));

@@ -38,11 +38,11 @@ impl Protocol for Pass {
 /// Why there is no room for it.
 pub(super) async fn start(
     app: &Arc<App>,
-    request: GenerationRequest<'_>,
+    mut request: GenerationRequest<'_>,
     prompt: Prompt,
     max_tokens: Option<i128>,
 ) -> Result<Reply, Fault> {
-    let pass = Pass {
+    let mut pass = Pass {
         prompts: vec![prompt],
         params: SamplingParams {
             temperature: 0.0,
@@ -50,7 +50,9 @@ pub(super) async fn start(
             ..SamplingParams::default()
         },
     };
-    let served = app.service.serve(&app.policy.generation, request, pass);
+    let served = app
+        .service
+        .serve(&app.policy.generation, &mut request, &mut pass);
     let served = served
         .await
         .map_err(|refused| refusal_fault(app, refused.into_refusal()))?;

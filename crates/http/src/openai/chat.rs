@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{FromRequest, State};
-use axum::http::{Request, Response};
+use axum::extract::State;
+use axum::http::Response;
 use serde_json::Value;
 
 use super::chat_render::{ChatStream, ChatView};
@@ -16,7 +16,7 @@ use crate::error::Answer;
 use crate::generation::{self, Refused, Started};
 use crate::policy::Api;
 use crate::request_head::RequestHead;
-use crate::{error, media, transfer};
+use crate::{body, error, media, transfer};
 use vllm_sim_service::generate::request::{Prompt, Target};
 use vllm_sim_service::{
     Content, GenerationRequest, Prepared, Protocol, Refusal, Transfer, off_thread,
@@ -35,9 +35,9 @@ pub(crate) async fn create(State(app): State<Arc<App>>, received: Received) -> R
 }
 
 /// Answers a chat that did not pass the router.
-pub(crate) async fn post(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
-    let answer = match Received::from_request(request, app).await {
-        Ok(received) => respond(app, &received).await,
+pub(crate) async fn post(app: &Arc<App>, head: RequestHead, body: Body) -> Response<Body> {
+    let answer = match body::read(app, body).await {
+        Ok(bytes) => respond(app, &Received { head, bytes }).await,
         Err(fault) => Err(fault),
     };
     answer.unwrap_or_else(|fault| error::response(&fault))
@@ -116,7 +116,7 @@ pub(crate) async fn start(
     hit_threshold: Option<f64>,
 ) -> Result<Started<Box<ChatView>>, Refused<Box<ChatView>>> {
     let request = &requests[0];
-    let generation = GenerationRequest {
+    let mut generation = GenerationRequest {
         model: request.model.as_deref(),
         n: request.n.unwrap_or(1),
         prompts: requests.len(),
@@ -129,17 +129,12 @@ pub(crate) async fn start(
         hit_threshold,
         ..generation::request(app, head, id)
     };
-    generation::serve(
+    let mut protocol = Chats {
         app,
         head,
-        generation,
-        Chats {
-            app,
-            head,
-            requests,
-        },
-    )
-    .await
+        requests,
+    };
+    generation::serve(app, head, &mut generation, &mut protocol).await
 }
 
 /// What the road asks of chats.

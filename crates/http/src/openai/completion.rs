@@ -81,7 +81,7 @@ async fn respond(
         head.special_headers(),
         request.request_id.as_deref(),
     );
-    let generation = GenerationRequest {
+    let mut generation = GenerationRequest {
         arrived,
         model: request.model.as_deref(),
         n: request.n,
@@ -94,11 +94,11 @@ async fn respond(
         hit_threshold: transfer::hit_threshold(app, head.special_headers(), value),
         ..generation::request(app, head, id)
     };
-    let protocol = Completions {
+    let mut protocol = Completions {
         app,
         request: &request,
     };
-    let started = match generation::serve(app, head, generation, protocol).await {
+    let started = match generation::serve(app, head, &mut generation, &mut protocol).await {
         Ok(started) => started,
         Err(Refused::Late { fault, .. }) if stream => {
             return Ok(prepare::failed_stream(&fault, false));

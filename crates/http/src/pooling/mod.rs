@@ -67,13 +67,20 @@ fn count(request: &PoolingRequest) -> usize {
 }
 
 /// The tokens of each input, in one list: there may be very many inputs of a few tokens.
-#[derive(Default)]
 struct Inputs {
     tokens: Vec<u32>,
     ends: Vec<usize>,
 }
 
 impl Inputs {
+    /// Room for so many inputs: lists that grow are there twice meanwhile.
+    fn with_capacity(inputs: usize) -> Self {
+        Self {
+            tokens: Vec::with_capacity(inputs),
+            ends: Vec::with_capacity(inputs),
+        }
+    }
+
     fn push(&mut self, tokens: &[u32]) {
         self.tokens.extend_from_slice(tokens);
         self.ends.push(self.tokens.len());
@@ -99,7 +106,7 @@ impl Index<usize> for Inputs {
 
 /// The tokens of each input of a request; a conversation is one input.
 async fn tokens(app: &Arc<App>, request: &PoolingRequest, body: &Value) -> Result<Inputs, Fault> {
-    let mut inputs = Inputs::default();
+    let mut inputs = Inputs::with_capacity(count(request));
     let special = request.add_special_tokens.unwrap_or(true);
     match &request.input {
         PoolingInput::Prompts(Prompts(prompts)) => {

@@ -61,7 +61,7 @@ async fn answer(
     let id = prepare::request_id(app.policy.generate_id_prefix, &head.headers, given);
     let params = request.sampling_params.clone();
     let interval = params.stream_interval.unwrap_or(1).max(1) as u32;
-    let generation = GenerationRequest {
+    let mut generation = GenerationRequest {
         arrived,
         model: request.model.as_deref(),
         n: params.n,
@@ -71,12 +71,12 @@ async fn answer(
         hit_threshold: transfer::hit_threshold(app, &head.headers, value),
         ..generation::request(app, head, id)
     };
-    let protocol = TokensIn {
+    let mut protocol = TokensIn {
         app,
         request: &request,
         params,
     };
-    let started = match generation::serve(app, head, generation, protocol).await {
+    let started = match generation::serve(app, head, &mut generation, &mut protocol).await {
         Ok(started) => started,
         Err(Refused::Late { fault, .. }) if stream => {
             return Ok(prepare::failed_stream(&fault, false));

@@ -189,7 +189,7 @@ async fn start(
         None => app.policy.ids.response(&head.headers),
     };
     let model = request.model.clone();
-    let generation = GenerationRequest {
+    let mut generation = GenerationRequest {
         model: model.as_deref(),
         max_tokens: request.max_output_tokens,
         priority: generation::priority(&head.headers, request.priority),
@@ -197,14 +197,14 @@ async fn start(
         hit_threshold,
         ..generation::request(app, head, id)
     };
-    let protocol = Responses {
+    let mut protocol = Responses {
         app,
         request: Arc::new(request),
         chat: None,
         keep: None,
         parses: false,
     };
-    generation::serve(app, head, generation, protocol).await
+    generation::serve(app, head, &mut generation, &mut protocol).await
 }
 
 /// What the road asks of a Responses request.
