@@ -25,8 +25,8 @@ load: ## BINARY under load beside a bare hyper server, as docs/performance.md sh
 instructions: ## instructions of a chat with BINARY, against the budget
 	benches/instructions.py $(BINARY) --check release
 
-layout: ## write function_layout.ld anew from BINARY
-	benches/layout.py $(BINARY) > function_layout.ld.new && mv function_layout.ld.new function_layout.ld
+layout: ## write function_layout.ld anew from BINARY and target/dist/vllm-sim
+	benches/layout.py $(BINARY) target/dist/vllm-sim > function_layout.ld.new && mv function_layout.ld.new function_layout.ld
 
 bless: ## run the tests and rewrite the golden files
 	BLESS=1 cargo test

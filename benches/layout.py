@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """The functions that a server runs, as a linker script that puts them beside each other.
 
-    cargo build --release && benches/layout.py target/release/vllm-sim > function_layout.ld
+    cargo build --release && cargo build --profile dist
+    benches/layout.py target/release/vllm-sim target/dist/vllm-sim > function_layout.ld
     benches/layout.py --check target/release/vllm-sim
 
-Runs BINARY under callgrind in each command-line mode: its start, chats, and streams with and without
+Runs each BINARY under callgrind in each command-line mode: its start, chats, and streams with and without
 delays. What it calls is written down without the hash of its name, which another compiler or another
-version changes; where functions of one such name take much more room than those called, with it.
+version changes, also another profile; where functions of one such name take much more room than those called, with it.
 `--check` says how much of what a server runs a build has there, and fails below nine tenths.
 """
 import argparse, collections, importlib.util, pathlib, re, socket, subprocess, sys, tempfile
@@ -50,9 +51,9 @@ def called(binary, flags, times, stream):
     return together
 
 
-def told(*command):
+def told(*command, check=True):
     """The lines that a program writes."""
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    return subprocess.run(command, check=check, capture_output=True, text=True).stdout.splitlines()
 
 
 def unlikely(binary):
@@ -60,7 +61,10 @@ def unlikely(binary):
     sysroot = told("rustc", "--print", "sysroot")[0]
     built = pathlib.Path(binary).parent.glob("deps/*.rlib"), pathlib.Path(sysroot).glob("lib/rustlib/*/lib/*.rlib")
     for library in (library for libraries in built for library in libraries):
-        yield from (line.split()[-1] for line in told("objdump", "--syms", library) if " .text.unlikely." in line)
+        # One that is to be optimised when it is linked holds no machine code.
+        for line in told("objdump", "--syms", library, check=False):
+            if " .text.unlikely." in line:
+                yield line.split()[-1]
 
 
 def pattern(name):
@@ -69,58 +73,66 @@ def pattern(name):
     return re.sub(r"Cs[0-9A-Za-z]{8,13}_", "Cs*_", name) if name.startswith("_R") else name
 
 
-def main():
-    parser = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter, description=__doc__)
-    parser.add_argument("binary")
-    parser.add_argument("--check", action="store_true", help="write nothing")
-    args = parser.parse_args()
-    binary = args.binary
-    places, sizes, family = {}, {}, collections.Counter()
+def functions(binary):
+    """The functions of a program and those that a server runs: where each begins, its size, calls by requests."""
+    places = {}
     for place, size, kind, name in (line.split() for line in told("nm", "--print-size", binary) if line.count(" ") == 3):
         if kind in "tTwW":
-            places[name], sizes[name] = int(place, 16), int(size, 16)
-            family[pattern(name)] += sizes[name]
+            places[name] = int(place, 16), int(size, 16)
     start, whole = collections.Counter(), collections.Counter()
     for flags in instructions.MODES.values():
         start |= called(binary, flags, 0, False)
         for stream in (False, True):
             whole |= called(binary, flags, REQUESTS, stream)
     whole |= called(binary, instructions.MODES["plain"] + PACED, REQUESTS // 10, True)
-    ours = [name for name in whole if name in sizes]
-    used = sum(sizes[name] for name in ours)
+    return places, {name: whole[name] - start[name] for name in whole if name in places}
+
+
+def patterns(binary, cold):
+    """The sections of what a server runs, and how often requests call it: a power of two."""
+    places, calls = functions(binary)
+    spare = collections.Counter()
+    for name, (_, size) in places.items():
+        spare[pattern(name)] += 0 if name in calls else size
+    for name, often in calls.items():
+        known = pattern(name)
+        written = name if spare[known] > WASTE else known
+        often = (often * 10 // REQUESTS).bit_length()
+        yield f".text.{written}", often
+        if known in cold:
+            yield f".text.unlikely.{written}", often
+
+
+def check(binary):
+    places, calls = functions(binary)
+    section = [line.split(".text.used")[1].split() for line in told("readelf", "-SW", binary) if ".text.used" in line]
+    if not section:
+        sys.exit("it has no section .text.used")
+    first, length = int(section[0][1], 16), int(section[0][3], 16)
+    used = sum(places[name][1] for name in calls)
+    there = sum(places[name][1] for name in calls if first <= places[name][0] < first + length)
+    print(f"{there:,} of {used:,} bytes, {there / used:.1%}")
+    sys.exit(there < 0.9 * used)
+
+
+def main():
+    parser = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter, description=__doc__)
+    parser.add_argument("binary", nargs="+")
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    args = parser.parse_args()
     if args.check:
-        section = [line.split(".text.used")[1].split() for line in told("readelf", "-SW", binary) if ".text.used" in line]
-        if not section:
-            sys.exit("it has no section .text.used")
-        first, length = int(section[0][1], 16), int(section[0][3], 16)
-        there = sum(sizes[name] for name in ours if first <= places[name] < first + length)
-        print(f"{there:,} of {used:,} bytes, {there / used:.1%}")
-        sys.exit(there < 0.9 * used)
-    cold = set(map(pattern, unlikely(binary)))
-    needed = collections.Counter()
-    for name in ours:
-        needed[pattern(name)] += sizes[name]
-    groups = collections.defaultdict(list)
-    for name in ours:
-        # What requests call most comes first.
-        often = (whole[name] - start[name]) * 10 // REQUESTS
-        groups[-often.bit_length()].append(name)
-
-    def patterns(functions):
-        for name in functions:
-            known = pattern(name)
-            written = name if family[known] - needed[known] > WASTE else known
-            yield f".text.{written}"
-            if known in cold:
-                yield f".text.unlikely.{written}"
-
+        check(*args.binary)
+    cold = {pattern(name) for binary in args.binary for name in unlikely(binary)}
+    found = collections.Counter()
+    for binary in args.binary:
+        for section, often in patterns(binary, cold):
+            found[section] = max(found[section], often)
     print("/* @generated by benches/layout.py: what requests call, the most often called first, and what else a server does. */")
     print("SECTIONS\n{\n  .text.used :\n  {")
-    for _, functions in sorted(groups.items()):
-        # One list each: the linker looks through all sections for every one.
-        print("    *(\n" + "\n".join(dict.fromkeys(patterns(sorted(functions)))) + "\n    )")
+    for often in sorted(set(found.values()), reverse=True):
+        # One list for all of them: the linker looks through all sections for each list.
+        print("    *(", *sorted(section for section in found if found[section] == often), "    )", sep="\n")
     print("  }\n}\nINSERT BEFORE .text;")
-    print(f"{len(ours)} functions, {used:,} bytes", file=sys.stderr)
 
 
 if __name__ == "__main__":
