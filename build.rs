@@ -21,8 +21,11 @@ fn main() {
         let script = Path::new(&var("CARGO_MANIFEST_DIR")).join("function_layout.ld");
         println!("cargo:rustc-link-arg-bins=-Wl,-T,{}", script.display());
     }
-    // Who asks for a kind of address gets it; musl's own start code wants the usual one.
-    if var("CARGO_CFG_TARGET_ENV") == "gnu" && !flags.contains("relocation-model") {
-        println!("cargo:rustc-link-arg-bins=-no-pie");
+    // Who asks for a kind of address gets it. It is the linker that is told, not the compiler that calls it:
+    // that one would take it for a wish for shared libraries where all are to be in the program.
+    let own_kind = flags.contains("relocation-model")
+        || var("CARGO_CFG_TARGET_FEATURE").contains("crt-static");
+    if var("CARGO_CFG_TARGET_ENV") == "gnu" && !own_kind {
+        println!("cargo:rustc-link-arg-bins=-Wl,-no-pie");
     }
 }
