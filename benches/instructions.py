@@ -45,13 +45,13 @@ def wait_up(port, server, log):
     sys.exit(f"did not start: {server.args}\n{log.read().decode(errors='replace')[-2000:]}")
 
 
-def collected(binary, flags, times, *asked):
-    """Instructions of a whole run with so many requests."""
+def under_callgrind(binary, flags, out, options, times, *asked):
+    """Asks a server under callgrind, which writes to `out`, so many times; what it said."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with tempfile.TemporaryFile() as log:
-        command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", binary, *flags,
+        command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", *options, binary, *flags,
                    "--host", "127.0.0.1", "--port", str(port), "--seed", "1"]
         server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
         try:
@@ -61,7 +61,13 @@ def collected(binary, flags, times, *asked):
             server.send_signal(signal.SIGTERM)
             server.wait(60)
         log.seek(0)
-        found = re.search(r"Collected : (\d+)", log.read().decode(errors="replace"))
+        return log.read().decode(errors="replace")
+
+
+def collected(binary, flags, times, *asked):
+    """Instructions of a whole run with so many requests."""
+    said = under_callgrind(binary, flags, "/dev/null", [], times, *asked)
+    found = re.search(r"Collected : (\d+)", said)
     if not found:
         sys.exit("valgrind counted nothing")
     return int(found[1])

@@ -10,7 +10,7 @@ delays. What it calls is written down without the hash of its name, which anothe
 version changes, also another profile; where functions of one such name take much more room than those called, with it.
 `--check` says how much of what a server runs a build has there, and fails below nine tenths.
 """
-import argparse, collections, importlib.util, pathlib, re, socket, subprocess, sys, tempfile
+import argparse, collections, importlib.util, pathlib, re, subprocess, sys, tempfile
 
 spec = importlib.util.spec_from_file_location("instructions", pathlib.Path(__file__).with_name("instructions.py"))
 instructions = importlib.util.module_from_spec(spec)
@@ -24,19 +24,8 @@ WASTE = 2048
 
 def called(binary, flags, times, stream):
     """How often each function is called, by its name in the object files."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with tempfile.NamedTemporaryFile("r") as counts, tempfile.TemporaryFile() as log:
-        command = ["valgrind", "--tool=callgrind", "--demangle=no", f"--callgrind-out-file={counts.name}", binary,
-                   *flags, "--host", "127.0.0.1", "--port", str(port), "--seed", "1"]
-        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
-        try:
-            instructions.wait_up(port, server, log)
-            instructions.ask(port, times, TOKENS, stream)
-        finally:
-            server.terminate()
-            server.wait(60)
+    with tempfile.NamedTemporaryFile("r") as counts:
+        instructions.under_callgrind(binary, flags, counts.name, ["--demangle=no"], times, TOKENS, stream)
         names, calls, name = {}, collections.Counter(), None
         for line in counts:
             if found := re.match(r"c?fn=\((\d+)\)(?: ([^'\s]+))?", line):
@@ -103,16 +92,17 @@ def patterns(binary, cold):
             yield f".text.unlikely.{written}", often
 
 
-def check(binary):
+def is_laid_out(binary):
+    """Whether nine tenths of what a server runs lie together."""
     places, calls = functions(binary)
     section = [line.split(".text.used")[1].split() for line in told("readelf", "-SW", binary) if ".text.used" in line]
     if not section:
-        sys.exit("it has no section .text.used")
+        sys.exit(f"{binary} has no section .text.used")
     first, length = int(section[0][1], 16), int(section[0][3], 16)
     used = sum(places[name][1] for name in calls)
     there = sum(places[name][1] for name in calls if first <= places[name][0] < first + length)
     print(f"{there:,} of {used:,} bytes, {there / used:.1%}")
-    sys.exit(there < 0.9 * used)
+    return there >= 0.9 * used
 
 
 def main():
@@ -121,7 +111,7 @@ def main():
     parser.add_argument("--check", action="store_true", help="write nothing")
     args = parser.parse_args()
     if args.check:
-        check(*args.binary)
+        sys.exit(not all([is_laid_out(binary) for binary in args.binary]))
     cold = {pattern(name) for binary in args.binary for name in unlikely(binary)}
     found = collections.Counter()
     for binary in args.binary:

@@ -131,24 +131,7 @@ impl HttpService {
         let request = request.map(Body::new);
         // Boxed: between requests a connection keeps a pointer instead of room for the largest handler.
         match self.is_usual_chat(&request) {
-            true => {
-                let line = self.access_log.as_ref().and_then(|log| log.line(&request));
-                let arrival = self.arrival(&request, self.chat_handler, started);
-                let lacks_key = self.lacks_key(&request);
-                let (parts, body) = request.into_parts();
-                let head = RequestHead::new(parts.headers);
-                Box::pin(async move {
-                    let response = match lacks_key {
-                        true => unauthorized(),
-                        false => self.usual_chat(&arrival, head, body).await,
-                    };
-                    let response = self.complete(arrival, response);
-                    if let (Some(log), Some(line)) = (&self.access_log, line) {
-                        log.answered(&line, response.status());
-                    }
-                    Ok(response)
-                })
-            }
+            true => self.answer_usual_chat(request, started),
             false => Box::pin(self.answer_any(request, started)),
         }
     }
@@ -168,6 +151,25 @@ impl HttpService {
 
     /// Answers a chat without the states of all that other requests may need: a future is moved whole, and
     /// the router allocates and boxes several times for a request.
+    fn answer_usual_chat(self: Arc<Self>, request: Request<Body>, started: f64) -> Answering {
+        let line = self.access_log.as_ref().and_then(|log| log.line(&request));
+        let arrival = self.arrival(&request, self.chat_handler, started);
+        let lacks_key = self.lacks_key(&request);
+        let (parts, body) = request.into_parts();
+        let head = RequestHead::new(parts.headers);
+        Box::pin(async move {
+            let response = match lacks_key {
+                true => unauthorized(),
+                false => self.usual_chat(&arrival, head, body).await,
+            };
+            let response = self.complete(arrival, response);
+            if let (Some(log), Some(line)) = (&self.access_log, line) {
+                log.answered(&line, response.status());
+            }
+            Ok(response)
+        })
+    }
+
     async fn usual_chat(&self, arrival: &Arrival, head: RequestHead, body: Body) -> Response<Body> {
         let handler = pin!(chat::post(&self.app, head, body));
         let mut response = caught(handler).await;
