@@ -17,12 +17,14 @@ pub struct Fragments {
 
 impl Fragments {
     /// The text that token `index` adds.
+    #[inline]
     pub fn piece(&self, index: usize) -> &str {
         let start = if index == 0 { 0 } else { self.ends[index - 1] };
         &self.text[start as usize..self.ends[index] as usize]
     }
 
     /// The text that the tokens from `from` up to `to` add; `to` is not below `from`.
+    #[inline]
     pub fn span(&self, from: usize, to: usize) -> &str {
         let end = |tokens: usize| tokens.checked_sub(1).map_or(0, |last| self.ends[last]) as usize;
         &self.text[end(from)..end(to)]

@@ -1,8 +1,9 @@
 //! A bounded memory of which text an id stands for.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
@@ -15,11 +16,37 @@ const PIECES: usize = 4096;
 /// Bytes that one shard keeps, 64 MiB in all; a longer piece is not kept at all.
 const BYTES: usize = 1 << 20;
 
+/// Pieces that a thread knows to be remembered.
+const RECENT: usize = 256;
+
+/// How often one memory can forget before it is taken for another.
+const CHANGES: u64 = 1 << 40;
+
+/// Where the counting of the next memory begins.
+static NEXT_MEMORY: AtomicU64 = AtomicU64::new(CHANGES);
+
+thread_local! {
+    /// What this thread saw remembered, each piece at the place that its id gives: no lock, and no
+    /// memory that another thread writes.
+    static RECENTLY: RefCell<[RecentPiece; RECENT]> =
+        const { RefCell::new([RecentPiece { changes: 0, id: 0, hash: 0 }; RECENT]) };
+}
+
+/// A piece that is remembered as long as its memory has not changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct RecentPiece {
+    changes: u64,
+    id: u32,
+    hash: u64,
+}
+
 /// Remembers pieces by id. When it is full, the pieces not seen for longest are forgotten, about:
 /// each gets a second chance if it was seen since it last came up for eviction.
 #[derive(Debug)]
 pub(crate) struct Interner {
     shards: Box<[RwLock<InternerShard>]>,
+    /// Grows with each piece that is forgotten; no two memories ever have the same.
+    changes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -60,6 +87,7 @@ impl Default for Interner {
     fn default() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
+            changes: AtomicU64::new(NEXT_MEMORY.fetch_add(CHANGES, Ordering::Relaxed)),
         }
     }
 }
@@ -69,19 +97,42 @@ impl Interner {
         &self.shards[id as usize % SHARDS]
     }
 
-    /// Remembers that `id` stands for `text`. Where two texts share an id the later one wins.
-    pub(crate) fn remember(&self, id: u32, text: &str) {
+    /// Remembers that `id` stands for `text`. Where two texts share an id the later one wins, unless they share
+    /// `hash` as well.
+    pub(crate) fn remember(&self, id: u32, hash: u64, text: &str) {
+        let piece = RecentPiece {
+            // Before it is looked for: what is forgotten since then is another count.
+            changes: self.changes.load(Ordering::Acquire),
+            id,
+            hash,
+        };
+        RECENTLY.with_borrow_mut(|recently| {
+            // The shard is the rest of the id.
+            let recent = &mut recently[id as usize / SHARDS % RECENT];
+            // One that is new is not seen yet, and would stay so.
+            if *recent != piece && self.was_remembered(id, text) {
+                *recent = piece;
+            }
+        });
+    }
+
+    /// Remembers it where that is not done yet; whether it was.
+    fn was_remembered(&self, id: u32, text: &str) -> bool {
         if let Some(piece) = self.shard(id).read().pieces.get(&id)
             && *piece.text == *text
         {
             if !piece.seen.load(Ordering::Relaxed) {
                 piece.seen.store(true, Ordering::Relaxed);
             }
-            return;
+            return true;
         }
         if text.len() <= BYTES {
-            self.shard(id).write().insert(id, text);
+            let mut shard = self.shard(id).write();
+            if shard.insert(id, text) {
+                self.changes.fetch_add(1, Ordering::Release);
+            }
         }
+        false
     }
 
     /// Appends the text of `id`; false when it is unknown or forgotten.
@@ -97,14 +148,19 @@ impl Interner {
 }
 
 impl InternerShard {
-    fn insert(&mut self, id: u32, text: &str) {
+    /// Inserts a piece; whether another one is forgotten.
+    fn insert(&mut self, id: u32, text: &str) -> bool {
         let piece = InternedPiece {
             text: text.into(),
             seen: AtomicBool::new(false),
         };
         self.bytes += text.len();
+        let mut forgotten = false;
         match self.pieces.insert(id, piece) {
-            Some(old) => self.bytes -= old.text.len(),
+            Some(old) => {
+                self.bytes -= old.text.len();
+                forgotten = true;
+            }
             None => self.queue.push_back(id),
         }
         while self.queue.len() > PIECES || self.bytes > BYTES {
@@ -120,7 +176,9 @@ impl InternerShard {
             }
             self.bytes -= piece.text.len();
             self.pieces.remove(&oldest);
+            forgotten = true;
         }
+        forgotten
     }
 }
 
@@ -136,8 +194,8 @@ mod tests {
     #[test]
     fn the_later_of_two_texts_wins() {
         let interner = Interner::default();
-        interner.remember(7, "a");
-        interner.remember(7, "b");
+        interner.remember(7, 0, "a");
+        interner.remember(7, 1, "b");
         assert_eq!(text_of(&interner, 7).as_deref(), Some("b"));
         assert_eq!(text_of(&interner, 8), None);
     }
@@ -147,8 +205,8 @@ mod tests {
         let interner = Interner::default();
         let ids = |n: usize| u32::try_from(n * SHARDS).unwrap();
         for n in 0..3 * PIECES {
-            interner.remember(0, "always");
-            interner.remember(ids(n + 1), "some text");
+            interner.remember(0, 0, "always");
+            interner.remember(ids(n + 1), 0, "some text");
         }
         let shard = interner.shards[0].read();
         assert_eq!(shard.pieces.len(), PIECES);
@@ -164,13 +222,32 @@ mod tests {
     }
 
     #[test]
+    fn what_a_thread_saw_remembered_holds_for_one_memory_until_it_forgets() {
+        let (one, other) = (Interner::default(), Interner::default());
+        for _ in 0..3 {
+            one.remember(7, 0, "a");
+        }
+        assert_eq!(text_of(&other, 7), None);
+        other.remember(7, 0, "a");
+        assert_eq!(text_of(&other, 7).as_deref(), Some("a"));
+        one.remember(7, 1, "b");
+        one.remember(7, 0, "a");
+        assert_eq!(text_of(&one, 7).as_deref(), Some("a"));
+        // Longer than the thread keeps, and pushed out.
+        one.remember(7 + SHARDS as u32, 0, &"x".repeat(BYTES));
+        assert_eq!(text_of(&one, 7), None);
+        one.remember(7, 0, "a");
+        assert_eq!(text_of(&one, 7).as_deref(), Some("a"));
+    }
+
+    #[test]
     fn long_texts_push_out_others_but_never_more_than_the_bound() {
         let interner = Interner::default();
-        interner.remember(0, "short");
-        interner.remember(64, &"x".repeat(BYTES));
+        interner.remember(0, 0, "short");
+        interner.remember(64, 0, &"x".repeat(BYTES));
         assert_eq!(text_of(&interner, 64).map(|text| text.len()), Some(BYTES));
         assert_eq!(text_of(&interner, 0), None);
-        interner.remember(128, &"x".repeat(BYTES + 1));
+        interner.remember(128, 0, &"x".repeat(BYTES + 1));
         assert_eq!(text_of(&interner, 128), None);
         assert!(interner.shards[0].read().bytes <= BYTES);
     }

@@ -27,8 +27,8 @@ impl Simulated {
     /// The ids of the pieces of `text`.
     pub(crate) fn encode(&self, text: &str) -> Vec<u32> {
         let mut ids = Vec::with_capacity(text.len() / 4 + 1);
-        for range in pieces(text) {
-            ids.push(self.learn(&text[range]));
+        for piece in pieces(text) {
+            ids.push(self.learn(text, &piece));
         }
         ids
     }
@@ -36,23 +36,22 @@ impl Simulated {
     /// The pieces of `text`: ids, and where each ends.
     pub(crate) fn split(&self, text: &str) -> (Vec<u32>, Vec<u32>) {
         pieces(text)
-            .map(|range| {
-                let end = u32::try_from(range.end).unwrap_or(u32::MAX);
-                (self.learn(&text[range]), end)
+            .map(|piece| {
+                let end = u32::try_from(piece.range.end).unwrap_or(u32::MAX);
+                (self.learn(text, &piece), end)
             })
             .unzip()
     }
 
-    /// The id of one of the [`pieces`] of a text. One that begins with ASCII has nothing else.
-    fn learn(&self, piece: &str) -> u32 {
-        let ascii = piece.as_bytes().first().is_some_and(u8::is_ascii);
-        match piece.chars().next() {
-            Some(c) if !ascii => CHARACTER | u32::from(c),
-            _ => {
-                let id = fnv1a(piece.as_bytes());
-                self.memory.remember(id, piece);
+    /// The id of one of the [`pieces`] of a text.
+    fn learn(&self, text: &str, piece: &Piece) -> u32 {
+        let text = &text[piece.range.clone()];
+        match piece.hash {
+            Some((id, hash)) => {
+                self.memory.remember(id, hash, text);
                 id
             }
+            None => CHARACTER | text.chars().next().map_or(0, u32::from),
         }
     }
 
@@ -71,7 +70,7 @@ impl Simulated {
     /// The id of a text that is one piece.
     pub(crate) fn id_of(&self, piece: &str) -> Option<u32> {
         let first = pieces(piece).next()?;
-        (first.end == piece.len()).then(|| self.learn(piece))
+        (first.range.end == piece.len()).then(|| self.learn(piece, &first))
     }
 }
 
@@ -94,38 +93,64 @@ pub(crate) fn info() -> Json {
 
 /// FNV-1a, 32 bit: llm-d-inference-sim's id of a piece of text, and its hash of a URL.
 pub fn fnv1a(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0x811c_9dc5, |hash, byte| {
-        (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
-    })
+    bytes
+        .iter()
+        .fold(FNV_BASIS, |hash, byte| fnv1a_with(hash, *byte))
+}
+
+const FNV_BASIS: u32 = 0x811c_9dc5;
+
+fn fnv1a_with(hash: u32, byte: u8) -> u32 {
+    (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+}
+
+const FNV_64_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+
+fn fnv1a_64_with(hash: u64, byte: u8) -> u64 {
+    (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+}
+
+/// A piece of a text.
+struct Piece {
+    range: Range<usize>,
+    /// Its FNV-1a hashes, of 32 and of 64 bits; `None`: it is a character beyond ASCII.
+    hash: Option<(u32, u64)>,
 }
 
 /// The pieces of a text, which together are the text: a word of letters and digits or a single
 /// sign, each with the blanks behind it; a run of blanks that has nothing before it; a character
 /// beyond ASCII.
-fn pieces(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
+fn pieces(text: &str) -> impl Iterator<Item = Piece> + '_ {
     let bytes = text.as_bytes();
     let mut start = 0;
     std::iter::from_fn(move || {
         let first = *bytes.get(start)?;
         let mut end = start + 1;
+        let mut hash = fnv1a_with(FNV_BASIS, first);
+        let mut wide = fnv1a_64_with(FNV_64_BASIS, first);
+        let mut run = |class| {
+            while let Some(byte) = bytes.get(end)
+                && CLASSES[usize::from(*byte)] == class
+            {
+                hash = fnv1a_with(hash, *byte);
+                wide = fnv1a_64_with(wide, *byte);
+                end += 1;
+            }
+        };
         if first.is_ascii() {
             // Go's `\w` has the underscore, but as a first character it is a sign.
             if first.is_ascii_alphanumeric() {
-                end = run(bytes, end, WORD);
+                run(WORD);
             }
-            end = run(bytes, end, BLANK);
+            run(BLANK);
         } else {
-            end = run(bytes, end, CONTINUATION);
+            run(CONTINUATION);
         }
-        Some(std::mem::replace(&mut start, end)..end)
+        Some(Piece {
+            range: std::mem::replace(&mut start, end)..end,
+            hash: first.is_ascii().then_some((hash, wide)),
+        })
     })
-}
-
-fn run(bytes: &[u8], from: usize, class: u8) -> usize {
-    bytes[from..]
-        .iter()
-        .position(|byte| CLASSES[usize::from(*byte)] != class)
-        .map_or(bytes.len(), |length| from + length)
 }
 
 /// Go's `\w`.
@@ -157,7 +182,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn split(text: &str) -> Vec<&str> {
-        pieces(text).map(|range| &text[range]).collect()
+        pieces(text).map(|piece| &text[piece.range]).collect()
     }
 
     fn decode(tokenizer: &Simulated, ids: &[u32]) -> String {
