@@ -64,6 +64,8 @@ impl ServerControls {
         let mut last = self.fake_metrics.lock();
         let changed = changes(&last, new);
         last.clone_from(new);
+        // What the engines count meanwhile would be lost, or what is set here.
+        let _rest = self.service.rest();
         if let Ok(fake) = serde_json::from_value::<FakeMetrics>(changed)
             && let Err(error) = self.metrics.update_fake(&fake)
         {
@@ -126,7 +128,11 @@ impl ServerControls {
         self.service.command(&Command::CancelAll);
         self.service
             .command(&Command::ResetPrefixCache(Reset::Forget));
-        self.metrics.restart();
+        {
+            // What is counted meanwhile would count on from before.
+            let _rest = self.service.rest();
+            self.metrics.restart();
+        }
         if down {
             let server = Arc::downgrade(self);
             tokio::spawn(async move {

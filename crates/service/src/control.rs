@@ -11,6 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::{Command, Reset, Service};
+use vllm_sim_engine::driver::{LiveEngine, Rest};
 
 /// How often a drain looks whether it is over.
 const DRAIN_LOOK: Duration = Duration::from_millis(1);
@@ -98,6 +99,11 @@ impl Service {
             all &= rank.command(command.clone());
         }
         all
+    }
+
+    /// Keeps every engine from doing anything as long as it lives.
+    pub fn rest(&self) -> Rest<'_> {
+        LiveEngine::rest(self.ranks())
     }
 
     /// Stops generation; returns once nothing runs any more.

@@ -160,6 +160,17 @@ impl LiveEngine {
         done
     }
 
+    /// Keeps engines from doing anything, and their observers from hearing of it, as long as it lives.
+    pub fn rest(engines: &[Self]) -> Rest<'_> {
+        // Ranks in step share a lock.
+        let mut all: Vec<&Shared> = engines.iter().map(|engine| &*engine.shared).collect();
+        all.sort_by_key(|shared| std::ptr::from_ref(*shared));
+        all.dedup_by_key(|shared| std::ptr::from_ref(*shared));
+        Rest {
+            _locked: all.into_iter().map(|shared| shared.ranks.lock()).collect(),
+        }
+    }
+
     /// The prefix cache now.
     pub fn cached_blocks(&self) -> Vec<CachedBlock> {
         let ranks = self.shared.ranks.lock();
@@ -297,6 +308,11 @@ impl Shared {
         ranks[rank].abort(now, id);
         self.settle(ranks);
     }
+}
+
+/// Engines that do nothing.
+pub struct Rest<'e> {
+    _locked: Vec<MutexGuard<'e, Ranks>>,
 }
 
 /// A sequence being played. Dropping it before the end gives the sequence up: its slot and blocks

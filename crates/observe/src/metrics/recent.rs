@@ -34,7 +34,7 @@ pub struct RecentLatencies {
     pub itl: Option<Percentiles>,
 }
 
-/// What one engine keeps; any thread may add, none waits.
+/// What one engine keeps. Latencies are told by one thread at a time; nobody waits.
 pub(super) struct Recent {
     pub(super) ttft: Ring<FIRST_TOKENS>,
     pub(super) itl: Ring<GAPS>,
@@ -122,7 +122,8 @@ impl<const N: usize> Ring<N> {
         let entries = self
             .entries
             .get_or_init(|| (0..N).map(|_| AtomicU64::new(0)).collect());
-        let at = self.next.fetch_add(1, Ordering::Relaxed) % N;
+        let at = self.next.load(Ordering::Relaxed) % N;
+        self.next.store(at + 1, Ordering::Relaxed);
         let word = u64::from((seconds as f32).to_bits()) << 32 | u64::from(times);
         entries[at].store(word, Ordering::Relaxed);
     }

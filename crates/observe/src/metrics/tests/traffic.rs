@@ -328,7 +328,8 @@ fn adapters_show_under_the_settings_of_each_project() {
 
 #[test]
 fn scrapes_in_the_middle_of_traffic_add_up() {
-    const THREADS: usize = 4;
+    /// One for each engine.
+    const THREADS: usize = 2;
     const EACH: u32 = 2_000;
     let m = metrics(config_d());
     let done = AtomicBool::new(false);
@@ -337,7 +338,7 @@ fn scrapes_in_the_middle_of_traffic_add_up() {
             .map(|i| {
                 let m = &m;
                 scope.spawn(move || {
-                    let e = m.engine(i % 2);
+                    let e = m.engine(i);
                     let handler = m.http().handler("/v1/models").unwrap();
                     for n in 0..EACH {
                         e.on_tokens(2);
