@@ -178,7 +178,7 @@ impl Requests {
         let mut call = CoreCall {
             prompt: Prompt {
                 echo: self.text(&prompt),
-                thought_start: thought_start.unwrap_or_default(),
+                thought_start,
                 // It answers with the same tokens: what the user said among them, nobody knows.
                 echo_ids: Some(prompt.as_slice().into()),
                 tokens: prompt,
@@ -233,7 +233,7 @@ impl Requests {
     }
 
     /// What scripted and recorded replies are found by.
-    fn text(&self, prompt: &[u32]) -> Arc<str> {
+    fn text(&self, prompt: &[u32]) -> Box<str> {
         let service = &self.parts.service;
         let tokenizer = service.generator.tokenizer();
         match service.replies.rules() {

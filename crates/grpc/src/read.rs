@@ -131,7 +131,7 @@ impl Protocol for TokenCall<'_> {
         limits.prompt_tokens(tokens.len())?;
         Ok(vec![Prompt {
             tokens,
-            echo,
+            echo: (*echo).into(),
             ..Prompt::default()
         }])
     }

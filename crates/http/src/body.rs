@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::{FromRequest, Request};
 use axum::http::header;
+use futures_util::FutureExt as _;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
@@ -30,12 +31,20 @@ pub(super) async fn read(app: &App, body: Body) -> Result<Bytes, Fault> {
 }
 
 async fn bounded(body: Body, limit: usize) -> Result<Bytes, Fault> {
-    let started = Instant::now();
+    let mut started = None;
     let mut body = Limited::new(body, limit);
     let mut whole = Vec::new();
     loop {
-        let time = Duration::from_secs(whole.len() as u64) / MIN_BYTES_PER_SECOND;
-        let frame = match timeout_at(started + BODY_GRACE + time, body.frame()).await {
+        // No timer for what came with the head.
+        let frame = match body.frame().now_or_never() {
+            Some(frame) => Ok(frame),
+            None => {
+                let started = *started.get_or_insert_with(Instant::now);
+                let time = Duration::from_secs(whole.len() as u64) / MIN_BYTES_PER_SECOND;
+                timeout_at(started + BODY_GRACE + time, body.frame()).await
+            }
+        };
+        let frame = match frame {
             Err(_) => return Err(trickled(whole.len())),
             Ok(None) => return Ok(whole.into()),
             Ok(Some(Ok(frame))) => frame,

@@ -29,10 +29,11 @@ const GENERATING: [&str; 9] = [
     "/v1/audio/translations",
 ];
 
-/// Whether a request needs a decision.
-pub(super) fn concerns(app: &App, request: &Request<Body>) -> bool {
+/// Whether a request needs a decision; a `plain` one has no special headers.
+pub(super) fn concerns(app: &App, request: &Request<Body>, plain: bool) -> bool {
+    let asks = || !plain && request.headers().contains_key(&names::FAULT);
     request.method() == Method::POST
-        && (app.service.faults.is_armed() || request.headers().contains_key(&names::FAULT))
+        && (app.service.faults.is_armed() || asks())
         && GENERATING.contains(&request.uri().path())
 }
 

@@ -14,16 +14,14 @@ use std::task::Poll;
 use axum::Router;
 use axum::body::Body;
 use axum::http::uri::{PathAndQuery, Uri};
-use axum::http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header,
-};
+use axum::http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use tower::ServiceExt;
 
 use super::access_log::AccessLog;
 use super::app::{App, unix_now};
 use super::bearer::is_bearer;
 use super::openai::chat;
-use super::request_head::RequestHead;
+use super::request_head::{RequestHead, is_plain};
 use super::request_history::RequestHistory;
 use super::request_log::RequestLog;
 use super::route_index::CHAT;
@@ -130,14 +128,15 @@ impl HttpService {
         let started = unix_now();
         let request = request.map(Body::new);
         // Boxed: between requests a connection keeps a pointer instead of room for the largest handler.
-        match self.is_usual_chat(&request) {
-            true => self.answer_usual_chat(request, started),
+        let plain = is_plain(request.headers());
+        match self.is_usual_chat(&request, plain) {
+            true => self.answer_usual_chat(request, plain, started),
             false => Box::pin(self.answer_any(request, started)),
         }
     }
 
     /// Whether a request is a chat that nothing concerns but what concerns them all, as most requests are.
-    fn is_usual_chat(&self, request: &Request<Body>) -> bool {
+    fn is_usual_chat(&self, request: &Request<Body>, plain: bool) -> bool {
         self.chats
             && self.request_log.is_none()
             && self.app.history.is_none()
@@ -146,17 +145,26 @@ impl HttpService {
             && request.uri().path() == CHAT
             && !is_grpc(request)
             && !is_large(request)
-            && !fault::concerns(&self.app, request)
+            && !fault::concerns(&self.app, request, plain)
     }
 
     /// Answers a chat without the states of all that other requests may need: a future is moved whole, and
     /// the router allocates and boxes several times for a request.
-    fn answer_usual_chat(self: Arc<Self>, request: Request<Body>, started: f64) -> Answering {
+    fn answer_usual_chat(
+        self: Arc<Self>,
+        request: Request<Body>,
+        plain: bool,
+        started: f64,
+    ) -> Answering {
         let line = self.access_log.as_ref().and_then(|log| log.line(&request));
-        let arrival = self.arrival(&request, self.chat_handler, started);
+        let arrival = self.arrival(&request, plain, self.chat_handler, started);
         let lacks_key = self.lacks_key(&request);
         let (parts, body) = request.into_parts();
-        let head = RequestHead::new(parts.headers);
+        let head = RequestHead {
+            plain,
+            headers: parts.headers,
+            ..RequestHead::default()
+        };
         Box::pin(async move {
             let response = match lacks_key {
                 true => unauthorized(),
@@ -262,7 +270,7 @@ impl HttpService {
     async fn respond(&self, request: Request<Body>, started: f64) -> Response<Body> {
         let handler = self.app.metrics.http();
         let handler = handler.handler(route_index::template(request.uri().path()));
-        let arrival = self.arrival(&request, handler, started);
+        let arrival = self.arrival(&request, false, handler, started);
         let cors = &self.app.config.server.cors;
         let response = if self.lacks_key(&request) {
             unauthorized()
@@ -275,16 +283,21 @@ impl HttpService {
         self.complete(arrival, response)
     }
 
-    /// What the answer to a request needs of it; `handler`: what it is counted as, if it is.
+    /// What the answer to a request needs of it; `handler`: what it is counted as, if it is. A `plain` one
+    /// has no special headers.
     fn arrival(
         &self,
         request: &Request<Body>,
+        plain: bool,
         handler: Option<HandlerId>,
         started: f64,
     ) -> Arrival {
         Arrival {
             id: self.request_id(request),
-            origin: request.headers().get(header::ORIGIN).cloned(),
+            origin: match plain {
+                true => None,
+                false => request.headers().get(header::ORIGIN).cloned(),
+            },
             metrics: handler.map(|handler| RequestMetrics::of(handler, request)),
             started,
         }
@@ -348,7 +361,7 @@ impl HttpService {
             }
             caught(pin!(self.handle(request))).await
         };
-        if fault::concerns(&self.app, &request) {
+        if fault::concerns(&self.app, &request, false) {
             // Boxed: a request without a fault decision has no room for one.
             let connection = self.connection.clone();
             return Box::pin(fault::answer(&self.app, connection, request, route)).await;
@@ -511,7 +524,10 @@ impl RequestMetrics {
         Self {
             handler,
             method: request.method().clone(),
-            size: length(request.headers()),
+            // What its `content-length` says.
+            size: http_body::Body::size_hint(request.body())
+                .exact()
+                .unwrap_or(0),
         }
     }
 
@@ -528,13 +544,6 @@ impl RequestMetrics {
             .http()
             .observe(self.handler, method, status, self.size, body, seconds);
     }
-}
-
-fn length(headers: &HeaderMap) -> u64 {
-    let length = headers
-        .get(header::CONTENT_LENGTH)
-        .and_then(|v| v.to_str().ok());
-    length.and_then(|v| v.parse().ok()).unwrap_or(0)
 }
 
 /// vLLM's refusal of a request without a key.

@@ -1,7 +1,7 @@
 //! JSON text, written straight into a buffer: compact, non-ASCII as it is, the escapes of
 //! Python's `json` and pydantic.
 
-pub(super) use vllm_sim_python::json::{dumps, escape, has_escapes};
+pub(super) use vllm_sim_python::json::{dumps, escape};
 
 /// Appends `text` as a JSON string.
 pub(super) fn string(out: &mut String, text: &str) {

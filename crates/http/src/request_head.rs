@@ -61,13 +61,18 @@ static EVERYDAY: [HeaderName; 10] = [
 /// What OpenAI's clients say of themselves.
 const OWN_CLIENT: &str = "x-stainless-";
 
+/// Whether there are none but headers that every client sends.
+pub(super) fn is_plain(headers: &HeaderMap) -> bool {
+    let everyday =
+        |name: &HeaderName| EVERYDAY.contains(name) || name.as_str().starts_with(OWN_CLIENT);
+    headers.keys().all(everyday)
+}
+
 impl RequestHead {
     /// A head of these headers.
     pub(super) fn new(headers: HeaderMap) -> Self {
-        let everyday =
-            |name: &HeaderName| EVERYDAY.contains(name) || name.as_str().starts_with(OWN_CLIENT);
         Self {
-            plain: headers.keys().all(everyday),
+            plain: is_plain(&headers),
             headers,
             ..Self::default()
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_service::generate::request::{GenerateRequest, StopString, Stops};
+use vllm_sim_service::generate::request::{Bias, GenerateRequest, StopString, Stops};
 use vllm_sim_service::generate::{Generator, Mode};
 use vllm_sim_tokenizer::{ChatInput, Tokenizer, TokenizerLocation};
 
@@ -26,18 +26,23 @@ fn time(name: &str, rounds: u32, mut f: impl FnMut(u32)) {
     println!("{name:<28} {each:>9} ns");
 }
 
-fn generate_request(key: u64, limit: u32, stops: Arc<Stops>) -> GenerateRequest {
+fn generate_request<'a>(
+    key: u64,
+    limit: u32,
+    stops: &'a Stops,
+    bias: &'a Bias,
+) -> GenerateRequest<'a> {
     GenerateRequest {
         key,
         limit,
         limited: true,
         echo_ids: None,
-        echo: "".into(),
+        echo: "",
         stops,
-        bias: Default::default(),
+        bias,
         form: Default::default(),
         reasoning: None,
-        thought_start: Arc::default(),
+        thought_start: &[],
         thinking_budget: None,
         skip_special_tokens: true,
         arrived: SimTime::default(),
@@ -86,15 +91,17 @@ fn main() {
     let generator = Generator::new(Mode::Random, 7, tokenizer);
     let endless = |strings: &[&str]| {
         let strings = strings.iter().map(|text| (*text).to_owned());
-        Arc::new(Stops {
+        Stops {
             strings: strings.filter_map(StopString::new).collect(),
             ignore_eos: true,
             ..Stops::default()
-        })
+        }
     };
+    let bias = Bias::default();
     for limit in [100, 2_000] {
+        let stops = endless(&[]);
         time(&format!("script of {limit} tokens"), rounds, |i| {
-            let script = generator.script(&generate_request(i.into(), limit, endless(&[])));
+            let script = generator.script(&generate_request(i.into(), limit, &stops, &bias));
             assert_eq!(script.len(), limit);
         });
     }
@@ -102,7 +109,7 @@ fn main() {
         let stops = endless(&["nobody says this", "or that"]);
         assert_eq!(
             generator
-                .script(&generate_request(i.into(), 2_000, stops))
+                .script(&generate_request(i.into(), 2_000, &stops, &bias))
                 .len(),
             2_000
         );

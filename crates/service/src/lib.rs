@@ -56,7 +56,7 @@ pub use hand_over::HandOver;
 pub use job::{Content, Job, Shown, Transfer};
 pub use models::{Adapter, LoadError, Models};
 pub use ngram::NgramLookup;
-pub use off_thread::{long_work, off_thread};
+pub use off_thread::{long_work, off_thread, takes_long};
 pub use policy::{AdmitAt, CallLength, ContextCheck, ModelName, Policy, ToolSchemas, ValidateAt};
 pub use refusal::{Refusal, Refused};
 pub use reply::{Choice, Reply, TokenUsage};
@@ -448,13 +448,13 @@ impl Service {
             key,
             limit,
             limited: job.limited,
-            echo: prompt.echo.clone(),
-            echo_ids: prompt.echo_ids.clone(),
-            stops: job.stops.clone(),
-            bias: job.bias.clone(),
+            echo: &prompt.echo,
+            echo_ids: prompt.echo_ids.as_deref(),
+            stops: &job.stops,
+            bias: &job.bias,
             form,
             reasoning: job.reasoning,
-            thought_start: prompt.thought_start.clone(),
+            thought_start: prompt.thought_start.as_deref().unwrap_or_default(),
             thinking_budget: job.thinking_budget,
             skip_special_tokens: job.skip_special_tokens,
             arrived: job.arrived,

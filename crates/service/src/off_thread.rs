@@ -35,12 +35,17 @@ static LONG_WORK: LazyLock<Option<Runtime>> = LazyLock::new(|| {
         .ok()
 });
 
+/// Whether work on so many bytes of text takes long.
+pub fn takes_long(size: usize) -> bool {
+    size >= LONG
+}
+
 /// Runs `work` on `size` bytes of text, away from the async threads when it takes long.
 pub async fn off_thread<T: Send + 'static>(
     size: usize,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> T {
-    if size < LONG {
+    if !takes_long(size) {
         return work();
     }
     // Boxed: what is done here has no room for it.

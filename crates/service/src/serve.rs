@@ -369,9 +369,8 @@ fn job(
     tail: Duration,
 ) -> Job {
     let asked = request.max_tokens;
-    let own = Job::new(&ready.params, request.arrived);
+    let own = Job::new(ready.id, &ready.params, request.arrived);
     Job {
-        id: ready.id,
         target: ready.target,
         prompts: ready.prompts,
         max_tokens: match request.room {

@@ -83,9 +83,13 @@ impl Limits {
     ///
     /// # Errors
     /// 400 with `param` `input_text`.
-    pub fn prompt_characters(&self, characters: usize, longest_token: usize) -> Result<(), Fault> {
+    pub fn prompt_characters(&self, text: &str, longest_token: usize) -> Result<(), Fault> {
         let limit = self.max_model_len as usize;
         let most = limit.saturating_mul(longest_token);
+        if text.len() <= most {
+            return Ok(());
+        }
+        let characters = text.chars().count();
         if characters <= most {
             return Ok(());
         }
@@ -269,7 +273,7 @@ mod tests {
         );
         assert!(text(limits().prompt_tokens(2000)).is_err_and(|t| t.contains("contains 2000 ")));
         assert!(
-            text(limits().prompt_characters(9000, 8))
+            text(limits().prompt_characters(&"é".repeat(9000), 8))
                 .is_err_and(|t| t.contains("9000 characters (more than 8192 characters,"))
         );
         assert_eq!(

@@ -58,7 +58,7 @@ pub(super) fn message(chat: &ChatView, form: &MessageForm, reply: &Reply) -> Str
     for (index, (name, arguments)) in calls.iter().enumerate() {
         separate(&mut out);
         out.push_str("{\"type\":\"tool_use\",\"id\":");
-        json::string(&mut out, &(chat.call_ids)(0, index));
+        json::string(&mut out, &chat.call_ids.of(0, index));
         out.push_str(",\"name\":");
         json::string(&mut out, name);
         out.push_str(",\"input\":");
@@ -166,7 +166,7 @@ impl MessageStream {
             Block::Tool(call) => {
                 let call = usize::from(call);
                 out.push_str("{\"type\":\"tool_use\",\"id\":");
-                json::string(out, &(self.chat.call_ids)(0, call));
+                json::string(out, &self.chat.call_ids.of(0, call));
                 out.push_str(",\"name\":");
                 let name = choice.script.calls.get(call);
                 json::string(out, name.map_or("", String::as_str));

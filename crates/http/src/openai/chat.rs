@@ -19,7 +19,7 @@ use crate::request_head::RequestHead;
 use crate::{body, error, media, transfer};
 use vllm_sim_service::generate::request::{Prompt, Target};
 use vllm_sim_service::{
-    Content, GenerationRequest, Prepared, Protocol, Refusal, Transfer, off_thread,
+    Content, GenerationRequest, Prepared, Protocol, Refusal, Transfer, off_thread, takes_long,
 };
 use vllm_sim_tokenizer::{ChatInput, ChatMessages};
 use vllm_sim_wire::fault::Fault;
@@ -207,7 +207,6 @@ pub(crate) async fn prompt(app: &Arc<App>, request: &ChatRequest) -> Result<Prom
         });
     }
     prepare::has_tokenizer(app)?;
-    let tokenizer = app.service.generator.tokenizer().clone();
     let (template, has_tools) = (
         request
             .chat_template
@@ -239,10 +238,9 @@ pub(crate) async fn prompt(app: &Arc<App>, request: &ChatRequest) -> Result<Prom
     );
     let special = request.add_special_tokens;
     let cut = request.truncate_prompt_tokens.is_some();
-    let longest = tokenizer.max_token_chars();
     let format = prepare::content_format(app);
-    let server = app.clone();
-    let encode = move || {
+    let encode = move |app: &App| {
+        let tokenizer = app.service.generator.tokenizer();
         let text = tokenizer.render_chat(&ChatInput {
             messages: ChatMessages::Read(&prepare::chat_messages(&messages)),
             tools: tools.as_deref(),
@@ -254,13 +252,20 @@ pub(crate) async fn prompt(app: &Arc<App>, request: &ChatRequest) -> Result<Prom
             content_format: format,
         });
         let text = text.map_err(prepare::template_fault)?;
-        server.policy.text_fits(&text, longest, cut)?;
+        app.policy
+            .text_fits(&text, tokenizer.max_token_chars(), cut)?;
         if marked.is_empty() {
             return Ok::<_, Fault>((tokenizer.encode(&text, special), Vec::new()));
         }
         Ok(tokenizer.encode_media(&text, special, &marked))
     };
-    let (tokens, mut media) = off_thread(size, encode).await?;
+    let (tokens, mut media) = match takes_long(size) {
+        false => encode(app)?,
+        true => {
+            let app = app.clone();
+            off_thread(size, move || encode(&app)).await?
+        }
+    };
     let whole = tokens.len();
     let side = request.truncation_side.as_deref();
     let cut = prepare::Truncation {
@@ -303,7 +308,7 @@ fn schema(app: &App, request: &ChatRequest) -> Option<Arc<Value>> {
 }
 
 /// What echo mode answers: the last message.
-fn echo(app: &App, request: &ChatRequest) -> Arc<str> {
+fn echo(app: &App, request: &ChatRequest) -> Box<str> {
     let last = request.messages.last();
     let said = last.map(|message| app.policy.echo(message));
     said.unwrap_or_default().into()

@@ -6,6 +6,7 @@ mod plain;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::ids::CallIds;
 use super::logprobs::{LogprobStyle, at, chat_entry, prompt};
 use super::response_shape::{Counts, ResponseShape, end_of};
 use crate::image_output::GREY_PIXEL;
@@ -32,8 +33,8 @@ pub(crate) struct ChatView {
     pub(crate) named: bool,
     /// Whether a choice was forced to call tools, so that its content is empty and not null.
     pub(crate) forced: bool,
-    /// Ids of the calls: prefix of each choice, to which the call's index is added.
-    pub(crate) call_ids: Arc<dyn Fn(usize, usize) -> String + Send + Sync>,
+    /// Ids of the calls.
+    pub(crate) call_ids: CallIds,
     pub(crate) prompt_logprobs: Option<u32>,
     /// The prompt, kept only when the reply shows it.
     pub(crate) prompt_ids: Option<Arc<[u32]>>,
@@ -137,7 +138,7 @@ impl ChatView {
                     out.push(',');
                 }
                 out.push_str("{\"id\":");
-                json::string(out, &(self.call_ids)(index, at));
+                json::string(out, &self.call_ids.of(index, at));
                 out.push_str(",\"type\":\"function\",\"function\":{\"name\":");
                 json::string(out, name);
                 out.push_str(",\"arguments\":");
@@ -352,7 +353,7 @@ impl ChatStream {
         self.so_far[step.index].calls = call + 1;
         self.begin(out, step.index);
         out.push_str("\"content\":null,\"tool_calls\":[{\"id\":");
-        json::string(out, &(self.chat.call_ids)(step.index, call));
+        json::string(out, &self.chat.call_ids.of(step.index, call));
         out.push_str(",\"type\":\"function\",\"index\":");
         json::int(out, call);
         out.push_str(",\"function\":{\"name\":");

@@ -1,5 +1,6 @@
 //! Ids of requests, and of what answers them.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
@@ -7,12 +8,21 @@ use axum::http::HeaderMap;
 
 use crate::request_head::names;
 
+/// Numbers that one thread gives out before it gives those of another.
+const THREAD_NUMBERS: u64 = 1 << 40;
+
+thread_local! {
+    static NEXT: Cell<u64> = {
+        static THREADS: AtomicU64 = AtomicU64::new(0);
+        Cell::new(THREADS.fetch_add(THREAD_NUMBERS, Ordering::Relaxed))
+    };
+}
+
 /// A number that no other request of this process gets, and that looks random: a UUID drawn once,
-/// mixed with a counter. Asking the system for each id is a call too many per request.
+/// mixed with a counter of the thread. Asking the system for each id is a call too many per request.
 fn fresh() -> u64 {
     static BASE: LazyLock<u64> = LazyLock::new(|| uuid::Uuid::new_v4().as_u64_pair().1);
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    vllm_sim_random::mix(*BASE, COUNT.fetch_add(1, Ordering::Relaxed))
+    vllm_sim_random::mix(*BASE, NEXT.replace(NEXT.get() + 1))
 }
 
 /// The name of a rank's engine: the same as often as this process is asked.
@@ -30,38 +40,56 @@ const UID: usize = 16;
 
 /// 16 lower-case hex digits, as the low half of a random UUID.
 pub(crate) fn uid() -> String {
-    let mut id = String::with_capacity(UID);
-    push_uid(&mut id);
-    id
+    str::from_utf8(&uid_digits()).unwrap_or_default().to_owned()
 }
 
-/// Appends a [`uid`]; the formatting machinery costs ten times as much.
-fn push_uid(out: &mut String) {
+/// A [`uid`]; the formatting machinery costs ten times as much.
+fn uid_digits() -> [u8; UID] {
     let id = fresh();
-    let digit = |place: usize| b"0123456789abcdef"[(id >> (4 * (UID - 1 - place))) as usize & 0xf];
-    let digits: [u8; UID] = std::array::from_fn(digit);
-    out.push_str(str::from_utf8(&digits).unwrap_or_default());
+    std::array::from_fn(|place| b"0123456789abcdef"[(id >> (4 * (UID - 1 - place))) as usize & 0xf])
 }
-
-/// The id of a call by choice and call.
-pub(crate) type CallIds = Arc<dyn Fn(usize, usize) -> String + Send + Sync>;
 
 /// Ids of tool calls, fresh for each (choice, call) and the same when asked again.
-pub(crate) fn call_ids() -> CallIds {
-    let base = fresh();
-    Arc::new(move |choice, call| {
-        let id = vllm_sim_random::mix(base, (choice as u64) << 32 | call as u64);
-        format!("chatcmpl-tool-{id:016x}")
-    })
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CallIds {
+    base: u64,
+    prefix: &'static str,
+    /// Ten digits, in place of vLLM's sixteen hexadecimal ones.
+    decimal: bool,
 }
 
-/// Ids of tool calls as llm-d has them: `prefix` and ten digits.
-pub(crate) fn numbered(prefix: &'static str) -> CallIds {
-    let base = fresh();
-    Arc::new(move |choice, call| {
-        let id = vllm_sim_random::mix(base, (choice as u64) << 32 | call as u64);
-        format!("{prefix}{:010}", id % 10_000_000_000)
-    })
+impl CallIds {
+    /// vLLM's.
+    pub(crate) fn fresh() -> Self {
+        Self {
+            base: fresh(),
+            prefix: "chatcmpl-tool-",
+            decimal: false,
+        }
+    }
+
+    /// llm-d's: `prefix` and ten digits.
+    pub(crate) fn numbered(prefix: &'static str) -> Self {
+        Self {
+            prefix,
+            decimal: true,
+            ..Self::fresh()
+        }
+    }
+
+    /// The same with another prefix.
+    pub(crate) fn with_prefix(self, prefix: &'static str) -> Self {
+        Self { prefix, ..self }
+    }
+
+    /// The id of a call of a choice.
+    pub(crate) fn of(&self, choice: usize, call: usize) -> String {
+        let id = vllm_sim_random::mix(self.base, (choice as u64) << 32 | call as u64);
+        match self.decimal {
+            true => format!("{}{:010}", self.prefix, id % 10_000_000_000),
+            false => format!("{}{id:016x}", self.prefix),
+        }
+    }
 }
 
 /// The id of a request: `prefix` and the header's, the body's or a fresh one.
@@ -71,11 +99,20 @@ pub(crate) fn request_id(prefix: &str, headers: &HeaderMap, body: Option<&str>) 
         .and_then(|v| v.to_str().ok())
         .filter(|v| !v.is_empty());
     let given = header.or(body.filter(|v| !v.is_empty()));
-    let mut id = String::with_capacity(prefix.len() + given.map_or(16, str::len));
-    id.push_str(prefix);
-    match given {
-        Some(given) => id.push_str(given),
-        None => push_uid(&mut id),
+    if let Some(given) = given {
+        return [prefix, given].concat().into();
     }
-    id.into()
+    // No text of its own before the one that is shared.
+    let mut id = [0; 32];
+    let (digits, whole) = (uid_digits(), prefix.len() + UID);
+    match id.get_mut(..whole) {
+        Some(id) => {
+            id[..prefix.len()].copy_from_slice(prefix.as_bytes());
+            id[prefix.len()..].copy_from_slice(&digits);
+            str::from_utf8(id).unwrap_or_default().into()
+        }
+        None => [prefix, str::from_utf8(&digits).unwrap_or_default()]
+            .concat()
+            .into(),
+    }
 }

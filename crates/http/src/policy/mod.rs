@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 pub(crate) use self::first_reader::{Api, FirstReader};
 use self::mode_policy::ModePolicy;
 use super::error;
-use super::openai::ids::{CallIds, call_ids, numbered, rank_engine_id, request_id, uid};
+use super::openai::ids::{CallIds, rank_engine_id, request_id, uid};
 use super::openai::responses::ids::Ids;
 use super::transfer::params::TransferParams;
 use vllm_sim_config::{Compat, Config};
@@ -384,7 +384,7 @@ impl Policy {
             return Ok(());
         }
         let limits = &self.generation.limits;
-        limits.prompt_characters(text.chars().count(), longest)
+        limits.prompt_characters(text, longest)
     }
 
     /// Whether a prompt with these `kv_transfer_params` may be answered so.
@@ -450,8 +450,8 @@ impl IdForm {
     /// Ids of tool calls; `prefix` stands before numbers.
     pub(crate) fn calls(self, prefix: &'static str) -> CallIds {
         match self {
-            Self::Numbered => numbered(prefix),
-            Self::Hex => call_ids(),
+            Self::Numbered => CallIds::numbered(prefix),
+            Self::Hex => CallIds::fresh(),
         }
     }
 

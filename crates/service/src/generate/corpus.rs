@@ -1,5 +1,6 @@
 use std::sync::{Arc, OnceLock};
 
+use vllm_sim_python::json;
 use vllm_sim_tokenizer::{Fragments, Tokenizer};
 
 /// A sentence of the corpus, as the start of a text or as its continuation.
@@ -9,13 +10,21 @@ pub(super) struct CorpusSentence {
     pub(super) first: bool,
 }
 
+/// A sentence in tokens.
+#[derive(Debug)]
+pub(super) struct TokenizedSentence {
+    pub(super) fragments: Fragments,
+    /// Whether JSON escapes any of its characters.
+    pub(super) has_escapes: bool,
+}
+
 /// What random replies are made of: sentences, tokenised when first used.
 #[derive(Debug)]
 pub struct Corpus {
     tokenizer: Arc<Tokenizer>,
     sentences: Vec<&'static str>,
-    first: Vec<OnceLock<Fragments>>,
-    further: Vec<OnceLock<Fragments>>,
+    first: Vec<OnceLock<TokenizedSentence>>,
+    further: Vec<OnceLock<TokenizedSentence>>,
 }
 
 impl Corpus {
@@ -41,12 +50,24 @@ impl Corpus {
     }
 
     pub(super) fn fragments(&self, at: CorpusSentence) -> &Fragments {
+        &self.tokenized(at).fragments
+    }
+
+    pub(super) fn tokenized(&self, at: CorpusSentence) -> &TokenizedSentence {
         let index = usize::from(at.index);
         let sentence = self.sentences[index];
         if at.first {
-            self.first[index].get_or_init(|| self.tokenizer.fragments(sentence))
+            self.first[index].get_or_init(|| self.tokenize(sentence))
         } else {
-            self.further[index].get_or_init(|| self.tokenizer.fragments(&format!(" {sentence}")))
+            self.further[index].get_or_init(|| self.tokenize(&format!(" {sentence}")))
+        }
+    }
+
+    fn tokenize(&self, sentence: &str) -> TokenizedSentence {
+        let fragments = self.tokenizer.fragments(sentence);
+        TokenizedSentence {
+            has_escapes: json::has_escapes(&fragments.text),
+            fragments,
         }
     }
 }

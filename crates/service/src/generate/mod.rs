@@ -148,12 +148,12 @@ impl Generator {
         let mut rng = stream(self.seed, request.key, Purpose::Content);
         let mut draft = Draft {
             own: Vec::new(),
-            sentences: Vec::new(),
-            runs: Vec::new(),
+            sentences: Vec::with_capacity(4),
+            runs: Vec::with_capacity(2),
             len: 0,
             times: None,
         };
-        let forced = request.bias.forced(|id| self.ends(id, &request.stops));
+        let forced = request.bias.forced(|id| self.ends(id, request.stops));
         let mut written = Vec::new();
         let (reason, stop) = match (&request.form, forced) {
             (OutputForm::Text, Some(forced)) => {
@@ -291,9 +291,9 @@ impl Generator {
         rng: &mut ChaCha8Rng,
     ) -> (Reason, Option<StopReason>) {
         let room = self.think(request, draft, rng);
-        let fragments = match &request.echo_ids {
+        let fragments = match request.echo_ids {
             Some(ids) => listed(ids),
-            None => self.tokenizer.fragments(&request.echo),
+            None => self.tokenizer.fragments(request.echo),
         };
         let whole = fragments.ids.len() as u32;
         let room = if self.whole_echo {
@@ -413,7 +413,7 @@ impl Generator {
         if tokens == 0 {
             return;
         }
-        let (start, end) = (&request.thought_start, &self.thought_end);
+        let (start, end) = (request.thought_start, &self.thought_end);
         let opening = start.len() as u32;
         let marks = opening + end.len() as u32;
         let least = tokens.max(marks + 1);
@@ -481,7 +481,7 @@ impl Generator {
         draft: &mut Draft,
         rng: &mut ChaCha8Rng,
     ) -> (Reason, Option<StopReason>) {
-        let stops = &request.stops;
+        let stops = request.stops;
         let eos = self.tokenizer.eos().filter(|_| !stops.ignore_eos);
         let mut ids = Vec::new();
         let mut last = None;

@@ -186,7 +186,7 @@ impl Generator {
             (content..tokens.len(), Channel::Content),
         ];
         if thought > 0 {
-            push_marks(&request.thought_start, request, draft);
+            push_marks(request.thought_start, request, draft);
         }
         for (part, channel) in parts {
             // One that its recording does not end.

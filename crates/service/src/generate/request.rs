@@ -31,11 +31,11 @@ pub struct Prompt {
     /// Token ids as the engine sees them.
     pub tokens: Vec<u32>,
     /// What echo mode answers with.
-    pub echo: Arc<str>,
+    pub echo: Box<str>,
     /// The tokens that it answers with, where they are not those of the text.
     pub echo_ids: Option<Arc<[u32]>>,
     /// Tokens that open a thought, where the client parses tokens and the prompt opens none.
-    pub thought_start: Arc<[u32]>,
+    pub thought_start: Option<Arc<[u32]>>,
     /// Images, audio clips and videos among the tokens, in order.
     pub media: Vec<MediaFeature>,
     /// The name of a conversation in a dataset that hashes texts; `None`: `echo` is all there is,
@@ -123,7 +123,7 @@ impl OutputForm {
 
 /// One sequence to generate.
 #[derive(Debug, Clone)]
-pub struct GenerateRequest {
+pub struct GenerateRequest<'a> {
     /// Key of its random streams.
     pub key: u64,
     /// Most tokens it may have, at least one.
@@ -131,19 +131,19 @@ pub struct GenerateRequest {
     /// Whether the client set the limit itself.
     pub limited: bool,
     /// What echo mode answers with.
-    pub echo: Arc<str>,
+    pub echo: &'a str,
     /// The tokens that it answers with, where they are not those of the text.
-    pub echo_ids: Option<Arc<[u32]>>,
+    pub echo_ids: Option<&'a [u32]>,
     /// How it may end.
-    pub stops: Arc<Stops>,
+    pub stops: &'a Stops,
     /// What steers it.
-    pub bias: Arc<Bias>,
+    pub bias: &'a Bias,
     /// What it is made of.
     pub form: OutputForm,
     /// Tokens of reasoning before the content, as a share of the output; `None`: no reasoning.
     pub reasoning: Option<f64>,
     /// Tokens that open a thought, where the client parses tokens and the prompt opens none.
-    pub thought_start: Arc<[u32]>,
+    pub thought_start: &'a [u32],
     /// Most tokens of reasoning before the one that ends it.
     pub thinking_budget: Option<u32>,
     /// Whether special tokens show no text.

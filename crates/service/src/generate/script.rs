@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::corpus::{Corpus, CorpusSentence};
+use vllm_sim_python::json;
 use vllm_sim_random::mix;
 use vllm_sim_tokenizer::Fragments;
 
@@ -123,6 +124,8 @@ pub struct Cursor {
 
 /// The rest of a run in one text.
 struct RunPiece<'a> {
+    /// Of the text, where it is known.
+    has_escapes: Option<bool>,
     /// Or the id of a token without text.
     fragments: Result<&'a Fragments, u32>,
     from: u32,
@@ -142,14 +145,17 @@ impl Cursor {
 #[derive(Debug, Clone, Copy)]
 pub struct Texts<'a> {
     fragments: &'a Fragments,
+    /// Where it is known.
+    has_escapes: Option<bool>,
     from: usize,
     to: usize,
 }
 
 impl<'a> Texts<'a> {
-    /// All of them.
-    pub fn whole(self) -> &'a str {
-        self.fragments.span(self.from, self.to)
+    /// Whether JSON may escape any of their characters.
+    pub fn may_have_escapes(self) -> bool {
+        let found = || json::has_escapes(self.fragments.span(self.from, self.to));
+        self.has_escapes.unwrap_or_else(found)
     }
 
     /// One by one.
@@ -230,6 +236,7 @@ impl Script {
         let from = piece.from as usize;
         Some(Texts {
             fragments: piece.fragments.ok()?,
+            has_escapes: piece.has_escapes,
             from,
             to: from + piece.tokens as usize,
         })
@@ -247,13 +254,16 @@ impl Script {
                 };
                 continue;
             }
+            let mut has_escapes = None;
             let (fragments, from, tokens) = match run.source {
                 TokenSource::Silent(id) => (Err(id), 0, left),
                 TokenSource::Own(own) => (Ok(&self.own[own as usize]), run.from + at.offset, left),
                 TokenSource::Sentences { start, first } => {
                     let index = self.sentences[(start + at.sentence) as usize];
                     let first = first && at.sentence == 0;
-                    let fragments = self.corpus.fragments(CorpusSentence { index, first });
+                    let sentence = self.corpus.tokenized(CorpusSentence { index, first });
+                    let fragments = &sentence.fragments;
+                    has_escapes = Some(sentence.has_escapes);
                     let rest = fragments.ids.len() as u32 - at.offset;
                     if rest == 0 {
                         at.sentence += 1;
@@ -266,6 +276,7 @@ impl Script {
             let channel = run.channel;
             return Some(RunPiece {
                 fragments,
+                has_escapes,
                 from,
                 tokens,
                 channel,

@@ -17,7 +17,7 @@ impl Generator {
         let mut whole = 0;
         let thought = reply.reasoning.as_deref();
         if let Some(thought) = thought.filter(|_| request.reasoning.is_some()) {
-            let (start, end) = (&request.thought_start, &self.thought_end);
+            let (start, end) = (request.thought_start, &self.thought_end);
             push_marks(start, request, draft);
             whole += self.pieces(&[(thought, Channel::Reasoning)], room(draft), draft);
             whole += (start.len() + end.len()) as u32;

@@ -14,7 +14,7 @@ const THINK_END: &str = "</think>";
 
 /// Cuts a script at its first stop condition and shows its text the way a stream does.
 pub(super) fn apply(script: &mut Script, request: &GenerateRequest, tokenizer: &Tokenizer) {
-    let stops = &request.stops;
+    let stops = request.stops;
     cut_at_token(script, stops, tokenizer);
     if stops.include {
         show_last(script, tokenizer, request.skip_special_tokens);

@@ -63,7 +63,7 @@ impl ChatStream {
             && out.len() - begin < bytes
             && let Some(texts) = choice.script.texts(&mut choice.cursor)
         {
-            let plain = !json::has_escapes(texts.whole());
+            let plain = !texts.may_have_escapes();
             let before = written;
             for text in texts.iter().take((most - written) as usize) {
                 match plain {

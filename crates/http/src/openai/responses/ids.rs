@@ -1,8 +1,6 @@
 //! Ids of what a response holds.
 
-use std::sync::Arc;
-
-use crate::openai::ids::{CallIds, call_ids, numbered, uid};
+use crate::openai::ids::{CallIds, uid};
 use vllm_sim_service::generate::Channel;
 
 /// Ids of the output items, the same in every event.
@@ -16,28 +14,23 @@ pub(crate) struct Ids {
 impl Ids {
     /// Fresh ones.
     pub(crate) fn new() -> Self {
-        let (call_base, _) = uuid::Uuid::new_v4().as_u64_pair();
         Self {
             reasoning: format!("rs_{}", uid()),
             message: format!("msg_{}", uid()),
-            items: Arc::new(move |_, call| {
-                let id = vllm_sim_random::mix(call_base, call as u64);
-                format!("fc_{id:016x}")
-            }),
-            calls: call_ids(),
+            items: CallIds::fresh().with_prefix("fc_"),
+            calls: CallIds::fresh(),
         }
     }
 
     /// llm-d's: the message has the number of the response, a call and its item share one.
     pub(crate) fn llmd(response: &str) -> Self {
         let number = response.strip_prefix("resp_").unwrap_or(response);
-        let digits = numbered("");
-        let items = digits.clone();
+        let items = CallIds::numbered("fc_");
         Self {
             reasoning: format!("rs_{number}"),
             message: format!("msg_{number}"),
-            items: Arc::new(move |choice, call| format!("fc_{}", items(choice, call))),
-            calls: Arc::new(move |choice, call| format!("call_{}", digits(choice, call))),
+            items,
+            calls: items.with_prefix("call_"),
         }
     }
 
@@ -45,13 +38,13 @@ impl Ids {
     pub(super) fn item(&self, channel: Channel) -> String {
         match channel {
             Channel::Reasoning => self.reasoning.clone(),
-            Channel::Call(call) => (self.items)(0, usize::from(call)),
+            Channel::Call(call) => self.items.of(0, usize::from(call)),
             _ => self.message.clone(),
         }
     }
 
     /// The id of a call.
     pub(super) fn call(&self, call: u16) -> String {
-        (self.calls)(0, usize::from(call))
+        self.calls.of(0, usize::from(call))
     }
 }

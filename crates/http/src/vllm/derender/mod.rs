@@ -21,7 +21,7 @@ use super::ok;
 use crate::app::{App, unix_now};
 use crate::body::Posted;
 use crate::error::Answer;
-use crate::openai::ids::call_ids;
+use crate::openai::ids::CallIds;
 use json_list::list;
 use options::RequestOptions;
 use parsed_text::{OutputParsers, ParsedText};
@@ -50,7 +50,7 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, Posted { value, .. }: Post
         return Err(Fault::bad_request(parsed_text::NEEDS_REQUEST));
     }
     let prompt_ids = token_choice::prompt_ids(prompt, reply);
-    let ids = call_ids();
+    let ids = CallIds::fresh();
     let mut choices = Vec::new();
     for (at, choice) in list(reply, "choices").enumerate() {
         let choice = TokenChoice::of(choice);
@@ -182,7 +182,7 @@ fn message(
     options: &RequestOptions,
     parsed: ParsedText,
     choice: usize,
-    ids: &Arc<dyn Fn(usize, usize) -> String + Send + Sync>,
+    ids: &CallIds,
 ) -> Value {
     let mut message = json!({
         "role": app.config.model.response_role,
@@ -197,7 +197,7 @@ fn message(
         message["tool_calls"] = calls
             .map(|(call, (name, arguments))| {
                 json!({
-                    "id": ids(choice, call),
+                    "id": ids.of(choice, call),
                     "type": "function",
                     "function": {"name": name, "arguments": arguments},
                 })

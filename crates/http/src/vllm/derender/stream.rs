@@ -10,7 +10,7 @@ use super::token_choice::{TokenChoice, prompt_ids, text};
 use super::{bounds, logprobs};
 use crate::app::{App, unix_now};
 use crate::error::Answer;
-use crate::openai::ids::call_ids;
+use crate::openai::ids::CallIds;
 use crate::vllm::ok;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::derender::{DerenderStreamRequest, StreamState};
@@ -226,11 +226,11 @@ fn parsed(
         "content": behind(&before.content, &now.content),
         "reasoning": reasoning.filter(|_| options.include_reasoning),
     });
-    let ids = call_ids();
+    let ids = CallIds::fresh();
     let mut calls = Vec::new();
     for (index, (name, arguments)) in now.calls.iter().enumerate().skip(before.calls.len()) {
         while state.last_tool_call_ids.len() <= index {
-            state.last_tool_call_ids.push(ids(0, index));
+            state.last_tool_call_ids.push(ids.of(0, index));
         }
         calls.push(json!({
             "id": state.last_tool_call_ids[index],
