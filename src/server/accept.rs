@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -13,6 +15,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::bypass::{Bypass, MAX_BUFFER};
+use super::idle_timer::IdleTimer;
 use super::reset::{ResetOnClose, ResettableStream};
 use super::socket::{Connection, ServerSocket};
 use super::uvicorn::Uvicorn;
@@ -147,16 +150,21 @@ async fn detect(stream: &TcpStream, within: Duration) -> Option<Protocol> {
 
 /// What befalls a connection from outside.
 enum LinkChange {
-    /// It breaks off.
-    Broken,
+    /// It breaks off, or waited too long for a request.
+    Over,
     /// The server stops, leaves or comes back; `gone`: nobody tells of that any more.
     Availability { gone: bool },
 }
 
-async fn change(conn: &ConnHandle, stopping: &mut watch::Receiver<Availability>) -> LinkChange {
+async fn change(
+    conn: &ConnHandle,
+    idled: impl Future<Output = ()>,
+    stopping: &mut watch::Receiver<Availability>,
+) -> LinkChange {
     tokio::select! {
         biased;
-        () = conn.broken() => LinkChange::Broken,
+        () = conn.broken() => LinkChange::Over,
+        () = idled => LinkChange::Over,
         changed = stopping.changed() => LinkChange::Availability { gone: changed.is_err() },
     }
 }
@@ -176,9 +184,8 @@ async fn serve<S>(
     let Availability { lives, leaving, .. } = *stopping.borrow_and_update();
     let stream = ResettableStream::new(stream, conn.clone());
     let keys = http.requires_keys();
-    let service = service_fn(move |request| http.clone().call(request));
     macro_rules! run {
-        ($connection:expr) => {{
+        ($connection:expr, $idled:expr) => {{
             let mut connection = $connection;
             // One that begins while the server leaves is answered once.
             let mut ends = leaving;
@@ -186,14 +193,17 @@ async fn serve<S>(
                 tokio::select! {
                     // What ends it first: a connection that breaks says nothing more.
                     biased;
-                    change = when_woken(change(&conn, &mut stopping)) => {
+                    change = when_woken(change(&conn, $idled, &mut stopping)) => {
                         let LinkChange::Availability { gone } = change else {
                             break Ok(());
                         };
                         let link = *stopping.borrow_and_update();
                         if gone || link.stopping {
                             connection.as_mut().graceful_shutdown();
-                            break connection.await;
+                            break tokio::select! {
+                                ended = connection.as_mut() => ended,
+                                () = $idled => Ok(()),
+                            };
                         }
                         if link.leaving && !std::mem::replace(&mut ends, true) {
                             connection.as_mut().graceful_shutdown();
@@ -209,10 +219,16 @@ async fn serve<S>(
     }
     let ended = match protocol {
         Protocol::Http1 => {
+            let idle = IdleTimer::new(keep_alive);
+            let waits = idle.clone();
+            let service = service_fn(move |request| {
+                waits.stop();
+                http.clone().call(request)
+            });
             let bypass = Bypass::new(Uvicorn::new(stream, keys));
             let (io, service) = (TokioIo::new(bypass.io()), bypass.service(service));
             let hyper = http1::Builder::new()
-                .timer(TokioTimer::new())
+                .timer(idle.clone())
                 .header_read_timeout(keep_alive)
                 .keep_alive(!leaving)
                 // Of a request's head, too.
@@ -223,15 +239,18 @@ async fn serve<S>(
                 .with_upgrades();
             // Boxed: a future into which one is moved keeps room for it twice.
             let hyper = Box::pin(hyper);
-            bypass.run(Box::pin(async { run!(hyper) })).await
+            bypass
+                .run(Box::pin(async { run!(hyper, idle.elapsed()) }))
+                .await
         }
         Protocol::Http2 => {
+            let service = service_fn(move |request: Request<Incoming>| http.clone().call(request));
             let hyper = http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
                 // A gRPC client puts all its calls on one connection.
                 .max_concurrent_streams(MAX_STREAMS)
                 .serve_connection(TokioIo::new(stream), service);
-            run!(Box::pin(hyper))
+            run!(Box::pin(hyper), std::future::pending())
         }
     };
     if let Err(error) = ended {

@@ -6,6 +6,7 @@
 //! client sends or leaves, the socket takes no more.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
@@ -21,14 +22,19 @@ use hyper::service::Service;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::when_woken::Wakeup;
+use super::when_woken::{RequestBody, Wakeup};
+use vllm_sim_http::ChunkLengths;
 
 /// Bytes of an answer that are written at once, about, and that wait for the client. With the frame of a
-/// stream that comes last, a client that does not read holds 48 KiB.
+/// stream that comes last, a client that does not read holds 56 KiB.
 pub(super) const MAX_BUFFER: usize = 40 * 1024;
 
 /// Writes of one body after which others have their turn.
 const WRITES: usize = 16;
+
+/// Polls of hyper after which others have their turn. It wakes itself while it is polled, with each body
+/// that is read, and a task that is woken while it runs may go on on another processor.
+const POLLS: usize = 16;
 
 thread_local! {
     /// Where chunks are put together: it is in the processor's cache, a connection's buffer is not.
@@ -58,6 +64,8 @@ pub(super) struct Line<S> {
     blocked: bool,
     /// The streamed body of the answer under way.
     body: Option<Body>,
+    /// The chunks that one of its frames is, where it tells, and for how many more it may.
+    chunks: Option<(ChunkLengths, u32)>,
     /// Whether hyper waits for that body.
     awaited: bool,
     /// What the body gave that is for hyper: its end, most of all.
@@ -121,7 +129,8 @@ impl<S: AsyncWrite + Unpin> Line<S> {
             match Pin::new(body).poll_frame(task) {
                 Poll::Pending => return Gathered::Waits,
                 Poll::Ready(Some(Ok(frame))) if frame.is_data() => {
-                    put_chunk(chunks, &frame.into_data().unwrap_or_default());
+                    let frame = frame.into_data().unwrap_or_default();
+                    put_chunks(chunks, &frame, self.chunk_lengths());
                     if chunks.len() >= MAX_BUFFER {
                         return Gathered::Enough;
                     }
@@ -130,6 +139,20 @@ impl<S: AsyncWrite + Unpin> Line<S> {
             }
         }
         Gathered::Other(None)
+    }
+
+    /// The chunks that the newest frame is; none: one.
+    fn chunk_lengths(&mut self) -> VecDeque<u32> {
+        let Some((lengths, frames)) = &mut self.chunks else {
+            return VecDeque::new();
+        };
+        let taken = lengths.take();
+        *frames -= 1;
+        if *frames == 0 {
+            // It is memory of its own, which is not in the cache when a token is sent now and then.
+            self.chunks = None;
+        }
+        taken
     }
 
     /// Writes bytes; whether all are out. Those that are not are kept.
@@ -176,6 +199,19 @@ impl<S: AsyncWrite + Unpin> Line<S> {
     }
 }
 
+/// Appends a frame as chunks of these lengths, which are its own; without any, as one.
+fn put_chunks(chunks: &mut Vec<u8>, frame: &[u8], lengths: VecDeque<u32>) {
+    let mut rest = frame;
+    for length in lengths {
+        let (chunk, after) = rest
+            .split_at_checked(length as usize)
+            .unwrap_or((rest, &[]));
+        put_chunk(chunks, chunk);
+        rest = after;
+    }
+    put_chunk(chunks, rest);
+}
+
 /// Appends `data` as a chunk of HTTP/1.1; empty data is none.
 fn put_chunk(chunks: &mut Vec<u8>, data: &[u8]) {
     if data.is_empty() {
@@ -203,6 +239,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Bypass<S> {
             corked: false,
             blocked: false,
             body: None,
+            chunks: None,
             awaited: false,
             given: None,
         })))
@@ -225,23 +262,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Bypass<S> {
         // Without the line, which the socket is in: the socket has its waker.
         let mut wakeup = Wakeup::new();
         poll_fn(move |task| {
-            let woken = wakeup.take(task.waker());
-            let cx = &mut wakeup.context();
-            if !woken {
+            if !wakeup.is_due(task.waker()) {
                 let mut line = line.lock();
-                if line.is_idle() && line.write_body(task, cx) {
+                if line.is_idle() && line.write_body(task, &mut wakeup.context()) {
                     return Poll::Pending;
                 }
             }
-            loop {
-                if let Poll::Ready(ended) = hyper.as_mut().poll(cx) {
-                    return Poll::Ready(ended);
+            for _ in 0..POLLS {
+                let (polled, woken) = wakeup.poll(hyper.as_mut());
+                if polled.is_ready() {
+                    return polled;
                 }
                 let mut line = line.lock();
-                if !line.is_idle() || line.write_body(task, cx) {
+                let waits = !line.is_idle() || line.write_body(task, &mut wakeup.context());
+                if waits && !woken {
                     return Poll::Pending;
                 }
             }
+            wakeup.wake();
+            Poll::Pending
         })
         .await
     }
@@ -336,7 +375,7 @@ impl<S> Drop for AnswerBody<S> {
         if let Self::Streamed(line) = self {
             let (body, given) = {
                 let mut line = line.lock();
-                (line.awaited, line.corked) = (false, false);
+                (line.awaited, line.corked, line.chunks) = (false, false, None);
                 (line.body.take(), line.given.take())
             };
             drop((body, given));
@@ -353,7 +392,7 @@ pub(super) struct Answers<S, A> {
 impl<S, A> Service<Request<Incoming>> for Answers<S, A>
 where
     S: AsyncWrite + Unpin,
-    A: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>,
+    A: Service<Request<RequestBody>, Response = Response<Body>, Error = Infallible>,
     A::Future: Unpin,
 {
     type Response = Response<AnswerBody<S>>;
@@ -364,7 +403,7 @@ where
         let chunked = request.version() == Version::HTTP_11
             && ![Method::HEAD, Method::CONNECT].contains(request.method());
         Answer {
-            answering: self.service.call(request),
+            answering: self.service.call(request.map(RequestBody)),
             line: chunked.then(|| self.line.clone()),
         }
     }
@@ -385,14 +424,20 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let response = ready!(Pin::new(&mut this.answering).poll(cx))?;
+        let mut response = ready!(Pin::new(&mut this.answering).poll(cx))?;
         let line = this.line.take().filter(|_| is_chunked(&response));
+        let chunks = match &line {
+            Some(_) => response.extensions_mut().remove::<ChunkLengths>(),
+            None => None,
+        };
+        chunks.as_ref().inspect(|chunks| chunks.ask());
         Poll::Ready(Ok(response.map(|body| match line {
             None => AnswerBody::Plain(body),
             Some(line) => {
                 {
                     let mut line = line.lock();
                     line.body = Some(body);
+                    line.chunks = chunks.map(|chunks| (chunks, ChunkLengths::FRAMES));
                     line.corked = true;
                 }
                 AnswerBody::Streamed(line)

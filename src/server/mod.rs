@@ -8,6 +8,7 @@ mod error;
 mod features;
 mod fleet;
 mod headless;
+mod idle_timer;
 mod observers;
 mod peers;
 mod prefill;

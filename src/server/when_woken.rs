@@ -1,27 +1,58 @@
 //! Futures that are polled beside others which are polled often.
 
+use std::cell::Cell;
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use parking_lot::Mutex;
+use axum::body::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
 
-/// Whether a future was woken, and the task that polls it.
+/// A future waits.
+const WAITS: u8 = 0;
+/// It is polled just now.
+const POLLED: u8 = 1;
+/// It was woken: a bit beside [`POLLED`].
+const WOKEN: u8 = 2;
+
+thread_local! {
+    static HELD: Cell<Held> = const { Cell::new(Held::No) };
+}
+
+/// Whether what this thread wakes is held back.
+enum Held {
+    No,
+    Yes,
+    /// It is, and this one was to be woken.
+    Woken(Arc<Woken>),
+}
+
+/// What became of a future, and the task that polls it.
 struct Woken {
-    is: AtomicBool,
-    task: Mutex<Waker>,
+    state: AtomicU8,
+    task: Waker,
 }
 
 impl Wake for Woken {
     fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
+        match HELD.replace(Held::No) {
+            Held::No => self.wake_by_ref(),
+            Held::Yes => HELD.set(Held::Woken(self)),
+            woken => {
+                HELD.set(woken);
+                self.wake_by_ref();
+            }
+        }
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.is.store(true, Ordering::Release);
-        self.task.lock().wake_by_ref();
+        // Who polls it looks again.
+        if self.state.fetch_or(WOKEN, Ordering::AcqRel) & POLLED == 0 {
+            self.task.wake_by_ref();
+        }
     }
 }
 
@@ -30,37 +61,83 @@ pub(super) struct Wakeup {
     woken: Arc<Woken>,
     /// Wakes the future.
     own: Waker,
-    /// The task, as it is known.
-    task: Waker,
 }
 
 impl Wakeup {
     /// Of a future that was not polled yet.
     pub(super) fn new() -> Self {
-        let task = Waker::noop().clone();
-        let woken = Arc::new(Woken {
-            is: AtomicBool::new(true),
-            task: Mutex::new(task.clone()),
-        });
-        let own = Waker::from(woken.clone());
-        Self { woken, own, task }
+        Self::of(Waker::noop())
     }
 
-    /// Whether the future is to be polled, and is not any more then; `task` polls it from now on.
-    pub(super) fn take(&mut self, task: &Waker) -> bool {
-        // A task has one waker as long as it lives: it is told once, before the first look.
-        if !self.task.will_wake(task) {
-            self.task.clone_from(task);
-            self.woken.task.lock().clone_from(task);
+    fn of(task: &Waker) -> Self {
+        let woken = Arc::new(Woken {
+            state: AtomicU8::new(WOKEN),
+            task: task.clone(),
+        });
+        let own = Waker::from(woken.clone());
+        Self { woken, own }
+    }
+
+    /// Whether the future is to be polled; `task` polls it from now on.
+    pub(super) fn is_due(&mut self, task: &Waker) -> bool {
+        // A task has one waker as long as it lives: this is its first look.
+        if !self.woken.task.will_wake(task) {
+            *self = Self::of(task);
         }
-        // Most polls are for something else, and a look is cheaper than a swap.
-        let is = &self.woken.is;
-        is.load(Ordering::Acquire) && is.swap(false, Ordering::AcqRel)
+        self.woken.state.load(Ordering::Acquire) == WOKEN
+    }
+
+    /// Polls the future; and whether it was woken meanwhile, which its task does not hear of.
+    pub(super) fn poll<F: Future + ?Sized>(&self, future: Pin<&mut F>) -> (Poll<F::Output>, bool) {
+        let state = &self.woken.state;
+        // What woke it is seen by it.
+        state.swap(POLLED, Ordering::AcqRel);
+        let polled = future.poll(&mut self.context());
+        let woken = state.swap(WAITS, Ordering::AcqRel) & WOKEN != 0;
+        (polled, woken)
+    }
+
+    /// Wakes the future, and its task.
+    pub(super) fn wake(&self) {
+        self.own.wake_by_ref();
     }
 
     /// What the future is to be polled with.
     pub(super) fn context(&self) -> Context<'_> {
         Context::from_waker(&self.own)
+    }
+}
+
+/// The body of a request, as it is read.
+///
+/// hyper hears of each piece that is taken, so that it gives the next one, and is polled once more for nothing
+/// with most requests, whose bodies are one piece: of the last one it does not hear.
+pub(super) struct RequestBody(pub(super) Incoming);
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        HELD.set(Held::Yes);
+        let polled = Pin::new(&mut self.0).poll_frame(cx);
+        if let Held::Woken(woken) = HELD.replace(Held::No)
+            && !self.0.is_end_stream()
+        {
+            woken.wake();
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.size_hint()
     }
 }
 
@@ -71,9 +148,15 @@ impl Wakeup {
 pub(super) async fn when_woken<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let mut wakeup = Wakeup::new();
-    poll_fn(|cx| match wakeup.take(cx.waker()) {
-        true => future.as_mut().poll(&mut wakeup.context()),
-        false => Poll::Pending,
+    poll_fn(|cx| {
+        if !wakeup.is_due(cx.waker()) {
+            return Poll::Pending;
+        }
+        let (polled, woken) = wakeup.poll(future.as_mut());
+        if woken {
+            wakeup.wake();
+        }
+        polled
     })
     .await
 }
@@ -107,6 +190,21 @@ mod tests {
         notify.notify_one();
         waits.await;
         assert_eq!(polls.get(), 2);
+    }
+
+    #[tokio::test]
+    async fn one_that_wakes_itself_is_polled_again() {
+        let mut left = 3;
+        let yields = poll_fn(|cx| {
+            left -= 1;
+            cx.waker().wake_by_ref();
+            match left {
+                0 => Poll::Ready(()),
+                _ => Poll::Pending,
+            }
+        });
+        when_woken(yields).await;
+        assert_eq!(left, 0);
     }
 
     #[tokio::test]

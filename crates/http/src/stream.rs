@@ -7,11 +7,13 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Bytes;
 use http_body::{Body, Frame};
+use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep};
 
 use super::error;
@@ -21,11 +23,44 @@ use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_service::fault::Ending;
 use vllm_sim_service::{Choice, FaultInjector, InjectorAction, Reply};
 
+/// The lengths of the events in a frame that holds several, each of which is to be a chunk of its own.
+///
+/// An extension of a streamed answer: who writes chunks himself asks for them, and gets one frame in place of
+/// one for each event.
+#[derive(Debug, Clone, Default)]
+pub struct ChunkLengths(Arc<Mutex<Option<VecDeque<u32>>>>);
+
+impl ChunkLengths {
+    /// Frames of a stream after which each is one chunk.
+    pub const FRAMES: u32 = SINGLE_EVENT_FRAMES;
+
+    /// Frames may hold several events from now on.
+    pub fn ask(&self) {
+        self.0.lock().get_or_insert_default();
+    }
+
+    /// Those of the newest frame; none: it is one chunk.
+    pub fn take(&self) -> VecDeque<u32> {
+        self.0
+            .lock()
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default()
+    }
+
+    /// Tells who asks; whether somebody does.
+    fn tell(&self, lengths: &mut VecDeque<u32>) -> bool {
+        let mut asked = self.0.lock();
+        let asked = asked.as_mut();
+        asked.map(|asked| std::mem::swap(asked, lengths)).is_some()
+    }
+}
+
 /// What a poll of a body gives.
 type Polled = Poll<Option<Result<Frame<Bytes>, BrokenOff>>>;
 
 /// Most bytes of one frame, about; more waits for the next one.
-const MAX_FRAME_BYTES: usize = 8 * 1024;
+const MAX_FRAME_BYTES: usize = 16 * 1024;
 
 /// Bytes of one event, about: a frame that grows byte by byte is copied again and again.
 const EVENT_BYTES: usize = 320;
@@ -128,6 +163,8 @@ pub(super) struct EventStream<R> {
     frames: u32,
     /// The next ones, where several were written together.
     single: Option<Box<SingleEvents>>,
+    /// Tells of them, where they are asked for in one frame.
+    pub(super) chunks: ChunkLengths,
     /// Whether the last one held all that was due, most likely.
     drained: bool,
     opened: bool,
@@ -163,6 +200,7 @@ impl<R: Render> EventStream<R> {
             open_choices: choices,
             frames: 0,
             single: None,
+            chunks: ChunkLengths::default(),
             drained: false,
             opened: false,
             begun: false,
@@ -248,6 +286,12 @@ impl<R: Render> EventStream<R> {
     /// The next frame of those that are written.
     fn single_event(&mut self) -> Option<Bytes> {
         let single = self.single.as_mut()?;
+        let count = single.lengths.len() as u32;
+        if self.chunks.tell(&mut single.lengths) {
+            // All but the one that the frame counts as.
+            self.frames += count - 1;
+            return self.single.take().map(|all| all.events);
+        }
         let length = single.lengths.pop_front()?;
         if single.lengths.is_empty() {
             return self.single.take().map(|last| last.events);

@@ -1,6 +1,7 @@
 use std::collections::VecDeque;
 use std::future::ready;
 
+use http_body_util::BodyExt;
 use hyper::server::conn::http1::Builder;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -35,7 +36,7 @@ fn piece(length: usize) -> Bytes {
 /// Serves a connection with `service`.
 fn connect<A, F>(stream: DuplexStream, service: A) -> JoinHandle<hyper::Result<()>>
 where
-    A: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible, Future = F>,
+    A: Service<Request<RequestBody>, Response = Response<Body>, Error = Infallible, Future = F>,
     A: Send + 'static,
     F: Unpin + Send + 'static,
 {
@@ -101,6 +102,57 @@ async fn every_piece_is_a_chunk_however_little_the_socket_takes() {
         let answer = ask(room, request, &pieces).await;
         assert!(answer == chunks(&pieces), "room for {room}");
     }
+}
+
+#[test]
+fn a_frame_is_as_many_chunks_as_it_tells() {
+    let split = |lengths: &[u32]| {
+        let mut chunks = Vec::new();
+        put_chunks(&mut chunks, b"abcdef", lengths.iter().copied().collect());
+        String::from_utf8(chunks).unwrap()
+    };
+    assert_eq!(split(&[]), "6\r\nabcdef\r\n");
+    assert_eq!(split(&[1, 2, 3]), "1\r\na\r\n2\r\nbc\r\n3\r\ndef\r\n");
+    // Nothing is lost of one that is not what was told.
+    assert_eq!(split(&[4]), "4\r\nabcd\r\n2\r\nef\r\n");
+    assert_eq!(split(&[4, 4]), "4\r\nabcd\r\n2\r\nef\r\n");
+}
+
+#[tokio::test]
+async fn bodies_are_read_to_their_ends_however_they_come() {
+    let (mut client, server) = tokio::io::duplex(64);
+    let count = |request: Request<RequestBody>| {
+        Box::pin(async {
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            Ok(Response::new(Body::from(format!("{:05}", body.len()))))
+        })
+    };
+    let connection = connect(server, service_fn(count));
+    let length = "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 20000\r\n\r\n";
+    let chunked = "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n";
+    for (head, body) in [
+        (length, "x".repeat(20_000)),
+        (
+            chunked,
+            format!("{}0\r\n\r\n", "7\r\nchunked\r\n".repeat(900)),
+        ),
+        (
+            "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\n",
+            "abc".to_owned(),
+        ),
+        ("GET / HTTP/1.1\r\nhost: x\r\n\r\n", String::new()),
+    ] {
+        let bytes = body.matches("chunked").count() * 7;
+        let bytes = if bytes > 0 { bytes } else { body.len() };
+        client.write_all(head.as_bytes()).await.unwrap();
+        client.write_all(body.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(format!("\r\n\r\n{bytes:05}").as_bytes()) {
+            answer.push(client.read_u8().await.unwrap());
+        }
+    }
+    drop(client);
+    connection.await.unwrap().unwrap();
 }
 
 #[tokio::test]

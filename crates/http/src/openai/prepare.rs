@@ -379,14 +379,12 @@ pub(crate) fn stream<R: Render + Unpin>(
     let interval = interval.max(app.config.api.stream_interval);
     let silence = app.config.server.sse_keep_alive_interval;
     let guard = guard.map(|guard| Box::new(guard) as Box<dyn std::any::Any + Send>);
-    events(Body::new(EventStream::new(
-        reply,
-        render,
-        interval,
-        fault::injector(app, head),
-        silence,
-        guard,
-    )))
+    let faults = fault::injector(app, head);
+    let stream = EventStream::new(reply, render, interval, faults, silence, guard);
+    let chunks = stream.chunks.clone();
+    let mut response = events(Body::new(stream));
+    response.extensions_mut().insert(chunks);
+    response
 }
 
 /// A streamed answer that says nothing while nothing happens.
