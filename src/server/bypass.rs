@@ -64,7 +64,7 @@ pub(super) struct Line<S> {
     blocked: bool,
     /// The streamed body of the answer under way.
     body: Option<Body>,
-    /// The chunks that one of its frames is, where it tells, and for how many more it may.
+    /// The lengths of the chunks in one of its frames, and for how many frames more there may be any.
     chunks: Option<(ChunkLengths, u32)>,
     /// Whether hyper waits for that body.
     awaited: bool,
@@ -141,7 +141,7 @@ impl<S: AsyncWrite + Unpin> Line<S> {
         Gathered::Other(None)
     }
 
-    /// The chunks that the newest frame is; none: one.
+    /// The lengths of the chunks in the newest frame; none: it is one.
     fn chunk_lengths(&mut self) -> VecDeque<u32> {
         let Some((lengths, frames)) = &mut self.chunks else {
             return VecDeque::new();
@@ -430,7 +430,7 @@ where
             Some(_) => response.extensions_mut().remove::<ChunkLengths>(),
             None => None,
         };
-        chunks.as_ref().inspect(|chunks| chunks.ask());
+        chunks.as_ref().inspect(|chunks| chunks.enable());
         Poll::Ready(Ok(response.map(|body| match line {
             None => AnswerBody::Plain(body),
             Some(line) => {

@@ -15,36 +15,36 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// No request is waited for.
-const ANSWERS: u64 = u64::MAX;
+const NO_DEADLINE: u64 = u64::MAX;
 
 /// hyper's timer for the head of the next request of one connection.
 #[derive(Debug, Clone)]
-pub(super) struct IdleTimer(Arc<IdleUntil>);
+pub(super) struct IdleTimer(Arc<IdleDeadline>);
 
 #[derive(Debug)]
-struct IdleUntil {
+struct IdleDeadline {
     opened: Instant,
-    /// Nanoseconds from then to when the connection ends if no request comes, or [`ANSWERS`].
+    /// Nanoseconds from then to when the connection ends if no request comes, or [`NO_DEADLINE`].
     deadline: AtomicU64,
-    /// Whether the end of the answer is waited for.
-    answers: AtomicBool,
+    /// Whether [`IdleTimer::elapsed`] waits for the end of the answer.
+    awaits_answered: AtomicBool,
     answered: Notify,
 }
 
 impl IdleTimer {
     /// Of a connection that was opened just now, and waits so long for its first request.
     pub(super) fn new(keep_alive: Duration) -> Self {
-        Self(Arc::new(IdleUntil {
+        Self(Arc::new(IdleDeadline {
             opened: Instant::now(),
             deadline: AtomicU64::new(nanos(keep_alive)),
-            answers: AtomicBool::new(false),
+            awaits_answered: AtomicBool::new(false),
             answered: Notify::new(),
         }))
     }
 
     /// A request has come.
     pub(super) fn stop(&self) {
-        self.0.deadline.store(ANSWERS, Ordering::Relaxed);
+        self.0.deadline.store(NO_DEADLINE, Ordering::Relaxed);
     }
 
     /// Ends when the connection has waited for a request as long as hyper said.
@@ -52,8 +52,8 @@ impl IdleTimer {
         let Self(until) = self;
         loop {
             let deadline = until.deadline.load(Ordering::Relaxed);
-            if deadline == ANSWERS {
-                until.answers.store(true, Ordering::Relaxed);
+            if deadline == NO_DEADLINE {
+                until.awaits_answered.store(true, Ordering::Relaxed);
                 until.answered.notified().await;
                 continue;
             }
@@ -67,7 +67,7 @@ impl IdleTimer {
 }
 
 fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(ANSWERS - 1)
+    u64::try_from(duration.as_nanos()).unwrap_or(NO_DEADLINE - 1)
 }
 
 impl Timer for IdleTimer {
@@ -79,11 +79,11 @@ impl Timer for IdleTimer {
         let deadline = nanos(deadline - self.0.opened.into_std());
         self.0.deadline.store(deadline, Ordering::Relaxed);
         // The task of the connection does all of this, one after the other.
-        if self.0.answers.load(Ordering::Relaxed) {
-            self.0.answers.store(false, Ordering::Relaxed);
+        if self.0.awaits_answered.load(Ordering::Relaxed) {
+            self.0.awaits_answered.store(false, Ordering::Relaxed);
             self.0.answered.notify_one();
         }
-        Box::pin(Elsewhere)
+        Box::pin(PendingSleep)
     }
 
     fn now(&self) -> std::time::Instant {
@@ -93,11 +93,11 @@ impl Timer for IdleTimer {
 
 /// What hyper waits with: the connection is ended by who waits for [`IdleTimer::elapsed`].
 #[derive(Debug)]
-struct Elsewhere;
+struct PendingSleep;
 
-impl Sleep for Elsewhere {}
+impl Sleep for PendingSleep {}
 
-impl Future for Elsewhere {
+impl Future for PendingSleep {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {

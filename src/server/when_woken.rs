@@ -19,15 +19,17 @@ const POLLED: u8 = 1;
 const WOKEN: u8 = 2;
 
 thread_local! {
-    static HELD: Cell<Held> = const { Cell::new(Held::No) };
+    static DEFERRED_WAKE: Cell<DeferredWake> = const { Cell::new(DeferredWake::Off) };
 }
 
-/// Whether what this thread wakes is held back.
-enum Held {
-    No,
-    Yes,
-    /// It is, and this one was to be woken.
-    Woken(Arc<Woken>),
+/// Whether this thread defers the next wake.
+enum DeferredWake {
+    /// It wakes at once.
+    Off,
+    /// It defers one.
+    On,
+    /// It has.
+    Pending(Arc<Woken>),
 }
 
 /// What became of a future, and the task that polls it.
@@ -38,11 +40,11 @@ struct Woken {
 
 impl Wake for Woken {
     fn wake(self: Arc<Self>) {
-        match HELD.replace(Held::No) {
-            Held::No => self.wake_by_ref(),
-            Held::Yes => HELD.set(Held::Woken(self)),
-            woken => {
-                HELD.set(woken);
+        match DEFERRED_WAKE.replace(DeferredWake::Off) {
+            DeferredWake::Off => self.wake_by_ref(),
+            DeferredWake::On => DEFERRED_WAKE.set(DeferredWake::Pending(self)),
+            pending => {
+                DEFERRED_WAKE.set(pending);
                 self.wake_by_ref();
             }
         }
@@ -122,9 +124,9 @@ impl Body for RequestBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        HELD.set(Held::Yes);
+        DEFERRED_WAKE.set(DeferredWake::On);
         let polled = Pin::new(&mut self.0).poll_frame(cx);
-        if let Held::Woken(woken) = HELD.replace(Held::No)
+        if let DeferredWake::Pending(woken) = DEFERRED_WAKE.replace(DeferredWake::Off)
             && !self.0.is_end_stream()
         {
             woken.wake();

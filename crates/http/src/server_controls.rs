@@ -65,7 +65,7 @@ impl ServerControls {
         let changed = changes(&last, new);
         last.clone_from(new);
         // What the engines count meanwhile would be lost, or what is set here.
-        let _rest = self.service.rest();
+        let _locks = self.service.lock_engines();
         if let Ok(fake) = serde_json::from_value::<FakeMetrics>(changed)
             && let Err(error) = self.metrics.update_fake(&fake)
         {
@@ -130,7 +130,7 @@ impl ServerControls {
             .command(&Command::ResetPrefixCache(Reset::Forget));
         {
             // What is counted meanwhile would count on from before.
-            let _rest = self.service.rest();
+            let _locks = self.service.lock_engines();
             self.metrics.restart();
         }
         if down {

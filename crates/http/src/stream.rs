@@ -1,6 +1,6 @@
 //! A reply as a body of server-sent events.
 //!
-//! A stream begins with a frame per event, as vLLM sends all of them. Later one frame carries
+//! A stream begins with a chunk per event, as vLLM sends all of them. Later one frame carries
 //! everything that became due since the last one: one event per token while paced, many at once
 //! when the client or the clock fell behind. A slow client costs nothing but the frame it has not
 //! read.
@@ -35,7 +35,7 @@ impl ChunkLengths {
     pub const FRAMES: u32 = SINGLE_EVENT_FRAMES;
 
     /// Frames may hold several events from now on.
-    pub fn ask(&self) {
+    pub fn enable(&self) {
         self.0.lock().get_or_insert_default();
     }
 
@@ -48,11 +48,13 @@ impl ChunkLengths {
             .unwrap_or_default()
     }
 
-    /// Tells who asks; whether somebody does.
-    fn tell(&self, lengths: &mut VecDeque<u32>) -> bool {
-        let mut asked = self.0.lock();
-        let asked = asked.as_mut();
-        asked.map(|asked| std::mem::swap(asked, lengths)).is_some()
+    /// Sets those of the next frame, where that is enabled; whether it is.
+    fn set(&self, lengths: &mut VecDeque<u32>) -> bool {
+        let mut enabled = self.0.lock();
+        let newest = enabled.as_mut();
+        newest
+            .map(|newest| std::mem::swap(newest, lengths))
+            .is_some()
     }
 }
 
@@ -163,8 +165,8 @@ pub(super) struct EventStream<R> {
     frames: u32,
     /// The next ones, where several were written together.
     single: Option<Box<SingleEvents>>,
-    /// Tells of them, where they are asked for in one frame.
-    pub(super) chunks: ChunkLengths,
+    /// Theirs, where one frame is to hold them all.
+    pub(super) chunk_lengths: ChunkLengths,
     /// Whether the last one held all that was due, most likely.
     drained: bool,
     opened: bool,
@@ -200,7 +202,7 @@ impl<R: Render> EventStream<R> {
             open_choices: choices,
             frames: 0,
             single: None,
-            chunks: ChunkLengths::default(),
+            chunk_lengths: ChunkLengths::default(),
             drained: false,
             opened: false,
             begun: false,
@@ -287,7 +289,7 @@ impl<R: Render> EventStream<R> {
     fn single_event(&mut self) -> Option<Bytes> {
         let single = self.single.as_mut()?;
         let count = single.lengths.len() as u32;
-        if self.chunks.tell(&mut single.lengths) {
+        if self.chunk_lengths.set(&mut single.lengths) {
             // All but the one that the frame counts as.
             self.frames += count - 1;
             return self.single.take().map(|all| all.events);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::{Command, Reset, Service};
-use vllm_sim_engine::driver::{LiveEngine, Rest};
+use vllm_sim_engine::driver::{EngineLocks, LiveEngine};
 
 /// How often a drain looks whether it is over.
 const DRAIN_LOOK: Duration = Duration::from_millis(1);
@@ -102,8 +102,8 @@ impl Service {
     }
 
     /// Keeps every engine from doing anything as long as it lives.
-    pub fn rest(&self) -> Rest<'_> {
-        LiveEngine::rest(self.ranks())
+    pub fn lock_engines(&self) -> EngineLocks<'_> {
+        LiveEngine::lock_all(self.ranks())
     }
 
     /// Stops generation; returns once nothing runs any more.

@@ -161,13 +161,13 @@ impl LiveEngine {
     }
 
     /// Keeps engines from doing anything, and their observers from hearing of it, as long as it lives.
-    pub fn rest(engines: &[Self]) -> Rest<'_> {
+    pub fn lock_all(engines: &[Self]) -> EngineLocks<'_> {
         // Ranks in step share a lock.
         let mut all: Vec<&Shared> = engines.iter().map(|engine| &*engine.shared).collect();
         all.sort_by_key(|shared| std::ptr::from_ref(*shared));
         all.dedup_by_key(|shared| std::ptr::from_ref(*shared));
-        Rest {
-            _locked: all.into_iter().map(|shared| shared.ranks.lock()).collect(),
+        EngineLocks {
+            _locks: all.into_iter().map(|shared| shared.ranks.lock()).collect(),
         }
     }
 
@@ -310,9 +310,9 @@ impl Shared {
     }
 }
 
-/// Engines that do nothing.
-pub struct Rest<'e> {
-    _locked: Vec<MutexGuard<'e, Ranks>>,
+/// The locks of engines, which do nothing as long as it lives.
+pub struct EngineLocks<'e> {
+    _locks: Vec<MutexGuard<'e, Ranks>>,
 }
 
 /// A sequence being played. Dropping it before the end gives the sequence up: its slot and blocks

@@ -9,7 +9,7 @@ mod record;
 mod slack;
 mod snapshot;
 
-pub use live::{Handle, LiveEngine, Rest, TimerTuning, unix_at, unix_now};
+pub use live::{EngineLocks, Handle, LiveEngine, TimerTuning, unix_at, unix_now};
 pub use observer::{Observer, Observers};
 pub use progress::{Progress, SequenceState};
 pub use ranks::LiveRanks;

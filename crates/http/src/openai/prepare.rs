@@ -381,9 +381,9 @@ pub(crate) fn stream<R: Render + Unpin>(
     let guard = guard.map(|guard| Box::new(guard) as Box<dyn std::any::Any + Send>);
     let faults = fault::injector(app, head);
     let stream = EventStream::new(reply, render, interval, faults, silence, guard);
-    let chunks = stream.chunks.clone();
+    let chunk_lengths = stream.chunk_lengths.clone();
     let mut response = events(Body::new(stream));
-    response.extensions_mut().insert(chunks);
+    response.extensions_mut().insert(chunk_lengths);
     response
 }
 

@@ -1,5 +1,5 @@
 //! Where numbers live between scrapes: atomics that no reader blocks. Any thread may add to them; what only
-//! one does at a time (`_alone`) costs no more than to add to a number that nobody else knows.
+//! one does at a time (`_exclusive`) costs no more than to add to a number that nobody else knows.
 
 use prometheus::core::{Atomic, AtomicF64, AtomicU64};
 
@@ -23,7 +23,7 @@ impl Counter {
     }
 
     /// Adds, while nobody else writes.
-    pub(super) fn add_alone(&self, n: u64) {
+    pub(super) fn add_exclusive(&self, n: u64) {
         self.0.set(self.0.get().wrapping_add(n));
     }
 
@@ -101,12 +101,12 @@ impl Histogram {
     }
 
     /// Counts a value, while nobody else writes.
-    pub(super) fn observe_alone(&self, v: f64) {
-        self.observe_times_alone(v, 1);
+    pub(super) fn observe_exclusive(&self, v: f64) {
+        self.observe_times_exclusive(v, 1);
     }
 
     /// Counts a value so many times, at least once, while nobody else writes.
-    pub(super) fn observe_times_alone(&self, v: f64, times: u64) {
+    pub(super) fn observe_times_exclusive(&self, v: f64, times: u64) {
         let bucket = self.bucket(v);
         bucket.set(bucket.get().wrapping_add(times));
         if v != 0.0 {

@@ -185,31 +185,31 @@ impl EngineMetrics {
         let c = &self.cells;
         let (local, external) = (u64::from(cached_local), u64::from(cached_external));
         let prompt = u64::from(prompt_tokens);
-        c.ttft.observe_alone(ttft_s);
+        c.ttft.observe_exclusive(ttft_s);
         self.recent.ttft.add(ttft_s, 1);
-        c.prompt_tokens.add_alone(prompt);
-        c.prompt_by_source[0].add_alone(prompt.saturating_sub(local + external));
-        c.prompt_by_source[1].add_alone(local);
-        c.prompt_by_source[2].add_alone(external);
-        c.prompt_cached.add_alone(local + external);
+        c.prompt_tokens.add_exclusive(prompt);
+        c.prompt_by_source[0].add_exclusive(prompt.saturating_sub(local + external));
+        c.prompt_by_source[1].add_exclusive(local);
+        c.prompt_by_source[2].add_exclusive(external);
+        c.prompt_cached.add_exclusive(local + external);
     }
 
     /// A sequence made `n` tokens, its first ones too.
     pub fn on_tokens(&self, n: u32) {
-        self.cells.generation_tokens.add_alone(u64::from(n));
+        self.cells.generation_tokens.add_exclusive(u64::from(n));
     }
 
     /// A sequence made output again, `itl_s` after the time before: once per event, however many
     /// tokens came with it.
     pub fn on_gap(&self, itl_s: f64) {
-        self.cells.itl.observe_alone(itl_s);
+        self.cells.itl.observe_exclusive(itl_s);
         self.recent.itl.add(itl_s, 1);
     }
 
     /// A sequence made output again `times` times at one instant.
     pub(crate) fn on_zero_gaps(&self, times: u32) {
         if times > 0 {
-            self.cells.itl.observe_times_alone(0.0, times.into());
+            self.cells.itl.observe_times_exclusive(0.0, times.into());
             self.recent.itl.add(0.0, times);
         }
     }
@@ -224,18 +224,18 @@ impl EngineMetrics {
     ) {
         let c = &self.cells;
         self.recent.prefix.add(queries, hits);
-        c.prefix_queries.add_alone(u64::from(queries));
-        c.prefix_hits.add_alone(u64::from(hits));
-        c.cached_by_source[TIER_DEVICE].add_alone(u64::from(hits));
+        c.prefix_queries.add_exclusive(u64::from(queries));
+        c.prefix_hits.add_exclusive(u64::from(hits));
+        c.cached_by_source[TIER_DEVICE].add_exclusive(u64::from(hits));
         if ext_queries > 0 {
             self.recent.external.add(ext_queries, ext_hits);
-            c.external_queries.add_alone(u64::from(ext_queries));
-            c.external_hits.add_alone(u64::from(ext_hits));
+            c.external_queries.add_exclusive(u64::from(ext_queries));
+            c.external_hits.add_exclusive(u64::from(ext_hits));
             let tier = match self.has_host && !remote {
                 true => TIER_HOST,
                 false => self.external_tier,
             };
-            c.cached_by_source[tier].add_alone(u64::from(ext_hits));
+            c.cached_by_source[tier].add_exclusive(u64::from(ext_hits));
         }
     }
 
@@ -251,65 +251,66 @@ impl EngineMetrics {
 
     /// A running sequence went back to waiting.
     pub(crate) fn on_preempted(&self) {
-        self.cells.preemptions.add_alone(1);
+        self.cells.preemptions.add_exclusive(1);
     }
 
     /// A step with output ended: prompt tokens it computed (cached ones are none), tokens it made.
     pub fn on_step(&self, prompt_tokens_computed: u32, new_tokens: u32) {
         let tokens = f64::from(prompt_tokens_computed) + f64::from(new_tokens);
-        self.cells.iteration_tokens.observe_alone(tokens);
+        self.cells.iteration_tokens.observe_exclusive(tokens);
     }
 
     /// So many steps ended that made one token and computed nothing else.
     pub(crate) fn on_lone_steps(&self, steps: u32) {
         self.cells
             .iteration_tokens
-            .observe_times_alone(1.0, steps.into());
+            .observe_times_exclusive(1.0, steps.into());
     }
 
     /// A sequence ended with a reason; each choice of a request is one.
     pub(crate) fn on_finished(&self, f: &FinishedRequest) {
         let c = &self.cells;
         let reason = f.reason.index(self.compat);
-        c.success[reason].add_alone(1);
+        c.success[reason].add_exclusive(1);
         if reason >= VLLM_REASONS {
             c.success_shown[reason].show((self.clock)());
         }
         c.request_prompt_tokens
-            .observe_alone(f64::from(f.prompt_tokens));
+            .observe_exclusive(f64::from(f.prompt_tokens));
         c.request_generation_tokens
-            .observe_alone(f64::from(f.output_tokens));
+            .observe_exclusive(f64::from(f.output_tokens));
         let llmd = self.compat == Compat::Llmd;
         if f.limited || !llmd {
-            c.params_max_tokens.observe_alone(f64::from(f.max_tokens));
+            c.params_max_tokens
+                .observe_exclusive(f64::from(f.max_tokens));
         }
         if llmd {
             c.max_generation_tokens
-                .observe_alone(f64::from(f.output_tokens));
+                .observe_exclusive(f64::from(f.output_tokens));
         }
         let gaps = f.output_tokens.saturating_sub(1);
-        c.request_tpot.observe_alone(match gaps {
+        c.request_tpot.observe_exclusive(match gaps {
             0 => 0.0,
             gaps => f.decode_s / f64::from(gaps),
         });
-        c.e2e.observe_alone(f.e2e_s);
-        c.queue_time.observe_alone(f.queue_s);
-        c.inference_time.observe_alone(f.inference_s);
-        c.prefill_time.observe_alone(f.prefill_s);
-        c.decode_time.observe_alone(f.decode_s);
+        c.e2e.observe_exclusive(f.e2e_s);
+        c.queue_time.observe_exclusive(f.queue_s);
+        c.inference_time.observe_exclusive(f.inference_s);
+        c.prefill_time.observe_exclusive(f.prefill_s);
+        c.decode_time.observe_exclusive(f.decode_s);
         c.request_preemptions
-            .observe_alone(f64::from(f.preemptions));
+            .observe_exclusive(f64::from(f.preemptions));
         let computed = f.prompt_tokens.saturating_sub(f.cached);
-        c.prefill_computed.observe_alone(f64::from(computed));
+        c.prefill_computed.observe_exclusive(f64::from(computed));
     }
 
     /// The last of the `n` choices of a request ended; the longest has `longest_output` tokens.
     /// To llm-d's simulator each choice is a request of its own.
     pub(crate) fn on_request_done(&self, n: u32, longest_output: u32) {
-        self.cells.params_n.observe_alone(f64::from(n));
+        self.cells.params_n.observe_exclusive(f64::from(n));
         if self.compat == Compat::Vllm {
             let longest = f64::from(longest_output);
-            self.cells.max_generation_tokens.observe_alone(longest);
+            self.cells.max_generation_tokens.observe_exclusive(longest);
         }
     }
 
@@ -405,11 +406,11 @@ impl EngineMetrics {
     /// Draft tokens of a sequence were verified.
     pub fn on_drafts(&self, proposed: u32, accepted: u32) {
         let c = &self.cells;
-        c.spec_drafts.add_alone(1);
-        c.spec_draft_tokens.add_alone(proposed.into());
-        c.spec_accepted.add_alone(accepted.into());
+        c.spec_drafts.add_exclusive(1);
+        c.spec_draft_tokens.add_exclusive(proposed.into());
+        c.spec_accepted.add_exclusive(accepted.into());
         let positions = c.spec_accepted_per_pos.iter().take(accepted as usize);
-        positions.for_each(|position| position.add_alone(1));
+        positions.for_each(|position| position.add_exclusive(1));
     }
 
     /// What [`Self::on_drafts`] counted.
