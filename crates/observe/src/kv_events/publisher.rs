@@ -101,6 +101,7 @@ pub enum PublisherError {
 #[derive(Debug)]
 pub struct Publisher {
     queue: Arc<BatchQueue>,
+    loss: EventLoss,
     dropped: AtomicU64,
     thread: Option<JoinHandle<()>>,
     replay: Option<ReplaySocket>,
@@ -126,12 +127,14 @@ impl Publisher {
             None => None,
         };
         let queue = Arc::new(BatchQueue::new(config.max_queue_size));
+        let loss = config.loss.clone();
         let sender = Sender {
             socket,
             sequence: config.first_sequence,
             buffer: replay.is_some().then_some(buffer),
             pending: Vec::new(),
             pending_ts: 0.0,
+            withheld: false,
             failed: false,
             config,
         };
@@ -142,6 +145,7 @@ impl Publisher {
         })?;
         Ok(Self {
             queue,
+            loss,
             dropped: AtomicU64::new(0),
             thread: Some(thread),
             replay,
@@ -152,10 +156,11 @@ impl Publisher {
     /// Hands a batch over, never waiting; other events than those of the KV cache are ignored.
     ///
     /// `ts` is in Unix seconds. A batch that finds the queue full is dropped and counted; it
-    /// leaves a hole in the sequence numbers.
+    /// leaves a hole in the sequence numbers. One that is handed over while
+    /// [`loss`](PublisherConfig::loss) is set is lost, whenever its turn comes.
     pub fn publish(&self, mut batch: Vec<Event>, ts: f64) {
         batch.retain(is_kv);
-        if batch.is_empty() || self.queue.push(batch, ts) {
+        if batch.is_empty() || self.queue.push(batch, ts, self.loss.is_on()) {
             return;
         }
         if self.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -235,6 +240,8 @@ struct Sender {
     /// Events that wait for their number to be complete ([`Batching::Sized`]).
     pending: Vec<Event>,
     pending_ts: f64,
+    /// Whether the newest batch is not to be sent: nor are the events that wait.
+    withheld: bool,
     /// Whether a failure to send was logged.
     failed: bool,
 }
@@ -256,6 +263,7 @@ impl Sender {
 
     fn accept(&mut self, batch: QueuedBatch) {
         self.sequence = self.sequence.wrapping_add(batch.lost);
+        self.withheld = batch.withheld;
         let Batching::Sized { events, .. } = self.config.batching else {
             self.send(&batch.events, batch.ts);
             return;
@@ -318,7 +326,7 @@ impl Sender {
         let sequence = self.sequence.to_be_bytes();
         let frames = [self.config.topic.as_bytes(), &sequence, &payload];
         // A PUB socket never waits: it drops for each subscriber that is full.
-        if !self.config.loss.is_on()
+        if !self.withheld
             && let Err(error) = self.socket.send_multipart(frames, zmq::DONTWAIT)
             && !std::mem::replace(&mut self.failed, true)
         {

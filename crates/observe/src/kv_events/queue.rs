@@ -16,6 +16,8 @@ pub(super) struct QueuedBatch {
     pub(super) ts: f64,
     /// Batches dropped between the one before and this one.
     pub(super) lost: u64,
+    /// Not to be sent, only kept for replay: an operator wants it lost.
+    pub(super) withheld: bool,
 }
 
 /// A bounded queue whose writer never waits.
@@ -51,14 +53,19 @@ impl BatchQueue {
     }
 
     /// Adds a batch, or drops it when the queue is full: then false.
-    pub(super) fn push(&self, events: Vec<Event>, ts: f64) -> bool {
+    pub(super) fn push(&self, events: Vec<Event>, ts: f64, withheld: bool) -> bool {
         let mut state = self.state.lock();
         if state.closed || state.batches.len() >= self.bound {
             state.lost += 1;
             return false;
         }
         let lost = std::mem::take(&mut state.lost);
-        state.batches.push_back(QueuedBatch { events, ts, lost });
+        state.batches.push_back(QueuedBatch {
+            events,
+            ts,
+            lost,
+            withheld,
+        });
         drop(state);
         self.filled.notify_one();
         true
@@ -97,10 +104,12 @@ mod tests {
     #[test]
     fn a_full_queue_drops_and_the_next_batch_says_how_many() {
         let queue = BatchQueue::new(2);
-        let pushed: Vec<bool> = (0..5).map(|i| queue.push(vec![], f64::from(i))).collect();
+        let pushed: Vec<bool> = (0..5)
+            .map(|i| queue.push(vec![], f64::from(i), false))
+            .collect();
         assert_eq!(pushed, [true, true, false, false, false]);
         let first = queue.take(None);
-        queue.push(vec![], 5.0);
+        queue.push(vec![], 5.0, false);
         queue.close();
         let last = queue.take(None);
         let seen = |taken: &TakenBatches| -> Vec<(f64, u64)> {
@@ -108,6 +117,6 @@ mod tests {
         };
         assert_eq!(seen(&first), [(0.0, 0), (1.0, 0)]);
         assert_eq!(seen(&last), [(5.0, 3)]);
-        assert!(last.closed && !queue.push(vec![], 6.0));
+        assert!(last.closed && !queue.push(vec![], 6.0, false));
     }
 }
