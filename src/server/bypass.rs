@@ -6,7 +6,6 @@
 //! client sends or leaves, the socket takes no more.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
@@ -23,7 +22,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::when_woken::{RequestBody, Wakeup};
-use vllm_sim_http::ChunkLengths;
+use vllm_sim_http::poll_chunks;
 
 /// Bytes of an answer that are written at once, about, and that wait for the client. With the frame of a
 /// stream that comes last, a client that does not read holds 56 KiB.
@@ -38,7 +37,14 @@ const POLLS: usize = 16;
 
 thread_local! {
     /// Where chunks are put together: it is in the processor's cache, a connection's buffer is not.
-    static CHUNKS: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static CHUNKS: RefCell<Chunks> = const { RefCell::new(Chunks::new()) };
+}
+
+/// Chunks of HTTP/1.1, one behind the other.
+struct Chunks {
+    bytes: Vec<u8>,
+    /// Of the chunks in the newest frame of a body.
+    lengths: Vec<u32>,
 }
 
 type Polled = Option<Result<Frame<Bytes>, axum::Error>>;
@@ -64,8 +70,6 @@ pub(super) struct Line<S> {
     blocked: bool,
     /// The streamed body of the answer under way.
     body: Option<Body>,
-    /// The lengths of the chunks in one of its frames, and for how many frames more there may be any.
-    chunks: Option<(ChunkLengths, u32)>,
     /// Whether hyper waits for that body.
     awaited: bool,
     /// What the body gave that is for hyper: its end, most of all.
@@ -100,18 +104,18 @@ impl<S: AsyncWrite + Unpin> Line<S> {
         }
         self.corked = false;
         CHUNKS.with_borrow_mut(|chunks| {
-            chunks.clear();
-            chunks.append(&mut std::mem::take(&mut self.rest));
+            chunks.bytes.clear();
+            chunks.bytes.append(&mut std::mem::take(&mut self.rest));
             for _ in 0..WRITES {
                 match self.gather(task, chunks) {
-                    Gathered::Waits => return self.write(hyper, chunks),
-                    Gathered::Enough if self.write(hyper, chunks) => chunks.clear(),
+                    Gathered::Waits => return self.write(hyper, &chunks.bytes),
+                    Gathered::Enough if self.write(hyper, &chunks.bytes) => chunks.bytes.clear(),
                     Gathered::Enough => return false,
                     Gathered::Other(given) => {
                         match given {
                             // The end is written with what came before it.
-                            None => std::mem::swap(&mut self.rest, chunks),
-                            Some(_) => _ = self.write(hyper, chunks),
+                            None => std::mem::swap(&mut self.rest, &mut chunks.bytes),
+                            Some(_) => _ = self.write(hyper, &chunks.bytes),
                         }
                         self.given = Some(given);
                         return false;
@@ -124,14 +128,14 @@ impl<S: AsyncWrite + Unpin> Line<S> {
     }
 
     /// Appends what the body gives as chunks.
-    fn gather(&mut self, task: &mut Context<'_>, chunks: &mut Vec<u8>) -> Gathered {
+    fn gather(&mut self, task: &mut Context<'_>, chunks: &mut Chunks) -> Gathered {
         while let Some(body) = &mut self.body {
-            match Pin::new(body).poll_frame(task) {
+            match poll_chunks(&mut chunks.lengths, || Pin::new(body).poll_frame(task)) {
                 Poll::Pending => return Gathered::Waits,
                 Poll::Ready(Some(Ok(frame))) if frame.is_data() => {
                     let frame = frame.into_data().unwrap_or_default();
-                    put_chunks(chunks, &frame, self.chunk_lengths());
-                    if chunks.len() >= MAX_BUFFER {
+                    chunks.put_frame(&frame);
+                    if chunks.bytes.len() >= MAX_BUFFER {
                         return Gathered::Enough;
                     }
                 }
@@ -139,20 +143,6 @@ impl<S: AsyncWrite + Unpin> Line<S> {
             }
         }
         Gathered::Other(None)
-    }
-
-    /// The lengths of the chunks in the newest frame; none: it is one.
-    fn chunk_lengths(&mut self) -> VecDeque<u32> {
-        let Some((lengths, frames)) = &mut self.chunks else {
-            return VecDeque::new();
-        };
-        let taken = lengths.take();
-        *frames -= 1;
-        if *frames == 0 {
-            // It is memory of its own, which is not in the cache when a token is sent now and then.
-            self.chunks = None;
-        }
-        taken
     }
 
     /// Writes bytes; whether all are out. Those that are not are kept.
@@ -190,8 +180,8 @@ impl<S: AsyncWrite + Unpin> Line<S> {
         if self.rest.is_empty() {
             let buffer = std::mem::take(&mut self.rest);
             CHUNKS.with_borrow_mut(|chunks| {
-                if chunks.capacity() < buffer.capacity() {
-                    *chunks = buffer;
+                if chunks.bytes.capacity() < buffer.capacity() {
+                    chunks.bytes = buffer;
                 }
             });
         }
@@ -199,28 +189,43 @@ impl<S: AsyncWrite + Unpin> Line<S> {
     }
 }
 
-/// Appends a frame as chunks of these lengths, which are its own; without any, as one.
-fn put_chunks(chunks: &mut Vec<u8>, frame: &[u8], lengths: VecDeque<u32>) {
-    let mut rest = frame;
-    for length in lengths {
-        let (chunk, after) = rest
-            .split_at_checked(length as usize)
-            .unwrap_or((rest, &[]));
-        put_chunk(chunks, chunk);
-        rest = after;
+impl Chunks {
+    const fn new() -> Self {
+        Self {
+            bytes: Vec::new(),
+            lengths: Vec::new(),
+        }
     }
-    put_chunk(chunks, rest);
+
+    /// Appends the newest frame: as chunks of its lengths, or as one.
+    fn put_frame(&mut self, frame: &[u8]) {
+        let mut rest = frame;
+        for length in &self.lengths {
+            let (chunk, after) = rest
+                .split_at_checked(*length as usize)
+                .unwrap_or((rest, &[]));
+            put_chunk(&mut self.bytes, chunk);
+            rest = after;
+        }
+        put_chunk(&mut self.bytes, rest);
+    }
 }
 
-/// Appends `data` as a chunk of HTTP/1.1; empty data is none.
+/// Appends `data` as a chunk; empty data is none.
+#[inline]
 fn put_chunk(chunks: &mut Vec<u8>, data: &[u8]) {
-    if data.is_empty() {
-        return;
-    }
-    chunks.reserve(data.len() + 2 * size_of::<usize>() + 4);
-    let digits = (usize::BITS - data.len().leading_zeros()).div_ceil(4);
-    for digit in (0..digits).rev() {
-        chunks.push(b"0123456789ABCDEF"[(data.len() >> (4 * digit)) & 0xf]);
+    let length = data.len();
+    chunks.reserve(length + 2 * size_of::<usize>() + 4);
+    let digit = |at: u32| b"0123456789ABCDEF"[(length >> (4 * at)) & 0xf];
+    // An event has two or three digits: few bytes at once are quicker than one by one.
+    match length {
+        0 => return,
+        0x10..=0xff => chunks.extend_from_slice(&[digit(1), digit(0)]),
+        0x100..=0xfff => chunks.extend_from_slice(&[digit(2), digit(1), digit(0)]),
+        _ => {
+            let digits = (usize::BITS - length.leading_zeros()).div_ceil(4);
+            chunks.extend((0..digits).rev().map(digit));
+        }
     }
     chunks.extend_from_slice(b"\r\n");
     chunks.extend_from_slice(data);
@@ -239,7 +244,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Bypass<S> {
             corked: false,
             blocked: false,
             body: None,
-            chunks: None,
             awaited: false,
             given: None,
         })))
@@ -375,7 +379,7 @@ impl<S> Drop for AnswerBody<S> {
         if let Self::Streamed(line) = self {
             let (body, given) = {
                 let mut line = line.lock();
-                (line.awaited, line.corked, line.chunks) = (false, false, None);
+                (line.awaited, line.corked) = (false, false);
                 (line.body.take(), line.given.take())
             };
             drop((body, given));
@@ -424,20 +428,14 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let mut response = ready!(Pin::new(&mut this.answering).poll(cx))?;
+        let response = ready!(Pin::new(&mut this.answering).poll(cx))?;
         let line = this.line.take().filter(|_| is_chunked(&response));
-        let chunks = match &line {
-            Some(_) => response.extensions_mut().remove::<ChunkLengths>(),
-            None => None,
-        };
-        chunks.as_ref().inspect(|chunks| chunks.enable());
         Poll::Ready(Ok(response.map(|body| match line {
             None => AnswerBody::Plain(body),
             Some(line) => {
                 {
                     let mut line = line.lock();
                     line.body = Some(body);
-                    line.chunks = chunks.map(|chunks| (chunks, ChunkLengths::FRAMES));
                     line.corked = true;
                 }
                 AnswerBody::Streamed(line)

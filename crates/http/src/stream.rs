@@ -5,15 +5,13 @@
 //! when the client or the clock fell behind. A slow client costs nothing but the frame it has not
 //! read.
 
-use std::collections::VecDeque;
+use std::cell::Cell;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Bytes;
 use http_body::{Body, Frame};
-use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep};
 
 use super::error;
@@ -23,39 +21,21 @@ use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_service::fault::Ending;
 use vllm_sim_service::{Choice, FaultInjector, InjectorAction, Reply};
 
-/// The lengths of the events in a frame that holds several, each of which is to be a chunk of its own.
+thread_local! {
+    /// The lengths of the chunks in the frame that is being made, where somebody asks for them.
+    static CHUNK_LENGTHS: Cell<Option<Vec<u32>>> = const { Cell::new(None) };
+}
+
+/// Polls a body whose frames may hold several events, each of which is to be a chunk of its own: `lengths` are
+/// theirs afterwards; none: the frame is one chunk.
 ///
-/// An extension of a streamed answer: who writes chunks himself asks for them, and gets one frame in place of
-/// one for each event.
-#[derive(Debug, Clone, Default)]
-pub struct ChunkLengths(Arc<Mutex<Option<VecDeque<u32>>>>);
-
-impl ChunkLengths {
-    /// Frames of a stream after which each is one chunk.
-    pub const FRAMES: u32 = SINGLE_EVENT_FRAMES;
-
-    /// Frames may hold several events from now on.
-    pub fn enable(&self) {
-        self.0.lock().get_or_insert_default();
-    }
-
-    /// Those of the newest frame; none: it is one chunk.
-    pub fn take(&self) -> VecDeque<u32> {
-        self.0
-            .lock()
-            .as_mut()
-            .map(std::mem::take)
-            .unwrap_or_default()
-    }
-
-    /// Sets those of the next frame, where that is enabled; whether it is.
-    fn set(&self, lengths: &mut VecDeque<u32>) -> bool {
-        let mut enabled = self.0.lock();
-        let newest = enabled.as_mut();
-        newest
-            .map(|newest| std::mem::swap(newest, lengths))
-            .is_some()
-    }
+/// Who writes chunks himself gets one frame in place of one for each event.
+pub fn poll_chunks<T>(lengths: &mut Vec<u32>, poll: impl FnOnce() -> T) -> T {
+    lengths.clear();
+    CHUNK_LENGTHS.set(Some(std::mem::take(lengths)));
+    let polled = poll();
+    *lengths = CHUNK_LENGTHS.take().unwrap_or_default();
+    polled
 }
 
 /// What a poll of a body gives.
@@ -114,7 +94,7 @@ pub(super) trait Render: Send + 'static {
         _choice: &mut Choice,
         _most: u32,
         _bytes: usize,
-        _lengths: Option<&mut VecDeque<u32>>,
+        _lengths: Option<&mut Vec<u32>>,
     ) -> u32 {
         0
     }
@@ -149,7 +129,7 @@ enum BreakOff {
 struct SingleEvents {
     events: Bytes,
     /// At least one.
-    lengths: VecDeque<u32>,
+    lengths: std::vec::IntoIter<u32>,
 }
 
 /// Something to hold until the stream has ended.
@@ -165,8 +145,6 @@ pub(super) struct EventStream<R> {
     frames: u32,
     /// The next ones, where several were written together.
     single: Option<Box<SingleEvents>>,
-    /// Theirs, where one frame is to hold them all.
-    pub(super) chunk_lengths: ChunkLengths,
     /// Whether the last one held all that was due, most likely.
     drained: bool,
     opened: bool,
@@ -202,7 +180,6 @@ impl<R: Render> EventStream<R> {
             open_choices: choices,
             frames: 0,
             single: None,
-            chunk_lengths: ChunkLengths::default(),
             drained: false,
             opened: false,
             begun: false,
@@ -228,24 +205,24 @@ impl<R: Render> EventStream<R> {
         }
     }
 
-    /// Writes the next event, or all that are due up to the size of a frame.
-    fn write(&mut self, out: &mut String) {
+    /// Writes the next event behind `start`, or all that are due up to the size of a frame.
+    fn write(&mut self, out: &mut String, start: usize, lengths: Option<&mut Vec<u32>>) {
         if self.closed {
             return;
         }
         if !self.begun {
             self.begin(out);
-            if !self.begun || !out.is_empty() {
+            if !self.begun || out.len() > start {
                 return;
             }
         }
         if self.frames < SINGLE_EVENT_FRAMES {
-            if out.is_empty() && self.write_single_events() {
+            if out.len() == start && self.write_single_events(out, lengths) {
                 return;
             }
             // A step may write nothing: then the next one is looked at.
-            while out.is_empty() && self.write_next(out) {}
-            if !out.is_empty() {
+            while out.len() == start && self.write_next(out) {}
+            if out.len() > start {
                 return;
             }
         } else {
@@ -262,8 +239,9 @@ impl<R: Render> EventStream<R> {
         }
     }
 
-    /// Writes the events of several frames, where they are due; whether there were any.
-    fn write_single_events(&mut self) -> bool {
+    /// Writes the events of several frames, where they are due: into one where lengths are asked for; whether
+    /// there were any.
+    fn write_single_events(&mut self, out: &mut String, lengths: Option<&mut Vec<u32>>) -> bool {
         let [choice] = self.reply.choices.as_mut_slice() else {
             return false;
         };
@@ -274,28 +252,38 @@ impl<R: Render> EventStream<R> {
             return false;
         }
         let most = due.min(SINGLE_EVENT_FRAMES - self.frames);
-        let mut out = String::new();
-        let mut lengths = VecDeque::with_capacity(most as usize);
+        if let Some(lengths) = lengths {
+            let asked = Some(lengths);
+            let written = write_tokens(&mut self.render, out, choice, released, most, asked);
+            // All but the one that the frame counts as.
+            self.frames += written.saturating_sub(1) as u32;
+            return written > 0;
+        }
+        let mut lengths = Vec::with_capacity(most as usize);
         let asked = Some(&mut lengths);
-        let written = write_tokens(&mut self.render, &mut out, choice, released, most, asked);
+        let written = write_tokens(&mut self.render, out, choice, released, most, asked);
         if written > 0 {
-            let events = out.into();
+            let events = std::mem::take(out).into();
+            let lengths = lengths.into_iter();
             self.single = Some(Box::new(SingleEvents { events, lengths }));
         }
         written > 0
     }
 
+    /// Whether more is due behind what was written, most likely, and has room in a frame.
+    fn has_more(&self, out: &str) -> bool {
+        let [choice] = self.reply.choices.as_slice() else {
+            return false;
+        };
+        let due = self.open_choices == 0 || choice.released() > choice.sent;
+        due && !self.closed && out.len() < MAX_FRAME_BYTES && self.faults.is_none()
+    }
+
     /// The next frame of those that are written.
     fn single_event(&mut self) -> Option<Bytes> {
         let single = self.single.as_mut()?;
-        let count = single.lengths.len() as u32;
-        if self.chunk_lengths.set(&mut single.lengths) {
-            // All but the one that the frame counts as.
-            self.frames += count - 1;
-            return self.single.take().map(|all| all.events);
-        }
-        let length = single.lengths.pop_front()?;
-        if single.lengths.is_empty() {
+        let length = single.lengths.next()?;
+        if single.lengths.len() == 0 {
             return self.single.take().map(|last| last.events);
         }
         Some(single.events.split_to(length as usize))
@@ -303,7 +291,31 @@ impl<R: Render> EventStream<R> {
 
     /// The next frame, if something is due.
     fn frame(&mut self, mut out: String) -> Option<Bytes> {
-        self.write(&mut out);
+        let mut lengths = CHUNK_LENGTHS.take();
+        if lengths.is_some()
+            && let [choice] = self.reply.choices.as_slice()
+            && choice.released() - choice.sent > 1
+        {
+            let due = (choice.released() - choice.sent) as usize;
+            out.reserve((due * EVENT_BYTES).min(MAX_FRAME_BYTES) + 2 * EVENT_BYTES);
+        }
+        let mut start = 0;
+        loop {
+            self.write(&mut out, start, lengths.as_mut());
+            let Some(lengths) = &mut lengths else {
+                break;
+            };
+            if out.len() == start || !self.has_more(&out) {
+                break;
+            }
+            let told = lengths.iter().sum::<u32>() as usize;
+            if told < out.len() {
+                lengths.push((out.len() - told) as u32);
+            }
+            start = out.len();
+            self.frames += 1;
+        }
+        CHUNK_LENGTHS.set(lengths);
         match out.is_empty() {
             true => self.single_event(),
             false => Some(out.into()),
@@ -490,7 +502,7 @@ fn write_tokens<R: Render>(
     choice: &mut Choice,
     released: u32,
     most: u32,
-    lengths: Option<&mut VecDeque<u32>>,
+    lengths: Option<&mut Vec<u32>>,
 ) -> usize {
     let due = released - choice.sent;
     if choice.sent == 0 || due < 2 || choice.progress().has_groups() {

@@ -23,6 +23,25 @@ impl Fragments {
         &self.text[start as usize..self.ends[index] as usize]
     }
 
+    /// Appends that.
+    #[inline]
+    pub fn push_piece(&self, index: usize, out: &mut String) {
+        /// Texts up to here are copied with what follows them, which is taken back: always as many bytes need
+        /// no call.
+        const SHORT: usize = 16;
+        let start = if index == 0 { 0 } else { self.ends[index - 1] } as usize;
+        let end = self.ends[index] as usize;
+        if end - start <= SHORT
+            && let Some(longer) = self.text.get(start..start + SHORT)
+        {
+            let end = out.len() + (end - start);
+            out.push_str(longer);
+            out.truncate(end);
+        } else {
+            out.push_str(&self.text[start..end]);
+        }
+    }
+
     /// The text that the tokens from `from` up to `to` add; `to` is not below `from`.
     #[inline]
     pub fn span(&self, from: usize, to: usize) -> &str {

@@ -107,9 +107,10 @@ async fn every_piece_is_a_chunk_however_little_the_socket_takes() {
 #[test]
 fn a_frame_is_as_many_chunks_as_it_tells() {
     let split = |lengths: &[u32]| {
-        let mut chunks = Vec::new();
-        put_chunks(&mut chunks, b"abcdef", lengths.iter().copied().collect());
-        String::from_utf8(chunks).unwrap()
+        let mut chunks = Chunks::new();
+        chunks.lengths.extend(lengths);
+        chunks.put_frame(b"abcdef");
+        String::from_utf8(chunks.bytes).unwrap()
     };
     assert_eq!(split(&[]), "6\r\nabcdef\r\n");
     assert_eq!(split(&[1, 2, 3]), "1\r\na\r\n2\r\nbc\r\n3\r\ndef\r\n");

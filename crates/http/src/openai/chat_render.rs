@@ -3,7 +3,6 @@
 
 mod plain;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::ids::CallIds;
@@ -478,7 +477,7 @@ impl Render for ChatStream {
         choice: &mut Choice,
         most: u32,
         bytes: usize,
-        lengths: Option<&mut VecDeque<u32>>,
+        lengths: Option<&mut Vec<u32>>,
     ) -> u32 {
         self.plain_tokens(out, choice, most, bytes, lengths)
     }

@@ -380,11 +380,9 @@ pub(crate) fn stream<R: Render + Unpin>(
     let silence = app.config.server.sse_keep_alive_interval;
     let guard = guard.map(|guard| Box::new(guard) as Box<dyn std::any::Any + Send>);
     let faults = fault::injector(app, head);
-    let stream = EventStream::new(reply, render, interval, faults, silence, guard);
-    let chunk_lengths = stream.chunk_lengths.clone();
-    let mut response = events(Body::new(stream));
-    response.extensions_mut().insert(chunk_lengths);
-    response
+    events(Body::new(EventStream::new(
+        reply, render, interval, faults, silence, guard,
+    )))
 }
 
 /// A streamed answer that says nothing while nothing happens.

@@ -151,6 +151,27 @@ pub struct Texts<'a> {
     to: usize,
 }
 
+/// One of them.
+#[derive(Debug, Clone, Copy)]
+pub struct Text<'a> {
+    fragments: &'a Fragments,
+    index: usize,
+}
+
+impl<'a> Text<'a> {
+    /// As it is.
+    #[inline]
+    pub fn as_str(self) -> &'a str {
+        self.fragments.piece(self.index)
+    }
+
+    /// Appends it.
+    #[inline]
+    pub fn push_to(self, out: &mut String) {
+        self.fragments.push_piece(self.index, out);
+    }
+}
+
 impl<'a> Texts<'a> {
     /// Whether JSON may escape any of their characters.
     pub fn may_have_escapes(self) -> bool {
@@ -159,8 +180,9 @@ impl<'a> Texts<'a> {
     }
 
     /// One by one.
-    pub fn iter(self) -> impl Iterator<Item = &'a str> {
-        (self.from..self.to).map(move |index| self.fragments.piece(index))
+    pub fn iter(self) -> impl Iterator<Item = Text<'a>> {
+        let fragments = self.fragments;
+        (self.from..self.to).map(move |index| Text { fragments, index })
     }
 }
 

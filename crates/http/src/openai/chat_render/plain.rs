@@ -1,7 +1,5 @@
 //! Chunks that have nothing but text, which most have.
 
-use std::collections::VecDeque;
-
 use super::ChatStream;
 use crate::json;
 use vllm_sim_service::Choice;
@@ -46,7 +44,7 @@ impl ChatStream {
         choice: &mut Choice,
         most: u32,
         bytes: usize,
-        mut lengths: Option<&mut VecDeque<u32>>,
+        mut lengths: Option<&mut Vec<u32>>,
     ) -> u32 {
         if self.so_far.len() > 1 || !self.is_simple() || self.chat.view.continuous_usage {
             return 0;
@@ -67,15 +65,15 @@ impl ChatStream {
             let before = written;
             for text in texts.iter().take((most - written) as usize) {
                 match plain {
-                    true => out.push_str(text),
-                    false => json::escape(out, text),
+                    true => text.push_to(out),
+                    false => json::escape(out, text.as_str()),
                 }
                 out.push_str(&between);
                 written += 1;
                 if let Some(lengths) = &mut lengths {
                     // What follows the event is the beginning of the next one.
                     let to = out.len() - begin;
-                    lengths.push_back((to - from) as u32);
+                    lengths.push((to - from) as u32);
                     from = to;
                 }
                 if out.len() - begin >= bytes {
