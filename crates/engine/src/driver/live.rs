@@ -36,7 +36,7 @@ pub struct TimerTuning {
 impl Default for TimerTuning {
     fn default() -> Self {
         Self {
-            quantum: Duration::from_micros(250),
+            quantum: Duration::from_micros(200),
             busy: 3,
             crowded: 20,
         }
