@@ -141,7 +141,7 @@ pub(super) struct EventStream<R> {
     render: R,
     interval: u32,
     open_choices: usize,
-    /// Frames so far.
+    /// Frames so far; one of several chunks counts as so many.
     frames: u32,
     /// The next ones, where several were written together.
     single: Option<Box<SingleEvents>>,
@@ -294,10 +294,11 @@ impl<R: Render> EventStream<R> {
         let mut lengths = CHUNK_LENGTHS.take();
         if lengths.is_some()
             && let [choice] = self.reply.choices.as_slice()
-            && choice.released() - choice.sent > 1
         {
             let due = (choice.released() - choice.sent) as usize;
-            out.reserve((due * EVENT_BYTES).min(MAX_FRAME_BYTES) + 2 * EVENT_BYTES);
+            if due > 1 {
+                out.reserve((due * EVENT_BYTES).min(MAX_FRAME_BYTES) + 2 * EVENT_BYTES);
+            }
         }
         let mut start = 0;
         loop {

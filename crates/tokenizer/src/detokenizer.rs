@@ -19,8 +19,14 @@ impl Fragments {
     /// The text that token `index` adds.
     #[inline]
     pub fn piece(&self, index: usize) -> &str {
+        let (start, end) = self.bounds(index);
+        &self.text[start..end]
+    }
+
+    #[inline]
+    fn bounds(&self, index: usize) -> (usize, usize) {
         let start = if index == 0 { 0 } else { self.ends[index - 1] };
-        &self.text[start as usize..self.ends[index] as usize]
+        (start as usize, self.ends[index] as usize)
     }
 
     /// Appends that.
@@ -29,8 +35,7 @@ impl Fragments {
         /// Texts up to here are copied with what follows them, which is taken back: always as many bytes need
         /// no call.
         const SHORT: usize = 16;
-        let start = if index == 0 { 0 } else { self.ends[index - 1] } as usize;
-        let end = self.ends[index] as usize;
+        let (start, end) = self.bounds(index);
         if end - start <= SHORT
             && let Some(longer) = self.text.get(start..start + SHORT)
         {
