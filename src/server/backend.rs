@@ -16,6 +16,7 @@ use vllm_sim_engine::driver::{LiveEngine, LiveRanks, Observer};
 use vllm_sim_observe::kv_transfer::ReadListener;
 use vllm_sim_observe::metrics::Metrics;
 use vllm_sim_service::generate::Generator;
+use vllm_sim_service::prompt::MediaCache;
 use vllm_sim_service::{Models, Service, Settings};
 
 /// Running engines and the service over them.
@@ -66,7 +67,11 @@ impl Backend {
         if let Some(ids) = parts.thought_end {
             generator = generator.with_thought_end(ids);
         }
-        let service = Arc::new(service(config, generator, live.clone(), seed));
+        let mut service = service(config, generator, live.clone(), seed);
+        let engine = metrics.engine(0);
+        let count = move |items, hits| engine.on_mm_cache(items, hits);
+        service.media_cache = MediaCache::new(config.content.media_cache_bytes, count);
+        let service = Arc::new(service);
         #[cfg(feature = "zmq")]
         let listeners = super::prefill::listen(config, &service);
         let counter = FaultCounter(metrics.clone());
@@ -126,6 +131,7 @@ fn service(config: &Config, generator: Generator, live: Vec<LiveEngine>, seed: u
         role: config.engine.role,
         ngram: setup::ngram(config),
         load_failure_policy: setup::load_failure_policy(config),
+        prompts: setup::prompts(config),
     };
     Service::new(models, generator, live, settings)
 }

@@ -4,15 +4,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::timing;
-use vllm_sim_config::{Compat, Config, Connector, KvTransfer, SchedulerKind, Task};
+use vllm_sim_config::{CliMode, Compat, Config, Connector, KvTransfer, SchedulerKind, Task};
 use vllm_sim_engine::LoadFailurePolicy;
 use vllm_sim_engine::kv::{HashAlgo, HashConfig, HostRules, KvConfig, SparseKind};
 use vllm_sim_observe::kv_events::HashFormat;
 use vllm_sim_observe::metrics::{
     CacheConfig, EngineFeatures, FakeMetrics, NixlTransfer, OffloadInfo, Settings,
 };
+use vllm_sim_service::prompt::{MediaLimits, MediaSettings, PromptSettings};
 use vllm_sim_service::{LiveSettings, NgramLookup};
-use vllm_sim_tokenizer::{Hub, TokenizerLocation};
+use vllm_sim_tokenizer::{Hub, Modality, TokenizerLocation};
 use vllm_sim_wire::Version;
 
 /// Blocks of the KV cache when nothing says how many.
@@ -136,6 +137,32 @@ pub(super) fn hashes(config: &Config) -> Option<HashConfig> {
             && matches!(config.kv_events.encoding.hashes, HashFormat::Bytes(_)),
         keep_tokens: config.kv_events.enabled,
     })
+}
+
+/// Settings of how prompts are made.
+pub(super) fn prompts(config: &Config) -> PromptSettings {
+    let (model, api) = (&config.model, &config.api);
+    // The text of `--chat-template`: a file's, or the flag's own.
+    let template = model.chat_template.as_ref();
+    let template =
+        template.map(|given| std::fs::read_to_string(given).unwrap_or_else(|_| given.clone()));
+    PromptSettings {
+        chat_template: template,
+        chat_template_kwargs: model.chat_template_kwargs.clone(),
+        content_format: model.chat_template_content_format,
+        skip_tokenizer_init: model.tokenizer.skip_init,
+        media: MediaSettings {
+            accepted: config.content.takes_media,
+            unchecked: model.cli_mode == CliMode::Llmd,
+            rules: config.content.media,
+            limits: MediaLimits {
+                image: api.media_limit(Modality::Image),
+                audio: api.media_limit(Modality::Audio),
+                video: api.media_limit(Modality::Video),
+            },
+            local_path: api.allowed_local_media_path.clone(),
+        },
+    }
 }
 
 /// How drafts are found in the text.

@@ -184,7 +184,7 @@ fn generate(
     limits: &Limits,
     prompts: &[usize],
     asked: Option<i128>,
-    params: impl Fn(i128, &SamplingDefaults) -> Result<SamplingParams, Fault>,
+    params: impl Fn(i128, &SamplingDefaults) -> Result<Box<SamplingParams>, Fault>,
 ) -> Result<(), Fault> {
     let defaults = SamplingDefaults::default();
     let rank = case.rank.as_deref().and_then(|rank| rank.parse().ok());
@@ -221,8 +221,8 @@ fn chat(case: &Case, value: &Value, limits: &Limits) -> Result<(), Fault> {
         &[words],
         request.asked_tokens().1,
         |budget, defaults| {
-            let params = request.sampling_params(budget, defaults);
-            params.map(|params| *params)
+            let sampling = request.sampling(defaults)?;
+            sampling.with_budget(budget, &defaults.bounds)
         },
     )
 }
@@ -245,7 +245,10 @@ fn completion(case: &Case, value: &Value, limits: &Limits) -> Result<(), Fault> 
         limits,
         &counts,
         request.max_tokens,
-        |budget, defaults| request.sampling_params(budget, defaults),
+        |budget, defaults| {
+            let sampling = request.sampling(defaults)?;
+            sampling.with_budget(budget, &defaults.bounds)
+        },
     )?;
     for prompt in &prompts {
         if let Prompt::Tokens(ids) = prompt {

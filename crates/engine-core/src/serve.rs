@@ -1,4 +1,4 @@
-//! From ADD to the road of requests, and the words of refusals.
+//! From ADD to a request for generation, and the words of refusals.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -20,13 +20,16 @@ use super::prompt_text::last_message;
 use super::request::{CoreRequest, LoraRequest, Pooling, RequestFields, Sampling, Work};
 use super::thoughts::Thoughts;
 use vllm_sim_config::Config;
-use vllm_sim_service::generate::request::{Prompt, Target};
+use vllm_sim_service::dialect::TokensApi;
+use vllm_sim_service::generate::request::Prompt;
+use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
-    EngineChecks, GenerationRequest, OutputRoom, Policy, Prepared, Protocol, Refusal,
-    RequestFaults, ServeError, Service, Transfer,
+    GenerationRequest, OutputRoom, Refusal, RequestFaults, RequestRules, ServeError, Service,
+    ToolSchemas,
 };
 use vllm_sim_tokenizer::Tokenizer;
-use vllm_sim_wire::{Fault, Limits, SamplingDefaults, SamplingParams, Version};
+use vllm_sim_wire::sampling::SamplingChecks;
+use vllm_sim_wire::{Limits, SamplingDefaults, SamplingRequest, Version};
 
 /// The code of an error that the front end answers with 400.
 const VALIDATION: &str = "validation_error";
@@ -34,7 +37,7 @@ const VALIDATION: &str = "validation_error";
 /// Submits what front ends ask.
 pub(crate) struct Requests {
     parts: Parts,
-    policy: Policy,
+    rules: RequestRules,
     queue: Sender<Item>,
     adapters: Arc<Adapters>,
     thoughts: Option<Thoughts>,
@@ -42,30 +45,34 @@ pub(crate) struct Requests {
     by_text: bool,
 }
 
-/// The rules of the engine core: the front end has named the model, filled in its defaults and
-/// checked what it could.
-fn policy(config: &Config, service: &Service) -> Policy {
+/// Returns the rules of the engine core: the front end has named the model, filled in its defaults
+/// and checked what it could.
+fn rules(config: &Config, service: &Service) -> RequestRules {
     let tokenizer = service.generator.tokenizer();
-    let limits = Limits {
-        max_model_len: config.model.max_model_len,
-        max_logprobs: -1,
-        // The simulated tokenizer knows every id.
-        vocab_size: matches!(**tokenizer, Tokenizer::Hf(_)).then(|| tokenizer.vocab_size()),
-        version: Version::of(&config.model.vllm_version),
-        speculative: config.engine.speculative.is_some(),
-        // Whether a budget of thoughts may be given, the front end has decided.
-        reasoning_parser: true,
-        ..Limits::default()
-    };
-    let bad_words = config.api.limits.bad_words as usize;
-    Policy::of_token_ids(limits, SamplingDefaults::default(), bad_words)
+    RequestRules {
+        limits: Limits {
+            max_model_len: config.model.max_model_len,
+            max_logprobs: -1,
+            // The simulated tokenizer knows every id.
+            vocab_size: matches!(**tokenizer, Tokenizer::Hf(_)).then(|| tokenizer.vocab_size()),
+            version: Version::of(&config.model.vllm_version),
+            speculative: config.engine.speculative.is_some(),
+            // Whether a budget of thoughts may be given, the front end has decided.
+            reasoning_parser: true,
+            ..Limits::default()
+        },
+        defaults: SamplingDefaults::default(),
+        max_bad_words: config.api.limits.bad_words as usize,
+        tool_schemas: ToolSchemas::Any,
+        dialect: &TokensApi,
+    }
 }
 
 impl Requests {
     pub(crate) fn new(parts: Parts, queue: Sender<Item>, adapters: Arc<Adapters>) -> Self {
         let generator = &parts.service.generator;
         Self {
-            policy: policy(&parts.config, &parts.service),
+            rules: rules(&parts.config, &parts.service),
             thoughts: parts.thoughts.clone(),
             by_text: generator.text_hash([]).is_some(),
             parts,
@@ -152,31 +159,18 @@ impl Requests {
             thoughts.share_for(&prompt, fields.reasoning_ended, &fields.parser_kwargs)
         });
         let (reasoning, thought_start) = thought.unzip();
-        let mut request = GenerationRequest {
+        let request = GenerationRequest {
             id: id.clone(),
             arrived: service.now(),
-            model: lora.as_deref(),
             n: 1,
-            prompts: 1,
             max_tokens: sampling.params.max_tokens,
             room: OutputRoom::PerPrompt,
-            checks: EngineChecks::All,
-            constraint: None,
-            tools: None,
-            parses_calls: false,
-            echo: false,
             reasoning,
             priority: fields.priority,
-            rank: None,
             cache_salt: fields.cache_salt.map(Into::into),
-            hit_threshold: None,
-            skip_cache_read: false,
             trace: fields.trace,
             faults: Some(Arc::new(faults)),
-            usage: None,
-        };
-        let mut call = CoreCall {
-            prompt: Prompt {
+            prompts: PromptSource::Ready(vec![Prompt {
                 echo: self.text(&prompt),
                 thought_start,
                 // It answers with the same tokens: what the user said among them, nobody knows.
@@ -184,16 +178,25 @@ impl Requests {
                 tokens: prompt,
                 media: fields.media,
                 ..Prompt::default()
-            },
-            sampling,
+            }]),
+            sampling: Ok(SamplingRequest {
+                checks: SamplingChecks::None,
+                ..sampling.params.into()
+            })
+            .into(),
+            ..GenerationRequest::default()
         };
-        let served = service.serve(&self.policy, &mut request, &mut call).await;
-        let served = served.map_err(|refused| error_of(&refused.into_refusal()))?;
+        let resolved = service.resolve(&self.rules, lora.as_deref());
+        let resolved = resolved.map_err(|refusal| error_of(&refusal))?;
+        let generated = service
+            .generate(&self.rules, resolved, Box::new(request))
+            .await;
+        let generated = generated.map_err(|refused| error_of(&refused.into_refusal()))?;
         let own = service.generator.tokenizer().eos();
         Ok(Answer::Generated(Box::new(Active::new(
             id.clone(),
             client,
-            served.reply,
+            generated.reply,
             (own, eos),
             logprobs,
             fields.trace_headers,
@@ -289,30 +292,6 @@ enum Answer {
 
 /// How a request ends that is not answered, and why.
 type Failure = (FinishReason, Option<RequestError>);
-
-/// What the road asks of a request.
-struct CoreCall {
-    prompt: Prompt,
-    sampling: Sampling,
-}
-
-impl Protocol for CoreCall {
-    type View = ();
-
-    async fn prompts(&mut self, _: &Target) -> Result<Vec<Prompt>, Refusal> {
-        Ok(vec![std::mem::take(&mut self.prompt)])
-    }
-
-    fn sampling_params(&mut self, budget: i128) -> Result<Box<SamplingParams>, Fault> {
-        let mut params = std::mem::take(&mut self.sampling.params);
-        params.max_tokens = Some(budget);
-        Ok(Box::new(params))
-    }
-
-    fn view(&mut self, _: &Prepared) -> ((), Transfer) {
-        ((), Transfer::Local)
-    }
-}
 
 fn invalid(message: String) -> Failure {
     failed(VALIDATION, message, false)

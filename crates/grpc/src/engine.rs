@@ -15,13 +15,13 @@ use super::proto::{
 };
 use super::read::CallMetadata;
 use super::{fault, read, status};
-use vllm_sim_service::Policy;
+use vllm_sim_service::RequestRules;
 use vllm_sim_service::pooling::llmd_embedding;
 
 /// Answers the calls of `vllm.grpc.engine.VllmEngine`.
 pub(super) struct Engine {
     parts: Parts,
-    policy: Policy,
+    rules: RequestRules,
     /// When the latest generation was asked for: seconds since 1970, as the bits of an `f64`.
     last_receive: AtomicU64,
 }
@@ -29,7 +29,7 @@ pub(super) struct Engine {
 impl Engine {
     pub(super) fn new(parts: Parts) -> Self {
         Self {
-            policy: read::policy(&parts.config, &parts.service),
+            rules: read::rules(&parts.config, &parts.service),
             parts,
             last_receive: AtomicU64::new(0f64.to_bits()),
         }
@@ -83,13 +83,19 @@ impl VllmEngine for Engine {
             faults: Arc::new(faults),
             usage,
         };
-        let (mut request, mut call) = read::request(&self.parts, &self.policy, request, metadata);
+        let request = read::request(&self.parts, &self.rules.limits, request, metadata);
+        let refused = |refusal| self.saying_when_to_retry(status::refused(refusal));
         let service = &self.parts.service;
-        let served = service.serve(&self.policy, &mut request, &mut call).await;
-        let served = served.map_err(|refused| {
-            self.saying_when_to_retry(status::refused(refused.into_refusal()))
-        })?;
-        Ok(Response::new(Answer::new(served.reply, stream, injector)))
+        let resolved = service.resolve(&self.rules, None).map_err(refused)?;
+        let generated = service
+            .generate(&self.rules, resolved, Box::new(request))
+            .await;
+        let generated = generated.map_err(|refusal| refused(refusal.into_refusal()))?;
+        Ok(Response::new(Answer::new(
+            generated.reply,
+            stream,
+            injector,
+        )))
     }
 
     async fn embed(
@@ -97,7 +103,7 @@ impl VllmEngine for Engine {
         request: Request<EmbedRequest>,
     ) -> Result<Response<EmbedResponse>, Status> {
         let input = request.into_inner().tokenized.unwrap_or_default();
-        let (tokens, _) = read::tokens(&self.parts, input).await;
+        let tokens = read::tokens(&self.parts, input).await;
         if tokens.is_empty() {
             return Err(Status::invalid_argument(
                 "input is required and must be a non-empty string or array",

@@ -1,4 +1,4 @@
-//! From messages to what the road of requests asks.
+//! From gRPC messages to requests for generation.
 
 use std::sync::Arc;
 
@@ -8,38 +8,43 @@ use super::proto::sampling_params::Constraint as Asked;
 use super::proto::{self, GenerateRequest, TokenizedInput};
 use vllm_sim_config::Config;
 use vllm_sim_schema_sampler::Constraint;
-use vllm_sim_service::generate::request::{Prompt, Target};
+use vllm_sim_service::dialect::TokensApi;
+use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource, Truncation};
 use vllm_sim_service::{
-    EngineChecks, GenerationRequest, OutputRoom, Policy, Prepared, Protocol, Refusal,
-    RequestFaults, Service, TokenUsage, Transfer, off_thread,
+    GenerationRequest, OutputRoom, RequestFaults, RequestRules, Service, TokenUsage, ToolSchemas,
+    off_thread,
 };
 use vllm_sim_tokenizer::Tokenizer;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::sampling::{Texts, TokenBias};
-use vllm_sim_wire::{Fault, Limits, SamplingDefaults, SamplingParams, Version};
+use vllm_sim_wire::{Limits, SamplingDefaults, SamplingParams, Version};
 
-/// The rules of vLLM's gRPC server: no model to name, no generation config, and admission with the
-/// job alone.
-pub(super) fn policy(config: &Config, service: &Service) -> Policy {
+/// Returns the rules of vLLM's gRPC server: no model to name, no generation config, and admission
+/// with the job alone.
+pub(super) fn rules(config: &Config, service: &Service) -> RequestRules {
     let tokenizer = service.generator.tokenizer();
-    let limits = Limits {
-        max_model_len: config.model.max_model_len,
-        max_logprobs: config.api.max_logprobs.map_or(-1, i64::from),
-        // The simulated tokenizer knows every id.
-        vocab_size: matches!(**tokenizer, Tokenizer::Hf(_)).then(|| tokenizer.vocab_size()),
-        version: Version::of(&config.model.vllm_version),
-        speculative: config.engine.speculative.is_some(),
-        data_parallel_ranks: service.ranks().len() as u32,
-        ..Limits::default()
-    };
-    let defaults = SamplingDefaults {
-        bounds: RequestBounds {
-            n: config.api.limits.n.into(),
-            ..RequestBounds::default()
+    RequestRules {
+        limits: Limits {
+            max_model_len: config.model.max_model_len,
+            max_logprobs: config.api.max_logprobs.map_or(-1, i64::from),
+            // The simulated tokenizer knows every id.
+            vocab_size: matches!(**tokenizer, Tokenizer::Hf(_)).then(|| tokenizer.vocab_size()),
+            version: Version::of(&config.model.vllm_version),
+            speculative: config.engine.speculative.is_some(),
+            data_parallel_ranks: service.ranks().len() as u32,
+            ..Limits::default()
         },
-        ..SamplingDefaults::default()
-    };
-    Policy::of_token_ids(limits, defaults, config.api.limits.bad_words as usize)
+        defaults: SamplingDefaults {
+            bounds: RequestBounds {
+                n: config.api.limits.n.into(),
+                ..RequestBounds::default()
+            },
+            ..SamplingDefaults::default()
+        },
+        max_bad_words: config.api.limits.bad_words as usize,
+        tool_schemas: ToolSchemas::Any,
+        dialect: &TokensApi,
+    }
 }
 
 /// What the metadata of a call say.
@@ -51,125 +56,79 @@ pub(super) struct CallMetadata {
     pub(super) usage: Option<Arc<TokenUsage>>,
 }
 
-/// What is wanted, and who answers the road's questions about it.
-pub(super) fn request<'r>(
-    parts: &'r Parts,
-    policy: &'r Policy,
+/// Returns a call as a request for generation.
+pub(super) fn request(
+    parts: &Parts,
+    limits: &Limits,
     asked: GenerateRequest,
     metadata: CallMetadata,
-) -> (GenerationRequest<'static>, TokenCall<'r>) {
+) -> GenerationRequest {
     let id = match asked.request_id.as_str() {
         "" => format!("grpc-{}", uuid::Uuid::new_v4().simple()),
         given => given.to_owned(),
     };
-    let input = match asked.input {
-        Some(Input::Tokenized(input)) => input,
-        Some(Input::Text(original_text)) => TokenizedInput {
-            original_text,
-            input_ids: Vec::new(),
-        },
-        None => TokenizedInput::default(),
-    };
     let sampling = asked.sampling_params.unwrap_or_default();
     let params = params(&sampling);
-    let request = GenerationRequest {
+    let keep = sampling.truncate_prompt_tokens.map(i64::from);
+    let validation = limits.asked("max_tokens", params.max_tokens, keep);
+    GenerationRequest {
         id: id.into(),
         arrived: parts.service.now(),
-        model: None,
+        prompts: PromptSource::Inputs(PromptInputs {
+            inputs: vec![match asked.input {
+                Some(Input::Tokenized(input)) => prompt(input),
+                Some(Input::Text(text)) => PromptInput::Text(text),
+                None => prompt(TokenizedInput::default()),
+            }],
+            add_special_tokens: true,
+            truncation: Truncation {
+                keep,
+                ..Truncation::default()
+            },
+        }),
         n: params.n,
-        prompts: 1,
         max_tokens: params.max_tokens,
         room: OutputRoom::PerPrompt,
-        checks: EngineChecks::All,
+        validation: validation.into(),
+        sampling: Ok(params.into()).into(),
         constraint: sampling.constraint.and_then(constraint),
-        tools: None,
-        parses_calls: false,
-        echo: false,
-        reasoning: None,
-        priority: 0,
         rank: metadata.rank,
-        cache_salt: None,
-        hit_threshold: None,
-        skip_cache_read: false,
         trace: metadata.trace,
         faults: Some(metadata.faults),
         usage: metadata.usage,
-    };
-    let call = TokenCall {
-        parts,
-        policy,
-        input,
-        params,
-        truncate: sampling.truncate_prompt_tokens.map(i64::from),
-    };
-    (request, call)
-}
-
-/// What the road asks of a call.
-pub(super) struct TokenCall<'r> {
-    parts: &'r Parts,
-    policy: &'r Policy,
-    input: TokenizedInput,
-    params: SamplingParams,
-    /// How many of the last tokens are kept.
-    truncate: Option<i64>,
-}
-
-impl Protocol for TokenCall<'_> {
-    type View = ();
-
-    fn validate(&self) -> Result<(), Fault> {
-        let limits = &self.policy.limits;
-        limits.asked("max_tokens", self.params.max_tokens, self.truncate)
-    }
-
-    async fn prompts(&mut self, _: &Target) -> Result<Vec<Prompt>, Refusal> {
-        let limits = &self.policy.limits;
-        let input = std::mem::take(&mut self.input);
-        let (mut tokens, echo) = tokens(self.parts, input).await;
-        keep(&mut tokens, self.truncate, limits.max_model_len);
-        limits.prompt_tokens(tokens.len())?;
-        Ok(vec![Prompt {
-            tokens,
-            echo: (*echo).into(),
-            ..Prompt::default()
-        }])
-    }
-
-    fn sampling_params(&mut self, budget: i128) -> Result<Box<SamplingParams>, Fault> {
-        let mut params = std::mem::take(&mut self.params);
-        params.max_tokens = Some(budget);
-        params.verify(&self.policy.defaults.bounds)?;
-        Ok(Box::new(params))
-    }
-
-    fn view(&mut self, _: &Prepared) -> ((), Transfer) {
-        ((), Transfer::Local)
+        ..GenerationRequest::default()
     }
 }
 
-/// The tokens of an input, and what echo mode says to it. Ids win over the text they came from.
-pub(super) async fn tokens(parts: &Parts, input: TokenizedInput) -> (Vec<u32>, Arc<str>) {
+/// Returns the prompt of an input. Ids win over the text they came from.
+fn prompt(input: TokenizedInput) -> PromptInput {
     let TokenizedInput {
         original_text: text,
         input_ids: ids,
     } = input;
-    if !ids.is_empty() {
-        if !text.is_empty() {
-            return (ids, text.into());
-        }
-        let listed: Vec<_> = ids.iter().map(ToString::to_string).collect();
-        return (ids, listed.join(",").into());
+    if ids.is_empty() && !text.is_empty() {
+        return PromptInput::Text(text);
     }
-    if text.is_empty() {
-        return (ids, text.into());
+    PromptInput::Tokens {
+        text: (ids.is_empty() || !text.is_empty()).then(|| text.into()),
+        ids: ids.into_iter().map(i64::from).collect(),
+        media: Vec::new(),
+    }
+}
+
+/// Returns the tokens of an input. Ids win over the text they came from.
+pub(super) async fn tokens(parts: &Parts, input: TokenizedInput) -> Vec<u32> {
+    let TokenizedInput {
+        original_text: text,
+        input_ids: ids,
+    } = input;
+    if !ids.is_empty() || text.is_empty() {
+        return ids;
     }
     let tokenizer = parts.service.generator.tokenizer().clone();
-    let text: Arc<str> = text.into();
-    let encoded = text.clone();
-    let encode = move || tokenizer.encode(&encoded, true);
-    let tokens = off_thread(text.len(), encode).await;
-    (tokens, text)
+    let size = text.len();
+    let encode = move || tokenizer.encode(&text, true);
+    off_thread(size, encode).await
 }
 
 /// The parameters as vLLM builds them from the message: 0 is «not said» where it makes no sense.
@@ -227,14 +186,4 @@ fn constraint(asked: Asked) -> Option<Constraint> {
         Asked::StructuralTag(tag) => Constraint::StructuralTag(parsed(tag)),
         Asked::Choice(choice) => Constraint::Choice(choice.choices),
     })
-}
-
-/// Keeps the last tokens of a prompt: −1 leaves one of the context for the answer.
-fn keep(tokens: &mut Vec<u32>, asked: Option<i64>, max_model_len: u32) {
-    let Some(asked) = asked else { return };
-    let most = (max_model_len as usize).saturating_sub(1);
-    let keep = usize::try_from(asked).unwrap_or(most);
-    if tokens.len() > keep {
-        tokens.drain(..tokens.len() - keep);
-    }
 }

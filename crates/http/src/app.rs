@@ -10,7 +10,6 @@ use tokio::sync::watch;
 
 use super::admin_state::AdminState;
 use super::availability::Availability;
-use super::media_cache::MediaCache;
 use super::openai::responses::store::ResponseStore;
 use super::peers::{DashboardPeer, Peers};
 use super::policy::Policy;
@@ -20,7 +19,7 @@ use super::server_controls::ServerControls;
 use vllm_sim_config::{CliMode, Config, Fingerprint, Loaded};
 use vllm_sim_observe::kv_events::EventLoss;
 use vllm_sim_observe::metrics::Metrics;
-use vllm_sim_service::Service;
+use vllm_sim_service::{RequestRules, Service};
 use vllm_sim_tokenizer::Tokenizer;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::{Limits, SamplingDefaults, Version};
@@ -56,11 +55,11 @@ pub struct App {
     pub(super) port: u16,
     pub(super) started: Instant,
     pub(super) version: Version,
-    /// What llm-d and vLLM do differently.
+    /// What llm-d and vLLM do differently over HTTP.
     pub(super) policy: Policy,
+    /// What requests for generation meet.
+    pub(super) rules: RequestRules,
     pub(super) fingerprint: Option<Arc<str>>,
-    /// The template of `--chat-template`, which takes the place of the model's own.
-    pub(super) chat_template: Option<String>,
     pub(super) load: Arc<AtomicI64>,
     /// Routes that this configuration serves.
     pub(super) routes: RouteIndex,
@@ -77,8 +76,6 @@ pub struct App {
     pub(super) admin_state: Arc<AdminState>,
     /// What these settings act on.
     pub(super) controls: Arc<ServerControls>,
-    /// Media of prompts, as far as they are remembered.
-    pub(super) media_cache: MediaCache,
     /// `/openapi.json`, once somebody asked.
     pub(super) openapi: OnceLock<Arc<str>>,
     /// Who this server is to the one that decodes what it prefilled.
@@ -106,19 +103,18 @@ impl App {
         let controls = ServerControls::new(&config, service.clone(), metrics.clone(), event_loss);
         let limits = limits(&config, &service, version);
         let defaults = defaults(&config, &service);
-        let policy = Policy::of(&config, limits, defaults);
+        let policy = Policy::of(&config);
         Self {
             engine_id: engine_id(&config, &policy).into(),
             policy,
+            rules: Policy::rules(&config, limits, defaults),
             fingerprint: fingerprint(&config).map(Into::into),
-            chat_template: chat_template(&config),
             openapi: OnceLock::new(),
             history: history(&config),
             peers: Peers::new(peers),
             fleet: OnceLock::new(),
             admin_state,
             controls: Arc::new(controls),
-            media_cache: MediaCache::new(config.content.media_cache_bytes),
             weight_version: ArcSwap::from_pointee("default".to_owned()),
             config,
             service,
@@ -257,12 +253,6 @@ fn engine_id(config: &Config, policy: &Policy) -> String {
     let transfer = config.kv_transfer.as_ref();
     let given = transfer.and_then(|transfer| transfer.engine_id.clone());
     given.unwrap_or_else(|| policy.engine_id(config.engine.parallel.local_ranks.0))
-}
-
-/// The text of `--chat-template`: a file's, or the flag's own.
-fn chat_template(config: &Config) -> Option<String> {
-    let given = config.model.chat_template.as_ref()?;
-    Some(std::fs::read_to_string(given).unwrap_or_else(|_| given.clone()))
 }
 
 /// What requests are checked against.

@@ -1,5 +1,5 @@
-//! The HTTP end of the road that requests for generation take: what their heads say, and the words
-//! of refusals.
+//! Requests for generation at the HTTP edge: reading a body and finding its model in the order of
+//! the dialect, the fields that come from headers, and refusals as faults.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,33 +13,35 @@ use crate::request_head::{RequestHead, names};
 use crate::{error, fault};
 use vllm_sim_service::generate::request::Target;
 use vllm_sim_service::{
-    self as service, EngineChecks, GenerationRequest, OutputRoom, Protocol, Refusal, Reply,
+    self as service, Generated, GenerationRequest, Refusal, Reply, ReplyFacts, Resolved,
 };
+use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 
 /// A request that is being answered.
 pub(crate) struct Started<V> {
-    /// The shape of the answer.
+    /// Shape of the answer.
     pub(crate) view: V,
     pub(crate) reply: Reply,
     /// Counts it in `/load`.
     pub(crate) guard: Option<LoadGuard>,
 }
 
-/// Why a request is not answered.
-pub(crate) enum Refused<V> {
+/// The reason why a request is not answered.
+pub(crate) enum Refused {
     /// Found before a stream's headers go out.
     Early(Fault),
     /// Found after: a stream has to say it in its body.
     Late {
         fault: Fault,
-        view: V,
+        facts: Box<ReplyFacts>,
         guard: Option<LoadGuard>,
     },
 }
 
-impl<V> Refused<V> {
-    /// As a stream tells it: where its headers wait for everything, all is found before them.
+impl Refused {
+    /// Returns the refusal as a stream reports it: where its headers wait for everything, all is
+    /// found before them.
     pub(crate) fn reported(self, late: LateRefusals) -> Self {
         match late {
             LateRefusals::InStream => self,
@@ -48,86 +50,132 @@ impl<V> Refused<V> {
     }
 }
 
-impl<V> From<Refused<V>> for Fault {
-    fn from(refused: Refused<V>) -> Self {
+impl From<Refused> for Fault {
+    fn from(refused: Refused) -> Self {
         match refused {
             Refused::Early(fault) | Refused::Late { fault, .. } => fault,
         }
     }
 }
 
-/// The road as far as it goes before a body is read by its schema; the body as that reads it.
-///
-/// # Errors
-/// What is wrong with the body, its failure on purpose or its model, where that comes first.
-pub(crate) fn arrive<'b>(
-    app: &App,
-    head: &RequestHead,
-    api: Api,
-    body: Cow<'b, Value>,
-) -> Result<Cow<'b, Value>, Fault> {
-    let body = app.policy.first_reader.read(api, body)?;
-    check(app, head, api, &body)?;
-    Ok(body)
+impl From<Fault> for Refused {
+    fn from(fault: Fault) -> Self {
+        Self::Early(fault)
+    }
 }
 
-/// As [`arrive`], for a body `text` of usual members that `read` reads straight; `None` leaves it to the
-/// schema, and nothing is looked at.
-///
-/// # Errors
-/// As [`arrive`].
-pub(crate) fn arrive_straight<R>(
-    app: &App,
-    head: &RequestHead,
-    api: Api,
-    text: Option<&[u8]>,
-    read: impl FnOnce(&[u8]) -> Option<R>,
-) -> Result<Option<R>, Fault> {
-    let Some((text, request)) = text.and_then(|text| Some((text, read(text)?))) else {
-        return Ok(None);
-    };
-    let reader = app.policy.first_reader;
-    if reader.asks_model_first(api) {
-        let Some(body) = reader.read_around_prompt(api, text)? else {
-            return Ok(None);
+/// A body that asks for generation.
+pub(crate) trait GenerationBody: Sized {
+    /// API of the body.
+    const API: Api;
+
+    /// Reads a body by its schema.
+    ///
+    /// # Errors
+    /// What is wrong with it, in vLLM's words.
+    fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault>;
+
+    /// Returns the model asked for.
+    fn model(&self) -> Option<&str>;
+
+    /// Refuses what is refused before the model is looked up.
+    ///
+    /// # Errors
+    /// vLLM's 400.
+    fn check_first(&self) -> Result<(), Fault> {
+        Ok(())
+    }
+}
+
+/// A body that was read, and who answers it where the dialect asks that first.
+pub(crate) struct Read<R> {
+    // Boxed: what is held while a request waits is moved with it, and this is large.
+    pub(crate) request: Box<R>,
+    resolved: Option<Resolved>,
+}
+
+impl<R: GenerationBody> Read<R> {
+    /// Reads a body in the order of the dialect: llm-d asks for injected failures and the model
+    /// before the schema.
+    ///
+    /// # Errors
+    /// What is wrong with the body, its injected failure or its model.
+    pub(crate) fn new(app: &App, head: &RequestHead, body: Cow<'_, Value>) -> Result<Self, Fault> {
+        let reader = app.policy.first_reader;
+        let body = reader.read(R::API, body)?;
+        let mut resolved = None;
+        if reader.asks_model_first(R::API) {
+            let model = body.get("model").and_then(Value::as_str);
+            resolved = Some(resolve(app, head, model, Ok(()))?);
+            reader.check(R::API, &body)?;
+        }
+        let request = R::read(&body, &app.rules.defaults.bounds);
+        Ok(Self {
+            request: Box::new(request.map_err(|fault| reader.unread(fault))?),
+            resolved,
+        })
+    }
+
+    /// Returns a body that is read already, where the schema comes first.
+    pub(crate) fn of(request: R) -> Self {
+        Self {
+            request: Box::new(request),
+            resolved: None,
+        }
+    }
+
+    /// Returns the request and who answers it.
+    ///
+    /// # Errors
+    /// An injected failure, [`GenerationBody::check_first`], an unknown model.
+    pub(crate) fn resolve(
+        self,
+        app: &App,
+        head: &RequestHead,
+    ) -> Result<(Box<R>, Resolved), Fault> {
+        let Self { request, resolved } = self;
+        let first = request.check_first();
+        let resolved = match resolved {
+            Some(resolved) => first.map(|()| resolved)?,
+            None => resolve(app, head, request.model(), first)?,
         };
-        check(app, head, api, &body)?;
+        Ok((request, resolved))
     }
-    Ok(Some(request))
 }
 
-/// What is looked at before a body is read by its schema.
-fn check(app: &App, head: &RequestHead, api: Api, body: &Value) -> Result<(), Fault> {
-    let reader = app.policy.first_reader;
-    if !reader.asks_model_first(api) {
-        return Ok(());
-    }
-    let model = body.get("model").and_then(Value::as_str);
+/// Finds who answers a request; `first`: what is refused before the model is looked up.
+///
+/// # Errors
+/// An injected failure, `first`, an unknown model.
+pub(crate) fn resolve(
+    app: &App,
+    head: &RequestHead,
+    model: Option<&str>,
+    first: Result<(), Fault>,
+) -> Result<Resolved, Fault> {
     fault::inject(app, head, model)?;
-    target(app, model)?;
-    reader.check_content(api, body)?;
-    reader.check_numbers(api, body)?;
-    let remote = body.get("kv_transfer_params").and_then(Value::as_object);
-    let stream = body.get("stream").and_then(Value::as_bool);
-    app.policy.prefill(remote, stream.unwrap_or(false))?;
-    reader.check_end(api, body)
+    first?;
+    let resolved = app.service.resolve(&app.rules, model);
+    resolved.map_err(|refusal| refusal_fault(app, refusal))
 }
 
-/// A body that nobody answers, as the schema is to read it.
+/// Returns a body that nobody answers, as the schema is to read it.
 ///
 /// # Errors
 /// What is wrong with it whatever its model.
-pub(crate) fn read(app: &App, api: Api, body: Value) -> Result<Value, Fault> {
+pub(crate) fn read_unanswered(app: &App, api: Api, body: Value) -> Result<Value, Fault> {
     let reader = app.policy.first_reader;
     let body = reader.read(api, Cow::Owned(body))?;
     reader.check_content(api, &body)?;
     Ok(body.into_owned())
 }
 
-/// A request with what its head says of it, for the base model and one prompt.
-pub(crate) fn request<'r>(app: &App, head: &RequestHead, id: Arc<str>) -> GenerationRequest<'r> {
+/// Returns a request with the fields that come from its head.
+pub(crate) fn request(app: &App, head: &RequestHead, id: Arc<str>) -> GenerationRequest {
     GenerationRequest {
-        rank: app.policy.rank(rank(head.special_headers())),
+        rank: app
+            .policy
+            .rank(&app.rules.limits, rank(head.special_headers())),
         trace: trace(head.special_headers()),
         faults: head.faults.clone(),
         usage: head.usage.clone(),
@@ -135,59 +183,38 @@ pub(crate) fn request<'r>(app: &App, head: &RequestHead, id: Arc<str>) -> Genera
     }
 }
 
-/// A request that no head speaks of, for the base model and one prompt.
-pub(crate) fn headless<'r>(app: &App, id: Arc<str>) -> GenerationRequest<'r> {
+/// Returns a request without a head, for one choice.
+pub(crate) fn headless(app: &App, id: Arc<str>) -> GenerationRequest {
     GenerationRequest {
         id,
         arrived: app.service.now(),
-        model: None,
         n: 1,
-        prompts: 1,
-        max_tokens: None,
-        room: OutputRoom::Shared,
-        checks: EngineChecks::All,
-        constraint: None,
-        tools: None,
-        parses_calls: false,
-        echo: false,
-        reasoning: None,
-        priority: 0,
-        rank: None,
-        cache_salt: None,
-        hit_threshold: None,
-        skip_cache_read: false,
-        trace: None,
-        faults: None,
-        usage: None,
+        ..GenerationRequest::default()
     }
 }
 
-/// Answers a request, or fails it on purpose.
-pub(crate) async fn serve<P: Protocol>(
-    app: &Arc<App>,
-    head: &RequestHead,
-    request: &mut GenerationRequest<'_>,
-    protocol: &mut P,
-) -> Result<Started<P::View>, Refused<P::View>> {
-    fault::inject(app, head, request.model).map_err(Refused::Early)?;
+/// Starts the answer to a request.
+pub(crate) async fn start(
+    app: &App,
+    resolved: Resolved,
+    request: GenerationRequest,
+) -> Result<(Generated, Option<LoadGuard>), Refused> {
     let guard = app.config.server.load_tracking.then(|| app.load_guard());
-    let policy = &app.policy.generation;
-    match app.service.serve(policy, request, protocol).await {
-        Ok(served) => Ok(Started {
-            view: served.view,
-            reply: served.reply,
-            guard,
-        }),
+    let generated = app
+        .service
+        .generate(&app.rules, resolved, Box::new(request));
+    match generated.await {
+        Ok(generated) => Ok((generated, guard)),
         Err(service::Refused::Early(refusal)) => Err(Refused::Early(refusal_fault(app, refusal))),
-        Err(service::Refused::Late(refusal, view)) => Err(Refused::Late {
+        Err(service::Refused::Late(refusal, facts)) => Err(Refused::Late {
             fault: refusal_fault(app, refusal),
-            view,
+            facts,
             guard,
         }),
     }
 }
 
-/// What a refused request is told.
+/// Returns a refusal as a fault.
 pub(crate) fn refusal_fault(app: &App, refusal: Refusal) -> Fault {
     match refusal {
         Refusal::UnknownModel(name) => {
@@ -199,16 +226,19 @@ pub(crate) fn refusal_fault(app: &App, refusal: Refusal) -> Fault {
     }
 }
 
-/// Who answers to a name.
+/// Returns who answers to a name.
 ///
 /// # Errors
 /// vLLM's 404, or llm-d's.
 pub(crate) fn target(app: &App, model: Option<&str>) -> Result<Target, Fault> {
-    let target = app.service.target(&app.policy.generation, model);
-    target.map_err(|refusal| refusal_fault(app, refusal))
+    let resolved = app.service.resolve(&app.rules, model);
+    match resolved {
+        Ok(resolved) => Ok(resolved.into_target()),
+        Err(refusal) => Err(refusal_fault(app, refusal)),
+    }
 }
 
-/// The data-parallel rank a header asks for; not an integer: ignored.
+/// Returns the data-parallel rank a header asks for; not an integer: ignored.
 fn rank(headers: &HeaderMap) -> Option<i64> {
     headers
         .get(&names::RANK)?
@@ -219,13 +249,13 @@ fn rank(headers: &HeaderMap) -> Option<i64> {
         .ok()
 }
 
-/// The priority: a header that is an integer wins over the body.
+/// Returns the priority: a header that is an integer wins over the body.
 pub(crate) fn priority(headers: &HeaderMap, body: i64) -> i64 {
     let header = headers.get(&names::PRIORITY).and_then(|v| v.to_str().ok());
     header.and_then(|v| v.trim().parse().ok()).unwrap_or(body)
 }
 
-/// W3C trace context of a request.
+/// Returns the W3C trace context of a request.
 fn trace(headers: &HeaderMap) -> Option<(Box<str>, Option<Box<str>>)> {
     let text = |name: &HeaderName| headers.get(name)?.to_str().ok().map(Into::into);
     Some((text(&names::TRACEPARENT)?, text(&names::TRACESTATE)))

@@ -20,11 +20,8 @@ use tower::ServiceExt;
 use super::access_log::AccessLog;
 use super::app::{App, unix_now};
 use super::bearer::is_bearer;
-use super::openai::chat;
-use super::request_head::{RequestHead, is_plain};
 use super::request_history::RequestHistory;
 use super::request_log::RequestLog;
-use super::route_index::CHAT;
 use super::{cors, error, fault, route_index, routes};
 use vllm_sim_observe::metrics::HandlerId;
 use vllm_sim_service::fault::ConnHandle;
@@ -35,10 +32,6 @@ use vllm_sim_service::long_work;
 pub struct HttpService {
     app: Arc<App>,
     routes: Router,
-    /// Whether chats are among the routes.
-    chats: bool,
-    /// What chats are counted as.
-    chat_handler: Option<HandlerId>,
     grpc: Option<Router>,
     fixed_headers: Arc<[(HeaderName, HeaderValue)]>,
     /// The connection, for faults that break it.
@@ -77,8 +70,6 @@ impl HttpService {
             access_log: AccessLog::new(&app.config.server.log),
             request_log: request_log.is_enabled().then(|| Arc::new(request_log)),
             routes: routes::router(app.clone()),
-            chats: app.routes.serves(CHAT),
-            chat_handler: app.metrics.http().handler(CHAT),
             app,
             grpc: None,
             fixed_headers: fixed.into(),
@@ -128,65 +119,7 @@ impl HttpService {
         let started = unix_now();
         let request = request.map(Body::new);
         // Boxed: between requests a connection keeps a pointer instead of room for the largest handler.
-        let plain = is_plain(request.headers());
-        match self.is_usual_chat(&request, plain) {
-            true => self.answer_usual_chat(request, plain, started),
-            false => Box::pin(self.answer_any(request, started)),
-        }
-    }
-
-    /// Whether a request is a chat that nothing concerns but what concerns them all, as most requests are.
-    fn is_usual_chat(&self, request: &Request<Body>, plain: bool) -> bool {
-        self.chats
-            && self.request_log.is_none()
-            && self.app.history.is_none()
-            && self.app.config.server.root_path.is_empty()
-            && request.method() == Method::POST
-            && request.uri().path() == CHAT
-            && !is_grpc(request)
-            && !is_large(request)
-            && !fault::concerns(&self.app, request, plain)
-    }
-
-    /// Answers a chat without the states of all that other requests may need: a future is moved whole, and
-    /// the router allocates and boxes several times for a request.
-    fn answer_usual_chat(
-        self: Arc<Self>,
-        request: Request<Body>,
-        plain: bool,
-        started: f64,
-    ) -> Answering {
-        let line = self.access_log.as_ref().and_then(|log| log.line(&request));
-        let arrival = self.arrival(&request, plain, self.chat_handler, started);
-        let lacks_key = self.lacks_key(&request);
-        let (parts, body) = request.into_parts();
-        let head = RequestHead {
-            plain,
-            headers: parts.headers,
-            ..RequestHead::default()
-        };
-        Box::pin(async move {
-            let response = match lacks_key {
-                true => unauthorized(),
-                false => self.usual_chat(&arrival, head, body).await,
-            };
-            let response = self.complete(arrival, response);
-            if let (Some(log), Some(line)) = (&self.access_log, line) {
-                log.answered(&line, response.status());
-            }
-            Ok(response)
-        })
-    }
-
-    async fn usual_chat(&self, arrival: &Arrival, head: RequestHead, body: Body) -> Response<Body> {
-        let handler = pin!(chat::post(&self.app, head, body));
-        let mut response = caught(handler).await;
-        // As the router has it.
-        if let Some(length) = http_body::Body::size_hint(response.body()).exact() {
-            let headers = response.headers_mut();
-            headers.insert(header::CONTENT_LENGTH, decimal(length));
-        }
-        self.answered(arrival, response)
+        Box::pin(self.answer_any(request, started))
     }
 
     async fn answer_any(
@@ -550,13 +483,6 @@ impl RequestMetrics {
 fn unauthorized() -> Response<Body> {
     let body = "{\"error\":\"Unauthorized\"}".to_owned();
     error::json(StatusCode::UNAUTHORIZED, body)
-}
-
-/// A number as the value of a header.
-fn decimal(number: u64) -> HeaderValue {
-    // One allocation less than the conversion of a number.
-    let text = HeaderValue::from_str(itoa::Buffer::new().format(number));
-    text.unwrap_or_else(|_| number.into())
 }
 
 #[cfg(test)]

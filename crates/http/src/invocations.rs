@@ -20,14 +20,11 @@ pub(super) async fn invoke(State(app): State<Arc<App>>, received: Received) -> A
     vllm_sim_wire::body::bounded(&received.bytes)?;
     let value =
         python::loads(&received.bytes).map_err(|error| decode_fault(error, &received.bytes))?;
-    match ChatRequest::parse(&value, &app.policy.generation.defaults.bounds) {
+    match ChatRequest::parse(&value, &app.rules.defaults.bounds) {
         Err(fault) if fault.error_type == ErrorType::BadRequestPhrase => {
             completion::answer(&app, &received.head, &value).await
         }
-        _ => {
-            let request = chat::read(&app, &received.head, &value)?;
-            chat::answer(&app, &received.head, &value, &request).await
-        }
+        _ => chat::answer(&app, &received.head, &value).await,
     }
 }
 

@@ -32,7 +32,6 @@ mod image_output;
 mod invocations;
 mod json;
 mod media;
-mod media_cache;
 mod openai;
 mod ops;
 mod peers;

@@ -16,7 +16,7 @@ use super::{error, json};
 use crate::body::Posted;
 use crate::error::Answer;
 use vllm_sim_service::off_thread;
-use vllm_sim_tokenizer::{ChatInput, ChatMessages, Tokenizer};
+use vllm_sim_service::prompt::{Conversation, PromptBound};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::tokenize::{DetokenizeRequest, TokenizeChat, TokenizeRequest};
 
@@ -32,7 +32,7 @@ pub(super) async fn detokenize(
 ) -> Answer {
     let request = DetokenizeRequest::parse(&value)?;
     generation::target(&app, request.model.as_deref())?;
-    prepare::has_tokenizer(&app)?;
+    app.service.check_tokenizer()?;
     // An id beyond any vocabulary has no text.
     let ids = request.tokens.iter();
     let ids: Vec<u32> = ids
@@ -54,7 +54,7 @@ async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> 
         TokenizeRequest::parse(&body).map_err(|fault| app.policy.first_reader.unread(fault))?;
     app.policy
         .side_model(generation::target(app, request.model()))?;
-    prepare::has_tokenizer(app)?;
+    app.service.check_tokenizer()?;
     let tokenizer = app.service.generator.tokenizer().clone();
     let (tokens, strings) = match request {
         TokenizeRequest::Text(request) => {
@@ -66,15 +66,11 @@ async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> 
         TokenizeRequest::Chat(request) => {
             let template = request.chat_template.as_deref();
             let kwargs = request.chat_template_kwargs.as_ref();
-            app.policy
-                .generation
-                .limits
-                .chat_template(template, kwargs)?;
+            app.rules.limits.chat_template(template, kwargs)?;
             let strings = request.return_token_strs;
-            let (app, tokenizer) = (app.clone(), tokenizer.clone());
-            let encode = move || render(&app, &tokenizer, &request);
-            let tokens = off_thread(value_size(value), encode).await?;
-            (tokens, strings)
+            let conversation = conversation(*request);
+            let tokens = app.service.conversation_tokens(&app.rules, conversation);
+            (tokens.await?.0, strings)
         }
     };
     let mut out = String::from("{\"count\":");
@@ -100,35 +96,21 @@ async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> 
     Ok(error::json(StatusCode::OK, out))
 }
 
-/// The tokens of a conversation.
-fn render(app: &App, tokenizer: &Tokenizer, request: &TokenizeChat) -> Result<Vec<u32>, Fault> {
-    let template = request
-        .chat_template
-        .as_ref()
-        .or(app.chat_template.as_ref());
-    let template = template.map(String::as_str);
-    let has_tools = request.tools.is_some();
-    let (messages, media) = prepare::messages(app, &request.messages, template, has_tools)?;
+/// Returns the conversation of a request, of whatever length.
+fn conversation(request: TokenizeChat) -> Conversation {
     let tools = request.tools.as_ref().filter(|tools| !tools.is_empty());
-    let tools: Option<Vec<Value>> = tools.map(|t| t.iter().map(prepare::tool_json).collect());
-    let mut kwargs = app.config.model.chat_template_kwargs.clone();
-    kwargs.extend(request.chat_template_kwargs.clone().unwrap_or_default());
-    let text = tokenizer.render_chat(&ChatInput {
-        messages: ChatMessages::Read(&prepare::chat_messages(&messages)),
-        tools: tools.as_deref(),
-        documents: None,
+    Conversation {
+        tools: tools.map(|tools| tools.iter().map(prepare::tool_json).collect()),
+        has_tools: request.tools.is_some(),
+        chat_template: request.chat_template,
+        chat_template_kwargs: request.chat_template_kwargs.unwrap_or_default(),
         add_generation_prompt: request.add_generation_prompt,
         continue_final_message: request.continue_final_message,
-        chat_template: template,
-        kwargs: Some(&kwargs),
-        content_format: prepare::content_format(app),
-    });
-    let text = text.map_err(prepare::template_fault)?;
-    let special = request.add_special_tokens;
-    if media.marked.is_empty() {
-        return Ok(tokenizer.encode(&text, special));
+        add_special_tokens: request.add_special_tokens,
+        bound: PromptBound::None,
+        messages: request.messages,
+        ..Conversation::default()
     }
-    Ok(tokenizer.encode_media(&text, special, &media.marked).0)
 }
 
 /// Bytes of text in a body, about.

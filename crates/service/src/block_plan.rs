@@ -14,14 +14,14 @@ pub(super) const MAX_BYTES: u64 = 128 << 20;
 
 /// Whether the plans of all sequences are small enough, their answers left out.
 pub(super) fn fits(hasher: &Hasher, job: &Job) -> bool {
-    let prompts = job.prompts.iter();
+    let prompts = job.facts.prompts.iter();
     let bytes = prompts.map(|prompt| hasher.plan_bytes(prompt.tokens.len() as u64));
     bytes.sum::<u64>().saturating_mul(job.n.into()) <= MAX_BYTES
 }
 
 /// What goes into the names of a prompt's blocks besides its tokens.
 pub(super) fn extras(models: &Models, job: &Job, prompt: &Prompt) -> Extras {
-    let lora = match &job.target {
+    let lora = match &job.facts.target {
         Target::Base => None,
         Target::Lora { name, id } => {
             let adapters = models.adapters();
@@ -41,7 +41,7 @@ pub(super) fn extras(models: &Models, job: &Job, prompt: &Prompt) -> Extras {
     Extras {
         lora,
         model: models.displayed().clone(),
-        salt: job.cache_salt.clone(),
+        salt: job.request.cache_salt.clone(),
         media: media.collect(),
     }
 }

@@ -4,36 +4,27 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::serve::{GenerationRequest, Prepared};
-use super::{Content, Refusal, ServeError, long_work};
+use super::dialect::ToolSchemas;
+use super::job::Content;
+use super::request::{GenerationRequest, ReplyFacts};
+use super::{Refusal, ServeError, long_work};
 use crate::generate::tools::{ToolChoice, ToolDef, validate_llmd_whitelist};
 use vllm_sim_random::{Purpose, stream};
 use vllm_sim_schema_sampler::{Compiled, Constraint, ConstraintError, Limits, compile};
 use vllm_sim_wire::Fault;
 use vllm_sim_wire::openai::shared::StructuredOutputs;
 
-/// Tools that a request offers to be called.
-#[derive(Debug, Clone)]
-pub struct ToolRequest {
-    /// What may be called.
-    pub tools: Vec<ToolDef>,
-    /// Whether something must be.
-    pub choice: ToolChoice,
-    /// Whether more than one call is allowed.
-    pub parallel: bool,
-}
-
-/// What each choice is made of.
+/// Returns the material of each choice.
 ///
 /// # Errors
-/// A constraint or a tool that cannot be satisfied; with `strict` a tool that llm-d refuses.
+/// A constraint or a tool that cannot be satisfied, and a tool whose schema is not whitelisted.
 pub(super) async fn content(
-    request: &GenerationRequest<'_>,
-    ready: &Prepared,
-    strict: bool,
+    request: &GenerationRequest,
+    facts: &ReplyFacts,
+    schemas: ToolSchemas,
 ) -> Result<Content, Refusal> {
-    let outputs = ready.params.structured_outputs.as_ref();
-    let described = described(ready).await;
+    let outputs = facts.params.structured_outputs.as_ref();
+    let described = described(facts).await;
     let asked = request.constraint.clone();
     let asked = asked.or_else(|| outputs.and_then(structured));
     if let Some(constraint) = asked.filter(|_| !tools_win(request)) {
@@ -55,7 +46,7 @@ pub(super) async fn content(
         let described = described.map(Arc::new);
         return Ok(described.map_or(Content::Text, Content::Constrained));
     };
-    if strict {
+    if schemas == ToolSchemas::Whitelisted {
         for tool in &offered.tools {
             let parameters = tool.parameters.clone().unwrap_or_default();
             validate_llmd_whitelist(&parameters)
@@ -70,8 +61,8 @@ pub(super) async fn content(
 }
 
 /// What the prompt describes its answer by, unless no value is found that keeps to it.
-async fn described(ready: &Prepared) -> Option<Compiled> {
-    let schema = ready.prompts.first()?.schema.as_ref()?;
+async fn described(facts: &ReplyFacts) -> Option<Compiled> {
+    let schema = facts.prompts.first()?.schema.as_ref()?;
     let constraint = Constraint::Json(schema.as_ref().clone());
     let read = long_work(async move {
         let compiled = compile(&constraint)?;
@@ -86,7 +77,7 @@ async fn described(ready: &Prepared) -> Option<Compiled> {
 ///
 /// Source: vLLM 0.33 `parser/abstract_parser.py`, `_apply_structural_tag`, and
 /// `tool_parsers/abstract_tool_parser.py`, `adjust_request`.
-fn tools_win(request: &GenerationRequest<'_>) -> bool {
+fn tools_win(request: &GenerationRequest) -> bool {
     let Some(offered) = &request.tools else {
         return false;
     };

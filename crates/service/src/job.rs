@@ -2,87 +2,67 @@ use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use super::{HandOver, LiveSettings};
-use crate::generate::request::{Bias, Prompt, StopString, Stops, Target};
+use super::HandOver;
+use super::dialect::RequestRules;
+use super::request::{GenerationRequest, OutputRoom, ReplyFacts};
+use crate::generate::request::{Bias, StopString, Stops};
 use crate::generate::tools::{ToolChoice, ToolDef};
 use crate::scripted::ScriptedReply;
-use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::KvSource;
 use vllm_sim_schema_sampler::Compiled;
 use vllm_sim_wire::SamplingParams;
 use vllm_sim_wire::sampling::GREEDY;
 
-/// A request: prompts times choices, each one sequence.
-#[derive(Debug, Clone)]
-pub struct Job {
-    /// The id the client knows (`chatcmpl-…`).
-    pub id: Arc<str>,
-    /// Who answers.
-    pub target: Target,
-    /// Prompts, at least one.
-    pub prompts: Vec<Prompt>,
+/// A request that is ready for the engine: prompts times choices, each one sequence.
+pub(crate) struct Job {
+    /// The request, its prompts and parameters taken out.
+    pub(crate) request: Box<GenerationRequest>,
+    /// Prompts, parameters, and who answers.
+    pub(crate) facts: ReplyFacts,
     /// Choices per prompt, at least one.
-    pub n: u32,
+    pub(crate) n: u32,
     /// Most tokens per choice; the context limits it further.
-    pub max_tokens: Option<u32>,
+    pub(crate) max_tokens: Option<u32>,
     /// Whether the client set that limit itself.
-    pub limited: bool,
-    /// Seed of the request itself.
-    pub seed: Option<i64>,
-    /// Whether only the likeliest token is ever taken (temperature 0 or `top_k` 1), so that equal
-    /// requests give equal answers whatever their seed.
-    pub greedy: bool,
-    /// How a sequence may end.
-    pub stops: Cow<'static, Stops>,
-    /// What steers the choice of tokens.
-    pub bias: Cow<'static, Bias>,
-    /// What each choice is made of.
-    pub content: Content,
+    pub(crate) limited: bool,
+    /// Settings of the sampler.
+    pub(crate) sampler: Sampler,
+    /// Material of each choice.
+    pub(crate) content: Content,
     /// Whether calls of tools are written to their end, whatever `max_tokens` says.
-    pub whole_calls: bool,
-    /// Share of reasoning before the content.
-    pub reasoning: Option<f64>,
-    /// Most tokens of reasoning before the one that ends it.
-    pub thinking_budget: Option<u32>,
-    /// Whether special tokens show no text.
-    pub skip_special_tokens: bool,
-    /// Lower runs first under the priority policy.
-    pub priority: i64,
-    /// Data-parallel rank asked for.
-    pub rank: Option<i64>,
-    /// Where the KV cache of the prompt comes from and goes to.
-    pub transfer: Transfer,
-    /// Its prompt cannot be loaded: percent of the blocks that come; `None`: it can.
-    pub lost_blocks: Option<u8>,
-    /// Keeps prompts of different tenants apart in the prefix cache.
-    pub cache_salt: Option<Arc<str>>,
-    /// Least share of the prompt that must be cached.
-    pub hit_threshold: Option<f64>,
+    pub(crate) whole_calls: bool,
     /// Whether the prefix cache may not be read.
-    pub skip_cache_read: bool,
+    pub(crate) skip_cache_read: bool,
     /// Delay between the last token and the end (an image is made).
-    pub tail: Duration,
-    /// `traceparent` and `tracestate` (W3C trace context).
-    pub trace: Option<(Box<str>, Option<Box<str>>)>,
-    /// Temperature and `top_p`, for the span of the request.
-    pub sampling: (f64, f64),
-    /// What the answer shows besides its text.
-    pub shown: Shown,
-    /// When the request arrived.
-    pub arrived: SimTime,
-    /// The settings in force when it arrived; `None`: those of the start.
-    pub settings: Option<Arc<LiveSettings>>,
+    pub(crate) tail: Duration,
+    /// Parts of the answer that its size depends on.
+    pub(crate) shown: Shown,
 }
 
-/// What an answer shows besides its text; its size follows from it.
+/// The settings of the sampler that a script depends on.
+pub(crate) struct Sampler {
+    /// Seed of the request itself.
+    pub(crate) seed: Option<i64>,
+    /// Whether only the likeliest token is ever taken (temperature 0 or `top_k` 1), so that equal
+    /// requests give equal answers whatever their seed.
+    pub(crate) greedy: bool,
+    /// Conditions that end a sequence.
+    pub(crate) stops: Cow<'static, Stops>,
+    /// Preferences among tokens.
+    pub(crate) bias: Cow<'static, Bias>,
+    /// Most tokens of reasoning before the one that ends it.
+    pub(crate) thinking_budget: Option<u32>,
+}
+
+/// The parts of an answer besides its text; its size follows from them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Shown {
+pub(crate) struct Shown {
     /// Whether every choice repeats its prompt.
-    pub prompt: bool,
+    pub(crate) prompt: bool,
     /// Log probabilities besides each token's own; -1 for the whole vocabulary.
-    pub logprobs: Option<i64>,
+    pub(crate) logprobs: Option<i64>,
     /// The same for the prompt, once.
-    pub prompt_logprobs: Option<i64>,
+    pub(crate) prompt_logprobs: Option<i64>,
 }
 
 /// What most jobs have, made once.
@@ -133,53 +113,64 @@ fn bias(params: &SamplingParams) -> Cow<'static, Bias> {
     Cow::Owned(Bias::new(logits, allowed.map(ids), bad_words))
 }
 
-impl Job {
-    /// A job with what the sampler is asked to do, for the base model.
-    pub fn new(id: Arc<str>, params: &SamplingParams, arrived: SimTime) -> Self {
+impl Sampler {
+    fn new(params: &SamplingParams) -> Self {
         Self {
-            id,
-            target: Target::Base,
-            prompts: Vec::new(),
-            n: small(params.n).max(1),
-            max_tokens: params.max_tokens.map(small),
-            limited: params.max_tokens.is_some(),
             seed: params.seed.map(|seed| seed as i64),
             greedy: params.temperature < GREEDY || params.top_k == 1,
             stops: stops(params),
             bias: bias(params),
-            content: Content::Text,
-            whole_calls: false,
-            reasoning: None,
             thinking_budget: params.thinking_token_budget.map(small),
-            skip_special_tokens: params.skip_special_tokens,
-            priority: 0,
-            rank: None,
-            transfer: Transfer::Local,
-            lost_blocks: None,
-            cache_salt: None,
-            hit_threshold: None,
-            skip_cache_read: params.prompt_logprobs.is_some()
-                || params.skip_reading_prefix_cache.unwrap_or(false),
-            tail: Duration::ZERO,
-            trace: None,
-            sampling: (params.temperature, params.top_p),
-            shown: Shown {
-                prompt: false,
-                logprobs: params.logprobs.map(|top| top as i64).or(params
-                    .logprob_token_ids
-                    .as_ref()
-                    .map(|ids| ids.len() as i64)),
-                prompt_logprobs: params.prompt_logprobs.map(|top| top as i64),
-            },
-            arrived,
-            settings: None,
         }
     }
 }
 
-/// What a choice is made of, before chance has spoken.
+impl Job {
+    /// Returns the job of a request that was found good.
+    pub(crate) fn new(
+        rules: &RequestRules,
+        request: Box<GenerationRequest>,
+        facts: ReplyFacts,
+        content: Content,
+    ) -> Self {
+        let params = &facts.params;
+        let asked = request.max_tokens;
+        let ids = params.logprob_token_ids.as_ref();
+        Self {
+            n: small(params.n).max(1),
+            max_tokens: match request.room {
+                OutputRoom::Shared | OutputRoom::Context => params.max_tokens.map(small),
+                // The service cuts further where it must.
+                OutputRoom::PerPrompt => asked.map(|n| small(n).max(1)),
+            },
+            limited: match request.room {
+                OutputRoom::Shared => asked.or(rules.defaults.max_tokens).is_some(),
+                OutputRoom::PerPrompt | OutputRoom::Context => asked.is_some(),
+            },
+            sampler: Sampler::new(params),
+            content,
+            whole_calls: rules.dialect.writes_whole_calls(),
+            skip_cache_read: request.skip_cache_read
+                || params.prompt_logprobs.is_some()
+                || params.skip_reading_prefix_cache.unwrap_or(false),
+            tail: Duration::ZERO,
+            shown: Shown {
+                prompt: request.echo,
+                logprobs: params
+                    .logprobs
+                    .map(|top| top as i64)
+                    .or(ids.map(|ids| ids.len() as i64)),
+                prompt_logprobs: params.prompt_logprobs.map(|top| top as i64),
+            },
+            request,
+            facts,
+        }
+    }
+}
+
+/// The material of a choice, before chance has spoken.
 #[derive(Debug, Clone, Default)]
-pub enum Content {
+pub(crate) enum Content {
     /// Free text.
     #[default]
     Text,

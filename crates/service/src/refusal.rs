@@ -1,10 +1,10 @@
-use super::ServeError;
+use super::{ReplyFacts, ServeError};
 use vllm_sim_wire::Fault;
 
-/// Why a request is not answered; an edge says it in its protocol's words.
+/// The reason why a request is not answered; an edge says it in its protocol's words.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Nobody answers to this name.
+    /// No model or adapter has this name.
     #[error("The model `{0}` does not exist.")]
     UnknownModel(String),
     /// A value that is not taken, in vLLM's words.
@@ -17,15 +17,15 @@ pub enum Refusal {
 
 /// A refusal, and whether the headers of a stream would be out when vLLM finds it.
 #[derive(Debug)]
-pub enum Refused<V> {
+pub enum Refused {
     /// Found before.
     Early(Refusal),
-    /// Found after: a stream says it in its body. With what was ready to be shown.
-    Late(Refusal, V),
+    /// Found after: a stream says it in its body, with the facts known by then.
+    Late(Refusal, Box<ReplyFacts>),
 }
 
-impl<V> Refused<V> {
-    /// The refusal, whenever it is found.
+impl Refused {
+    /// Returns the refusal, whenever it is found.
     pub fn into_refusal(self) -> Refusal {
         match self {
             Self::Early(refusal) | Self::Late(refusal, _) => refusal,
@@ -33,8 +33,20 @@ impl<V> Refused<V> {
     }
 }
 
-impl<V> From<Refusal> for Refused<V> {
+impl From<Refusal> for Refused {
     fn from(refusal: Refusal) -> Self {
         Self::Early(refusal)
+    }
+}
+
+impl From<Fault> for Refused {
+    fn from(fault: Fault) -> Self {
+        Self::Early(fault.into())
+    }
+}
+
+impl From<ServeError> for Refused {
+    fn from(error: ServeError) -> Self {
+        Self::Early(error.into())
     }
 }

@@ -34,7 +34,7 @@ impl ReplySize {
         };
         let per_prompt_token =
             (per_token * echoes).saturating_add(logprobs(job.shown.prompt_logprobs));
-        let prompts = job.prompts.iter();
+        let prompts = job.facts.prompts.iter();
         let tokens: u64 = prompts.map(|prompt| prompt.tokens.len() as u64).sum();
         let size = Self {
             bytes: tokens.saturating_mul(per_prompt_token),

@@ -1,3 +1,4 @@
+use super::prompt::PromptSettings;
 use super::{Admission, NgramLookup};
 use crate::generate::tools::ToolSettings;
 use vllm_sim_engine::LoadFailurePolicy;
@@ -28,6 +29,8 @@ pub struct Settings {
     pub ngram: Option<NgramLookup>,
     /// What becomes of requests whose prompt cannot be loaded.
     pub load_failure_policy: LoadFailurePolicy,
+    /// Settings of how prompts are made.
+    pub prompts: PromptSettings,
 }
 
 /// What the engines of a service do of a request.

@@ -29,5 +29,5 @@ pub mod vllm;
 
 pub use fault::{ErrorType, Fault};
 pub use limits::Limits;
-pub use sampling::{SamplingDefaults, SamplingParams};
+pub use sampling::{SamplingDefaults, SamplingParams, SamplingRequest};
 pub use version::Version;

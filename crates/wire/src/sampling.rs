@@ -158,6 +158,68 @@ pub struct SamplingDefaults {
     pub bounds: RequestBounds,
 }
 
+/// What a client asks of the sampler, before it is known how many tokens the context leaves.
+#[derive(Debug, Clone, Default)]
+pub struct SamplingRequest {
+    /// The parameters; `max_tokens` is filled in by [`Self::with_budget`].
+    pub params: Box<SamplingParams>,
+    /// The limit on the output.
+    pub limit: OutputLimit,
+    /// The checks that the parameters pass.
+    pub checks: SamplingChecks,
+}
+
+/// The limit on the tokens of an output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OutputLimit {
+    /// The budget that the context leaves.
+    #[default]
+    Budget,
+    /// A number of tokens, whatever the context leaves.
+    Exactly(i128),
+}
+
+/// The checks that sampling parameters pass in front of the engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SamplingChecks {
+    /// Those of `SamplingParams._verify_args`.
+    #[default]
+    All,
+    /// None: a front end has made them, or upstream makes none (beam search).
+    None,
+}
+
+impl SamplingRequest {
+    /// Returns the parameters for an output of at most `budget` tokens.
+    ///
+    /// # Errors
+    /// 400 for values out of range.
+    pub fn with_budget(
+        self,
+        budget: i128,
+        bounds: &RequestBounds,
+    ) -> Result<Box<SamplingParams>, Fault> {
+        let mut params = self.params;
+        params.max_tokens = Some(match self.limit {
+            OutputLimit::Budget => budget,
+            OutputLimit::Exactly(tokens) => tokens,
+        });
+        if self.checks == SamplingChecks::All {
+            params.verify(bounds)?;
+        }
+        Ok(params)
+    }
+}
+
+impl From<SamplingParams> for SamplingRequest {
+    fn from(params: SamplingParams) -> Self {
+        Self {
+            params: Box::new(params),
+            ..Self::default()
+        }
+    }
+}
+
 /// Tokens that may be generated: what the context leaves, at most what is asked.
 ///
 /// Source: `get_max_tokens` of `vllm/entrypoints/serve/utils/api_utils.py`.

@@ -19,7 +19,7 @@ use vllm_sim_wire::openai::chat::ChatRequest;
 /// # Errors
 /// What the chat route says of the converted request.
 pub(super) fn chat(app: &App, request: &MessagesRequest) -> Result<ChatRequest, Fault> {
-    ChatRequest::parse(&body(app, request)?, &app.policy.generation.defaults.bounds)
+    ChatRequest::parse(&body(app, request)?, &app.rules.defaults.bounds)
 }
 
 /// The body of that chat.
@@ -95,7 +95,7 @@ pub(super) fn counted(app: &Arc<App>, request: &CountTokensRequest) -> Result<Ch
         body.insert("chat_template_kwargs".into(), kwargs.clone().into());
     }
     tools(&mut body, offered.as_deref(), request.tool_choice.as_ref());
-    ChatRequest::parse(&Value::Object(body), &app.policy.generation.defaults.bounds)
+    ChatRequest::parse(&Value::Object(body), &app.rules.defaults.bounds)
 }
 
 fn python_int(number: i128) -> Value {

@@ -13,11 +13,12 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Response, StatusCode};
+use serde_json::Value;
 
 use self::form::MessageForm;
 use self::render::{MessageStream, failed_event, message};
 use super::app::App;
-use super::generation::{self, Refused, Started};
+use super::generation::{self, GenerationBody, Read, Refused, Started};
 use super::openai::{chat, prepare};
 use super::policy::Api;
 use super::{error, transfer};
@@ -25,18 +26,30 @@ use crate::body::Posted;
 use crate::error::Answer;
 use crate::request_head::RequestHead;
 use vllm_sim_observe::metrics::ToolMode;
+use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_wire::anthropic::{CountTokensRequest, MessagesRequest};
+use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
+
+impl GenerationBody for MessagesRequest {
+    const API: Api = Api::Messages;
+
+    fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
+        Self::parse(body, bounds)
+    }
+
+    fn model(&self) -> Option<&str> {
+        Some(&self.model)
+    }
+}
 
 /// Answers a conversation.
 pub(super) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     let threshold = transfer::hit_threshold(&app, &head.headers, &value);
     // Bodies that do not parse keep OpenAI's envelope.
-    let body = generation::arrive(&app, &head, Api::Messages, Cow::Owned(value))?;
-    let request = MessagesRequest::parse(&body, &app.policy.generation.defaults.bounds)
-        .map_err(|fault| app.policy.first_reader.unread(fault))?;
-    let answer = answer(&app, &head, &request, threshold).await;
-    Ok(answer.unwrap_or_else(|fault| app.policy.message_refusal(&fault)))
+    let read = Read::new(&app, &head, Cow::Owned(value))?;
+    let answer = answer(&app, &head, read, threshold).await;
+    Ok(answer.unwrap_or_else(|fault| app.policy.message_refusal(&fault, app.version)))
 }
 
 /// Counts the tokens of a conversation.
@@ -47,34 +60,37 @@ pub(super) async fn count_tokens(
     let request = CountTokensRequest::parse(&value)?;
     let count = async {
         generation::target(&app, Some(&request.model))?;
-        let request = convert::counted(&app, &request)?;
-        request.validate_early(&app.policy.generation.limits)?;
-        chat::prompt(&app, &request).await
+        let mut request = convert::counted(&app, &request)?;
+        request.validate_early(&app.rules.limits)?;
+        let conversation = vec![chat::conversation(&app, &mut request)];
+        let prompts = PromptSource::Conversations(conversation);
+        app.service.prompts(&app.rules, prompts).await
     };
     Ok(match count.await {
-        Ok(prompt) => {
-            let tokens = prompt.tokens.len();
+        Ok(prompts) => {
+            let tokens = prompts[0].tokens.len();
             let body = format!(
                 "{{\"input_tokens\":{tokens},\"context_management\":{{\"original_input_tokens\":{tokens}}}}}"
             );
             error::json(StatusCode::OK, body)
         }
-        Err(fault) => app.policy.message_refusal(&fault),
+        Err(fault) => app.policy.message_refusal(&fault, app.version),
     })
 }
 
 async fn answer(
     app: &Arc<App>,
     head: &RequestHead,
-    request: &MessagesRequest,
+    read: Read<MessagesRequest>,
     threshold: Option<f64>,
 ) -> Result<Response<Body>, Fault> {
-    let stream = request.stream.unwrap_or(false);
-    let request = convert::chat(app, request)?;
+    let stream = read.request.stream.unwrap_or(false);
+    let mut request = convert::chat(app, &read.request)?;
+    let (_, resolved) = read.resolve(app, head)?;
     let policy = &app.policy;
     let id = prepare::request_id(policy.message_id_prefix, &head.headers, None);
-    let requests = std::slice::from_ref(&request);
-    let started = chat::start(app, head, requests, id, threshold).await;
+    let requests = std::slice::from_mut(&mut request);
+    let started = chat::start(app, head, requests, resolved, id, threshold).await;
     let started = match started.map_err(|refused| refused.reported(policy.late_refusals)) {
         Ok(started) => started,
         Err(Refused::Late { fault, .. }) if stream => return Ok(failed_stream(app, &fault)),
@@ -103,6 +119,6 @@ async fn answer(
 
 /// A stream that fails before its first token.
 fn failed_stream(app: &App, fault: &Fault) -> Response<Body> {
-    let event = failed_event(fault, app.policy.generation.limits.version);
+    let event = failed_event(fault, app.rules.limits.version);
     prepare::events(Body::from(event))
 }

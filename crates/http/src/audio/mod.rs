@@ -23,23 +23,20 @@ use super::app::{App, unix_now};
 use super::body::Received;
 use super::error;
 use super::error::Answer;
-use super::generation::{self, Refused, Started};
+use super::generation::{self, Refused};
 use super::openai::prepare;
 use super::request_head::RequestHead;
 use form::Form;
 use render::{Clip, SpeechStream, Transcript};
 use vllm_sim_config::Listener;
-use vllm_sim_engine::SimTime;
 use vllm_sim_random::mix;
 use vllm_sim_service::generate::request::{AudioInput, Prompt, Target};
-use vllm_sim_service::{
-    EngineChecks, GenerationRequest, OutputRoom, Prepared, Protocol, Refusal, Transfer, off_thread,
-};
+use vllm_sim_service::prompt::PromptSource;
+use vllm_sim_service::{EngineChecks, GenerationRequest, OutputRoom, off_thread};
 use vllm_sim_tokenizer::{MediaFeature, Modality};
 use vllm_sim_tokenizer::{Tokenizer, fnv1a};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::audio::{SpeechRequest, Task};
-use vllm_sim_wire::sampling::SamplingParams;
 
 /// Tokens that a second of speech takes: 150 words a minute, 1.2 tokens a word.
 const TOKENS_PER_SECOND: f64 = 3.0;
@@ -62,54 +59,64 @@ pub(crate) async fn translations(State(app): State<Arc<App>>, received: Received
 }
 
 async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
-    let arrived = app.service.now();
     let head = &received.head;
     let mut form = Form::read(received).await?;
-    let request = SpeechRequest::parse(task, std::mem::take(&mut form.fields))?;
+    let mut request = SpeechRequest::parse(task, std::mem::take(&mut form.fields))?;
     let audio = form.files.get(request.file.0).cloned().unwrap_or_default();
     fits(app, &audio)?;
+    let first = check_first(&request);
+    let resolved = generation::resolve(app, head, request.model.as_deref(), first)?;
     let name = match task {
         Task::Transcribe => "transcribe-",
         Task::Translate => "translate-",
     };
     let id = prepare::request_id(name, &head.headers, None);
-    let model = request.model.clone();
-    let mut generation = GenerationRequest {
-        arrived,
-        model: model.as_deref(),
+    let generation = GenerationRequest {
         max_tokens: request.max_completion_tokens,
         room: OutputRoom::Context,
         checks: EngineChecks::None,
         rank: None,
         // An encoder's output is not in the prefix cache.
         skip_cache_read: !app.config.api.speech.model.in_prompt,
-        ..generation::request(app, head, id.clone())
+        sampling: Ok(request.sampling.clone().into()).into(),
+        ..generation::request(app, head, id)
+    };
+    // Admission comes before the audio is looked at, and again with its prompts.
+    let admitted = app.service.admits(1);
+    admitted.map_err(|error| error::fault(&error))?;
+    check_supported(app, &request, resolved.target())?;
+    let seconds = seconds_of(app, audio.clone()).await?;
+    let key = key_of(&audio);
+    if request.language.is_none() && app.config.api.speech.model.detects {
+        detect(app, head, &generation, resolved.target(), key).await?;
+        request.language = Some(DETECTED_LANGUAGE.to_owned());
+    }
+    let clips = clips(&app.config.api.speech.model, seconds);
+    let prompts = prompts(app, &request, &clips, key)?;
+    let generation = GenerationRequest {
+        prompts: PromptSource::Ready(prompts),
+        ..generation
     };
     let stream = request.stream;
-    let mut protocol = Speech {
-        app,
-        head,
-        id,
-        arrived,
-        task,
-        key: key_of(&audio),
-        audio,
-        request,
-        seconds: 0.0,
-        clips: Vec::new(),
-    };
-    let started = match generation::serve(app, head, &mut generation, &mut protocol).await {
+    let (generated, guard) = match generation::start(app, resolved, generation).await {
         Ok(started) => started,
         Err(Refused::Late { fault, .. }) if stream => {
             return Ok(prepare::failed_stream(&fault, false));
         }
         Err(refused) => return Err(refused.into()),
     };
-    let Started { view, reply, guard } = started;
-    let SpeechView {
-        transcript,
-        request,
-    } = view;
+    let (reply, facts) = (generated.reply, generated.facts);
+    let transcript = Transcript {
+        id: facts.id,
+        created: unix_now() as u64,
+        model: shown(app, &request, &facts.target),
+        seconds,
+        clips,
+        format: request.response_format.clone(),
+        language: request.language.clone(),
+        task,
+        temperature: request.temperature,
+    };
     if stream {
         let force = app.config.api.force_include_usage;
         let frames = encoder_frames(app, transcript.seconds);
@@ -120,106 +127,45 @@ async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
     Ok(unary(body))
 }
 
-/// What the road asks of a speech.
-struct Speech<'r> {
-    app: &'r Arc<App>,
-    head: &'r RequestHead,
-    id: Arc<str>,
-    arrived: SimTime,
-    task: Task,
-    audio: Bytes,
+/// Refuses what is refused before the model is looked up.
+fn check_first(request: &SpeechRequest) -> Result<(), Fault> {
+    if request.stream && request.use_beam_search {
+        let text = "Streaming is not currently supported with beam search";
+        return Err(Fault::bad_request(text));
+    }
+    Ok(())
+}
+
+/// Waits for the pass in which the language is found out: one token, for the request `asked`.
+async fn detect(
+    app: &Arc<App>,
+    head: &RequestHead,
+    asked: &GenerationRequest,
+    target: &Target,
     key: u64,
-    request: SpeechRequest,
-    seconds: f64,
-    clips: Vec<Clip>,
-}
-
-/// What the shape of a transcript depends on.
-struct SpeechView {
-    transcript: Transcript,
-    request: SpeechRequest,
-}
-
-impl Protocol for Speech<'_> {
-    type View = SpeechView;
-
-    fn check_first(&self) -> Result<(), Fault> {
-        if self.request.stream && self.request.use_beam_search {
-            let text = "Streaming is not currently supported with beam search";
-            return Err(Fault::bad_request(text));
-        }
-        Ok(())
-    }
-
-    async fn prompts(&mut self, target: &Target) -> Result<Vec<Prompt>, Refusal> {
-        let app = self.app;
-        check_supported(app, &self.request, target)?;
-        self.seconds = seconds_of(app, self.audio.clone()).await?;
-        if self.request.language.is_none() && app.config.api.speech.model.detects {
-            self.detect(target).await?;
-            self.request.language = Some(DETECTED_LANGUAGE.to_owned());
-        }
-        self.clips = clips(&app.config.api.speech.model, self.seconds);
-        Ok(prompts(app, &self.request, &self.clips, self.key)?)
-    }
-
-    fn sampling_params(&mut self, budget: i128) -> Result<Box<SamplingParams>, Fault> {
-        let bounds = &self.app.policy.generation.defaults.bounds;
-        self.request.sampling_params(budget, bounds).map(Box::new)
-    }
-
-    fn view(&mut self, ready: &Prepared) -> (SpeechView, Transfer) {
-        let request = self.request.clone();
-        let transcript = Transcript {
-            id: ready.id.clone(),
-            created: unix_now() as u64,
-            model: shown(self.app, &request, &ready.target),
-            seconds: self.seconds,
-            clips: std::mem::take(&mut self.clips),
-            format: request.response_format.clone(),
-            language: request.language.clone(),
-            task: self.task,
-            temperature: request.temperature,
-        };
-        let view = SpeechView {
-            transcript,
-            request,
-        };
-        (view, Transfer::Local)
-    }
-}
-
-impl Speech<'_> {
-    /// The pass in which the language is found out: one token.
-    async fn detect(&self, target: &Target) -> Result<(), Fault> {
-        let app = self.app;
-        let start = special(app.service.generator.tokenizer(), "<|startoftranscript|>");
-        let prompt = Prompt {
-            tokens: vec![start],
-            audio: Some(AudioInput {
-                key: self.key,
-                tokens: 1,
-            }),
-            ..Prompt::default()
-        };
-        let id = format!("{}-lang_detect", self.id).into();
-        let model = app.service.models.shown(target);
-        let request = GenerationRequest {
-            arrived: self.arrived,
-            model: Some(&model),
-            max_tokens: Some(1),
-            room: OutputRoom::Context,
-            checks: EngineChecks::None,
-            rank: None,
-            skip_cache_read: !app.config.api.speech.model.in_prompt,
-            ..generation::request(app, self.head, id)
-        };
-        let reply = pass::start(app, request, prompt, Some(1)).await?;
-        reply.ended().await;
-        match reply.failed() {
-            true => Err(error::failed()),
-            false => Ok(()),
-        }
+) -> Result<(), Fault> {
+    let start = special(app.service.generator.tokenizer(), "<|startoftranscript|>");
+    let prompt = Prompt {
+        tokens: vec![start],
+        audio: Some(AudioInput { key, tokens: 1 }),
+        ..Prompt::default()
+    };
+    let id = format!("{}-lang_detect", asked.id).into();
+    let model = app.service.models.shown(target);
+    let resolved = app.service.resolve(&app.rules, Some(&model));
+    let resolved = resolved.map_err(|refusal| generation::refusal_fault(app, refusal))?;
+    let request = GenerationRequest {
+        arrived: asked.arrived,
+        max_tokens: Some(1),
+        rank: None,
+        skip_cache_read: asked.skip_cache_read,
+        ..generation::request(app, head, id)
+    };
+    let reply = pass::start(app, resolved, request, prompt).await?;
+    reply.ended().await;
+    match reply.failed() {
+        true => Err(error::failed()),
+        false => Ok(()),
     }
 }
 
@@ -377,7 +323,8 @@ fn prompts(
             let placeholder = special(tokenizer, "<|audio|>");
             tokens.resize(tokens.len() + audio_tokens, placeholder);
         }
-        app.policy.generation.fits(&tokens, false)?;
+        let rules = &app.rules;
+        rules.dialect.check_tokens(&rules.limits, tokens.len())?;
         prompts.push(Prompt {
             tokens,
             echo: request.prompt.as_str().into(),

@@ -35,7 +35,7 @@ use vllm_sim_python::Py;
 use vllm_sim_random::mix;
 use vllm_sim_service::generate::Channel;
 use vllm_sim_service::generate::request::{AudioInput, Prompt};
-use vllm_sim_service::{EngineChecks, GenerationRequest, OutputRoom, Reply};
+use vllm_sim_service::{GenerationRequest, Reply};
 use vllm_sim_wire::check;
 use vllm_sim_wire::fault::sanitize;
 use vllm_sim_wire::openai::audio::{Append, Commit};
@@ -386,15 +386,16 @@ impl Session {
             ..Prompt::default()
         };
         let id = format!("{}-{}", self.id, uuid::Uuid::new_v4()).into();
-        let model = app.service.models.displayed().clone();
+        let model = app.service.models.displayed();
         let request = GenerationRequest {
-            model: Some(&model),
-            room: OutputRoom::Context,
-            checks: EngineChecks::None,
             skip_cache_read: true,
             ..generation::headless(app, id)
         };
-        match pass::start(app, request, prompt, None).await {
+        let started = match app.service.resolve(&app.rules, Some(model)) {
+            Ok(resolved) => pass::start(app, resolved, request, prompt).await,
+            Err(refusal) => Err(generation::refusal_fault(app, refusal)),
+        };
+        match started {
             Ok(reply) => utterance.reply = Some(reply),
             Err(refused) => {
                 self.utterance = None;

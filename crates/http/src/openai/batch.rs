@@ -13,7 +13,7 @@ use super::prepare;
 use crate::app::App;
 use crate::body::Posted;
 use crate::error::Answer;
-use crate::generation::Started;
+use crate::generation::{self, Started};
 use crate::request_head::RequestHead;
 use crate::transfer;
 use vllm_sim_wire::bounds::RequestBounds;
@@ -30,16 +30,14 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: 
 
 async fn answer(app: &Arc<App>, head: &RequestHead, value: Value) -> Result<Response<Body>, Fault> {
     let threshold = transfer::hit_threshold(app, &head.headers, &value);
-    let requests = conversations(value, &app.policy.generation.defaults.bounds)?;
+    let mut requests = conversations(value, &app.rules.defaults.bounds)?;
     let id = prepare::request_id(
         "chatcmpl-",
         &head.headers,
         requests[0].request_id.as_deref(),
     );
-    let mut started = match chat::start(app, head, &requests, id, threshold).await {
-        Ok(started) => started,
-        Err(refused) => return Err(refused.into()),
-    };
+    let resolved = generation::resolve(app, head, requests[0].model.as_deref(), Ok(()))?;
+    let mut started = chat::start(app, head, &mut requests, resolved, id, threshold).await?;
     // A batch reports sums alone.
     let view = &mut started.view.view;
     (view.prompt_details, view.reasoning_details, view.metrics) = (false, false, false);

@@ -10,6 +10,5 @@ mod legacy;
 pub(super) mod logprobs;
 pub(super) mod models;
 pub(super) mod prepare;
-mod prompt_schema;
 pub(super) mod response_shape;
 pub(super) mod responses;

@@ -8,21 +8,15 @@ pub(crate) use super::ids::{request_id, uid};
 use super::logprobs::Distribution;
 use super::response_shape::{DraftReport, ResponseShape};
 use crate::app::{App, LoadGuard, unix_now};
-use crate::media;
 use crate::request_head::{RequestHead, names};
 use crate::stream::{EventStream, Render};
 use crate::{error, fault};
 use vllm_sim_config::RequestDrafts;
 use vllm_sim_service::generate::tools::{ToolChoice as Choice, ToolDef};
-use vllm_sim_service::{Prepared, Reply, ToolRequest, off_thread};
-use vllm_sim_tokenizer::{ChatMessage, ContentFormat, TemplateError, Tokenizer};
+use vllm_sim_service::{Reply, ReplyFacts, ToolRequest, off_thread};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::CompletionRequest;
-use vllm_sim_wire::openai::conversation::{
-    ContentFormat as WireFormat, ShownMessage, conversation,
-};
-use vllm_sim_wire::openai::message::Message;
 use vllm_sim_wire::openai::shared::ToolChoice;
 
 /// Fields of both requests that decide the shape of the answer.
@@ -56,131 +50,6 @@ impl From<&CompletionRequest> for Shape {
             tokens_as_ids: request.return_tokens_as_token_ids,
         }
     }
-}
-
-/// A template that refuses, in vLLM's words.
-pub(crate) fn template_fault(error: TemplateError) -> Fault {
-    Fault {
-        param: error.parameter().map(str::to_owned),
-        ..Fault::bad_request(error.to_string())
-    }
-}
-
-/// Whether text can be turned into tokens and back.
-///
-/// # Errors
-/// vLLM's 400 on a server without a tokenizer (`--skip-tokenizer-init`).
-pub(crate) fn has_tokenizer(app: &App) -> Result<(), Fault> {
-    if app.config.model.tokenizer.skip_init {
-        let text = "Tokenizer not available when `skip_tokenizer_init=True`";
-        return Err(Fault::bad_request(text));
-    }
-    Ok(())
-}
-
-/// The form of content that the server was told to give to templates.
-pub(crate) fn content_format(app: &App) -> Option<ContentFormat> {
-    app.config.model.chat_template_content_format
-}
-
-/// A conversation as the template sees it. Source: vLLM 0.33 `renderers/hf.py`.
-///
-/// # Errors
-/// vLLM's 400 for parts that the model does not take, and for no message at all.
-pub(crate) fn messages(
-    app: &App,
-    messages: &[Message],
-    template: Option<&str>,
-    has_tools: bool,
-) -> Result<(Vec<ShownMessage>, media::ConversationMedia), Fault> {
-    let tokenizer = app.service.generator.tokenizer();
-    let with_media = media::find(app, messages)?;
-    let messages = match &with_media {
-        Some((messages, _)) => messages.as_slice(),
-        None => messages,
-    };
-    let detected = || tokenizer.content_format(template, has_tools);
-    let format = match content_format(app).unwrap_or_else(detected) {
-        ContentFormat::String => WireFormat::String,
-        ContentFormat::Openai => WireFormat::OpenAi,
-    };
-    let shown: Vec<ShownMessage> = if app.policy.mode.any_media {
-        // llm-d takes images and audio whatever the model.
-        messages.iter().map(Into::into).collect()
-    } else {
-        conversation(messages, format, &app.policy.generation.limits.served_name)?
-    };
-    if shown.is_empty() {
-        return Err(Fault::bad_request(
-            "Cannot apply chat template to an empty conversation. Provide at least one message.",
-        ));
-    }
-    let found = with_media.map(|(_, found)| found);
-    Ok((shown, found.unwrap_or_default()))
-}
-
-/// Messages as a tokenizer takes them.
-pub(crate) fn chat_messages(messages: &[ShownMessage]) -> Vec<ChatMessage<'_>> {
-    let messages = messages.iter().map(|message| match message {
-        ShownMessage::Text { role, text } => ChatMessage::Text { role, text },
-        ShownMessage::Texts { role, texts } => ChatMessage::Texts { role, texts },
-        ShownMessage::Json(message) => ChatMessage::Json(message),
-    });
-    messages.collect()
-}
-
-/// How a prompt is cut.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Truncation<'r> {
-    /// Tokens that are kept: −1 leaves one for the answer, `None` keeps all.
-    pub(crate) keep: Option<i64>,
-    /// The side that is cut: the tokenizer's own, the left one, unless the request says otherwise.
-    pub(crate) side: Option<&'r str>,
-    /// Whether the tokenizer put special tokens around the text. They stay: a text is cut before
-    /// it gets them.
-    pub(crate) special: bool,
-}
-
-impl Truncation<'_> {
-    /// Keeps as many tokens of a prompt as the request allows.
-    pub(crate) fn apply(self, app: &App, mut tokens: Vec<u32>) -> Vec<u32> {
-        let most = app.config.model.max_model_len as usize;
-        let keep = match self.keep {
-            Some(keep) => usize::try_from(keep).unwrap_or(most.saturating_sub(1)),
-            None => return tokens,
-        };
-        if tokens.len() <= keep {
-            return tokens;
-        }
-        let (before, behind) = match self.special {
-            true => special_around(app.service.generator.tokenizer(), &tokens),
-            false => (0, 0),
-        };
-        // Fewer tokens than special ones: these alone cannot be kept.
-        let (before, behind) = match keep >= before + behind {
-            true => (before, behind),
-            false => (0, 0),
-        };
-        let cut = tokens.len() - keep;
-        if self.side == Some("right") {
-            let end = tokens.len() - behind;
-            tokens.drain(end - cut..end);
-        } else {
-            tokens.drain(before..before + cut);
-        }
-        tokens
-    }
-}
-
-/// How many special tokens stand before and behind a text.
-fn special_around(tokenizer: &Tokenizer, tokens: &[u32]) -> (usize, usize) {
-    let special = tokenizer.encode("", true);
-    let fits = |at: &usize| {
-        let (before, behind) = special.split_at(*at);
-        tokens.starts_with(before) && tokens.ends_with(behind)
-    };
-    let at = (0..=special.len()).rev().find(fits);
-    at.map_or((0, 0), |at| (at, special.len() - at))
 }
 
 /// Most log probabilities per position: −1 is the whole vocabulary.
@@ -265,15 +134,15 @@ pub(crate) fn reasoning(app: &App, request: &ChatRequest) -> Option<f64> {
 }
 
 /// What the shape of both answers depends on.
-pub(crate) fn view(app: &App, shape: &Shape, ready: &Prepared) -> ResponseShape {
-    let params = &ready.params;
+pub(crate) fn view(app: &App, shape: &Shape, facts: &ReplyFacts) -> ResponseShape {
+    let params = &facts.params;
     let api = &app.config.api;
     let include = shape.usage || api.force_include_usage;
     let continuous = shape.continuous_usage || api.force_include_usage;
     ResponseShape {
-        id: ready.id.clone(),
+        id: facts.id.clone(),
         created: unix_now() as u64,
-        model: app.service.models.shown(&ready.target),
+        model: app.service.models.shown(&facts.target),
         version: app.version,
         fingerprint: app.fingerprint.clone(),
         tokenizer: app.service.generator.tokenizer().clone(),

@@ -11,7 +11,6 @@ use serde_json::Value;
 
 use super::{llmd_bodies, llmd_lenient, llmd_responses};
 use vllm_sim_wire::fault::{ErrorType, Fault};
-use vllm_sim_wire::openai::completion::Prompt;
 
 /// Who looks at a body first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,32 +47,6 @@ impl Api {
 }
 
 impl FirstReader {
-    /// The body `text` of usual members as the schema is to read it, with true where its prompt is, which
-    /// takes many times its bytes as a tree; `None`: something is filled in or left out.
-    ///
-    /// # Errors
-    /// As [`Self::read`].
-    pub(crate) fn read_around_prompt(self, api: Api, text: &[u8]) -> Result<Option<Value>, Fault> {
-        let member = match api {
-            Api::Chat => "messages",
-            _ => "prompt",
-        };
-        let Some(body) = vllm_sim_wire::body::read_around(text, member) else {
-            return Ok(None);
-        };
-        let unchanged = matches!(self.read(api, Cow::Borrowed(&body))?, Cow::Borrowed(_));
-        Ok(unchanged.then_some(body))
-    }
-
-    /// Whether nothing is wrong with the prompts of a completion that was read.
-    pub(crate) fn takes(self, prompts: &[Prompt]) -> bool {
-        let empty = |prompt: &Prompt| match prompt {
-            Prompt::Text(text) => text.is_empty(),
-            Prompt::Tokens(ids) => ids.is_empty(),
-        };
-        self == Self::Schema || !prompts.iter().any(empty)
-    }
-
     /// The body as the schema is to read it, with what this reader fills in.
     ///
     /// # Errors
@@ -119,11 +92,22 @@ impl FirstReader {
         self == Self::Llmd && !api.limits().is_empty()
     }
 
+    /// What is wrong with a body before its schema is looked at, for a model that is there.
+    ///
+    /// # Errors
+    /// llm-d's 400 for the content, the numbers, a streamed prefill and a missing end, in this order.
+    pub(crate) fn check(self, api: Api, body: &Value) -> Result<(), Fault> {
+        self.check_content(api, body)?;
+        Self::check_numbers(api, body)?;
+        check_prefill(body)?;
+        Self::check_end(api, body)
+    }
+
     /// What is wrong with the numbers of a body, for a model that is there.
     ///
     /// # Errors
     /// llm-d's refusal.
-    pub(crate) fn check_numbers(self, api: Api, body: &Value) -> Result<(), Fault> {
+    fn check_numbers(api: Api, body: &Value) -> Result<(), Fault> {
         let number = |path: &&str| body.pointer(path).filter(|value| !value.is_null());
         if number(&"/n").and_then(Value::as_i64).is_some_and(|n| n < 1) {
             return Err(Fault::bad_request("n must be at least 1"));
@@ -140,7 +124,7 @@ impl FirstReader {
     ///
     /// # Errors
     /// llm-d's refusal.
-    pub(crate) fn check_end(self, api: Api, body: &Value) -> Result<(), Fault> {
+    fn check_end(api: Api, body: &Value) -> Result<(), Fault> {
         let ignores_end = body.get("ignore_eos").and_then(Value::as_bool) == Some(true);
         let given = |path: &&str| body.pointer(path).is_some_and(|value| !value.is_null());
         if ignores_end && !api.limits().iter().any(given) {
@@ -163,47 +147,22 @@ impl FirstReader {
     }
 }
 
+/// Whether a prompt that another server decodes may be answered so: llm-d streams nothing that it
+/// prefills.
+///
+/// # Errors
+/// Its 400.
+fn check_prefill(body: &Value) -> Result<(), Fault> {
+    let remote = body.pointer("/kv_transfer_params/do_remote_decode");
+    let stream = body.get("stream").and_then(Value::as_bool);
+    if stream == Some(true) && remote.and_then(Value::as_bool) == Some(true) {
+        return Err(Fault::bad_request("Prefill does not support streaming"));
+    }
+    Ok(())
+}
+
 /// Log probabilities come with one alternative where nobody says more.
 fn wants_one_alternative(body: &Value) -> bool {
     let silent = body.get("top_logprobs").is_none_or(Value::is_null);
     silent && body.get("logprobs").and_then(Value::as_bool) == Some(true)
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn only_a_body_that_stays_as_it_is_is_read_around_its_prompt() {
-        let read = |api, text: &str| FirstReader::Llmd.read_around_prompt(api, text.as_bytes());
-        let usual = r#"{"prompt":[1,2],"temperature":1}"#;
-        let around = json!({"prompt": true, "temperature": 1});
-        assert_eq!(read(Api::Completions, usual), Ok(Some(around)));
-        let chat = r#"{"messages":[{"role":"user","content":"a"}],"n":1}"#;
-        let around = json!({"messages": true, "n": 1});
-        assert_eq!(read(Api::Chat, chat), Ok(Some(around)));
-        for edited in [
-            r#""temperature":5"#,
-            r#""n":2,"temperature":0"#,
-            r#""stop":"""#,
-        ] {
-            let text = format!(r#"{{"prompt":"a",{edited}}}"#);
-            assert_eq!(read(Api::Completions, &text), Ok(None), "{edited}");
-        }
-    }
-
-    #[test]
-    fn an_empty_prompt_is_left_to_who_refuses_it() {
-        let lists = [
-            vec![Prompt::Text("a".to_owned()), Prompt::Text(String::new())],
-            vec![Prompt::Tokens(vec![1]), Prompt::Tokens(Vec::new())],
-        ];
-        for prompts in lists {
-            assert!(FirstReader::Schema.takes(&prompts));
-            assert!(!FirstReader::Llmd.takes(&prompts));
-            assert!(FirstReader::Llmd.takes(&prompts[..1]));
-        }
-    }
 }

@@ -7,13 +7,12 @@ mod llmd_lenient;
 mod llmd_responses;
 mod mode_policy;
 
-use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, Response, StatusCode};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 pub(crate) use self::first_reader::{Api, FirstReader};
 use self::mode_policy::ModePolicy;
@@ -22,24 +21,18 @@ use super::openai::ids::{CallIds, rank_engine_id, request_id, uid};
 use super::openai::responses::ids::Ids;
 use super::transfer::params::TransferParams;
 use vllm_sim_config::{Compat, Config};
+use vllm_sim_service::dialect::{Llmd, Vllm};
 use vllm_sim_service::generate::request::Target;
-use vllm_sim_service::{
-    AdmitAt, CallLength, ContextCheck, HandOver, ModelName, Policy as GenerationPolicy,
-    ToolSchemas, ValidateAt,
-};
-use vllm_sim_tokenizer::plain_text;
+use vllm_sim_service::{HandOver, RequestRules, ToolSchemas};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::DEFAULT_MAX_TOKENS;
-use vllm_sim_wire::openai::message::{Content, Message};
 use vllm_sim_wire::openai::responses::ResponsesRequest;
-use vllm_sim_wire::{Limits, SamplingDefaults};
+use vllm_sim_wire::{Limits, SamplingDefaults, Version};
 
 /// The rules of a server's HTTP API.
 #[derive(Debug, Clone)]
 pub(crate) struct Policy {
-    /// The rules of the road that requests for generation take.
-    pub(crate) generation: GenerationPolicy,
     /// Who looks at a body first.
     pub(crate) first_reader: FirstReader,
     /// Whether a body has to say that it is JSON.
@@ -56,22 +49,14 @@ pub(crate) struct Policy {
     checks_side_models: bool,
     /// Most tokens of a completion that does not say.
     pub(crate) default_max_tokens: Option<i128>,
-    /// Whether a text is refused by its characters, before it is encoded.
-    refuses_long_texts: bool,
-    /// Whether a prompt that another server decodes may be streamed.
-    streams_prefill: bool,
     /// What the server that decodes is told.
     pub(crate) transfer_offer: TransferOffer,
     /// Why an answer ended whose prompt another server decodes, where that has a word of its own.
     pub(crate) prefill_reason: Option<&'static str>,
     /// Whether a hit threshold holds without a prefix cache.
     threshold_without_cache: bool,
-    /// Whether an answer keeps to a JSON Schema that only the prompt speaks of.
-    pub(crate) reads_prompt_schemas: bool,
     /// Whether calls of the tool that was named are why an answer ends.
     pub(crate) named_calls_end: bool,
-    /// Whether an echo of token ids is these ids, and one of a message has its images and calls.
-    echoes_all: bool,
     /// Whether the id of a completion ends with the index of its prompt.
     pub(crate) numbers_prompts: bool,
     /// Ids of tool calls, and of what else an answer names.
@@ -187,33 +172,46 @@ pub(crate) enum OperationForm {
 
 impl Policy {
     /// The rules of a configuration.
-    pub(crate) fn of(config: &Config, limits: Limits, defaults: SamplingDefaults) -> Self {
-        let content = &config.content;
-        let generation = GenerationPolicy {
-            limits,
-            defaults,
-            max_bad_words: config.api.limits.bad_words as usize,
-            tool_schemas: match content.tools.strict_whitelist && !content.skip_tool_validation {
-                true => ToolSchemas::Whitelisted,
-                false => ToolSchemas::Any,
-            },
-            model_name: ModelName::Optional,
-            admission: AdmitAt::Arrival,
-            validation: ValidateAt::BeforePrompt,
-            context: ContextCheck::Prompt,
-            calls: CallLength::Cut,
-        };
+    pub(crate) fn of(config: &Config) -> Self {
         let mode = ModePolicy::of(config.model.cli_mode);
-        if config.model.compat == Compat::Llmd {
-            Self::llmd(generation, mode)
-        } else {
-            Self::vllm(generation, mode)
+        match config.model.compat {
+            Compat::Llmd => Self::llmd(mode),
+            Compat::Vllm => Self::vllm(mode),
         }
     }
 
-    fn vllm(generation: GenerationPolicy, mode: ModePolicy) -> Self {
+    /// What requests for generation meet.
+    pub(crate) fn rules(
+        config: &Config,
+        limits: Limits,
+        defaults: SamplingDefaults,
+    ) -> RequestRules {
+        let tools = &config.content.tools;
+        let llmd = config.model.compat == Compat::Llmd;
+        let max_logprobs = match llmd {
+            true => limits.max_logprobs.max(llmd_lenient::MAX_LOGPROBS),
+            false => limits.max_logprobs,
+        };
+        RequestRules {
+            limits: Limits {
+                max_logprobs,
+                ..limits
+            },
+            defaults,
+            max_bad_words: config.api.limits.bad_words as usize,
+            tool_schemas: match tools.strict_whitelist && !config.content.skip_tool_validation {
+                true => ToolSchemas::Whitelisted,
+                false => ToolSchemas::Any,
+            },
+            dialect: match llmd {
+                true => &Llmd,
+                false => &Vllm,
+            },
+        }
+    }
+
+    fn vllm(mode: ModePolicy) -> Self {
         Self {
-            generation,
             first_reader: FirstReader::Schema,
             asks_media_type: true,
             lenient_paths: false,
@@ -222,14 +220,10 @@ impl Policy {
             unknown_model: UnknownModel::WithAliases,
             checks_side_models: true,
             default_max_tokens: Some(DEFAULT_MAX_TOKENS),
-            refuses_long_texts: true,
-            streams_prefill: true,
             transfer_offer: TransferOffer::Connector,
             prefill_reason: None,
             threshold_without_cache: true,
-            reads_prompt_schemas: true,
             named_calls_end: false,
-            echoes_all: false,
             numbers_prompts: false,
             ids: IdForm::Hex,
             message_id_prefix: "chatcmpl-",
@@ -248,23 +242,8 @@ impl Policy {
         }
     }
 
-    fn llmd(generation: GenerationPolicy, mode: ModePolicy) -> Self {
-        let limits = Limits {
-            max_logprobs: generation
-                .limits
-                .max_logprobs
-                .max(llmd_lenient::MAX_LOGPROBS),
-            ..generation.limits.clone()
-        };
+    fn llmd(mode: ModePolicy) -> Self {
         Self {
-            generation: GenerationPolicy {
-                model_name: ModelName::Required,
-                validation: ValidateAt::AfterPrompt,
-                context: ContextCheck::PromptAndOutput,
-                calls: CallLength::Whole,
-                limits,
-                ..generation
-            },
             first_reader: FirstReader::Llmd,
             asks_media_type: false,
             lenient_paths: true,
@@ -273,15 +252,10 @@ impl Policy {
             unknown_model: UnknownModel::Bare,
             checks_side_models: false,
             default_max_tokens: None,
-            // The tokens of whatever comes are counted.
-            refuses_long_texts: false,
-            streams_prefill: false,
             transfer_offer: TransferOffer::Placeholders,
             prefill_reason: Some("remote_decode"),
             threshold_without_cache: false,
-            reads_prompt_schemas: false,
             named_calls_end: true,
-            echoes_all: true,
             numbers_prompts: true,
             ids: IdForm::Numbered,
             message_id_prefix: "msg_",
@@ -323,8 +297,8 @@ impl Policy {
     }
 
     /// The data-parallel rank that a request gets that asks for `asked`.
-    pub(crate) fn rank(&self, asked: Option<i64>) -> Option<i64> {
-        let ranks = i64::from(self.generation.limits.data_parallel_ranks);
+    pub(crate) fn rank(&self, limits: &Limits, asked: Option<i64>) -> Option<i64> {
+        let ranks = i64::from(limits.data_parallel_ranks);
         asked.filter(|rank| self.refuses_ranks || (0..ranks).contains(rank))
     }
 
@@ -348,21 +322,6 @@ impl Policy {
         others.map(|rank| (rank, rank_engine_id(rank)))
     }
 
-    /// What an echo of a message says.
-    pub(crate) fn echo<'m>(&self, message: &'m Message) -> Cow<'m, str> {
-        // Texts alone are told alike, and take a tree of values in between.
-        let whole = self.echoes_all && !matches!(message.content(), Content::Texts(_));
-        match whole.then(|| message.to_json()).as_deref() {
-            Some(Value::Object(members)) => Cow::Owned(plain_text(members)),
-            _ => message.text(),
-        }
-    }
-
-    /// What an echo of these tokens is made of, when it is themselves.
-    pub(crate) fn echo_ids(&self, tokens: &[u32]) -> Option<Arc<[u32]>> {
-        self.echoes_all.then(|| tokens.into())
-    }
-
     /// Who answers on a route that generates nothing; `None`: whoever is there, as nobody looks.
     ///
     /// # Errors
@@ -374,46 +333,17 @@ impl Policy {
         }
     }
 
-    /// Whether a text may be encoded that has tokens of at most `longest` characters; `cut`: the
-    /// request says how much of it is kept.
-    ///
-    /// # Errors
-    /// 400 for a text beyond the context, where it is refused by its characters.
-    pub(crate) fn text_fits(&self, text: &str, longest: usize, cut: bool) -> Result<(), Fault> {
-        if cut || !self.refuses_long_texts {
-            return Ok(());
-        }
-        let limits = &self.generation.limits;
-        limits.prompt_characters(text, longest)
-    }
-
-    /// Whether a prompt with these `kv_transfer_params` may be answered so.
-    ///
-    /// # Errors
-    /// llm-d's 400: it streams nothing that it prefills.
-    pub(crate) fn prefill(
-        &self,
-        params: Option<&Map<String, Value>>,
-        stream: bool,
-    ) -> Result<(), Fault> {
-        let remote = params.and_then(|params| params.get("do_remote_decode")?.as_bool());
-        if stream && remote == Some(true) && !self.streams_prefill {
-            return Err(Fault::bad_request("Prefill does not support streaming"));
-        }
-        Ok(())
-    }
-
     /// Whether a hit threshold means anything; `cache`: there is a prefix cache.
     pub(crate) fn has_threshold(&self, cache: bool) -> bool {
         cache || self.threshold_without_cache
     }
 
     /// A refusal of `/v1/messages`.
-    pub(crate) fn message_refusal(&self, fault: &Fault) -> Response<Body> {
+    pub(crate) fn message_refusal(&self, fault: &Fault, version: Version) -> Response<Body> {
         match self.message_errors {
             Envelope::OpenAi => error::response(fault),
             Envelope::Anthropic => {
-                let body = fault.to_anthropic_json(self.generation.limits.version);
+                let body = fault.to_anthropic_json(version);
                 error::retry_after(fault, error::json(error::status(fault.status), body))
             }
         }

@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 use super::app::{App, unix_now};
 use super::openai::{chat, prepare};
 use super::{error, json};
-use vllm_sim_service::InFlightGuard;
+use vllm_sim_service::prompt::{CutSide, PromptSource, Truncation};
+use vllm_sim_service::{InFlightGuard, RequestRules};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::{Prompt, Prompts};
@@ -174,10 +175,12 @@ async fn chat(
     }));
     let mut chat = chat.ok_or_else(|| Fault::bad_request("The request could not be read."))?;
     chat.messages = messages.to_vec();
-    chat.validate_early(&app.policy.generation.limits)?;
-    let prompt = chat::prompt(app, &chat).await?;
+    chat.validate_early(&app.rules.limits)?;
+    let source = PromptSource::Conversations(vec![chat::conversation(app, &mut chat)]);
+    let mut prompts = app.service.prompts(&app.rules, source).await?;
+    let tokens = prompts.pop().unwrap_or_default().tokens;
     let special = request.add_special_tokens.unwrap_or(false);
-    fitted(app, request, prompt.tokens, true, special)
+    fitted(app, request, tokens, true, special)
 }
 
 /// Tokens as far as they are kept, when they fit.
@@ -191,16 +194,22 @@ fn fitted(
     let keep = request
         .truncate_prompt_tokens
         .map(|n| i64::try_from(n).unwrap_or(i64::MAX));
-    let cut = prepare::Truncation {
+    let cut = Truncation {
         keep,
-        side: request.truncation_side.as_deref(),
+        side: CutSide::of(request.truncation_side.as_deref()),
         special,
     };
-    let ids = cut.apply(app, ids);
+    let RequestRules {
+        limits, dialect, ..
+    } = &app.rules;
+    let ids = cut.apply(app.service.generator.tokenizer(), limits, ids);
     if ids.is_empty() {
         return Err(Fault::bad_request("The decoder prompt cannot be empty"));
     }
-    app.policy.generation.fits(&ids, text)?;
+    match text {
+        true => dialect.check_encoded(limits, ids.len())?,
+        false => dialect.check_tokens(limits, ids.len())?,
+    }
     Ok(ids)
 }
 

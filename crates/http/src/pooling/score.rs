@@ -121,7 +121,8 @@ impl<'a> Scorer<'a> {
         let tokenizer = self.app.service.generator.tokenizer();
         let (one, two) = (tokenizer.encode(one, true), tokenizer.encode(two, true));
         for side in [&one, &two] {
-            self.app.policy.generation.fits(side, true)?;
+            let rules = &self.app.rules;
+            rules.dialect.check_encoded(&rules.limits, side.len())?;
         }
         let read_before = again && self.dimensions.is_some();
         self.tokens += two.len() + if read_before { 0 } else { one.len() };

@@ -12,7 +12,6 @@ use serde_json::{Map, Value, json};
 use super::app::App;
 use super::image_output;
 use super::openai::ids::uid;
-use super::openai::response_shape::ResponseShape;
 use super::request_head::names;
 use super::vllm::ok;
 use vllm_sim_config::Connector;
@@ -23,59 +22,75 @@ use vllm_sim_wire::Version;
 
 use params::TransferParams;
 
-/// Where the prompt comes from and goes to, and into `view` what the decoding server has to know.
-///
-/// Without a connector vLLM takes no notice of the parameters. llm-d's command line needs none.
-pub(crate) fn terms(
-    app: &App,
-    view: &mut ResponseShape,
-    params: Option<&Map<String, Value>>,
-    prompts: &[Prompt],
-) -> Transfer {
-    let Some(params) = params else {
-        return Transfer::Local;
-    };
-    let config = app.config.kv_transfer.as_ref();
-    let connector = match config {
+/// Where a prompt's KV cache comes from and goes to.
+#[derive(Default)]
+pub(crate) struct TransferTerms {
+    pub(crate) transfer: Transfer,
+    /// The prompt that another server decodes, and what was asked of it.
+    offered: Option<(Arc<HandOver>, Map<String, Value>)>,
+}
+
+impl TransferTerms {
+    /// Reads a request's `kv_transfer_params`.
+    ///
+    /// Without a connector vLLM takes no notice of the parameters. llm-d's command line needs none.
+    pub(crate) fn of(app: &App, id: &str, params: Option<&Map<String, Value>>) -> Self {
+        let Some(params) = params else {
+            return Self::default();
+        };
+        let connector = connector(app);
+        if is_true(params, "do_remote_prefill") {
+            let unasked = app.policy.mode.transfers_unasked;
+            let named = |connector| names_source(connector, params);
+            return Self {
+                transfer: match unasked || connector.is_some_and(named) {
+                    true => Transfer::FromRemote(source(params)),
+                    false => Transfer::Local,
+                },
+                offered: None,
+            };
+        }
+        if !is_true(params, "do_remote_decode") {
+            return Self::default();
+        }
+        // MoRI-IO's decoding server knows the router's id; else the engine knows a request by the
+        // API's id and eight more digits.
+        let routed = params.get("transfer_id").and_then(Value::as_str);
+        let name = match (connector, routed) {
+            (Some(Connector::MoriIo), Some(routed)) => routed.to_owned(),
+            _ => format!("{id}-{}", &uid()[..8]),
+        };
+        let hand_over = Arc::new(HandOver::new(name));
+        Self {
+            transfer: match connector {
+                None => Transfer::Local,
+                Some(_) => Transfer::ForRemote(hand_over.clone()),
+            },
+            offered: Some((hand_over, params.clone())),
+        }
+    }
+
+    /// Returns what the decoding server has to know, for an answer to `prompts`.
+    pub(crate) fn offer(&self, app: &App, prompts: &[Prompt]) -> Option<Arc<TransferParams>> {
+        let (hand_over, params) = self.offered.as_ref()?;
+        // Of several prompts vLLM's answer carries the first one's parameters.
+        let tokens = prompts.first().map_or(0, |prompt| prompt.tokens.len()) as u32;
+        let engine = (app.engine_id.to_string(), app.config.clone());
+        let generation = app.version >= Version::V033;
+        let sent = app.policy.transfer_offer.params(hand_over, || {
+            let hand_over = hand_over.clone();
+            let connector = connector(app)?;
+            TransferParams::of(connector, engine, tokens, params, hand_over, generation)
+        });
+        sent.map(Arc::new)
+    }
+}
+
+fn connector(app: &App) -> Option<Connector> {
+    match app.config.kv_transfer.as_ref() {
         None if app.policy.mode.transfers_unasked => Some(Connector::Nixl),
         None => None,
         Some(transfer) => transfer.connector,
-    };
-    if is_true(params, "do_remote_prefill") {
-        return match connector {
-            _ if app.policy.mode.transfers_unasked => Transfer::FromRemote(source(params)),
-            Some(connector) if names_source(connector, params) => {
-                Transfer::FromRemote(source(params))
-            }
-            _ => Transfer::Local,
-        };
-    }
-    if !is_true(params, "do_remote_decode") {
-        return Transfer::Local;
-    }
-    // The engine knows a request by the API's id and eight more digits.
-    let suffix = uid();
-    let name = format!("{}-{}", view.id, &suffix[..8]);
-    // MoRI-IO's decoding server knows the router's id instead.
-    let routed = params.get("transfer_id").and_then(Value::as_str);
-    let name = match (connector, routed) {
-        (Some(Connector::MoriIo), Some(routed)) => routed.to_owned(),
-        _ => name,
-    };
-    let hand_over = Arc::new(HandOver::new(name));
-    // Of several prompts vLLM's answer carries the first one's parameters.
-    let tokens = prompts.first().map_or(0, |prompt| prompt.tokens.len()) as u32;
-    let engine = (app.engine_id.to_string(), app.config.clone());
-    let generation = view.version >= Version::V033;
-    let sent = app.policy.transfer_offer.params(&hand_over, || {
-        let hand_over = hand_over.clone();
-        let connector = connector?;
-        TransferParams::of(connector, engine, tokens, params, hand_over, generation)
-    });
-    view.kv_transfer_params = sent.map(Arc::new);
-    match connector {
-        None => Transfer::Local,
-        Some(_) => Transfer::ForRemote(hand_over),
     }
 }
 

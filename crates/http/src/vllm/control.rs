@@ -100,7 +100,7 @@ pub(crate) async fn pause(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let query: PauseQuery = query::read(&uri)?;
     let halt = halt(&query.mode);
     if query.clear_cache {
-        app.media_cache.clear();
+        app.service.media_cache.clear();
     }
     app.service.pause(halt, query.clear_cache).await;
     Ok(ok(&json!({"status": "paused"})))
@@ -129,7 +129,7 @@ pub(crate) async fn reset_prefix_cache(State(app): State<Arc<App>>, uri: Uri) ->
 
 /// `POST /reset_mm_cache`: media that were processed are forgotten.
 pub(crate) async fn reset_media(State(app): State<Arc<App>>) -> Response<Body> {
-    app.media_cache.clear();
+    app.service.media_cache.clear();
     error::empty(StatusCode::OK)
 }
 

@@ -174,7 +174,7 @@ pub(crate) async fn scale_elastic_ep(received: Received) -> Answer {
 
 /// `POST /is_scaling_elastic_ep`.
 pub(crate) async fn is_scaling(State(app): State<Arc<App>>) -> Response<Body> {
-    ok(&match app.policy.generation.limits.version {
+    ok(&match app.rules.limits.version {
         Version::V032 => json!({"is_scaling_elastic_ep": false}),
         Version::V033 => json!({
             "is_scaling_elastic_ep": false,

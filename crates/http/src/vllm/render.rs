@@ -20,6 +20,7 @@ use crate::openai::responses::convert as convert_responses;
 use crate::openai::{chat, completion, prepare};
 use crate::policy::Api;
 use vllm_sim_service::generate::request::Prompt;
+use vllm_sim_service::prompt::{Conversation, PromptSource};
 use vllm_sim_wire::Version;
 use vllm_sim_wire::anthropic::MessagesRequest;
 use vllm_sim_wire::fault::Fault;
@@ -27,7 +28,7 @@ use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::{CompletionRequest, DEFAULT_MAX_TOKENS};
 use vllm_sim_wire::openai::responses::ResponsesRequest;
 use vllm_sim_wire::openai::shared::StructuredOutputs;
-use vllm_sim_wire::sampling::{GREEDY, SamplingParams, output_budget};
+use vllm_sim_wire::sampling::{GREEDY, SamplingParams, SamplingRequest, output_budget};
 
 /// Most tokens of sampling parameters that do not say.
 const SILENT_MAX_TOKENS: i128 = 16;
@@ -36,7 +37,7 @@ const NO_TOKENS: &str = "1 validation error for GenerateRequest\ntoken_ids\n  Li
 
 /// `POST /v1/chat/completions/render`.
 pub(crate) async fn chat(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
-    let value = generation::read(&app, Api::Chat, value)?;
+    let value = generation::read_unanswered(&app, Api::Chat, value)?;
     rendered_chat(&app, &head.headers, &value, "chatcmpl-").await
 }
 
@@ -45,7 +46,7 @@ pub(crate) async fn messages(
     State(app): State<Arc<App>>,
     Posted { head, value }: Posted,
 ) -> Answer {
-    let request = MessagesRequest::parse(&value, &app.policy.generation.defaults.bounds)?;
+    let request = MessagesRequest::parse(&value, &app.rules.defaults.bounds)?;
     let chat = convert_messages::body(&app, &request)?;
     rendered_chat(&app, &head.headers, &chat, "chatcmpl-").await
 }
@@ -60,20 +61,21 @@ pub(crate) async fn completions(
     State(app): State<Arc<App>>,
     Posted { head, value }: Posted,
 ) -> Answer {
-    let value = generation::read(&app, Api::Completions, value)?;
-    let request = CompletionRequest::parse(&value, &app.policy.generation.defaults.bounds)
+    let value = generation::read_unanswered(&app, Api::Completions, value)?;
+    let mut request = CompletionRequest::parse(&value, &app.rules.defaults.bounds)
         .map_err(|fault| app.policy.first_reader.unread(fault))?;
     request.validate_first()?;
     renders(&app, request.model.as_deref())?;
-    request.validate_early(&app.policy.generation.limits)?;
-    let prompts = completion::prompts(&app, &request).await?;
+    request.validate_early(&app.rules.limits)?;
     let asked = request.max_tokens.or(Some(DEFAULT_MAX_TOKENS));
+    let inputs = PromptSource::Inputs(completion::inputs(&mut request));
+    let prompts = app.service.prompts(&app.rules, inputs).await?;
     let id = prepare::request_id("cmpl-", &head.headers, request.request_id.as_deref());
     let mut out = Vec::with_capacity(prompts.len());
     for (index, prompt) in prompts.iter().enumerate() {
         out.push(shown(&app, prompt, || {
             let budget = budget(&app, asked, prompt);
-            let params = request.sampling_params(budget, &app.policy.generation.defaults)?;
+            let params = params(&app, request.sampling(&app.rules.defaults)?, budget)?;
             let id = if prompts.len() > 1 {
                 format!("{id}-{index}")
             } else {
@@ -92,14 +94,15 @@ async fn rendered_chat(
     value: &Value,
     prefix: &str,
 ) -> Result<Response<Body>, Fault> {
-    let request = ChatRequest::parse(value, &app.policy.generation.defaults.bounds)
+    let mut request = ChatRequest::parse(value, &app.rules.defaults.bounds)
         .map_err(|fault| app.policy.first_reader.unread(fault))?;
     renders(app, request.model.as_deref())?;
-    request.validate_early(&app.policy.generation.limits)?;
-    let prompt = chat::prompt(app, &request).await?;
+    request.validate_early(&app.rules.limits)?;
+    let conversation = chat::conversation(app, &mut request);
+    let prompt = prompt(app, conversation).await?;
     let rendered = shown(app, &prompt, || {
         let budget = budget(app, request.asked_tokens().1, &prompt);
-        let params = request.sampling_params(budget, &app.policy.generation.defaults)?;
+        let params = params(app, request.sampling(&app.rules.defaults)?, budget)?;
         let id = prepare::request_id(prefix, headers, request.request_id.as_deref()).to_string();
         let sampling = sampling(&params, extra_args(value, false), value);
         let mut rendered = generate_request(app, value, id, &prompt.tokens, sampling, true)?;
@@ -111,19 +114,18 @@ async fn rendered_chat(
 
 /// A response's prompt; its id does not follow the header.
 async fn rendered_response(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> {
-    let request = ResponsesRequest::parse(value, &app.policy.generation.defaults.bounds)?;
+    let request = ResponsesRequest::parse(value, &app.rules.defaults.bounds)?;
     renders(app, request.model.as_deref())?;
-    request.validate_early(&app.policy.generation.limits)?;
+    request.validate_early(&app.rules.limits)?;
     let messages = convert_responses::messages(&request, None)?;
-    let chat = convert_responses::chat(&request, &messages)?;
-    let prompt = chat::prompt(app, &chat).await?;
-    app.policy
-        .generation
+    let mut chat = convert_responses::chat(&request, &messages)?;
+    let prompt = prompt(app, chat::conversation(app, &mut chat)).await?;
+    app.rules
         .limits
         .responses_prompt_tokens(prompt.tokens.len())?;
     let rendered = shown(app, &prompt, || {
         let budget = budget(app, request.max_output_tokens, &prompt);
-        let params = request.sampling_params(budget, &app.policy.generation.defaults)?;
+        let params = params(app, request.sampling(&app.rules.defaults)?, budget)?;
         let given = request.request_id.clone().filter(|id| !id.is_empty());
         let id = given.unwrap_or_else(|| format!("resp_{}", prepare::uid()));
         // Its tools are not for the parser of chat answers.
@@ -141,9 +143,25 @@ async fn rendered_response(app: &Arc<App>, value: &Value) -> Result<Response<Bod
 
 /// Most tokens of the answer to a prompt.
 fn budget(app: &App, asked: Option<i128>, prompt: &Prompt) -> i128 {
-    let policy = &app.policy.generation;
+    let rules = &app.rules;
     let length = prompt.tokens.len();
-    output_budget(&policy.limits, asked, length, &policy.defaults)
+    output_budget(&rules.limits, asked, length, &rules.defaults)
+}
+
+/// Returns the sampling parameters for an output of at most `budget` tokens.
+fn params(
+    app: &App,
+    sampling: SamplingRequest,
+    budget: i128,
+) -> Result<Box<SamplingParams>, Fault> {
+    sampling.with_budget(budget, &app.rules.defaults.bounds)
+}
+
+/// Returns the prompt of a conversation.
+async fn prompt(app: &App, conversation: Conversation) -> Result<Prompt, Fault> {
+    let source = PromptSource::Conversations(vec![conversation]);
+    let mut prompts = app.service.prompts(&app.rules, source).await?;
+    Ok(prompts.pop().unwrap_or_default())
 }
 
 /// Whether somebody answers whose prompts are shown.
@@ -204,7 +222,7 @@ fn generate_request(
         "ec_transfer_params": given("ec_transfer_params"),
     });
     if let (Value::Object(out), Value::Object(rest)) = (&mut out, rest) {
-        if app.policy.generation.limits.version != Version::V032 {
+        if app.rules.limits.version != Version::V032 {
             out.insert("parse_context".into(), parse_context(body, &kwargs));
         }
         out.extend(rest);

@@ -9,7 +9,6 @@ use serde_json::{Map, Value};
 use vllm_sim_python as python;
 
 use super::validators::{Body, ValidatorResult, truthy};
-use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::{ErrorType, Fault};
 use crate::sampling::SamplingParams;
@@ -236,7 +235,8 @@ pub struct SpeechRequest {
     pub temperature: f64,
     /// Most tokens of the answer.
     pub max_completion_tokens: Option<i128>,
-    sampling: SamplingParams,
+    /// Sampling parameters, without the limit on the answer.
+    pub sampling: SamplingParams,
 }
 
 macro_rules! common {
@@ -284,23 +284,6 @@ impl SpeechRequest {
             Task::Transcribe => common!(task, check::body::<TranscriptionRequest>(&value)?),
             Task::Translate => common!(task, check::body::<TranslationRequest>(&value)?),
         })
-    }
-
-    /// What the sampler is asked to do, with at most `budget` tokens.
-    ///
-    /// # Errors
-    /// vLLM's 400 for values that it does not take.
-    pub fn sampling_params(
-        &self,
-        budget: i128,
-        bounds: &RequestBounds,
-    ) -> Result<SamplingParams, Fault> {
-        let mut params = SamplingParams {
-            max_tokens: Some(budget),
-            ..self.sampling.clone()
-        };
-        params.verify(bounds)?;
-        Ok(params)
     }
 }
 

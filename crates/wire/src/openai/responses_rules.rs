@@ -11,7 +11,7 @@ use super::rules;
 use super::shared::StructuredOutputs;
 use crate::fault::{ErrorType, Fault};
 use crate::limits::Limits;
-use crate::sampling::{self, SamplingDefaults, SamplingParams, Texts};
+use crate::sampling::{self, SamplingDefaults, SamplingParams, SamplingRequest, Texts};
 
 impl ResponsesRequest {
     /// The checks that come right after the model is found.
@@ -76,17 +76,13 @@ impl ResponsesRequest {
             .is_some_and(|include| include.iter().any(|part| part == wanted))
     }
 
-    /// What the request asks of the sampler. `max_tokens` is the budget that the context leaves.
+    /// Returns what the request asks of the sampler.
     ///
     /// # Errors
-    /// 400 for values out of range.
-    pub fn sampling_params(
-        &self,
-        max_tokens: i128,
-        defaults: &SamplingDefaults,
-    ) -> Result<SamplingParams, Fault> {
+    /// 400 for values that cannot be read.
+    pub fn sampling(&self, defaults: &SamplingDefaults) -> Result<SamplingRequest, Fault> {
         let or = |asked: Option<f64>, server: Option<f64>, plain| asked.or(server).unwrap_or(plain);
-        let mut params = SamplingParams {
+        Ok(SamplingRequest::from(SamplingParams {
             presence_penalty: or(self.presence_penalty, defaults.presence_penalty, 0.0),
             frequency_penalty: or(self.frequency_penalty, defaults.frequency_penalty, 0.0),
             repetition_penalty: or(self.repetition_penalty, defaults.repetition_penalty, 1.0),
@@ -98,7 +94,6 @@ impl ResponsesRequest {
             stop: self.stop.as_ref().map(|stop| Texts(stop.0.clone())),
             stop_token_ids: self.stop_token_ids.clone(),
             ignore_eos: self.ignore_eos,
-            max_tokens: Some(max_tokens.min(self.max_output_tokens.unwrap_or(max_tokens))),
             logprobs: self.wants_logprobs().then_some(self.top_logprobs),
             skip_special_tokens: self
                 .skip_special_tokens
@@ -120,9 +115,7 @@ impl ResponsesRequest {
             ),
             watermarking: self.watermarking,
             ..SamplingParams::default()
-        };
-        params.verify(&defaults.bounds)?;
-        Ok(params)
+        }))
     }
 
     /// `extract_structured_outputs`: the form of the text is a constraint too.

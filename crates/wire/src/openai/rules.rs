@@ -2,7 +2,7 @@
 //! they ask of the sampler.
 //!
 //! The order is vLLM's: `validate_early` stands before templating and tokenization,
-//! `sampling_params` after; whatever [`SamplingParams::verify_engine`] finds comes last.
+//! `sampling` after; whatever [`SamplingParams::verify_engine`] finds comes last.
 //!
 //! Source: `vllm/renderers/online_renderer.py` (`render_chat`, `render_completion`,
 //! `preprocess_chat`, `preprocess_completion`), `to_sampling_params` and
@@ -16,13 +16,16 @@ use super::completion::{CompletionRequest, Prompt};
 use super::shared::{ExtraArgs, LogitBias, ResponseFormat, StructuredOutputs, ToolChoice};
 use crate::fault::Fault;
 use crate::limits::Limits;
-use crate::sampling::{self, SamplingDefaults, SamplingParams, Texts, TokenBias};
+use crate::sampling::{
+    self, OutputLimit, SamplingChecks, SamplingDefaults, SamplingParams, SamplingRequest, Texts,
+    TokenBias,
+};
 use crate::sampling_checks;
 use crate::version::Version;
 
 /// The sampling parameters that chats and completions name alike.
 macro_rules! shared_params {
-    ($request:ident, $max_tokens:expr, $defaults:ident) => {
+    ($request:ident, $defaults:ident) => {
         SamplingParams {
             presence_penalty: or($request.presence_penalty, $defaults.presence_penalty, 0.0),
             frequency_penalty: or($request.frequency_penalty, $defaults.frequency_penalty, 0.0),
@@ -65,7 +68,7 @@ macro_rules! shared_params {
             thinking_token_budget: $request.thinking_token_budget,
             repetition_detection: $request.repetition_detection.clone(),
             routed_experts_prompt_start: $request.routed_experts_prompt_start,
-            ..blank($max_tokens)
+            ..SamplingParams::default()
         }
     };
 }
@@ -139,38 +142,28 @@ impl ChatRequest {
         }
     }
 
-    /// What the request asks of the sampler. `max_tokens` is the budget that the context leaves.
+    /// Returns what the request asks of the sampler.
     ///
     /// # Errors
-    /// 400 for values out of range.
-    pub fn sampling_params(
-        &self,
-        max_tokens: i128,
-        defaults: &SamplingDefaults,
-    ) -> Result<Box<SamplingParams>, Fault> {
+    /// 400 for values that cannot be read.
+    pub fn sampling(&self, defaults: &SamplingDefaults) -> Result<SamplingRequest, Fault> {
         let n = self.n.unwrap_or(1);
         if self.use_beam_search {
-            let params = SamplingParams {
-                n,
-                ..blank(max_tokens)
-            };
-            return beam(params, self.temperature, defaults).map(Box::new);
+            return beam(n, self.temperature, defaults);
         }
         let wants_ids = self
             .logprob_token_ids
             .as_ref()
             .is_some_and(|ids| !ids.is_empty());
         let logprobs = (self.logprobs == Some(true) && !wants_ids).then_some(self.top_logprobs);
-        let mut params = Box::new(SamplingParams {
+        Ok(SamplingRequest::from(SamplingParams {
             n,
             logprobs,
             prompt_logprobs: self
                 .prompt_logprobs
                 .or(self.echo.then_some(self.top_logprobs)),
-            ..shared_params!(self, max_tokens, defaults)
-        });
-        params.verify(&defaults.bounds)?;
-        Ok(params)
+            ..shared_params!(self, defaults)
+        }))
     }
 
     /// Whether usage is asked for in a stream, and whether in every chunk.
@@ -258,21 +251,13 @@ impl CompletionRequest {
         })
     }
 
-    /// What the request asks of the sampler. `max_tokens` is the budget that the context leaves.
+    /// Returns what the request asks of the sampler.
     ///
     /// # Errors
-    /// 400 for values out of range.
-    pub fn sampling_params(
-        &self,
-        max_tokens: i128,
-        defaults: &SamplingDefaults,
-    ) -> Result<SamplingParams, Fault> {
+    /// 400 for values that cannot be read.
+    pub fn sampling(&self, defaults: &SamplingDefaults) -> Result<SamplingRequest, Fault> {
         if self.use_beam_search {
-            let params = SamplingParams {
-                n: self.n,
-                ..blank(max_tokens)
-            };
-            return beam(params, self.temperature, defaults);
+            return beam(self.n, self.temperature, defaults);
         }
         let echo = self.echo == Some(true);
         let wants_ids = self
@@ -280,15 +265,19 @@ impl CompletionRequest {
             .as_ref()
             .is_some_and(|ids| !ids.is_empty());
         let only_echo = echo && self.max_tokens == Some(0);
-        let most = if only_echo { 1 } else { max_tokens };
-        let mut params = SamplingParams {
+        let params = SamplingParams {
             n: self.n,
             logprobs: self.logprobs.filter(|_| !wants_ids),
             prompt_logprobs: self.prompt_logprobs.or(self.logprobs.filter(|_| echo)),
-            ..shared_params!(self, most, defaults)
+            ..shared_params!(self, defaults)
         };
-        params.verify(&defaults.bounds)?;
-        Ok(params)
+        Ok(SamplingRequest {
+            limit: match only_echo {
+                true => OutputLimit::Exactly(1),
+                false => OutputLimit::Budget,
+            },
+            ..SamplingRequest::from(params)
+        })
     }
 
     /// Whether usage is asked for in a stream, and whether in every chunk.
@@ -319,24 +308,21 @@ fn tool_parser(choice: Option<&ToolChoice>, limits: &Limits) -> Result<(), Fault
     }
 }
 
-/// Sampling parameters that only say how much to generate.
-fn blank(max_tokens: i128) -> SamplingParams {
-    SamplingParams {
-        max_tokens: Some(max_tokens),
-        ..SamplingParams::default()
-    }
-}
-
 /// Beam search checks nothing but its width.
 fn beam(
-    params: SamplingParams,
+    n: i128,
     temperature: Option<f64>,
     defaults: &SamplingDefaults,
-) -> Result<SamplingParams, Fault> {
-    sampling_checks::verify_count(params.n, "beam_width", defaults.bounds.n)?;
-    Ok(SamplingParams {
+) -> Result<SamplingRequest, Fault> {
+    sampling_checks::verify_count(n, "beam_width", defaults.bounds.n)?;
+    let params = SamplingParams {
+        n,
         temperature: temperature.or(defaults.temperature).unwrap_or(1.0),
-        ..params
+        ..SamplingParams::default()
+    };
+    Ok(SamplingRequest {
+        checks: SamplingChecks::None,
+        ..SamplingRequest::from(params)
     })
 }
 

@@ -22,32 +22,44 @@ use self::store::{CancelOutcome, EventLog, StoreSlot};
 use self::stream::ResponseStream;
 use super::chat;
 use super::prepare::{self, Shape};
+use super::response_shape::ResponseShape;
 use crate::app::{App, LoadGuard};
 use crate::body::Posted;
 use crate::error::Answer;
-use crate::generation::{self, Refused, Started};
+use crate::generation::{self, GenerationBody, Read, Refused, Started};
 use crate::policy::Api;
 use crate::request_head::RequestHead;
 use crate::stream::EventStream;
-use crate::{error, fault, json, transfer};
+use crate::transfer::{self, TransferTerms};
+use crate::{error, fault, json};
 use vllm_sim_observe::metrics::ToolMode;
-use vllm_sim_service::generate::request::{Prompt, Target};
-use vllm_sim_service::{GenerationRequest, Prepared, Protocol, Refusal, Reply, Transfer};
+use vllm_sim_service::prompt::{Conversation, PromptBound, PromptSource};
+use vllm_sim_service::{GenerationRequest, Reply, ReplyFacts, Resolved};
+use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::responses::ResponsesRequest;
 use vllm_sim_wire::openai::responses_rules::{cannot_cancel, not_stored};
-use vllm_sim_wire::openai::shared::{StructuredOutputs, ToolChoice};
-use vllm_sim_wire::sampling::SamplingParams;
-use vllm_sim_wire::schema::Wire;
+use vllm_sim_wire::openai::shared::ToolChoice;
+
+impl GenerationBody for ResponsesRequest {
+    const API: Api = Api::Responses;
+
+    fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
+        Self::parse(body, bounds)
+    }
+
+    fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+}
 
 /// Answers a request.
 pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     let threshold = transfer::hit_threshold(&app, &head.headers, &value);
-    let body = generation::arrive(&app, &head, Api::Responses, Cow::Owned(value))?;
-    let request = ResponsesRequest::parse(&body, &app.policy.generation.defaults.bounds)
-        .map_err(|fault| app.policy.first_reader.unread(fault))?;
-    answer(&app, &head, request, threshold).await
+    let read = Read::<ResponsesRequest>::new(&app, &head, Cow::Owned(value))?;
+    let (request, resolved) = read.resolve(&app, &head)?;
+    answer(&app, &head, *request, resolved, threshold).await
 }
 
 /// Shows a stored response, or the events of a background one.
@@ -110,25 +122,25 @@ async fn answer(
     app: &Arc<App>,
     head: &RequestHead,
     request: ResponsesRequest,
+    resolved: Resolved,
     threshold: Option<f64>,
 ) -> Result<Response<Body>, Fault> {
     let stream = request.stream.unwrap_or(false);
     let background = request.background.unwrap_or(false);
-    let started = start(app, head, request, threshold).await;
+    let (generation, response) = prepared(app, head, request, threshold)?;
+    let started = generation::start(app, resolved, generation).await;
     let started = match started.map_err(|refused| refused.reported(app.policy.late_refusals)) {
-        Ok(started) => started,
-        Err(Refused::Late { view, guard, .. }) if stream => {
-            return Ok(failed_stream(view.frame, guard));
+        Ok((generated, guard)) => Started {
+            view: response.frame(app, &generated.facts),
+            reply: generated.reply,
+            guard,
+        },
+        Err(Refused::Late { facts, guard, .. }) if stream => {
+            return Ok(failed_stream(response.frame(app, &facts), guard));
         }
         Err(refused) => return Err(refused.into()),
     };
-    let Started { view, reply, guard } = started;
-    let ResponseView { frame, keep } = view;
-    let started = Started {
-        view: frame,
-        reply,
-        guard,
-    };
+    let keep = response.keep;
     match keep {
         Some(keep) if background => Ok(in_background(app, head, started, keep)),
         keep if stream => {
@@ -176,157 +188,118 @@ fn checks(app: &App, request: &ResponsesRequest) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Starts a response.
-async fn start(
-    app: &Arc<App>,
-    head: &RequestHead,
-    request: ResponsesRequest,
-    hit_threshold: Option<f64>,
-) -> Result<Started<ResponseView>, Refused<ResponseView>> {
-    let given = request.request_id.as_deref().filter(|id| !id.is_empty());
-    let id: Arc<str> = match given {
-        Some(given) => given.into(),
-        None => app.policy.ids.response(&head.headers),
-    };
-    let model = request.model.clone();
-    let mut generation = GenerationRequest {
-        model: model.as_deref(),
-        max_tokens: request.max_output_tokens,
-        priority: generation::priority(&head.headers, request.priority),
-        cache_salt: request.cache_salt.as_deref().map(Into::into),
-        hit_threshold,
-        ..generation::request(app, head, id)
-    };
-    let mut protocol = Responses {
-        app,
-        request: Arc::new(request),
-        chat: None,
-        keep: None,
-        parses: false,
-    };
-    generation::serve(app, head, &mut generation, &mut protocol).await
-}
-
-/// What the road asks of a Responses request.
-struct Responses<'r> {
-    app: &'r Arc<App>,
+/// A Responses request on its way, as far as its answer shows it.
+struct Asked {
     request: Arc<ResponsesRequest>,
-    /// The chat that answers it, once what came before is looked up.
-    chat: Option<ChatRequest>,
+    terms: TransferTerms,
     /// Where the response is stored.
     keep: Option<StoreSlot>,
     /// Whether the tool parser looks at the answer.
     parses: bool,
 }
 
-/// What the shape of a response depends on.
-struct ResponseView {
-    frame: Arc<Frame>,
-    keep: Option<StoreSlot>,
+/// Returns a response as a request for generation, once what came before is looked up.
+fn prepared(
+    app: &App,
+    head: &RequestHead,
+    mut request: ResponsesRequest,
+    hit_threshold: Option<f64>,
+) -> Result<(GenerationRequest, Asked), Fault> {
+    let given = request.request_id.as_deref().filter(|id| !id.is_empty());
+    let id: Arc<str> = match given {
+        Some(given) => given.into(),
+        None => app.policy.ids.response(&head.headers),
+    };
+    let (messages, keep) = messages(app, &mut request)?;
+    let mut chat = convert::chat(&request, &messages)?;
+    let (choice, parallel) = (chat.tool_choice.clone(), chat.parallel_tool_calls);
+    app.policy.choose_tools(&request, &mut chat);
+    let limits = &app.rules.limits;
+    let parser = limits.auto_tool_choice && limits.has_tool_parser;
+    if chat.tool_choice == Some(ToolChoice::Auto) && !parser {
+        // Nobody would find the calls in the text.
+        chat.tool_choice = Some(ToolChoice::None);
+    }
+    let (tools, parses_calls) = (prepare::tools(&chat), prepare::reads_calls(app, &chat));
+    let reasoning = prepare::reasoning(app, &chat);
+    let parses = parser && finds_calls(&chat);
+    // The template sees the request's own choice.
+    (chat.tool_choice, chat.parallel_tool_calls) = (choice, parallel);
+    let terms = TransferTerms::of(app, &id, request.kv_transfer_params.as_ref());
+    let generation = GenerationRequest {
+        max_tokens: request.max_output_tokens,
+        validation: request.validate_early(limits).into(),
+        sampling: request.sampling(&app.rules.defaults).into(),
+        tools,
+        parses_calls,
+        reasoning,
+        priority: generation::priority(&head.headers, request.priority),
+        transfer: terms.transfer.clone(),
+        cache_salt: request.cache_salt.as_deref().map(Into::into),
+        hit_threshold,
+        prompts: PromptSource::Conversations(vec![Conversation {
+            bound: PromptBound::RoomForAnswer,
+            ..chat::conversation(app, &mut chat)
+        }]),
+        ..generation::request(app, head, id)
+    };
+    let asked = Asked {
+        request: Arc::new(request),
+        terms,
+        keep,
+        parses,
+    };
+    Ok((generation, asked))
 }
 
-impl Responses<'_> {
-    /// The conversation so far.
-    fn messages(&mut self) -> Result<Vec<Value>, Fault> {
-        let app = self.app;
-        let request = Arc::make_mut(&mut self.request);
-        checks(app, request)?;
-        let previous = match &request.previous_response_id {
-            Some(id) => Some(app.responses.previous(id).ok_or_else(|| not_stored(id))?),
-            None => None,
-        };
-        let unread = app.policy.take_unread(&mut request.instructions);
-        let messages = convert::messages(request, previous.as_ref())?;
-        request.instructions = request.instructions.take().or(unread);
-        let stored = app.config.api.responses_store && request.store.unwrap_or(false);
-        request.store = Some(stored);
-        self.keep = stored.then(|| StoreSlot {
-            store: app.responses.clone(),
-            messages: messages.clone(),
-        });
-        Ok(messages)
-    }
+/// Returns the conversation so far, and where the response is stored.
+fn messages(
+    app: &App,
+    request: &mut ResponsesRequest,
+) -> Result<(Vec<Value>, Option<StoreSlot>), Fault> {
+    checks(app, request)?;
+    let previous = match &request.previous_response_id {
+        Some(id) => Some(app.responses.previous(id).ok_or_else(|| not_stored(id))?),
+        None => None,
+    };
+    let unread = app.policy.take_unread(&mut request.instructions);
+    let messages = convert::messages(request, previous.as_ref())?;
+    request.instructions = request.instructions.take().or(unread);
+    let stored = app.config.api.responses_store && request.store.unwrap_or(false);
+    request.store = Some(stored);
+    let keep = stored.then(|| StoreSlot {
+        store: app.responses.clone(),
+        messages: messages.clone(),
+    });
+    Ok((messages, keep))
 }
 
-impl Protocol for Responses<'_> {
-    type View = ResponseView;
-
-    fn look_up(&mut self, generation: &mut GenerationRequest<'_>) -> Result<(), Fault> {
-        let messages = self.messages()?;
-        let (app, request) = (self.app, &self.request);
-        let mut chat = convert::chat(request, &messages)?;
-        let (choice, parallel) = (chat.tool_choice.clone(), chat.parallel_tool_calls);
-        app.policy.choose_tools(request, &mut chat);
-        let limits = &app.policy.generation.limits;
-        let parser = limits.auto_tool_choice && limits.has_tool_parser;
-        if chat.tool_choice == Some(ToolChoice::Auto) && !parser {
-            // Nobody would find the calls in the text.
-            chat.tool_choice = Some(ToolChoice::None);
-        }
-        generation.tools = prepare::tools(&chat);
-        generation.parses_calls = prepare::reads_calls(app, &chat);
-        generation.reasoning = prepare::reasoning(app, &chat);
-        self.parses = parser && finds_calls(&chat);
-        // The template sees the request's own choice.
-        (chat.tool_choice, chat.parallel_tool_calls) = (choice, parallel);
-        self.chat = Some(chat);
-        Ok(())
-    }
-
-    fn validate(&self) -> Result<(), Fault> {
-        let limits = &self.app.policy.generation.limits;
-        self.request.validate_early(limits)
-    }
-
-    async fn prompts(&mut self, _: &Target) -> Result<Vec<Prompt>, Refusal> {
-        let mut prompts = Vec::with_capacity(1);
-        if let Some(chat) = &self.chat {
-            let prompt = chat::prompt(self.app, chat).await?;
-            self.app.policy.generation.response_fits(&prompt.tokens)?;
-            prompts.push(prompt);
-        }
-        Ok(prompts)
-    }
-
-    fn sampling_params(&mut self, budget: i128) -> Result<Box<SamplingParams>, Fault> {
-        let policy = &self.app.policy;
-        let defaults = &policy.generation.defaults;
-        let mut params = self.request.sampling_params(budget, defaults)?;
-        text_format(&self.request, &mut params)?;
-        let remote = self.request.kv_transfer_params.as_ref();
-        policy.prefill(remote, self.request.stream.unwrap_or(false))?;
-        Ok(Box::new(params))
-    }
-
-    fn view(&mut self, ready: &Prepared) -> (ResponseView, Transfer) {
-        let (app, request) = (self.app, &self.request);
+impl Asked {
+    /// Returns what the shape of the response depends on.
+    fn frame(&self, app: &App, facts: &ReplyFacts) -> Arc<Frame> {
+        let request = &self.request;
         let shape = Shape {
             usage: false,
             continuous_usage: false,
             return_token_ids: false,
             tokens_as_ids: None,
         };
-        let mut view = prepare::view(app, &shape, ready);
-        let remote = request.kv_transfer_params.as_ref();
-        let transfer = transfer::terms(app, &mut view, remote, &ready.prompts);
         let logprobs = request.wants_logprobs().then_some(request.top_logprobs);
         let shows_prompt = request.enable_response_messages;
-        let frame = Frame {
-            view,
-            temperature: ready.params.temperature,
-            top_p: ready.params.top_p,
-            max_tokens: ready.params.max_tokens.unwrap_or(ready.budget),
+        Arc::new(Frame {
+            view: ResponseShape {
+                kv_transfer_params: self.terms.offer(app, &facts.prompts),
+                ..prepare::view(app, &shape, facts)
+            },
+            temperature: facts.params.temperature,
+            top_p: facts.params.top_p,
+            max_tokens: facts.params.max_tokens.unwrap_or(facts.budget),
             logprobs: logprobs.map(|top| prepare::top(app, top)),
-            ids: app.policy.ids.items(&ready.id),
+            ids: app.policy.ids.items(&facts.id),
             tool_parser: self.parses.then(|| app.metrics.clone()),
-            prompt: shows_prompt.then(|| ready.prompts[0].tokens.clone()),
+            prompt: shows_prompt.then(|| facts.prompts[0].tokens.clone()),
             request: request.clone(),
-        };
-        let view = ResponseView {
-            frame: Arc::new(frame),
-            keep: self.keep.take(),
-        };
-        (view, transfer)
+        })
     }
 }
 
@@ -334,25 +307,6 @@ impl Protocol for Responses<'_> {
 fn finds_calls(chat: &ChatRequest) -> bool {
     let offered = chat.tools.as_ref().is_some_and(|tools| !tools.is_empty());
     offered && chat.tool_choice != Some(ToolChoice::None)
-}
-
-/// `text.format` is a constraint too.
-fn text_format(request: &ResponsesRequest, params: &mut SamplingParams) -> Result<(), Fault> {
-    let format = request.text.as_ref().and_then(|text| text.get("format"));
-    let Some(format) = format.filter(|format| !format.is_null()) else {
-        return Ok(());
-    };
-    if request.structured_outputs.is_some() {
-        let text = "Cannot specify both structured_outputs and text.format";
-        return Err(Fault::bad_request(text));
-    }
-    let constraint = match format.get("type").and_then(Value::as_str) {
-        Some("json_schema") => serde_json::json!({"json": format["schema"]}),
-        Some("json_object") => serde_json::json!({"json_object": true}),
-        _ => return Ok(()),
-    };
-    params.structured_outputs = StructuredOutputs::read(&constraint);
-    Ok(())
 }
 
 /// The response, once it is whole.

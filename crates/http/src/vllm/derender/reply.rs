@@ -36,7 +36,7 @@ pub(super) fn model(app: &App, named: Option<&str>, reply: &Value) -> Result<Str
 
 /// Adds a choice's last member, which 0.32 does not have.
 pub(super) fn weight_versions(app: &App, choice: &mut Value, versions: Option<&Value>) {
-    if app.policy.generation.limits.version >= Version::V033 {
+    if app.rules.limits.version >= Version::V033 {
         choice["weight_versions"] = versions.cloned().unwrap_or(Value::Null);
     }
 }

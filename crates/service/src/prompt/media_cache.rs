@@ -1,5 +1,6 @@
-//! Which media items were seen before: vLLM's cache of processed media, without the media.
+//! vLLM's cache of processed media, without the media.
 
+use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
 
 use indexmap::IndexMap;
@@ -13,12 +14,28 @@ const CAPACITY: usize = 4096;
 /// bf16, as Qwen2-VL's processor makes them. Those of other models differ.
 const TOKEN_BYTES: u64 = 9408;
 
-/// The items seen last, with their bytes.
-#[derive(Debug)]
-pub(crate) struct MediaCache {
-    /// Bytes that they may have together.
+/// The media items that were seen last, with their bytes.
+pub struct MediaCache {
+    /// Most bytes of all items.
     bytes: u64,
     cached: Mutex<CachedItems>,
+    /// Counts items that were looked up, and those that were known.
+    count: Box<dyn Fn(u32, u32) + Send + Sync>,
+}
+
+impl Debug for MediaCache {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MediaCache")
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for MediaCache {
+    /// Returns no cache.
+    fn default() -> Self {
+        Self::new(0, |_, _| {})
+    }
 }
 
 #[derive(Debug, Default)]
@@ -38,14 +55,18 @@ impl CachedItems {
 }
 
 impl MediaCache {
-    /// One of so many bytes; 0: none.
-    pub(crate) fn new(bytes: u64) -> Self {
-        let cached = Mutex::default();
-        Self { bytes, cached }
+    /// Returns a cache of at most `bytes`; 0: none. Each look-up calls `count` with the number of
+    /// items and of those that were known.
+    pub fn new(bytes: u64, count: impl Fn(u32, u32) + Send + Sync + 'static) -> Self {
+        Self {
+            bytes,
+            cached: Mutex::default(),
+            count: Box::new(count),
+        }
     }
 
     /// Remembers items and returns how many were known; `None`: there is no cache.
-    pub(crate) fn look_up(&self, items: &[MediaItem]) -> Option<u32> {
+    pub(super) fn look_up(&self, items: &[MediaItem]) -> Option<u32> {
         if self.bytes == 0 {
             return None;
         }
@@ -66,11 +87,13 @@ impl MediaCache {
                 cached.bytes -= oldest;
             }
         }
+        drop(cached);
+        (self.count)(items.len() as u32, hits);
         Some(hits)
     }
 
-    /// Forgets them all.
-    pub(crate) fn clear(&self) {
+    /// Forgets all items.
+    pub fn clear(&self) {
         *self.cached.lock() = CachedItems::default();
     }
 }
@@ -91,7 +114,7 @@ mod tests {
 
     #[test]
     fn the_item_seen_least_lately_makes_room() {
-        let cache = MediaCache::new(30 * TOKEN_BYTES);
+        let cache = MediaCache::new(30 * TOKEN_BYTES, |_, _| {});
         let look = |names: &[(&str, u32)]| {
             let items: Vec<_> = names.iter().map(|(name, n)| item(name, *n)).collect();
             cache.look_up(&items)
@@ -105,6 +128,6 @@ mod tests {
         assert_eq!(look(&[("huge", 31), ("b", 10), ("c", 20)]), Some(2));
         cache.clear();
         assert_eq!(look(&[("c", 20)]), Some(0));
-        assert_eq!(MediaCache::new(0).look_up(&[item("a", 1)]), None);
+        assert_eq!(MediaCache::default().look_up(&[item("a", 1)]), None);
     }
 }

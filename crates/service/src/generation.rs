@@ -1,0 +1,236 @@
+//! The two entries of every request for generation: `resolve` finds who answers, `generate`
+//! checks the request, makes its prompts, parameters and content, and hands the job to the engine.
+
+use std::sync::Arc;
+
+use super::content::content;
+use super::dialect::{RequestRules, ValidateAt};
+use super::job::{Content, Job};
+use super::{Refusal, Refused, Reply, ServeError, Service, long_work};
+use crate::fault::FaultOrigin;
+use crate::generate::request::Target;
+use crate::request::{
+    EngineChecks, Generated, GenerationRequest, OutputRoom, ReplyFacts, Resolved,
+};
+use crate::scripted::ScriptedReply;
+use vllm_sim_wire::sampling::output_budget;
+use vllm_sim_wire::{Fault, SamplingParams};
+
+/// From so many sequences on a job takes long to write.
+const MANY_SEQUENCES: usize = 256;
+/// From so many tokens on, if all are written that may be, it does so too.
+const MANY_TOKENS: usize = 16_384;
+
+impl Service {
+    /// Finds the model or adapter that answers to `model`.
+    ///
+    /// # Errors
+    /// [`Refusal::UnknownModel`].
+    pub fn resolve(&self, rules: &RequestRules, model: Option<&str>) -> Result<Resolved, Refusal> {
+        let asked = model.filter(|name| !name.is_empty());
+        let named = asked.is_some() || !rules.dialect.requires_model_name();
+        let found = self.models.resolve(model).filter(|_| named);
+        let target =
+            found.ok_or_else(|| Refusal::UnknownModel(model.unwrap_or_default().to_owned()))?;
+        let displayed = |name: &&str| **name != **self.models.displayed();
+        Ok(Resolved {
+            target,
+            asked: asked.filter(displayed).map(Into::into),
+        })
+    }
+
+    /// Answers a request under the rules of its edge.
+    ///
+    /// # Errors
+    /// [`Refused`]; nothing of the request stays behind.
+    pub async fn generate(
+        self: &Arc<Self>,
+        rules: &RequestRules,
+        resolved: Resolved,
+        // In a box: a future has room twice for what it is given, and is moved with it.
+        mut request: Box<GenerationRequest>,
+    ) -> Result<Generated, Refused> {
+        let mut facts = self.prepare(rules, &resolved, &mut request).await?;
+        let scripted = self.scripted(&resolved, &request, &facts)?;
+        let content = match self.check_engine(rules, &request, &facts) {
+            Ok(()) => content(&request, &facts, rules.tool_schemas).await,
+            Err(refusal) => Err(refusal),
+        };
+        let content = match content {
+            Ok(content) => content,
+            Err(refusal) => return Err(Refused::Late(refusal, Box::new(facts))),
+        };
+        let tail = std::mem::take(&mut request.tail).raise()?;
+        facts.offers_tools = matches!(content, Content::Tools { .. });
+        let content = scripted.map_or(content, Content::Scripted);
+        let job = Job {
+            tail,
+            ..Job::new(rules, request, facts, content)
+        };
+        let (job, reply) = match takes_long(&job) {
+            false => {
+                let reply = self.submit(&job, None);
+                (job, reply)
+            }
+            true => self.submit_off_thread(job).await,
+        };
+        let Job {
+            mut request, facts, ..
+        } = job;
+        match reply {
+            Ok(mut reply) => {
+                reply.usage = request.usage.take();
+                let faults = request.faults.filter(|f| f.lost_blocks().is_some());
+                reply.load_failure = faults.and_then(|f| self.faults.felt(&f.settings.origin));
+                Ok(Generated { reply, facts })
+            }
+            Err(error) if error.is_late() => Err(Refused::Late(error.into(), Box::new(facts))),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Does what vLLM does before the headers of a stream go out.
+    async fn prepare(
+        self: &Arc<Self>,
+        rules: &RequestRules,
+        resolved: &Resolved,
+        request: &mut GenerationRequest,
+    ) -> Result<ReplyFacts, Refusal> {
+        let RequestRules {
+            limits,
+            defaults,
+            dialect,
+            ..
+        } = rules;
+        let source = std::mem::take(&mut request.prompts);
+        if dialect.admits_on_arrival() {
+            let sequences = request.n.saturating_mul(source.len().max(1) as i128);
+            self.admits(sequences.clamp(1, i128::from(u32::MAX)) as u32)?;
+        }
+        let validation = std::mem::take(&mut request.validation);
+        if dialect.validation() == ValidateAt::BeforePrompt {
+            validation.clone().raise()?;
+        }
+        let prompts = self.prompts(rules, source).await?;
+        let lengths = || prompts.iter().map(|prompt| prompt.tokens.len());
+        if request.checks == EngineChecks::All {
+            let asked = request.max_tokens;
+            let whole = lengths().try_for_each(|prompt| dialect.check_whole(limits, prompt, asked));
+            if let (Err(_), Target::Lora { name, .. }, Some(engine)) =
+                (&whole, &resolved.target, self.ranks.first())
+            {
+                engine.refuse(name);
+            }
+            whole?;
+        }
+        validation.raise()?;
+        let longest = match request.room {
+            OutputRoom::Shared | OutputRoom::PerPrompt => lengths().max().unwrap_or(0),
+            OutputRoom::Context => 0,
+        };
+        let budget = output_budget(limits, request.max_tokens, longest, defaults);
+        let sampling = std::mem::take(&mut request.sampling).raise()?;
+        Ok(ReplyFacts {
+            id: request.id.clone(),
+            target: resolved.target.clone(),
+            prompts,
+            budget,
+            params: sampling.with_budget(budget, &defaults.bounds)?,
+            offers_tools: false,
+        })
+    }
+
+    /// Returns what a script has in store for a request: a reply, or nothing.
+    ///
+    /// # Errors
+    /// A failure.
+    fn scripted(
+        &self,
+        resolved: &Resolved,
+        request: &GenerationRequest,
+        facts: &ReplyFacts,
+    ) -> Result<Option<Arc<ScriptedReply>>, Refusal> {
+        let text = facts.prompts.first().map_or("", |prompt| &*prompt.echo);
+        let model = resolved.asked.as_deref().unwrap_or(self.models.displayed());
+        self.replies.choose(text, model).map_err(|(fault, name)| {
+            let settings = request.faults.as_ref().map(|faults| &faults.settings);
+            let origin = settings.map_or_else(FaultOrigin::default, |s| s.origin.clone());
+            self.faults.count(name, &origin);
+            Refusal::Invalid(fault)
+        })
+    }
+
+    /// Checks what vLLM's engine checks, after the headers of a stream are out.
+    fn check_engine(
+        &self,
+        rules: &RequestRules,
+        request: &GenerationRequest,
+        facts: &ReplyFacts,
+    ) -> Result<(), Refusal> {
+        if request.checks == EngineChecks::None {
+            return Ok(());
+        }
+        let limits = &rules.limits;
+        self.check_bad_words(rules, &facts.params)?;
+        facts.params.verify_engine(limits)?;
+        for prompt in &facts.prompts {
+            limits.prompt_ids(&prompt.tokens)?;
+            facts.params.verify_prompt(prompt.tokens.len())?;
+        }
+        Ok(limits.data_parallel_rank(request.rank.map(i128::from))?)
+    }
+
+    /// Checks the number of bad words. A word counts once as it stands, and once more where a blank
+    /// before it makes another token of it.
+    ///
+    /// Source: vLLM 0.33 `sampling_params.py`, `update_from_tokenizer`.
+    fn check_bad_words(&self, rules: &RequestRules, params: &SamplingParams) -> Result<(), Fault> {
+        let words = params.bad_words.as_deref().unwrap_or_default();
+        let most = rules.max_bad_words;
+        let tokenizer = self.generator.tokenizer();
+        let mut count = 0;
+        for word in words {
+            let word = word.trim_start();
+            let plain = tokenizer.encode(word, false);
+            let spaced = tokenizer.encode(&format!(" {word}"), false);
+            count += 1;
+            if plain.len() == spaced.len() && plain.first() != spaced.first() {
+                count += 1;
+            }
+            if count > most {
+                let text = format!(
+                    "Too many bad words after tokenization: {}. The max number is {most}.",
+                    most + 1
+                );
+                let shown = vllm_sim_python::repr(&words.to_vec().into());
+                return Err(Fault::value(text, "bad_words", shown));
+            }
+        }
+        Ok(())
+    }
+
+    /// Submits a job away from the async threads.
+    async fn submit_off_thread(self: &Arc<Self>, job: Job) -> (Job, Result<Reply, ServeError>) {
+        let service = self.clone();
+        // A task that runs is not stopped from outside.
+        let caller = Arc::new(());
+        let waits = Arc::downgrade(&caller);
+        // Boxed: what is done here has no room for it.
+        let written = long_work(async move {
+            let reply = service.submit(&job, Some(&waits));
+            (job, reply)
+        });
+        let answer = Box::pin(written).await;
+        drop(caller);
+        answer
+    }
+}
+
+/// Returns whether a job takes long to write: one of very many sequences or tokens, or of a text
+/// that has to satisfy a constraint. The async threads would answer nobody else meanwhile.
+fn takes_long(job: &Job) -> bool {
+    let sequences = (job.n as usize).saturating_mul(job.facts.prompts.len());
+    let tokens = sequences.saturating_mul(job.max_tokens.unwrap_or(0) as usize);
+    let constrained = matches!(job.content, Content::Constrained(_) | Content::Parsed(_));
+    sequences >= MANY_SEQUENCES || tokens >= MANY_TOKENS || constrained
+}

@@ -1,0 +1,200 @@
+//! From a conversation to a prompt: media, chat template, encoding, truncation.
+
+use std::sync::Arc;
+
+use super::media::{ConversationMedia, cut};
+use super::{Conversation, PromptBound, schema};
+use crate::dialect::RequestRules;
+use crate::generate::request::Prompt;
+use crate::{Service, off_thread, takes_long};
+use vllm_sim_tokenizer::{
+    ChatInput, ChatMessage, ChatMessages, ContentFormat, MediaFeature, TemplateError,
+};
+use vllm_sim_wire::openai::conversation::{
+    ContentFormat as WireFormat, ShownMessage, conversation,
+};
+use vllm_sim_wire::openai::message::Message;
+use vllm_sim_wire::{Fault, Limits};
+
+impl Service {
+    pub(super) async fn conversation_prompt(
+        self: &Arc<Self>,
+        rules: &RequestRules,
+        mut conversation: Conversation,
+    ) -> Result<Prompt, Fault> {
+        let messages = &conversation.messages;
+        let prompt = Prompt {
+            echo: match messages.last() {
+                Some(last) => rules.dialect.echo(last).into(),
+                None => "".into(),
+            },
+            text_hash: {
+                let said = messages.iter().map(|m| (m.role(), m.text()));
+                self.generator.text_hash(said)
+            },
+            schema: match rules.dialect.reads_prompt_schemas() && self.generator.makes_up_text() {
+                true => schema::find(messages.iter().flat_map(Message::texts)).map(Arc::new),
+                false => None,
+            },
+            ..Prompt::default()
+        };
+        let bound = conversation.bound;
+        let given = std::mem::take(&mut conversation.token_ids).raise()?;
+        let (tokens, media) = match given {
+            Some(tokens) => (tokens, Vec::new()),
+            None => self.conversation_tokens(rules, conversation).await?,
+        };
+        if bound == PromptBound::RoomForAnswer {
+            rules.dialect.check_response(&rules.limits, tokens.len())?;
+        }
+        Ok(Prompt {
+            tokens,
+            media,
+            ..prompt
+        })
+    }
+
+    /// Makes the tokens of a conversation, through the chat template.
+    ///
+    /// # Errors
+    /// 400 for media or a template that is not taken, and for a prompt beyond its bound.
+    pub async fn conversation_tokens(
+        self: &Arc<Self>,
+        rules: &RequestRules,
+        conversation: Conversation,
+    ) -> Result<(Vec<u32>, Vec<MediaFeature>), Fault> {
+        self.check_tokenizer()?;
+        let (truncation, bound) = (conversation.truncation, conversation.bound);
+        let size = conversation.messages.iter().map(Message::text_len).sum();
+        let (messages, mut found) = self.template_messages(rules, &conversation)?;
+        let marked = std::mem::take(&mut found.marked);
+        let checked = bound != PromptBound::None && truncation.keep.is_none();
+        let dialect = rules.dialect;
+        let encode = move |service: &Self, limits: &Limits| {
+            let tokenizer = service.generator.tokenizer();
+            let text = service.render(&conversation, &messages)?;
+            if checked {
+                dialect.check_text(limits, &text, tokenizer.max_token_chars())?;
+            }
+            let special = conversation.add_special_tokens;
+            if marked.is_empty() {
+                return Ok::<_, Fault>((tokenizer.encode(&text, special), Vec::new()));
+            }
+            Ok(tokenizer.encode_media(&text, special, &marked))
+        };
+        let (tokens, mut media) = match takes_long(size) {
+            false => encode(self, &rules.limits)?,
+            true => {
+                let (service, limits) = (self.clone(), rules.limits.clone());
+                off_thread(size, move || encode(&service, &limits)).await?
+            }
+        };
+        let whole = tokens.len();
+        let tokens = truncation.apply(self.generator.tokenizer(), &rules.limits, tokens);
+        cut(
+            &mut media,
+            whole - tokens.len(),
+            tokens.len(),
+            truncation.side,
+        );
+        if bound != PromptBound::None {
+            rules.dialect.check_encoded(&rules.limits, tokens.len())?;
+        }
+        if !found.spread.is_empty() {
+            media = found.spread_over(tokens.len());
+        }
+        Ok((tokens, media))
+    }
+
+    /// Renders a conversation.
+    fn render(
+        &self,
+        conversation: &Conversation,
+        messages: &[ShownMessage],
+    ) -> Result<String, Fault> {
+        let settings = &self.settings().prompts;
+        let server = (!settings.chat_template_kwargs.is_empty()).then(|| {
+            let mut kwargs = settings.chat_template_kwargs.clone();
+            let own = conversation.chat_template_kwargs.iter();
+            kwargs.extend(own.map(|(name, value)| (name.clone(), value.clone())));
+            kwargs
+        });
+        let kwargs = server
+            .as_ref()
+            .unwrap_or(&conversation.chat_template_kwargs);
+        let text = self.generator.tokenizer().render_chat(&ChatInput {
+            messages: ChatMessages::Read(&chat_messages(messages)),
+            tools: conversation.tools.as_deref(),
+            documents: conversation.documents.as_ref(),
+            add_generation_prompt: conversation.add_generation_prompt,
+            continue_final_message: conversation.continue_final_message,
+            chat_template: self.template(conversation),
+            kwargs: Some(kwargs),
+            content_format: settings.content_format,
+        });
+        text.map_err(template_fault)
+    }
+
+    /// Returns the template that takes the place of the model's own.
+    fn template<'c>(&'c self, conversation: &'c Conversation) -> Option<&'c str> {
+        let server = self.settings().prompts.chat_template.as_ref();
+        conversation
+            .chat_template
+            .as_ref()
+            .or(server)
+            .map(String::as_str)
+    }
+
+    /// Reads messages as the template sees them. Source: vLLM 0.33 `renderers/hf.py`.
+    ///
+    /// # Errors
+    /// vLLM's 400 for parts that the model does not take, and for no message at all.
+    fn template_messages(
+        &self,
+        rules: &RequestRules,
+        asked: &Conversation,
+    ) -> Result<(Vec<ShownMessage>, ConversationMedia), Fault> {
+        let settings = &self.settings().prompts;
+        let with_media = self.find_media(&asked.messages)?;
+        let messages = match &with_media {
+            Some((messages, _)) => messages.as_slice(),
+            None => &asked.messages,
+        };
+        let tokenizer = self.generator.tokenizer();
+        let detected = || tokenizer.content_format(self.template(asked), asked.has_tools);
+        let format = match settings.content_format.unwrap_or_else(detected) {
+            ContentFormat::String => WireFormat::String,
+            ContentFormat::Openai => WireFormat::OpenAi,
+        };
+        let shown: Vec<ShownMessage> = if settings.media.unchecked {
+            messages.iter().map(Into::into).collect()
+        } else {
+            conversation(messages, format, &rules.limits.served_name)?
+        };
+        if shown.is_empty() {
+            return Err(Fault::bad_request(
+                "Cannot apply chat template to an empty conversation. Provide at least one message.",
+            ));
+        }
+        let found = with_media.map(|(_, found)| found);
+        Ok((shown, found.unwrap_or_default()))
+    }
+}
+
+/// Returns messages as a tokenizer takes them.
+fn chat_messages(messages: &[ShownMessage]) -> Vec<ChatMessage<'_>> {
+    let messages = messages.iter().map(|message| match message {
+        ShownMessage::Text { role, text } => ChatMessage::Text { role, text },
+        ShownMessage::Texts { role, texts } => ChatMessage::Texts { role, texts },
+        ShownMessage::Json(message) => ChatMessage::Json(message),
+    });
+    messages.collect()
+}
+
+/// Returns vLLM's fault for a template that refuses.
+fn template_fault(error: TemplateError) -> Fault {
+    Fault {
+        param: error.parameter().map(str::to_owned),
+        ..Fault::bad_request(error.to_string())
+    }
+}

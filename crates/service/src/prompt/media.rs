@@ -1,0 +1,271 @@
+//! Images, audio and video in conversations.
+//!
+//! Nothing is fetched: an item counts by the rules of `--mm-tokens-per-item`, and its content hash
+//! is that of its bytes when they came along, else that of its URL.
+//! Texts of errors: vLLM 0.33 `multimodal/media/connector.py`, `multimodal/processing/context.py`.
+//! Names of items under llm-d: llm-d-inference-sim `pkg/tokenizer` (simulated tokenizer).
+
+use std::path::{Component, Path};
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::{CutSide, MediaSettings};
+use crate::Service;
+use vllm_sim_tokenizer::{MediaFeature, MediaItem, Modality, data_url_head, fnv1a, media_marker};
+use vllm_sim_wire::Fault;
+use vllm_sim_wire::openai::message::{Content, Message};
+
+/// The media of a conversation.
+#[derive(Debug, Default)]
+pub(super) struct ConversationMedia {
+    /// Items that stand in the text as marks.
+    pub(super) marked: Vec<MediaItem>,
+    /// Items that take no tokens of their own: their spans divide the prompt (llm-d).
+    pub(super) spread: Vec<(Modality, String)>,
+}
+
+impl ConversationMedia {
+    /// Where the items stand among the tokens of the finished prompt.
+    pub(super) fn spread_over(self, tokens: usize) -> Vec<MediaFeature> {
+        let items = self.spread.len().max(1);
+        let span = (tokens / items) as u32;
+        let spans = (0..).map(|i: u32| i * span);
+        let places = self.spread.into_iter().zip(spans);
+        places
+            .map(|((modality, identifier), start)| MediaFeature {
+                modality,
+                identifier: identifier.into(),
+                start,
+                len: span,
+            })
+            .collect()
+    }
+}
+
+impl Service {
+    /// Returns whether the deployment's model takes media as vLLM's multimodal models do.
+    pub fn accepts_media(&self) -> bool {
+        self.settings().prompts.media.accepted || self.generator.tokenizer().is_multimodal()
+    }
+
+    /// Finds the media of `messages`. Where the model takes media, each becomes a text part with a
+    /// mark, to be handed to [`vllm_sim_tokenizer::Tokenizer::encode_media`].
+    ///
+    /// # Errors
+    /// vLLM's 400 for too many items and for URLs it does not open.
+    pub(super) fn find_media(
+        &self,
+        messages: &[Message],
+    ) -> Result<Option<(Vec<Message>, ConversationMedia)>, Fault> {
+        let has_media = |message: &Message| match message.content() {
+            Content::Parts(parts) => parts.iter().any(|part| modality(part).is_some()),
+            _ => false,
+        };
+        if !messages.iter().any(has_media) {
+            return Ok(None);
+        }
+        let settings = &self.settings().prompts.media;
+        let mut media = ConversationMedia::default();
+        if self.accepts_media() {
+            let marked = messages
+                .iter()
+                .map(|message| marked(settings, message, &mut media.marked))
+                .collect::<Result<_, _>>()?;
+            check_limits(settings, &media.marked)?;
+            self.media_cache.look_up(&media.marked);
+            return Ok(Some((marked, media)));
+        }
+        if settings.unchecked {
+            let parts = messages
+                .iter()
+                .filter_map(|message| match message.content() {
+                    Content::Parts(parts) => Some(parts),
+                    _ => None,
+                });
+            let items = parts
+                .flatten()
+                .filter_map(|part| Some((modality(part)?, part)));
+            media.spread = items
+                .enumerate()
+                .map(|(i, (modality, part))| (modality, simulated_name(i, modality, part)))
+                .collect();
+            return Ok(Some((messages.to_vec(), media)));
+        }
+        Ok(None)
+    }
+}
+
+/// A message whose media became marks.
+fn marked(
+    settings: &MediaSettings,
+    message: &Message,
+    items: &mut Vec<MediaItem>,
+) -> Result<Message, Fault> {
+    let mut json = message.to_json().into_owned();
+    if let Some(Value::Array(parts)) = json.get_mut("content") {
+        for part in parts {
+            let Some(modality) = modality(part) else {
+                continue;
+            };
+            items.push(item(settings, modality, part)?);
+            *part = json!({"type": "text", "text": media_marker(items.len() - 1)});
+        }
+    }
+    Ok(message.with_json(json))
+}
+
+/// What a part is, if it is no text.
+fn modality(part: &Value) -> Option<Modality> {
+    let kind = part.get("type").and_then(Value::as_str);
+    let named = |name: &str| kind == Some(name) || kind.is_none() && part.get(name).is_some();
+    let one = |names: &[&str]| names.iter().any(|name| named(name));
+    if one(&["image_url", "input_image", "image_pil", "image_embeds"]) {
+        Some(Modality::Image)
+    } else if one(&["audio_url", "input_audio", "audio_embeds"]) {
+        Some(Modality::Audio)
+    } else if one(&["video_url", "video_embeds"]) {
+        Some(Modality::Video)
+    } else {
+        None
+    }
+}
+
+/// Where the content of a part is: a URL, or base64 text.
+fn source(part: &Value) -> &str {
+    const NAMES: [&str; 8] = [
+        "image_url",
+        "audio_url",
+        "video_url",
+        "input_image",
+        "input_audio",
+        "image_embeds",
+        "audio_embeds",
+        "image_pil",
+    ];
+    let member = NAMES.iter().find_map(|name| part.get(*name));
+    let text = member.and_then(|member| {
+        let inner = member.get("url").or_else(|| member.get("data"));
+        inner.unwrap_or(member).as_str()
+    });
+    text.unwrap_or_default()
+}
+
+fn item(settings: &MediaSettings, modality: Modality, part: &Value) -> Result<MediaItem, Fault> {
+    let source = source(part);
+    let inline = part.get("type").and_then(Value::as_str) == Some("input_audio");
+    if !inline {
+        check_url(settings, source, modality)?;
+    }
+    let bytes = data_url_head(source);
+    let uuid = part.get("uuid").and_then(Value::as_str);
+    let digest = || -> String {
+        let digest = Sha256::digest(source.as_bytes());
+        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    };
+    Ok(MediaItem {
+        modality,
+        identifier: uuid.map_or_else(digest, str::to_owned).into(),
+        tokens: settings.rules.tokens(modality, bytes.as_deref()),
+    })
+}
+
+/// Refuses URLs that vLLM's media connector does not open.
+fn check_url(settings: &MediaSettings, url: &str, modality: Modality) -> Result<(), Fault> {
+    let refuse = |text: String| {
+        let parameter = format!("{}_url", modality.as_str());
+        Err(Fault::parameter(text, &parameter))
+    };
+    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+    match scheme {
+        // An item known by its uuid alone brings no URL.
+        _ if url.is_empty() => Ok(()),
+        "http" | "https" => Ok(()),
+        "data" => match url.split_once(',') {
+            None => {
+                let start: String = url.chars().take(32).collect();
+                refuse(format!(
+                    "Invalid data URL '{start}': missing ',' separator."
+                ))
+            }
+            Some((spec, _)) if !spec.ends_with(";base64") => {
+                refuse("Only base64 data URLs are supported for now.".to_owned())
+            }
+            Some(_) if data_url_head(url).is_none() => {
+                refuse("Invalid base64-encoded data in the data URL.".to_owned())
+            }
+            Some(_) => Ok(()),
+        },
+        "file" => match &settings.local_path {
+            None => {
+                refuse("Cannot load local files without `--allowed-local-media-path`.".to_owned())
+            }
+            Some(root) => {
+                let path = Path::new(url.trim_start_matches("file://"));
+                let up = path.components().any(|part| part == Component::ParentDir);
+                if path.starts_with(root) && !up {
+                    return Ok(());
+                }
+                refuse(format!(
+                    "The file path {} must be a subpath of `--allowed-local-media-path {}`.",
+                    path.display(),
+                    root.display()
+                ))
+            }
+        },
+        _ => refuse("The URL must be either a HTTP, data or file URL.".to_owned()),
+    }
+}
+
+/// vLLM's 400 for more items than `--limit-mm-per-prompt` allows.
+fn check_limits(settings: &MediaSettings, items: &[MediaItem]) -> Result<(), Fault> {
+    let limits = settings.limits;
+    for (modality, limit) in [
+        (Modality::Image, limits.image),
+        (Modality::Audio, limits.audio),
+        (Modality::Video, limits.video),
+    ] {
+        let name = modality.as_str();
+        let count = items
+            .iter()
+            .filter(|item| item.modality == modality)
+            .count();
+        if count as u64 > limit {
+            return Err(Fault::parameter(
+                format!(
+                    "At most {limit} {name}(s) may be provided in one prompt. Set \
+                     `--limit-mm-per-prompt` to increase this limit."
+                ),
+                name,
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// llm-d's name of an item: what it is, the how-manieth, and the FNV-1a hash of its URL.
+fn simulated_name(i: usize, modality: Modality, part: &Value) -> String {
+    let kind = match modality {
+        Modality::Image => "img",
+        Modality::Audio => "audio",
+        Modality::Video => "video",
+    };
+    format!("sim_{kind}_{i}_{:x}", fnv1a(source(part).as_bytes()))
+}
+
+/// Keeps the items that are whole after `gone` tokens were cut from one side and `left` remain.
+pub(super) fn cut(media: &mut Vec<MediaFeature>, gone: usize, left: usize, side: CutSide) {
+    if gone == 0 {
+        return;
+    }
+    let shift = match side {
+        CutSide::Right => 0,
+        CutSide::Left => u32::try_from(gone).unwrap_or(u32::MAX),
+    };
+    media.retain_mut(|item| {
+        let start = item.start.checked_sub(shift);
+        let end = start.map(|start| u64::from(start) + u64::from(item.len));
+        item.start = start.unwrap_or(0);
+        end.is_some_and(|end| end <= left as u64)
+    });
+}

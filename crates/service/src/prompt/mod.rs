@@ -1,0 +1,15 @@
+//! Prompts: from what a request gives to the tokens that the engine sees.
+
+mod conversation;
+mod inputs;
+mod media;
+mod media_cache;
+mod schema;
+mod settings;
+mod source;
+mod truncation;
+
+pub use media_cache::MediaCache;
+pub use settings::{MediaLimits, MediaSettings, PromptSettings};
+pub use source::{Conversation, PromptBound, PromptInput, PromptInputs, PromptSource};
+pub use truncation::{CutSide, Truncation};
