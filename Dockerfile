@@ -33,7 +33,7 @@ COPY . .
 # layer, so that a change compiles no dependency again; the binary must leave them.
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,id=target-$TARGETPLATFORM,target=/src/target \
     triple=$(cat /triple) \
-    && cargo rustc --profile dist --locked --target "$triple" --bin vllm-sim --features jemalloc -- -C target-feature=+crt-static -C relocation-model=static -C strip=symbols \
+    && cargo rustc --profile dist --locked --target "$triple" --bin vllm-sim --features jemalloc -- -C target-feature=+crt-static -C strip=symbols \
     && cp "target/$triple/dist/vllm-sim" /src/vllm-sim
 # The names under which manifests call the programs that this one stands for.
 RUN mkdir -p /out/usr/local/bin /out/app \

@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help check run test bench load instructions layout bless fmt build docs chart cluster gateways image wheel wheels dist clients python examples site picture wire vllm-flags front-end
+.PHONY: help check run test bench load instructions bless fmt build docs chart cluster gateways image wheel wheels dist clients python examples site picture wire vllm-flags front-end
 
 # What docs, chart and image start.
 BINARY ?= target/release/vllm-sim
@@ -24,9 +24,6 @@ load: ## BINARY under load beside a bare hyper server, as docs/performance.md sh
 
 instructions: ## instructions of a chat with BINARY, against the budget
 	benches/instructions.py $(BINARY) --check release
-
-layout: ## write function_layout.ld anew from BINARY and target/dist/vllm-sim
-	benches/layout.py $(BINARY) target/dist/vllm-sim > function_layout.ld.new && mv function_layout.ld.new function_layout.ld
 
 bless: ## run the tests and rewrite the golden files
 	BLESS=1 cargo test
