@@ -5,12 +5,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery};
 use http::{Request, header};
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::Empty;
 
 use super::error::StartError;
 use vllm_sim_config::{Config, ConfigError};
 use vllm_sim_http::{DashboardPeer, SUMMARY};
-use vllm_sim_replay::http_client::{Client, Connector, Endpoint, Trust};
+use vllm_sim_http_client::{Client, Connector, Endpoint, Trust};
 
 /// Longest answer.
 const MOST_BYTES: usize = 64 << 10;
@@ -78,21 +78,13 @@ impl PeerClient {
     }
 
     async fn ask(&self) -> Result<Bytes, String> {
-        let answer = loop {
-            let request = Request::get(&self.path).header(header::HOST, &self.host);
-            let request = request.body(Empty::new());
-            let request = request.map_err(|error| error.to_string())?;
-            match self.client.send(request).await {
-                Ok(answer) => break answer,
-                // A connection that was kept, and that the peer has closed.
-                Err(error) if error.stale => {}
-                Err(error) => return Err(error.why),
-            }
-        };
+        let request = Request::get(&self.path).header(header::HOST, &self.host);
+        let request = request.body(Empty::new());
+        let request = request.map_err(|error| error.to_string())?;
+        let answer = self.client.fetch(request, MOST_BYTES).await?;
         if !answer.status().is_success() {
             return Err(format!("it answers {} to {}", answer.status(), self.path));
         }
-        let body = Limited::new(answer.into_body(), MOST_BYTES).collect().await;
-        Ok(body.map_err(|error| error.to_string())?.to_bytes())
+        Ok(answer.into_body())
     }
 }

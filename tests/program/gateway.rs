@@ -26,7 +26,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use vllm_sim::server::Server;
 use vllm_sim_config::{CliMode, Loaded};
-use vllm_sim_replay::http_client::{Client, Connector, Endpoint, Trust};
+use vllm_sim_http_client::{Client, Connector, Endpoint, Trust};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-llama");
 

@@ -7,7 +7,7 @@ use vllm_sim::server::Server;
 use vllm_sim_config::{CliMode, Loaded};
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::pool::PoolConfig;
-use vllm_sim_replay::http_client::Trust;
+use vllm_sim_http_client::Trust;
 use vllm_sim_replay::online::{Api, OnlineError, OnlineOptions, OnlineSummary, run};
 use vllm_sim_replay::outcome::{Outcome, Sink, Status};
 use vllm_sim_replay::report::{self, Collector, Report, RunFacts};

@@ -10,8 +10,6 @@
 //! every request that ended to the [`outcome::Sink`], so that memory is bounded by what is in flight.
 
 pub mod html;
-#[cfg(feature = "online")]
-pub mod http_client;
 pub mod load;
 #[cfg(feature = "online")]
 pub mod online;

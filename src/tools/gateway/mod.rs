@@ -29,8 +29,8 @@ use require::Requirement;
 use scenario::FleetScenario;
 use vllm_sim_config::Loaded;
 use vllm_sim_engine::sched::EngineSpec;
+use vllm_sim_http_client::Trust;
 use vllm_sim_replay::Pace;
-use vllm_sim_replay::http_client::Trust;
 use vllm_sim_replay::online::{self, Api, OnlineOptions, RequestIdentity, Target};
 use workload::Workload;
 

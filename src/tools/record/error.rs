@@ -1,7 +1,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use vllm_sim_replay::http_client::TrustError;
+use vllm_sim_http_client::TrustError;
 
 /// Why nothing is recorded.
 #[derive(Debug, thiserror::Error)]

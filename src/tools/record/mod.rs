@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use http::uri::Scheme;
 use http::{HeaderValue, Request, Uri, header};
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::Empty;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -30,7 +30,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use proxy::Proxy;
 use store::Store;
-use vllm_sim_replay::http_client::{Client, Connector, Endpoint, Trust, TrustError};
+use vllm_sim_http_client::{Client, Connector, Endpoint, Trust, TrustError};
 use vllm_sim_tokenizer::Tokenizer;
 
 pub use error::RecordError;
@@ -225,15 +225,13 @@ pub async fn model_of(upstream: &str, authority: Option<&Path>) -> Result<String
     let request = request.body(Empty::new());
     let request = request.map_err(|_| failed("it is no address".to_owned()))?;
     let ask = async {
-        let response = client.send(request).await.map_err(|error| error.why)?;
-        let status = response.status();
+        let answer = client.fetch(request, 1 << 20).await?;
+        let status = answer.status();
         if !status.is_success() {
             return Err(format!("it answers {status}"));
         }
-        let body = Limited::new(response.into_body(), 1 << 20).collect().await;
-        let body = body.map_err(|error| error.to_string())?.to_bytes();
         let list: serde_json::Value =
-            serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+            serde_json::from_slice(answer.body()).map_err(|error| error.to_string())?;
         let first = list["data"][0]["id"].as_str().map(str::to_owned);
         first.ok_or_else(|| "it lists none".to_owned())
     };

@@ -15,7 +15,7 @@ use super::captured::Captured;
 use super::exchange::Api;
 use super::store::CaptureQueue;
 use super::tee::Tee;
-use vllm_sim_replay::http_client::{Client, ResponseBody};
+use vllm_sim_http_client::{Client, ResponseBody};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 pub(super) type Body = UnsyncBoxBody<Bytes, Error>;

@@ -9,7 +9,7 @@ use http_body::{Body as _, Frame, SizeHint};
 use super::captured::Captured;
 use super::proxy::Body;
 use super::store::CaptureQueue;
-use vllm_sim_replay::http_client::ResponseBody;
+use vllm_sim_http_client::ResponseBody;
 
 /// Most bytes of an answer that are kept; a longer one passes and is not recorded.
 const LARGEST: usize = 64 << 20;

@@ -3,7 +3,7 @@ use std::time::Duration;
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use vllm_sim_replay::http_client::Trust;
+use vllm_sim_http_client::Trust;
 use vllm_sim_replay::online::{self, Api, OnlineOptions};
 use vllm_sim_replay::report::{Report, RunFacts};
 

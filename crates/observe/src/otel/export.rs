@@ -3,28 +3,30 @@
 //! **Source:** vLLM 0.33 `vllm/tracing/otel.py` (which protocols there are, and that an HTTP endpoint
 //! is used as it is written), OpenTelemetry's exporters for Python (schemes, certificates).
 
-use std::io::Read;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use http::header;
+use http::uri::{InvalidUri, Scheme};
+use http_body_util::Full;
 use opentelemetry_http::{HttpClient, HttpError};
 use opentelemetry_otlp::tonic_types::transport::{Certificate, ClientTlsConfig};
 use opentelemetry_otlp::{
     ExporterBuildError, Protocol, SpanExporter, WithExportConfig, WithHttpConfig, WithTonicConfig,
 };
-use rustls::crypto::ring;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+use vllm_sim_http_client::{Client, Connector, Endpoint, Trust, TrustError};
 
 use super::protocol::OtlpProtocol;
 
 /// How long one export may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a collector's answer that are read.
-const ANSWER: u64 = 1 << 20;
+const ANSWER: usize = 1 << 20;
 /// Files with the certificates of authorities that a collector is checked against, instead of those
 /// that browsers trust.
 const AUTHORITIES: [&str; 2] = [
@@ -41,6 +43,15 @@ pub enum OtlpError {
     /// The authorities' certificates.
     #[error("cannot read certificates from {0:?} ({variable}): {1}", variable = AUTHORITIES[0])]
     Certificates(PathBuf, String),
+}
+
+impl From<TrustError> for OtlpError {
+    fn from(error: TrustError) -> Self {
+        match error {
+            TrustError::Authorities { path, why } => Self::Certificates(path, why),
+            TrustError::Tls(why) => Self::Exporter(ExporterBuildError::InternalFailure(why)),
+        }
+    }
 }
 
 /// The exporter of spans to `endpoint`.
@@ -66,7 +77,7 @@ pub(super) fn exporter(endpoint: &str, protocol: OtlpProtocol) -> Result<SpanExp
             .with_protocol(Protocol::HttpBinary)
             .with_endpoint(http_url(endpoint))
             .with_timeout(TIMEOUT)
-            .with_http_client(HttpExportClient::new(authorities)?)
+            .with_http_client(HttpExportClient::new(&http_url(endpoint), authorities)?)
             .build()?,
     })
 }
@@ -100,37 +111,40 @@ fn grpc_tls(authorities: Option<PathBuf>) -> Result<ClientTlsConfig, OtlpError> 
     })
 }
 
-/// An HTTP client for the exporter's own thread, which it may block.
+/// Sends what the exporter's own thread wants sent, on the runtime that it was made in.
 #[derive(Debug)]
-struct HttpExportClient(ureq::Agent);
+struct HttpExportClient {
+    client: Client<Full<Bytes>>,
+    host: String,
+    /// Of the user whom the URL names.
+    credentials: Option<String>,
+    runtime: Handle,
+}
 
 impl HttpExportClient {
-    fn new(authorities: Option<PathBuf>) -> Result<Self, OtlpError> {
-        let mut builder = ureq::AgentBuilder::new().timeout(TIMEOUT).redirects(0);
-        if let Some(path) = authorities {
-            let config = http_tls(&path);
-            let config = config.map_err(|why| OtlpError::Certificates(path, why))?;
-            builder = builder.tls_config(Arc::new(config));
-        }
-        Ok(Self(builder.build()))
-    }
-
-    fn post(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>, HttpError> {
-        let mut call = self.0.post(&request.uri().to_string());
-        for (name, value) in request.headers() {
-            call = call.set(name.as_str(), value.to_str()?);
-        }
-        let answer = match call.send_bytes(request.body()) {
-            Ok(answer) | Err(ureq::Error::Status(_, answer)) => answer,
-            Err(error) => return Err(error.into()),
+    fn new(url: &str, authorities: Option<PathBuf>) -> Result<Self, OtlpError> {
+        let wrong = |why: String| {
+            let why = format!("endpoint: invalid endpoint '{url}': {why}");
+            ExporterBuildError::InvalidConfiguration(why)
         };
-        let mut response = http::Response::builder().status(answer.status());
-        if let Some(seconds) = answer.header("retry-after") {
-            response = response.header("retry-after", seconds);
-        }
-        let mut body = Vec::new();
-        answer.into_reader().take(ANSWER).read_to_end(&mut body)?;
-        Ok(response.body(body.into())?)
+        let uri: http::Uri = url
+            .parse()
+            .map_err(|why: InvalidUri| wrong(why.to_string()))?;
+        let secure = uri.scheme() == Some(&Scheme::HTTPS);
+        let no_host = || wrong("it names no host".to_owned());
+        let authority = uri.authority().ok_or_else(no_host)?;
+        let endpoint = Endpoint::new(secure, authority).ok_or_else(no_host)?;
+        let trust = authorities.map_or(Trust::Browsers, Trust::Authorities);
+        let (user, host) = match authority.as_str().rsplit_once('@') {
+            Some((user, host)) => (Some(user), host),
+            None => (None, authority.as_str()),
+        };
+        Ok(Self {
+            client: Client::new(Connector::new(endpoint, &trust)?),
+            host: host.to_owned(),
+            credentials: user.map(|user| format!("Basic {}", STANDARD.encode(user))),
+            runtime: Handle::current(),
+        })
     }
 }
 
@@ -140,20 +154,20 @@ impl HttpClient for HttpExportClient {
         &self,
         request: http::Request<Bytes>,
     ) -> Result<http::Response<Bytes>, HttpError> {
-        self.post(request)
+        let mut request = request.map(Full::new);
+        if let Some(path) = request.uri().path_and_query().cloned() {
+            *request.uri_mut() = path.into();
+        }
+        let headers = request.headers_mut();
+        headers.insert(header::HOST, self.host.parse()?);
+        if let Some(credentials) = &self.credentials {
+            let named = headers.entry(header::AUTHORIZATION);
+            named.or_insert(credentials.parse()?);
+        }
+        let client = self.client.clone();
+        let sent = async move { timeout(TIMEOUT, client.fetch(request, ANSWER)).await };
+        Ok(self.runtime.spawn(sent).await???)
     }
-}
-
-fn http_tls(path: &std::path::Path) -> Result<ClientConfig, String> {
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(path).map_err(|e| e.to_string())? {
-        let certificate = certificate.map_err(|e| e.to_string())?;
-        roots.add(certificate).map_err(|e| e.to_string())?;
-    }
-    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
-    let builder = builder.with_safe_default_protocol_versions();
-    let builder = builder.map_err(|e| e.to_string())?;
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::http_client::Trust;
 use crate::workload::WorkloadError;
+use vllm_sim_http_client::Trust;
 
 /// Which API is spoken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

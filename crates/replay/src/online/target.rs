@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::exchange::{Exchange, SseReader};
 use super::options::{Api, OnlineError, OnlineOptions, RequestIdentity};
-use crate::http_client::{Client, Connector, Endpoint, ResponseBody};
+use vllm_sim_http_client::{Client, Connector, Endpoint};
 
 /// Longest answer that is no stream.
 const MAX_ANSWER: usize = 16 << 20;
@@ -123,11 +123,9 @@ impl Target {
         timeout: Duration,
     ) -> Result<Value, String> {
         let asked = async {
-            let response = self.request(method, path, body, None).await?;
-            let status = response.status();
-            let body = Limited::new(response.into_body(), MAX_ANSWER);
-            let body = body.collect().await.map_err(|error| error.to_string())?;
-            let body = body.to_bytes();
+            let request = self.request(method, path, body, None)?;
+            let answer = self.client.fetch(request, MAX_ANSWER).await?;
+            let (status, body) = (answer.status(), answer.into_body());
             if !status.is_success() {
                 return Err(format!("{path} answers {status}: {}", cut(&body)));
             }
@@ -151,11 +149,8 @@ impl Target {
         timeout: Duration,
     ) -> Result<Response<Bytes>, String> {
         let called = async {
-            let response = self.request(method, path, body, None).await?;
-            let (head, body) = response.into_parts();
-            let body = Limited::new(body, MAX_PAGE).collect().await;
-            let body = body.map_err(|error| error.to_string())?.to_bytes();
-            Ok(Response::from_parts(head, body))
+            let request = self.request(method, path, body, None)?;
+            self.client.fetch(request, MAX_PAGE).await
         };
         let called = tokio::time::timeout(timeout, called).await;
         called.unwrap_or_else(|_| Err(format!("{path} did not answer within {timeout:?}")))
@@ -197,9 +192,9 @@ impl Target {
         identity: Option<NamedTurn<'_>>,
         exchange: &mut Exchange,
     ) -> Result<(), String> {
-        let response = self
-            .request(Method::POST, self.path, body.clone(), identity)
-            .await?;
+        let request = self.request(Method::POST, self.path, body.clone(), identity)?;
+        let response = self.client.send_again(request).await;
+        let response = response.map_err(|error| error.why)?;
         exchange.reply.status = Some(response.status().as_u16());
         exchange.reply.pod = identity.and_then(|(names, ..)| names.pod(response.headers()));
         // Meanwhile there is time for the next one's.
@@ -228,13 +223,13 @@ impl Target {
         Ok(())
     }
 
-    async fn request(
+    fn request(
         &self,
         method: Method,
         path: &str,
         body: Bytes,
         identity: Option<NamedTurn<'_>>,
-    ) -> Result<Response<ResponseBody<Body>>, String> {
+    ) -> Result<Request<Body>, String> {
         let mut request = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.base))
@@ -250,15 +245,7 @@ impl Target {
             }
         }
         let request = request.body(Full::new(body));
-        let request = request.map_err(|error| error.to_string())?;
-        loop {
-            match self.client.send(request.clone()).await {
-                Ok(response) => return Ok(response),
-                // The server closed an idle connection at this moment.
-                Err(error) if error.stale => {}
-                Err(error) => return Err(error.why),
-            }
-        }
+        request.map_err(|error| error.to_string())
     }
 }
 

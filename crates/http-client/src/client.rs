@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
@@ -25,6 +26,12 @@ const KEEP: Duration = Duration::from_secs(90);
 
 /// Sends requests to one server and keeps its connections (HTTP/1.1). Clones share them.
 pub struct Client<B: Body + 'static>(Arc<Shared<B>>);
+
+impl<B: Body + 'static> std::fmt::Debug for Client<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").finish_non_exhaustive()
+    }
+}
 
 impl<B: Body + 'static> Clone for Client<B> {
     fn clone(&self) -> Self {
@@ -47,7 +54,7 @@ pub struct SendError {
     pub why: String,
     /// Whether the server closed a connection that was in use before: the request may be sent
     /// again.
-    pub stale: bool,
+    stale: bool,
 }
 
 impl<B> Client<B>
@@ -69,7 +76,7 @@ where
     /// head of the answer.
     ///
     /// # Errors
-    /// [`SendError`]; with `stale` the request was lost.
+    /// [`SendError`], also when the server closes a kept connection at this moment.
     pub async fn send(&self, request: Request<B>) -> Result<Response<ResponseBody<B>>, SendError> {
         let mut request = request;
         loop {
@@ -117,6 +124,45 @@ where
                 _ => return Err(failed(error.into_error())),
             }
         }
+    }
+
+    /// Sends a request as [`Self::send`] does, and again if the server closes a kept connection at
+    /// this moment.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub async fn send_again(
+        &self,
+        request: Request<B>,
+    ) -> Result<Response<ResponseBody<B>>, SendError>
+    where
+        B: Clone,
+    {
+        loop {
+            match self.send(request.clone()).await {
+                Err(error) if error.stale => {}
+                sent => return sent,
+            }
+        }
+    }
+
+    /// Sends a request and reads the whole answer, whatever its status is.
+    ///
+    /// # Errors
+    /// What is wrong with the connection, or a body of more than `most_bytes`.
+    pub async fn fetch(
+        &self,
+        request: Request<B>,
+        most_bytes: usize,
+    ) -> Result<Response<Bytes>, String>
+    where
+        B: Clone,
+    {
+        let response = self.send_again(request).await.map_err(|error| error.why)?;
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, most_bytes).collect().await;
+        let body = body.map_err(|error| error.to_string())?;
+        Ok(Response::from_parts(head, body.to_bytes()))
     }
 
     /// Makes a connection beforehand if none is idle, so that the next request need not wait for
@@ -285,13 +331,13 @@ where
 mod tests {
     use std::sync::atomic::AtomicUsize;
 
-    use http_body_util::{BodyExt as _, Full};
+    use http_body_util::Full;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
     use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::http_client::{Endpoint, Trust};
+    use crate::{Endpoint, Trust};
 
     /// A server that gives each connection these answers in turn and then closes it; and how many
     /// connections there were.

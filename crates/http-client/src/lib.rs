@@ -1,7 +1,4 @@
-//! Requests to other servers, with the instant at which each piece of an answer arrived.
-//!
-//! Arrival is the read from the socket. A connection is driven by whoever reads the answer, so
-//! that a piece and its instant belong together and no other task stands between.
+#![doc = include_str!("../README.md")]
 
 mod client;
 mod connect;
