@@ -6,4 +6,3 @@
 pub mod cli;
 pub mod server;
 pub mod tls;
-pub mod tools;

@@ -8,8 +8,8 @@ use clap::{Arg, Command};
 
 use super::tool::{typed, unknown};
 use crate::server;
-use crate::tools::calibrate::{self, Options};
-use crate::tools::usage::{UsageError, refuse};
+use vllm_sim_calibrate::{self as calibrate, Options};
+use vllm_sim_command_line::{UsageError, refuse};
 use vllm_sim_config::{CliMode, Loaded, load_engine};
 use vllm_sim_engine::latency::Coefficients;
 use vllm_sim_replay::load::Format;

@@ -11,11 +11,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::server::{Fleet, Headless, StartError};
-use crate::tools::progress;
-use crate::tools::usage::{Unmet, UsageError};
 use log::start_log;
 use signals::Signals;
 use start::{ReadyFile, log_listening, log_start, of_engines, of_servers};
+use vllm_sim_command_line::progress;
+use vllm_sim_command_line::{Unmet, UsageError};
 use vllm_sim_config::{Command, ConfigError, Loaded};
 
 /// Wrong arguments or configuration.

@@ -8,11 +8,9 @@ use clap_mangen::Man;
 
 use super::calibrate;
 use super::tool::ValidateArgs;
-use crate::tools::usage::{UsageError, refuse};
-#[cfg(feature = "sqlite")]
-use crate::tools::{dataset, record};
-use crate::tools::{gateway, plan, replay, sweep};
+use vllm_sim_command_line::{UsageError, refuse};
 use vllm_sim_config::{CliMode, TOOLS, clap_command, closest};
+use vllm_sim_plan::{plan, sweep};
 
 /// Commands that are no tools.
 const COMMANDS: [&str; 4] = ["serve", "config", "launch", "version"];
@@ -109,19 +107,19 @@ fn program() -> Command {
 /// A tool of the program.
 fn tool(name: &'static str) -> Command {
     let command = match name {
-        "replay" | "bench" => with_flags_of_serve(replay::command()),
+        "replay" | "bench" => with_flags_of_serve(vllm_sim_replay_cli::command()),
         "sweep" => with_flags_of_serve(sweep::command()),
         "plan" => with_flags_of_serve(plan::command()),
-        "gateway" => gateway::command().mut_subcommand("score", with_flags_of_serve),
+        "gateway" => vllm_sim_gateway_score::command().mut_subcommand("score", with_flags_of_serve),
         "calibrate" => with_flags_of_serve(calibrate::command()),
         "explain" => clap_command(CliMode::Vllm)
             .about("Explain the step times of a deployment")
             .arg(Arg::new("model_tag").value_name("MODEL")),
         "validate" => ValidateArgs::command(),
         #[cfg(feature = "sqlite")]
-        "dataset" => dataset::command(),
+        "dataset" => vllm_sim_record::dataset::command(),
         #[cfg(feature = "sqlite")]
-        "record" => record::command(),
+        "record" => vllm_sim_record::command(),
         "completions" => Command::new(name)
             .about("Print a script that completes the command line in a shell")
             .arg(Arg::new("shell").value_parser(value_parser!(Shell))),

@@ -1,7 +1,7 @@
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
-use crate::tools::progress;
+use vllm_sim_command_line::progress;
 
 /// SIGINT and SIGTERM, listened to from the start: one that comes early is not lost.
 pub(super) struct Signals {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use crate::server::{Fleet, Server};
-use crate::tools::usage::quoted;
+use vllm_sim_command_line::quoted;
 use vllm_sim_config::{CliMode, Config, Loaded};
 
 /// One line: what is imitated, and what somebody chose. Everything else is for `debug`, or `config`.

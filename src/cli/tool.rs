@@ -6,17 +6,18 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 
 use super::shell;
-use crate::server;
-use crate::tools::replay::Deployment;
-use crate::tools::usage::{self, UsageError, refuse};
-#[cfg(feature = "sqlite")]
-use crate::tools::{dataset, record};
-use crate::tools::{explain, gateway, plan, replay, sweep, validate};
+use crate::server::{self, Fleet, StartError};
+use vllm_sim_calibrate::validate;
+use vllm_sim_command_line::{self as command_line, UsageError, refuse};
 use vllm_sim_config::{
     CliMode, Command, FlagSpec, LatencySource, Loaded, SchedulerKind, TOOLS, ValueSource, flags,
     load_engine, load_known, nearest_flag, without_passwords,
 };
 use vllm_sim_engine::latency::Coefficients;
+use vllm_sim_explain as explain;
+use vllm_sim_gateway_score::{RunningPods, StartingPods};
+use vllm_sim_plan::{plan, sweep};
+use vllm_sim_replay_cli::{self as replay, Deployment, DoesNotFit};
 
 /// Runs the tool `name` with the words behind it; the text is for standard output.
 ///
@@ -40,7 +41,7 @@ pub(super) fn run(
     }
     match name {
         #[cfg(feature = "sqlite")]
-        "dataset" => dataset::run(words, env),
+        "dataset" => vllm_sim_record::dataset::run(words, env),
         #[cfg(not(feature = "sqlite"))]
         "dataset" | "record" => bail!("{name}: {}", server::without("sqlite")),
         "calibrate" => super::calibrate::run(words, env),
@@ -73,14 +74,14 @@ pub(super) fn run(
         "gateway" => {
             super::log::start_plain_log();
             let sort = |words: &[String]| sort(name, words, env);
-            let serve = |words: &[String]| serve(words, env);
-            gateway::run(words, &sort, &|words| deploy(words, env), &serve)
+            let serve = |words: &[String]| serve(words, env).map(start_fleet);
+            vllm_sim_gateway_score::run(words, &sort, &|words| deploy(words, env), &serve)
         }
         "explain" => run_explain(words, env),
         #[cfg(feature = "sqlite")]
         "record" => {
             super::log::start_plain_log();
-            record::run(words, env, super::signals::signalled())
+            vllm_sim_record::run(words, env, super::signals::signalled())
         }
         "completions" => shell::completions(words),
         "man" => shell::man(words),
@@ -114,7 +115,7 @@ pub(super) struct ValidateArgs {
 }
 
 fn run_validate(words: &[String]) -> Result<String> {
-    match usage::parse::<ValidateArgs>(words)? {
+    match command_line::parse::<ValidateArgs>(words)? {
         Ok(args) => {
             let file = args.latency_coefficients.as_deref();
             let coefficients =
@@ -136,7 +137,7 @@ fn run_validate(words: &[String]) -> Result<String> {
                 }
             }
             if let Some(file) = &args.html {
-                let typed = usage::command_line("validate", words);
+                let typed = command_line::command_line("validate", words);
                 write(file, validation.page(&typed))?;
             }
             if let Some(file) = &args.json {
@@ -209,7 +210,7 @@ fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Depl
         (format!("--{}", flag.name), values)
     });
     Ok(Deployment {
-        engine: server::engine_spec(config)?,
+        engine: server::engine_spec(config).map_err(does_not_fit)?,
         gpus: parallel.world_size(),
         ranks: match config.engine.lock_step || parallel.expert {
             true => parallel.data.max(1),
@@ -219,6 +220,22 @@ fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Depl
         seed: config.content.seed.unwrap_or(0),
         about: typed.collect(),
         flags,
+    })
+}
+
+/// Tells a model that is too large for its GPUs from other refusals.
+fn does_not_fit(error: StartError) -> anyhow::Error {
+    match error {
+        StartError::DoesNotFit(why) => DoesNotFit(why).into(),
+        other => other.into(),
+    }
+}
+
+/// Starts servers when it is awaited.
+fn start_fleet(loaded: Loaded) -> StartingPods {
+    Box::pin(async move {
+        let fleet = Fleet::start(loaded).await?;
+        Ok(Box::pin(fleet.shutdown()) as RunningPods)
     })
 }
 

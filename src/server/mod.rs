@@ -46,7 +46,7 @@ use socket::ServerSocket;
 use texts::Texts;
 
 pub use error::StartError;
-#[cfg(not(all(feature = "download", feature = "sqlite")))]
+#[cfg(not(feature = "sqlite"))]
 pub(crate) use error::without;
 pub use fleet::Fleet;
 pub use headless::Headless;

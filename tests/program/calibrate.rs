@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use vllm_sim::tools::calibrate::{self, Fitted, Options, Parameter};
-use vllm_sim::tools::validate;
+use vllm_sim_calibrate::validate;
+use vllm_sim_calibrate::{self as calibrate, Fitted, Options, Parameter};
 use vllm_sim_engine::latency::{
     Coefficients, LatencyModel, ModelShape, Roofline, Setup, gpu, model,
 };

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use serde_json::Value;
-use vllm_sim::tools::dynamo_run::dynamo_run;
+use vllm_sim_dynamo_run::dynamo_run;
 
 /// Equal within a nanosecond's share of a long run.
 fn same(a: &Value, b: &Value) -> bool {

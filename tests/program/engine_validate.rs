@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use vllm_sim::tools::validate::{predict, validate};
+use vllm_sim_calibrate::validate::{predict, validate};
 use vllm_sim_engine::latency::Coefficients;
 
 fn run(name: &str) -> Value {

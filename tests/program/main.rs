@@ -2,7 +2,7 @@
 //!
 //! - `architecture`: length of files, circles of imports, tests that sleep, paths that must not be
 //!   committed; with `imports` and `rust_tokens`, which read the sources
-//! - `calibrate`, `engine_validate`, `engine_dynamo`, `replay_command`, `plan`, `online`: the tools that
+//! - `calibrate`, `engine_validate`, `engine_dynamo`, `explain`, `replay_command`, `plan`, `online`: the tools that
 //!   predict
 //! - `compat`: command lines of other projects
 //! - `config`: flags, files and environment to one configuration
@@ -24,6 +24,7 @@ mod dataset;
 mod engine_core;
 mod engine_dynamo;
 mod engine_validate;
+mod explain;
 mod fuzz;
 mod gateway;
 mod imports;

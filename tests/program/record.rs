@@ -18,9 +18,9 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use vllm_sim::server::Server;
-use vllm_sim::tools::record::{RecordConfig, Recorder, Summary, model_of};
 use vllm_sim_config::{CliMode, Loaded};
 use vllm_sim_dataset::{TABLE, hash_tokens};
+use vllm_sim_record::{RecordConfig, Recorder, Summary, model_of};
 use vllm_sim_tokenizer::Tokenizer;
 
 /// A server with llm-d's command line on any port.
@@ -467,7 +467,7 @@ async fn a_dataset_is_built_of_a_recording_in_the_tokens_of_another_model() {
             },
         );
         let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
-        let done = vllm_sim::tools::dataset::run(&words, &|_| None).unwrap();
+        let done = vllm_sim_record::dataset::run(&words, &|_| None).unwrap();
         assert!(
             done.starts_with("3 replies from 3 of 3 recordings\n"),
             "{done}"

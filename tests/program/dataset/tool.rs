@@ -5,9 +5,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use vllm_sim::tools::dataset::run;
 use vllm_sim_dataset::{Dataset, RecordedReply, TABLE, hash_conversation, hash_text, hash_tokens};
 use vllm_sim_random::{Purpose, stream};
+use vllm_sim_record::dataset::run;
 use vllm_sim_tokenizer::Tokenizer;
 
 const INPUT: &str = r#"[

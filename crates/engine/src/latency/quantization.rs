@@ -19,6 +19,20 @@ pub enum Scheme {
     Fp4,
 }
 
+impl Scheme {
+    /// Returns the name of the type that weights are stored in.
+    pub fn weights_name(self) -> &'static str {
+        match self {
+            Self::None => "bf16",
+            Self::Fp8 => "fp8",
+            Self::Fp8Block => "fp8 with block scales",
+            Self::Int8 => "int8",
+            Self::Int4 => "4-bit",
+            Self::Fp4 => "fp4",
+        }
+    }
+}
+
 /// Which weights are quantised and how; embeddings, router and output head never are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Quantization {

@@ -1,0 +1,484 @@
+//! One measured run, ready to be played again and again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::validate::{Client, Latencies, Prediction, RecordedRun, Request};
+use vllm_sim_engine::SimTime;
+use vllm_sim_engine::latency::{Coefficients, LatencyModel, Roofline, Setup};
+use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
+use vllm_sim_engine::{BlockKey, BlockPlan};
+use vllm_sim_random::mix;
+use vllm_sim_replay::load::{BenchRun, LatencyStats, MeasuredRequest, OfferedLoad};
+
+use super::parameters::Parameter;
+use super::{CalibrateError, Options};
+
+/// A run, what was measured of it, and what of that can be believed.
+pub(super) struct CalibrationCase {
+    pub(super) name: String,
+    pub(super) held_out: bool,
+    /// Why only gaps between tokens are fitted, if so.
+    pub(super) warning: Option<&'static str>,
+    pub(super) targets: Vec<FitTarget>,
+    /// Model, GPU, tensor-parallel size.
+    pub(super) label: String,
+    run: RecordedRun,
+    /// The beginning of the run, where that is enough to tell slopes.
+    start: Option<RecordedRun>,
+    /// In-process runs have no front end; one that was measured stays as it is.
+    has_front_end: bool,
+    /// What the deployment's front end differs by from the default.
+    front_end_offset_us: f64,
+}
+
+/// One measured statistic.
+pub(super) struct FitTarget {
+    pub(super) stage: Option<usize>,
+    kind: Statistic,
+    measured: f64,
+    /// How much it counts in a fit; 0: it is judged only.
+    pub(super) weight: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Statistic {
+    Ttft,
+    TtftMedian,
+    TtftTail,
+    Itl,
+    E2e,
+}
+
+impl Statistic {
+    fn is_first_token(self) -> bool {
+        matches!(self, Self::Ttft | Self::TtftMedian | Self::TtftTail)
+    }
+
+    fn of(self, latencies: &Latencies) -> f64 {
+        match self {
+            Self::Ttft => latencies.ttft_mean,
+            Self::TtftMedian => latencies.ttft_p50,
+            Self::TtftTail => latencies.ttft_p90,
+            Self::Itl => latencies.itl_mean,
+            Self::E2e => latencies.e2e_mean,
+        }
+    }
+}
+
+/// What tells runs apart, and with it the parameters.
+pub(super) struct CaseTraits {
+    pub(super) load: f64,
+    pub(super) prompt: f64,
+    pub(super) context: f64,
+    pub(super) hidden: u32,
+    pub(super) tp: u32,
+    pub(super) moe: bool,
+    pub(super) stages: usize,
+}
+
+/// Weights of the statistics of a run: TTFT depends on what hardly any of the numbers is about.
+const TTFT: f64 = 0.5;
+const ITL: f64 = 1.0;
+/// What the gaps of an overloaded run count: how many sequences share a step, and how often one is
+/// computed again, is then up to the memory for blocks.
+const OVERLOADED: f64 = 0.3;
+/// Least share of the asked rate that a run reached, or it was overloaded.
+const REACHED: f64 = 0.97;
+/// Requests of a stage that tell slopes as well as thousands do.
+const START: usize = 500;
+/// Growth of TTFT from the first to the last third of a run beyond which it was overloaded.
+const GROWTH: f64 = 3.0;
+
+impl CalibrationCase {
+    /// A run of a load generator against `deployment`.
+    pub(super) fn bench(
+        bench: &BenchRun,
+        (engine, setup): (&VllmConfig, &Setup),
+        options: &Options,
+    ) -> Result<Self, CalibrateError> {
+        if bench.requests.is_empty() {
+            let problem = format!("{}: holds no request that succeeded", bench.name);
+            return Err(CalibrateError::Other(problem));
+        }
+        let block = engine.block_size;
+        let starts = bench.starts_ms(0);
+        let most = options.max_requests.unwrap_or(usize::MAX);
+        let requests = bench.requests.iter().zip(starts).enumerate().take(most);
+        let requests = requests.map(|(i, (request, start))| Request {
+            at: SimTime::from_nanos((start * 1e6) as u64),
+            stage: 0,
+            prompt: request.input.max(1),
+            output: request.output.max(1),
+            plan: plan(request, i as u64, block),
+        });
+        let cap = match bench.load {
+            OfferedLoad::Closed(n) => Some(n),
+            OfferedLoad::Times | OfferedLoad::AtOnce | OfferedLoad::Drawn(_) => bench.cap,
+        };
+        let run = RecordedRun {
+            id: bench.name.clone(),
+            setup: measured_front_end(setup, options),
+            engine: engine.clone(),
+            ranks: 1,
+            requests: requests.collect(),
+            drains: false,
+            stages: 1,
+            timeout: None,
+            first_use_stall: Duration::ZERO,
+            max_in_flight: cap.map_or(usize::MAX, |n| n as usize),
+        };
+        let warning = overloaded(bench);
+        let targets = targets(None, &bench.stats, 1, warning.is_some());
+        Self {
+            held_out: held_out(&bench.name, options),
+            name: bench.name.clone(),
+            label: label("", setup),
+            warning,
+            targets,
+            has_front_end: options.front_end_us.is_none(),
+            front_end_offset_us: 0.0,
+            start: None,
+            run,
+        }
+        .checked()
+    }
+
+    /// A recorded run that describes its deployment.
+    pub(super) fn recorded(json: &Value, options: &Options) -> Result<Self, CalibrateError> {
+        let mut run = RecordedRun::read(json, &Coefficients::default())?;
+        let by_stage = json["score_level"].as_str() == Some("stages");
+        let regime = json["regime"].as_str().unwrap_or_default();
+        let warning = regime
+            .starts_with("overload")
+            .then_some("overloaded: only gaps between tokens are fitted");
+        let actual = &json["actual"];
+        let measured: Vec<(Option<usize>, &Value)> = match actual["stages"].as_array() {
+            Some(stages) if by_stage => stages
+                .iter()
+                .enumerate()
+                .map(|(i, v)| (Some(i), v))
+                .collect(),
+            _ => vec![(None, &actual["summary"])],
+        };
+        let mut found = Vec::new();
+        for (stage, value) in &measured {
+            let ms = |key: &str| value[key].as_f64();
+            let stats = LatencyStats {
+                ttft_mean: ms("ttft_mean"),
+                ttft_p50: ms("ttft_p50"),
+                ttft_p90: ms("ttft_p90"),
+                itl_mean: ms("itl_mean"),
+                e2e_mean: ms("e2e_mean"),
+                ..LatencyStats::default()
+            };
+            found.extend(targets(*stage, &stats, measured.len(), warning.is_some()));
+        }
+        if let Some(most) = options.max_requests {
+            run.requests = first(&run, most);
+        }
+        let front_end = run.setup.coefficients.front_end_us;
+        if front_end > 0.0 {
+            run.setup = measured_front_end(&run.setup, options);
+        }
+        Self {
+            held_out: held_out(&run.id, options),
+            name: run.id.clone(),
+            label: label(json["model"].as_str().unwrap_or_default(), &run.setup),
+            warning,
+            targets: found,
+            has_front_end: front_end > 0.0 && options.front_end_us.is_none(),
+            front_end_offset_us: front_end - Coefficients::default().front_end_us,
+            start: None,
+            run,
+        }
+        .checked()
+    }
+
+    fn checked(mut self) -> Result<Self, CalibrateError> {
+        if self.targets.is_empty() {
+            let problem = format!("{}: nothing in it was measured", self.name);
+            return Err(CalibrateError::Other(problem));
+        }
+        // Where the server keeps up, a run is the same all along; a queue builds up over all of it.
+        if self.warning.is_none() && self.measured_stages() == 1 {
+            self.start = beginning(&self.run);
+        }
+        Ok(self)
+    }
+
+    pub(super) fn traits(&self) -> CaseTraits {
+        let n = self.run.requests.len().max(1) as f64;
+        let sum = |of: &dyn Fn(&Request) -> f64| self.run.requests.iter().map(of).sum::<f64>() / n;
+        let last = self.run.requests.last().map_or(0.0, |r| r.at.as_secs_f64());
+        let rate = n / last.max(1e-3);
+        let load = match self.run.max_in_flight {
+            usize::MAX => rate,
+            n => n as f64,
+        };
+        CaseTraits {
+            load,
+            prompt: sum(&|r| r.prompt.into()),
+            context: sum(&|r| f64::from(r.prompt) + f64::from(r.output) / 2.0),
+            hidden: self.run.setup.shape.hidden,
+            tp: self.run.setup.tp,
+            moe: self.run.setup.shape.moe.is_some(),
+            stages: self.measured_stages(),
+        }
+    }
+
+    /// Plays the run with these values.
+    pub(super) fn play(&self, values: &[(Parameter, f64)]) -> Result<Prediction, CalibrateError> {
+        self.play_run(&self.run, values)
+    }
+
+    /// Plays as much of the run as tells slopes.
+    pub(super) fn play_start(
+        &self,
+        values: &[(Parameter, f64)],
+    ) -> Result<Prediction, CalibrateError> {
+        self.play_run(self.start.as_ref().unwrap_or(&self.run), values)
+    }
+
+    fn play_run(
+        &self,
+        run: &RecordedRun,
+        values: &[(Parameter, f64)],
+    ) -> Result<Prediction, CalibrateError> {
+        let mut setup = self.run.setup.clone();
+        let mut scale = 1.0;
+        for &(parameter, value) in values {
+            let value = match parameter {
+                Parameter::FrontEnd if !self.has_front_end => continue,
+                Parameter::FrontEnd => (value + self.front_end_offset_us).max(0.0),
+                _ => value,
+            };
+            parameter.set(value, &mut setup.coefficients, &mut scale);
+        }
+        let other = |error: &dyn std::fmt::Display| CalibrateError::Other(error.to_string());
+        let roofline = Roofline::new(&setup).map_err(|error| other(&error))?;
+        let mut engines = Vec::new();
+        for _ in 0..self.run.ranks {
+            let mut config = self.run.engine.clone();
+            config.latency = LatencyModel::Roofline(Box::new(roofline.clone()));
+            config.speed.all /= scale;
+            engines.push(Vllm::new(config).map_err(|error| other(&error))?);
+        }
+        let done = Client::new(run, engines, &roofline).run();
+        Ok(Prediction::new(run, &done))
+    }
+
+    /// Its deployment's front end when nothing is fitted; `None`: it has none.
+    pub(super) fn front_end_us(&self) -> Option<f64> {
+        let default = Coefficients::default().front_end_us;
+        self.has_front_end
+            .then_some(default + self.front_end_offset_us)
+    }
+
+    /// What a parameter that moves by the scale of its prior does to every target, where that is
+    /// known without playing: it is what all requests have on average over where in a step they
+    /// arrive. Played, evenly spaced requests all arrive at the same place of a step, and a small
+    /// move changes nothing or a whole step.
+    pub(super) fn known_slopes(&self, parameter: Parameter) -> Vec<Option<f64>> {
+        let scale = parameter.prior().scale;
+        let front_end_ms = self.run.setup.coefficients.front_end_us / 1e3;
+        let slopes = self.targets.iter().map(|target| match parameter {
+            Parameter::FrontEnd if target.kind == Statistic::Itl || !self.has_front_end => {
+                Some(0.0)
+            }
+            Parameter::FrontEnd => Some(scale / 1e3 / target.measured),
+            Parameter::StepScale if target.kind.is_first_token() => {
+                Some(scale * (1.0 - front_end_ms / target.measured).max(0.0))
+            }
+            _ => None,
+        });
+        slopes.collect()
+    }
+
+    /// How many stages were measured.
+    pub(super) fn stages(&self) -> f64 {
+        self.measured_stages() as f64
+    }
+
+    fn measured_stages(&self) -> usize {
+        let mut stages: Vec<_> = self.targets.iter().map(|target| target.stage).collect();
+        stages.dedup();
+        stages.len()
+    }
+
+    /// What describes the deployment.
+    pub(super) fn setup(&self) -> &Setup {
+        &self.run.setup
+    }
+
+    /// Logarithms of predicted / measured.
+    pub(super) fn residuals(&self, prediction: &Prediction) -> Vec<f64> {
+        let residuals = self.targets.iter().map(|target| {
+            let latencies = match target.stage {
+                Some(stage) => prediction.stages.get(stage),
+                None => Some(&prediction.summary),
+            };
+            let predicted = latencies.map_or(0.0, |latencies| target.kind.of(latencies));
+            (predicted.max(1e-6) / target.measured).ln()
+        });
+        residuals.collect()
+    }
+
+    /// Per cent off: TTFT, ITL, E2E; over stages the mean of the sizes.
+    pub(super) fn errors(&self, prediction: &Prediction) -> [Option<f64>; 3] {
+        [Statistic::Ttft, Statistic::Itl, Statistic::E2e].map(|kind| {
+            let of_kind = self.targets.iter().filter(|target| target.kind == kind);
+            let errors: Vec<f64> = of_kind
+                .filter_map(|target| {
+                    let latencies = match target.stage {
+                        Some(stage) => prediction.stages.get(stage)?,
+                        None => &prediction.summary,
+                    };
+                    Some((kind.of(latencies) / target.measured - 1.0) * 100.0)
+                })
+                .collect();
+            match errors[..] {
+                [] => None,
+                [one] => Some(one),
+                _ => Some(errors.iter().map(|e| e.abs()).sum::<f64>() / errors.len() as f64),
+            }
+        })
+    }
+}
+
+/// The first requests of every stage, as far as they go.
+fn first(run: &RecordedRun, most: usize) -> Vec<Request> {
+    let mut seen = vec![0usize; run.stages];
+    let requests = run.requests.iter().filter(|request| {
+        seen[request.stage] += 1;
+        seen[request.stage] <= most
+    });
+    requests.cloned().collect()
+}
+
+/// The beginning of a long run.
+fn beginning(run: &RecordedRun) -> Option<RecordedRun> {
+    (run.requests.len() >= 2 * START * run.stages.max(1)).then(|| RecordedRun {
+        requests: first(run, START),
+        ..run.clone()
+    })
+}
+
+/// With the front end that was measured, if any.
+fn measured_front_end(setup: &Setup, options: &Options) -> Setup {
+    let mut setup = setup.clone();
+    if let Some(us) = options.front_end_us {
+        setup.coefficients.front_end_us = us;
+    }
+    setup
+}
+
+/// Model, GPU and size of a deployment, for people.
+fn label(model: &str, setup: &Setup) -> String {
+    let model = model.rsplit('/').next().unwrap_or(model);
+    let tp = match setup.tp {
+        1 => String::new(),
+        n => format!(" x {n}"),
+    };
+    format!("{model} on {}{tp}", setup.gpu.name)
+}
+
+/// What is fitted and what is judged of one run, or of one of its `stages`.
+///
+/// A run says one thing of the first token and one of the gaps, however many statistics it has:
+/// those of one run are off together. E2E is their sum, and is judged only.
+fn targets(
+    stage: Option<usize>,
+    stats: &LatencyStats,
+    stages: usize,
+    overloaded: bool,
+) -> Vec<FitTarget> {
+    let known = |measured: Option<f64>| measured.filter(|ms| ms.is_finite() && *ms > 0.0);
+    let (mean, median) = (known(stats.ttft_mean), known(stats.ttft_p50));
+    let tail = known(stats.ttft_p90);
+    // A mean beyond the 90th percentile is that of a few requests, such as those that waited for
+    // kernels to be compiled.
+    let few = mean.zip(tail).is_some_and(|(mean, tail)| mean > tail);
+    let first = match (mean, median, tail) {
+        (Some(_), ..) if !few => Statistic::Ttft,
+        (_, Some(_), _) => Statistic::TtftMedian,
+        _ => Statistic::TtftTail,
+    };
+    let found = [
+        (Statistic::Ttft, mean, TTFT),
+        (Statistic::TtftMedian, median, TTFT),
+        (Statistic::TtftTail, tail, TTFT),
+        (Statistic::Itl, known(stats.itl_mean), ITL),
+        (Statistic::E2e, known(stats.e2e_mean), 0.0),
+    ];
+    let found = found.into_iter().filter_map(|(kind, measured, weight)| {
+        // Waiting amplifies an error of step times: what waited in a queue says little of them.
+        let counts = match (kind, overloaded) {
+            (Statistic::Itl, true) => OVERLOADED,
+            (Statistic::Itl, false) => 1.0,
+            (_, overloaded) if kind == first && !overloaded => 1.0,
+            _ => 0.0,
+        };
+        Some(FitTarget {
+            stage,
+            kind,
+            measured: measured?,
+            weight: counts * weight / stages as f64,
+        })
+    });
+    found.collect()
+}
+
+fn held_out(name: &str, options: &Options) -> bool {
+    let file = name.rsplit('/').next().unwrap_or(name);
+    let mut names = options.hold_out.iter();
+    names.any(|held| name == held || file.trim_end_matches(".json") == held || file == held)
+}
+
+/// Signs that the server could not keep up.
+fn overloaded(bench: &BenchRun) -> Option<&'static str> {
+    if bench
+        .rates
+        .is_some_and(|(asked, reached)| reached < REACHED * asked)
+        && matches!(bench.load, OfferedLoad::Drawn(_))
+        && bench.requests.len() >= 200
+    {
+        return Some("overloaded (less than 97 % of the asked rate): only gaps are fitted");
+    }
+    let ttft: Vec<f64> = bench.requests.iter().filter_map(|r| r.ttft_ms).collect();
+    let third = ttft.len() / 3;
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
+    let open = matches!(bench.load, OfferedLoad::Times | OfferedLoad::Drawn(_));
+    let grows = third >= 30
+        && mean(&ttft[2 * third..]) > GROWTH * mean(&ttft[..third])
+        && mean(&ttft[2 * third..]) > 1000.0;
+    (open && grows).then_some("overloaded (TTFT grows through the run): only gaps are fitted")
+}
+
+/// Keys of the blocks: those within the cached prefix are shared.
+fn plan(request: &MeasuredRequest, number: u64, block: u32) -> Arc<BlockPlan> {
+    let shared = match (&request.prefix, request.cached) {
+        (Some(_), Some(cached)) => cached,
+        // Whatever was cached was some other request's: take them all to share it.
+        (None, Some(cached)) => cached,
+        _ => 0,
+    };
+    let name = request.prefix.as_deref().unwrap_or_default();
+    let prefix = name.bytes().fold(1, |id, byte| mix(id, byte.into()));
+    let total = request.input.saturating_add(request.output);
+    let keys = (0..total / block.max(1)).map(|i| {
+        let owner = if (i + 1) * block <= shared {
+            prefix
+        } else {
+            mix(3, number)
+        };
+        BlockKey(mix(owner, i.into()))
+    });
+    Arc::new(BlockPlan {
+        keys: keys.collect(),
+        block_size: block,
+        ..BlockPlan::default()
+    })
+}

@@ -1,0 +1,319 @@
+//! Gauss-Newton with a ridge towards the defaults; how strong, and on which numbers, is what
+//! cross-validation says.
+
+use super::case::CalibrationCase;
+use super::linear::{LinearFit, RidgePlan};
+use super::machine::{CaseRunner, FitColumn, PlayedPart};
+use super::parameters::Parameter;
+use super::plan::{self, ParameterChoice};
+use super::{CalibrateError, Options};
+use vllm_sim_command_line::progress::Progress;
+
+/// Most steps of one descent.
+const STEPS: usize = 12;
+/// Most halvings of a step.
+const HALVINGS: usize = 6;
+/// Longest step, in scales of the priors.
+const LONGEST: f64 = 3.0;
+/// Steps shorter than this have arrived.
+const ARRIVED: f64 = 1e-2;
+/// A step that saves less than this share of the cost is the last one.
+const WORTH: f64 = 2e-3;
+/// Most times that the plan is looked at again, from where the last one led.
+const LOOKS: usize = 4;
+/// A parameter that ends within this share of its range from a bound is at it.
+const AT_BOUND: f64 = 1e-3;
+
+/// What came of a fit.
+#[derive(Debug, Clone)]
+pub struct Fitted {
+    /// Every parameter that was fitted to all runs.
+    pub parameters: Vec<FittedParameter>,
+    /// What each deployment has of its own, where runs of several were fitted.
+    pub deployments: Vec<Deployment>,
+    /// Every run, before and after.
+    pub runs: Vec<RunOutcome>,
+    /// Parameters that were left alone, and why.
+    pub left: Vec<(Parameter, &'static str)>,
+    /// The deployment that a profile is written for, where there are several.
+    pub profile: Option<Deployment>,
+}
+
+/// Numbers of one deployment among several.
+#[derive(Debug, Clone)]
+pub struct Deployment {
+    /// Model, GPU, tensor-parallel size.
+    pub name: String,
+    /// Runs of it that were fitted.
+    pub runs: usize,
+    /// What was fitted to them; the numbers for all runs are in it.
+    pub parameters: Vec<FittedParameter>,
+}
+
+/// One fitted number.
+#[derive(Debug, Clone, Copy)]
+pub struct FittedParameter {
+    /// Which.
+    pub parameter: Parameter,
+    /// Where it began.
+    pub default: f64,
+    /// Where it ended.
+    pub value: f64,
+    /// Standard error from finite differences.
+    pub error: f64,
+    /// It ended at a bound.
+    pub at_bound: bool,
+}
+
+/// One run: per cent off in TTFT, ITL, E2E, before and after.
+#[derive(Debug, Clone)]
+pub struct RunOutcome {
+    /// Its name.
+    pub name: String,
+    /// Which of the deployments it is of.
+    pub deployment: usize,
+    /// It was judged only.
+    pub held_out: bool,
+    /// What speaks against its numbers.
+    pub warning: Option<&'static str>,
+    /// With the defaults.
+    pub before: [Option<f64>; 3],
+    /// With the fitted numbers.
+    pub after: [Option<f64>; 3],
+}
+
+/// Fits.
+pub(super) fn fit(
+    cases: Vec<CalibrationCase>,
+    options: &Options,
+) -> Result<Fitted, CalibrateError> {
+    let choice = plan::choose(&cases, options)?;
+    let (first, deployments) = deployments(&cases);
+    let wanted = match &options.profile_of {
+        Some(name) => Some(deployments[find(&cases, name)?]),
+        None => None,
+    };
+    let machine = CaseRunner {
+        cases: &cases,
+        deployments,
+        columns: choice.columns(first.len()),
+        threads: match options.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            n => n,
+        },
+        told: Progress::begin("calibrate", "runs played", None),
+    };
+    let (lines, plan) = descend(&machine, &choice)?;
+    let everywhere: Vec<usize> = (0..cases.len()).collect();
+    let origin = vec![0.0; machine.columns.len()];
+    let played = machine.play(&[origin, lines.at.clone()], &everywhere, PlayedPart::Whole)?;
+    let runs = cases.iter().enumerate().map(|(i, case)| RunOutcome {
+        name: case.name.clone(),
+        deployment: machine.deployments[i],
+        held_out: case.held_out,
+        warning: case.warning,
+        before: case.errors(&played[0][i]),
+        after: case.errors(&played[1][i]),
+    });
+    let runs: Vec<RunOutcome> = runs.collect();
+    let parameters = outcomes(&machine, &lines, &plan, None);
+    let own = first.iter().enumerate().map(|(n, case)| Deployment {
+        name: case.label.clone(),
+        runs: runs
+            .iter()
+            .filter(|run| run.deployment == n && !run.held_out)
+            .count(),
+        parameters: own_outcomes(&machine, &lines, &plan, (n, case)),
+    });
+    let own: Vec<Deployment> = own.collect();
+    let fitted = |parameter: Parameter| {
+        let own = own.iter().flat_map(|own| &own.parameters);
+        parameters
+            .iter()
+            .chain(own)
+            .any(|o| o.parameter == parameter)
+    };
+    let mut left = Vec::new();
+    for parameter in super::parameters::ORDER {
+        let why = choice.left.iter().find(|(p, _)| *p == parameter);
+        let why = match why {
+            _ if fitted(parameter) => continue,
+            Some((_, why)) => why,
+            None if choice.named && !choice.chosen.contains(&parameter) => continue,
+            None => "does not help runs that were not fitted",
+        };
+        left.push((parameter, why));
+    }
+    Ok(Fitted {
+        profile: wanted.map(|n| own[n].clone()),
+        deployments: own.into_iter().filter(|own| own.runs > 0).collect(),
+        parameters,
+        runs,
+        left,
+    })
+}
+
+/// The first case of every deployment, and which deployment each case is of.
+fn deployments(cases: &[CalibrationCase]) -> (Vec<&CalibrationCase>, Vec<usize>) {
+    let mut known: Vec<&CalibrationCase> = Vec::new();
+    let mut of = Vec::with_capacity(cases.len());
+    for case in cases {
+        let place = known.iter().position(|other| other.setup() == case.setup());
+        of.push(place.unwrap_or_else(|| {
+            known.push(case);
+            known.len() - 1
+        }));
+    }
+    (known, of)
+}
+
+/// The case of this name.
+fn find(cases: &[CalibrationCase], name: &str) -> Result<usize, CalibrateError> {
+    cases
+        .iter()
+        .position(|case| case.name == name)
+        .ok_or_else(|| {
+            let names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
+            let names = names.join(", ");
+            CalibrateError::Other(format!(
+                "--profile-of {name:?} is no run; there are {names}"
+            ))
+        })
+}
+
+/// Plans and descends, until the place where a plan leads asks for no other one.
+fn descend(
+    machine: &CaseRunner<'_>,
+    choice: &ParameterChoice,
+) -> Result<(LinearFit, RidgePlan), CalibrateError> {
+    let origin = vec![0.0; machine.columns.len()];
+    let mut here = machine
+        .residuals(std::slice::from_ref(&origin), PlayedPart::Whole)?
+        .remove(0);
+    let all: Vec<usize> = (0..machine.columns.len()).collect();
+    let mut lines = machine.lines(&origin, &here, &all)?;
+    let mut plan = choice.best(&machine.columns, &lines);
+    for look in 1..=LOOKS {
+        let planned: Vec<usize> = plan.terms.iter().map(|(column, _)| *column).collect();
+        (here, lines) = walk(machine, &plan, here, lines, &planned)?;
+        // Runs of many deployments are many: what they do not need at the defaults is not asked
+        // for again.
+        let pooled = machine.columns.iter().any(|c| c.deployment.is_some());
+        if pooled || look == LOOKS {
+            break;
+        }
+        if planned.len() < all.len() && !planned.is_empty() {
+            lines = machine.lines(&lines.at, &here, &all)?;
+        }
+        let next = choice.best(&machine.columns, &lines);
+        if next == plan {
+            break;
+        }
+        plan = next;
+        // What is out of the plan is back at its default, whatever that costs.
+        let goal = lines.best(&plan).into_iter().enumerate();
+        let at: Vec<f64> = goal.map(|(j, u)| machine.bounded(j, u)).collect();
+        here = machine
+            .residuals(std::slice::from_ref(&at), PlayedPart::Whole)?
+            .remove(0);
+        lines = machine.lines(&at, &here, &all)?;
+    }
+    Ok((lines, plan))
+}
+
+/// Gauss-Newton with halved steps.
+fn walk(
+    machine: &CaseRunner<'_>,
+    plan: &RidgePlan,
+    mut here: Vec<f64>,
+    mut lines: LinearFit,
+    planned: &[usize],
+) -> Result<(Vec<f64>, LinearFit), CalibrateError> {
+    for _ in 0..STEPS {
+        let goal = lines.best(plan);
+        let step: Vec<f64> = goal.iter().zip(&lines.at).map(|(a, b)| a - b).collect();
+        if step.iter().all(|by| by.abs() < ARRIVED) {
+            break;
+        }
+        let cost = lines.cost(plan, &here, &lines.at);
+        let mut length = 1.0;
+        let mut found = None;
+        for _ in 0..HALVINGS {
+            let moved = lines.at.iter().zip(&step).enumerate();
+            let trial = moved
+                .map(|(j, (u, by))| machine.bounded(j, u + length * by.clamp(-LONGEST, LONGEST)));
+            let trial: Vec<f64> = trial.collect();
+            let residuals = machine
+                .residuals(std::slice::from_ref(&trial), PlayedPart::Whole)?
+                .remove(0);
+            if lines.cost(plan, &residuals, &trial) < cost {
+                found = Some((trial, residuals));
+                break;
+            }
+            length /= 2.0;
+        }
+        let Some((at, residuals)) = found else {
+            break;
+        };
+        let saved = cost - lines.cost(plan, &residuals, &at);
+        here = residuals;
+        lines = machine.lines(&at, &here, planned)?;
+        if saved < WORTH * cost {
+            break;
+        }
+    }
+    Ok((here, lines))
+}
+
+/// What came of the numbers for all runs, or of those of one deployment.
+fn outcomes(
+    machine: &CaseRunner<'_>,
+    lines: &LinearFit,
+    plan: &RidgePlan,
+    deployment: Option<usize>,
+) -> Vec<FittedParameter> {
+    let errors = lines.errors(plan);
+    let terms = plan.terms.iter().zip(errors);
+    let own = terms.filter(|((j, _), _)| machine.columns[*j].deployment == deployment);
+    let outcomes = own.map(|((j, _), error)| {
+        let FitColumn { parameter, .. } = machine.columns[*j];
+        let prior = parameter.prior();
+        let shared = machine.columns.iter().zip(&lines.at).filter(|(column, _)| {
+            deployment.is_some() && column.deployment.is_none() && column.parameter == parameter
+        });
+        let u = lines.at[*j] + shared.map(|(_, u)| *u).sum::<f64>();
+        let (low, high) = prior.bounds;
+        let value = (prior.centre + u * prior.scale).clamp(low, high);
+        let near = AT_BOUND * (high - low);
+        FittedParameter {
+            parameter,
+            default: prior.centre,
+            value,
+            error: error * prior.scale,
+            at_bound: value - low < near || high - value < near,
+        }
+    });
+    outcomes.collect()
+}
+
+/// The numbers of one deployment, its own front end included.
+fn own_outcomes(
+    machine: &CaseRunner<'_>,
+    lines: &LinearFit,
+    plan: &RidgePlan,
+    (deployment, case): (usize, &CalibrationCase),
+) -> Vec<FittedParameter> {
+    let mut outcomes = outcomes(machine, lines, plan, Some(deployment));
+    outcomes.retain_mut(|outcome| {
+        if outcome.parameter != Parameter::FrontEnd {
+            return true;
+        }
+        let Some(front_end) = case.front_end_us() else {
+            return false;
+        };
+        outcome.value = (outcome.value + front_end - outcome.default).max(0.0);
+        outcome.default = front_end;
+        true
+    });
+    outcomes
+}

@@ -1,0 +1,260 @@
+//! Plays the runs with many sets of values at once, and takes slopes.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::CalibrateError;
+use super::case::CalibrationCase;
+use super::linear::LinearFit;
+use super::parameters::Parameter;
+use crate::validate::Prediction;
+use vllm_sim_command_line::progress::Progress;
+
+/// Half the distance of finite differences, in scales of the prior.
+const DIFFERENCE: f64 = 0.25;
+/// A residual whose slope changes by this within a difference counts half: where a handful of
+/// requests catches an earlier step or misses it, curves have jumps that tell nothing.
+const ROUGH: f64 = 0.01;
+
+/// A number that may move: for all runs, or for those of one deployment on top of that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FitColumn {
+    pub(super) parameter: Parameter,
+    pub(super) deployment: Option<usize>,
+}
+
+/// All runs, and what may move.
+pub(super) struct CaseRunner<'a> {
+    pub(super) cases: &'a [CalibrationCase],
+    /// Which deployment each case is of.
+    pub(super) deployments: Vec<usize>,
+    pub(super) columns: Vec<FitColumn>,
+    pub(super) threads: usize,
+    /// Whom every run that was played is told to.
+    pub(super) told: Progress,
+}
+
+/// How much of a run is played.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PlayedPart {
+    Whole,
+    /// As much as tells slopes.
+    Start,
+}
+
+/// Values of the parameters for one case.
+type Values = Vec<(Parameter, f64)>;
+
+impl CaseRunner<'_> {
+    /// The cases that are fitted.
+    pub(super) fn fitted(&self) -> Vec<usize> {
+        let all = 0..self.cases.len();
+        all.filter(|i| !self.cases[*i].held_out).collect()
+    }
+
+    fn concerns(&self, column: FitColumn, case: usize) -> bool {
+        let own = self.deployments[case];
+        column.deployment.is_none_or(|deployment| deployment == own)
+    }
+
+    /// What a place means for a case.
+    fn values(&self, place: &[f64], case: usize) -> Values {
+        let mut values: Values = Vec::new();
+        for (column, u) in self.columns.iter().zip(place) {
+            if !self.concerns(*column, case) || *u == 0.0 {
+                continue;
+            }
+            let prior = column.parameter.prior();
+            let by = u * prior.scale;
+            match values.iter_mut().find(|(p, _)| *p == column.parameter) {
+                Some((_, value)) => *value += by,
+                None => values.push((column.parameter, prior.centre + by)),
+            }
+        }
+        for (parameter, value) in &mut values {
+            let (low, high) = parameter.prior().bounds;
+            *value = value.clamp(low, high);
+        }
+        values
+    }
+
+    /// Plays every one of `cases` at every place, on all threads; `[place][case]`.
+    pub(super) fn play(
+        &self,
+        places: &[Vec<f64>],
+        cases: &[usize],
+        length: PlayedPart,
+    ) -> Result<Vec<Vec<Prediction>>, CalibrateError> {
+        let jobs = places.len() * cases.len();
+        let next = AtomicUsize::new(0);
+        let done: Mutex<Vec<Option<Result<Prediction, CalibrateError>>>> =
+            Mutex::new((0..jobs).map(|_| None).collect());
+        std::thread::scope(|scope| {
+            for _ in 0..self.threads.min(jobs).max(1) {
+                scope.spawn(|| {
+                    loop {
+                        let job = next.fetch_add(1, Ordering::Relaxed);
+                        if job >= jobs {
+                            return;
+                        }
+                        let (p, c) = (job / cases.len(), cases[job % cases.len()]);
+                        let values = self.values(&places[p], c);
+                        let played = match length {
+                            PlayedPart::Whole => self.cases[c].play(&values),
+                            PlayedPart::Start => self.cases[c].play_start(&values),
+                        };
+                        self.told.add(1);
+                        if let Ok(mut done) = done.lock() {
+                            done[job] = Some(played);
+                        }
+                    }
+                });
+            }
+        });
+        let done = done.into_inner().unwrap_or_default();
+        let lost = || CalibrateError::Other("a run was not played to its end".to_owned());
+        let mut played = done
+            .into_iter()
+            .map(|one| one.unwrap_or_else(|| Err(lost())));
+        let mut all = Vec::with_capacity(places.len());
+        for _ in places {
+            all.push(
+                played
+                    .by_ref()
+                    .take(cases.len())
+                    .collect::<Result<_, _>>()?,
+            );
+        }
+        Ok(all)
+    }
+
+    /// Residuals of the fitted cases at several places at once.
+    pub(super) fn residuals(
+        &self,
+        places: &[Vec<f64>],
+        length: PlayedPart,
+    ) -> Result<Vec<Vec<f64>>, CalibrateError> {
+        let cases = self.fitted();
+        let played = self.play(places, &cases, length)?;
+        let all = played.iter().map(|predictions| {
+            let each = cases.iter().zip(predictions);
+            each.flat_map(|(i, p)| self.cases[*i].residuals(p))
+                .collect()
+        });
+        Ok(all.collect())
+    }
+
+    /// The lines around a place, in the directions of `open` columns (the others have no slope).
+    ///
+    /// Columns of one parameter for different deployments are moved together: no run is of two.
+    pub(super) fn lines(
+        &self,
+        at: &[f64],
+        here: &[f64],
+        open: &[usize],
+    ) -> Result<LinearFit, CalibrateError> {
+        let mut probes: Vec<Vec<usize>> = Vec::new();
+        let front_end = |column: usize| self.columns[column].parameter == Parameter::FrontEnd;
+        for &column in open.iter().filter(|column| !front_end(**column)) {
+            let key = |j: usize| {
+                let column = self.columns[j];
+                (column.parameter, column.deployment.is_some())
+            };
+            match probes.iter_mut().find(|probe| key(probe[0]) == key(column)) {
+                Some(probe) => probe.push(column),
+                None => probes.push(vec![column]),
+            }
+        }
+        let mut places = Vec::with_capacity(2 * probes.len());
+        for probe in &probes {
+            for side in [DIFFERENCE, -DIFFERENCE] {
+                let mut place = at.to_vec();
+                for &column in probe {
+                    place[column] = self.bounded(column, place[column] + side);
+                }
+                places.push(place);
+            }
+        }
+        places.push(at.to_vec());
+        let found = self.residuals(&places, PlayedPart::Start)?;
+        let middle = &found[2 * probes.len()];
+        let owners = self.owners();
+        let mut slopes = vec![vec![0.0; here.len()]; self.columns.len()];
+        let mut rough = vec![0.0_f64; here.len()];
+        for (n, probe) in probes.iter().enumerate() {
+            let (up, down) = (&found[2 * n], &found[2 * n + 1]);
+            for &column in probe {
+                let apart = (places[2 * n][column] - places[2 * n + 1][column]).max(1e-9);
+                for (i, owner) in owners.iter().enumerate() {
+                    if self.concerns(self.columns[column], *owner) {
+                        slopes[column][i] = (up[i] - down[i]) / apart;
+                    }
+                }
+            }
+            for (i, rough) in rough.iter_mut().enumerate() {
+                // A curve bends a little over a difference; a jump is all bend.
+                let bend = (up[i] - 2.0 * middle[i] + down[i]).abs();
+                let bend = bend * (bend / (up[i] - down[i]).abs().max(1e-9)).min(1.0);
+                *rough = rough.max(bend);
+            }
+        }
+        let fitted = self.fitted();
+        for &column in open {
+            let known = |i: &usize| self.cases[*i].known_slopes(self.columns[column].parameter);
+            for (i, slope) in fitted.iter().flat_map(known).enumerate() {
+                if let Some(slope) = slope
+                    && self.concerns(self.columns[column], owners[i])
+                {
+                    slopes[column][i] = slope;
+                }
+            }
+        }
+        let base = fitted.iter().flat_map(|i| {
+            let case = &self.cases[*i];
+            // Stages share what one run counts, unless there is no other.
+            let share = if fitted.len() == 1 {
+                case.stages()
+            } else {
+                1.0
+            };
+            let targets = case.targets.iter();
+            targets.map(move |target| target.weight * share)
+        });
+        let weights = base.zip(&rough);
+        Ok(LinearFit {
+            at: at.to_vec(),
+            here: here.to_vec(),
+            slopes,
+            weights: weights
+                .map(|(weight, rough)| weight / (1.0 + (rough / ROUGH).powi(2)))
+                .collect(),
+            units: self.units(&owners),
+        })
+    }
+
+    /// The case of every residual.
+    fn owners(&self) -> Vec<usize> {
+        let cases = self.fitted().into_iter();
+        cases
+            .flat_map(|i| std::iter::repeat_n(i, self.cases[i].targets.len()))
+            .collect()
+    }
+
+    /// Runs are left out whole; of a single run, its stages.
+    fn units(&self, owners: &[usize]) -> Vec<usize> {
+        match self.fitted()[..] {
+            [one] => {
+                let targets = self.cases[one].targets.iter();
+                targets.map(|target| target.stage.unwrap_or(0)).collect()
+            }
+            _ => owners.to_vec(),
+        }
+    }
+
+    /// A place of one column within the bounds of its parameter.
+    pub(super) fn bounded(&self, column: usize, u: f64) -> f64 {
+        let prior = self.columns[column].parameter.prior();
+        let bound = |value: f64| (value - prior.centre) / prior.scale;
+        u.clamp(bound(prior.bounds.0), bound(prior.bounds.1))
+    }
+}

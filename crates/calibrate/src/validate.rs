@@ -1,0 +1,114 @@
+//! Predicts recorded runs of real servers and says how far off the predictions are.
+//!
+//! A run is one JSON file: model, GPU, engine arguments, workload and what was measured. Its
+//! workload is replayed through the vLLM scheduler with the roofline, in virtual time.
+
+mod client;
+mod error;
+mod page;
+mod report;
+mod spec;
+mod validation;
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use vllm_sim_engine::latency::{Aic, AicSetup, Coefficients, LatencyModel, Roofline};
+use vllm_sim_engine::sched::vllm::Vllm;
+
+pub(crate) use client::Client;
+use client::ClientTiming;
+pub use error::ValidateError;
+pub use report::{Latencies, Prediction};
+pub(crate) use spec::{RecordedRun, Request};
+pub use validation::{SCHEMA, ValidatedRun, Validation};
+use vllm_sim_command_line::progress::{Progress, is_stopped};
+
+/// Predicts every `*.json` of the folder `runs`; where `kernel_tables` are named, by them and with
+/// the overheads of the roofline. Runs of deployments that are not in the tables are left out.
+///
+/// # Errors
+/// [`ValidateError`] names the file or field.
+pub fn validate(
+    runs: &Path,
+    coefficients: &Coefficients,
+    kernel_tables: Option<&Path>,
+) -> Result<Validation, ValidateError> {
+    let io = |path: &Path| {
+        let path = path.to_owned();
+        move |error| ValidateError::Io { path, error }
+    };
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(runs).map_err(io(runs))? {
+        let path = entry.map_err(io(runs))?.path();
+        if path.extension().is_some_and(|e| e == "json") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    if files.is_empty() {
+        return Err(ValidateError::Empty(runs.to_owned()));
+    }
+    let (mut validated, mut left_out) = (Vec::new(), Vec::new());
+    let told = Progress::begin("validate", "runs", Some(files.len() as u64));
+    for path in files {
+        if is_stopped() && !validated.is_empty() {
+            break;
+        }
+        let text = std::fs::read_to_string(&path).map_err(io(&path))?;
+        let json: Value = serde_json::from_str(&text).map_err(|error| ValidateError::Json {
+            path: path.clone(),
+            error,
+        })?;
+        match play(&json, coefficients, kernel_tables) {
+            Ok((run, done)) => validated.push(ValidatedRun::new(&json, &run, &done)),
+            Err(ValidateError::Tables { run, error }) => left_out.push((run, error.to_string())),
+            Err(error) => return Err(error),
+        }
+        told.add(1);
+    }
+    Ok(Validation {
+        runs: validated,
+        left_out,
+    })
+}
+
+/// Predicts one run.
+///
+/// # Errors
+/// [`ValidateError`] names the field that is missing or wrong.
+pub fn predict(run: &Value, coefficients: &Coefficients) -> Result<Prediction, ValidateError> {
+    let (run, done) = play(run, coefficients, None)?;
+    Ok(Prediction::new(&run, &done))
+}
+
+fn play(
+    run: &Value,
+    coefficients: &Coefficients,
+    kernel_tables: Option<&Path>,
+) -> Result<(RecordedRun, Vec<ClientTiming>), ValidateError> {
+    let run = RecordedRun::read(run, coefficients)?;
+    let roofline = Roofline::new(&run.setup)?;
+    let latency = match kernel_tables {
+        None => LatencyModel::Roofline(Box::new(roofline.clone())),
+        Some(folder) => {
+            let asked = AicSetup::new(&run.setup, roofline.overhead());
+            let aic = asked.and_then(|asked| Aic::open(folder, &asked));
+            let aic = aic.map_err(|error| ValidateError::Tables {
+                run: run.id.clone(),
+                error,
+            })?;
+            LatencyModel::Aic(Box::new(aic))
+        }
+    };
+    let mut engines = Vec::new();
+    for _ in 0..run.ranks {
+        let mut config = run.engine.clone();
+        config.latency = latency.clone();
+        config.lock_step = run.ranks > 1 && run.setup.shape.moe.is_some();
+        engines.push(Vllm::new(config)?);
+    }
+    let done = Client::new(&run, engines, &roofline).run();
+    Ok((run, done))
+}

@@ -1,0 +1,183 @@
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use vllm_sim_engine::latency::Roofline;
+use vllm_sim_engine::lock_step::LockStep;
+use vllm_sim_engine::sched::vllm::Vllm;
+use vllm_sim_engine::{Event, Outbox, Scheduler, SeqId, Sequence};
+use vllm_sim_engine::{SimTime, TimerQueue};
+
+use super::spec::RecordedRun;
+
+/// What a client saw of one request.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ClientTiming {
+    pub(crate) sent: SimTime,
+    pub(crate) first: SimTime,
+    pub(crate) last: SimTime,
+    /// All tokens came.
+    pub(crate) complete: bool,
+}
+
+/// Sends a workload to engines and keeps the time.
+pub(crate) struct Client<'a> {
+    run: &'a RecordedRun,
+    engines: Vec<Vllm>,
+    /// Where they step together.
+    lock_step: Option<LockStep>,
+    front_end: &'a Roofline,
+    /// Most requests that the engines run at once.
+    places: usize,
+    /// Requests on their way through the front end.
+    arrivals: TimerQueue<usize>,
+    timeouts: VecDeque<(SimTime, usize)>,
+    /// The next request to send.
+    next: usize,
+    /// When its stage began.
+    stage_start: SimTime,
+    in_flight: usize,
+    seen: Vec<ClientTiming>,
+    over: Vec<bool>,
+}
+
+impl<'a> Client<'a> {
+    pub(crate) fn new(run: &'a RecordedRun, engines: Vec<Vllm>, front_end: &'a Roofline) -> Self {
+        Self {
+            places: engines.len() * run.engine.max_num_seqs as usize,
+            run,
+            lock_step: engines[0].config().lock_step.then(LockStep::default),
+            engines,
+            front_end,
+            arrivals: TimerQueue::default(),
+            timeouts: VecDeque::new(),
+            next: 0,
+            stage_start: SimTime::ZERO,
+            in_flight: 0,
+            seen: vec![ClientTiming::default(); run.requests.len()],
+            over: vec![false; run.requests.len()],
+        }
+    }
+
+    pub(crate) fn run(mut self) -> Vec<ClientTiming> {
+        let mut out = Outbox::new();
+        let mut now = SimTime::ZERO;
+        loop {
+            let wakeups = self.engines.iter().filter_map(Scheduler::next_wakeup);
+            let due = wakeups
+                .chain(self.arrivals.next_due())
+                .chain(self.timeouts.front().map(|&(due, _)| due))
+                .chain(self.next_send(now))
+                .min();
+            let Some(due) = due else {
+                return self.seen;
+            };
+            now = now.max(due);
+            for engine in &mut self.engines {
+                if engine.next_wakeup().is_some_and(|due| due <= now) {
+                    engine.advance(now, &mut out);
+                }
+            }
+            self.collect(&mut out, now);
+            self.time_out(now, &mut out);
+            self.send(now);
+            while let Some((_, i)) = self.arrivals.pop_due(now) {
+                self.arrive(i, now, &mut out);
+            }
+            self.collect(&mut out, now);
+            let mut wakeups = self.engines.iter().filter_map(Scheduler::next_wakeup);
+            if let Some(lock_step) = &mut self.lock_step
+                && wakeups.all(|due| due > now)
+            {
+                lock_step.settle(now, &mut self.engines, Vllm::rank);
+            }
+        }
+    }
+
+    /// When the next request can be sent, if that depends on nothing but time.
+    fn next_send(&self, now: SimTime) -> Option<SimTime> {
+        let request = self.run.requests.get(self.next)?;
+        let new_stage = self.next > 0 && request.stage != self.run.requests[self.next - 1].stage;
+        let waits = self.in_flight >= self.run.max_in_flight;
+        let drains = self.run.drains && new_stage && self.in_flight > 0;
+        if waits || drains {
+            return None;
+        }
+        let start = if self.run.drains && new_stage {
+            now
+        } else {
+            self.stage_start
+        };
+        Some((start + request.at.since(SimTime::ZERO)).max(now))
+    }
+
+    fn send(&mut self, now: SimTime) {
+        while self.next_send(now) == Some(now) {
+            let i = self.next;
+            let request = &self.run.requests[i];
+            if self.run.drains && i > 0 && request.stage != self.run.requests[i - 1].stage {
+                self.stage_start = now;
+            }
+            self.seen[i].sent = now;
+            self.in_flight += 1;
+            self.next += 1;
+            let running = (self.in_flight - 1).min(self.places);
+            let running = u32::try_from(running).unwrap_or(u32::MAX);
+            let arrival = now + self.front_end.front_end(running);
+            // Until the kernels of the first request are compiled, nothing is computed.
+            let begin = self.seen[0].sent + self.run.first_use_stall;
+            self.arrivals.set(arrival.max(begin), i);
+            if let Some(timeout) = self.run.timeout {
+                self.timeouts.push_back((now + timeout, i));
+            }
+        }
+    }
+
+    fn arrive(&mut self, i: usize, now: SimTime, out: &mut Outbox) {
+        if self.over[i] {
+            return;
+        }
+        let request = &self.run.requests[i];
+        let engine = i % self.engines.len();
+        let seq = Sequence {
+            plan: Some(Arc::clone(&request.plan)),
+            ..Sequence::new(SeqId(i as u64), request.prompt, request.output)
+        };
+        if self.engines[engine].submit(now, seq, out).is_err() {
+            self.over[i] = true;
+            self.in_flight -= 1;
+        }
+    }
+
+    fn time_out(&mut self, now: SimTime, out: &mut Outbox) {
+        while let Some(&(due, i)) = self.timeouts.front() {
+            if due > now {
+                break;
+            }
+            self.timeouts.pop_front();
+            if !self.over[i] {
+                let engine = i % self.engines.len();
+                self.engines[engine].abort(now, SeqId(i as u64), out);
+            }
+        }
+    }
+
+    fn collect(&mut self, out: &mut Outbox, _: SimTime) {
+        for (at, event) in out.drain(..) {
+            match event {
+                Event::Tokens { id, .. } => {
+                    let seen = &mut self.seen[id.0 as usize];
+                    if seen.first == SimTime::ZERO {
+                        seen.first = at;
+                    }
+                    seen.last = at;
+                }
+                Event::Ended { id, end } => {
+                    self.over[id.0 as usize] = true;
+                    self.seen[id.0 as usize].complete = end == vllm_sim_engine::End::Finished;
+                    self.in_flight -= 1;
+                }
+                _ => {}
+            }
+        }
+    }
+}

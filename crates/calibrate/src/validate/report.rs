@@ -1,0 +1,150 @@
+use serde::Serialize;
+
+use super::client::ClientTiming;
+use super::spec::RecordedRun;
+
+/// What a run is predicted to show, in milliseconds.
+#[derive(Debug, Clone, Serialize)]
+pub struct Prediction {
+    /// The run's name.
+    #[serde(skip)]
+    pub id: String,
+    /// All completed requests.
+    pub summary: Latencies,
+    /// The same per stage.
+    pub stages: Vec<Latencies>,
+}
+
+/// Latencies of completed requests, milliseconds.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Latencies {
+    /// Time to the first token.
+    pub ttft_mean: f64,
+    /// Its median.
+    pub ttft_p50: f64,
+    /// Its 90th percentile.
+    pub ttft_p90: f64,
+    /// Its 99th percentile.
+    pub ttft_p99: f64,
+    /// Mean gap between tokens of a request, averaged over requests.
+    pub itl_mean: f64,
+    /// Time to the last token.
+    pub e2e_mean: f64,
+    /// Its median.
+    pub e2e_p50: f64,
+    /// Its 90th percentile.
+    pub e2e_p90: f64,
+    /// Its 99th percentile.
+    pub e2e_p99: f64,
+    /// Requests with all their tokens.
+    pub completed: usize,
+    /// Requests that the client gave up.
+    pub failed: usize,
+}
+
+impl Prediction {
+    pub(crate) fn new(run: &RecordedRun, done: &[ClientTiming]) -> Self {
+        let stage = |stage: usize| {
+            let of_stage = run
+                .requests
+                .iter()
+                .zip(done)
+                .filter(|(r, _)| r.stage == stage);
+            Latencies::new(of_stage.map(|(r, d)| (r.output, d)))
+        };
+        Self {
+            id: run.id.clone(),
+            summary: Latencies::new(run.requests.iter().zip(done).map(|(r, d)| (r.output, d))),
+            stages: (0..run.stages).map(stage).collect(),
+        }
+    }
+}
+
+/// Points of a distribution.
+const CURVE_POINTS: u32 = 50;
+
+/// How latencies of the completed requests of a run are distributed: in ms, at even shares of the
+/// requests from none to all.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Curves {
+    pub(super) ttft: Vec<f64>,
+    pub(super) itl: Vec<f64>,
+    pub(super) e2e: Vec<f64>,
+}
+
+impl Curves {
+    pub(super) fn new(run: &RecordedRun, done: &[ClientTiming]) -> Self {
+        let complete = || run.requests.iter().zip(done).filter(|(_, d)| d.complete);
+        let ms = |d: std::time::Duration| d.as_secs_f64() * 1e3;
+        let several = complete().filter(|(r, _)| r.output > 1);
+        Self {
+            ttft: curve(complete().map(|(_, d)| ms(d.first - d.sent)).collect()),
+            itl: curve(
+                several
+                    .map(|(r, d)| ms(d.last - d.first) / f64::from(r.output - 1))
+                    .collect(),
+            ),
+            e2e: curve(complete().map(|(_, d)| ms(d.last - d.sent)).collect()),
+        }
+    }
+}
+
+/// A distribution as [`Curves`] holds it; empty of nothing.
+pub(super) fn curve(mut values: Vec<f64>) -> Vec<f64> {
+    values.sort_by(f64::total_cmp);
+    let shares = (0..=CURVE_POINTS).map(|i| f64::from(i) / f64::from(CURVE_POINTS));
+    match values.is_empty() {
+        true => Vec::new(),
+        false => shares.map(|share| percentile(&values, share)).collect(),
+    }
+}
+
+impl Latencies {
+    fn new<'a>(requests: impl Iterator<Item = (u32, &'a ClientTiming)>) -> Self {
+        let (mut ttft, mut itl, mut e2e) = (Vec::new(), Vec::new(), Vec::new());
+        let mut failed = 0;
+        for (output, done) in requests {
+            if !done.complete {
+                failed += 1;
+                continue;
+            }
+            let ms = |d: std::time::Duration| d.as_secs_f64() * 1e3;
+            ttft.push(ms(done.first - done.sent));
+            e2e.push(ms(done.last - done.sent));
+            if output > 1 {
+                itl.push(ms(done.last - done.first) / f64::from(output - 1));
+            }
+        }
+        ttft.sort_by(f64::total_cmp);
+        e2e.sort_by(f64::total_cmp);
+        Self {
+            ttft_mean: mean(&ttft),
+            ttft_p50: percentile(&ttft, 0.50),
+            ttft_p90: percentile(&ttft, 0.90),
+            ttft_p99: percentile(&ttft, 0.99),
+            itl_mean: mean(&itl),
+            e2e_mean: mean(&e2e),
+            e2e_p50: percentile(&e2e, 0.50),
+            e2e_p90: percentile(&e2e, 0.90),
+            e2e_p99: percentile(&e2e, 0.99),
+            completed: e2e.len(),
+            failed,
+        }
+    }
+}
+
+/// 0 of nothing.
+pub(super) fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// Between the two nearest of the sorted values.
+pub(super) fn percentile(sorted: &[f64], p: f64) -> f64 {
+    let Some(last) = sorted.len().checked_sub(1) else {
+        return 0.0;
+    };
+    let at = p * last as f64;
+    let low = sorted[at as usize];
+    let high = sorted[(at as usize + 1).min(last)];
+    low + (high - low) * at.fract()
+}

@@ -1,0 +1,431 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use vllm_sim_engine::SimTime;
+use vllm_sim_engine::latency::{
+    Coefficients, Memory, ModelShape, Moe, Quantization, Scheme, Setup, gpu, sampling_defaults,
+};
+use vllm_sim_engine::sched::vllm::VllmConfig;
+use vllm_sim_engine::{BlockKey, BlockPlan};
+use vllm_sim_random::{Draw, Purpose, mix, stream};
+
+use super::ValidateError;
+
+/// One run as it will be replayed.
+#[derive(Clone)]
+pub(crate) struct RecordedRun {
+    pub(crate) id: String,
+    pub(crate) setup: Setup,
+    pub(crate) engine: VllmConfig,
+    /// Data-parallel engines.
+    pub(crate) ranks: u32,
+    pub(crate) requests: Vec<Request>,
+    /// Each stage begins when the one before is over, answers included.
+    pub(crate) drains: bool,
+    pub(crate) stages: usize,
+    pub(crate) timeout: Option<Duration>,
+    /// How long the first request waits for kernels that are compiled at their first use, and all
+    /// that come meanwhile.
+    pub(crate) first_use_stall: Duration,
+    pub(crate) max_in_flight: usize,
+}
+
+/// One request of the workload.
+#[derive(Clone)]
+pub(crate) struct Request {
+    /// When it is sent, counted from the start of its stage.
+    pub(crate) at: SimTime,
+    pub(crate) stage: usize,
+    pub(crate) prompt: u32,
+    pub(crate) output: u32,
+    pub(crate) plan: Arc<BlockPlan>,
+}
+
+/// What a front end in another cluster behind its own load generator takes beyond the usual one:
+/// two runs of the public set have it and no field that says so.
+const SLOW_FRONT_END_US: f64 = 9_800.0;
+/// How their `source` begins.
+const SLOW_FRONT_END: &str = "inference-perf KubeCon NA 2025 demo (vLLM 0.11.0, GKE";
+/// Fitted to public runs with the constants of the roofline (`tests/python/roofline_fit.py`).
+const FIRST_USE_STALL: Duration = Duration::from_millis(3_690);
+/// Prompt lengths lie within this share of their mean.
+const LENGTH_SPREAD: f64 = 0.02;
+
+/// Most requests of a run, so that a slip of the pen cannot fill the memory.
+const MAX_REQUESTS: usize = 10_000_000;
+/// Most tokens of one request, for the same reason.
+const MAX_TOKENS: f64 = 16_777_216.0;
+
+struct RunFields<'a> {
+    run: &'a str,
+    value: &'a Value,
+}
+
+impl<'a> RunFields<'a> {
+    fn at(&self, path: &str) -> &'a Value {
+        path.split('.').fold(self.value, |value, key| &value[key])
+    }
+
+    fn wrong(&self, path: &str, problem: impl Into<String>) -> ValidateError {
+        ValidateError::Field {
+            run: self.run.to_owned(),
+            field: path.to_owned(),
+            problem: problem.into(),
+        }
+    }
+
+    fn number(&self, path: &str) -> Result<f64, ValidateError> {
+        let value = self.at(path).as_f64();
+        value
+            .filter(|n| *n >= 0.0)
+            .ok_or_else(|| self.wrong(path, "must be a number, 0 or more"))
+    }
+
+    fn count(&self, path: &str) -> Result<u32, ValidateError> {
+        let value = self.at(path).as_u64().and_then(|n| u32::try_from(n).ok());
+        value.ok_or_else(|| self.wrong(path, "must be a whole number"))
+    }
+
+    fn text(&self, path: &str) -> Result<&'a str, ValidateError> {
+        self.at(path)
+            .as_str()
+            .ok_or_else(|| self.wrong(path, "must be a string"))
+    }
+
+    /// Seconds; `None`: not there.
+    fn duration(&self, path: &str) -> Result<Option<Duration>, ValidateError> {
+        let seconds = self.at(path).as_f64();
+        let duration = seconds.map(Duration::try_from_secs_f64).transpose();
+        duration.map_err(|error| self.wrong(path, error.to_string()))
+    }
+
+    fn flag(&self, path: &str) -> bool {
+        self.at(path).as_bool() == Some(true)
+    }
+}
+
+impl RecordedRun {
+    /// `coefficients` are those of the roofline; how slow a front end is, a run says itself.
+    pub(crate) fn read(value: &Value, coefficients: &Coefficients) -> Result<Self, ValidateError> {
+        let id = value["id"].as_str().unwrap_or("without an id").to_owned();
+        let fields = RunFields { run: &id, value };
+        let ranks = fields.count("dp")?.max(1);
+        let setup = setup(&fields, ranks, coefficients)?;
+        let engine = engine(&fields, &setup)?;
+        let requests = match fields.text("workload.kind")? {
+            "shared_prefix" => shared_prefix(&fields, engine.block_size)?,
+            "trace" => trace(&fields, engine.block_size)?,
+            other => {
+                let problem = format!("is {other:?}, must be \"shared_prefix\" or \"trace\"");
+                return Err(fields.wrong("workload.kind", problem));
+            }
+        };
+        let timeout = fields.duration("workload.client_timeout_s")?;
+        let cap = fields.at("workload.client_max_concurrency").as_u64();
+        Ok(Self {
+            first_use_stall: fields
+                .duration("workload.first_use_stall_s")?
+                .unwrap_or_else(|| first_use_stall(&fields, &setup)),
+            setup,
+            engine,
+            ranks,
+            stages: requests.last().map_or(0, |r| r.stage + 1),
+            requests,
+            drains: fields.at("score_level").as_str() == Some("stages"),
+            timeout,
+            max_in_flight: cap.map_or(usize::MAX, |n| n as usize),
+            id,
+        })
+    }
+}
+
+/// A server just started compiles its Triton kernels, which multiply experts in bf16, when the
+/// first request needs them. Engines in process were warmed up.
+fn first_use_stall(fields: &RunFields, setup: &Setup) -> Duration {
+    let shape = &setup.shape;
+    let triton = shape.moe.is_some() && shape.quantization.scheme == Scheme::None;
+    let in_process = fields.at("workload.api").as_str();
+    let in_process = in_process.is_some_and(|api| api.contains("in process"));
+    match triton && !in_process {
+        true => FIRST_USE_STALL,
+        false => Duration::ZERO,
+    }
+}
+
+/// The first version whose experts with block scales are as fast as the kernel tables of 0.24 say;
+/// those of 0.14 have them as fast as others in fp8.
+const BLOCK_EXPERTS: (u32, u32) = (0, 15);
+
+/// Whether a version is before another; one that is not known is not.
+fn older(version: &Value, than: (u32, u32)) -> bool {
+    let mut numbers = version.as_str().unwrap_or_default().split('.');
+    let mut next = || numbers.next()?.parse().ok();
+    match (next(), next()) {
+        (Some(major), Some(minor)) => (major, minor) < than,
+        _ => false,
+    }
+}
+
+fn setup(
+    fields: &RunFields,
+    ranks: u32,
+    coefficients: &Coefficients,
+) -> Result<Setup, ValidateError> {
+    let name = fields.text("hardware")?;
+    let gpu =
+        gpu(name).ok_or_else(|| fields.wrong("hardware", format!("{name:?} is not known")))?;
+    let in_process = fields.text("workload.api")?.contains("in process");
+    let slow = fields.at("source").as_str();
+    let slow = slow.is_some_and(|source| source.starts_with(SLOW_FRONT_END));
+    let (front_end_us, front_end_sequence_us) = match fields.at("workload.front_end_ms") {
+        told if !told.is_null() => (
+            fields.number("workload.front_end_ms")? * 1e3,
+            coefficients.front_end_sequence_us,
+        ),
+        _ if in_process => (0.0, 0.0),
+        _ => (
+            coefficients.front_end_us + if slow { SLOW_FRONT_END_US } else { 0.0 },
+            coefficients.front_end_sequence_us,
+        ),
+    };
+    let mut gpu = gpu.clone();
+    if older(fields.at("vllm.version"), BLOCK_EXPERTS) {
+        gpu.experts.fp8_block = gpu.experts.fp8;
+    }
+    Ok(Setup {
+        tp: fields.count("tp")?,
+        expert_ranks: if fields.flag("ep") { ranks } else { 1 },
+        async_scheduling: fields.flag("vllm.async_scheduling"),
+        kv_bytes: if fields.text("vllm.kv_cache_dtype")?.starts_with("fp8") {
+            1
+        } else {
+            2
+        },
+        truncated_sampling: fields.flag("sampling.truncated_sampling"),
+        penalized_sampling: match fields.at("sampling.penalized_sampling").as_bool() {
+            Some(said) => said,
+            None => sampling_defaults(fields.text("model")?).is_some_and(|of| of.penalizes()),
+        },
+        coefficients: Coefficients {
+            front_end_us,
+            front_end_sequence_us,
+            ..*coefficients
+        },
+        ..Setup::new(shape(fields)?, gpu)
+    })
+}
+
+/// Forms of `weight_quantization` that say how activations are quantised too.
+const LONG_NAMES: [(&str, Scheme); 4] = [
+    ("fp8_", Scheme::Fp8),
+    ("int8_", Scheme::Int8),
+    ("int4_", Scheme::Int4),
+    ("fp4_", Scheme::Fp4),
+];
+
+/// How weights are stored: `none`, a value of vLLM's `--quantization`, or a longer name.
+fn scheme(fields: &RunFields) -> Result<Scheme, ValidateError> {
+    const FIELD: &str = "model_config.weight_quantization";
+    let name = fields.text(FIELD)?;
+    let known = Quantization::from_flag(name).map(|quantization| quantization.scheme);
+    let long = || LONG_NAMES.iter().find(|(start, _)| name.starts_with(start));
+    known.or_else(|| Some(long()?.1)).ok_or_else(|| {
+        let problem = format!(
+            "{name:?} is not known, there are none, fp8, fp8_block, int8, int4, awq, gptq, mxfp4, \
+             nvfp4 and the values of --quantization"
+        );
+        fields.wrong(FIELD, problem)
+    })
+}
+
+fn is_llama4(model: &str) -> bool {
+    model.to_ascii_lowercase().contains("llama-4")
+}
+
+fn shape(fields: &RunFields) -> Result<ModelShape, ValidateError> {
+    let config = fields.at("model_config.config");
+    if config.is_object() {
+        return Ok(ModelShape::from_config(config)?);
+    }
+    let n = |key: &str| fields.count(&format!("model_config.{key}"));
+    let positive = |key: &str| match n(key)? {
+        0 => Err(fields.wrong(&format!("model_config.{key}"), "must be at least 1")),
+        n => Ok(n),
+    };
+    let experts = n("experts")?;
+    let scheme = scheme(fields)?;
+    let modules = fields
+        .at("model_config.quantized_modules")
+        .as_str()
+        .unwrap_or_default();
+    let moe = (experts > 1).then_some(Moe {
+        experts,
+        per_token: n("experts_per_token")?,
+        intermediate: n("moe_intermediate")?,
+        shared: n("shared_expert_intermediate")?,
+        layers: positive("layers")?,
+    });
+    let keep = modules.contains("experts");
+    Ok(ModelShape {
+        hidden: positive("hidden")?,
+        layers: positive("layers")?,
+        heads: positive("heads")?,
+        kv_heads: positive("kv_heads")?,
+        head_dim: positive("head_dim")?,
+        intermediate: n("intermediate")?,
+        vocab: positive("vocab")?,
+        tied: fields.flag("model_config.tie_word_embeddings"),
+        gated: fields.flag("model_config.gated_mlp"),
+        mla: None,
+        moe,
+        window: None,
+        state: None,
+        // Llama 4's is none of that kind (`ModelShape::qk_norm`).
+        qk_norm: fields.flag("model_config.qk_norm")
+            && !fields.at("model").as_str().is_some_and(is_llama4),
+        quantization: Quantization {
+            keep_attention: keep,
+            keep_mlp: keep,
+            ..Quantization::all(scheme)
+        },
+        max_context: u32::MAX,
+    })
+}
+
+fn engine(fields: &RunFields, setup: &Setup) -> Result<VllmConfig, ValidateError> {
+    let block_size = fields.count("vllm.block_size")?.max(1);
+    let max_num_batched_tokens = fields.count("vllm.max_num_batched_tokens")?;
+    let memory = Memory::new(
+        &setup.shape,
+        &setup.gpu,
+        setup.ranks(),
+        fields.number("vllm.gpu_memory_utilization")?,
+        (block_size, setup.kv_bytes),
+        max_num_batched_tokens,
+        None,
+    );
+    let blocks = fields.at("vllm.num_gpu_blocks").as_u64();
+    let blocks = blocks.map_or(memory.blocks, |n| u32::try_from(n).unwrap_or(u32::MAX));
+    let max_model_len = fields.at("vllm.max_model_len").as_u64();
+    Ok(VllmConfig {
+        // One is the null block.
+        num_gpu_blocks: blocks.saturating_sub(1),
+        block_size,
+        max_num_seqs: fields.count("vllm.max_num_seqs")?,
+        max_num_batched_tokens,
+        max_model_len: max_model_len.map_or(u32::MAX, |n| u32::try_from(n).unwrap_or(u32::MAX)),
+        enable_prefix_caching: fields.flag("vllm.enable_prefix_caching"),
+        enable_chunked_prefill: fields.flag("vllm.enable_chunked_prefill"),
+        async_scheduling: setup.async_scheduling,
+        ..VllmConfig::default()
+    })
+}
+
+/// Prompts in turn; those of one group begin with the same tokens.
+fn shared_prefix(fields: &RunFields, block: u32) -> Result<Vec<Request>, ValidateError> {
+    let prompts = fields.count("workload.prompts.unique_prompts")?;
+    let prompts = prompts.clamp(1, MAX_REQUESTS as u32);
+    let groups = fields.count("workload.prompts.groups")?.max(1);
+    let shared = fields.count("workload.prompts.system_prompt_tokens")? / block;
+    let mean = fields.number("workload.prompts.prompt_tokens_estimate")?;
+    let output = fields.count("workload.output_tokens.requested")?;
+    if mean + f64::from(output) > MAX_TOKENS {
+        let problem = format!("is too long: {MAX_TOKENS} tokens with the output at most");
+        return Err(fields.wrong("workload.prompts.prompt_tokens_estimate", problem));
+    }
+    let stages = fields.at("workload.stages").as_array();
+    let stages = stages.ok_or_else(|| fields.wrong("workload.stages", "must be a list"))?;
+    let lengths: Vec<u32> = (0..prompts)
+        .map(|i| {
+            let mut rng = stream(0, i.into(), Purpose::Workload);
+            (mean * (1.0 + LENGTH_SPREAD * (2.0 * rng.unit() - 1.0)))
+                .round()
+                .max(1.0) as u32
+        })
+        .collect();
+    let drains = fields.at("score_level").as_str() == Some("stages");
+    let mut requests = Vec::new();
+    let mut start = 0.0;
+    for (stage, spec) in stages.iter().enumerate() {
+        let spec = RunFields {
+            run: fields.run,
+            value: spec,
+        };
+        let (rate, count) = (spec.number("rate_rps")?, spec.count("requests")?);
+        if rate == 0.0 {
+            return Err(fields.wrong("workload.stages", "has a rate of 0"));
+        }
+        if requests.len() + count as usize > MAX_REQUESTS {
+            let problem = format!("has more than {MAX_REQUESTS} requests");
+            return Err(fields.wrong("workload.stages", problem));
+        }
+        for i in 0..count {
+            let n = requests.len() as u64;
+            let which = (n % u64::from(prompts)) as u32;
+            let prompt = lengths[which as usize];
+            let keys = (0..(prompt + output) / block).map(|i| {
+                let owner = match i {
+                    _ if i < shared => mix(1, (which % groups).into()),
+                    _ if i < prompt / block => mix(2, which.into()),
+                    _ => mix(3, n),
+                };
+                BlockKey(mix(owner, i.into()))
+            });
+            requests.push(Request {
+                at: SimTime::from_nanos(((start + f64::from(i) / rate) * 1e9) as u64),
+                stage,
+                prompt,
+                output,
+                plan: plan(keys.collect(), block),
+            });
+        }
+        if !drains {
+            start += f64::from(count) / rate;
+        }
+    }
+    Ok(requests)
+}
+
+/// Requests as recorded, with the blocks of their prompts.
+fn trace(fields: &RunFields, block: u32) -> Result<Vec<Request>, ValidateError> {
+    let rows = fields.at("workload.trace").as_array();
+    let rows = rows.ok_or_else(|| fields.wrong("workload.trace", "must be a list"))?;
+    rows.iter()
+        .enumerate()
+        .map(|(n, row)| {
+            let row = RunFields {
+                run: fields.run,
+                value: row,
+            };
+            let (prompt, output) = (row.count("input")?, row.count("output")?);
+            if f64::from(prompt) + f64::from(output) > MAX_TOKENS {
+                let problem = format!("is too long: {MAX_TOKENS} tokens with the output at most");
+                return Err(row.wrong("input", problem));
+            }
+            let shared = row.at("blocks").as_array().map_or(&[][..], Vec::as_slice);
+            let keys = (0..prompt.saturating_add(output) / block).map(|i| {
+                let known = shared.get(i as usize).and_then(Value::as_u64);
+                known.map_or(BlockKey(mix(mix(3, n as u64), i.into())), |k| {
+                    BlockKey(mix(4, k))
+                })
+            });
+            Ok(Request {
+                at: SimTime::from_nanos((row.number("t")? * 1e9) as u64),
+                stage: 0,
+                prompt: prompt.max(1),
+                output: output.max(1),
+                plan: plan(keys.collect(), block),
+            })
+        })
+        .collect()
+}
+
+fn plan(keys: Vec<BlockKey>, block_size: u32) -> Arc<BlockPlan> {
+    Arc::new(BlockPlan {
+        keys,
+        block_size,
+        ..BlockPlan::default()
+    })
+}

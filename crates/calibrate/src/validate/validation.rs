@@ -1,0 +1,322 @@
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use vllm_sim_engine::latency::Memory;
+
+use super::client::ClientTiming;
+use super::report::{Curves, Latencies, Prediction, mean, percentile};
+use super::spec::RecordedRun;
+
+/// Name and version of the JSON form.
+pub const SCHEMA: &str = "vllm-sim/fidelity/1";
+
+/// What is judged: key, name, and its place in a prediction.
+type Metric = (&'static str, &'static str, fn(&Latencies) -> f64);
+pub(super) const METRICS: [Metric; 3] = [
+    ("ttft_mean", "TTFT", |latencies| latencies.ttft_mean),
+    ("itl_mean", "ITL", |latencies| latencies.itl_mean),
+    ("e2e_mean", "E2E", |latencies| latencies.e2e_mean),
+];
+
+/// Percent off, by metric; what was not measured is not there.
+pub(super) type Errors = BTreeMap<&'static str, f64>;
+
+/// Recorded runs beside their predictions.
+#[derive(Debug, Clone)]
+pub struct Validation {
+    /// In the order of the files.
+    pub runs: Vec<ValidatedRun>,
+    /// Runs of deployments that the kernel tables do not have, and why.
+    pub left_out: Vec<(String, String)>,
+}
+
+/// A recorded run beside its prediction.
+#[derive(Debug, Clone, Serialize)]
+pub struct ValidatedRun {
+    /// Its name.
+    pub id: String,
+    /// Who recorded it.
+    pub source: String,
+    /// The model's name.
+    pub model: String,
+    /// The GPU's name.
+    pub gpu: &'static str,
+    /// Tensor-parallel size.
+    pub tp: u32,
+    /// Data-parallel engines.
+    pub dp: u32,
+    /// How weights are stored.
+    pub weights: &'static str,
+    /// Weights on each GPU.
+    pub weight_gb: f64,
+    /// A mixture of experts.
+    pub experts: bool,
+    /// `stable`, `overload` or `mixed`.
+    pub regime: String,
+    /// Milliseconds.
+    pub predicted: Prediction,
+    /// As in the file: milliseconds.
+    pub measured: Value,
+    /// Signed; of runs that are judged by stage, the mean size over their stages.
+    pub error_percent: Errors,
+    /// Size of the errors that other simulators published for this run.
+    pub peer_error_percent: BTreeMap<String, Errors>,
+    #[serde(skip)]
+    pub(super) curves: Curves,
+}
+
+/// Sizes of errors over several runs, in percent.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Spread {
+    pub(super) runs: usize,
+    pub(super) median: f64,
+    pub(super) mean: f64,
+}
+
+/// Runs that have something in common.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Group {
+    /// What they have in common.
+    pub(super) by: &'static str,
+    pub(super) name: String,
+    pub(super) runs: usize,
+    pub(super) error_percent: BTreeMap<&'static str, Spread>,
+}
+
+/// What another simulator published, and ours on the same runs.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Peer {
+    pub(super) name: String,
+    pub(super) runs: usize,
+    pub(super) error_percent: BTreeMap<&'static str, Spread>,
+    pub(super) ours_on_these: BTreeMap<&'static str, Spread>,
+}
+
+impl ValidatedRun {
+    pub(super) fn new(json: &Value, run: &RecordedRun, done: &[ClientTiming]) -> Self {
+        let predicted = Prediction::new(run, done);
+        let setup = &run.setup;
+        let block = (run.engine.block_size, setup.kv_bytes);
+        let batched = run.engine.max_num_batched_tokens;
+        let memory = Memory::new(
+            &setup.shape,
+            &setup.gpu,
+            setup.ranks(),
+            1.0,
+            block,
+            batched,
+            None,
+        );
+        let text = |key: &str| json[key].as_str().unwrap_or_default().to_owned();
+        let regime = text("regime");
+        let regime = regime.split([' ', ':']).next().unwrap_or_default();
+        Self {
+            id: run.id.clone(),
+            source: text("source"),
+            model: text("model"),
+            gpu: setup.gpu.name,
+            tp: setup.tp,
+            dp: run.ranks,
+            weights: setup.shape.quantization.scheme.weights_name(),
+            weight_gb: memory.weight_bytes / 1e9,
+            experts: setup.shape.moe.is_some(),
+            regime: regime.to_owned(),
+            error_percent: errors(json, &predicted),
+            peer_error_percent: peer_errors(json),
+            measured: json["actual"].clone(),
+            predicted,
+            curves: Curves::new(run, done),
+        }
+    }
+}
+
+fn off(predicted: f64, measured: Option<f64>) -> Option<f64> {
+    let measured = measured.filter(|measured| *measured != 0.0)?;
+    Some((predicted / measured - 1.0) * 100.0)
+}
+
+fn errors(json: &Value, prediction: &Prediction) -> Errors {
+    let by_stage = json["score_level"].as_str() == Some("stages");
+    let actual = &json["actual"];
+    let pairs: Vec<(&Latencies, &Value)> = match actual["stages"].as_array() {
+        Some(stages) if by_stage => prediction.stages.iter().zip(stages).collect(),
+        _ => vec![(&prediction.summary, &actual["summary"])],
+    };
+    let error = |(key, _, of): Metric| {
+        let pairs = pairs.iter();
+        let errors: Vec<f64> = pairs
+            .filter_map(|(predicted, measured)| off(of(predicted), measured[key].as_f64()))
+            .collect();
+        let error = match errors[..] {
+            [] => return None,
+            [one] => one,
+            _ => mean(&errors.iter().map(|e| e.abs()).collect::<Vec<_>>()),
+        };
+        Some((key, error))
+    };
+    METRICS.into_iter().filter_map(error).collect()
+}
+
+/// A simulator that saw only a part of a run is judged by that part.
+fn peer_errors(json: &Value) -> BTreeMap<String, Errors> {
+    let peers = json["peers"].as_object().into_iter().flatten();
+    let peers = peers.map(|(name, said)| {
+        let own = &said["own_actual"];
+        let measured = match own.is_object() {
+            true => own,
+            false => &json["actual"]["summary"],
+        };
+        let error = |(key, ..): Metric| {
+            Some((key, off(said[key].as_f64()?, measured[key].as_f64())?.abs()))
+        };
+        let errors: Errors = METRICS.into_iter().filter_map(error).collect();
+        (name.clone(), errors)
+    });
+    peers.filter(|(_, errors)| !errors.is_empty()).collect()
+}
+
+fn spread<'a>(errors: impl Iterator<Item = &'a Errors>) -> BTreeMap<&'static str, Spread> {
+    let errors: Vec<&Errors> = errors.collect();
+    let of = |(key, ..): Metric| {
+        let sizes = errors.iter().filter_map(|errors| errors.get(key));
+        let mut sizes: Vec<f64> = sizes.map(|error| error.abs()).collect();
+        sizes.sort_by(f64::total_cmp);
+        let spread = Spread {
+            runs: sizes.len(),
+            median: percentile(&sizes, 0.5),
+            mean: mean(&sizes),
+        };
+        (!sizes.is_empty()).then_some((key, spread))
+    };
+    METRICS.into_iter().filter_map(of).collect()
+}
+
+impl Validation {
+    /// Sizes of the errors of the runs that `of` chooses.
+    pub(super) fn spread(
+        &self,
+        of: impl Fn(&ValidatedRun) -> bool,
+    ) -> BTreeMap<&'static str, Spread> {
+        let runs = self.runs.iter().filter(|run| of(run));
+        spread(runs.map(|run| &run.error_percent))
+    }
+
+    pub(super) fn groups(&self) -> Vec<Group> {
+        type Key = (&'static str, fn(&ValidatedRun) -> String);
+        let keys: [Key; 6] = [
+            ("regime", |run| run.regime.clone()),
+            ("GPU", |run| run.gpu.to_owned()),
+            ("model", |run| {
+                let kind = if run.experts {
+                    "mixture of experts"
+                } else {
+                    "dense"
+                };
+                kind.to_owned()
+            }),
+            ("weights", |run| run.weights.to_owned()),
+            ("tensor parallelism", |run| format!("TP {}", run.tp)),
+            ("source", |run| run.source.clone()),
+        ];
+        let mut groups = Vec::new();
+        for (by, key) in keys {
+            let mut names: Vec<String> = self.runs.iter().map(key).collect();
+            names.sort();
+            names.dedup();
+            groups.extend(names.into_iter().map(|name| Group {
+                by,
+                runs: self.runs.iter().filter(|run| key(run) == name).count(),
+                error_percent: self.spread(|run| key(run) == name),
+                name,
+            }));
+        }
+        groups
+    }
+
+    /// Other simulators, the one with the most runs first.
+    pub(super) fn peers(&self) -> Vec<Peer> {
+        let names = self
+            .runs
+            .iter()
+            .flat_map(|run| run.peer_error_percent.keys());
+        let mut names: Vec<&String> = names.collect();
+        names.sort();
+        names.dedup();
+        let peer = |name: &String| {
+            let theirs = |run: &'_ ValidatedRun| run.peer_error_percent.contains_key(name);
+            let runs = self.runs.iter();
+            Peer {
+                name: name.clone(),
+                runs: runs.clone().filter(|run| theirs(run)).count(),
+                error_percent: spread(runs.filter_map(|run| run.peer_error_percent.get(name))),
+                ours_on_these: self.spread(theirs),
+            }
+        };
+        let mut peers: Vec<Peer> = names.into_iter().map(peer).collect();
+        peers.sort_by_key(|peer| std::cmp::Reverse(peer.runs));
+        peers
+    }
+
+    /// Everything, in a form with a version.
+    pub fn to_json(&self) -> Value {
+        serde_json::json!({
+            "schema": SCHEMA,
+            "vllm_sim_version": env!("CARGO_PKG_VERSION"),
+            "summary": {
+                "stable": self.spread(|run| run.regime == "stable"),
+                "all": self.spread(|_| true),
+            },
+            "groups": self.groups(),
+            "peers": self.peers(),
+            "runs": self.runs,
+        })
+    }
+
+    /// Errors per run, and their medians over the stable runs and over all.
+    pub fn table(&self) -> String {
+        let width = self.runs.iter().map(|run| run.id.len()).max();
+        let width = width.unwrap_or(0).max(24);
+        let mut text = String::new();
+        let mut line = |name: &str, regime: &str, cell: &dyn Fn(&str) -> Option<f64>| {
+            let cells = METRICS.map(|(key, ..)| match cell(key) {
+                Some(percent) => format!(" {percent:>8.1}"),
+                None => format!(" {:>8}", "-"),
+            });
+            let _ = writeln!(text, "{name:<width$}  {regime:<9}{}", cells.concat());
+        };
+        for run in &self.runs {
+            line(&run.id, &run.regime, &|key| {
+                run.error_percent.get(key).copied()
+            });
+        }
+        let mut sum_up = |name: &str, count: usize, errors: BTreeMap<&'static str, Spread>| {
+            let of = |of: fn(&Spread) -> f64| {
+                move |key: &str, errors: &BTreeMap<_, Spread>| errors.get(key).map(of)
+            };
+            let (median, mean) = (of(|spread| spread.median), of(|spread| spread.mean));
+            line(&format!("median of {count} {name}"), "", &|key| {
+                median(key, &errors)
+            });
+            line(&format!("mean of {count} {name}"), "", &|key| {
+                mean(key, &errors)
+            });
+        };
+        let stable = |run: &ValidatedRun| run.regime == "stable";
+        let count = self.runs.iter().filter(|run| stable(run)).count();
+        if count > 0 {
+            sum_up("stable runs", count, self.spread(stable));
+        }
+        sum_up("runs", self.runs.len(), self.spread(|_| true));
+        for (run, why) in &self.left_out {
+            let _ = writeln!(text, "left out: {run}: {why}");
+        }
+        let head = format!(
+            "{:<width$}  {:<9} {:>8} {:>8} {:>8}\n",
+            "run (errors in percent)", "regime", "TTFT", "ITL", "E2E"
+        );
+        head + &text
+    }
+}

@@ -1,0 +1,147 @@
+#![doc = include_str!("../README.md")]
+
+pub mod progress;
+
+use anyhow::Result;
+use clap::Parser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use vllm_sim_config::{closest, flags, without_passwords};
+
+/// The command line of a tool is wrong: the exit code is 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(pub String);
+
+/// A tool has done its work, and what was required of the result is not reached: the result is
+/// printed, and the exit code is 1.
+#[derive(Debug, thiserror::Error)]
+#[error("{missed}")]
+pub struct Unmet {
+    /// The result.
+    pub printed: String,
+    /// What is not reached.
+    pub missed: String,
+}
+
+/// Returns a [`UsageError`], made as by `format!`.
+#[macro_export]
+macro_rules! refuse {
+    ($($text:tt)*) => {
+        return Err($crate::UsageError(format!($($text)*)).into())
+    };
+}
+
+/// Words as `T` reads them; `Err` inside is a help text.
+///
+/// # Errors
+/// [`UsageError`].
+pub fn parse<T: Parser>(words: &[String]) -> Result<Result<T, String>> {
+    let error = match T::try_parse_from(words) {
+        Ok(args) => return Ok(Ok(args)),
+        Err(error) => error,
+    };
+    if error.kind() == ErrorKind::DisplayHelp {
+        return Ok(Err(error.to_string()));
+    }
+    let text = suggest::<T>(error).to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    refuse!("{}", text.trim_end())
+}
+
+/// Puts the name that is nearest by edit distance in the place of clap's own suggestion.
+fn suggest<T: Parser>(mut error: clap::Error) -> clap::Error {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        _ => None,
+    };
+    match error.kind() {
+        ErrorKind::UnknownArgument => {
+            let Some(typed) = text(ContextKind::InvalidArg) else {
+                return error;
+            };
+            let command = T::command();
+            let names = command.get_arguments().filter_map(clap::Arg::get_long);
+            error.remove(ContextKind::SuggestedArg);
+            error.remove(ContextKind::Suggested);
+            if let Some(name) = closest(typed.trim_start_matches('-'), names) {
+                let name = ContextValue::String(format!("--{name}"));
+                error.insert(ContextKind::SuggestedArg, name);
+            }
+        }
+        ErrorKind::InvalidValue => {
+            let (Some(typed), Some(ContextValue::Strings(names))) = (
+                text(ContextKind::InvalidValue),
+                error.get(ContextKind::ValidValue).cloned(),
+            ) else {
+                return error;
+            };
+            error.remove(ContextKind::SuggestedValue);
+            if let Some(name) = closest(&typed, names.iter().map(String::as_str)) {
+                let name = ContextValue::String(name.to_owned());
+                error.insert(ContextKind::SuggestedValue, name);
+            }
+        }
+        _ => {}
+    }
+    error
+}
+
+/// A command as it can be typed again, with secrets masked.
+pub fn command_line(tool: &str, words: &[String]) -> String {
+    let is_secret = |name: &str| {
+        name == "target-api-key" || flags().any(|flag| flag.secret && flag.name == name)
+    };
+    let mut line = format!("vllm-sim {tool}");
+    let mut hides = false;
+    for word in words {
+        let (flag, value) = match word.split_once('=') {
+            Some((flag, _)) => (flag, Some(flag)),
+            None => (word.as_str(), None),
+        };
+        let secret = flag
+            .strip_prefix("--")
+            .is_some_and(|name| is_secret(&name.replace('_', "-")));
+        line.push(' ');
+        match value {
+            _ if hides => line.push_str("***"),
+            Some(flag) if secret => line.push_str(&format!("{flag}=***")),
+            _ => line.push_str(&quoted(&without_passwords(word))),
+        }
+        hides = secret && value.is_none() && !hides;
+    }
+    line
+}
+
+/// A word of a shell.
+pub fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_./:=,+@%-".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_can_be_typed_again_and_tells_no_secret() {
+        let words = [
+            "trace file.jsonl",
+            "--target-api-key",
+            "s3cret",
+            "--api-key=x",
+            "--gpu",
+            "H100",
+            "it's",
+        ];
+        let words = words.map(str::to_owned);
+        assert_eq!(
+            command_line("replay", &words),
+            r"vllm-sim replay 'trace file.jsonl' --target-api-key *** --api-key=*** --gpu H100 'it'\''s'"
+        );
+    }
+}

@@ -1,0 +1,63 @@
+use serde_json::Value;
+
+use vllm_sim_replay::{KvConfig, QueuePolicy};
+
+use super::error::DynamoError;
+use super::json_args::Args;
+
+/// Dynamo's router configuration, by the names of `KvRouterConfig` (dynamo-kv-router 1.6.1).
+///
+/// # Errors
+/// [`DynamoError`] names the key.
+pub fn config(value: &Value) -> Result<KvConfig, DynamoError> {
+    let mut args = Args::new("router_config", value)?;
+    let defaults = KvConfig::default();
+    // The older name of the credit.
+    let weight = args.number("overlap_score_weight")?;
+    let policies = [QueuePolicy::Fcfs, QueuePolicy::Lcfs, QueuePolicy::Wspt];
+    let policy = args.one_of("router_queue_policy", &["fcfs", "lcfs", "wspt"])?;
+    let config = KvConfig {
+        overlap_score_credit: args
+            .number("overlap_score_credit")?
+            .or(weight)
+            .unwrap_or(defaults.overlap_score_credit),
+        overlap_score_credit_decay: args
+            .number("overlap_score_credit_decay")?
+            .unwrap_or(defaults.overlap_score_credit_decay),
+        prefill_load_scale: args
+            .number("prefill_load_scale")?
+            .unwrap_or(defaults.prefill_load_scale),
+        decode_active_request_weight: args
+            .number("decode_active_request_weight")?
+            .unwrap_or(defaults.decode_active_request_weight),
+        temperature: args
+            .number("router_temperature")?
+            .unwrap_or(defaults.temperature),
+        queue_threshold: args.number("router_queue_threshold")?,
+        policy: policies[policy],
+        track_prefill_tokens: args.flag("router_track_prefill_tokens", true)?,
+        track_active_blocks: args.flag("router_track_active_blocks", true)?,
+        assume_kv_reuse: args.flag("router_assume_kv_reuse", true)?,
+        event_lag: defaults.event_lag,
+    };
+    // Ways to hear of blocks that make no difference in one process.
+    args.ignore(&[
+        "use_kv_events",
+        "router_replica_sync",
+        "router_snapshot_threshold",
+        "router_reset_states",
+        "router_track_output_blocks",
+        "router_ttl_secs",
+        "router_max_tree_size",
+        "router_prune_target_ratio",
+        "router_event_threads",
+        "host_cache_hit_weight",
+        "disk_cache_hit_weight",
+        "shared_cache_multiplier",
+        "shared_cache_type",
+        "skip_initial_worker_wait",
+        "durable_kv_events",
+    ]);
+    args.done()?;
+    Ok(config)
+}

@@ -1,0 +1,330 @@
+//! Engine arguments that ask for NVIDIA's kernel tables (`aic_…`, `ais_…`) → these tables.
+//!
+//! The tables come with a vendor package. Where it is not installed the roofline stands in for
+//! them, with the same model, GPU and tensor-parallel size.
+//!
+//! Source: ai-dynamo 1.4 `MockEngineArgs` (flat `aic_…` names, which count where `aic_backend` is
+//! there), 1.6.1 `timing_model` with provider `ais` or `aic`; both with `aisimulate`'s defaults:
+//! GPUs from the tensor-parallel size, blocks from what the weights leave.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use vllm_sim_engine::latency::{
+    Aic, AicSetup, Coefficients, GPUS, Gpu, LatencyModel, Memory, MixedStep, ModelShape, Overhead,
+    Roofline, Setup, gpu, installed_tables, known_models, model,
+};
+
+use super::error::DynamoError;
+use super::json_args::{Args, wrong};
+
+/// The GPU when none is named, as the mocker has it.
+const SYSTEM: &str = "h200_sxm";
+/// Engines whose kernels were measured.
+const BACKENDS: [&str; 3] = ["vllm", "sglang", "trtllm"];
+/// What tells tables apart: the name behind the prefix, and in a `timing_model` of 1.6.
+const KEYS: [(&str, &str); 9] = [
+    ("backend", "backend"),
+    ("system", "system"),
+    ("backend_version", "backend_version"),
+    ("model_path", "model"),
+    ("tp_size", "tp"),
+    ("moe_tp_size", "moe_tp_size"),
+    ("moe_ep_size", "moe_ep_size"),
+    ("attention_dp_size", "attention_dp"),
+    ("kv_cache_dtype", "kvcache_quant_mode"),
+];
+
+/// Where relative paths begin, and where kernel tables are, if anywhere.
+#[derive(Debug, Clone, Copy)]
+pub struct Folders<'a> {
+    /// The folder of the run.
+    pub run: &'a Path,
+    /// The folder of kernel tables.
+    pub kernel_tables: Option<&'a Path>,
+}
+
+/// The kernel tables of the Python environment that this process is in.
+pub fn environment_tables() -> Option<PathBuf> {
+    let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"];
+    let mut paths = environments.iter().filter_map(std::env::var_os);
+    paths.find_map(|path| installed_tables(Path::new(&path)))
+}
+
+/// What the tables say, or stands in for them.
+#[derive(Debug)]
+pub(super) struct TimingTables {
+    /// The engine whose kernels are meant.
+    pub backend: &'static str,
+    pub setup: Setup,
+    pub model: LatencyModel,
+    /// Blocks that fit beside the weights.
+    pub blocks: u32,
+}
+
+/// Takes the names of tables out of an engine's arguments.
+/// A timing model that is spelt out wins over flat names, which have no effect without a backend.
+///
+/// # Errors
+/// [`DynamoError`] names the argument.
+pub(super) fn take(
+    engine: &mut Args,
+    dir: Folders<'_>,
+) -> Result<Option<TimingTables>, DynamoError> {
+    let mut named = Map::new();
+    for (key, _) in KEYS {
+        let (old, new) = (format!("aic_{key}"), format!("ais_{key}"));
+        let value = match (engine.take(&old), engine.take(&new)) {
+            (Some(_), Some(_)) => return Err(engine.wrong(&new, format!("is {old} again"))),
+            (old, new) => old.or(new),
+        };
+        named.extend(value.map(|value| (key.to_owned(), value)));
+    }
+    let timing = engine.take("timing_model").unwrap_or_default();
+    let provider = timing["provider"].as_str();
+    if timing["type"].as_str() == Some("external") && matches!(provider, Some("ais" | "aic")) {
+        return canonical(&timing["config"])?.measure(dir).map(Some);
+    }
+    if !timing.is_null() {
+        engine.put("timing_model", timing);
+        return Ok(None);
+    }
+    let tables = NamedTables {
+        named,
+        prefix: "extra_engine_args.engine.aic_",
+    };
+    if tables.named.contains_key("backend") {
+        return tables.measure(dir).map(Some);
+    }
+    if !tables.named.is_empty() {
+        let names: Vec<_> = tables
+            .named
+            .keys()
+            .map(|key| format!("aic_{key}"))
+            .collect();
+        let names = names.join(", ");
+        tracing::warn!("without effect, as there is no aic_backend: {names}");
+    }
+    Ok(None)
+}
+
+/// The `config` of a `timing_model`.
+fn canonical(config: &Value) -> Result<NamedTables, DynamoError> {
+    let mut args = Args::new("extra_engine_args.engine.timing_model.config", config)?;
+    let mut named = Map::new();
+    for (key, canonical) in KEYS {
+        let value = args.take(canonical).or_else(|| args.take(key));
+        named.extend(value.map(|value| (key.to_owned(), value)));
+    }
+    args.ignore(&["worker_type", "estimation_mode", "fallback_policy"]);
+    args.done()?;
+    Ok(NamedTables {
+        named,
+        prefix: "extra_engine_args.engine.timing_model.config.",
+    })
+}
+
+/// The tables that were asked for.
+struct NamedTables {
+    named: Map<String, Value>,
+    /// How their keys begin, for messages.
+    prefix: &'static str,
+}
+
+impl NamedTables {
+    fn wrong(&self, key: &str, problem: impl Into<String>) -> DynamoError {
+        let (own, canonical) = (self.prefix.ends_with('_'), KEYS.iter());
+        let spelt = canonical.clone().find(|(name, _)| !own && *name == key);
+        let key = spelt.map_or(key, |(_, canonical)| canonical);
+        wrong(&format!("{}{key}", self.prefix), problem)
+    }
+
+    fn text(&self, key: &str) -> Result<Option<&str>, DynamoError> {
+        let Some(value) = self.named.get(key) else {
+            return Ok(None);
+        };
+        let text = value.as_str();
+        text.map(Some)
+            .ok_or_else(|| self.wrong(key, format!("{value} is not a string")))
+    }
+
+    fn count(&self, key: &str) -> Result<u32, DynamoError> {
+        let Some(value) = self.named.get(key) else {
+            return Ok(1);
+        };
+        let count = value.as_u64().and_then(|n| u32::try_from(n).ok());
+        let count = count.filter(|n| *n >= 1);
+        count.ok_or_else(|| self.wrong(key, format!("{value} is not a whole number of 1 or more")))
+    }
+
+    fn measure(&self, dir: Folders<'_>) -> Result<TimingTables, DynamoError> {
+        let backend = self.backend()?;
+        let gpu = self.gpu()?;
+        if self.count("attention_dp_size")? != 1 {
+            return Err(self.wrong("attention_dp_size", "only 1 is modelled"));
+        }
+        self.count("moe_tp_size")?;
+        self.count("moe_ep_size")?;
+        self.text("backend_version")?;
+        let path = self.text("model_path")?;
+        let path = path.ok_or_else(|| self.wrong("model_path", "is needed, and is not there"))?;
+        let tp = self.count("tp_size")?;
+        let dtype = self.text("kv_cache_dtype")?.unwrap_or("auto");
+        let setup = Setup {
+            tp,
+            kv_bytes: if dtype.contains("8") { 1 } else { 2 },
+            coefficients: Coefficients {
+                // The tables hold forward passes; the mocker adds no front end to them.
+                front_end_us: 0.0,
+                ..Coefficients::default()
+            },
+            ..Setup::new(self.shape(path, dir.run)?, gpu.clone())
+        };
+        if let Some(folder) = dir.kernel_tables {
+            return self.read(folder, backend, setup);
+        }
+        // Experts are spread over the GPUs of a layer either way, and there is one roofline for
+        // all versions.
+        let roofline = Roofline::new(&setup);
+        let roofline = roofline.map_err(|error| self.wrong("tp_size", error.to_string()))?;
+        tracing::warn!(
+            "no kernel tables are there (--kernel-tables, $VIRTUAL_ENV, $CONDA_PREFIX): the times of \
+             {backend} with {path} on {tp} x {} are those of the roofline",
+            gpu.name
+        );
+        Ok(TimingTables {
+            backend,
+            setup,
+            model: LatencyModel::Roofline(Box::new(roofline)),
+            blocks: 0,
+        })
+    }
+
+    /// As Dynamo's mocker adds them up: prompts and decodes apart, nothing beside the kernels.
+    fn read(
+        &self,
+        folder: &Path,
+        backend: &'static str,
+        setup: Setup,
+    ) -> Result<TimingTables, DynamoError> {
+        let aic = AicSetup {
+            shape: setup.shape.clone(),
+            system: self.text("system")?.unwrap_or(SYSTEM).to_owned(),
+            backend: backend.to_owned(),
+            version: self.text("backend_version")?.map(str::to_owned),
+            tp: setup.tp,
+            moe_ep: self.count("moe_ep_size")?,
+            kv_bytes: setup.kv_bytes,
+            qk_norm: setup.shape.qk_norm,
+            mixed: MixedStep::Sum,
+            overhead: Overhead::default(),
+        };
+        let aic = Aic::open(folder, &aic);
+        let aic = aic.map_err(|error| self.wrong("system", error.to_string()))?;
+        tracing::info!(
+            version = aic.version,
+            "step times come from the kernel tables of {}",
+            folder.display()
+        );
+        Ok(TimingTables {
+            backend,
+            setup,
+            model: LatencyModel::Aic(Box::new(aic)),
+            blocks: 0,
+        })
+    }
+
+    fn backend(&self) -> Result<&'static str, DynamoError> {
+        let named = self.text("backend")?.unwrap_or(BACKENDS[0]);
+        let known = BACKENDS.iter().find(|known| **known == named);
+        known.copied().ok_or_else(|| {
+            let known = BACKENDS.join(", ");
+            let problem = format!("{named:?} is not known, there are {known}");
+            self.wrong("backend", problem)
+        })
+    }
+
+    fn gpu(&self) -> Result<&'static Gpu, DynamoError> {
+        let system = self.text("system")?.unwrap_or(SYSTEM);
+        let found = gpu(system).or_else(|| gpu(system.split("_sxm").next()?));
+        found.ok_or_else(|| {
+            let known: Vec<_> = GPUS.iter().map(|gpu| gpu.name).collect();
+            let known = known.join(", ");
+            self.wrong(
+                "system",
+                format!("{system:?} is not known, there are {known}"),
+            )
+        })
+    }
+
+    fn shape(&self, path: &str, dir: &Path) -> Result<ModelShape, DynamoError> {
+        let file = dir.join(path).join("config.json");
+        if file.is_file() {
+            let text = std::fs::read_to_string(&file).map_err(|error| DynamoError::Io {
+                path: file.clone(),
+                error,
+            })?;
+            let json: Value = serde_json::from_str(&text).map_err(|error| DynamoError::Json {
+                place: file.display().to_string(),
+                error,
+            })?;
+            return ModelShape::from_config(&json)
+                .map_err(|error| self.wrong("model_path", format!("{path}: {error}")));
+        }
+        model(path).ok_or_else(|| {
+            let known: Vec<_> = known_models().collect();
+            let known = known.join(", ");
+            let problem = format!(
+                "{path:?} is neither a folder with a config.json nor named after a model that is \
+                 known: {known}"
+            );
+            self.wrong("model_path", problem)
+        })
+    }
+}
+
+impl TimingTables {
+    /// The same with the blocks that fit, where nobody counted them.
+    ///
+    /// # Errors
+    /// [`DynamoError`] when the weights leave no room.
+    pub(super) fn sized(self, worker: &mut Args, engine: &mut Args) -> Result<Self, DynamoError> {
+        let given = worker.number("gpu_memory_utilization")?;
+        let fraction = worker.number("mem_fraction_static")?;
+        let (share, block_size) = match self.backend {
+            "sglang" => (fraction.or(given).unwrap_or(0.88), 1),
+            "trtllm" => (given.unwrap_or(0.9), 32),
+            _ => (given.unwrap_or(0.9), 64),
+        };
+        if engine.has("num_gpu_blocks") {
+            return Ok(self);
+        }
+        let told = |args: &mut Args, key: &str, default| -> Result<u32, DynamoError> {
+            if !args.has(key) {
+                return Ok(default);
+            }
+            let count = args.count(key)?.unwrap_or(default);
+            args.put(key, count.into());
+            Ok(count)
+        };
+        let block_size = told(engine, "block_size", block_size)?.max(1);
+        let batched = told(engine, "max_num_batched_tokens", 8192)?;
+        let setup = &self.setup;
+        let cell = (block_size, setup.kv_bytes);
+        let (shape, gpu) = (&setup.shape, &setup.gpu);
+        let memory = Memory::new(shape, gpu, setup.ranks(), share, cell, batched, None);
+        if memory.blocks == 0 {
+            let (tp, weights) = (setup.tp, memory.weight_bytes / 1e9);
+            let problem = format!(
+                "the model does not fit on {tp} x {}: the weights alone take {weights:.1} GB of each",
+                gpu.name
+            );
+            return Err(wrong("extra_engine_args.engine.aic_tp_size", problem));
+        }
+        Ok(Self {
+            blocks: memory.blocks,
+            ..self
+        })
+    }
+}

@@ -1,0 +1,176 @@
+//! Where the memory of a GPU goes, and what sampling and drafts do.
+
+use std::fmt::{self, Write as _};
+
+use vllm_sim_config::{Encoder, KvCacheSize};
+use vllm_sim_engine::latency::{Batch, Setup};
+use vllm_sim_engine::sched::vllm::VllmConfig;
+use vllm_sim_engine::{EncoderInput, EncoderKind};
+
+/// Embeddings whose time is told.
+const THOUSAND: u32 = 1000;
+
+/// A line for each part, and the rule that gave it.
+pub(super) fn write(
+    text: &mut String,
+    setup: &Setup,
+    utilization: f64,
+    cache: &KvCacheSize,
+) -> fmt::Result {
+    let (memory, reserved) = (cache.memory, cache.reserved);
+    let total = setup.gpu.memory_gib * f64::from(1 << 30);
+    let is_typed = (cache.available_bytes - memory.room_bytes.max(0.0)).abs() > 0.5;
+    let ranks = setup.ranks();
+    let spread = match setup.shape.moe {
+        Some(_) if ranks.experts > ranks.tensor => {
+            format!(", experts over {}", ranks.experts)
+        }
+        _ => String::new(),
+    };
+    let rule = |share: &str| format!("gpu-memory-utilization {utilization} {share}");
+    let lines = [
+        ("all of it", total, "the driver's count".to_owned()),
+        (
+            "left to others",
+            total * (1.0 - utilization),
+            rule("is not more"),
+        ),
+        (
+            "weights",
+            memory.weight_bytes,
+            format!("config.json, over {} GPUs{spread}", setup.tp * setup.pp),
+        ),
+        (
+            "draft model",
+            reserved.drafts,
+            "--speculative-config: layers by the method".to_owned(),
+        ),
+        (
+            "adapters",
+            reserved.adapters,
+            "max-loras slots of max-lora-rank".to_owned(),
+        ),
+        (
+            "activations and more",
+            memory.overhead_bytes,
+            "measured back from servers, by max-num-batched-tokens".to_owned(),
+        ),
+        (
+            "KV cache",
+            cache.available_bytes,
+            match is_typed {
+                true => "--kv-cache-memory-bytes, whatever is left".to_owned(),
+                false => "the rest".to_owned(),
+            },
+        ),
+    ];
+    writeln!(text, "\nWhere the memory of each GPU goes (GB)\n")?;
+    for (name, bytes, rule) in lines {
+        if bytes != 0.0 {
+            writeln!(text, "{name:<24}{:>10.2}   {rule}", bytes / 1e9)?;
+        }
+    }
+    Ok(())
+}
+
+/// What encoders of media may do in a step, and how long it takes.
+pub(super) fn write_encoder(
+    text: &mut String,
+    engine: &VllmConfig,
+    encoder: &Encoder,
+) -> fmt::Result {
+    let split = match encoder.chunked_input {
+        true => "",
+        false => "; no step reads an item in part",
+    };
+    writeln!(
+        text,
+        "Encoder     at most {} embeddings a step, and as many in its cache: {}{split}",
+        encoder.budget, encoder.rule
+    )?;
+    let input = |kind| EncoderInput {
+        key: 0,
+        kind,
+        start: 0,
+        len: THOUSAND,
+    };
+    for (kind, shape, name) in [
+        (EncoderKind::Vision, encoder.shapes.0, "an image"),
+        (EncoderKind::Audio, encoder.shapes.1, "audio"),
+    ] {
+        let ms = engine
+            .encoder_time(std::iter::once(input(kind)))
+            .as_secs_f64()
+            * 1e3;
+        if let Some(shape) = shape.filter(|_| ms > 0.0) {
+            writeln!(
+                text,
+                "            {THOUSAND} of {name} take {ms:.1} ms, an estimate: {} layers of {}, {} \
+                 patches or frames each",
+                shape.layers, shape.hidden, shape.merged
+            )?;
+        }
+    }
+    let ms = engine.encoder_time(std::iter::once(input(EncoderKind::Vision)));
+    if encoder.shapes == (None, None) && !ms.is_zero() {
+        writeln!(
+            text,
+            "            {THOUSAND} take {:.1} ms, as is usual: config.json tells no encoder's size",
+            ms.as_secs_f64() * 1e3
+        )?;
+    }
+    Ok(())
+}
+
+/// What drafts yield and cost.
+pub(super) fn write_drafts(text: &mut String, engine: &VllmConfig) -> fmt::Result {
+    let Some(speculation) = &engine.speculation else {
+        return Ok(());
+    };
+    let chances = &speculation.accept;
+    let mut accepted = 0.0;
+    let mut all = 1.0;
+    for chance in chances {
+        all *= chance;
+        accepted += all;
+    }
+    let shown: Vec<String> = chances
+        .iter()
+        .map(|chance| format!("{chance:.2}"))
+        .collect();
+    write!(
+        text,
+        "Drafts      {} a step, right with {} when those before are: {:.2} tokens a step",
+        chances.len(),
+        shown.join(", "),
+        1.0 + accepted
+    )?;
+    if let Some(drafting) = &engine.drafting {
+        let mut batch = Batch::default();
+        batch.add_decode(1024, 1 + chances.len() as u32, None);
+        let ms = drafting.step(&batch, engine.speed).as_secs_f64() * 1e3;
+        write!(text, "; making them takes {ms:.2} ms for one sequence")?;
+    }
+    writeln!(text)
+}
+
+/// What sampling costs where a request says nothing of it.
+pub(super) fn write_sampling(text: &mut String, setup: &Setup, because: &str) -> fmt::Result {
+    let co = &setup.coefficients;
+    match setup.truncated_sampling {
+        true => writeln!(
+            text,
+            "Sampling    the vocabulary is cut, which takes {:.2} ms a step ({because})",
+            (co.truncated_us + co.truncated_vocab_us * f64::from(setup.shape.vocab)) / 1e3,
+        ),
+        false => writeln!(text, "Sampling    the vocabulary is not cut ({because})"),
+    }?;
+    if setup.penalized_sampling {
+        writeln!(
+            text,
+            "            the repetition penalty takes {:.2} us a step and sequence",
+            co.penalty_vocab_us * f64::from(setup.shape.vocab) * 3.35 / setup.gpu.bandwidth_tbs,
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,545 @@
+#![doc = include_str!("../README.md")]
+//!
+//! Why a simulated deployment is as fast as it is, in words and tables.
+
+mod budget;
+mod nearest_run;
+
+use std::fmt::{self, Write as _};
+use std::time::Duration;
+
+use vllm_sim_config::{Encoder, KvCacheSize, KvOffload};
+use vllm_sim_engine::kv::SparseKind;
+use vllm_sim_engine::latency::{
+    Batch, Breakdown, Coefficients, LatencyModel, Memory, ModelShape, Setup, Speed,
+};
+use vllm_sim_engine::sched::vllm::VllmConfig;
+
+/// Context length of the decode table.
+const CONTEXT: u32 = 1024;
+/// Batch sizes of the decode table.
+const BATCHES: [u32; 8] = [1, 4, 8, 16, 32, 64, 128, 256];
+/// Prompt lengths of the prompt table.
+const PROMPTS: [u32; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
+
+pub use nearest_run::Evidence;
+
+/// What is known of the errors of what an engine predicts; `None` unless it is a roofline with the
+/// usual constants.
+pub fn evidence(engine: &VllmConfig, setup: Option<&Setup>) -> Option<Evidence> {
+    let is_roofline = matches!(engine.latency, LatencyModel::Roofline(_));
+    let is_usual = |setup: &&Setup| setup.coefficients == Coefficients::default();
+    let setup = setup.filter(is_usual)?;
+    (is_roofline && engine.speed == Speed::default())
+        .then(|| nearest_run::evidence(setup))
+        .flatten()
+}
+
+/// Explains an engine: what the model weighs, what the cache holds, how long a step takes and
+/// where the time goes.
+///
+/// `setup` and `utilization` say more when the latency model is a roofline; `derived` are the
+/// settings that nobody typed and the rules that gave them; `sampling` says what cuts the vocabulary
+/// and who says so.
+pub fn explain(
+    name: &str,
+    engine: &VllmConfig,
+    setup: Option<(&Setup, f64)>,
+    sampling: &str,
+    derived: &[Derived<'_>],
+    caches: Caches<'_>,
+) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let setup = setup.map(|(setup, utilization)| (setup, utilization, sampling));
+    let _ = write_all(&mut text, name, engine, setup, derived, caches);
+    text
+}
+
+/// What an engine keeps, as far as it was planned.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Caches<'a> {
+    /// The KV cache.
+    pub kv: Option<&'a KvCacheSize>,
+    /// What the memory of the host keeps of it.
+    pub host: Option<&'a KvOffload>,
+    /// What encoders made of images and audio.
+    pub encoder: Option<&'a Encoder>,
+}
+
+/// A setting that nobody typed.
+#[derive(Debug, Clone, Copy)]
+pub struct Derived<'a> {
+    /// Its flag.
+    pub flag: &'a str,
+    /// What it has become.
+    pub value: &'a str,
+    /// Why.
+    pub rule: &'a str,
+}
+
+fn write_all(
+    text: &mut String,
+    name: &str,
+    engine: &VllmConfig,
+    setup: Option<(&Setup, f64, &str)>,
+    derived: &[Derived<'_>],
+    Caches {
+        kv: cache,
+        host,
+        encoder,
+    }: Caches<'_>,
+) -> fmt::Result {
+    writeln!(text, "Model       {name}")?;
+    if let Some((setup, utilization, _)) = setup {
+        write_model(text, &setup.shape)?;
+        write_memory(text, setup, utilization, engine, cache)?;
+    }
+    let tokens = u64::from(engine.num_gpu_blocks) * u64::from(engine.block_size);
+    let (blocks, size) = (engine.num_gpu_blocks, engine.block_size);
+    match cache.filter(|cache| cache.plan.sparse_groups > 0) {
+        None => writeln!(
+            text,
+            "KV cache    {blocks} blocks of {size} = {tokens} tokens"
+        )?,
+        Some(cache) => writeln!(
+            text,
+            "KV cache    {blocks} usable blocks of {size} tokens that the groups share; room for {} \
+             tokens of the longest requests",
+            cache.tokens,
+        )?,
+    }
+    if let Some(cache) = cache {
+        write_groups(text, cache, engine.max_model_len)?;
+    }
+    if let Some(host) = host {
+        write_host(text, host, engine.block_size)?;
+    }
+    writeln!(
+        text,
+        "Batch       at most {} sequences, {} tokens a step; steps are scheduled {}",
+        engine.max_num_seqs,
+        engine.max_num_batched_tokens,
+        if engine.async_scheduling {
+            "one ahead"
+        } else {
+            "one at a time"
+        },
+    )?;
+    if let Some(encoder) = encoder {
+        budget::write_encoder(text, engine, encoder)?;
+    }
+    if engine.lock_step {
+        writeln!(
+            text,
+            "Ranks       step together, as the model has experts: a step takes as long as the slowest \
+             rank's, and who has no work runs dummy steps"
+        )?;
+    }
+    if let Some((setup, _, sampling)) = setup {
+        budget::write_sampling(text, setup, sampling)?;
+    }
+    if engine.speed != Speed::default() {
+        writeln!(text, "Speed-up    {} x", engine.speed.all)?;
+    }
+    let roofline = matches!(engine.latency, LatencyModel::Roofline(_));
+    if let Some((setup, ..)) = setup.filter(|_| roofline && engine.speed == Speed::default()) {
+        match setup.coefficients == Coefficients::default() {
+            true => nearest_run::write(text, setup)?,
+            false => writeln!(
+                text,
+                "Evidence    none: the constants are not the usual ones"
+            )?,
+        }
+    }
+    budget::write_drafts(text, engine)?;
+    if let (Some((setup, utilization, _)), Some(cache)) = (setup, cache) {
+        budget::write(text, setup, utilization, cache)?;
+    }
+    write_derived(text, derived)?;
+    writeln!(text, "\nOne decode step, context {CONTEXT} each (ms)\n")?;
+    write_decodes(text, engine)?;
+    writeln!(text, "\nOne prompt alone, nothing cached (ms)\n")?;
+    write_prompts(text, engine)
+}
+
+/// How the groups of layers share the cache.
+fn write_groups(text: &mut String, cache: &KvCacheSize, context: u32) -> fmt::Result {
+    let plan = &cache.plan;
+    writeln!(
+        text,
+        "            {} blocks with the null block: {}; {:.2} requests of {context} tokens",
+        cache.blocks, cache.rule, cache.concurrency,
+    )?;
+    let title = format!("of {context} tokens");
+    writeln!(
+        text,
+        "            {:<8}{:>7}  {:<32}{:>10}{:>16}{:>20}",
+        "group", "layers", "keeps", "tokens", "bytes a block", title
+    )?;
+    let sparse = match plan.sparse {
+        SparseKind::Window(tokens) => format!("the last {tokens} tokens"),
+        SparseKind::State(most) => format!("a state, {most} at most"),
+    };
+    let sparse_groups = 0..plan.sparse_groups;
+    let full_groups = plan.sparse_groups..plan.sparse_groups + plan.full_groups;
+    let (full, few) = cache.request_blocks;
+    for (groups, keeps, blocks) in [
+        (sparse_groups, sparse.as_str(), few),
+        (full_groups, "all tokens", full),
+    ] {
+        let name = match groups.len() {
+            0 => continue,
+            1 => groups.start.to_string(),
+            _ => format!("{} to {}", groups.start, groups.end - 1),
+        };
+        writeln!(
+            text,
+            "            {name:<8}{:>7}  {keeps:<32}{:>10}{:>16}{blocks:>13} blocks",
+            plan.group_layers, plan.block_size, plan.block_bytes,
+        )?;
+    }
+    Ok(())
+}
+
+/// The cache in the memory of the host.
+fn write_host(text: &mut String, host: &KvOffload, block_size: u32) -> fmt::Result {
+    let (tier, link) = (&host.tier, host.link);
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    writeln!(
+        text,
+        "Host cache  {} chunks of {} = {} tokens in {:.1} GiB; {} GB/s from each of {} GPUs and {} \
+         GB/s back ({}): {:.3} and {:.3} ms a chunk",
+        tier.chunks,
+        tier.blocks_per_chunk * block_size,
+        host.tokens,
+        host.bytes as f64 / f64::from(1 << 30),
+        link.to_host,
+        host.workers,
+        link.to_device,
+        link.name,
+        ms(tier.chunk_time.0),
+        ms(tier.chunk_time.1),
+    )
+}
+
+/// A line for each setting that nobody typed.
+fn write_derived(text: &mut String, derived: &[Derived<'_>]) -> fmt::Result {
+    if !derived.is_empty() {
+        writeln!(text, "\nWhat nobody typed, and the rule that gave it\n")?;
+    }
+    for Derived { flag, value, rule } in derived {
+        writeln!(text, "{flag:<24}{value:>10}   {rule}")?;
+    }
+    Ok(())
+}
+
+fn write_model(text: &mut String, shape: &ModelShape) -> fmt::Result {
+    write!(
+        text,
+        "            {} layers of {}, {} query and {} key/value heads of {}, MLP {}, vocabulary {}",
+        shape.layers,
+        shape.hidden,
+        shape.heads,
+        shape.kv_heads,
+        shape.head_dim,
+        shape.intermediate,
+        shape.vocab,
+    )?;
+    if let Some(moe) = shape.moe {
+        write!(
+            text,
+            "; {} experts of {}, {} each",
+            moe.experts, moe.intermediate, moe.per_token
+        )?;
+        if moe.layers < shape.layers {
+            write!(text, " in {} layers", moe.layers)?;
+        }
+    }
+    if let Some(window) = shape.window {
+        write!(
+            text,
+            "; {} layers see {} tokens",
+            window.layers, window.tokens
+        )?;
+    }
+    let weights = shape.quantization.scheme.weights_name();
+    writeln!(text, "; weights {weights}")
+}
+
+fn write_memory(
+    text: &mut String,
+    setup: &Setup,
+    utilization: f64,
+    engine: &VllmConfig,
+    cache: Option<&KvCacheSize>,
+) -> fmt::Result {
+    let gpu = &setup.gpu;
+    writeln!(
+        text,
+        "GPU         {} x {}: {} TFLOP/s, {} TB/s, {} GiB",
+        setup.gpus(),
+        gpu.name,
+        gpu.bf16_tflops,
+        gpu.bandwidth_tbs,
+        gpu.memory_gib,
+    )?;
+    let memory = Memory::new(
+        &setup.shape.stage(setup.pp),
+        gpu,
+        setup.ranks(),
+        utilization,
+        (engine.block_size, setup.kv_bytes),
+        engine.max_num_batched_tokens,
+        None,
+    );
+    let plain = memory.block_bytes / f64::from(engine.block_size.max(1));
+    let token = cache.map_or(plain, |cache| cache.plan.token_bytes());
+    write!(
+        text,
+        "Memory      {:.2} GB of weights on each GPU, {token} bytes of cache per token",
+        memory.weight_bytes / 1e9,
+    )?;
+    match cache {
+        // The table of groups says it.
+        Some(cache) if cache.plan.sparse_groups > 0 => writeln!(text),
+        None => writeln!(
+            text,
+            "; {} blocks fit into {utilization} of it",
+            memory.blocks
+        ),
+        Some(cache) => writeln!(
+            text,
+            "; {:.2} GB of cache are {} blocks",
+            cache.available_bytes / 1e9,
+            (cache.available_bytes / cache.plan.block_bytes) as u64
+        ),
+    }
+}
+
+/// A step of `n` sequences that decode.
+fn decodes(n: u32, window: Option<u32>) -> Batch {
+    let mut batch = Batch::default();
+    (0..n).for_each(|_| batch.add_decode(CONTEXT, 1, window));
+    batch
+}
+
+fn write_decodes(text: &mut String, engine: &VllmConfig) -> fmt::Result {
+    let window = engine.latency.window();
+    let sizes = BATCHES
+        .iter()
+        .copied()
+        .filter(|&n| n <= engine.max_num_seqs);
+    let steps: Vec<(u32, Batch)> = sizes.map(|n| (n, decodes(n, window))).collect();
+    line(text, "sequences", steps.iter().map(|(n, _)| n.to_string()))?;
+    let ms = |batch: &Batch| engine.step_time(batch).as_secs_f64() * 1e3;
+    line(
+        text,
+        "step",
+        steps.iter().map(|(_, batch)| format!("{:.2}", ms(batch))),
+    )?;
+    let rate = |n: u32, ms: f64| match ms {
+        0.0 => "-".to_owned(),
+        ms => format!("{:.0}", f64::from(n) * 1e3 / ms),
+    };
+    line(
+        text,
+        "tokens/s",
+        steps.iter().map(|(n, batch)| rate(*n, ms(batch))),
+    )?;
+    let LatencyModel::Roofline(roofline) = &engine.latency else {
+        return Ok(());
+    };
+    let parts: Vec<_> = steps
+        .iter()
+        .map(|(_, batch)| roofline.breakdown(batch))
+        .collect();
+    write_parts(text, &parts)?;
+    write_weights_from_host(text, engine, steps.iter().map(|_| 1))
+}
+
+fn write_prompts(text: &mut String, engine: &VllmConfig) -> fmt::Result {
+    let fits = |&n: &u32| n <= engine.max_model_len;
+    let lengths: Vec<u32> = PROMPTS.iter().copied().filter(fits).collect();
+    line(text, "tokens", lengths.iter().map(u32::to_string))?;
+    let window = engine.latency.window();
+    let chunks = |length: u32| {
+        let budget = match engine.enable_chunked_prefill {
+            true => engine.max_num_batched_tokens.max(1),
+            false => length,
+        };
+        (0..length).step_by(budget as usize).map(move |past| {
+            let mut batch = Batch::default();
+            batch.add_chunk(budget.min(length - past), past, window);
+            batch
+        })
+    };
+    line(
+        text,
+        "steps",
+        lengths.iter().map(|&n| chunks(n).count().to_string()),
+    )?;
+    let time = |n: u32| -> f64 {
+        let steps = chunks(n).map(|batch| engine.step_time(&batch));
+        steps.map(|d| d.as_secs_f64() * 1e3).sum()
+    };
+    line(
+        text,
+        "first token",
+        lengths.iter().map(|&n| format!("{:.1}", time(n))),
+    )?;
+    if let Some(tier) = &engine.host_tier {
+        let chunk = tier.blocks_per_chunk * engine.block_size;
+        let load = |n: u32| match n / chunk.max(1) {
+            0 => "-".to_owned(),
+            chunks => {
+                let time = tier.latency + tier.chunk_time.1 * chunks;
+                format!("{:.1}", time.as_secs_f64() * 1e3)
+            }
+        };
+        line(text, "from the host", lengths.iter().map(|&n| load(n)))?;
+    }
+    let LatencyModel::Roofline(roofline) = &engine.latency else {
+        return Ok(());
+    };
+    let parts: Vec<_> = lengths
+        .iter()
+        .map(|&n| {
+            chunks(n)
+                .map(|batch| roofline.breakdown(&batch))
+                .fold(Breakdown::default(), add)
+        })
+        .collect();
+    write_parts(text, &parts)?;
+    write_weights_from_host(text, engine, lengths.iter().map(|&n| chunks(n).count()))?;
+    let front_end = |running: u32| roofline.front_end(running).as_secs_f64() * 1e3;
+    let (idle, busy) = (front_end(0), front_end(100));
+    writeln!(
+        text,
+        "\nA request spends {idle:.1} ms in the front end before its prompt starts, {busy:.1} ms \
+         beside 100 others."
+    )
+}
+
+fn add(a: Breakdown, b: Breakdown) -> Breakdown {
+    Breakdown {
+        gemm: a.gemm + b.gemm,
+        moe: a.moe + b.moe,
+        lm_head: a.lm_head + b.lm_head,
+        decode_attention: a.decode_attention + b.decode_attention,
+        prefill_attention: a.prefill_attention + b.prefill_attention,
+        all_reduce: a.all_reduce + b.all_reduce,
+        small: a.small + b.small,
+        overhead: a.overhead + b.overhead,
+    }
+}
+
+/// One line per cause that takes any time.
+fn write_parts(text: &mut String, steps: &[Breakdown]) -> fmt::Result {
+    type Cause = (&'static str, fn(&Breakdown) -> f64);
+    let causes: [Cause; 8] = [
+        ("matrices", |b| b.gemm),
+        ("experts", |b| b.moe),
+        ("output head", |b| b.lm_head),
+        ("attention", |b| b.decode_attention),
+        ("attention", |b| b.prefill_attention),
+        ("all-reduce", |b| b.all_reduce),
+        ("small kernels", |b| b.small),
+        ("overhead", |b| b.overhead),
+    ];
+    for (cause, of) in causes {
+        if steps.iter().any(|step| of(step) > 0.0) {
+            let cells = steps.iter().map(|step| format!("{:.2}", of(step) / 1e3));
+            line(text, &format!("  {cause}"), cells)?;
+        }
+    }
+    Ok(())
+}
+
+/// What so many steps spend on weights that are not on the GPU.
+fn write_weights_from_host(
+    text: &mut String,
+    engine: &VllmConfig,
+    steps: impl Iterator<Item = usize>,
+) -> fmt::Result {
+    let each = engine.weights_from_host.as_secs_f64() * 1e3;
+    if each == 0.0 {
+        return Ok(());
+    }
+    let cells = steps.map(|steps| format!("{:.2}", each * steps as f64));
+    line(text, "  host weights", cells)
+}
+
+fn line(text: &mut String, head: &str, cells: impl Iterator<Item = String>) -> fmt::Result {
+    write!(text, "{head:<16}")?;
+    for cell in cells {
+        write!(text, "{cell:>10}")?;
+    }
+    writeln!(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use vllm_sim_engine::latency::{Roofline, gpu, model};
+
+    use super::*;
+
+    #[test]
+    fn a_roofline_is_explained_by_cause() {
+        let shape = model("meta-llama/Llama-3.1-8B").unwrap();
+        let setup = Setup::new(shape, gpu("H100").unwrap().clone());
+        let engine = VllmConfig {
+            latency: LatencyModel::Roofline(Box::new(Roofline::new(&setup).unwrap())),
+            max_num_seqs: 64,
+            ..VllmConfig::default()
+        };
+        let text = explain(
+            "Llama-3.1-8B",
+            &engine,
+            Some((&setup, 0.9)),
+            "no top-p or top-k: a test",
+            &[],
+            Caches::default(),
+        );
+        for part in [
+            "32 layers of 4096",
+            "1 x H100-SXM-80GB",
+            "131072 bytes",
+            "Sampling    the vocabulary is not cut (no top-p or top-k: a test)",
+            "  matrices",
+            "5.6 ms",
+            "Evidence    1 x H100-SXM-80GB with bf16 weights of this size was recorded",
+        ] {
+            assert!(text.contains(part), "no {part:?} in\n{text}");
+        }
+        assert!(
+            !text.contains("experts") && !text.contains("all-reduce"),
+            "{text}"
+        );
+        assert!(text.lines().all(|line| line.len() < 170), "{text}");
+    }
+
+    #[test]
+    fn other_models_are_explained_by_their_steps() {
+        let engine = VllmConfig {
+            latency: LatencyModel::Constant {
+                prefill: Duration::from_millis(10),
+                decode: Duration::from_millis(4),
+            },
+            max_num_seqs: 4,
+            max_model_len: 4096,
+            max_num_batched_tokens: 512,
+            ..VllmConfig::default()
+        };
+        let text = explain("some", &engine, None, "", &[], Caches::default());
+        let rows: Vec<Vec<&str>> = text
+            .lines()
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        assert!(rows.contains(&vec!["tokens/s", "250", "1000"]), "{text}");
+        assert!(
+            rows.contains(&vec!["first", "token", "10.0", "10.0", "20.0", "80.0"]),
+            "{text}"
+        );
+    }
+}

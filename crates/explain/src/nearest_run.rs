@@ -1,0 +1,211 @@
+//! Which recorded deployment is nearest to one that is explained, and how well it is predicted.
+
+use std::fmt::{self, Write as _};
+
+use vllm_sim_engine::latency::{Memory, Setup};
+
+/// Public runs by deployment. `tests/python/fidelity_page.py` writes it, beside `docs/fidelity.md`.
+const DEPLOYMENTS: &str = include_str!("recorded_deployments.csv");
+
+/// Runs of one deployment, and the median size of the errors of their predictions, in percent.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Deployment {
+    judge: &'static str,
+    model: &'static str,
+    gpu: &'static str,
+    weights: &'static str,
+    tp: u32,
+    experts: bool,
+    weight_gb: f64,
+    runs: u32,
+    regime: &'static str,
+    /// Whether the constants were fitted with these runs.
+    basis: &'static str,
+    /// Of InferenceX only the gap between tokens is judged.
+    ttft: Option<f64>,
+    itl: f64,
+    e2e: Option<f64>,
+}
+
+/// Sizes that differ by less are those of one model.
+const SAME_SIZE: f64 = 0.01;
+
+impl Deployment {
+    /// `None`: no line of the table.
+    fn read(line: &'static str) -> Option<Self> {
+        let mut cells = line.split(',');
+        let mut next = || cells.next();
+        Some(Self {
+            judge: next()?,
+            model: next()?,
+            gpu: next()?,
+            weights: next()?,
+            tp: next()?.parse().ok()?,
+            experts: next()? == "experts",
+            weight_gb: next()?.parse().ok()?,
+            runs: next()?.parse().ok()?,
+            regime: next()?,
+            basis: next()?,
+            ttft: next()?.parse().ok(),
+            itl: next()?.parse().ok()?,
+            e2e: next()?.parse().ok(),
+        })
+    }
+
+    /// What of it is not as in `asked`.
+    fn differences(&self, asked: &Deployment) -> Vec<&'static str> {
+        let size = (self.weight_gb * f64::from(self.tp)) / (asked.weight_gb * f64::from(asked.tp));
+        let same_weights = self.weights == asked.weights;
+        [
+            (self.gpu != asked.gpu, "GPU"),
+            (!same_weights, "weights"),
+            (self.experts != asked.experts, "kind of model"),
+            (self.tp != asked.tp, "tensor parallelism"),
+            // With other weights other bytes are the same model.
+            (
+                same_weights && (size - 1.0).abs() > SAME_SIZE,
+                "size of the model",
+            ),
+        ]
+        .into_iter()
+        .filter_map(|(differs, what)| differs.then_some(what))
+        .collect()
+    }
+
+    /// In doublings of what a GPU computes; another GPU or kernel is as far as several of them.
+    fn distance(&self, asked: &Deployment) -> f64 {
+        let doublings = |a: f64, b: f64| (a / b).log2().abs();
+        let other = |differs: bool, far: f64| if differs { far } else { 0.0 };
+        other(self.gpu != asked.gpu, 4.0)
+            + other(self.weights != asked.weights, 3.0)
+            + other(self.experts != asked.experts, 3.0)
+            + other(self.regime != "stable", 0.5)
+            + doublings(self.tp.into(), asked.tp.into())
+            + doublings(self.weight_gb, asked.weight_gb)
+    }
+}
+
+fn nearest(asked: &Deployment) -> Option<Deployment> {
+    let known = DEPLOYMENTS.lines().filter_map(Deployment::read);
+    known.min_by(|a, b| a.distance(asked).total_cmp(&b.distance(asked)))
+}
+
+/// What is known of the errors of a prediction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evidence {
+    /// What was recorded that is nearest.
+    pub recorded: String,
+    /// The errors of its predictions, and of how many runs they are the medians.
+    pub errors: String,
+    /// The same in a few characters: `TTFT 1.3 %, ITL 2.6 %`, in brackets for another deployment.
+    pub short: String,
+}
+
+/// What was recorded that is nearest, and how far off its predictions are.
+pub(super) fn evidence(setup: &Setup) -> Option<Evidence> {
+    let shape = &setup.shape;
+    let memory = Memory::new(shape, &setup.gpu, setup.ranks(), 1.0, (16, 2), 1, None);
+    let asked = Deployment {
+        judge: "",
+        model: "",
+        gpu: setup.gpu.name,
+        weights: shape.quantization.scheme.weights_name(),
+        tp: setup.tp,
+        experts: shape.moe.is_some(),
+        weight_gb: memory.weight_bytes / 1e9,
+        runs: 0,
+        regime: "stable",
+        basis: "",
+        ttft: None,
+        itl: 0.0,
+        e2e: None,
+    };
+    let found = nearest(&asked)?;
+    let Deployment {
+        model,
+        gpu,
+        weights,
+        tp,
+        ..
+    } = found;
+    let differences = found.differences(&asked);
+    let recorded = match differences[..] {
+        [] => format!("{tp} x {gpu} with {weights} weights of this size was recorded ({model})"),
+        _ => format!(
+            "not recorded; the nearest is {model}, {weights}, on {tp} x {gpu}; other: {}",
+            differences.join(", ")
+        ),
+    };
+    let error = |name: &str, value: Option<f64>| {
+        value.map_or(String::new(), |value| format!("{name} {value:.1} %, "))
+    };
+    let ttft = error("TTFT", found.ttft);
+    let itl = format!("ITL {:.1} %", found.itl);
+    let errors = format!(
+        "median error of its {} {} runs ({}; constants fitted {} them): {ttft}{}{itl}",
+        found.runs,
+        found.regime,
+        found.judge,
+        found.basis,
+        error("E2E", found.e2e),
+    );
+    let short = match differences.is_empty() {
+        true => format!("{ttft}{itl}"),
+        false => format!("({ttft}{itl})"),
+    };
+    Some(Evidence {
+        recorded,
+        errors,
+        short,
+    })
+}
+
+/// The same in two lines.
+pub(super) fn write(text: &mut String, setup: &Setup) -> fmt::Result {
+    match evidence(setup) {
+        Some(found) => writeln!(
+            text,
+            "Evidence    {}\n            {} (docs/fidelity.md)",
+            found.recorded, found.errors
+        ),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vllm_sim_engine::latency::{gpu, model};
+
+    use super::*;
+
+    #[test]
+    fn every_line_of_the_table_is_read() {
+        let lines = DEPLOYMENTS.lines().skip(1);
+        let wrong: Vec<&str> = lines
+            .filter(|line| Deployment::read(line).is_none())
+            .collect();
+        assert!(wrong.is_empty(), "{wrong:?}");
+        assert!(DEPLOYMENTS.lines().count() > 20);
+    }
+
+    #[test]
+    fn what_differs_from_the_nearest_run_is_named() {
+        let said = |name: &str, on: &str, tp: u32| {
+            let mut setup = Setup::new(model(name).unwrap(), gpu(on).unwrap().clone());
+            setup.tp = tp;
+            let mut text = String::new();
+            write(&mut text, &setup).unwrap();
+            text
+        };
+        let known = said("meta-llama/Llama-3.1-8B", "H100", 1);
+        assert!(
+            known.contains("was recorded (meta-llama/Llama-3.1-8B")
+                && known.contains("(public runs; constants fitted without them)"),
+            "{known}"
+        );
+        let wide = said("meta-llama/Llama-3.1-8B", "H100", 4);
+        assert!(wide.contains("not recorded"), "{wide}");
+        let elsewhere = said("meta-llama/Llama-3.1-8B", "L4", 1);
+        assert!(elsewhere.contains("other: GPU\n"), "{elsewhere}");
+    }
+}

@@ -1,0 +1,316 @@
+//! The servers behind the gateway, and which of them answered what.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use hyper::Method;
+use hyper::body::Bytes;
+use tokio::runtime::Runtime;
+
+use super::disturb::{Disturbance, Outage, Troubles};
+use super::play::Play;
+use super::pod::{Attempt, Pod, PodState};
+use super::scenario::FleetScenario;
+use super::{RunningPods, StartingPods};
+use vllm_sim_replay::online::{RequestIdentity, Target};
+
+/// Between two looks at a gateway that is not ready.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// How it is known which pod answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum KnownBy {
+    /// Headers of the answers.
+    ResponseHeader,
+    /// The pods' own histories.
+    RequestHistory,
+}
+
+impl KnownBy {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::ResponseHeader => "response header",
+            Self::RequestHistory => "request history",
+        }
+    }
+}
+
+/// Attempts that should not have been, by what became of them.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Misroutes {
+    /// A pod refused them (5xx).
+    pub(super) refused: u64,
+    /// Sent to a pod that slept, failed or had not started.
+    pub(super) not_ready: u64,
+    /// Never answered to the end: timeouts, broken connections.
+    pub(super) unanswered: u64,
+    /// The gateway answered 502 to 504 without a pod.
+    pub(super) unrouted: u64,
+}
+
+impl Misroutes {
+    pub(super) fn total(self) -> u64 {
+        self.refused + self.not_ready + self.unanswered + self.unrouted
+    }
+}
+
+/// What is known of the ways of the requests.
+#[derive(Default)]
+pub(super) struct Routing {
+    pub(super) known_by: Option<KnownBy>,
+    pub(super) misroutes: Misroutes,
+    /// Attempts beyond the first; `None`: unknown.
+    pub(super) retries: Option<u64>,
+    /// Requests that each pod answered.
+    pub(super) requests: Vec<u64>,
+    pub(super) notes: Vec<String>,
+}
+
+/// The fleet, and the servers of it that we started.
+pub(super) struct Backends {
+    runtime: Runtime,
+    own: Option<RunningPods>,
+    pub(super) pods: Vec<Pod>,
+}
+
+impl Backends {
+    /// Looks at servers and their URLs; with `own`, starts them first.
+    ///
+    /// # Errors
+    /// Servers that do not start; no pod that is ready.
+    pub(super) fn open(
+        servers: Vec<(Target, String)>,
+        own: Option<StartingPods>,
+        identity: &RequestIdentity,
+    ) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .context("cannot start threads")?;
+        let own = match own {
+            Some(starting) => Some(runtime.block_on(starting)?),
+            None => None,
+        };
+        let mut pods = Vec::new();
+        for (target, url) in servers {
+            pods.push(runtime.block_on(Pod::look(target, url, identity)));
+        }
+        let backends = Self { runtime, own, pods };
+        if backends.ready() == 0 {
+            let states = backends.pods.iter();
+            let states = states.map(|pod| format!("{} is {}", pod.url, pod.state.name()));
+            bail!("no pod is ready: {}", states.collect::<Vec<_>>().join(", "));
+        }
+        Ok(backends)
+    }
+
+    /// Pods that are ready.
+    pub(super) fn ready(&self) -> u32 {
+        let ready = self.pods.iter().filter(|pod| pod.state == PodState::Ready);
+        ready.count() as u32
+    }
+
+    /// A pod that is ready.
+    pub(super) fn first_ready(&self) -> Option<&Pod> {
+        self.pods.iter().find(|pod| pod.state == PodState::Ready)
+    }
+
+    /// Waits until the gateway answers from a pod.
+    ///
+    /// # Errors
+    /// It did not in time.
+    pub(super) fn wait_for(&self, gateway: &Target, within: Duration) -> Result<()> {
+        let answers = async {
+            loop {
+                let answer = gateway.call(Method::GET, "/v1/models", Bytes::new(), LOOK * 10);
+                let answer = answer.await;
+                if answer.is_ok_and(|answer| answer.status().is_success()) {
+                    return;
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        let waited = async { tokio::time::timeout(within, answers).await };
+        if self.runtime.block_on(waited).is_err() {
+            let urls: Vec<&str> = self.pods.iter().map(|pod| pod.url.as_str()).collect();
+            bail!(
+                "the gateway did not answer GET /v1/models within {within:?}; the pods are {}",
+                urls.join(", ")
+            );
+        }
+        Ok(())
+    }
+
+    /// Empties the caches of all pods that are ready; whether they let us.
+    pub(super) fn reset(&self) -> bool {
+        let mut ready = self.pods.iter().filter(|pod| pod.state == PodState::Ready);
+        ready.all(|pod| self.runtime.block_on(pod.reset()))
+    }
+
+    /// Runs `sending` while pods are disturbed; gives its result, what could not be done, and when
+    /// pods could serve nobody.
+    ///
+    /// # Errors
+    /// Pods that cannot be disturbed; those of `sending`.
+    pub(super) fn disturbed<T>(
+        &self,
+        (all, scenario): (&[Disturbance], Option<&FleetScenario>),
+        sending: impl FnOnce() -> Result<T>,
+    ) -> Result<(T, Vec<String>, Vec<Outage>)> {
+        let troubles = self.runtime.block_on(Troubles::prepare(all, &self.pods))?;
+        if let Some(scenario) = scenario {
+            self.runtime.block_on(scenario.begin(&self.pods))?;
+        }
+        let troubles = Arc::new(troubles);
+        let running = troubles.clone();
+        let running = self.runtime.spawn(async move { running.run().await });
+        let sent = sending();
+        let mut notes = match running.is_finished() {
+            true => self.runtime.block_on(running).unwrap_or_default(),
+            false => {
+                running.abort();
+                Vec::new()
+            }
+        };
+        notes.extend(self.runtime.block_on(troubles.end()));
+        if let Some(scenario) = scenario {
+            notes.extend(self.runtime.block_on(scenario.end(&self.pods)));
+        }
+        Ok((sent?, notes, troubles.outages()))
+    }
+
+    /// Finds out who answered which request, and how often each was tried.
+    pub(super) fn trace(
+        &self,
+        play: &mut Play,
+        identity: &RequestIdentity,
+        outages: &[Outage],
+    ) -> Routing {
+        let mut routing = Routing::default();
+        let mut attempts = Vec::new();
+        let (mut hits, mut queries) = (0.0, 0.0);
+        for (number, pod) in self.pods.iter().enumerate() {
+            if let Some((found, is_whole)) = self.runtime.block_on(pod.attempts(number)) {
+                attempts.extend(found);
+                if !is_whole {
+                    let note = "keeps too short a history (--request-history) for this run";
+                    routing.notes.push(format!("{} {note}", pod.url));
+                }
+            }
+            if let Some(counted) = self.runtime.block_on(pod.hits()) {
+                (hits, queries) = (hits + counted.0, queries + counted.1);
+                play.counted = Some((hits, queries));
+            }
+        }
+        let ready = || self.pods.iter().filter(|pod| pod.state == PodState::Ready);
+        let all_remember = ready().all(Pod::has_history);
+        assign(
+            play,
+            (&self.pods, outages),
+            &attempts,
+            identity,
+            &mut routing,
+        );
+        if !all_remember {
+            routing.retries = None;
+        }
+        let any_answer = play.turns.iter().any(|turn| turn.completed);
+        if routing.known_by.is_none() && any_answer {
+            routing.notes.push(
+                "the gateway hides which pod answered: neither the headers of --pod-header nor \
+                 X-Request-Id come through, or the pods have neither --pod-name nor \
+                 --request-history; what needs it is unknown"
+                    .to_owned(),
+            );
+        }
+        routing.requests = vec![0; self.pods.len()];
+        for pod in play.turns.iter().filter_map(|turn| turn.pod) {
+            routing.requests[pod] += 1;
+        }
+        routing
+    }
+
+    /// Ends the servers that we started.
+    pub(super) fn shutdown(self) {
+        if let Some(own) = self.own {
+            self.runtime.block_on(own);
+        }
+        self.runtime.shutdown_background();
+    }
+}
+
+/// Gives requests their pods: as their answers name them, else as the pods remember them.
+fn assign(
+    play: &mut Play,
+    (pods, outages): (&[Pod], &[Outage]),
+    attempts: &[Attempt],
+    identity: &RequestIdentity,
+    routing: &mut Routing,
+) {
+    let named = pods_by_name(pods);
+    let mut remembered = HashMap::<&str, Vec<&Attempt>>::new();
+    for attempt in attempts.iter().filter(|a| !a.request_id.is_empty()) {
+        let entry = remembered.entry(&attempt.request_id);
+        entry.or_default().push(attempt);
+    }
+    let (mut retries, mut found) = (0, 0);
+    for turn in &mut play.turns {
+        let ours = identity.request_id(turn.session, turn.turn);
+        let completion = turn.reply.id.as_deref();
+        let theirs = completion.and_then(|id| id.split_once('-')).map(|id| id.1);
+        let tries = remembered
+            .get(ours.as_str())
+            .or_else(|| remembered.get(theirs?));
+        let tries = tries.map_or(&[][..], Vec::as_slice);
+        let by_header = turn.reply.pod.as_ref().and_then(|name| named.get(name));
+        let last = tries.iter().max_by(|a, b| a.started.total_cmp(&b.started));
+        turn.pod = by_header.copied().or(last.map(|attempt| attempt.pod));
+        let source = match (by_header, last) {
+            (Some(_), _) => Some(KnownBy::ResponseHeader),
+            (None, Some(_)) => Some(KnownBy::RequestHistory),
+            _ => None,
+        };
+        routing.known_by = routing.known_by.or(source);
+        found += u64::from(!tries.is_empty());
+        retries += (tries.len() as u64).saturating_sub(1);
+        let before = routing.misroutes;
+        for attempt in tries {
+            let is_out =
+                |o: &Outage| o.pod == attempt.pod && (o.from..o.to).contains(&attempt.started);
+            if attempt.status >= Some(500) {
+                routing.misroutes.refused += 1;
+            } else if pods[attempt.pod].state != PodState::Ready || outages.iter().any(is_out) {
+                routing.misroutes.not_ready += 1;
+            }
+        }
+        if turn.completed || before != routing.misroutes {
+            continue;
+        }
+        match turn.reply.status {
+            // A gateway that found no pod says so itself.
+            Some(502..=504) => routing.misroutes.unrouted += 1,
+            None | Some(200) => routing.misroutes.unanswered += 1,
+            Some(_) => {}
+        }
+    }
+    routing.retries = (found > 0).then_some(retries);
+}
+
+/// Pods by what their answers name them, and by their addresses; names of several are none.
+fn pods_by_name(pods: &[Pod]) -> HashMap<String, usize> {
+    let mut named = HashMap::new();
+    for (number, pod) in pods.iter().enumerate() {
+        named.insert(pod.authority().to_owned(), number);
+    }
+    for (number, pod) in pods.iter().enumerate() {
+        let Some(name) = &pod.identity else { continue };
+        let shared = pods.iter().filter(|p| p.identity.as_ref() == Some(name));
+        if shared.count() == 1 {
+            named.insert(name.clone(), number);
+        }
+    }
+    named
+}

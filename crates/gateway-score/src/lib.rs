@@ -1,0 +1,514 @@
+#![doc = include_str!("../README.md")]
+//!
+//! `vllm-sim gateway score`: how near a gateway's routing comes to the best there is.
+
+mod disturb;
+mod fleet;
+mod measure;
+mod offline;
+mod page;
+mod play;
+mod pod;
+mod report;
+mod require;
+mod scenario;
+mod workload;
+
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{CommandFactory, Parser};
+
+use disturb::Disturbance;
+use fleet::Backends;
+use offline::{Field, Policy};
+use play::Play;
+use report::ScoreReport;
+use require::Requirement;
+use scenario::FleetScenario;
+use vllm_sim_command_line::{Unmet, UsageError, command_line, refuse};
+use vllm_sim_engine::sched::EngineSpec;
+use vllm_sim_http_client::Trust;
+use vllm_sim_replay::Pace;
+use vllm_sim_replay::online::{self, Api, OnlineOptions, RequestIdentity, Target};
+use vllm_sim_replay_cli::{ApiName, Deploy, Deployment, Sort, WorkloadArgs, limit, open, split};
+use workload::Workload;
+
+/// Servers that run; they end when it is awaited.
+pub type RunningPods = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Servers that start when it is awaited.
+pub type StartingPods = Pin<Box<dyn Future<Output = Result<RunningPods>>>>;
+
+/// From flags of `serve` to servers; refuses what it does not know.
+pub type Serve<'a> = &'a dyn Fn(&[String]) -> Result<StartingPods>;
+
+/// Play a workload through a gateway at a fleet of vllm-sims, play it again offline behind ideal and
+/// known routers, and say how near the gateway comes to the best of them.
+///
+/// Takes the workload flags of `vllm-sim replay`, and those flags of `vllm-sim serve` that describe
+/// one engine: each pod must be started with the same. Without a workload: 100 sessions of 3
+/// turns, 10 sessions a second in bursts, in 12 groups that share 60 % of their first prompt.
+#[derive(Debug, Parser)]
+#[command(
+    name = "vllm-sim gateway score",
+    no_binary_name = true,
+    args_override_self = true
+)]
+struct Args {
+    /// The gateway.
+    #[arg(long, value_name = "URL", help_heading = "Gateway")]
+    target: String,
+    /// The pods behind it, as they are reached without it.
+    #[arg(
+        long,
+        value_name = "URL",
+        value_delimiter = ',',
+        conflicts_with = "replicas",
+        help_heading = "Gateway"
+    )]
+    fleet: Vec<String>,
+    /// Start so many pods here, on 127.0.0.1 and the ports from --base-port on.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), help_heading = "Gateway")]
+    replicas: Option<u16>,
+    /// Port of the first pod of --replicas.
+    #[arg(long, default_value_t = 8001, value_parser = clap::value_parser!(u16).range(1..), help_heading = "Gateway")]
+    base_port: u16,
+    /// Seconds that the gateway has to find its pods.
+    #[arg(long, default_value_t = 60.0, help_heading = "Gateway")]
+    wait: f64,
+    /// Headers of an answer that name the pod, by what the pod itself says in them or by its address.
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_delimiter = ',',
+        default_value = "x-inference-pod,x-inference-port",
+        help_heading = "Gateway"
+    )]
+    pod_header: Vec<String>,
+    /// Header of a request that names its session; empty: none.
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "x-session-id",
+        help_heading = "Gateway"
+    )]
+    session_header: String,
+    /// Which API; some gateways take no prompts of token ids, which `completions` sends.
+    #[arg(
+        long,
+        value_enum,
+        default_value = "completions",
+        help_heading = "Gateway"
+    )]
+    target_api: ApiName,
+    /// Model to name; without it the first that a pod lists.
+    #[arg(long, help_heading = "Gateway")]
+    target_model: Option<String>,
+    /// Sent to the gateway as a bearer token.
+    #[arg(long, help_heading = "Gateway")]
+    target_api_key: Option<String>,
+    /// Sent to the pods, which want it for /admin/requests.
+    #[arg(long, value_name = "KEY", help_heading = "Gateway")]
+    admin_api_key: Option<String>,
+    /// Believe any certificate of an https gateway.
+    #[arg(long, help_heading = "Gateway")]
+    target_insecure: bool,
+    /// Longest time of one request, seconds.
+    #[arg(long, default_value_t = 600.0, help_heading = "Gateway")]
+    target_timeout: f64,
+    /// Let a pod go wrong meanwhile: POD=TROUBLE@FROM..TO, the pod's number from 0; fail (503 to every
+    /// request), down (/health, too), sleep or slow; seconds. Without times: all the time.
+    #[arg(long, value_name = "TROUBLE", help_heading = "Workload")]
+    disturb: Vec<String>,
+    /// Let the pods play this scenario meanwhile, each as the replica that it is in --fleet.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "disturb",
+        help_heading = "Workload"
+    )]
+    fleet_scenario: Option<PathBuf>,
+    /// What must be reached: NAME>=NUMBER, also <=, > and <. Measures are bounded by their share of
+    /// the ideal, `misroutes` and `retries` by their number; missed: exit code 1.
+    #[arg(long, value_name = "BOUND", help_heading = "Report")]
+    require: Vec<String>,
+    /// Write the report as JSON; `-`: to standard output, instead of the table.
+    #[arg(long, value_name = "FILE", help_heading = "Report")]
+    json: Option<String>,
+    /// Write a page with plots.
+    #[arg(long, value_name = "FILE", help_heading = "Report")]
+    html: Option<PathBuf>,
+    #[command(flatten)]
+    workload: WorkloadArgs,
+}
+
+/// The command line as clap sees it.
+pub fn command() -> clap::Command {
+    clap::Command::new("gateway")
+        .about("Score a gateway's routing against the best there is")
+        .disable_help_subcommand(true)
+        .subcommand(Args::command().name("score"))
+}
+
+/// Runs `args`: `score …`; gives what is to be printed.
+///
+/// # Errors
+/// What to tell the user; [`Unmet`] when something that is required is not reached.
+pub fn run(
+    args: &[String],
+    sort: Sort<'_>,
+    deploy: Deploy<'_>,
+    serve: Serve<'_>,
+) -> Result<String> {
+    match args
+        .split_first()
+        .map(|(first, rest)| (first.as_str(), rest))
+    {
+        Some(("score", rest)) => score(rest, sort, deploy, serve),
+        Some(("-h" | "--help", _)) => Ok(command()
+            .bin_name("vllm-sim gateway")
+            .render_help()
+            .to_string()),
+        Some((word, _)) => refuse!("gateway {word}: there is `vllm-sim gateway score`"),
+        None => refuse!("gateway needs to be told what to do: `vllm-sim gateway score`"),
+    }
+}
+
+fn score(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>, serve: Serve<'_>) -> Result<String> {
+    let typed = command_line("gateway score", args);
+    let parsed = split::<Args>(args)?;
+    let (flags, loose) = match parsed.wants_help() {
+        true => Default::default(),
+        false => sort(&parsed.others)?,
+    };
+    let mut args = match parsed.parse(&loose)? {
+        Ok(args) => args,
+        Err(help) => return Ok(help),
+    };
+    workload::fill(&mut args.workload);
+    let requirements = args.require.iter().map(|text| Requirement::parse(text));
+    let requirements: Vec<Requirement> = requirements.collect::<Result<_>>()?;
+    let disturb = args.disturb.iter().map(|text| Disturbance::parse(text));
+    let disturb: Vec<Disturbance> = disturb.collect::<Result<_>>()?;
+    let scenario = args.fleet_scenario.as_deref().map(FleetScenario::read);
+    let scenario = scenario.transpose()?;
+    if args.fleet.is_empty() && args.replicas.is_none() {
+        refuse!("which pods are behind the gateway? Give --fleet URL,… or --replicas N");
+    }
+    let deployment = deploy(&flags)?;
+    let (mut source, pace) = open(&args.workload, deployment.engine.block_size())?;
+    let workload = Workload::read(source.as_mut(), limit(&args.workload)?)?;
+    let identity = identity(&args)?;
+    let plan = LivePlan {
+        deployment: &deployment,
+        workload: &workload,
+        pace,
+        identity: &identity,
+        disturb: &disturb,
+        scenario: scenario.as_ref(),
+    };
+    let (live, policies) = play_live(&args, &plan, serve)?;
+    let report = ScoreReport::new(live, policies, &workload, requirements, typed);
+    write(&report, &args)
+}
+
+/// What the gateway made of the workload.
+struct LivePlay {
+    play: Play,
+    routing: fleet::Routing,
+    /// URL and state of each pod.
+    pods: Vec<(String, &'static str)>,
+    /// The best known placements, sent straight to the pods, and whose they were.
+    ideal: Option<(&'static str, Play)>,
+    notes: Vec<String>,
+}
+
+/// What is sent to whom.
+struct LivePlan<'a> {
+    deployment: &'a Deployment,
+    workload: &'a Workload,
+    pace: Pace,
+    identity: &'a RequestIdentity,
+    disturb: &'a [Disturbance],
+    scenario: Option<&'a FleetScenario>,
+}
+
+fn play_live(
+    args: &Args,
+    plan: &LivePlan<'_>,
+    serve: Serve<'_>,
+) -> Result<(LivePlay, Vec<Policy>)> {
+    let (deployment, workload, identity) = (plan.deployment, plan.workload, plan.identity);
+    let wait = seconds("--wait", args.wait)?;
+    let mut options = online_options(args, plan)?;
+    let gateway = address("--target", &args.target, &options)?;
+    let to_pods = OnlineOptions {
+        api_key: args.admin_api_key.clone(),
+        ..options.clone()
+    };
+    let (urls, own) = match args.replicas {
+        Some(replicas) => own_pods(args, deployment, workload, replicas, serve)?,
+        None => (args.fleet.clone(), None),
+    };
+    let pods = urls.into_iter();
+    let pods = pods.map(|url| Ok((address("--fleet", &url, &to_pods)?, url)));
+    let backends = Backends::open(pods.collect::<Result<_>>()?, own, identity)?;
+    if args.replicas.is_some() {
+        let urls: Vec<&str> = backends.pods.iter().map(|pod| pod.url.as_str()).collect();
+        tracing::info!("the pods listen: {}", urls.join(", "));
+    }
+    backends.wait_for(&gateway, wait)?;
+    // Not every gateway passes on /tokenize, or the names of models.
+    let pod = backends.first_ready();
+    options.tokenizer = pod.map(|pod| pod.url.clone());
+    options.model = options.model.or_else(|| pod?.model.clone());
+    let mut notes = differences(&backends, &deployment.engine);
+    let mut play = Play::of(backends.ready() as usize);
+    let (sent, trouble, outages) = backends.disturbed((plan.disturb, plan.scenario), || {
+        let source = &mut workload.playback();
+        Ok(online::run(source, &options, &mut play, &mut |_| {})?)
+    })?;
+    notes.extend(trouble);
+    if sent.latest > Duration::from_millis(250) {
+        let late = sent.latest.as_millis();
+        notes.push(format!(
+            "requests were sent up to {late} ms late: the sender was busy"
+        ));
+    }
+    let routing = backends.trace(&mut play, identity, &outages);
+    let field = Field {
+        workload,
+        engine: &deployment.engine,
+        pods: backends.ready(),
+        scaling: disturb::scaling(plan.disturb, backends.ready()),
+        pace: plan.pace,
+        limit: limit(&args.workload)?,
+        seed: deployment.seed,
+    };
+    let policies = field.policies()?;
+    let ideal = match play_ideal(&backends, plan, &options, &policies)? {
+        Ok(ideal) => Some(ideal),
+        Err(why) => {
+            notes.push(format!(
+                "times of the ideal are those of virtual time: {why}"
+            ));
+            None
+        }
+    };
+    let pods = backends.pods.iter();
+    let pods = pods
+        .map(|pod| (pod.url.clone(), pod.state.name()))
+        .collect();
+    backends.shutdown();
+    let live = LivePlay {
+        play,
+        routing,
+        pods,
+        ideal,
+        notes,
+    };
+    Ok((live, policies))
+}
+
+/// Sends the placements of the best known policy straight to the pods: the times of real servers and
+/// of this sender, without a gateway. `Err` inside: why that would compare nothing.
+fn play_ideal(
+    backends: &Backends,
+    plan: &LivePlan<'_>,
+    options: &OnlineOptions,
+    policies: &[Policy],
+) -> Result<Result<(&'static str, Play), &'static str>> {
+    if !plan.disturb.is_empty() || plan.scenario.is_some() {
+        return Ok(Err("pods were disturbed"));
+    }
+    let best = offline::best(policies);
+    let placement = best.and_then(|best| best.placement(plan.workload));
+    let (Some(best), Some(placement)) = (best, placement) else {
+        return Ok(Err("no policy placed all requests"));
+    };
+    if !backends.reset() {
+        return Ok(Err("a pod does not let its cache be emptied (--dev-mode)"));
+    }
+    let ready = backends.pods.iter();
+    let ready = ready.filter(|pod| pod.state == pod::PodState::Ready);
+    let options = OnlineOptions {
+        targets: ready.map(|pod| pod.url.clone()).collect(),
+        identity: Some(RequestIdentity {
+            run: format!("{}-ideal", plan.identity.run),
+            ..plan.identity.clone()
+        }),
+        placement: Some(std::sync::Arc::new(placement.clone())),
+        ..options.clone()
+    };
+    let mut play = Play::of(backends.ready() as usize);
+    let source = &mut plan.workload.playback();
+    online::run(source, &options, &mut play, &mut |_| {})?;
+    for turn in &mut play.turns {
+        let place = placement.get(turn.session as usize);
+        let place = place.and_then(|turns| turns.get(turn.turn as usize));
+        turn.pod = place.map(|pod| *pod as usize);
+    }
+    Ok(Ok((best.name, play)))
+}
+
+/// How the workload is sent to the gateway.
+fn online_options(args: &Args, plan: &LivePlan<'_>) -> Result<OnlineOptions> {
+    let pace = plan.pace;
+    Ok(OnlineOptions {
+        targets: vec![args.target.clone()],
+        api: match args.target_api {
+            ApiName::Completions => Api::Completions,
+            ApiName::Chat => Api::Chat,
+        },
+        model: args.target_model.clone(),
+        api_key: args.target_api_key.clone(),
+        trust: match args.target_insecure {
+            true => Trust::Anyone,
+            false => Trust::Browsers,
+        },
+        concurrency: pace
+            .concurrency
+            .map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
+        speedup: pace.speedup,
+        timeout: seconds("--target-timeout", args.target_timeout)?,
+        limit: limit(&args.workload)?.map(|limit| Duration::from_nanos(limit.nanos())),
+        seed: args.workload.workload_seed,
+        identity: Some(plan.identity.clone()),
+        ..OnlineOptions::default()
+    })
+}
+
+/// The server at a URL that was typed.
+fn address(flag: &str, url: &str, options: &OnlineOptions) -> Result<Target> {
+    let parsed = Target::parse(flag, url, options);
+    parsed.map_err(|error| UsageError(error.to_string()).into())
+}
+
+/// Where pods of our own will listen, and their configuration.
+fn own_pods(
+    args: &Args,
+    deployment: &Deployment,
+    workload: &Workload,
+    replicas: u16,
+    serve: Serve<'_>,
+) -> Result<(Vec<String>, Option<StartingPods>)> {
+    let first = args.base_port;
+    let Some(end) = first.checked_add(replicas) else {
+        refuse!("--base-port {first} leaves no room for {replicas} pods");
+    };
+    let mut flags = deployment.flags.clone();
+    flags.extend([
+        "--host=127.0.0.1".to_owned(),
+        format!("--port={first}"),
+        format!("--replicas={replicas}"),
+        // Every request may be tried more than once.
+        format!(
+            "--request-history={}",
+            (workload.requests() * 4).min(1_000_000)
+        ),
+        "--pod-name=gateway-score".to_owned(),
+        "--enable-prompt-tokens-details".to_owned(),
+        "--dev-mode".to_owned(),
+    ]);
+    let adapters = &args.workload.lora;
+    if !adapters.is_empty() {
+        flags.extend(["--enable-lora", "--lora-modules"].map(str::to_owned));
+        flags.extend(adapters.iter().map(|name| format!("{name}={name}")));
+    }
+    let urls = (first..end).map(|port| format!("http://127.0.0.1:{port}"));
+    Ok((urls.collect(), Some(serve(&flags)?)))
+}
+
+fn identity(args: &Args) -> Result<RequestIdentity> {
+    let names = args.pod_header.iter().chain([&args.session_header]);
+    for name in names.filter(|name| !name.is_empty()) {
+        if http::HeaderName::from_bytes(name.as_bytes()).is_err() {
+            refuse!("{name:?} cannot be the name of a header");
+        }
+    }
+    Ok(RequestIdentity {
+        run: format!("score-{:08x}", run_number()),
+        session_header: Some(args.session_header.clone()).filter(|name| !name.is_empty()),
+        pod_headers: args.pod_header.clone(),
+    })
+}
+
+/// Tells this run from others in the histories of pods.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "no result depends on it, and two runs need two numbers"
+)]
+fn run_number() -> u32 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let nanos = now.unwrap_or_default().as_nanos() as u64;
+    (vllm_sim_random::mix(nanos, std::process::id().into()) >> 32) as u32
+}
+
+fn seconds(flag: &str, value: f64) -> Result<Duration> {
+    let duration = Duration::try_from_secs_f64(value).ok();
+    match duration.filter(|duration| !duration.is_zero()) {
+        Some(duration) => Ok(duration),
+        None => refuse!("{flag} is {value}, must be a number of seconds above 0"),
+    }
+}
+
+/// In what the pods differ from the engine that is played offline.
+fn differences(backends: &Backends, engine: &EngineSpec) -> Vec<String> {
+    let mut notes = Vec::new();
+    for pod in &backends.pods {
+        let url = &pod.url;
+        if pod.state != pod::PodState::Ready {
+            notes.push(format!(
+                "{url} is {}: the ideal does without it",
+                pod.state.name()
+            ));
+            continue;
+        }
+        if !pod.is_cold {
+            notes.push(format!(
+                "{url} has prompts of earlier requests in its cache: restart it, or let it take \
+                 POST /reset_prefix_cache (--dev-mode)"
+            ));
+        }
+        let EngineSpec::Vllm(config) = engine else {
+            continue;
+        };
+        let planned = (config.block_size, config.num_gpu_blocks);
+        // vLLM counts its null block, too.
+        let differs =
+            |(size, blocks): (u32, u32)| size != planned.0 || blocks.abs_diff(planned.1) > 1;
+        if let Some((size, blocks)) = pod.cache.filter(|cache| differs(*cache)) {
+            notes.push(format!(
+                "{url} has {blocks} blocks of {size} tokens, these flags say {} of {}: give the \
+                 pods' own flags",
+                planned.1, planned.0
+            ));
+        }
+    }
+    notes
+}
+
+fn write(report: &ScoreReport, args: &Args) -> Result<String> {
+    let mut printed = report.table();
+    if let Some(file) = &args.html {
+        let shown = file.display();
+        std::fs::write(file, page::page(report))
+            .with_context(|| format!("cannot write {shown}"))?;
+    }
+    if let Some(file) = &args.json {
+        let text = serde_json::to_string_pretty(&report.to_json())?;
+        match file.as_str() {
+            "-" => printed = text,
+            file => {
+                std::fs::write(file, text + "\n").with_context(|| format!("cannot write {file}"))?
+            }
+        }
+    }
+    match report.missed() {
+        Some(missed) => Err(Unmet { printed, missed }.into()),
+        None => Ok(printed),
+    }
+}

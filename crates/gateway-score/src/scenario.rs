@@ -1,0 +1,76 @@
+//! `--fleet-scenario`: one file says what goes wrong in which pod while the workload is played.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use hyper::Method;
+use hyper::body::Bytes;
+
+use super::pod::{PATIENCE, Pod};
+use vllm_sim_command_line::refuse;
+use vllm_sim_service::scenario::Scenario;
+
+/// A scenario of which each pod plays its part.
+pub(super) struct FleetScenario {
+    text: String,
+    scenario: Scenario,
+}
+
+impl FleetScenario {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// It cannot be read, or is none.
+    pub(super) fn read(file: &Path) -> Result<Self> {
+        let shown = file.display();
+        let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {shown}"))?;
+        match Scenario::from_yaml(&text) {
+            Ok(scenario) => Ok(Self { text, scenario }),
+            Err(error) => refuse!("--fleet-scenario {shown}: {error}"),
+        }
+    }
+
+    /// Starts it on all pods, each as the replica of its place.
+    ///
+    /// # Errors
+    /// It names pods that are not there; a pod does not take it.
+    pub(super) async fn begin(&self, pods: &[Pod]) -> Result<()> {
+        if let Err(error) = self.scenario.check_replicas(pods.len() as u32) {
+            refuse!("--fleet-scenario: {error}");
+        }
+        for (number, pod) in pods.iter().enumerate() {
+            let path = format!("/admin/scenario?replica={number}");
+            let body = Bytes::from(self.text.clone());
+            let answer = pod.target.call(Method::POST, &path, body, PATIENCE).await;
+            match answer {
+                Ok(answer) if answer.status().is_success() => {}
+                Ok(answer) => bail!(
+                    "--fleet-scenario: {} answers POST /admin/scenario with {}: start it with \
+                     --dev-mode, or give --admin-api-key",
+                    pod.url,
+                    answer.status()
+                ),
+                Err(error) => bail!("--fleet-scenario: {}: {error}", pod.url),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends it everywhere; what fails is a note, as a pod may be gone by the scenario's will.
+    pub(super) async fn end(&self, pods: &[Pod]) -> Vec<String> {
+        let mut notes = Vec::new();
+        for pod in pods {
+            let path = "/admin/scenario";
+            let ended = pod
+                .target
+                .call(Method::DELETE, path, Bytes::new(), PATIENCE);
+            if let Err(error) = ended.await {
+                notes.push(format!(
+                    "--fleet-scenario: {} did not end it: {error}",
+                    pod.url
+                ));
+            }
+        }
+        notes
+    }
+}

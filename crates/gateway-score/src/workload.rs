@@ -1,0 +1,98 @@
+//! One workload, kept so that it can be played again and again.
+
+use anyhow::Result;
+
+use vllm_sim_engine::SimTime;
+use vllm_sim_replay::workload::{Session, Turn, WorkloadError, WorkloadSource};
+
+use vllm_sim_command_line::refuse;
+use vllm_sim_replay_cli::WorkloadArgs;
+
+/// Most requests of a comparison, all of which are kept.
+const MAX_REQUESTS: usize = 1_000_000;
+
+/// Fills in a workload with all that tells routers apart, where none is named: sessions of three
+/// turns that come in bursts, of which a dozen groups share more than half of the first prompt.
+pub(super) fn fill(args: &mut WorkloadArgs) {
+    if !args.files.is_empty() || args.input_tokens.is_some() || args.workload.is_some() {
+        return;
+    }
+    let constant = vllm_sim_replay::synth::Lengths::Constant;
+    args.input_tokens = Some(constant(1024));
+    args.output_tokens = constant(32);
+    args.turns_per_session = constant(3);
+    args.turn_tokens = args.turn_tokens.take().or(Some(constant(128)));
+    args.shared_prefix_ratio = 0.6;
+    args.num_prefix_groups = 12;
+    args.request_count = args.request_count.or(Some(100));
+    if args.replay_concurrency.is_none() && args.arrival_interval_ms.is_none() {
+        args.request_rate = args.request_rate.or(Some(10.0));
+        args.burstiness = args.burstiness.or(Some(0.5));
+    }
+}
+
+/// All sessions, in the order of the source.
+pub(super) struct Workload {
+    pub(super) sessions: Vec<Session>,
+}
+
+impl Workload {
+    /// Takes everything that `source` has, up to the limit in time.
+    ///
+    /// # Errors
+    /// Those of the source; too many requests.
+    pub(super) fn read(source: &mut dyn WorkloadSource, limit: Option<SimTime>) -> Result<Self> {
+        let (mut sessions, mut requests) = (Vec::new(), 0);
+        while let Some(session) = source.next()? {
+            if limit.is_some_and(|limit| session.start > limit) {
+                break;
+            }
+            requests += session.turns.len();
+            if requests > MAX_REQUESTS {
+                refuse!("more than {MAX_REQUESTS} requests: bound them by --request-count");
+            }
+            sessions.push(session);
+        }
+        if requests == 0 {
+            refuse!("the workload has no request");
+        }
+        Ok(Self { sessions })
+    }
+
+    /// Requests of all sessions.
+    pub(super) fn requests(&self) -> usize {
+        self.sessions.iter().map(|s| s.turns.len()).sum()
+    }
+
+    /// A turn by session and number.
+    pub(super) fn turn(&self, session: u64, turn: u32) -> Option<&Turn> {
+        let session = self.sessions.get(usize::try_from(session).ok()?)?;
+        session.turns.get(turn as usize)
+    }
+
+    /// The workload from its beginning.
+    pub(super) fn playback(&self) -> Playback<'_> {
+        Playback {
+            sessions: &self.sessions,
+            at: 0,
+        }
+    }
+}
+
+/// A workload that is played once more.
+pub(super) struct Playback<'a> {
+    sessions: &'a [Session],
+    at: usize,
+}
+
+impl WorkloadSource for Playback<'_> {
+    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
+        let next = self.sessions.get(self.at).cloned();
+        self.at += 1;
+        Ok(next)
+    }
+
+    fn has_dependencies(&self) -> bool {
+        self.sessions.iter().any(|s| !s.after.is_empty())
+    }
+}

@@ -1,0 +1,171 @@
+//! Flags that vary: `NAME=VALUE,VALUE,…`, and every combination of them.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, Result};
+use clap::Parser;
+
+use vllm_sim_command_line::{UsageError, refuse};
+use vllm_sim_replay_cli::{DoesNotFit, Pools, Sort, split};
+
+/// Most combinations, so that a slip of the pen cannot run for ever.
+const MOST_POINTS: usize = 10_000;
+
+/// A flag and the values it takes.
+pub(super) struct GridAxis {
+    /// Without the two dashes.
+    pub(super) name: String,
+    pub(super) values: Vec<String>,
+}
+
+/// Reads what `flag` was given, once for each axis.
+///
+/// # Errors
+/// What has no `=`, an empty value, too many combinations.
+pub(super) fn axes(flag: &str, given: &[String]) -> Result<Vec<GridAxis>> {
+    let axes = given.iter().map(|text| {
+        let (name, values) = text
+            .split_once('=')
+            .ok_or_else(|| UsageError(format!("{flag} {text:?} must be NAME=VALUE,VALUE,…")))?;
+        let values: Vec<String> = split_values(values);
+        if values.iter().any(String::is_empty) {
+            refuse!("{flag} {text:?} has an empty value");
+        }
+        let name = name.trim().trim_start_matches("--").replace('_', "-");
+        Ok(GridAxis { name, values })
+    });
+    let axes: Vec<GridAxis> = axes.collect::<Result<_>>()?;
+    let points = axes
+        .iter()
+        .try_fold(1usize, |n, axis| n.checked_mul(axis.values.len()));
+    match points.filter(|&n| n <= MOST_POINTS) {
+        Some(_) => Ok(axes),
+        None => refuse!("{flag}: more than {MOST_POINTS} points"),
+    }
+}
+
+/// Values at the commas that stand in no brackets: `none,{"a":1,"b":2}` has two.
+fn split_values(text: &str) -> Vec<String> {
+    let mut depth = 0_usize;
+    let values = text.split(|c: char| {
+        match c {
+            '{' | '[' => depth += 1,
+            '}' | ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ',' && depth == 0
+    });
+    values.map(|value| value.trim().to_owned()).collect()
+}
+
+/// All combinations, the last axis running fastest.
+pub(super) fn combinations(axes: &[GridAxis]) -> Vec<Vec<String>> {
+    let mut all = vec![Vec::new()];
+    for axis in axes {
+        all = all
+            .into_iter()
+            .flat_map(|values: Vec<String>| {
+                axis.values.iter().map(move |value| {
+                    let mut values = values.clone();
+                    values.push(value.clone());
+                    values
+                })
+            })
+            .collect();
+    }
+    all
+}
+
+/// The arguments without a combination; `Err` inside is a help text.
+///
+/// # Errors
+/// What is wrong with them.
+pub(super) fn base<T: Parser>(args: &[String], sort: Sort<'_>) -> Result<Result<T, String>> {
+    let parsed = split::<T>(args)?;
+    if parsed.wants_help() {
+        return parsed.parse(&[]);
+    }
+    let (_, loose) = sort(&parsed.others)?;
+    parsed.parse(&loose)
+}
+
+/// The arguments with a combination, and its pools or why the model does not fit.
+///
+/// # Errors
+/// What is wrong with them.
+pub(super) fn point<T: Parser>(
+    args: &[String],
+    axes: &[GridAxis],
+    values: &[String],
+    sort: Sort<'_>,
+    pools: impl Fn(&T, &[String]) -> Result<Pools>,
+) -> Result<(T, Result<Pools, String>)> {
+    let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
+    let place = || label(&names, values);
+    let set = axes.iter().zip(values);
+    let set = set.map(|(axis, value)| format!("--{}={value}", axis.name));
+    let all: Vec<String> = args.iter().cloned().chain(set).collect();
+    let parsed = split::<T>(&all)?;
+    let (flags, loose) = sort(&parsed.others).with_context(place)?;
+    let Ok(args) = parsed.parse(&loose).with_context(place)? else {
+        refuse!("--help is no flag of a grid");
+    };
+    let pools = match pools(&args, &flags) {
+        Ok(pools) => Ok(pools),
+        Err(error) => match error.downcast_ref::<DoesNotFit>() {
+            Some(DoesNotFit(why)) => Err(why.clone()),
+            None => return Err(error).with_context(place),
+        },
+    };
+    Ok((args, pools))
+}
+
+/// A combination as it is shown: `name=value name=value`.
+pub(super) fn label<N: AsRef<str>>(names: &[N], values: &[String]) -> String {
+    let flags = names.iter().zip(values);
+    let flags: Vec<String> = flags
+        .map(|(name, value)| format!("{}={value}", name.as_ref()))
+        .collect();
+    flags.join(" ")
+}
+
+/// Runs `play` for each of `items` on so many threads; results are in the order of the items.
+pub(super) fn in_parallel<T: Sync, R: Send + Sync>(
+    items: &[T],
+    threads: usize,
+    play: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let results: Vec<OnceLock<R>> = items.iter().map(|_| OnceLock::new()).collect();
+    let work = || {
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let (Some(item), Some(result)) = (items.get(at), results.get(at)) else {
+                return;
+            };
+            let _ = result.set(play(item));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.clamp(1, items.len().max(1)) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    results
+        .into_iter()
+        .filter_map(OnceLock::into_inner)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_end_at_commas_outside_brackets() {
+        let values = split_values(r#"none, {"a":[1,2],"b":3},4"#);
+        assert_eq!(values, ["none", r#"{"a":[1,2],"b":3}"#, "4"]);
+    }
+}

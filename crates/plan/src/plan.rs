@@ -1,0 +1,252 @@
+//! `vllm-sim plan`: the cheapest deployment that serves a workload within its bounds.
+
+mod bound;
+mod deploy;
+mod idle_worker;
+mod page;
+mod prices;
+mod report;
+mod search;
+
+use std::borrow::Borrow;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::{CommandFactory, Parser};
+
+use crate::grid::{self, GridAxis, label};
+use crate::shard::{self, ShardArgs, Task};
+use bound::PercentileBound;
+use prices::Prices;
+use report::Plan;
+use search::{Answer, Candidate, Question};
+use vllm_sim_command_line::progress::{Progress, is_stopped};
+use vllm_sim_command_line::{command_line, refuse};
+use vllm_sim_replay_cli::{Deploy, PoolArgs, Pools, ReportArgs, Sort, WorkloadArgs, open, pools};
+
+/// Find the cheapest deployment that serves a workload within its bounds.
+///
+/// Takes the flags of `vllm-sim replay`, and those of `vllm-sim serve` that describe one engine.
+/// For every combination of --vary it looks for the fewest workers with which enough requests are
+/// good; more workers are taken to be no worse.
+#[derive(Debug, Parser)]
+#[command(
+    name = "vllm-sim plan",
+    no_binary_name = true,
+    args_override_self = true
+)]
+struct Args {
+    /// A flag of the deployment and the values to try: NAME=VALUE,VALUE,… (several times: all
+    /// combinations).
+    #[arg(long, value_name = "NAME=VALUES", help_heading = "Plan")]
+    vary: Vec<String>,
+    /// Share of all requests that must be good, above 0 up to 1.
+    #[arg(long, default_value_t = 0.95, help_heading = "Plan")]
+    attainment: f64,
+    /// Most GPUs of a deployment.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Plan")]
+    max_gpus: u32,
+    /// Prices of GPUs, YAML: `date`, `currency` and `gpu_hour: {H100: 2.5}`; without it a GPU
+    /// costs 1, whatever it is.
+    #[arg(long, value_name = "FILE", help_heading = "Plan")]
+    prices: Option<PathBuf>,
+    /// Most that a deployment may cost for an hour, in the currency of --prices.
+    #[arg(long, value_name = "MONEY", requires = "prices", help_heading = "Plan")]
+    max_cost: Option<f64>,
+    /// A percentile that must not be exceeded: METRIC-pPERCENT=MS of ttft, itl, tpot, e2e, such as
+    /// ttft-p99=500 (to the next quarter of a percent; several times: all).
+    #[arg(long, value_name = "BOUND", help_heading = "Plan")]
+    bound: Vec<PercentileBound>,
+    /// Find the highest traffic that so many workers serve, instead of the fewest workers.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Plan")]
+    fixed_workers: Option<u32>,
+    /// Write values of this program's Helm chart that rehearse the cheapest deployment.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "fixed_workers",
+        help_heading = "Plan"
+    )]
+    helm_values: Option<PathBuf>,
+    /// Combinations that are played at the same time; results do not change with it.
+    #[arg(long, default_value_t = 1, help_heading = "Plan")]
+    threads: usize,
+    #[command(flatten)]
+    shard: ShardArgs,
+    #[command(flatten)]
+    workload: WorkloadArgs,
+    #[command(flatten)]
+    pools: PoolArgs,
+    #[command(flatten)]
+    report: ReportArgs,
+}
+
+/// The command line as clap sees it.
+pub fn command() -> clap::Command {
+    Args::command()
+}
+
+/// Runs `args`; gives what is to be printed.
+///
+/// # Errors
+/// What to tell the user; of a combination with its flags.
+pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String> {
+    let base: Args = match grid::base(args, sort)? {
+        Ok(base) => base,
+        Err(help) => return Ok(help),
+    };
+    check(&base)?;
+    let axes = grid::axes("--vary", &base.vary)?;
+    if let Some(axis) = axes.iter().find(|axis| axis.name == "num-workers") {
+        let name = &axis.name;
+        refuse!("--vary {name}: the number of workers is what is looked for; see --fixed-workers");
+    }
+    let prices = base.prices.as_deref().map(Prices::read).transpose()?;
+    let candidates = grid::combinations(&axes)
+        .into_iter()
+        .map(|values| candidate(args, &axes, values, prices.as_ref(), sort, deploy))
+        .collect::<Result<Vec<_>>>()?;
+    let question = Question {
+        attainment: base.attainment,
+        max_gpus: base.max_gpus,
+        max_cost: base.max_cost,
+        bounds: base.bound.clone(),
+        fixed_workers: base.fixed_workers,
+    };
+    let common = command_line("plan", &shard::common(args));
+    let answers = match base.shard.task()? {
+        Task::All => answers(&candidates, base.threads, &question)?,
+        Task::Merge(files) => shard::merge(&common, &files, candidates.len())?,
+        Task::Shard(shard) => {
+            let mine: Vec<&Candidate> = shard.of(&candidates).collect();
+            let answers = answers(&mine, base.threads, &question)?;
+            return shard.write(&common, &answers, base.report.report_json.as_deref());
+        }
+    };
+    let names = axes.into_iter().map(|axis| axis.name).collect();
+    let typed = command_line("plan", &shard::whole(args));
+    let plan = Plan::new(names, question, prices, &candidates, answers, typed)?;
+    write(&plan, &base)
+}
+
+fn answers<C>(candidates: &[C], threads: usize, question: &Question) -> Result<Vec<Answer>>
+where
+    C: Borrow<Candidate> + Sync,
+{
+    let told = Progress::begin("plan", "combinations", Some(candidates.len() as u64));
+    let answers = grid::in_parallel(candidates, threads, |candidate: &C| {
+        let answer = search::answer(candidate.borrow(), question);
+        told.add(1);
+        // What was cut short says nothing.
+        match is_stopped() {
+            true => Ok(search::nothing("stopped".to_owned())),
+            false => answer,
+        }
+    });
+    answers.into_iter().collect()
+}
+
+/// Refuses what has no meaning for a plan.
+fn check(args: &Args) -> Result<()> {
+    let share = args.attainment;
+    if !(share > 0.0 && share <= 1.0) {
+        refuse!("--attainment is {share}, must be above 0 and at most 1");
+    }
+    if !args.report.slo()?.is_set() && args.bound.is_empty() {
+        refuse!("a plan needs a bound: --slo-ttft-ms, --slo-itl-ms or --slo-e2e-ms, or --bound");
+    }
+    if args
+        .max_cost
+        .is_some_and(|cost| !cost.is_finite() || cost <= 0.0)
+    {
+        refuse!("--max-cost must be a number above 0");
+    }
+    for (flag, given) in [
+        ("--workers", args.pools.workers.is_some()),
+        ("--scale", args.pools.scale.is_some()),
+        ("--autoscale-max", args.pools.autoscale_max.is_some()),
+        ("--lose-workers", args.pools.lose_workers.is_some()),
+        ("--per-request", args.report.per_request.is_some()),
+    ] {
+        if given {
+            refuse!("{flag} has no meaning for a plan, which changes the number of workers");
+        }
+    }
+    if args.report.gpu_hour_price.is_some() {
+        refuse!("--gpu-hour-price has no meaning for a plan, which takes --prices");
+    }
+    if args.pools.num_workers != 1 {
+        refuse!("--num-workers: that is what is looked for; see --fixed-workers");
+    }
+    if args.fixed_workers.is_some() && args.workload.replay_concurrency.is_some() {
+        refuse!("--fixed-workers excludes --replay-concurrency, whose traffic follows the workers");
+    }
+    Ok(())
+}
+
+fn candidate(
+    args: &[String],
+    axes: &[GridAxis],
+    values: Vec<String>,
+    prices: Option<&Prices>,
+    sort: Sort<'_>,
+    deploy: Deploy<'_>,
+) -> Result<Candidate> {
+    let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
+    let place = || label(&names, &values);
+    let build = |args: &Args, flags: &[String]| pools(&args.pools, flags, deploy);
+    let (args, pools) = grid::point(args, axes, &values, sort, build)?;
+    if let Ok(pools) = &pools {
+        // What is wrong with the workload is told before anything is played.
+        open(&args.workload, pools.serving.engines[0].block_size()).with_context(place)?;
+    }
+    let price = match (&pools, prices) {
+        (Ok(pools), Some(prices)) => prices.of(gpu(pools)).with_context(place)?,
+        _ => 1.0,
+    };
+    Ok(Candidate {
+        workload: args.workload,
+        report: ReportArgs {
+            report_json: None,
+            html: None,
+            no_per_request: true,
+            ..args.report
+        },
+        pools,
+        price,
+        values,
+    })
+}
+
+/// The GPU of a deployment, as it was named.
+fn gpu(pools: &Pools) -> Option<&str> {
+    let about = pools.about.iter();
+    about
+        .rev()
+        .find(|(name, _)| name == "--gpu")
+        .map(|(_, gpu)| gpu.as_str())
+}
+
+fn write(plan: &Plan, args: &Args) -> Result<String> {
+    let write = |file: &std::path::Path, text: String| {
+        let shown = file.display();
+        std::fs::write(file, text).with_context(|| format!("cannot write {shown}"))
+    };
+    if let Some(file) = &args.helm_values {
+        match plan.helm_values() {
+            Some(values) => write(file, values)?,
+            None => bail!("--helm-values: no deployment is good enough to be rehearsed"),
+        }
+    }
+    if let Some(file) = &args.report.html {
+        write(file, page::page(plan))?;
+    }
+    if let Some(file) = &args.report.report_json {
+        let text = serde_json::to_string_pretty(&plan.to_json())?;
+        if file == "-" {
+            return Ok(text);
+        }
+        write(file.as_ref(), text)?;
+    }
+    Ok(plan.table())
+}

@@ -1,0 +1,191 @@
+//! What no number of workers changes: how fast a request is that has a worker to itself.
+
+use std::collections::HashMap;
+
+use anyhow::Result;
+
+use vllm_sim_engine::latency::{Batch, LatencyModel, Roofline};
+use vllm_sim_engine::sched::EngineSpec;
+use vllm_sim_engine::sched::vllm::VllmConfig;
+use vllm_sim_random::mix;
+use vllm_sim_replay::report::Slo;
+use vllm_sim_replay::workload::{Prompt, TokenRun, Turn, WorkloadSource};
+
+use vllm_sim_replay_cli::Pools;
+
+/// Why no number of workers makes enough requests good, where the step times of an idle worker say
+/// so already; `None`: only a run tells. `open` gives the workload as often as it is asked.
+///
+/// # Errors
+/// Of the workload.
+pub(super) fn hopeless(
+    pools: &Pools,
+    (slo, attainment): (Slo, f64),
+    open: &dyn Fn() -> Result<Box<dyn WorkloadSource>>,
+) -> Result<Option<String>> {
+    let (EngineSpec::Vllm(engine), None) = (&pools.serving.engines[0], &pools.prefill) else {
+        return Ok(None);
+    };
+    let LatencyModel::Roofline(roofline) = &engine.latency else {
+        return Ok(None);
+    };
+    if !slo.is_set() || !roofline.grows_with_batch() || engine.speculation.is_some() {
+        return Ok(None);
+    }
+    let mut shared = SharedPrefixes::default();
+    each_turn(open()?.as_mut(), |turn, prefix| shared.note(turn, prefix))?;
+    let bounds = [
+        ("TTFT", slo.ttft_ms),
+        ("ITL", slo.itl_ms),
+        ("E2E", slo.e2e_ms),
+    ];
+    let (mut all, mut bad, mut missed) = (0u64, 0u64, [0u64; 3]);
+    each_turn(open()?.as_mut(), |turn, prefix| {
+        let times = alone(engine, roofline, turn, shared.fresh_tokens(turn, prefix));
+        let misses = [0, 1, 2].map(|at| bounds[at].1.is_some_and(|most| times[at] > most));
+        all += 1;
+        bad += u64::from(misses.contains(&true));
+        for (count, miss) in missed.iter_mut().zip(misses) {
+            *count += u64::from(miss);
+        }
+    })?;
+    let share = |part: u64| part as f64 / all.max(1) as f64;
+    if all == 0 || share(all - bad) >= attainment {
+        return Ok(None);
+    }
+    let parts = bounds.iter().zip(missed).filter(|(_, count)| *count > 0);
+    let parts = parts.filter_map(|((name, bound), count)| {
+        let percent = 100.0 * share(count);
+        Some(format!("{name} above {} ms for {percent:.1} %", (*bound)?))
+    });
+    let parts: Vec<String> = parts.collect();
+    Ok(Some(format!(
+        "not played: with any number of workers {:.1} % of the requests are good at most (alone on an \
+         idle worker: {})",
+        100.0 * share(all - bad),
+        parts.join(", ")
+    )))
+}
+
+/// The prompt before a turn, and what it consists of.
+#[derive(Debug, Clone, Copy, Default)]
+struct PromptPrefix {
+    tokens: u64,
+    /// The same of equal prompts.
+    chain: u64,
+    /// The token that its last run repeats.
+    repeated: Option<u64>,
+}
+
+impl PromptPrefix {
+    fn and(self, run: &TokenRun) -> Self {
+        let repeated = run.same.then_some(run.id);
+        // Where runs are cut says nothing of what they hold.
+        let goes_on = repeated.is_some() && repeated == self.repeated;
+        Self {
+            tokens: self.tokens + u64::from(run.len),
+            chain: match goes_on {
+                true => self.chain,
+                false => mix(self.chain, mix(run.id, u64::from(run.same))),
+            },
+            repeated,
+        }
+    }
+}
+
+/// Hands over every turn with what stands before its own runs.
+fn each_turn(
+    source: &mut dyn WorkloadSource,
+    mut then: impl FnMut(&Turn, PromptPrefix),
+) -> Result<()> {
+    let mut number = 0;
+    while let Some(session) = source.next()? {
+        number += 1;
+        let mut before = PromptPrefix::default();
+        for (turn, at) in session.turns.iter().zip(0u64..) {
+            if matches!(turn.prompt, Prompt::Whole(_)) {
+                before = PromptPrefix::default();
+            }
+            then(turn, before);
+            before = runs(turn).iter().fold(before, PromptPrefix::and);
+            before.tokens += u64::from(turn.output);
+            if turn.output > 0 {
+                // Nobody else says the same.
+                before.chain = mix(before.chain, mix(number, at));
+                before.repeated = None;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn runs(turn: &Turn) -> &[TokenRun] {
+    match &turn.prompt {
+        Prompt::Whole(runs) | Prompt::Grown(runs) => runs,
+    }
+}
+
+/// How many prompts begin alike.
+#[derive(Debug, Default)]
+struct SharedPrefixes(HashMap<u64, u32>);
+
+impl SharedPrefixes {
+    fn note(&mut self, turn: &Turn, before: PromptPrefix) {
+        runs(turn).iter().fold(before, |before, run| {
+            let with = before.and(run);
+            *self.0.entry(with.chain).or_insert(0) += 1;
+            with
+        });
+    }
+
+    /// Tokens of a prompt that cannot be in the prefix cache, and those that may be.
+    fn fresh_tokens(&self, turn: &Turn, before: PromptPrefix) -> (u32, u32) {
+        let (mut known, mut all) = (before.tokens, before);
+        for run in runs(turn) {
+            let shared = known == all.tokens;
+            all = all.and(run);
+            if shared && self.0.get(&all.chain).is_some_and(|seen| *seen > 1) {
+                known = all.tokens;
+            }
+        }
+        let tokens = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+        // The last token is always computed.
+        let known = known.min(all.tokens.saturating_sub(1));
+        (tokens(all.tokens - known), tokens(known))
+    }
+}
+
+/// Milliseconds to the first token, between tokens on average, and to the last one, of a request with
+/// so many tokens to compute and so many in the cache: no less than it takes among others.
+fn alone(
+    engine: &VllmConfig,
+    roofline: &Roofline,
+    turn: &Turn,
+    (fresh, cached): (u32, u32),
+) -> [f64; 3] {
+    let window = roofline.window();
+    let ms = |batch: &Batch| engine.step_time(batch).as_secs_f64() * 1e3;
+    // Sums over GPUs are not counted: those of small chunks can be faster than of large ones.
+    let chunk_ms = |batch: &Batch| {
+        let parts = roofline.breakdown(batch);
+        ms(batch) * (1.0 - (parts.all_reduce + parts.moe) / parts.total())
+    };
+    let prompt = fresh.saturating_add(cached);
+    let (mut first, mut past) = (0.0, cached);
+    while past < prompt {
+        let new = (prompt - past).min(engine.max_num_batched_tokens.max(1));
+        let mut batch = Batch::default();
+        batch.add_chunk(new, past, window);
+        let own = chunk_ms(&batch);
+        // Beside a decode the kernels of a prompt start faster.
+        batch.add_decode(1, 1, window);
+        first += own.min(chunk_ms(&batch));
+        past += new;
+    }
+    let mut batch = Batch::default();
+    batch.add_decode(prompt.saturating_add(1), 1, window);
+    let room = engine.max_model_len.saturating_sub(prompt);
+    let gaps = turn.output.min(room).saturating_sub(1);
+    let gap = if gaps > 0 { ms(&batch) } else { 0.0 };
+    [first, gap, first + f64::from(gaps) * gap]
+}

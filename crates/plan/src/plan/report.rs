@@ -1,0 +1,379 @@
+use anyhow::Result;
+use serde_json::{Map, Value, json};
+
+use super::deploy::Deployed;
+use super::prices::Prices;
+use super::search::{self, Answer, Candidate, Question, Trial};
+use crate::grid::label;
+use vllm_sim_replay_cli::Pools;
+
+/// Changes of the traffic that the cheapest deployment is asked about.
+const SWINGS: [f64; 2] = [0.8, 1.2];
+
+/// What was found.
+pub(super) struct Plan {
+    names: Vec<String>,
+    question: Question,
+    prices: Option<Prices>,
+    pub(super) rows: Vec<Row>,
+    /// Rows that are good enough, the cheapest first; with fixed workers the one with the most
+    /// traffic for its cost.
+    pub(super) order: Vec<usize>,
+    outlook: Option<Outlook>,
+    /// What was typed.
+    pub(super) command: String,
+}
+
+/// A combination and what came of it.
+pub(super) struct Row {
+    pub(super) label: String,
+    values: Vec<String>,
+    price: f64,
+    /// One worker, or one group of prefill and decode workers.
+    pools: Option<Pools>,
+    pub(super) answer: Answer,
+}
+
+impl Row {
+    /// Of a run, for an hour.
+    pub(super) fn cost(&self, trial: &Trial) -> f64 {
+        self.price * f64::from(trial.gpus)
+    }
+}
+
+/// The cheapest deployment under other traffic.
+struct Outlook {
+    /// Workers at each of [`SWINGS`]; `None`: more than the budget.
+    swings: [Option<u32>; 2],
+    /// Times of the traffic asked that it serves as it is.
+    room: Option<f64>,
+}
+
+impl Plan {
+    /// Puts answers in order, and asks what other traffic would take of the cheapest.
+    ///
+    /// # Errors
+    /// Of a run.
+    pub(super) fn new(
+        names: Vec<String>,
+        question: Question,
+        prices: Option<Prices>,
+        candidates: &[Candidate],
+        answers: Vec<Answer>,
+        command: String,
+    ) -> Result<Self> {
+        let rows = candidates
+            .iter()
+            .zip(answers)
+            .map(|(candidate, answer)| Row {
+                label: label(&names, &candidate.values),
+                values: candidate.values.clone(),
+                price: candidate.price,
+                pools: candidate.pools.as_ref().ok().cloned(),
+                answer,
+            });
+        let rows: Vec<Row> = rows.collect();
+        let costs = |at: &usize| {
+            let row = &rows[*at];
+            let found = row.answer.found.as_ref();
+            found.map_or(f64::INFINITY, |trial| row.cost(trial) / trial.traffic)
+        };
+        let mut order: Vec<usize> = (0..rows.len()).collect();
+        order.retain(|at| rows[*at].answer.found.is_some());
+        // The first of several that cost the same.
+        order.sort_by(|a, b| costs(a).total_cmp(&costs(b)));
+        let cheapest = order.first().and_then(|&at| {
+            let found = rows[at].answer.found.as_ref()?;
+            Some((&candidates[at], found.workers))
+        });
+        let outlook = match cheapest {
+            Some((candidate, workers))
+                if question.fixed_workers.is_none()
+                    && candidate.workload.replay_concurrency.is_none() =>
+            {
+                let at = |traffic| search::fewest_workers(candidate, &question, traffic);
+                let [less, more] = SWINGS.map(at);
+                let room = search::most_traffic(candidate, &question, workers)?;
+                Some(Outlook {
+                    swings: [less?, more?].map(|trial| trial.map(|trial| trial.workers)),
+                    room: room.map(|trial| trial.traffic),
+                })
+            }
+            _ => None,
+        };
+        Ok(Self {
+            names,
+            question,
+            prices,
+            rows,
+            order,
+            outlook,
+            command,
+        })
+    }
+
+    /// The cheapest deployment.
+    fn best(&self) -> Option<(&Row, &Trial)> {
+        let row = &self.rows[*self.order.first()?];
+        Some((row, row.answer.found.as_ref()?))
+    }
+
+    /// What a cost is counted in, for an hour.
+    pub(super) fn unit(&self) -> String {
+        match &self.prices {
+            Some(prices) => format!("{}/h", prices.currency),
+            None => "GPUs".to_owned(),
+        }
+    }
+
+    /// Heads and cells of the table; the cheapest first, what is not good enough last.
+    pub(super) fn cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
+        let mut head = self.names.clone();
+        head.extend(["workers", "GPUs"].map(str::to_owned));
+        if self.prices.is_some() {
+            head.push(self.unit());
+        }
+        if self.question.fixed_workers.is_some() {
+            head.push("traffic".to_owned());
+        }
+        let columns = [
+            "req/s",
+            "good %",
+            "TTFT p50 ms",
+            "TTFT p99 ms",
+            "TPOT p99 ms",
+            "E2E p99 ms",
+            "tok/s/user",
+            "tok/s/GPU",
+            "known error",
+        ];
+        head.extend(columns.map(str::to_owned));
+        let left_out = (0..self.rows.len()).filter(|at| !self.order.contains(at));
+        let all = self.order.iter().copied().chain(left_out);
+        let rows = all.map(|at| {
+            let row = &self.rows[at];
+            let mut cells = row.values.clone();
+            let Some(trial) = &row.answer.found else {
+                cells.resize(head.len(), "–".to_owned());
+                return cells;
+            };
+            cells.push(trial.workers.to_string());
+            cells.push(trial.gpus.to_string());
+            if self.prices.is_some() {
+                cells.push(format!("{:.2}", row.cost(trial)));
+            }
+            if self.question.fixed_workers.is_some() {
+                cells.push(format!("{:.3} x", trial.traffic));
+            }
+            cells.push(format!("{:.2}", trial.number("request_throughput_rps")));
+            cells.push(format!("{:.1}", 100.0 * trial.attainment));
+            for key in [
+                "median_ttft_ms",
+                "p99_ttft_ms",
+                "p99_tpot_ms",
+                "p99_e2e_latency_ms",
+            ] {
+                cells.push(format!("{:.1}", trial.number(key)));
+            }
+            cells.push(format!("{:.1}", per_user(trial)));
+            cells.push(format!("{:.1}", per_gpu(trial)));
+            let evidence = row.pools.as_ref().and_then(|pools| pools.evidence.as_ref());
+            cells.push(evidence.map_or_else(|| "none".to_owned(), |known| known.short.clone()));
+            cells
+        });
+        let rows = rows.collect();
+        (head, rows)
+    }
+
+    /// What stands under the table.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let share = 100.0 * self.question.attainment;
+        let mut notes = Vec::new();
+        if let Some(prices) = &self.prices {
+            notes.push(format!("prices of {}, in {}", prices.date, prices.currency));
+        }
+        match self.best() {
+            None => notes.push(format!(
+                "no deployment of up to {} GPUs{} makes {share} % of the requests good",
+                self.question.max_gpus,
+                self.question
+                    .max_cost
+                    .map_or_else(String::new, |cost| format!(" and {cost} {}", self.unit()))
+            )),
+            Some(_) if self.question.fixed_workers.is_some() => notes.push(format!(
+                "* most traffic for its cost with {share} % of the requests good"
+            )),
+            Some((row, best)) => {
+                notes.push(format!("* cheapest with {share} % of the requests good"));
+                notes.extend(self.next_best(row.cost(best)));
+            }
+        }
+        notes.extend(self.outlook_note());
+        for row in &self.rows {
+            if let Some(why) = &row.answer.why {
+                let place = match row.label.as_str() {
+                    "" => "this deployment",
+                    label => label,
+                };
+                notes.push(format!("{place}: {why}"));
+            }
+        }
+        if let Some(deployed) = self.deployed() {
+            notes.push(format!("to deploy: {}", deployed.vllm()));
+            notes.extend(
+                deployed
+                    .router()
+                    .map(|router| format!("in front: {router}")),
+            );
+            notes.push(format!("to rehearse: {}", deployed.rehearsal()));
+            let files = deployed.files();
+            if !files.is_empty() {
+                let files = files.join(", ");
+                notes.push(format!("these flags name files of this machine: {files}"));
+            }
+        }
+        notes.extend(self.evidence());
+        notes
+    }
+
+    fn next_best(&self, cheapest: f64) -> Option<String> {
+        let row = &self.rows[*self.order.get(1)?];
+        let found = row.answer.found.as_ref()?;
+        let more = 100.0 * (row.cost(found) / cheapest - 1.0);
+        Some(format!(
+            "next best: {}, {} workers, {:.2} {} (+{more:.1} %)",
+            row.label,
+            found.workers,
+            row.cost(found),
+            self.unit()
+        ))
+    }
+
+    fn outlook_note(&self) -> Option<String> {
+        let outlook = self.outlook.as_ref()?;
+        let most = self.question.max_gpus;
+        let workers = |workers: Option<u32>| match workers {
+            Some(1) => "1 worker".to_owned(),
+            Some(workers) => format!("{workers} workers"),
+            None => format!("more than {most} GPUs"),
+        };
+        let [less, more] = outlook.swings.map(workers);
+        let room = outlook.room.map_or_else(String::new, |room| {
+            format!("; as it is it serves {room:.2} times the traffic")
+        });
+        Some(format!("traffic -20 %: {less}, +20 %: {more}{room}"))
+    }
+
+    /// The cheapest deployment as it is started.
+    fn deployed(&self) -> Option<Deployed<'_>> {
+        let (row, best) = self.best()?;
+        Deployed::new(row.pools.as_ref()?, best)
+    }
+
+    /// How far to trust the cheapest one's figures.
+    fn evidence(&self) -> Option<String> {
+        let (row, _) = self.best()?;
+        match row.pools.as_ref()?.evidence.as_ref() {
+            Some(known) => Some(format!("evidence: {}; {}", known.recorded, known.errors)),
+            None => Some("evidence: none, its step times are not the roofline's".to_owned()),
+        }
+    }
+
+    /// Values of this program's chart.
+    pub(super) fn helm_values(&self) -> Option<String> {
+        self.deployed()?.helm_values()
+    }
+
+    pub(super) fn table(&self) -> String {
+        let (head, rows) = self.cells();
+        let widths: Vec<usize> = (0..head.len())
+            .map(|column| {
+                let all = rows.iter().chain([&head]);
+                let widths = all.map(|row| row[column].chars().count());
+                widths.max().unwrap_or(0)
+            })
+            .collect();
+        let line = |row: &[String], mark: &str| {
+            let cells = row.iter().zip(&widths).enumerate();
+            let cells = cells.map(|(column, (cell, &width))| match column < self.names.len() {
+                true => format!("{cell:<width$}"),
+                false => format!("{cell:>width$}"),
+            });
+            let cells: Vec<String> = cells.collect();
+            format!("{}{mark}", cells.join("  "))
+        };
+        let mut lines = vec![line(&head, "")];
+        for (at, row) in rows.iter().enumerate() {
+            let is_best = at == 0 && !self.order.is_empty();
+            lines.push(line(row, if is_best { "  *" } else { "" }));
+        }
+        lines.extend(self.notes());
+        lines.join("\n")
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        let trial = |row: &Row, trial: &Trial| {
+            json!({
+                "workers": trial.workers,
+                "gpus": trial.gpus,
+                "cost_per_hour": row.cost(trial),
+                "traffic": trial.traffic,
+                "missed": trial.missed,
+                "stopped": trial.stopped,
+                "attainment": (!trial.stopped).then_some(trial.attainment),
+                "output_tokens_per_s_per_user": per_user(trial),
+                "output_tokens_per_s_per_gpu": per_gpu(trial),
+                "summary": trial.summary,
+            })
+        };
+        let points = self.rows.iter().map(|row| {
+            let flags = self.names.iter().zip(&row.values);
+            let flags: Map<String, Value> = flags
+                .map(|(name, value)| (name.clone(), json!(value)))
+                .collect();
+            let trials = row.answer.trials.iter().map(|run| trial(row, run));
+            json!({
+                "flags": flags,
+                "found": row.answer.found.as_ref().map(|found| trial(row, found)),
+                "error": row.answer.why,
+                "evidence": row.pools.as_ref().and_then(|pools| pools.evidence.as_ref()).map(
+                    |known| json!({"recorded": known.recorded, "errors": known.errors}),
+                ),
+                "trials": trials.collect::<Vec<_>>(),
+            })
+        });
+        let deployed = self.deployed();
+        json!({
+            "schema": "vllm-sim/plan/1",
+            "command": self.command,
+            "attainment": self.question.attainment,
+            "max_gpus": self.question.max_gpus,
+            "fixed_workers": self.question.fixed_workers,
+            "prices": self.prices.as_ref().map(|prices| json!({
+                "date": prices.date,
+                "currency": prices.currency,
+            })),
+            "order": self.order,
+            "points": points.collect::<Vec<_>>(),
+            "outlook": self.outlook.as_ref().map(|outlook| json!({
+                "traffic": SWINGS,
+                "workers": outlook.swings,
+                "most_traffic": outlook.room,
+            })),
+            "deploy": deployed.as_ref().map(Deployed::vllm),
+            "router": deployed.as_ref().and_then(Deployed::router),
+            "rehearse": deployed.as_ref().map(Deployed::rehearsal),
+        })
+    }
+}
+
+/// Output tokens per second that a user sees.
+pub(super) fn per_user(trial: &Trial) -> f64 {
+    let gap = trial.number("mean_tpot_ms");
+    if gap > 0.0 { 1e3 / gap } else { 0.0 }
+}
+
+/// Output tokens per second and GPU.
+pub(super) fn per_gpu(trial: &Trial) -> f64 {
+    trial.number("output_throughput_tok_s") / f64::from(trial.gpus.max(1))
+}

@@ -1,0 +1,416 @@
+use std::ops::ControlFlow;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use vllm_sim_replay::outcome::Outcome;
+use vllm_sim_replay::report::Slo;
+
+use super::bound::PercentileBound;
+use super::idle_worker;
+use crate::shard::{exact_map, exact_number};
+use crate::trend::Trend;
+use vllm_sim_command_line::progress::is_stopped;
+use vllm_sim_replay_cli::{Pools, ReportArgs, WorkloadArgs, in_words, limit, open, play_watched};
+
+/// What is asked of every combination.
+#[derive(Debug, Clone)]
+pub(super) struct Question {
+    /// Share of all requests that must be good.
+    pub(super) attainment: f64,
+    pub(super) max_gpus: u32,
+    /// Most money for an hour.
+    pub(super) max_cost: Option<f64>,
+    /// Percentiles that must not be exceeded.
+    pub(super) bounds: Vec<PercentileBound>,
+    /// Look for the highest traffic of so many workers.
+    pub(super) fixed_workers: Option<u32>,
+}
+
+/// A combination of flags.
+pub(super) struct Candidate {
+    /// The value of each axis.
+    pub(super) values: Vec<String>,
+    pub(super) workload: WorkloadArgs,
+    pub(super) report: ReportArgs,
+    /// One worker, or the prefill and decode workers of one group; or why the model does not fit.
+    pub(super) pools: Result<Pools, String>,
+    /// Of a GPU for an hour.
+    pub(super) price: f64,
+}
+
+/// A run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Trial {
+    /// Workers, or groups of prefill and decode workers.
+    pub(super) workers: u32,
+    pub(super) gpus: u32,
+    /// Traffic, in times of what was asked.
+    #[serde(deserialize_with = "exact_number")]
+    pub(super) traffic: f64,
+    /// Share of all requests that were good.
+    #[serde(deserialize_with = "exact_number")]
+    pub(super) attainment: f64,
+    /// Why it is not good enough, whatever its attainment is.
+    pub(super) missed: Vec<String>,
+    /// It ended when too many requests had missed their bounds: its attainment and summary are of
+    /// what was played until then.
+    pub(super) stopped: bool,
+    /// The keys of a replay's summary.
+    #[serde(deserialize_with = "exact_map")]
+    pub(super) summary: Map<String, Value>,
+}
+
+impl Trial {
+    /// A number of the summary; 0 where there is none.
+    pub(super) fn number(&self, key: &str) -> f64 {
+        self.summary.get(key).and_then(Value::as_f64).unwrap_or(0.0)
+    }
+}
+
+/// What came of a combination.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Answer {
+    /// The run that is good enough, with the fewest workers or the highest traffic.
+    pub(super) found: Option<Trial>,
+    /// Every run, the one that was found too.
+    pub(super) trials: Vec<Trial>,
+    /// Why nothing was found.
+    pub(super) why: Option<String>,
+}
+
+/// Looks for the fewest workers, or the highest traffic, of a combination.
+///
+/// # Errors
+/// Of a run.
+pub(super) fn answer(candidate: &Candidate, question: &Question) -> Result<Answer> {
+    if is_stopped() {
+        return Ok(nothing("stopped".to_owned()));
+    }
+    let mut player = match Player::new(candidate, question) {
+        Ok(player) => player,
+        Err(why) => return Ok(nothing(why.clone())),
+    };
+    if let Some(workers) = question.fixed_workers {
+        let found = player.most_traffic(workers)?;
+        let why = "no request is good however little the traffic is".to_owned();
+        return Ok(finish(found, player.trials, why));
+    }
+    if player.most_workers == 0 {
+        let (gpus, most) = (gpus(player.pools, 1), question.max_gpus);
+        let why = match question.max_cost {
+            Some(cost) if gpus <= most => {
+                let each = candidate.price * f64::from(gpus);
+                format!("one worker costs {each:.2}, --max-cost is {cost}")
+            }
+            _ => format!("one worker takes {gpus} GPUs, --max-gpus is {most}"),
+        };
+        return Ok(nothing(why));
+    }
+    if let Some(why) = player.hopeless()? {
+        return Ok(nothing(why));
+    }
+    let found = player.fewest_workers(1.0)?;
+    let why = player.trials.last().map(|last| too_slow(last, candidate));
+    Ok(finish(found, player.trials, why.unwrap_or_default()))
+}
+
+/// The fewest workers of a combination that fits, for traffic that is so many times what was asked.
+///
+/// # Errors
+/// Of a run.
+pub(super) fn fewest_workers(
+    candidate: &Candidate,
+    question: &Question,
+    traffic: f64,
+) -> Result<Option<Trial>> {
+    match Player::new(candidate, question) {
+        Ok(mut player) => player.fewest_workers(traffic),
+        Err(_) => Ok(None),
+    }
+}
+
+/// The highest traffic that so many workers of a combination serve.
+///
+/// # Errors
+/// Of a run.
+pub(super) fn most_traffic(
+    candidate: &Candidate,
+    question: &Question,
+    workers: u32,
+) -> Result<Option<Trial>> {
+    match Player::new(candidate, question) {
+        Ok(mut player) => player.most_traffic(workers),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Nothing was found, and why.
+pub(super) fn nothing(why: String) -> Answer {
+    Answer {
+        found: None,
+        trials: Vec::new(),
+        why: Some(why),
+    }
+}
+
+fn finish(found: Option<Trial>, trials: Vec<Trial>, why: String) -> Answer {
+    let why = found.is_none().then_some(why);
+    Answer { found, trials, why }
+}
+
+/// GPUs of so many workers, or groups.
+fn gpus(pools: &Pools, workers: u32) -> u32 {
+    let (prefill, serving) = pools.gpus;
+    let of = |engines: usize, gpus: u32| engines as u32 * gpus;
+    let prefills = pools.prefill.as_ref().map_or(0, |pool| pool.engines.len());
+    (of(prefills, prefill) + of(pools.serving.engines.len(), serving)) * workers
+}
+
+/// What the largest deployment within the budget is too slow at.
+fn too_slow(trial: &Trial, candidate: &Candidate) -> String {
+    let report = &candidate.report;
+    let bounds = [
+        ("TTFT", "p99_ttft_ms", report.slo_ttft_ms),
+        // The bound of gaps holds for their mean.
+        ("TPOT", "p99_tpot_ms", report.slo_itl_ms),
+        ("E2E", "p99_e2e_latency_ms", report.slo_e2e_ms),
+    ];
+    let missed = bounds.iter().filter_map(|(name, key, bound)| {
+        let (bound, value) = ((*bound)?, trial.number(key));
+        (value > bound).then(|| format!("{name} p99 {value:.1} ms, bound {bound} ms"))
+    });
+    let missed: Vec<String> = missed.chain(trial.missed.iter().cloned()).collect();
+    let (gpus, good) = (trial.gpus, 100.0 * trial.attainment);
+    match missed.is_empty() {
+        true => format!("with {gpus} GPUs {good:.1} % of the requests are good"),
+        false => format!(
+            "with {gpus} GPUs {good:.1} % of the requests are good ({})",
+            missed.join("; ")
+        ),
+    }
+}
+
+/// Plays a combination again and again.
+struct Player<'c> {
+    candidate: &'c Candidate,
+    pools: &'c Pools,
+    question: &'c Question,
+    /// Within the budget.
+    most_workers: u32,
+    trials: Vec<Trial>,
+}
+
+impl<'c> Player<'c> {
+    /// Or why the model does not fit.
+    fn new(candidate: &'c Candidate, question: &'c Question) -> Result<Self, &'c String> {
+        let pools = candidate.pools.as_ref()?;
+        let each = gpus(pools, 1).max(1);
+        let by_cost = question.max_cost.map_or(u32::MAX, |cost| {
+            // A float becomes the nearest number that there is.
+            (cost / (candidate.price * f64::from(each))) as u32
+        });
+        Ok(Self {
+            candidate,
+            pools,
+            question,
+            most_workers: (question.max_gpus / each).min(by_cost),
+            trials: Vec::new(),
+        })
+    }
+
+    /// Why no number of workers suffices, where that is certain without a run.
+    fn hopeless(&self) -> Result<Option<String>> {
+        let workload = &self.candidate.workload;
+        if limit(workload)?.is_some() {
+            return Ok(None);
+        }
+        let block_size = self.pools.serving.engines[0].block_size();
+        let open = || Ok(open(workload, block_size)?.0);
+        let asked = (self.candidate.report.slo()?, self.question.attainment);
+        idle_worker::hopeless(self.pools, asked, &open)
+    }
+
+    /// Doubles the workers until they suffice, then halves the interval.
+    fn fewest_workers(&mut self, traffic: f64) -> Result<Option<Trial>> {
+        let (mut too_few, mut workers) = (0, 1);
+        let mut found = loop {
+            // What the largest one misses is told, so that it is played to its end.
+            let whole = workers >= self.most_workers;
+            let trial = self.play(workers, traffic, whole)?;
+            if self.suffices(&trial) {
+                break trial;
+            }
+            if workers >= self.most_workers {
+                return Ok(None);
+            }
+            too_few = workers;
+            workers = (2 * workers).min(self.most_workers);
+        };
+        while found.workers - too_few > 1 {
+            let middle = too_few + (found.workers - too_few) / 2;
+            let trial = self.play(middle, traffic, false)?;
+            if self.suffices(&trial) {
+                found = trial;
+            } else {
+                too_few = trial.workers;
+            }
+        }
+        Ok(Some(found))
+    }
+
+    /// Doubles or halves the traffic, then narrows it down to 1 %.
+    fn most_traffic(&mut self, workers: u32) -> Result<Option<Trial>> {
+        /// Times of the traffic that was asked; also its inverse.
+        const FARTHEST: f64 = 1024.0;
+        let first = self.play(workers, 1.0, false)?;
+        let (mut found, mut too_much) = if self.suffices(&first) {
+            let mut found = first;
+            loop {
+                let trial = self.play(workers, 2.0 * found.traffic, false)?;
+                if !self.suffices(&trial) {
+                    break (found, trial.traffic);
+                }
+                if trial.traffic >= FARTHEST {
+                    return Ok(Some(trial));
+                }
+                found = trial;
+            }
+        } else {
+            let mut too_much = first.traffic;
+            loop {
+                let trial = self.play(workers, too_much / 2.0, false)?;
+                if self.suffices(&trial) {
+                    break (trial, too_much);
+                }
+                too_much = trial.traffic;
+                if too_much <= 1.0 / FARTHEST {
+                    return Ok(None);
+                }
+            }
+        };
+        while too_much / found.traffic > 1.01 {
+            let trial = self.play(workers, (found.traffic * too_much).sqrt(), false)?;
+            if self.suffices(&trial) {
+                found = trial;
+            } else {
+                too_much = trial.traffic;
+            }
+        }
+        Ok(Some(found))
+    }
+
+    /// Whether enough requests are good, and it could go on like that.
+    fn suffices(&self, trial: &Trial) -> bool {
+        trial.attainment >= self.question.attainment && trial.missed.is_empty()
+    }
+
+    /// Plays it, but unless `whole` no further than until it cannot suffice.
+    fn play(&mut self, workers: u32, traffic: f64, whole: bool) -> Result<Trial> {
+        let mut pools = self.pools.clone();
+        let all = [Some(&mut pools.serving), pools.prefill.as_mut()];
+        for pool in all.into_iter().flatten() {
+            let engines = std::mem::take(&mut pool.engines);
+            let group = engines.iter().cycle().cloned();
+            pool.engines = group.take(engines.len() * workers as usize).collect();
+        }
+        let workload = with_traffic(&self.candidate.workload, traffic)?;
+        let (mut source, pace) = open(&workload, pools.serving.engines[0].block_size())?;
+        let limit = limit(&workload)?;
+        let mut trend = Trend::default();
+        let args = &self.candidate.report;
+        let mut hope = Hope {
+            slo: args.slo()?,
+            attainment: self.question.attainment,
+            requests: source.requests().filter(|_| !whole),
+            bad: 0,
+        };
+        let mut watch = |outcome: &Outcome<'_>| {
+            trend.add(outcome);
+            hope.add(outcome)
+        };
+        let is_open = pace.concurrency.is_none();
+        let report = play_watched(&pools, source.as_mut(), (pace, limit, 1), args, &mut watch)?;
+        let stopped = hope.is_lost();
+        let bounds = self.question.bounds.iter().filter(|_| !stopped);
+        let mut missed: Vec<String> = bounds.filter_map(|bound| bound.missed(&report)).collect();
+        if stopped {
+            missed.push(format!(
+                "stopped when {} requests were not good, which is too many",
+                hope.bad
+            ));
+        } else if let Some(growth) = trend.growth().filter(|_| is_open) {
+            missed.push(format!(
+                "the queue grows: requests of the last quarter take {growth:.2} s longer than \
+                 those of the second"
+            ));
+        }
+        let completed = report.number("completed_requests");
+        let trial = Trial {
+            workers,
+            gpus: gpus(self.pools, workers),
+            traffic,
+            attainment: match report.summary.contains_key("slo_attainment") {
+                true => report.number("slo_attainment"),
+                false => completed / report.number("num_requests").max(1.0),
+            },
+            missed,
+            stopped,
+            summary: report.summary,
+        };
+        self.trials.push(trial.clone());
+        Ok(trial)
+    }
+}
+
+/// Whether enough of all requests can still be good.
+struct Hope {
+    slo: Slo,
+    attainment: f64,
+    /// No fewer than there are; `None`: nobody knows.
+    requests: Option<u64>,
+    bad: u64,
+}
+
+impl Hope {
+    fn add(&mut self, outcome: &Outcome<'_>) -> ControlFlow<()> {
+        if !self.slo.is_set() || self.is_lost() {
+            return ControlFlow::Continue(());
+        }
+        self.bad += u64::from(!self.slo.holds(outcome));
+        match self.is_lost() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    }
+
+    fn is_lost(&self) -> bool {
+        // As the share is taken of a whole run, which no rounding puts above this one.
+        self.requests.is_some_and(|requests| {
+            let most = requests.saturating_sub(self.bad) as f64;
+            most / (requests.max(1) as f64) < self.attainment
+        })
+    }
+}
+
+/// Most requests that more traffic makes of a synthetic workload.
+const MOST_REQUESTS: u64 = 200_000;
+
+/// The same workload with other traffic: a made-up one comes at another rate and lasts as long, a
+/// recorded one comes faster.
+fn with_traffic(workload: &WorkloadArgs, traffic: f64) -> Result<WorkloadArgs> {
+    let mut workload = match &workload.workload {
+        Some(words) => in_words(words, workload)?,
+        None => workload.clone(),
+    };
+    match (workload.request_rate, workload.request_count) {
+        (Some(rate), Some(count)) if workload.files.is_empty() => {
+            let more = (count as f64 * traffic).ceil() as u64;
+            workload.request_rate = Some(rate * traffic);
+            workload.request_count = Some(more.min(MOST_REQUESTS).max(count));
+        }
+        _ => workload.arrival_speedup_ratio *= traffic,
+    }
+    Ok(workload)
+}

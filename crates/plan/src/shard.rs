@@ -1,0 +1,258 @@
+//! A part of a grid, so that several machines share one sweep or plan.
+//!
+//! A shard writes what its points came to, and the same command with `--merge` in place of `--shard`
+//! puts them together: the result is that of one process, byte for byte.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde::de::{DeserializeOwned, Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use vllm_sim_command_line::refuse;
+
+/// Of the file; it changes when its form does.
+const SCHEMA: &str = "vllm-sim/shard/1";
+
+/// Shares the work.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Shards")]
+pub(super) struct ShardArgs {
+    /// Play the K-th of N parts alone, and write it to --report-json: K/N from 1 on, or job/N for the
+    /// index of a Kubernetes Indexed Job.
+    #[arg(long, value_name = "K/N", conflicts_with_all = ["merge", "html"])]
+    shard: Option<String>,
+    /// Put parts together that the same command wrote; name all of them.
+    #[arg(long, value_name = "FILE", value_delimiter = ',')]
+    merge: Vec<PathBuf>,
+}
+
+/// What is to be done.
+pub(super) enum Task {
+    /// Everything here.
+    All,
+    /// A part.
+    Shard(Shard),
+    /// Nothing but to put parts together.
+    Merge(Vec<PathBuf>),
+}
+
+/// A part: every `of`-th point from `at` on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shard {
+    at: usize,
+    of: usize,
+}
+
+/// A part as it is written.
+#[derive(Serialize, Deserialize)]
+struct ShardFile<R> {
+    schema: String,
+    /// What was typed, without what differs between parts.
+    command: String,
+    at: usize,
+    of: usize,
+    results: Vec<R>,
+}
+
+impl ShardArgs {
+    /// # Errors
+    /// What is wrong with the arguments.
+    pub(super) fn task(&self) -> Result<Task> {
+        if !self.merge.is_empty() {
+            return Ok(Task::Merge(self.merge.clone()));
+        }
+        let Some(text) = &self.shard else {
+            return Ok(Task::All);
+        };
+        let read = || {
+            let (at, of) = text.split_once('/')?;
+            let of: usize = of.parse().ok()?;
+            let at: usize = match at {
+                "job" => std::env::var("JOB_COMPLETION_INDEX").ok()?.parse().ok()?,
+                at => at.parse::<usize>().ok()?.checked_sub(1)?,
+            };
+            (at < of).then_some(Shard { at, of })
+        };
+        match read() {
+            Some(shard) => Ok(Task::Shard(shard)),
+            None => refuse!(
+                "--shard {text:?} must be K/N with K from 1 to N, or job/N where \
+                 JOB_COMPLETION_INDEX is set"
+            ),
+        }
+    }
+}
+
+impl Shard {
+    /// Its points.
+    pub(super) fn of<T>(self, all: &[T]) -> impl Iterator<Item = &T> {
+        all.iter().skip(self.at).step_by(self.of)
+    }
+
+    /// Writes what became of them; gives what is to be printed.
+    ///
+    /// # Errors
+    /// No file is named, or it cannot be written.
+    pub(super) fn write<R: Serialize>(
+        self,
+        command: &str,
+        results: &[R],
+        file: Option<&str>,
+    ) -> Result<String> {
+        let Some(file) = file else {
+            refuse!("--shard needs --report-json FILE for its part");
+        };
+        let part = ShardFile {
+            schema: SCHEMA.to_owned(),
+            command: command.to_owned(),
+            at: self.at,
+            of: self.of,
+            results: results.iter().collect(),
+        };
+        let text = serde_json::to_string(&part)?;
+        if file == "-" {
+            return Ok(text);
+        }
+        std::fs::write(file, text).with_context(|| format!("cannot write {file}"))?;
+        let (at, of, points) = (self.at + 1, self.of, results.len());
+        Ok(format!("shard {at} of {of}: {points} points in {file}"))
+    }
+}
+
+/// The words that a part and the whole have in common.
+pub(super) fn common(words: &[String]) -> Vec<String> {
+    let own = ["--shard", "--merge", "--report-json", "--threads", "--html"];
+    without(words, &own)
+}
+
+/// The words as one process would have got them.
+pub(super) fn whole(words: &[String]) -> Vec<String> {
+    without(words, &["--shard", "--merge"])
+}
+
+/// Words without these flags, each of which has a value.
+fn without(words: &[String], flags: &[&str]) -> Vec<String> {
+    let mut all = words.iter();
+    let mut kept = Vec::new();
+    while let Some(word) = all.next() {
+        let name = word.split('=').next().unwrap_or(word).replace('_', "-");
+        if !flags.contains(&name.as_str()) {
+            kept.push(word.clone());
+        } else if !word.contains('=') {
+            all.next();
+        }
+    }
+    kept
+}
+
+/// Reads a number as it was written, to the last bit.
+pub(super) fn exact_number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    let raw = <&RawValue>::deserialize(from)?;
+    raw.get().parse().map_err(D::Error::custom)
+}
+
+/// The same with a summary.
+pub(super) fn exact_map<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Map<String, Value>, D::Error> {
+    from.deserialize_map(ExactMap)
+}
+
+struct ExactMap;
+
+impl<'de> Visitor<'de> for ExactMap {
+    type Value = Map<String, Value>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a summary")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut pairs: A) -> Result<Self::Value, A::Error> {
+        let mut map = Map::new();
+        while let Some((key, raw)) = pairs.next_entry::<String, &RawValue>()? {
+            let text = raw.get();
+            let is_float = text.contains(['.', 'e']);
+            let value = match text.parse::<f64>() {
+                Ok(number) if is_float => number.into(),
+                _ => serde_json::from_str(text).map_err(A::Error::custom)?,
+            };
+            map.insert(key, value);
+        }
+        Ok(map)
+    }
+}
+
+/// Puts parts together, in the order of the points.
+///
+/// # Errors
+/// Files that cannot be read, are of another command, or are not all there.
+pub(super) fn merge<R: DeserializeOwned>(
+    command: &str,
+    files: &[PathBuf],
+    points: usize,
+) -> Result<Vec<R>> {
+    let mut all: Vec<Option<R>> = (0..points).map(|_| None).collect();
+    for file in files {
+        let shown = file.display();
+        let text = std::fs::read_to_string(file).with_context(|| format!("--merge: {shown}"))?;
+        let part: ShardFile<R> =
+            serde_json::from_str(&text).with_context(|| format!("--merge: {shown}"))?;
+        if part.schema != SCHEMA || part.command != command {
+            bail!(
+                "--merge: {shown} was written by another command: {}",
+                part.command
+            );
+        }
+        let places = (part.at..points).step_by(part.of.max(1));
+        if places.len() != part.results.len() {
+            bail!("--merge: {shown} does not fit this grid");
+        }
+        for (place, result) in places.zip(part.results) {
+            all[place] = Some(result);
+        }
+    }
+    let missing = all.iter().filter(|result| result.is_none()).count();
+    if missing > 0 {
+        bail!("--merge: {missing} of {points} points are in none of these files");
+    }
+    Ok(all.into_iter().flatten().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_all_parts_are_the_same() {
+        let words = |text: &str| -> Vec<String> { text.split(' ').map(str::to_owned).collect() };
+        let part = "--grid a=1,2 --shard 1/2 --report-json=x --threads 3 --gpu H100";
+        let merged = "--grid a=1,2 --gpu H100 --merge x,y";
+        assert_eq!(common(&words(part)), common(&words(merged)));
+        assert_eq!(whole(&words(merged)), words("--grid a=1,2 --gpu H100"));
+    }
+
+    #[test]
+    fn numbers_come_back_to_the_last_bit() {
+        #[derive(Serialize, Deserialize)]
+        struct Kept {
+            #[serde(deserialize_with = "exact_map")]
+            map: Map<String, Value>,
+        }
+        let mut seed = 1_u64;
+        let mut map = Map::new();
+        for n in 0..2000 {
+            seed = vllm_sim_random::mix(seed, n);
+            let number = (seed >> 11) as f64 / 7.3e9;
+            map.insert(n.to_string(), number.into());
+        }
+        map.insert("none".to_owned(), Value::Null);
+        map.insert("whole".to_owned(), 7.into());
+        let text = serde_json::to_string(&Kept { map: map.clone() }).expect("is JSON");
+        let back: Kept = serde_json::from_str(&text).expect("is JSON");
+        assert_eq!(back.map, map);
+    }
+}

@@ -1,0 +1,319 @@
+//! `vllm-sim sweep`: one workload against every point of a grid of flags.
+
+mod page;
+
+use std::borrow::Borrow;
+
+use anyhow::{Context, Result, bail};
+use clap::{CommandFactory, Parser};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::grid::{self, label};
+use crate::shard::{self, ShardArgs, Task, exact_map, exact_number};
+use vllm_sim_command_line::command_line;
+use vllm_sim_command_line::progress::{Progress, is_stopped};
+use vllm_sim_replay_cli::{
+    Deploy, PoolArgs, Pools, ReportArgs, Sort, WorkloadArgs, limit, open, play, pools,
+};
+
+/// Play one workload against every combination of flags, and say which makes the most of its
+/// GPUs.
+///
+/// Takes the flags of `vllm-sim replay`, and those of `vllm-sim serve` that describe one engine.
+#[derive(Debug, Parser)]
+#[command(
+    name = "vllm-sim sweep",
+    no_binary_name = true,
+    args_override_self = true
+)]
+struct Args {
+    /// A flag and the values it takes: NAME=VALUE,VALUE,… (several times: all combinations).
+    #[arg(long, value_name = "NAME=VALUES", required = true)]
+    grid: Vec<String>,
+    #[command(flatten)]
+    workload: WorkloadArgs,
+    #[command(flatten)]
+    pools: PoolArgs,
+    #[command(flatten)]
+    report: ReportArgs,
+    /// Points that are played at the same time; results do not change with it.
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    #[command(flatten)]
+    shard: ShardArgs,
+}
+
+/// One combination.
+struct GridPoint {
+    /// The value of each axis.
+    values: Vec<String>,
+    args: Args,
+    /// Or why the model does not fit on the GPUs.
+    pools: Result<Pools, String>,
+}
+
+/// What came of it.
+struct PointResult {
+    values: Vec<String>,
+    /// Or why nothing was played.
+    played: PlayedPoint,
+}
+
+/// What a point came to, or why it was not played.
+type PlayedPoint = Result<Played, String>;
+
+/// A point that was played.
+#[derive(Serialize, Deserialize)]
+struct Played {
+    #[serde(deserialize_with = "exact_number")]
+    gpus: f64,
+    #[serde(deserialize_with = "exact_map")]
+    summary: Map<String, Value>,
+}
+
+impl Played {
+    /// Good requests (all completed ones, without bounds) per second and GPU.
+    fn per_gpu(&self) -> f64 {
+        self.good() / self.gpus.max(1e-9)
+    }
+
+    /// Good requests per second.
+    fn good(&self) -> f64 {
+        match self.summary.get("goodput_request_throughput_rps") {
+            Some(_) => self.number("goodput_request_throughput_rps"),
+            None => self.number("request_throughput_rps"),
+        }
+    }
+
+    /// A number of the summary; 0 where there is none.
+    fn number(&self, key: &str) -> f64 {
+        self.summary.get(key).and_then(Value::as_f64).unwrap_or(0.0)
+    }
+}
+
+/// The command line as clap sees it.
+pub fn command() -> clap::Command {
+    Args::command()
+}
+
+/// Runs `args`; gives what is to be printed.
+///
+/// # Errors
+/// What to tell the user; of a point with its flags.
+pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String> {
+    let base: Args = match grid::base(args, sort)? {
+        Ok(base) => base,
+        Err(help) => return Ok(help),
+    };
+    let axes = grid::axes("--grid", &base.grid)?;
+    let points = grid::combinations(&axes)
+        .into_iter()
+        .map(|values| {
+            let build = |args: &Args, flags: &[String]| pools(&args.pools, flags, deploy);
+            let (args, pools) = grid::point(args, &axes, &values, sort, build)?;
+            Ok(GridPoint {
+                values,
+                args,
+                pools,
+            })
+        })
+        .collect::<Result<Vec<_>>>()?;
+    if let Some(Err(why)) = points.iter().map(|point| &point.pools).next()
+        && points.iter().all(|point| point.pools.is_err())
+    {
+        bail!("no point of the grid fits: {why}");
+    }
+    let common = command_line("sweep", &shard::common(args));
+    let played = match base.shard.task()? {
+        Task::All => play_all(&points, base.threads)?,
+        Task::Merge(files) => shard::merge(&common, &files, points.len())?,
+        Task::Shard(shard) => {
+            let mine: Vec<&GridPoint> = shard.of(&points).collect();
+            let played = play_all(&mine, base.threads)?;
+            return shard.write(&common, &played, base.report.report_json.as_deref());
+        }
+    };
+    let values = points.iter().map(|point| point.values.clone());
+    let results = values.zip(played);
+    let played: Vec<PointResult> = results
+        .map(|(values, played)| PointResult { values, played })
+        .collect();
+    let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
+    if let Some(file) = &base.report.report_json {
+        let text = serde_json::to_string_pretty(&to_json(&names, &played))?;
+        if file == "-" {
+            return Ok(text);
+        }
+        std::fs::write(file, text).with_context(|| format!("cannot write {file}"))?;
+    }
+    if let Some(file) = &base.report.html {
+        let shown = file.display();
+        let typed = command_line("sweep", &shard::whole(args));
+        let text = page::page(&names, &played, &typed);
+        std::fs::write(file, text).with_context(|| format!("cannot write {shown}"))?;
+    }
+    Ok(table(&names, &played))
+}
+
+/// Plays points, several at a time; the results are in the order of the points.
+fn play_all<P>(points: &[P], threads: usize) -> Result<Vec<PlayedPoint>>
+where
+    P: Borrow<GridPoint> + Sync,
+{
+    let told = Progress::begin("sweep", "points", Some(points.len() as u64));
+    let results = grid::in_parallel(points, threads, |point| {
+        let played = play_one(point.borrow());
+        told.add(1);
+        // What was cut short would be compared with whole runs.
+        match is_stopped() {
+            true => Ok(Err("not played to its end: stopped".to_owned())),
+            false => played,
+        }
+    });
+    results.into_iter().collect()
+}
+
+fn play_one(point: &GridPoint) -> Result<PlayedPoint> {
+    if is_stopped() {
+        return Ok(Err("not played: stopped".to_owned()));
+    }
+    let args = &point.args;
+    let pools = match &point.pools {
+        Ok(pools) => pools,
+        Err(why) => return Ok(Err(why.clone())),
+    };
+    let block = pools.serving.engines[0].block_size();
+    let (mut source, pace) = open(&args.workload, block)?;
+    let quiet = ReportArgs {
+        report_json: None,
+        per_request: None,
+        html: None,
+        ..args.report.clone()
+    };
+    let limit = limit(&args.workload)?;
+    let report = play(pools, source.as_mut(), pace, limit, &quiet)?;
+    let seconds = (report.number("duration_ms") / 1e3).max(1e-9);
+    Ok(Ok(Played {
+        gpus: report.number("gpu_hours") * 3600.0 / seconds,
+        summary: report.summary,
+    }))
+}
+
+/// What is told of each point: title, key of the summary.
+const COLUMNS: [(&str, &str); 7] = [
+    ("TTFT p50 ms", "median_ttft_ms"),
+    ("TTFT p99 ms", "p99_ttft_ms"),
+    ("ITL p50 ms", "median_itl_ms"),
+    ("ITL p99 ms", "p99_itl_ms"),
+    ("req/s", "request_throughput_rps"),
+    ("out tok/s", "output_throughput_tok_s"),
+    ("reused", "prefix_cache_reused_ratio"),
+];
+
+/// The greatest goodput per GPU; `None` when no point has any.
+fn best(points: &[PointResult]) -> Option<usize> {
+    let mut best = None;
+    let mut most = 0.0;
+    for (at, point) in points.iter().enumerate() {
+        let good = point.played.as_ref().map_or(0.0, Played::per_gpu);
+        // The first of several.
+        if good > most {
+            (best, most) = (Some(at), good);
+        }
+    }
+    best
+}
+
+/// Cells of the table, with its head.
+fn cells(names: &[&str], played: &[PointResult]) -> (Vec<String>, Vec<Vec<String>>) {
+    let mut head: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    head.push("GPUs".to_owned());
+    head.extend(COLUMNS.iter().map(|(title, _)| (*title).to_owned()));
+    head.extend(["good/s", "good/s/GPU"].map(str::to_owned));
+    let rows = played.iter().map(|point| {
+        let mut row = point.values.clone();
+        let Ok(played) = &point.played else {
+            row.resize(head.len(), "–".to_owned());
+            return row;
+        };
+        row.push(format!("{:.1}", played.gpus));
+        row.extend(
+            COLUMNS
+                .iter()
+                .map(|(_, key)| format!("{:.2}", played.number(key))),
+        );
+        row.push(format!("{:.3}", played.good()));
+        row.push(format!("{:.3}", played.per_gpu()));
+        row
+    });
+    let rows = rows.collect();
+    (head, rows)
+}
+
+/// What stands under the table: what the star means, or why there is none, and what was left out.
+fn notes(names: &[&str], points: &[PointResult]) -> Vec<String> {
+    let mut notes = vec![match best(points) {
+        Some(_) => "* most good requests per second and GPU".to_owned(),
+        None => "no point has a good request, so none is the best".to_owned(),
+    }];
+    for point in points {
+        if let Err(why) = &point.played {
+            notes.push(format!("{}: {why}", label(names, &point.values)));
+        }
+    }
+    notes
+}
+
+fn table(names: &[&str], played: &[PointResult]) -> String {
+    let (head, rows) = cells(names, played);
+    let best = best(played);
+    let widths: Vec<usize> = (0..head.len())
+        .map(|column| {
+            let all = rows
+                .iter()
+                .chain([&head])
+                .map(|row| row[column].chars().count());
+            all.max().unwrap_or(0)
+        })
+        .collect();
+    let line = |row: &[String], mark: &str| {
+        let cells = row.iter().zip(&widths).enumerate();
+        let cells = cells.map(|(column, (cell, &width))| match column < names.len() {
+            true => format!("{cell:<width$}"),
+            false => format!("{cell:>width$}"),
+        });
+        let cells: Vec<String> = cells.collect();
+        format!("{}{mark}", cells.join("  "))
+    };
+    let mut lines = vec![line(&head, "")];
+    for (at, row) in rows.iter().enumerate() {
+        lines.push(line(row, if Some(at) == best { "  *" } else { "" }));
+    }
+    lines.extend(notes(names, played));
+    lines.join("\n")
+}
+
+fn to_json(names: &[&str], played: &[PointResult]) -> Value {
+    let points = played.iter().map(|point| {
+        let flags = names.iter().zip(&point.values);
+        let flags: Map<String, Value> = flags
+            .map(|(name, value)| ((*name).to_owned(), json!(value)))
+            .collect();
+        match &point.played {
+            Ok(played) => json!({
+                "flags": flags,
+                "gpus": played.gpus,
+                "goodput_rps": played.good(),
+                "goodput_per_gpu_rps": played.per_gpu(),
+                "summary": played.summary,
+            }),
+            Err(why) => json!({ "flags": flags, "error": why }),
+        }
+    });
+    json!({
+        "grid": names,
+        "best": best(played),
+        "points": points.collect::<Vec<_>>(),
+    })
+}

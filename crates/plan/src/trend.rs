@@ -1,0 +1,79 @@
+//! Whether a run could have gone on: a queue that grows has not come to its end when the workload
+//! has.
+
+use vllm_sim_replay::outcome::{Outcome, Status};
+
+/// Growth of the mean latency from the second to the fourth quarter of the requests from which on a
+/// queue is taken to grow.
+const GROWTH: f64 = 0.25;
+/// Standard errors by which they must differ at least.
+const ERRORS: f64 = 3.0;
+/// Growth of the rate of arrivals up to which quarters are comparable.
+const SAME_RATE: f64 = 1.15;
+/// Fewest requests of a quarter.
+const FEWEST: usize = 20;
+
+/// Arrivals and latencies of completed requests.
+#[derive(Debug, Default)]
+pub(super) struct Trend {
+    /// Seconds.
+    seen: Vec<(f64, f64)>,
+}
+
+impl Trend {
+    /// Takes in a request.
+    pub(super) fn add(&mut self, outcome: &Outcome<'_>) {
+        if outcome.status == Status::Completed {
+            let latency = outcome.ended.since(outcome.arrival).as_secs_f64();
+            self.seen.push((outcome.arrival.as_secs_f64(), latency));
+        }
+    }
+
+    /// How much the latency grew in the second half of an open loop, in seconds; `None`: it did not,
+    /// or nobody can tell.
+    pub(super) fn growth(mut self) -> Option<f64> {
+        self.seen.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let quarter = self.seen.len() / 4;
+        if quarter < FEWEST {
+            return None;
+        }
+        let second = &self.seen[quarter..2 * quarter];
+        let last = &self.seen[3 * quarter..4 * quarter];
+        let span = |part: &[(f64, f64)]| part[part.len() - 1].0 - part[0].0;
+        if span(second) > SAME_RATE * span(last) {
+            return None;
+        }
+        let ((before, error), (after, other)) = (mean(second), mean(last));
+        let growth = after - before;
+        let noise = ERRORS * (error * error + other * other).sqrt();
+        (growth > GROWTH * before && growth > noise).then_some(growth)
+    }
+}
+
+/// The mean latency and its standard error.
+fn mean(part: &[(f64, f64)]) -> (f64, f64) {
+    let n = part.len() as f64;
+    let mean = part.iter().map(|(_, latency)| latency).sum::<f64>() / n;
+    let squares = part.iter().map(|(_, latency)| (latency - mean).powi(2));
+    (mean, (squares.sum::<f64>() / n / n).sqrt())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn growth(latency: impl Fn(f64) -> f64) -> Option<f64> {
+        let arrivals = (0..400).map(|n| f64::from(n) * 0.1);
+        let seen = arrivals.map(|at| (at, latency(at))).collect();
+        Trend { seen }.growth()
+    }
+
+    #[test]
+    fn a_queue_that_grows_is_told_from_one_that_does_not() {
+        // One and a half times what can be served.
+        let grown = growth(|at| 0.5 + at / 3.0).expect("it grows");
+        assert!((grown - 20.0 / 3.0).abs() < 0.1, "{grown}");
+        assert_eq!(growth(|at| 0.5 + (at * 1e3).sin().abs()), None);
+        assert_eq!(growth(|_| 2.0), None);
+    }
+}

@@ -1,0 +1,243 @@
+//! `vllm-sim dataset`: makes datasets of recorded conversations and looks into them.
+//!
+//! Called as `dataset-tool` it takes the flags of llm-d-inference-sim's tool of that name.
+//! Source: llm-d-inference-sim, `pkg/dataset/ds_tool.go`, `ds_tool_config.go`, `ds_card.go`.
+
+mod build;
+mod card;
+mod recording;
+mod source;
+mod write;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::{CommandFactory, Parser};
+
+use vllm_sim_command_line::{parse, refuse};
+use vllm_sim_dataset::{Dataset, Generation, TABLE};
+use vllm_sim_tokenizer::{Hub, Tokenizer, TokenizerLocation};
+
+pub use build::{Build, Built, build};
+
+/// Make a dataset of conversations (`build`), or look into one (`inspect FILE`).
+#[derive(Debug, Parser)]
+#[command(name = "vllm-sim dataset build", no_binary_name = true)]
+struct BuildArgs {
+    /// Dataset of the hub, like organisation/name.
+    #[arg(
+        long,
+        required_unless_present = "local_path",
+        conflicts_with = "local_path"
+    )]
+    hf_repo: Option<String>,
+    /// Folder on this machine, or the file itself.
+    #[arg(long)]
+    local_path: Option<PathBuf>,
+    /// File in the dataset or folder: ShareGPT conversations or OpenAI messages, as one JSON
+    /// array or as JSON lines; or a recording of `vllm-sim record`, whose timing is kept.
+    #[arg(long, alias = "file")]
+    input_file: Option<String>,
+    /// Name of the files to make, without extension.
+    #[arg(long, default_value = "inference-sim-dataset")]
+    output_file: String,
+    /// Folder of the files to make.
+    #[arg(long, default_value = ".")]
+    output_path: PathBuf,
+    /// Table to make.
+    #[arg(long, default_value = TABLE)]
+    table_name: String,
+    /// Most conversations to read.
+    #[arg(long, default_value_t = 10_000)]
+    max_records: usize,
+    /// Model whose tokenizer counts: a name of the hub or a folder.
+    #[arg(long)]
+    model: String,
+    /// Use the simulated tokenizer, whatever the model.
+    #[arg(long)]
+    force_dummy_tokenizer: bool,
+    /// Write what version 0.6 reads: prompts hashed as text, replies without token ids.
+    #[arg(long)]
+    legacy: bool,
+    /// Accepted, not needed: prompts are rendered here.
+    #[arg(long, hide = true)]
+    render_url: Option<String>,
+    /// Accepted, not needed.
+    #[arg(long, hide = true)]
+    render_timeout: Option<String>,
+    /// Accepted, not needed.
+    #[arg(long, hide = true)]
+    mm_render_timeout: Option<String>,
+    /// Accepted, not needed: the hub's cache is used.
+    #[arg(long, hide = true)]
+    tokenizers_cache_dir: Option<PathBuf>,
+}
+
+/// Say what a dataset holds, and whether all of it can be used.
+#[derive(Debug, Parser)]
+#[command(name = "vllm-sim dataset inspect", no_binary_name = true)]
+struct InspectArgs {
+    /// The file.
+    file: PathBuf,
+    /// Its table.
+    #[arg(long, default_value = TABLE)]
+    table_name: String,
+}
+
+/// The command line as clap sees it.
+pub fn command() -> clap::Command {
+    clap::Command::new("dataset")
+        .about("Make datasets of conversations, or look into one")
+        .subcommand(BuildArgs::command().name("build"))
+        .subcommand(InspectArgs::command().name("inspect"))
+}
+
+/// Runs `args`: `build …`, `inspect FILE`, or llm-d's flags alone. Gives what is to be printed.
+///
+/// # Errors
+/// What to tell the user.
+pub fn run(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<String> {
+    let (inspects, args) = match args.split_first() {
+        Some((first, rest)) if first == "inspect" => (true, rest),
+        Some((first, rest)) if first == "build" => (false, rest),
+        _ => (false, args),
+    };
+    if inspects {
+        return match parse::<InspectArgs>(args)? {
+            Ok(args) => inspect(&args.file, &args.table_name),
+            Err(help) => Ok(help),
+        };
+    }
+    match parse::<BuildArgs>(args)? {
+        Ok(args) => build_from(args, env),
+        Err(help) => Ok(help),
+    }
+}
+
+fn build_from(args: BuildArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<String> {
+    let hub = Hub::from_env(env);
+    let (input, origin) = match (&args.hf_repo, &args.local_path) {
+        (Some(repo), _) => {
+            let Some(file) = &args.input_file else {
+                refuse!("--hf-repo is given but --input-file is not");
+            };
+            let origin = format!("https://huggingface.co/datasets/{repo}, file {file}");
+            (fetch(repo, file, &hub)?, origin)
+        }
+        (None, Some(path)) => {
+            let input = match &args.input_file {
+                Some(file) => path.join(file),
+                None if path.is_file() => path.clone(),
+                None => refuse!("--local-path is a folder but --input-file is not given"),
+            };
+            let name = input.file_name().unwrap_or_default().to_string_lossy();
+            let origin = format!("file {name}");
+            (input, origin)
+        }
+        (None, None) => refuse!("either --hf-repo or --local-path must be given"),
+    };
+    let tokenizer = tokenizer(&args, hub)?;
+    let built = build(
+        &Build {
+            input,
+            origin,
+            folder: args.output_path,
+            name: args.output_file,
+            table: args.table_name,
+            max_records: args.max_records,
+            model: args.model,
+            generation: if args.legacy {
+                Generation::Texts
+            } else {
+                Generation::Tokens
+            },
+        },
+        &tokenizer,
+    )?;
+    let files: Vec<_> = built
+        .files
+        .iter()
+        .map(|file| file.display().to_string())
+        .collect();
+    Ok(format!(
+        "{} replies from {} of {} {}\n{}",
+        built.records,
+        built.used,
+        built.read,
+        if built.recorded {
+            "recordings"
+        } else {
+            "conversations"
+        },
+        files.join("\n")
+    ))
+}
+
+fn tokenizer(args: &BuildArgs, hub: Hub) -> Result<Tokenizer> {
+    let path = Path::new(&args.model);
+    let source = if args.force_dummy_tokenizer {
+        TokenizerLocation::Simulated
+    } else if path.exists() {
+        TokenizerLocation::Folder(path.to_owned())
+    } else {
+        TokenizerLocation::Hub {
+            repo: args.model.clone(),
+            revision: None,
+            download: true,
+            hub,
+        }
+    };
+    let opened = Tokenizer::open(&source);
+    let (tokenizer, _) = opened.context(
+        "no tokenizer for --model (--force-dummy-tokenizer uses the one of a model without files)",
+    )?;
+    Ok(tokenizer)
+}
+
+/// Downloads a file of a dataset into the hub's cache.
+#[cfg(feature = "download")]
+fn fetch(repo: &str, file: &str, hub: &Hub) -> Result<PathBuf> {
+    let cache = hf_hub::Cache::new(hub.cache.clone());
+    let mut builder =
+        hf_hub::api::sync::ApiBuilder::from_cache(cache).with_token(hub.token.clone());
+    if let Some(endpoint) = &hub.endpoint {
+        builder = builder.with_endpoint(endpoint.clone());
+    }
+    let file = builder.build()?.dataset(repo.to_owned()).get(file);
+    file.with_context(|| format!("cannot download from the dataset {repo}"))
+}
+
+#[cfg(not(feature = "download"))]
+fn fetch(_: &str, _: &str, _: &Hub) -> Result<PathBuf> {
+    bail!("--hf-repo: this program was built without the feature `download`")
+}
+
+/// What a dataset holds.
+///
+/// # Errors
+/// When it cannot be opened, or a row cannot be given as a reply.
+pub fn inspect(file: &Path, table: &str) -> Result<String> {
+    let dataset = Dataset::open(file, table, false)?;
+    let summary = dataset.summary();
+    let generation = match dataset.generation() {
+        Generation::Texts => "version 0.6 (prompts hashed as text, no token ids)",
+        Generation::Tokens => "current (prompts hashed as token ids)",
+    };
+    if let Some((row, why)) = dataset.first_bad_row() {
+        bail!(
+            "table '{table}' of dataset {}, row {row}: {why}",
+            file.display()
+        );
+    }
+    let [shortest, median, longest] = summary.lengths;
+    let timing = if dataset.is_recorded() {
+        "\ntiming   recorded (--replay-timing)"
+    } else {
+        ""
+    };
+    Ok(format!(
+        "format   {generation}\nreplies  {}\nprompts  {}\ntokens   {} \
+         (shortest {shortest}, median {median}, longest {longest}){timing}",
+        summary.rows, summary.prompts, summary.tokens
+    ))
+}

@@ -1,0 +1,192 @@
+//! Recordings of `vllm-sim record`, row by row: as they are for the same tokenizer, cut anew for
+//! another.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use rusqlite::{Connection, OpenFlags};
+use serde_json::Value;
+
+use crate::{Api, prompts};
+use vllm_sim_dataset::{schema, tokens_of};
+use vllm_sim_tokenizer::Tokenizer;
+
+/// What every SQLite file begins with.
+const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+
+/// Whether a file is a database and not text.
+pub(super) fn is_database(path: &Path) -> bool {
+    let mut start = [0; 16];
+    File::open(path).is_ok_and(|mut file| file.read_exact(&mut start).is_ok() && &start == MAGIC)
+}
+
+/// A recorded reply.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Recording {
+    pub(super) api: String,
+    pub(super) model: Option<String>,
+    pub(super) request: Value,
+    pub(super) prompt: Vec<u32>,
+    pub(super) ids: Vec<u32>,
+    pub(super) texts: Vec<String>,
+    /// Microseconds from the start, one for each token.
+    pub(super) micros: Vec<u64>,
+    pub(super) reasoning: u32,
+    pub(super) finish: Option<String>,
+    pub(super) streamed: bool,
+}
+
+impl Recording {
+    /// The same in the tokens of `tokenizer`: each comes when the recorded token came in which it
+    /// ends. `None`: this tokenizer's model would not take the prompt.
+    pub(super) fn in_tokens_of(mut self, tokenizer: &Tokenizer) -> Option<Self> {
+        let api = Api::named(&self.api)?;
+        let prompt = prompts(api, &self.request, tokenizer)
+            .ok()?
+            .into_iter()
+            .next()?;
+        if prompt == self.prompt {
+            return Some(self);
+        }
+        self.prompt = prompt;
+        let fragments = tokenizer.fragments(&self.texts.concat());
+        let mut ends = Vec::with_capacity(self.texts.len());
+        let mut end = 0;
+        for text in &self.texts {
+            end += text.len();
+            ends.push(end);
+        }
+        let thought = (self.reasoning as usize).checked_sub(1);
+        let thought = thought
+            .and_then(|last| ends.get(last))
+            .copied()
+            .unwrap_or(0);
+        let at = |end: u32| ends.partition_point(|known| *known < end as usize);
+        let last = self.micros.last().copied().unwrap_or_default();
+        let micros = fragments
+            .ends
+            .iter()
+            .map(|end| self.micros.get(at(*end)).copied().unwrap_or(last))
+            .collect();
+        self.reasoning = fragments
+            .ends
+            .partition_point(|end| *end as usize <= thought) as u32;
+        self.texts = (0..fragments.ids.len())
+            .map(|index| fragments.piece(index).to_owned())
+            .collect();
+        self.micros = micros;
+        self.ids = fragments.ids;
+        Some(self)
+    }
+
+    /// Role and text of each message; a completion is one of the user.
+    pub(super) fn messages(&self) -> Vec<(String, String)> {
+        if let Some(prompt) = self.request["prompt"].as_str() {
+            return vec![("user".to_owned(), prompt.to_owned())];
+        }
+        let messages = self.request["messages"].as_array().into_iter().flatten();
+        let text = |content: &Value| match content {
+            Value::Array(parts) => {
+                let texts = parts.iter().filter_map(|part| part["text"].as_str());
+                texts.collect::<Vec<_>>().join("\n")
+            }
+            other => other.as_str().unwrap_or_default().to_owned(),
+        };
+        messages
+            .map(|m| {
+                let role = m["role"].as_str().unwrap_or_default().to_owned();
+                (role, text(&m["content"]))
+            })
+            .collect()
+    }
+}
+
+/// Recordings in a file.
+///
+/// # Errors
+/// A file that cannot be read or has none.
+pub(super) fn count(path: &Path, table: &str) -> Result<u64> {
+    let file = open(path)?;
+    let sql = format!(
+        "SELECT count(*) FROM ({})",
+        schema::select_recordings(table)
+    );
+    let count: i64 = file
+        .query_row(&sql, [], |row| row.get(0))
+        .context("it is a database, but not one of `vllm-sim record`")?;
+    Ok(count.unsigned_abs())
+}
+
+fn open(path: &Path) -> Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
+    Connection::open_with_flags(path, flags)
+        .with_context(|| format!("cannot open {}", path.display()))
+}
+
+/// Hands over one recording after the other until `each` breaks.
+///
+/// # Errors
+/// A file that cannot be read or has no recordings; what `each` fails with.
+pub(super) fn read(
+    path: &Path,
+    table: &str,
+    mut each: impl FnMut(Recording) -> Result<ControlFlow<()>>,
+) -> Result<()> {
+    let file = open(path)?;
+    let mut query = file.prepare(&schema::select_recordings(table))?;
+    let mut rows = query.query([])?;
+    let mut number = 0;
+    while let Some(row) = rows.next()? {
+        number += 1;
+        let text = |column| row.get::<_, String>(column);
+        let reply = text(0)?;
+        let (ids, texts) = tokens_of(&reply)
+            .map_err(anyhow::Error::msg)
+            .with_context(|| format!("recording {number}"))?;
+        let recording = Recording {
+            api: text(1)?,
+            model: row.get(2)?,
+            request: serde_json::from_str(&text(3)?)?,
+            prompt: serde_json::from_str(&text(4)?)?,
+            reasoning: row.get(5)?,
+            finish: row.get(6)?,
+            streamed: row.get(7)?,
+            micros: serde_json::from_str(&text(8)?)?,
+            ids,
+            texts,
+        };
+        if each(recording)?.is_break() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn another_tokenizer_cuts_anew_and_keeps_the_instants() {
+        let recording = Recording {
+            api: "completions".to_owned(),
+            request: json!({"prompt": "p"}),
+            ids: vec![1, 2, 3],
+            texts: ["One t", "wo thr", "ee"].map(str::to_owned).to_vec(),
+            micros: vec![5, 7, 9],
+            reasoning: 2,
+            ..Recording::default()
+        };
+        let cut = recording
+            .in_tokens_of(&Tokenizer::simulated())
+            .expect("a prompt");
+        assert_eq!(cut.texts, ["One ", "two ", "three"]);
+        assert_eq!(cut.micros, [5, 7, 9]);
+        assert_eq!((cut.reasoning, cut.ids.len()), (2, 3));
+    }
+}

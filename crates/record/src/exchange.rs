@@ -1,0 +1,271 @@
+//! What an answer said, and when: from the bytes of a chat's or completion's answer to texts.
+//!
+//! Shapes: vLLM 0.33 `vllm/entrypoints/openai/chat_completion/protocol.py`,
+//! `completion/protocol.py`.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::Value;
+
+/// Which of the two routes that are recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Api {
+    Chat,
+    Completions,
+}
+
+impl Api {
+    /// The route of a path, if it is recorded.
+    pub(super) fn of(path: &str) -> Option<Self> {
+        if path.ends_with("/v1/chat/completions") {
+            Some(Self::Chat)
+        } else if path.ends_with("/v1/completions") {
+            Some(Self::Completions)
+        } else {
+            None
+        }
+    }
+
+    /// The API that is called so.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        [Self::Chat, Self::Completions]
+            .into_iter()
+            .find(|api| api.name() == name)
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Chat => "chat",
+            Self::Completions => "completions",
+        }
+    }
+}
+
+/// Text that came at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct TextPiece {
+    pub(super) text: String,
+    /// Token ids, where the client asked for them.
+    pub(super) ids: Vec<u32>,
+    pub(super) at: Duration,
+    pub(super) reasoning: bool,
+}
+
+/// One choice of an answer.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct RecordedChoice {
+    pub(super) pieces: Vec<TextPiece>,
+    pub(super) finish: Option<String>,
+    /// Whether a stop condition other than the end of sequence matched.
+    pub(super) stopped: bool,
+    /// When it ended.
+    pub(super) ended: Duration,
+    /// Whether it calls tools, which a dataset cannot say.
+    pub(super) calls: bool,
+    /// Prompt ids, where the client asked for them.
+    pub(super) prompt: Option<Vec<u32>>,
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct RecordedAnswer {
+    /// By index.
+    pub(super) choices: Vec<RecordedChoice>,
+    /// Tokens of all choices, where the answer says.
+    pub(super) tokens: Option<u64>,
+    pub(super) model: Option<String>,
+}
+
+/// Most choices that are believed.
+const MOST: usize = 4096;
+
+impl RecordedAnswer {
+    /// Reads an answer from its pieces.
+    ///
+    /// # Errors
+    /// Why it is no reply.
+    pub(super) fn read(streamed: bool, chunks: &[(Duration, Bytes)]) -> Result<Self, String> {
+        let mut answer = Self::default();
+        if streamed {
+            answer.read_events(chunks)?;
+        } else {
+            let at = chunks.last().map_or(Duration::ZERO, |(at, _)| *at);
+            let body: Vec<u8> = chunks.iter().flat_map(|(_, data)| data.to_vec()).collect();
+            let body = serde_json::from_slice(&body).map_err(|_| "the answer is no JSON")?;
+            answer.add(&body, at)?;
+        }
+        Ok(answer)
+    }
+
+    /// Server-sent events: lines, of which those that begin with `data:` matter.
+    fn read_events(&mut self, chunks: &[(Duration, Bytes)]) -> Result<(), String> {
+        let mut line = Vec::new();
+        for (at, data) in chunks {
+            let mut rest = &data[..];
+            while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                line.extend_from_slice(&rest[..end]);
+                rest = &rest[end + 1..];
+                let event = line.strip_prefix(b"data:").map(<[u8]>::trim_ascii);
+                if let Some(event) = event.filter(|event| *event != b"[DONE]") {
+                    let event = serde_json::from_slice(event).map_err(|_| "an event is no JSON")?;
+                    self.add(&event, *at)?;
+                }
+                line.clear();
+            }
+            line.extend_from_slice(rest);
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, body: &Value, at: Duration) -> Result<(), String> {
+        if !body["error"].is_null() {
+            return Err("the answer is an error".to_owned());
+        }
+        let usage = body["usage"]["completion_tokens"].as_u64();
+        self.tokens = usage.or(self.tokens);
+        if self.model.is_none() {
+            self.model = body["model"].as_str().map(str::to_owned);
+        }
+        let whole = ids(&body["prompt_token_ids"]);
+        for choice in body["choices"].as_array().into_iter().flatten() {
+            let index = choice["index"].as_u64().unwrap_or(0);
+            let index = usize::try_from(index).ok().filter(|index| *index < MOST);
+            let index = index.ok_or("the answer has too many choices")?;
+            if self.choices.len() <= index {
+                self.choices.resize_with(index + 1, RecordedChoice::default);
+            }
+            let recorded = &mut self.choices[index];
+            recorded.add(choice, at);
+            let prompt = ids(&choice["prompt_token_ids"]);
+            recorded.prompt = recorded.prompt.take().or(prompt).or(whole.clone());
+        }
+        Ok(())
+    }
+}
+
+impl RecordedChoice {
+    fn add(&mut self, choice: &Value, at: Duration) {
+        self.ended = at;
+        let message = match &choice["delta"] {
+            Value::Null => &choice["message"],
+            delta => delta,
+        };
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let thought = match text(&message["reasoning"]) {
+            thought if thought.is_empty() => text(&message["reasoning_content"]),
+            thought => thought,
+        };
+        let content = match &choice["text"] {
+            Value::String(text) => text.clone(),
+            _ => text(&message["content"]),
+        };
+        let mut ids = ids(&choice["token_ids"]).unwrap_or_default();
+        for (text, reasoning) in [(thought, true), (content, false)] {
+            if !text.is_empty() {
+                let ids = std::mem::take(&mut ids);
+                self.pieces.push(TextPiece {
+                    text,
+                    ids,
+                    at,
+                    reasoning,
+                });
+            }
+        }
+        let calls = message["tool_calls"].as_array();
+        self.calls |= calls.is_some_and(|calls| !calls.is_empty());
+        if let Some(finish) = choice["finish_reason"].as_str() {
+            self.finish = Some(finish.to_owned());
+            self.stopped = !choice["stop_reason"].is_null();
+        }
+    }
+}
+
+fn ids(value: &Value) -> Option<Vec<u32>> {
+    let ids = value.as_array()?.iter();
+    ids.map(|id| u32::try_from(id.as_u64()?).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64, text: &str) -> (Duration, Bytes) {
+        let text = text.to_owned();
+        (Duration::from_millis(ms), text.into())
+    }
+
+    fn shown(answer: &RecordedAnswer) -> Vec<Vec<(String, u128, bool)>> {
+        let pieces = |choice: &RecordedChoice| {
+            let shown = |p: &TextPiece| (p.text.clone(), p.at.as_millis(), p.reasoning);
+            choice.pieces.iter().map(shown).collect::<Vec<_>>()
+        };
+        answer.choices.iter().map(pieces).collect()
+    }
+
+    #[test]
+    fn events_are_read_however_they_are_cut() {
+        let chunks = [
+            at(
+                5,
+                "data: {\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\r\n\r\n: hm\n\ndata: {\"choi",
+            ),
+            at(
+                9,
+                "ces\":[{\"index\":0,\"delta\":{\"reasoning\":\"Eh\"}}]}\n\ndata: {\"choices\":[{\"index\":1,\"delta\":{\"content\":\"B\"}}]}\n\n",
+            ),
+            at(
+                12,
+                "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"A\"},\"finish_reason\":\"stop\",\"stop_reason\":null}]}\n\ndata: {\"choices\":[],\"usage\":{\"completion_tokens\":3}}\n\ndata: [DONE]\n\n",
+            ),
+        ];
+        let answer = RecordedAnswer::read(true, &chunks).expect("an answer");
+        assert_eq!(
+            shown(&answer),
+            [
+                vec![("Eh".to_owned(), 9, true), ("A".to_owned(), 12, false)],
+                vec![("B".to_owned(), 9, false)]
+            ]
+        );
+        assert_eq!(
+            (answer.tokens, answer.model.as_deref()),
+            (Some(3), Some("m"))
+        );
+        let first = &answer.choices[0];
+        assert_eq!(
+            (first.finish.as_deref(), first.stopped),
+            (Some("stop"), false)
+        );
+    }
+
+    #[test]
+    fn a_body_is_read_whole_at_its_end() {
+        let chunks = [
+            at(5, "{\"choices\":[{\"index\":0,\"text\":\"A"),
+            at(
+                7,
+                "B\",\"finish_reason\":\"stop\",\"stop_reason\":\"x\",\"token_ids\":[4]}]}",
+            ),
+        ];
+        let answer = RecordedAnswer::read(false, &chunks).expect("an answer");
+        assert_eq!(shown(&answer), [[("AB".to_owned(), 7, false)]]);
+        assert_eq!(answer.choices[0].pieces[0].ids, [4]);
+        assert!(answer.choices[0].stopped);
+    }
+
+    #[test]
+    fn what_is_no_reply_is_said() {
+        for (streamed, body) in [
+            (true, "data: {\"error\":{\"code\":500}}\n\n"),
+            (true, "data: nonsense\n\n"),
+            (true, "data: {\"choices\":[{\"index\":99999999}]}\n\n"),
+            (false, "nonsense"),
+            (false, "{\"error\":{}}"),
+        ] {
+            assert!(
+                RecordedAnswer::read(streamed, &[at(1, body)]).is_err(),
+                "{body}"
+            );
+        }
+    }
+}

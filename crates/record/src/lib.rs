@@ -1,0 +1,245 @@
+#![doc = include_str!("../README.md")]
+//!
+//! `vllm-sim record`: a proxy in front of a real endpoint, which writes what it answers, and when,
+//! into a dataset.
+//!
+//! Every byte passes as it comes. Of chats and completions the prompt's tokens, the reply's and
+//! the instant of each are kept; llm-d-inference-sim reads the file too, without the instants.
+
+mod captured;
+pub mod dataset;
+mod error;
+mod exchange;
+mod proxy;
+mod store;
+mod tee;
+mod tokens;
+mod words;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::uri::Scheme;
+use http::{HeaderValue, Request, Uri, header};
+use http_body_util::Empty;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+
+use proxy::Proxy;
+use store::Store;
+use vllm_sim_http_client::{Client, Connector, Endpoint, Trust, TrustError};
+use vllm_sim_tokenizer::Tokenizer;
+
+pub use error::RecordError;
+pub(crate) use exchange::Api;
+pub use store::Summary;
+pub(crate) use tokens::prompts;
+pub use words::{command, run};
+
+/// How long answers may go on after the end was asked for.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long the upstream may take to name its model.
+const HELLO: Duration = Duration::from_secs(10);
+
+/// What is recorded, and where to.
+#[derive(Debug, Clone)]
+pub struct RecordConfig {
+    /// The endpoint: scheme, host, port and perhaps a path (without `/v1`).
+    pub upstream: String,
+    /// The file.
+    pub out: PathBuf,
+    /// Its table.
+    pub table: String,
+    /// Whether the file may exist and is added to.
+    pub append: bool,
+    /// Where to listen; port 0 is any.
+    pub listen: (String, u16),
+    /// Authorities of the upstream's certificate (PEM); `None`: those of browsers.
+    pub authority: Option<PathBuf>,
+    /// Counts tokens, and names prompts as a server with the same tokenizer does.
+    pub tokenizer: Arc<Tokenizer>,
+}
+
+/// A running proxy.
+pub struct Recorder {
+    /// Where it listens.
+    pub address: SocketAddr,
+    stop: watch::Sender<bool>,
+    accepting: JoinHandle<()>,
+    store: Store,
+}
+
+impl Recorder {
+    /// Makes the file and listens.
+    ///
+    /// # Errors
+    /// [`RecordError`], with nothing left running.
+    pub async fn start(record: RecordConfig) -> Result<Self, RecordError> {
+        let target = Upstream::parse(&record.upstream)?;
+        let connector = target.connector(record.authority.as_deref())?;
+        let (host, port) = &record.listen;
+        let listener = TcpListener::bind((host.as_str(), *port)).await;
+        let listening = |why| RecordError::Listen {
+            address: format!("{host}:{port}"),
+            why,
+        };
+        let listener = listener.map_err(listening)?;
+        let address = listener.local_addr().map_err(listening)?;
+        let store = Store::open(&record.out, &record.table, record.append, record.tokenizer)?;
+        let proxy = Proxy {
+            client: Client::new(connector),
+            host: target.host,
+            prefix: target.prefix,
+            queue: store.queue(),
+        };
+        let (stop, stopping) = watch::channel(false);
+        let accepting = tokio::spawn(accept(listener, Arc::new(proxy), stopping));
+        Ok(Self {
+            address,
+            stop,
+            accepting,
+            store,
+        })
+    }
+
+    /// Ends it: no new connection; answers under way have a few seconds; the file is whole.
+    ///
+    /// # Errors
+    /// [`RecordError::File`] when not everything could be written.
+    pub async fn stop(self) -> Result<Summary, RecordError> {
+        let _ = self.stop.send(true);
+        // It holds the last queue.
+        let _ = self.accepting.await;
+        let store = self.store;
+        match tokio::task::spawn_blocking(move || store.close()).await {
+            Ok(summary) => summary,
+            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, proxy: Arc<Proxy>, mut stopping: watch::Receiver<bool>) {
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stopping.changed() => break,
+            Some(_) = connections.join_next() => continue,
+        };
+        let socket = match accepted {
+            Ok((socket, _)) => socket,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let _ = socket.set_nodelay(true);
+        let (proxy, mut stopping) = (proxy.clone(), stopping.clone());
+        connections.spawn(async move {
+            let service = service_fn(move |request| {
+                let proxy = proxy.clone();
+                async move { Ok::<_, std::convert::Infallible>(proxy.forward(request).await) }
+            });
+            let mut builder = http1::Builder::new();
+            builder.preserve_header_case(true);
+            let connection = builder.serve_connection(TokioIo::new(socket), service);
+            let mut connection = std::pin::pin!(connection);
+            tokio::select! {
+                _ = &mut connection => return,
+                _ = stopping.changed() => connection.as_mut().graceful_shutdown(),
+            }
+            let _ = connection.await;
+        });
+    }
+    let ended = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(GRACE, ended).await;
+    connections.shutdown().await;
+}
+
+/// An upstream, taken apart.
+struct Upstream {
+    endpoint: Endpoint,
+    /// The host as its URL names it.
+    host: HeaderValue,
+    prefix: String,
+}
+
+impl Upstream {
+    fn parse(url: &str) -> Result<Self, RecordError> {
+        let wrong = |why: &str| RecordError::Upstream {
+            url: url.to_owned(),
+            why: why.to_owned(),
+        };
+        let uri: Uri = url.parse().map_err(|_| wrong("it is no address"))?;
+        let parts = uri.into_parts();
+        let scheme = parts.scheme.ok_or_else(|| wrong("it has no scheme"))?;
+        if scheme != Scheme::HTTP && scheme != Scheme::HTTPS {
+            return Err(wrong("the scheme is neither http nor https"));
+        }
+        let path = parts.path_and_query.map(|path| path.path().to_owned());
+        let path = path.unwrap_or_default();
+        let path = path.trim_end_matches('/');
+        let authority = parts.authority.ok_or_else(|| wrong("it has no host"))?;
+        let endpoint = Endpoint::new(scheme == Scheme::HTTPS, &authority);
+        let (_, host) = authority
+            .as_str()
+            .rsplit_once('@')
+            .unwrap_or(("", authority.as_str()));
+        Ok(Self {
+            endpoint: endpoint.ok_or_else(|| wrong("it has no host"))?,
+            host: HeaderValue::from_str(host).map_err(|_| wrong("it has no host"))?,
+            // Requests bring `/v1` themselves.
+            prefix: path.strip_suffix("/v1").unwrap_or(path).to_owned(),
+        })
+    }
+
+    fn connector(&self, authority: Option<&Path>) -> Result<Connector, TrustError> {
+        let trust = match authority {
+            Some(path) => Trust::Authorities(path.into()),
+            None => Trust::Browsers,
+        };
+        Connector::new(self.endpoint.clone(), &trust)
+    }
+}
+
+/// The first model that the upstream lists.
+///
+/// # Errors
+/// [`RecordError`] when it lists none.
+pub async fn model_of(upstream: &str, authority: Option<&Path>) -> Result<String, RecordError> {
+    let target = Upstream::parse(upstream)?;
+    let client: Client<Empty<bytes::Bytes>> = Client::new(target.connector(authority)?);
+    let path = format!("{}/v1/models", target.prefix);
+    let failed = |why: String| RecordError::Model {
+        url: format!(
+            "{}/v1/models",
+            upstream.trim_end_matches('/').trim_end_matches("/v1")
+        ),
+        why,
+    };
+    let request = Request::get(&path).header(header::HOST, target.host);
+    let request = request.body(Empty::new());
+    let request = request.map_err(|_| failed("it is no address".to_owned()))?;
+    let ask = async {
+        let answer = client.fetch(request, 1 << 20).await?;
+        let status = answer.status();
+        if !status.is_success() {
+            return Err(format!("it answers {status}"));
+        }
+        let list: serde_json::Value =
+            serde_json::from_slice(answer.body()).map_err(|error| error.to_string())?;
+        let first = list["data"][0]["id"].as_str().map(str::to_owned);
+        first.ok_or_else(|| "it lists none".to_owned())
+    };
+    match tokio::time::timeout(HELLO, ask).await {
+        Ok(answer) => answer.map_err(failed),
+        Err(_) => Err(failed(format!("no answer within {HELLO:?}"))),
+    }
+}

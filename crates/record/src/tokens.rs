@@ -1,0 +1,310 @@
+//! From a recorded choice to tokens: ids, the text of each, and when it came.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::exchange::{Api, RecordedChoice, TextPiece};
+use vllm_sim_tokenizer::{ChatInput, ContentFormat, Tokenizer};
+use vllm_sim_wire::bounds::RequestBounds;
+use vllm_sim_wire::openai::chat::ChatRequest;
+use vllm_sim_wire::openai::completion::{CompletionRequest, Prompt};
+use vllm_sim_wire::openai::conversation::{
+    ContentFormat as WireFormat, ShownMessage, conversation,
+};
+
+/// The tokens of a reply.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct ReplyTokens {
+    pub(super) ids: Vec<u32>,
+    pub(super) texts: Vec<String>,
+    pub(super) times: Vec<Duration>,
+    /// How many of the first ones are reasoning.
+    pub(super) reasoning: u32,
+}
+
+impl ReplyTokens {
+    /// The tokens of a choice. `counted` is how many the answer says there are.
+    ///
+    /// A streamed piece is one token when there are about as many pieces as tokens; otherwise it is
+    /// what the tokenizer makes of it, all of it at the instant of the piece. A reply that came
+    /// whole has its tokens spread evenly over the time it took. Tokens without text that a model
+    /// writes too are added: the end of a thought, and the end of the reply.
+    pub(super) fn of(
+        choice: &RecordedChoice,
+        streamed: bool,
+        counted: Option<u64>,
+        tokenizer: &Tokenizer,
+    ) -> Self {
+        let has_ids = choice.pieces.iter().any(|piece| !piece.ids.is_empty());
+        let thinks = !has_ids
+            && choice
+                .pieces
+                .windows(2)
+                .any(|p| p[0].reasoning && !p[1].reasoning);
+        let ends = choice.finish.as_deref() == Some("stop") && !choice.stopped;
+        let eos = tokenizer.eos().filter(|_| ends);
+        let silent = u64::from(thinks) + u64::from(eos.is_some());
+        let pieces = choice.pieces.len() as u64;
+        // One more may be hidden behind a stop string.
+        let each = streamed && counted.is_some_and(|n| (pieces..=pieces + silent + 1).contains(&n));
+        let mut tokens = Self::default();
+        for piece in &choice.pieces {
+            tokens.push(piece, each, tokenizer);
+        }
+        if let Some(counted) = counted.filter(|_| !each && !has_ids) {
+            tokens.fit(counted.saturating_sub(silent), tokenizer);
+        }
+        let mut lacking = match counted {
+            Some(counted) => counted.saturating_sub(tokens.ids.len() as u64),
+            None => silent,
+        };
+        if thinks && lacking > 0 && tokens.reasoning > 0 {
+            let at = tokens.reasoning as usize;
+            let end = tokenizer.id_of("</think>").unwrap_or_default();
+            tokens.ids.insert(at, end);
+            tokens.texts.insert(at, String::new());
+            tokens.times.insert(at, tokens.times[at - 1]);
+            lacking -= 1;
+        }
+        let eos = eos.filter(|eos| lacking > 0 && tokens.ids.last() != Some(eos));
+        let hidden = if each {
+            lacking - u64::from(eos.is_some())
+        } else {
+            0
+        };
+        for id in (0..hidden).map(|_| 0).chain(eos) {
+            tokens.ids.push(id);
+            tokens.texts.push(String::new());
+            tokens.times.push(choice.ended);
+        }
+        if !streamed {
+            let count = tokens.ids.len() as u32;
+            for (index, time) in tokens.times.iter_mut().enumerate() {
+                *time = choice.ended * (index as u32 + 1) / count;
+            }
+        }
+        tokens
+    }
+
+    /// Adds a piece, as one token if it is `each` one.
+    fn push(&mut self, piece: &TextPiece, each: bool, tokenizer: &Tokenizer) {
+        let before = self.ids.len();
+        if piece.ids.is_empty() {
+            let fragments = tokenizer.fragments(&piece.text);
+            if each {
+                let id = fragments.ids.first().copied().unwrap_or_default();
+                self.ids.push(id);
+                self.texts.push(piece.text.clone());
+            } else {
+                let texts = (0..fragments.ids.len()).map(|i| fragments.piece(i).to_owned());
+                self.texts.extend(texts);
+                self.ids.extend(fragments.ids);
+            }
+        } else {
+            // The text shows when its last token completes it.
+            self.ids.extend_from_slice(&piece.ids);
+            self.texts.resize(self.ids.len() - 1, String::new());
+            self.texts.push(piece.text.clone());
+        }
+        self.times.resize(self.ids.len(), piece.at);
+        if piece.reasoning {
+            self.reasoning += (self.ids.len() - before) as u32;
+        }
+    }
+
+    /// Makes it as many tokens as were counted: a tokenizer does not always cut a text where the
+    /// model did. The text stays the same.
+    fn fit(&mut self, counted: u64, tokenizer: &Tokenizer) {
+        let id = |text: &str| {
+            tokenizer
+                .encode(text, false)
+                .first()
+                .copied()
+                .unwrap_or_default()
+        };
+        let most = self.texts.iter().map(|text| text.len() as u64).sum::<u64>();
+        let counted = counted.clamp(1, most.max(1)) as usize;
+        while self.ids.len() > counted {
+            let (Some(text), Some(_)) = (self.texts.pop(), self.ids.pop()) else {
+                return;
+            };
+            self.times.pop();
+            if let Some(last) = self.texts.last_mut() {
+                last.push_str(&text);
+            }
+        }
+        let mut at = 0;
+        while self.ids.len() < counted {
+            // Blanks behind a word first, then what is longest.
+            let blank = |text: &String| !text.trim_end().is_empty() && text.ends_with(' ');
+            let found = self.texts[at..].iter().position(blank).map(|i| at + i);
+            let longest = || (0..self.texts.len()).max_by_key(|i| self.texts[*i].chars().count());
+            let Some(index) = found.or_else(longest) else {
+                return;
+            };
+            let text = &self.texts[index];
+            let middle = text.chars().count() / 2;
+            let middle = text
+                .char_indices()
+                .nth(middle)
+                .map_or(0, |(place, _)| place);
+            let place = match found {
+                Some(_) => text.trim_end().len(),
+                None => middle,
+            };
+            if place == 0 {
+                return;
+            }
+            let tail = self.texts[index].split_off(place);
+            self.ids[index] = id(&self.texts[index]);
+            self.ids.insert(index + 1, id(&tail));
+            self.texts.insert(index + 1, tail);
+            self.times.insert(index + 1, self.times[index]);
+            at = found.map_or(self.texts.len(), |index| index + 2);
+        }
+        self.reasoning = self.reasoning.min(self.ids.len() as u32);
+    }
+}
+
+/// The token ids of a request's prompts, as a server of this model has them.
+///
+/// # Errors
+/// Why they cannot be told.
+pub(crate) fn prompts(
+    api: Api,
+    request: &Value,
+    tokenizer: &Tokenizer,
+) -> Result<Vec<Vec<u32>>, String> {
+    if !request["truncate_prompt_tokens"].is_null() {
+        return Err("the request cuts its prompt".to_owned());
+    }
+    match api {
+        Api::Completions => {
+            let parsed = CompletionRequest::parse(request, &RequestBounds::default())
+                .map_err(|fault| fault.message)?;
+            if parsed.echo.unwrap_or(false) {
+                return Err("the answer repeats its prompt".to_owned());
+            }
+            let special = parsed.add_special_tokens;
+            let prompts = parsed.prompt.unwrap_or_default().0.into_iter();
+            let tokens = prompts.map(|prompt| match prompt {
+                Prompt::Text(text) => tokenizer.encode(&text, special),
+                Prompt::Tokens(ids) => ids
+                    .into_iter()
+                    .map(|id| u32::try_from(id).unwrap_or(u32::MAX))
+                    .collect(),
+            });
+            Ok(tokens.collect())
+        }
+        Api::Chat => chat(request, tokenizer).map(|prompt| vec![prompt]),
+    }
+}
+
+fn chat(request: &Value, tokenizer: &Tokenizer) -> Result<Vec<u32>, String> {
+    let request =
+        ChatRequest::parse(request, &RequestBounds::default()).map_err(|fault| fault.message)?;
+    let template = request.chat_template.as_deref();
+    let format = match tokenizer.content_format(template, request.tools.is_some()) {
+        ContentFormat::String => WireFormat::String,
+        ContentFormat::Openai => WireFormat::OpenAi,
+    };
+    let model = request.model.as_deref().unwrap_or_default();
+    // What is not text goes into the template as it is.
+    let messages: Vec<Value> = match conversation(&request.messages, format, model) {
+        Ok(messages) => messages.into_iter().map(ShownMessage::into_json).collect(),
+        Err(_) => {
+            let messages = request.messages.iter();
+            messages.map(|m| m.to_json().into_owned()).collect()
+        }
+    };
+    let tools: Option<Vec<Value>> = request
+        .tools
+        .as_ref()
+        .filter(|tools| !tools.is_empty())
+        .map(|tools| tools.iter().map(|tool| tool.dump()).collect());
+    let documents = request
+        .documents
+        .as_ref()
+        .and_then(|documents| serde_json::to_value(documents).ok());
+    let mut kwargs = request.chat_template_kwargs.clone().unwrap_or_default();
+    if let Some(effort) = &request.reasoning_effort {
+        kwargs.insert("reasoning_effort".to_owned(), effort.clone().into());
+    }
+    let text = tokenizer.render_chat(&ChatInput {
+        messages: messages.as_slice().into(),
+        tools: tools.as_deref(),
+        documents: documents.as_ref(),
+        add_generation_prompt: request.add_generation_prompt,
+        continue_final_message: request.continue_final_message,
+        chat_template: template,
+        kwargs: Some(&kwargs),
+        content_format: None,
+    });
+    let text = text.map_err(|error| error.to_string())?;
+    Ok(tokenizer.encode(&text, request.add_special_tokens))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choice(pieces: &[(&str, u64)]) -> RecordedChoice {
+        let piece = |(text, at): &(&str, u64)| TextPiece {
+            text: (*text).to_owned(),
+            ids: Vec::new(),
+            at: Duration::from_millis(*at),
+            reasoning: false,
+        };
+        RecordedChoice {
+            pieces: pieces.iter().map(piece).collect(),
+            ended: Duration::from_millis(90),
+            ..RecordedChoice::default()
+        }
+    }
+
+    fn shown(tokens: &ReplyTokens) -> Vec<(&str, u128)> {
+        let times = tokens.times.iter().map(Duration::as_millis);
+        tokens.texts.iter().map(String::as_str).zip(times).collect()
+    }
+
+    #[test]
+    fn pieces_are_tokens_where_their_number_says_so() {
+        let tokenizer = Tokenizer::simulated();
+        let choice = choice(&[("One two ", 5), ("three", 9)]);
+        let tokens = ReplyTokens::of(&choice, true, Some(2), &tokenizer);
+        assert_eq!(shown(&tokens), [("One two ", 5), ("three", 9)]);
+        let tokens = ReplyTokens::of(&choice, true, Some(3), &tokenizer);
+        assert_eq!(shown(&tokens), [("One two ", 5), ("three", 9), ("", 90)]);
+        let tokens = ReplyTokens::of(&choice, true, Some(5), &tokenizer);
+        let split = [("One", 5), (" ", 5), ("two", 5), (" ", 5), ("three", 9)];
+        assert_eq!(shown(&tokens), split);
+        let tokens = ReplyTokens::of(&choice, true, Some(1), &tokenizer);
+        assert_eq!(shown(&tokens), [("One two three", 5)]);
+        let tokens = ReplyTokens::of(&choice, true, Some(99), &tokenizer);
+        assert_eq!(tokens.texts.concat(), "One two three");
+        let tokens = ReplyTokens::of(&choice, true, None, &tokenizer);
+        assert_eq!(shown(&tokens), [("One ", 5), ("two ", 5), ("three", 9)]);
+    }
+
+    #[test]
+    fn the_end_of_a_thought_is_a_token_without_text() {
+        let tokenizer = Tokenizer::simulated();
+        let mut choice = choice(&[("Hm ", 5), ("Yes", 9)]);
+        choice.pieces[0].reasoning = true;
+        for counted in [None, Some(3)] {
+            let tokens = ReplyTokens::of(&choice, true, counted, &tokenizer);
+            assert_eq!(shown(&tokens), [("Hm ", 5), ("", 5), ("Yes", 9)]);
+            assert_eq!(tokens.reasoning, 1);
+        }
+        let tokens = ReplyTokens::of(&choice, true, Some(2), &tokenizer);
+        assert_eq!(shown(&tokens), [("Hm ", 5), ("Yes", 9)]);
+    }
+
+    #[test]
+    fn a_reply_that_came_whole_is_spread_over_its_time() {
+        let tokenizer = Tokenizer::simulated();
+        let tokens = ReplyTokens::of(&choice(&[("One two three", 90)]), false, None, &tokenizer);
+        assert_eq!(shown(&tokens), [("One ", 30), ("two ", 60), ("three", 90)]);
+    }
+}

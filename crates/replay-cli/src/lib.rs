@@ -1,0 +1,237 @@
+#![doc = include_str!("../README.md")]
+//!
+//! `vllm-sim replay`: a workload against workers behind a router, in virtual time.
+
+mod deploy;
+mod online;
+mod options;
+mod pools;
+mod scaling;
+mod sink;
+mod workload;
+
+use std::io::Write;
+use std::num::NonZero;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::CommandFactory;
+use serde_json::Value;
+
+use vllm_sim_engine::SimTime;
+use vllm_sim_replay::html;
+use vllm_sim_replay::outcome::Outcome;
+use vllm_sim_replay::report::{self, Report, ReportGroup};
+use vllm_sim_replay::workload::WorkloadSource;
+use vllm_sim_replay::{Pace, Settings};
+
+pub use deploy::{Deploy, Deployment, DoesNotFit, Sort};
+pub use options::{ApiName, PoolArgs, ReportArgs, WorkloadArgs, split};
+use options::{Mode, ReplayArgs};
+pub use pools::{Pools, pools};
+pub use sink::Watch;
+use sink::{facts, sink};
+use vllm_sim_command_line::progress::{Progress, is_stopped};
+use vllm_sim_command_line::{command_line, refuse};
+use vllm_sim_dynamo_run as dynamo_run;
+pub use workload::{in_words, limit, open};
+
+/// The command line as clap sees it.
+pub fn command() -> clap::Command {
+    ReplayArgs::command()
+}
+
+/// Runs `args`; gives what is to be printed.
+///
+/// # Errors
+/// What to tell the user.
+pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String> {
+    let typed = command_line("replay", args);
+    let parsed = split::<ReplayArgs>(args)?;
+    let (flags, loose) = match parsed.wants_help() {
+        true => Default::default(),
+        false => sort(&parsed.others)?,
+    };
+    let args = match parsed.parse(&loose)? {
+        Ok(args) => args,
+        Err(help) => return Ok(help),
+    };
+    let served = !args.online.target.is_empty();
+    for (flag, given) in [
+        ("--compare", args.compare.is_some()),
+        ("--dynamo-run", args.dynamo_run.is_some()),
+        ("--target", served),
+    ] {
+        if given && let Some(word) = flags.iter().find(|word| word.starts_with('-')) {
+            refuse!("{word}: no effect with {flag}, which simulates no worker of such flags");
+        }
+    }
+    if args.report.gpu_hour_price.is_some() && (served || args.dynamo_run.is_some()) {
+        refuse!("--gpu-hour-price: no effect on a run whose GPUs nobody knows");
+    }
+    if let Some(files) = &args.compare {
+        return compare(files, &args.report, &typed);
+    }
+    match args.replay_mode {
+        Some(Mode::Online) if !served => refuse!("--replay-mode online needs --target URL"),
+        Some(Mode::Offline) if served => refuse!("--replay-mode offline excludes --target"),
+        _ => {}
+    }
+    if served {
+        let (report, wall) = online::run(&args.online, &args.workload, &args.report)?;
+        let targets = ("--target".to_owned(), args.online.target.join(", "));
+        return write_report(&report, &args.report, Some(wall), &[targets], &typed);
+    }
+    if let Some(dir) = &args.dynamo_run {
+        let tables = args.kernel_tables.clone();
+        let tables = tables.or_else(dynamo_run::environment_tables);
+        let report = dynamo_run::dynamo_run(dir, tables.as_deref())?;
+        return write_report(&report, &args.report, None, &[], &typed);
+    }
+    let pools = pools(&args.pools, &flags, deploy)?;
+    let (mut source, pace) = open(&args.workload, pools.serving.engines[0].block_size())?;
+    let limit = limit(&args.workload)?;
+    let threads = args.threads.unwrap_or_else(cores);
+    let about = pools.about.clone();
+    let started = wall_clock();
+    let told = Progress::begin("replay", "requests", source.requests());
+    let mut tell = |_: &Outcome<'_>| {
+        told.add(1);
+        ControlFlow::Continue(())
+    };
+    let report = play_watched(
+        &pools,
+        source.as_mut(),
+        (pace, limit, threads),
+        &args.report,
+        &mut tell,
+    )?;
+    drop(told);
+    let wall = wall_clock().duration_since(started);
+    write_report(&report, &args.report, Some(wall), &about, &typed)
+}
+
+/// Threads that the machine runs at a time.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a tool measures its own speed; the replay has virtual time only"
+)]
+fn wall_clock() -> Instant {
+    Instant::now()
+}
+
+/// Plays a workload against pools.
+pub fn play(
+    pools: &Pools,
+    source: &mut dyn WorkloadSource,
+    pace: Pace,
+    limit: Option<SimTime>,
+    args: &ReportArgs,
+) -> Result<Report> {
+    let mut nobody = |_: &Outcome<'_>| ControlFlow::Continue(());
+    play_watched(pools, source, (pace, limit, 1), args, &mut nobody)
+}
+
+/// The same on so many threads; `watch` sees every request that is over, and may end the run.
+pub fn play_watched(
+    pools: &Pools,
+    source: &mut dyn WorkloadSource,
+    (pace, limit, threads): (Pace, Option<SimTime>, usize),
+    args: &ReportArgs,
+    watch: &mut Watch<'_>,
+) -> Result<Report> {
+    let interval = args.sample_interval_ms;
+    if !interval.is_finite() || interval <= 0.0 {
+        refuse!("--sample-interval-ms is {interval}, must be a number above 0");
+    }
+    if args
+        .gpu_hour_price
+        .is_some_and(|price| !price.is_finite() || price <= 0.0)
+    {
+        refuse!("--gpu-hour-price must be a number above 0");
+    }
+    let settings = Settings {
+        pool: pools.serving.clone(),
+        prefill: pools.prefill.clone(),
+        pace,
+        limit,
+        seed: pools.seed,
+        sample_every: (args.html.is_some()).then(|| Duration::from_secs_f64(interval / 1e3)),
+        threads,
+    };
+    let mut sink = sink(args, args.report_json.is_some())?;
+    let mut watched = sink.watched(watch);
+    let totals = vllm_sim_replay::run(&settings, source, &mut watched)?;
+    if let Some(first) = totals.stuck.first()
+        && !watched.ended
+        && !is_stopped()
+    {
+        bail!(
+            "{} sessions wait for one that never comes to its end, the first is {first}",
+            totals.stuck.len()
+        );
+    }
+    let mut report = sink.finish(&facts(&settings, pools.gpus, &totals))?;
+    report.events = Some(totals.events);
+    if let Some(price) = args.gpu_hour_price {
+        report.price(price);
+    }
+    Ok(report)
+}
+
+/// Writes what the arguments ask for; returns what is to be printed.
+fn write_report(
+    report: &Report,
+    args: &ReportArgs,
+    wall: Option<Duration>,
+    about: &[(String, String)],
+    typed: &str,
+) -> Result<String> {
+    let mut json = Vec::new();
+    if let Some(file) = &args.report_json {
+        if file == "-" {
+            report.write_json(&mut json)?;
+        } else {
+            let open = std::fs::File::create(file);
+            let mut out =
+                std::io::BufWriter::new(open.with_context(|| format!("cannot write {file}"))?);
+            let written = report.write_json(&mut out).and_then(|()| out.flush());
+            written.with_context(|| format!("cannot write {file}"))?;
+        }
+    }
+    if let Some(file) = &args.html {
+        write_page(file, &html::page(report, "vllm-sim replay", about, typed))?;
+    }
+    if args.report_json.as_deref() == Some("-") {
+        return Ok(String::from_utf8(json)?);
+    }
+    Ok(report.table(wall))
+}
+
+fn write_page(file: &Path, page: &str) -> Result<()> {
+    std::fs::write(file, page).with_context(|| format!("cannot write {}", file.display()))
+}
+
+fn compare(words: &[String], args: &ReportArgs, typed: &str) -> Result<String> {
+    let read = |path: &str| -> Result<Value> {
+        let text = std::fs::read_to_string(path).with_context(|| format!("--compare: {path}"))?;
+        serde_json::from_str(&text).with_context(|| format!("--compare: {path}"))
+    };
+    let groups = words.iter().map(|word| {
+        let reports = word.split(',').map(read).collect::<Result<_>>()?;
+        let name = word.clone();
+        Ok(ReportGroup { name, reports })
+    });
+    let groups: Vec<ReportGroup> = groups.collect::<Result<_>>()?;
+    let compared = report::compare_groups(&groups).map_err(anyhow::Error::msg)?;
+    if let Some(file) = &args.html {
+        write_page(file, &html::comparison(&compared, typed))?;
+    }
+    Ok(compared.table())
+}

@@ -1,0 +1,88 @@
+use std::time::Duration;
+
+use anyhow::Result;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use vllm_sim_http_client::Trust;
+use vllm_sim_replay::online::{self, Api, OnlineOptions};
+use vllm_sim_replay::report::{Report, RunFacts};
+
+use super::options::{ApiName, OnlineArgs, ReportArgs, WorkloadArgs};
+use super::sink::sink;
+use super::workload;
+use vllm_sim_command_line::refuse;
+
+/// Sends a workload; gives the report, and how long it took.
+pub(super) fn run(
+    online: &OnlineArgs,
+    asked: &WorkloadArgs,
+    report: &ReportArgs,
+) -> Result<(Report, Duration)> {
+    // Shared prefixes of synthetic prompts are made of blocks of vLLM's size.
+    let (mut source, pace) = workload::open(asked, 16)?;
+    let limit = workload::limit(asked)?;
+    let timeout = Duration::try_from_secs_f64(online.target_timeout)
+        .ok()
+        .filter(|timeout| !timeout.is_zero());
+    let Some(timeout) = timeout else {
+        let timeout = online.target_timeout;
+        refuse!("--target-timeout is {timeout}, must be a number of seconds above 0");
+    };
+    let options = OnlineOptions {
+        targets: online.target.clone(),
+        api: match online.target_api {
+            ApiName::Completions => Api::Completions,
+            ApiName::Chat => Api::Chat,
+        },
+        model: online.target_model.clone(),
+        api_key: online.target_api_key.clone(),
+        trust: match (&online.target_ca, online.target_insecure) {
+            (Some(path), _) => Trust::Authorities(path.clone()),
+            (None, true) => Trust::Anyone,
+            (None, false) => Trust::Browsers,
+        },
+        concurrency: pace.concurrency.map(|n| n as u32),
+        max_in_flight: online.target_max_in_flight,
+        speedup: pace.speedup,
+        timeout,
+        limit: limit.map(|limit| Duration::from_nanos(limit.nanos())),
+        seed: asked.workload_seed,
+        ..OnlineOptions::default()
+    };
+    let mut sink = sink(
+        report,
+        report.html.is_some() || report.report_json.is_some(),
+    )?;
+    let bar = bar(source.requests());
+    let sent = online::run(source.as_mut(), &options, &mut sink, &mut |done| {
+        bar.set_position(done);
+    })?;
+    bar.finish_and_clear();
+    let facts = RunFacts {
+        requests: sent.requests,
+        prefill_worker_seconds: 0.0,
+        decode_worker_seconds: None,
+        workers: online.target.len() as u32,
+        gpus: (0, 1),
+        prefill_tokens: None,
+    };
+    let mut finished = sink.finish(&facts)?;
+    let held_up = serde_json::json!(sent.held_up);
+    finished
+        .summary
+        .insert("sessions_held_up".to_owned(), held_up);
+    Ok((finished, sent.wall))
+}
+
+/// On a terminal: how many requests are over.
+fn bar(requests: Option<u64>) -> ProgressBar {
+    let bar = match requests {
+        Some(n) => ProgressBar::new(n),
+        None => ProgressBar::no_length(),
+    };
+    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} requests {elapsed}");
+    match style {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}

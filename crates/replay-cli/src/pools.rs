@@ -1,0 +1,327 @@
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use vllm_sim_command_line::{UsageError, refuse};
+use vllm_sim_dynamo_run as dynamo_run;
+use vllm_sim_engine::sched::EngineSpec;
+use vllm_sim_explain::Evidence;
+use vllm_sim_replay::{
+    KvConfig, PoolSpec, QueuePolicy, RouterConfig, Scaling, Scorer, ScorersConfig, TransferTime,
+};
+
+use super::deploy::Deploy;
+use super::options::{PolicyName, PoolArgs, RouterName, json_or_file};
+use super::scaling::{scaling, seconds};
+
+/// A worker that is described once.
+#[derive(Clone)]
+struct Worker {
+    engine: EngineSpec,
+    /// GPUs of a rank.
+    gpus: u32,
+    ranks: u32,
+    /// How long prompts take from it to another pool.
+    transfer: TransferTime,
+}
+
+impl Worker {
+    /// The engines of so many: one for each rank.
+    fn engines(&self, workers: u32) -> Vec<EngineSpec> {
+        vec![self.engine.clone(); (workers * self.ranks) as usize]
+    }
+
+    /// Ranks that wait for each other in one of two pools: vLLM's.
+    fn split_ranks(&self) -> u32 {
+        match self.engine {
+            EngineSpec::Vllm(_) => self.ranks,
+            EngineSpec::Pool(_) | EngineSpec::Sglang(_) => 1,
+        }
+    }
+}
+
+/// The pools of a deployment.
+#[derive(Debug, Clone)]
+pub struct Pools {
+    /// Workers that prefill, where others decode.
+    pub prefill: Option<PoolSpec>,
+    /// Workers that decode, or do both.
+    pub serving: PoolSpec,
+    /// GPUs of an engine of the prefill pool, and of another; the mean, where they differ.
+    pub gpus: (u32, u32),
+    /// Data-parallel ranks of a prefill worker, and of another: each is an engine.
+    pub ranks: (u32, u32),
+    /// What is known of the errors of its predictions.
+    pub evidence: Option<Evidence>,
+    /// The router's name, and its settings as they were typed.
+    pub router: (String, Option<String>),
+    /// Seed of all draws.
+    pub seed: u64,
+    /// What is written about it in a report.
+    pub about: Vec<(String, String)>,
+}
+
+/// An engine as Dynamo's mocker has it.
+fn mocker(flag: &str, text: Option<&str>) -> Result<Option<Worker>> {
+    let Some(text) = text else {
+        return Ok(None);
+    };
+    let value = json_or_file(flag, text)?;
+    let tables = dynamo_run::environment_tables();
+    let worker = dynamo_run::worker(&value, here(tables.as_deref()));
+    let worker = worker.map_err(|error| UsageError(format!("{flag}: {error:#}")))?;
+    if worker.ranks > 1 {
+        refuse!("{flag}: dp_size above 1 is modelled for --dynamo-run alone");
+    }
+    Ok(Some(Worker {
+        engine: worker.engine,
+        gpus: worker.gpus,
+        ranks: 1,
+        transfer: worker.transfer,
+    }))
+}
+
+/// Relative paths begin where the process is.
+fn here(kernel_tables: Option<&std::path::Path>) -> dynamo_run::Folders<'_> {
+    dynamo_run::Folders {
+        run: std::path::Path::new("."),
+        kernel_tables,
+    }
+}
+
+/// The pools that the arguments describe; `flags` describe the engine.
+pub fn pools(args: &PoolArgs, flags: &[String], deploy: Deploy<'_>) -> Result<Pools> {
+    let plain = deploy(flags)?;
+    let shared = mocker("--extra-engine-args", args.extra_engine_args.as_deref())?;
+    let own = Worker {
+        engine: plain.engine.clone(),
+        gpus: plain.gpus,
+        ranks: plain.ranks,
+        transfer: TransferTime::default(),
+    };
+    let router = router(args)?;
+    let pool = |engines: Vec<EngineSpec>, router: RouterConfig| -> Result<PoolSpec> {
+        Ok(PoolSpec {
+            engines,
+            router,
+            ranks: 1,
+            transfer: TransferTime::default(),
+            startup: seconds("--startup-time", args.startup_time)?,
+            cold: args.cold_start,
+            scaling: scaling(args)?,
+        })
+    };
+    let (prefill, serving, gpus, ranks) = match (args.num_prefill_workers, args.num_decode_workers)
+    {
+        (Some(prefill), Some(decode)) => {
+            let first = mocker("--prefill-engine-args", args.prefill_engine_args.as_deref())?;
+            let second = mocker("--decode-engine-args", args.decode_engine_args.as_deref())?;
+            let first = first.or(shared.clone()).unwrap_or(own.clone());
+            let second = second.or(shared).unwrap_or(own);
+            if first.engine.block_size() != second.engine.block_size() {
+                let (a, b) = (first.engine.block_size(), second.engine.block_size());
+                refuse!("blocks of prefill workers have {a} tokens, of decode workers {b}");
+            }
+            let (before, after) = router.split();
+            let prefill = PoolSpec {
+                transfer: first.transfer,
+                ranks: first.split_ranks(),
+                ..pool(first.engines(prefill), before)?
+            };
+            let decode = PoolSpec {
+                ranks: second.split_ranks(),
+                ..pool(second.engines(decode), after)?
+            };
+            let gpus = (first.gpus, second.gpus);
+            (Some(prefill), decode, gpus, (first.ranks, second.ranks))
+        }
+        _ => {
+            let (engines, gpus, ranks) = match &args.workers {
+                Some(file) => {
+                    let (engines, gpus) = different(file, flags, deploy)?;
+                    (engines, gpus, 1)
+                }
+                None => {
+                    let worker = shared.unwrap_or(own);
+                    let engines = worker.engines(args.num_workers);
+                    (engines, worker.gpus, worker.ranks)
+                }
+            };
+            let pool = PoolSpec {
+                ranks,
+                ..pool(engines, router)?
+            };
+            (None, pool, (0, gpus), (1, ranks))
+        }
+    };
+    let scales = serving.scaling != Scaling::default();
+    if prefill.is_some() && !serving.scaling.losses.is_empty() {
+        refuse!("--lose-workers is not modelled for pools of prefill and decode workers");
+    }
+    if scales && ranks.0.max(ranks.1) > 1 {
+        refuse!(
+            "--scale, --autoscale-max and --lose-workers change single engines, and a worker of \
+             --data-parallel-size is {} that share experts",
+            ranks.0.max(ranks.1)
+        );
+    }
+    let name = args.router.to_possible_value();
+    let name = name.map_or_else(String::new, |name| name.get_name().to_owned());
+    Ok(Pools {
+        prefill,
+        serving,
+        gpus,
+        ranks,
+        evidence: plain.evidence.filter(|_| args.extra_engine_args.is_none()),
+        router: (name, args.router_config.clone()),
+        seed: plain.seed,
+        about: plain.about,
+    })
+}
+
+/// Workers of one kind in a file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WorkerGroup {
+    /// How many.
+    #[serde(default = "one")]
+    count: u32,
+    /// Flags of `serve`, added to those of the command line.
+    #[serde(default)]
+    flags: Map<String, Value>,
+    /// Or an engine as Dynamo's mocker has it.
+    engine_args: Option<Value>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// Workers as a file lists them, and the mean of their GPUs.
+fn different(
+    file: &std::path::Path,
+    flags: &[String],
+    deploy: Deploy<'_>,
+) -> Result<(Vec<EngineSpec>, u32)> {
+    let shown = file.display();
+    let text = std::fs::read_to_string(file).with_context(|| format!("--workers: {shown}"))?;
+    let groups: Vec<WorkerGroup> =
+        serde_saphyr::from_str(&text).with_context(|| format!("--workers: {shown}"))?;
+    let (mut engines, mut gpus) = (Vec::new(), 0);
+    for group in &groups {
+        let (engine, each) = match &group.engine_args {
+            Some(value) => {
+                let tables = dynamo_run::environment_tables();
+                let worker = dynamo_run::worker(value, here(tables.as_deref()))?;
+                if worker.ranks > 1 {
+                    refuse!("--workers: dp_size above 1 is modelled for --dynamo-run alone");
+                }
+                (worker.engine, worker.gpus)
+            }
+            None => {
+                let mut all = flags.to_vec();
+                for (name, value) in &group.flags {
+                    let value = match value {
+                        Value::String(text) => text.clone(),
+                        other => other.to_string(),
+                    };
+                    all.push(format!("--{}={value}", name.replace('_', "-")));
+                }
+                let found = deploy(&all)?;
+                if found.ranks > 1 {
+                    refuse!("--workers: --data-parallel-size above 1 is not modelled in a list");
+                }
+                (found.engine, found.gpus)
+            }
+        };
+        gpus += each * group.count;
+        engines.extend(std::iter::repeat_n(engine, group.count as usize));
+    }
+    if engines.is_empty() {
+        refuse!("--workers: {shown} lists no worker");
+    }
+    let sizes = engines.iter().map(EngineSpec::block_size);
+    if sizes.clone().min() != sizes.max() {
+        refuse!("--workers: all workers need the same --block-size");
+    }
+    let mean = f64::from(gpus) / engines.len() as f64;
+    Ok((engines, (mean.round() as u32).max(1)))
+}
+
+fn router(args: &PoolArgs) -> Result<RouterConfig> {
+    let config = match &args.router_config {
+        Some(text) => json_or_file("--router-config", text)?,
+        None => Value::Object(Map::new()),
+    };
+    if !args.kv_event_lag_ms.is_finite() || args.kv_event_lag_ms < 0.0 {
+        let lag = args.kv_event_lag_ms;
+        refuse!("--kv-event-lag-ms is {lag}, must be a number of 0 or more");
+    }
+    let event_lag = Duration::from_secs_f64(args.kv_event_lag_ms / 1e3);
+    Ok(match args.router {
+        RouterName::RoundRobin => RouterConfig::RoundRobin,
+        RouterName::Random => RouterConfig::Random,
+        RouterName::SessionHash => RouterConfig::SessionHash,
+        RouterName::LeastLoaded => RouterConfig::LeastLoaded,
+        RouterName::PowerOfTwo => RouterConfig::PowerOfTwo,
+        RouterName::KvRouter => {
+            let read = dynamo_run::router(&config);
+            let read = read.map_err(|error| UsageError(format!("--router-config: {error:#}")))?;
+            RouterConfig::Kv(KvConfig {
+                queue_threshold: args.router_queue_threshold.or(read.queue_threshold),
+                policy: match args.router_queue_policy {
+                    None => read.policy,
+                    Some(PolicyName::Fcfs) => QueuePolicy::Fcfs,
+                    Some(PolicyName::Lcfs) => QueuePolicy::Lcfs,
+                    Some(PolicyName::Wspt) => QueuePolicy::Wspt,
+                },
+                temperature: args.router_temperature.unwrap_or(read.temperature),
+                event_lag,
+                ..read
+            })
+        }
+        RouterName::LlmD => {
+            let mut scorers = ScorersConfig {
+                event_lag,
+                ..ScorersConfig::default()
+            };
+            let Some(weights) = config.as_object() else {
+                refuse!("--router-config: no object");
+            };
+            if !weights.is_empty() {
+                scorers.weights = weights
+                    .iter()
+                    .map(|(name, weight)| Ok((scorer(name)?, number(name, weight)?)))
+                    .collect::<Result<_>>()?;
+            }
+            RouterConfig::Scorers(scorers)
+        }
+    })
+}
+
+fn number(name: &str, value: &Value) -> Result<f64> {
+    let number = value.as_f64().filter(|n| n.is_finite() && *n >= 0.0);
+    let Some(number) = number else {
+        refuse!("--router-config: {name} is {value}, must be 0 or more");
+    };
+    Ok(number)
+}
+
+fn scorer(name: &str) -> Result<Scorer> {
+    Ok(match name {
+        "queue-scorer" | "queue" => Scorer::Queue,
+        "kv-cache-utilization-scorer" | "kv-cache-scorer" | "kv-usage" => Scorer::KvUsage,
+        "prefix-cache-scorer" | "precise-prefix-cache-scorer" | "prefix" => Scorer::Prefix,
+        "running-requests-size-scorer" | "running" => Scorer::Running,
+        "session-affinity-scorer" | "session" => Scorer::Session,
+        "lora-affinity-scorer" | "lora" => Scorer::Lora,
+        _ => refuse!(
+            "--router-config: {name:?} is not known, there are queue-scorer, \
+             kv-cache-utilization-scorer, prefix-cache-scorer, running-requests-size-scorer, \
+             session-affinity-scorer, lora-affinity-scorer"
+        ),
+    })
+}

@@ -1,0 +1,87 @@
+use std::time::Duration;
+
+use anyhow::Result;
+
+use vllm_sim_engine::SimTime;
+use vllm_sim_replay::{ScalePolicy, ScaleRule, Scaling};
+
+use super::options::{AutoscalerName, PoolArgs};
+use vllm_sim_command_line::{UsageError, refuse};
+
+/// When workers come and go, as the arguments say.
+pub(super) fn scaling(args: &PoolArgs) -> Result<Scaling> {
+    Ok(Scaling {
+        schedule: plan("--scale", args.scale.as_deref())?,
+        rule: args.autoscale_max.map(|max| rule(args, max)).transpose()?,
+        losses: plan("--lose-workers", args.lose_workers.as_deref())?,
+    })
+}
+
+/// `60=4,300=2`: seconds, and workers.
+fn plan(flag: &str, text: Option<&str>) -> Result<Vec<(SimTime, u32)>> {
+    let mut steps = Vec::new();
+    for step in text.iter().flat_map(|plan| plan.split(',')) {
+        let read = || {
+            let (at, workers) = step.split_once('=')?;
+            let at = Duration::try_from_secs_f64(at.trim().parse().ok()?).ok()?;
+            Some((at, workers.trim().parse::<u32>().ok()?))
+        };
+        let Some((at, workers)) = read() else {
+            refuse!("{flag}: {step:?} must be SECONDS=WORKERS");
+        };
+        match (flag, workers) {
+            ("--scale", 0) => refuse!("{flag}: {step:?}: at least one worker must stay"),
+            (_, 0) => refuse!("{flag}: {step:?}: must be at least one worker"),
+            _ => steps.push((SimTime::ZERO + at, workers)),
+        }
+    }
+    steps.sort_unstable();
+    Ok(steps)
+}
+
+fn rule(args: &PoolArgs, max: u32) -> Result<ScaleRule> {
+    let (queue, kv) = (args.autoscale_target_queue, args.autoscale_target_kv_usage);
+    let targets = [
+        ("--autoscale-target-queue", queue),
+        ("--autoscale-target-kv-usage", kv),
+    ];
+    for (name, target) in targets {
+        if target.is_some_and(|target| !target.is_finite() || target <= 0.0) {
+            refuse!("{name} must be a number above 0");
+        }
+        if target.is_some() && args.autoscale_policy == AutoscalerName::Wva {
+            refuse!("{name} has no meaning for --autoscale-policy wva, whose thresholds are fixed");
+        }
+    }
+    if kv.is_none() && queue.is_none() && args.autoscale_policy != AutoscalerName::Wva {
+        refuse!("--autoscale-max needs --autoscale-target-queue or -kv-usage");
+    }
+    if args.autoscale_min == 0 || max < args.autoscale_min {
+        let min = args.autoscale_min;
+        refuse!("--autoscale-min is {min}, must be from 1 to --autoscale-max ({max})");
+    }
+    let interval = seconds("--autoscale-interval", args.autoscale_interval)?;
+    if interval.is_zero() {
+        refuse!("--autoscale-interval is 0, must be above 0");
+    }
+    Ok(ScaleRule {
+        policy: match args.autoscale_policy {
+            AutoscalerName::Hpa => ScalePolicy::Hpa,
+            AutoscalerName::Keda => ScalePolicy::Keda,
+            AutoscalerName::Wva => ScalePolicy::Wva,
+        },
+        min: args.autoscale_min,
+        max,
+        target_waiting: queue,
+        target_kv_usage: kv,
+        interval,
+        cool_down: seconds("--autoscale-cool-down", args.autoscale_cool_down)?,
+        ..ScaleRule::default()
+    })
+}
+
+/// A time of a flag.
+pub(super) fn seconds(flag: &str, value: f64) -> Result<Duration> {
+    let duration = Duration::try_from_secs_f64(value);
+    duration.map_err(|_| UsageError(format!("{flag} is {value}, must be 0 or more")).into())
+}

@@ -1,0 +1,138 @@
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use vllm_sim_engine::SimTime;
+use vllm_sim_replay::outcome::{Outcome, Sink, WorkerChange, WorkerSample};
+use vllm_sim_replay::report::{self, Collector, Report, RowForm, Rows, RunFacts};
+use vllm_sim_replay::{Settings, Totals};
+
+use super::options::ReportArgs;
+use vllm_sim_command_line::UsageError;
+use vllm_sim_command_line::progress;
+
+/// Requests that a page draws one by one; of more it draws an even choice.
+const DRAWN: usize = 10_000;
+
+/// Who listens; `keep` records of requests, unless the arguments say no.
+pub(super) fn sink(args: &ReportArgs, keep: bool) -> Result<ReportAndRows> {
+    let options = report::ReportOptions {
+        slo: args.slo()?,
+        per_request: keep && !args.no_per_request,
+        drawn_requests: if args.html.is_some() { DRAWN } else { 0 },
+    };
+    Ok(ReportAndRows {
+        collector: Collector::new(options),
+        rows: args.per_request.as_deref().map(rows).transpose()?,
+    })
+}
+
+/// What the report has to know of a run.
+pub(super) fn facts(settings: &Settings, gpus: (u32, u32), totals: &Totals) -> RunFacts {
+    let scaling = &settings.pool.scaling;
+    let fixed = scaling.schedule.is_empty() && scaling.rule.is_none();
+    let seconds = totals.ended.as_secs_f64();
+    let prefill = settings.prefill.as_ref().map(|pool| pool.engines.len());
+    RunFacts {
+        requests: totals.requests,
+        prefill_worker_seconds: match (fixed, prefill) {
+            (_, None) => 0.0,
+            (true, Some(workers)) => workers as f64 * seconds,
+            (false, Some(_)) => totals.prefill_worker_seconds,
+        },
+        decode_worker_seconds: (!fixed).then_some(totals.worker_seconds),
+        workers: settings.pool.engines.len() as u32,
+        gpus,
+        prefill_tokens: totals.prefill_tokens,
+    }
+}
+
+fn rows(path: &Path) -> Result<Rows> {
+    let form =
+        RowForm::of(path).map_err(|problem| UsageError(format!("--per-request: {problem}")))?;
+    Rows::create(path, form).with_context(|| format!("--per-request: {}", path.display()))
+}
+
+/// The report, and a file of rows if there is one.
+pub(super) struct ReportAndRows {
+    collector: Collector,
+    rows: Option<Rows>,
+}
+
+impl ReportAndRows {
+    pub(super) fn finish(self, facts: &RunFacts) -> Result<Report> {
+        if let Some(rows) = self.rows {
+            rows.finish().context("--per-request")?;
+        }
+        Ok(self.collector.finish(facts))
+    }
+}
+
+/// Somebody who sees every request, and may end the run.
+pub type Watch<'a> = dyn FnMut(&Outcome<'_>) -> ControlFlow<()> + 'a;
+
+/// The same, and somebody who watches.
+pub(super) struct Watched<'a> {
+    sink: &'a mut ReportAndRows,
+    watch: &'a mut Watch<'a>,
+    pub(super) ended: bool,
+}
+
+impl ReportAndRows {
+    pub(super) fn watched<'a>(&'a mut self, watch: &'a mut Watch<'a>) -> Watched<'a> {
+        Watched {
+            sink: self,
+            watch,
+            ended: false,
+        }
+    }
+}
+
+impl Sink for Watched<'_> {
+    fn request(&mut self, outcome: &Outcome<'_>) {
+        self.ended |= (self.watch)(outcome).is_break();
+        self.sink.request(outcome);
+    }
+
+    fn stops(&self) -> bool {
+        self.ended || self.sink.stops()
+    }
+
+    fn gaps(&mut self, nanos: u64, times: u64) {
+        self.sink.gaps(nanos, times);
+    }
+
+    fn worker(&mut self, at: SimTime, worker: u32, prefill_pool: bool, change: WorkerChange) {
+        self.sink.worker(at, worker, prefill_pool, change);
+    }
+
+    fn sample(&mut self, sample: &WorkerSample) {
+        self.sink.sample(sample);
+    }
+}
+
+impl Sink for ReportAndRows {
+    fn request(&mut self, outcome: &Outcome<'_>) {
+        self.collector.request(outcome);
+        if let Some(rows) = &mut self.rows {
+            rows.request(outcome);
+        }
+    }
+
+    fn stops(&self) -> bool {
+        progress::is_stopped()
+    }
+
+    fn gaps(&mut self, nanos: u64, times: u64) {
+        self.collector.gaps(nanos, times);
+    }
+
+    fn worker(&mut self, at: SimTime, worker: u32, prefill_pool: bool, change: WorkerChange) {
+        self.collector.worker(at, worker, prefill_pool, change);
+    }
+
+    fn sample(&mut self, sample: &WorkerSample) {
+        self.collector.sample(sample);
+    }
+}

@@ -1,0 +1,210 @@
+use anyhow::Result;
+
+use vllm_sim_engine::SimTime;
+use vllm_sim_replay::Pace;
+use vllm_sim_replay::load;
+use vllm_sim_replay::synth::{Arrivals, Lengths, Retimed, Shaped, Synthetic, WithAdapters};
+use vllm_sim_replay::workload::WorkloadSource;
+
+use super::options::WorkloadArgs;
+use vllm_sim_command_line::{UsageError, refuse};
+
+/// The workload that the arguments describe, and how it is paced.
+pub fn open(args: &WorkloadArgs, block_size: u32) -> Result<(Box<dyn WorkloadSource>, Pace)> {
+    let worded = match &args.workload {
+        Some(words) => Some(in_words(words, args)?),
+        None => None,
+    };
+    let args = worded.as_ref().unwrap_or(args);
+    let (mut source, pace) = timed(args, block_size)?;
+    if let Some(curve) = &args.rate_curve {
+        if pace.concurrency.is_some() {
+            refuse!("--rate-curve has no meaning for a closed loop, whose requests have no times");
+        }
+        source = Box::new(Shaped::new(source, curve.clone()));
+    }
+    if !(0.0..=1.0).contains(&args.lora_share) {
+        refuse!("--lora-share is {}, must be from 0 to 1", args.lora_share);
+    }
+    if !args.lora.is_empty() {
+        let (names, share) = (&args.lora, args.lora_share);
+        source = Box::new(WithAdapters::new(source, names, share, args.workload_seed));
+    }
+    Ok((source, pace))
+}
+
+/// Seconds of a workload in words that does not say how many requests it has.
+const WORDED_SECONDS: f64 = 60.0;
+
+/// `20 req/s of 2k/300` as flags.
+pub fn in_words(words: &str, args: &WorkloadArgs) -> Result<WorkloadArgs> {
+    let tokens = |text: &str| {
+        let text = text.trim();
+        let (number, times) = match text.strip_suffix(['k', 'K']) {
+            Some(number) => (number, 1000.0),
+            None => (text, 1.0),
+        };
+        let tokens = number.parse::<f64>().ok()? * times;
+        (tokens >= 1.0 && tokens <= f64::from(u32::MAX)).then_some(tokens.round() as u32)
+    };
+    let read = || {
+        let (rate, shape) = words.split_once(" of ")?;
+        let rate = rate
+            .trim()
+            .split_once(' ')
+            .map_or(rate.trim(), |(rate, unit)| match unit.trim() {
+                "req/s" | "requests/s" | "rps" | "requests per second" => rate,
+                _ => "",
+            });
+        let (input, output) = shape.split_once('/')?;
+        let rate = rate.parse::<f64>().ok()?;
+        let is_rate = rate.is_finite() && rate > 0.0;
+        is_rate.then_some((rate, tokens(input)?, tokens(output)?))
+    };
+    let Some((rate, input, output)) = read() else {
+        refuse!("--workload {words:?} must be like \"20 req/s of 2k/300\"");
+    };
+    let count = (rate * WORDED_SECONDS).ceil() as u64;
+    Ok(WorkloadArgs {
+        workload: None,
+        request_rate: Some(rate),
+        input_tokens: Some(Lengths::Constant(input)),
+        output_tokens: Lengths::Constant(output),
+        request_count: args.request_count.or(Some(count.max(300))),
+        ..args.clone()
+    })
+}
+
+fn timed(args: &WorkloadArgs, block_size: u32) -> Result<(Box<dyn WorkloadSource>, Pace)> {
+    let arrivals = arrivals(args)?;
+    if !(args.arrival_speedup_ratio.is_finite() && args.arrival_speedup_ratio > 0.0) {
+        let ratio = args.arrival_speedup_ratio;
+        refuse!("--arrival-speedup-ratio is {ratio}, must be a number above 0");
+    }
+    let mut pace = Pace {
+        concurrency: args.replay_concurrency,
+        plays: None,
+        speedup: args.arrival_speedup_ratio,
+    };
+    if pace.concurrency == Some(0) {
+        refuse!("--replay-concurrency is 0, must be at least 1");
+    }
+    if pace.concurrency.is_some() && args.request_rate.is_some() {
+        refuse!("--replay-concurrency excludes --request-rate");
+    }
+    // Dynamo's own examples give an interval besides, which a closed loop has no use for.
+    let arrivals = arrivals.filter(|_| pace.concurrency.is_none());
+    if args.files.is_empty() {
+        let source = synthetic(args, block_size, arrivals)?;
+        return Ok((source, pace));
+    }
+    if args.input_tokens.is_some() {
+        refuse!("give either trace files or --input-tokens");
+    }
+    let options = load::LoadOptions {
+        format: args.format,
+        trace_block_size: args.trace_block_size,
+        shared_prefix_ratio: args.trace_shared_prefix_ratio,
+        prefix_groups: args.trace_num_prefix_groups,
+        limit: args.request_count,
+        by_time: args.replay_concurrency.is_none(),
+        seed: args.workload_seed,
+        ..load::LoadOptions::default()
+    };
+    let source = load::open(&args.files, &options)?;
+    if let Some(arrivals) = arrivals {
+        let source = Retimed::new(source, arrivals, args.arrival_seed);
+        return Ok((Box::new(source), pace));
+    }
+    if pace.concurrency.is_none() && source.untimed() {
+        pace.concurrency = source.concurrency().map(|n| n as usize);
+        if pace.concurrency.is_none() {
+            refuse!(
+                "the trace has no times: give --request-rate, --arrival-interval-ms or \
+                 --replay-concurrency"
+            );
+        }
+    }
+    Ok((source, pace))
+}
+
+fn arrivals(args: &WorkloadArgs) -> Result<Option<Arrivals>> {
+    let arrivals = match (args.request_rate, args.arrival_interval_ms) {
+        (None, None) if args.burstiness.is_some() => refuse!("--burstiness needs --request-rate"),
+        (None, None) => return Ok(None),
+        (Some(_), Some(_)) => refuse!("give one of --request-rate and --arrival-interval-ms"),
+        // The rate of `vllm bench serve` for «all at once».
+        (Some(rate), None) if rate == f64::INFINITY => Arrivals::Burst,
+        (Some(rate), None) => match args.burstiness {
+            Some(burstiness) => Arrivals::at_rate(rate, burstiness),
+            None => Arrivals::Poisson(rate),
+        },
+        (None, Some(0.0)) => Arrivals::Burst,
+        (None, Some(ms)) => Arrivals::Interval(ms),
+    };
+    let checked = arrivals
+        .check()
+        .map_err(|text| UsageError(text.to_string()))?;
+    Ok(Some(checked))
+}
+
+fn synthetic(
+    args: &WorkloadArgs,
+    block: u32,
+    arrivals: Option<Arrivals>,
+) -> Result<Box<dyn WorkloadSource>> {
+    let Some(input) = args.input_tokens.clone() else {
+        refuse!(
+            "what shall be played? Name trace files, or give --input-tokens and --request-count"
+        );
+    };
+    let Some(count) = args.request_count else {
+        refuse!("--request-count is needed with --input-tokens");
+    };
+    let arrivals = match arrivals {
+        Some(arrivals) => arrivals,
+        None if args.replay_concurrency.is_some() => Arrivals::Burst,
+        None => refuse!(
+            "give one of --replay-concurrency, --request-rate, --arrival-interval-ms (0: all at \
+             once)"
+        ),
+    };
+    if args.turns_per_session.constant() == Some(0) {
+        refuse!("--turns-per-session is 0, must be at least 1");
+    }
+    if input == Lengths::Constant(0) {
+        refuse!("--input-tokens is 0, must be at least 1");
+    }
+    let made = Synthetic {
+        sessions: count,
+        input,
+        output: args.output_tokens.clone(),
+        arrivals,
+        arrival_seed: args.arrival_seed,
+        seed: args.workload_seed,
+        shared_prefix_ratio: args.shared_prefix_ratio,
+        prefix_groups: match args.shared_prefix_ratio > 0.0 {
+            true => args.num_prefix_groups.max(1),
+            false => args.num_prefix_groups,
+        },
+        turns: args.turns_per_session.clone(),
+        grows_by: args.turn_tokens.clone(),
+        think_ms: args.inter_turn_delay_ms,
+        think_varies: args.inter_turn_delay_varies,
+        block: block.max(1),
+    };
+    Ok(Box::new(made.source()?))
+}
+
+/// The end of virtual time.
+pub fn limit(args: &WorkloadArgs) -> Result<Option<SimTime>> {
+    let Some(seconds) = args.max_sim_time_seconds else {
+        return Ok(None);
+    };
+    let duration = std::time::Duration::try_from_secs_f64(seconds);
+    let duration = duration.ok().filter(|duration| !duration.is_zero());
+    let Some(duration) = duration else {
+        refuse!("--max-sim-time-seconds is {seconds}, must be above 0");
+    };
+    Ok(Some(SimTime::ZERO + duration))
+}

@@ -1,0 +1,73 @@
+//! How `explain` reads the deployments that flags describe.
+
+use vllm_sim::server::modelled;
+use vllm_sim_config::{CliMode, Encoder, Loaded};
+use vllm_sim_engine::latency::EncoderShape;
+use vllm_sim_explain::{Caches, explain};
+
+#[test]
+fn groups_are_a_table_and_the_count_has_its_rule() {
+    let flags = ["--model", "openai/gpt-oss-20b", "--gpu", "H100"];
+    let bytes = [
+        "--kv-cache-memory-bytes",
+        "60G",
+        "--max-model-len",
+        "131072",
+    ];
+    let flags = [&flags[..], &bytes].concat();
+    let config = Loaded::from_flags(CliMode::Vllm, &flags).unwrap().config;
+    let (engine, setup) = modelled(&config).unwrap();
+    let setup = setup.as_ref().map(|setup| (setup, 0.92));
+    let caches = Caches {
+        kv: config.engine.kv_cache.as_ref(),
+        ..Caches::default()
+    };
+    let text = explain("gpt-oss-20b", &engine, setup, "", &[], caches);
+    for part in [
+        "163839 usable blocks of 16 tokens that the groups share",
+        "163840 blocks with the null block: --kv-cache-memory-bytes over the bytes of a block",
+    ] {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+    let rows: Vec<String> = text
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    for row in [
+        "0 12 the last 128 tokens 16 393216 1033 blocks",
+        "1 12 all tokens 16 393216 8192 blocks",
+    ] {
+        assert!(rows.contains(&row.to_owned()), "no {row:?} in\n{text}");
+    }
+}
+
+#[test]
+fn the_encoder_of_a_multimodal_model_is_shown_with_its_rule() {
+    let tokens = ["--mm-tokens-per-item", "{\"image\": 576}"];
+    let model = ["--model", "Qwen/Qwen2.5-7B-Instruct", "--gpu", "H100"];
+    let flags = [&model[..], &tokens].concat();
+    let config = Loaded::from_flags(CliMode::Vllm, &flags).unwrap().config;
+    let (engine, setup) = modelled(&config).unwrap();
+    let setup = setup.as_ref().map(|setup| (setup, 0.92));
+    let mut encoder = config.engine.encoder.unwrap();
+    let shown = |encoder: &Encoder| {
+        let caches = Caches {
+            encoder: Some(encoder),
+            ..Caches::default()
+        };
+        explain("qwen", &engine, setup, "", &[], caches)
+    };
+    let text = shown(&encoder);
+    for part in [
+        "Encoder     at most 8192 embeddings a step, and as many in its cache: the larger of \
+         max-num-batched-tokens, 8192, and the largest item, 2048 tokens of a video",
+        "1000 take 10.0 ms, as is usual: config.json tells no encoder's size",
+    ] {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+    let vision = serde_json::json!({"vision_config": {"depth": 32, "hidden_size": 1280}});
+    encoder.shapes.0 = EncoderShape::vision(&vision);
+    let text = shown(&encoder);
+    let part = "1000 of an image take 10.0 ms, an estimate: 32 layers of 1280, 1 patches";
+    assert!(text.contains(part), "no {part:?} in\n{text}");
+}
