@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 
 ENGINE = "vllm.grpc.engine.VllmEngine"
-channel = grpc.insecure_channel(sys.argv[1])
+channel = grpc.insecure_channel(sys.argv[1].removeprefix("http://"))
 
 database = ProtoReflectionDescriptorDatabase(channel)
 assert ENGINE in database.get_services(), database.get_services()

@@ -8,11 +8,12 @@ model=$PWD/tests/fixtures/tiny-llama
 
 cache=${VLLM_SIM_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/vllm-sim-gate}
 venv=$cache/clients
-if [ ! -f "$venv/whole" ]; then
+if [ ! -f "$venv/whole-2" ]; then
   python3 -m venv "$venv"
   "$venv/bin/pip" install --quiet --disable-pip-version-check \
-    openai anthropic openai-agents instructor pydantic langgraph langchain-openai
-  touch "$venv/whole"
+    openai anthropic openai-agents instructor pydantic langgraph langchain-openai \
+    jsonschema grpcio grpcio-reflection grpcio-health-checking
+  touch "$venv/whole-2"
 fi
 
 work=$(mktemp -d)
@@ -44,7 +45,9 @@ with() {
 }
 
 tiny=(serve "$model" --served-model-name tiny-llama --enable-auto-tool-choice --tool-call-parser hermes)
-with "${tiny[@]}" -- openai_sdk anthropic_sdk agent_loops
+with "${tiny[@]}" -- openai_sdk anthropic_sdk agent_loops satisfiable_schemas
+with "${tiny[@]}" --inter-token-latency 1ms -- load_disconnect
+with --model m --inter-token-latency 20ms -- grpc_client
 with serve demo --task transcription -- openai_audio
 with --model demo -- fault_errors fault_stream
 with --model demo --enable-auto-tool-choice --tool-call-parser hermes -- langgraph_agent
