@@ -14,16 +14,15 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::bypass::{Bypass, MAX_BUFFER};
-use super::idle_timer::IdleTimer;
 use super::reset::{ResetOnClose, ResettableStream};
 use super::socket::{Connection, ServerSocket};
 use super::uvicorn::Uvicorn;
-use super::when_woken::when_woken;
 use crate::tls::Acceptor;
 use vllm_sim_http::{Availability, HttpService};
 use vllm_sim_service::fault::ConnHandle;
 
+/// Bytes of an answer, or of a request's head, that wait in a connection.
+const MAX_BUFFER: usize = 40 * 1024;
 /// Calls that an HTTP/2 connection may have open.
 const MAX_STREAMS: u32 = 16_384;
 
@@ -86,21 +85,7 @@ pub(super) async fn run(
                     serve(stream, Protocol::Http1, http, stopping, keep_alive).await;
                 }
             }
-            give_back_memory();
         });
-    }
-}
-
-/// Lets jemalloc give back what a thread kept of a connection that has ended.
-///
-/// A thread keeps freed memory by size, and looks at the next size each time it has allocated or freed
-/// 16 KiB (`.cargo/config.toml`; by itself 64). When many clients leave at once nothing follows, and each
-/// piece kept holds a slab of pages.
-fn give_back_memory() {
-    /// Sizes that jemalloc keeps by thread, the largest of 32 KiB.
-    const KEPT_SIZES: usize = 41;
-    for _ in 0..KEPT_SIZES {
-        std::hint::black_box(Vec::<u8>::with_capacity(32 * 1024));
     }
 }
 
@@ -150,21 +135,16 @@ async fn detect(stream: &TcpStream, within: Duration) -> Option<Protocol> {
 
 /// What befalls a connection from outside.
 enum LinkChange {
-    /// It breaks off, or waited too long for a request.
+    /// It breaks off.
     Over,
     /// The server stops, leaves or comes back; `gone`: nobody tells of that any more.
     Availability { gone: bool },
 }
 
-async fn change(
-    conn: &ConnHandle,
-    idled: impl Future<Output = ()>,
-    stopping: &mut watch::Receiver<Availability>,
-) -> LinkChange {
+async fn change(conn: &ConnHandle, stopping: &mut watch::Receiver<Availability>) -> LinkChange {
     tokio::select! {
         biased;
         () = conn.broken() => LinkChange::Over,
-        () = idled => LinkChange::Over,
         changed = stopping.changed() => LinkChange::Availability { gone: changed.is_err() },
     }
 }
@@ -183,9 +163,8 @@ async fn serve<S>(
     let http = Arc::new(http.on_connection(conn.clone()));
     let Availability { lives, leaving, .. } = *stopping.borrow_and_update();
     let stream = ResettableStream::new(stream, conn.clone());
-    let keys = http.requires_keys();
     macro_rules! run {
-        ($connection:expr, $idled:expr) => {{
+        ($connection:expr) => {{
             let mut connection = $connection;
             // One that begins while the server leaves is answered once.
             let mut ends = leaving;
@@ -193,17 +172,14 @@ async fn serve<S>(
                 tokio::select! {
                     // What ends it first: a connection that breaks says nothing more.
                     biased;
-                    change = when_woken(change(&conn, $idled, &mut stopping)) => {
+                    change = change(&conn, &mut stopping) => {
                         let LinkChange::Availability { gone } = change else {
                             break Ok(());
                         };
                         let link = *stopping.borrow_and_update();
                         if gone || link.stopping {
                             connection.as_mut().graceful_shutdown();
-                            break tokio::select! {
-                                ended = connection.as_mut() => ended,
-                                () = $idled => Ok(()),
-                            };
+                            break connection.as_mut().await;
                         }
                         if link.leaving && !std::mem::replace(&mut ends, true) {
                             connection.as_mut().graceful_shutdown();
@@ -219,29 +195,17 @@ async fn serve<S>(
     }
     let ended = match protocol {
         Protocol::Http1 => {
-            let idle = IdleTimer::new(keep_alive);
-            let waits = idle.clone();
-            let service = service_fn(move |request| {
-                waits.stop();
-                http.clone().call(request)
-            });
-            let bypass = Bypass::new(Uvicorn::new(stream, keys));
-            let (io, service) = (TokioIo::new(bypass.io()), bypass.service(service));
+            let service = service_fn(move |request| http.clone().call(request));
             let hyper = http1::Builder::new()
-                .timer(idle.clone())
+                .timer(TokioTimer::new())
                 .header_read_timeout(keep_alive)
                 .keep_alive(!leaving)
-                // Of a request's head, too.
                 .max_buf_size(MAX_BUFFER)
                 // Half the CPU per small chunk: one copy beats a vectored write.
                 .writev(false)
-                .serve_connection(io, service)
+                .serve_connection(TokioIo::new(Uvicorn::new(stream)), service)
                 .with_upgrades();
-            // Boxed: a future into which one is moved keeps room for it twice.
-            let hyper = Box::pin(hyper);
-            bypass
-                .run(Box::pin(async { run!(hyper, idle.elapsed()) }))
-                .await
+            run!(Box::pin(hyper))
         }
         Protocol::Http2 => {
             let service = service_fn(move |request: Request<Incoming>| http.clone().call(request));
@@ -250,7 +214,7 @@ async fn serve<S>(
                 // A gRPC client puts all its calls on one connection.
                 .max_concurrent_streams(MAX_STREAMS)
                 .serve_connection(TokioIo::new(stream), service);
-            run!(Box::pin(hyper), std::future::pending())
+            run!(Box::pin(hyper))
         }
     };
     if let Err(error) = ended {

@@ -2,13 +2,11 @@
 
 mod accept;
 mod backend;
-mod bypass;
 mod engines;
 mod error;
 mod features;
 mod fleet;
 mod headless;
-mod idle_timer;
 mod observers;
 mod peers;
 mod prefill;
@@ -24,7 +22,6 @@ mod supervisor;
 mod texts;
 mod timing;
 mod uvicorn;
-mod when_woken;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

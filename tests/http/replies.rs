@@ -204,6 +204,17 @@ async fn bodies_are_shown_as_they_came_and_bounded_in_all() {
 }
 
 #[tokio::test]
+async fn a_line_of_a_body_that_looks_like_a_key_stays_as_it_was_sent() {
+    let flags = ["--request-history-bodies", "--api-key", "sk"];
+    let sim = sim("[]", &flags).await;
+    let body = "line\r\nAuthorization: Bearer x \r\nend";
+    sim.ask(post(CHAT, &["authorization: Bearer sk"], body.as_bytes()))
+        .await;
+    let shown = sim.get("/admin/requests?wait=1").await.json();
+    assert_eq!(shown["requests"][0]["body"], body);
+}
+
+#[tokio::test]
 async fn a_prompt_of_token_ids_is_matched_as_a_list_of_numbers() {
     let sim = sim("- {when: {contains: '7,8'}, say: matched}", &[]).await;
     let ids = json!({"model": "demo", "prompt": [6, 7, 8]});

@@ -102,11 +102,6 @@ impl HttpService {
         }
     }
 
-    /// Whether some routes ask for a key.
-    pub fn requires_keys(&self) -> bool {
-        !self.app.config.server.api_keys.is_empty()
-    }
-
     /// Answers one request.
     ///
     /// # Errors

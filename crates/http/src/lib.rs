@@ -58,4 +58,3 @@ pub use peers::{DashboardPeer, SUMMARY};
 pub use route_index::RouteIndex;
 pub use routes::routes;
 pub use server_controls::ServerControls;
-pub use stream::poll_chunks;

@@ -5,7 +5,6 @@
 //! when the client or the clock fell behind. A slow client costs nothing but the frame it has not
 //! read.
 
-use std::cell::Cell;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -20,23 +19,6 @@ use vllm_sim_engine::End;
 use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_service::fault::Ending;
 use vllm_sim_service::{Choice, FaultInjector, InjectorAction, Reply};
-
-thread_local! {
-    /// The lengths of the chunks in the frame that is being made, where somebody asks for them.
-    static CHUNK_LENGTHS: Cell<Option<Vec<u32>>> = const { Cell::new(None) };
-}
-
-/// Polls a body whose frames may hold several events, each of which is to be a chunk of its own: `lengths` are
-/// theirs afterwards; none: the frame is one chunk.
-///
-/// Who writes chunks himself gets one frame in place of one for each event.
-pub fn poll_chunks<T>(lengths: &mut Vec<u32>, poll: impl FnOnce() -> T) -> T {
-    lengths.clear();
-    CHUNK_LENGTHS.set(Some(std::mem::take(lengths)));
-    let polled = poll();
-    *lengths = CHUNK_LENGTHS.take().unwrap_or_default();
-    polled
-}
 
 /// What a poll of a body gives.
 type Polled = Poll<Option<Result<Frame<Bytes>, BrokenOff>>>;
@@ -87,14 +69,13 @@ pub(super) trait Render: Send + 'static {
     fn step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep);
     /// Writes up to `most` tokens of the only choice that are neither its first nor its last ones, an event
     /// each, until there are so many bytes; moves the choice's cursor over them. How many: none, where
-    /// they are to be written one by one. `lengths` are those of the events, where somebody asks.
+    /// they are to be written one by one.
     fn tokens(
         &mut self,
         _out: &mut String,
         _choice: &mut Choice,
         _most: u32,
         _bytes: usize,
-        _lengths: Option<&mut Vec<u32>>,
     ) -> u32 {
         0
     }
@@ -125,13 +106,6 @@ enum BreakOff {
     Now,
 }
 
-/// Events that are written and go out in a frame each.
-struct SingleEvents {
-    events: Bytes,
-    /// At least one.
-    lengths: std::vec::IntoIter<u32>,
-}
-
 /// Something to hold until the stream has ended.
 pub(super) type Guard = Option<Box<dyn std::any::Any + Send>>;
 
@@ -141,10 +115,8 @@ pub(super) struct EventStream<R> {
     render: R,
     interval: u32,
     open_choices: usize,
-    /// Frames so far; one of several chunks counts as so many.
+    /// Frames so far.
     frames: u32,
-    /// The next ones, where several were written together.
-    single: Option<Box<SingleEvents>>,
     /// Whether the last one held all that was due, most likely.
     drained: bool,
     opened: bool,
@@ -179,7 +151,6 @@ impl<R: Render> EventStream<R> {
             interval: interval.max(1),
             open_choices: choices,
             frames: 0,
-            single: None,
             drained: false,
             opened: false,
             begun: false,
@@ -205,24 +176,21 @@ impl<R: Render> EventStream<R> {
         }
     }
 
-    /// Writes the next event behind `start`, or all that are due up to the size of a frame.
-    fn write(&mut self, out: &mut String, start: usize, lengths: Option<&mut Vec<u32>>) {
+    /// Writes the next event, or all that are due up to the size of a frame.
+    fn write(&mut self, out: &mut String) {
         if self.closed {
             return;
         }
         if !self.begun {
             self.begin(out);
-            if !self.begun || out.len() > start {
+            if !self.begun || !out.is_empty() {
                 return;
             }
         }
         if self.frames < SINGLE_EVENT_FRAMES {
-            if out.len() == start && self.write_single_events(out, lengths) {
-                return;
-            }
             // A step may write nothing: then the next one is looked at.
-            while out.len() == start && self.write_next(out) {}
-            if out.len() > start {
+            while out.is_empty() && self.write_next(out) {}
+            if !out.is_empty() {
                 return;
             }
         } else {
@@ -239,88 +207,10 @@ impl<R: Render> EventStream<R> {
         }
     }
 
-    /// Writes the events of several frames, where they are due: into one where lengths are asked for; whether
-    /// there were any.
-    fn write_single_events(&mut self, out: &mut String, lengths: Option<&mut Vec<u32>>) -> bool {
-        let [choice] = self.reply.choices.as_mut_slice() else {
-            return false;
-        };
-        let released = choice.released();
-        let due = released - choice.sent;
-        // One or two are written as fast by themselves.
-        if due < 4 || choice.sent == 0 || self.interval > 1 || self.faults.is_some() {
-            return false;
-        }
-        let most = due.min(SINGLE_EVENT_FRAMES - self.frames);
-        if let Some(lengths) = lengths {
-            let asked = Some(lengths);
-            let written = write_tokens(&mut self.render, out, choice, released, most, asked);
-            // All but the one that the frame counts as.
-            self.frames += written.saturating_sub(1) as u32;
-            return written > 0;
-        }
-        let mut lengths = Vec::with_capacity(most as usize);
-        let asked = Some(&mut lengths);
-        let written = write_tokens(&mut self.render, out, choice, released, most, asked);
-        if written > 0 {
-            let events = std::mem::take(out).into();
-            let lengths = lengths.into_iter();
-            self.single = Some(Box::new(SingleEvents { events, lengths }));
-        }
-        written > 0
-    }
-
-    /// Whether more is due behind what was written, most likely, and has room in a frame.
-    fn has_more(&self, out: &str) -> bool {
-        let [choice] = self.reply.choices.as_slice() else {
-            return false;
-        };
-        let due = self.open_choices == 0 || choice.released() > choice.sent;
-        due && !self.closed && out.len() < MAX_FRAME_BYTES && self.faults.is_none()
-    }
-
-    /// The next frame of those that are written.
-    fn single_event(&mut self) -> Option<Bytes> {
-        let single = self.single.as_mut()?;
-        let length = single.lengths.next()?;
-        if single.lengths.len() == 0 {
-            return self.single.take().map(|last| last.events);
-        }
-        Some(single.events.split_to(length as usize))
-    }
-
     /// The next frame, if something is due.
     fn frame(&mut self, mut out: String) -> Option<Bytes> {
-        let mut lengths = CHUNK_LENGTHS.take();
-        if lengths.is_some()
-            && let [choice] = self.reply.choices.as_slice()
-        {
-            let due = (choice.released() - choice.sent) as usize;
-            if due > 1 {
-                out.reserve((due * EVENT_BYTES).min(MAX_FRAME_BYTES) + 2 * EVENT_BYTES);
-            }
-        }
-        let mut start = 0;
-        loop {
-            self.write(&mut out, start, lengths.as_mut());
-            let Some(lengths) = &mut lengths else {
-                break;
-            };
-            if out.len() == start || !self.has_more(&out) {
-                break;
-            }
-            let told = lengths.iter().sum::<u32>() as usize;
-            if told < out.len() {
-                lengths.push((out.len() - told) as u32);
-            }
-            start = out.len();
-            self.frames += 1;
-        }
-        CHUNK_LENGTHS.set(lengths);
-        match out.is_empty() {
-            true => self.single_event(),
-            false => Some(out.into()),
-        }
+        self.write(&mut out);
+        (!out.is_empty()).then(|| out.into())
     }
 
     /// Writes one step of the choice of which least was sent; whether there was any.
@@ -380,7 +270,7 @@ impl<R: Render> EventStream<R> {
         let mut steps = 0;
         while out.len() < MAX_FRAME_BYTES && steps < max_steps {
             if max_steps == usize::MAX && self.interval == 1 && self.faults.is_none() {
-                let written = write_tokens(&mut self.render, out, choice, released, u32::MAX, None);
+                let written = write_tokens(&mut self.render, out, choice, released);
                 if written > 0 {
                     steps += written;
                     continue;
@@ -496,25 +386,23 @@ impl<R: Render> EventStream<R> {
     }
 }
 
-/// Writes `most` tokens of the only choice that need no look of their own; how many there were.
+/// Writes the tokens of the only choice that need no look of their own; how many there were.
 fn write_tokens<R: Render>(
     render: &mut R,
     out: &mut String,
     choice: &mut Choice,
     released: u32,
-    most: u32,
-    lengths: Option<&mut Vec<u32>>,
 ) -> usize {
     let due = released - choice.sent;
     if choice.sent == 0 || due < 2 || choice.progress().has_groups() {
         return 0;
     }
-    let most = most.min(due - 1);
+    let most = due - 1;
     if out.is_empty() {
         let events = most as usize + 1;
         out.reserve((events * EVENT_BYTES).min(MAX_FRAME_BYTES + 2 * EVENT_BYTES));
     }
-    let written = render.tokens(out, choice, most, MAX_FRAME_BYTES, lengths);
+    let written = render.tokens(out, choice, most, MAX_FRAME_BYTES);
     choice.sent += written;
     written as usize
 }
@@ -542,19 +430,17 @@ impl<R: Render + Unpin> Body for EventStream<R> {
         if this.closed {
             return this.over(cx);
         }
-        let mut frame = this.single_event();
-        if frame.is_none() {
-            let mut out = String::new();
-            if !this.opened {
-                this.opened = true;
-                this.render.open(&mut out);
-            } else if let Some(faults) = this.poll_faults(cx) {
-                return faults;
-            }
-            // What would be found out twice is looked at once somebody is told of more.
-            if !std::mem::take(&mut this.drained) || !out.is_empty() {
-                frame = this.frame(out);
-            }
+        let mut frame = None;
+        let mut out = String::new();
+        if !this.opened {
+            this.opened = true;
+            this.render.open(&mut out);
+        } else if let Some(faults) = this.poll_faults(cx) {
+            return faults;
+        }
+        // What would be found out twice is looked at once somebody is told of more.
+        if !std::mem::take(&mut this.drained) || !out.is_empty() {
+            frame = this.frame(out);
         }
         if frame.is_none() {
             this.register(cx);
@@ -565,7 +451,7 @@ impl<R: Render + Unpin> Body for EventStream<R> {
                 sleep.as_mut().reset(Instant::now() + *every);
             }
             this.frames = this.frames.saturating_add(1);
-            this.drained = this.single.is_none() && frame.len() < MAX_FRAME_BYTES;
+            this.drained = frame.len() < MAX_FRAME_BYTES;
             return Poll::Ready(Some(Ok(Frame::data(frame))));
         }
         if this.closed {

@@ -471,15 +471,8 @@ impl Render for ChatStream {
         self.write_choice(out, choice, &over);
     }
 
-    fn tokens(
-        &mut self,
-        out: &mut String,
-        choice: &mut Choice,
-        most: u32,
-        bytes: usize,
-        lengths: Option<&mut Vec<u32>>,
-    ) -> u32 {
-        self.plain_tokens(out, choice, most, bytes, lengths)
+    fn tokens(&mut self, out: &mut String, choice: &mut Choice, most: u32, bytes: usize) -> u32 {
+        self.plain_tokens(out, choice, most, bytes)
     }
 
     fn close(&mut self, out: &mut String, reply: &Reply) {

@@ -1,6 +1,5 @@
 //! Ids of requests, and of what answers them.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
@@ -8,21 +7,12 @@ use axum::http::HeaderMap;
 
 use crate::request_head::names;
 
-/// Numbers that one thread gives out before it gives those of another.
-const THREAD_NUMBERS: u64 = 1 << 40;
-
-thread_local! {
-    static NEXT: Cell<u64> = {
-        static THREADS: AtomicU64 = AtomicU64::new(0);
-        Cell::new(THREADS.fetch_add(THREAD_NUMBERS, Ordering::Relaxed))
-    };
-}
-
-/// A number that no other request of this process gets, and that looks random: a UUID drawn once,
-/// mixed with a counter of the thread. Asking the system for each id is a call too many per request.
+/// Returns a number that no other request of this process gets, and that looks random: a UUID drawn
+/// once, mixed with a counter. Asking the system for each id is a call too many per request.
 fn fresh() -> u64 {
     static BASE: LazyLock<u64> = LazyLock::new(|| uuid::Uuid::new_v4().as_u64_pair().1);
-    vllm_sim_random::mix(*BASE, NEXT.replace(NEXT.get() + 1))
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    vllm_sim_random::mix(*BASE, NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// The name of a rank's engine: the same as often as this process is asked.

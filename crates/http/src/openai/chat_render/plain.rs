@@ -44,7 +44,6 @@ impl ChatStream {
         choice: &mut Choice,
         most: u32,
         bytes: usize,
-        mut lengths: Option<&mut Vec<u32>>,
     ) -> u32 {
         if self.so_far.len() > 1 || !self.is_simple() || self.chat.view.continuous_usage {
             return 0;
@@ -55,7 +54,7 @@ impl ChatStream {
         self.begin(&mut between, 0);
         between.push_str(CONTENT);
         let begin = between.len() - end;
-        let (mut written, mut from) = (0, out.len());
+        let mut written = 0;
         out.push_str(&between[end..]);
         while written < most
             && out.len() - begin < bytes
@@ -70,12 +69,6 @@ impl ChatStream {
                 }
                 out.push_str(&between);
                 written += 1;
-                if let Some(lengths) = &mut lengths {
-                    // What follows the event is the beginning of the next one.
-                    let to = out.len() - begin;
-                    lengths.push((to - from) as u32);
-                    from = to;
-                }
                 if out.len() - begin >= bytes {
                     break;
                 }
