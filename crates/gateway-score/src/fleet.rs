@@ -1,6 +1,7 @@
 //! The servers behind the gateway, and which of them answered what.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +14,13 @@ use super::disturb::{Disturbance, Outage, Troubles};
 use super::play::Play;
 use super::pod::{Attempt, Pod, PodState};
 use super::scenario::FleetScenario;
-use super::{RunningPods, StartingPods};
 use vllm_sim_replay::online::{RequestIdentity, Target};
+
+/// A future that ends the servers when it is awaited.
+pub type RunningPods = Pin<Box<dyn Future<Output = ()>>>;
+
+/// A future that starts servers when it is awaited.
+pub type StartingPods = Pin<Box<dyn Future<Output = Result<RunningPods>>>>;
 
 /// Between two looks at a gateway that is not ready.
 const LOOK: Duration = Duration::from_millis(200);

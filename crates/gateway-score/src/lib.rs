@@ -15,7 +15,6 @@ mod scenario;
 mod workload;
 
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -36,11 +35,7 @@ use vllm_sim_replay::online::{self, Api, OnlineOptions, RequestIdentity, Target}
 use vllm_sim_replay_cli::{ApiName, Deploy, Deployment, Sort, WorkloadArgs, limit, open, split};
 use workload::Workload;
 
-/// Servers that run; they end when it is awaited.
-pub type RunningPods = Pin<Box<dyn Future<Output = ()>>>;
-
-/// Servers that start when it is awaited.
-pub type StartingPods = Pin<Box<dyn Future<Output = Result<RunningPods>>>>;
+pub use fleet::{RunningPods, StartingPods};
 
 /// From flags of `serve` to servers; refuses what it does not know.
 pub type Serve<'a> = &'a dyn Fn(&[String]) -> Result<StartingPods>;

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer as _};
 use serde_json::{Map, Value};
 use vllm_sim_python::{self as python, JsonError};
@@ -25,14 +25,8 @@ pub fn loads(body: &[u8]) -> Result<Value, Fault> {
     Ok(python::loads(body)?)
 }
 
-/// The body that `serde_json` reads as Python does ([`crate::openai::ChatRequest::read_plain`]) with true
-/// where it has `member`, which is passed over.
-pub fn read_around(body: &[u8], member: &str) -> Option<Value> {
-    let (members, _) = split::<IgnoredAny>(body, member)?;
-    Some(members.into())
-}
-
-/// As [`read_around`], with what stands under `member`, once, read apart.
+/// Returns the body that `serde_json` reads as Python does, with true where it has `member`, and what
+/// stands there, once, read apart.
 pub(crate) fn split<'b, T: Deserialize<'b>>(
     body: &'b [u8],
     member: &str,
@@ -191,6 +185,7 @@ impl From<JsonError> for Fault {
 
 #[cfg(test)]
 mod tests {
+    use serde::de::IgnoredAny;
     use serde_json::json;
 
     use super::*;
@@ -219,10 +214,11 @@ mod tests {
 
     #[test]
     fn a_body_is_read_around_one_member() {
-        let body = br#"{"prompt":[1,{"n":2}],"n":1,"stop":["prompt"]}"#;
+        let body = br#"{"prompt":[1,{"n":2}],"n":1,"stop":["prompt"]}"#.as_slice();
         let around = json!({"prompt": true, "n": 1, "stop": ["prompt"]});
-        assert_eq!(read_around(body, "prompt"), Some(around));
-        assert_eq!(read_around(b"[1]", "prompt"), None);
+        let read = |body| split::<IgnoredAny>(body, "prompt").map(|(members, _)| members.into());
+        assert_eq!(read(body), Some(around));
+        assert_eq!(read(b"[1]".as_slice()), None);
     }
 
     #[test]

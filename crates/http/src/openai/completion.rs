@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::completion_render::{CompletionStream, CompletionView, ShownPrompt};
 use super::{legacy, prepare};
 use crate::app::App;
-use crate::body::Posted;
+use crate::body::Received;
 use crate::error::Answer;
 use crate::generation::{self, GenerationBody, Read, Refused};
 use crate::policy::Api;
@@ -38,13 +38,28 @@ impl GenerationBody for CompletionRequest {
 }
 
 /// Answers a completion.
-pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
-    answer(&app, &head, &value).await
+pub(crate) async fn create(State(app): State<Arc<App>>, received: Received) -> Answer {
+    let (head, bounds) = (&received.head, &app.rules.defaults.bounds);
+    let text = received.for_schema(&app);
+    if let Some((request, value)) = text.and_then(|t| CompletionRequest::read_long(t, bounds)) {
+        return respond(&app, head, &value, Read::of(request)).await;
+    }
+    let value = received.posted(&app)?;
+    answer(&app, head, &value).await
 }
 
 /// Answers the completion of a body.
 pub(crate) async fn answer(app: &Arc<App>, head: &RequestHead, value: &Value) -> Answer {
-    let read = Read::<CompletionRequest>::new(app, head, legacy::body(app, value))?;
+    let read = Read::new(app, head, legacy::body(app, value))?;
+    respond(app, head, value, read).await
+}
+
+async fn respond(
+    app: &Arc<App>,
+    head: &RequestHead,
+    value: &Value,
+    read: Read<CompletionRequest>,
+) -> Answer {
     let (mut request, resolved) = read.resolve(app, head)?;
     if value.get("max_tokens").is_none_or(Value::is_null) {
         request.max_tokens = app.policy.default_max_tokens;

@@ -9,7 +9,6 @@ use vllm_sim_python::{self as python, Py};
 
 use super::message::Message;
 use super::message_schema;
-use super::plain_chat;
 use super::shared::{
     CACHE_SALT, ExtraArgs, LogitBias, MM_PAYLOAD, POSITIVE, RepetitionDetection, ResponseFormat,
     SIDE, Stop, StreamOptions, StructuredOutputs, THINKING_BUDGET, TOP_LOGPROBS, TRUNCATE, Tool,
@@ -183,12 +182,6 @@ wire_model! {
 }
 
 impl ChatRequest {
-    /// Reads the bytes of a JSON body as [`Self::parse`] would read what they hold, where they say
-    /// nothing unusual; `None` leaves them to it.
-    pub fn read_plain(body: &[u8], bounds: &RequestBounds) -> Option<Box<Self>> {
-        plain_chat::read(body, bounds)
-    }
-
     /// Reads a body within the bounds of a server.
     ///
     /// # Errors

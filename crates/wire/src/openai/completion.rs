@@ -7,7 +7,6 @@ use std::borrow::Cow;
 use serde_json::{Map, Value};
 use vllm_sim_python::Py;
 
-use super::plain_completion;
 use super::shared::{
     CACHE_SALT, ExtraArgs, LogitBias, MM_PAYLOAD, POSITIVE, RepetitionDetection, ResponseFormat,
     SIDE, Stop, StreamOptions, StructuredOutputs, THINKING_BUDGET, TRUNCATE,
@@ -16,6 +15,7 @@ use super::validators::{self, Body, ValidatorResult, given, truthy};
 use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
+use crate::long_ids;
 use crate::schema::{ANY_LENGTH, INT, STR, Schema, Wire, int_from, wire_model};
 
 /// Tokens generated when the request does not say.
@@ -214,10 +214,13 @@ wire_model! {
 }
 
 impl CompletionRequest {
-    /// Reads the bytes of a JSON body as [`Self::parse`] would read what they hold, where they say
-    /// nothing unusual; `None` leaves them to it. A `max_tokens` that is not given stays `None`.
-    pub fn read_plain(body: &[u8], bounds: &RequestBounds) -> Option<Self> {
-        plain_completion::read(body, bounds)
+    /// Reads a body whose prompt is a long list of token ids, and all but the prompt as JSON; `None`
+    /// for any other body, which may be as good.
+    pub fn read_long(text: &[u8], bounds: &RequestBounds) -> Option<(Self, Value)> {
+        let (value, ids) = long_ids::split(text, "prompt")?;
+        let mut request = Self::parse(&value, bounds).ok()?;
+        request.prompt = Some(Prompts(vec![Prompt::Tokens(ids)]));
+        Some((request, value))
     }
 
     /// Reads a body within the bounds of a server.

@@ -7,9 +7,6 @@ pub mod completion;
 pub mod conversation;
 pub mod message;
 pub(crate) mod message_schema;
-mod plain;
-mod plain_chat;
-mod plain_completion;
 pub mod responses;
 pub mod responses_rules;
 #[rustfmt::skip]
