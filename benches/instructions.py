@@ -20,6 +20,23 @@ def body(tokens, stream):
                        "messages": [{"role": "user", "content": "lorem " * 10}]})
 
 
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def ask_once(port, said):
+    """Sends one chat on a connection of its own."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("POST", "/v1/chat/completions", said, {"content-type": "application/json"})
+    reply = connection.getresponse()
+    answer = reply.read()
+    connection.close()
+    if reply.status != 200:
+        sys.exit(f"{reply.status}: {answer[:200]}")
+
+
 def ask(port, times, tokens, stream):
     said = body(tokens, stream)
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -47,9 +64,7 @@ def wait_up(port, server, log):
 
 def under_callgrind(binary, flags, out, options, times, *asked):
     """Asks a server under callgrind, which writes to `out`, so many times; what it said."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with tempfile.TemporaryFile() as log:
         command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", *options, binary, *flags,
                    "--host", "127.0.0.1", "--port", str(port), "--seed", "1"]
