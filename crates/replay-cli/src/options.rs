@@ -101,9 +101,13 @@ pub struct WorkloadArgs {
     /// Groups of such sessions.
     #[arg(long, default_value_t = 0)]
     pub trace_num_prefix_groups: u32,
-    /// Tokens of a synthetic prompt: a number, uniform:LOW:HIGH,
-    /// normal:MEAN:STD[:MIN:MAX], lognormal:MEAN:STD[:MIN:MAX], histogram:FILE.
-    #[arg(long, alias = "random-input-len", alias = "input-len")]
+    /// Tokens of a synthetic prompt, as a distribution of lengths.
+    #[arg(
+        long,
+        alias = "random-input-len",
+        alias = "input-len",
+        help = "Tokens of a synthetic prompt: a number, uniform:LOW:HIGH, normal:MEAN:STD[:MIN:MAX], lognormal:MEAN:STD[:MIN:MAX], histogram:FILE"
+    )]
     pub input_tokens: Option<Lengths>,
     /// Tokens of a synthetic output, likewise.
     #[arg(
