@@ -410,6 +410,9 @@ impl<'a> Checker<'a> {
         let Py::Dict(map) = Py::of(value) else {
             return self.fail(lax::not_a_model(model), value);
         };
+        if self.quiet && model.is_ruled_out(map) {
+            return Err(CheckError::Schema(SchemaErrors::unread()));
+        }
         if model.before.is_empty() {
             return self.fields(model, map, value);
         }

@@ -239,6 +239,19 @@ impl From<Fault> for ValidatorError {
 }
 
 impl Model {
+    /// Returns whether a required literal, such as `role` or `type`, says that an object is of another
+    /// class, so that a union need not try the other fields.
+    pub(crate) fn is_ruled_out(&self, map: &Map<String, Value>) -> bool {
+        let mut literals = self.fields.iter().filter_map(|field| match field.schema {
+            Schema::Literal(choices) if field.required => Some((field.name, choices)),
+            _ => None,
+        });
+        literals.any(|(name, choices)| match find(map, name) {
+            Some((_, Value::String(text))) => !choices.contains(&text.as_str()),
+            _ => true,
+        })
+    }
+
     /// A `TypedDict`.
     pub(crate) const fn typed_dict(name: &'static str, fields: &'static [Field]) -> Self {
         Self {
@@ -493,10 +506,18 @@ macro_rules! wire_model {
                 $crate::schema::Schema::Model(Self::MODEL);
 
             fn read(value: &::serde_json::Value) -> Option<Self> {
-                let map = value.as_object()?;
+                $(let mut $field: Option<$type> = None;)*
+                for (name, value) in value.as_object()? {
+                    match name.as_str() {
+                        $(wire_model!(@name $field $($wire)?) => {
+                            $field = Some(<$type as $crate::schema::Wire>::read(value)?);
+                        })*
+                        _ => {}
+                    }
+                }
                 Some(Self {
-                    $($field: match $crate::schema::find(map, wire_model!(@name $field $($wire)?)).map(|(_, value)| value) {
-                        Some(value) => <$type as $crate::schema::Wire>::read(value)?,
+                    $($field: match $field {
+                        Some(value) => value,
                         None => wire_model!(@default $($default)?),
                     },)*
                 })
