@@ -1,5 +1,7 @@
 //! From accepted connections to hyper.
 
+use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,17 +21,19 @@ use super::socket::{Connection, ServerSocket};
 use super::uvicorn::Uvicorn;
 use crate::tls::Acceptor;
 use vllm_sim_http::{Availability, HttpService};
+use vllm_sim_service::RequestContext;
 use vllm_sim_service::fault::ConnHandle;
+
+/// Calls that an HTTP/2 connection may have open.
+const MAX_STREAMS: u32 = 16_384;
 
 /// Bytes of an answer, or of a request's head, that wait in a connection.
 const MAX_BUFFER: usize = 40 * 1024;
-/// Calls that an HTTP/2 connection may have open.
-const MAX_STREAMS: u32 = 16_384;
 
 /// Serves the connections of a socket until the server stops.
 pub(super) async fn run(
     socket: ServerSocket,
-    http: HttpService,
+    http: Arc<HttpService>,
     acceptor: Option<Acceptor>,
     mut stopping: watch::Receiver<Availability>,
     keep_alive: Duration,
@@ -63,7 +67,7 @@ pub(super) async fn run(
             Connection::Tcp(stream) => stream.peer_addr().ok(),
             Connection::Unix(_) => None,
         };
-        let (http, stopping) = (http.clone().for_client(client), stopping.clone());
+        let (http, stopping) = (http.clone(), stopping.clone());
         let tls = acceptor.as_ref().map(Acceptor::current);
         tokio::spawn(async move {
             match (connection, tls) {
@@ -71,7 +75,7 @@ pub(super) async fn run(
                     let Some(protocol) = detect(&stream, keep_alive).await else {
                         return;
                     };
-                    serve(stream, protocol, http, stopping, keep_alive).await;
+                    serve(stream, client, protocol, http, stopping, keep_alive).await;
                 }
                 (Connection::Tcp(stream), Some(tls)) => {
                     let Some(stream) = handshake(tls, stream, keep_alive).await else {
@@ -79,10 +83,10 @@ pub(super) async fn run(
                     };
                     let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                     let protocol = if h2 { Protocol::Http2 } else { Protocol::Http1 };
-                    serve(*stream, protocol, http, stopping, keep_alive).await;
+                    serve(*stream, client, protocol, http, stopping, keep_alive).await;
                 }
                 (Connection::Unix(stream), _) => {
-                    serve(stream, Protocol::Http1, http, stopping, keep_alive).await;
+                    serve(stream, client, Protocol::Http1, http, stopping, keep_alive).await;
                 }
             }
         });
@@ -133,91 +137,85 @@ async fn detect(stream: &TcpStream, within: Duration) -> Option<Protocol> {
     tokio::time::timeout(within, look).await.ok().flatten()
 }
 
-/// What befalls a connection from outside.
-enum LinkChange {
-    /// It breaks off.
-    Over,
-    /// The server stops, leaves or comes back; `gone`: nobody tells of that any more.
-    Availability { gone: bool },
-}
-
-async fn change(conn: &ConnHandle, stopping: &mut watch::Receiver<Availability>) -> LinkChange {
-    tokio::select! {
-        biased;
-        () = conn.broken() => LinkChange::Over,
-        changed = stopping.changed() => LinkChange::Availability { gone: changed.is_err() },
-    }
-}
-
 /// Serves one connection until it closes or the server stops.
 async fn serve<S>(
     stream: S,
+    client: Option<SocketAddr>,
     protocol: Protocol,
-    http: HttpService,
+    http: Arc<HttpService>,
     mut stopping: watch::Receiver<Availability>,
     keep_alive: Duration,
 ) where
     S: AsyncRead + AsyncWrite + ResetOnClose + Unpin + Send + 'static,
 {
     let conn = Arc::new(ConnHandle::default());
-    let http = Arc::new(http.on_connection(conn.clone()));
-    let Availability { lives, leaving, .. } = *stopping.borrow_and_update();
+    let opened = *stopping.borrow_and_update();
     let stream = ResettableStream::new(stream, conn.clone());
-    macro_rules! run {
-        ($connection:expr) => {{
-            let mut connection = $connection;
-            // One that begins while the server leaves is answered once.
-            let mut ends = leaving;
-            loop {
-                tokio::select! {
-                    // What ends it first: a connection that breaks says nothing more.
-                    biased;
-                    change = change(&conn, &mut stopping) => {
-                        let LinkChange::Availability { gone } = change else {
-                            break Ok(());
-                        };
-                        let link = *stopping.borrow_and_update();
-                        if gone || link.stopping {
-                            connection.as_mut().graceful_shutdown();
-                            break connection.as_mut().await;
-                        }
-                        if link.leaving && !std::mem::replace(&mut ends, true) {
-                            connection.as_mut().graceful_shutdown();
-                        }
-                        if link.lives != lives {
-                            conn.reset();
-                        }
-                    }
-                    ended = connection.as_mut() => break ended,
-                }
-            }
-        }};
-    }
+    let context = RequestContext {
+        client,
+        connection: Some(conn.clone()),
+        ..RequestContext::default()
+    };
+    let service = service_fn(move |request: Request<Incoming>| http.call(request, context.clone()));
+    // Boxed: a future into which one is moved keeps room for it twice.
     let ended = match protocol {
         Protocol::Http1 => {
-            let service = service_fn(move |request| http.clone().call(request));
-            let hyper = http1::Builder::new()
+            let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
+                // From the end of the answer before, so of an idle connection too.
                 .header_read_timeout(keep_alive)
-                .keep_alive(!leaving)
+                // One that begins while the server leaves is answered once.
+                .keep_alive(!opened.leaving)
                 .max_buf_size(MAX_BUFFER)
                 // Half the CPU per small chunk: one copy beats a vectored write.
                 .writev(false)
                 .serve_connection(TokioIo::new(Uvicorn::new(stream)), service)
                 .with_upgrades();
-            run!(Box::pin(hyper))
+            let shut_down = http1::UpgradeableConnection::graceful_shutdown;
+            run_connection((Box::pin(connection), shut_down), &conn, opened, stopping).await
         }
         Protocol::Http2 => {
-            let service = service_fn(move |request: Request<Incoming>| http.clone().call(request));
-            let hyper = http2::Builder::new(TokioExecutor::new())
+            let connection = http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
                 // A gRPC client puts all its calls on one connection.
                 .max_concurrent_streams(MAX_STREAMS)
                 .serve_connection(TokioIo::new(stream), service);
-            run!(Box::pin(hyper))
+            let shut_down = http2::Connection::graceful_shutdown;
+            run_connection((Box::pin(connection), shut_down), &conn, opened, stopping).await
         }
     };
     if let Err(error) = ended {
         tracing::debug!(error = %error, "connection ended early");
+    }
+}
+
+/// Runs a connection to its end; a server that leaves or stops lets it end with its answer.
+async fn run_connection<C: Future<Output = hyper::Result<()>>>(
+    (mut connection, shut_down): (Pin<Box<C>>, fn(Pin<&mut C>)),
+    conn: &ConnHandle,
+    opened: Availability,
+    mut stopping: watch::Receiver<Availability>,
+) -> hyper::Result<()> {
+    let mut leaving = opened.leaving;
+    loop {
+        tokio::select! {
+            // First what ends it: a connection that breaks says nothing more.
+            biased;
+            () = conn.broken() => return Ok(()),
+            changed = stopping.changed() => {
+                let link = *stopping.borrow_and_update();
+                if changed.is_err() || link.stopping {
+                    shut_down(connection.as_mut());
+                    return connection.await;
+                }
+                if link.leaving && !std::mem::replace(&mut leaving, true) {
+                    shut_down(connection.as_mut());
+                }
+                if link.lives != opened.lives {
+                    conn.reset();
+                }
+            }
+            ended = connection.as_mut() => return ended,
+        }
     }
 }

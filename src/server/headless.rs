@@ -314,6 +314,7 @@ const OF_HTTP: &[&str] = &[
     "admin-api-key",
     "allow-credentials",
     "allowed-headers",
+    "allowed-hosts",
     "allowed-methods",
     "allowed-origins",
     "api-key",

@@ -177,13 +177,16 @@ impl Server {
         if let Some((engines, every)) = logged {
             accepting.spawn(stats_log::run(engines, every));
         }
-        let http = HttpService::new(app.clone());
         #[cfg(feature = "grpc")]
-        let http = http.with_grpc(vllm_sim_grpc::router(vllm_sim_grpc::Parts {
+        let grpc = Some(vllm_sim_grpc::router(vllm_sim_grpc::Parts {
             config: config.clone(),
             service,
             started,
         }));
+        #[cfg(not(feature = "grpc"))]
+        let grpc = None;
+        let layers = setup::layers(&config, port);
+        let http = Arc::new(HttpService::new(&app, &layers, grpc));
         let address = socket.address();
         let path = config.server.uds.clone();
         let keep_alive = config.server.keep_alive;

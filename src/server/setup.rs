@@ -7,6 +7,7 @@ use super::timing;
 use vllm_sim_config::{CliMode, Compat, Config, Connector, KvTransfer, SchedulerKind, Task};
 use vllm_sim_engine::LoadFailurePolicy;
 use vllm_sim_engine::kv::{HashAlgo, HashConfig, HostRules, KvConfig, SparseKind};
+use vllm_sim_http::LayerSettings;
 use vllm_sim_observe::kv_events::HashFormat;
 use vllm_sim_observe::metrics::{
     CacheConfig, EngineFeatures, FakeMetrics, NixlTransfer, OffloadInfo, Settings,
@@ -260,6 +261,21 @@ fn offload_info(config: &Config) -> Option<OffloadInfo> {
         bytes: host.bytes,
         tokens: host.tokens,
     })
+}
+
+/// Returns the settings of the layers around the routes of a server on `port`.
+pub(super) fn layers(config: &Config, port: u16) -> LayerSettings {
+    let server = &config.server;
+    LayerSettings {
+        root_path: server.root_path.clone(),
+        api_keys: server.api_keys.clone(),
+        cors: server.cors.clone(),
+        pod: server.pod.name.clone().map(|name| (name, port)),
+        namespace: server.pod.namespace.clone(),
+        request_id_headers: server.request_id_headers,
+        max_body_bytes: server.max_request_body_bytes,
+        log: server.log.clone(),
+    }
 }
 
 /// What `/metrics` shows.

@@ -75,3 +75,40 @@ async fn a_page_of_another_origin_changes_nothing_and_reads_nothing_of_the_opera
         200
     );
 }
+
+/// A stranger's name that was made to resolve to this server (DNS rebinding).
+#[tokio::test]
+async fn a_page_under_a_strange_name_of_this_server_is_no_operators() {
+    let sim = Sim::serve(&[
+        "--dashboard-control",
+        "--allowed-hosts",
+        r#"["sim.example"]"#,
+    ])
+    .await;
+    let get = async |host: &str, page: &str| {
+        let head = format!("GET /admin/config HTTP/1.1\r\nhost: {host}\r\n{page}\r\n");
+        sim.ask(head).await
+    };
+    let rebound = "origin: http://evil.example:8000\r\nsec-fetch-site: same-origin\r\n";
+    // What every browser sends, also where it sends no word of the origin.
+    let language = "accept-language: en\r\n";
+    for page in [rebound, language] {
+        let answer = get("evil.example:8000", page).await;
+        assert_eq!(answer.status, 403, "{page}");
+        let message = answer.json()["error"]["message"].to_string();
+        assert!(message.contains("--allowed-hosts"), "{message}");
+    }
+    for host in [
+        "localhost:8000",
+        "127.0.0.1:8000",
+        "[::1]:8000",
+        "sim.example",
+        "vllm-sim",
+        "a.ns.svc",
+    ] {
+        assert_eq!(get(host, language).await.status, 200, "{host}");
+    }
+    assert_eq!(get("evil.example", "").await.status, 200, "a program");
+    let post = b"POST /admin/config HTTP/1.1\r\nhost: evil.example\r\naccept-language: en\r\ncontent-length: 2\r\n\r\n{}";
+    assert_eq!(sim.ask(post).await.status, 403);
+}

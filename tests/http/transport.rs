@@ -29,6 +29,48 @@ async fn a_connection_serves_many_requests() {
 }
 
 #[tokio::test]
+async fn a_body_that_no_handler_reads_leaves_the_connection_open() {
+    let sim = Sim::serve(&["--api-key", "k", "--max-request-body-size-mb", "1"]).await;
+    let mut wire = sim.connect().await;
+    let key = "authorization: Bearer k\r\n";
+    for (request, header, status) in [
+        ("POST /v1/chat/completions", "", 401),
+        ("POST /nowhere", "", 404),
+        ("PUT /v1/chat/completions", key, 405),
+        ("OPTIONS /v1/chat/completions", "", 405),
+        ("GET /v1/models", key, 200),
+        ("POST /metrics", "", 200),
+        ("POST /ping", "", 200),
+    ] {
+        for bytes in [1, 3_000, 1 << 20] {
+            let head = format!(
+                "{request} HTTP/1.1\r\nhost: sim\r\n{header}content-length: {bytes}\r\n\r\n"
+            );
+            wire.send(head.as_bytes()).await;
+            let answer = wire.answer().await;
+            let shown = (answer.status, answer.header("connection"));
+            assert_eq!(shown, (status, None), "{request} with {bytes} bytes");
+            // The answer is there, and so is the handler's end.
+            wire.send(&vec![b'x'; bytes]).await;
+        }
+    }
+    wire.send(VERSION).await;
+    assert_eq!(wire.answer().await.status, 200);
+}
+
+#[tokio::test]
+async fn a_body_beyond_the_limit_ends_the_connection_as_announced() {
+    let sim = Sim::serve(&["--api-key", "k", "--max-request-body-size-mb", "1"]).await;
+    let mut wire = sim.connect().await;
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: sim\r\ncontent-length: 1048577\r\n\r\n";
+    wire.send(head.as_bytes()).await;
+    let answer = wire.answer().await;
+    let shown = (answer.status, answer.header("connection"));
+    assert_eq!(shown, (401, Some("close")));
+    assert!(wire.is_closed().await);
+}
+
+#[tokio::test]
 async fn forms_of_http_1() {
     let sim = Sim::serve(&["--mode", "echo"]).await;
     for request in [

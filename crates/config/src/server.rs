@@ -26,6 +26,8 @@ pub struct Server {
     pub api_keys: Vec<String>,
     /// The bearer key of `/admin` and `/fake_metrics`; `None`: no check.
     pub admin_key: Option<String>,
+    /// Host names under which browsers may use the operator's routes, beside local ones.
+    pub allowed_hosts: Vec<String>,
     /// Cross-origin rules.
     pub cors: Cors,
     /// `None`: plain text.
@@ -170,6 +172,7 @@ impl Server {
             root_path: root_path(v.text(&server::ROOT_PATH).unwrap_or_default()),
             api_keys: v.get(&server::API_KEY)?,
             admin_key: v.get(&faults::ADMIN_API_KEY)?,
+            allowed_hosts: v.get(&server::ALLOWED_HOSTS)?,
             cors: Cors {
                 origins: v.get(&server::ALLOWED_ORIGINS)?,
                 methods: v.get(&server::ALLOWED_METHODS)?,

@@ -15,8 +15,8 @@ use super::proto::{
 };
 use super::read::CallMetadata;
 use super::{fault, read, status};
-use vllm_sim_service::RequestRules;
 use vllm_sim_service::pooling::llmd_embedding;
+use vllm_sim_service::{RequestContext, RequestRules};
 
 /// Answers the calls of `vllm.grpc.engine.VllmEngine`.
 pub(super) struct Engine {
@@ -70,7 +70,8 @@ impl VllmEngine for Engine {
         let failed = fault::inject(&self.parts, &faults);
         failed.map_err(|status| self.saying_when_to_retry(status))?;
         fault::keep_possible(&mut faults);
-        let usage = request.extensions().get().cloned();
+        let context = request.extensions().get::<RequestContext>();
+        let usage = context.and_then(|context| context.usage.clone());
         let request = request.into_inner();
         if self.parts.config.server.log.http {
             tracing::info!(message = ?request, "gRPC Generate");

@@ -1,13 +1,11 @@
 //! Faults on purpose in a call: by metadata or by chance.
 
-use std::sync::Arc;
-
 use tonic::{Request, Status};
 
 use super::parts::Parts;
 use super::status;
-use vllm_sim_service::RequestFaults;
-use vllm_sim_service::fault::{ConnHandle, StreamFault};
+use vllm_sim_service::fault::StreamFault;
+use vllm_sim_service::{RequestContext, RequestFaults};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// What befalls a call.
@@ -19,7 +17,8 @@ pub(super) fn decide<T>(parts: &Parts, request: &Request<T>) -> Result<RequestFa
         let value = request.metadata().get(name);
         value.and_then(|value| value.to_str().ok())
     };
-    let conn = request.extensions().get::<Arc<ConnHandle>>().cloned();
+    let context = request.extensions().get::<RequestContext>();
+    let conn = context.and_then(|context| context.connection.clone());
     let (id, asked) = (text("x-request-id"), text("x-sim-fault"));
     RequestFaults::decide(&parts.service, id, asked, conn)
         .map_err(|error| Status::invalid_argument(format!("Invalid x-sim-fault metadata: {error}")))

@@ -5,18 +5,22 @@
 //!
 //! Source: uvicorn 0.54 `logging.py`, `AccessFormatter`; `protocols/http/httptools_impl.py`.
 
+use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::extract::{Request, State};
 use axum::http::uri::PathAndQuery;
-use axum::http::{Method, Request, StatusCode, Version};
+use axum::http::{StatusCode, Version};
+use axum::middleware::Next;
+use axum::response::Response;
 use parking_lot::{Condvar, Mutex};
 
 use vllm_sim_config::{Log, LogFormat, LogLevel};
+use vllm_sim_service::RequestContext;
 
 /// Bytes of lines that wait to be written, about at most.
 const MAX_BYTES: usize = 8 << 20;
@@ -25,21 +29,9 @@ const KEPT_BYTES: usize = 64 << 10;
 /// How long lines are gathered for one write.
 const GATHERED: Duration = Duration::from_millis(5);
 
-/// Prints a line for each request of a client.
+/// Prints a line for each request.
 #[derive(Clone, Debug)]
-pub(super) struct AccessLog {
-    writer: Arc<Writer>,
-    /// How the lines of the client begin.
-    beginning: Arc<str>,
-}
-
-/// What is known of a request before its answer.
-#[derive(Debug)]
-pub(super) struct AccessLine {
-    method: Method,
-    target: Option<PathAndQuery>,
-    version: Version,
-}
+pub(super) struct AccessLog(Arc<Writer>);
 
 /// The thread that writes, until it is dropped.
 #[derive(Debug)]
@@ -76,70 +68,65 @@ impl AccessLog {
         let thread = std::thread::Builder::new()
             .name("access-log".to_owned())
             .spawn(move || written.write_all(format));
-        let writer = Arc::new(Writer {
+        Some(Self(Arc::new(Writer {
             excluded: log.access_excluded.clone(),
             format,
             lines,
             thread: Some(thread.ok()?),
-        });
-        let beginning = "".into();
-        Some(Self { writer, beginning }.for_client(None))
+        })))
     }
 
-    /// The log of the requests of `client`; `None`: it asks over a Unix socket.
-    pub(super) fn for_client(self, client: Option<SocketAddr>) -> Self {
-        let client = client.map(|client| client.to_string()).unwrap_or_default();
-        let beginning = match self.writer.format {
-            LogFormat::Json => format!("{client} - \""),
-            LogFormat::Text => format!("INFO:     {client} - \""),
-        };
-        let beginning = beginning.into();
-        Self { beginning, ..self }
+    fn has_line(&self, path: &str) -> bool {
+        !self.0.excluded.iter().any(|excluded| excluded == path)
     }
 
-    /// What the line of a request will need.
-    pub(super) fn line(&self, request: &Request<Body>) -> Option<AccessLine> {
-        let path = request.uri().path();
-        if self.writer.excluded.iter().any(|excluded| excluded == path) {
-            return None;
-        }
-        Some(AccessLine {
-            method: request.method().clone(),
-            target: request.uri().path_and_query().cloned(),
-            version: request.version(),
-        })
-    }
-
-    /// A request has been answered. The line is written down here: a target that waits would keep the
-    /// buffer that its connection reads into.
-    pub(super) fn answered(&self, line: &AccessLine, status: StatusCode) {
-        let version = match line.version {
-            Version::HTTP_10 => " HTTP/1.0\" ",
-            Version::HTTP_2 => " HTTP/2.0\" ",
-            _ => " HTTP/1.1\" ",
-        };
-        let words = [
-            &*self.beginning,
-            line.method.as_str(),
-            " ",
-            line.target.as_ref().map_or("/", PathAndQuery::as_str),
-            version,
-            status.as_str(),
-            " ",
-            status.canonical_reason().unwrap_or_default(),
-            "\n",
-        ];
-        let mut waiting = self.writer.lines.waiting.lock();
+    /// Appends a line. It is written down before the request is forgotten: a target that waits would keep
+    /// the buffer that its connection reads into.
+    fn append(&self, client: Option<SocketAddr>, request: &str, status: StatusCode) {
+        let mut waiting = self.0.lines.waiting.lock();
         if waiting.lines.len() >= MAX_BYTES {
             waiting.lost += 1;
             return;
         }
         // The writer sleeps only when there is nothing.
         if waiting.lines.is_empty() {
-            self.writer.lines.some.notify_one();
+            self.0.lines.some.notify_one();
         }
-        waiting.lines.extend(words);
+        if self.0.format == LogFormat::Text {
+            waiting.lines.push_str("INFO:     ");
+        }
+        // Writing to a string cannot fail.
+        let _ = match client {
+            Some(client) => write!(waiting.lines, "{client}"),
+            None => Ok(()),
+        };
+        let reason = status.canonical_reason().unwrap_or_default();
+        let _ = writeln!(
+            waiting.lines,
+            " - \"{request}\" {} {reason}",
+            status.as_str()
+        );
     }
+}
+
+/// Answers a request, and prints its line.
+pub(super) async fn layer(State(log): State<AccessLog>, request: Request, next: Next) -> Response {
+    if !log.has_line(request.uri().path()) {
+        return next.run(request).await;
+    }
+    let context = request.extensions().get::<RequestContext>();
+    let client = context.and_then(|context| context.client);
+    let target = request.uri().path_and_query();
+    let version = match request.version() {
+        Version::HTTP_10 => "HTTP/1.0",
+        Version::HTTP_2 => "HTTP/2.0",
+        _ => "HTTP/1.1",
+    };
+    let target = target.map_or("/", PathAndQuery::as_str);
+    let line = format!("{} {target} {version}", request.method());
+    let response = next.run(request).await;
+    log.append(client, &line, response.status());
+    response
 }
 
 impl Drop for Writer {

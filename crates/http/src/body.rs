@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout_at};
 use super::App;
 use super::policy::FirstReader;
 use super::request_head::RequestHead;
+use vllm_sim_service::RequestContext;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// How long a body may take whatever its size.
@@ -131,10 +132,11 @@ impl FromRequest<Arc<App>> for Received {
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Fault> {
         let (mut parts, body) = request.into_parts();
+        let context: RequestContext = parts.extensions.remove().unwrap_or_default();
         Ok(Self {
             head: RequestHead {
-                faults: parts.extensions.remove(),
-                usage: parts.extensions.remove(),
+                faults: context.faults,
+                usage: context.usage,
                 ..RequestHead::new(parts.headers)
             },
             bytes: read(app, body).await?,

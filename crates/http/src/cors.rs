@@ -6,8 +6,14 @@
 //!
 //! Source: Starlette 1.10 `middleware/cors.py`.
 
+use std::sync::Arc;
+
 use axum::body::Body;
-use axum::http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::Response;
+
 use vllm_sim_config::Cors;
 
 /// Methods that `*` stands for.
@@ -16,17 +22,25 @@ const METHODS: &str = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT, QUERY";
 /// What the answer to a preflight varies by.
 const VARY: &str = "Origin, Access-Control-Request-Method, Access-Control-Request-Headers, Access-Control-Request-Private-Network";
 
-/// The answer to a preflight; `None` for any other request.
-pub(crate) fn preflight(
-    cors: &Cors,
-    request: &Request<Body>,
-    origin: Option<&HeaderValue>,
-) -> Option<Response<Body>> {
+/// Answers preflights, and adds to all other answers which pages may read them.
+pub(super) async fn layer(State(cors): State<Arc<Cors>>, request: Request, next: Next) -> Response {
+    let origin = request.headers().get(header::ORIGIN).cloned();
+    let mut response = match preflight(&cors, &request) {
+        Some(response) => response,
+        None => next.run(request).await,
+    };
+    allow_origin(&cors, origin.as_ref(), &mut response);
+    response
+}
+
+/// Makes the answer to a preflight; `None` for any other request.
+fn preflight(cors: &Cors, request: &Request) -> Option<Response> {
     let headers = request.headers();
     if request.method() != Method::OPTIONS {
         return None;
     }
-    let (origin, method) = (origin?, headers.get(header::ACCESS_CONTROL_REQUEST_METHOD)?);
+    let origin = headers.get(header::ORIGIN)?;
+    let method = headers.get(header::ACCESS_CONTROL_REQUEST_METHOD)?;
     let mut failed = Vec::new();
     if !allows(&cors.origins, origin) {
         failed.push("origin");
@@ -63,12 +77,8 @@ pub(crate) fn preflight(
     Some(response)
 }
 
-/// Adds to an answer who may read it.
-pub(crate) fn allow_origin(
-    cors: &Cors,
-    origin: Option<&HeaderValue>,
-    response: &mut Response<Body>,
-) {
+/// Adds to an answer which pages may read it.
+fn allow_origin(cors: &Cors, origin: Option<&HeaderValue>, response: &mut Response) {
     let headers = response.headers_mut();
     if let Some(origin) = origin.filter(|origin| allows(&cors.origins, origin)) {
         let any = cors.origins.iter().any(|o| o == "*") && !cors.credentials;

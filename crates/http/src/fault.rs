@@ -3,17 +3,18 @@
 //! They are decided on before a request is routed, and then are part of its head. Without a fault
 //! in force and without a header there is nothing to decide, and none of this runs.
 
-use std::future::Future;
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::http::{HeaderMap, Method, Request, Response, header};
+use axum::extract::{Request, State};
+use axum::http::{Method, header};
+use axum::middleware::Next;
+use axum::response::Response;
 
 use super::app::App;
 use super::request_head::{RequestHead, names};
 use super::{error, faulty_body};
-use vllm_sim_service::fault::{ConnHandle, FaultOrigin, FaultSpecError, StreamFault};
-use vllm_sim_service::{FaultInjector, RequestFaults};
+use vllm_sim_service::fault::{FaultOrigin, FaultSpecError, StreamFault};
+use vllm_sim_service::{FaultInjector, RequestContext, RequestFaults};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// Routes whose requests may fail. Source: llm-d-inference-sim `failures.go`.
@@ -29,25 +30,16 @@ const GENERATING: [&str; 9] = [
     "/v1/audio/translations",
 ];
 
-/// Whether a request needs a decision; a `plain` one has no special headers.
-pub(super) fn concerns(app: &App, request: &Request<Body>, plain: bool) -> bool {
-    let asks = || !plain && request.headers().contains_key(&names::FAULT);
-    request.method() == Method::POST
-        && (app.service.faults.is_armed() || asks())
-        && GENERATING.contains(&request.uri().path())
-}
-
-/// Answers a request with the faults that are decided on.
-pub(super) async fn answer<F>(
-    app: &Arc<App>,
-    conn: Option<Arc<ConnHandle>>,
-    mut request: Request<Body>,
-    route: impl FnOnce(Request<Body>) -> F,
-) -> Response<Body>
-where
-    F: Future<Output = Response<Body>>,
-{
-    let faults = match decide(app, conn, request.headers()) {
+/// Decides on the faults of a request that may get some, and spoils its answer with them.
+pub(super) async fn layer(
+    State(app): State<Arc<App>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    if !may_fail(&app, &request) {
+        return next.run(request).await;
+    }
+    let faults = match decide(&app, &request) {
         Ok(faults) => Arc::new(faults),
         Err(error) => {
             let words = format!("Invalid X-Sim-Fault header: {error}");
@@ -55,8 +47,10 @@ where
         }
     };
     faults.delay(&app.service).await;
-    request.extensions_mut().insert(faults.clone());
-    let mut response = route(request).await;
+    if let Some(context) = request.extensions_mut().get_mut::<RequestContext>() {
+        context.faults = Some(faults.clone());
+    }
+    let mut response = next.run(request).await;
     if !response.status().is_success() {
         return response;
     }
@@ -75,20 +69,26 @@ where
     response
 }
 
-fn decide(
-    app: &App,
-    conn: Option<Arc<ConnHandle>>,
-    headers: &HeaderMap,
-) -> Result<RequestFaults, FaultSpecError> {
+/// Returns whether a request can get a fault at all.
+fn may_fail(app: &App, request: &Request) -> bool {
+    request.method() == Method::POST
+        && (app.service.faults.is_armed() || request.headers().contains_key(&names::FAULT))
+        && GENERATING.contains(&request.uri().path())
+}
+
+fn decide(app: &App, request: &Request) -> Result<RequestFaults, FaultSpecError> {
+    let headers = request.headers();
+    let context = request.extensions().get::<RequestContext>();
+    let connection = context.and_then(|context| context.connection.clone());
     let id = headers
         .get(&names::REQUEST_ID)
         .and_then(|id| id.to_str().ok());
     let asked = headers.get(&names::FAULT);
     let asked = asked.map(|value| String::from_utf8_lossy(value.as_bytes()));
-    RequestFaults::decide(&app.service, id, asked.as_deref(), conn)
+    RequestFaults::decide(&app.service, id, asked.as_deref(), connection)
 }
 
-fn is_stream(response: &Response<Body>) -> bool {
+fn is_stream(response: &Response) -> bool {
     let kind = response.headers().get(header::CONTENT_TYPE);
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }

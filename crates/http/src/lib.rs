@@ -2,8 +2,7 @@
 //!
 //! # Where to look
 //!
-//! `routes.rs` lists every route, `http_service.rs` is what each request passes before and after
-//! them, `app.rs` the state that handlers see. Handlers of one API share a folder. Replies that
+//! `routes.rs` lists every route, `layers.rs` what each request passes before and after them, `app.rs` the state that handlers see. Handlers of one API share a folder. Replies that
 //! carry tokens are written by hand into a string (`*_render.rs`, `json.rs`); `stream.rs` sends
 //! them as server-sent events.
 
@@ -13,6 +12,7 @@ mod admin_requests;
 mod admin_state;
 mod annotations;
 mod anthropic;
+mod api_key;
 mod app;
 mod applied_settings;
 mod audio;
@@ -27,17 +27,21 @@ mod error;
 mod fault;
 mod faulty_body;
 mod generation;
+mod http_metrics;
 mod http_service;
 mod image_output;
 mod invocations;
 mod json;
+mod layers;
 mod media;
 mod openai;
 mod ops;
+mod path_rules;
 mod peers;
 mod policy;
 mod pooling;
 mod query;
+mod request_body;
 mod request_head;
 mod request_history;
 mod request_log;
@@ -53,7 +57,8 @@ mod vllm;
 pub use admin_state::AdminState;
 pub use app::{App, AppParts};
 pub use availability::Availability;
-pub use http_service::{Answering, HttpService};
+pub use http_service::{HttpService, ResponseFuture};
+pub use layers::LayerSettings;
 pub use peers::{DashboardPeer, SUMMARY};
 pub use route_index::RouteIndex;
 pub use routes::routes;

@@ -10,7 +10,10 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
-use axum::http::{HeaderMap, HeaderName, Method, Request, Response};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, Method};
+use axum::middleware::Next;
+use axum::response::Response;
 use http_body::{Frame, SizeHint};
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -19,10 +22,11 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
+use super::app::unix_now;
 use super::body_tap::{BodyTap, TappedBody};
 use super::request_head::names;
 use super::request_log::shown_header;
-use vllm_sim_service::TokenUsage;
+use vllm_sim_service::{RequestContext, TokenUsage};
 
 /// Bytes of headers and bodies that are kept of all requests; older requests go first.
 const MAX_BYTES: usize = 128 << 20;
@@ -47,13 +51,13 @@ pub(crate) struct RequestHistory {
     bodies: bool,
     /// Largest body that the server reads.
     max_body: usize,
-    state: Mutex<State>,
+    state: Mutex<Records>,
     /// A request has ended.
     ended: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct Records {
     next_id: u64,
     dropped: u64,
     /// Of headers and bodies.
@@ -120,10 +124,36 @@ pub(crate) struct RequestFilter {
 }
 
 /// A request that goes on; dropped before its end, it was cut.
-pub(crate) struct Recording {
+struct Recording {
     history: Arc<RequestHistory>,
     id: u64,
     ended: bool,
+}
+
+/// Records the requests that clients send to a model.
+pub(super) async fn layer(
+    State(history): State<Arc<RequestHistory>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let path = request.uri().path();
+    let operates = path.starts_with("/admin/") || path == "/fake_metrics";
+    match request.method() == Method::POST && !operates {
+        true => history.record_all(request, next).await,
+        false => next.run(request).await,
+    }
+}
+
+/// Records the gRPC calls that clients send to a model.
+pub(super) async fn grpc_layer(
+    State(history): State<Arc<RequestHistory>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match GRPC_CALLS.contains(&request.uri().path()) {
+        true => history.record_all(request, next).await,
+        false => next.run(request).await,
+    }
 }
 
 impl RequestHistory {
@@ -138,25 +168,22 @@ impl RequestHistory {
         }
     }
 
-    /// Whether a request is one that clients send to a model.
-    pub(crate) fn concerns(request: &Request<Body>) -> bool {
-        let path = request.uri().path();
-        request.method() == Method::POST && !path.starts_with("/admin/") && path != "/fake_metrics"
+    /// Records a request and its answer.
+    async fn record_all(self: Arc<Self>, request: Request, next: Next) -> Response {
+        let (recording, request) = self.begin(request);
+        recording.answer(next.run(request).await)
     }
 
-    /// The same for a gRPC call.
-    pub(crate) fn concerns_call(request: &Request<Body>) -> bool {
-        GRPC_CALLS.contains(&request.uri().path())
-    }
-
-    /// Records a request that arrives; `time`: seconds since 1970.
-    pub(crate) fn begin(
-        self: &Arc<Self>,
-        mut request: Request<Body>,
-        time: f64,
-    ) -> (Recording, Request<Body>) {
+    /// Records a request that arrives.
+    fn begin(self: &Arc<Self>, mut request: Request) -> (Recording, Request) {
         let usage = Arc::new(TokenUsage::default());
-        request.extensions_mut().insert(usage.clone());
+        let time = match request.extensions_mut().get_mut::<RequestContext>() {
+            Some(context) => {
+                context.usage = Some(usage.clone());
+                context.started
+            }
+            None => unix_now(),
+        };
         let id = {
             let mut state = self.state.lock();
             state.next_id += 1;
@@ -271,7 +298,7 @@ impl RequestHistory {
     }
 }
 
-impl State {
+impl Records {
     fn record(&mut self, id: u64) -> Option<&mut Record> {
         let first = self.records.front()?.id;
         let index = usize::try_from(id.checked_sub(first)?).ok()?;
@@ -341,7 +368,7 @@ impl State {
 }
 
 impl Record {
-    fn new(id: u64, request: &Request<Body>, time: f64, usage: Arc<TokenUsage>) -> Self {
+    fn new(id: u64, request: &Request, time: f64, usage: Arc<TokenUsage>) -> Self {
         Self {
             id,
             time,
@@ -456,7 +483,7 @@ impl RequestFilter {
 
 impl Recording {
     /// The answer begins; it is followed to its end.
-    pub(crate) fn answer(self, response: Response<Body>) -> Response<Body> {
+    fn answer(self, response: Response) -> Response {
         let status = response.status().as_u16();
         let early = grpc_status(response.headers());
         if let Some(record) = self.history.state.lock().record(self.id) {

@@ -8,16 +8,21 @@
 //! Source: llm-d-inference-sim `pkg/communication/http.go`; vLLM `vllm/entrypoints/logger.py`.
 
 use std::borrow::Cow;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use axum::body::Body;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::middleware::Next;
+use axum::response::Response;
 use http_body_util::BodyExt;
 use regex::Regex;
 use serde_json::Value;
 
+use super::app::unix_now;
 use super::body_tap::{BodyTap, TappedBody};
 use vllm_sim_config::{Log, LogLevel};
+use vllm_sim_service::RequestContext;
 
 /// Most bytes of a body that are logged.
 const MAX_BODY_BYTES: usize = 512 * 1024;
@@ -50,6 +55,35 @@ pub(super) struct RequestLog {
     log: Log,
 }
 
+/// Logs a request and its answer as far as the settings ask for it.
+pub(super) async fn layer(
+    State(log): State<Arc<RequestLog>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let method = request.method().clone();
+    let path = request.uri().path().to_owned();
+    let context = request.extensions().get::<RequestContext>();
+    let started = context.map_or_else(unix_now, |context| context.started);
+    let request = log.request(request).await;
+    let response = next.run(request).await;
+    let status = response.status().as_u16();
+    log.answered(method.as_str(), &path, status, unix_now() - started);
+    log.response(&path, response).await
+}
+
+/// Logs a gRPC call and its answer as far as the settings ask for it.
+pub(super) async fn grpc_layer(
+    State(log): State<Arc<RequestLog>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let path = request.uri().path().to_owned();
+    log.grpc_call(&path, request.headers());
+    let response = next.run(request).await;
+    log.grpc_answer(path, response)
+}
+
 impl RequestLog {
     pub(super) fn new(log: &Log) -> Self {
         Self { log: log.clone() }
@@ -62,7 +96,7 @@ impl RequestLog {
     }
 
     /// One line for a request that was answered.
-    pub(super) fn answered(&self, method: &str, path: &str, status: u16, seconds: f64) {
+    fn answered(&self, method: &str, path: &str, status: u16, seconds: f64) {
         if !tracing::enabled!(tracing::Level::DEBUG) {
             return;
         }
@@ -74,7 +108,7 @@ impl RequestLog {
     }
 
     /// Logs a request as far as somebody asked, and gives it back.
-    pub(super) async fn request(&self, request: Request<Body>) -> Request<Body> {
+    async fn request(&self, request: Request) -> Request {
         if !(self.log.http || self.log.requests) {
             return request;
         }
@@ -110,7 +144,7 @@ impl RequestLog {
     }
 
     /// The same for a body that is long, or does not say: it is logged when it was read.
-    fn long_request(&self, request: Request<Body>) -> Request<Body> {
+    fn long_request(&self, request: Request) -> Request {
         if !self.log.http {
             return request;
         }
@@ -127,14 +161,14 @@ impl RequestLog {
 
     /// A gRPC call: who is called with what metadata, and how it ended. The messages are logged
     /// where they are read.
-    pub(super) fn grpc_call(&self, path: &str, headers: &HeaderMap) {
+    fn grpc_call(&self, path: &str, headers: &HeaderMap) {
         if self.log.http {
             tracing::info!(path, headers = header_lines(headers), "gRPC call");
         }
     }
 
     /// The answer to a gRPC call, logged at its end.
-    pub(super) fn grpc_answer(&self, path: String, response: Response<Body>) -> Response<Body> {
+    fn grpc_answer(&self, path: String, response: Response) -> Response {
         if !self.log.http {
             return response;
         }
@@ -151,7 +185,7 @@ impl RequestLog {
     }
 
     /// A stream, or an answer that is long, logged at its end.
-    fn long_response(&self, path: &str, response: Response<Body>) -> Response<Body> {
+    fn long_response(&self, path: &str, response: Response) -> Response {
         let (parts, body) = response.into_parts();
         let (status, path) = (parts.status.as_u16(), path.to_owned());
         let request_log = Self {
@@ -171,7 +205,7 @@ impl RequestLog {
     }
 
     /// Logs an answer as far as somebody asked, and gives it back.
-    pub(super) async fn response(&self, path: &str, response: Response<Body>) -> Response<Body> {
+    async fn response(&self, path: &str, response: Response) -> Response {
         if !(self.log.http || self.log.outputs) {
             return response;
         }

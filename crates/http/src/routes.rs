@@ -6,7 +6,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Response, StatusCode, header};
-use axum::middleware::{Next, from_fn};
+use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodRouter, any, delete, get, post};
 
 use super::app::App;
@@ -14,6 +14,7 @@ use super::openai::{batch, chat, completion, models, responses};
 use super::peers::SUMMARY;
 use super::pooling::{embeddings, score};
 use super::route_index::{ADAPTER, CHAT, METRICS, RESPONSE, RESPONSE_CANCEL, RouteIndex};
+use super::same_origin::OperatorPages;
 use super::vllm::{control, derender, docs, profile, recovery, render, sagemaker, weights};
 use super::{
     admin, admin_requests, anthropic, audio, dashboard, error, invocations, ops, pooling,
@@ -112,13 +113,9 @@ fn operation(config: &Config) -> Vec<Route> {
         let scale = post(vllm::info::scale_elastic_ep);
         routes.push(("/scale_elastic_ep", "POST", scale));
     }
-    let origins = Arc::new(config.server.cors.origins.clone());
+    let pages = Arc::new(OperatorPages::new(&config.server));
     let guarded = routes.into_iter().map(|(path, allow, handler)| {
-        let origins = origins.clone();
-        let guard = from_fn(move |request: Request, next: Next| {
-            let origins = origins.clone();
-            async move { same_origin::guard(&origins, request, next).await }
-        });
+        let guard = from_fn_with_state(pages.clone(), same_origin::layer);
         (path, allow, handler.layer(guard))
     });
     guarded.collect()

@@ -5,44 +5,119 @@
 //! anything else succeeds under vLLM's default CORS (`--allowed-origins ["*"]`). What is no browser
 //! sends neither `Sec-Fetch-Site` nor `Origin` and passes, whatever its content type.
 
-use axum::extract::Request;
-use axum::http::{HeaderMap, Method, header};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::Response;
 
 use super::error;
+use vllm_sim_config::Server;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// What only an operator reads; other routes may be read, as vLLM's CORS has it.
 const OPERATORS: [&str; 2] = ["/admin/", "/dashboard/"];
 
+/// The names that no stranger can register, so that no page of a stranger can be reached under them.
+const LOCAL: [&str; 4] = ["internal", "local", "localhost", "svc"];
+
+/// Holds which pages may use the operator's routes.
+#[derive(Debug, Clone)]
+pub(super) struct OperatorPages {
+    /// Origins that are trusted by name (`--allowed-origins`).
+    origins: Vec<String>,
+    /// Names of this server; `None`: it may have any, since its key guards it.
+    hosts: Option<Vec<String>>,
+}
+
+impl OperatorPages {
+    /// Reads which pages a server trusts.
+    pub(super) fn new(server: &Server) -> Self {
+        let named = [&server.host, &server.pod.name].into_iter().flatten();
+        let hosts = server.allowed_hosts.iter().chain(named).cloned();
+        Self {
+            origins: server.cors.origins.clone(),
+            hosts: server.admin_key.is_none().then(|| hosts.collect()),
+        }
+    }
+
+    /// Returns whether a host is this server's: an address, a name that needs no registrar, or a known one.
+    ///
+    /// A stranger's name that suddenly resolves to this server (DNS rebinding) makes the stranger's page one
+    /// of the server's own origin, which no header tells apart.
+    fn has_host(&self, host: &str) -> bool {
+        let Some(hosts) = &self.hosts else {
+            return true;
+        };
+        let name = match host.strip_prefix('[') {
+            // An IPv6 address.
+            Some(_) => return true,
+            None => host.split(':').next().unwrap_or_default(),
+        };
+        let last = name.rsplit('.').next().unwrap_or_default();
+        last == name
+            || name.parse::<Ipv4Addr>().is_ok()
+            || LOCAL.iter().any(|local| last.eq_ignore_ascii_case(local))
+            || hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
+    }
+}
+
 /// Answers a request, unless it is the operator's and comes from a page of another origin.
-pub(super) async fn guard(trusted: &[String], request: Request, next: Next) -> Response {
+pub(super) async fn layer(
+    State(pages): State<Arc<OperatorPages>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method());
     let path = request.uri().path();
     let reads = reads && !OPERATORS.iter().any(|prefix| path.starts_with(prefix));
-    let host = request.uri().authority().map(|host| host.as_str());
-    if reads || is_own(trusted, request.headers(), host) {
+    let headers = request.headers();
+    let origin = headers.get(header::ORIGIN);
+    let trusted = |origin: &HeaderValue| pages.origins.iter().any(|known| *known == *origin);
+    if reads || origin.is_some_and(trusted) {
         return next.run(request).await;
     }
-    let message = "This route is the operator's and takes no requests from pages of another \
-                   origin. Send it without an Origin header, or name the origin in \
-                   --allowed-origins.";
+    let host = headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok());
+    let host = host.or(request.uri().authority().map(|host| host.as_str()));
+    if !is_own(headers, host) {
+        return refused(
+            "This route is the operator's and takes no requests from pages of another \
+             origin. Send it without an Origin header, or name the origin in \
+             --allowed-origins.",
+        );
+    }
+    if is_browser(headers) && !pages.has_host(host.unwrap_or_default()) {
+        return refused(
+            "This route is the operator's and takes requests of browsers only under a known \
+             host. Name the host in --allowed-hosts, or set --admin-api-key.",
+        );
+    }
+    next.run(request).await
+}
+
+fn refused(message: &str) -> Response {
     error::response(&Fault::new(403, ErrorType::PermissionDenied, message))
 }
 
-/// Whether a request comes from no page, from a page of this server or from one of an origin that
-/// is trusted by name. `authority` is the host of HTTP/2, which needs no header for it.
-fn is_own(trusted: &[String], headers: &HeaderMap, authority: Option<&str>) -> bool {
+/// Returns whether a request is a browser's: its pages cannot leave these headers out.
+fn is_browser(headers: &HeaderMap) -> bool {
+    ["origin", "sec-fetch-site", "accept-language"]
+        .iter()
+        .any(|name| headers.contains_key(*name))
+}
+
+/// Returns whether a request comes from no page or from a page of this server at `host`.
+fn is_own(headers: &HeaderMap, host: Option<&str>) -> bool {
     let text = |name| {
         headers
             .get(name)
             .map(|value| value.to_str().unwrap_or_default())
     };
     let origin = text(header::ORIGIN);
-    if origin.is_some_and(|origin| trusted.iter().any(|known| known == origin)) {
-        return true;
-    }
     // A proxy may rewrite the host, but the browser's own word stays.
     if let Some(site) = headers.get("sec-fetch-site") {
         return ["same-origin", "none"].iter().any(|own| *site == *own);
@@ -50,14 +125,13 @@ fn is_own(trusted: &[String], headers: &HeaderMap, authority: Option<&str>) -> b
     let Some(origin) = origin else {
         return true;
     };
-    let host = text(header::HOST).or(authority);
     let page = origin.split_once("://").map(|(_, host)| host);
     page.is_some() && page == host
 }
 
 #[cfg(test)]
 mod tests {
-    use axum::http::{HeaderName, HeaderValue};
+    use axum::http::HeaderName;
 
     use super::*;
 
@@ -70,24 +144,18 @@ mod tests {
                     HeaderValue::from_static(value),
                 )
             });
-            is_own(
-                &["http://grafana:3000".to_owned()],
-                &headers.collect(),
-                None,
-            )
+            is_own(&headers.collect(), Some("localhost:8000"))
         };
-        let host = ("host", "localhost:8000");
-        assert!(own(&[host]));
-        assert!(own(&[host, ("origin", "http://localhost:8000")]));
-        assert!(own(&[host, ("origin", "http://grafana:3000")]));
-        assert!(own(&[host, ("sec-fetch-site", "none")]));
+        assert!(own(&[]));
+        assert!(own(&[("origin", "http://localhost:8000")]));
+        assert!(own(&[("sec-fetch-site", "none")]));
         // Behind a proxy that rewrites the host.
         let proxied = ("origin", "https://sim.example");
-        assert!(own(&[host, proxied, ("sec-fetch-site", "same-origin")]));
-        assert!(!own(&[host, proxied]));
-        assert!(!own(&[host, proxied, ("sec-fetch-site", "cross-site")]));
-        assert!(!own(&[host, ("origin", "null")]));
-        assert!(!own(&[host, ("origin", "http://localhost:9000")]));
-        assert!(!own(&[host, ("sec-fetch-site", "same-site")]));
+        assert!(own(&[proxied, ("sec-fetch-site", "same-origin")]));
+        assert!(!own(&[proxied]));
+        assert!(!own(&[proxied, ("sec-fetch-site", "cross-site")]));
+        assert!(!own(&[("origin", "null")]));
+        assert!(!own(&[("origin", "http://localhost:9000")]));
+        assert!(!own(&[("sec-fetch-site", "same-site")]));
     }
 }

@@ -117,8 +117,6 @@ pub(super) struct EventStream<R> {
     open_choices: usize,
     /// Frames so far.
     frames: u32,
-    /// Whether the last one held all that was due, most likely.
-    drained: bool,
     opened: bool,
     begun: bool,
     /// The choice whose turn it is where several take turns.
@@ -151,7 +149,6 @@ impl<R: Render> EventStream<R> {
             interval: interval.max(1),
             open_choices: choices,
             frames: 0,
-            drained: false,
             opened: false,
             begun: false,
             turn: 0,
@@ -205,12 +202,6 @@ impl<R: Render> EventStream<R> {
                 apply_ending(out, start, faults.end());
             }
         }
-    }
-
-    /// The next frame, if something is due.
-    fn frame(&mut self, mut out: String) -> Option<Bytes> {
-        self.write(&mut out);
-        (!out.is_empty()).then(|| out.into())
     }
 
     /// Writes one step of the choice of which least was sent; whether there was any.
@@ -430,7 +421,6 @@ impl<R: Render + Unpin> Body for EventStream<R> {
         if this.closed {
             return this.over(cx);
         }
-        let mut frame = None;
         let mut out = String::new();
         if !this.opened {
             this.opened = true;
@@ -438,21 +428,15 @@ impl<R: Render + Unpin> Body for EventStream<R> {
         } else if let Some(faults) = this.poll_faults(cx) {
             return faults;
         }
-        // What would be found out twice is looked at once somebody is told of more.
-        if !std::mem::take(&mut this.drained) || !out.is_empty() {
-            frame = this.frame(out);
-        }
-        if frame.is_none() {
-            this.register(cx);
-            frame = this.frame(String::new());
-        }
-        if let Some(frame) = frame {
+        // First: what is released from here on wakes.
+        this.register(cx);
+        this.write(&mut out);
+        if !out.is_empty() {
             if let Some((every, sleep)) = &mut this.keep_alive {
                 sleep.as_mut().reset(Instant::now() + *every);
             }
             this.frames = this.frames.saturating_add(1);
-            this.drained = frame.len() < MAX_FRAME_BYTES;
-            return Poll::Ready(Some(Ok(Frame::data(frame))));
+            return Poll::Ready(Some(Ok(Frame::data(out.into()))));
         }
         if this.closed {
             return this.over(cx);

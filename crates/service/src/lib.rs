@@ -25,6 +25,7 @@ mod refusal;
 mod reply;
 mod reply_size;
 mod request;
+mod request_context;
 mod request_faults;
 pub mod scenario;
 pub mod scripted;
@@ -59,6 +60,7 @@ pub use reply::{Choice, Reply, TokenUsage};
 pub use request::{
     EngineChecks, Generated, GenerationRequest, OutputRoom, ReplyFacts, Resolved, ToolRequest,
 };
+pub use request_context::RequestContext;
 pub use request_faults::RequestFaults;
 pub use settings::{Role, Settings};
 pub use vllm_sim_engine::{CachedBlock, Command, Reset};

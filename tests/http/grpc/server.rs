@@ -213,3 +213,23 @@ async fn calls_fail_at_the_rate_that_is_set() {
     }
     assert!((30..70).contains(&failed), "{failed} of 100");
 }
+
+#[tokio::test]
+async fn calls_to_the_model_need_the_key_that_http_asks_for() {
+    let mut sim = start(&["--api-key", "k"]).await;
+    let mut generate = async |key: Option<&str>| {
+        let mut asked = tonic::Request::new(request(1, false));
+        if let Some(key) = key {
+            let value = format!("Bearer {key}").parse().unwrap();
+            asked.metadata_mut().insert("authorization", value);
+        }
+        let answer = sim.client.generate(asked).await;
+        answer.map(|_| ()).map_err(|status| status.code())
+    };
+    assert_eq!(generate(None).await, Err(Code::Unauthenticated));
+    assert_eq!(generate(Some("other")).await, Err(Code::Unauthenticated));
+    assert_eq!(generate(Some("k")).await, Ok(()));
+    let probe = sim.client.health_check(HealthCheckRequest {}).await;
+    assert_eq!(probe.map(|_| ()).map_err(|status| status.code()), Ok(()));
+    sim.server.shutdown().await;
+}

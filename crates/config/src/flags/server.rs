@@ -22,6 +22,8 @@ flags! {
         .env(&["VLLM_API_KEY"]).secret();
     ALLOWED_ORIGINS: Vec<String> = Flag::new("allowed-origins", Server, "CORS: allowed origins, as a JSON array.")
         .or("[]");
+    ALLOWED_HOSTS: Vec<String> = Flag::new("allowed-hosts", Server, "Host names under which browsers may use the operator's routes, as a JSON array. Addresses, localhost, names without a dot, --host and --pod-name always may.")
+        .or("[]");
     ALLOWED_METHODS: Vec<String> = Flag::new("allowed-methods", Server, "CORS: allowed methods, as a JSON array.")
         .or("[\"*\"]");
     ALLOWED_HEADERS: Vec<String> = Flag::new("allowed-headers", Server, "CORS: allowed request headers, as a JSON array.")

@@ -1,0 +1,56 @@
+use axum::extract::Request;
+use axum::http::uri::{PathAndQuery, Uri};
+
+/// Turns the paths that clients may also send into those of the routes.
+#[derive(Debug, Clone)]
+pub(super) struct PathRules {
+    root_path: String,
+    merges_slashes: bool,
+}
+
+impl PathRules {
+    /// Takes `/prefix/x` for `/x`, and with `merges_slashes` `//x` too.
+    pub(super) fn new(root_path: &str, merges_slashes: bool) -> Self {
+        Self {
+            root_path: root_path.to_owned(),
+            merges_slashes,
+        }
+    }
+
+    /// Rewrites the path of a request where one of the rules applies.
+    pub(super) fn apply(&self, mut request: Request) -> Request {
+        if self.merges_slashes && request.uri().path().contains("//") {
+            let target = merged(request.uri());
+            rewrite(&mut request, &target);
+        }
+        if !self.root_path.is_empty() {
+            let target = request.uri().path_and_query();
+            let target = target.map_or("/", PathAndQuery::as_str);
+            let rest = target.strip_prefix(self.root_path.as_str());
+            if let Some(rest) = rest.filter(|rest| rest.starts_with('/')) {
+                let rest = rest.to_owned();
+                rewrite(&mut request, &rest);
+            }
+        }
+        request
+    }
+}
+
+/// Returns a path and query with one slash where several follow each other.
+fn merged(uri: &Uri) -> String {
+    let parts = uri.path().split('/').filter(|part| !part.is_empty());
+    let mut target: String = parts.flat_map(|part| ["/", part]).collect();
+    if target.is_empty() || uri.path().ends_with('/') {
+        target.push('/');
+    }
+    if let Some(query) = uri.query() {
+        target.extend(["?", query]);
+    }
+    target
+}
+
+fn rewrite(request: &mut Request, target: &str) {
+    if let Ok(uri) = target.parse::<Uri>() {
+        *request.uri_mut() = uri;
+    }
+}

@@ -1,0 +1,114 @@
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::{Request, Version, header};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use tokio::runtime::Handle;
+
+/// How long what is left of a body is read for.
+const DRAINED_FOR: Duration = Duration::from_secs(60);
+
+/// Reads a body to its end also when its handler does not.
+///
+/// hyper closes a connection on which a part of a body was not read, so a request that is refused by its
+/// head would cost the client its connection and the request that follows. What is left is read and
+/// dropped behind the answer, as uvicorn does, up to the size that the server reads at all.
+pub(super) struct RequestBody<B: HttpBody<Data = Bytes> + Unpin + Send + 'static> {
+    /// `None` once it is being drained.
+    body: Option<B>,
+    /// Bytes that may still come.
+    left: usize,
+    runtime: Handle,
+}
+
+impl<B> RequestBody<B>
+where
+    B: HttpBody<Data = Bytes> + Unpin + Send + 'static,
+    B::Error: Into<axum::BoxError>,
+{
+    /// Wraps the body of a request, of at most `limit` bytes.
+    pub(super) fn wrap(request: Request<B>, limit: usize) -> Request<Body> {
+        // A stream of HTTP/2 ends without its connection. Who asks whether to send a body (`Expect`)
+        // sends none after a refusal.
+        let drains = request.version() != Version::HTTP_2
+            && !request.body().is_end_stream()
+            && !request.headers().contains_key(header::EXPECT)
+            && !is_longer(&request, limit);
+        if !drains {
+            return request.map(Body::new);
+        }
+        let runtime = Handle::current();
+        request.map(|body| {
+            Body::new(Self {
+                body: Some(body),
+                left: limit,
+                runtime,
+            })
+        })
+    }
+}
+
+/// Returns whether a request announces a body of more than `limit` bytes, which is not read to its end.
+pub(super) fn is_longer<B: HttpBody>(request: &Request<B>, limit: usize) -> bool {
+    request.body().size_hint().lower() > limit as u64
+}
+
+impl<B> HttpBody for RequestBody<B>
+where
+    B: HttpBody<Data = Bytes> + Unpin + Send + 'static,
+{
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let this = self.get_mut();
+        let Some(body) = &mut this.body else {
+            return Poll::Ready(None);
+        };
+        let polled = Pin::new(body).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &polled {
+            let length = frame.data_ref().map_or(0, Bytes::len);
+            this.left = this.left.saturating_sub(length);
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(HttpBody::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let body = self.body.as_ref();
+        body.map_or_else(SizeHint::default, HttpBody::size_hint)
+    }
+}
+
+impl<B: HttpBody<Data = Bytes> + Unpin + Send + 'static> Drop for RequestBody<B> {
+    fn drop(&mut self) {
+        let Some(body) = self.body.take().filter(|body| !body.is_end_stream()) else {
+            return;
+        };
+        let rest = drain(body, self.left);
+        self.runtime.spawn(async move {
+            // A client that trickles loses its connection.
+            let _ = tokio::time::timeout(DRAINED_FOR, rest).await;
+        });
+    }
+}
+
+/// Reads and drops what is left of a body, up to `left` bytes.
+async fn drain<B: HttpBody<Data = Bytes> + Unpin>(mut body: B, mut left: usize) {
+    while let Some(Ok(frame)) = body.frame().await {
+        let length = frame.data_ref().map_or(0, Bytes::len);
+        if length > left {
+            return;
+        }
+        left -= length;
+    }
+}
