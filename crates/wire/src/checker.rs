@@ -10,7 +10,7 @@ use super::fault::Fault;
 use super::lax::{self, KnownError};
 use super::report::{LocItem, SchemaError, SchemaErrors};
 use super::schema::{
-    ANY_LENGTH, ClassKind, Length, Model, NumberBounds, Schema, ValidatorError, find,
+    ANY_LENGTH, ClassKind, Length, Members, Model, NumberBounds, Schema, ValidatorError, find,
 };
 
 /// How closely a value met a schema; a union takes the branch it meets best.
@@ -490,8 +490,9 @@ impl<'a> Checker<'a> {
         let mut errors = SchemaErrors::default();
         let mut changes = Vec::new();
         let mut set = 0;
+        let members = Members::of(map);
         for field in model.fields {
-            let Some((name, element)) = find(map, field.name) else {
+            let Some((name, element)) = members.find(field.name) else {
                 if field.required {
                     self.path.push(LocItem::Key(field.name));
                     errors.append(self.error(KnownError::new("missing", "Field required"), value));

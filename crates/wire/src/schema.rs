@@ -431,6 +431,33 @@ pub(crate) fn find<'m>(map: &'m Map<String, Value>, name: &str) -> Option<(&'m S
     }
 }
 
+/// An object in which every field of a class is looked for. A class has many more fields than a request has
+/// members, so most names are ruled out by their length.
+pub(crate) struct Members<'m> {
+    map: &'m Map<String, Value>,
+    /// A bit for each length of a name, modulo 64.
+    lengths: u64,
+}
+
+impl<'m> Members<'m> {
+    pub(crate) fn of(map: &'m Map<String, Value>) -> Self {
+        let lengths = map.keys().fold(0, |lengths, key| lengths | bit(key));
+        Self { map, lengths }
+    }
+
+    /// Returns a member by name, as [`find`].
+    pub(crate) fn find(&self, name: &str) -> Option<(&'m String, &'m Value)> {
+        match self.lengths & bit(name) {
+            0 => None,
+            _ => find(self.map, name),
+        }
+    }
+}
+
+const fn bit(name: &str) -> u64 {
+    1 << (name.len() % 64)
+}
+
 /// Declares a request class: a documented struct, its [`Model`], and a reader.
 ///
 /// Each field reads `name: Type`, then perhaps `as "wire name"`, perhaps `: SCHEMA` where the

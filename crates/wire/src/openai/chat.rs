@@ -14,7 +14,7 @@ use super::shared::{
     SIDE, Stop, StreamOptions, StructuredOutputs, THINKING_BUDGET, TOP_LOGPROBS, TRUNCATE, Tool,
     ToolChoice,
 };
-use super::validators::{self, Body, ValidatorResult, given, not_iterable, truthy};
+use super::validators::{self, Body, ValidatorResult, given, member, not_iterable, truthy};
 use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
@@ -193,7 +193,7 @@ impl ChatRequest {
 
 /// `_materialize_tool_calls_after`: an assistant's calls are looked at one by one.
 fn tool_calls(body: &Body) -> ValidatorResult {
-    let messages = body.get("messages").and_then(Value::as_array);
+    let messages = member(body, "messages").and_then(Value::as_array);
     for message in messages.into_iter().flatten() {
         if message.get("role").and_then(Value::as_str) != Some("assistant") {
             continue;
@@ -215,7 +215,7 @@ fn tool_calls(body: &Body) -> ValidatorResult {
 
 /// `check_system_message_content_type` only warns, but it iterates.
 fn system_content(body: &mut Cow<'_, Body>) -> ValidatorResult {
-    match body.get("messages").map(Py::of) {
+    match member(body, "messages").map(Py::of) {
         None | Some(Py::List(_) | Py::Str(_) | Py::Dict(_)) => Ok(()),
         Some(_) => Err(not_iterable(&body["messages"]).into()),
     }
@@ -223,12 +223,12 @@ fn system_content(body: &mut Cow<'_, Body>) -> ValidatorResult {
 
 /// `drop_prompt_token_ids_with_media`.
 fn media_beside_token_ids(body: &mut Cow<'_, Body>) -> ValidatorResult {
-    let with_media = match body.get("messages") {
+    let with_media = match member(body, "messages") {
         Some(Value::Array(messages)) => messages.iter().any(has_media),
         _ => false,
     };
     if with_media
-        && body.contains_key("kv_transfer_params")
+        && member(body, "kv_transfer_params").is_some()
         && let Some(Value::Object(params)) = body.to_mut().get_mut("kv_transfer_params")
     {
         params.shift_remove("prompt_token_ids");
@@ -263,10 +263,7 @@ fn generation_prompt(body: &mut Cow<'_, Body>) -> ValidatorResult {
 
 /// `check_tool_usage`.
 fn tool_usage(body: &mut Cow<'_, Body>) -> ValidatorResult {
-    if body
-        .get("tools")
-        .is_some_and(|tools| tools.as_array().is_some_and(Vec::is_empty))
-    {
+    if member(body, "tools").is_some_and(|tools| tools.as_array().is_some_and(Vec::is_empty)) {
         return Err(Fault::parameter(
             "`tools` must not be an empty array. Either provide at least one tool or omit the \
              field entirely.",
@@ -274,7 +271,7 @@ fn tool_usage(body: &mut Cow<'_, Body>) -> ValidatorResult {
         )
         .into());
     }
-    if !body.contains_key("tool_choice") && truthy(body, "tools") {
+    if member(body, "tool_choice").is_none() && truthy(body, "tools") {
         body.to_mut()
             .insert("tool_choice".to_owned(), Value::from("auto"));
     }
@@ -393,7 +390,7 @@ fn structured_outputs(body: &mut Cow<'_, Body>) -> ValidatorResult {
          'choice').",
     );
     let constrained = validators::structured_outputs_count(body, two)?;
-    let usual = match body.get("tool_choice") {
+    let usual = match member(body, "tool_choice") {
         None => true,
         Some(choice) => matches!(choice.as_str(), Some("none" | "auto" | "required")),
     };
@@ -448,10 +445,11 @@ fn logprobs(body: &mut Cow<'_, Body>) -> ValidatorResult {
 fn normalize_messages(body: &mut Cow<'_, Body>) -> ValidatorResult {
     let as_it_is = |message: &Value| {
         !message.as_object().is_some_and(|message| {
-            message.contains_key("tool_calls") || message.contains_key("reasoning_content")
+            member(message, "tool_calls").is_some()
+                || member(message, "reasoning_content").is_some()
         })
     };
-    match body.get("messages") {
+    match member(body, "messages") {
         Some(Value::Array(messages)) if !messages.iter().all(as_it_is) => {}
         _ => return Ok(()),
     }

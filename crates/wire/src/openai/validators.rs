@@ -29,11 +29,14 @@ pub(crate) fn truthy(body: &Body, key: &str) -> bool {
     find(body, key).is_some_and(|(_, value)| Py::of(value).truthy())
 }
 
+/// Returns a member, `null` included.
+pub(crate) fn member<'b>(body: &'b Body, key: &str) -> Option<&'b Value> {
+    find(body, key).map(|(_, value)| value)
+}
+
 /// `data.get(key)` when it is not `None`.
 pub(crate) fn given<'b>(body: &'b Body, key: &str) -> Option<&'b Value> {
-    find(body, key)
-        .map(|(_, value)| value)
-        .filter(|value| !value.is_null())
+    member(body, key).filter(|value| !value.is_null())
 }
 
 /// `TypeError` of `for x in value`.
@@ -78,8 +81,8 @@ pub(crate) fn cache_salt(body: &mut Cow<'_, Body>) -> ValidatorResult {
 
 /// `apply_return_mm_kwargs_alias`.
 pub(crate) fn mm_payload_alias(body: &mut Cow<'_, Body>) -> ValidatorResult {
-    if body.get("return_mm_kwargs") == Some(&Value::Bool(false)) && !body.contains_key("mm_payload")
-    {
+    let silent = member(body, "mm_payload").is_none();
+    if member(body, "return_mm_kwargs") == Some(&Value::Bool(false)) && silent {
         body.to_mut()
             .insert("mm_payload".to_owned(), Value::from("none"));
     }
@@ -169,8 +172,7 @@ pub(crate) fn structured_outputs_count(body: &Body, two: Fault) -> Result<bool, 
 
 /// The end of `check_structured_outputs_count`: a structural tag has to be a JSON document.
 pub(crate) fn structural_tag(body: &Body) -> ValidatorResult {
-    let tag = body
-        .get("structured_outputs")
+    let tag = member(body, "structured_outputs")
         .and_then(|outputs| given(outputs.as_object()?, "structural_tag"));
     let good = match tag {
         None => true,
