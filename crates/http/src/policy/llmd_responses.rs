@@ -120,8 +120,11 @@ fn flatten(tool: &mut Value) -> Result<(), Fault> {
         }
         *tool = flat;
     }
-    tool["type"] = "function".into();
-    let name = tool.get("name").and_then(Value::as_str);
+    let Some(members) = tool.as_object_mut() else {
+        return Err(unread("a tool is expected to be a JSON object"));
+    };
+    members.insert("type".to_owned(), "function".into());
+    let name = members.get("name").and_then(Value::as_str);
     if name.is_none_or(str::is_empty) {
         return Err(unread("tool name is required"));
     }
@@ -178,6 +181,14 @@ mod tests {
             (
                 json!({"input": "x", "tools": [{"type": "function"}]}),
                 "tool name is required",
+            ),
+            (
+                json!({"input": "x", "tools": ["x"]}),
+                "a tool is expected to be a JSON object",
+            ),
+            (
+                json!({"input": "x", "tools": [["a"]]}),
+                "a tool is expected to be a JSON object",
             ),
         ] {
             let fault = body(&mut bad).expect_err(words);
