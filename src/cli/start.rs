@@ -57,7 +57,7 @@ pub(super) fn log_listening(fleet: &Fleet) {
     let Some(first) = fleet.servers().first() else {
         return;
     };
-    let config = first.app().config();
+    let config = first.config();
     let model = config.model.served_names.first();
     let model = model.map(String::as_str).unwrap_or_default();
     let servers = fleet.servers().len();
@@ -84,7 +84,7 @@ pub(super) fn log_listening(fleet: &Fleet) {
 /// Where a client on this machine finds a server; `None` on a Unix socket.
 fn url(server: &Server) -> Option<String> {
     let address = server.address?;
-    let scheme = match server.app().config().server.tls {
+    let scheme = match server.config().server.tls {
         Some(_) => "https",
         None => "http",
     };
@@ -140,7 +140,7 @@ pub(super) fn of_servers(fleet: &Fleet) -> Value {
         .servers()
         .iter()
         .map(|server| {
-            let config = server.app().config();
+            let config = server.config();
             match (url(server), server.address) {
                 (Some(url), Some(address)) => {
                     let grpc = server.grpc_address.unwrap_or(address);
@@ -151,7 +151,7 @@ pub(super) fn of_servers(fleet: &Fleet) -> Value {
         })
         .collect();
     let first = fleet.servers().first();
-    let model = first.and_then(|server| server.app().config().model.served_names.first().cloned());
+    let model = first.and_then(|server| server.config().model.served_names.first().cloned());
     json!({"pid": std::process::id(), "model": model, "servers": servers})
 }
 

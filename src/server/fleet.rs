@@ -75,7 +75,7 @@ impl Fleet {
             server.app().set_fleet(apps.clone());
         }
         for server in fleet.servers.iter().step_by(ranks) {
-            let (state, config) = (server.app().admin_state(), server.app().config());
+            let (state, config) = (server.app().admin_state(), server.config());
             if let Err(error) = scenario::start(state, config, scenario.clone()) {
                 fleet.shutdown().await;
                 return Err(error);

@@ -11,7 +11,7 @@ use super::backend::Backend;
 use super::backend::BackendParts;
 use super::error::StartError;
 #[cfg(feature = "zmq")]
-use super::{engines, features, replies, scenario, stats_log, texts::Texts};
+use super::{engines, features, http_settings, replies, rules, scenario, stats_log, texts::Texts};
 use vllm_sim_config::Loaded;
 #[cfg(feature = "zmq")]
 use {
@@ -147,7 +147,7 @@ impl Headless {
         backend.service.replies.set(shared.replies.clone());
         let (service, metrics) = (backend.service.clone(), backend.metrics.clone());
         let controls = Arc::new(ServerControls::new(
-            &config,
+            &http_settings::controls(&config),
             service,
             metrics,
             backend.observers.event_loss.clone(),
@@ -160,6 +160,7 @@ impl Headless {
         }
         let parts = Parts {
             rank: config.engine.parallel.local_ranks.0,
+            rules: rules::engine_core(&config, &backend.service),
             service: backend.service.clone(),
             config: Arc::new(config),
             is_gone: Arc::new(move || is_gone(&availability.borrow())),

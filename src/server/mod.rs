@@ -7,11 +7,13 @@ mod error;
 mod features;
 mod fleet;
 mod headless;
+mod http_settings;
 mod observers;
 mod peers;
 mod prefill;
 mod replies;
 mod reset;
+mod rules;
 mod scenario;
 mod setup;
 mod side;
@@ -80,6 +82,7 @@ pub struct Server {
     /// Where it listens for gRPC besides; `None`: the address above is the only one.
     pub grpc_address: Option<SocketAddr>,
     app: Arc<App>,
+    config: Arc<Config>,
     backend: Backend,
     accepting: JoinSet<()>,
     shutdown_timeout: Duration,
@@ -107,7 +110,7 @@ impl Server {
         let config = loaded.config.clone();
         let scenario = scenario::read(&config)?;
         let server = Self::begin(config, Some(loaded), (Arc::default(), None), texts).await?;
-        match scenario::start(server.app().admin_state(), server.app().config(), scenario) {
+        match scenario::start(server.app().admin_state(), server.config(), scenario) {
             Ok(()) => Ok(server),
             Err(error) => {
                 server.shutdown().await;
@@ -137,11 +140,11 @@ impl Server {
             None => None,
         };
         let port = socket.address().map_or(config.server.port, |a| a.port());
-        let routes = vllm_sim_http::routes(&config);
+        let (index, routes) = vllm_sim_http::routes(&config);
         let parts = BackendParts {
             thought_end: None,
             texts,
-            paths: routes.paths(),
+            paths: index.paths(),
             started,
             port,
             observer: None,
@@ -153,10 +156,11 @@ impl Server {
         startup_log::engines(&config);
         let logged = stats_log::engines(&config, &backend.metrics, &backend.live);
         let parts = AppParts {
-            config: config.clone(),
+            settings: http_settings::of(&config),
+            rules: rules::http(&config, &service),
             service: service.clone(),
             metrics: backend.metrics.clone(),
-            routes,
+            routes: index,
             port,
             started,
             admin_state,
@@ -179,14 +183,14 @@ impl Server {
         }
         #[cfg(feature = "grpc")]
         let grpc = Some(vllm_sim_grpc::router(vllm_sim_grpc::Parts {
-            config: config.clone(),
+            settings: Arc::new(setup::grpc(&config, &service)),
             service,
             started,
         }));
         #[cfg(not(feature = "grpc"))]
         let grpc = None;
         let layers = setup::layers(&config, port);
-        let http = Arc::new(HttpService::new(&app, &layers, grpc));
+        let http = Arc::new(HttpService::new(&app, &layers, routes, grpc));
         let address = socket.address();
         let path = config.server.uds.clone();
         let keep_alive = config.server.keep_alive;
@@ -212,6 +216,7 @@ impl Server {
             address,
             grpc_address,
             app,
+            config,
             backend,
             accepting,
             shutdown_timeout,
@@ -224,12 +229,17 @@ impl Server {
         &self.app
     }
 
+    /// Returns the configuration that it was started with.
+    pub fn config(&self) -> &Arc<Config> {
+        &self.config
+    }
+
     /// Ends it: `/health` says 503, no new work, what runs may end within the shutdown timeout,
     /// then is cut. Connections end with their answers, but llm-d's: those stay until the last.
     pub async fn shutdown(mut self) {
         self.app.stop();
         let availability = self.app.availability();
-        if self.app.config().model.compat != Compat::Llmd {
+        if self.config.model.compat != Compat::Llmd {
             availability.send_modify(|availability| availability.leaving = true);
         }
         self.backend.drain(self.shutdown_timeout).await;

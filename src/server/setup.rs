@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+#[cfg(feature = "grpc")]
+use super::rules;
 use super::timing;
 use vllm_sim_config::{CliMode, Compat, Config, Connector, KvTransfer, SchedulerKind, Task};
 use vllm_sim_engine::LoadFailurePolicy;
@@ -12,6 +14,8 @@ use vllm_sim_observe::kv_events::HashFormat;
 use vllm_sim_observe::metrics::{
     CacheConfig, EngineFeatures, FakeMetrics, NixlTransfer, OffloadInfo, Settings,
 };
+#[cfg(feature = "grpc")]
+use vllm_sim_service::Service;
 use vllm_sim_service::prompt::{MediaLimits, MediaSettings, PromptSettings};
 use vllm_sim_service::{LiveSettings, NgramLookup};
 use vllm_sim_tokenizer::{Hub, Modality, TokenizerLocation};
@@ -275,6 +279,21 @@ pub(super) fn layers(config: &Config, port: u16) -> LayerSettings {
         request_id_headers: server.request_id_headers,
         max_body_bytes: server.max_request_body_bytes,
         log: server.log.clone(),
+    }
+}
+
+/// Returns the settings of the gRPC server.
+#[cfg(feature = "grpc")]
+pub(super) fn grpc(config: &Config, service: &Service) -> vllm_sim_grpc::Settings {
+    let hf_config = config.model.hf_config.as_deref();
+    vllm_sim_grpc::Settings {
+        rules: rules::grpc(config, service),
+        model: config.model.name.clone(),
+        supports_vision: hf_config.is_some_and(|config| config.get("vision_config").is_some()),
+        embedding_dim: config.content.default_embedding_dimensions,
+        max_message_bytes: config.server.max_request_body_bytes,
+        logs_messages: config.server.log.http,
+        startup_duration: config.server.startup_duration,
     }
 }
 

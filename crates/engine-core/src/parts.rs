@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use vllm_sim_config::Config;
-use vllm_sim_service::Service;
+use vllm_sim_service::{RequestRules, Service};
 
 use super::thoughts::Thoughts;
 use super::waves::Waves;
@@ -11,6 +11,8 @@ use super::waves::Waves;
 pub struct Parts {
     /// What was chosen at start.
     pub config: Arc<Config>,
+    /// The bounds and defaults of requests.
+    pub rules: RequestRules,
     /// The use cases, over the engine of this rank alone.
     pub service: Arc<Service>,
     /// Its data-parallel rank.

@@ -19,17 +19,13 @@ use super::pooling;
 use super::prompt_text::last_message;
 use super::request::{CoreRequest, LoraRequest, Pooling, RequestFields, Sampling, Work};
 use super::thoughts::Thoughts;
-use vllm_sim_config::Config;
-use vllm_sim_service::dialect::TokensApi;
 use vllm_sim_service::generate::request::Prompt;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
-    GenerationRequest, OutputRoom, Refusal, RequestFaults, RequestRules, ServeError, Service,
-    ToolSchemas,
+    GenerationRequest, OutputRoom, Refusal, RequestFaults, RequestRules, ServeError,
 };
-use vllm_sim_tokenizer::Tokenizer;
+use vllm_sim_wire::SamplingRequest;
 use vllm_sim_wire::sampling::SamplingChecks;
-use vllm_sim_wire::{Limits, SamplingDefaults, SamplingRequest, Version};
 
 /// The code of an error that the front end answers with 400.
 const VALIDATION: &str = "validation_error";
@@ -45,34 +41,11 @@ pub(crate) struct Requests {
     by_text: bool,
 }
 
-/// Returns the rules of the engine core: the front end has named the model, filled in its defaults
-/// and checked what it could.
-fn rules(config: &Config, service: &Service) -> RequestRules {
-    let tokenizer = service.generator.tokenizer();
-    RequestRules {
-        limits: Limits {
-            max_model_len: config.model.max_model_len,
-            max_logprobs: -1,
-            // The simulated tokenizer knows every id.
-            vocab_size: matches!(**tokenizer, Tokenizer::Hf(_)).then(|| tokenizer.vocab_size()),
-            version: Version::of(&config.model.vllm_version),
-            speculative: config.engine.speculative.is_some(),
-            // Whether a budget of thoughts may be given, the front end has decided.
-            reasoning_parser: true,
-            ..Limits::default()
-        },
-        defaults: SamplingDefaults::default(),
-        max_bad_words: config.api.limits.bad_words as usize,
-        tool_schemas: ToolSchemas::Any,
-        dialect: &TokensApi,
-    }
-}
-
 impl Requests {
     pub(crate) fn new(parts: Parts, queue: Sender<Item>, adapters: Arc<Adapters>) -> Self {
         let generator = &parts.service.generator;
         Self {
-            rules: rules(&parts.config, &parts.service),
+            rules: parts.rules.clone(),
             thoughts: parts.thoughts.clone(),
             by_text: generator.text_hash([]).is_some(),
             parts,

@@ -15,13 +15,13 @@ use super::proto::{
 };
 use super::read::CallMetadata;
 use super::{fault, read, status};
+use vllm_sim_engine::driver::unix_now;
+use vllm_sim_service::RequestContext;
 use vllm_sim_service::pooling::llmd_embedding;
-use vllm_sim_service::{RequestContext, RequestRules};
 
 /// Answers the calls of `vllm.grpc.engine.VllmEngine`.
 pub(super) struct Engine {
     parts: Parts,
-    rules: RequestRules,
     /// When the latest generation was asked for: seconds since 1970, as the bits of an `f64`.
     last_receive: AtomicU64,
 }
@@ -29,7 +29,6 @@ pub(super) struct Engine {
 impl Engine {
     pub(super) fn new(parts: Parts) -> Self {
         Self {
-            rules: read::rules(&parts.config, &parts.service),
             parts,
             last_receive: AtomicU64::new(0f64.to_bits()),
         }
@@ -73,7 +72,7 @@ impl VllmEngine for Engine {
         let context = request.extensions().get::<RequestContext>();
         let usage = context.and_then(|context| context.usage.clone());
         let request = request.into_inner();
-        if self.parts.config.server.log.http {
+        if self.parts.settings.logs_messages {
             tracing::info!(message = ?request, "gRPC Generate");
         }
         let stream = request.stream;
@@ -84,12 +83,19 @@ impl VllmEngine for Engine {
             faults: Arc::new(faults),
             usage,
         };
-        let request = read::request(&self.parts, &self.rules.limits, request, metadata);
+        let request = read::request(
+            &self.parts,
+            &self.parts.settings.rules.limits,
+            request,
+            metadata,
+        );
         let refused = |refusal| self.saying_when_to_retry(status::refused(refusal));
         let service = &self.parts.service;
-        let resolved = service.resolve(&self.rules, None).map_err(refused)?;
+        let resolved = service
+            .resolve(&self.parts.settings.rules, None)
+            .map_err(refused)?;
         let generated = service
-            .generate(&self.rules, resolved, Box::new(request))
+            .generate(&self.parts.settings.rules, resolved, Box::new(request))
             .await;
         let generated = generated.map_err(|refusal| refused(refusal.into_refusal()))?;
         Ok(Response::new(Answer::new(
@@ -110,7 +116,7 @@ impl VllmEngine for Engine {
                 "input is required and must be a non-empty string or array",
             ));
         }
-        let embedding_dim = self.parts.config.content.default_embedding_dimensions;
+        let embedding_dim = self.parts.settings.embedding_dim;
         Ok(Response::new(EmbedResponse {
             embedding: llmd_embedding(&tokens, embedding_dim as usize),
             prompt_tokens: tokens.len() as u32,
@@ -144,14 +150,13 @@ impl VllmEngine for Engine {
         &self,
         _: Request<GetModelInfoRequest>,
     ) -> Result<Response<GetModelInfoResponse>, Status> {
-        let model = &self.parts.config.model;
-        let hf_config = model.hf_config.as_deref();
+        let settings = &self.parts.settings;
         Ok(Response::new(GetModelInfoResponse {
-            model_path: model.name.clone(),
+            model_path: settings.model.clone(),
             is_generation: true,
-            max_context_length: model.max_model_len,
+            max_context_length: settings.rules.limits.max_model_len,
             vocab_size: self.parts.service.generator.tokenizer().vocab_size(),
-            supports_vision: hf_config.is_some_and(|config| config.get("vision_config").is_some()),
+            supports_vision: settings.supports_vision,
         }))
     }
 
@@ -167,15 +172,4 @@ impl VllmEngine for Engine {
             server_type: "vllm-grpc".to_owned(),
         }))
     }
-}
-
-/// Seconds since 1970.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "clients compare it with their own clock"
-)]
-fn unix_now() -> f64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0.0, |since| since.as_secs_f64())
 }

@@ -29,7 +29,7 @@ use tonic_reflection::server::Builder;
 
 use engine::Engine;
 use health::Health;
-pub use parts::Parts;
+pub use parts::{Parts, Settings};
 use proto::vllm_engine_server::VllmEngineServer;
 
 /// What [`proto`] was made from, as reflection shows it.
@@ -37,7 +37,7 @@ const DESCRIPTOR: &[u8] = include_bytes!("descriptor.bin");
 
 /// Every gRPC service there is, to be served over HTTP/2.
 pub fn router(parts: Parts) -> Router {
-    let largest = parts.config.server.max_request_body_bytes;
+    let largest = parts.settings.max_message_bytes;
     let engine =
         VllmEngineServer::new(Engine::new(parts.clone())).max_decoding_message_size(largest);
     let routes = Routes::new(engine).add_service(HealthServer::new(Health::new(parts)));

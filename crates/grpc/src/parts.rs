@@ -1,18 +1,35 @@
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use vllm_sim_config::Config;
-use vllm_sim_service::Service;
+use vllm_sim_service::{RequestRules, Service};
 
-/// What the calls need.
+/// Holds what the calls need.
 #[derive(Clone)]
 pub struct Parts {
-    /// What was chosen at start.
-    pub config: Arc<Config>,
     /// The use cases.
     pub service: Arc<Service>,
-    /// When the process started.
+    /// The settings of the server.
+    pub settings: Arc<Settings>,
+    /// The instant at which the process started.
     pub started: Instant,
+}
+
+/// Holds the settings of the gRPC server.
+pub struct Settings {
+    /// The bounds and defaults of requests.
+    pub rules: RequestRules,
+    /// The path or name of the model.
+    pub model: String,
+    /// Whether the model takes images.
+    pub supports_vision: bool,
+    /// The numbers of a vector that `Embed` returns.
+    pub embedding_dim: u32,
+    /// Bytes of the largest message that is read.
+    pub max_message_bytes: usize,
+    /// Whether messages are logged (`--log-http`).
+    pub logs_messages: bool,
+    /// The time after the start during which no request is taken.
+    pub startup_duration: Duration,
 }
 
 impl Parts {
@@ -25,7 +42,7 @@ impl Parts {
         if self.service.is_draining() {
             return Err("server is shutting down");
         }
-        if self.since_start() < self.config.server.startup_duration {
+        if self.since_start() < self.settings.startup_duration {
             return Err("server is starting");
         }
         Ok(())
@@ -35,7 +52,7 @@ impl Parts {
         clippy::disallowed_methods,
         reason = "start-up and uptime are real time"
     )]
-    fn since_start(&self) -> std::time::Duration {
+    fn since_start(&self) -> Duration {
         Instant::now().duration_since(self.started)
     }
 }

@@ -6,46 +6,11 @@ use super::parts::Parts;
 use super::proto::generate_request::Input;
 use super::proto::sampling_params::Constraint as Asked;
 use super::proto::{self, GenerateRequest, TokenizedInput};
-use vllm_sim_config::Config;
 use vllm_sim_schema_sampler::Constraint;
-use vllm_sim_service::dialect::TokensApi;
 use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource, Truncation};
-use vllm_sim_service::{
-    GenerationRequest, OutputRoom, RequestFaults, RequestRules, Service, TokenUsage, ToolSchemas,
-    off_thread,
-};
-use vllm_sim_tokenizer::Tokenizer;
-use vllm_sim_wire::bounds::RequestBounds;
+use vllm_sim_service::{GenerationRequest, OutputRoom, RequestFaults, TokenUsage, off_thread};
 use vllm_sim_wire::sampling::{Texts, TokenBias};
-use vllm_sim_wire::{Limits, SamplingDefaults, SamplingParams, Version};
-
-/// Returns the rules of vLLM's gRPC server: no model to name, no generation config, and admission
-/// with the job alone.
-pub(super) fn rules(config: &Config, service: &Service) -> RequestRules {
-    let tokenizer = service.generator.tokenizer();
-    RequestRules {
-        limits: Limits {
-            max_model_len: config.model.max_model_len,
-            max_logprobs: config.api.max_logprobs.map_or(-1, i64::from),
-            // The simulated tokenizer knows every id.
-            vocab_size: matches!(**tokenizer, Tokenizer::Hf(_)).then(|| tokenizer.vocab_size()),
-            version: Version::of(&config.model.vllm_version),
-            speculative: config.engine.speculative.is_some(),
-            data_parallel_ranks: service.ranks().len() as u32,
-            ..Limits::default()
-        },
-        defaults: SamplingDefaults {
-            bounds: RequestBounds {
-                n: config.api.limits.n.into(),
-                ..RequestBounds::default()
-            },
-            ..SamplingDefaults::default()
-        },
-        max_bad_words: config.api.limits.bad_words as usize,
-        tool_schemas: ToolSchemas::Any,
-        dialect: &TokensApi,
-    }
-}
+use vllm_sim_wire::{Limits, SamplingParams};
 
 /// What the metadata of a call say.
 pub(super) struct CallMetadata {

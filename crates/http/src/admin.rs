@@ -116,7 +116,7 @@ pub(super) async fn end_scenario(State(app): State<Arc<App>>, headers: HeaderMap
 
 /// Asks for the operator's key, when there is one.
 pub(super) fn allowed(app: &App, headers: &HeaderMap) -> Result<(), Fault> {
-    let Some(key) = &app.config.server.admin_key else {
+    let Some(key) = &app.settings.server.admin_key else {
         return Ok(());
     };
     let given = headers.get(header::AUTHORIZATION).map(|v| v.as_bytes());
@@ -153,7 +153,7 @@ fn admin_fault(error: AdminError) -> Fault {
 fn with_pod(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
     let mut flags = hidden(flags);
     if app.policy.operations == OperationForm::Lenient {
-        let pod = &app.config.server.pod;
+        let pod = &app.settings.server.pod;
         let text = |text: &Option<String>| json!(text.as_deref().unwrap_or_default());
         flags.insert(
             "DisplayModelName".to_owned(),
@@ -162,7 +162,10 @@ fn with_pod(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
         flags.insert("IP".to_owned(), text(&pod.ip));
         flags.insert("PodName".to_owned(), text(&pod.name));
         flags.insert("PodNameSpace".to_owned(), text(&pod.namespace));
-        flags.insert("VllmDevMode".to_owned(), json!(app.config.server.dev_mode));
+        flags.insert(
+            "VllmDevMode".to_owned(),
+            json!(app.settings.server.dev_mode),
+        );
     }
     flags
 }

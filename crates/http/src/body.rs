@@ -28,7 +28,7 @@ const MIN_BYTES_PER_SECOND: u32 = 512;
 /// # Errors
 /// 413 beyond the limit; 408 when it trickles; 400 when the client breaks off.
 pub(super) async fn read(app: &App, body: Body) -> Result<Bytes, Fault> {
-    bounded(body, app.config.server.max_request_body_bytes).await
+    bounded(body, app.settings.server.max_body_bytes).await
 }
 
 async fn bounded(body: Body, limit: usize) -> Result<Bytes, Fault> {

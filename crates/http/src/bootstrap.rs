@@ -20,7 +20,7 @@ pub struct Registry(Arc<Mutex<BTreeMap<u64, Value>>>);
 impl Registry {
     /// A registry that knows this server's own ranks.
     pub fn new(app: &App) -> Self {
-        let parallel = &app.config.engine.parallel;
+        let parallel = &app.settings.parallel;
         let (first, count) = parallel.local_ranks;
         let workers = |rank: u32| {
             let worker = |tp: u32| {

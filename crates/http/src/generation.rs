@@ -199,7 +199,7 @@ pub(crate) async fn start(
     resolved: Resolved,
     request: GenerationRequest,
 ) -> Result<(Generated, Option<LoadGuard>), Refused> {
-    let guard = app.config.server.load_tracking.then(|| app.load_guard());
+    let guard = app.settings.server.load_tracking.then(|| app.load_guard());
     let generated = app
         .service
         .generate(&app.rules, resolved, Box::new(request));

@@ -8,8 +8,9 @@ use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::Response;
 
-use super::app::{App, unix_now};
+use super::app::App;
 use super::route_index;
+use vllm_sim_engine::driver::unix_now;
 use vllm_sim_service::RequestContext;
 
 /// Counts a request once it is answered, unless its path is left out.

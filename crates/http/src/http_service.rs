@@ -9,10 +9,11 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Request, Response, Version, header};
 use tower::ServiceExt;
 
-use super::app::{App, unix_now};
+use super::app::App;
 use super::layers::{self, LayerSettings, Stack};
 use super::request_body::{RequestBody, is_longer};
 use super::request_log::RequestLog;
+use vllm_sim_engine::driver::unix_now;
 use vllm_sim_service::RequestContext;
 
 /// Answers the requests of connections, HTTP and gRPC.
@@ -28,10 +29,15 @@ pub type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Inf
 
 impl HttpService {
     /// Puts the layers around the routes of `app`, and around the services of `grpc`.
-    pub fn new(app: &Arc<App>, settings: &LayerSettings, grpc: Option<Router>) -> Self {
+    pub fn new(
+        app: &Arc<App>,
+        settings: &LayerSettings,
+        routes: Router<Arc<App>>,
+        grpc: Option<Router>,
+    ) -> Self {
         let log = || Some(RequestLog::new(&settings.log)).filter(RequestLog::is_enabled);
         Self {
-            http: layers::http(app, settings, log()),
+            http: layers::http(app, settings, log(), routes.with_state(app.clone())),
             grpc: grpc.map(|services| layers::grpc(app, settings, log(), services)),
             max_body: settings.max_body_bytes,
         }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use axum::http::HeaderMap;
 
+use super::settings::ControlSettings;
 use vllm_sim_config::Config;
 use vllm_sim_random::{Draw, Purpose, mix, stream};
 use vllm_sim_wire::fault::Fault;
@@ -17,9 +18,9 @@ use vllm_sim_wire::fault::Fault;
 /// A PNG of one grey pixel.
 pub(crate) const GREY_PIXEL: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mNoAAAAggCB2kUIOwAAAABJRU5ErkJggg==";
 
-/// What `/admin/config` may change about images.
+/// Says how many replies carry an image, as `/admin/config` may change it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ImageOutputSettings {
+pub struct ImageOutputSettings {
     /// Percentage of chat replies with one.
     rate: u8,
     /// Time to make it, and its standard deviation.
@@ -27,8 +28,8 @@ pub(crate) struct ImageOutputSettings {
 }
 
 impl ImageOutputSettings {
-    /// What the configuration says.
-    pub(crate) fn of(config: &Config) -> Self {
+    /// Reads what the configuration says.
+    pub fn of(config: &Config) -> Self {
         Self {
             rate: config.content.image_emission_rate,
             delay: config.content.image_delay,
@@ -46,11 +47,11 @@ pub(crate) struct ImageOutput {
 }
 
 impl ImageOutput {
-    /// As the configuration says.
-    pub(crate) fn new(config: &Config) -> Self {
+    /// Starts with these settings.
+    pub(crate) fn new(settings: &ControlSettings) -> Self {
         Self {
-            enabled: config.content.omni,
-            settings: ArcSwap::from_pointee(ImageOutputSettings::of(config)),
+            enabled: settings.has_images,
+            settings: ArcSwap::from_pointee(settings.images),
             replies: AtomicU64::new(0),
         }
     }

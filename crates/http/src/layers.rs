@@ -29,7 +29,7 @@ use super::{
     route_index, routes,
 };
 use vllm_sim_config::{Cors, Log};
-use vllm_sim_service::long_work;
+use vllm_sim_service::{Service, long_work};
 
 /// A router with its layers.
 pub(super) type Stack = BoxCloneSyncService<Request, Response, Infallible>;
@@ -56,8 +56,14 @@ pub struct LayerSettings {
 }
 
 /// Builds the layers around the HTTP routes, outermost first.
-pub(super) fn http(app: &Arc<App>, settings: &LayerSettings, log: Option<RequestLog>) -> Stack {
+pub(super) fn http(
+    app: &Arc<App>,
+    settings: &LayerSettings,
+    log: Option<RequestLog>,
+    routes: Router,
+) -> Stack {
     let paths = PathRules::new(&settings.root_path, app.policy.lenient_paths);
+    let service = app.service().clone();
     let layers = ServiceBuilder::new()
         .map_request(move |request| paths.apply(request))
         .option_layer(
@@ -77,7 +83,7 @@ pub(super) fn http(app: &Arc<App>, settings: &LayerSettings, log: Option<Request
         .layer(fixed_header("x-inference-port", port(settings).as_deref()))
         .layer(fixed_header("x-inference-pod", pod(settings)))
         .layer(fixed_header("server", Some("uvicorn")))
-        .layer(from_fn_with_state(app.clone(), retry_after))
+        .map_response(move |response| retry_after(&service, response))
         .option_layer(api_key::keys(settings).map(|keys| from_fn_with_state(keys, api_key::layer)))
         .layer(from_fn_with_state(
             Arc::new(settings.cors.clone()),
@@ -89,7 +95,7 @@ pub(super) fn http(app: &Arc<App>, settings: &LayerSettings, log: Option<Request
         .map_response(|response: Response<_>| response.map(Body::new))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn(long_body));
-    BoxCloneSyncService::new(layers.service(routes::router(app.clone())))
+    BoxCloneSyncService::new(layers.service(routes))
 }
 
 /// Builds the layers around the gRPC services, outermost first: they have less of HTTP's.
@@ -151,12 +157,11 @@ async fn request_id(request: Request, next: Next) -> Response {
 }
 
 /// Adds `Retry-After` to a 429 or 503 that has none.
-async fn retry_after(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let mut response = next.run(request).await;
+fn retry_after(service: &Service, mut response: Response) -> Response {
     if matches!(
         response.status(),
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
-    ) && let Some(seconds) = app.service().faults.settings().retry_after_seconds
+    ) && let Some(seconds) = service.faults.settings().retry_after_seconds
     {
         let entry = response.headers_mut().entry(header::RETRY_AFTER);
         entry.or_insert(seconds.into());

@@ -7,7 +7,6 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::app::App;
-use vllm_sim_service::generate::Mode;
 use vllm_sim_tokenizer::{MediaFeature, Modality};
 
 /// One list per modality of what `show` says of its items.
@@ -90,7 +89,7 @@ pub(crate) fn counts(media: &[MediaFeature]) -> Option<Arc<str>> {
 /// What a server that only encodes media tells the one that uses them (llm-d's
 /// `--mm-encoder-only`), as JSON: where each item waits, by its name.
 pub(crate) fn encoded(app: &App, media: &[MediaFeature]) -> Option<Arc<str>> {
-    if app.config.content.mode != Mode::Encoder || media.is_empty() {
+    if !app.settings.model.is_encoder || media.is_empty() {
         return None;
     }
     let metadata = STANDARD.encode("NIXL_METADATA_PLACEHOLDER");

@@ -40,14 +40,14 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Response<Body> {
 /// `GET /version`: the release that is imitated.
 pub(super) async fn version(State(app): State<Arc<App>>) -> Response<Body> {
     let mut body = String::from("{\"version\":");
-    json::string(&mut body, &app.config.model.vllm_version);
+    json::string(&mut body, &app.settings.model.vllm_version);
     body.push('}');
     error::json(StatusCode::OK, body)
 }
 
 /// `GET /load`: requests in flight, or 0 when nobody counts.
 pub(super) async fn load(State(app): State<Arc<App>>) -> Response<Body> {
-    let counted = app.config.server.load_tracking;
+    let counted = app.settings.server.load_tracking;
     let load = if counted {
         app.load.load(Ordering::Relaxed)
     } else {

@@ -22,10 +22,10 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
-use super::app::unix_now;
 use super::body_tap::{BodyTap, TappedBody};
 use super::request_head::names;
 use super::request_log::shown_header;
+use vllm_sim_engine::driver::unix_now;
 use vllm_sim_service::{RequestContext, TokenUsage};
 
 /// Bytes of headers and bodies that are kept of all requests; older requests go first.

@@ -19,9 +19,9 @@ use http_body_util::BodyExt;
 use regex::Regex;
 use serde_json::Value;
 
-use super::app::unix_now;
 use super::body_tap::{BodyTap, TappedBody};
 use vllm_sim_config::{Log, LogLevel};
+use vllm_sim_engine::driver::unix_now;
 use vllm_sim_service::RequestContext;
 
 /// Most bytes of a body that are logged.

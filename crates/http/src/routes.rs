@@ -256,8 +256,8 @@ fn watching() -> Vec<Route> {
     ]
 }
 
-/// Whether there is `/admin/config`.
-pub(super) fn is_administered(config: &Config) -> bool {
+/// Returns whether there is `/admin/config`.
+pub fn is_administered(config: &Config) -> bool {
     let server = &config.server;
     config.model.cli_mode == CliMode::Llmd
         || server.dev_mode
@@ -341,16 +341,12 @@ fn training() -> Vec<Route> {
     ]
 }
 
-/// Which routes a configuration has.
-pub fn routes(config: &Config) -> RouteIndex {
-    let routes = table(config).into_iter();
-    RouteIndex::new(routes.map(|(path, methods, _)| (path, methods)))
-}
-
-/// The router of a server.
-pub(super) fn router(app: Arc<App>) -> Router {
+/// Returns the routes of a configuration: which there are, and the router of a server with that state.
+pub fn routes(config: &Config) -> (RouteIndex, Router<Arc<App>>) {
+    let table = table(config);
+    let index = RouteIndex::new(table.iter().map(|(path, methods, _)| (*path, *methods)));
     let mut router = Router::new();
-    for (path, allow, handler) in table(&app.config) {
+    for (path, allow, handler) in table {
         // The metrics take any method.
         let handler = if path == METRICS {
             handler
@@ -360,10 +356,10 @@ pub(super) fn router(app: Arc<App>) -> Router {
         router = router.route(path, handler);
     }
     // No route of HTTP: it has no methods, and what is no WebSocket finds nothing there.
-    if app.config.api.speech.realtime && !app.config.api.render_only {
+    if config.api.speech.realtime && !config.api.render_only {
         router = router.route("/v1/realtime", any(audio::realtime::open));
     }
-    router.fallback(any(unknown)).with_state(app)
+    (index, router.fallback(any(unknown)))
 }
 
 /// The answer to a HEAD that is not: 405 on a route, 404 elsewhere.
@@ -388,7 +384,7 @@ async fn unknown(State(app): State<Arc<App>>, request: Request) -> Response<Body
     else {
         return error::not_found();
     };
-    let scheme = if app.config.server.tls.is_some() {
+    let scheme = if app.settings.server.has_tls {
         "https"
     } else {
         "http"
@@ -404,7 +400,7 @@ async fn unknown(State(app): State<Arc<App>>, request: Request) -> Response<Body
         .uri()
         .query()
         .map_or(String::new(), |query| format!("?{query}"));
-    let root = &app.config.server.root_path;
+    let root = &app.settings.server.root_path;
     let location = format!("{scheme}://{host}{root}{route}{query}");
     let mut response = error::empty(StatusCode::TEMPORARY_REDIRECT);
     if let Ok(location) = HeaderValue::from_str(&location) {

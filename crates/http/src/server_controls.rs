@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::availability::Availability;
 use super::image_output::ImageOutput;
-use vllm_sim_config::Config;
+use super::settings::ControlSettings;
 use vllm_sim_engine::driver::unix_now;
 use vllm_sim_engine::{Command, Reset};
 use vllm_sim_observe::kv_events::EventLoss;
@@ -37,7 +37,7 @@ pub struct ServerControls {
 impl ServerControls {
     /// The controls of a server with these parts.
     pub fn new(
-        config: &Config,
+        settings: &ControlSettings,
         service: Arc<Service>,
         metrics: Arc<Metrics>,
         event_loss: EventLoss,
@@ -46,8 +46,8 @@ impl ServerControls {
             service,
             metrics,
             availability: watch::Sender::default(),
-            image_output: ImageOutput::new(config),
-            fake_metrics: Mutex::new(config.metrics.fake.clone().unwrap_or_default()),
+            image_output: ImageOutput::new(settings),
+            fake_metrics: Mutex::new(settings.fake_metrics.clone()),
             stale_page: Mutex::default(),
             event_loss,
         }

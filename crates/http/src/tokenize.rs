@@ -76,7 +76,7 @@ async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> 
     let mut out = String::from("{\"count\":");
     json::int(&mut out, tokens.len());
     out.push_str(",\"max_model_len\":");
-    json::int(&mut out, app.config.model.max_model_len);
+    json::int(&mut out, app.settings.model.max_model_len);
     out.push_str(",\"tokens\":");
     json::ints(&mut out, tokens.iter().copied());
     out.push_str(",\"token_strs\":");

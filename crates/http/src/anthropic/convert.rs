@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::inline_system;
 use super::tools::effective;
-use crate::app::{App, unix_now};
+use crate::app::App;
+use vllm_sim_engine::driver::unix_now;
 use vllm_sim_wire::anthropic::{
     Content, ContentBlock, CountTokensRequest, Message, MessagesRequest, Thinking, Tool, ToolChoice,
 };

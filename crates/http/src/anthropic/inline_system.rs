@@ -68,7 +68,7 @@ fn keeps_inline(app: &App) -> bool {
         say("system", INLINE),
         say("user", "Delta second question"),
     ];
-    let kwargs = app.config.model.chat_template_kwargs.clone();
+    let kwargs = app.settings.model.chat_template_kwargs.clone();
     let rendered = app.service.generator.tokenizer().render_chat(&ChatInput {
         messages: messages.as_slice().into(),
         tools: None,

@@ -19,7 +19,7 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use sha2::{Digest, Sha256};
 
-use super::app::{App, unix_now};
+use super::app::App;
 use super::body::Received;
 use super::error;
 use super::error::Answer;
@@ -29,6 +29,7 @@ use super::request_head::RequestHead;
 use form::Form;
 use render::{Clip, SpeechStream, Transcript};
 use vllm_sim_config::Listener;
+use vllm_sim_engine::driver::unix_now;
 use vllm_sim_random::mix;
 use vllm_sim_service::generate::request::{AudioInput, Prompt, Target};
 use vllm_sim_service::prompt::PromptSource;
@@ -77,7 +78,7 @@ async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
         checks: EngineChecks::None,
         rank: None,
         // An encoder's output is not in the prefix cache.
-        skip_cache_read: !app.config.api.speech.model.in_prompt,
+        skip_cache_read: !app.settings.speech.model.in_prompt,
         sampling: Ok(request.sampling.clone().into()).into(),
         ..generation::request(app, head, id)
     };
@@ -87,11 +88,11 @@ async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
     check_supported(app, &request, resolved.target())?;
     let seconds = seconds_of(app, audio.clone()).await?;
     let key = key_of(&audio);
-    if request.language.is_none() && app.config.api.speech.model.detects {
+    if request.language.is_none() && app.settings.speech.model.detects {
         detect(app, head, &generation, resolved.target(), key).await?;
         request.language = Some(DETECTED_LANGUAGE.to_owned());
     }
-    let clips = clips(&app.config.api.speech.model, seconds);
+    let clips = clips(&app.settings.speech.model, seconds);
     let prompts = prompts(app, &request, &clips, key)?;
     let generation = GenerationRequest {
         prompts: PromptSource::Ready(prompts),
@@ -118,7 +119,7 @@ async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
         temperature: request.temperature,
     };
     if stream {
-        let force = app.config.api.force_include_usage;
+        let force = app.settings.answers.force_include_usage;
         let frames = encoder_frames(app, transcript.seconds);
         let render = SpeechStream::new(transcript, &request, force, &reply.prompts, frames);
         return Ok(prepare::stream(app, head, reply, render, 1, guard));
@@ -179,7 +180,7 @@ fn unary(body: String) -> Response<Body> {
 /// # Errors
 /// vLLM's 400.
 fn fits(app: &App, audio: &Bytes) -> Result<(), Fault> {
-    let most = app.config.api.speech.max_file_bytes;
+    let most = app.settings.speech.max_file_bytes;
     if audio.len() as u64 <= most {
         return Ok(());
     }
@@ -203,7 +204,7 @@ fn check_supported(app: &App, request: &SpeechRequest, target: &Target) -> Resul
             "Currently only support response_format: `text`, `json`, `verbose_json` or `diarized_json`",
         ));
     }
-    let model = &app.config.api.speech.model;
+    let model = &app.settings.speech.model;
     let can = match format {
         "verbose_json" => model.segments,
         "diarized_json" => model.speakers,
@@ -238,7 +239,7 @@ fn shown(app: &App, request: &SpeechRequest, target: &Target) -> Arc<str> {
 /// # Errors
 /// 400 for what is no audio, in vLLM's words.
 async fn seconds_of(app: &App, audio: Bytes) -> Result<f64, Fault> {
-    let limits = app.config.api.speech;
+    let limits = app.settings.speech;
     let any = app.policy.mode.any_audio;
     let size = audio.len();
     off_thread(size, move || duration::seconds(&audio, &limits, any)).await
@@ -284,7 +285,7 @@ fn prompts(
     key: u64,
 ) -> Result<Vec<Prompt>, Fault> {
     let tokenizer = app.service.generator.tokenizer();
-    let model = &app.config.api.speech.model;
+    let model = &app.settings.speech.model;
     let task = match request.task {
         Task::Transcribe => "transcribe",
         Task::Translate => "translate",
@@ -347,7 +348,7 @@ fn special(tokenizer: &Tokenizer, piece: &str) -> u32 {
 
 /// Frames that an encoder reads, which usage counts with the prompt: one per 10 ms.
 fn encoder_frames(app: &App, seconds: f64) -> u32 {
-    if app.config.api.speech.model.in_prompt {
+    if app.settings.speech.model.in_prompt {
         return 0;
     }
     (seconds * 100.0).ceil() as u32

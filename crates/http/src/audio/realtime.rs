@@ -25,11 +25,12 @@ use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout};
 
 use super::{PROMPT_TOKENS_PER_SECOND, TOKENS_PER_SECOND, pass, special};
-use crate::app::{App, unix_now};
+use crate::app::App;
 use crate::error;
 use crate::generation;
 use crate::openai::prepare;
 use vllm_sim_engine::driver::SequenceState;
+use vllm_sim_engine::driver::unix_now;
 use vllm_sim_python as python;
 use vllm_sim_python::Py;
 use vllm_sim_random::mix;
@@ -251,7 +252,7 @@ impl Session {
                 Err(fault) => return self.refuse(sanitize(&fault.message), "processing_error"),
             };
         let text: Vec<u8> = append.audio.bytes().filter(is_base64).collect();
-        let most = self.app.config.api.speech.max_file_bytes;
+        let most = self.app.settings.speech.max_file_bytes;
         match BASE64.decode(text) {
             Ok(audio)
                 if !audio.is_empty()

@@ -17,10 +17,10 @@ const CELLS: u32 = 240;
 
 /// By rank how many blocks are used, cached and unused, which are all of them, and the same cell by cell.
 pub(crate) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
-    let (first, _) = app.config.engine.parallel.local_ranks;
+    let (first, _) = app.settings.parallel.local_ranks;
     let ranks = app.service.ranks().iter().zip(first..);
     let ranks: Vec<Value> = ranks.map(|(engine, rank)| shown(engine, rank)).collect();
-    ok(&json!({"block_size": app.config.engine.block_size, "ranks": ranks}))
+    ok(&json!({"block_size": app.settings.cache.block_size, "ranks": ranks}))
 }
 
 /// One rank. `shared_blocks` are those of several sequences, which would use `saved_blocks` more if they

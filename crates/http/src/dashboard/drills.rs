@@ -8,8 +8,9 @@ use axum::http::{HeaderMap, Response};
 use serde_json::json;
 
 use crate::admin;
-use crate::app::{App, unix_now};
+use crate::app::App;
 use crate::vllm::ok;
+use vllm_sim_engine::driver::unix_now;
 
 /// The newest phases of scenarios and changes of settings, the oldest first, and the time now. Values of
 /// settings are for whoever may read them at `/admin/config`.

@@ -15,7 +15,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 
 use super::app::App;
-use super::{error, routes};
+use super::error;
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
@@ -34,8 +34,8 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 
 
 /// `GET /dashboard`.
 pub(super) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
-    let control = app.config.server.dashboard_control;
-    let config = routes::is_administered(&app.config);
+    let control = app.settings.server.dashboard_control;
+    let config = app.settings.server.is_administered;
     let others = replicas::has_others(&app);
     let mut response = Response::new(Body::from(page(control, config, others)));
     let headers = response.headers_mut();

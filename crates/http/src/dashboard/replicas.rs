@@ -27,7 +27,7 @@ pub(crate) async fn summary(State(app): State<Arc<App>>, headers: HeaderMap) -> 
 pub(crate) async fn show(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
     let with_values = admin::allowed(&app, &headers).is_ok();
     let own = |app: &Arc<App>| {
-        let root = &app.config.server.root_path;
+        let root = &app.settings.server.root_path;
         json!({"name": name(app), "url": null, "port": app.port, "root_path": root,
             "error": null, "state": state(app, with_values)})
     };
@@ -42,7 +42,7 @@ pub(crate) async fn show(State(app): State<Arc<App>>, headers: HeaderMap) -> Res
 
 /// The pod of a server and its port.
 fn name(app: &App) -> String {
-    match &app.config.server.pod.name {
+    match &app.settings.server.pod.name {
         Some(pod) => format!("{pod}:{}", app.port),
         None => format!("port {}", app.port),
     }
@@ -90,7 +90,7 @@ fn in_force(app: &App) -> Map<String, Value> {
     note("failure-injection-rate", rate.into(), rate > 0);
     note("stream-fault-rate", streams.into(), streams > 0.0);
     note("health-status", faults.health.into(), faults.health != 200);
-    let factor = app.config.engine.latency_factor;
+    let factor = app.settings.server.latency_factor;
     note("latency-factor", factor.into(), factor != 1.0);
     all.extend(app.admin_state.overlay(&app.controls));
     all

@@ -24,7 +24,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>, headers: HeaderMap) -> Res
         Ok(()) => LISTED,
         Err(_) => 0,
     };
-    let (first, _) = app.config.engine.parallel.local_ranks;
+    let (first, _) = app.settings.parallel.local_ranks;
     let (mut ranks, mut newest, mut total) = (Vec::new(), Vec::new(), 0);
     for (engine, rank) in app.service.ranks().iter().zip(first..) {
         let seen = engine.sequences(most);

@@ -147,8 +147,8 @@ pub(crate) fn conversation(app: &App, request: &mut ChatRequest) -> Conversation
 
 /// Tools as the template sees them.
 fn tools_shown(app: &App, request: &ChatRequest) -> Option<Vec<Value>> {
-    let hidden = app.config.api.exclude_tools_when_tool_choice_none
-        && request.tool_choice == Some(ToolChoice::None);
+    let hidden =
+        app.settings.parsers.hides_unchosen_tools && request.tool_choice == Some(ToolChoice::None);
     let tools = request
         .tools
         .as_ref()
@@ -175,7 +175,7 @@ impl LastMessage {
         let last = request.messages.last();
         let role = match last {
             Some(last) if !request.add_generation_prompt => last.role(),
-            _ => &app.config.model.response_role,
+            _ => &app.settings.model.response_role,
         };
         let echo = last
             .filter(|m| request.echo && m.role() == role)
@@ -201,10 +201,9 @@ fn view(app: &App, request: &ChatRequest, last: LastMessage, facts: &ReplyFacts)
         .then(|| prepare::top(app, request.top_logprobs));
     view.media = media::counts(&prompt.media);
     let show_prompt = view.return_token_ids || prompt_logprobs(request).is_some();
-    let parser = app.config.api.reasoning_parser.is_some();
+    let parser = app.settings.parsers.reasoning.is_some();
     // It reads every reply, also those to requests without tools.
-    let tool_parser =
-        app.config.api.enable_auto_tool_choice && app.config.api.tool_call_parser.is_some();
+    let tool_parser = app.settings.parsers.auto_tool_choice && app.settings.parsers.tools.is_some();
     let tokenizer = app.service.generator.tokenizer();
     let text = request.return_prompt_text.unwrap_or(false);
     Box::new(ChatView {

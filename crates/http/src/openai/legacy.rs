@@ -19,7 +19,7 @@ const FIELDS: [(&str, &str); 6] = [
 /// The body as it is, or with its old fields under their present name. A body that already has
 /// `structured_outputs` says what it wants.
 pub(crate) fn body<'b>(app: &App, value: &'b Value) -> Cow<'b, Value> {
-    if app.config.api.legacy_guided {
+    if app.settings.answers.legacy_guided {
         translated(value)
     } else {
         Cow::Borrowed(value)

@@ -6,20 +6,21 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Response, StatusCode};
 
-use crate::app::{App, unix_now};
+use crate::app::App;
 use crate::{error, json};
+use vllm_sim_engine::driver::unix_now;
 
 /// One card per served name, then one per adapter in the order they were loaded.
 pub(crate) async fn list(State(app): State<Arc<App>>) -> Response<Body> {
     let models = &app.service.models;
-    let root = app.config.model.name.as_str();
+    let root = app.settings.model.name.as_str();
     let created = unix_now() as u64;
     let mut out = String::from("{\"object\":\"list\",\"data\":[");
     for (index, name) in models.served().iter().enumerate() {
         if index > 0 {
             out.push(',');
         }
-        let max = Some(app.config.model.max_model_len);
+        let max = Some(app.settings.model.max_model_len);
         card(
             &mut out,
             &Card {
@@ -34,7 +35,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Response<Body> {
     let adapter_context = app
         .policy
         .lists_adapter_context
-        .then_some(app.config.model.max_model_len);
+        .then_some(app.settings.model.max_model_len);
     for adapter in models.adapters().iter() {
         out.push(',');
         let parent = adapter.base.as_deref().unwrap_or(models.displayed());

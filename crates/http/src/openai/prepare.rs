@@ -7,11 +7,12 @@ use serde_json::{Map, Value};
 pub(crate) use super::ids::{request_id, uid};
 use super::logprobs::Distribution;
 use super::response_shape::{DraftReport, ResponseShape};
-use crate::app::{App, LoadGuard, unix_now};
+use crate::app::{App, LoadGuard};
 use crate::request_head::{RequestHead, names};
 use crate::stream::{EventStream, Render};
 use crate::{error, fault};
 use vllm_sim_config::RequestDrafts;
+use vllm_sim_engine::driver::unix_now;
 use vllm_sim_service::generate::tools::{ToolChoice as Choice, ToolDef};
 use vllm_sim_service::{Reply, ReplyFacts, ToolRequest, off_thread};
 use vllm_sim_wire::fault::{ErrorType, Fault};
@@ -62,14 +63,14 @@ pub(crate) fn top(app: &App, asked: i128) -> u32 {
 
 /// Whether vLLM's tool parser looks at the text of a chat: tools are offered and none is forced.
 pub(crate) fn parses_tools(app: &App, request: &ChatRequest) -> bool {
-    app.config.api.tool_call_parser.is_some()
+    app.settings.parsers.tools.is_some()
         && request.tools.as_ref().is_some_and(|t| !t.is_empty())
         && matches!(request.tool_choice, None | Some(ToolChoice::Auto))
 }
 
 /// Whether that parser finds the calls of a Hermes model.
 pub(crate) fn reads_calls(app: &App, request: &ChatRequest) -> bool {
-    parses_tools(app, request) && app.config.api.tool_call_parser.as_deref() == Some("hermes")
+    parses_tools(app, request) && app.settings.parsers.tools.as_deref() == Some("hermes")
 }
 
 /// The tools that a chat's choices may call.
@@ -115,14 +116,14 @@ pub(crate) fn tool_json(tool: &vllm_sim_wire::openai::shared::Tool) -> Value {
 
 /// The share of reasoning in a chat's answers, when a reasoning parser is set.
 pub(crate) fn reasoning(app: &App, request: &ChatRequest) -> Option<f64> {
-    app.config.api.reasoning_parser.as_ref()?;
+    app.settings.parsers.reasoning.as_ref()?;
     let off = request.reasoning_effort.as_deref() == Some("none")
         || request
             .chat_template_kwargs
             .as_ref()
             .and_then(|k| k.get("enable_thinking").or(k.get("thinking")))
             == Some(&Value::Bool(false));
-    let ratio = app.config.api.reasoning_ratio;
+    let ratio = app.settings.parsers.reasoning_ratio;
     let share = match request.reasoning_effort.as_deref() {
         Some("minimal") => ratio * 0.25,
         Some("low") => ratio * 0.5,
@@ -136,20 +137,20 @@ pub(crate) fn reasoning(app: &App, request: &ChatRequest) -> Option<f64> {
 /// What the shape of both answers depends on.
 pub(crate) fn view(app: &App, shape: &Shape, facts: &ReplyFacts) -> ResponseShape {
     let params = &facts.params;
-    let api = &app.config.api;
-    let include = shape.usage || api.force_include_usage;
-    let continuous = shape.continuous_usage || api.force_include_usage;
+    let answers = &app.settings.answers;
+    let include = shape.usage || answers.force_include_usage;
+    let continuous = shape.continuous_usage || answers.force_include_usage;
     ResponseShape {
         id: facts.id.clone(),
         created: unix_now() as u64,
         model: app.service.models.shown(&facts.target),
         version: app.version,
-        fingerprint: app.fingerprint.clone(),
+        fingerprint: app.settings.model.fingerprint.clone(),
         tokenizer: app.service.generator.tokenizer().clone(),
         include_usage: include,
         continuous_usage: include && continuous,
-        prompt_details: api.enable_prompt_tokens_details || app.policy.prompt_details,
-        reasoning_details: api.reasoning_parser.is_some(),
+        prompt_details: answers.prompt_tokens_details || app.policy.prompt_details,
+        reasoning_details: app.settings.parsers.reasoning.is_some(),
         logprobs: None,
         distribution: match app.policy.logprobs_by_position {
             true => Distribution::ByPosition,
@@ -161,11 +162,9 @@ pub(crate) fn view(app: &App, shape: &Shape, facts: &ReplyFacts) -> ResponseShap
                 },
             },
         },
-        tokens_as_ids: shape
-            .tokens_as_ids
-            .unwrap_or(api.return_tokens_as_token_ids),
+        tokens_as_ids: shape.tokens_as_ids.unwrap_or(answers.tokens_as_token_ids),
         return_token_ids: shape.return_token_ids,
-        metrics: api.per_request_metrics,
+        metrics: answers.per_request_metrics,
         drafts: draft_report(app),
         kv_transfer_params: None,
         media: None,
@@ -176,12 +175,12 @@ pub(crate) fn view(app: &App, shape: &Shape, facts: &ReplyFacts) -> ResponseShap
 
 /// What replies say of their draft tokens.
 fn draft_report(app: &App) -> Option<DraftReport> {
-    let detailed = match app.config.api.per_request_drafts {
+    let detailed = match app.settings.answers.per_request_drafts {
         RequestDrafts::None => return None,
         RequestDrafts::Summary => false,
         RequestDrafts::Detailed => true,
     };
-    let tokens = app.config.engine.speculative.as_ref()?.num_tokens;
+    let tokens = app.settings.answers.draft_tokens?;
     Some(DraftReport { tokens, detailed })
 }
 
@@ -245,8 +244,8 @@ pub(crate) fn stream<R: Render + Unpin>(
     interval: u32,
     guard: Option<LoadGuard>,
 ) -> Response<Body> {
-    let interval = interval.max(app.config.api.stream_interval);
-    let silence = app.config.server.sse_keep_alive_interval;
+    let interval = interval.max(app.settings.answers.stream_interval);
+    let silence = app.settings.answers.sse_keep_alive_interval;
     let guard = guard.map(|guard| Box::new(guard) as Box<dyn std::any::Any + Send>);
     let faults = fault::injector(app, head);
     events(Body::new(EventStream::new(
@@ -262,7 +261,7 @@ pub(crate) fn silent_stream<R: Render + Unpin>(
     render: R,
     guard: Option<LoadGuard>,
 ) -> Response<Body> {
-    let interval = app.config.api.stream_interval;
+    let interval = app.settings.answers.stream_interval;
     let guard = guard.map(|guard| Box::new(guard) as Box<dyn std::any::Any + Send>);
     events(Body::new(EventStream::new(
         reply,

@@ -11,9 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::first_reader::Api;
 use super::llmd_responses::kind;
-
-/// Most alternatives of a token that are shown, however many are asked for.
-pub(super) const MAX_LOGPROBS: i64 = 100;
+use vllm_sim_service::dialect::Llmd;
 
 /// Whether a field can stay; null always can.
 type Fits = fn(&Value) -> bool;
@@ -133,7 +131,9 @@ fn alternatives(api: Api, members: &Map<String, Value>) -> Option<Edit> {
     let count = members.get(key).filter(|value| !value.is_null())?;
     let wanted = api != Api::Chat || members.get("logprobs") == Some(&Value::Bool(true));
     match count.as_i64() {
-        Some(count) if wanted && count > MAX_LOGPROBS => Some((key, Some(MAX_LOGPROBS.into()))),
+        Some(count) if wanted && count > Llmd::MAX_LOGPROBS => {
+            Some((key, Some(Llmd::MAX_LOGPROBS.into())))
+        }
         Some(count) if wanted && count >= 0 => None,
         _ => Some((key, None)),
     }

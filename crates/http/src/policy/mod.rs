@@ -20,15 +20,14 @@ use super::error;
 use super::openai::ids::{CallIds, rank_engine_id, request_id, uid};
 use super::openai::responses::ids::Ids;
 use super::transfer::params::TransferParams;
-use vllm_sim_config::{Compat, Config};
-use vllm_sim_service::dialect::{Llmd, Vllm};
+use vllm_sim_config::{CliMode, Compat};
+use vllm_sim_service::HandOver;
 use vllm_sim_service::generate::request::Target;
-use vllm_sim_service::{HandOver, RequestRules, ToolSchemas};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::DEFAULT_MAX_TOKENS;
 use vllm_sim_wire::openai::responses::ResponsesRequest;
-use vllm_sim_wire::{Limits, SamplingDefaults, Version};
+use vllm_sim_wire::{Limits, Version};
 
 /// The rules of a server's HTTP API.
 #[derive(Debug, Clone)]
@@ -171,42 +170,12 @@ pub(crate) enum OperationForm {
 }
 
 impl Policy {
-    /// The rules of a configuration.
-    pub(crate) fn of(config: &Config) -> Self {
-        let mode = ModePolicy::of(config.model.cli_mode);
-        match config.model.compat {
+    /// Returns the rules of a server.
+    pub(crate) fn of(compat: Compat, cli_mode: CliMode) -> Self {
+        let mode = ModePolicy::of(cli_mode);
+        match compat {
             Compat::Llmd => Self::llmd(mode),
             Compat::Vllm => Self::vllm(mode),
-        }
-    }
-
-    /// What requests for generation meet.
-    pub(crate) fn rules(
-        config: &Config,
-        limits: Limits,
-        defaults: SamplingDefaults,
-    ) -> RequestRules {
-        let tools = &config.content.tools;
-        let llmd = config.model.compat == Compat::Llmd;
-        let max_logprobs = match llmd {
-            true => limits.max_logprobs.max(llmd_lenient::MAX_LOGPROBS),
-            false => limits.max_logprobs,
-        };
-        RequestRules {
-            limits: Limits {
-                max_logprobs,
-                ..limits
-            },
-            defaults,
-            max_bad_words: config.api.limits.bad_words as usize,
-            tool_schemas: match tools.strict_whitelist && !config.content.skip_tool_validation {
-                true => ToolSchemas::Whitelisted,
-                false => ToolSchemas::Any,
-            },
-            dialect: match llmd {
-                true => &Llmd,
-                false => &Vllm,
-            },
         }
     }
 

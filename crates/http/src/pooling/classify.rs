@@ -19,7 +19,7 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: 
     let model = model(&app, request.model.as_deref())?;
     let _guard = enter(&app, count(&request))?;
     let inputs = tokens(&app, &request, &value).await?;
-    let classes = app.config.api.num_labels.max(1);
+    let classes = app.settings.pooling.num_labels.max(1);
     rows::check(inputs.len(), classes as usize)?;
     let read = inputs.tokens.len();
     let id = id("classify-", &head.headers, request.request_id.as_deref());
@@ -40,7 +40,7 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: 
 
 /// The model's own word for a class, else `LABEL_n`.
 fn label(app: &App, class: usize) -> String {
-    let config = app.config.model.hf_config.as_deref();
+    let config = app.settings.model.hf_config.as_deref();
     config
         .and_then(|config| config.get("id2label")?.get(class.to_string())?.as_str())
         .map_or_else(|| format!("LABEL_{class}"), str::to_owned)

@@ -14,12 +14,13 @@ use serde_json::{Value, json};
 use super::{
     NO_PLUGIN, count, enter, id, list_head, list_tail, model, rows, tokens, usage, vector,
 };
-use crate::app::{App, unix_now};
+use crate::app::App;
 use crate::body::{Posted, Received};
 use crate::error::Answer;
 use crate::json;
 use crate::policy::Api;
 use vllm_sim_config::Task;
+use vllm_sim_engine::driver::unix_now;
 use vllm_sim_service::pooling::{class_probabilities, llmd_embedding, shared_token_embedding};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::PoolingRequest;
@@ -77,7 +78,7 @@ async fn answer(
     request: PoolingRequest,
     route: Route,
 ) -> Result<Response<Body>, Fault> {
-    let guard = app.config.server.load_tracking.then(|| app.load_guard());
+    let guard = app.settings.server.load_tracking.then(|| app.load_guard());
     let model = model(app, request.model.as_deref())?;
     let _guard = enter(app, count(&request))?;
     let inputs = tokens(app, &request, value).await?;
@@ -92,7 +93,7 @@ async fn answer(
         ));
     }
     let length = if classes {
-        app.config.api.num_labels.max(1) as usize
+        app.settings.pooling.num_labels.max(1) as usize
     } else {
         vector::dimensions(app, request.dimensions)?
     };
@@ -136,7 +137,7 @@ async fn answer(
 
 /// Whether `/pooling` gives class scores; a task that is not the server's is refused.
 fn wants_classes(app: &App, request: &PoolingRequest) -> Result<bool, Fault> {
-    let task = app.config.api.task;
+    let task = app.settings.pooling.task;
     let own = matches!(task, Task::Classify | Task::Score | Task::Reward);
     let Some(requested) = request.task.as_deref() else {
         return Ok(own);

@@ -13,9 +13,10 @@ use std::sync::Arc;
 use axum::http::HeaderMap;
 use serde_json::{Value, json};
 
-use super::app::{App, unix_now};
+use super::app::App;
 use super::openai::{chat, prepare};
 use super::{error, json};
+use vllm_sim_engine::driver::unix_now;
 use vllm_sim_service::prompt::{CutSide, PromptSource, Truncation};
 use vllm_sim_service::{InFlightGuard, RequestRules};
 use vllm_sim_wire::fault::Fault;

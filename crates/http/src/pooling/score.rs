@@ -6,11 +6,12 @@ use axum::extract::State;
 use serde_json::{Value, json};
 
 use super::{enter, id, model, usage, vector};
-use crate::app::{App, unix_now};
+use crate::app::App;
 use crate::body::Posted;
 use crate::error::Answer;
 use crate::vllm::ok;
 use vllm_sim_config::Task;
+use vllm_sim_engine::driver::unix_now;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
 
@@ -105,7 +106,7 @@ struct Scorer<'a> {
 
 impl<'a> Scorer<'a> {
     fn new(app: &'a App) -> Result<Self, Fault> {
-        let embeds = app.config.api.task == Task::Embed && app.policy.mode.embeds_words;
+        let embeds = app.settings.pooling.task == Task::Embed && app.policy.mode.embeds_words;
         Ok(Self {
             app,
             dimensions: match embeds {

@@ -28,12 +28,12 @@ pub(super) fn relevance(query: &[u32], text: &[u32]) -> f64 {
 /// # Errors
 /// vLLM's 400 for a model that cannot; llm-d's for less than 1.
 pub(super) fn dimensions(app: &App, requested: Option<i128>) -> Result<usize, Fault> {
-    let model = app.config.model.hf_config.as_deref();
+    let model = app.settings.model.hf_config.as_deref();
     let own = model
         .and_then(|config| config.get("hidden_size")?.as_u64())
         .filter(|_| app.policy.mode.embeds_like_model)
         .and_then(|n| usize::try_from(n).ok())
-        .unwrap_or(app.config.content.default_embedding_dimensions as usize);
+        .unwrap_or(app.settings.pooling.dimensions as usize);
     let Some(requested) = requested else {
         return Ok(own);
     };

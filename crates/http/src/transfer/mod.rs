@@ -75,7 +75,7 @@ impl TransferTerms {
         let (hand_over, params) = self.offered.as_ref()?;
         // Of several prompts vLLM's answer carries the first one's parameters.
         let tokens = prompts.first().map_or(0, |prompt| prompt.tokens.len()) as u32;
-        let engine = (app.engine_id.to_string(), app.config.clone());
+        let engine = (app.engine_id.to_string(), app.settings.clone());
         let generation = app.version >= Version::V033;
         let sent = app.policy.transfer_offer.params(hand_over, || {
             let hand_over = hand_over.clone();
@@ -87,7 +87,7 @@ impl TransferTerms {
 }
 
 fn connector(app: &App) -> Option<Connector> {
-    match app.config.kv_transfer.as_ref() {
+    match app.settings.kv_transfer.as_ref() {
         None if app.policy.mode.transfers_unasked => Some(Connector::Nixl),
         None => None,
         Some(transfer) => transfer.connector,
@@ -159,13 +159,11 @@ pub(crate) fn hit_threshold(app: &App, headers: &HeaderMap, request: &Value) -> 
         // More than all of it.
         return Some(2.0);
     }
-    let engine = &app.config.engine;
-    let cache = engine.enable_kvcache || engine.enable_prefix_caching;
-    if !app.policy.has_threshold(cache) {
+    if !app.policy.has_threshold(app.settings.cache.finds_prefixes) {
         // llm-d compares with a cache, not with none.
         return None;
     }
-    let global = Some(app.config.engine.cache_hit_threshold).filter(|share| *share > 0.0);
+    let global = Some(app.settings.cache.hit_threshold).filter(|share| *share > 0.0);
     // llm-d ignores a share that is none.
     let requested = request.get("cache_hit_threshold").and_then(Value::as_f64);
     requested
@@ -175,7 +173,7 @@ pub(crate) fn hit_threshold(app: &App, headers: &HeaderMap, request: &Value) -> 
 
 /// `GET /query`, Mooncake's bootstrap: rank to engine.
 pub(crate) async fn query(State(app): State<Arc<App>>) -> Response<Body> {
-    let parallel = &app.config.engine.parallel;
+    let parallel = &app.settings.parallel;
     let (first, count) = parallel.local_ranks;
     let own = (first..first + count).map(|rank| (rank, app.engine_id.to_string()));
     let others = app

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use vllm_sim_config::{Config, Connector};
+use crate::settings::Settings;
+use vllm_sim_config::Connector;
 use vllm_sim_service::HandOver;
 
 /// The `kv_transfer_params` of an answer, as a connector writes them.
@@ -28,7 +29,7 @@ enum ParamsSource {
 #[derive(Debug)]
 struct SourceEngine {
     id: String,
-    config: Arc<Config>,
+    settings: Arc<Settings>,
     prompt: u32,
     push: bool,
     /// Whether `remote_registration_generation` is sent (vLLM 0.33).
@@ -56,16 +57,16 @@ impl TransferParams {
     /// The parameters of a connector for a prompt of so many tokens; `None` when it sends none.
     pub(super) fn of(
         connector: Connector,
-        engine: (String, Arc<Config>),
+        engine: (String, Arc<Settings>),
         prompt: u32,
         requested: &serde_json::Map<String, Value>,
         hand_over: Arc<HandOver>,
         generation: bool,
     ) -> Option<Self> {
-        let (id, config) = engine;
+        let (id, settings) = engine;
         let engine = Box::new(SourceEngine {
             id,
-            config,
+            settings,
             prompt,
             push: connector == Connector::NixlPush,
             generation,
@@ -101,13 +102,13 @@ impl TransferParams {
 
 impl SourceEngine {
     fn rank(&self, hand_over: &HandOver) -> u32 {
-        let (first, _) = self.config.engine.parallel.local_ranks;
+        let (first, _) = self.settings.parallel.local_ranks;
         first + hand_over.rank().unwrap_or_default()
     }
 
     /// The engine's name; each rank of a deployment has its own.
     fn id(&self, rank: u32) -> String {
-        match self.config.engine.parallel.data {
+        match self.settings.parallel.data {
             1 => self.id.clone(),
             _ => format!("{}_dp{rank}", self.id),
         }
@@ -115,7 +116,7 @@ impl SourceEngine {
 
     fn host_and_port(&self, rank: u32) -> (&str, u32) {
         // Behind llm-d's command line a connector need not be named.
-        let channel = self.config.kv_transfer.as_ref().map(|t| &t.side_channel);
+        let channel = self.settings.kv_transfer.as_ref().map(|t| &t.side_channel);
         channel.map_or(("localhost", 5600 + rank), |channel| {
             (channel.host.as_str(), u32::from(channel.port) + rank)
         })
@@ -127,7 +128,7 @@ impl SourceEngine {
         let (blocks, output) = hand_over.outcome()?;
         let rank = self.rank(hand_over);
         let (host, port) = self.host_and_port(rank);
-        let parallel = &self.config.engine.parallel;
+        let parallel = &self.settings.parallel;
         let mut params = json!({
             "do_remote_prefill": true,
             "do_remote_decode": false,
@@ -157,8 +158,8 @@ impl SourceEngine {
         let (blocks, _) = hand_over.outcome()?;
         let rank = self.rank(hand_over);
         let (host, notify) = self.host_and_port(rank);
-        let parallel = &self.config.engine.parallel;
-        let raw = self.config.kv_transfer.as_ref().map(|t| &t.raw);
+        let parallel = &self.settings.parallel;
+        let raw = self.settings.kv_transfer.as_ref().map(|t| &t.raw);
         let extra = raw.and_then(|raw| raw.get("kv_connector_extra_config"));
         let handshake = extra.and_then(|extra| extra.get("handshake_port")?.as_u64());
         Some(json!({

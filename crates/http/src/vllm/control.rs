@@ -8,10 +8,11 @@ use axum::http::{Response, StatusCode, Uri};
 use serde_json::{Value, json};
 
 use super::{ok, raw_json, refused};
-use crate::app::{App, unix_now};
+use crate::app::App;
 use crate::body::Received;
 use crate::error::Answer;
 use crate::{error, query};
+use vllm_sim_engine::driver::unix_now;
 use vllm_sim_observe::metrics::{Operation, SleepState};
 use vllm_sim_service::{Asset, Halt};
 use vllm_sim_wire::fault::{ErrorType, Fault};
@@ -64,9 +65,7 @@ pub(crate) async fn wake_up(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     if app.policy.mode.lenient_sleep {
         if sleeps(&app) {
             let cache = assets.is_empty() || assets.contains(&Asset::KvCache);
-            let engine = &app.config.engine;
-            let caches = engine.enable_prefix_caching || engine.enable_kvcache;
-            app.service.rise(cache && caches);
+            app.service.rise(cache && app.settings.cache.finds_prefixes);
             set_sleep_state(&app, SleepState::Awake);
         }
         let done = json!({"status": "awake", "tags": tags_or_null(&tags)});
@@ -192,7 +191,7 @@ fn halt(mode: &str) -> Halt {
 
 /// Whether llm-d's sleep does anything.
 fn sleeps(app: &App) -> bool {
-    app.config.server.enable_sleep_mode && app.config.server.dev_mode
+    app.settings.server.enable_sleep_mode && app.settings.server.dev_mode
 }
 
 fn tags_or_null(tags: &[String]) -> Value {

@@ -31,7 +31,7 @@ fn schema(app: &App) -> String {
     let _ = flate2::read::GzDecoder::new(SCHEMA).read_to_string(&mut text);
     let mut schema: Value = serde_json::from_str(&text).unwrap_or_default();
     schema["info"] = json!({"title": "FastAPI", "version": "0.1.0"});
-    let root = &app.config.server.root_path;
+    let root = &app.settings.server.root_path;
     if !root.is_empty() {
         schema["servers"] = json!([{"url": root}]);
     }
@@ -138,12 +138,12 @@ fn references(value: &Value, out: &mut Vec<String>) {
 
 /// `GET /docs`.
 pub(crate) async fn swagger(State(app): State<Arc<App>>) -> Response<Body> {
-    html(SWAGGER.replace("{root}", &app.config.server.root_path))
+    html(SWAGGER.replace("{root}", &app.settings.server.root_path))
 }
 
 /// `GET /redoc`.
 pub(crate) async fn redoc(State(app): State<Arc<App>>) -> Response<Body> {
-    html(REDOC.replace("{root}", &app.config.server.root_path))
+    html(REDOC.replace("{root}", &app.settings.server.root_path))
 }
 
 /// `GET /docs/oauth2-redirect`: nothing here asks for it, the page must merely exist.

@@ -19,9 +19,9 @@ use vllm_sim_wire::vllm::control::{InfoQuery, WorldQuery};
 
 /// `GET /kv_event_sources`: rank to publisher.
 pub(crate) async fn kv_event_sources(State(app): State<Arc<App>>) -> Response<Body> {
-    let events = &app.config.kv_events;
+    let events = &app.settings.kv_events;
     let mut sources = Map::new();
-    let (first, count) = app.config.engine.parallel.local_ranks;
+    let (first, count) = app.settings.parallel.local_ranks;
     for rank in (first..first + count).filter(|_| events.enabled) {
         let (endpoint, replay_endpoint) = events.of_rank(rank);
         let topic = match events.encoding.format {
@@ -44,7 +44,7 @@ pub(crate) async fn kv_event_sources(State(app): State<Arc<App>>) -> Response<Bo
 }
 
 fn topic_of(app: &App, topic: &str, rank: u32) -> String {
-    let pod = &app.config.server.pod;
+    let pod = &app.settings.server.pod;
     topic
         .replace("{pod_ip}", pod.ip.as_deref().unwrap_or("localhost"))
         .replace("{pod_name}", pod.name.as_deref().unwrap_or_default())
@@ -61,7 +61,7 @@ pub(crate) async fn world_size(State(app): State<Arc<App>>, uri: Uri) -> Answer 
 }
 
 fn world_size_of(app: &App, include_dp: bool) -> u64 {
-    let parallel = &app.config.engine.parallel;
+    let parallel = &app.settings.parallel;
     let one = u64::from(parallel.world_size());
     if include_dp {
         one * u64::from(parallel.data)
@@ -78,9 +78,9 @@ pub(crate) async fn tokenizer_info(State(app): State<Arc<App>>) -> Response<Body
 /// `GET /server_info`.
 pub(crate) async fn server_info(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let query: InfoQuery = query::read(&uri)?;
-    let config = engine_config(&app);
+    let config = &app.settings.server.shown_config;
     let config = if query.config_format == "json" {
-        Value::Object(config)
+        Value::Object(config.clone())
     } else {
         let pairs: Vec<String> = config
             .iter()
@@ -100,7 +100,7 @@ pub(crate) async fn server_info(State(app): State<Arc<App>>, uri: Uri) -> Answer
         "torch_version": null,
         "cuda_runtime_version": null,
         "gpu_models": null,
-        "vllm_version": app.config.model.vllm_version,
+        "vllm_version": app.settings.model.vllm_version,
         "simulator": concat!("vllm-sim ", env!("CARGO_PKG_VERSION")),
     });
     Ok(ok(&json!({
@@ -108,36 +108,6 @@ pub(crate) async fn server_info(State(app): State<Arc<App>>, uri: Uri) -> Answer
         "vllm_env": env,
         "system_env": system,
     })))
-}
-
-/// What of the configuration vLLM shows; no keys, no tokens.
-fn engine_config(app: &App) -> Map<String, Value> {
-    let (model, engine, lora) = (&app.config.model, &app.config.engine, &app.config.lora);
-    let served: Vec<&str> = model.served_names.iter().map(String::as_str).collect();
-    let value = json!({
-        "model": model.name,
-        "served_model_name": served,
-        "tokenizer": model.tokenizer.name,
-        "revision": model.revision,
-        "max_model_len": model.max_model_len,
-        "generation_config": model.generation_config,
-        "tensor_parallel_size": engine.parallel.tensor,
-        "pipeline_parallel_size": engine.parallel.pipeline,
-        "data_parallel_size": engine.parallel.data,
-        "max_num_seqs": engine.max_num_seqs,
-        "block_size": engine.block_size,
-        "gpu_memory_utilization": engine.gpu_memory_utilization,
-        "enable_prefix_caching": engine.enable_prefix_caching,
-        "kv_cache_dtype": engine.kv_cache_dtype,
-        "enable_lora": lora.enabled,
-        "max_loras": lora.max_loras,
-        "enable_kv_cache_events": app.config.kv_events.enabled,
-        "seed": app.config.content.seed,
-    });
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    }
 }
 
 /// `POST /collective_rpc`: every worker answers null.

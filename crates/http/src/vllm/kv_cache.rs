@@ -14,7 +14,7 @@ use crate::app::App;
 ///
 /// `hash` is the number that events show: the last 64 bits of the whole hash.
 pub(crate) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
-    let (first, _) = app.config.engine.parallel.local_ranks;
+    let (first, _) = app.settings.parallel.local_ranks;
     let ranks = app.service.ranks().iter().zip(first..);
     let ranks: Map<String, Value> = ranks
         .map(|(engine, rank)| {

@@ -87,14 +87,14 @@ fn check(app: &App, request: &LoadLoraRequest) -> Result<(), Fault> {
     if app.policy.mode.any_adapter {
         return Ok(());
     }
-    if !app.config.lora.enabled {
+    if !app.settings.lora.enabled {
         let message = "Call to add_lora method failed: LoRA is not enabled. Use --enable-lora to enable LoRA.";
         return Err(Fault::new(500, ErrorType::InternalServer, message));
     }
     if !Path::new(path).join("adapter_config.json").is_file() {
         return Err(lora::not_found(name, path));
     }
-    match app.config.lora.too_high(path) {
+    match app.settings.lora.too_high(path) {
         None => Ok(()),
         Some(text) => {
             let text = format!("Call to add_lora method failed: {text}");

@@ -25,7 +25,7 @@ pub(crate) async fn start(State(app): State<Arc<App>>, received: Received) -> An
         None => StartProfileRequest::default(),
     };
     // One session at a time; a second server process could not know of it.
-    let one_process = app.config.engine.parallel.api_servers <= 1;
+    let one_process = app.settings.parallel.api_servers <= 1;
     if one_process && app.profiling.load(Ordering::Relaxed) {
         let message = "A profiling session is already active. Call /stop_profile before \
                      starting another session.";

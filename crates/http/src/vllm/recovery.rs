@@ -51,7 +51,7 @@ pub(crate) async fn apply(State(_app): State<Arc<App>>, received: Received) -> A
 
 /// `GET /fault_tolerance/status`.
 pub(crate) async fn status(State(app): State<Arc<App>>) -> Response<Body> {
-    let (first, count) = app.config.engine.parallel.local_ranks;
+    let (first, count) = app.settings.parallel.local_ranks;
     let engines: Vec<Value> = (first..first + count)
         .map(|rank| json!({"id": rank, "status": "healthy"}))
         .collect();

@@ -197,7 +197,7 @@ fn generate_request(
         return Err(Fault::bad_request(NO_TOKENS));
     }
     let given = |key: &str| body.get(key).cloned().unwrap_or(Value::Null);
-    let parser = chat && app.config.api.reasoning_parser.is_some();
+    let parser = chat && app.settings.parsers.reasoning.is_some();
     let kwargs = body.get("chat_template_kwargs").cloned();
     let kwargs = kwargs.filter(Value::is_object).unwrap_or_else(|| json!({}));
     let mut out = json!({

@@ -6,10 +6,11 @@ use axum::extract::State;
 use serde_json::{Value, json};
 
 use super::ok;
-use crate::app::{App, unix_now};
+use crate::app::App;
 use crate::body::Posted;
 use crate::error::Answer;
 use crate::openai::prepare;
+use vllm_sim_engine::driver::unix_now;
 use vllm_sim_random::{Draw, Purpose, mix, stream};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::GenerativeScoringRequest;

@@ -16,6 +16,11 @@ use vllm_sim_wire::{Fault, Limits};
 #[derive(Debug)]
 pub struct Llmd;
 
+impl Llmd {
+    /// The most alternatives of a log probability; who asks for more gets so many.
+    pub const MAX_LOGPROBS: i64 = 100;
+}
+
 impl Dialect for Llmd {
     fn requires_model_name(&self) -> bool {
         true

@@ -174,7 +174,7 @@ fn checks(app: &App, request: &ResponsesRequest) -> Result<(), Fault> {
         })
     };
     let stored = request.store.unwrap_or(false);
-    if stored && !app.config.api.responses_store && request.background.unwrap_or(false) {
+    if stored && !app.settings.answers.responses_store && request.background.unwrap_or(false) {
         let text = "This vLLM engine does not support `store=True` and therefore does not support the background mode. To enable these features, set the environment variable `VLLM_ENABLE_RESPONSES_API_STORE=1` when launching the vLLM server.";
         return refuse(text, "background");
     }
@@ -265,7 +265,7 @@ fn messages(
     let unread = app.policy.take_unread(&mut request.instructions);
     let messages = convert::messages(request, previous.as_ref())?;
     request.instructions = request.instructions.take().or(unread);
-    let stored = app.config.api.responses_store && request.store.unwrap_or(false);
+    let stored = app.settings.answers.responses_store && request.store.unwrap_or(false);
     request.store = Some(stored);
     let keep = stored.then(|| StoreSlot {
         store: app.responses.clone(),
@@ -353,7 +353,7 @@ fn in_background(
     let log = Arc::new(EventLog::default());
     let events = log.clone();
     let render = ResponseStream::new(view, Some(keep));
-    let interval = app.config.api.stream_interval;
+    let interval = app.settings.answers.stream_interval;
     let injector = fault::injector(app, head);
     let mut body = EventStream::new(reply, render, interval, injector, None, None);
     let task = tokio::spawn(async move {

@@ -11,9 +11,9 @@ use vllm_sim_wire::fault::Fault;
 /// # Errors
 /// vLLM's 400.
 pub(super) fn replies(app: &App, replies: &[Value]) -> Result<(), Fault> {
-    let most = app.config.api.limits.n as usize;
-    let longest = app.config.model.max_model_len as usize;
-    let widest = app.config.api.max_logprobs.map(|n| n as usize);
+    let most = app.settings.answers.max_choices as usize;
+    let longest = app.settings.model.max_model_len as usize;
+    let widest = app.settings.answers.max_logprobs.map(|n| n as usize);
     if replies.len() > most {
         return Err(Fault::bad_request(format!(
             "generate_responses count ({}) exceeds server maximum ({most}). Set \
@@ -66,7 +66,7 @@ pub(super) fn replies(app: &App, replies: &[Value]) -> Result<(), Fault> {
 /// # Errors
 /// vLLM's 400.
 pub(super) fn prompt(app: &App, ids: Option<&[u64]>) -> Result<(), Fault> {
-    let longest = app.config.model.max_model_len as usize;
+    let longest = app.settings.model.max_model_len as usize;
     match ids.map(<[u64]>::len).filter(|length| *length > longest) {
         None => Ok(()),
         Some(length) => Err(Fault::bad_request(format!(

@@ -18,7 +18,7 @@ use axum::extract::State;
 use serde_json::{Value, json};
 
 use super::ok;
-use crate::app::{App, unix_now};
+use crate::app::App;
 use crate::body::Posted;
 use crate::error::Answer;
 use crate::openai::ids::CallIds;
@@ -27,6 +27,7 @@ use options::RequestOptions;
 use parsed_text::{OutputParsers, ParsedText};
 use reply::{finish_reason, model, output_tokens, usage, weight_versions};
 use token_choice::{TokenChoice, text_and_stop};
+use vllm_sim_engine::driver::unix_now;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::derender::{
     DerenderChatRequest, DerenderCompletionRequest, DerenderStreamRequest,
@@ -185,7 +186,7 @@ fn message(
     ids: &CallIds,
 ) -> Value {
     let mut message = json!({
-        "role": app.config.model.response_role,
+        "role": app.settings.model.response_role,
         "content": parsed.content,
         "refusal": null,
         "annotations": null,

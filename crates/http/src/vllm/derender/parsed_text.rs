@@ -39,11 +39,11 @@ pub(super) struct OutputParsers {
 impl OutputParsers {
     /// The parsers of this server; `None`: it has none.
     pub(super) fn of(app: &App, options: &RequestOptions) -> Option<Self> {
-        let api = &app.config.api;
-        let configured = api.reasoning_parser.is_some() || api.tool_call_parser.is_some();
+        let parsers = &app.settings.parsers;
+        let configured = parsers.reasoning.is_some() || parsers.tools.is_some();
         configured.then(|| Self {
-            reasoning: api.reasoning_parser.is_some(),
-            tools: options.tools && api.tool_call_parser.is_some(),
+            reasoning: parsers.reasoning.is_some(),
+            tools: options.tools && parsers.tools.is_some(),
         })
     }
 

@@ -8,10 +8,11 @@ use super::parsed_text::{NEEDS_REQUEST, OutputParsers, ParsedText};
 use super::reply::{finish_reason, model, usage, weight_versions};
 use super::token_choice::{TokenChoice, prompt_ids, text};
 use super::{bounds, logprobs};
-use crate::app::{App, unix_now};
+use crate::app::App;
 use crate::error::Answer;
 use crate::openai::ids::CallIds;
 use crate::vllm::ok;
+use vllm_sim_engine::driver::unix_now;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::derender::{DerenderStreamRequest, StreamState};
 
@@ -363,7 +364,7 @@ fn fits(app: &App, request: &DerenderStreamRequest, state: &DerenderState) -> Re
     let before = state.output_token_ids.len();
     let choices = list(&request.generate_chunk, "choices");
     let delta: usize = choices.map(|c| list(c, "token_ids").count()).sum();
-    let longest = app.config.model.max_model_len as usize;
+    let longest = app.settings.model.max_model_len as usize;
     if prompt + before + delta <= longest {
         return Ok(());
     }

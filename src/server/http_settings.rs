@@ -1,0 +1,174 @@
+//! The settings of the HTTP API, from the configuration.
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use vllm_sim_config::{Config, Fingerprint};
+use vllm_sim_http::is_administered;
+use vllm_sim_http::settings::{
+    AnswerSettings, CacheSettings, ControlSettings, ImageOutputSettings, ModelSettings,
+    ParserSettings, PoolingSettings, ServerSettings, Settings,
+};
+use vllm_sim_service::generate::Mode;
+
+/// Returns the settings of the HTTP API.
+pub(super) fn of(config: &Config) -> Settings {
+    let engine = &config.engine;
+    Settings {
+        model: model(config),
+        parsers: ParserSettings {
+            tools: config.api.tool_call_parser.clone(),
+            auto_tool_choice: config.api.enable_auto_tool_choice,
+            hides_unchosen_tools: config.api.exclude_tools_when_tool_choice_none,
+            reasoning: config.api.reasoning_parser.clone(),
+            reasoning_ratio: config.api.reasoning_ratio,
+        },
+        answers: answers(config),
+        pooling: PoolingSettings {
+            task: config.api.task,
+            num_labels: config.api.num_labels,
+            dimensions: config.content.default_embedding_dimensions,
+        },
+        speech: config.api.speech.clone(),
+        lora: config.lora.clone(),
+        parallel: engine.parallel.clone(),
+        cache: CacheSettings {
+            block_size: engine.block_size,
+            finds_prefixes: engine.enable_kvcache || engine.enable_prefix_caching,
+            hit_threshold: engine.cache_hit_threshold,
+        },
+        kv_transfer: config.kv_transfer.clone(),
+        kv_events: config.kv_events.clone(),
+        server: server(config),
+        compat: config.model.compat,
+        cli_mode: config.model.cli_mode,
+        controls: controls(config),
+    }
+}
+
+/// Returns the first values of what an operator may change.
+pub(super) fn controls(config: &Config) -> ControlSettings {
+    ControlSettings {
+        has_images: config.content.omni,
+        images: ImageOutputSettings::of(config),
+        fake_metrics: config.metrics.fake.clone().unwrap_or_default(),
+    }
+}
+
+fn model(config: &Config) -> ModelSettings {
+    let model = &config.model;
+    ModelSettings {
+        name: model.name.clone(),
+        max_model_len: model.max_model_len,
+        hf_config: model.hf_config.clone(),
+        is_encoder: config.content.mode == Mode::Encoder,
+        chat_template_kwargs: model.chat_template_kwargs.clone(),
+        response_role: model.response_role.clone(),
+        vllm_version: model.vllm_version.clone(),
+        fingerprint: fingerprint(config).map(Into::into),
+    }
+}
+
+fn answers(config: &Config) -> AnswerSettings {
+    let api = &config.api;
+    let speculative = config.engine.speculative.as_ref();
+    AnswerSettings {
+        force_include_usage: api.force_include_usage,
+        prompt_tokens_details: api.enable_prompt_tokens_details,
+        per_request_metrics: api.per_request_metrics,
+        per_request_drafts: api.per_request_drafts,
+        draft_tokens: speculative.map(|speculative| speculative.num_tokens),
+        tokens_as_token_ids: api.return_tokens_as_token_ids,
+        max_logprobs: api.max_logprobs,
+        max_choices: api.limits.n,
+        stream_interval: api.stream_interval,
+        sse_keep_alive_interval: config.server.sse_keep_alive_interval,
+        responses_store: api.responses_store,
+        legacy_guided: api.legacy_guided,
+    }
+}
+
+fn server(config: &Config) -> ServerSettings {
+    let server = &config.server;
+    let mut shown_config = engine_config(config);
+    shown_config.insert("seed".to_owned(), json!(config.content.seed));
+    ServerSettings {
+        root_path: server.root_path.clone(),
+        has_tls: server.tls.is_some(),
+        max_body_bytes: server.max_request_body_bytes,
+        startup_duration: server.startup_duration,
+        pod: server.pod.clone(),
+        admin_key: server.admin_key.clone(),
+        is_administered: is_administered(config),
+        dashboard_control: server.dashboard_control,
+        dev_mode: server.dev_mode,
+        enable_sleep_mode: server.enable_sleep_mode,
+        load_tracking: server.load_tracking,
+        latency_factor: config.engine.latency_factor,
+        request_history: server.request_history,
+        request_history_bodies: server.request_history_bodies,
+        shown_config,
+    }
+}
+
+/// Returns the part of the configuration that `/server_info` shows but for the seed; no keys, no tokens.
+fn engine_config(config: &Config) -> Map<String, Value> {
+    let (model, engine, lora) = (&config.model, &config.engine, &config.lora);
+    let value = json!({
+        "model": model.name,
+        "served_model_name": model.served_names,
+        "tokenizer": model.tokenizer.name,
+        "revision": model.revision,
+        "max_model_len": model.max_model_len,
+        "generation_config": model.generation_config,
+        "tensor_parallel_size": engine.parallel.tensor,
+        "pipeline_parallel_size": engine.parallel.pipeline,
+        "data_parallel_size": engine.parallel.data,
+        "max_num_seqs": engine.max_num_seqs,
+        "block_size": engine.block_size,
+        "gpu_memory_utilization": engine.gpu_memory_utilization,
+        "enable_prefix_caching": engine.enable_prefix_caching,
+        "kv_cache_dtype": engine.kv_cache_dtype,
+        "enable_lora": lora.enabled,
+        "max_loras": lora.max_loras,
+        "enable_kv_cache_events": config.kv_events.enabled,
+    });
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+/// Returns `vllm-VERSION[-tpN][-ppN][-dpN][-ep]-HASH`, the same for all requests of a server.
+fn fingerprint(config: &Config) -> Option<String> {
+    let parallel = &config.engine.parallel;
+    match &config.api.fingerprint {
+        Fingerprint::None => None,
+        Fingerprint::Custom => config.api.fingerprint_value.clone(),
+        Fingerprint::Hash => Some(hash(config)),
+        Fingerprint::Full => {
+            let mut text = format!("vllm-{}", config.model.vllm_version);
+            for (name, degree) in [
+                ("tp", parallel.tensor),
+                ("pp", parallel.pipeline),
+                ("dp", parallel.data),
+            ] {
+                if degree > 1 {
+                    text.push_str(&format!("-{name}{degree}"));
+                }
+            }
+            if parallel.expert {
+                text.push_str("-ep");
+            }
+            Some(format!("{text}-{}", hash(config)))
+        }
+    }
+}
+
+/// Returns eight hex digits of what `/server_info` shows.
+fn hash(config: &Config) -> String {
+    let shown = Value::Object(engine_config(config)).to_string();
+    let digest = Sha256::digest(shown.as_bytes());
+    let digits = digest.iter().take(4);
+    digits.map(|byte| format!("{byte:02x}")).collect()
+}

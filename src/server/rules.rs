@@ -1,0 +1,144 @@
+//! The bounds and defaults that the requests of each edge meet.
+
+use serde_json::{Map, Value};
+
+use vllm_sim_config::{CliMode, Compat, Config};
+use vllm_sim_service::dialect::{Dialect, Llmd, TokensApi, Vllm};
+use vllm_sim_service::{RequestRules, Service, ToolSchemas};
+use vllm_sim_tokenizer::Tokenizer;
+use vllm_sim_wire::bounds::RequestBounds;
+use vllm_sim_wire::{Limits, SamplingDefaults, Version};
+
+/// Returns the rules of the HTTP API.
+pub(super) fn http(config: &Config, service: &Service) -> RequestRules {
+    let (api, tools) = (&config.api, &config.content.tools);
+    let is_llmd_mode = config.model.cli_mode == CliMode::Llmd;
+    let is_llmd = config.model.compat == Compat::Llmd;
+    let max_logprobs = max_logprobs(config);
+    let limits = Limits {
+        max_logprobs: match is_llmd {
+            true => max_logprobs.max(Llmd::MAX_LOGPROBS),
+            false => max_logprobs,
+        },
+        // llm-d calls tools without being told how the model writes them.
+        has_tool_parser: api.tool_call_parser.is_some() || is_llmd_mode,
+        auto_tool_choice: api.enable_auto_tool_choice || is_llmd_mode,
+        reasoning_parser: api.reasoning_parser.is_some(),
+        trust_request_chat_template: api.trust_request_chat_template,
+        trust_request_mm_kwargs: is_llmd_mode,
+        data_parallel_ranks: service.ranks().len() as u32,
+        served_name: service.models.displayed().to_string(),
+        ..limits(config, service)
+    };
+    let dialect: &dyn Dialect = match is_llmd {
+        true => &Llmd,
+        false => &Vllm,
+    };
+    RequestRules {
+        limits,
+        defaults: generation_defaults(config, service),
+        tool_schemas: match tools.strict_whitelist && !config.content.skip_tool_validation {
+            true => ToolSchemas::Whitelisted,
+            false => ToolSchemas::Any,
+        },
+        dialect,
+        ..tokens_api(config, service)
+    }
+}
+
+/// Returns the rules of vLLM's gRPC server: no model to name, no generation config, and admission with
+/// the job alone.
+#[cfg(feature = "grpc")]
+pub(super) fn grpc(config: &Config, service: &Service) -> RequestRules {
+    let rules = tokens_api(config, service);
+    RequestRules {
+        limits: Limits {
+            max_logprobs: max_logprobs(config),
+            data_parallel_ranks: service.ranks().len() as u32,
+            ..rules.limits
+        },
+        defaults: SamplingDefaults {
+            bounds: RequestBounds {
+                n: config.api.limits.n.into(),
+                ..RequestBounds::default()
+            },
+            ..SamplingDefaults::default()
+        },
+        ..rules
+    }
+}
+
+/// Returns the rules of the engine core: the front end has named the model, filled in its defaults and
+/// checked what it could, a budget of thoughts among it.
+#[cfg(feature = "zmq")]
+pub(super) fn engine_core(config: &Config, service: &Service) -> RequestRules {
+    let rules = tokens_api(config, service);
+    RequestRules {
+        limits: Limits {
+            reasoning_parser: true,
+            ..rules.limits
+        },
+        ..rules
+    }
+}
+
+fn tokens_api(config: &Config, service: &Service) -> RequestRules {
+    RequestRules {
+        limits: limits(config, service),
+        defaults: SamplingDefaults::default(),
+        max_bad_words: config.api.limits.bad_words as usize,
+        tool_schemas: ToolSchemas::Any,
+        dialect: &TokensApi,
+    }
+}
+
+/// Returns the limits that all edges share.
+fn limits(config: &Config, service: &Service) -> Limits {
+    let tokenizer = service.generator.tokenizer();
+    Limits {
+        max_model_len: config.model.max_model_len,
+        max_logprobs: -1,
+        // The simulated tokenizer knows every id.
+        vocab_size: matches!(**tokenizer, Tokenizer::Hf(_)).then(|| tokenizer.vocab_size()),
+        speculative: config.engine.speculative.is_some(),
+        version: Version::of(&config.model.vllm_version),
+        ..Limits::default()
+    }
+}
+
+fn max_logprobs(config: &Config) -> i64 {
+    config.api.max_logprobs.map_or(-1, i64::from)
+}
+
+/// Returns the values of fields that a request leaves out: the model's generation config and what was
+/// laid over it.
+fn generation_defaults(config: &Config, service: &Service) -> SamplingDefaults {
+    let mut map = match (
+        &**service.generator.tokenizer(),
+        config.model.generation_config.as_str(),
+    ) {
+        (Tokenizer::Hf(hf), "auto") => hf.generation_config().clone(),
+        _ => Map::new(),
+    };
+    map.extend(config.model.generation_config_overrides.clone());
+    let number = |key: &str| map.get(key).and_then(Value::as_f64);
+    let count = |key: &str| map.get(key).and_then(Value::as_i64).map(i128::from);
+    let limits = &config.api.limits;
+    SamplingDefaults {
+        temperature: number("temperature"),
+        top_p: number("top_p"),
+        top_k: count("top_k"),
+        min_p: number("min_p"),
+        repetition_penalty: number("repetition_penalty"),
+        presence_penalty: number("presence_penalty"),
+        frequency_penalty: number("frequency_penalty"),
+        max_tokens: count("max_new_tokens"),
+        skip_special_tokens: None,
+        stop_token_ids: Vec::new(),
+        bounds: RequestBounds {
+            n: limits.n.into(),
+            prompts: limits.prompts as usize,
+            stop_strings: limits.stop_strings as usize,
+        },
+    }
+}
