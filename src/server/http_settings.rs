@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use vllm_sim_config::{Config, Fingerprint};
+use vllm_sim_config::{CliMode, Config, Fingerprint};
 use vllm_sim_http::is_administered;
 use vllm_sim_http::settings::{
     AnswerSettings, CacheSettings, ControlSettings, ImageOutputSettings, ModelSettings,
@@ -14,6 +14,7 @@ use vllm_sim_service::generate::Mode;
 /// Returns the settings of the HTTP API.
 pub(super) fn of(config: &Config) -> Settings {
     let engine = &config.engine;
+    let is_llmd_mode = config.model.cli_mode == CliMode::Llmd;
     Settings {
         model: model(config),
         parsers: ParserSettings {
@@ -28,6 +29,8 @@ pub(super) fn of(config: &Config) -> Settings {
             task: config.api.task,
             num_labels: config.api.num_labels,
             dimensions: config.content.default_embedding_dimensions,
+            embeds_like_model: !is_llmd_mode,
+            embeds_words: !is_llmd_mode,
         },
         speech: config.api.speech.clone(),
         lora: config.lora.clone(),
@@ -41,7 +44,9 @@ pub(super) fn of(config: &Config) -> Settings {
         kv_events: config.kv_events.clone(),
         server: server(config),
         compat: config.model.compat,
-        cli_mode: config.model.cli_mode,
+        takes_any_audio: is_llmd_mode,
+        takes_any_adapter: is_llmd_mode,
+        transfers_unasked: is_llmd_mode,
         controls: controls(config),
     }
 }
@@ -103,6 +108,7 @@ fn server(config: &Config) -> ServerSettings {
         dashboard_control: server.dashboard_control,
         dev_mode: server.dev_mode,
         enable_sleep_mode: server.enable_sleep_mode,
+        has_lenient_sleep: config.model.cli_mode == CliMode::Llmd,
         load_tracking: server.load_tracking,
         latency_factor: config.engine.latency_factor,
         request_history: server.request_history,

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::admin_state::{AdminError, RankSelector};
 use super::app::App;
 use super::bearer::is_bearer;
-use super::policy::OperationForm;
+use super::dialect::OperationForm;
 use super::vllm::ok;
 use super::{body, error, query};
 use crate::error::Answer;
@@ -152,7 +152,7 @@ fn admin_fault(error: AdminError) -> Fault {
 /// What is shown of a configuration; llm-d shows some facts among the flags.
 fn with_pod(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
     let mut flags = hidden(flags);
-    if app.policy.operations == OperationForm::Lenient {
+    if app.dialect.operations() == OperationForm::Lenient {
         let pod = &app.settings.server.pod;
         let text = |text: &Option<String>| json!(text.as_deref().unwrap_or_default());
         flags.insert(

@@ -9,9 +9,9 @@ use tokio::sync::watch;
 
 use super::admin_state::AdminState;
 use super::availability::Availability;
+use super::dialect::{self, ApiDialect};
 use super::openai::responses::store::ResponseStore;
 use super::peers::{DashboardPeer, Peers};
-use super::policy::Policy;
 use super::request_history::RequestHistory;
 use super::route_index::RouteIndex;
 use super::server_controls::ServerControls;
@@ -56,7 +56,7 @@ pub struct App {
     pub(super) started: Instant,
     pub(super) version: Version,
     /// What llm-d and vLLM do differently over HTTP.
-    pub(super) policy: Policy,
+    pub(super) dialect: &'static dyn ApiDialect,
     /// What requests for generation meet.
     pub(super) rules: RequestRules,
     pub(super) load: Arc<AtomicI64>,
@@ -101,10 +101,10 @@ impl App {
         } = parts;
         let (service_of, metrics_of) = (service.clone(), metrics.clone());
         let controls = ServerControls::new(&settings.controls, service_of, metrics_of, event_loss);
-        let policy = Policy::of(settings.compat, settings.cli_mode);
+        let dialect = dialect::of(settings.compat);
         Self {
-            engine_id: engine_id(&settings, &policy).into(),
-            policy,
+            engine_id: engine_id(&settings, dialect).into(),
+            dialect,
             openapi: OnceLock::new(),
             history: history(&settings.server),
             peers: Peers::new(peers),
@@ -197,8 +197,8 @@ fn history(server: &ServerSettings) -> Option<Arc<RequestHistory>> {
 }
 
 /// The engine's name among the engines of a deployment.
-fn engine_id(settings: &Settings, policy: &Policy) -> String {
+fn engine_id(settings: &Settings, dialect: &dyn ApiDialect) -> String {
     let transfer = settings.kv_transfer.as_ref();
     let given = transfer.and_then(|transfer| transfer.engine_id.clone());
-    given.unwrap_or_else(|| policy.engine_id(settings.parallel.local_ranks.0))
+    given.unwrap_or_else(|| dialect.engine_id(settings.parallel.local_ranks.0))
 }

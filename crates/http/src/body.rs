@@ -12,7 +12,6 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use super::App;
-use super::policy::FirstReader;
 use super::request_head::RequestHead;
 use vllm_sim_service::RequestContext;
 use vllm_sim_wire::fault::{ErrorType, Fault};
@@ -107,21 +106,21 @@ impl Received {
     /// # Errors
     /// As [`Self::json`], in the words of that API.
     pub(super) fn posted(&self, app: &App) -> Result<Value, Fault> {
-        let media_type = app.policy.media_type(self.media_type());
+        let media_type = app.dialect.media_type(self.media_type());
         vllm_sim_wire::body::read(media_type, &self.bytes)
-            .map_err(|fault| app.policy.first_reader.unread(fault))
+            .map_err(|fault| app.dialect.unread(fault))
     }
 
     /// The bytes of a body that nobody looks at before the schema does; `None`: somebody does, or it
     /// is to be refused for its media type.
     pub(super) fn for_schema(&self, app: &App) -> Option<&[u8]> {
-        let schema_first = app.policy.first_reader == FirstReader::Schema;
+        let schema_first = app.dialect.reads_schema_first();
         self.text(app).filter(|_| schema_first)
     }
 
     /// The bytes of a body that is not to be refused for its media type.
     pub(super) fn text(&self, app: &App) -> Option<&[u8]> {
-        let media_type = app.policy.media_type(self.media_type());
+        let media_type = app.dialect.media_type(self.media_type());
         let taken = vllm_sim_wire::body::media_type(media_type).is_ok();
         taken.then_some(&self.bytes)
     }

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, HeaderName};
 use serde_json::Value;
 
 use crate::app::{App, LoadGuard};
-use crate::policy::{Api, LateRefusals};
+use crate::dialect::{Endpoint, LateRefusals};
 use crate::request_head::{RequestHead, names};
 use crate::{error, fault};
 use vllm_sim_service::generate::request::Target;
@@ -67,7 +67,7 @@ impl From<Fault> for Refused {
 /// A body that asks for generation.
 pub(crate) trait GenerationBody: Sized {
     /// API of the body.
-    const API: Api;
+    const API: Endpoint;
 
     /// Reads a body by its schema.
     ///
@@ -101,17 +101,17 @@ impl<R: GenerationBody> Read<R> {
     /// # Errors
     /// What is wrong with the body, its injected failure or its model.
     pub(crate) fn new(app: &App, head: &RequestHead, body: Cow<'_, Value>) -> Result<Self, Fault> {
-        let reader = app.policy.first_reader;
-        let body = reader.read(R::API, body)?;
+        let dialect = app.dialect;
+        let body = dialect.read(R::API, body)?;
         let mut resolved = None;
-        if reader.asks_model_first(R::API) {
+        if dialect.asks_model_first(R::API) {
             let model = body.get("model").and_then(Value::as_str);
             resolved = Some(resolve(app, head, model, Ok(()))?);
-            reader.check(R::API, &body)?;
+            dialect.check(R::API, &body)?;
         }
         let request = R::read(&body, &app.rules.defaults.bounds);
         Ok(Self {
-            request: Box::new(request.map_err(|fault| reader.unread(fault))?),
+            request: Box::new(request.map_err(|fault| dialect.unread(fault))?),
             resolved,
         })
     }
@@ -163,10 +163,10 @@ pub(crate) fn resolve(
 ///
 /// # Errors
 /// What is wrong with it whatever its model.
-pub(crate) fn read_unanswered(app: &App, api: Api, body: Value) -> Result<Value, Fault> {
-    let reader = app.policy.first_reader;
-    let body = reader.read(api, Cow::Owned(body))?;
-    reader.check_content(api, &body)?;
+pub(crate) fn read_unanswered(app: &App, api: Endpoint, body: Value) -> Result<Value, Fault> {
+    let dialect = app.dialect;
+    let body = dialect.read(api, Cow::Owned(body))?;
+    dialect.check_content(api, &body)?;
     Ok(body.into_owned())
 }
 
@@ -174,7 +174,7 @@ pub(crate) fn read_unanswered(app: &App, api: Api, body: Value) -> Result<Value,
 pub(crate) fn request(app: &App, head: &RequestHead, id: Arc<str>) -> GenerationRequest {
     GenerationRequest {
         rank: app
-            .policy
+            .dialect
             .rank(&app.rules.limits, rank(head.special_headers())),
         trace: trace(head.special_headers()),
         faults: head.faults.clone(),
@@ -219,7 +219,7 @@ pub(crate) fn refusal_fault(app: &App, refusal: Refusal) -> Fault {
     match refusal {
         Refusal::UnknownModel(name) => {
             let served = app.service.models.served();
-            app.policy.unknown_model(&name, served)
+            app.dialect.unknown_model(&name, served)
         }
         Refusal::Invalid(fault) => fault,
         Refusal::Serve(error) => error::fault(&error),

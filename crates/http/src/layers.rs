@@ -62,7 +62,7 @@ pub(super) fn http(
     log: Option<RequestLog>,
     routes: Router,
 ) -> Stack {
-    let paths = PathRules::new(&settings.root_path, app.policy.lenient_paths);
+    let paths = PathRules::new(&settings.root_path, app.dialect.has_lenient_paths());
     let service = app.service().clone();
     let layers = ServiceBuilder::new()
         .map_request(move |request| paths.apply(request))
@@ -176,7 +176,7 @@ async fn head_and_options(State(app): State<Arc<App>>, request: Request, next: N
         return routes::no_head(&app, path);
     }
     if request.method() == Method::OPTIONS
-        && app.policy.lenient_paths
+        && app.dialect.has_lenient_paths()
         && let Some(allow) = app.routes.methods(path)
     {
         let mut response = error::empty(StatusCode::OK);

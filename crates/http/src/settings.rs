@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 pub use super::image_output::ImageOutputSettings;
 use vllm_sim_config::{
-    CliMode, Compat, KvEvents, KvTransfer, Lora, Parallel, Pod, RequestDrafts, Speech, Task,
+    Compat, KvEvents, KvTransfer, Lora, Parallel, Pod, RequestDrafts, Speech, Task,
 };
 
 /// Holds the settings of the HTTP API.
@@ -37,8 +37,12 @@ pub struct Settings {
     pub server: ServerSettings,
     /// Whose wire is spoken where the two projects contradict each other.
     pub compat: Compat,
-    /// Whose command line the server was started with.
-    pub cli_mode: CliMode,
+    /// Whether whatever is sent as audio has a duration.
+    pub takes_any_audio: bool,
+    /// Whether adapters are loaded with neither LoRA enabled nor files there.
+    pub takes_any_adapter: bool,
+    /// Whether KV transfer needs no connector.
+    pub transfers_unasked: bool,
     /// The settings that an operator may change, as they begin.
     pub controls: ControlSettings,
 }
@@ -128,6 +132,10 @@ pub struct PoolingSettings {
     pub num_labels: u32,
     /// The numbers of a vector where the model does not say.
     pub dimensions: u32,
+    /// Whether vectors are as long as the model's hidden states.
+    pub embeds_like_model: bool,
+    /// Whether vectors of texts with words in common are near each other.
+    pub embeds_words: bool,
 }
 
 /// Describes the KV cache.
@@ -164,6 +172,8 @@ pub struct ServerSettings {
     pub dev_mode: bool,
     /// Whether `/sleep` acts.
     pub enable_sleep_mode: bool,
+    /// Whether `/sleep` and `/wake_up` act with sleep mode alone, and ignore tags that they do not know.
+    pub has_lenient_sleep: bool,
     /// Whether `/load` counts.
     pub load_tracking: bool,
     /// The factor of all delays at the start.

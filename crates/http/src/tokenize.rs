@@ -9,9 +9,9 @@ use axum::http::{Response, StatusCode};
 use serde_json::Value;
 
 use super::app::App;
+use super::dialect::Endpoint;
 use super::generation;
 use super::openai::prepare;
-use super::policy::Api;
 use super::{error, json};
 use crate::body::Posted;
 use crate::error::Answer;
@@ -49,10 +49,9 @@ pub(super) async fn detokenize(
 
 async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> {
     let body = Cow::Borrowed(value);
-    let body = app.policy.first_reader.read(Api::Tokenize, body)?;
-    let request =
-        TokenizeRequest::parse(&body).map_err(|fault| app.policy.first_reader.unread(fault))?;
-    app.policy
+    let body = app.dialect.read(Endpoint::Tokenize, body)?;
+    let request = TokenizeRequest::parse(&body).map_err(|fault| app.dialect.unread(fault))?;
+    app.dialect
         .side_model(generation::target(app, request.model()))?;
     app.service.check_tokenizer()?;
     let tokenizer = app.service.generator.tokenizer().clone();

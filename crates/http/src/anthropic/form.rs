@@ -3,9 +3,9 @@
 //! Sources: vLLM `entrypoints/anthropic/serving.py`; llm-d-inference-sim
 //! `pkg/llm-d-inference-sim/messages.go`, `pkg/communication/response_builder.go`.
 
+use crate::dialect::AnswerForm;
 use crate::json;
 use crate::openai::response_shape::Counts;
-use crate::policy::AnswerForm;
 use vllm_sim_engine::End;
 use vllm_sim_service::Choice;
 use vllm_sim_service::generate::{Reason, StopReason};

@@ -18,9 +18,9 @@ use serde_json::Value;
 use self::form::MessageForm;
 use self::render::{MessageStream, failed_event, message};
 use super::app::App;
+use super::dialect::Endpoint;
 use super::generation::{self, GenerationBody, Read, Refused, Started};
 use super::openai::{chat, prepare};
-use super::policy::Api;
 use super::{error, transfer};
 use crate::body::Posted;
 use crate::error::Answer;
@@ -32,7 +32,7 @@ use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 
 impl GenerationBody for MessagesRequest {
-    const API: Api = Api::Messages;
+    const API: Endpoint = Endpoint::Messages;
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         Self::parse(body, bounds)
@@ -49,7 +49,7 @@ pub(super) async fn create(State(app): State<Arc<App>>, Posted { head, value }: 
     // Bodies that do not parse keep OpenAI's envelope.
     let read = Read::new(&app, &head, Cow::Owned(value))?;
     let answer = answer(&app, &head, read, threshold).await;
-    Ok(answer.unwrap_or_else(|fault| app.policy.message_refusal(&fault, app.version)))
+    Ok(answer.unwrap_or_else(|fault| app.dialect.message_refusal(&fault, app.version)))
 }
 
 /// Counts the tokens of a conversation.
@@ -74,7 +74,7 @@ pub(super) async fn count_tokens(
             );
             error::json(StatusCode::OK, body)
         }
-        Err(fault) => app.policy.message_refusal(&fault, app.version),
+        Err(fault) => app.dialect.message_refusal(&fault, app.version),
     })
 }
 
@@ -87,11 +87,11 @@ async fn answer(
     let stream = read.request.stream.unwrap_or(false);
     let mut request = convert::chat(app, &read.request)?;
     let (_, resolved) = read.resolve(app, head)?;
-    let policy = &app.policy;
-    let id = prepare::request_id(policy.message_id_prefix, &head.headers, None);
+    let dialect = app.dialect;
+    let id = prepare::request_id(dialect.message_id_prefix(), &head.headers, None);
     let requests = std::slice::from_mut(&mut request);
     let started = chat::start(app, head, requests, resolved, id, threshold).await;
-    let started = match started.map_err(|refused| refused.reported(policy.late_refusals)) {
+    let started = match started.map_err(|refused| refused.reported(dialect.late_refusals())) {
         Ok(started) => started,
         Err(Refused::Late { fault, .. }) if stream => return Ok(failed_stream(app, &fault)),
         Err(refused) => return Err(refused.into()),
@@ -101,8 +101,8 @@ async fn answer(
         reply,
         guard,
     } = started;
-    chat.call_ids = policy.ids.calls("toolu_");
-    let form = MessageForm::of(policy.answers);
+    chat.call_ids = dialect.ids().calls("toolu_");
+    let form = MessageForm::of(dialect.answers());
     if stream {
         let render = MessageStream::new(chat, form, reply.prompt_tokens());
         return Ok(prepare::silent_stream(app, head, reply, render, guard));

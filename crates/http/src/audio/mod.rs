@@ -240,7 +240,7 @@ fn shown(app: &App, request: &SpeechRequest, target: &Target) -> Arc<str> {
 /// 400 for what is no audio, in vLLM's words.
 async fn seconds_of(app: &App, audio: Bytes) -> Result<f64, Fault> {
     let limits = app.settings.speech;
-    let any = app.policy.mode.any_audio;
+    let any = app.settings.takes_any_audio;
     let size = audio.len();
     off_thread(size, move || duration::seconds(&audio, &limits, any)).await
 }

@@ -9,10 +9,10 @@ use super::chat_render::{ChatStream, ChatView};
 use super::{legacy, prepare};
 use crate::app::App;
 use crate::body::Posted;
+use crate::dialect::Endpoint;
 use crate::error::Answer;
 use crate::generation::{self, GenerationBody, Read, Refused, Started};
 use crate::media;
-use crate::policy::Api;
 use crate::request_head::RequestHead;
 use crate::transfer::{self, TransferTerms};
 use vllm_sim_service::prompt::{Conversation, CutSide, PromptSource, Truncation};
@@ -23,7 +23,7 @@ use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::shared::ToolChoice;
 
 impl GenerationBody for ChatRequest {
-    const API: Api = Api::Chat;
+    const API: Endpoint = Endpoint::Chat;
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         Self::parse(body, bounds)
@@ -212,12 +212,12 @@ fn view(app: &App, request: &ChatRequest, last: LastMessage, facts: &ReplyFacts)
         include_reasoning: request.include_reasoning,
         parsed: parser || tool_parser || facts.offers_tools,
         named: matches!(request.tool_choice, Some(ToolChoice::Named(_)))
-            && !app.policy.named_calls_end,
+            && !app.dialect.ends_with_named_calls(),
         forced: matches!(
             request.tool_choice,
             Some(ToolChoice::Named(_) | ToolChoice::Required)
         ),
-        call_ids: app.policy.ids.calls("chatcmpl-tool-"),
+        call_ids: app.dialect.ids().calls("chatcmpl-tool-"),
         prompt_logprobs: prompt_logprobs(request).map(|top| prepare::top(app, top)),
         prompt_ids: show_prompt.then(|| prompt.tokens.as_slice().into()),
         prompt_text: text.then(|| tokenizer.decode(&prompt.tokens, false).into()),

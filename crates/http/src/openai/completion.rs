@@ -9,9 +9,9 @@ use super::completion_render::{CompletionStream, CompletionView, ShownPrompt};
 use super::{legacy, prepare};
 use crate::app::App;
 use crate::body::Received;
+use crate::dialect::Endpoint;
 use crate::error::Answer;
 use crate::generation::{self, GenerationBody, Read, Refused};
-use crate::policy::Api;
 use crate::request_head::RequestHead;
 use crate::transfer::{self, TransferTerms};
 use vllm_sim_service::generate::request::Prompt;
@@ -22,7 +22,7 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::completion::{CompletionRequest, Prompt as Asked};
 
 impl GenerationBody for CompletionRequest {
-    const API: Api = Api::Completions;
+    const API: Endpoint = Endpoint::Completions;
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         Self::parse(body, bounds)
@@ -62,7 +62,7 @@ async fn respond(
 ) -> Answer {
     let (mut request, resolved) = read.resolve(app, head)?;
     if value.get("max_tokens").is_none_or(Value::is_null) {
-        request.max_tokens = app.policy.default_max_tokens;
+        request.max_tokens = app.dialect.default_max_tokens();
     }
     let stream = request.stream.unwrap_or(false);
     let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
@@ -147,7 +147,7 @@ fn view(app: &App, request: &CompletionRequest, facts: &ReplyFacts) -> Completio
         prompt_logprobs: request.prompt_logprobs.map(|top| prepare::top(app, top)),
         prompts: shown.then(|| facts.prompts.iter().map(show).collect()),
         ec_transfer_params: None,
-        numbers_prompts: app.policy.numbers_prompts,
+        numbers_prompts: app.dialect.numbers_prompts(),
         view,
     }
 }

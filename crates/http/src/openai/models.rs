@@ -33,8 +33,8 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Response<Body> {
         );
     }
     let adapter_context = app
-        .policy
-        .lists_adapter_context
+        .dialect
+        .lists_adapter_context()
         .then_some(app.settings.model.max_model_len);
     for adapter in models.adapters().iter() {
         out.push(',');

@@ -149,10 +149,10 @@ pub(crate) fn view(app: &App, shape: &Shape, facts: &ReplyFacts) -> ResponseShap
         tokenizer: app.service.generator.tokenizer().clone(),
         include_usage: include,
         continuous_usage: include && continuous,
-        prompt_details: answers.prompt_tokens_details || app.policy.prompt_details,
+        prompt_details: answers.prompt_tokens_details || app.dialect.shows_prompt_details(),
         reasoning_details: app.settings.parsers.reasoning.is_some(),
         logprobs: None,
-        distribution: match app.policy.logprobs_by_position {
+        distribution: match app.dialect.numbers_logprobs() {
             true => Distribution::ByPosition,
             false => Distribution::ByRank {
                 seed: app.service.settings().seed,
@@ -169,7 +169,7 @@ pub(crate) fn view(app: &App, shape: &Shape, facts: &ReplyFacts) -> ResponseShap
         kv_transfer_params: None,
         media: None,
         weights: None,
-        prefill_reason: app.policy.prefill_reason,
+        prefill_reason: app.dialect.prefill_reason(),
     }
 }
 

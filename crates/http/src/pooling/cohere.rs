@@ -34,7 +34,7 @@ pub(crate) async fn create(
     let _guard = enter(&app, texts.len())?;
     let length = vector::dimensions(&app, request.output_dimension)?;
     rows::check(texts.len(), length)?;
-    let hashed = app.policy.mode.embeds_words;
+    let hashed = app.settings.pooling.embeds_words;
     let tokenizer = app.service.generator.tokenizer();
     let inputs: Vec<Vec<u32>> = texts.iter().map(|t| tokenizer.encode(t, true)).collect();
     let float = vec!["float".to_owned()];

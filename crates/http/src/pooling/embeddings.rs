@@ -16,9 +16,9 @@ use super::{
 };
 use crate::app::App;
 use crate::body::{Posted, Received};
+use crate::dialect::Endpoint;
 use crate::error::Answer;
 use crate::json;
-use crate::policy::Api;
 use vllm_sim_config::Task;
 use vllm_sim_engine::driver::unix_now;
 use vllm_sim_service::pooling::{class_probabilities, llmd_embedding, shared_token_embedding};
@@ -58,16 +58,16 @@ pub(crate) async fn embeddings(State(app): State<Arc<App>>, mut received: Receiv
         let headers = &received.head.headers;
         return answer(&app, headers, &value, request, EMBEDDING).await;
     }
-    let reader = app.policy.first_reader;
-    let value = reader.read(Api::Embeddings, Cow::Owned(received.posted(&app)?))?;
-    let request = PoolingRequest::parse_embedding(&value).map_err(|fault| reader.unread(fault))?;
+    let dialect = app.dialect;
+    let value = dialect.read(Endpoint::Embeddings, Cow::Owned(received.posted(&app)?))?;
+    let request = PoolingRequest::parse_embedding(&value).map_err(|fault| dialect.unread(fault))?;
     answer(&app, &received.head.headers, &value, request, EMBEDDING).await
 }
 
 /// `POST /pooling`.
 pub(crate) async fn pooling(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
-    let reader = app.policy.first_reader;
-    let request = PoolingRequest::parse_pooling(&value).map_err(|fault| reader.unread(fault))?;
+    let dialect = app.dialect;
+    let request = PoolingRequest::parse_pooling(&value).map_err(|fault| dialect.unread(fault))?;
     answer(&app, &head.headers, &value, request, POOLING).await
 }
 
@@ -98,7 +98,7 @@ async fn answer(
         vector::dimensions(app, request.dimensions)?
     };
     rows::check(inputs.len(), length)?;
-    let hashed = app.policy.mode.embeds_words && !classes;
+    let hashed = app.settings.pooling.embeds_words && !classes;
     let unit = request.use_activation != Some(false);
     let embed = move |tokens: &[u32]| match (classes, hashed) {
         (true, _) => class_probabilities(tokens, length as u32),

@@ -31,7 +31,7 @@ fn model(app: &App, requested: Option<&str>) -> Result<Arc<str>, Fault> {
     let models = &app.service.models;
     let unknown = || Fault::unknown_pooling_model(requested.unwrap_or_default());
     let found = models.resolve(requested).ok_or_else(unknown);
-    Ok(match app.policy.side_model(found)? {
+    Ok(match app.dialect.side_model(found)? {
         Some(target) => models.shown(&target),
         None => models.displayed().clone(),
     })

@@ -106,7 +106,7 @@ struct Scorer<'a> {
 
 impl<'a> Scorer<'a> {
     fn new(app: &'a App) -> Result<Self, Fault> {
-        let embeds = app.settings.pooling.task == Task::Embed && app.policy.mode.embeds_words;
+        let embeds = app.settings.pooling.task == Task::Embed && app.settings.pooling.embeds_words;
         Ok(Self {
             app,
             dimensions: match embeds {

@@ -31,7 +31,7 @@ pub(super) fn dimensions(app: &App, requested: Option<i128>) -> Result<usize, Fa
     let model = app.settings.model.hf_config.as_deref();
     let own = model
         .and_then(|config| config.get("hidden_size")?.as_u64())
-        .filter(|_| app.policy.mode.embeds_like_model)
+        .filter(|_| app.settings.pooling.embeds_like_model)
         .and_then(|n| usize::try_from(n).ok())
         .unwrap_or(app.settings.pooling.dimensions as usize);
     let Some(requested) = requested else {
@@ -42,14 +42,16 @@ pub(super) fn dimensions(app: &App, requested: Option<i128>) -> Result<usize, Fa
             .and_then(|config| config.get(key))
             .is_some_and(|v| v.as_bool() == Some(true) || v.is_array())
     };
-    if app.policy.mode.embeds_like_model && !cuts("is_matryoshka") && !cuts("matryoshka_dimensions")
+    if app.settings.pooling.embeds_like_model
+        && !cuts("is_matryoshka")
+        && !cuts("matryoshka_dimensions")
     {
         let name = app.service.models.displayed();
         return Err(Fault::bad_request(format!(
             "Model '{name}' does not support Matryoshka embeddings; dimensions must be unset (received dimensions={requested})."
         )));
     }
-    let max = if app.policy.mode.embeds_like_model {
+    let max = if app.settings.pooling.embeds_like_model {
         own
     } else {
         1_000_000

@@ -40,7 +40,7 @@ impl TransferTerms {
         };
         let connector = connector(app);
         if is_true(params, "do_remote_prefill") {
-            let unasked = app.policy.mode.transfers_unasked;
+            let unasked = app.settings.transfers_unasked;
             let named = |connector| names_source(connector, params);
             return Self {
                 transfer: match unasked || connector.is_some_and(named) {
@@ -75,11 +75,11 @@ impl TransferTerms {
         let (hand_over, params) = self.offered.as_ref()?;
         // Of several prompts vLLM's answer carries the first one's parameters.
         let tokens = prompts.first().map_or(0, |prompt| prompt.tokens.len()) as u32;
-        let engine = (app.engine_id.to_string(), app.settings.clone());
         let generation = app.version >= Version::V033;
-        let sent = app.policy.transfer_offer.params(hand_over, || {
+        let sent = app.dialect.transfer_params(hand_over, &|| {
             let hand_over = hand_over.clone();
             let connector = connector(app)?;
+            let engine = (app.engine_id.to_string(), app.settings.clone());
             TransferParams::of(connector, engine, tokens, params, hand_over, generation)
         });
         sent.map(Arc::new)
@@ -88,7 +88,7 @@ impl TransferTerms {
 
 fn connector(app: &App) -> Option<Connector> {
     match app.settings.kv_transfer.as_ref() {
-        None if app.policy.mode.transfers_unasked => Some(Connector::Nixl),
+        None if app.settings.transfers_unasked => Some(Connector::Nixl),
         None => None,
         Some(transfer) => transfer.connector,
     }
@@ -159,7 +159,7 @@ pub(crate) fn hit_threshold(app: &App, headers: &HeaderMap, request: &Value) -> 
         // More than all of it.
         return Some(2.0);
     }
-    if !app.policy.has_threshold(app.settings.cache.finds_prefixes) {
+    if !app.settings.cache.finds_prefixes && !app.dialect.has_threshold_without_cache() {
         // llm-d compares with a cache, not with none.
         return None;
     }
@@ -177,7 +177,7 @@ pub(crate) async fn query(State(app): State<Arc<App>>) -> Response<Body> {
     let (first, count) = parallel.local_ranks;
     let own = (first..first + count).map(|rank| (rank, app.engine_id.to_string()));
     let others = app
-        .policy
+        .dialect
         .ranks_elsewhere(parallel.data, first..first + count);
     let mut ranks: Vec<(u32, String)> = own.chain(others).collect();
     ranks.sort_unstable();

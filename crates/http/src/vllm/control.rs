@@ -22,7 +22,7 @@ use vllm_sim_wire::vllm::control::{PauseQuery, ResetQuery, SleepQuery};
 pub(crate) async fn sleep(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let query: SleepQuery = query::read(&uri)?;
     let level = u8::try_from(query.level).unwrap_or(1);
-    if app.policy.mode.lenient_sleep {
+    if app.settings.server.has_lenient_sleep {
         if sleeps(&app) {
             app.service.doze();
             set_sleep_state(&app, SleepState::WeightsOffloaded);
@@ -41,7 +41,7 @@ pub(crate) async fn sleep(State(app): State<Arc<App>>, uri: Uri) -> Answer {
         }
     }
     let done = json!({"status": "sleeping", "level": level});
-    Ok(app.policy.operations.done(&done))
+    Ok(app.dialect.operations().done(&done))
 }
 
 /// `POST /wake_up`.
@@ -54,7 +54,7 @@ pub(crate) async fn wake_up(State(app): State<Arc<App>>, uri: Uri) -> Answer {
             "kv_cache" => assets.push(Asset::KvCache),
             "scheduling" => assets.push(Asset::Scheduling),
             // llm-d knows one tag and ignores the rest.
-            _ if app.policy.mode.lenient_sleep => {}
+            _ if app.settings.server.has_lenient_sleep => {}
             other => {
                 return Err(refused(format!(
                     "Unknown wake-up tag '{other}'; known are weights, kv_cache, scheduling"
@@ -62,14 +62,14 @@ pub(crate) async fn wake_up(State(app): State<Arc<App>>, uri: Uri) -> Answer {
             }
         }
     }
-    if app.policy.mode.lenient_sleep {
+    if app.settings.server.has_lenient_sleep {
         if sleeps(&app) {
             let cache = assets.is_empty() || assets.contains(&Asset::KvCache);
             app.service.rise(cache && app.settings.cache.finds_prefixes);
             set_sleep_state(&app, SleepState::Awake);
         }
         let done = json!({"status": "awake", "tags": tags_or_null(&tags)});
-        return Ok(app.policy.operations.done(&done));
+        return Ok(app.dialect.operations().done(&done));
     }
     let awake = timed(&app, Operation::Wake, async { app.service.wake(&assets) }).await;
     set_sleep_state(&app, SleepState::Awake);

@@ -9,11 +9,11 @@ use serde_json::{Map, Value};
 use super::generate_render::{GenerateStream, GenerateView, TokensForm};
 use crate::app::App;
 use crate::body::Received;
+use crate::dialect::Endpoint;
 use crate::error::Answer;
 use crate::generation::{self, GenerationBody, Read, Refused};
 use crate::media;
 use crate::openai::prepare::{self, Shape};
-use crate::policy::Api;
 use crate::request_head::RequestHead;
 use crate::transfer::{self, TransferTerms};
 use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource};
@@ -23,7 +23,7 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::GenerateRequest;
 
 impl GenerationBody for GenerateRequest {
-    const API: Api = Api::Generate;
+    const API: Endpoint = Endpoint::Generate;
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         Self::parse(body, bounds)
@@ -73,7 +73,7 @@ async fn answer(
     let (mut request, resolved) = read.resolve(app, head)?;
     let stream = request.stream.unwrap_or(false);
     let given = request.request_id.as_deref();
-    let id = prepare::request_id(app.policy.generate_id_prefix, &head.headers, given);
+    let id = prepare::request_id(app.dialect.generate_id_prefix(), &head.headers, given);
     let terms = TransferTerms::of(app, &id, transfer_params(&request));
     let params = request.sampling_params.clone();
     let interval = params.stream_interval.unwrap_or(1).max(1) as u32;
@@ -139,7 +139,7 @@ fn view(app: &App, request: &GenerateRequest, facts: &ReplyFacts) -> GenerateVie
             .prompt_logprobs
             .map(|top| prepare::top(app, top)),
         weight_version: app.weight_version.load_full(),
-        form: TokensForm::of(app.policy.answers),
+        form: TokensForm::of(app.dialect.answers()),
         ec_transfer_params: media::encoded(app, &prompt.media),
         view,
     }

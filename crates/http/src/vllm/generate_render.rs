@@ -4,10 +4,10 @@
 
 use std::sync::Arc;
 
+use crate::dialect::AnswerForm;
 use crate::json;
 use crate::openai::logprobs;
 use crate::openai::response_shape::{Counts, ResponseShape, end_of};
-use crate::policy::AnswerForm;
 use crate::stream::{ChoiceStep, Render};
 use vllm_sim_engine::End;
 use vllm_sim_service::generate::Channel;

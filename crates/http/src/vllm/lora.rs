@@ -10,15 +10,15 @@ use serde_json::Value;
 use super::bare_text;
 use crate::app::App;
 use crate::body::Received;
+use crate::dialect::OperationForm;
 use crate::error;
 use crate::error::Answer;
-use crate::policy::OperationForm;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::lora::{self, LoadLoraRequest, UnloadLoraRequest};
 
 /// Adds an adapter.
 pub(crate) async fn load(State(app): State<Arc<App>>, received: Received) -> Answer {
-    if app.policy.operations == OperationForm::Lenient {
+    if app.dialect.operations() == OperationForm::Lenient {
         let value = lenient(&received, "load")?;
         let text = |key| value.get(key).and_then(Value::as_str).unwrap_or_default();
         // A name that is taken already is fine.
@@ -60,7 +60,7 @@ pub(super) fn remove(app: &App, value: &Value) -> Result<String, Fault> {
 
 /// Removes an adapter.
 pub(crate) async fn unload(State(app): State<Arc<App>>, received: Received) -> Answer {
-    if app.policy.operations == OperationForm::Lenient {
+    if app.dialect.operations() == OperationForm::Lenient {
         let value = lenient(&received, "unload")?;
         let name = value.get("lora_name").and_then(Value::as_str);
         app.service.models.unload(name.unwrap_or_default());
@@ -84,7 +84,7 @@ fn check(app: &App, request: &LoadLoraRequest) -> Result<(), Fault> {
     if !request.load_inplace && models.adapters().iter().any(|a| *a.name == **name) {
         return Err(lora::already_loaded(name));
     }
-    if app.policy.mode.any_adapter {
+    if app.settings.takes_any_adapter {
         return Ok(());
     }
     if !app.settings.lora.enabled {

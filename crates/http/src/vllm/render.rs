@@ -13,12 +13,12 @@ use super::ok;
 use crate::anthropic::convert as convert_messages;
 use crate::app::App;
 use crate::body::Posted;
+use crate::dialect::Endpoint;
 use crate::error::Answer;
 use crate::generation;
 use crate::media;
 use crate::openai::responses::convert as convert_responses;
 use crate::openai::{chat, completion, prepare};
-use crate::policy::Api;
 use vllm_sim_service::generate::request::Prompt;
 use vllm_sim_service::prompt::{Conversation, PromptSource};
 use vllm_sim_wire::Version;
@@ -37,7 +37,7 @@ const NO_TOKENS: &str = "1 validation error for GenerateRequest\ntoken_ids\n  Li
 
 /// `POST /v1/chat/completions/render`.
 pub(crate) async fn chat(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
-    let value = generation::read_unanswered(&app, Api::Chat, value)?;
+    let value = generation::read_unanswered(&app, Endpoint::Chat, value)?;
     rendered_chat(&app, &head.headers, &value, "chatcmpl-").await
 }
 
@@ -61,9 +61,9 @@ pub(crate) async fn completions(
     State(app): State<Arc<App>>,
     Posted { head, value }: Posted,
 ) -> Answer {
-    let value = generation::read_unanswered(&app, Api::Completions, value)?;
+    let value = generation::read_unanswered(&app, Endpoint::Completions, value)?;
     let mut request = CompletionRequest::parse(&value, &app.rules.defaults.bounds)
-        .map_err(|fault| app.policy.first_reader.unread(fault))?;
+        .map_err(|fault| app.dialect.unread(fault))?;
     request.validate_first()?;
     renders(&app, request.model.as_deref())?;
     request.validate_early(&app.rules.limits)?;
@@ -95,7 +95,7 @@ async fn rendered_chat(
     prefix: &str,
 ) -> Result<Response<Body>, Fault> {
     let mut request = ChatRequest::parse(value, &app.rules.defaults.bounds)
-        .map_err(|fault| app.policy.first_reader.unread(fault))?;
+        .map_err(|fault| app.dialect.unread(fault))?;
     renders(app, request.model.as_deref())?;
     request.validate_early(&app.rules.limits)?;
     let conversation = chat::conversation(app, &mut request);
@@ -166,8 +166,8 @@ async fn prompt(app: &App, conversation: Conversation) -> Result<Prompt, Fault> 
 
 /// Whether somebody answers whose prompts are shown.
 fn renders(app: &App, model: Option<&str>) -> Result<(), Fault> {
-    app.policy
-        .rendered
+    app.dialect
+        .rendered()
         .renders(&generation::target(app, model)?)
 }
 
@@ -178,7 +178,9 @@ fn shown(
     request: impl FnOnce() -> Result<Value, Fault>,
 ) -> Result<Value, Fault> {
     let features = || (!prompt.media.is_empty()).then(|| media::features(&prompt.media));
-    app.policy.rendered.show(&prompt.tokens, features, request)
+    app.dialect
+        .rendered()
+        .show(&prompt.tokens, features, request)
 }
 
 /// The object that `/inference/v1/generate` takes.

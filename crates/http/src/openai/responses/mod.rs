@@ -25,9 +25,9 @@ use super::prepare::{self, Shape};
 use super::response_shape::ResponseShape;
 use crate::app::{App, LoadGuard};
 use crate::body::Posted;
+use crate::dialect::Endpoint;
 use crate::error::Answer;
 use crate::generation::{self, GenerationBody, Read, Refused, Started};
-use crate::policy::Api;
 use crate::request_head::RequestHead;
 use crate::stream::EventStream;
 use crate::transfer::{self, TransferTerms};
@@ -43,7 +43,7 @@ use vllm_sim_wire::openai::responses_rules::{cannot_cancel, not_stored};
 use vllm_sim_wire::openai::shared::ToolChoice;
 
 impl GenerationBody for ResponsesRequest {
-    const API: Api = Api::Responses;
+    const API: Endpoint = Endpoint::Responses;
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         Self::parse(body, bounds)
@@ -129,7 +129,7 @@ async fn answer(
     let background = request.background.unwrap_or(false);
     let (generation, response) = prepared(app, head, request, threshold)?;
     let started = generation::start(app, resolved, generation).await;
-    let started = match started.map_err(|refused| refused.reported(app.policy.late_refusals)) {
+    let started = match started.map_err(|refused| refused.reported(app.dialect.late_refusals())) {
         Ok((generated, guard)) => Started {
             view: response.frame(app, &generated.facts),
             reply: generated.reply,
@@ -208,12 +208,12 @@ fn prepared(
     let given = request.request_id.as_deref().filter(|id| !id.is_empty());
     let id: Arc<str> = match given {
         Some(given) => given.into(),
-        None => app.policy.ids.response(&head.headers),
+        None => app.dialect.ids().response(&head.headers),
     };
     let (messages, keep) = messages(app, &mut request)?;
     let mut chat = convert::chat(&request, &messages)?;
     let (choice, parallel) = (chat.tool_choice.clone(), chat.parallel_tool_calls);
-    app.policy.choose_tools(&request, &mut chat);
+    app.dialect.choose_tools(&request, &mut chat);
     let limits = &app.rules.limits;
     let parser = limits.auto_tool_choice && limits.has_tool_parser;
     if chat.tool_choice == Some(ToolChoice::Auto) && !parser {
@@ -262,7 +262,9 @@ fn messages(
         Some(id) => Some(app.responses.previous(id).ok_or_else(|| not_stored(id))?),
         None => None,
     };
-    let unread = app.policy.take_unread(&mut request.instructions);
+    let unread = app
+        .dialect
+        .take_unread_instructions(&mut request.instructions);
     let messages = convert::messages(request, previous.as_ref())?;
     request.instructions = request.instructions.take().or(unread);
     let stored = app.settings.answers.responses_store && request.store.unwrap_or(false);
@@ -295,7 +297,7 @@ impl Asked {
             top_p: facts.params.top_p,
             max_tokens: facts.params.max_tokens.unwrap_or(facts.budget),
             logprobs: logprobs.map(|top| prepare::top(app, top)),
-            ids: app.policy.ids.items(&facts.id),
+            ids: app.dialect.ids().items(&facts.id),
             tool_parser: self.parses.then(|| app.metrics.clone()),
             prompt: shows_prompt.then(|| facts.prompts[0].tokens.clone()),
             request: request.clone(),

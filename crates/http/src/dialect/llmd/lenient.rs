@@ -9,8 +9,8 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
-use super::first_reader::Api;
-use super::llmd_responses::kind;
+use super::Endpoint;
+use super::responses::kind;
 use vllm_sim_service::dialect::Llmd;
 
 /// Whether a field can stay; null always can.
@@ -50,17 +50,17 @@ const IGNORED: [(&str, Fits); 22] = [
 type Edit = (&'static str, Option<Value>);
 
 /// The body without what only vLLM trips over.
-pub(super) fn body(api: Api, mut body: Cow<'_, Value>) -> Cow<'_, Value> {
-    let inner = match api {
-        Api::Generate => Some("sampling_params"),
+pub(super) fn body(endpoint: Endpoint, mut body: Cow<'_, Value>) -> Cow<'_, Value> {
+    let inner = match endpoint {
+        Endpoint::Generate => Some("sampling_params"),
         _ => None,
     };
     let members = |body: &Value| match inner {
         Some(key) => body
             .get(key)?
             .as_object()
-            .map(|members| edits(api, members)),
-        None => body.as_object().map(|members| edits(api, members)),
+            .map(|members| edits(endpoint, members)),
+        None => body.as_object().map(|members| edits(endpoint, members)),
     };
     let edits = members(&body).unwrap_or_default();
     if !edits.is_empty() {
@@ -81,7 +81,7 @@ pub(super) fn body(api: Api, mut body: Cow<'_, Value>) -> Cow<'_, Value> {
     body
 }
 
-fn edits(api: Api, members: &Map<String, Value>) -> Vec<Edit> {
+fn edits(endpoint: Endpoint, members: &Map<String, Value>) -> Vec<Edit> {
     let given = |key: &str| members.get(key).filter(|value| !value.is_null());
     let mut edits: Vec<Edit> = Vec::new();
     for (key, fits) in IGNORED {
@@ -108,14 +108,15 @@ fn edits(api: Api, members: &Map<String, Value>) -> Vec<Edit> {
     {
         edits.push(("min_tokens", None));
     }
-    edits.extend(alternatives(api, members));
-    if api == Api::Embeddings && given("encoding_format").is_some_and(|f| *f != "base64") {
+    edits.extend(alternatives(endpoint, members));
+    if endpoint == Endpoint::Embeddings && given("encoding_format").is_some_and(|f| *f != "base64")
+    {
         edits.push(("encoding_format", None));
     }
-    if api == Api::Messages {
+    if endpoint == Endpoint::Messages {
         edits.extend(anthropic(members));
     }
-    if api == Api::Chat {
+    if endpoint == Endpoint::Chat {
         edits.extend(tools(members));
         edits.extend(messages(members));
     }
@@ -123,13 +124,13 @@ fn edits(api: Api, members: &Map<String, Value>) -> Vec<Edit> {
 }
 
 /// Log probabilities: as many as are shown, none that are not asked for.
-fn alternatives(api: Api, members: &Map<String, Value>) -> Option<Edit> {
-    let key = match api {
-        Api::Completions | Api::Generate => "logprobs",
+fn alternatives(endpoint: Endpoint, members: &Map<String, Value>) -> Option<Edit> {
+    let key = match endpoint {
+        Endpoint::Completions | Endpoint::Generate => "logprobs",
         _ => "top_logprobs",
     };
     let count = members.get(key).filter(|value| !value.is_null())?;
-    let wanted = api != Api::Chat || members.get("logprobs") == Some(&Value::Bool(true));
+    let wanted = endpoint != Endpoint::Chat || members.get("logprobs") == Some(&Value::Bool(true));
     match count.as_i64() {
         Some(count) if wanted && count > Llmd::MAX_LOGPROBS => {
             Some((key, Some(Llmd::MAX_LOGPROBS.into())))
@@ -268,8 +269,8 @@ fn is_response_format(value: &Value) -> bool {
 mod tests {
     use super::*;
 
-    fn read(api: Api, given: Value) -> Value {
-        body(api, Cow::Owned(given)).into_owned()
+    fn read(endpoint: Endpoint, given: Value) -> Value {
+        body(endpoint, Cow::Owned(given)).into_owned()
     }
 
     #[test]
@@ -278,9 +279,9 @@ mod tests {
             "stream": true, "stream_options": {"include_usage": true}, "top_logprobs": 3,
             "logprobs": true, "tools": [{}], "tool_choice": "auto",
             "messages": [{"role": "user", "content": "x"}]});
-        assert_eq!(read(Api::Chat, good.clone()), good);
+        assert_eq!(read(Endpoint::Chat, good.clone()), good);
         assert!(matches!(
-            body(Api::Chat, Cow::Borrowed(&good)),
+            body(Endpoint::Chat, Cow::Borrowed(&good)),
             Cow::Borrowed(_)
         ));
     }
@@ -289,12 +290,12 @@ mod tests {
     fn what_only_vllm_refuses_goes() {
         let odd = json!({"temperature": 5, "top_p": 7, "top_k": "x", "stop": [""], "n": 2,
             "stream_options": {}, "top_logprobs": 30, "tool_choice": "sometimes"});
-        assert_eq!(read(Api::Chat, odd), json!({"n": 2}));
+        assert_eq!(read(Endpoint::Chat, odd), json!({"n": 2}));
         let params = json!({"sampling_params": {"temperature": -1, "max_tokens": 3}});
         let kept = json!({"sampling_params": {"max_tokens": 3}});
-        assert_eq!(read(Api::Generate, params), kept);
+        assert_eq!(read(Endpoint::Generate, params), kept);
         let many = json!({"logprobs": 1_000_000});
-        assert_eq!(read(Api::Completions, many), json!({"logprobs": 100}));
+        assert_eq!(read(Endpoint::Completions, many), json!({"logprobs": 100}));
     }
 
     #[test]
@@ -304,6 +305,6 @@ mod tests {
         let whole = json!({"messages": [{"content": "a", "role": "user"},
             {"role": "user", "content": ""},
             {"role": "assistant", "content": null, "tool_calls": []}]});
-        assert_eq!(read(Api::Chat, bare), whole);
+        assert_eq!(read(Endpoint::Chat, bare), whole);
     }
 }

@@ -1,0 +1,264 @@
+//! llm-d-inference-sim's HTTP API (`--compat llm-d`): it looks at a body in an order and in words of its
+//! own: whether it can be read, injected failures, the model, the numbers, and with the prompt at hand the
+//! context.
+//!
+//! Source: llm-d-inference-sim `pkg/communication/http.go`, `pkg/api/request.go`,
+//! `pkg/llm-d-inference-sim/helpers.go`, `validateRequest` (August 2026).
+
+mod bodies;
+mod lenient;
+mod responses;
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::Response;
+use serde_json::Value;
+
+use super::{AnswerForm, ApiDialect, Endpoint, IdForm, LateRefusals, OperationForm, RenderedForm};
+use crate::error;
+use crate::openai::ids::rank_engine_id;
+use crate::transfer::params::TransferParams;
+use vllm_sim_service::HandOver;
+use vllm_sim_service::dialect::Llmd;
+use vllm_sim_service::generate::request::Target;
+use vllm_sim_wire::fault::{ErrorType, Fault};
+use vllm_sim_wire::openai::chat::ChatRequest;
+use vllm_sim_wire::openai::responses::ResponsesRequest;
+use vllm_sim_wire::{Limits, Version};
+
+impl ApiDialect for Llmd {
+    /// A body need not say that it is JSON.
+    fn media_type<'h>(&self, _: Option<&'h str>) -> Option<&'h str> {
+        Some("application/json")
+    }
+
+    fn reads_schema_first(&self) -> bool {
+        false
+    }
+
+    fn asks_model_first(&self, endpoint: Endpoint) -> bool {
+        !limits(endpoint).is_empty()
+    }
+
+    fn read<'b>(&self, endpoint: Endpoint, body: Cow<'b, Value>) -> Result<Cow<'b, Value>, Fault> {
+        if !body.is_object() {
+            let words = "Failed to read and parse request body, a JSON object is expected";
+            return Err(Fault::bad_request(words));
+        }
+        let mut body = lenient::body(endpoint, body);
+        match endpoint {
+            Endpoint::Chat if wants_one_alternative(&body) => {
+                body.to_mut()["top_logprobs"] = 1.into();
+            }
+            Endpoint::Responses => responses::body(body.to_mut())?,
+            Endpoint::Generate => bodies::move_inside(body.to_mut()),
+            Endpoint::Embeddings => bodies::input(&body)?,
+            Endpoint::Tokenize => bodies::text_or_chat(&body)?,
+            Endpoint::Chat | Endpoint::Completions | Endpoint::Messages => {}
+        }
+        Ok(body)
+    }
+
+    fn check_content(&self, endpoint: Endpoint, body: &Value) -> Result<(), Fault> {
+        match endpoint {
+            Endpoint::Completions => bodies::prompt(body.get("prompt").unwrap_or(&Value::Null)),
+            Endpoint::Messages => bodies::messages(body),
+            Endpoint::Generate => bodies::generate(body),
+            Endpoint::Chat | Endpoint::Responses | Endpoint::Embeddings | Endpoint::Tokenize => {
+                Ok(())
+            }
+        }
+    }
+
+    /// The content, the numbers, a streamed prefill and a missing end, in this order.
+    fn check(&self, endpoint: Endpoint, body: &Value) -> Result<(), Fault> {
+        self.check_content(endpoint, body)?;
+        check_numbers(endpoint, body)?;
+        check_prefill(body)?;
+        check_end(endpoint, body)
+    }
+
+    fn unread(&self, fault: Fault) -> Fault {
+        if fault.error_type != ErrorType::BadRequestPhrase {
+            return fault;
+        }
+        Fault::bad_request(format!(
+            "Failed to read and parse request body, {}",
+            fault.message
+        ))
+    }
+
+    fn has_lenient_paths(&self) -> bool {
+        true
+    }
+
+    fn unknown_model(&self, name: &str, _: &[Arc<str>]) -> Fault {
+        let words = format!("The model `{name}` does not exist.");
+        Fault::new(404, ErrorType::NotFound, words)
+    }
+
+    fn side_model(&self, found: Result<Target, Fault>) -> Result<Option<Target>, Fault> {
+        Ok(found.ok())
+    }
+
+    /// A rank that is not there counts as none.
+    fn rank(&self, limits: &Limits, asked: Option<i64>) -> Option<i64> {
+        let ranks = i64::from(limits.data_parallel_ranks);
+        asked.filter(|rank| (0..ranks).contains(rank))
+    }
+
+    fn engine_id(&self, rank: u32) -> String {
+        rank_engine_id(rank)
+    }
+
+    fn ranks_elsewhere(&self, all: u32, here: Range<u32>) -> Vec<(u32, String)> {
+        let others = (0..all).filter(|rank| !here.contains(rank));
+        others.map(|rank| (rank, rank_engine_id(rank))).collect()
+    }
+
+    fn transfer_params(
+        &self,
+        hand_over: &Arc<HandOver>,
+        _: &dyn Fn() -> Option<TransferParams>,
+    ) -> Option<TransferParams> {
+        Some(TransferParams::placeholders(hand_over.clone()))
+    }
+
+    fn prefill_reason(&self) -> Option<&'static str> {
+        Some("remote_decode")
+    }
+
+    fn has_threshold_without_cache(&self) -> bool {
+        false
+    }
+
+    fn default_max_tokens(&self) -> Option<i128> {
+        None
+    }
+
+    fn ends_with_named_calls(&self) -> bool {
+        true
+    }
+
+    fn choose_tools(&self, request: &ResponsesRequest, chat: &mut ChatRequest) {
+        responses::choose(request, chat);
+    }
+
+    fn take_unread_instructions(&self, instructions: &mut Option<String>) -> Option<String> {
+        instructions.take()
+    }
+
+    fn ids(&self) -> IdForm {
+        IdForm::Numbered
+    }
+
+    fn message_id_prefix(&self) -> &'static str {
+        "msg_"
+    }
+
+    fn generate_id_prefix(&self) -> &'static str {
+        ""
+    }
+
+    fn numbers_prompts(&self) -> bool {
+        true
+    }
+
+    fn answers(&self) -> AnswerForm {
+        AnswerForm::Short
+    }
+
+    fn shows_prompt_details(&self) -> bool {
+        true
+    }
+
+    fn numbers_logprobs(&self) -> bool {
+        true
+    }
+
+    fn lists_adapter_context(&self) -> bool {
+        true
+    }
+
+    fn late_refusals(&self) -> LateRefusals {
+        LateRefusals::AsStatus
+    }
+
+    fn message_refusal(&self, fault: &Fault, _: Version) -> Response<Body> {
+        error::response(fault)
+    }
+
+    fn rendered(&self) -> RenderedForm {
+        RenderedForm::Tokens
+    }
+
+    fn operations(&self) -> OperationForm {
+        OperationForm::Lenient
+    }
+}
+
+/// Returns the members in which a body says how many tokens it wants; the first one counts.
+fn limits(endpoint: Endpoint) -> &'static [&'static str] {
+    match endpoint {
+        Endpoint::Chat => &["/max_completion_tokens", "/max_tokens"],
+        Endpoint::Completions | Endpoint::Messages => &["/max_tokens"],
+        Endpoint::Responses => &["/max_output_tokens"],
+        Endpoint::Generate => &["/sampling_params/max_tokens"],
+        Endpoint::Embeddings | Endpoint::Tokenize => &[],
+    }
+}
+
+/// Checks the numbers of a body.
+///
+/// # Errors
+/// llm-d's refusal.
+fn check_numbers(endpoint: Endpoint, body: &Value) -> Result<(), Fault> {
+    let number = |path: &&str| body.pointer(path).filter(|value| !value.is_null());
+    if number(&"/n").and_then(Value::as_i64).is_some_and(|n| n < 1) {
+        return Err(Fault::bad_request("n must be at least 1"));
+    }
+    let asked = limits(endpoint).iter().find_map(number);
+    if asked.and_then(Value::as_i64).is_some_and(|n| n < 1) {
+        let words = "Max completion tokens and max tokens should be positive";
+        return Err(Fault::bad_request(words));
+    }
+    Ok(())
+}
+
+/// Checks that a body that never ends says how long it may be.
+///
+/// # Errors
+/// llm-d's refusal.
+fn check_end(endpoint: Endpoint, body: &Value) -> Result<(), Fault> {
+    let ignores_end = body.get("ignore_eos").and_then(Value::as_bool) == Some(true);
+    let given = |path: &&str| body.pointer(path).is_some_and(|value| !value.is_null());
+    if ignores_end && !limits(endpoint).iter().any(given) {
+        return Err(Fault::bad_request(
+            "Ignore_eos is true but max_completion_tokens (or max_tokens) is not set",
+        ));
+    }
+    Ok(())
+}
+
+/// Checks that a prompt that another server decodes is not streamed: llm-d streams nothing that it
+/// prefills.
+///
+/// # Errors
+/// Its 400.
+fn check_prefill(body: &Value) -> Result<(), Fault> {
+    let remote = body.pointer("/kv_transfer_params/do_remote_decode");
+    let stream = body.get("stream").and_then(Value::as_bool);
+    if stream == Some(true) && remote.and_then(Value::as_bool) == Some(true) {
+        return Err(Fault::bad_request("Prefill does not support streaming"));
+    }
+    Ok(())
+}
+
+/// Returns whether log probabilities come with one alternative, as nothing says more.
+fn wants_one_alternative(body: &Value) -> bool {
+    let silent = body.get("top_logprobs").is_none_or(Value::is_null);
+    silent && body.get("logprobs").and_then(Value::as_bool) == Some(true)
+}
