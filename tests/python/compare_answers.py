@@ -9,8 +9,8 @@
 requests, one after the other: valid ones, wrong ones, and a third with two faults in one body, which show
 the order of refusals. It keeps status, headers in order, body (of a stream its text, however it is cut into
 chunks) and how the answer ended; four times per server its metrics and cached blocks, at the end its KV
-events. Ids, times and ports are masked: an id becomes its number within the answer. `compare` sends what was
-recorded, groups the differences by their cause and fails if there is one. `check` records and compares one
+events. Ids, times, ports and the hash of the fingerprint are masked: an id becomes its number within the
+answer. `compare` sends what was recorded, groups the differences by their cause and fails if there is one. `check` records and compares one
 binary: answers must repeat, and an answer that was changed must be found. `--servers` names some of them.
 """
 import argparse, collections, concurrent.futures, gzip, itertools, json, os, pathlib, re, socket, struct, subprocess, sys, tempfile, threading, time
@@ -21,6 +21,7 @@ from compare_answers_cases import PUBLISHING, SERVERS, Sender  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ID = re.compile(r"(?<![0-9a-zA-Z.])(?:[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|[0-9a-f]{32}|[0-9a-f]{16}|(?<=call_)\d{10}|(?<=tool-)\d{10}|(?<=toolu_)\d{10}|(?<=fc_)\d{10})(?![0-9a-zA-Z])")
+FINGERPRINT = re.compile(r"(?<=vllm-0\.33\.0)((?:-[a-z]+\d*)*)-[0-9a-f]{8}(?![0-9a-f])")
 TIME = re.compile(r"(?<![\w.-])1[789]\d{8}(?:\.\d+)?(?![\w.])")
 TIMED = re.compile(r"^(process_\w+|\w+:\w*_created|\w*_created|[\w:]+_(?:seconds|latency|time)\w*_(?:bucket|sum)|[\w:]*lora_requests_info)(?=[{ ])")
 REMOTE = re.compile(r'(?<="remote_request_id":")([^"]*-)[0-9a-f]{8}(?=")')
@@ -208,7 +209,8 @@ class Server:
     def masked(self, text, end):
         seen = {}
         number = lambda found: f"<id {seen.setdefault(found[0], len(seen))}>"
-        mask = lambda text: self.own.sub("<port>", REMOTE.sub(r"\1<id>", TIME.sub("<time>", ID.sub(number, text))))
+        known = lambda text: FINGERPRINT.sub(r"\1-<hash>", TIME.sub("<time>", ID.sub(number, text)))
+        mask = lambda text: self.own.sub("<port>", REMOTE.sub(r"\1<id>", known(text)))
         headers = [[key, "<date>" if key.lower() == "date" else mask(value)] for key, value in self.headers]
         return {"status": self.status, "headers": headers, "body": mask(text), "end": end}
 
