@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use vllm_sim_config::CliMode;
 
-use super::sim::Sim;
+use super::sim::{Sim, post};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETION: &str = "/v1/completions";
@@ -296,4 +296,57 @@ async fn of_prompts_times_choices() {
     let body = json!({"prompt": vec![7; 30_000], "n": 16_384, "max_tokens": 1, "stream": true});
     let words = "The prompts of all sequences (prompts times n) would take more than 128 MiB.";
     all_refuse(&sim, &[(COMPLETION, body, words)]).await;
+}
+
+/// Log probabilities without number end at the size of the answer, whatever the number wraps to.
+#[tokio::test]
+async fn of_log_probabilities_that_no_number_of_bits_holds() {
+    let flags = ["--model", "demo", "--max-logprobs", "-1"];
+    let flags = [
+        &flags[..],
+        &["--force-dummy-tokenizer", "--enable-scale-out"],
+    ]
+    .concat();
+    let sim = Sim::start(CliMode::Vllm, &flags).await;
+    let numbers = [
+        "10000000",
+        "2305843009213693952",
+        "4611686018427387904",
+        "9223372036854775807",
+        "9223372036854775808",
+        "18446744073709551615",
+        "18446744073709551616",
+        "170141183460469231731687303715884105727",
+    ];
+    let said = r#""messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4"#;
+    for number in numbers {
+        let bodies = [
+            (
+                COMPLETION,
+                format!(r#"{{"prompt": "a b", "max_tokens": 4, "logprobs": {number}}}"#),
+            ),
+            (
+                COMPLETION,
+                format!(
+                    r#"{{"prompt": "a b", "max_tokens": 4, "echo": true, "logprobs": {number}}}"#
+                ),
+            ),
+            (
+                CHAT,
+                format!(r#"{{{said}, "logprobs": true, "top_logprobs": {number}}}"#),
+            ),
+            (CHAT, format!(r#"{{{said}, "prompt_logprobs": {number}}}"#)),
+            (
+                "/inference/v1/generate",
+                format!(
+                    r#"{{"token_ids": [1, 2], "sampling_params": {{"max_tokens": 4, "logprobs": {number}}}}}"#
+                ),
+            ),
+        ];
+        for (path, body) in bodies {
+            let answer = sim.ask(post(path, &[], body.as_bytes())).await;
+            assert_eq!(answer.status, 400, "{path} {body}: {:.300}", answer.text());
+        }
+    }
+    assert!(sim.is_idle().await, "a slot is stuck");
 }

@@ -291,3 +291,16 @@ async fn version_0_32_knows_no_weight_versions() {
         }
     }
 }
+
+/// Counts that a client gives are added up without a wrap.
+#[tokio::test]
+async fn counts_of_prompts_stop_at_the_largest_number() {
+    let sim = Sim::serve(&["--enable-scale-out"]).await;
+    let choice = completion(&sim).await;
+    let ids = choice["token_ids"].as_array().unwrap();
+    let reply = generated(&choice, ids, "length".into());
+    let body = json!({"generate_responses": [reply, reply], "prompt_tokens": [u64::MAX, u64::MAX]});
+    let answer = sim.post(COMPLETION, &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.json()["usage"]["total_tokens"], u64::MAX);
+}

@@ -149,10 +149,9 @@ impl Source {
 
 impl Others {
     fn beside(&self, position: Position, id: u32) -> Vec<RankedToken> {
-        let all = position.vocabulary.max(2) as usize;
         match self {
-            Self::Likeliest(most) => position.row(id, (*most).min(all)),
-            Self::All => position.row(id, all),
+            Self::Likeliest(most) => position.row(id, *most),
+            Self::All => position.row(id, usize::MAX),
             Self::These(ids) => position.entries_of(id, ids),
         }
     }

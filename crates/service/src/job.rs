@@ -79,6 +79,11 @@ fn small(n: i128) -> u32 {
     u32::try_from(n.max(0)).unwrap_or(u32::MAX)
 }
 
+/// How many log probabilities are shown; what no 64 bits hold is as much as they do.
+fn top(n: i128) -> i64 {
+    n.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+}
+
 fn ids(ids: &[i128]) -> Vec<u32> {
     let ids = ids.iter();
     ids.filter_map(|id| u32::try_from(*id).ok()).collect()
@@ -156,11 +161,12 @@ impl Job {
             tail: Duration::ZERO,
             shown: Shown {
                 prompt: request.echo,
-                logprobs: params
-                    .logprobs
-                    .map(|top| top as i64)
-                    .or(ids.map(|ids| ids.len() as i64)),
-                prompt_logprobs: params.prompt_logprobs.map(|top| top as i64),
+                logprobs: [params.logprobs.map(top), ids.map(|ids| ids.len() as i64)]
+                    .into_iter()
+                    .flatten()
+                    // -1, the whole vocabulary, is the most.
+                    .max_by_key(|top| *top as u64),
+                prompt_logprobs: params.prompt_logprobs.map(top),
             },
             request,
             facts,

@@ -1,7 +1,7 @@
 //! How large an answer may become: a few bytes of JSON ask for many choices of many tokens with
 //! many log probabilities each, and an answer that is no stream is written whole.
 
-use crate::job::Job;
+use crate::job::{Job, Shown};
 
 /// Most bytes of one answer, about.
 pub(super) const MAX_BYTES: u64 = 256 << 20;
@@ -17,27 +17,40 @@ pub(super) struct ReplySize {
 }
 
 impl ReplySize {
-    /// The size of what an answer shows of its prompts. All log probabilities are as many as the
-    /// model knows tokens.
+    /// Returns the size of what an answer shows of its prompts. All log probabilities are as many as
+    /// the model knows tokens.
     /// `None` where that is more than [`MAX_BYTES`].
     pub(super) fn of(job: &Job, vocabulary: impl Fn() -> u32) -> Option<Self> {
+        let prompts = job.facts.prompts.iter();
+        let tokens = prompts.map(|prompt| prompt.tokens.len() as u64).sum();
+        Self::of_shown(job.shown, job.n, tokens, vocabulary)
+    }
+
+    fn of_shown(
+        shown: Shown,
+        choices: u32,
+        prompt_tokens: u64,
+        vocabulary: impl Fn() -> u32,
+    ) -> Option<Self> {
         let logprobs = |top: Option<i64>| match top.map(u64::try_from) {
             None => 0,
-            Some(Ok(top)) => (top + 1).saturating_mul(LOGPROB_BYTES),
-            Some(Err(_)) => u64::from(vocabulary()) * LOGPROB_BYTES,
+            // A row has the chosen token, and each token of the vocabulary once at most.
+            Some(Ok(top)) => {
+                let top = top.min(vocabulary().into());
+                top.saturating_add(1).saturating_mul(LOGPROB_BYTES)
+            }
+            Some(Err(_)) => u64::from(vocabulary()).saturating_mul(LOGPROB_BYTES),
         };
-        let per_token = TOKEN_BYTES + logprobs(job.shown.logprobs);
-        let echoes = if job.shown.prompt {
-            u64::from(job.n)
-        } else {
-            0
+        let per_token = TOKEN_BYTES.saturating_add(logprobs(shown.logprobs));
+        let echoes = match shown.prompt {
+            true => u64::from(choices),
+            false => 0,
         };
-        let per_prompt_token =
-            (per_token * echoes).saturating_add(logprobs(job.shown.prompt_logprobs));
-        let prompts = job.facts.prompts.iter();
-        let tokens: u64 = prompts.map(|prompt| prompt.tokens.len() as u64).sum();
+        let per_prompt_token = per_token
+            .saturating_mul(echoes)
+            .saturating_add(logprobs(shown.prompt_logprobs));
         let size = Self {
-            bytes: tokens.saturating_mul(per_prompt_token),
+            bytes: prompt_tokens.saturating_mul(per_prompt_token),
             per_token,
         };
         size.checked()
@@ -58,5 +71,67 @@ impl ReplySize {
 
     fn checked(self) -> Option<Self> {
         (self.bytes <= MAX_BYTES).then_some(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::logprobs::Position;
+    use proptest::prelude::*;
+
+    /// Any number, the edges among them.
+    fn edges() -> impl Strategy<Value = i64> {
+        let near = |edge: i64| (-2..=2_i64).prop_map(move |by| edge.saturating_add(by));
+        prop_oneof![
+            any::<i64>(),
+            near(i64::MIN),
+            near(i64::MAX),
+            near(1 << 32),
+            near(0),
+            -1..100_000_i64,
+        ]
+    }
+
+    proptest! {
+        /// What passes the check is as large as it says, whatever was asked for.
+        #[test]
+        fn an_answer_is_refused_or_below_the_bound(
+            logprobs in proptest::option::of(edges()),
+            prompt_logprobs in proptest::option::of(edges()),
+            prompt in any::<bool>(),
+            choices in 1..=16_384_u32,
+            tokens in any::<u32>(),
+            prompt_tokens in 0..2_000_000_u64,
+            vocabulary in prop_oneof![Just(u32::MAX), Just(4096), any::<u32>()],
+        ) {
+            let shown = Shown { prompt, logprobs, prompt_logprobs };
+            let size = ReplySize::of_shown(shown, choices, prompt_tokens, || vocabulary);
+            let size = size.and_then(|size| size.with(tokens));
+            let row = |top: Option<i64>| match top {
+                None => 0,
+                Some(top) if top < 0 => u128::from(vocabulary),
+                Some(top) => (top as u128).min(vocabulary.into()) + 1,
+            };
+            let rows = u128::from(tokens) + u128::from(prompt_tokens) * u128::from(choices) * u128::from(prompt);
+            let entries = rows * row(logprobs) + u128::from(prompt_tokens) * row(prompt_logprobs);
+            if size.is_some() {
+                prop_assert!(entries * u128::from(LOGPROB_BYTES) <= u128::from(MAX_BYTES));
+            }
+            if rows * 8 + entries * u128::from(LOGPROB_BYTES) <= u128::from(MAX_BYTES) {
+                prop_assert!(size.is_some(), "refused without need");
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_has_no_more_entries_than_the_vocabulary() {
+        let position = Position {
+            vocabulary: 50,
+            context: 3,
+            temperature: 1.0,
+        };
+        assert_eq!(position.row(7, usize::MAX).len(), 51);
+        assert_eq!(position.entries(7, usize::MAX).len(), 50);
     }
 }

@@ -268,3 +268,21 @@ fn words_that_come_as_tokens_are_not_said() {
     let bad = [most, on, ("_bad_words_token_ids", words.to_vec().into())];
     assert!(!text("bad", &bad).contains(" the "));
 }
+
+/// The engine checks no `--max-logprobs`; an answer is as large as it says all the same.
+#[test]
+fn log_probabilities_without_number_are_refused_and_the_engine_lives() {
+    let numbers = [1 << 61, 1 << 62, i64::MAX as u64, 1 << 63, u64::MAX];
+    let front = FrontEnd::start(&["--force-dummy-tokenizer"]);
+    for (at, number) in numbers.into_iter().enumerate() {
+        for field in ["logprobs", "prompt_logprobs"] {
+            let id = format!("{field}-{at}");
+            front.add(&id, &[("max_tokens", 3.into()), (field, number.into())]);
+            let (outputs, _) = front.outputs(&id);
+            assert_eq!(outputs.len(), 1, "{id}");
+            assert!(tokens(&outputs).is_empty(), "{id}");
+        }
+    }
+    front.add("next", &[("max_tokens", 1.into())]);
+    assert_eq!(tokens(&front.outputs("next").0).len(), 1);
+}

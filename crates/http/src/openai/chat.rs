@@ -44,7 +44,7 @@ pub(crate) async fn answer(app: &Arc<App>, head: &RequestHead, value: &Value) ->
     let read = Read::<ChatRequest>::new(app, head, legacy::body(app, value))?;
     let (mut request, resolved) = read.resolve(app, head)?;
     let stream = request.stream.unwrap_or(false);
-    let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
+    let interval = prepare::interval(request.stream_interval);
     let headers = head.special_headers();
     let id = prepare::request_id("chatcmpl-", headers, request.request_id.as_deref());
     let threshold = transfer::hit_threshold(app, headers, value);

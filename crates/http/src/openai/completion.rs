@@ -65,7 +65,7 @@ async fn respond(
         request.max_tokens = app.dialect.default_max_tokens();
     }
     let stream = request.stream.unwrap_or(false);
-    let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
+    let interval = prepare::interval(request.stream_interval);
     let headers = head.special_headers();
     let id = prepare::request_id("cmpl-", headers, request.request_id.as_deref());
     let terms = TransferTerms::of(app, &id, request.kv_transfer_params.as_ref());

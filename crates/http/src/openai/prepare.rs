@@ -235,6 +235,11 @@ fn load_header(app: &App, json: bool) -> String {
     }
 }
 
+/// Returns how many tokens one event has at least; what no 32 bits hold is as many as they do.
+pub(crate) fn interval(asked: Option<i128>) -> u32 {
+    u32::try_from(asked.unwrap_or(1).max(1)).unwrap_or(u32::MAX)
+}
+
 /// A streamed answer.
 pub(crate) fn stream<R: Render + Unpin>(
     app: &App,

@@ -76,7 +76,7 @@ async fn answer(
     let id = prepare::request_id(app.dialect.generate_id_prefix(), &head.headers, given);
     let terms = TransferTerms::of(app, &id, transfer_params(&request));
     let params = request.sampling_params.clone();
-    let interval = params.stream_interval.unwrap_or(1).max(1) as u32;
+    let interval = prepare::interval(params.stream_interval);
     let generation = GenerationRequest {
         n: params.n,
         max_tokens: params.max_tokens,

@@ -49,11 +49,12 @@ impl Position {
         row
     }
 
-    /// The chosen token, then the likeliest `most` in their order, itself among them if it is one.
+    /// Returns the chosen token, then the likeliest `most` in their order, itself among them if it is
+    /// one; each token of the vocabulary once at most.
     pub fn row(self, id: u32, most: usize) -> Vec<RankedToken> {
         let law = self.law();
         let own = self.drawn(&law, id);
-        let likeliest = (1..).take(most).map(|rank| {
+        let likeliest = (1..=self.vocabulary.max(2)).take(most).map(|rank| {
             let token = law.token(rank);
             let token = match rank == own {
                 true => id,

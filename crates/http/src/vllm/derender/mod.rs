@@ -25,7 +25,7 @@ use crate::openai::ids::CallIds;
 use json_list::list;
 use options::RequestOptions;
 use parsed_text::{OutputParsers, ParsedText};
-use reply::{finish_reason, model, output_tokens, usage, weight_versions};
+use reply::{finish_reason, model, output_tokens, token_count, usage, weight_versions};
 use token_choice::{TokenChoice, text_and_stop};
 use vllm_sim_engine::driver::unix_now;
 use vllm_sim_wire::fault::Fault;
@@ -83,7 +83,7 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, Posted { value, .. }: Post
         weight_versions(&app, &mut shown, choice.json.get("weight_versions"));
         choices.push(shown);
     }
-    let prompt_tokens = request.prompt_tokens.map(|n| n.max(0) as u64);
+    let prompt_tokens = token_count(request.prompt_tokens);
     Ok(ok(&json!({
         "id": reply.get("request_id"),
         "object": "chat.completion",
@@ -92,7 +92,7 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, Posted { value, .. }: Post
         "choices": choices,
         "service_tier": null,
         "system_fingerprint": null,
-        "usage": usage(prompt_tokens.unwrap_or(0), output_tokens(reply)),
+        "usage": usage(prompt_tokens, output_tokens(reply)),
         "prompt_logprobs": reply.get("prompt_logprobs"),
         "prompt_token_ids": reply.get("prompt_token_ids").filter(|_| options.return_token_ids),
         "prompt_text": null,
@@ -124,7 +124,7 @@ pub(crate) async fn completions(
     let (mut prompt, mut completion) = (0, 0);
     for (at, reply) in replies.iter().enumerate() {
         let prompt_tokens = request.prompt_tokens.as_ref().and_then(|p| p.get(at));
-        prompt += prompt_tokens.map_or(0, |n| (*n).max(0) as u64);
+        prompt = token_count(prompt_tokens.copied()).saturating_add(prompt);
         completion += output_tokens(reply);
         let given = seeds.get(at).and_then(Option::as_deref);
         bounds::prompt(&app, given)?;

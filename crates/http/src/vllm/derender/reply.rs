@@ -47,11 +47,16 @@ pub(super) fn output_tokens(reply: &Value) -> u64 {
     each.sum()
 }
 
+/// Returns a count of tokens that a client gave; what no 64 bits hold is as much as they do.
+pub(super) fn token_count(given: Option<i128>) -> u64 {
+    u64::try_from(given.unwrap_or(0).max(0)).unwrap_or(u64::MAX)
+}
+
 /// A `usage` object without details.
 pub(super) fn usage(prompt: u64, completion: u64) -> Value {
     json!({
         "prompt_tokens": prompt,
-        "total_tokens": prompt + completion,
+        "total_tokens": prompt.saturating_add(completion),
         "completion_tokens": completion,
         "prompt_tokens_details": null,
         "completion_tokens_details": null,

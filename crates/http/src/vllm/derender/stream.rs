@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::json_list::list;
 use super::options::RequestOptions;
 use super::parsed_text::{NEEDS_REQUEST, OutputParsers, ParsedText};
-use super::reply::{finish_reason, model, usage, weight_versions};
+use super::reply::{finish_reason, model, token_count, usage, weight_versions};
 use super::token_choice::{TokenChoice, prompt_ids, text};
 use super::{bounds, logprobs};
 use crate::app::App;
@@ -344,8 +344,10 @@ fn chunk_usage(request: &DerenderStreamRequest) -> Option<Value> {
         .get("usage")
         .filter(|u| u.is_object())?;
     let count = |key: &str| given.get(key).and_then(Value::as_u64).unwrap_or(0);
-    let prompt = request.prompt_tokens.map(|n| n.max(0) as u64);
-    let prompt = prompt.unwrap_or_else(|| count("prompt_tokens"));
+    let prompt = match request.prompt_tokens {
+        Some(_) => token_count(request.prompt_tokens),
+        None => count("prompt_tokens"),
+    };
     Some(usage(prompt, count("completion_tokens")))
 }
 
