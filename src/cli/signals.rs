@@ -3,9 +3,11 @@ use tokio::sync::oneshot;
 
 use vllm_sim_command_line::progress;
 
-/// SIGINT and SIGTERM, listened to from the start: one that comes early is not lost.
+/// SIGINT, SIGTERM and SIGHUP, listened to from the start: one that comes early is not lost.
 pub(super) struct Signals {
     both: Option<(Signal, Signal)>,
+    /// The terminal is closed; `None` where `nohup` has it ignored.
+    hangup: Option<Signal>,
     /// Ends with standard input; `None`: that means nothing, or has ended.
     input: Option<oneshot::Receiver<()>>,
 }
@@ -17,6 +19,10 @@ impl Signals {
         Self {
             // Without handlers a signal ends the process anyway.
             both: terminate.ok().zip(interrupt.ok()),
+            hangup: match hangup_is_ignored() {
+                true => None,
+                false => signal(SignalKind::hangup()).ok(),
+            },
             input: None,
         }
     }
@@ -36,13 +42,25 @@ impl Signals {
 
     /// Waits for the next one.
     pub(super) async fn next(&mut self) {
-        let Self { both, input } = self;
+        let Self {
+            both,
+            hangup,
+            input,
+        } = self;
         let signalled = async {
             match both {
                 Some((terminate, interrupt)) => tokio::select! {
                     _ = terminate.recv() => {}
                     _ = interrupt.recv() => {}
                 },
+                None => std::future::pending().await,
+            }
+        };
+        let hung_up = async {
+            match hangup {
+                Some(hangup) => {
+                    hangup.recv().await;
+                }
                 None => std::future::pending().await,
             }
         };
@@ -56,6 +74,7 @@ impl Signals {
         };
         let ended = tokio::select! {
             () = signalled => false,
+            () = hung_up => false,
             () = ended => true,
         };
         if ended {
@@ -64,7 +83,15 @@ impl Signals {
     }
 }
 
-/// Waits for SIGINT or SIGTERM.
+/// Whether whoever started the process had it ignore SIGHUP, as `nohup` does.
+fn hangup_is_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & 1 != 0)
+}
+
+/// Waits for one that ends a server.
 #[cfg(feature = "sqlite")]
 pub(super) async fn signalled() {
     Signals::new().next().await;
