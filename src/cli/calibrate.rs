@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, Command};
 
 use super::tool::{typed, unknown};
 use crate::server;
 use vllm_sim_calibrate::{self as calibrate, Options};
-use vllm_sim_command_line::{UsageError, refuse};
+use vllm_sim_command_line::{UsageError, outputs, refuse};
 use vllm_sim_config::{CliMode, Loaded, load_engine};
 use vllm_sim_engine::latency::Coefficients;
 use vllm_sim_replay::load::Format;
@@ -179,7 +179,7 @@ pub(super) fn run(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Res
     let Some(file) = &typed.out else {
         return Ok(format!("{fitted}\n{profile}"));
     };
-    std::fs::write(file, profile).with_context(|| format!("cannot write {}", file.display()))?;
+    outputs::write(file, profile)?;
     Ok(format!("{fitted}\nprofile in {}", file.display()))
 }
 

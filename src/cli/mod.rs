@@ -132,8 +132,9 @@ fn log_ignored(loaded: &Loaded) {
 
 async fn until_signalled(loaded: Loaded) -> ExitCode {
     let ready_file = loaded.config.server.ready_file.clone();
-    if let Some(path) = &ready_file {
-        ReadyFile::clear(path);
+    let cleared = ready_file.as_deref().map_or(Ok(()), ReadyFile::clear);
+    if let Err(error) = cleared {
+        return complain(&error, BAD_CONFIG);
     }
     let mut signals = Signals::new();
     if loaded.config.server.exit_on_stdin_eof {

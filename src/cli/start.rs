@@ -1,12 +1,13 @@
 //! What a server says when it starts, and the file of `--ready-file`.
 
+use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
 use crate::server::{Fleet, Server};
-use vllm_sim_command_line::quoted;
+use vllm_sim_command_line::{outputs, quoted};
 use vllm_sim_config::{CliMode, Config, Loaded};
 
 /// One line: what is imitated, and what somebody chose. Everything else is for `debug`, or `config`.
@@ -101,13 +102,31 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
+/// Most bytes of a file that is looked at to see whether it is a ready file.
+const MOST_READY_BYTES: u64 = 1 << 20;
+
 /// The file of `--ready-file`: there while the server listens, or its engines have joined.
 pub(super) struct ReadyFile(PathBuf);
 
 impl ReadyFile {
     /// Takes away what an earlier run left, so that nobody takes it for this one.
-    pub(super) fn clear(path: &Path) {
+    ///
+    /// # Errors
+    /// A text that names the file, if it is anything but an empty file or one of an earlier run.
+    pub(super) fn clear(path: &Path) -> Result<(), String> {
+        let Ok(found) = path.symlink_metadata() else {
+            return Ok(());
+        };
+        let ours = found.is_file() && (found.len() == 0 || pid_of(path).is_some());
+        if !ours {
+            let shown = path.display();
+            return Err(format!(
+                "--ready-file {shown}: that is there, and no ready file of an earlier run; it \
+                 would be lost"
+            ));
+        }
         let _ = std::fs::remove_file(path);
+        Ok(())
     }
 
     /// Writes what a process is. It appears whole: it is renamed into place.
@@ -115,23 +134,28 @@ impl ReadyFile {
     /// # Errors
     /// A text that names the file.
     pub(super) fn write(path: &Path, description: &Value) -> Result<Self, String> {
-        let text = format!("{description}\n");
-        let mut draft = path.as_os_str().to_owned();
-        draft.push(format!(".{}", std::process::id()));
-        std::fs::write(&draft, text)
-            .and_then(|()| std::fs::rename(&draft, path))
-            .map_err(|error| {
-                let _ = std::fs::remove_file(&draft);
-                format!("--ready-file {}: {error}", path.display())
-            })?;
+        let written = outputs::write_new(path, format!("{description}\n"));
+        written.map_err(|error| format!("--ready-file {}: {error}", path.display()))?;
         Ok(Self(path.to_owned()))
     }
 }
 
 impl Drop for ReadyFile {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        // Another server may have taken the name meanwhile.
+        if pid_of(&self.0) == Some(std::process::id()) {
+            let _ = std::fs::remove_file(&self.0);
+        }
     }
+}
+
+/// The process that a ready file names; `None`: it is none.
+fn pid_of(path: &Path) -> Option<u32> {
+    let file = std::fs::File::open(path).ok()?;
+    let ready: Value = serde_json::from_reader(file.take(MOST_READY_BYTES)).ok()?;
+    let known = ready.get("servers").or_else(|| ready.get("ranks"));
+    known.filter(|list| list.is_array())?;
+    u32::try_from(ready.get("pid")?.as_u64()?).ok()
 }
 
 /// `{"pid": …, "model": …, "servers": [{"url": …, "grpc": …}]}`; a Unix socket is `{"uds": …}`.

@@ -1,6 +1,6 @@
 //! The subcommands that run offline: words in, a text out.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -8,7 +8,7 @@ use clap::Parser;
 use super::shell;
 use crate::server::{self, Fleet, StartError};
 use vllm_sim_calibrate::validate;
-use vllm_sim_command_line::{self as command_line, UsageError, refuse};
+use vllm_sim_command_line::{self as command_line, UsageError, outputs, refuse};
 use vllm_sim_config::{
     CliMode, Command, FlagSpec, LatencySource, Loaded, SchedulerKind, TOOLS, ValueSource, flags,
     load_engine, load_known, nearest_flag, without_passwords,
@@ -33,6 +33,10 @@ pub(super) fn run(
     let asks = |word: &String| matches!(word.as_str(), "-h" | "--help");
     if plain && words.iter().any(asks) {
         return Ok(shell::help(name));
+    }
+    // These two write nothing over what is there.
+    if !["record", "dataset"].contains(&name) && !words.iter().any(asks) {
+        outputs::check(words, env)?;
     }
     // What plays in virtual time ends with what it has.
     let online = words.iter().any(|word| word.starts_with("--target"));
@@ -120,10 +124,6 @@ fn run_validate(words: &[String]) -> Result<String> {
             let file = args.latency_coefficients.as_deref();
             let coefficients =
                 file.map_or(Ok(Coefficients::default()), server::read_coefficients)?;
-            let write = |file: &Path, text: String| {
-                let shown = file.display();
-                std::fs::write(file, text).with_context(|| format!("cannot write {shown}"))
-            };
             if let Some(folder) = &args.out {
                 let shown = folder.display();
                 std::fs::create_dir_all(folder).with_context(|| format!("cannot write {shown}"))?;
@@ -133,19 +133,20 @@ fn run_validate(words: &[String]) -> Result<String> {
             if let Some(folder) = &args.out {
                 for run in &validation.runs {
                     let file = folder.join(format!("{}.json", run.id));
-                    write(&file, serde_json::to_string_pretty(&run.predicted)? + "\n")?;
+                    let text = serde_json::to_string_pretty(&run.predicted)? + "\n";
+                    outputs::write(&file, text)?;
                 }
             }
             if let Some(file) = &args.html {
                 let typed = command_line::command_line("validate", words);
-                write(file, validation.page(&typed))?;
+                outputs::write(file, validation.page(&typed))?;
             }
             if let Some(file) = &args.json {
                 let text = serde_json::to_string_pretty(&validation.to_json())? + "\n";
                 if file.as_os_str() == "-" {
                     return Ok(text);
                 }
-                write(file, text)?;
+                outputs::write(file, text)?;
             }
             Ok(validation.table())
         }

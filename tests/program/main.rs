@@ -30,6 +30,7 @@ mod gateway;
 mod imports;
 mod log;
 mod online;
+mod outputs;
 mod plan;
 mod record;
 mod replay_command;

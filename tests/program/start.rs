@@ -51,7 +51,7 @@ fn any_free_port_is_named_in_the_log_and_in_the_ready_file() {
     let folder = tempfile::tempdir().unwrap();
     for first in [&["--model", "demo"][..], &["serve", "demo"]] {
         let ready = folder.path().join("ready.json");
-        std::fs::write(&ready, "of an earlier run").unwrap();
+        std::fs::write(&ready, r#"{"pid": 1, "model": "demo", "servers": []}"#).unwrap();
         let file = ready.to_str().unwrap();
         let (mut running, log) = start(&[first, &["--port", "0", "--ready-file", file]].concat());
         let url = url(&ready);
@@ -202,4 +202,64 @@ fn experts_spread_over_eight_engines_fit() {
     ];
     let log = log_until(&words, "Application startup complete.");
     assert!(log.iter().any(|line| line.contains("GPU KV cache size")));
+}
+
+#[test]
+fn a_ready_file_takes_the_place_of_no_other_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("c.yaml"), "max-num-seqs: 4\n").unwrap();
+    std::fs::write(path("other.json"), r#"{"pid": 4}"#).unwrap();
+    std::os::unix::fs::symlink("c.yaml", path("link")).unwrap();
+    std::os::unix::fs::symlink("nowhere", path("broken")).unwrap();
+    std::fs::create_dir(path("folder")).unwrap();
+    for name in ["c.yaml", "other.json", "link", "broken", "folder"] {
+        for more in [
+            &["--port", "0"][..],
+            &["--host", "203.0.113.1", "--port", "1"],
+        ] {
+            let file = path(name);
+            let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
+            command
+                .args(["serve", "demo", "--ready-file"])
+                .arg(&file)
+                .args(more);
+            let output = command.output().unwrap();
+            let text = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(2), "{name}: {text}");
+            assert!(text.contains("--ready-file"), "{name}: {text}");
+            assert!(file.symlink_metadata().is_ok(), "{name} is gone");
+        }
+    }
+    let text = std::fs::read_to_string(path("c.yaml")).unwrap();
+    assert_eq!(text, "max-num-seqs: 4\n");
+}
+
+#[test]
+fn a_server_leaves_the_ready_file_of_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let ready = folder.path().join("ready.json");
+    std::fs::write(&ready, "").unwrap();
+    let file = ready.to_str().unwrap();
+    let (mut running, _) = start(&["--model", "demo", "--port", "0", "--ready-file", file]);
+    url(&ready);
+    let other = r#"{"pid": 1, "model": "demo", "servers": []}"#;
+    std::fs::write(&ready, other).unwrap();
+    let pid = running.0.id().to_string();
+    Command::new("kill").args(["-TERM", &pid]).status().unwrap();
+    assert!(running.0.wait().unwrap().success());
+    assert_eq!(std::fs::read_to_string(&ready).unwrap(), other);
+}
+
+#[test]
+fn a_closed_terminal_ends_a_server_as_a_termination_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let ready = folder.path().join("ready.json");
+    let file = ready.to_str().unwrap();
+    let (mut running, _) = start(&["--model", "demo", "--port", "0", "--ready-file", file]);
+    let pid = running.0.id().to_string();
+    Command::new("kill").args(["-HUP", &pid]).status().unwrap();
+    let status = running.0.wait().unwrap();
+    assert!(status.success(), "{status}");
+    assert!(!ready.exists(), "it is gone with the server");
 }

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod outputs;
 pub mod progress;
 
 use anyhow::Result;

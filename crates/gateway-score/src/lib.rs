@@ -17,7 +17,7 @@ mod workload;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{CommandFactory, Parser};
 
 use disturb::Disturbance;
@@ -27,7 +27,7 @@ use play::Play;
 use report::ScoreReport;
 use require::Requirement;
 use scenario::FleetScenario;
-use vllm_sim_command_line::{Unmet, UsageError, command_line, refuse};
+use vllm_sim_command_line::{Unmet, UsageError, command_line, outputs, refuse};
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_http_client::Trust;
 use vllm_sim_replay::Pace;
@@ -489,17 +489,13 @@ fn differences(backends: &Backends, engine: &EngineSpec) -> Vec<String> {
 fn write(report: &ScoreReport, args: &Args) -> Result<String> {
     let mut printed = report.table();
     if let Some(file) = &args.html {
-        let shown = file.display();
-        std::fs::write(file, page::page(report))
-            .with_context(|| format!("cannot write {shown}"))?;
+        outputs::write(file, page::page(report))?;
     }
     if let Some(file) = &args.json {
         let text = serde_json::to_string_pretty(&report.to_json())?;
         match file.as_str() {
             "-" => printed = text,
-            file => {
-                std::fs::write(file, text + "\n").with_context(|| format!("cannot write {file}"))?
-            }
+            file => outputs::write(file.as_ref(), text + "\n")?,
         }
     }
     match report.missed() {

@@ -21,7 +21,7 @@ use prices::Prices;
 use report::Plan;
 use search::{Answer, Candidate, Question};
 use vllm_sim_command_line::progress::{Progress, is_stopped};
-use vllm_sim_command_line::{command_line, refuse};
+use vllm_sim_command_line::{command_line, outputs, refuse};
 use vllm_sim_replay_cli::{Deploy, PoolArgs, Pools, ReportArgs, Sort, WorkloadArgs, open, pools};
 
 /// Find the cheapest deployment that serves a workload within its bounds.
@@ -228,25 +228,21 @@ fn gpu(pools: &Pools) -> Option<&str> {
 }
 
 fn write(plan: &Plan, args: &Args) -> Result<String> {
-    let write = |file: &std::path::Path, text: String| {
-        let shown = file.display();
-        std::fs::write(file, text).with_context(|| format!("cannot write {shown}"))
-    };
     if let Some(file) = &args.helm_values {
         match plan.helm_values() {
-            Some(values) => write(file, values)?,
+            Some(values) => outputs::write(file, values)?,
             None => bail!("--helm-values: no deployment is good enough to be rehearsed"),
         }
     }
     if let Some(file) = &args.report.html {
-        write(file, page::page(plan))?;
+        outputs::write(file, page::page(plan))?;
     }
     if let Some(file) = &args.report.report_json {
         let text = serde_json::to_string_pretty(&plan.to_json())?;
         if file == "-" {
             return Ok(text);
         }
-        write(file.as_ref(), text)?;
+        outputs::write(file.as_ref(), text)?;
     }
     Ok(plan.table())
 }

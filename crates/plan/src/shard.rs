@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use vllm_sim_command_line::refuse;
+use vllm_sim_command_line::{outputs, refuse};
 
 /// Of the file; it changes when its form does.
 const SCHEMA: &str = "vllm-sim/shard/1";
@@ -117,7 +117,7 @@ impl Shard {
         if file == "-" {
             return Ok(text);
         }
-        std::fs::write(file, text).with_context(|| format!("cannot write {file}"))?;
+        outputs::write(file.as_ref(), text)?;
         let (at, of, points) = (self.at + 1, self.of, results.len());
         Ok(format!("shard {at} of {of}: {points} points in {file}"))
     }

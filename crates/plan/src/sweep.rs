@@ -4,15 +4,15 @@ mod page;
 
 use std::borrow::Borrow;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::{CommandFactory, Parser};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::grid::{self, label};
 use crate::shard::{self, ShardArgs, Task, exact_map, exact_number};
-use vllm_sim_command_line::command_line;
 use vllm_sim_command_line::progress::{Progress, is_stopped};
+use vllm_sim_command_line::{command_line, outputs};
 use vllm_sim_replay_cli::{
     Deploy, PoolArgs, Pools, ReportArgs, Sort, WorkloadArgs, limit, open, play, pools,
 };
@@ -145,13 +145,11 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
         if file == "-" {
             return Ok(text);
         }
-        std::fs::write(file, text).with_context(|| format!("cannot write {file}"))?;
+        outputs::write(file.as_ref(), text)?;
     }
     if let Some(file) = &base.report.html {
-        let shown = file.display();
         let typed = command_line("sweep", &shard::whole(args));
-        let text = page::page(&names, &played, &typed);
-        std::fs::write(file, text).with_context(|| format!("cannot write {shown}"))?;
+        outputs::write(file, page::page(&names, &played, &typed))?;
     }
     Ok(table(&names, &played))
 }

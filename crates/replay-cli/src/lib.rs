@@ -13,7 +13,6 @@ mod workload;
 use std::io::Write;
 use std::num::NonZero;
 use std::ops::ControlFlow;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -33,6 +32,7 @@ use options::{Mode, ReplayArgs};
 pub use pools::{Pools, pools};
 pub use sink::Watch;
 use sink::{facts, sink};
+use vllm_sim_command_line::outputs::{self, Draft};
 use vllm_sim_command_line::progress::{Progress, is_stopped};
 use vllm_sim_command_line::{command_line, refuse};
 use vllm_sim_dynamo_run as dynamo_run;
@@ -198,24 +198,22 @@ fn write_report(
         if file == "-" {
             report.write_json(&mut json)?;
         } else {
-            let open = std::fs::File::create(file);
-            let mut out =
-                std::io::BufWriter::new(open.with_context(|| format!("cannot write {file}"))?);
-            let written = report.write_json(&mut out).and_then(|()| out.flush());
+            let written = Draft::create(file.as_ref()).and_then(|draft| {
+                let mut out = std::io::BufWriter::new(draft.writer()?);
+                report.write_json(&mut out)?;
+                out.flush()?;
+                draft.commit()
+            });
             written.with_context(|| format!("cannot write {file}"))?;
         }
     }
     if let Some(file) = &args.html {
-        write_page(file, &html::page(report, "vllm-sim replay", about, typed))?;
+        outputs::write(file, html::page(report, "vllm-sim replay", about, typed))?;
     }
     if args.report_json.as_deref() == Some("-") {
         return Ok(String::from_utf8(json)?);
     }
     Ok(report.table(wall))
-}
-
-fn write_page(file: &Path, page: &str) -> Result<()> {
-    std::fs::write(file, page).with_context(|| format!("cannot write {}", file.display()))
 }
 
 fn compare(words: &[String], args: &ReportArgs, typed: &str) -> Result<String> {
@@ -231,7 +229,7 @@ fn compare(words: &[String], args: &ReportArgs, typed: &str) -> Result<String> {
     let groups: Vec<ReportGroup> = groups.collect::<Result<_>>()?;
     let compared = report::compare_groups(&groups).map_err(anyhow::Error::msg)?;
     if let Some(file) = &args.html {
-        write_page(file, &html::comparison(&compared, typed))?;
+        outputs::write(file, html::comparison(&compared, typed))?;
     }
     Ok(compared.table())
 }

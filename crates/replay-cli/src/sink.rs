@@ -1,3 +1,4 @@
+use std::io::{self, BufWriter};
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -10,6 +11,7 @@ use vllm_sim_replay::{Settings, Totals};
 
 use super::options::ReportArgs;
 use vllm_sim_command_line::UsageError;
+use vllm_sim_command_line::outputs::Draft;
 use vllm_sim_command_line::progress;
 
 /// Requests that a page draws one by one; of more it draws an even choice.
@@ -48,22 +50,29 @@ pub(super) fn facts(settings: &Settings, gpus: (u32, u32), totals: &Totals) -> R
     }
 }
 
-fn rows(path: &Path) -> Result<Rows> {
+fn rows(path: &Path) -> Result<(Rows, Draft)> {
     let form =
         RowForm::of(path).map_err(|problem| UsageError(format!("--per-request: {problem}")))?;
-    Rows::create(path, form).with_context(|| format!("--per-request: {}", path.display()))
+    let open = || {
+        let draft = Draft::create(path)?;
+        let out = BufWriter::new(draft.writer()?);
+        Ok((Rows::new(Box::new(out), form)?, draft))
+    };
+    let opened: io::Result<_> = open();
+    opened.with_context(|| format!("--per-request: {}", path.display()))
 }
 
 /// The report, and a file of rows if there is one.
 pub(super) struct ReportAndRows {
     collector: Collector,
-    rows: Option<Rows>,
+    rows: Option<(Rows, Draft)>,
 }
 
 impl ReportAndRows {
     pub(super) fn finish(self, facts: &RunFacts) -> Result<Report> {
-        if let Some(rows) = self.rows {
-            rows.finish().context("--per-request")?;
+        if let Some((rows, draft)) = self.rows {
+            let written = rows.finish().and_then(|()| draft.commit());
+            written.context("--per-request")?;
         }
         Ok(self.collector.finish(facts))
     }
@@ -115,7 +124,7 @@ impl Sink for Watched<'_> {
 impl Sink for ReportAndRows {
     fn request(&mut self, outcome: &Outcome<'_>) {
         self.collector.request(outcome);
-        if let Some(rows) = &mut self.rows {
+        if let Some((rows, _)) = &mut self.rows {
             rows.request(outcome);
         }
     }

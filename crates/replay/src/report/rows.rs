@@ -54,17 +54,6 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Writes to a file.
-    ///
-    /// # Errors
-    /// When it cannot be made.
-    pub fn create(path: &Path, form: RowForm) -> io::Result<Self> {
-        Self::new(
-            Box::new(io::BufWriter::new(std::fs::File::create(path)?)),
-            form,
-        )
-    }
-
     /// Writes to anything.
     ///
     /// # Errors

@@ -1,0 +1,259 @@
+//! Files that a command writes: none is an input, none is another one, and each appears whole.
+
+use std::ffi::OsString;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::refuse;
+use vllm_sim_config::flags;
+
+/// The flags that name a file to be written, of all commands.
+const OUTPUT_FLAGS: [&str; 6] = [
+    "--report-json",
+    "--json",
+    "--per-request",
+    "--html",
+    "--helm-values",
+    "--out",
+];
+
+/// Files of a folder that commands read.
+const OF_FOLDERS: [&str; 7] = [
+    "args.json",
+    "trace.jsonl",
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+];
+
+/// Refuses outputs that would destroy an input or each other, before any work. Every word of the
+/// command line (also a part of a list) and every variable of the environment that names a file is
+/// taken to be an input.
+///
+/// # Errors
+/// [`UsageError`](crate::UsageError) with the flags of both; a folder that is not there.
+pub fn check(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<()> {
+    let (outputs, mut inputs) = sorted(words);
+    if outputs.is_empty() {
+        return Ok(());
+    }
+    for flag in flags() {
+        let name = flag.env_name();
+        inputs.extend(env(&name).map(|value| (name, value)));
+    }
+    let mut seen: Vec<(&str, FileId)> = Vec::new();
+    for (flag, path) in &outputs {
+        let id = FileId::of_output(flag, Path::new(path))?;
+        if let Some((other, _)) = seen.iter().find(|(_, other)| *other == id) {
+            refuse!("{flag} {path}: that is the file of {other}, which would be lost");
+        }
+        for (input, value) in &inputs {
+            if let Some(lost) = files(value).find(|file| FileId::of(file).as_ref() == Some(&id)) {
+                let lost = lost.display();
+                refuse!("{flag} {path}: that would overwrite {lost}, an input ({input})");
+            }
+        }
+        seen.push((flag, id));
+    }
+    Ok(())
+}
+
+/// A flag, or what stands for it, and its value.
+type Named = (String, String);
+
+/// The outputs of a command line, the last one of each flag, and all its other words.
+fn sorted(words: &[String]) -> (Vec<Named>, Vec<Named>) {
+    let (mut outputs, mut inputs) = (Vec::<Named>::new(), Vec::new());
+    let mut last = String::from("an argument");
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let (name, joined) = match word.split_once('=') {
+            Some((name, value)) if word.starts_with("--") => (name, Some(value)),
+            _ => (word.as_str(), None),
+        };
+        let name = match name.starts_with("--") {
+            true => name.replace('_', "-"),
+            false => name.to_owned(),
+        };
+        if OUTPUT_FLAGS.contains(&name.as_str()) {
+            let value = joined.map(str::to_owned).or_else(|| words.next().cloned());
+            outputs.retain(|(flag, _)| *flag != name);
+            outputs.extend(
+                value
+                    .filter(|value| value != "-")
+                    .map(|value| (name, value)),
+            );
+        } else if word.starts_with("--") {
+            inputs.extend(joined.map(|value| (name.clone(), value.to_owned())));
+            last = name;
+        } else {
+            inputs.push((last.clone(), word.clone()));
+        }
+    }
+    (outputs, inputs)
+}
+
+/// The files that a value names: itself, parts of a list, and what is read of a folder.
+fn files(value: &str) -> impl Iterator<Item = PathBuf> + '_ {
+    let parts = value.split([',', '=', ':']).chain([value]);
+    parts.flat_map(|part| {
+        let path = PathBuf::from(part);
+        match path.is_dir() {
+            true => {
+                let inside = OF_FOLDERS.iter().map(|name| path.join(name));
+                inside.chain([path.clone()]).collect()
+            }
+            false => vec![path],
+        }
+    })
+}
+
+/// A file: one that is there, or a name in a folder.
+#[derive(Debug, PartialEq, Eq)]
+enum FileId {
+    There {
+        device: u64,
+        inode: u64,
+    },
+    Free {
+        device: u64,
+        folder: u64,
+        name: OsString,
+    },
+}
+
+impl FileId {
+    fn of(path: &Path) -> Option<Self> {
+        Some(Self::found(&path.metadata().ok()?))
+    }
+
+    fn found(file: &Metadata) -> Self {
+        Self::There {
+            device: file.dev(),
+            inode: file.ino(),
+        }
+    }
+
+    fn of_output(flag: &str, path: &Path) -> Result<Self> {
+        let shown = path.display();
+        if let Ok(file) = path.metadata() {
+            // A folder is one's own to fill.
+            if !file.is_file() && !file.is_dir() {
+                refuse!("{flag} {shown}: that is no regular file");
+            }
+            return Ok(Self::found(&file));
+        }
+        if path.is_symlink() {
+            refuse!("{flag} {shown}: that is a link to a file that is not there");
+        }
+        let Some(name) = path.file_name() else {
+            refuse!("{flag} {shown}: that names no file");
+        };
+        let folder = folder(path).metadata();
+        let folder = folder.with_context(|| format!("cannot write {shown}"))?;
+        Ok(Self::Free {
+            device: folder.dev(),
+            folder: folder.ino(),
+            name: name.to_owned(),
+        })
+    }
+}
+
+fn folder(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// Writes a file that appears whole, or leaves what was there.
+///
+/// # Errors
+/// That it cannot be written, with its name.
+pub fn write(path: &Path, text: impl AsRef<[u8]>) -> Result<()> {
+    let written = Draft::create(path).and_then(|mut draft| {
+        draft.file.write_all(text.as_ref())?;
+        draft.commit()
+    });
+    written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Writes a file that appears whole and takes no other one's place.
+///
+/// # Errors
+/// When it cannot be written, or another one has come there.
+pub fn write_new(path: &Path, text: impl AsRef<[u8]>) -> io::Result<()> {
+    if path.symlink_metadata().is_ok() {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    let mut draft = Draft::create(path)?;
+    draft.file.write_all(text.as_ref())?;
+    draft.commit()
+}
+
+/// A file that is written beside the one whose place it takes in the end.
+#[derive(Debug)]
+pub struct Draft {
+    file: File,
+    /// Of the draft; empty once it has its place.
+    path: PathBuf,
+    target: PathBuf,
+}
+
+impl Draft {
+    /// Begins a file for `path`; behind a link it is the file that the link names.
+    ///
+    /// # Errors
+    /// When none can be made in that folder.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let target = match path.is_symlink() {
+            true => path.canonicalize()?,
+            false => path.to_owned(),
+        };
+        let name = target.file_name().unwrap_or_default();
+        let mut draft = OsString::from(".");
+        draft.push(name);
+        draft.push(format!(".{}.part", std::process::id()));
+        let path = folder(&target).join(draft);
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&path)?;
+        if let Ok(old) = target.metadata() {
+            file.set_permissions(old.permissions())?;
+        }
+        Ok(Self { file, path, target })
+    }
+
+    /// Returns another handle to write with.
+    ///
+    /// # Errors
+    /// When there are no more handles.
+    pub fn writer(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+
+    /// Puts the file in its place.
+    ///
+    /// # Errors
+    /// When it cannot be renamed; what was there stays.
+    pub fn commit(mut self) -> io::Result<()> {
+        std::fs::rename(&self.path, &self.target)?;
+        self.path = PathBuf::new();
+        Ok(())
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if !self.path.as_os_str().is_empty() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
