@@ -328,3 +328,50 @@ async fn without_the_flag_nothing_is_remembered_and_a_wrong_script_changes_nothi
     assert_eq!(ended.json()["replies"], json!([]));
     assert_ne!(content().await, "kept");
 }
+
+/// A rule's replies are for requests that are answered.
+#[tokio::test]
+async fn requests_that_are_refused_use_up_no_reply() {
+    let sim = Sim::serve(&["--dev-mode", "--max-num-queued-reqs", "2"]).await;
+    let rules = r#"[{"say": "As it is written.", "times": 1, "when": {"contains": "sun"}}]"#;
+    let set = sim.ask(post("/admin/replies", &[], rules.as_bytes())).await;
+    assert_eq!(set.status, 200, "{}", set.text());
+    let asked = |more: Value| {
+        let mut body = json!({"prompt": "sun", "max_tokens": 50});
+        let more = more.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(more);
+        body
+    };
+    let completion = async |more: Value| sim.post("/v1/completions", &asked(more)).await;
+    sim.poke("/pause").await;
+    assert_eq!(completion(json!({})).await.status, 503);
+    sim.poke("/resume").await;
+    assert_eq!(
+        completion(json!({"stop_token_ids": [-1]})).await.status,
+        400
+    );
+    assert_eq!(completion(json!({"n": 3})).await.status, 503);
+    let shown = sim.get("/admin/replies").await.json();
+    assert_eq!(shown["replies"][0]["answered"], 0);
+    let answer = completion(json!({})).await.text();
+    assert!(answer.contains("As it is written."), "{answer}");
+    let answer = completion(json!({})).await.text();
+    assert!(!answer.contains("As it is written."), "{answer}");
+}
+
+/// Of several prompts each is matched for itself.
+#[tokio::test]
+async fn each_prompt_gets_its_own_reply() {
+    let sim = sim("- {say: As it is written., when: {contains: sun}}", &[]).await;
+    for prompts in [["moon", "sun"], ["sun", "moon"]] {
+        let body = json!({"model": "demo", "prompt": prompts, "max_tokens": 50});
+        let answer = sim.post("/v1/completions", &body).await.json();
+        for (at, prompt) in prompts.iter().enumerate() {
+            let text = answer["choices"][at]["text"].as_str().unwrap();
+            let scripted = text.contains("As it is written.");
+            assert_eq!(scripted, *prompt == "sun", "{prompt}: {text}");
+        }
+    }
+    let shown = sim.get("/admin/replies").await.json();
+    assert_eq!(shown["replies"][0]["answered"], 2);
+}

@@ -13,7 +13,7 @@ use super::settings::ControlSettings;
 use vllm_sim_engine::driver::unix_now;
 use vllm_sim_engine::{Command, Reset};
 use vllm_sim_observe::kv_events::EventLoss;
-use vllm_sim_observe::metrics::{FakeMetrics, Metrics};
+use vllm_sim_observe::metrics::{FakeMetrics, Metrics, SleepState};
 use vllm_sim_service::Service;
 use vllm_sim_service::scenario::Action;
 
@@ -32,6 +32,8 @@ pub struct ServerControls {
     /// The page that `/metrics` has shown since it became stale on purpose.
     stale_page: Mutex<Option<String>>,
     event_loss: EventLoss,
+    /// Whether the engines have a prefix cache.
+    caches: bool,
 }
 
 impl ServerControls {
@@ -50,6 +52,7 @@ impl ServerControls {
             fake_metrics: Mutex::new(settings.fake_metrics.clone()),
             stale_page: Mutex::default(),
             event_loss,
+            caches: config.engine.enable_prefix_caching || config.engine.enable_kvcache,
         }
     }
 
@@ -121,25 +124,36 @@ impl ServerControls {
     /// The process goes away, as far as clients can tell, and comes back after `time`.
     fn restart(self: &Arc<Self>, time: Duration) {
         let down = !time.is_zero();
+        let mut life = 0;
         self.availability.send_modify(|availability| {
             availability.lives = availability.lives.wrapping_add(1);
             availability.down = down;
+            life = availability.lives;
         });
-        self.service.command(&Command::CancelAll);
-        self.service
-            .command(&Command::ResetPrefixCache(Reset::Forget));
+        self.service.restart();
+        if self.caches {
+            // llm-d's sleep had them switched off.
+            self.service.command(&Command::Caching(true));
+        }
         {
             // What is counted meanwhile would count on from before.
             let _locks = self.service.lock_engines();
             self.metrics.restart();
+            for rank in 0..self.service.ranks().len() {
+                self.metrics.engine(rank).set_sleep_state(SleepState::Awake);
+            }
         }
         if down {
             let server = Arc::downgrade(self);
             tokio::spawn(async move {
                 tokio::time::sleep(time).await;
                 if let Some(server) = server.upgrade() {
-                    let up = |availability: &mut Availability| availability.down = false;
-                    server.availability.send_modify(up);
+                    // A later restart ends at its own time.
+                    server.availability.send_if_modified(|availability| {
+                        let ends = availability.lives == life && availability.down;
+                        availability.down &= !ends;
+                        ends
+                    });
                 }
             });
         }

@@ -49,6 +49,10 @@ pub struct Control {
 #[derive(Debug, Default)]
 struct ControlState {
     paused: Option<Halt>,
+    /// Whether running work is being ended for a pause or sleep that has begun.
+    stopping: bool,
+    /// How often it was told to go on, so that what began before knows that it is out of date.
+    resumed: u64,
     /// What is missing while asleep; empty when awake.
     missing: BTreeSet<Asset>,
     /// Whether sleep stops the engines (llm-d's does not).
@@ -56,8 +60,19 @@ struct ControlState {
 }
 
 impl ControlState {
+    fn sleeps(&self) -> bool {
+        self.deep && !self.missing.is_empty()
+    }
+
+    /// Whether running work stands still; what is being stopped may come to its end.
     fn halts(&self) -> bool {
-        self.paused.is_some() || self.deep && !self.missing.is_empty()
+        self.sleeps() || self.paused.is_some() && !self.stopping
+    }
+
+    /// What comes while asleep queues.
+    fn refuses(&self) -> bool {
+        let paused = matches!(self.paused, Some(Halt::Abort | Halt::Wait));
+        self.stopping || paused && !self.sleeps()
     }
 }
 
@@ -72,16 +87,27 @@ impl Control {
         !self.state.lock().missing.is_empty()
     }
 
-    /// Whether scheduling stands still.
+    /// Whether scheduling stands still, or will once running work has ended.
     pub fn is_paused(&self) -> bool {
-        self.state.lock().halts()
+        let state = self.state.lock();
+        state.halts() || state.stopping
+    }
+
+    /// Nothing is paused or asleep, and what waits for that is out of date.
+    pub(super) fn restart(&self, service: &Service) {
+        self.settle(service, |state| {
+            let resumed = state.resumed + 1;
+            *state = ControlState {
+                resumed,
+                ..ControlState::default()
+            };
+        });
     }
 
     fn settle(&self, service: &Service, change: impl FnOnce(&mut ControlState)) {
         let mut state = self.state.lock();
         change(&mut state);
-        let refuses = matches!(state.paused, Some(Halt::Abort | Halt::Wait));
-        self.refuses.store(refuses, Ordering::Relaxed);
+        self.refuses.store(state.refuses(), Ordering::Relaxed);
         let command = if state.halts() {
             Command::Pause
         } else {
@@ -106,11 +132,10 @@ impl Service {
         LiveEngine::lock_all(self.ranks())
     }
 
-    /// Stops generation; returns once nothing runs any more.
+    /// Stops generation; returns once nothing runs any more, or generation goes on by a later command.
     pub async fn pause(&self, halt: Halt, clear_cache: bool) {
-        self.stop_work(halt).await;
-        self.control.settle(self, |state| state.paused = Some(halt));
-        if clear_cache {
+        let paused = |state: &mut ControlState| state.paused = Some(halt);
+        if self.stop_work(halt, paused).await && clear_cache {
             self.command(&Command::ResetPrefixCache(Reset::Preempt));
             self.reset_encoder_cache();
         }
@@ -118,21 +143,23 @@ impl Service {
 
     /// Goes on after [`Self::pause`].
     pub fn resume(&self) {
-        self.control.settle(self, |state| state.paused = None);
+        self.control.settle(self, |state| {
+            state.paused = None;
+            state.stopping = false;
+            state.resumed += 1;
+        });
     }
 
     /// Puts the engines to sleep: level 0 stops scheduling, 1 and 2 also take weights and cache.
     pub async fn sleep(&self, level: u8, halt: Halt) {
-        self.stop_work(halt).await;
-        self.control.settle(self, |state| {
+        let asleep = |state: &mut ControlState| {
             state.deep = true;
             state.missing.insert(Asset::Scheduling);
             if level > 0 {
                 state.missing.extend([Asset::Weights, Asset::KvCache]);
             }
-        });
-        self.control.refuses.store(false, Ordering::Relaxed);
-        if level > 0 {
+        };
+        if self.stop_work(halt, asleep).await && level > 0 {
             self.command(&Command::ResetPrefixCache(Reset::Preempt));
         }
     }
@@ -157,6 +184,8 @@ impl Service {
     /// Gives back `assets`, all of them when there are none; whether the engines are awake now.
     pub fn wake(&self, assets: &[Asset]) -> bool {
         self.control.settle(self, |state| {
+            state.stopping = false;
+            state.resumed += 1;
             state
                 .missing
                 .retain(|m| !assets.is_empty() && !assets.contains(m));
@@ -217,20 +246,38 @@ impl Service {
         self.command(&Command::ResetEncoderCache);
     }
 
-    async fn stop_work(&self, halt: Halt) {
+    /// Ends running work, then changes the state; `false` when it was told to go on meanwhile, so
+    /// that the state stays. New work is refused from the start: the wait ends however many clients
+    /// there are.
+    async fn stop_work(&self, halt: Halt, change: impl FnOnce(&mut ControlState)) -> bool {
+        let mut resumed = 0;
+        self.control.settle(self, |state| {
+            state.stopping = halt != Halt::Keep;
+            resumed = state.resumed;
+        });
         match halt {
             Halt::Keep => {}
             Halt::Abort => {
                 self.command(&Command::CancelAll);
             }
             Halt::Wait => {
-                // Refusing meanwhile: the wait ends however many clients there are.
-                self.control.refuses.store(true, Ordering::Relaxed);
                 while !self.is_idle() {
+                    if self.control.state.lock().resumed != resumed {
+                        return false;
+                    }
                     tokio::time::sleep(DRAIN_LOOK).await;
                 }
             }
         }
+        let mut stopped = false;
+        self.control.settle(self, |state| {
+            stopped = state.resumed == resumed;
+            if stopped {
+                state.stopping = false;
+                change(state);
+            }
+        });
+        stopped
     }
 
     fn is_idle(&self) -> bool {

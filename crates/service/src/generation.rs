@@ -12,7 +12,7 @@ use crate::generate::request::Target;
 use crate::request::{
     EngineChecks, Generated, GenerationRequest, OutputRoom, ReplyFacts, Resolved,
 };
-use crate::scripted::ScriptedReply;
+use crate::scripted::ChosenReply;
 use vllm_sim_wire::sampling::output_budget;
 use vllm_sim_wire::{Fault, SamplingParams};
 
@@ -62,9 +62,9 @@ impl Service {
         };
         let tail = std::mem::take(&mut request.tail).raise()?;
         facts.offers_tools = matches!(content, Content::Tools { .. });
-        let content = scripted.map_or(content, Content::Scripted);
         let job = Job {
             tail,
+            scripted,
             ..Job::new(rules, request, facts, content)
         };
         let (job, reply) = match takes_long(&job) {
@@ -75,10 +75,14 @@ impl Service {
             true => self.submit_off_thread(job).await,
         };
         let Job {
-            mut request, facts, ..
+            mut request,
+            facts,
+            scripted,
+            ..
         } = job;
         match reply {
             Ok(mut reply) => {
+                scripted.into_iter().flatten().for_each(ChosenReply::give);
                 reply.usage = request.usage.take();
                 let faults = request.faults.filter(|f| f.lost_blocks().is_some());
                 reply.load_failure = faults.and_then(|f| self.faults.felt(&f.settings.origin));
@@ -140,7 +144,7 @@ impl Service {
         })
     }
 
-    /// Returns what a script has in store for a request: a reply, or nothing.
+    /// Returns what a script has in store for a request: a reply, or nothing, for each prompt.
     ///
     /// # Errors
     /// A failure.
@@ -149,10 +153,10 @@ impl Service {
         resolved: &Resolved,
         request: &GenerationRequest,
         facts: &ReplyFacts,
-    ) -> Result<Option<Arc<ScriptedReply>>, Refusal> {
-        let text = facts.prompts.first().map_or("", |prompt| &*prompt.echo);
+    ) -> Result<Vec<Option<ChosenReply>>, Refusal> {
+        let texts = facts.prompts.iter().map(|prompt| &*prompt.echo);
         let model = resolved.asked.as_deref().unwrap_or(self.models.displayed());
-        self.replies.choose(text, model).map_err(|(fault, name)| {
+        self.replies.choose(texts, model).map_err(|(fault, name)| {
             let settings = request.faults.as_ref().map(|faults| &faults.settings);
             let origin = settings.map_or_else(FaultOrigin::default, |s| s.origin.clone());
             self.faults.count(name, &origin);

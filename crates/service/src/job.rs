@@ -7,7 +7,7 @@ use super::dialect::RequestRules;
 use super::request::{GenerationRequest, OutputRoom, ReplyFacts};
 use crate::generate::request::{Bias, StopString, Stops};
 use crate::generate::tools::{ToolChoice, ToolDef};
-use crate::scripted::ScriptedReply;
+use crate::scripted::ChosenReply;
 use vllm_sim_engine::driver::KvSource;
 use vllm_sim_schema_sampler::Compiled;
 use vllm_sim_wire::SamplingParams;
@@ -29,6 +29,8 @@ pub(crate) struct Job {
     pub(crate) sampler: Sampler,
     /// Material of each choice.
     pub(crate) content: Content,
+    /// What scripts say in place of it, for each prompt; empty: nothing.
+    pub(crate) scripted: Vec<Option<ChosenReply>>,
     /// Whether calls of tools are written to their end, whatever `max_tokens` says.
     pub(crate) whole_calls: bool,
     /// Whether the prefix cache may not be read.
@@ -154,6 +156,7 @@ impl Job {
             },
             sampler: Sampler::new(params),
             content,
+            scripted: Vec::new(),
             whole_calls: rules.dialect.writes_whole_calls(),
             skip_cache_read: request.skip_cache_read
                 || params.prompt_logprobs.is_some()
@@ -180,8 +183,6 @@ pub(crate) enum Content {
     /// Free text.
     #[default]
     Text,
-    /// What a script says, whatever was asked for.
-    Scripted(Arc<ScriptedReply>),
     /// Text under a constraint.
     Constrained(Arc<Compiled>),
     /// Text under a constraint, in which a parser looks for calls of tools.

@@ -24,6 +24,10 @@ impl Leases {
         open.insert(request, (rank, id, now));
     }
 
+    pub(super) fn clear(&self) {
+        self.0.lock().clear();
+    }
+
     fn take(&self, request: &str) -> Option<(usize, SeqId)> {
         let (rank, id, _) = self.0.lock().remove(request)?;
         Some((rank, id))

@@ -172,6 +172,8 @@ pub struct Service {
     pub replies: ScriptedReplies,
     /// Media of prompts, as far as they are remembered.
     pub media_cache: prompt::MediaCache,
+    /// The adapters of the command line.
+    adapters: Arc<Vec<Adapter>>,
     ranks: Vec<LiveEngine>,
     hasher: Option<Hasher>,
     schemas: SchemaCache,
@@ -206,6 +208,7 @@ impl Service {
         settings: Settings,
     ) -> Self {
         Self {
+            adapters: models.adapters(),
             models,
             generator,
             control: Control::default(),
@@ -223,6 +226,41 @@ impl Service {
             backlog: backlog::Backlog::default(),
             draining: false.into(),
         }
+    }
+
+    /// Loses all that a process loses that is killed and started again with the same command line.
+    /// What an operator of the simulation has set stays: faults and scripted replies.
+    pub fn restart(&self) {
+        // Without `..`: who adds a field decides.
+        let Self {
+            models,
+            generator: _,
+            control,
+            faults: _,
+            replies: _,
+            media_cache,
+            adapters,
+            ranks: _,
+            hasher: _,
+            schemas: _,
+            settings: _,
+            leases,
+            arrivals,
+            next_rank,
+            in_flight: _,
+            backlog: _,
+            draining: _,
+        } = self;
+        self.command(&Command::CancelAll);
+        self.command(&Command::ResetPrefixCache(Reset::Forget));
+        self.command(&Command::ResetHostTier);
+        self.command(&Command::ResetEncoderCache);
+        models.restore(adapters);
+        media_cache.clear();
+        leases.clear();
+        arrivals.store(0, Ordering::Relaxed);
+        next_rank.store(0, Ordering::Relaxed);
+        control.restart(self);
     }
 
     /// Its settings.
@@ -272,27 +310,62 @@ impl Service {
         }
         let Admission { requests, tokens } = self.admission();
         if requests.is_some_and(|max| self.in_flight().saturating_add(sequences) > max) {
-            self.faults.refused(AdmissionBound::Requests);
-            return Err(ServeError::TooManyRequests);
+            return Err(self.refused(AdmissionBound::Requests));
         }
         if tokens.is_some_and(|max| self.backlog.tokens() >= max) {
-            self.faults.refused(AdmissionBound::Tokens);
-            return Err(ServeError::TooManyTokens);
+            return Err(self.refused(AdmissionBound::Tokens));
         }
         Ok(())
     }
 
-    /// Counts work that needs no engine as so many sequences in flight, until the guard is dropped.
+    fn refused(&self, bound: AdmissionBound) -> ServeError {
+        self.faults.refused(bound);
+        match bound {
+            AdmissionBound::Requests => ServeError::TooManyRequests,
+            AdmissionBound::Tokens => ServeError::TooManyTokens,
+        }
+    }
+
+    /// Reserves places for so many sequences, which count as in flight until the guard is dropped:
+    /// of several that come together none is admitted beyond the bound.
     ///
     /// # Errors
     /// As [`Self::admits`].
     pub fn enter(&self, sequences: u32) -> Result<InFlightGuard, ServeError> {
-        self.admits(sequences)?;
-        self.in_flight.fetch_add(sequences, Ordering::Relaxed);
-        Ok(InFlightGuard {
+        if self.is_draining() {
+            return Err(ServeError::Draining);
+        }
+        let Admission { requests, tokens } = self.admission();
+        let fits = |now: u32| {
+            let then = now.saturating_add(sequences);
+            requests.is_none_or(|max| then <= max).then_some(then)
+        };
+        let count = self.in_flight.as_ref();
+        if (count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)).is_err() {
+            return Err(self.refused(AdmissionBound::Requests));
+        }
+        let guard = InFlightGuard {
             sequences,
             in_flight: self.in_flight.clone(),
-        })
+        };
+        if tokens.is_some_and(|max| self.backlog.tokens() >= max) {
+            return Err(self.refused(AdmissionBound::Tokens));
+        }
+        Ok(guard)
+    }
+
+    /// Reserves room for prompt tokens that are to be computed, where that is bounded: `None` where
+    /// it is not.
+    ///
+    /// # Errors
+    /// [`ServeError::TooManyTokens`] at the bound.
+    fn queue_tokens(&self, tokens: u64) -> Result<Option<backlog::Reserved<'_>>, ServeError> {
+        let Some(max) = self.admission().tokens else {
+            return Ok(None);
+        };
+        let reserved = self.backlog.reserve(tokens, max);
+        let refused = || self.refused(AdmissionBound::Tokens);
+        reserved.map(Some).ok_or_else(refused)
     }
 
     /// Room for output behind a prompt of `prompt` tokens.

@@ -130,6 +130,12 @@ impl Models {
         Ok(adapter)
     }
 
+    /// Has these adapters and no others, as a process that starts anew.
+    pub(super) fn restore(&self, adapters: &Arc<Vec<Adapter>>) {
+        let _guard = self.last_id.lock();
+        self.adapters.store(adapters.clone());
+    }
+
     /// Removes an adapter; `false` when there is none of that name.
     pub fn unload(&self, name: &str) -> bool {
         let _guard = self.last_id.lock();

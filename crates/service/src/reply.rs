@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
+use crate::InFlightGuard;
 use crate::fault_control::LoadFailureReport;
 use crate::generate::{Cursor, Script};
 use vllm_sim_engine::End;
@@ -22,7 +23,7 @@ pub struct Reply {
     pub(crate) usage: Option<Arc<TokenUsage>>,
     /// Who counts that its prompt could not be loaded.
     pub(crate) load_failure: Option<LoadFailureReport>,
-    in_flight: Arc<AtomicU32>,
+    _in_flight: InFlightGuard,
 }
 
 /// Tokens of a request, for who asks after its end.
@@ -65,7 +66,7 @@ impl Reply {
         prompts: Vec<u32>,
         n: u32,
         size: usize,
-        in_flight: Arc<AtomicU32>,
+        in_flight: InFlightGuard,
     ) -> Self {
         let choices: Vec<_> = scripts
             .into_iter()
@@ -79,7 +80,6 @@ impl Reply {
                 handle,
             })
             .collect();
-        in_flight.fetch_add(choices.len() as u32, Ordering::Relaxed);
         Self {
             choices,
             prompts,
@@ -87,7 +87,7 @@ impl Reply {
             lingers: false,
             usage: None,
             load_failure: None,
-            in_flight,
+            _in_flight: in_flight,
         }
     }
 
@@ -145,8 +145,6 @@ impl Drop for Reply {
         {
             report.count();
         }
-        self.in_flight
-            .fetch_sub(self.choices.len() as u32, Ordering::Relaxed);
     }
 }
 

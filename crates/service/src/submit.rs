@@ -30,10 +30,13 @@ impl Service {
             .ok()
             .filter(|asked| *asked <= MAX_SEQUENCES)
             .ok_or(ServeError::TooManySequences { asked })?;
-        self.admits(sequences)?;
+        let place = self.enter(sequences)?;
         if self.control.refuses() {
             return Err(ServeError::Paused);
         }
+        let prefill = |prompt: &Prompt| prompt.tokens.len() as u64 * u64::from(job.n);
+        let queued = job.facts.prompts.iter().map(prefill).sum();
+        let queued = self.queue_tokens(queued)?;
         let rank = self.rank(job.request.rank)?;
         let arrival = self.arrivals.fetch_add(1, Ordering::Relaxed);
         let parent = Arc::new(ParentRequest::new(job.n, sequences));
@@ -51,7 +54,8 @@ impl Service {
         let answer = job.max_tokens.unwrap_or(0).min(256) as usize;
         let mut scripts = Vec::with_capacity(sequences as usize);
         let mut submissions = Vec::with_capacity(sequences as usize);
-        for prompt in &job.facts.prompts {
+        for (place, prompt) in job.facts.prompts.iter().enumerate() {
+            let chosen = job.scripted.get(place).and_then(Option::as_ref);
             let context = prompt.tokens.iter().copied();
             let context = context.fold(CONTEXT_START, context_after);
             let key = self.key(job, prompt, context, arrival);
@@ -77,7 +81,11 @@ impl Service {
                         u64::from(choice)
                     },
                 );
-                let mut script = self.script(job, prompt, key)?;
+                let form = match chosen {
+                    Some(chosen) => OutputForm::Scripted(chosen.reply().clone()),
+                    None => self.form(job, key)?,
+                };
+                let mut script = self.script(job, prompt, key, form);
                 script.prompt = context;
                 size = size.with(script.len()).ok_or_else(too_large)?;
                 // The blocks of the prompt are those of all its choices.
@@ -115,15 +123,15 @@ impl Service {
             .iter()
             .map(|p| p.tokens.len() as u32)
             .collect();
-        if self.admission().tokens.is_some() {
+        if let Some(queued) = queued {
             for (index, handle) in handles.iter().enumerate() {
                 let prompt = prompts.get(index / job.n.max(1) as usize);
                 self.backlog
                     .note(handle.progress(), prompt.copied().unwrap_or(0));
             }
+            drop(queued);
         }
-        let in_flight = self.in_flight.clone();
-        let mut reply = Reply::new(scripts, handles, prompts, job.n, size.bytes(), in_flight);
+        let mut reply = Reply::new(scripts, handles, prompts, job.n, size.bytes(), place);
         reply.lingers = !job.tail.is_zero();
         Ok(reply)
     }
@@ -147,15 +155,10 @@ impl Service {
         }
     }
 
-    fn script(&self, job: &Job, prompt: &Prompt, key: u64) -> Result<Script, ServeError> {
-        let room = self.room(prompt.tokens.len()).max(1);
-        let limit = match self.settings.role {
-            Role::Prefill => 1,
-            Role::Whole | Role::Decode => job.max_tokens.map_or(room, |max| max.min(room)).max(1),
-        };
-        let form = match &job.content {
+    /// What a choice says that no script has a reply for.
+    fn form(&self, job: &Job, key: u64) -> Result<OutputForm, ServeError> {
+        Ok(match &job.content {
             Content::Text => OutputForm::Text,
-            Content::Scripted(reply) => OutputForm::Scripted(reply.clone()),
             Content::Constrained(compiled) => OutputForm::Exact(self.sample(compiled, key)?),
             Content::Parsed(compiled) => OutputForm::Parsed(self.sample(compiled, key)?),
             Content::Tools {
@@ -175,12 +178,20 @@ impl Service {
                     OutputForm::Calls(calls)
                 }
             }
+        })
+    }
+
+    fn script(&self, job: &Job, prompt: &Prompt, key: u64, form: OutputForm) -> Script {
+        let room = self.room(prompt.tokens.len()).max(1);
+        let limit = match self.settings.role {
+            Role::Prefill => 1,
+            Role::Whole | Role::Decode => job.max_tokens.map_or(room, |max| max.min(room)).max(1),
         };
         let limit = match self.settings.role {
             Role::Whole | Role::Decode if job.whole_calls && form.calls() => room,
             _ => limit,
         };
-        Ok(self.generator.script(&GenerateRequest {
+        self.generator.script(&GenerateRequest {
             key,
             limit,
             limited: job.limited,
@@ -196,7 +207,7 @@ impl Service {
             arrived: job.request.arrived,
             hashes: self.generator.hashes(prompt),
             length: prompt.audio.map(|audio| audio.tokens),
-        }))
+        })
     }
 
     fn sample(&self, compiled: &Compiled, key: u64) -> Result<Arc<str>, ConstraintError> {
@@ -295,15 +306,29 @@ impl Service {
                 // vLLM's score. Of equals the one after the last choice: vLLM counts what it sent
                 // until it hears from the engines, so that idle ones take turns there too.
                 // Source: `DPLBAsyncMPClient` of `vllm/v1/engine/core_client.py`.
-                let start = self.next_rank.load(Ordering::Relaxed);
                 let load = |rank: &usize| {
                     let stats = self.ranks[*rank].stats();
                     stats.waiting * 4 + stats.running
                 };
-                let turn = (0..ranks).map(|turn| (start + turn) % ranks);
-                let chosen = turn.min_by_key(load).unwrap_or(0);
-                self.next_rank.store(chosen + 1, Ordering::Relaxed);
-                Ok(chosen)
+                let chosen = |start: usize| {
+                    let turn = (0..ranks).map(|turn| (start + turn) % ranks);
+                    turn.min_by_key(load).unwrap_or(0)
+                };
+                let mut start = self.next_rank.load(Ordering::Relaxed);
+                // Of several that choose together each sees the choice before.
+                loop {
+                    let rank = chosen(start);
+                    let next = &self.next_rank;
+                    match next.compare_exchange(
+                        start,
+                        rank + 1,
+                        Ordering::Relaxed,
+                        Ordering::Relaxed,
+                    ) {
+                        Ok(_) => return Ok(rank),
+                        Err(now) => start = now,
+                    }
+                }
             }
         }
     }

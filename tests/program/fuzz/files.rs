@@ -234,7 +234,7 @@ fn scripted_replies() {
         let replies = ScriptedReplies::default();
         replies.set(Some(Arc::new(rules)));
         for text in ["How is the weather?", "21 degrees", "retry"] {
-            let _ = replies.choose(text, "m");
+            let _ = replies.choose(std::iter::once(text), "m");
         }
         let _ = replies.rules().map(|rules| rules.to_json().to_string());
     });

@@ -28,17 +28,17 @@ pub(crate) async fn sleep(State(app): State<Arc<App>>, uri: Uri) -> Answer {
             set_sleep_state(&app, SleepState::WeightsOffloaded);
         }
     } else {
-        timed(
-            &app,
-            Operation::Sleep,
-            app.service.sleep(level, halt(&query.mode)),
-        )
+        let (app, halt) = (app.clone(), halt(&query.mode));
+        to_its_end(async move {
+            timed(&app, Operation::Sleep, app.service.sleep(level, halt)).await;
+            let state = match level {
+                0 => SleepState::Paused,
+                1 => SleepState::WeightsOffloaded,
+                _ => SleepState::DiscardAll,
+            };
+            set_sleep_state(&app, state);
+        })
         .await;
-        match level {
-            0 => {}
-            1 => set_sleep_state(&app, SleepState::WeightsOffloaded),
-            _ => set_sleep_state(&app, SleepState::DiscardAll),
-        }
     }
     let done = json!({"status": "sleeping", "level": level});
     Ok(app.dialect.operations().done(&done))
@@ -101,7 +101,7 @@ pub(crate) async fn pause(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     if query.clear_cache {
         app.service.media_cache.clear();
     }
-    app.service.pause(halt, query.clear_cache).await;
+    to_its_end(async move { app.service.pause(halt, query.clear_cache).await }).await;
     Ok(ok(&json!({"status": "paused"})))
 }
 
@@ -205,6 +205,18 @@ fn tags_or_null(tags: &[String]) -> Value {
 fn set_sleep_state(app: &App, state: SleepState) {
     for rank in 0..app.service.ranks().len() {
         app.metrics.engine(rank).set_sleep_state(state);
+    }
+}
+
+/// Does `work` to its end also when the client leaves meanwhile, as vLLM's engine does.
+async fn to_its_end<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
+    match tokio::spawn(work).await {
+        Ok(done) => done,
+        Err(failed) => match failed.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // Only the end of the process cancels it.
+            Err(_) => std::future::pending().await,
+        },
     }
 }
 

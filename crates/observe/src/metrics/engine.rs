@@ -85,6 +85,8 @@ pub enum SleepState {
     WeightsOffloaded,
     /// Level 2.
     DiscardAll,
+    /// Level 0: vLLM shows none of the others.
+    Paused,
 }
 
 /// The queue limit that turned a request away.

@@ -105,30 +105,62 @@ impl ScriptedReplies {
         self.0.load_full()
     }
 
-    /// What is scripted for a request whose last message is `text`.
+    /// Reserves what is scripted for prompts whose last messages are these texts, for each its
+    /// own; empty without a script.
     ///
     /// # Errors
-    /// The failure that the script has in store for it, and its name among faults.
-    pub fn choose(
+    /// The first failure that the script has in store, and its name among faults.
+    pub fn choose<'t>(
         &self,
-        text: &str,
+        texts: impl Iterator<Item = &'t str>,
         model: &str,
-    ) -> Result<Option<Arc<ScriptedReply>>, (Fault, &'static str)> {
+    ) -> Result<Vec<Option<ChosenReply>>, (Fault, &'static str)> {
         // Without a script this is one load.
         match &*self.0.load() {
-            None => Ok(None),
-            Some(rules) => rules.choose(text, model),
+            None => Ok(Vec::new()),
+            Some(rules) => texts.map(|text| rules.choose(text, model)).collect(),
+        }
+    }
+}
+
+/// A reply that a rule has in store for a prompt. Dropped before it is [given](Self::give), the
+/// rule has it again.
+#[derive(Debug)]
+pub struct ChosenReply {
+    reply: Arc<ScriptedReply>,
+    /// The rule that counts it.
+    rule: Option<(Arc<ReplyRules>, usize)>,
+}
+
+impl ChosenReply {
+    /// Returns the reply, as long as it is not given.
+    pub fn reply(&self) -> &Arc<ScriptedReply> {
+        &self.reply
+    }
+
+    /// Counts it for good: its request is being answered.
+    pub fn give(mut self) {
+        self.rule = None;
+    }
+}
+
+impl Drop for ChosenReply {
+    fn drop(&mut self) {
+        if let Some((rules, index)) = self.rule.take()
+            && let Some(rule) = rules.0.get(index)
+        {
+            rule.answered.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
 
 impl ReplyRules {
     fn choose(
-        &self,
+        self: &Arc<Self>,
         text: &str,
         model: &str,
-    ) -> Result<Option<Arc<ScriptedReply>>, (Fault, &'static str)> {
-        for rule in &self.0 {
+    ) -> Result<Option<ChosenReply>, (Fault, &'static str)> {
+        for (index, rule) in self.0.iter().enumerate() {
             if !rule.condition.holds(text, model) {
                 continue;
             }
@@ -140,7 +172,10 @@ impl ReplyRules {
             if let Some(reply) = &rule.reply
                 && below(&rule.answered, rule.times)
             {
-                return Ok(Some(reply.clone()));
+                return Ok(Some(ChosenReply {
+                    reply: reply.clone(),
+                    rule: Some((self.clone(), index)),
+                }));
             }
         }
         Ok(None)
@@ -216,21 +251,30 @@ impl ScriptedReply {
 mod tests {
     use super::*;
 
-    fn said(rules: &ReplyRules, text: &str) -> Result<Option<String>, u16> {
+    fn rules(text: &str) -> Arc<ReplyRules> {
+        Arc::new(ReplyRules::from_yaml(text).unwrap())
+    }
+
+    fn said(rules: &Arc<ReplyRules>, text: &str) -> Result<Option<String>, u16> {
         let chosen = rules.choose(text, "demo");
         let chosen = chosen.map_err(|(fault, _)| fault.status)?;
-        Ok(chosen.map(|reply| reply.text.clone()))
+        Ok(chosen.map(|chosen| {
+            let text = chosen.reply().text.clone();
+            chosen.give();
+            text
+        }))
     }
 
     #[test]
     fn the_first_rule_that_matches_and_is_not_used_up_answers() {
-        let rules = ReplyRules::from_yaml(
+        let rules = rules(
             "- {when: {contains: sun}, say: once, times: 1}\n\
              - {when: {matches: '(?i)^SUN'}, say: again}\n\
              - {when: {model: other}, say: never}\n",
-        )
-        .unwrap();
+        );
         let some = |text: &str| Ok(Some(text.to_owned()));
+        // What is not given stays in store.
+        drop(rules.choose("sunny", "demo"));
         assert_eq!(said(&rules, "sunny"), some("once"));
         assert_eq!(said(&rules, "sunny"), some("again"));
         assert_eq!(said(&rules, "the sun"), Ok(None));
@@ -239,10 +283,7 @@ mod tests {
 
     #[test]
     fn a_rule_fails_so_many_requests_and_then_answers() {
-        let rules = ReplyRules::from_yaml(
-            "- {say: fine, fail: {times: 2, error: rate_limit, retry_after: 3}}\n",
-        )
-        .unwrap();
+        let rules = rules("- {say: fine, fail: {times: 2, error: rate_limit, retry_after: 3}}\n");
         let (fault, name) = rules.choose("x", "demo").unwrap_err();
         assert_eq!((fault.status, name), (429, "rate_limit"));
         assert_eq!(fault.retry_after_seconds, Some(3));
@@ -252,11 +293,10 @@ mod tests {
 
     #[test]
     fn tokens_come_at_the_pace_of_the_rule() {
-        let rules =
-            ReplyRules::from_yaml("- {say: a, pace: {first_token: 1s, between_tokens: 20ms}}\n");
-        let reply = rules.unwrap().choose("", "").unwrap().unwrap();
+        let rules = rules("- {say: a, pace: {first_token: 1s, between_tokens: 20ms}}\n");
+        let chosen = rules.choose("", "").unwrap().unwrap();
         let times = [1000, 1020, 1040].map(Duration::from_millis);
-        assert_eq!(reply.times(3).as_deref(), Some(&times[..]));
+        assert_eq!(chosen.reply().times(3).as_deref(), Some(&times[..]));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use http_body_util::BodyExt;
 use serde_json::Value;
 
 use self::object::{Frame, status};
-use self::store::{CancelOutcome, EventLog, StoreSlot};
+use self::store::{CancelOutcome, EventLog, ResponseStore, StoreSlot};
 use self::stream::ResponseStream;
 use super::chat;
 use super::prepare::{self, Shape};
@@ -78,14 +78,14 @@ pub(crate) async fn retrieve(
         Some(Ok(after)) => after.saturating_add(1),
         None => 0,
     };
-    let Some(response) = app.responses.get(&id) else {
+    let Some(response) = ResponseStore::of(&app).get(&id) else {
         return error::response(&not_stored(&id));
     };
     let stream = given("stream").unwrap_or_default().to_ascii_lowercase();
     if !matches!(stream.as_str(), "true" | "1" | "t" | "yes" | "y" | "on") {
         return shown(&response);
     }
-    match app.responses.log(&id) {
+    match ResponseStore::of(&app).log(&id) {
         Some(log) => prepare::events(log.body(usize::try_from(after).unwrap_or(0))),
         // Only background streams are recorded; vLLM finds out with the headers sent.
         None => broken(String::new()),
@@ -94,7 +94,7 @@ pub(crate) async fn retrieve(
 
 /// Cancels a background response.
 pub(crate) async fn cancel(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response<Body> {
-    match app.responses.cancel(&id) {
+    match ResponseStore::of(&app).cancel(&id) {
         CancelOutcome::Cancelled(response) => shown(&response),
         CancelOutcome::Ended => error::response(&cannot_cancel()),
         CancelOutcome::NotFound => error::response(&not_stored(&id)),
@@ -259,7 +259,10 @@ fn messages(
 ) -> Result<(Vec<Value>, Option<StoreSlot>), Fault> {
     checks(app, request)?;
     let previous = match &request.previous_response_id {
-        Some(id) => Some(app.responses.previous(id).ok_or_else(|| not_stored(id))?),
+        Some(id) => {
+            let previous = ResponseStore::of(app).previous(id);
+            Some(previous.ok_or_else(|| not_stored(id))?)
+        }
         None => None,
     };
     let unread = app
@@ -269,10 +272,7 @@ fn messages(
     request.instructions = request.instructions.take().or(unread);
     let stored = app.settings.answers.responses_store && request.store.unwrap_or(false);
     request.store = Some(stored);
-    let keep = stored.then(|| StoreSlot {
-        store: app.responses.clone(),
-        messages: messages.clone(),
-    });
+    let keep = stored.then(|| ResponseStore::of(app).slot(messages.clone()));
     Ok((messages, keep))
 }
 
@@ -336,7 +336,7 @@ fn in_background(
     let frame = started.view.clone();
     let queued = frame.object("queued", Vec::new(), None);
     keep.finish(&queued);
-    let store = app.responses.clone();
+    let store = ResponseStore::of(app).clone();
     if !frame.request.stream.unwrap_or(false) {
         let task = tokio::spawn(async move {
             let Started {

@@ -10,6 +10,8 @@ use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
+use crate::app::App;
+
 /// Most responses that are kept.
 const CAPACITY: usize = 10_000;
 
@@ -25,6 +27,10 @@ struct Entries {
     by_id: IndexMap<String, StoredResponse>,
     /// What all of them take.
     bytes: usize,
+    /// Requests so far that may be kept.
+    slots: u64,
+    /// The life of the process that they are of.
+    lives: u32,
 }
 
 impl Entries {
@@ -47,6 +53,8 @@ impl Entries {
 struct StoredResponse {
     /// What it takes, as last measured.
     bytes: usize,
+    /// The request that it answers.
+    slot: u64,
     response: Value,
     messages: Vec<Value>,
     /// Events of a background stream.
@@ -56,6 +64,16 @@ struct StoredResponse {
 }
 
 impl StoredResponse {
+    /// Ends what still makes it.
+    fn stop(&mut self) {
+        if let Some(task) = self.task.take() {
+            task.abort();
+        }
+        if let Some(log) = &self.log {
+            log.end();
+        }
+    }
+
     fn size(&self) -> usize {
         let log = self.log.as_ref().map_or(0, |log| log.size());
         log + size(&self.response) + self.messages.iter().map(size).sum::<usize>()
@@ -96,22 +114,65 @@ pub(super) enum CancelOutcome {
 }
 
 impl ResponseStore {
-    /// Keeps a response; one that was cancelled stays so.
-    fn put(&self, messages: &[Value], response: &Value) {
+    /// Returns the responses of `app`'s process, which forgets them when it restarts.
+    pub(super) fn of(app: &App) -> &Arc<Self> {
+        let lives = app.availability().borrow().lives;
+        let mut entries = app.responses.0.lock();
+        if entries.lives != lives {
+            let slots = entries.slots;
+            let mut old = std::mem::take(&mut *entries);
+            (entries.lives, entries.slots) = (lives, slots);
+            old.by_id.values_mut().for_each(StoredResponse::stop);
+        }
+        &app.responses
+    }
+
+    /// Returns the right to keep the response to a request with these messages.
+    pub(super) fn slot(self: &Arc<Self>, messages: Vec<Value>) -> StoreSlot {
+        let mut entries = self.0.lock();
+        entries.slots += 1;
+        StoreSlot {
+            slot: entries.slots,
+            lives: entries.lives,
+            store: self.clone(),
+            messages,
+        }
+    }
+
+    /// Keeps a response in place of that of an earlier request with its id; one that was cancelled
+    /// stays so.
+    fn put(&self, slot: &StoreSlot, response: &Value) {
         let id = id(response);
         let mut entries = self.0.lock();
+        if entries.lives != slot.lives {
+            return;
+        }
         match entries.by_id.get_mut(&id) {
-            Some(entry) if entry.response["status"] == "cancelled" => {}
-            Some(entry) => entry.response = response.clone(),
-            None => {
-                let entry = StoredResponse {
+            Some(entry) if entry.slot > slot.slot => {}
+            Some(entry) if entry.slot == slot.slot => {
+                if entry.response["status"] != "cancelled" {
+                    entry.response = response.clone();
+                }
+            }
+            found => {
+                let new = StoredResponse {
                     bytes: 0,
+                    slot: slot.slot,
                     response: response.clone(),
-                    messages: messages.to_vec(),
+                    messages: slot.messages.clone(),
                     log: None,
                     task: None,
                 };
-                entries.by_id.insert(id.clone(), entry);
+                match found {
+                    // What the bound counts of it is settled below.
+                    Some(old) => {
+                        let bytes = old.bytes;
+                        *old = StoredResponse { bytes, ..new };
+                    }
+                    None => {
+                        entries.by_id.insert(id.clone(), new);
+                    }
+                }
             }
         }
         entries.settle(&id);
@@ -160,12 +221,7 @@ impl ResponseStore {
             return CancelOutcome::Ended;
         }
         entry.response["status"] = "cancelled".into();
-        if let Some(task) = entry.task.take() {
-            task.abort();
-        }
-        if let Some(log) = &entry.log {
-            log.end();
-        }
+        entry.stop();
         CancelOutcome::Cancelled(entry.response.clone())
     }
 }
@@ -176,13 +232,17 @@ fn id(response: &Value) -> String {
 
 /// The right to keep one response.
 pub(super) struct StoreSlot {
-    pub(super) store: Arc<ResponseStore>,
-    pub(super) messages: Vec<Value>,
+    store: Arc<ResponseStore>,
+    /// Which request it is.
+    slot: u64,
+    /// In which life of the process.
+    lives: u32,
+    messages: Vec<Value>,
 }
 
 impl StoreSlot {
     pub(super) fn finish(&self, response: &Value) {
-        self.store.put(&self.messages, response);
+        self.store.put(self, response);
     }
 }
 
@@ -254,25 +314,27 @@ mod tests {
 
     #[test]
     fn the_oldest_responses_make_room_by_size() {
-        let store = ResponseStore::default();
+        let store = Arc::new(ResponseStore::default());
+        let slot = store.slot(Vec::new());
         for id in 0..6 {
-            store.put(&[], &response(&id.to_string(), MAX_BYTES / 4));
+            store.put(&slot, &response(&id.to_string(), MAX_BYTES / 4));
         }
         let kept: Vec<bool> = (0..6)
             .map(|id| store.get(&id.to_string()).is_some())
             .collect();
         assert_eq!(kept, [false, false, false, true, true, true]);
         // A larger one takes the place of what was measured before.
-        store.put(&[], &response("4", MAX_BYTES / 2));
+        store.put(&slot, &response("4", MAX_BYTES / 2));
         assert!(store.get("3").is_none() && store.get("4").is_some());
         assert!(store.0.lock().bytes <= MAX_BYTES);
     }
 
     #[test]
     fn the_newest_response_stays_however_large() {
-        let store = ResponseStore::default();
-        store.put(&[], &response("a", 10));
-        store.put(&[], &response("b", MAX_BYTES + 1));
+        let store = Arc::new(ResponseStore::default());
+        let slot = store.slot(Vec::new());
+        store.put(&slot, &response("a", 10));
+        store.put(&slot, &response("b", MAX_BYTES + 1));
         assert!(store.get("a").is_none() && store.get("b").is_some());
     }
 }

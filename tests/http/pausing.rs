@@ -1,0 +1,142 @@
+//! Pauses and sleeps that wait for running work, and bounds that hold for all who come together.
+
+use std::sync::Barrier;
+
+use serde_json::json;
+
+use super::sim::{Sim, eventually};
+
+const COMPLETION: &str = "/v1/completions";
+
+/// A server with a request that runs until it is aborted.
+async fn busy() -> (Sim, super::wire::Wire<tokio::net::TcpStream>) {
+    let sim = Sim::serve(&["--dev-mode", "--time-to-first-token", "10m"]).await;
+    let body = json!({"prompt": "x", "max_tokens": 1}).to_string();
+    let mut wire = sim.connect().await;
+    wire.send(&super::sim::post(COMPLETION, &[], body.as_bytes()))
+        .await;
+    assert!(sim.runs(1.0).await);
+    (sim, wire)
+}
+
+async fn is(sim: &Sim, path: &str, state: bool) -> bool {
+    eventually(async || sim.get(path).await.text().contains(&state.to_string())).await
+}
+
+async fn completes(sim: &Sim) -> u16 {
+    let quick = json!({"time-to-first-token": "0ms"});
+    assert_eq!(sim.post("/admin/config", &quick).await.status, 200);
+    let body = json!({"prompt": "x", "max_tokens": 1});
+    sim.post(COMPLETION, &body).await.status
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_a_pause_changes_nothing() {
+    let (sim, _long) = busy().await;
+    let mut leaving = sim.connect().await;
+    leaving
+        .send(b"POST /pause?mode=wait HTTP/1.1\r\nhost: sim\r\ncontent-length: 0\r\n\r\n")
+        .await;
+    assert!(is(&sim, "/is_paused", true).await, "while it waits");
+    drop(leaving);
+    sim.poke("/abort_requests").await;
+    assert!(sim.is_idle().await);
+    assert!(is(&sim, "/is_paused", true).await, "once nothing runs");
+    assert_eq!(completes(&sim).await, 503);
+    sim.poke("/resume").await;
+    assert!(is(&sim, "/is_paused", false).await);
+    assert_eq!(completes(&sim).await, 200);
+}
+
+#[tokio::test]
+async fn the_later_command_wins_over_a_pause_that_waits() {
+    let (sim, _long) = busy().await;
+    let paused = sim.poke("/pause?mode=wait");
+    let resumed = async {
+        assert!(is(&sim, "/is_paused", true).await);
+        assert_eq!(sim.poke("/resume").await.status, 200);
+        assert!(is(&sim, "/is_paused", false).await);
+    };
+    let (paused, ()) = tokio::join!(paused, resumed);
+    assert_eq!(paused.status, 200, "it does not wait for ever");
+    sim.poke("/abort_requests").await;
+    assert!(sim.is_idle().await);
+    assert!(is(&sim, "/is_paused", false).await);
+    assert_eq!(completes(&sim).await, 200);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_a_sleep_changes_nothing() {
+    let (sim, _long) = busy().await;
+    let mut leaving = sim.connect().await;
+    leaving
+        .send(b"POST /sleep?level=1&mode=wait HTTP/1.1\r\nhost: sim\r\ncontent-length: 0\r\n\r\n")
+        .await;
+    assert!(is(&sim, "/is_sleeping", true).await, "while it waits");
+    drop(leaving);
+    sim.poke("/abort_requests").await;
+    let asleep = "vllm:engine_sleep_state";
+    assert!(
+        eventually(
+            async || sim.get("/metrics").await.text().lines().any(|line| {
+                line.starts_with(asleep)
+                    && line.contains("weights_offloaded")
+                    && line.ends_with(" 1.0")
+            })
+        )
+        .await
+    );
+    assert!(is(&sim, "/is_sleeping", true).await);
+    assert!(sim.shows("vllm:sleep_mode_operations_in_flight", 0.0).await);
+    sim.poke("/wake_up").await;
+    assert!(is(&sim, "/is_sleeping", false).await);
+    assert_eq!(completes(&sim).await, 200);
+}
+
+/// Places are reserved before anything is written: none is given twice.
+#[tokio::test]
+async fn bounds_of_admission_hold_for_all_who_come_together() {
+    const THREADS: usize = 8;
+    let flags = [
+        "--max-num-queued-reqs",
+        "1",
+        "--time-to-first-token",
+        "10m",
+        "--dev-mode",
+    ];
+    let sim = Sim::serve(&flags).await;
+    let service = sim.server.app().service();
+    let barrier = Barrier::new(THREADS);
+    let admitted = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                for round in 1..=500 {
+                    barrier.wait();
+                    let place = service.enter(1);
+                    admitted.fetch_add(place.is_ok().into(), std::sync::atomic::Ordering::SeqCst);
+                    barrier.wait();
+                    assert_eq!(admitted.load(std::sync::atomic::Ordering::SeqCst), round);
+                    barrier.wait();
+                }
+            });
+        }
+    });
+    assert_eq!(service.in_flight(), 0);
+    // A refused job gives its place back.
+    let body = json!({"prompt": "x", "max_tokens": 1, "n": 2});
+    assert_eq!(sim.post(COMPLETION, &body).await.status, 503);
+    let body = json!({"prompt": "x", "max_tokens": 1, "stop_token_ids": [-1]});
+    assert_eq!(sim.post(COMPLETION, &body).await.status, 400);
+    assert_eq!(completes(&sim).await, 200);
+}
+
+/// vLLM's `record_sleep_state(1, 0)` sets all series to 0.
+#[tokio::test]
+async fn a_sleep_of_level_0_shows_no_state() {
+    let sim = Sim::serve(&["--dev-mode"]).await;
+    sim.poke("/sleep?level=0").await;
+    assert!(sim.shows("vllm:engine_sleep_state", 0.0).await);
+    sim.poke("/wake_up").await;
+    assert!(sim.shows("vllm:engine_sleep_state", 1.0).await);
+}
