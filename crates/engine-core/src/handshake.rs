@@ -14,13 +14,17 @@ use super::ready;
 /// How long the front end may take to answer.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// How long a socket that closes may still send.
-const LINGER_MS: i32 = 4_000;
+pub(crate) const LINGER_MS: i32 = 4_000;
 
 /// What the socket that stops an engine says to have it die.
 pub(crate) const KILL: &str = "kill";
 
-/// Messages that may wait for a front end that does not read.
-pub(crate) const MOST_UNREAD: i32 = 100_000;
+/// Messages of an input that libzmq may hold until they are read.
+const MOST_INPUT: i32 = 1_000;
+/// Messages that libzmq itself may hold of an output: it counts no bytes. What waits for a front end beyond them waits in its [`Outlet`](super::outlet::Outlet).
+pub(crate) const MOST_IN_SOCKET: i32 = 4;
+/// The same of small messages: those of the handshake and of the coordinator.
+const MOST_SMALL: i32 = 100_000;
 
 /// Why an engine core cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -101,12 +105,13 @@ pub(crate) fn join(
     let parallel = &parts.config.engine.parallel;
     let address = endpoint(&parallel.address, parallel.rpc_port);
     let identity = (parts.rank as u16).to_le_bytes();
-    let open = |kind, at: &str| {
-        connect(context, kind, identity, at).map_err(|why| CoreError::Address {
+    let open_with = |kind, most, at: &str| {
+        connect(context, kind, identity, most, at).map_err(|why| CoreError::Address {
             address: at.to_owned(),
             why,
         })
     };
+    let open = |kind, at: &str| open_with(kind, MOST_SMALL, at);
     let handshake = open(zmq::DEALER, &address)?;
     tracing::info!(rank = parts.rank, address, "joining the front end");
     handshake.send(status("HELLO", None), 0)?;
@@ -122,11 +127,11 @@ pub(crate) fn join(
         address: address.clone(),
         why,
     })?;
-    let open_all = |kind, at: &[String]| -> Result<Vec<_>, CoreError> {
-        at.iter().map(|at| open(kind, at)).collect()
+    let open_all = |kind, most, at: &[String]| -> Result<Vec<_>, CoreError> {
+        at.iter().map(|at| open_with(kind, most, at)).collect()
     };
-    let inputs = open_all(zmq::DEALER, &addresses.inputs)?;
-    let outputs = open_all(zmq::PUSH, &addresses.outputs)?;
+    let inputs = open_all(zmq::DEALER, MOST_INPUT, &addresses.inputs)?;
+    let outputs = open_all(zmq::PUSH, MOST_IN_SOCKET, &addresses.outputs)?;
     let ready = ready::response(parts, &addresses.stats, &addresses.coordinator);
     for input in &inputs {
         input.send(ready.as_slice(), 0)?;
@@ -164,12 +169,13 @@ fn connect(
     context: &zmq::Context,
     kind: zmq::SocketType,
     identity: [u8; 2],
+    most: i32,
     at: &str,
 ) -> zmq::Result<zmq::Socket> {
     let socket = context.socket(kind)?;
     socket.set_identity(&identity)?;
-    socket.set_sndhwm(MOST_UNREAD)?;
-    socket.set_rcvhwm(0)?;
+    socket.set_sndhwm(most)?;
+    socket.set_rcvhwm(most)?;
     socket.set_linger(LINGER_MS)?;
     socket.set_ipv6(at.contains('['))?;
     socket.connect(at)?;

@@ -21,6 +21,9 @@ use super::unpanicked;
 /// Messages that one socket may have in a row before the others are looked at.
 const MOST_IN_A_ROW: usize = 64;
 
+/// How long no input is read while too many requests are being submitted.
+const WHILE_BUSY_MS: i64 = 2;
+
 /// Types of messages.
 const ADD: &[u8] = &[0];
 const ABORT: &[u8] = &[1];
@@ -116,7 +119,11 @@ impl Input {
                 .collect();
             items.push(broken.as_poll_item(zmq::POLLIN));
             items.push(self.stopped.as_poll_item(zmq::POLLIN));
-            zmq::poll(&mut items, -1)?;
+            let busy = self.requests.is_busy();
+            match busy {
+                true => zmq::poll(&mut items[sockets.len()..], WHILE_BUSY_MS)?,
+                false => zmq::poll(&mut items, -1)?,
+            };
             if items[sockets.len()].is_readable() {
                 return Err(CoreError::Panicked);
             }
@@ -124,7 +131,7 @@ impl Input {
                 return handshake::told_to_end(&self.stopped);
             }
             for (socket, item) in sockets.iter().zip(&items) {
-                if !item.is_readable() {
+                if busy || !item.is_readable() {
                     continue;
                 }
                 for _ in 0..MOST_IN_A_ROW {

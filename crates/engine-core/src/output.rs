@@ -21,8 +21,9 @@ use vllm_sim_service::generate::{Reason, StopReason};
 /// What an engine core says when it dies.
 pub(crate) const DEAD: &[u8] = b"ENGINE_CORE_DEAD";
 
-/// How often it is looked whether a front end reads again.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// How long a front end that does not read is waited for at a time, and how often it is looked at.
+const LOOK: Duration = Duration::from_millis(1);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// What the writing thread hears, in the order in which it happens.
 pub(crate) enum Item {
@@ -236,24 +237,13 @@ impl Sender {
 
     fn say_dead(&mut self) {
         for outlet in &mut self.outlets {
-            outlet.send(DEAD);
+            outlet.end(Some(DEAD));
         }
     }
 
     fn send_all(&mut self, queue: &Receiver<Item>) {
         loop {
-            let item = if self.outlets.iter().any(Outlet::is_full) {
-                match queue.recv_timeout(LOOK_AGAIN) {
-                    Err(RecvTimeoutError::Timeout) => {
-                        self.settle_all();
-                        continue;
-                    }
-                    item => item.ok(),
-                }
-            } else {
-                queue.recv().ok()
-            };
-            let Some(item) = item else {
+            let Some(item) = self.next(queue) else {
                 return;
             };
             match item {
@@ -295,17 +285,39 @@ impl Sender {
                     }
                 }
                 Item::Answer { client, message } => {
-                    self.send(client, &message);
+                    self.send(client, message);
                 }
                 Item::Stop { dead } => {
-                    if dead {
-                        self.say_dead();
+                    for outlet in &mut self.outlets {
+                        outlet.end(dead.then_some(DEAD));
                     }
                     return;
                 }
             }
             self.note_wave();
         }
+    }
+
+    /// The next item; until it comes, what waits for front ends goes out.
+    fn next(&mut self, queue: &Receiver<Item>) -> Option<Item> {
+        let mut pause = Duration::ZERO;
+        while self.outlets.iter().any(Outlet::waits) {
+            match queue.recv_timeout(pause) {
+                Ok(item) => return Some(item),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let mut moved = false;
+            for outlet in &mut self.outlets {
+                moved |= outlet.flush(LOOK);
+            }
+            self.settle_all();
+            pause = match moved {
+                true => Duration::ZERO,
+                false => (pause * 2).clamp(LOOK, LOOK_AGAIN),
+            };
+        }
+        queue.recv().ok()
     }
 
     /// Tells the coordinator when a wave begins or is complete with what this rank has to do.
@@ -407,7 +419,7 @@ impl Sender {
         stats: Option<&SchedulerStats>,
     ) {
         let message = encode::outputs(self.rank, at, outputs, stats);
-        if self.send(client, &message) {
+        if self.send(client, message) {
             return;
         }
         let Some(outlet) = self.outlets.get_mut(client) else {
@@ -433,15 +445,17 @@ impl Sender {
             return false;
         };
         if outlet.owed().is_empty() {
-            outlet.look();
             return true;
+        }
+        if outlet.is_full() {
+            return false;
         }
         let ends = outlet.owed().iter().map(|id| Output {
             finish: Some(FinishReason::Abort),
             ..Output::new(id.clone())
         });
         let ends: Vec<_> = ends.collect();
-        let told = outlet.send(&encode::outputs(rank, at, &ends, None));
+        let told = outlet.send(encode::outputs(rank, at, &ends, None));
         if told {
             outlet.settle();
         }
@@ -449,7 +463,7 @@ impl Sender {
     }
 
     /// Whether a message went out, or nobody is to get any.
-    fn send(&mut self, client: usize, message: &[u8]) -> bool {
+    fn send(&mut self, client: usize, message: Vec<u8>) -> bool {
         if (self.is_gone)() {
             return true;
         }

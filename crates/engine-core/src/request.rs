@@ -25,6 +25,13 @@ pub(crate) struct CoreRequest {
     pub(crate) fields: Result<RequestFields, Unreadable>,
 }
 
+impl CoreRequest {
+    /// Returns how long its prompt is.
+    pub(crate) fn prompt_tokens(&self) -> usize {
+        self.fields.as_ref().map_or(0, |fields| fields.prompt.len())
+    }
+}
+
 /// What a request asks for.
 #[derive(Debug)]
 pub(crate) struct RequestFields {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::task::{Context, Poll, Waker};
 
@@ -37,8 +38,35 @@ pub(crate) struct Requests {
     queue: Sender<Item>,
     adapters: Arc<Adapters>,
     thoughts: Option<Thoughts>,
+    submitting: Arc<AtomicUsize>,
     /// Whether recorded replies are found by the text of a prompt.
     by_text: bool,
+}
+
+/// Prompt tokens of requests that are being submitted, beyond which inputs are not read: some 64 MiB,
+/// with the copies that are made of each.
+const MOST_SUBMITTING: usize = 4 << 20;
+
+/// Prompt tokens that are being submitted, until it is dropped.
+struct Submitting {
+    all: Arc<AtomicUsize>,
+    own: usize,
+}
+
+impl Submitting {
+    fn count(all: &Arc<AtomicUsize>, own: usize) -> Self {
+        all.fetch_add(own, Ordering::Relaxed);
+        Self {
+            all: all.clone(),
+            own,
+        }
+    }
+}
+
+impl Drop for Submitting {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.own, Ordering::Relaxed);
+    }
 }
 
 impl Requests {
@@ -47,11 +75,17 @@ impl Requests {
         Self {
             rules: parts.rules.clone(),
             thoughts: parts.thoughts.clone(),
+            submitting: Arc::default(),
             by_text: generator.text_hash([]).is_some(),
             parts,
             queue,
             adapters,
         }
+    }
+
+    /// Returns whether so much is being submitted that further requests should wait where they are.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.submitting.load(Ordering::Relaxed) > MOST_SUBMITTING
     }
 
     /// Submits a request on this thread, so that requests keep their order; one that takes long to
@@ -60,9 +94,11 @@ impl Requests {
         let _ = self.queue.send(Item::Announced(request.id.clone()));
         let (id, client) = (request.id.clone(), request.client);
         let this = self.clone();
+        let tokens = Submitting::count(&self.submitting, request.prompt_tokens());
         let mut submission: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
             let item = this.submit(request).await;
             let _ = this.queue.send(item);
+            drop(tokens);
         });
         let mut cx = Context::from_waker(Waker::noop());
         if submission.as_mut().poll(&mut cx) == Poll::Pending {

@@ -161,6 +161,50 @@ fn a_front_end_that_does_not_read_loses_its_requests() {
     assert_eq!(tokens(&front.outputs("next").0).len(), 2, "it reads again");
 }
 
+/// Few messages are enough where they are large.
+#[test]
+fn a_front_end_that_does_not_read_large_answers_loses_its_requests() {
+    let front = FrontEnd::start(&["--inter-token-latency", "50"]);
+    let long = [("max_tokens", 1900.into()), ("ignore_eos", true.into())];
+    front.add("long", &long);
+    front.first_output("long");
+    // A refusal repeats the name: 200 MiB in all.
+    let method = "x".repeat(1 << 20);
+    for id in 0..200_u64 {
+        let call = [
+            0.into(),
+            id.into(),
+            Value::from(method.as_str()),
+            Value::Array(vec![]),
+        ];
+        front.send(0, UTILITY, &Value::Array(call.into()));
+    }
+    let last = [
+        1.into(),
+        1.into(),
+        Value::from("is_sleeping"),
+        Value::Array(vec![]),
+    ];
+    front.send(0, UTILITY, &Value::Array(last.into()));
+    let other = unpack(&front.other.0.recv_bytes(0).expect("an answer"));
+    assert!(other[4].is_array());
+    let (outputs, _) = front.outputs("long");
+    assert_eq!(outputs.last().unwrap().1[5].as_u64(), Some(2), "aborted");
+    assert!(tokens(&outputs).len() < 1900);
+    let peak = peak_kib(front.engine.id());
+    assert!(peak < 600 << 10, "{peak} KiB at the most");
+    front.add("next", &[("max_tokens", 2.into())]);
+    assert_eq!(tokens(&front.outputs("next").0).len(), 2, "it reads again");
+}
+
+/// The most memory that a process has had.
+fn peak_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.unwrap().trim().trim_end_matches(" kB");
+    kib.parse().unwrap()
+}
+
 #[test]
 fn an_engine_outlives_its_front_end() {
     let mut front = FrontEnd::start(&["--inter-token-latency", "5"]);

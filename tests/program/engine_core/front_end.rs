@@ -47,6 +47,10 @@ pub(crate) fn bound(context: &zmq::Context, kind: zmq::SocketType) -> (zmq::Sock
     socket.set_linger(0).unwrap();
     // A router drops what it has no room for.
     socket.set_sndhwm(0).unwrap();
+    // Little is read ahead of a test that does not read.
+    if kind == zmq::PULL {
+        socket.set_rcvhwm(4).unwrap();
+    }
     socket.bind("tcp://127.0.0.1:*").unwrap();
     let at = socket.get_last_endpoint().unwrap().unwrap();
     (socket, at)
