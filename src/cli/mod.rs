@@ -17,6 +17,7 @@ use start::{ReadyFile, log_listening, log_start, of_engines, of_servers};
 use vllm_sim_command_line::progress;
 use vllm_sim_command_line::{Unmet, UsageError};
 use vllm_sim_config::{Command, ConfigError, Loaded};
+use vllm_sim_tokenizer::TokenizerError;
 
 /// Wrong arguments or configuration.
 const BAD_CONFIG: u8 = 2;
@@ -62,6 +63,7 @@ fn is_config(error: &StartError) -> bool {
         error,
         StartError::Config(_)
             | StartError::Engine(_)
+            | StartError::Tokenizer(TokenizerError::Broken { .. })
             | StartError::MissingFeature { .. }
             | StartError::Scenario { .. }
             | StartError::Replies { .. }

@@ -147,12 +147,8 @@ pub(super) fn hashes(config: &Config) -> Option<HashConfig> {
 /// Settings of how prompts are made.
 pub(super) fn prompts(config: &Config) -> PromptSettings {
     let (model, api) = (&config.model, &config.api);
-    // The text of `--chat-template`: a file's, or the flag's own.
-    let template = model.chat_template.as_ref();
-    let template =
-        template.map(|given| std::fs::read_to_string(given).unwrap_or_else(|_| given.clone()));
     PromptSettings {
-        chat_template: template,
+        chat_template: model.chat_template.clone(),
         chat_template_kwargs: model.chat_template_kwargs.clone(),
         content_format: model.chat_template_content_format,
         skip_tokenizer_init: model.tokenizer.skip_init,

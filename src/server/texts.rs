@@ -10,7 +10,7 @@ use vllm_sim_config::Config;
 use vllm_sim_dataset::Generation;
 use vllm_sim_dataset::{Dataset, DatasetError};
 use vllm_sim_service::generate::Recordings;
-use vllm_sim_tokenizer::Tokenizer;
+use vllm_sim_tokenizer::{Tokenizer, TokenizerError};
 
 /// Where tokens and recorded replies come from.
 #[derive(Debug, Clone)]
@@ -53,11 +53,13 @@ impl Texts {
     }
 }
 
-/// Opens the tokenizer; one that nobody asked for by name is replaced by the simulated one.
+/// Opens the tokenizer; one that nobody asked for by name, and that is not there, is replaced by the
+/// simulated one.
 fn open_tokenizer(config: &Config) -> Result<Arc<Tokenizer>, StartError> {
     let source = setup::tokenizer(config, &|name| std::env::var(name).ok());
     let (tokenizer, why) = match Tokenizer::open(&source) {
         Ok(opened) => opened,
+        Err(error @ TokenizerError::Broken { .. }) => return Err(error.into()),
         Err(error) if setup::needs_tokenizer(config) => return Err(error.into()),
         Err(error) => (Tokenizer::simulated(), format!("simulated: {error}")),
     };

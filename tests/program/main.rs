@@ -29,6 +29,7 @@ mod fuzz;
 mod gateway;
 mod imports;
 mod log;
+mod model_files;
 mod online;
 mod outputs;
 mod plan;

@@ -1,4 +1,5 @@
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ pub struct Model {
     pub revision: Option<String>,
     /// Where tokens come from.
     pub tokenizer: TokenizerSource,
-    /// A template file, or the template itself.
+    /// The template of `--chat-template`, the text of a file or its own.
     pub chat_template: Option<String>,
     /// How message content reaches the template; `None`: as the template wants it.
     pub chat_template_content_format: Option<ContentFormat>,
@@ -86,6 +87,24 @@ const CONTEXT_KEYS: [&str; 9] = [
     "seq_len",
 ];
 
+/// Keys of sizes that every model has.
+const SIZE_KEYS: [&str; 4] = [
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "vocab_size",
+];
+/// vLLM's own templates, in `vllm/transformers_utils/chat_templates`.
+const VLLM_TEMPLATES: [&str; 7] = [
+    "template_basic.jinja",
+    "template_blip2.jinja",
+    "template_chatml.jinja",
+    "template_deepseek_ocr.jinja",
+    "template_deepseek_vl2.jinja",
+    "template_fuyu.jinja",
+    "template_minicpmv45.jinja",
+];
+
 /// llm-d's documents put all names into one pair of quotes.
 fn served_names(v: &Values) -> Result<Vec<String>, ConfigError> {
     let mut names = v.get(&model::SERVED_MODEL_NAME)?;
@@ -120,13 +139,13 @@ impl Model {
             hf_config: hf_config.map(Arc::new),
             revision: v.get(&model::REVISION)?,
             tokenizer: tokenizer(v, &name)?,
-            chat_template: v.get(&model::CHAT_TEMPLATE)?,
+            chat_template: chat_template(v)?,
             chat_template_content_format: v.choice(&model::CHAT_TEMPLATE_CONTENT_FORMAT)?.flatten(),
             chat_template_kwargs: v
                 .get(&model::DEFAULT_CHAT_TEMPLATE_KWARGS)?
                 .unwrap_or_default(),
             response_role: v.get(&model::RESPONSE_ROLE)?,
-            generation_config: v.get(&model::GENERATION_CONFIG)?,
+            generation_config: generation_config(v, &name)?,
             generation_config_overrides: v
                 .get(&model::OVERRIDE_GENERATION_CONFIG)?
                 .unwrap_or_default(),
@@ -183,23 +202,114 @@ fn hf_config(v: &Values, model: &str) -> Result<Option<Value>, ConfigError> {
         }
         None => return Ok(None),
     };
+    check_numbers(&file, &config)?;
     if let (Some(overrides), Value::Object(config)) = (overrides, &mut config) {
         config.extend(overrides);
     }
     Ok(Some(config))
 }
 
-/// A file's JSON; `None`: there is no file.
+/// Reads a file's JSON object; `None`: there is no file.
+///
+/// # Errors
+/// What is there and cannot be read.
 pub(super) fn read_json(file: &Path) -> Result<Option<Value>, ConfigError> {
-    let Ok(text) = fs::read_to_string(file) else {
+    let wrong = |reason: String| ConfigError::File {
+        path: file.display().to_string(),
+        reason,
+    };
+    let Some(text) = read_file(file)? else {
         return Ok(None);
     };
-    serde_json::from_str(&text)
-        .map(Some)
-        .map_err(|e| ConfigError::File {
-            path: file.display().to_string(),
-            reason: format!("not JSON: {e}"),
-        })
+    match serde_json::from_str(&text) {
+        Ok(value @ Value::Object(_)) => Ok(Some(value)),
+        Ok(_) => Err(wrong("not a JSON object".to_owned())),
+        Err(error) => Err(wrong(format!("not JSON: {error}"))),
+    }
+}
+
+/// Reads a file; `None`: there is none, and none can be of that name.
+fn read_file(file: &Path) -> Result<Option<String>, ConfigError> {
+    match fs::read_to_string(file) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) => match error.kind() {
+            ErrorKind::NotFound
+            | ErrorKind::NotADirectory
+            | ErrorKind::InvalidFilename
+            | ErrorKind::InvalidInput => Ok(None),
+            _ => Err(ConfigError::File {
+                path: file.display().to_string(),
+                reason: error.to_string(),
+            }),
+        },
+    }
+}
+
+/// Refuses numbers of a config.json that no model has.
+fn check_numbers(file: &Path, config: &Value) -> Result<(), ConfigError> {
+    let inner = config.get("text_config").filter(|c| c.is_object());
+    for config in [Some(config), inner].into_iter().flatten() {
+        for key in CONTEXT_KEYS.iter().chain(&SIZE_KEYS) {
+            let value = &config[*key];
+            let known = value.as_f64().map(|n| n >= 1.0);
+            // Some models have a list, one number for each layer.
+            if !known.unwrap_or(value.is_null() || value.is_array()) {
+                return Err(ConfigError::File {
+                    path: file.display().to_string(),
+                    reason: format!("{key} is {value}, must be a number from 1 on"),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks `--generation-config`, and that the file that it means can be read.
+fn generation_config(v: &Values, model: &str) -> Result<String, ConfigError> {
+    let typed = v.get(&model::GENERATION_CONFIG)?;
+    let folder = match typed.as_str() {
+        "vllm" => return Ok(typed),
+        "auto" => model,
+        folder => folder,
+    };
+    if typed != "auto" && is_path(folder) && !Path::new(folder).is_dir() {
+        return Err(v.wrong("no such folder", &model::GENERATION_CONFIG));
+    }
+    read_json(&Path::new(folder).join("generation_config.json"))?;
+    Ok(typed)
+}
+
+/// Whether a name can only be a path: no model of the hub begins so.
+fn is_path(name: &str) -> bool {
+    ["/", "./", "../", "~"]
+        .iter()
+        .any(|start| name.starts_with(start))
+        || name == "."
+}
+
+/// Checks `--chat-template` as vLLM does: a text without braces and line ends is the name of a file.
+///
+/// **Source:** vLLM 0.33 `vllm/entrypoints/chat_utils.py`, `_load_chat_template`.
+fn chat_template(v: &Values) -> Result<Option<String>, ConfigError> {
+    let Some(given) = v.get(&model::CHAT_TEMPLATE)? else {
+        return Ok(None);
+    };
+    if given.contains(['{', '}', '\n']) && !Path::new(&given).is_file() {
+        return Ok(Some(given));
+    }
+    if VLLM_TEMPLATES.contains(&given.as_str()) && !Path::new(&given).is_file() {
+        v.warn(format!(
+            "--chat-template {given} is one of vLLM's own, which are not here: the tokenizer's acts"
+        ));
+        return Ok(None);
+    }
+    match read_file(Path::new(&given))? {
+        Some(text) => Ok(Some(text)),
+        None => Err(ConfigError::Invalid(format!(
+            "The supplied chat template ({given}) appears path-like, but doesn't exist! \
+             (--chat-template)"
+        ))),
+    }
 }
 
 fn max_model_len(v: &Values, config: Option<&Value>) -> Result<u32, ConfigError> {

@@ -1,5 +1,6 @@
 //! Where a tokenizer's files are: a folder, the Hugging Face cache on disk, or the hub.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 #[cfg(feature = "download")]
@@ -112,8 +113,15 @@ pub(crate) fn in_folder(path: &Path) -> Result<ModelFolder, TokenizerError> {
     } else {
         path.to_owned()
     };
-    if !folder.join(TOKENIZER).is_file() {
-        return Err(TokenizerError::NoFile { folder });
+    let file = folder.join(TOKENIZER);
+    let reason = match file.metadata() {
+        Ok(found) if found.is_file() => None,
+        Ok(_) => Some("it is no file".to_owned()),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Some(error.to_string()),
+        Err(_) => return Err(TokenizerError::NoFile { folder }),
+    };
+    if let Some(reason) = reason {
+        return Err(TokenizerError::Broken { file, reason });
     }
     let name = path.display().to_string();
     Ok(ModelFolder {

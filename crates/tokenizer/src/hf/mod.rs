@@ -8,6 +8,7 @@
 
 mod byte_level;
 mod files;
+mod growth;
 mod info;
 mod model;
 mod split_pattern;

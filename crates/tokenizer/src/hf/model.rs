@@ -9,6 +9,7 @@ use tokenizers::{AddedToken, ModelWrapper, PreTokenizerWrapper, Tokenizer};
 
 use super::byte_level::ByteLevelEncoder;
 use super::files::{ModelFiles, content};
+use super::growth;
 use super::info;
 use super::vocabulary::Vocabulary;
 use crate::chat::ChatTemplates;
@@ -261,6 +262,10 @@ fn read(path: &Path, files: &ModelFiles) -> Result<Tokenizer, TokenizerError> {
         reason,
     };
     let mut tokenizer = Tokenizer::from_file(path).map_err(|error| broken(error.to_string()))?;
+    let normalizer = serde_json::to_value(tokenizer.get_normalizer()).unwrap_or_default();
+    growth::check("normalizer", &normalizer).map_err(broken)?;
+    let decoder = serde_json::to_value(tokenizer.get_decoder()).unwrap_or_default();
+    growth::check("decoder", &decoder).map_err(broken)?;
     // Prompts are neither cut nor padded, whatever the file was saved with.
     tokenizer
         .with_truncation(None)

@@ -1,0 +1,81 @@
+//! How much longer a tokenizer.json may make a text: model folders are downloaded, and a few lines in
+//! them would ask for all memory there is.
+
+use serde_json::Value as Json;
+
+/// Most times as long, in bytes. Unicode's own normal forms take 11 at most.
+const MOST: f64 = 256.0;
+
+/// Checks a normalizer or decoder.
+///
+/// # Errors
+/// A sentence on one that makes texts too long.
+pub(super) fn check(what: &str, part: &Json) -> Result<(), String> {
+    let mut unicode = 1.0_f64;
+    let growth = growth(part, &mut unicode) * unicode;
+    if growth <= MOST {
+        return Ok(());
+    }
+    Err(format!(
+        "its {what} may make a text {growth:.0} times as long, the most is {MOST}"
+    ))
+}
+
+/// How many times as long a part may make a text. Normal forms grow a text once however many there are:
+/// theirs goes into `unicode`.
+fn growth(part: &Json, unicode: &mut f64) -> f64 {
+    let length = |key: &str| part[key].as_str().map_or(0, str::len) as f64;
+    match part["type"].as_str().unwrap_or_default() {
+        "Sequence" => {
+            let lists = ["normalizers", "decoders"];
+            let parts = lists.iter().filter_map(|list| part[*list].as_array());
+            parts.flatten().map(|part| growth(part, unicode)).product()
+        }
+        "Replace" => match part["pattern"]["String"].as_str() {
+            Some(pattern) => (length("content") / pattern.len().max(1) as f64).max(1.0),
+            // It may match at every place.
+            None => length("content") + 1.0,
+        },
+        "Prepend" => 1.0 + length("prepend"),
+        "NFKC" | "NFKD" | "Precompiled" => {
+            *unicode = unicode.max(11.0);
+            1.0
+        }
+        "NFC" | "NFD" => {
+            *unicode = unicode.max(4.0);
+            1.0
+        }
+        "BertNormalizer" => 4.0,
+        "Lowercase" | "ByteLevel" => 2.0,
+        _ => 1.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_models_have_passes_and_what_multiplies_does_not() {
+        let replace = |pattern: Json, times: usize| json!({"type": "Replace", "pattern": pattern, "content": "▁".repeat(times)});
+        let space = replace(json!({"String": " "}), 1);
+        let sequence = |parts: &[Json]| json!({"type": "Sequence", "normalizers": parts});
+        let albert = sequence(&[
+            json!({"type": "NFKD"}),
+            json!({"type": "StripAccents"}),
+            json!({"type": "Lowercase"}),
+            json!({"type": "Precompiled", "precompiled_charsmap": ""}),
+            replace(json!({"Regex": " {2,}"}), 1),
+        ]);
+        let llama = sequence(&[json!({"type": "Prepend", "prepend": "▁"}), space]);
+        for fine in [Json::Null, albert, llama] {
+            assert_eq!(check("normalizer", &fine), Ok(()), "{fine}");
+        }
+        let long = replace(json!({"String": "a"}), 30);
+        let bombs = sequence(&[long.clone(), long.clone(), long]);
+        let told = check("normalizer", &bombs).unwrap_err();
+        assert!(told.contains("times as long"), "{told}");
+        assert!(check("decoder", &replace(json!({"Regex": ""}), 100)).is_err());
+    }
+}
