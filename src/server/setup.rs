@@ -12,7 +12,7 @@ use vllm_sim_engine::kv::{HashAlgo, HashConfig, HostRules, KvConfig, SparseKind}
 use vllm_sim_http::LayerSettings;
 use vllm_sim_observe::kv_events::HashFormat;
 use vllm_sim_observe::metrics::{
-    CacheConfig, EngineFeatures, FakeMetrics, NixlTransfer, OffloadInfo, Settings,
+    ApiServers, CacheConfig, EngineFeatures, FakeMetrics, NixlTransfer, OffloadInfo, Settings,
 };
 #[cfg(feature = "grpc")]
 use vllm_sim_service::Service;
@@ -332,7 +332,10 @@ pub(super) fn metrics(config: &Config, routes: Vec<String>) -> Settings {
                 transfer.consumer && transfer.raw.get("kv_connector").is_some()
             }),
         offload: offload_info(config),
-        multiprocess: engine.parallel.api_servers > 1,
+        api_servers: match engine.parallel.api_servers {
+            0 | 1 => ApiServers::One,
+            _ => ApiServers::Several,
+        },
         runtime_series: engine.parallel.api_servers <= 1,
         routes,
         fake: fake.map(|fake| (fake, config.metrics.fake_refresh_interval)),

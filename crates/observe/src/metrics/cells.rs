@@ -6,7 +6,7 @@ use super::buckets;
 use super::cell::{Counter, CreatedAt, Gauge, Histogram};
 use super::families as f;
 use super::offload::{self, OffloadCells};
-use super::page::{FamilyDesc, Labels, PageBuilder, Series, Value};
+use super::page::{ApiServers, FamilyDesc, Labels, PageBuilder, Series, Value};
 use super::settings::{Compat, Settings};
 
 /// Values of `finished_reason`; the last three exist in llm-d-inference-sim alone and stay
@@ -42,10 +42,7 @@ pub(super) type Counters<const N: usize> = [Arc<Counter>; N];
 /// The numbers of one engine. A clone shares them.
 #[derive(Debug, Clone)]
 pub(super) struct EngineCells {
-    pub(super) spec_drafts: Arc<Counter>,
-    pub(super) spec_draft_tokens: Arc<Counter>,
-    pub(super) spec_accepted: Arc<Counter>,
-    pub(super) spec_accepted_per_pos: Vec<Arc<Counter>>,
+    pub(super) drafts: DraftCells,
     /// Flops, bytes read, bytes written.
     pub(super) work: [Arc<Gauge>; 3],
     /// Several API servers show the next gauges from the first step on.
@@ -58,12 +55,7 @@ pub(super) struct EngineCells {
     pub(super) kv_fetches: [Arc<Gauge>; 3],
     pub(super) sleep_state: [Arc<Gauge>; 3],
     pub(super) kv_usage: Arc<Gauge>,
-    pub(super) prefix_queries: Arc<Counter>,
-    pub(super) prefix_hits: Arc<Counter>,
-    pub(super) external_queries: Arc<Counter>,
-    pub(super) external_hits: Arc<Counter>,
-    pub(super) mm_queries: Arc<Counter>,
-    pub(super) mm_hits: Arc<Counter>,
+    pub(super) lookups: LookupCells,
     pub(super) preemptions: Arc<Counter>,
     pub(super) prompt_tokens: Arc<Counter>,
     pub(super) prompt_by_source: Counters<3>,
@@ -72,51 +64,158 @@ pub(super) struct EngineCells {
     pub(super) generation_tokens: Arc<Counter>,
     pub(super) success: Counters<8>,
     pub(super) success_shown: [Arc<CreatedAt>; 8],
-    pub(super) request_prompt_tokens: Arc<Histogram>,
-    pub(super) request_generation_tokens: Arc<Histogram>,
     pub(super) iteration_tokens: Arc<Histogram>,
+    pub(super) sizes: RequestSizeCells,
+    pub(super) times: RequestTimeCells,
+    pub(super) residency: BlockResidencyCells,
+    pub(super) nixl: NixlCells,
+    pub(super) offload: OffloadCells,
+}
+
+/// Draft tokens.
+#[derive(Debug, Clone)]
+pub(super) struct DraftCells {
+    /// Drafts, one for each step of a sequence that has any.
+    pub(super) steps: Arc<Counter>,
+    pub(super) tokens: Arc<Counter>,
+    pub(super) accepted: Arc<Counter>,
+    pub(super) accepted_at: Vec<Arc<Counter>>,
+}
+
+/// Tokens of prompts that were looked up, and that were found.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LookupCells {
+    pub(super) prefix_queries: Arc<Counter>,
+    pub(super) prefix_hits: Arc<Counter>,
+    pub(super) external_queries: Arc<Counter>,
+    pub(super) external_hits: Arc<Counter>,
+    pub(super) mm_queries: Arc<Counter>,
+    pub(super) mm_hits: Arc<Counter>,
+}
+
+/// Tokens and parameters of requests.
+#[derive(Debug, Clone)]
+pub(super) struct RequestSizeCells {
+    pub(super) prompt_tokens: Arc<Histogram>,
+    pub(super) generation_tokens: Arc<Histogram>,
     pub(super) max_generation_tokens: Arc<Histogram>,
     pub(super) params_n: Arc<Histogram>,
     pub(super) params_max_tokens: Arc<Histogram>,
+    pub(super) preemptions: Arc<Histogram>,
+    pub(super) prefill_computed: Arc<Histogram>,
+}
+
+/// Latencies of requests, and the phases that they are made of.
+#[derive(Debug, Clone)]
+pub(super) struct RequestTimeCells {
     pub(super) ttft: Arc<Histogram>,
     pub(super) itl: Arc<Histogram>,
-    pub(super) request_tpot: Arc<Histogram>,
+    pub(super) tpot: Arc<Histogram>,
     pub(super) e2e: Arc<Histogram>,
-    pub(super) queue_time: Arc<Histogram>,
-    pub(super) inference_time: Arc<Histogram>,
-    pub(super) prefill_time: Arc<Histogram>,
-    pub(super) decode_time: Arc<Histogram>,
-    pub(super) request_preemptions: Arc<Histogram>,
-    pub(super) prefill_computed: Arc<Histogram>,
-    pub(super) block_lifetime: Arc<Histogram>,
-    pub(super) block_idle: Arc<Histogram>,
-    pub(super) block_reuse_gap: Arc<Histogram>,
-    pub(super) nixl_xfer_time: Arc<Histogram>,
-    pub(super) nixl_post_time: Arc<Histogram>,
-    pub(super) nixl_bytes: Arc<Histogram>,
-    pub(super) nixl_descriptors: Arc<Histogram>,
+    pub(super) queue: Arc<Histogram>,
+    pub(super) inference: Arc<Histogram>,
+    pub(super) prefill: Arc<Histogram>,
+    pub(super) decode: Arc<Histogram>,
+}
+
+/// Times of KV blocks in the cache.
+#[derive(Debug, Clone)]
+pub(super) struct BlockResidencyCells {
+    pub(super) lifetime: Arc<Histogram>,
+    pub(super) idle: Arc<Histogram>,
+    pub(super) reuse_gap: Arc<Histogram>,
+}
+
+/// Transfers of KV blocks from other servers.
+#[derive(Debug, Clone)]
+pub(super) struct NixlCells {
+    pub(super) xfer_time: Arc<Histogram>,
+    pub(super) post_time: Arc<Histogram>,
+    pub(super) bytes: Arc<Histogram>,
+    pub(super) descriptors: Arc<Histogram>,
     /// Failed transfers, failed notifications, expired, notified too late.
-    pub(super) nixl_failures: Counters<4>,
-    pub(super) offload: OffloadCells,
+    pub(super) failures: Counters<4>,
 }
 
 fn some<T: Default, const N: usize>() -> [Arc<T>; N] {
     std::array::from_fn(|_| Arc::default())
 }
 
+fn histogram(bounds: &[f64]) -> Arc<Histogram> {
+    Arc::new(Histogram::new(bounds))
+}
+
+impl DraftCells {
+    fn new(settings: &Settings) -> Self {
+        let positions = 0..settings.spec_positions;
+        Self {
+            steps: Arc::default(),
+            tokens: Arc::default(),
+            accepted: Arc::default(),
+            accepted_at: positions.map(|_| Arc::default()).collect(),
+        }
+    }
+}
+
+impl RequestSizeCells {
+    fn new(settings: &Settings) -> Self {
+        let token_bounds = buckets::tokens(settings.max_model_len);
+        let tokens = || histogram(&token_bounds);
+        Self {
+            prompt_tokens: tokens(),
+            generation_tokens: tokens(),
+            max_generation_tokens: tokens(),
+            params_n: histogram(buckets::REQUEST_PARAMS_N),
+            params_max_tokens: tokens(),
+            preemptions: histogram(buckets::REQUEST_NUM_PREEMPTIONS),
+            prefill_computed: tokens(),
+        }
+    }
+}
+
+impl RequestTimeCells {
+    fn new() -> Self {
+        let latency = || histogram(buckets::REQUEST_LATENCY);
+        Self {
+            ttft: histogram(buckets::TIME_TO_FIRST_TOKEN),
+            itl: histogram(buckets::INTER_TOKEN_LATENCY),
+            tpot: histogram(buckets::INTER_TOKEN_LATENCY),
+            e2e: latency(),
+            queue: latency(),
+            inference: latency(),
+            prefill: latency(),
+            decode: latency(),
+        }
+    }
+}
+
+impl BlockResidencyCells {
+    fn new() -> Self {
+        let lifetimes = || histogram(buckets::KV_CACHE_RESIDENCY);
+        Self {
+            lifetime: lifetimes(),
+            idle: lifetimes(),
+            reuse_gap: lifetimes(),
+        }
+    }
+}
+
+impl NixlCells {
+    fn new() -> Self {
+        Self {
+            xfer_time: histogram(&buckets::NIXL_TIME[1..]),
+            post_time: histogram(buckets::NIXL_TIME),
+            bytes: histogram(&buckets::nixl_bytes()),
+            descriptors: histogram(buckets::NIXL_DESCRIPTORS),
+            failures: some(),
+        }
+    }
+}
+
 impl EngineCells {
     pub(super) fn new(settings: &Settings) -> Self {
-        let of = |bounds: &[f64]| Arc::new(Histogram::new(bounds));
-        let token_bounds = buckets::tokens(settings.max_model_len);
-        let tokens = || of(&token_bounds);
-        let latency = || of(buckets::REQUEST_LATENCY);
-        let lifetimes = || of(buckets::KV_CACHE_RESIDENCY);
-        let positions = 0..settings.spec_positions;
         let cells = Self {
-            spec_drafts: Arc::default(),
-            spec_draft_tokens: Arc::default(),
-            spec_accepted: Arc::default(),
-            spec_accepted_per_pos: positions.map(|_| Arc::default()).collect(),
+            drafts: DraftCells::new(settings),
             work: some(),
             stepped: Arc::default(),
             running: Arc::default(),
@@ -125,12 +224,7 @@ impl EngineCells {
             kv_fetches: some(),
             sleep_state: some(),
             kv_usage: Arc::default(),
-            prefix_queries: Arc::default(),
-            prefix_hits: Arc::default(),
-            external_queries: Arc::default(),
-            external_hits: Arc::default(),
-            mm_queries: Arc::default(),
-            mm_hits: Arc::default(),
+            lookups: LookupCells::default(),
             preemptions: Arc::default(),
             prompt_tokens: Arc::default(),
             prompt_by_source: some(),
@@ -139,30 +233,11 @@ impl EngineCells {
             generation_tokens: Arc::default(),
             success: some(),
             success_shown: some(),
-            request_prompt_tokens: tokens(),
-            request_generation_tokens: tokens(),
-            iteration_tokens: of(buckets::ITERATION_TOKENS),
-            max_generation_tokens: tokens(),
-            params_n: of(buckets::REQUEST_PARAMS_N),
-            params_max_tokens: tokens(),
-            ttft: of(buckets::TIME_TO_FIRST_TOKEN),
-            itl: of(buckets::INTER_TOKEN_LATENCY),
-            request_tpot: of(buckets::INTER_TOKEN_LATENCY),
-            e2e: latency(),
-            queue_time: latency(),
-            inference_time: latency(),
-            prefill_time: latency(),
-            decode_time: latency(),
-            request_preemptions: of(buckets::REQUEST_NUM_PREEMPTIONS),
-            prefill_computed: tokens(),
-            block_lifetime: lifetimes(),
-            block_idle: lifetimes(),
-            block_reuse_gap: lifetimes(),
-            nixl_xfer_time: of(&buckets::NIXL_TIME[1..]),
-            nixl_post_time: of(buckets::NIXL_TIME),
-            nixl_bytes: of(&buckets::nixl_bytes()),
-            nixl_descriptors: of(buckets::NIXL_DESCRIPTORS),
-            nixl_failures: some(),
+            iteration_tokens: histogram(buckets::ITERATION_TOKENS),
+            sizes: RequestSizeCells::new(settings),
+            times: RequestTimeCells::new(),
+            residency: BlockResidencyCells::new(),
+            nixl: NixlCells::new(),
             offload: OffloadCells::new(settings.offload.as_ref()),
         };
         cells.sleep_state[0].set(1.0);
@@ -182,25 +257,24 @@ impl EngineCells {
             generation_tokens: counted.generation_tokens,
             success: counted.success,
             success_shown: counted.success_shown,
-            request_prompt_tokens: counted.request_prompt_tokens,
-            request_generation_tokens: counted.request_generation_tokens,
-            max_generation_tokens: counted.max_generation_tokens,
-            params_max_tokens: counted.params_max_tokens,
+            sizes: RequestSizeCells {
+                prompt_tokens: counted.sizes.prompt_tokens,
+                generation_tokens: counted.sizes.generation_tokens,
+                max_generation_tokens: counted.sizes.max_generation_tokens,
+                params_max_tokens: counted.sizes.params_max_tokens,
+                ..self.sizes.clone()
+            },
             stepped: fresh.stepped,
             running: fresh.running,
             waiting: fresh.waiting,
             waiting_by_reason: fresh.waiting_by_reason,
             kv_usage: fresh.kv_usage,
-            prefix_queries: fresh.prefix_queries,
-            prefix_hits: fresh.prefix_hits,
-            ttft: fresh.ttft,
-            itl: fresh.itl,
-            request_tpot: fresh.request_tpot,
-            e2e: fresh.e2e,
-            queue_time: fresh.queue_time,
-            inference_time: fresh.inference_time,
-            prefill_time: fresh.prefill_time,
-            decode_time: fresh.decode_time,
+            lookups: LookupCells {
+                prefix_queries: fresh.lookups.prefix_queries,
+                prefix_hits: fresh.lookups.prefix_hits,
+                ..self.lookups.clone()
+            },
+            times: fresh.times,
             ..self.clone()
         }
     }
@@ -282,12 +356,12 @@ impl EngineFamilies<'_> {
         if self.settings.spec_positions == 0 {
             return;
         }
-        page.counter(f::SPEC_DRAFTS, self.one(|c| &c.spec_drafts));
-        page.counter(f::SPEC_DRAFT_TOKENS, self.one(|c| &c.spec_draft_tokens));
-        page.counter(f::SPEC_ACCEPTED, self.one(|c| &c.spec_accepted));
+        page.counter(f::SPEC_DRAFTS, self.one(|c| &c.drafts.steps));
+        page.counter(f::SPEC_DRAFT_TOKENS, self.one(|c| &c.drafts.tokens));
+        page.counter(f::SPEC_ACCEPTED, self.one(|c| &c.drafts.accepted));
         let mut series = Vec::new();
         for (labels, cells) in self.each {
-            for (pos, cell) in cells.spec_accepted_per_pos.iter().enumerate() {
+            for (pos, cell) in cells.drafts.accepted_at.iter().enumerate() {
                 let labels = labels.with("position", &pos.to_string());
                 series.push(Series::new(labels, cell));
             }
@@ -296,10 +370,10 @@ impl EngineFamilies<'_> {
     }
 
     fn register_nixl(&self, page: &mut PageBuilder) {
-        self.histogram(page, f::NIXL_XFER_TIME, |c| &c.nixl_xfer_time);
-        self.histogram(page, f::NIXL_POST_TIME, |c| &c.nixl_post_time);
-        self.histogram(page, f::NIXL_BYTES, |c| &c.nixl_bytes);
-        self.histogram(page, f::NIXL_DESCRIPTORS, |c| &c.nixl_descriptors);
+        self.histogram(page, f::NIXL_XFER_TIME, |c| &c.nixl.xfer_time);
+        self.histogram(page, f::NIXL_POST_TIME, |c| &c.nixl.post_time);
+        self.histogram(page, f::NIXL_BYTES, |c| &c.nixl.bytes);
+        self.histogram(page, f::NIXL_DESCRIPTORS, |c| &c.nixl.descriptors);
         let failures = [
             f::NIXL_FAILED_TRANSFERS,
             f::NIXL_FAILED_NOTIFICATIONS,
@@ -307,7 +381,7 @@ impl EngineFamilies<'_> {
             f::NIXL_LATE_NOTIFICATIONS,
         ];
         for (i, desc) in failures.into_iter().enumerate() {
-            page.counter(desc, self.one(|c| &c.nixl_failures[i]));
+            page.counter(desc, self.one(|c| &c.nixl.failures[i]));
         }
     }
 
@@ -330,7 +404,7 @@ impl EngineFamilies<'_> {
     /// The file of a process has no time for a gauge that was never set, and several processes
     /// show the value that was set last: none. Engines turn fastest in `series`.
     fn stepped(&self, mut series: Vec<Series>) -> Vec<Series> {
-        if self.settings.multiprocess {
+        if self.settings.api_servers == ApiServers::Several {
             let engines = self.each.iter().cycle();
             for (one, (_, cells)) in series.iter_mut().zip(engines) {
                 one.shown = Some(cells.stepped.clone());
@@ -340,12 +414,15 @@ impl EngineFamilies<'_> {
     }
 
     fn register_counters(&self, page: &mut PageBuilder) {
-        page.counter(f::PREFIX_QUERIES, self.one(|c| &c.prefix_queries));
-        page.counter(f::PREFIX_HITS, self.one(|c| &c.prefix_hits));
-        page.counter(f::EXTERNAL_QUERIES, self.one(|c| &c.external_queries));
-        page.counter(f::EXTERNAL_HITS, self.one(|c| &c.external_hits));
-        page.counter(f::MM_QUERIES, self.one(|c| &c.mm_queries));
-        page.counter(f::MM_HITS, self.one(|c| &c.mm_hits));
+        page.counter(f::PREFIX_QUERIES, self.one(|c| &c.lookups.prefix_queries));
+        page.counter(f::PREFIX_HITS, self.one(|c| &c.lookups.prefix_hits));
+        page.counter(
+            f::EXTERNAL_QUERIES,
+            self.one(|c| &c.lookups.external_queries),
+        );
+        page.counter(f::EXTERNAL_HITS, self.one(|c| &c.lookups.external_hits));
+        page.counter(f::MM_QUERIES, self.one(|c| &c.lookups.mm_queries));
+        page.counter(f::MM_HITS, self.one(|c| &c.lookups.mm_hits));
         page.counter(f::PREEMPTIONS, self.one(|c| &c.preemptions));
         page.counter(f::PROMPT_TOKENS, self.one(|c| &c.prompt_tokens));
         let sources = self.by("source", &PROMPT_SOURCES, |c, i| &c.prompt_by_source[i]);
@@ -373,50 +450,61 @@ impl EngineFamilies<'_> {
     }
 
     fn register_histograms(&self, page: &mut PageBuilder) {
-        self.histogram(page, f::REQUEST_PROMPT_TOKENS, |c| &c.request_prompt_tokens);
+        self.histogram(page, f::REQUEST_PROMPT_TOKENS, |c| &c.sizes.prompt_tokens);
         self.histogram(page, f::REQUEST_GENERATION_TOKENS, |c| {
-            &c.request_generation_tokens
+            &c.sizes.generation_tokens
         });
         self.histogram(page, f::ITERATION_TOKENS, |c| &c.iteration_tokens);
-        self.histogram(page, f::MAX_GENERATION_TOKENS, |c| &c.max_generation_tokens);
-        self.histogram(page, f::PARAMS_N, |c| &c.params_n);
-        self.histogram(page, f::PARAMS_MAX_TOKENS, |c| &c.params_max_tokens);
-        self.histogram(page, f::TTFT, |c| &c.ttft);
-        self.histogram(page, f::ITL, |c| &c.itl);
-        self.histogram(page, f::REQUEST_TPOT, |c| &c.request_tpot);
-        self.histogram(page, f::E2E, |c| &c.e2e);
-        self.histogram(page, f::QUEUE_TIME, |c| &c.queue_time);
-        self.histogram(page, f::INFERENCE_TIME, |c| &c.inference_time);
-        self.histogram(page, f::PREFILL_TIME, |c| &c.prefill_time);
-        self.histogram(page, f::DECODE_TIME, |c| &c.decode_time);
-        self.histogram(page, f::REQUEST_PREEMPTIONS, |c| &c.request_preemptions);
-        self.histogram(page, f::PREFILL_COMPUTED, |c| &c.prefill_computed);
+        self.histogram(page, f::MAX_GENERATION_TOKENS, |c| {
+            &c.sizes.max_generation_tokens
+        });
+        self.histogram(page, f::PARAMS_N, |c| &c.sizes.params_n);
+        self.histogram(page, f::PARAMS_MAX_TOKENS, |c| &c.sizes.params_max_tokens);
+        self.histogram(page, f::TTFT, |c| &c.times.ttft);
+        self.histogram(page, f::ITL, |c| &c.times.itl);
+        self.histogram(page, f::REQUEST_TPOT, |c| &c.times.tpot);
+        self.histogram(page, f::E2E, |c| &c.times.e2e);
+        self.histogram(page, f::QUEUE_TIME, |c| &c.times.queue);
+        self.histogram(page, f::INFERENCE_TIME, |c| &c.times.inference);
+        self.histogram(page, f::PREFILL_TIME, |c| &c.times.prefill);
+        self.histogram(page, f::DECODE_TIME, |c| &c.times.decode);
+        self.histogram(page, f::REQUEST_PREEMPTIONS, |c| &c.sizes.preemptions);
+        self.histogram(page, f::PREFILL_COMPUTED, |c| &c.sizes.prefill_computed);
         if self.settings.kv_cache_metrics {
-            self.histogram(page, f::BLOCK_LIFETIME, |c| &c.block_lifetime);
-            self.histogram(page, f::BLOCK_IDLE, |c| &c.block_idle);
-            self.histogram(page, f::BLOCK_REUSE_GAP, |c| &c.block_reuse_gap);
+            self.histogram(page, f::BLOCK_LIFETIME, |c| &c.residency.lifetime);
+            self.histogram(page, f::BLOCK_IDLE, |c| &c.residency.idle);
+            self.histogram(page, f::BLOCK_REUSE_GAP, |c| &c.residency.reuse_gap);
         }
     }
 
     /// Retired names, as second views of the same numbers.
     pub(super) fn register_old_names(&self, page: &mut PageBuilder) {
         page.gauge(f::OLD_GPU_CACHE_USAGE, &self.one(|c| &c.kv_usage));
-        page.counter(f::OLD_GPU_PREFIX_QUERIES, self.one(|c| &c.prefix_queries));
-        page.counter(f::OLD_GPU_PREFIX_HITS, self.one(|c| &c.prefix_hits));
+        page.counter(
+            f::OLD_GPU_PREFIX_QUERIES,
+            self.one(|c| &c.lookups.prefix_queries),
+        );
+        page.counter(f::OLD_GPU_PREFIX_HITS, self.one(|c| &c.lookups.prefix_hits));
         let rate: Vec<_> = self
             .each
             .iter()
             .map(|(labels, c)| {
-                let rate = Value::Ratio(c.prefix_hits.clone(), c.prefix_queries.clone());
+                let rate = Value::Ratio(
+                    c.lookups.prefix_hits.clone(),
+                    c.lookups.prefix_queries.clone(),
+                );
                 Series::new(labels.clone(), rate)
             })
             .collect();
         page.gauge(f::OLD_GPU_PREFIX_HIT_RATE, &rate);
-        page.counter(f::OLD_PREFIX_QUERIES, self.one(|c| &c.prefix_queries));
-        page.counter(f::OLD_PREFIX_HITS, self.one(|c| &c.prefix_hits));
-        self.histogram(page, f::OLD_TPOT, |c| &c.itl);
+        page.counter(
+            f::OLD_PREFIX_QUERIES,
+            self.one(|c| &c.lookups.prefix_queries),
+        );
+        page.counter(f::OLD_PREFIX_HITS, self.one(|c| &c.lookups.prefix_hits));
+        self.histogram(page, f::OLD_TPOT, |c| &c.times.itl);
         self.histogram(page, f::OLD_MAX_GENERATION_TOKENS, |c| {
-            &c.max_generation_tokens
+            &c.sizes.max_generation_tokens
         });
     }
 }

@@ -187,7 +187,7 @@ impl EngineMetrics {
         let c = &self.cells;
         let (local, external) = (u64::from(cached_local), u64::from(cached_external));
         let prompt = u64::from(prompt_tokens);
-        c.ttft.observe_exclusive(ttft_s);
+        c.times.ttft.observe_exclusive(ttft_s);
         self.recent.ttft.add(ttft_s, 1);
         c.prompt_tokens.add_exclusive(prompt);
         c.prompt_by_source[0].add_exclusive(prompt.saturating_sub(local + external));
@@ -204,14 +204,17 @@ impl EngineMetrics {
     /// A sequence made output again, `itl_s` after the time before: once per event, however many
     /// tokens came with it.
     pub fn on_gap(&self, itl_s: f64) {
-        self.cells.itl.observe_exclusive(itl_s);
+        self.cells.times.itl.observe_exclusive(itl_s);
         self.recent.itl.add(itl_s, 1);
     }
 
     /// A sequence made output again `times` times at one instant.
     pub(crate) fn on_zero_gaps(&self, times: u32) {
         if times > 0 {
-            self.cells.itl.observe_times_exclusive(0.0, times.into());
+            self.cells
+                .times
+                .itl
+                .observe_times_exclusive(0.0, times.into());
             self.recent.itl.add(0.0, times);
         }
     }
@@ -226,13 +229,15 @@ impl EngineMetrics {
     ) {
         let c = &self.cells;
         self.recent.prefix.add(queries, hits);
-        c.prefix_queries.add_exclusive(u64::from(queries));
-        c.prefix_hits.add_exclusive(u64::from(hits));
+        c.lookups.prefix_queries.add_exclusive(u64::from(queries));
+        c.lookups.prefix_hits.add_exclusive(u64::from(hits));
         c.cached_by_source[TIER_DEVICE].add_exclusive(u64::from(hits));
         if ext_queries > 0 {
             self.recent.external.add(ext_queries, ext_hits);
-            c.external_queries.add_exclusive(u64::from(ext_queries));
-            c.external_hits.add_exclusive(u64::from(ext_hits));
+            c.lookups
+                .external_queries
+                .add_exclusive(u64::from(ext_queries));
+            c.lookups.external_hits.add_exclusive(u64::from(ext_hits));
             let tier = match self.has_host && !remote {
                 true => TIER_HOST,
                 false => self.external_tier,
@@ -277,42 +282,52 @@ impl EngineMetrics {
         if reason >= VLLM_REASONS {
             c.success_shown[reason].show((self.clock)());
         }
-        c.request_prompt_tokens
+        c.sizes
+            .prompt_tokens
             .observe_exclusive(f64::from(f.prompt_tokens));
-        c.request_generation_tokens
+        c.sizes
+            .generation_tokens
             .observe_exclusive(f64::from(f.output_tokens));
         let llmd = self.compat == Compat::Llmd;
         if f.limited || !llmd {
-            c.params_max_tokens
+            c.sizes
+                .params_max_tokens
                 .observe_exclusive(f64::from(f.max_tokens));
         }
         if llmd {
-            c.max_generation_tokens
+            c.sizes
+                .max_generation_tokens
                 .observe_exclusive(f64::from(f.output_tokens));
         }
         let gaps = f.output_tokens.saturating_sub(1);
-        c.request_tpot.observe_exclusive(match gaps {
+        c.times.tpot.observe_exclusive(match gaps {
             0 => 0.0,
             gaps => f.decode_s / f64::from(gaps),
         });
-        c.e2e.observe_exclusive(f.e2e_s);
-        c.queue_time.observe_exclusive(f.queue_s);
-        c.inference_time.observe_exclusive(f.inference_s);
-        c.prefill_time.observe_exclusive(f.prefill_s);
-        c.decode_time.observe_exclusive(f.decode_s);
-        c.request_preemptions
+        c.times.e2e.observe_exclusive(f.e2e_s);
+        c.times.queue.observe_exclusive(f.queue_s);
+        c.times.inference.observe_exclusive(f.inference_s);
+        c.times.prefill.observe_exclusive(f.prefill_s);
+        c.times.decode.observe_exclusive(f.decode_s);
+        c.sizes
+            .preemptions
             .observe_exclusive(f64::from(f.preemptions));
         let computed = f.prompt_tokens.saturating_sub(f.cached);
-        c.prefill_computed.observe_exclusive(f64::from(computed));
+        c.sizes
+            .prefill_computed
+            .observe_exclusive(f64::from(computed));
     }
 
     /// The last of the `n` choices of a request ended; the longest has `longest_output` tokens.
     /// To llm-d's simulator each choice is a request of its own.
     pub(crate) fn on_request_done(&self, n: u32, longest_output: u32) {
-        self.cells.params_n.observe_exclusive(f64::from(n));
+        self.cells.sizes.params_n.observe_exclusive(f64::from(n));
         if self.compat == Compat::Vllm {
             let longest = f64::from(longest_output);
-            self.cells.max_generation_tokens.observe_exclusive(longest);
+            self.cells
+                .sizes
+                .max_generation_tokens
+                .observe_exclusive(longest);
         }
     }
 
@@ -350,17 +365,17 @@ impl EngineMetrics {
     /// Multimodal items looked up and found in the processor cache.
     pub fn on_mm_cache(&self, queries: u32, hits: u32) {
         self.recent.media.add(queries, hits);
-        self.cells.mm_queries.add(u64::from(queries));
-        self.cells.mm_hits.add(u64::from(hits));
+        self.cells.lookups.mm_queries.add(u64::from(queries));
+        self.cells.lookups.mm_hits.add(u64::from(hits));
     }
 
     /// A sampled block was taken for other content: how long it held the old, how long it had
     /// been idle, the times between its last accesses; seconds.
     pub(crate) fn on_block_evicted(&self, lifetime_s: f64, idle_s: f64, reuse_gaps_s: &[f64]) {
-        self.cells.block_lifetime.observe(lifetime_s);
-        self.cells.block_idle.observe(idle_s);
+        self.cells.residency.lifetime.observe(lifetime_s);
+        self.cells.residency.idle.observe(idle_s);
         for gap in reuse_gaps_s {
-            self.cells.block_reuse_gap.observe(*gap);
+            self.cells.residency.reuse_gap.observe(*gap);
         }
     }
 
@@ -408,10 +423,10 @@ impl EngineMetrics {
     /// Draft tokens of a sequence were verified.
     pub fn on_drafts(&self, proposed: u32, accepted: u32) {
         let c = &self.cells;
-        c.spec_drafts.add_exclusive(1);
-        c.spec_draft_tokens.add_exclusive(proposed.into());
-        c.spec_accepted.add_exclusive(accepted.into());
-        let positions = c.spec_accepted_per_pos.iter().take(accepted as usize);
+        c.drafts.steps.add_exclusive(1);
+        c.drafts.tokens.add_exclusive(proposed.into());
+        c.drafts.accepted.add_exclusive(accepted.into());
+        let positions = c.drafts.accepted_at.iter().take(accepted as usize);
         positions.for_each(|position| position.add_exclusive(1));
     }
 
@@ -419,10 +434,10 @@ impl EngineMetrics {
     pub fn draft_totals(&self) -> DraftTotals {
         let c = &self.cells;
         DraftTotals {
-            drafts: c.spec_drafts.get(),
-            proposed: c.spec_draft_tokens.get(),
-            accepted: c.spec_accepted.get(),
-            accepted_at: c.spec_accepted_per_pos.iter().map(|n| n.get()).collect(),
+            drafts: c.drafts.steps.get(),
+            proposed: c.drafts.tokens.get(),
+            accepted: c.drafts.accepted.get(),
+            accepted_at: c.drafts.accepted_at.iter().map(|n| n.get()).collect(),
         }
     }
 

@@ -113,41 +113,41 @@ impl FakeState {
 /// Sets what an update names, but for the gauges.
 fn apply(u: &FakeMetrics, cells: &EngineCells, at: f64) {
     for (counts, cell) in [
-        (&u.ttft_buckets_values, &cells.ttft),
-        (&u.tpot_buckets_values, &cells.itl),
-        (&u.request_params_max_tokens, &cells.params_max_tokens),
+        (&u.ttft_buckets_values, &cells.times.ttft),
+        (&u.tpot_buckets_values, &cells.times.itl),
+        (&u.request_params_max_tokens, &cells.sizes.params_max_tokens),
         (
             &u.request_max_generation_tokens,
-            &cells.max_generation_tokens,
+            &cells.sizes.max_generation_tokens,
         ),
-        (&u.e2erl_buckets_values, &cells.e2e),
-        (&u.queue_time_buckets_values, &cells.queue_time),
-        (&u.inf_time_buckets_values, &cells.inference_time),
-        (&u.prefill_time_buckets_values, &cells.prefill_time),
-        (&u.decode_time_buckets_values, &cells.decode_time),
-        (&u.request_tpot_buckets_values, &cells.request_tpot),
+        (&u.e2erl_buckets_values, &cells.times.e2e),
+        (&u.queue_time_buckets_values, &cells.times.queue),
+        (&u.inf_time_buckets_values, &cells.times.inference),
+        (&u.prefill_time_buckets_values, &cells.times.prefill),
+        (&u.decode_time_buckets_values, &cells.times.decode),
+        (&u.request_tpot_buckets_values, &cells.times.tpot),
     ] {
         replace(cell, counts.as_deref());
     }
     apply_tokens(
         (
-            &cells.request_prompt_tokens,
+            &cells.sizes.prompt_tokens,
             u.request_prompt_tokens.as_deref(),
         ),
         (&cells.prompt_tokens, u.total_prompt_tokens),
     );
     apply_tokens(
         (
-            &cells.request_generation_tokens,
+            &cells.sizes.generation_tokens,
             u.request_generation_tokens.as_deref(),
         ),
         (&cells.generation_tokens, u.total_generation_tokens),
     );
     if let Some(n) = u.prefix_cache_queries {
-        cells.prefix_queries.set(n);
+        cells.lookups.prefix_queries.set(n);
     }
     if let Some(n) = u.prefix_cache_hits {
-        cells.prefix_hits.set(n);
+        cells.lookups.prefix_hits.set(n);
     }
     if let Some(success) = &u.request_success_total {
         for (i, reason) in FINISH_REASONS.into_iter().enumerate() {

@@ -7,8 +7,8 @@ use super::cell::{Counter, CreatedAt, Gauge, Histogram};
 use super::families as f;
 use super::number::push_float;
 use super::page::{
-    FamilyDesc, FamilyGroup, Labels, LiveFamily, PageBuilder, Series, header, histogram_lines,
-    write_histogram,
+    ApiServers, FamilyDesc, FamilyGroup, Labels, LiveFamily, PageBuilder, Series, header,
+    histogram_lines, write_histogram,
 };
 use super::settings::Clock;
 
@@ -109,7 +109,7 @@ pub(super) struct OperationFamily {
     duration: FamilyDesc,
     in_flight: FamilyDesc,
     each: Vec<OperationCells>,
-    multiprocess: bool,
+    api_servers: ApiServers,
 }
 
 struct OperationCells {
@@ -127,11 +127,11 @@ impl OperationFamily {
         names: &[&str],
         page: &PageBuilder,
     ) -> Self {
-        let multiprocess = page.is_multiprocess();
+        let api_servers = page.api_servers();
         let each = names.iter().map(|name| {
             let labels = Labels::new([("operation", *name)]);
             OperationCells {
-                lines: histogram_lines(duration.name, &labels, (OPERATION, false), multiprocess),
+                lines: histogram_lines(duration.name, &labels, (OPERATION, false), api_servers),
                 labels: labels.render(),
                 created: CreatedAt::default(),
                 duration: Histogram::new(OPERATION),
@@ -142,7 +142,7 @@ impl OperationFamily {
             duration,
             in_flight,
             each: each.collect(),
-            multiprocess,
+            api_servers,
         }
     }
 
@@ -165,9 +165,9 @@ impl OperationFamily {
         let FamilyDesc { name, help } = self.duration;
         out.push_str(&header(name, help, "histogram"));
         for (_, op) in &shown {
-            write_histogram(out, &op.duration, &op.lines, self.multiprocess);
+            write_histogram(out, &op.duration, &op.lines, self.api_servers);
         }
-        if !self.multiprocess {
+        if self.api_servers == ApiServers::One {
             let name = format!("{name}_created");
             out.push_str(&header(&name, help, "gauge"));
             for (at, op) in &shown {

@@ -17,7 +17,7 @@ use super::cell::{Counter, Histogram};
 use super::families as f;
 use super::number::{push_count, push_float};
 use super::page::{
-    FamilyDesc, FamilyGroup, Labels, LiveFamily, PageBuilder, created_name, header,
+    ApiServers, FamilyDesc, FamilyGroup, Labels, LiveFamily, PageBuilder, created_name, header,
     histogram_lines, write_histogram,
 };
 use super::settings::Clock;
@@ -63,13 +63,13 @@ pub struct HttpMetrics {
     routes: HashMap<String, Option<HandlerId>>,
     highr: Arc<Histogram>,
     series: Arc<Mutex<HttpSeries>>,
-    multiprocess: bool,
+    api_servers: ApiServers,
     clock: Clock,
 }
 
 impl HttpMetrics {
     /// Knows these route templates (`/v1/responses/{response_id}`).
-    pub(super) fn new(routes: &[String], multiprocess: bool, clock: Clock) -> Self {
+    pub(super) fn new(routes: &[String], api_servers: ApiServers, clock: Clock) -> Self {
         let names = ["none"]
             .into_iter()
             .chain(routes.iter().map(String::as_str));
@@ -89,7 +89,7 @@ impl HttpMetrics {
             routes: routes.collect(),
             highr: Arc::new(Histogram::new(buckets::HTTP_HIGHR)),
             series: Arc::default(),
-            multiprocess,
+            api_servers,
             clock,
         }
     }
@@ -167,7 +167,7 @@ impl HttpMetrics {
         let name = f::HTTP_DURATION.name;
         let series = DurationSeries {
             head: SeriesHead::new(&labels, (self.clock)()),
-            before: histogram_lines(name, &labels, (buckets::HTTP, false), self.multiprocess),
+            before: histogram_lines(name, &labels, (buckets::HTTP, false), self.api_servers),
             cell: cell.clone(),
         };
         self.series.lock().durations.push(series);
@@ -179,7 +179,7 @@ impl HttpMetrics {
             Arc::new(HttpFamilyWriter {
                 family,
                 series: self.series.clone(),
-                multiprocess: self.multiprocess,
+                api_servers: self.api_servers,
             })
         };
         page.live(FamilyGroup::Counter, text(HttpFamily::Requests));
@@ -266,7 +266,7 @@ impl HttpSeries {
 struct HttpFamilyWriter {
     family: HttpFamily,
     series: Arc<Mutex<HttpSeries>>,
-    multiprocess: bool,
+    api_servers: ApiServers,
 }
 
 impl LiveFamily for HttpFamilyWriter {
@@ -278,7 +278,7 @@ impl LiveFamily for HttpFamilyWriter {
         let series = &*self.series.lock();
         match self.family {
             HttpFamily::Requests => {
-                self.head(out, f::HTTP_REQUESTS, "counter", series.requests.is_empty());
+                self.head(out, f::HTTP_REQUESTS, "counter", series.requests.len());
                 for s in &series.requests {
                     push_sample(out, f::HTTP_REQUESTS.name, "", &s.head, &s.cell);
                 }
@@ -296,14 +296,9 @@ impl LiveFamily for HttpFamilyWriter {
                 });
             }
             HttpFamily::Durations => {
-                self.head(
-                    out,
-                    f::HTTP_DURATION,
-                    "histogram",
-                    series.durations.is_empty(),
-                );
+                self.head(out, f::HTTP_DURATION, "histogram", series.durations.len());
                 for s in &series.durations {
-                    write_histogram(out, &s.cell, &s.before, self.multiprocess);
+                    write_histogram(out, &s.cell, &s.before, self.api_servers);
                 }
                 let created = series.durations.iter().map(|s| &s.head);
                 self.write_created(out, f::HTTP_DURATION, created);
@@ -314,8 +309,8 @@ impl LiveFamily for HttpFamilyWriter {
 
 impl HttpFamilyWriter {
     /// Several processes show no family without series.
-    fn head(&self, out: &mut String, desc: FamilyDesc, kind: &str, empty: bool) {
-        if !(empty && self.multiprocess) {
+    fn head(&self, out: &mut String, desc: FamilyDesc, kind: &str, series: usize) {
+        if !(series == 0 && self.api_servers == ApiServers::Several) {
             out.push_str(&header(desc.name, desc.help, kind));
         }
     }
@@ -327,7 +322,7 @@ impl HttpFamilyWriter {
         series: &[SizeSeries],
         bytes: fn(&SizeCells) -> &Counter,
     ) {
-        self.head(out, desc, "summary", series.is_empty());
+        self.head(out, desc, "summary", series.len());
         for s in series {
             push_sample(out, desc.name, "_count", &s.head, &s.cells.count);
             push_sample(out, desc.name, "_sum", &s.head, bytes(&s.cells));
@@ -341,7 +336,7 @@ impl HttpFamilyWriter {
         desc: FamilyDesc,
         series: impl ExactSizeIterator<Item = &'a SeriesHead>,
     ) {
-        if self.multiprocess || series.len() == 0 {
+        if self.api_servers == ApiServers::Several || series.len() == 0 {
             return;
         }
         let name = created_name(desc.name);
@@ -369,11 +364,11 @@ mod tests {
 
     fn metrics() -> HttpMetrics {
         let routes = ["/v1/completions", "/v1/models/", "/v1/load_lora_adapter"];
-        HttpMetrics::new(&routes.map(str::to_owned), false, || 5.0)
+        HttpMetrics::new(&routes.map(str::to_owned), ApiServers::One, || 5.0)
     }
 
     fn text(http: &HttpMetrics) -> String {
-        let mut page = PageBuilder::new(http.multiprocess, 5.0);
+        let mut page = PageBuilder::new(http.api_servers, 5.0);
         http.register(&mut page);
         let mut out = String::new();
         page.build().write(&mut out, 0.0);
@@ -444,7 +439,7 @@ mod tests {
 
     #[test]
     fn several_processes_show_no_empty_family() {
-        let http = HttpMetrics::new(&[], true, || 5.0);
+        let http = HttpMetrics::new(&[], ApiServers::Several, || 5.0);
         assert_eq!(text(&http).matches("# TYPE").count(), 1);
     }
 }

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use super::cell::Gauge;
 use super::families::LORA_INFO;
 use super::number::push_float;
-use super::page::{Labels, LiveFamily, header};
+use super::page::{ApiServers, Labels, LiveFamily, header};
 use super::settings::Compat;
 
 /// Most series kept; past it the one that was set longest ago goes.
@@ -62,13 +62,13 @@ pub(super) struct LoraInfo {
 }
 
 impl LoraInfo {
-    pub(super) fn new(max_lora: u32, multiprocess: bool) -> Self {
+    pub(super) fn new(max_lora: u32, api_servers: ApiServers) -> Self {
         Self {
             max_lora: max_lora.to_string(),
             series: ArcSwap::default(),
             adding: Mutex::new(()),
             header: header(LORA_INFO.name, LORA_INFO.help, "gauge"),
-            hide_empty: multiprocess,
+            hide_empty: api_servers == ApiServers::Several,
         }
     }
 
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn vllm_lists_an_adapter_with_a_request_twice_and_keeps_old_series() {
-        let info = Arc::new(LoraInfo::new(2, false));
+        let info = Arc::new(LoraInfo::new(2, ApiServers::One));
         let writer = LoraWriter::new(info.clone());
         assert!(text(&info).is_empty());
         writer.set(&[load("sql-lora", 1, 0)], Compat::Vllm, 10.5);
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn llm_d_lists_an_adapter_where_it_is_in_whole_seconds() {
-        let info = Arc::new(LoraInfo::new(1, false));
+        let info = Arc::new(LoraInfo::new(1, ApiServers::One));
         let writer = LoraWriter::new(info.clone());
         writer.set(&[load("a", 2, 0), load("b", 1, 3)], Compat::Llmd, 10.5);
         assert_eq!(
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn engines_share_a_series_and_the_list_is_bounded() {
-        let info = Arc::new(LoraInfo::new(1, true));
+        let info = Arc::new(LoraInfo::new(1, ApiServers::Several));
         let (one, two) = (LoraWriter::new(info.clone()), LoraWriter::new(info.clone()));
         one.set(&[], Compat::Vllm, 1.0);
         two.set(&[], Compat::Vllm, 2.0);

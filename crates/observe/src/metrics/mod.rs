@@ -61,6 +61,7 @@ pub use lora::LoraLoad;
 pub use nixl::NixlTransfer;
 pub use observer::{EngineFeatures, MetricsObserver};
 pub use offload::OffloadInfo;
+pub use page::ApiServers;
 pub use recent::{Percentiles, RecentLatencies};
 pub use settings::{Clock, Compat, Settings, wall_clock};
 pub use work::{WorkModel, WorkObserver};
@@ -97,34 +98,47 @@ pub struct Metrics {
     length: AtomicUsize,
 }
 
+/// The numbers that the page shows of each engine: its own, or beside fake metrics others.
+fn shown_cells(settings: &Settings, real: &[EngineCells]) -> Vec<(Labels, EngineCells)> {
+    let engines = settings.engines.iter().zip(real);
+    let shown = engines.map(|(engine, cells)| {
+        let cells = match settings.fake {
+            Some(_) => cells.faked(settings),
+            None => cells.clone(),
+        };
+        (engine_labels(settings, engine), cells)
+    });
+    shown.collect()
+}
+
+/// The adapters that requests use, and those that the page shows: others beside fake metrics.
+fn lora_info(settings: &Settings) -> [Arc<LoraInfo>; 2] {
+    let max_lora = settings.lora.unwrap_or(1);
+    let info = || Arc::new(LoraInfo::new(max_lora, settings.api_servers));
+    let real = info();
+    match settings.fake {
+        Some(_) => [real, info()],
+        None => [real.clone(), real],
+    }
+}
+
 impl Metrics {
     /// All series that these settings ask for, at zero.
     pub fn new(settings: Settings) -> Arc<Self> {
         let created = (settings.clock)();
         let llmd = settings.compat == Compat::Llmd;
-        let mut page = PageBuilder::new(settings.multiprocess, created).with_whole_bounds(llmd);
-        if settings.runtime_series && !settings.multiprocess {
+        let mut page = PageBuilder::new(settings.api_servers, created);
+        if llmd {
+            page = page.with_whole_bounds();
+        }
+        if settings.runtime_series && settings.api_servers == ApiServers::One {
             page.live(FamilyGroup::Counter, Arc::new(PythonInfo));
             page.live(FamilyGroup::Gauge, Arc::new(ProcessInfo::new()));
         }
 
-        let real: Vec<EngineCells> = settings
-            .engines
-            .iter()
-            .map(|_| EngineCells::new(&settings))
-            .collect();
-        let shown: Vec<(Labels, EngineCells)> = settings
-            .engines
-            .iter()
-            .zip(&real)
-            .map(|(engine, cells)| {
-                let cells = match settings.fake {
-                    Some(_) => cells.faked(&settings),
-                    None => cells.clone(),
-                };
-                (engine_labels(&settings, engine), cells)
-            })
-            .collect();
+        let engines = settings.engines.iter();
+        let real: Vec<_> = engines.map(|_| EngineCells::new(&settings)).collect();
+        let shown = shown_cells(&settings, &real);
         let rejections: [Arc<Counter>; 2] = Default::default();
         let rejected = rejected_series(&settings, &rejections);
         let all = EngineFamilies {
@@ -135,13 +149,7 @@ impl Metrics {
             all.register(&mut page, &rejected);
         }
 
-        let max_lora = settings.lora.unwrap_or(1);
-        let lora = || Arc::new(LoraInfo::new(max_lora, settings.multiprocess));
-        let real_lora = lora();
-        let shown_lora = settings
-            .fake
-            .as_ref()
-            .map_or_else(|| real_lora.clone(), |_| lora());
+        let [real_lora, shown_lora] = lora_info(&settings);
         let mut idle_lora = None;
         if settings.engine_stats && (settings.lora.is_some() || settings.fake.is_some()) {
             page.live(FamilyGroup::SummedGauge, shown_lora.clone());
@@ -152,7 +160,7 @@ impl Metrics {
             register_cache_config(&settings, &mut page);
         }
 
-        let http = HttpMetrics::new(&settings.routes, settings.multiprocess, settings.clock);
+        let http = HttpMetrics::new(&settings.routes, settings.api_servers, settings.clock);
         http.register(&mut page);
         let tool_parser = ToolParserMetrics::new();
         if settings.tool_parser {

@@ -30,18 +30,18 @@ impl NixlTransfer {
         let took = took.as_secs_f64();
         let post = (POST.0 + POST.1 * descriptors).min(took);
         for _ in 0..self.workers {
-            cells.nixl_xfer_time.observe(took);
-            cells.nixl_post_time.observe(post);
+            cells.nixl.xfer_time.observe(took);
+            cells.nixl.post_time.observe(post);
             if self.token_bytes > 0.0 {
                 let block = f64::from(self.block_size) * self.token_bytes;
-                cells.nixl_bytes.observe(blocks * block);
-                cells.nixl_descriptors.observe(descriptors);
+                cells.nixl.bytes.observe(blocks * block);
+                cells.nixl.descriptors.observe(descriptors);
             }
         }
     }
 
     /// No GPU gets its part.
     pub(super) fn record_failure(&self, cells: &EngineCells) {
-        cells.nixl_failures[0].add(self.workers.into());
+        cells.nixl.failures[0].add(self.workers.into());
     }
 }

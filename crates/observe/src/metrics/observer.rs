@@ -141,6 +141,30 @@ impl MetricsObserver {
         });
     }
 
+    /// Counts tokens that came `since` the ones before.
+    fn count_tokens(&self, at: SimTime, n: u32, record: &SequenceRecord, since: SimTime) {
+        self.metrics.on_tokens(n);
+        let first = record.output == n;
+        if first {
+            let ttft = (at - record.arrived).as_secs_f64();
+            self.metrics
+                .on_first_token(ttft, record.prompt, record.cached, record.external);
+        } else {
+            // Tokens due at one instant are events of their own: without delay, but counted.
+            self.metrics.on_gap((at - since).as_secs_f64());
+        }
+        // Several tokens of one step are one output of vLLM.
+        if !self.features.steps {
+            self.metrics.on_zero_gaps(n.saturating_sub(1));
+            let computed = if first {
+                record.prompt - record.cached
+            } else {
+                0
+            };
+            self.metrics.on_step(computed, n);
+        }
+    }
+
     /// The last sequence of a request reports the request.
     fn close_parent(&self, record: &SequenceRecord) {
         let Some(parent) = &record.request.parent else {
@@ -152,6 +176,20 @@ impl MetricsObserver {
                 .on_request_done(parent.n, parent.longest.load(Ordering::Relaxed));
         }
     }
+}
+
+/// The reason that is counted for an end; `None` for an aborted sequence, which is not counted.
+fn finish_reason(end: End, planned: PlannedFinish) -> Option<FinishReason> {
+    Some(match (end, planned) {
+        (End::Aborted, _) => return None,
+        (End::Cancelled, _) => FinishReason::Abort,
+        (End::Threshold, _) => FinishReason::CacheThreshold,
+        (End::Failed, _) => FinishReason::Error,
+        (End::Finished, PlannedFinish::Stop) => FinishReason::Stop,
+        (End::Finished, PlannedFinish::Length) => FinishReason::Length,
+        (End::Finished, PlannedFinish::ToolCalls) => FinishReason::ToolCalls,
+        (End::Finished, PlannedFinish::RemoteDecode) => FinishReason::RemoteDecode,
+    })
 }
 
 impl Observer for MetricsObserver {
@@ -177,35 +215,7 @@ impl Observer for MetricsObserver {
                 }
                 self.lora(record.request.lora.as_ref(), AdapterUse::starts);
             }
-            Event::Tokens { n, .. } => {
-                self.metrics.on_tokens(*n);
-                let first = record.output == *n;
-                if first {
-                    let ttft = (at - record.arrived).as_secs_f64();
-                    self.metrics.on_first_token(
-                        ttft,
-                        record.prompt,
-                        record.cached,
-                        record.external,
-                    );
-                }
-                // Tokens due at one instant are events of their own: without delay, but counted.
-                if !first {
-                    self.metrics.on_gap((at - since).as_secs_f64());
-                }
-                // Several tokens of one step are one output of vLLM.
-                if !self.features.steps {
-                    self.metrics.on_zero_gaps(n.saturating_sub(1));
-                }
-                if !self.features.steps {
-                    let computed = if first {
-                        record.prompt - record.cached
-                    } else {
-                        0
-                    };
-                    self.metrics.on_step(computed, *n);
-                }
-            }
+            Event::Tokens { n, .. } => self.count_tokens(at, *n, record, since),
             Event::Fetched { tokens, took, .. } => {
                 if let Some(transfer) = &self.features.transfer {
                     self.metrics.on_transfer(transfer, *tokens, *took);
@@ -235,23 +245,8 @@ impl Observer for MetricsObserver {
                     true => used.running = used.running.saturating_sub(1),
                     false => used.waiting = used.waiting.saturating_sub(1),
                 });
-                match (end, record.request.finish) {
-                    (End::Aborted, _) => {}
-                    (End::Cancelled, _) => self.finish(record, FinishReason::Abort),
-                    (End::Threshold, _) => self.finish(record, FinishReason::CacheThreshold),
-                    (End::Failed, _) => self.finish(record, FinishReason::Error),
-                    (End::Finished, PlannedFinish::Stop) => self.finish(record, FinishReason::Stop),
-                    (End::Finished, PlannedFinish::Length) => {
-                        self.finish(record, FinishReason::Length)
-                    }
-                    (End::Finished, PlannedFinish::ToolCalls) => {
-                        self.finish(record, FinishReason::ToolCalls);
-                    }
-                    (End::Finished, PlannedFinish::RemoteDecode) => {
-                        self.finish(record, FinishReason::RemoteDecode);
-                    }
-                }
-                if *end != End::Aborted {
+                if let Some(reason) = finish_reason(*end, record.request.finish) {
+                    self.finish(record, reason);
                     self.close_parent(record);
                 }
             }

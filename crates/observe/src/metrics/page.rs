@@ -12,6 +12,17 @@ use super::cell::{Counter, CreatedAt, Gauge, Histogram};
 use super::number::{float, push_count, push_float};
 use super::restart::Resettable;
 
+/// How many API servers a text is of (vLLM's data parallelism). That of several has no `_created`, no
+/// `python_*` and `process_*`, families by type, none without series, and sums first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ApiServers {
+    /// One.
+    #[default]
+    One,
+    /// More than one.
+    Several,
+}
+
 /// Name and HELP of a family. Counters are named with their `_total`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FamilyDesc {
@@ -148,7 +159,7 @@ enum PageSegment {
     Histogram {
         cell: Arc<Histogram>,
         before: Vec<String>,
-        sum_first: bool,
+        api_servers: ApiServers,
     },
     /// A whole line; the time of birth where there is no value.
     Hidden {
@@ -162,7 +173,7 @@ enum PageSegment {
 /// Collects families, in the order of their registration.
 pub(super) struct PageBuilder {
     families: Vec<(FamilyGroup, Vec<PageSegment>)>,
-    multiprocess: bool,
+    api_servers: ApiServers,
     /// Unix time shown in `_created` families.
     created_at: Arc<Gauge>,
     /// Whether there are such families.
@@ -173,20 +184,20 @@ pub(super) struct PageBuilder {
 }
 
 impl PageBuilder {
-    pub(super) fn new(multiprocess: bool, now_unix: f64) -> Self {
+    pub(super) fn new(api_servers: ApiServers, now_unix: f64) -> Self {
         Self {
             families: Vec::new(),
-            multiprocess,
+            api_servers,
             created_at: Arc::new(Gauge::new(now_unix)),
-            created: !multiprocess,
+            created: api_servers == ApiServers::One,
             whole_bounds: false,
             resettable: Vec::new(),
         }
     }
 
     /// Writes whole bounds of buckets as Go does.
-    pub(super) fn with_whole_bounds(mut self, whole: bool) -> Self {
-        self.whole_bounds = whole;
+    pub(super) fn with_whole_bounds(mut self) -> Self {
+        self.whole_bounds = true;
         self
     }
 
@@ -195,9 +206,9 @@ impl PageBuilder {
         self.created = false;
     }
 
-    /// Whether the text is that of several API servers.
-    pub(super) fn is_multiprocess(&self) -> bool {
-        self.multiprocess
+    /// How many API servers the text is of.
+    pub(super) fn api_servers(&self) -> ApiServers {
+        self.api_servers
     }
 
     pub(super) fn counter(&mut self, desc: FamilyDesc, series: Vec<Series>) {
@@ -248,9 +259,9 @@ impl PageBuilder {
                 cell: cell.clone(),
                 before: {
                     let bounds = (cell.bounds(), self.whole_bounds);
-                    histogram_lines(desc.name, labels, bounds, self.multiprocess)
+                    histogram_lines(desc.name, labels, bounds, self.api_servers)
                 },
-                sum_first: self.multiprocess,
+                api_servers: self.api_servers,
             });
         }
         if self.created {
@@ -275,7 +286,7 @@ impl PageBuilder {
     }
 
     pub(super) fn build(mut self) -> Page {
-        if self.multiprocess {
+        if self.api_servers == ApiServers::Several {
             self.families.sort_by_key(|(group, _)| *group);
         }
         let mut segments: Vec<PageSegment> = Vec::new();
@@ -335,7 +346,7 @@ pub(super) fn histogram_lines(
     name: &str,
     labels: &Labels,
     (bounds, whole): (&[f64], bool),
-    sum_first: bool,
+    api_servers: ApiServers,
 ) -> Vec<String> {
     let buckets = bounds.iter().copied().chain([f64::INFINITY]).map(|le| {
         let text = float(le);
@@ -346,7 +357,7 @@ pub(super) fn histogram_lines(
     let own = labels.render();
     let count = format!("{name}_count{own} ");
     let sum = format!("{name}_sum{own} ");
-    if sum_first {
+    if api_servers == ApiServers::Several {
         [sum].into_iter().chain(buckets).chain([count]).collect()
     } else {
         buckets.chain([count, sum]).collect()
@@ -358,7 +369,7 @@ pub(super) fn write_histogram(
     out: &mut String,
     cell: &Histogram,
     before: &[String],
-    sum_first: bool,
+    api_servers: ApiServers,
 ) {
     let mut before = before.iter();
     let mut line = |out: &mut String, number: &dyn Fn(&mut String)| {
@@ -369,7 +380,7 @@ pub(super) fn write_histogram(
         }
     };
     let sum = cell.sum();
-    if sum_first {
+    if api_servers == ApiServers::Several {
         line(out, &|out| push_float(out, sum));
     }
     let mut total = 0;
@@ -378,7 +389,7 @@ pub(super) fn write_histogram(
         line(out, &|out| push_count(out, total));
     }
     line(out, &|out| push_count(out, total));
-    if !sum_first {
+    if api_servers == ApiServers::One {
         line(out, &|out| push_float(out, sum));
     }
 }
@@ -411,8 +422,8 @@ impl Page {
                 PageSegment::Histogram {
                     cell,
                     before,
-                    sum_first,
-                } => write_histogram(out, cell, before, *sum_first),
+                    api_servers,
+                } => write_histogram(out, cell, before, *api_servers),
                 PageSegment::Hidden { shown, text, value } => {
                     let Some(at) = shown.at() else { continue };
                     out.push_str(text);
@@ -450,8 +461,8 @@ mod tests {
         help: "A delay.",
     };
 
-    fn text(multiprocess: bool) -> String {
-        let mut b = PageBuilder::new(multiprocess, 1.5e9);
+    fn text(api_servers: ApiServers) -> String {
+        let mut b = PageBuilder::new(api_servers, 1.5e9);
         let h = Arc::new(Histogram::new(&[0.5, 1.0]));
         h.observe(0.7);
         h.observe(9.0);
@@ -470,7 +481,7 @@ mod tests {
     #[test]
     fn one_process_shows_families_as_registered_with_created_beside() {
         assert_eq!(
-            text(false),
+            text(ApiServers::One),
             r#"# HELP delay_seconds A delay.
 # TYPE delay_seconds histogram
 delay_seconds_bucket{a="x",le="0.5",model="m"} 0.0
@@ -494,7 +505,7 @@ events_created{k="a\"\\\n"} 1.5e+09
     #[test]
     fn several_processes_show_counters_first_and_sums_before_buckets() {
         assert_eq!(
-            text(true),
+            text(ApiServers::Several),
             r#"# HELP events_total Some \\ events\nhere.
 # TYPE events_total counter
 events_total{k="a\"\\\n"} 3.0

@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::fake::FakeMetrics;
 use super::offload::OffloadInfo;
+use super::page::ApiServers;
 
 /// The unix time, in seconds.
 pub type Clock = fn() -> f64;
@@ -67,9 +68,8 @@ pub struct Settings {
     pub cache_config: Vec<Vec<(String, String)>>,
     /// `python_*` and `process_*`; never with several processes.
     pub runtime_series: bool,
-    /// The text of several API servers (vLLM's data parallelism): no `_created`, no
-    /// `python_*` and `process_*`, families by type, none without series.
-    pub multiprocess: bool,
+    /// How many API servers the text is of.
+    pub api_servers: ApiServers,
     /// Route templates that requests are counted under; one that redirects to another
     /// (`/v1/models/`) is one too.
     pub routes: Vec<String>,
@@ -99,7 +99,7 @@ impl Default for Settings {
             offload: None,
             cache_config: Vec::new(),
             runtime_series: true,
-            multiprocess: false,
+            api_servers: ApiServers::One,
             routes: Vec::new(),
             fake: None,
             clock: wall_clock,

@@ -58,7 +58,7 @@ fn config_c() -> Settings {
 fn config_d() -> Settings {
     Settings {
         engines: vec!["0".to_owned(), "1".to_owned()],
-        multiprocess: true,
+        api_servers: ApiServers::Several,
         lora: Some(1),
         cache_config: vec![
             CacheConfig {
