@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use vllm_sim_calibrate::validate;
-use vllm_sim_calibrate::{self as calibrate, Fitted, Options, Parameter};
+use vllm_sim_calibrate::{self as calibrate, Fitted, Options, Parameter, RunSet};
 use vllm_sim_engine::latency::{
     Coefficients, LatencyModel, ModelShape, Roofline, Setup, gpu, model,
 };
@@ -129,7 +129,7 @@ fn changed_constants_are_found_within_five_per_cent() {
             parameter.name()
         );
     }
-    let [before, after] = fitted.medians(false);
+    let [before, after] = fitted.medians(RunSet::Fitted);
     for (before, after) in before.iter().zip(&after) {
         let (before, after) = (before.expect("is known"), after.expect("is known"));
         assert!(

@@ -131,7 +131,7 @@ impl CalibrationCase {
             max_in_flight: cap.map_or(usize::MAX, |n| n as usize),
         };
         let warning = overloaded(bench);
-        let targets = targets(None, &bench.stats, 1, warning.is_some());
+        let targets = targets(None, &bench.stats, 1, warning);
         Self {
             held_out: held_out(&bench.name, options),
             name: bench.name.clone(),
@@ -174,7 +174,7 @@ impl CalibrationCase {
                 e2e_mean: ms("e2e_mean"),
                 ..LatencyStats::default()
             };
-            found.extend(targets(*stage, &stats, measured.len(), warning.is_some()));
+            found.extend(targets(*stage, &stats, measured.len(), warning));
         }
         if let Some(most) = options.max_requests {
             run.requests = first(&run, most);
@@ -393,8 +393,9 @@ fn targets(
     stage: Option<usize>,
     stats: &LatencyStats,
     stages: usize,
-    overloaded: bool,
+    overload: Option<&str>,
 ) -> Vec<FitTarget> {
+    let overloaded = overload.is_some();
     let known = |measured: Option<f64>| measured.filter(|ms| ms.is_finite() && *ms > 0.0);
     let (mean, median) = (known(stats.ttft_mean), known(stats.ttft_p50));
     let tail = known(stats.ttft_p90);

@@ -36,7 +36,7 @@ pub use error::CalibrateError;
 pub use fit::{Deployment, Fitted};
 pub use options::Options;
 pub use parameters::{Parameter, parameter_names};
-pub use text::yaml;
+pub use text::{RunSet, yaml};
 
 /// Fits to results of load generators, all of one deployment.
 ///

@@ -153,18 +153,7 @@ impl CaseRunner<'_> {
         here: &[f64],
         open: &[usize],
     ) -> Result<LinearFit, CalibrateError> {
-        let mut probes: Vec<Vec<usize>> = Vec::new();
-        let front_end = |column: usize| self.columns[column].parameter == Parameter::FrontEnd;
-        for &column in open.iter().filter(|column| !front_end(**column)) {
-            let key = |j: usize| {
-                let column = self.columns[j];
-                (column.parameter, column.deployment.is_some())
-            };
-            match probes.iter_mut().find(|probe| key(probe[0]) == key(column)) {
-                Some(probe) => probe.push(column),
-                None => probes.push(vec![column]),
-            }
-        }
+        let probes = self.probes(open);
         let mut places = Vec::with_capacity(2 * probes.len());
         for probe in &probes {
             for side in [DIFFERENCE, -DIFFERENCE] {
@@ -209,7 +198,38 @@ impl CaseRunner<'_> {
                 }
             }
         }
-        let base = fitted.iter().flat_map(|i| {
+        let weights = self.target_weights(&fitted).zip(&rough);
+        Ok(LinearFit {
+            at: at.to_vec(),
+            here: here.to_vec(),
+            slopes,
+            weights: weights
+                .map(|(weight, rough)| weight / (1.0 + (rough / ROUGH).powi(2)))
+                .collect(),
+            units: self.units(&owners),
+        })
+    }
+
+    /// Columns that are moved together, those of the front end left out.
+    fn probes(&self, open: &[usize]) -> Vec<Vec<usize>> {
+        let mut probes: Vec<Vec<usize>> = Vec::new();
+        let front_end = |column: usize| self.columns[column].parameter == Parameter::FrontEnd;
+        for &column in open.iter().filter(|column| !front_end(**column)) {
+            let key = |j: usize| {
+                let column = self.columns[j];
+                (column.parameter, column.deployment.is_some())
+            };
+            match probes.iter_mut().find(|probe| key(probe[0]) == key(column)) {
+                Some(probe) => probe.push(column),
+                None => probes.push(vec![column]),
+            }
+        }
+        probes
+    }
+
+    /// The weight of each target of `fitted` cases.
+    fn target_weights<'b>(&'b self, fitted: &'b [usize]) -> impl Iterator<Item = f64> + 'b {
+        fitted.iter().flat_map(move |i| {
             let case = &self.cases[*i];
             // Stages share what one run counts, unless there is no other.
             let share = if fitted.len() == 1 {
@@ -219,16 +239,6 @@ impl CaseRunner<'_> {
             };
             let targets = case.targets.iter();
             targets.map(move |target| target.weight * share)
-        });
-        let weights = base.zip(&rough);
-        Ok(LinearFit {
-            at: at.to_vec(),
-            here: here.to_vec(),
-            slopes,
-            weights: weights
-                .map(|(weight, rough)| weight / (1.0 + (rough / ROUGH).powi(2)))
-                .collect(),
-            units: self.units(&owners),
         })
     }
 

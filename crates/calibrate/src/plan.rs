@@ -147,8 +147,8 @@ impl ParameterChoice {
 
     /// Plans in stages, from simple to rich.
     fn stages(&self, columns: &[FitColumn]) -> Vec<Vec<RidgePlan>> {
-        let shared = |wanted: &[Parameter]| which(columns, wanted, false);
-        let own = which(columns, &OWN, true);
+        let shared = |wanted: &[Parameter]| which(columns, wanted, ColumnScope::Shared);
+        let own = which(columns, &OWN, ColumnScope::PerDeployment);
         let held = |indices: &[usize], ridge: f64| -> Vec<(usize, f64)> {
             indices.iter().map(|j| (*j, ridge)).collect()
         };
@@ -174,7 +174,7 @@ impl ParameterChoice {
             plans.to_vec()
         });
         vec![
-            ladder(&which(columns, &PACE, true)),
+            ladder(&which(columns, &PACE, ColumnScope::PerDeployment)),
             ladder(&own),
             both.collect(),
         ]
@@ -184,7 +184,7 @@ impl ParameterChoice {
     pub(super) fn best(&self, columns: &[FitColumn], lines: &LinearFit) -> RidgePlan {
         if lines.unit_count() < 2 {
             let wanted = if self.named { &self.chosen } else { &OWN[..] };
-            let terms = which(columns, wanted, false);
+            let terms = which(columns, wanted, ColumnScope::Shared);
             return RidgePlan {
                 terms: terms.into_iter().map(|j| (j, ONE_RUN)).collect(),
             };
@@ -209,10 +209,21 @@ impl ParameterChoice {
     }
 }
 
-/// The columns of these parameters: those of single deployments, or those for all.
-fn which(columns: &[FitColumn], wanted: &[Parameter], own: bool) -> Vec<usize> {
+/// Tells whose step times a column moves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ColumnScope {
+    Shared,
+    PerDeployment,
+}
+
+/// The columns of these parameters.
+fn which(columns: &[FitColumn], wanted: &[Parameter], scope: ColumnScope) -> Vec<usize> {
+    let of = |column: &FitColumn| match column.deployment {
+        Some(_) => ColumnScope::PerDeployment,
+        None => ColumnScope::Shared,
+    };
     let all = columns.iter().enumerate();
-    all.filter(|(_, c)| c.deployment.is_some() == own && wanted.contains(&c.parameter))
+    all.filter(|(_, column)| of(column) == scope && wanted.contains(&column.parameter))
         .map(|(j, _)| j)
         .collect()
 }

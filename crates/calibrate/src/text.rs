@@ -16,29 +16,40 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     Some((values[middle] + values[upper]) / 2.0)
 }
 
+/// A part of the runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunSet {
+    /// Those that numbers were fitted to.
+    Fitted,
+    /// Those that were kept back.
+    HeldOut,
+}
+
+impl RunSet {
+    fn holds(self, run: &RunOutcome) -> bool {
+        run.held_out == (self == Self::HeldOut)
+    }
+}
+
 impl Fitted {
     /// Median size of the error of fitted (or held-out) runs in per cent: TTFT, ITL, E2E, before
     /// and after. Runs that were overloaded count for ITL only.
-    pub fn medians(&self, held_out: bool) -> [[Option<f64>; 3]; 2] {
-        self.over_runs(held_out, median)
+    pub fn medians(&self, set: RunSet) -> [[Option<f64>; 3]; 2] {
+        self.over_runs(set, median)
     }
 
     /// The same with the mean of the sizes.
-    pub fn means(&self, held_out: bool) -> [[Option<f64>; 3]; 2] {
-        self.over_runs(held_out, |sizes| {
+    pub fn means(&self, set: RunSet) -> [[Option<f64>; 3]; 2] {
+        self.over_runs(set, |sizes| {
             let n = sizes.len();
             (n > 0).then(|| sizes.iter().sum::<f64>() / n as f64)
         })
     }
 
-    fn over_runs(
-        &self,
-        held_out: bool,
-        sum_up: fn(Vec<f64>) -> Option<f64>,
-    ) -> [[Option<f64>; 3]; 2] {
+    fn over_runs(&self, set: RunSet, sum_up: fn(Vec<f64>) -> Option<f64>) -> [[Option<f64>; 3]; 2] {
         let of = |pick: fn(&RunOutcome) -> &[Option<f64>; 3]| {
             [0, 1, 2].map(|i| {
-                let runs = self.runs.iter().filter(|run| run.held_out == held_out);
+                let runs = self.runs.iter().filter(|run| set.holds(run));
                 let runs = runs.filter(|run| i == 1 || run.warning.is_none());
                 sum_up(runs.filter_map(|run| Some(pick(run)[i]?.abs())).collect())
             })
@@ -48,14 +59,13 @@ impl Fitted {
 
     /// Medians and means, of the fitted runs and of those held out.
     fn sums(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
-        for (what, held_out) in [("fitted", false), ("held out", true)] {
-            if !self.runs.iter().any(|run| run.held_out == held_out) {
+        for (what, set) in [("fitted", RunSet::Fitted), ("held out", RunSet::HeldOut)] {
+            if !self.runs.iter().any(|run| set.holds(run)) {
                 continue;
             }
-            for (kind, [before, after]) in [
-                ("median", self.medians(held_out)),
-                ("mean", self.means(held_out)),
-            ] {
+            for (kind, [before, after]) in
+                [("median", self.medians(set)), ("mean", self.means(set))]
+            {
                 let plain = |value: &Option<f64>| match value {
                     Some(value) => format!("{value:>8.1}"),
                     None => format!("{:>8}", "-"),

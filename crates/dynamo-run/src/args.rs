@@ -87,7 +87,7 @@ pub(super) fn read(
         return Err(wrong("kwargs.arrival_speedup_ratio", "must be more than 0"));
     }
     let max_ms = kwargs.number("max_sim_time_ms")?;
-    let capture = kwargs.flag("capture_per_request", false)?;
+    let capture = kwargs.flag("capture_per_request")?.unwrap_or(false);
     kwargs.ignore(&[
         "report_jsonl_path",
         "telemetry_options",
@@ -103,7 +103,7 @@ pub(super) fn read(
             positional,
             &mut kwargs,
             serving.worker.engine.block_size(),
-            closed,
+            concurrency,
         )?,
         Some("run_trace_replay") => {
             workload::trace(positional, &mut kwargs, dir.run, (closed, plays.is_some()))?
@@ -432,8 +432,8 @@ fn vllm(
         max_num_seqs: args.limit("max_num_seqs", 256)?,
         max_num_batched_tokens: args.limit("max_num_batched_tokens", 8192)?,
         max_model_len: args.count("max_model_len")?.unwrap_or(u32::MAX),
-        enable_chunked_prefill: args.flag("enable_chunked_prefill", true)?,
-        enable_prefix_caching: args.flag("enable_prefix_caching", true)?,
+        enable_chunked_prefill: args.flag("enable_chunked_prefill")?.unwrap_or(true),
+        enable_prefix_caching: args.flag("enable_prefix_caching")?.unwrap_or(true),
         victim: victims[args.one_of("preemption_mode", &["lifo", "fifo"])?],
         speculation,
         seed,
@@ -484,7 +484,7 @@ fn sglang(
     let mut more = Args::new("extra_engine_args.engine.sglang", &more)?;
     let policies = [SchedulePolicy::Fifo, SchedulePolicy::Lpm];
     let defaults = SglangConfig::default();
-    if !args.flag("enable_chunked_prefill", true)? {
+    if !args.flag("enable_chunked_prefill")?.unwrap_or(true) {
         return Err(args.wrong("enable_chunked_prefill", "must be true for sglang"));
     }
     args.ignore(&["max_num_batched_tokens", "preemption_mode"]);
@@ -503,7 +503,7 @@ fn sglang(
         page_size,
         max_num_seqs: args.limit("max_num_seqs", 256)?,
         max_model_len: args.count("max_model_len")?.unwrap_or(u32::MAX),
-        enable_prefix_caching: args.flag("enable_prefix_caching", true)?,
+        enable_prefix_caching: args.flag("enable_prefix_caching")?.unwrap_or(true),
         prefill_decode_interval: args.count("prefill_decode_interval")?.unwrap_or(0),
         schedule_policy: policies[more.one_of("schedule_policy", &["fifo", "lpm"])?],
         max_prefill_tokens: more

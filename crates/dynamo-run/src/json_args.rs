@@ -59,13 +59,12 @@ impl Args {
         number.map(Some).ok_or_else(|| self.wrong(key, problem()))
     }
 
-    pub(super) fn flag(&mut self, key: &str, default: bool) -> Result<bool, DynamoError> {
+    pub(super) fn flag(&mut self, key: &str) -> Result<Option<bool>, DynamoError> {
         let Some(value) = self.take(key) else {
-            return Ok(default);
+            return Ok(None);
         };
-        value
-            .as_bool()
-            .ok_or_else(|| self.wrong(key, format!("{value} is not true or false")))
+        let flag = value.as_bool().map(Some);
+        flag.ok_or_else(|| self.wrong(key, format!("{value} is not true or false")))
     }
 
     pub(super) fn text(&mut self, key: &str) -> Result<Option<String>, DynamoError> {

@@ -35,9 +35,9 @@ pub fn config(value: &Value) -> Result<KvConfig, DynamoError> {
             .unwrap_or(defaults.temperature),
         queue_threshold: args.number("router_queue_threshold")?,
         policy: policies[policy],
-        track_prefill_tokens: args.flag("router_track_prefill_tokens", true)?,
-        track_active_blocks: args.flag("router_track_active_blocks", true)?,
-        assume_kv_reuse: args.flag("router_assume_kv_reuse", true)?,
+        track_prefill_tokens: args.flag("router_track_prefill_tokens")?.unwrap_or(true),
+        track_active_blocks: args.flag("router_track_active_blocks")?.unwrap_or(true),
+        assume_kv_reuse: args.flag("router_assume_kv_reuse")?.unwrap_or(true),
         event_lag: defaults.event_lag,
     };
     // Ways to hear of blocks that make no difference in one process.

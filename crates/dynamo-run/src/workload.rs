@@ -14,12 +14,12 @@ use super::json_args::{Args, wrong};
 const MAX_REQUESTS: u64 = 10_000_000;
 
 /// Requests of equal length, as `run_synthetic_trace_replay` makes them; `block` is that of the
-/// engine, `closed` a closed loop.
+/// engine, `concurrency` that of a closed loop.
 pub(super) fn synthetic(
     positional: &[Value],
     kwargs: &mut Args,
     block: u32,
-    closed: bool,
+    concurrency: Option<usize>,
 ) -> Result<Box<dyn WorkloadSource>, DynamoError> {
     let mut length = |i: usize, key: &str, least: u64, most: u64| -> Result<u32, DynamoError> {
         let value = positional.get(i).cloned().or_else(|| kwargs.take(key));
@@ -44,7 +44,7 @@ pub(super) fn synthetic(
         shared_prefix_ratio: kwargs.number("shared_prefix_ratio")?.unwrap_or(0.0),
         prefix_groups: kwargs.count("num_prefix_groups")?.unwrap_or(0),
         think_ms: kwargs.number("inter_turn_delay_ms")?.unwrap_or(0.0),
-        arrivals: arrivals(kwargs, closed)?,
+        arrivals: arrivals(kwargs, concurrency)?,
         arrival_seed: kwargs.count("arrival_seed")?.unwrap_or(42).into(),
         block,
         ..Synthetic::default()
@@ -53,10 +53,10 @@ pub(super) fn synthetic(
 }
 
 /// When the sessions of a synthetic workload start.
-fn arrivals(kwargs: &mut Args, closed: bool) -> Result<Arrivals, DynamoError> {
+fn arrivals(kwargs: &mut Args, concurrency: Option<usize>) -> Result<Arrivals, DynamoError> {
     let rate = kwargs.number("request_rate")?;
     let interval = kwargs.number("arrival_interval_ms")?;
-    match (rate, interval, closed) {
+    match (rate, interval, concurrency.is_some()) {
         (None, None, true) => Ok(Arrivals::Burst),
         (Some(rate), None, false) if rate > 0.0 => Ok(Arrivals::Poisson(rate)),
         (None, Some(0.0), false) => Ok(Arrivals::Burst),

@@ -95,20 +95,7 @@ fn write_all(
         write_model(text, &setup.shape)?;
         write_memory(text, setup, utilization, engine, cache)?;
     }
-    let tokens = u64::from(engine.num_gpu_blocks) * u64::from(engine.block_size);
-    let (blocks, size) = (engine.num_gpu_blocks, engine.block_size);
-    match cache.filter(|cache| cache.plan.sparse_groups > 0) {
-        None => writeln!(
-            text,
-            "KV cache    {blocks} blocks of {size} = {tokens} tokens"
-        )?,
-        Some(cache) => writeln!(
-            text,
-            "KV cache    {blocks} usable blocks of {size} tokens that the groups share; room for {} \
-             tokens of the longest requests",
-            cache.tokens,
-        )?,
-    }
+    write_cache(text, engine, cache)?;
     if let Some(cache) = cache {
         write_groups(text, cache, engine.max_model_len)?;
     }
@@ -161,6 +148,24 @@ fn write_all(
     write_decodes(text, engine)?;
     writeln!(text, "\nOne prompt alone, nothing cached (ms)\n")?;
     write_prompts(text, engine)
+}
+
+/// How many blocks there are.
+fn write_cache(text: &mut String, engine: &VllmConfig, cache: Option<&KvCacheSize>) -> fmt::Result {
+    let tokens = u64::from(engine.num_gpu_blocks) * u64::from(engine.block_size);
+    let (blocks, size) = (engine.num_gpu_blocks, engine.block_size);
+    match cache.filter(|cache| cache.plan.sparse_groups > 0) {
+        None => writeln!(
+            text,
+            "KV cache    {blocks} blocks of {size} = {tokens} tokens"
+        ),
+        Some(cache) => writeln!(
+            text,
+            "KV cache    {blocks} usable blocks of {size} tokens that the groups share; room for {} \
+             tokens of the longest requests",
+            cache.tokens,
+        ),
+    }
 }
 
 /// How the groups of layers share the cache.

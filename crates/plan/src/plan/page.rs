@@ -67,23 +67,7 @@ fn scatter(
     (title, good): (&str, Good),
     place: impl Fn(&Row, &Trial) -> (f64, f64),
 ) {
-    let mut dots = Vec::new();
-    for row in &plan.rows {
-        let whole = row.answer.trials.iter().filter(|trial| !trial.stopped);
-        for trial in whole {
-            let (x, y) = place(row, trial);
-            let found = row.answer.found.as_ref();
-            let is_answer = found.is_some_and(|found| {
-                found.workers == trial.workers && found.traffic == trial.traffic
-            });
-            dots.push(Dot {
-                x,
-                y,
-                what: format!("{} workers={}: {x:.2}, {y:.2}", row.label, trial.workers),
-                label: is_answer.then_some(row.label.as_str()),
-            });
-        }
-    }
+    let dots = dots(plan, place);
     let most = |of: fn(&Dot<'_>) -> f64| {
         let most = dots.iter().map(of).fold(0.0, f64::max);
         if most > 0.0 { most } else { 1.0 }
@@ -144,6 +128,28 @@ fn scatter(
          what else was played to its end. The line joins the runs that no other one beats in both.</p>\
          </section>",
     );
+}
+
+/// Trials that were played to their end.
+fn dots<'a>(plan: &'a Plan, place: impl Fn(&Row, &Trial) -> (f64, f64)) -> Vec<Dot<'a>> {
+    let mut dots = Vec::new();
+    for row in &plan.rows {
+        let whole = row.answer.trials.iter().filter(|trial| !trial.stopped);
+        for trial in whole {
+            let (x, y) = place(row, trial);
+            let found = row.answer.found.as_ref();
+            let is_answer = found.is_some_and(|found| {
+                found.workers == trial.workers && found.traffic == trial.traffic
+            });
+            dots.push(Dot {
+                x,
+                y,
+                what: format!("{} workers={}: {x:.2}, {y:.2}", row.label, trial.workers),
+                label: is_answer.then_some(row.label.as_str()),
+            });
+        }
+    }
+    dots
 }
 
 /// Runs that no other one beats in both respects, from left to right.

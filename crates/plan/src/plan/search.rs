@@ -237,8 +237,11 @@ impl<'c> Player<'c> {
         let (mut too_few, mut workers) = (0, 1);
         let mut found = loop {
             // What the largest one misses is told, so that it is played to its end.
-            let whole = workers >= self.most_workers;
-            let trial = self.play(workers, traffic, whole)?;
+            let extent = match workers >= self.most_workers {
+                true => Extent::Whole,
+                false => Extent::WhileHopeful,
+            };
+            let trial = self.play(workers, traffic, extent)?;
             if self.suffices(&trial) {
                 break trial;
             }
@@ -250,7 +253,7 @@ impl<'c> Player<'c> {
         };
         while found.workers - too_few > 1 {
             let middle = too_few + (found.workers - too_few) / 2;
-            let trial = self.play(middle, traffic, false)?;
+            let trial = self.play(middle, traffic, Extent::WhileHopeful)?;
             if self.suffices(&trial) {
                 found = trial;
             } else {
@@ -264,11 +267,11 @@ impl<'c> Player<'c> {
     fn most_traffic(&mut self, workers: u32) -> Result<Option<Trial>> {
         /// Times of the traffic that was asked; also its inverse.
         const FARTHEST: f64 = 1024.0;
-        let first = self.play(workers, 1.0, false)?;
+        let first = self.play(workers, 1.0, Extent::WhileHopeful)?;
         let (mut found, mut too_much) = if self.suffices(&first) {
             let mut found = first;
             loop {
-                let trial = self.play(workers, 2.0 * found.traffic, false)?;
+                let trial = self.play(workers, 2.0 * found.traffic, Extent::WhileHopeful)?;
                 if !self.suffices(&trial) {
                     break (found, trial.traffic);
                 }
@@ -280,7 +283,7 @@ impl<'c> Player<'c> {
         } else {
             let mut too_much = first.traffic;
             loop {
-                let trial = self.play(workers, too_much / 2.0, false)?;
+                let trial = self.play(workers, too_much / 2.0, Extent::WhileHopeful)?;
                 if self.suffices(&trial) {
                     break (trial, too_much);
                 }
@@ -291,7 +294,11 @@ impl<'c> Player<'c> {
             }
         };
         while too_much / found.traffic > 1.01 {
-            let trial = self.play(workers, (found.traffic * too_much).sqrt(), false)?;
+            let trial = self.play(
+                workers,
+                (found.traffic * too_much).sqrt(),
+                Extent::WhileHopeful,
+            )?;
             if self.suffices(&trial) {
                 found = trial;
             } else {
@@ -306,8 +313,8 @@ impl<'c> Player<'c> {
         trial.attainment >= self.question.attainment && trial.missed.is_empty()
     }
 
-    /// Plays it, but unless `whole` no further than until it cannot suffice.
-    fn play(&mut self, workers: u32, traffic: f64, whole: bool) -> Result<Trial> {
+    /// Plays it.
+    fn play(&mut self, workers: u32, traffic: f64, extent: Extent) -> Result<Trial> {
         let mut pools = self.pools.clone();
         let all = [Some(&mut pools.serving), pools.prefill.as_mut()];
         for pool in all.into_iter().flatten() {
@@ -323,7 +330,7 @@ impl<'c> Player<'c> {
         let mut hope = Hope {
             slo: args.slo()?,
             attainment: self.question.attainment,
-            requests: source.requests().filter(|_| !whole),
+            requests: source.requests().filter(|_| extent == Extent::WhileHopeful),
             bad: 0,
         };
         let mut watch = |outcome: &Outcome<'_>| {
@@ -362,6 +369,14 @@ impl<'c> Player<'c> {
         self.trials.push(trial.clone());
         Ok(trial)
     }
+}
+
+/// Tells how much of a workload is played.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    Whole,
+    /// No more than until it cannot suffice.
+    WhileHopeful,
 }
 
 /// Whether enough of all requests can still be good.

@@ -59,6 +59,13 @@ impl Grammar {
     }
 }
 
+/// Names what an expression stands in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    InLexeme,
+    Between,
+}
+
 enum WriteError {
     TooLong,
     Constraint(ConstraintError),
@@ -89,9 +96,9 @@ impl GrammarWriter<'_> {
         let grammar = self.grammar;
         let rule = &grammar.rules[index];
         if rule.is_lexeme {
-            self.lexeme(|writer| writer.expr(&rule.body, depth + 1, true))
+            self.lexeme(|writer| writer.expr(&rule.body, depth + 1, Place::InLexeme))
         } else {
-            self.expr(&rule.body, depth + 1, false)
+            self.expr(&rule.body, depth + 1, Place::Between)
         }
     }
 
@@ -113,7 +120,7 @@ impl GrammarWriter<'_> {
         Ok(())
     }
 
-    fn expr(&mut self, expr: &GrammarExpr, depth: u32, inside: bool) -> Result<(), WriteError> {
+    fn expr(&mut self, expr: &GrammarExpr, depth: u32, place: Place) -> Result<(), WriteError> {
         self.spend(1)?;
         if self.out.len() > self.limits.max_chars as usize * 4 {
             return Err(WriteError::TooLong);
@@ -124,9 +131,9 @@ impl GrammarWriter<'_> {
             | GrammarExpr::Class(_)
             | GrammarExpr::Pattern(_)
             | GrammarExpr::Json(_)
-                if !inside && grammar.is_spaced =>
+                if place == Place::Between && grammar.is_spaced =>
             {
-                self.lexeme(|writer| writer.expr(expr, depth, true))
+                self.lexeme(|writer| writer.expr(expr, depth, Place::InLexeme))
             }
             GrammarExpr::Literal(text) => {
                 self.out.push_str(text);
@@ -153,45 +160,53 @@ impl GrammarWriter<'_> {
             }
             GrammarExpr::Sequence(parts) => parts
                 .iter()
-                .try_for_each(|part| self.expr(part, depth + 1, inside)),
+                .try_for_each(|part| self.expr(part, depth + 1, place)),
             GrammarExpr::Alternatives(parts, heights) => {
                 self.spend(parts.len() / LOOKED_AT)?;
                 let measured = || parts.iter().map(|part| grammar.height(part)).collect();
-                let heights = heights.get_or_init(measured);
-                let least = heights.iter().copied().min().unwrap_or(0);
-                let most = if self.is_shortest(depth) {
-                    least
-                } else {
-                    MAX_HEIGHT.max(least)
-                };
-                let open: Vec<&GrammarExpr> = parts
-                    .iter()
-                    .zip(heights)
-                    .filter(|&(_, &height)| height <= most)
-                    .map(|(part, _)| part)
-                    .collect();
-                let index = self.rng.between(0, open.len().saturating_sub(1) as u64) as usize;
-                match open.get(index) {
-                    Some(part) => self.expr(part, depth + 1, inside),
+                match self.choose(parts, heights.get_or_init(measured), depth) {
+                    Some(part) => self.expr(part, depth + 1, place),
                     None => Ok(()),
                 }
             }
             GrammarExpr::Repeat(part, min, max, height) => {
                 let height = *height.get_or_init(|| grammar.height(part));
-                let finite = height <= MAX_HEIGHT;
-                let extra = match depth {
-                    _ if self.is_shortest(depth) || !finite => 0,
-                    0..10 => 3,
-                    _ => 1,
-                };
-                let most = min.saturating_add(extra).min(max.unwrap_or(u32::MAX));
-                let count = self.rng.between(u64::from(*min), u64::from(most));
-                (0..count).try_for_each(|_| self.expr(part, depth + 1, inside))
+                let count = self.count(*min, *max, height, depth);
+                (0..count).try_for_each(|_| self.expr(part, depth + 1, place))
             }
-            GrammarExpr::Rule(index) if inside => {
-                self.expr(&grammar.rules[*index].body, depth + 1, true)
+            GrammarExpr::Rule(index) if place == Place::InLexeme => {
+                self.expr(&grammar.rules[*index].body, depth + 1, Place::InLexeme)
             }
             GrammarExpr::Rule(index) => self.rule(*index, depth),
         }
+    }
+
+    /// Draws one of several parts among those that are not too high for this depth.
+    fn choose<'p, T>(&mut self, parts: &'p [T], heights: &[u32], depth: u32) -> Option<&'p T> {
+        let least = heights.iter().copied().min().unwrap_or(0);
+        let most = if self.is_shortest(depth) {
+            least
+        } else {
+            MAX_HEIGHT.max(least)
+        };
+        let open: Vec<&T> = parts
+            .iter()
+            .zip(heights)
+            .filter(|&(_, &height)| height <= most)
+            .map(|(part, _)| part)
+            .collect();
+        let index = self.rng.between(0, open.len().saturating_sub(1) as u64) as usize;
+        open.get(index).copied()
+    }
+
+    /// Draws how often a part of this height is repeated.
+    fn count(&mut self, min: u32, max: Option<u32>, height: u32, depth: u32) -> u64 {
+        let extra = match depth {
+            _ if self.is_shortest(depth) || height > MAX_HEIGHT => 0,
+            0..10 => 3,
+            _ => 1,
+        };
+        let most = min.saturating_add(extra).min(max.unwrap_or(u32::MAX));
+        self.rng.between(u64::from(min), u64::from(most))
     }
 }

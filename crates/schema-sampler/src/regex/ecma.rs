@@ -22,6 +22,13 @@ pub(super) fn translate(source: &str) -> TranslatedPattern {
     translator.out
 }
 
+/// Names where an escape stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    InClass,
+    Outside,
+}
+
 struct Translator {
     chars: Vec<char>,
     at: usize,
@@ -53,7 +60,7 @@ impl Translator {
     fn pattern(&mut self) {
         while let Some(c) = self.peek(0) {
             match c {
-                '\\' => self.escape(false),
+                '\\' => self.escape(Place::Outside),
                 '[' => self.class(),
                 '(' => self.group(),
                 '{' => self.brace(),
@@ -184,7 +191,7 @@ impl Translator {
                 }
                 '\\' => {
                     after_set = self.peek(1).is_some_and(|c| "dDwWsSpP".contains(c));
-                    self.escape(true);
+                    self.escape(Place::InClass);
                     continue;
                 }
                 '-' if after_set || set_next => self.push("\\-"),
@@ -200,7 +207,7 @@ impl Translator {
         }
     }
 
-    fn escape(&mut self, in_class: bool) {
+    fn escape(&mut self, place: Place) {
         let Some(c) = self.peek(1) else {
             self.push("\\");
             self.at += 1;
@@ -208,13 +215,13 @@ impl Translator {
         };
         self.at += 2;
         match c {
-            'd' => self.set("0-9", in_class),
-            'w' => self.set("0-9A-Za-z_", in_class),
-            's' => self.set(" \\t\\n\\r\\f\\v", in_class),
+            'd' => self.set("0-9", place),
+            'w' => self.set("0-9A-Za-z_", place),
+            's' => self.set(" \\t\\n\\r\\f\\v", place),
             'D' => self.push("[^0-9]"),
             'W' => self.push("[^0-9A-Za-z_]"),
             'S' => self.push("[^ \\t\\n\\r\\f\\v\\x{a0}\\x{feff}\\x{2028}\\x{2029}\\p{Zs}]"),
-            'b' if in_class => self.push("\\x08"),
+            'b' if place == Place::InClass => self.push("\\x08"),
             'b' | 'B' | 'f' | 'n' | 'r' | 't' | 'v' | 'x' | 'p' | 'P' | 'A' | 'z' => {
                 self.out.rust.push('\\');
                 self.out.rust.push(c);
@@ -222,14 +229,14 @@ impl Translator {
             }
             'Z' => self.push("\\z"),
             '0' => self.push("\\x00"),
-            '1'..='9' if !in_class => {
+            '1'..='9' if place == Place::Outside => {
                 while self.peek(0).is_some_and(|c| c.is_ascii_digit()) {
                     self.at += 1;
                 }
                 self.out.lossy = true;
                 self.push("(?:)");
             }
-            'k' if !in_class && self.peek(0) == Some('<') => {
+            'k' if place == Place::Outside && self.peek(0) == Some('<') => {
                 while self.peek(0).is_some_and(|c| c != '>') {
                     self.at += 1;
                 }
@@ -251,8 +258,8 @@ impl Translator {
         }
     }
 
-    fn set(&mut self, ranges: &str, in_class: bool) {
-        if in_class {
+    fn set(&mut self, ranges: &str, place: Place) {
+        if place == Place::InClass {
             self.push(ranges);
         } else {
             self.push("[");

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::plan::ValuePlan;
 use super::sampler::{SampleFailure, Sampler, ValueContext};
-use crate::schema::JsonTypes;
+use crate::schema::{JsonTypes, UsualRange};
 
 /// How far beyond its usual range an integer goes to differ from others.
 const SPREAD: i64 = 10_000;
@@ -22,11 +22,11 @@ impl Sampler<'_> {
         for &facet in &plan.facets {
             if let Some(rules) = &schema.node(facet).number {
                 at_fault = Some(facet);
-                for &(bound, open) in &rules.low {
-                    range.at_least(bound, open);
+                for bound in &rules.low {
+                    range.at_least(*bound);
                 }
-                for &(bound, open) in &rules.high {
-                    range.at_most(bound, open);
+                for bound in &rules.high {
+                    range.at_most(*bound);
                 }
                 if let Some(step) = rules.step {
                     range.multiple_of(step);
@@ -39,12 +39,17 @@ impl Sampler<'_> {
             let usual = natural.map_or((0, 100), |(low, high)| (low.ceil() as i64, high as i64));
             let (low, high) = self.limits.integer.unwrap_or(usual);
             let more = if self.spread { SPREAD } else { 0 };
-            let is_meant = natural.is_some() && self.limits.integer.is_none();
-            range.integer((low, high.saturating_add(more)), is_meant, self.rng)
+            let usual = (low, high.saturating_add(more));
+            match natural.is_some() && self.limits.integer.is_none() {
+                true => range.integer(UsualRange::Meant(usual), self.rng),
+                false => range.integer(UsualRange::Default(usual), self.rng),
+            }
         } else {
             let usual = self.limits.number.or(natural).unwrap_or((0.0, 100.0));
-            let is_meant = natural.is_some() && self.limits.number.is_none();
-            range.number(usual, is_meant, self.rng)
+            match natural.is_some() && self.limits.number.is_none() {
+                true => range.number(UsualRange::Meant(usual), self.rng),
+                false => range.number(UsualRange::Default(usual), self.rng),
+            }
         };
         match number {
             Some(number) => Ok(Value::Number(number)),

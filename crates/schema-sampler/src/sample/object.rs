@@ -19,11 +19,17 @@ const NAME_TRIES: u32 = 24;
 /// Names for the entries of a free-form object.
 const FREE_NAMES: &[&str] = &["name", "value", "status", "note", "category", "source"];
 
+/// Tells whether an object is nothing without a member.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Need {
+    Optional,
+    Required,
+}
+
 /// The names chosen for an object, in order.
 #[derive(Default)]
 struct MemberNames {
-    /// Whether each name is required.
-    list: IndexMap<String, bool>,
+    list: IndexMap<String, Need>,
 }
 
 impl MemberNames {
@@ -32,22 +38,23 @@ impl MemberNames {
     }
 
     /// Adds `name`, or makes it required; true when that changed anything.
-    fn add(&mut self, name: &str, required: bool) -> bool {
+    fn add(&mut self, name: &str, need: Need) -> bool {
         match self.list.get_mut(name) {
             Some(known) => {
-                let changed = required && !*known;
-                *known |= required;
+                let changed = need > *known;
+                *known = need.max(*known);
                 changed
             }
             None => {
-                self.list.insert(name.to_owned(), required);
+                self.list.insert(name.to_owned(), need);
                 true
             }
         }
     }
 
     fn required(&self) -> usize {
-        self.list.values().filter(|required| **required).count()
+        let required = |need: &&Need| **need == Need::Required;
+        self.list.values().filter(required).count()
     }
 }
 
@@ -74,8 +81,8 @@ impl<'a> Sampler<'a> {
         let at_fault = self.object_facet(plan);
         let (min, _) = sizes(&rules, plan);
         let mut map = Map::new();
-        for (name, required) in &names.list {
-            if let Some(value) = self.member(&rules, name, *required, context, at_fault)? {
+        for (name, need) in &names.list {
+            if let Some(value) = self.member(&rules, name, *need, context, at_fault)? {
                 map.insert(name.clone(), value);
             }
         }
@@ -87,10 +94,10 @@ impl<'a> Sampler<'a> {
             let Some(name) = self.new_name(&rules, &names, context)? else {
                 break;
             };
-            if let Some(value) = self.member(&rules, &name, false, context, at_fault)? {
+            if let Some(value) = self.member(&rules, &name, Need::Optional, context, at_fault)? {
                 map.insert(name.clone(), value);
             }
-            names.add(&name, false);
+            names.add(&name, Need::Optional);
         }
         if (map.len() as u64) < min {
             return self.fail(at_fault, format!("no {min} properties are possible"));
@@ -119,14 +126,14 @@ impl<'a> Sampler<'a> {
         &mut self,
         rules: &[&'a ObjectRules],
         name: &str,
-        required: bool,
+        need: Need,
         context: ValueContext,
         at_fault: Option<NodeId>,
     ) -> Result<Option<Value>, SampleFailure> {
         let (goal, semantic_type) = self.member_goal(rules, name);
         let never = goal.iter().any(|&id| self.schema.node(id).never);
         if never || !self.is_name(rules, name)? {
-            if required {
+            if need == Need::Required {
                 return self.fail(
                     at_fault,
                     format!("required property '{name}' is unsatisfiable"),
@@ -137,7 +144,7 @@ impl<'a> Sampler<'a> {
         let earlier = self.failure.clone();
         match self.value(&goal, context.inner(semantic_type)) {
             Ok(value) => Ok(Some(value)),
-            Err(SampleFailure::NoValue) if !required => {
+            Err(SampleFailure::NoValue) if need == Need::Optional => {
                 self.failure = earlier;
                 Ok(None)
             }
@@ -183,7 +190,7 @@ impl<'a> Sampler<'a> {
         let at_fault = self.object_facet(plan);
         let mut names = MemberNames::default();
         for name in &plan.with {
-            names.add(name, true);
+            names.add(name, Need::Required);
         }
         self.close(&mut names, facets, context, attempt)?;
         let rules = self.rules(facets);
@@ -205,7 +212,7 @@ impl<'a> Sampler<'a> {
                     && self.is_free(&rules, name)
                     && self.chance(percent)
                 {
-                    names.add(name, false);
+                    names.add(name, Need::Optional);
                 }
             }
         }
@@ -222,7 +229,10 @@ impl<'a> Sampler<'a> {
             );
         }
         while names.list.len() as u64 > max {
-            let last_optional = names.list.values().rposition(|required| !required);
+            let last_optional = names
+                .list
+                .values()
+                .rposition(|need| *need == Need::Optional);
             match last_optional {
                 Some(i) => names.list.shift_remove_index(i),
                 None => break,
@@ -245,12 +255,12 @@ impl<'a> Sampler<'a> {
             for rules in self.rules(facets) {
                 self.validator.spend(1)?;
                 for name in &rules.required {
-                    changed |= names.add(name, true);
+                    changed |= names.add(name, Need::Required);
                 }
                 for (name, needed) in &rules.needs {
                     if names.has(name) {
                         for other in needed {
-                            changed |= names.add(other, true);
+                            changed |= names.add(other, Need::Required);
                         }
                     }
                 }
@@ -318,14 +328,14 @@ impl<'a> Sampler<'a> {
             let (goal, _) = self.member_goal(&rules, name);
             let allowed = !goal.iter().any(|&id| self.schema.node(id).never);
             if allowed && !plan.without.contains(name) && self.is_free(&rules, name) {
-                names.add(name, false);
+                names.add(name, Need::Optional);
             }
         }
         while (names.list.len() as u64) < wanted {
             let Some(name) = self.new_name(&rules, names, context)? else {
                 break;
             };
-            names.add(&name, false);
+            names.add(&name, Need::Optional);
         }
         Ok(())
     }

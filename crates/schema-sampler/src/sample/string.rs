@@ -7,7 +7,7 @@ use super::format;
 use super::plan::ValuePlan;
 use super::sampler::{SampleFailure, Sampler, ValueContext};
 use crate::regex::Pattern;
-use crate::schema::{StringFormat, StringRules};
+use crate::schema::{NodeId, StringFormat, StringRules};
 use crate::semantic_type::{phrase, sentence};
 use crate::words;
 use vllm_sim_random::Draw;
@@ -34,23 +34,8 @@ impl Sampler<'_> {
             .iter()
             .copied()
             .find(|&id| schema.node(id).string.is_some());
+        let (min, max) = self.lengths(&rules, plan, at_fault)?;
         let cap = u64::from(self.limits.max_chars);
-        let (least, most) = plan.bounds.length;
-        let min = rules.iter().map(|r| r.min).max().unwrap_or(0).max(least);
-        let most = Some(most).filter(|&most| most < u64::MAX);
-        let max = rules.iter().filter_map(|r| r.max).chain(most).min();
-        if let Some(max) = max.filter(|&max| min > max) {
-            return self.fail(
-                at_fault,
-                format!("minLength ({min}) is greater than maxLength ({max})"),
-            );
-        }
-        if min > cap {
-            return self.fail(
-                at_fault,
-                format!("minLength ({min}) is more than a reply can hold"),
-            );
-        }
         let window = (min as u32, max.unwrap_or(cap).min(cap) as u32);
         self.validator.spend(window.0 / 16)?;
         let patterns: Vec<&Pattern> = rules.iter().filter_map(|r| r.pattern.as_ref()).collect();
@@ -104,6 +89,32 @@ impl Sampler<'_> {
                 None => format!("no string of at least {min} characters has {asked}"),
             },
         )
+    }
+
+    /// Returns the least length of a string, and the greatest where there is one.
+    fn lengths(
+        &mut self,
+        rules: &[&StringRules],
+        plan: &ValuePlan,
+        at_fault: Option<NodeId>,
+    ) -> Result<(u64, Option<u64>), SampleFailure> {
+        let (least, most) = plan.bounds.length;
+        let min = rules.iter().map(|r| r.min).max().unwrap_or(0).max(least);
+        let most = Some(most).filter(|&most| most < u64::MAX);
+        let max = rules.iter().filter_map(|r| r.max).chain(most).min();
+        if let Some(max) = max.filter(|&max| min > max) {
+            return self.fail(
+                at_fault,
+                format!("minLength ({min}) is greater than maxLength ({max})"),
+            );
+        }
+        if min > u64::from(self.limits.max_chars) {
+            return self.fail(
+                at_fault,
+                format!("minLength ({min}) is more than a reply can hold"),
+            );
+        }
+        Ok((min, max))
     }
 
     /// Whether a text has all of the patterns and formats.

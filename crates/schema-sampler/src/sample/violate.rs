@@ -190,14 +190,14 @@ fn own_violations(node: &SchemaNode, plan: &ValuePlan) -> Vec<Violation> {
         .as_ref()
         .filter(|_| both.meets(JsonTypes::NUMBER))
     {
-        for &(bound, open) in &rules.low {
+        for bound in &rules.low {
             let mut range = NumberRange::default();
-            range.at_most(bound, !open);
+            range.at_most(bound.flipped());
             violations.push(Violation::Numbers(range));
         }
-        for &(bound, open) in &rules.high {
+        for bound in &rules.high {
             let mut range = NumberRange::default();
-            range.at_least(bound, !open);
+            range.at_least(bound.flipped());
             violations.push(Violation::Numbers(range));
         }
     }

@@ -6,7 +6,7 @@ use super::format::StringFormat;
 use super::node::{
     ArrayRules, Contains, NumberRules, ObjectRules, Property, SchemaNode, StringRules, ValueHints,
 };
-use super::number::{Decimal, JsonNumber};
+use super::number::{Decimal, JsonNumber, NumberBound};
 use super::read::{JsonObject, KeywordSet, SchemaReader, shortened};
 use super::types::{JsonTypes, json_equal};
 use crate::constraint::InvalidSchema;
@@ -88,7 +88,8 @@ impl SchemaReader<'_> {
                         format!("Expected f64 for '{name}', got {}", shortened(value)),
                     );
                 };
-                let bound = (JsonNumber::of(number), open);
+                let number = JsonNumber::of(number);
+                let bound = NumberBound { number, open };
                 if low {
                     rules.low.push(bound);
                 } else {

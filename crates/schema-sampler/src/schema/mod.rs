@@ -19,6 +19,6 @@ mod validator;
 pub(crate) use document::Schema;
 pub(crate) use format::StringFormat;
 pub(crate) use node::{ArrayRules, Contains, NodeId, ObjectRules, SchemaNode, StringRules};
-pub(crate) use range::NumberRange;
+pub(crate) use range::{NumberRange, UsualRange};
 pub(crate) use types::{JsonTypes, json_equal, type_of};
 pub(crate) use validator::{BoundedValidator, FuelExhausted};

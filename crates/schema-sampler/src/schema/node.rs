@@ -4,7 +4,7 @@ use indexmap::IndexMap;
 use serde_json::Value;
 
 use super::format::StringFormat;
-use super::number::{Decimal, JsonNumber};
+use super::number::{Decimal, NumberBound};
 use super::types::JsonTypes;
 use crate::regex::Pattern;
 use crate::semantic_type::SemanticType;
@@ -69,9 +69,8 @@ impl SchemaNode {
 
 #[derive(Debug, Default)]
 pub(crate) struct NumberRules {
-    /// Bound, and whether it is excluded.
-    pub(crate) low: Vec<(JsonNumber, bool)>,
-    pub(crate) high: Vec<(JsonNumber, bool)>,
+    pub(crate) low: Vec<NumberBound>,
+    pub(crate) high: Vec<NumberBound>,
     pub(crate) step: Option<Decimal>,
 }
 

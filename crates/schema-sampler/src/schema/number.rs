@@ -43,21 +43,42 @@ impl JsonNumber {
             Self::Float(f) => f.fract() == 0.0,
         }
     }
+}
 
-    /// The least integer at or above (above, when `open`).
-    pub(crate) fn ceil(self, open: bool) -> i128 {
-        match self {
-            Self::Int(i) => i.saturating_add(i128::from(open)),
-            Self::Float(f) if f.fract() == 0.0 => (f as i128).saturating_add(i128::from(open)),
-            Self::Float(f) => f.ceil() as i128,
+/// An end of a range of numbers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NumberBound {
+    pub(crate) number: JsonNumber,
+    /// Whether the number itself lies outside.
+    pub(crate) open: bool,
+}
+
+impl NumberBound {
+    /// The other side of the bound.
+    pub(crate) fn flipped(self) -> Self {
+        Self {
+            open: !self.open,
+            ..self
         }
     }
 
-    pub(crate) fn floor(self, open: bool) -> i128 {
-        match self {
-            Self::Int(i) => i.saturating_sub(i128::from(open)),
-            Self::Float(f) if f.fract() == 0.0 => (f as i128).saturating_sub(i128::from(open)),
-            Self::Float(f) => f.floor() as i128,
+    /// The least integer of a range that begins here.
+    pub(crate) fn ceil(self) -> i128 {
+        let beyond = i128::from(self.open);
+        match self.number {
+            JsonNumber::Int(i) => i.saturating_add(beyond),
+            JsonNumber::Float(f) if f.fract() == 0.0 => (f as i128).saturating_add(beyond),
+            JsonNumber::Float(f) => f.ceil() as i128,
+        }
+    }
+
+    /// The greatest integer of a range that ends here.
+    pub(crate) fn floor(self) -> i128 {
+        let beyond = i128::from(self.open);
+        match self.number {
+            JsonNumber::Int(i) => i.saturating_sub(beyond),
+            JsonNumber::Float(f) if f.fract() == 0.0 => (f as i128).saturating_sub(beyond),
+            JsonNumber::Float(f) => f.floor() as i128,
         }
     }
 }

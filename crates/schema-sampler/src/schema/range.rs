@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use rand_chacha::ChaCha8Rng;
 use serde_json::Number;
 
-use super::number::{Decimal, JsonNumber};
+use super::number::{Decimal, JsonNumber, NumberBound};
 use vllm_sim_random::Draw;
 
 /// Beyond this a double has no fraction and its neighbours are more than 1 apart.
@@ -14,36 +14,46 @@ const EXACT: f64 = 9_007_199_254_740_992.0;
 /// How wide an interval may be before the usual range is preferred within it.
 const WIDE: i128 = 10_000;
 
+/// Where a number lies when the schema leaves room.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum UsualRange<T> {
+    Default((T, T)),
+    /// It is what the name of the value means, so it holds whenever the schema allows it.
+    Meant((T, T)),
+}
+
 /// What a number must satisfy, from all parts of a schema together.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct NumberRange {
-    low: Option<(JsonNumber, bool)>,
-    high: Option<(JsonNumber, bool)>,
+    low: Option<NumberBound>,
+    high: Option<NumberBound>,
     step: Option<Decimal>,
 }
 
 impl NumberRange {
-    pub(crate) fn at_least(&mut self, bound: JsonNumber, open: bool) {
-        let tighter = self.low.is_none_or(|(low, was_open)| match bound.cmp(low) {
-            Ordering::Greater => true,
-            Ordering::Equal => open && !was_open,
-            Ordering::Less => false,
-        });
+    pub(crate) fn at_least(&mut self, bound: NumberBound) {
+        let tighter = self
+            .low
+            .is_none_or(|low| match bound.number.cmp(low.number) {
+                Ordering::Greater => true,
+                Ordering::Equal => bound.open && !low.open,
+                Ordering::Less => false,
+            });
         if tighter {
-            self.low = Some((bound, open));
+            self.low = Some(bound);
         }
     }
 
-    pub(crate) fn at_most(&mut self, bound: JsonNumber, open: bool) {
+    pub(crate) fn at_most(&mut self, bound: NumberBound) {
         let tighter = self
             .high
-            .is_none_or(|(high, was_open)| match bound.cmp(high) {
+            .is_none_or(|high| match bound.number.cmp(high.number) {
                 Ordering::Less => true,
-                Ordering::Equal => open && !was_open,
+                Ordering::Equal => bound.open && !high.open,
                 Ordering::Greater => false,
             });
         if tighter {
-            self.high = Some((bound, open));
+            self.high = Some(bound);
         }
     }
 
@@ -57,11 +67,11 @@ impl NumberRange {
 
     /// Keeps to another range as well.
     pub(crate) fn narrow(&mut self, other: &Self) {
-        if let Some((bound, open)) = other.low {
-            self.at_least(bound, open);
+        if let Some(bound) = other.low {
+            self.at_least(bound);
         }
-        if let Some((bound, open)) = other.high {
-            self.at_most(bound, open);
+        if let Some(bound) = other.high {
+            self.at_most(bound);
         }
         if let Some(step) = other.step {
             self.multiple_of(step);
@@ -70,7 +80,8 @@ impl NumberRange {
 
     /// Why nothing lies within, when the bounds alone say so.
     pub(crate) fn conflict(&self) -> Option<String> {
-        let ((low, _), (high, _)) = self.low.zip(self.high)?;
+        let (low, high) = self.low.zip(self.high)?;
+        let (low, high) = (low.number, high.number);
         let text = |n: JsonNumber| match n {
             JsonNumber::Int(i) => i.to_string(),
             JsonNumber::Float(f) => f.to_string(),
@@ -85,27 +96,21 @@ impl NumberRange {
     }
 
     fn holds(&self, f: f64) -> bool {
-        let low = self.low.is_none_or(|(low, open)| {
-            let order = JsonNumber::Float(f).cmp(low);
-            order == Ordering::Greater || (order == Ordering::Equal && !open)
+        let low = self.low.is_none_or(|low| {
+            let order = JsonNumber::Float(f).cmp(low.number);
+            order == Ordering::Greater || (order == Ordering::Equal && !low.open)
         });
-        let high = self.high.is_none_or(|(high, open)| {
-            let order = JsonNumber::Float(f).cmp(high);
-            order == Ordering::Less || (order == Ordering::Equal && !open)
+        let high = self.high.is_none_or(|high| {
+            let order = JsonNumber::Float(f).cmp(high.number);
+            order == Ordering::Less || (order == Ordering::Equal && !high.open)
         });
         low && high && f.is_finite()
     }
 
-    /// An integer within; `usual` is where it lies when the schema leaves room, or whenever
-    /// it can if `is_meant`.
-    pub(crate) fn integer(
-        &self,
-        usual: (i64, i64),
-        is_meant: bool,
-        rng: &mut ChaCha8Rng,
-    ) -> Option<Number> {
-        let low = self.low.map(|(n, open)| n.ceil(open));
-        let high = self.high.map(|(n, open)| n.floor(open));
+    /// An integer within.
+    pub(crate) fn integer(&self, usual: UsualRange<i64>, rng: &mut ChaCha8Rng) -> Option<Number> {
+        let low = self.low.map(NumberBound::ceil);
+        let high = self.high.map(NumberBound::floor);
         if low.zip(high).is_some_and(|(low, high)| low > high) {
             return None;
         }
@@ -113,8 +118,7 @@ impl NumberRange {
             Some(step) => step.integer_step()?.max(1),
             None => 1,
         };
-        let usual = (i128::from(usual.0), i128::from(usual.1));
-        let (a, mut b) = window(low, high, usual, is_meant);
+        let (a, mut b) = window(low, high, usual);
         if a <= i128::from(u64::MAX) {
             // Beyond that only a double holds it.
             b = b.min(i128::from(u64::MAX));
@@ -141,8 +145,8 @@ impl NumberRange {
         let near = value as f64;
         [near, near.next_up(), near.next_down()]
             .into_iter()
-            .chain(self.low.map(|(n, _)| n.as_f64()))
-            .chain(self.low.map(|(n, _)| n.as_f64().next_up()))
+            .chain(self.low.map(|low| low.number.as_f64()))
+            .chain(self.low.map(|low| low.number.as_f64().next_up()))
             .find(|&f| self.holds(f) && self.steps(f))
             .and_then(Number::from_f64)
     }
@@ -154,14 +158,11 @@ impl NumberRange {
     }
 
     /// A number within, with few decimals when the bounds leave room.
-    pub(crate) fn number(
-        &self,
-        usual: (f64, f64),
-        is_meant: bool,
-        rng: &mut ChaCha8Rng,
-    ) -> Option<Number> {
-        let low = self.low.map(|(n, _)| n.as_f64());
-        let high = self.high.map(|(n, _)| n.as_f64());
+    pub(crate) fn number(&self, usual: UsualRange<f64>, rng: &mut ChaCha8Rng) -> Option<Number> {
+        let is_meant = matches!(usual, UsualRange::Meant(_));
+        let (UsualRange::Meant(usual) | UsualRange::Default(usual)) = usual;
+        let low = self.low.map(|low| low.number.as_f64());
+        let high = self.high.map(|high| high.number.as_f64());
         let (a, b) = match (low, high) {
             (None, None) => usual,
             (Some(l), None) if l <= usual.1 => (l.max(usual.0), usual.1),
@@ -239,12 +240,10 @@ fn ceil_div(a: i128, b: i128) -> i128 {
     a.div_euclid(b) + i128::from(a.rem_euclid(b) != 0)
 }
 
-fn window(
-    low: Option<i128>,
-    high: Option<i128>,
-    usual: (i128, i128),
-    is_meant: bool,
-) -> (i128, i128) {
+fn window(low: Option<i128>, high: Option<i128>, usual: UsualRange<i64>) -> (i128, i128) {
+    let is_meant = matches!(usual, UsualRange::Meant(_));
+    let (UsualRange::Meant(usual) | UsualRange::Default(usual)) = usual;
+    let usual = (i128::from(usual.0), i128::from(usual.1));
     match (low, high) {
         (None, None) => usual,
         (Some(l), None) if l <= usual.1 => (l.max(usual.0), usual.1),
@@ -267,6 +266,10 @@ mod tests {
     use super::*;
     use vllm_sim_random::{Purpose, stream};
 
+    fn bound(number: JsonNumber, open: bool) -> NumberBound {
+        NumberBound { number, open }
+    }
+
     fn dec(text: &str) -> Decimal {
         let number: Number = serde_json::from_str(text).expect("a number");
         Decimal::of(JsonNumber::of(&number)).expect("a decimal")
@@ -277,24 +280,24 @@ mod tests {
         let mut rng = stream(7, 0, Purpose::Structured);
         for _ in 0..200 {
             let mut range = NumberRange::default();
-            range.at_least(JsonNumber::Float(0.1), true);
-            range.at_most(JsonNumber::Float(0.2), true);
+            range.at_least(bound(JsonNumber::Float(0.1), true));
+            range.at_most(bound(JsonNumber::Float(0.2), true));
             let f = range
-                .number((0.0, 100.0), false, &mut rng)
+                .number(UsualRange::Default((0.0, 100.0)), &mut rng)
                 .expect("a number");
             assert!(f.as_f64().is_some_and(|f| f > 0.1 && f < 0.2));
 
             range.multiple_of(dec("0.01"));
             let f = range
-                .number((0.0, 100.0), false, &mut rng)
+                .number(UsualRange::Default((0.0, 100.0)), &mut rng)
                 .expect("a multiple");
             assert!(Decimal::of(JsonNumber::of(&f)).is_some_and(|d| d.is_multiple_of(dec("0.01"))));
 
             let mut range = NumberRange::default();
-            range.at_least(JsonNumber::Int(1001), false);
+            range.at_least(bound(JsonNumber::Int(1001), false));
             range.multiple_of(dec("7"));
             let i = range
-                .integer((0, 100), false, &mut rng)
+                .integer(UsualRange::Default((0, 100)), &mut rng)
                 .expect("an integer");
             assert!(i.as_i64().is_some_and(|i| i > 1000 && i % 7 == 0));
         }
@@ -305,7 +308,7 @@ mod tests {
         let mut rng = stream(7, 0, Purpose::Structured);
         for _ in 0..200 {
             let i = NumberRange::default()
-                .integer((3, 5), false, &mut rng)
+                .integer(UsualRange::Default((3, 5)), &mut rng)
                 .expect("an integer");
             assert!(i.as_i64().is_some_and(|i| (3..=5).contains(&i)));
         }
@@ -315,20 +318,32 @@ mod tests {
     fn empty_and_huge_ranges_do_not_overflow() {
         let mut rng = stream(7, 0, Purpose::Structured);
         let mut range = NumberRange::default();
-        range.at_least(JsonNumber::Int(5), true);
-        range.at_most(JsonNumber::Int(6), true);
-        assert!(range.integer((0, 100), false, &mut rng).is_none());
-        let mut range = NumberRange::default();
-        range.at_least(JsonNumber::Float(1e300), true);
+        range.at_least(bound(JsonNumber::Int(5), true));
+        range.at_most(bound(JsonNumber::Int(6), true));
         assert!(
             range
-                .integer((0, 100), false, &mut rng)
+                .integer(UsualRange::Default((0, 100)), &mut rng)
+                .is_none()
+        );
+        let mut range = NumberRange::default();
+        range.at_least(bound(JsonNumber::Float(1e300), true));
+        assert!(
+            range
+                .integer(UsualRange::Default((0, 100)), &mut rng)
                 .is_some_and(|n| n.as_f64() > Some(1e300))
         );
         let mut range = NumberRange::default();
-        range.at_least(JsonNumber::Float(-f64::MAX), false);
-        range.at_most(JsonNumber::Float(f64::MAX), false);
-        assert!(range.number((0.0, 1.0), false, &mut rng).is_some());
-        assert!(range.integer((0, 1), false, &mut rng).is_some());
+        range.at_least(bound(JsonNumber::Float(-f64::MAX), false));
+        range.at_most(bound(JsonNumber::Float(f64::MAX), false));
+        assert!(
+            range
+                .number(UsualRange::Default((0.0, 1.0)), &mut rng)
+                .is_some()
+        );
+        assert!(
+            range
+                .integer(UsualRange::Default((0, 1)), &mut rng)
+                .is_some()
+        );
     }
 }

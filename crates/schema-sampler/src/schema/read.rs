@@ -7,7 +7,7 @@ use jsonschema::Draft;
 use serde_json::{Map, Value};
 
 use super::node::{Applicators, Conditional, NodeId, SchemaNode, ValueHints};
-use super::references::ReferenceIndex;
+use super::references::{ReferenceIndex, is_old};
 use super::types::JsonTypes;
 use crate::constraint::InvalidSchema;
 
@@ -45,11 +45,7 @@ pub(super) fn read(source: &Value) -> Result<ReadSchema, InvalidSchema> {
             () if named.contains("draft-06") => KeywordSet::Draft6,
             () => KeywordSet::All,
         },
-        index: ReferenceIndex::new(
-            source,
-            if draft == Draft::Draft4 { "id" } else { "$id" },
-            is_old(draft),
-        ),
+        index: ReferenceIndex::new(source, draft),
         nodes: Vec::new(),
         by_path: HashMap::new(),
         pending: Vec::new(),
@@ -64,11 +60,6 @@ pub(super) fn read(source: &Value) -> Result<ReadSchema, InvalidSchema> {
         draft,
         tracks: reader.tracks,
     })
-}
-
-/// Before 2019-09 the other keywords beside `$ref` are ignored.
-fn is_old(draft: Draft) -> bool {
-    matches!(draft, Draft::Draft4 | Draft::Draft6 | Draft::Draft7)
 }
 
 /// Whether `value` nests deeper than `limit`, without recursion.

@@ -2,7 +2,13 @@
 
 use std::collections::HashMap;
 
+use jsonschema::Draft;
 use serde_json::Value;
+
+/// Before 2019-09 the other keywords beside `$ref` are ignored.
+pub(super) fn is_old(draft: Draft) -> bool {
+    matches!(draft, Draft::Draft4 | Draft::Draft6 | Draft::Draft7)
+}
 
 /// The names that a document gives to its parts.
 #[derive(Debug)]
@@ -14,13 +20,14 @@ pub(super) struct ReferenceIndex {
 }
 
 impl ReferenceIndex {
-    /// `id_key` is `$id`, or `id` in draft 4; `is_old` says that `$ref` hides its neighbours.
-    pub(super) fn new(root: &Value, id_key: &str, is_old: bool) -> Self {
+    /// Finds the names of a document; in old drafts `$ref` hides its neighbours.
+    pub(super) fn new(root: &Value, draft: Draft) -> Self {
+        let id_key = if draft == Draft::Draft4 { "id" } else { "$id" };
         let mut index = Self {
             resources: vec![(String::new(), String::new())],
             anchors: HashMap::new(),
         };
-        index.walk(root, String::new(), 0, (id_key, is_old));
+        index.walk(root, String::new(), 0, (id_key, is_old(draft)));
         index
     }
 
@@ -182,7 +189,7 @@ mod tests {
                 "odd/name": {}
             }
         });
-        let index = ReferenceIndex::new(&schema, "$id", false);
+        let index = ReferenceIndex::new(&schema, Draft::Draft202012);
         for (reference, path, pointer) in [
             ("#", "/x", Some("")),
             ("#/$defs/a", "/x", Some("/$defs/a")),

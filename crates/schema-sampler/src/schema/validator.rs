@@ -433,14 +433,14 @@ impl<'a> BoundedValidator<'a> {
 }
 
 fn number(rules: &NumberRules, n: JsonNumber) -> bool {
-    let low = rules.low.iter().all(|&(bound, open)| match n.cmp(bound) {
+    let low = rules.low.iter().all(|bound| match n.cmp(bound.number) {
         Ordering::Greater => true,
-        Ordering::Equal => !open,
+        Ordering::Equal => !bound.open,
         Ordering::Less => false,
     });
-    let high = rules.high.iter().all(|&(bound, open)| match n.cmp(bound) {
+    let high = rules.high.iter().all(|bound| match n.cmp(bound.number) {
         Ordering::Less => true,
-        Ordering::Equal => !open,
+        Ordering::Equal => !bound.open,
         Ordering::Greater => false,
     });
     let step = rules
