@@ -140,13 +140,7 @@ impl Api {
             ));
         }
         v.choice(&api::TOOL_STRICT_LEVEL)?;
-        let fingerprint = v.choice(&api::FINGERPRINT_MODE)?.unwrap_or_default();
-        let fingerprint_value = v.get(&api::FINGERPRINT_VALUE)?;
-        if fingerprint == Fingerprint::Custom && fingerprint_value.is_none() {
-            return Err(ConfigError::Invalid(
-                "--fingerprint-mode custom requires --fingerprint-value".to_owned(),
-            ));
-        }
+        let (fingerprint, fingerprint_value) = fingerprint(v)?;
         let (task, speech) = Speech::from_values(v, model, task(v)?)?;
         Ok(Self {
             task,
@@ -189,6 +183,18 @@ impl Api {
             num_labels: v.get(&api::NUM_LABELS)?,
         })
     }
+}
+
+/// How fingerprints are made, and the one that was typed.
+fn fingerprint(v: &Values) -> Result<(Fingerprint, Option<String>), ConfigError> {
+    let mode = v.choice(&api::FINGERPRINT_MODE)?.unwrap_or_default();
+    let typed = v.get(&api::FINGERPRINT_VALUE)?;
+    if mode == Fingerprint::Custom && typed.is_none() {
+        return Err(ConfigError::Invalid(
+            "--fingerprint-mode custom requires --fingerprint-value".to_owned(),
+        ));
+    }
+    Ok((mode, typed))
 }
 
 /// A parser's name: one of vLLM's, or any when a plugin is said to bring it.

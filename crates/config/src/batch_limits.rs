@@ -55,7 +55,6 @@ impl BatchLimits {
     pub(super) fn from_values(
         v: &Values,
         scheduler: SchedulerKind,
-        chunked: bool,
         context: u32,
     ) -> Result<Self, ConfigError> {
         let typed_seqs = v.get(&engine::MAX_NUM_SEQS)?;
@@ -71,7 +70,7 @@ impl BatchLimits {
                 seqs = seqs_default.value;
             }
             if !tokens_given {
-                if !chunked {
+                if !v.get(&engine::ENABLE_CHUNKED_PREFILL)? {
                     let least = tokens_default.value.max(context);
                     tokens_default
                         .becomes(least, "at least max-model-len, without chunked prefill");
@@ -88,7 +87,7 @@ impl BatchLimits {
                 v.derive_by(&engine::MAX_NUM_SEQS, seqs, seqs_default.rule);
             }
         }
-        let tokens = checked(v, seqs, tokens, chunked, context)?;
+        let tokens = checked(v, seqs, tokens, context)?;
         let seqs = active_seqs(v, seqs)?;
         Ok(Self { seqs, tokens })
     }
@@ -137,13 +136,7 @@ fn adjust(
 /// The token budget; a default grows where vLLM would refuse it.
 ///
 /// **Source:** vLLM `vllm/config/scheduler.py`, `verify_max_model_len`.
-fn checked(
-    v: &Values,
-    seqs: u32,
-    tokens: u32,
-    chunked: bool,
-    context: u32,
-) -> Result<u32, ConfigError> {
+fn checked(v: &Values, seqs: u32, tokens: u32, context: u32) -> Result<u32, ConfigError> {
     let flag = &engine::MAX_NUM_BATCHED_TOKENS;
     let threshold = v.get(&engine::LONG_PREFILL_TOKEN_THRESHOLD)?;
     if v.cli_mode == CliMode::Vllm && threshold > context {
@@ -152,6 +145,7 @@ fn checked(
              ({context})."
         )));
     }
+    let chunked = v.get(&engine::ENABLE_CHUNKED_PREFILL)?;
     let least = if chunked { seqs } else { seqs.max(context) };
     if tokens >= least {
         return Ok(tokens);

@@ -52,11 +52,7 @@ pub(super) fn block_size(
         return Ok(size);
     };
     let backend = v.get(&engine::ATTENTION_BACKEND)?.unwrap_or_default();
-    let sparse = model
-        .hf_config
-        .as_ref()
-        .is_some_and(|c| c["index_topk"].is_u64());
-    let (size, rule) = by_backend(&shape, gpu, &backend.to_ascii_uppercase(), sparse);
+    let (size, rule) = by_backend(model, &shape, gpu, &backend.to_ascii_uppercase());
     v.derive_by(flag, size, rule);
     Ok(size)
 }
@@ -101,7 +97,9 @@ fn shape(model: &Model) -> Option<ModelShape> {
 ///
 /// **Source:** vLLM 0.33 `vllm/platforms/interface.py`, `update_block_size_for_backend`, and the
 /// sizes that `vllm/v1/attention/backends` support.
-fn by_backend(shape: &ModelShape, gpu: &Gpu, backend: &str, sparse: bool) -> (u32, &'static str) {
+fn by_backend(model: &Model, shape: &ModelShape, gpu: &Gpu, backend: &str) -> (u32, &'static str) {
+    let hf_config = model.hf_config.as_ref();
+    let sparse = hf_config.is_some_and(|config| config["index_topk"].is_u64());
     let blackwell = BLACKWELL.iter().any(|name| gpu.name.starts_with(name));
     match (shape.mla.is_some(), blackwell) {
         (true, _) if sparse => (64, "sparse MLA takes blocks of 64"),

@@ -20,7 +20,7 @@ pub(super) struct Read {
     /// `--help`, and what it asks for.
     pub(super) help: Option<String>,
     pub(super) version: bool,
-    /// With `keep_unknown`: flags that nobody knows and words that belong to no flag, in order.
+    /// With [`UnknownFlags::HandedBack`]: flags that nobody knows and words that belong to no flag, in order.
     pub(super) unknown: Vec<String>,
 }
 
@@ -31,18 +31,25 @@ enum Known {
     Ignored(&'static str, Arity),
 }
 
-/// Reads `words`; with `keep_unknown` a flag that nobody knows is handed back, not refused, and no
-/// beginning of a name stands for it: it may be another command's.
+/// Tells what becomes of a flag that nobody knows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum UnknownFlags {
+    Refused,
+    /// It may be another command's, so no beginning of a name stands for it.
+    HandedBack,
+}
+
+/// Reads `words`.
 ///
 /// # Errors
 /// [`ConfigError::Unknown`] for a flag that no table has, [`ConfigError::Invalid`] for one that
 /// lacks its value.
-pub(super) fn read(words: &[String], keep_unknown: bool) -> Result<Read, ConfigError> {
+pub(super) fn read(words: &[String], unknown: UnknownFlags) -> Result<Read, ConfigError> {
     let mut reader = Reader {
         words,
         at: 0,
         out: Read::default(),
-        keep_unknown,
+        unknown,
     };
     while let Some(word) = reader.next() {
         reader.word(word)?;
@@ -54,7 +61,7 @@ struct Reader<'a> {
     words: &'a [String],
     at: usize,
     out: Read,
-    keep_unknown: bool,
+    unknown: UnknownFlags,
 }
 
 impl<'a> Reader<'a> {
@@ -83,7 +90,7 @@ impl<'a> Reader<'a> {
                     self.long(word, body)?;
                 } else if word.starts_with('-') && !is_number(word) && word.len() > 1 {
                     self.short(word)?;
-                } else if self.keep_unknown {
+                } else if self.unknown == UnknownFlags::HandedBack {
                     self.out.unknown.push(word.to_owned());
                 } else {
                     self.out.loose.push(word.to_owned());
@@ -119,7 +126,7 @@ impl<'a> Reader<'a> {
             ));
             return self.take(known, name, None, Some(value));
         }
-        if !self.keep_unknown
+        if self.unknown == UnknownFlags::Refused
             && let Some(known) = abbreviated(&base)
         {
             self.out
@@ -268,7 +275,7 @@ impl<'a> Reader<'a> {
     }
 
     fn unknown(&mut self, word: &str, base: &str) -> Result<(), ConfigError> {
-        if self.keep_unknown {
+        if self.unknown == UnknownFlags::HandedBack {
             self.out.unknown.push(word.to_owned());
             return Ok(());
         }

@@ -1,7 +1,9 @@
 //! What the encoders of images and audio may do in a step.
 
 use super::api::Api;
-use super::choices::EncoderTpMode;
+use super::choices::{EncoderTpMode, SchedulerKind};
+use super::content::Content;
+use super::engine::Engine;
 use super::error::ConfigError;
 use super::flags::engine;
 use super::model::Model;
@@ -25,26 +27,26 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// What the flags give, with the tokens of items and those of a step where the model takes media
-    /// and the scheduler knows encoders; `timed`: encoding takes time.
+    /// What the flags give, where the model takes media and the scheduler knows encoders.
     ///
     /// **Source:** vLLM 0.33 `vllm/v1/core/encoder_cache_manager.py`, `compute_mm_encoder_budget`.
     pub(super) fn from_values(
         v: &Values,
         model: &Model,
         api: &Api,
-        known: Option<(MediaRules, u32)>,
-        timed: bool,
+        content: &Content,
+        engine: &Engine,
     ) -> Result<Option<Self>, ConfigError> {
         let flag = &engine::DISABLE_CHUNKED_MM_INPUT;
         let whole = v.get(flag)?;
         let mode_flag = &engine::MM_ENCODER_TP_MODE;
         let mode = v.choice(mode_flag)?.unwrap_or_default();
-        let found = known.and_then(|(rules, tokens)| {
-            let (modality, largest) = largest(model, api, &rules)?;
-            Some((modality, largest, tokens))
-        });
-        let Some((modality, largest, tokens)) = found else {
+        let tokens = engine.max_num_batched_tokens;
+        let encodes = content.takes_media && engine.scheduler == SchedulerKind::Vllm;
+        let found = encodes
+            .then(|| largest(model, api, &content.media))
+            .flatten();
+        let Some((modality, largest)) = found else {
             for (name, given) in [(flag.name, whole), (mode_flag.name, v.given(mode_flag))] {
                 if given {
                     v.warn(format!(
@@ -55,7 +57,7 @@ impl Encoder {
             }
             return Ok(None);
         };
-        if v.given(mode_flag) && !timed {
+        if v.given(mode_flag) && !engine.latency_source.knows_gpu() {
             v.warn(format!(
                 "--{} has no effect: without --gpu encoders take no time",
                 mode_flag.name

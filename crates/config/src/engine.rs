@@ -194,7 +194,7 @@ impl Engine {
         let latency_source = latency_source(v)?;
         let scheduler = scheduler(v, &latency_source)?;
         let chunked = v.get(&engine::ENABLE_CHUNKED_PREFILL)?;
-        let batch = BatchLimits::from_values(v, scheduler, chunked, model.max_model_len)?;
+        let batch = BatchLimits::from_values(v, scheduler, model.max_model_len)?;
         let enable_kvcache = v.get(&kv::ENABLE_KVCACHE)?;
         let memory = v.get(&kv::KV_CACHE_MEMORY_BYTES)?;
         let blocks = v.get(&kv::NUM_GPU_BLOCKS_OVERRIDE)?;
@@ -225,24 +225,13 @@ impl Engine {
             kv_cache_memory_bytes: memory.and_then(|n| u64::try_from(n).ok()),
             kv_cache: None,
             cpu_offload_gib: v.get(&kv::CPU_OFFLOAD_GB)?,
-            kv_offloading: (
-                v.get(&kv::KV_OFFLOADING_SIZE)?,
-                match v.choice(&kv::KV_OFFLOADING_BACKEND)?.unwrap_or_default() {
-                    OffloadBackend::Native => "native",
-                    OffloadBackend::LmCache => "lmcache",
-                },
-            ),
+            kv_offloading: (v.get(&kv::KV_OFFLOADING_SIZE)?, offloading_backend(v)?),
             kv_offload: None,
             retention_interval: v.get(&kv::PREFIX_CACHE_RETENTION_INTERVAL)?,
             enable_prefix_caching: v.get(&kv::ENABLE_PREFIX_CACHING)?.unwrap_or(enable_kvcache),
             enable_kvcache,
             cache_hit_threshold: v.get(&kv::GLOBAL_CACHE_HIT_THRESHOLD)?,
-            hash_algo: v
-                .choice(&kv::PREFIX_CACHING_HASH_ALGO)?
-                .unwrap_or(match enable_kvcache {
-                    true => HashAlgo::LlmdFnv,
-                    false => HashAlgo::Sha256,
-                }),
+            hash_algo: hash_algo(v)?,
             hash_seed: v.get(&kv::HASH_SEED)?,
             enable_chunked_prefill: chunked,
             long_prefill_token_threshold: v.get(&engine::LONG_PREFILL_TOKEN_THRESHOLD)?,
@@ -280,6 +269,25 @@ impl Engine {
     pub fn speed(&self) -> f64 {
         self.speedup_ratio / self.latency_factor
     }
+}
+
+fn offloading_backend(v: &Values) -> Result<&'static str, ConfigError> {
+    let backend = v.choice(&kv::KV_OFFLOADING_BACKEND)?.unwrap_or_default();
+    Ok(match backend {
+        OffloadBackend::Native => "native",
+        OffloadBackend::LmCache => "lmcache",
+    })
+}
+
+/// Returns the typed algorithm, else that of the project whose cache is played.
+fn hash_algo(v: &Values) -> Result<HashAlgo, ConfigError> {
+    if let Some(typed) = v.choice(&kv::PREFIX_CACHING_HASH_ALGO)? {
+        return Ok(typed);
+    }
+    Ok(match v.get(&kv::ENABLE_KVCACHE)? {
+        true => HashAlgo::LlmdFnv,
+        false => HashAlgo::Sha256,
+    })
 }
 
 /// Whether the next step is scheduled while one runs.

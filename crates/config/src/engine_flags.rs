@@ -1,7 +1,7 @@
 //! Flags for tools that play engines without a server.
 
 use super::cli_mode::CliMode;
-use super::command_line;
+use super::command_line::{self, UnknownFlags};
 use super::error::ConfigError;
 use super::flag::FlagSpec;
 use super::flags::content::SEED;
@@ -45,7 +45,7 @@ pub fn load_engine(
     cli_mode: CliMode,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<(Loaded, Vec<String>), ConfigError> {
-    let typed = command_line::read(words, true)?.layer;
+    let typed = command_line::read(words, UnknownFlags::HandedBack)?.layer;
     let named = typed.settings.keys().copied();
     let unused = named.filter(|name| !flags().any(|flag| flag.name == *name && of_engine(flag)));
     let unused: Vec<String> = unused.map(|name| format!("--{name}")).collect();

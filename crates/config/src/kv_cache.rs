@@ -54,6 +54,24 @@ pub struct KvCacheSize {
     pub refusal: Option<String>,
 }
 
+/// Refuses what is not played for layers that have groups of their own.
+fn check_groups(engine: &Engine) -> Result<(), ConfigError> {
+    if engine.victim == Victim::First {
+        return Err(ConfigError::Invalid(
+            "--preemption-mode: fifo is not played for a model some of whose layers have a sliding window or a state; \
+             lifo, or --disable-hybrid-kv-cache-manager where they have a window"
+                .to_owned(),
+        ));
+    }
+    if engine.parallel.context > 1 {
+        return Err(ConfigError::Invalid(
+            "--decode-context-parallel-size: layers with a sliding window or a state cannot be shared"
+                .to_owned(),
+        ));
+    }
+    Ok(())
+}
+
 impl KvCacheSize {
     /// What the flags give; `None` where nothing says how much memory or which model. A
     /// `--max-model-len` that is to be found (`auto`, `-1`) is.
@@ -93,18 +111,8 @@ impl KvCacheSize {
         let width = width / f64::from(engine.parallel.context);
         let plan = KvCachePlan::new(&cached, tp, engine.block_size, width, hybrid)
             .with_states(engine.enable_prefix_caching, drafts);
-        if engine.victim == Victim::First && plan.sparse_groups > 0 {
-            return Err(ConfigError::Invalid(
-                "--preemption-mode: fifo is not played for a model some of whose layers have a sliding window or a state; \
-                 lifo, or --disable-hybrid-kv-cache-manager where they have a window"
-                    .to_owned(),
-            ));
-        }
-        if engine.parallel.context > 1 && plan.sparse_groups > 0 {
-            return Err(ConfigError::Invalid(
-                "--decode-context-parallel-size: layers with a sliding window or a state cannot be shared"
-                    .to_owned(),
-            ));
+        if plan.sparse_groups > 0 {
+            check_groups(engine)?;
         }
         // With groups a typed count says enough.
         let typed = engine.num_blocks.filter(|_| plan.sparse_groups > 0);

@@ -272,10 +272,10 @@ impl Offloader {
         v.bad_key(&kv::KV_TRANSFER_CONFIG, &key, &value, expected)
     }
 
-    fn is_on(&self, v: &Values, key: &str, usual: bool) -> Result<bool, ConfigError> {
+    fn switch(&self, v: &Values, key: &str) -> Result<Option<bool>, ConfigError> {
         match self.extra.get(key) {
-            None | Some(Value::Null) => Ok(usual),
-            Some(Value::Bool(on)) => Ok(*on),
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::Bool(on)) => Ok(Some(*on)),
             Some(_) => Err(self.bad(v, key, "true or false")),
         }
     }
@@ -324,7 +324,7 @@ impl Offloader {
                 return Err(self.bad(v, key, "nothing: no code but vLLM's own is simulated"));
             }
         }
-        if self.is_on(v, "lazy_offload", false)? {
+        if self.switch(v, "lazy_offload")?.unwrap_or(false) {
             return Err(self.bad(
                 v,
                 "lazy_offload",
@@ -389,6 +389,15 @@ impl Offloader {
         Ok(chunk as u32)
     }
 
+    /// Returns the detail of the native connector's events.
+    fn detail(&self, v: &Values) -> Result<HostDetail, ConfigError> {
+        let described = self.switch(v, "self_describing_kv_events");
+        Ok(match self.is_lmcache || described?.unwrap_or(false) {
+            true => HostDetail::Tokens,
+            false => HostDetail::Names,
+        })
+    }
+
     fn sized(
         &self,
         v: &Values,
@@ -403,11 +412,8 @@ impl Offloader {
         let (blocks_per_chunk, outputs, detail) = match self.rules {
             HostRules::Native => (
                 self.blocks_per_chunk(v, engine.block_size)?,
-                !self.is_on(v, "offload_prompt_only", true)?,
-                match self.is_lmcache || self.is_on(v, "self_describing_kv_events", false)? {
-                    true => HostDetail::Tokens,
-                    false => HostDetail::Names,
-                },
+                !self.switch(v, "offload_prompt_only")?.unwrap_or(true),
+                self.detail(v)?,
             ),
             HostRules::Simple => (1, true, HostDetail::Local),
         };
@@ -433,15 +439,7 @@ impl Offloader {
                 self.name()
             )));
         }
-        let known = engine.gpu.as_deref().and_then(gpu);
-        let mut link = known.map_or(HostLink::PCIE_5, HostLink::of);
-        if let Some(typed) = bandwidth {
-            link = HostLink {
-                name: "--kv-offloading-bandwidth",
-                to_host: typed,
-                to_device: typed,
-            };
-        }
+        let link = link(engine, bandwidth);
         let speed = engine.speed();
         let takes = |rate: f64| {
             let seconds = token.part * chunk / (rate * 1e9) / speed;
@@ -470,5 +468,18 @@ impl Offloader {
             detail,
             is_lmcache: self.is_lmcache,
         }))
+    }
+}
+
+/// Returns the link between a GPU and its host: with the typed bandwidth, else the GPU's own.
+fn link(engine: &Engine, bandwidth: Option<f64>) -> HostLink {
+    let known = engine.gpu.as_deref().and_then(gpu);
+    match bandwidth {
+        Some(typed) => HostLink {
+            name: "--kv-offloading-bandwidth",
+            to_host: typed,
+            to_device: typed,
+        },
+        None => known.map_or(HostLink::PCIE_5, HostLink::of),
     }
 }

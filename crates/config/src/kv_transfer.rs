@@ -107,7 +107,7 @@ impl KvTransfer {
         let connector = name
             .as_deref()
             .and_then(|name| Connector::named(name, &extra));
-        let (producer, consumer) = role(v, text("kv_role").as_deref(), name.is_some())?;
+        let (producer, consumer) = role(v, text("kv_role").as_deref(), name.as_deref())?;
         check_connector(v, &config)?;
         let load_failure_policy = failure_policy(v, text("kv_load_failure_policy"))?;
         let given = |key: &str| extra.get(key).and_then(Value::as_f64);
@@ -235,8 +235,12 @@ fn failure_policy(v: &Values, policy: Option<String>) -> Result<LoadFailurePolic
     }
 }
 
-/// Producer and consumer.
-fn role(v: &Values, role: Option<&str>, named: bool) -> Result<(bool, bool), ConfigError> {
+/// Producer and consumer; a connector that is named asks for a role.
+fn role(
+    v: &Values,
+    role: Option<&str>,
+    connector: Option<&str>,
+) -> Result<(bool, bool), ConfigError> {
     let roles = "kv_producer, kv_consumer, kv_both";
     Ok(match role {
         Some("kv_producer") => (true, false),
@@ -246,7 +250,7 @@ fn role(v: &Values, role: Option<&str>, named: bool) -> Result<(bool, bool), Con
             let expected = format!("one of {roles}");
             return Err(v.bad_key(&kv::KV_TRANSFER_CONFIG, "kv_role", other, expected));
         }
-        None if named && v.cli_mode == CliMode::Vllm => {
+        None if connector.is_some() && v.cli_mode == CliMode::Vllm => {
             return Err(ConfigError::Invalid(format!(
                 "Please specify kv_role when kv_connector is set, supported roles are {roles}"
             )));

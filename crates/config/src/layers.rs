@@ -102,11 +102,11 @@ impl Layer {
                 origin: source.to_string(),
             })?,
         };
-        let (path, append) = match path.strip_suffix('+') {
-            Some(path) => (path, true),
-            None => (path, false),
+        let (path, update) = match path.strip_suffix('+') {
+            Some(path) => (path, KeyUpdate::Append),
+            None => (path, KeyUpdate::Replace),
         };
-        insert(&mut object, path, value, append);
+        insert(&mut object, path, value, update);
         let values = vec![Value::Object(object).to_string()];
         self.settings.insert(flag.name, Setting { values, source });
         Ok(())
@@ -128,8 +128,16 @@ impl Layer {
 /// Most keys of `--flag.a.b.c`: objects are read back as JSON, which may be 128 deep.
 const MOST_KEYS: usize = 100;
 
+/// Tells what a value does to the key that it is given for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum KeyUpdate {
+    Replace,
+    /// `--flag.key+=a,b`: its items are added to the list.
+    Append,
+}
+
 /// Walks to the last key of `a.b.c`, making objects on the way.
-fn insert(object: &mut Map<String, Value>, path: &str, value: &str, append: bool) {
+fn insert(object: &mut Map<String, Value>, path: &str, value: &str, update: KeyUpdate) {
     match path.split_once('.') {
         Some((head, tail)) => {
             let below = object
@@ -139,10 +147,10 @@ fn insert(object: &mut Map<String, Value>, path: &str, value: &str, append: bool
                 *below = Value::Object(Map::new());
             }
             if let Value::Object(below) = below {
-                insert(below, tail, value, append);
+                insert(below, tail, value, update);
             }
         }
-        None if append => {
+        None if update == KeyUpdate::Append => {
             let list = object
                 .entry(path.replace('-', "_"))
                 .or_insert_with(|| Value::Array(Vec::new()));

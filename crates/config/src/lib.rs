@@ -145,12 +145,7 @@ impl Config {
         let mut model = Model::from_values(v)?;
         let mut engine = Engine::from_values(v, &model)?;
         if let Some(shape) = kv_cache::shape(&model, &engine) {
-            let (drafts, knows_gpu) = (
-                engine.speculative.as_ref(),
-                engine.latency_source.knows_gpu(),
-            );
-            (engine.drafter, engine.reserved) =
-                reserved_memory::reserve(v, &shape, drafts, &engine.parallel, knows_gpu)?;
+            (engine.drafter, engine.reserved) = reserved_memory::reserve(v, &shape, &engine)?;
         }
         engine.kv_cache = KvCacheSize::from_values(v, &mut model, &engine)?;
         engine.lock_step = steps_together(&model, &engine);
@@ -174,11 +169,7 @@ impl Config {
         }
         let api = Api::from_values(v, &model)?;
         let content = Content::from_values(v, &model)?;
-        let is_vllm = engine.scheduler == SchedulerKind::Vllm;
-        let tokens = is_vllm.then_some(engine.max_num_batched_tokens);
-        let known = content.takes_media.then_some(content.media).zip(tokens);
-        let timed = engine.latency_source.knows_gpu();
-        engine.encoder = Encoder::from_values(v, &model, &api, known, timed)?;
+        engine.encoder = Encoder::from_values(v, &model, &api, &content, &engine)?;
         let config = Self {
             server: Server::from_values(v)?,
             api,

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::cli_mode::{self, Action, CliMode, Invocation, TOOLS};
+use super::command_line::{self, UnknownFlags};
 use super::error::ConfigError;
 use super::fake::OBSERVED_TOTALS;
 use super::flag::{FlagKind, FlagSpec};
@@ -13,7 +14,8 @@ use super::flags::server::FAKE_METRICS;
 use super::flags::{self, flags};
 use super::layers::{self, Layer, Setting, ValueSource};
 use super::values::Values;
-use super::{Config, command_line, dynamo, help, ignored, show, yaml};
+use super::yaml::{self, UnknownKeys};
+use super::{Config, dynamo, help, ignored, show};
 use vllm_sim_engine::duration;
 use vllm_sim_observe::metrics::Compat;
 
@@ -106,7 +108,7 @@ pub fn load(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Com
         }
         return Ok(Command::Help(help::help(cli_mode, topic)));
     }
-    let read = command_line::read(entry.words, false)?;
+    let read = command_line::read(entry.words, UnknownFlags::Refused)?;
     if let Some(topic) = read.help {
         return Ok(Command::Help(help::help(cli_mode, &topic)));
     }
@@ -135,7 +137,7 @@ pub fn load_known(
     cli_mode: CliMode,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<(Loaded, Vec<String>), ConfigError> {
-    let read = command_line::read(words, true)?;
+    let read = command_line::read(words, UnknownFlags::HandedBack)?;
     let mut typed = read.layer;
     let mut rest = read.unknown;
     // A replay plays the mocker itself.
@@ -224,7 +226,7 @@ impl Loaded {
     /// As [`load`].
     pub fn from_flags(cli_mode: CliMode, words: &[&str]) -> Result<Self, ConfigError> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        let read = command_line::read(&words, false)?;
+        let read = command_line::read(&words, UnknownFlags::Refused)?;
         Self::over(read.layer, Some(cli_mode), None, &|_| None)
     }
 
@@ -239,12 +241,16 @@ impl Loaded {
         upper.cover(typed);
         let mut settings = Layer::default();
         let strict = Values::new(&upper, CliMode::default()).get(&STRICT_CONFIG)?;
+        let unknown = match strict {
+            true => UnknownKeys::Refused,
+            false => UnknownKeys::Warned,
+        };
         let files = upper.settings.shift_remove(CONFIG.name);
         for path in files.iter().flat_map(|setting| &setting.values) {
-            let mut file = yaml::read(path, strict)?;
+            let mut file = yaml::read(path, unknown)?;
             // A file may ask for it itself.
             if !strict && Values::new(&file, CliMode::default()).get(&STRICT_CONFIG)? {
-                file = yaml::read(path, true)?;
+                file = yaml::read(path, UnknownKeys::Refused)?;
             }
             settings.cover(file);
         }

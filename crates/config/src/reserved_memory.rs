@@ -1,9 +1,8 @@
 //! What proposes drafts, and what drafts and adapters take of a GPU's memory.
 
+use super::engine::Engine;
 use super::error::ConfigError;
 use super::flags::api;
-use super::parallel::Parallel;
-use super::speculative::Speculative;
 use super::values::Values;
 use vllm_sim_engine::latency::{Drafter, ModelShape, WeightRanks, lora_bytes};
 
@@ -23,15 +22,13 @@ impl ReservedMemory {
     }
 }
 
-/// What proposes drafts for a model of that shape, and what drafts and adapters take; `warns`: where
-/// it matters that nothing is known of a draft model.
+/// What proposes drafts for a model of that shape, and what drafts and adapters take.
 pub(super) fn reserve(
     v: &Values,
     shape: &ModelShape,
-    speculative: Option<&Speculative>,
-    parallel: &Parallel,
-    warns: bool,
+    engine: &Engine,
 ) -> Result<(Option<Drafter>, ReservedMemory), ConfigError> {
+    let (speculative, parallel) = (engine.speculative.as_ref(), &engine.parallel);
     let mut reserved = ReservedMemory::default();
     // The draft tokens of Dynamo's mocker cost nothing.
     let drafts = speculative.filter(|drafts| drafts.is_named);
@@ -44,7 +41,8 @@ pub(super) fn reserve(
             let tensor = drafts.tensor.unwrap_or(parallel.tensor);
             reserved.drafts = drafter.weight_bytes(WeightRanks::new(tensor, parallel.data));
         }
-        (Some(drafts), None) if warns => v.warn(format!(
+        // Without a GPU steps take what was typed, whatever the size.
+        (Some(drafts), None) if engine.latency_source.knows_gpu() => v.warn(format!(
             "--speculative-config: nothing is known of the size of this {}: drafts take no time and \
              no memory",
             drafts.method

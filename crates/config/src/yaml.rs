@@ -11,22 +11,30 @@ use super::flags;
 use super::ignored;
 use super::layers::{Layer, ValueSource};
 
+/// Tells what becomes of a key that no flag has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum UnknownKeys {
+    Refused,
+    /// It is a warning.
+    Warned,
+}
+
 /// Reads a file.
 ///
 /// # Errors
-/// [`ConfigError::File`] when it cannot be read or is no YAML mapping; with `strict`
-/// [`ConfigError::Unknown`] for a key that no flag has.
-pub(super) fn read(path: &str, strict: bool) -> Result<Layer, ConfigError> {
+/// [`ConfigError::File`] when it cannot be read or is no YAML mapping; [`ConfigError::Unknown`]
+/// for a key that no flag has, where these are refused.
+pub(super) fn read(path: &str, unknown: UnknownKeys) -> Result<Layer, ConfigError> {
     let file = |reason: String| ConfigError::File {
         path: path.to_owned(),
         reason,
     };
     let text = fs::read_to_string(path).map_err(|e| file(e.to_string()))?;
-    parse(&text, path, strict)
+    parse(&text, path, unknown)
 }
 
 /// Reads a file's text.
-pub(super) fn parse(text: &str, path: &str, strict: bool) -> Result<Layer, ConfigError> {
+pub(super) fn parse(text: &str, path: &str, unknown: UnknownKeys) -> Result<Layer, ConfigError> {
     let file = |reason: String| ConfigError::File {
         path: path.to_owned(),
         reason,
@@ -44,7 +52,7 @@ pub(super) fn parse(text: &str, path: &str, strict: bool) -> Result<Layer, Confi
     };
     let mut layer = Layer::default();
     for (key, value) in &keys {
-        set(&mut layer, key, value, path, strict)?;
+        set(&mut layer, key, value, path, unknown)?;
     }
     Ok(layer)
 }
@@ -54,7 +62,7 @@ fn set(
     key: &str,
     value: &Value,
     path: &str,
-    strict: bool,
+    unknown: UnknownKeys,
 ) -> Result<(), ConfigError> {
     let source = ValueSource::File(path.to_owned());
     let typed = key.trim_start_matches('-');
@@ -68,7 +76,7 @@ fn set(
             Some(below) if flag.kind == FlagKind::Json => {
                 layer.set_key(flag, below, &text(value), source)
             }
-            Some(_) => unknown(layer, key, &base, path, strict),
+            Some(_) => on_unknown(layer, key, &base, path, unknown),
             None => {
                 if let Some(values) = values(flag, value) {
                     layer.set(flag, values, source);
@@ -92,22 +100,22 @@ fn set(
         layer.ignored.push(format!("--{name}"));
         return Ok(());
     }
-    unknown(layer, key, &base, path, strict)
+    on_unknown(layer, key, &base, path, unknown)
 }
 
-fn unknown(
+fn on_unknown(
     layer: &mut Layer,
     key: &str,
     base: &str,
     path: &str,
-    strict: bool,
+    unknown: UnknownKeys,
 ) -> Result<(), ConfigError> {
     let error = ConfigError::Unknown {
         what: format!("key in {path}:"),
         name: key.to_owned(),
         nearest: command_line::nearest(base).map(str::to_owned),
     };
-    if strict {
+    if unknown == UnknownKeys::Refused {
         return Err(error);
     }
     layer.warnings.push(error.to_string());
