@@ -196,15 +196,16 @@ impl Limits {
         )))
     }
 
-    /// Refuses multimodal arguments from clients that are not trusted with them.
+    /// Refuses multimodal arguments from clients that are not trusted with them; given is how many
+    /// there are of each kind.
     ///
     /// # Errors
     /// 400 naming the field.
-    pub(crate) fn mm_kwargs(&self, processor: bool, media_io: bool) -> Result<(), Fault> {
+    pub(crate) fn mm_kwargs(&self, processor: usize, media_io: usize) -> Result<(), Fault> {
         if self.trust_request_mm_kwargs {
             return Ok(());
         }
-        if processor {
+        if processor > 0 {
             return Err(Fault::parameter(
                 "Per-request mm_processor_kwargs are disabled by default because they can \
                  change multimodal preprocessing resource usage. Start the server with \
@@ -212,7 +213,7 @@ impl Limits {
                 "mm_processor_kwargs",
             ));
         }
-        if media_io {
+        if media_io > 0 {
             return Err(Fault::parameter(
                 "Per-request media_io_kwargs are disabled by default because they can change \
                  multimodal media loading resource usage. Start the server with \

@@ -326,6 +326,18 @@ fn joined(parts: &ContentParts, format: ContentFormat, model: &str) -> Result<Va
     })
 }
 
+/// Why a prompt in embeddings is refused.
+fn prompt_embeds(part: &Map<String, Value>) -> Fault {
+    let data = part.get("data").and_then(Value::as_str);
+    let text = if data.is_none_or(str::is_empty) {
+        "prompt_embeds content part requires a non-empty `data` field with \
+         base64-encoded tensor bytes."
+    } else {
+        "You must set `--enable-prompt-embeds` to input `prompt_embeds`"
+    };
+    Fault::parameter(text, "prompt_embeds")
+}
+
 /// `parse_chat_message_content_part`.
 fn parsed(part: &Value, format: ContentFormat, model: &str) -> Result<Option<Value>, Fault> {
     let wrapped = |text: &str, part: &Map<String, Value>| match format {
@@ -373,24 +385,7 @@ fn parsed(part: &Value, format: ContentFormat, model: &str) -> Result<Option<Val
                 ])),
             }));
         }
-        "prompt_embeds"
-            if part
-                .get("data")
-                .and_then(Value::as_str)
-                .is_none_or(str::is_empty) =>
-        {
-            return Err(Fault::parameter(
-                "prompt_embeds content part requires a non-empty `data` field with \
-                 base64-encoded tensor bytes.",
-                "prompt_embeds",
-            ));
-        }
-        "prompt_embeds" => {
-            return Err(Fault::parameter(
-                "You must set `--enable-prompt-embeds` to input `prompt_embeds`",
-                "prompt_embeds",
-            ));
-        }
+        "prompt_embeds" => return Err(prompt_embeds(part)),
         kind if known(kind) => {
             if let Some(class) = message_schema::address_part(kind)
                 && typed

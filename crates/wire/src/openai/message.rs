@@ -21,7 +21,14 @@ enum MessageForm {
 #[derive(Debug, Clone, PartialEq)]
 struct JsonMessage {
     value: Value,
-    trusted: bool,
+    trust: Trust,
+}
+
+/// Tells who wrote a message: the parts of our own need no check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trust {
+    Clients,
+    Ours,
 }
 
 /// A message that is nothing but text by one of the usual speakers: what the classes of all of
@@ -124,22 +131,22 @@ pub struct ToolCall<'a> {
 impl Message {
     /// A message of our own making: its parts are not checked against the SDK's classes.
     pub fn trusted(value: Value) -> Self {
-        Self::new(value, true)
+        Self::new(value, Trust::Ours)
     }
 
     pub(super) fn plain(message: PlainMessage) -> Self {
         Self(MessageForm::Plain(message))
     }
 
-    fn new(value: Value, trusted: bool) -> Self {
+    fn new(value: Value, trust: Trust) -> Self {
         match PlainMessage::of(&value) {
             Some(plain) => Self::plain(plain),
-            None => Self::json(value, trusted),
+            None => Self::json(value, trust),
         }
     }
 
-    fn json(value: Value, trusted: bool) -> Self {
-        Self(MessageForm::Json(Box::new(JsonMessage { value, trusted })))
+    fn json(value: Value, trust: Trust) -> Self {
+        Self(MessageForm::Json(Box::new(JsonMessage { value, trust })))
     }
 
     /// The message, if it is nothing but text by one of the usual speakers.
@@ -153,12 +160,15 @@ impl Message {
     /// The same message with other contents.
     #[must_use]
     pub fn with_json(&self, value: Value) -> Self {
-        Self::new(value, self.is_trusted())
+        match &self.0 {
+            MessageForm::Plain(_) => Self::new(value, Trust::Clients),
+            MessageForm::Json(message) => Self::new(value, message.trust),
+        }
     }
 
     /// Whether the parts need no check.
     pub(super) fn is_trusted(&self) -> bool {
-        matches!(&self.0, MessageForm::Json(message) if message.trusted)
+        matches!(&self.0, MessageForm::Json(message) if message.trust == Trust::Ours)
     }
 
     /// The message as JSON.
@@ -281,7 +291,7 @@ impl Wire for Message {
 
     fn read(value: &Value) -> Option<Self> {
         let plain = PlainMessage::of(value).map(Self::plain);
-        plain.or_else(|| Some(Self::json(value.clone(), false)))
+        plain.or_else(|| Some(Self::json(value.clone(), Trust::Clients)))
     }
 }
 

@@ -4,7 +4,8 @@
 //! Source: `vllm/entrypoints/openai/responses/serving.py` (`_validate_create_responses_input`),
 //! `ResponsesRequest.to_sampling_params` and `extract_structured_outputs`.
 
-use serde_json::Value;
+use indexmap::IndexMap;
+use serde_json::{Map, Value};
 
 use super::responses::ResponsesRequest;
 use super::rules;
@@ -58,12 +59,8 @@ impl ResponsesRequest {
     pub fn validate_early(&self, limits: &Limits) -> Result<(), Fault> {
         limits.chat_template(None, self.chat_template_kwargs.as_ref())?;
         limits.mm_kwargs(
-            self.mm_processor_kwargs
-                .as_ref()
-                .is_some_and(|kwargs| !kwargs.is_empty()),
-            self.media_io_kwargs
-                .as_ref()
-                .is_some_and(|kwargs| !kwargs.is_empty()),
+            self.mm_processor_kwargs.as_ref().map_or(0, Map::len),
+            self.media_io_kwargs.as_ref().map_or(0, IndexMap::len),
         )?;
         limits.asked("max_output_tokens", self.max_output_tokens, None)
     }

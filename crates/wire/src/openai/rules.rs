@@ -8,6 +8,7 @@
 //! `preprocess_chat`, `preprocess_completion`), `to_sampling_params` and
 //! `to_beam_search_params` of the two request classes.
 
+use indexmap::IndexMap;
 use serde_json::{Map, Value};
 use vllm_sim_python::Py;
 
@@ -86,12 +87,8 @@ impl ChatRequest {
             self.chat_template_kwargs.as_ref(),
         )?;
         limits.mm_kwargs(
-            self.mm_processor_kwargs
-                .as_ref()
-                .is_some_and(|kwargs| !kwargs.is_empty()),
-            self.media_io_kwargs
-                .as_ref()
-                .is_some_and(|kwargs| !kwargs.is_empty()),
+            self.mm_processor_kwargs.as_ref().map_or(0, Map::len),
+            self.media_io_kwargs.as_ref().map_or(0, IndexMap::len),
         )?;
         let (name, asked) = self.asked_tokens();
         limits.asked(name, asked, self.truncate_prompt_tokens)
