@@ -17,7 +17,7 @@ use vllm_sim_observe::kv_transfer::ReadListener;
 use vllm_sim_observe::metrics::Metrics;
 use vllm_sim_service::generate::Generator;
 use vllm_sim_service::prompt::MediaCache;
-use vllm_sim_service::{Models, Service, Settings};
+use vllm_sim_service::{LoadMode, Models, Service, Settings};
 
 /// Running engines and the service over them.
 pub(super) struct Backend {
@@ -114,7 +114,7 @@ fn service(config: &Config, generator: Generator, live: Vec<LiveEngine>, seed: u
     );
     for module in &config.lora.modules {
         let base = module.base_model_name.clone();
-        if let Err(error) = models.load(&module.name, &module.path, base, false) {
+        if let Err(error) = models.load(&module.name, &module.path, base, LoadMode::New) {
             tracing::warn!(%error, "adapter not loaded");
         }
     }

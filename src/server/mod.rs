@@ -41,7 +41,7 @@ use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_http::{AdminState, App, AppParts, HttpService};
 
 use backend::{Backend, BackendParts};
-use socket::ServerSocket;
+use socket::{ServerSocket, ServerSockets};
 use texts::Texts;
 
 pub use error::StartError;
@@ -128,18 +128,15 @@ impl Server {
     ) -> Result<Self, StartError> {
         let started = ranks.as_ref().map_or_else(Instant::now, LiveRanks::epoch);
         let config = Arc::new(config);
-        let acceptor = match &config.server.tls {
-            Some(tls) => Some((Acceptor::new(tls, certificate_names(&config))?, tls.clone())),
-            None => None,
-        };
+        let tls = config.server.tls.as_ref();
+        let acceptor = tls.map(|tls| Acceptor::new(tls, certificate_names(&config)));
+        let acceptor = acceptor.transpose()?;
         let replies = replies::read(&config)?;
         let peers = peers::configured(&config)?;
-        let socket = ServerSocket::bind(&config).await?;
-        let grpc_socket = match config.server.grpc_port {
-            Some(port) => Some(ServerSocket::bind_tcp(&config, port).await?),
-            None => None,
-        };
-        let port = socket.address().map_or(config.server.port, |a| a.port());
+        let sockets = ServerSockets::bind(&config).await?;
+        let address = sockets.http.address();
+        let grpc_address = sockets.grpc.as_ref().and_then(ServerSocket::address);
+        let port = address.map_or(config.server.port, |a| a.port());
         let (index, routes) = vllm_sim_http::routes(&config);
         let parts = BackendParts {
             thought_end: None,
@@ -171,9 +168,8 @@ impl Server {
         let registry = prefill::registry(&config, &app).await?;
         match loaded {
             Some(loaded) => app.join_admin_state(loaded),
-            None => app.service().faults.set(setup::tuned(&config), false),
+            None => app.service().faults.begin(setup::tuned(&config)),
         }
-        let stopping = app.availability().subscribe();
         let mut accepting = JoinSet::new();
         if let Some(registry) = registry {
             accepting.spawn(registry);
@@ -191,36 +187,17 @@ impl Server {
         let grpc = None;
         let layers = setup::layers(&config, port);
         let http = Arc::new(HttpService::new(&app, &layers, routes, grpc));
-        let address = socket.address();
-        let path = config.server.uds.clone();
-        let keep_alive = config.server.keep_alive;
-        if let Some((acceptor, tls)) = &acceptor {
-            accepting.spawn(acceptor.clone().watch(tls.clone()));
-        }
-        let acceptor = acceptor.map(|(acceptor, _)| acceptor);
-        let grpc_address = grpc_socket.as_ref().and_then(ServerSocket::address);
-        if let Some(socket) = grpc_socket {
-            let (http, acceptor) = (http.clone(), acceptor.clone());
-            accepting.spawn(accept::run(
-                socket,
-                http,
-                acceptor,
-                stopping.clone(),
-                keep_alive,
-            ));
-        }
-        accepting.spawn(accept::run(socket, http, acceptor, stopping, keep_alive));
+        spawn_accepting(&mut accepting, sockets, &config, &app, &http, acceptor);
         startup_log::serving(&config, address);
-        let shutdown_timeout = config.server.shutdown_timeout;
         Ok(Self {
             address,
             grpc_address,
             app,
-            config,
             backend,
             accepting,
-            shutdown_timeout,
-            socket: path,
+            shutdown_timeout: config.server.shutdown_timeout,
+            socket: config.server.uds.clone(),
+            config,
         })
     }
 
@@ -254,6 +231,33 @@ impl Server {
         if let Some(socket) = &self.socket {
             let _ = std::fs::remove_file(socket);
         }
+    }
+}
+
+/// Accepts connections on all sockets, and reads a certificate again when its files change.
+fn spawn_accepting(
+    accepting: &mut JoinSet<()>,
+    sockets: ServerSockets,
+    config: &Config,
+    app: &App,
+    http: &Arc<HttpService>,
+    acceptor: Option<Acceptor>,
+) {
+    let stopping = app.availability().subscribe();
+    let server = &config.server;
+    if let (Some(acceptor), Some(tls)) = (&acceptor, &server.tls) {
+        accepting.spawn(acceptor.clone().watch(tls.clone()));
+    }
+    for socket in sockets.all() {
+        let (http, acceptor) = (http.clone(), acceptor.clone());
+        let stopping = stopping.clone();
+        accepting.spawn(accept::run(
+            socket,
+            http,
+            acceptor,
+            stopping,
+            server.keep_alive,
+        ));
     }
 }
 

@@ -17,6 +17,28 @@ pub(super) enum ServerSocket {
     Unix(UnixListener),
 }
 
+/// The sockets of a server.
+pub(super) struct ServerSockets {
+    pub(super) http: ServerSocket,
+    /// That of `--grpc-port`.
+    pub(super) grpc: Option<ServerSocket>,
+}
+
+impl ServerSockets {
+    pub(super) async fn bind(config: &Config) -> Result<Self, StartError> {
+        let http = ServerSocket::bind(config).await?;
+        let grpc = match config.server.grpc_port {
+            Some(port) => Some(ServerSocket::bind_tcp(config, port).await?),
+            None => None,
+        };
+        Ok(Self { http, grpc })
+    }
+
+    pub(super) fn all(self) -> impl Iterator<Item = ServerSocket> {
+        self.grpc.into_iter().chain([self.http])
+    }
+}
+
 impl ServerSocket {
     pub(super) async fn bind(config: &Config) -> Result<Self, StartError> {
         if let Some(path) = &config.server.uds {

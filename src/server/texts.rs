@@ -7,8 +7,7 @@ use super::error::StartError;
 use super::setup;
 use vllm_sim_config::Config;
 #[cfg(feature = "zmq")]
-use vllm_sim_dataset::Generation;
-use vllm_sim_dataset::{Dataset, DatasetError};
+use vllm_sim_dataset::{Dataset, DatasetError, Generation, RowStorage};
 use vllm_sim_service::generate::Recordings;
 use vllm_sim_tokenizer::{Tokenizer, TokenizerError};
 
@@ -78,7 +77,11 @@ fn open_dataset(config: &vllm_sim_config::Dataset) -> Result<Option<Recordings>,
     };
     #[cfg(not(feature = "download"))]
     let fetched = Ok(());
-    let open = |()| Dataset::open(&config.path, &config.table, config.in_memory);
+    let rows = match config.in_memory {
+        true => RowStorage::InMemory,
+        false => RowStorage::OnDisk,
+    };
+    let open = |()| Dataset::open(&config.path, &config.table, rows);
     let dataset = match fetched.and_then(open) {
         Ok(dataset) => dataset,
         Err(error) if config.fallback => {

@@ -21,7 +21,7 @@ use vllm_sim::server::Server;
 use vllm_sim_config::{CliMode, Loaded};
 use vllm_sim_dataset::{TABLE, hash_tokens};
 use vllm_sim_record::{RecordConfig, Recorder, Summary, model_of};
-use vllm_sim_tokenizer::Tokenizer;
+use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
 
 /// A server with llm-d's command line on any port.
 async fn server(flags: &[&str]) -> (Server, String) {
@@ -236,7 +236,8 @@ async fn the_file_has_llm_ds_table_and_one_of_our_own() {
         "id INTEGER,prompt_hash BLOB,gen_tokens JSON,n_gen_tokens INTEGER"
     );
     let tokenizer = Tokenizer::simulated();
-    let hashes = ["a", "a", "b c", "b c"].map(|p| hash_tokens(&tokenizer.encode(p, true)));
+    let hashes =
+        ["a", "a", "b c", "b c"].map(|p| hash_tokens(&tokenizer.encode(p, SpecialTokens::With)));
     let mut rows = file
         .prepare("SELECT prompt_hash FROM llmd ORDER BY id")
         .unwrap();
@@ -486,7 +487,10 @@ async fn a_dataset_is_built_of_a_recording_in_the_tokens_of_another_model() {
         }
         let (tokenizer, _) =
             Tokenizer::open(&vllm_sim_tokenizer::TokenizerLocation::Folder(tiny.into())).unwrap();
-        assert_eq!(built[1].0, hash_tokens(&tokenizer.encode("deux", true)));
+        assert_eq!(
+            built[1].0,
+            hash_tokens(&tokenizer.encode("deux", SpecialTokens::With))
+        );
         let mut text = String::new();
         for (_, reply, micros) in &built[..2] {
             let reply: Value = serde_json::from_str(reply).unwrap();

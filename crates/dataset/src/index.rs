@@ -3,7 +3,7 @@
 use rand_chacha::rand_core::Rng;
 
 use super::hash::Hash;
-use super::reply::Summary;
+use super::reply::{ReplyLength, Summary};
 
 /// Where a reply is and how long it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -93,16 +93,17 @@ impl Index {
     }
 
     /// A random row by the rules of [`choose`], except that when nothing fits any row is cut.
-    pub(super) fn any(&self, most: u32, exact: bool, rng: &mut impl Rng) -> Option<i64> {
+    pub(super) fn any(&self, wanted: ReplyLength, rng: &mut impl Rng) -> Option<i64> {
+        let most = wanted.most();
         let length = |position: &u32| self.by_prompt[*position as usize].n;
         let up_to = self
             .by_length
             .partition_point(|position| length(position) <= most);
-        let from = if exact {
-            self.by_length
-                .partition_point(|position| length(position) < most)
-        } else {
-            0
+        let from = match wanted {
+            ReplyLength::Exactly(_) => self
+                .by_length
+                .partition_point(|position| length(position) < most),
+            ReplyLength::AtMost(_) => 0,
         };
         let positions = match &self.by_length[from..up_to] {
             [] => &self.by_length[..],
@@ -120,17 +121,17 @@ impl Index {
 /// any longer one. When the length has to be exact: an equal one, else a longer one, else any.
 pub(super) fn choose(
     same: &[IndexedReply],
-    most: u32,
-    exact: bool,
+    wanted: ReplyLength,
     rng: &mut impl Rng,
 ) -> Option<i64> {
+    let most = wanted.most();
     let shorter = same.partition_point(|reply| reply.n < most);
     let fitting = same.partition_point(|reply| reply.n <= most);
-    let (best, second) = if exact {
-        (&same[shorter..fitting], &same[fitting..])
-    } else {
-        (&same[..fitting], &same[fitting..])
+    let best = match wanted {
+        ReplyLength::Exactly(_) => &same[shorter..fitting],
+        ReplyLength::AtMost(_) => &same[..fitting],
     };
+    let second = &same[fitting..];
     let from = [best, second, same]
         .into_iter()
         .find(|replies| !replies.is_empty())?;

@@ -25,7 +25,7 @@ mod unavailable;
 pub use download::fetch;
 pub use error::DatasetError;
 pub use hash::{Hash, hash_conversation, hash_text, hash_tokens};
-pub use reply::{RecordedReply, Summary};
+pub use reply::{RecordedReply, ReplyLength, RowStorage, Summary};
 pub use row::{Generation, tokens_of};
 #[cfg(feature = "sqlite")]
 pub use store::Dataset;

@@ -9,6 +9,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use super::error::DatasetError;
 use super::hash::Hash;
 use super::index::{Index, IndexedReply};
+use super::reply::RowStorage;
 use super::row::{self, Generation};
 use super::schema::{quoted, recording_table};
 use super::store::Dataset;
@@ -29,7 +30,7 @@ impl Dataset {
     ///
     /// # Errors
     /// [`DatasetError`], with what is wrong and where.
-    pub fn open(path: &Path, table: &str, in_memory: bool) -> Result<Self, DatasetError> {
+    pub fn open(path: &Path, table: &str, rows: RowStorage) -> Result<Self, DatasetError> {
         let file = DatasetFile { path, table };
         if !path.exists() {
             return Err(DatasetError::Missing { path: path.into() });
@@ -40,13 +41,17 @@ impl Dataset {
         let index = Index::new(file.replies(&connection)?);
         let generation = file.generation(&connection)?;
         let recorded = file.is_recorded(&connection)?;
-        let (rows, query) = if in_memory {
-            let copy = file.copy(&connection, recorded)?;
-            let query = "SELECT reply, times, reasoning FROM replies WHERE id = ?1";
-            (copy, query.to_owned())
-        } else {
-            let query = format!("{} WHERE t.rowid = ?1", file.select(recorded));
-            (connection, query)
+        let select = match recorded {
+            true => file.select_recorded(),
+            false => file.select(),
+        };
+        let (rows, query) = match rows {
+            RowStorage::InMemory => {
+                let copy = file.copy(&connection, &select)?;
+                let query = "SELECT reply, times, reasoning FROM replies WHERE id = ?1";
+                (copy, query.to_owned())
+            }
+            RowStorage::OnDisk => (connection, format!("{select} WHERE t.rowid = ?1")),
         };
         Ok(Self {
             rows: Mutex::new(rows),
@@ -148,18 +153,19 @@ impl DatasetFile<'_> {
         Ok(has("id") && has("token_us") && has("reasoning_tokens"))
     }
 
-    /// Replies as `t`, with times and reasoning where they were `recorded`.
-    fn select(&self, recorded: bool) -> String {
+    /// Replies as `t`.
+    fn select(&self) -> String {
         let table = quoted(self.table);
-        if recorded {
-            let recording = quoted(&recording_table(self.table));
-            format!(
-                "SELECT CAST(t.gen_tokens AS TEXT), r.token_us, r.reasoning_tokens, t.rowid \
-                 FROM {table} t LEFT JOIN {recording} r ON r.id = t.rowid"
-            )
-        } else {
-            format!("SELECT CAST(t.gen_tokens AS TEXT), NULL, NULL, t.rowid FROM {table} t")
-        }
+        format!("SELECT CAST(t.gen_tokens AS TEXT), NULL, NULL, t.rowid FROM {table} t")
+    }
+
+    /// The same with the times and the reasoning that were recorded.
+    fn select_recorded(&self) -> String {
+        let (table, recording) = (quoted(self.table), quoted(&recording_table(self.table)));
+        format!(
+            "SELECT CAST(t.gen_tokens AS TEXT), r.token_us, r.reasoning_tokens, t.rowid \
+             FROM {table} t LEFT JOIN {recording} r ON r.id = t.rowid"
+        )
     }
 
     fn check_columns(&self, connection: &Connection) -> Result<(), DatasetError> {
@@ -223,15 +229,15 @@ impl DatasetFile<'_> {
         }
     }
 
-    /// The replies, in memory.
-    fn copy(&self, from: &Connection, recorded: bool) -> Result<Connection, DatasetError> {
+    /// The replies of a query, in memory.
+    fn copy(&self, from: &Connection, select: &str) -> Result<Connection, DatasetError> {
         let copy = || {
             let copy = Connection::open_in_memory()?;
             copy.execute_batch(
                 "CREATE TABLE replies (id INTEGER PRIMARY KEY, reply TEXT, times TEXT, \
                  reasoning INTEGER); BEGIN",
             )?;
-            let mut query = from.prepare(&self.select(recorded))?;
+            let mut query = from.prepare(select)?;
             let mut rows = query.query([])?;
             {
                 let mut insert = copy.prepare("INSERT INTO replies VALUES (?4, ?1, ?2, ?3)")?;

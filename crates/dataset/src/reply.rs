@@ -17,6 +17,36 @@ pub struct RecordedReply {
     pub reasoning: u32,
 }
 
+/// How many tokens a reply is to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplyLength {
+    /// No more than these.
+    AtMost(u32),
+    /// As many as these, for a request that ignores the end of a reply.
+    Exactly(u32),
+}
+
+impl ReplyLength {
+    /// As many as there are.
+    pub const UNBOUNDED: Self = Self::AtMost(u32::MAX);
+
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn most(self) -> u32 {
+        match self {
+            Self::AtMost(most) | Self::Exactly(most) => most,
+        }
+    }
+}
+
+/// Where the rows of an open dataset are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowStorage {
+    /// In the file; each is read when it is needed.
+    OnDisk,
+    /// In a copy of the table.
+    InMemory,
+}
+
 /// A dataset in numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {

@@ -6,7 +6,7 @@ use rusqlite::Connection;
 
 use super::hash::Hash;
 use super::index::{self, Index};
-use super::reply::{RecordedReply, Summary};
+use super::reply::{RecordedReply, ReplyLength, Summary};
 use super::row::{self, Generation, Recorded};
 
 /// An open dataset. Look-ups take a lock for as long as SQLite needs to read one row.
@@ -46,10 +46,10 @@ impl Dataset {
         !self.index.same(&[*hash]).is_empty()
     }
 
-    /// A recorded reply to a prompt that hashes to one of `hashes`, of at most `limit` tokens.
+    /// A recorded reply to a prompt that hashes to one of `hashes`.
     ///
     /// A reply to this prompt that fits is taken at random among those, else a longer one is cut.
-    /// Under `ignore_eos` one of exactly `limit` tokens is preferred, then a cut one; a shorter
+    /// Where its length is to be exact, one of that length is preferred, then a cut one; a shorter
     /// one is the last resort, and the caller fills it up. A prompt without a recorded reply gets
     /// a random row by the same rules, but from a v0.6 file nothing: that version falls back to
     /// its built-in sentences.
@@ -58,17 +58,15 @@ impl Dataset {
     pub fn reply(
         &self,
         hashes: &[Hash],
-        limit: Option<u32>,
-        ignore_eos: bool,
+        length: ReplyLength,
         rng: &mut impl Rng,
     ) -> Option<RecordedReply> {
-        let most = limit.unwrap_or(u32::MAX);
-        let exact = ignore_eos && limit.is_some();
+        let most = length.most();
         let same = self.index.same(hashes);
-        let (row, matched) = match index::choose(&same, most, exact, rng) {
+        let (row, matched) = match index::choose(&same, length, rng) {
             Some(row) => (row, true),
             None if self.generation == Generation::Texts => return None,
-            None => (self.index.any(most, exact, rng)?, false),
+            None => (self.index.any(length, rng)?, false),
         };
         let Recorded {
             mut tokens,

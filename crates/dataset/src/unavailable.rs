@@ -6,7 +6,7 @@ use rand_chacha::rand_core::Rng;
 
 use super::error::DatasetError;
 use super::hash::Hash;
-use super::reply::RecordedReply;
+use super::reply::{RecordedReply, ReplyLength, RowStorage};
 use super::row::Generation;
 
 /// An open dataset, which a build without the feature `sqlite` cannot have.
@@ -18,7 +18,7 @@ impl Dataset {
     ///
     /// # Errors
     /// [`DatasetError::NotBuilt`].
-    pub fn open(path: &Path, _table: &str, _in_memory: bool) -> Result<Self, DatasetError> {
+    pub fn open(path: &Path, _table: &str, _rows: RowStorage) -> Result<Self, DatasetError> {
         Err(DatasetError::NotBuilt { path: path.into() })
     }
 
@@ -51,8 +51,7 @@ impl Dataset {
     pub fn reply(
         &self,
         _hashes: &[Hash],
-        _limit: Option<u32>,
-        _ignore_eos: bool,
+        _length: ReplyLength,
         _rng: &mut impl Rng,
     ) -> Option<RecordedReply> {
         match *self {}

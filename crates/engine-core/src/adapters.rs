@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::parts::Parts;
 use super::request::LoraRequest;
+use vllm_sim_service::LoadMode;
 use vllm_sim_service::generate::request::Target;
 
 /// Those that a front end has added, or sent with a request.
@@ -37,7 +38,7 @@ impl Adapters {
         let models = &self.parts.service.models;
         let known = matches!(models.resolve(Some(&lora.name)), Some(Target::Lora { .. }));
         if !known || lora.in_place {
-            let loaded = models.load(&lora.name, &lora.path, None, true);
+            let loaded = models.load(&lora.name, &lora.path, None, LoadMode::InPlace);
             loaded.map_err(|error| error.to_string())?;
         }
         self.names().insert(lora.id, lora.name);

@@ -99,7 +99,10 @@ impl Observer for OutputObserver {
             } => {
                 self.count_lora(record, starts);
                 if record.looked_up && self.cache {
-                    self.stats.look_up(record, self.connector);
+                    self.stats.look_up(record);
+                    if self.connector || record.external > 0 {
+                        self.stats.look_up_external(record);
+                    }
                 }
                 StepEvent::Scheduled {
                     queued: record.queued,

@@ -6,7 +6,7 @@
 use super::encode::Tensor;
 use super::request::Pooling;
 use vllm_sim_config::Config;
-use vllm_sim_service::pooling::{class_probabilities, shared_token_embedding};
+use vllm_sim_service::pooling::{class_probabilities, shared_token_embedding, unit_embedding};
 
 /// Most numbers in one answer: what 4,096 tokens of 4,096 dimensions have.
 const MAX_NUMBERS: usize = 16 << 20;
@@ -36,7 +36,8 @@ pub(crate) fn pool(config: &Config, prompt: &[u32], pooling: &Pooling) -> Result
         ));
     }
     let row = |tokens: &[u32]| match embeds {
-        true => shared_token_embedding(tokens, columns, pooling.activation),
+        true if pooling.activation => unit_embedding(tokens, columns),
+        true => shared_token_embedding(tokens, columns),
         false => class_probabilities(tokens, classes),
     };
     Ok(match each {

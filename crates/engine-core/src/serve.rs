@@ -25,6 +25,7 @@ use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
     GenerationRequest, OutputRoom, Refusal, RequestFaults, RequestRules, ServeError,
 };
+use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::SamplingRequest;
 use vllm_sim_wire::sampling::SamplingChecks;
 
@@ -106,7 +107,7 @@ impl Requests {
             let this = self.clone();
             runtime.spawn(async move {
                 if submitted.await.is_err_and(|error| error.is_panic()) {
-                    let lost = failed("internal_error", "a bug of vllm-sim".to_owned(), false);
+                    let lost = failed("internal_error", "a bug of vllm-sim".to_owned());
                     let _ = this.queue.send(this.refused(client, id, lost));
                 }
             });
@@ -237,7 +238,12 @@ impl Requests {
         if sampling.params.bad_words.is_none() && !sampling.bad_words.is_empty() {
             let tokenizer = self.parts.service.generator.tokenizer();
             let words = sampling.bad_words.iter();
-            let words = words.map(|ids| tokenizer.decode(ids, false).trim_start().to_owned());
+            let words = words.map(|ids| {
+                tokenizer
+                    .decode(ids, SpecialTokens::With)
+                    .trim_start()
+                    .to_owned()
+            });
             let words: BTreeSet<String> = words.collect();
             sampling.params.bad_words = Some(words.into_iter().collect());
         }
@@ -250,7 +256,7 @@ impl Requests {
         let tokenizer = service.generator.tokenizer();
         match service.replies.rules() {
             Some(_) => last_message(tokenizer, prompt).into(),
-            None if self.by_text => tokenizer.decode(prompt, true).into(),
+            None if self.by_text => tokenizer.decode(prompt, SpecialTokens::Without).into(),
             None => "".into(),
         }
     }
@@ -303,23 +309,33 @@ enum Answer {
 type Failure = (FinishReason, Option<RequestError>);
 
 fn invalid(message: String) -> Failure {
-    failed(VALIDATION, message, false)
+    failed(VALIDATION, message)
 }
 
 /// A failure that has a status over HTTP: front ends know 400, 500 and 503.
 fn of_status(status: u16, code: &'static str, message: String) -> Failure {
     match status {
-        429 | 503 => failed(code, message, true),
+        429 | 503 => to_be_retried(code, message),
         400..500 => invalid(message),
-        _ => failed(code, message, false),
+        _ => failed(code, message),
     }
 }
 
-fn failed(code: &'static str, message: String, retryable: bool) -> Failure {
+fn failed(code: &'static str, message: String) -> Failure {
     let error = RequestError {
         code,
         message,
-        retryable,
+        retryable: false,
+    };
+    (FinishReason::Error, Some(error))
+}
+
+/// A failure after which the same request may succeed.
+fn to_be_retried(code: &'static str, message: String) -> Failure {
+    let error = RequestError {
+        code,
+        message,
+        retryable: true,
     };
     (FinishReason::Error, Some(error))
 }
@@ -335,9 +351,9 @@ fn error_of(refusal: &Refusal) -> Failure {
     match error {
         // The real engine aborts what comes after a signal.
         ServeError::Draining | ServeError::Abandoned => (FinishReason::Abort, None),
-        ServeError::Paused => failed("engine_paused", message, true),
+        ServeError::Paused => to_be_retried("engine_paused", message),
         ServeError::QueueFull | ServeError::TooManyRequests | ServeError::TooManyTokens => {
-            failed("engine_overloaded", message, true)
+            to_be_retried("engine_overloaded", message)
         }
         ServeError::Rank { .. }
         | ServeError::TooLarge { .. }

@@ -115,13 +115,15 @@ impl SchedulerStats {
         }
     }
 
-    /// A sequence left the queue: what it looked up, in the cache and through a connector.
-    pub(crate) fn look_up(&mut self, record: &SequenceRecord, connector: bool) {
+    /// A sequence left the queue: what it looked up in the cache.
+    pub(crate) fn look_up(&mut self, record: &SequenceRecord) {
         self.prefix.add(record.prompt, record.cached);
-        if connector || record.external > 0 {
-            let external = self.external.get_or_insert_default();
-            external.add(record.prompt.saturating_sub(record.cached), record.external);
-        }
+    }
+
+    /// The same through a connector.
+    pub(crate) fn look_up_external(&mut self, record: &SequenceRecord) {
+        let external = self.external.get_or_insert_default();
+        external.add(record.prompt.saturating_sub(record.cached), record.external);
     }
 
     /// Those of a message that goes out now; counting begins again.

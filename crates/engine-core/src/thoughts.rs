@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rmpv::Value;
 
 use super::decode::get;
-use vllm_sim_tokenizer::Tokenizer;
+use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
 
 /// Tokens at the end of a prompt among which a template opens or closes a thought.
 const TAIL: usize = 8;
@@ -69,7 +69,7 @@ impl Thoughts {
         let ([start, end], unasked) = texts(parser)?;
         let [start, end] = [start, end].map(|text| match tokenizer.id_of(text) {
             Some(id) => vec![id],
-            None => tokenizer.encode(text, false),
+            None => tokenizer.encode(text, SpecialTokens::Without),
         });
         let known = !start.is_empty() && !end.is_empty();
         known.then(|| Self {

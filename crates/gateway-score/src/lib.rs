@@ -408,7 +408,7 @@ fn own_pods(
         "--enable-prompt-tokens-details".to_owned(),
         "--dev-mode".to_owned(),
     ]);
-    let adapters = &args.workload.lora;
+    let adapters = &args.workload.adapters.lora;
     if !adapters.is_empty() {
         flags.extend(["--enable-lora", "--lora-modules"].map(str::to_owned));
         flags.extend(adapters.iter().map(|name| format!("{name}={name}")));

@@ -9,6 +9,7 @@ use super::proto::{self, GenerateRequest, TokenizedInput};
 use vllm_sim_schema_sampler::Constraint;
 use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource, Truncation};
 use vllm_sim_service::{GenerationRequest, OutputRoom, RequestFaults, TokenUsage, off_thread};
+use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::sampling::{Texts, TokenBias};
 use vllm_sim_wire::{Limits, SamplingParams};
 
@@ -92,7 +93,7 @@ pub(super) async fn tokens(parts: &Parts, input: TokenizedInput) -> Vec<u32> {
     }
     let tokenizer = parts.service.generator.tokenizer().clone();
     let size = text.len();
-    let encode = move || tokenizer.encode(&text, true);
+    let encode = move || tokenizer.encode(&text, SpecialTokens::With);
     off_thread(size, encode).await
 }
 

@@ -12,6 +12,7 @@ use axum::http::{HeaderMap, StatusCode, Uri, header};
 use serde_json::{Map, Value, json};
 
 use super::admin_state::{AdminError, RankSelector};
+use super::annotations::SettingValues;
 use super::app::App;
 use super::bearer::is_bearer;
 use super::dialect::OperationForm;
@@ -125,6 +126,14 @@ pub(super) fn allowed(app: &App, headers: &HeaderMap) -> Result<(), Fault> {
     }
     let text = "this route needs the bearer key of --admin-api-key";
     Err(Fault::new(401, ErrorType::Authentication, text))
+}
+
+/// Returns whether a client sees the values of settings: those who may read `/admin/config` do.
+pub(super) fn setting_values(app: &App, headers: &HeaderMap) -> SettingValues {
+    match allowed(app, headers) {
+        Ok(()) => SettingValues::Shown,
+        Err(_) => SettingValues::Hidden,
+    }
 }
 
 /// `?rank=N`.

@@ -53,18 +53,15 @@ impl AnnotationLog {
         }
     }
 
-    /// All that is remembered, the oldest first; values of settings only `with_values`.
-    pub(super) fn to_json(&self, with_values: bool) -> Vec<Value> {
+    /// All that is remembered, the oldest first.
+    pub(super) fn to_json(&self, values: SettingValues) -> Vec<Value> {
         let events = self.events.lock();
-        events
-            .iter()
-            .map(|event| event.to_json(with_values))
-            .collect()
+        events.iter().map(|event| event.to_json(values)).collect()
     }
 }
 
 impl Annotation {
-    fn to_json(&self, with_values: bool) -> Value {
+    fn to_json(&self, values: SettingValues) -> Value {
         let time = self.time;
         match &self.kind {
             AnnotationKind::Phase {
@@ -78,22 +75,29 @@ impl Annotation {
                 json!({"time": time, "event": "end", "scenario": scenario})
             }
             AnnotationKind::Settings { changed, rank } => {
-                let changed = shown_settings(changed, with_values);
+                let changed = shown_settings(changed, values);
                 json!({"time": time, "event": "settings", "changed": changed, "rank": rank})
             }
         }
     }
 }
 
-/// Settings by name; without values those are `null`.
+/// Tells whether the values of settings are shown to a client, or only the names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SettingValues {
+    Shown,
+    Hidden,
+}
+
+/// Settings by name; hidden values are `null`.
 pub(super) fn shown_settings(
     settings: &Map<String, Value>,
-    with_values: bool,
+    values: SettingValues,
 ) -> Map<String, Value> {
     let settings = settings.iter();
-    let shown = settings.map(|(name, value)| match with_values {
-        true => (name.clone(), value.clone()),
-        false => (name.clone(), Value::Null),
+    let shown = settings.map(|(name, value)| match values {
+        SettingValues::Shown => (name.clone(), value.clone()),
+        SettingValues::Hidden => (name.clone(), Value::Null),
     });
     shown.collect()
 }

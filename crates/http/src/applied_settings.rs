@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::image_output::ImageOutputSettings;
-use super::server_controls::ServerControls;
+use super::server_controls::{BlindSpots, ServerControls};
 use vllm_sim_config::Loaded;
 use vllm_sim_engine::Command;
 use vllm_sim_service::LiveSettings;
@@ -20,8 +20,7 @@ pub(super) struct AppliedSettings {
     bounds: (u32, Option<u32>),
     fake_metrics: Option<Value>,
     image_output: Arc<ImageOutputSettings>,
-    lose_kv_events: bool,
-    stale_metrics: bool,
+    blind_spots: BlindSpots,
 }
 
 impl AppliedSettings {
@@ -43,8 +42,10 @@ impl AppliedSettings {
             bounds: (engine.max_num_seqs, engine.max_waiting_queue_length),
             fake_metrics: first.metrics.fake.clone(),
             image_output: Arc::new(ImageOutputSettings::of(first)),
-            lose_kv_events: first.faults.lose_kv_events,
-            stale_metrics: first.faults.stale_metrics,
+            blind_spots: BlindSpots {
+                lose_kv_events: first.faults.lose_kv_events,
+                stale_metrics: first.faults.stale_metrics,
+            },
         }
     }
 
@@ -62,13 +63,13 @@ impl AppliedSettings {
             server.set_fake_metrics(fake);
         }
         server.image_output.set(self.image_output.clone());
-        server.set_blind_spots(self.lose_kv_events, self.stale_metrics);
-        server.service.faults.set(self.live.clone(), true);
+        server.set_blind_spots(self.blind_spots);
+        server.service.faults.set(self.live.clone());
     }
 
     /// Keeps them for the requests that come, before anything was changed.
     pub(super) fn begin(self, server: &ServerControls) {
-        server.set_blind_spots(self.lose_kv_events, self.stale_metrics);
-        server.service.faults.set(self.live, false);
+        server.set_blind_spots(self.blind_spots);
+        server.service.faults.begin(self.live);
     }
 }

@@ -3,6 +3,13 @@
 
 pub(super) use vllm_sim_python::json::{dumps, escape};
 
+/// Tells whether members that are null are written: streams leave them out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Nulls {
+    Shown,
+    LeftOut,
+}
+
 /// Appends `text` as a JSON string.
 pub(super) fn string(out: &mut String, text: &str) {
     out.push('"');

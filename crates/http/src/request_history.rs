@@ -227,15 +227,24 @@ impl RequestHistory {
         state.keep(self.keep);
     }
 
-    fn end(&self, id: u64, whole: bool) {
+    /// Notes that an answer went out whole.
+    fn finish(&self, id: u64) {
+        self.end(id, |record| match (record.status, record.grpc_status) {
+            (Some(400..), _) | (_, Some(1..)) => Outcome::Refused,
+            _ => Outcome::Finished,
+        });
+    }
+
+    /// Notes that an answer did not go out whole.
+    fn cut(&self, id: u64) {
+        self.end(id, |_| Outcome::Cut);
+    }
+
+    fn end(&self, id: u64, outcome: impl FnOnce(&Record) -> Outcome) {
         let mut state = self.state.lock();
         if let Some(record) = state.record(id) {
             record.ended = Some(now());
-            record.outcome = match (record.status, record.grpc_status) {
-                _ if !whole => Outcome::Cut,
-                (Some(400..), _) | (_, Some(1..)) => Outcome::Refused,
-                _ => Outcome::Finished,
-            };
+            record.outcome = outcome(record);
         }
         drop(state);
         self.ended.notify_waiters();
@@ -504,7 +513,7 @@ impl Recording {
 impl Drop for Recording {
     fn drop(&mut self) {
         if !self.ended {
-            self.history.end(self.id, false);
+            self.history.cut(self.id);
         }
     }
 }
@@ -567,7 +576,12 @@ impl Drop for RecordedBody {
         // First what holds the reply, which counts its tokens when it goes.
         self.body = None;
         self.recording.ended = true;
-        self.recording.history.end(self.recording.id, self.whole);
+        let Recording { history, id, .. } = &self.recording;
+        if self.whole {
+            history.finish(*id);
+        } else {
+            history.cut(*id);
+        }
     }
 }
 

@@ -14,8 +14,17 @@ use vllm_sim_engine::driver::unix_now;
 use vllm_sim_engine::{Command, Reset};
 use vllm_sim_observe::kv_events::EventLoss;
 use vllm_sim_observe::metrics::{FakeMetrics, Metrics, SleepState};
-use vllm_sim_service::Service;
 use vllm_sim_service::scenario::Action;
+use vllm_sim_service::{LoadMode, Service};
+
+/// What a server hides from those who observe it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BlindSpots {
+    /// Whether KV events are lost.
+    pub(super) lose_kv_events: bool,
+    /// Whether `/metrics` stays as it is.
+    pub(super) stale_metrics: bool,
+}
 
 /// The parts of a server that settings and phases act on. Kept as long as the server runs.
 pub struct ServerControls {
@@ -76,11 +85,11 @@ impl ServerControls {
         }
     }
 
-    /// Whether KV events are lost, and whether `/metrics` stays as it is from now on.
-    pub(crate) fn set_blind_spots(&self, lose_kv_events: bool, stale_metrics: bool) {
-        self.event_loss.set(lose_kv_events);
+    /// Hides from now on what observers are not to see.
+    pub(crate) fn set_blind_spots(&self, hidden: BlindSpots) {
+        self.event_loss.set(hidden.lose_kv_events);
         let mut stale = self.stale_page.lock();
-        match (stale_metrics, &*stale) {
+        match (hidden.stale_metrics, &*stale) {
             (true, None) => *stale = Some(self.fresh_page()),
             (true, Some(_)) => {}
             (false, _) => *stale = None,
@@ -110,7 +119,11 @@ impl ServerControls {
                 self.service.abort(None);
             }
             Action::LoadLora { name, path } => {
-                if let Err(error) = self.service.models.load(name, path, None, true) {
+                if let Err(error) = self
+                    .service
+                    .models
+                    .load(name, path, None, LoadMode::InPlace)
+                {
                     tracing::warn!(%error, "adapter not loaded");
                 }
             }

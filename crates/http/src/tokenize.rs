@@ -17,6 +17,7 @@ use crate::body::Posted;
 use crate::error::Answer;
 use vllm_sim_service::off_thread;
 use vllm_sim_service::prompt::{Conversation, PromptBound};
+use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::tokenize::{DetokenizeRequest, TokenizeChat, TokenizeRequest};
 
@@ -41,7 +42,10 @@ pub(super) async fn detokenize(
     let mut out = String::from("{\"prompt\":");
     json::string(
         &mut out,
-        &app.service.generator.tokenizer().decode(&ids, false),
+        &app.service
+            .generator
+            .tokenizer()
+            .decode(&ids, SpecialTokens::With),
     );
     out.push('}');
     Ok(error::json(StatusCode::OK, out))
@@ -59,7 +63,12 @@ async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> 
         TokenizeRequest::Text(request) => {
             let strings = request.return_token_strs;
             let tokenizer = tokenizer.clone();
-            let encode = move || tokenizer.encode(&request.prompt, request.add_special_tokens);
+            let encode = move || {
+                tokenizer.encode(
+                    &request.prompt,
+                    SpecialTokens::when(request.add_special_tokens),
+                )
+            };
             (off_thread(value_size(value), encode).await, strings)
         }
         TokenizeRequest::Chat(request) => {

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use clap::{CommandFactory, Parser};
 
 use vllm_sim_command_line::{parse, refuse};
-use vllm_sim_dataset::{Dataset, Generation, TABLE};
+use vllm_sim_dataset::{Dataset, Generation, RowStorage, TABLE};
 use vllm_sim_tokenizer::{Hub, Tokenizer, TokenizerLocation};
 
 pub use build::{Build, Built, build};
@@ -217,7 +217,7 @@ fn fetch(_: &str, _: &str, _: &Hub) -> Result<PathBuf> {
 /// # Errors
 /// When it cannot be opened, or a row cannot be given as a reply.
 pub fn inspect(file: &Path, table: &str) -> Result<String> {
-    let dataset = Dataset::open(file, table, false)?;
+    let dataset = Dataset::open(file, table, RowStorage::OnDisk)?;
     let summary = dataset.summary();
     let generation = match dataset.generation() {
         Generation::Texts => "version 0.6 (prompts hashed as text, no token ids)",

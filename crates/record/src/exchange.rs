@@ -8,6 +8,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::Value;
 
+/// The form in which an answer came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Delivery {
+    /// One JSON body.
+    Whole,
+    /// Server-sent events.
+    Streamed,
+}
+
 /// Which of the two routes that are recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Api {
@@ -85,9 +94,9 @@ impl RecordedAnswer {
     ///
     /// # Errors
     /// Why it is no reply.
-    pub(super) fn read(streamed: bool, chunks: &[(Duration, Bytes)]) -> Result<Self, String> {
+    pub(super) fn read(delivery: Delivery, chunks: &[(Duration, Bytes)]) -> Result<Self, String> {
         let mut answer = Self::default();
-        if streamed {
+        if delivery == Delivery::Streamed {
             answer.read_events(chunks)?;
         } else {
             let at = chunks.last().map_or(Duration::ZERO, |(at, _)| *at);
@@ -219,7 +228,7 @@ mod tests {
                 "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"A\"},\"finish_reason\":\"stop\",\"stop_reason\":null}]}\n\ndata: {\"choices\":[],\"usage\":{\"completion_tokens\":3}}\n\ndata: [DONE]\n\n",
             ),
         ];
-        let answer = RecordedAnswer::read(true, &chunks).expect("an answer");
+        let answer = RecordedAnswer::read(Delivery::Streamed, &chunks).expect("an answer");
         assert_eq!(
             shown(&answer),
             [
@@ -247,7 +256,7 @@ mod tests {
                 "B\",\"finish_reason\":\"stop\",\"stop_reason\":\"x\",\"token_ids\":[4]}]}",
             ),
         ];
-        let answer = RecordedAnswer::read(false, &chunks).expect("an answer");
+        let answer = RecordedAnswer::read(Delivery::Whole, &chunks).expect("an answer");
         assert_eq!(shown(&answer), [[("AB".to_owned(), 7, false)]]);
         assert_eq!(answer.choices[0].pieces[0].ids, [4]);
         assert!(answer.choices[0].stopped);
@@ -255,15 +264,18 @@ mod tests {
 
     #[test]
     fn what_is_no_reply_is_said() {
-        for (streamed, body) in [
-            (true, "data: {\"error\":{\"code\":500}}\n\n"),
-            (true, "data: nonsense\n\n"),
-            (true, "data: {\"choices\":[{\"index\":99999999}]}\n\n"),
-            (false, "nonsense"),
-            (false, "{\"error\":{}}"),
+        for (delivery, body) in [
+            (Delivery::Streamed, "data: {\"error\":{\"code\":500}}\n\n"),
+            (Delivery::Streamed, "data: nonsense\n\n"),
+            (
+                Delivery::Streamed,
+                "data: {\"choices\":[{\"index\":99999999}]}\n\n",
+            ),
+            (Delivery::Whole, "nonsense"),
+            (Delivery::Whole, "{\"error\":{}}"),
         ] {
             assert!(
-                RecordedAnswer::read(streamed, &[at(1, body)]).is_err(),
+                RecordedAnswer::read(delivery, &[at(1, body)]).is_err(),
                 "{body}"
             );
         }

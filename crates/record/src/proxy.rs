@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::captured::Captured;
-use super::exchange::Api;
+use super::exchange::{Api, Delivery};
 use super::store::CaptureQueue;
 use super::tee::Tee;
 use vllm_sim_http_client::{Client, ResponseBody};
@@ -110,11 +110,14 @@ impl Proxy {
             return Ok(response.map(|body| body.map_err(Error::from).boxed_unsync()));
         };
         let kind = response.headers().get(header::CONTENT_TYPE);
-        let streamed = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        let delivery = match kind {
+            Some(kind) if kind.as_bytes().starts_with(b"text/event-stream") => Delivery::Streamed,
+            _ => Delivery::Whole,
+        };
         let captured = Captured {
             api,
             request,
-            streamed,
+            delivery,
             chunks: Vec::new(),
         };
         let queue = self.queue.clone();

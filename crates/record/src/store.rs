@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 
 use super::captured::Captured;
 use super::error::RecordError;
-use super::exchange::{RecordedAnswer, RecordedChoice};
+use super::exchange::{Delivery, RecordedAnswer, RecordedChoice};
 use super::tokens::{self, ReplyTokens};
-use vllm_sim_dataset::{Dataset, Generation, hash_tokens, schema};
+use vllm_sim_dataset::{Dataset, Generation, RowStorage, hash_tokens, schema};
 use vllm_sim_tokenizer::Tokenizer;
 
 /// Answers that may wait for the writer; more pass unrecorded.
@@ -93,7 +93,8 @@ impl Store {
             if !append {
                 return Err(failed("it exists already; --append adds to it".to_owned()));
             }
-            let dataset = Dataset::open(path, table, false).map_err(|e| failed(e.to_string()))?;
+            let dataset = Dataset::open(path, table, RowStorage::OnDisk)
+                .map_err(|e| failed(e.to_string()))?;
             if dataset.generation() == Generation::Texts {
                 return Err(failed("version 0.6 wrote it, without token ids".to_owned()));
             }
@@ -198,7 +199,7 @@ fn record(
     captured: &Captured,
     tokenizer: &Tokenizer,
 ) -> Result<u64, NotRecorded> {
-    let answer = RecordedAnswer::read(captured.streamed, &captured.chunks)?;
+    let answer = RecordedAnswer::read(captured.delivery, &captured.chunks)?;
     if answer.choices.iter().any(|choice| choice.calls) {
         return Err("the answer calls tools".to_owned().into());
     }
@@ -218,7 +219,7 @@ fn record(
     let choices = answer.choices.len();
     let counted = answer.tokens.filter(|_| answer.choices.len() == 1);
     for (index, (choice, prompt)) in answer.choices.iter().zip(&prompts).enumerate() {
-        let tokens = ReplyTokens::of(choice, captured.streamed, counted, tokenizer);
+        let tokens = ReplyTokens::of(choice, captured.delivery, counted, tokenizer);
         if tokens.ids.is_empty() {
             return Err("the answer says nothing".to_owned().into());
         }
@@ -308,7 +309,7 @@ impl Database {
             tokens.texts.concat(),
             tokens.reasoning,
             &choice.finish,
-            captured.streamed,
+            captured.delivery == Delivery::Streamed,
             json!(micros).to_string(),
         ))?;
         drop((replies, recordings));

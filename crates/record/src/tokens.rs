@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::exchange::{Api, RecordedChoice, TextPiece};
-use vllm_sim_tokenizer::{ChatInput, ContentFormat, Tokenizer};
+use super::exchange::{Api, Delivery, RecordedChoice, TextPiece};
+use vllm_sim_tokenizer::{ChatInput, ContentFormat, SpecialTokens, Tokenizer};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::{CompletionRequest, Prompt};
@@ -32,10 +32,11 @@ impl ReplyTokens {
     /// writes too are added: the end of a thought, and the end of the reply.
     pub(super) fn of(
         choice: &RecordedChoice,
-        streamed: bool,
+        delivery: Delivery,
         counted: Option<u64>,
         tokenizer: &Tokenizer,
     ) -> Self {
+        let streamed = delivery == Delivery::Streamed;
         let has_ids = choice.pieces.iter().any(|piece| !piece.ids.is_empty());
         let thinks = !has_ids
             && choice
@@ -118,7 +119,7 @@ impl ReplyTokens {
     fn fit(&mut self, counted: u64, tokenizer: &Tokenizer) {
         let id = |text: &str| {
             tokenizer
-                .encode(text, false)
+                .encode(text, SpecialTokens::Without)
                 .first()
                 .copied()
                 .unwrap_or_default()
@@ -189,7 +190,7 @@ pub(crate) fn prompts(
             let special = parsed.add_special_tokens;
             let prompts = parsed.prompt.unwrap_or_default().0.into_iter();
             let tokens = prompts.map(|prompt| match prompt {
-                Prompt::Text(text) => tokenizer.encode(&text, special),
+                Prompt::Text(text) => tokenizer.encode(&text, SpecialTokens::when(special)),
                 Prompt::Tokens(ids) => ids
                     .into_iter()
                     .map(|id| u32::try_from(id).unwrap_or(u32::MAX))
@@ -242,7 +243,7 @@ fn chat(request: &Value, tokenizer: &Tokenizer) -> Result<Vec<u32>, String> {
         content_format: None,
     });
     let text = text.map_err(|error| error.to_string())?;
-    Ok(tokenizer.encode(&text, request.add_special_tokens))
+    Ok(tokenizer.encode(&text, SpecialTokens::when(request.add_special_tokens)))
 }
 
 #[cfg(test)]
@@ -272,18 +273,18 @@ mod tests {
     fn pieces_are_tokens_where_their_number_says_so() {
         let tokenizer = Tokenizer::simulated();
         let choice = choice(&[("One two ", 5), ("three", 9)]);
-        let tokens = ReplyTokens::of(&choice, true, Some(2), &tokenizer);
+        let tokens = ReplyTokens::of(&choice, Delivery::Streamed, Some(2), &tokenizer);
         assert_eq!(shown(&tokens), [("One two ", 5), ("three", 9)]);
-        let tokens = ReplyTokens::of(&choice, true, Some(3), &tokenizer);
+        let tokens = ReplyTokens::of(&choice, Delivery::Streamed, Some(3), &tokenizer);
         assert_eq!(shown(&tokens), [("One two ", 5), ("three", 9), ("", 90)]);
-        let tokens = ReplyTokens::of(&choice, true, Some(5), &tokenizer);
+        let tokens = ReplyTokens::of(&choice, Delivery::Streamed, Some(5), &tokenizer);
         let split = [("One", 5), (" ", 5), ("two", 5), (" ", 5), ("three", 9)];
         assert_eq!(shown(&tokens), split);
-        let tokens = ReplyTokens::of(&choice, true, Some(1), &tokenizer);
+        let tokens = ReplyTokens::of(&choice, Delivery::Streamed, Some(1), &tokenizer);
         assert_eq!(shown(&tokens), [("One two three", 5)]);
-        let tokens = ReplyTokens::of(&choice, true, Some(99), &tokenizer);
+        let tokens = ReplyTokens::of(&choice, Delivery::Streamed, Some(99), &tokenizer);
         assert_eq!(tokens.texts.concat(), "One two three");
-        let tokens = ReplyTokens::of(&choice, true, None, &tokenizer);
+        let tokens = ReplyTokens::of(&choice, Delivery::Streamed, None, &tokenizer);
         assert_eq!(shown(&tokens), [("One ", 5), ("two ", 5), ("three", 9)]);
     }
 
@@ -293,18 +294,23 @@ mod tests {
         let mut choice = choice(&[("Hm ", 5), ("Yes", 9)]);
         choice.pieces[0].reasoning = true;
         for counted in [None, Some(3)] {
-            let tokens = ReplyTokens::of(&choice, true, counted, &tokenizer);
+            let tokens = ReplyTokens::of(&choice, Delivery::Streamed, counted, &tokenizer);
             assert_eq!(shown(&tokens), [("Hm ", 5), ("", 5), ("Yes", 9)]);
             assert_eq!(tokens.reasoning, 1);
         }
-        let tokens = ReplyTokens::of(&choice, true, Some(2), &tokenizer);
+        let tokens = ReplyTokens::of(&choice, Delivery::Streamed, Some(2), &tokenizer);
         assert_eq!(shown(&tokens), [("Hm ", 5), ("Yes", 9)]);
     }
 
     #[test]
     fn a_reply_that_came_whole_is_spread_over_its_time() {
         let tokenizer = Tokenizer::simulated();
-        let tokens = ReplyTokens::of(&choice(&[("One two three", 90)]), false, None, &tokenizer);
+        let tokens = ReplyTokens::of(
+            &choice(&[("One two three", 90)]),
+            Delivery::Whole,
+            None,
+            &tokenizer,
+        );
         assert_eq!(shown(&tokens), [("One ", 30), ("two ", 60), ("three", 90)]);
     }
 }

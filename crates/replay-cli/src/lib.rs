@@ -27,7 +27,7 @@ use vllm_sim_replay::workload::WorkloadSource;
 use vllm_sim_replay::{Pace, Settings};
 
 pub use deploy::{Deploy, Deployment, DoesNotFit, Sort};
-pub use options::{ApiName, PoolArgs, ReportArgs, WorkloadArgs, split};
+pub use options::{AdapterArgs, ApiName, PoolArgs, ReportArgs, WorkloadArgs, split};
 use options::{Mode, ReplayArgs};
 pub use pools::{Pools, pools};
 pub use sink::Watch;

@@ -30,7 +30,7 @@ pub(super) struct ReplayArgs {
     #[command(flatten)]
     pub online: OnlineArgs,
     /// Play a recorded run of Dynamo's offline replay: a folder with args.json and its trace.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["PoolArgs", "WorkloadArgs"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["PoolArgs", "WorkloadArgs", "AdapterArgs"])]
     pub dynamo_run: Option<PathBuf>,
     /// With --dynamo-run: folder of NVIDIA's kernel tables, for a timing model that asks for them
     /// [those in $VIRTUAL_ENV or $CONDA_PREFIX].
@@ -43,7 +43,7 @@ pub(super) struct ReplayArgs {
         num_args = 2..,
         value_name = "REPORT",
         conflicts_with_all = [
-            "PoolArgs", "WorkloadArgs", "OnlineArgs", "dynamo_run", "replay_mode",
+            "PoolArgs", "WorkloadArgs", "AdapterArgs", "OnlineArgs", "dynamo_run", "replay_mode",
             "report_json", "per_request", "slo_ttft_ms", "slo_itl_ms", "slo_e2e_ms",
             "gpu_hour_price",
         ]
@@ -139,12 +139,9 @@ pub struct WorkloadArgs {
     /// Seed of lengths and pauses.
     #[arg(long, default_value_t = 42)]
     pub workload_seed: u64,
-    /// Adapters that sessions use, by chance.
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    pub lora: Vec<String>,
-    /// Share of the sessions that use one.
-    #[arg(long, default_value_t = 1.0)]
-    pub lora_share: f64,
+    /// Adapters.
+    #[command(flatten)]
+    pub adapters: AdapterArgs,
     /// Turns of a synthetic session.
     #[arg(long, default_value = "1")]
     pub turns_per_session: Lengths,
@@ -173,6 +170,17 @@ pub struct WorkloadArgs {
     /// Stop at this virtual time; what runs stays incomplete.
     #[arg(long)]
     pub max_sim_time_seconds: Option<f64>,
+}
+
+/// Which adapters are asked for.
+#[derive(Debug, Clone, Args)]
+pub struct AdapterArgs {
+    /// Adapters that sessions use, by chance.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub lora: Vec<String>,
+    /// Share of the sessions that use one.
+    #[arg(long, default_value_t = 1.0)]
+    pub lora_share: f64,
 }
 
 /// Reads the form of a trace, and tells completions its names.

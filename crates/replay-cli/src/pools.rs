@@ -157,17 +157,7 @@ pub fn pools(args: &PoolArgs, flags: &[String], deploy: Deploy<'_>) -> Result<Po
             (None, pool, (0, gpus), (1, ranks))
         }
     };
-    let scales = serving.scaling != Scaling::default();
-    if prefill.is_some() && !serving.scaling.losses.is_empty() {
-        refuse!("--lose-workers is not modelled for pools of prefill and decode workers");
-    }
-    if scales && ranks.0.max(ranks.1) > 1 {
-        refuse!(
-            "--scale, --autoscale-max and --lose-workers change single engines, and a worker of \
-             --data-parallel-size is {} that share experts",
-            ranks.0.max(ranks.1)
-        );
-    }
+    check_scaling(prefill.as_ref(), &serving.scaling, ranks.0.max(ranks.1))?;
     let name = args.router.to_possible_value();
     let name = name.map_or_else(String::new, |name| name.get_name().to_owned());
     Ok(Pools {
@@ -180,6 +170,20 @@ pub fn pools(args: &PoolArgs, flags: &[String], deploy: Deploy<'_>) -> Result<Po
         seed: plain.seed,
         about: plain.about,
     })
+}
+
+/// Refuses changes of the number of workers that are not modelled.
+fn check_scaling(prefill: Option<&PoolSpec>, scaling: &Scaling, ranks: u32) -> Result<()> {
+    if prefill.is_some() && !scaling.losses.is_empty() {
+        refuse!("--lose-workers is not modelled for pools of prefill and decode workers");
+    }
+    if *scaling != Scaling::default() && ranks > 1 {
+        refuse!(
+            "--scale, --autoscale-max and --lose-workers change single engines, and a worker of \
+             --data-parallel-size is {ranks} that share experts"
+        );
+    }
+    Ok(())
 }
 
 /// Workers of one kind in a file.

@@ -23,11 +23,14 @@ pub fn open(args: &WorkloadArgs, block_size: u32) -> Result<(Box<dyn WorkloadSou
         }
         source = Box::new(Shaped::new(source, curve.clone()));
     }
-    if !(0.0..=1.0).contains(&args.lora_share) {
-        refuse!("--lora-share is {}, must be from 0 to 1", args.lora_share);
+    if !(0.0..=1.0).contains(&args.adapters.lora_share) {
+        refuse!(
+            "--lora-share is {}, must be from 0 to 1",
+            args.adapters.lora_share
+        );
     }
-    if !args.lora.is_empty() {
-        let (names, share) = (&args.lora, args.lora_share);
+    if !args.adapters.lora.is_empty() {
+        let (names, share) = (&args.adapters.lora, args.adapters.lora_share);
         source = Box::new(WithAdapters::new(source, names, share, args.workload_seed));
     }
     Ok((source, pace))

@@ -9,7 +9,7 @@ use std::time::Instant;
 use vllm_sim_engine::SimTime;
 use vllm_sim_service::generate::request::{Bias, GenerateRequest, StopString, Stops};
 use vllm_sim_service::generate::{Generator, Mode};
-use vllm_sim_tokenizer::{ChatInput, Tokenizer, TokenizerLocation};
+use vllm_sim_tokenizer::{ChatInput, SpecialTokens, Tokenizer, TokenizerLocation};
 
 const MODEL: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -44,7 +44,7 @@ fn generate_request<'a>(
         reasoning: None,
         thought_start: &[],
         thinking_budget: None,
-        skip_special_tokens: true,
+        special_tokens: SpecialTokens::Without,
         arrived: SimTime::default(),
         hashes: Vec::new(),
         length: None,
@@ -63,7 +63,7 @@ fn main() {
         let texts: Vec<String> = (0..64).map(|i| format!("{i} {}", words(size))).collect();
         for (kind, tokenizer) in [("model", &tokenizer), ("simulated", &simulated)] {
             time(&format!("encode {size} words, {kind}"), rounds, |i| {
-                black_box(tokenizer.encode(&texts[i as usize % 64], true));
+                black_box(tokenizer.encode(&texts[i as usize % 64], SpecialTokens::With));
             });
         }
     }

@@ -62,13 +62,18 @@ impl FaultControl {
         let _ = self.observer.set(observer);
     }
 
-    /// Settings from now on. With `armed` unset they are those of the start, which every request
-    /// has anyway.
-    pub fn set(&self, settings: LiveSettings, armed: bool) {
-        let armed = armed || !settings.rates.is_idle();
+    /// Settings from now on.
+    pub fn set(&self, settings: LiveSettings) {
         self.settings.store(Arc::new(settings));
-        if armed {
-            self.armed.store(true, Ordering::Release);
+        self.armed.store(true, Ordering::Release);
+    }
+
+    /// Settings of the start. Every request has those anyway, so idle ones need no decision.
+    pub fn begin(&self, settings: LiveSettings) {
+        if settings.rates.is_idle() {
+            self.settings.store(Arc::new(settings));
+        } else {
+            self.set(settings);
         }
     }
 

@@ -13,6 +13,7 @@ use crate::request::{
     EngineChecks, Generated, GenerationRequest, OutputRoom, ReplyFacts, Resolved,
 };
 use crate::scripted::ChosenReply;
+use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::sampling::output_budget;
 use vllm_sim_wire::{Fault, SamplingParams};
 
@@ -195,8 +196,8 @@ impl Service {
         let mut count = 0;
         for word in words {
             let word = word.trim_start();
-            let plain = tokenizer.encode(word, false);
-            let spaced = tokenizer.encode(&format!(" {word}"), false);
+            let plain = tokenizer.encode(word, SpecialTokens::Without);
+            let spaced = tokenizer.encode(&format!(" {word}"), SpecialTokens::Without);
             count += 1;
             if plain.len() == spaced.len() && plain.first() != spaced.first() {
                 count += 1;

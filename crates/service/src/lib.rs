@@ -52,7 +52,7 @@ pub use fault_control::{FaultControl, LiveSettings};
 pub use fault_injector::{FaultInjector, GRACE, InjectorAction};
 pub use hand_over::HandOver;
 pub use job::Transfer;
-pub use models::{Adapter, LoadError, Models};
+pub use models::{Adapter, LoadError, LoadMode, Models};
 pub use ngram::NgramLookup;
 pub use off_thread::{long_work, off_thread, takes_long};
 pub use refusal::{Refusal, Refused};

@@ -27,6 +27,15 @@ pub struct Adapter {
     pub id: u32,
 }
 
+/// Tells what becomes of an adapter that has the name already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoadMode {
+    /// It stays, and loading is refused.
+    New,
+    /// vLLM's `load_inplace`: the new one takes its place.
+    InPlace,
+}
+
 /// Why an adapter was not loaded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
@@ -92,7 +101,7 @@ impl Models {
         self.any_name.then_some(Target::Base)
     }
 
-    /// Adds an adapter; `replace` lets it take the place of one of the same name.
+    /// Adds an adapter.
     ///
     /// # Errors
     /// [`LoadError`] when the name is taken.
@@ -101,7 +110,7 @@ impl Models {
         name: &str,
         path: &str,
         base: Option<String>,
-        replace: bool,
+        mode: LoadMode,
     ) -> Result<Adapter, LoadError> {
         if self.served.iter().any(|served| **served == *name) {
             return Err(LoadError::BaseModel(name.into()));
@@ -109,7 +118,7 @@ impl Models {
         let mut last_id = self.last_id.lock();
         let mut adapters = self.adapters.load().to_vec();
         if let Some(old) = adapters.iter_mut().find(|a| *a.name == *name) {
-            if !replace {
+            if mode == LoadMode::New {
                 return Err(LoadError::AlreadyLoaded(name.into()));
             }
             old.path = path.into();

@@ -26,8 +26,8 @@ const PARTS: u64 = 64;
 
 /// A vector whose cosine with another grows with the tokens that both texts have: made up, and
 /// enough for a search to find something. Each token adds or takes one at places that its number
-/// decides, and a repeated one little more than once. vLLM's vectors have length one (`unit`).
-pub fn shared_token_embedding(tokens: &[u32], dimensions: usize, unit: bool) -> Vec<f32> {
+/// decides, and a repeated one little more than once.
+pub fn shared_token_embedding(tokens: &[u32], dimensions: usize) -> Vec<f32> {
     let mut counts = BTreeMap::new();
     for token in tokens {
         *counts.entry(*token).or_insert(0u32) += 1;
@@ -41,8 +41,14 @@ pub fn shared_token_embedding(tokens: &[u32], dimensions: usize, unit: bool) -> 
             vector[(place % dimensions.max(1) as u64) as usize] += sign;
         }
     }
+    vector
+}
+
+/// The same vector with length one, as vLLM's are.
+pub fn unit_embedding(tokens: &[u32], dimensions: usize) -> Vec<f32> {
+    let mut vector = shared_token_embedding(tokens, dimensions);
     let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
-    if unit && length > 0.0 {
+    if length > 0.0 {
         vector.iter_mut().for_each(|x| *x /= length);
     }
     vector
@@ -110,10 +116,7 @@ mod tests {
     #[test]
     fn the_cosine_grows_with_the_tokens_in_common() {
         let cosine = |a: &[u32], b: &[u32]| -> f32 {
-            let (a, b) = (
-                shared_token_embedding(a, 384, true),
-                shared_token_embedding(b, 384, true),
-            );
+            let (a, b) = (unit_embedding(a, 384), unit_embedding(b, 384));
             a.iter().zip(&b).map(|(a, b)| a * b).sum()
         };
         let text: Vec<u32> = (0..20).collect();

@@ -11,13 +11,23 @@ use crate::generate::request::{GenerateRequest, OutputForm, Prompt, Target};
 use crate::generate::tools::plan_calls;
 use crate::generate::{CONTEXT_START, Reason, Script, context_after};
 use vllm_sim_engine::driver::{
-    ParentRequest, PlannedFinish, RequestInfo, SpanAttributes, Submission,
+    Handle, ParentRequest, PlannedFinish, RequestInfo, SpanAttributes, Submission,
 };
 use vllm_sim_engine::{
     BlockPlan, LoadFailure, LoraId, SeqId, Sequence, SubmitError, Transfer as EngineTransfer,
 };
 use vllm_sim_random::{Purpose, mix, stream};
 use vllm_sim_schema_sampler::{Compiled, ConstraintError};
+use vllm_sim_tokenizer::SpecialTokens;
+
+/// How many sequences a job has.
+fn sequences_of(job: &Job) -> Result<u32, ServeError> {
+    let asked = u64::from(job.n).saturating_mul(job.facts.prompts.len() as u64);
+    u32::try_from(asked)
+        .ok()
+        .filter(|asked| *asked <= MAX_SEQUENCES)
+        .ok_or(ServeError::TooManySequences { asked })
+}
 
 impl Service {
     /// Writes the scripts of a job and lets the engine play them; `caller` is gone with who waits for it.
@@ -25,11 +35,7 @@ impl Service {
     /// # Errors
     /// [`ServeError`]; nothing of the job stays behind.
     pub(super) fn submit(&self, job: &Job, caller: Option<&Weak<()>>) -> Result<Reply, ServeError> {
-        let asked = u64::from(job.n).saturating_mul(job.facts.prompts.len() as u64);
-        let sequences = u32::try_from(asked)
-            .ok()
-            .filter(|asked| *asked <= MAX_SEQUENCES)
-            .ok_or(ServeError::TooManySequences { asked })?;
+        let sequences = sequences_of(job)?;
         let place = self.enter(sequences)?;
         if self.control.refuses() {
             return Err(ServeError::Paused);
@@ -73,14 +79,10 @@ impl Service {
                     return Err(ServeError::Abandoned);
                 }
                 // The likeliest answer is the same in every choice.
-                let key = mix(
-                    key,
-                    if job.sampler.greedy {
-                        0
-                    } else {
-                        u64::from(choice)
-                    },
-                );
+                let key = match job.sampler.greedy {
+                    true => mix(key, 0),
+                    false => mix(key, choice.into()),
+                };
                 let form = match chosen {
                     Some(chosen) => OutputForm::Scripted(chosen.reply().clone()),
                     None => self.form(job, key)?,
@@ -110,19 +112,9 @@ impl Service {
                 SubmitError::QueueFull { .. } => ServeError::QueueFull,
                 SubmitError::TooLarge { needed, total } => ServeError::TooLarge { needed, total },
             })?;
-        if let (Transfer::ForRemote(hand_over), Some(handle)) =
-            (&job.request.transfer, handles.first())
-        {
-            hand_over.place(rank, handle.progress());
-            let name = hand_over.request.clone();
-            self.leases.note(name, rank, handle.id(), self.now());
-        }
-        let prompts: Vec<_> = job
-            .facts
-            .prompts
-            .iter()
-            .map(|p| p.tokens.len() as u32)
-            .collect();
+        let prompts = job.facts.prompts.iter();
+        let prompts: Vec<_> = prompts.map(|prompt| prompt.tokens.len() as u32).collect();
+        self.note_lease(job, rank, &handles);
         if let Some(queued) = queued {
             for (index, handle) in handles.iter().enumerate() {
                 let prompt = prompts.get(index / job.n.max(1) as usize);
@@ -134,6 +126,17 @@ impl Service {
         let mut reply = Reply::new(scripts, handles, prompts, job.n, size.bytes(), place);
         reply.lingers = !job.tail.is_zero();
         Ok(reply)
+    }
+
+    /// Notes the lease of a job that the engine took, where another server fetches its blocks.
+    fn note_lease(&self, job: &Job, rank: usize, handles: &[Handle]) {
+        if let (Transfer::ForRemote(hand_over), Some(handle)) =
+            (&job.request.transfer, handles.first())
+        {
+            hand_over.place(rank, handle.progress());
+            let name = hand_over.request.clone();
+            self.leases.note(name, rank, handle.id(), self.now());
+        }
     }
 
     /// Key of the random streams of a prompt: its content and, unless only the likeliest token is
@@ -203,7 +206,7 @@ impl Service {
             reasoning: job.request.reasoning,
             thought_start: prompt.thought_start.as_deref().unwrap_or_default(),
             thinking_budget: job.sampler.thinking_budget,
-            skip_special_tokens: job.facts.params.skip_special_tokens,
+            special_tokens: SpecialTokens::when(!job.facts.params.skip_special_tokens),
             arrived: job.request.arrived,
             hashes: self.generator.hashes(prompt),
             length: prompt.audio.map(|audio| audio.tokens),

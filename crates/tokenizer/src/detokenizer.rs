@@ -1,5 +1,6 @@
 //! Token ids → text, as they come.
 
+use crate::SpecialTokens;
 use crate::hf::{DecodeStream, Hf};
 use crate::simulated::Simulated;
 
@@ -72,8 +73,8 @@ enum Decoding<'t> {
 }
 
 impl<'t> Detokenizer<'t> {
-    pub(crate) fn hf(hf: &'t Hf, prompt: &[u32], skip_special: bool) -> Self {
-        Self(Decoding::Hf(DecodeStream::new(hf, prompt, skip_special)))
+    pub(crate) fn hf(hf: &'t Hf, prompt: &[u32], special: SpecialTokens) -> Self {
+        Self(Decoding::Hf(DecodeStream::new(hf, prompt, special)))
     }
 
     pub(crate) fn simulated(simulated: &'t Simulated) -> Self {

@@ -14,6 +14,7 @@ mod interner;
 mod media;
 mod simulated;
 mod source;
+mod special_tokens;
 mod tokenizer;
 
 #[cfg(test)]
@@ -32,4 +33,5 @@ pub use media::{
 };
 pub use simulated::{Simulated, fnv1a};
 pub use source::{Hub, TokenizerLocation};
+pub use special_tokens::SpecialTokens;
 pub use tokenizer::Tokenizer;

@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
 use super::Tokenizer;
+use crate::SpecialTokens;
 
 /// Frame of the marker that stands for an item until the text is tokenised: private-use
 /// characters, which no tokenizer splits off a word that a user would write.
@@ -290,12 +291,11 @@ impl Tokenizer {
     pub fn encode_media(
         &self,
         text: &str,
-        add_special_tokens: bool,
+        mut special: SpecialTokens,
         items: &[MediaItem],
     ) -> (Vec<u32>, Vec<MediaFeature>) {
         let mut tokens = Vec::new();
         let mut media = Vec::with_capacity(items.len());
-        let mut special = add_special_tokens;
         for (i, piece) in text.split(EDGE).enumerate() {
             // Every second piece is what stands between two edges: the number of an item.
             let item = (i % 2 == 1)
@@ -312,10 +312,10 @@ impl Tokenizer {
                     let id = self.placeholder(item.modality);
                     tokens.extend(std::iter::repeat_n(id, item.tokens as usize));
                 }
-                None if piece.is_empty() && !special => {}
+                None if piece.is_empty() && special == SpecialTokens::Without => {}
                 None => {
                     tokens.extend(self.encode(piece, special));
-                    special = false;
+                    special = SpecialTokens::Without;
                 }
             }
         }
@@ -393,7 +393,8 @@ mod tests {
             tokens,
         };
         let text = format!("look {}and {}", media_marker(0), media_marker(1));
-        let (tokens, media) = tokenizer.encode_media(&text, true, &[item(3), item(2)]);
+        let (tokens, media) =
+            tokenizer.encode_media(&text, SpecialTokens::With, &[item(3), item(2)]);
         let places: Vec<_> = media.iter().map(|m| (m.start, m.len)).collect();
         assert_eq!(places, [(1, 3), (5, 2)]);
         assert_eq!(tokens.len(), 7);

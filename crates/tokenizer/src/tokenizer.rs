@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use crate::SpecialTokens;
 use crate::chat::{ChatInput, ChatTemplates, ContentFormat, TemplateError};
 use crate::detokenizer::{Detokenizer, Fragments};
 use crate::error::TokenizerError;
@@ -53,17 +54,17 @@ impl Tokenizer {
     }
 
     /// Text to ids. Special tokens are those that the tokenizer puts around a text, such as BOS.
-    pub fn encode(&self, text: &str, add_special_tokens: bool) -> Vec<u32> {
+    pub fn encode(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
         match self {
-            Self::Hf(hf) => hf.encode(text, add_special_tokens),
+            Self::Hf(hf) => hf.encode(text, special),
             Self::Simulated(simulated) => simulated.encode(text),
         }
     }
 
     /// Ids to text; unknown ids add nothing.
-    pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> String {
+    pub fn decode(&self, ids: &[u32], special: SpecialTokens) -> String {
         match self {
-            Self::Hf(hf) => hf.decode(ids, skip_special_tokens),
+            Self::Hf(hf) => hf.decode(ids, special),
             Self::Simulated(simulated) => {
                 let mut out = String::new();
                 for id in ids {
@@ -190,7 +191,7 @@ impl Tokenizer {
                 }
             }
             Self::Hf(hf) => {
-                let mut fragments = self.show(hf.encode(text, false));
+                let mut fragments = self.show(hf.encode(text, SpecialTokens::Without));
                 // A text may end in what looks like half a character and is not.
                 if let Some(last) = fragments.ends.last_mut() {
                     *last = u32::try_from(fragments.text.len()).unwrap_or(u32::MAX);
@@ -204,7 +205,7 @@ impl Tokenizer {
     fn show(&self, ids: Vec<u32>) -> Fragments {
         let mut text = String::new();
         let mut ends = Vec::with_capacity(ids.len());
-        let mut detokenizer = self.detokenizer(false);
+        let mut detokenizer = self.detokenizer(SpecialTokens::With);
         for id in &ids {
             detokenizer.push_to(*id, &mut text);
             ends.push(u32::try_from(text.len()).unwrap_or(u32::MAX));
@@ -214,15 +215,15 @@ impl Tokenizer {
     }
 
     /// Decodes tokens as they come.
-    pub fn detokenizer(&self, skip_special: bool) -> Detokenizer<'_> {
-        self.detokenizer_after(&[], skip_special)
+    pub fn detokenizer(&self, special: SpecialTokens) -> Detokenizer<'_> {
+        self.detokenizer_after(&[], special)
     }
 
     /// Decodes the tokens that follow a prompt. What came before decides in some vocabularies
     /// whether the first word keeps its blank.
-    pub fn detokenizer_after(&self, prompt: &[u32], skip_special: bool) -> Detokenizer<'_> {
+    pub fn detokenizer_after(&self, prompt: &[u32], special: SpecialTokens) -> Detokenizer<'_> {
         match self {
-            Self::Hf(hf) => Detokenizer::hf(hf, prompt, skip_special),
+            Self::Hf(hf) => Detokenizer::hf(hf, prompt, special),
             Self::Simulated(simulated) => Detokenizer::simulated(simulated),
         }
     }

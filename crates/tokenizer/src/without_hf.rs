@@ -7,6 +7,7 @@ use serde_json::{Map, Value as Json};
 use crate::chat::ChatTemplates;
 use crate::error::TokenizerError;
 use crate::source::{ModelFolder, TOKENIZER};
+use crate::special_tokens::SpecialTokens;
 
 /// A tokenizer from a `tokenizer.json`, which this build cannot open.
 #[derive(Debug)]
@@ -24,11 +25,11 @@ impl Hf {
         match *self {}
     }
 
-    pub(crate) fn encode(&self, _text: &str, _add_special_tokens: bool) -> Vec<u32> {
+    pub(crate) fn encode(&self, _text: &str, _special: SpecialTokens) -> Vec<u32> {
         match *self {}
     }
 
-    pub(crate) fn decode(&self, _ids: &[u32], _skip_special_tokens: bool) -> String {
+    pub(crate) fn decode(&self, _ids: &[u32], _special: SpecialTokens) -> String {
         match *self {}
     }
 
@@ -87,7 +88,7 @@ pub(crate) struct DecodeStream<'t> {
 }
 
 impl<'t> DecodeStream<'t> {
-    pub(crate) fn new(hf: &'t Hf, _prompt: &[u32], _skip_special: bool) -> Self {
+    pub(crate) fn new(hf: &'t Hf, _prompt: &[u32], _special: SpecialTokens) -> Self {
         match *hf {}
     }
 

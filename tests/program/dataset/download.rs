@@ -9,7 +9,7 @@ use std::thread;
 
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
-use vllm_sim_dataset::{Dataset, TABLE, fetch};
+use vllm_sim_dataset::{Dataset, RowStorage, TABLE, fetch};
 
 use crate::dataset::tokens;
 
@@ -150,7 +150,12 @@ fn a_file_is_fetched_once() {
     assert_eq!(site.ranges(), [None]);
     assert_eq!(fs::read(&path).unwrap(), bytes);
     assert_eq!(files(&path), ["d.sqlite3"]);
-    assert_eq!(Dataset::open(&path, TABLE, false).unwrap().len(), 300);
+    assert_eq!(
+        Dataset::open(&path, TABLE, RowStorage::OnDisk)
+            .unwrap()
+            .len(),
+        300
+    );
 }
 
 #[test]

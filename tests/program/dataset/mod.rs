@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use vllm_sim_dataset::{Dataset, TABLE, hash_tokens};
+use vllm_sim_dataset::{Dataset, RowStorage, TABLE, hash_tokens};
 
 const SCHEMA: &str =
     "(id INTEGER PRIMARY KEY, prompt_hash BLOB, gen_tokens JSON, n_gen_tokens INTEGER)";
@@ -45,7 +45,7 @@ impl Made {
     }
 
     fn open(&self) -> Dataset {
-        Dataset::open(&self.path, TABLE, false).unwrap()
+        Dataset::open(&self.path, TABLE, RowStorage::OnDisk).unwrap()
     }
 }
 
@@ -70,6 +70,8 @@ fn insert(file: &Connection, hash: &[u8], reply: &str, n: u32) {
 }
 
 fn error(path: &Path, table: &str) -> String {
-    let shown = Dataset::open(path, table, false).unwrap_err().to_string();
+    let shown = Dataset::open(path, table, RowStorage::OnDisk)
+        .unwrap_err()
+        .to_string();
     shown.replace(&path.display().to_string(), "FILE")
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use vllm_sim_dataset::{Dataset, Generation, TABLE};
+use vllm_sim_dataset::{Dataset, Generation, ReplyLength, RowStorage, TABLE};
 
 use crate::dataset::{Made, SCHEMA, error, insert, tokens};
 
@@ -60,9 +60,9 @@ fn damage_in_the_middle_is_found_at_start_or_costs_one_row() {
         damaged[page * 4096..page * 4096 + 4096].fill(0x5a);
         fs::write(&made.path, damaged).unwrap();
         // It may open, when only the end of a long reply is hit; it must not panic.
-        if let Ok(dataset) = Dataset::open(&made.path, TABLE, false) {
+        if let Ok(dataset) = Dataset::open(&made.path, TABLE, RowStorage::OnDisk) {
             let mut rng = vllm_sim_random::stream(1, 1, vllm_sim_random::Purpose::Content);
-            dataset.reply(&[], None, false, &mut rng);
+            dataset.reply(&[], ReplyLength::UNBOUNDED, &mut rng);
         } else {
             assert!(error(&made.path, TABLE).contains("is not a readable SQLite database"));
         }
@@ -99,7 +99,9 @@ fn another_table_has_to_be_named() {
     assert_eq!(error(&made.path, TABLE), why);
     for table in ["a", "A", "b \" c"] {
         assert!(
-            Dataset::open(&made.path, table, true).unwrap().is_empty(),
+            Dataset::open(&made.path, table, RowStorage::InMemory)
+                .unwrap()
+                .is_empty(),
             "{table}"
         );
     }

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use vllm_sim_dataset::{Dataset, RecordedReply, TABLE, hash_text, hash_tokens};
+use vllm_sim_dataset::{
+    Dataset, RecordedReply, ReplyLength, RowStorage, TABLE, hash_text, hash_tokens,
+};
 use vllm_sim_random::{Purpose, stream};
 
 use crate::dataset::{Made, SCHEMA, insert, tokens};
@@ -16,10 +18,15 @@ fn replies(
     ignore_eos: bool,
 ) -> BTreeSet<(u32, usize, bool, bool)> {
     let hashes = [hash_text("x"), hash_tokens(prompt)];
+    let length = match limit {
+        Some(limit) if ignore_eos => ReplyLength::Exactly(limit),
+        Some(limit) => ReplyLength::AtMost(limit),
+        None => ReplyLength::UNBOUNDED,
+    };
     (0..50)
         .map(|request| {
             let mut rng = stream(1, request, Purpose::Content);
-            let found = dataset.reply(&hashes, limit, ignore_eos, &mut rng).unwrap();
+            let found = dataset.reply(&hashes, length, &mut rng).unwrap();
             let RecordedReply {
                 tokens,
                 texts,
@@ -100,7 +107,7 @@ fn an_unknown_prompt_gets_any_row() {
 #[test]
 fn a_copy_in_memory_gives_the_same() {
     let made = four();
-    let copy = Dataset::open(&made.path, TABLE, true).unwrap();
+    let copy = Dataset::open(&made.path, TABLE, RowStorage::InMemory).unwrap();
     let file = made.open();
     for limit in [None, Some(1), Some(4), Some(100)] {
         for prompt in [&[1, 2][..], &[7], &[9]] {
@@ -131,8 +138,7 @@ fn a_file_of_version_0_6_is_found_by_text_or_not_at_all() {
     let mut ask = |text: &str| {
         dataset.reply(
             &[hash_tokens(&[1]), hash_text(text)],
-            Some(2),
-            false,
+            ReplyLength::AtMost(2),
             &mut rng,
         )
     };
@@ -153,7 +159,7 @@ fn an_empty_table_has_no_reply() {
     let dataset = tokens(&[]).open();
     let mut rng = stream(1, 1, Purpose::Content);
     assert_eq!(
-        dataset.reply(&[hash_tokens(&[1])], None, true, &mut rng),
+        dataset.reply(&[hash_tokens(&[1])], ReplyLength::UNBOUNDED, &mut rng),
         None
     );
 }
@@ -178,7 +184,9 @@ fn a_look_up_among_100_000_rows_takes_less_than_a_millisecond() {
         .map(|i| {
             let hash = hash_tokens(&[i * 99]);
             let started = Instant::now();
-            let found = dataset.reply(&[hash], None, false, &mut rng).unwrap();
+            let found = dataset
+                .reply(&[hash], ReplyLength::UNBOUNDED, &mut rng)
+                .unwrap();
             let took = started.elapsed();
             assert_eq!((found.tokens[0], found.matched), (i * 99, true));
             took

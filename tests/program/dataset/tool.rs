@@ -5,10 +5,13 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use vllm_sim_dataset::{Dataset, RecordedReply, TABLE, hash_conversation, hash_text, hash_tokens};
+use vllm_sim_dataset::{
+    Dataset, RecordedReply, ReplyLength, RowStorage, TABLE, hash_conversation, hash_text,
+    hash_tokens,
+};
 use vllm_sim_random::{Purpose, stream};
 use vllm_sim_record::dataset::run;
-use vllm_sim_tokenizer::Tokenizer;
+use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
 
 const INPUT: &str = r#"[
     {"id": "a", "conversations": [
@@ -40,8 +43,12 @@ fn built(more: &str) -> (TempDir, Result<String, String>) {
 }
 
 fn reply(folder: &Path, hash: [u8; 32]) -> Option<RecordedReply> {
-    let dataset = Dataset::open(&folder.join("out/d.sqlite3"), TABLE, false).unwrap();
-    let found = dataset.reply(&[hash], None, false, &mut stream(1, 1, Purpose::Content));
+    let dataset = Dataset::open(&folder.join("out/d.sqlite3"), TABLE, RowStorage::OnDisk).unwrap();
+    let found = dataset.reply(
+        &[hash],
+        ReplyLength::UNBOUNDED,
+        &mut stream(1, 1, Purpose::Content),
+    );
     found.filter(|found| found.matched)
 }
 
@@ -54,7 +61,7 @@ fn answers_are_found_by_the_tokens_of_completion_and_chat() {
     );
     let tokenizer = Tokenizer::simulated();
     let text = |text: &str| {
-        let hash = hash_tokens(&tokenizer.encode(text, true));
+        let hash = hash_tokens(&tokenizer.encode(text, SpecialTokens::With));
         reply(folder.path(), hash).map(|found| found.texts.concat())
     };
     assert_eq!(text("This is a test."), Some("So it is.".to_owned()));
@@ -65,8 +72,15 @@ fn answers_are_found_by_the_tokens_of_completion_and_chat() {
     let chat = "### user: This is a test.\n### assistant: So it is.\n### user: More?\n";
     assert_eq!(text(chat), Some("No.".to_owned()));
     assert_eq!(text("Nobody asked."), None);
-    let found = reply(folder.path(), hash_tokens(&tokenizer.encode("Hi", true))).unwrap();
-    assert_eq!(found.tokens, tokenizer.encode("Hello!", false));
+    let found = reply(
+        folder.path(),
+        hash_tokens(&tokenizer.encode("Hi", SpecialTokens::With)),
+    )
+    .unwrap();
+    assert_eq!(
+        found.tokens,
+        tokenizer.encode("Hello!", SpecialTokens::Without)
+    );
 }
 
 #[test]
@@ -78,7 +92,7 @@ fn the_json_and_the_card_say_the_same() {
     let hello = json!({
         "prompt_hash": records[4]["prompt_hash"],
         "n_gen_tokens": 2,
-        "gen_tokens": {"Tokens": Tokenizer::simulated().encode("Hello!", false), "Strings": ["Hello", "!"]},
+        "gen_tokens": {"Tokens": Tokenizer::simulated().encode("Hello!", SpecialTokens::Without), "Strings": ["Hello", "!"]},
         "input_text": "Hi",
         "generated": "Hello!",
     });

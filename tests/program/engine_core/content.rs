@@ -1,7 +1,7 @@
 //! What is said: thoughts, scripts, pictures, schemas.
 
 use rmpv::Value;
-use vllm_sim_tokenizer::{Tokenizer, TokenizerLocation};
+use vllm_sim_tokenizer::{SpecialTokens, Tokenizer, TokenizerLocation};
 
 use super::front_end::*;
 
@@ -109,12 +109,12 @@ fn scripts_answer_the_last_message() {
              <|start_header_id|>user<|end_header_id|>\n\n{text}<|eot_id|>\
              <|start_header_id|>assistant<|end_header_id|>\n\n"
         );
-        (1, ids(&tokenizer.encode(&text, false)))
+        (1, ids(&tokenizer.encode(&text, SpecialTokens::Without)))
     };
     let params = [("max_tokens", 200.into()), ("_eos_token_id", EOS.into())];
     let text = |id: &str, asked: &str| {
         let said = said(&front, id, &params, &[turn(asked)]);
-        tokenizer.decode(&said, true)
+        tokenizer.decode(&said, SpecialTokens::Without)
     };
     let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"n\": 1}}\n</tool_call>";
     assert_eq!(text("call", "how is the weather?"), call);
@@ -200,7 +200,7 @@ fn a_schema_is_satisfied() {
             ("max_tokens", 500.into()),
             ("_eos_token_id", EOS.into()),
         ];
-        let text = tokenizer().decode(&said(&front, id, &params, &[]), true);
+        let text = tokenizer().decode(&said(&front, id, &params, &[]), SpecialTokens::Without);
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert!(
             value.is_object() && (id == "map" || value["n"].is_i64()),
@@ -260,10 +260,11 @@ fn words_that_come_as_tokens_are_not_said() {
     let front = FrontEnd::start(&[]);
     let tokenizer = tokenizer();
     let long = [("max_tokens", 400.into()), ("ignore_eos", true.into())];
-    let text =
-        |id: &str, params: &[(&str, Value)]| tokenizer.decode(&said(&front, id, params, &[]), true);
+    let text = |id: &str, params: &[(&str, Value)]| {
+        tokenizer.decode(&said(&front, id, params, &[]), SpecialTokens::Without)
+    };
     assert!(text("free", &long).contains(" the "));
-    let words = ["the", " the"].map(|word| ids(&tokenizer.encode(word, false)));
+    let words = ["the", " the"].map(|word| ids(&tokenizer.encode(word, SpecialTokens::Without)));
     let [most, on] = long;
     let bad = [most, on, ("_bad_words_token_ids", words.to_vec().into())];
     assert!(!text("bad", &bad).contains(" the "));

@@ -13,7 +13,7 @@ pub(crate) mod front_end;
 use std::process::Command;
 
 use rmpv::Value;
-use vllm_sim_tokenizer::{Tokenizer, TokenizerLocation};
+use vllm_sim_tokenizer::{SpecialTokens, Tokenizer, TokenizerLocation};
 
 use front_end::*;
 
@@ -131,7 +131,7 @@ fn a_text_under_a_constraint_satisfies_it() {
     assert_eq!(said.last(), Some(&EOS));
     let folder = TokenizerLocation::Folder(MODEL.into());
     let (tokenizer, _) = Tokenizer::open(&folder).unwrap();
-    let text = tokenizer.decode(&said, true);
+    let text = tokenizer.decode(&said, SpecialTokens::Without);
     let call = text.split("<tool_call>\n").nth(1).expect("a call");
     let call = call.split("\n</tool_call>").next().unwrap();
     let call: serde_json::Value = serde_json::from_str(call).expect("JSON");

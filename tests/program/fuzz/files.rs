@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rusqlite::Connection;
 use tempfile::TempDir;
 use vllm_sim_config::{CliMode, Loaded, load_engine};
-use vllm_sim_dataset::{Dataset, TABLE, hash_text};
+use vllm_sim_dataset::{Dataset, ReplyLength, RowStorage, TABLE, hash_text};
 use vllm_sim_engine::latency::{Aic, AicSetup, Batch, Grid, MixedStep, ModelShape, Overhead};
 use vllm_sim_random::{Purpose, stream};
 use vllm_sim_replay::load::{self, Format, LoadOptions};
@@ -494,10 +494,10 @@ fn recordings() {
     };
     fuzz("recordings", 4, corpus, move |input| {
         scratch.write(input);
-        for in_memory in [false, true] {
-            if let Ok(dataset) = Dataset::open(&scratch.path, TABLE, in_memory) {
+        for rows in [RowStorage::OnDisk, RowStorage::InMemory] {
+            if let Ok(dataset) = Dataset::open(&scratch.path, TABLE, rows) {
                 let mut rng = stream(1, 1, Purpose::Content);
-                let _ = dataset.reply(&[hash_text("x")], Some(7), false, &mut rng);
+                let _ = dataset.reply(&[hash_text("x")], ReplyLength::AtMost(7), &mut rng);
                 let _ = dataset.first_bad_row();
             }
         }

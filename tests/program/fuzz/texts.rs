@@ -4,7 +4,9 @@ use std::fs;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use vllm_sim_tokenizer::{ChatInput, ChatTemplates, Tokenizer, TokenizerLocation, data_url_head};
+use vllm_sim_tokenizer::{
+    ChatInput, ChatTemplates, SpecialTokens, Tokenizer, TokenizerLocation, data_url_head,
+};
 
 use super::mutate::Corpus;
 use super::run::fuzz;
@@ -195,16 +197,16 @@ fn texts_for_tokenizers() {
     fuzz("texts", 2, corpus, move |input| {
         let text = String::from_utf8_lossy(input);
         for tokenizer in &tokenizers {
-            let ids = tokenizer.encode(&text, true);
+            let ids = tokenizer.encode(&text, SpecialTokens::With);
             assert!(ids.len() <= 4 * text.len() + 8, "{} tokens", ids.len());
-            let _ = tokenizer.decode(&ids, true);
+            let _ = tokenizer.decode(&ids, SpecialTokens::Without);
             let fragments = tokenizer.fragments(&text);
             assert_eq!(fragments.ids.len(), fragments.ends.len());
             let numbers = input.chunks_exact(4);
             let ids: Vec<u32> = numbers
                 .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
                 .collect();
-            let _ = tokenizer.decode(&ids, false);
+            let _ = tokenizer.decode(&ids, SpecialTokens::With);
         }
         let _ = data_url_head(&text);
     });
@@ -258,7 +260,7 @@ fn files_of_a_model() {
         let place = TokenizerLocation::Folder(folder.path().to_owned());
         if let Ok((tokenizer, _)) = Tokenizer::open(&place) {
             let _ = tokenizer.tokenizer_info().to_string();
-            let _ = tokenizer.encode("Hello </s>", true);
+            let _ = tokenizer.encode("Hello </s>", SpecialTokens::With);
             let _ = tokenizer.vocab_size();
         }
     });

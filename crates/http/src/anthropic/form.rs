@@ -4,20 +4,46 @@
 //! `pkg/llm-d-inference-sim/messages.go`, `pkg/communication/response_builder.go`.
 
 use crate::dialect::AnswerForm;
-use crate::json;
-use crate::openai::response_shape::Counts;
+use crate::json::{self, Nulls};
+use crate::openai::response_shape::{Counts, ResponseShape};
 use vllm_sim_engine::End;
 use vllm_sim_service::Choice;
 use vllm_sim_service::generate::{Reason, StopReason};
 
+/// How a message ended.
+pub(super) struct MessageEnd<'c> {
+    pub(super) choice: &'c Choice,
+    pub(super) end: End,
+    /// Whether it called tools.
+    pub(super) called: bool,
+}
+
+/// Tells whether a usage has the tokens of the cache apart from the input.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum CacheCounts {
+    Shown,
+    LeftOut,
+}
+
+impl CacheCounts {
+    /// Returns what a request wants to see.
+    pub(super) fn of(view: &ResponseShape) -> Self {
+        if view.prompt_details {
+            Self::Shown
+        } else {
+            Self::LeftOut
+        }
+    }
+}
+
 /// The parts of a message that differ.
 pub(super) struct MessageForm {
-    /// Appends why a message stopped; `bool`s: whether it called tools, whether what is null shows.
-    pub(super) stop: fn(&mut String, &Choice, End, bool, bool),
-    /// Appends a usage object; `bool`: whether the cache shows.
-    pub(super) usage: fn(&mut String, Counts, bool),
+    /// Appends why a message stopped.
+    pub(super) stop: fn(&mut String, MessageEnd<'_>, Nulls),
+    /// Appends a usage object.
+    pub(super) usage: fn(&mut String, Counts, CacheCounts),
     /// The same at the end of a stream.
-    pub(super) last_usage: fn(&mut String, Counts, bool),
+    pub(super) last_usage: fn(&mut String, Counts, CacheCounts),
     /// The event after a stream's first block was opened, or before it when it is a call.
     pub(super) ping: &'static str,
 }
@@ -45,12 +71,13 @@ impl MessageForm {
     }
 }
 
-/// Appends `"stop_reason":…,"stop_sequence":…`; what is null shows only when `nulls`.
-fn stop(out: &mut String, choice: &Choice, end: End, called: bool, nulls: bool) {
-    let finish = &choice.script.finish;
-    let (reason, sequence) = match (end, finish.reason, &finish.stop) {
+/// Appends `"stop_reason":…,"stop_sequence":…`.
+fn stop(out: &mut String, message: MessageEnd<'_>, nulls: Nulls) {
+    let nulls = nulls == Nulls::Shown;
+    let finish = &message.choice.script.finish;
+    let (reason, sequence) = match (message.end, finish.reason, &finish.stop) {
         (End::Finished, Reason::Length, _) => (Some("max_tokens"), None),
-        (End::Finished, Reason::Stop, _) if called => (Some("tool_use"), None),
+        (End::Finished, Reason::Stop, _) if message.called => (Some("tool_use"), None),
         (End::Finished, Reason::Stop, Some(StopReason::Text(text))) => {
             (Some("stop_sequence"), Some(text.as_str()))
         }
@@ -71,8 +98,9 @@ fn stop(out: &mut String, choice: &Choice, end: End, called: bool, nulls: bool) 
     }
 }
 
-/// Appends a usage object; the cache shows when `details`, and then input excludes it.
-fn usage(out: &mut String, counts: Counts, details: bool) {
+/// Appends a usage object; where the cache shows, input excludes it.
+fn usage(out: &mut String, counts: Counts, cache: CacheCounts) {
+    let details = cache == CacheCounts::Shown;
     let cached = if details {
         counts.cached + counts.created
     } else {
@@ -92,10 +120,10 @@ fn usage(out: &mut String, counts: Counts, details: bool) {
 }
 
 /// Appends `"stop_reason":…,"stop_sequence":null`.
-fn llmd_stop(out: &mut String, choice: &Choice, end: End, called: bool, _nulls: bool) {
-    let reason = match (end, choice.script.finish.reason) {
+fn llmd_stop(out: &mut String, message: MessageEnd<'_>, _nulls: Nulls) {
+    let reason = match (message.end, message.choice.script.finish.reason) {
         (End::Threshold, _) | (End::Finished, Reason::Length) => "max_tokens",
-        _ if called => "tool_use",
+        _ if message.called => "tool_use",
         _ => "end_turn",
     };
     out.push_str("\"stop_reason\":");
@@ -104,7 +132,7 @@ fn llmd_stop(out: &mut String, choice: &Choice, end: End, called: bool, _nulls: 
 }
 
 /// Appends a usage object: the whole prompt, and a cache that is never mentioned.
-fn llmd_usage(out: &mut String, counts: Counts, _details: bool) {
+fn llmd_usage(out: &mut String, counts: Counts, _cache: CacheCounts) {
     out.push_str("{\"input_tokens\":");
     json::int(out, counts.prompt);
     out.push_str(
@@ -115,7 +143,7 @@ fn llmd_usage(out: &mut String, counts: Counts, _details: bool) {
 }
 
 /// Appends the usage at the end of a stream.
-fn llmd_last_usage(out: &mut String, counts: Counts, _details: bool) {
+fn llmd_last_usage(out: &mut String, counts: Counts, _cache: CacheCounts) {
     out.push_str("{\"output_tokens\":");
     json::int(out, counts.completion);
     out.push('}');

@@ -2,11 +2,12 @@
 //! (`vllm/entrypoints/anthropic/serving.py`, `messages_full_converter` and
 //! `message_stream_converter`).
 
-use super::form::MessageForm;
+use super::form::{CacheCounts, MessageEnd, MessageForm};
+use crate::error;
+use crate::json::{self, Nulls};
 use crate::openai::chat_render::ChatView;
 use crate::openai::response_shape::{Counts, end_of};
 use crate::stream::{ChoiceStep, Render};
-use crate::{error, json};
 use vllm_sim_observe::metrics::ToolMode;
 use vllm_sim_service::generate::Channel;
 use vllm_sim_service::{Choice, Reply};
@@ -69,12 +70,17 @@ pub(super) fn message(chat: &ChatView, form: &MessageForm, reply: &Reply) -> Str
     json::string(&mut out, &view.model);
     let before = out.len();
     out.push(',');
-    (form.stop)(&mut out, choice, end_of(choice), !calls.is_empty(), false);
+    let end = MessageEnd {
+        choice,
+        end: end_of(choice),
+        called: !calls.is_empty(),
+    };
+    (form.stop)(&mut out, end, Nulls::LeftOut);
     if out.len() == before + 1 {
         out.pop();
     }
     out.push_str(",\"usage\":");
-    (form.usage)(&mut out, Counts::of(reply), view.prompt_details);
+    (form.usage)(&mut out, Counts::of(reply), CacheCounts::of(view));
     transferred(&mut out, chat);
     out
 }
@@ -143,7 +149,7 @@ impl MessageStream {
             prompt: self.prompt,
             ..Counts::default()
         };
-        (self.form.usage)(out, counts, false);
+        (self.form.usage)(out, counts, CacheCounts::LeftOut);
         out.push_str("}}\n\n");
     }
 
@@ -272,10 +278,15 @@ impl Render for MessageStream {
         self.stop(out);
         let choice = &reply.choices[0];
         out.push_str("event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{");
-        let (end, counts) = (end_of(choice), Counts::of(reply));
-        (self.form.stop)(out, choice, end, self.called, true);
+        let end = MessageEnd {
+            choice,
+            end: end_of(choice),
+            called: self.called,
+        };
+        (self.form.stop)(out, end, Nulls::Shown);
         out.push_str("},\"usage\":");
-        (self.form.last_usage)(out, counts, self.chat.view.prompt_details);
+        let cache = CacheCounts::of(&self.chat.view);
+        (self.form.last_usage)(out, Counts::of(reply), cache);
         out.push_str("}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
     }
 }

@@ -34,7 +34,7 @@ use vllm_sim_random::mix;
 use vllm_sim_service::generate::request::{AudioInput, Prompt, Target};
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{EngineChecks, GenerationRequest, OutputRoom, off_thread};
-use vllm_sim_tokenizer::{MediaFeature, Modality};
+use vllm_sim_tokenizer::{MediaFeature, Modality, SpecialTokens};
 use vllm_sim_tokenizer::{Tokenizer, fnv1a};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::audio::{SpeechRequest, Task};
@@ -102,7 +102,7 @@ async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
     let (generated, guard) = match generation::start(app, resolved, generation).await {
         Ok(started) => started,
         Err(Refused::Late { fault, .. }) if stream => {
-            return Ok(prepare::failed_stream(&fault, false));
+            return Ok(prepare::failed_stream(&fault));
         }
         Err(refused) => return Err(refused.into()),
     };
@@ -119,9 +119,11 @@ async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
         temperature: request.temperature,
     };
     if stream {
-        let force = app.settings.answers.force_include_usage;
         let frames = encoder_frames(app, transcript.seconds);
-        let render = SpeechStream::new(transcript, &request, force, &reply.prompts, frames);
+        let mut render = SpeechStream::new(transcript, &request, &reply.prompts, frames);
+        if app.settings.answers.force_include_usage {
+            render = render.with_usage();
+        }
         return Ok(prepare::stream(app, head, reply, render, 1, guard));
     }
     let body = prepare::whole(reply, move |reply| transcript.unary(reply)).await??;
@@ -299,7 +301,7 @@ fn prompts(
     let mut before = Vec::new();
     if !request.prompt.is_empty() {
         before.push(special(tokenizer, "<|startofprev|>"));
-        before.extend(tokenizer.encode(&request.prompt, false));
+        before.extend(tokenizer.encode(&request.prompt, SpecialTokens::Without));
     }
     let order = [
         "<|startoftranscript|>".to_owned(),

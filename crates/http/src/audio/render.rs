@@ -253,11 +253,10 @@ struct PendingOutput {
 }
 
 impl SpeechStream {
-    /// A stream of `transcript`; `force`: with usage, whether asked for or not.
+    /// A stream of `transcript`.
     pub(super) fn new(
         transcript: Transcript,
         request: &SpeechRequest,
-        force: bool,
         prompts: &[u32],
         encoder_frames: u32,
     ) -> Self {
@@ -274,18 +273,25 @@ impl SpeechStream {
         head.push_str(",\"model\":");
         json::string(&mut head, &transcript.model);
         head.push_str(",\"choices\":[");
-        let include_usage = force || request.include_usage;
         Self {
             head,
             separator: separator(transcript.language.as_deref()),
-            include_usage,
-            continuous_usage: include_usage && request.continuous_usage,
+            include_usage: request.include_usage,
+            continuous_usage: request.continuous_usage,
             prompts: prompts.to_vec(),
             encoder_frames,
             current: 0,
             has_text: false,
             completion: 0,
             pending: vec![PendingOutput::default(); transcript.clips.len()],
+        }
+    }
+
+    /// Returns the stream with usage at its end, whether asked for or not.
+    pub(super) fn with_usage(self) -> Self {
+        Self {
+            include_usage: true,
+            ..self
         }
     }
 
@@ -327,7 +333,7 @@ impl SpeechStream {
                 out.push_str(finish);
             }
             out.push_str("}]");
-            if self.continuous_usage {
+            if self.include_usage && self.continuous_usage {
                 self.usage(out);
             }
             out.push_str("}\n\n");

@@ -15,7 +15,7 @@ use vllm_sim_engine::driver::unix_now;
 /// The newest phases of scenarios and changes of settings, the oldest first, and the time now. Values of
 /// settings are for whoever may read them at `/admin/config`.
 pub(crate) async fn list(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
-    let with_values = admin::allowed(&app, &headers).is_ok();
-    let events = app.admin_state.drills.to_json(with_values);
+    let values = admin::setting_values(&app, &headers);
+    let events = app.admin_state.drills.to_json(values);
     ok(&json!({"now": unix_now(), "events": events}))
 }

@@ -34,10 +34,12 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 
 
 /// `GET /dashboard`.
 pub(super) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
-    let control = app.settings.server.dashboard_control;
-    let config = app.settings.server.is_administered;
-    let others = replicas::has_others(&app);
-    let mut response = Response::new(Body::from(page(control, config, others)));
+    let page = Page {
+        control: app.settings.server.dashboard_control,
+        config: app.settings.server.is_administered,
+        replicas: replicas::has_others(&app),
+    };
+    let mut response = Response::new(Body::from(page.html()));
     let headers = response.headers_mut();
     for (name, value) in [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),
@@ -56,14 +58,24 @@ pub(super) async fn latencies(State(app): State<Arc<App>>) -> Response<Body> {
     error::json(StatusCode::OK, recent.to_string())
 }
 
-/// The page; `control` decides whether its switches act, `config` whether it asks for settings,
-/// `replicas` whether it asks for other servers.
-fn page(control: bool, config: bool, replicas: bool) -> String {
-    PAGE.replace("{{control}}", &control.to_string())
-        .replace("{{config}}", &config.to_string())
-        .replace("{{replicas}}", &replicas.to_string())
-        .replace("{{style}}", STYLE)
-        .replace("{{script}}", SCRIPT)
+/// The page of a server.
+struct Page {
+    /// Whether its switches act.
+    control: bool,
+    /// Whether it asks for settings.
+    config: bool,
+    /// Whether it asks for other servers.
+    replicas: bool,
+}
+
+impl Page {
+    fn html(&self) -> String {
+        PAGE.replace("{{control}}", &self.control.to_string())
+            .replace("{{config}}", &self.config.to_string())
+            .replace("{{replicas}}", &self.replicas.to_string())
+            .replace("{{style}}", STYLE)
+            .replace("{{script}}", SCRIPT)
+    }
 }
 
 #[cfg(test)]
@@ -72,7 +84,12 @@ mod tests {
 
     #[test]
     fn the_page_is_whole_and_loads_nothing() {
-        let page = page(true, false, true);
+        let page = Page {
+            control: true,
+            config: false,
+            replicas: true,
+        };
+        let page = page.html();
         assert!(!page.contains("{{"), "a placeholder is left");
         assert!(
             page.contains("data-control=\"true\" data-config=\"false\" data-replicas=\"true\"")

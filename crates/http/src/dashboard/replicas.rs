@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, Response};
 use serde_json::{Map, Value, json};
 
 use crate::admin;
-use crate::annotations::shown_settings;
+use crate::annotations::{SettingValues, shown_settings};
 use crate::app::App;
 use crate::vllm::ok;
 
@@ -20,16 +20,16 @@ pub(super) fn has_others(app: &App) -> bool {
 
 /// `GET /dashboard/summary`: how this server is, in one row.
 pub(crate) async fn summary(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
-    ok(&state(&app, admin::allowed(&app, &headers).is_ok()))
+    ok(&state(&app, admin::setting_values(&app, &headers)))
 }
 
 /// `GET /dashboard/replicas`: this server first, then the others of its process, then its peers.
 pub(crate) async fn show(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
-    let with_values = admin::allowed(&app, &headers).is_ok();
+    let values = admin::setting_values(&app, &headers);
     let own = |app: &Arc<App>| {
         let root = &app.settings.server.root_path;
         json!({"name": name(app), "url": null, "port": app.port, "root_path": root,
-            "error": null, "state": state(app, with_values)})
+            "error": null, "state": state(app, values)})
     };
     let mut replicas = vec![own(&app)];
     let fleet = app.fleet.get().into_iter().flatten();
@@ -49,7 +49,7 @@ fn name(app: &App) -> String {
 }
 
 /// How a server is. Its gauges are those of its engines, also beside fake metrics.
-fn state(app: &Arc<App>, with_values: bool) -> Value {
+fn state(app: &Arc<App>, values: SettingValues) -> Value {
     let (mut running, mut waiting, mut usage, mut generated) = (0, 0, 0.0_f64, 0);
     for (index, engine) in app.service.ranks().iter().enumerate() {
         let stats = engine.stats();
@@ -72,7 +72,7 @@ fn state(app: &Arc<App>, with_values: bool) -> Value {
         "ttft": latencies["ttft"],
         "itl": latencies["itl"],
         "scenario": app.admin_state.playing(),
-        "in_force": shown_settings(&in_force(app), with_values),
+        "in_force": shown_settings(&in_force(app), values),
     })
 }
 

@@ -17,6 +17,7 @@ use crate::request_head::RequestHead;
 use crate::transfer::{self, TransferTerms};
 use vllm_sim_service::prompt::{Conversation, CutSide, PromptSource, Truncation};
 use vllm_sim_service::{GenerationRequest, ReplyFacts, Resolved};
+use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
@@ -52,7 +53,7 @@ pub(crate) async fn answer(app: &Arc<App>, head: &RequestHead, value: &Value) ->
     let started = match start(app, head, requests, resolved, id, threshold).await {
         Ok(started) => started,
         Err(Refused::Late { fault, .. }) if stream => {
-            return Ok(prepare::failed_stream(&fault, true));
+            return Ok(prepare::failed_chat_stream(&fault));
         }
         Err(refused) => return Err(refused.into()),
     };
@@ -220,7 +221,7 @@ fn view(app: &App, request: &ChatRequest, last: LastMessage, facts: &ReplyFacts)
         call_ids: app.dialect.ids().calls("chatcmpl-tool-"),
         prompt_logprobs: prompt_logprobs(request).map(|top| prepare::top(app, top)),
         prompt_ids: show_prompt.then(|| prompt.tokens.as_slice().into()),
-        prompt_text: text.then(|| tokenizer.decode(&prompt.tokens, false).into()),
+        prompt_text: text.then(|| tokenizer.decode(&prompt.tokens, SpecialTokens::With).into()),
         ec_transfer_params: media::encoded(app, &prompt.media),
         image: false,
         tool_parser: tool_parser.then(|| app.metrics.clone()),

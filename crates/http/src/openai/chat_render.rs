@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use super::ids::CallIds;
 use super::logprobs::{LogprobStyle, at, chat_entry, prompt};
-use super::response_shape::{Counts, ResponseShape, end_of};
+use super::response_shape::{Counts, ResponseShape, UsageMembers, end_of};
+use crate::error;
 use crate::image_output::GREY_PIXEL;
+use crate::json::{self, Nulls};
 use crate::stream::{ChoiceStep, Render};
-use crate::{error, json};
 use vllm_sim_engine::End;
 use vllm_sim_observe::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
 use vllm_sim_service::generate::Channel;
@@ -68,7 +69,7 @@ impl ChatView {
         out.push_str("],\"service_tier\":null,\"system_fingerprint\":");
         json::optional(&mut out, view.fingerprint.as_deref());
         out.push_str(",\"usage\":");
-        view.usage(&mut out, Counts::of(reply), true);
+        view.usage(&mut out, Counts::of(reply), UsageMembers::Chat);
         out.push_str(",\"prompt_logprobs\":");
         match (self.prompt_logprobs, &self.prompt_ids) {
             (Some(top), Some(ids)) => {
@@ -82,7 +83,7 @@ impl ChatView {
         out.push_str(",\"ec_transfer_params\":");
         out.push_str(self.ec_transfer_params.as_deref().unwrap_or("null"));
         out.push_str(",\"metrics\":");
-        view.timings(&mut out, reply, false);
+        view.timings(&mut out, reply, Nulls::Shown);
         out.push('}');
         out
     }
@@ -131,20 +132,7 @@ impl ChatView {
             ",\"refusal\":null,\"annotations\":null,\"audio\":null,\"function_call\":null",
         );
         if !calls.is_empty() {
-            out.push_str(",\"tool_calls\":[");
-            for (at, (name, arguments)) in calls.iter().enumerate() {
-                if at > 0 {
-                    out.push(',');
-                }
-                out.push_str("{\"id\":");
-                json::string(out, &self.call_ids.of(index, at));
-                out.push_str(",\"type\":\"function\",\"function\":{\"name\":");
-                json::string(out, name);
-                out.push_str(",\"arguments\":");
-                json::string(out, arguments);
-                out.push_str("}}");
-            }
-            out.push(']');
+            self.tool_calls(out, index, &calls);
         }
         out.push_str(",\"reasoning\":");
         if thinks && self.include_reasoning {
@@ -171,8 +159,8 @@ impl ChatView {
             None => out.push_str("null"),
         }
         out.push(',');
-        self.view
-            .finish(out, choice, end, !calls.is_empty() && !self.named);
+        let stop_word = self.stop_word(calls.len());
+        self.view.finish(out, choice, end, stop_word);
         out.push_str(",\"token_ids\":");
         if self.view.return_token_ids && !hidden {
             json::ints(
@@ -185,6 +173,33 @@ impl ChatView {
         out.push_str(",\"routed_experts\":null");
         self.view.weights(out, Some(released));
         out.push('}');
+    }
+
+    /// Appends the calls of a choice with their names and arguments.
+    fn tool_calls(&self, out: &mut String, choice: usize, calls: &[(String, String)]) {
+        out.push_str(",\"tool_calls\":[");
+        for (at, (name, arguments)) in calls.iter().enumerate() {
+            if at > 0 {
+                out.push(',');
+            }
+            out.push_str("{\"id\":");
+            json::string(out, &self.call_ids.of(choice, at));
+            out.push_str(",\"type\":\"function\",\"function\":{\"name\":");
+            json::string(out, name);
+            out.push_str(",\"arguments\":");
+            json::string(out, arguments);
+            out.push_str("}}");
+        }
+        out.push(']');
+    }
+
+    /// Returns the finish reason of a choice that stopped by itself: calls that no choice of a tool forced count.
+    fn stop_word(&self, calls: usize) -> &'static str {
+        if calls > 0 && !self.named {
+            "tool_calls"
+        } else {
+            "stop"
+        }
     }
 
     /// The tool parser looked at a choice, or at a delta of one.
@@ -274,7 +289,9 @@ impl ChatStream {
     /// have.
     fn end_opening(&self, out: &mut String, index: usize) {
         out.push_str("},\"logprobs\":null,\"finish_reason\":null}]");
-        self.chat.view.chunk_usage(out, self.counts(index), true);
+        self.chat
+            .view
+            .chunk_usage(out, self.counts(index), UsageMembers::Chat);
     }
 
     fn begin(&self, out: &mut String, index: usize) {
@@ -309,8 +326,8 @@ impl ChatStream {
             None => out.push_str(",\"finish_reason\":null"),
             Some(end) => {
                 out.push(',');
-                let calls = self.so_far[step.index].calls > 0 && !self.chat.named;
-                view.finish(out, choice, end, calls);
+                let stop_word = self.chat.stop_word(self.so_far[step.index].calls);
+                view.finish(out, choice, end, stop_word);
             }
         }
         out.push_str(",\"token_ids\":");
@@ -323,7 +340,7 @@ impl ChatStream {
             view.weights(out, Some(choice.sent));
         }
         out.push_str("}]");
-        view.chunk_usage(out, self.counts(step.index), true);
+        view.chunk_usage(out, self.counts(step.index), UsageMembers::Chat);
         if end.is_some() && !view.include_usage {
             view.fingerprint(out);
         }
@@ -479,9 +496,7 @@ impl Render for ChatStream {
         if self.chat.view.include_usage {
             out.push_str(&self.head[..self.choices_at]);
             out.push_str("],");
-            self.chat
-                .view
-                .final_usage(out, Counts::of(reply), reply, true);
+            self.chat.view.final_usage(out, reply, UsageMembers::Chat);
             out.push_str("}\n\n");
         }
         out.push_str("data: [DONE]\n\n");

@@ -17,6 +17,7 @@ use crate::transfer::{self, TransferTerms};
 use vllm_sim_service::generate::request::Prompt;
 use vllm_sim_service::prompt::{CutSide, PromptInput, PromptInputs, PromptSource, Truncation};
 use vllm_sim_service::{GenerationRequest, OutputRoom, ReplyFacts};
+use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::completion::{CompletionRequest, Prompt as Asked};
@@ -86,7 +87,7 @@ async fn respond(
     let (generated, guard) = match generation::start(app, resolved, generation).await {
         Ok(started) => started,
         Err(Refused::Late { fault, .. }) if stream => {
-            return Ok(prepare::failed_stream(&fault, false));
+            return Ok(prepare::failed_stream(&fault));
         }
         Err(refused) => return Err(refused.into()),
     };
@@ -139,7 +140,9 @@ fn view(app: &App, request: &CompletionRequest, facts: &ReplyFacts) -> Completio
     let tokenizer = app.service.generator.tokenizer();
     let show = |prompt: &Prompt| ShownPrompt {
         ids: prompt.tokens.as_slice().into(),
-        text: tokenizer.decode(&prompt.tokens, true).into(),
+        text: tokenizer
+            .decode(&prompt.tokens, SpecialTokens::Without)
+            .into(),
     };
     CompletionView {
         echo,

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use super::logprobs::{CompletionLogprobs, LogprobStyle, at, each_of_prompt, prompt};
-use super::response_shape::{Counts, ResponseShape, end_of};
-use crate::json;
+use super::response_shape::{Counts, ResponseShape, UsageMembers, end_of};
+use crate::json::{self, Nulls};
 use crate::stream::{ChoiceStep, Render};
 use vllm_sim_service::generate::Channel;
 use vllm_sim_service::{Choice, Reply};
@@ -79,13 +79,13 @@ impl CompletionView {
         out.push_str("],\"service_tier\":null,\"system_fingerprint\":");
         json::optional(&mut out, view.fingerprint.as_deref());
         out.push_str(",\"usage\":");
-        view.usage(&mut out, Counts::of(reply), false);
+        view.usage(&mut out, Counts::of(reply), UsageMembers::Completion);
         out.push_str(",\"kv_transfer_params\":");
         view.transfer(&mut out);
         out.push_str(",\"ec_transfer_params\":");
         out.push_str(self.ec_transfer_params.as_deref().unwrap_or("null"));
         out.push_str(",\"metrics\":");
-        view.timings(&mut out, reply, false);
+        view.timings(&mut out, reply, Nulls::Shown);
         out.push('}');
         out
     }
@@ -109,7 +109,7 @@ impl CompletionView {
                 let script = &choice.script;
                 for (position, token) in script.tokens().take(released as usize).enumerate() {
                     at(script, position, |place| {
-                        lists.push(&self.view.tokenizer, token.id, place, false, style);
+                        lists.push(&self.view.tokenizer, token.id, place, style);
                     });
                 }
                 lists.write(out);
@@ -117,7 +117,7 @@ impl CompletionView {
             None => out.push_str("null"),
         }
         out.push(',');
-        self.view.finish(out, choice, end_of(choice), false);
+        self.view.finish(out, choice, end_of(choice), "stop");
         out.push_str(",\"token_ids\":");
         if self.view.return_token_ids {
             json::ints(
@@ -154,8 +154,9 @@ impl CompletionView {
             distribution: style.distribution.of_prompt(),
             ..style
         };
-        each_of_prompt(&shown.ids, |id, place| {
-            lists.push(&self.view.tokenizer, id, place, place.position == 0, style);
+        each_of_prompt(&shown.ids, |id, place| match place.position {
+            0 => lists.push_first(&self.view.tokenizer, id, place, style),
+            _ => lists.push(&self.view.tokenizer, id, place, style),
         });
     }
 }
@@ -216,7 +217,7 @@ impl CompletionStream {
             None => out.push_str(",\"finish_reason\":null,\"stop_reason\":null"),
             Some(end) => {
                 out.push(',');
-                view.finish(out, choice, end, false);
+                view.finish(out, choice, end, "stop");
             }
         }
         out.push_str(",\"prompt_token_ids\":");
@@ -239,7 +240,7 @@ impl CompletionStream {
             completion: self.so_far[step.index].0,
             ..Counts::default()
         };
-        view.chunk_usage(out, counts, false);
+        view.chunk_usage(out, counts, UsageMembers::Completion);
         if step.end.is_some() && !view.include_usage {
             view.fingerprint(out);
         }
@@ -282,7 +283,7 @@ impl Render for CompletionStream {
             if let (Some(lists), Some(style)) = (&mut lists, style) {
                 let tokenizer = &self.completion.view.tokenizer;
                 at(&choice.script, position, |place| {
-                    lists.push(tokenizer, token.id, place, false, style);
+                    lists.push(tokenizer, token.id, place, style);
                 });
             }
         }
@@ -298,7 +299,7 @@ impl Render for CompletionStream {
             out.push_str("],");
             self.completion
                 .view
-                .final_usage(out, Counts::of(reply), reply, false);
+                .final_usage(out, reply, UsageMembers::Completion);
             out.push_str("}\n\n");
         }
         out.push_str("data: [DONE]\n\n");

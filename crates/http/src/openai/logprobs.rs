@@ -4,7 +4,7 @@ use crate::json;
 use vllm_sim_random::mix;
 use vllm_sim_service::generate::{CONTEXT_START, Script, Token, context_after};
 use vllm_sim_service::logprobs::{Position, RankedToken};
-use vllm_sim_tokenizer::Tokenizer;
+use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
 
 /// How tokens are shown.
 #[derive(Debug, Clone, Copy)]
@@ -102,7 +102,7 @@ pub(crate) fn entries(
     let top = style.top.min(tokenizer.vocab_size().max(2)) as usize;
     let values = match style.distribution {
         Distribution::ByPosition => {
-            return by_position(tokenizer, id, place, top.max(1), style.as_ids);
+            return by_position(tokenizer, id, place, top.max(1), style);
         }
         Distribution::ByRank { seed, temperature } => {
             let position = Position {
@@ -131,9 +131,9 @@ fn by_position(
     id: u32,
     place: Place<'_>,
     top: usize,
-    as_ids: bool,
+    style: LogprobStyle,
 ) -> Vec<TokenLogprob> {
-    let own = match as_ids {
+    let own = match style.as_ids {
         true => format!("token_id:{id}"),
         false => text(tokenizer, id, place.before),
     };
@@ -168,13 +168,13 @@ pub(crate) fn text(tokenizer: &Tokenizer, id: u32, before: Before<'_>) -> String
     let before = before();
     for start in (before.len().saturating_sub(CONTEXT)..before.len()).rev() {
         let context = &before[start..];
-        let whole = tokenizer.decode(&[context, &[id]].concat(), true);
+        let whole = tokenizer.decode(&[context, &[id]].concat(), SpecialTokens::Without);
         if whole.ends_with(CUT) {
             continue;
         }
         let is_part = |id: &&u32| tokenizer.token_text(**id).ends_with(CUT);
         let parts = context.iter().rev().take_while(is_part).count();
-        let clean = tokenizer.decode(&context[..context.len() - parts], true);
+        let clean = tokenizer.decode(&context[..context.len() - parts], SpecialTokens::Without);
         let common = whole.chars().zip(clean.chars()).take_while(|(a, b)| a == b);
         return whole.chars().skip(common.count()).collect();
     }
@@ -242,15 +242,21 @@ impl CompletionLogprobs {
         self.offset
     }
 
-    /// Adds a position. The `first` token of an echoed prompt has no log probability.
-    pub(super) fn push(
+    /// Adds the first token of an echoed prompt, which has no log probability.
+    pub(super) fn push_first(
         &mut self,
         tokenizer: &Tokenizer,
         id: u32,
         place: Place<'_>,
-        first: bool,
         style: LogprobStyle,
     ) {
+        self.push_text(&entries(tokenizer, id, place, style)[0].text);
+        self.values.push_str("null");
+        self.tops.push_str("null");
+    }
+
+    /// Adds a position's text and its offset.
+    fn push_text(&mut self, text: &str) {
         if self.count > 0 {
             for list in [
                 &mut self.offsets,
@@ -263,14 +269,20 @@ impl CompletionLogprobs {
         }
         self.count += 1;
         json::int(&mut self.offsets, self.offset);
+        json::string(&mut self.tokens, text);
+        self.offset += text.chars().count();
+    }
+
+    /// Adds a position.
+    pub(super) fn push(
+        &mut self,
+        tokenizer: &Tokenizer,
+        id: u32,
+        place: Place<'_>,
+        style: LogprobStyle,
+    ) {
         let entries = entries(tokenizer, id, place, style);
-        json::string(&mut self.tokens, &entries[0].text);
-        self.offset += entries[0].text.chars().count();
-        if first {
-            self.values.push_str("null");
-            self.tops.push_str("null");
-            return;
-        }
+        self.push_text(&entries[0].text);
         json::float(&mut self.values, entries[0].logprob);
         self.tops.push('{');
         let mut seen = std::collections::BTreeSet::new();

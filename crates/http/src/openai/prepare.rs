@@ -204,8 +204,8 @@ pub(crate) fn unary(app: &App, headers: &HeaderMap, body: String) -> Response<Bo
     let mut response = error::json(StatusCode::OK, body);
     let format = headers.get(&names::LOAD_FORMAT).map(HeaderValue::as_bytes);
     let text = match format {
-        Some(f) if f.eq_ignore_ascii_case(b"text") => Some(load_header(app, false)),
-        Some(f) if f.eq_ignore_ascii_case(b"json") => Some(load_header(app, true)),
+        Some(f) if f.eq_ignore_ascii_case(b"text") => Some(load_header(app, LoadFormat::Text)),
+        Some(f) if f.eq_ignore_ascii_case(b"json") => Some(load_header(app, LoadFormat::Json)),
         _ => None,
     };
     if let Some(value) = text.and_then(|text| HeaderValue::from_str(&text).ok()) {
@@ -216,7 +216,13 @@ pub(crate) fn unary(app: &App, headers: &HeaderMap, body: String) -> Response<Bo
     response
 }
 
-fn load_header(app: &App, json: bool) -> String {
+/// The forms of the load header that a client may ask for.
+enum LoadFormat {
+    Text,
+    Json,
+}
+
+fn load_header(app: &App, format: LoadFormat) -> String {
     let stats = app.service.ranks()[0].stats();
     let waiting = stats.waiting as f64;
     let usage = if stats.total_blocks == 0 {
@@ -224,14 +230,13 @@ fn load_header(app: &App, json: bool) -> String {
     } else {
         f64::from(stats.used_blocks) / f64::from(stats.total_blocks)
     };
-    if json {
-        format!(
+    match format {
+        LoadFormat::Json => format!(
             "JSON {{\"named_metrics\": {{\"num_requests_waiting\": {waiting:?}, \"kv_cache_usage_perc\": {usage:?}}}}}"
-        )
-    } else {
-        format!(
+        ),
+        LoadFormat::Text => format!(
             "TEXT named_metrics.num_requests_waiting={waiting:?}, named_metrics.kv_cache_usage_perc={usage:?}"
-        )
+        ),
     }
 }
 
@@ -287,14 +292,15 @@ pub(crate) fn events(body: Body) -> Response<Body> {
 }
 
 /// A stream that fails before its first token: the status is out already, the error is an event.
-pub(crate) fn failed_stream(fault: &Fault, chat: bool) -> Response<Body> {
-    // A retryable refusal names another type in a chat stream (measured on vLLM 0.33).
-    let fault = match chat && fault.status == 503 {
-        true => Fault {
-            error_type: ErrorType::InternalServer,
-            ..fault.clone()
-        },
-        false => fault.clone(),
-    };
-    events(Body::from(error::last_events(&fault, chat)))
+pub(crate) fn failed_stream(fault: &Fault) -> Response<Body> {
+    events(Body::from(error::last_events(fault, false)))
+}
+
+/// The same for a chat. A retryable refusal names another type there (measured on vLLM 0.33).
+pub(crate) fn failed_chat_stream(fault: &Fault) -> Response<Body> {
+    let mut fault = fault.clone();
+    if fault.status == 503 {
+        fault.error_type = ErrorType::InternalServer;
+    }
+    events(Body::from(error::last_events(&fault, true)))
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::logprobs::{self, Distribution, LogprobStyle, TokenLogprob};
-use crate::json;
+use crate::json::{self, Nulls};
 use crate::transfer::params::TransferParams;
 use vllm_sim_engine::End;
 use vllm_sim_engine::driver::{Progress, SequenceState};
@@ -67,6 +67,13 @@ impl ResponseShape {
     }
 }
 
+/// Tells which members of a usage are filled: chat has some that completions lack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UsageMembers {
+    Chat,
+    Completion,
+}
+
 /// What a reply says of its draft tokens (`--per-request-spec-decode-metrics`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DraftReport {
@@ -80,7 +87,7 @@ impl DraftReport {
     /// Appends the object, of drafts and accepted ones by step.
     ///
     /// **Source:** vLLM 0.33 `vllm/v1/metrics/stats.py`, `RequestSpecDecodeMetrics.to_dict`.
-    fn write(self, out: &mut String, steps: &[(u8, u8)], stream: bool) {
+    fn write(self, out: &mut String, steps: &[(u8, u8)], nulls: Nulls) {
         let mut histogram = vec![0_u32; self.tokens as usize + 1];
         for (_, accepted) in steps {
             if let Some(count) = histogram.get_mut(usize::from(*accepted)) {
@@ -119,7 +126,7 @@ impl DraftReport {
             json::ints(out, steps.iter().map(|step| u32::from(step.1)));
             out.push_str(",\"per_step_drafted\":");
             json::ints(out, steps.iter().map(|step| u32::from(step.0)));
-        } else if !stream {
+        } else if nulls == Nulls::Shown {
             out.push_str(",\"per_step_accepted\":null,\"per_step_drafted\":null");
         }
         out.push('}');
@@ -200,15 +207,16 @@ impl ResponseShape {
         out.push_str(",\"choices\":[");
     }
 
-    /// Appends a unary answer's `usage` object; `full` fills the members only chat fills.
-    pub(crate) fn usage(&self, out: &mut String, counts: Counts, full: bool) {
+    /// Appends a unary answer's `usage` object.
+    pub(crate) fn usage(&self, out: &mut String, counts: Counts, members: UsageMembers) {
+        let chat = members == UsageMembers::Chat;
         counters(out, counts);
         out.push_str(",\"prompt_tokens_details\":");
         if self.prompt_details {
             out.push_str("{\"cached_tokens\":");
             json::int(out, counts.cached);
             out.push_str(",\"created_cache_tokens\":");
-            if full {
+            if chat {
                 json::int(out, counts.created)
             } else {
                 out.push_str("null")
@@ -220,12 +228,16 @@ impl ResponseShape {
             out.push_str("null");
         }
         out.push_str(",\"completion_tokens_details\":");
-        self.completion_details(out, counts, full);
+        if chat {
+            self.completion_details(out, counts);
+        } else {
+            out.push_str("null");
+        }
         out.push('}');
     }
 
-    fn completion_details(&self, out: &mut String, counts: Counts, full: bool) {
-        if self.reasoning_details && full {
+    fn completion_details(&self, out: &mut String, counts: Counts) {
+        if self.reasoning_details {
             out.push_str("{\"reasoning_tokens\":");
             json::int(out, counts.reasoning);
             out.push('}');
@@ -235,21 +247,22 @@ impl ResponseShape {
     }
 
     /// Appends `,"usage":{…}` of a chunk, when every chunk has one.
-    pub(crate) fn chunk_usage(&self, out: &mut String, counts: Counts, chat: bool) {
+    pub(crate) fn chunk_usage(&self, out: &mut String, counts: Counts, members: UsageMembers) {
         if !self.continuous_usage {
             return;
         }
         out.push_str(",\"usage\":");
         counters(out, counts);
-        if chat {
+        if members == UsageMembers::Chat {
             out.push_str(",\"completion_tokens_details\":");
-            self.completion_details(out, counts, true);
+            self.completion_details(out, counts);
         }
         out.push('}');
     }
 
     /// Appends the last chunk's usage, fingerprint and timings: nothing null is sent.
-    pub(crate) fn final_usage(&self, out: &mut String, counts: Counts, reply: &Reply, chat: bool) {
+    pub(crate) fn final_usage(&self, out: &mut String, reply: &Reply, members: UsageMembers) {
+        let (counts, chat) = (Counts::of(reply), members == UsageMembers::Chat);
         out.push_str("\"usage\":");
         counters(out, counts);
         if self.prompt_details {
@@ -267,14 +280,14 @@ impl ResponseShape {
         }
         if self.reasoning_details && chat {
             out.push_str(",\"completion_tokens_details\":");
-            self.completion_details(out, counts, true);
+            self.completion_details(out, counts);
         }
         out.push('}');
         self.fingerprint(out);
         let told = self.metrics || self.drafts.is_some();
         if told && reply.choices.len() == 1 {
             out.push_str(",\"metrics\":");
-            self.timings(out, reply, true);
+            self.timings(out, reply, Nulls::LeftOut);
         }
     }
 
@@ -286,9 +299,8 @@ impl ResponseShape {
         }
     }
 
-    /// Appends the `metrics` object of a reply with one choice, or `null`; a stream leaves out
-    /// members that are null.
-    pub(crate) fn timings(&self, out: &mut String, reply: &Reply, stream: bool) {
+    /// Appends the `metrics` object of a reply with one choice, or `null`.
+    pub(crate) fn timings(&self, out: &mut String, reply: &Reply, nulls: Nulls) {
         let [choice] = reply.choices.as_slice() else {
             return out.push_str("null");
         };
@@ -317,7 +329,7 @@ impl ResponseShape {
         let mut separator = '{';
         for (name, value) in members {
             let value = value.filter(|_| self.metrics);
-            if value.is_none() && stream {
+            if value.is_none() && nulls == Nulls::LeftOut {
                 continue;
             }
             out.push(separator);
@@ -330,21 +342,28 @@ impl ResponseShape {
             }
         }
         match self.drafts {
-            None if stream => {}
+            None if nulls == Nulls::LeftOut => {}
             None => out.push_str(",\"speculative_decoding\":null"),
             Some(report) => {
                 out.push(separator);
                 out.push_str("\"speculative_decoding\":");
-                report.write(out, &progress.drafts(), stream);
+                report.write(out, &progress.drafts(), nulls);
             }
         }
         out.push('}');
     }
 
-    /// Appends `"finish_reason":…,"stop_reason":…` of an ended choice.
-    pub(crate) fn finish(&self, out: &mut String, choice: &Choice, end: End, tool_calls: bool) {
+    /// Appends `"finish_reason":…,"stop_reason":…` of an ended choice; `stop_word` is its reason when it
+    /// stopped by itself.
+    pub(crate) fn finish(
+        &self,
+        out: &mut String,
+        choice: &Choice,
+        end: End,
+        stop_word: &'static str,
+    ) {
         out.push_str("\"finish_reason\":\"");
-        out.push_str(self.finish_reason(choice, end, tool_calls));
+        out.push_str(self.finish_reason(choice, end, stop_word));
         out.push_str("\",\"stop_reason\":");
         match &choice.script.finish.stop {
             Some(StopReason::Token(id)) if end == End::Finished => json::int(out, *id),
@@ -353,12 +372,12 @@ impl ResponseShape {
         }
     }
 
-    /// Why an ended choice ended, in the API's word; `tool_calls`: it made calls that count.
+    /// Why an ended choice ended, in the API's word; `stop_word`: the one for a stop.
     pub(crate) fn finish_reason(
         &self,
         choice: &Choice,
         end: End,
-        tool_calls: bool,
+        stop_word: &'static str,
     ) -> &'static str {
         let prefilled = self.kv_transfer_params.as_ref().and(self.prefill_reason);
         if let (End::Finished, Some(word)) = (end, prefilled) {
@@ -369,8 +388,7 @@ impl ResponseShape {
             (End::Threshold, _) => "cache_threshold",
             (End::Failed, _) => "error",
             (End::Finished, Reason::Length) => "length",
-            (End::Finished, Reason::Stop) if tool_calls => "tool_calls",
-            (End::Finished, Reason::Stop) => "stop",
+            (End::Finished, Reason::Stop) => stop_word,
         }
     }
 

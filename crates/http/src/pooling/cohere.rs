@@ -9,12 +9,14 @@ use base64::engine::general_purpose::STANDARD;
 use indexmap::IndexSet;
 use serde_json::{Value, json};
 
+use super::vector::Endianness;
 use super::{enter, id, model, rows, vector};
 use crate::app::App;
 use crate::body::Posted;
 use crate::error::Answer;
 use crate::json;
-use vllm_sim_service::pooling::{llmd_embedding, shared_token_embedding};
+use vllm_sim_service::pooling::{llmd_embedding, unit_embedding};
+use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::cohere::{EmbedInput, EmbedRequest};
 
 /// Vectors of texts or of mixed content.
@@ -36,7 +38,10 @@ pub(crate) async fn create(
     rows::check(texts.len(), length)?;
     let hashed = app.settings.pooling.embeds_words;
     let tokenizer = app.service.generator.tokenizer();
-    let inputs: Vec<Vec<u32>> = texts.iter().map(|t| tokenizer.encode(t, true)).collect();
+    let inputs: Vec<Vec<u32>> = texts
+        .iter()
+        .map(|t| tokenizer.encode(t, SpecialTokens::With))
+        .collect();
     let float = vec!["float".to_owned()];
     let kinds: IndexSet<String> = request
         .embedding_types
@@ -70,7 +75,7 @@ pub(crate) async fn create(
             out.push(',');
         }
         let vector = match hashed {
-            true => shared_token_embedding(&inputs[index], length, true),
+            true => unit_embedding(&inputs[index], length),
             false => llmd_embedding(&inputs[index], length),
         };
         encoded(out, kind, &vector);
@@ -100,7 +105,10 @@ fn encoded(out: &mut String, kind: &str, vector: &[f32]) {
             .collect::<Value>()
     };
     match kind {
-        "base64" => json::string(out, &STANDARD.encode(vector::bytes(vector, false))),
+        "base64" => json::string(
+            out,
+            &STANDARD.encode(vector::bytes(vector, Endianness::Little)),
+        ),
         "binary" => json::value(out, &bits(128)),
         "ubinary" => json::value(out, &bits(0)),
         _ => vector::write(out, vector),

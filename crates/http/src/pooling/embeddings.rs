@@ -11,6 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
+use super::vector::Endianness;
 use super::{
     NO_PLUGIN, count, enter, id, list_head, list_tail, model, rows, tokens, usage, vector,
 };
@@ -21,7 +22,9 @@ use crate::error::Answer;
 use crate::json;
 use vllm_sim_config::Task;
 use vllm_sim_engine::driver::unix_now;
-use vllm_sim_service::pooling::{class_probabilities, llmd_embedding, shared_token_embedding};
+use vllm_sim_service::pooling::{
+    class_probabilities, llmd_embedding, shared_token_embedding, unit_embedding,
+};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::PoolingRequest;
 
@@ -102,17 +105,21 @@ async fn answer(
     let unit = request.use_activation != Some(false);
     let embed = move |tokens: &[u32]| match (classes, hashed) {
         (true, _) => class_probabilities(tokens, length as u32),
-        (false, true) => shared_token_embedding(tokens, length, unit),
+        (false, true) if unit => unit_embedding(tokens, length),
+        (false, true) => shared_token_embedding(tokens, length),
         (false, false) => llmd_embedding(tokens, length),
     };
     let read = inputs.tokens.len();
     let id = id(route.prefix, headers, request.request_id.as_deref());
-    let big = request.endianness == "big";
+    let endianness = match request.endianness.as_str() {
+        "big" => Endianness::Big,
+        _ => Endianness::Little,
+    };
     drop(guard);
     if request.encoding_format.starts_with("bytes") {
         let meta = json!({"id": id, "created": unix_now() as u64, "model": &*model});
         let vectors = inputs.iter().map(embed);
-        return Ok(octets(&request, vectors, big, meta, usage(read)));
+        return Ok(octets(&request, vectors, endianness, meta, usage(read)));
     }
     let base64 = request.encoding_format == "base64";
     let count = inputs.len();
@@ -125,7 +132,7 @@ async fn answer(
             "{comma}{{\"index\":{index},\"object\":\"{object}\",\"{key}\":"
         );
         if base64 {
-            json::string(out, &STANDARD.encode(vector::bytes(&vector, big)));
+            json::string(out, &STANDARD.encode(vector::bytes(&vector, endianness)));
         } else {
             (route.write)(out, &vector);
         }
@@ -166,7 +173,7 @@ fn wants_classes(app: &App, request: &PoolingRequest) -> Result<bool, Fault> {
 fn octets(
     request: &PoolingRequest,
     vectors: impl Iterator<Item = Vec<f32>>,
-    big: bool,
+    endianness: Endianness,
     mut meta: Value,
     usage: Value,
 ) -> Response<Body> {
@@ -174,7 +181,7 @@ fn octets(
     let mut data = Vec::new();
     for (index, vector) in vectors.enumerate() {
         let start = out.len();
-        out.extend(vector::bytes(&vector, big));
+        out.extend(vector::bytes(&vector, endianness));
         data.push(json!({
             "index": index,
             "embed_dtype": request.embed_dtype,

@@ -19,6 +19,7 @@ use super::{error, json};
 use vllm_sim_engine::driver::unix_now;
 use vllm_sim_service::prompt::{CutSide, PromptSource, Truncation};
 use vllm_sim_service::{InFlightGuard, RequestRules};
+use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::{Prompt, Prompts};
@@ -109,18 +110,19 @@ impl Index<usize> for Inputs {
 /// The tokens of each input of a request; a conversation is one input.
 async fn tokens(app: &Arc<App>, request: &PoolingRequest, body: &Value) -> Result<Inputs, Fault> {
     let mut inputs = Inputs::with_capacity(count(request));
-    let special = request.add_special_tokens.unwrap_or(true);
+    let special = SpecialTokens::when(request.add_special_tokens.unwrap_or(true));
     match &request.input {
         PoolingInput::Prompts(Prompts(prompts)) => {
             for prompt in prompts {
-                let (ids, text) = encoded(app, prompt, special).await;
-                inputs.push(&fitted(app, request, ids, text, text && special)?);
+                let input = encoded(app, prompt, special).await;
+                inputs.push(&fitted(app, request, input)?);
             }
         }
         PoolingInput::Texts(texts) => {
             for text in texts.iter() {
                 let ids = encoded_text(app, text, special).await;
-                inputs.push(&fitted(app, request, ids, true, special)?);
+                let input = InputTokens::of_text(ids, special);
+                inputs.push(&fitted(app, request, input)?);
             }
         }
         PoolingInput::Chat(messages) => inputs.push(&chat(app, request, body, messages).await?),
@@ -139,18 +141,36 @@ async fn tokens(app: &Arc<App>, request: &PoolingRequest, body: &Value) -> Resul
     Ok(inputs)
 }
 
-/// A prompt's tokens, and whether it was a text.
-async fn encoded(app: &App, prompt: &Prompt, special: bool) -> (Vec<u32>, bool) {
-    match prompt {
-        Prompt::Text(text) => (encoded_text(app, text, special).await, true),
-        Prompt::Tokens(ids) => {
-            let small = |id: &i64| u32::try_from(*id).unwrap_or(u32::MAX);
-            (ids.iter().map(small).collect(), false)
+/// Tokens of an input.
+struct InputTokens {
+    ids: Vec<u32>,
+    /// Of a text, whether special tokens were put around it; `None`: the client gave tokens.
+    special: Option<SpecialTokens>,
+}
+
+impl InputTokens {
+    fn of_text(ids: Vec<u32>, special: SpecialTokens) -> Self {
+        Self {
+            ids,
+            special: Some(special),
         }
     }
 }
 
-async fn encoded_text(app: &App, text: &str, special: bool) -> Vec<u32> {
+async fn encoded(app: &App, prompt: &Prompt, special: SpecialTokens) -> InputTokens {
+    match prompt {
+        Prompt::Text(text) => InputTokens::of_text(encoded_text(app, text, special).await, special),
+        Prompt::Tokens(ids) => {
+            let small = |id: &i64| u32::try_from(*id).unwrap_or(u32::MAX);
+            InputTokens {
+                ids: ids.iter().map(small).collect(),
+                special: None,
+            }
+        }
+    }
+}
+
+async fn encoded_text(app: &App, text: &str, special: SpecialTokens) -> Vec<u32> {
     let tokenizer = app.service.generator.tokenizer().clone();
     let owned = text.to_owned();
     let encode = move || tokenizer.encode(&owned, special);
@@ -180,17 +200,15 @@ async fn chat(
     let source = PromptSource::Conversations(vec![chat::conversation(app, &mut chat)]);
     let mut prompts = app.service.prompts(&app.rules, source).await?;
     let tokens = prompts.pop().unwrap_or_default().tokens;
-    let special = request.add_special_tokens.unwrap_or(false);
-    fitted(app, request, tokens, true, special)
+    let special = SpecialTokens::when(request.add_special_tokens.unwrap_or(false));
+    fitted(app, request, InputTokens::of_text(tokens, special))
 }
 
 /// Tokens as far as they are kept, when they fit.
 fn fitted(
     app: &App,
     request: &PoolingRequest,
-    ids: Vec<u32>,
-    text: bool,
-    special: bool,
+    InputTokens { ids, special }: InputTokens,
 ) -> Result<Vec<u32>, Fault> {
     let keep = request
         .truncate_prompt_tokens
@@ -198,7 +216,7 @@ fn fitted(
     let cut = Truncation {
         keep,
         side: CutSide::of(request.truncation_side.as_deref()),
-        special,
+        special: special == Some(SpecialTokens::With),
     };
     let RequestRules {
         limits, dialect, ..
@@ -207,9 +225,9 @@ fn fitted(
     if ids.is_empty() {
         return Err(Fault::bad_request("The decoder prompt cannot be empty"));
     }
-    match text {
-        true => dialect.check_encoded(limits, ids.len())?,
-        false => dialect.check_tokens(limits, ids.len())?,
+    match special {
+        Some(_) => dialect.check_encoded(limits, ids.len())?,
+        None => dialect.check_tokens(limits, ids.len())?,
     }
     Ok(ids)
 }

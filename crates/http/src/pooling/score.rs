@@ -12,6 +12,7 @@ use crate::error::Answer;
 use crate::vllm::ok;
 use vllm_sim_config::Task;
 use vllm_sim_engine::driver::unix_now;
+use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
 
@@ -120,7 +121,10 @@ impl<'a> Scorer<'a> {
     /// The score of a pair. A model that embeds reads the first text once.
     fn score(&mut self, one: &str, two: &str, again: bool) -> Result<f64, Fault> {
         let tokenizer = self.app.service.generator.tokenizer();
-        let (one, two) = (tokenizer.encode(one, true), tokenizer.encode(two, true));
+        let (one, two) = (
+            tokenizer.encode(one, SpecialTokens::With),
+            tokenizer.encode(two, SpecialTokens::With),
+        );
         for side in [&one, &two] {
             let rules = &self.app.rules;
             rules.dialect.check_encoded(&rules.limits, side.len())?;

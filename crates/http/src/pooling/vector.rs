@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::app::App;
 use crate::json;
 use vllm_sim_random::mix;
-use vllm_sim_service::pooling::shared_token_embedding;
+use vllm_sim_service::pooling::unit_embedding;
 use vllm_sim_wire::fault::Fault;
 
 /// How well a text answers a query, 0 to 1: the share of the query's tokens that it has, and a
@@ -94,21 +94,25 @@ fn list(out: &mut String, vector: &[f32], write: impl Fn(&mut String, f32)) {
 
 /// The cosine of the vectors of two texts.
 pub(super) fn cosine(one: &[u32], two: &[u32], dimensions: usize) -> f64 {
-    let vector = |tokens| shared_token_embedding(tokens, dimensions, true);
+    let vector = |tokens| unit_embedding(tokens, dimensions);
     let products = vector(one).into_iter().zip(vector(two)).map(|(a, b)| a * b);
     f64::from(products.sum::<f32>())
 }
 
+/// The order of the bytes of a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Endianness {
+    Little,
+    Big,
+}
+
 /// The bytes of a vector, 32-bit floats.
-pub(super) fn bytes(vector: &[f32], big: bool) -> Vec<u8> {
+pub(super) fn bytes(vector: &[f32], endianness: Endianness) -> Vec<u8> {
     let numbers = vector.iter();
     numbers
-        .flat_map(|x| {
-            if big {
-                x.to_be_bytes()
-            } else {
-                x.to_le_bytes()
-            }
+        .flat_map(|x| match endianness {
+            Endianness::Big => x.to_be_bytes(),
+            Endianness::Little => x.to_le_bytes(),
         })
         .collect()
 }

@@ -98,7 +98,7 @@ async fn answer(
     let (generated, guard) = match generation::start(app, resolved, generation).await {
         Ok(started) => started,
         Err(Refused::Late { fault, .. }) if stream => {
-            return Ok(prepare::failed_stream(&fault, false));
+            return Ok(prepare::failed_stream(&fault));
         }
         Err(refused) => return Err(refused.into()),
     };

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 
 use crate::dialect::AnswerForm;
-use crate::json;
+use crate::json::{self, Nulls};
 use crate::openai::logprobs;
-use crate::openai::response_shape::{Counts, ResponseShape, end_of};
+use crate::openai::response_shape::{Counts, ResponseShape, UsageMembers, end_of};
 use crate::stream::{ChoiceStep, Render};
 use vllm_sim_engine::End;
 use vllm_sim_service::generate::Channel;
@@ -87,7 +87,7 @@ impl GenerateView {
         out.push_str(",\"created\":");
         json::int(out, view.created);
         out.push_str(",\"usage\":");
-        view.usage(out, Counts::of(reply), false);
+        view.usage(out, Counts::of(reply), UsageMembers::Completion);
         out.push_str(",\"prompt_logprobs\":");
         match self.prompt_logprobs {
             Some(top) => {
@@ -105,7 +105,7 @@ impl GenerateView {
         out.push_str(",\"mm_placeholders\":");
         out.push_str(self.placeholders.as_deref().unwrap_or("null"));
         out.push_str(",\"metrics\":");
-        view.timings(out, reply, false);
+        view.timings(out, reply, Nulls::Shown);
         out.push_str(",\"kv_transfer_params\":");
         view.transfer(out);
         out.push_str(",\"ec_transfer_params\":");
@@ -151,7 +151,7 @@ impl GenerateView {
         out.push_str("{\"index\":");
         json::int(out, index);
         out.push_str(",\"finish_reason\":");
-        let reason = end.map(|end| self.view.finish_reason(choice, end, false));
+        let reason = end.map(|end| self.view.finish_reason(choice, end, "stop"));
         json::optional(out, reason);
         out.push_str(",\"token_ids\":");
         json::ints(out, piece.ids.iter().copied());
@@ -170,7 +170,7 @@ impl GenerateView {
         json::int(out, index);
         out.push(',');
         match end {
-            Some(end) => self.view.finish(out, choice, end, false),
+            Some(end) => self.view.finish(out, choice, end, "stop"),
             None => out.push_str("\"finish_reason\":null,\"stop_reason\":null"),
         }
         out.push_str(",\"token_ids\":");

@@ -56,18 +56,17 @@ fn topic_of(app: &App, topic: &str, rank: u32) -> String {
 /// `GET /get_world_size`.
 pub(crate) async fn world_size(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let query: WorldQuery = query::read(&uri)?;
-    let size = world_size_of(&app, query.include_dp);
+    let size = match query.include_dp {
+        true => world_size_with_dp(&app),
+        false => app.settings.parallel.world_size().into(),
+    };
     Ok(ok(&json!({"world_size": size})))
 }
 
-fn world_size_of(app: &App, include_dp: bool) -> u64 {
+/// Returns the processes of all data-parallel engines.
+fn world_size_with_dp(app: &App) -> u64 {
     let parallel = &app.settings.parallel;
-    let one = u64::from(parallel.world_size());
-    if include_dp {
-        one * u64::from(parallel.data)
-    } else {
-        one
-    }
+    u64::from(parallel.world_size()) * u64::from(parallel.data)
 }
 
 /// `GET /tokenizer_info`.
@@ -120,7 +119,7 @@ pub(crate) async fn collective_rpc(State(app): State<Arc<App>>, received: Receiv
     {
         return Err(refused("Missing 'method' in request body"));
     }
-    let results = vec![Value::Null; usize::try_from(world_size_of(&app, true)).unwrap_or(1)];
+    let results = vec![Value::Null; usize::try_from(world_size_with_dp(&app)).unwrap_or(1)];
     Ok(ok(&json!({"results": results})))
 }
 

@@ -13,6 +13,7 @@ use crate::body::Received;
 use crate::dialect::OperationForm;
 use crate::error;
 use crate::error::Answer;
+use vllm_sim_service::LoadMode;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::lora::{self, LoadLoraRequest, UnloadLoraRequest};
 
@@ -22,10 +23,12 @@ pub(crate) async fn load(State(app): State<Arc<App>>, received: Received) -> Ans
         let value = lenient(&received, "load")?;
         let text = |key| value.get(key).and_then(Value::as_str).unwrap_or_default();
         // A name that is taken already is fine.
-        let _ = app
-            .service
-            .models
-            .load(text("lora_name"), text("lora_path"), None, true);
+        let _ = app.service.models.load(
+            text("lora_name"),
+            text("lora_path"),
+            None,
+            LoadMode::InPlace,
+        );
         return Ok(error::empty(StatusCode::OK));
     }
     let value = received.json()?;
@@ -40,9 +43,13 @@ pub(super) fn add(app: &App, value: &Value) -> Result<String, Fault> {
     let request = LoadLoraRequest::parse(value)?;
     check(app, &request)?;
     let (name, path) = (&request.lora_name, &request.lora_path);
+    let mode = match request.load_inplace {
+        true => LoadMode::InPlace,
+        false => LoadMode::New,
+    };
     app.service
         .models
-        .load(name, path, None, request.load_inplace)
+        .load(name, path, None, mode)
         .map_err(|error| Fault::new(400, ErrorType::InvalidUserInput, error.to_string()))?;
     Ok(request.lora_name)
 }

@@ -81,8 +81,8 @@ pub(crate) async fn completions(
             } else {
                 id.to_string()
             };
-            let sampling = sampling(&params, extra_args(&value, false), &value);
-            generate_request(&app, &value, id, &prompt.tokens, sampling, false)
+            let sampling = sampling(&params, extra_args(&value), &value);
+            generate_request(&app, &value, id, &prompt.tokens, sampling)
         })?);
     }
     Ok(ok(&Value::Array(out)))
@@ -104,8 +104,9 @@ async fn rendered_chat(
         let budget = budget(app, request.asked_tokens().1, &prompt);
         let params = params(app, request.sampling(&app.rules.defaults)?, budget)?;
         let id = prepare::request_id(prefix, headers, request.request_id.as_deref()).to_string();
-        let sampling = sampling(&params, extra_args(value, false), value);
-        let mut rendered = generate_request(app, value, id, &prompt.tokens, sampling, true)?;
+        let sampling = sampling(&params, extra_args(value), value);
+        let mut rendered = generate_request(app, value, id, &prompt.tokens, sampling)?;
+        add_reasoning_parser(app, value, &mut rendered);
         rendered["features"] = media::features(&prompt.media);
         Ok(rendered)
     })?;
@@ -133,8 +134,11 @@ async fn rendered_response(app: &Arc<App>, value: &Value) -> Result<Response<Bod
         if let Some(body) = body.as_object_mut() {
             body.remove("tools");
         }
-        let sampling = sampling(&params, extra_args(value, true), value);
-        let mut rendered = generate_request(app, &body, id, &prompt.tokens, sampling, true)?;
+        // A response always has the object.
+        let extra = extra_args(value).unwrap_or_default();
+        let sampling = sampling(&params, Some(extra), value);
+        let mut rendered = generate_request(app, &body, id, &prompt.tokens, sampling)?;
+        add_reasoning_parser(app, &body, &mut rendered);
         rendered["features"] = media::features(&prompt.media);
         Ok(rendered)
     })?;
@@ -193,15 +197,11 @@ fn generate_request(
     id: String,
     tokens: &[u32],
     sampling: Value,
-    chat: bool,
 ) -> Result<Value, Fault> {
     if tokens.is_empty() {
         return Err(Fault::bad_request(NO_TOKENS));
     }
     let given = |key: &str| body.get(key).cloned().unwrap_or(Value::Null);
-    let parser = chat && app.settings.parsers.reasoning.is_some();
-    let kwargs = body.get("chat_template_kwargs").cloned();
-    let kwargs = kwargs.filter(Value::is_object).unwrap_or_else(|| json!({}));
     let mut out = json!({
         "request_id": id,
         "token_ids": tokens,
@@ -210,8 +210,8 @@ fn generate_request(
         "content_parts": null,
         "sampling_params": sampling,
         "model": given("model"),
-        "reasoning_ended": parser.then_some(false),
-        "reasoning_parser_kwargs": parser.then(|| json!({"chat_template_kwargs": kwargs})),
+        "reasoning_ended": null,
+        "reasoning_parser_kwargs": null,
         "return_token_ids": given("return_token_ids"),
         "output_mode": "tokens",
     });
@@ -225,15 +225,29 @@ fn generate_request(
     });
     if let (Value::Object(out), Value::Object(rest)) = (&mut out, rest) {
         if app.rules.limits.version != Version::V032 {
-            out.insert("parse_context".into(), parse_context(body, &kwargs));
+            out.insert("parse_context".into(), parse_context(body));
         }
         out.extend(rest);
     }
     Ok(out)
 }
 
+/// Fills what the reasoning parser of a chat needs, where the server has one.
+fn add_reasoning_parser(app: &App, body: &Value, rendered: &mut Value) {
+    if app.settings.parsers.reasoning.is_some() {
+        rendered["reasoning_ended"] = false.into();
+        rendered["reasoning_parser_kwargs"] =
+            json!({"chat_template_kwargs": template_kwargs(body)});
+    }
+}
+
+fn template_kwargs(body: &Value) -> Value {
+    let kwargs = body.get("chat_template_kwargs").cloned();
+    kwargs.filter(Value::is_object).unwrap_or_else(|| json!({}))
+}
+
 /// What derendering has to know of the request; null without tools.
-fn parse_context(body: &Value, kwargs: &Value) -> Value {
+fn parse_context(body: &Value) -> Value {
     let Some(tools) = body.get("tools").filter(|tools| tools.is_array()) else {
         return Value::Null;
     };
@@ -242,13 +256,13 @@ fn parse_context(body: &Value, kwargs: &Value) -> Value {
         "tool_choice": body.get("tool_choice").cloned().unwrap_or_else(|| "auto".into()),
         "parallel_tool_calls": body.get("parallel_tool_calls").cloned().unwrap_or(true.into()),
         "include_reasoning": body.get("include_reasoning").cloned().unwrap_or(true.into()),
-        "chat_template_kwargs": kwargs,
+        "chat_template_kwargs": template_kwargs(body),
         "history_tool_call_cnt": 0,
     })
 }
 
-/// Parameters for extensions and connectors; responses always have the object.
-fn extra_args(body: &Value, always: bool) -> Option<Map<String, Value>> {
+/// Parameters for extensions and connectors.
+fn extra_args(body: &Value) -> Option<Map<String, Value>> {
     let mut args = body
         .get("vllm_xargs")
         .and_then(Value::as_object)
@@ -259,7 +273,7 @@ fn extra_args(body: &Value, always: bool) -> Option<Map<String, Value>> {
             args.insert(key.into(), params.clone());
         }
     }
-    Some(args).filter(|args| always || !args.is_empty())
+    Some(args).filter(|args| !args.is_empty())
 }
 
 /// Sampling parameters as msgspec encodes them: members that are their default are left out, but
@@ -270,10 +284,23 @@ fn extra_args(body: &Value, always: bool) -> Option<Map<String, Value>> {
 /// Source: vLLM `sampling_params.py`, `from_optional` and `__post_init__`.
 fn sampling(params: &SamplingParams, extra: Option<Map<String, Value>>, body: &Value) -> Value {
     let mut out = Map::new();
+    put_distribution(&mut out, params, body);
+    put_ends(&mut out, params);
+    put_outputs(&mut out, params, extra);
+    Value::Object(out)
+}
+
+fn int(n: i128) -> Value {
+    i64::try_from(n).unwrap_or(i64::MAX).into()
+}
+
+fn ints(ids: &[i128]) -> Value {
+    ids.iter().map(|id| int(*id)).collect()
+}
+
+/// Puts in what a token is drawn from.
+fn put_distribution(out: &mut Map<String, Value>, params: &SamplingParams, body: &Value) {
     let mut put = |key: &str, value: Value| drop(out.insert(key.into(), value));
-    let int = |n: i128| Value::from(i64::try_from(n).unwrap_or(i64::MAX));
-    let ints = |ids: &[i128]| Value::Array(ids.iter().map(|id| int(*id)).collect());
-    let texts = |texts: &[String]| Value::from(texts.to_vec());
     if params.n != 1 {
         put("n", int(params.n));
     }
@@ -300,7 +327,13 @@ fn sampling(params: &SamplingParams, extra: Option<Map<String, Value>>, body: &V
     if let Some(seed) = params.seed {
         put("seed", int(seed));
     }
-    put("stop", texts(params.stop.as_ref().map_or(&[], |s| &s.0)));
+}
+
+/// Puts in what ends an answer.
+fn put_ends(out: &mut Map<String, Value>, params: &SamplingParams) {
+    let mut put = |key: &str, value: Value| drop(out.insert(key.into(), value));
+    let stops = params.stop.as_ref().map_or(&[][..], |stop| &stop.0);
+    put("stop", stops.to_vec().into());
     put(
         "stop_token_ids",
         ints(params.stop_token_ids.as_deref().unwrap_or_default()),
@@ -314,6 +347,15 @@ fn sampling(params: &SamplingParams, extra: Option<Map<String, Value>>, body: &V
     if params.min_tokens != 0 {
         put("min_tokens", int(params.min_tokens));
     }
+}
+
+/// Puts in what an answer shows, and the tokens that it may have.
+fn put_outputs(
+    out: &mut Map<String, Value>,
+    params: &SamplingParams,
+    extra: Option<Map<String, Value>>,
+) {
+    let mut put = |key: &str, value: Value| drop(out.insert(key.into(), value));
     for (key, count) in [
         ("logprobs", params.logprobs),
         ("prompt_logprobs", params.prompt_logprobs),
@@ -355,15 +397,12 @@ fn sampling(params: &SamplingParams, extra: Option<Map<String, Value>>, body: &V
     if let Some(extra) = extra {
         put("extra_args", extra.into());
     }
-    put(
-        "bad_words",
-        texts(params.bad_words.as_deref().unwrap_or_default()),
-    );
+    let bad_words = params.bad_words.as_deref().unwrap_or_default();
+    put("bad_words", bad_words.to_vec().into());
     put(
         "skip_reading_prefix_cache",
         params.prompt_logprobs.is_some().into(),
     );
-    Value::Object(out)
 }
 
 fn structured(outputs: &StructuredOutputs) -> Value {

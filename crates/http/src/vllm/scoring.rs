@@ -12,6 +12,7 @@ use crate::error::Answer;
 use crate::openai::prepare;
 use vllm_sim_engine::driver::unix_now;
 use vllm_sim_random::{Draw, Purpose, mix, stream};
+use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::GenerativeScoringRequest;
 
@@ -20,12 +21,16 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: 
     let request = GenerativeScoringRequest::parse(&value)?;
     let target = crate::generation::target(&app, request.model.as_deref())?;
     check(&app, &request)?;
-    let query = tokens(&app, &request.query, request.add_special_tokens);
+    let query = tokens(
+        &app,
+        &request.query,
+        SpecialTokens::when(request.add_special_tokens),
+    );
     let items = request.items.as_array().cloned().unwrap_or_default();
     let mut prompt_tokens = 0;
     let mut data = Vec::with_capacity(items.len());
     for (index, item) in items.iter().enumerate() {
-        let item = tokens(&app, item, false);
+        let item = tokens(&app, item, SpecialTokens::Without);
         prompt_tokens += query.len() + item.len();
         let key = query
             .iter()
@@ -95,7 +100,7 @@ fn check(app: &App, request: &GenerativeScoringRequest) -> Result<(), Fault> {
     Ok(())
 }
 
-fn tokens(app: &App, value: &Value, special: bool) -> Vec<u32> {
+fn tokens(app: &App, value: &Value, special: SpecialTokens) -> Vec<u32> {
     match value {
         Value::String(text) => app.service.generator.tokenizer().encode(text, special),
         Value::Array(ids) => ids

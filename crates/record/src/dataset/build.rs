@@ -14,7 +14,7 @@ use super::recording::{self, Recording};
 use super::source::{self, Message};
 use super::write::{ReplyRecord, Writer};
 use vllm_sim_dataset::{Generation, hash_conversation, hash_text, hash_tokens};
-use vllm_sim_tokenizer::{ChatInput, Tokenizer};
+use vllm_sim_tokenizer::{ChatInput, SpecialTokens, Tokenizer};
 
 /// What is to be made of what.
 #[derive(Debug, Clone)]
@@ -189,10 +189,10 @@ fn record(
                 };
                 // A template may refuse a conversation, such as one with two users in a row.
                 let chat = tokenizer.render_chat(&asked).ok().map(|text| {
-                    let hash = hash_tokens(&tokenizer.encode(&text, false));
+                    let hash = hash_tokens(&tokenizer.encode(&text, SpecialTokens::Without));
                     (hash, text)
                 });
-                let hash = hash_tokens(&tokenizer.encode(&question.text, true));
+                let hash = hash_tokens(&tokenizer.encode(&question.text, SpecialTokens::With));
                 ((hash, question.text.clone()), chat)
             }
             Generation::Texts => {

@@ -27,7 +27,7 @@ use corpus::CorpusSentence;
 use script::{TokenRun, TokenSource};
 use steering::ForcedTokens;
 use vllm_sim_random::{Draw, Purpose, stream};
-use vllm_sim_tokenizer::{Fragments, Tokenizer};
+use vllm_sim_tokenizer::{Fragments, SpecialTokens, Tokenizer};
 
 /// Where free text comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -515,7 +515,7 @@ impl Generator {
         }
         let room = request.limit - draft.len;
         draft.push_own(
-            self.visible(&ids, request.skip_special_tokens),
+            self.visible(&ids, request.special_tokens),
             room,
             Channel::Content,
         );
@@ -529,8 +529,8 @@ impl Generator {
         )
     }
 
-    fn visible(&self, ids: &[u32], skip_special: bool) -> Fragments {
-        let mut detokenizer = self.tokenizer.detokenizer(skip_special);
+    fn visible(&self, ids: &[u32], special: SpecialTokens) -> Fragments {
+        let mut detokenizer = self.tokenizer.detokenizer(special);
         fragments(ids, |text, id| text.push_str(&detokenizer.push(id)))
     }
 }

@@ -13,9 +13,9 @@ use super::script::{Channel, Reason, TokenSource};
 use super::{Draft, Generator, Mode, push_marks};
 use crate::generate::request::{GenerateRequest, Prompt};
 use vllm_sim_dataset::{
-    Dataset, Generation, RecordedReply, hash_conversation, hash_text, hash_tokens,
+    Dataset, Generation, RecordedReply, ReplyLength, hash_conversation, hash_text, hash_tokens,
 };
-use vllm_sim_tokenizer::{Fragments, Tokenizer};
+use vllm_sim_tokenizer::{Fragments, SpecialTokens, Tokenizer};
 
 /// Recorded replies, and what is taken from them.
 #[derive(Debug, Clone)]
@@ -95,10 +95,11 @@ impl Generator {
     ) -> Option<Reason> {
         let recordings = self.recordings.as_ref()?;
         let limit = request.limit;
-        let ignore_eos = request.stops.ignore_eos;
-        let reply = recordings
-            .dataset
-            .reply(&request.hashes, Some(limit), ignore_eos, rng);
+        let length = match request.stops.ignore_eos {
+            true => ReplyLength::Exactly(limit),
+            false => ReplyLength::AtMost(limit),
+        };
+        let reply = recordings.dataset.reply(&request.hashes, length, rng);
         let mut found = reply?;
         if recordings.timing && found.matched && !found.times.is_empty() {
             draft.times = Some(std::mem::take(&mut found.times).into());
@@ -108,7 +109,7 @@ impl Generator {
         }
         let cut = found.cut || found.texts.len() as u32 > limit - draft.len.min(limit);
         let ends = self.push_recorded(found, request, draft);
-        let least = if ignore_eos {
+        let least = if request.stops.ignore_eos {
             limit
         } else {
             request.stops.min_tokens.min(limit)
@@ -205,7 +206,7 @@ impl Generator {
 
     /// The id of a text that was one token to somebody else.
     fn id_of_text(&self, text: &str) -> u32 {
-        let ids = self.tokenizer.encode(text, false);
+        let ids = self.tokenizer.encode(text, SpecialTokens::Without);
         ids.first().copied().unwrap_or_default()
     }
 }

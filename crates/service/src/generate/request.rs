@@ -9,7 +9,7 @@ pub use super::steering::{Bias, StopString, TokenIds};
 use super::tools::ToolCall;
 use crate::scripted::ScriptedReply;
 use vllm_sim_engine::{EncoderInput, EncoderKind, SimTime};
-use vllm_sim_tokenizer::{MediaFeature, Modality};
+use vllm_sim_tokenizer::{MediaFeature, Modality, SpecialTokens};
 
 /// What the model answers with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,8 +146,8 @@ pub struct GenerateRequest<'a> {
     pub thought_start: &'a [u32],
     /// Most tokens of reasoning before the one that ends it.
     pub thinking_budget: Option<u32>,
-    /// Whether special tokens show no text.
-    pub skip_special_tokens: bool,
+    /// Whether special tokens show their text.
+    pub special_tokens: SpecialTokens,
     /// When the request arrived.
     pub arrived: SimTime,
     /// Names of the prompt in a dataset; empty without one.

@@ -7,7 +7,7 @@ use super::script::{
     Channel, Cursor, Finish, Reason, Script, StopReason, Token, TokenRun, TokenSource,
 };
 use crate::generate::request::{GenerateRequest, StopString, Stops};
-use vllm_sim_tokenizer::{Fragments, Tokenizer};
+use vllm_sim_tokenizer::{Fragments, SpecialTokens, Tokenizer};
 
 /// What ends a thought, as far as stop strings see it; no client does.
 const THINK_END: &str = "</think>";
@@ -17,7 +17,7 @@ pub(super) fn apply(script: &mut Script, request: &GenerateRequest, tokenizer: &
     let stops = request.stops;
     cut_at_token(script, stops, tokenizer);
     if stops.include {
-        show_last(script, tokenizer, request.skip_special_tokens);
+        show_last(script, tokenizer, request.special_tokens);
     }
     if !stops.strings.is_empty() {
         cut_at_string(script, stops);
@@ -59,7 +59,7 @@ fn cut_at_token(script: &mut Script, stops: &Stops, tokenizer: &Tokenizer) {
 }
 
 /// Gives the token that ended the script its text.
-fn show_last(script: &mut Script, tokenizer: &Tokenizer, skip_special: bool) {
+fn show_last(script: &mut Script, tokenizer: &Tokenizer, special: SpecialTokens) {
     let [.., before, last] = script.runs.as_slice() else {
         return;
     };
@@ -75,7 +75,7 @@ fn show_last(script: &mut Script, tokenizer: &Tokenizer, skip_special: bool) {
         return;
     };
     let context = script.before(script.len.saturating_sub(1) as usize);
-    let text = tokenizer.detokenizer_after(&context, skip_special).push(id);
+    let text = tokenizer.detokenizer_after(&context, special).push(id);
     if text.is_empty() {
         return;
     }

@@ -8,7 +8,7 @@ use crate::dialect::RequestRules;
 use crate::generate::request::Prompt;
 use crate::{Service, off_thread, takes_long};
 use vllm_sim_tokenizer::{
-    ChatInput, ChatMessage, ChatMessages, ContentFormat, MediaFeature, TemplateError,
+    ChatInput, ChatMessage, ChatMessages, ContentFormat, MediaFeature, SpecialTokens, TemplateError,
 };
 use vllm_sim_wire::openai::conversation::{
     ContentFormat as WireFormat, ShownMessage, conversation,
@@ -78,9 +78,12 @@ impl Service {
             }
             let special = conversation.add_special_tokens;
             if marked.is_empty() {
-                return Ok::<_, Fault>((tokenizer.encode(&text, special), Vec::new()));
+                return Ok::<_, Fault>((
+                    tokenizer.encode(&text, SpecialTokens::when(special)),
+                    Vec::new(),
+                ));
             }
-            Ok(tokenizer.encode_media(&text, special, &marked))
+            Ok(tokenizer.encode_media(&text, SpecialTokens::when(special), &marked))
         };
         let (tokens, mut media) = match takes_long(size) {
             false => encode(self, &rules.limits)?,

@@ -6,6 +6,7 @@ use super::{PromptInput, PromptInputs, PromptSource, Truncation};
 use crate::dialect::RequestRules;
 use crate::generate::request::Prompt;
 use crate::{Service, off_thread};
+use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::Fault;
 
 impl Service {
@@ -25,9 +26,10 @@ impl Service {
                 add_special_tokens,
                 truncation,
             }) => {
+                let special = SpecialTokens::when(add_special_tokens);
                 let mut prompts = Vec::with_capacity(inputs.len());
                 for input in inputs {
-                    let made = self.input_prompt(rules, input, add_special_tokens, truncation);
+                    let made = self.input_prompt(rules, input, special, truncation);
                     prompts.push(made.await?);
                 }
                 Ok(prompts)
@@ -58,7 +60,7 @@ impl Service {
         &self,
         rules: &RequestRules,
         input: PromptInput,
-        add_special_tokens: bool,
+        special: SpecialTokens,
         truncation: Truncation,
     ) -> Result<Prompt, Fault> {
         let RequestRules {
@@ -73,7 +75,7 @@ impl Service {
                 }
                 let encoder = tokenizer.clone();
                 let size = text.len();
-                let encode = move || (encoder.encode(&text, add_special_tokens), text);
+                let encode = move || (encoder.encode(&text, special), text);
                 let (tokens, text) = off_thread(size, encode).await;
                 let tokens = truncation.apply(tokenizer, limits, tokens);
                 dialect.check_encoded(limits, tokens.len())?;

@@ -1,4 +1,4 @@
-use vllm_sim_tokenizer::Tokenizer;
+use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
 use vllm_sim_wire::Limits;
 
 /// The cut of a prompt (`truncate_prompt_tokens`).
@@ -69,7 +69,7 @@ impl Truncation {
 
 /// Returns how many special tokens stand before and behind a text.
 fn special_around(tokenizer: &Tokenizer, tokens: &[u32]) -> (usize, usize) {
-    let special = tokenizer.encode("", true);
+    let special = tokenizer.encode("", SpecialTokens::With);
     let fits = |at: &usize| {
         let (before, behind) = special.split_at(*at);
         tokens.starts_with(before) && tokens.ends_with(behind)

@@ -66,7 +66,7 @@ pub(super) fn check_source(source: &str) -> Result<(), TemplateError> {
         return refuse(&format!("{depth} operators in one expression"), OPERATORS);
     }
     let first = |tag: &JinjaTag<'_>| tag.tokens.first().map_or("", |token| token.text).to_owned();
-    let mut words = tags.iter().filter(|tag| tag.statement).map(first);
+    let mut words = tags.iter().filter(|tag| tag.is_statement()).map(first);
     if let Some(word) = words.find(|word| LOADING.contains(&word.as_str())) {
         let text = format!("no loader for this environment specified: `{word}` finds no template");
         return Err(TemplateError::Rejected(text));
@@ -111,7 +111,7 @@ fn operators(tag: &JinjaTag<'_>) -> usize {
 /// The most `elif` branches of one `if`.
 fn branches(tags: &[JinjaTag<'_>]) -> usize {
     let (mut open, mut most) = (Vec::new(), 0);
-    for tag in tags.iter().filter(|tag| tag.statement) {
+    for tag in tags.iter().filter(|tag| tag.is_statement()) {
         match tag.tokens.first().map(|token| token.text) {
             Some("if") => open.push(0),
             Some("elif") => {

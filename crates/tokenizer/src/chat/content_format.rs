@@ -163,7 +163,7 @@ impl<'t> TemplateSyntax<'t> {
         let mut within: Vec<usize> = Vec::new();
         for tag in tags {
             let mut tokens = tag.tokens.as_slice();
-            if tag.statement {
+            if tag.is_statement() {
                 match tokens {
                     [word, rest @ ..] if word.is_name("set") => template.assignment(rest),
                     [word, rest @ ..] if word.is_name("for") => template.looped(rest, &within),

@@ -16,8 +16,8 @@ pub(super) fn edits(tags: &[JinjaTag<'_>]) -> Vec<Vec<Edit>> {
     let again = recursive.map(|(_, body)| *body).max().unwrap_or(0);
     let of = |(tag, body): (&JinjaTag<'_>, &usize)| {
         let mut edits = match tag.tokens.as_slice() {
-            [word, rest @ ..] if tag.statement && word.is_name("set") => kept(rest),
-            [word, rest @ ..] if tag.statement && word.is_name("for") => {
+            [word, rest @ ..] if tag.is_statement() && word.is_name("set") => kept(rest),
+            [word, rest @ ..] if tag.is_statement() && word.is_name("for") => {
                 enclosed(iterated(rest), &format!("{LOOPED}({body})"))
             }
             _ => Vec::new(),
@@ -94,8 +94,8 @@ fn bodies(tags: &[JinjaTag<'_>]) -> Vec<usize> {
         }
         end = last.span.end;
         match first.text {
-            "for" if tag.statement => open.push(index),
-            "endfor" if tag.statement => {
+            "for" if tag.is_statement() => open.push(index),
+            "endfor" if tag.is_statement() => {
                 open.pop();
             }
             _ => {}

@@ -66,10 +66,12 @@ fn edits(tag: &JinjaTag<'_>, counted: Vec<Edit>) -> Vec<Edit> {
             SliceToken::None if token.kind == TokenKind::Str && token.text.contains('\\') => {
                 edits.push((token.span.clone(), literal(token.text)));
             }
-            SliceToken::None if tag.statement && index == 0 && token.text == "generation" => {
+            SliceToken::None if tag.is_statement() && index == 0 && token.text == "generation" => {
                 edits.push((token.span.clone(), "with".to_owned()));
             }
-            SliceToken::None if tag.statement && index == 0 && token.text == "endgeneration" => {
+            SliceToken::None
+                if tag.is_statement() && index == 0 && token.text == "endgeneration" =>
+            {
                 edits.push((token.span.clone(), "endwith".to_owned()));
             }
             SliceToken::None => {}
@@ -141,7 +143,7 @@ fn compared(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
             token.kind == TokenKind::Str || ["[", "]", "(", ")", ","].contains(&token.text)
         })
     };
-    let mut loops = tag.statement && tokens.first().is_some_and(|word| word.is_name("for"));
+    let mut loops = tag.is_statement() && tokens.first().is_some_and(|word| word.is_name("for"));
     let mut operands = BTreeSet::new();
     for (at, token) in tokens.iter().enumerate().skip(1) {
         if named(at, "in") && std::mem::take(&mut loops) {
@@ -225,7 +227,7 @@ fn binary<'t>(tag: &'t JinjaTag<'_>, op: &'t str) -> impl Iterator<Item = usize>
 /// The operand before the operator at `at`.
 fn before(tag: &JinjaTag<'_>, at: usize, ends: impl Fn(usize) -> bool) -> Operand {
     // The keyword of a statement is no operand.
-    let least = usize::from(tag.statement);
+    let least = usize::from(tag.is_statement());
     let mut depth = 0usize;
     let mut start = at;
     while start > least {
@@ -382,7 +384,7 @@ fn slices(tag: &JinjaTag<'_>) -> Vec<SliceToken> {
 /// a plain text or a number near the start.
 fn is_long_place(tag: &JinjaTag<'_>, open: usize, close: usize) -> bool {
     // The keyword of a statement is no value.
-    let least = 1 + usize::from(tag.statement);
+    let least = 1 + usize::from(tag.is_statement());
     if open < least || !ends_value(&tag.tokens[open - 1], &KEYWORDS) {
         return false;
     }

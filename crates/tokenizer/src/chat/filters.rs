@@ -375,9 +375,9 @@ fn indent(value: &Value, args: Rest<Value>) -> Result<String, Error> {
         ),
     };
     let text = text(value)? + "\n";
-    bounds::spend((lines(&text, false).count() * margin.len()) as u64)?;
+    bounds::spend((lines(&text).count() * margin.len()) as u64)?;
     let mut out = if first { margin.clone() } else { String::new() };
-    for (index, line) in lines(&text, false).enumerate() {
+    for (index, (line, _)) in lines(&text).enumerate() {
         if index > 0 {
             out.push('\n');
             if blank || !line.is_empty() {

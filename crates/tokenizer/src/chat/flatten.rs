@@ -7,8 +7,8 @@ use serde_json::{Map, Value as Json};
 
 use super::conversation::{ChatMessage, ChatMessages};
 
-/// `### ROLE: TEXT` and a line end per message. A message that is to be continued stays open.
-pub(super) fn flatten(messages: ChatMessages<'_>, continue_final_message: bool) -> String {
+/// `### ROLE: TEXT` and a line end per message.
+pub(super) fn flatten(messages: ChatMessages<'_>) -> String {
     let size = messages.iter().map(|message| match message {
         ChatMessage::Text { text, .. } => text.len() + "### assistant: \n".len(),
         ChatMessage::Texts { .. } | ChatMessage::Json(_) => 0,
@@ -31,9 +31,6 @@ pub(super) fn flatten(messages: ChatMessages<'_>, continue_final_message: bool) 
             ChatMessage::Json(_) => {}
         }
         out.push('\n');
-    }
-    if continue_final_message {
-        out.pop();
     }
     out
 }
@@ -130,8 +127,8 @@ mod tests {
         ];
         let text = "### user: q1\n### assistant: [f({\"a\":1})][g({\"b\":2})]\n\
                     ### tool(c1): r\nimage: u\n### \n";
-        assert_eq!(flatten(messages.as_slice().into(), false), text);
-        assert_eq!(flatten(messages[..1].into(), true), "### user: q1");
-        assert_eq!(flatten(ChatMessages::default(), true), "");
+        assert_eq!(flatten(messages.as_slice().into()), text);
+        assert_eq!(flatten(messages[..1].into()), "### user: q1\n");
+        assert_eq!(flatten(ChatMessages::default()), "");
     }
 }

@@ -28,12 +28,7 @@ struct Style {
 pub(super) fn tojson(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     bounds::spend_all(value)?;
     let args = Args::new(&args)?;
-    let style = Style::new(
-        args.flag(0, "ensure_ascii")?,
-        args.get(1, "indent")?,
-        args.get(2, "separators")?,
-        args.flag(3, "sort_keys")?,
-    )?;
+    let style = Style::read(&args)?;
     args.finish()?;
     let mut out = String::new();
     style.write(&mut out, value, 0)?;
@@ -41,12 +36,10 @@ pub(super) fn tojson(value: &Value, args: Rest<Value>) -> Result<String, Error> 
 }
 
 impl Style {
-    fn new(
-        ascii: bool,
-        indent: Option<Value>,
-        separators: Option<Value>,
-        sort_keys: bool,
-    ) -> Result<Self, Error> {
+    fn read(args: &Args<'_>) -> Result<Self, Error> {
+        let ascii = args.flag(0, "ensure_ascii")?;
+        let (indent, separators) = (args.get(1, "indent")?, args.get(2, "separators")?);
+        let sort_keys = args.flag(3, "sort_keys")?;
         let indent = match indent {
             Some(indent) => Some(match indent.as_str() {
                 Some(text) if text.len() > LONGEST => return Err(invalid("indent is too long")),

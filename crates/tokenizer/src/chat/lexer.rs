@@ -36,13 +36,28 @@ impl JinjaToken<'_> {
     }
 }
 
+/// A pair of delimiters of a tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TagKind {
+    /// `{{ … }}`.
+    Expression,
+    /// `{% … %}`.
+    Statement,
+}
+
 /// A `{{ … }}` or `{% … %}` tag; text, comments and raw blocks are left out.
 #[derive(Debug)]
 pub(super) struct JinjaTag<'s> {
-    /// Whether it is a `{% … %}` tag.
-    pub(super) statement: bool,
+    pub(super) kind: TagKind,
     /// What stands in it.
     pub(super) tokens: Vec<JinjaToken<'s>>,
+}
+
+impl JinjaTag<'_> {
+    /// Returns whether it is a `{% … %}` tag.
+    pub(super) fn is_statement(&self) -> bool {
+        self.kind == TagKind::Statement
+    }
 }
 
 /// The tags of a template in order. `None` when it is not well formed.
@@ -55,9 +70,9 @@ pub(super) fn tags(source: &str) -> Option<Vec<JinjaTag<'_>>> {
             Some(b'#') => at = start + 2 + source[start + 2..].find("#}")? + 2,
             Some(b'%') => match raw_end(&source[start..]) {
                 Some(length) => at = start + length?,
-                None => at = tag(source, start, true, &mut tags)?,
+                None => at = tag(source, start, TagKind::Statement, &mut tags)?,
             },
-            Some(b'{') => at = tag(source, start, false, &mut tags)?,
+            Some(b'{') => at = tag(source, start, TagKind::Expression, &mut tags)?,
             _ => at = start + 1,
         }
     }
@@ -92,10 +107,13 @@ fn after_word_tag<'t>(text: &'t str, word: &str) -> Option<&'t str> {
 fn tag<'s>(
     source: &'s str,
     start: usize,
-    statement: bool,
+    kind: TagKind,
     tags: &mut Vec<JinjaTag<'s>>,
 ) -> Option<usize> {
-    let close = if statement { "%}" } else { "}}" };
+    let close = match kind {
+        TagKind::Statement => "%}",
+        TagKind::Expression => "}}",
+    };
     let mut tokens: Vec<JinjaToken<'s>> = Vec::new();
     let mut depth = 0usize;
     let mut at = start + 2;
@@ -107,11 +125,11 @@ fn tag<'s>(
         let c = rest.chars().next()?;
         if depth == 0 {
             if rest.starts_with(close) {
-                tags.push(JinjaTag { statement, tokens });
+                tags.push(JinjaTag { kind, tokens });
                 return Some(at + 2);
             }
             if matches!(c, '-' | '+') && rest[1..].starts_with(close) {
-                tags.push(JinjaTag { statement, tokens });
+                tags.push(JinjaTag { kind, tokens });
                 return Some(at + 3);
             }
         }
@@ -119,14 +137,14 @@ fn tag<'s>(
             at += c.len_utf8();
             continue;
         }
-        let (kind, length) = token(rest, c)?;
+        let (token_kind, length) = token(rest, c)?;
         match c {
             '(' | '[' | '{' => depth += 1,
             ')' | ']' | '}' => depth = depth.checked_sub(1)?,
             _ => {}
         }
         tokens.push(JinjaToken {
-            kind,
+            kind: token_kind,
             text: &rest[..length],
             span: at..at + length,
         });
@@ -209,7 +227,9 @@ mod tests {
             ]
         );
         assert_eq!(
-            tags.iter().map(|tag| tag.statement).collect::<Vec<_>>(),
+            tags.iter()
+                .map(|tag| tag.is_statement())
+                .collect::<Vec<_>>(),
             [true, false]
         );
     }

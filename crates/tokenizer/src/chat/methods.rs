@@ -64,13 +64,14 @@ fn item(value: &Value, args: &[Value]) -> Result<Value, Error> {
 
 fn on_str(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     let answer = match method {
-        "strip" => strip(text, args, true, true)?.into(),
-        "lstrip" => strip(text, args, true, false)?.into(),
-        "rstrip" => strip(text, args, false, true)?.into(),
-        "split" | "rsplit" => split(text, method == "rsplit", args)?,
+        "strip" => strip_end(strip_start(text, args)?, args)?.into(),
+        "lstrip" => strip_start(text, args)?.into(),
+        "rstrip" => strip_end(text, args)?.into(),
+        "split" | "rsplit" => split(text, method, args)?,
         "splitlines" => {
-            let keep = Args::new(args)?.flag(0, "keepends")?;
-            list(lines(text, keep).map(Value::from).collect())
+            let keep_ends = Args::new(args)?.flag(0, "keepends")?;
+            let shown = |(line, with_end)| Value::from(if keep_ends { with_end } else { line });
+            list(lines(text).map(shown).collect())
         }
         "partition" | "rpartition" => {
             let (separator,): (&str,) = from_args(args)?;
@@ -141,22 +142,22 @@ fn question(text: &str, method: &str) -> Option<bool> {
     })
 }
 
-fn strip<'t>(text: &'t str, args: &[Value], left: bool, right: bool) -> Result<&'t str, Error> {
-    let (chars,): (Option<&str>,) = from_args(args)?;
-    let cut = |c: char| chars.map_or_else(|| is_blank(c), |chars| chars.contains(c));
-    let text = if left {
-        text.trim_start_matches(cut)
-    } else {
-        text
-    };
-    Ok(if right {
-        text.trim_end_matches(cut)
-    } else {
-        text
-    })
+fn strip_start<'t>(text: &'t str, args: &[Value]) -> Result<&'t str, Error> {
+    Ok(text.trim_start_matches(stripped(args)?))
 }
 
-fn split(text: &str, from_right: bool, args: &[Value]) -> Result<Value, Error> {
+fn strip_end<'t>(text: &'t str, args: &[Value]) -> Result<&'t str, Error> {
+    Ok(text.trim_end_matches(stripped(args)?))
+}
+
+/// Returns which characters are stripped: the given ones, or blanks.
+fn stripped(args: &[Value]) -> Result<impl Fn(char) -> bool, Error> {
+    let (chars,): (Option<&str>,) = from_args(args)?;
+    Ok(move |c: char| chars.map_or_else(|| is_blank(c), |chars| chars.contains(c)))
+}
+
+fn split(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let from_right = method == "rsplit";
     let args = Args::new(args)?;
     let separator = args.get(0, "sep")?;
     let separator = separator
@@ -220,8 +221,8 @@ fn words_from_right(text: &str, most: usize) -> Vec<&str> {
     parts
 }
 
-/// The lines of `str.splitlines`.
-pub(super) fn lines(text: &str, keep_ends: bool) -> impl Iterator<Item = &str> {
+/// The lines of `str.splitlines`, each without and with its end.
+pub(super) fn lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut rest = text;
     std::iter::from_fn(move || {
         if rest.is_empty() {
@@ -240,7 +241,7 @@ pub(super) fn lines(text: &str, keep_ends: bool) -> impl Iterator<Item = &str> {
             Some(c) => c.len_utf8(),
             None => 0,
         };
-        let line = &rest[..if keep_ends { end + length } else { end }];
+        let line = (&rest[..end], &rest[..end + length]);
         rest = &rest[end + length..];
         Some(line)
     })
@@ -483,9 +484,9 @@ mod tests {
         assert_eq!(words_from_right("  a  b c ", 2), ["  a  b", "c"]);
         assert_eq!(words_from_right(" ", 2), Vec::<&str>::new());
         assert_eq!(
-            lines("a\r\nb\n\nc\u{2028}", false).collect::<Vec<_>>(),
-            ["a", "b", "", "c"]
+            lines("a\r\nb\n\nc\u{2028}").collect::<Vec<_>>(),
+            [("a", "a\r\n"), ("b", "b\n"), ("", "\n"), ("c", "c\u{2028}")]
         );
-        assert_eq!(lines("a\r\nb", true).collect::<Vec<_>>(), ["a\r\n", "b"]);
+        assert_eq!(lines("a\r\nb").last(), Some(("b", "b")));
     }
 }

@@ -106,7 +106,12 @@ impl ChatTemplates {
     /// When a message is not what vLLM takes, or the template refuses or fails.
     pub fn render(&self, chat: &ChatInput<'_>) -> Result<String, TemplateError> {
         let Some(template) = self.pick(chat.chat_template, chat.tools.is_some())? else {
-            return Ok(flatten::flatten(chat.messages, chat.continue_final_message));
+            let mut text = flatten::flatten(chat.messages);
+            if chat.continue_final_message {
+                // The message that is to be continued stays open.
+                text.pop();
+            }
+            return Ok(text);
         };
         self.render_with(&template, chat)
     }

@@ -12,6 +12,7 @@ use super::files::{ModelFiles, content};
 use super::growth;
 use super::info;
 use super::vocabulary::Vocabulary;
+use crate::SpecialTokens;
 use crate::chat::ChatTemplates;
 use crate::error::TokenizerError;
 use crate::source::{ModelFolder, TOKENIZER};
@@ -97,42 +98,42 @@ impl Hf {
             .get_or_init(|| Vocabulary::new(&self.tokenizer))
     }
 
-    pub(crate) fn encode(&self, text: &str, add_special_tokens: bool) -> Vec<u32> {
+    pub(crate) fn encode(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
         if text.len() <= PART {
-            return self.encode_part(text, add_special_tokens);
+            return self.encode_part(text, special);
         }
         let mut ids = Vec::with_capacity(text.len() / 4);
         let mut rest = text;
         while !rest.is_empty() {
             let (part, after) = rest.split_at(part_end(rest));
-            ids.extend(self.encode_part(part, false));
+            ids.extend(self.encode_part(part, SpecialTokens::Without));
             rest = after;
         }
-        if add_special_tokens {
+        if special == SpecialTokens::With {
             self.around(ids)
         } else {
             ids
         }
     }
 
-    fn encode_part(&self, text: &str, add_special_tokens: bool) -> Vec<u32> {
+    fn encode_part(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
         if let Some(fast) = &self.fast
             && let Some(ids) = fast.encode(&self.tokenizer, text)
         {
-            return if add_special_tokens {
+            return if special == SpecialTokens::With {
                 self.around(ids)
             } else {
                 ids
             };
         }
-        self.encode_generally(text, add_special_tokens)
+        self.encode_generally(text, special)
     }
 
     /// Puts the tokens around a text that the tokenizer puts around any.
     fn around(&self, mut ids: Vec<u32>) -> Vec<u32> {
         let (before, after) = self.around.get_or_init(|| {
-            let plain = self.encode_generally("a", false);
-            let around = self.encode_generally("a", true);
+            let plain = self.encode_generally("a", SpecialTokens::Without);
+            let around = self.encode_generally("a", SpecialTokens::With);
             let at = around
                 .windows(plain.len().max(1))
                 .position(|ids| *ids == plain);
@@ -146,8 +147,11 @@ impl Hf {
     }
 
     /// Encodes with all that the tokenizers crate does.
-    pub(crate) fn encode_generally(&self, text: &str, add_special_tokens: bool) -> Vec<u32> {
-        match self.tokenizer.encode_fast(text, add_special_tokens) {
+    pub(crate) fn encode_generally(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
+        match self
+            .tokenizer
+            .encode_fast(text, special == SpecialTokens::With)
+        {
             Ok(encoding) => encoding.get_ids().to_vec(),
             Err(error) => {
                 // Only vocabularies without a token for unknown text come here.
@@ -157,22 +161,22 @@ impl Hf {
         }
     }
 
-    pub(crate) fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> String {
-        let text = match self.decode_bytes(ids, skip_special_tokens) {
+    pub(crate) fn decode(&self, ids: &[u32], special: SpecialTokens) -> String {
+        let text = match self.decode_bytes(ids, special) {
             Some(text) => text,
             None => self
                 .tokenizer
-                .decode(ids, skip_special_tokens)
+                .decode(ids, special == SpecialTokens::Without)
                 .unwrap_or_default(),
         };
         if self.clean_up { clean_up(&text) } else { text }
     }
 
-    fn decode_bytes(&self, ids: &[u32], skip_special_tokens: bool) -> Option<String> {
+    fn decode_bytes(&self, ids: &[u32], special: SpecialTokens) -> Option<String> {
         let vocabulary = self.vocabulary();
         let mut bytes = Vec::with_capacity(ids.len() * 4);
         for id in ids {
-            if !(skip_special_tokens && self.special.contains(id)) {
+            if !(special == SpecialTokens::Without && self.special.contains(id)) {
                 bytes.extend_from_slice(vocabulary.bytes(*id)?);
             }
         }
@@ -186,7 +190,7 @@ impl Hf {
     ///
     /// Source: `vllm/tokenizers/detokenizer_utils.py`, `convert_ids_list_to_tokens`.
     pub(crate) fn token_text(&self, id: u32) -> String {
-        let text = self.decode(&[id], false);
+        let text = self.decode(&[id], SpecialTokens::With);
         let Some(blank) = self.blank else { return text };
         let piece = self.tokenizer.id_to_token(id).unwrap_or_default();
         let wanted = piece.chars().take_while(|c| *c == blank).count();

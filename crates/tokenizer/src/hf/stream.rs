@@ -5,6 +5,7 @@ use tokenizers::tokenizer::step_decode_stream;
 
 use super::model::Hf;
 use super::vocabulary::Vocabulary;
+use crate::SpecialTokens;
 
 /// Decodes the tokens of one text.
 ///
@@ -36,7 +37,7 @@ enum StreamState<'t> {
 const CONTEXT: usize = 8;
 
 impl<'t> DecodeStream<'t> {
-    pub(crate) fn new(hf: &'t Hf, prompt: &[u32], skip_special: bool) -> Self {
+    pub(crate) fn new(hf: &'t Hf, prompt: &[u32], special: SpecialTokens) -> Self {
         let vocabulary = hf.vocabulary();
         let state = if vocabulary.bytes(0).is_some() {
             StreamState::Bytes {
@@ -53,7 +54,7 @@ impl<'t> DecodeStream<'t> {
         };
         Self {
             hf,
-            skip_special,
+            skip_special: special == SpecialTokens::Without,
             state,
         }
     }

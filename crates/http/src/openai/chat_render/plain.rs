@@ -2,6 +2,7 @@
 
 use super::ChatStream;
 use crate::json;
+use crate::openai::response_shape::UsageMembers;
 use vllm_sim_service::Choice;
 use vllm_sim_service::generate::Token;
 use vllm_sim_wire::Version;
@@ -30,7 +31,9 @@ impl ChatStream {
     /// Everything of such a chunk behind its text.
     fn end_text(&self, out: &mut String, index: usize) {
         out.push_str("\"},\"logprobs\":null,\"finish_reason\":null,\"token_ids\":null}]");
-        self.chat.view.chunk_usage(out, self.counts(index), true);
+        self.chat
+            .view
+            .chunk_usage(out, self.counts(index), UsageMembers::Chat);
         if self.chat.view.version >= Version::V033 {
             out.push_str(",\"kv_transfer_params\":null");
         }

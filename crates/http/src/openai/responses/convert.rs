@@ -50,24 +50,29 @@ fn role(message: &Value) -> &str {
     message.get("role").and_then(Value::as_str).unwrap_or("")
 }
 
+/// Returns a call of a function or of a custom tool as chat has it.
+fn tool_call(item: &Value) -> Value {
+    let input = item.get("input");
+    let arguments = if is(item, "custom_tool_call") {
+        let input = input.and_then(Value::as_str).unwrap_or_default();
+        Some(custom::arguments(input).into())
+    } else {
+        item.get("arguments").or(input).cloned()
+    };
+    let name = match item.get("namespace").and_then(Value::as_str) {
+        Some(space) => format!("{space}__{}", item["name"].as_str().unwrap_or("")).into(),
+        None => item["name"].clone(),
+    };
+    let function = json!({"name": name, "arguments": arguments});
+    json!({"id": item["call_id"], "function": function, "type": "function"})
+}
+
 /// Appends one item; what an assistant thinks, says and calls in a row is one message.
 fn add(item: &Value, out: &mut Vec<Value>, start: usize) -> Result<(), Fault> {
     let kind = item.get("type").and_then(Value::as_str);
     let (member, value) = match kind {
         Some("function_call" | "custom_tool_call") => {
-            let arguments = match (kind, item.get("input")) {
-                (Some("custom_tool_call"), input) => {
-                    let input = input.and_then(Value::as_str).unwrap_or_default();
-                    Some(custom::arguments(input).into())
-                }
-                (_, input) => item.get("arguments").or(input).cloned(),
-            };
-            let name = match item.get("namespace").and_then(Value::as_str) {
-                Some(space) => format!("{space}__{}", item["name"].as_str().unwrap_or("")).into(),
-                None => item["name"].clone(),
-            };
-            let function = json!({"name": name, "arguments": arguments});
-            let call = json!({"id": item["call_id"], "function": function, "type": "function"});
+            let call = tool_call(item);
             if let Some(last) = assistant(out, start) {
                 match last.get_mut("tool_calls") {
                     Some(Value::Array(calls)) => calls.push(call),

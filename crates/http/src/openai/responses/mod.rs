@@ -17,7 +17,7 @@ use axum::http::{Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::Value;
 
-use self::object::{Frame, status};
+use self::object::{Delivery, Frame, status};
 use self::store::{CancelOutcome, EventLog, ResponseStore, StoreSlot};
 use self::stream::ResponseStream;
 use super::chat;
@@ -318,7 +318,7 @@ fn finds_calls(chat: &ChatRequest) -> bool {
 async fn ended(frame: Arc<Frame>, reply: Reply) -> Result<Value, Fault> {
     prepare::whole(reply, move |reply| {
         let choice = &reply.choices[0];
-        let output = frame.output(choice, false);
+        let output = frame.output(choice, Delivery::Whole);
         let called = output.iter().any(|item| item["type"] == "function_call");
         frame.count_parsed(ToolMode::NonStreaming, called);
         frame.object(status(choice), output, Some(reply))

@@ -8,11 +8,13 @@ use serde_json::{Map, Value, json};
 
 use super::custom;
 use super::ids::Ids;
+use crate::json::Nulls;
 use crate::openai::response_shape::{Counts, ResponseShape, end_of};
 use vllm_sim_engine::End;
 use vllm_sim_observe::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
 use vllm_sim_service::generate::{Channel, Reason};
 use vllm_sim_service::{Choice, Reply};
+use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::Version;
 use vllm_sim_wire::openai::responses::ResponsesRequest;
 
@@ -41,6 +43,30 @@ pub(super) fn status(choice: &Choice) -> &'static str {
         (End::Failed, _) => "failed",
         _ => "completed",
     }
+}
+
+/// The form in which a response is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Delivery {
+    Whole,
+    Streamed,
+}
+
+/// Reads back what is written as text.
+fn written(write: impl FnOnce(&mut String)) -> Value {
+    let mut text = String::new();
+    write(&mut text);
+    serde_json::from_str(&text).unwrap_or_default()
+}
+
+fn cache_options_shown(request: &ResponsesRequest) -> Value {
+    let options = request.prompt_cache_options.as_ref().map(|o| {
+        json!({
+            "mode": o.mode, "ttl": o.ttl,
+            "comparison_response_id": o.comparison_response_id, "prewarm": o.prewarm,
+        })
+    });
+    options.into()
 }
 
 impl Frame {
@@ -74,13 +100,7 @@ impl Frame {
         );
         set("prompt", Value::Null);
         if new {
-            let options = request.prompt_cache_options.as_ref().map(|o| {
-                json!({
-                    "mode": o.mode, "ttl": o.ttl,
-                    "comparison_response_id": o.comparison_response_id, "prewarm": o.prewarm,
-                })
-            });
-            set("prompt_cache_options", options.into());
+            set("prompt_cache_options", cache_options_shown(request));
             set("prompt_cache_key", request.prompt_cache_key.clone().into());
             set(
                 "prompt_cache_retention",
@@ -108,9 +128,10 @@ impl Frame {
         set("usage", reply.map(usage).into());
         set("user", request.user.clone().into());
         if let Some(reply) = reply.filter(|_| view.metrics) {
-            let mut text = String::new();
-            view.timings(&mut text, reply, false);
-            set("metrics", serde_json::from_str(&text).unwrap_or_default());
+            set(
+                "metrics",
+                written(|text| view.timings(text, reply, Nulls::Shown)),
+            );
         }
         set(
             "presence_penalty",
@@ -120,12 +141,8 @@ impl Frame {
             "frequency_penalty",
             request.frequency_penalty.unwrap_or(0.0).into(),
         );
-        let mut offer = String::new();
-        if reply.is_some() {
-            view.transfer(&mut offer);
-        }
-        let offer = serde_json::from_str(&offer).unwrap_or_default();
-        set("kv_transfer_params", offer);
+        let offer = reply.map(|_| written(|text| view.transfer(text)));
+        set("kv_transfer_params", offer.unwrap_or_default());
         set("ec_transfer_params", Value::Null);
         let (input, output) = self.raw_messages(reply).unzip();
         set("input_messages", input.into());
@@ -136,7 +153,7 @@ impl Frame {
     /// Prompt and answer as the model sees them, when they were asked for.
     fn raw_messages(&self, reply: Option<&Reply>) -> Option<(Value, Value)> {
         let raw = |ids: &[u32]| {
-            let text = self.view.tokenizer.decode(ids, false);
+            let text = self.view.tokenizer.decode(ids, SpecialTokens::With);
             json!([{"message": text, "tokens": ids, "type": "raw_message_tokens"}])
         };
         let choice = &reply?.choices[0];
@@ -159,7 +176,8 @@ impl Frame {
 
     /// The items of an ended reply. A stream calls its reasoning completed, a unary answer leaves
     /// that open.
-    pub(super) fn output(&self, choice: &Choice, streamed: bool) -> Vec<Value> {
+    pub(super) fn output(&self, choice: &Choice, delivery: Delivery) -> Vec<Value> {
+        let streamed = delivery == Delivery::Streamed;
         let released = choice.released();
         let text = |channel| choice.script.text(channel, released);
         let mut items = Vec::new();
@@ -180,12 +198,15 @@ impl Frame {
             // A call that was cut before it said anything is no call to the parser but text.
             let tokens = choice.script.tokens().take(released as usize);
             let ids: Vec<u32> = tokens.map(|token| token.id).collect();
-            content = self.view.tokenizer.decode(&ids, true);
+            content = self.view.tokenizer.decode(&ids, SpecialTokens::Without);
         }
         let alone = items.is_empty() && calls.is_empty() && self.view.version >= Version::V033;
         if !content.is_empty() || (alone && !streamed) {
-            let cut = calls.is_empty() && status(choice) == "incomplete";
-            let state = self.state(cut);
+            let ended = match calls.is_empty() {
+                true => status(choice),
+                false => "completed",
+            };
+            let state = self.state(ended);
             let logprobs = self.logprobs.filter(|_| !streamed);
             let logprobs = logprobs.map(|top| self.logprobs(choice, top));
             items.push(self.message_item(&content, logprobs, state));
@@ -194,9 +215,9 @@ impl Frame {
         items
     }
 
-    /// How a message that the limit has (not) cut ended: 0.32 calls both completed.
-    pub(super) fn state(&self, cut: bool) -> &'static str {
-        if cut && self.view.version >= Version::V033 {
+    /// How the message of a reply ended: 0.32 calls one that the limit has cut completed too.
+    pub(super) fn state(&self, reply: &str) -> &'static str {
+        if reply == "incomplete" && self.view.version >= Version::V033 {
             "incomplete"
         } else {
             "completed"

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::custom;
-use super::object::{Frame, status, text_part};
+use super::object::{Delivery, Frame, status, text_part};
 use super::store::StoreSlot;
 use crate::json;
 use crate::stream::{ChoiceStep, Render};
@@ -80,7 +80,7 @@ impl ResponseStream {
         {
             return;
         }
-        self.finish(out, choice, false);
+        self.finish(out, choice, "completed");
         let frame = self.frame.clone();
         let id = frame.item_id(choice, channel);
         let index = self.output_index;
@@ -110,8 +110,8 @@ impl ResponseStream {
         });
     }
 
-    /// Closes the open item; `cut`: the limit did.
-    fn finish(&mut self, out: &mut String, choice: &Choice, cut: bool) {
+    /// Closes the open item of a reply that is so far `status`.
+    fn finish(&mut self, out: &mut String, choice: &Choice, status: &str) {
         let Some(open) = self.open.take() else {
             return;
         };
@@ -161,7 +161,7 @@ impl ResponseStream {
                 });
                 self.event(out, "response.output_text.done", done);
                 (
-                    frame.message_item(&text, None, frame.state(cut)),
+                    frame.message_item(&text, None, frame.state(status)),
                     Some(text_part(&text, None)),
                 )
             }
@@ -308,8 +308,8 @@ impl Render for ResponseStream {
     fn close(&mut self, out: &mut String, reply: &Reply) {
         let choice = &reply.choices[0];
         let status = status(choice);
-        self.finish(out, choice, status == "incomplete");
-        let output = self.frame.output(choice, true);
+        self.finish(out, choice, status);
+        let output = self.frame.output(choice, Delivery::Streamed);
         let response = self.frame.object(status, output, Some(reply));
         if let Some(keep) = self.keep.take() {
             keep.finish(&response);

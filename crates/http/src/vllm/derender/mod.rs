@@ -24,10 +24,11 @@ use crate::error::Answer;
 use crate::openai::ids::CallIds;
 use json_list::list;
 use options::RequestOptions;
-use parsed_text::{OutputParsers, ParsedText};
+use parsed_text::{OutputParsers, ParsedText, Portion};
 use reply::{finish_reason, model, output_tokens, token_count, usage, weight_versions};
 use token_choice::{TokenChoice, text_and_stop};
 use vllm_sim_engine::driver::unix_now;
+use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::derender::{
     DerenderChatRequest, DerenderCompletionRequest, DerenderStreamRequest,
@@ -61,14 +62,17 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, Posted { value, .. }: Post
                 choice.index(at)
             )));
         }
-        let skip = parsers.is_none() && options.skip_special;
-        let (text, stop_reason) = text_and_stop(&app, &choice, &options, &prompt_ids, skip);
+        let special = match &parsers {
+            Some(_) => SpecialTokens::With,
+            None => options.special,
+        };
+        let (text, stop_reason) = text_and_stop(&app, &choice, &options, &prompt_ids, special);
         let parsed = match &parsers {
-            Some(parsers) => parsers.read(&text, true),
+            Some(parsers) => parsers.read(&text, Portion::Whole),
             None => ParsedText::plain(text),
         };
-        let finish_reason = finish_reason(&choice, &parsed, true);
-        let logprobs = (!options.hides(parsers.is_some()))
+        let finish_reason = finish_reason(choice.finish().unwrap_or("stop"), &parsed);
+        let logprobs = (!options.hides(parsers.as_ref()))
             .then(|| logprobs::chat(&app, &choice, &options, &[]))
             .flatten();
         let mut shown = json!({
@@ -77,7 +81,7 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, Posted { value, .. }: Post
             "logprobs": logprobs,
             "finish_reason": finish_reason,
             "stop_reason": stop_reason,
-            "token_ids": choice.shown_ids(&options, parsers.is_some()),
+            "token_ids": choice.shown_ids(&options, parsers.as_ref()),
             "routed_experts": null,
         });
         weight_versions(&app, &mut shown, choice.json.get("weight_versions"));
@@ -139,7 +143,7 @@ pub(crate) async fn completions(
                 )));
             }
             let (text, stop_reason) =
-                text_and_stop(&app, &choice, &options, &prompt_ids, options.skip_special);
+                text_and_stop(&app, &choice, &options, &prompt_ids, options.special);
             let (logprobs, _) = logprobs::completion(&app, &choice, &options, &[], 0);
             let shown = reply.get("prompt_token_ids");
             let mut whole = json!({
@@ -148,7 +152,7 @@ pub(crate) async fn completions(
                 "logprobs": logprobs,
                 "finish_reason": choice.finish(),
                 "stop_reason": stop_reason,
-                "token_ids": choice.shown_ids(&options, false),
+                "token_ids": choice.shown_ids(&options, None),
                 "prompt_logprobs": reply.get("prompt_logprobs"),
                 "prompt_token_ids": shown.filter(|_| options.return_token_ids),
                 "routed_experts": null,

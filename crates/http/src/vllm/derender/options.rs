@@ -3,12 +3,14 @@
 use serde_json::{Value, json};
 
 use super::json_list::list;
+use super::parsed_text::OutputParsers;
+use vllm_sim_tokenizer::SpecialTokens;
 
 /// What the request that was rendered says about its reply.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct RequestOptions {
-    /// Whether special tokens show no text.
-    pub(super) skip_special: bool,
+    /// Whether special tokens show their text.
+    pub(super) special: SpecialTokens,
     pub(super) include_reasoning: bool,
     pub(super) return_token_ids: bool,
     /// Strings that end the reply, and whether they stay in it.
@@ -43,7 +45,7 @@ impl RequestOptions {
             _ => None,
         };
         Self {
-            skip_special: flag("skip_special_tokens") != Some(false),
+            special: SpecialTokens::when(flag("skip_special_tokens") == Some(false)),
             include_reasoning: flag("include_reasoning") != Some(false),
             return_token_ids: flag("return_token_ids") == Some(true),
             stops: stops.into_iter().filter(|stop| !stop.is_empty()).collect(),
@@ -58,7 +60,7 @@ impl RequestOptions {
     }
 
     /// Whether what each token is would give hidden reasoning away.
-    pub(super) fn hides(&self, parsed: bool) -> bool {
-        parsed && !self.include_reasoning
+    pub(super) fn hides(&self, parsers: Option<&OutputParsers>) -> bool {
+        parsers.is_some() && !self.include_reasoning
     }
 }

@@ -36,6 +36,14 @@ pub(super) struct OutputParsers {
     tools: bool,
 }
 
+/// Tells how much of a reply's text is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Portion {
+    Whole,
+    /// More follows.
+    Beginning,
+}
+
 impl OutputParsers {
     /// The parsers of this server; `None`: it has none.
     pub(super) fn of(app: &App, options: &RequestOptions) -> Option<Self> {
@@ -47,14 +55,15 @@ impl OutputParsers {
         })
     }
 
-    /// Reads a text; one that goes on may end inside a marker, which then is not shown yet.
-    pub(super) fn read(&self, text: &str, ended: bool) -> ParsedText {
+    /// Reads a text; a beginning may end inside a marker, which then is not shown yet.
+    pub(super) fn read(&self, text: &str, portion: Portion) -> ParsedText {
+        let ended = portion == Portion::Whole;
         let mut parsed = ParsedText::default();
         let mut rest = text;
         if self.reasoning {
             let inside = text.strip_prefix(THOUGHT.0).unwrap_or(text);
             let Some((thought, behind)) = inside.split_once(THOUGHT.1) else {
-                parsed.reasoning = some(shown(inside, THOUGHT.1, ended));
+                parsed.reasoning = some(shown(inside, THOUGHT.1, portion));
                 return parsed;
             };
             parsed.reasoning = some(thought);
@@ -65,7 +74,7 @@ impl OutputParsers {
             return parsed;
         }
         let Some((content, calls)) = rest.split_once(CALL.0) else {
-            parsed.content = some(shown(rest, CALL.0, ended));
+            parsed.content = some(shown(rest, CALL.0, portion));
             return parsed;
         };
         let whole = match (ended, rest.rfind(CALL.1)) {
@@ -92,10 +101,13 @@ fn some(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// A text without the beginning of a marker at its end.
-fn shown<'t>(text: &'t str, marker: &str, ended: bool) -> &'t str {
+/// A whole text, or a beginning without what may be part of a marker at its end.
+fn shown<'t>(text: &'t str, marker: &str, portion: Portion) -> &'t str {
+    if portion == Portion::Whole {
+        return text;
+    }
     let held = (1..marker.len()).rev();
-    let held = held.filter(|n| !ended && text.ends_with(&marker[..*n]));
+    let held = held.filter(|n| text.ends_with(&marker[..*n]));
     &text[..text.len() - held.max().unwrap_or(0)]
 }
 
@@ -111,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_text_has_three_parts() {
-        let parsed = BOTH.read(TEXT, true);
+        let parsed = BOTH.read(TEXT, Portion::Whole);
         assert_eq!(parsed.reasoning.as_deref(), Some("Well."));
         assert_eq!(parsed.content.as_deref(), Some("Let me see. "));
         assert_eq!(parsed.calls, [("f".to_owned(), "{\"x\": 1}".to_owned())]);
@@ -126,7 +138,7 @@ mod tests {
                 .starts_with(a.as_deref().unwrap_or_default())
         };
         for end in 0..=TEXT.len() {
-            let parsed = BOTH.read(&TEXT[..end], false);
+            let parsed = BOTH.read(&TEXT[..end], Portion::Beginning);
             // A marker that opens the text is told from text once it is whole.
             if end >= THOUGHT.0.len() {
                 assert!(grows(&before.reasoning, &parsed.reasoning), "{end}");
@@ -135,6 +147,6 @@ mod tests {
                 before = parsed;
             }
         }
-        assert_eq!(before, BOTH.read(TEXT, true));
+        assert_eq!(before, BOTH.read(TEXT, Portion::Whole));
     }
 }

@@ -4,21 +4,15 @@ use serde_json::{Value, json};
 
 use super::json_list::list;
 use super::parsed_text::ParsedText;
-use super::token_choice::TokenChoice;
 use crate::app::App;
 use crate::generation;
 use vllm_sim_wire::Version;
 use vllm_sim_wire::fault::Fault;
 
-/// How a choice ended, in chat's words; a whole one has ended somehow.
-pub(super) fn finish_reason(
-    choice: &TokenChoice<'_>,
-    parsed: &ParsedText,
-    whole: bool,
-) -> Option<String> {
-    let reason = choice.finish().or(whole.then_some("stop"))?;
+/// Returns how a choice ended, in chat's words: calls of tools are a reason of their own.
+pub(super) fn finish_reason<'r>(reason: &'r str, parsed: &ParsedText) -> &'r str {
     let called = !parsed.calls.is_empty() && reason == "stop";
-    Some(if called { "tool_calls" } else { reason }.to_owned())
+    if called { "tool_calls" } else { reason }
 }
 
 /// The model that a derendered reply shows: the named one, else the reply's own.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::json_list::list;
 use super::options::RequestOptions;
-use super::parsed_text::{NEEDS_REQUEST, OutputParsers, ParsedText};
+use super::parsed_text::{NEEDS_REQUEST, OutputParsers, ParsedText, Portion};
 use super::reply::{finish_reason, model, token_count, usage, weight_versions};
 use super::token_choice::{TokenChoice, prompt_ids, text};
 use super::{bounds, logprobs};
@@ -13,6 +13,7 @@ use crate::error::Answer;
 use crate::openai::ids::CallIds;
 use crate::vllm::ok;
 use vllm_sim_engine::driver::unix_now;
+use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::derender::{DerenderStreamRequest, StreamState};
 
@@ -104,7 +105,7 @@ pub(super) fn chat(app: &App, request: &DerenderStreamRequest) -> Answer {
             Some(parsers) => parsed(app, request, &mut state, &choice, (&options, parsers)),
             None => plain(app, request, &mut state, &choice, &options),
         };
-        let hidden = options.hides(parsers.is_some());
+        let hidden = options.hides(parsers.as_ref());
         let before = state.logprob_context_token_ids.clone();
         let logprobs = logprobs::chat(app, &choice, &options, &before).filter(|_| !hidden);
         remember(&mut state, &choice);
@@ -114,7 +115,7 @@ pub(super) fn chat(app: &App, request: &DerenderStreamRequest) -> Answer {
             "logprobs": logprobs,
             "finish_reason": finish_reason,
             "stop_reason": stop_reason,
-            "token_ids": choice.shown_ids(&options, parsers.is_some()),
+            "token_ids": choice.shown_ids(&options, parsers.as_ref()),
         });
         weight_versions(app, &mut shown_choice, None);
         choices.push(shown_choice);
@@ -154,7 +155,7 @@ pub(super) fn completion(app: &App, request: &DerenderStreamRequest) -> Answer {
     for choice in list(chunk, "choices") {
         let choice = TokenChoice::of(choice);
         let (ids, stop_reason) = choice.output_ids(app, &options);
-        let text = resume(app, request, &mut state, ids, options.skip_special);
+        let text = resume(app, request, &mut state, ids, options.special);
         let before = state.logprob_context_token_ids.clone();
         let offset = state.logprob_text_offset;
         let (logprobs, next) = logprobs::completion(app, &choice, &options, &before, offset);
@@ -168,7 +169,7 @@ pub(super) fn completion(app: &App, request: &DerenderStreamRequest) -> Answer {
             "finish_reason": choice.finish(),
             "stop_reason": stop_reason,
             "prompt_token_ids": shown.filter(|_| options.return_token_ids),
-            "token_ids": choice.shown_ids(&options, false),
+            "token_ids": choice.shown_ids(&options, None),
         });
         weight_versions(app, &mut shown_choice, None);
         choices.push(shown_choice);
@@ -198,7 +199,7 @@ fn plain(
     options: &RequestOptions,
 ) -> (Value, Option<String>, Value) {
     let (ids, stop_reason) = choice.output_ids(app, options);
-    let text = resume(app, request, state, ids, options.skip_special);
+    let text = resume(app, request, state, ids, options.special);
     let content = (!text.is_empty()).then_some(text);
     let delta = json!({"role": role(state), "content": content, "reasoning": null});
     (delta, choice.finish().map(str::to_owned), stop_reason)
@@ -214,13 +215,14 @@ fn parsed(
 ) -> (Value, Option<String>, Value) {
     let prompt = prompt_ids(request.prompt_token_ids.as_deref(), &request.generate_chunk);
     let (ids, stop_reason) = choice.output_ids(app, options);
-    let before = text(app, &state.output_token_ids, &prompt, false);
+    let before = text(app, &state.output_token_ids, &prompt, SpecialTokens::With);
     let whole = [&state.output_token_ids[..], ids].concat();
-    let before = parsers.read(&before, false);
-    let now = parsers.read(
-        &text(app, &whole, &prompt, false),
-        choice.finish().is_some(),
-    );
+    let before = parsers.read(&before, Portion::Beginning);
+    let portion = match choice.finish() {
+        Some(_) => Portion::Whole,
+        None => Portion::Beginning,
+    };
+    let now = parsers.read(&text(app, &whole, &prompt, SpecialTokens::With), portion);
     let reasoning = behind(&before.reasoning, &now.reasoning);
     let mut delta = json!({
         "role": role(state),
@@ -248,7 +250,9 @@ fn parsed(
         calls: now.calls,
         ..ParsedText::default()
     };
-    let finish_reason = finish_reason(choice, &text, false);
+    let finish_reason = choice
+        .finish()
+        .map(|reason| finish_reason(reason, &text).to_owned());
     if !choice.ids.is_empty() {
         state.output_token_ids.extend(&choice.ids);
         state.output_chunk_lens.push(choice.ids.len() as u64);
@@ -278,7 +282,7 @@ fn resume(
     request: &DerenderStreamRequest,
     state: &mut DerenderState,
     ids: &[u32],
-    skip: bool,
+    special: SpecialTokens,
 ) -> String {
     let tokenizer = app.service.generator.tokenizer();
     let mut window: Vec<u32> = match &request.stream_state {
@@ -294,7 +298,7 @@ fn resume(
         }
     };
     let read = state.read_offset.min(window.len());
-    let mut decoder = tokenizer.detokenizer_after(&window[..read], skip);
+    let mut decoder = tokenizer.detokenizer_after(&window[..read], special);
     for id in &window[read..] {
         // Shown when the character is whole.
         let _ = decoder.push(*id);

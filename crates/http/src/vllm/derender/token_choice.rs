@@ -4,7 +4,9 @@ use serde_json::Value;
 
 use super::json_list::list;
 use super::options::RequestOptions;
+use super::parsed_text::OutputParsers;
 use crate::app::App;
+use vllm_sim_tokenizer::SpecialTokens;
 
 /// A choice in tokens, or what is new of it.
 pub(super) struct TokenChoice<'v> {
@@ -64,8 +66,12 @@ impl<'v> TokenChoice<'v> {
     }
 
     /// Its tokens, when they are to be shown.
-    pub(super) fn shown_ids(&self, options: &RequestOptions, parsed: bool) -> Option<Vec<u32>> {
-        (options.return_token_ids && !options.hides(parsed)).then(|| self.ids.clone())
+    pub(super) fn shown_ids(
+        &self,
+        options: &RequestOptions,
+        parsers: Option<&OutputParsers>,
+    ) -> Option<Vec<u32>> {
+        (options.return_token_ids && !options.hides(parsers)).then(|| self.ids.clone())
     }
 }
 
@@ -86,10 +92,10 @@ pub(super) fn text_and_stop(
     choice: &TokenChoice<'_>,
     options: &RequestOptions,
     prompt_ids: &[u32],
-    skip: bool,
+    special: SpecialTokens,
 ) -> (String, Value) {
     let (ids, stop_reason) = choice.output_ids(app, options);
-    let mut text = text(app, ids, prompt_ids, skip);
+    let mut text = text(app, ids, prompt_ids, special);
     let named = choice.stop_reason();
     let stops: &[String] = match (&named, choice.finish()) {
         (Value::String(stop), Some("stop")) => std::slice::from_ref(stop),
@@ -112,12 +118,12 @@ pub(super) fn text_and_stop(
 }
 
 /// The text of tokens behind a prompt.
-pub(super) fn text(app: &App, ids: &[u32], prompt_ids: &[u32], skip: bool) -> String {
+pub(super) fn text(app: &App, ids: &[u32], prompt_ids: &[u32], special: SpecialTokens) -> String {
     let mut decoder = app
         .service
         .generator
         .tokenizer()
-        .detokenizer_after(prompt_ids, skip);
+        .detokenizer_after(prompt_ids, special);
     let mut text = String::new();
     ids.iter().for_each(|id| decoder.push_to(*id, &mut text));
     text
