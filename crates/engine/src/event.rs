@@ -82,16 +82,6 @@ pub enum Event {
         /// How many, at least one.
         n: u32,
     },
-    /// One output token came out at the end of each of `n` steps in a row at one instant, in which nobody
-    /// else took part and no prompt was computed: `n` times [`Event::Tokens`] and [`Event::Step`].
-    ///
-    /// Only from [`Scheduler::advance_fully`](super::Scheduler::advance_fully).
-    LoneSteps {
-        /// Whose.
-        id: SeqId,
-        /// How many, at least one.
-        n: u32,
-    },
     /// A running sequence lost its blocks and waits again.
     Preempted {
         /// Which.
@@ -228,7 +218,6 @@ impl Event {
             | Self::Tokens { id, .. }
             | Self::Drafts { id, .. }
             | Self::Decoded { id, .. }
-            | Self::LoneSteps { id, .. }
             | Self::Preempted { id }
             | Self::Resumed { id }
             | Self::Leased { id, .. }

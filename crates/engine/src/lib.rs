@@ -92,13 +92,6 @@ pub trait Scheduler {
     /// What would start exactly now may be left to another call at the same instant, so that
     /// inputs can still join it: call until [`Scheduler::next_wakeup`] lies ahead.
     fn advance(&mut self, now: SimTime, out: &mut Outbox);
-    /// As [`Scheduler::advance`] until [`Scheduler::next_wakeup`] lies ahead, for a caller that has no
-    /// more inputs of this instant; earlier where the outbox holds `most` events.
-    fn advance_fully(&mut self, now: SimTime, most: usize, out: &mut Outbox) {
-        while out.len() < most && self.next_wakeup().is_some_and(|due| due <= now) {
-            self.advance(now, out);
-        }
-    }
     /// What an operator does; whether it was done.
     fn command(&mut self, now: SimTime, command: Command, out: &mut Outbox) -> bool;
     /// The prefix cache as it is, in order of the blocks' numbers.

@@ -20,8 +20,6 @@ pub(super) struct Core {
     free: Vec<u32>,
     generation: u64,
     stats: Stats,
-    /// [`Observer::hears_lone_steps`].
-    hears_lone_steps: bool,
     /// It is played no more.
     pub stopped: bool,
 }
@@ -29,7 +27,6 @@ pub(super) struct Core {
 impl Core {
     pub(super) fn new(engine: Box<dyn Scheduler + Send>, observer: Box<dyn Observer>) -> Self {
         Self {
-            hears_lone_steps: observer.hears_lone_steps(),
             engine,
             observer,
             outbox: Outbox::new(),
@@ -137,7 +134,9 @@ impl Core {
         let mut events = 0;
         while self.next_wakeup() <= now {
             // Steps that take no time follow each other: observers hear of many at once.
-            self.engine.advance_fully(now, MAX_OUTBOX, &mut self.outbox);
+            while self.outbox.len() < MAX_OUTBOX && self.next_wakeup() <= now {
+                self.engine.advance(now, &mut self.outbox);
+            }
             events += self.outbox.len();
             self.deliver();
         }
@@ -169,11 +168,6 @@ impl Core {
             let Some(Some(record)) = self.records.get_mut(slot_of(id)) else {
                 continue;
             };
-            if let Event::LoneSteps { n, .. } = event {
-                let at_once = self.hears_lone_steps;
-                tell_lone_steps(&mut *self.observer, record, at, n, at_once);
-                continue;
-            }
             let since = record.last;
             record.apply(at, &event);
             self.observer.on_event(at, &event, record, since);
@@ -195,40 +189,6 @@ impl Core {
         }
         self.observer.on_rest();
     }
-}
-
-/// Tells of `n` [`Event::LoneSteps`] of a sequence, `at_once` or as the events that they stand for.
-fn tell_lone_steps(
-    observer: &mut dyn Observer,
-    record: &mut SequenceRecord,
-    at: SimTime,
-    n: u32,
-    at_once: bool,
-) {
-    let apart = match at_once {
-        // Time may have passed before the first of them.
-        true => u32::from(!record.made_one_at(at)),
-        false => n,
-    };
-    let token = Event::Tokens {
-        id: record.id,
-        n: 1,
-    };
-    let step = Event::Step {
-        prompt_tokens: 0,
-        output_tokens: 1,
-    };
-    for _ in 0..apart {
-        let since = record.last;
-        record.apply(at, &token);
-        observer.on_event(at, &token, record, since);
-        observer.on_engine(at, &step);
-    }
-    if apart < n {
-        record.make(at, n - apart);
-        observer.on_lone_steps(n - apart, record);
-    }
-    record.progress.wake();
 }
 
 /// Where the record of a sequence lies: the low half of its id.

@@ -12,14 +12,6 @@ pub trait Observer: Send {
     fn on_event(&mut self, at: SimTime, event: &Event, record: &SequenceRecord, since: SimTime);
     /// An event of no sequence (cache, steps).
     fn on_engine(&mut self, at: SimTime, event: &Event);
-    /// Whether this observer takes [`Self::on_lone_steps`] instead of the events of such steps.
-    fn hears_lone_steps(&self) -> bool {
-        false
-    }
-    /// A sequence that had made output at this same instant made one more token in each of `steps` steps
-    /// in a row, in which nobody else took part and no prompt was computed. Its record was brought up to
-    /// date with all of them.
-    fn on_lone_steps(&mut self, _steps: u32, _record: &SequenceRecord) {}
     /// Gauges, after each look at the engine that changed anything.
     fn on_stats(&mut self, stats: &Stats);
     /// A request for this adapter was refused in the place of its turn ([`LiveEngine::refuse`]).
@@ -46,16 +38,6 @@ impl Observer for Observers {
 
     fn on_engine(&mut self, at: SimTime, event: &Event) {
         self.0.iter_mut().for_each(|o| o.on_engine(at, event));
-    }
-
-    fn hears_lone_steps(&self) -> bool {
-        self.0.iter().all(|o| o.hears_lone_steps())
-    }
-
-    fn on_lone_steps(&mut self, steps: u32, record: &SequenceRecord) {
-        self.0
-            .iter_mut()
-            .for_each(|o| o.on_lone_steps(steps, record));
     }
 
     fn on_stats(&mut self, stats: &Stats) {

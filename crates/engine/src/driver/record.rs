@@ -137,17 +137,6 @@ impl SequenceRecord {
         self.progress.lost_load()
     }
 
-    /// Whether it made output at this very instant, and its next one is no drafts.
-    pub(super) fn made_one_at(&self, at: SimTime) -> bool {
-        self.output > 0 && self.last == at && !self.drafted
-    }
-
-    /// More tokens at the instant of its latest one, each from a step of its own.
-    pub(super) fn make(&mut self, at: SimTime, tokens: u32) {
-        self.output += tokens;
-        self.progress.release(at, self.output, false);
-    }
-
     pub(super) fn apply(&mut self, at: SimTime, event: &Event) {
         match event {
             Event::Scheduled {

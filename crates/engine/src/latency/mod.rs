@@ -153,15 +153,6 @@ impl LatencyModel {
         }
     }
 
-    /// Whether a step that only decodes takes no time whatever its batch.
-    pub fn decodes_at_once(&self) -> bool {
-        match self {
-            Self::Constant { decode, .. } => decode.is_zero(),
-            Self::Delays(delays) => delays.itl.0.is_zero(),
-            _ => false,
-        }
-    }
-
     /// Takes other delays, if it has any; whether it has.
     pub fn delay(&mut self, new: &Delays) -> bool {
         let Self::Delays(delays) = self else {

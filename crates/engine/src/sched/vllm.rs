@@ -12,7 +12,6 @@
 //! Source: `vllm/v1/core/sched/scheduler.py`, `vllm/v1/engine/core.py`.
 
 mod adapters;
-mod at_once;
 mod bulk_decode;
 mod cadence;
 mod config;
@@ -473,14 +472,6 @@ impl Scheduler for Vllm {
                 self.plan(due, out);
             } else {
                 break;
-            }
-        }
-    }
-
-    fn advance_fully(&mut self, now: SimTime, most: usize, out: &mut Outbox) {
-        while out.len() < most && self.next_wakeup().is_some_and(|due| due <= now) {
-            if !self.decode_at_once(now, most, out) {
-                self.advance(now, out);
             }
         }
     }

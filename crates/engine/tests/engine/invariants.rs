@@ -324,7 +324,7 @@ fn check(
             Event::Leased { id, blocks } => {
                 prop_assert!(lives[&id.0].ended.is_none() && !blocks.is_empty());
             }
-            Event::Decoded { .. } | Event::LoneSteps { .. } => {
+            Event::Decoded { .. } => {
                 prop_assert!(false, "nobody asked for run lengths");
             }
             Event::Drafts {

@@ -280,10 +280,7 @@ fn a_look_tells_who_runs_and_who_waits() {
         ..VllmConfig::default()
     };
     let engine = Box::new(Vllm::new(config).unwrap());
-    let tally = Tally {
-        lone_steps: false,
-        counts: Arc::default(),
-    };
+    let tally = Tally(Arc::default());
     let tune = TimerTuning::default();
     let live = LiveEngine::start("look", Instant::now(), engine, Box::new(tally), tune).unwrap();
     let now = live.now();
@@ -310,71 +307,44 @@ fn a_look_tells_who_runs_and_who_waits() {
     live.stop();
 }
 
-/// Tokens, steps, and how often several of both were told at once.
-type Counts = (u32, u32, u32);
-
-/// Counts what it hears, with lone steps told at once or not.
-struct Tally {
-    lone_steps: bool,
-    counts: Arc<Mutex<Counts>>,
-}
+/// Counts the tokens and steps of which it is told.
+struct Tally(Arc<Mutex<(u32, u32)>>);
 
 impl Observer for Tally {
     fn on_queued(&mut self, _: &SequenceRecord) {}
 
-    fn on_event(&mut self, _: SimTime, event: &Event, _: &SequenceRecord, _: SimTime) {
+    fn on_event(&mut self, _: SimTime, event: &Event, record: &SequenceRecord, _: SimTime) {
         if let Event::Tokens { n, .. } = event {
-            self.counts.lock().unwrap().0 += n;
+            let mut counts = self.0.lock().unwrap();
+            counts.0 += n;
+            assert_eq!(record.output, counts.0, "the record is up to date");
         }
     }
 
     fn on_engine(&mut self, _: SimTime, event: &Event) {
         if matches!(event, Event::Step { .. }) {
-            self.counts.lock().unwrap().1 += 1;
+            self.0.lock().unwrap().1 += 1;
         }
-    }
-
-    fn hears_lone_steps(&self) -> bool {
-        self.lone_steps
-    }
-
-    fn on_lone_steps(&mut self, steps: u32, record: &SequenceRecord) {
-        let mut counts = self.counts.lock().unwrap();
-        counts.0 += steps;
-        counts.1 += steps;
-        counts.2 += 1;
-        assert_eq!(record.output, counts.0, "the record is up to date");
     }
 
     fn on_stats(&mut self, _: &Stats) {}
 }
 
 #[test]
-fn lone_steps_told_at_once_count_as_those_told_one_by_one() {
-    let count = |lone_steps| {
-        let config = VllmConfig {
-            latency: LatencyModel::ZERO,
-            ..VllmConfig::default()
-        };
-        let counts = Arc::<Mutex<Counts>>::default();
-        let tally = Tally {
-            lone_steps,
-            counts: counts.clone(),
-        };
-        let epoch = Instant::now();
-        let engine = Box::new(Vllm::new(config).unwrap());
-        let tune = TimerTuning::default();
-        let live = LiveEngine::start("test", epoch, engine, Box::new(tally), tune).unwrap();
-        // Without delays all has happened when it is submitted.
-        let mut asked = submission(1, live.now());
-        asked.sequence.output = 1_000;
-        let handles = live.submit(vec![asked]).unwrap();
-        assert_eq!(handles[0].progress().released(), 1_000);
-        live.stop();
-        *counts.lock().unwrap()
+fn a_reply_without_delays_is_over_when_it_is_submitted() {
+    let config = VllmConfig {
+        latency: LatencyModel::ZERO,
+        ..VllmConfig::default()
     };
-    let (one_by_one, at_once) = (count(false), count(true));
-    assert_eq!(one_by_one, (1_000, 1_000, 0));
-    assert_eq!((at_once.0, at_once.1), (1_000, 1_000));
-    assert!((1..300).contains(&at_once.2), "{} times", at_once.2);
+    let counts = Arc::<Mutex<(u32, u32)>>::default();
+    let tally = Box::new(Tally(counts.clone()));
+    let engine = Box::new(Vllm::new(config).unwrap());
+    let tune = TimerTuning::default();
+    let live = LiveEngine::start("test", Instant::now(), engine, tally, tune).unwrap();
+    let mut asked = submission(1, live.now());
+    asked.sequence.output = 1_000;
+    let handles = live.submit(vec![asked]).unwrap();
+    assert_eq!(handles[0].progress().released(), 1_000);
+    live.stop();
+    assert_eq!(*counts.lock().unwrap(), (1_000, 1_000));
 }

@@ -2,7 +2,6 @@
 //!
 //! - `invariants`: the engine's invariants over random workloads, for every scheduler
 //! - `aic`: step times from kernel tables
-//! - `at_once`: steps without time made at once leave the log of those made one by one
 //! - `cache_heard`: the prefix cache that events tell of, and blocks by use, for `invariants`
 //! - `configs`: random settings of schedulers, for `invariants`
 //! - `host_tier`: what the memory of the host keeps, and when it is loaded
@@ -17,7 +16,6 @@
 
 #[cfg(feature = "aic")]
 mod aic;
-mod at_once;
 mod cache_heard;
 mod configs;
 mod host_tier;

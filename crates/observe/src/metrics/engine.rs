@@ -201,22 +201,15 @@ impl EngineMetrics {
         self.cells.generation_tokens.add_exclusive(u64::from(n));
     }
 
-    /// A sequence made output again, `itl_s` after the time before: once per event, however many
-    /// tokens came with it.
+    /// A sequence made output again, `itl_s` after the time before.
     pub fn on_gap(&self, itl_s: f64) {
-        self.cells.times.itl.observe_exclusive(itl_s);
-        self.recent.itl.add(itl_s, 1);
+        self.on_gaps(itl_s, 1);
     }
 
-    /// A sequence made output again `times` times at one instant.
-    pub(crate) fn on_zero_gaps(&self, times: u32) {
-        if times > 0 {
-            self.cells
-                .times
-                .itl
-                .observe_times_exclusive(0.0, times.into());
-            self.recent.itl.add(0.0, times);
-        }
+    /// The same `times` times.
+    pub(crate) fn on_gaps(&self, itl_s: f64, times: u32) {
+        self.cells.times.itl.observe_times_exclusive(itl_s, times.into());
+        self.recent.itl.add(itl_s, times);
     }
 
     /// A sequence was scheduled for the first time: prompt tokens looked up and found, in this
@@ -265,13 +258,6 @@ impl EngineMetrics {
     pub fn on_step(&self, prompt_tokens_computed: u32, new_tokens: u32) {
         let tokens = f64::from(prompt_tokens_computed) + f64::from(new_tokens);
         self.cells.iteration_tokens.observe_exclusive(tokens);
-    }
-
-    /// So many steps ended that made one token and computed nothing else.
-    pub(crate) fn on_lone_steps(&self, steps: u32) {
-        self.cells
-            .iteration_tokens
-            .observe_times_exclusive(1.0, steps.into());
     }
 
     /// A sequence ended with a reason; each choice of a request is one.

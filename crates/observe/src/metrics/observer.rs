@@ -155,7 +155,9 @@ impl MetricsObserver {
         }
         // Several tokens of one step are one output of vLLM.
         if !self.features.steps {
-            self.metrics.on_zero_gaps(n.saturating_sub(1));
+            if n > 1 {
+                self.metrics.on_gaps(0.0, n - 1);
+            }
             let computed = if first {
                 record.prompt - record.cached
             } else {
@@ -274,16 +276,6 @@ impl Observer for MetricsObserver {
         if let Event::Host(event) = event {
             self.metrics.on_host(event);
         }
-    }
-
-    fn hears_lone_steps(&self) -> bool {
-        true
-    }
-
-    fn on_lone_steps(&mut self, steps: u32, _: &SequenceRecord) {
-        self.metrics.on_tokens(steps);
-        self.metrics.on_zero_gaps(steps);
-        self.metrics.on_lone_steps(steps);
     }
 
     fn on_stats(&mut self, stats: &Stats) {

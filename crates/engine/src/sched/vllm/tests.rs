@@ -121,7 +121,6 @@ fn written(log: &Outbox) -> String {
             Event::Tokens { id, n: 1 } => format!("t{}", id.0),
             Event::Tokens { id, n } => format!("t{}x{n}", id.0),
             Event::Decoded { id, n } => format!("d{}x{n}", id.0),
-            Event::LoneSteps { id, n } => format!("l{}x{n}", id.0),
             Event::Preempted { id } => format!("p{}", id.0),
             Event::Resumed { id } => format!("r{}", id.0),
             Event::Ended {
