@@ -57,13 +57,8 @@ pub(super) struct BulkDecode {
 
 impl BulkDecode {
     pub(super) fn new(config: &VllmConfig) -> Self {
-        // What is generated is offered to the host step by step.
-        let offers = config.host_tier.as_ref().is_some_and(|tier| tier.outputs)
-            || config.mocker_tier.is_some();
-        let plain =
-            config.drafts() == 0 && config.max_loras == 0 && config.prefill_schedule_interval == 1;
         Self {
-            allowed: config.run_lengths && plain && !offers,
+            allowed: config.decodes_in_bulk(),
             count: 0,
             context: 0,
             clipped: 0,

@@ -275,6 +275,70 @@ impl VllmConfig {
         Ok(())
     }
 
+    /// Whether sequences are decoded in bulk: somebody asks for run lengths, and a sequence that
+    /// decodes does the same in every step.
+    ///
+    /// Names every setting, so that a new one does not compile until its place is decided.
+    pub(super) fn decodes_in_bulk(&self) -> bool {
+        let Self {
+            run_lengths,
+            // Steps that yield several tokens of one sequence.
+            speculation,
+            // Sequences that take turns, or wait for each other.
+            max_loras,
+            prefill_schedule_interval,
+            // What is generated is offered to the host step by step.
+            host_tier,
+            mocker_tier,
+            // The time of a step follows from sums over its batch, which the bulk keeps.
+            latency: _,
+            speed: _,
+            drafting: _,
+            weights_from_host: _,
+            // A step in which somebody might lack tokens or blocks is made sequence by sequence.
+            num_gpu_blocks: _,
+            block_size: _,
+            max_num_seqs: _,
+            max_num_batched_tokens: _,
+            max_model_len: _,
+            async_scheduling: _,
+            victim: _,
+            recompute: _,
+            layer_groups: _,
+            enable_prefix_caching: _,
+            // These concern sequences that wait, or compute their prompts.
+            enable_chunked_prefill: _,
+            long_prefill_token_threshold: _,
+            long_prefill_token_threshold_adaptive: _,
+            policy: _,
+            admission: _,
+            reserve_full_prompt: _,
+            no_evict: _,
+            watermark: _,
+            max_cpu_loras: _,
+            lora_load: _,
+            encoder: _,
+            max_waiting: _,
+            fetch: _,
+            fetch_whole_prompt: _,
+            handoff: _,
+            // What follows a sequence's last token, or lies outside of a step.
+            lease: _,
+            lock_step: _,
+            kv_events: _,
+            log_admissions: _,
+            seed: _,
+        } = self;
+        let one_token = speculation.as_ref().is_none_or(|s| s.accept.is_empty());
+        let offers_outputs = host_tier.as_ref().is_some_and(|tier| tier.outputs);
+        *run_lengths
+            && one_token
+            && *max_loras == 0
+            && *prefill_schedule_interval == 1
+            && !offers_outputs
+            && mocker_tier.is_none()
+    }
+
     /// Steps that may be scheduled and not settled.
     pub(super) fn steps_ahead(&self) -> u32 {
         if self.async_scheduling { 2 } else { 1 }
