@@ -106,8 +106,58 @@ pub trait Scheduler {
     }
     /// Gauges as of the last call.
     fn stats(&self) -> Stats;
-    /// What [`LockStep`](lock_step::LockStep) has to do with; `None`: it steps on its own.
-    fn rank(&mut self) -> Option<&mut dyn lock_step::Rank> {
+    /// Moves the admissions since the last call into a list, when the configuration asks for them;
+    /// schedulers without steps report admissions as events alone.
+    fn take_admissions(&mut self, _into: &mut Vec<sched::Admitted>) {}
+
+    // Steps, of schedulers that have some.
+
+    /// When the step that runs ends; `None`: none runs.
+    fn step_end(&self) -> Option<SimTime> {
         None
     }
+    /// Whether a step runs. What is done to an engine waits for its end.
+    fn is_busy(&self) -> bool {
+        self.step_end().is_some()
+    }
+    /// Ends the step that runs later, with those of other engines.
+    fn stretch(&mut self, _end: SimTime) {}
+    /// Schedules now what was to be scheduled before.
+    fn postpone(&mut self, _now: SimTime) {}
+
+    // Prompts that another engine computes, moved here under the eye of somebody above.
+
+    /// Returns the sequences that got the blocks of their prompts since the last call, and how many
+    /// tokens of these are not there.
+    fn take_reserved(&mut self) -> Vec<(SeqId, u32)> {
+        Vec::new()
+    }
+    /// Takes note that the prompt of a sequence is here; false: nobody waits for it.
+    fn activate(&mut self, _now: SimTime, _id: SeqId, _out: &mut Outbox) -> bool {
+        false
+    }
+
+    // Ranks whose steps begin and end together ([`LockStep`](lock_step::LockStep)).
+
+    /// Whether it is such a rank.
+    fn is_in_lock_step(&self) -> bool {
+        false
+    }
+    /// Steps that are scheduled and have not ended; the first one runs.
+    fn steps_in_flight(&self) -> usize {
+        0
+    }
+    /// When the step that runs began, and how many tokens it computes.
+    fn running_step(&self) -> Option<(SimTime, u64)> {
+        None
+    }
+    /// When the step that runs would end if no rank were slower; `tokens`: what ranks compute on
+    /// average.
+    fn own_step_end(&self, _tokens: f64) -> SimTime {
+        SimTime::ZERO
+    }
+    /// Schedules a step that computes nothing for anybody. It runs from now on unless another does.
+    fn add_dummy_step(&mut self, _now: SimTime) {}
+    /// Ends the step that runs at this instant.
+    fn end_step_at(&mut self, _end: SimTime) {}
 }

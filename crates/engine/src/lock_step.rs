@@ -7,24 +7,10 @@
 //!
 //! **Source:** vLLM 0.33 `vllm/v1/engine/core.py`, `DPEngineCoreProc.run_busy_loop`.
 
-use crate::SimTime;
+use crate::{Scheduler, SimTime};
 
 /// Steps from one question whether any rank has work to the next (vLLM's `dp_sync_interval`).
 const SYNC_INTERVAL: u32 = 16;
-
-/// An engine that steps together with others.
-pub trait Rank {
-    /// Steps that are scheduled and have not ended; the first one runs.
-    fn steps_in_flight(&self) -> usize;
-    /// When the step that runs began, and how many tokens it computes.
-    fn running_step(&self) -> Option<(SimTime, u64)>;
-    /// When it would end if no rank were slower; `tokens`: what ranks compute on average.
-    fn end_of_step(&self, tokens: f64) -> SimTime;
-    /// Schedules a step that computes nothing for anybody. It runs from now on unless another does.
-    fn add_dummy_step(&mut self, now: SimTime);
-    /// The step that runs ends then.
-    fn end_step_at(&mut self, end: SimTime);
-}
 
 /// What keeps ranks in step. A value like the engines: whoever plays these calls it.
 #[derive(Debug, Default)]
@@ -42,7 +28,7 @@ impl LockStep {
         &mut self,
         now: SimTime,
         items: &mut [T],
-        rank: impl Fn(&mut T) -> Option<&mut dyn Rank>,
+        rank: impl Fn(&mut T) -> Option<&mut dyn Scheduler>,
     ) {
         let mut most = 0;
         for rank in items.iter_mut().filter_map(&rank) {
@@ -70,7 +56,7 @@ impl LockStep {
         let tokens = tokens as f64 / f64::from(ranks.max(1));
         let mut end = SimTime::ZERO;
         for rank in items.iter_mut().filter_map(&rank) {
-            end = end.max(rank.end_of_step(tokens));
+            end = end.max(rank.own_step_end(tokens));
         }
         for rank in items.iter_mut().filter_map(&rank) {
             rank.end_step_at(end);

@@ -282,7 +282,9 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
             self.sink
                 .moment(Moment::of_worker(self.now, self.round, place));
             self.totals.events += 1;
-            self.pools[pool].workers[worker as usize].advance(self.now, &mut out);
+            self.pools[pool].workers[worker as usize]
+                .engine
+                .advance(self.now, &mut out);
             self.wake_deferred((pool, worker), &out);
             self.handle_events((pool, worker), &mut out)?;
             self.out = out;
@@ -302,7 +304,7 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         let found = &mut self.pools[pool].workers[worker as usize];
         let wake = match found.held {
             true => SimTime::MAX,
-            false => found.next_wakeup().unwrap_or(SimTime::MAX),
+            false => found.engine.next_wakeup().unwrap_or(SimTime::MAX),
         };
         if wake != found.wake {
             found.wake = wake;
@@ -317,12 +319,12 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         let (pool, at) = address;
         let mut admissions = std::mem::take(&mut self.admissions);
         let worker = &mut self.pools[pool].workers[at as usize];
-        worker.take_admissions(&mut admissions);
+        worker.engine.take_admissions(&mut admissions);
         for admitted in admissions.drain(..) {
             self.admitted(pool, admitted);
         }
         self.admissions = admissions;
-        let steps = self.pools[pool].workers[at as usize].has_steps();
+        let steps = self.pools[pool].workers[at as usize].has_steps;
         for (when, event) in out.drain(..) {
             match event {
                 Event::Tokens { id, n } => self.record_tokens(address, id, n, when, steps),
@@ -436,7 +438,7 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         let WorkerPool {
             workers, router, ..
         } = &mut self.pools[pool];
-        let gauges = |worker: u32| workers[worker as usize].stats();
+        let gauges = |worker: u32| workers[worker as usize].engine.stats();
         while let Some((slot, choice, since)) = router.release(self.now, &gauges) {
             let request = self.requests.get_mut(slot);
             request.queued_ns += self.now.nanos() - since.nanos();

@@ -188,7 +188,7 @@ impl WorkerPool {
         let ready = self.workers.iter().filter(serves);
         let queued = self.router.queued() as f64 / ready.clone().count().max(1) as f64;
         let ready = ready.map(|worker| {
-            let stats = worker.stats();
+            let stats = worker.engine.stats();
             let usage = f64::from(stats.used_blocks) / f64::from(stats.total_blocks.max(1));
             ((stats.waiting + stats.deferred) as f64 + queued, usage)
         });

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::observer::Observer;
 use super::progress::Progress;
 use super::record::{SequenceRecord, Submission};
-use crate::lock_step::Rank;
 use crate::{Command, End, Event, Outbox, Scheduler, SeqId, SimTime, Stats, SubmitError};
 
 /// Events after which observers are told at the latest: a long reply without delay makes them all at once.
@@ -46,10 +45,10 @@ impl Core {
     }
 
     /// As one of several that step together.
-    pub(super) fn rank(&mut self) -> Option<&mut dyn Rank> {
-        match self.stopped {
+    pub(super) fn rank(&mut self) -> Option<&mut dyn Scheduler> {
+        match self.stopped || !self.engine.is_in_lock_step() {
             true => None,
-            false => self.engine.rank(),
+            false => Some(&mut *self.engine),
         }
     }
 

@@ -137,11 +137,6 @@ impl Sglang {
         &self.config
     }
 
-    /// Moves the admissions since the last call into a list, when the configuration asks for them.
-    pub fn take_admissions(&mut self, into: &mut Vec<Admitted>) {
-        into.append(&mut self.admissions);
-    }
-
     fn wake(&mut self, now: SimTime) {
         let work =
             !self.waiting.is_empty() || !self.running.is_empty() || self.destinations.are_ready();
@@ -479,5 +474,31 @@ impl Scheduler for Sglang {
             total_blocks: total,
             ..self.stats
         }
+    }
+
+    fn take_admissions(&mut self, into: &mut Vec<Admitted>) {
+        into.append(&mut self.admissions);
+    }
+
+    fn step_end(&self) -> Option<SimTime> {
+        self.pass.as_ref().map(|pass| pass.end)
+    }
+
+    fn stretch(&mut self, end: SimTime) {
+        if let Some(pass) = &mut self.pass {
+            pass.end = pass.end.max(end);
+        }
+    }
+
+    fn postpone(&mut self, now: SimTime) {
+        self.plan_at = self.plan_at.map(|at| at.max(now));
+    }
+
+    fn take_reserved(&mut self) -> Vec<(SeqId, u32)> {
+        std::mem::take(&mut self.destinations.reserved)
+    }
+
+    fn activate(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
+        self.activate_prompt(now, id, out)
     }
 }

@@ -34,6 +34,26 @@ impl EngineSpec {
         }
     }
 
+    /// Whether tokens come by steps that the engine reports.
+    pub fn has_steps(&self) -> bool {
+        match self {
+            Self::Pool(_) => false,
+            Self::Vllm(_) | Self::Sglang(_) => true,
+        }
+    }
+
+    /// The same engine for one who plays it in virtual time: it logs admissions, and reports runs of
+    /// single tokens as one where it can.
+    #[must_use]
+    pub fn in_virtual_time(mut self) -> Self {
+        match &mut self {
+            Self::Pool(_) => {}
+            Self::Vllm(config) => (config.log_admissions, config.run_lengths) = (true, true),
+            Self::Sglang(config) => config.log_admissions = true,
+        }
+        self
+    }
+
     /// The scheduler, idle.
     ///
     /// # Errors

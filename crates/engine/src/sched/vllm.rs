@@ -24,7 +24,6 @@ mod mocker_host;
 mod mocker_offload;
 mod offload;
 mod plan;
-mod rank;
 mod seqs;
 mod step;
 mod step_time;
@@ -36,7 +35,6 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::kv::{BlockPool, HostTier, KvConfig, Leases};
-use crate::lock_step::Rank;
 use crate::{
     BlockUse, CachedBlock, Command, Draft, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence,
     SequenceProgress, Stats, SubmitError, Transfer,
@@ -163,11 +161,6 @@ impl Vllm {
     /// The blocks.
     pub fn pool(&self) -> &BlockPool {
         &self.pool
-    }
-
-    /// Moves the admissions since the last call into a list, when the configuration asks for them.
-    pub fn take_admissions(&mut self, into: &mut Vec<Admitted>) {
-        into.append(&mut self.admissions);
     }
 
     fn depth(&self) -> usize {
@@ -556,10 +549,56 @@ impl Scheduler for Vllm {
         }
     }
 
-    fn rank(&mut self) -> Option<&mut dyn Rank> {
-        match self.config.lock_step {
-            true => Some(self),
-            false => None,
+    fn take_admissions(&mut self, into: &mut Vec<Admitted>) {
+        into.append(&mut self.admissions);
+    }
+
+    fn step_end(&self) -> Option<SimTime> {
+        self.flight.front().map(|step| step.end)
+    }
+
+    fn stretch(&mut self, end: SimTime) {
+        if let Some(step) = self.flight.front_mut() {
+            step.end = step.end.max(end);
+        }
+    }
+
+    fn postpone(&mut self, now: SimTime) {
+        self.plan_at = self.plan_at.map(|at| at.max(now));
+    }
+
+    fn take_reserved(&mut self) -> Vec<(SeqId, u32)> {
+        std::mem::take(&mut self.destinations.reserved)
+    }
+
+    fn activate(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
+        self.activate_prompt(now, id, out)
+    }
+
+    fn is_in_lock_step(&self) -> bool {
+        self.config.lock_step
+    }
+
+    fn steps_in_flight(&self) -> usize {
+        self.flight.len()
+    }
+
+    fn running_step(&self) -> Option<(SimTime, u64)> {
+        let step = self.flight.front()?;
+        Some((step.begun, step.batch.tokens()))
+    }
+
+    fn own_step_end(&self, tokens: f64) -> SimTime {
+        self.end_among_ranks(tokens)
+    }
+
+    fn add_dummy_step(&mut self, now: SimTime) {
+        self.start_dummy(now);
+    }
+
+    fn end_step_at(&mut self, end: SimTime) {
+        if let Some(step) = self.flight.front_mut() {
+            step.end = end;
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use vllm_sim_engine::latency::{Batch, LatencyModel, Roofline, Setup, gpu, model};
-use vllm_sim_engine::lock_step::{LockStep, Rank};
+use vllm_sim_engine::lock_step::LockStep;
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
 use vllm_sim_engine::{
     BlockUse, CachedBlock, Command, Event, Outbox, Scheduler, SeqId, Sequence, SimTime, Stats,
@@ -41,7 +41,8 @@ impl Group {
     }
 
     fn settle(&mut self, now: SimTime) {
-        self.lock_step.settle(now, &mut self.ranks, Vllm::rank);
+        self.lock_step
+            .settle(now, &mut self.ranks, |rank| Some(rank));
         let state = |rank: &Vllm| (rank.steps_in_flight(), rank.step_end());
         let first = state(&self.ranks[0]);
         assert!(self.ranks.iter().map(state).all(|other| other == first));

@@ -1,6 +1,6 @@
 //! From a turn that is due to the worker that serves it.
 
-use vllm_sim_engine::{SeqId, Sequence, Transfer};
+use vllm_sim_engine::{Command, SeqId, Sequence, Transfer};
 
 use crate::content::adapter_key;
 use crate::outcome::Status;
@@ -66,7 +66,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         let WorkerPool {
             workers, router, ..
         } = &mut self.pools[pool];
-        let gauges = |worker: u32| workers[worker as usize].stats();
+        let gauges = |worker: u32| workers[worker as usize].engine.stats();
         if let Some(choice) = router.place(ask, self.now, &gauges) {
             self.outgoing.push_back((pool, slot, choice));
         }
@@ -78,7 +78,9 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         while let Some((at, slot)) = self.fetched.pop() {
             let worker = &mut self.pools[PREFILL].workers[at as usize];
             let mut out = std::mem::take(&mut self.out);
-            worker.release_prompt(self.now, SeqId(slot.into()), &mut out);
+            worker
+                .engine
+                .command(self.now, Command::Release(SeqId(slot.into())), &mut out);
             self.handle_events((PREFILL, at), &mut out)?;
             self.out = out;
             self.reschedule((PREFILL, at));
@@ -110,7 +112,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
             let worker = &mut self.pools[pool].workers[choice.worker as usize];
             worker.load += 1;
             let mut out = std::mem::take(&mut self.out);
-            let taken = worker.submit(self.now, sequence, &mut out);
+            let taken = worker.engine.submit(self.now, sequence, &mut out);
             if taken.is_err() {
                 self.over(address, slot, self.now, Status::Rejected)?;
             }

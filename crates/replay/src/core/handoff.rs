@@ -13,7 +13,7 @@ use crate::disaggregation::HandoffOrder;
 use crate::outcome::{HandoffTimes, Status};
 use crate::pool::{PREFILL, SERVING};
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::{Event, Outbox, SeqId};
+use vllm_sim_engine::{Command, Event, Outbox, SeqId};
 
 use super::moment::OrderedSink;
 use super::{Address, Core, ReplayError, Timer};
@@ -117,7 +117,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         if self.handoffs.order.is_none() || pool != SERVING {
             return;
         }
-        for (id, missing) in self.pools[pool].workers[at as usize].take_reserved() {
+        for (id, missing) in self.pools[pool].workers[at as usize].engine.take_reserved() {
             let slot = id.0 as u32;
             let request = self.requests.get_mut(slot);
             request.missing = Some(missing);
@@ -149,7 +149,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
     /// Whether the worker of an action is in the middle of a step; then the action is put off.
     fn defer_if_busy(&mut self, address: Address, action: HandoffAction) -> bool {
         let (pool, at) = address;
-        let busy = self.pools[pool].workers[at as usize].is_busy();
+        let busy = self.pools[pool].workers[at as usize].engine.is_busy();
         if busy {
             let deferred = self.handoffs.deferred.entry(address).or_default();
             deferred.push_back(action);
@@ -171,7 +171,9 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         }
         let mut out = std::mem::take(&mut self.out);
         let worker = &mut self.pools[SERVING].workers[at as usize];
-        worker.activate(self.now, SeqId(slot.into()), &mut out);
+        worker
+            .engine
+            .activate(self.now, SeqId(slot.into()), &mut out);
         self.handle_events(address, &mut out)?;
         self.out = out;
         self.reschedule(address);
@@ -193,7 +195,9 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         }
         let mut out = std::mem::take(&mut self.out);
         let worker = &mut self.pools[PREFILL].workers[at as usize];
-        worker.release_prompt(self.now, SeqId(slot.into()), &mut out);
+        worker
+            .engine
+            .command(self.now, Command::Release(SeqId(slot.into())), &mut out);
         self.handle_events(address, &mut out)?;
         self.out = out;
         self.reschedule(address);
@@ -240,7 +244,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         let address = (SERVING, at);
         let mut out = std::mem::take(&mut self.out);
         let worker = &mut self.pools[SERVING].workers[at as usize];
-        worker.abort(self.now, SeqId(slot.into()), &mut out);
+        worker.engine.abort(self.now, SeqId(slot.into()), &mut out);
         // Its end is the request's, which is reported by the caller.
         out.retain(|(_, event)| !matches!(event, Event::Ended { .. }));
         self.handle_events(address, &mut out)?;

@@ -25,7 +25,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         let found = &mut self.pools[pool];
         let members = worker * found.ranks..(worker + 1) * found.ranks;
         let ranks = &mut found.workers[members.start as usize..members.end as usize];
-        let is_due = |rank: &Worker| rank.next_wakeup().is_some_and(|at| at <= self.now);
+        let is_due = |rank: &Worker| rank.engine.next_wakeup().is_some_and(|at| at <= self.now);
         if ranks.iter().any(is_due) {
             return;
         }
@@ -42,15 +42,15 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         let members = worker * ranks..(worker + 1) * ranks;
         let workers = &mut self.pools[pool].workers;
         let ends = members.clone();
-        let ends = ends.filter_map(|at| workers[at as usize].step_end());
+        let ends = ends.filter_map(|at| workers[at as usize].engine.step_end());
         let end = ends.max();
         for at in members {
             let worker = &mut self.pools[pool].workers[at as usize];
             match end {
-                Some(end) => worker.stretch(end),
-                None => worker.postpone(self.now),
+                Some(end) => worker.engine.stretch(end),
+                None => worker.engine.postpone(self.now),
             }
-            worker.held = end.is_some() && !worker.is_busy();
+            worker.held = end.is_some() && !worker.engine.is_busy();
             self.reschedule((pool, at));
         }
     }

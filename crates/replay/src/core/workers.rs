@@ -135,7 +135,7 @@ fn samples(
         let there = (0..).zip(&found.workers);
         let there = there.filter(|(_, worker)| worker.phase != WorkerPhase::Gone);
         there.map(move |(place, worker): (u32, _)| {
-            let stats = worker.stats();
+            let stats = worker.engine.stats();
             let total = f64::from(stats.total_blocks.max(1));
             WorkerSample {
                 at,

@@ -20,7 +20,7 @@ pub(super) struct Destinations {
     /// Without pages, in the order they were announced.
     pending: VecDeque<Slot>,
     /// That got their pages since somebody asked.
-    reserved: Vec<(SeqId, u32)>,
+    pub reserved: Vec<(SeqId, u32)>,
     /// Their prompts are here; they join the batch next.
     ready: VecDeque<Slot>,
 }
@@ -44,34 +44,6 @@ impl Destinations {
 }
 
 impl Sglang {
-    /// Whether a pass runs. What is done to an engine waits for its end.
-    pub fn is_busy(&self) -> bool {
-        self.pass.is_some()
-    }
-
-    /// When the pass that runs ends.
-    pub fn step_end(&self) -> Option<SimTime> {
-        self.pass.as_ref().map(|pass| pass.end)
-    }
-
-    /// The pass that runs ends later, with those of other engines.
-    pub fn stretch(&mut self, end: SimTime) {
-        if let Some(pass) = &mut self.pass {
-            pass.end = pass.end.max(end);
-        }
-    }
-
-    /// What was to be started before now is started now.
-    pub fn postpone(&mut self, now: SimTime) {
-        self.plan_at = self.plan_at.map(|at| at.max(now));
-    }
-
-    /// Sequences that got the pages of their prompts since the last call, and how many tokens of
-    /// them are not there.
-    pub fn take_reserved(&mut self) -> Vec<(SeqId, u32)> {
-        std::mem::take(&mut self.destinations.reserved)
-    }
-
     /// A sequence is announced.
     pub(super) fn expect_prompt(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
         self.destinations.pending.push_back(slot);
@@ -108,7 +80,7 @@ impl Sglang {
     }
 
     /// The prompt of a sequence is here. False: nobody waits for it.
-    pub fn activate(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
+    pub(super) fn activate_prompt(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
         let Some(slot) = self.seqs.find(id) else {
             return false;
         };

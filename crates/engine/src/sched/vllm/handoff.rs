@@ -14,34 +14,6 @@ use super::Vllm;
 use super::seqs::{SeqState, Slot};
 
 impl Vllm {
-    /// Whether a step runs. What is done to an engine waits for its end.
-    pub fn is_busy(&self) -> bool {
-        !self.flight.is_empty()
-    }
-
-    /// When the step that runs ends.
-    pub fn step_end(&self) -> Option<SimTime> {
-        self.flight.front().map(|step| step.end)
-    }
-
-    /// The step that runs ends later, with those of other engines.
-    pub fn stretch(&mut self, end: SimTime) {
-        if let Some(step) = self.flight.front_mut() {
-            step.end = step.end.max(end);
-        }
-    }
-
-    /// What was to be scheduled before now is scheduled now.
-    pub fn postpone(&mut self, now: SimTime) {
-        self.plan_at = self.plan_at.map(|at| at.max(now));
-    }
-
-    /// Sequences that got the blocks of their prompts since the last call, and how many tokens of
-    /// them are not there.
-    pub fn take_reserved(&mut self) -> Vec<(SeqId, u32)> {
-        std::mem::take(&mut self.destinations.reserved)
-    }
-
     /// A sequence is announced.
     pub(super) fn expect_prompt(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
         self.seqs[slot].state = SeqState::Fetching;
@@ -87,7 +59,7 @@ impl Vllm {
     }
 
     /// The prompt of a sequence is here. False: nobody waits for it.
-    pub fn activate(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
+    pub(super) fn activate_prompt(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
         let Some(slot) = self.seqs.find(id) else {
             return false;
         };

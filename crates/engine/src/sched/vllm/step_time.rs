@@ -2,8 +2,8 @@
 
 use crate::SimTime;
 
-use super::Vllm;
 use super::step::Step;
+use super::{Vllm, VllmConfig};
 
 impl Vllm {
     pub(super) fn start(&self, step: &mut Step, now: SimTime) {
@@ -40,5 +40,30 @@ impl Vllm {
             step.own_end = step.end;
             self.flight.push_front(step);
         }
+    }
+
+    /// When the step that runs would end among ranks that compute `tokens` on average, if none of
+    /// them were slower.
+    pub(super) fn end_among_ranks(&self, tokens: f64) -> SimTime {
+        let Some(step) = self.flight.front() else {
+            return SimTime::ZERO;
+        };
+        let VllmConfig { latency, speed, .. } = &self.config;
+        let alike = latency.spread_experts(step.batch.tokens() as f64, *speed);
+        let among_others = latency.spread_experts(tokens, *speed);
+        let nanos = step.own_end.nanos() + among_others.as_nanos() as u64;
+        SimTime::from_nanos(nanos - (alike.as_nanos() as u64).min(nanos)).max(step.begun)
+    }
+
+    /// A step for other ranks, in which nobody takes part.
+    pub(super) fn start_dummy(&mut self, now: SimTime) {
+        let mut step = self.spare.pop().unwrap_or_default();
+        (step.is_dummy, step.number) = (true, 0);
+        // As many kernels as a decode of one token (vLLM's `_dummy_run(1)`).
+        step.batch.add_decode(1, 1, self.window);
+        if self.flight.is_empty() {
+            self.start(&mut step, now);
+        }
+        self.flight.push_back(step);
     }
 }
