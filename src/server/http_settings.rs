@@ -37,7 +37,7 @@ pub(super) fn of(config: &Config) -> Settings {
         parallel: engine.parallel.clone(),
         cache: CacheSettings {
             block_size: engine.block_size,
-            finds_prefixes: engine.enable_kvcache || engine.enable_prefix_caching,
+            finds_prefixes: finds_prefixes(config),
             hit_threshold: engine.cache_hit_threshold,
         },
         kv_transfer: config.kv_transfer.clone(),
@@ -51,13 +51,18 @@ pub(super) fn of(config: &Config) -> Settings {
     }
 }
 
-/// Returns the first values of what an operator may change.
+/// Returns what an operator's controls begin with.
 pub(super) fn controls(config: &Config) -> ControlSettings {
     ControlSettings {
         has_images: config.content.omni,
         images: ImageOutputSettings::of(config),
         fake_metrics: config.metrics.fake.clone().unwrap_or_default(),
+        finds_prefixes: finds_prefixes(config),
     }
+}
+
+fn finds_prefixes(config: &Config) -> bool {
+    config.engine.enable_kvcache || config.engine.enable_prefix_caching
 }
 
 fn model(config: &Config) -> ModelSettings {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use vllm_sim_http::Availability;
+use vllm_sim_service::LoadMode;
 
 use super::sim::{Sim, eventually, post};
 
@@ -61,7 +62,7 @@ async fn a_restart_loses_all_that_is_not_on_the_command_line() {
     let stored = format!("{RESPONSES}/{}", stored["id"].as_str().unwrap());
     assert!(answers(&sim, &stored).await.is_some());
     let models = &sim.server.app().service().models;
-    models.load("two", "/two", None, false).unwrap();
+    models.load("two", "/two", None, LoadMode::New).unwrap();
     models.unload("one");
     sim.poke("/sleep?level=1").await;
     sim.poke("/pause?mode=keep").await;

@@ -61,7 +61,7 @@ impl ServerControls {
             fake_metrics: Mutex::new(settings.fake_metrics.clone()),
             stale_page: Mutex::default(),
             event_loss,
-            caches: config.engine.enable_prefix_caching || config.engine.enable_kvcache,
+            caches: settings.finds_prefixes,
         }
     }
 

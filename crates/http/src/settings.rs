@@ -47,7 +47,7 @@ pub struct Settings {
     pub controls: ControlSettings,
 }
 
-/// Holds the first values of what an operator may change besides the settings of the service.
+/// Holds what an operator's controls begin with.
 #[derive(Debug)]
 pub struct ControlSettings {
     /// Whether replies may carry an image.
@@ -56,6 +56,8 @@ pub struct ControlSettings {
     pub images: ImageOutputSettings,
     /// The fake metrics.
     pub fake_metrics: Value,
+    /// Whether the engine finds prefixes again.
+    pub finds_prefixes: bool,
 }
 
 /// Describes the model.

@@ -29,6 +29,13 @@ fn sequences_of(job: &Job) -> Result<u32, ServeError> {
         .ok_or(ServeError::TooManySequences { asked })
 }
 
+fn refused(error: SubmitError) -> ServeError {
+    match error {
+        SubmitError::QueueFull { .. } => ServeError::QueueFull,
+        SubmitError::TooLarge { needed, total } => ServeError::TooLarge { needed, total },
+    }
+}
+
 impl Service {
     /// Writes the scripts of a job and lets the engine play them; `caller` is gone with who waits for it.
     ///
@@ -106,21 +113,12 @@ impl Service {
                 scripts.push(script);
             }
         }
-        let handles = self.ranks[rank]
-            .submit(submissions)
-            .map_err(|error| match error {
-                SubmitError::QueueFull { .. } => ServeError::QueueFull,
-                SubmitError::TooLarge { needed, total } => ServeError::TooLarge { needed, total },
-            })?;
+        let handles = self.ranks[rank].submit(submissions).map_err(refused)?;
         let prompts = job.facts.prompts.iter();
         let prompts: Vec<_> = prompts.map(|prompt| prompt.tokens.len() as u32).collect();
         self.note_lease(job, rank, &handles);
         if let Some(queued) = queued {
-            for (index, handle) in handles.iter().enumerate() {
-                let prompt = prompts.get(index / job.n.max(1) as usize);
-                self.backlog
-                    .note(handle.progress(), prompt.copied().unwrap_or(0));
-            }
+            self.note_backlog(job, &handles, &prompts);
             drop(queued);
         }
         let mut reply = Reply::new(scripts, handles, prompts, job.n, size.bytes(), place);
@@ -136,6 +134,15 @@ impl Service {
             hand_over.place(rank, handle.progress());
             let name = hand_over.request.clone();
             self.leases.note(name, rank, handle.id(), self.now());
+        }
+    }
+
+    /// Notes the prompt tokens that sequences of a job still have to compute.
+    fn note_backlog(&self, job: &Job, handles: &[Handle], prompts: &[u32]) {
+        for (index, handle) in handles.iter().enumerate() {
+            let prompt = prompts.get(index / job.n.max(1) as usize);
+            self.backlog
+                .note(handle.progress(), prompt.copied().unwrap_or(0));
         }
     }
 

@@ -88,7 +88,7 @@ impl<'a> Client<'a> {
             if let Some(lock_step) = &mut self.lock_step
                 && wakeups.all(|due| due > now)
             {
-                lock_step.settle(now, &mut self.engines, Vllm::rank);
+                lock_step.settle(now, &mut self.engines, |engine| Some(engine));
             }
         }
     }

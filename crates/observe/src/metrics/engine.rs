@@ -208,7 +208,10 @@ impl EngineMetrics {
 
     /// The same `times` times.
     pub(crate) fn on_gaps(&self, itl_s: f64, times: u32) {
-        self.cells.times.itl.observe_times_exclusive(itl_s, times.into());
+        self.cells
+            .times
+            .itl
+            .observe_times_exclusive(itl_s, times.into());
         self.recent.itl.add(itl_s, times);
     }
 
