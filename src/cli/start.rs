@@ -63,7 +63,7 @@ pub(super) fn log_listening(fleet: &Fleet) {
     let model = model.map(String::as_str).unwrap_or_default();
     let servers = fleet.servers().len();
     let seed = first.app().service().settings().seed;
-    let docs = match config.server.disable_fastapi_docs {
+    let docs = match config.server.routes.disable_fastapi_docs {
         true => "",
         false => ", docs /docs",
     };

@@ -194,12 +194,12 @@ fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Depl
     let mut flags = words.to_vec();
     let (mut loaded, _) = load_engine(&flags, CliMode::Vllm, env)?;
     let engine = &loaded.config.engine;
-    let timeless = engine.latency_source == LatencySource::Delays
+    let timeless = engine.timing.latency_source == LatencySource::Delays
         && engine.scheduler != SchedulerKind::Pool
-        && engine.delays.ttft.0.is_zero()
-        && engine.delays.itl.0.is_zero()
-        && engine.delays.prefill_overhead.is_zero()
-        && engine.delays.prefill_per_token.is_zero();
+        && engine.timing.delays.ttft.0.is_zero()
+        && engine.timing.delays.itl.0.is_zero()
+        && engine.timing.delays.prefill_overhead.is_zero()
+        && engine.timing.delays.prefill_per_token.is_zero();
     if timeless {
         flags.push("--latency-model=polynomial".to_owned());
         (loaded, _) = load_engine(&flags, CliMode::Vllm, env)?;
@@ -272,7 +272,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     // Ranks of other processes are not waited for.
     engine.lock_step &= loaded.config.engine.parallel.local_ranks.1 > 1;
     let sampling = server::sampling(&loaded.config)?.because;
-    let utilization = loaded.config.engine.gpu_memory_utilization;
+    let utilization = loaded.config.engine.memory.gpu_memory_utilization;
     let setup = setup.as_ref().map(|setup| (setup, utilization));
     let derived = loaded.effective.iter().filter_map(|setting| {
         Some(explain::Derived {

@@ -123,10 +123,10 @@ fn service(config: &Config, generator: Generator, live: Vec<LiveEngine>, seed: u
         seed,
         // llm-d draws on from its seed: the next answer to the same prompt is another one.
         repeatable: config.content.seed_given && config.model.compat != Compat::Llmd,
-        admission: config.engine.admission,
+        admission: config.engine.queue.admission,
         tools: config.content.tools.clone(),
         hashes: setup::hashes(config),
-        traced: config.server.otlp_traces_endpoint.is_some(),
+        traced: config.server.otlp.traces_endpoint.is_some(),
         followed: config.metrics.kv_cache,
         role: config.engine.role,
         ngram: setup::ngram(config),

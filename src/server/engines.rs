@@ -67,8 +67,8 @@ pub(super) fn spec(config: &Config, seed: u64) -> Result<EngineSpec, StartError>
     if engine.scheduler == SchedulerKind::Pool {
         return Ok(EngineSpec::Pool(Box::new(PoolConfig {
             slots: engine.max_num_seqs as usize,
-            queue: engine.max_waiting_queue_length.map(|n| n as usize),
-            delays: engine.delays.clone(),
+            queue: engine.queue.max_waiting_queue_length.map(|n| n as usize),
+            delays: engine.timing.delays.clone(),
             seed,
             max_loras: config
                 .lora
@@ -76,7 +76,7 @@ pub(super) fn spec(config: &Config, seed: u64) -> Result<EngineSpec, StartError>
                 .then_some(config.lora.max_loras as usize),
             lora_load: config.lora.load_time,
             kv: setup::kv(config),
-            caches_whole_prompts: engine.enable_kvcache,
+            caches_whole_prompts: engine.prefix_cache.enable_kvcache,
             prompt_blocks_only: config.model.compat == Compat::Llmd,
             delays_at_start: config.model.compat == Compat::Llmd,
             lease: setup::lease(config),
@@ -115,7 +115,7 @@ fn sglang(config: &Config, shared: VllmConfig) -> SglangConfig {
 /// one GPU of each stage after the other. vLLM's kernels read them over the bus and hide nothing.
 fn weights_from_host(engine: &Engine) -> Duration {
     let link = engine.gpu.as_deref().and_then(gpu).map(HostLink::of);
-    let link = link.filter(|_| engine.latency_source.knows_gpu());
+    let link = link.filter(|_| engine.timing.latency_source.knows_gpu());
     let bytes = engine.kv_cache.as_ref().map(|cache| cache.offloaded_bytes);
     let Some((link, bytes)) = link.zip(bytes) else {
         return Duration::ZERO;
@@ -141,28 +141,32 @@ pub(super) fn modelled(
         latency,
         speed: Speed {
             all: engine.speed(),
-            decode: engine.decode_speedup_ratio,
+            decode: engine.speedup.decode_speedup_ratio,
         },
         // vLLM's own count has a null block that cannot be used.
         num_gpu_blocks: setup::blocks(config).saturating_sub(1),
         block_size: engine.block_size,
-        layer_groups: engine
-            .kv_cache
-            .as_ref()
-            .and_then(|cache| cache.plan.layer_groups(engine.retention_interval)),
+        layer_groups: engine.kv_cache.as_ref().and_then(|cache| {
+            cache
+                .plan
+                .layer_groups(engine.prefix_cache.retention_interval)
+        }),
         max_num_seqs: engine.max_num_seqs,
-        max_num_batched_tokens: engine.max_num_scheduled_tokens,
-        reserve_full_prompt: engine.reserve_full_prompt,
+        max_num_batched_tokens: engine.queue.max_num_scheduled_tokens,
+        reserve_full_prompt: engine.queue.reserve_full_prompt,
         max_model_len: config.model.max_model_len,
-        enable_chunked_prefill: engine.enable_chunked_prefill,
-        enable_prefix_caching: engine.enable_prefix_caching || engine.enable_kvcache,
-        long_prefill_token_threshold: engine.long_prefill_token_threshold,
-        long_prefill_token_threshold_adaptive: engine.long_prefill_token_threshold_adaptive,
-        prefill_schedule_interval: engine.prefill_schedule_interval,
-        policy: engine.policy,
-        async_scheduling: engine.async_scheduling,
-        victim: engine.victim,
-        watermark: engine.watermark,
+        enable_chunked_prefill: engine.scheduling.enable_chunked_prefill,
+        enable_prefix_caching: engine.prefix_cache.enable_prefix_caching
+            || engine.prefix_cache.enable_kvcache,
+        long_prefill_token_threshold: engine.scheduling.long_prefill_token_threshold,
+        long_prefill_token_threshold_adaptive: engine
+            .scheduling
+            .long_prefill_token_threshold_adaptive,
+        prefill_schedule_interval: engine.scheduling.prefill_schedule_interval,
+        policy: engine.scheduling.policy,
+        async_scheduling: engine.scheduling.async_scheduling,
+        victim: engine.scheduling.victim,
+        watermark: engine.scheduling.watermark,
         speculation: engine.speculative.as_ref().map(|s| Speculation {
             accept: s.acceptance.clone(),
             free: false,
@@ -176,7 +180,7 @@ pub(super) fn modelled(
         max_cpu_loras: config.lora.max_cpu_loras,
         lora_load: config.lora.load_time,
         encoder: encoder.transpose()?,
-        max_waiting: engine.max_waiting_queue_length.map(|n| n as usize),
+        max_waiting: engine.queue.max_waiting_queue_length.map(|n| n as usize),
         fetch: fetch(config),
         lease: setup::lease(config),
         lock_step: engine.lock_step,
@@ -202,10 +206,10 @@ fn encoder(chosen: &Encoder, setup: Option<&Setup>) -> Result<Box<EncoderConfig>
 
 /// Time to fetch a remote prompt: fixed, and per token.
 fn fetch(config: &Config) -> (Duration, Duration) {
-    let delays = &config.engine.delays;
+    let delays = &config.engine.timing.delays;
     let per_token = match (
-        config.engine.kv_bytes_per_token,
-        config.engine.kv_transfer_bandwidth,
+        config.engine.transfer.kv_bytes_per_token,
+        config.engine.transfer.kv_transfer_bandwidth,
     ) {
         (Some(bytes), Some(bandwidth)) if bandwidth > 0.0 => {
             Duration::from_secs_f64(bytes as f64 / (bandwidth * 1e9))

@@ -42,7 +42,7 @@ const PARTS: [Part; 8] = [
         feature: "otel",
         built: cfg!(feature = "otel"),
         flags: "--otlp-traces-endpoint",
-        is_wanted: |config| config.server.otlp_traces_endpoint.is_some(),
+        is_wanted: |config| config.server.otlp.traces_endpoint.is_some(),
     },
     Part {
         feature: "sqlite",

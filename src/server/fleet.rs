@@ -36,7 +36,7 @@ impl Fleet {
         let scenario = scenario::read(&loaded.config)?;
         let members = members(&loaded.config)?;
         // The ranks of a replica share one admin state; replicas know nothing of each other.
-        let ranks = members.len() / loaded.config.engine.replicas.max(1) as usize;
+        let ranks = members.len() / loaded.config.engine.replicas.count.max(1) as usize;
         let mut fleet = Self {
             servers: Vec::new(),
             supervisor: None,
@@ -122,14 +122,14 @@ impl Fleet {
 
 /// How long to wait before the start of a replica (dynamo-mocker `dynamo/mocker/main.py` 1.6.1).
 fn pause(engine: &Engine, replica: usize) -> Duration {
-    if replica == 0 || engine.stagger_delay.is_zero() {
+    if replica == 0 || engine.replicas.stagger_delay.is_zero() {
         return Duration::ZERO;
     }
     let batch = match replica % 32 {
         0 => Duration::from_secs(2),
         _ => Duration::ZERO,
     };
-    engine.stagger_delay + batch
+    engine.replicas.stagger_delay + batch
 }
 
 /// One configuration per server.
@@ -138,10 +138,10 @@ fn members(config: &Config) -> Result<Vec<Config>, StartError> {
     let apart = config.engine.parallel.balance == Balance::PortPerRank && count > 1;
     let ranks = if apart { count } else { 1 };
     let mut members = Vec::new();
-    for replica in 0..config.engine.replicas {
+    for replica in 0..config.engine.replicas.count {
         for rank in 0..ranks {
             let mut member = config.clone();
-            member.engine.replica = replica;
+            member.engine.replicas.index = replica;
             if apart {
                 member.engine.parallel.local_ranks = (first + rank, 1);
             }

@@ -78,7 +78,7 @@ impl Headless {
             ranks: Vec::new(),
             admin_state: AdminState::default(),
             logging: JoinSet::new(),
-            shutdown_timeout: config.server.shutdown_timeout,
+            shutdown_timeout: config.server.timeouts.shutdown,
         };
         let shared = Shared {
             waves: waves(&config),

@@ -38,7 +38,7 @@ pub(super) fn of(config: &Config) -> Settings {
         cache: CacheSettings {
             block_size: engine.block_size,
             finds_prefixes: finds_prefixes(config),
-            hit_threshold: engine.cache_hit_threshold,
+            hit_threshold: engine.prefix_cache.cache_hit_threshold,
         },
         kv_transfer: config.kv_transfer.clone(),
         kv_events: config.kv_events.clone(),
@@ -62,7 +62,8 @@ pub(super) fn controls(config: &Config) -> ControlSettings {
 }
 
 fn finds_prefixes(config: &Config) -> bool {
-    config.engine.enable_kvcache || config.engine.enable_prefix_caching
+    let cache = &config.engine.prefix_cache;
+    cache.enable_kvcache || cache.enable_prefix_caching
 }
 
 fn model(config: &Config) -> ModelSettings {
@@ -83,12 +84,12 @@ fn answers(config: &Config) -> AnswerSettings {
     let api = &config.api;
     let speculative = config.engine.speculative.as_ref();
     AnswerSettings {
-        force_include_usage: api.force_include_usage,
-        prompt_tokens_details: api.enable_prompt_tokens_details,
-        per_request_metrics: api.per_request_metrics,
-        per_request_drafts: api.per_request_drafts,
+        force_include_usage: api.answers.force_include_usage,
+        prompt_tokens_details: api.answers.enable_prompt_tokens_details,
+        per_request_metrics: api.answers.per_request_metrics,
+        per_request_drafts: api.answers.per_request_drafts,
         draft_tokens: speculative.map(|speculative| speculative.num_tokens),
-        tokens_as_token_ids: api.return_tokens_as_token_ids,
+        tokens_as_token_ids: api.answers.return_tokens_as_token_ids,
         max_logprobs: api.max_logprobs,
         max_choices: api.limits.n,
         stream_interval: api.stream_interval,
@@ -106,18 +107,18 @@ fn server(config: &Config) -> ServerSettings {
         root_path: server.root_path.clone(),
         has_tls: server.tls.is_some(),
         max_body_bytes: server.max_request_body_bytes,
-        startup_duration: server.startup_duration,
+        startup_duration: server.timeouts.startup,
         pod: server.pod.clone(),
         admin_key: server.admin_key.clone(),
         is_administered: is_administered(config),
-        dashboard_control: server.dashboard_control,
-        dev_mode: server.dev_mode,
-        enable_sleep_mode: server.enable_sleep_mode,
+        dashboard_control: server.dashboard.control,
+        dev_mode: server.routes.dev_mode,
+        enable_sleep_mode: server.routes.enable_sleep_mode,
         has_lenient_sleep: config.model.cli_mode == CliMode::Llmd,
-        load_tracking: server.load_tracking,
-        latency_factor: config.engine.latency_factor,
-        request_history: server.request_history,
-        request_history_bodies: server.request_history_bodies,
+        load_tracking: server.routes.load_tracking,
+        latency_factor: config.engine.timing.latency_factor,
+        request_history: server.history.requests,
+        request_history_bodies: server.history.bodies,
         shown_config,
     }
 }
@@ -137,9 +138,9 @@ fn engine_config(config: &Config) -> Map<String, Value> {
         "data_parallel_size": engine.parallel.data,
         "max_num_seqs": engine.max_num_seqs,
         "block_size": engine.block_size,
-        "gpu_memory_utilization": engine.gpu_memory_utilization,
-        "enable_prefix_caching": engine.enable_prefix_caching,
-        "kv_cache_dtype": engine.kv_cache_dtype,
+        "gpu_memory_utilization": engine.memory.gpu_memory_utilization,
+        "enable_prefix_caching": engine.prefix_cache.enable_prefix_caching,
+        "kv_cache_dtype": engine.memory.kv_cache_dtype,
         "enable_lora": lora.enabled,
         "max_loras": lora.max_loras,
         "enable_kv_cache_events": config.kv_events.enabled,

@@ -195,7 +195,7 @@ impl Server {
             app,
             backend,
             accepting,
-            shutdown_timeout: config.server.shutdown_timeout,
+            shutdown_timeout: config.server.timeouts.shutdown,
             socket: config.server.uds.clone(),
             config,
         })
@@ -256,7 +256,7 @@ fn spawn_accepting(
             http,
             acceptor,
             stopping,
-            server.keep_alive,
+            server.timeouts.keep_alive,
         ));
     }
 }

@@ -47,9 +47,9 @@ impl EngineObservers {
     )]
     pub(super) fn open(config: &Config, metrics: &Arc<Metrics>) -> Result<Self, StartError> {
         #[cfg(feature = "otel")]
-        let spans = match &config.server.otlp_traces_endpoint {
+        let spans = match &config.server.otlp.traces_endpoint {
             Some(endpoint) => Some(
-                Spans::open(endpoint, config.server.otlp_traces_protocol)
+                Spans::open(endpoint, config.server.otlp.traces_protocol)
                     .map_err(|error| StartError::Spans(endpoint.clone(), error.to_string()))?,
             ),
             None => None,

@@ -27,7 +27,7 @@ struct PeerClient {
 /// # Errors
 /// [`StartError::Config`] for a URL that names no host.
 pub(super) fn configured(config: &Config) -> Result<Vec<DashboardPeer>, StartError> {
-    let urls = config.server.dashboard_peers.iter();
+    let urls = config.server.dashboard.peers.iter();
     let peers = urls.map(|url| {
         let client = Arc::new(PeerClient::new(url)?);
         let ask = move || {

@@ -69,7 +69,7 @@ pub(super) fn needs_tokenizer(config: &Config) -> bool {
 pub(super) fn tuned(config: &Config) -> LiveSettings {
     LiveSettings {
         rates: config.faults.rates.clone(),
-        admission: config.engine.admission,
+        admission: config.engine.queue.admission,
         health: config.faults.health_status,
         retry_after_seconds: config.faults.retry_after_seconds,
         ..LiveSettings::default()
@@ -79,7 +79,10 @@ pub(super) fn tuned(config: &Config) -> LiveSettings {
 /// Whether a KV cache is simulated at all.
 pub(super) fn has_cache(config: &Config) -> bool {
     match config.engine.scheduler {
-        SchedulerKind::Pool => config.engine.enable_kvcache || config.engine.enable_prefix_caching,
+        SchedulerKind::Pool => {
+            config.engine.prefix_cache.enable_kvcache
+                || config.engine.prefix_cache.enable_prefix_caching
+        }
         SchedulerKind::Vllm | SchedulerKind::Sglang => true,
     }
 }
@@ -88,7 +91,7 @@ pub(super) fn has_cache(config: &Config) -> bool {
 /// usual number.
 pub(super) fn blocks(config: &Config) -> u32 {
     let planned = config.engine.kv_cache.as_ref().map(|size| size.blocks);
-    let told = planned.or(config.engine.num_blocks);
+    let told = planned.or(config.engine.memory.num_blocks);
     told.or_else(|| timing::blocks(config)).unwrap_or(BLOCKS)
 }
 
@@ -96,7 +99,8 @@ pub(super) fn blocks(config: &Config) -> u32 {
 pub(super) fn kv(config: &Config) -> Option<KvConfig> {
     has_cache(config).then(|| KvConfig {
         // vLLM's count has a block that nobody can use, llm-d's has not.
-        num_blocks: blocks(config).saturating_add(u32::from(config.engine.enable_kvcache)),
+        num_blocks: blocks(config)
+            .saturating_add(u32::from(config.engine.prefix_cache.enable_kvcache)),
         block_size: config.engine.block_size,
         prefix_caching: true,
         events: config.kv_events.enabled || config.metrics.kv_cache,
@@ -123,16 +127,17 @@ fn connector(config: &Config) -> Option<Connector> {
 pub(super) fn hashes(config: &Config) -> Option<HashConfig> {
     let engine = &config.engine;
     // Events and `/debug/kv_cache` show the names.
-    let shown = config.kv_events.enabled || config.server.dev_mode;
-    let found =
-        engine.enable_prefix_caching || engine.enable_kvcache || engine.kv_offload.is_some();
+    let shown = config.kv_events.enabled || config.server.routes.dev_mode;
+    let found = engine.prefix_cache.enable_prefix_caching
+        || engine.prefix_cache.enable_kvcache
+        || engine.kv_offload.is_some();
     (has_cache(config) && found).then(|| HashConfig {
         algo: if shown {
-            engine.hash_algo
+            engine.prefix_cache.hash_algo
         } else {
             HashAlgo::Internal
         },
-        seed: engine.hash_seed.clone(),
+        seed: engine.prefix_cache.hash_seed.clone(),
         block_size: engine.block_size,
         lookahead: match &engine.speculative {
             Some(drafts) if engine.scheduler == SchedulerKind::Vllm => drafts.lookahead,
@@ -179,8 +184,8 @@ pub(super) fn ngram(config: &Config) -> Option<NgramLookup> {
 pub(super) fn engine_features(config: &Config) -> EngineFeatures {
     EngineFeatures {
         loras: config.lora.enabled,
-        cache: has_cache(config) && config.engine.enable_prefix_caching
-            || config.engine.enable_kvcache,
+        cache: has_cache(config) && config.engine.prefix_cache.enable_prefix_caching
+            || config.engine.prefix_cache.enable_kvcache,
         steps: config.engine.scheduler != SchedulerKind::Pool,
         connector: connector(config).is_some() || config.engine.kv_offload.is_some(),
         transfer: uses_nixl(config).then(|| nixl_transfer(config)),
@@ -197,7 +202,7 @@ fn nixl_transfer(config: &Config) -> NixlTransfer {
     let engine = &config.engine;
     let tensor = engine.parallel.tensor;
     let (layers, bytes) = timing::cached_layers(config).unwrap_or_default();
-    let typed = engine.kv_bytes_per_token;
+    let typed = engine.transfer.kv_bytes_per_token;
     let typed = typed.map(|bytes| bytes as f64 / f64::from(tensor));
     NixlTransfer {
         workers: tensor,
@@ -214,22 +219,23 @@ pub(super) fn cache_config(config: &Config) -> CacheConfig {
     CacheConfig {
         block_size: engine.block_size,
         context_ranks: engine.parallel.context,
-        user_specified_block_size: engine.block_size_typed,
+        user_specified_block_size: engine.memory.block_size_typed,
         num_gpu_blocks: blocks(config),
-        num_gpu_blocks_override: engine.num_blocks,
+        num_gpu_blocks_override: engine.memory.num_blocks,
         max_model_len: config.model.max_model_len,
-        enable_prefix_caching: engine.enable_prefix_caching || engine.enable_kvcache,
+        enable_prefix_caching: engine.prefix_cache.enable_prefix_caching
+            || engine.prefix_cache.enable_kvcache,
         prefix_caching_hash_algo: match hashes(config) {
-            Some(_) => engine.hash_algo,
+            Some(_) => engine.prefix_cache.hash_algo,
             None => HashAlgo::Sha256,
         }
         .to_string(),
-        gpu_memory_utilization: engine.gpu_memory_utilization,
-        cache_dtype: engine.kv_cache_dtype.clone(),
+        gpu_memory_utilization: engine.memory.gpu_memory_utilization,
+        cache_dtype: engine.memory.kv_cache_dtype.clone(),
         data_parallel_size: count,
-        kv_cache_memory_bytes: engine.kv_cache_memory_bytes,
-        kv_offloading_size: engine.kv_offloading.0,
-        kv_offloading_backend: engine.kv_offloading.1,
+        kv_cache_memory_bytes: engine.memory.kv_cache_memory_bytes,
+        kv_offloading_size: engine.memory.kv_offloading.0,
+        kv_offloading_backend: engine.memory.kv_offloading.1,
         sliding_window: engine.kv_cache.as_ref().and_then(|size| {
             let plan = &size.plan;
             match plan.sparse {
@@ -240,7 +246,7 @@ pub(super) fn cache_config(config: &Config) -> CacheConfig {
             }
         }),
         concurrency: engine.kv_cache.as_ref().map(|size| size.concurrency),
-        retention_interval: engine.retention_interval,
+        retention_interval: engine.prefix_cache.retention_interval,
         names_simple_cpu_offload: Version::of(&config.model.vllm_version) >= Version::V033,
     }
 }
@@ -289,7 +295,7 @@ pub(super) fn grpc(config: &Config, service: &Service) -> vllm_sim_grpc::Setting
         embedding_dim: config.content.default_embedding_dimensions,
         max_message_bytes: config.server.max_request_body_bytes,
         logs_messages: config.server.log.http,
-        startup_duration: config.server.startup_duration,
+        startup_duration: config.server.timeouts.startup,
     }
 }
 
@@ -320,7 +326,7 @@ pub(super) fn metrics(config: &Config, routes: Vec<String>) -> Settings {
         finish_reason_label: config.model.compat == Compat::Llmd,
         tool_parser: config.api.tool_call_parser.is_some(),
         // A server that only renders has no engine.
-        engine_stats: !config.metrics.disable_log_stats && !config.api.render_only,
+        engine_stats: !config.metrics.disable_log_stats && !config.api.scale_out.render_only,
         kv_cache_metrics: config.metrics.kv_cache,
         // llm-d's command line has every route, so that these would be nothing but noise there.
         sockets: config.api.speech.realtime && config.api.task != Task::All,

@@ -11,7 +11,7 @@ use vllm_sim_engine::kv::HostRules;
 
 /// What the engines have, once they are there.
 pub(super) fn engines(config: &Config) {
-    if config.model.cli_mode == CliMode::Llmd || config.api.render_only {
+    if config.model.cli_mode == CliMode::Llmd || config.api.scale_out.render_only {
         return;
     }
     if let Some(size) = &config.engine.kv_cache {

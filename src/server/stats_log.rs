@@ -36,7 +36,7 @@ pub(super) fn engines(
 ) -> Option<(Vec<LoggedEngine>, Duration)> {
     let every = config.metrics.log_interval;
     if config.metrics.disable_log_stats
-        || config.api.render_only
+        || config.api.scale_out.render_only
         || every.is_zero()
         || config.model.cli_mode == CliMode::Llmd
     {

@@ -22,9 +22,9 @@ pub(super) fn latency(config: &Config) -> Result<(LatencyModel, Option<Setup>), 
     if let Some(refusal) = planned.and_then(|size| size.refusal.as_ref()) {
         return Err(StartError::DoesNotFit(refusal.clone()));
     }
-    Ok(match &engine.latency_source {
+    Ok(match &engine.timing.latency_source {
         LatencySource::Delays => {
-            let delays = engine.delays.clone();
+            let delays = engine.timing.delays.clone();
             (LatencyModel::Delays(Box::new(delays)), None)
         }
         LatencySource::Polynomial => {
@@ -136,7 +136,10 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<Setup, Sta
     let gpu = named_gpu(config)?;
     let shape = shape(config)?;
     let memory = memory(config, &shape, gpu);
-    if memory.blocks == 0 && engine.num_blocks.is_none() && engine.kv_cache_memory_bytes.is_none() {
+    if memory.blocks == 0
+        && engine.memory.num_blocks.is_none()
+        && engine.memory.kv_cache_memory_bytes.is_none()
+    {
         return Err(StartError::DoesNotFit(format!(
             "{} does not fit on {} x {}: the weights alone take {:.1} GB per GPU",
             config.model.name,
@@ -151,7 +154,7 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<Setup, Sta
         tp: engine.parallel.tensor,
         pp: engine.parallel.pipeline,
         pcp: engine.parallel.prefill_context,
-        async_scheduling: engine.async_scheduling,
+        async_scheduling: engine.scheduling.async_scheduling,
         kv_bytes: kv_bytes(config),
         expert_ranks: match engine.parallel.expert {
             true => engine.parallel.data,
@@ -301,7 +304,7 @@ pub(super) fn work(config: &Config) -> Option<WorkModel> {
 pub(super) fn cached_layers(config: &Config) -> Option<(u32, f64)> {
     let engine = &config.engine;
     let shape = shape(config).ok()?.stage(engine.parallel.pipeline);
-    let width = kv_width(&engine.kv_cache_dtype, shape.head_dim)?;
+    let width = kv_width(&engine.memory.kv_cache_dtype, shape.head_dim)?;
     let bytes = shape.kv_bytes_per_token(engine.parallel.tensor, 1) as f64 * width;
     let regions = if shape.mla.is_some() { 1 } else { 2 };
     Some((shape.layers * regions, bytes))
@@ -314,17 +317,17 @@ fn memory(config: &Config, shape: &ModelShape, gpu: &Gpu) -> Memory {
         &stage,
         gpu,
         engine.parallel.weight_ranks(),
-        engine.gpu_memory_utilization,
+        engine.memory.gpu_memory_utilization,
         (engine.block_size, kv_bytes(config)),
         engine.max_num_batched_tokens,
         None,
     );
-    memory.without(engine.reserved.total())
+    memory.without(engine.memory.reserved.total())
 }
 
 /// Whole bytes per number in the KV cache, as step times count them.
 fn kv_bytes(config: &Config) -> u32 {
-    let width = kv_width(&config.engine.kv_cache_dtype, 128);
+    let width = kv_width(&config.engine.memory.kv_cache_dtype, 128);
     width.map_or(2, |bytes| bytes.round().max(1.0) as u32)
 }
 
@@ -332,12 +335,12 @@ fn kv_bytes(config: &Config) -> u32 {
 /// GPU. `None`: nobody named a GPU or bytes, or the model's shape is not known.
 pub(super) fn blocks(config: &Config) -> Option<u32> {
     let engine = &config.engine;
-    let roofline = engine.latency_source.knows_gpu();
-    if engine.kv_cache_memory_bytes.is_none() && !roofline {
+    let roofline = engine.timing.latency_source.knows_gpu();
+    if engine.memory.kv_cache_memory_bytes.is_none() && !roofline {
         return None;
     }
     let memory = memory(config, &shape(config).ok()?, named_gpu(config).ok()?);
-    let fit = match engine.kv_cache_memory_bytes {
+    let fit = match engine.memory.kv_cache_memory_bytes {
         // Saturating; as many as vLLM would report, of which the first is never used.
         Some(bytes) => (bytes as f64 / memory.block_bytes) as u32,
         None => memory.blocks,

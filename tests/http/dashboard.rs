@@ -231,7 +231,7 @@ async fn a_server_alone_asks_for_no_others() {
 fn a_peer_is_the_url_of_a_server() {
     let read = |peers: &str| {
         let flags = ["--model", "m", "--dashboard-peers", peers];
-        Loaded::from_flags(CliMode::Vllm, &flags).map(|loaded| loaded.config.server.dashboard_peers)
+        Loaded::from_flags(CliMode::Vllm, &flags).map(|loaded| loaded.config.server.dashboard.peers)
     };
     let urls = read("http://a:1/,https://b/c").map_err(|error| error.to_string());
     assert_eq!(

@@ -107,7 +107,7 @@ fn offline(synthetic: Synthetic, loaded: &Loaded) -> Report {
     let pool = PoolConfig {
         slots: engine.max_num_seqs as usize,
         queue: None,
-        delays: engine.delays.clone(),
+        delays: engine.timing.delays.clone(),
         ..PoolConfig::default()
     };
     let settings = Settings {

@@ -34,22 +34,10 @@ pub struct Api {
     pub reasoning_parser: Option<String>,
     /// Share of output tokens that is reasoning when a reasoning parser is set (default 0.4).
     pub reasoning_ratio: f64,
-    /// Whether usage has `prompt_tokens_details`.
-    pub enable_prompt_tokens_details: bool,
-    /// Usage on every stream, asked for or not.
-    pub force_include_usage: bool,
-    /// Whether responses carry `metrics`.
-    pub per_request_metrics: bool,
-    /// What responses say of their draft tokens (default nothing).
-    pub per_request_drafts: RequestDrafts,
-    /// `token_id:N` instead of text in log probabilities.
-    pub return_tokens_as_token_ids: bool,
-    /// Whether render, derender and `/inference/v1/generate` answer (403 otherwise).
-    pub enable_scale_out: bool,
-    /// Token ids in, token ids out.
-    pub tokens_only: bool,
-    /// Serve nothing but render (`vllm launch render`).
-    pub render_only: bool,
+    /// Members that answers show.
+    pub answers: Answers,
+    /// Routes that take or give token ids.
+    pub scale_out: ScaleOut,
     /// Whether a request may bring its own chat template.
     pub trust_request_chat_template: bool,
     /// Whether tools stay out of the prompt when `tool_choice` is `none`.
@@ -82,6 +70,32 @@ pub struct Api {
     pub num_labels: u32,
     /// What the model makes of speech.
     pub speech: Speech,
+}
+
+/// Decides which members answers show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answers {
+    /// Whether usage has `prompt_tokens_details`.
+    pub enable_prompt_tokens_details: bool,
+    /// Usage on every stream, asked for or not.
+    pub force_include_usage: bool,
+    /// Whether responses carry `metrics`.
+    pub per_request_metrics: bool,
+    /// What responses say of their draft tokens (default nothing).
+    pub per_request_drafts: RequestDrafts,
+    /// `token_id:N` instead of text in log probabilities.
+    pub return_tokens_as_token_ids: bool,
+}
+
+/// Decides which routes of disaggregated serving answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScaleOut {
+    /// Whether render, derender and `/inference/v1/generate` answer (403 otherwise).
+    pub enable_scale_out: bool,
+    /// Token ids in, token ids out.
+    pub tokens_only: bool,
+    /// Serve nothing but render (`vllm launch render`).
+    pub render_only: bool,
 }
 
 /// Bounds on single requests, from vLLM's environment.
@@ -155,16 +169,20 @@ impl Api {
                 &REASONING_PARSERS,
             )?,
             reasoning_ratio: v.get(&api::REASONING_RATIO)?,
-            // llm-d's answers always carry the details.
-            enable_prompt_tokens_details: v.get(details)?
-                || compat == Compat::Llmd && !v.given(details),
-            force_include_usage: v.get(&api::ENABLE_FORCE_INCLUDE_USAGE)?,
-            per_request_metrics,
-            per_request_drafts: per_request_drafts(v)?,
-            return_tokens_as_token_ids: v.get(&api::RETURN_TOKENS_AS_TOKEN_IDS)?,
-            enable_scale_out: v.get(&api::ENABLE_SCALE_OUT)? || v.get(&api::RENDER_ONLY)?,
-            tokens_only: v.get(&api::TOKENS_ONLY)?,
-            render_only: v.get(&api::RENDER_ONLY)?,
+            answers: Answers {
+                // llm-d's answers always carry the details.
+                enable_prompt_tokens_details: v.get(details)?
+                    || compat == Compat::Llmd && !v.given(details),
+                force_include_usage: v.get(&api::ENABLE_FORCE_INCLUDE_USAGE)?,
+                per_request_metrics,
+                per_request_drafts: per_request_drafts(v)?,
+                return_tokens_as_token_ids: v.get(&api::RETURN_TOKENS_AS_TOKEN_IDS)?,
+            },
+            scale_out: ScaleOut {
+                enable_scale_out: v.get(&api::ENABLE_SCALE_OUT)? || v.get(&api::RENDER_ONLY)?,
+                tokens_only: v.get(&api::TOKENS_ONLY)?,
+                render_only: v.get(&api::RENDER_ONLY)?,
+            },
             trust_request_chat_template: v.get(&api::TRUST_REQUEST_CHAT_TEMPLATE)?,
             exclude_tools_when_tool_choice_none: v
                 .get(&api::EXCLUDE_TOOLS_WHEN_TOOL_CHOICE_NONE)?,
@@ -185,7 +203,7 @@ impl Api {
     }
 }
 
-/// How fingerprints are made, and the one that was typed.
+/// Returns how fingerprints are made, and the one that was typed.
 fn fingerprint(v: &Values) -> Result<(Fingerprint, Option<String>), ConfigError> {
     let mode = v.choice(&api::FINGERPRINT_MODE)?.unwrap_or_default();
     let typed = v.get(&api::FINGERPRINT_VALUE)?;

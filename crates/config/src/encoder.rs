@@ -57,7 +57,7 @@ impl Encoder {
             }
             return Ok(None);
         };
-        if v.given(mode_flag) && !engine.latency_source.knows_gpu() {
+        if v.given(mode_flag) && !engine.timing.latency_source.knows_gpu() {
             v.warn(format!(
                 "--{} has no effect: without --gpu encoders take no time",
                 mode_flag.name

@@ -35,7 +35,55 @@ pub struct Engine {
     pub max_num_seqs: u32,
     /// Token budget of one step [8192; with `serve` by the GPU, 2048 without].
     pub max_num_batched_tokens: u32,
-    /// Tokens that a step is given, at most as many as those.
+    /// Bounds of a step and of the queue.
+    pub queue: QueueLimits,
+    /// The choice of sequences for a step.
+    pub scheduling: Scheduling,
+    /// Durations of steps.
+    pub timing: StepTiming,
+    /// Divisors of modelled durations.
+    pub speedup: Speedup,
+    /// GPU whose constants the roofline uses.
+    pub gpu: Option<String>,
+    /// Tokens per block [16; with `serve` and a GPU by model and attention backend], those of all
+    /// GPUs that share a context.
+    pub block_size: u32,
+    /// Memory for the KV cache.
+    pub memory: CacheMemory,
+    /// The KV cache as vLLM plans it; `None`: too little is known, or another scheduler runs.
+    pub kv_cache: Option<KvCacheSize>,
+    /// A second prefix cache in the memory of the host.
+    pub kv_offload: Option<KvOffload>,
+    /// Names of blocks, and finding them again.
+    pub prefix_cache: PrefixCaching,
+    /// The cost of KV cache from another server.
+    pub transfer: TransferCost,
+    /// Ranks and how they are reached.
+    pub parallel: Parallel,
+    /// Whether they begin and end their steps together: those of a model with experts.
+    pub lock_step: bool,
+    /// What it does of a request.
+    pub role: Role,
+    /// Draft tokens.
+    pub speculative: Option<Speculative>,
+    /// What proposes them, where the models' shapes are known.
+    pub drafter: Option<Drafter>,
+    /// Encoders of images and audio.
+    pub encoder: Option<Encoder>,
+    /// Which steps have a CUDA graph.
+    pub graphs: CudaGraphs,
+    /// Independent copies of the whole server.
+    pub replicas: Replicas,
+    /// Settings of the SGLang scheduler.
+    pub sglang: Sglang,
+    /// Quantisation as typed.
+    pub quantization: Option<String>,
+}
+
+/// Bounds what a step and the queue take.
+#[derive(Debug, Clone, PartialEq)]
+pub struct QueueLimits {
+    /// Tokens that a step is given, at most as many as its token budget.
     pub max_num_scheduled_tokens: u32,
     /// Whether a prompt waits until all of it fits into the KV cache (default yes).
     pub reserve_full_prompt: bool,
@@ -43,46 +91,11 @@ pub struct Engine {
     pub max_waiting_queue_length: Option<u32>,
     /// vLLM's bounds of the queue, in requests and in prompt tokens: beyond them 503.
     pub admission: Admission,
-    /// Delays of the pool scheduler, speed-up included.
-    pub delays: Delays,
-    /// Everything takes so many times as long (default 1); the delays above know it already.
-    pub latency_factor: f64,
-    /// Where step times of the batching schedulers come from.
-    pub latency_source: LatencySource,
-    /// GPU whose constants the roofline uses.
-    pub gpu: Option<String>,
-    /// Share of GPU memory that is used (default 0.92).
-    pub gpu_memory_utilization: f64,
-    /// Tokens per block [16; with `serve` and a GPU by model and attention backend], those of all
-    /// GPUs that share a context.
-    pub block_size: u32,
-    /// Whether somebody chose that.
-    pub block_size_typed: bool,
-    /// Blocks of the KV cache; `None`: what the GPU's memory leaves, or 16384 when it is unknown.
-    pub num_blocks: Option<u32>,
-    /// Bytes of the KV cache, from which `num_blocks` may follow.
-    pub kv_cache_memory_bytes: Option<u64>,
-    /// The KV cache as vLLM plans it; `None`: too little is known, or another scheduler runs.
-    pub kv_cache: Option<KvCacheSize>,
-    /// GiB of weights of each GPU that are to stay in the memory of the host.
-    pub cpu_offload_gib: f64,
-    /// `--kv-offloading-size` in GiB, and the backend's name.
-    pub kv_offloading: (Option<f64>, &'static str),
-    /// A second prefix cache in the memory of the host.
-    pub kv_offload: Option<KvOffload>,
-    /// Tokens between two places at which layers with a window keep their cache, besides the ends of
-    /// prompts (default 0: none); `None`: everywhere.
-    pub retention_interval: Option<u32>,
-    /// Whether full blocks are found again.
-    pub enable_prefix_caching: bool,
-    /// llm-d's `enable-kvcache`.
-    pub enable_kvcache: bool,
-    /// llm-d's `global-cache-hit-threshold` (default 0: off).
-    pub cache_hit_threshold: f64,
-    /// How blocks are named.
-    pub hash_algo: HashAlgo,
-    /// Seed of block names; `None`: the algorithm's own.
-    pub hash_seed: Option<String>,
+}
+
+/// Decides which sequences a step takes, and how much of them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scheduling {
     /// Whether a prompt may be read in pieces (default yes).
     pub enable_chunked_prefill: bool,
     /// Longest piece of a long prompt per step; 0: the token budget.
@@ -99,42 +112,85 @@ pub struct Engine {
     pub async_scheduling: bool,
     /// Share of blocks kept free on admission (default 0).
     pub watermark: f64,
-    /// Ranks and how they are reached.
-    pub parallel: Parallel,
-    /// Whether they begin and end their steps together: those of a model with experts.
-    pub lock_step: bool,
+}
+
+/// Says how long steps take.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepTiming {
+    /// Delays of the pool scheduler, speed-up included.
+    pub delays: Delays,
+    /// Everything takes so many times as long (default 1); the delays know it already.
+    pub latency_factor: f64,
+    /// Where step times of the batching schedulers come from.
+    pub latency_source: LatencySource,
+}
+
+/// Divides modelled durations.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Speedup {
     /// Every modelled duration is divided by this; more than 0 (default 1).
     pub speedup_ratio: f64,
     /// Decode durations are divided by this too; more than 0 (default 1).
     pub decode_speedup_ratio: f64,
-    /// What it does of a request.
-    pub role: Role,
-    /// Draft tokens.
-    pub speculative: Option<Speculative>,
-    /// What proposes them, where the models' shapes are known.
-    pub drafter: Option<Drafter>,
-    /// Encoders of images and audio.
-    pub encoder: Option<Encoder>,
-    /// What else the GPU's memory holds beside weights, activations and cache.
-    pub reserved: ReservedMemory,
-    /// Which steps have a CUDA graph.
-    pub graphs: CudaGraphs,
-    /// Independent copies of the whole server, on ports one after the other (default 1).
-    pub replicas: u32,
-    /// Which of them this is, from 0.
-    pub replica: u32,
-    /// From the start of one replica to that of the next (default none).
-    pub stagger_delay: Duration,
-    /// Settings of the SGLang scheduler.
-    pub sglang: Sglang,
-    /// Bytes of KV cache per prompt token, for transfers.
-    pub kv_bytes_per_token: Option<u64>,
-    /// Bandwidth of transfers between pods, GB/s; `None`: transfers take the delays above.
-    pub kv_transfer_bandwidth: Option<f64>,
+}
+
+/// Says how much memory the KV cache has.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CacheMemory {
+    /// Share of GPU memory that is used (default 0.92).
+    pub gpu_memory_utilization: f64,
+    /// Whether somebody chose the size of blocks.
+    pub block_size_typed: bool,
+    /// Blocks of the KV cache; `None`: what the GPU's memory leaves, or 16384 when it is unknown.
+    pub num_blocks: Option<u32>,
+    /// Bytes of the KV cache, from which `num_blocks` may follow.
+    pub kv_cache_memory_bytes: Option<u64>,
     /// Cache data type as typed (default auto).
     pub kv_cache_dtype: String,
-    /// Quantisation as typed.
-    pub quantization: Option<String>,
+    /// GiB of weights of each GPU that are to stay in the memory of the host.
+    pub cpu_offload_gib: f64,
+    /// `--kv-offloading-size` in GiB, and the backend's name.
+    pub kv_offloading: (Option<f64>, &'static str),
+    /// What else the GPU's memory holds beside weights, activations and cache.
+    pub reserved: ReservedMemory,
+}
+
+/// Decides how blocks are named and found again.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PrefixCaching {
+    /// Tokens between two places at which layers with a window keep their cache, besides the ends of
+    /// prompts (default 0: none); `None`: everywhere.
+    pub retention_interval: Option<u32>,
+    /// Whether full blocks are found again.
+    pub enable_prefix_caching: bool,
+    /// llm-d's `enable-kvcache`.
+    pub enable_kvcache: bool,
+    /// llm-d's `global-cache-hit-threshold` (default 0: off).
+    pub cache_hit_threshold: f64,
+    /// How blocks are named.
+    pub hash_algo: HashAlgo,
+    /// Seed of block names; `None`: the algorithm's own.
+    pub hash_seed: Option<String>,
+}
+
+/// Says what KV cache from another server costs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TransferCost {
+    /// Bytes of KV cache per prompt token, for transfers.
+    pub kv_bytes_per_token: Option<u64>,
+    /// Bandwidth of transfers between pods, GB/s; `None`: transfers take the pool's delays.
+    pub kv_transfer_bandwidth: Option<f64>,
+}
+
+/// Counts independent copies of the whole server, on ports one after the other.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Replicas {
+    /// How many (default 1).
+    pub count: u32,
+    /// Which of them this is, from 0.
+    pub index: u32,
+    /// From the start of one replica to that of the next (default none).
+    pub stagger_delay: Duration,
 }
 
 /// Where step times of the batching schedulers come from.
@@ -193,81 +249,111 @@ impl Engine {
     pub(super) fn from_values(v: &Values, model: &Model) -> Result<Self, ConfigError> {
         let latency_source = latency_source(v)?;
         let scheduler = scheduler(v, &latency_source)?;
-        let chunked = v.get(&engine::ENABLE_CHUNKED_PREFILL)?;
+        let enable_chunked_prefill = v.get(&engine::ENABLE_CHUNKED_PREFILL)?;
         let batch = BatchLimits::from_values(v, scheduler, model.max_model_len)?;
         let enable_kvcache = v.get(&kv::ENABLE_KVCACHE)?;
         let memory = v.get(&kv::KV_CACHE_MEMORY_BYTES)?;
         let blocks = v.get(&kv::NUM_GPU_BLOCKS_OVERRIDE)?;
         let speculative = Speculative::from_values(v, model, scheduler)?;
         let drafts = speculative.as_ref().map_or(0, |s| s.num_tokens);
-        Ok(Self {
-            scheduler,
-            max_num_seqs: batch.seqs,
-            max_num_batched_tokens: batch.tokens,
-            max_num_scheduled_tokens: v
-                .get(&engine::MAX_NUM_SCHEDULED_TOKENS)?
-                .map_or(batch.tokens, |tokens| tokens.min(batch.tokens)),
-            reserve_full_prompt: v.get(&engine::SCHEDULER_RESERVE_FULL_ISL)?,
-            max_waiting_queue_length: v.get(&engine::MAX_WAITING_QUEUE_LENGTH)?,
-            admission: Admission {
-                requests: v.get(&engine::MAX_NUM_QUEUED_REQS)?,
-                tokens: v.get(&engine::MAX_NUM_QUEUED_TOKENS)?,
-            },
+        // In this order: of two wrong flags the first one is told.
+        let queue = QueueLimits::from_values(v, batch.tokens)?;
+        let timing = StepTiming {
             delays: delays(v)?,
             latency_factor: v.get(&faults::LATENCY_FACTOR)?,
             latency_source,
-            gpu: v.get(&engine::GPU)?,
-            gpu_memory_utilization: v.get(&engine::GPU_MEMORY_UTILIZATION)?,
-            block_size: block_size::block_size(v, scheduler, model)?
-                .saturating_mul(v.get(&engine::DECODE_CONTEXT_PARALLEL_SIZE)?),
+        };
+        let gpu = v.get(&engine::GPU)?;
+        let gpu_memory_utilization = v.get(&engine::GPU_MEMORY_UTILIZATION)?;
+        let block_size = block_size::block_size(v, scheduler, model)?
+            .saturating_mul(v.get(&engine::DECODE_CONTEXT_PARALLEL_SIZE)?);
+        let memory = CacheMemory {
+            gpu_memory_utilization,
             block_size_typed: v.given(&kv::BLOCK_SIZE),
             num_blocks: blocks.or(v.get(&kv::KV_CACHE_SIZE)?),
             kv_cache_memory_bytes: memory.and_then(|n| u64::try_from(n).ok()),
-            kv_cache: None,
+            kv_cache_dtype: v.get(&kv::KV_CACHE_DTYPE)?,
             cpu_offload_gib: v.get(&kv::CPU_OFFLOAD_GB)?,
             kv_offloading: (v.get(&kv::KV_OFFLOADING_SIZE)?, offloading_backend(v)?),
-            kv_offload: None,
+            reserved: ReservedMemory::default(),
+        };
+        let prefix_cache = PrefixCaching {
             retention_interval: v.get(&kv::PREFIX_CACHE_RETENTION_INTERVAL)?,
             enable_prefix_caching: v.get(&kv::ENABLE_PREFIX_CACHING)?.unwrap_or(enable_kvcache),
             enable_kvcache,
             cache_hit_threshold: v.get(&kv::GLOBAL_CACHE_HIT_THRESHOLD)?,
             hash_algo: hash_algo(v)?,
             hash_seed: v.get(&kv::HASH_SEED)?,
-            enable_chunked_prefill: chunked,
-            long_prefill_token_threshold: v.get(&engine::LONG_PREFILL_TOKEN_THRESHOLD)?,
-            long_prefill_token_threshold_adaptive: v
-                .get(&engine::LONG_PREFILL_TOKEN_THRESHOLD_ADAPTIVE)?,
-            prefill_schedule_interval: v.get(&engine::PREFILL_SCHEDULE_INTERVAL)?,
-            victim: v.choice(&engine::PREEMPTION_MODE)?.unwrap_or_default(),
-            policy: v.choice(&engine::SCHEDULING_POLICY)?.unwrap_or_default(),
-            async_scheduling: async_scheduling(v, scheduler, speculative.as_ref())?,
-            watermark: v.get(&engine::WATERMARK)?,
+        };
+        Ok(Self {
+            scheduler,
+            max_num_seqs: batch.seqs,
+            max_num_batched_tokens: batch.tokens,
+            queue,
+            timing,
+            gpu,
+            block_size,
+            memory,
+            kv_cache: None,
+            kv_offload: None,
+            prefix_cache,
+            scheduling: Scheduling {
+                enable_chunked_prefill,
+                long_prefill_token_threshold: v.get(&engine::LONG_PREFILL_TOKEN_THRESHOLD)?,
+                long_prefill_token_threshold_adaptive: v
+                    .get(&engine::LONG_PREFILL_TOKEN_THRESHOLD_ADAPTIVE)?,
+                prefill_schedule_interval: v.get(&engine::PREFILL_SCHEDULE_INTERVAL)?,
+                victim: v.choice(&engine::PREEMPTION_MODE)?.unwrap_or_default(),
+                policy: v.choice(&engine::SCHEDULING_POLICY)?.unwrap_or_default(),
+                async_scheduling: async_scheduling(v, scheduler, speculative.as_ref())?,
+                watermark: v.get(&engine::WATERMARK)?,
+            },
             parallel: Parallel::from_values(v)?,
-            speedup_ratio: speedup(v, &engine::SPEEDUP_RATIO)?,
-            decode_speedup_ratio: speedup(v, &engine::DECODE_SPEEDUP_RATIO)?,
+            speedup: Speedup {
+                speedup_ratio: speedup(v, &engine::SPEEDUP_RATIO)?,
+                decode_speedup_ratio: speedup(v, &engine::DECODE_SPEEDUP_RATIO)?,
+            },
             role: role(v)?,
             speculative,
             drafter: None,
             encoder: None,
             lock_step: false,
-            reserved: ReservedMemory::default(),
             graphs: cuda_graphs::from_values(v, (batch.seqs, batch.tokens), drafts)?,
-            replicas: v.get(&flags::model::REPLICAS)?,
-            replica: 0,
-            stagger_delay: stagger_delay(v)?,
+            replicas: Replicas {
+                count: v.get(&flags::model::REPLICAS)?,
+                index: 0,
+                stagger_delay: stagger_delay(v)?,
+            },
             sglang: Sglang::from_values(v)?,
-            kv_bytes_per_token: v.get(&kv::KV_BYTES_PER_TOKEN)?,
-            kv_transfer_bandwidth: v
-                .get(&kv::KV_TRANSFER_BANDWIDTH)?
-                .filter(|rate| *rate > 0.0),
-            kv_cache_dtype: v.get(&kv::KV_CACHE_DTYPE)?,
+            transfer: TransferCost {
+                kv_bytes_per_token: v.get(&kv::KV_BYTES_PER_TOKEN)?,
+                kv_transfer_bandwidth: v
+                    .get(&kv::KV_TRANSFER_BANDWIDTH)?
+                    .filter(|rate| *rate > 0.0),
+            },
             quantization: v.get(&flags::model::QUANTIZATION)?,
         })
     }
 
     /// How much faster than modelled steps run, the latency factor included.
     pub fn speed(&self) -> f64 {
-        self.speedup_ratio / self.latency_factor
+        self.speedup.speedup_ratio / self.timing.latency_factor
+    }
+}
+
+impl QueueLimits {
+    fn from_values(v: &Values, batched_tokens: u32) -> Result<Self, ConfigError> {
+        Ok(Self {
+            max_num_scheduled_tokens: v
+                .get(&engine::MAX_NUM_SCHEDULED_TOKENS)?
+                .map_or(batched_tokens, |tokens| tokens.min(batched_tokens)),
+            reserve_full_prompt: v.get(&engine::SCHEDULER_RESERVE_FULL_ISL)?,
+            max_waiting_queue_length: v.get(&engine::MAX_WAITING_QUEUE_LENGTH)?,
+            admission: Admission {
+                requests: v.get(&engine::MAX_NUM_QUEUED_REQS)?,
+                tokens: v.get(&engine::MAX_NUM_QUEUED_TOKENS)?,
+            },
+        })
     }
 }
 

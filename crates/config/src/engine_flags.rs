@@ -60,8 +60,8 @@ pub fn load_engine(
     let (loaded, rest) = load_known(words, cli_mode, env)?;
     let engine = &loaded.config.engine;
     let ranks = engine.parallel.data;
-    if engine.replicas > 1 {
-        return Err(several(&loaded, REPLICAS.name, engine.replicas));
+    if engine.replicas.count > 1 {
+        return Err(several(&loaded, REPLICAS.name, engine.replicas.count));
     }
     // Ranks that share experts are one worker: it says how much of them a GPU holds.
     if ranks > 1 && !engine.parallel.expert && !engine.lock_step {

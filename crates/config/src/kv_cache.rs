@@ -56,7 +56,7 @@ pub struct KvCacheSize {
 
 /// Refuses what is not played for layers that have groups of their own.
 fn check_groups(engine: &Engine) -> Result<(), ConfigError> {
-    if engine.victim == Victim::First {
+    if engine.scheduling.victim == Victim::First {
         return Err(ConfigError::Invalid(
             "--preemption-mode: fifo is not played for a model some of whose layers have a sliding window or a state; \
              lifo, or --disable-hybrid-kv-cache-manager where they have a window"
@@ -88,13 +88,13 @@ impl KvCacheSize {
         let is_flat = v.get(&kv::DISABLE_HYBRID_KV_CACHE_MANAGER)?;
         let shape = shape(model, engine);
         let head_dim = shape.as_ref().map_or(128, |shape| shape.head_dim);
-        let Some(width) = kv_width(&engine.kv_cache_dtype, head_dim) else {
+        let Some(width) = kv_width(&engine.memory.kv_cache_dtype, head_dim) else {
             if v.cli_mode == CliMode::Vllm && v.given(flag) {
                 let expected = "auto, bfloat16, float16, fp8, fp8_e4m3, fp8_e5m2, fp8_inc, \
                     fp8_ds_mla, nvfp4, nvfp4_4over6, nvfp4_ds_mla, int8_per_token_head, \
                     fp8_per_token_head, int4_per_token_head, or a type of turboquant, octave or \
                     ultraquant";
-                return Err(v.bad(flag, &engine.kv_cache_dtype, expected));
+                return Err(v.bad(flag, &engine.memory.kv_cache_dtype, expected));
             }
             return Ok(None);
         };
@@ -110,12 +110,12 @@ impl KvCacheSize {
         // A block's tokens lie on as many GPUs as share the context.
         let width = width / f64::from(engine.parallel.context);
         let plan = KvCachePlan::new(&cached, tp, engine.block_size, width, hybrid)
-            .with_states(engine.enable_prefix_caching, drafts);
+            .with_states(engine.prefix_cache.enable_prefix_caching, drafts);
         if plan.sparse_groups > 0 {
             check_groups(engine)?;
         }
         // With groups a typed count says enough.
-        let typed = engine.num_blocks.filter(|_| plan.sparse_groups > 0);
+        let typed = engine.memory.num_blocks.filter(|_| plan.sparse_groups > 0);
         let typed = typed.map(|blocks| f64::from(blocks) * plan.block_bytes);
         let (memory, offloaded_bytes) = memory(engine, &stage, gpu);
         let Some(available_bytes) = available(engine, memory).or(typed) else {
@@ -133,13 +133,16 @@ impl KvCacheSize {
             plan,
             memory,
             offloaded_bytes,
-            reserved: engine.reserved,
+            reserved: engine.memory.reserved,
             available_bytes,
-            blocks: engine.num_blocks.unwrap_or(fit.max(2)),
+            blocks: engine.memory.num_blocks.unwrap_or(fit.max(2)),
             tokens: 0,
             concurrency: 0.0,
             request_blocks: (0, 0),
-            rule: match (engine.num_blocks, engine.kv_cache_memory_bytes) {
+            rule: match (
+                engine.memory.num_blocks,
+                engine.memory.kv_cache_memory_bytes,
+            ) {
                 (Some(_), _) => "as typed",
                 (None, Some(_)) => "--kv-cache-memory-bytes over the bytes of a block",
                 (None, None) => {
@@ -148,7 +151,7 @@ impl KvCacheSize {
             },
             refusal: None,
         };
-        if fit > 0 || engine.num_blocks.is_some() {
+        if fit > 0 || engine.memory.num_blocks.is_some() {
             size.check(v, model, engine)?;
         }
         let in_flight = in_flight(engine);
@@ -160,7 +163,7 @@ impl KvCacheSize {
 
     /// Whether a request of the whole context fits; else a context that is to be found shrinks.
     fn check(&mut self, v: &Values, model: &mut Model, engine: &Engine) -> Result<(), ConfigError> {
-        let available = match engine.num_blocks {
+        let available = match engine.memory.num_blocks {
             Some(blocks) => f64::from(blocks) * self.plan.block_bytes,
             None => self.available_bytes,
         };
@@ -198,7 +201,7 @@ impl KvCacheSize {
             gib(needed),
             gib(usable)
         );
-        match engine.num_blocks {
+        match engine.memory.num_blocks {
             // Few blocks on purpose show what preemption does.
             Some(_) => v.warn(format!("vLLM would refuse to start: {text}")),
             None => self.refusal = Some(text),
@@ -215,7 +218,7 @@ fn gib(bytes: f64) -> String {
 
 /// Tokens that may be scheduled and not settled: those of all steps in flight.
 fn in_flight(engine: &Engine) -> u32 {
-    let steps = match engine.async_scheduling {
+    let steps = match engine.scheduling.async_scheduling {
         true => engine.parallel.pipeline.saturating_add(1),
         false => engine.parallel.pipeline,
     };
@@ -228,26 +231,26 @@ fn memory(engine: &Engine, stage: &ModelShape, gpu: &Gpu) -> (Memory, f64) {
         stage,
         gpu,
         engine.parallel.weight_ranks(),
-        engine.gpu_memory_utilization,
+        engine.memory.gpu_memory_utilization,
         (engine.block_size, 2),
         engine.max_num_batched_tokens,
         None,
     );
-    let offloaded = (engine.cpu_offload_gib * GIB).min(memory.weight_bytes);
+    let offloaded = (engine.memory.cpu_offload_gib * GIB).min(memory.weight_bytes);
     let rest = Memory {
         weight_bytes: memory.weight_bytes - offloaded,
         ..memory
     };
-    let memory = rest.without(engine.reserved.total() - offloaded);
+    let memory = rest.without(engine.memory.reserved.total() - offloaded);
     (memory, offloaded)
 }
 
 /// Bytes for the cache; `None`: nobody said, and nobody named a GPU.
 fn available(engine: &Engine, memory: Memory) -> Option<f64> {
-    if let Some(bytes) = engine.kv_cache_memory_bytes {
+    if let Some(bytes) = engine.memory.kv_cache_memory_bytes {
         return Some(bytes as f64);
     }
-    let roofline = engine.latency_source.knows_gpu();
+    let roofline = engine.timing.latency_source.knows_gpu();
     roofline.then_some(memory.room_bytes.max(0.0))
 }
 

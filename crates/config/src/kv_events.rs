@@ -86,8 +86,8 @@ impl KvEvents {
         let map = v.get(&kv::USE_VLLM_MAP_EVENT_FORMAT)?;
         let queue = &kv::KV_EVENTS_REPLAY_QUEUE_SIZE;
         let words = "kv-events-replay-queue-size cannot be less than 1";
-        let enabled =
-            engine.enable_kvcache || engine.enable_prefix_caching && v.given(&kv::ZMQ_ENDPOINT);
+        let enabled = engine.prefix_cache.enable_kvcache
+            || engine.prefix_cache.enable_prefix_caching && v.given(&kv::ZMQ_ENDPOINT);
         if let Some(replay) = &replay_endpoint {
             ports_apart(&endpoint, replay, engine.parallel.data)?;
         }

@@ -96,7 +96,7 @@ impl KvOffload {
             v.warn(format!("{name} has no effect: it needs --scheduler vllm"));
             return Ok(None);
         }
-        if offloader.rules == HostRules::Simple && !engine.enable_prefix_caching {
+        if offloader.rules == HostRules::Simple && !engine.prefix_cache.enable_prefix_caching {
             v.warn(format!("{name} has no effect: it needs prefix caching"));
             return Ok(None);
         }
@@ -141,14 +141,14 @@ impl TokenBytes {
         let (tensor, pipeline) = (engine.parallel.tensor, engine.parallel.pipeline);
         let workers = f64::from(tensor) * f64::from(pipeline);
         let groups = groups(engine);
-        if let Some(typed) = engine.kv_bytes_per_token {
+        if let Some(typed) = engine.transfer.kv_bytes_per_token {
             let each = groups.map_or(1, |plan| plan.full_groups + plan.sparse_groups);
             let whole = typed as f64 / f64::from(each);
             let part = whole / workers;
             return Some(Self { part, whole });
         }
         let shape = kv_cache::shape(model, engine)?;
-        let width = kv_width(&engine.kv_cache_dtype, shape.head_dim)?;
+        let width = kv_width(&engine.memory.kv_cache_dtype, shape.head_dim)?;
         let stage = shape.stage(pipeline);
         let part = match groups {
             Some(plan) => plan.block_bytes / f64::from(plan.block_size),

@@ -47,12 +47,15 @@ mod speech;
 mod values;
 mod yaml;
 
-pub use api::{Api, Limits};
+pub use api::{Answers, Api, Limits, ScaleOut};
 pub use choices::{Fingerprint, LogFormat, LogLevel, RequestDrafts, SchedulerKind, Task};
 pub use cli_mode::{CliMode, TOOLS};
 pub use content::{Content, Dataset};
 pub use encoder::Encoder;
-pub use engine::{Engine, KernelTables, LatencySource, Sglang};
+pub use engine::{
+    CacheMemory, Engine, KernelTables, LatencySource, PrefixCaching, QueueLimits, Replicas,
+    Scheduling, Sglang, Speedup, StepTiming, TransferCost,
+};
 pub use engine_flags::{load_engine, nearest_flag};
 pub use error::ConfigError;
 pub use faults::Faults;
@@ -73,7 +76,10 @@ pub use model::{Model, TokenizerSource};
 pub use nearest::closest;
 pub use parallel::{Balance, Parallel};
 pub use reserved_memory::ReservedMemory;
-pub use server::{Certificate, ClientCerts, Cors, Log, Pod, Server, Tls};
+pub use server::{
+    Certificate, ClientCerts, Cors, Dashboard, History, Log, OptionalRoutes, Otlp, Pod, Server,
+    Timeouts, Tls,
+};
 pub use show::without_passwords;
 pub use speculative::Speculative;
 pub use speech::{Listener, Speech};
@@ -112,8 +118,8 @@ pub struct Config {
 
 /// Names what a user of vLLM would expect of these settings, and does not get.
 fn warn_of_effects(v: &Values, engine: &Engine) {
-    let knows_gpu = engine.latency_source.knows_gpu();
-    if engine.cpu_offload_gib > 0.0 && !(engine.kv_cache.is_some() && knows_gpu) {
+    let knows_gpu = engine.timing.latency_source.knows_gpu();
+    if engine.memory.cpu_offload_gib > 0.0 && !(engine.kv_cache.is_some() && knows_gpu) {
         v.warn(
             "--cpu-offload-gb has no effect: it needs `serve`, --gpu and a model whose shape is known",
         );
@@ -130,8 +136,8 @@ fn warn_of_effects(v: &Values, engine: &Engine) {
 /// Whether ranks wait for each other in every step: their model has experts, and steps take the time
 /// that a model gives.
 fn steps_together(model: &Model, engine: &Engine) -> bool {
-    let has_steps =
-        engine.scheduler == SchedulerKind::Vllm && engine.latency_source != LatencySource::Delays;
+    let has_steps = engine.scheduler == SchedulerKind::Vllm
+        && engine.timing.latency_source != LatencySource::Delays;
     // vLLM refuses to spread the experts of a model that has none.
     let has_experts = || {
         let shape = kv_cache::shape(model, engine);
@@ -145,7 +151,8 @@ impl Config {
         let mut model = Model::from_values(v)?;
         let mut engine = Engine::from_values(v, &model)?;
         if let Some(shape) = kv_cache::shape(&model, &engine) {
-            (engine.drafter, engine.reserved) = reserved_memory::reserve(v, &shape, &engine)?;
+            (engine.drafter, engine.memory.reserved) =
+                reserved_memory::reserve(v, &shape, &engine)?;
         }
         engine.kv_cache = KvCacheSize::from_values(v, &mut model, &engine)?;
         engine.lock_step = steps_together(&model, &engine);
@@ -159,13 +166,13 @@ impl Config {
         if kv_events.enabled && vllm_format {
             // A behaviour that vLLM's flag switches on is vLLM's: its cache is on by default, and
             // its block names are not llm-d's.
-            engine.enable_prefix_caching |= !v.given(&kv::ENABLE_PREFIX_CACHING);
+            engine.prefix_cache.enable_prefix_caching |= !v.given(&kv::ENABLE_PREFIX_CACHING);
             if !v.given(&kv::PREFIX_CACHING_HASH_ALGO) {
-                engine.hash_algo = HashAlgo::Sha256;
+                engine.prefix_cache.hash_algo = HashAlgo::Sha256;
             }
         }
         if !v.get(&kv::KV_EVENTS_INT_HASHES)? && vllm_format {
-            kv_events.encoding.hashes = HashFormat::Bytes(engine.hash_algo.hash_len());
+            kv_events.encoding.hashes = HashFormat::Bytes(engine.prefix_cache.hash_algo.hash_len());
         }
         let api = Api::from_values(v, &model)?;
         let content = Content::from_values(v, &model)?;
@@ -192,15 +199,15 @@ impl Config {
             Balance::PortPerRank => self.engine.parallel.local_ranks.1,
             Balance::Internal | Balance::External | Balance::Hybrid => 1,
         };
-        let last = u64::from(self.server.port) + u64::from(ports * self.engine.replicas) - 1;
+        let last = u64::from(self.server.port) + u64::from(ports * self.engine.replicas.count) - 1;
         if last > u64::from(u16::MAX) {
             return Err(ConfigError::Invalid(format!(
                 "invalid port: {} ranks and replicas from port {} on reach {last}, beyond 65535",
-                ports * self.engine.replicas,
+                ports * self.engine.replicas.count,
                 self.server.port
             )));
         }
-        let roofline = self.engine.latency_source.knows_gpu();
+        let roofline = self.engine.timing.latency_source.knows_gpu();
         let shaped = self.model.hf_config.is_some()
             || vllm_sim_engine::latency::model(&self.model.name).is_some();
         if roofline && !shaped {

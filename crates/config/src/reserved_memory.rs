@@ -42,7 +42,7 @@ pub(super) fn reserve(
             reserved.drafts = drafter.weight_bytes(WeightRanks::new(tensor, parallel.data));
         }
         // Without a GPU steps take what was typed, whatever the size.
-        (Some(drafts), None) if engine.latency_source.knows_gpu() => v.warn(format!(
+        (Some(drafts), None) if engine.timing.latency_source.knows_gpu() => v.warn(format!(
             "--speculative-config: nothing is known of the size of this {}: drafts take no time and \
              no memory",
             drafts.method

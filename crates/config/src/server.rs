@@ -34,20 +34,53 @@ pub struct Server {
     pub tls: Option<Tls>,
     /// Largest request body (default 64 MiB).
     pub max_request_body_bytes: usize,
-    /// How long requests in flight may go on after a signal [30 s; with `serve` 0: abort].
-    pub shutdown_timeout: Duration,
-    /// How long `/health/ready` says 503 after start (default 0).
-    pub startup_duration: Duration,
-    /// When an idle connection is closed (default 5 s).
-    pub keep_alive: Duration,
+    /// Times after which the server is ready, cuts what runs, and closes connections.
+    pub timeouts: Timeouts,
     /// Whether every response carries `x-request-id`.
     pub request_id_headers: bool,
     /// Where the process runs, as Kubernetes tells it.
     pub pod: Pod,
+    /// Requests that are remembered.
+    pub history: History,
+    /// Routes that are not always there.
+    pub routes: OptionalRoutes,
+    /// The dashboard.
+    pub dashboard: Dashboard,
+    /// What is logged, and how.
+    pub log: Log,
+    /// How often a silent stream gets a comment; `None`: never.
+    pub sse_keep_alive_interval: Option<Duration>,
+    /// A port for gRPC alone; `None`: it shares the HTTP port.
+    pub grpc_port: Option<u16>,
+    /// The target of spans.
+    pub otlp: Otlp,
+    /// Engines without an HTTP server.
+    pub headless: bool,
+}
+
+/// Says when the server is ready, cuts what runs, and closes connections.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Timeouts {
+    /// How long requests in flight may go on after a signal [30 s; with `serve` 0: abort].
+    pub shutdown: Duration,
+    /// How long `/health/ready` says 503 after start (default 0).
+    pub startup: Duration,
+    /// When an idle connection is closed (default 5 s).
+    pub keep_alive: Duration,
+}
+
+/// Bounds what is remembered of requests.
+#[derive(Debug, Clone, PartialEq)]
+pub struct History {
     /// How many of the newest requests are remembered.
-    pub request_history: usize,
+    pub requests: usize,
     /// Whether their bodies are, too.
-    pub request_history_bodies: bool,
+    pub bodies: bool,
+}
+
+/// Switches routes on and off.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OptionalRoutes {
     /// Whether `/load` counts.
     pub load_tracking: bool,
     /// Whether the routes of `VLLM_SERVER_DEV_MODE=1` exist.
@@ -56,22 +89,24 @@ pub struct Server {
     pub enable_sleep_mode: bool,
     /// Whether `/docs`, `/redoc` and `/openapi.json` are off.
     pub disable_fastapi_docs: bool,
+}
+
+/// Says what the dashboard may do and show.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dashboard {
     /// Whether the dashboard may change settings.
-    pub dashboard_control: bool,
+    pub control: bool,
     /// Servers that the dashboard shows beside its own: URLs without a slash at the end.
-    pub dashboard_peers: Vec<String>,
-    /// What is logged, and how.
-    pub log: Log,
-    /// How often a silent stream gets a comment; `None`: never.
-    pub sse_keep_alive_interval: Option<Duration>,
-    /// A port for gRPC alone; `None`: it shares the HTTP port.
-    pub grpc_port: Option<u16>,
+    pub peers: Vec<String>,
+}
+
+/// Names the target of spans.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Otlp {
     /// Where spans go.
-    pub otlp_traces_endpoint: Option<String>,
-    /// How they get there.
-    pub otlp_traces_protocol: OtlpProtocol,
-    /// Engines without an HTTP server.
-    pub headless: bool,
+    pub traces_endpoint: Option<String>,
+    /// The protocol of that target.
+    pub traces_protocol: OtlpProtocol,
 }
 
 /// Cross-origin rules of the API, as Starlette's middleware takes them.
@@ -181,28 +216,38 @@ impl Server {
             },
             tls: tls(v)?,
             max_request_body_bytes: body_mb << 20,
-            shutdown_timeout: v.get(&server::SHUTDOWN_TIMEOUT)?,
-            startup_duration: startup(v)?,
-            keep_alive: v.get(&server::KEEP_ALIVE_TIMEOUT)?,
+            timeouts: Timeouts {
+                shutdown: v.get(&server::SHUTDOWN_TIMEOUT)?,
+                startup: startup(v)?,
+                keep_alive: v.get(&server::KEEP_ALIVE_TIMEOUT)?,
+            },
             request_id_headers: v.get(&server::ENABLE_REQUEST_ID_HEADERS)?,
             pod: Pod {
                 name: v.get(&server::POD_NAME)?,
                 namespace: v.get(&server::POD_NAMESPACE)?,
                 ip: v.get(&server::POD_IP)?,
             },
-            request_history: v.get(&faults::REQUEST_HISTORY)?,
-            request_history_bodies: v.get(&faults::REQUEST_HISTORY_BODIES)?,
-            load_tracking: v.get(&server::ENABLE_SERVER_LOAD_TRACKING)?,
-            dev_mode: v.get(&server::DEV_MODE)?,
-            enable_sleep_mode: v.get(&server::ENABLE_SLEEP_MODE)?,
-            disable_fastapi_docs: v.get(&server::DISABLE_FASTAPI_DOCS)?,
-            dashboard_control: v.get(&server::DASHBOARD_CONTROL)?,
-            dashboard_peers: dashboard_peers(v)?,
+            history: History {
+                requests: v.get(&faults::REQUEST_HISTORY)?,
+                bodies: v.get(&faults::REQUEST_HISTORY_BODIES)?,
+            },
+            routes: OptionalRoutes {
+                load_tracking: v.get(&server::ENABLE_SERVER_LOAD_TRACKING)?,
+                dev_mode: v.get(&server::DEV_MODE)?,
+                enable_sleep_mode: v.get(&server::ENABLE_SLEEP_MODE)?,
+                disable_fastapi_docs: v.get(&server::DISABLE_FASTAPI_DOCS)?,
+            },
+            dashboard: Dashboard {
+                control: v.get(&server::DASHBOARD_CONTROL)?,
+                peers: dashboard_peers(v)?,
+            },
             log: log(v)?,
             sse_keep_alive_interval: (!silence.is_zero()).then_some(silence),
             grpc_port: v.get(&server::GRPC_PORT)?,
-            otlp_traces_endpoint: v.get(&server::OTLP_TRACES_ENDPOINT)?,
-            otlp_traces_protocol: v.choice(&server::OTLP_TRACES_PROTOCOL)?.unwrap_or_default(),
+            otlp: Otlp {
+                traces_endpoint: v.get(&server::OTLP_TRACES_ENDPOINT)?,
+                traces_protocol: v.choice(&server::OTLP_TRACES_PROTOCOL)?.unwrap_or_default(),
+            },
             headless: v.get(&server::HEADLESS)?,
         })
     }

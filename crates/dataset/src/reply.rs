@@ -17,7 +17,7 @@ pub struct RecordedReply {
     pub reasoning: u32,
 }
 
-/// How many tokens a reply is to have.
+/// Says how many tokens a reply is to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyLength {
     /// No more than these.
@@ -38,7 +38,7 @@ impl ReplyLength {
     }
 }
 
-/// Where the rows of an open dataset are.
+/// Says where the rows of an open dataset are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowStorage {
     /// In the file; each is read when it is needed.

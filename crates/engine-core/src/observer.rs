@@ -39,7 +39,7 @@ impl OutputObserver {
         Self {
             queue,
             steps: engine.scheduler != SchedulerKind::Pool,
-            cache: engine.enable_prefix_caching || engine.enable_kvcache,
+            cache: engine.prefix_cache.enable_prefix_caching || engine.prefix_cache.enable_kvcache,
             connector: config
                 .kv_transfer
                 .as_ref()

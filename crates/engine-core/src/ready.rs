@@ -29,8 +29,8 @@ pub(crate) fn response(
     let blocks = live.map_or(0, |live| live.stats().total_blocks);
     // vLLM's count has a block that nobody can use.
     let blocks = match engine.scheduler {
-        _ if blocks == 0 => engine.num_blocks.unwrap_or(16_384),
-        SchedulerKind::Pool if !engine.enable_kvcache => blocks,
+        _ if blocks == 0 => engine.memory.num_blocks.unwrap_or(16_384),
+        SchedulerKind::Pool if !engine.prefix_cache.enable_kvcache => blocks,
         _ => blocks + 1,
     };
     let kv_tokens = u64::from(blocks) * u64::from(engine.block_size);
@@ -69,7 +69,10 @@ pub(crate) fn response(
         ("kv_cache_max_concurrency", concurrency.into()),
         ("kv_events_config", kv_events(parts)),
         ("weight_transfer_backend", Value::Nil),
-        ("enable_sleep_mode", config.server.enable_sleep_mode.into()),
+        (
+            "enable_sleep_mode",
+            config.server.routes.enable_sleep_mode.into(),
+        ),
         ("supports_draft_weight_updates", false.into()),
         ("effective_attention_block_size", engine.block_size.into()),
         ("coord_store_port", 0.into()),

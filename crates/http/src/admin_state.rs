@@ -85,10 +85,10 @@ impl AdminState {
         let engine = &loaded.config.engine;
         let local_ranks = engine.parallel.local_ranks;
         let id = ReplicaId {
-            number: engine.replica,
+            number: engine.replicas.index,
             pod: loaded.config.server.pod.name.clone(),
         };
-        let replica = (id, engine.replicas);
+        let replica = (id, engine.replicas.count);
         let ranks = vec![loaded; controls.service.ranks().len()];
         AppliedSettings::of(&ranks, FaultOrigin::default()).begin(controls);
         self.servers.lock().push(ManagedServer {

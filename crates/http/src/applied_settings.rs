@@ -28,18 +28,18 @@ impl AppliedSettings {
     pub(super) fn of(ranks: &[Loaded], origin: FaultOrigin) -> Self {
         let first = &ranks[0].config;
         let engine = &first.engine;
-        let delays = ranks.iter().map(|rank| &rank.config.engine.delays);
+        let delays = ranks.iter().map(|rank| &rank.config.engine.timing.delays);
         Self {
             live: LiveSettings {
                 rates: first.faults.rates.clone(),
                 delays: delays.map(|delays| Arc::new(delays.clone())).collect(),
-                admission: engine.admission,
+                admission: engine.queue.admission,
                 health: first.faults.health_status,
                 retry_after_seconds: first.faults.retry_after_seconds,
                 origin,
             },
             speed: engine.speed(),
-            bounds: (engine.max_num_seqs, engine.max_waiting_queue_length),
+            bounds: (engine.max_num_seqs, engine.queue.max_waiting_queue_length),
             fake_metrics: first.metrics.fake.clone(),
             image_output: Arc::new(ImageOutputSettings::of(first)),
             blind_spots: BlindSpots {

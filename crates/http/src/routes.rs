@@ -50,7 +50,7 @@ fn table(config: &Config) -> Vec<Route> {
         ("/v1/systemone", "POST", post(vllm::info::no_decisions)),
         ("/v1/decisions", "POST", post(vllm::info::no_decisions)),
     ];
-    if config.api.render_only {
+    if config.api.scale_out.render_only {
         routes.extend(rendering());
     } else {
         if generates(config) {
@@ -60,7 +60,7 @@ fn table(config: &Config) -> Vec<Route> {
         routes.extend(pooled(config));
         routes.extend(speech(config));
     }
-    if !config.server.disable_fastapi_docs {
+    if !config.server.routes.disable_fastapi_docs {
         routes.extend(documentation());
     }
     if config.api.enable_tokenizer_info_endpoint {
@@ -97,19 +97,19 @@ fn operation(config: &Config) -> Vec<Route> {
         ]);
     }
     // llm-d's sleep routes are always there.
-    if config.server.dev_mode || config.model.cli_mode == CliMode::Llmd {
+    if config.server.routes.dev_mode || config.model.cli_mode == CliMode::Llmd {
         routes.extend(sleeping());
     }
     if is_administered(config) {
         routes.extend(administration());
     }
-    if config.server.dev_mode {
+    if config.server.routes.dev_mode {
         routes.extend(development());
         routes.extend(training());
-    } else if config.api.tokens_only {
+    } else if config.api.scale_out.tokens_only {
         routes.push(("/abort_requests", "POST", post(vllm::control::abort_named)));
     }
-    if !config.api.render_only && generates(config) {
+    if !config.api.scale_out.render_only && generates(config) {
         let scale = post(vllm::info::scale_elastic_ep);
         routes.push(("/scale_elastic_ep", "POST", scale));
     }
@@ -152,7 +152,9 @@ fn generation() -> Vec<Route> {
 /// Routes of servers that share their work; where they are off, they say so.
 fn scale_out(config: &Config) -> Vec<Route> {
     let api = &config.api;
-    let on = api.enable_scale_out || api.tokens_only || config.model.cli_mode == CliMode::Llmd;
+    let on = api.scale_out.enable_scale_out
+        || api.scale_out.tokens_only
+        || config.model.cli_mode == CliMode::Llmd;
     let mut routes = vec![
         (
             "/inference/v1/generate",
@@ -260,9 +262,9 @@ fn watching() -> Vec<Route> {
 pub fn is_administered(config: &Config) -> bool {
     let server = &config.server;
     config.model.cli_mode == CliMode::Llmd
-        || server.dev_mode
+        || server.routes.dev_mode
         || server.admin_key.is_some()
-        || server.dashboard_control
+        || server.dashboard.control
 }
 
 /// Routes of an operator.
@@ -356,7 +358,7 @@ pub fn routes(config: &Config) -> (RouteIndex, Router<Arc<App>>) {
         router = router.route(path, handler);
     }
     // No route of HTTP: it has no methods, and what is no WebSocket finds nothing there.
-    if config.api.speech.realtime && !config.api.render_only {
+    if config.api.speech.realtime && !config.api.scale_out.render_only {
         router = router.route("/v1/realtime", any(audio::realtime::open));
     }
     (index, router.fallback(any(unknown)))

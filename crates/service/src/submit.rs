@@ -20,7 +20,7 @@ use vllm_sim_random::{Purpose, mix, stream};
 use vllm_sim_schema_sampler::{Compiled, ConstraintError};
 use vllm_sim_tokenizer::SpecialTokens;
 
-/// How many sequences a job has.
+/// Returns how many sequences a job has.
 fn sequences_of(job: &Job) -> Result<u32, ServeError> {
     let asked = u64::from(job.n).saturating_mul(job.facts.prompts.len() as u64);
     u32::try_from(asked)

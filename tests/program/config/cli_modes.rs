@@ -25,8 +25,8 @@ fn each_mode_has_its_own_defaults() {
         (sim.model.max_model_len, serve.model.max_model_len),
         (1024, 32768)
     );
-    assert_eq!(sim.engine.max_waiting_queue_length, Some(1000));
-    assert_eq!(serve.engine.max_waiting_queue_length, None);
+    assert_eq!(sim.engine.queue.max_waiting_queue_length, Some(1000));
+    assert_eq!(serve.engine.queue.max_waiting_queue_length, None);
     assert_eq!(sim.engine.scheduler, SchedulerKind::Pool);
     assert_eq!(serve.engine.scheduler, SchedulerKind::Vllm);
     assert_eq!(
@@ -34,24 +34,27 @@ fn each_mode_has_its_own_defaults() {
         (true, false)
     );
     assert_eq!(
-        (sim.api.enable_scale_out, serve.api.enable_scale_out),
+        (
+            sim.api.scale_out.enable_scale_out,
+            serve.api.scale_out.enable_scale_out
+        ),
         (true, false)
     );
     assert_eq!((sim.api.task, serve.api.task), (Task::All, Task::Generate));
     assert_eq!((sim.metrics.legacy, serve.metrics.legacy), (true, false));
-    assert_eq!(sim.server.shutdown_timeout, Duration::from_secs(30));
-    assert_eq!(serve.server.shutdown_timeout, Duration::ZERO);
+    assert_eq!(sim.server.timeouts.shutdown, Duration::from_secs(30));
+    assert_eq!(serve.server.timeouts.shutdown, Duration::ZERO);
     assert_eq!((sim.content.seed, serve.content.seed), (None, Some(0)));
     assert_eq!(
-        (sim.engine.num_blocks, serve.engine.num_blocks),
+        (sim.engine.memory.num_blocks, serve.engine.memory.num_blocks),
         (Some(1024), None)
     );
     assert_eq!(sim.engine.parallel.balance, Balance::PortPerRank);
     assert_eq!(serve.engine.parallel.balance, Balance::Internal);
     assert_eq!(
         (
-            sim.engine.enable_prefix_caching,
-            serve.engine.enable_prefix_caching
+            sim.engine.prefix_cache.enable_prefix_caching,
+            serve.engine.prefix_cache.enable_prefix_caching
         ),
         (false, true)
     );
@@ -70,7 +73,7 @@ fn each_mode_takes_the_flags_of_the_other() {
         "--no-enable-chunked-prefill",
     ]);
     assert_eq!(config.engine.parallel.tensor, 2);
-    assert!(config.server.load_tracking && !config.engine.enable_chunked_prefill);
+    assert!(config.server.routes.load_tracking && !config.engine.scheduling.enable_chunked_prefill);
     let config = serve(&[
         "--time-to-first-token",
         "20ms",
@@ -79,8 +82,11 @@ fn each_mode_takes_the_flags_of_the_other() {
         "--max-waiting-queue-length",
         "3",
     ]);
-    assert_eq!(config.engine.delays.ttft.0, Duration::from_millis(20));
-    assert_eq!(config.engine.max_waiting_queue_length, Some(3));
+    assert_eq!(
+        config.engine.timing.delays.ttft.0,
+        Duration::from_millis(20)
+    );
+    assert_eq!(config.engine.queue.max_waiting_queue_length, Some(3));
 }
 
 #[test]
@@ -198,7 +204,7 @@ fn render_is_a_kind_of_serve() {
     let config = try_words(&["vllm", "launch", "render", "m"], &[])
         .unwrap()
         .config;
-    assert!(config.api.render_only && config.api.enable_scale_out);
+    assert!(config.api.scale_out.render_only && config.api.scale_out.enable_scale_out);
 }
 
 #[test]
@@ -272,7 +278,7 @@ fn a_gpu_asks_for_a_scheduler_with_steps() {
     let loaded = try_words(&["vllm-sim", "--model", path, "--gpu", "h100"], &[]).unwrap();
     assert_eq!(loaded.config.engine.scheduler, SchedulerKind::Vllm);
     let roofline = LatencySource::Roofline { coefficients: None };
-    assert_eq!(loaded.config.engine.latency_source, roofline);
+    assert_eq!(loaded.config.engine.timing.latency_source, roofline);
 }
 
 #[test]
@@ -292,10 +298,11 @@ fn events_take_the_form_of_the_flag_that_switches_them_on() {
         ),
         (true, "kv@x")
     );
-    assert_eq!(config.engine.hash_algo, HashAlgo::Sha256);
+    assert_eq!(config.engine.prefix_cache.hash_algo, HashAlgo::Sha256);
     assert!(
         sim(&["--kv-events-config", on])
             .engine
+            .prefix_cache
             .enable_prefix_caching
     );
     let config = sim(&["--enable-kvcache"]);
@@ -303,8 +310,8 @@ fn events_take_the_form_of_the_flag_that_switches_them_on() {
         (config.kv_events.enabled, config.kv_events.encoding.format),
         (true, LlmdArray)
     );
-    assert_eq!(config.engine.hash_algo, HashAlgo::LlmdFnv);
-    assert!(!binds(&config.kv_events.endpoint) && config.engine.enable_prefix_caching);
+    assert_eq!(config.engine.prefix_cache.hash_algo, HashAlgo::LlmdFnv);
+    assert!(!binds(&config.kv_events.endpoint) && config.engine.prefix_cache.enable_prefix_caching);
     let config = serve(&["--zmq-endpoint", "tcp://h:1", "--use-vllm-map-event-format"]);
     assert_eq!(
         (config.kv_events.enabled, config.kv_events.encoding.format),

@@ -260,7 +260,10 @@ fn the_attention_backend_chooses_the_block_size() {
     ] {
         let engine = of(model, words);
         assert_eq!(engine.block_size, expected, "{model} {words:?}");
-        assert_eq!(engine.block_size_typed, words.contains(&"--block-size"));
+        assert_eq!(
+            engine.memory.block_size_typed,
+            words.contains(&"--block-size")
+        );
     }
 }
 

@@ -51,8 +51,8 @@ fn a_file_alone_says_it_all() {
     );
     assert_eq!(config.model.served_names, ["model1", "model2"]);
     assert_eq!(config.lora.modules[1].path, "/path/to/lora2");
-    assert_eq!(config.engine.delays.ttft.0, Duration::from_secs(2));
-    assert_eq!(config.engine.delays.itl.0, Duration::from_secs(1));
+    assert_eq!(config.engine.timing.delays.ttft.0, Duration::from_secs(2));
+    assert_eq!(config.engine.timing.delays.itl.0, Duration::from_secs(1));
     assert_eq!(
         loaded.warnings,
         ["durations without a unit are read as milliseconds: inter-token-latency"]
@@ -102,14 +102,20 @@ fn the_environment_stands_between_file_and_command_line() {
     let config = with_file("model: file-model\nhash-seed: file\n", &[], &vars).config;
     assert_eq!(config.model.name, "env-model");
     assert_eq!(
-        (config.engine.hash_seed.as_deref(), config.server.port),
+        (
+            config.engine.prefix_cache.hash_seed.as_deref(),
+            config.server.port
+        ),
         (Some("7"), 9000)
     );
     let words = ["--model", "typed", "--port", "1", "--hash-seed", "x"];
     let config = with_file("model: file-model\n", &words, &vars).config;
     assert_eq!(config.model.name, "typed");
     assert_eq!(
-        (config.engine.hash_seed.as_deref(), config.server.port),
+        (
+            config.engine.prefix_cache.hash_seed.as_deref(),
+            config.server.port
+        ),
         (Some("x"), 1)
     );
 }
@@ -118,10 +124,10 @@ fn the_environment_stands_between_file_and_command_line() {
 fn a_switch_of_the_file_is_undone_by_its_twin() {
     let text = "model: m\nomni: true\nenable-sleep-mode: yes\nno-enable-prefix-caching: true\n";
     let config = with_file(text, &["--no-omni"], &[]).config;
-    assert!(!config.content.omni && config.server.enable_sleep_mode);
-    assert!(!config.engine.enable_prefix_caching);
+    assert!(!config.content.omni && config.server.routes.enable_sleep_mode);
+    assert!(!config.engine.prefix_cache.enable_prefix_caching);
     let config = with_file(text, &["--enable-prefix-caching"], &[]).config;
-    assert!(config.engine.enable_prefix_caching && config.content.omni);
+    assert!(config.engine.prefix_cache.enable_prefix_caching && config.content.omni);
 }
 
 #[test]
@@ -151,15 +157,17 @@ fn vllms_variables_are_read() {
     let words = ["vllm", "serve", "m", "--kv-events-config", events];
     let config = try_words(&words, &vars).unwrap().config;
     assert_eq!(config.server.api_keys, ["secret"]);
-    assert!(config.server.dev_mode && config.lora.runtime_updating && config.api.responses_store);
-    assert_eq!(config.server.keep_alive, Duration::from_secs(7));
+    assert!(
+        config.server.routes.dev_mode && config.lora.runtime_updating && config.api.responses_store
+    );
+    assert_eq!(config.server.timeouts.keep_alive, Duration::from_secs(7));
     let limits = config.api.limits;
     assert_eq!((limits.n, limits.prompts, limits.stop_strings), (3, 4, 5));
     assert!(config.api.skip_model_name_validation);
     assert_eq!(config.kv_events.encoding.hashes, HashFormat::Bytes(32));
     assert_eq!(config.server.pod.ip.as_deref(), Some("10.0.0.1"));
     assert_eq!(
-        config.server.otlp_traces_protocol,
+        config.server.otlp.traces_protocol,
         vllm_sim_observe::otel::OtlpProtocol::HttpProtobuf
     );
     assert_eq!(config.model.tokenizer.hf_token.as_deref(), Some("hf"));
@@ -174,7 +182,10 @@ fn vllms_variables_are_read() {
         ),
         (1, 2)
     );
-    assert_eq!(config.engine.delays.ttft.0, Duration::from_micros(1500));
+    assert_eq!(
+        config.engine.timing.delays.ttft.0,
+        Duration::from_micros(1500)
+    );
 }
 
 #[test]
@@ -279,7 +290,7 @@ fn llm_ds_latency_profile_keeps_its_microseconds() {
     let text = "model: m\nlatency-calculator: per-token\nprefill-overhead: 30ms\n\
                 prefill-time-per-token: 250us\nkv-cache-transfer-time-per-token: 3us\n\
                 time-factor-under-load: 2.0\nmax-num-seqs: 16\n";
-    let delays = with_file(text, &[], &[]).config.engine.delays;
+    let delays = with_file(text, &[], &[]).config.engine.timing.delays;
     assert_eq!(delays.prefill_per_token, Duration::from_micros(250));
     assert_eq!(delays.kv_transfer_per_token, Duration::from_micros(3));
 }

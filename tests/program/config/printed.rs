@@ -109,8 +109,8 @@ fn an_operator_changes_what_may_be_changed() {
         "latency-calculator": "constant", "time-factor-under-load": 1.5, "prefill-overhead": null,
     }));
     let new = loaded.tuned(&update).unwrap().config;
-    assert_eq!(new.engine.delays.ttft.0, Duration::from_millis(250));
-    assert_eq!(new.engine.delays.itl.0, Duration::from_millis(500));
+    assert_eq!(new.engine.timing.delays.ttft.0, Duration::from_millis(250));
+    assert_eq!(new.engine.timing.delays.itl.0, Duration::from_millis(500));
     assert_eq!(
         (new.faults.rates.rate, new.faults.rates.failures.len()),
         (42, 1)

@@ -191,7 +191,7 @@ fn bare_durations_are_milliseconds_and_warn_once() {
         "--inter-token-latency=0.5",
     ];
     let loaded = try_words(&words, &[]).unwrap();
-    let delays = &loaded.config.engine.delays;
+    let delays = &loaded.config.engine.timing.delays;
     assert_eq!(delays.ttft.0, Duration::from_secs(1));
     assert_eq!(delays.itl.0, Duration::from_micros(500));
     assert_eq!(loaded.warnings.len(), 1);
@@ -205,11 +205,14 @@ fn bare_durations_are_milliseconds_and_warn_once() {
         .is_empty()
     );
     assert_eq!(
-        serve(&["--shutdown-timeout", "20"]).server.shutdown_timeout,
+        serve(&["--shutdown-timeout", "20"])
+            .server
+            .timeouts
+            .shutdown,
         Duration::from_secs(20)
     );
     assert_eq!(
-        sim(&["--startup-time", "2"]).server.startup_duration,
+        sim(&["--startup-time", "2"]).server.timeouts.startup,
         Duration::from_secs(2)
     );
 }
@@ -222,7 +225,10 @@ fn the_share_of_a_standard_deviation_is_compared_in_32_bits() {
         "--inter-token-latency-std-dev",
         "300ms",
     ]);
-    assert_eq!(config.engine.delays.itl.1, Duration::from_millis(300));
+    assert_eq!(
+        config.engine.timing.delays.itl.1,
+        Duration::from_millis(300)
+    );
 }
 
 #[test]
@@ -479,23 +485,30 @@ fn a_draft_models_own_number_of_drafts_is_taken() {
 #[test]
 fn steps_are_not_scheduled_ahead_where_vllm_does_not() {
     let suffix = ["--speculative-config", r#"{"method":"suffix"}"#];
-    assert!(!serve(&suffix).engine.async_scheduling);
+    assert!(!serve(&suffix).engine.scheduling.async_scheduling);
     assert!(warned(&suffix).contains("suffix-based speculative decoding"));
     let typed = refused(&[&suffix[..], &["--async-scheduling"]].concat());
     assert!(
         typed.contains("Async scheduling is not supported"),
         "{typed}"
     );
-    assert!(!serve(&["--runner", "pooling"]).engine.async_scheduling);
+    assert!(
+        !serve(&["--runner", "pooling"])
+            .engine
+            .scheduling
+            .async_scheduling
+    );
     assert!(
         serve(&["--runner", "pooling", "--async-scheduling"])
             .engine
+            .scheduling
             .async_scheduling
     );
     let ngram = r#"{"method":"ngram","num_speculative_tokens":2}"#;
     assert!(
         serve(&["--speculative-config", ngram])
             .engine
+            .scheduling
             .async_scheduling
     );
 }

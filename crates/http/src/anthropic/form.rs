@@ -10,7 +10,7 @@ use vllm_sim_engine::End;
 use vllm_sim_service::Choice;
 use vllm_sim_service::generate::{Reason, StopReason};
 
-/// How a message ended.
+/// The end of a message.
 pub(super) struct MessageEnd<'c> {
     pub(super) choice: &'c Choice,
     pub(super) end: End,

@@ -12,7 +12,7 @@ use super::cell::{Counter, CreatedAt, Gauge, Histogram};
 use super::number::{float, push_count, push_float};
 use super::restart::Resettable;
 
-/// How many API servers a text is of (vLLM's data parallelism). That of several has no `_created`, no
+/// Tells how many API servers a text is of (vLLM's data parallelism). That of several has no `_created`, no
 /// `python_*` and `process_*`, families by type, none without series, and sums first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ApiServers {

@@ -14,7 +14,7 @@ const EXACT: f64 = 9_007_199_254_740_992.0;
 /// How wide an interval may be before the usual range is preferred within it.
 const WIDE: i128 = 10_000;
 
-/// Where a number lies when the schema leaves room.
+/// The range that a number lies in when the schema leaves room.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum UsualRange<T> {
     Default((T, T)),

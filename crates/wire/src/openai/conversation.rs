@@ -326,7 +326,7 @@ fn joined(parts: &ContentParts, format: ContentFormat, model: &str) -> Result<Va
     })
 }
 
-/// Why a prompt in embeddings is refused.
+/// Says why a prompt in embeddings is refused.
 fn prompt_embeds(part: &Map<String, Value>) -> Fault {
     let data = part.get("data").and_then(Value::as_str);
     let text = if data.is_none_or(str::is_empty) {
