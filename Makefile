@@ -40,7 +40,7 @@ docs: ## run the commands of README.md and docs/ with BINARY
 cluster: ## install the chart on a control plane without containers, and upgrade it under load
 	tests/ship/cluster.sh $(BINARY)
 
-gateways: ## the table of docs/gateway.md, of the gateways that are installed
+gateways: ## the table of docs/gateway-score.md, of the gateways that are installed
 	VLLM_SIM=$(abspath $(BINARY)) examples/gateway/table.sh
 
 chart: ## render and check the chart and the manifests, start what they say

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The table of docs/gateway.md: plays the same chats through every gateway whose program is here, a row for each.
+# The table of docs/gateway-score.md: plays the same chats through every gateway whose program is here, a row for each.
 #
 #   examples/gateway/table.sh [--request-count 300] [flags of `vllm-sim gateway score`]
 #

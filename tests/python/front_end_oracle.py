@@ -2,7 +2,7 @@
 
     python3 tests/python/front_end_oracle.py OWN FRONT [--rust] [--only PART] [--all]
 
-OWN and FRONT are URLs, started with the same model, seed and flags (docs/engine-core.md has the
+OWN and FRONT are URLs, started with the same model, seed and flags (docs/engine-core-reference.md has the
 commands). Both get the same requests, one after the other; status, bodies, events of streams and
 names of metric families are compared. What is an id or a time is compared by its form. A difference
 that is meant has its reason in `EXPLAINED`; any other fails. Where a whole answer is meant to differ, its

@@ -1,7 +1,7 @@
 //! Mooncake's JSONL: one request per line, its prompt as ids of blocks.
 //!
 //! Field names and rules are those of Dynamo's replay 1.6.1 (`aisimulate-core`,
-//! `src/replay/loader`): see docs/replay.md.
+//! `src/replay/loader`): see docs/trace-formats.md.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -2,7 +2,7 @@ use super::error::RooflineError;
 
 /// The few numbers that a calibration may move; the rest is physics and kernel tables.
 ///
-/// Defaults: fitted on the public server runs of docs/fidelity.md; docs/engines.md says which, and
+/// Defaults: fitted on the public server runs of docs/fidelity.md; benches/results/fidelity.md says which, and
 /// what they are worth on runs that they were not fitted on.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
