@@ -149,7 +149,7 @@ class Reader:
     def serve(self, command):
         """Starts a server and waits until it answers; why it does not, or nothing."""
         self.stop()
-        self.server = self.start(command)
+        self.server = self.start(command.removesuffix("&").rstrip())
         files = [command] + [(self.folder / name).read_text() for name in re.findall(r"--config (\S+)", command) if (self.folder / name).exists()]
         port = next((found[1] for text in files for found in [re.search(r"port[ :=]+(\d+)", text)] if found), "8000")
         secure = "--self-signed-certs" in command or "--ssl-certfile" in command
