@@ -2,8 +2,8 @@ use super::error::RooflineError;
 
 /// The few numbers that a calibration may move; the rest is physics and kernel tables.
 ///
-/// Defaults: fitted on the public server runs of docs/fidelity.md; benches/results/fidelity.md says which, and
-/// what they are worth on runs that they were not fitted on.
+/// The defaults were fitted to the public runs of docs/fidelity.md. benches/results/fidelity.md
+/// names these runs, and the errors on runs that were left out of the fit.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Coefficients {
