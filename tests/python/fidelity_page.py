@@ -18,7 +18,7 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 PAGE = os.path.join(ROOT, "docs", "fidelity.md")
-TABLE = os.path.join(ROOT, "src", "tools", "explain", "recorded_deployments.csv")
+TABLE = os.path.join(ROOT, "crates", "explain", "src", "recorded_deployments.csv")
 METRICS = ("ttft_mean", "itl_mean", "e2e_mean")
 BEGIN, END = "<!-- written by tests/python/fidelity_page.py -->", "<!-- end -->"
 
