@@ -108,6 +108,62 @@ fn reached(arrows: &Arrows, from: &str) -> BTreeSet<String> {
     found
 }
 
+/// A number that ARCHITECTURE.md quotes, and the line of the source that has it.
+const QUOTED: [(&str, &str, &str); 7] = [
+    (
+        "(200 µs,",
+        "crates/engine/src/driver/live.rs",
+        "quantum: Duration::from_micros(200),",
+    ),
+    // Twenty events in 200 µs, on a grid of twice that.
+    (
+        "400 µs from 100,000 tokens a second",
+        "crates/engine/src/driver/live.rs",
+        "crowded: 20,",
+    ),
+    (
+        "frames of\n16 KiB",
+        "crates/http/src/stream.rs",
+        "MAX_FRAME_BYTES: usize = 16 * 1024;",
+    ),
+    (
+        "the first 24 events",
+        "crates/http/src/stream.rs",
+        "SINGLE_EVENT_FRAMES: u32 = 24;",
+    ),
+    (
+        "56 KiB at most",
+        "src/server/accept.rs",
+        "MAX_BUFFER: usize = 40 * 1024;",
+    ),
+    (
+        "A request of 64 KiB and more",
+        "crates/http/src/layers.rs",
+        "LARGE: u64 = 64 * 1024;",
+    ),
+    (
+        "eleven stand in `crates/engine/src/lib.rs`",
+        "crates/engine/src/lib.rs",
+        "//! 11. ",
+    ),
+];
+
+#[test]
+fn numbers_that_the_architecture_quotes_are_those_of_the_code() {
+    let text = |path: &str| fs::read_to_string(root().join(path)).expect("it is readable");
+    let page = text("ARCHITECTURE.md");
+    for (quoted, path, line) in QUOTED {
+        assert!(
+            page.contains(quoted),
+            "ARCHITECTURE.md has no {quoted:?}: change this test with it"
+        );
+        assert!(
+            text(path).contains(line),
+            "{path} has no {line:?}: ARCHITECTURE.md says {quoted:?}"
+        );
+    }
+}
+
 #[test]
 fn no_test_sleeps() {
     let mut sleepers = Vec::new();
