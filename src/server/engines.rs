@@ -169,7 +169,6 @@ pub(super) fn modelled(
         watermark: engine.scheduling.watermark,
         speculation: engine.speculative.as_ref().map(|s| Speculation {
             accept: s.acceptance.clone(),
-            free: false,
             drops_last_block: s.drops_last_block,
         }),
         max_loras: if config.lora.enabled {

@@ -4,8 +4,9 @@ use serde_json::Value;
 
 use vllm_sim_engine::latency::{Grid, LatencyModel, Polynomial, Speed};
 use vllm_sim_engine::sched::EngineSpec;
+use vllm_sim_engine::sched::mocker::MockerConfig;
 use vllm_sim_engine::sched::sglang::{SchedulePolicy, SglangConfig};
-use vllm_sim_engine::sched::vllm::{Speculation, Victim, VllmConfig};
+use vllm_sim_engine::sched::vllm::Victim;
 use vllm_sim_replay::report::Slo;
 use vllm_sim_replay::workload::WorkloadSource;
 use vllm_sim_replay::{KvConfig, RouterConfig, TransferTime};
@@ -279,9 +280,9 @@ fn worker_args(value: &Value, dir: Folders<'_>) -> Result<Worker, DynamoError> {
     let host = super::host_offload::take(&mut engine)?;
     let measured = measured.as_ref();
     let mut parsed = match scheduler(&mut engine, measured)? {
-        0 => EngineSpec::Vllm(Box::new(vllm(&mut engine, measured, dir, (ranks, 64))?)),
+        0 => EngineSpec::Mocker(Box::new(vllm(&mut engine, measured, dir, (ranks, 64))?)),
         1 => EngineSpec::Sglang(Box::new(sglang(&mut engine, measured, dir)?)),
-        _ => EngineSpec::Vllm(Box::new(trtllm(&mut engine, measured, dir, ranks, role)?)),
+        _ => EngineSpec::Mocker(Box::new(trtllm(&mut engine, measured, dir, ranks, role)?)),
     };
     if let Some(host) = host {
         host.give(&mut parsed, (ranks, role == Role::Aggregated))?;
@@ -290,7 +291,7 @@ fn worker_args(value: &Value, dir: Folders<'_>) -> Result<Worker, DynamoError> {
     if ranks > 1 {
         with_ranks(&mut parsed, ranks)?;
     }
-    let least = if matches!(parsed, EngineSpec::Vllm(_)) {
+    let least = if matches!(parsed, EngineSpec::Mocker(_)) {
         2
     } else {
         1
@@ -322,7 +323,7 @@ fn with_ranks(engine: &mut EngineSpec, ranks: u32) -> Result<(), DynamoError> {
             config.schedule_conservativeness *= 0.3;
             Ok(())
         }
-        EngineSpec::Vllm(_) | EngineSpec::Pool(_) => Ok(()),
+        EngineSpec::Vllm(_) | EngineSpec::Mocker(_) | EngineSpec::Pool(_) => Ok(()),
     }
 }
 
@@ -377,7 +378,7 @@ fn trtllm(
     dir: Folders<'_>,
     ranks: u32,
     role: Role,
-) -> Result<VllmConfig, DynamoError> {
+) -> Result<MockerConfig, DynamoError> {
     if role != Role::Aggregated {
         let problem = "is not modelled for trtllm, only aggregated";
         return Err(args.wrong("worker_type", problem));
@@ -387,10 +388,10 @@ fn trtllm(
     more.one_of("capacity_scheduler_policy", &["guaranteed_no_evict"])?;
     more.done()?;
     let config = vllm(args, measured, dir, (ranks, 32))?;
-    if config.speculation.is_some() {
+    if !config.accept.is_empty() {
         return Err(args.wrong("aic_nextn", "is not modelled for trtllm"));
     }
-    Ok(VllmConfig {
+    Ok(MockerConfig {
         no_evict: true,
         ..config
     })
@@ -402,7 +403,7 @@ fn vllm(
     measured: Option<&TimingTables>,
     dir: Folders<'_>,
     (ranks, block_size): (u32, u32),
-) -> Result<VllmConfig, DynamoError> {
+) -> Result<MockerConfig, DynamoError> {
     let blocks = measured.map_or(16_384, |measured| measured.blocks);
     let num_gpu_blocks = args.count("num_gpu_blocks")?.unwrap_or(blocks);
     let block_size = args.count("block_size")?.unwrap_or(block_size);
@@ -414,12 +415,7 @@ fn vllm(
     }
     let victims = [Victim::Last, Victim::First];
     let (accept, seed) = drafts(args)?;
-    let speculation = (!accept.is_empty()).then_some(Speculation {
-        accept,
-        free: true,
-        drops_last_block: true,
-    });
-    Ok(VllmConfig {
+    Ok(MockerConfig {
         latency: latency(
             args,
             measured,
@@ -435,10 +431,10 @@ fn vllm(
         enable_chunked_prefill: args.flag("enable_chunked_prefill")?.unwrap_or(true),
         enable_prefix_caching: args.flag("enable_prefix_caching")?.unwrap_or(true),
         victim: victims[args.one_of("preemption_mode", &["lifo", "fifo"])?],
-        speculation,
+        accept,
         seed,
         log_admissions: true,
-        ..VllmConfig::mocker()
+        ..MockerConfig::default()
     })
 }
 

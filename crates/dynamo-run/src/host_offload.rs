@@ -26,7 +26,7 @@ pub(super) struct HostOffload {
 
 /// Whether a worker has such a tier.
 pub(super) fn is_in(engine: &EngineSpec) -> bool {
-    matches!(engine, EngineSpec::Vllm(config) if config.mocker_tier.is_some())
+    matches!(engine, EngineSpec::Mocker(config) if config.tier.is_some())
 }
 
 /// Reads what is said of a worker's tier; `None`: it has none.
@@ -66,13 +66,13 @@ impl HostOffload {
         (ranks, is_whole): (u32, bool),
     ) -> Result<(), DynamoError> {
         let config = match engine {
-            EngineSpec::Vllm(config) if !config.no_evict => config,
+            EngineSpec::Mocker(config) if !config.no_evict => config,
             _ => return Err(wrong(KEY, "needs backend vllm")),
         };
         if !config.enable_prefix_caching {
             return Err(wrong(KEY, "needs enable_prefix_caching"));
         }
-        if config.speculation.is_some() {
+        if !config.accept.is_empty() {
             return Err(wrong(KEY, "excludes aic_nextn"));
         }
         if ranks > 1 || !is_whole {
@@ -82,7 +82,7 @@ impl HostOffload {
         let bytes = f64::from(self.token_bytes) * f64::from(config.block_size);
         // Gigabytes a second are bytes a nanosecond; no rate is no time.
         let takes = |gbps: f64| if gbps > 0.0 { bytes / gbps } else { 0.0 };
-        config.mocker_tier = Some(MockerTierConfig {
+        config.tier = Some(MockerTierConfig {
             blocks: self.blocks,
             latency: self.latency,
             block_ns: (takes(self.gbps.0), takes(self.gbps.1)),

@@ -199,7 +199,8 @@ fn vllm(full: bool, wanted: impl Fn(&str) -> bool) {
                     block_size: block,
                     run_lengths,
                     host_tier: host.then_some(TIER),
-                    ..VllmConfig::mocker()
+                    async_scheduling: false,
+                    ..VllmConfig::default()
                 },
             };
             let name = format!("{name}: {kind}");

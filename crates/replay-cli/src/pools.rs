@@ -37,7 +37,7 @@ impl Worker {
     /// Ranks that wait for each other in one of two pools: vLLM's.
     fn split_ranks(&self) -> u32 {
         match self.engine {
-            EngineSpec::Vllm(_) => self.ranks,
+            EngineSpec::Vllm(_) | EngineSpec::Mocker(_) => self.ranks,
             EngineSpec::Pool(_) | EngineSpec::Sglang(_) => 1,
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use vllm_sim_engine::sched::EngineSpec;
-use vllm_sim_engine::sched::vllm::{Admission, Recompute};
+use vllm_sim_engine::sched::mocker::MockerRole;
 
 /// Who is ready first when a prompt moves from one pool to the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,9 +18,7 @@ pub(super) enum HandoffOrder {
 /// after it; else they fetch them.
 pub(super) fn handoff_order(spec: &EngineSpec) -> Option<HandoffOrder> {
     match spec {
-        EngineSpec::Vllm(config) if config.admission == Admission::Mocker => {
-            Some(HandoffOrder::SourceFirst)
-        }
+        EngineSpec::Mocker(_) => Some(HandoffOrder::SourceFirst),
         EngineSpec::Sglang(_) => Some(HandoffOrder::DestinationFirst),
         EngineSpec::Vllm(_) | EngineSpec::Pool(_) => None,
     }
@@ -29,10 +27,7 @@ pub(super) fn handoff_order(spec: &EngineSpec) -> Option<HandoffOrder> {
 /// Makes it an engine that makes output for prompts that others computed.
 pub(super) fn make_decode(spec: &mut EngineSpec) {
     match spec {
-        EngineSpec::Vllm(config) if config.admission == Admission::Mocker => {
-            config.handoff = true;
-            config.recompute = Recompute::AllFree;
-        }
+        EngineSpec::Mocker(config) => config.role = MockerRole::Decode,
         EngineSpec::Sglang(config) => (config.handoff, config.free_prompts) = (true, true),
         EngineSpec::Vllm(_) | EngineSpec::Pool(_) => {}
     }
@@ -41,9 +36,7 @@ pub(super) fn make_decode(spec: &mut EngineSpec) {
 /// The worker at this index draws by itself.
 pub(super) fn reseed(spec: &mut EngineSpec, index: usize) {
     match spec {
-        EngineSpec::Vllm(config) if config.speculation.as_ref().is_some_and(|s| s.free) => {
-            config.seed = config.seed.wrapping_add(index as u64);
-        }
+        EngineSpec::Mocker(config) => config.seed = config.seed.wrapping_add(index as u64),
         EngineSpec::Sglang(config) => config.seed = config.seed.wrapping_add(index as u64),
         EngineSpec::Vllm(_) | EngineSpec::Pool(_) => {}
     }
@@ -61,7 +54,12 @@ pub(super) fn set_cache_duties(spec: &mut EngineSpec, events: bool, lends: bool)
             config.kv_events = events;
             // Until they are fetched, however long that takes.
             config.lease = lends.then_some(Duration::MAX);
-            config.handoff |= lends && config.admission == Admission::Mocker;
+        }
+        EngineSpec::Mocker(config) => {
+            config.kv_events = events;
+            if lends {
+                config.role = MockerRole::Prefill;
+            }
         }
         EngineSpec::Sglang(config) => {
             config.kv_events = events;

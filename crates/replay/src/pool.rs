@@ -1,6 +1,5 @@
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::lock_step::LockStep;
-use vllm_sim_engine::sched::vllm::Admission;
 use vllm_sim_engine::sched::{ConfigError, EngineSpec};
 
 use super::disaggregation::{make_decode, reseed, set_cache_duties};
@@ -222,10 +221,7 @@ impl WorkerPool {
 
 /// One for each worker of several ranks; none where these are SGLang's or Dynamo's.
 fn lock_steps(spec: &PoolSpec) -> Vec<LockStep> {
-    let of_vllm = |engine: &EngineSpec| match engine {
-        EngineSpec::Vllm(config) => config.admission == Admission::Vllm,
-        EngineSpec::Pool(_) | EngineSpec::Sglang(_) => false,
-    };
+    let of_vllm = |engine: &EngineSpec| matches!(engine, EngineSpec::Vllm(_));
     let workers = match spec.ranks > 1 && spec.engines.iter().all(of_vllm) {
         true => spec.engines.len().div_ceil(spec.ranks as usize),
         false => 0,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::{BlockKey, SeqId, SimTime};
 
-/// [`VllmConfig::mocker_tier`](crate::sched::vllm::VllmConfig::mocker_tier).
+/// [`MockerConfig::tier`](crate::sched::mocker::MockerConfig::tier).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MockerTierConfig {
     /// Blocks that it holds, at least 1.

@@ -3,6 +3,7 @@
 //! [`pool`] gives each sequence a timeline of its own; the batching ones run steps that last as
 //! long as a [`LatencyModel`](super::latency::LatencyModel) says.
 
+pub mod mocker;
 pub mod pool;
 pub mod sglang;
 mod spec;
@@ -68,6 +69,9 @@ pub enum ConfigError {
         other: &'static str,
     },
 }
+
+/// Blocks that the bookkeeping is made for: some gigabytes of it.
+const MOST_BLOCKS: f64 = 67_108_864.0;
 
 fn at_least_one(field: &'static str, value: u32) -> Result<(), ConfigError> {
     if value == 0 {

@@ -1,4 +1,5 @@
 use super::ConfigError;
+use super::mocker::{Mocker, MockerConfig};
 use super::pool::{Pool, PoolConfig};
 use super::sglang::{Sglang, SglangConfig};
 use super::vllm::{Vllm, VllmConfig};
@@ -11,6 +12,8 @@ pub enum EngineSpec {
     Pool(Box<PoolConfig>),
     /// vLLM's scheduler.
     Vllm(Box<VllmConfig>),
+    /// Dynamo's mocker of vLLM's scheduler.
+    Mocker(Box<MockerConfig>),
     /// SGLang's scheduler.
     Sglang(Box<SglangConfig>),
 }
@@ -21,6 +24,7 @@ impl EngineSpec {
         match self {
             Self::Pool(config) => config.kv.as_ref().map_or(0, |kv| kv.block_size),
             Self::Vllm(config) => config.block_size,
+            Self::Mocker(config) => config.block_size,
             Self::Sglang(config) => config.page_size,
         }
     }
@@ -30,6 +34,7 @@ impl EngineSpec {
         match self {
             Self::Pool(_) => u32::MAX,
             Self::Vllm(config) => config.max_num_batched_tokens,
+            Self::Mocker(config) => config.max_num_batched_tokens,
             Self::Sglang(config) => config.max_prefill_tokens,
         }
     }
@@ -38,7 +43,7 @@ impl EngineSpec {
     pub fn has_steps(&self) -> bool {
         match self {
             Self::Pool(_) => false,
-            Self::Vllm(_) | Self::Sglang(_) => true,
+            Self::Vllm(_) | Self::Mocker(_) | Self::Sglang(_) => true,
         }
     }
 
@@ -49,6 +54,7 @@ impl EngineSpec {
         match &mut self {
             Self::Pool(_) => {}
             Self::Vllm(config) => (config.log_admissions, config.run_lengths) = (true, true),
+            Self::Mocker(config) => (config.log_admissions, config.run_lengths) = (true, true),
             Self::Sglang(config) => config.log_admissions = true,
         }
         self
@@ -62,6 +68,7 @@ impl EngineSpec {
         Ok(match self {
             Self::Pool(config) => Box::new(Pool::new(*config)),
             Self::Vllm(config) => Box::new(Vllm::new(*config)?),
+            Self::Mocker(config) => Box::new(Mocker::new(*config)?),
             Self::Sglang(config) => Box::new(Sglang::new(*config)?),
         })
     }

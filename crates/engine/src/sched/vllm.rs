@@ -15,17 +15,14 @@ mod adapters;
 mod bulk_decode;
 mod cadence;
 mod config;
-mod destinations;
 mod encoder_cache;
 mod ending;
-mod handoff;
 mod load_failure;
-mod mocker_host;
-mod mocker_offload;
 mod offload;
-mod plan;
-mod seqs;
-mod step;
+pub(in crate::sched) mod plan;
+mod rules;
+pub(in crate::sched) mod seqs;
+pub(in crate::sched) mod step;
 mod step_time;
 #[cfg(test)]
 mod tests;
@@ -37,40 +34,41 @@ use std::ops::Range;
 use crate::kv::{BlockPool, HostTier, KvConfig, Leases};
 use crate::{
     BlockUse, CachedBlock, Command, Draft, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence,
-    SequenceProgress, Stats, SubmitError, Transfer,
+    SequenceProgress, Stats, SubmitError,
 };
 use crate::{SimTime, TimerQueue};
-use vllm_sim_random::std_rng::StdRng;
 use vllm_sim_random::{Purpose, stream};
 
 use super::{Admitted, ConfigError};
 use adapters::Adapters;
 use bulk_decode::BulkDecode;
 use cadence::PrefillCadence;
-pub use config::{Admission, EncoderConfig, Policy, Recompute, Speculation, Victim, VllmConfig};
-use destinations::Destinations;
+pub use config::{EncoderConfig, Policy, Speculation, Victim, VllmConfig};
 use encoder_cache::{EncoderCache, MediaRefs};
-use mocker_host::MockerOffload;
+pub(in crate::sched) use rules::named_tokens;
+pub use rules::{SchedulingRules, VllmRules};
 use seqs::{FetchStage, SeqState, Seqs, Slot};
 use step::Step;
 use waiting::WaitingQueue;
 
 /// vLLM's scheduler.
+pub type Vllm = BatchScheduler<VllmRules>;
+
+/// Batches continuously as vLLM does, with the rules of vLLM or of a scheduler made after it.
 #[derive(Debug)]
-pub struct Vllm {
-    config: VllmConfig,
-    pool: BlockPool,
+pub struct BatchScheduler<R: SchedulingRules> {
+    pub(in crate::sched) config: VllmConfig,
+    pub(in crate::sched) rules: R,
+    pub(in crate::sched) pool: BlockPool,
     /// What the memory of the host keeps.
     host: Option<Box<HostTier>>,
-    /// The same as Dynamo's mocker has it.
-    mocker: Option<Box<MockerOffload>>,
-    seqs: Seqs,
-    waiting: WaitingQueue,
+    pub(in crate::sched) seqs: Seqs,
+    pub(in crate::sched) waiting: WaitingQueue,
     /// The running batch, in order of admission.
-    running: Vec<Slot>,
+    pub(in crate::sched) running: Vec<Slot>,
     bulk: BulkDecode,
     /// Steps in flight; the first one runs.
-    flight: VecDeque<Box<Step>>,
+    pub(in crate::sched) flight: VecDeque<Box<Step>>,
     /// Steps to use again.
     #[expect(
         clippy::vec_box,
@@ -84,15 +82,12 @@ pub struct Vllm {
     timers: TimerQueue<(Slot, u32)>,
     /// Blocks kept for engines that decode what was prefilled here.
     leases: Leases,
-    fetching: usize,
-    destinations: Destinations,
+    pub(in crate::sched) fetching: usize,
     cadence: PrefillCadence,
     loras: Adapters,
     /// What encoders made of media, where any are modelled.
     encoder: Option<Box<EncoderCache>>,
-    /// Of the drafts of Dynamo's mocker, once one was drawn.
-    draws: Option<StdRng>,
-    window: Option<u32>,
+    pub(in crate::sched) window: Option<u32>,
     /// [`VllmConfig::aligns_chunks`].
     aligns_chunks: bool,
     watermark_blocks: u32,
@@ -108,6 +103,13 @@ impl Vllm {
     /// # Errors
     /// [`ConfigError`] names the setting that cannot work.
     pub fn new(config: VllmConfig) -> Result<Self, ConfigError> {
+        Self::with_rules(config, VllmRules)
+    }
+}
+
+impl<R: SchedulingRules> BatchScheduler<R> {
+    /// An idle engine with these rules.
+    pub(in crate::sched) fn with_rules(config: VllmConfig, rules: R) -> Result<Self, ConfigError> {
         config.check()?;
         let pool = BlockPool::new(KvConfig {
             num_blocks: config.num_gpu_blocks.saturating_add(1),
@@ -122,15 +124,13 @@ impl Vllm {
         let host = |tier| Box::new(HostTier::new(tier, pool.all_groups(), config.kv_events));
         Ok(Self {
             host: config.host_tier.clone().map(host),
-            mocker: config
-                .mocker_tier
-                .map(|tier| Box::new(MockerOffload::new(tier))),
             window: config.latency.window(),
-            bulk: BulkDecode::new(&config),
+            bulk: BulkDecode::new(&config, &rules),
             aligns_chunks: config.aligns_chunks(),
             encoder: config.encoder.as_deref().map(EncoderCache::boxed),
             watermark_blocks: (config.watermark * f64::from(config.num_gpu_blocks)) as u32,
             config,
+            rules,
             pool,
             seqs: Seqs::default(),
             waiting: WaitingQueue::default(),
@@ -142,10 +142,8 @@ impl Vllm {
             timers: TimerQueue::default(),
             leases: Leases::default(),
             fetching: 0,
-            destinations: Destinations::default(),
             cadence: PrefillCadence::default(),
             loras: Adapters::default(),
-            draws: None,
             arrivals: 0,
             places: 0,
             stats: Stats::default(),
@@ -168,7 +166,7 @@ impl Vllm {
     }
 
     /// Schedules as soon as the inputs of this instant are in, if nothing runs that would.
-    fn wake(&mut self, now: SimTime) {
+    pub(in crate::sched) fn wake(&mut self, now: SimTime) {
         let work = !self.waiting.is_empty() || !self.running.is_empty();
         if self.flight.is_empty() && work && !self.paused && self.plan_at.is_none() {
             self.plan_at = Some(now);
@@ -271,9 +269,7 @@ impl Vllm {
         if self.host.is_some() {
             self.end_copies(&mut step, now, out);
         }
-        if self.mocker.is_some() {
-            self.end_mocker_copies(now, true, out);
-        }
+        R::step_ended(self, now, out);
         if !step.is_dummy {
             let prompt_tokens = step.prompt_tokens;
             let event = Event::Step {
@@ -288,7 +284,7 @@ impl Vllm {
             self.start(&mut next, now);
             self.flight.push_front(next);
         }
-        self.reserve_next(now, out);
+        R::step_reported(self, now, out);
         if !self.paused {
             self.plan_at = Some(now);
         }
@@ -338,28 +334,9 @@ impl Vllm {
             SeqState::Free | SeqState::Waiting | SeqState::Running | SeqState::Dead => {}
         }
     }
-
-    /// Blocks that a sequence needs at most, or why it can never run.
-    fn fits(&self, seq: &Sequence) -> Result<(), SubmitError> {
-        let expected = self.config.handoff && seq.transfer == Transfer::RemotePrefill;
-        let prompt = self.pool.most_blocks(seq.prompt);
-        if expected && prompt > self.pool.usable() {
-            let (needed, total) = (prompt, self.pool.usable());
-            return Err(SubmitError::TooLarge { needed, total });
-        }
-        // The last token is never computed, unless as a draft.
-        let last = u32::from(self.config.drafts() == 0);
-        let tokens = seq.prompt.saturating_add(seq.output.saturating_sub(last));
-        let needed = self.pool.most_blocks(tokens.min(self.config.max_model_len));
-        let total = self.pool.usable();
-        if self.config.admission == Admission::Vllm && needed > total {
-            return Err(SubmitError::TooLarge { needed, total });
-        }
-        Ok(())
-    }
 }
 
-impl Scheduler for Vllm {
+impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
     fn submit(
         &mut self,
         now: SimTime,
@@ -371,10 +348,8 @@ impl Scheduler for Vllm {
         {
             return Err(SubmitError::QueueFull { limit });
         }
-        if self.mocker.is_some() {
-            seq.transfer = Transfer::Local;
-        }
-        self.fits(&seq)?;
+        self.rules.take_in(&mut seq);
+        R::fits(self, &seq)?;
         let order = self.arrivals as i64;
         let rank = match self.config.policy {
             Policy::Fcfs => (0, order),
@@ -385,14 +360,7 @@ impl Scheduler for Vllm {
             .speculation
             .as_ref()
             .map(|_| Box::new(stream(self.config.seed, seq.key, Purpose::Latency)));
-        let room = self
-            .config
-            .num_gpu_blocks
-            .saturating_mul(self.config.block_size);
-        let most = match self.config.no_evict {
-            true => self.config.max_model_len.min(room),
-            false => self.config.max_model_len,
-        };
+        let most = self.rules.most_tokens(&self.config);
         let media = self.encoder.as_ref().and(seq.media.clone());
         let slot = self.seqs.insert(seq, most, self.arrivals);
         self.arrivals += 1;
@@ -400,8 +368,7 @@ impl Scheduler for Vllm {
         seq.media = media.map(MediaRefs::boxed);
         seq.rank = rank;
         seq.draws = draws;
-        if self.config.handoff && seq.transfer == Transfer::RemotePrefill {
-            self.expect_prompt(slot, now, out);
+        if R::expect_prompt(self, slot, now, out) {
             return Ok(());
         }
         self.waiting.insert(&self.seqs, slot);
@@ -426,9 +393,9 @@ impl Scheduler for Vllm {
         let end = self.flight.front().map(|step| step.end);
         let kept = earlier(self.timers.next_due(), self.leases.next_due());
         let soonest = earlier(earlier(end, self.plan_at), kept);
-        match (self.host.is_some() || self.mocker.is_some()) && end.is_none() {
-            true => earlier(soonest, self.next_copied()),
-            false => soonest,
+        match end {
+            None => earlier(soonest, self.next_copied()),
+            Some(_) => soonest,
         }
     }
 
@@ -446,9 +413,8 @@ impl Scheduler for Vllm {
                     self.plan(at, out);
                     continue;
                 }
-                // In the mocker what takes no time is over before anybody else has a turn.
                 let instant = self.flight.front().is_some_and(|step| step.begun == due);
-                may_plan |= instant && self.config.admission == Admission::Mocker;
+                may_plan |= instant && R::INSTANT_STEPS_COME_FIRST;
                 self.finish_step(out);
             } else if let Some((at, (slot, generation))) = self.timers.pop_due(due) {
                 self.timer(at, slot, generation, out);
@@ -456,9 +422,7 @@ impl Scheduler for Vllm {
                 if freed {
                     self.wake(at);
                 }
-            } else if (self.host.is_some() || self.mocker.is_some())
-                && self.end_idle_copies(due, out)
-            {
+            } else if self.end_idle_copies(due, out) {
             } else if due < now || may_plan {
                 self.plan_at = None;
                 may_plan = false;
@@ -568,11 +532,11 @@ impl Scheduler for Vllm {
     }
 
     fn take_reserved(&mut self) -> Vec<(SeqId, u32)> {
-        std::mem::take(&mut self.destinations.reserved)
+        self.rules.take_reserved()
     }
 
     fn activate(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
-        self.activate_prompt(now, id, out)
+        R::activate(self, now, id, out)
     }
 
     fn is_in_lock_step(&self) -> bool {

@@ -7,11 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use vllm_sim_engine::kv::{
-    HostEviction, HostRules, HostTierConfig, LayerGroups, MockerTierConfig, SparseKind,
-};
+use vllm_sim_engine::kv::{HostEviction, HostRules, HostTierConfig, LayerGroups, SparseKind};
 use vllm_sim_engine::latency::LatencyModel;
-use vllm_sim_engine::sched::vllm::{Admission, Policy, Vllm, VllmConfig};
+use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
 use vllm_sim_engine::{
     BlockKey, BlockPlan, Command, Delays, Event, HostEvent, Outbox, Reset, Scheduler, SeqId,
     Sequence, SimTime, Transfer,
@@ -346,24 +344,6 @@ pub(crate) fn any_tier() -> impl Strategy<Value = Option<HostTierConfig>> {
     proptest::option::weighted(0.6, tier)
 }
 
-/// The mocker has a tier of its own, where nothing excludes it.
-pub(crate) fn with_mocker_tier(config: VllmConfig) -> VllmConfig {
-    let is_plain = config.speculation.is_none() && config.layer_groups.is_none();
-    let has_tier = is_plain && config.host_tier.is_none() && config.max_loras == 0;
-    let (blocks, size) = (config.num_gpu_blocks, config.block_size);
-    let tier = MockerTierConfig {
-        blocks: 1 + blocks * size % 50,
-        latency: ms(u64::from(size % 3)),
-        block_ns: (f64::from(blocks) * 2e4, f64::from(size) * 1e4),
-    };
-    // The mocker knows no priorities.
-    let is_mocker = config.admission == Admission::Mocker && config.policy == Policy::Fcfs;
-    VllmConfig {
-        mocker_tier: (has_tier && is_mocker).then_some(tier),
-        ..config
-    }
-}
-
 /// Where layers have groups a chunk is one block.
 pub(crate) fn for_groups(
     tier: Option<HostTierConfig>,
@@ -414,10 +394,6 @@ fn check_reuse(
     inputs: &[(u64, Input)],
     config: &VllmConfig,
 ) -> Result<(), TestCaseError> {
-    if config.mocker_tier.is_some() {
-        // No events tell what is there.
-        return Ok(());
-    }
     let size = config.block_size;
     // Groups that do not see everything come first, and need but the end of what is found.
     let (sparse, full) = config

@@ -10,17 +10,18 @@ use std::time::Duration;
 use proptest::prelude::*;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::latency::LatencyModel;
+use vllm_sim_engine::sched::mocker::Mocker;
 use vllm_sim_engine::sched::pool::{Pool, PoolConfig};
 use vllm_sim_engine::sched::sglang::{Sglang, SglangConfig};
-use vllm_sim_engine::sched::vllm::{Policy, Recompute, Speculation, Victim, Vllm, VllmConfig};
+use vllm_sim_engine::sched::vllm::{Policy, Speculation, Victim, Vllm, VllmConfig};
 use vllm_sim_engine::{
     BlockKey, BlockPlan, Command, Delays, End, Event, LoadFailure, LoraId, Outbox, Reset,
     Scheduler, SeqId, Sequence, Transfer,
 };
 
 use crate::cache_heard::{CacheHeard, any_groups, check_block_use};
-use crate::configs::{pool, sglang};
-use crate::host_tier::{any_tier, check_host, for_groups, reset_host, with_mocker_tier};
+use crate::configs::{mocker, pool, sglang};
+use crate::host_tier::{any_tier, check_host, for_groups, reset_host};
 use crate::load_failures::{any_load_failure, check_load_failures};
 use crate::media::{self, Item};
 
@@ -438,7 +439,6 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
         any::<bool>(),
     );
     let rest = (
-        0..3u32,
         prop_oneof![Just(0u32), 5..40u32],
         prop_oneof![3 => Just(0.0), 1 => 0.0..0.5],
         proptest::option::weighted(0.3, proptest::collection::vec(0.0..=1.0, 1..4)),
@@ -451,22 +451,17 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
         |(latency, sizes, policies, rest, (host_tier, layer_groups, encoder))| {
             let (num_gpu_blocks, block_size, max_num_seqs, max_num_batched_tokens) = sizes;
             let (r#async, chunked, caching, priority, first) = policies;
-            let (mocker, threshold, watermark, drafts, reserve_full_prompt, max_loras) = rest;
-            // Groups with habits of the mocker are refused.
-            let layer_groups = layer_groups.filter(|_| mocker != 0 && !first);
+            let (threshold, watermark, drafts, reserve_full_prompt, max_loras) = rest;
+            // The oldest gives way only where layers have no groups.
+            let layer_groups = layer_groups.filter(|_| !first);
             let host_tier = for_groups(host_tier, layer_groups);
-            let base = if mocker == 0 {
-                VllmConfig::mocker()
-            } else {
-                VllmConfig::default()
-            };
-            with_mocker_tier(VllmConfig {
+            VllmConfig {
                 latency,
                 num_gpu_blocks,
                 block_size,
                 max_num_seqs,
                 max_num_batched_tokens,
-                async_scheduling: r#async && mocker != 0,
+                async_scheduling: r#async,
                 enable_chunked_prefill: chunked,
                 enable_prefix_caching: caching,
                 policy: if priority {
@@ -475,11 +470,6 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
                     Policy::Fcfs
                 },
                 victim: if first { Victim::First } else { Victim::Last },
-                recompute: if first {
-                    Recompute::Free
-                } else {
-                    Recompute::Costed
-                },
                 long_prefill_token_threshold: threshold,
                 long_prefill_token_threshold_adaptive: first,
                 prefill_schedule_interval: 1 + threshold % 4,
@@ -487,18 +477,17 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
                 layer_groups,
                 speculation: drafts.map(|accept| Speculation {
                     accept,
-                    free: mocker == 0,
                     drops_last_block: true,
                 }),
                 reserve_full_prompt,
                 max_loras,
-                encoder: encoder.filter(|_| mocker != 0).map(Box::new),
+                encoder: encoder.map(Box::new),
                 fetch: (Duration::from_millis(3), Duration::from_micros(50)),
                 lease: Some(Duration::from_millis(20)),
                 host_tier,
                 kv_events: true,
-                ..base
-            })
+                ..VllmConfig::default()
+            }
         },
     )
 }
@@ -510,6 +499,12 @@ proptest! {
         let block = config.block_size;
         let has_all = config.layer_groups.is_none_or(|groups| groups.full > 0);
         hold(|| Box::new(Vllm::new(config.clone()).unwrap()), block, &inputs, has_all)?;
+    }
+
+    #[test]
+    fn mocker_holds_the_invariants(config in mocker(), inputs in inputs()) {
+        let block = config.block_size;
+        hold(|| Box::new(Mocker::new(config.clone()).unwrap()), block, &inputs, true)?;
     }
 
     #[test]

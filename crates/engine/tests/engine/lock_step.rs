@@ -287,8 +287,7 @@ proptest! {
         ranks in 1..4usize,
         inputs in invariants::inputs(),
     ) {
-        // The mocker's ranks wait for each other in a way of their own.
-        let config = VllmConfig { kv_events: false, mocker_tier: None, ..config };
+        let config = VllmConfig { kv_events: false, ..config };
         let block = config.block_size;
         let make = || -> Box<dyn Scheduler> { Box::new(Group::new(&config, ranks)) };
         invariants::hold(make, block, &inputs, true)?;

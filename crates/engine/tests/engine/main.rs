@@ -7,6 +7,7 @@
 //! - `host_tier`: what the memory of the host keeps, and when it is loaded
 //! - `load_failures`: prompts that were to be loaded and were not
 //! - `media`: items of prompts and the encoder cache, for `invariants`
+//! - `mocker`: exact instants of Dynamo's mocker
 //! - `pool`: exact instants of the pool of slots
 //! - `lock_step`: ranks whose steps begin and end together
 //! - `runs`: tokens told as runs equal tokens told one by one
@@ -25,6 +26,7 @@ mod live_virtual;
 mod load_failures;
 mod lock_step;
 mod media;
+mod mocker;
 mod offline;
 mod pool;
 mod runs;

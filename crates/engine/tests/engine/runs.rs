@@ -9,12 +9,15 @@ use std::time::Duration;
 use proptest::prelude::*;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::latency::{LatencyModel, Polynomial};
-use vllm_sim_engine::sched::vllm::{Policy, Recompute, Victim, Vllm, VllmConfig};
+use vllm_sim_engine::sched::EngineSpec;
+use vllm_sim_engine::sched::mocker::MockerConfig;
+use vllm_sim_engine::sched::vllm::{Policy, Victim, Vllm, VllmConfig};
 use vllm_sim_engine::{
-    BlockKey, BlockPlan, Command, Event, Outbox, Reset, Scheduler, SeqId, Sequence, Transfer,
+    BlockKey, BlockPlan, Command, Event, Outbox, Reset, SeqId, Sequence, Transfer,
 };
 
 use crate::cache_heard::any_groups;
+use crate::configs::mocker;
 use crate::host_tier::{any_tier, for_groups};
 use crate::offline::{self, Steps};
 
@@ -70,18 +73,10 @@ fn config() -> impl Strategy<Value = VllmConfig> {
     all.prop_map(|(sizes, on, threshold, host_tier, layer_groups)| {
         let (num_gpu_blocks, block_size, max_num_seqs, max_num_batched_tokens) = sizes;
         let capacity = u64::from(num_gpu_blocks * block_size);
-        let layer_groups = layer_groups.filter(|_| !on[0]);
-        let base = match on[0] {
-            true => VllmConfig::mocker(),
-            false => VllmConfig::default(),
-        };
         VllmConfig {
             latency: match on[1] {
                 true => LatencyModel::Polynomial(Polynomial::new(capacity)),
-                false => LatencyModel::Constant {
-                    prefill: Duration::from_millis(3),
-                    decode: Duration::from_millis(1),
-                },
+                false => steps_of_3_and_1_ms(),
             },
             num_gpu_blocks,
             block_size,
@@ -96,21 +91,36 @@ fn config() -> impl Strategy<Value = VllmConfig> {
                 Policy::Fcfs
             },
             victim: if on[6] { Victim::First } else { Victim::Last },
-            recompute: if on[7] {
-                Recompute::Free
-            } else {
-                Recompute::Costed
-            },
             long_prefill_token_threshold: threshold,
-            long_prefill_token_threshold_adaptive: on[5],
+            long_prefill_token_threshold_adaptive: on[0],
             fetch: (Duration::from_millis(3), Duration::from_micros(50)),
             host_tier: for_groups(host_tier, layer_groups),
             layer_groups,
             kv_events: true,
             log_admissions: true,
-            ..base
+            reserve_full_prompt: on[7],
+            ..VllmConfig::default()
         }
     })
+}
+
+fn steps_of_3_and_1_ms() -> LatencyModel {
+    LatencyModel::Constant {
+        prefill: Duration::from_millis(3),
+        decode: Duration::from_millis(1),
+    }
+}
+
+fn spec() -> impl Strategy<Value = EngineSpec> {
+    prop_oneof![
+        2 => config().prop_map(|config| EngineSpec::Vllm(Box::new(config))),
+        1 => mocker().prop_map(|config| EngineSpec::Mocker(Box::new(MockerConfig {
+            // Long outputs would preempt each other hundreds of times for each token.
+            victim: Victim::Last,
+            latency: steps_of_3_and_1_ms(),
+            ..config
+        }))),
+    ]
 }
 
 fn sequence(id: u64, input: &Input, block: u32) -> Option<Sequence> {
@@ -159,8 +169,9 @@ struct Told {
     tokens: BTreeMap<u64, Vec<SimTime>>,
 }
 
-fn play(config: &VllmConfig, inputs: &[(u64, Input)]) -> (Told, Steps) {
-    let mut engine = Vllm::new(config.clone()).unwrap();
+fn play(spec: EngineSpec, inputs: &[(u64, Input)]) -> (Told, Steps) {
+    let block = spec.block_size();
+    let mut engine = spec.scheduler().unwrap();
     let mut inputs = inputs.iter().peekable();
     let (mut told, mut steps, mut out) = (Told::default(), Steps::default(), Outbox::new());
     let mut next_id = 0;
@@ -177,7 +188,7 @@ fn play(config: &VllmConfig, inputs: &[(u64, Input)]) -> (Told, Steps) {
                     engine.command(now, command.clone(), &mut out);
                 }
                 Input::Submit { .. } => {
-                    let seq = sequence(next_id, input, config.block_size).unwrap();
+                    let seq = sequence(next_id, input, block).unwrap();
                     let _ = engine.submit(now, seq, &mut out);
                     next_id += 1;
                 }
@@ -207,10 +218,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn runs_tell_what_tokens_tell(config in config(), inputs in inputs()) {
-        let (plain, _) = play(&config, &inputs);
-        let config = VllmConfig { run_lengths: true, ..config };
-        let (runs, steps) = play(&config, &inputs);
+    fn runs_tell_what_tokens_tell(spec in spec(), inputs in inputs()) {
+        let (plain, _) = play(spec.clone(), &inputs);
+        let (runs, steps) = play(spec.in_virtual_time(), &inputs);
         prop_assert_eq!(&plain.events, &runs.events);
         prop_assert_eq!(&plain.tokens, &runs.tokens);
         // Every gap that is counted is one between two tokens.

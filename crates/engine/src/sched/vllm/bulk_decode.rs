@@ -15,11 +15,11 @@ use crate::SimTime;
 use crate::kv::BlockRequest;
 use crate::{Draft, Event, Outbox};
 
-use super::Vllm;
 use super::config::VllmConfig;
 use super::plan::Pass;
 use super::seqs::{SeqState, Slot};
 use super::step::{Step, StepEntry};
+use super::{BatchScheduler, SchedulingRules};
 
 /// Steps that are noted ahead, a power of two. What is due later is looked at once in between.
 const AHEAD: u64 = 256;
@@ -56,9 +56,9 @@ pub(super) struct BulkDecode {
 }
 
 impl BulkDecode {
-    pub(super) fn new(config: &VllmConfig) -> Self {
+    pub(super) fn new(config: &VllmConfig, rules: &impl SchedulingRules) -> Self {
         Self {
-            allowed: config.decodes_in_bulk(),
+            allowed: config.decodes_in_bulk() && rules.decodes_in_bulk(),
             count: 0,
             context: 0,
             clipped: 0,
@@ -113,7 +113,7 @@ impl BulkDecode {
     }
 }
 
-impl Vllm {
+impl<R: SchedulingRules> BatchScheduler<R> {
     /// The running part of a pass, if it is certain that everybody gets what it needs. Otherwise
     /// false: the bulk is flushed, and nothing else has happened.
     pub(super) fn schedule_bulk(&mut self, pass: &mut Pass) -> bool {

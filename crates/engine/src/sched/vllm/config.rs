@@ -1,12 +1,9 @@
 use std::time::Duration;
 
 use crate::EncoderInput;
-use crate::kv::{GroupLimits, HostTierConfig, LayerGroups, MockerTierConfig, SparseKind};
+use crate::kv::{GroupLimits, HostTierConfig, LayerGroups, SparseKind};
 use crate::latency::{Batch, Drafting, EncoderLatency, LatencyModel, Speed};
-use crate::sched::{ConfigError, at_least_one, within};
-
-/// Blocks that the bookkeeping is made for: some gigabytes of it.
-const MOST_BLOCKS: f64 = 67_108_864.0;
+use crate::sched::{ConfigError, MOST_BLOCKS, at_least_one, within};
 
 /// Settings of the vLLM scheduler, named as vLLM names them.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,8 +26,7 @@ pub struct VllmConfig {
     pub enable_chunked_prefill: bool,
     /// Whether full blocks are kept for later prompts. Default yes.
     pub enable_prefix_caching: bool,
-    /// Groups of layers, where not all see everything; not with the habits of Dynamo's mocker.
-    /// Default none.
+    /// Groups of layers, where not all see everything. Default none.
     pub layer_groups: Option<LayerGroups>,
     /// Longest chunk of a prompt, unless it is alone in the engine; 0: the token budget. Default 0.
     pub long_prefill_token_threshold: u32,
@@ -44,16 +40,8 @@ pub struct VllmConfig {
     pub async_scheduling: bool,
     /// Which running sequence loses its blocks. Default the last.
     pub victim: Victim,
-    /// What it costs to compute lost tokens again. Default what it costs.
-    pub recompute: Recompute,
-    /// Rules for the head of the waiting queue. Default vLLM's.
-    pub admission: Admission,
     /// Whether a prompt waits until all of it fits (`scheduler_reserve_full_isl`). Default yes.
     pub reserve_full_prompt: bool,
-    /// Whether a sequence joins only when all running ones and it can end with the blocks there are,
-    /// so that nobody is preempted (TensorRT-LLM's `GUARANTEED_NO_EVICT`, as Dynamo's mocker has
-    /// it). Default no.
-    pub no_evict: bool,
     /// Share of the blocks that stay free when a waiting sequence joins others. Default 0.
     pub watermark: f64,
     /// Draft tokens. Default none.
@@ -76,9 +64,6 @@ pub struct VllmConfig {
     pub fetch: (Duration, Duration),
     /// Whether tokens that are cached here are fetched all the same. Default no.
     pub fetch_whole_prompt: bool,
-    /// Whether remote prompts are moved by somebody above, who is told when their blocks are
-    /// reserved and says when they are here; `fetch` means nothing then. Default no.
-    pub handoff: bool,
     /// How long the blocks of a prompt that another engine decodes are kept for it; `None`: not at
     /// all. Default none.
     pub lease: Option<Duration>,
@@ -87,9 +72,6 @@ pub struct VllmConfig {
     pub lock_step: bool,
     /// A second prefix cache in the memory of the host. Default none.
     pub host_tier: Option<HostTierConfig>,
-    /// The same as Dynamo's mocker has it, instead; for [`Admission::Mocker`] and [`Policy::Fcfs`].
-    /// Such an engine is a whole one: no prompt is handed to it or by it. Default none.
-    pub mocker_tier: Option<MockerTierConfig>,
     /// Whether anybody wants block events. Default no.
     pub kv_events: bool,
     /// Whether runs of single tokens are reported as one [`Event::Decoded`](crate::Event), for
@@ -119,32 +101,8 @@ pub enum Victim {
     #[default]
     Last,
     /// The one admitted first, but not again and again before it made a token: two sequences could
-    /// take turns in robbing each other. For the same reason full prompts are reserved. Dynamo's
-    /// mocker knows no such mercy.
+    /// take turns in robbing each other. For the same reason full prompts are reserved.
     First,
-}
-
-/// What it costs to compute a preempted sequence again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Recompute {
-    /// Prompt and output tokens cost what prompt tokens cost.
-    #[default]
-    Costed,
-    /// Output tokens cost nothing, and a step's prompt chunks and decodes are counted as Dynamo's
-    /// mocker counts them.
-    Free,
-    /// Prompts cost nothing either: a worker of the mocker that only decodes.
-    AllFree,
-}
-
-/// Rules for the head of the waiting queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Admission {
-    /// vLLM's. What can never run is refused at submission.
-    #[default]
-    Vllm,
-    /// Dynamo's mocker: what can never run is cancelled when it reaches the head.
-    Mocker,
 }
 
 /// Speculative decoding, reduced to its acceptance rates.
@@ -152,9 +110,6 @@ pub enum Admission {
 pub struct Speculation {
     /// Chance that draft token i is accepted when all before it were. One entry per draft token.
     pub accept: Vec<f64>,
-    /// Drafts cost no tokens of a step, and the step that ends a prompt draws too (Dynamo's
-    /// mocker).
-    pub free: bool,
     /// Whether a hit in the prefix cache gives up its last block, whose cache of the draft model is
     /// not to be trusted (eagle and mtp with plain block hashes).
     pub drops_last_block: bool,
@@ -192,10 +147,7 @@ impl Default for VllmConfig {
             policy: Policy::default(),
             async_scheduling: true,
             victim: Victim::default(),
-            recompute: Recompute::default(),
-            admission: Admission::default(),
             reserve_full_prompt: true,
-            no_evict: false,
             watermark: 0.0,
             speculation: None,
             drafting: None,
@@ -207,11 +159,9 @@ impl Default for VllmConfig {
             max_waiting: None,
             fetch: (Duration::ZERO, Duration::ZERO),
             fetch_whole_prompt: false,
-            handoff: false,
             lease: None,
             lock_step: false,
             host_tier: None,
-            mocker_tier: None,
             kv_events: false,
             run_lengths: false,
             log_admissions: false,
@@ -221,17 +171,6 @@ impl Default for VllmConfig {
 }
 
 impl VllmConfig {
-    /// The habits of Dynamo's mocker: one step at a time, recomputed output is free.
-    pub fn mocker() -> Self {
-        Self {
-            block_size: 64,
-            async_scheduling: false,
-            recompute: Recompute::Free,
-            admission: Admission::Mocker,
-            ..Self::default()
-        }
-    }
-
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         within(
             "num_gpu_blocks",
@@ -256,16 +195,6 @@ impl VllmConfig {
             at_least_one("encoder budget", encoder.budget)?;
             at_least_one("encoder cache size", encoder.cache_size)?;
         }
-        if let Some(tier) = &self.mocker_tier {
-            within("host blocks", tier.blocks.into(), 1.0, MOST_BLOCKS)?;
-            // Its requests with a copy are tried before all others, which priorities contradict.
-            if self.policy == Policy::Priority {
-                return Err(ConfigError::Excludes {
-                    field: "a tier of the mocker",
-                    other: "a queue by priority",
-                });
-            }
-        }
         within("watermark", self.watermark, 0.0, 1.0)?;
         within("speedup_ratio", self.speed.all, 0.0, f64::MAX)?;
         within("decode_speedup_ratio", self.speed.decode, 0.0, f64::MAX)?;
@@ -289,7 +218,6 @@ impl VllmConfig {
             prefill_schedule_interval,
             // What is generated is offered to the host step by step.
             host_tier,
-            mocker_tier,
             // The time of a step follows from sums over its batch, which the bulk keeps.
             latency: _,
             speed: _,
@@ -303,7 +231,6 @@ impl VllmConfig {
             max_model_len: _,
             async_scheduling: _,
             victim: _,
-            recompute: _,
             layer_groups: _,
             enable_prefix_caching: _,
             // These concern sequences that wait, or compute their prompts.
@@ -311,9 +238,7 @@ impl VllmConfig {
             long_prefill_token_threshold: _,
             long_prefill_token_threshold_adaptive: _,
             policy: _,
-            admission: _,
             reserve_full_prompt: _,
-            no_evict: _,
             watermark: _,
             max_cpu_loras: _,
             lora_load: _,
@@ -321,7 +246,6 @@ impl VllmConfig {
             max_waiting: _,
             fetch: _,
             fetch_whole_prompt: _,
-            handoff: _,
             // What follows a sequence's last token, or lies outside of a step.
             lease: _,
             lock_step: _,
@@ -336,7 +260,6 @@ impl VllmConfig {
             && *max_loras == 0
             && *prefill_schedule_interval == 1
             && !offers_outputs
-            && mocker_tier.is_none()
     }
 
     /// Steps that may be scheduled and not settled.
@@ -395,18 +318,5 @@ impl VllmConfig {
         self.speculation
             .as_ref()
             .map_or(0, |s| s.accept.len() as u32)
-    }
-
-    /// Of these, those that are computed like other tokens.
-    pub(super) fn fed_drafts(&self) -> u32 {
-        self.drafts() - self.free_drafts()
-    }
-
-    /// Of these, those that take room in the cache only.
-    pub(super) fn free_drafts(&self) -> u32 {
-        match &self.speculation {
-            Some(s) if s.free => self.drafts(),
-            _ => 0,
-        }
     }
 }

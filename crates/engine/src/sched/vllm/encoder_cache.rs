@@ -7,7 +7,7 @@ use crate::EncoderInput;
 
 /// The items of a sequence, and which of them it keeps in the cache.
 #[derive(Debug)]
-pub(super) struct MediaRefs {
+pub(in crate::sched) struct MediaRefs {
     inputs: Arc<[EncoderInput]>,
     /// Indices of those that it refers to.
     held: Range<usize>,

@@ -2,12 +2,12 @@
 
 use crate::{End, Event, Outbox, SimTime, Transfer};
 
-use super::Vllm;
 use super::seqs::{SeqState, Slot};
+use super::{BatchScheduler, SchedulingRules};
 
-impl Vllm {
+impl<R: SchedulingRules> BatchScheduler<R> {
     /// All tokens of a sequence are out. The caller takes it off the running batch.
-    pub(super) fn complete(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
+    pub(in crate::sched) fn complete(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
         // Preempted while its last token was in flight?
         match self.seqs[slot].state {
             SeqState::Waiting => self.waiting.remove(&self.seqs, slot),
@@ -46,23 +46,20 @@ impl Vllm {
     }
 
     /// Frees a sequence's blocks and slot; it is in no queue any more (the running batch aside).
-    pub(super) fn end(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
+    pub(in crate::sched) fn end(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
         self.free_blocks(slot);
         self.leave_host(slot);
-        self.leave_mocker(slot);
+        R::left(self, slot);
         let id = self.seqs[slot].id;
         self.seqs.end(slot);
         out.push_back((now, Event::Ended { id, end }));
     }
 
     /// Takes a sequence out of whatever queue it is in, and ends it.
-    pub(super) fn stop(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
+    pub(in crate::sched) fn stop(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
         match self.seqs[slot].state {
             SeqState::Waiting => self.waiting.remove(&self.seqs, slot),
-            SeqState::Fetching => {
-                self.fetching -= 1;
-                self.destinations.forget(slot);
-            }
+            SeqState::Fetching => self.fetching -= 1,
             SeqState::Running | SeqState::Draining => {
                 self.flush(slot, now, out);
                 self.bulk.left(slot);

@@ -5,10 +5,10 @@
 
 use crate::{End, Event, LoadFailure, LoadFailurePolicy, Outbox, SimTime, Transfer};
 
-use super::Vllm;
 use super::seqs::{FetchStage, SeqState, Slot};
+use super::{BatchScheduler, SchedulingRules};
 
-impl Vllm {
+impl<R: SchedulingRules> BatchScheduler<R> {
     /// The load of a sequence has ended, and not all of its blocks are good: it ends, or computes what it
     /// lacks behind the first of them.
     pub(super) fn load_failed(

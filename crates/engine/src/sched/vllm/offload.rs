@@ -12,9 +12,9 @@ use crate::{Outbox, SimTime, Transfer};
 use super::plan::{AdmissionTurn, Pass};
 use super::seqs::{FetchStage, SeqState, Slot};
 use super::step::Step;
-use super::{Admission, Vllm};
+use super::{BatchScheduler, SchedulingRules};
 
-impl Vllm {
+impl<R: SchedulingRules> BatchScheduler<R> {
     /// The host's part of an admission, `cached` tokens being on the GPU: what becomes of the
     /// sequence, or `None` when it goes on with what it has.
     pub(super) fn load_from_host(
@@ -97,7 +97,7 @@ impl Vllm {
     pub(super) fn waits_for_load(&self, slot: Slot) -> bool {
         let again = self.seqs[slot].recent_preemptions > 0;
         let host = self.host.as_ref().filter(|_| again);
-        self.config.admission == Admission::Vllm && host.is_some_and(|host| host.is_loading())
+        host.is_some_and(|host| host.is_loading())
     }
 
     /// Blocks that running sequences lack for their prompts.
@@ -153,11 +153,10 @@ impl Vllm {
     }
 
     /// When the next copy ends.
-    #[cold]
     pub(super) fn next_copied(&self) -> Option<SimTime> {
-        match &self.mocker {
-            Some(mocker) => mocker.next_due(),
-            None => self.host.as_ref().and_then(|host| host.next_due()),
+        match &self.host {
+            Some(host) => host.next_due(),
+            None => self.rules.next_copied(),
         }
     }
 
@@ -170,7 +169,7 @@ impl Vllm {
             return false;
         };
         self.complete_copies(at, out);
-        self.end_mocker_copies(at, false, out);
+        R::end_copies(self, at, out);
         self.wake(at);
         true
     }

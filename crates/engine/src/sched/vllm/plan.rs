@@ -1,7 +1,6 @@
 //! The making of one step.
 
 mod admission;
-mod drafts;
 mod media;
 mod prefill;
 mod running;
@@ -11,20 +10,20 @@ use crate::kv::BlockRequest;
 use crate::{Draft, Outbox, Transfer};
 use vllm_sim_random::Draw;
 
-use super::Vllm;
 use super::config::Speculation;
 use super::seqs::{Seq, SeqState, Slot};
 use super::step::{Step, StepEntry, StepWork};
+use super::{BatchScheduler, SchedulingRules};
 
 /// A step in the making.
-pub(super) struct Pass<'a> {
+pub(in crate::sched) struct Pass<'a> {
     pub now: SimTime,
     /// Tokens that may still be computed.
     pub budget: u32,
     /// The running sequence that is looked at.
     at: usize,
     /// Somebody lost its blocks.
-    preempted: bool,
+    pub preempted: bool,
     /// Prompts wait for a later step.
     holds_prefill: bool,
     pub step: &'a mut Step,
@@ -32,7 +31,7 @@ pub(super) struct Pass<'a> {
 }
 
 /// What became of a waiting sequence.
-pub(super) enum AdmissionTurn {
+pub(in crate::sched) enum AdmissionTurn {
     /// It runs, or is gone: try the next.
     Next,
     /// It stays where it is; those behind it may be tried.
@@ -41,9 +40,14 @@ pub(super) enum AdmissionTurn {
     Stop,
 }
 
-impl Vllm {
+impl<R: SchedulingRules> BatchScheduler<R> {
     /// Fills `step`: running sequences first, then waiting ones. True: somebody was preempted.
-    pub(super) fn schedule(&mut self, now: SimTime, step: &mut Step, out: &mut Outbox) -> bool {
+    pub(in crate::sched) fn schedule(
+        &mut self,
+        now: SimTime,
+        step: &mut Step,
+        out: &mut Outbox,
+    ) -> bool {
         let budget = self.config.max_num_batched_tokens;
         let mut pass = Pass {
             now,
@@ -66,24 +70,22 @@ impl Vllm {
         if !pass.preempted {
             self.schedule_waiting(&mut pass);
         }
-        self.draw_tokens(&mut pass);
+        R::draw_tokens(self, &mut pass);
         if self.host.is_some() {
             self.offer_to_host(pass.step);
         }
-        if self.mocker.is_some() {
-            self.offer_as_mocker(pass.step);
-        }
+        R::offer(self, pass.step);
         self.note_prefill(&pass);
         pass.preempted
     }
 
     /// Tokens that a sequence computes in this step.
-    pub(super) fn wanted(&self, slot: Slot, past: u32, budget: u32) -> u32 {
+    pub(in crate::sched) fn wanted(&self, slot: Slot, past: u32, budget: u32) -> u32 {
         let seq = &self.seqs[slot];
         let mut new = seq.known - past;
         if past >= seq.prompt && new == 1 {
             let own = seq.own_drafts().map(|draft| u32::from(draft.proposed));
-            new += own.unwrap_or_else(|| self.config.fed_drafts());
+            new += own.unwrap_or_else(|| self.config.drafts());
         }
         if self.config.long_prefill_token_threshold > 0 {
             new = new.min(self.longest_chunk());
@@ -97,7 +99,7 @@ impl Vllm {
     }
 
     /// Tokens of a sequence whose steps are over, `past` being computed or in flight.
-    pub(super) fn processed(&self, slot: Slot, past: u32) -> u32 {
+    pub(in crate::sched) fn processed(&self, slot: Slot, past: u32) -> u32 {
         let seq = &self.seqs[slot];
         let flying = self.flight.back().filter(|step| {
             self.pool.has_groups()
@@ -111,7 +113,12 @@ impl Vllm {
     }
 
     /// Takes the blocks a sequence needs; what that does to the cache is reported with the step.
-    pub(super) fn allocate(&mut self, slot: Slot, need: &BlockRequest, step: &mut Step) -> bool {
+    pub(in crate::sched) fn allocate(
+        &mut self,
+        slot: Slot,
+        need: &BlockRequest,
+        step: &mut Step,
+    ) -> bool {
         let seq = &mut self.seqs[slot];
         let held = seq.table.len();
         let (plan, events) = (seq.plan.as_ref(), &mut step.events);
@@ -119,14 +126,12 @@ impl Vllm {
             .pool
             .allocate(&mut seq.table, plan, need, &mut |event| events.push(event));
         seq.settled = seq.table.settled();
-        if self.mocker.is_some() {
-            self.fence(slot, held.max(need.prefix / self.config.block_size));
-        }
+        R::got_blocks(self, slot, held.max(need.prefix / self.config.block_size));
         done
     }
 
     /// Gives back all blocks of a sequence.
-    pub(super) fn free_blocks(&mut self, slot: Slot) {
+    pub(in crate::sched) fn free_blocks(&mut self, slot: Slot) {
         let seq = &mut self.seqs[slot];
         self.pool.release(&mut seq.table);
         seq.settled = 0;
@@ -136,21 +141,20 @@ impl Vllm {
     }
 
     /// Enters a sequence that has its blocks into the step.
-    pub(super) fn emit(&mut self, slot: Slot, past: u32, new: u32, step: &mut Step) {
+    pub(in crate::sched) fn emit(&mut self, slot: Slot, past: u32, new: u32, step: &mut Step) {
         if self.seqs[slot].media.is_some() {
             self.take_media(slot, past, new, step);
         }
         let seq = &mut self.seqs[slot];
         let (prompt, known) = (seq.prompt, seq.known);
-        // One query over a context that is there: vLLM and Dynamo's mocker alike run it as a decode.
-        let loaded = seq.loaded > 0 && self.mocker.is_none();
+        // One query over a context that is there runs as a decode.
+        let loaded = seq.loaded > 0 && R::LOADED_PROMPTS_DECODE;
         let fetched = (seq.transfer == Transfer::RemotePrefill || loaded)
             && seq.recent_preemptions == 0
             && past + 1 == prompt
             && !seq.lost_load;
         let complete = past + new >= known;
-        // What the mocker draws is drawn when the pass is complete.
-        let later = self.config.speculation.as_ref().is_some_and(|s| s.free);
+        let later = self.rules.draws_later();
         let drafts = match &self.config.speculation {
             Some(speculation) if complete && !later && past >= prompt && past + 1 == known => {
                 // A request is scheduled with all its drafts, however near its limit is.
@@ -193,7 +197,7 @@ impl Vllm {
             last,
             drafts,
         };
-        step.push(entry, work, self.config.recompute, self.window);
+        step.push(entry, work, &self.rules, self.window);
     }
 
     /// A sequence with its adapter takes part.

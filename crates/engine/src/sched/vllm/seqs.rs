@@ -10,7 +10,7 @@ use crate::{BlockPlan, Draft, LoadFailure, LoraId, SeqId, Sequence, SequenceProg
 
 /// Where a sequence stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum SeqState {
+pub(in crate::sched) enum SeqState {
     /// The slot is empty.
     #[default]
     Free,
@@ -30,7 +30,7 @@ pub(super) enum SeqState {
 
 /// How far the fetch or load of a prompt is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FetchStage {
+pub(in crate::sched) enum FetchStage {
     /// It has not begun.
     Expected,
     /// It goes on.
@@ -42,7 +42,7 @@ pub(super) enum FetchStage {
 /// A sequence as the scheduler sees it. What every step touches comes first, in one cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(super) struct Seq {
+pub(in crate::sched) struct Seq {
     pub id: SeqId,
     /// Prompt and output tokens that exist, those being made in flight included.
     pub known: u32,
@@ -107,17 +107,17 @@ pub(super) struct Seq {
 impl Seq {
     /// A step makes a token of it.
     #[inline]
-    pub(super) fn note_token(&mut self) {
+    pub(in crate::sched) fn note_token(&mut self) {
         self.earlier_preemptions = std::mem::take(&mut self.recent_preemptions);
     }
 
     /// The step that was to make a token of it does not.
-    pub(super) fn undo_token(&mut self) {
+    pub(in crate::sched) fn undo_token(&mut self) {
         self.recent_preemptions = self.earlier_preemptions;
     }
 
     /// Preemptions since the last token that cannot be undone any more.
-    pub(super) fn preemptions(&self) -> u8 {
+    pub(in crate::sched) fn preemptions(&self) -> u8 {
         match self.in_flight {
             0 => self.recent_preemptions,
             _ => self.recent_preemptions.max(self.earlier_preemptions),
@@ -125,7 +125,7 @@ impl Seq {
     }
 
     /// What its text says of the drafts behind its newest token; `None`: it says nothing.
-    pub(super) fn own_drafts(&self) -> Option<Draft> {
+    pub(in crate::sched) fn own_drafts(&self) -> Option<Draft> {
         let drafts = self.drafts.as_ref()?;
         // None are made behind a prompt.
         let output = (self.known - self.prompt).checked_sub(1);
@@ -135,13 +135,13 @@ impl Seq {
 
     /// Of so many tokens, those whose blocks have names: a name that looks ahead waits for what
     /// follows.
-    pub(super) fn named(&self, known: u32) -> u32 {
+    pub(in crate::sched) fn named(&self, known: u32) -> u32 {
         let ahead = self.plan.as_ref().map_or(0, |plan| plan.lookahead);
         known.saturating_sub(ahead)
     }
 
     /// Whether an item of its prompt may still have to be encoded.
-    pub(super) fn awaits_media(&self) -> bool {
+    pub(in crate::sched) fn awaits_media(&self) -> bool {
         let media = self.media.as_ref();
         media.is_some_and(|media| media.end() > self.computed)
     }
@@ -189,21 +189,21 @@ impl Seq {
 }
 
 /// Index of a sequence in its slab.
-pub(super) type Slot = u32;
+pub(in crate::sched) type Slot = u32;
 
 /// All sequences that live, in slots that are used again.
 #[derive(Debug, Default)]
-pub(super) struct Seqs {
+pub(in crate::sched) struct Seqs {
     slots: Vec<Seq>,
     free: Vec<Slot>,
     by_id: SeqMap<Slot>,
     /// Sequences by [`FetchStage`].
-    pub(super) fetches: [u32; 3],
+    pub(in crate::sched) fetches: [u32; 3],
 }
 
 impl Seqs {
     /// Takes a sequence in, cut at `max_len` tokens.
-    pub(super) fn insert(&mut self, seq: Sequence, max_len: u32, arrival: u64) -> Slot {
+    pub(in crate::sched) fn insert(&mut self, seq: Sequence, max_len: u32, arrival: u64) -> Slot {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Seq::empty());
             (self.slots.len() - 1) as Slot
@@ -242,7 +242,7 @@ impl Seqs {
     }
 
     /// Notes how far the fetch or load of a prompt is.
-    pub(super) fn fetch(&mut self, slot: Slot, stage: Option<FetchStage>) {
+    pub(in crate::sched) fn fetch(&mut self, slot: Slot, stage: Option<FetchStage>) {
         let seq = &mut self.slots[slot as usize];
         if let Some(before) = std::mem::replace(&mut seq.fetch, stage) {
             self.fetches[before as usize] -= 1;
@@ -252,12 +252,12 @@ impl Seqs {
         }
     }
 
-    pub(super) fn find(&self, id: SeqId) -> Option<Slot> {
+    pub(in crate::sched) fn find(&self, id: SeqId) -> Option<Slot> {
         self.by_id.get(&id).copied()
     }
 
     /// How far a sequence is, outside the bulk.
-    pub(super) fn progress(&self, id: SeqId) -> Option<SequenceProgress> {
+    pub(in crate::sched) fn progress(&self, id: SeqId) -> Option<SequenceProgress> {
         let seq = &self[self.find(id)?];
         Some(SequenceProgress {
             computed: seq.computed,
@@ -266,7 +266,7 @@ impl Seqs {
     }
 
     /// Forgets the name; the slot is free once no step refers to it.
-    pub(super) fn end(&mut self, slot: Slot) {
+    pub(in crate::sched) fn end(&mut self, slot: Slot) {
         self.fetch(slot, None);
         let seq = &mut self.slots[slot as usize];
         self.by_id.remove(&seq.id);
@@ -283,7 +283,7 @@ impl Seqs {
     }
 
     /// A step that referred to the slot is over: a dead one becomes free with the last.
-    pub(super) fn free_dead(&mut self, slot: Slot) {
+    pub(in crate::sched) fn free_dead(&mut self, slot: Slot) {
         let seq = &mut self.slots[slot as usize];
         if seq.state == SeqState::Dead && seq.in_flight == 0 {
             seq.state = SeqState::Free;
@@ -292,12 +292,12 @@ impl Seqs {
     }
 
     /// How many sequences live.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::sched) fn len(&self) -> usize {
         self.by_id.len()
     }
 
     /// The slots of all living sequences, by arrival.
-    pub(super) fn living(&self) -> Vec<Slot> {
+    pub(in crate::sched) fn living(&self) -> Vec<Slot> {
         let mut all: Vec<Slot> = self.by_id.values().copied().collect();
         all.sort_unstable_by_key(|&slot| self[slot].arrival);
         all

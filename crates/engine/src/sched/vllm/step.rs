@@ -5,12 +5,12 @@ use crate::kv::StoreCopy;
 use crate::latency::Batch;
 use crate::{Draft, EncoderInput, End, Event, Outbox, SeqId};
 
-use super::config::Recompute;
+use super::SchedulingRules;
 use super::seqs::{SeqState, Seqs, Slot};
 
 /// A sequence of a step, and what comes out for it at the end.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct StepEntry {
+pub(in crate::sched) struct StepEntry {
     pub slot: Slot,
     /// Tokens that come out.
     pub emit: u32,
@@ -22,7 +22,7 @@ pub(super) struct StepEntry {
 
 /// What a sequence computes in a step.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct StepWork {
+pub(in crate::sched) struct StepWork {
     pub slot: Slot,
     /// Tokens before it, computed or cached.
     pub past: u32,
@@ -40,7 +40,7 @@ pub(super) struct StepWork {
 
 /// One scheduled batch.
 #[derive(Debug, Default)]
-pub(super) struct Step {
+pub(in crate::sched) struct Step {
     pub entries: Vec<StepEntry>,
     /// The work of all entries but those that compute their newest token and nothing else.
     pub work: Vec<StepWork>,
@@ -77,7 +77,7 @@ pub(super) struct Step {
 
 impl Step {
     /// Makes it as good as new, keeping its memory.
-    pub(super) fn clear(&mut self) {
+    pub(in crate::sched) fn clear(&mut self) {
         self.entries.clear();
         self.work.clear();
         self.events.clear();
@@ -94,18 +94,18 @@ impl Step {
     }
 
     /// Whether nobody takes part.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::sched) fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.bulk_decodes == 0
     }
 
     /// Whether all that took part are over.
-    pub(super) fn is_abandoned(&self, seqs: &Seqs) -> bool {
+    pub(in crate::sched) fn is_abandoned(&self, seqs: &Seqs) -> bool {
         let over = |entry: &StepEntry| seqs[entry.slot].state == SeqState::Dead;
         self.bulk_decodes == 0 && self.entries.iter().all(over)
     }
 
     /// Reports the sequences that were found impossible.
-    pub(super) fn report_rejected(&mut self, now: SimTime, out: &mut Outbox) {
+    pub(in crate::sched) fn report_rejected(&mut self, now: SimTime, out: &mut Outbox) {
         if self.rejected.is_empty() {
             return;
         }
@@ -117,87 +117,46 @@ impl Step {
         out.extend(ended);
     }
 
-    pub(super) fn push(
+    pub(in crate::sched) fn push(
         &mut self,
         entry: StepEntry,
         work: StepWork,
-        rule: Recompute,
+        rules: &impl SchedulingRules,
         window: Option<u32>,
     ) {
         self.entries.push(entry);
         self.work.push(work);
-        self.batch += work.cost(rule, window);
-        self.prompt_tokens += work.prompt_tokens(rule);
+        self.batch += rules.cost(&work, window);
+        self.prompt_tokens += rules.prompt_tokens(&work);
     }
 
     /// Takes a sequence out again; `plain` is its work if it has none of its own. Returns the
     /// tokens that will not come out, and those that will not be computed.
-    pub(super) fn remove(
+    pub(in crate::sched) fn remove(
         &mut self,
         slot: Slot,
         plain: StepWork,
-        rule: Recompute,
+        rules: &impl SchedulingRules,
         window: Option<u32>,
     ) -> Option<(u32, u32)> {
         let at = self.entries.iter().position(|entry| entry.slot == slot)?;
         let entry = self.entries.remove(at);
         let own = self.work.iter().position(|work| work.slot == slot);
         let work = own.map_or(plain, |at| self.work.remove(at));
-        self.batch -= work.cost(rule, window);
-        self.prompt_tokens -= work.prompt_tokens(rule);
+        self.batch -= rules.cost(&work, window);
+        self.prompt_tokens -= rules.prompt_tokens(&work);
         Some((entry.emit, work.new))
     }
 }
 
 impl StepWork {
     /// A sequence decodes when all that it had but its newest token was there.
-    fn decodes(&self) -> bool {
+    pub(in crate::sched) fn decodes(&self) -> bool {
         self.past >= self.ready() && self.past + 1 == self.known
     }
 
     /// Prompt tokens without those that cost a decode.
-    fn ready(&self) -> u32 {
+    pub(in crate::sched) fn ready(&self) -> u32 {
         self.prompt - u32::from(self.fetched)
-    }
-
-    fn prompt_tokens(&self, rule: Recompute) -> u32 {
-        let output = match rule {
-            Recompute::Costed => self.past >= self.prompt && self.past + 1 == self.known,
-            // aisimulate-core `scheduler/vllm/core.rs`: chunks that reach into the prompt.
-            Recompute::Free | Recompute::AllFree => self.past >= self.ready(),
-        };
-        if output { 0 } else { self.new }
-    }
-
-    fn cost(&self, rule: Recompute, window: Option<u32>) -> Batch {
-        let &Self {
-            past,
-            new,
-            known,
-            later,
-            ..
-        } = self;
-        let prompt = self.ready();
-        let mut batch = Batch::default();
-        match rule {
-            Recompute::Costed if self.decodes() => batch.add_decode(past + new, new, window),
-            Recompute::Costed => batch.add_chunk(new, past, window),
-            Recompute::AllFree if later || past + new < known => {}
-            Recompute::AllFree => batch.add_decode(known, 1, window),
-            Recompute::Free => {
-                // aisimulate-core `scheduler/vllm/core.rs`: prompt tokens only; whoever emits
-                // decodes, unless it is the first token and this step ends the prompt.
-                let before = past.min(prompt);
-                let fresh = (past + new).min(prompt) - before;
-                if fresh > 0 {
-                    batch.add_chunk(fresh, before, window);
-                }
-                let emits = past + new >= known;
-                if emits && !later && (fresh == 0 || known > self.prompt) {
-                    batch.add_decode(known, 1, window);
-                }
-            }
-        }
-        batch
     }
 }

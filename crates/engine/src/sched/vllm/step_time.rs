@@ -3,9 +3,9 @@
 use crate::SimTime;
 
 use super::step::Step;
-use super::{Vllm, VllmConfig};
+use super::{BatchScheduler, SchedulingRules, VllmConfig};
 
-impl Vllm {
+impl<R: SchedulingRules> BatchScheduler<R> {
     pub(super) fn start(&self, step: &mut Step, now: SimTime) {
         let mut computing = self.config.step_time(&step.batch);
         if !step.encoded.is_empty() {

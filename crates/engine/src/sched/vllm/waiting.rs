@@ -8,7 +8,7 @@ type Place = ((i64, i64), Slot);
 
 /// Sequences that wait to run, in the order they are tried.
 #[derive(Debug, Default)]
-pub(super) struct WaitingQueue {
+pub(in crate::sched) struct WaitingQueue {
     /// The only one, which most requests are: the queue allocates.
     lone: Option<Place>,
     queue: BTreeSet<Place>,
@@ -17,16 +17,16 @@ pub(super) struct WaitingQueue {
 }
 
 impl WaitingQueue {
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::sched) fn len(&self) -> usize {
         self.queue.len() + usize::from(self.lone.is_some())
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::sched) fn is_empty(&self) -> bool {
         self.lone.is_none() && self.queue.is_empty()
     }
 
     /// Puts a sequence at its rank.
-    pub(super) fn insert(&mut self, seqs: &Seqs, slot: Slot) {
+    pub(in crate::sched) fn insert(&mut self, seqs: &Seqs, slot: Slot) {
         let place = (seqs[slot].rank, slot);
         if self.is_empty() {
             self.lone = Some(place);
@@ -37,12 +37,12 @@ impl WaitingQueue {
     }
 
     /// A rank before that of everybody here.
-    pub(super) fn front_rank(&mut self) -> (i64, i64) {
+    pub(in crate::sched) fn front_rank(&mut self) -> (i64, i64) {
         self.front -= 1;
         (0, self.front)
     }
 
-    pub(super) fn remove(&mut self, seqs: &Seqs, slot: Slot) {
+    pub(in crate::sched) fn remove(&mut self, seqs: &Seqs, slot: Slot) {
         let place = (seqs[slot].rank, slot);
         if self.lone == Some(place) {
             self.lone = None;
@@ -52,13 +52,13 @@ impl WaitingQueue {
     }
 
     /// All, the last in line first.
-    pub(super) fn backwards(&self) -> impl Iterator<Item = Slot> {
+    pub(in crate::sched) fn backwards(&self) -> impl Iterator<Item = Slot> {
         let all = self.queue.iter().rev().chain(&self.lone);
         all.map(|&(_, slot)| slot)
     }
 
     /// The first sequence after `last`, which may have left meanwhile.
-    pub(super) fn after(&self, last: Option<Place>) -> Option<Place> {
+    pub(in crate::sched) fn after(&self, last: Option<Place>) -> Option<Place> {
         if let Some(lone) = self.lone {
             return Some(lone).filter(|lone| last.is_none_or(|last| *lone > last));
         }

@@ -14,6 +14,7 @@ use vllm_sim_engine::Delays;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::latency::{LatencyModel, Polynomial};
 use vllm_sim_engine::sched::EngineSpec;
+use vllm_sim_engine::sched::mocker::MockerConfig;
 use vllm_sim_engine::sched::pool::PoolConfig;
 use vllm_sim_engine::sched::sglang::SglangConfig;
 use vllm_sim_engine::sched::vllm::VllmConfig;

@@ -207,13 +207,13 @@ fn unequal_workers_take_their_engines_in_turn() {
 
 /// Two prefill workers in front of two others; a prompt token takes `fetch_ns` to move.
 fn split(fetch_ns: u64, blocks: u32, router: &RouterConfig) -> Settings {
-    let engine = EngineSpec::Vllm(Box::new(VllmConfig {
+    let engine = EngineSpec::Mocker(Box::new(MockerConfig {
         latency: LatencyModel::Constant {
             prefill: Duration::from_millis(20),
             decode: Duration::from_millis(5),
         },
         num_gpu_blocks: blocks,
-        ..VllmConfig::mocker()
+        ..MockerConfig::default()
     }));
     let (before, after) = router.split();
     Settings {

@@ -4,10 +4,11 @@ use crate::{End, Event, Scheduler, Transfer};
 use super::prefill::is_prefill;
 use super::{AdmissionTurn, Pass};
 use crate::sched::Admitted;
-use crate::sched::vllm::Vllm;
-use crate::sched::vllm::config::{Admission, Victim};
+use crate::sched::vllm::config::Victim;
+use crate::sched::vllm::named_tokens;
 use crate::sched::vllm::seqs::{FetchStage, SeqState, Slot};
 use crate::sched::vllm::step::Step;
+use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 
 /// A waiting sequence, looked up.
 #[derive(Clone, Copy)]
@@ -21,14 +22,13 @@ struct AdmissionCandidate {
     new: u32,
 }
 
-impl Vllm {
+impl<R: SchedulingRules> BatchScheduler<R> {
     /// Waiting sequences, while there are tokens, places and blocks for them.
     pub(super) fn schedule_waiting(&mut self, pass: &mut Pass) {
-        // With a tier behind the GPU the mocker looks at nobody without tokens to spend.
-        let mocker = self.config.admission == Admission::Mocker && self.mocker.is_none();
+        let looks = self.rules.looks_without_tokens();
         let places = self.config.max_num_seqs as usize;
         let (mut last, mut looked) = (None, false);
-        while (pass.budget > 0 || mocker) && self.running.len() < places {
+        while (pass.budget > 0 || looks) && self.running.len() < places {
             let Some(head) = self.waiting.after(last) else {
                 break;
             };
@@ -42,7 +42,7 @@ impl Vllm {
                 AdmissionTurn::Next => {}
                 AdmissionTurn::Skip => last = Some(head),
                 // When nothing runs, only those whose fetched prompts hold the blocks can go on.
-                AdmissionTurn::Stop if self.running.is_empty() && self.mocker.is_none() => {
+                AdmissionTurn::Stop if self.running.is_empty() && !self.rules.stops_when_idle() => {
                     last = Some(head);
                 }
                 AdmissionTurn::Stop => break,
@@ -51,12 +51,12 @@ impl Vllm {
     }
 
     fn try_head(&mut self, slot: Slot, pass: &mut Pass) -> AdmissionTurn {
-        if self.must_cancel(slot) {
+        if R::must_cancel(self, slot) {
             self.reject(slot, pass);
             return AdmissionTurn::Next;
         }
         // Prompts that are expected come before those that are computed here.
-        if self.destinations.is_pending() && self.seqs[slot].table.is_empty() {
+        if self.rules.gives_way_to_announced(&self.seqs[slot]) {
             return AdmissionTurn::Skip;
         }
         if let Some(lora) = self.seqs[slot].lora
@@ -85,9 +85,7 @@ impl Vllm {
         {
             return turn;
         }
-        if self.mocker.is_some()
-            && let Some(turn) = self.load_as_mocker(slot, pass)
-        {
+        if let Some(turn) = R::load(self, slot, pass) {
             return turn;
         }
         let seq = &self.seqs[slot];
@@ -128,33 +126,30 @@ impl Vllm {
     }
 
     /// Cached tokens at the front of a sequence that holds no blocks.
-    fn look_up(&mut self, slot: Slot) -> u32 {
-        let seq = &mut self.seqs[slot];
-        let Some(plan) = seq.plan.as_ref().filter(|_| !seq.skip_cache_read) else {
-            if self.pool.has_groups() && seq.table.is_empty() {
-                let prompt = seq.prompt;
-                self.pool.note_ends(&mut seq.table, prompt, (0, 0));
-            }
-            return 0;
-        };
-        if !seq.table.is_empty() {
-            return seq.cached;
-        }
-        // With drafts the last cached block is computed again, for their input.
-        let drop = match &self.config.speculation {
-            Some(speculation) if speculation.drops_last_block => self.config.block_size,
-            _ => 0,
-        };
-        // TensorRT-LLM computes nothing again when all is there.
-        let known = seq.known + u32::from(self.config.no_evict);
-        let known = known.saturating_sub(plan.lookahead.saturating_sub(1));
+    pub(in crate::sched) fn look_up(&mut self, slot: Slot) -> u32 {
         if self.pool.has_groups() {
-            let found = self.pool.common_prefix(plan, known);
-            let prompt = seq.prompt;
-            self.pool.note_ends(&mut seq.table, prompt, found);
-            return found.0;
+            return self.look_up_groups(slot);
         }
-        self.pool.cached_prefix(plan, known).saturating_sub(drop)
+        let seq = &self.seqs[slot];
+        match seq.plan.as_ref().filter(|_| !seq.skip_cache_read) {
+            None => 0,
+            Some(plan) if seq.table.is_empty() => R::cached_prefix(self, plan, seq.known),
+            Some(_) => seq.cached,
+        }
+    }
+
+    fn look_up_groups(&mut self, slot: Slot) -> u32 {
+        let seq = &mut self.seqs[slot];
+        let plan = seq.plan.as_ref().filter(|_| !seq.skip_cache_read);
+        if !seq.table.is_empty() {
+            return plan.map_or(0, |_| seq.cached);
+        }
+        let found = plan.map_or((0, 0), |plan| {
+            self.pool.common_prefix(plan, named_tokens(plan, seq.known))
+        });
+        let prompt = seq.prompt;
+        self.pool.note_ends(&mut seq.table, prompt, found);
+        found.0
     }
 
     /// Whether what it found ends at a state that another one makes in this pass.
@@ -174,18 +169,13 @@ impl Vllm {
     fn first_chunk(&self, slot: Slot, past: u32, pass: &Pass) -> Option<u32> {
         let seq = &self.seqs[slot];
         let new = self.wanted(slot, past, u32::MAX);
-        let mocker = self.config.admission == Admission::Mocker;
         if new == 0 && self.aligns_chunks {
             return None;
         }
-        let whole = match mocker {
-            true => seq.prompt.saturating_sub(past),
-            false => new,
-        };
-        if !self.config.enable_chunked_prefill && whole > pass.budget {
+        if !self.config.enable_chunked_prefill && self.rules.uncut(seq, past, new) > pass.budget {
             // Real servers refuse such settings; here it runs when it can run alone.
             let alone = pass.step.is_empty();
-            return (alone && !mocker).then_some(new);
+            return (alone && R::OVERSIZED_RUN_ALONE).then_some(new);
         }
         if pass.budget > 0 && self.aligns_chunks {
             return Some(self.aligned(seq, past, new.min(pass.budget))).filter(|&new| new > 0);
@@ -217,8 +207,7 @@ impl Vllm {
         };
         // Blocks that a fetch or a lease holds cannot be had by preemption, so that a sequence
         // without room for its next token could start in vain again and again.
-        let held = !self.config.handoff
-            && self.mocker.is_none()
+        let held = R::RESERVES_NEXT_TOKEN
             && (self.fetching > 0 || !self.leases.is_empty())
             && self.pool.used() > 0;
         let (next, further) = match held {
@@ -232,7 +221,7 @@ impl Vllm {
         let reserve =
             self.config.reserve_full_prompt || self.config.victim == Victim::First || held;
         let seq = &self.seqs[slot];
-        if self.config.no_evict && self.footprint(slot, cached) > self.promised_free() {
+        if !R::may_join(self, slot, cached) {
             return false;
         }
         let tokens = past + new;
@@ -260,25 +249,6 @@ impl Vllm {
         self.allocate(slot, &need, pass.step)
     }
 
-    /// Blocks that a sequence needs to its end, those aside that others hold of its prefix.
-    fn footprint(&self, slot: Slot, cached: u32) -> u32 {
-        let seq = &self.seqs[slot];
-        let held = seq.plan.as_ref().map_or(0, |plan| {
-            self.pool.held_prefix(plan, cached / self.config.block_size)
-        });
-        self.pool.blocks_for(seq.total) - held
-    }
-
-    /// Free blocks that no running sequence will need.
-    fn promised_free(&self) -> u32 {
-        let needs = self.running.iter().map(|&slot| {
-            let seq = &self.seqs[slot];
-            let whole = self.pool.blocks_for(seq.total);
-            whole.saturating_sub(seq.table.len())
-        });
-        self.pool.free().saturating_sub(needs.sum())
-    }
-
     /// Moves a sequence from waiting to running.
     fn admit(&mut self, candidate: AdmissionCandidate, pass: &mut Pass) {
         let AdmissionCandidate { slot, cached, .. } = candidate;
@@ -291,7 +261,7 @@ impl Vllm {
         self.places += 1;
         self.seqs[slot].place = self.places;
         self.note_lora(slot, pass.step);
-        let host = self.admit_as_mocker(slot);
+        let host = R::admitted(self, slot);
         let reads = self.config.enable_prefix_caching && !self.seqs[slot].skip_cache_read;
         let seq = &mut self.seqs[slot];
         let loaded = seq.loaded.min(seq.prompt.saturating_sub(cached));
@@ -373,9 +343,8 @@ impl Vllm {
     }
 
     /// Rejects the first of those who wait when nothing is to come that could let one run.
-    pub(in crate::sched::vllm) fn reject_the_stuck(&mut self, step: &mut Step) {
-        // What another engine hands over comes without a deadline.
-        let waits = self.config.handoff || self.next_wakeup().is_some();
+    pub(in crate::sched) fn reject_the_stuck(&mut self, step: &mut Step) {
+        let waits = self.rules.awaits_prompts() || self.next_wakeup().is_some();
         if waits || !self.running.is_empty() || !self.flight.is_empty() {
             return;
         }
@@ -388,40 +357,8 @@ impl Vllm {
         self.waiting.remove(&self.seqs, slot);
         self.free_blocks(slot);
         self.leave_host(slot);
-        self.leave_mocker(slot);
+        R::left(self, slot);
         step.rejected.push(self.seqs[slot].id);
         self.seqs.end(slot);
-    }
-
-    /// The mocker drops what can never run when it comes to the head; so does everybody a
-    /// sequence that outgrew all blocks.
-    fn must_cancel(&mut self, slot: Slot) -> bool {
-        let seq = &self.seqs[slot];
-        // Once it ran, the blocks of its next step count.
-        let next = match seq.admitted {
-            true => self.config.free_drafts(),
-            false => 0,
-        };
-        let tokens = match self.config.no_evict {
-            true => seq.total.max(seq.known + 1),
-            false => (seq.known + next).min(seq.total.max(seq.known)),
-        };
-        if self.pool.most_blocks(tokens) > self.pool.usable() {
-            return true;
-        }
-        if self.config.admission == Admission::Vllm {
-            return false;
-        }
-        let too_long = !seq.admitted && seq.prompt >= self.config.max_model_len;
-        let budget = self.config.max_num_batched_tokens;
-        let (prompt, computed, starts) = (seq.prompt, seq.computed, seq.table.is_empty());
-        if self.config.enable_chunked_prefill || !self.running.is_empty() || too_long {
-            return too_long;
-        }
-        let past = match starts {
-            true => self.look_up(slot),
-            false => computed,
-        };
-        prompt.saturating_sub(past) > budget
     }
 }

@@ -1,10 +1,10 @@
 //! Images, audio clips and videos of prompts: what of a chunk waits for an encoder.
 
-use crate::sched::vllm::Vllm;
 use crate::sched::vllm::seqs::Slot;
 use crate::sched::vllm::step::Step;
+use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 
-impl Vllm {
+impl<R: SchedulingRules> BatchScheduler<R> {
     /// Of a chunk of `new` tokens, those before the first item that cannot be encoded in this pass;
     /// `alone`: nobody else is in the step yet.
     #[inline]

@@ -4,21 +4,19 @@
 //! `prefill_schedule_interval`).
 
 use super::Pass;
-use crate::sched::vllm::Vllm;
-use crate::sched::vllm::config::Admission;
 use crate::sched::vllm::seqs::{Seq, SeqState};
+use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 
 /// Whether a sequence with so many tokens there lacks more than its newest one.
 pub(super) fn is_prefill(seq: &Seq, past: u32) -> bool {
     past + 1 < seq.known
 }
 
-impl Vllm {
+impl<R: SchedulingRules> BatchScheduler<R> {
     /// Most tokens of one prompt in a step, where there is a threshold.
     pub(super) fn longest_chunk(&self) -> u32 {
         let all = self.seqs.len() as u32;
-        // The mocker knows no exception.
-        if all <= 1 && self.config.admission == Admission::Vllm {
+        if all <= 1 {
             return u32::MAX;
         }
         let share = match self.config.long_prefill_token_threshold_adaptive {

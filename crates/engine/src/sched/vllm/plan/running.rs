@@ -4,23 +4,16 @@ use crate::{Draft, Event, Outbox};
 
 use super::Pass;
 use super::prefill::is_prefill;
-use crate::sched::vllm::Vllm;
-use crate::sched::vllm::config::{Admission, Policy, Victim};
+use crate::sched::vllm::config::{Policy, Victim};
 use crate::sched::vllm::seqs::{SeqState, Slot};
 use crate::sched::vllm::step::{StepEntry, StepWork};
+use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 
-/// After so many preemptions without a token, a sequence is no first victim any more.
-const MAX_RECENT_PREEMPTIONS: u8 = 3;
-
-/// The same where Dynamo's mocker has no bound: its sequences could take the blocks from each other
-/// for ever.
-const MAX_RECENT_PREEMPTIONS_MOCKER: u8 = u8::MAX;
-
-impl Vllm {
+impl<R: SchedulingRules> BatchScheduler<R> {
     /// A token, or the next chunk of its prompt, for every running sequence.
-    pub(super) fn schedule_running(&mut self, pass: &mut Pass) {
+    pub(in crate::sched) fn schedule_running(&mut self, pass: &mut Pass) {
         while pass.at < self.running.len() && pass.budget > 0 {
-            if self.config.drafts() == 0 && self.config.max_loras == 0 {
+            if self.has_plain_decodes() {
                 self.schedule_decodes(pass);
                 if pass.at >= self.running.len() || pass.budget == 0 {
                     break;
@@ -48,13 +41,13 @@ impl Vllm {
             if !self.find_blocks(slot, new, pass) {
                 // By priority it may be the lowest and others still have their turn.
                 let gave_way = self.running.get(pass.at) != Some(&slot);
-                match (self.config.admission, self.config.policy) {
-                    (Admission::Mocker, _) => continue,
-                    (Admission::Vllm, Policy::Priority) if gave_way => {
+                match self.config.policy {
+                    _ if R::VICTIM_COSTS_A_TURN => continue,
+                    Policy::Priority if gave_way => {
                         pass.step.short = true;
                         continue;
                     }
-                    (Admission::Vllm, _) => break,
+                    _ => break,
                 }
             }
             self.note_lora(slot, pass.step);
@@ -63,6 +56,11 @@ impl Vllm {
             pass.at += 1;
         }
         pass.step.short |= pass.at < self.running.len();
+    }
+
+    /// Whether a sequence that decodes computes one token, and nothing else has to be seen to.
+    fn has_plain_decodes(&self) -> bool {
+        self.config.drafts() == 0 && !self.rules.draws_later() && self.config.max_loras == 0
     }
 
     /// The bulk of all work: sequences that compute their newest token into a block they have, up
@@ -133,15 +131,14 @@ impl Vllm {
             pass.preempted = true;
             self.running.remove(victim_at);
             if victim_at < pass.at {
-                match self.config.admission {
-                    Admission::Vllm => pass.at -= 1,
-                    // It loses its place in the batch, and with it one sequence's turn.
-                    Admission::Mocker => pass.step.short = true,
+                match R::VICTIM_COSTS_A_TURN {
+                    false => pass.at -= 1,
+                    true => pass.step.short = true,
                 }
             }
             self.undo(victim, pass);
             self.wait_for_copies(victim, pass.step);
-            self.flush_as_mocker(victim);
+            R::preempting(self, victim);
             self.preempt(victim, pass.now, pass.out);
             if victim == slot {
                 return false;
@@ -166,8 +163,7 @@ impl Vllm {
             later: false,
             fetched: false,
         };
-        let rule = self.config.recompute;
-        if let Some((emit, new)) = pass.step.remove(slot, plain, rule, self.window) {
+        if let Some((emit, new)) = pass.step.remove(slot, plain, &self.rules, self.window) {
             pass.budget += new;
             seq.in_flight -= 1;
             seq.known -= emit;
@@ -179,8 +175,8 @@ impl Vllm {
 
     /// Before a sequence gives up itself, one that waits with a fetched prompt gives its blocks:
     /// else the two could stand in each other's way for ever.
-    pub(super) fn take_fetched_blocks(&mut self) -> bool {
-        if (self.config.handoff && self.running.len() > 1) || self.mocker.is_some() {
+    pub(in crate::sched) fn take_fetched_blocks(&mut self) -> bool {
+        if !self.rules.takes_fetched_blocks(self.running.len()) {
             return false;
         }
         let holds = |&slot: &Slot| !self.seqs[slot].table.is_empty();
@@ -195,7 +191,7 @@ impl Vllm {
 
     /// Indices into the running batch of those that hold blocks: one that only waits for its tail has
     /// nothing to give.
-    pub(super) fn victims(&self) -> impl DoubleEndedIterator<Item = usize> + Clone {
+    pub(in crate::sched) fn victims(&self) -> impl DoubleEndedIterator<Item = usize> + Clone {
         (0..self.running.len()).filter(|&at| {
             let seq = &self.seqs[self.running[at]];
             seq.state == SeqState::Running || seq.in_flight > 0
@@ -203,7 +199,7 @@ impl Vllm {
     }
 
     /// Who loses its blocks: an index into the running batch.
-    pub(super) fn victim(&self) -> Option<usize> {
+    pub(in crate::sched) fn victim(&self) -> Option<usize> {
         let mut victims = self.victims();
         match (self.config.policy, self.config.victim) {
             (Policy::Priority, _) => victims.max_by_key(|&at| {
@@ -212,10 +208,7 @@ impl Vllm {
             }),
             (Policy::Fcfs, Victim::Last) => victims.next_back(),
             (Policy::Fcfs, Victim::First) => {
-                let most = match self.config.admission {
-                    Admission::Mocker => MAX_RECENT_PREEMPTIONS_MOCKER,
-                    Admission::Vllm => MAX_RECENT_PREEMPTIONS,
-                };
+                let most = R::MAX_RECENT_PREEMPTIONS;
                 let may = |&at: &usize| self.seqs[self.running[at]].preemptions() < most;
                 let last = victims.clone().next_back();
                 victims.find(may).or(last)
@@ -224,7 +217,7 @@ impl Vllm {
     }
 
     /// Every running sequence gives its blocks up and waits, in the order they run.
-    pub(in crate::sched::vllm) fn preempt_all(&mut self, now: SimTime, out: &mut Outbox) {
+    pub(in crate::sched) fn preempt_all(&mut self, now: SimTime, out: &mut Outbox) {
         for at in 0..self.running.len() {
             let slot = self.running[at];
             self.flush(slot, now, out);
@@ -240,7 +233,7 @@ impl Vllm {
         }
     }
 
-    pub(super) fn preempt(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
+    pub(in crate::sched) fn preempt(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
         let rank = match self.config.policy {
             Policy::Fcfs => Some(self.waiting.front_rank()),
             Policy::Priority => None,

@@ -182,7 +182,6 @@ fn a_prompt_is_found_by_those_admitted_later_in_the_same_step() {
 fn accepted_drafts_leave_together() {
     let speculation = Some(Speculation {
         accept: vec![1.0, 1.0],
-        free: false,
         drops_last_block: true,
     });
     let config = VllmConfig {
@@ -197,7 +196,6 @@ fn accepted_drafts_leave_together() {
 fn rejected_drafts_leave_nothing_behind() {
     let speculation = Some(Speculation {
         accept: vec![1.0, 0.0, 1.0],
-        free: false,
         drops_last_block: true,
     });
     let config = VllmConfig {
@@ -215,7 +213,6 @@ fn rejected_drafts_leave_nothing_behind() {
 fn drafts_that_follow_from_the_text_come_as_it_says() {
     let speculation = Some(Speculation {
         accept: vec![0.0; 4],
-        free: false,
         drops_last_block: false,
     });
     let config = VllmConfig {

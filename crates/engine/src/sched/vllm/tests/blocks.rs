@@ -289,7 +289,6 @@ fn a_block_whose_name_looks_ahead_is_stored_when_what_follows_is_there() {
     let config = VllmConfig {
         speculation: Some(Speculation {
             accept: vec![1.0],
-            free: false,
             drops_last_block: false,
         }),
         kv_events: true,

@@ -129,21 +129,6 @@ fn what_cannot_be_taken_is_refused_with_a_reason() {
 }
 
 #[test]
-fn the_mocker_cancels_what_never_fits_when_its_turn_comes() {
-    let config = VllmConfig {
-        latency: config().latency,
-        num_gpu_blocks: 2,
-        max_num_seqs: 1,
-        ..VllmConfig::mocker()
-    };
-    let log = play(
-        config,
-        submits(vec![(0, seq(1, 64, 2)), (0, seq(2, 200, 1))]),
-    );
-    assert_eq!(log, "0: s1 | 10: t1 | 11: t1 e1 Cancelled2");
-}
-
-#[test]
 fn a_late_call_finds_everything_at_the_instants_it_was_due() {
     let mut engine = Vllm::new(VllmConfig {
         async_scheduling: true,

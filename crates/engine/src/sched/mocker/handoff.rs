@@ -10,15 +10,15 @@ use crate::SimTime;
 use crate::kv::BlockRequest;
 use crate::{Outbox, SeqId};
 
-use super::Vllm;
-use super::seqs::{SeqState, Slot};
+use super::Mocker;
+use crate::sched::vllm::seqs::{SeqState, Slot};
 
-impl Vllm {
+impl Mocker {
     /// A sequence is announced.
-    pub(super) fn expect_prompt(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
+    pub(super) fn announce_prompt(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
         self.seqs[slot].state = SeqState::Fetching;
         self.fetching += 1;
-        self.destinations.pending.push_back(slot);
+        self.rules.destinations.pending.push_back(slot);
         if self.flight.is_empty() {
             self.reserve_next(now, out);
         }
@@ -26,7 +26,7 @@ impl Vllm {
 
     /// Reserves the blocks of the first prompt that is expected, if there is room.
     pub(super) fn reserve_next(&mut self, now: SimTime, out: &mut Outbox) {
-        let Some(&slot) = self.destinations.pending.front() else {
+        let Some(&slot) = self.rules.destinations.pending.front() else {
             return;
         };
         if self.running.len() >= self.config.max_num_seqs as usize {
@@ -50,11 +50,11 @@ impl Vllm {
                 out.push_back((now, event));
             });
         if done {
-            self.destinations.pending.pop_front();
+            self.rules.destinations.pending.pop_front();
             let size = self.config.block_size;
             let missing = (self.pool.blocks_for(prompt) - cached / size) * size;
             let id = self.seqs[slot].id;
-            self.destinations.reserved.push((id, missing));
+            self.rules.destinations.reserved.push((id, missing));
         }
     }
 

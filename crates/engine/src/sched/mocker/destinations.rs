@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 
 use crate::SeqId;
 
-use super::seqs::Slot;
+use crate::sched::vllm::seqs::Slot;
 
 /// Sequences whose prompts come from elsewhere.
 #[derive(Debug, Default)]

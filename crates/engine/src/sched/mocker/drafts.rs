@@ -8,16 +8,16 @@
 //! `common/speculative.rs`.
 
 use crate::kv::BlockRequest;
-use crate::sched::vllm::Vllm;
 use crate::sched::vllm::seqs::{SeqState, Slot};
 use vllm_sim_random::std_rng::StdRng;
 
-use super::Pass;
+use super::{Mocker, MockerRole};
+use crate::sched::vllm::plan::Pass;
 
-impl Vllm {
+impl Mocker {
     /// Makes the tokens of a pass whose sequences draw.
-    pub(super) fn draw_tokens(&mut self, pass: &mut Pass) {
-        if self.config.free_drafts() == 0 {
+    pub(super) fn draw_all(&mut self, pass: &mut Pass) {
+        if self.rules.accept.is_empty() {
             return;
         }
         let ready = loop {
@@ -52,7 +52,7 @@ impl Vllm {
             debug_assert!(done, "there were enough blocks for all");
         }
         // A worker that computes prompts for others makes one token of each, in the same step.
-        let decodes = self.config.lease.is_none();
+        let decodes = self.rules.role != MockerRole::Prefill;
         for &slot in &ready {
             let known = self.seqs[slot].known;
             if decodes {
@@ -78,18 +78,18 @@ impl Vllm {
     /// Tokens that can come out for a sequence at most.
     fn most_drawn(&self, slot: Slot) -> u32 {
         let seq = &self.seqs[slot];
-        let most = match self.config.lease {
-            None => 1 + self.config.free_drafts(),
-            Some(_) => 1,
+        let most = match self.rules.role {
+            MockerRole::Prefill => 1,
+            MockerRole::Whole | MockerRole::Decode => 1 + self.rules.accept.len() as u32,
         };
         most.min(seq.total - seq.known)
     }
 
     /// The next token, and the drafts behind it that are accepted.
     fn draw(&mut self) -> u32 {
-        let rates = self.config.speculation.iter().flat_map(|s| &s.accept);
         let seed = self.config.seed;
-        let draws = self.draws.get_or_insert_with(|| StdRng::new(seed));
+        let draws = self.rules.draws.get_or_insert_with(|| StdRng::new(seed));
+        let rates = self.rules.accept.iter();
         1 + rates.take_while(|&&rate| draws.chance(rate)).count() as u32
     }
 

@@ -8,10 +8,10 @@
 use crate::kv::{BlockRequest, MockerBlock};
 use crate::{BlockKey, Outbox, SimTime};
 
-use super::Vllm;
-use super::plan::{AdmissionTurn, Pass};
-use super::seqs::{Seq, SeqState, Slot};
-use super::step::Step;
+use super::Mocker;
+use crate::sched::vllm::plan::{AdmissionTurn, Pass};
+use crate::sched::vllm::seqs::{Seq, SeqState, Slot};
+use crate::sched::vllm::step::Step;
 
 /// The full blocks of a prompt.
 fn prompt_keys(seq: &Seq, size: u32) -> &[BlockKey] {
@@ -19,13 +19,13 @@ fn prompt_keys(seq: &Seq, size: u32) -> &[BlockKey] {
     &keys[..keys.len().min((seq.prompt / size) as usize)]
 }
 
-impl Vllm {
+impl Mocker {
     /// The host's part of an admission: what becomes of the sequence, or `None` when it goes on with what
     /// it has.
-    pub(super) fn load_as_mocker(&mut self, slot: Slot, pass: &mut Pass) -> Option<AdmissionTurn> {
+    pub(super) fn load_from_tier(&mut self, slot: Slot, pass: &mut Pass) -> Option<AdmissionTurn> {
         let size = self.config.block_size;
-        let owed = self.owed_as_mocker();
-        let offload = self.mocker.as_mut()?;
+        let owed = self.owed_blocks();
+        let offload = self.rules.offload.as_mut()?;
         let seq = &self.seqs[slot];
         let (id, known) = (seq.id, seq.known);
         if offload.asleep.contains(&id) {
@@ -91,7 +91,7 @@ impl Vllm {
         if !done {
             return Some(AdmissionTurn::Stop);
         }
-        let offload = self.mocker.as_mut()?;
+        let offload = self.rules.offload.as_mut()?;
         let fresh = &seq.table.ids()[from..];
         let begins = offload.tier.read_until(fresh).max(pass.now);
         let own = offload.seqs.entry(id).or_default();
@@ -108,7 +108,7 @@ impl Vllm {
     /// A sequence waits for a copy: it is not tried until one ends, and then before all that wait for
     /// room alone.
     fn sleep(&mut self, slot: Slot) -> AdmissionTurn {
-        if let Some(offload) = &mut self.mocker {
+        if let Some(offload) = &mut self.rules.offload {
             offload.asleep.insert(self.seqs[slot].id);
             if self.seqs[slot].rank.0 >= 0 {
                 self.waiting.remove(&self.seqs, slot);
@@ -121,7 +121,7 @@ impl Vllm {
     }
 
     /// Blocks that prompts in the batch and requests with a load still need.
-    fn owed_as_mocker(&self) -> u32 {
+    fn owed_blocks(&self) -> u32 {
         let owed = self.running.iter().map(|&slot| {
             let seq = &self.seqs[slot];
             match seq.computed < seq.prompt {
@@ -132,14 +132,18 @@ impl Vllm {
                 false => 0,
             }
         });
-        let loads = self.mocker.as_ref().map_or(0, |offload| offload.owed());
+        let loads = self
+            .rules
+            .offload
+            .as_ref()
+            .map_or(0, |offload| offload.owed());
         owed.sum::<u32>().saturating_add(loads)
     }
 
     /// A sequence runs: what it loaded is its own. Tokens that came from the host.
-    pub(super) fn admit_as_mocker(&mut self, slot: Slot) -> Option<u32> {
+    pub(super) fn take_loaded(&mut self, slot: Slot) -> Option<u32> {
         let size = self.config.block_size;
-        let offload = self.mocker.as_mut()?;
+        let offload = self.rules.offload.as_mut()?;
         let seq = &self.seqs[slot];
         let own = offload.seqs.entry(seq.id).or_default();
         if own.loaded.take().is_some() {
@@ -149,9 +153,9 @@ impl Vllm {
     }
 
     /// What a pass has computed of prompts is to be copied when it has ended.
-    pub(super) fn offer_as_mocker(&mut self, step: &mut Step) {
+    pub(super) fn offer_to_tier(&mut self, step: &mut Step) {
         let size = self.config.block_size;
-        let Some(offload) = &mut self.mocker else {
+        let Some(offload) = &mut self.rules.offload else {
             return;
         };
         for entry in &step.entries {
@@ -184,7 +188,7 @@ impl Vllm {
 
     /// A sequence got blocks that may still be read.
     pub(super) fn fence(&mut self, slot: Slot, before: u32) {
-        if let Some(offload) = &mut self.mocker {
+        if let Some(offload) = &mut self.rules.offload {
             let ids = self.seqs[slot].table.ids();
             let until = offload
                 .tier
@@ -194,8 +198,8 @@ impl Vllm {
     }
 
     /// A sequence gives its blocks to others: first they are copied.
-    pub(super) fn flush_as_mocker(&mut self, slot: Slot) {
-        if let Some(offload) = &mut self.mocker
+    pub(super) fn wait_for_store(&mut self, slot: Slot) {
+        if let Some(offload) = &mut self.rules.offload
             && let Some(own) = offload.seqs.get(&self.seqs[slot].id)
             && let Some(end) = own.store.and_then(|store| offload.tier.end_of(store))
         {
@@ -203,17 +207,17 @@ impl Vllm {
         }
     }
 
-    /// The copies that are over have ended; with a pass those of its blocks begin.
-    pub(super) fn end_mocker_copies(&mut self, now: SimTime, submits: bool, out: &mut Outbox) {
-        self.complete_mocker_copies(now, out);
-        if submits && let Some(offload) = &mut self.mocker {
+    /// With the end of a pass the copies of its blocks begin.
+    pub(super) fn submit_tier_copies(&mut self, now: SimTime, out: &mut Outbox) {
+        if let Some(offload) = &mut self.rules.offload {
             offload.tier.submit(now);
-            self.complete_mocker_copies(now, out);
+            self.end_tier_copies(now, out);
         }
     }
 
-    fn complete_mocker_copies(&mut self, now: SimTime, out: &mut Outbox) {
-        while let Some(offload) = &mut self.mocker
+    /// Ends the copies that are over.
+    pub(super) fn end_tier_copies(&mut self, now: SimTime, out: &mut Outbox) {
+        while let Some(offload) = &mut self.rules.offload
             && let Some(copy) = offload.tier.pop_due(now)
         {
             offload.asleep.clear();
@@ -245,8 +249,8 @@ impl Vllm {
     }
 
     /// A sequence is over.
-    pub(super) fn leave_mocker(&mut self, slot: Slot) {
-        if let Some(offload) = &mut self.mocker {
+    pub(super) fn leave_tier(&mut self, slot: Slot) {
+        if let Some(offload) = &mut self.rules.offload {
             let id = self.seqs[slot].id;
             offload.asleep.remove(&id);
             if let Some(load) = offload.seqs.remove(&id).and_then(|own| own.load) {

@@ -1,0 +1,58 @@
+//! Who may join, and who never will.
+
+use super::Mocker;
+use crate::sched::vllm::seqs::Slot;
+
+impl Mocker {
+    /// Whether all running sequences and this one can end with the blocks there are.
+    pub(super) fn is_promised(&self, slot: Slot, cached: u32) -> bool {
+        self.footprint(slot, cached) <= self.promised_free()
+    }
+
+    /// Blocks that a sequence needs to its end, those aside that others hold of its prefix.
+    fn footprint(&self, slot: Slot, cached: u32) -> u32 {
+        let seq = &self.seqs[slot];
+        let held = seq.plan.as_ref().map_or(0, |plan| {
+            self.pool.held_prefix(plan, cached / self.config.block_size)
+        });
+        self.pool.blocks_for(seq.total) - held
+    }
+
+    /// Free blocks that no running sequence will need.
+    fn promised_free(&self) -> u32 {
+        let needs = self.running.iter().map(|&slot| {
+            let seq = &self.seqs[slot];
+            let whole = self.pool.blocks_for(seq.total);
+            whole.saturating_sub(seq.table.len())
+        });
+        self.pool.free().saturating_sub(needs.sum())
+    }
+
+    /// Whether a sequence at the head of the queue can never run.
+    pub(super) fn never_fits(&mut self, slot: Slot) -> bool {
+        let seq = &self.seqs[slot];
+        // Once it ran, the blocks of its next step count.
+        let next = match seq.admitted {
+            true => self.rules.accept.len() as u32,
+            false => 0,
+        };
+        let tokens = match self.rules.no_evict {
+            true => seq.total.max(seq.known + 1),
+            false => (seq.known + next).min(seq.total.max(seq.known)),
+        };
+        if self.pool.most_blocks(tokens) > self.pool.usable() {
+            return true;
+        }
+        let too_long = !seq.admitted && seq.prompt >= self.config.max_model_len;
+        let budget = self.config.max_num_batched_tokens;
+        let (prompt, computed, starts) = (seq.prompt, seq.computed, seq.table.is_empty());
+        if self.config.enable_chunked_prefill || !self.running.is_empty() || too_long {
+            return too_long;
+        }
+        let past = match starts {
+            true => self.look_up(slot),
+            false => computed,
+        };
+        prompt.saturating_sub(past) > budget
+    }
+}

@@ -1,0 +1,74 @@
+//! Exact instants of Dynamo's mocker.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
+
+use std::time::Duration;
+
+use vllm_sim_engine::kv::MockerTierConfig;
+use vllm_sim_engine::latency::LatencyModel;
+use vllm_sim_engine::sched::mocker::{Mocker, MockerConfig, MockerRole};
+use vllm_sim_engine::{
+    End, Event, Outbox, Scheduler, SeqId, Sequence, SimTime, SubmitError, Transfer,
+};
+
+use crate::offline;
+
+/// Two blocks of 64 tokens; prompt work takes 10 ms a step, decode work 1 ms.
+fn config() -> MockerConfig {
+    MockerConfig {
+        latency: LatencyModel::Constant {
+            prefill: Duration::from_millis(10),
+            decode: Duration::from_millis(1),
+        },
+        num_gpu_blocks: 2,
+        max_num_seqs: 1,
+        ..MockerConfig::default()
+    }
+}
+
+#[test]
+fn what_never_fits_is_cancelled_when_its_turn_comes() {
+    let mut engine = Mocker::new(config()).unwrap();
+    let arrivals = [(1, 64, 2), (2, 200, 1)];
+    let arrivals = arrivals
+        .map(|(id, prompt, output)| (SimTime::ZERO, Sequence::new(SeqId(id), prompt, output)));
+    let log = offline::run(&mut engine, arrivals).unwrap();
+    let ended = log.iter().filter_map(|(at, event)| match event {
+        Event::Ended { id, end } => Some((at.nanos() / 1_000_000, id.0, *end)),
+        _ => None,
+    });
+    let ended: Vec<_> = ended.collect();
+    assert_eq!(ended, [(11, 1, End::Finished), (11, 2, End::Cancelled)]);
+}
+
+#[test]
+fn a_prompt_that_is_announced_and_never_fits_is_refused() {
+    let config = MockerConfig {
+        role: MockerRole::Decode,
+        ..config()
+    };
+    let mut engine = Mocker::new(config).unwrap();
+    let sequence = Sequence {
+        transfer: Transfer::RemotePrefill,
+        ..Sequence::new(SeqId(1), 200, 1)
+    };
+    let refused = engine.submit(SimTime::ZERO, sequence, &mut Outbox::new());
+    let (needed, total) = (4, 2);
+    assert_eq!(refused, Err(SubmitError::TooLarge { needed, total }));
+}
+
+#[test]
+fn a_tier_excludes_prompts_of_other_engines() {
+    let config = MockerConfig {
+        role: MockerRole::Prefill,
+        tier: Some(MockerTierConfig {
+            blocks: 1,
+            latency: Duration::ZERO,
+            block_ns: (0.0, 0.0),
+        }),
+        ..config()
+    };
+    let error = Mocker::new(config).unwrap_err().to_string();
+    let expected = "a tier of the mocker excludes prompts that another engine computes";
+    assert_eq!(error, expected);
+}
