@@ -1,4 +1,4 @@
-//! Random settings of the schedulers `sglang` and `pool`.
+//! Random settings of the schedulers.
 
 use std::time::Duration;
 
@@ -9,9 +9,12 @@ use vllm_sim_engine::latency::Speed;
 use vllm_sim_engine::sched::mocker::{MockerConfig, MockerRole};
 use vllm_sim_engine::sched::pool::PoolConfig;
 use vllm_sim_engine::sched::sglang::{SchedulePolicy, SglangConfig};
-use vllm_sim_engine::sched::vllm::Victim;
+use vllm_sim_engine::sched::vllm::{Policy, Speculation, Victim, VllmConfig};
 
+use crate::cache_heard::any_groups;
+use crate::host_tier::{any_tier, for_groups};
 use crate::invariants::latency;
+use crate::media;
 
 pub(crate) fn sglang() -> impl Strategy<Value = SglangConfig> {
     let sizes = (6..200u32, 1..9u32, 1..12u32, 1..12u32);
@@ -92,16 +95,17 @@ pub(crate) fn mocker() -> impl Strategy<Value = MockerConfig> {
             let (num_gpu_blocks, block_size, max_num_seqs, max_num_batched_tokens, interval) =
                 sizes;
             let [chunked, caching, first, no_evict] = switches;
-            // Where nobody is preempted outputs end with the blocks there are, and where the oldest is,
-            // two that lack blocks preempt each other hundreds of times for each token.
-            let whole = LONGEST.div_ceil(block_size);
-            let num_gpu_blocks = match (no_evict, first) {
-                (true, _) => num_gpu_blocks.max(whole),
-                (false, true) => num_gpu_blocks.max(4 * whole),
-                (false, false) => num_gpu_blocks,
-            };
-            let (all, decode, max_waiting) = rates;
             let accept = accept.filter(|_| !no_evict).unwrap_or_default();
+            let whole = LONGEST.div_ceil(block_size);
+            let least = match (no_evict, first || !accept.is_empty()) {
+                // Outputs end with the blocks there are.
+                (true, _) => whole,
+                // Two that lack blocks may preempt each other hundreds of times for each token.
+                (false, true) => whole * max_num_seqs,
+                (false, false) => 0,
+            };
+            let num_gpu_blocks = num_gpu_blocks.max(least);
+            let (all, decode, max_waiting) = rates;
             let has_tier = accept.is_empty() && !no_evict;
             let tier = MockerTierConfig {
                 blocks: 1 + num_gpu_blocks * block_size % 50,
@@ -137,4 +141,89 @@ pub(crate) fn mocker() -> impl Strategy<Value = MockerConfig> {
             }
         },
     )
+}
+
+pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
+    let sizes = (6..60u32, 1..20u32, 1..12u32, 8..200u32);
+    let switches = proptest::array::uniform8(any::<bool>());
+    let rest = (
+        prop_oneof![Just(0u32), 5..40u32],
+        prop_oneof![3 => Just(0.0), 1 => 0.0..0.5],
+        proptest::option::weighted(0.3, proptest::collection::vec(0.0..=1.0, 1..4)),
+        (0..2u32, 0..4u32, 0..3u64),
+        prop_oneof![Just(u32::MAX), LONGEST..2 * LONGEST],
+    );
+    let times = (1..4u32, 1..3u32, 0..2u64);
+    let more = (proptest::option::weighted(0.2, 0..9usize), any::<u64>());
+    let memory = (any_tier(), any_groups(), media::any_encoder());
+    let all = (latency(), sizes, switches, rest, times, more, memory);
+    all.prop_map(|(latency, sizes, switches, rest, times, more, memory)| {
+        let (num_gpu_blocks, block_size, max_num_seqs, max_num_batched_tokens) = sizes;
+        let [
+            r#async,
+            chunked,
+            caching,
+            priority,
+            first,
+            reserve,
+            whole,
+            drops,
+        ] = switches;
+        let (threshold, watermark, drafts, loras, max_model_len) = rest;
+        let (all, decode, weights_ms) = times;
+        let (host_tier, layer_groups, encoder) = memory;
+        // The oldest gives way only where layers have no groups.
+        let layer_groups = layer_groups.filter(|_| !first);
+        // No default: a new setting does not compile until its values are decided.
+        VllmConfig {
+            latency,
+            speed: Speed {
+                all: f64::from(all),
+                decode: f64::from(decode),
+            },
+            num_gpu_blocks,
+            block_size,
+            max_num_seqs,
+            max_num_batched_tokens,
+            max_model_len,
+            enable_chunked_prefill: chunked,
+            enable_prefix_caching: caching,
+            layer_groups,
+            long_prefill_token_threshold: threshold,
+            long_prefill_token_threshold_adaptive: first,
+            prefill_schedule_interval: 1 + threshold % 4,
+            policy: if priority {
+                Policy::Priority
+            } else {
+                Policy::Fcfs
+            },
+            async_scheduling: r#async,
+            victim: if first { Victim::First } else { Victim::Last },
+            reserve_full_prompt: reserve,
+            watermark,
+            speculation: drafts.map(|accept| Speculation {
+                accept,
+                drops_last_block: drops,
+            }),
+            // A roofline would say how long they take: it is time like any other.
+            drafting: None,
+            weights_from_host: Duration::from_millis(weights_ms),
+            max_loras: loras.0,
+            max_cpu_loras: loras.1,
+            lora_load: Duration::from_millis(loras.2),
+            encoder: encoder.map(Box::new),
+            max_waiting: more.0,
+            fetch: (Duration::from_millis(3), Duration::from_micros(50)),
+            fetch_whole_prompt: whole,
+            lease: Some(Duration::from_millis(20)),
+            // `lock_step` plays ranks together.
+            lock_step: false,
+            host_tier: for_groups(host_tier, layer_groups),
+            kv_events: true,
+            // Invariants are told of each token; `runs` compares.
+            run_lengths: false,
+            log_admissions: true,
+            seed: more.1,
+        }
+    })
 }

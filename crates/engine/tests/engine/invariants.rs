@@ -13,15 +13,15 @@ use vllm_sim_engine::latency::LatencyModel;
 use vllm_sim_engine::sched::mocker::Mocker;
 use vllm_sim_engine::sched::pool::{Pool, PoolConfig};
 use vllm_sim_engine::sched::sglang::{Sglang, SglangConfig};
-use vllm_sim_engine::sched::vllm::{Policy, Speculation, Victim, Vllm, VllmConfig};
+use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
 use vllm_sim_engine::{
     BlockKey, BlockPlan, Command, Delays, End, Event, LoadFailure, LoraId, Outbox, Reset,
     Scheduler, SeqId, Sequence, Transfer,
 };
 
-use crate::cache_heard::{CacheHeard, any_groups, check_block_use};
-use crate::configs::{mocker, pool, sglang};
-use crate::host_tier::{any_tier, check_host, for_groups, reset_host};
+use crate::cache_heard::{CacheHeard, check_block_use};
+use crate::configs::{mocker, pool, sglang, vllm};
+use crate::host_tier::{check_host, reset_host};
 use crate::load_failures::{any_load_failure, check_load_failures};
 use crate::media::{self, Item};
 
@@ -427,69 +427,6 @@ pub(crate) fn latency() -> impl Strategy<Value = LatencyModel> {
     let delays = prop_oneof![3 => 0..6u64, 1 => Just(HOUR_MS)];
     let delays = delays.prop_map(|ms| LatencyModel::Delays(Box::new(first_delay(ms))));
     prop_oneof![2 => constant, 1 => delays]
-}
-
-pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
-    let sizes = (6..60u32, 1..20u32, 1..12u32, 8..200u32);
-    let policies = (
-        any::<bool>(),
-        any::<bool>(),
-        any::<bool>(),
-        any::<bool>(),
-        any::<bool>(),
-    );
-    let rest = (
-        prop_oneof![Just(0u32), 5..40u32],
-        prop_oneof![3 => Just(0.0), 1 => 0.0..0.5],
-        proptest::option::weighted(0.3, proptest::collection::vec(0.0..=1.0, 1..4)),
-        any::<bool>(),
-        0..2u32,
-    );
-    let memory = (any_tier(), any_groups(), media::any_encoder());
-    let all = (latency(), sizes, policies, rest, memory);
-    all.prop_map(
-        |(latency, sizes, policies, rest, (host_tier, layer_groups, encoder))| {
-            let (num_gpu_blocks, block_size, max_num_seqs, max_num_batched_tokens) = sizes;
-            let (r#async, chunked, caching, priority, first) = policies;
-            let (threshold, watermark, drafts, reserve_full_prompt, max_loras) = rest;
-            // The oldest gives way only where layers have no groups.
-            let layer_groups = layer_groups.filter(|_| !first);
-            let host_tier = for_groups(host_tier, layer_groups);
-            VllmConfig {
-                latency,
-                num_gpu_blocks,
-                block_size,
-                max_num_seqs,
-                max_num_batched_tokens,
-                async_scheduling: r#async,
-                enable_chunked_prefill: chunked,
-                enable_prefix_caching: caching,
-                policy: if priority {
-                    Policy::Priority
-                } else {
-                    Policy::Fcfs
-                },
-                victim: if first { Victim::First } else { Victim::Last },
-                long_prefill_token_threshold: threshold,
-                long_prefill_token_threshold_adaptive: first,
-                prefill_schedule_interval: 1 + threshold % 4,
-                watermark,
-                layer_groups,
-                speculation: drafts.map(|accept| Speculation {
-                    accept,
-                    drops_last_block: true,
-                }),
-                reserve_full_prompt,
-                max_loras,
-                encoder: encoder.map(Box::new),
-                fetch: (Duration::from_millis(3), Duration::from_micros(50)),
-                lease: Some(Duration::from_millis(20)),
-                host_tier,
-                kv_events: true,
-                ..VllmConfig::default()
-            }
-        },
-    )
 }
 
 proptest! {

@@ -14,7 +14,7 @@ use vllm_sim_engine::{
     SubmitError,
 };
 
-use crate::{invariants, offline};
+use crate::{configs, invariants, offline};
 
 /// Ranks as one engine, which gives a sequence to the rank of its number.
 pub(crate) struct Group {
@@ -283,7 +283,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
     fn invariants_hold_for_ranks_that_step_together(
-        config in invariants::vllm(),
+        config in configs::vllm(),
         ranks in 1..4usize,
         inputs in invariants::inputs(),
     ) {
