@@ -83,6 +83,13 @@ pub trait Scheduler {
     /// # Errors
     /// [`SubmitError`] when it can be neither started nor queued.
     fn submit(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Result<(), SubmitError>;
+    /// Whether it may take all of these now; the refusal of the first that it would certainly not take.
+    ///
+    /// # Errors
+    /// [`SubmitError`] of that one.
+    fn admits(&self, _job: &mut dyn Iterator<Item = &Sequence>) -> Result<(), SubmitError> {
+        Ok(())
+    }
     /// Ends a sequence early, waiting or running; unknown ids are ignored.
     fn abort(&mut self, now: SimTime, id: SeqId, out: &mut Outbox);
     /// When to call `advance` next; `None`: only an input can bring work.

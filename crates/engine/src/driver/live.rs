@@ -119,6 +119,13 @@ impl LiveEngine {
         let mut ranks = self.shared.ranks.lock();
         let now = self.shared.now();
         ranks.advance(now);
+        if let [_, _, ..] = submissions[..] {
+            let mut job = submissions.iter().map(|submission| &submission.sequence);
+            if let Err(error) = ranks[self.rank].engine.admits(&mut job) {
+                self.shared.settle(ranks);
+                return Err(error);
+            }
+        }
         let mut handles = Vec::with_capacity(submissions.len());
         let mut failed = None;
         for submission in submissions {
@@ -193,6 +200,8 @@ impl LiveEngine {
     pub fn cancel_where(&self, matches: impl Fn(&RequestInfo) -> bool) -> usize {
         let mut ranks = self.shared.ranks.lock();
         let now = self.shared.now();
+        // What was due is theirs.
+        ranks.advance(now);
         let core = &mut ranks[self.rank];
         let ids: Vec<SeqId> = core
             .records

@@ -106,6 +106,21 @@ impl Pool {
         self.slots.len() - self.free.len()
     }
 
+    /// Whether the prompt of a sequence fits into the cache at all.
+    fn fits(&self, seq: &Sequence) -> Result<(), SubmitError> {
+        let Some(blocks) = &self.blocks else {
+            return Ok(());
+        };
+        let (needed, total) = (
+            blocks.blocks_for(seq.prompt),
+            blocks.config().num_blocks - 1,
+        );
+        match needed > total {
+            true => Err(SubmitError::TooLarge { needed, total }),
+            false => Ok(()),
+        }
+    }
+
     fn has_slot(&self) -> bool {
         self.running() < self.config.slots
     }
@@ -392,15 +407,7 @@ impl Scheduler for Pool {
             && self.has_slot()
             && self.waiting.is_empty()
             && self.adapters.fit(seq.lora) != AdapterFit::No;
-        if let Some(blocks) = &self.blocks {
-            let (needed, total) = (
-                blocks.blocks_for(seq.prompt),
-                blocks.config().num_blocks - 1,
-            );
-            if needed > total {
-                return Err(SubmitError::TooLarge { needed, total });
-            }
-        }
+        self.fits(&seq)?;
         let mut seq = seq;
         if seq.delays.is_none() {
             seq.delays = Some(self.delays.clone());
@@ -423,6 +430,27 @@ impl Scheduler for Pool {
         self.locations.insert(seq.id, SeqLocation::Waiting);
         self.waiting.push_back(WaitingSeq { seq, passed: 0 });
         self.admit(now, out);
+        Ok(())
+    }
+
+    fn admits(&self, job: &mut dyn Iterator<Item = &Sequence>) -> Result<(), SubmitError> {
+        // So many start at most, and the others need places in the queue.
+        let mut slots = match self.paused.is_none() && self.waiting.is_empty() {
+            true => self.config.slots.saturating_sub(self.running()),
+            false => 0,
+        };
+        let mut queued = self.waiting.len();
+        for seq in job {
+            self.fits(seq)?;
+            if slots > 0 && self.adapters.fit(seq.lora) != AdapterFit::No {
+                slots -= 1;
+                continue;
+            }
+            match self.config.queue {
+                Some(limit) if queued >= limit => return Err(SubmitError::QueueFull { limit }),
+                _ => queued += 1,
+            }
+        }
         Ok(())
     }
 

@@ -137,6 +137,28 @@ impl Sglang {
         &self.config
     }
 
+    /// Whether it takes a sequence behind `more` others that wait then.
+    fn takes(&self, seq: &Sequence, more: usize) -> Result<(), SubmitError> {
+        if let Some(limit) = self.config.max_waiting
+            && self.waiting.len() + more >= limit
+        {
+            return Err(SubmitError::QueueFull { limit });
+        }
+        // Admission wants room for all of it and a page beyond.
+        let tokens = seq
+            .prompt
+            .saturating_add(seq.output)
+            .min(self.config.max_model_len);
+        let (needed, total) = (
+            self.config.pages(tokens).saturating_add(1),
+            self.config.num_pages,
+        );
+        match needed > total {
+            true => Err(SubmitError::TooLarge { needed, total }),
+            false => Ok(()),
+        }
+    }
+
     fn wake(&mut self, now: SimTime) {
         let work =
             !self.waiting.is_empty() || !self.running.is_empty() || self.destinations.are_ready();
@@ -322,23 +344,7 @@ fn report_rejected(pass: &mut Pass, now: SimTime, out: &mut Outbox) {
 
 impl Scheduler for Sglang {
     fn submit(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Result<(), SubmitError> {
-        if let Some(limit) = self.config.max_waiting
-            && self.waiting.len() >= limit
-        {
-            return Err(SubmitError::QueueFull { limit });
-        }
-        // Admission wants room for all of it and a page beyond.
-        let tokens = seq
-            .prompt
-            .saturating_add(seq.output)
-            .min(self.config.max_model_len);
-        let needed = self.config.pages(tokens).saturating_add(1);
-        if needed > self.config.num_pages {
-            return Err(SubmitError::TooLarge {
-                needed,
-                total: self.config.num_pages,
-            });
-        }
+        self.takes(&seq, 0)?;
         let transfer = seq.transfer;
         let slot = self
             .seqs
@@ -351,6 +357,13 @@ impl Scheduler for Sglang {
         self.seqs[slot].lends = self.config.handoff && transfer == Transfer::RemoteDecode;
         self.waiting.push_back(slot);
         self.wake(now);
+        Ok(())
+    }
+
+    fn admits(&self, job: &mut dyn Iterator<Item = &Sequence>) -> Result<(), SubmitError> {
+        for (before, seq) in job.enumerate() {
+            self.takes(seq, before)?;
+        }
         Ok(())
     }
 

@@ -161,6 +161,16 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         &self.pool
     }
 
+    /// Whether the bounded queue takes one more sequence behind `more` that it has not yet.
+    fn has_place(&self, more: usize) -> Result<(), SubmitError> {
+        match self.config.max_waiting {
+            Some(limit) if self.waiting.len() + more >= limit => {
+                Err(SubmitError::QueueFull { limit })
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn depth(&self) -> usize {
         if self.config.async_scheduling { 2 } else { 1 }
     }
@@ -343,11 +353,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
         mut seq: Sequence,
         out: &mut Outbox,
     ) -> Result<(), SubmitError> {
-        if let Some(limit) = self.config.max_waiting
-            && self.waiting.len() >= limit
-        {
-            return Err(SubmitError::QueueFull { limit });
-        }
+        self.has_place(0)?;
         self.rules.take_in(&mut seq);
         R::fits(self, &seq)?;
         let order = self.arrivals as i64;
@@ -373,6 +379,14 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
         }
         self.waiting.insert(&self.seqs, slot);
         self.wake(now);
+        Ok(())
+    }
+
+    fn admits(&self, job: &mut dyn Iterator<Item = &Sequence>) -> Result<(), SubmitError> {
+        for (before, seq) in job.enumerate() {
+            self.has_place(before)?;
+            R::fits(self, seq)?;
+        }
         Ok(())
     }
 

@@ -17,9 +17,10 @@ use vllm_sim_engine::driver::{
     SequenceRecord, Submission, TimerTuning,
 };
 use vllm_sim_engine::latency::{LatencyModel, Polynomial, Speed};
+use vllm_sim_engine::sched::pool::{Pool, PoolConfig};
 use vllm_sim_engine::sched::sglang::{Sglang, SglangConfig};
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
-use vllm_sim_engine::{Event, Scheduler, SeqId, Sequence, Stats};
+use vllm_sim_engine::{Event, Scheduler, SeqId, Sequence, Stats, SubmitError};
 
 use crate::lock_step::Group;
 use crate::offline;
@@ -347,4 +348,79 @@ fn a_reply_without_delays_is_over_when_it_is_submitted() {
     assert_eq!(handles[0].progress().released(), 1_000);
     live.stop();
     assert_eq!(*counts.lock().unwrap(), (1_000, 1_000));
+}
+
+/// A job of which one sequence finds no place in the queue is refused whole, and none of it was there.
+#[test]
+fn a_refused_job_leaves_no_trace() {
+    let vllm = VllmConfig {
+        latency: LatencyModel::ZERO,
+        max_waiting: Some(2),
+        ..VllmConfig::default()
+    };
+    let sglang = SglangConfig {
+        latency: LatencyModel::ZERO,
+        max_waiting: Some(2),
+        ..SglangConfig::default()
+    };
+    let pool = PoolConfig {
+        slots: 1,
+        queue: Some(1),
+        ..PoolConfig::default()
+    };
+    let engines: [Box<dyn Scheduler + Send>; 3] = [
+        Box::new(Vllm::new(vllm).unwrap()),
+        Box::new(Sglang::new(sglang).unwrap()),
+        Box::new(Pool::new(pool)),
+    ];
+    for engine in engines {
+        let (heard, epoch) = (Arc::<Mutex<Heard>>::default(), Instant::now());
+        let (ended, _ends) = channel();
+        let ear = Box::new(Ear {
+            epoch,
+            heard: heard.clone(),
+            ended,
+        });
+        let live = LiveEngine::start("job", epoch, engine, ear, TimerTuning::default()).unwrap();
+        let before = live.stats();
+        let job = (0..3)
+            .map(|number| submission(number, live.now()))
+            .collect();
+        assert!(matches!(
+            live.submit(job),
+            Err(SubmitError::QueueFull { .. })
+        ));
+        live.stop();
+        let heard = heard.lock().unwrap();
+        assert_eq!((heard.arrivals.len(), heard.tokens.len()), (0, 0));
+        assert_eq!(live.stats(), before);
+    }
+}
+
+#[test]
+fn what_was_due_before_a_cancellation_comes_out() {
+    let config = VllmConfig {
+        latency: LatencyModel::Constant {
+            prefill: Duration::from_millis(1),
+            decode: Duration::from_secs(3600),
+        },
+        ..VllmConfig::default()
+    };
+    let engine = Box::new(Vllm::new(config).unwrap());
+    // The timer thread looks once an hour.
+    let tune = TimerTuning {
+        quantum: Duration::from_secs(3600),
+        busy: 0,
+        ..TimerTuning::default()
+    };
+    let tally = Box::new(Tally(Arc::default()));
+    let live = LiveEngine::start("cancel", Instant::now(), engine, tally, tune).unwrap();
+    let handles = live.submit(vec![submission(1, live.now())]).unwrap();
+    let due = live.now() + Duration::from_millis(1);
+    while live.now() <= due {
+        std::thread::yield_now();
+    }
+    assert_eq!(live.cancel_where(|_| true), 1);
+    assert_eq!(handles[0].progress().released(), 1);
+    live.stop();
 }
