@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use vllm_sim::server::Server;
 use vllm_sim_config::{CliMode, Loaded};
+use vllm_sim_engine::SimTime;
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::pool::PoolConfig;
 use vllm_sim_http_client::Trust;
@@ -12,6 +13,9 @@ use vllm_sim_replay::online::{Api, OnlineError, OnlineOptions, OnlineSummary, ru
 use vllm_sim_replay::outcome::{Outcome, Sink, Status};
 use vllm_sim_replay::report::{self, Collector, Report, RunFacts};
 use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
+use vllm_sim_replay::workload::{
+    Dependency, Prompt, Session, TokenRun, Turn, WorkloadError, WorkloadSource,
+};
 use vllm_sim_replay::{PoolSpec, RouterConfig, Settings};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-llama");
@@ -402,4 +406,67 @@ fn a_server_behind_tls_is_measured_if_it_is_trusted() {
         error.starts_with("cannot read certificates from "),
         "{error}"
     );
+}
+
+/// Sessions that wait for others.
+struct Dependents(std::vec::IntoIter<Session>);
+
+impl WorkloadSource for Dependents {
+    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
+        Ok(self.0.next())
+    }
+
+    fn has_dependencies(&self) -> bool {
+        true
+    }
+}
+
+/// By session: when its request was to be sent, and when its last token came.
+#[derive(Default)]
+struct Times(std::collections::BTreeMap<u64, (SimTime, SimTime)>);
+
+impl Sink for Times {
+    fn request(&mut self, outcome: &Outcome<'_>) {
+        assert_eq!(outcome.status, Status::Completed, "{:?}", outcome.error);
+        let times = (outcome.arrival, outcome.ended);
+        self.0.insert(outcome.session, times);
+    }
+    fn gaps(&mut self, _: u64, _: u64) {}
+}
+
+#[test]
+fn a_session_starts_after_the_latest_of_those_it_waits_for() {
+    let sim = Sim::start(&DELAYS);
+    let delay = Duration::from_millis(400);
+    let session = |id, start_ms, waits: bool| {
+        let dependency = |session| Dependency {
+            session,
+            turn: 0,
+            completion: true,
+            delay_ns: delay.as_nanos() as u64,
+        };
+        let prompt = TokenRun {
+            id,
+            len: 20,
+            same: false,
+        };
+        Session {
+            id: None,
+            start: SimTime::from_millis(start_ms),
+            turns: vec![Turn::new(Prompt::Whole(vec![prompt]), 2)],
+            after: (0..3).filter(|_| waits).map(dependency).collect(),
+            play: None,
+        }
+    };
+    let mut sessions: Vec<Session> = (0..3).map(|id| session(id, 0, false)).collect();
+    sessions.extend([session(3, 0, true), session(4, 900, true)]);
+    let mut source = Dependents(sessions.into_iter());
+    let mut times = Times::default();
+    run(&mut source, &sim.options(), &mut times, &mut |_| {}).expect("is sent");
+    let over = (0..3).map(|session| times.0[&session].1).max();
+    let ready = over.expect("there are three") + delay;
+    let (third, fourth) = (times.0[&3].0, times.0[&4].0);
+    assert!(third >= ready && third < ready + delay, "{third:?}");
+    let late = SimTime::from_millis(900);
+    assert!(fourth >= late.max(ready) && fourth < late.max(ready + delay) + delay);
 }

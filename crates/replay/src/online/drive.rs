@@ -30,11 +30,31 @@ struct Shared {
     pacer: Pacer,
     /// Requests sent so far.
     number: AtomicU64,
-    /// Per session: turns sent, turns over; of workloads in which sessions wait for others.
-    reached: Mutex<BTreeMap<u64, (u32, u32)>>,
+    /// How far each session is; of workloads in which sessions wait for others.
+    reached: Mutex<BTreeMap<u64, SessionTimes>>,
     has_dependencies: bool,
     moved: Notify,
     out: mpsc::Sender<SessionEvent>,
+}
+
+/// When the turns of a session were sent and over, the first one first.
+#[derive(Default)]
+struct SessionTimes {
+    sent: Vec<Instant>,
+    over: Vec<Instant>,
+    /// When the session ended: turns that were not sent count as sent and over then.
+    ended: Option<Instant>,
+}
+
+impl SessionTimes {
+    /// When what a dependency waits for happened; `None`: it has not.
+    fn of(&self, dependency: &Dependency) -> Option<Instant> {
+        let times = match dependency.completion {
+            true => &self.over,
+            false => &self.sent,
+        };
+        times.get(dependency.turn as usize).copied().or(self.ended)
+    }
 }
 
 /// From a session's task.
@@ -253,16 +273,17 @@ impl SessionFeed {
 
 /// Plays the turns of a session one after the other; a failure ends it.
 async fn play(shared: &Shared, number: u64, session: Session) {
-    for dependency in &session.after {
-        wait_for(shared, dependency).await;
-    }
-    let mut history = ChatHistory::default();
-    let follows = session.turns.len() > 1;
     let is_open = shared.options.concurrency.is_none();
-    let mut planned = match is_open && session.after.is_empty() {
+    let mut planned = match is_open {
         true => shared.epoch + shared.scaled(session.start.nanos()),
         false => now(),
     };
+    for dependency in &session.after {
+        planned =
+            planned.max(happened(shared, dependency).await + shared.scaled(dependency.delay_ns));
+    }
+    let mut history = ChatHistory::default();
+    let follows = session.turns.len() > 1;
     for (n, turn) in session.turns.iter().enumerate() {
         if n > 0 {
             planned = now() + shared.scaled(turn.delay_ns);
@@ -272,7 +293,7 @@ async fn play(shared: &Shared, number: u64, session: Session) {
         let body = shared.writer.body(turn, &mut history, follows).await;
         shared.pacer.until(planned).await;
         let order = shared.number.fetch_add(1, Ordering::Relaxed);
-        reached(shared, number, |turns| turns.0 = n as u32 + 1);
+        reached(shared, number, |times| times.sent.push(now()));
         let identity = shared.options.identity.as_ref();
         let identity = identity.map(|identity| (identity, number, n as u32));
         let sent = now();
@@ -292,7 +313,7 @@ async fn play(shared: &Shared, number: u64, session: Session) {
             times,
             result,
         );
-        reached(shared, number, |turns| turns.1 = n as u32 + 1);
+        reached(shared, number, |times| times.over.push(now()));
         if shared
             .out
             .send(SessionEvent::Over(Box::new(done)))
@@ -304,7 +325,7 @@ async fn play(shared: &Shared, number: u64, session: Session) {
         }
     }
     // What was not sent can be waited for no longer.
-    reached(shared, number, |turns| *turns = (u32::MAX, u32::MAX));
+    reached(shared, number, |times| times.ended = Some(now()));
 }
 
 fn done(
@@ -332,7 +353,7 @@ fn done(
     }
 }
 
-fn reached(shared: &Shared, session: u64, change: impl FnOnce(&mut (u32, u32))) {
+fn reached(shared: &Shared, session: u64, change: impl FnOnce(&mut SessionTimes)) {
     if !shared.has_dependencies {
         return;
     }
@@ -340,24 +361,23 @@ fn reached(shared: &Shared, session: u64, change: impl FnOnce(&mut (u32, u32))) 
     shared.moved.notify_waiters();
 }
 
-async fn wait_for(shared: &Shared, dependency: &Dependency) {
+/// Waits until what a dependency waits for has happened; returns when that was.
+async fn happened(shared: &Shared, dependency: &Dependency) -> Instant {
     loop {
         let moved = shared.moved.notified();
         tokio::pin!(moved);
         // Listening begins before looking, so that nothing is missed in between.
         moved.as_mut().enable();
-        let turns = shared.reached.lock().get(&dependency.session).copied();
-        let (sent, over) = turns.unwrap_or((0, 0));
-        let turns = if dependency.completion { over } else { sent };
-        if turns > dependency.turn {
-            break;
+        let reached = shared.reached.lock();
+        let at = reached
+            .get(&dependency.session)
+            .and_then(|times| times.of(dependency));
+        drop(reached);
+        if let Some(at) = at {
+            return at;
         }
         moved.await;
     }
-    shared
-        .pacer
-        .until(now() + shared.scaled(dependency.delay_ns))
-        .await;
 }
 
 fn report(sink: &mut dyn Sink, done: &FinishedRequest) {

@@ -18,6 +18,8 @@ pub(super) struct Exchange {
     pub(super) prompt_tokens: Option<u32>,
     pub(super) reply: HttpReply,
     completion_tokens: Option<u32>,
+    /// Tokens that were asked for.
+    requested: u32,
     /// What was said: the ids where the server tells them, and the text.
     pub(super) ids: Vec<u32>,
     pub(super) text: String,
@@ -30,13 +32,20 @@ impl Exchange {
     pub(super) fn new(output: u32) -> Self {
         Self {
             tokens: Vec::with_capacity(output.min(1 << 16) as usize),
+            requested: output,
             ..Self::default()
         }
     }
 
-    /// Makes as many tokens as the server counted, and says what is missing from an answer.
+    /// Makes as many tokens as the server counted, and says what is missing from an answer or wrong
+    /// with it.
     pub(super) fn check(&mut self) -> Option<Box<str>> {
         if let (Some(n), Some(last)) = (self.completion_tokens, self.tokens.last().copied()) {
+            let (asked, came) = (self.requested, self.tokens.len());
+            if n as usize > asked as usize + came {
+                let counts = format!("the server counts {n} tokens in its answer");
+                return Some(format!("{counts}: {asked} were asked for, {came} came").into());
+            }
             // Chunks without a token come last; several tokens in one chunk came together.
             self.tokens.resize(n as usize, last);
         }
@@ -183,6 +192,12 @@ mod tests {
         assert_eq!(
             read("data: [DONE]\n").1.as_deref(),
             Some("the answer has no token")
+        );
+        let counted = "data: {\"choices\":[{\"text\":\"x\"}],\
+                       \"usage\":{\"completion_tokens\":4294967295}}\n\ndata: [DONE]\n\n";
+        assert_eq!(
+            read(counted).1.as_deref(),
+            Some("the server counts 4294967295 tokens in its answer: 1 were asked for, 1 came")
         );
         let (error, _) = read("data: {\"error\":{\"message\":\"no\"}}\n");
         assert_eq!(error, Err("no".to_owned()));
