@@ -108,8 +108,8 @@ fn node(row: &Row<'_>, block: u32, scope: u64, place: String) -> Result<AgentNod
         completion,
         delay_ns: nanos(delay_ms),
     };
-    let delay = row.positive(&["delay", "delay_ms"])?.unwrap_or(0.0)
-        + row.positive(&["tool_wait_ms"])?.unwrap_or(0.0);
+    let delay = row.positive_millis(&["delay", "delay_ms"])?.unwrap_or(0.0)
+        + row.positive_millis(&["tool_wait_ms"])?.unwrap_or(0.0);
     for id in row.list("wait_for")?.unwrap_or_default() {
         let id = id.as_str();
         let id = id.ok_or_else(|| row.bad("wait_for must be a list of request ids"))?;
@@ -120,7 +120,7 @@ fn node(row: &Row<'_>, block: u32, scope: u64, place: String) -> Result<AgentNod
         let dependency = Row::new(value, &|| place.clone())?.read()?;
         after.push((dependency.0, depend(dependency.1, dependency.2)));
     }
-    let start = row.positive(&["not_before_ms", "timestamp", "created_time"])?;
+    let start = row.positive_millis(&["not_before_ms", "timestamp", "created_time"])?;
     // The time stamp of a dependent row of version 1 says nothing.
     let start_ms = start.filter(|_| !v1).unwrap_or(0.0);
     Ok(AgentNode {
@@ -151,7 +151,7 @@ impl Row<'_> {
                 return Err(self.bad(format!("trigger is {other:?}, {allowed}")));
             }
         };
-        let delay = self.positive(&["delay_ms"])?.unwrap_or(0.0);
+        let delay = self.positive_millis(&["delay_ms"])?.unwrap_or(0.0);
         Ok((id.to_owned(), completion, delay))
     }
 }

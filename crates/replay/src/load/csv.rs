@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::bench::{BenchRun, MeasuredRequest, OfferedLoad};
 use super::lines::Lines;
-use super::loaded::{LoadedSessions, millis};
+use super::loaded::{LoadedSessions, is_within_reach, millis};
 use crate::workload::{MAX_TOKENS, Prompt, Session, TokenRun, Turn, WorkloadError, WorkloadSource};
 use vllm_sim_random::mix;
 
@@ -95,6 +95,23 @@ fn number(lines: &Lines, cells: &[String], at: usize, name: &str) -> Result<f64,
         .ok_or_else(|| lines.bad(format!("{name} is {cell:?}, must be a number")))
 }
 
+/// A cell of seconds, in milliseconds.
+fn seconds_ms(
+    lines: &Lines,
+    cells: &[String],
+    at: usize,
+    name: &str,
+) -> Result<f64, WorkloadError> {
+    let ms = number(lines, cells, at, name)? * 1e3;
+    match is_within_reach(ms) {
+        true => Ok(ms),
+        false => {
+            let problem = "must be seconds, at most 9200000000 of them (292 years)";
+            Err(lines.bad(format!("{name} is {:?}, {problem}", cells[at])))
+        }
+    }
+}
+
 /// A public trace. It is read once to check every line; rows that come sorted by time are then
 /// streamed, others are kept in memory.
 pub(super) fn trace(
@@ -175,7 +192,7 @@ impl TraceRows {
             }
             let cells = cells(lines.line());
             let at_ms = match self.table {
-                CsvTable::BurstGpt => number(lines, &cells, *time, time_name)? * 1e3,
+                CsvTable::BurstGpt => seconds_ms(lines, &cells, *time, time_name)?,
                 CsvTable::Azure => {
                     let cell = cells.get(*time).map_or("", String::as_str);
                     date_ms(cell).ok_or_else(|| {

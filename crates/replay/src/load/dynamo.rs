@@ -101,12 +101,12 @@ fn record(row: &Row<'_>, block: &mut Option<u32>) -> Result<TracedRequest, Workl
     let prompt = Prompt::Whole(runs(&replay, &ids, Some(input), size, u64::MAX)?);
     let mut turn = Turn::new(prompt, request.needed_tokens(&["output_tokens"], 0)?);
     turn.request_id = request.text("request_id")?.map(Arc::from);
-    let received_ms = request.positive(&["request_received_ms"])?;
+    let received_ms = request.positive_millis(&["request_received_ms"])?;
     let received_ms = received_ms.ok_or_else(|| row.missing("request_received_ms"))?;
-    let ended_ms = match request.positive(&["total_time_ms"])? {
+    let ended_ms = match request.positive_millis(&["total_time_ms"])? {
         Some(took) => received_ms + took,
         None => row
-            .positive(&["event_time_unix_ms"])?
+            .positive_millis(&["event_time_unix_ms"])?
             .unwrap_or(received_ms),
     };
     let session = match row.object("agent_context")? {

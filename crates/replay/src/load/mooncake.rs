@@ -134,8 +134,8 @@ fn parse(lines: &Lines, rules: MooncakeRules) -> Result<MooncakeRow, WorkloadErr
     };
     Ok(MooncakeRow {
         session,
-        stamp_ms: row.number(&["timestamp", "created_time"])?,
-        delay_ms: row.positive(&["delay", "delay_ms"])?,
+        stamp_ms: row.millis(&["timestamp", "created_time"])?,
+        delay_ms: row.positive_millis(&["delay", "delay_ms"])?,
         runs,
         turn,
     })

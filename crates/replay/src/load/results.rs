@@ -222,7 +222,7 @@ pub(super) fn report(path: &Path) -> Result<BenchRun, WorkloadError> {
             continue;
         }
         run.requests.push(MeasuredRequest {
-            at_ms: row.number(&["arrival_time_ms"])?,
+            at_ms: row.millis(&["arrival_time_ms"])?,
             input: row.needed_tokens(&["input_length"], 1)?,
             output: row.needed_tokens(&["output_length"], 0)?,
             cached: row.tokens(&["reused_input_tokens"], 0)?,

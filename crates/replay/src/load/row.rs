@@ -1,5 +1,6 @@
 use serde_json::{Map, Value};
 
+use super::loaded::{LONGEST_TEXT, is_within_reach};
 use crate::workload::{MAX_TOKENS, WorkloadError};
 
 /// One object of a file, read field by field so that a complaint names the field and its value.
@@ -70,6 +71,23 @@ impl<'a> Row<'a> {
     pub(super) fn needed_tokens(&self, names: &[&str], least: u32) -> Result<u32, WorkloadError> {
         self.tokens(names, least)?
             .ok_or_else(|| self.missing(names[0]))
+    }
+
+    /// Milliseconds.
+    pub(super) fn millis(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
+        self.within_reach(names, self.number(names)?)
+    }
+
+    /// Milliseconds, 0 or more.
+    pub(super) fn positive_millis(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
+        self.within_reach(names, self.positive(names)?)
+    }
+
+    fn within_reach(&self, names: &[&str], ms: Option<f64>) -> Result<Option<f64>, WorkloadError> {
+        match (ms.is_none_or(is_within_reach), self.find(names)) {
+            (false, Some((name, value))) => Err(self.wrong(name, value, LONGEST_TEXT)),
+            _ => Ok(ms),
+        }
     }
 
     /// A finite number.

@@ -200,6 +200,32 @@ fn broken_lines_are_named_with_field_and_value() {
 }
 
 #[test]
+fn times_that_no_instant_holds_are_named() {
+    let row = |field: &str, ms: &str| {
+        format!("{{\"{field}\":{ms},\"session_id\":\"a\",\"output_length\":1,\"hash_ids\":[1]}}\n")
+    };
+    let first = row("timestamp", "0");
+    let allowed = "milliseconds, at most 9200000000000 of them (292 years)";
+    for (field, ms, shown) in [
+        ("timestamp", "1e300", "1e+300"),
+        ("timestamp", "-1e300", "-1e+300"),
+        ("timestamp", "1732660000000000", "1732660000000000"),
+        ("delay", "9.3e12", "9300000000000.0"),
+    ] {
+        let found = refusal(&(first.clone() + &row(field, ms)), &LoadOptions::default());
+        let expected = format!("trace:2: {field} is {shown}, must be {allowed}");
+        assert!(found.starts_with(&expected), "{found}");
+    }
+    for ms in ["null", "-5", "1732660000000"] {
+        assert_eq!(auto(&(first.clone() + &row("timestamp", ms))).len(), 1);
+    }
+    let burst = "Timestamp,Model,Request tokens,Response tokens\n5,m,1,1\n1e300,m,1,1\n";
+    let found = refusal(burst, &LoadOptions::default());
+    let expected = "trace:3: Timestamp is \"1e300\", must be seconds, at most 9200000000 of them";
+    assert!(found.starts_with(expected), "{found}");
+}
+
+#[test]
 fn agents_wait_for_one_another() {
     let text = r#"{"schema":"dynamo.agentic_mooncake","version":2,"block_size":64,"hash_id_scope":"local","source":{"format":"t","digest":"d"}}
 {"request_id":"late","play_id":"p","session_id":"x","input_length":64,"output_length":2,"hash_ids":[1],"not_before_ms":0,"dependencies":[{"request_id":"root","trigger":"completion","delay_ms":5,"relation":"join"},{"request_id":"child","trigger":"dispatch"}]}
