@@ -309,28 +309,16 @@ impl Engine {
                 watermark: v.get(&engine::WATERMARK)?,
             },
             parallel: Parallel::from_values(v)?,
-            speedup: Speedup {
-                speedup_ratio: speedup(v, &engine::SPEEDUP_RATIO)?,
-                decode_speedup_ratio: speedup(v, &engine::DECODE_SPEEDUP_RATIO)?,
-            },
+            speedup: Speedup::from_values(v)?,
             role: role(v)?,
             speculative,
             drafter: None,
             encoder: None,
             lock_step: false,
             graphs: cuda_graphs::from_values(v, (batch.seqs, batch.tokens), drafts)?,
-            replicas: Replicas {
-                count: v.get(&flags::model::REPLICAS)?,
-                index: 0,
-                stagger_delay: stagger_delay(v)?,
-            },
+            replicas: Replicas::from_values(v)?,
             sglang: Sglang::from_values(v)?,
-            transfer: TransferCost {
-                kv_bytes_per_token: v.get(&kv::KV_BYTES_PER_TOKEN)?,
-                kv_transfer_bandwidth: v
-                    .get(&kv::KV_TRANSFER_BANDWIDTH)?
-                    .filter(|rate| *rate > 0.0),
-            },
+            transfer: TransferCost::from_values(v)?,
             quantization: v.get(&flags::model::QUANTIZATION)?,
         })
     }
@@ -338,6 +326,36 @@ impl Engine {
     /// How much faster than modelled steps run, the latency factor included.
     pub fn speed(&self) -> f64 {
         self.speedup.speedup_ratio / self.timing.latency_factor
+    }
+}
+
+impl Speedup {
+    fn from_values(v: &Values) -> Result<Self, ConfigError> {
+        Ok(Self {
+            speedup_ratio: speedup(v, &engine::SPEEDUP_RATIO)?,
+            decode_speedup_ratio: speedup(v, &engine::DECODE_SPEEDUP_RATIO)?,
+        })
+    }
+}
+
+impl Replicas {
+    fn from_values(v: &Values) -> Result<Self, ConfigError> {
+        Ok(Self {
+            count: v.get(&flags::model::REPLICAS)?,
+            index: 0,
+            stagger_delay: stagger_delay(v)?,
+        })
+    }
+}
+
+impl TransferCost {
+    fn from_values(v: &Values) -> Result<Self, ConfigError> {
+        Ok(Self {
+            kv_bytes_per_token: v.get(&kv::KV_BYTES_PER_TOKEN)?,
+            kv_transfer_bandwidth: v
+                .get(&kv::KV_TRANSFER_BANDWIDTH)?
+                .filter(|rate| *rate > 0.0),
+        })
     }
 }
 

@@ -54,6 +54,18 @@ pub struct KvCacheSize {
     pub refusal: Option<String>,
 }
 
+/// Returns the rule that the count of blocks follows.
+fn rule(engine: &Engine) -> &'static str {
+    match (
+        engine.memory.num_blocks,
+        engine.memory.kv_cache_memory_bytes,
+    ) {
+        (Some(_), _) => "as typed",
+        (None, Some(_)) => "--kv-cache-memory-bytes over the bytes of a block",
+        (None, None) => "what weights and activations leave of the GPU over the bytes of a block",
+    }
+}
+
 /// Refuses what is not played for layers that have groups of their own.
 fn check_groups(engine: &Engine) -> Result<(), ConfigError> {
     if engine.scheduling.victim == Victim::First {
@@ -139,16 +151,7 @@ impl KvCacheSize {
             tokens: 0,
             concurrency: 0.0,
             request_blocks: (0, 0),
-            rule: match (
-                engine.memory.num_blocks,
-                engine.memory.kv_cache_memory_bytes,
-            ) {
-                (Some(_), _) => "as typed",
-                (None, Some(_)) => "--kv-cache-memory-bytes over the bytes of a block",
-                (None, None) => {
-                    "what weights and activations leave of the GPU over the bytes of a block"
-                }
-            },
+            rule: rule(engine),
             refusal: None,
         };
         if fit > 0 || engine.memory.num_blocks.is_some() {
