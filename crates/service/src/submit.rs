@@ -55,12 +55,7 @@ impl Service {
         let parent = Arc::new(ParentRequest::new(job.n, sequences));
         let most = MAX_BYTES >> 20;
         let too_large = || ServeError::AnswerTooLarge { most };
-        if let Some(hasher) = &self.hasher
-            && !block_plan::fits(hasher, job)
-        {
-            let most = block_plan::MAX_BYTES >> 20;
-            return Err(ServeError::PromptsTooLarge { most });
-        }
+        self.check_block_plans(job)?;
         let vocabulary = || self.generator.tokenizer().vocab_size();
         let mut size = ReplySize::of(job, vocabulary).ok_or_else(too_large)?;
         // Tokens of an answer for which room is made before it is written.
@@ -124,6 +119,17 @@ impl Service {
         let mut reply = Reply::new(scripts, handles, prompts, job.n, size.bytes(), place);
         reply.lingers = !job.tail.is_zero();
         Ok(reply)
+    }
+
+    /// Checks that the block hashes of a job's prompts fit into what one request may take.
+    fn check_block_plans(&self, job: &Job) -> Result<(), ServeError> {
+        let most = block_plan::MAX_BYTES >> 20;
+        match &self.hasher {
+            Some(hasher) if !block_plan::fits(hasher, job) => {
+                Err(ServeError::PromptsTooLarge { most })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Notes the lease of a job that the engine took, where another server fetches its blocks.

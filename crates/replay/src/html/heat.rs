@@ -70,31 +70,23 @@ fn draw(out: &mut String, tracks: &[WorkerTrack], (title, of, share): HeatMetric
                 name(track)
             );
         }
-        let mut c = 0;
-        while c < CELLS {
-            let Some(value) = row[c] else {
-                c += 1;
-                continue;
-            };
-            // Cells of one shade are one rectangle.
-            let shade = shade(value, most);
-            let same = |v: &Option<f64>| v.is_some_and(|v| self::shade(v, most) == shade);
-            let run = row[c..].iter().take_while(|v| same(v)).count().max(1);
-            let from = last * c as f64 / CELLS as f64;
-            let _ = write!(
-                out,
-                "<rect x=\"{:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\" \
-                 fill-opacity=\"{:.2}\" data-tip=\"{}, from {} s: {}\"/>",
-                left + c as f64 * width,
-                width * run as f64 + 0.3,
-                height - 1.0,
-                shade as f64 / 20.0,
-                name(track),
-                super::short(from),
-                shown(value)
-            );
-            c += run;
-        }
+        let place = RowPlace {
+            left,
+            y,
+            width,
+            height,
+        };
+        draw_row(out, row, &place, |value, from| {
+            (
+                shade(value, most),
+                format!(
+                    "{}, from {} s: {}",
+                    name(track),
+                    super::short(last * from),
+                    shown(value)
+                ),
+            )
+        });
     }
     let _ = write!(
         out,
@@ -112,6 +104,46 @@ fn draw(out: &mut String, tracks: &[WorkerTrack], (title, of, share): HeatMetric
         );
     }
     out.push_str("</figure>");
+}
+
+/// The place of a row of cells in a picture.
+struct RowPlace {
+    left: f64,
+    y: f64,
+    width: f64,
+    height: f64,
+}
+
+/// Draws the cells of a row; `describe` returns shade and words of a value, and of where its cell begins as a
+/// share of the whole time.
+fn draw_row(
+    out: &mut String,
+    row: &[Option<f64>],
+    place: &RowPlace,
+    describe: impl Fn(f64, f64) -> (u32, String),
+) {
+    let mut c = 0;
+    while c < CELLS {
+        let Some(value) = row[c] else {
+            c += 1;
+            continue;
+        };
+        // Cells of one shade are one rectangle.
+        let (shade, words) = describe(value, c as f64 / CELLS as f64);
+        let same = |v: &Option<f64>| v.is_some_and(|v| describe(v, 0.0).0 == shade);
+        let run = row[c..].iter().take_while(|v| same(v)).count().max(1);
+        let _ = write!(
+            out,
+            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" \
+             fill-opacity=\"{:.2}\" data-tip=\"{words}\"/>",
+            place.left + c as f64 * place.width,
+            place.y,
+            place.width * run as f64 + 0.3,
+            place.height - 1.0,
+            f64::from(shade) / 20.0,
+        );
+        c += run;
+    }
 }
 
 /// Twenty shades are as many as can be told apart.

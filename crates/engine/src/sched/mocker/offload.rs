@@ -51,20 +51,19 @@ impl Mocker {
         let keys = prompt_keys(seq, size);
         let on_gpu = keys.iter().take_while(|key| self.pool.is_cached(**key));
         let from = on_gpu.count();
-        let (mut waits, mut hit) = (false, 0);
-        for key in &keys[from..] {
-            match offload.tier.state(*key) {
-                MockerBlock::Missing => break,
-                MockerBlock::Busy => waits = true,
-                MockerBlock::Ready => {}
-            }
-            hit += 1;
-        }
+        let states = keys[from..].iter().map(|key| offload.tier.state(*key));
+        let found = states.take_while(|state| !matches!(state, MockerBlock::Missing));
+        let (hit, busy) = found.fold((0, 0), |(hit, busy), state| {
+            (
+                hit + 1,
+                busy + usize::from(matches!(state, MockerBlock::Busy)),
+            )
+        });
         offload.tier.touch(keys);
         if hit == 0 {
             return None;
         }
-        if waits {
+        if busy > 0 {
             return Some(self.sleep(slot));
         }
         let wanted: Vec<BlockKey> = keys[from..from + hit].to_vec();
