@@ -368,11 +368,11 @@ async fn happened(shared: &Shared, dependency: &Dependency) -> Instant {
         tokio::pin!(moved);
         // Listening begins before looking, so that nothing is missed in between.
         moved.as_mut().enable();
-        let reached = shared.reached.lock();
-        let at = reached
-            .get(&dependency.session)
-            .and_then(|times| times.of(dependency));
-        drop(reached);
+        let at = {
+            let reached = shared.reached.lock();
+            let times = reached.get(&dependency.session);
+            times.and_then(|times| times.of(dependency))
+        };
         if let Some(at) = at {
             return at;
         }
