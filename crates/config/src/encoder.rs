@@ -1,11 +1,10 @@
 //! What the encoders of images and audio may do in a step.
 
 use super::api::Api;
-use super::choices::{EncoderTpMode, SchedulerKind};
-use super::content::Content;
-use super::engine::Engine;
+use super::choices::EncoderTpMode;
 use super::error::ConfigError;
 use super::flags::engine;
+use super::latency_source::LatencySource;
 use super::model::Model;
 use super::values::Values;
 use vllm_sim_engine::latency::EncoderShape;
@@ -34,19 +33,18 @@ impl Encoder {
         v: &Values,
         model: &Model,
         api: &Api,
-        content: &Content,
-        engine: &Engine,
+        encoded: Option<(MediaRules, u32)>,
+        latency_source: &LatencySource,
     ) -> Result<Option<Self>, ConfigError> {
         let flag = &engine::DISABLE_CHUNKED_MM_INPUT;
         let whole = v.get(flag)?;
         let mode_flag = &engine::MM_ENCODER_TP_MODE;
         let mode = v.choice(mode_flag)?.unwrap_or_default();
-        let tokens = engine.max_num_batched_tokens;
-        let encodes = content.takes_media && engine.scheduler == SchedulerKind::Vllm;
-        let found = encodes
-            .then(|| largest(model, api, &content.media))
-            .flatten();
-        let Some((modality, largest)) = found else {
+        let found = encoded.and_then(|(rules, tokens)| {
+            let (modality, largest) = largest(model, api, &rules)?;
+            Some((modality, largest, tokens))
+        });
+        let Some((modality, largest, tokens)) = found else {
             for (name, given) in [(flag.name, whole), (mode_flag.name, v.given(mode_flag))] {
                 if given {
                     v.warn(format!(
@@ -57,7 +55,7 @@ impl Encoder {
             }
             return Ok(None);
         };
-        if v.given(mode_flag) && !engine.timing.latency_source.knows_gpu() {
+        if v.given(mode_flag) && !latency_source.knows_gpu() {
             v.warn(format!(
                 "--{} has no effect: without --gpu encoders take no time",
                 mode_flag.name

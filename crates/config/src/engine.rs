@@ -1,4 +1,3 @@
-use std::path::PathBuf;
 use std::time::Duration;
 
 use vllm_sim_engine::kv::HashAlgo;
@@ -20,6 +19,7 @@ use super::flag::Flag;
 use super::flags::{self, engine, faults, kv};
 use super::kv_cache::KvCacheSize;
 use super::kv_offload::KvOffload;
+use super::latency_source::{KernelTables, LatencySource};
 use super::model::Model;
 use super::parallel::Parallel;
 use super::reserved_memory::ReservedMemory;
@@ -45,8 +45,7 @@ pub struct Engine {
     pub speedup: Speedup,
     /// GPU whose constants the roofline uses.
     pub gpu: Option<String>,
-    /// Tokens per block [16; with `serve` and a GPU by model and attention backend], those of all
-    /// GPUs that share a context.
+    /// Tokens per block, of all GPUs that share a context [16; with `serve` by GPU and model].
     pub block_size: u32,
     /// Memory for the KV cache.
     pub memory: CacheMemory,
@@ -158,8 +157,7 @@ pub struct CacheMemory {
 /// Decides how blocks are named and found again.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PrefixCaching {
-    /// Tokens between two places at which layers with a window keep their cache, besides the ends of
-    /// prompts (default 0: none); `None`: everywhere.
+    /// Tokens between places where layers with a window keep their cache (0: ends of prompts).
     pub retention_interval: Option<u32>,
     /// Whether full blocks are found again.
     pub enable_prefix_caching: bool,
@@ -191,43 +189,6 @@ pub struct Replicas {
     pub index: u32,
     /// From the start of one replica to that of the next (default none).
     pub stagger_delay: Duration,
-}
-
-/// Where step times of the batching schedulers come from.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub enum LatencySource {
-    /// The delays of the pool: a prefill takes the first-token delay, a decode step the gap.
-    #[default]
-    Delays,
-    /// Dynamo's built-in polynomials.
-    Polynomial,
-    /// Measured grid: an NPZ file or a profiler's folder.
-    Profile(PathBuf),
-    /// config.json + GPU + tensor parallel size.
-    Roofline {
-        /// Fitted coefficients written by `vllm-sim calibrate`.
-        coefficients: Option<PathBuf>,
-    },
-    /// NVIDIA's kernel tables, for the same.
-    Aic(KernelTables),
-}
-
-/// Which of NVIDIA's kernel tables.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct KernelTables {
-    /// Where they are; `None`: in the Python environment.
-    pub folder: Option<PathBuf>,
-    /// Of the backend; `None`: the newest that they answer for.
-    pub version: Option<String>,
-    /// Coefficients of the roofline, of which the overheads count.
-    pub coefficients: Option<PathBuf>,
-}
-
-impl LatencySource {
-    /// Whether model, GPU and tensor parallel size say how long steps take.
-    pub fn knows_gpu(&self) -> bool {
-        matches!(self, Self::Roofline { .. } | Self::Aic(_))
-    }
 }
 
 /// Settings of the SGLang scheduler.
@@ -376,11 +337,12 @@ impl QueueLimits {
 }
 
 fn offloading_backend(v: &Values) -> Result<&'static str, ConfigError> {
-    let backend = v.choice(&kv::KV_OFFLOADING_BACKEND)?.unwrap_or_default();
-    Ok(match backend {
-        OffloadBackend::Native => "native",
-        OffloadBackend::LmCache => "lmcache",
-    })
+    Ok(
+        match v.choice(&kv::KV_OFFLOADING_BACKEND)?.unwrap_or_default() {
+            OffloadBackend::Native => "native",
+            OffloadBackend::LmCache => "lmcache",
+        },
+    )
 }
 
 /// Returns the typed algorithm, else that of the project whose cache is played.

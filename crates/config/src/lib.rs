@@ -28,6 +28,7 @@ mod kv_cache;
 mod kv_events;
 mod kv_offload;
 mod kv_transfer;
+mod latency_source;
 mod layers;
 mod loaded;
 mod lora;
@@ -53,8 +54,8 @@ pub use cli_mode::{CliMode, TOOLS};
 pub use content::{Content, Dataset};
 pub use encoder::Encoder;
 pub use engine::{
-    CacheMemory, Engine, KernelTables, LatencySource, PrefixCaching, QueueLimits, Replicas,
-    Scheduling, Sglang, Speedup, StepTiming, TransferCost,
+    CacheMemory, Engine, PrefixCaching, QueueLimits, Replicas, Scheduling, Sglang, Speedup,
+    StepTiming, TransferCost,
 };
 pub use engine_flags::{load_engine, nearest_flag};
 pub use error::ConfigError;
@@ -68,6 +69,7 @@ pub use kv_cache::KvCacheSize;
 pub use kv_events::KvEvents;
 pub use kv_offload::KvOffload;
 pub use kv_transfer::{Connector, KvTransfer, SideChannel};
+pub use latency_source::{KernelTables, LatencySource};
 pub use layers::ValueSource;
 pub use loaded::{Command, Effective, Loaded, load, load_known};
 pub use lora::{Lora, LoraModule};
@@ -151,8 +153,13 @@ impl Config {
         let mut model = Model::from_values(v)?;
         let mut engine = Engine::from_values(v, &model)?;
         if let Some(shape) = kv_cache::shape(&model, &engine) {
-            (engine.drafter, engine.memory.reserved) =
-                reserved_memory::reserve(v, &shape, &engine)?;
+            (engine.drafter, engine.memory.reserved) = reserved_memory::reserve(
+                v,
+                &shape,
+                engine.speculative.as_ref(),
+                &engine.parallel,
+                &engine.timing.latency_source,
+            )?;
         }
         engine.kv_cache = KvCacheSize::from_values(v, &mut model, &engine)?;
         engine.lock_step = steps_together(&model, &engine);
@@ -176,7 +183,11 @@ impl Config {
         }
         let api = Api::from_values(v, &model)?;
         let content = Content::from_values(v, &model)?;
-        engine.encoder = Encoder::from_values(v, &model, &api, &content, &engine)?;
+        let is_vllm = engine.scheduler == SchedulerKind::Vllm;
+        let tokens = is_vllm.then_some(engine.max_num_batched_tokens);
+        let encoded = content.takes_media.then_some(content.media).zip(tokens);
+        engine.encoder =
+            Encoder::from_values(v, &model, &api, encoded, &engine.timing.latency_source)?;
         let config = Self {
             server: Server::from_values(v)?,
             api,

@@ -1,8 +1,10 @@
 //! What proposes drafts, and what drafts and adapters take of a GPU's memory.
 
-use super::engine::Engine;
 use super::error::ConfigError;
 use super::flags::api;
+use super::latency_source::LatencySource;
+use super::parallel::Parallel;
+use super::speculative::Speculative;
 use super::values::Values;
 use vllm_sim_engine::latency::{Drafter, ModelShape, WeightRanks, lora_bytes};
 
@@ -26,9 +28,10 @@ impl ReservedMemory {
 pub(super) fn reserve(
     v: &Values,
     shape: &ModelShape,
-    engine: &Engine,
+    speculative: Option<&Speculative>,
+    parallel: &Parallel,
+    latency_source: &LatencySource,
 ) -> Result<(Option<Drafter>, ReservedMemory), ConfigError> {
-    let (speculative, parallel) = (engine.speculative.as_ref(), &engine.parallel);
     let mut reserved = ReservedMemory::default();
     // The draft tokens of Dynamo's mocker cost nothing.
     let drafts = speculative.filter(|drafts| drafts.is_named);
@@ -42,7 +45,7 @@ pub(super) fn reserve(
             reserved.drafts = drafter.weight_bytes(WeightRanks::new(tensor, parallel.data));
         }
         // Without a GPU steps take what was typed, whatever the size.
-        (Some(drafts), None) if engine.timing.latency_source.knows_gpu() => v.warn(format!(
+        (Some(drafts), None) if latency_source.knows_gpu() => v.warn(format!(
             "--speculative-config: nothing is known of the size of this {}: drafts take no time and \
              no memory",
             drafts.method

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 
+use super::SpecialTokens::{With, Without};
 use super::chat::golden::Case;
 use super::*;
 
@@ -53,16 +54,8 @@ fn texts_encode_and_decode_as_in_python() {
         let text = case["text"].as_str().unwrap();
         let plain = ids(&case["ids"]);
         let special = ids(&case["with_special"]);
-        assert_eq!(
-            tokenizer.encode(text, SpecialTokens::Without),
-            plain,
-            "{text:?}"
-        );
-        assert_eq!(
-            tokenizer.encode(text, SpecialTokens::With),
-            special,
-            "{text:?}"
-        );
+        assert_eq!(tokenizer.encode(text, Without), plain, "{text:?}");
+        assert_eq!(tokenizer.encode(text, With), special, "{text:?}");
         let pieces: Vec<String> = plain
             .iter()
             .map(|id| tokenizer.piece(*id).unwrap())
@@ -75,19 +68,19 @@ fn texts_encode_and_decode_as_in_python() {
                 .all(|(piece, id)| tokenizer.id_of(piece) == Some(*id))
         );
         assert_eq!(
-            tokenizer.decode(&special, SpecialTokens::With),
+            tokenizer.decode(&special, With),
             case["decoded"].as_str().unwrap()
         );
         assert_eq!(
-            tokenizer.decode(&special, SpecialTokens::Without),
+            tokenizer.decode(&special, Without),
             case["decoded_without_special"].as_str().unwrap()
         );
         assert_eq!(
-            shown(tokenizer.detokenizer(SpecialTokens::Without), &special),
+            shown(tokenizer.detokenizer(Without), &special),
             strings(&case["shown"])
         );
         assert_eq!(
-            shown(tokenizer.detokenizer(SpecialTokens::With), &special),
+            shown(tokenizer.detokenizer(With), &special),
             strings(&case["shown_all"])
         );
         let fragments = tokenizer.fragments(text);
@@ -109,19 +102,19 @@ fn any_ids_decode_as_in_python() {
     {
         let ids = ids(&case["ids"]);
         assert_eq!(
-            tokenizer.decode(&ids, SpecialTokens::Without),
+            tokenizer.decode(&ids, Without),
             case["decoded"].as_str().unwrap()
         );
         assert_eq!(
-            shown(tokenizer.detokenizer(SpecialTokens::Without), &ids),
+            shown(tokenizer.detokenizer(Without), &ids),
             strings(&case["shown"])
         );
         assert_eq!(
-            shown(tokenizer.detokenizer(SpecialTokens::With), &ids),
+            shown(tokenizer.detokenizer(With), &ids),
             strings(&case["shown_all"])
         );
     }
-    assert_eq!(tokenizer.decode(&[u32::MAX, 4096], SpecialTokens::With), "");
+    assert_eq!(tokenizer.decode(&[u32::MAX, 4096], With), "");
     assert_eq!(tokenizer.token_text(9999), "");
     assert_eq!(tokenizer.piece(9999), None);
 }
@@ -140,7 +133,7 @@ fn chats_render_and_encode_as_in_python() {
             (Ok(text), Some(expected)) => {
                 assert_eq!(text, expected, "{name}");
                 assert_eq!(
-                    tokenizer.encode(&text, SpecialTokens::Without),
+                    tokenizer.encode(&text, Without),
                     ids(&case["ids"]),
                     "{name}"
                 );
@@ -236,27 +229,23 @@ fn other_decoders_stream_as_in_python() {
         for case in model["texts"].as_array().unwrap() {
             let text = case["text"].as_str().unwrap();
             let ids = ids(&case["ids"]);
+            assert_eq!(tokenizer.encode(text, Without), ids, "{name} {text:?}");
             assert_eq!(
-                tokenizer.encode(text, SpecialTokens::Without),
-                ids,
-                "{name} {text:?}"
-            );
-            assert_eq!(
-                tokenizer.decode(&ids, SpecialTokens::Without),
+                tokenizer.decode(&ids, Without),
                 case["decoded"].as_str().unwrap()
             );
             assert_eq!(
-                shown(tokenizer.detokenizer(SpecialTokens::Without), &ids),
+                shown(tokenizer.detokenizer(Without), &ids),
                 strings(&case["shown"])
             );
             if case["after"].is_array() {
-                let after = tokenizer.detokenizer_after(&[3 + 65], SpecialTokens::Without);
+                let after = tokenizer.detokenizer_after(&[3 + 65], Without);
                 assert_eq!(shown(after, &ids), strings(&case["after"]), "{text:?}");
             }
             let fragments = tokenizer.fragments(text);
             assert_eq!(
                 fragments.text,
-                tokenizer.decode(&ids, SpecialTokens::With),
+                tokenizer.decode(&ids, With),
                 "{name} {text:?}"
             );
             assert_eq!(fragments.ids, ids);
@@ -267,7 +256,7 @@ fn other_decoders_stream_as_in_python() {
     let spm = folder(&[("tokenizer.json", &golden["spm"]["tokenizer"].to_string())]);
     let spm = open(&spm).unwrap();
     let world = spm.id_of("▁world").unwrap();
-    assert_eq!(spm.decode(&[world], SpecialTokens::With), "world");
+    assert_eq!(spm.decode(&[world], With), "world");
     assert_eq!(spm.token_text(world), " world");
 }
 
@@ -305,7 +294,7 @@ fn the_files_beside_a_vocabulary_count() {
     assert!(
         tokenizer.is_special(image) && !tokenizer.is_special(tokenizer.id_of("<new>").unwrap())
     );
-    assert_eq!(tokenizer.encode("<image>", SpecialTokens::Without), [image]);
+    assert_eq!(tokenizer.encode("<image>", Without), [image]);
     let render = |chat: ChatInput<'_>| tokenizer.render_chat(&chat).unwrap();
     assert_eq!(render(ChatInput::default()), "D<s><image>");
     assert_eq!(
@@ -485,17 +474,10 @@ fn the_simulated_tokenizer_needs_no_files() {
     let fragments = tokenizer.fragments(&text);
     assert_eq!(fragments.ids.len(), 10);
     assert_eq!(fragments.piece(4), ": ");
-    assert_eq!(fragments.ids, tokenizer.encode(&text, SpecialTokens::With));
+    assert_eq!(fragments.ids, tokenizer.encode(&text, With));
+    assert_eq!(tokenizer.decode(&fragments.ids, Without), text);
     assert_eq!(
-        tokenizer.decode(&fragments.ids, SpecialTokens::Without),
-        text
-    );
-    assert_eq!(
-        shown(
-            tokenizer.detokenizer(SpecialTokens::Without),
-            &fragments.ids
-        )
-        .concat(),
+        shown(tokenizer.detokenizer(Without), &fragments.ids).concat(),
         text
     );
     assert_eq!(tokenizer.token_text(3_157_421_587), "This ");
@@ -523,7 +505,7 @@ fn encodes_both_ways_alike(tokenizer: &Tokenizer, text: &str) {
     let Tokenizer::Hf(hf) = tokenizer else {
         panic!("not from files")
     };
-    for special in [SpecialTokens::Without, SpecialTokens::With] {
+    for special in [Without, With] {
         assert_eq!(
             hf.encode(text, special),
             hf.encode_generally(text, special),
@@ -566,24 +548,21 @@ fn long_texts_are_encoded_in_parts() {
     let tokenizer = tiny();
     let line = "All the words of a licence, and 世界 too. ";
     let text = line.repeat((1 << 20) / line.len() + 100);
-    let once = tokenizer.encode(line.trim_end(), SpecialTokens::Without);
-    let more = tokenizer.encode(&(" ".to_owned() + line.trim_end()), SpecialTokens::Without);
+    let once = tokenizer.encode(line.trim_end(), Without);
+    let more = tokenizer.encode(&(" ".to_owned() + line.trim_end()), Without);
     let times = text.len() / line.len();
-    let ids = tokenizer.encode(&text, SpecialTokens::With);
+    let ids = tokenizer.encode(&text, With);
     assert_eq!(ids[0], 4080);
-    let blank = tokenizer.encode(" ", SpecialTokens::Without);
+    let blank = tokenizer.encode(" ", Without);
     assert_eq!(
         ids.len(),
         1 + once.len() + (times - 1) * more.len() + blank.len()
     );
-    assert_eq!(tokenizer.decode(&ids[1..], SpecialTokens::With), text);
+    assert_eq!(tokenizer.decode(&ids[1..], With), text);
     let blanks = " ".repeat(11 << 20);
     assert_eq!(
         tokenizer
-            .decode(
-                &tokenizer.encode(&blanks, SpecialTokens::Without),
-                SpecialTokens::With
-            )
+            .decode(&tokenizer.encode(&blanks, Without), With)
             .len(),
         blanks.len()
     );
@@ -597,11 +576,8 @@ fn large_inputs_are_answered() {
     let chinese = "世界".repeat(1 << 17);
     for tokenizer in [tiny(), Tokenizer::simulated()] {
         for text in [&word, &blanks, &lines, &chinese] {
-            let ids = tokenizer.encode(text, SpecialTokens::Without);
-            assert_eq!(
-                tokenizer.decode(&ids, SpecialTokens::With).len(),
-                text.len()
-            );
+            let ids = tokenizer.encode(text, Without);
+            assert_eq!(tokenizer.decode(&ids, With).len(), text.len());
         }
         let messages: Vec<Json> = (0..10_000)
             .map(|n| json!({"role": "user", "content": format!("message {n}")}))
