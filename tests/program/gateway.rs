@@ -306,6 +306,13 @@ fn a_gateway_that_sends_to_a_failing_pod_is_told_so() {
     // Afterwards the pod is as before.
     let (_, printed, _, report) = fleet.score(gateway, "");
     assert_eq!(number(&report, "/gateway/served"), 1.0, "{printed}");
+    // What was to be tested was not: the workload is over before.
+    let (code, printed, errors, _) = fleet.score(gateway, "--disturb 1=slow@9999");
+    assert_eq!(code, 1, "{printed}{errors}");
+    assert!(
+        printed.contains("Score: ") && errors.contains("--disturb: pod 1"),
+        "{errors}"
+    );
     let (code, _, errors, _) = fleet.score(gateway, "--disturb 7=slow");
     assert_eq!(code, 2, "{errors}");
     assert!(

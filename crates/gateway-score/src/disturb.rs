@@ -1,5 +1,6 @@
 //! `--disturb 2=fail@5..15`: a pod that goes wrong while the workload is played.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,9 @@ use vllm_sim_command_line::refuse;
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::Scaling;
 use vllm_sim_replay::online::Target;
+
+/// How a note begins that says that a disturbance was lost.
+pub(super) const LOST: &str = "--disturb: ";
 
 /// How much slower a slow pod is.
 const SLOWER: u32 = 8;
@@ -81,33 +85,47 @@ impl Disturbance {
             ),
         }
     }
+}
 
-    async fn begin(&self, pod: &Target) -> Result<(), String> {
-        let wanted = match self.trouble {
-            Trouble::Sleep => return post(pod, "/sleep?level=1", Bytes::new()).await,
-            Trouble::Fail => {
-                json!({"failure-injection-rate": 100, "failure-types": ["server_error"]})
-            }
-            Trouble::Down => json!({
+impl Trouble {
+    /// The settings that a pod has meanwhile.
+    fn settings(self) -> Value {
+        match self {
+            Self::Sleep => json!({}),
+            Self::Fail => json!({"failure-injection-rate": 100, "failure-types": ["server_error"]}),
+            Self::Down => json!({
                 "failure-injection-rate": 100,
                 "failure-types": ["server_error"],
                 "health-status": 503,
             }),
-            Trouble::Slow => json!({"latency-factor": SLOWER}),
-        };
-        post(pod, "/admin/config", wanted.to_string().into()).await
-    }
-
-    async fn end(&self, pod: &Target, before: &Value) -> Result<(), String> {
-        match self.trouble {
-            Trouble::Sleep => post(pod, "/wake_up", Bytes::new()).await,
-            _ => post(pod, "/admin/config", before.to_string().into()).await,
+            Self::Slow => json!({"latency-factor": SLOWER}),
         }
     }
 }
 
+/// The settings of a pod that has these troubles, over those from before.
+fn settings(before: &Value, troubles: impl Iterator<Item = Trouble>) -> Value {
+    let mut settings = before.clone();
+    for trouble in troubles {
+        if let (Value::Object(all), Value::Object(own)) = (&mut settings, trouble.settings()) {
+            all.extend(own);
+        }
+    }
+    settings
+}
+
+/// How often an order to a pod is sent: pods close idle connections, and what went out on such a one
+/// is lost. Each order sets a state, so that two do what one does.
+const TRIES: usize = 3;
+
 async fn post(pod: &Target, path: &str, body: Bytes) -> Result<(), String> {
-    let answer = pod.call(Method::POST, path, body, PATIENCE).await?;
+    let mut tries = 1;
+    let answer = loop {
+        match pod.call(Method::POST, path, body.clone(), PATIENCE).await {
+            Err(_) if tries < TRIES => tries += 1,
+            answer => break answer?,
+        }
+    };
     match answer.status() {
         status if status.is_success() => Ok(()),
         status => Err(format!("{path} answers {status}")),
@@ -131,18 +149,24 @@ fn since_1970() -> f64 {
     now.unwrap_or_default().as_secs_f64()
 }
 
-fn end_outages(outages: &Mutex<Vec<Outage>>, pod: usize) {
-    let mut outages = outages.lock();
-    let open = outages.iter_mut().filter(|outage| outage.to.is_infinite());
-    for outage in open.filter(|outage| outage.pod == pod) {
-        outage.to = since_1970();
-    }
+/// A pod's disturbance, with what is needed to end it.
+struct Ready {
+    disturbance: Disturbance,
+    target: Arc<Target>,
+    /// The settings of the pod before the workload is played.
+    before: Value,
 }
 
-/// Disturbances of a fleet, with what is needed to end them.
+/// Disturbances of a fleet.
 pub(super) struct Troubles {
-    all: Vec<(Disturbance, Arc<Target>, Value)>,
-    outages: Arc<Mutex<Vec<Outage>>>,
+    all: Vec<Ready>,
+    /// Those that have begun and not ended, and when.
+    active: Mutex<BTreeMap<usize, f64>>,
+    /// Of those that have ended.
+    outages: Mutex<Vec<Outage>>,
+    /// Those that took effect.
+    begun: Mutex<BTreeSet<usize>>,
+    problems: Mutex<Vec<String>>,
 }
 
 impl Troubles {
@@ -177,58 +201,124 @@ impl Troubles {
                 .iter()
                 .map(|key| ((*key).to_owned(), settings[*key].clone()))
                 .collect();
-            ready.push((disturbance.clone(), pod.target.clone(), before.into()));
+            ready.push(Ready {
+                disturbance: disturbance.clone(),
+                target: pod.target.clone(),
+                before: before.into(),
+            });
         }
         Ok(Self {
             all: ready,
-            outages: Arc::default(),
+            active: Mutex::default(),
+            outages: Mutex::default(),
+            begun: Mutex::default(),
+            problems: Mutex::default(),
         })
     }
 
-    /// Begins and ends each in its time; what fails is a note.
-    pub(super) async fn run(&self) -> Vec<String> {
-        let mut running = tokio::task::JoinSet::new();
-        for (disturbance, pod, before) in self.all.iter().cloned() {
-            let outages = self.outages.clone();
-            running.spawn(async move {
-                tokio::time::sleep(disturbance.from).await;
-                disturbance.begin(&pod).await?;
-                if disturbance.trouble != Trouble::Slow {
-                    outages.lock().push(Outage {
-                        pod: disturbance.pod,
-                        from: since_1970(),
-                        to: f64::INFINITY,
-                    });
-                }
-                let Some(to) = disturbance.to else {
-                    return Ok(());
-                };
-                tokio::time::sleep(to.saturating_sub(disturbance.from)).await;
-                end_outages(&outages, disturbance.pod);
-                disturbance.end(&pod, &before).await
+    /// Has a pod be as the troubles say that it has by now.
+    async fn apply(&self, index: usize) -> Result<(), String> {
+        let Ready {
+            disturbance,
+            target,
+            before,
+        } = &self.all[index];
+        let troubles: Vec<Trouble> = {
+            let active = self.active.lock();
+            let all = active.keys().map(|index| &self.all[*index].disturbance);
+            let own = all.filter(|other| other.pod == disturbance.pod);
+            own.map(|other| other.trouble).collect()
+        };
+        if disturbance.trouble == Trouble::Sleep {
+            return match troubles.contains(&Trouble::Sleep) {
+                // Where another one lets it sleep it sleeps on.
+                true => post(target, "/sleep?level=1", Bytes::new()).await,
+                false => post(target, "/wake_up", Bytes::new()).await,
+            };
+        }
+        let wanted = settings(before, troubles.into_iter());
+        post(target, "/admin/config", wanted.to_string().into()).await
+    }
+
+    async fn begin(&self, index: usize) -> Result<(), String> {
+        self.active.lock().insert(index, since_1970());
+        self.apply(index).await?;
+        self.begun.lock().insert(index);
+        Ok(())
+    }
+
+    async fn end_one(&self, index: usize) -> Result<(), String> {
+        let Some(from) = self.active.lock().remove(&index) else {
+            return Ok(());
+        };
+        let disturbance = &self.all[index].disturbance;
+        if disturbance.trouble != Trouble::Slow {
+            self.outages.lock().push(Outage {
+                pod: disturbance.pod,
+                from,
+                to: since_1970(),
             });
         }
-        let ended: Vec<Result<(), String>> = running.join_all().await;
-        let failed = ended.into_iter().filter_map(Result::err);
-        failed
-            .map(|problem| format!("--disturb: {problem}"))
-            .collect()
+        self.apply(index).await
+    }
+
+    /// Begins and ends each in its time.
+    pub(super) async fn run(self: Arc<Self>) {
+        let mut running = tokio::task::JoinSet::new();
+        for index in 0..self.all.len() {
+            let this = self.clone();
+            running.spawn(async move {
+                let Disturbance { from, to, .. } = this.all[index].disturbance;
+                tokio::time::sleep(from).await;
+                this.keep(this.begin(index).await);
+                if let Some(to) = to {
+                    tokio::time::sleep(to.saturating_sub(from)).await;
+                    this.keep(this.end_one(index).await);
+                }
+            });
+        }
+        running.join_all().await;
+    }
+
+    fn keep(&self, done: Result<(), String>) {
+        let problem = done.err().map(|why| format!("{LOST}{why}"));
+        self.problems.lock().extend(problem);
     }
 
     /// When pods could serve nobody.
     pub(super) fn outages(&self) -> Vec<Outage> {
-        self.outages.lock().clone()
+        let mut outages = self.outages.lock().clone();
+        let active = self.active.lock();
+        let open = active.iter().map(|(index, from)| {
+            let disturbance = &self.all[*index].disturbance;
+            (disturbance, *from)
+        });
+        let open = open.filter(|(disturbance, _)| disturbance.trouble != Trouble::Slow);
+        outages.extend(open.map(|(disturbance, from)| Outage {
+            pod: disturbance.pod,
+            from,
+            to: f64::INFINITY,
+        }));
+        outages
     }
 
-    /// Ends all, whether they began or not.
+    /// Ends all that goes on; what did not happen as it was asked for, each beginning with [`LOST`].
     pub(super) async fn end(&self) -> Vec<String> {
-        let mut notes = Vec::new();
-        for (disturbance, pod, before) in &self.all {
-            if let Err(problem) = disturbance.end(pod, before).await {
-                notes.push(format!("--disturb: {problem}"));
-            }
+        for index in 0..self.all.len() {
+            self.keep(self.end_one(index).await);
         }
-        notes
+        let mut problems = std::mem::take(&mut *self.problems.lock());
+        let begun = self.begun.lock();
+        let never = self.all.iter().enumerate();
+        let never = never.filter(|(index, _)| problems.is_empty() && !begun.contains(index));
+        let never: Vec<String> = never
+            .map(|(_, Ready { disturbance, .. })| {
+                let (pod, from) = (disturbance.pod, disturbance.from.as_secs_f64());
+                format!("{LOST}pod {pod} was to go wrong at {from} s, when the workload was over")
+            })
+            .collect();
+        problems.extend(never);
+        problems
     }
 }
 
@@ -255,6 +345,22 @@ pub(super) fn scaling(all: &[Disturbance], pods: u32) -> Scaling {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pod_keeps_what_another_trouble_of_it_sets() {
+        let before = json!({"failure-injection-rate": 3, "failure-types": [], "health-status": 200, "latency-factor": 1});
+        let both = settings(&before, [Trouble::Slow, Trouble::Down].into_iter());
+        assert_eq!(
+            (&both["latency-factor"], &both["health-status"]),
+            (&json!(8), &json!(503))
+        );
+        let left = settings(&before, [Trouble::Down].into_iter());
+        assert_eq!(
+            (&left["latency-factor"], &left["failure-injection-rate"]),
+            (&json!(1), &json!(100))
+        );
+        assert_eq!(settings(&before, [Trouble::Sleep].into_iter()), before);
+    }
 
     #[test]
     fn a_pod_and_a_window_are_read() {

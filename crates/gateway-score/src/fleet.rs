@@ -171,17 +171,12 @@ impl Backends {
             self.runtime.block_on(scenario.begin(&self.pods))?;
         }
         let troubles = Arc::new(troubles);
-        let running = troubles.clone();
-        let running = self.runtime.spawn(async move { running.run().await });
+        let running = self.runtime.spawn(troubles.clone().run());
         let sent = sending();
-        let mut notes = match running.is_finished() {
-            true => self.runtime.block_on(running).unwrap_or_default(),
-            false => {
-                running.abort();
-                Vec::new()
-            }
-        };
-        notes.extend(self.runtime.block_on(troubles.end()));
+        running.abort();
+        // It does nothing more.
+        let _ = self.runtime.block_on(running);
+        let mut notes = self.runtime.block_on(troubles.end());
         if let Some(scenario) = scenario {
             notes.extend(self.runtime.block_on(scenario.end(&self.pods)));
         }

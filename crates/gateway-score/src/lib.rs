@@ -20,7 +20,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{CommandFactory, Parser};
 
-use disturb::Disturbance;
+use disturb::{Disturbance, LOST};
 use fleet::Backends;
 use offline::{Field, Policy};
 use play::Play;
@@ -206,8 +206,16 @@ fn score(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>, serve: Serve<'_>) 
         scenario: scenario.as_ref(),
     };
     let (live, policies) = play_live(&args, &plan, serve)?;
+    let lost = live.notes.iter().filter(|note| note.starts_with(LOST));
+    let lost: Vec<String> = lost.cloned().collect();
     let report = ScoreReport::new(live, policies, &workload, requirements, typed);
-    write(&report, &args)
+    let printed = write(&report, &args)?;
+    if lost.is_empty() {
+        return Ok(printed);
+    }
+    // What was to be tested was not.
+    let missed = lost.join("; ");
+    Err(Unmet { printed, missed }.into())
 }
 
 /// What the gateway made of the workload.
