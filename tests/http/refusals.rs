@@ -262,6 +262,12 @@ async fn completions_have_rules() {
             "Token id 999999 is out of vocabulary",
         ),
         (
+            json!({"prompt": [4_294_967_296_u64]}),
+            BAD,
+            None,
+            "Token id 4294967296 is out of vocabulary",
+        ),
+        (
             json!({"prompt": "Hi", "suffix": "x"}),
             BAD,
             Some("suffix"),

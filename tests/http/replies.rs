@@ -236,6 +236,9 @@ async fn the_history_is_bounded_and_filtered_and_forgets() {
     let all = sim.get("/admin/requests?wait=3").await.json();
     assert_eq!((&all["count"], &all["dropped"]), (&json!(3), &json!(2)));
     assert_eq!(all["requests"][0]["body"], said("c"));
+    // More ends can never be counted.
+    let never = sim.get("/admin/requests?wait=4").await;
+    assert_eq!(never.status, 400, "{}", never.text());
     let missing = sim.get("/admin/requests?status=404").await.json();
     assert_eq!(missing["requests"][0]["path"], "/no/such/path");
     let last = sim

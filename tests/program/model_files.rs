@@ -18,7 +18,7 @@ fn copy() -> tempfile::TempDir {
     folder
 }
 
-/// Exit code and standard error of a start; one that finds nothing wrong ends at its address.
+/// Exit code and standard error of a start; one that finds nothing wrong ends at its address, with 1.
 fn start(model: &Path, flags: &[&str]) -> (i32, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
     command.arg("serve").arg(model).args(flags);
@@ -40,7 +40,7 @@ fn refuses(model: &Path, flags: &[&str], words: &[&str]) {
 fn broken_files_of_a_model_end_the_start() {
     let folder = copy();
     let (code, errors) = start(folder.path(), &[]);
-    assert_eq!(code, 1, "the address alone is wrong: {errors}");
+    assert_eq!(code, 1, "{errors}");
     let bomb = r#"{"type": "Sequence", "normalizers": [
         {"type": "Replace", "pattern": {"String": "a"}, "content": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},
         {"type": "Replace", "pattern": {"String": "a"}, "content": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}]}"#;
@@ -83,6 +83,29 @@ fn broken_files_of_a_model_end_the_start() {
     std::fs::write(folder.path().join("tokenizer.json"), "{}").unwrap();
     let (code, errors) = start(folder.path(), &["--force-dummy-tokenizer"]);
     assert_eq!(code, 1, "{errors}");
+}
+
+#[test]
+fn values_that_vllm_refuses_end_the_start() {
+    let folder = copy();
+    for (flags, words) in [
+        (
+            &["--enable-lora", "--max-lora-rank", "3"][..],
+            "1, 8, 16, 32",
+        ),
+        (&["--max-model-len", "99999999999"], "more than 4294967295"),
+    ] {
+        refuses(folder.path(), flags, &[words]);
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
+    command.arg("explain").arg(folder.path());
+    let output = command
+        .args(["--kv-cache-memory-bytes", "1"])
+        .output()
+        .unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("To serve at least one request"), "{errors}");
 }
 
 #[test]

@@ -154,7 +154,9 @@ impl KvCacheSize {
             rule: rule(engine),
             refusal: None,
         };
-        if fit > 0 || engine.memory.num_blocks.is_some() {
+        let memory = &engine.memory;
+        let typed = memory.num_blocks.is_some() || memory.kv_cache_memory_bytes.is_some();
+        if fit > 0 || typed {
             size.check(v, model, engine)?;
         }
         let in_flight = in_flight(engine);

@@ -62,7 +62,7 @@ impl Lora {
             enabled,
             max_loras,
             max_cpu_loras,
-            max_rank: v.get(&api::MAX_LORA_RANK)?,
+            max_rank: max_rank(v)?,
             modules,
             load_time: v.get(&api::LORA_LOAD_TIME)?,
             runtime_updating: v.get(&api::ALLOW_RUNTIME_LORA_UPDATING)?,
@@ -87,6 +87,20 @@ impl Lora {
                 self.max_rank
             )
         })
+    }
+}
+
+/// The ranks that vLLM's kernels have. Source: vLLM 0.33 `vllm/config/lora.py`, `MaxLoRARanks`.
+const RANKS: [u32; 9] = [1, 8, 16, 32, 64, 128, 256, 320, 512];
+
+fn max_rank(v: &Values) -> Result<u32, ConfigError> {
+    let rank = v.get(&api::MAX_LORA_RANK)?;
+    match RANKS.contains(&rank) {
+        true => Ok(rank),
+        false => {
+            let known = RANKS.map(|rank| rank.to_string()).join(", ");
+            Err(v.wrong(format!("must be one of {known}"), &api::MAX_LORA_RANK))
+        }
     }
 }
 

@@ -318,6 +318,10 @@ fn max_model_len(v: &Values, config: Option<&Value>) -> Result<u32, ConfigError>
     match v.get(&model::MAX_MODEL_LEN)? {
         Some(-1) if v.cli_mode == CliMode::Vllm => {}
         Some(typed) => {
+            if typed > u32::MAX.into() {
+                let most = format!("max model len cannot be more than {}", u32::MAX);
+                return Err(v.wrong(most, &model::MAX_MODEL_LEN));
+            }
             let typed = u32::try_from(typed)
                 .ok()
                 .filter(|n| *n >= 1)

@@ -179,6 +179,9 @@ impl Service {
         self.check_bad_words(rules, &facts.params)?;
         facts.params.verify_engine(limits)?;
         for prompt in &facts.prompts {
+            prompt
+                .unknown_id
+                .map_or(Ok(()), |id| limits.prompt_ids(&[id]))?;
             limits.prompt_ids(&prompt.tokens)?;
             facts.params.verify_prompt(prompt.tokens.len())?;
         }

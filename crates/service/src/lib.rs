@@ -103,8 +103,8 @@ pub enum ServeError {
         /// How many there are.
         ranks: usize,
     },
-    /// The prompt can never fit into the cache.
-    #[error("the prompt needs {needed} cache blocks, there are {total}")]
+    /// The request, prompt and answer, can never fit into the cache.
+    #[error("the prompt and its answer need {needed} cache blocks, there are {total}")]
     TooLarge {
         /// Blocks needed.
         needed: u32,

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
-use parking_lot::Mutex;
+use indexmap::IndexMap;
+use parking_lot::RwLock;
 
 use crate::generate::request::Target;
 
@@ -10,9 +10,20 @@ use crate::generate::request::Target;
 pub struct Models {
     served: Vec<Arc<str>>,
     any_name: bool,
-    adapters: ArcSwap<Vec<Adapter>>,
-    last_id: Mutex<u32>,
+    adapters: RwLock<Adapters>,
 }
+
+#[derive(Debug, Default)]
+struct Adapters {
+    /// In the order they were loaded.
+    by_name: IndexMap<Arc<str>, Adapter>,
+    last_id: u32,
+    /// All of them, once somebody asked since the last change.
+    list: Option<Arc<Vec<Adapter>>>,
+}
+
+/// Longest name and path of an adapter, in bytes; both stand in many answers.
+const MOST_BYTES: usize = 4096;
 
 /// A loaded adapter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +58,9 @@ pub enum LoadError {
     /// The name is taken by the base model.
     #[error("The lora adapter '{0}' conflicts with a served base model.")]
     BaseModel(String),
+    /// A name or path that no file can have.
+    #[error("The name and the path of a lora adapter have at most {MOST_BYTES} bytes.")]
+    TooLong,
 }
 
 impl Models {
@@ -55,8 +69,7 @@ impl Models {
         Self {
             served: served.iter().map(|name| name.as_str().into()).collect(),
             any_name,
-            adapters: ArcSwap::default(),
-            last_id: Mutex::new(0),
+            adapters: RwLock::default(),
         }
     }
 
@@ -80,7 +93,13 @@ impl Models {
 
     /// Adapters in the order they were loaded.
     pub fn adapters(&self) -> Arc<Vec<Adapter>> {
-        self.adapters.load_full()
+        if let Some(list) = &self.adapters.read().list {
+            return list.clone();
+        }
+        let mut adapters = self.adapters.write();
+        let Adapters { by_name, list, .. } = &mut *adapters;
+        let all = || Arc::new(by_name.values().cloned().collect());
+        list.get_or_insert_with(all).clone()
     }
 
     /// Who answers to `name`; nobody: `None`. A missing or empty name means the base model.
@@ -91,8 +110,7 @@ impl Models {
         if self.served.iter().any(|served| **served == *name) {
             return Some(Target::Base);
         }
-        let adapters = self.adapters.load();
-        if let Some(adapter) = adapters.iter().find(|a| *a.name == *name) {
+        if let Some(adapter) = self.adapters.read().by_name.get(name) {
             return Some(Target::Lora {
                 name: adapter.name.clone(),
                 id: adapter.id,
@@ -115,44 +133,78 @@ impl Models {
         if self.served.iter().any(|served| **served == *name) {
             return Err(LoadError::BaseModel(name.into()));
         }
-        let mut last_id = self.last_id.lock();
-        let mut adapters = self.adapters.load().to_vec();
-        if let Some(old) = adapters.iter_mut().find(|a| *a.name == *name) {
+        if name.len().max(path.len()) > MOST_BYTES {
+            return Err(LoadError::TooLong);
+        }
+        let mut adapters = self.adapters.write();
+        if let Some(old) = adapters.by_name.get_mut(name) {
             if mode == LoadMode::New {
                 return Err(LoadError::AlreadyLoaded(name.into()));
             }
             old.path = path.into();
             let loaded = old.clone();
-            self.adapters.store(Arc::new(adapters));
+            adapters.list = None;
             return Ok(loaded);
         }
-        *last_id += 1;
+        adapters.last_id += 1;
         let base = base.filter(|base| self.served.iter().any(|served| **served == **base));
         let adapter = Adapter {
             name: name.into(),
             path: path.into(),
             base,
-            id: *last_id,
+            id: adapters.last_id,
         };
-        adapters.push(adapter.clone());
-        self.adapters.store(Arc::new(adapters));
+        let name = adapter.name.clone();
+        adapters.by_name.insert(name, adapter.clone());
+        adapters.list = None;
         Ok(adapter)
     }
 
     /// Has these adapters and no others, as a process that starts anew.
-    pub(super) fn restore(&self, adapters: &Arc<Vec<Adapter>>) {
-        let _guard = self.last_id.lock();
-        self.adapters.store(adapters.clone());
+    pub(super) fn restore(&self, list: &Arc<Vec<Adapter>>) {
+        let mut adapters = self.adapters.write();
+        let named = list
+            .iter()
+            .map(|adapter| (adapter.name.clone(), adapter.clone()));
+        adapters.by_name = named.collect();
+        adapters.list = Some(list.clone());
     }
 
     /// Removes an adapter; `false` when there is none of that name.
     pub fn unload(&self, name: &str) -> bool {
-        let _guard = self.last_id.lock();
-        let mut adapters = self.adapters.load().to_vec();
-        let before = adapters.len();
-        adapters.retain(|a| *a.name != *name);
-        let removed = adapters.len() < before;
-        self.adapters.store(Arc::new(adapters));
+        let mut adapters = self.adapters.write();
+        let removed = adapters.by_name.shift_remove(name).is_some();
+        if removed {
+            adapters.list = None;
+        }
         removed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adapters_keep_their_order_and_their_bounds() {
+        let models = Models::new(&["m".to_owned()], false);
+        for id in 0..20_000 {
+            let name = format!("a{id}");
+            assert_eq!(models.load(&name, "/p", None, false).unwrap().id, id + 1);
+        }
+        assert!(models.unload("a1") && !models.unload("a1"));
+        let all = models.adapters();
+        assert_eq!(all.len(), 19_999);
+        assert_eq!((&*all[0].name, &*all[1].name), ("a0", "a2"));
+        assert!(models.resolve(Some("a2")).is_some() && models.resolve(Some("a1")).is_none());
+        let long = "x".repeat(MOST_BYTES + 1);
+        assert_eq!(
+            models.load(&long, "/p", None, false),
+            Err(LoadError::TooLong)
+        );
+        assert_eq!(
+            models.load("b", &long, None, false),
+            Err(LoadError::TooLong)
+        );
     }
 }

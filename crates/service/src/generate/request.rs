@@ -30,6 +30,8 @@ pub enum Target {
 pub struct Prompt {
     /// Token ids as the engine sees them.
     pub tokens: Vec<u32>,
+    /// One that no engine has, as the client wrote it: the last number stands for it.
+    pub unknown_id: Option<i64>,
     /// What echo mode answers with.
     pub echo: Box<str>,
     /// The tokens that it answers with, where they are not those of the text.

@@ -87,6 +87,9 @@ impl Service {
             }
             PromptInput::Tokens { ids, text, media } => {
                 let small = |id: &i64| u32::try_from(*id).unwrap_or(u32::MAX);
+                let (low, high) = (ids.iter().copied().min(), ids.iter().copied().max());
+                let unknown_id = low.filter(|id| *id < 0).or(high);
+                let unknown_id = unknown_id.filter(|id| u32::try_from(*id).is_err());
                 let tokens: Vec<u32> = ids.iter().map(small).collect();
                 let echo = text.unwrap_or_else(|| listed(&ids).into());
                 let echo_ids = dialect.echo_ids(&tokens);
@@ -98,6 +101,7 @@ impl Service {
                 dialect.check_tokens(limits, tokens.len())?;
                 Ok(Prompt {
                     tokens,
+                    unknown_id,
                     echo,
                     echo_ids,
                     media,
