@@ -14,9 +14,12 @@ use crate::server::{Fleet, Headless, StartError};
 use log::start_log;
 use signals::Signals;
 use start::{ReadyFile, log_listening, log_start, of_engines, of_servers};
+use vllm_sim_calibrate::CalibrateError;
+use vllm_sim_calibrate::validate::ValidateError;
 use vllm_sim_command_line::progress;
 use vllm_sim_command_line::{Unmet, UsageError};
 use vllm_sim_config::{Command, ConfigError, Loaded};
+use vllm_sim_replay::workload::WorkloadError;
 use vllm_sim_tokenizer::TokenizerError;
 
 /// Wrong arguments or configuration.
@@ -49,12 +52,30 @@ pub fn run(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCode {
     }
 }
 
-/// Whether the command line is to blame.
+/// The exit code of a tool that failed: 2 when the command line is to blame, also for a file that it
+/// names and that is not there.
 fn exit_code(error: &anyhow::Error) -> u8 {
     let usage = error.downcast_ref::<UsageError>().is_some()
         || error.downcast_ref::<ConfigError>().is_some()
-        || error.downcast_ref::<StartError>().is_some_and(is_config);
+        || error.downcast_ref::<StartError>().is_some_and(is_config)
+        || error.chain().any(is_missing);
     if usage { BAD_CONFIG } else { FAILED }
+}
+
+/// Whether an error is that of a file that is not there.
+fn is_missing(cause: &(dyn std::error::Error + 'static)) -> bool {
+    let is_file = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
+    if let Some(CalibrateError::Workload(inner)) = cause.downcast_ref() {
+        return is_missing(inner);
+    }
+    if let Some(CalibrateError::Run(inner)) = cause.downcast_ref() {
+        return is_missing(inner);
+    }
+    match (cause.downcast_ref(), cause.downcast_ref()) {
+        (Some(WorkloadError::Io { error, .. }), _) => is_file(error),
+        (_, Some(ValidateError::Io { error, .. })) => is_file(error),
+        _ => cause.downcast_ref().is_some_and(is_file),
+    }
 }
 
 /// Whether the configuration is to blame for a failed start.
@@ -99,6 +120,10 @@ fn serve(loaded: Loaded) -> ExitCode {
     start_log(&loaded.config);
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
+    }
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for unknown in vllm_sim_config::unknown_variables(names) {
+        tracing::warn!("{unknown}");
     }
     log_start(&loaded);
     log_ignored(&loaded);

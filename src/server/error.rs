@@ -29,7 +29,7 @@ pub enum StartError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The file of `--scenario`.
-    #[error("{path}: {why}")]
+    #[error("--scenario {path}: {why}")]
     Scenario {
         /// The file.
         path: String,
@@ -37,7 +37,7 @@ pub enum StartError {
         why: String,
     },
     /// The file of `--replies`.
-    #[error("{path}: {why}")]
+    #[error("--replies {path}: {why}")]
     Replies {
         /// The file.
         path: String,

@@ -24,6 +24,7 @@ mod dataset;
 mod engine_core;
 mod engine_dynamo;
 mod engine_validate;
+mod exit_codes;
 mod explain;
 mod fuzz;
 mod gateway;

@@ -167,6 +167,9 @@ fn no_output_destroys_an_input_or_another_output() {
         }
         assert_eq!(contents(dir.path()), before, "{words}");
     }
+    let words = "sweep t.jsonl --grid max-num-seqs=1,2 --per-request rows.jsonl";
+    let (code, errors) = run(dir.path(), words, &[]);
+    assert_eq!(code, 2, "a flag that would write nothing: {errors}");
     let words = "replay t.jsonl --html c.yaml";
     let (code, errors) = run(dir.path(), words, &[("VLLM_SIM_CONFIG", "c.yaml")]);
     assert_eq!(code, 2, "{errors}");
@@ -208,6 +211,6 @@ fn outputs_replace_those_of_an_earlier_run_and_appear_whole() {
     assert_eq!(code, 0, "{errors}");
     assert!(dir.path().join("latest.json").is_symlink());
     let (code, errors) = run(dir.path(), "replay t.jsonl --html no/folder.html", &[]);
-    assert_eq!(code, 1, "{errors}");
+    assert_eq!(code, 2, "{errors}");
     assert!(errors.contains("cannot write no/folder.html"), "{errors}");
 }

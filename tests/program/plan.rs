@@ -20,6 +20,15 @@ fn json(dir: &Path, words: &str) -> Value {
     serde_json::from_str(&printed(dir, &format!("{words} --report-json -"))).unwrap()
 }
 
+/// What a plan without an answer printed.
+fn unanswered(dir: &Path, words: &str) -> String {
+    let output = vllm_sim(dir, words);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{words}: {errors}");
+    assert!(errors.contains("no deployment is good enough"), "{errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
 #[test]
 fn the_plan_is_the_cheapest_of_an_exhaustive_sweep() {
     let dir = tempfile::tempdir().unwrap();
@@ -306,7 +315,7 @@ fn percentiles_money_and_words_are_understood() {
 fn what_cannot_be_had_is_told_with_its_reason() {
     let dir = tempfile::tempdir().unwrap();
     let too_few = format!("plan {WORK} --gpu H100 --slo-ttft-ms 100 --max-gpus 1");
-    let table = printed(dir.path(), &too_few);
+    let table = unanswered(dir.path(), &too_few);
     let none = "no deployment of up to 1 GPUs makes 95 % of the requests good";
     assert!(table.contains(none), "{table}");
     assert!(
@@ -316,7 +325,7 @@ fn what_cannot_be_had_is_told_with_its_reason() {
     let large = "plan --model meta-llama/Llama-3.1-70B-Instruct --gpu H100 --input-tokens 9 \
                  --request-count 3 --request-rate 1 --slo-ttft-ms 900 \
                  --vary tensor-parallel-size=1,4 --max-gpus 3";
-    let table = printed(dir.path(), large);
+    let table = unanswered(dir.path(), large);
     assert!(
         table.contains("one worker takes 4 GPUs, --max-gpus is 3"),
         "{table}"
@@ -329,10 +338,11 @@ fn what_no_number_of_workers_serves_is_not_played() {
     let words = "--model meta-llama/Llama-3.1-8B-Instruct --input-tokens uniform:100:4000 \
                  --output-tokens 30 --request-count 300 --request-rate 20 --slo-ttft-ms 60 \
                  --slo-itl-ms 12";
-    let plan = json(
+    let plan = unanswered(
         dir.path(),
-        &format!("plan {words} --vary gpu=H100,L40S --html plan.html"),
+        &format!("plan {words} --vary gpu=H100,L40S --html plan.html --report-json -"),
     );
+    let plan: Value = serde_json::from_str(&plan).unwrap();
     let whys = [
         "not played: with any number of workers 49.3 % of the requests are good at most (alone on an \
          idle worker: TTFT above 60 ms for 50.7 %)",

@@ -263,3 +263,54 @@ fn a_closed_terminal_ends_a_server_as_a_termination_does() {
     assert!(status.success(), "{status}");
     assert!(!ready.exists(), "it is gone with the server");
 }
+
+/// What was given in vain, and what was misspelt, is a warning.
+#[test]
+fn settings_without_effect_are_told() {
+    let warned = |words: &[&str], vars: &[(&str, &str)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
+        command.args(["serve", "demo"]).args(words);
+        // An address that nobody has ends the start, behind the warnings.
+        command.args(["--host", "203.0.113.1", "--port", "1"]);
+        let output = command.envs(vars.iter().copied()).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        let lines = text.lines().filter(|line| line.contains(" WARN "));
+        lines.map(str::to_owned).collect::<Vec<_>>().join("\n")
+    };
+    let log = warned(
+        &[
+            "--latency-model",
+            "polynomial",
+            "--time-to-first-token",
+            "2s",
+        ],
+        &[],
+    );
+    assert!(
+        log.contains("--time-to-first-token: no effect, as a latency model"),
+        "{log}"
+    );
+    let log = warned(&["--failure-types", "server_error"], &[]);
+    assert!(
+        log.contains("--failure-types: no effect, as --failure-injection-rate is 0"),
+        "{log}"
+    );
+    let log = warned(&["--stream-faults", "cut_after=1"], &[]);
+    assert!(log.contains("--stream-faults: no effect"), "{log}");
+    let log = warned(&[], &[("VLLM_SIM_MAX_NUM_SEQ", "8")]);
+    assert!(log.contains("did you mean VLLM_SIM_MAX_NUM_SEQS?"), "{log}");
+    let words = [
+        "--time-to-first-token",
+        "2ms",
+        "--failure-injection-rate",
+        "1",
+        "--failure-types",
+        "server_error",
+    ];
+    let log = warned(&words, &[("VLLM_SIM_MAX_NUM_SEQS", "8")]);
+    assert!(
+        !log.contains("no effect") && !log.contains("VLLM_SIM_"),
+        "{log}"
+    );
+}

@@ -215,14 +215,10 @@ fn wrong_usage_exits_with_2_and_names_the_nearest() {
         let named = errors.lines().any(|line| line.starts_with("error: "));
         assert!(named, "{words}: {errors}");
     }
-    // What is no matter of words exits with 1.
-    for words in [
-        "replay missing.jsonl",
-        "validate --runs missing",
-        "dataset inspect missing",
-    ] {
-        assert_eq!(run(dir.path(), words).0, 1, "{words}");
-    }
+    // What is no matter of words exits with 1; files that are not there are (`exit_codes.rs`).
+    std::fs::write(dir.path().join("broken.jsonl"), "garbage\n").unwrap();
+    let words = "replay broken.jsonl --format mooncake";
+    assert_eq!(run(dir.path(), words).0, 1, "{words}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Files that a command writes: none is an input, none is another one, and each appears whole.
 
 use std::ffi::OsString;
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -221,10 +221,7 @@ impl Draft {
         draft.push(name);
         draft.push(format!(".{}.part", std::process::id()));
         let path = folder(&target).join(draft);
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(&path)?;
+        let file = File::create_new(&path)?;
         if let Ok(old) = target.metadata() {
             file.set_permissions(old.permissions())?;
         }

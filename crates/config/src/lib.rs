@@ -46,6 +46,7 @@ mod speculative;
 mod speculative_keys;
 mod speech;
 mod values;
+mod without_effect;
 mod yaml;
 
 pub use api::{Answers, Api, Limits, ScaleOut};
@@ -86,10 +87,12 @@ pub use show::without_passwords;
 pub use speculative::Speculative;
 pub use speech::{Listener, Speech};
 pub use vllm_sim_observe::metrics::Compat;
+pub use without_effect::unknown_variables;
 
 use self::flags::kv;
 use values::Values;
 use vllm_sim_engine::kv::HashAlgo;
+use vllm_sim_engine::latency::ModelShape;
 use vllm_sim_observe::kv_events::{EventFormat, HashFormat};
 use vllm_sim_service::Role;
 
@@ -204,6 +207,25 @@ impl Config {
         Ok(config)
     }
 
+    /// Refuses a tensor-parallel size that does not divide the model's heads, as vLLM does.
+    ///
+    /// **Source:** vLLM 0.33 `vllm/config/model.py`, `verify_with_parallel_config`.
+    fn check_heads(&self, v: &Values) -> Result<(), ConfigError> {
+        let shape = match &self.model.hf_config {
+            Some(config) => ModelShape::from_config(config).ok(),
+            None => vllm_sim_engine::latency::model(&self.model.name),
+        };
+        let tensor = self.engine.parallel.tensor;
+        let heads = shape.map_or(tensor, |shape| shape.heads);
+        if v.cli_mode == CliMode::Llmd || heads.is_multiple_of(tensor) {
+            return Ok(());
+        }
+        Err(ConfigError::Invalid(format!(
+            "Total number of attention heads ({heads}) must be divisible by tensor parallel size \
+             ({tensor})."
+        )))
+    }
+
     /// What no group sees alone.
     fn check_together(&self, v: &Values) -> Result<(), ConfigError> {
         let ports = match self.engine.parallel.balance {
@@ -227,6 +249,8 @@ impl Config {
                 self.model.name
             )));
         }
+        self.check_heads(v)?;
+        without_effect::warn(self, v);
         for module in self
             .lora
             .modules

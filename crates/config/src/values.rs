@@ -65,6 +65,12 @@ impl Values {
         self.source(flag) != ValueSource::Default
     }
 
+    /// The same by its name.
+    pub(super) fn is_given(&self, name: &str) -> bool {
+        let setting = self.settings.get(name);
+        setting.is_some_and(|setting| setting.source != ValueSource::Default)
+    }
+
     pub(super) fn source(&self, flag: &FlagSpec) -> ValueSource {
         self.settings
             .get(flag.name)

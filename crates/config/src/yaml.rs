@@ -26,7 +26,7 @@ pub(super) enum UnknownKeys {
 /// for a key that no flag has, where these are refused.
 pub(super) fn read(path: &str, unknown: UnknownKeys) -> Result<Layer, ConfigError> {
     let file = |reason: String| ConfigError::File {
-        path: path.to_owned(),
+        path: format!("--config {path}"),
         reason,
     };
     let text = fs::read_to_string(path).map_err(|e| file(e.to_string()))?;

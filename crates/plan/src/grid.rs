@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Parser;
 
 use vllm_sim_command_line::{UsageError, refuse};
@@ -107,18 +107,27 @@ pub(super) fn point<T: Parser>(
     let set = set.map(|(axis, value)| format!("--{}={value}", axis.name));
     let all: Vec<String> = args.iter().cloned().chain(set).collect();
     let parsed = split::<T>(&all)?;
-    let (flags, loose) = sort(&parsed.others).with_context(place)?;
-    let Ok(args) = parsed.parse(&loose).with_context(place)? else {
+    let (flags, loose) = sort(&parsed.others).map_err(|error| at(&place(), error))?;
+    let args = parsed.parse(&loose).map_err(|error| at(&place(), error))?;
+    let Ok(args) = args else {
         refuse!("--help is no flag of a grid");
     };
     let pools = match pools(&args, &flags) {
         Ok(pools) => Ok(pools),
         Err(error) => match error.downcast_ref::<DoesNotFit>() {
             Some(DoesNotFit(why)) => Err(why.clone()),
-            None => return Err(error).with_context(place),
+            None => return Err(at(&place(), error)),
         },
     };
     Ok((args, pools))
+}
+
+/// An error with the combination that it is of, where there is more than one.
+pub(super) fn at(label: &str, error: anyhow::Error) -> anyhow::Error {
+    match label {
+        "" => error,
+        label => error.context(label.to_owned()),
+    }
 }
 
 /// A combination as it is shown: `name=value name=value`.

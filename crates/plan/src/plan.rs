@@ -11,7 +11,7 @@ mod search;
 use std::borrow::Borrow;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::{CommandFactory, Parser};
 
 use crate::grid::{self, GridAxis, label};
@@ -21,7 +21,7 @@ use prices::Prices;
 use report::Plan;
 use search::{Answer, Candidate, Question};
 use vllm_sim_command_line::progress::{Progress, is_stopped};
-use vllm_sim_command_line::{command_line, outputs, refuse};
+use vllm_sim_command_line::{Unmet, command_line, outputs, refuse};
 use vllm_sim_replay_cli::{Deploy, PoolArgs, Pools, ReportArgs, Sort, WorkloadArgs, open, pools};
 
 /// Find the cheapest deployment that serves a workload within its bounds.
@@ -126,7 +126,16 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
     let names = axes.into_iter().map(|axis| axis.name).collect();
     let typed = command_line("plan", &shard::whole(args));
     let plan = Plan::new(names, question, prices, &candidates, answers, typed)?;
-    write(&plan, &base)
+    let printed = write(&plan, &base)?;
+    match plan.has_answer() {
+        true => Ok(printed),
+        // Scripts tell an answer from none.
+        false => Err(Unmet {
+            printed,
+            missed: "no deployment is good enough".to_owned(),
+        }
+        .into()),
+    }
 }
 
 fn answers<C>(candidates: &[C], threads: usize, question: &Question) -> Result<Vec<Answer>>
@@ -196,12 +205,17 @@ fn candidate(
     let place = || label(&names, &values);
     let build = |args: &Args, flags: &[String]| pools(&args.pools, flags, deploy);
     let (args, pools) = grid::point(args, axes, &values, sort, build)?;
-    if let Ok(pools) = &pools {
-        // What is wrong with the workload is told before anything is played.
-        open(&args.workload, pools.serving.engines[0].block_size()).with_context(place)?;
-    }
+    // What is wrong with the workload is told before anything is played, and whatever fits.
+    let block_size = match &pools {
+        Ok(pools) => pools.serving.engines[0].block_size(),
+        Err(_) => 16,
+    };
+    open(&args.workload, block_size).map_err(|error| grid::at(&place(), error))?;
     let price = match (&pools, prices) {
-        (Ok(pools), Some(prices)) => prices.of(gpu(pools)).with_context(place)?,
+        (Ok(pools), Some(prices)) => {
+            let price = prices.of(gpu(pools));
+            price.map_err(|error| grid::at(&place(), error))?
+        }
         _ => 1.0,
     };
     Ok(Candidate {

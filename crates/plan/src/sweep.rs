@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::grid::{self, label};
 use crate::shard::{self, ShardArgs, Task, exact_map, exact_number};
 use vllm_sim_command_line::progress::{Progress, is_stopped};
-use vllm_sim_command_line::{command_line, outputs};
+use vllm_sim_command_line::{command_line, outputs, refuse};
 use vllm_sim_replay_cli::{
     Deploy, PoolArgs, Pools, ReportArgs, Sort, WorkloadArgs, limit, open, play, pools,
 };
@@ -106,6 +106,9 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
         Ok(base) => base,
         Err(help) => return Ok(help),
     };
+    if base.report.per_request.is_some() {
+        refuse!("--per-request has no meaning for a sweep, whose points would share the file");
+    }
     let axes = grid::axes("--grid", &base.grid)?;
     let points = grid::combinations(&axes)
         .into_iter()

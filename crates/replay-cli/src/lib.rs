@@ -34,7 +34,7 @@ pub use sink::Watch;
 use sink::{facts, sink};
 use vllm_sim_command_line::outputs::{self, Draft};
 use vllm_sim_command_line::progress::{Progress, is_stopped};
-use vllm_sim_command_line::{command_line, refuse};
+use vllm_sim_command_line::{Unmet, command_line, refuse};
 use vllm_sim_dynamo_run as dynamo_run;
 pub use workload::{in_words, limit, open};
 
@@ -210,10 +210,15 @@ fn write_report(
     if let Some(file) = &args.html {
         outputs::write(file, html::page(report, "vllm-sim replay", about, typed))?;
     }
-    if args.report_json.as_deref() == Some("-") {
-        return Ok(String::from_utf8(json)?);
+    let printed = match args.report_json.as_deref() {
+        Some("-") => String::from_utf8(json)?,
+        _ => report.table(wall),
+    };
+    if report.number("completed_requests") > 0.0 || is_stopped() {
+        return Ok(printed);
     }
-    Ok(report.table(wall))
+    let missed = "no request was completed".to_owned();
+    Err(Unmet { printed, missed }.into())
 }
 
 fn compare(words: &[String], args: &ReportArgs, typed: &str) -> Result<String> {

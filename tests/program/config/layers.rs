@@ -251,7 +251,11 @@ fn bad_files_are_refused_by_name() {
         assert!(error.starts_with(path) && error.contains(why), "{error}");
     }
     let error = try_words(&["vllm-sim", "--config", "/does/not/exist.yaml"], &[]).unwrap_err();
-    assert!(error.to_string().starts_with("/does/not/exist.yaml: "));
+    assert!(
+        error
+            .to_string()
+            .starts_with("--config /does/not/exist.yaml: ")
+    );
     assert!(with_file("", &["--model", "m"], &[]).warnings.is_empty());
 }
 

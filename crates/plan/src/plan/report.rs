@@ -112,6 +112,24 @@ impl Plan {
         })
     }
 
+    /// Returns whether a deployment was found.
+    pub(super) fn has_answer(&self) -> bool {
+        self.best().is_some()
+    }
+
+    /// What was not looked at, though it might have been an answer.
+    fn unvaried(&self) -> Option<String> {
+        let varied = self.names.iter().any(|name| name == "tensor-parallel-size");
+        let fits = self.rows.iter().any(|row| row.pools.is_some());
+        (!varied).then(|| {
+            let size = match fits {
+                true => "one tensor-parallel size",
+                false => "a tensor-parallel size for which the model does not fit",
+            };
+            format!("only {size} was looked at; see --vary tensor-parallel-size=1,2,4,8")
+        })
+    }
+
     /// The cheapest deployment.
     fn best(&self) -> Option<(&Row, &Trial)> {
         let row = &self.rows[*self.order.first()?];
@@ -193,6 +211,15 @@ impl Plan {
             notes.push(format!("prices of {}, in {}", prices.date, prices.currency));
         }
         match self.best() {
+            None => notes.extend(self.unvaried()),
+            Some(_) if self.prices.is_none() && self.names.iter().any(|name| name == "gpu") => {
+                notes.push(
+                    "no prices were given (--prices): a GPU of any kind counts as one".to_owned(),
+                );
+            }
+            Some(_) => {}
+        }
+        match self.best() {
             None => notes.push(format!(
                 "no deployment of up to {} GPUs{} makes {share} % of the requests good",
                 self.question.max_gpus,
@@ -204,7 +231,11 @@ impl Plan {
                 "* most traffic for its cost with {share} % of the requests good"
             )),
             Some((row, best)) => {
-                notes.push(format!("* cheapest with {share} % of the requests good"));
+                let least = match self.prices {
+                    Some(_) => "cheapest",
+                    None => "fewest GPUs",
+                };
+                notes.push(format!("* {least} with {share} % of the requests good"));
                 notes.extend(self.next_best(row.cost(best)));
             }
         }

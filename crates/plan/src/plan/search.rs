@@ -116,6 +116,13 @@ pub(super) fn answer(candidate: &Candidate, question: &Question) -> Result<Answe
     Ok(finish(found, player.trials, why.unwrap_or_default()))
 }
 
+/// How many of a price may be had for `cost`, prices being decimal fractions that binary ones only come
+/// near to: 3 of 1.1 for 3.3.
+fn affordable(cost: f64, price: f64) -> u32 {
+    // A float becomes the nearest number that there is.
+    (cost * (1.0 + 1e-9) / price) as u32
+}
+
 /// The fewest workers of a combination that fits, for traffic that is so many times what was asked.
 ///
 /// # Errors
@@ -207,10 +214,10 @@ impl<'c> Player<'c> {
     fn new(candidate: &'c Candidate, question: &'c Question) -> Result<Self, &'c String> {
         let pools = candidate.pools.as_ref()?;
         let each = gpus(pools, 1).max(1);
-        let by_cost = question.max_cost.map_or(u32::MAX, |cost| {
-            // A float becomes the nearest number that there is.
-            (cost / (candidate.price * f64::from(each))) as u32
-        });
+        let each_price = candidate.price * f64::from(each);
+        let by_cost = question
+            .max_cost
+            .map_or(u32::MAX, |cost| affordable(cost, each_price));
         Ok(Self {
             candidate,
             pools,
@@ -428,4 +435,25 @@ fn with_traffic(workload: &WorkloadArgs, traffic: f64) -> Result<WorkloadArgs> {
         _ => workload.arrival_speedup_ratio *= traffic,
     }
     Ok(workload)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::affordable;
+
+    #[test]
+    fn no_gpu_is_lost_by_rounding() {
+        for cents in 1..2_000_u32 {
+            let price = f64::from(cents) / 100.0;
+            for workers in 1..65_u32 {
+                let cost = f64::from(cents * workers) / 100.0;
+                assert_eq!(
+                    affordable(cost, price),
+                    workers,
+                    "{workers} of {price} for {cost}"
+                );
+                assert_eq!(affordable(cost - 0.0001, price), workers - 1);
+            }
+        }
+    }
 }

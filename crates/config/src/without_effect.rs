@@ -1,0 +1,98 @@
+//! Settings that act under other settings alone: one table, so that whoever gives one in vain is told.
+
+use super::values::Values;
+use super::{Config, LatencySource, SchedulerKind, closest, flags};
+
+/// What a latency model takes the place of.
+const DELAYS: [&str; 7] = [
+    "time-to-first-token",
+    "time-to-first-token-std-dev",
+    "inter-token-latency",
+    "inter-token-latency-std-dev",
+    "prefill-overhead",
+    "prefill-time-per-token",
+    "prefill-time-std-dev",
+];
+
+/// Warns of flags, variables and keys that were given and do nothing beside the others.
+pub(super) fn warn(config: &Config, v: &Values) {
+    let engine = &config.engine;
+    let is_modelled =
+        engine.latency_source != LatencySource::Delays && engine.scheduler != SchedulerKind::Pool;
+    let rates = &config.faults.rates;
+    let rules: [(&[&str], bool, &str); 3] = [
+        (
+            &DELAYS,
+            is_modelled,
+            "a latency model gives the times (--latency-model, --gpu)",
+        ),
+        (
+            &["failure-types"],
+            rates.rate == 0,
+            "--failure-injection-rate is 0",
+        ),
+        (
+            &["stream-faults"],
+            rates.stream_rate == 0.0,
+            "--stream-fault-rate is 0",
+        ),
+    ];
+    for (names, idle, why) in rules {
+        let given = names.iter().filter(|name| idle && v.is_given(name));
+        let given: Vec<String> = given.map(|name| format!("--{name}")).collect();
+        if !given.is_empty() {
+            v.warn(format!("{}: no effect, as {why}", given.join(", ")));
+        }
+    }
+}
+
+/// Says which of these names of environment variables look like a setting and are none. Those that
+/// Kubernetes makes for a service called `vllm-sim` are left alone.
+pub fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<String> {
+    let known: Vec<String> = flags().map(|flag| flag.env_name()).collect();
+    let of_service = |name: &str| {
+        let rest = name.strip_prefix("VLLM_SIM_").unwrap_or(name);
+        rest.starts_with("SERVICE_") || rest.starts_with("PORT")
+    };
+    let names = names.into_iter().filter(|name| {
+        name.starts_with("VLLM_SIM_")
+            && !known.contains(name)
+            && !OTHERS.contains(&name.as_str())
+            && !of_service(name)
+    });
+    names
+        .map(
+            |name| match closest(&name, known.iter().map(String::as_str)) {
+                Some(near) => format!("{name}: no setting has this name; did you mean {near}?"),
+                None => format!("{name}: no setting has this name"),
+            },
+        )
+        .collect()
+}
+
+/// Variables that are no flag's own.
+const OTHERS: [&str; 3] = ["VLLM_SIM_BINARY", "VLLM_SIM_DOOR", "VLLM_SIM_PROGRAM"];
+
+#[cfg(test)]
+mod tests {
+    use super::unknown_variables;
+
+    #[test]
+    fn a_misspelt_variable_is_told_its_nearest_neighbour() {
+        let names = [
+            "VLLM_SIM_MAX_NUM_SEQ",
+            "VLLM_SIM_MAX_NUM_SEQS",
+            "VLLM_SIM_PROGRAM",
+            "VLLM_SIM_SERVICE_PORT_HTTP",
+            "VLLM_SIM_PORT_8000_TCP_ADDR",
+            "VLLM_SIM_FOOBARBAZ",
+            "PATH",
+        ];
+        let told = unknown_variables(names.map(str::to_owned));
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(
+            told[0].ends_with("did you mean VLLM_SIM_MAX_NUM_SEQS?"),
+            "{told:?}"
+        );
+    }
+}

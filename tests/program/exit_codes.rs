@@ -1,0 +1,159 @@
+//! The exit code of every command: 1 when it failed or has no answer, 2 when it was called wrongly.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests: what cannot be unwrapped is a failure"
+)]
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+fn run(dir: &Path, words: &str) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
+    let command = command.current_dir(dir).stdin(Stdio::null());
+    let output = command.args(words.split_whitespace()).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let code = output.status.code().unwrap();
+    (code, text(output.stdout), text(output.stderr))
+}
+
+const LLAMA: &str = "--model meta-llama/Llama-3.1-8B-Instruct --gpu H100";
+const LARGE: &str = "--model meta-llama/Llama-3.1-70B-Instruct --gpu H100";
+const WORK: &str = "--input-tokens 20 --output-tokens 4 --request-count 6 --request-rate 9";
+
+/// The file is named, and the flag that names it.
+#[test]
+fn a_missing_file_is_a_wrong_command_line() {
+    let dir = tempfile::tempdir().unwrap();
+    for (words, named) in [
+        ("serve demo --config nofile", "--config nofile"),
+        ("serve demo --scenario nofile", "--scenario nofile"),
+        ("serve demo --replies nofile", "--replies nofile"),
+        ("replay nofile", "nofile"),
+        ("sweep nofile --grid max-num-seqs=1,2", "nofile"),
+        ("plan nofile --slo-ttft-ms 5", "error: nofile"),
+        ("bench nofile --target http://127.0.0.1:9", "nofile"),
+        ("validate --runs nofolder", "nofolder"),
+        (
+            "replay --workers nofile --input-tokens 5",
+            "--workers: nofile",
+        ),
+        ("replay --compare a.json b.json", "--compare: a.json"),
+        (
+            "replay --router-config nofile --input-tokens 5",
+            "--router-config: nofile",
+        ),
+        ("replay --input-tokens histogram:nofile", "nofile"),
+    ] {
+        let (code, _, errors) = run(dir.path(), words);
+        assert_eq!(code, 2, "{words}: {errors}");
+        assert!(errors.contains(named), "{words}: {errors}");
+    }
+    let words = format!("calibrate --data nofile {LLAMA}");
+    let (code, _, errors) = run(dir.path(), &words);
+    assert_eq!(code, 2, "{errors}");
+    let words = format!("plan {WORK} {LLAMA} --slo-ttft-ms 5 --prices nofile");
+    let (code, _, errors) = run(dir.path(), &words);
+    assert_eq!(code, 2, "{errors}");
+    for tool in [
+        "serve demo",
+        "replay",
+        "plan",
+        "sweep",
+        "validate",
+        "calibrate",
+        "explain demo",
+    ] {
+        let (code, _, errors) = run(dir.path(), &format!("{tool} --no-such-flag 1"));
+        assert_eq!(code, 2, "{tool}: {errors}");
+    }
+}
+
+#[test]
+fn what_was_asked_for_and_is_not_there_is_a_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let unserved = TcpListener::bind("127.0.0.1:0").unwrap();
+    let closed = unserved.local_addr().unwrap().port();
+    drop(unserved);
+    for (words, printed, told) in [
+        (
+            format!("serve demo --host 127.0.0.1 --port {port}"),
+            "",
+            "cannot listen",
+        ),
+        (
+            format!("plan {WORK} {LLAMA} --slo-ttft-ms 0.001"),
+            "only one tensor-parallel size was looked at",
+            "no deployment is good enough",
+        ),
+        (
+            format!("plan {WORK} {LARGE} --slo-ttft-ms 500"),
+            "a tensor-parallel size for which the model does not fit",
+            "no deployment is good enough",
+        ),
+        (
+            "replay --input-tokens 5 --request-count 0 --request-rate 1".to_owned(),
+            "0.00",
+            "no request was completed",
+        ),
+        (
+            format!("bench --target http://127.0.0.1:{closed} {WORK} --target-model m"),
+            "",
+            "",
+        ),
+    ] {
+        let (code, out, errors) = run(dir.path(), &words);
+        assert_eq!(code, 1, "{words}: {out}{errors}");
+        assert!(
+            out.contains(printed) && errors.contains(told),
+            "{words}: {out}{errors}"
+        );
+    }
+}
+
+/// vLLM's `verify_with_parallel_config`: 32 heads do not go into 3 parts.
+#[test]
+fn heads_that_do_not_divide_are_refused_everywhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = "must be divisible by tensor parallel size (3)";
+    for tool in [
+        format!(
+            "serve meta-llama/Llama-3.1-8B-Instruct --gpu H100 --tensor-parallel-size 3 --port 0"
+        ),
+        format!("explain {LLAMA} --tensor-parallel-size 3"),
+        format!("replay {WORK} {LLAMA} --tensor-parallel-size 3"),
+        format!("sweep {WORK} {LLAMA} --grid tensor-parallel-size=1,3"),
+        format!("plan {WORK} {LLAMA} --slo-ttft-ms 500 --vary tensor-parallel-size=1,3"),
+    ] {
+        let (code, _, errors) = run(dir.path(), &tool);
+        assert_eq!(code, 2, "{tool}: {errors}");
+        assert!(errors.contains(words), "{tool}: {errors}");
+    }
+}
+
+#[test]
+fn a_plan_says_what_it_counts_and_reads_the_workload_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = format!("plan {WORK} {LLAMA} --slo-ttft-ms 5000 --vary gpu=H100,L40S");
+    let (code, out, errors) = run(dir.path(), &words);
+    assert_eq!(code, 0, "{errors}");
+    assert!(
+        out.contains("no prices were given") && !out.contains("cheapest"),
+        "{out}"
+    );
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
+    command.arg("plan").args(LARGE.split_whitespace());
+    command.args([
+        "--workload",
+        "20 req/s of 2000 in / 300 out",
+        "--slo-ttft-ms",
+        "500",
+    ]);
+    let output = command.output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.starts_with("error: --workload"), "{errors}");
+}
