@@ -226,8 +226,9 @@ fn a_generation_config_that_cuts_the_vocabulary_makes_steps_longer() {
     let flags = ["--generation-config", folder.path().to_str().unwrap()];
     assert_eq!(step(&flags), laid_over(r#"{"top_p": 0.9}"#));
     std::fs::write(&file, "{").unwrap();
-    let config = config(&[&["--gpu", "H100"], &flags[..]].concat());
-    let error = modelled(&config).unwrap_err().to_string();
+    let words = [&["--model", LLAMA, "--gpu", "H100"], &flags[..]].concat();
+    let error = Loaded::from_flags(CliMode::Vllm, &words).unwrap_err();
+    let error = error.to_string();
     assert!(error.contains("generation_config.json"), "{error}");
 }
 

@@ -140,3 +140,28 @@ async fn a_sleep_of_level_0_shows_no_state() {
     sim.poke("/wake_up").await;
     assert!(sim.shows("vllm:engine_sleep_state", 1.0).await);
 }
+
+/// vLLM makes one token for each item: it waits, counts and is cut as any other request.
+#[tokio::test]
+async fn scores_come_through_the_engine() {
+    let sim = Sim::serve(&["--dev-mode"]).await;
+    let body =
+        |query: &str| json!({"query": query, "items": ["yes", "no"], "label_token_ids": [5, 6]});
+    let path = "/generative_scoring";
+    let first = sim.post(path, &body("a question")).await;
+    assert_eq!(first.status, 200, "{}", first.text());
+    let used = first.json()["usage"]["prompt_tokens"].as_f64().unwrap();
+    assert!(sim.shows("vllm:prompt_tokens_total", used).await);
+    assert!(sim.shows("vllm:generation_tokens_total", 2.0).await);
+    let long = sim.post(path, &body(&"word ".repeat(5000))).await.json();
+    assert_eq!(
+        long["usage"]["prompt_tokens"],
+        2 * 2048,
+        "cut to the context"
+    );
+    sim.poke("/pause").await;
+    assert_eq!(sim.post(path, &body("a question")).await.status, 503);
+    sim.poke("/resume").await;
+    let again = sim.post(path, &body("a question")).await.json();
+    assert_eq!(again["data"], first.json()["data"]);
+}

@@ -8,10 +8,14 @@ use serde_json::{Value, json};
 use super::ok;
 use crate::app::App;
 use crate::body::Posted;
-use crate::error::Answer;
+use crate::error::{self, Answer};
+use crate::generation;
 use crate::openai::prepare;
 use vllm_sim_engine::driver::unix_now;
 use vllm_sim_random::{Draw, Purpose, mix, stream};
+use vllm_sim_service::generate::request::Prompt;
+use vllm_sim_service::prompt::PromptSource;
+use vllm_sim_service::{EngineChecks, GenerationRequest, OutputRoom};
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::GenerativeScoringRequest;
@@ -19,57 +23,95 @@ use vllm_sim_wire::vllm::GenerativeScoringRequest;
 /// Scores every item; the same item under the same query always scores the same.
 pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     let request = GenerativeScoringRequest::parse(&value)?;
-    let target = crate::generation::target(&app, request.model.as_deref())?;
+    let resolved = app.service.resolve(&app.rules, request.model.as_deref());
+    let resolved = resolved.map_err(|refusal| generation::refusal_fault(&app, refusal))?;
+    let shown = app.service.models.shown(resolved.target());
     check(&app, &request)?;
-    let query = tokens(
-        &app,
-        &request.query,
-        SpecialTokens::when(request.add_special_tokens),
-    );
-    let items = request.items.as_array().cloned().unwrap_or_default();
-    let mut prompt_tokens = 0;
-    let mut data = Vec::with_capacity(items.len());
-    for (index, item) in items.iter().enumerate() {
-        let item = tokens(&app, item, SpecialTokens::Without);
-        prompt_tokens += query.len() + item.len();
-        let key = query
-            .iter()
-            .chain(&item)
-            .fold(0x5c0e, |key, token| mix(key, u64::from(*token)));
-        let mut rng = stream(0, key, Purpose::Content);
-        let labels = request.label_token_ids.len().max(1);
-        let weights: Vec<f64> = (0..labels).map(|_| rng.unit() + 1e-9).collect();
-        let sum = if request.apply_softmax {
-            weights.iter().sum()
-        } else {
-            // The rest of the vocabulary has a share too.
-            weights.iter().sum::<f64>() + 1.0
-        };
-        data.push(json!({
-            "index": index,
-            "object": "score",
-            "score": weights[0] / sum,
-        }));
-    }
+    let prompts = prompts(&app, &request);
+    let data: Vec<Value> = prompts
+        .iter()
+        .enumerate()
+        .map(|(index, prompt)| {
+            let score = score(&prompt.tokens, &request);
+            json!({"index": index, "object": "score", "score": score})
+        })
+        .collect();
+    let items = prompts.len();
+    let prompt_tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
     let id = prepare::request_id(
         "generative-scoring-",
         &head.headers,
         request.request_id.as_deref(),
     );
+    // vLLM's engine makes one token for each item: it queues, counts and finds prefixes as any other.
+    let generation = GenerationRequest {
+        prompts: PromptSource::Ready(prompts),
+        max_tokens: Some(1),
+        room: OutputRoom::Context,
+        checks: EngineChecks::None,
+        ..generation::request(&app, &head, id.clone())
+    };
+    let started = generation::start(&app, resolved, generation).await;
+    let (generated, _guard) = started.map_err(Fault::from)?;
+    generated.reply.ended().await;
+    if generated.reply.failed() {
+        return Err(error::failed());
+    }
     Ok(ok(&json!({
         "id": &*id,
         "object": "list",
         "created": unix_now() as u64,
-        "model": &*app.service.models.shown(&target),
+        "model": &*shown,
         "data": data,
         "usage": {
             "prompt_tokens": prompt_tokens,
-            "total_tokens": prompt_tokens + items.len(),
-            "completion_tokens": items.len(),
+            "total_tokens": prompt_tokens + items,
+            "completion_tokens": items,
             "prompt_tokens_details": null,
             "completion_tokens_details": null,
         },
     })))
+}
+
+/// A prompt for each item, cut to the context.
+///
+/// Source: vLLM 0.33 `vllm/entrypoints/generative_scoring/serving.py`, `_build_prompts`.
+fn prompts(app: &App, request: &GenerativeScoringRequest) -> Vec<Prompt> {
+    let query = tokens(
+        app,
+        &request.query,
+        SpecialTokens::when(request.add_special_tokens),
+    );
+    let items = request.items.as_array().into_iter().flatten();
+    let most = app.config.model.max_model_len as usize;
+    let prompt = |item: &Value| {
+        let item = tokens(app, item, SpecialTokens::Without);
+        let mut tokens = match request.item_first {
+            true => [item, query.clone()].concat(),
+            false => [query.clone(), item].concat(),
+        };
+        tokens.truncate(most);
+        Prompt {
+            tokens,
+            ..Prompt::default()
+        }
+    };
+    items.map(prompt).collect()
+}
+
+/// The share of the first label; the same prompt always scores the same.
+fn score(prompt: &[u32], request: &GenerativeScoringRequest) -> f64 {
+    let tokens = prompt.iter();
+    let key = tokens.fold(0x5c0e, |key, token| mix(key, u64::from(*token)));
+    let mut rng = stream(0, key, Purpose::Content);
+    let labels = request.label_token_ids.len().max(1);
+    let weights: Vec<f64> = (0..labels).map(|_| rng.unit() + 1e-9).collect();
+    let sum = match request.apply_softmax {
+        true => weights.iter().sum(),
+        // The rest of the vocabulary has a share too.
+        false => weights.iter().sum::<f64>() + 1.0,
+    };
+    weights[0] / sum
 }
 
 /// Most items times labels of one request (vLLM has no limit).
@@ -105,7 +147,7 @@ fn tokens(app: &App, value: &Value, special: SpecialTokens) -> Vec<u32> {
         Value::String(text) => app.service.generator.tokenizer().encode(text, special),
         Value::Array(ids) => ids
             .iter()
-            .map(|id| id.as_u64().map_or(u32::MAX, |id| id as u32))
+            .map(|id| u32::try_from(id.as_u64().unwrap_or(u64::MAX)).unwrap_or(u32::MAX))
             .collect(),
         _ => Vec::new(),
     }
