@@ -178,3 +178,35 @@ async fn flags_that_shape_the_answer() {
     )
     .await;
 }
+
+/// Source: vLLM 0.33 `renderers/chat_utils/chat_message.py`.
+#[tokio::test]
+async fn a_system_text_loses_one_billing_line() {
+    let sim = Sim::serve(&["--trust-request-chat-template"]).await;
+    let (first, second) = (
+        "x-anthropic-billing-header: a",
+        "x-anthropic-billing-header: b",
+    );
+    let two = format!("{first}\n{second}\nkeep");
+    let rest = format!("{second}\nkeep");
+    for (role, content, expected) in [
+        ("system", json!(two), rest.as_str()),
+        ("system", json!([{"type": "text", "text": two}]), &rest),
+        (
+            "system",
+            json!([{"type": "text", "text": first}, {"type": "text", "text": two}]),
+            &rest,
+        ),
+        ("system", json!([{"type": "refusal", "refusal": two}]), &two),
+        ("system", json!(first), ""),
+        ("user", json!(two), &two),
+    ] {
+        let body = chat(json!({
+            "messages": [{"role": role, "content": content}, {"role": "user", "content": "u"}],
+            "chat_template": "{{ messages[0].content }}.", "return_prompt_text": true, "max_tokens": 1,
+        }));
+        let answer = sim.post(PATH, &body).await.json();
+        assert_eq!(answer["prompt_text"], format!("{expected}."), "{body}");
+    }
+    sim.server.shutdown().await;
+}

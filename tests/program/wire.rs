@@ -8,13 +8,14 @@
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
+use vllm_sim_service::prompt::conversation;
+use vllm_sim_tokenizer::{ChatInput, ChatMessage, ChatTemplates, ContentFormat};
 use vllm_sim_wire::anthropic::{CountTokensRequest, MessagesRequest};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::cohere::EmbedRequest;
 use vllm_sim_wire::limits::Limits;
 use vllm_sim_wire::openai::completion::Prompt;
-use vllm_sim_wire::openai::conversation::{ContentFormat, ShownMessage, conversation};
 use vllm_sim_wire::openai::{BatchChatRequest, ChatRequest, CompletionRequest, ResponsesRequest};
 use vllm_sim_wire::sampling::{SamplingDefaults, SamplingParams, output_budget};
 use vllm_sim_wire::vllm::{
@@ -71,6 +72,23 @@ fn schema(path: &str, value: &Value) -> Option<Result<(), Fault>> {
     })
 }
 
+/// Returns the messages as vLLM hands them to transformers.
+fn shown(messages: &[ChatMessage], format: ContentFormat) -> Vec<Value> {
+    let text = ChatTemplates::default().render(&ChatInput {
+        messages,
+        chat_template: Some("{{ messages | tojson }}"),
+        content_format: Some(format),
+        ..ChatInput::default()
+    });
+    let text = text.expect("the template takes any message");
+    let mut shown: Vec<Map<String, Value>> = serde_json::from_str(&text).expect("JSON");
+    for message in &mut shown {
+        // transformers' own name of `reasoning_content`.
+        message.shift_remove("thinking");
+    }
+    shown.into_iter().map(Value::Object).collect()
+}
+
 /// What we say to a case of the first form.
 fn said(case: &Case) -> Option<String> {
     let value = match body::read(case.content_type.as_deref(), case.body.as_bytes()) {
@@ -80,15 +98,12 @@ fn said(case: &Case) -> Option<String> {
     if let Some(format) = case.path.strip_prefix("conversation:") {
         let format = match format {
             "string" => ContentFormat::String,
-            _ => ContentFormat::OpenAi,
+            _ => ContentFormat::Openai,
         };
         let rendered = ChatRequest::parse(&value, &RequestBounds::default())
-            .and_then(|request| conversation(&request.messages, format, "tiny-llama"));
+            .and_then(|request| conversation(&request.messages, "tiny-llama"));
         return Some(match rendered {
-            Ok(messages) => {
-                let messages = messages.into_iter().map(ShownMessage::into_json);
-                Value::from_iter(messages).to_string()
-            }
+            Ok(messages) => Value::from_iter(shown(&messages, format)).to_string(),
             Err(fault) => fault.to_json(),
         });
     }
@@ -204,14 +219,9 @@ fn chat(case: &Case, value: &Value, limits: &Limits) -> Result<(), Fault> {
     let request = ChatRequest::parse(value, &RequestBounds::default())?;
     known(request.model.as_deref())?;
     request.validate_early(limits)?;
-    let said = conversation(
-        &request.messages,
-        ContentFormat::String,
-        &limits.served_name,
-    )?;
-    let words: usize = said
+    let said = conversation(&request.messages, &limits.served_name)?;
+    let words: usize = shown(&said, ContentFormat::String)
         .into_iter()
-        .map(ShownMessage::into_json)
         .map(|m| tokens(m["content"].as_str().unwrap_or_default(), limits))
         .sum();
     let words = words.min(limits.max_model_len as usize + 1);

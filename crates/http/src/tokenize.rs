@@ -109,7 +109,6 @@ fn conversation(request: TokenizeChat) -> Conversation {
     let tools = request.tools.as_ref().filter(|tools| !tools.is_empty());
     Conversation {
         tools: tools.map(|tools| tools.iter().map(prepare::tool_json).collect()),
-        has_tools: request.tools.is_some(),
         chat_template: request.chat_template,
         chat_template_kwargs: request.chat_template_kwargs.unwrap_or_default(),
         add_generation_prompt: request.add_generation_prompt,

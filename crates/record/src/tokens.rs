@@ -5,13 +5,11 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::exchange::{Api, Delivery, RecordedChoice, TextPiece};
-use vllm_sim_tokenizer::{ChatInput, ContentFormat, SpecialTokens, Tokenizer};
+use vllm_sim_service::prompt::{conversation, unread_conversation};
+use vllm_sim_tokenizer::{ChatInput, SpecialTokens, Tokenizer};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::{CompletionRequest, Prompt};
-use vllm_sim_wire::openai::conversation::{
-    ContentFormat as WireFormat, ShownMessage, conversation,
-};
 
 /// The tokens of a reply.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -206,19 +204,10 @@ fn chat(request: &Value, tokenizer: &Tokenizer) -> Result<Vec<u32>, String> {
     let request =
         ChatRequest::parse(request, &RequestBounds::default()).map_err(|fault| fault.message)?;
     let template = request.chat_template.as_deref();
-    let format = match tokenizer.content_format(template, request.tools.is_some()) {
-        ContentFormat::String => WireFormat::String,
-        ContentFormat::Openai => WireFormat::OpenAi,
-    };
     let model = request.model.as_deref().unwrap_or_default();
     // What is not text goes into the template as it is.
-    let messages: Vec<Value> = match conversation(&request.messages, format, model) {
-        Ok(messages) => messages.into_iter().map(ShownMessage::into_json).collect(),
-        Err(_) => {
-            let messages = request.messages.iter();
-            messages.map(|m| m.to_json().into_owned()).collect()
-        }
-    };
+    let messages = conversation(&request.messages, model)
+        .unwrap_or_else(|_| unread_conversation(&request.messages));
     let tools: Option<Vec<Value>> = request
         .tools
         .as_ref()
@@ -233,7 +222,7 @@ fn chat(request: &Value, tokenizer: &Tokenizer) -> Result<Vec<u32>, String> {
         kwargs.insert("reasoning_effort".to_owned(), effort.clone().into());
     }
     let text = tokenizer.render_chat(&ChatInput {
-        messages: messages.as_slice().into(),
+        messages: &messages,
         tools: tools.as_deref(),
         documents: documents.as_ref(),
         add_generation_prompt: request.add_generation_prompt,

@@ -68,12 +68,12 @@ fn main() {
         }
     }
     let messages = [
-        serde_json::json!({"role": "system", "content": "Be brief."}),
-        serde_json::json!({"role": "user", "content": words(90)}),
+        serde_json::json!({"role": "system", "content": "Be brief."}).into(),
+        serde_json::json!({"role": "user", "content": words(90)}).into(),
     ];
     time("render a conversation", rounds, |_| {
         let chat = ChatInput {
-            messages: messages.as_slice().into(),
+            messages: &messages,
             tools: None,
             documents: None,
             add_generation_prompt: true,

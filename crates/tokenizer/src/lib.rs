@@ -22,7 +22,8 @@ mod tokenizer;
 mod tests;
 
 pub use chat::{
-    ChatInput, ChatMessage, ChatMessages, ChatTemplates, ContentFormat, TemplateError, plain_text,
+    ChatInput, ChatMessage, ChatTemplates, ContentFormat, MessagePart, TemplateError,
+    TemplateMessage, plain_text,
 };
 pub use detokenizer::{Detokenizer, Fragments};
 pub use error::TokenizerError;

@@ -128,7 +128,7 @@ fn chats_render_and_encode_as_in_python() {
         .unwrap()
     {
         let name = case["name"].as_str().unwrap();
-        let input = Case(cases[name].as_object().unwrap().clone());
+        let input = Case::new(&cases[name]);
         match (tokenizer.render_chat(&input.input()), case["text"].as_str()) {
             (Ok(text), Some(expected)) => {
                 assert_eq!(text, expected, "{name}");
@@ -160,13 +160,6 @@ fn facts_of_a_vocabulary() {
     assert_eq!(tokenizer.stop_ids(), [4081]);
     assert!(tokenizer.is_special(4080) && !tokenizer.is_special(4088) && !tokenizer.is_special(1));
     assert!(tokenizer.chat_template().is_some());
-    assert_eq!(tokenizer.content_format(None, false), ContentFormat::String);
-    let parts =
-        "{% for m in messages %}{% for c in m.content %}{{ c.text }}{% endfor %}{% endfor %}";
-    assert_eq!(
-        tokenizer.content_format(Some(parts), false),
-        ContentFormat::Openai
-    );
 }
 
 #[test]
@@ -360,10 +353,10 @@ fn broken_files_are_named() {
 #[test]
 fn templates_fail_with_an_error_and_nothing_else() {
     let tokenizer = Tokenizer::simulated();
-    let messages = [json!({"role": "user", "content": "a\0b\u{fffd}"})];
+    let messages = [json!({"role": "user", "content": "a\0b\u{fffd}"}).into()];
     let render = |template| {
         tokenizer.render_chat(&ChatInput {
-            messages: messages.as_slice().into(),
+            messages: &messages,
             chat_template: Some(template),
             ..ChatInput::default()
         })
@@ -450,9 +443,9 @@ fn messages_of_a_wrong_form_are_refused() {
             "each message must be an object. (parameter=messages)",
         ),
     ] {
-        let messages = [message];
+        let messages = [message.into()];
         let error = tokenizer.render_chat(&ChatInput {
-            messages: messages.as_slice().into(),
+            messages: &messages,
             ..ChatInput::default()
         });
         assert_eq!(error.unwrap_err().to_string(), expected);
@@ -463,9 +456,9 @@ fn messages_of_a_wrong_form_are_refused() {
 fn the_simulated_tokenizer_needs_no_files() {
     let (tokenizer, why) = Tokenizer::open(&TokenizerLocation::Simulated).unwrap();
     assert_eq!(why, "simulated: words and signs");
-    let messages = [json!({"role": "user", "content": "This is a test."})];
+    let messages = [json!({"role": "user", "content": "This is a test."}).into()];
     let chat = ChatInput {
-        messages: messages.as_slice().into(),
+        messages: &messages,
         add_generation_prompt: true,
         ..ChatInput::default()
     };
@@ -579,11 +572,11 @@ fn large_inputs_are_answered() {
             let ids = tokenizer.encode(text, Without);
             assert_eq!(tokenizer.decode(&ids, With).len(), text.len());
         }
-        let messages: Vec<Json> = (0..10_000)
-            .map(|n| json!({"role": "user", "content": format!("message {n}")}))
+        let messages: Vec<ChatMessage> = (0..10_000)
+            .map(|n| json!({"role": "user", "content": format!("message {n}")}).into())
             .collect();
         let chat = ChatInput {
-            messages: messages.as_slice().into(),
+            messages: &messages,
             ..ChatInput::default()
         };
         let text = tokenizer.render_chat(&chat).unwrap();

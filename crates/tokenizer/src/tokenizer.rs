@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use crate::SpecialTokens;
-use crate::chat::{ChatInput, ChatTemplates, ContentFormat, TemplateError};
+use crate::chat::{ChatInput, ChatTemplates, TemplateError};
 use crate::detokenizer::{Detokenizer, Fragments};
 use crate::error::TokenizerError;
 use crate::hf::Hf;
@@ -147,11 +147,6 @@ impl Tokenizer {
     /// The model's chat template.
     pub fn chat_template(&self) -> Option<&str> {
         self.templates().default_source()
-    }
-
-    /// The form of message content that a template expects: the given one or the model's.
-    pub fn content_format(&self, chat_template: Option<&str>, tools: bool) -> ContentFormat {
-        self.templates().content_format(chat_template, tools)
     }
 
     /// A conversation as the text that the model reads; without a template as llm-d flattens it.

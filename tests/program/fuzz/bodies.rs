@@ -4,11 +4,11 @@ use std::fs;
 
 use serde_json::Value;
 use vllm_sim_python as python;
+use vllm_sim_service::prompt::conversation;
 use vllm_sim_wire::anthropic::{CountTokensRequest, MessagesRequest};
 use vllm_sim_wire::body;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::cohere::EmbedRequest;
-use vllm_sim_wire::openai::conversation::{ContentFormat, conversation};
 use vllm_sim_wire::openai::{BatchChatRequest, ChatRequest, CompletionRequest, ResponsesRequest};
 use vllm_sim_wire::vllm::derender::{
     DerenderChatRequest, DerenderCompletionRequest, DerenderStreamRequest,
@@ -123,9 +123,7 @@ fn request_classes_take_or_refuse() {
         };
         let bounds = RequestBounds::default();
         if let Ok(request) = ChatRequest::parse(&value, &bounds) {
-            for format in [ContentFormat::String, ContentFormat::OpenAi] {
-                let _ = conversation(&request.messages, format, "m");
-            }
+            let _ = conversation(&request.messages, "m");
         }
         let refusals = [
             CompletionRequest::parse(&value, &bounds).err(),

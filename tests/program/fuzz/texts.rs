@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use vllm_sim_tokenizer::{
-    ChatInput, ChatTemplates, SpecialTokens, Tokenizer, TokenizerLocation, data_url_head,
+    ChatInput, ChatMessage, ChatTemplates, SpecialTokens, Tokenizer, TokenizerLocation, data_url_head,
 };
 
 use super::mutate::Corpus;
@@ -102,11 +102,21 @@ fn conversations() -> Vec<Map<String, Value>> {
         .collect()
 }
 
-fn chat<'a>(case: &'a Map<String, Value>, template: &'a str) -> ChatInput<'a> {
+fn messages(case: &Map<String, Value>) -> Vec<ChatMessage> {
+    let messages = case.get("messages").and_then(Value::as_array);
+    let messages = messages.into_iter().flatten();
+    messages.cloned().map(ChatMessage::from).collect()
+}
+
+fn chat<'a>(
+    case: &'a Map<String, Value>,
+    messages: &'a [ChatMessage],
+    template: &'a str,
+) -> ChatInput<'a> {
     let list = |name: &str| case.get(name).and_then(Value::as_array).map(Vec::as_slice);
     let flag = |name: &str| case.get(name) == Some(&Value::Bool(true));
     ChatInput {
-        messages: list("messages").unwrap_or_default().into(),
+        messages,
         tools: list("tools"),
         documents: case.get("documents"),
         add_generation_prompt: flag("add_generation_prompt"),
@@ -134,7 +144,7 @@ fn chat_templates() {
         let templates = ChatTemplates::new(Vec::new(), &Map::new());
         number += 1;
         let case = &conversations[number % conversations.len()];
-        if let Ok(text) = templates.render(&chat(case, &source)) {
+        if let Ok(text) = templates.render(&chat(case, &messages(case), &source)) {
             assert!(text.len() < 128 << 20, "{} bytes", text.len());
         }
     });
@@ -157,8 +167,10 @@ fn conversations_for_templates() {
     fuzz("conversations", 1, corpus, move |input| {
         if let Ok(Value::Object(case)) = serde_json::from_slice(input) {
             number += 1;
-            let _ = templates.render(&chat(&case, &sources[number % sources.len()]));
-            let _ = ChatTemplates::default().render(&chat(&case, ""));
+            let messages = messages(&case);
+            let source = &sources[number % sources.len()];
+            let _ = templates.render(&chat(&case, &messages, source));
+            let _ = ChatTemplates::default().render(&chat(&case, &messages, ""));
         }
     });
 }

@@ -60,7 +60,7 @@ pub(super) fn placed(app: &App, system: &str, messages: &[Message]) -> (String, 
 /// Whether the template shows a system message in the middle of a conversation.
 fn keeps_inline(app: &App) -> bool {
     const INLINE: &str = "Echo inline note";
-    let say = |role: &str, text: &str| json!({"role": role, "content": text});
+    let say = |role: &str, text: &str| json!({"role": role, "content": text}).into();
     let messages = [
         say("system", "Alpha leading instructions"),
         say("user", "Bravo first question"),
@@ -70,7 +70,7 @@ fn keeps_inline(app: &App) -> bool {
     ];
     let kwargs = app.settings.model.chat_template_kwargs.clone();
     let rendered = app.service.generator.tokenizer().render_chat(&ChatInput {
-        messages: messages.as_slice().into(),
+        messages: &messages,
         tools: None,
         documents: None,
         add_generation_prompt: true,

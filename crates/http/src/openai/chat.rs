@@ -125,7 +125,6 @@ pub(crate) fn conversation(app: &App, request: &mut ChatRequest) -> Conversation
     }
     Conversation {
         tools: tools_shown(app, request),
-        has_tools: request.tools.is_some(),
         documents: request
             .documents
             .as_ref()

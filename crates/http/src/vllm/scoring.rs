@@ -83,7 +83,7 @@ fn prompts(app: &App, request: &GenerativeScoringRequest) -> Vec<Prompt> {
         SpecialTokens::when(request.add_special_tokens),
     );
     let items = request.items.as_array().into_iter().flatten();
-    let most = app.config.model.max_model_len as usize;
+    let most = app.settings.model.max_model_len as usize;
     let prompt = |item: &Value| {
         let item = tokens(app, item, SpecialTokens::Without);
         let mut tokens = match request.item_first {

@@ -7,14 +7,14 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::card;
 use super::recording::{self, Recording};
 use super::source::{self, Message};
 use super::write::{ReplyRecord, Writer};
 use vllm_sim_dataset::{Generation, hash_conversation, hash_text, hash_tokens};
-use vllm_sim_tokenizer::{ChatInput, SpecialTokens, Tokenizer};
+use vllm_sim_tokenizer::{ChatInput, ChatMessage, SpecialTokens, Tokenizer};
 
 /// What is to be made of what.
 #[derive(Debug, Clone)]
@@ -166,8 +166,8 @@ fn record(
     messages: &[Message],
     writer: &mut Writer,
 ) -> Result<()> {
-    let as_json = |m: &Message| json!({"role": m.role, "content": m.text});
-    let history: Vec<Value> = messages.iter().map(as_json).collect();
+    let as_json = |m: &Message| json!({"role": m.role, "content": m.text}).into();
+    let history: Vec<ChatMessage> = messages.iter().map(as_json).collect();
     for (place, pair) in messages.windows(2).enumerate() {
         let [question, answer] = pair else { continue };
         if question.role != "user" || answer.role != "assistant" || answer.text.is_empty() {
@@ -183,7 +183,7 @@ fn record(
         let (completion, chat) = match generation {
             Generation::Tokens => {
                 let asked = ChatInput {
-                    messages: history[..=place].into(),
+                    messages: &history[..=place],
                     add_generation_prompt: true,
                     ..ChatInput::default()
                 };

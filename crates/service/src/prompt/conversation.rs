@@ -3,16 +3,12 @@
 use std::sync::Arc;
 
 use super::media::{ConversationMedia, cut};
+use super::messages::{conversation, template_fault, unread_conversation};
 use super::{Conversation, PromptBound, schema};
 use crate::dialect::RequestRules;
 use crate::generate::request::Prompt;
 use crate::{Service, off_thread, takes_long};
-use vllm_sim_tokenizer::{
-    ChatInput, ChatMessage, ChatMessages, ContentFormat, MediaFeature, SpecialTokens, TemplateError,
-};
-use vllm_sim_wire::openai::conversation::{
-    ContentFormat as WireFormat, ShownMessage, conversation,
-};
+use vllm_sim_tokenizer::{ChatInput, ChatMessage, MediaFeature, SpecialTokens};
 use vllm_sim_wire::openai::message::Message;
 use vllm_sim_wire::{Fault, Limits};
 
@@ -113,7 +109,7 @@ impl Service {
     fn render(
         &self,
         conversation: &Conversation,
-        messages: &[ShownMessage],
+        messages: &[ChatMessage],
     ) -> Result<String, Fault> {
         let settings = &self.settings().prompts;
         let server = (!settings.chat_template_kwargs.is_empty()).then(|| {
@@ -125,27 +121,19 @@ impl Service {
         let kwargs = server
             .as_ref()
             .unwrap_or(&conversation.chat_template_kwargs);
+        let template = conversation.chat_template.as_ref();
+        let template = template.or(settings.chat_template.as_ref());
         let text = self.generator.tokenizer().render_chat(&ChatInput {
-            messages: ChatMessages::Read(&chat_messages(messages)),
+            messages,
             tools: conversation.tools.as_deref(),
             documents: conversation.documents.as_ref(),
             add_generation_prompt: conversation.add_generation_prompt,
             continue_final_message: conversation.continue_final_message,
-            chat_template: self.template(conversation),
+            chat_template: template.map(String::as_str),
             kwargs: Some(kwargs),
             content_format: settings.content_format,
         });
         text.map_err(template_fault)
-    }
-
-    /// Returns the template that takes the place of the model's own.
-    fn template<'c>(&'c self, conversation: &'c Conversation) -> Option<&'c str> {
-        let server = self.settings().prompts.chat_template.as_ref();
-        conversation
-            .chat_template
-            .as_ref()
-            .or(server)
-            .map(String::as_str)
     }
 
     /// Reads messages as the template sees them. Source: vLLM 0.33 `renderers/hf.py`.
@@ -156,48 +144,22 @@ impl Service {
         &self,
         rules: &RequestRules,
         asked: &Conversation,
-    ) -> Result<(Vec<ShownMessage>, ConversationMedia), Fault> {
-        let settings = &self.settings().prompts;
+    ) -> Result<(Vec<ChatMessage>, ConversationMedia), Fault> {
         let with_media = self.find_media(&asked.messages)?;
         let messages = match &with_media {
             Some((messages, _)) => messages.as_slice(),
             None => &asked.messages,
         };
-        let tokenizer = self.generator.tokenizer();
-        let detected = || tokenizer.content_format(self.template(asked), asked.has_tools);
-        let format = match settings.content_format.unwrap_or_else(detected) {
-            ContentFormat::String => WireFormat::String,
-            ContentFormat::Openai => WireFormat::OpenAi,
-        };
-        let shown: Vec<ShownMessage> = if settings.media.unchecked {
-            messages.iter().map(Into::into).collect()
-        } else {
-            conversation(messages, format, &rules.limits.served_name)?
-        };
-        if shown.is_empty() {
+        if messages.is_empty() {
             return Err(Fault::bad_request(
                 "Cannot apply chat template to an empty conversation. Provide at least one message.",
             ));
         }
+        let read = match self.settings().prompts.media.unchecked {
+            true => unread_conversation(messages),
+            false => conversation(messages, &rules.limits.served_name)?,
+        };
         let found = with_media.map(|(_, found)| found);
-        Ok((shown, found.unwrap_or_default()))
-    }
-}
-
-/// Returns messages as a tokenizer takes them.
-fn chat_messages(messages: &[ShownMessage]) -> Vec<ChatMessage<'_>> {
-    let messages = messages.iter().map(|message| match message {
-        ShownMessage::Text { role, text } => ChatMessage::Text { role, text },
-        ShownMessage::Texts { role, texts } => ChatMessage::Texts { role, texts },
-        ShownMessage::Json(message) => ChatMessage::Json(message),
-    });
-    messages.collect()
-}
-
-/// Returns vLLM's fault for a template that refuses.
-fn template_fault(error: TemplateError) -> Fault {
-    Fault {
-        param: error.parameter().map(str::to_owned),
-        ..Fault::bad_request(error.to_string())
+        Ok((read, found.unwrap_or_default()))
     }
 }

@@ -73,9 +73,6 @@ pub struct Conversation {
     pub messages: Vec<Message>,
     /// Tools as the template sees them.
     pub tools: Option<Vec<Value>>,
-    /// Whether the request has a list of tools, be it an empty or hidden one: the form of message
-    /// contents is found out with it.
-    pub has_tools: bool,
     /// Documents as the template sees them.
     pub documents: Option<Value>,
     /// Template of the request's own.

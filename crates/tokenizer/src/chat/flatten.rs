@@ -5,46 +5,46 @@
 
 use serde_json::{Map, Value as Json};
 
-use super::conversation::{ChatMessage, ChatMessages};
+use super::content_format::ContentFormat;
+use super::message::{ChatMessage, TemplateMessage};
 
 /// `### ROLE: TEXT` and a line end per message.
-pub(super) fn flatten(messages: ChatMessages<'_>) -> String {
-    let size = messages.iter().map(|message| match message {
-        ChatMessage::Text { text, .. } => text.len() + "### assistant: \n".len(),
-        ChatMessage::Texts { .. } | ChatMessage::Json(_) => 0,
-    });
-    let mut out = String::with_capacity(size.sum());
-    for message in messages.iter() {
+pub(super) fn flatten(messages: &[ChatMessage], format: ContentFormat) -> String {
+    let mut out = String::new();
+    for message in messages {
         out.push_str("### ");
         match message {
-            ChatMessage::Text { role, text } => {
-                for piece in [role, ": ", text] {
-                    out.push_str(piece);
-                }
-            }
-            ChatMessage::Texts { role, texts } => {
-                for piece in [role, ": ", &texts.join("\n")] {
-                    out.push_str(piece);
-                }
-            }
-            ChatMessage::Json(Json::Object(message)) => plain(&mut out, message),
-            ChatMessage::Json(_) => {}
+            ChatMessage::Read(message) => read(&mut out, message, format),
+            ChatMessage::Sent(Json::Object(message)) => sent(&mut out, message),
+            ChatMessage::Sent(_) => {}
         }
         out.push('\n');
     }
     out
 }
 
-fn plain(out: &mut String, message: &Map<String, Json>) {
-    let text = |name: &str| message.get(name).and_then(Json::as_str).unwrap_or_default();
-    out.push_str(text("role"));
-    if !text("tool_call_id").is_empty() {
-        out.push('(');
-        out.push_str(text("tool_call_id"));
-        out.push(')');
+fn read(out: &mut String, message: &TemplateMessage, format: ContentFormat) {
+    let call = message.member("tool_call_id").and_then(Json::as_str);
+    head(out, &message.role, call);
+    out.push_str(&message.text(format));
+    calls(out, message.member("tool_calls"));
+}
+
+fn sent(out: &mut String, message: &Map<String, Json>) {
+    let text = |name: &str| message.get(name).and_then(Json::as_str);
+    head(out, text("role").unwrap_or_default(), text("tool_call_id"));
+    content(out, message);
+}
+
+/// The speaker, and the call that a tool answers.
+fn head(out: &mut String, role: &str, call: Option<&str>) {
+    out.push_str(role);
+    if let Some(call) = call.filter(|call| !call.is_empty()) {
+        for piece in ["(", call, ")"] {
+            out.push_str(piece);
+        }
     }
     out.push_str(": ");
-    content(out, message);
 }
 
 /// What a message says: its texts, the addresses of its images and its calls.
@@ -69,8 +69,12 @@ fn content(out: &mut String, message: &Map<String, Json>) {
         }
         _ => {}
     }
-    let calls = message.get("tool_calls").and_then(Json::as_array);
+    calls(out, message.get("tool_calls"));
+}
+
+fn calls(out: &mut String, calls: Option<&Json>) {
     for function in calls
+        .and_then(Json::as_array)
         .into_iter()
         .flatten()
         .filter_map(|call| call.get("function"))
@@ -110,6 +114,7 @@ fn part_text(part: &Json) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{ChatInput, ChatTemplates};
     use super::*;
     use serde_json::json;
 
@@ -124,11 +129,18 @@ mod tests {
                 {"type": "text", "text": "r"}, {"type": "image_url", "image_url": {"url": "u"}},
                 {"type": "input_audio"}]}),
             json!(3),
-        ];
+        ]
+        .map(ChatMessage::from);
         let text = "### user: q1\n### assistant: [f({\"a\":1})][g({\"b\":2})]\n\
                     ### tool(c1): r\nimage: u\n### \n";
-        assert_eq!(flatten(messages.as_slice().into()), text);
-        assert_eq!(flatten(messages[..1].into()), "### user: q1\n");
-        assert_eq!(flatten(ChatMessages::default()), "");
+        assert_eq!(flatten(&messages, ContentFormat::String), text);
+        assert_eq!(flatten(&[], ContentFormat::String), "");
+        let continued = ChatInput {
+            messages: &messages[..1],
+            continue_final_message: true,
+            ..ChatInput::default()
+        };
+        let text = ChatTemplates::default().render(&continued);
+        assert_eq!(text.unwrap(), "### user: q1");
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json};
 use time::macros::datetime;
 
 use super::template::CompiledTemplate;
-use super::{ChatInput, ChatTemplates, ContentFormat, TemplateError};
+use super::{ChatInput, ChatMessage, ChatTemplates, ContentFormat, TemplateError};
 
 const FIXTURES: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -15,19 +15,35 @@ const FIXTURES: &str = concat!(
 );
 
 /// Owns what a [`ChatInput`] borrows.
-pub(crate) struct Case(pub(crate) Map<String, Json>);
+pub(crate) struct Case {
+    case: Map<String, Json>,
+    messages: Vec<ChatMessage>,
+}
 
 impl Case {
+    pub(crate) fn new(case: &Json) -> Self {
+        let messages = case["messages"].as_array().into_iter().flatten();
+        Self {
+            case: case.as_object().unwrap().clone(),
+            messages: messages.cloned().map(ChatMessage::from).collect(),
+        }
+    }
+
     pub(crate) fn input(&self) -> ChatInput<'_> {
-        let list = |name: &str| self.0.get(name).and_then(Json::as_array).map(Vec::as_slice);
-        let flag = |name: &str| self.0.get(name).is_some_and(|flag| *flag == true);
+        let list = |name: &str| {
+            self.case
+                .get(name)
+                .and_then(Json::as_array)
+                .map(Vec::as_slice)
+        };
+        let flag = |name: &str| self.case.get(name).is_some_and(|flag| *flag == true);
         ChatInput {
-            messages: list("messages").unwrap_or_default().into(),
+            messages: &self.messages,
             tools: list("tools"),
-            documents: self.0.get("documents"),
+            documents: self.case.get("documents"),
             add_generation_prompt: flag("add_generation_prompt"),
             continue_final_message: flag("continue_final_message"),
-            kwargs: self.0.get("kwargs").and_then(Json::as_object),
+            kwargs: self.case.get("kwargs").and_then(Json::as_object),
             ..ChatInput::default()
         }
     }
@@ -86,7 +102,7 @@ fn templates_render_as_in_python() {
         };
         assert_eq!(compiled.format, format, "{name}");
         for (case, expected) in expected["expected"].as_object().unwrap() {
-            let input = Case(golden["cases"][case].as_object().unwrap().clone());
+            let input = Case::new(&golden["cases"][case]);
             let found = templates.render_with(&compiled, &input.input());
             compared += 1;
             let right = match (&found, &expected["text"], &expected["error"]) {

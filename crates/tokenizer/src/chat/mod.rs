@@ -3,7 +3,6 @@
 mod args;
 mod bounds;
 mod content_format;
-mod conversation;
 mod counting;
 mod dialect;
 mod error;
@@ -11,7 +10,9 @@ mod filters;
 mod flatten;
 mod json;
 mod lexer;
+mod message;
 mod methods;
+mod part;
 mod python;
 mod strftime;
 mod template;
@@ -21,7 +22,8 @@ mod templates;
 pub(crate) mod golden;
 
 pub use content_format::ContentFormat;
-pub use conversation::{ChatMessage, ChatMessages};
 pub use error::TemplateError;
 pub use flatten::plain_text;
+pub use message::{ChatMessage, TemplateMessage};
+pub use part::MessagePart;
 pub use templates::{ChatInput, ChatTemplates};

@@ -8,9 +8,9 @@ use serde_json::{Map, Value as Json};
 use vllm_sim_python::{is_blank, repr_str};
 
 use super::content_format::ContentFormat;
-use super::conversation::{self, ChatMessages, MessageContent, TemplateMessage};
 use super::error::TemplateError;
 use super::flatten;
+use super::message::{self, ChatMessage, TemplateMessage};
 use super::python::{self, Fields, from_json, list};
 use super::template::{CompiledTemplate, LazyTemplate, TemplateCache};
 
@@ -18,7 +18,7 @@ use super::template::{CompiledTemplate, LazyTemplate, TemplateCache};
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ChatInput<'a> {
     /// The messages.
-    pub messages: ChatMessages<'a>,
+    pub messages: &'a [ChatMessage],
     /// The tools; absent is not the same as an empty list.
     pub tools: Option<&'a [Json]>,
     /// Documents for retrieval templates.
@@ -92,21 +92,14 @@ impl ChatTemplates {
         lazy.map(LazyTemplate::get).transpose()
     }
 
-    /// The form of content that the template in question wants.
-    pub fn content_format(&self, given: Option<&str>, tools: bool) -> ContentFormat {
-        match self.pick(given, tools) {
-            Ok(Some(compiled)) => compiled.format,
-            _ => ContentFormat::default(),
-        }
-    }
-
     /// Renders a conversation; without any template as llm-d does.
     ///
     /// # Errors
     /// When a message is not what vLLM takes, or the template refuses or fails.
     pub fn render(&self, chat: &ChatInput<'_>) -> Result<String, TemplateError> {
         let Some(template) = self.pick(chat.chat_template, chat.tools.is_some())? else {
-            let mut text = flatten::flatten(chat.messages);
+            let format = chat.content_format.unwrap_or_default();
+            let mut text = flatten::flatten(chat.messages, format);
             if chat.continue_final_message {
                 // The message that is to be continued stays open.
                 text.pop();
@@ -122,18 +115,23 @@ impl ChatTemplates {
         chat: &ChatInput<'_>,
     ) -> Result<String, TemplateError> {
         let format = chat.content_format.unwrap_or(template.format);
-        let mut messages = conversation::template_messages(chat.messages, format)?;
+        let mut messages = chat
+            .messages
+            .iter()
+            .map(ChatMessage::read)
+            .collect::<Result<Vec<_>, _>>()?;
         let quoted = |role| {
             template.mentions(&format!("\"{role}\"")) || template.mentions(&format!("'{role}'"))
         };
         if messages.iter().any(|message| message.role == "developer") && !quoted("developer") {
-            messages = conversation::developers_to_system(messages);
+            messages = message::developers_to_system(messages, format);
         }
         let continued = match chat.continue_final_message {
-            true => Some(tag_end(&mut messages, template)?),
+            true => Some(tag_end(&mut messages, template, format)?),
             false => None,
         };
-        let variables = self.variables(messages, chat)?;
+        let messages = messages.iter().map(|message| message.to_value(format));
+        let variables = self.variables(list(messages.collect()), chat)?;
         let text = template.render(variables)?;
         match continued {
             Some(last) => cut_at_tag(text, &last),
@@ -141,11 +139,7 @@ impl ChatTemplates {
         }
     }
 
-    fn variables(
-        &self,
-        messages: Vec<TemplateMessage>,
-        chat: &ChatInput<'_>,
-    ) -> Result<Fields, TemplateError> {
+    fn variables(&self, messages: Value, chat: &ChatInput<'_>) -> Result<Fields, TemplateError> {
         let mut variables = self.special_tokens.clone();
         let own = |name: &str| matches!(name, "chat_template" | "tokenize");
         let kwargs = || chat.kwargs.into_iter().flatten();
@@ -164,15 +158,7 @@ impl ChatTemplates {
         }
         let mut set =
             |name: &'static str, value: Value| variables.insert(Cow::Borrowed(name), value);
-        set(
-            "messages",
-            list(
-                messages
-                    .into_iter()
-                    .map(TemplateMessage::into_value)
-                    .collect(),
-            ),
-        );
+        set("messages", messages);
         let tools = chat
             .tools
             .map(|tools| list(tools.iter().map(from_json).collect()));
@@ -202,8 +188,9 @@ const CONTINUE_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 ///
 /// Source: `transformers/utils/chat_template_utils.py`, `render_jinja_template`.
 fn tag_end(
-    messages: &mut [TemplateMessage],
+    messages: &mut [Cow<'_, TemplateMessage>],
     template: &CompiledTemplate,
+    format: ContentFormat,
 ) -> Result<String, TemplateError> {
     let refuse = |message: &str| Err(TemplateError::Rejected(message.to_owned()));
     let Some(last) = messages.last_mut() else {
@@ -214,22 +201,11 @@ fn tag_end(
             "continue_final_message is set to \"content\" but this is not an accepted field in the chat_template",
         );
     }
-    match &mut last.content {
-        MessageContent::Text(text) => {
-            let text_so_far = text.clone();
-            text.push_str(CONTINUE_TAG);
-            Ok(text_so_far)
-        }
-        MessageContent::Parts(parts) => {
-            let Some(text) = parts.iter_mut().rev().find_map(|part| part.get_mut("text")) else {
-                return refuse(
-                    "continue_final_message is set but we could not find any text to continue in the final message!",
-                );
-            };
-            let text_so_far = text.as_str().unwrap_or_default().to_owned();
-            *text = Value::from(format!("{text_so_far}{CONTINUE_TAG}"));
-            Ok(text_so_far)
-        }
+    match last.to_mut().append(CONTINUE_TAG, format) {
+        Some(text) => Ok(text),
+        None => refuse(
+            "continue_final_message is set but we could not find any text to continue in the final message!",
+        ),
     }
 }
 

@@ -149,12 +149,16 @@ impl Message {
         Self(MessageForm::Json(Box::new(JsonMessage { value, trust })))
     }
 
-    /// The message, if it is nothing but text by one of the usual speakers.
-    pub(super) fn as_plain(&self) -> Option<&PlainMessage> {
-        match &self.0 {
-            MessageForm::Plain(message) => Some(message),
-            MessageForm::Json(_) => None,
-        }
+    /// Returns the speaker and the texts of a message that is nothing else, by one of the usual speakers.
+    pub fn as_texts(&self) -> Option<(&'static str, &[String])> {
+        let MessageForm::Plain(message) = &self.0 else {
+            return None;
+        };
+        let texts = match &message.content {
+            PlainContent::Text(text) => std::slice::from_ref(text),
+            PlainContent::Parts(texts) => texts,
+        };
+        Some((message.role.as_str(), texts))
     }
 
     /// The same message with other contents.
@@ -179,7 +183,7 @@ impl Message {
         };
         let content = match &plain.content {
             PlainContent::Text(text) => Value::from(text.as_str()),
-            PlainContent::Parts(texts) => text_parts(texts),
+            PlainContent::Parts(texts) => texts.iter().map(|text| text_part(text)).collect(),
         };
         Cow::Owned(json!({"role": plain.role.as_str(), "content": content}))
     }
@@ -295,12 +299,8 @@ impl Wire for Message {
     }
 }
 
-pub(super) fn text_part(text: &str) -> Value {
+fn text_part(text: &str) -> Value {
     json!({"type": "text", "text": text})
-}
-
-pub(super) fn text_parts(texts: &[String]) -> Value {
-    texts.iter().map(|text| text_part(text)).collect()
 }
 
 /// The text of one part, for the kinds that are text.

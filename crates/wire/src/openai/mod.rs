@@ -3,8 +3,8 @@
 pub mod audio;
 pub mod batch;
 pub mod chat;
+pub mod checked_message;
 pub mod completion;
-pub mod conversation;
 pub mod message;
 pub(crate) mod message_schema;
 pub mod responses;

@@ -1,0 +1,130 @@
+//! From the messages of a request to those that a chat template is given.
+//!
+//! Source: `vllm/renderers/chat_utils/chat_message.py` (`parse_chat_messages`).
+
+use vllm_sim_tokenizer::{ChatMessage, MessagePart, TemplateError, TemplateMessage};
+use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::openai::checked_message::{CheckedMessage, media_fault};
+use vllm_sim_wire::openai::message::Message;
+
+/// Reads messages as a model does that takes text only; `model` is its first served name.
+///
+/// # Errors
+/// 400 for parts that are malformed, of unknown type, or not text.
+pub fn conversation(messages: &[Message], model: &str) -> Result<Vec<ChatMessage>, Fault> {
+    let read = messages.iter().map(|message| read(message, model));
+    let mut read = read.collect::<Result<Vec<_>, _>>()?;
+    for message in &mut read {
+        message.parse_arguments().map_err(template_fault)?;
+    }
+    Ok(read.into_iter().map(ChatMessage::Read).collect())
+}
+
+/// Takes messages as they are, with media whatever the model, as llm-d does.
+pub fn unread_conversation(messages: &[Message]) -> Vec<ChatMessage> {
+    let messages = messages.iter().map(|message| match message.as_texts() {
+        // Read or not, one text is the same.
+        Some((role, texts @ [_])) if role != "system" => {
+            ChatMessage::Read(TemplateMessage::texts(role, texts))
+        }
+        _ => ChatMessage::Sent(message.to_json().into_owned()),
+    });
+    messages.collect()
+}
+
+/// Returns vLLM's answer to a message or a template that fails.
+pub(super) fn template_fault(error: TemplateError) -> Fault {
+    Fault {
+        param: error.parameter().map(str::to_owned),
+        ..Fault::bad_request(error.to_string())
+    }
+}
+
+fn read(message: &Message, model: &str) -> Result<TemplateMessage, Fault> {
+    if let Some((role, texts)) = message.as_texts() {
+        return Ok(TemplateMessage::texts(role, texts));
+    }
+    let message = CheckedMessage::new(message)?;
+    let role = message.members().get("role");
+    let role = role.and_then(|role| role.as_str()).unwrap_or_default();
+    if role == "system" {
+        // vLLM looks for a billing header in all parts before it reads the first.
+        message.parts().try_for_each(|part| part.map(drop))?;
+    }
+    let mut parts = Vec::new();
+    for part in message.parts() {
+        let part = part?;
+        let read = MessagePart::read(role, &part).map_err(template_fault)?;
+        if let Some(kind) = read.as_ref().and_then(MessagePart::media_type) {
+            return Err(media_fault(kind, &part, model));
+        }
+        parts.extend(read);
+    }
+    Ok(TemplateMessage::new(message.members(), parts))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use vllm_sim_tokenizer::{ChatInput, ChatTemplates, ContentFormat};
+
+    use super::*;
+
+    /// The messages as a template of this format sees them.
+    fn shown(messages: &[ChatMessage], format: ContentFormat) -> String {
+        let templates = ChatTemplates::default();
+        let text = templates.render(&ChatInput {
+            messages,
+            chat_template: Some("{{ messages }}"),
+            content_format: Some(format),
+            ..ChatInput::default()
+        });
+        text.unwrap()
+    }
+
+    #[test]
+    fn two_billing_lines_lose_one() {
+        let text = "x-anthropic-billing-header: a\nx-anthropic-billing-header: b\nkeep";
+        for content in [json!(text), json!([{"type": "text", "text": text}])] {
+            let message = Message::trusted(json!({"role": "system", "content": content}));
+            let read = conversation(&[message], "m").unwrap();
+            assert_eq!(
+                shown(&read, ContentFormat::String),
+                r"[{'role': 'system', 'content': 'x-anthropic-billing-header: b\nkeep'}]"
+            );
+        }
+    }
+
+    #[test]
+    fn a_text_by_a_usual_speaker_is_shown_as_any_message_is() {
+        let header = "x-anthropic-billing-header: 1";
+        let line = format!("{header}\nHi");
+        let part = |text: &str| json!({"type": "text", "text": text});
+        let contents = [
+            json!("Hi"),
+            json!(""),
+            json!("a\nb"),
+            json!(header),
+            json!(line),
+            json!([part("x")]),
+            json!([part(""), part("é"), part("")]),
+            json!([part(header), part("b")]),
+            json!([part(&line), part("b")]),
+        ];
+        for role in ["system", "user", "assistant"] {
+            for content in &contents {
+                let plain = json!({"role": role, "content": content});
+                let mut named = plain.clone();
+                named["name"] = "x".into();
+                for format in [ContentFormat::String, ContentFormat::Openai] {
+                    let shown = |message| {
+                        let read = conversation(&[Message::trusted(message)], "m").unwrap();
+                        shown(&read, format)
+                    };
+                    let long = shown(named.clone()).replace(", 'name': 'x'", "");
+                    assert_eq!(shown(plain.clone()), long, "{plain}");
+                }
+            }
+        }
+    }
+}

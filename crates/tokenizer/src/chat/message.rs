@@ -1,0 +1,277 @@
+//! Messages of a request → the messages that a template is given.
+//!
+//! Sources: `vllm/renderers/chat_utils/chat_message.py` (`parse_chat_messages`),
+//! `vllm/renderers/hf.py` (developer messages), `transformers/utils/chat_template_utils.py`
+//! (names of reasoning).
+
+use std::borrow::Cow;
+
+use minijinja::Value;
+use serde_json::{Map, Value as Json};
+use vllm_sim_python::loads;
+
+use super::content_format::ContentFormat;
+use super::error::TemplateError;
+use super::part::{MessagePart, wrong};
+use super::python::{Fields, dict, from_json, list};
+
+/// Holds one message of a conversation.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ChatMessage {
+    /// As the OpenAI API has it; it is read when a template asks for it.
+    Sent(Json),
+    /// As a template sees it.
+    Read(TemplateMessage),
+}
+
+/// Holds one message as a template sees it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TemplateMessage {
+    pub(super) role: Cow<'static, str>,
+    content: MessageContent,
+    /// The members after role and content.
+    rest: Vec<(&'static str, Json)>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum MessageContent {
+    /// One text, whatever the template wants.
+    Text(String),
+    /// Parts, which are one text for a template that wants texts.
+    Parts(Vec<MessagePart>),
+}
+
+impl From<Json> for ChatMessage {
+    fn from(message: Json) -> Self {
+        Self::Sent(message)
+    }
+}
+
+impl ChatMessage {
+    /// Returns the message as a template sees it.
+    pub(super) fn read(&self) -> Result<Cow<'_, TemplateMessage>, TemplateError> {
+        match self {
+            Self::Sent(message) => TemplateMessage::read(message).map(Cow::Owned),
+            Self::Read(message) => Ok(Cow::Borrowed(message)),
+        }
+    }
+}
+
+impl TemplateMessage {
+    /// Makes a message that is nothing but texts.
+    pub fn texts(role: &'static str, texts: &[String]) -> Self {
+        let parts = texts
+            .iter()
+            .filter_map(|text| MessagePart::of_text(role, text));
+        Self {
+            role: Cow::Borrowed(role),
+            content: MessageContent::Parts(parts.collect()),
+            rest: Vec::new(),
+        }
+    }
+
+    /// Makes a message that has these parts; the arguments of its tool calls are still to be parsed.
+    pub fn new(message: &Map<String, Json>, parts: Vec<MessagePart>) -> Self {
+        let given = |name: &str| message.get(name).filter(|value| !value.is_null());
+        let role = message.get("role").and_then(Json::as_str);
+        let role = role.unwrap_or_default().to_owned();
+        let mut rest = Vec::new();
+        let mut set = |name: &'static str, value: &Json| rest.push((name, value.clone()));
+        match role.as_str() {
+            "assistant" => {
+                let calls = given("tool_calls");
+                if let Some(calls) = calls.filter(|calls| calls.get(0).is_some()) {
+                    set("tool_calls", calls);
+                }
+                if let Some(reasoning) = given("reasoning").or_else(|| given("reasoning_content")) {
+                    set("reasoning", reasoning);
+                    set("reasoning_content", reasoning);
+                }
+            }
+            "tool" => {
+                if let Some(id) = message.get("tool_call_id") {
+                    set("tool_call_id", id);
+                }
+            }
+            _ => {}
+        }
+        for name in ["name", "task"] {
+            if let Some(text @ Json::String(_)) = message.get(name) {
+                set(name, text);
+            }
+        }
+        if role == "developer" {
+            set("tools", message.get("tools").unwrap_or(&Json::Null));
+        }
+        Self {
+            role: Cow::Owned(role),
+            content: MessageContent::Parts(parts),
+            rest,
+        }
+    }
+
+    /// Parses the arguments of an assistant's calls, as templates expect objects.
+    ///
+    /// Source: `_postprocess_messages`.
+    ///
+    /// # Errors
+    /// When a call is not one of a function.
+    pub fn parse_arguments(&mut self) -> Result<(), TemplateError> {
+        let calls = self.rest.iter_mut().find(|(name, _)| *name == "tool_calls");
+        let calls = calls.and_then(|(_, calls)| calls.as_array_mut());
+        calls.into_iter().flatten().try_for_each(parse_call)
+    }
+
+    fn read(message: &Json) -> Result<Self, TemplateError> {
+        let Some(message) = message.as_object() else {
+            return Err(wrong("messages", "each message must be an object."));
+        };
+        let role = message.get("role").and_then(Json::as_str);
+        let role = role.unwrap_or_default();
+        let parts = match message.get("content") {
+            None | Some(Json::Null) => &[],
+            Some(Json::Array(parts)) => parts.as_slice(),
+            Some(single) => std::slice::from_ref(single),
+        };
+        let mut read = Vec::with_capacity(parts.len());
+        for part in parts {
+            let part = MessagePart::read(role, part)?;
+            if part.as_ref().and_then(MessagePart::media_type) == Some("prompt_embeds") {
+                let message = "prompt_embeds content parts are not supported.";
+                return Err(wrong("messages", message));
+            }
+            read.extend(part);
+        }
+        let mut read = Self::new(message, read);
+        read.parse_arguments()?;
+        Ok(read)
+    }
+
+    /// Returns a member after role and content.
+    pub(super) fn member(&self, name: &str) -> Option<&Json> {
+        let found = self.rest.iter().find(|(known, _)| *known == name);
+        found.map(|(_, value)| value)
+    }
+
+    /// Returns whether the content is one text for a template that wants this format; a tool's answer
+    /// in text parts is one for all.
+    fn is_text(&self, format: ContentFormat) -> bool {
+        match &self.content {
+            MessageContent::Text(_) => true,
+            MessageContent::Parts(parts) => match format {
+                ContentFormat::String => true,
+                ContentFormat::Openai => {
+                    self.role == "tool" && parts.iter().all(|part| part.text().is_some())
+                }
+            },
+        }
+    }
+
+    /// Returns the texts of the content, one to a line.
+    pub(super) fn text(&self, format: ContentFormat) -> Cow<'_, str> {
+        let parts = match &self.content {
+            MessageContent::Text(text) => return Cow::Borrowed(text),
+            MessageContent::Parts(parts) => parts.iter(),
+        };
+        let mut lines: Vec<Cow<'_, str>> = match format {
+            ContentFormat::String => parts.filter_map(MessagePart::line).collect(),
+            ContentFormat::Openai => {
+                let texts = parts.filter_map(MessagePart::text);
+                texts.map(Cow::Borrowed).collect()
+            }
+        };
+        match lines.len() {
+            0 | 1 => lines.pop().unwrap_or_default(),
+            _ => Cow::Owned(lines.join("\n")),
+        }
+    }
+
+    /// Appends to the last text and returns the text that stood there.
+    pub(super) fn append(&mut self, tail: &str, format: ContentFormat) -> Option<String> {
+        if self.is_text(format) {
+            let text = self.text(format).into_owned();
+            self.content = MessageContent::Text(format!("{text}{tail}"));
+            return Some(text);
+        }
+        let MessageContent::Parts(parts) = &mut self.content else {
+            return None;
+        };
+        let text = parts.iter_mut().rev().find_map(MessagePart::text_mut)?;
+        let before = text.clone();
+        text.push_str(tail);
+        Some(before)
+    }
+
+    /// Returns the message as the template's dict.
+    pub(super) fn to_value(&self, format: ContentFormat) -> Value {
+        let mut members = Fields::default();
+        if let Some(reasoning) = self.member("reasoning_content") {
+            members.insert(Cow::Borrowed("thinking"), from_json(reasoning));
+        }
+        members.insert(Cow::Borrowed("role"), Value::from(&*self.role));
+        let content = match &self.content {
+            MessageContent::Parts(parts) if !self.is_text(format) => {
+                list(parts.iter().map(MessagePart::to_value).collect())
+            }
+            _ => Value::from(&*self.text(format)),
+        };
+        members.insert(Cow::Borrowed("content"), content);
+        let rest = self.rest.iter();
+        members.extend(rest.map(|(name, value)| (Cow::Borrowed(*name), from_json(value))));
+        dict(members)
+    }
+}
+
+fn parse_call(call: &mut Json) -> Result<(), TemplateError> {
+    let Some(call) = call.as_object_mut() else {
+        return Err(wrong(
+            "tool_calls",
+            "assistant tool_calls entries must be objects.",
+        ));
+    };
+    let of_function = call.get("type").is_none_or(|kind| kind == "function");
+    let Some(Json::Object(function)) = call.get_mut("function").filter(|_| of_function) else {
+        return Err(wrong(
+            "tool_calls",
+            "chat completions only support assistant tool_calls of type 'function'.",
+        ));
+    };
+    let arguments = function
+        .entry("arguments")
+        .or_insert_with(|| Map::new().into());
+    if let Json::String(text) = arguments {
+        *arguments = loads(text.as_bytes()).unwrap_or_default();
+    }
+    if !arguments.is_object() {
+        *arguments = Map::new().into();
+    }
+    Ok(())
+}
+
+/// Turns developer messages into system messages, all system messages as one at the front: for templates
+/// that do not know the role.
+pub(super) fn developers_to_system(
+    mut messages: Vec<Cow<'_, TemplateMessage>>,
+    format: ContentFormat,
+) -> Vec<Cow<'_, TemplateMessage>> {
+    for message in &mut messages {
+        if message.role == "developer" {
+            let message = message.to_mut();
+            message.role = Cow::Borrowed("system");
+            message.rest.retain(|(name, _)| *name != "tools");
+        }
+    }
+    let is_system = |message: &Cow<'_, TemplateMessage>| message.role == "system";
+    if !messages.iter().skip(1).any(is_system) {
+        return messages;
+    }
+    let (system, others): (Vec<_>, Vec<_>) = messages.into_iter().partition(is_system);
+    let texts = system.iter().map(|message| message.text(format));
+    let texts: Vec<Cow<'_, str>> = texts.filter(|text| !text.is_empty()).collect();
+    let merged = TemplateMessage {
+        role: Cow::Borrowed("system"),
+        content: MessageContent::Text(texts.join("\n\n")),
+        rest: Vec::new(),
+    };
+    std::iter::once(Cow::Owned(merged)).chain(others).collect()
+}

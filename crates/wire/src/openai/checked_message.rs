@@ -1,0 +1,112 @@
+//! A message as the class that pydantic chooses for it, and its parts.
+//!
+//! The schema leaves the parts of a message unread (`Iterable`); they are checked when somebody
+//! asks for them, one after the other.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
+
+use super::message::Message;
+use super::message_schema;
+use crate::check;
+use crate::fault::Fault;
+use crate::schema::Schema;
+
+/// Holds a message as the class that pydantic chose for it, its parts perhaps still to be checked.
+#[derive(Debug)]
+pub struct CheckedMessage {
+    members: Map<String, Value>,
+    parts: Vec<Value>,
+    lazy: Option<&'static Schema>,
+}
+
+impl CheckedMessage {
+    /// Finds the class of a message.
+    ///
+    /// # Errors
+    /// 400 for a message of `openai_harmony`, which is no dict.
+    pub fn new(message: &Message) -> Result<Self, Fault> {
+        let json = message.to_json();
+        if message.is_trusted() {
+            return Ok(Self::with_parts(json.into_owned(), None));
+        }
+        let Some((branch, mut shaped)) = check::winner(message_schema::MESSAGE, &json) else {
+            let mut unknown = Self::with_parts(json.into_owned(), None);
+            unknown.parts.clear();
+            return Ok(unknown);
+        };
+        if shaped.get("role").is_none() {
+            return Err(Fault::bad_request("'Message' object is not subscriptable"));
+        }
+        if branch == message_schema::ASSISTANT_BRANCH
+            && let Some(Value::Array(calls)) = shaped.get_mut("tool_calls")
+        {
+            for call in calls {
+                if let Some((_, shaped)) = check::winner(message_schema::TOOL_CALL, call) {
+                    *call = shaped;
+                }
+            }
+        }
+        let lazy = message_schema::lazy_part(branch);
+        Ok(Self::with_parts(shaped, lazy))
+    }
+
+    fn with_parts(message: Value, lazy: Option<&'static Schema>) -> Self {
+        let mut members = match message {
+            Value::Object(members) => members,
+            _ => Map::new(),
+        };
+        // Routes that do not rename it to `reasoning` do not know it.
+        members.shift_remove("reasoning_content");
+        let (parts, lazy) = match members.shift_remove("content") {
+            Some(text @ Value::String(_)) => (vec![text], None),
+            Some(Value::Array(parts)) => (parts, lazy),
+            // To Python an object is an iterable of its keys.
+            Some(Value::Object(map)) if lazy.is_some() => {
+                (map.into_iter().map(|(key, _)| key.into()).collect(), lazy)
+            }
+            _ => (Vec::new(), None),
+        };
+        Self {
+            members,
+            parts,
+            lazy,
+        }
+    }
+
+    /// Returns the members of the message but for its content.
+    pub fn members(&self) -> &Map<String, Value> {
+        &self.members
+    }
+
+    /// Returns the parts of the content, each checked when it is taken.
+    pub fn parts(&self) -> impl Iterator<Item = Result<Cow<'_, Value>, Fault>> {
+        let parts = self.parts.iter().enumerate();
+        parts.map(|(index, part)| match self.lazy {
+            Some(schema) => check::item(schema, index, part).map(Cow::Owned),
+            None => Ok(Cow::Borrowed(part)),
+        })
+    }
+}
+
+/// Returns the refusal of a part that is no text, of the type `kind`, by `model`, which reads text alone.
+pub fn media_fault(kind: &str, part: &Value, model: &str) -> Fault {
+    if kind == "prompt_embeds" {
+        let data = part.get("data").and_then(Value::as_str);
+        let text = match data.is_none_or(str::is_empty) {
+            true => {
+                "prompt_embeds content part requires a non-empty `data` field with \
+                 base64-encoded tensor bytes."
+            }
+            false => "You must set `--enable-prompt-embeds` to input `prompt_embeds`",
+        };
+        return Fault::parameter(text, "prompt_embeds");
+    }
+    let uuid = part.get("uuid").is_some_and(|uuid| !uuid.is_null());
+    let typed = !uuid && part.get("type").is_some_and(Value::is_string);
+    message_schema::address_part(kind)
+        .filter(|_| typed)
+        .and_then(|class| check::apart(class, part).err())
+        .unwrap_or_else(|| Fault::bad_request(format!("{model} is not a multimodal model")))
+}
