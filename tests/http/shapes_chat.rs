@@ -210,3 +210,42 @@ async fn a_system_text_loses_one_billing_line() {
     }
     sim.server.shutdown().await;
 }
+
+#[tokio::test]
+async fn a_template_gets_the_numbers_that_python_reads() {
+    let vllm = Sim::serve(&["--trust-request-chat-template"]).await;
+    let llmd = Sim::llmd(&["--compat", "llm-d", "--trust-request-chat-template"]).await;
+    for (arguments, expected) in [
+        (
+            r#"{"a": NaN, "b": [-Infinity, 1e400]}"#,
+            "{'a': nan, 'b': [-inf, inf]}",
+        ),
+        (
+            r#"{"a": 12345678901234567890123}"#,
+            "{'a': 12345678901234567890123}",
+        ),
+        (
+            r#"{"a": 18446744073709551615, "b": 1.50}"#,
+            "{'a': 18446744073709551615, 'b': 1.5}",
+        ),
+        ("NaN", "{}"),
+    ] {
+        let call = json!({
+            "id": "c", "type": "function", "function": {"name": "f", "arguments": arguments},
+        });
+        let body = chat(json!({
+            "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "tool_calls": [call]}],
+            "chat_template": "{{ messages[1].tool_calls[0].function.arguments }}",
+            "model": "tiny-llama", "return_prompt_text": true, "max_tokens": 1,
+        }));
+        for sim in [&vllm, &llmd] {
+            assert_eq!(
+                sim.post(PATH, &body).await.json()["prompt_text"],
+                expected,
+                "{body}"
+            );
+        }
+    }
+    vllm.server.shutdown().await;
+    llmd.server.shutdown().await;
+}

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use minijinja::Value;
 use serde_json::{Map, Value as Json};
-use vllm_sim_python::loads;
+use vllm_sim_python::{Py, loads};
 
 use super::content_format::ContentFormat;
 use super::error::TemplateError;
@@ -242,14 +242,14 @@ fn parse_call(call: &mut Json) -> Result<(), TemplateError> {
     if let Json::String(text) = arguments {
         *arguments = loads(text.as_bytes()).unwrap_or_default();
     }
-    if !arguments.is_object() {
+    if !matches!(Py::of(arguments), Py::Dict(_)) {
         *arguments = Map::new().into();
     }
     Ok(())
 }
 
-/// Turns developer messages into system messages, all system messages as one at the front: for templates
-/// that do not know the role.
+/// Turns developer messages into system messages, all system messages into one at the front: for
+/// templates that do not know the role.
 pub(super) fn developers_to_system(
     mut messages: Vec<Cow<'_, TemplateMessage>>,
     format: ContentFormat,

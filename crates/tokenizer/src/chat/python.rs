@@ -11,7 +11,7 @@ use indexmap::IndexMap;
 use minijinja::Value;
 use minijinja::value::{Enumerator, Object, ObjectExt, ObjectRepr, ValueKind};
 use serde_json::Value as Json;
-use vllm_sim_python::{repr_float, write_repr_str};
+use vllm_sim_python::{Py, repr_float, write_repr_str};
 
 /// The members of a dict, in order.
 pub(super) type Fields = IndexMap<Cow<'static, str>, Value, foldhash::fast::RandomState>;
@@ -127,19 +127,22 @@ pub(super) fn fields(object: &serde_json::Map<String, Json>) -> Fields {
         .collect()
 }
 
-/// A JSON value as the template value that Python's `json.loads` would have given.
+/// Returns a JSON value as the template value that Python's `json.loads` would have given.
 pub(super) fn from_json(json: &Json) -> Value {
-    match json {
-        Json::Null => Value::from(()),
-        Json::Bool(flag) => Value::from(*flag),
-        Json::Number(number) => match (number.as_i64(), number.as_u64()) {
-            (Some(int), _) => Value::from(int),
-            (None, Some(int)) => Value::from(int),
-            (None, None) => Value::from(number.as_f64().unwrap_or(f64::NAN)),
+    match Py::of(json) {
+        Py::None => Value::from(()),
+        Py::Bool(flag) => Value::from(flag),
+        Py::Int(int) => match (i64::try_from(int), u64::try_from(int)) {
+            (Ok(int), _) => Value::from(int),
+            (Err(_), Ok(int)) => Value::from(int),
+            (Err(_), Err(_)) => Value::from(int),
         },
-        Json::String(text) => Value::from(text.as_str()),
-        Json::Array(items) => list(items.iter().map(from_json).collect()),
-        Json::Object(object) => dict(fields(object)),
+        // Templates have no number so large; its digits print alike.
+        Py::BigInt(digits) => Value::from(digits),
+        Py::Float(number) => Value::from(number),
+        Py::Str(text) => Value::from(text),
+        Py::List(items) => list(items.iter().map(from_json).collect()),
+        Py::Dict(object) => dict(fields(object)),
     }
 }
 
