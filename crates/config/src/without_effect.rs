@@ -17,8 +17,8 @@ const DELAYS: [&str; 7] = [
 /// Warns of flags, variables and keys that were given and do nothing beside the others.
 pub(super) fn warn(config: &Config, v: &Values) {
     let engine = &config.engine;
-    let is_modelled =
-        engine.latency_source != LatencySource::Delays && engine.scheduler != SchedulerKind::Pool;
+    let is_modelled = engine.timing.latency_source != LatencySource::Delays
+        && engine.scheduler != SchedulerKind::Pool;
     let rates = &config.faults.rates;
     let rules: [(&[&str], bool, &str); 3] = [
         (

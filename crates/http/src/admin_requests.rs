@@ -28,7 +28,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, headers: HeaderMap, uri: U
     let history = history(&app)?;
     let query = RequestQuery::read(&uri)?;
     if let Some(wanted) = query.wait {
-        let kept = app.config.server.request_history;
+        let kept = app.settings.server.request_history;
         if wanted > kept {
             return Err(Fault::bad_request(format!(
                 "wait is {wanted}, but --request-history keeps {kept} requests"

@@ -190,7 +190,10 @@ mod tests {
         let models = Models::new(&["m".to_owned()], false);
         for id in 0..20_000 {
             let name = format!("a{id}");
-            assert_eq!(models.load(&name, "/p", None, false).unwrap().id, id + 1);
+            assert_eq!(
+                models.load(&name, "/p", None, LoadMode::New).unwrap().id,
+                id + 1
+            );
         }
         assert!(models.unload("a1") && !models.unload("a1"));
         let all = models.adapters();
@@ -199,11 +202,11 @@ mod tests {
         assert!(models.resolve(Some("a2")).is_some() && models.resolve(Some("a1")).is_none());
         let long = "x".repeat(MOST_BYTES + 1);
         assert_eq!(
-            models.load(&long, "/p", None, false),
+            models.load(&long, "/p", None, LoadMode::New),
             Err(LoadError::TooLong)
         );
         assert_eq!(
-            models.load("b", &long, None, false),
+            models.load("b", &long, None, LoadMode::New),
             Err(LoadError::TooLong)
         );
     }

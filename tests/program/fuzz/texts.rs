@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use vllm_sim_tokenizer::{
-    ChatInput, ChatMessage, ChatTemplates, SpecialTokens, Tokenizer, TokenizerLocation, data_url_head,
+    ChatInput, ChatMessage, ChatTemplates, SpecialTokens, Tokenizer, TokenizerLocation,
+    data_url_head,
 };
 
 use super::mutate::Corpus;
