@@ -324,13 +324,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
         match seq.state {
             SeqState::Fetching => {
-                if let Some(failure) = seq.load_failure.take() {
+                if let Some(failure) = seq.load.failure.take() {
                     self.load_failed(slot, failure, now, out);
                     return;
                 }
                 self.fetching -= 1;
                 seq.state = SeqState::Waiting;
-                seq.fetched = true;
+                seq.load.is_here = true;
                 // The last prompt token is computed here, for its logits.
                 seq.computed = seq.prompt - 1;
                 self.seqs.fetch(slot, Some(FetchStage::Done));

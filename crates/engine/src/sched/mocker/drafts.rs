@@ -99,7 +99,7 @@ impl Mocker {
         let emit = drawn.min(seq.total - seq.known);
         seq.known += emit;
         seq.computed = seq.known - 1;
-        seq.recent_preemptions = 0;
+        seq.preemptions.recent = 0;
         let last = seq.known == seq.total;
         if last {
             seq.state = SeqState::Draining;

@@ -68,7 +68,7 @@ impl Mocker {
             return false;
         }
         self.fetching -= 1;
-        (seq.state, seq.fetched) = (SeqState::Waiting, true);
+        (seq.state, seq.load.is_here) = (SeqState::Waiting, true);
         (seq.computed, seq.cached) = (seq.prompt, 0);
         let (plan, upto) = (seq.plan.as_ref(), seq.prompt);
         self.pool

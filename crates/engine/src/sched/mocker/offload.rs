@@ -32,7 +32,7 @@ impl Mocker {
             return Some(AdmissionTurn::Skip);
         }
         // What takes no time could start and give up for ever before a copy lets another go on.
-        if seq.recent_preemptions == u8::MAX && offload.next_due().is_some() {
+        if seq.preemptions.recent == u8::MAX && offload.next_due().is_some() {
             return Some(AdmissionTurn::Skip);
         }
         if !seq.table.is_empty() {
@@ -96,7 +96,7 @@ impl Mocker {
         let own = offload.seqs.entry(id).or_default();
         own.load = Some(offload.tier.load(id, wanted, begins));
         own.loaded = Some(((from + hit) as u32, all));
-        (seq.cached, seq.loaded) = (from as u32 * size, hit as u32 * size);
+        (seq.cached, seq.load.tokens) = (from as u32 * size, hit as u32 * size);
         self.sleep(slot);
         self.waiting.remove(&self.seqs, slot);
         self.seqs[slot].state = SeqState::Fetching;
@@ -146,9 +146,9 @@ impl Mocker {
         let seq = &self.seqs[slot];
         let own = offload.seqs.entry(seq.id).or_default();
         if own.loaded.take().is_some() {
-            own.offered = (seq.cached + seq.loaded) / size;
+            own.offered = (seq.cached + seq.load.tokens) / size;
         }
-        Some(seq.loaded)
+        Some(seq.load.tokens)
     }
 
     /// What a pass has computed of prompts is to be copied when it has ended.
@@ -230,7 +230,7 @@ impl Mocker {
             if let Some(own) = offload.seqs.get_mut(&copy.seq) {
                 own.load = None;
             }
-            let (plan, upto) = (seq.plan.as_ref(), seq.cached + seq.loaded);
+            let (plan, upto) = (seq.plan.as_ref(), seq.cached + seq.load.tokens);
             self.pool
                 .cache_full(&mut seq.table, plan, upto, &mut |event| {
                     out.push_back((now, event));
@@ -239,8 +239,8 @@ impl Mocker {
             // The last block is computed here when all are there.
             let most = (seq.known - 1) / self.config.block_size * self.config.block_size;
             seq.cached = seq.cached.min(most);
-            seq.loaded = seq.loaded.min(most - seq.cached);
-            seq.computed = seq.cached + seq.loaded;
+            seq.load.tokens = seq.load.tokens.min(most - seq.cached);
+            seq.computed = seq.cached + seq.load.tokens;
             seq.state = SeqState::Waiting;
             self.fetching -= 1;
             self.waiting.insert(&self.seqs, slot);

@@ -137,7 +137,7 @@ impl SchedulingRules for MockerRules {
     }
 
     fn expect_prompt(engine: &mut Mocker, slot: Slot, now: SimTime, out: &mut Outbox) -> bool {
-        let remote = engine.seqs[slot].transfer == Transfer::RemotePrefill;
+        let remote = engine.seqs[slot].request.transfer == Transfer::RemotePrefill;
         let expected = engine.rules.hands_over() && remote;
         if expected {
             engine.announce_prompt(slot, now, out);

@@ -126,9 +126,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let due = &mut self.bulk.due[(number % AHEAD) as usize];
         for slot in due.drain(..) {
             let seq = &mut self.seqs[slot];
-            if seq.in_bulk && seq.due == number {
+            if seq.bulk.is_in && seq.bulk.due == number {
                 // An old note of the same slot may follow.
-                seq.due = 0;
+                seq.bulk.due = 0;
                 todo.push(slot);
             }
         }
@@ -167,8 +167,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let mut blocks = 0u32;
         for &slot in todo {
             let seq = &self.seqs[slot];
-            if seq.in_bulk {
-                let tokens = seq.computed + age(seq.joined) + 1;
+            if seq.bulk.is_in {
+                let tokens = seq.computed + age(seq.bulk.joined) + 1;
                 blocks = blocks.saturating_add(missing(tokens, slot));
                 continue;
             }
@@ -193,7 +193,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// Does what a step does for one sequence of the bulk, or one that has not joined yet.
     fn step_one(&mut self, slot: Slot, pass: &mut Pass) {
         let seq = &self.seqs[slot];
-        if !seq.in_bulk {
+        if !seq.bulk.is_in {
             pass.step.short |= pass.budget == 0;
             if pass.budget > 0 {
                 let (past, new) = (seq.computed, self.wanted(slot, seq.computed, pass.budget));
@@ -207,7 +207,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             }
             return;
         }
-        let age = (self.bulk.planned - seq.joined) as u32;
+        let age = (self.bulk.planned - seq.bulk.joined) as u32;
         let (past, known) = (seq.computed + age, seq.known + age);
         if known + 1 == seq.total {
             self.flush(slot, pass.now, pass.out);
@@ -239,7 +239,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// Notes when a sequence of the bulk needs something next, after step `number`.
     fn note_next_need(&mut self, slot: Slot, number: u64) {
         let seq = &mut self.seqs[slot];
-        let age = (number - seq.joined) as u32;
+        let age = (number - seq.bulk.joined) as u32;
         let (computed, known) = (seq.computed + age, seq.known + age);
         // Steps that it can take before; each computes one token.
         let settled = seq.settled.saturating_sub(computed);
@@ -249,8 +249,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             _ => u32::MAX,
         };
         let free = u64::from(settled.min(last).min(window));
-        seq.due = number + 1 + free.min(AHEAD - 2);
-        let due = seq.due;
+        seq.bulk.due = number + 1 + free.min(AHEAD - 2);
+        let due = seq.bulk.due;
         self.bulk.note(slot, due);
     }
 
@@ -268,7 +268,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 return false;
             }
             // One that computes lost tokens again may lack one without having made one here.
-            let made_one = seq.recent_preemptions == 0 && seq.computed >= seq.prompt;
+            let made_one = seq.preemptions.recent == 0 && seq.computed >= seq.prompt;
             let decodes = made_one && seq.computed + 1 == seq.known;
             let waits = self.bulk.cooldown > 0 || seq.known >= seq.total;
             let behind = self.host.is_some() && self.is_behind_in_host(slot);
@@ -287,8 +287,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             bulk.last_place = 0;
         }
         let seq = &mut self.seqs[slot];
-        seq.in_bulk = true;
-        seq.joined = bulk.planned;
+        seq.bulk.is_in = true;
+        seq.bulk.joined = bulk.planned;
         bulk.last_place = bulk.last_place.max(seq.place);
         bulk.count += 1;
         bulk.context += u64::from(seq.known);
@@ -311,10 +311,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     pub(super) fn flush(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
         let bulk = &mut self.bulk;
         let seq = &mut self.seqs[slot];
-        if !std::mem::take(&mut seq.in_bulk) {
+        if !std::mem::take(&mut seq.bulk.is_in) {
             return;
         }
-        let age = (bulk.planned - seq.joined) as u32;
+        let age = (bulk.planned - seq.bulk.joined) as u32;
         seq.known += age;
         seq.computed += age;
         if age > 0 {
@@ -326,7 +326,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         bulk.growing -= u32::from(seq.known < bulk.window);
         bulk.active.push(slot);
         for step in &mut self.flight {
-            if step.number > seq.joined {
+            if step.number > seq.bulk.joined {
                 step.bulk_decodes -= 1;
                 step.entries.push(StepEntry {
                     slot,
@@ -337,7 +337,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 seq.in_flight += 1;
             }
         }
-        let n = bulk.ended.saturating_sub(seq.joined) as u32;
+        let n = bulk.ended.saturating_sub(seq.bulk.joined) as u32;
         if n > 0 {
             seq.released += n;
             out.push_back((now, Event::Decoded { id: seq.id, n }));

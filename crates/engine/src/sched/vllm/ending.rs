@@ -19,11 +19,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
         self.lease(slot, now, out);
         let seq = &self.seqs[slot];
-        if seq.tail.is_zero() {
+        if seq.request.tail.is_zero() {
             self.end(slot, End::Finished, now, out);
             return;
         }
-        let due = now + seq.tail;
+        let due = now + seq.request.tail;
         self.timers.set(due, (slot, seq.generation));
         // It keeps its place in the batch, but needs no cache any more.
         self.free_blocks(slot);
@@ -33,7 +33,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     fn lease(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
         let seq = &mut self.seqs[slot];
         // One that was preempted with its last token in flight may complete once more.
-        let hands_over = seq.transfer == Transfer::RemoteDecode
+        let hands_over = seq.request.transfer == Transfer::RemoteDecode
             && !seq.table.is_empty()
             && !self.leases.holds(seq.id);
         let Some(term) = self.config.lease.filter(|_| hands_over) else {

@@ -19,12 +19,12 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         out: &mut Outbox,
     ) {
         let seq = &mut self.seqs[slot];
-        let remote = seq.transfer == Transfer::RemotePrefill;
+        let remote = seq.request.transfer == Transfer::RemotePrefill;
         let expected = match remote {
             true => seq.prompt,
-            false => seq.cached + seq.loaded,
+            false => seq.cached + seq.load.tokens,
         };
-        let blocks = seq.loaded / self.config.block_size;
+        let blocks = seq.load.tokens / self.config.block_size;
         let good = (f64::from(blocks) * f64::from(failure.loaded)) as u32;
         let (cached, loaded) = match (self.pool.has_groups(), remote) {
             // Which blocks are bad is told for one group of layers only: all is computed again.
@@ -45,8 +45,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             self.wake(now);
             return;
         }
-        (seq.cached, seq.loaded, seq.computed) = (cached, loaded, cached + loaded);
-        (seq.state, seq.fetched, seq.lost_load) = (SeqState::Waiting, true, true);
+        (seq.cached, seq.load.tokens, seq.computed) = (cached, loaded, cached + loaded);
+        (seq.state, seq.load.is_here, seq.load.is_lost) = (SeqState::Waiting, true, true);
         self.fetching -= 1;
         if cached + loaded == 0 {
             // Others may have brought its first blocks meanwhile.

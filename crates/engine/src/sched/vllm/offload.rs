@@ -26,7 +26,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let seq = &mut self.seqs[slot];
         if !seq.table.is_empty() {
             // Blocks that have come are found on the GPU from now on.
-            if seq.loaded > 0 {
+            if seq.load.tokens > 0 {
                 let (plan, upto, events) = (seq.plan.as_ref(), seq.computed, &mut pass.step.events);
                 self.pool
                     .cache_full(&mut seq.table, plan, upto, &mut |event| events.push(event));
@@ -35,11 +35,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return None;
         }
         let size = self.config.block_size;
-        let remote = seq.transfer == Transfer::RemotePrefill;
+        let remote = seq.request.transfer == Transfer::RemotePrefill;
         let plan = seq
             .plan
             .as_ref()
-            .filter(|_| !seq.skip_cache_read && !remote && !seq.lost_load);
+            .filter(|_| !seq.request.skip_cache_read && !remote && !seq.load.is_lost);
         let (plan, host) = (plan?.clone(), self.host.as_mut()?);
         let known = seq.known;
         let request = HostRequest {
@@ -87,7 +87,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.waiting.remove(&self.seqs, slot);
         let seq = &mut self.seqs[slot];
         seq.state = SeqState::Fetching;
-        (seq.cached, seq.loaded) = (cached, blocks * size);
+        (seq.cached, seq.load.tokens) = (cached, blocks * size);
         self.fetching += 1;
         Some(AdmissionTurn::Next)
     }
@@ -95,7 +95,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// Whether a sequence that lost its blocks and made nothing since keeps them until a load is over:
     /// nobody can take the blocks of that one before, and the two would preempt each other for ever.
     pub(super) fn waits_for_load(&self, slot: Slot) -> bool {
-        let again = self.seqs[slot].recent_preemptions > 0;
+        let again = self.seqs[slot].preemptions.recent > 0;
         let host = self.host.as_ref().filter(|_| again);
         host.is_some_and(|host| host.is_loading())
     }
@@ -187,13 +187,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             if seq.state != SeqState::Fetching {
                 continue;
             }
-            if let Some(failure) = seq.load_failure.take() {
+            if let Some(failure) = seq.load.failure.take() {
                 self.load_failed(slot, failure, now, out);
                 continue;
             }
             seq.state = SeqState::Waiting;
             // The last token is computed here, for its logits.
-            seq.computed = (seq.cached + seq.loaded).min(seq.known - 1);
+            seq.computed = (seq.cached + seq.load.tokens).min(seq.known - 1);
             self.fetching -= 1;
             self.seqs.fetch(slot, Some(FetchStage::Done));
             self.waiting.insert(&self.seqs, slot);

@@ -103,7 +103,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let seq = &self.seqs[slot];
         let flying = self.flight.back().filter(|step| {
             self.pool.has_groups()
-                && (seq.in_flight > 0 || (seq.in_bulk && step.number > seq.joined))
+                && (seq.in_flight > 0 || (seq.bulk.is_in && step.number > seq.bulk.joined))
         });
         flying.map_or(past, |step| {
             let own = step.work.iter().find(|work| work.slot == slot);
@@ -148,11 +148,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let seq = &mut self.seqs[slot];
         let (prompt, known) = (seq.prompt, seq.known);
         // One query over a context that is there runs as a decode.
-        let loaded = seq.loaded > 0 && R::LOADED_PROMPTS_DECODE;
-        let fetched = (seq.transfer == Transfer::RemotePrefill || loaded)
-            && seq.recent_preemptions == 0
+        let loaded = seq.load.tokens > 0 && R::LOADED_PROMPTS_DECODE;
+        let fetched = (seq.request.transfer == Transfer::RemotePrefill || loaded)
+            && seq.preemptions.recent == 0
             && past + 1 == prompt
-            && !seq.lost_load;
+            && !seq.load.is_lost;
         let complete = past + new >= known;
         let later = self.rules.draws_later();
         let drafts = match &self.config.speculation {
@@ -203,7 +203,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// A sequence with its adapter takes part.
     fn note_lora(&mut self, slot: Slot, step: &mut Step) {
         if self.config.max_loras > 0
-            && let Some(lora) = self.seqs[slot].lora
+            && let Some(lora) = self.seqs[slot].request.lora
             && self.loras.take(lora, self.config.kept_loras())
         {
             step.loading += self.config.lora_load;

@@ -58,26 +58,10 @@ pub(in crate::sched) struct Seq {
     pub state: SeqState,
     /// Steps in flight that compute it.
     pub in_flight: u8,
-    /// Preemptions since it last made a token.
-    pub recent_preemptions: u8,
-    /// The same before the token of its newest step, which may be undone.
-    earlier_preemptions: u8,
+    pub preemptions: Preemptions,
     /// It left the waiting queue before.
     pub admitted: bool,
-    /// Its remote prompt is here (or lost again).
-    pub fetched: bool,
-    /// Its load failed: it computes what it lacks.
-    pub lost_load: bool,
-    pub skip_cache_read: bool,
-    pub transfer: Transfer,
-    /// How far the fetch or load of its prompt is, if it needs one.
-    fetch: Option<FetchStage>,
-    /// It is in every step, and `known` and `computed` are those at step `joined`.
-    pub in_bulk: bool,
-    /// Number of the last step before it was decoded in bulk.
-    pub joined: u64,
-    /// Number of the step in which it needs something.
-    pub due: u64,
+    pub bulk: BulkPlace,
     /// BlockCounts the admissions: the order of the running batch.
     pub place: u64,
     /// Told apart from earlier sequences in the same slot.
@@ -88,45 +72,85 @@ pub(in crate::sched) struct Seq {
     pub plan: Option<Arc<BlockPlan>>,
     /// Place in the waiting queue.
     pub rank: (i64, i64),
-    pub lora: Option<LoraId>,
+    pub request: SeqRequest,
     /// Cached prompt tokens at first admission.
     pub cached: u32,
-    /// Tokens behind these that came from the memory of the host.
-    pub loaded: u32,
-    /// [`Sequence::load_failure`], until its load has ended.
-    pub load_failure: Option<LoadFailure>,
-    pub hit_threshold: Option<f64>,
-    pub tail: Duration,
+    pub load: PromptLoad,
     pub draws: Option<Box<ChaCha8Rng>>,
-    /// [`Sequence::drafts`].
-    pub drafts: Option<Arc<[Draft]>>,
     /// Items of media in its prompt; `None` too where no encoder is modelled.
     pub media: Option<Box<MediaRefs>>,
+}
+
+/// Preemptions without a token.
+#[derive(Debug, Default)]
+pub(in crate::sched) struct Preemptions {
+    /// Since it last made one.
+    pub recent: u8,
+    /// The same before the token of its newest step, which may be undone.
+    earlier: u8,
+}
+
+/// A sequence's part in the bulk ([`BulkDecode`](super::bulk_decode::BulkDecode)).
+#[derive(Debug, Default)]
+pub(in crate::sched) struct BulkPlace {
+    /// It is in every step, and `known` and `computed` are those at step `joined`.
+    pub is_in: bool,
+    /// Number of the last step before it was decoded in bulk.
+    pub joined: u64,
+    /// Number of the step in which it needs something.
+    pub due: u64,
+}
+
+/// The part of a prompt that comes from another engine or the memory of the host.
+#[derive(Debug, Default)]
+pub(in crate::sched) struct PromptLoad {
+    /// How far it is, if there is one.
+    stage: Option<FetchStage>,
+    /// A remote prompt is here (or lost again).
+    pub is_here: bool,
+    /// It failed: the sequence computes what it lacks.
+    pub is_lost: bool,
+    /// Tokens behind the cached ones that came from the memory of the host.
+    pub tokens: u32,
+    /// [`Sequence::load_failure`], until it has ended.
+    pub failure: Option<LoadFailure>,
+}
+
+/// Fields of a submitted [`Sequence`] that no step changes.
+#[derive(Debug, Default)]
+pub(in crate::sched) struct SeqRequest {
+    pub skip_cache_read: bool,
+    pub transfer: Transfer,
+    pub lora: Option<LoraId>,
+    pub hit_threshold: Option<f64>,
+    pub tail: Duration,
+    drafts: Option<Arc<[Draft]>>,
 }
 
 impl Seq {
     /// A step makes a token of it.
     #[inline]
     pub(in crate::sched) fn note_token(&mut self) {
-        self.earlier_preemptions = std::mem::take(&mut self.recent_preemptions);
+        self.preemptions.earlier = std::mem::take(&mut self.preemptions.recent);
     }
 
     /// The step that was to make a token of it does not.
     pub(in crate::sched) fn undo_token(&mut self) {
-        self.recent_preemptions = self.earlier_preemptions;
+        self.preemptions.recent = self.preemptions.earlier;
     }
 
     /// Preemptions since the last token that cannot be undone any more.
     pub(in crate::sched) fn preemptions(&self) -> u8 {
+        let Preemptions { recent, earlier } = self.preemptions;
         match self.in_flight {
-            0 => self.recent_preemptions,
-            _ => self.recent_preemptions.max(self.earlier_preemptions),
+            0 => recent,
+            _ => recent.max(earlier),
         }
     }
 
     /// What its text says of the drafts behind its newest token; `None`: it says nothing.
     pub(in crate::sched) fn own_drafts(&self) -> Option<Draft> {
-        let drafts = self.drafts.as_ref()?;
+        let drafts = self.request.drafts.as_ref()?;
         // None are made behind a prompt.
         let output = (self.known - self.prompt).checked_sub(1);
         let at = output.and_then(|at| drafts.get(at as usize));
@@ -158,31 +182,19 @@ impl Seq {
             settled: 0,
             state: SeqState::Free,
             in_flight: 0,
-            recent_preemptions: 0,
-            earlier_preemptions: 0,
+            preemptions: Preemptions::default(),
             admitted: false,
-            fetched: false,
-            lost_load: false,
-            skip_cache_read: false,
-            transfer: Transfer::Local,
-            fetch: None,
-            in_bulk: false,
-            joined: 0,
-            due: 0,
+            bulk: BulkPlace::default(),
             place: 0,
             generation: 0,
             arrival: 0,
             table: BlockTable::default(),
             plan: None,
             rank: (0, 0),
-            lora: None,
+            request: SeqRequest::default(),
             cached: 0,
-            loaded: 0,
-            load_failure: None,
-            hit_threshold: None,
-            tail: Duration::ZERO,
+            load: PromptLoad::default(),
             draws: None,
-            drafts: None,
             media: None,
         }
     }
@@ -221,18 +233,23 @@ impl Seqs {
             released: seq.prompt,
             prompt: seq.prompt,
             state: SeqState::Waiting,
-            skip_cache_read: seq.skip_cache_read,
-            transfer: seq.transfer,
-            load_failure: seq.load_failure,
+            load: PromptLoad {
+                failure: seq.load_failure,
+                ..PromptLoad::default()
+            },
             generation: old.generation.wrapping_add(1),
             table,
             plan: seq.plan,
             rank: (0, 0),
             arrival,
-            lora: seq.lora,
-            hit_threshold: seq.hit_threshold,
-            tail: seq.tail,
-            drafts: seq.drafts,
+            request: SeqRequest {
+                skip_cache_read: seq.skip_cache_read,
+                transfer: seq.transfer,
+                lora: seq.lora,
+                hit_threshold: seq.hit_threshold,
+                tail: seq.tail,
+                drafts: seq.drafts,
+            },
             ..Seq::empty()
         };
         if seq.transfer == Transfer::RemotePrefill {
@@ -244,7 +261,7 @@ impl Seqs {
     /// Notes how far the fetch or load of a prompt is.
     pub(in crate::sched) fn fetch(&mut self, slot: Slot, stage: Option<FetchStage>) {
         let seq = &mut self.slots[slot as usize];
-        if let Some(before) = std::mem::replace(&mut seq.fetch, stage) {
+        if let Some(before) = std::mem::replace(&mut seq.load.stage, stage) {
             self.fetches[before as usize] -= 1;
         }
         if let Some(stage) = stage {
@@ -272,7 +289,7 @@ impl Seqs {
         self.by_id.remove(&seq.id);
         seq.plan = None;
         seq.draws = None;
-        seq.drafts = None;
+        seq.request.drafts = None;
         seq.media = None;
         if seq.in_flight == 0 {
             seq.state = SeqState::Free;

@@ -59,7 +59,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         if self.rules.gives_way_to_announced(&self.seqs[slot]) {
             return AdmissionTurn::Skip;
         }
-        if let Some(lora) = self.seqs[slot].lora
+        if let Some(lora) = self.seqs[slot].request.lora
             && self.config.max_loras > 0
             && !self
                 .loras
@@ -77,7 +77,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return AdmissionTurn::Next;
         }
         let seq = &self.seqs[slot];
-        if seq.transfer == Transfer::RemotePrefill && !seq.fetched {
+        if seq.request.transfer == Transfer::RemotePrefill && !seq.load.is_here {
             return self.fetch(slot, cached, pass);
         }
         if self.host.is_some()
@@ -131,7 +131,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return self.look_up_groups(slot);
         }
         let seq = &self.seqs[slot];
-        match seq.plan.as_ref().filter(|_| !seq.skip_cache_read) {
+        match seq.plan.as_ref().filter(|_| !seq.request.skip_cache_read) {
             None => 0,
             Some(plan) if seq.table.is_empty() => R::cached_prefix(self, plan, seq.known),
             Some(_) => seq.cached,
@@ -140,7 +140,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     fn look_up_groups(&mut self, slot: Slot) -> u32 {
         let seq = &mut self.seqs[slot];
-        let plan = seq.plan.as_ref().filter(|_| !seq.skip_cache_read);
+        let plan = seq.plan.as_ref().filter(|_| !seq.request.skip_cache_read);
         if !seq.table.is_empty() {
             return plan.map_or(0, |_| seq.cached);
         }
@@ -162,7 +162,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     fn misses_threshold(&self, slot: Slot, cached: u32) -> bool {
         let seq = &self.seqs[slot];
         let misses = |share| f64::from(cached) < share * f64::from(seq.prompt);
-        !seq.admitted && seq.hit_threshold.is_some_and(misses)
+        !seq.admitted && seq.request.hit_threshold.is_some_and(misses)
     }
 
     /// Tokens of the first chunk; `None`: the sequence waits for a larger budget.
@@ -225,11 +225,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return false;
         }
         let tokens = past + new;
-        let is_fetched = seq.transfer == Transfer::RemotePrefill && !seq.fetched;
+        let is_fetched = seq.request.transfer == Transfer::RemotePrefill && !seq.load.is_here;
         let need = BlockRequest {
             prefix: cached,
             tokens,
-            cache: match is_fetched && seq.load_failure.is_some() {
+            cache: match is_fetched && seq.load.failure.is_some() {
                 // Nobody else may find what will not come.
                 true => cached,
                 false => tokens.min(seq.named(seq.known)),
@@ -253,7 +253,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     fn admit(&mut self, candidate: AdmissionCandidate, pass: &mut Pass) {
         let AdmissionCandidate { slot, cached, .. } = candidate;
         self.loras
-            .admitted(self.seqs[slot].lora, self.seqs[slot].id);
+            .admitted(self.seqs[slot].request.lora, self.seqs[slot].id);
         self.waiting.remove(&self.seqs, slot);
         self.seqs.fetch(slot, None);
         self.running.push(slot);
@@ -262,9 +262,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.seqs[slot].place = self.places;
         self.note_lora(slot, pass.step);
         let host = R::admitted(self, slot);
-        let reads = self.config.enable_prefix_caching && !self.seqs[slot].skip_cache_read;
+        let reads = self.config.enable_prefix_caching && !self.seqs[slot].request.skip_cache_read;
         let seq = &mut self.seqs[slot];
-        let loaded = seq.loaded.min(seq.prompt.saturating_sub(cached));
+        let loaded = seq.load.tokens.min(seq.prompt.saturating_sub(cached));
         seq.state = SeqState::Running;
         let again = std::mem::replace(&mut seq.admitted, true);
         let id = seq.id;
@@ -276,8 +276,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 self.stats.cache_hits += u64::from(cached);
             }
             seq.cached = cached;
-            let external = match seq.transfer {
-                Transfer::RemotePrefill if !seq.lost_load => seq.prompt - cached,
+            let external = match seq.request.transfer {
+                Transfer::RemotePrefill if !seq.load.is_lost => seq.prompt - cached,
                 Transfer::RemotePrefill => 0,
                 Transfer::Local | Transfer::RemoteDecode => loaded,
             };
@@ -325,7 +325,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         seq.state = SeqState::Fetching;
         seq.cached = cached;
         self.fetching += 1;
-        if seq.load_failure.is_none() {
+        if seq.load.failure.is_none() {
             let fetched = Event::Fetched {
                 id: seq.id,
                 tokens,

@@ -185,7 +185,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         };
         self.free_blocks(holder);
         let seq = &mut self.seqs[holder];
-        (seq.computed, seq.loaded) = (0, 0);
+        (seq.computed, seq.load.tokens) = (0, 0);
         true
     }
 
@@ -241,11 +241,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.free_blocks(slot);
         self.bulk.left(slot);
         let seq = &mut self.seqs[slot];
-        (seq.computed, seq.loaded, seq.lost_load) = (0, 0, false);
-        seq.recent_preemptions = seq.recent_preemptions.saturating_add(1);
+        (seq.computed, seq.load.tokens, seq.load.is_lost) = (0, 0, false);
+        seq.preemptions.recent = seq.preemptions.recent.saturating_add(1);
         seq.state = SeqState::Waiting;
         // What was fetched is lost; it is computed again here.
-        seq.fetched = true;
+        seq.load.is_here = true;
         seq.rank = rank.unwrap_or(seq.rank);
         let id = seq.id;
         self.waiting.insert(&self.seqs, slot);
