@@ -146,7 +146,7 @@ fn an_error_that_nobody_reads_keeps_its_exit_code() {
         (&["--no-such-flag"][..], 2),
         (&["serve", "m", "--port", "x"], 2),
         (&["replay", "--no-such-flag"], 2),
-        (&["replay", "missing.jsonl"], 1),
+        (&["replay", "missing.jsonl"], 2),
     ] {
         for stderr in [Stdio::from(full()), closed()] {
             let status = vllm_sim(words).stderr(stderr).status().unwrap();

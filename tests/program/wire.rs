@@ -76,7 +76,8 @@ fn schema(path: &str, value: &Value) -> Option<Result<(), Fault>> {
 fn shown(messages: &[ChatMessage], format: ContentFormat) -> Vec<Value> {
     let text = ChatTemplates::default().render(&ChatInput {
         messages,
-        chat_template: Some("{{ messages | tojson }}"),
+        // To a template that does not name the role, developers are system messages.
+        chat_template: Some("{% set known = 'developer' %}{{ messages | tojson }}"),
         content_format: Some(format),
         ..ChatInput::default()
     });

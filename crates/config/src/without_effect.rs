@@ -71,7 +71,12 @@ pub fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<String>
 }
 
 /// Variables that are no flag's own.
-const OTHERS: [&str; 3] = ["VLLM_SIM_BINARY", "VLLM_SIM_DOOR", "VLLM_SIM_PROGRAM"];
+const OTHERS: [&str; 4] = [
+    "VLLM_SIM_BINARY",
+    "VLLM_SIM_DOOR",
+    "VLLM_SIM_PROGRAM",
+    "VLLM_SIM_WITHOUT_HELM",
+];
 
 #[cfg(test)]
 mod tests {

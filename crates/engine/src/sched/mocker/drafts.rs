@@ -12,7 +12,7 @@ use crate::sched::vllm::seqs::{SeqState, Slot};
 use vllm_sim_random::std_rng::StdRng;
 
 use super::{Mocker, MockerRole};
-use crate::sched::vllm::plan::Pass;
+use crate::sched::vllm::pass::Pass;
 
 impl Mocker {
     /// Makes the tokens of a pass whose sequences draw.

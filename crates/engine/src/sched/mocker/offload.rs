@@ -9,7 +9,7 @@ use crate::kv::{BlockRequest, MockerBlock};
 use crate::{BlockKey, Outbox, SimTime};
 
 use super::Mocker;
-use crate::sched::vllm::plan::{AdmissionTurn, Pass};
+use crate::sched::vllm::pass::{AdmissionTurn, Pass};
 use crate::sched::vllm::seqs::{Seq, SeqState, Slot};
 use crate::sched::vllm::step::Step;
 

@@ -7,7 +7,7 @@ use super::destinations::Destinations;
 use super::host::MockerOffload;
 use super::{Mocker, MockerConfig, MockerRole};
 use crate::latency::Batch;
-use crate::sched::vllm::plan::{AdmissionTurn, Pass};
+use crate::sched::vllm::pass::{AdmissionTurn, Pass};
 use crate::sched::vllm::seqs::{Seq, Slot};
 use crate::sched::vllm::step::{Step, StepWork};
 use crate::sched::vllm::{SchedulingRules, VllmConfig, named_tokens};

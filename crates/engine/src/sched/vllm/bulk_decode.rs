@@ -16,7 +16,7 @@ use crate::kv::BlockRequest;
 use crate::{Draft, Event, Outbox};
 
 use super::config::VllmConfig;
-use super::plan::Pass;
+use super::pass::Pass;
 use super::seqs::{SeqState, Slot};
 use super::step::{Step, StepEntry};
 use super::{BatchScheduler, SchedulingRules};

@@ -9,7 +9,7 @@
 use crate::kv::{BlockRequest, HostCounts, HostHit, HostRequest, Loaded};
 use crate::{Outbox, SimTime, Transfer};
 
-use super::plan::{AdmissionTurn, Pass};
+use super::pass::{AdmissionTurn, Pass};
 use super::seqs::{FetchStage, SeqState, Slot};
 use super::step::Step;
 use super::{BatchScheduler, SchedulingRules};

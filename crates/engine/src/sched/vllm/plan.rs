@@ -11,34 +11,10 @@ use crate::{Draft, Outbox, Transfer};
 use vllm_sim_random::Draw;
 
 use super::config::Speculation;
+use super::pass::Pass;
 use super::seqs::{Seq, SeqState, Slot};
 use super::step::{Step, StepEntry, StepWork};
 use super::{BatchScheduler, SchedulingRules};
-
-/// A step in the making.
-pub(in crate::sched) struct Pass<'a> {
-    pub now: SimTime,
-    /// Tokens that may still be computed.
-    pub budget: u32,
-    /// The running sequence that is looked at.
-    at: usize,
-    /// Somebody lost its blocks.
-    pub preempted: bool,
-    /// Prompts wait for a later step.
-    holds_prefill: bool,
-    pub step: &'a mut Step,
-    pub out: &'a mut Outbox,
-}
-
-/// What became of a waiting sequence.
-pub(in crate::sched) enum AdmissionTurn {
-    /// It runs, or is gone: try the next.
-    Next,
-    /// It stays where it is; those behind it may be tried.
-    Skip,
-    /// Nobody else is tried.
-    Stop,
-}
 
 impl<R: SchedulingRules> BatchScheduler<R> {
     /// Fills `step`: running sequences first, then waiting ones. True: somebody was preempted.
@@ -197,7 +173,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             last,
             drafts,
         };
-        step.push(entry, work, &self.rules, self.window);
+        let cost = self.rules.cost(&work, self.window);
+        let prompt_tokens = self.rules.prompt_tokens(&work);
+        step.push(entry, work, cost, prompt_tokens);
     }
 
     /// A sequence with its adapter takes part.

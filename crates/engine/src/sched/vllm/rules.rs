@@ -7,7 +7,7 @@
 
 use std::fmt::Debug;
 
-use super::plan::{AdmissionTurn, Pass};
+use super::pass::{AdmissionTurn, Pass};
 use super::seqs::{Seq, Slot};
 use super::step::{Step, StepWork};
 use super::{BatchScheduler, VllmConfig};

@@ -5,7 +5,6 @@ use crate::kv::StoreCopy;
 use crate::latency::Batch;
 use crate::{Draft, EncoderInput, End, Event, Outbox, SeqId};
 
-use super::SchedulingRules;
 use super::seqs::{SeqState, Seqs, Slot};
 
 /// A sequence of a step, and what comes out for it at the end.
@@ -121,31 +120,27 @@ impl Step {
         &mut self,
         entry: StepEntry,
         work: StepWork,
-        rules: &impl SchedulingRules,
-        window: Option<u32>,
+        cost: Batch,
+        prompt_tokens: u32,
     ) {
         self.entries.push(entry);
         self.work.push(work);
-        self.batch += rules.cost(&work, window);
-        self.prompt_tokens += rules.prompt_tokens(&work);
+        self.batch += cost;
+        self.prompt_tokens += prompt_tokens;
     }
 
-    /// Takes a sequence out again; `plain` is its work if it has none of its own. Returns the
-    /// tokens that will not come out, and those that will not be computed.
+    /// Takes a sequence out again, but not its cost; `plain` is its work if it has none of its own. Returns
+    /// the tokens that will not come out, and the work that will not be done.
     pub(in crate::sched) fn remove(
         &mut self,
         slot: Slot,
         plain: StepWork,
-        rules: &impl SchedulingRules,
-        window: Option<u32>,
-    ) -> Option<(u32, u32)> {
+    ) -> Option<(u32, StepWork)> {
         let at = self.entries.iter().position(|entry| entry.slot == slot)?;
         let entry = self.entries.remove(at);
         let own = self.work.iter().position(|work| work.slot == slot);
         let work = own.map_or(plain, |at| self.work.remove(at));
-        self.batch -= rules.cost(&work, window);
-        self.prompt_tokens -= rules.prompt_tokens(&work);
-        Some((entry.emit, work.new))
+        Some((entry.emit, work))
     }
 }
 

@@ -2,10 +2,10 @@ use crate::kv::BlockRequest;
 use crate::{End, Event, Scheduler, Transfer};
 
 use super::prefill::is_prefill;
-use super::{AdmissionTurn, Pass};
 use crate::sched::Admitted;
 use crate::sched::vllm::config::Victim;
 use crate::sched::vllm::named_tokens;
+use crate::sched::vllm::pass::{AdmissionTurn, Pass};
 use crate::sched::vllm::seqs::{FetchStage, SeqState, Slot};
 use crate::sched::vllm::step::Step;
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};

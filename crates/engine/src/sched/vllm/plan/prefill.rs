@@ -3,7 +3,7 @@
 //! Source: vLLM 0.33 `vllm/v1/core/sched/scheduler.py` (`long_prefill_token_threshold`,
 //! `prefill_schedule_interval`).
 
-use super::Pass;
+use crate::sched::vllm::pass::Pass;
 use crate::sched::vllm::seqs::{Seq, SeqState};
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 

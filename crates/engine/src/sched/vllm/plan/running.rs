@@ -2,9 +2,9 @@ use crate::SimTime;
 use crate::kv::BlockRequest;
 use crate::{Draft, Event, Outbox};
 
-use super::Pass;
 use super::prefill::is_prefill;
 use crate::sched::vllm::config::{Policy, Victim};
+use crate::sched::vllm::pass::Pass;
 use crate::sched::vllm::seqs::{SeqState, Slot};
 use crate::sched::vllm::step::{StepEntry, StepWork};
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
@@ -163,7 +163,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             later: false,
             fetched: false,
         };
-        if let Some((emit, new)) = pass.step.remove(slot, plain, &self.rules, self.window) {
+        if let Some((emit, work)) = pass.step.remove(slot, plain) {
+            pass.step.batch -= self.rules.cost(&work, self.window);
+            pass.step.prompt_tokens -= self.rules.prompt_tokens(&work);
+            let new = work.new;
             pass.budget += new;
             seq.in_flight -= 1;
             seq.known -= emit;
