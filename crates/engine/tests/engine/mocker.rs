@@ -1,7 +1,5 @@
 //! Exact instants of Dynamo's mocker.
 
-#![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
-
 use std::time::Duration;
 
 use vllm_sim_engine::kv::MockerTierConfig;
