@@ -189,9 +189,12 @@ async fn serve<S>(
     }
 }
 
+/// The call that lets a connection of hyper end with its answer.
+type GracefulShutdown<C> = fn(Pin<&mut C>);
+
 /// Runs a connection to its end; a server that leaves or stops lets it end with its answer.
 async fn run_connection<C: Future<Output = hyper::Result<()>>>(
-    (mut connection, shut_down): (Pin<Box<C>>, fn(Pin<&mut C>)),
+    (mut connection, shut_down): (Pin<Box<C>>, GracefulShutdown<C>),
     conn: &ConnHandle,
     opened: Availability,
     mut stopping: watch::Receiver<Availability>,

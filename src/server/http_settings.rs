@@ -32,7 +32,7 @@ pub(super) fn of(config: &Config) -> Settings {
             embeds_like_model: !is_llmd_mode,
             embeds_words: !is_llmd_mode,
         },
-        speech: config.api.speech.clone(),
+        speech: config.api.speech,
         lora: config.lora.clone(),
         parallel: engine.parallel.clone(),
         cache: CacheSettings {

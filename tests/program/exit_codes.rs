@@ -120,9 +120,8 @@ fn heads_that_do_not_divide_are_refused_everywhere() {
     let dir = tempfile::tempdir().unwrap();
     let words = "must be divisible by tensor parallel size (3)";
     for tool in [
-        format!(
-            "serve meta-llama/Llama-3.1-8B-Instruct --gpu H100 --tensor-parallel-size 3 --port 0"
-        ),
+        "serve meta-llama/Llama-3.1-8B-Instruct --gpu H100 --tensor-parallel-size 3 --port 0"
+            .to_owned(),
         format!("explain {LLAMA} --tensor-parallel-size 3"),
         format!("replay {WORK} {LLAMA} --tensor-parallel-size 3"),
         format!("sweep {WORK} {LLAMA} --grid tensor-parallel-size=1,3"),
