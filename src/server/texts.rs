@@ -7,7 +7,8 @@ use super::error::StartError;
 use super::setup;
 use vllm_sim_config::Config;
 #[cfg(feature = "zmq")]
-use vllm_sim_dataset::{Dataset, DatasetError, Generation, RowStorage};
+use vllm_sim_dataset::Generation;
+use vllm_sim_dataset::{Dataset, DatasetError, RowStorage};
 use vllm_sim_service::generate::Recordings;
 use vllm_sim_tokenizer::{Tokenizer, TokenizerError};
 

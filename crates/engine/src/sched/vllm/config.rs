@@ -77,7 +77,7 @@ pub struct VllmConfig {
     /// Whether runs of single tokens are reported as one [`Event::Decoded`](crate::Event), for
     /// speed, instead of token by token. Default no.
     pub run_lengths: bool,
-    /// Whether [`Vllm::take_admissions`](super::Vllm::take_admissions) is fed. Default no.
+    /// Whether [`Scheduler::take_admissions`](crate::Scheduler::take_admissions) is fed. Default no.
     pub log_admissions: bool,
     /// Seed of the speculative draws.
     pub seed: u64,
