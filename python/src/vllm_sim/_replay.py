@@ -169,7 +169,8 @@ def _run(
         except RuntimeError as error:
             raise ToolError(str(error)) from error
         ended = _shards.merge(tool, words, parts, timeout)
-    if ended.returncode != 0:
+    # With 1 and a report the tool has done its work and found no answer.
+    if ended.returncode != 0 and not (ended.returncode == 1 and ended.stdout):
         raise ToolError(ended.stderr.strip().removeprefix("error: "))
     found: dict[str, Any] = json.loads(ended.stdout)
     return found
