@@ -109,7 +109,7 @@ fn reached(arrows: &Arrows, from: &str) -> BTreeSet<String> {
 }
 
 /// A number that ARCHITECTURE.md quotes, and the line of the source that has it.
-const QUOTED: [(&str, &str, &str); 7] = [
+const QUOTED: [(&str, &str, &str); 8] = [
     (
         "(200 µs,",
         "crates/engine/src/driver/live.rs",
@@ -135,6 +135,11 @@ const QUOTED: [(&str, &str, &str); 7] = [
         "56 KiB at most",
         "src/server/accept.rs",
         "MAX_BUFFER: usize = 40 * 1024;",
+    ),
+    (
+        "texts of\n16 KiB and more",
+        "crates/service/src/off_thread.rs",
+        "LONG: usize = 16 * 1024;",
     ),
     (
         "A request of 64 KiB and more",
