@@ -62,7 +62,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     if usage { BAD_CONFIG } else { FAILED }
 }
 
-/// Whether an error is that of a file that is not there.
+/// Returns whether an error is that of a file that is not there.
 fn is_missing(cause: &(dyn std::error::Error + 'static)) -> bool {
     let is_file = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
     if let Some(CalibrateError::Workload(inner)) = cause.downcast_ref() {

@@ -83,7 +83,7 @@ impl Signals {
     }
 }
 
-/// Whether whoever started the process had it ignore SIGHUP, as `nohup` does.
+/// Returns whether whoever started the process had it ignore SIGHUP, as `nohup` does.
 fn hangup_is_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,4 +1,4 @@
-//! What a restart of a scenario takes away, and how long it lasts.
+//! The state that a restart of a scenario resets, and its duration.
 
 use std::time::Duration;
 

@@ -19,7 +19,7 @@ fn run(dir: &Path, words: &str, env: &[(&str, &str)]) -> (i32, String) {
     (output.status.code().unwrap(), errors)
 }
 
-/// What every file of a folder holds.
+/// Returns the content of every file of a folder.
 fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = std::fs::read_dir(dir).unwrap().map(Result::unwrap);
     let files = entries.filter(|entry| entry.path().is_file());

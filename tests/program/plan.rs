@@ -20,7 +20,7 @@ fn json(dir: &Path, words: &str) -> Value {
     serde_json::from_str(&printed(dir, &format!("{words} --report-json -"))).unwrap()
 }
 
-/// What a plan without an answer printed.
+/// Returns the output of a plan without an answer.
 fn unanswered(dir: &Path, words: &str) -> String {
     let output = vllm_sim(dir, words);
     let errors = String::from_utf8_lossy(&output.stderr);

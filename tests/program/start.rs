@@ -264,7 +264,7 @@ fn a_closed_terminal_ends_a_server_as_a_termination_does() {
     assert!(!ready.exists(), "it is gone with the server");
 }
 
-/// What was given in vain, and what was misspelt, is a warning.
+/// Settings without effect and misspelt ones are warnings.
 #[test]
 fn settings_without_effect_are_told() {
     let warned = |words: &[&str], vars: &[(&str, &str)]| {

@@ -75,13 +75,13 @@ pub struct Api {
 /// Decides which members answers show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answers {
-    /// Whether usage has `prompt_tokens_details`.
+    /// Decides whether usage has `prompt_tokens_details`.
     pub enable_prompt_tokens_details: bool,
     /// Usage on every stream, asked for or not.
     pub force_include_usage: bool,
-    /// Whether responses carry `metrics`.
+    /// Decides whether responses carry `metrics`.
     pub per_request_metrics: bool,
-    /// What responses say of their draft tokens (default nothing).
+    /// The form in which responses report their draft tokens (default none).
     pub per_request_drafts: RequestDrafts,
     /// `token_id:N` instead of text in log probabilities.
     pub return_tokens_as_token_ids: bool,
@@ -90,7 +90,7 @@ pub struct Answers {
 /// Decides which routes of disaggregated serving answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScaleOut {
-    /// Whether render, derender and `/inference/v1/generate` answer (403 otherwise).
+    /// Decides whether render, derender and `/inference/v1/generate` answer (403 otherwise).
     pub enable_scale_out: bool,
     /// Token ids in, token ids out.
     pub tokens_only: bool,

@@ -35,7 +35,7 @@ enum Known {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum UnknownFlags {
     Refused,
-    /// It may be another command's, so no beginning of a name stands for it.
+    /// Flags may be another command's, so no prefix of a name is expanded.
     HandedBack,
 }
 

@@ -26,7 +26,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// What the flags give, where the model takes media and the scheduler knows encoders.
+    /// Returns the encoder of the flags if the model takes media and the scheduler supports encoders.
     ///
     /// **Source:** vLLM 0.33 `vllm/v1/core/encoder_cache_manager.py`, `compute_mm_encoder_budget`.
     pub(super) fn from_values(

@@ -59,13 +59,13 @@ pub struct Engine {
     pub transfer: TransferCost,
     /// Ranks and how they are reached.
     pub parallel: Parallel,
-    /// Whether they begin and end their steps together: those of a model with experts.
+    /// Decides whether they begin and end their steps together: those of a model with experts.
     pub lock_step: bool,
-    /// What it does of a request.
+    /// The part of a request that this server computes.
     pub role: Role,
     /// Draft tokens.
     pub speculative: Option<Speculative>,
-    /// What proposes them, where the models' shapes are known.
+    /// The proposer of draft tokens, if the shapes of the models are known.
     pub drafter: Option<Drafter>,
     /// Encoders of images and audio.
     pub encoder: Option<Encoder>,
@@ -95,15 +95,15 @@ pub struct QueueLimits {
 /// Decides which sequences a step takes, and how much of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scheduling {
-    /// Whether a prompt may be read in pieces (default yes).
+    /// Decides whether a prompt may be read in pieces (default yes).
     pub enable_chunked_prefill: bool,
     /// Longest piece of a long prompt per step; 0: the token budget.
     pub long_prefill_token_threshold: u32,
-    /// Whether it may be at least a request's share of the budget (default no).
+    /// Decides whether it may be at least a request's share of the budget (default no).
     pub long_prefill_token_threshold_adaptive: bool,
     /// While requests decode, steps from one that reads prompts to the next (default 1).
     pub prefill_schedule_interval: u32,
-    /// Who gives way when blocks run out (default the youngest).
+    /// The request that is preempted when blocks run out (default the youngest).
     pub victim: Victim,
     /// Order of the waiting queue.
     pub policy: Policy,
@@ -120,7 +120,7 @@ pub struct StepTiming {
     pub delays: Delays,
     /// Everything takes so many times as long (default 1); the delays know it already.
     pub latency_factor: f64,
-    /// Where step times of the batching schedulers come from.
+    /// The source of the step times of batching schedulers.
     pub latency_source: LatencySource,
 }
 
@@ -138,7 +138,7 @@ pub struct Speedup {
 pub struct CacheMemory {
     /// Share of GPU memory that is used (default 0.92).
     pub gpu_memory_utilization: f64,
-    /// Whether somebody chose the size of blocks.
+    /// Decides whether somebody chose the size of blocks.
     pub block_size_typed: bool,
     /// Blocks of the KV cache; `None`: what the GPU's memory leaves, or 16384 when it is unknown.
     pub num_blocks: Option<u32>,
@@ -150,7 +150,7 @@ pub struct CacheMemory {
     pub cpu_offload_gib: f64,
     /// `--kv-offloading-size` in GiB, and the backend's name.
     pub kv_offloading: (Option<f64>, &'static str),
-    /// What else the GPU's memory holds beside weights, activations and cache.
+    /// The GPU memory in addition to weights, activations and cache.
     pub reserved: ReservedMemory,
 }
 
@@ -183,7 +183,7 @@ pub struct TransferCost {
 /// Counts independent copies of the whole server, on ports one after the other.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Replicas {
-    /// How many (default 1).
+    /// The number of replicas (default 1).
     pub count: u32,
     /// Which of them this is, from 0.
     pub index: u32,
@@ -284,7 +284,7 @@ impl Engine {
         })
     }
 
-    /// How much faster than modelled steps run, the latency factor included.
+    /// Returns the factor by which steps run faster than modelled, the latency factor included.
     pub fn speed(&self) -> f64 {
         self.speedup.speedup_ratio / self.timing.latency_factor
     }

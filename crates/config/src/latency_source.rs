@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Where step times of the batching schedulers come from.
+/// The source of the step times of batching schedulers.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum LatencySource {
     /// The delays of the pool: a prefill takes the first-token delay, a decode step the gap.
@@ -24,7 +24,7 @@ pub enum LatencySource {
 /// Which of NVIDIA's kernel tables.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct KernelTables {
-    /// Where they are; `None`: in the Python environment.
+    /// The folder of the tables; `None`: the Python environment.
     pub folder: Option<PathBuf>,
     /// Of the backend; `None`: the newest that they answer for.
     pub version: Option<String>,
@@ -33,7 +33,7 @@ pub struct KernelTables {
 }
 
 impl LatencySource {
-    /// Whether model, GPU and tensor parallel size say how long steps take.
+    /// Returns whether model, GPU and tensor parallel size say how long steps take.
     pub fn knows_gpu(&self) -> bool {
         matches!(self, Self::Roofline { .. } | Self::Aic(_))
     }

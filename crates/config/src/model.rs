@@ -279,7 +279,7 @@ fn generation_config(v: &Values, model: &str) -> Result<String, ConfigError> {
     Ok(typed)
 }
 
-/// Whether a name can only be a path: no model of the hub begins so.
+/// Returns whether a name can only be a path: no model of the hub begins so.
 fn is_path(name: &str) -> bool {
     ["/", "./", "../", "~"]
         .iter()

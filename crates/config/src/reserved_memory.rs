@@ -24,7 +24,7 @@ impl ReservedMemory {
     }
 }
 
-/// What proposes drafts for a model of that shape, and what drafts and adapters take.
+/// Returns the proposer of drafts for a model of that shape, and the memory of drafts and adapters.
 pub(super) fn reserve(
     v: &Values,
     shape: &ModelShape,

@@ -46,9 +46,9 @@ pub struct Server {
     pub routes: OptionalRoutes,
     /// The dashboard.
     pub dashboard: Dashboard,
-    /// What is logged, and how.
+    /// The content and format of the log.
     pub log: Log,
-    /// How often a silent stream gets a comment; `None`: never.
+    /// The interval of comments in a silent stream; `None`: there are none.
     pub sse_keep_alive_interval: Option<Duration>,
     /// A port for gRPC alone; `None`: it shares the HTTP port.
     pub grpc_port: Option<u16>,
@@ -61,11 +61,11 @@ pub struct Server {
 /// Says when the server is ready, cuts what runs, and closes connections.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timeouts {
-    /// How long requests in flight may go on after a signal [30 s; with `serve` 0: abort].
+    /// The time that requests in flight have after a signal [30 s; with `serve` 0: abort].
     pub shutdown: Duration,
-    /// How long `/health/ready` says 503 after start (default 0).
+    /// The time after the start during which `/health/ready` answers 503 (default 0).
     pub startup: Duration,
-    /// When an idle connection is closed (default 5 s).
+    /// The time after which an idle connection is closed (default 5 s).
     pub keep_alive: Duration,
 }
 

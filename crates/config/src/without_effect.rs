@@ -3,7 +3,7 @@
 use super::values::Values;
 use super::{Config, LatencySource, SchedulerKind, closest, flags};
 
-/// What a latency model takes the place of.
+/// The flags that a latency model replaces.
 const DELAYS: [&str; 7] = [
     "time-to-first-token",
     "time-to-first-token-std-dev",

@@ -15,7 +15,7 @@ use super::layers::{Layer, ValueSource};
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum UnknownKeys {
     Refused,
-    /// It is a warning.
+    /// A warning is logged.
     Warned,
 }
 

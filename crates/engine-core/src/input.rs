@@ -21,7 +21,7 @@ use super::unpanicked;
 /// Messages that one socket may have in a row before the others are looked at.
 const MOST_IN_A_ROW: usize = 64;
 
-/// How long no input is read while too many requests are being submitted.
+/// The pause between reads of the input while too many requests are being submitted.
 const WHILE_BUSY_MS: i64 = 2;
 
 /// Types of messages.

@@ -23,7 +23,7 @@ pub(crate) struct Outlet {
     bytes: usize,
     /// Requests that were given up because it does not read, until it is told.
     owed: BTreeSet<Arc<str>>,
-    /// Whether as much waits for it as may.
+    /// Records whether as much waits for it as may.
     full: bool,
 }
 

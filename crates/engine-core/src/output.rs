@@ -21,7 +21,7 @@ use vllm_sim_service::generate::{Reason, StopReason};
 /// What an engine core says when it dies.
 pub(crate) const DEAD: &[u8] = b"ENGINE_CORE_DEAD";
 
-/// How long a front end that does not read is waited for at a time, and how often it is looked at.
+/// The time of one wait for a front end that does not read.
 const LOOK: Duration = Duration::from_millis(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 

@@ -83,7 +83,7 @@ pub trait Scheduler {
     /// # Errors
     /// [`SubmitError`] when it can be neither started nor queued.
     fn submit(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Result<(), SubmitError>;
-    /// Whether it may take all of these now; the refusal of the first that it would certainly not take.
+    /// Returns whether it may take all of these now; the refusal of the first that it would certainly not take.
     ///
     /// # Errors
     /// [`SubmitError`] of that one.
@@ -119,11 +119,11 @@ pub trait Scheduler {
 
     // Steps, of schedulers that have some.
 
-    /// When the step that runs ends; `None`: none runs.
+    /// Returns the end of the running step; `None` if none runs.
     fn step_end(&self) -> Option<SimTime> {
         None
     }
-    /// Whether a step runs. What is done to an engine waits for its end.
+    /// Returns whether a step runs. What is done to an engine waits for its end.
     fn is_busy(&self) -> bool {
         self.step_end().is_some()
     }
@@ -146,7 +146,7 @@ pub trait Scheduler {
 
     // Ranks whose steps begin and end together ([`LockStep`](lock_step::LockStep)).
 
-    /// Whether it is such a rank.
+    /// Returns whether it is such a rank.
     fn is_in_lock_step(&self) -> bool {
         false
     }
@@ -154,11 +154,11 @@ pub trait Scheduler {
     fn steps_in_flight(&self) -> usize {
         0
     }
-    /// When the step that runs began, and how many tokens it computes.
+    /// Returns the start of the running step and the number of tokens it computes.
     fn running_step(&self) -> Option<(SimTime, u64)> {
         None
     }
-    /// When the step that runs would end if no rank were slower; `tokens`: what ranks compute on
+    /// Returns the end of the running step if no rank were slower; `tokens`: what ranks compute on
     /// average.
     fn own_step_end(&self, _tokens: f64) -> SimTime {
         SimTime::ZERO

@@ -150,7 +150,7 @@ fn write_all(
     write_prompts(text, engine)
 }
 
-/// How many blocks there are.
+/// Writes the number of KV blocks and its derivation.
 fn write_cache(text: &mut String, engine: &VllmConfig, cache: Option<&KvCacheSize>) -> fmt::Result {
     let tokens = u64::from(engine.num_gpu_blocks) * u64::from(engine.block_size);
     let (blocks, size) = (engine.num_gpu_blocks, engine.block_size);

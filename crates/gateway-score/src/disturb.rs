@@ -16,7 +16,7 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_replay::Scaling;
 use vllm_sim_replay::online::Target;
 
-/// How a note begins that says that a disturbance was lost.
+/// The prefix of a note about a disturbance that was lost.
 pub(super) const LOST: &str = "--disturb: ";
 
 /// How much slower a slow pod is.
@@ -114,7 +114,7 @@ fn settings(before: &Value, troubles: impl Iterator<Item = Trouble>) -> Value {
     settings
 }
 
-/// How often an order to a pod is sent: pods close idle connections, and what went out on such a one
+/// The attempts to send an order to a pod: pods close idle connections, and what went out on such a one
 /// is lost. Each order sets a state, so that two do what one does.
 const TRIES: usize = 3;
 

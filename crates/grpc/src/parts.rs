@@ -20,13 +20,13 @@ pub struct Settings {
     pub rules: RequestRules,
     /// The path or name of the model.
     pub model: String,
-    /// Whether the model takes images.
+    /// Records whether the model takes images.
     pub supports_vision: bool,
     /// The numbers of a vector that `Embed` returns.
     pub embedding_dim: u32,
     /// Bytes of the largest message that is read.
     pub max_message_bytes: usize,
-    /// Whether messages are logged (`--log-http`).
+    /// Records whether messages are logged (`--log-http`).
     pub logs_messages: bool,
     /// The time after the start during which no request is taken.
     pub startup_duration: Duration,

@@ -47,7 +47,7 @@ pub struct LayerSettings {
     pub pod: Option<(String, u16)>,
     /// The namespace that answers name.
     pub namespace: Option<String>,
-    /// Whether answers carry `X-Request-Id` (`--enable-request-id-headers`).
+    /// Records whether answers carry `X-Request-Id` (`--enable-request-id-headers`).
     pub request_id_headers: bool,
     /// Bytes of a body that are read (`--max-request-body-size-mb`).
     pub max_body_bytes: usize,

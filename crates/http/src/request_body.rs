@@ -8,7 +8,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use tokio::runtime::Handle;
 
-/// How long what is left of a body is read for.
+/// The time for which the rest of a body is read.
 const DRAINED_FOR: Duration = Duration::from_secs(60);
 
 /// Reads a body to its end also when its handler does not.

@@ -17,12 +17,12 @@ use vllm_sim_observe::metrics::{FakeMetrics, Metrics, SleepState};
 use vllm_sim_service::scenario::Action;
 use vllm_sim_service::{LoadMode, Service};
 
-/// What a server hides from those who observe it.
+/// The data that a server hides from its observers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BlindSpots {
-    /// Whether KV events are lost.
+    /// Records whether KV events are lost.
     pub(super) lose_kv_events: bool,
-    /// Whether `/metrics` stays as it is.
+    /// Records whether `/metrics` stays as it is.
     pub(super) stale_metrics: bool,
 }
 
@@ -41,7 +41,7 @@ pub struct ServerControls {
     /// The page that `/metrics` has shown since it became stale on purpose.
     stale_page: Mutex<Option<String>>,
     event_loss: EventLoss,
-    /// Whether the engines have a prefix cache.
+    /// Records whether the engines have a prefix cache.
     caches: bool,
 }
 

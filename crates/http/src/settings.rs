@@ -37,11 +37,11 @@ pub struct Settings {
     pub server: ServerSettings,
     /// Whose wire is spoken where the two projects contradict each other.
     pub compat: Compat,
-    /// Whether whatever is sent as audio has a duration.
+    /// Decides whether whatever is sent as audio has a duration.
     pub takes_any_audio: bool,
-    /// Whether adapters are loaded with neither LoRA enabled nor files there.
+    /// Decides whether adapters are loaded with neither LoRA enabled nor files there.
     pub takes_any_adapter: bool,
-    /// Whether KV transfer needs no connector.
+    /// Decides whether KV transfer needs no connector.
     pub transfers_unasked: bool,
     /// The settings that an operator may change, as they begin.
     pub controls: ControlSettings,
@@ -50,26 +50,26 @@ pub struct Settings {
 /// Holds what an operator's controls begin with.
 #[derive(Debug)]
 pub struct ControlSettings {
-    /// Whether replies may carry an image.
+    /// Decides whether replies may carry an image.
     pub has_images: bool,
     /// The images of replies.
     pub images: ImageOutputSettings,
     /// The fake metrics.
     pub fake_metrics: Value,
-    /// Whether the engine finds prefixes again.
+    /// Decides whether the engine finds prefixes again.
     pub finds_prefixes: bool,
 }
 
 /// Describes the model.
 #[derive(Debug)]
 pub struct ModelSettings {
-    /// Its name or folder, as typed.
+    /// The name or folder of the model, as typed.
     pub name: String,
     /// The tokens of a prompt with its output, at most.
     pub max_model_len: u32,
-    /// Its `config.json`.
+    /// The model's `config.json`.
     pub hf_config: Option<Arc<Value>>,
-    /// Whether it is a server's vision encoder apart from its language model.
+    /// Decides whether it is a server's vision encoder apart from its language model.
     pub is_encoder: bool,
     /// The arguments of every call of the chat template.
     pub chat_template_kwargs: Map<String, Value>,
@@ -86,9 +86,9 @@ pub struct ModelSettings {
 pub struct ParserSettings {
     /// The parser of tool calls.
     pub tools: Option<String>,
-    /// Whether `tool_choice: auto` may call tools.
+    /// Decides whether `tool_choice: auto` may call tools.
     pub auto_tool_choice: bool,
-    /// Whether tools stay out of the prompt when `tool_choice` is `none`.
+    /// Decides whether tools stay out of the prompt when `tool_choice` is `none`.
     pub hides_unchosen_tools: bool,
     /// The parser of reasoning.
     pub reasoning: Option<String>,
@@ -99,17 +99,17 @@ pub struct ParserSettings {
 /// Says what answers hold beside their text.
 #[derive(Debug)]
 pub struct AnswerSettings {
-    /// Whether every stream ends with its usage.
+    /// Decides whether every stream ends with its usage.
     pub force_include_usage: bool,
-    /// Whether usage has `prompt_tokens_details`.
+    /// Decides whether usage has `prompt_tokens_details`.
     pub prompt_tokens_details: bool,
-    /// Whether answers have `metrics`.
+    /// Decides whether answers have `metrics`.
     pub per_request_metrics: bool,
     /// The form in which answers tell of draft tokens.
     pub per_request_drafts: RequestDrafts,
     /// The draft tokens of a step; `None` without speculative decoding.
     pub draft_tokens: Option<u32>,
-    /// Whether log probabilities name `token_id:N`.
+    /// Decides whether log probabilities name `token_id:N`.
     pub tokens_as_token_ids: bool,
     /// The log probabilities that a request may ask for; `None`: the whole vocabulary.
     pub max_logprobs: Option<u32>,
@@ -119,9 +119,9 @@ pub struct AnswerSettings {
     pub stream_interval: u32,
     /// The time after which a silent stream gets a comment; `None`: it gets none.
     pub sse_keep_alive_interval: Option<Duration>,
-    /// Whether responses can be fetched again.
+    /// Decides whether responses can be fetched again.
     pub responses_store: bool,
-    /// Whether the `guided_*` fields of older releases act.
+    /// Decides whether the `guided_*` fields of older releases act.
     pub legacy_guided: bool,
 }
 
@@ -134,9 +134,9 @@ pub struct PoolingSettings {
     pub num_labels: u32,
     /// The numbers of a vector where the model does not say.
     pub dimensions: u32,
-    /// Whether vectors are as long as the model's hidden states.
+    /// Decides whether vectors are as long as the model's hidden states.
     pub embeds_like_model: bool,
-    /// Whether vectors of texts with words in common are near each other.
+    /// Decides whether vectors of texts with words in common are near each other.
     pub embeds_words: bool,
 }
 
@@ -145,7 +145,7 @@ pub struct PoolingSettings {
 pub struct CacheSettings {
     /// The tokens of a block.
     pub block_size: u32,
-    /// Whether prefixes are found again.
+    /// Decides whether prefixes are found again.
     pub finds_prefixes: bool,
     /// The least share of a prompt that has to be found; 0: none.
     pub hit_threshold: f64,
@@ -156,7 +156,7 @@ pub struct CacheSettings {
 pub struct ServerSettings {
     /// The prefix under which every route exists too.
     pub root_path: String,
-    /// Whether clients speak TLS.
+    /// Decides whether clients speak TLS.
     pub has_tls: bool,
     /// Bytes of a body that are read.
     pub max_body_bytes: usize,
@@ -166,23 +166,23 @@ pub struct ServerSettings {
     pub pod: Pod,
     /// The bearer key of an operator; `None`: anybody is one.
     pub admin_key: Option<String>,
-    /// Whether `/admin/config` exists.
+    /// Decides whether `/admin/config` exists.
     pub is_administered: bool,
-    /// Whether the dashboard may change settings.
+    /// Decides whether the dashboard may change settings.
     pub dashboard_control: bool,
-    /// Whether the routes of vLLM's development mode exist.
+    /// Decides whether the routes of vLLM's development mode exist.
     pub dev_mode: bool,
-    /// Whether `/sleep` acts.
+    /// Decides whether `/sleep` acts.
     pub enable_sleep_mode: bool,
-    /// Whether `/sleep` and `/wake_up` act with sleep mode alone, and ignore tags that they do not know.
+    /// Decides whether `/sleep` and `/wake_up` act with sleep mode alone, and ignore tags that they do not know.
     pub has_lenient_sleep: bool,
-    /// Whether `/load` counts.
+    /// Decides whether `/load` counts.
     pub load_tracking: bool,
     /// The factor of all delays at the start.
     pub latency_factor: f64,
     /// The newest requests that are remembered; 0: none.
     pub request_history: usize,
-    /// Whether their bodies are remembered too.
+    /// Decides whether their bodies are remembered too.
     pub request_history_bodies: bool,
     /// The configuration as `/server_info` shows it.
     pub shown_config: Map<String, Value>,

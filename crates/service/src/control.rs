@@ -49,9 +49,9 @@ pub struct Control {
 #[derive(Debug, Default)]
 struct ControlState {
     paused: Option<Halt>,
-    /// Whether running work is being ended for a pause or sleep that has begun.
+    /// Records whether running work is being ended for a pause or sleep that has begun.
     stopping: bool,
-    /// How often it was told to go on, so that what began before knows that it is out of date.
+    /// The number of resumes, so that an operation that began before one is recognised as outdated.
     resumed: u64,
     /// What is missing while asleep; empty when awake.
     missing: BTreeSet<Asset>,
@@ -64,12 +64,12 @@ impl ControlState {
         self.deep && !self.missing.is_empty()
     }
 
-    /// Whether running work stands still; what is being stopped may come to its end.
+    /// Returns whether running work stands still; what is being stopped may come to its end.
     fn halts(&self) -> bool {
         self.sleeps() || self.paused.is_some() && !self.stopping
     }
 
-    /// What comes while asleep queues.
+    /// Returns whether requests are refused; those that arrive during sleep queue.
     fn refuses(&self) -> bool {
         let paused = matches!(self.paused, Some(Halt::Abort | Halt::Wait));
         self.stopping || paused && !self.sleeps()
@@ -87,7 +87,7 @@ impl Control {
         !self.state.lock().missing.is_empty()
     }
 
-    /// Whether scheduling stands still, or will once running work has ended.
+    /// Returns whether scheduling stands still, or will once running work has ended.
     pub fn is_paused(&self) -> bool {
         let state = self.state.lock();
         state.halts() || state.stopping

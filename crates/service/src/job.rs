@@ -29,7 +29,7 @@ pub(crate) struct Job {
     pub(crate) sampler: Sampler,
     /// Material of each choice.
     pub(crate) content: Content,
-    /// What scripts say in place of it, for each prompt; empty: nothing.
+    /// The scripted reply for each prompt, in place of generated text; empty: there are none.
     pub(crate) scripted: Vec<Option<ChosenReply>>,
     /// Whether calls of tools are written to their end, whatever `max_tokens` says.
     pub(crate) whole_calls: bool,
@@ -81,7 +81,7 @@ fn small(n: i128) -> u32 {
     u32::try_from(n.max(0)).unwrap_or(u32::MAX)
 }
 
-/// How many log probabilities are shown; what no 64 bits hold is as much as they do.
+/// Returns the number of log probabilities that are shown, saturated at 64 bits.
 fn top(n: i128) -> i64 {
     n.clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }

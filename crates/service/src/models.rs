@@ -41,7 +41,7 @@ pub struct Adapter {
 /// Tells what becomes of an adapter that has the name already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoadMode {
-    /// It stays, and loading is refused.
+    /// The loaded adapter stays, and loading is refused.
     New,
     /// vLLM's `load_inplace`: the new one takes its place.
     InPlace,

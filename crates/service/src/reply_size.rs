@@ -94,7 +94,7 @@ mod tests {
     }
 
     proptest! {
-        /// What passes the check is as large as it says, whatever was asked for.
+        /// An answer that passes the check is as large as computed, whatever was asked for.
         #[test]
         fn an_answer_is_refused_or_below_the_bound(
             logprobs in proptest::option::of(edges()),

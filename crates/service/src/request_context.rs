@@ -11,7 +11,7 @@ pub struct RequestContext {
     pub started: f64,
     /// The address that it came from; `None` on a Unix socket.
     pub client: Option<SocketAddr>,
-    /// Its connection, for faults that break it.
+    /// The connection of the request, for faults that break it.
     pub connection: Option<Arc<ConnHandle>>,
     /// The faults that it gets; `None` when it can get none.
     pub faults: Option<Arc<RequestFaults>>,

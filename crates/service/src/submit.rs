@@ -171,7 +171,7 @@ impl Service {
         }
     }
 
-    /// What a choice says that no script has a reply for.
+    /// Returns the form of the output of a choice without a scripted reply.
     fn form(&self, job: &Job, key: u64) -> Result<OutputForm, ServeError> {
         Ok(match &job.content {
             Content::Text => OutputForm::Text,

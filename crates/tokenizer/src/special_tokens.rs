@@ -1,9 +1,9 @@
 /// Tells whether special tokens, such as BOS, stand around a text that is encoded, or in one that is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpecialTokens {
-    /// They are added, or shown.
+    /// Special tokens are added, or shown.
     With,
-    /// They are neither added nor shown.
+    /// Special tokens are neither added nor shown.
     Without,
 }
 

@@ -106,7 +106,7 @@ impl Pool {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether the prompt of a sequence fits into the cache at all.
+    /// Returns whether the prompt of a sequence fits into the cache at all.
     fn fits(&self, seq: &Sequence) -> Result<(), SubmitError> {
         let Some(blocks) = &self.blocks else {
             return Ok(());

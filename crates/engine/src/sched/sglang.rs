@@ -137,7 +137,7 @@ impl Sglang {
         &self.config
     }
 
-    /// Whether it takes a sequence behind `more` others that wait then.
+    /// Returns whether it takes a sequence behind `more` others that wait then.
     fn takes(&self, seq: &Sequence, more: usize) -> Result<(), SubmitError> {
         if let Some(limit) = self.config.max_waiting
             && self.waiting.len() + more >= limit

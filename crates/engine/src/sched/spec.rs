@@ -39,7 +39,7 @@ impl EngineSpec {
         }
     }
 
-    /// Whether tokens come by steps that the engine reports.
+    /// Returns whether tokens come by steps that the engine reports.
     pub fn has_steps(&self) -> bool {
         match self {
             Self::Pool(_) => false,

@@ -61,7 +61,7 @@ pub struct BatchScheduler<R: SchedulingRules> {
     pub(in crate::sched) config: VllmConfig,
     pub(in crate::sched) rules: R,
     pub(in crate::sched) pool: BlockPool,
-    /// What the memory of the host keeps.
+    /// The blocks in host memory.
     host: Option<Box<HostTier>>,
     pub(in crate::sched) seqs: Seqs,
     pub(in crate::sched) waiting: WaitingQueue,
@@ -162,7 +162,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         &self.pool
     }
 
-    /// Whether the bounded queue takes one more sequence behind `more` that it has not yet.
+    /// Returns whether the bounded queue takes one more sequence behind `more` that it has not yet.
     fn has_place(&self, more: usize) -> Result<(), SubmitError> {
         match self.config.max_waiting {
             Some(limit) if self.waiting.len() + more >= limit => {

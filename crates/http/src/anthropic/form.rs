@@ -14,7 +14,7 @@ use vllm_sim_service::generate::{Reason, StopReason};
 pub(super) struct MessageEnd<'c> {
     pub(super) choice: &'c Choice,
     pub(super) end: End,
-    /// Whether it called tools.
+    /// Records whether it called tools.
     pub(super) called: bool,
 }
 

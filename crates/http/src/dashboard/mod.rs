@@ -60,11 +60,11 @@ pub(super) async fn latencies(State(app): State<Arc<App>>) -> Response<Body> {
 
 /// The page of a server.
 struct Page {
-    /// Whether its switches act.
+    /// Records whether its switches act.
     control: bool,
-    /// Whether it asks for settings.
+    /// Records whether it asks for settings.
     config: bool,
-    /// Whether it asks for other servers.
+    /// Records whether it asks for other servers.
     replicas: bool,
 }
 

@@ -249,7 +249,7 @@ pub(crate) enum LateRefusals {
     AsStatus,
 }
 
-/// How much answers tell.
+/// The amount of detail in answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AnswerForm {
     /// vLLM's, with every member.

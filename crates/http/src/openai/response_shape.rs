@@ -372,7 +372,7 @@ impl ResponseShape {
         }
     }
 
-    /// Why an ended choice ended, in the API's word; `stop_word`: the one for a stop.
+    /// Returns the finish reason of an ended choice; `stop_word`: the API's word for a stop.
     pub(crate) fn finish_reason(
         &self,
         choice: &Choice,

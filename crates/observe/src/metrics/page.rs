@@ -206,7 +206,7 @@ impl PageBuilder {
         self.created = false;
     }
 
-    /// How many API servers the text is of.
+    /// The number of API servers that the text describes.
     pub(super) fn api_servers(&self) -> ApiServers {
         self.api_servers
     }

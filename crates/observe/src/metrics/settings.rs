@@ -68,7 +68,7 @@ pub struct Settings {
     pub cache_config: Vec<Vec<(String, String)>>,
     /// `python_*` and `process_*`; never with several processes.
     pub runtime_series: bool,
-    /// How many API servers the text is of.
+    /// The number of API servers that the text describes.
     pub api_servers: ApiServers,
     /// Route templates that requests are counted under; one that redirects to another
     /// (`/v1/models/`) is one too.

@@ -117,7 +117,7 @@ impl Plan {
         self.best().is_some()
     }
 
-    /// What was not looked at, though it might have been an answer.
+    /// Names the settings that were not varied, though one might have been an answer.
     fn unvaried(&self) -> Option<String> {
         let varied = self.names.iter().any(|name| name == "tensor-parallel-size");
         let fits = self.rows.iter().any(|row| row.pools.is_some());

@@ -116,7 +116,7 @@ pub(super) fn answer(candidate: &Candidate, question: &Question) -> Result<Answe
     Ok(finish(found, player.trials, why.unwrap_or_default()))
 }
 
-/// How many of a price may be had for `cost`, prices being decimal fractions that binary ones only come
+/// Returns the number of units that `cost` buys, prices being decimal fractions that binary ones only come
 /// near to: 3 of 1.1 for 3.3.
 fn affordable(cost: f64, price: f64) -> u32 {
     // A float becomes the nearest number that there is.

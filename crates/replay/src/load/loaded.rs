@@ -85,10 +85,10 @@ impl WorkloadSource for LoadedSessions {
 /// Longest time, in milliseconds: the difference of two still has as many nanoseconds as an instant may.
 const LONGEST_MS: f64 = 9.2e12;
 
-/// What a time must be.
+/// The description of a valid time, for errors.
 pub(super) const LONGEST_TEXT: &str = "milliseconds, at most 9200000000000 of them (292 years); are these microseconds or nanoseconds?";
 
-/// Whether milliseconds are few enough to be told as nanoseconds.
+/// Returns whether milliseconds are few enough to be told as nanoseconds.
 pub(super) fn is_within_reach(ms: f64) -> bool {
     ms.abs() <= LONGEST_MS
 }

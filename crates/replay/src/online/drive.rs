@@ -30,24 +30,24 @@ struct Shared {
     pacer: Pacer,
     /// Requests sent so far.
     number: AtomicU64,
-    /// How far each session is; of workloads in which sessions wait for others.
+    /// The progress of each session, for workloads in which sessions wait for others.
     reached: Mutex<BTreeMap<u64, SessionTimes>>,
     has_dependencies: bool,
     moved: Notify,
     out: mpsc::Sender<SessionEvent>,
 }
 
-/// When the turns of a session were sent and over, the first one first.
+/// The instants at which the turns of a session were sent and over, in order.
 #[derive(Default)]
 struct SessionTimes {
     sent: Vec<Instant>,
     over: Vec<Instant>,
-    /// When the session ended: turns that were not sent count as sent and over then.
+    /// The end of the session: turns that were not sent count as sent and over then.
     ended: Option<Instant>,
 }
 
 impl SessionTimes {
-    /// When what a dependency waits for happened; `None`: it has not.
+    /// Returns the instant of the event that a dependency waits for; `None` before it.
     fn of(&self, dependency: &Dependency) -> Option<Instant> {
         let times = match dependency.completion {
             true => &self.over,

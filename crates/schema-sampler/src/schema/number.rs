@@ -49,7 +49,7 @@ impl JsonNumber {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NumberBound {
     pub(crate) number: JsonNumber,
-    /// Whether the number itself lies outside.
+    /// Records whether the number itself lies outside.
     pub(crate) open: bool,
 }
 

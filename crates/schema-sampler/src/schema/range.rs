@@ -18,7 +18,7 @@ const WIDE: i128 = 10_000;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum UsualRange<T> {
     Default((T, T)),
-    /// It is what the name of the value means, so it holds whenever the schema allows it.
+    /// A bound that the name of the value suggests; it applies if the schema allows it.
     Meant((T, T)),
 }
 

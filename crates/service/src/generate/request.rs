@@ -148,7 +148,7 @@ pub struct GenerateRequest<'a> {
     pub thought_start: &'a [u32],
     /// Most tokens of reasoning before the one that ends it.
     pub thinking_budget: Option<u32>,
-    /// Whether special tokens show their text.
+    /// Records whether special tokens show their text.
     pub special_tokens: SpecialTokens,
     /// When the request arrived.
     pub arrived: SimTime,

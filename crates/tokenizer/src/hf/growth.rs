@@ -1,4 +1,4 @@
-//! How much longer a tokenizer.json may make a text: model folders are downloaded, and a few lines in
+//! The growth of a text in a tokenizer.json's normalizer: model folders are downloaded, and a few lines in
 //! them would ask for all memory there is.
 
 use serde_json::Value as Json;
@@ -21,7 +21,7 @@ pub(super) fn check(what: &str, part: &Json) -> Result<(), String> {
     ))
 }
 
-/// How many times as long a part may make a text. Normal forms grow a text once however many there are:
+/// Returns the factor by which a part may lengthen a text. Normal forms grow a text once however many there are:
 /// theirs goes into `unicode`.
 fn growth(part: &Json, unicode: &mut f64) -> f64 {
     let length = |key: &str| part[key].as_str().map_or(0, str::len) as f64;

@@ -1,10 +1,10 @@
-//! Who may join, and who never will.
+//! The admission of sequences, and the refusal of those that can never run.
 
 use super::Mocker;
 use crate::sched::vllm::seqs::Slot;
 
 impl Mocker {
-    /// Whether all running sequences and this one can end with the blocks there are.
+    /// Returns whether all running sequences and this one can end with the blocks there are.
     pub(super) fn is_promised(&self, slot: Slot, cached: u32) -> bool {
         self.footprint(slot, cached) <= self.promised_free()
     }
@@ -28,7 +28,7 @@ impl Mocker {
         self.pool.free().saturating_sub(needs.sum())
     }
 
-    /// Whether a sequence at the head of the queue can never run.
+    /// Returns whether a sequence at the head of the queue can never run.
     pub(super) fn never_fits(&mut self, slot: Slot) -> bool {
         let seq = &self.seqs[slot];
         // Once it ran, the blocks of its next step count.

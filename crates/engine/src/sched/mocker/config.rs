@@ -8,7 +8,7 @@ use crate::sched::{ConfigError, MOST_BLOCKS, within};
 /// Settings of Dynamo's mocker, named as vLLM names them where it has them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MockerConfig {
-    /// How long a step takes.
+    /// The model of step times.
     pub latency: LatencyModel,
     /// By what durations are divided.
     pub speed: Speed,
@@ -22,15 +22,15 @@ pub struct MockerConfig {
     pub max_num_batched_tokens: u32,
     /// Prompt + output; longer outputs are cut. Default: no limit.
     pub max_model_len: u32,
-    /// Whether a prompt may be computed in several steps. Default yes.
+    /// Decides whether a prompt may be computed in several steps. Default yes.
     pub enable_chunked_prefill: bool,
-    /// Whether full blocks are kept for later prompts. Default yes.
+    /// Decides whether full blocks are kept for later prompts. Default yes.
     pub enable_prefix_caching: bool,
     /// While sequences decode, steps from one with prompt work to the next. Default 1.
     pub prefill_schedule_interval: u32,
     /// Which running sequence loses its blocks. Default the last.
     pub victim: Victim,
-    /// Whether a sequence joins only when all running ones and it can end with the blocks there are,
+    /// Decides whether a sequence joins only when all running ones and it can end with the blocks there are,
     /// so that nobody is preempted (TensorRT-LLM's `GUARANTEED_NO_EVICT`). Default no.
     pub no_evict: bool,
     /// Chance that draft token i is accepted when all before it were; drafts cost no tokens of a step.
@@ -42,11 +42,11 @@ pub struct MockerConfig {
     pub tier: Option<MockerTierConfig>,
     /// Bound of the waiting queue. Default none.
     pub max_waiting: Option<usize>,
-    /// Whether anybody wants block events. Default no.
+    /// Decides whether anybody wants block events. Default no.
     pub kv_events: bool,
-    /// Whether runs of single tokens are reported as one [`Event::Decoded`](crate::Event). Default no.
+    /// Decides whether runs of single tokens are reported as one [`Event::Decoded`](crate::Event). Default no.
     pub run_lengths: bool,
-    /// Whether [`Scheduler::take_admissions`](crate::Scheduler::take_admissions) is fed. Default no.
+    /// Decides whether [`Scheduler::take_admissions`](crate::Scheduler::take_admissions) is fed. Default no.
     pub log_admissions: bool,
     /// Seed of the draws of drafts.
     pub seed: u64,
@@ -55,12 +55,12 @@ pub struct MockerConfig {
 /// Part of an engine in a deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MockerRole {
-    /// It computes prompts and makes their output.
+    /// The engine computes prompts and generates their output.
     #[default]
     Whole,
-    /// It computes prompts, and keeps their blocks until another engine has fetched them.
+    /// The engine computes prompts, and keeps their blocks until another engine has fetched them.
     Prefill,
-    /// It makes output for prompts that others computed; computing lost ones again costs nothing.
+    /// The engine generates output for prompts of others; computing lost ones again costs nothing.
     Decode,
 }
 

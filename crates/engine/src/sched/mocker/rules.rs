@@ -23,7 +23,7 @@ pub struct MockerRules {
     pub(super) accept: Vec<f64>,
     /// Of the drafts, once one was drawn.
     pub(super) draws: Option<StdRng>,
-    /// What the memory of the host keeps.
+    /// The blocks in host memory.
     pub(super) offload: Option<Box<MockerOffload>>,
     pub(super) destinations: Destinations,
 }
@@ -41,7 +41,7 @@ impl MockerRules {
         }
     }
 
-    /// Whether somebody above moves prompts to this engine, or from it.
+    /// Returns whether somebody above moves prompts to this engine, or from it.
     fn hands_over(&self) -> bool {
         self.role != MockerRole::Whole
     }
@@ -116,7 +116,7 @@ impl SchedulingRules for MockerRules {
         }
     }
 
-    /// What can never run is cancelled when it reaches the head of the queue.
+    /// Accepts every sequence: one that can never run is cancelled at the head of the queue.
     fn fits(engine: &Mocker, seq: &Sequence) -> Result<(), SubmitError> {
         let expected = engine.rules.hands_over() && seq.transfer == Transfer::RemotePrefill;
         let (needed, total) = (engine.pool.most_blocks(seq.prompt), engine.pool.usable());
@@ -192,7 +192,7 @@ impl SchedulingRules for MockerRules {
         engine.load_from_tier(slot, pass)
     }
 
-    /// Its prompt.
+    /// Returns the length of the prompt.
     fn uncut(&self, seq: &Seq, past: u32, _new: u32) -> u32 {
         seq.prompt.saturating_sub(past)
     }

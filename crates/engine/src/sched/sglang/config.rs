@@ -43,7 +43,7 @@ pub struct SglangConfig {
     pub max_waiting: Option<usize>,
     /// Whether anybody wants page events. Default no.
     pub kv_events: bool,
-    /// Whether [`Scheduler::take_admissions`](crate::Scheduler::take_admissions) is fed. Default no.
+    /// Decides whether [`Scheduler::take_admissions`](crate::Scheduler::take_admissions) is fed. Default no.
     pub log_admissions: bool,
 }
 

@@ -8,7 +8,7 @@ use crate::sched::{ConfigError, MOST_BLOCKS, at_least_one, within};
 /// Settings of the vLLM scheduler, named as vLLM names them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VllmConfig {
-    /// How long a step takes.
+    /// The model of step times.
     pub latency: LatencyModel,
     /// By what durations are divided.
     pub speed: Speed,
@@ -77,7 +77,7 @@ pub struct VllmConfig {
     /// Whether runs of single tokens are reported as one [`Event::Decoded`](crate::Event), for
     /// speed, instead of token by token. Default no.
     pub run_lengths: bool,
-    /// Whether [`Scheduler::take_admissions`](crate::Scheduler::take_admissions) is fed. Default no.
+    /// Decides whether [`Scheduler::take_admissions`](crate::Scheduler::take_admissions) is fed. Default no.
     pub log_admissions: bool,
     /// Seed of the speculative draws.
     pub seed: u64,
@@ -204,7 +204,7 @@ impl VllmConfig {
         Ok(())
     }
 
-    /// Whether sequences are decoded in bulk: somebody asks for run lengths, and a sequence that
+    /// Returns whether sequences are decoded in bulk: somebody asks for run lengths, and a sequence that
     /// decodes does the same in every step.
     ///
     /// Names every setting, so that a new one does not compile until its place is decided.

@@ -18,11 +18,11 @@ pub(in crate::sched) struct Pass<'a> {
     pub out: &'a mut Outbox,
 }
 
-/// What became of a waiting sequence.
+/// The outcome of an attempt to admit a waiting sequence.
 pub(in crate::sched) enum AdmissionTurn {
-    /// It runs, or is gone: try the next.
+    /// The sequence runs, or is gone: try the next.
     Next,
-    /// It stays where it is; those behind it may be tried.
+    /// The sequence keeps its place; those behind it may be tried.
     Skip,
     /// Nobody else is tried.
     Stop,

@@ -18,20 +18,20 @@ use crate::{BlockPlan, Outbox, SeqId, Sequence, SimTime, SubmitError};
 pub trait SchedulingRules: Debug + Sized {
     /// Preemptions without a token after which a sequence is no first victim any more.
     const MAX_RECENT_PREEMPTIONS: u8 = 3;
-    /// Whether a victim that had its turn in a step takes another's with it; those behind a sequence
+    /// Decides whether a victim that had its turn in a step takes another's with it; those behind a sequence
     /// without blocks have theirs then.
     const VICTIM_COSTS_A_TURN: bool = false;
-    /// Whether a step that takes no time is followed by the next one before inputs are taken.
+    /// Decides whether a step that takes no time is followed by the next one before inputs are taken.
     const INSTANT_STEPS_COME_FIRST: bool = false;
-    /// Whether what a sequence computes runs alone where it is more than the budget and cannot be cut.
+    /// Decides whether what a sequence computes runs alone where it is more than the budget and cannot be cut.
     const OVERSIZED_RUN_ALONE: bool = true;
-    /// Whether a sequence joins only with room for its next token while ended ones, or those whose
+    /// Decides whether a sequence joins only with room for its next token while ended ones, or those whose
     /// prompts are fetched, hold blocks.
     const RESERVES_NEXT_TOKEN: bool = true;
-    /// Whether the last token of a prompt that was loaded from the host runs as a decode.
+    /// Decides whether the last token of a prompt that was loaded from the host runs as a decode.
     const LOADED_PROMPTS_DECODE: bool = true;
 
-    /// What a sequence adds to the batch of a step.
+    /// Returns the work that a sequence adds to the batch of a step.
     fn cost(&self, work: &StepWork, window: Option<u32>) -> Batch {
         let &StepWork { past, new, .. } = work;
         let mut batch = Batch::default();
@@ -50,7 +50,7 @@ pub trait SchedulingRules: Debug + Sized {
         }
     }
 
-    /// Whether a sequence that decodes does the same in every step.
+    /// Returns whether a sequence that decodes does the same in every step.
     fn decodes_in_bulk(&self) -> bool {
         true
     }
@@ -103,28 +103,28 @@ pub trait SchedulingRules: Debug + Sized {
         false
     }
 
-    /// Whether prompts may come from somebody above, without a deadline.
+    /// Returns whether prompts may come from somebody above, without a deadline.
     fn awaits_prompts(&self) -> bool {
         false
     }
 
-    /// Whether waiting sequences are looked at when a step has no tokens left.
+    /// Returns whether waiting sequences are looked at when a step has no tokens left.
     fn looks_without_tokens(&self) -> bool {
         false
     }
 
-    /// Whether nobody behind a sequence without room is tried, even if nothing runs.
+    /// Returns whether nobody behind a sequence without room is tried, even if nothing runs.
     fn stops_when_idle(&self) -> bool {
         false
     }
 
-    /// Whether a sequence at the head of the queue can never run.
+    /// Returns whether a sequence at the head of the queue can never run.
     fn must_cancel(engine: &mut BatchScheduler<Self>, slot: Slot) -> bool {
         // It outgrew all blocks.
         engine.pool.most_blocks(engine.seqs[slot].known) > engine.pool.usable()
     }
 
-    /// Whether a waiting sequence leaves its turn to prompts that are announced.
+    /// Returns whether a waiting sequence leaves its turn to prompts that are announced.
     fn gives_way_to_announced(&self, _seq: &Seq) -> bool {
         false
     }
@@ -155,7 +155,7 @@ pub trait SchedulingRules: Debug + Sized {
         new
     }
 
-    /// Whether a sequence may join at all, so many of its tokens being cached.
+    /// Returns whether a sequence may join at all, so many of its tokens being cached.
     fn may_join(_engine: &BatchScheduler<Self>, _slot: Slot, _cached: u32) -> bool {
         true
     }
@@ -165,7 +165,7 @@ pub trait SchedulingRules: Debug + Sized {
         None
     }
 
-    /// Whether what a sequence makes is drawn when the step is complete ([`Self::draw_tokens`]).
+    /// Returns whether what a sequence makes is drawn when the step is complete ([`Self::draw_tokens`]).
     fn draws_later(&self) -> bool {
         false
     }
@@ -173,7 +173,7 @@ pub trait SchedulingRules: Debug + Sized {
     /// Makes the tokens of a step whose sequences draw.
     fn draw_tokens(_engine: &mut BatchScheduler<Self>, _pass: &mut Pass) {}
 
-    /// What a step computes is to be copied when it has ended.
+    /// Offers the blocks of a step for a copy after its end.
     fn offer(_engine: &mut BatchScheduler<Self>, _step: &mut Step) {}
 
     /// A sequence got blocks beside `before` that it had.
@@ -182,7 +182,7 @@ pub trait SchedulingRules: Debug + Sized {
     /// A sequence is about to give its blocks to others.
     fn preempting(_engine: &mut BatchScheduler<Self>, _slot: Slot) {}
 
-    /// Whether one that waits with a fetched prompt gives its blocks before the last of so many running
+    /// Returns whether one that waits with a fetched prompt gives its blocks before the last of so many running
     /// ones loses its own.
     fn takes_fetched_blocks(&self, _running: usize) -> bool {
         true
@@ -194,7 +194,7 @@ pub trait SchedulingRules: Debug + Sized {
     /// A step was reported, and the next one runs.
     fn step_reported(_engine: &mut BatchScheduler<Self>, _now: SimTime, _out: &mut Outbox) {}
 
-    /// When the next copy of the rules ends.
+    /// Returns the end of the next copy of the rules.
     fn next_copied(&self) -> Option<SimTime> {
         None
     }

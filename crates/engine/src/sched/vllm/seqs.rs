@@ -93,7 +93,7 @@ pub(in crate::sched) struct Preemptions {
 /// A sequence's part in the bulk ([`BulkDecode`](super::bulk_decode::BulkDecode)).
 #[derive(Debug, Default)]
 pub(in crate::sched) struct BulkPlace {
-    /// It is in every step, and `known` and `computed` are those at step `joined`.
+    /// True if the sequence is in every step, and `known` and `computed` are those at step `joined`.
     pub is_in: bool,
     /// Number of the last step before it was decoded in bulk.
     pub joined: u64,
@@ -104,11 +104,11 @@ pub(in crate::sched) struct BulkPlace {
 /// The part of a prompt that comes from another engine or the memory of the host.
 #[derive(Debug, Default)]
 pub(in crate::sched) struct PromptLoad {
-    /// How far it is, if there is one.
+    /// The stage of the fetch, if there is one.
     stage: Option<FetchStage>,
     /// A remote prompt is here (or lost again).
     pub is_here: bool,
-    /// It failed: the sequence computes what it lacks.
+    /// True if the fetch failed: the sequence computes what it lacks.
     pub is_lost: bool,
     /// Tokens behind the cached ones that came from the memory of the host.
     pub tokens: u32,

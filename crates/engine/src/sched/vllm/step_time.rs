@@ -42,7 +42,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// When the step that runs would end among ranks that compute `tokens` on average, if none of
+    /// Returns the end of the running step among ranks that compute `tokens` on average, if none of
     /// them were slower.
     pub(super) fn end_among_ranks(&self, tokens: f64) -> SimTime {
         let Some(step) = self.flight.front() else {

@@ -215,7 +215,7 @@ impl Frame {
         items
     }
 
-    /// How the message of a reply ended: 0.32 calls one that the limit has cut completed too.
+    /// Returns the status of the message of a reply: 0.32 calls one that the limit has cut completed too.
     pub(super) fn state(&self, reply: &str) -> &'static str {
         if reply == "incomplete" && self.view.version >= Version::V033 {
             "incomplete"

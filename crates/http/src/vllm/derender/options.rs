@@ -9,7 +9,7 @@ use vllm_sim_tokenizer::SpecialTokens;
 /// What the request that was rendered says about its reply.
 #[derive(Debug, Clone)]
 pub(super) struct RequestOptions {
-    /// Whether special tokens show their text.
+    /// Records whether special tokens show their text.
     pub(super) special: SpecialTokens,
     pub(super) include_reasoning: bool,
     pub(super) return_token_ids: bool,

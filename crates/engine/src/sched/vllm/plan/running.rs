@@ -58,7 +58,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         pass.step.short |= pass.at < self.running.len();
     }
 
-    /// Whether a sequence that decodes computes one token, and nothing else has to be seen to.
+    /// Returns whether a sequence that decodes computes one token, and nothing else has to be seen to.
     fn has_plain_decodes(&self) -> bool {
         self.config.drafts() == 0 && !self.rules.draws_later() && self.config.max_loras == 0
     }
