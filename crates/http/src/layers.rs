@@ -76,12 +76,7 @@ pub(super) fn http(
         )
         .option_layer(log.map(|log| from_fn_with_state(Arc::new(log), request_log::layer)))
         .option_layer(settings.request_id_headers.then(|| from_fn(request_id)))
-        .layer(fixed_header(
-            "x-inference-namespace",
-            settings.namespace.as_deref(),
-        ))
-        .layer(fixed_header("x-inference-port", port(settings).as_deref()))
-        .layer(fixed_header("x-inference-pod", pod(settings)))
+        .layer(pod_headers(settings))
         .layer(fixed_header("server", Some("uvicorn")))
         .map_response(move |response| retry_after(&service, response))
         .option_layer(api_key::keys(settings).map(|keys| from_fn_with_state(keys, api_key::layer)))
@@ -113,31 +108,28 @@ pub(super) fn grpc(
         )
         .option_layer(log.map(|log| from_fn_with_state(Arc::new(log), request_log::grpc_layer)))
         .option_layer(settings.request_id_headers.then(|| from_fn(request_id)))
-        .layer(fixed_header(
-            "x-inference-namespace",
-            settings.namespace.as_deref(),
-        ))
-        .layer(fixed_header("x-inference-port", port(settings).as_deref()))
-        .layer(fixed_header("x-inference-pod", pod(settings)))
+        .layer(pod_headers(settings))
         .option_layer(
             api_key::keys(settings).map(|keys| from_fn_with_state(keys, api_key::grpc_layer)),
         );
     BoxCloneSyncService::new(layers.service(services))
 }
 
-fn pod(settings: &LayerSettings) -> Option<&str> {
-    settings.pod.as_ref().map(|(name, _)| name.as_str())
-}
+type FixedHeader = SetResponseHeaderLayer<Option<HeaderValue>>;
 
-fn port(settings: &LayerSettings) -> Option<String> {
-    settings.pod.as_ref().map(|(_, port)| port.to_string())
+/// Makes the layers that name the pod, its port and its namespace in every answer.
+fn pod_headers(settings: &LayerSettings) -> (FixedHeader, FixedHeader, FixedHeader) {
+    let pod = settings.pod.as_ref();
+    let port = pod.map(|(_, port)| port.to_string());
+    (
+        fixed_header("x-inference-namespace", settings.namespace.as_deref()),
+        fixed_header("x-inference-port", port.as_deref()),
+        fixed_header("x-inference-pod", pod.map(|(name, _)| name.as_str())),
+    )
 }
 
 /// Makes a layer that sets a header of every answer; without a value it does nothing.
-fn fixed_header(
-    name: &'static str,
-    value: Option<&str>,
-) -> SetResponseHeaderLayer<Option<HeaderValue>> {
+fn fixed_header(name: &'static str, value: Option<&str>) -> FixedHeader {
     let value = value.and_then(|value| HeaderValue::from_str(value).ok());
     SetResponseHeaderLayer::overriding(HeaderName::from_static(name), value)
 }
