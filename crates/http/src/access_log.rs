@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::uri::PathAndQuery;
 use axum::http::{StatusCode, Version};
-use axum::middleware::Next;
 use axum::response::Response;
 use parking_lot::{Condvar, Mutex};
 
+use super::around::Around;
 use vllm_sim_config::{Log, LogFormat, LogLevel};
 use vllm_sim_service::RequestContext;
 
@@ -109,24 +109,33 @@ impl AccessLog {
     }
 }
 
-/// Answers a request, and prints its line.
-pub(super) async fn layer(State(log): State<AccessLog>, request: Request, next: Next) -> Response {
-    if !log.has_line(request.uri().path()) {
-        return next.run(request).await;
+impl Around for AccessLog {
+    /// The client and the request line; `None` for a path without a line.
+    type Kept = Option<(Option<SocketAddr>, String)>;
+
+    fn before(&self, request: &mut Request) -> Result<Self::Kept, Response> {
+        if !self.has_line(request.uri().path()) {
+            return Ok(None);
+        }
+        let context = request.extensions().get::<RequestContext>();
+        let client = context.and_then(|context| context.client);
+        let target = request.uri().path_and_query();
+        let version = match request.version() {
+            Version::HTTP_10 => "HTTP/1.0",
+            Version::HTTP_2 => "HTTP/2.0",
+            _ => "HTTP/1.1",
+        };
+        let target = target.map_or("/", PathAndQuery::as_str);
+        let line = format!("{} {target} {version}", request.method());
+        Ok(Some((client, line)))
     }
-    let context = request.extensions().get::<RequestContext>();
-    let client = context.and_then(|context| context.client);
-    let target = request.uri().path_and_query();
-    let version = match request.version() {
-        Version::HTTP_10 => "HTTP/1.0",
-        Version::HTTP_2 => "HTTP/2.0",
-        _ => "HTTP/1.1",
-    };
-    let target = target.map_or("/", PathAndQuery::as_str);
-    let line = format!("{} {target} {version}", request.method());
-    let response = next.run(request).await;
-    log.append(client, &line, response.status());
-    response
+
+    fn after(&self, kept: Self::Kept, response: Response) -> Response {
+        if let Some((client, line)) = kept {
+            self.append(client, &line, response.status());
+        }
+        response
+    }
 }
 
 impl Drop for Writer {

@@ -9,11 +9,11 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderValue, Method, StatusCode, header};
-use axum::middleware::Next;
 use axum::response::Response;
 
+use super::around::Around;
 use vllm_sim_config::Cors;
 
 /// Methods that `*` stands for.
@@ -22,15 +22,26 @@ const METHODS: &str = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT, QUERY";
 /// What the answer to a preflight varies by.
 const VARY: &str = "Origin, Access-Control-Request-Method, Access-Control-Request-Headers, Access-Control-Request-Private-Network";
 
-/// Answers preflights, and adds to all other answers which pages may read them.
-pub(super) async fn layer(State(cors): State<Arc<Cors>>, request: Request, next: Next) -> Response {
-    let origin = request.headers().get(header::ORIGIN).cloned();
-    let mut response = match preflight(&cors, &request) {
-        Some(response) => response,
-        None => next.run(request).await,
-    };
-    allow_origin(&cors, origin.as_ref(), &mut response);
-    response
+/// Answers preflights, and names in all other responses the pages that may read them.
+#[derive(Clone)]
+pub(super) struct CorsRules(pub Arc<Cors>);
+
+impl Around for CorsRules {
+    /// The origin of the page that sent the request.
+    type Kept = Option<HeaderValue>;
+
+    fn before(&self, request: &mut Request) -> Result<Self::Kept, Response> {
+        let origin = request.headers().get(header::ORIGIN).cloned();
+        match preflight(&self.0, request) {
+            Some(response) => Err(self.after(origin, response)),
+            None => Ok(origin),
+        }
+    }
+
+    fn after(&self, origin: Self::Kept, mut response: Response) -> Response {
+        allow_origin(&self.0, origin.as_ref(), &mut response);
+        response
+    }
 }
 
 /// Makes the answer to a preflight; `None` for any other request.

@@ -15,6 +15,7 @@ mod anthropic;
 mod api_key;
 mod app;
 mod applied_settings;
+mod around;
 mod audio;
 mod availability;
 mod bearer;

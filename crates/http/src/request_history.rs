@@ -10,9 +10,8 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, Method};
-use axum::middleware::Next;
 use axum::response::Response;
 use http_body::{Frame, SizeHint};
 use parking_lot::Mutex;
@@ -22,6 +21,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
+use super::around::Around;
 use super::body_tap::{BodyTap, TappedBody};
 use super::request_head::names;
 use super::request_log::shown_header;
@@ -124,35 +124,56 @@ pub(crate) struct RequestFilter {
 }
 
 /// A request that goes on; dropped before its end, it was cut.
-struct Recording {
+pub(super) struct Recording {
     history: Arc<RequestHistory>,
     id: u64,
     ended: bool,
 }
 
 /// Records the requests that clients send to a model.
-pub(super) async fn layer(
-    State(history): State<Arc<RequestHistory>>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let path = request.uri().path();
-    let operates = path.starts_with("/admin/") || path == "/fake_metrics";
-    match request.method() == Method::POST && !operates {
-        true => history.record_all(request, next).await,
-        false => next.run(request).await,
+#[derive(Clone)]
+pub(super) struct HistoryLayer {
+    history: Arc<RequestHistory>,
+    /// Returns whether a request is recorded.
+    is_recorded: fn(&Request) -> bool,
+}
+
+impl HistoryLayer {
+    /// Records HTTP requests, those of an operator left out.
+    pub(super) fn http(history: Arc<RequestHistory>) -> Self {
+        let is_recorded = |request: &Request| {
+            let path = request.uri().path();
+            let operates = path.starts_with("/admin/") || path == "/fake_metrics";
+            request.method() == Method::POST && !operates
+        };
+        Self {
+            history,
+            is_recorded,
+        }
+    }
+
+    /// Records the gRPC calls that generate.
+    pub(super) fn grpc(history: Arc<RequestHistory>) -> Self {
+        let is_recorded = |call: &Request| GRPC_CALLS.contains(&call.uri().path());
+        Self {
+            history,
+            is_recorded,
+        }
     }
 }
 
-/// Records the gRPC calls that clients send to a model.
-pub(super) async fn grpc_layer(
-    State(history): State<Arc<RequestHistory>>,
-    request: Request,
-    next: Next,
-) -> Response {
-    match GRPC_CALLS.contains(&request.uri().path()) {
-        true => history.record_all(request, next).await,
-        false => next.run(request).await,
+impl Around for HistoryLayer {
+    type Kept = Option<Recording>;
+
+    fn before(&self, request: &mut Request) -> Result<Self::Kept, Response> {
+        Ok((self.is_recorded)(request).then(|| self.history.begin(request)))
+    }
+
+    fn after(&self, recording: Self::Kept, response: Response) -> Response {
+        match recording {
+            Some(recording) => recording.answer(response),
+            None => response,
+        }
     }
 }
 
@@ -168,14 +189,8 @@ impl RequestHistory {
         }
     }
 
-    /// Records a request and its answer.
-    async fn record_all(self: Arc<Self>, request: Request, next: Next) -> Response {
-        let (recording, request) = self.begin(request);
-        recording.answer(next.run(request).await)
-    }
-
     /// Records a request that arrives.
-    fn begin(self: &Arc<Self>, mut request: Request) -> (Recording, Request) {
+    fn begin(self: &Arc<Self>, request: &mut Request) -> Recording {
         let usage = Arc::new(TokenUsage::default());
         let time = match request.extensions_mut().get_mut::<RequestContext>() {
             Some(context) => {
@@ -187,23 +202,21 @@ impl RequestHistory {
         let id = {
             let mut state = self.state.lock();
             state.next_id += 1;
-            let record = Record::new(state.next_id, &request, time, usage);
+            let record = Record::new(state.next_id, request, time, usage);
             state.kept_bytes += record.kept_bytes();
             state.records.push_back(record);
             state.keep(self.keep);
             state.next_id
         };
         let history = self.clone();
-        let request = request.map(|body| {
-            BodyTap::body(body, self.max_body, move |tapped| history.read(id, &tapped))
-        });
-        let history = self.clone();
-        let recording = Recording {
-            history,
+        let body = std::mem::take(request.body_mut());
+        *request.body_mut() =
+            BodyTap::body(body, self.max_body, move |tapped| history.read(id, &tapped));
+        Recording {
+            history: self.clone(),
             id,
             ended: false,
-        };
-        (recording, request)
+        }
     }
 
     /// The body of a request has been read, or nobody reads it any further.
