@@ -170,8 +170,21 @@ impl Pool {
             self.refuse(now, id, 0, out);
             return None;
         }
+        self.run(now, seq, table, cached, out);
+        None
+    }
+
+    /// Runs a sequence that has its blocks.
+    fn run(
+        &mut self,
+        now: SimTime,
+        mut seq: Sequence,
+        table: BlockTable,
+        cached: u32,
+        out: &mut Outbox,
+    ) {
+        let id = seq.id;
         let load_time = self.adapters.take(now, seq.lora);
-        let mut seq = seq;
         let external = load_failure::fetched(&mut seq, cached);
         out.push_back((
             now,
@@ -221,7 +234,6 @@ impl Pool {
         } else {
             self.timers.set(due, SlotTimer { slot: index, epoch });
         }
-        None
     }
 
     /// Ends a sequence of whose prompt too little is cached.

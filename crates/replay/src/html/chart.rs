@@ -32,6 +32,25 @@ impl ChartLine {
             colour: colour % 8,
         }
     }
+
+    fn draw(&self, out: &mut String, x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64) {
+        let _ = write!(
+            out,
+            "<path class=\"c{}\" data-name=\"{}\" data-points=\"",
+            self.colour,
+            escape(&self.name)
+        );
+        for (i, point) in self.points.iter().enumerate() {
+            let comma = if i == 0 { "" } else { " " };
+            let _ = write!(out, "{comma}{},{}", digits(point.0), digits(point.1));
+        }
+        out.push_str("\" d=\"");
+        for (i, point) in self.points.iter().enumerate() {
+            let verb = if i == 0 { 'M' } else { 'L' };
+            let _ = write!(out, "{verb}{:.1} {:.1}", x(point.0), y(point.1));
+        }
+        out.push_str("\"/>");
+    }
 }
 
 /// A chart with its axes.
@@ -88,20 +107,28 @@ impl Chart<'_> {
             WIDTH - RIGHT,
             HEIGHT - BOTTOM,
         );
-        for tick in &y_ticks {
-            let (at, right) = (y(*tick), WIDTH - RIGHT);
-            let _ = write!(
-                out,
-                "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
-                 <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-                LEFT - 6.0,
-                at + 6.0,
-                short(*tick)
-            );
+        draw_y_ticks(out, &y_ticks, y);
+        self.draw_x_ticks(out, &x_ticks, x);
+        for line in &self.lines {
+            line.draw(out, x, y);
         }
-        for (i, tick) in x_ticks.iter().enumerate() {
-            let unit = if i + 1 == x_ticks.len() { self.x } else { "" };
-            let anchor = if i + 1 == x_ticks.len() {
+        out.push_str("<line class=\"cursor\" hidden=\"\"/></svg>");
+        if self.lines.len() > 1 {
+            out.push_str("<ul class=\"legend\">");
+            for line in &self.lines {
+                let name = escape(&line.name);
+                let _ = write!(out, "<li class=\"c{}\">{name}</li>", line.colour);
+            }
+            out.push_str("</ul>");
+        }
+        out.push_str("</figure>");
+    }
+
+    /// Draws the numbers below the drawing, with their unit behind the last.
+    fn draw_x_ticks(&self, out: &mut String, ticks: &[f64], x: impl Fn(f64) -> f64) {
+        for (i, tick) in ticks.iter().enumerate() {
+            let unit = if i + 1 == ticks.len() { self.x } else { "" };
+            let anchor = if i + 1 == ticks.len() {
                 "end"
             } else {
                 "middle"
@@ -118,34 +145,21 @@ impl Chart<'_> {
                 short(*tick)
             );
         }
-        for line in &self.lines {
-            let _ = write!(
-                out,
-                "<path class=\"c{}\" data-name=\"{}\" data-points=\"",
-                line.colour,
-                escape(&line.name)
-            );
-            for (i, point) in line.points.iter().enumerate() {
-                let comma = if i == 0 { "" } else { " " };
-                let _ = write!(out, "{comma}{},{}", digits(point.0), digits(point.1));
-            }
-            out.push_str("\" d=\"");
-            for (i, point) in line.points.iter().enumerate() {
-                let verb = if i == 0 { 'M' } else { 'L' };
-                let _ = write!(out, "{verb}{:.1} {:.1}", x(point.0), y(point.1));
-            }
-            out.push_str("\"/>");
-        }
-        out.push_str("<line class=\"cursor\" hidden=\"\"/></svg>");
-        if self.lines.len() > 1 {
-            out.push_str("<ul class=\"legend\">");
-            for line in &self.lines {
-                let name = escape(&line.name);
-                let _ = write!(out, "<li class=\"c{}\">{name}</li>", line.colour);
-            }
-            out.push_str("</ul>");
-        }
-        out.push_str("</figure>");
+    }
+}
+
+/// Draws the lines of the grid and the numbers at their left.
+fn draw_y_ticks(out: &mut String, ticks: &[f64], y: impl Fn(f64) -> f64) {
+    for tick in ticks {
+        let (at, right) = (y(*tick), WIDTH - RIGHT);
+        let _ = write!(
+            out,
+            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
+             <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            LEFT - 6.0,
+            at + 6.0,
+            short(*tick)
+        );
     }
 }
 

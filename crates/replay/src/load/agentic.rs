@@ -156,38 +156,54 @@ impl Row<'_> {
     }
 }
 
-/// Puts nodes into an order in which each comes after what it waits for, or in that of their names.
-fn link(mut nodes: Vec<AgentNode>, by_play: bool) -> Result<LoadedSessions, WorkloadError> {
-    let bad = |node: &AgentNode, problem: String| WorkloadError::Bad {
-        place: node.place.clone(),
-        problem,
-    };
+impl AgentNode {
+    fn bad(&self, problem: String) -> WorkloadError {
+        WorkloadError::Bad {
+            place: self.place.clone(),
+            problem,
+        }
+    }
+}
+
+/// Returns, for each node, the nodes that it waits for.
+fn dependencies(nodes: &[AgentNode], by_play: bool) -> Result<Vec<Vec<usize>>, WorkloadError> {
     let mut by_name: HashMap<&str, usize> = HashMap::new();
     for (i, node) in nodes.iter().enumerate() {
         if by_name.insert(&node.request, i).is_some() {
-            return Err(bad(
-                node,
-                format!("request_id {:?} is there twice", node.request),
-            ));
+            return Err(node.bad(format!("request_id {:?} is there twice", node.request)));
         }
     }
-    let mut followers: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
     let mut edges: Vec<Vec<usize>> = Vec::with_capacity(nodes.len());
-    for (i, node) in nodes.iter().enumerate() {
+    for node in nodes {
         let mut targets = Vec::new();
         for (name, _) in &node.after {
             let target = by_name.get(name.as_str()).copied();
             let target = target
-                .ok_or_else(|| bad(node, format!("waits for {name:?}, which is not there")))?;
+                .ok_or_else(|| node.bad(format!("waits for {name:?}, which is not there")))?;
             if by_play && nodes[target].session.play != node.session.play {
                 let problem =
                     format!("waits for {name:?} of another play, which agentic_lanes cannot");
-                return Err(bad(node, problem));
+                return Err(node.bad(problem));
             }
             targets.push(target);
-            followers[target].push(i);
         }
         edges.push(targets);
+    }
+    Ok(edges)
+}
+
+/// Returns the nodes in an order in which each comes after what it waits for or in that of their names, and
+/// the earliest start of each.
+fn start_order(
+    nodes: &[AgentNode],
+    edges: &[Vec<usize>],
+    by_play: bool,
+) -> Result<(Vec<usize>, Vec<f64>), WorkloadError> {
+    let mut followers: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
+    for (i, targets) in edges.iter().enumerate() {
+        for &target in targets {
+            followers[target].push(i);
+        }
     }
     // Kahn's order; a node starts no earlier than what it waits for, so sorting by start keeps it.
     let mut open: Vec<usize> = edges.iter().map(Vec::len).collect();
@@ -205,10 +221,7 @@ fn link(mut nodes: Vec<AgentNode>, by_play: bool) -> Result<LoadedSessions, Work
         }
     }
     if let Some(stuck) = open.iter().position(|n| *n > 0) {
-        return Err(bad(
-            &nodes[stuck],
-            "waits for itself through others".to_owned(),
-        ));
+        return Err(nodes[stuck].bad("waits for itself through others".to_owned()));
     }
     if by_play {
         // Dynamo numbers them by their names.
@@ -217,6 +230,13 @@ fn link(mut nodes: Vec<AgentNode>, by_play: bool) -> Result<LoadedSessions, Work
     } else {
         order.sort_by(|a, b| start[*a].total_cmp(&start[*b]));
     }
+    Ok((order, start))
+}
+
+/// Makes sessions of nodes, and of their names the numbers of the sessions that they wait for.
+fn link(mut nodes: Vec<AgentNode>, by_play: bool) -> Result<LoadedSessions, WorkloadError> {
+    let edges = dependencies(&nodes, by_play)?;
+    let (order, start) = start_order(&nodes, &edges, by_play)?;
     let mut number = vec![0u64; nodes.len()];
     for (at, &i) in order.iter().enumerate() {
         number[i] = at as u64;

@@ -214,44 +214,8 @@ impl Router {
         overlaps: Option<&[u32]>,
     ) -> RouteChoice {
         let mut draws = || stream(self.seed, ask.number, Purpose::Routing);
-        let (serving, loads) = (&self.serving, &self.loads);
-        let load = |worker: u32| loads[worker as usize];
-        let last = serving.len() as u64 - 1;
-        let plain = |worker| RouteChoice {
-            worker,
-            overlap: 0,
-            best: None,
-        };
+        let serving = &self.serving;
         let choice = match &self.config {
-            RouterConfig::RoundRobin => {
-                let at = self.next % serving.len();
-                self.next = at + 1;
-                // Worker by worker, and of each its ranks in turn.
-                let workers = (serving.len() / self.ranks).max(1);
-                let at = (at % workers) * self.ranks + at / workers;
-                plain(serving[at.min(serving.len() - 1)])
-            }
-            RouterConfig::Random => plain(serving[draws().between(0, last) as usize]),
-            RouterConfig::SessionHash => {
-                // The greatest of all hashes, so that one worker more or less moves few sessions.
-                let hash = |worker: u32| mix(mix(self.seed, ask.session), worker.into());
-                let most = serving.iter().copied().max_by_key(|&worker| hash(worker));
-                plain(most.unwrap_or(serving[0]))
-            }
-            RouterConfig::LeastLoaded => {
-                let least = serving.iter().copied().min_by_key(|&worker| load(worker));
-                plain(least.unwrap_or(serving[0]))
-            }
-            RouterConfig::PowerOfTwo => {
-                let mut draws = draws();
-                let one = draws.between(0, last) as usize;
-                let other = match last {
-                    0 => one,
-                    _ => (one + 1 + draws.between(0, last - 1) as usize) % serving.len(),
-                };
-                let (one, other) = (serving[one], serving[other]);
-                plain(if load(other) < load(one) { other } else { one })
-            }
             RouterConfig::Kv(config) => {
                 let costs = self
                     .kv
@@ -274,9 +238,13 @@ impl Router {
                     false => &[],
                 };
                 self.gauges.refresh(config, serving, now, gauges);
-                let scores =
-                    self.gauges
-                        .scores(config, serving, loads, overlaps, (ask, &self.affinity));
+                let scores = self.gauges.scores(
+                    config,
+                    serving,
+                    &self.loads,
+                    overlaps,
+                    (ask, &self.affinity),
+                );
                 let worker = serving[kv::pick(scores, 0.0, &mut draws)];
                 let overlap = overlaps.get(worker as usize).copied().unwrap_or(0);
                 RouteChoice {
@@ -288,6 +256,11 @@ impl Router {
                         .max(),
                 }
             }
+            _ => RouteChoice {
+                worker: self.choose_by_load(ask),
+                overlap: 0,
+                best: None,
+            },
         };
         self.loads[choice.worker as usize] += 1;
         match &self.config {
@@ -296,6 +269,46 @@ impl Router {
             _ => {}
         }
         choice
+    }
+
+    /// Finds a worker for the routers that do not look at caches.
+    fn choose_by_load(&mut self, ask: &RouteRequest) -> u32 {
+        let draws = || stream(self.seed, ask.number, Purpose::Routing);
+        let serving = &self.serving;
+        let load = |worker: u32| self.loads[worker as usize];
+        let last = serving.len() as u64 - 1;
+        match &self.config {
+            RouterConfig::RoundRobin => {
+                let at = self.next % serving.len();
+                self.next = at + 1;
+                // Worker by worker, and of each its ranks in turn.
+                let workers = (serving.len() / self.ranks).max(1);
+                let at = (at % workers) * self.ranks + at / workers;
+                serving[at.min(serving.len() - 1)]
+            }
+            RouterConfig::Random => serving[draws().between(0, last) as usize],
+            RouterConfig::SessionHash => {
+                // The greatest of all hashes, so that one worker more or less moves few sessions.
+                let hash = |worker: u32| mix(mix(self.seed, ask.session), worker.into());
+                let most = serving.iter().copied().max_by_key(|&worker| hash(worker));
+                most.unwrap_or(serving[0])
+            }
+            RouterConfig::LeastLoaded => {
+                let least = serving.iter().copied().min_by_key(|&worker| load(worker));
+                least.unwrap_or(serving[0])
+            }
+            RouterConfig::PowerOfTwo => {
+                let mut draws = draws();
+                let one = draws.between(0, last) as usize;
+                let other = match last {
+                    0 => one,
+                    _ => (one + 1 + draws.between(0, last - 1) as usize) % serving.len(),
+                };
+                let (one, other) = (serving[one], serving[other]);
+                if load(other) < load(one) { other } else { one }
+            }
+            RouterConfig::Kv(_) | RouterConfig::Scorers(_) => unreachable!("these look at caches"),
+        }
     }
 
     /// A worker's cache changed.

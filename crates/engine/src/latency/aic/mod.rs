@@ -83,24 +83,9 @@ impl Aic {
     /// # Errors
     /// [`AicError`] names what is not there.
     pub fn open(data: &Path, setup: &AicSetup) -> Result<Self, AicError> {
+        check_model(setup)?;
         let shape = &setup.shape;
         let compressed = shape.mla.is_some();
-        if compressed && (setup.backend != "vllm" || shape.moe.is_none()) {
-            return Err(AicError::Model(
-                "compressed attention (MLA) is read from them for vLLM and DeepSeek's experts only",
-            ));
-        }
-        if !shape.gated {
-            return Err(AicError::Model("an MLP without a gate is not in them"));
-        }
-        // Of DeepSeek every layer counts as one with experts.
-        let uneven = |moe: super::Moe| moe.shared > 0 || moe.layers != shape.layers;
-        if !compressed && shape.moe.is_some_and(uneven) {
-            return Err(AicError::Model(
-                "shared experts, and layers without experts among others, are read from them for \
-                 DeepSeek only",
-            ));
-        }
         let version = setup.version.as_deref();
         let folder = Folder::open(data, &setup.system, &setup.backend, version)?;
         let speed = hardware_speed(&folder.sheet);
@@ -114,21 +99,16 @@ impl Aic {
         };
         let sites =
             |dtype: GemmType| folder.gemm(dtype.name(), &|m, n, k| speed.gemm(dtype, m, n, k));
-        let kv_dtype = if setup.kv_bytes == 1 {
-            "fp8"
-        } else {
-            "bfloat16"
+        let kv_dtype = match setup.kv_bytes {
+            1 => "fp8",
+            _ => "bfloat16",
         };
-        let windowed = shape
-            .window
-            .map_or(0, |window| window.layers.min(shape.layers));
-        let kinds = [
-            (shape.layers - windowed, 0),
-            (
-                windowed,
-                shape.window.map_or(0, |window| u64::from(window.tokens)),
-            ),
-        ];
+        let window = shape.window.map(|window| {
+            let layers = window.layers.min(shape.layers);
+            (layers, u64::from(window.tokens))
+        });
+        let window = window.unwrap_or_default();
+        let kinds = [(shape.layers - window.0, 0), window];
         let mut aic = Self {
             version: folder.version.clone(),
             speed,
@@ -166,10 +146,8 @@ impl Aic {
         };
         if compressed {
             let key = (kv_dtype, dtype.name());
-            let (decode, context) = (
-                folder.attention_block(true, key)?,
-                folder.attention_block(false, key)?,
-            );
+            let decode = folder.attention_block(true, key)?;
+            let context = folder.attention_block(false, key)?;
             let kind = LayerAttention::new((shape.layers, 0), heads, decode, context);
             aic.attention.push(kind);
         } else {
@@ -412,6 +390,29 @@ impl Aic {
             .time(elements, End::Last, &sol)
             .unwrap_or_else(|| sol(elements))
     }
+}
+
+/// Refuses the models whose kernels the tables do not hold.
+fn check_model(setup: &AicSetup) -> Result<(), AicError> {
+    let shape = &setup.shape;
+    let compressed = shape.mla.is_some();
+    if compressed && (setup.backend != "vllm" || shape.moe.is_none()) {
+        return Err(AicError::Model(
+            "compressed attention (MLA) is read from them for vLLM and DeepSeek's experts only",
+        ));
+    }
+    if !shape.gated {
+        return Err(AicError::Model("an MLP without a gate is not in them"));
+    }
+    // Of DeepSeek every layer counts as one with experts.
+    let uneven = |moe: super::Moe| moe.shared > 0 || moe.layers != shape.layers;
+    if !compressed && shape.moe.is_some_and(uneven) {
+        return Err(AicError::Model(
+            "shared experts, and layers without experts among others, are read from them for \
+             DeepSeek only",
+        ));
+    }
+    Ok(())
 }
 
 fn expert_table(

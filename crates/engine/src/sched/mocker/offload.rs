@@ -66,7 +66,22 @@ impl Mocker {
         if busy > 0 {
             return Some(self.sleep(slot));
         }
-        let wanted: Vec<BlockKey> = keys[from..from + hit].to_vec();
+        self.start_load(slot, from, hit, owed, pass)
+    }
+
+    /// Takes room for the `hit` blocks of a prompt behind its `from` blocks on the GPU, and starts their copy.
+    fn start_load(
+        &mut self,
+        slot: Slot,
+        from: usize,
+        hit: usize,
+        owed: u32,
+        pass: &mut Pass,
+    ) -> Option<AdmissionTurn> {
+        let size = self.config.block_size;
+        let seq = &self.seqs[slot];
+        let (id, known) = (seq.id, seq.known);
+        let wanted: Vec<BlockKey> = prompt_keys(seq, size)[from..from + hit].to_vec();
         let plan = seq.plan.clone()?;
         // One block at least is computed.
         let credited = (from as u32).min(known.saturating_sub(1) / size);
