@@ -95,7 +95,7 @@ pub(super) fn run(
 
 /// Predict recorded runs, and say how far off the predictions are.
 #[derive(Debug, Parser)]
-#[command(name = "vllm-sim validate", no_binary_name = true)]
+#[command(name = "vllm-sim validate", no_binary_name = true, after_help = EXAMPLES)]
 pub(super) struct ValidateArgs {
     /// A folder of recorded runs.
     #[arg(long, value_name = "DIR")]
@@ -292,3 +292,8 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
         name, &engine, setup, &sampling, &derived, caches,
     ))
 }
+
+/// Commands to begin with, below the help text.
+const EXAMPLES: &str = "\
+Examples:\n\
+\x20 vllm-sim validate --runs recorded --html accuracy.html";

@@ -17,11 +17,32 @@ pub(super) struct Read {
     pub(super) layer: Layer,
     /// Words that belong to no flag.
     pub(super) loose: Vec<String>,
-    /// `--help`, and what it asks for.
-    pub(super) help: Option<String>,
+    pub(super) help: Option<HelpRequest>,
     pub(super) version: bool,
     /// With [`UnknownFlags::HandedBack`]: flags that nobody knows and words that belong to no flag, in order.
     pub(super) unknown: Vec<String>,
+}
+
+/// A wish for help instead of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum HelpRequest {
+    /// `-h`.
+    Short,
+    /// `--help`.
+    Long,
+    /// `--help=TOPIC`: a group of flags, a part of their names, or `all`.
+    Topic(String),
+}
+
+impl HelpRequest {
+    /// Returns the word that asks for it.
+    pub(super) fn word(&self) -> String {
+        match self {
+            Self::Short => "-h".to_owned(),
+            Self::Long => "--help".to_owned(),
+            Self::Topic(topic) => format!("--help={topic}"),
+        }
+    }
 }
 
 /// A flag as the tables know it.
@@ -81,11 +102,12 @@ impl<'a> Reader<'a> {
                 self.out.loose.extend_from_slice(&self.words[self.at..]);
                 self.at = self.words.len();
             }
-            "-h" | "--help" => self.out.help = Some(String::new()),
+            "-h" => self.out.help = Some(HelpRequest::Short),
+            "--help" => self.out.help = Some(HelpRequest::Long),
             "--version" | "-V" => self.out.version = true,
             _ => {
                 if let Some(topic) = word.strip_prefix("--help=") {
-                    self.out.help = Some(topic.to_owned());
+                    self.out.help = Some(HelpRequest::Topic(topic.to_owned()));
                 } else if let Some(body) = word.strip_prefix("--") {
                     self.long(word, body)?;
                 } else if word.starts_with('-') && !is_number(word) && word.len() > 1 {

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::cli_mode::{self, Action, CliMode, Invocation, TOOLS};
-use super::command_line::{self, UnknownFlags};
+use super::command_line::{self, HelpRequest, UnknownFlags};
 use super::error::ConfigError;
 use super::fake::OBSERVED_TOTALS;
 use super::flag::{FlagKind, FlagSpec};
@@ -106,11 +106,24 @@ pub fn load(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Com
             let args = vec!["--help".to_owned()];
             return Ok(Command::Tool { name, args });
         }
-        return Ok(Command::Help(help::help(cli_mode, topic)));
+        let page = match (entry.cli_mode, topic) {
+            (None, "") => help::program(),
+            (_, "") => help::help(cli_mode, &HelpRequest::Long),
+            _ => help::help(cli_mode, &HelpRequest::Topic(topic.to_owned())),
+        };
+        return Ok(Command::Help(page));
     }
     let read = command_line::read(entry.words, UnknownFlags::Refused)?;
-    if let Some(topic) = read.help {
-        return Ok(Command::Help(help::help(cli_mode, &topic)));
+    if let Some(request) = read.help {
+        // The program itself was asked, not one of its two servers.
+        let is_program = entry.action == Action::Serve
+            && entry.cli_mode.is_none()
+            && entry.compat.is_none()
+            && !matches!(request, HelpRequest::Topic(_));
+        return Ok(Command::Help(match is_program {
+            true => help::program(),
+            false => help::help(cli_mode, &request),
+        }));
     }
     let mut typed = read.layer;
     if read.version || entry.action == Action::Version {
@@ -145,13 +158,7 @@ pub fn load_known(
         rest.push(format!("--{}", EXTRA_ENGINE_ARGS.name));
         rest.extend(engine.values);
     }
-    if let Some(topic) = read.help {
-        rest.push(if topic.is_empty() {
-            "--help".to_owned()
-        } else {
-            format!("--help={topic}")
-        });
-    }
+    rest.extend(read.help.map(|request| request.word()));
     let named =
         MODEL.env.iter().any(|name| env(name).is_some()) || env(&MODEL.env_name()).is_some();
     if !named && !typed.settings.contains_key(CONFIG.name) {

@@ -49,6 +49,7 @@ pub type Serve<'a> = &'a dyn Fn(&[String]) -> Result<StartingPods>;
 #[derive(Debug, Parser)]
 #[command(
     name = "vllm-sim gateway score",
+    after_help = EXAMPLES,
     no_binary_name = true,
     args_override_self = true
 )]
@@ -511,3 +512,9 @@ fn write(report: &ScoreReport, args: &Args) -> Result<String> {
         None => Ok(printed),
     }
 }
+
+/// Commands to begin with, below the help text.
+const EXAMPLES: &str = "\
+Examples:\n\
+\x20 vllm-sim gateway score --target http://localhost:8080 --replicas 3\n\
+\x20 vllm-sim gateway score --target http://localhost:8080 --replicas 3 --disturb 0=down@5..20";

@@ -32,6 +32,7 @@ use vllm_sim_replay_cli::{Deploy, PoolArgs, Pools, ReportArgs, Sort, WorkloadArg
 #[derive(Debug, Parser)]
 #[command(
     name = "vllm-sim plan",
+    after_help = EXAMPLES,
     no_binary_name = true,
     args_override_self = true
 )]
@@ -260,3 +261,11 @@ fn write(plan: &Plan, args: &Args) -> Result<String> {
     }
     Ok(plan.table())
 }
+
+/// Commands to begin with, below the help text.
+const EXAMPLES: &str = "\
+Examples:\n\
+\x20 vllm-sim plan --model meta-llama/Llama-3.1-8B-Instruct --gpu H100 \\\n\
+\x20     --workload \"20 req/s of 2k/300\" --slo-ttft-ms 500\n\
+\x20 vllm-sim plan --model meta-llama/Llama-3.1-70B-Instruct --gpu H100 \\\n\
+\x20     --vary tensor-parallel-size=2,4,8 --workload \"20 req/s of 2k/300\" --bound ttft-p95=500";

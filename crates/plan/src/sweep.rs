@@ -24,6 +24,7 @@ use vllm_sim_replay_cli::{
 #[derive(Debug, Parser)]
 #[command(
     name = "vllm-sim sweep",
+    after_help = EXAMPLES,
     no_binary_name = true,
     args_override_self = true
 )]
@@ -318,3 +319,9 @@ fn to_json(names: &[&str], played: &[PointResult]) -> Value {
         "points": points.collect::<Vec<_>>(),
     })
 }
+
+/// Commands to begin with, below the help text.
+const EXAMPLES: &str = "\
+Examples:\n\
+\x20 vllm-sim sweep --grid tensor-parallel-size=1,2,4 --workload \"20 req/s of 2k/300\" \\\n\
+\x20     --model meta-llama/Llama-3.1-8B-Instruct --gpu H100";

@@ -16,7 +16,7 @@ use vllm_sim_tokenizer::{Hub, Tokenizer, TokenizerLocation};
 /// Point clients at the proxy instead of the endpoint; end it with Ctrl-C or SIGTERM. Then
 /// `vllm-sim --model MODEL --dataset-path FILE --replay-timing` answers the same.
 #[derive(Debug, Parser)]
-#[command(name = "vllm-sim record", no_binary_name = true)]
+#[command(name = "vllm-sim record", no_binary_name = true, after_help = EXAMPLES)]
 struct Args {
     /// The endpoint, like http://localhost:8000.
     #[arg(long, value_name = "URL")]
@@ -138,3 +138,8 @@ fn shown(summary: &Summary, out: &str) -> String {
     }
     text
 }
+
+/// Commands to begin with, below the help text.
+const EXAMPLES: &str = "\
+Examples:\n\
+\x20 vllm-sim record --upstream http://localhost:8000 --out replies.sqlite";

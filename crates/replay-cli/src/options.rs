@@ -17,6 +17,7 @@ use vllm_sim_replay::synth::{Lengths, RateCurve};
 #[derive(Debug, Parser)]
 #[command(
     name = "vllm-sim replay",
+    after_help = EXAMPLES,
     no_binary_name = true,
     args_override_self = true
 )]
@@ -532,3 +533,10 @@ pub(crate) fn json_or_file(flag: &str, text: &str) -> Result<serde_json::Value> 
             .with_context(|| format!("{flag}: {text} is neither JSON nor YAML")),
     }
 }
+
+/// Commands to begin with, below the help text.
+const EXAMPLES: &str = "\
+Examples:\n\
+\x20 vllm-sim replay trace.jsonl --model demo --num-workers 4 --html report.html\n\
+\x20 vllm-sim replay --workload \"20 req/s of 2k/300\" --model meta-llama/Llama-3.1-8B-Instruct --gpu H100\n\
+\x20 vllm-sim bench --target http://localhost:8000 --workload \"5 req/s of 200/50\"";
