@@ -141,7 +141,6 @@ impl Delays {
         scale(self.itl.0, load / self.speedup).min(LONGEST_DELAY)
     }
 
-    /// Applies the speedup to a delay.
     pub(crate) fn hasten(&self, delay: Duration) -> Duration {
         scale(delay, 1.0 / self.speedup).min(LONGEST_DELAY)
     }

@@ -17,7 +17,6 @@ const SYNC_INTERVAL: u32 = 16;
 pub struct LockStep {
     /// Steps since the last check for work, or since all ranks became idle.
     steps: u32,
-    /// Start of the newest step.
     begun: Option<SimTime>,
 }
 

@@ -157,7 +157,6 @@ impl Core {
             .filter(|record| record.id == id)
     }
 
-    /// Updates the records, calls the observer and wakes the replies.
     fn deliver(&mut self) {
         while let Some((at, event)) = self.outbox.pop_front() {
             let Some(id) = event.sequence() else {

@@ -79,7 +79,6 @@ pub struct LiveEngine {
     pub(super) rank: usize,
 }
 
-/// Timer thread of the engines under one lock.
 pub(super) type TimerThread = Arc<Mutex<Option<JoinHandle<()>>>>;
 
 impl LiveEngine {
@@ -235,7 +234,6 @@ impl LiveEngine {
 }
 
 impl Shared {
-    /// Starts the timer thread of the engines.
     pub(super) fn start(
         name: &str,
         epoch: Instant,

@@ -155,7 +155,6 @@ impl Progress {
         self.groups.get().is_some()
     }
 
-    /// Records that tokens `from..to` were released together.
     pub(super) fn group(&self, from: u32, to: u32) {
         let groups = self.groups.get_or_init(Box::default);
         let mut groups = groups
@@ -175,7 +174,6 @@ impl Progress {
             .clone()
     }
 
-    /// Records the verification of drafts in a step.
     pub(super) fn verify(&self, proposed: u32, accepted: u32) {
         let byte = |n: u32| u8::try_from(n).unwrap_or(u8::MAX);
         let drafts = self.drafts.get_or_init(Box::default).lock();

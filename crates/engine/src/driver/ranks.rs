@@ -14,9 +14,7 @@ pub(super) struct Ranks {
     cores: Vec<Core>,
     /// Whether no further rank can join.
     closed: bool,
-    /// State of the lock step; `None` for a single engine.
     lock_step: Option<LockStep>,
-    /// Wakeup time of the timer thread.
     pub sleeps_until: SimTime,
 }
 
@@ -39,7 +37,6 @@ impl Ranks {
         }
     }
 
-    /// Returns whether all engines are stopped and none can join.
     pub(super) fn are_stopped(&self) -> bool {
         (self.closed || !self.cores.is_empty()) && self.cores.iter().all(|core| core.stopped)
     }

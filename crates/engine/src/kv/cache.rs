@@ -16,11 +16,9 @@ pub(super) struct CachedBlocks {
     slots: Vec<HashSlot>,
     /// Number of hash bits that do not select a slot.
     shift: u32,
-    /// Key of each block.
     keys: Vec<BlockKey>,
     /// Ring links of each block; [`Duplicates::NONE`] if it is the only one with its key.
     duplicates: Vec<Duplicates>,
-    /// Number of blocks in rings.
     duplicated: usize,
 }
 
@@ -31,8 +29,7 @@ struct HashSlot {
     id: u32,
 }
 
-/// Links of a block in the ring of its key. The ring is closed: after the newest block follows the
-/// oldest.
+/// Links of a block in the ring of its key, closed from the newest to the oldest.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Duplicates {
     older: u32,
@@ -74,7 +71,6 @@ impl CachedBlocks {
         }
     }
 
-    /// Removes an inserted block and returns its key.
     pub(super) fn remove(&mut self, id: u32) -> BlockKey {
         let key = self.keys[id as usize];
         let heir = match self.duplicated {

@@ -36,12 +36,10 @@ impl Cbor<'_> {
         self.0.extend_from_slice(text.as_bytes());
     }
 
-    /// Writes the head of an array; its items follow.
     pub(super) fn array(&mut self, len: usize) {
         self.head(ARRAY, len as u64);
     }
 
-    /// Writes the head of a map; keys and values follow alternately.
     pub(super) fn map(&mut self, len: usize) {
         self.head(MAP, len as u64);
     }

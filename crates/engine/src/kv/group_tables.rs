@@ -9,7 +9,6 @@ use super::pool::{BlockPool, BlockRequest, BlockTable};
 use crate::{BlockKey, BlockPlan, Event, GroupEvent};
 
 impl BlockPool {
-    /// Returns whether there are layer groups in addition to the full-attention group.
     #[inline]
     pub(crate) fn has_groups(&self) -> bool {
         !self.groups.all.is_empty()
@@ -47,7 +46,6 @@ impl BlockPool {
         })
     }
 
-    /// Starts a scheduling pass.
     pub(crate) fn begin_pass(&mut self) {
         self.groups.fresh.clear();
     }
@@ -108,8 +106,8 @@ impl BlockPool {
         others.fold(first, u32::saturating_add)
     }
 
-    /// Returns the leading tokens of `plan` cached in all groups, and those cached in the
-    /// full-attention groups. Counts as [`BlockPool::cached_prefix`] does.
+    /// Returns the leading tokens of `plan` cached in all groups, and those in the full-attention
+    /// groups.
     pub(crate) fn common_prefix(&self, plan: &BlockPlan, tokens: u32) -> (u32, u32) {
         if !self.config().prefix_caching {
             return (0, 0);
@@ -213,7 +211,6 @@ impl BlockPool {
         true
     }
 
-    /// Returns the new blocks for this allocation.
     fn missing_now(&self, table: &BlockTable, need: &BlockRequest) -> u32 {
         let first = match self.groups.is_first_null {
             true => 0,
@@ -340,7 +337,6 @@ impl BlockPool {
         }
     }
 
-    /// Frees the blocks of all groups but the first.
     pub(super) fn release_groups(&mut self, table: &mut BlockTable) {
         for table in &mut table.groups {
             let ids: Vec<u32> = table.held().collect();

@@ -33,7 +33,6 @@ pub enum SparseKind {
     State(u32),
 }
 
-/// Limits of the engine that determine the size of groups.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GroupLimits {
     /// Maximum of tokens in flight.
@@ -41,7 +40,6 @@ pub(crate) struct GroupLimits {
     pub max_model_len: u32,
     /// Number of draft tokens per step; each has its own state.
     pub drafts: u32,
-    /// Whether a hit drops its last block.
     pub drops_last: bool,
 }
 
@@ -52,11 +50,9 @@ pub(crate) struct Group {
     pub(super) block_size: u32,
     /// Maximum number of blocks counted for an admission.
     pub(super) cap: u32,
-    /// Maximum number of blocks of a sequence.
     pub(super) most: u32,
     /// Whether only the last block of a run exists.
     pub(super) is_state: bool,
-    /// Number of blocks for drafts.
     pub(super) spare: u32,
     /// Number of blocks before the end of a hit that the group needs.
     pub(super) run: u32,
@@ -64,17 +60,15 @@ pub(crate) struct Group {
     pub(super) peek: u32,
     /// Distinguishes the block keys of groups.
     pub(super) salt: u64,
-    /// Number of the group in events.
     pub(super) index: u32,
 }
 
-/// Holds all groups except the first full-attention group.
+/// Holds all groups except the first one, if that has full attention.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     pub(super) all: Vec<Group>,
     /// Whether no group has full attention. Then the first table consists of null blocks.
     pub(super) is_first_null: bool,
-    /// Whether a hit drops its last block.
     pub(super) drops_last: bool,
     pub(super) interval: Option<u32>,
     /// Last blocks of states cached in this pass; not usable before its end.
@@ -116,7 +110,6 @@ impl GroupTable {
 }
 
 impl Group {
-    /// Creates a group with full attention.
     pub(super) const fn full(block_size: u32, index: u32) -> Self {
         Self {
             window: u32::MAX,
@@ -136,19 +129,16 @@ impl Group {
         self.window == u32::MAX
     }
 
-    /// Returns the key of a block in this group.
     pub(super) fn key(&self, key: BlockKey) -> BlockKey {
         BlockKey(key.0 ^ self.salt)
     }
 
-    /// Returns the number of leading blocks outside the window of a sequence with `processed`
-    /// tokens.
+    /// Returns the number of leading blocks outside the window after `processed` tokens.
     pub(super) fn passed(&self, processed: u32) -> u32 {
         processed.saturating_sub(self.window - 1) / self.block_size
     }
 
-    /// Returns the new blocks of a table for `tokens` tokens; `is_whole`: as counted for an
-    /// admission.
+    /// Returns the missing blocks for `tokens` tokens; `is_whole`: as counted for an admission.
     pub(super) fn missing(&self, table: &GroupTable, tokens: u32, is_whole: bool) -> u32 {
         let all = tokens.div_ceil(self.block_size);
         let all = if is_whole { all.min(self.cap) } else { all };

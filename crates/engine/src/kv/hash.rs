@@ -375,7 +375,6 @@ fn extra_keys(extras: &Extras, start: usize, size: usize) -> Vec<BlockExtraKey<'
     lora.chain(media).chain(salt).collect()
 }
 
-/// Input of the hash of one block.
 struct BlockContent<'a> {
     parent: &'a Hash,
     tokens: &'a [u32],

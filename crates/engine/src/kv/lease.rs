@@ -50,13 +50,12 @@ impl Leases {
         self.tables.contains_key(&id)
     }
 
-    /// Returns the earliest expiry of a lease.
     pub(crate) fn next_due(&self) -> Option<SimTime> {
         self.ends.next_due()
     }
 
-    /// Ends the first lease that expires at or before `now`. Returns its expiry, and whether blocks
-    /// were freed.
+    /// Ends the first lease that expires by `now`. Returns its expiry, and whether blocks were
+    /// freed.
     pub(crate) fn expire(&mut self, now: SimTime, pool: &mut BlockPool) -> Option<(SimTime, bool)> {
         let (at, id) = self.ends.pop_due(now)?;
         Some((at, self.release(id, pool)))

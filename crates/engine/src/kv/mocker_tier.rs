@@ -24,7 +24,6 @@ pub struct MockerTierConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MockerBlock {
     Missing,
-    /// The block is being written or read.
     Busy,
     Ready,
 }
@@ -37,17 +36,14 @@ pub(crate) struct MockerCopy {
     pub(crate) seq: SeqId,
     pub(crate) to_host: bool,
     keys: Vec<BlockKey>,
-    /// GPU blocks to read.
     sources: Vec<u32>,
 }
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// The copy that brings it has not ended.
     storing: bool,
-    /// Number of copies reading it.
     pins: u32,
-    /// When it was used, where it may leave.
+    /// Time of the last use; `None` while it cannot be evicted.
     used: Option<u64>,
 }
 
@@ -105,7 +101,6 @@ impl MockerTier {
         }
     }
 
-    /// Makes a block evictable, as the most recently used one.
     fn may_leave(&mut self, key: BlockKey) {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
@@ -223,17 +218,14 @@ impl MockerTier {
         }
     }
 
-    /// Returns the end of a started copy; `None` if it has not started or has ended.
     pub(crate) fn end_of(&self, id: CopyId) -> Option<SimTime> {
         self.ends.get(&id).copied()
     }
 
-    /// Returns whether a copy has not ended.
     pub(crate) fn goes_on(&self, id: CopyId) -> bool {
         self.ends.contains_key(&id) || self.prepared.iter().any(|(other, _)| *other == id)
     }
 
-    /// Returns the end of the next copy.
     pub(crate) fn next_due(&self) -> Option<SimTime> {
         self.copies.first_key_value().map(|((end, ..), _)| *end)
     }

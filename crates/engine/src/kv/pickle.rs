@@ -21,11 +21,9 @@ const LONG_BINGET: u8 = b'j';
 const MARK: u8 = b'(';
 const TUPLE: u8 = b't';
 
-/// Memo index of an object, for references to it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Memo(u32);
 
-/// Writes one pickle at the end of a buffer.
 pub(super) struct Pickle<'a> {
     buf: &'a mut Vec<u8>,
     frame: Option<usize>,

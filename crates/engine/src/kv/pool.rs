@@ -19,11 +19,9 @@ pub struct KvConfig {
     pub events: bool,
 }
 
-/// Holds the blocks of one sequence, in token order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BlockTable {
     pub(super) blocks: Vec<u32>,
-    /// Blocks in further layer groups.
     pub(super) groups: Vec<GroupTable>,
     /// Block indices where later prompts may diverge, with sparse layer groups.
     pub(super) ends: [u32; 4],
@@ -115,7 +113,6 @@ pub struct BlockPool {
     cache: CachedBlocks,
     /// Number of free blocks with a key.
     idle: u32,
-    /// Number of cache resets.
     epoch: u32,
     pub(super) groups: Groups,
     /// Group of each block, if there are several; 0 is the first.
@@ -123,7 +120,6 @@ pub struct BlockPool {
 }
 
 impl BlockPool {
-    /// Creates a pool of free, empty blocks.
     pub(crate) fn new(config: KvConfig) -> Self {
         let config = KvConfig {
             num_blocks: config.num_blocks.max(1),
@@ -143,7 +139,6 @@ impl BlockPool {
         }
     }
 
-    /// Adds layer groups to the pool.
     #[must_use]
     pub(crate) fn with_groups(self, groups: &LayerGroups, limits: &GroupLimits) -> Self {
         let KvConfig {
@@ -162,7 +157,6 @@ impl BlockPool {
         &self.config
     }
 
-    /// Returns the number of blocks for `tokens` tokens.
     pub(crate) const fn blocks_for(&self, tokens: u32) -> u32 {
         tokens.div_ceil(self.config.block_size)
     }
@@ -229,7 +223,6 @@ impl BlockPool {
         true
     }
 
-    /// Adds the cached prefix to an empty table, if all further blocks will fit too.
     fn admit(
         &mut self,
         table: &mut BlockTable,
@@ -276,7 +269,6 @@ impl BlockPool {
         self.blocks[id as usize].refs == 0
     }
 
-    /// Adds a user to a cached block.
     pub(super) fn hold(&mut self, id: u32) {
         let block = &mut self.blocks[id as usize];
         if block.refs == 0 {
@@ -439,7 +431,6 @@ impl BlockPool {
         (table.cached, table.settled) = (0, 0);
     }
 
-    /// Removes a user from each block.
     pub(super) fn give_back(&mut self, ids: &[u32]) {
         for &id in ids {
             let block = &mut self.blocks[id as usize];
@@ -487,12 +478,10 @@ impl BlockPool {
         }
     }
 
-    /// Enables or disables the prefix cache.
     pub(crate) fn set_caching(&mut self, on: bool) {
         self.config.prefix_caching = on;
     }
 
-    /// Returns the cached blocks, by id.
     pub(crate) fn cached_blocks(&self) -> Vec<CachedBlock> {
         let blocks = (0..).zip(&self.blocks).filter(|(_, block)| block.cached);
         let named = |(id, block): (u32, &Block)| CachedBlock {
@@ -506,7 +495,6 @@ impl BlockPool {
         blocks.map(named).collect()
     }
 
-    /// Returns the use of the blocks with these ids.
     pub(crate) fn block_use(&self, numbers: Range<u32>) -> BlockUse {
         let blocks = self.blocks.iter().take(numbers.end as usize);
         // The null block does not count.

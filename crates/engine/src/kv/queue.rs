@@ -17,7 +17,6 @@ struct FreeLink {
 const ANCHOR: u32 = 0;
 
 impl FreeQueue {
-    /// Creates a queue of blocks `1..=last`, the lowest at the front.
     pub(super) fn full(last: u32) -> Self {
         let links = (0..=last)
             .map(|id| FreeLink {

@@ -21,7 +21,6 @@ const BYTES: [f64; 10] = [
 /// and NCCL's rings are used from 8 MiB.
 pub type AllReduce = [Row; 3];
 
-/// Times for one number of GPUs.
 pub(super) type Row = [f64; BYTES.len()];
 
 /// Returns the time of an all-reduce of `bytes`, in us.

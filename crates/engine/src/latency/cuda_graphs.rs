@@ -36,7 +36,6 @@ pub struct GraphLimits {
 }
 
 impl Default for CudaGraphs {
-    /// Returns the sizes for 256 sequences without drafts.
     fn default() -> Self {
         Self::usual(GraphLimits {
             seqs: 256,
@@ -100,7 +99,6 @@ impl CudaGraphs {
         &self.sizes
     }
 
-    /// Returns the padded size of a step, in tokens.
     #[inline]
     pub(super) fn padded(&self, tokens: u64) -> u64 {
         let tokens32 = u32::try_from(tokens).unwrap_or(u32::MAX);
@@ -114,7 +112,6 @@ impl CudaGraphs {
     }
 }
 
-/// Returns every eighth size below 256 and every sixteenth from 256 on.
 fn spaced(most: u32) -> impl Iterator<Item = u32> {
     let fine = (8..=most.min(255)).step_by(8);
     fine.chain((256..=most).step_by(16))

@@ -36,11 +36,9 @@ pub enum Drafter {
 /// Describes the layers that compute drafts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DraftLayers {
-    /// Shape of the layers and output head.
     shape: ModelShape,
     /// Rows of embeddings and output head that are not shared with the target.
     own_rows: u32,
-    /// Number of passes per step.
     passes: u32,
     /// Tokens per sequence in the last pass.
     rows: u32,
@@ -235,7 +233,6 @@ impl Drafting {
     }
 }
 
-/// Returns a batch with one token per sequence.
 fn one_each(batch: &Batch) -> Batch {
     let prompts = batch.chunk_past + batch.chunk_tokens;
     Batch {

@@ -107,7 +107,6 @@ impl EncoderShape {
         batch.chunk_pairs_clipped += patches.saturating_mul(near).saturating_mul(2);
     }
 
-    /// Returns the shape of an equivalent model without cache and output head.
     fn as_model(&self) -> ModelShape {
         ModelShape {
             hidden: self.hidden,
@@ -137,13 +136,11 @@ fn part<'a>(config: &'a Value, name: &str) -> Option<(&'a Value, &'a Value)> {
     Some((found, &found[name]))
 }
 
-/// Returns a number, or the first of a list.
 fn edge(value: &Value) -> Option<u32> {
     let number = value.as_u64().or_else(|| value[0].as_u64());
     number.map(size).filter(|&n| n > 0)
 }
 
-/// Returns the number of patches per embedding.
 fn merged_patches(config: &Value, part: &Value, tile: Option<u32>) -> u32 {
     let square = |n: u32| n.saturating_mul(n);
     let either = |key: &'static str| field(part, &[key]).or_else(|| field(config, &[key]));

@@ -110,7 +110,6 @@ const BLACKWELL_EXPERTS: Experts = Experts {
     int4: [fit(34.8, 0.779, 0.270), fit(34.8, 0.779, 0.270)],
 };
 
-/// Values of GPUs without measurements.
 const FALLBACK: Gpu = Gpu {
     name: "",
     aliases: &[],
@@ -132,7 +131,6 @@ const FALLBACK: Gpu = Gpu {
     experts: EXPERTS,
 };
 
-/// Describes a GPU from its data sheet only.
 const fn sheet(
     name: &'static str,
     aliases: &'static [&'static str],

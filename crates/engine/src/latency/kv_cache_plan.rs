@@ -27,9 +27,7 @@ pub struct KvCachePlan {
     pub layers: (u32, u32),
     /// Whether keys and values are compressed (DeepSeek).
     pub is_mla: bool,
-    /// Bytes per block of one layer.
     page_bytes: f64,
-    /// Bytes per token in a full-attention layer.
     layer_token_bytes: f64,
 }
 

@@ -120,7 +120,6 @@ pub(super) fn weight_width(scheme: Scheme) -> f64 {
     }
 }
 
-/// Returns the bytes of weights on one GPU.
 pub(super) fn weight_bytes(shape: &ModelShape, ranks: WeightRanks) -> f64 {
     let Quantization {
         scheme,

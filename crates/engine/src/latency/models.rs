@@ -1,6 +1,5 @@
 use super::{Mla, ModelShape, Moe, Quantization, Scheme, StateLayers, Window};
 
-/// Built-in model.
 struct KnownModel {
     /// Lower-case words, searched in the last part of a repository name.
     name: &'static str,
@@ -89,8 +88,7 @@ const fn stored(mut known: KnownModel, quantization: Quantization) -> KnownModel
     known
 }
 
-/// Adds experts: (experts, per token), (width of an expert, of the shared one), layers with
-/// experts.
+/// Adds experts: (number, per token), (width, width of the shared one), layers with experts.
 const fn moe(
     mut known: KnownModel,
     (experts, per_token): (u32, u32),

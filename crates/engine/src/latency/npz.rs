@@ -7,7 +7,6 @@ use flate2::read::DeflateDecoder;
 
 use super::float_array::FloatArray;
 
-/// Maximum size of all members together.
 const MAX_BYTES: u64 = 256 << 20;
 
 /// Reads all arrays of an archive by name (without `.npy`).
@@ -35,7 +34,6 @@ pub(super) fn read(bytes: &[u8]) -> Result<BTreeMap<String, FloatArray>, String>
     Ok(arrays)
 }
 
-/// Finds the end-of-directory record, from the back.
 fn find_end(bytes: &[u8]) -> Option<usize> {
     let last = bytes.len().checked_sub(22)?;
     (last.saturating_sub(0xFFFF)..=last)

@@ -34,7 +34,6 @@ pub struct Roofline {
     /// Fraction of the cache that decode attention reads again in steps with a prompt chunk.
     mixed_again: f64,
     stages: u32,
-    /// Number of ranks of prefill context parallelism.
     pcp: u32,
     graphs: CudaGraphs,
     /// Time to launch the kernels of a step without CUDA graphs, in us.

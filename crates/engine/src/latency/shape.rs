@@ -133,7 +133,6 @@ pub enum ShapeError {
     },
 }
 
-/// Model types with an ungated MLP.
 const UNGATED: &[&str] = &[
     "gpt2",
     "gpt_neo",

@@ -239,7 +239,6 @@ impl Pool {
         out.push_back((now, Event::Ended { id, end }));
     }
 
-    /// Frees the blocks of expired leases.
     fn end_leases(&mut self, now: SimTime, out: &mut Outbox) {
         let Some(blocks) = &mut self.blocks else {
             return;
@@ -253,8 +252,8 @@ impl Pool {
         }
     }
 
-    /// Allocates blocks for all tokens of a sequence. If the cache is full, the sequence goes on
-    /// without them: a pool does not preempt.
+    /// Allocates blocks for all tokens of a sequence. If the cache is full, it goes on without
+    /// them.
     fn grow(&mut self, now: SimTime, running: &mut RunningSeq, out: &mut Outbox) {
         let Some(blocks) = &mut self.blocks else {
             return;
@@ -275,7 +274,6 @@ impl Pool {
         });
     }
 
-    /// Releases the tokens of a slot that are due and sets its next timer.
     fn release(&mut self, now: SimTime, index: u32, out: &mut Outbox) {
         let Some(mut running) = self.slots[index as usize].take() else {
             return;
@@ -317,7 +315,6 @@ impl Pool {
         }
     }
 
-    /// Ends the sequence in a slot and admits waiting sequences.
     fn finish(&mut self, now: SimTime, index: u32, end: End, out: &mut Outbox) {
         let Some(mut running) = self.slots[index as usize].take() else {
             return;

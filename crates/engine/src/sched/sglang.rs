@@ -70,7 +70,6 @@ pub struct Sglang {
     /// Passes left without admission of prompts.
     rounds_without_prefill: u32,
     arrivals: u64,
-    /// Number of cache resets.
     epoch: u32,
     stats: Stats,
     admissions: Vec<Admitted>,
@@ -255,7 +254,6 @@ impl Sglang {
         out.push_back((now, Event::Ended { id, end }));
     }
 
-    /// Removes a sequence from its queue and ends it.
     fn stop(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
         self.running.retain(|&other| other != slot);
         self.waiting.retain(|&other| other != slot);
@@ -263,7 +261,6 @@ impl Sglang {
         self.end(slot, end, now, out);
     }
 
-    /// Frees a sequence's own pages and unlocks the shared ones.
     fn release(&mut self, slot: Slot) {
         let seq = &mut self.seqs[slot];
         self.radix.give(seq.pages - seq.shared);

@@ -64,7 +64,6 @@ pub struct BatchScheduler<R: SchedulingRules> {
     host: Option<Box<HostTier>>,
     pub(in crate::sched) seqs: Seqs,
     pub(in crate::sched) waiting: WaitingQueue,
-    /// Running batch, in order of admission.
     pub(in crate::sched) running: Vec<Slot>,
     bulk: BulkDecode,
     /// Steps in flight; the first one is executing.
@@ -75,17 +74,14 @@ pub struct BatchScheduler<R: SchedulingRules> {
         reason = "a step changes places several times, and is large"
     )]
     spare: Vec<Box<Step>>,
-    /// Time of the next scheduling pass.
     plan_at: Option<SimTime>,
     paused: bool,
     /// Ends of fetches and of tails, by slot and generation of the sequence.
     timers: TimerQueue<(Slot, u32)>,
-    /// Blocks kept for remote decode engines.
     leases: Leases,
     pub(in crate::sched) fetching: usize,
     cadence: PrefillCadence,
     loras: Adapters,
-    /// Encoder outputs of media, if an encoder is modelled.
     encoder: Option<Box<EncoderCache>>,
     pub(in crate::sched) window: Option<u32>,
     aligns_chunks: bool,
@@ -182,7 +178,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Schedules steps until the pipeline is full.
     fn plan(&mut self, now: SimTime, out: &mut Outbox) {
         if self.paused {
             return;
@@ -299,7 +294,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Empties the prefix cache; false if blocks are in use.
     fn reset_cache(&mut self, reset: Reset, now: SimTime, out: &mut Outbox) -> bool {
         if reset == Reset::Preempt {
             self.preempt_all(now, out);

@@ -49,7 +49,6 @@ impl KeyList {
     }
 }
 
-/// Chunk accesses of one request.
 #[derive(Debug, Default)]
 struct Accesses {
     /// Missing chunks; each counts once.
@@ -63,11 +62,9 @@ struct Accesses {
 #[derive(Debug, Default)]
 pub(super) struct ArcPolicy {
     capacity: u32,
-    /// Chunks used by one request.
     recent: KeyList,
     /// Target size of `recent`, in chunks.
     target: f64,
-    /// Chunks used by several requests.
     frequent: KeyList,
     /// Keys evicted from `recent` and from `frequent`.
     ghosts: [KeyList; 2],

@@ -34,7 +34,6 @@ struct Chunk {
     name: ChunkName,
     hash: Option<[u8; 32]>,
     recency: Recency,
-    /// Number of copies that read it.
     reads: u32,
     storing: bool,
 }
@@ -64,7 +63,6 @@ impl HostChunks {
         (self.chunks.len() - self.free.len()) as u32
     }
 
-    /// Iterates over the names of the stored chunks, in no order.
     pub(super) fn names(&self) -> impl Iterator<Item = ChunkName> {
         self.index.values().map(|&id| self.chunks[id as usize].name)
     }
@@ -82,7 +80,6 @@ impl HostChunks {
         }
     }
 
-    /// Updates the recency of a chunk.
     pub(super) fn touch(&mut self, id: u32, recency: Recency) {
         let before = self.chunks[id as usize].recency;
         if before == recency {
@@ -94,7 +91,6 @@ impl HostChunks {
         }
     }
 
-    /// Returns the number of unused chunks.
     pub(super) fn room(&self) -> u32 {
         self.capacity - self.len()
     }
@@ -165,7 +161,7 @@ impl HostChunks {
         }
     }
 
-    /// Marks a chunk as completely written.
+    /// Marks a chunk as completely written, so that it may be evicted.
     pub(super) fn stored(&mut self, id: u32) {
         let chunk = &mut self.chunks[id as usize];
         chunk.storing = false;
@@ -173,7 +169,6 @@ impl HostChunks {
         self.evictable.insert((chunk.recency, id));
     }
 
-    /// Marks a chunk as being read.
     pub(super) fn pin(&mut self, id: u32) {
         let chunk = &mut self.chunks[id as usize];
         self.evictable.remove(&(chunk.recency, id));
@@ -181,7 +176,6 @@ impl HostChunks {
         self.loading += 1;
     }
 
-    /// Marks the end of a read.
     pub(super) fn unpin(&mut self, id: u32) {
         let chunk = &mut self.chunks[id as usize];
         chunk.reads -= 1;

@@ -15,9 +15,7 @@ pub(crate) struct HostRequest {
     pub(crate) id: SeqId,
     /// Number of its tokens; at least one is computed.
     pub(crate) known: u32,
-    /// Number of its blocks on the GPU.
     pub(crate) from: u32,
-    /// Tokens per block.
     pub(crate) size: u32,
 }
 
@@ -40,7 +38,6 @@ impl Group {
 }
 
 impl HostTier {
-    /// Returns the key of a chunk in a group.
     pub(super) fn key(&self, plan: &BlockPlan, group: usize, chunk: u32) -> Option<BlockKey> {
         let last = (u64::from(chunk) + 1) * u64::from(self.config.blocks_per_chunk) - 1;
         let key = plan.keys.get(usize::try_from(last).ok()?)?;
@@ -56,7 +53,6 @@ impl HostTier {
         (plan.keys.len() as u32).min(blocks) / self.config.blocks_per_chunk
     }
 
-    /// Returns the maximum number of blocks of a hit.
     fn most(&self, request: &HostRequest) -> u32 {
         // A state covers all previous tokens, so the last one cannot be recomputed from it.
         let has_state = self.groups.iter().any(|group| group.is_state);

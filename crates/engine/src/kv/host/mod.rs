@@ -89,11 +89,9 @@ pub struct HostCounts {
 pub(crate) enum HostHit {
     /// A copy of these blocks is in progress; look up again later.
     Wait,
-    /// Number of further blocks.
     Blocks(u32),
 }
 
-/// Copy of chunks to the host.
 #[derive(Debug)]
 pub(crate) struct StoreCopy {
     id: SeqId,
@@ -106,13 +104,10 @@ pub(crate) struct StoreCopy {
 struct CopiedChunk {
     /// Group number in events.
     group: u32,
-    /// Index in the plan.
     at: u32,
-    /// Id in the tier.
     id: u32,
 }
 
-/// Copy of chunks to the GPU.
 #[derive(Debug)]
 struct LoadCopy {
     id: SeqId,
@@ -152,14 +147,12 @@ impl<T> CopyLane<T> {
     }
 }
 
-/// State of a sequence in the tier.
 #[derive(Debug, Default)]
 struct HostSequence {
     /// Recency of all its chunks; 0 if it has used none.
     epoch: u64,
     /// Number of its chunks that were stored or loaded.
     offered: u32,
-    /// Number of unfinished copies of its blocks.
     copies: u32,
     /// End of its last started copy to the host.
     copied: SimTime,
@@ -184,11 +177,9 @@ pub(crate) struct HostTier {
     loads: CopyLane<LoadCopy>,
     offers: Offers,
     epoch: u64,
-    /// Number of resets.
     generation: u32,
     /// Number of sequences whose lookup waits.
     pub(crate) deferred: usize,
-    /// Whether events of its content are emitted.
     events: bool,
 }
 
@@ -357,8 +348,7 @@ impl HostTier {
         offered < self.full(plan, blocks)
     }
 
-    /// Evicts chunks until the missing ones fit. Returns `None` without any eviction if this is
-    /// impossible.
+    /// Evicts chunks until the missing ones fit, or none and returns `None`.
     fn make_room(
         &mut self,
         missing: &mut Vec<(usize, u32, BlockKey)>,
@@ -396,12 +386,10 @@ impl HostTier {
         }
     }
 
-    /// Returns whether a copy to the GPU is in progress.
     pub(crate) fn is_loading(&self) -> bool {
         self.loads.next_due().is_some()
     }
 
-    /// Returns the end of the next copy.
     pub(crate) fn next_due(&self) -> Option<SimTime> {
         match (self.stores.next_due(), self.loads.next_due()) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -409,13 +397,11 @@ impl HostTier {
         }
     }
 
-    /// Returns the end of the last started copy of a sequence's blocks.
     pub(crate) fn copied(&self, id: SeqId) -> SimTime {
         self.seqs.get(&id).map_or(SimTime::ZERO, |seq| seq.copied)
     }
 
-    /// Completes the copies that end at or before `now`. Returns the sequences whose load has
-    /// ended.
+    /// Completes the copies that end by `now`. Returns the sequences whose load has ended.
     pub(crate) fn complete(&mut self, now: SimTime, out: &mut impl FnMut(Event)) -> Vec<Loaded> {
         while let Some((_, took, copy)) = self.stores.pop_due(now) {
             self.stored(took, copy, out);
@@ -504,7 +490,6 @@ impl HostTier {
         }
     }
 
-    /// Clears the tier. Started copies go on.
     pub(crate) fn clear(&mut self) {
         self.chunks = new_chunks(&self.config);
         self.generation = self.generation.wrapping_add(1);

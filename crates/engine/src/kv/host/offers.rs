@@ -7,15 +7,13 @@ use crate::BlockKey;
 /// **Source:** vLLM 0.33 `vllm/v1/kv_offload/cpu/manager.py`, `_record_accesses`.
 #[derive(Debug, Default)]
 pub(super) struct Offers {
-    /// Number of offers, and time of the last one.
     counts: HashMap<BlockKey, (u32, u64)>,
     order: BTreeMap<u64, BlockKey>,
     clock: u64,
 }
 
 impl Offers {
-    /// Counts an offer of a chunk and returns its total. Drops the oldest chunk if more than `most`
-    /// are counted.
+    /// Counts an offer and returns the chunk's total. Drops the oldest of more than `most` chunks.
     pub(super) fn count(&mut self, key: BlockKey, most: usize) -> u32 {
         self.clock += 1;
         let (times, before) = self.counts.get(&key).copied().unwrap_or_default();

@@ -7,7 +7,6 @@ use super::speed::GemmType;
 use super::tables::Folder;
 use super::{Aic, AicError, DECODE_ROWS};
 
-/// Attention tables of the layers of one kind.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct LayerAttention {
     layers: f64,
@@ -109,7 +108,6 @@ impl Aic {
         self.speed.least(flops, peak, bytes)
     }
 
-    /// Returns the time of the query and key norms of one layer.
     fn norms(&self) -> f64 {
         if !self.qk_norm {
             return 0.0;
@@ -144,7 +142,6 @@ impl Aic {
         times.sum()
     }
 
-    /// Returns the time of compressed-attention blocks over all layers.
     fn block(&self, prompts: bool, at: [u64; 3]) -> f64 {
         let times = self.attention.iter().map(|kind| {
             let grid = if prompts { &kind.context } else { &kind.decode };

@@ -7,12 +7,10 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Curve(Vec<(u64, f64)>);
 
-/// Selects the points at an end that determine the hardware efficiency there.
+/// Selects the points for the hardware efficiency at an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// The last point.
     Last,
-    /// The median of the last three points.
     MedianOfThree,
 }
 
@@ -54,8 +52,7 @@ impl Curve {
         Some(sum)
     }
 
-    /// Returns the time at a point, interpolated, or extrapolated with the hardware efficiency at
-    /// the end.
+    /// Returns the time at a point, interpolated or extrapolated with the efficiency at the end.
     pub(super) fn time(&self, at: u64, end: End, sol: &dyn Fn(u64) -> f64) -> Option<f64> {
         let place = self.0.partition_point(|point| point.0 < at);
         let below = place.checked_sub(1).map(|i| self.0[i]);
@@ -96,7 +93,6 @@ pub(super) type ShapeCurve = ((u64, u64), Curve);
 pub(super) struct Sites {
     /// Shapes in tie-breaking order.
     shapes: Vec<ShapeCurve>,
-    /// Index of each shape in `shapes`.
     places: BTreeMap<(u64, u64), usize>,
     /// Measured shapes near each prepared shape, with their distances, nearest first.
     near: BTreeMap<(u64, u64), Vec<(f64, usize)>>,

@@ -48,7 +48,6 @@ pub struct Aic {
     dense: Sites,
     bf16: Option<Sites>,
     vocab: u64,
-    /// Width of the MLP on one GPU.
     width: u64,
     experts: Option<ExpertTable>,
     /// Kernel times of decode passes without attention, in ms, by number of tokens.
@@ -59,7 +58,6 @@ pub struct Aic {
     attention: Vec<LayerAttention>,
     /// Whether attention is compressed. Its tables then hold whole blocks with projections.
     compressed: bool,
-    /// Whether prompts use fp8 attention.
     fp8_attention: bool,
     /// Width of the shared expert on one GPU; 0: none.
     shared: u64,

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::sync::Arc;
 
-/// Column of values; `None` for missing values.
 pub(super) enum Column {
     Text(Vec<Option<Arc<str>>>),
     Whole(Vec<Option<i64>>),
@@ -205,7 +204,6 @@ fn data_page(
 }
 
 fn unpack(body: &[u8], codec: i64, size: usize) -> Result<Vec<u8>, Problem> {
-    /// Maximum page size, in bytes.
     const MOST: usize = 1 << 28;
     if size > MOST {
         return Err(ODD);
@@ -234,7 +232,6 @@ fn unpack(body: &[u8], codec: i64, size: usize) -> Result<Vec<u8>, Problem> {
     }
 }
 
-/// Reads consecutive values.
 fn plain(page: &[u8], kind: i64, count: usize) -> Result<Column, Problem> {
     let eights = || -> Result<Vec<[u8; 8]>, Problem> {
         let bytes = page.get(..count.checked_mul(8).ok_or(CUT)?).ok_or(CUT)?;
@@ -390,7 +387,6 @@ impl<'a> Thrift<'a> {
 
     /// Enters a nested structure or list.
     fn deeper(&mut self) -> Result<(), Problem> {
-        /// Parquet metadata is not deeper.
         const DEEPEST: u32 = 16;
         self.depth += 1;
         match self.depth > DEEPEST {

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use super::error::AicError;
 use crate::latency::{ModelShape, Overhead, Setup};
 
-/// Names of GPUs in the tables.
 const SYSTEMS: [(&str, &str); 9] = [
     ("A100-SXM-80GB", "a100_sxm"),
     ("B200-SXM-180GB", "b200_sxm"),

@@ -33,7 +33,6 @@ impl GemmType {
 }
 
 impl HardwareSpeed {
-    /// Returns the time of a kernel that only moves memory, in ms.
     pub(super) fn moving(&self, bytes: f64) -> f64 {
         (bytes / (self.memory * self.reached) + self.launch) * 1e3
     }

@@ -9,7 +9,6 @@ use super::error::AicError;
 use super::lookup::{Curve, Grid3, Sites};
 use super::parquet::Table;
 
-/// Data sheet of a system.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Sheet {
     data_dir: String,
@@ -59,7 +58,6 @@ struct Donor {
     from_version: String,
 }
 
-/// Reads the tables of one system, backend and version.
 pub(super) struct Folder {
     data: PathBuf,
     pub(super) backend: String,
@@ -178,7 +176,6 @@ impl Folder {
         }
     }
 
-    /// Creates the error for a missing table entry.
     pub(super) fn missing(&self, table: &'static str, what: &str) -> AicError {
         AicError::Missing {
             table,
@@ -192,7 +189,7 @@ impl Folder {
         }
     }
 
-    /// Reads the matrix products of one type; raises times below `sol` to it.
+    /// Reads matrix products of one type; raises times below `sol` to it.
     pub(super) fn gemm(
         &self,
         dtype: &str,
@@ -286,7 +283,7 @@ impl Folder {
         any.then_some(grid).ok_or_else(|| self.missing(name, &key))
     }
 
-    /// Reads whole blocks of compressed attention, by data types of cache and weights.
+    /// Reads whole blocks of compressed attention.
     pub(super) fn attention_block(
         &self,
         decode: bool,
@@ -328,7 +325,6 @@ impl Folder {
         any.then_some(grid).ok_or_else(|| self.missing(name, &key))
     }
 
-    /// Reads all-reduce times over `gpus` GPUs, by number of elements.
     pub(super) fn all_reduce(&self, gpus: u64) -> Result<Curve, AicError> {
         let mut curve = Curve::default();
         for table in self.read("comm", "custom_allreduce_perf")? {
@@ -351,7 +347,6 @@ impl Folder {
         }
     }
 
-    /// Reads expert times, by number of tokens.
     pub(super) fn experts(
         &self,
         (dtype, usual): (&str, &'static str),
@@ -401,7 +396,6 @@ fn count(table: &Table, column: &str, row: usize) -> Option<u64> {
         .and_then(|value| u64::try_from(value).ok())
 }
 
-/// Returns the entry of a key, appended if it is new.
 fn entry<V: Default>(list: &mut Vec<(u64, V)>, key: u64) -> &mut V {
     let at = list
         .iter()
@@ -435,14 +429,12 @@ fn names(folder: &Path) -> String {
     entries(folder).join(", ")
 }
 
-/// Inputs per number of outputs, in order of appearance.
 type InputsByOutputs = Vec<(u64, Vec<u64>)>;
 
 /// Version in PEP 440 order: numbers, pre-release, post-release.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Release(Vec<u64>, (i8, u64), u64);
 
-/// Parses a version; `None` if it is not one.
 fn release(text: &str) -> Option<Release> {
     let (text, post) = match text.split_once(".post") {
         Some((text, post)) => (text, post.parse::<u64>().ok()? + 1),

@@ -3,7 +3,6 @@ use crate::latency::gpus::Fit;
 use crate::latency::memory::weight_width;
 use crate::latency::{Scheme, all_reduce};
 
-/// Computes the constants of a deployment's kernels.
 pub(super) struct Kernels<'a> {
     setup: &'a Setup,
     pub(super) tp: f64,
@@ -29,7 +28,6 @@ impl<'a> Kernels<'a> {
         (tflops > 0.0).then_some(tflops * 1e6)
     }
 
-    /// Returns the fp4 peak, or `None` without fp4 units.
     fn fp4_peak(&self) -> Option<f64> {
         let tflops = self.setup.gpu.fp4_tflops;
         (tflops > 0.0).then_some(tflops * 1e6)
@@ -199,7 +197,6 @@ impl<'a> Kernels<'a> {
             .map(|layers| (layers * fixed, layers * per_layer / bandwidth))
     }
 
-    /// Returns the numbers of full-attention layers and of window layers.
     fn layers(&self) -> [f64; 2] {
         let shape = &self.setup.shape;
         let all = shape.attention_layers();
@@ -225,7 +222,6 @@ impl<'a> Kernels<'a> {
     }
 }
 
-/// All-reduces of a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Reduction {
     times: f64,

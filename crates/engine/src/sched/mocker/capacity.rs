@@ -29,7 +29,6 @@ impl Mocker {
         self.pool.free().saturating_sub(needs.sum())
     }
 
-    /// Returns whether a sequence at the head of the queue can never run.
     pub(super) fn never_fits(&mut self, slot: Slot) -> bool {
         let seq = &self.seqs[slot];
         // After the first admission, the blocks of its next step count.

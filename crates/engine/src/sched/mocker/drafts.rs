@@ -15,7 +15,6 @@ use super::{Mocker, MockerRole};
 use crate::sched::vllm::pass::Pass;
 
 impl Mocker {
-    /// Draws the output tokens of a pass.
     pub(super) fn draw_all(&mut self, pass: &mut Pass) {
         if self.rules.accept.is_empty() {
             return;
@@ -75,7 +74,6 @@ impl Mocker {
         ready.collect()
     }
 
-    /// Returns the maximum number of tokens that one step makes for a sequence.
     fn most_drawn(&self, slot: Slot) -> u32 {
         let seq = &self.seqs[slot];
         let most = match self.rules.role {
@@ -85,7 +83,6 @@ impl Mocker {
         most.min(seq.total - seq.known)
     }
 
-    /// Draws the next token plus the accepted drafts after it.
     fn draw(&mut self) -> u32 {
         let seed = self.config.seed;
         let draws = self.rules.draws.get_or_insert_with(|| StdRng::new(seed));
@@ -93,7 +90,6 @@ impl Mocker {
         1 + rates.take_while(|&&rate| draws.chance(rate)).count() as u32
     }
 
-    /// Releases the drawn tokens of a sequence, limited to its planned output.
     fn release_drawn(&mut self, slot: Slot, drawn: u32, pass: &mut Pass) {
         let seq = &mut self.seqs[slot];
         let emit = drawn.min(seq.total - seq.known);

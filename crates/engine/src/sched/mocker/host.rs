@@ -17,7 +17,6 @@ pub(super) struct MockerOffload {
     pub compute_after: SimTime,
 }
 
-/// State of one sequence in the tier.
 #[derive(Debug, Default)]
 pub(super) struct OffloadedSequence {
     /// Number of prompt blocks that were offered or loaded.
@@ -40,7 +39,6 @@ impl MockerOffload {
         }
     }
 
-    /// Returns the end of the next copy.
     pub(super) fn next_due(&self) -> Option<SimTime> {
         self.tier.next_due()
     }

@@ -139,7 +139,6 @@ impl Mocker {
         owed.sum::<u32>().saturating_add(loads)
     }
 
-    /// Consumes the load of an admitted sequence. Returns the tokens that came from the host.
     pub(super) fn take_loaded(&mut self, slot: Slot) -> Option<u32> {
         let size = self.config.block_size;
         let offload = self.rules.offload.as_mut()?;
@@ -206,7 +205,6 @@ impl Mocker {
         }
     }
 
-    /// Starts the copies of a pass at its end.
     pub(super) fn submit_tier_copies(&mut self, now: SimTime, out: &mut Outbox) {
         if let Some(offload) = &mut self.rules.offload {
             offload.tier.submit(now);
@@ -214,7 +212,6 @@ impl Mocker {
         }
     }
 
-    /// Completes the copies that have ended.
     pub(super) fn end_tier_copies(&mut self, now: SimTime, out: &mut Outbox) {
         while let Some(offload) = &mut self.rules.offload
             && let Some(copy) = offload.tier.pop_due(now)
@@ -247,7 +244,6 @@ impl Mocker {
         }
     }
 
-    /// Removes an ended sequence from the tier.
     pub(super) fn leave_tier(&mut self, slot: Slot) {
         if let Some(offload) = &mut self.rules.offload {
             let id = self.seqs[slot].id;

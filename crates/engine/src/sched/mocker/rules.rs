@@ -190,7 +190,6 @@ impl SchedulingRules for MockerRules {
         engine.load_from_tier(slot, pass)
     }
 
-    /// Returns the rest of the prompt.
     fn uncut(&self, seq: &Seq, past: u32, _new: u32) -> u32 {
         seq.prompt.saturating_sub(past)
     }

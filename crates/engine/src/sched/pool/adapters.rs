@@ -11,7 +11,6 @@ pub(super) enum AdapterFit {
     No,
 }
 
-/// Tracks the loaded adapters and their numbers of users.
 #[derive(Debug)]
 pub(super) struct AdapterSlots {
     /// Maximum of loaded adapters; `None`: no limit and no load time.

@@ -4,8 +4,7 @@ use super::{Pool, RunningSeq, SlotTimer};
 use crate::kv::BlockRequest;
 use crate::{End, Event, LoadFailurePolicy, Outbox, Sequence, SimTime, Transfer};
 
-/// Returns the number of prompt tokens whose blocks enter the prefix cache: without those that a
-/// failing transfer should bring.
+/// Returns the prompt tokens that enter the prefix cache: without those of a failing transfer.
 pub(super) fn certain(seq: &Sequence, tokens: u32, cached: u32) -> u32 {
     match seq.load_failure.is_some() && seq.transfer == Transfer::RemotePrefill {
         true => cached,
@@ -13,8 +12,7 @@ pub(super) fn certain(seq: &Sequence, tokens: u32, cached: u32) -> u32 {
     }
 }
 
-/// Returns the number of prompt tokens to fetch from another engine. Clears the load failure if
-/// none are missing.
+/// Returns the prompt tokens to fetch. Clears the load failure if none are missing.
 pub(super) fn fetched(seq: &mut Sequence, cached: u32) -> u32 {
     let missing = match seq.transfer {
         Transfer::RemotePrefill => seq.prompt.saturating_sub(cached),

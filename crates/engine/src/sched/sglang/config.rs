@@ -124,7 +124,6 @@ impl SglangConfig {
         tokens.div_ceil(self.page_size)
     }
 
-    /// Rounds a number of tokens up to whole pages.
     pub(super) fn ceil(&self, tokens: u32) -> u32 {
         self.pages(tokens).saturating_mul(self.page_size)
     }

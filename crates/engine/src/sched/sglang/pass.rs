@@ -18,7 +18,6 @@ const SAME_BEGINNING_TOKENS: u32 = 32;
 /// Number of decode passes of output reserved per survivor of a retraction.
 const RETRACT_DECODE_STEPS: u64 = 20;
 
-/// Remaining limits of a prefill pass, in tokens.
 struct PassLimits {
     total: f64,
     input: u32,
@@ -249,12 +248,10 @@ impl Sglang {
         slots.iter().map(grows).sum()
     }
 
-    /// Returns the maximum number of tokens that a decode pass makes for one sequence.
     fn most_tokens(&self) -> u32 {
         1 + self.config.accept.len() as u32
     }
 
-    /// Draws the next token plus the accepted drafts after it.
     fn draw(&mut self) -> u32 {
         if self.config.accept.is_empty() {
             return 1;
@@ -315,8 +312,7 @@ impl Sglang {
     }
 
     /// Retracts the sequences with the least output until the others have room for their next
-    /// tokens. Retracted sequences wait at the end of the queue. Returns whether any were
-    /// retracted.
+    /// tokens. They wait at the end of the queue. Returns whether any were retracted.
     fn retract(&mut self, now: SimTime, out: &mut Outbox) -> bool {
         let mut retracted = false;
         while self.growth(&self.running, self.most_tokens()) > self.radix.available() {

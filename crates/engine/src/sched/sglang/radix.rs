@@ -25,11 +25,8 @@ pub(super) struct Radix {
     /// Unlocked leaves by last use.
     leaves: BTreeSet<(u64, NodeId)>,
     clock: u64,
-    /// Number of pages outside the tree and unused.
     free: u32,
-    /// Number of unlocked pages in the tree.
     evictable: u32,
-    /// Number of locked pages in the tree.
     locked: u32,
     /// Number of pages locked by several sequences.
     shared: u32,
@@ -129,7 +126,6 @@ impl Radix {
         true
     }
 
-    /// Frees pages that are not in the tree.
     pub(super) fn give(&mut self, pages: u32) {
         self.free += pages;
     }
@@ -191,7 +187,6 @@ impl Radix {
         }
     }
 
-    /// Reverts one [`Radix::lock`].
     pub(super) fn unlock(&mut self, mut at: NodeId) {
         while at != ROOT {
             let node = self.node_mut(at);

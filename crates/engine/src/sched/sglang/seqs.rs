@@ -9,14 +9,12 @@ use super::radix::{NodeId, Radix};
 /// Index of a sequence in [`Seqs`].
 pub(super) type Slot = u32;
 
-/// Holds a sequence and its pages.
 #[derive(Debug)]
 pub(super) struct Seq {
     pub id: SeqId,
     pub prompt: u32,
     /// Planned output tokens.
     pub output: u32,
-    /// Output tokens made.
     pub made: u32,
     /// Tokens stored in its pages.
     pub stored: u32,
@@ -78,24 +76,20 @@ impl Seq {
         }
     }
 
-    /// Returns the number of prompt and output tokens.
     pub(super) fn len(&self) -> u32 {
         self.prompt + self.made
     }
 
-    /// Returns the number of output tokens still to make.
     pub(super) fn left(&self) -> u32 {
         self.output - self.made
     }
 
-    /// Returns the keys of its first `pages` full pages.
     pub(super) fn keys(&self, pages: u32) -> &[BlockKey] {
         let keys = self.plan.as_ref().map_or(&[][..], |plan| &plan.keys);
         &keys[..keys.len().min(pages as usize)]
     }
 }
 
-/// Stores all live sequences in reusable slots.
 #[derive(Debug, Default)]
 pub(super) struct Seqs {
     slots: Vec<Seq>,
@@ -145,7 +139,6 @@ impl Seqs {
         }
     }
 
-    /// Returns the slots of all live sequences, by arrival.
     pub(super) fn living(&self) -> Vec<Slot> {
         let mut all: Vec<Slot> = self.by_id.values().copied().collect();
         all.sort_unstable_by_key(|&slot| self[slot].arrival);

@@ -10,13 +10,11 @@ const PASSES: u32 = 16;
 /// adapters drain until it fits.
 #[derive(Debug, Default)]
 pub(super) struct Adapters {
-    /// Adapters of the current step.
     used: Vec<LoraId>,
     /// Loaded adapters, least recently used first.
     loaded: Vec<LoraId>,
     /// First skipped sequence and the number of sequences that overtook it.
     passed: Option<(SeqId, u32)>,
-    /// First sequence skipped in this pass.
     skipped: Option<SeqId>,
     /// Number of sequences skipped in the last pass over the queue.
     pub(super) deferred: usize,
@@ -44,7 +42,6 @@ impl Adapters {
         }
     }
 
-    /// Records that a waiting sequence was admitted.
     pub(super) fn admitted(&mut self, lora: Option<LoraId>, id: SeqId) {
         match &mut self.passed {
             Some((first, _)) if *first == id => self.passed = None,

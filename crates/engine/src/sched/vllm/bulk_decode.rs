@@ -39,9 +39,7 @@ pub(super) struct BulkDecode {
     /// Number of sequences shorter than the window.
     growing: u32,
     window: u32,
-    /// Number of the newest scheduled step.
     planned: u64,
-    /// Number of the newest finished step.
     ended: u64,
     /// Sequences to check, by step number modulo [`AHEAD`]. May contain outdated entries.
     due: Vec<Vec<Slot>>,
@@ -79,8 +77,7 @@ impl BulkDecode {
         }
     }
 
-    /// Removes a sequence outside the bulk that leaves the running batch before its last token is
-    /// scheduled.
+    /// Removes a sequence that leaves the running batch before its last token is scheduled.
     pub(super) fn left(&mut self, slot: Slot) {
         if self.allowed
             && let Some(at) = self.active.iter().position(|&other| other == slot)

@@ -266,7 +266,6 @@ impl VllmConfig {
             && !offers_outputs
     }
 
-    /// Returns the maximum number of steps in flight.
     pub(super) fn steps_ahead(&self) -> u32 {
         if self.async_scheduling { 2 } else { 1 }
     }
@@ -316,7 +315,6 @@ impl VllmConfig {
         self.max_loras.max(self.max_cpu_loras) as usize
     }
 
-    /// Returns the number of draft tokens per step.
     pub(super) fn drafts(&self) -> u32 {
         self.speculation
             .as_ref()

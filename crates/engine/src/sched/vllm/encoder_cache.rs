@@ -9,7 +9,6 @@ use crate::EncoderInput;
 #[derive(Debug)]
 pub(in crate::sched) struct MediaRefs {
     inputs: Arc<[EncoderInput]>,
-    /// Indices of the referenced items.
     held: Range<usize>,
 }
 
@@ -46,7 +45,6 @@ impl MediaRefs {
 #[derive(Debug)]
 pub(super) struct EncoderCache {
     config: EncoderConfig,
-    /// Embeddings left in the budget of this pass.
     budget: u32,
     entries: HashMap<u64, EncodedItem>,
     /// Keys of unreferenced items, in order of their release.

@@ -55,7 +55,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         out.push_back((now, Event::Ended { id, end }));
     }
 
-    /// Removes a sequence from its queue and ends it.
     pub(in crate::sched) fn stop(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
         match self.seqs[slot].state {
             SeqState::Waiting => self.waiting.remove(&self.seqs, slot),

@@ -9,8 +9,8 @@ use super::seqs::{FetchStage, SeqState, Slot};
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Handles a failed load: ends the sequence, or requeues it to compute everything after the
-    /// first bad block.
+    /// Ends a sequence after a failed load, or requeues it to compute the part after the first bad
+    /// block.
     pub(super) fn load_failed(
         &mut self,
         slot: Slot,

@@ -112,7 +112,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         owed.fold(0, u32::saturating_add)
     }
 
-    /// Offers the blocks computed by a step for a copy to host memory after its end.
     pub(super) fn offer_to_host(&mut self, step: &mut Step) {
         let Some(host) = &mut self.host else {
             return;
@@ -152,7 +151,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Returns the end of the next copy.
     pub(super) fn next_copied(&self) -> Option<SimTime> {
         match &self.host {
             Some(host) => host.next_due(),

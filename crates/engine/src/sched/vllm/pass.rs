@@ -5,9 +5,7 @@ use crate::{Outbox, SimTime};
 
 pub(in crate::sched) struct Pass<'a> {
     pub now: SimTime,
-    /// Remaining token budget.
     pub budget: u32,
-    /// Index of the current sequence in the running batch.
     pub at: usize,
     pub preempted: bool,
     /// Whether prompts wait for a later step.
@@ -22,6 +20,5 @@ pub(in crate::sched) enum AdmissionTurn {
     Next,
     /// The sequence keeps its place; later ones may be tried.
     Skip,
-    /// No later sequence is tried.
     Stop,
 }

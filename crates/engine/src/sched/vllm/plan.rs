@@ -17,8 +17,7 @@ use super::step::{Step, StepEntry, StepWork};
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Fills `step` with running sequences, then waiting ones. Returns true if a sequence was
-    /// preempted.
+    /// Fills `step` with running, then waiting sequences. Returns true if one was preempted.
     pub(in crate::sched) fn schedule(
         &mut self,
         now: SimTime,
@@ -75,8 +74,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Returns the number of tokens of a sequence whose steps have ended. `past` also counts those
-    /// in flight.
+    /// Returns the tokens of a sequence whose steps have ended. `past` also counts those in flight.
     pub(in crate::sched) fn processed(&self, slot: Slot, past: u32) -> u32 {
         let seq = &self.seqs[slot];
         let flying = self.flight.back().filter(|step| {
@@ -117,7 +115,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Adds a sequence that has its blocks to the step.
     pub(in crate::sched) fn emit(&mut self, slot: Slot, past: u32, new: u32, step: &mut Step) {
         if self.seqs[slot].media.is_some() {
             self.take_media(slot, past, new, step);
@@ -179,7 +176,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         step.push(entry, work, cost, prompt_tokens);
     }
 
-    /// Adds the load time of the sequence's adapter to the step.
     fn note_lora(&mut self, slot: Slot, step: &mut Step) {
         if self.config.max_loras > 0
             && let Some(lora) = self.seqs[slot].request.lora

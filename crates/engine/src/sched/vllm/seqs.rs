@@ -8,10 +8,8 @@ use crate::kv::BlockTable;
 use crate::seq_map::SeqMap;
 use crate::{BlockPlan, Draft, LoadFailure, LoraId, SeqId, Sequence, SequenceProgress, Transfer};
 
-/// State of a sequence in the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::sched) enum SeqState {
-    /// The slot is empty.
     #[default]
     Free,
     Waiting,
@@ -26,7 +24,6 @@ pub(in crate::sched) enum SeqState {
     Dead,
 }
 
-/// Stage of the fetch or load of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::sched) enum FetchStage {
     Expected,
@@ -44,7 +41,6 @@ pub(in crate::sched) struct Seq {
     pub known: u32,
     /// Number of tokens in the KV cache, computed or scheduled.
     pub computed: u32,
-    /// Prompt plus planned output tokens.
     pub total: u32,
     /// Prompt plus released output tokens.
     pub released: u32,
@@ -55,7 +51,6 @@ pub(in crate::sched) struct Seq {
     /// Number of steps in flight that compute the sequence.
     pub in_flight: u8,
     pub preemptions: Preemptions,
-    /// Whether it was admitted before.
     pub admitted: bool,
     pub bulk: BulkPlace,
     /// Admission number; orders the running batch.
@@ -77,10 +72,8 @@ pub(in crate::sched) struct Seq {
     pub media: Option<Box<MediaRefs>>,
 }
 
-/// Counts preemptions without a new token.
 #[derive(Debug, Default)]
 pub(in crate::sched) struct Preemptions {
-    /// Preemptions since the newest token.
     pub recent: u8,
     /// `recent` before the newest token, which may be undone.
     earlier: u8,
@@ -112,7 +105,6 @@ pub(in crate::sched) struct PromptLoad {
     pub failure: Option<LoadFailure>,
 }
 
-/// Fields of a submitted [`Sequence`] that no step changes.
 #[derive(Debug, Default)]
 pub(in crate::sched) struct SeqRequest {
     pub skip_cache_read: bool,
@@ -195,10 +187,8 @@ impl Seq {
     }
 }
 
-/// Index of a sequence in [`Seqs`].
 pub(in crate::sched) type Slot = u32;
 
-/// Stores all live sequences in reusable slots.
 #[derive(Debug, Default)]
 pub(in crate::sched) struct Seqs {
     slots: Vec<Seq>,
@@ -253,7 +243,6 @@ impl Seqs {
         slot
     }
 
-    /// Updates the stage of a prompt fetch, and the counts per stage.
     pub(in crate::sched) fn fetch(&mut self, slot: Slot, stage: Option<FetchStage>) {
         let seq = &mut self.slots[slot as usize];
         if let Some(before) = std::mem::replace(&mut seq.load.stage, stage) {
@@ -307,7 +296,6 @@ impl Seqs {
         self.by_id.len()
     }
 
-    /// Returns the slots of all live sequences, by arrival.
     pub(in crate::sched) fn living(&self) -> Vec<Slot> {
         let mut all: Vec<Slot> = self.by_id.values().copied().collect();
         all.sort_unstable_by_key(|&slot| self[slot].arrival);

@@ -7,19 +7,14 @@ use crate::{Draft, EncoderInput, End, Event, Outbox, SeqId};
 
 use super::seqs::{SeqState, Seqs, Slot};
 
-/// Output of a sequence in a step.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::sched) struct StepEntry {
     pub slot: Slot,
-    /// Number of tokens released at the end of the step.
     pub emit: u32,
-    /// Whether these are the last tokens.
     pub last: bool,
-    /// Drafts to verify.
     pub drafts: Draft,
 }
 
-/// Computation of a sequence in a step.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::sched) struct StepWork {
     pub slot: Slot,
