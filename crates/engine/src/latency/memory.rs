@@ -44,7 +44,7 @@ pub struct Memory {
 
 /// Bytes of activations, sampler warm-up and memory outside of torch, derived from eight servers.
 const OVERHEAD_BYTES: f64 = 1.35e9;
-/// Overhead bytes for token budgets of 8192 and more.
+/// Bytes of overhead for token budgets of 8192 and more.
 const OVERHEAD_LARGE_BYTES: f64 = 1.6e9;
 
 impl Memory {

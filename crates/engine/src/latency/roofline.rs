@@ -114,7 +114,7 @@ fn soft_max(a: f64, b: f64) -> f64 {
 pub struct Breakdown {
     /// Matrix products of the layers.
     pub gemm: f64,
-    /// Experts.
+    /// Expert kernels.
     pub moe: f64,
     /// Output head.
     pub lm_head: f64,

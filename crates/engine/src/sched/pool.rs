@@ -340,9 +340,9 @@ impl Pool {
 
     /// Starts waiting sequences while there are free slots.
     ///
-    /// Prefers a sequence that was overtaken [`PASSES`] times, then the first whose adapter is
-    /// loaded, then the first whose adapter can be loaded. A sequence without delays ends inside
-    /// its own start; `admitting` turns that recursion into this loop.
+    /// Prefers the first whose adapter is loaded, then the first whose adapter can be loaded. No
+    /// sequence overtakes one that was overtaken [`PASSES`] times. A sequence without delays ends
+    /// inside its own start; `admitting` turns that recursion into this loop.
     fn admit(&mut self, now: SimTime, out: &mut Outbox) {
         if !self.admitting {
             self.admitting = true;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-/// Curve of measured times along one axis, ascending.
+/// Measured times along one axis, ascending.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Curve(Vec<(u64, f64)>);
 

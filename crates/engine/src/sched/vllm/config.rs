@@ -114,8 +114,8 @@ pub struct Speculation {
     /// Acceptance probability of draft token i, given that all before it were accepted. One entry
     /// per draft token.
     pub accept: Vec<f64>,
-    /// Whether a prefix cache hit drops its last block (eagle and mtp with plain block hashes). The
-    /// draft model needs that block's tokens as input.
+    /// Whether a prefix cache hit drops its last block (eagle and mtp with plain block hashes),
+    /// whose cache of the draft model may be invalid.
     pub drops_last_block: bool,
 }
 

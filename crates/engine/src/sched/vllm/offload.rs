@@ -25,7 +25,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     ) -> Option<AdmissionTurn> {
         let seq = &mut self.seqs[slot];
         if !seq.table.is_empty() {
-            // Loaded blocks enter the GPU prefix cache here.
+            // Blocks that were loaded enter the GPU prefix cache here.
             if seq.load.tokens > 0 {
                 let (plan, upto, events) = (seq.plan.as_ref(), seq.computed, &mut pass.step.events);
                 self.pool
