@@ -98,7 +98,7 @@ pub trait Scheduler {
     /// A start due exactly at `now` may be left to another call at the same instant, so that inputs
     /// can join it. Call until [`Scheduler::next_wakeup`] is later than `now`.
     fn advance(&mut self, now: SimTime, out: &mut Outbox);
-    /// Executes an operator command; returns whether it had an effect.
+    /// Executes an operator command; false if it does not apply to the engine or its state.
     fn command(&mut self, now: SimTime, command: Command, out: &mut Outbox) -> bool;
     /// Lists the cached blocks, by id.
     fn cached_blocks(&self) -> Vec<CachedBlock>;

@@ -156,7 +156,7 @@ impl LiveEngine {
         }
     }
 
-    /// Executes an operator command; returns whether it had an effect.
+    /// Executes an operator command; false if it does not apply to the engine or its state.
     pub fn command(&self, command: Command) -> bool {
         let mut ranks = self.shared.ranks.lock();
         let now = self.shared.now();
@@ -322,7 +322,7 @@ pub struct EngineLocks<'e> {
     _locks: Vec<MutexGuard<'e, Ranks>>,
 }
 
-/// Owns a running sequence. Dropping it before the end aborts the sequence and frees its slot and
+/// Owns a submitted sequence. Dropping it before the end aborts the sequence and frees its slot and
 /// blocks.
 pub struct Handle {
     id: SeqId,

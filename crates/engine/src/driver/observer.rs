@@ -5,21 +5,21 @@ use crate::{Event, SimTime, Stats};
 
 /// Receives all events of an engine, on the thread that runs it. Implementations must not block.
 pub trait Observer: Send {
-    /// Reports that a sequence entered the engine, before its first event.
+    /// Handles a new sequence, before its first event.
     fn on_queued(&mut self, record: &SequenceRecord);
-    /// Reports an event of a sequence, after the update of its record. For tokens, `since` is the
+    /// Handles an event of a sequence, after the update of its record. For tokens, `since` is the
     /// time of the previous output.
     fn on_event(&mut self, at: SimTime, event: &Event, record: &SequenceRecord, since: SimTime);
-    /// Reports an event without a sequence (cache, steps).
+    /// Handles an event without a sequence (cache, steps).
     fn on_engine(&mut self, at: SimTime, event: &Event);
-    /// Reports gauges, whenever they may have changed.
+    /// Handles changed gauges.
     fn on_stats(&mut self, stats: &Stats);
-    /// Reports a rejected request for this adapter, when its turn had come
+    /// Handles a rejected request for this adapter, when its turn has come
     /// ([`LiveEngine::refuse`]).
     ///
     /// [`LiveEngine::refuse`]: super::LiveEngine::refuse
     fn on_refused(&mut self, _lora: &Arc<str>) {}
-    /// Reports that no further events are pending.
+    /// Handles the end of a group of events: no further ones are pending.
     fn on_rest(&mut self) {}
 }
 

@@ -78,7 +78,7 @@ pub struct SpanAttributes {
 pub struct ParentRequest {
     /// Requested number of choices.
     pub n: u32,
-    /// Number of sequences without an end.
+    /// Number of unfinished sequences.
     pub open: AtomicU32,
     /// Output tokens of the longest sequence so far.
     pub longest: AtomicU32,

@@ -210,7 +210,7 @@ mod tests {
     }
 
     proptest! {
-        /// Few keys and a full table, so that they stand in each other's way.
+        /// Few keys and a full table, so that slots collide.
         #[test]
         fn it_is_a_map_to_queues(moves in proptest::collection::vec((1..16u32, 0..8u64), 0..200)) {
             let mut cache = CachedBlocks::new(16);

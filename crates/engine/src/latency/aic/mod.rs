@@ -364,8 +364,8 @@ impl Aic {
         self.layers * layer + embedding + gather
     }
 
-    /// Returns the time of the output head in a pass with prompts; not counted for models with
-    /// routed experts.
+    /// Returns the time of the output head in a pass with prompts; 0 for experts without compressed
+    /// attention.
     fn prompt_head(&self, rows: u64) -> f64 {
         match self.experts.is_some() && !self.compressed {
             true => 0.0,

@@ -18,7 +18,7 @@ pub(in crate::sched) enum SeqState {
     Running,
     /// In the running batch, with its last token scheduled or released.
     Draining,
-    /// In no queue: preempted with its last token in flight, or waiting for its tail.
+    /// In no queue: preempted with its last token in flight, and waits for its tail.
     Resting,
     /// Ended, but a step in flight still computes it.
     Dead,
