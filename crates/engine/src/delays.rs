@@ -136,7 +136,6 @@ impl Delays {
         self.hasten(delay)
     }
 
-    /// Returns the delay before a further token if its standard deviation is zero.
     pub(crate) fn exact_gap(&self, load: f64) -> Duration {
         scale(self.itl.0, load / self.speedup).min(LONGEST_DELAY)
     }

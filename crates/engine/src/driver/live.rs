@@ -75,7 +75,6 @@ pub(super) struct Shared {
 pub struct LiveEngine {
     pub(super) shared: Arc<Shared>,
     thread: TimerThread,
-    /// Index among the engines under one lock.
     pub(super) rank: usize,
 }
 

@@ -8,7 +8,6 @@ use atomic_waker::AtomicWaker;
 use crate::End;
 use crate::SimTime;
 
-/// Proposed and accepted drafts of each step that verified some.
 type VerifiedDrafts = Mutex<Vec<(u8, u8)>>;
 
 /// Ranges `start..end` of tokens that one step released together.

@@ -51,7 +51,6 @@ impl Ranks {
         }
     }
 
-    /// Runs the engines up to and including `now`. Returns the number of events.
     pub(super) fn advance(&mut self, now: SimTime) -> usize {
         if self.lock_step.is_none() {
             return self.cores[0].advance(now);

@@ -12,7 +12,6 @@ use crate::BlockKey;
 /// **Source:** `BlockHashToBlockMap`, `vllm/v1/core/block_pool.py`.
 #[derive(Debug)]
 pub(super) struct CachedBlocks {
-    /// Oldest block of each key. The length is a power of two.
     slots: Vec<HashSlot>,
     /// Number of hash bits that do not select a slot.
     shift: u32,
@@ -140,7 +139,6 @@ impl CachedBlocks {
         self.slots[hole] = HashSlot::default();
     }
 
-    /// Appends a block to the ring of its key.
     fn join(&mut self, oldest: u32, id: u32) {
         let ring = self.duplicates[oldest as usize];
         let newest = match ring {

@@ -167,7 +167,6 @@ impl BlockPool {
         };
     }
 
-    /// Implements [`BlockPool::allocate`] for layer groups.
     pub(super) fn allocate_in_groups(
         &mut self,
         table: &mut BlockTable,
@@ -393,7 +392,6 @@ impl BlockPool {
         }
     }
 
-    /// Returns the number of tokens up to which no further group changes.
     pub(super) fn settled_in_groups(&self, table: &BlockTable) -> u32 {
         let tables = self.groups.all.iter().zip(&table.groups);
         let settled = tables.map(|(group, table)| {

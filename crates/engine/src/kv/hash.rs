@@ -143,7 +143,6 @@ pub struct Extras {
     pub media: Vec<MediaSpan>,
 }
 
-/// Full hash, up to 32 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Hash {
     bytes: [u8; 32],

@@ -32,7 +32,6 @@ impl Leases {
         ids
     }
 
-    /// Frees the blocks of a sequence; false if they are not held.
     pub(crate) fn release(&mut self, id: SeqId, pool: &mut BlockPool) -> bool {
         let table = self.tables.remove(&id);
         if let Some(mut table) = table {

@@ -54,7 +54,6 @@ pub(crate) struct MockerTier {
     /// Evictable blocks, least recently used first.
     oldest: BTreeSet<(u64, BlockKey)>,
     clock: u64,
-    /// Started copies, in order of their end.
     copies: BTreeMap<(SimTime, bool, CopyId), MockerCopy>,
     ends: HashMap<CopyId, SimTime>,
     /// Copies to the host that start at the end of the pass.
@@ -157,7 +156,6 @@ impl MockerTier {
         self.next
     }
 
-    /// Starts the prepared copies at the end of a pass.
     pub(crate) fn submit(&mut self, now: SimTime) {
         for (id, copy) in std::mem::take(&mut self.prepared) {
             let end = self.begin(now, id, copy);

@@ -6,7 +6,6 @@
 /// Maximum frame size: the first item that starts beyond it begins a new frame. Longer strings are
 /// written outside frames.
 const FRAME_TARGET: usize = 64 * 1024;
-/// Minimum body length of a frame, in bytes.
 const FRAME_MIN: usize = 4;
 /// Length of the `FRAME` opcode and its size field, in bytes.
 const FRAME_HEAD: usize = 9;

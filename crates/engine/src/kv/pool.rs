@@ -25,7 +25,6 @@ pub(crate) struct BlockTable {
     pub(super) groups: Vec<GroupTable>,
     /// Block indices where later prompts may diverge, with sparse layer groups.
     pub(super) ends: [u32; 4],
-    /// Number of leading blocks that are in the prefix cache.
     cached: u32,
     settled: u32,
     /// Epoch of the pool when the first block was added.
@@ -111,7 +110,6 @@ pub struct BlockPool {
     hashes: Vec<Option<[u8; 32]>>,
     free: FreeQueue,
     cache: CachedBlocks,
-    /// Number of free blocks with a key.
     idle: u32,
     epoch: u32,
     pub(super) groups: Groups,
@@ -278,7 +276,6 @@ impl BlockPool {
         block.refs += 1;
     }
 
-    /// Initializes a table with `hits` cached blocks.
     pub(super) fn start(&self, table: &mut BlockTable, hits: u32) {
         (table.cached, table.epoch) = (hits, self.epoch);
     }

@@ -106,7 +106,6 @@ impl CudaGraphs {
         self.sizes.get(at).map_or(tokens, |size| u64::from(*size))
     }
 
-    /// Returns whether such a step is limited by kernel launches.
     pub(super) fn launches(&self, tokens: u64) -> bool {
         self.sizes.is_empty() && tokens <= LAUNCH_BOUND_TOKENS
     }

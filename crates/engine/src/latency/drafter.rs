@@ -37,7 +37,6 @@ pub enum Drafter {
 #[derive(Debug, Clone, PartialEq)]
 pub struct DraftLayers {
     shape: ModelShape,
-    /// Rows of embeddings and output head that are not shared with the target.
     own_rows: u32,
     passes: u32,
     /// Tokens per sequence in the last pass.

@@ -523,7 +523,6 @@ fn called(name: &str) -> Option<&'static Gpu> {
     })
 }
 
-/// Keeps letters and digits only, without vendor names.
 fn plain(name: &str) -> String {
     let lower = name.to_ascii_lowercase();
     let lower = lower

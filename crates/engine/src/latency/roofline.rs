@@ -44,7 +44,6 @@ pub struct Roofline {
     front_end: (f64, f64),
 }
 
-/// Sum of `times` matrix products of one shape, for any number of tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Gemm {
     times: f64,

@@ -106,7 +106,6 @@ impl Pool {
         self.slots.len() - self.free.len()
     }
 
-    /// Returns an error if the prompt of a sequence is larger than the KV cache.
     fn fits(&self, seq: &Sequence) -> Result<(), SubmitError> {
         let Some(blocks) = &self.blocks else {
             return Ok(());
@@ -224,7 +223,6 @@ impl Pool {
         None
     }
 
-    /// Ends a sequence whose cached part of the prompt is below its threshold.
     fn refuse(&mut self, now: SimTime, id: SeqId, cached: u32, out: &mut Outbox) {
         self.locations.remove(&id);
         out.push_back((
@@ -394,7 +392,6 @@ impl Pool {
     }
 }
 
-/// Returns the cached fraction of a prompt, 0 to 1.
 fn share(cached: u32, prompt: u32) -> f64 {
     f64::from(cached) / f64::from(prompt.max(1))
 }

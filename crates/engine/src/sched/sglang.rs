@@ -65,7 +65,6 @@ pub struct Sglang {
     tails: TimerQueue<(Slot, u32)>,
     /// Generator of draft acceptance, created on first use.
     draws: Option<StdRng>,
-    /// Fraction of the remaining output that admission reserves.
     ratio: f64,
     /// Passes left without admission of prompts.
     rounds_without_prefill: u32,
@@ -134,7 +133,6 @@ impl Sglang {
         &self.config
     }
 
-    /// Returns an error if a sequence cannot wait after `more` others, or can never fit.
     fn takes(&self, seq: &Sequence, more: usize) -> Result<(), SubmitError> {
         if let Some(limit) = self.config.max_waiting
             && self.waiting.len() + more >= limit
@@ -311,7 +309,6 @@ impl Sglang {
         }
     }
 
-    /// Takes pages and emits events for the evicted ones.
     fn take_pages(&mut self, pages: u32, events: &mut Vec<Event>) -> bool {
         let mut removed = Vec::new();
         let wanted = self.config.kv_events;

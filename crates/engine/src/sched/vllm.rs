@@ -155,7 +155,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         &self.pool
     }
 
-    /// Returns an error if the bounded queue cannot take one more sequence after `more` others.
     fn has_place(&self, more: usize) -> Result<(), SubmitError> {
         match self.config.max_waiting {
             Some(limit) if self.waiting.len() + more >= limit => {

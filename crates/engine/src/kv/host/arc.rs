@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::{BlockKey, SeqId};
 
-/// List of keys in insertion order.
 #[derive(Debug, Default)]
 struct KeyList {
     stamps: HashMap<BlockKey, u64>,
@@ -66,7 +65,6 @@ pub(super) struct ArcPolicy {
     /// Target size of `recent`, in chunks.
     target: f64,
     frequent: KeyList,
-    /// Keys evicted from `recent` and from `frequent`.
     ghosts: [KeyList; 2],
     requests: HashMap<SeqId, Accesses>,
 }
@@ -100,7 +98,6 @@ impl ArcPolicy {
         }
     }
 
-    /// Records that a request stored or used a chunk.
     pub(super) fn used(&mut self, id: SeqId, place: (u32, u32), key: BlockKey, reused: bool) {
         let used = &mut self.requests.entry(id).or_default().used;
         used.entry(place).or_insert((key, reused));

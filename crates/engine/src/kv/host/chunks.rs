@@ -21,7 +21,6 @@ pub(super) struct HostChunks {
     free: Vec<u32>,
     /// Chunks without a copy, in LRU order.
     evictable: BTreeSet<(Recency, u32)>,
-    /// ARC policy, if it replaces LRU.
     pub(super) arc: Option<Box<ArcPolicy>>,
     /// Numbers of chunks being written, and of reads in progress.
     pub(super) storing: u32,
@@ -95,7 +94,6 @@ impl HostChunks {
         self.capacity - self.len()
     }
 
-    /// Returns the first `n` evictable chunks outside `kept`, or fewer.
     pub(super) fn victims(&self, n: usize, kept: &HashSet<u32>) -> Vec<u32> {
         if let Some(arc) = &self.arc {
             let may = |id: &u32| self.state(*id) == ChunkState::Ready && !kept.contains(id);
@@ -154,7 +152,6 @@ impl HostChunks {
         id
     }
 
-    /// Records that a sequence stored or used a chunk at `place` of its prompt.
     pub(super) fn used(&mut self, seq: SeqId, id: u32, place: (u32, u32), reused: bool) {
         if let Some(arc) = &mut self.arc {
             arc.used(seq, place, self.chunks[id as usize].key, reused);

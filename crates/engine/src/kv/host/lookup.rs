@@ -85,7 +85,6 @@ impl HostTier {
         end
     }
 
-    /// Returns the chunks of a hit that are not on the GPU.
     fn chunks_of(
         &self,
         plan: &BlockPlan,
@@ -152,7 +151,6 @@ impl HostTier {
         HostHit::Blocks(if found < size { 0 } else { found })
     }
 
-    /// Updates the recency of the first chunks of a plan.
     pub(super) fn touch(&mut self, plan: &BlockPlan, chunks: u32, epoch: u64) {
         for at in 0..chunks {
             for group in 0..self.groups.len() {

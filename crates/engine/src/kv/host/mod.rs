@@ -102,7 +102,6 @@ pub(crate) struct StoreCopy {
 
 #[derive(Debug, Clone, Copy)]
 struct CopiedChunk {
-    /// Group number in events.
     group: u32,
     at: u32,
     id: u32,
@@ -151,7 +150,6 @@ impl<T> CopyLane<T> {
 struct HostSequence {
     /// Recency of all its chunks; 0 if it has used none.
     epoch: u64,
-    /// Number of its chunks that were stored or loaded.
     offered: u32,
     copies: u32,
     /// End of its last started copy to the host.
@@ -162,14 +160,11 @@ struct HostSequence {
     ended: bool,
 }
 
-/// Id of a sequence whose copy to the GPU has ended.
 pub(crate) struct Loaded(pub(crate) SeqId);
 
-/// Simulates a prefix cache in host memory.
 #[derive(Debug)]
 pub(crate) struct HostTier {
     config: HostTierConfig,
-    /// Layer groups; each has its own chunks.
     groups: Vec<Group>,
     chunks: HostChunks,
     seqs: HashMap<SeqId, HostSequence>,
@@ -178,7 +173,6 @@ pub(crate) struct HostTier {
     offers: Offers,
     epoch: u64,
     generation: u32,
-    /// Number of sequences whose lookup waits.
     pub(crate) deferred: usize,
     events: bool,
 }
@@ -188,7 +182,6 @@ fn new_chunks(config: &HostTierConfig) -> HostChunks {
 }
 
 impl HostTier {
-    /// Creates an empty tier for blocks of these groups.
     pub(crate) fn new(config: HostTierConfig, groups: Vec<Group>, events: bool) -> Self {
         Self {
             chunks: new_chunks(&config),
@@ -214,7 +207,6 @@ impl HostTier {
         }
     }
 
-    /// Iterates over the key of the last block of each chunk, in no order.
     pub(crate) fn keys(&self) -> impl Iterator<Item = BlockKey> {
         self.chunks.names().map(|(_, key)| key)
     }
@@ -311,7 +303,6 @@ impl HostTier {
         Some(self.bring_in(id, plan, epoch, missing))
     }
 
-    /// Inserts chunks that will be written.
     fn bring_in(
         &mut self,
         seq: SeqId,

@@ -10,7 +10,6 @@ use super::{Aic, AicError, DECODE_ROWS};
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct LayerAttention {
     layers: f64,
-    /// Window size in tokens; 0: full attention.
     window: u64,
     decode: Arc<Grid3>,
     context: Arc<Grid3>,

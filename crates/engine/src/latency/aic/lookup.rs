@@ -15,7 +15,6 @@ pub(super) enum End {
 }
 
 impl Curve {
-    /// Adds a point; an existing one is kept.
     pub(super) fn add(&mut self, at: u64, time: f64) {
         if let Err(place) = self.0.binary_search_by_key(&at, |point| point.0) {
             self.0.insert(place, (at, time));
@@ -223,7 +222,6 @@ impl Grid3 {
         inner.entry(c).or_insert(time);
     }
 
-    /// Raises times to the hardware minimum.
     pub(super) fn raise(&mut self, sol: Sol<'_>) {
         for (a, inner) in &mut self.leaves {
             for (b, inner) in inner {

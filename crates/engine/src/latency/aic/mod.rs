@@ -303,7 +303,6 @@ impl Aic {
         known.unwrap_or_else(|| self.tokens(x, false))
     }
 
-    /// Returns the time of a decode pass without attention.
     fn decode_kernels(&self, rows: u64) -> f64 {
         self.tokens(rows, true) + self.head(rows)
     }

@@ -385,7 +385,6 @@ impl<'a> Thrift<'a> {
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
-    /// Enters a nested structure or list.
     fn deeper(&mut self) -> Result<(), Problem> {
         const DEEPEST: u32 = 16;
         self.depth += 1;

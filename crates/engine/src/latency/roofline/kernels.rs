@@ -50,7 +50,6 @@ impl<'a> Kernels<'a> {
         }
     }
 
-    /// Returns `times` products with n outputs and k inputs.
     pub(super) fn gemm(&self, times: f64, n: f64, k: f64, scheme: Scheme) -> Gemm {
         let (fit, peak) = self.dense_fit(scheme);
         self.product(times, n, k, weight_width(scheme), fit, peak)
@@ -175,7 +174,6 @@ impl<'a> Kernels<'a> {
         })
     }
 
-    /// Returns `times` all-reduces of one vector per token over `gpus`.
     pub(super) fn reduction(&self, times: f64, gpus: u32) -> Reduction {
         let scale = self.setup.coefficients.all_reduce_scale;
         Reduction {

@@ -4,7 +4,6 @@ use crate::SeqId;
 
 use crate::sched::vllm::seqs::Slot;
 
-/// Tracks announced prompts of other engines.
 #[derive(Debug, Default)]
 pub(super) struct Destinations {
     /// Announced sequences without blocks, in order.

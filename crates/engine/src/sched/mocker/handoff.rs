@@ -23,7 +23,6 @@ impl Mocker {
         }
     }
 
-    /// Reserves the blocks of the first announced prompt, if there is room.
     pub(super) fn reserve_next(&mut self, now: SimTime, out: &mut Outbox) {
         let Some(&slot) = self.rules.destinations.pending.front() else {
             return;

@@ -43,7 +43,6 @@ impl MockerOffload {
         self.tier.next_due()
     }
 
-    /// Returns the number of blocks that loading requests still lack.
     pub(super) fn owed(&self) -> u32 {
         let loads = self.seqs.values().filter_map(|seq| seq.loaded);
         loads.map(|(loaded, all)| all.saturating_sub(loaded)).sum()

@@ -13,7 +13,6 @@ use crate::sched::vllm::pass::{AdmissionTurn, Pass};
 use crate::sched::vllm::seqs::{Seq, SeqState, Slot};
 use crate::sched::vllm::step::Step;
 
-/// Returns the keys of the full blocks of a prompt.
 fn prompt_keys(seq: &Seq, size: u32) -> &[BlockKey] {
     let keys = seq.plan.as_ref().map_or(&[][..], |plan| &plan.keys);
     &keys[..keys.len().min((seq.prompt / size) as usize)]
@@ -119,7 +118,6 @@ impl Mocker {
         AdmissionTurn::Skip
     }
 
-    /// Returns the blocks that running prompts and loading requests still need.
     fn owed_blocks(&self) -> u32 {
         let owed = self.running.iter().map(|&slot| {
             let seq = &self.seqs[slot];

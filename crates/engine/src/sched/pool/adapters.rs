@@ -34,7 +34,6 @@ impl AdapterSlots {
         }
     }
 
-    /// Returns whether an adapter is loaded, or can be loaded by unloading an idle one.
     pub(super) fn fit(&self, lora: Option<LoraId>) -> AdapterFit {
         let (Some(lora), Some(max)) = (lora, self.max) else {
             return AdapterFit::Ready;

@@ -33,7 +33,6 @@ pub struct PoolConfig {
 }
 
 impl PoolConfig {
-    /// Returns the number of prompt tokens that use the cache.
     pub(super) fn kept_prompt(&self, prompt: u32, block_size: u32) -> u32 {
         match self.prompt_blocks_only {
             true => prompt - prompt % block_size.max(1),

@@ -14,7 +14,6 @@ use crate::{Outbox, SeqId};
 use super::Sglang;
 use super::seqs::Slot;
 
-/// Tracks announced prompts of other engines.
 #[derive(Debug, Default)]
 pub(super) struct Destinations {
     /// Announced sequences without pages, in order.
@@ -49,7 +48,6 @@ impl Sglang {
         }
     }
 
-    /// Reserves the pages of the first announced prompt, if there is room.
     pub(super) fn reserve_next(&mut self, now: SimTime, out: &mut Outbox) {
         let Some(&slot) = self.destinations.pending.front() else {
             return;
@@ -95,7 +93,6 @@ impl Sglang {
         true
     }
 
-    /// Adds sequences with arrived prompts to the running batch, while it has places.
     pub(super) fn join_ready(&mut self, now: SimTime, out: &mut Outbox) {
         while self.running.len() < self.config.max_num_seqs as usize {
             let Some(slot) = self.destinations.ready.pop_front() else {

@@ -126,7 +126,6 @@ impl Sglang {
         pass.prefill = !pass.slots.is_empty();
     }
 
-    /// Adds the next chunk of a sequence to the pass, if it fits.
     fn admit(
         &mut self,
         slot: Slot,
@@ -238,7 +237,6 @@ impl Sglang {
         }
     }
 
-    /// Returns the pages for up to `most` more tokens per sequence.
     fn growth(&self, slots: &[Slot], most: u32) -> u32 {
         let grows = |&slot: &Slot| {
             let seq = &self.seqs[slot];

@@ -22,7 +22,6 @@ const ROOT: NodeId = 0;
 pub(super) struct Radix {
     nodes: Vec<RadixNode>,
     unused: Vec<NodeId>,
-    /// Unlocked leaves by last use.
     leaves: BTreeSet<(u64, NodeId)>,
     clock: u64,
     free: u32,
@@ -61,7 +60,6 @@ impl Radix {
         }
     }
 
-    /// Returns the pages that can be allocated, with evictions.
     pub(super) fn available(&self) -> u32 {
         self.free + self.evictable
     }
@@ -167,7 +165,6 @@ impl Radix {
         }
     }
 
-    /// Protects a path from eviction.
     pub(super) fn lock(&mut self, mut at: NodeId) {
         while at != ROOT {
             self.unindex(at);

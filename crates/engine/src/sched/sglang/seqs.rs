@@ -6,28 +6,23 @@ use crate::{BlockKey, BlockPlan, SeqId, Sequence};
 
 use super::radix::{NodeId, Radix};
 
-/// Index of a sequence in [`Seqs`].
 pub(super) type Slot = u32;
 
 #[derive(Debug)]
 pub(super) struct Seq {
     pub id: SeqId,
     pub prompt: u32,
-    /// Planned output tokens.
     pub output: u32,
     pub made: u32,
     /// Tokens stored in its pages.
     pub stored: u32,
     /// Number of its pages, including shared ones.
     pub pages: u32,
-    /// Number of its leading pages that are in the tree.
     pub shared: u32,
-    /// Last node of its locked path.
     pub node: NodeId,
     /// Whether it is in the running batch or has computed a chunk.
     pub holds: bool,
     pub admitted: bool,
-    /// Whether it lost its pages and waits again.
     pub preempted: bool,
     /// Number of tokens from the pass in flight.
     pub burst: u32,
@@ -130,7 +125,6 @@ impl Seqs {
         }
     }
 
-    /// Frees the slot of an ended sequence after its pass.
     pub(super) fn pass_ended(&mut self, slot: Slot) {
         let seq = &mut self.slots[slot as usize];
         seq.in_flight = false;

@@ -11,7 +11,6 @@ const PASSES: u32 = 16;
 #[derive(Debug, Default)]
 pub(super) struct Adapters {
     used: Vec<LoraId>,
-    /// Loaded adapters, least recently used first.
     loaded: Vec<LoraId>,
     /// First skipped sequence and the number of sequences that overtook it.
     passed: Option<(SeqId, u32)>,
@@ -26,7 +25,6 @@ impl Adapters {
         self.skipped = None;
     }
 
-    /// Returns whether a waiting sequence with this adapter may run in this step.
     pub(super) fn admits(&mut self, lora: LoraId, id: SeqId, slots: usize) -> bool {
         let fits = self.used.len() < slots || self.used.contains(&lora);
         match self.skipped {

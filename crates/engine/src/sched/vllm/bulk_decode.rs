@@ -32,7 +32,6 @@ const COOLDOWN: u8 = 16;
 pub(super) struct BulkDecode {
     allowed: bool,
     count: u32,
-    /// Total number of tokens of the sequences in the bulk.
     context: u64,
     /// Total number of tokens, each sequence clipped to the sliding window.
     clipped: u64,
@@ -184,7 +183,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         blocks <= self.pool.free()
     }
 
-    /// Schedules one sequence that is due in the bulk or outside it.
     fn step_one(&mut self, slot: Slot, pass: &mut Pass) {
         let seq = &self.seqs[slot];
         if !seq.bulk.is_in {

@@ -17,7 +17,6 @@ impl MediaRefs {
         Box::new(Self { inputs, held: 0..0 })
     }
 
-    /// Returns the end of the last placeholder, in prompt tokens.
     pub(super) fn end(&self) -> u32 {
         self.inputs.last().map_or(0, EncoderInput::end)
     }
@@ -26,7 +25,6 @@ impl MediaRefs {
         self.held = 0..0;
     }
 
-    /// Returns the indices of the items that overlap a prompt chunk.
     fn touched(&self, past: u32, end: u32) -> Range<usize> {
         let first = self.inputs.partition_point(|input| input.end() <= past);
         let last = self.inputs.partition_point(|input| input.start < end);
@@ -57,7 +55,6 @@ pub(super) struct EncoderCache {
     seen: HashSet<u64>,
     /// Scratch list: indices of items of the current chunk to encode.
     missing: Vec<usize>,
-    /// Waiting sequences skipped for lack of space.
     pub(super) deferred: usize,
 }
 
@@ -185,7 +182,6 @@ impl EncoderCache {
         };
     }
 
-    /// Adds a reference to a cached item; false if it is not cached.
     fn refer(&mut self, key: u64) -> bool {
         let Some(entry) = self.entries.get_mut(&key) else {
             return false;

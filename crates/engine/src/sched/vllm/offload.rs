@@ -100,7 +100,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         host.is_some_and(|host| host.is_loading())
     }
 
-    /// Returns the number of blocks that running sequences still need for their prompts.
     fn owed_to_prompts(&self) -> u32 {
         let owed = self.running.iter().map(|&slot| {
             let seq = &self.seqs[slot];

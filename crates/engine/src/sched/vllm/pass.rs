@@ -8,7 +8,6 @@ pub(in crate::sched) struct Pass<'a> {
     pub budget: u32,
     pub at: usize,
     pub preempted: bool,
-    /// Whether prompts wait for a later step.
     pub holds_prefill: bool,
     pub step: &'a mut Step,
     pub out: &'a mut Outbox,

@@ -55,7 +55,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         pass.preempted
     }
 
-    /// Returns the number of tokens that a sequence computes in this step.
     pub(in crate::sched) fn wanted(&self, slot: Slot, past: u32, budget: u32) -> u32 {
         let seq = &self.seqs[slot];
         let mut new = seq.known - past;

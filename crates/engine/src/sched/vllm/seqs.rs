@@ -57,7 +57,6 @@ pub(in crate::sched) struct Seq {
     pub place: u64,
     /// Reuse counter of the slot; distinguishes its sequences.
     pub generation: u32,
-    /// Submission number.
     pub arrival: u64,
     pub table: BlockTable,
     pub plan: Option<Arc<BlockPlan>>,
@@ -101,7 +100,6 @@ pub(in crate::sched) struct PromptLoad {
     pub is_lost: bool,
     /// Tokens loaded from host memory, after the cached ones.
     pub tokens: u32,
-    /// [`Sequence::load_failure`], until the load has ended.
     pub failure: Option<LoadFailure>,
 }
 
@@ -194,7 +192,6 @@ pub(in crate::sched) struct Seqs {
     slots: Vec<Seq>,
     free: Vec<Slot>,
     by_id: SeqMap<Slot>,
-    /// Number of sequences per [`FetchStage`].
     pub(in crate::sched) fetches: [u32; 3],
 }
 
@@ -283,7 +280,6 @@ impl Seqs {
         }
     }
 
-    /// Frees the slot of an ended sequence after its last step in flight.
     pub(in crate::sched) fn free_dead(&mut self, slot: Slot) {
         let seq = &mut self.slots[slot as usize];
         if seq.state == SeqState::Dead && seq.in_flight == 0 {

@@ -20,10 +20,8 @@ pub(in crate::sched) struct StepWork {
     pub slot: Slot,
     /// Computed or cached tokens before the step.
     pub past: u32,
-    /// Tokens to compute, including drafts.
     pub new: u32,
     pub prompt: u32,
-    /// Tokens of the sequence when it was scheduled.
     pub known: u32,
     /// Whether the output is drawn later, and then costs a decode.
     pub later: bool,
@@ -31,15 +29,12 @@ pub(in crate::sched) struct StepWork {
     pub fetched: bool,
 }
 
-/// Holds one scheduled batch.
 #[derive(Debug, Default)]
 pub(in crate::sched) struct Step {
     pub entries: Vec<StepEntry>,
     /// Work of all entries except plain decodes.
     pub work: Vec<StepWork>,
-    /// Block events of the step.
     pub events: Vec<Event>,
-    /// Sequences rejected during scheduling.
     pub rejected: Vec<SeqId>,
     pub batch: Batch,
     /// Sequences decoded in bulk, without an entry: one token each.
@@ -48,7 +43,6 @@ pub(in crate::sched) struct Step {
     pub short: bool,
     /// Step number; set when the step is scheduled.
     pub number: u64,
-    /// Time to load adapters before the computation.
     pub loading: Duration,
     /// Media items to encode before the computation, with their sequences.
     pub encoded: Vec<(Slot, EncoderInput)>,
@@ -90,7 +84,6 @@ impl Step {
         self.entries.is_empty() && self.bulk_decodes == 0
     }
 
-    /// Returns whether all sequences of the step have ended.
     pub(in crate::sched) fn is_abandoned(&self, seqs: &Seqs) -> bool {
         let over = |entry: &StepEntry| seqs[entry.slot].state == SeqState::Dead;
         self.bulk_decodes == 0 && self.entries.iter().all(over)

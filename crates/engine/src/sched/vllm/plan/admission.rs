@@ -297,7 +297,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Starts to fetch a remote prompt into its own blocks.
     fn fetch(&mut self, slot: Slot, cached: u32, pass: &mut Pass) -> AdmissionTurn {
         let new = self.seqs[slot].prompt - cached;
         if !self.allocate_first(
