@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::{Command, Reset, Service};
 use vllm_sim_engine::driver::{EngineLocks, LiveEngine};
 
-/// Interval at which a pause in mode `wait` checks whether the engines are idle.
+/// Polling interval of a pause in mode `wait`.
 const DRAIN_LOOK: Duration = Duration::from_millis(1);
 
 /// Selects the fate of running requests during a pause (vLLM's pause mode).

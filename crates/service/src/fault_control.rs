@@ -15,7 +15,7 @@ use crate::scenario::{ScenarioArrival, ScenarioRun};
 use vllm_sim_engine::Delays;
 use vllm_sim_engine::SimTime;
 
-/// Settings that can change while the server runs.
+/// Fault settings, replaced as a whole while the server runs.
 #[derive(Debug, Clone, Default)]
 pub struct LiveSettings {
     /// Random faults.
@@ -24,7 +24,7 @@ pub struct LiveSettings {
     pub delays: Vec<Arc<Delays>>,
     /// Limits on the work in flight.
     pub admission: Admission,
-    /// Status code that health checks return.
+    /// HTTP status of health checks.
     pub health: u16,
     /// Value of `Retry-After` in responses with 429 or 503, in seconds; `None` sends no header.
     pub retry_after_seconds: Option<u32>,

@@ -20,7 +20,7 @@ pub const GRACE: Duration = Duration::from_millis(10);
 pub enum InjectorAction {
     /// Continue writing.
     Proceed,
-    /// Write data that is not a valid event.
+    /// Write a malformed event.
     Garble,
     /// Close the connection.
     Break,

@@ -6,7 +6,7 @@ use vllm_sim_engine::driver::{Progress, SequenceState};
 /// The hand-off of a prompt that is computed here for another server to decode.
 #[derive(Debug)]
 pub struct HandOver {
-    /// Id by which the other server refers to the request (`remote_request_id`).
+    /// Request id used by the other server (`remote_request_id`).
     pub request: String,
     placed: OnceLock<(u32, Arc<Progress>)>,
 }

@@ -48,7 +48,7 @@ pub(crate) struct Sampler {
     pub(crate) thinking_budget: Option<u32>,
 }
 
-/// The parts of a response that add to its size besides the text.
+/// The parts of a response, other than its text, that add to its size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Shown {
     /// Whether every choice repeats its prompt.

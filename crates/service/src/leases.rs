@@ -10,7 +10,7 @@ use vllm_sim_engine::{Command, SeqId};
 /// Minimum age at which an unclaimed lease is forgotten; exceeds every request and lease duration.
 const FORGET: Duration = Duration::from_secs(4 * 3600);
 
-/// Requests whose blocks may be kept for other servers, by `remote_request_id`.
+/// Leases of requests that other servers may still read, by `remote_request_id`.
 #[derive(Debug, Default)]
 pub(super) struct Leases(Mutex<HashMap<String, (usize, SeqId, SimTime)>>);
 

@@ -15,7 +15,7 @@ pub struct Models {
 
 #[derive(Debug, Default)]
 struct Adapters {
-    /// In loading order.
+    /// Sorted by loading time.
     by_name: IndexMap<Arc<str>, Adapter>,
     last_id: u32,
     /// Cached list of all adapters, built by the first reader after a change.

@@ -19,7 +19,7 @@ pub struct Reply {
     pub size: usize,
     /// Whether sequences stay open for a delay after their last token.
     pub lingers: bool,
-    /// Counter that receives the token counts on drop.
+    /// Counter of the request's tokens, updated on drop.
     pub(crate) usage: Option<Arc<TokenUsage>>,
     /// Counter of the KV load failure, reported on drop.
     pub(crate) load_failure: Option<LoadFailureReport>,

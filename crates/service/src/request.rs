@@ -27,9 +27,9 @@ pub struct GenerationRequest {
     pub n: i128,
     /// Maximum number of tokens per choice, if the client or the protocol sets it.
     pub max_tokens: Option<i128>,
-    /// Length against which `max_tokens` is checked.
+    /// Reference length of the limit `max_tokens`.
     pub room: OutputRoom,
-    /// Checks that run before submission.
+    /// Checks before submission.
     pub checks: EngineChecks,
     /// Result of the checks that need no prompt.
     pub validation: Deferred<()>,
@@ -37,7 +37,7 @@ pub struct GenerationRequest {
     pub sampling: Deferred<SamplingRequest>,
     /// Constraint on the text, if the sampling parameters do not contain it.
     pub constraint: Option<Constraint>,
-    /// Tools that may be called.
+    /// Offered tools.
     pub tools: Option<ToolRequest>,
     /// Whether text under a constraint is parsed for tool calls.
     pub parses_calls: bool,
@@ -51,7 +51,7 @@ pub struct GenerationRequest {
     pub rank: Option<i64>,
     /// Source and destination of the prompt's KV cache.
     pub transfer: Transfer,
-    /// Salt that separates tenants in the prefix cache (vLLM's `cache_salt`).
+    /// Salt for the prefix cache, which separates tenants (vLLM's `cache_salt`).
     pub cache_salt: Option<Arc<str>>,
     /// Minimum cached fraction of the prompt; below it the request ends early.
     pub hit_threshold: Option<f64>,
@@ -63,7 +63,7 @@ pub struct GenerationRequest {
     pub trace: Option<(Box<str>, Option<Box<str>>)>,
     /// Injected faults.
     pub faults: Option<Arc<RequestFaults>>,
-    /// Counter that receives the token counts after the request has ended.
+    /// Counter of the request's tokens, updated after its end.
     pub usage: Option<Arc<TokenUsage>>,
 }
 
@@ -72,7 +72,7 @@ pub struct GenerationRequest {
 pub struct ToolRequest {
     /// Tools.
     pub tools: Vec<ToolDef>,
-    /// Whether a call is forbidden, optional or required.
+    /// Rule for calling: forbidden, optional, required, or one named tool.
     pub choice: ToolChoice,
     /// Whether one reply may contain several calls.
     pub parallel: bool,

@@ -8,7 +8,7 @@ use crate::fault::ConnHandle;
 /// extension.
 #[derive(Clone, Default)]
 pub struct RequestContext {
-    /// Time at which the request head was read, in seconds since the Unix epoch.
+    /// Arrival of the request head, in seconds since the Unix epoch.
     pub started: f64,
     /// Address of the client; `None` on a Unix socket.
     pub client: Option<SocketAddr>,

@@ -9,7 +9,7 @@ use crate::fault::{ConnHandle, Failure, FaultSpec, FaultSpecError, StreamFault};
 pub struct RequestFaults {
     /// Settings at the arrival of the request.
     pub settings: Arc<LiveSettings>,
-    /// Error response that replaces the reply.
+    /// Error response in place of the reply.
     pub failure: Option<Failure>,
     /// Faults within the reply.
     pub stream_faults: Vec<StreamFault>,

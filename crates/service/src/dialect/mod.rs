@@ -106,9 +106,9 @@ impl Dialect for Vllm {}
 /// Selects when request values are validated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValidateAt {
-    /// Before the prompt is tokenized (vLLM).
+    /// Validation precedes tokenization (vLLM).
     BeforePrompt,
-    /// After the prompt is tokenized (llm-d-inference-sim).
+    /// Validation follows tokenization (llm-d-inference-sim).
     AfterPrompt,
 }
 
@@ -117,7 +117,7 @@ pub enum ValidateAt {
 pub enum ToolSchemas {
     /// All schemas.
     Any,
-    /// Schemas for which llm-d-inference-sim can generate values.
+    /// Only the subset of JSON Schema that llm-d-inference-sim supports.
     Whitelisted,
 }
 

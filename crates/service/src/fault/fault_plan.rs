@@ -21,9 +21,9 @@ pub enum Ending {
     /// Regular end.
     #[default]
     Proper,
-    /// Without the last event.
+    /// The last event is missing.
     Missing,
-    /// With the last event sent twice.
+    /// The last event is sent twice.
     Duplicate,
 }
 

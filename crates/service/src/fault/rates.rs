@@ -17,7 +17,7 @@ pub struct FaultRates {
 /// The faults drawn for one request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DrawnFault {
-    /// Error response that replaces the reply.
+    /// Error response in place of the reply.
     pub failure: Option<Failure>,
     /// Faults within the reply; set only without `failure`.
     pub spec: Option<FaultSpec>,

@@ -88,7 +88,7 @@ impl Scenario {
 /// Additions to a phase for one replica.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ReplicaPart {
-    /// Settings that override those of the phase.
+    /// Additional settings, merged over those of the phase.
     pub set: Map<String, Value>,
     /// Actions at the start of the phase, after those for all replicas.
     pub actions: Vec<Action>,
@@ -112,11 +112,11 @@ pub struct Phase {
 /// The condition that ends a phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
-    /// After this time.
+    /// A fixed duration.
     Time(Duration),
-    /// After this number of generation requests, at least 1.
+    /// A number of generation requests, at least 1.
     Requests(u64),
-    /// Only when an operator ends the scenario.
+    /// No limit; an operator ends the scenario.
     Open,
 }
 
