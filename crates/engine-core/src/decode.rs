@@ -5,7 +5,6 @@
 use rmpv::Value;
 use serde_json::{Map, Number, Value as Json};
 
-/// Reports a message that cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unreadable {
     #[error("it is no MessagePack: {0}")]
@@ -18,7 +17,6 @@ pub(crate) enum Unreadable {
     },
 }
 
-/// Decodes one value.
 pub(crate) fn value(mut bytes: &[u8]) -> Result<Value, Unreadable> {
     Ok(rmpv::decode::read_value(&mut bytes)?)
 }
@@ -68,7 +66,6 @@ pub(crate) fn wrong(field: &'static str, found: &Value, expected: &'static str) 
     }
 }
 
-/// Returns the text of a string value.
 pub(crate) fn text(value: Value) -> Option<String> {
     match value {
         Value::String(text) => text.into_str(),

@@ -59,7 +59,6 @@ pub(crate) struct Tensor {
     pub(crate) numbers: Vec<f32>,
 }
 
-/// The output of one request in one step.
 #[derive(Debug, Clone)]
 pub(crate) struct Output {
     pub(crate) id: Arc<str>,
@@ -74,7 +73,6 @@ pub(crate) struct Output {
     pub(crate) prefill: Option<PrefillStats>,
     /// Log probabilities of the tokens that the request named, per row of its prompt.
     pub(crate) prompt_scores: Option<Tensor>,
-    /// Headers of the request's trace.
     pub(crate) trace: Option<Arc<Value>>,
     pub(crate) error: Option<RequestError>,
 }

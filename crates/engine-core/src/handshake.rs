@@ -73,7 +73,6 @@ pub enum CoreError {
     Thread(#[from] std::io::Error),
 }
 
-/// The sockets of an engine that has joined.
 pub(crate) struct Joined {
     /// One per front end.
     pub(crate) inputs: Vec<zmq::Socket>,

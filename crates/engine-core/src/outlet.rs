@@ -20,7 +20,6 @@ pub(crate) struct Outlet {
     socket: zmq::Socket,
     client: usize,
     unsent: VecDeque<Vec<u8>>,
-    /// Total size of `unsent`.
     bytes: usize,
     /// Aborted requests of which the front end is not yet notified.
     owed: BTreeSet<Arc<str>>,
@@ -40,7 +39,6 @@ impl Outlet {
         }
     }
 
-    /// Returns whether anything is waiting to be sent.
     pub(crate) fn waits(&self) -> bool {
         self.full || !self.unsent.is_empty() || !self.owed.is_empty()
     }

@@ -47,7 +47,6 @@ pub(crate) enum Item {
     Stop { dead: bool },
 }
 
-/// A running request.
 pub(crate) struct Active {
     pub(crate) id: Arc<str>,
     pub(crate) client: usize,

@@ -52,7 +52,6 @@ pub(crate) fn pool(config: &Config, prompt: &[u32], pooling: &Pooling) -> Result
     })
 }
 
-/// Returns the length of an embedding.
 fn dimensions(config: &Config, pooling: &Pooling) -> usize {
     let model = config.model.hf_config.as_deref();
     let own = model.and_then(|config| config.get("hidden_size")?.as_u64());

@@ -8,7 +8,6 @@ use rmpv::Value;
 use super::parts::Parts;
 use vllm_sim_config::SchedulerKind;
 
-/// Encodes a map with text keys.
 pub(crate) fn map(entries: Vec<(&str, Value)>) -> Vec<u8> {
     let entries = entries.into_iter().map(|(key, value)| (key.into(), value));
     let mut bytes = Vec::new();

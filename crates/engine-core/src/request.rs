@@ -12,7 +12,6 @@ use vllm_sim_tokenizer::{MediaFeature, Modality};
 use vllm_sim_wire::SamplingParams;
 use vllm_sim_wire::schema::Wire;
 
-/// A request for generation or pooling.
 #[derive(Debug)]
 pub(crate) struct CoreRequest {
     /// Id in this engine's outputs.
@@ -26,7 +25,6 @@ pub(crate) struct CoreRequest {
 }
 
 impl CoreRequest {
-    /// Returns the prompt length, in tokens.
     pub(crate) fn prompt_tokens(&self) -> usize {
         self.fields.as_ref().map_or(0, |fields| fields.prompt.len())
     }
@@ -52,7 +50,6 @@ pub(crate) struct RequestFields {
     pub(crate) abort_immediately: bool,
 }
 
-/// The kind of result.
 #[derive(Debug)]
 pub(crate) enum Work {
     Generate(Box<Sampling>),

@@ -12,18 +12,15 @@ use vllm_sim_engine::driver::SequenceRecord;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SchedulerStats {
     pub(crate) gauges: Stats,
-    /// Wave of the ranks.
     pub(crate) wave: u64,
     pub(crate) prefix: CacheLookups,
     /// `None` without a KV connector.
     pub(crate) external: Option<CacheLookups>,
     /// `None` without speculative decoding.
     pub(crate) drafts: Option<DraftCounts>,
-    /// Adapters with waiting or running sequences.
     pub(crate) loras: BTreeMap<Arc<str>, AdapterUse>,
 }
 
-/// Queried tokens and cache hits.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CacheLookups {
     requests: u64,
@@ -31,7 +28,6 @@ pub(crate) struct CacheLookups {
     hits: u64,
 }
 
-/// Draft tokens and accepted tokens.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DraftCounts {
     drafts: u64,

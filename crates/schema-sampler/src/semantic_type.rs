@@ -245,7 +245,6 @@ fn fits(example: &str) -> bool {
     !example.trim().is_empty() && example.len() <= 60
 }
 
-/// Returns an English sentence.
 pub(crate) fn sentence(rng: &mut ChaCha8Rng) -> &'static str {
     phrase(lookup("description"), rng)
 }

@@ -44,7 +44,6 @@ pub(crate) struct Sampler {
     pub(crate) greedy: bool,
     pub(crate) stops: Cow<'static, Stops>,
     pub(crate) bias: Cow<'static, Bias>,
-    /// Maximum number of reasoning tokens.
     pub(crate) thinking_budget: Option<u32>,
 }
 

@@ -164,7 +164,6 @@ impl Models {
         Ok(adapter)
     }
 
-    /// Replaces all adapters by `list`.
     pub(super) fn restore(&self, list: &Arc<Vec<Adapter>>) {
         let mut adapters = self.adapters.write();
         let named = list

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use crate::generate::Script;
 use vllm_sim_engine::Draft;
 
-/// Multiplier of the rolling hash.
 const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Prompt lookup, vLLM's speculative method `ngram`.
@@ -76,7 +75,6 @@ impl NgramLookup {
 
 /// Hashes of all substrings of a text.
 struct Hashes {
-    /// Hashes of the prefixes of the text.
     prefixes: Vec<u64>,
     powers: Vec<u64>,
 }

@@ -13,7 +13,6 @@ use tokio::task::{JoinError, JoinHandle};
 /// Text size from which work is moved to the blocking pool, in bytes.
 const LONG: usize = 16 * 1024;
 
-/// `nice` value of the pool's threads.
 #[cfg(target_os = "linux")]
 const NICE: i32 = 5;
 

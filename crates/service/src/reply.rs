@@ -19,9 +19,7 @@ pub struct Reply {
     pub size: usize,
     /// Whether sequences stay open for a delay after their last token.
     pub lingers: bool,
-    /// Counter of the request's tokens, updated on drop.
     pub(crate) usage: Option<Arc<TokenUsage>>,
-    /// Counter of the KV load failure, reported on drop.
     pub(crate) load_failure: Option<LoadFailureReport>,
     _in_flight: InFlightGuard,
 }

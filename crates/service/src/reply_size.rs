@@ -92,7 +92,6 @@ mod tests {
     }
 
     proptest! {
-        /// The computed size stays within the limit for all requested values.
         #[test]
         fn an_answer_is_refused_or_below_the_bound(
             logprobs in proptest::option::of(edges()),

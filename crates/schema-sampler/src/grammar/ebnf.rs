@@ -54,7 +54,6 @@ fn in_name(c: char) -> bool {
 }
 
 impl EbnfParser {
-    /// Skips whitespace and comments.
     fn skip(&mut self) {
         loop {
             self.scanner.take_while(char::is_whitespace);

@@ -1,6 +1,5 @@
 //! Translates ECMA-262 and Python patterns to the dialect of `regex-syntax`.
 
-/// The result of a translation.
 #[derive(Debug, Default)]
 pub(super) struct TranslatedPattern {
     /// Pattern without look-around and back-references.

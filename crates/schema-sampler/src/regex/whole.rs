@@ -118,7 +118,6 @@ fn slashed(source: &str) -> String {
     text
 }
 
-/// Returns the parse error of the escaped pattern.
 fn syntax_error(source: &str) -> ConstraintError {
     match regex_syntax::parse(&slashed(source)) {
         Err(error) => grammar_error(source, &error.to_string()),

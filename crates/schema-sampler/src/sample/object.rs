@@ -24,7 +24,6 @@ enum Need {
     Required,
 }
 
-/// Chosen property names, in order.
 #[derive(Default)]
 struct MemberNames {
     list: IndexMap<String, Need>,
@@ -177,7 +176,6 @@ impl<'a> Sampler<'a> {
         plan.facets.iter().copied().find(has_rules)
     }
 
-    /// Chooses the property names, including dependencies.
     fn names(
         &mut self,
         facets: &mut ValuePlan,
@@ -445,7 +443,6 @@ impl<'a> Sampler<'a> {
     }
 }
 
-/// Returns the minimum and maximum number of members.
 fn sizes(rules: &[&ObjectRules], plan: &ValuePlan) -> (u64, u64) {
     let (least, most) = plan.bounds.members;
     let min = rules.iter().map(|r| r.min).max().unwrap_or(0);

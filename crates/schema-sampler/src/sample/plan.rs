@@ -18,13 +18,10 @@ pub(super) struct ValuePlan {
     pub(super) choices: u32,
     /// Whether the finished value must be validated.
     pub(super) is_hard: bool,
-    /// Properties to omit.
     pub(super) without: Vec<String>,
-    /// Properties to include.
     pub(super) with: Vec<String>,
     /// Preferred types of items and members; none means any.
     pub(super) parts: JsonTypes,
-    /// Additional bounds.
     pub(super) bounds: ValueBounds,
     /// Reason why no value is possible, if so.
     pub(super) impossible: Option<(NodeId, &'static str)>,

@@ -7,7 +7,6 @@ use crate::schema::{JsonTypes, NodeId};
 /// Maximum number of facets of one goal, for schemas that include each other.
 const MAX_FACETS: usize = 2_000;
 
-/// A branch to choose after all certain facets are known.
 #[derive(Debug, Clone, Copy)]
 enum BranchChoice {
     Any(NodeId),

@@ -18,7 +18,6 @@ const OTHER_KINDS: u32 = 3;
 /// Recursion depth from which optional parts are omitted.
 const MAX_ROUNDS: u32 = 2;
 
-/// Maximum nesting of a value.
 const MAX_DEPTH: u32 = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +26,6 @@ pub(super) enum Strategy {
     Minimal,
 }
 
-/// Reports why no value was generated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SampleFailure {
     /// The choices exclude every value; [`Sampler::failure`] has the reason.
@@ -48,7 +46,6 @@ pub(super) struct ValueContext {
     /// Number of enclosing values with the same schema.
     pub(super) rounds: u32,
     pub(super) semantic_type: Option<&'static SemanticType>,
-    /// Preferred types.
     pub(super) want: JsonTypes,
     /// Preferred types of the parts.
     pub(super) parts: JsonTypes,
@@ -137,7 +134,6 @@ impl Sampler<'_> {
         made
     }
 
-    /// Tries plans until one succeeds.
     fn tries(&mut self, goal: &[NodeId], context: ValueContext) -> Result<Value, SampleFailure> {
         let earlier = self.failure.take();
         let mut tries = 1;
@@ -237,7 +233,6 @@ impl Sampler<'_> {
         Ok(None)
     }
 
-    /// Chooses the type to build.
     fn kind(&mut self, plan: &ValuePlan, context: ValueContext, attempt: u32) -> JsonTypes {
         let mut types = plan.types;
         if attempt >= OTHER_KINDS && attempt % 2 == 1 {

@@ -12,7 +12,6 @@ use crate::constraint::InvalidSchema;
 /// Maximum number of `unevaluated…` keywords for which `jsonschema` checks values.
 const MAX_CLOSING: usize = 8;
 
-/// A parsed schema document.
 pub(crate) struct Schema {
     pub(crate) nodes: Vec<SchemaNode>,
     pub(crate) root: NodeId,

@@ -142,7 +142,6 @@ impl Decimal {
         }
     }
 
-    /// Returns the least common multiple.
     pub(crate) fn lcm(self, other: Self) -> Option<Self> {
         let exp = self.exp.min(other.exp);
         let (a, b) = (self.at(exp)?.abs(), other.at(exp)?.abs());

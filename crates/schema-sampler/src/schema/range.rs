@@ -22,7 +22,6 @@ pub(crate) enum UsualRange<T> {
     Meant((T, T)),
 }
 
-/// The combined constraints on a number.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct NumberRange {
     low: Option<NumberBound>,
@@ -65,7 +64,6 @@ impl NumberRange {
         });
     }
 
-    /// Intersects this range with another one.
     pub(crate) fn narrow(&mut self, other: &Self) {
         if let Some(bound) = other.low {
             self.at_least(bound);
@@ -107,7 +105,6 @@ impl NumberRange {
         low && high && f.is_finite()
     }
 
-    /// Draws an integer in the range.
     pub(crate) fn integer(&self, usual: UsualRange<i64>, rng: &mut ChaCha8Rng) -> Option<Number> {
         let low = self.low.map(NumberBound::ceil);
         let high = self.high.map(NumberBound::floor);

@@ -11,10 +11,8 @@ use super::references::{ReferenceIndex, is_old};
 use super::types::JsonTypes;
 use crate::constraint::InvalidSchema;
 
-/// Maximum nesting of a document.
 const MAX_NESTING: u32 = 200;
 
-/// Maximum number of schema objects in a document.
 const MAX_NODES: usize = 20_000;
 
 pub(super) type JsonObject = Map<String, Value>;

@@ -121,7 +121,6 @@ impl ReferenceIndex {
     }
 }
 
-/// Decodes percent-encoding.
 fn unescape(text: &str) -> String {
     if !text.contains('%') {
         return text.to_owned();

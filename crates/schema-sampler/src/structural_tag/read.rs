@@ -8,7 +8,6 @@ use crate::grammar::Grammar;
 use crate::regex::WholeRegex;
 use crate::schema::Schema;
 
-/// Maximum nesting of formats.
 const MAX_NESTING: u32 = 100;
 
 type ReadResult<T> = Result<T, ConstraintError>;

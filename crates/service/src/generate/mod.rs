@@ -51,23 +51,19 @@ pub struct Generator {
     seed: u64,
     tokenizer: Arc<Tokenizer>,
     corpus: Arc<Corpus>,
-    /// End marker of reasoning.
     thought_end: Vec<u32>,
     /// Whether recorded reasoning gets the end marker too, because the client parses tokens.
     marks_recorded: bool,
     whole_echo: bool,
-    /// Whether tokens have no text.
     mute: bool,
     recordings: Option<Recordings>,
 }
 
-/// A script under construction.
 struct Draft {
     own: Vec<Fragments>,
     sentences: Vec<u16>,
     runs: Vec<TokenRun>,
     len: u32,
-    /// Recorded times of the first tokens.
     times: Option<Arc<[Duration]>>,
 }
 

@@ -191,7 +191,6 @@ impl Script {
         self.len
     }
 
-    /// Removes the text of all tokens.
     pub(super) fn fall_silent(&mut self) {
         let silent = |token: Token<'_>| TokenRun {
             source: TokenSource::Silent(token.id),
@@ -317,7 +316,6 @@ impl Script {
         last.fold(self.prompt, context_after)
     }
 
-    /// Returns a cursor at the token `position`.
     fn cursor(&self, position: u32) -> Cursor {
         let mut at = Cursor::default();
         let mut left = position;

@@ -6,7 +6,6 @@ use crate::generate::request::GenerateRequest;
 use crate::scripted::ScriptedReply;
 
 impl Generator {
-    /// Adds reasoning (if it is shown), text and tool calls, with the configured timing.
     pub(super) fn scripted(
         &self,
         reply: &ScriptedReply,

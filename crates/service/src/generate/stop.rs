@@ -90,7 +90,6 @@ fn show_last(script: &mut Script, tokenizer: &Tokenizer, special: SpecialTokens)
     }
 }
 
-/// Keeps the first `tokens` tokens.
 fn truncate(script: &mut Script, tokens: u32) {
     let mut left = tokens;
     script.runs.retain_mut(|run| {
@@ -201,7 +200,6 @@ fn cut_at_string(script: &mut Script, stops: &Stops) {
     rebuild(script, seen);
 }
 
-/// Returns the first stop string of the list that ends in `added`, and its end offset.
 fn find(added: &str, strings: &[StopString], progress: &mut [u32]) -> Option<(usize, usize)> {
     let mut first = None;
     for (which, (stop, matched)) in strings.iter().zip(progress).enumerate() {

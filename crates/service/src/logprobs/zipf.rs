@@ -41,7 +41,6 @@ impl Zipf {
         -self.exponent * f64::from(rank).ln() - self.norm
     }
 
-    /// Returns the token with this rank.
     pub(super) fn token(&self, rank: u32) -> u32 {
         let start = self.context % u64::from(self.vocabulary);
         let steps = self.stride * u64::from(rank) % u64::from(self.vocabulary);
@@ -75,7 +74,6 @@ impl Zipf {
     }
 }
 
-/// Returns the sum of r^-s over all ranks.
 fn sum(exponent: f64, vocabulary: u32) -> f64 {
     let summed = vocabulary.min(SUMMED);
     let first: f64 = (1..=summed)

@@ -32,7 +32,6 @@ pub fn unread_conversation(messages: &[Message]) -> Vec<ChatMessage> {
     messages.collect()
 }
 
-/// Converts a template error to vLLM's 400.
 pub(super) fn template_fault(error: TemplateError) -> Fault {
     Fault {
         param: error.parameter().map(str::to_owned),

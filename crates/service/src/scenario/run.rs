@@ -12,7 +12,6 @@ pub struct ScenarioPosition {
     scenario: Arc<Scenario>,
     round: u32,
     phase: usize,
-    /// Start of the phase.
     since: SimTime,
     requests: u64,
     over: bool,

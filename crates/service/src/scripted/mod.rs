@@ -46,7 +46,6 @@ struct Rule {
 struct Condition {
     contains: Option<String>,
     matches: Option<Regex>,
-    /// Requested model.
     model: Option<String>,
 }
 
