@@ -44,7 +44,6 @@ impl Adapters {
         Ok(())
     }
 
-    /// Unloads an adapter; returns whether one had this id.
     pub(crate) fn remove(&self, id: i64) -> bool {
         let name = self.names().remove(&id);
         name.is_some_and(|name| self.parts.service.models.unload(&name))

@@ -73,7 +73,6 @@ pub(crate) fn text(value: Value) -> Option<String> {
     }
 }
 
-/// Returns the value of a key, or nil.
 pub(crate) fn get<'v>(map: &'v Value, key: &str) -> &'v Value {
     const NIL: &Value = &Value::Nil;
     let entries = map.as_map().map_or(&[][..], Vec::as_slice);
@@ -111,7 +110,6 @@ pub(crate) fn tensor<'v>(
     Some((dtype.as_str()?, shape.collect::<Option<_>>()?, bytes))
 }
 
-/// Decodes a matrix of integers into rows.
 pub(crate) fn int_rows(value: &Value, aux: &[Vec<u8>]) -> Option<Vec<Vec<i64>>> {
     let (dtype, shape, bytes) = tensor(value, aux)?;
     let [_, columns] = shape.as_slice() else {

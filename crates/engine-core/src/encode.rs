@@ -34,7 +34,6 @@ pub(crate) enum EventType {
     Preempted = 3,
 }
 
-/// The origin of the tokens of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PrefillStats {
     pub(crate) prompt: u32,
@@ -279,7 +278,6 @@ pub(crate) fn outputs(
     w.into_bytes()
 }
 
-/// The start or end of a wave of data-parallel ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaveEdge {
     Begun(u64),

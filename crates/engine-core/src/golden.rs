@@ -13,7 +13,6 @@ use super::request::{CoreRequest, RequestFields, Work};
 use super::stats::SchedulerStats;
 use vllm_sim_engine::SimTime;
 
-/// Formats bytes in hexadecimal, sixteen per line.
 fn shown(bytes: &[u8]) -> String {
     let line = |bytes: &[u8]| {
         let bytes = bytes.iter().map(|byte| format!("{byte:02x}"));

@@ -11,7 +11,6 @@ use super::decode::{self, get};
 use super::parts::Parts;
 use super::ready;
 
-/// Timeout for the front end's answer.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Time limit for a closing socket to send its messages, in milliseconds.
 pub(crate) const LINGER_MS: i32 = 4_000;

@@ -8,7 +8,6 @@ use vllm_sim_random::mix;
 use vllm_sim_service::generate::{CONTEXT_START, Script, context_after};
 use vllm_sim_service::logprobs::{Position, RankedToken};
 
-/// The log probabilities that a request asks for.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RequestedLogprobs {
     output: Option<Others>,
@@ -66,7 +65,6 @@ impl RequestedLogprobs {
         (asked.output.is_some() || asked.of_prompt()).then_some(asked)
     }
 
-    /// Returns whether the request asks for those of its prompt.
     pub(crate) fn of_prompt(&self) -> bool {
         self.prompt.is_some() || self.scored.is_some()
     }
@@ -179,7 +177,6 @@ impl LogprobRows {
             .extend(entries.iter().map(|entry| entry.logprob));
     }
 
-    /// Replaces the id of the last chosen token.
     pub(crate) fn rename_last(&mut self, id: u32) {
         let first = self.ids.len().saturating_sub(self.columns);
         if let Some(own) = self.ids.get_mut(first) {

@@ -15,7 +15,6 @@ const MOST_OWED: usize = 65_536;
 const MOST_UNREAD: usize = 100_000;
 const MOST_UNREAD_BYTES: usize = 64 << 20;
 
-/// The output queue of one front end.
 pub(crate) struct Outlet {
     socket: zmq::Socket,
     client: usize,
@@ -43,7 +42,6 @@ impl Outlet {
         self.full || !self.unsent.is_empty() || !self.owed.is_empty()
     }
 
-    /// Returns whether the queue limit was reached.
     pub(crate) fn is_full(&self) -> bool {
         self.full
     }

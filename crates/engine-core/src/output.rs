@@ -61,7 +61,6 @@ pub(crate) struct Active {
     latest: (u64, usize),
 }
 
-/// The requested log probabilities and their source.
 pub(crate) struct Logprobs {
     pub(crate) asked: RequestedLogprobs,
     pub(crate) source: Source,
@@ -91,7 +90,6 @@ impl Active {
         }
     }
 
-    /// Records an event for the next output.
     fn note(&mut self, event: &StepEvent) {
         match event {
             StepEvent::Scheduled {
@@ -109,7 +107,6 @@ impl Active {
         }
     }
 
-    /// Adds an event to the output of the current step.
     fn extend(&mut self, output: &mut Output, event: &StepEvent) {
         output.events.append(&mut self.events);
         output.prefill = output.prefill.or(self.prefill.take());
@@ -190,7 +187,6 @@ pub(crate) struct Sender {
     /// Steps with an event of an announced request.
     held: VecDeque<Step>,
     step: u64,
-    /// Time of the latest step.
     at: SimTime,
 }
 

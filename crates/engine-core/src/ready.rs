@@ -85,7 +85,6 @@ pub(crate) fn response(
     ])
 }
 
-/// Returns the configuration of this rank's KV events.
 fn kv_events(parts: &Parts) -> Value {
     let events = &parts.config.kv_events;
     if !events.enabled {
@@ -105,7 +104,6 @@ fn kv_events(parts: &Parts) -> Value {
     Value::Map(entries.map(|(key, value)| (key.into(), value)).to_vec())
 }
 
-/// Returns the model's data type by its torch name.
 fn dtype(parts: &Parts) -> &str {
     let hf_config = parts.config.model.hf_config.as_deref();
     let named = hf_config.and_then(|config| {

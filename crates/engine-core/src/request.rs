@@ -14,7 +14,6 @@ use vllm_sim_wire::schema::Wire;
 
 #[derive(Debug)]
 pub(crate) struct CoreRequest {
-    /// Id in this engine's outputs.
     pub(crate) id: Arc<str>,
     /// Index of the front end.
     pub(crate) client: usize,

@@ -213,7 +213,6 @@ impl Requests {
         ))))
     }
 
-    /// Loads the adapter of a request and returns its name.
     fn adapter(&self, lora: LoraRequest) -> Result<String, Failure> {
         let name = lora.name.clone();
         self.adapters.load(lora).map(|()| name).map_err(invalid)
@@ -329,7 +328,6 @@ fn failed(code: &'static str, message: String) -> Failure {
     (FinishReason::Error, Some(error))
 }
 
-/// Returns a failure marked as retryable.
 fn to_be_retried(code: &'static str, message: String) -> Failure {
     let error = RequestError {
         code,
@@ -339,7 +337,6 @@ fn to_be_retried(code: &'static str, message: String) -> Failure {
     (FinishReason::Error, Some(error))
 }
 
-/// Maps a rejection to a failure of the protocol.
 fn error_of(refusal: &Refusal) -> Failure {
     let message = refusal.to_string();
     let error = match refusal {

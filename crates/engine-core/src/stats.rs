@@ -110,7 +110,6 @@ impl SchedulerStats {
         self.prefix.add(record.prompt, record.cached);
     }
 
-    /// Counts the lookup through the KV connector.
     pub(crate) fn look_up_external(&mut self, record: &SequenceRecord) {
         let external = self.external.get_or_insert_default();
         external.add(record.prompt.saturating_sub(record.cached), record.external);

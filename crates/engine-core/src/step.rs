@@ -14,21 +14,15 @@ pub(crate) struct Step {
     pub(crate) stats: Option<Box<SchedulerStats>>,
 }
 
-/// An event of one request.
 #[derive(Debug)]
 pub(crate) enum StepEvent {
-    /// The request left the waiting queue for the first time.
     Scheduled {
         queued: SimTime,
         scheduled: SimTime,
         prefill: PrefillStats,
     },
-    /// The request went back to the waiting queue.
     Preempted(SimTime),
-    /// The request left the waiting queue again.
     Resumed(SimTime),
-    /// This number of tokens was released.
     Tokens(u32),
-    /// The request ended.
     Ended(End),
 }

@@ -11,7 +11,6 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use super::parts::Parts;
 
-/// Polling interval of a watcher.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Service names of a health check; the empty name is the whole server.

@@ -11,9 +11,7 @@ use crate::words::one;
 #[derive(Debug)]
 pub(crate) struct SemanticType {
     keys: Vec<&'static str>,
-    /// Example strings.
     pub(crate) texts: Vec<&'static str>,
-    /// Usual range of numbers.
     pub(crate) range: Option<(f64, f64)>,
 }
 

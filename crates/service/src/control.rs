@@ -13,7 +13,6 @@ use parking_lot::Mutex;
 use super::{Command, Reset, Service};
 use vllm_sim_engine::driver::{EngineLocks, LiveEngine};
 
-/// Polling interval of a pause in mode `wait`.
 const DRAIN_LOOK: Duration = Duration::from_millis(1);
 
 /// Selects the fate of running requests during a pause (vLLM's pause mode).

@@ -4,7 +4,6 @@
 
 use crate::job::{Job, Shown};
 
-/// Maximum size of one response, in bytes.
 pub(super) const MAX_BYTES: u64 = 256 << 20;
 /// Estimated size of a token's text and id, in bytes.
 const TOKEN_BYTES: u64 = 8;

@@ -10,7 +10,6 @@ pub(super) const MAX_HEIGHT: u32 = 400;
 
 pub(super) const MAX_RULES: usize = 5_000;
 
-/// Maximum nesting of brackets.
 pub(super) const MAX_NESTING: u32 = 60;
 
 #[derive(Debug)]

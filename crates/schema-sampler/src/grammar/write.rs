@@ -59,7 +59,6 @@ impl Grammar {
     }
 }
 
-/// The position of an expression relative to lexemes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     InLexeme,

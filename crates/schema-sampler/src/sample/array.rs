@@ -9,7 +9,6 @@ use vllm_sim_random::Draw;
 
 const MAX_ITEMS: u64 = 3_000;
 
-/// Number of attempts at an item that differs from the previous ones.
 const UNIQUE_TRIES: u32 = 24;
 
 struct ArrayShape<'a> {

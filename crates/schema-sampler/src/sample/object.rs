@@ -12,10 +12,8 @@ use vllm_sim_random::Draw;
 
 const MAX_MEMBERS: u64 = 1_000;
 
-/// Number of attempts at a property name that the schema does not list.
 const NAME_TRIES: u32 = 24;
 
-/// Property names for free-form objects.
 const FREE_NAMES: &[&str] = &["name", "value", "status", "note", "category", "source"];
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,7 +32,6 @@ impl MemberNames {
         self.list.contains_key(name)
     }
 
-    /// Adds `name` or raises its need; returns whether that changed anything.
     fn add(&mut self, name: &str, need: Need) -> bool {
         match self.list.get_mut(name) {
             Some(known) => {
@@ -118,7 +115,6 @@ impl<'a> Sampler<'a> {
         Ok(Value::Object(sorted))
     }
 
-    /// Generates the value of a member; `None` if it is optional and impossible.
     fn member(
         &mut self,
         rules: &[&'a ObjectRules],

@@ -12,7 +12,6 @@ use crate::semantic_type::{phrase, sentence};
 use crate::words;
 use vllm_sim_random::Draw;
 
-/// Number of attempts at a string with several patterns, formats and lengths.
 const TRIES: u32 = 60;
 /// First attempt at inserting a pattern into a formatted string.
 const SPLICE_AFTER: u32 = 6;
@@ -117,7 +116,6 @@ impl Sampler<'_> {
         Ok((min, max))
     }
 
-    /// Returns whether a text matches all patterns and formats.
     fn keeps(
         &self,
         patterns: &[&Pattern],
@@ -243,7 +241,6 @@ impl Sampler<'_> {
     }
 }
 
-/// Truncates or extends `text` to `low..=high` characters.
 fn fit(mut text: String, low: u32, high: u32, rng: &mut rand_chacha::ChaCha8Rng) -> String {
     let mut length = text.chars().count();
     if length < low as usize {

@@ -139,7 +139,6 @@ pub(crate) struct Conditional {
     pub(crate) otherwise: Option<NodeId>,
 }
 
-/// Hints for a plausible value.
 #[derive(Debug, Default)]
 pub(crate) struct ValueHints {
     pub(crate) semantic_type: Option<&'static SemanticType>,

@@ -76,7 +76,6 @@ impl NumberRange {
         }
     }
 
-    /// Returns a message if the bounds contradict each other.
     pub(crate) fn conflict(&self) -> Option<String> {
         let (low, high) = self.low.zip(self.high)?;
         let (low, high) = (low.number, high.number);

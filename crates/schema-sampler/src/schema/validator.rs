@@ -70,7 +70,6 @@ impl<'a> BoundedValidator<'a> {
         left.map(|_| ()).ok_or(FuelExhausted)
     }
 
-    /// Returns whether `value` satisfies the node.
     pub(crate) fn valid(&self, id: NodeId, value: &Value) -> Validity {
         if let (0, Some(known)) = (self.depth.get(), &self.known) {
             // The addresses may belong to values of an earlier call.

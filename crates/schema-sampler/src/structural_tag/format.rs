@@ -22,7 +22,6 @@ pub(crate) enum StructuralTag {
         content: Box<StructuralTag>,
         ends: Vec<String>,
     },
-    /// Free text with tags in it.
     TriggeredTags {
         triggers: Vec<String>,
         tags: Vec<StructuralTag>,

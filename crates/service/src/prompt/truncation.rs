@@ -4,7 +4,7 @@ use vllm_sim_wire::Limits;
 /// The truncation of a prompt (`truncate_prompt_tokens`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Truncation {
-    /// Number of tokens to keep; negative keeps all but one of the context, `None` keeps all.
+    /// Number of tokens to keep; negative keeps `max_model_len - 1`, `None` keeps all.
     pub keep: Option<i64>,
     /// Side to truncate.
     pub side: CutSide,

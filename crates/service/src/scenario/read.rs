@@ -181,7 +181,6 @@ fn phase((index, value): (usize, &Value)) -> Result<Phase, ScenarioError> {
     })
 }
 
-/// Reads the settings and actions of all replicas or of one.
 fn part(fields: &Map<String, Value>) -> Result<ReplicaPart, String> {
     let given = |key: &str| fields.get(key).filter(|value| !value.is_null());
     let set = match given("set") {
