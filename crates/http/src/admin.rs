@@ -179,7 +179,6 @@ fn with_pod(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
     flags
 }
 
-/// Masks secrets.
 fn hidden(mut flags: Map<String, Value>) -> Map<String, Value> {
     for key in ["api-key", "admin-api-key", "hf-token"] {
         if let Some(value) = flags

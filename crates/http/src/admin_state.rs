@@ -29,7 +29,6 @@ struct ManagedServer {
     local_ranks: (u32, u32),
     /// Replica of this process, and the number of replicas.
     replica: (ReplicaId, u32),
-    /// Settings by rank of this server.
     ranks: Vec<Loaded>,
 }
 
@@ -38,7 +37,6 @@ struct ManagedServer {
 pub struct AdminState {
     servers: Mutex<Vec<ManagedServer>>,
     scenario: Mutex<Option<ActiveScenario>>,
-    /// Log of scenario phases and changed settings.
     pub(super) drills: Arc<AnnotationLog>,
 }
 
@@ -124,7 +122,6 @@ impl AdminState {
         self.shown(controls, rank, |loaded| Ok(loaded.to_json_changed()))
     }
 
-    /// Applies `read` to the settings of a rank.
     fn shown(
         &self,
         controls: &Arc<ServerControls>,
@@ -286,7 +283,6 @@ impl AdminState {
         changed
     }
 
-    /// Returns the settings of the current phase.
     fn phase_settings(&self) -> Option<Map<String, Value>> {
         let active = self.scenario.lock();
         let position = active.as_ref()?.run.position();
@@ -294,7 +290,6 @@ impl AdminState {
         Some(position.scenario().phases[phase].set.clone())
     }
 
-    /// Returns the scenario and its current phase as JSON.
     pub(super) fn scenario_status(&self) -> Value {
         let position = self.scenario.lock().as_ref().map(|s| s.run.position());
         position.map_or(json!({"scenario": null}), |position| status(&position))
@@ -351,7 +346,6 @@ fn no_rank(servers: &[ManagedServer], rank: u32) -> AdminError {
     }
 }
 
-/// Returns the settings of every server after a change.
 fn changed(
     servers: &[ManagedServer],
     rank: RankSelector,
@@ -380,7 +374,6 @@ fn changed(
     Err(no_rank(servers, rank))
 }
 
-/// Returns whether a setting belongs to a single engine.
 fn is_engines_own(field: &str) -> bool {
     live(field).is_some_and(|(_, scope)| scope == Scope::Engine)
 }

@@ -10,21 +10,17 @@ use vllm_sim_engine::driver::unix_now;
 /// Maximum number of annotations; the oldest is dropped.
 const KEPT: usize = 200;
 
-/// The newest annotations of a deployment.
 #[derive(Default)]
 pub(super) struct AnnotationLog {
     events: Mutex<VecDeque<Annotation>>,
 }
 
-/// One annotation.
 #[derive(Debug, Clone)]
 pub(super) struct Annotation {
-    /// Unix time, in seconds.
     time: f64,
     kind: AnnotationKind,
 }
 
-/// Kind of an annotation.
 #[derive(Debug, Clone)]
 pub(super) enum AnnotationKind {
     /// Start of a scenario phase; `round` counts from 1.
@@ -43,7 +39,6 @@ pub(super) enum AnnotationKind {
 }
 
 impl AnnotationLog {
-    /// Adds an annotation with the current time.
     pub(super) fn add(&self, kind: AnnotationKind) {
         let time = unix_now();
         let mut events = self.events.lock();

@@ -55,7 +55,6 @@ pub struct App {
     pub(super) started: Instant,
     pub(super) version: Version,
     pub(super) dialect: &'static dyn ApiDialect,
-    /// Limits and defaults of generation requests.
     pub(super) rules: RequestRules,
     pub(super) load: Arc<AtomicI64>,
     pub(super) routes: RouteIndex,
@@ -65,16 +64,12 @@ pub struct App {
     /// Recent requests; `None` without `--request-history`.
     pub(super) history: Option<Arc<RequestHistory>>,
     pub(super) peers: Peers,
-    /// All servers of this process, including this one.
     pub(super) fleet: OnceLock<Vec<Weak<App>>>,
     pub(super) admin_state: Arc<AdminState>,
-    /// Parts of the server that run-time settings change.
     pub(super) controls: Arc<ServerControls>,
     /// Cached `/openapi.json`.
     pub(super) openapi: OnceLock<Arc<str>>,
-    /// Engine id in KV transfers.
     pub(super) engine_id: Arc<str>,
-    /// Whether a profiling session is active.
     pub(super) profiling: AtomicBool,
     stopping: AtomicBool,
 }
@@ -162,7 +157,6 @@ impl App {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the simulated start-up is complete.
     #[expect(clippy::disallowed_methods, reason = "start-up takes real time")]
     pub(super) fn is_ready(&self) -> bool {
         let simulated = self.settings.server.startup_duration;
@@ -185,13 +179,11 @@ impl Drop for LoadGuard {
     }
 }
 
-/// Returns the history of `--request-history`.
 fn history(server: &ServerSettings) -> Option<Arc<RequestHistory>> {
     let (keep, bodies) = (server.request_history, server.request_history_bodies);
     (keep > 0).then(|| Arc::new(RequestHistory::new(keep, bodies, server.max_body_bytes)))
 }
 
-/// Returns the configured or generated engine id.
 fn engine_id(settings: &Settings, dialect: &dyn ApiDialect) -> String {
     let transfer = settings.kv_transfer.as_ref();
     let given = transfer.and_then(|transfer| transfer.engine_id.clone());

@@ -16,7 +16,6 @@ use vllm_sim_service::fault::FaultOrigin;
 pub(super) struct AppliedSettings {
     live: LiveSettings,
     speed: f64,
-    /// Maximum number of running and of waiting sequences.
     bounds: (u32, Option<u32>),
     fake_metrics: Option<Value>,
     image_output: Arc<ImageOutputSettings>,
@@ -49,7 +48,6 @@ impl AppliedSettings {
         }
     }
 
-    /// Applies the settings to a running server.
     pub(super) fn apply(&self, server: &ServerControls) {
         for (rank, engine) in server.service.ranks().iter().enumerate() {
             if let Some(delays) = self.live.delays.get(rank) {

@@ -87,7 +87,6 @@ pub(super) struct Received {
 }
 
 impl Received {
-    /// Returns the client's media type.
     pub(super) fn media_type(&self) -> Option<&str> {
         let named = self.head.headers.get(header::CONTENT_TYPE)?;
         named.to_str().ok()

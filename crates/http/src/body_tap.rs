@@ -10,15 +10,10 @@ use http_body::{Frame, SizeHint};
 
 /// Recorded data of a body.
 pub(super) struct TappedBody {
-    /// First bytes, up to the limit.
     pub(super) head: Vec<u8>,
-    /// Total length, in bytes.
     pub(super) length: u64,
-    /// Number of data frames.
     pub(super) frames: u64,
-    /// Whether the body was read to its end.
     pub(super) whole: bool,
-    /// `grpc-status` of the trailers.
     pub(super) grpc_status: Option<String>,
 }
 

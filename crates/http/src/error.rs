@@ -9,12 +9,10 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 /// Result of a handler; a [`Fault`] becomes an error in OpenAI's envelope.
 pub(super) type Answer = Result<Response<Body>, Fault>;
 
-/// Returns the error response of a fault.
 pub(super) fn response(fault: &Fault) -> Response<Body> {
     retry_after(fault, json(status(fault.status), fault.to_json()))
 }
 
-/// Adds the `Retry-After` header of a fault.
 pub(super) fn retry_after(fault: &Fault, mut response: Response<Body>) -> Response<Body> {
     if let Some(seconds) = fault.retry_after_seconds {
         let headers = response.headers_mut();
@@ -23,7 +21,6 @@ pub(super) fn retry_after(fault: &Fault, mut response: Response<Body>) -> Respon
     response
 }
 
-/// Returns a JSON response.
 pub(super) fn json(status: StatusCode, body: String) -> Response<Body> {
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
@@ -35,7 +32,6 @@ pub(super) fn json(status: StatusCode, body: String) -> Response<Body> {
     response
 }
 
-/// Returns a response without body and content type.
 pub(super) fn empty(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;

@@ -18,13 +18,11 @@ use vllm_sim_service::RequestContext;
 #[derive(Clone)]
 pub(super) struct HttpMetricsLayer(pub Arc<App>);
 
-/// Parts of a request that its metrics need.
 pub(super) struct Counted {
     handler: HandlerId,
     method: Method,
     /// Equals `Content-Length`, because the body is still unread.
     bytes: u64,
-    /// Unix time of arrival, in seconds.
     started: f64,
 }
 

@@ -15,7 +15,6 @@ use vllm_sim_config::Config;
 use vllm_sim_random::{Draw, Purpose, mix, stream};
 use vllm_sim_wire::fault::Fault;
 
-/// A PNG with one grey pixel.
 pub(crate) const GREY_PIXEL: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mNoAAAAggCB2kUIOwAAAABJRU5ErkJggg==";
 
 /// Rate and delay of images, which `/admin/config` may change.
@@ -55,7 +54,6 @@ impl ImageOutput {
         }
     }
 
-    /// Replaces the settings.
     pub(crate) fn set(&self, settings: Arc<ImageOutputSettings>) {
         self.settings.store(settings);
     }

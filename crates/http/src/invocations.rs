@@ -29,7 +29,6 @@ pub(super) async fn invoke(State(app): State<Arc<App>>, received: Received) -> A
     }
 }
 
-/// Returns the route's error for invalid JSON.
 fn decode_fault(error: JsonError, bytes: &[u8]) -> Fault {
     match error {
         JsonError::Decode { .. } => {

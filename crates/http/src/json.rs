@@ -10,14 +10,12 @@ pub(super) enum Nulls {
     LeftOut,
 }
 
-/// Appends `text` as a JSON string.
 pub(super) fn string(out: &mut String, text: &str) {
     out.push('"');
     escape(out, text);
     out.push('"');
 }
 
-/// Appends a JSON string or `null`.
 pub(super) fn optional(out: &mut String, text: Option<&str>) {
     match text {
         Some(text) => string(out, text),
@@ -25,12 +23,10 @@ pub(super) fn optional(out: &mut String, text: Option<&str>) {
     }
 }
 
-/// Appends a number.
 pub(super) fn int(out: &mut String, number: impl itoa::Integer) {
     out.push_str(itoa::Buffer::new().format(number));
 }
 
-/// Appends numbers as a list.
 pub(super) fn ints(out: &mut String, numbers: impl IntoIterator<Item = u32>) {
     out.push('[');
     for (index, number) in numbers.into_iter().enumerate() {
@@ -62,7 +58,6 @@ pub(super) fn float32(out: &mut String, number: f32) {
     }
 }
 
-/// Appends any JSON value.
 pub(super) fn value(out: &mut String, value: &serde_json::Value) {
     // Serializing a `Value` cannot fail.
     out.push_str(&serde_json::to_string(value).unwrap_or_default());

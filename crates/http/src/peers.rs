@@ -18,7 +18,6 @@ pub const SUMMARY: &str = "/dashboard/summary";
 /// Time for which a peer's response is cached, so that several dashboards do not add requests.
 const CACHE_TTL: Duration = Duration::from_millis(500);
 
-/// Timeout of a request to a peer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A server of `--dashboard-peers`.
@@ -29,7 +28,6 @@ pub struct DashboardPeer {
     pub ask: Box<dyn Fn() -> BoxFuture<'static, Result<Bytes, String>> + Send + Sync>,
 }
 
-/// The peers and their cached responses.
 pub(super) struct Peers {
     peers: Vec<DashboardPeer>,
     cached: Mutex<Option<(SimTime, Vec<Value>)>>,

@@ -23,7 +23,6 @@ pub(super) fn pairs_of(text: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Returns every value of a name.
 pub(super) fn all(uri: &Uri, name: &str) -> Vec<String> {
     let pairs = pairs(uri).into_iter().filter(|(n, _)| n == name);
     pairs.map(|(_, value)| value).collect()

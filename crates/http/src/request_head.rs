@@ -12,13 +12,9 @@ pub(super) mod names {
 
     /// Requested data-parallel rank.
     pub(crate) static RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
-    /// Scheduling priority.
     pub(crate) static PRIORITY: HeaderName = HeaderName::from_static("x-vllm-priority");
-    /// W3C trace context.
     pub(crate) static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-    /// W3C trace context.
     pub(crate) static TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
-    /// Request id.
     pub(crate) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
     /// Status of the error to return.
     pub(crate) static RETURN_ERROR: HeaderName = HeaderName::from_static("x-return-error");

@@ -43,9 +43,7 @@ static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Number of earlier attempts, sent by the SDKs of OpenAI and Anthropic.
 static RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
 
-/// The newest requests of a server.
 pub(crate) struct RequestHistory {
-    /// Maximum number of requests.
     keep: usize,
     /// Whether to record bodies.
     bodies: bool,
@@ -69,7 +67,6 @@ struct Records {
 
 struct Record {
     id: u64,
-    /// Unix time, in seconds.
     time: f64,
     started: Instant,
     ended: Option<Instant>,
@@ -106,7 +103,6 @@ enum Outcome {
     Finished,
     /// Ended with an error response.
     Refused,
-    /// Cut off by the client or by a fault.
     Cut,
 }
 
@@ -186,7 +182,6 @@ impl RequestHistory {
         }
     }
 
-    /// Records the arrival of a request.
     fn begin(self: &Arc<Self>, request: &mut Request) -> Recording {
         let usage = Arc::new(TokenUsage::default());
         let time = match request.extensions_mut().get_mut::<RequestContext>() {

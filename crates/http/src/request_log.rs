@@ -25,9 +25,7 @@ use vllm_sim_service::RequestContext;
 
 /// Maximum size of a logged body, in bytes.
 const MAX_BODY_BYTES: usize = 512 * 1024;
-/// Replacement of secrets.
 const MASK: &str = "***";
-/// Headers whose values are masked.
 const SECRET_HEADERS: [&str; 6] = [
     "authorization",
     "proxy-authorization",
@@ -48,7 +46,6 @@ const PROMPT_FIELDS: [&str; 8] = [
     "suffix",
 ];
 
-/// Logs requests and responses.
 #[derive(Debug)]
 pub(super) struct RequestLog {
     log: Log,

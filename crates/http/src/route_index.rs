@@ -2,15 +2,12 @@
 
 use indexmap::IndexMap;
 
-/// Path of chat completions.
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 /// Path of the Prometheus page; it also serves paths that start with it.
 pub(crate) const METRICS: &str = "/metrics";
 /// Path of one adapter (SageMaker).
 pub(crate) const ADAPTER: &str = "/adapters/{adapter_name}";
-/// Path of a stored response.
 pub(crate) const RESPONSE: &str = "/v1/responses/{response_id}";
-/// Path to cancel a background response.
 pub(crate) const RESPONSE_CANCEL: &str = "/v1/responses/{response_id}/cancel";
 
 /// Served paths in the order of the table, with their methods as in the `Allow` header.
@@ -22,12 +19,10 @@ impl RouteIndex {
         Self(routes.collect())
     }
 
-    /// Returns the methods of a path.
     pub(crate) fn methods(&self, path: &str) -> Option<&'static str> {
         self.0.get(template(path)).copied()
     }
 
-    /// Returns whether a path is served.
     pub(crate) fn serves(&self, path: &str) -> bool {
         self.0.contains_key(path)
     }

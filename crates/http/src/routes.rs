@@ -178,7 +178,6 @@ fn scale_out(config: &Config) -> Vec<Route> {
         .collect()
 }
 
-/// Returns the render and derender routes.
 fn rendering() -> Vec<Route> {
     vec![
         ("/v1/chat/completions/render", "POST", post(render::chat)),
@@ -225,7 +224,6 @@ fn pooled(config: &Config) -> Vec<Route> {
     routes
 }
 
-/// Returns the speech-to-text routes.
 fn speech(config: &Config) -> Vec<Route> {
     if !config.api.speech.transcribes {
         return Vec::new();
@@ -269,7 +267,6 @@ pub fn is_administered(config: &Config) -> bool {
         || server.dashboard.control
 }
 
-/// Returns the admin routes.
 fn administration() -> Vec<Route> {
     let settings = get(admin::show).post(admin::change);
     let scenario = get(admin::scenario)

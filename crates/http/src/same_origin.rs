@@ -34,7 +34,6 @@ pub(super) struct OperatorPages {
 }
 
 impl OperatorPages {
-    /// Reads the trusted pages from the configuration.
     pub(super) fn new(server: &Server) -> Self {
         let named = [&server.host, &server.pod.name].into_iter().flatten();
         let hosts = server.allowed_hosts.iter().chain(named).cloned();

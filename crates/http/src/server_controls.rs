@@ -38,7 +38,6 @@ pub struct ServerControls {
     /// Page of `/metrics` while it is stale.
     stale_page: Mutex<Option<String>>,
     event_loss: EventLoss,
-    /// Whether the engines have a prefix cache.
     caches: bool,
 }
 
@@ -94,7 +93,6 @@ impl ServerControls {
         }
     }
 
-    /// Returns the page of `/metrics`.
     pub(crate) fn metrics_page(&self) -> String {
         let stale = self.stale_page.lock().clone();
         stale.unwrap_or_else(|| self.fresh_page())

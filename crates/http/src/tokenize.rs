@@ -21,12 +21,10 @@ use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::tokenize::{DetokenizeRequest, TokenizeChat, TokenizeRequest};
 
-/// Handles `POST /tokenize`.
 pub(super) async fn tokenize(State(app): State<Arc<App>>, Posted { value, .. }: Posted) -> Answer {
     encode(&app, &value).await
 }
 
-/// Handles `POST /detokenize`.
 pub(super) async fn detokenize(
     State(app): State<Arc<App>>,
     Posted { value, .. }: Posted,

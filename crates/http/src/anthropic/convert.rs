@@ -160,7 +160,6 @@ fn convert(message: &Message, out: &mut Vec<Value>) {
     }
 }
 
-/// Chat members that the blocks of one message convert to.
 #[derive(Default)]
 struct Parts {
     content: Vec<Value>,

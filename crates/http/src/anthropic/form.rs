@@ -26,7 +26,6 @@ pub(super) enum CacheCounts {
 }
 
 impl CacheCounts {
-    /// Returns the selection for a response.
     pub(super) fn of(view: &ResponseShape) -> Self {
         if view.prompt_details {
             Self::Shown
@@ -38,9 +37,7 @@ impl CacheCounts {
 
 /// Functions and texts that render one server's form of a message.
 pub(super) struct MessageForm {
-    /// Appends the stop reason.
     pub(super) stop: fn(&mut String, MessageEnd<'_>, Nulls),
-    /// Appends a usage object.
     pub(super) usage: fn(&mut String, Counts, CacheCounts),
     /// Appends the usage object at the end of a stream.
     pub(super) last_usage: fn(&mut String, Counts, CacheCounts),
@@ -62,7 +59,6 @@ const SHORT: MessageForm = MessageForm {
 };
 
 impl MessageForm {
-    /// Returns the form of a server's responses.
     pub(super) fn of(answers: AnswerForm) -> &'static Self {
         match answers {
             AnswerForm::Full => &FULL,

@@ -20,7 +20,6 @@ pub(super) fn join(texts: &[&str]) -> String {
     said.join("\n\n")
 }
 
-/// Returns the text of the system prompt.
 pub(super) fn prompt_text(system: &Content) -> String {
     match system {
         Content::Text(text) => text.clone(),
@@ -28,7 +27,6 @@ pub(super) fn prompt_text(system: &Content) -> String {
     }
 }
 
-/// Returns the text of a system message.
 pub(super) fn text(message: &Message) -> String {
     match &message.content {
         Content::Text(text) if text.starts_with(BILLING) => String::new(),

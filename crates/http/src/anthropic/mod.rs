@@ -44,7 +44,6 @@ impl GenerationBody for MessagesRequest {
     }
 }
 
-/// Handles `POST /v1/messages`.
 pub(super) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     let threshold = transfer::hit_threshold(&app, &head.headers, &value);
     // Errors of bodies that do not parse keep OpenAI's envelope.
@@ -53,7 +52,6 @@ pub(super) async fn create(State(app): State<Arc<App>>, Posted { head, value }: 
     Ok(answer.unwrap_or_else(|fault| app.dialect.message_refusal(&fault, app.version)))
 }
 
-/// Handles `POST /v1/messages/count_tokens`.
 pub(super) async fn count_tokens(
     State(app): State<Arc<App>>,
     Posted { value, .. }: Posted,
@@ -118,7 +116,6 @@ async fn answer(
     Ok(prepare::unary(app, &head.headers, body))
 }
 
-/// Returns a stream that fails before its first token.
 fn failed_stream(app: &App, fault: &Fault) -> Response<Body> {
     let event = failed_event(fault, app.rules.limits.version);
     prepare::events(Body::from(event))

@@ -106,7 +106,6 @@ fn whole_object(arguments: &str) -> Option<&str> {
     whole.is_ok().then_some(arguments)
 }
 
-/// Type of the open content block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Block {
     Text,
@@ -114,7 +113,6 @@ enum Block {
     Tool(u16),
 }
 
-/// Renders the events of one message.
 pub(super) struct MessageStream {
     chat: Box<ChatView>,
     form: &'static MessageForm,
@@ -125,7 +123,6 @@ pub(super) struct MessageStream {
 }
 
 impl MessageStream {
-    /// Creates the renderer for a prompt of `prompt` tokens.
     pub(super) fn new(chat: Box<ChatView>, form: &'static MessageForm, prompt: u32) -> Self {
         Self {
             chat,
@@ -186,7 +183,6 @@ impl MessageStream {
         }
     }
 
-    /// Closes the open block, if any.
     fn stop(&mut self, out: &mut String) {
         let Some(block) = self.open.take() else {
             return;

@@ -15,13 +15,11 @@ use vllm_sim_wire::fault::Fault;
 
 /// Assumed bit rate of audio without duration metadata: 64 kbit/s.
 const BYTES_PER_SECOND: f64 = 8000.0;
-/// Sample rate of the model's input, in Hz.
 const SAMPLE_RATE: f64 = 16_000.0;
 const MIB: f64 = (1 << 20) as f64;
 /// First bytes (EBML) of a WebM or Matroska video.
 const MATROSKA: [u8; 4] = [0x1a, 0x45, 0xdf, 0xa3];
 
-/// Duration and channels, read from a container.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct AudioProperties {
     seconds: f64,

@@ -19,12 +19,10 @@ const MAX_PART: usize = 1 << 20;
 /// Maximum number of files, and of other fields.
 const MAX_PARTS: usize = 1000;
 
-/// Fields and files of a form.
 #[derive(Debug, Default)]
 pub(super) struct Form {
     /// Fields in their order; a file is an [`Upload`], and the last of equal names wins.
     pub(super) fields: Map<String, Value>,
-    /// Uploaded files, by index.
     pub(super) files: Vec<Bytes>,
     texts: usize,
 }

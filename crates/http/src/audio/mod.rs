@@ -50,12 +50,10 @@ const OVERLAP: f64 = 1.0;
 /// Language that detection returns.
 const DETECTED_LANGUAGE: &str = "en";
 
-/// Handles `POST /v1/audio/transcriptions`.
 pub(crate) async fn transcriptions(State(app): State<Arc<App>>, received: Received) -> Answer {
     answer(&app, &received, Task::Transcribe).await
 }
 
-/// Handles `POST /v1/audio/translations`.
 pub(crate) async fn translations(State(app): State<Arc<App>>, received: Received) -> Answer {
     answer(&app, &received, Task::Translate).await
 }
@@ -230,7 +228,6 @@ fn check_supported(app: &App, request: &SpeechRequest, target: &Target) -> Resul
     Ok(())
 }
 
-/// Returns the model name as the client sent it.
 fn shown(app: &App, request: &SpeechRequest, target: &Target) -> Arc<str> {
     let named = request.model.as_deref().filter(|name| !name.is_empty());
     named.map_or_else(|| app.service.models.shown(target), Into::into)

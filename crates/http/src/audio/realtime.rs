@@ -85,15 +85,11 @@ pub(crate) async fn open(
 
 #[derive(Debug)]
 enum CloseReason {
-    /// The client disconnected or does not read.
     Gone,
-    /// The client sent a binary message.
     Binary,
-    /// The server is shutting down.
     Stopping,
 }
 
-/// An entry of the audio queue.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum QueuedAudio {
     Segment {
@@ -104,13 +100,11 @@ enum QueuedAudio {
     End,
 }
 
-/// The utterance being transcribed.
 #[derive(Default)]
 struct Utterance {
     text: String,
     prompt: u32,
     completion: u32,
-    /// Reply for the current segment.
     reply: Option<Reply>,
 }
 
@@ -282,7 +276,6 @@ impl Session {
         }
     }
 
-    /// Queues the current segment, if it has samples.
     fn end_segment(&mut self) {
         let samples = std::mem::take(&mut self.samples);
         if samples > 0 {

@@ -21,7 +21,6 @@ use vllm_sim_wire::openai::audio::{SpeechRequest, Task};
 /// Resolution of the model's timestamps, in seconds.
 const TIMESTAMP_STEP: f64 = 0.02;
 
-/// A section of an audio file.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Clip {
     /// Start, in seconds.
@@ -30,14 +29,11 @@ pub(super) struct Clip {
     pub(super) seconds: f64,
 }
 
-/// Values of a transcription response.
 pub(super) struct Transcript {
     pub(super) id: Arc<str>,
     pub(super) created: u64,
     pub(super) model: Arc<str>,
-    /// Duration of the audio, in seconds.
     pub(super) seconds: f64,
-    /// Clips, one per choice.
     pub(super) clips: Vec<Clip>,
     pub(super) format: String,
     pub(super) language: Option<String>,
@@ -227,7 +223,6 @@ fn compression_ratio(text: &str) -> f64 {
     text.len() as f64 / packed.max(1) as f64
 }
 
-/// Renders the chunks of a stream, clip by clip.
 pub(super) struct SpeechStream {
     head: String,
     separator: &'static str,
@@ -236,7 +231,6 @@ pub(super) struct SpeechStream {
     /// Prompt tokens of each clip; `encoder_frames` are added to them.
     prompts: Vec<u32>,
     encoder_frames: u32,
-    /// Index of the clip being written.
     current: usize,
     /// Whether text of the current clip was written.
     has_text: bool,
@@ -378,7 +372,6 @@ impl Render for SpeechStream {
     }
 }
 
-/// Returns `,"finish_reason":…,"stop_reason":…`.
 fn finish(choice: &Choice, end: End) -> String {
     let mut out = String::from(",\"finish_reason\":\"");
     out.push_str(match (end, choice.script.finish.reason) {

@@ -32,7 +32,6 @@ const SCRIPT: &str = concat!(
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                       connect-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'self'";
 
-/// Handles `GET /dashboard`.
 pub(super) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
     let page = Page {
         control: app.settings.server.dashboard_control,

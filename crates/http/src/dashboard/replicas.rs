@@ -14,7 +14,6 @@ use crate::annotations::{SettingValues, shown_settings};
 use crate::app::App;
 use crate::vllm::ok;
 
-/// Returns whether there are other servers to display.
 pub(super) fn has_others(app: &App) -> bool {
     !app.peers.is_empty() || app.fleet.get().is_some_and(|fleet| fleet.len() > 1)
 }
@@ -41,7 +40,6 @@ pub(crate) async fn show(State(app): State<Arc<App>>, headers: HeaderMap) -> Res
     ok(&json!({"replicas": replicas}))
 }
 
-/// Returns the pod name and port of a server.
 fn name(app: &App) -> String {
     match &app.settings.server.pod.name {
         Some(pod) => format!("{pod}:{}", app.port),

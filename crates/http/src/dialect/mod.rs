@@ -235,7 +235,6 @@ pub(crate) enum Endpoint {
 /// Format of ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IdForm {
-    /// Hexadecimal digits.
     Hex,
     /// Ten decimal digits, or the request's own id.
     Numbered,

@@ -65,7 +65,6 @@ fn values(value: &Value) -> usize {
     }
 }
 
-/// Splits a batch body into one chat request per conversation.
 fn conversations(value: Value, bounds: &RequestBounds) -> Result<Vec<ChatRequest>, Fault> {
     let Value::Object(body) = value else {
         return ChatRequest::parse(&value, bounds).map(|one| vec![one]);

@@ -35,12 +35,10 @@ impl GenerationBody for ChatRequest {
     }
 }
 
-/// Handles `POST /v1/chat/completions`.
 pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     answer(&app, &head, &value).await
 }
 
-/// Returns the response to a parsed chat body.
 pub(crate) async fn answer(app: &Arc<App>, head: &RequestHead, value: &Value) -> Answer {
     let read = Read::<ChatRequest>::new(app, head, legacy::body(app, value))?;
     let (mut request, resolved) = read.resolve(app, head)?;
@@ -114,7 +112,6 @@ pub(crate) async fn start(
     })
 }
 
-/// Moves the conversation out of a chat request.
 pub(crate) fn conversation(app: &App, request: &mut ChatRequest) -> Conversation {
     let token_ids = request.reused_prompt_token_ids(&app.rules.limits);
     let small = |id: i64| u32::try_from(id).unwrap_or(u32::MAX);
@@ -145,7 +142,6 @@ pub(crate) fn conversation(app: &App, request: &mut ChatRequest) -> Conversation
     }
 }
 
-/// Returns the tools as the chat template sees them.
 fn tools_shown(app: &App, request: &ChatRequest) -> Option<Vec<Value>> {
     let hidden =
         app.settings.parsers.hides_unchosen_tools && request.tool_choice == Some(ToolChoice::None);
@@ -163,10 +159,8 @@ fn prompt_logprobs(request: &ChatRequest) -> Option<i128> {
         .or(request.echo.then_some(request.top_logprobs))
 }
 
-/// The last message of a conversation, as the response shows it.
 struct LastMessage {
     role: Arc<str>,
-    /// Text at the start of the response (`echo`).
     echo: Option<Arc<str>>,
 }
 

@@ -26,7 +26,6 @@ pub(crate) struct ChatView {
     pub(crate) role: Arc<str>,
     /// Text before the reply (`echo`).
     pub(crate) echo: Option<Arc<str>>,
-    /// Whether to return reasoning.
     pub(crate) include_reasoning: bool,
     /// Whether a parser reads the text; the stream then ends with an empty delta.
     pub(crate) parsed: bool,
@@ -36,13 +35,11 @@ pub(crate) struct ChatView {
     pub(crate) forced: bool,
     pub(crate) call_ids: CallIds,
     pub(crate) prompt_logprobs: Option<u32>,
-    /// Prompt token ids, if the response includes them.
     pub(crate) prompt_ids: Option<Arc<[u32]>>,
     pub(crate) prompt_text: Option<Arc<str>>,
     pub(crate) ec_transfer_params: Option<Arc<str>>,
     /// Whether the reply includes an image (vLLM-Omni).
     pub(crate) image: bool,
-    /// Metrics of the tool parser, if one runs.
     pub(crate) tool_parser: Option<Arc<Metrics>>,
 }
 
@@ -175,7 +172,6 @@ impl ChatView {
         out.push('}');
     }
 
-    /// Appends the tool calls of a choice with names and arguments.
     fn tool_calls(&self, out: &mut String, choice: usize, calls: &[(String, String)]) {
         out.push_str(",\"tool_calls\":[");
         for (at, (name, arguments)) in calls.iter().enumerate() {
@@ -236,10 +232,8 @@ fn image_block(out: &mut String) {
     out.push_str("\"}}");
 }
 
-/// JSON between a choice's index and its delta.
 const DELTA: &str = ",\"delta\":{";
 
-/// Renders the chunks of a chat stream.
 pub(crate) struct ChatStream {
     chat: Box<ChatView>,
     /// Start of a chunk of the first choice, up to the members of its delta.
@@ -255,7 +249,6 @@ pub(crate) struct ChatStream {
 struct SoFar {
     tokens: u32,
     reasoning: u32,
-    /// Number of tool calls whose name was sent.
     calls: usize,
 }
 
@@ -381,7 +374,6 @@ impl ChatStream {
     }
 }
 
-/// Text of one step, by channel.
 #[derive(Default)]
 struct Delta {
     content: String,
@@ -436,7 +428,6 @@ impl ChatStream {
         delta
     }
 
-    /// Appends the chunk with the image.
     fn write_image(&self, out: &mut String, index: usize) {
         self.begin(out, index);
         out.push_str("\"content\":[");

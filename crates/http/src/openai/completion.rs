@@ -38,7 +38,6 @@ impl GenerationBody for CompletionRequest {
     }
 }
 
-/// Handles `POST /v1/completions`.
 pub(crate) async fn create(State(app): State<Arc<App>>, received: Received) -> Answer {
     let (head, bounds) = (&received.head, &app.rules.defaults.bounds);
     let text = received.for_schema(&app);
@@ -49,7 +48,6 @@ pub(crate) async fn create(State(app): State<Arc<App>>, received: Received) -> A
     answer(&app, head, &value).await
 }
 
-/// Returns the response to a parsed completion body.
 pub(crate) async fn answer(app: &Arc<App>, head: &RequestHead, value: &Value) -> Answer {
     let read = Read::new(app, head, legacy::body(app, value))?;
     respond(app, head, value, read).await
@@ -103,7 +101,6 @@ async fn respond(
     Ok(prepare::unary(app, headers, body))
 }
 
-/// Moves the prompts out of a completion request.
 pub(crate) fn inputs(request: &mut CompletionRequest) -> PromptInputs {
     let prompts = request.prompt.take().map(|prompts| prompts.0);
     let inputs = prompts.unwrap_or_default().into_iter();

@@ -12,7 +12,6 @@ use vllm_sim_service::generate::Channel;
 use vllm_sim_service::{Choice, Reply};
 use vllm_sim_wire::Version;
 
-/// A prompt as the response shows it.
 #[derive(Clone)]
 pub(crate) struct ShownPrompt {
     pub(crate) ids: Arc<[u32]>,
@@ -28,7 +27,6 @@ pub(crate) struct CompletionView {
     /// Whether to return only the echo (`max_tokens` is 0).
     pub(crate) echo_only: bool,
     pub(crate) prompt_logprobs: Option<u32>,
-    /// Prompts, if the response includes them.
     pub(crate) prompts: Option<Arc<[ShownPrompt]>>,
     pub(crate) ec_transfer_params: Option<Arc<str>>,
     /// Whether response ids end with the index of the prompt (llm-d).
@@ -67,7 +65,6 @@ impl CompletionView {
             .map_or("", |p| &p.text)
     }
 
-    /// Returns the JSON body of a finished reply.
     pub(crate) fn unary(&self, reply: &Reply) -> String {
         let view = &self.view;
         let mut out = self.shape_of(0).answer_head("text_completion");
@@ -162,7 +159,6 @@ impl CompletionView {
     }
 }
 
-/// Renders the chunks of a completion stream.
 pub(crate) struct CompletionStream {
     completion: CompletionView,
     /// Start of a chunk up to its choices, by prompt; the last entry serves all further prompts.

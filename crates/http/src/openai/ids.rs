@@ -34,7 +34,6 @@ pub(crate) fn uid() -> String {
     str::from_utf8(&uid_digits()).unwrap_or_default().to_owned()
 }
 
-/// Returns a [`uid`] as bytes; `format!` would take ten times as long.
 fn uid_digits() -> [u8; UID] {
     let id = fresh();
     std::array::from_fn(|place| b"0123456789abcdef"[(id >> (4 * (UID - 1 - place))) as usize & 0xf])
@@ -72,7 +71,6 @@ impl CallIds {
         Self { prefix, ..self }
     }
 
-    /// Returns the id of one call of a choice.
     pub(crate) fn of(&self, choice: usize, call: usize) -> String {
         let id = vllm_sim_random::mix(self.base, (choice as u64) << 32 | call as u64);
         match self.decimal {

@@ -44,7 +44,6 @@ impl Distribution {
     }
 }
 
-/// Log probability of one token at one position.
 pub(crate) struct TokenLogprob {
     pub(crate) id: u32,
     pub(crate) logprob: f64,
@@ -188,7 +187,6 @@ pub(crate) fn text(tokenizer: &Tokenizer, id: u32, before: Before<'_>) -> String
     String::new()
 }
 
-/// Returns llm-d's log probability of the sampled token at a position.
 pub(crate) fn chosen(position: usize) -> f64 {
     -1.0 - 0.1 * (position % 3) as f64
 }
@@ -236,7 +234,6 @@ pub(super) struct CompletionLogprobs {
 }
 
 impl CompletionLogprobs {
-    /// Creates lists whose first token is at character `offset` of the text.
     pub(super) fn at(offset: usize) -> Self {
         Self {
             offset,
@@ -244,7 +241,6 @@ impl CompletionLogprobs {
         }
     }
 
-    /// Returns the offset after the last token, in characters.
     pub(super) fn offset(&self) -> usize {
         self.offset
     }
@@ -262,7 +258,6 @@ impl CompletionLogprobs {
         self.tops.push_str("null");
     }
 
-    /// Adds the text and offset of a position.
     fn push_text(&mut self, text: &str) {
         if self.count > 0 {
             for list in [
@@ -280,7 +275,6 @@ impl CompletionLogprobs {
         self.offset += text.chars().count();
     }
 
-    /// Adds the log probabilities of a position.
     pub(super) fn push(
         &mut self,
         tokenizer: &Tokenizer,
@@ -308,7 +302,6 @@ impl CompletionLogprobs {
         self.tops.push('}');
     }
 
-    /// Appends the `logprobs` object.
     pub(super) fn write(&self, out: &mut String) {
         let Self {
             offsets,

@@ -74,7 +74,6 @@ pub(crate) fn reads_calls(app: &App, request: &ChatRequest) -> bool {
     parses_tools(app, request) && app.settings.parsers.tools.as_deref() == Some("hermes")
 }
 
-/// Returns the tools that a chat's choices may call.
 pub(crate) fn tools(request: &ChatRequest) -> Option<ToolRequest> {
     let tools = request.tools.as_ref().filter(|tools| !tools.is_empty())?;
     let choice = match &request.tool_choice {
@@ -135,7 +134,6 @@ pub(crate) fn reasoning(app: &App, request: &ChatRequest) -> Option<f64> {
     (!off && share > 0.0).then_some(share)
 }
 
-/// Returns the response settings that both APIs share.
 pub(crate) fn view(app: &App, shape: &Shape, facts: &ReplyFacts) -> ResponseShape {
     let params = &facts.params;
     let answers = &app.settings.answers;
@@ -174,7 +172,6 @@ pub(crate) fn view(app: &App, shape: &Shape, facts: &ReplyFacts) -> ResponseShap
     }
 }
 
-/// Returns the settings of the draft-token report.
 fn draft_report(app: &App) -> Option<DraftReport> {
     let detailed = match app.settings.answers.per_request_drafts {
         RequestDrafts::None => return None,
@@ -217,7 +214,6 @@ pub(crate) fn unary(app: &App, headers: &HeaderMap, body: String) -> Response<Bo
     response
 }
 
-/// Formats of the load header.
 enum LoadFormat {
     Text,
     Json,
@@ -283,7 +279,6 @@ pub(crate) fn silent_stream<R: Render + Unpin>(
     )))
 }
 
-/// Returns a response of server-sent events.
 pub(crate) fn events(body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     let kind = HeaderValue::from_static("text/event-stream; charset=utf-8");

@@ -24,17 +24,13 @@ pub(crate) struct ResponseShape {
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) include_usage: bool,
     pub(crate) continuous_usage: bool,
-    /// Whether usage has `prompt_tokens_details`.
     pub(crate) prompt_details: bool,
-    /// Whether usage has `completion_tokens_details`.
     pub(crate) reasoning_details: bool,
     pub(crate) logprobs: Option<u32>,
     pub(crate) distribution: Distribution,
     pub(crate) tokens_as_ids: bool,
     pub(crate) return_token_ids: bool,
-    /// Whether the response has timings.
     pub(crate) metrics: bool,
-    /// Settings of the draft-token report, if requested.
     pub(crate) drafts: Option<DraftReport>,
     pub(crate) kv_transfer_params: Option<Arc<TransferParams>>,
     /// Media tokens of the prompt by modality, as JSON.
@@ -131,7 +127,6 @@ impl DraftReport {
     }
 }
 
-/// Token counts for `usage`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
     pub(crate) prompt: u32,
@@ -157,7 +152,6 @@ impl Counts {
     }
 }
 
-/// Counts the reasoning tokens among the released tokens of a choice.
 pub(crate) fn reasoning_tokens(choice: &Choice) -> u32 {
     if !choice.script.has_reasoning() {
         return 0;
@@ -412,7 +406,6 @@ impl ResponseShape {
         }
     }
 
-    /// Appends `kv_transfer_params` of the response.
     pub(crate) fn transfer(&self, out: &mut String) {
         match &self.kv_transfer_params {
             Some(params) => params.write(out),
@@ -430,7 +423,6 @@ fn counters(out: &mut String, counts: Counts) {
     json::int(out, counts.completion);
 }
 
-/// Returns how an ended choice ended.
 pub(crate) fn end_of(choice: &Choice) -> End {
     match choice.state() {
         SequenceState::Ended(end) => end,

@@ -19,7 +19,6 @@ use vllm_sim_service::pooling::{llmd_embedding, unit_embedding};
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::cohere::{EmbedInput, EmbedRequest};
 
-/// Handles `POST /v2/embed`.
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     Posted {

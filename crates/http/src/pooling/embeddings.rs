@@ -51,7 +51,6 @@ const POOLING: Route = Route {
     write: vector::write,
 };
 
-/// Handles `POST /v1/embeddings`.
 pub(crate) async fn embeddings(State(app): State<Arc<App>>, mut received: Received) -> Answer {
     let text = received.for_schema(&app);
     if let Some((request, value)) = text.and_then(PoolingRequest::read_long_embedding) {
@@ -66,7 +65,6 @@ pub(crate) async fn embeddings(State(app): State<Arc<App>>, mut received: Receiv
     answer(&app, &received.head.headers, &value, request, EMBEDDING).await
 }
 
-/// Handles `POST /pooling`.
 pub(crate) async fn pooling(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     let dialect = app.dialect;
     let request = PoolingRequest::parse_pooling(&value).map_err(|fault| dialect.unread(fault))?;

@@ -59,7 +59,6 @@ fn enter(app: &App, inputs: usize) -> Result<InFlightGuard, Fault> {
         .map_err(|error| error::fault(&error))
 }
 
-/// Returns the number of inputs of a request.
 fn count(request: &PoolingRequest) -> usize {
     match &request.input {
         PoolingInput::Prompts(Prompts(prompts)) => prompts.len(),
@@ -230,7 +229,6 @@ fn fitted(
     Ok(ids)
 }
 
-/// Returns the JSON before the rows of a result list.
 fn list_head(id: &str, model: &str) -> String {
     let mut head = String::from("{\"id\":");
     json::string(&mut head, id);
@@ -242,7 +240,6 @@ fn list_head(id: &str, model: &str) -> String {
     head
 }
 
-/// Returns the JSON after the rows of a result list.
 fn list_tail(prompt_tokens: usize) -> String {
     format!("],\"usage\":{}}}", usage(prompt_tokens))
 }

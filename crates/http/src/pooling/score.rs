@@ -96,7 +96,6 @@ pub(crate) async fn rerank(State(app): State<Arc<App>>, Posted { head, value }: 
     })))
 }
 
-/// Scores pairs of texts.
 struct Scorer<'a> {
     app: &'a App,
     /// Vector length of an embedding model; `None` for a cross-encoder, which reads both texts
@@ -139,7 +138,6 @@ impl<'a> Scorer<'a> {
     }
 }
 
-/// Returns the texts of both sides.
 fn sides(request: &PoolingRequest) -> (Vec<String>, Vec<String>) {
     match &request.input {
         PoolingInput::Pair(one, two) => (texts(one), texts(two)),

@@ -106,7 +106,6 @@ pub(super) enum Endianness {
     Big,
 }
 
-/// Returns the bytes of a vector of 32-bit floats.
 pub(super) fn bytes(vector: &[f32], endianness: Endianness) -> Vec<u8> {
     let numbers = vector.iter();
     numbers

@@ -13,7 +13,6 @@ use vllm_sim_service::HandOver;
 #[derive(Debug)]
 pub(crate) struct TransferParams {
     source: ParamsSource,
-    /// Handoff of the prompt.
     hand_over: Arc<HandOver>,
 }
 
@@ -37,7 +36,6 @@ struct SourceEngine {
 }
 
 impl TransferParams {
-    /// Returns llm-d-inference-sim's placeholders.
     pub(crate) fn placeholders(hand_over: Arc<HandOver>) -> Self {
         let answer = json!({
             "do_remote_decode": false,

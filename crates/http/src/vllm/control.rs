@@ -18,7 +18,6 @@ use vllm_sim_service::{Asset, Halt};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::control::{PauseQuery, ResetQuery, SleepQuery};
 
-/// Handles `POST /sleep`.
 pub(crate) async fn sleep(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let query: SleepQuery = query::read(&uri)?;
     let level = u8::try_from(query.level).unwrap_or(1);
@@ -44,7 +43,6 @@ pub(crate) async fn sleep(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     Ok(app.dialect.operations().done(&done))
 }
 
-/// Handles `POST /wake_up`.
 pub(crate) async fn wake_up(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let tags = query::all(&uri, "tags");
     let mut assets = Vec::new();
@@ -77,13 +75,11 @@ pub(crate) async fn wake_up(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     Ok(ok(&json!({"status": status, "tags": tags_or_null(&tags)})))
 }
 
-/// Handles `GET /is_sleeping`.
 pub(crate) async fn is_sleeping(State(app): State<Arc<App>>) -> Response<Body> {
     let control = &app.service.control;
     ok(&json!({"is_sleeping": control.is_asleep() || control.is_paused()}))
 }
 
-/// Handles `POST /release_kv_cache_memory`.
 pub(crate) async fn release_kv_cache_memory(State(app): State<Arc<App>>) -> Answer {
     if !app.service.control.is_paused() {
         let message = "KV cache memory can only be released while generation is paused.";
@@ -94,7 +90,6 @@ pub(crate) async fn release_kv_cache_memory(State(app): State<Arc<App>>) -> Answ
     Ok(ok(&json!({"status": "kv_cache_released"})))
 }
 
-/// Handles `POST /pause`.
 pub(crate) async fn pause(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let query: PauseQuery = query::read(&uri)?;
     let halt = halt(&query.mode);
@@ -111,12 +106,10 @@ pub(crate) async fn resume(State(app): State<Arc<App>>) -> Response<Body> {
     ok(&json!({"status": "resumed"}))
 }
 
-/// Handles `GET /is_paused`.
 pub(crate) async fn is_paused(State(app): State<Arc<App>>) -> Response<Body> {
     ok(&json!({"is_paused": app.service.control.is_paused()}))
 }
 
-/// Handles `POST /reset_prefix_cache`.
 pub(crate) async fn reset_prefix_cache(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let query: ResetQuery = query::read(&uri)?;
     let running = query.reset_running_requests;

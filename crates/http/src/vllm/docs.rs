@@ -18,7 +18,6 @@ use crate::error;
 
 const SCHEMA: &[u8] = include_bytes!("openapi.json.gz");
 
-/// Handles `GET /openapi.json`.
 pub(crate) async fn openapi(State(app): State<Arc<App>>) -> Response<Body> {
     // Cached: the schema does not change while the server runs.
     let text = app.openapi.get_or_init(|| schema(&app).into());
@@ -136,12 +135,10 @@ fn references(value: &Value, out: &mut Vec<String>) {
     }
 }
 
-/// Handles `GET /docs`.
 pub(crate) async fn swagger(State(app): State<Arc<App>>) -> Response<Body> {
     html(SWAGGER.replace("{root}", &app.settings.server.root_path))
 }
 
-/// Handles `GET /redoc`.
 pub(crate) async fn redoc(State(app): State<Arc<App>>) -> Response<Body> {
     html(REDOC.replace("{root}", &app.settings.server.root_path))
 }

@@ -43,7 +43,6 @@ impl GenerationBody for GenerateRequest {
     }
 }
 
-/// Handles `POST /inference/v1/generate`.
 pub(crate) async fn create(State(app): State<Arc<App>>, received: Received) -> Answer {
     let (head, bounds) = (&received.head, &app.rules.defaults.bounds);
     let text = received.for_schema(&app);
@@ -115,7 +114,6 @@ async fn answer(
     Ok(prepare::unary(app, &head.headers, body))
 }
 
-/// Collects everything that the shape of the response depends on.
 fn view(app: &App, request: &GenerateRequest, facts: &ReplyFacts) -> GenerateView {
     let prompt = &facts.prompts[0];
     let options = request.stream_options.as_ref();

@@ -50,7 +50,6 @@ const SHORT: TokensForm = TokensForm {
 };
 
 impl TokensForm {
-    /// Returns the form of a server's responses.
     pub(super) fn of(answers: AnswerForm) -> &'static Self {
         match answers {
             AnswerForm::Full => &FULL,
@@ -59,12 +58,10 @@ impl TokensForm {
     }
 }
 
-/// Consecutive tokens of one choice.
 #[derive(Default)]
 struct Piece {
     ids: Vec<u32>,
     text: String,
-    /// Position of the first token.
     from: usize,
 }
 
@@ -244,7 +241,6 @@ impl Piece {
     }
 }
 
-/// Renders the chunks of a token stream.
 pub(super) struct GenerateStream {
     generate: GenerateView,
     head: String,

@@ -53,7 +53,6 @@ fn topic_of(app: &App, topic: &str, rank: u32) -> String {
         .replace("{model}", app.service.models.displayed())
 }
 
-/// Handles `GET /get_world_size`.
 pub(crate) async fn world_size(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let query: WorldQuery = query::read(&uri)?;
     let size = match query.include_dp {
@@ -69,12 +68,10 @@ fn world_size_with_dp(app: &App) -> u64 {
     u64::from(parallel.world_size()) * u64::from(parallel.data)
 }
 
-/// Handles `GET /tokenizer_info`.
 pub(crate) async fn tokenizer_info(State(app): State<Arc<App>>) -> Response<Body> {
     ok(&app.service.generator.tokenizer().tokenizer_info())
 }
 
-/// Handles `GET /server_info`.
 pub(crate) async fn server_info(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let query: InfoQuery = query::read(&uri)?;
     let config = &app.settings.server.shown_config;
@@ -141,7 +138,6 @@ pub(crate) async fn scale_elastic_ep(received: Received) -> Answer {
     Ok(ok(&json!({"message": message})))
 }
 
-/// Handles `POST /is_scaling_elastic_ep`.
 pub(crate) async fn is_scaling(State(app): State<Arc<App>>) -> Response<Body> {
     ok(&match app.rules.limits.version {
         Version::V032 => json!({"is_scaling_elastic_ep": false}),

@@ -17,7 +17,6 @@ use vllm_sim_service::LoadMode;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::lora::{self, LoadLoraRequest, UnloadLoraRequest};
 
-/// Handles `POST /v1/load_lora_adapter`.
 pub(crate) async fn load(State(app): State<Arc<App>>, received: Received) -> Answer {
     if app.dialect.operations() == OperationForm::Lenient {
         let value = lenient(&received, "load")?;
@@ -65,7 +64,6 @@ pub(super) fn remove(app: &App, value: &Value) -> Result<String, Fault> {
     Ok(name)
 }
 
-/// Handles `POST /v1/unload_lora_adapter`.
 pub(crate) async fn unload(State(app): State<Arc<App>>, received: Received) -> Answer {
     if app.dialect.operations() == OperationForm::Lenient {
         let value = lenient(&received, "unload")?;

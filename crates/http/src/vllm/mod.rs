@@ -33,7 +33,6 @@ fn bare_text(text: String) -> Response<Body> {
     Response::new(Body::from(text))
 }
 
-/// Returns an HTML page.
 pub(crate) fn html(text: String) -> Response<Body> {
     let mut response = Response::new(Body::from(text));
     let kind = HeaderValue::from_static("text/html; charset=utf-8");

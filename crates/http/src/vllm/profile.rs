@@ -17,7 +17,6 @@ use crate::error::Answer;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::control::StartProfileRequest;
 
-/// Handles `POST /start_profile`.
 pub(crate) async fn start(State(app): State<Arc<App>>, received: Received) -> Answer {
     let value = vllm_sim_wire::body::optional(received.media_type(), &received.bytes)?;
     let request = match value {
@@ -36,7 +35,6 @@ pub(crate) async fn start(State(app): State<Arc<App>>, received: Received) -> An
     Ok(error::empty(StatusCode::OK))
 }
 
-/// Handles `POST /stop_profile`.
 pub(crate) async fn stop(State(app): State<Arc<App>>) -> Response<Body> {
     app.profiling.store(false, Ordering::Relaxed);
     error::empty(StatusCode::OK)

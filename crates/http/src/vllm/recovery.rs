@@ -16,7 +16,6 @@ use crate::body::Received;
 use crate::error;
 use crate::error::Answer;
 
-/// Handles `POST /fault_tolerance/apply`.
 pub(crate) async fn apply(State(_app): State<Arc<App>>, received: Received) -> Answer {
     vllm_sim_wire::body::media_type(received.media_type())?;
     let value = raw_json(&received.bytes, "Invalid JSON format")?;
@@ -49,7 +48,6 @@ pub(crate) async fn apply(State(_app): State<Arc<App>>, received: Received) -> A
     Ok(error::json(StatusCode::ACCEPTED, accepted.to_string()))
 }
 
-/// Handles `GET /fault_tolerance/status`.
 pub(crate) async fn status(State(app): State<Arc<App>>) -> Response<Body> {
     let (first, count) = app.settings.parallel.local_ranks;
     let engines: Vec<Value> = (first..first + count)

@@ -35,13 +35,11 @@ const SILENT_MAX_TOKENS: i128 = 16;
 /// Error of pydantic 2.14 for `GenerateRequest(token_ids=[])`.
 const NO_TOKENS: &str = "1 validation error for GenerateRequest\ntoken_ids\n  List should have at least 1 item after validation, not 0 [type=too_short, input_value=[], input_type=list]\n    For further information visit https://errors.pydantic.dev/2.14/v/too_short";
 
-/// Handles `POST /v1/chat/completions/render`.
 pub(crate) async fn chat(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     let value = generation::read_unanswered(&app, Endpoint::Chat, value)?;
     rendered_chat(&app, &head.headers, &value, "chatcmpl-").await
 }
 
-/// Handles `POST /v1/messages/render`.
 pub(crate) async fn messages(
     State(app): State<Arc<App>>,
     Posted { head, value }: Posted,
@@ -51,7 +49,6 @@ pub(crate) async fn messages(
     rendered_chat(&app, &head.headers, &chat, "chatcmpl-").await
 }
 
-/// Handles `POST /v1/responses/render`.
 pub(crate) async fn responses(State(app): State<Arc<App>>, Posted { value, .. }: Posted) -> Answer {
     rendered_response(&app, &value).await
 }
@@ -145,7 +142,6 @@ async fn rendered_response(app: &Arc<App>, value: &Value) -> Result<Response<Bod
     Ok(ok(&rendered))
 }
 
-/// Returns the output budget for a prompt, in tokens.
 fn budget(app: &App, asked: Option<i128>, prompt: &Prompt) -> i128 {
     let rules = &app.rules;
     let length = prompt.tokens.len();
@@ -161,7 +157,6 @@ fn params(
     sampling.with_budget(budget, &app.rules.defaults.bounds)
 }
 
-/// Returns the prompt of a conversation.
 async fn prompt(app: &App, conversation: Conversation) -> Result<Prompt, Fault> {
     let source = PromptSource::Conversations(vec![conversation]);
     let mut prompts = app.service.prompts(&app.rules, source).await?;

@@ -32,7 +32,6 @@ pub(crate) async fn register(State(app): State<Arc<App>>, Posted { value, .. }: 
     Ok(bare_text(format!("Adapter {name} registered")))
 }
 
-/// Handles `DELETE /adapters/{adapter_name}`.
 pub(crate) async fn unregister(State(app): State<Arc<App>>, Path(name): Path<String>) -> Answer {
     lora::remove(&app, &json!({"lora_name": name}))?;
     Ok(bare_text(format!("Adapter {name} unregistered")))

@@ -86,7 +86,6 @@ fn known_parts(item: &mut Value) {
     }
 }
 
-/// Returns the `type` of an item, part or block.
 pub(super) fn kind(value: &Value) -> &str {
     value.get("type").and_then(Value::as_str).unwrap_or("")
 }

@@ -11,7 +11,6 @@ use vllm_sim_wire::Version;
 const CONTENT: &str = "\"content\":\"";
 
 impl ChatStream {
-    /// Returns whether chunks have only text.
     pub(super) fn is_simple(&self) -> bool {
         self.chat.view.logprobs.is_none()
             && !self.chat.image

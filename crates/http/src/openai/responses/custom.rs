@@ -25,7 +25,6 @@ pub(super) fn function(tool: &Value) -> Value {
     }})
 }
 
-/// Returns the function's arguments for a text.
 pub(super) fn arguments(input: &str) -> String {
     format!("{{\"input\": {}}}", Value::from(input))
 }

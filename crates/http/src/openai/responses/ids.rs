@@ -43,7 +43,6 @@ impl Ids {
         }
     }
 
-    /// Returns the id of a call.
     pub(super) fn call(&self, call: u16) -> String {
         self.calls.of(0, usize::from(call))
     }

@@ -55,7 +55,6 @@ impl GenerationBody for ResponsesRequest {
     }
 }
 
-/// Handles `POST /v1/responses`.
 pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     let threshold = transfer::hit_threshold(&app, &head.headers, &value);
     let read = Read::<ResponsesRequest>::new(&app, &head, Cow::Owned(value))?;
@@ -93,7 +92,6 @@ pub(crate) async fn retrieve(
     }
 }
 
-/// Handles `POST /v1/responses/{id}/cancel`.
 pub(crate) async fn cancel(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response<Body> {
     match ResponseStore::of(&app).cancel(&id) {
         CancelOutcome::Cancelled(response) => shown(&response),
@@ -193,9 +191,7 @@ fn checks(app: &App, request: &ResponsesRequest) -> Result<(), Fault> {
 struct Asked {
     request: Arc<ResponsesRequest>,
     terms: TransferTerms,
-    /// Slot to store the response in.
     keep: Option<StoreSlot>,
-    /// Whether the tool parser reads the reply.
     parses: bool,
 }
 
@@ -278,7 +274,6 @@ fn messages(
 }
 
 impl Asked {
-    /// Collects everything that the response objects depend on.
     fn frame(&self, app: &App, facts: &ReplyFacts) -> Arc<Frame> {
         let request = &self.request;
         let shape = Shape {

@@ -30,9 +30,7 @@ pub(super) struct Frame {
     /// Number of alternatives to return per token; `None` returns no log probabilities.
     pub(super) logprobs: Option<u32>,
     pub(super) ids: Ids,
-    /// Metrics of the tool parser, if one runs.
     pub(super) tool_parser: Option<Arc<Metrics>>,
-    /// Prompt token ids, if the response includes them.
     pub(super) prompt: Option<Vec<u32>>,
 }
 

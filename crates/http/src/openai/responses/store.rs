@@ -13,20 +13,17 @@ use tokio::task::AbortHandle;
 
 use crate::app::App;
 
-/// Maximum number of stored responses.
 const CAPACITY: usize = 10_000;
 
 /// Maximum size of all stored responses, in bytes; smaller in tests.
 const MAX_BYTES: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
 
-/// Stores the latest responses.
 #[derive(Default)]
 pub(crate) struct ResponseStore(Mutex<Entries>);
 
 #[derive(Default)]
 struct Entries {
     by_id: IndexMap<String, StoredResponse>,
-    /// Total size, in bytes.
     bytes: usize,
     /// Number of slots issued.
     slots: u64,
@@ -55,7 +52,6 @@ impl Entries {
 struct StoredResponse {
     /// Size when last measured, in bytes.
     bytes: usize,
-    /// Number of the request's slot.
     slot: u64,
     response: Value,
     messages: Vec<Value>,
@@ -81,7 +77,6 @@ impl StoredResponse {
     }
 }
 
-/// Estimates the memory of a value, in bytes.
 fn size(value: &Value) -> usize {
     let inner = match value {
         Value::String(text) => text.len(),
@@ -98,19 +93,13 @@ fn size(value: &Value) -> usize {
 /// An earlier response that a request continues.
 #[derive(Debug, Clone)]
 pub(crate) struct PreviousResponse {
-    /// Messages of the earlier request.
     pub(crate) messages: Vec<Value>,
-    /// Output items of the earlier response.
     pub(crate) output: Vec<Value>,
 }
 
-/// Result of a cancel request.
 pub(super) enum CancelOutcome {
-    /// The cancelled response.
     Cancelled(Value),
-    /// The response has already ended.
     Ended,
-    /// No response has this id.
     NotFound,
 }
 
@@ -235,7 +224,6 @@ fn id(response: &Value) -> String {
 /// A reserved place for one response in the store.
 pub(super) struct StoreSlot {
     store: Arc<ResponseStore>,
-    /// Number of the request's slot.
     slot: u64,
     /// Restart count of the simulated process when the slot was reserved.
     lives: u32,
@@ -264,12 +252,10 @@ impl EventLog {
         self.changed.notify_waiters();
     }
 
-    /// Returns the total size of the events, in bytes.
     fn size(&self) -> usize {
         self.events.lock().0.iter().map(Bytes::len).sum()
     }
 
-    /// Marks the log as complete.
     pub(super) fn end(&self) {
         self.events.lock().1 = true;
         self.changed.notify_waiters();

@@ -16,7 +16,6 @@ use vllm_sim_service::generate::Channel;
 use vllm_sim_service::{Choice, Reply};
 use vllm_sim_wire::Version;
 
-/// An output item in progress.
 struct Open {
     channel: Channel,
     id: String,
@@ -25,7 +24,6 @@ struct Open {
     input: String,
 }
 
-/// Renders the events of one response.
 pub(super) struct ResponseStream {
     frame: Arc<Frame>,
     keep: Option<StoreSlot>,
@@ -45,7 +43,6 @@ impl ResponseStream {
         }
     }
 
-    /// Appends the events before the first token.
     pub(super) fn head(&mut self, out: &mut String) {
         let response = self.frame.object("in_progress", Vec::new(), None);
         for name in ["response.created", "response.in_progress"] {
@@ -248,11 +245,9 @@ impl ResponseStream {
     }
 }
 
-/// Consecutive tokens of one channel.
 struct Group {
     channel: Channel,
     text: String,
-    /// Positions and token ids.
     tokens: Vec<(usize, u32)>,
 }
 

@@ -35,7 +35,6 @@ use vllm_sim_wire::vllm::derender::{
     DerenderChatRequest, DerenderCompletionRequest, DerenderStreamRequest,
 };
 
-/// Handles `POST /v1/chat/completions/derender`.
 pub(crate) async fn chat(State(app): State<Arc<App>>, Posted { value, .. }: Posted) -> Answer {
     if value["stream"] == true {
         let request = DerenderStreamRequest::parse(&value)?;
@@ -107,7 +106,6 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, Posted { value, .. }: Post
     })))
 }
 
-/// Handles `POST /v1/completions/derender`.
 pub(crate) async fn completions(
     State(app): State<Arc<App>>,
     Posted { value, .. }: Posted,

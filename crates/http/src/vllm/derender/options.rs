@@ -6,7 +6,6 @@ use super::json_list::list;
 use super::parsed_text::OutputParsers;
 use vllm_sim_tokenizer::SpecialTokens;
 
-/// Options of the original request.
 #[derive(Debug, Clone)]
 pub(super) struct RequestOptions {
     /// Whether special tokens are converted to text.
@@ -18,7 +17,6 @@ pub(super) struct RequestOptions {
     pub(super) include_stop: bool,
     pub(super) stop_ids: Vec<u32>,
     pub(super) ignore_eos: bool,
-    /// Whether the reply may call tools.
     pub(super) tools: bool,
     /// Maximum number of alternatives per token; `None` keeps all.
     pub(super) top: Option<usize>,

@@ -10,17 +10,14 @@ pub(super) const NEEDS_REQUEST: &str = "chat_request is required when a tool or 
 const THOUGHT: (&str, &str) = ("<think>", "</think>");
 const CALL: (&str, &str) = ("<tool_call>", "</tool_call>");
 
-/// Text of a reply, split by the parsers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct ParsedText {
     pub(super) reasoning: Option<String>,
     pub(super) content: Option<String>,
-    /// Names and arguments of the tool calls.
     pub(super) calls: Vec<(String, String)>,
 }
 
 impl ParsedText {
-    /// Returns unparsed text.
     pub(super) fn plain(text: String) -> Self {
         Self {
             content: Some(text),
@@ -29,7 +26,6 @@ impl ParsedText {
     }
 }
 
-/// Parsers of a reply.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OutputParsers {
     reasoning: bool,

@@ -35,7 +35,6 @@ pub(super) fn weight_versions(app: &App, choice: &mut Value, versions: Option<&V
     }
 }
 
-/// Returns the number of output tokens of a token response.
 pub(super) fn output_tokens(reply: &Value) -> u64 {
     let each = list(reply, "choices").map(|choice| list(choice, "token_ids").count() as u64);
     each.sum()
@@ -46,7 +45,6 @@ pub(super) fn token_count(given: Option<i128>) -> u64 {
     u64::try_from(given.unwrap_or(0).max(0)).unwrap_or(u64::MAX)
 }
 
-/// Returns a `usage` object without details.
 pub(super) fn usage(prompt: u64, completion: u64) -> Value {
     json!({
         "prompt_tokens": prompt,

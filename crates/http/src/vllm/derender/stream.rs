@@ -190,7 +190,6 @@ pub(super) fn completion(app: &App, request: &DerenderStreamRequest) -> Answer {
     })))
 }
 
-/// Returns the delta of unparsed text.
 fn plain(
     app: &App,
     request: &DerenderStreamRequest,
