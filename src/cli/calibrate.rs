@@ -41,7 +41,6 @@ scheduler, and writes a profile that --config takes.
 /// Maximum accepted `--front-end-ms`, in milliseconds.
 const MOST_FRONT_END_MS: f64 = 10_000.0;
 
-/// Builds the clap command from the options of the help text.
 pub(super) fn command() -> Command {
     let options = HELP.lines().filter_map(|line| {
         let (name, rest) = line.strip_prefix("  --")?.split_once(' ')?;
@@ -62,7 +61,6 @@ pub(super) fn command() -> Command {
         .args(options)
 }
 
-/// Parsed options of the tool.
 #[derive(Default)]
 struct Args {
     data: Vec<PathBuf>,
@@ -71,7 +69,6 @@ struct Args {
     out: Option<PathBuf>,
     options: Options,
     help: bool,
-    /// Flags of `serve`.
     rest: Vec<String>,
 }
 
@@ -133,7 +130,6 @@ fn read(words: &[String]) -> Result<Args> {
     Ok(typed)
 }
 
-/// Runs the tool; returns the text for standard output.
 pub(super) fn run(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<String> {
     let typed = read(words)?;
     if typed.help {

@@ -5,7 +5,6 @@ use tracing_subscriber::fmt::SubscriberBuilder;
 use tracing_subscriber::fmt::format::{DefaultFields, Format};
 use vllm_sim_config::{Config, LogFormat, LogLevel};
 
-/// Starts the log of a server.
 pub(super) fn start_log(config: &Config) {
     let log = &config.server.log;
     let level = match log.level {
@@ -25,7 +24,6 @@ pub(super) fn start_log(config: &Config) {
     };
 }
 
-/// Starts the log of a command without log flags.
 pub(super) fn start_plain_log() {
     let _ = builder("warn,vllm_sim=info").with_target(false).try_init();
 }

@@ -62,7 +62,6 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     if usage { BAD_CONFIG } else { FAILED }
 }
 
-/// Returns whether an error means that a file is missing.
 fn is_missing(cause: &(dyn std::error::Error + 'static)) -> bool {
     let is_file = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
     if let Some(CalibrateError::Workload(inner)) = cause.downcast_ref() {

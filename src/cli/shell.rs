@@ -104,7 +104,6 @@ fn program() -> Command {
         .subcommands(TOOLS.map(tool))
 }
 
-/// Returns the clap command of a tool.
 fn tool(name: &'static str) -> Command {
     let command = match name {
         "replay" | "bench" => with_flags_of_serve(vllm_sim_replay_cli::command()),

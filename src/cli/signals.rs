@@ -40,7 +40,6 @@ impl Signals {
         self
     }
 
-    /// Waits for the next signal.
     pub(super) async fn next(&mut self) {
         let Self {
             both,

@@ -28,7 +28,6 @@ pub(super) fn log_start(loaded: &Loaded) {
     tracing::debug!(%configuration, "all arguments");
 }
 
-/// Formats flags as a command line.
 fn command_line_of(chosen: &Map<String, Value>) -> String {
     let mut line = String::new();
     for (name, value) in chosen {

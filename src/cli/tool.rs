@@ -234,7 +234,6 @@ fn does_not_fit(error: StartError) -> anyhow::Error {
     }
 }
 
-/// Returns a future that starts the servers.
 fn start_fleet(loaded: Loaded) -> StartingPods {
     Box::pin(async move {
         let fleet = Fleet::start(loaded).await?;

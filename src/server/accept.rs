@@ -30,7 +30,6 @@ const MAX_STREAMS: u32 = 16_384;
 /// Buffer size of a connection for responses and request heads, in bytes.
 const MAX_BUFFER: usize = 40 * 1024;
 
-/// Accepts connections from a socket until the server stops.
 pub(super) async fn run(
     socket: ServerSocket,
     http: Arc<HttpService>,
@@ -137,7 +136,6 @@ async fn detect(stream: &TcpStream, within: Duration) -> Option<Protocol> {
     tokio::time::timeout(within, look).await.ok().flatten()
 }
 
-/// Serves one connection until it closes or the server stops.
 async fn serve<S>(
     stream: S,
     client: Option<SocketAddr>,

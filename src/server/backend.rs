@@ -32,11 +32,9 @@ pub(super) struct Backend {
 /// Parameters of a backend in addition to its configuration.
 pub(super) struct BackendParts {
     pub(super) texts: Texts,
-    /// Paths of the HTTP metrics.
     pub(super) paths: Vec<String>,
     /// Start of the engines' clock.
     pub(super) started: Instant,
-    /// Port of the server, for KV events.
     pub(super) port: u16,
     /// Tokens that end reasoning, for clients that parse token ids.
     pub(super) thought_end: Option<Vec<u32>>,

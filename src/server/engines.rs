@@ -63,7 +63,6 @@ pub(super) fn in_step(
     ranks.map(Some).map_err(StartError::Thread)
 }
 
-/// Returns the settings of one rank's engine.
 pub(super) fn spec(config: &Config, seed: u64) -> Result<EngineSpec, StartError> {
     let engine = &config.engine;
     if engine.scheduler == SchedulerKind::Pool {
@@ -91,7 +90,6 @@ pub(super) fn spec(config: &Config, seed: u64) -> Result<EngineSpec, StartError>
     })
 }
 
-/// Returns SGLang's scheduler with the settings that it shares with vLLM's.
 fn sglang(config: &Config, shared: VllmConfig) -> SglangConfig {
     let chosen = &config.engine.sglang;
     SglangConfig {

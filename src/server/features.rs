@@ -4,11 +4,9 @@ use super::error::StartError;
 use super::setup;
 use vllm_sim_config::Config;
 
-/// A use of a Cargo feature.
 struct Part {
     feature: &'static str,
     built: bool,
-    /// Flags that need the feature.
     flags: &'static str,
     is_wanted: fn(&Config) -> bool,
 }
@@ -70,7 +68,6 @@ const PARTS: [Part; 8] = [
     },
 ];
 
-/// Rejects a configuration that needs a missing feature.
 pub(super) fn check(config: &Config) -> Result<(), StartError> {
     let missing = |part: &&Part| !part.built && (part.is_wanted)(config);
     match PARTS.iter().find(missing) {

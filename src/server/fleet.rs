@@ -135,7 +135,6 @@ fn pause(engine: &Engine, replica: usize) -> Duration {
     engine.replicas.stagger_delay + batch
 }
 
-/// Returns one configuration per server.
 fn members(config: &Config) -> Result<Vec<Config>, StartError> {
     let (first, count) = config.engine.parallel.local_ranks;
     let apart = config.engine.parallel.balance == Balance::PortPerRank && count > 1;

@@ -26,7 +26,6 @@ use {
 /// The engines of this process, one per rank; each has its own service.
 pub struct Headless {
     ranks: Vec<Rank>,
-    /// Run-time settings of all ranks, and the scenario that overrides them.
     #[cfg(feature = "zmq")]
     admin_state: AdminState,
     logging: JoinSet<()>,
@@ -299,7 +298,6 @@ impl Headless {
     }
 }
 
-/// Returns the reasoning markers of the configured parser.
 #[cfg(feature = "zmq")]
 fn thoughts(config: &Config, texts: &Texts) -> Option<Thoughts> {
     let parser = config.api.reasoning_parser.as_ref()?;

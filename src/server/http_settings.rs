@@ -11,7 +11,6 @@ use vllm_sim_http::settings::{
 };
 use vllm_sim_service::generate::Mode;
 
-/// Returns the settings of the HTTP API.
 pub(super) fn of(config: &Config) -> Settings {
     let engine = &config.engine;
     let is_llmd_mode = config.model.cli_mode == CliMode::Llmd;

@@ -237,7 +237,6 @@ impl Server {
     }
 }
 
-/// Accepts connections on all sockets, and watches the certificate files.
 fn spawn_accepting(
     accepting: &mut JoinSet<()>,
     sockets: ServerSockets,

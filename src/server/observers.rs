@@ -21,7 +21,6 @@ use vllm_sim_observe::{
     kv_transfer::ReadNotifier,
 };
 
-/// Observers that the engines of a server share.
 pub(super) struct EngineObservers {
     metrics: Arc<Metrics>,
     /// Switch that drops KV events.

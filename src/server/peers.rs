@@ -15,7 +15,6 @@ use vllm_sim_http_client::{Client, Connector, Endpoint, Trust};
 /// Maximum size of a response, in bytes.
 const MOST_BYTES: usize = 64 << 10;
 
-/// Client for one peer.
 struct PeerClient {
     host: String,
     path: String,

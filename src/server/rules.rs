@@ -9,7 +9,6 @@ use vllm_sim_tokenizer::Tokenizer;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::{Limits, SamplingDefaults, Version};
 
-/// Returns the rules of the HTTP API.
 pub(super) fn http(config: &Config, service: &Service) -> RequestRules {
     let (api, tools) = (&config.api, &config.content.tools);
     let is_llmd_mode = config.model.cli_mode == CliMode::Llmd;

@@ -27,7 +27,6 @@ impl FaultObserver for FaultCounter {
     }
 }
 
-/// Reads the file of `--scenario`.
 pub(super) fn read(config: &Config) -> Result<Option<Scenario>, StartError> {
     let Some(path) = &config.faults.scenario else {
         return Ok(None);

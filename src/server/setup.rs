@@ -77,7 +77,6 @@ pub(super) fn tuned(config: &Config) -> LiveSettings {
     }
 }
 
-/// Returns whether a KV cache is simulated.
 pub(super) fn has_cache(config: &Config) -> bool {
     match config.engine.scheduler {
         SchedulerKind::Pool => {
@@ -151,7 +150,6 @@ pub(super) fn hashes(config: &Config) -> Option<HashConfig> {
     })
 }
 
-/// Returns the settings of prompt rendering.
 pub(super) fn prompts(config: &Config) -> PromptSettings {
     let (model, api) = (&config.model, &config.api);
     PromptSettings {
@@ -286,7 +284,6 @@ pub(super) fn layers(config: &Config, port: u16) -> LayerSettings {
     }
 }
 
-/// Returns the settings of the gRPC server.
 #[cfg(feature = "grpc")]
 pub(super) fn grpc(config: &Config, service: &Service) -> vllm_sim_grpc::Settings {
     let hf_config = config.model.hf_config.as_deref();
@@ -301,7 +298,6 @@ pub(super) fn grpc(config: &Config, service: &Service) -> vllm_sim_grpc::Setting
     }
 }
 
-/// Returns the settings of `/metrics`.
 pub(super) fn metrics(config: &Config, routes: Vec<String>) -> Settings {
     let engine = &config.engine;
     let (first, count) = engine.parallel.local_ranks;

@@ -18,7 +18,6 @@ pub(super) enum ServerSocket {
 
 pub(super) struct ServerSockets {
     pub(super) http: ServerSocket,
-    /// Socket of `--grpc-port`.
     pub(super) grpc: Option<ServerSocket>,
 }
 
@@ -86,7 +85,6 @@ impl ServerSocket {
         }
     }
 
-    /// Accepts the next connection.
     pub(super) async fn accept(&self) -> io::Result<Connection> {
         match self {
             Self::Tcp(listener) => {
@@ -99,7 +97,6 @@ impl ServerSocket {
     }
 }
 
-/// An accepted connection.
 pub(super) enum Connection {
     Tcp(TcpStream),
     Unix(UnixStream),

@@ -9,7 +9,6 @@ use super::setup;
 use vllm_sim_config::{CliMode, Config};
 use vllm_sim_engine::kv::HostRules;
 
-/// Logs the KV cache of the engines.
 pub(super) fn engines(config: &Config) {
     if config.model.cli_mode == CliMode::Llmd || config.api.scale_out.render_only {
         return;

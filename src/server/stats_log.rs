@@ -12,15 +12,12 @@ use vllm_sim_engine::Stats;
 use vllm_sim_engine::driver::LiveEngine;
 use vllm_sim_observe::metrics::{DraftTotals, EngineMetrics, Metrics, Totals};
 
-/// An engine with a periodic log line.
 pub(super) struct LoggedEngine {
-    /// Rank of the engine.
     number: u32,
     live: LiveEngine,
     metrics: Arc<EngineMetrics>,
 }
 
-/// Values of the previous log line.
 #[derive(Debug, Clone, Copy, Default)]
 struct LastLine {
     totals: Totals,
@@ -52,7 +49,6 @@ pub(super) fn engines(
     Some((engines.collect(), every))
 }
 
-/// Logs about the engines until dropped.
 pub(super) async fn run(engines: Vec<LoggedEngine>, every: Duration) {
     let mut last = vec![LastLine::default(); engines.len()];
     let mut drafts = vec![LastDrafts::default(); engines.len()];

@@ -18,7 +18,6 @@ use vllm_sim_http::App;
 
 /// Serves the health endpoint until dropped.
 pub(super) struct Supervisor {
-    /// Address of the endpoint.
     pub(super) address: SocketAddr,
     _serving: JoinSet<()>,
 }

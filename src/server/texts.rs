@@ -11,7 +11,6 @@ use vllm_sim_dataset::{Dataset, DatasetError, RowStorage};
 use vllm_sim_service::generate::Recordings;
 use vllm_sim_tokenizer::{Tokenizer, TokenizerError};
 
-/// The tokenizer and the recorded replies.
 #[derive(Debug, Clone)]
 pub(super) struct Texts {
     pub(super) tokenizer: Arc<Tokenizer>,

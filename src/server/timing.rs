@@ -12,10 +12,8 @@ use vllm_sim_engine::latency::{
 };
 use vllm_sim_observe::metrics::WorkModel;
 
-/// Default GPU.
 const GPU: &str = "H100";
 
-/// Returns the latency model, and the deployment it was computed for, if any.
 pub(super) fn latency(config: &Config) -> Result<(LatencyModel, Option<Setup>), StartError> {
     let engine = &config.engine;
     let planned = engine.kv_cache.as_ref();

@@ -32,7 +32,6 @@ impl<S> Uvicorn<S> {
     }
 }
 
-/// Returns uvicorn's response for hyper's, with the same date.
 fn explained(refusal: &[u8]) -> Option<Vec<u8>> {
     let rest = refusal.strip_prefix(REFUSED)?;
     let date = rest.strip_suffix(b"\r\n")?;

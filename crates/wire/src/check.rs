@@ -125,7 +125,6 @@ pub fn read_apart<T: Wire>(name: &str, value: &Value) -> Result<T, Fault> {
     T::read(changed.as_ref().unwrap_or(value)).ok_or_else(unread)
 }
 
-/// Returns vLLM's error response for a schema mismatch.
 fn answer(error: CheckError) -> Fault {
     match error {
         CheckError::Schema(errors) => fault(&errors),

@@ -78,7 +78,6 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Validates `value` against `schema` and coerces it.
     pub(super) fn check(&mut self, schema: &Schema, value: &'a Value) -> CheckResult {
         match schema {
             Schema::Any => {

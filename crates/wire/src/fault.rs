@@ -302,7 +302,6 @@ fn anthropic_type(status: u16) -> &'static str {
     }
 }
 
-/// Returns a JSON string, escaped as Python's `json.dumps(ensure_ascii=False)` does.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

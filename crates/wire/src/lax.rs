@@ -149,7 +149,6 @@ fn int_from_text(text: &str) -> Result<Value, KnownError> {
         .map_or_else(|_| python::beyond_json(&number), python::int))
 }
 
-/// Removes single underscores between digits; `None` for any other text.
 fn underscored(text: &str) -> Option<String> {
     let parts = text
         .split('_')

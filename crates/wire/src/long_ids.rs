@@ -37,7 +37,6 @@ fn find(text: &[u8], word: &[u8]) -> Option<usize> {
     text.windows(word.len()).position(|window| window == word)
 }
 
-/// Skips JSON whitespace at the start of a text.
 fn blank(mut text: &[u8]) -> &[u8] {
     while let [b' ' | b'\n' | b'\r' | b'\t', rest @ ..] = text {
         text = rest;

@@ -51,7 +51,6 @@ impl SchemaErrors {
         }
     }
 
-    /// Returns whether the maximum number of errors is reached.
     pub(super) fn is_full(&self) -> bool {
         self.count >= MAX_COUNTED
     }
@@ -85,7 +84,6 @@ pub(super) fn printed(title: &str, errors: &SchemaErrors) -> String {
     text
 }
 
-/// Base address of the help links in pydantic's texts.
 const HELP: &str = "https://errors.pydantic.dev/2.14/v/";
 
 /// Returns vLLM's error response for a list of schema errors.
@@ -141,7 +139,6 @@ impl SchemaError {
         }
     }
 
-    /// Creates an error for [`printed`].
     pub(super) fn verbose(error: KnownError, path: &[LocItem<'_>], input: &Value) -> Self {
         let loc = path.iter().map(LocItem::text).collect::<Vec<_>>().join(".");
         let loc = truncated(loc, MAX_LINE);

@@ -322,7 +322,6 @@ fn unknown_ids(ids: impl Iterator<Item = i128>, limits: &Limits) -> Vec<i128> {
     ids.filter(|id| !(0..size).contains(id)).collect()
 }
 
-/// Returns `repr` of a list of integers.
 fn list(ids: &[i128]) -> String {
     let texts: Vec<String> = ids.iter().map(i128::to_string).collect();
     format!("[{}]", texts.join(", "))

@@ -102,7 +102,6 @@ pub const INT: Schema = Schema::Int(NumberBounds {
     gt: None,
 });
 
-/// The schema of a 64-bit `int`.
 pub(crate) const INT64: Schema = int_within(i64::MIN as i128, i64::MAX as i128);
 
 /// The schema of `float`.
@@ -115,7 +114,6 @@ pub const FLOAT: Schema = Schema::Float(NumberBounds {
 /// Schema of `str`.
 pub(crate) const STR: Schema = Schema::Str(ANY_LENGTH);
 
-/// Returns the schema of an `int` from `ge` to `le`.
 pub(crate) const fn int_within(ge: i128, le: i128) -> Schema {
     Schema::Int(NumberBounds {
         ge: Some(ge),
@@ -124,7 +122,6 @@ pub(crate) const fn int_within(ge: i128, le: i128) -> Schema {
     })
 }
 
-/// Returns the schema of an `int` of at least `ge`.
 pub(crate) const fn int_from(ge: i128) -> Schema {
     Schema::Int(NumberBounds {
         ge: Some(ge),
@@ -133,7 +130,6 @@ pub(crate) const fn int_from(ge: i128) -> Schema {
     })
 }
 
-/// Returns the schema of an `int` above `gt`.
 pub(crate) const fn int_above(gt: i128) -> Schema {
     Schema::Int(NumberBounds {
         ge: None,
@@ -142,7 +138,6 @@ pub(crate) const fn int_above(gt: i128) -> Schema {
     })
 }
 
-/// Returns the schema of a `float` from `ge` to `le`.
 pub(crate) const fn float_within(ge: f64, le: f64) -> Schema {
     Schema::Float(NumberBounds {
         ge: Some(ge),

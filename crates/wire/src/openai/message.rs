@@ -168,7 +168,6 @@ impl Message {
         }
     }
 
-    /// Returns whether the parts need no check.
     pub(super) fn is_trusted(&self) -> bool {
         matches!(&self.0, MessageForm::Json(message) if message.trust == Trust::Ours)
     }

@@ -330,7 +330,6 @@ fn skip_special(asked: Option<bool>, defaults: &SamplingDefaults) -> bool {
     asked.or(defaults.skip_special_tokens).unwrap_or(true)
 }
 
-/// Concatenates the stop token ids of the request and of the server.
 fn stop_ids(asked: Option<&[i128]>, defaults: &SamplingDefaults) -> Option<Vec<i128>> {
     let mut ids = asked.unwrap_or_default().to_vec();
     ids.extend(defaults.stop_token_ids.iter().copied());

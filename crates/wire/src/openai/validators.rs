@@ -21,7 +21,6 @@ use crate::schema::find;
 /// The raw body of a request.
 pub(crate) type Body = Map<String, Value>;
 
-/// Result of a validator.
 pub(crate) type ValidatorResult = Result<(), ValidatorError>;
 
 /// Returns `bool(data.get(key))`.
