@@ -21,7 +21,7 @@ pub struct Settings {
     pub answers: AnswerSettings,
     /// Pooling models.
     pub pooling: PoolingSettings,
-    /// Models that hear.
+    /// Settings of speech-to-text models.
     pub speech: Speech,
     /// Adapters.
     pub lora: Lora,
@@ -35,11 +35,11 @@ pub struct Settings {
     pub kv_events: KvEvents,
     /// The server around the API.
     pub server: ServerSettings,
-    /// Whose wire is spoken where the two projects contradict each other.
+    /// Server to imitate where vLLM and llm-d differ.
     pub compat: Compat,
-    /// Decides whether whatever is sent as audio has a duration.
+    /// Decides whether any uploaded data is accepted as audio.
     pub takes_any_audio: bool,
-    /// Decides whether adapters are loaded with neither LoRA enabled nor files there.
+    /// Decides whether adapters load without LoRA enabled and without files.
     pub takes_any_adapter: bool,
     /// Decides whether KV transfer needs no connector.
     pub transfers_unasked: bool,
@@ -96,7 +96,7 @@ pub struct ParserSettings {
     pub reasoning_ratio: f64,
 }
 
-/// Says what answers hold beside their text.
+/// Response content in addition to the generated text.
 #[derive(Debug)]
 pub struct AnswerSettings {
     /// Decides whether every stream ends with its usage.
@@ -105,7 +105,7 @@ pub struct AnswerSettings {
     pub prompt_tokens_details: bool,
     /// Decides whether answers have `metrics`.
     pub per_request_metrics: bool,
-    /// The form in which answers tell of draft tokens.
+    /// Detail of the draft-token report in responses.
     pub per_request_drafts: RequestDrafts,
     /// The draft tokens of a step; `None` without speculative decoding.
     pub draft_tokens: Option<u32>,
@@ -164,7 +164,7 @@ pub struct ServerSettings {
     pub startup_duration: Duration,
     /// The place of the process in Kubernetes.
     pub pod: Pod,
-    /// The bearer key of an operator; `None`: anybody is one.
+    /// Bearer key of the operator; `None` leaves operator routes open.
     pub admin_key: Option<String>,
     /// Decides whether `/admin/config` exists.
     pub is_administered: bool,
