@@ -12,7 +12,7 @@ use tokio::time::Sleep;
 
 use vllm_sim_service::{FaultInjector, GRACE, InjectorAction};
 
-/// The error that breaks off a response on purpose.
+/// A simulated break of a response body.
 #[derive(Debug, thiserror::Error)]
 #[error("the reply was broken off on purpose")]
 pub(super) struct BrokenOff;

@@ -83,7 +83,7 @@ pub(crate) fn body(app: &App, request: &MessagesRequest) -> Result<Value, Fault>
     Ok(Value::Object(body))
 }
 
-/// Returns the chat request whose prompt tokens are counted.
+/// Returns the chat request for a count of prompt tokens.
 ///
 /// # Errors
 /// Same errors as [`chat`].

@@ -279,7 +279,7 @@ impl Message {
         self.member(key).and_then(Value::as_str)
     }
 
-    /// Returns a member; plain messages have none besides role and content.
+    /// Returns a member other than role and content; plain messages have no others.
     fn member(&self, key: &str) -> Option<&Value> {
         match &self.0 {
             MessageForm::Plain(_) => None,

@@ -18,7 +18,7 @@ use crate::schema::{Schema, Wire};
 /// Input of a pooling request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PoolingInput {
-    /// Texts or token ids.
+    /// Prompts, as texts or token ids.
     Prompts(Prompts),
     /// A long list of texts.
     Texts(Texts),
