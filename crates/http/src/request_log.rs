@@ -1,8 +1,8 @@
 //! Logs requests: one line each at debug level; parameters, bodies and headers only if enabled.
 //!
-//! `--log-http`, from llm-d, logs bodies up to 512 KiB, streams (which llm-d omits) at their end,
-//! and gRPC calls. `--enable-log-requests` and `--enable-log-outputs`, from vLLM, log parameters at
-//! info and the prompt only at debug level.
+//! `--log-http`, from llm-d, logs bodies up to 512 KiB and gRPC calls. It logs streams at their end;
+//! llm-d omits them. `--enable-log-requests` and `--enable-log-outputs` are from vLLM: they log
+//! parameters at info level, and the prompt only at debug level.
 //!
 //! Source: llm-d-inference-sim `pkg/communication/http.go`; vLLM `vllm/entrypoints/logger.py`.
 

@@ -1,5 +1,6 @@
-//! Parses a body with a long list of token ids separately from the rest, to save memory: as JSON
-//! values, the ids would take many times the size of their text.
+//! Parses a body with a long list of token ids separately from the rest.
+//!
+//! This saves memory: as JSON values, the ids would take many times the size of their text.
 
 use serde_json::{Value, json};
 use vllm_sim_python as python;

@@ -1,8 +1,10 @@
 //! Schemas as data, and the macro that declares a request class.
 //!
 //! The Rust type of a field implies the schema of its Python annotation: `Option<bool>` is `bool |
-//! None`, `Vec<String>` is `list[str]`. `wire_model!` generates both a [`Model`] for
-//! [`super::check`] and a reader of checked values, so they always agree.
+//! None`, `Vec<String>` is `list[str]`.
+//!
+//! `wire_model!` generates both a [`Model`] for [`super::check`] and a reader of checked values, so
+//! they always agree.
 
 use std::borrow::Cow;
 

@@ -273,9 +273,9 @@ fn extra_args(body: &Value) -> Option<Map<String, Value>> {
 
 /// Returns sampling parameters as msgspec encodes them.
 ///
-/// Members with their default are omitted. Floats and lists are kept because msgspec compares them
-/// by identity, except floats that vLLM's own class fills in: a penalty that `body` has as null,
-/// and the values that greedy sampling resets.
+/// Members with their default are omitted. Floats and lists are kept, because msgspec compares them
+/// by identity. Floats that vLLM's own class fills in are omitted: a penalty that `body` has as
+/// null, and the values that greedy sampling resets.
 ///
 /// Source: vLLM `sampling_params.py`, `from_optional` and `__post_init__`.
 fn sampling(params: &SamplingParams, extra: Option<Map<String, Value>>, body: &Value) -> Value {
