@@ -296,8 +296,7 @@ impl RequestHistory {
         waited.map_err(|_| count())
     }
 
-    /// Returns the newest `most` matching requests as JSON, oldest first, and the number of
-    /// matches.
+    /// Returns the newest `most` matching requests as JSON, oldest first, and their total.
     pub(crate) fn show(&self, filter: &RequestFilter, most: usize) -> String {
         let state = self.state.lock();
         let found: Vec<&Record> = state.records.iter().filter(|r| filter.holds(r)).collect();
@@ -419,9 +418,6 @@ impl Record {
     }
 
     /// Returns the key that attempts share, and the client's count of earlier attempts.
-    ///
-    /// The key is the idempotency key, the request id, or, if the client counts attempts, path and
-    /// body.
     fn find_key(&self) -> Option<(String, Option<u32>)> {
         let text = |name: &HeaderName| self.headers.get(name)?.to_str().ok().map(str::to_owned);
         let retries = text(&RETRY_COUNT).and_then(|count| count.parse().ok());
