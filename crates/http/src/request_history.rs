@@ -31,7 +31,6 @@ use vllm_sim_service::{RequestContext, TokenUsage};
 /// Maximum size of the headers and bodies of all records, in bytes; the oldest are dropped.
 const MAX_BYTES: usize = 128 << 20;
 
-/// gRPC calls to the model.
 const GRPC_CALLS: [&str; 2] = [
     "/vllm.grpc.engine.VllmEngine/Generate",
     "/vllm.grpc.engine.VllmEngine/Embed",
@@ -45,7 +44,6 @@ static RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-coun
 
 pub(crate) struct RequestHistory {
     keep: usize,
-    /// Whether to record bodies.
     bodies: bool,
     /// Largest body that the server reads, in bytes.
     max_body: usize,
@@ -96,12 +94,10 @@ struct Members {
     stream: Value,
 }
 
-/// Progress of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Running,
     Finished,
-    /// Ended with an error response.
     Refused,
     Cut,
 }
@@ -124,7 +120,6 @@ pub(super) struct Recording {
     ended: bool,
 }
 
-/// Records requests to the model.
 #[derive(Clone)]
 pub(super) struct HistoryLayer {
     history: Arc<RequestHistory>,
@@ -145,7 +140,6 @@ impl HistoryLayer {
         }
     }
 
-    /// Records the gRPC calls to the model.
     pub(super) fn grpc(history: Arc<RequestHistory>) -> Self {
         let is_recorded = |call: &Request| GRPC_CALLS.contains(&call.uri().path());
         Self {
@@ -232,7 +226,6 @@ impl RequestHistory {
         state.keep(self.keep);
     }
 
-    /// Records that the response was sent completely.
     fn finish(&self, id: u64) {
         self.end(id, |record| match (record.status, record.grpc_status) {
             (Some(400..), _) | (_, Some(1..)) => Outcome::Refused,
@@ -240,7 +233,6 @@ impl RequestHistory {
         });
     }
 
-    /// Records that the response was cut off.
     fn cut(&self, id: u64) {
         self.end(id, |_| Outcome::Cut);
     }
@@ -319,7 +311,6 @@ impl Records {
         self.records.get_mut(index)
     }
 
-    /// Drops the oldest records beyond the limits.
     fn keep(&mut self, most: usize) {
         while self.records.len() > most || (self.kept_bytes > MAX_BYTES && self.records.len() > 1) {
             self.drop_oldest();
@@ -524,7 +515,6 @@ impl Drop for Recording {
     }
 }
 
-/// Body of a response whose end is recorded.
 struct RecordedBody {
     body: Option<Body>,
     whole: bool,
@@ -590,7 +580,6 @@ impl Drop for RecordedBody {
     }
 }
 
-/// Returns the status of a gRPC call.
 fn grpc_status(headers: &HeaderMap) -> Option<u16> {
     headers.get(&GRPC_STATUS)?.to_str().ok()?.parse().ok()
 }
