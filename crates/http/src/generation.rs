@@ -18,12 +18,12 @@ use vllm_sim_service::{
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 
-/// A request that is being answered.
+/// A generation request whose reply is being generated.
 pub(crate) struct Started<V> {
-    /// Shape of the answer.
+    /// Settings that determine the shape of the response.
     pub(crate) view: V,
     pub(crate) reply: Reply,
-    /// Counts it in `/load`.
+    /// Keeps the request counted in `/load`.
     pub(crate) guard: Option<LoadGuard>,
 }
 
@@ -64,24 +64,23 @@ impl From<Fault> for Refused {
     }
 }
 
-/// A body that asks for generation.
+/// A request body of an API that generates.
 pub(crate) trait GenerationBody: Sized {
     /// API of the body.
     const API: Endpoint;
 
-    /// Reads a body by its schema.
+    /// Parses a body by its schema.
     ///
     /// # Errors
-    /// What is wrong with it, in vLLM's words.
+    /// vLLM's 400 if the body does not match the schema.
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault>;
 
-    /// Returns the model asked for.
     fn model(&self) -> Option<&str>;
 
     /// Runs the checks that precede the model lookup.
     ///
     /// # Errors
-    /// vLLM's 400.
+    /// vLLM's 400 of a check.
     fn check_first(&self) -> Result<(), Fault> {
         Ok(())
     }
@@ -99,7 +98,7 @@ impl<R: GenerationBody> Read<R> {
     /// the schema.
     ///
     /// # Errors
-    /// What is wrong with the body, its injected failure or its model.
+    /// An error of the body, an injected failure, or an unknown model.
     pub(crate) fn new(app: &App, head: &RequestHead, body: Cow<'_, Value>) -> Result<Self, Fault> {
         let dialect = app.dialect;
         let body = dialect.read(R::API, body)?;
@@ -170,7 +169,7 @@ pub(crate) fn read_unanswered(app: &App, api: Endpoint, body: Value) -> Result<V
     Ok(body.into_owned())
 }
 
-/// Returns a request with the fields that come from its head.
+/// Returns a request with the fields from its headers.
 pub(crate) fn request(app: &App, head: &RequestHead, id: Arc<str>) -> GenerationRequest {
     GenerationRequest {
         rank: app
@@ -183,7 +182,7 @@ pub(crate) fn request(app: &App, head: &RequestHead, id: Arc<str>) -> Generation
     }
 }
 
-/// Returns a request without a head, for one choice.
+/// Returns a request without headers, for one choice.
 pub(crate) fn headless(app: &App, id: Arc<str>) -> GenerationRequest {
     GenerationRequest {
         id,
@@ -193,7 +192,7 @@ pub(crate) fn headless(app: &App, id: Arc<str>) -> GenerationRequest {
     }
 }
 
-/// Starts the answer to a request.
+/// Admits a request and starts its generation.
 pub(crate) async fn start(
     app: &App,
     resolved: Resolved,
@@ -214,7 +213,6 @@ pub(crate) async fn start(
     }
 }
 
-/// Returns a refusal as a fault.
 pub(crate) fn refusal_fault(app: &App, refusal: Refusal) -> Fault {
     match refusal {
         Refusal::UnknownModel(name) => {

@@ -1,4 +1,4 @@
-//! The outermost service of a connection.
+//! The outermost HTTP service of a connection.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use super::request_log::RequestLog;
 use vllm_sim_engine::driver::unix_now;
 use vllm_sim_service::RequestContext;
 
-/// Answers the requests of connections, HTTP and gRPC.
+/// The outermost service of a connection, for HTTP and gRPC.
 pub struct HttpService {
     http: Stack,
     grpc: Option<Stack>,

@@ -52,7 +52,7 @@ pub struct LayerSettings {
     pub request_id_headers: bool,
     /// Maximum size of a request body, in bytes (`--max-request-body-size-mb`).
     pub max_body_bytes: usize,
-    /// The log of requests.
+    /// Settings of the request log.
     pub log: Log,
 }
 
@@ -109,7 +109,7 @@ pub(super) fn grpc(
     BoxCloneSyncService::new(layers.service(services))
 }
 
-/// Holds the headers that every response carries: the server's name, the pod, its port and its namespace.
+/// Headers of every response: server name, pod, port and namespace.
 #[derive(Clone)]
 struct FixedHeaders(Arc<Vec<(HeaderName, HeaderValue)>>);
 
@@ -138,7 +138,7 @@ impl FixedHeaders {
     }
 }
 
-/// Gives a response the id of its request, the client's or a new one.
+/// Adds the request id to a response: the client's, or a new one.
 ///
 /// Source: vLLM 0.33 `entrypoints/serve/middleware.py`, `XRequestIdMiddleware`.
 #[derive(Clone)]
