@@ -54,7 +54,6 @@ struct PhaseSettings {
     settings: Mutex<Vec<Vec<AppliedSettings>>>,
 }
 
-/// Ranks that a request addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RankSelector {
     All,
@@ -296,7 +295,6 @@ impl AdminState {
     }
 }
 
-/// Returns the JSON of `/admin/scenario`.
 fn status(position: &ScenarioPosition) -> Value {
     let scenario = position.scenario();
     let names: Vec<_> = scenario.phases.iter().map(|phase| &phase.name).collect();

@@ -71,7 +71,6 @@ pub(super) async fn layer(
     response
 }
 
-/// Returns whether a request can get a fault.
 fn may_fail(app: &App, request: &Request) -> bool {
     request.method() == Method::POST
         && (app.service.faults.is_armed() || request.headers().contains_key(&names::FAULT))

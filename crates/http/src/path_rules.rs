@@ -17,7 +17,6 @@ impl PathRules {
         }
     }
 
-    /// Rewrites the path of a request if a rule applies.
     pub(super) fn apply(&self, mut request: Request) -> Request {
         if self.merges_slashes && request.uri().path().contains("//") {
             let target = merged(request.uri());

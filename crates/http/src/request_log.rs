@@ -85,13 +85,11 @@ impl RequestLog {
         Self { log: log.clone() }
     }
 
-    /// Returns whether anything is logged.
     pub(super) fn is_enabled(&self) -> bool {
         let lines = matches!(self.log.level, LogLevel::Debug | LogLevel::Trace);
         lines || self.log.http || self.log.requests || self.log.outputs
     }
 
-    /// Logs one line for a request that was answered.
     fn answered(&self, method: &str, path: &str, status: u16, seconds: f64) {
         if !tracing::enabled!(tracing::Level::DEBUG) {
             return;
@@ -103,7 +101,6 @@ impl RequestLog {
         }
     }
 
-    /// Logs a request, if enabled, and returns it.
     async fn request(&self, request: Request) -> Request {
         if !(self.log.http || self.log.requests) {
             return request;
@@ -162,7 +159,6 @@ impl RequestLog {
         }
     }
 
-    /// Logs a gRPC response at its end.
     fn grpc_answer(&self, path: String, response: Response) -> Response {
         if !self.log.http {
             return response;
@@ -199,7 +195,6 @@ impl RequestLog {
         Response::from_parts(parts, body)
     }
 
-    /// Logs a response, if enabled, and returns it.
     async fn response(&self, path: &str, response: Response) -> Response {
         if !(self.log.http || self.log.outputs) {
             return response;
@@ -234,7 +229,6 @@ impl RequestLog {
     }
 }
 
-/// Returns the recorded start of a body as text.
 fn body_text(tapped: &TappedBody) -> String {
     let mut text = masked(&tapped.head).into_owned();
     let cut = tapped.length - tapped.head.len() as u64;

@@ -123,7 +123,6 @@ fn operation(config: &Config) -> Vec<Route> {
     guarded.collect()
 }
 
-/// Returns whether the server generates text.
 fn generates(config: &Config) -> bool {
     matches!(config.api.task, Task::All | Task::Generate | Task::Realtime)
 }
@@ -197,7 +196,6 @@ fn rendering() -> Vec<Route> {
     ]
 }
 
-/// Returns the pooling routes of the server's task.
 fn pooled(config: &Config) -> Vec<Route> {
     let task = config.api.task;
     let one = |tasks: &[Task]| task == Task::All || tasks.contains(&task);
@@ -319,7 +317,6 @@ fn development() -> Vec<Route> {
     ]
 }
 
-/// Returns the development routes for training loops.
 fn training() -> Vec<Route> {
     vec![
         ("/init_weight_transfer_engine", "POST", post(weights::init)),

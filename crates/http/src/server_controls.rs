@@ -82,7 +82,6 @@ impl ServerControls {
         }
     }
 
-    /// Sets the data that observers do not see.
     pub(crate) fn set_blind_spots(&self, hidden: BlindSpots) {
         self.event_loss.set(hidden.lose_kv_events);
         let mut stale = self.stale_page.lock();

@@ -10,11 +10,9 @@ use vllm_sim_engine::End;
 use vllm_sim_service::Choice;
 use vllm_sim_service::generate::{Reason, StopReason};
 
-/// State of a message at its end.
 pub(super) struct MessageEnd<'c> {
     pub(super) choice: &'c Choice,
     pub(super) end: End,
-    /// Whether the message called tools.
     pub(super) called: bool,
 }
 
@@ -138,7 +136,6 @@ fn llmd_usage(out: &mut String, counts: Counts, _cache: CacheCounts) {
     out.push('}');
 }
 
-/// Appends the usage at the end of a stream.
 fn llmd_last_usage(out: &mut String, counts: Counts, _cache: CacheCounts) {
     out.push_str("{\"output_tokens\":");
     json::int(out, counts.completion);

@@ -47,7 +47,6 @@ const PROMPT_TOKENS_PER_SECOND: f64 = 12.5;
 ///
 /// The simulator always splits at the start of the window.
 const OVERLAP: f64 = 1.0;
-/// Language that detection returns.
 const DETECTED_LANGUAGE: &str = "en";
 
 pub(crate) async fn transcriptions(State(app): State<Arc<App>>, received: Received) -> Answer {
@@ -244,7 +243,6 @@ async fn seconds_of(app: &App, audio: Bytes) -> Result<f64, Fault> {
     off_thread(size, move || duration::seconds(&audio, &limits, any)).await
 }
 
-/// Returns a 64-bit hash of the audio.
 fn key_of(audio: &[u8]) -> u64 {
     let digest = Sha256::digest(audio);
     digest

@@ -43,7 +43,6 @@ use vllm_sim_wire::openai::audio::{Append, Commit};
 
 /// Sample rate in Hz; a sample has two bytes.
 const SAMPLE_RATE: u64 = 16_000;
-/// Length of a segment, in samples.
 const SEGMENT_SAMPLES: u64 = 5 * SAMPLE_RATE;
 /// Maximum number of queued segments, 90 minutes of audio.
 const MAX_QUEUED_SEGMENTS: usize = 1080;

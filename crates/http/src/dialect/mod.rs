@@ -28,7 +28,6 @@ use vllm_sim_wire::openai::completion::DEFAULT_MAX_TOKENS;
 use vllm_sim_wire::openai::responses::ResponsesRequest;
 use vllm_sim_wire::{Limits, Version};
 
-/// Returns the dialect of a server.
 pub(crate) fn of(compat: Compat) -> &'static dyn ApiDialect {
     match compat {
         Compat::Vllm => &Vllm,
@@ -156,17 +155,14 @@ pub(crate) trait ApiDialect: Dialect {
         None
     }
 
-    /// Returns the format of ids.
     fn ids(&self) -> IdForm {
         IdForm::Hex
     }
 
-    /// Returns the prefix of message ids.
     fn message_id_prefix(&self) -> &'static str {
         "chatcmpl-"
     }
 
-    /// Returns the prefix of generate request ids.
     fn generate_id_prefix(&self) -> &'static str {
         "generate-tokens-"
     }
@@ -176,7 +172,6 @@ pub(crate) trait ApiDialect: Dialect {
         false
     }
 
-    /// Returns the amount of detail in responses.
     fn answers(&self) -> AnswerForm {
         AnswerForm::Full
     }
@@ -201,13 +196,11 @@ pub(crate) trait ApiDialect: Dialect {
         LateRefusals::InStream
     }
 
-    /// Returns an error response of `/v1/messages`.
     fn message_refusal(&self, fault: &Fault, version: Version) -> Response<Body> {
         let body = fault.to_anthropic_json(version);
         error::retry_after(fault, error::json(error::status(fault.status), body))
     }
 
-    /// Returns the format of render responses.
     fn rendered(&self) -> RenderedForm {
         RenderedForm::Request
     }
@@ -232,7 +225,6 @@ pub(crate) enum Endpoint {
     Tokenize,
 }
 
-/// Format of ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IdForm {
     Hex,
@@ -249,7 +241,6 @@ pub(crate) enum LateRefusals {
     AsStatus,
 }
 
-/// Amount of detail in responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AnswerForm {
     /// All members, as in vLLM.
@@ -258,7 +249,6 @@ pub(crate) enum AnswerForm {
     Short,
 }
 
-/// Format of render responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RenderedForm {
     /// A request for `/inference/v1/generate`.
@@ -293,7 +283,6 @@ impl IdForm {
         }
     }
 
-    /// Returns the ids of output items.
     pub(crate) fn items(self, response: &str) -> Ids {
         match self {
             Self::Numbered => Ids::llmd(response),

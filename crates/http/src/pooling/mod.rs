@@ -244,7 +244,6 @@ fn list_tail(prompt_tokens: usize) -> String {
     format!("],\"usage\":{}}}", usage(prompt_tokens))
 }
 
-/// Returns the usage of a request that generates nothing.
 fn usage(prompt_tokens: usize) -> Value {
     json!({
         "prompt_tokens": prompt_tokens,

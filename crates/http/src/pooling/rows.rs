@@ -52,7 +52,6 @@ pub(super) fn json(
     response
 }
 
-/// Rows that are still to be written.
 struct Rows<W> {
     head: String,
     row: W,
@@ -63,7 +62,6 @@ struct Rows<W> {
 }
 
 impl<W: FnMut(&mut String, usize)> Rows<W> {
-    /// Returns the next frame; `None` after the last.
     fn frame(&mut self) -> Option<String> {
         self.tail.as_ref()?;
         let mut out = std::mem::take(&mut self.head);

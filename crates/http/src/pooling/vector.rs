@@ -93,7 +93,6 @@ fn list(out: &mut String, vector: &[f32], write: impl Fn(&mut String, f32)) {
     out.push(']');
 }
 
-/// Returns the cosine similarity of two texts' vectors.
 pub(super) fn cosine(one: &[u32], two: &[u32], dimensions: usize) -> f64 {
     let vector = |tokens| unit_embedding(tokens, dimensions);
     let products = vector(one).into_iter().zip(vector(two)).map(|(a, b)| a * b);

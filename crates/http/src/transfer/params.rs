@@ -81,7 +81,6 @@ impl TransferParams {
         Some(Self { source, hand_over })
     }
 
-    /// Appends the parameters as JSON.
     pub(crate) fn write(&self, out: &mut String) {
         let params = match &self.source {
             ParamsSource::Fixed(params) => {

@@ -213,7 +213,6 @@ async fn to_its_end<T: Send + 'static>(work: impl Future<Output = T> + Send + 's
     }
 }
 
-/// Records the duration of an operation in the metrics.
 pub(super) async fn timed<T>(app: &App, operation: Operation, work: impl Future<Output = T>) -> T {
     app.metrics.operation_started(operation);
     let started = unix_now();

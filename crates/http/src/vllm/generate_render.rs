@@ -34,7 +34,6 @@ pub(super) struct TokensForm {
     members: fn(&GenerateView, &mut String, &Reply),
     /// Appends the members of a chunk before its choices.
     chunk_members: fn(&mut GenerateStream, &mut String, &Choice),
-    /// Appends a choice, complete or in part.
     choice: fn(&GenerateView, &mut String, usize, &Choice, &Piece, Option<End>),
 }
 

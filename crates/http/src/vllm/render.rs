@@ -148,7 +148,6 @@ fn budget(app: &App, asked: Option<i128>, prompt: &Prompt) -> i128 {
     output_budget(&rules.limits, asked, length, &rules.defaults)
 }
 
-/// Returns the sampling parameters for an output of at most `budget` tokens.
 fn params(
     app: &App,
     sampling: SamplingRequest,
@@ -163,14 +162,12 @@ async fn prompt(app: &App, conversation: Conversation) -> Result<Prompt, Fault> 
     Ok(prompts.pop().unwrap_or_default())
 }
 
-/// Checks that prompts of the model can be rendered.
 fn renders(app: &App, model: Option<&str>) -> Result<(), Fault> {
     app.dialect
         .rendered()
         .renders(&generation::target(app, model)?)
 }
 
-/// Returns the rendered form of a prompt.
 fn shown(
     app: &App,
     prompt: &Prompt,
@@ -256,7 +253,6 @@ fn parse_context(body: &Value) -> Value {
     })
 }
 
-/// Returns the `extra_args` of extensions and connectors.
 fn extra_args(body: &Value) -> Option<Map<String, Value>> {
     let mut args = body
         .get("vllm_xargs")
@@ -294,7 +290,6 @@ fn ints(ids: &[i128]) -> Value {
     ids.iter().map(|id| int(*id)).collect()
 }
 
-/// Adds the parameters of the token distribution.
 fn put_distribution(out: &mut Map<String, Value>, params: &SamplingParams, body: &Value) {
     let mut put = |key: &str, value: Value| drop(out.insert(key.into(), value));
     if params.n != 1 {
@@ -325,7 +320,6 @@ fn put_distribution(out: &mut Map<String, Value>, params: &SamplingParams, body:
     }
 }
 
-/// Adds the stop conditions and length limits.
 fn put_ends(out: &mut Map<String, Value>, params: &SamplingParams) {
     let mut put = |key: &str, value: Value| drop(out.insert(key.into(), value));
     let stops = params.stop.as_ref().map_or(&[][..], |stop| &stop.0);
@@ -345,7 +339,6 @@ fn put_ends(out: &mut Map<String, Value>, params: &SamplingParams) {
     }
 }
 
-/// Adds the output options and token constraints.
 fn put_outputs(
     out: &mut Map<String, Value>,
     params: &SamplingParams,

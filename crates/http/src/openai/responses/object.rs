@@ -307,7 +307,6 @@ impl Frame {
     }
 }
 
-/// Returns one text part of a message.
 pub(super) fn text_part(text: &str, logprobs: Option<Value>) -> Value {
     json!({"annotations": [], "text": text, "type": "output_text", "logprobs": logprobs})
 }

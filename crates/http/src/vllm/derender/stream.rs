@@ -80,7 +80,6 @@ impl DerenderState {
     }
 }
 
-/// Derenders one chat chunk.
 pub(super) fn chat(app: &App, request: &DerenderStreamRequest) -> Answer {
     let chunk = &request.generate_chunk;
     let model = model(app, request.model.as_deref(), &Value::Null)?;
@@ -139,7 +138,6 @@ pub(super) fn chat(app: &App, request: &DerenderStreamRequest) -> Answer {
     })))
 }
 
-/// Derenders one completion chunk.
 pub(super) fn completion(app: &App, request: &DerenderStreamRequest) -> Answer {
     let chunk = &request.generate_chunk;
     let model = model(app, request.model.as_deref(), &Value::Null)?;
