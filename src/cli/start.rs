@@ -157,8 +157,9 @@ fn pid_of(path: &Path) -> Option<u32> {
     u32::try_from(ready.get("pid")?.as_u64()?).ok()
 }
 
-/// Returns `{"pid": …, "model": …, "servers": [{"url": …, "grpc": …}]}`; a Unix socket is `{"uds":
-/// …}`.
+/// Returns `{"pid": …, "model": …, "servers": [{"url": …, "grpc": …}]}`.
+///
+/// A Unix socket is `{"uds": …}`.
 pub(super) fn of_servers(fleet: &Fleet) -> Value {
     let servers: Vec<Value> = fleet
         .servers()

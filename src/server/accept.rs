@@ -112,8 +112,9 @@ enum Protocol {
     Http2,
 }
 
-/// Detects the protocol by peeking at the first bytes: HTTP/2 with prior knowledge starts with `PRI
-/// `.
+/// Detects the protocol by peeking at the first bytes.
+///
+/// HTTP/2 with prior knowledge starts with `PRI `.
 ///
 /// hyper-util's detection consumes the bytes and returns them with the next read, which makes hyper
 /// double its read buffer to 8 KiB per connection.

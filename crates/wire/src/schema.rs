@@ -1,7 +1,7 @@
 //! Schemas as data, and the macro that declares a request class.
 //!
-//! The Rust type of a field implies the schema of its Python annotation: `Option<bool>` is `bool |
-//! None`, `Vec<String>` is `list[str]`.
+//! The Rust type of a field implies the schema of its Python annotation:
+//! `Option<bool>` is `bool | None`, `Vec<String>` is `list[str]`.
 //!
 //! `wire_model!` generates both a [`Model`] for [`super::check`] and a reader of checked values, so
 //! they always agree.
@@ -457,8 +457,8 @@ const fn bit(name: &str) -> u64 {
 
 /// Declares a request class: a documented struct, its [`Model`], and a reader.
 ///
-/// A field is `name: Type`, then optionally `[SCHEMA]` if the type does not imply it, `as "wire
-/// name"` and `= default`. A field without a default is required.
+/// A field is `name: Type`, then optionally `[SCHEMA]` if the type does not imply it,
+/// `as "wire name"` and `= default`. A field without a default is required.
 ///
 /// The keyword `default` before the struct also implements [`Default`].
 macro_rules! wire_model {
