@@ -1,4 +1,4 @@
-//! What a shell and `man` want to know of the command line.
+//! Shell completions, manual pages and help texts.
 
 use anyhow::{Context, Result};
 use clap::builder::PossibleValuesParser;
@@ -12,15 +12,15 @@ use vllm_sim_command_line::{UsageError, refuse};
 use vllm_sim_config::{CliMode, TOOLS, clap_command, closest};
 use vllm_sim_plan::{plan, sweep};
 
-/// Commands that are no tools.
+/// Commands other than the tools.
 const COMMANDS: [&str; 4] = ["serve", "config", "launch", "version"];
 
 const SHELLS: &str = "bash, elvish, fish, powershell, zsh";
 
-/// `completions SHELL`: a script that the shell reads.
+/// Runs `completions SHELL`: returns the shell's completion script.
 ///
 /// # Errors
-/// A shell that is not known.
+/// An unknown shell.
 pub(super) fn completions(words: &[String]) -> Result<String> {
     let [shell] = words else {
         refuse!("completions needs the name of a shell: {SHELLS}");
@@ -35,10 +35,10 @@ pub(super) fn completions(words: &[String]) -> Result<String> {
     String::from_utf8(script).context("the completion script")
 }
 
-/// `man [COMMAND…]`: the manual page of the program or of a command, as roff.
+/// Runs `man [COMMAND…]`: returns the manual page of the program or of a command, as roff.
 ///
 /// # Errors
-/// A command that does not exist.
+/// An unknown command.
 pub(super) fn man(words: &[String]) -> Result<String> {
     let mut command = program();
     let mut name = "vllm-sim".to_owned();
@@ -60,7 +60,7 @@ pub(super) fn man(words: &[String]) -> Result<String> {
     String::from_utf8(page).context("the manual page")
 }
 
-/// The help text of a tool.
+/// Returns the help text of a tool.
 pub(super) fn help(name: &'static str) -> String {
     let command = tool(name).bin_name(format!("vllm-sim {name}"));
     command
@@ -73,7 +73,7 @@ pub(super) fn help(name: &'static str) -> String {
         .to_string()
 }
 
-/// The long names that a tool reads besides those of `serve`.
+/// Returns the long flag names of a tool, without those of `serve`.
 pub(super) fn long_names(name: &'static str) -> Vec<String> {
     let command = tool(name);
     let commands = std::iter::once(&command).chain(command.get_subcommands());
@@ -84,7 +84,7 @@ pub(super) fn long_names(name: &'static str) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// The whole command line: both modes, and the tools.
+/// Returns the complete command line: both modes and the tools.
 fn program() -> Command {
     let serve = |name: &'static str| clap_command(CliMode::Vllm).name(name);
     let config = clap_command(CliMode::Llmd)
@@ -104,7 +104,6 @@ fn program() -> Command {
         .subcommands(TOOLS.map(tool))
 }
 
-/// A tool of the program.
 fn tool(name: &'static str) -> Command {
     let command = match name {
         "replay" | "bench" => with_flags_of_serve(vllm_sim_replay_cli::command()),
@@ -136,7 +135,7 @@ fn tool(name: &'static str) -> Command {
     command.name(name)
 }
 
-/// A tool that also takes the flags of `serve`, where it has none of the same name.
+/// Adds the flags of `serve` to a tool, except those whose name the tool already has.
 fn with_flags_of_serve(own: Command) -> Command {
     let names: Vec<String> = own
         .get_arguments()

@@ -1,4 +1,4 @@
-//! API keys: what needs one, and how a client gives it.
+//! API keys: protected paths, and the check of a client's key.
 
 use std::sync::Arc;
 
@@ -11,25 +11,25 @@ use super::bearer::is_bearer;
 use super::error;
 use super::layers::LayerSettings;
 
-/// The beginnings of the paths that need a key. Source: vLLM 0.33 `entrypoints/serve/middleware.py`,
-/// `AuthenticationMiddleware`.
+/// Path prefixes that need a key.
+///
+/// Source: vLLM 0.33 `entrypoints/serve/middleware.py`, `AuthenticationMiddleware`.
 const GUARDED: [&str; 4] = ["/v1", "/v2", "/inference", "/cohere"];
 
-/// The service of gRPC that needs a key, and its call that needs none, as `/health` does not.
+/// Prefix of the gRPC calls that need a key, and the call that needs none, like `/health`.
 const GUARDED_SERVICE: &str = "/vllm.grpc.engine.VllmEngine/";
 const HEALTH_CHECK: &str = "/vllm.grpc.engine.VllmEngine/HealthCheck";
 
-/// Refuses requests that lack the key they need.
+/// Rejects requests without a required key.
 #[derive(Clone)]
 pub(super) struct ApiKeyCheck {
     keys: Arc<Vec<String>>,
-    /// Returns whether a request needs a key.
     is_guarded: fn(&Request) -> bool,
     refusal: fn() -> Response,
 }
 
 impl ApiKeyCheck {
-    /// Makes the check of HTTP requests; `None` without `--api-key`.
+    /// Creates the check of HTTP requests; `None` without `--api-key`.
     pub(super) fn http(settings: &LayerSettings) -> Option<Self> {
         Self::new(settings, is_guarded_request, || {
             let body = "{\"error\":\"Unauthorized\"}".to_owned();
@@ -37,7 +37,7 @@ impl ApiKeyCheck {
         })
     }
 
-    /// Makes the check of gRPC calls; `None` without `--api-key`.
+    /// Creates the check of gRPC calls; `None` without `--api-key`.
     pub(super) fn grpc(settings: &LayerSettings) -> Option<Self> {
         Self::new(settings, is_guarded_call, unauthenticated)
     }

@@ -1,4 +1,4 @@
-//! `http_*` on `/metrics`: requests, their sizes and how long they took.
+//! `http_*` metrics: counts, sizes and durations of requests.
 
 use std::sync::Arc;
 
@@ -14,17 +14,15 @@ use vllm_sim_engine::driver::unix_now;
 use vllm_sim_observe::metrics::HandlerId;
 use vllm_sim_service::RequestContext;
 
-/// Counts requests once they are answered, unless their path is left out.
+/// Records requests after their responses, unless their path is excluded.
 #[derive(Clone)]
 pub(super) struct HttpMetricsLayer(pub Arc<App>);
 
-/// The parts of a request that its metrics need.
 pub(super) struct Counted {
     handler: HandlerId,
     method: Method,
-    /// `content-length`, as the body has not been touched.
+    /// Equals `Content-Length`, because the body is still unread.
     bytes: u64,
-    /// Unix time of its arrival.
     started: f64,
 }
 
@@ -44,7 +42,7 @@ impl Around for HttpMetricsLayer {
     }
 
     fn after(&self, counted: Self::Kept, response: Response) -> Response {
-        // A WebSocket is none of FastAPI's requests.
+        // FastAPI does not count WebSocket connections as requests.
         if let Some(counted) = counted
             && response.status() != StatusCode::SWITCHING_PROTOCOLS
         {

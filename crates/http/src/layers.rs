@@ -1,8 +1,8 @@
-//! The layers that every request passes before it is routed, and its answer after that.
+//! Middleware of every request and response.
 //!
-//! Their order is that of vLLM's middleware: request id, then API key, then CORS, then the router. Only
-//! `CatchPanicLayer` is of tower-http: its CORS, request id and body limit differ from Starlette and vLLM
-//! in bytes that clients see.
+//! The order is that of vLLM's middleware: request id, API key, CORS, router. Only
+//! `CatchPanicLayer` is from tower-http, whose CORS, request id and body limit differ from
+//! Starlette and vLLM in bytes that clients see.
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -40,19 +40,19 @@ pub(super) type Stack = BoxCloneSyncService<Request, Response, Infallible>;
 pub struct LayerSettings {
     /// The prefix that paths may have (`--root-path`).
     pub root_path: String,
-    /// The keys of which a client needs one (`--api-key`); empty: it needs none.
+    /// API keys that clients need one of (`--api-key`); empty requires none.
     pub api_keys: Vec<String>,
-    /// The pages that may read answers.
+    /// CORS settings.
     pub cors: Cors,
-    /// The pod that answers name, with its port.
+    /// Pod name and port to report in every response.
     pub pod: Option<(String, u16)>,
-    /// The namespace that answers name.
+    /// Namespace to report in every response.
     pub namespace: Option<String>,
-    /// Records whether answers carry `X-Request-Id` (`--enable-request-id-headers`).
+    /// Whether responses have `X-Request-Id` (`--enable-request-id-headers`).
     pub request_id_headers: bool,
-    /// Bytes of a body that are read (`--max-request-body-size-mb`).
+    /// Maximum size of a request body, in bytes (`--max-request-body-size-mb`).
     pub max_body_bytes: usize,
-    /// The log of requests.
+    /// Settings of the request log.
     pub log: Log,
 }
 
@@ -88,7 +88,7 @@ pub(super) fn http(
     BoxCloneSyncService::new(layers.service(routes))
 }
 
-/// Builds the layers around the gRPC services, outermost first: they have less of HTTP's.
+/// Builds the layers around the gRPC services, outermost first.
 pub(super) fn grpc(
     app: &Arc<App>,
     settings: &LayerSettings,
@@ -109,7 +109,7 @@ pub(super) fn grpc(
     BoxCloneSyncService::new(layers.service(services))
 }
 
-/// Holds the headers that every response carries: the server's name, the pod, its port and its namespace.
+/// Headers of every response: server name, pod, port and namespace.
 #[derive(Clone)]
 struct FixedHeaders(Arc<Vec<(HeaderName, HeaderValue)>>);
 
@@ -138,7 +138,7 @@ impl FixedHeaders {
     }
 }
 
-/// Gives a response the id of its request, the client's or a new one.
+/// Adds the request id to a response: the client's, or a new one.
 ///
 /// Source: vLLM 0.33 `entrypoints/serve/middleware.py`, `XRequestIdMiddleware`.
 #[derive(Clone)]
@@ -174,7 +174,7 @@ fn retry_after(service: &Service, mut response: Response) -> Response {
     response
 }
 
-/// Answers HEAD where no route does, and llm-d's OPTIONS.
+/// Answers HEAD requests without a route, and OPTIONS requests as llm-d does.
 #[derive(Clone)]
 struct HeadAndOptions(Arc<App>);
 
@@ -204,14 +204,15 @@ impl Around for HeadAndOptions {
     }
 }
 
-/// Answers a request whose handler panicked: a 500 and not a connection that breaks off.
+/// Returns a 500 if a handler panics, instead of closing the connection.
 fn panicked(_: Box<dyn Any + Send>) -> Response {
     error::response(&error::failed())
 }
 
-/// Handles a request on the threads of long work when its body takes long to read and check.
+/// Runs a request with a large body on the blocking pool, because reading and checking it takes
+/// long.
 async fn long_body(request: Request, next: Next) -> Response {
-    /// Bytes from which on it does.
+    /// Body size from which this applies, in bytes.
     const LARGE: u64 = 64 * 1024;
 
     let is_large = match request.body().size_hint().exact() {

@@ -1,4 +1,4 @@
-//! From tokens to text.
+//! Converts the tokens of a choice to text.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use super::parsed_text::OutputParsers;
 use crate::app::App;
 use vllm_sim_tokenizer::SpecialTokens;
 
-/// A choice in tokens, or what is new of it.
+/// A choice of a token response, complete or a chunk.
 pub(super) struct TokenChoice<'v> {
     pub(super) json: &'v Value,
     pub(super) ids: Vec<u32>,
@@ -23,7 +23,7 @@ impl<'v> TokenChoice<'v> {
         }
     }
 
-    /// Its own number, or its place.
+    /// Returns the index of the choice, or its position.
     pub(super) fn index(&self, place: usize) -> u64 {
         let own = self.json.get("index").and_then(Value::as_u64);
         own.unwrap_or(place as u64)
@@ -38,7 +38,7 @@ impl<'v> TokenChoice<'v> {
         reason.cloned().unwrap_or(Value::Null)
     }
 
-    /// Its tokens without the one that stopped it, and the stop reason that is shown.
+    /// Returns the tokens without the stop token, and the stop reason to report.
     pub(super) fn output_ids(&self, app: &App, options: &RequestOptions) -> (&[u32], Value) {
         let named = self.stop_reason();
         let Some((last, before)) = self.ids.split_last() else {
@@ -65,7 +65,7 @@ impl<'v> TokenChoice<'v> {
         }
     }
 
-    /// Its tokens, when they are to be shown.
+    /// Returns the token ids if the response includes them.
     pub(super) fn shown_ids(
         &self,
         options: &RequestOptions,
@@ -75,7 +75,7 @@ impl<'v> TokenChoice<'v> {
     }
 }
 
-/// The prompt before a reply: the given one, or the reply's own.
+/// Returns the prompt token ids: from the request, else from the token response.
 pub(super) fn prompt_ids(given: Option<&[u64]>, reply: &Value) -> Vec<u32> {
     let id = |id: u64| u32::try_from(id).unwrap_or(u32::MAX);
     match given {
@@ -86,7 +86,7 @@ pub(super) fn prompt_ids(given: Option<&[u64]>, reply: &Value) -> Vec<u32> {
     }
 }
 
-/// The text of a whole choice, and which stop condition ended it.
+/// Returns the text of a complete choice and its stop reason.
 pub(super) fn text_and_stop(
     app: &App,
     choice: &TokenChoice<'_>,
@@ -117,7 +117,7 @@ pub(super) fn text_and_stop(
     (text, stop.into())
 }
 
-/// The text of tokens behind a prompt.
+/// Detokenizes the tokens that follow a prompt.
 pub(super) fn text(app: &App, ids: &[u32], prompt_ids: &[u32], special: SpecialTokens) -> String {
     let mut decoder = app
         .service
