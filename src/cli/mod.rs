@@ -1,6 +1,7 @@
 //! Runs the command line and returns an exit code. Only this module prints.
 
 mod calibrate;
+mod healthcheck;
 mod log;
 mod shell;
 mod signals;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 
-use super::shell;
+use super::{healthcheck, shell};
 use crate::server::{self, Fleet, StartError};
 use vllm_sim_calibrate::validate;
 use vllm_sim_command_line::{self as command_line, UsageError, outputs, refuse};
@@ -88,6 +88,7 @@ pub(super) fn run(
             vllm_sim_record::run(words, env, super::signals::signalled())
         }
         "completions" => shell::completions(words),
+        "healthcheck" => healthcheck::run(words, env),
         "man" => shell::man(words),
         _ => bail!("there is no tool `{name}`; there are {}", TOOLS.join(", ")),
     }
@@ -260,6 +261,9 @@ fn serve(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Loade
 }
 
 fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<String> {
+    if words.iter().any(|word| word == "--list") {
+        return Ok(shell::known_hardware());
+    }
     // The first positional argument is the model, as in `serve`.
     let mut words = words.to_vec();
     if words.first().is_some_and(|word| !word.starts_with('-')) {

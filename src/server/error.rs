@@ -9,7 +9,7 @@ use vllm_sim_tokenizer::TokenizerError;
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The address cannot be bound.
-    #[error("cannot listen on {address}: {why}")]
+    #[error("cannot listen on {address}: {why}{}", hint(address, why))]
     Listen {
         /// Socket address or path.
         address: String,
@@ -78,4 +78,13 @@ pub(crate) fn without(feature: &str) -> String {
 /// Converts an error to [`StartError::Engine`].
 pub(super) fn wrong(problem: impl ToString) -> StartError {
     StartError::Engine(problem.to_string())
+}
+
+/// Returns the remedy for a port that is in use.
+fn hint(address: &str, why: &io::Error) -> &'static str {
+    let is_path = address.contains('/');
+    match why.kind() {
+        io::ErrorKind::AddrInUse if !is_path => "; name another --port, or --port 0 for a free one",
+        _ => "",
+    }
 }

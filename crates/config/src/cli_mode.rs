@@ -17,7 +17,7 @@ pub enum CliMode {
 }
 
 /// Commands with a command line of their own.
-pub const TOOLS: [&str; 12] = [
+pub const TOOLS: [&str; 13] = [
     "replay",
     "bench",
     "calibrate",
@@ -29,6 +29,7 @@ pub const TOOLS: [&str; 12] = [
     "plan",
     "gateway",
     "completions",
+    "healthcheck",
     "man",
 ];
 

@@ -2,7 +2,7 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// A flag, key or variable that does not exist.
-    #[error("unknown {what} {name}{}", hint(.nearest.as_deref()))]
+    #[error("unknown {what} {name}{}", hint(what, name, .nearest.as_deref()))]
     Unknown {
         /// flag, key of FILE.
         what: String,
@@ -36,6 +36,12 @@ pub enum ConfigError {
     },
 }
 
-fn hint(nearest: Option<&str>) -> String {
-    nearest.map_or_else(String::new, |n| format!("; did you mean {n}?"))
+fn hint(what: &str, name: &str, nearest: Option<&str>) -> String {
+    match nearest {
+        Some(nearest) => format!("; did you mean {nearest}?"),
+        None if what == "command" => format!(
+            "; `vllm-sim serve {name}` serves a model of this name, `vllm-sim --help` lists the commands"
+        ),
+        None => String::new(),
+    }
 }

@@ -8,9 +8,11 @@ use clap::{Arg, ArgAction, Command, ValueHint};
 use super::cli_mode::CliMode;
 use super::command_line::HelpRequest;
 use super::flag::{FlagKind, FlagSpec, Range};
+use super::flags::engine::GPU;
 use super::flags::{self, flags};
 use super::group::FlagGroup;
 use super::ignored;
+use vllm_sim_engine::latency;
 
 const USAGE: &str = "vllm-sim --model MODEL [FLAGS]
        vllm-sim serve MODEL [FLAGS]";
@@ -206,8 +208,10 @@ fn argument(flag: &'static FlagSpec, cli_mode: CliMode) -> Arg {
         }
         kind => arg.value_name(kind.placeholder()),
     };
+    let gpus = latency::GPUS.iter().map(|gpu| gpu.name);
     let arg = match flag.kind {
         FlagKind::Choice(words) => arg.value_parser(one_of(words)),
+        _ if flag.name == GPU.name => arg.value_parser(PossibleValuesParser::new(gpus)),
         FlagKind::Path | FlagKind::Repeat => arg.value_hint(ValueHint::AnyPath),
         _ => arg,
     }

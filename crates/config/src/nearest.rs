@@ -9,10 +9,14 @@ pub fn closest<'n>(typed: &str, names: impl Iterator<Item = &'n str>) -> Option<
     let begun = |name: &&str| typed.len() > 3 && name.starts_with(typed);
     names
         .filter(|name| near(name) || begun(name))
-        .map(|name| (strsim::damerau_levenshtein(typed, name), name))
-        .filter(|(distance, name)| *distance <= reach || begun(name))
+        .map(|name| {
+            // Of names that are equally near, one with two letters swapped comes first.
+            let other_length = name.chars().count().abs_diff(length);
+            (strsim::damerau_levenshtein(typed, name), other_length, name)
+        })
+        .filter(|(distance, _, name)| *distance <= reach || begun(name))
         .min()
-        .map(|(_, name)| name)
+        .map(|(.., name)| name)
 }
 
 #[cfg(test)]
@@ -21,11 +25,12 @@ mod tests {
 
     #[test]
     fn the_name_that_is_most_like_it_is_found() {
-        let names = ["max-num-seqs", "max-model-len", "port"];
+        let names = ["max-num-seqs", "max-model-len", "port", "mode", "model"];
         let found = |typed: &str| closest(typed, names.into_iter());
         assert_eq!(found("max-num-sesq"), Some("max-num-seqs"));
         assert_eq!(found("max-mo"), Some("max-model-len"));
         assert_eq!(found("prot"), Some("port"));
+        assert_eq!(found("modle"), Some("model"));
         assert_eq!(found("x"), None);
     }
 
