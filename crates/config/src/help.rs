@@ -1,4 +1,4 @@
-//! Help texts made of the table of flags.
+//! Builds help texts from the tables of flags.
 
 use std::fmt::Write;
 
@@ -17,7 +17,7 @@ vllm-sim --model MODEL [FLAGS]      serve, with llm-d-inference-sim's flags and 
        vllm-sim config [serve] [FLAGS]     print the configuration and where it comes from
        vllm-sim replay|bench|sweep|plan|gateway|calibrate|validate|explain|dataset|record|completions|man …";
 
-/// What `vllm-sim launch --help` says.
+/// Help of `vllm-sim launch`.
 pub(super) const LAUNCH: &str = "\
 Serve a part of the API
 
@@ -31,7 +31,7 @@ const EXAMPLE: &str = "  vllm-sim --model demo               serve a model calle
     -d '{\"model\": \"demo\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'
   vllm-sim --help                     the first flags, and where the others are";
 
-/// How the program is called: what it says when nothing was typed.
+/// Returns the usage text, printed when the command line is empty.
 pub fn usage() -> String {
     format!("Usage: {USAGE}\n\n{EXAMPLE}")
 }
@@ -42,7 +42,7 @@ environment as VLLM_SIM_<NAME>; the command line wins over the environment, that
 Flags of `vllm serve` that mean nothing to a simulator are accepted and ignored.
 --help=WORD shows the group of that name and the flags whose names hold WORD, --help=all every flag.";
 
-/// Flags of the first page: what a newcomer reaches for.
+/// Flags of the first help page.
 const FIRST: [&str; 17] = [
     "config",
     "model",
@@ -63,8 +63,10 @@ const FIRST: [&str; 17] = [
     "request-history",
 ];
 
-/// The help text of a command line: the first page, the flags of a group or those whose names hold
-/// `topic` (`all`: every one).
+/// Returns the help text of a command line.
+///
+/// `topic` selects the flags: empty for the first page, a group's name, a part of a flag's name, or
+/// `all`.
 pub fn help(cli_mode: CliMode, topic: &str) -> String {
     let topic = topic
         .trim_start_matches('-')
@@ -88,12 +90,12 @@ pub fn help(cli_mode: CliMode, topic: &str) -> String {
     command.render_help().to_string()
 }
 
-/// The name of a group behind `--help=`.
+/// Returns the topic of `--help=` for a group.
 fn word_of(group: FlagGroup) -> String {
     group.title().to_lowercase().replace(' ', "-")
 }
 
-/// The groups, and how many flags each has.
+/// Lists the groups with their number of flags.
 fn groups() -> String {
     let mut out = String::from("More flags, by group:");
     for group in FlagGroup::ALL {
@@ -104,7 +106,7 @@ fn groups() -> String {
     out
 }
 
-/// The command line as clap sees it, for help texts, completions and man pages.
+/// Returns the clap command for help texts, completions and man pages.
 pub fn clap_command(cli_mode: CliMode) -> Command {
     Command::new("vllm-sim")
         .about("A vLLM deployment seen from outside, with no GPU and no model.")
@@ -138,7 +140,7 @@ fn argument(flag: &'static FlagSpec, cli_mode: CliMode) -> Arg {
         _ => arg,
     }
     .hide_possible_values(true);
-    // Names of two letters after one dash are ours to read; clap shows those of one.
+    // clap supports short names of one letter only; longer ones are appended to the help text.
     match flag.shorts.first().and_then(|short| short.parse().ok()) {
         Some::<char>(letter) => arg.short(letter),
         None => arg,
@@ -162,7 +164,7 @@ fn described(flag: &FlagSpec, cli_mode: CliMode) -> String {
     text
 }
 
-/// `docs/flags.md`: every flag, group by group, and those that are ignored.
+/// Returns the text of `docs/flags.md`: every flag by group, then the ignored flags.
 pub fn flags_markdown() -> String {
     let mut out = String::from(
         "# Flags\n\n\
@@ -241,7 +243,7 @@ fn takes(flag: &FlagSpec) -> String {
     }
 }
 
-/// Bounds in words; the greatest that there are are none.
+/// Describes bounds in words; an upper bound at the maximum of the type is omitted.
 fn bounds(range: Range) -> String {
     match range {
         Range::Whole(least, most) if most >= u32::MAX.into() => format!("at least {least}"),

@@ -1,4 +1,4 @@
-//! What the API offers and refuses, and adapters.
+//! Flags of the API and of LoRA adapters.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What replies say.
+//! Flags of generated content.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! When replies say it: delays, schedulers, step times, ranks.
+//! Flags of delays, schedulers, step times and parallelism.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Failures on purpose.
+//! Flags of injected faults and request history.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Blocks, and events about them.
+//! Flags of the KV cache and KV events.
 
 use crate::choices::OffloadBackend;
 use crate::flag::{Flag, MANY};

@@ -1,4 +1,4 @@
-//! Which model is imitated, and the program itself.
+//! Flags of the model and of the program itself.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Sockets, TLS, logs and metrics.
+//! Flags of sockets, TLS, logs and metrics.
 
 use std::path::PathBuf;
 use std::time::Duration;
