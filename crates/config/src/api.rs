@@ -24,7 +24,7 @@ const DEFAULT_MEDIA_LIMIT: u64 = 999;
 /// Settings of the HTTP and gRPC API.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Api {
-    /// Task that selects the family of routes.
+    /// Task, which selects the family of routes.
     pub task: Task,
     /// Maximum number of log probabilities in a request (default 20); `None`: the whole vocabulary.
     pub max_logprobs: Option<u32>,
@@ -208,7 +208,6 @@ impl Api {
     }
 }
 
-/// Returns the fingerprint mode and the text of `--fingerprint-value`.
 fn fingerprint(v: &Values) -> Result<(Fingerprint, Option<String>), ConfigError> {
     let mode = v.choice(&api::FINGERPRINT_MODE)?.unwrap_or_default();
     let typed = v.get(&api::FINGERPRINT_VALUE)?;
@@ -267,7 +266,6 @@ fn per_request_drafts(v: &Values) -> Result<RequestDrafts, ConfigError> {
     Ok(chosen)
 }
 
-/// Reads the task from `--task` (older releases) or from `--runner` and `--convert`.
 pub(super) fn task(v: &Values) -> Result<Task, ConfigError> {
     let runner = v.choice(&api::RUNNER)?.unwrap_or_default();
     let convert = v.choice(&api::CONVERT)?.flatten();

@@ -13,19 +13,15 @@ const LARGEST_GIB: f64 = 160.0;
 const LARGE_GIB: f64 = 70.0;
 /// All-to-all kernels of expert parallelism that support small batches only.
 const BATCHED_ALL2ALL: [&str; 2] = ["deepep_low_latency", "nixl_ep"];
-/// Default token budget with [`BATCHED_ALL2ALL`].
 const BATCHED_ALL2ALL_TOKENS: u32 = 256;
 
 /// Limits of a step, with the rules that explain their defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BatchLimits {
-    /// Maximum number of running sequences.
     pub(super) seqs: u32,
-    /// Token budget.
     pub(super) tokens: u32,
 }
 
-/// A default value and the sentence that explains it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Default {
     value: u32,
@@ -113,7 +109,6 @@ fn of_device(v: &Values, without: (u32, u32)) -> Result<(Default, Default), Conf
     Ok((Default::new(seqs, &rule), Default::new(tokens, &rule)))
 }
 
-/// Applies the effect of other flags to the defaults.
 fn adjust(
     v: &Values,
     mode: PerformanceMode,

@@ -8,7 +8,6 @@ use super::model::Model;
 use super::values::Values;
 use vllm_sim_engine::latency::{self, Gpu, KvCachePlan, ModelShape, kv_width};
 
-/// Block sizes that llm-d allows.
 const LLMD_SIZES: [i64; 5] = [8, 16, 32, 64, 128];
 /// Data-center Blackwell GPUs (compute capability 10).
 const BLACKWELL: [&str; 4] = ["B200", "B300", "GB200", "GB300"];

@@ -22,7 +22,6 @@ pub enum Task {
     Realtime,
 }
 
-/// Runner type of vLLM's `--runner`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Runner {
     #[default]
@@ -67,7 +66,6 @@ pub(crate) enum PerformanceMode {
     Throughput,
 }
 
-/// Tensor-parallel mode of the multimodal encoder, from vLLM's `--mm-encoder-tp-mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum EncoderTpMode {
     /// Each GPU computes a part of each layer.
@@ -81,7 +79,6 @@ pub(crate) enum EncoderTpMode {
 pub(crate) enum OffloadBackend {
     #[default]
     Native,
-    /// A separate LMCache server.
     LmCache,
 }
 
@@ -97,7 +94,6 @@ pub enum SchedulerKind {
     Sglang,
 }
 
-/// Source of step times, from `--latency-model`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum LatencyKind {
     /// Derived from the flags that name a profile, kernel tables or a GPU.
@@ -117,12 +113,12 @@ pub enum LogLevel {
     Error,
     /// Errors and warnings.
     Warn,
-    /// Also events that occur a few times per process.
+    /// Info and above: events that occur a few times per process.
     #[default]
     Info,
-    /// Also one or more lines per request.
+    /// Debug and above: events of each request.
     Debug,
-    /// Also lines per token and per block.
+    /// Everything, including events of each token and block.
     Trace,
 }
 

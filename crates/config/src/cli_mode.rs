@@ -41,7 +41,6 @@ pub(super) enum Action {
     Config,
     Version,
     Help,
-    /// Print the help of `launch`.
     LaunchHelp,
     Tool(&'static str),
 }
@@ -52,7 +51,6 @@ pub(super) struct Invocation<'a> {
     pub(super) action: Action,
     /// `None`: taken from the configuration.
     pub(super) cli_mode: Option<CliMode>,
-    /// Compatibility mode implied by the program's name.
     pub(super) compat: Option<Compat>,
     /// Whether the first positional word is the model.
     pub(super) takes_model: bool,
@@ -64,7 +62,6 @@ pub(super) struct Invocation<'a> {
 
 /// Environment variable that overrides the program's name, for images without a command.
 const PROGRAM: &str = "VLLM_SIM_PROGRAM";
-/// Program names that select a mode.
 const PROGRAMS: [&str; 4] = ["vllm-sim", "vllm", "llm-d-inference-sim", "dataset-tool"];
 
 /// Returns the program name set in [`PROGRAM`], if any.
@@ -101,7 +98,6 @@ pub(super) fn enter<'a>(
     )
 }
 
-/// Selects the mode by the words after the program's name.
 fn command<'a>(program: &str, words: &'a [String]) -> Result<Invocation<'a>, ConfigError> {
     let called_vllm = program == "vllm";
     let compat = (program == "llm-d-inference-sim").then_some(Compat::Llmd);

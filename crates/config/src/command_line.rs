@@ -11,11 +11,9 @@ use super::ignored::{self, Arity};
 use super::layers::{Layer, ValueSource};
 use super::nearest::closest;
 
-/// Parsed command line.
 #[derive(Debug, Default)]
 pub(super) struct Read {
     pub(super) layer: Layer,
-    /// Positional words.
     pub(super) loose: Vec<String>,
     /// Topic of `--help`; empty: the first page.
     pub(super) help: Option<String>,
@@ -30,7 +28,6 @@ enum Known {
     Ignored(&'static str, Arity),
 }
 
-/// Handling of flags that no table has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum UnknownFlags {
     Refused,
@@ -286,7 +283,6 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Splits `name=value`.
 fn cut(body: &str) -> (&str, Option<&str>) {
     match body.split_once('=') {
         // `--flag.key+=a,b`: the plus is part of the name.
@@ -334,7 +330,6 @@ fn abbreviated(name: &str) -> Option<Known> {
     find(first)
 }
 
-/// Whether a word starts a flag instead of continuing a list.
 fn is_flag(word: &str) -> bool {
     if word.starts_with("--") {
         return true;
@@ -352,14 +347,12 @@ fn is_number(word: &str) -> bool {
         || word.starts_with('-') && word[1..].starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// Returns every long flag name, ignored flags included.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     flags()
         .flat_map(|flag| std::iter::once(flag.name).chain(flag.aliases.iter().copied()))
         .chain(ignored::ignored_flags().map(|(name, _)| name))
 }
 
-/// Returns the known name closest to `typed`, for "did you mean".
 pub(super) fn nearest(typed: &str) -> Option<&'static str> {
     closest(typed, names())
 }

@@ -13,7 +13,6 @@ use super::flag::FlagSpec;
 use super::flags::{engine, kv, model, server};
 use super::layers::{Layer, ValueSource};
 
-/// Keys with their flags.
 const KEYS: &[(&str, &FlagSpec)] = &[
     ("backend", &engine::SCHEDULER.spec),
     ("engine_type", &engine::SCHEDULER.spec),
@@ -56,7 +55,6 @@ const KEYS: &[(&str, &FlagSpec)] = &[
     ("mem_fraction_static", &engine::GPU_MEMORY_UTILIZATION.spec),
 ];
 
-/// Keys below `sglang`, with their flags.
 const SGLANG: &[(&str, &FlagSpec)] = &[
     ("schedule_policy", &engine::SGLANG_SCHEDULE_POLICY.spec),
     (
@@ -113,7 +111,7 @@ const IGNORED: &[&str] = &[
     "zmq_replay_port",
 ];
 
-/// Keys for which `null` means unlimited, with the value to set then.
+/// Values of keys where `null` means unlimited.
 const UNBOUNDED: [(&str, &str); 2] = [
     ("max_num_seqs", "1048576"),
     ("max_num_batched_tokens", "16777216"),
@@ -229,7 +227,6 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Sets the flag of a kernel-table key.
     fn tables(&mut self, key: &str, value: &Value) -> Result<(), ConfigError> {
         let name = tables(key).unwrap_or_default();
         if name == "backend"

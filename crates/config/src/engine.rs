@@ -43,7 +43,7 @@ pub struct Engine {
     pub timing: StepTiming,
     /// Speed-up ratios of modelled durations.
     pub speedup: Speedup,
-    /// GPU whose constants the roofline uses.
+    /// GPU name; selects the constants of the roofline model.
     pub gpu: Option<String>,
     /// Tokens per block, over all GPUs that share a context (default 16; with `serve` by GPU and
     /// model).
@@ -350,7 +350,6 @@ fn offloading_backend(v: &Values) -> Result<&'static str, ConfigError> {
     )
 }
 
-/// Returns the algorithm set by flag, else the default of vLLM or llm-d.
 fn hash_algo(v: &Values) -> Result<HashAlgo, ConfigError> {
     if let Some(typed) = v.choice(&kv::PREFIX_CACHING_HASH_ALGO)? {
         return Ok(typed);
@@ -495,7 +494,6 @@ fn latency_source(v: &Values) -> Result<LatencySource, ConfigError> {
     }
 }
 
-/// Returns the pool scheduler: only there each sequence has its own timeline.
 fn timeline_scheduler(v: &Values, typed: SchedulerKind) -> Result<SchedulerKind, ConfigError> {
     if typed != SchedulerKind::Pool && v.given(&engine::SCHEDULER) {
         return Err(ConfigError::Invalid(

@@ -25,7 +25,6 @@ const BUCKETS: [(&str, usize, Option<&str>); 12] = [
     ("request-max-generation-tokens", usize::MAX, None),
 ];
 
-/// Keys of counters.
 const TOTALS: [&str; 4] = [
     "total-prompt-tokens",
     "total-generation-tokens",
@@ -39,16 +38,12 @@ pub(super) const OBSERVED_TOTALS: [(&str, &str); 2] = [
     ("request-generation-tokens", "total-generation-tokens"),
 ];
 
-/// Keys of gauges: a number or a function of time.
 const GAUGES: [&str; 3] = ["running-requests", "waiting-requests", "kv-cache-usage"];
 
-/// Keys of other types.
 const OTHERS: [&str; 2] = ["loras", "request-success-total"];
 
-/// Names of functions of time.
 const FUNCTIONS: [&str; 4] = ["oscillate", "ramp", "rampreset", "squarewave"];
 
-/// Finish reasons of llm-d.
 const REASONS: [&str; 5] = [
     "stop",
     "length",
@@ -119,7 +114,6 @@ fn invalid(words: impl Into<String>) -> ConfigError {
     ConfigError::Invalid(words.into())
 }
 
-/// Returns the value of `key` unless it is null.
 fn present<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
     object.get(key).filter(|value| !value.is_null())
 }

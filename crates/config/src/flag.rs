@@ -8,7 +8,6 @@ use super::group::FlagGroup;
 /// Upper bound of flags that hold a count.
 pub(crate) const MANY: i64 = u32::MAX as i64;
 
-/// A flag whose values have the type `T`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Flag<T: 'static> {
     pub(crate) spec: FlagSpec,
@@ -65,7 +64,7 @@ pub enum FlagKind {
     Text,
     /// Path of a file or folder.
     Path,
-    /// One of a fixed list of words.
+    /// A word of this list.
     Choice(&'static [&'static str]),
     /// List of values: up to the next flag, by repeating the flag, or as a JSON array.
     List,
@@ -117,11 +116,9 @@ pub(crate) struct ChoiceWords<T: 'static> {
     pub(crate) meanings: &'static [T],
 }
 
-/// A type that flag values are parsed into.
 pub(crate) trait FlagValue: Sized {
     const KIND: FlagKind;
 
-    /// Parses the typed values, or the default.
     fn read(typed: &Typed<'_>) -> Result<Self, Refused>;
 }
 
@@ -160,48 +157,40 @@ impl<T> Flag<T> {
         }
     }
 
-    /// Sets the same default for both command lines.
     pub(crate) const fn or(self, value: &'static str) -> Self {
         self.by_mode(value, value)
     }
 
-    /// Sets the defaults of llm-d's and of vLLM's command line.
     pub(crate) const fn by_mode(mut self, llmd: &'static str, vllm: &'static str) -> Self {
         self.spec.defaults = (llmd, vllm);
         self
     }
 
-    /// Sets alternative long names.
     pub(crate) const fn also(mut self, aliases: &'static [&'static str]) -> Self {
         self.spec.aliases = aliases;
         self
     }
 
-    /// Sets names that follow a single dash.
     pub(crate) const fn short(mut self, shorts: &'static [&'static str]) -> Self {
         self.spec.shorts = shorts;
         self
     }
 
-    /// Sets the environment variables.
     pub(crate) const fn env(mut self, names: &'static [&'static str]) -> Self {
         self.spec.env = names;
         self
     }
 
-    /// Hides the flag in `--help`.
     pub(crate) const fn hide(mut self) -> Self {
         self.spec.hidden = true;
         self
     }
 
-    /// Excludes the value from every printout.
     pub(crate) const fn secret(mut self) -> Self {
         self.spec.secret = true;
         self
     }
 
-    /// Allows changes at run time.
     pub(crate) const fn live(mut self, scope: Scope) -> Self {
         self.spec.live = Some(scope);
         self
@@ -248,12 +237,10 @@ impl<T> Flag<T> {
         self
     }
 
-    /// Returns the value of the word at index `at`.
     pub(crate) fn meaning(&self, at: usize) -> Option<&'static T> {
         self.meanings.get(at)
     }
 
-    /// Returns the value of `word`.
     pub(crate) fn named(&self, word: &str) -> Option<&'static T> {
         let at = self.spec.words().iter().position(|known| *known == word)?;
         self.meaning(at)
@@ -305,7 +292,6 @@ impl FlagSpec {
         })
     }
 
-    /// Returns the error message for a value out of bounds.
     pub(crate) fn out_of_bounds(&self, cli_mode: CliMode) -> String {
         let most = match self.range(cli_mode) {
             Some(Range::Whole(_, most)) => most.to_string(),

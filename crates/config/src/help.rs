@@ -17,7 +17,6 @@ vllm-sim --model MODEL [FLAGS]      serve, with llm-d-inference-sim's flags and 
        vllm-sim config [serve] [FLAGS]     print the configuration and where it comes from
        vllm-sim replay|bench|sweep|plan|gateway|calibrate|validate|explain|dataset|record|completions|man …";
 
-/// Help of `vllm-sim launch`.
 pub(super) const LAUNCH: &str = "\
 Serve a part of the API
 
@@ -42,7 +41,6 @@ environment as VLLM_SIM_<NAME>; the command line wins over the environment, that
 Flags of `vllm serve` that mean nothing to a simulator are accepted and ignored.
 --help=WORD shows the group of that name and the flags whose names hold WORD, --help=all every flag.";
 
-/// Flags of the first help page.
 const FIRST: [&str; 17] = [
     "config",
     "model",
@@ -90,12 +88,10 @@ pub fn help(cli_mode: CliMode, topic: &str) -> String {
     command.render_help().to_string()
 }
 
-/// Returns the topic of `--help=` for a group.
 fn word_of(group: FlagGroup) -> String {
     group.title().to_lowercase().replace(' ', "-")
 }
 
-/// Lists the groups with their number of flags.
 fn groups() -> String {
     let mut out = String::from("More flags, by group:");
     for group in FlagGroup::ALL {

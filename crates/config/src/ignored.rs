@@ -36,7 +36,6 @@ pub fn is_vllm_serve_flag(name: &str) -> bool {
         .any(|line| line.split(' ').next() == Some(name))
 }
 
-/// Flags of other programs.
 const OTHERS: &[(&str, Arity)] = &[
     // llm-d-inference-sim
     ("engine", Arity::Value),
@@ -91,7 +90,6 @@ struct IgnoredFlag {
 /// Major and minor number of a release.
 pub(super) type Release = (u32, u32);
 
-/// Parses `0.33.0` or `v0.33`.
 pub(super) fn release(text: &str) -> Option<Release> {
     let mut parts = text.trim_start_matches('v').split('.');
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
@@ -197,12 +195,10 @@ pub(super) fn remarks() -> Vec<(&'static str, String)> {
     flags.iter().map(|flag| (flag.name, remark(flag))).collect()
 }
 
-/// Finds the ignored flag with this long name.
 pub(super) fn long(name: &str) -> Option<(&'static str, Arity)> {
     ignored_flags().find(|(n, _)| *n == name)
 }
 
-/// Finds the ignored flag with this name after a single dash.
 pub(super) fn short(name: &str) -> Option<(&'static str, Arity)> {
     let flag = IGNORED.iter().find(|flag| flag.shorts.contains(&name))?;
     Some((flag.name, flag.arity))

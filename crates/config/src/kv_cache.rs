@@ -54,7 +54,6 @@ pub struct KvCacheSize {
     pub refusal: Option<String>,
 }
 
-/// Returns the rule that determines the number of blocks.
 fn rule(engine: &Engine) -> &'static str {
     match (
         engine.memory.num_blocks,
@@ -215,7 +214,6 @@ impl KvCacheSize {
     }
 }
 
-/// Formats bytes in GiB as Python prints a float rounded to two digits.
 fn gib(bytes: f64) -> String {
     let rounded = (bytes / GIB * 100.0).round() / 100.0;
     format!("{rounded:?}")
@@ -230,7 +228,6 @@ fn in_flight(engine: &Engine) -> u32 {
     steps.saturating_mul(engine.max_num_batched_tokens)
 }
 
-/// Returns the use of GPU memory, and the bytes of weights kept in CPU memory.
 fn memory(engine: &Engine, stage: &ModelShape, gpu: &Gpu) -> (Memory, f64) {
     let memory = Memory::new(
         stage,

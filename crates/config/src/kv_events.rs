@@ -49,7 +49,6 @@ const CONFIG_KEYS: [&str; 8] = [
     "topic",
 ];
 
-/// Returns the content of events about blocks in CPU memory.
 fn host_detail(engine: &Engine) -> HostDetail {
     let offload = engine.kv_offload.as_ref();
     offload.map_or(HostDetail::Names, |offload| offload.detail)
@@ -119,7 +118,6 @@ impl KvEvents {
         })
     }
 
-    /// Reads `--kv-events-config`.
     fn vllm(v: &Values, config: &Map<String, Value>, own: &Self) -> Result<Self, ConfigError> {
         let config: Map<String, Value> = config
             .iter()
@@ -229,7 +227,6 @@ impl Fields<'_> {
     }
 }
 
-/// Returns the port of `tcp://host:port`.
 fn port_of(endpoint: &str) -> Option<u32> {
     endpoint
         .strip_prefix("tcp://")?

@@ -53,7 +53,6 @@ pub struct KvOffload {
     pub is_lmcache: bool,
 }
 
-/// A configured offloading connector.
 struct Offloader {
     rules: HostRules,
     is_lmcache: bool,
@@ -64,9 +63,7 @@ struct Offloader {
 /// KV cache size of one token in one group of layers, in bytes.
 #[derive(Clone, Copy)]
 struct TokenBytes {
-    /// On one GPU.
     part: f64,
-    /// In CPU memory.
     whole: f64,
 }
 
@@ -173,7 +170,6 @@ impl Offloader {
         }
     }
 
-    /// Returns the connector that the flags select.
     fn from_values(
         v: &Values,
         transfer: Option<&mut KvTransfer>,
@@ -221,8 +217,6 @@ impl Offloader {
         }))
     }
 
-    /// Reads the connector of `--kv-transfer-config`; of a `MultiConnector`, the first that
-    /// offloads.
     fn named(v: &Values, config: &Value) -> Option<Self> {
         let extra = match config.get("kv_connector_extra_config") {
             Some(Value::Object(extra)) => extra.clone(),
@@ -389,7 +383,6 @@ impl Offloader {
         Ok(chunk as u32)
     }
 
-    /// Returns the content of KV events of the native connector.
     fn detail(&self, v: &Values) -> Result<HostDetail, ConfigError> {
         let described = self.switch(v, "self_describing_kv_events");
         Ok(match self.is_lmcache || described?.unwrap_or(false) {
@@ -471,7 +464,6 @@ impl Offloader {
     }
 }
 
-/// Returns the link between a GPU and CPU memory: the bandwidth set by flag, else the GPU's.
 fn link(engine: &Engine, bandwidth: Option<f64>) -> HostLink {
     let known = engine.gpu.as_deref().and_then(gpu);
     match bandwidth {

@@ -34,7 +34,7 @@ pub struct KvTransfer {
     pub raw: Value,
 }
 
-/// KV connectors that are simulated.
+/// Simulated KV connectors.
 ///
 /// **Source:** vLLM `vllm/distributed/kv_transfer/kv_connector/factory.py`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,7 +155,7 @@ impl KvTransfer {
     }
 }
 
-/// Connectors that are simulated, alone or as children of `MultiConnector`.
+/// Names of simulated connectors, also as children of `MultiConnector`.
 const PLAYED: [&str; 11] = [
     "LMCacheConnector",
     "LMCacheConnectorV1",
@@ -170,7 +170,6 @@ const PLAYED: [&str; 11] = [
     "SimpleCPUOffloadConnector",
 ];
 
-/// Connectors of vLLM without effect here.
 const IDLE: [&str; 9] = [
     "DecodeBenchConnector",
     "ExampleConnector",

@@ -39,7 +39,6 @@ impl fmt::Display for ValueSource {
     }
 }
 
-/// Values of one flag in one layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Setting {
     /// One value, or any number for a list.
@@ -128,7 +127,6 @@ impl Layer {
 /// Maximum depth of `--flag.a.b.c`; the JSON parser accepts 128 levels.
 const MOST_KEYS: usize = 100;
 
-/// Effect of a value on its key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KeyUpdate {
     Replace,

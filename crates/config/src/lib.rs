@@ -121,7 +121,6 @@ pub struct Config {
     pub metrics: Metrics,
 }
 
-/// Warns of settings that have an effect in vLLM and none here.
 fn warn_of_effects(v: &Values, engine: &Engine) {
     let knows_gpu = engine.timing.latency_source.knows_gpu();
     if engine.memory.cpu_offload_gib > 0.0 && !(engine.kv_cache.is_some() && knows_gpu) {
@@ -226,7 +225,6 @@ impl Config {
         )))
     }
 
-    /// Checks settings across groups.
     fn check_together(&self, v: &Values) -> Result<(), ConfigError> {
         let ports = match self.engine.parallel.balance {
             Balance::PortPerRank => self.engine.parallel.local_ranks.1,

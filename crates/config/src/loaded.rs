@@ -19,7 +19,6 @@ use super::{Config, dynamo, help, ignored, show};
 use vllm_sim_engine::duration;
 use vllm_sim_observe::metrics::Compat;
 
-/// llm-d's flag for a separate tokenization service.
 const RENDER_URL: &str = "--render-url";
 const NOT_RENDERED: &str = "is not asked for tokens: they come from this server's own tokenizer. \
     Token ids, and with them block hashes and KV events, are the render service's only if \
@@ -63,7 +62,6 @@ pub struct Loaded {
     /// Every flag with its resolved value, in the order of the help text.
     pub effective: Vec<Effective>,
     settings: Layer,
-    /// Settings at start; `None`: no change was made at run time.
     at_start: Option<Arc<Layer>>,
 }
 
@@ -160,7 +158,6 @@ pub fn load_known(
     Ok((loaded, rest))
 }
 
-/// Sets a flag that is not set yet.
 fn preset(layer: &mut Layer, flag: &FlagSpec, value: &str, source: ValueSource) {
     layer.settings.entry(flag.name).or_insert_with(|| Setting {
         values: vec![value.to_owned()],
@@ -391,13 +388,11 @@ impl Loaded {
     }
 }
 
-/// Returns the flag of a field that can be changed at run time.
 fn live(field: &str) -> Result<&'static FlagSpec, ConfigError> {
     let flag = flags::live(field).map(|(flag, _)| flag);
     flag.ok_or_else(|| ConfigError::Invalid(format!("field '{field}' is not admin-configurable")))
 }
 
-/// Returns the fields to reset to their start values.
 fn reset_fields(update: &Map<String, Value>) -> Result<Vec<&str>, ConfigError> {
     let Some(value) = update.get(RESET) else {
         return Ok(Vec::new());
@@ -407,7 +402,6 @@ fn reset_fields(update: &Map<String, Value>) -> Result<Vec<&str>, ConfigError> {
     fields.ok_or_else(|| ConfigError::Invalid(format!("reset is a list of fields, not {value}")))
 }
 
-/// Merges a partial update into fake metrics.
 fn fake_metrics_with(current: Option<&Value>, update: &Value) -> Result<String, ConfigError> {
     let Some(Value::Object(current)) = current else {
         return Err(ConfigError::Invalid(
@@ -474,7 +468,6 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// Returns the command-line mode set by files, environment or flags.
 fn mode_of(settings: &Layer) -> Result<CliMode, ConfigError> {
     let values = Values::new(settings, CliMode::default());
     Ok(values.choice(&CLI_MODE)?.unwrap_or_default())

@@ -38,7 +38,7 @@ pub struct Model {
     pub response_role: String,
     /// Source of sampling defaults: `auto` (the model's), `vllm` (none), or a folder.
     pub generation_config: String,
-    /// Sampling defaults that override those.
+    /// Overrides of these sampling defaults.
     pub generation_config_overrides: Map<String, Value>,
     /// Imitated release of vLLM (default 0.33.0).
     pub vllm_version: String,
@@ -89,7 +89,6 @@ const CONTEXT_KEYS: [&str; 9] = [
     "seq_len",
 ];
 
-/// Keys of sizes that every model has.
 const SIZE_KEYS: [&str; 4] = [
     "num_hidden_layers",
     "hidden_size",
@@ -184,7 +183,6 @@ fn tokenizer(v: &Values, model: &str) -> Result<TokenizerSource, ConfigError> {
     })
 }
 
-/// Returns `config.json` with the overrides applied, if there is one.
 fn hf_config(v: &Values, model: &str) -> Result<Option<Value>, ConfigError> {
     let overrides = v.get(&model::HF_OVERRIDES)?;
     let named = v.get(&model::HF_CONFIG_PATH)?.map(PathBuf::from);
@@ -247,7 +245,6 @@ fn read_file(file: &Path) -> Result<Option<String>, ConfigError> {
     }
 }
 
-/// Rejects invalid sizes in a `config.json`.
 fn check_numbers(file: &Path, config: &Value) -> Result<(), ConfigError> {
     let inner = config.get("text_config").filter(|c| c.is_object());
     for config in [Some(config), inner].into_iter().flatten() {
@@ -266,7 +263,6 @@ fn check_numbers(file: &Path, config: &Value) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Checks `--generation-config` and that its file is readable.
 fn generation_config(v: &Values, model: &str) -> Result<String, ConfigError> {
     let typed = v.get(&model::GENERATION_CONFIG)?;
     let folder = match typed.as_str() {
@@ -344,7 +340,6 @@ fn max_model_len(v: &Values, config: Option<&Value>) -> Result<u32, ConfigError>
     Ok(derived)
 }
 
-/// Returns the context length of a `config.json`.
 fn context_of(config: &Value) -> u32 {
     let config = config
         .get("text_config")

@@ -125,7 +125,6 @@ fn context(v: &Values) -> Result<u32, ConfigError> {
     }
 }
 
-/// Checks that the supervisor's port is none of the ranks' ports.
 fn apart(v: &Values, supervisor: u16, ranks: u32) -> Result<(), ConfigError> {
     let first = v.get(&server::PORT)?;
     let last = u32::from(first) + ranks - 1;
@@ -138,7 +137,6 @@ fn apart(v: &Values, supervisor: u16, ranks: u32) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Returns the rank of `--data-parallel-rank`, if set.
 fn rank(v: &Values, data: u32) -> Result<Option<u32>, ConfigError> {
     let flag = &engine::DATA_PARALLEL_RANK;
     let rank = v.get(flag)?;
@@ -182,7 +180,6 @@ fn balance(v: &Values, rank: Option<u32>) -> Result<Balance, ConfigError> {
     }
 }
 
-/// Returns the first rank of this process and the number of its ranks.
 fn local_ranks(
     v: &Values,
     data: u32,

@@ -274,7 +274,6 @@ impl FlagValue for Option<JsonMap> {
     }
 }
 
-/// Replaces JSON arrays by their elements and drops empty values.
 pub(crate) fn expanded(values: &[String]) -> Vec<String> {
     let mut out = Vec::new();
     for value in values {

@@ -24,7 +24,6 @@ impl ReservedMemory {
     }
 }
 
-/// Returns the drafter for a model of this shape and the memory to reserve.
 pub(super) fn reserve(
     v: &Values,
     shape: &ModelShape,

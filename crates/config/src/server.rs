@@ -42,7 +42,7 @@ pub struct Server {
     pub pod: Pod,
     /// Recording of recent requests.
     pub history: History,
-    /// Routes that can be enabled or disabled.
+    /// Switches of optional routes.
     pub routes: OptionalRoutes,
     /// Dashboard settings.
     pub dashboard: Dashboard,
@@ -78,7 +78,7 @@ pub struct History {
     pub bodies: bool,
 }
 
-/// Routes that can be enabled or disabled.
+/// Switches of optional routes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OptionalRoutes {
     /// Whether `/load` counts requests.
@@ -253,7 +253,6 @@ impl Server {
     }
 }
 
-/// Maximum number of peers on the dashboard.
 const MOST_PEERS: usize = 64;
 
 fn dashboard_peers(v: &Values) -> Result<Vec<String>, ConfigError> {

@@ -11,7 +11,6 @@ use super::speculative_keys;
 use super::values::Values;
 use vllm_sim_engine::latency::{self, ModelShape};
 
-/// Maximum number of draft tokens per step.
 const MOST_DRAFTS: u64 = 64;
 /// Default number of drafts for `suffix`, vLLM's `suffix_decoding_max_tree_depth`.
 const SUFFIX_DRAFTS: u64 = 24;
@@ -41,7 +40,7 @@ pub struct Speculative {
     pub parallel: bool,
     /// Tensor-parallel size of the draft model; `None`: that of the target.
     pub tensor: Option<u32>,
-    /// Reason for which asynchronous scheduling is disabled; `None`: it is not.
+    /// Reason why asynchronous scheduling is off; `None`: it is on.
     pub synchronous: Option<String>,
     /// JSON object as typed.
     pub raw: Value,
@@ -50,7 +49,6 @@ pub struct Speculative {
 struct Keys(Map<String, Value>);
 
 impl Speculative {
-    /// Reads `--speculative-config` and the `--spec-*` flags.
     pub(super) fn from_values(
         v: &Values,
         model: &Model,
@@ -140,7 +138,6 @@ impl Keys {
         self.0.get(key).and_then(Value::as_bool) == Some(true)
     }
 
-    /// Returns a value that is not null.
     fn given(&self, key: &str) -> Option<&Value> {
         self.0.get(key).filter(|value| !value.is_null())
     }
@@ -190,7 +187,6 @@ impl Keys {
             .ok_or_else(|| invalid("num_speculative_tokens must be between 1 and 64".to_owned()))
     }
 
-    /// Returns the `config.json` of the draft model, if its folder exists.
     fn draft_config(&self) -> Result<Option<Value>, ConfigError> {
         let folder = self.text("model").map(Path::new);
         folder.map_or(Ok(None), |folder| read_json(&folder.join("config.json")))
@@ -348,7 +344,6 @@ fn invalid(words: String) -> ConfigError {
     ConfigError::Invalid(format!("speculative-config: {words}"))
 }
 
-/// Parses unconditional rates: one per draft, not increasing.
 fn unconditional(typed: &Value, drafts: usize) -> Result<Vec<f64>, ConfigError> {
     let rates: Option<Vec<f64>> = typed
         .as_array()
@@ -414,7 +409,6 @@ fn usual(method: &str, drafts: usize) -> Vec<f64> {
     }
 }
 
-/// Reads `--spec-acceptance-rates`, one per draft; missing rates are 0.
 fn typed(v: &Values, drafts: u32) -> Result<Vec<f64>, ConfigError> {
     let flag = &engine::SPEC_ACCEPTANCE_RATES;
     let mut rates = Vec::new();

@@ -10,7 +10,6 @@ use super::ignored::release;
 use super::nearest::closest;
 use super::values::Values;
 
-/// Release with these keys and methods.
 const RELEASE: (u32, u32) = (0, 33);
 
 const METHODS: [&str; 10] = [
@@ -57,7 +56,6 @@ const MTP: [&str; 27] = [
     "step5_mtp",
 ];
 
-/// Keys that have an effect.
 const PLAYED: [&str; 14] = [
     "method",
     "model",
@@ -115,7 +113,6 @@ fn invalid(words: String) -> ConfigError {
     ConfigError::Invalid(format!("speculative-config: {words}"))
 }
 
-/// Whether the imitated release is older and may have other keys and methods.
 fn is_older(v: &Values) -> Result<bool, ConfigError> {
     let version = v.get(&VLLM_VERSION)?;
     Ok(release(&version).is_some_and(|imitated| imitated < RELEASE))

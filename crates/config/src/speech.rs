@@ -64,7 +64,6 @@ const HEARING: Listener = Listener {
     ..WHISPER
 };
 
-/// Architectures that support transcription.
 const LISTENERS: [(&str, Listener); 14] = [
     ("WhisperForConditionalGeneration", WHISPER),
     (
@@ -109,7 +108,6 @@ const LISTENERS: [(&str, Listener); 14] = [
     ("Qwen3ASRRealtimeGeneration", HEARING),
 ];
 
-/// Architectures that support realtime transcription.
 const REALTIME: [&str; 2] = ["VoxtralRealtimeGeneration", "Qwen3ASRRealtimeGeneration"];
 
 impl Speech {
@@ -150,7 +148,6 @@ impl Speech {
     }
 }
 
-/// Returns the first architecture of a `config.json`.
 fn architecture(config: &Value) -> Option<&str> {
     config.get("architectures")?.get(0)?.as_str()
 }

@@ -18,7 +18,6 @@ use super::nearest::closest;
 pub(super) struct Values {
     pub(super) cli_mode: CliMode,
     settings: IndexMap<&'static str, Setting>,
-    /// Warnings and derived values.
     notes: RefCell<Notes>,
 }
 
@@ -34,7 +33,6 @@ pub(super) struct Notes {
 pub(super) struct Derivation {
     pub(super) name: &'static str,
     pub(super) value: String,
-    /// Explanation of the value, if worth a sentence.
     pub(super) rule: Option<String>,
 }
 
@@ -160,7 +158,6 @@ impl Values {
         self.notes.borrow_mut().warnings.push(text.into());
     }
 
-    /// Records the value derived for a flag.
     pub(super) fn derive(&self, flag: &FlagSpec, value: impl Display) {
         self.note(flag, value, None);
     }
@@ -176,7 +173,6 @@ impl Values {
         self.notes.borrow_mut().derived.push(derived);
     }
 
-    /// Returns the warnings and derived values; durations without a unit share one warning.
     pub(super) fn notes(&self) -> Notes {
         let mut notes = self.notes.borrow().clone();
         if !notes.bare_durations.is_empty() {

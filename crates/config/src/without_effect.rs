@@ -14,7 +14,6 @@ const DELAYS: [&str; 7] = [
     "prefill-time-std-dev",
 ];
 
-/// Warns of flags, variables and keys without effect.
 pub(super) fn warn(config: &Config, v: &Values) {
     let engine = &config.engine;
     let is_modelled = engine.timing.latency_source != LatencySource::Delays
@@ -71,7 +70,6 @@ pub fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<String>
         .collect()
 }
 
-/// Variables that belong to no flag.
 const OTHERS: [&str; 4] = [
     "VLLM_SIM_BINARY",
     "VLLM_SIM_DOOR",

@@ -11,11 +11,9 @@ use super::flags;
 use super::ignored;
 use super::layers::{Layer, ValueSource};
 
-/// Handling of keys that no flag has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum UnknownKeys {
     Refused,
-    /// Each unknown key adds a warning.
     Warned,
 }
 

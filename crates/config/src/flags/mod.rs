@@ -41,12 +41,10 @@ pub fn flags() -> impl Iterator<Item = &'static FlagSpec> {
     TABLES.into_iter().flatten()
 }
 
-/// Finds the flag with this long name or alias.
 pub(super) fn long(name: &str) -> Option<&'static FlagSpec> {
     flags().find(|f| f.name == name || f.aliases.contains(&name))
 }
 
-/// Finds the flag with this name after a single dash.
 pub(super) fn short(name: &str) -> Option<&'static FlagSpec> {
     flags().find(|f| f.shorts.contains(&name))
 }
