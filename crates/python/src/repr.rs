@@ -105,8 +105,10 @@ fn write_other(out: &mut impl Write, c: char) -> fmt::Result {
     }
 }
 
-/// Formats a float like `repr`: the shortest digits that parse to the same value, exponents such as
-/// `1e+16` and `1e-05` outside 1e-4..1e16, and always a point or an exponent.
+/// Formats a float like `repr`: the shortest digits that parse to the same value.
+///
+/// Outside 1e-4..1e16 there are exponents such as `1e+16` and `1e-05`. The text always has a point
+/// or an exponent.
 pub fn repr_float(value: f64) -> String {
     if value.is_nan() {
         return "nan".to_owned();

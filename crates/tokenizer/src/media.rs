@@ -103,8 +103,8 @@ impl Default for MediaRules {
 impl MediaRules {
     /// Returns the rules of a model's `config.json`, with defaults for missing ones.
     ///
-    /// Supported are images of Gemma 3 (`mm_tokens_per_image`), of LLaVA 1.5 and PaliGemma (a
-    /// square of fixed size), and of Qwen-VL, GLM-4V, Pixtral and Mistral 3 (pixels per token).
+    /// Supported models: Gemma 3 (`mm_tokens_per_image`), LLaVA 1.5 and PaliGemma (a square of
+    /// fixed size), Qwen-VL, GLM-4V, Pixtral and Mistral 3 (pixels per token).
     pub fn of_model(config: &Map<String, Value>) -> Self {
         let config = part(config, "thinker_config").unwrap_or(config);
         let vision = part(config, "vision_config");

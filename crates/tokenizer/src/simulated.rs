@@ -114,8 +114,8 @@ struct Piece {
 
 /// Returns the pieces of a text, without gaps.
 ///
-/// A piece is a word of letters and digits or a punctuation character, each with the whitespace
-/// after it; or leading whitespace; or a character beyond ASCII.
+/// A piece is a word of letters and digits, or a punctuation character, each with the whitespace
+/// after it. Leading whitespace and each character beyond ASCII are pieces, too.
 fn pieces(text: &str) -> impl Iterator<Item = Piece> + '_ {
     let bytes = text.as_bytes();
     let mut start = 0;

@@ -94,7 +94,7 @@ impl HttpMetrics {
 
     /// Returns the id of a route; `None` if it is excluded.
     ///
-    /// A route that is not in the settings counts as `none`, as does a path without a route or with
+    /// A route that is not in the settings counts as `none`. So does a path without a route or with
     /// an unknown method: pass the raw path. A path that redirects to the one without trailing
     /// slash is a route of its own.
     pub fn handler(&self, route: &str) -> Option<HandlerId> {

@@ -100,8 +100,8 @@ impl HitRing {
 
 /// Ring buffer of `N` entries.
 ///
-/// An entry is seconds (`f32`, high half) and a count (low half; 0: no entry) in one word, so that
-/// readers never see half of one.
+/// An entry is one word: seconds (`f32`, high half) and a count (low half; 0: no entry). Readers
+/// therefore never see half of one.
 pub(super) struct Ring<const N: usize> {
     next: AtomicUsize,
     /// Allocated at the first entry, because most engines in tests have none.
