@@ -68,7 +68,7 @@ pub(super) struct OffloadCells {
     refused_shown: Arc<CreatedAt>,
     allocated: Arc<Histogram>,
     delays: Arc<Histogram>,
-    /// Used fractions of the tier: all chunks, those being written, those being read.
+    /// Fractions of the tier that copies in progress use: all, written, read.
     usage: [Arc<Gauge>; 3],
     used: Arc<Gauge>,
     storing: Arc<Gauge>,
