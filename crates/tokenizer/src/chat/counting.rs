@@ -1,4 +1,4 @@
-//! Inserts counting filters into a template: for assigned values and for the text of loops.
+//! Inserts filters that count work into a template: for assigned values and for the text of loops.
 
 use super::bounds::{KEPT, LOOPED};
 use super::dialect::{Edit, enclosed};
