@@ -91,7 +91,7 @@ fn shape(model: &Model) -> Option<ModelShape> {
     }
 }
 
-/// Returns the smallest block size that the selected backend supports, and at least 16.
+/// Returns the smallest block size from 16 on that the backend supports, and the reason.
 ///
 /// **Source:** vLLM 0.33 `vllm/platforms/interface.py`, `update_block_size_for_backend`, and the
 /// sizes that `vllm/v1/attention/backends` support.

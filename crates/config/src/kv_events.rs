@@ -27,7 +27,7 @@ pub struct KvEvents {
     pub hwm: u32,
     /// Maximum number of batches queued for the publisher thread (default 100000).
     pub max_queue_size: usize,
-    /// Topic, the first frame of a message; `{pod_ip}`, `{pod_name}`, `{port}`, `{rank}` and
+    /// Topic, the first frame of a message; `{pod_ip}`, `{host}`, `{port}`, `{rank}` and
     /// `{model}` are replaced (default empty; llm-d `kv@{pod_ip}:{port}@{model}`).
     pub topic: String,
     /// Maximum number of events per batch (default 16); vLLM's format sends one batch per step

@@ -334,7 +334,7 @@ impl Offloader {
         Ok(())
     }
 
-    /// Returns the number of lookups before a chunk is stored, and the number of tracked chunks.
+    /// Returns the number of offers after which a chunk is stored, and the number of tracked chunks.
     fn threshold(&self, v: &Values) -> Result<Option<(u32, usize)>, ConfigError> {
         let least = self.number(v, "store_threshold")?.unwrap_or(0.0);
         let most = self.number(v, "max_tracker_size")?.unwrap_or(64_000.0);

@@ -32,7 +32,7 @@ pub struct Server {
     pub cors: Cors,
     /// TLS settings; `None`: plain text.
     pub tls: Option<Tls>,
-    /// Maximum size of a request body, in bytes (default 64 MiB).
+    /// Maximum size of a request body, in bytes (default 4 MiB; 64 MiB with `serve`).
     pub max_request_body_bytes: usize,
     /// Timeouts of start, shutdown and idle connections.
     pub timeouts: Timeouts,
