@@ -26,7 +26,6 @@ pub struct Unmet {
     pub missed: String,
 }
 
-/// Returns a [`UsageError`] with a formatted message.
 #[macro_export]
 macro_rules! refuse {
     ($($text:tt)*) => {
@@ -51,7 +50,6 @@ pub fn parse<T: Parser>(words: &[String]) -> Result<Result<T, String>> {
     refuse!("{}", text.trim_end())
 }
 
-/// Replaces clap's suggestion by the name with the smallest edit distance.
 fn suggest<T: Parser>(mut error: clap::Error) -> clap::Error {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),

@@ -11,7 +11,6 @@ use anyhow::{Context, Result};
 use crate::refuse;
 use vllm_sim_config::flags;
 
-/// Flags of all commands that name an output file.
 const OUTPUT_FLAGS: [&str; 6] = [
     "--report-json",
     "--json",

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Whether jobs are requested to stop.
 static STOPPED: AtomicBool = AtomicBool::new(false);
 
 /// Duration of a job that reports nothing.

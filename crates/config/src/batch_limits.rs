@@ -90,7 +90,6 @@ impl BatchLimits {
     }
 }
 
-/// Returns the defaults of the GPU's class; `without` applies if no GPU is set.
 fn of_device(v: &Values, without: (u32, u32)) -> Result<(Default, Default), ConfigError> {
     let name = v.get(&engine::GPU)?;
     let Some(gpu) = name.as_deref().and_then(gpu) else {
@@ -164,7 +163,6 @@ fn checked(v: &Values, seqs: u32, tokens: u32, context: u32) -> Result<u32, Conf
     }))
 }
 
-/// Returns the maximum number of running sequences, which may be lower than the reported one.
 fn active_seqs(v: &Values, seqs: u32) -> Result<u32, ConfigError> {
     let flag = &engine::MAX_NUM_ACTIVE_SEQS;
     let words = "max num active seqs cannot be less than 1 or more than max num seqs";

@@ -23,7 +23,6 @@ const TAKES_STATES_OUT: [&str; 7] = [
     "RTX-5090",
 ];
 
-/// Returns the block size from the flags, else the one that the attention backend supports.
 pub(super) fn block_size(
     v: &Values,
     scheduler: SchedulerKind,

@@ -62,7 +62,6 @@ pub(crate) enum PerformanceMode {
     Balanced,
     /// A CUDA graph for every small batch size.
     Interactivity,
-    /// Doubled defaults of sequences and tokens.
     Throughput,
 }
 

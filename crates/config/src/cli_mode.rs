@@ -45,14 +45,12 @@ pub(super) enum Action {
     Tool(&'static str),
 }
 
-/// Parsed command and its remaining words.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Invocation<'a> {
     pub(super) action: Action,
     /// `None`: taken from the configuration.
     pub(super) cli_mode: Option<CliMode>,
     pub(super) compat: Option<Compat>,
-    /// Whether the first positional word is the model.
     pub(super) takes_model: bool,
     pub(super) render: bool,
     /// Whether `version` prints only the version, as `vllm --version` does.
@@ -177,7 +175,6 @@ fn command<'a>(program: &str, words: &'a [String]) -> Result<Invocation<'a>, Con
     }
 }
 
-/// Returns the file name of the program, without `.exe`.
 fn name_of(program: &str) -> &str {
     Path::new(program)
         .file_name()

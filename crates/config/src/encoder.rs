@@ -87,7 +87,6 @@ impl Encoder {
     }
 }
 
-/// Returns the item with the most tokens that a prompt may contain.
 fn largest(model: &Model, api: &Api, rules: &MediaRules) -> Option<(Modality, u32)> {
     let has = |part: &str| {
         let config = model.hf_config.as_deref();

@@ -417,7 +417,6 @@ fn role(v: &Values) -> Result<Role, ConfigError> {
     }
 }
 
-/// Reads a ratio; 0 means 1, as in Dynamo.
 fn speedup(v: &Values, flag: &Flag<f64>) -> Result<f64, ConfigError> {
     Ok(match v.get(flag)? {
         0.0 => 1.0,

@@ -144,7 +144,6 @@ fn gauge(
     }
 }
 
-/// Returns start and end of `func:start:end:period`.
 fn function(text: &str) -> Result<(f64, f64), ConfigError> {
     let unreadable = |why: String| {
         invalid(format!(

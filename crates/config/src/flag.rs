@@ -11,7 +11,6 @@ pub(crate) const MANY: i64 = u32::MAX as i64;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Flag<T: 'static> {
     pub(crate) spec: FlagSpec,
-    /// Values of the words of a choice, in their order.
     meanings: &'static [T],
 }
 
@@ -110,7 +109,6 @@ pub enum Scope {
     Server,
 }
 
-/// Words of a choice, with the value of each.
 pub(crate) struct ChoiceWords<T: 'static> {
     pub(crate) names: &'static [&'static str],
     pub(crate) meanings: &'static [T],
@@ -213,7 +211,6 @@ impl<T> Flag<T> {
         self.range_by_mode((least, most), (least, most), refusal)
     }
 
-    /// Limits whole numbers for each command line.
     pub(crate) const fn range_by_mode(
         mut self,
         llmd: (i64, i64),

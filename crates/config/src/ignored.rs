@@ -87,7 +87,6 @@ struct IgnoredFlag {
     is_felt: bool,
 }
 
-/// Major and minor number of a release.
 pub(super) type Release = (u32, u32);
 
 pub(super) fn release(text: &str) -> Option<Release> {
@@ -112,7 +111,6 @@ static IGNORED: LazyLock<Vec<IgnoredFlag>> = LazyLock::new(|| {
     flags
 });
 
-/// Parses a line of [`VLLM_SERVE`]; `None` for a comment.
 fn read(line: &'static str) -> Option<IgnoredFlag> {
     let mut words = line.split_whitespace();
     let name = words.next().filter(|name| !name.starts_with('#'))?;
@@ -181,7 +179,6 @@ pub fn ignored_flags() -> impl Iterator<Item = (&'static str, Arity)> {
     IGNORED.iter().map(|flag| (flag.name, flag.arity))
 }
 
-/// Returns the remark of docs/flags.md for each ignored flag, sorted by name.
 pub(super) fn remarks() -> Vec<(&'static str, String)> {
     let mut flags: Vec<_> = IGNORED.iter().collect();
     flags.sort_unstable_by_key(|flag| flag.name);

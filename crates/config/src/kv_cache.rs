@@ -219,7 +219,6 @@ fn gib(bytes: f64) -> String {
     format!("{rounded:?}")
 }
 
-/// Returns the number of tokens that all steps in flight may schedule.
 fn in_flight(engine: &Engine) -> u32 {
     let steps = match engine.scheduling.async_scheduling {
         true => engine.parallel.pipeline.saturating_add(1),

@@ -17,9 +17,7 @@ use vllm_sim_engine::latency::{HostLink, KvCachePlan, gpu, kv_width};
 use vllm_sim_observe::kv_events::HostDetail;
 
 const GIB: f64 = (1_u64 << 30) as f64;
-/// Latency of a copy before its first byte.
 const COPY_LATENCY: Duration = Duration::from_micros(20);
-/// Default size of `SimpleCPUOffloadConnector`, in bytes.
 const SIMPLE_BYTES: f64 = 8.0 * GIB;
 /// LMCache defaults: GiB per GPU (`max_local_cpu_size`), tokens per chunk (`chunk_size`).
 const LMCACHE_GIB: f64 = 5.0;
@@ -284,7 +282,6 @@ impl Offloader {
         }
     }
 
-    /// Rejects settings of caches that are not simulated.
     fn check(&self, v: &Values) -> Result<(), ConfigError> {
         let allowed: &[(&str, &[&str])] = match self.rules {
             HostRules::Native => &[

@@ -58,7 +58,6 @@ pub(super) struct Layer {
 }
 
 impl Layer {
-    /// Sets a flag, or appends to a list that this layer has set.
     pub(super) fn set(&mut self, flag: &FlagSpec, values: Vec<String>, source: ValueSource) {
         match self.settings.get_mut(flag.name) {
             Some(begun) if matches!(flag.kind, FlagKind::List | FlagKind::Repeat) => {
@@ -134,7 +133,6 @@ enum KeyUpdate {
     Append,
 }
 
-/// Sets the key at path `a.b.c`, creating objects as needed.
 fn insert(object: &mut Map<String, Value>, path: &str, value: &str, update: KeyUpdate) {
     match path.split_once('.') {
         Some((head, tail)) => {

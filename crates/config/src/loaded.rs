@@ -228,7 +228,6 @@ impl Loaded {
         Self::over(read.layer, Some(cli_mode), None, &|_| None)
     }
 
-    /// Merges the typed layer over environment and files, then builds the configuration.
     fn over(
         typed: Layer,
         cli_mode: Option<CliMode>,
@@ -450,7 +449,6 @@ fn dropped(settings: &Layer, values: &Values, warnings: &mut Vec<String>) -> Vec
     dropped
 }
 
-/// Converts an admin API value to flag words.
 fn updated_values(flag: &FlagSpec, value: &Value) -> Vec<String> {
     match (flag.kind, value) {
         (FlagKind::Duration, Value::Number(nanos)) if nanos.is_i64() || nanos.is_u64() => {

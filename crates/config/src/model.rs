@@ -95,7 +95,6 @@ const SIZE_KEYS: [&str; 4] = [
     "num_attention_heads",
     "vocab_size",
 ];
-/// Chat templates of vLLM, in `vllm/transformers_utils/chat_templates`.
 const VLLM_TEMPLATES: [&str; 7] = [
     "template_basic.jinja",
     "template_blip2.jinja",
@@ -277,7 +276,6 @@ fn generation_config(v: &Values, model: &str) -> Result<String, ConfigError> {
     Ok(typed)
 }
 
-/// Returns whether a name can only be a path and not a name on the hub.
 fn is_path(name: &str) -> bool {
     ["/", "./", "../", "~"]
         .iter()

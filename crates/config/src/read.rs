@@ -41,7 +41,6 @@ impl<'a> Typed<'a> {
         }
     }
 
-    /// Parses a whole number without checking bounds.
     pub(crate) fn whole(&self) -> Result<Option<i64>, Refused> {
         if self.spec.kind == FlagKind::Count {
             return self.count();

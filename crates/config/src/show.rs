@@ -12,7 +12,6 @@ use super::layers::ValueSource;
 use super::loaded::{Effective, Loaded, shown_duration};
 use super::read::expanded;
 
-/// Words that YAML does not parse as strings.
 const RESERVED: [&str; 12] = [
     "true", "false", "null", "yes", "no", "on", "off", "y", "n", "~", "nan", "inf",
 ];
@@ -120,7 +119,6 @@ fn scalar(text: &str) -> String {
     }
 }
 
-/// Formats a number, boolean or duration; quotes anything else.
 fn plain(text: &str) -> String {
     let simple = !text.is_empty()
         && text

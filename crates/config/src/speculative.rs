@@ -14,7 +14,6 @@ use vllm_sim_engine::latency::{self, ModelShape};
 const MOST_DRAFTS: u64 = 64;
 /// Default number of drafts for `suffix`, vLLM's `suffix_decoding_max_tree_depth`.
 const SUFFIX_DRAFTS: u64 = 24;
-/// Default number of tokens that `ngram` compares.
 const LOOKUP: u64 = 5;
 
 /// Settings of speculative decoding.
@@ -376,7 +375,6 @@ fn of_length(typed: &Value, drafts: u32) -> Result<Vec<f64>, ConfigError> {
     Ok((0..drafts).map(rate).collect())
 }
 
-/// Converts unconditional to conditional rates.
 fn conditional(rates: &[f64]) -> Vec<f64> {
     let before = std::iter::once(&1.0).chain(rates);
     let pairs = rates.iter().zip(before);

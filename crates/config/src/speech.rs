@@ -45,7 +45,6 @@ pub struct Listener {
     pub in_prompt: bool,
 }
 
-/// Whisper, also assumed for unknown models.
 const WHISPER: Listener = Listener {
     only: true,
     segments: true,
@@ -55,7 +54,6 @@ const WHISPER: Listener = Listener {
     in_prompt: false,
 };
 
-/// Multimodal language model with audio input.
 const HEARING: Listener = Listener {
     only: false,
     segments: false,

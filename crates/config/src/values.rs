@@ -28,7 +28,6 @@ pub(super) struct Notes {
     bare_durations: Vec<&'static str>,
 }
 
-/// Value derived for an unset flag.
 #[derive(Debug, Clone)]
 pub(super) struct Derivation {
     pub(super) name: &'static str,
@@ -37,7 +36,6 @@ pub(super) struct Derivation {
 }
 
 impl Values {
-    /// Merges a layer over the defaults of a command line.
     pub(super) fn new(layer: &Layer, cli_mode: CliMode) -> Self {
         let settings = flags::flags().map(|flag| {
             let default = || Setting {
@@ -87,7 +85,6 @@ impl Values {
         }
     }
 
-    /// Parses the flag's value and checks its bounds.
     pub(super) fn get<T: FlagValue>(&self, flag: &Flag<T>) -> Result<T, ConfigError> {
         let typed = self.typed(flag);
         let value = T::read(&typed).map_err(|refused| self.refused(flag, refused))?;
@@ -123,7 +120,6 @@ impl Values {
         }
     }
 
-    /// Parses a whole number without checking bounds.
     pub(super) fn whole(&self, flag: &FlagSpec) -> Result<Option<i64>, ConfigError> {
         let read = self.typed(flag).whole();
         read.map_err(|refused| self.refused(flag, refused))
@@ -162,7 +158,6 @@ impl Values {
         self.note(flag, value, None);
     }
 
-    /// Records the value derived for a flag, with the rule that determines it.
     pub(super) fn derive_by(&self, flag: &FlagSpec, value: impl Display, rule: impl Into<String>) {
         self.note(flag, value, Some(rule.into()));
     }
@@ -191,7 +186,6 @@ impl Values {
         }
     }
 
-    /// Returns the error for a value that cannot be parsed.
     pub(super) fn bad(
         &self,
         flag: &FlagSpec,
@@ -206,7 +200,6 @@ impl Values {
         }
     }
 
-    /// Returns the error for a key of a JSON flag that cannot be parsed.
     pub(super) fn bad_key(
         &self,
         flag: &FlagSpec,

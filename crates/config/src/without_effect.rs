@@ -3,7 +3,6 @@
 use super::values::Values;
 use super::{Config, LatencySource, SchedulerKind, closest, flags};
 
-/// Flags that a latency model replaces.
 const DELAYS: [&str; 7] = [
     "time-to-first-token",
     "time-to-first-token-std-dev",

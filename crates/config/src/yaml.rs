@@ -135,7 +135,6 @@ fn values(flag: &FlagSpec, value: &Value) -> Option<Vec<String>> {
     }
 }
 
-/// Converts a scalar to flag text, anything else to JSON.
 fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

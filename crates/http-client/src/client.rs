@@ -40,9 +40,7 @@ impl<B: Body + 'static> Clone for Client<B> {
 
 struct Shared<B: Body + 'static> {
     connector: Connector,
-    /// Idle connections, the most recently used last.
     idle: Mutex<VecDeque<(Instant, PooledConnection<B>)>>,
-    /// Whether a connection is being opened in advance.
     preparing: AtomicBool,
 }
 

@@ -18,7 +18,6 @@ use crate::value::{beyond_json, float, int};
 /// CPython fails at its recursion limit of 1000 frames, of which the server's own stack uses some.
 const MAX_DEPTH: usize = 960;
 
-/// Maximum length of an integer that Python parses (`sys.get_int_max_str_digits()`), in digits.
 const MAX_INT_DIGITS: usize = 4300;
 
 /// Number of digits from which an integer may exceed 64 bits.
@@ -285,7 +284,6 @@ impl Scanner<'_> {
         }
     }
 
-    /// Parses one escape; the position is after the backslash.
     fn escape(&mut self, letter: char) -> Result<char, JsonError> {
         let plain = match letter {
             '"' | '\\' | '/' => letter,

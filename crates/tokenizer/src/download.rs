@@ -7,7 +7,6 @@ use hf_hub::{Cache, Repo, RepoType};
 
 use crate::source::{Hub, TOKENIZER};
 
-/// Files to download if they exist.
 const OPTIONAL: [&str; 5] = [
     "tokenizer_config.json",
     "chat_template.jinja",

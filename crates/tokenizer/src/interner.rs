@@ -16,7 +16,6 @@ const PIECES: usize = 4096;
 /// Maximum bytes in a shard, 64 MiB in all; a longer piece is not stored.
 const BYTES: usize = 1 << 20;
 
-/// Number of pieces in each thread's cache of stored pieces.
 const RECENT: usize = 256;
 
 /// Range of change counts reserved for each interner, so that counts are unique.
@@ -64,7 +63,6 @@ struct InternedPiece {
     seen: AtomicBool,
 }
 
-/// Identity hasher: ids are hashes already.
 #[derive(Debug, Default)]
 struct IdHasher(u64);
 
@@ -149,7 +147,6 @@ impl Interner {
 }
 
 impl InternerShard {
-    /// Inserts a piece; returns whether another one was evicted.
     fn insert(&mut self, id: u32, text: &str) -> bool {
         let piece = InternedPiece {
             text: text.into(),

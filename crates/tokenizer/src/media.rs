@@ -12,9 +12,7 @@ use crate::SpecialTokens;
 /// Delimiter of the marker for an item in text before tokenization: a private-use character, which
 /// splits no word of a user.
 const EDGE: char = '\u{10FFF0}';
-/// Bytes of an image that are read to find its size.
 const HEAD: usize = 96 * 1024;
-/// Maximum number of tokens per item.
 const MOST: u32 = 1 << 20;
 
 /// Type of a media item.

@@ -14,7 +14,6 @@ use serde_json::{Value as Json, json};
 
 use crate::interner::Interner;
 
-/// Bit of ids that contain a character.
 const CHARACTER: u32 = 0x8000_0000;
 
 /// Splits text into words and punctuation.
@@ -156,7 +155,6 @@ const BLANK: u8 = 2;
 /// Class of UTF-8 continuation bytes.
 const CONTINUATION: u8 = 3;
 
-/// Class of each byte; 0 for others.
 static CLASSES: [u8; 256] = {
     let mut classes = [0; 256];
     let mut byte = 0;

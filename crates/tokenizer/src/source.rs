@@ -98,12 +98,10 @@ pub(crate) const TOKENIZER: &str = "tokenizer.json";
 pub(crate) struct ModelFolder {
     pub(crate) folder: PathBuf,
     pub(crate) name: String,
-    /// Whether the name is a folder.
     pub(crate) local: bool,
     pub(crate) found: String,
 }
 
-/// Checks that a folder contains the required file.
 pub(crate) fn in_folder(path: &Path) -> Result<ModelFolder, TokenizerError> {
     let folder = if path.is_file() && path.file_name().is_some_and(|name| name == TOKENIZER) {
         path.parent().unwrap_or(Path::new(".")).to_owned()

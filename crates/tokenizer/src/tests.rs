@@ -484,7 +484,6 @@ fn the_simulated_tokenizer_needs_no_files() {
     );
 }
 
-/// Returns tiny-llama with NFC and single digits, as in Qwen.
 fn composed() -> Tokenizer {
     let path = Path::new(FIXTURES).join("tiny-llama/tokenizer.json");
     let text = fs::read_to_string(path).unwrap();

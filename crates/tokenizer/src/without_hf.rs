@@ -80,7 +80,6 @@ impl Hf {
     }
 }
 
-/// Incremental decoder of an [`Hf`].
 #[derive(Debug)]
 pub(crate) struct DecodeStream<'t> {
     never: std::convert::Infallible,

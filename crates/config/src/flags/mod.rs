@@ -2,7 +2,6 @@
 
 use super::flag::{FlagSpec, Scope};
 
-/// Defines the constants of flags and their table.
 macro_rules! flags {
     ($($name:ident: $value:ty = $flag:expr;)*) => {
         $(pub(crate) const $name: Flag<$value> = $flag;)*
@@ -11,7 +10,6 @@ macro_rules! flags {
     };
 }
 
-/// Lists the words of a choice with their values.
 macro_rules! words {
     [$(($name:literal, $meaning:expr)),+] => {
         crate::flag::ChoiceWords { names: &[$($name),+], meanings: &[$($meaning),+] }

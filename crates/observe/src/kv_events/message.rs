@@ -36,7 +36,6 @@ pub(super) enum ExtraKey<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BlockStored<'a> {
     pub(super) block_hashes: Vec<BlockHash<'a>>,
-    /// Hash of the block before the first one.
     pub(super) parent_block_hash: Option<BlockHash<'a>>,
     pub(super) token_ids: &'a [u32],
     pub(super) block_size: u32,
@@ -86,7 +85,6 @@ impl SpecKind {
     }
 }
 
-/// Location of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Medium {
     Gpu,

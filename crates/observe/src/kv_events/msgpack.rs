@@ -73,7 +73,6 @@ impl Writer {
         }
     }
 
-    /// Appends the header of a map with fewer than 16 keys.
     pub(super) fn map(&mut self, len: usize) {
         self.0.push(0x80 | len as u8);
     }

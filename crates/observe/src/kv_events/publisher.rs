@@ -12,7 +12,6 @@ use super::queue::{BatchQueue, QueuedBatch};
 use super::replay::{ReplayBuffer, ReplaySocket};
 use vllm_sim_engine::Event;
 
-/// Maximum time for which closing waits for slow subscribers.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Batching of events into messages.
@@ -227,7 +226,6 @@ fn open_pub(
     })
 }
 
-/// Returns the endpoint with the port that the system chose.
 pub(super) fn resolved(socket: &zmq::Socket, given: &str) -> String {
     let last = socket.get_last_endpoint().ok().and_then(Result::ok);
     last.unwrap_or_else(|| given.to_owned())

@@ -11,9 +11,7 @@ use parking_lot::Mutex;
 
 use super::publisher::{PublisherError, resolved};
 
-/// Interval at which an idle thread checks whether to stop.
 const IDLE_MS: i64 = 100;
-/// Interval at which a send to a full client is retried.
 const RETRY_MS: i64 = 5;
 /// Messages sent to one client before the next one is served.
 const MAX_BATCHES_PER_TURN: usize = 256;
@@ -22,7 +20,6 @@ const STUCK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Limits of queued requests per client and of clients; further requests are ignored.
 const MAX_REQUESTS: usize = 16;
 const MAX_CLIENTS: usize = 4096;
-/// Sequence number of the end marker.
 const END: [u8; 8] = [0xff; 8];
 
 #[derive(Debug)]
@@ -142,7 +139,6 @@ struct ReplayAnswer {
 #[derive(Debug)]
 struct ReplayClient {
     answers: VecDeque<ReplayAnswer>,
-    /// Time since which the client accepts nothing.
     stuck: Option<Instant>,
 }
 

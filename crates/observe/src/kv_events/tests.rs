@@ -69,7 +69,6 @@ impl Subscriber {
         self.attach_sized(publisher, first, 1)
     }
 
-    /// Like [`Self::attach`], with `n` events per message.
     fn attach_sized(&self, publisher: &Publisher, first: u64, n: usize) -> u64 {
         self.0.set_rcvtimeo(OFFER_MS).unwrap();
         for offered in 1..=(PATIENCE_MS / OFFER_MS) as u64 {
@@ -131,7 +130,6 @@ impl Dealer {
     }
 }
 
-/// Requests replays until `n` batches are in the buffer.
 fn wait_for(dealer: &Dealer, n: u64) {
     // Each response is awaited, so a slow machine only takes longer.
     for _ in 0..1_000_000 {

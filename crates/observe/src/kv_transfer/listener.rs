@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-/// Second frame of a notification.
 pub(super) const READ: &[u8] = b"read";
 
 const POLL_MS: i32 = 200;

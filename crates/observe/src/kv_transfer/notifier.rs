@@ -13,7 +13,6 @@ use vllm_sim_engine::{Event, Stats};
 const QUEUE: usize = 10_000;
 /// Maximum number of messages queued for a server that does not respond.
 const SEND_HWM: i32 = 1000;
-/// Maximum number of open connections.
 const MAX_PEERS: usize = 256;
 
 /// Notifies prefill servers that their blocks were read, at the first token of a request.

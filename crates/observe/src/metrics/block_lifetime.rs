@@ -11,7 +11,6 @@ use vllm_sim_engine::driver::{Observer, SequenceRecord};
 use vllm_sim_engine::{BlockKey, Event, Stats};
 use vllm_sim_random::mix;
 
-/// Number of recent accesses kept per block.
 const REMEMBERED: usize = 4;
 
 /// Tracks a sample of the blocks of one engine.

@@ -15,9 +15,7 @@ pub(super) const OFFLOAD_SIZE: &[f64] = &[1e6, 5e6, 1e7, 2e7, 4e7, 6e7, 8e7, 1e8
 pub(super) const OFFLOAD_DELAY: &[f64] = &[
     0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0,
 ];
-/// Bounds of sleep, wake-up and weight-update operations, in seconds.
 pub(super) const OPERATION: &[f64] = &[0.01, 0.1, 1.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0];
-/// Bounds of `/v1/realtime` connections, in seconds.
 pub(super) const SOCKET: &[f64] = &[
     0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0,
 ];
@@ -45,7 +43,6 @@ pub(super) fn tokens(max_model_len: u32) -> Vec<f64> {
         .collect()
 }
 
-/// Bounds of end-to-end, queue, inference, prefill and decode times, in seconds.
 pub(super) const REQUEST_LATENCY: &[f64] = &[
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
     480.0, 960.0, 1920.0, 7680.0,
@@ -54,7 +51,6 @@ pub(super) const TIME_TO_FIRST_TOKEN: &[f64] = &[
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
     20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
 ];
-/// Bounds of inter-token latency and of its mean per request, in seconds.
 pub(super) const INTER_TOKEN_LATENCY: &[f64] = &[
     0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
     40.0, 80.0,

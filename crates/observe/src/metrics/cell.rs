@@ -39,7 +39,6 @@ impl Counter {
     }
 }
 
-/// Floating-point value: a gauge, or a counter of fractional amounts.
 #[derive(Debug)]
 pub(super) struct Gauge(AtomicF64);
 
@@ -92,7 +91,6 @@ impl Histogram {
         self.observe_times(v, 1);
     }
 
-    /// Counts a value `times` times, at least once.
     pub(super) fn observe_times(&self, v: f64, times: u64) {
         self.bucket(v).inc_by(times);
         if v != 0.0 {
@@ -104,7 +102,6 @@ impl Histogram {
         self.observe_times_exclusive(v, 1);
     }
 
-    /// Counts a value `times` times; requires that no other thread writes.
     pub(super) fn observe_times_exclusive(&self, v: f64, times: u64) {
         let bucket = self.bucket(v);
         bucket.set(bucket.get().wrapping_add(times));
@@ -168,7 +165,6 @@ impl Histogram {
 pub(super) struct CreatedAt(Gauge);
 
 impl CreatedAt {
-    /// Sets the creation time, if the series is hidden.
     pub(super) fn show(&self, now_unix: f64) {
         if self.0.get() == 0.0 {
             self.0.set(now_unix);

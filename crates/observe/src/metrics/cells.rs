@@ -68,7 +68,6 @@ pub(super) struct EngineCells {
 
 #[derive(Debug, Clone)]
 pub(super) struct DraftCells {
-    /// Number of sequence steps with drafts.
     pub(super) steps: Arc<Counter>,
     pub(super) tokens: Arc<Counter>,
     pub(super) accepted: Arc<Counter>,
@@ -269,14 +268,12 @@ impl EngineCells {
     }
 }
 
-/// Engines of one page, each with its labels.
 pub(super) struct EngineFamilies<'a> {
     pub(super) each: &'a [(Labels, EngineCells)],
     pub(super) settings: &'a Settings,
 }
 
 impl EngineFamilies<'_> {
-    /// Returns one series per engine.
     fn one<T>(&self, pick: impl Fn(&EngineCells) -> &Arc<T>) -> Vec<Series>
     where
         for<'v> Value: From<&'v Arc<T>>,
@@ -318,7 +315,6 @@ impl EngineFamilies<'_> {
         page.histogram(desc, &series);
     }
 
-    /// Registers all families of an engine, in vLLM's order.
     pub(super) fn register(&self, page: &mut PageBuilder, rejections: &[Series]) {
         self.register_spec_decode(page);
         for (i, desc) in [f::FLOPS, f::READ_BYTES, f::WRITE_BYTES]
@@ -468,7 +464,6 @@ impl EngineFamilies<'_> {
         }
     }
 
-    /// Registers deprecated names that share the cells of current ones.
     pub(super) fn register_old_names(&self, page: &mut PageBuilder) {
         page.gauge(f::OLD_GPU_CACHE_USAGE, &self.one(|c| &c.kv_usage));
         page.counter(

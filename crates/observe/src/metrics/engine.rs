@@ -32,7 +32,6 @@ pub enum FinishReason {
 }
 
 impl FinishReason {
-    /// Returns the index of the reason in the label's values.
     fn index(self, compat: Compat) -> usize {
         match (self, compat) {
             (Self::Stop, _) | (Self::ToolCalls, Compat::Vllm) => 0,
@@ -98,7 +97,6 @@ pub enum Rejection {
 }
 
 impl Rejection {
-    /// Label values, in the order of the variants.
     pub(super) const LABELS: [&str; 2] = ["max_num_queued_reqs", "max_num_queued_tokens"];
 }
 
@@ -205,7 +203,6 @@ impl EngineMetrics {
         self.on_gaps(itl_s, 1);
     }
 
-    /// Records `times` gaps of `itl_s`.
     pub(crate) fn on_gaps(&self, itl_s: f64, times: u32) {
         self.cells
             .times
@@ -243,17 +240,14 @@ impl EngineMetrics {
         }
     }
 
-    /// Records a prompt that another engine transferred.
     pub(crate) fn on_transfer(&self, transfer: &NixlTransfer, tokens: u32, took: Duration) {
         transfer.record(&self.cells, tokens, took);
     }
 
-    /// Records a failed transfer of a prompt.
     pub(crate) fn on_transfer_failed(&self, transfer: &NixlTransfer) {
         transfer.record_failure(&self.cells);
     }
 
-    /// Records a preemption.
     pub(crate) fn on_preempted(&self) {
         self.cells.preemptions.add_exclusive(1);
     }
@@ -335,7 +329,6 @@ impl EngineMetrics {
         c.kv_usage.set(kv_usage);
     }
 
-    /// Sets the number of prompts being fetched, by stage.
     pub(crate) fn set_fetches(&self, stages: [u32; 3]) {
         for (cell, count) in self.cells.kv_fetches.iter().zip(stages) {
             cell.set(count.into());
@@ -379,7 +372,6 @@ impl EngineMetrics {
         }
     }
 
-    /// Records an event of the CPU memory tier.
     pub(crate) fn on_host(&self, event: &HostEvent) {
         self.cells.offload.on_event(event, (self.clock)());
     }
@@ -389,7 +381,6 @@ impl EngineMetrics {
         self.recent.prefix.clear();
     }
 
-    /// Sets the contents of the CPU memory tier after a step.
     pub(crate) fn set_host(&self, counts: &HostCounts) {
         self.cells.offload.set(counts);
     }

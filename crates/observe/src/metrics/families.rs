@@ -207,19 +207,16 @@ specs! {
     /// Name in vLLM up to 0.10 and llm-d-inference-sim.
     OLD_TPOT = "vllm:time_per_output_token_seconds",
         "Histogram of time per output token in seconds. DEPRECATED: Use vllm:inter_token_latency_seconds instead.";
-    /// Name in production-stack.
     OLD_GPU_PREFIX_QUERIES = "vllm:gpu_prefix_cache_queries_total",
         "GPU prefix cache queries, in terms of number of queried tokens. DEPRECATED: Use vllm:prefix_cache_queries instead.";
     OLD_GPU_PREFIX_HITS = "vllm:gpu_prefix_cache_hits_total",
         "GPU prefix cache hits, in terms of number of cached tokens. DEPRECATED: Use vllm:prefix_cache_hits instead.";
     OLD_GPU_PREFIX_HIT_RATE = "vllm:gpu_prefix_cache_hit_rate",
         "GPU prefix cache block hit rate. DEPRECATED: Use vllm:prefix_cache_queries and vllm:prefix_cache_hits instead.";
-    /// Name in llm-d-inference-sim v0.9.
     OLD_PREFIX_QUERIES = "vllm:prefix_cache_queries",
         "Prefix cache queries, in terms of number of queried tokens.";
     OLD_PREFIX_HITS = "vllm:prefix_cache_hits",
         "Prefix cache hits, in terms of number of cached tokens.";
-    /// Name in llm-d-inference-sim.
     OLD_MAX_GENERATION_TOKENS = "vllm:max_num_generation_tokens",
         "Histogram of maximum number of requested generation tokens.";
 }

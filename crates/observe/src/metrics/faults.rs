@@ -36,7 +36,6 @@ impl FaultMetrics {
         }
     }
 
-    /// Counts a fault that took effect on a client.
     pub(super) fn count(&self, kind: &str, scenario: &str, phase: &str) {
         let labels = [kind, scenario, phase];
         self.faults.with_label_values(&labels).inc();

@@ -204,7 +204,6 @@ struct HttpSeries {
 }
 
 struct SeriesHead {
-    /// Rendered labels, with a trailing space.
     labels: String,
     created: f64,
 }

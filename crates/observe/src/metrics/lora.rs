@@ -40,7 +40,6 @@ pub struct LoraLoad<'a> {
 struct LoraSeries {
     running: String,
     waiting: String,
-    /// Name and labels, with a trailing space.
     text: String,
     at: Gauge,
     /// Whether the series was removed; writers that still hold it must look it up again.
@@ -78,7 +77,6 @@ impl LoraInfo {
         self.touch("", "", shown_time(compat, now_unix));
     }
 
-    /// Sets the series of these lists, and adds it if it is new.
     fn touch(&self, running: &str, waiting: &str, value: f64) -> Arc<LoraSeries> {
         let _adding = self.adding.lock();
         let all = self.series.load();

@@ -95,11 +95,9 @@ pub struct Metrics {
     idle_lora: Option<Arc<LoraInfo>>,
     compat: Compat,
     clock: Clock,
-    /// Length of the last text, in bytes.
     length: AtomicUsize,
 }
 
-/// Returns the cells that the page shows: the engine's own, or those of fake metrics.
 fn shown_cells(settings: &Settings, real: &[EngineCells]) -> Vec<(Labels, EngineCells)> {
     let engines = settings.engines.iter().zip(real);
     let shown = engines.map(|(engine, cells)| {
@@ -112,7 +110,6 @@ fn shown_cells(settings: &Settings, real: &[EngineCells]) -> Vec<(Labels, Engine
     shown.collect()
 }
 
-/// Returns the adapter series that requests update and those that the page shows.
 fn lora_info(settings: &Settings) -> [Arc<LoraInfo>; 2] {
     let max_lora = settings.lora.unwrap_or(1);
     let info = || Arc::new(LoraInfo::new(max_lora, settings.api_servers));

@@ -83,7 +83,6 @@ fn push_go_exponent(out: &mut String, exponent: usize) {
     push_two_digits(out, exponent);
 }
 
-/// Appends an exponent with a sign and at least two digits, as `repr` does.
 fn push_exponent(out: &mut String, exponent: &str) {
     let (sign, digits) = match exponent.strip_prefix('-') {
         Some(digits) => ("e-", digits),

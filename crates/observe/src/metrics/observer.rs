@@ -164,7 +164,6 @@ impl MetricsObserver {
         }
     }
 
-    /// Reports the request when its last sequence ends.
     fn close_parent(&self, record: &SequenceRecord) {
         let Some(parent) = &record.request.parent else {
             return;
@@ -292,7 +291,6 @@ impl Observer for MetricsObserver {
     }
 }
 
-/// Maximum number of queued log lines; further ones are dropped.
 const LOAD_FAILURE_LINES: usize = 1024;
 
 /// Logs a failed load as vLLM's scheduler does.

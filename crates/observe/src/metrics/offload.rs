@@ -35,7 +35,6 @@ struct CopyCells {
     bytes: Arc<Counter>,
     seconds: Arc<Gauge>,
     sizes: Arc<Histogram>,
-    /// Set when the first copy has ended.
     shown: Arc<CreatedAt>,
 }
 
@@ -246,7 +245,6 @@ fn register_native(page: &mut PageBuilder, info: &OffloadInfo, each: &[Tier<'_>]
     register_info(page, f::OFFLOAD_CONFIG, &labels, each);
 }
 
-/// Registers the deprecated families with a label for the direction.
 fn register_deprecated(page: &mut PageBuilder, each: &[Tier<'_>]) {
     let ways = ["GPU_to_CPU", "CPU_to_GPU"];
     let by_way: Vec<(Labels, &CopyCells)> = each

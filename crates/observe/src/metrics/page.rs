@@ -133,14 +133,12 @@ impl Series {
     }
 }
 
-/// Family that is rendered at each scrape.
 pub(super) trait LiveFamily: Send + Sync {
     fn write(&self, out: &mut String, now_unix: f64);
     /// Resets the values, as a process restart at this time does.
     fn restart(&self, _now_unix: f64) {}
 }
 
-/// Order of families with several API servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum FamilyGroup {
     Counter,
@@ -169,7 +167,6 @@ enum PageSegment {
     LiveFamily(Arc<dyn LiveFamily>),
 }
 
-/// Collects families in the order of their registration.
 pub(super) struct PageBuilder {
     families: Vec<(FamilyGroup, Vec<PageSegment>)>,
     api_servers: ApiServers,
@@ -198,7 +195,6 @@ impl PageBuilder {
         self
     }
 
-    /// Omits `_created` series of the families registered later.
     pub(super) fn without_created(&mut self) {
         self.created = false;
     }

@@ -47,10 +47,8 @@ impl LiveFamily for PythonInfo {
 }
 
 pub(super) struct ProcessInfo {
-    /// Clock ticks per second of CPU times.
     ticks: f64,
     page_size: f64,
-    /// Boot time of the machine, in Unix seconds.
     boot: Option<f64>,
     max_fds: Option<f64>,
     fds: Mutex<Option<(f64, f64)>>,
@@ -126,7 +124,6 @@ fn auxiliary(key: usize) -> Option<usize> {
     None
 }
 
-/// Returns the number after a label at the start of a line.
 fn word_after(path: &str, label: &str) -> Option<f64> {
     let text = fs::read_to_string(path).ok()?;
     let rest = text.lines().find_map(|line| line.strip_prefix(label))?;

@@ -7,7 +7,6 @@ use serde::Serialize;
 
 const FIRST_TOKENS: usize = 4_096;
 const GAPS: usize = 16_384;
-/// Number of requests whose cache hits are kept.
 const LOOKUPS: usize = 1_000;
 
 /// Percentiles of recent latencies, in seconds, by nearest rank: each is an observed value.
@@ -82,7 +81,6 @@ impl HitRing {
         entries[at].store(word, Ordering::Relaxed);
     }
 
-    /// Returns the sums of hits and queries.
     pub(super) fn sums(&self) -> (u64, u64) {
         let entries = self.entries.get().into_iter().flatten();
         entries.fold((0, 0), |(hits, queries), entry| {
@@ -132,7 +130,6 @@ impl<const N: usize> Ring<N> {
         }
     }
 
-    /// Returns seconds and counts, in no order.
     fn read(&self) -> impl Iterator<Item = (f32, u64)> + '_ {
         let entries = self.entries.get().into_iter().flatten();
         entries.filter_map(|entry| {

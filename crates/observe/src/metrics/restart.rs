@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::cell::{Counter, CreatedAt, Gauge, Histogram};
 use super::page::{Series, Value};
 
-/// Cell that grows during the lifetime of a process.
 pub(super) enum Resettable {
     Count(Arc<Counter>),
     Sum(Arc<Gauge>),

@@ -28,7 +28,6 @@ pub struct WorkModel {
     head: f64,
     /// Number of layers with a dense MLP, and the width of the MLP.
     dense: (f64, f64),
-    /// Number of layers with experts.
     sparse: f64,
     /// Experts: width, number, number per token, width of the shared expert.
     expert: (f64, f64, f64, f64),
@@ -124,7 +123,6 @@ impl WorkModel {
     }
 }
 
-/// Load of one step.
 #[derive(Debug, Clone, Copy, Default)]
 struct StepLoad {
     prefill: f64,

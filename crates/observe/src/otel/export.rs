@@ -23,7 +23,6 @@ use vllm_sim_http_client::{Client, Connector, Endpoint, Trust, TrustError};
 
 use super::protocol::OtlpProtocol;
 
-/// Timeout of one export.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum bytes read of a collector's response.
 const ANSWER: usize = 1 << 20;
@@ -53,7 +52,6 @@ impl From<TrustError> for OtlpError {
     }
 }
 
-/// Creates the span exporter for `endpoint`.
 pub(super) fn exporter(endpoint: &str, protocol: OtlpProtocol) -> Result<SpanExporter, OtlpError> {
     let authorities = AUTHORITIES.iter().find_map(std::env::var_os);
     let authorities = authorities.filter(|path| !path.is_empty());
@@ -115,7 +113,6 @@ fn grpc_tls(authorities: Option<PathBuf>) -> Result<ClientTlsConfig, OtlpError> 
 struct HttpExportClient {
     client: Client<Full<Bytes>>,
     host: String,
-    /// Basic authentication credentials from the URL.
     credentials: Option<String>,
     runtime: Handle,
 }

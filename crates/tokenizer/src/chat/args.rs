@@ -24,7 +24,6 @@ impl<'a> Args<'a> {
         Ok(value.filter(|value| !value.is_none() && !value.is_undefined()))
     }
 
-    /// Returns a flag; false if absent.
     pub(super) fn flag(&self, position: usize, name: &str) -> Result<bool, Error> {
         Ok(self.get(position, name)?.is_some_and(|flag| flag.is_true()))
     }

@@ -106,7 +106,6 @@ fn operators(tag: &JinjaTag<'_>) -> usize {
     most
 }
 
-/// Returns the maximum number of `elif` branches of one `if`.
 fn branches(tags: &[JinjaTag<'_>]) -> usize {
     let (mut open, mut most) = (Vec::new(), 0);
     for tag in tags.iter().filter(|tag| tag.is_statement()) {

@@ -49,7 +49,6 @@ struct Assignment<'t> {
 struct ForLoop<'t> {
     item: Option<&'t str>,
     iter: Option<AttributePath<'t>>,
-    /// Enclosing macros, outermost first.
     within: Vec<usize>,
 }
 
@@ -349,7 +348,6 @@ impl<'t> AttributePath<'t> {
     }
 }
 
-/// Maximum number of names that are followed.
 const HOLDERS: usize = 64;
 
 /// Parses the arguments of a call; `tokens` starts with the opening parenthesis.
@@ -389,7 +387,6 @@ fn argument<'t>(tokens: &'t [JinjaToken<'t>]) -> Option<CallArgument<'t>> {
     })
 }
 
-/// Returns the position of the bracket that closes the first token.
 fn closing(tokens: &[JinjaToken<'_>]) -> Option<usize> {
     let mut depth = 0usize;
     let close = tokens.iter().position(|token| {

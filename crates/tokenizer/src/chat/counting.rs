@@ -28,7 +28,6 @@ pub(super) fn edits(tags: &[JinjaTag<'_>]) -> Vec<Vec<Edit>> {
     tags.iter().zip(&bodies).map(of).collect()
 }
 
-/// Returns the insertions for the value of an assignment.
 fn kept(tokens: &[JinjaToken<'_>]) -> Vec<Edit> {
     let equals = tokens.iter().position(|token| token.is_op("="));
     equals.map_or_else(Vec::new, |at| enclosed(&tokens[at + 1..], KEPT))
@@ -52,7 +51,6 @@ fn iterated<'a, 't>(tokens: &'a [JinjaToken<'t>]) -> &'a [JinjaToken<'t>] {
     &tokens[..end.unwrap_or(tokens.len())]
 }
 
-/// Returns the insertions for the arguments of `loop(…)`.
 fn recursions(tokens: &[JinjaToken<'_>], body: usize) -> Vec<Edit> {
     let mut edits = Vec::new();
     for (at, pair) in tokens.windows(2).enumerate() {

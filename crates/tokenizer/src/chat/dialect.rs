@@ -6,7 +6,6 @@ use super::bounds::{KEPT, PART};
 use super::counting;
 use super::lexer::{JinjaTag, JinjaToken, TokenKind, tags};
 
-/// Name of the method that replaces slices.
 pub(super) const SLICE: &str = "__slice__";
 
 /// Name of the method that replaces subscripts with an expensive lookup.
@@ -104,7 +103,6 @@ pub(super) fn enclosed(tokens: &[JinjaToken<'_>], filter: &str) -> Vec<Edit> {
     ]
 }
 
-/// Returns the operands of `~`, except for string literals.
 fn joined(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
     let tildes = (0..tag.tokens.len()).filter(|at| tag.tokens[*at].is_op("~"));
     let both = tildes.flat_map(|at| {

@@ -13,7 +13,6 @@ use super::methods::{self, lines};
 use super::python::{list, pair, str_of};
 use super::strftime::strftime;
 
-/// Argument of `raise_exception`, which is returned to the client.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Raised(pub(super) String);

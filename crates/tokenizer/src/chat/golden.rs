@@ -14,7 +14,6 @@ const FIXTURES: &str = concat!(
     "/../../tests/fixtures/templates"
 );
 
-/// Owns the values that a [`ChatInput`] borrows.
 pub(crate) struct Case {
     case: Map<String, Json>,
     messages: Vec<ChatMessage>,
@@ -57,7 +56,6 @@ fn clock() -> time::OffsetDateTime {
     datetime!(2024-07-06 09:05:03 UTC)
 }
 
-/// Returns the position at which two renderings differ.
 fn difference(found: &Result<String, TemplateError>, expected: &Json) -> String {
     let (Ok(found), Some(text)) = (found, expected["text"].as_str()) else {
         return format!("{found:?}, expected {expected}")

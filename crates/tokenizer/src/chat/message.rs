@@ -29,7 +29,6 @@ pub enum ChatMessage {
 pub struct TemplateMessage {
     pub(super) role: Cow<'static, str>,
     content: MessageContent,
-    /// Fields after role and content.
     rest: Vec<(&'static str, Json)>,
 }
 
@@ -199,7 +198,6 @@ impl TemplateMessage {
         Some(before)
     }
 
-    /// Returns the message as a dict for templates.
     pub(super) fn to_value(&self, format: ContentFormat) -> Value {
         let mut members = Fields::default();
         if let Some(reasoning) = self.member("reasoning_content") {

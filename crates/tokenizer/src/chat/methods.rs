@@ -430,7 +430,6 @@ fn places(
     })
 }
 
-/// Clamps an index to `0..=length`; negative ones count from the end.
 fn bound(at: i64, length: usize) -> usize {
     if at < 0 {
         from_end(at, length).unwrap_or(0)

@@ -173,7 +173,6 @@ impl MessagePart {
         Some(line).filter(|line| !line.is_empty())
     }
 
-    /// Returns the part as a dict for templates.
     pub(super) fn to_value(&self) -> Value {
         let (kind, said) = match &self.content {
             PartContent::Text(text) => ("text", Some(("text", text.as_str()))),

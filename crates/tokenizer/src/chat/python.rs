@@ -21,7 +21,6 @@ pub(super) struct Dict(pub(super) Fields);
 #[derive(Debug)]
 pub(super) struct List(pub(super) Vec<Value>);
 
-/// A list that prints with parentheses.
 #[derive(Debug)]
 struct Tuple(Vec<Value>);
 
@@ -114,7 +113,6 @@ pub(super) fn dict(fields: Fields) -> Value {
     Value::from_object(Dict(fields))
 }
 
-/// Converts the fields of a JSON object to template values.
 pub(super) fn fields(object: &serde_json::Map<String, Json>) -> Fields {
     object
         .iter()
@@ -141,7 +139,6 @@ pub(super) fn from_json(json: &Json) -> Value {
     }
 }
 
-/// Returns Python's `str(value)`.
 pub(super) fn str_of(value: &Value) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
@@ -149,7 +146,6 @@ pub(super) fn str_of(value: &Value) -> String {
     text
 }
 
-/// Writes Python's `str(value)`.
 pub(super) fn write_str(out: &mut impl fmt::Write, value: &Value) -> fmt::Result {
     match value.as_str() {
         Some(text) => out.write_str(text),
@@ -158,7 +154,6 @@ pub(super) fn write_str(out: &mut impl fmt::Write, value: &Value) -> fmt::Result
     }
 }
 
-/// Writes Python's `repr(value)`.
 pub(super) fn write_repr(out: &mut impl fmt::Write, value: &Value) -> fmt::Result {
     match value.kind() {
         ValueKind::Undefined => out.write_str("Undefined"),

@@ -23,7 +23,6 @@ const FUEL: u64 = 20_000_000;
 /// Number of cached templates from requests, as in vLLM.
 const KEPT: usize = 32;
 
-/// Name of the only template in an environment.
 const NAME: &str = "chat_template";
 
 #[derive(Debug)]

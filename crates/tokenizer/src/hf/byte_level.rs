@@ -38,7 +38,6 @@ const MAX_CACHED_WORDS: usize = 1024;
 /// Maximum length of a cached word, in bytes; longer ones are rare.
 const MAX_CACHED_BYTES: usize = 64;
 
-/// Identity hasher: the keys are hashes already.
 #[derive(Debug, Default)]
 struct PrehashedHasher(u64);
 

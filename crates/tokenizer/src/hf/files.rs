@@ -6,7 +6,6 @@ use serde_json::{Map, Value as Json};
 
 use crate::error::TokenizerError;
 
-/// Contents of the configuration files of a model.
 #[derive(Debug, Default)]
 pub(super) struct ModelFiles {
     pub(super) tokenizer_config: Map<String, Json>,

@@ -71,7 +71,6 @@ fn class(files: &ModelFiles) -> String {
     format!("TokenizerPoolCached{class}")
 }
 
-/// Replaces token objects by their text.
 fn plain(value: &Json) -> Json {
     match value {
         Json::Object(members) => match content(value) {

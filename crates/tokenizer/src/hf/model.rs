@@ -32,7 +32,6 @@ pub struct Hf {
     clean_up: bool,
     vocabulary: OnceLock<Vocabulary>,
     fast: Option<ByteLevelEncoder>,
-    /// Special tokens before and after a text.
     around: OnceLock<(Vec<u32>, Vec<u32>)>,
     name: String,
     local: bool,

@@ -97,7 +97,6 @@ fn holds(ranges: &[(char, char)], c: char) -> bool {
     ranges.get(at).is_some_and(|(first, _)| *first <= c)
 }
 
-/// Returns the characters of a Unicode class, as sorted ranges.
 fn class(pattern: &str) -> Vec<(char, char)> {
     let hir = regex_syntax::parse(pattern).expect("a class of one Unicode property is valid");
     match hir.into_kind() {

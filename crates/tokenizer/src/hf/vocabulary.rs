@@ -4,7 +4,6 @@ use tokenizers::{DecoderWrapper, Tokenizer};
 
 #[derive(Debug)]
 pub(super) struct Vocabulary {
-    /// Largest id plus one.
     pub(super) size: u32,
     /// Length of the longest piece, in characters.
     pub(super) longest: usize,
@@ -110,7 +109,6 @@ fn byte(c: char) -> Option<u8> {
     u8::try_from(byte).ok()
 }
 
-/// Returns the character of a byte in GPT-2's alphabet.
 pub(super) fn character(byte: u8) -> char {
     let code = match byte {
         0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => u32::from(byte),
