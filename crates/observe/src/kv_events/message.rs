@@ -1,7 +1,7 @@
 //! KV event messages and their encoding.
 //!
-//! llm-d-inference-sim leaves `extra_keys` empty, so its router's index cannot tell salted blocks
-//! and blocks of images from plain ones. Here llm-d's format carries the keys that this index
+//! llm-d-inference-sim leaves `extra_keys` empty, so its router's index cannot distinguish salted
+//! blocks and image blocks from plain ones. Here llm-d's format carries the keys that this index
 //! hashes: media identifiers and the cache salt. The index knows adapters by name.
 //!
 //! **Source:** `vllm/distributed/kv_events.py`; `pkg/kv-cache/kv_cache_sender.go` of
