@@ -1,37 +1,37 @@
-/// Why there is no configuration. `Display` is for the person who typed it.
+/// Error of loading a configuration. `Display` is for the person who typed it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// A flag, key or variable that does not exist.
+    /// An unknown flag, key or variable.
     #[error("unknown {what} {name}{}", hint(what, name, .nearest.as_deref()))]
     Unknown {
-        /// flag, key of FILE.
+        /// Kind of name: `flag`, or `key of FILE`.
         what: String,
-        /// As typed.
+        /// Name as typed.
         name: String,
-        /// What was probably meant.
+        /// Closest known name.
         nearest: Option<String>,
     },
-    /// A value that cannot be read as what the flag takes.
+    /// A value that cannot be parsed.
     #[error("{flag}: {value:?} is not {expected} (from {origin})")]
     Value {
-        /// The flag, with its dashes.
+        /// Flag, with its dashes.
         flag: String,
-        /// As typed.
+        /// Value as typed.
         value: String,
-        /// What is allowed.
+        /// Description of allowed values.
         expected: String,
-        /// Where it was typed.
+        /// Source of the value: command line, variable or file.
         origin: String,
     },
-    /// A value that can be read but not used, or two that contradict each other.
+    /// A value that is not supported, or two that contradict each other.
     #[error("{0}")]
     Invalid(String),
     /// A file that cannot be read.
     #[error("{path}: {reason}")]
     File {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// Why not.
+        /// Reason reported by the parser or the operating system.
         reason: String,
     },
 }

@@ -1,10 +1,11 @@
-/// The name in `names` that is most like `typed`, by edit distance with transposition, if any is
-/// like it at all.
+/// Returns the name closest to `typed` by edit distance with transposition; `None` if none is
+/// similar.
 pub fn closest<'n>(typed: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let typed = typed.trim_start_matches("no-");
     let length = typed.chars().count();
     let reach = (length / 3).max(2);
-    // Lengths that differ by more are as far apart at least; a word may be as long as a file.
+    // A difference in length is a lower bound of the distance; this limits work for very long
+    // words.
     let near = |name: &&str| name.chars().count().abs_diff(length) <= reach;
     let begun = |name: &&str| typed.len() > 3 && name.starts_with(typed);
     names
@@ -34,7 +35,7 @@ mod tests {
         assert_eq!(found("x"), None);
     }
 
-    /// Comparing takes as long as one length times the other.
+    /// Comparing takes time proportional to the product of both lengths.
     #[test]
     fn a_word_without_end_is_compared_with_nothing() {
         let names = (0..400).map(|_| "a-name-of-thirty-characters-xx");

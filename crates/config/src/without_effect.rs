@@ -1,9 +1,8 @@
-//! Settings that act under other settings alone: one table, so that whoever gives one in vain is told.
+//! Warnings about settings that have no effect in combination with others.
 
 use super::values::Values;
 use super::{Config, LatencySource, SchedulerKind, closest, flags};
 
-/// The flags that a latency model replaces.
 const DELAYS: [&str; 7] = [
     "time-to-first-token",
     "time-to-first-token-std-dev",
@@ -14,7 +13,6 @@ const DELAYS: [&str; 7] = [
     "prefill-time-std-dev",
 ];
 
-/// Warns of flags, variables and keys that were given and do nothing beside the others.
 pub(super) fn warn(config: &Config, v: &Values) {
     let engine = &config.engine;
     let is_modelled = engine.timing.latency_source != LatencySource::Delays
@@ -46,8 +44,9 @@ pub(super) fn warn(config: &Config, v: &Values) {
     }
 }
 
-/// Says which of these names of environment variables look like a setting and are none. Those that
-/// Kubernetes makes for a service called `vllm-sim` are left alone.
+/// Returns a warning for each unknown environment variable that resembles a setting.
+///
+/// Variables that Kubernetes sets for a service called `vllm-sim` are excluded.
 pub fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<String> {
     let known: Vec<String> = flags().map(|flag| flag.env_name()).collect();
     let of_service = |name: &str| {
@@ -70,7 +69,6 @@ pub fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<String>
         .collect()
 }
 
-/// Variables that are no flag's own.
 const OTHERS: [&str; 4] = [
     "VLLM_SIM_BINARY",
     "VLLM_SIM_DOOR",
