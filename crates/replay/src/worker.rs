@@ -3,37 +3,36 @@ use vllm_sim_engine::{Scheduler, SimTime};
 
 use super::steps::StepLog;
 
-/// Whether a worker serves.
+/// Life cycle phase of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WorkerPhase {
-    /// Not yet.
     Starting,
     Ready,
-    /// Only what it has.
+    /// Completes its requests and accepts no others.
     Draining,
-    /// Nothing any more, but it is still accounted for.
+    /// Failed, but still counted.
     Lost,
     Gone,
 }
 
-/// One engine and what is remembered of its steps.
+/// Engine of one worker, with the log of its steps.
 pub(super) struct Worker {
     pub engine: Box<dyn Scheduler + Send>,
-    /// Tokens come by steps that the engine reports.
+    /// Whether the engine reports its tokens by steps.
     pub has_steps: bool,
     pub log: StepLog,
     pub phase: WorkerPhase,
-    /// Requests that it has.
+    /// Number of its requests.
     pub load: u32,
-    /// When it has to be looked at next, as entered in the calendar.
+    /// Next wakeup, as entered in the calendar.
     pub wake: SimTime,
-    /// It may not start a step before other ranks of its worker have ended theirs.
+    /// Whether it waits for the end of the other ranks' steps.
     pub held: bool,
-    /// When it came into being.
+    /// Start time.
     pub since: SimTime,
-    /// Steps in the log before it is looked through.
+    /// Number of logged steps that triggers a flush.
     pub log_limit: usize,
-    /// Prompt tokens that one step may compute.
+    /// Token budget of one step.
     pub batched_tokens: u32,
 }
 
@@ -58,7 +57,7 @@ impl Worker {
         })
     }
 
-    /// As one of the ranks that step together.
+    /// Returns the engine if it is in lockstep with other ranks.
     pub(super) fn rank(&mut self) -> Option<&mut dyn Scheduler> {
         match self.engine.is_in_lock_step() {
             true => Some(&mut *self.engine),
