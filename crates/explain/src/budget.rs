@@ -1,4 +1,4 @@
-//! Where the memory of a GPU goes, and what sampling and drafts do.
+//! Explains the memory of a GPU, sampling and speculative decoding.
 
 use std::fmt::{self, Write as _};
 
@@ -7,10 +7,10 @@ use vllm_sim_engine::latency::{Batch, Setup};
 use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_engine::{EncoderInput, EncoderKind};
 
-/// Embeddings whose time is told.
+/// Number of embeddings whose encoding time is shown.
 const THOUSAND: u32 = 1000;
 
-/// A line for each part, and the rule that gave it.
+/// Writes one line per part of the GPU memory, with the rule behind it.
 pub(super) fn write(
     text: &mut String,
     setup: &Setup,
@@ -73,7 +73,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// What encoders of media may do in a step, and how long it takes.
+/// Writes the encoder limits per step, and estimated encoding times.
 pub(super) fn write_encoder(
     text: &mut String,
     engine: &VllmConfig,
@@ -122,7 +122,7 @@ pub(super) fn write_encoder(
     Ok(())
 }
 
-/// What drafts yield and cost.
+/// Writes the acceptance and cost of draft tokens.
 pub(super) fn write_drafts(text: &mut String, engine: &VllmConfig) -> fmt::Result {
     let Some(speculation) = &engine.speculation else {
         return Ok(());
@@ -154,7 +154,7 @@ pub(super) fn write_drafts(text: &mut String, engine: &VllmConfig) -> fmt::Resul
     writeln!(text)
 }
 
-/// What sampling costs where a request says nothing of it.
+/// Writes the cost of sampling for requests without sampling parameters.
 pub(super) fn write_sampling(text: &mut String, setup: &Setup, because: &str) -> fmt::Result {
     let co = &setup.coefficients;
     match setup.truncated_sampling {
