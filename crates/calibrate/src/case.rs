@@ -16,7 +16,6 @@ use vllm_sim_replay::load::{BenchRun, LatencyStats, MeasuredRequest, OfferedLoad
 use super::parameters::Parameter;
 use super::{CalibrateError, Options};
 
-/// Measured run with the statistics to fit.
 pub(super) struct CalibrationCase {
     pub(super) name: String,
     pub(super) held_out: bool,
@@ -229,7 +228,6 @@ impl CalibrationCase {
         }
     }
 
-    /// Simulates the run with these parameter values.
     pub(super) fn play(&self, values: &[(Parameter, f64)]) -> Result<Prediction, CalibrateError> {
         self.play_run(&self.run, values)
     }
@@ -348,7 +346,6 @@ impl CalibrationCase {
     }
 }
 
-/// Returns up to `most` requests of every stage.
 fn first(run: &RecordedRun, most: usize) -> Vec<Request> {
     let mut seen = vec![0usize; run.stages];
     let requests = run.requests.iter().filter(|request| {

@@ -10,9 +10,7 @@ use super::plan::{self, ParameterChoice};
 use super::{CalibrateError, Options};
 use vllm_sim_command_line::progress::Progress;
 
-/// Maximum number of steps of one descent.
 const STEPS: usize = 12;
-/// Maximum number of halvings of a step.
 const HALVINGS: usize = 6;
 /// Maximum length of a step, in scales of the priors.
 const LONGEST: f64 = 3.0;
@@ -167,7 +165,6 @@ fn deployments(cases: &[CalibrationCase]) -> (Vec<&CalibrationCase>, Vec<usize>)
     (known, of)
 }
 
-/// Returns the index of the case with this name.
 fn find(cases: &[CalibrationCase], name: &str) -> Result<usize, CalibrateError> {
     cases
         .iter()

@@ -22,14 +22,12 @@ pub(super) struct LinearFit {
     pub(super) here: Vec<f64>,
     /// Derivatives, as `[column][residual]`.
     pub(super) slopes: Vec<Vec<f64>>,
-    /// Weights of the residuals.
     pub(super) weights: Vec<f64>,
     /// Cross-validation unit of each residual; a unit is left out as a whole.
     pub(super) units: Vec<usize>,
 }
 
 impl LinearFit {
-    /// Returns the number of cross-validation units.
     pub(super) fn unit_count(&self) -> usize {
         let mut units = self.units.clone();
         units.sort_unstable();

@@ -24,17 +24,14 @@ pub(super) struct FitColumn {
     pub(super) deployment: Option<usize>,
 }
 
-/// All runs, with the parameters that may move.
 pub(super) struct CaseRunner<'a> {
     pub(super) cases: &'a [CalibrationCase],
-    /// Deployment of each case.
     pub(super) deployments: Vec<usize>,
     pub(super) columns: Vec<FitColumn>,
     pub(super) threads: usize,
     pub(super) told: Progress,
 }
 
-/// Part of a run to simulate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PlayedPart {
     Whole,
@@ -45,7 +42,6 @@ pub(super) enum PlayedPart {
 type Values = Vec<(Parameter, f64)>;
 
 impl CaseRunner<'_> {
-    /// Returns the indices of the fitted cases.
     pub(super) fn fitted(&self) -> Vec<usize> {
         let all = 0..self.cases.len();
         all.filter(|i| !self.cases[*i].held_out).collect()
@@ -127,7 +123,6 @@ impl CaseRunner<'_> {
         Ok(all)
     }
 
-    /// Returns the residuals of the fitted cases at several points.
     pub(super) fn residuals(
         &self,
         places: &[Vec<f64>],

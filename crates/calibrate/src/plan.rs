@@ -6,7 +6,6 @@ use super::machine::FitColumn;
 use super::parameters::{ORDER, Parameter, parameter_names};
 use super::{CalibrateError, Options};
 
-/// Candidate ridge penalties, per scale of the prior.
 const RIDGES: [f64; 6] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3];
 /// Ridge penalty without cross-validation.
 const ONE_RUN: f64 = 0.001;
@@ -30,11 +29,9 @@ pub(super) struct ParameterChoice {
     pub(super) left: Vec<(Parameter, &'static str)>,
     /// Whether the user named the parameters, which are then always fitted.
     pub(super) named: bool,
-    /// Parameters with a separate value per deployment.
     own: &'static [Parameter],
 }
 
-/// Chooses the parameters that the runs can determine.
 pub(super) fn choose(
     cases: &[CalibrationCase],
     options: &Options,
@@ -217,7 +214,6 @@ enum ColumnScope {
     PerDeployment,
 }
 
-/// Returns the indices of the columns of these parameters.
 fn which(columns: &[FitColumn], wanted: &[Parameter], scope: ColumnScope) -> Vec<usize> {
     let of = |column: &FitColumn| match column.deployment {
         Some(_) => ColumnScope::PerDeployment,

@@ -58,7 +58,6 @@ impl Fitted {
         [of(|run| &run.before), of(|run| &run.after)]
     }
 
-    /// Writes medians and means, of the fitted and of the held-out runs.
     fn sums(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
         for (what, set) in [("fitted", RunSet::Fitted), ("held out", RunSet::HeldOut)] {
             if !self.runs.iter().any(|run| set.holds(run)) {

@@ -13,9 +13,7 @@ use ureq::{Agent, Response};
 
 use super::error::DatasetError;
 
-/// Timeout for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum time without received data.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// Number of consecutive failed attempts without new data after which the download fails.
 const MAX_FRUITLESS: u32 = 3;
@@ -69,7 +67,6 @@ struct Download<'a> {
     from: PathBuf,
 }
 
-/// Reason why an attempt did not complete the file.
 enum AttemptError {
     /// Another attempt may resume.
     Broken(String),
@@ -120,7 +117,6 @@ impl Download<'_> {
         let _ = std::fs::remove_file(&self.from);
     }
 
-    /// Opens and locks the partial file.
     fn lock(&self) -> Result<File, String> {
         let cannot = |error: io::Error| format!("cannot write {}: {error}", self.part.display());
         if let Some(folder) = self.path.parent().filter(|f| !f.as_os_str().is_empty()) {
@@ -147,7 +143,6 @@ impl Download<'_> {
         }
     }
 
-    /// Downloads the rest of the file, in several attempts.
     fn complete(&self, part: &mut File) -> Result<(), String> {
         let agent = ureq::AgentBuilder::new()
             .timeout_connect(CONNECT_TIMEOUT)
@@ -311,7 +306,6 @@ fn is_same(open: &File, path: &Path) -> bool {
     matches!((named, ours), (Ok(named), Ok(ours)) if named == ours)
 }
 
-/// Checks the hash and the SQLite magic bytes of the complete file.
 fn check(part: &mut File, sha256: Option<&str>) -> Result<(), String> {
     let read = |part: &mut File| {
         part.seek(SeekFrom::Start(0))?;

@@ -5,14 +5,11 @@ use rand_chacha::rand_core::Rng;
 use super::hash::Hash;
 use super::reply::{ReplyLength, Summary};
 
-/// Location and length of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct IndexedReply {
     /// First 8 bytes of the prompt hash, which identify the prompt.
     key: u64,
-    /// Reply length, in tokens.
     pub(super) n: u32,
-    /// Row id.
     pub(super) id: i64,
 }
 
@@ -58,7 +55,6 @@ impl Index {
         self.by_prompt.len()
     }
 
-    /// Returns row id and length of every reply.
     pub(super) fn rows(&self) -> impl Iterator<Item = (i64, u32)> {
         self.by_prompt.iter().map(|reply| (reply.id, reply.n))
     }

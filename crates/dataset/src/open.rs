@@ -14,10 +14,8 @@ use super::row::{self, Generation};
 use super::schema::{quoted, recording_table};
 use super::store::Dataset;
 
-/// Maximum time to wait for a lock held by a writer.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Required columns with their allowed types.
 const COLUMNS: [(&str, &[&str]); 3] = [
     ("prompt_hash", &["BLOB"]),
     ("gen_tokens", &["JSON", "TEXT"]),
@@ -154,13 +152,11 @@ impl DatasetFile<'_> {
         Ok(has("id") && has("token_us") && has("reasoning_tokens"))
     }
 
-    /// Returns a query of all replies.
     fn select(&self) -> String {
         let table = quoted(self.table);
         format!("SELECT CAST(t.gen_tokens AS TEXT), NULL, NULL, t.rowid FROM {table} t")
     }
 
-    /// Returns a query of all replies with recorded times and reasoning.
     fn select_recorded(&self) -> String {
         let (table, recording) = (quoted(self.table), quoted(&recording_table(self.table)));
         format!(
@@ -229,7 +225,6 @@ impl DatasetFile<'_> {
         }
     }
 
-    /// Copies the rows of a query to an in-memory database.
     fn copy(&self, from: &Connection, select: &str) -> Result<Connection, DatasetError> {
         let copy = || {
             let copy = Connection::open_in_memory()?;

@@ -16,7 +16,6 @@ pub enum Generation {
 pub(super) struct Recorded {
     /// Token ids; empty in a v0.6 file.
     pub(super) tokens: Vec<u32>,
-    /// Text of each token.
     pub(super) texts: Vec<String>,
     /// Time of each token; empty if not recorded.
     pub(super) times: Vec<Duration>,

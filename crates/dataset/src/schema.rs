@@ -7,7 +7,6 @@ pub fn recording_table(table: &str) -> String {
     format!("{table}_recording")
 }
 
-/// Quotes an SQL identifier.
 pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }

@@ -16,7 +16,6 @@ use super::json_args::{Args, wrong};
 use super::tables::{self, Folders, TimingTables};
 use super::workload;
 
-/// Configuration of a run.
 pub(super) struct Setup {
     /// Prefill workers of a disaggregated deployment.
     pub prefill: Option<Workers>,
@@ -50,7 +49,6 @@ pub struct Worker {
     role: Role,
 }
 
-/// Maximum number of data-parallel ranks per worker, against mistyped counts.
 const MOST_RANKS: u32 = 1024;
 
 /// Value of `worker_type`.
@@ -61,7 +59,6 @@ enum Role {
     Decode,
 }
 
-/// Parses the arguments of a run, and opens its workload.
 pub(super) fn read(
     args: &Value,
     dir: Folders<'_>,
@@ -194,7 +191,6 @@ fn routing(kwargs: &mut Args) -> Result<RouterConfig, DynamoError> {
     }))
 }
 
-/// Reads the maximum number of concurrent agent runs.
 fn plays(kwargs: &mut Args, concurrency: Option<usize>) -> Result<Option<usize>, DynamoError> {
     match kwargs.count("agentic_lanes")? {
         Some(0) => Err(kwargs.wrong("agentic_lanes", "must be at least 1")),

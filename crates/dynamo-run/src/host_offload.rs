@@ -16,7 +16,6 @@ const KEY: &str = "extra_engine_args.engine.native_host_offload";
 /// Default bandwidth of the link, in GB/s (decimal).
 const LINK: f64 = 32.0;
 
-/// Arguments of the host tier.
 pub(super) struct HostOffload {
     blocks: u32,
     /// Bandwidth to the host, and back, in GB/s.
@@ -25,7 +24,6 @@ pub(super) struct HostOffload {
     token_bytes: u32,
 }
 
-/// Whether the engine has a host tier.
 pub(super) fn is_in(engine: &EngineSpec) -> bool {
     matches!(engine, EngineSpec::Mocker(config) if config.tier.is_some())
 }

@@ -19,7 +19,6 @@ use vllm_sim_engine::latency::{
 use super::error::DynamoError;
 use super::json_args::{Args, wrong};
 
-/// Default GPU of Dynamo's mocker.
 const SYSTEM: &str = "h200_sxm";
 const BACKENDS: [&str; 3] = ["vllm", "sglang", "trtllm"];
 /// Names of the arguments: behind the prefix, and in a `timing_model` of 1.6.
@@ -110,7 +109,6 @@ pub(super) fn take(
     Ok(None)
 }
 
-/// Parses the `config` of a `timing_model`.
 fn canonical(config: &Value) -> Result<NamedTables, DynamoError> {
     let mut args = Args::new("extra_engine_args.engine.timing_model.config", config)?;
     let mut named = Map::new();
@@ -129,7 +127,6 @@ fn canonical(config: &Value) -> Result<NamedTables, DynamoError> {
 /// Arguments for the selection of kernel tables.
 struct NamedTables {
     named: Map<String, Value>,
-    /// Prefix of the argument names, for messages.
     prefix: &'static str,
 }
 

@@ -11,13 +11,11 @@ use super::args::Setup;
 use super::error::DynamoError;
 use super::replay;
 
-/// Number of seeds to run.
 const RUNS: u64 = 9;
 
 /// Number of requests above which one run suffices, because random choices average out.
 const MANY_REQUESTS: f64 = 20_000.0;
 
-/// Summary keys by which runs are compared.
 const KEYS: [&str; 6] = [
     "duration_ms",
     "mean_ttft_ms",

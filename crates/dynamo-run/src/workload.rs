@@ -10,7 +10,6 @@ use vllm_sim_replay::workload::{MAX_TOKENS, Session, WorkloadError, WorkloadSour
 use super::error::DynamoError;
 use super::json_args::{Args, wrong};
 
-/// Maximum number of requests of a synthetic run, against mistyped counts.
 const MAX_REQUESTS: u64 = 10_000_000;
 
 /// Builds requests of equal length, as in `run_synthetic_trace_replay`.
@@ -69,7 +68,6 @@ fn arrivals(kwargs: &mut Args, concurrency: Option<usize>) -> Result<Arrivals, D
     }
 }
 
-/// Opens the trace files of a run.
 pub(super) fn trace(
     positional: &[Value],
     kwargs: &mut Args,

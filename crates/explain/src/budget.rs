@@ -7,10 +7,8 @@ use vllm_sim_engine::latency::{Batch, Setup};
 use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_engine::{EncoderInput, EncoderKind};
 
-/// Number of embeddings whose encoding time is shown.
 const THOUSAND: u32 = 1000;
 
-/// Writes one line per part of the GPU memory, with the rule behind it.
 pub(super) fn write(
     text: &mut String,
     setup: &Setup,
@@ -73,7 +71,6 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Writes the encoder limits per step, and estimated encoding times.
 pub(super) fn write_encoder(
     text: &mut String,
     engine: &VllmConfig,
@@ -122,7 +119,6 @@ pub(super) fn write_encoder(
     Ok(())
 }
 
-/// Writes the acceptance and cost of draft tokens.
 pub(super) fn write_drafts(text: &mut String, engine: &VllmConfig) -> fmt::Result {
     let Some(speculation) = &engine.speculation else {
         return Ok(());
@@ -154,7 +150,6 @@ pub(super) fn write_drafts(text: &mut String, engine: &VllmConfig) -> fmt::Resul
     writeln!(text)
 }
 
-/// Writes the cost of sampling for requests without sampling parameters.
 pub(super) fn write_sampling(text: &mut String, setup: &Setup, because: &str) -> fmt::Result {
     let co = &setup.coefficients;
     match setup.truncated_sampling {

@@ -164,7 +164,6 @@ fn write_cache(text: &mut String, engine: &VllmConfig, cache: Option<&KvCacheSiz
     }
 }
 
-/// Writes how the groups of layers share the KV cache.
 fn write_groups(text: &mut String, cache: &KvCacheSize, context: u32) -> fmt::Result {
     let plan = &cache.plan;
     writeln!(
@@ -203,7 +202,6 @@ fn write_groups(text: &mut String, cache: &KvCacheSize, context: u32) -> fmt::Re
     Ok(())
 }
 
-/// Writes the size and speed of the host cache.
 fn write_host(text: &mut String, host: &KvOffload, block_size: u32) -> fmt::Result {
     let (tier, link) = (&host.tier, host.link);
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
@@ -317,7 +315,6 @@ fn write_memory(
     }
 }
 
-/// Returns a step of `n` decoding sequences.
 fn decodes(n: u32, window: Option<u32>) -> Batch {
     let mut batch = Batch::default();
     (0..n).for_each(|_| batch.add_decode(CONTEXT, 1, window));
@@ -434,7 +431,6 @@ fn add(a: Breakdown, b: Breakdown) -> Breakdown {
     }
 }
 
-/// Writes one line per part of the step time.
 fn write_parts(text: &mut String, steps: &[Breakdown]) -> fmt::Result {
     type Cause = (&'static str, fn(&Breakdown) -> f64);
     let causes: [Cause; 8] = [

@@ -103,7 +103,6 @@ pub struct Evidence {
     pub short: String,
 }
 
-/// Returns the nearest recorded deployment with its prediction errors.
 pub(super) fn evidence(setup: &Setup) -> Option<Evidence> {
     let shape = &setup.shape;
     let memory = Memory::new(shape, &setup.gpu, setup.ranks(), 1.0, (16, 2), 1, None);

@@ -19,10 +19,8 @@ use vllm_sim_replay::online::Target;
 /// Prefix of notes about faults that could not be injected.
 pub(super) const LOST: &str = "--disturb: ";
 
-/// Latency factor of a slow pod.
 const SLOWER: u32 = 8;
 
-/// Kind of fault of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trouble {
     /// Every request fails with 503, but `/health` returns 200.
@@ -31,11 +29,9 @@ enum Trouble {
     Down,
     /// The pod sleeps, and requests wait until it wakes up.
     Sleep,
-    /// Steps take longer.
     Slow,
 }
 
-/// Scheduled fault of a pod.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Disturbance {
     /// Index in the fleet, from 0.
@@ -88,7 +84,6 @@ impl Disturbance {
 }
 
 impl Trouble {
-    /// Returns the settings of the pod during the fault.
     fn settings(self) -> Value {
         match self {
             Self::Sleep => json!({}),
@@ -150,7 +145,6 @@ fn since_1970() -> f64 {
     now.unwrap_or_default().as_secs_f64()
 }
 
-/// Fault of a pod, with the state to restore.
 struct Ready {
     disturbance: Disturbance,
     target: Arc<Target>,
@@ -158,12 +152,10 @@ struct Ready {
     before: Value,
 }
 
-/// Faults of all pods, with their progress.
 pub(super) struct Troubles {
     all: Vec<Ready>,
     /// Start times of active faults, by index.
     active: Mutex<BTreeMap<usize, f64>>,
-    /// Outages of ended faults.
     outages: Mutex<Vec<Outage>>,
     /// Indices of the faults that were injected.
     begun: Mutex<BTreeSet<usize>>,
@@ -263,7 +255,6 @@ impl Troubles {
         self.apply(index).await
     }
 
-    /// Begins and ends each fault at its time.
     pub(super) async fn run(self: Arc<Self>) {
         let mut running = tokio::task::JoinSet::new();
         for index in 0..self.all.len() {
@@ -286,7 +277,6 @@ impl Troubles {
         self.problems.lock().extend(problem);
     }
 
-    /// Returns the periods in which pods could not serve.
     pub(super) fn outages(&self) -> Vec<Outage> {
         let mut outages = self.outages.lock().clone();
         let active = self.active.lock();

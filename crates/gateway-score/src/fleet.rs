@@ -25,12 +25,9 @@ pub type StartingPods = Pin<Box<dyn Future<Output = Result<RunningPods>>>>;
 /// Interval between checks of a gateway that is not ready.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Source of the pod that answered a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KnownBy {
-    /// Headers of the responses.
     ResponseHeader,
-    /// Request histories of the pods.
     RequestHistory,
 }
 
@@ -43,7 +40,6 @@ impl KnownBy {
     }
 }
 
-/// Numbers of misrouted attempts, by their outcome.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Misroutes {
     /// Rejected by a pod (5xx).
@@ -62,19 +58,16 @@ impl Misroutes {
     }
 }
 
-/// Routing of the requests, as far as it is known.
 #[derive(Default)]
 pub(super) struct Routing {
     pub(super) known_by: Option<KnownBy>,
     pub(super) misroutes: Misroutes,
     /// Number of attempts beyond the first; `None` if unknown.
     pub(super) retries: Option<u64>,
-    /// Number of requests that each pod answered.
     pub(super) requests: Vec<u64>,
     pub(super) notes: Vec<String>,
 }
 
-/// Pods behind the gateway, with those started by this program.
 pub(super) struct Backends {
     runtime: Runtime,
     own: Option<RunningPods>,
@@ -234,7 +227,6 @@ impl Backends {
         routing
     }
 
-    /// Stops the pods that this program started.
     pub(super) fn shutdown(self) {
         if let Some(own) = self.own {
             self.runtime.block_on(own);

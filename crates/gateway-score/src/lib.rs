@@ -222,7 +222,6 @@ fn score(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>, serve: Serve<'_>) 
     Err(Unmet { printed, missed }.into())
 }
 
-/// Result of the run through the gateway.
 struct LivePlay {
     play: Play,
     routing: fleet::Routing,
@@ -233,7 +232,6 @@ struct LivePlay {
     notes: Vec<String>,
 }
 
-/// Inputs of the run through the gateway.
 struct LivePlan<'a> {
     deployment: &'a Deployment,
     workload: &'a Workload,

@@ -10,7 +10,6 @@ use super::workload::Workload;
 pub(super) struct Measure {
     /// Name in JSON and in `--require`.
     pub(super) name: &'static str,
-    /// Label in tables.
     pub(super) label: &'static str,
     /// Whether it is a time in milliseconds (less is better), rather than a fraction (more is
     /// better).
@@ -33,7 +32,6 @@ const fn time(name: &'static str, label: &'static str) -> Measure {
     }
 }
 
-/// Number of measures.
 pub(super) const COUNT: usize = 11;
 
 /// All measures, in the order of [`measured`].
@@ -54,7 +52,6 @@ pub(super) const MEASURES: [Measure; COUNT] = [
 /// Values of all measures; `None` if unknown or not applicable to the workload.
 pub(super) type Values = [Option<f64>; COUNT];
 
-/// Computes all measures of a run.
 pub(super) fn measured(play: &Play, workload: &Workload) -> Values {
     let completed = play.turns.iter().filter(|turn| turn.completed).count();
     let [ttft, e2e] = latencies(play).map(|mut samples| match samples.count() {

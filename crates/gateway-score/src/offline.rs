@@ -15,14 +15,12 @@ use super::workload::Workload;
 /// Values of `prefill_load_scale` from which the oracle chooses the best.
 const WEIGHTS: [f64; 7] = [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0];
 
-/// Simulated router, with the measures of its run.
 pub(super) struct Policy {
     pub(super) name: &'static str,
     pub(super) play: Play,
     pub(super) values: Values,
 }
 
-/// Common inputs of all simulated runs.
 pub(super) struct Field<'a> {
     pub(super) workload: &'a Workload,
     pub(super) engine: &'a EngineSpec,
@@ -47,7 +45,6 @@ impl Policy {
     }
 }
 
-/// Returns the policy with the best score.
 pub(super) fn best(policies: &[Policy]) -> Option<&Policy> {
     let all: Vec<Values> = policies.iter().map(|policy| policy.values).collect();
     let ideal = ideal(&all, None);

@@ -7,7 +7,6 @@ pub(super) struct PlayedTurn {
     pub(super) session: u64,
     pub(super) turn: u32,
     pub(super) sent: SimTime,
-    /// Index of the pod that answered, if known.
     pub(super) pod: Option<usize>,
     pub(super) input: u32,
     /// Prompt tokens from the prefix cache; `None` if unknown.

@@ -18,7 +18,6 @@ pub(super) enum PodState {
     /// Responds, but is not ready.
     Starting,
     Asleep,
-    /// Does not respond.
     Dead,
 }
 
@@ -33,11 +32,9 @@ impl PodState {
     }
 }
 
-/// Request in the history of a pod.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Attempt {
     pub(super) pod: usize,
-    /// Value of `X-Request-Id`.
     pub(super) request_id: String,
     pub(super) status: Option<u16>,
     /// Start time, in seconds since 1970.
@@ -50,13 +47,11 @@ pub(super) struct Pod {
     pub(super) state: PodState,
     /// Identity from the headers of its responses.
     pub(super) identity: Option<String>,
-    /// First model in `/v1/models`.
     pub(super) model: Option<String>,
     /// Tokens per block and number of blocks, from its metrics.
     pub(super) cache: Option<(u32, u32)>,
     /// Prefix cache hits and queries before the run.
     counted: Option<(f64, f64)>,
-    /// Whether its prefix cache is empty.
     pub(super) is_cold: bool,
     /// Id of the newest request in its history before the run; `None` without a history.
     newest: Option<u64>,

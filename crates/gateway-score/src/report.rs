@@ -14,10 +14,8 @@ const VERSION: u32 = 1;
 
 const POINTS: usize = 201;
 
-/// Names with curves of several distributions.
 pub(super) type Curves<'a> = Vec<(&'a str, Vec<f64>)>;
 
-/// Score of a gateway, with all measures.
 pub(super) struct ScoreReport {
     pub(super) command: String,
     pub(super) score: Option<f64>,
@@ -62,7 +60,6 @@ impl ScoreReport {
         }
     }
 
-    /// Returns heads and rows of the table: measures by router.
     pub(super) fn cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let policies = self.policies.iter().map(|policy| policy.name);
         let direct = self.live_ideal.as_ref();
@@ -90,7 +87,6 @@ impl ScoreReport {
         (head.map(str::to_owned).collect(), rows.collect())
     }
 
-    /// Returns the lines below the table.
     pub(super) fn lines(&self) -> Vec<String> {
         let routing = &self.live.routing;
         let score = self.score.map_or_else(

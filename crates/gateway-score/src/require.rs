@@ -8,7 +8,6 @@ use vllm_sim_command_line::refuse;
 /// Names of values that are not relative to the ideal.
 const OTHERS: [&str; 3] = ["score", "misroutes", "retries"];
 
-/// Bound on a measure.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Requirement {
     pub(super) name: &'static str,

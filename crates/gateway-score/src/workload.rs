@@ -59,7 +59,6 @@ impl Workload {
         Ok(Self { sessions })
     }
 
-    /// Returns the number of requests.
     pub(super) fn requests(&self) -> usize {
         self.sessions.iter().map(|s| s.turns.len()).sum()
     }
@@ -69,7 +68,6 @@ impl Workload {
         session.turns.get(turn as usize)
     }
 
-    /// Returns the workload from its start.
     pub(super) fn playback(&self) -> Playback<'_> {
         Playback {
             sessions: &self.sessions,

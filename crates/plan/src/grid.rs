@@ -9,7 +9,6 @@ use clap::Parser;
 use vllm_sim_command_line::{UsageError, refuse};
 use vllm_sim_replay_cli::{DoesNotFit, Pools, Sort, split};
 
-/// Maximum number of combinations, against mistyped grids.
 const MOST_POINTS: usize = 10_000;
 
 pub(super) struct GridAxis {

@@ -156,7 +156,6 @@ where
     answers.into_iter().collect()
 }
 
-/// Rejects flags that have no meaning for a plan.
 fn check(args: &Args) -> Result<()> {
     let share = args.attainment;
     if !(share > 0.0 && share <= 1.0) {
@@ -233,7 +232,6 @@ fn candidate(
     })
 }
 
-/// Returns the value of `--gpu`.
 fn gpu(pools: &Pools) -> Option<&str> {
     let about = pools.about.iter();
     about

@@ -14,7 +14,6 @@ use serde_json::{Map, Value};
 
 use vllm_sim_command_line::{outputs, refuse};
 
-/// Schema version of a shard file.
 const SCHEMA: &str = "vllm-sim/shard/1";
 
 /// Distribution of a grid over several processes.
@@ -30,13 +29,9 @@ pub(super) struct ShardArgs {
     merge: Vec<PathBuf>,
 }
 
-/// Mode of a run.
 pub(super) enum Task {
-    /// Run the whole grid.
     All,
-    /// Run one part.
     Shard(Shard),
-    /// Combine the files of all parts.
     Merge(Vec<PathBuf>),
 }
 
@@ -47,7 +42,6 @@ pub(super) struct Shard {
     of: usize,
 }
 
-/// Content of a shard file.
 #[derive(Serialize, Deserialize)]
 struct ShardFile<R> {
     schema: String,
@@ -135,7 +129,6 @@ pub(super) fn whole(words: &[String]) -> Vec<String> {
     without(words, &["--shard", "--merge"])
 }
 
-/// Removes flags with their values.
 fn without(words: &[String], flags: &[&str]) -> Vec<String> {
     let mut all = words.iter();
     let mut kept = Vec::new();

@@ -45,9 +45,7 @@ struct Args {
     shard: ShardArgs,
 }
 
-/// Combination of flags to run.
 struct GridPoint {
-    /// Value of each axis.
     values: Vec<String>,
     args: Args,
     /// Pools of the deployment; `Err` if the model does not fit on the GPUs.
@@ -76,7 +74,6 @@ impl Played {
         self.good() / self.gpus.max(1e-9)
     }
 
-    /// Returns good requests per second.
     fn good(&self) -> f64 {
         match self.summary.get("goodput_request_throughput_rps") {
             Some(_) => self.number("goodput_request_throughput_rps"),
@@ -84,7 +81,6 @@ impl Played {
         }
     }
 
-    /// Returns a number of the summary; 0 if missing.
     fn number(&self, key: &str) -> f64 {
         self.summary.get(key).and_then(Value::as_f64).unwrap_or(0.0)
     }
@@ -199,7 +195,6 @@ fn play_one(point: &GridPoint) -> Result<PlayedPoint> {
     }))
 }
 
-/// Columns of the table: title, summary key.
 const COLUMNS: [(&str, &str); 7] = [
     ("TTFT p50 ms", "median_ttft_ms"),
     ("TTFT p99 ms", "p99_ttft_ms"),
@@ -224,7 +219,6 @@ fn best(points: &[PointResult]) -> Option<usize> {
     best
 }
 
-/// Returns heads and rows of the table.
 fn cells(names: &[&str], played: &[PointResult]) -> (Vec<String>, Vec<Vec<String>>) {
     let mut head: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     head.push("GPUs".to_owned());

@@ -8,7 +8,6 @@ const GROWTH: f64 = 0.25;
 const ERRORS: f64 = 3.0;
 /// Maximum growth of the arrival rate for which the quarters are comparable.
 const SAME_RATE: f64 = 1.15;
-/// Minimum number of requests per quarter.
 const FEWEST: usize = 20;
 
 #[derive(Debug, Default)]

@@ -5,7 +5,6 @@ use serde_json::Value;
 
 use super::exchange::{Api, Delivery};
 
-/// Request with its response, as seen by the proxy.
 pub(super) struct Captured {
     pub(super) api: Api,
     pub(super) request: Value,

@@ -194,7 +194,6 @@ fn tokenizer(args: &BuildArgs, hub: Hub) -> Result<Tokenizer> {
     Ok(tokenizer)
 }
 
-/// Downloads a file of a dataset to the Hugging Face cache.
 #[cfg(feature = "download")]
 fn fetch(repo: &str, file: &str, hub: &Hub) -> Result<PathBuf> {
     let cache = hf_hub::Cache::new(hub.cache.clone());

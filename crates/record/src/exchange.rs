@@ -10,9 +10,7 @@ use serde_json::Value;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Delivery {
-    /// One JSON body.
     Whole,
-    /// Server-sent events.
     Streamed,
 }
 
@@ -48,7 +46,6 @@ impl Api {
     }
 }
 
-/// Text of one event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TextPiece {
     pub(super) text: String,
@@ -72,17 +69,14 @@ pub(super) struct RecordedChoice {
     pub(super) prompt: Option<Vec<u32>>,
 }
 
-/// Response of the upstream.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct RecordedAnswer {
-    /// Choices by their index.
     pub(super) choices: Vec<RecordedChoice>,
     /// Number of tokens of all choices, from `usage`.
     pub(super) tokens: Option<u64>,
     pub(super) model: Option<String>,
 }
 
-/// Maximum number of choices in a response.
 const MOST: usize = 4096;
 
 impl RecordedAnswer {
@@ -103,7 +97,6 @@ impl RecordedAnswer {
         Ok(answer)
     }
 
-    /// Parses server-sent events.
     fn read_events(&mut self, chunks: &[(Duration, Bytes)]) -> Result<(), String> {
         let mut line = Vec::new();
         for (at, data) in chunks {

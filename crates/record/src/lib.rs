@@ -43,9 +43,7 @@ pub use store::Summary;
 pub(crate) use tokens::prompts;
 pub use words::{command, run};
 
-/// Grace period for open responses during shutdown.
 const GRACE: Duration = Duration::from_secs(5);
-/// Timeout for asking the upstream for its model.
 const HELLO: Duration = Duration::from_secs(10);
 
 /// Configuration of a [`Recorder`].
@@ -164,10 +162,8 @@ async fn accept(listener: TcpListener, proxy: Arc<Proxy>, mut stopping: watch::R
     connections.shutdown().await;
 }
 
-/// Parsed URL of the upstream.
 struct Upstream {
     endpoint: Endpoint,
-    /// Host as in the URL.
     host: HeaderValue,
     prefix: String,
 }

@@ -34,10 +34,8 @@ const OF_A_CONNECTION: [HeaderName; 7] = [
     header::UPGRADE,
 ];
 
-/// Forwards requests and records the responses.
 pub(super) struct Proxy {
     pub(super) client: Client<Body>,
-    /// `Host` header for the upstream.
     pub(super) host: HeaderValue,
     /// Path prefix of the upstream, without a trailing slash.
     pub(super) prefix: String,
@@ -45,7 +43,6 @@ pub(super) struct Proxy {
 }
 
 impl Proxy {
-    /// Forwards a request and returns the response of the upstream.
     pub(super) async fn forward(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
         let recorded = Api::of(request.uri().path()).filter(|_| request.method() == Method::POST);
         let passed = match recorded {
@@ -129,7 +126,6 @@ impl Proxy {
     }
 }
 
-/// Removes hop-by-hop headers.
 fn clean(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)

@@ -42,7 +42,6 @@ struct RecordCounts {
     skipped: BTreeMap<String, u64>,
 }
 
-/// Queue of responses to the writer thread.
 #[derive(Clone)]
 pub(super) struct CaptureQueue {
     to: SyncSender<Captured>,
@@ -59,7 +58,6 @@ impl CaptureQueue {
         }
     }
 
-    /// Counts a response that is not recorded.
     pub(super) fn skip(&self, why: &str) {
         let mut counts = self.counts.lock();
         let count = counts.skipped.entry(why.to_owned()).or_default();
@@ -70,7 +68,6 @@ impl CaptureQueue {
     }
 }
 
-/// Dataset file with its writer thread.
 pub(super) struct Store {
     queue: CaptureQueue,
     writing: JoinHandle<rusqlite::Result<()>>,
@@ -193,7 +190,6 @@ impl From<rusqlite::Error> for NotRecorded {
     }
 }
 
-/// Writes the replies of one response and returns their number.
 fn record(
     database: &mut Database,
     captured: &Captured,

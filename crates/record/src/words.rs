@@ -103,7 +103,6 @@ async fn start(words: Args, env: &dyn Fn(&str) -> Option<String>) -> Result<Reco
     Ok(Recorder::start(record).await?)
 }
 
-/// Opens the tokenizer that a server of this model would use.
 fn tokenizer(words: &Args, model: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Tokenizer> {
     let path = Path::new(model);
     let source = if words.force_dummy_tokenizer {

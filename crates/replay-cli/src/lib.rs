@@ -113,7 +113,6 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
     write_report(&report, &args.report, Some(wall), &about, &typed)
 }
 
-/// Returns the number of CPU threads.
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
@@ -187,7 +186,6 @@ pub fn play_watched(
     Ok(report)
 }
 
-/// Writes the files that the arguments name, and returns the text to print.
 fn write_report(
     report: &Report,
     args: &ReportArgs,

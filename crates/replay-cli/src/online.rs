@@ -74,7 +74,6 @@ pub(super) fn run(
     Ok((finished, sent.wall))
 }
 
-/// Creates a progress bar of finished requests.
 fn bar(requests: Option<u64>) -> ProgressBar {
     let bar = match requests {
         Some(n) => ProgressBar::new(n),

@@ -28,7 +28,6 @@ struct Worker {
 }
 
 impl Worker {
-    /// Returns one engine per rank of `workers` workers.
     fn engines(&self, workers: u32) -> Vec<EngineSpec> {
         vec![self.engine.clone(); (workers * self.ranks) as usize]
     }
@@ -63,7 +62,6 @@ pub struct Pools {
     pub about: Vec<(String, String)>,
 }
 
-/// Builds a worker from arguments of Dynamo's mocker.
 fn mocker(flag: &str, text: Option<&str>) -> Result<Option<Worker>> {
     let Some(text) = text else {
         return Ok(None);
@@ -171,7 +169,6 @@ pub fn pools(args: &PoolArgs, flags: &[String], deploy: Deploy<'_>) -> Result<Po
     })
 }
 
-/// Rejects unsupported changes of the number of workers.
 fn check_scaling(prefill: Option<&PoolSpec>, scaling: &Scaling, ranks: u32) -> Result<()> {
     if prefill.is_some() && !scaling.losses.is_empty() {
         refuse!("--lose-workers is not modelled for pools of prefill and decode workers");
@@ -185,7 +182,6 @@ fn check_scaling(prefill: Option<&PoolSpec>, scaling: &Scaling, ranks: u32) -> R
     Ok(())
 }
 
-/// Group of equal workers in a `--workers` file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WorkerGroup {

@@ -8,7 +8,6 @@ use vllm_sim_replay::{ScalePolicy, ScaleRule, Scaling};
 use super::options::{AutoscalerName, PoolArgs};
 use vllm_sim_command_line::{UsageError, refuse};
 
-/// Builds the scaling settings from the arguments.
 pub(super) fn scaling(args: &PoolArgs) -> Result<Scaling> {
     Ok(Scaling {
         schedule: plan("--scale", args.scale.as_deref())?,
@@ -80,7 +79,6 @@ fn rule(args: &PoolArgs, max: u32) -> Result<ScaleRule> {
     })
 }
 
-/// Converts the value of a flag to a duration.
 pub(super) fn seconds(flag: &str, value: f64) -> Result<Duration> {
     let duration = Duration::try_from_secs_f64(value);
     duration.map_err(|_| UsageError(format!("{flag} is {value}, must be 0 or more")).into())

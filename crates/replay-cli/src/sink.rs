@@ -30,7 +30,6 @@ pub(super) fn sink(args: &ReportArgs, keep: bool) -> Result<ReportAndRows> {
     })
 }
 
-/// Returns the totals that the report needs.
 pub(super) fn facts(settings: &Settings, gpus: (u32, u32), totals: &Totals) -> RunFacts {
     let scaling = &settings.pool.scaling;
     let fixed = scaling.schedule.is_empty() && scaling.rule.is_none();
@@ -62,7 +61,6 @@ fn rows(path: &Path) -> Result<(Rows, Draft)> {
     opened.with_context(|| format!("--per-request: {}", path.display()))
 }
 
-/// Report, and the file of rows if there is one.
 pub(super) struct ReportAndRows {
     collector: Collector,
     rows: Option<(Rows, Draft)>,

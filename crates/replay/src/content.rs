@@ -10,7 +10,6 @@ use super::workload::{Prompt, TokenRun};
 /// Hash domain of output tokens, so that no output equals any other content.
 const OUTPUT: u64 = u64::MAX;
 
-/// Content of a session up to the current turn.
 #[derive(Debug, Default)]
 pub(super) struct SessionContent {
     /// Prompt and output of all earlier turns; empty unless the next turn extends them.

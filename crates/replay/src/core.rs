@@ -85,7 +85,6 @@ type Address = (usize, u32);
 #[derive(Debug, Clone, Copy)]
 enum Timer {
     Ready(Address),
-    /// Check whether the pool must grow or shrink.
     Scale(usize),
     /// This number of decode workers fails.
     Lose(u32),
@@ -113,7 +112,6 @@ struct Core<'a, S, N> {
     /// Prefill worker and slot of each prompt that the decode worker has fetched.
     fetched: Vec<(u32, u32)>,
     out: Outbox,
-    /// Scratch buffer.
     admissions: Vec<Admitted>,
     tokens: Vec<SimTime>,
     wants_tokens: bool,
@@ -202,7 +200,6 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         self.run_until(self.settings.limit.unwrap_or(SimTime::MAX))
     }
 
-    /// Runs all events up to and including `last`.
     fn run_until(&mut self, last: SimTime) -> Result<(), ReplayError> {
         while let Some(now) = self.next_instant().filter(|&now| now <= last) {
             // Samples are taken only before the first round of an instant.
@@ -262,7 +259,6 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         work.into_iter().chain(self.timers.next_due()).min()
     }
 
-    /// Advances all engines whose wakeup time has come.
     fn end_steps(&mut self) -> Result<(), ReplayError> {
         let mut due = std::mem::take(&mut self.due);
         due.clear();
@@ -314,7 +310,6 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         }
     }
 
-    /// Processes the events of a worker's engine.
     fn handle_events(&mut self, address: Address, out: &mut Outbox) -> Result<(), ReplayError> {
         let (pool, at) = address;
         let mut admissions = std::mem::take(&mut self.admissions);
@@ -432,7 +427,6 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         }
     }
 
-    /// Submits queued requests for which the router now finds a worker.
     fn release_queued(&mut self, pool: usize) {
         let WorkerPool {
             workers, router, ..

@@ -32,7 +32,6 @@ pub(super) fn make_decode(spec: &mut EngineSpec) {
     }
 }
 
-/// Makes the random draws of each worker differ.
 pub(super) fn reseed(spec: &mut EngineSpec, index: usize) {
     match spec {
         EngineSpec::Mocker(config) => config.seed = config.seed.wrapping_add(index as u64),

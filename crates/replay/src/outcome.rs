@@ -114,7 +114,6 @@ pub struct Outcome<'a> {
 }
 
 impl Outcome<'_> {
-    /// Returns a copy without ids, lists, error and reply.
     pub(crate) fn without_lists(&self) -> Outcome<'static> {
         Outcome {
             session: self.session,

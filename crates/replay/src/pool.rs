@@ -8,14 +8,11 @@ use super::scale::PoolLoad;
 use super::settings::PoolSpec;
 use super::worker::{Worker, WorkerPhase};
 
-/// Index of the pool of prefill workers.
 pub(super) const PREFILL: usize = 0;
 /// Index of the pool of workers that generate output.
 pub(super) const SERVING: usize = 1;
 
-/// Workers of one kind, with their router.
 pub(super) struct WorkerPool {
-    /// `None` for a pool that does not exist.
     pub spec: Option<PoolSpec>,
     pub workers: Vec<Worker>,
     /// Deployment-wide number of the first worker.
@@ -31,9 +28,7 @@ pub(super) struct WorkerPool {
     lends: bool,
     /// Whether prefill workers compute the prompts of this pool.
     pub fetches: bool,
-    /// Number of workers started so far.
     started: usize,
-    /// Time of the last change of the worker count.
     changed: SimTime,
     /// Recommendations of the autoscaler within the stabilization window.
     asked: Vec<(SimTime, u32)>,
@@ -60,7 +55,6 @@ impl WorkerPool {
         }
     }
 
-    /// Starts a worker in the first free place and returns its index.
     pub(super) fn add(&mut self, now: SimTime, log_limit: usize) -> Result<u32, ConfigError> {
         let engines = self.spec.iter().flat_map(|spec| &spec.engines);
         let engines: Vec<_> = engines.collect();
@@ -128,7 +122,6 @@ impl WorkerPool {
         Some(at)
     }
 
-    /// Returns the number of starting and ready workers.
     pub(super) fn present(&self) -> u32 {
         let present =
             |worker: &&Worker| matches!(worker.phase, WorkerPhase::Starting | WorkerPhase::Ready);
@@ -207,7 +200,6 @@ impl WorkerPool {
         std::mem::replace(&mut worker.phase, WorkerPhase::Lost) == WorkerPhase::Ready
     }
 
-    /// Returns the `count` oldest workers that serve requests.
     pub(super) fn oldest(&self, count: u32) -> Vec<u32> {
         let there = (0..).zip(&self.workers);
         let there = there.filter(|(_, worker)| {

@@ -6,11 +6,9 @@ use vllm_sim_engine::SimTime;
 use super::outcome::{Admission, HandoffTimes, Status};
 use super::steps::TokenTimes;
 
-/// Request in flight.
 #[derive(Debug, Default)]
 pub(super) struct Request {
     pub alive: bool,
-    /// Index and number of its session.
     pub place: u32,
     pub session: u64,
     pub turn: u32,
@@ -23,7 +21,6 @@ pub(super) struct Request {
     pub plan: Option<Arc<BlockPlan>>,
     pub priority: i32,
     pub strict_priority: u32,
-    /// Key of the requested adapter.
     pub adapter: Option<u64>,
     pub worker: Option<u32>,
     pub prefill_worker: Option<u32>,
@@ -43,7 +40,6 @@ pub(super) struct Request {
     pub best_overlap: Option<u32>,
 }
 
-/// Requests in flight, in reusable slots.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     slots: Vec<Request>,
@@ -51,7 +47,6 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Returns a slot with empty lists and default values.
     pub(super) fn claim(&mut self) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Request::default());

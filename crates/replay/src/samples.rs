@@ -1,6 +1,5 @@
 //! Collects millions of values in bounded memory and computes their statistics.
 
-/// Maximum number of distinct values kept exactly.
 const EXACT: usize = 1 << 20;
 /// Mantissa bits kept beyond that: a relative error of at most 2^-13, 0.013 %.
 const KEPT_BITS: u32 = 12;
@@ -15,7 +14,6 @@ pub struct Samples {
     seen: Vec<(f64, u64)>,
     /// Length of the prefix of `seen` that is sorted and has no duplicates.
     sorted: usize,
-    /// Replaces `seen` once there are too many distinct values.
     rounded: Option<Box<RoundedCounts>>,
     count: u64,
     mean: f64,
@@ -135,7 +133,6 @@ impl Samples {
 /// Counts values by their sign, exponent and kept mantissa bits.
 #[derive(Debug, Clone)]
 struct RoundedCounts {
-    /// By sign and exponent, then by the kept mantissa bits.
     pages: Vec<Option<Box<[u64; PAGE]>>>,
 }
 
@@ -148,7 +145,6 @@ impl Default for RoundedCounts {
 }
 
 impl RoundedCounts {
-    /// Adds a value, rounded to [`KEPT_BITS`] bits of mantissa.
     fn add(&mut self, value: f64, times: u64) {
         let half = 1 << (DROPPED_BITS - 1);
         let kept = (value.to_bits().wrapping_add(half) >> DROPPED_BITS) as usize;

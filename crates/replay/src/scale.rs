@@ -92,7 +92,6 @@ impl Default for ScaleRule {
     }
 }
 
-/// Input of the autoscaler.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct PoolLoad {
     /// Waiting sequences and fraction of the KV cache in use, per ready worker.
@@ -107,7 +106,6 @@ impl PoolLoad {
         self.ready.len() as u32 + self.starting
     }
 
-    /// Returns the means over the ready workers.
     fn means(&self) -> (f64, f64) {
         let workers = self.ready.len().max(1) as f64;
         let sum = |all: (f64, f64), one: &(f64, f64)| (all.0 + one.0, all.1 + one.1);
@@ -117,7 +115,6 @@ impl PoolLoad {
 }
 
 impl ScaleRule {
-    /// Returns the target number of workers within the bounds.
     pub(super) fn wanted(&self, seen: &PoolLoad) -> u32 {
         let wanted = match self.policy {
             // No worker is ready, so there are no gauges.

@@ -40,7 +40,6 @@ impl Pace {
     }
 }
 
-/// Source of sessions with their numbers.
 pub(super) trait NumberedSource {
     /// Whether requests are sent in the order of their session numbers, one per session.
     const IN_ORDER: bool;
@@ -52,7 +51,6 @@ pub(super) trait NumberedSource {
     }
 }
 
-/// Numbers the sessions of a workload in source order.
 pub(super) struct Counted<'a> {
     source: &'a mut dyn WorkloadSource,
     given: u64,
@@ -78,7 +76,6 @@ impl NumberedSource for Counted<'_> {
     }
 }
 
-/// Session in progress.
 #[derive(Debug)]
 pub(super) struct OpenSession {
     pub number: u64,
@@ -127,7 +124,6 @@ pub(super) type DueTurn = (SimTime, u64, u32, u32);
 pub(super) struct Sessions<N> {
     source: N,
     pace: Pace,
-    /// Next session of an open loop.
     peeked: Option<(u64, Session)>,
     exhausted: bool,
     open: Vec<Option<OpenSession>>,
@@ -135,7 +131,6 @@ pub(super) struct Sessions<N> {
     ready: BinaryHeap<Reverse<DueTurn>>,
     /// Send and end time of each turn, for workloads with dependencies.
     history: HashMap<(u64, u32), (SimTime, Option<SimTime>)>,
-    /// Sessions waiting for the end (true) or the dispatch (false) of a turn.
     waiters: HashMap<(u64, u32, bool), Vec<u32>>,
     plays: Plays,
 }
@@ -143,7 +138,6 @@ pub(super) struct Sessions<N> {
 /// Agent runs, with a limit on how many run at the same time.
 #[derive(Default)]
 struct Plays {
-    /// Sessions of each run that has not started.
     waiting: VecDeque<Vec<(u64, Session)>>,
     /// Number of unfinished sessions of each active run.
     left: HashMap<Option<Play>, usize>,
@@ -360,7 +354,6 @@ impl<N: NumberedSource> Sessions<N> {
         }
     }
 
-    /// Schedules the first turn of a session whose dependencies are fulfilled.
     fn start(&mut self, place: u32) {
         let open = self.get(place);
         let after = open.session.after.iter().filter_map(|after| {
@@ -384,7 +377,6 @@ impl<N: NumberedSource> Sessions<N> {
         }
     }
 
-    /// Returns the ids or numbers of sessions whose dependencies were never fulfilled.
     pub(super) fn stuck(&self) -> Vec<String> {
         let waiting = self.open.iter().flatten().filter(|open| open.missing > 0);
         let name = |open: &OpenSession| match &open.session.id {

@@ -10,7 +10,6 @@ use vllm_sim_engine::SimTime;
 
 use super::outcome::Sink;
 
-/// Tokens of one request that arrived together or one per step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TokenSpan {
     /// One token at the end of each of `n` consecutive steps.
@@ -120,7 +119,6 @@ impl StepLog {
     }
 }
 
-/// Times of all tokens of one request.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TokenTimes {
     spans: Vec<TokenSpan>,

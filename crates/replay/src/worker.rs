@@ -3,36 +3,28 @@ use vllm_sim_engine::{Scheduler, SimTime};
 
 use super::steps::StepLog;
 
-/// Life cycle phase of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WorkerPhase {
     Starting,
     Ready,
-    /// Completes its requests and accepts no others.
     Draining,
     /// Failed, but still counted.
     Lost,
     Gone,
 }
 
-/// Engine of one worker, with the log of its steps.
 pub(super) struct Worker {
     pub engine: Box<dyn Scheduler + Send>,
-    /// Whether the engine reports its tokens by steps.
     pub has_steps: bool,
     pub log: StepLog,
     pub phase: WorkerPhase,
     /// Number of its requests.
     pub load: u32,
-    /// Next wakeup, as entered in the calendar.
     pub wake: SimTime,
     /// Whether it waits for the end of the other ranks' steps.
     pub held: bool,
-    /// Start time.
     pub since: SimTime,
-    /// Number of logged steps that triggers a flush.
     pub log_limit: usize,
-    /// Token budget of one step.
     pub batched_tokens: u32,
 }
 

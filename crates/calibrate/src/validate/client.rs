@@ -9,17 +9,14 @@ use vllm_sim_engine::{SimTime, TimerQueue};
 
 use super::spec::RecordedRun;
 
-/// Times of one request, measured by the client.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ClientTiming {
     pub(crate) sent: SimTime,
     pub(crate) first: SimTime,
     pub(crate) last: SimTime,
-    /// Whether all tokens arrived.
     pub(crate) complete: bool,
 }
 
-/// Sends a workload to engines and measures the times.
 pub(crate) struct Client<'a> {
     run: &'a RecordedRun,
     engines: Vec<Vllm>,
@@ -31,7 +28,6 @@ pub(crate) struct Client<'a> {
     /// Requests in the API server.
     arrivals: TimerQueue<usize>,
     timeouts: VecDeque<(SimTime, usize)>,
-    /// Index of the next request to send.
     next: usize,
     /// Start time of its stage.
     stage_start: SimTime,

@@ -10,9 +10,7 @@ use super::validation::{METRICS, Spread, ValidatedRun, Validation};
 
 /// Largest error in the charts of errors, in percent.
 const MOST_PERCENT: f64 = 60.0;
-/// Maximum number of other simulators in a chart.
 const PEERS_SHOWN: usize = 6;
-/// Percentiles of published runs.
 const PERCENTILES: [(&str, f64); 4] = [("p50", 50.0), ("p90", 90.0), ("p95", 95.0), ("p99", 99.0)];
 const TITLE: &str = "vllm-sim validate";
 
@@ -52,7 +50,6 @@ impl Validation {
         body.push_str("</section>");
     }
 
-    /// Draws the cumulative distribution of errors, of this and other simulators.
     fn error_charts(&self, body: &mut String) {
         let peers = self.peers();
         body.push_str("<section><h2>Size of the errors</h2><div class=\"charts\">");

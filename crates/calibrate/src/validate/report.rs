@@ -87,7 +87,6 @@ impl Curves {
     }
 }
 
-/// Returns the quantiles at even steps, or an empty list for no values.
 pub(super) fn curve(mut values: Vec<f64>) -> Vec<f64> {
     values.sort_by(f64::total_cmp);
     let shares = (0..=CURVE_POINTS).map(|i| f64::from(i) / f64::from(CURVE_POINTS));
@@ -131,7 +130,6 @@ impl Latencies {
     }
 }
 
-/// Returns the mean, or 0 for no values.
 pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }

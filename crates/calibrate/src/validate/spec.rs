@@ -13,13 +13,11 @@ use vllm_sim_random::{Draw, Purpose, mix, stream};
 
 use super::ValidateError;
 
-/// Recorded run, prepared for a replay.
 #[derive(Clone)]
 pub(crate) struct RecordedRun {
     pub(crate) id: String,
     pub(crate) setup: Setup,
     pub(crate) engine: VllmConfig,
-    /// Number of data-parallel engines.
     pub(crate) ranks: u32,
     pub(crate) requests: Vec<Request>,
     /// Whether each stage begins after all responses of the previous one.

@@ -76,7 +76,6 @@ pub(super) struct Spread {
     pub(super) mean: f64,
 }
 
-/// Runs with a common property.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Group {
     /// Name of the property.

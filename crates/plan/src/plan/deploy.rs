@@ -13,14 +13,12 @@ const READ: [&str; 3] = ["config", "replicas", "model"];
 /// Default `--kv-transfer-config` of disaggregated deployments.
 const CONNECTOR: &str = r#"{"kv_connector":"NixlConnector","kv_role":"kv_both"}"#;
 
-/// Commands and settings of one deployment.
 pub(super) struct Deployed<'a> {
     /// Flags of `serve` from the command line and `--config` files.
     flags: &'a [(String, String)],
     model: &'a str,
     /// Numbers of prefill servers and of other servers.
     servers: (u32, u32),
-    /// Data-parallel ranks per server.
     ranks: u32,
     router: &'a (String, Option<String>),
 }
@@ -134,7 +132,6 @@ impl<'a> Deployed<'a> {
         files.map(|(name, _)| name).collect()
     }
 
-    /// Returns values for this program's Helm chart.
     pub(super) fn helm_values(&self) -> Option<String> {
         let mut config = Map::new();
         config.insert("cliMode".to_owned(), json!("vllm"));

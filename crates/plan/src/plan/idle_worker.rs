@@ -68,7 +68,6 @@ pub(super) fn hopeless(
     )))
 }
 
-/// Content of a prompt up to some token.
 #[derive(Debug, Clone, Copy, Default)]
 struct PromptPrefix {
     tokens: u64,

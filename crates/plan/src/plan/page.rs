@@ -5,7 +5,6 @@ use vllm_sim_replay::html::{command, document, escape, table};
 use super::report::{Plan, Row, per_gpu, per_user};
 use super::search::Trial;
 
-/// Renders the page of a plan: charts of all runs by cost and by speed, and the table.
 pub(super) fn page(plan: &Plan) -> String {
     let mut body = String::from("<h1>vllm-sim plan</h1>");
     let unit = plan.unit();
@@ -128,7 +127,6 @@ fn scatter(
     );
 }
 
-/// Returns the dots of all completed runs.
 fn dots<'a>(plan: &'a Plan, place: impl Fn(&Row, &Trial) -> (f64, f64)) -> Vec<Dot<'a>> {
     let mut dots = Vec::new();
     for row in &plan.rows {
@@ -173,7 +171,6 @@ fn front(dots: &[Dot<'_>], good: Good) -> Vec<(f64, f64)> {
     sorted
 }
 
-/// Draws the axes with labels at both ends and in the middle.
 fn axes(
     body: &mut String,
     (right, top): (f64, f64),

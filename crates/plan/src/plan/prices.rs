@@ -6,11 +6,9 @@ use serde::Deserialize;
 
 use vllm_sim_command_line::refuse;
 
-/// GPU prices from the user's file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Prices {
-    /// Date of the prices, as text.
     pub(super) date: String,
     pub(super) currency: String,
     /// Prices per GPU hour, by the name that `--gpu` accepts.

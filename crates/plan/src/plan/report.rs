@@ -18,11 +18,9 @@ pub(super) struct Plan {
     /// Indices of the rows with a result, by cost per traffic.
     pub(super) order: Vec<usize>,
     outlook: Option<Outlook>,
-    /// Command line of the plan.
     pub(super) command: String,
 }
 
-/// Combination of flags with its result.
 pub(super) struct Row {
     pub(super) label: String,
     values: Vec<String>,
@@ -132,7 +130,6 @@ impl Plan {
         Some((row, row.answer.found.as_ref()?))
     }
 
-    /// Returns the unit of costs per hour.
     pub(super) fn unit(&self) -> String {
         match &self.prices {
             Some(prices) => format!("{}/h", prices.currency),
@@ -199,7 +196,6 @@ impl Plan {
         (head, rows)
     }
 
-    /// Returns the notes below the table.
     pub(super) fn notes(&self) -> Vec<String> {
         let share = 100.0 * self.question.attainment;
         let mut notes = Vec::new();
@@ -296,7 +292,6 @@ impl Plan {
         Deployed::new(row.pools.as_ref()?, best)
     }
 
-    /// Returns the known prediction error of the cheapest deployment.
     fn evidence(&self) -> Option<String> {
         let (row, _) = self.best()?;
         match row.pools.as_ref()?.evidence.as_ref() {
@@ -392,13 +387,11 @@ impl Plan {
     }
 }
 
-/// Returns output tokens per second per user.
 pub(super) fn per_user(trial: &Trial) -> f64 {
     let gap = trial.number("mean_tpot_ms");
     if gap > 0.0 { 1e3 / gap } else { 0.0 }
 }
 
-/// Returns output tokens per second per GPU.
 pub(super) fn per_gpu(trial: &Trial) -> f64 {
     trial.number("output_throughput_tok_s") / f64::from(trial.gpus.max(1))
 }

@@ -14,33 +14,25 @@ use crate::trend::Trend;
 use vllm_sim_command_line::progress::is_stopped;
 use vllm_sim_replay_cli::{Pools, ReportArgs, WorkloadArgs, in_words, limit, open, play_watched};
 
-/// Requirements of the user on a deployment.
 #[derive(Debug, Clone)]
 pub(super) struct Question {
-    /// Minimum fraction of good requests.
     pub(super) attainment: f64,
     pub(super) max_gpus: u32,
-    /// Maximum cost per hour.
     pub(super) max_cost: Option<f64>,
-    /// Bounds of percentiles.
     pub(super) bounds: Vec<PercentileBound>,
     /// Number of workers for which to search the highest traffic.
     pub(super) fixed_workers: Option<u32>,
 }
 
-/// Combination of flags to evaluate.
 pub(super) struct Candidate {
-    /// Value of each axis.
     pub(super) values: Vec<String>,
     pub(super) workload: WorkloadArgs,
     pub(super) report: ReportArgs,
     /// Pools of one worker or one prefill/decode group; `Err` if the model does not fit.
     pub(super) pools: Result<Pools, String>,
-    /// Price of a GPU hour.
     pub(super) price: f64,
 }
 
-/// Result of one simulated run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Trial {
     /// Number of workers, or of prefill/decode groups.
@@ -49,7 +41,6 @@ pub(super) struct Trial {
     /// Factor of the requested traffic.
     #[serde(deserialize_with = "exact_number")]
     pub(super) traffic: f64,
-    /// Fraction of good requests.
     #[serde(deserialize_with = "exact_number")]
     pub(super) attainment: f64,
     /// Reasons why the run fails, in addition to its attainment.
@@ -58,26 +49,21 @@ pub(super) struct Trial {
     ///
     /// Attainment and summary then cover only the simulated part.
     pub(super) stopped: bool,
-    /// Summary of the replay report.
     #[serde(deserialize_with = "exact_map")]
     pub(super) summary: Map<String, Value>,
 }
 
 impl Trial {
-    /// Returns a number of the summary; 0 if missing.
     pub(super) fn number(&self, key: &str) -> f64 {
         self.summary.get(key).and_then(Value::as_f64).unwrap_or(0.0)
     }
 }
 
-/// Search result of one combination.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Answer {
     /// The successful run with the fewest workers, or with the highest traffic.
     pub(super) found: Option<Trial>,
-    /// All runs.
     pub(super) trials: Vec<Trial>,
-    /// Reason why no run succeeded.
     pub(super) why: Option<String>,
 }
 
@@ -153,7 +139,6 @@ pub(super) fn most_traffic(
     }
 }
 
-/// Creates a result without runs.
 pub(super) fn nothing(why: String) -> Answer {
     Answer {
         found: None,
@@ -199,7 +184,6 @@ fn too_slow(trial: &Trial, candidate: &Candidate) -> String {
     }
 }
 
-/// Runs one combination with varying workers and traffic.
 struct Player<'c> {
     candidate: &'c Candidate,
     pools: &'c Pools,
@@ -320,7 +304,6 @@ impl<'c> Player<'c> {
         trial.attainment >= self.question.attainment && trial.missed.is_empty()
     }
 
-    /// Simulates the combination with this number of workers and traffic.
     fn play(&mut self, workers: u32, traffic: f64, extent: Extent) -> Result<Trial> {
         let mut pools = self.pools.clone();
         let all = [Some(&mut pools.serving), pools.prefill.as_mut()];
@@ -378,7 +361,6 @@ impl<'c> Player<'c> {
     }
 }
 
-/// Extent of a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extent {
     Whole,

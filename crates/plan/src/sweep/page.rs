@@ -4,7 +4,6 @@ use vllm_sim_replay::html::{command, document, escape, table};
 
 use super::{Played, PointResult, best, cells, notes};
 
-/// Renders the page of a sweep: bars of goodput per GPU, the table, and the command.
 pub(super) fn page(names: &[&str], played: &[PointResult], typed: &str) -> String {
     let mut body = String::from("<h1>vllm-sim sweep</h1>");
     bars(&mut body, names, played);

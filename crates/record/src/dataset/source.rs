@@ -15,7 +15,6 @@ pub(super) struct Message {
     pub(super) text: String,
 }
 
-/// Conversation in ShareGPT's or OpenAI's form.
 #[derive(Deserialize)]
 struct Conversation {
     #[serde(alias = "conversation")]

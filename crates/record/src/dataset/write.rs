@@ -35,7 +35,6 @@ impl ReplyRecord<'_> {
     }
 }
 
-/// Temporary file, removed unless it is finished.
 struct PartFile {
     path: PathBuf,
     part: PathBuf,

@@ -38,7 +38,6 @@ pub(super) struct Handoffs {
     pub order: Option<HandoffOrder>,
     actions: VecDeque<HandoffAction>,
     deferred: HashMap<Address, VecDeque<HandoffAction>>,
-    /// Number of transfers that have not arrived.
     transfers: usize,
 }
 
@@ -82,7 +81,6 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         }
     }
 
-    /// Runs all queued actions, including those that they queue.
     pub(super) fn run_handoffs(&mut self) -> Result<(), ReplayError> {
         while let Some(action) = self.handoffs.actions.pop_front() {
             match action {

@@ -86,7 +86,6 @@ fn one_worker(settings: &Settings, engine: &vllm_sim_engine::sched::EngineSpec) 
 
 type Lane<'a> = Core<'a, Recorder, Assigned>;
 
-/// Requests assigned to one worker, with their numbers in the whole workload.
 #[derive(Debug, Default)]
 struct Assigned(VecDeque<(u64, Session)>);
 
@@ -279,7 +278,6 @@ impl Lanes<'_> {
 }
 
 impl Totals {
-    /// Adds the totals of one worker.
     fn add(&mut self, part: &Self) {
         self.ended = self.ended.max(part.ended);
         self.requests += part.requests;

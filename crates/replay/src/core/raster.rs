@@ -4,7 +4,6 @@ use vllm_sim_engine::SimTime;
 
 #[derive(Debug)]
 pub(super) struct SampleRaster {
-    /// Nanoseconds between two samples; 0 disables sampling.
     every: u64,
     next: u64,
 }

@@ -10,7 +10,6 @@ use crate::outcome::{Admission, Outcome, Sink, Status, WorkerChange};
 
 use super::moment::{Moment, OrderedSink};
 
-/// Buffered reports of one worker.
 #[derive(Debug, Default)]
 pub(super) struct Recorder {
     wants_tokens: bool,
@@ -211,7 +210,6 @@ impl OrderedSink for Recorder {
     }
 }
 
-/// Counts over the merged reports of all workers.
 #[derive(Debug, Default)]
 pub(super) struct LiveCounts {
     pub living: u64,
@@ -229,7 +227,6 @@ impl LiveCounts {
 /// Number of calls that are read ahead, so that their cache misses overlap.
 const READ_AHEAD: usize = 16;
 
-/// Returns all calls in event order, as (instant, worker, call).
 fn in_order(parts: &[&mut Recorder]) -> Vec<(SimTime, u32, u32)> {
     let calls = parts.iter().zip(0u32..).flat_map(|(part, at)| {
         let calls = part.calls.iter().zip(0u32..);

@@ -10,7 +10,6 @@ use super::Core;
 use super::moment::{Moment, OrderedSink};
 
 impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
-    /// Reports a request that ended, or is unfinished at the end of the run.
     pub(super) fn report(&mut self, slot: u32, ended: SimTime, status: Status) {
         let request = self.requests.get(slot);
         let (session_id, request_id) = match request.over {

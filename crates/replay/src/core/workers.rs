@@ -59,7 +59,6 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         self.report_worker((pool, at), WorkerChange::Gone);
     }
 
-    /// Closes the log of a worker and adds its lifetime to the totals.
     pub(super) fn retire(&mut self, (pool, at): Address) {
         let log = &mut self.pools[pool].workers[at as usize].log;
         log.flush(u64::MAX, &mut self.sink);

@@ -5,14 +5,12 @@ use std::fmt::Write as _;
 use super::{escape, short};
 use crate::report::{TimelinePoint, WorkerTrack};
 
-/// Size and margins of the drawing.
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 62.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 38.0;
-/// Maximum number of points of a summed line.
 const POINTS: usize = 480;
 
 /// Line of a chart, with its name in the legend.
@@ -166,7 +164,6 @@ fn end(ticks: &[f64]) -> f64 {
     ticks.last().copied().unwrap_or(1.0)
 }
 
-/// Returns four to eight even steps from 0 to at least `most`.
 fn ticks(most: f64) -> Vec<f64> {
     if !most.is_finite() || most <= 0.0 {
         return vec![0.0, 1.0];

@@ -5,15 +5,12 @@ use std::fmt::Write as _;
 use super::name;
 use crate::report::{TimelinePoint, WorkerTrack};
 
-/// Number of cells per row.
 const CELLS: usize = 96;
-/// Maximum number of workers in a map.
 const ROWS: usize = 64;
 
 /// Title, value of a point, and whether the scale ends at 1.
 type HeatMetric = (&'static str, fn(&TimelinePoint) -> f64, bool);
 
-/// Appends heat maps of running requests, waiting requests and KV cache usage.
 pub(super) fn map(out: &mut String, tracks: &[WorkerTrack]) {
     if tracks.len() < 2 || tracks.iter().all(|track| track.points.len() < 2) {
         return;
@@ -147,7 +144,6 @@ fn draw_row(
     }
 }
 
-/// Returns one of 21 shades; more could not be distinguished.
 fn shade(value: f64, most: f64) -> u32 {
     if most <= 0.0 {
         return 0;

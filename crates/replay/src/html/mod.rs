@@ -362,7 +362,6 @@ fn timeline(body: &mut String, report: &Report) {
     body.push_str("</div></section>");
 }
 
-/// Draws the sampled gauges of the workers.
 fn samples(body: &mut String, tracks: &[WorkerTrack]) {
     let over = |of: fn(&super::report::TimelinePoint) -> f64, mean: bool| -> Vec<(f64, f64)> {
         chart::sum(tracks, of, mean)
@@ -439,7 +438,6 @@ fn name(track: &WorkerTrack) -> String {
     format!("{kind} {}", track.worker)
 }
 
-/// Appends the table of latency distributions.
 fn numbers(body: &mut String, report: &Report) {
     body.push_str("<section><h2>Numbers</h2><div class=\"wide\"><table><thead><tr><th>Metric</th>");
     let kinds = [

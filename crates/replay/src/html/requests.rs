@@ -83,7 +83,6 @@ fn request(out: &mut String, span: &WorkerSpan) {
     out.push(']');
 }
 
-/// Returns the index in the palette; 8 is the muted colour.
 fn colour(phase: SpanPhase) -> u8 {
     match phase {
         SpanPhase::Decode => 0,

@@ -15,17 +15,14 @@ use crate::synth::SHARED;
 use crate::workload::{Dependency, MAX_TOKENS, Prompt, Session, TokenRun, Turn, WorkloadError};
 use vllm_sim_random::mix;
 
-/// Value of `schema` in the header line of version 2.
 const SCHEMA: &str = "dynamo.agentic_mooncake";
 /// Hash domain of the block ids of Applied Compute traces.
 const APPLIED: u64 = 3;
 
-/// Whether the first line of a file is in the `agentic_mooncake` format.
 pub(super) fn is_mooncake(row: &Map<String, Value>) -> bool {
     row.get("schema").and_then(Value::as_str) == Some(SCHEMA) || row.contains_key("wait_for")
 }
 
-/// Whether the first line of a file is in Applied Compute's format.
 pub(super) fn is_applied(row: &Map<String, Value>) -> bool {
     row.contains_key("assistant_response_length")
 }

@@ -168,7 +168,6 @@ impl MeasuredRequest {
     }
 }
 
-/// Converts runs to one workload, in which they follow one another.
 pub(super) fn source(runs: &[BenchRun], seed: u64, by_time: bool) -> LoadedSessions {
     let mut sessions: Vec<(f64, Session)> = Vec::new();
     let mut offset = 0.0;

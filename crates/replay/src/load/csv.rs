@@ -15,7 +15,6 @@ pub(super) enum CsvTable {
     Azure,
 }
 
-/// Splits a CSV line; quotes protect commas, and a doubled quote is a literal one.
 pub(super) fn cells(line: &str) -> Vec<String> {
     let mut cells = vec![String::new()];
     let mut quoted = false;
@@ -40,7 +39,6 @@ fn push(cells: &mut [String], c: char) {
     }
 }
 
-/// Normalizes a column name to lower-case letters and digits.
 pub(super) fn plain(name: &str) -> String {
     let kept = name.chars().filter(|c| c.is_alphanumeric());
     kept.flat_map(char::to_lowercase).collect()
@@ -93,7 +91,6 @@ fn number(lines: &Lines, cells: &[String], at: usize, name: &str) -> Result<f64,
         .ok_or_else(|| lines.bad(format!("{name} is {cell:?}, must be a number")))
 }
 
-/// Reads a cell in seconds as milliseconds.
 fn seconds_ms(
     lines: &Lines,
     cells: &[String],

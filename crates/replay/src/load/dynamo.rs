@@ -18,7 +18,6 @@ use crate::workload::{Prompt, Session, Turn, WorkloadError};
 
 const SCHEMA: &str = "dynamo.request.trace.v1";
 
-/// Whether the first line of a file is in this format.
 pub(super) fn fits(row: &Map<String, Value>) -> bool {
     let schema = |row: &Map<String, Value>| {
         let schema = row.get("schema").and_then(Value::as_str);

@@ -31,7 +31,6 @@ pub(super) fn inference_perf(path: &Path) -> Result<BenchRun, WorkloadError> {
     stage(&Row::new(&value, &place)?, place())
 }
 
-/// Reads one request; returns `None` for a failed one.
 fn lifecycle(row: &Row<'_>) -> Result<Option<MeasuredRequest>, WorkloadError> {
     if row.has("error") {
         return Ok(None);

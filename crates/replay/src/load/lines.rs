@@ -48,7 +48,6 @@ pub(super) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> WorkloadError {
     move |error| WorkloadError::Io { path, error }
 }
 
-/// Iterates over non-blank lines with their numbers.
 pub(super) struct Lines {
     path: PathBuf,
     reader: Box<dyn BufRead + Send>,
@@ -66,7 +65,6 @@ impl Lines {
         })
     }
 
-    /// Moves to the next line, whose text is [`Lines::line`]; returns false at the end.
     pub(super) fn step(&mut self) -> Result<bool, WorkloadError> {
         loop {
             self.line.clear();
@@ -94,12 +92,10 @@ impl Lines {
         self.line.trim()
     }
 
-    /// Returns the line number, from 1.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// Returns `file:line`.
     pub(super) fn place(&self) -> String {
         format!("{}:{}", self.path.display(), self.number)
     }

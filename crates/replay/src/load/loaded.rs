@@ -3,7 +3,6 @@ use std::collections::VecDeque;
 use crate::workload::{Session, WorkloadError, WorkloadSource};
 use vllm_sim_engine::SimTime;
 
-/// Workload with all sessions in memory.
 pub(super) struct LoadedSessions {
     sessions: VecDeque<Session>,
     requests: u64,
@@ -29,7 +28,6 @@ impl LoadedSessions {
         Self::in_order(sessions.into_iter().map(|(_, session)| session).collect())
     }
 
-    /// Creates a workload that keeps order and start times.
     pub(super) fn in_order(sessions: VecDeque<Session>) -> Self {
         Self {
             dependencies: sessions.iter().any(|s| !s.after.is_empty()),
@@ -44,13 +42,11 @@ impl LoadedSessions {
         }
     }
 
-    /// Marks the start times as meaningless.
     pub(super) fn untimed(mut self) -> Self {
         self.untimed = true;
         self
     }
 
-    /// Sets the concurrency of the recording.
     pub(super) fn concurrency(mut self, concurrency: Option<u32>) -> Self {
         self.concurrency = concurrency;
         self
@@ -97,7 +93,6 @@ pub(super) fn millis(ms: f64) -> SimTime {
     SimTime::from_nanos(nanos(ms))
 }
 
-/// Converts milliseconds to nanoseconds, with saturation.
 pub(super) fn nanos(ms: f64) -> u64 {
     // The cast saturates, and converts NaN to 0.
     (ms * 1e6).round() as u64

@@ -97,7 +97,6 @@ impl Format {
     ];
 }
 
-/// Parses the name of a format; dashes and underscores are equivalent.
 impl FromStr for Format {
     type Err = String;
 
@@ -372,7 +371,6 @@ fn unknown(path: &Path) -> WorkloadError {
     )
 }
 
-/// Workload with a limit on the number of sessions.
 struct Limited {
     source: Box<dyn WorkloadSource>,
     left: u64,

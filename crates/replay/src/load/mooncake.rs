@@ -21,7 +21,6 @@ pub(super) struct MooncakeRules {
     pub(super) block: u32,
     /// Whether later rows of a session hold only the added content.
     pub(super) delta: bool,
-    /// Whether to sort sessions by start time.
     pub(super) by_time: bool,
     /// Whether rows without a session become sessions named after their line, as in Dynamo's
     /// report.
@@ -175,7 +174,6 @@ pub(super) fn runs(
     Ok(runs)
 }
 
-/// Streams rows without a session.
 struct MooncakeStream {
     paths: std::vec::IntoIter<PathBuf>,
     lines: Option<Lines>,
@@ -223,7 +221,6 @@ impl WorkloadSource for MooncakeStream {
     }
 }
 
-/// Loads all sessions into memory.
 fn gather(paths: &[PathBuf], rules: MooncakeRules) -> Result<LoadedSessions, WorkloadError> {
     let mut sessions: Vec<(f64, Session)> = Vec::new();
     let mut known: HashMap<Arc<str>, (usize, f64)> = HashMap::new();
@@ -263,7 +260,6 @@ fn gather(paths: &[PathBuf], rules: MooncakeRules) -> Result<LoadedSessions, Wor
     Ok(LoadedSessions::new(sessions, rules.by_time))
 }
 
-/// Whether the first line of a file is in this format.
 pub(super) fn fits(row: &serde_json::Map<String, Value>) -> bool {
     row.contains_key("hash_ids")
 }

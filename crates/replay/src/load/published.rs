@@ -10,12 +10,10 @@ use super::row::Row;
 use crate::workload::WorkloadError;
 use vllm_sim_random::{Draw, Purpose, stream};
 
-/// Whether the first line of a file is a record of aiperf.
 pub(super) fn is_aiperf(row: &serde_json::Map<String, Value>) -> bool {
     row.contains_key("metrics") && row["metrics"].is_object() && row.contains_key("metadata")
 }
 
-/// Whether the first line of a file is a point of InferenceX.
 pub(super) fn is_point(row: &serde_json::Map<String, Value>) -> bool {
     ["isl", "osl", "concurrency", "tpot_ms"]
         .iter()
@@ -101,7 +99,6 @@ const DEPLOYMENT: [&str; 7] = [
 ];
 /// Requests per slot of the closed loop; ten were measured, but gaps settle earlier.
 const ROUNDS: u32 = 5;
-/// Maximum concurrency, which bounds the memory for mistyped values.
 const MAX_PLACES: u32 = 1 << 16;
 /// Minimum length of a prompt or output, as a fraction of the nominal length.
 const SHORTEST: f64 = 0.8;
@@ -164,7 +161,6 @@ fn point(row: &Row<'_>, name: String) -> Result<BenchRun, WorkloadError> {
     Ok(run)
 }
 
-/// Calls `each` with the value and location of every line.
 fn for_each(
     path: &Path,
     mut each: impl FnMut(&Value, &dyn Fn() -> String) -> Result<(), WorkloadError>,

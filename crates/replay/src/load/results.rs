@@ -10,7 +10,6 @@ use super::row::Row;
 use crate::synth::Arrivals;
 use crate::workload::WorkloadError;
 
-/// Maximum size of a result file, in bytes.
 const MAX_FILE: u64 = 1 << 30;
 
 pub(super) fn json(path: &Path) -> Result<Value, WorkloadError> {

@@ -3,7 +3,6 @@ use serde_json::{Map, Value};
 use super::loaded::{LONGEST_TEXT, is_within_reach};
 use crate::workload::{MAX_TOKENS, WorkloadError};
 
-/// One JSON object of a file; its readers report errors with field name and value.
 pub(super) struct Row<'a> {
     place: &'a dyn Fn() -> String,
     fields: &'a Map<String, Value>,
@@ -38,7 +37,6 @@ impl<'a> Row<'a> {
         self.bad(format!("{name} is {}, must be {allowed}", shown(value)))
     }
 
-    /// Returns the first of these names with a value other than null.
     pub(super) fn find<'n>(&self, names: &[&'n str]) -> Option<(&'n str, &'a Value)> {
         let mut found = names.iter().filter_map(|name| {
             let value = self.fields.get(*name)?;
@@ -69,7 +67,6 @@ impl<'a> Row<'a> {
             })
     }
 
-    /// Like [`Row::tokens`], for a required field.
     pub(super) fn needed_tokens(&self, names: &[&str], least: u32) -> Result<u32, WorkloadError> {
         self.tokens(names, least)?
             .ok_or_else(|| self.missing(names[0]))
@@ -112,7 +109,6 @@ impl<'a> Row<'a> {
             .ok_or_else(|| self.wrong(name, value, "a number of 0 or more"))
     }
 
-    /// Reads an integer within the range of `T`.
     pub(super) fn integer<T: TryFrom<i64>>(&self, name: &str) -> Result<Option<T>, WorkloadError> {
         let Some((name, value)) = self.find(&[name]) else {
             return Ok(None);
@@ -151,7 +147,6 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Reads a list of finite numbers, 0 or more.
     pub(super) fn numbers(&self, name: &str) -> Result<Option<Vec<f64>>, WorkloadError> {
         let Some(list) = self.list(name)? else {
             return Ok(None);
@@ -165,7 +160,6 @@ impl<'a> Row<'a> {
         numbers.collect::<Result<_, _>>().map(Some)
     }
 
-    /// Reads a list of block ids.
     pub(super) fn ids(&self, name: &str) -> Result<Option<Vec<u64>>, WorkloadError> {
         let Some(list) = self.list(name)? else {
             return Ok(None);
@@ -192,7 +186,6 @@ pub(super) fn whole(value: &Value) -> Option<u64> {
     })
 }
 
-/// Formats a value, cut to 60 characters.
 pub(super) fn shown(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(60) {

@@ -117,7 +117,6 @@ impl<'de> Visitor<'de> for ConversationVisitor<'_> {
     }
 }
 
-/// Converts a conversation; returns `None` if it has no reply.
 fn session(item: Conversation, number: u64, count: &TokenCounter) -> Option<Session> {
     let mut turns = Vec::new();
     let (mut said, mut runs) = (String::new(), Vec::new());

@@ -15,20 +15,17 @@ use crate::outcome::{Admission, Outcome, Sink, Status, WorkerSample};
 use crate::workload::{Dependency, Session, Turn, WorkloadSource};
 use vllm_sim_engine::SimTime;
 
-/// Interval of the samples of requests in flight.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Lead time for the preparation of a session, so that its first request is sent on time.
 const LEAD: Duration = Duration::from_millis(20);
 
-/// State shared by the tasks of all sessions.
 struct Shared {
     options: OnlineOptions,
     targets: Vec<Arc<Target>>,
     writer: PromptWriter,
     epoch: Instant,
     pacer: Pacer,
-    /// Number of requests sent.
     number: AtomicU64,
     /// Progress of each session, for workloads with dependencies.
     reached: Mutex<BTreeMap<u64, SessionTimes>>,
@@ -57,7 +54,6 @@ impl SessionTimes {
     }
 }
 
-/// Message from a session's task.
 enum SessionEvent {
     Over(Box<FinishedRequest>),
     SessionOver,
@@ -96,12 +92,10 @@ impl Shared {
         SimTime::ZERO + instant.saturating_duration_since(self.epoch)
     }
 
-    /// Converts a workload duration to real time.
     fn scaled(&self, nanos: u64) -> Duration {
         Duration::from_nanos((nanos as f64 / self.options.speedup) as u64)
     }
 
-    /// Returns the index of the target for a turn.
     fn target_of(&self, session: u64, turn: usize) -> usize {
         let places = self.options.placement.as_ref();
         let place = places.and_then(|places| places.get(session as usize)?.get(turn).copied());
@@ -208,16 +202,12 @@ pub(super) async fn drive(
     })
 }
 
-/// Reads sessions from the source and starts each at its time.
 struct SessionFeed {
     next: Option<Session>,
     sessions: u64,
     requests: u64,
-    /// Number of sessions that waited for a slot.
     held_up: u64,
-    /// Timer of the next session, once armed.
     timer: Option<oneshot::Receiver<()>>,
-    /// Whether the next session waits for a slot.
     is_held_up: bool,
 }
 
@@ -361,7 +351,6 @@ fn reached(shared: &Shared, session: u64, change: impl FnOnce(&mut SessionTimes)
     shared.moved.notify_waiters();
 }
 
-/// Waits for the event of a dependency and returns its time.
 async fn happened(shared: &Shared, dependency: &Dependency) -> Instant {
     loop {
         let moved = shared.moved.notified();

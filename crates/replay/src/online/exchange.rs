@@ -6,23 +6,18 @@ use serde_json::Value;
 
 use crate::outcome::HttpReply;
 
-/// Maximum length of an SSE line, in bytes.
 const MAX_LINE: usize = 16 << 20;
 
-/// Result of one request.
 #[derive(Debug, Default)]
 pub(super) struct Exchange {
-    /// Arrival time of each token.
     pub(super) tokens: Vec<Instant>,
     /// Prompt length according to the server's `usage`.
     pub(super) prompt_tokens: Option<u32>,
     pub(super) reply: HttpReply,
     completion_tokens: Option<u32>,
     requested: u32,
-    /// Token ids of the output, if the server returns them.
     pub(super) ids: Vec<u32>,
     pub(super) text: String,
-    /// Error message of a failed request.
     pub(super) error: Option<Box<str>>,
     finished: bool,
 }
@@ -95,14 +90,12 @@ impl Exchange {
     }
 }
 
-/// Reassembles the lines of an SSE stream.
 #[derive(Debug, Default)]
 pub(super) struct SseReader {
     rest: Vec<u8>,
 }
 
 impl SseReader {
-    /// Reads data that arrived at time `at`.
     pub(super) fn read(
         &mut self,
         data: &[u8],

@@ -22,7 +22,6 @@ struct PacerQueue {
 #[derive(Default)]
 struct Waiting {
     due: BinaryHeap<Reverse<(Instant, usize)>>,
-    /// Indices in `due` refer to this list; free entries are reused.
     wakers: Vec<Option<oneshot::Sender<()>>>,
     free: Vec<usize>,
     is_over: bool,

@@ -15,7 +15,6 @@ use vllm_sim_random::mix;
 
 /// Minimum number of token ids that make prompts sufficiently different.
 const FEWEST: usize = 16;
-/// Range of token ids that most vocabularies have.
 const USUAL: (u32, u32) = (100, 30_000);
 
 /// Short words, most of which are one token with a leading space; `prepare` removes the others.
@@ -27,15 +26,12 @@ end member law car city community name president team minute idea kid body infor
 face others level office door health person art war history party result change morning reason \
 research girl guy moment air teacher force education";
 
-/// Converts the prompts of a workload to request bodies.
 pub(super) struct PromptWriter {
     api: Api,
     model: String,
     ignore_eos: bool,
-    /// Token ids used in prompts.
     alphabet: Vec<u32>,
     seed: u64,
-    /// Words of one token each.
     words: Vec<&'static str>,
     /// Number of tokens that the chat template adds to one message.
     template: u32,
@@ -43,7 +39,6 @@ pub(super) struct PromptWriter {
     per_message: u32,
 }
 
-/// Prompts and replies of a session so far.
 #[derive(Debug, Default)]
 pub(super) struct ChatHistory {
     ids: Vec<u32>,
@@ -109,7 +104,6 @@ impl PromptWriter {
         Ok(writer)
     }
 
-    /// Returns the JSON body of a request.
     pub(super) async fn body(
         &self,
         turn: &Turn,

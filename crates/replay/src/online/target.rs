@@ -16,22 +16,17 @@ use vllm_sim_http_client::{Client, Connector, Endpoint};
 const MAX_ANSWER: usize = 16 << 20;
 /// Maximum size of a response to [`Target::call`], in bytes.
 const MAX_PAGE: usize = 256 << 20;
-/// Maximum length of a kept error message, in bytes.
 const MAX_ERROR: usize = 2048;
 
 type Body = Full<Bytes>;
 
-/// Identity of a turn: headers, session number, turn index.
 type NamedTurn<'a> = (&'a RequestIdentity, u64, u32);
 
 /// Client for one server.
 pub struct Target {
-    /// URL as configured, for error messages.
     name: String,
-    /// Host and port of the URL.
     authority: String,
     client: Client<Body>,
-    /// Path prefix before `/v1`.
     base: String,
     path: &'static str,
     api_key: Option<String>,
@@ -90,7 +85,6 @@ impl Target {
         })
     }
 
-    /// Returns the number of requests after and before their first token.
     pub(super) fn in_flight(&self) -> (u32, u32) {
         let running = self.running.load(Ordering::Relaxed);
         (running, self.waiting.load(Ordering::Relaxed))
@@ -103,7 +97,6 @@ impl Target {
         }
     }
 
-    /// Returns the first model in `/v1/models`.
     pub(super) async fn model(&self, timeout: Duration) -> Result<String, OnlineError> {
         let answer = self
             .ask(Method::GET, "/v1/models", Bytes::new(), timeout)
@@ -114,7 +107,6 @@ impl Target {
         Ok(model.to_owned())
     }
 
-    /// Sends a request and returns the JSON body of its response.
     pub(super) async fn ask(
         &self,
         method: Method,
@@ -161,7 +153,6 @@ impl Target {
         &self.authority
     }
 
-    /// Sends a request and reads its stream to the end.
     pub(super) async fn send(
         &self,
         body: &Bytes,
@@ -249,7 +240,6 @@ impl Target {
     }
 }
 
-/// Returns the first bytes of a response as text.
 fn cut(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(&body[..body.len().min(MAX_ERROR)]);
     text.trim().to_owned()

@@ -35,7 +35,6 @@ const KEYS: [(&str, &str, bool); 24] = [
 /// Relative change below which values count as equal.
 const NOISE: f64 = 1e-3;
 
-/// Points of a distribution curve.
 const POINTS: usize = 401;
 
 /// Two-sided 95 % quantiles of Student's t, by degrees of freedom from 1; 1.96 beyond.
@@ -63,7 +62,6 @@ pub struct Comparison {
     pub(crate) heads: Vec<String>,
     pub(crate) rows: Vec<Vec<String>>,
     pub(crate) curves: Vec<(&'static str, Vec<NamedCurve>)>,
-    /// Whether differences have confidence intervals.
     pub(crate) is_repeated: bool,
 }
 
@@ -126,7 +124,6 @@ fn value(report: &Value, key: &str) -> Option<f64> {
     report.get("summary").unwrap_or(report).get(key)?.as_f64()
 }
 
-/// Mean of several runs, variance of that mean, and number of runs.
 #[derive(Clone, Copy)]
 struct Mean {
     mean: f64,
@@ -217,7 +214,6 @@ fn curves(groups: &[ReportGroup]) -> Vec<(&'static str, Vec<NamedCurve>)> {
         .collect()
 }
 
-/// Formats a value, with more decimals below 1.
 fn precise(value: f64) -> String {
     if value != 0.0 && value.abs() < 1.0 {
         return format!("{value:.4}");

@@ -28,7 +28,6 @@ pub use spans::{RequestSpans, SpanPhase, WorkerSpan};
 pub(super) use table::number as grouped;
 pub use timeline::{Timeline, TimelinePoint, WorkerTrack};
 
-/// Points of a distribution curve: one every 0.25 %.
 const CURVE: usize = 401;
 
 /// Latency bounds of a good request, in milliseconds.
@@ -140,7 +139,6 @@ pub struct Collector {
     regret: Option<u64>,
 }
 
-/// Delays of the sends, and latencies measured from the send.
 #[derive(Debug)]
 struct Sending {
     lateness: Samples,
@@ -442,7 +440,6 @@ fn describe(map: &mut Map<String, Value>, name: &str, samples: &mut Samples) {
     }
 }
 
-/// Returns the quantiles at even steps.
 fn curve(samples: &mut Samples) -> Vec<f64> {
     if samples.count() == 0 {
         return Vec::new();

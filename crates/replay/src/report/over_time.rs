@@ -14,12 +14,9 @@ pub struct OverTime {
     /// Times in seconds, with the number of serving workers from then on.
     pub workers: Vec<(f64, u32)>,
     serving: BTreeSet<(bool, u32)>,
-    /// Times in seconds, with the number of existing workers from then on.
     existing: Vec<(f64, u32)>,
     there: BTreeSet<(bool, u32)>,
-    /// Good requests and all requests, by scheduled time.
     good: Shares,
-    /// Cached prompt tokens and all prompt tokens.
     reused: Shares,
 }
 
@@ -83,7 +80,6 @@ impl OverTime {
         self.good.add(arrival, (u64::from(is_good), 1));
     }
 
-    /// Adds the prompt tokens of an ended request that were cached.
     pub(super) fn reuse(&mut self, outcome: &Outcome<'_>) {
         let reused = outcome.admissions.iter().map(|a| a.reused).max();
         let Some(reused) = reused else {

@@ -114,7 +114,6 @@ impl Rows {
     }
 }
 
-/// Quotes a CSV cell if necessary.
 fn quoted(text: &str) -> String {
     if !text.contains([',', '"', '\n', '\r']) {
         return text.to_owned();

@@ -49,7 +49,6 @@ pub struct WorkerSpan {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RequestSpans {
     most: usize,
-    /// Sampling interval, a power of two.
     one_of: u64,
     seen: u64,
     kept: Vec<WorkerSpan>,
@@ -105,7 +104,6 @@ fn is_chosen(number: u64, one_of: u64) -> bool {
     mix(0, number).is_multiple_of(one_of)
 }
 
-/// Returns the phases of a request on its workers.
 fn spans(outcome: &Outcome<'_>) -> Vec<WorkerSpan> {
     let span = |prefill_pool, worker, phases: Vec<_>, end| WorkerSpan {
         prefill_pool,

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-/// Label, key suffix behind `mean_` and the like, and whether the metric is a single number.
 const ROWS: [(&str, &str, bool); 11] = [
     ("Time to First Token (ms)", "ttft_ms", false),
     ("Time to Second Token (ms)", "ttst_ms", false),
@@ -137,7 +136,6 @@ pub(super) fn table(
     text
 }
 
-/// Renders a framed table; the first column is left-aligned, the others right-aligned.
 pub(super) fn grid(title: &str, heads: &[String], rows: &[Vec<String>]) -> String {
     let wide = |i: usize| {
         let cells = rows.iter().map(|row| &row[i]).chain([&heads[i]]);

@@ -2,7 +2,6 @@
 
 use crate::outcome::WorkerSample;
 
-/// Maximum number of points per worker; beyond it, pairs are merged.
 const MOST: usize = 1024;
 
 /// Sampled gauges of all workers.
@@ -21,7 +20,6 @@ pub struct WorkerTrack {
     pub prefill_pool: bool,
     /// Averages over consecutive intervals.
     pub points: Vec<TimelinePoint>,
-    /// Number of samples per point.
     per_point: u32,
     open: u32,
 }
@@ -93,7 +91,6 @@ impl WorkerTrack {
         self.open = (self.open + 1) % self.per_point;
     }
 
-    /// Merges pairs of points.
     fn halve(&mut self) {
         let half = |a: f64, b: f64| (a + b) / 2.0;
         let pairs = self.points.chunks(2).map(|pair| match pair {

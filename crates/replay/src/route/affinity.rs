@@ -3,13 +3,10 @@ use std::collections::BTreeMap;
 use super::request::RouteRequest;
 use super::scorers::{Scorer, ScorersConfig};
 
-/// Tracks the last worker of each session and the adapters active on each worker.
 #[derive(Debug, Default)]
 pub(super) struct Affinity {
     sessions: BTreeMap<u64, u32>,
-    /// Number of requests per adapter, for each worker.
     running: Vec<BTreeMap<u64, u32>>,
-    /// Adapter of each running request, by slot.
     slots: BTreeMap<u32, u64>,
 }
 

@@ -18,14 +18,11 @@ pub(super) struct BlockIndex {
     /// Stored together because they are read together.
     nodes: Vec<u64>,
     free: Vec<u32>,
-    /// Number of words per bit set.
     words: usize,
     workers: usize,
     /// Number of further copies of a block cached twice or more on a worker.
     copies: NodeCounts,
-    /// Number of further requests that use a block on a worker.
     users: NodeCounts,
-    /// Results of the last lookup, per worker.
     overlaps: Vec<u32>,
     shared: Vec<u32>,
     alive: Vec<u64>,
@@ -93,7 +90,6 @@ impl BlockIndex {
         }
     }
 
-    /// Removes all blocks that a worker caches.
     pub(super) fn forget(&mut self, worker: u32) {
         self.copies
             .retain(|pair, _| pair >> 32 != u64::from(worker));
@@ -260,7 +256,6 @@ impl BlockIndex {
             .find(key.0, |node| self.nodes[node as usize * stride] == key.0)
     }
 
-    /// Returns the node of a key, and creates it if necessary.
     fn node(&mut self, key: BlockKey) -> u32 {
         let stride = self.stride();
         let Self {
@@ -289,12 +284,10 @@ impl BlockIndex {
         }
     }
 
-    /// Number of words per node.
     fn stride(&self) -> usize {
         1 + 2 * self.words
     }
 
-    /// Returns the offset of a node's bit set.
     fn place(&self, kind: BlockUse, node: u32) -> usize {
         let key = node as usize * self.stride();
         match kind {
@@ -322,7 +315,6 @@ impl BlockIndex {
     }
 }
 
-/// Decrements an extra count; returns false if there is none.
 fn take_one(extra: &mut NodeCounts, pair: u64) -> bool {
     if extra.is_empty() {
         return false;

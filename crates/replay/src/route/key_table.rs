@@ -6,7 +6,6 @@
 /// access. The nodes store the keys.
 #[derive(Debug, Default)]
 pub(super) struct KeyTable {
-    /// Length 0 or a power of two.
     slots: Vec<KeySlot>,
     len: usize,
 }

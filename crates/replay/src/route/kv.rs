@@ -84,7 +84,6 @@ impl KvConfig {
     }
 }
 
-/// Router's view of the load on each worker.
 #[derive(Debug, Default)]
 pub(super) struct KvState {
     workers: Vec<WorkerLoad>,
@@ -94,7 +93,6 @@ pub(super) struct KvState {
 
 #[derive(Debug, Clone, Default)]
 struct WorkerLoad {
-    /// Uncached prompt tokens of requests before their first output token.
     prefill_tokens: u64,
     blocks: u64,
     requests: u64,

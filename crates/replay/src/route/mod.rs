@@ -60,7 +60,6 @@ impl RouterConfig {
         matches!(self, Self::RoundRobin | Self::Random | Self::SessionHash)
     }
 
-    /// Whether workers must emit KV events.
     pub(super) fn wants_events(&self) -> bool {
         match self {
             Self::Kv(config) => config.overlap_score_credit > 0.0,
@@ -70,14 +69,12 @@ impl RouterConfig {
     }
 }
 
-/// Routes the requests of one pool.
 #[derive(Debug)]
 pub(super) struct Router {
     config: RouterConfig,
     seed: u64,
     /// Data-parallel ranks per worker; each is a separate destination.
     ranks: usize,
-    /// Workers accepting requests, in ascending order.
     serving: Vec<u32>,
     loads: Vec<u32>,
     next: usize,
@@ -132,12 +129,10 @@ impl Router {
         }
     }
 
-    /// Stops routing to a worker.
     pub(super) fn drain(&mut self, worker: u32) {
         self.serving.retain(|&other| other != worker);
     }
 
-    /// Removes a worker with all its cached blocks.
     pub(super) fn remove(&mut self, worker: u32) {
         self.drain(worker);
         self.late.retain(|(_, other, _)| *other != worker);
@@ -298,7 +293,6 @@ impl Router {
         choice
     }
 
-    /// Receives a KV event of a worker.
     pub(super) fn observe(&mut self, worker: u32, at: SimTime, event: Event) {
         if self.lag.is_zero() {
             self.index.apply(worker, &event);
@@ -317,14 +311,12 @@ impl Router {
         }
     }
 
-    /// Records that the prompt of a request is computed.
     pub(super) fn prefilled(&mut self, slot: u32) {
         if let RouterConfig::Kv(_) = &self.config {
             self.kv.prefilled(slot);
         }
     }
 
-    /// Records that a request has left its worker.
     pub(super) fn finished(&mut self, slot: u32, worker: u32) {
         self.loads[worker as usize] -= 1;
         self.affinity.finished(slot, worker);

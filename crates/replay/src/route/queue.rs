@@ -20,7 +20,6 @@ pub enum QueuePolicy {
 #[derive(Debug)]
 pub(super) struct QueuedRequest {
     pub ask: RouteRequest,
-    /// Number of prompt blocks cached per worker on arrival.
     pub overlaps: Vec<u32>,
     pub since: SimTime,
 }
@@ -32,12 +31,10 @@ pub(super) struct QueuedRequest {
 #[derive(Debug, Default)]
 pub(super) struct RouterQueue {
     policy: QueuePolicy,
-    /// Sorted by the order of departure.
     waiting: BTreeMap<(Reverse<u32>, Reverse<QueueScore>, u64), QueuedRequest>,
     count: u64,
 }
 
-/// Score ordered by its value.
 #[derive(Debug, Clone, Copy)]
 struct QueueScore(f64);
 

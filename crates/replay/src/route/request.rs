@@ -2,25 +2,21 @@ use std::sync::Arc;
 
 use vllm_sim_engine::{BlockKey, BlockPlan, Stats};
 
-/// Request to be routed.
 #[derive(Debug, Clone)]
 pub(in super::super) struct RouteRequest {
     pub slot: u32,
     /// Number in dispatch order; selects the random stream.
     pub number: u64,
     pub session: u64,
-    /// Key of the requested adapter.
     pub adapter: Option<u64>,
     /// Block keys of the prompt; `None` if content does not matter.
     pub plan: Option<Arc<BlockPlan>>,
-    /// Prompt length, in tokens.
     pub prompt: u32,
     pub priority: i32,
     pub strict_priority: u32,
 }
 
 impl RouteRequest {
-    /// Returns the keys of the full blocks of the prompt.
     pub(super) fn blocks(&self) -> &[BlockKey] {
         let Some(plan) = &self.plan else {
             return &[];
@@ -29,13 +25,11 @@ impl RouteRequest {
         &plan.keys[..plan.keys.len().min(full as usize)]
     }
 
-    /// Returns the tokens per block, at least one.
     pub(super) fn block_size(&self) -> u32 {
         self.plan.as_ref().map_or(1, |plan| plan.block_size.max(1))
     }
 }
 
-/// Selected worker with the cache hits that the router expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct RouteChoice {
     pub worker: u32,
@@ -45,5 +39,4 @@ pub(in super::super) struct RouteChoice {
     pub best: Option<u32>,
 }
 
-/// Returns the gauges of a worker.
 pub(in super::super) type Gauges<'a> = &'a dyn Fn(u32) -> Stats;

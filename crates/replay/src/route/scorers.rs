@@ -63,11 +63,9 @@ impl ScorersConfig {
     }
 }
 
-/// Gauges of all workers at the last scrape.
 #[derive(Debug, Default)]
 pub(super) struct ScrapedGauges {
     at: Option<SimTime>,
-    /// Number of workers at the last scrape.
     workers: usize,
     stats: Vec<Stats>,
     /// Negated sums, so that the lowest is the best.

@@ -8,7 +8,6 @@ use vllm_sim_engine::SimTime;
 /// The first and last factors also apply before and after all points.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RateCurve {
-    /// Times in seconds, with factors.
     points: Vec<(f64, f64)>,
 }
 
