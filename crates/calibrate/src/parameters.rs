@@ -13,17 +13,17 @@ pub enum Parameter {
     Step,
     /// Time per sequence of a step.
     Sequence,
-    /// Fraction of peak compute of matrix products.
+    /// Factor of the compute throughput of matrix products.
     Compute,
-    /// Fraction of peak bandwidth of decode attention.
+    /// Factor of the bandwidth of decode attention.
     Attention,
-    /// Fraction of peak bandwidth of matrix products.
+    /// Factor of the bandwidth of matrix products.
     Memory,
     /// Additional time of steps with a prompt chunk.
     Mixed,
-    /// Time of all-reduce.
+    /// Factor of the all-reduce time.
     AllReduce,
-    /// Time of expert kernels.
+    /// Factor of the time of expert kernels.
     Moe,
 }
 

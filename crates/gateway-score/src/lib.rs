@@ -74,8 +74,8 @@ struct Args {
     /// Maximum time until the gateway finds its pods, in seconds.
     #[arg(long, default_value_t = 60.0, help_heading = "Gateway")]
     wait: f64,
-    /// Response headers that identify the pod, by the value in the pod's own responses or by its
-    /// address.
+    /// Names of the response headers that identify the pod, by the value in the pod's own responses
+    /// or by its address.
     #[arg(
         long,
         value_name = "NAME",

@@ -50,7 +50,7 @@ struct BuildArgs {
     /// Maximum number of conversations to read.
     #[arg(long, default_value_t = 10_000)]
     max_records: usize,
-    /// Model whose tokenizer is used: a name on the Hugging Face Hub, or a folder.
+    /// Model of the tokenizer to use: a name on the Hugging Face Hub, or a folder.
     #[arg(long)]
     model: String,
     /// Use the simulated tokenizer for any model.

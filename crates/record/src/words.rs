@@ -36,8 +36,8 @@ struct Args {
     /// Append to an existing file.
     #[arg(long)]
     append: bool,
-    /// Model whose tokenizer hashes prompts and counts tokens: a folder, or a name in the Hugging
-    /// Face cache [the first model that the endpoint lists]. The replaying server needs the same
+    /// Model of the tokenizer that hashes prompts and counts tokens: a folder, or a name in the
+    /// Hugging Face cache [the first model that the endpoint lists]. The replaying server needs the same
     /// one.
     #[arg(long)]
     model: Option<String>,

@@ -147,8 +147,8 @@ pub struct WorkloadArgs {
     /// Turns of a synthetic session.
     #[arg(long, default_value = "1")]
     pub turns_per_session: Lengths,
-    /// Tokens that each further turn adds to the previous prompt and output. Without it, every turn
-    /// has a separate prompt.
+    /// Number of tokens that each further turn adds to the previous prompt and output. Without it,
+    /// every turn has a separate prompt.
     #[arg(long)]
     pub turn_tokens: Option<Lengths>,
     /// Fraction of a synthetic prompt that its prefix group shares.

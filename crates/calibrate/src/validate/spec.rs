@@ -24,8 +24,7 @@ pub(crate) struct RecordedRun {
     pub(crate) drains: bool,
     pub(crate) stages: usize,
     pub(crate) timeout: Option<Duration>,
-    /// Time for which the first request, and all that arrive with it, wait for the compilation of
-    /// kernels.
+    /// Compilation time of kernels, during which the first requests wait.
     pub(crate) first_use_stall: Duration,
     pub(crate) max_in_flight: usize,
 }

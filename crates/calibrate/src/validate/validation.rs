@@ -62,7 +62,7 @@ pub struct ValidatedRun {
     pub measured: Value,
     /// Signed errors in percent; with several stages, mean absolute errors over the stages.
     pub error_percent: Errors,
-    /// Absolute errors that other simulators published for this run, in percent.
+    /// Published absolute errors of other simulators for this run, in percent.
     pub peer_error_percent: BTreeMap<String, Errors>,
     #[serde(skip)]
     pub(super) curves: Curves,
