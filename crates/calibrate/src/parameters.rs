@@ -27,7 +27,7 @@ pub enum Parameter {
     Moe,
 }
 
-/// Best determined by typical runs first.
+/// All parameters, ordered by how well typical runs determine them.
 pub(super) const ORDER: [Parameter; 10] = [
     Parameter::FrontEnd,
     Parameter::StepScale,

@@ -27,9 +27,9 @@ pub use tables::{Folders, environment_tables};
 
 /// Replays the run in `dir`.
 ///
-/// If its router breaks ties randomly, several seeds run, and the report is that of the run nearest to their
-/// mean. `kernel_tables` is the folder of NVIDIA's kernel tables; without it, step times come from
-/// the roofline model.
+/// If its router breaks ties randomly, several seeds run, and the report is that of the run nearest
+/// to their mean. `kernel_tables` is the folder of NVIDIA's kernel tables; without it, step times
+/// come from the roofline model.
 ///
 /// # Errors
 /// Returns [`DynamoError`] with the name of the file or argument.

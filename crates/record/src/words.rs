@@ -37,8 +37,8 @@ struct Args {
     #[arg(long)]
     append: bool,
     /// Model of the tokenizer that hashes prompts and counts tokens: a folder, or a name in the
-    /// Hugging Face cache [the first model that the endpoint lists]. The replaying server needs the same
-    /// one.
+    /// Hugging Face cache [the first model that the endpoint lists]. The replaying server needs the
+    /// same one.
     #[arg(long)]
     model: Option<String>,
     /// Download a tokenizer that is not in the cache; without this flag the simulated one is used.

@@ -15,7 +15,8 @@ use vllm_sim_replay_cli::Pools;
 
 /// Returns the reason if step times alone show that no number of workers suffices.
 ///
-/// Returns `None` if a simulation is required. `open` returns the workload from its start at every call.
+/// Returns `None` if a simulation is required. `open` returns the workload from its start at every
+/// call.
 ///
 /// # Errors
 /// Returns the errors of `open` and of the workload.
