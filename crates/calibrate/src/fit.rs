@@ -45,7 +45,7 @@ pub struct Deployment {
     pub name: String,
     /// Number of its fitted runs.
     pub runs: usize,
-    /// Parameters fitted to its runs, including the shift common to all runs.
+    /// Parameters fitted to the runs of the deployment, including the shift common to all runs.
     pub parameters: Vec<FittedParameter>,
 }
 
@@ -73,7 +73,7 @@ pub struct RunOutcome {
     pub deployment: usize,
     /// Whether the run was only used for validation.
     pub held_out: bool,
-    /// Reason to doubt its measurements.
+    /// Reason to doubt the measurements of the run.
     pub warning: Option<&'static str>,
     /// Errors with the defaults.
     pub before: [Option<f64>; 3],

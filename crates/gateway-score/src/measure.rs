@@ -11,8 +11,8 @@ pub(super) struct Measure {
     /// Name in JSON and in `--require`.
     pub(super) name: &'static str,
     pub(super) label: &'static str,
-    /// Whether it is a time in milliseconds (less is better), rather than a fraction (more is
-    /// better).
+    /// Whether the measure is a time in milliseconds (less is better), rather than a fraction (more
+    /// is better).
     pub(super) is_time: bool,
 }
 

@@ -160,7 +160,7 @@ pub struct WorkloadArgs {
     /// Pause between the end of a turn and the next one, in milliseconds.
     #[arg(long, default_value_t = 0.0)]
     pub inter_turn_delay_ms: f64,
-    /// Draw those pauses from an exponential distribution.
+    /// Draw the pauses between turns from an exponential distribution.
     #[arg(long)]
     pub inter_turn_delay_varies: bool,
     /// Closed loop: number of requests (sessions) in flight; start times are ignored.

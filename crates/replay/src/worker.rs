@@ -8,7 +8,7 @@ pub(super) enum WorkerPhase {
     Starting,
     Ready,
     Draining,
-    /// Failed, but still counted.
+    /// Failed worker that still counts.
     Lost,
     Gone,
 }
@@ -18,10 +18,10 @@ pub(super) struct Worker {
     pub has_steps: bool,
     pub log: StepLog,
     pub phase: WorkerPhase,
-    /// Number of its requests.
+    /// Number of requests on the worker.
     pub load: u32,
     pub wake: SimTime,
-    /// Whether it waits for the end of the other ranks' steps.
+    /// Whether the rank waits for the end of the other ranks' steps.
     pub held: bool,
     pub since: SimTime,
     pub log_limit: usize,

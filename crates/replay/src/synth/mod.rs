@@ -51,7 +51,7 @@ pub struct Synthetic {
     pub grows_by: Option<Lengths>,
     /// Pause between the end of a turn and the next one, in milliseconds.
     pub think_ms: f64,
-    /// Whether pauses are exponentially distributed with that mean.
+    /// Whether pauses are exponentially distributed, with mean `think_ms`.
     pub think_varies: bool,
     /// Tokens per block of the shared prefixes.
     pub block: u32,
