@@ -8,7 +8,7 @@ pub(super) enum WorkerPhase {
     Starting,
     Ready,
     Draining,
-    /// Failed worker that still counts.
+    /// Failed worker, before its requests are reported as failed.
     Lost,
     Gone,
 }
