@@ -1,13 +1,14 @@
-//! Which recorded deployment is nearest to one that is explained, and how well it is predicted.
+//! Finds the recorded deployment nearest to the explained one, with its prediction errors.
 
 use std::fmt::{self, Write as _};
 
 use vllm_sim_engine::latency::{Memory, Setup};
 
-/// Public runs by deployment. `tests/python/fidelity_page.py` writes it, beside `docs/fidelity.md`.
+/// Public runs by deployment, written by `tests/python/fidelity_page.py` together with
+/// `docs/fidelity.md`.
 const DEPLOYMENTS: &str = include_str!("recorded_deployments.csv");
 
-/// Runs of one deployment, and the median size of the errors of their predictions, in percent.
+/// Runs of one deployment, with the median absolute errors of their predictions, in percent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Deployment {
     judge: &'static str,
@@ -19,19 +20,19 @@ struct Deployment {
     weight_gb: f64,
     runs: u32,
     regime: &'static str,
-    /// Whether the constants were fitted with these runs.
+    /// Use of these runs in the fit of the coefficients: `with` or `without`.
     basis: &'static str,
-    /// Of InferenceX only the gap between tokens is judged.
+    /// `None` for InferenceX, of which only the gap between tokens is compared.
     ttft: Option<f64>,
     itl: f64,
     e2e: Option<f64>,
 }
 
-/// Sizes that differ by less are those of one model.
+/// Relative difference below which two sizes count as one model.
 const SAME_SIZE: f64 = 0.01;
 
 impl Deployment {
-    /// `None`: no line of the table.
+    /// Parses a line of the table; returns `None` for an invalid one.
     fn read(line: &'static str) -> Option<Self> {
         let mut cells = line.split(',');
         let mut next = || cells.next();
@@ -52,7 +53,7 @@ impl Deployment {
         })
     }
 
-    /// What of it is not as in `asked`.
+    /// Returns the properties in which the deployments differ.
     fn differences(&self, asked: &Deployment) -> Vec<&'static str> {
         let size = (self.weight_gb * f64::from(self.tp)) / (asked.weight_gb * f64::from(asked.tp));
         let same_weights = self.weights == asked.weights;
@@ -61,7 +62,7 @@ impl Deployment {
             (!same_weights, "weights"),
             (self.experts != asked.experts, "kind of model"),
             (self.tp != asked.tp, "tensor parallelism"),
-            // With other weights other bytes are the same model.
+            // Other weight formats change the size of the same model.
             (
                 same_weights && (size - 1.0).abs() > SAME_SIZE,
                 "size of the model",
@@ -72,7 +73,8 @@ impl Deployment {
         .collect()
     }
 
-    /// In doublings of what a GPU computes; another GPU or kernel is as far as several of them.
+    /// Returns the distance in doublings of the work per GPU; another GPU or kernel counts as
+    /// several.
     fn distance(&self, asked: &Deployment) -> f64 {
         let doublings = |a: f64, b: f64| (a / b).log2().abs();
         let other = |differs: bool, far: f64| if differs { far } else { 0.0 };
@@ -90,18 +92,17 @@ fn nearest(asked: &Deployment) -> Option<Deployment> {
     known.min_by(|a, b| a.distance(asked).total_cmp(&b.distance(asked)))
 }
 
-/// What is known of the errors of a prediction.
+/// Known errors of a prediction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evidence {
-    /// What was recorded that is nearest.
+    /// Description of the nearest recorded deployment.
     pub recorded: String,
-    /// The errors of its predictions, and of how many runs they are the medians.
+    /// Median errors of its predictions, with the number of runs.
     pub errors: String,
-    /// The same in a few characters: `TTFT 1.3 %, ITL 2.6 %`, in brackets for another deployment.
+    /// Short form, such as `TTFT 1.3 %, ITL 2.6 %`; in brackets for another deployment.
     pub short: String,
 }
 
-/// What was recorded that is nearest, and how far off its predictions are.
 pub(super) fn evidence(setup: &Setup) -> Option<Evidence> {
     let shape = &setup.shape;
     let memory = Memory::new(shape, &setup.gpu, setup.ranks(), 1.0, (16, 2), 1, None);
@@ -160,7 +161,6 @@ pub(super) fn evidence(setup: &Setup) -> Option<Evidence> {
     })
 }
 
-/// The same in two lines.
 pub(super) fn write(text: &mut String, setup: &Setup) -> fmt::Result {
     match evidence(setup) {
         Some(found) => writeln!(

@@ -1,4 +1,4 @@
-//! A score as a table and as JSON.
+//! Renders a score as a table and as JSON.
 
 use serde_json::{Map, Value, json};
 
@@ -9,22 +9,19 @@ use super::play::Play;
 use super::require::Requirement;
 use super::workload::Workload;
 
-/// Of the JSON; it changes when a key changes its meaning or goes.
+/// Version of the JSON; it changes when a key is removed or changes its meaning.
 const VERSION: u32 = 1;
 
-/// Points of a drawn distribution.
 const POINTS: usize = 201;
 
-/// Names and curves of several distributions.
 pub(super) type Curves<'a> = Vec<(&'a str, Vec<f64>)>;
 
-/// All that is to be said of a gateway.
 pub(super) struct ScoreReport {
     pub(super) command: String,
     pub(super) score: Option<f64>,
     pub(super) policies: Vec<Policy>,
     pub(super) live: LivePlay,
-    /// What is measured of the best placements, sent straight to the pods.
+    /// Measures of the best placements, sent directly to the pods.
     live_ideal: Option<Values>,
     values: Values,
     ideal: Values,
@@ -63,7 +60,6 @@ impl ScoreReport {
         }
     }
 
-    /// The head and the rows of the table: what is measured, of whom.
     pub(super) fn cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let policies = self.policies.iter().map(|policy| policy.name);
         let direct = self.live_ideal.as_ref();
@@ -91,7 +87,6 @@ impl ScoreReport {
         (head.map(str::to_owned).collect(), rows.collect())
     }
 
-    /// What stands below the table.
     pub(super) fn lines(&self) -> Vec<String> {
         let routing = &self.live.routing;
         let score = self.score.map_or_else(
@@ -177,7 +172,6 @@ impl ScoreReport {
         both.cloned().chain(failed).chain(fast).chain(unknown)
     }
 
-    /// The table, and what there is to say besides.
     pub(super) fn table(&self) -> String {
         let (head, rows) = self.cells();
         let width = |column: usize| {
@@ -210,7 +204,7 @@ impl ScoreReport {
         requirement.value(&self.shares, others)
     }
 
-    /// What is required and not reached.
+    /// Describes the requirements that are missed, if any.
     pub(super) fn missed(&self) -> Option<String> {
         let missed = self.requirements.iter().filter_map(|requirement| {
             let value = self.required(requirement);
@@ -221,8 +215,7 @@ impl ScoreReport {
         (!missed.is_empty()).then(|| format!("--require missed: {}", missed.join(", ")))
     }
 
-    /// Distributions of the times to the first and the last token, of the gateway and of some
-    /// others.
+    /// Returns the distributions of TTFT and E2E latency, of the gateway and of some routers.
     pub(super) fn curves(&self) -> [(&'static str, Curves<'_>); 2] {
         let percents: [f64; POINTS] =
             std::array::from_fn(|at| at as f64 * 100.0 / (POINTS - 1) as f64);

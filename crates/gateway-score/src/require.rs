@@ -1,14 +1,13 @@
-//! `--require reuse>=0.9`: what a gateway must reach.
+//! Parses and checks requirements on a gateway: `--require reuse>=0.9`.
 
 use anyhow::Result;
 
 use super::measure::{MEASURES, Values};
 use vllm_sim_command_line::refuse;
 
-/// What is no share of an ideal: a number of its own.
+/// Names of values that are not relative to the ideal.
 const OTHERS: [&str; 3] = ["score", "misroutes", "retries"];
 
-/// A bound.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Requirement {
     pub(super) name: &'static str,
@@ -17,10 +16,10 @@ pub(super) struct Requirement {
 }
 
 impl Requirement {
-    /// Reads `NAME>=NUMBER`; also `<=`, `>` and `<`.
+    /// Parses `NAME>=NUMBER`; also `<=`, `>` and `<`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns a usage error for an invalid requirement.
     pub(super) fn parse(text: &str) -> Result<Self> {
         let found = [">=", "<=", ">", "<"]
             .into_iter()
@@ -44,7 +43,7 @@ impl Requirement {
         })
     }
 
-    /// Whether a value, `None` for an unknown one, is within the bound.
+    /// Whether the value is within the bound; an unknown value is not.
     pub(super) fn is_met(&self, value: Option<f64>) -> bool {
         value.is_some_and(|value| match self.operator {
             ">=" => value >= self.bound,
@@ -54,7 +53,7 @@ impl Requirement {
         })
     }
 
-    /// The value that is bounded: of a measure its share of the ideal.
+    /// Returns the bounded value, which of a measure is its ratio to the ideal.
     pub(super) fn value(&self, shares: &Values, others: [Option<f64>; 3]) -> Option<f64> {
         let measure = MEASURES.iter().position(|m| m.name == self.name);
         let other = || OTHERS.iter().position(|name| *name == self.name);

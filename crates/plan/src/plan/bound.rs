@@ -2,10 +2,10 @@ use std::str::FromStr;
 
 use vllm_sim_replay::report::Report;
 
-/// A percentile of all requests that must not be exceeded: `ttft-p99=500`.
+/// Upper bound of a percentile over all requests: `ttft-p99=500`.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct PercentileBound {
-    /// Name of the distribution in a report.
+    /// Name of the distribution in [`Report::curves`].
     curve: &'static str,
     percent: f64,
     most_ms: f64,
@@ -40,11 +40,11 @@ impl FromStr for PercentileBound {
 }
 
 impl PercentileBound {
-    /// What is said when a run exceeds it.
+    /// Returns a message if the report exceeds the bound.
     pub(super) fn missed(&self, report: &Report) -> Option<String> {
         let (_, curve) = report.curves.iter().find(|(name, _)| *name == self.curve)?;
         let last = curve.len().checked_sub(1)?;
-        // Between two points of the curve the higher one.
+        // Between two points of the curve, the higher one.
         let at = (self.percent / 100.0 * last as f64).ceil() as usize;
         let value = curve[at.min(last)];
         (value > self.most_ms).then(|| {

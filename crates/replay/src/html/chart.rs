@@ -1,21 +1,19 @@
-//! Line charts as SVG.
+//! Draws line charts as SVG.
 
 use std::fmt::Write as _;
 
 use super::{escape, short};
 use crate::report::{TimelinePoint, WorkerTrack};
 
-/// Size of the drawing, and the room for numbers at its left and bottom.
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 62.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 38.0;
-/// Points of a summed line.
 const POINTS: usize = 480;
 
-/// One line.
+/// Line of a chart, with its name in the legend.
 #[derive(Debug)]
 pub struct ChartLine {
     name: String,
@@ -24,7 +22,7 @@ pub struct ChartLine {
 }
 
 impl ChartLine {
-    /// `colour` is one of eight, in the order of the legend's palette.
+    /// Creates a line; `colour` is an index into the palette of eight colours.
     pub fn new(name: &str, points: Vec<(f64, f64)>, colour: usize) -> Self {
         Self {
             name: name.to_owned(),
@@ -53,25 +51,25 @@ impl ChartLine {
     }
 }
 
-/// A chart with its axes.
+/// Line chart with axes and a legend.
 #[derive(Debug)]
 pub struct Chart<'a> {
-    /// Above the drawing.
+    /// Title above the drawing.
     pub title: &'a str,
     /// Unit of the horizontal axis.
     pub x: &'a str,
-    /// What the vertical axis counts.
+    /// Label of the vertical axis.
     pub y: &'a str,
-    /// Ends of the vertical axis; `None`: from 0 to the greatest value.
+    /// Ends of the vertical axis; `None` scales it from 0 to the largest value.
     pub y_range: Option<(f64, f64)>,
-    /// The lines, each with a place in the legend.
+    /// Lines, each with an entry in the legend.
     pub lines: Vec<ChartLine>,
-    /// What follows the pointer goes by height rather than by width, as suits a distribution.
+    /// Whether the cursor follows the height of the pointer, as suits a distribution.
     pub follows_y: bool,
 }
 
 impl Chart<'_> {
-    /// Appends the figure.
+    /// Appends the chart to `out` as an HTML figure.
     pub fn draw(&self, out: &mut String) {
         let all = || self.lines.iter().flat_map(|line| &line.points);
         if all().next().is_none() {
@@ -163,7 +161,7 @@ fn draw_y_ticks(out: &mut String, ticks: &[f64], y: impl Fn(f64) -> f64) {
     }
 }
 
-/// A number with five digits that mean something, for the script.
+/// Formats a number with five significant digits, for the script.
 fn digits(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -180,7 +178,6 @@ fn end(ticks: &[f64]) -> f64 {
     ticks.last().copied().unwrap_or(1.0)
 }
 
-/// Four to eight even steps from 0 to at least `most`.
 fn ticks(most: f64) -> Vec<f64> {
     if !most.is_finite() || most <= 0.0 {
         return vec![0.0, 1.0];
@@ -197,7 +194,7 @@ fn ticks(most: f64) -> Vec<f64> {
     (0..=count).map(|i| i as f64 * step).collect()
 }
 
-/// All workers as one line: at even instants, the sum (or mean) of the last point of each.
+/// Sums (or averages) the tracks of all workers to one line at even times.
 pub(super) fn sum(
     tracks: &[WorkerTrack],
     of: fn(&TimelinePoint) -> f64,
@@ -219,7 +216,7 @@ pub(super) fn sum(
             {
                 *place += 1;
             }
-            // Before its first and after its last point a worker is not there.
+            // A worker does not exist before its first and after its last point.
             let first = track
                 .points
                 .first()
