@@ -48,45 +48,50 @@ specs! {
         "Number of NIXL KV Cache notifications that arrived after the KV had expired.";
 
     OFFLOAD_STORE_BYTES = "vllm:kv_offload_store_bytes_total",
-        "Bytes of KV cache copied to the memory of the host.";
+        "Bytes of KV cache copied from the GPU to CPU memory.";
     OFFLOAD_STORE_TIME = "vllm:kv_offload_store_time_total",
-        "Seconds that copies to the memory of the host took.";
+        "Time of KV cache copies from the GPU to CPU memory, in seconds.";
     OFFLOAD_STORE_SIZE = "vllm:kv_offload_store_size",
-        "Bytes of a copy to the memory of the host.";
+        "Histogram of the size of KV cache copies from the GPU to CPU memory, in bytes.";
     OFFLOAD_LOAD_BYTES = "vllm:kv_offload_load_bytes_total",
-        "Bytes of KV cache copied from the memory of the host.";
+        "Bytes of KV cache copied from CPU memory to the GPU.";
     OFFLOAD_LOAD_TIME = "vllm:kv_offload_load_time_total",
-        "Seconds that copies from the memory of the host took.";
+        "Time of KV cache copies from CPU memory to the GPU, in seconds.";
     OFFLOAD_LOAD_SIZE = "vllm:kv_offload_load_size",
-        "Bytes of a copy from the memory of the host.";
+        "Histogram of the size of KV cache copies from CPU memory to the GPU, in bytes.";
     OFFLOAD_REFUSED = "vllm:kv_offload_allocation_failure_total",
-        "Chunks of a request that found no room in the memory of the host.";
+        "Number of times that CPU memory for the chunks of a request could not be allocated.";
     OFFLOAD_DELAY = "vllm:kv_offload_lookup_async_delay_seconds",
-        "Seconds from the first deferred lookup of a request to its answer.";
+        "Histogram of the time from the first deferred lookup of a request to its result, in \
+         seconds.";
     OFFLOAD_ALLOCATED = "vllm:kv_offload_cpu_allocation_size",
-        "Chunks that were given room at once.";
+        "Histogram of the number of chunks allocated together in CPU memory.";
     OFFLOAD_USAGE = "vllm:kv_offload_cpu_cache_usage_perc",
-        "Share of the chunks that copies hold.";
+        "Fraction of the chunks in CPU memory that copies in progress use, 0 to 1.";
     OFFLOAD_WRITE_USAGE = "vllm:kv_offload_cpu_cache_write_usage_perc",
-        "Share of the chunks that are being written.";
+        "Fraction of the chunks in CPU memory that are being written, 0 to 1.";
     OFFLOAD_READ_USAGE = "vllm:kv_offload_cpu_cache_read_usage_perc",
-        "Share of the chunks that are being read.";
+        "Fraction of the chunks in CPU memory that are being read, 0 to 1.";
     OFFLOAD_TOTAL_BYTES = "vllm:kv_offload_total_bytes_total",
-        "Bytes of KV cache copied, by direction. DEPRECATED: Use vllm:kv_offload_store_bytes and vllm:kv_offload_load_bytes instead.";
+        "Bytes of KV cache copied between GPU and CPU memory, by direction. DEPRECATED: Use \
+         vllm:kv_offload_store_bytes and vllm:kv_offload_load_bytes instead.";
     OFFLOAD_TOTAL_TIME = "vllm:kv_offload_total_time_total",
-        "Seconds that copies took, by direction. DEPRECATED: Use vllm:kv_offload_store_time and vllm:kv_offload_load_time instead.";
+        "Time of KV cache copies between GPU and CPU memory, in seconds, by direction. \
+         DEPRECATED: Use vllm:kv_offload_store_time and vllm:kv_offload_load_time instead.";
     OFFLOAD_SIZE = "vllm:kv_offload_size",
-        "Bytes of a copy, by direction. DEPRECATED: Use vllm:kv_offload_store_size and vllm:kv_offload_load_size instead.";
+        "Histogram of the size of KV cache copies between GPU and CPU memory, in bytes, by \
+         direction. DEPRECATED: Use vllm:kv_offload_store_size and vllm:kv_offload_load_size \
+         instead.";
     OFFLOAD_CONFIG = "vllm:kv_offload_config_info",
-        "The KV cache in the memory of the host.";
+        "Information about the KV cache in CPU memory.";
     SIMPLE_LOAD_BLOCKS = "vllm:simple_kv_offload_load_blocks_total",
-        "Blocks loaded from the memory of the host.";
+        "Number of KV cache blocks loaded from CPU memory.";
     SIMPLE_USED = "vllm:simple_kv_offload_used_blocks",
-        "Blocks in the memory of the host.";
+        "Number of KV cache blocks in CPU memory.";
     SIMPLE_PENDING = "vllm:simple_kv_offload_pending_store_blocks",
-        "Blocks that are being copied to the memory of the host.";
+        "Number of KV cache blocks that are being copied to CPU memory.";
     SIMPLE_INFO = "vllm:simple_kv_offload_info",
-        "The KV cache in the memory of the host.";
+        "Information about the KV cache in CPU memory.";
 
     RUNNING = "vllm:num_requests_running",
         "Number of requests in model execution batches.";

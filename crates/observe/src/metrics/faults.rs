@@ -18,12 +18,12 @@ impl FaultMetrics {
         const CONSTANT: &str = "names and labels are constants, each registered once";
         let faults = Opts::new(
             "vllm_sim_faults_total",
-            "Faults on purpose that clients got to feel.",
+            "Number of injected faults that took effect on a client.",
         );
         let faults = IntCounterVec::new(faults, &["kind", "scenario", "phase"]).expect(CONSTANT);
         let phase = Opts::new(
             "vllm_sim_scenario_phase",
-            "The phase of the scenario that is being played.",
+            "1 for the active phase of the running scenario.",
         );
         let phase = IntGaugeVec::new(phase, &["scenario", "phase"]).expect(CONSTANT);
         let registry = Registry::new();
