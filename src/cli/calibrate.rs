@@ -136,11 +136,14 @@ pub(super) fn run(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Res
         return Ok(HELP.to_owned());
     }
     let (fitted, base, deployment) = match (&typed.runs, typed.data.is_empty()) {
-        (Some(_), false) => refuse!("--data and --runs exclude each other"),
+        (Some(_), false) => refuse!("--data and --runs cannot be used together"),
         (None, true) => refuse!("--data FILE… or --runs DIR is needed; see --help"),
         (Some(folder), true) => {
             if let Some(word) = typed.rest.first() {
-                refuse!("{word:?} is not known here: recorded runs describe their deployments");
+                refuse!(
+                    "unknown argument {word:?}: with --runs, the recorded runs describe their \
+                     deployments"
+                );
             }
             let fitted = calibrate::from_recorded(folder, &typed.options)?;
             (

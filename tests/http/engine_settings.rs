@@ -87,7 +87,7 @@ async fn a_prefill_worker_makes_one_token_and_a_decode_worker_reads_no_prompt() 
     let error = Loaded::from_flags(CliMode::Vllm, &flags)
         .unwrap_err()
         .to_string();
-    assert!(error.contains("exclude each other"), "{error}");
+    assert!(error.contains("cannot be used together"), "{error}");
 }
 
 #[test]

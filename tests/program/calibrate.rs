@@ -206,7 +206,7 @@ fn a_front_end_that_was_measured_is_not_fitted() {
     let error = calibrate::from_runs(&runs, deployment, &both).expect_err("excluded");
     assert_eq!(
         error.to_string(),
-        "--fit front_end_us and --front-end-ms exclude each other"
+        "--fit front_end_us and --front-end-ms cannot be used together"
     );
 }
 
@@ -304,7 +304,10 @@ fn runs_that_contradict_each_other_move_nothing() {
     assert!(fitted.parameters.is_empty(), "{fitted}");
     let text = fitted.to_string();
     assert!(
-        text.contains("kept at its default: does not help runs that were not fitted"),
+        text.contains(
+            "kept at its default: does not improve predictions of runs that were not \
+             fitted"
+        ),
         "{text}"
     );
 }
@@ -323,7 +326,7 @@ fn what_cannot_be_fitted_is_said() {
     };
     let error = fit(std::slice::from_ref(&one), &unknown);
     assert!(
-        error.starts_with("--fit \"warp\" is not known; there are front_end_us"),
+        error.starts_with("--fit: unknown number \"warp\"; allowed are front_end_us"),
         "{error}"
     );
     let held = Options {
@@ -331,7 +334,7 @@ fn what_cannot_be_fitted_is_said() {
         ..Options::default()
     };
     let error = fit(std::slice::from_ref(&one), &held);
-    assert!(error.starts_with("no run is left to fit"), "{error}");
+    assert!(error.starts_with("no run to fit"), "{error}");
     let stranger = Options {
         profile_of: Some("nobody".to_owned()),
         ..Options::default()
@@ -343,5 +346,5 @@ fn what_cannot_be_fitted_is_said() {
     );
     let empty = BenchRun::new("empty".to_owned());
     let error = fit(&[empty], &Options::default());
-    assert_eq!(error, "empty: holds no request that succeeded");
+    assert_eq!(error, "empty: contains no successful request");
 }

@@ -25,7 +25,8 @@ fn groups_are_a_table_and_the_count_has_its_rule() {
     let text = explain("gpt-oss-20b", &engine, setup, "", &[], caches);
     for part in [
         "163839 usable blocks of 16 tokens that the groups share",
-        "163840 blocks with the null block: --kv-cache-memory-bytes over the bytes of a block",
+        "163840 blocks with the null block: --kv-cache-memory-bytes divided by the bytes of a \
+         block",
     ] {
         assert!(text.contains(part), "no {part:?} in\n{text}");
     }

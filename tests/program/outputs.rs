@@ -101,7 +101,7 @@ const LOST: &[(&str, &[&str])] = &[
     ),
     (
         "replay t.jsonl --html /dev/null",
-        &["--html", "no regular file"],
+        &["--html", "not a regular file"],
     ),
     ("replay t.jsonl --html broken", &["--html", "link"]),
     (

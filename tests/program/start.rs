@@ -288,12 +288,12 @@ fn settings_without_effect_are_told() {
         &[],
     );
     assert!(
-        log.contains("--time-to-first-token: no effect, as a latency model"),
+        log.contains("--time-to-first-token: no effect because a latency model"),
         "{log}"
     );
     let log = warned(&["--failure-types", "server_error"], &[]);
     assert!(
-        log.contains("--failure-types: no effect, as --failure-injection-rate is 0"),
+        log.contains("--failure-types: no effect because --failure-injection-rate is 0"),
         "{log}"
     );
     let log = warned(&["--stream-faults", "cut_after=1"], &[]);

@@ -158,7 +158,7 @@ fn wrong_usage_exits_with_2_and_names_the_nearest() {
     let dir = tempfile::tempdir().unwrap();
     for (words, told) in [
         ("relpay", "did you mean replay?"),
-        ("launch", "launch needs a part of the API"),
+        ("launch", "launch needs the part of the API"),
         ("launch rendre", "did you mean launch render?"),
         ("serve m --prot 1", "did you mean --port?"),
         (

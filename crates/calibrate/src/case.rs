@@ -99,7 +99,7 @@ impl CalibrationCase {
         options: &Options,
     ) -> Result<Self, CalibrateError> {
         if bench.requests.is_empty() {
-            let problem = format!("{}: holds no request that succeeded", bench.name);
+            let problem = format!("{}: contains no successful request", bench.name);
             return Err(CalibrateError::Other(problem));
         }
         let block = engine.block_size;
@@ -152,7 +152,7 @@ impl CalibrationCase {
         let regime = json["regime"].as_str().unwrap_or_default();
         let warning = regime
             .starts_with("overload")
-            .then_some("overloaded: only gaps between tokens are fitted");
+            .then_some("overloaded: only inter-token latencies are fitted");
         let actual = &json["actual"];
         let measured: Vec<(Option<usize>, &Value)> = match actual["stages"].as_array() {
             Some(stages) if by_stage => stages
@@ -198,7 +198,7 @@ impl CalibrationCase {
 
     fn checked(mut self) -> Result<Self, CalibrateError> {
         if self.targets.is_empty() {
-            let problem = format!("{}: nothing in it was measured", self.name);
+            let problem = format!("{}: contains no measured latency", self.name);
             return Err(CalibrateError::Other(problem));
         }
         // A run without overload is stationary; a queue builds up over a whole run.
@@ -442,7 +442,10 @@ fn overloaded(bench: &BenchRun) -> Option<&'static str> {
         && matches!(bench.load, OfferedLoad::Drawn(_))
         && bench.requests.len() >= 200
     {
-        return Some("overloaded (less than 97 % of the asked rate): only gaps are fitted");
+        return Some(
+            "overloaded (less than 97 % of the requested rate): only inter-token \
+             latencies are fitted",
+        );
     }
     let ttft: Vec<f64> = bench.requests.iter().filter_map(|r| r.ttft_ms).collect();
     let third = ttft.len() / 3;
@@ -451,7 +454,10 @@ fn overloaded(bench: &BenchRun) -> Option<&'static str> {
     let grows = third >= 30
         && mean(&ttft[2 * third..]) > GROWTH * mean(&ttft[..third])
         && mean(&ttft[2 * third..]) > 1000.0;
-    (open && grows).then_some("overloaded (TTFT grows through the run): only gaps are fitted")
+    (open && grows).then_some(
+        "overloaded (TTFT grows during the run): only inter-token latencies \
+         are fitted",
+    )
 }
 
 /// Returns the block keys of a request; blocks within the cached prefix are shared.

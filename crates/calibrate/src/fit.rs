@@ -99,7 +99,7 @@ pub(super) fn fit(
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             n => n,
         },
-        told: Progress::begin("calibrate", "runs played", None),
+        told: Progress::begin("calibrate", "runs simulated", None),
     };
     let (lines, plan) = descend(&machine, &choice)?;
     let everywhere: Vec<usize> = (0..cases.len()).collect();
@@ -138,7 +138,7 @@ pub(super) fn fit(
             _ if fitted(parameter) => continue,
             Some((_, why)) => why,
             None if choice.named && !choice.chosen.contains(&parameter) => continue,
-            None => "does not help runs that were not fitted",
+            None => "does not improve predictions of runs that were not fitted",
         };
         left.push((parameter, why));
     }
@@ -173,7 +173,7 @@ fn find(cases: &[CalibrationCase], name: &str) -> Result<usize, CalibrateError> 
             let names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
             let names = names.join(", ");
             CalibrateError::Other(format!(
-                "--profile-of {name:?} is no run; there are {names}"
+                "--profile-of: no run has the name {name:?}; the runs are {names}"
             ))
         })
 }

@@ -107,7 +107,7 @@ impl CaseRunner<'_> {
             }
         });
         let done = done.into_inner().unwrap_or_default();
-        let lost = || CalibrateError::Other("a run was not played to its end".to_owned());
+        let lost = || CalibrateError::Other("a run was not simulated to its end".to_owned());
         let mut played = done
             .into_iter()
             .map(|one| one.unwrap_or_else(|| Err(lost())));

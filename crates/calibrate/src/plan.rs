@@ -42,7 +42,7 @@ pub(super) fn choose(
         .map(CalibrationCase::traits)
         .collect();
     if fitted.is_empty() {
-        let problem = "no run is left to fit: all are held out, or none was named";
+        let problem = "no run to fit: all runs are held out, or none was given";
         return Err(CalibrateError::Other(problem.to_owned()));
     }
     if !options.fit.is_empty() {
@@ -61,7 +61,7 @@ pub(super) fn choose(
         let no = |chosen: bool, why| (!chosen).then_some(why);
         match parameter {
             Parameter::FrontEnd => no(options.front_end_us.is_none(), GIVEN),
-            Parameter::StepScale => no(!loads, "told apart into the parts below"),
+            Parameter::StepScale => no(!loads, "replaced by the separate numbers below"),
             Parameter::Step | Parameter::Sequence => no(loads, "needs two different loads"),
             Parameter::Compute => no(ratio(|t| t.prompt) >= 1.5, "needs two prompt lengths"),
             Parameter::Attention => no(ratio(|t| t.context) >= 2.0, "needs two context lengths"),
@@ -76,7 +76,7 @@ pub(super) fn choose(
     for parameter in ORDER {
         match why_not(parameter) {
             None if chosen.len() < most => chosen.push(parameter),
-            None => left.push((parameter, "too few runs for one more")),
+            None => left.push((parameter, "too few runs to fit another number")),
             Some(why) => left.push((parameter, why)),
         }
     }
@@ -96,10 +96,12 @@ fn named(options: &Options) -> Result<ParameterChoice, CalibrateError> {
     for name in &options.fit {
         let parameter = Parameter::named(name.trim()).ok_or_else(|| {
             let names = parameter_names();
-            CalibrateError::Other(format!("--fit {name:?} is not known; there are {names}"))
+            CalibrateError::Other(format!(
+                "--fit: unknown number {name:?}; allowed are {names}"
+            ))
         })?;
         if parameter == Parameter::FrontEnd && options.front_end_us.is_some() {
-            let problem = "--fit front_end_us and --front-end-ms exclude each other";
+            let problem = "--fit front_end_us and --front-end-ms cannot be used together";
             return Err(CalibrateError::Other(problem.to_owned()));
         }
         if !chosen.contains(&parameter) {

@@ -92,7 +92,7 @@ impl fmt::Display for Fitted {
         let width = names.max().unwrap_or(0).max(24);
         writeln!(
             f,
-            "Error in per cent, with the defaults and with what was fitted:\n"
+            "Error in percent, with the defaults and with the fitted numbers:\n"
         )?;
         let heads = ["TTFT", "ITL", "E2E", "TTFT", "ITL", "E2E"];
         let heads = heads.map(|head| format!("{head:>8}")).join("");
@@ -145,7 +145,7 @@ impl fmt::Display for Fitted {
 
 fn line(f: &mut fmt::Formatter<'_>, outcome: &FittedParameter) -> fmt::Result {
     let note = if outcome.at_bound {
-        "  at its bound"
+        "  at the limit of its range"
     } else {
         ""
     };

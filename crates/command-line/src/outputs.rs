@@ -51,12 +51,12 @@ pub fn check(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<(
     for (flag, path) in &outputs {
         let id = FileId::of_output(flag, Path::new(path))?;
         if let Some((other, _)) = seen.iter().find(|(_, other)| *other == id) {
-            refuse!("{flag} {path}: that is the file of {other}, which would be lost");
+            refuse!("{flag} {path}: {other} writes the same file; name different files");
         }
         for (input, value) in &inputs {
             if let Some(lost) = files(value).find(|file| FileId::of(file).as_ref() == Some(&id)) {
                 let lost = lost.display();
-                refuse!("{flag} {path}: that would overwrite {lost}, an input ({input})");
+                refuse!("{flag} {path}: would overwrite the input file {lost} ({input})");
             }
         }
         seen.push((flag, id));
@@ -144,15 +144,15 @@ impl FileId {
         if let Ok(file) = path.metadata() {
             // A tool may write into a folder.
             if !file.is_file() && !file.is_dir() {
-                refuse!("{flag} {shown}: that is no regular file");
+                refuse!("{flag} {shown}: not a regular file");
             }
             return Ok(Self::found(&file));
         }
         if path.is_symlink() {
-            refuse!("{flag} {shown}: that is a link to a file that is not there");
+            refuse!("{flag} {shown}: a link to a file that does not exist");
         }
         let Some(name) = path.file_name() else {
-            refuse!("{flag} {shown}: that names no file");
+            refuse!("{flag} {shown}: not the name of a file");
         };
         let folder = folder(path).metadata();
         let folder = folder.with_context(|| format!("cannot write {shown}"))?;

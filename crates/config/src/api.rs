@@ -234,7 +234,7 @@ fn parser(
     }
     if v.text(plugin).is_some() {
         v.warn(format!(
-            "--{} {name}: taken to come from --{}",
+            "--{} {name}: not a built-in parser; assumed to be defined by --{}",
             flag.name, plugin.name
         ));
         return Ok(Some(name.to_owned()));

@@ -98,11 +98,11 @@ fn of_device(v: &Values, without: (u32, u32)) -> Result<(Default, Default), Conf
     };
     let is_a100 = gpu.name.to_ascii_lowercase().contains("a100");
     let (seqs, tokens, class) = if gpu.memory_gib >= LARGEST_GIB {
-        (1024, 16_384, "with 160 GiB and more")
+        (1024, 16_384, "with 160 GiB or more")
     } else if gpu.memory_gib >= LARGE_GIB && !is_a100 {
-        (1024, 8192, "with 70 GiB and more that are no A100")
+        (1024, 8192, "with 70 GiB or more, except A100")
     } else {
-        (256, 2048, "below 70 GiB, and of A100")
+        (256, 2048, "below 70 GiB, and for A100")
     };
     let rule = format!("vLLM's default of GPUs {class} ({})", gpu.name);
     Ok((Default::new(seqs, &rule), Default::new(tokens, &rule)))
@@ -146,7 +146,7 @@ fn checked(v: &Values, seqs: u32, tokens: u32, context: u32) -> Result<u32, Conf
         return Ok(tokens);
     }
     if !v.given(flag) {
-        let rule = "grown to max-num-seqs; vLLM would refuse to start";
+        let rule = "raised to max-num-seqs; vLLM would refuse to start";
         v.derive_by(flag, least, rule);
         return Ok(least);
     }
@@ -157,8 +157,8 @@ fn checked(v: &Values, seqs: u32, tokens: u32, context: u32) -> Result<u32, Conf
         )
     } else {
         format!(
-            "max_num_batched_tokens ({tokens}) is smaller than max_model_len ({context}) and chunked \
-             prefill is off: a prompt could never be read"
+            "max_num_batched_tokens ({tokens}) is smaller than max_model_len ({context}) and \
+             chunked prefill is off: the longest prompts could never be computed"
         )
     }))
 }

@@ -77,7 +77,8 @@ fn with_states(
     let width = kv_width(&v.get(&kv::KV_CACHE_DTYPE)?, shape.head_dim).unwrap_or(2.0);
     let grown = KvCachePlan::least_block(shape, tp, width, step).unwrap_or(size);
     if grown > size {
-        let rule = "attention's block must have room for a state of the other layers";
+        let rule = "a block of attention layers must be at least as large as a state of the other \
+             layers";
         v.derive_by(&kv::BLOCK_SIZE, grown, rule);
     }
     Ok(grown.max(size))

@@ -142,7 +142,7 @@ fn command<'a>(program: &str, words: &'a [String]) -> Result<Invocation<'a>, Con
             nearest: Some("launch render".to_owned()),
         }),
         ("launch", []) => Err(ConfigError::Invalid(
-            "launch needs a part of the API: launch render".to_owned(),
+            "launch needs the part of the API to serve: launch render".to_owned(),
         )),
         // `python3 -m vllm.entrypoints.cli.main serve …`: how `vllm-rs` starts its engine.
         ("-m", [module, rest @ ..]) if module == "vllm.entrypoints.cli.main" => {

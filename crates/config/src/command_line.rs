@@ -140,7 +140,7 @@ impl<'a> Reader<'a> {
         {
             let value = value.trim().trim_matches(['"', '\'']);
             self.out.layer.warnings.push(format!(
-                "{word:?} is one word; read as --{name} and {value:?}"
+                "{word:?} is one argument; read as --{name} with the value {value:?}"
             ));
             return self.take(known, name, None, Some(value));
         }

@@ -30,7 +30,7 @@ pub(super) fn from_values(
     let idle: Vec<&str> = idle.map(String::as_str).collect();
     if !idle.is_empty() {
         let keys = idle.join(", ");
-        v.warn(format!("--compilation-config: without effect: {keys}"));
+        v.warn(format!("--compilation-config: keys without effect: {keys}"));
     }
     let typed = typed_sizes(v, &config)?;
     let most = most(v, &config)?;

@@ -411,7 +411,8 @@ fn role(v: &Values) -> Result<Role, ConfigError> {
         ((true, false), false) => Ok(Role::Prefill),
         ((false, true), false) => Ok(Role::Decode),
         _ => Err(ConfigError::Invalid(
-            "--is-prefill-worker, --is-decode-worker and --disaggregation-mode exclude each other"
+            "--is-prefill-worker, --is-decode-worker and --disaggregation-mode cannot be used \
+             together"
                 .to_owned(),
         )),
     }
@@ -470,7 +471,7 @@ fn latency_source(v: &Values) -> Result<LatencySource, ConfigError> {
     ] {
         if given {
             v.warn(format!(
-                "--{name} has no effect: step times come from no kernel tables"
+                "--{name} has no effect: step times do not come from kernel tables"
             ));
         }
     }
@@ -496,8 +497,8 @@ fn latency_source(v: &Values) -> Result<LatencySource, ConfigError> {
 fn timeline_scheduler(v: &Values, typed: SchedulerKind) -> Result<SchedulerKind, ConfigError> {
     if typed != SchedulerKind::Pool && v.given(&engine::SCHEDULER) {
         return Err(ConfigError::Invalid(
-            "--replay-timing releases each token at its recorded instant: it needs --scheduler \
-             pool, a batching scheduler makes instants of its own"
+            "--replay-timing releases each token at its recorded time, so it needs --scheduler \
+             pool; batching schedulers compute the times of tokens"
                 .to_owned(),
         ));
     }
@@ -519,8 +520,8 @@ fn scheduler(v: &Values, latency: &LatencySource) -> Result<SchedulerKind, Confi
     }
     if v.given(flag) {
         return Err(ConfigError::Invalid(
-            "the pool scheduler has delays and no steps: --latency-model, --latency-profile and --gpu \
-             need --scheduler vllm or sglang"
+            "--latency-model, --latency-profile and --gpu need --scheduler vllm or sglang: the \
+             pool scheduler uses fixed delays instead of step times"
                 .to_owned(),
         ));
     }

@@ -51,8 +51,8 @@ pub fn load_engine(
     let unused = [unused, typed.ignored].concat();
     if !unused.is_empty() {
         return Err(ConfigError::Invalid(format!(
-            "{}: no effect here; of the flags of `vllm-sim serve` only those that describe one \
-             engine are taken",
+            "{}: no effect here; of the flags of `vllm-sim serve`, only those that describe one \
+             engine apply",
             unused.join(", ")
         )));
     }

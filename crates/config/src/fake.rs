@@ -166,7 +166,7 @@ fn function(text: &str) -> Result<(f64, f64), ConfigError> {
         text.parse::<f64>()
             .ok()
             .filter(|n| n.is_finite())
-            .ok_or_else(|| unreadable(format!("{text:?} is no number")))
+            .ok_or_else(|| unreadable(format!("{text:?} is not a number")))
     };
     let (start, end) = (number(start)?, number(end)?);
     // Go's message: a duration needs a unit here.

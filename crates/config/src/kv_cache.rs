@@ -60,8 +60,11 @@ fn rule(engine: &Engine) -> &'static str {
         engine.memory.kv_cache_memory_bytes,
     ) {
         (Some(_), _) => "as typed",
-        (None, Some(_)) => "--kv-cache-memory-bytes over the bytes of a block",
-        (None, None) => "what weights and activations leave of the GPU over the bytes of a block",
+        (None, Some(_)) => "--kv-cache-memory-bytes divided by the bytes of a block",
+        (None, None) => {
+            "GPU memory left by weights and activations, divided by the bytes of a \
+             block"
+        }
     }
 }
 
@@ -69,14 +72,15 @@ fn rule(engine: &Engine) -> &'static str {
 fn check_groups(engine: &Engine) -> Result<(), ConfigError> {
     if engine.scheduling.victim == Victim::First {
         return Err(ConfigError::Invalid(
-            "--preemption-mode: fifo is not played for a model some of whose layers have a sliding window or a state; \
-             lifo, or --disable-hybrid-kv-cache-manager where they have a window"
+            "--preemption-mode: fifo is not simulated for models with sliding-window or state \
+             layers; use lifo, or --disable-hybrid-kv-cache-manager for sliding windows"
                 .to_owned(),
         ));
     }
     if engine.parallel.context > 1 {
         return Err(ConfigError::Invalid(
-            "--decode-context-parallel-size: layers with a sliding window or a state cannot be shared"
+            "--decode-context-parallel-size: the KV cache of sliding-window and state layers \
+             cannot be shared between GPUs"
                 .to_owned(),
         ));
     }
@@ -134,9 +138,9 @@ impl KvCacheSize {
         };
         if stage.state.is_some() {
             v.warn(
-                "Layers with a state (Mamba, linear attention) have their groups in the KV cache; \
-                 their weights are counted as those of attention and their time as that of its \
-                 matrices alone",
+                "State layers (Mamba, linear attention) have their own groups in the KV cache; \
+                 their weights count as attention weights, and their time is that of the matrix \
+                 products only",
             );
         }
         let fit = (available_bytes / plan.block_bytes).floor() as u32;
@@ -185,7 +189,10 @@ impl KvCacheSize {
         let is_open = v.given(flag) && matches!(typed, Some("auto" | "-1"));
         if is_open && longest > 0 {
             let gib = usable / GIB;
-            let rule = format!("the longest that fits into {gib:.2} GiB of KV cache, of {context}");
+            let rule = format!(
+                "the longest context that fits into {gib:.2} GiB of KV cache; the \
+                 model allows {context}"
+            );
             v.derive_by(flag, longest, rule);
             model.max_model_len = longest;
             return Ok(());
@@ -300,7 +307,8 @@ fn has_one_group(v: &Values, shape: &ModelShape) -> Result<bool, ConfigError> {
         return Ok(false);
     };
     v.warn(format!(
-        "{name} knows one group of layers: those with a sliding window keep everything, as in vLLM"
+        "{name} supports a single group of layers: sliding-window layers keep all tokens, as in \
+         vLLM"
     ));
     Ok(true)
 }

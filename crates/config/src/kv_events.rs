@@ -76,7 +76,10 @@ impl KvEvents {
         events.encoding.host = host_detail(engine);
         events.encoding.groups = cache_groups(engine);
         if events.enabled && v.given(&kv::ZMQ_ENDPOINT) {
-            v.warn("--kv-events-config and --zmq-endpoint: events take vLLM's form, at the endpoint of the former");
+            v.warn(
+                "--kv-events-config and --zmq-endpoint are both set: KV events use the format \
+                 and the endpoint of --kv-events-config",
+            );
         }
         if events.enabled { Ok(events) } else { Ok(own) }
     }

@@ -96,8 +96,8 @@ impl KvOffload {
         }
         let Some(token) = TokenBytes::of(model, engine) else {
             v.warn(format!(
-                "{name} has no effect: nothing says how many bytes a token takes; name a model whose \
-                 config.json is known (--{}) or --{}",
+                "{name} has no effect: the KV cache size of a token is unknown; set a model whose \
+                 config.json is known (--{}), or --{}",
                 flags::model::HF_CONFIG_PATH.name,
                 kv::KV_BYTES_PER_TOKEN.name
             ));
@@ -189,7 +189,7 @@ impl Offloader {
             }
             if let Some(name) = transfer.raw.get("kv_connector").and_then(Value::as_str) {
                 v.warn(format!(
-                    "--kv-offloading-size takes the place of kv_connector {name}, as in vLLM"
+                    "--kv-offloading-size replaces kv_connector {name}, as in vLLM"
                 ));
             }
             (transfer.connector, transfer.producer, transfer.consumer) = (None, true, true);
@@ -197,8 +197,8 @@ impl Offloader {
         }
         if backend == OffloadBackend::LmCache {
             v.warn(
-                "--kv-offloading-size has no effect: with --kv-offloading-backend lmcache the memory \
-                 is that of an LMCache server, which is not simulated",
+                "--kv-offloading-size has no effect: with --kv-offloading-backend lmcache, the \
+                 memory belongs to an LMCache server, which is not simulated",
             );
             return Ok(None);
         }
@@ -228,7 +228,7 @@ impl Offloader {
             "LMCacheConnectorV1" if config.get("kv_role")? == "kv_both" => HostRules::Native,
             "LMCacheMPConnector" => {
                 v.warn(
-                    "LMCacheMPConnector keeps no cache: its memory is that of an LMCache server, \
+                    "LMCacheMPConnector has no effect: its memory belongs to an LMCache server, \
                      which is not simulated",
                 );
                 return None;
@@ -240,7 +240,7 @@ impl Offloader {
                 for other in stores {
                     let name = other.name();
                     v.warn(format!(
-                        "{name} is without effect: one connector keeps cache already"
+                        "{name} has no effect: another connector already offloads the KV cache"
                     ));
                 }
                 return first;
@@ -302,7 +302,7 @@ impl Offloader {
             if let Some(typed) = self.extra.get(*key)
                 && !values.iter().any(|value| typed == value)
             {
-                let expected = format!("{}: no other is simulated", values.join(" or "));
+                let expected = format!("{} (other values are not simulated)", values.join(" or "));
                 return Err(self.bad(v, key, &expected));
             }
         }
@@ -312,7 +312,7 @@ impl Offloader {
             "secondary_tiers",
         ] {
             if self.extra.contains_key(key) {
-                return Err(self.bad(v, key, "nothing: no code but vLLM's own is simulated"));
+                return Err(self.bad(v, key, "left out (only vLLM's own code is simulated)"));
             }
         }
         if self.switch(v, "lazy_offload")?.unwrap_or(false) {
@@ -368,7 +368,7 @@ impl Offloader {
         let tokens = self.number(v, "block_size")?;
         let (key, chunk) = match (blocks, tokens) {
             (Some(_), Some(_)) => {
-                return Err(self.bad(v, "block_size", "nothing beside blocks_per_chunk"));
+                return Err(self.bad(v, "block_size", "left out if blocks_per_chunk is set"));
             }
             (Some(blocks), None) => ("blocks_per_chunk", blocks),
             (None, Some(tokens)) => ("block_size", tokens / f64::from(block_size.max(1))),
@@ -409,8 +409,8 @@ impl Offloader {
         };
         if blocks_per_chunk > 1 && groups(engine).is_some() {
             return Err(ConfigError::Invalid(format!(
-                "{}: chunks of {blocks_per_chunk} blocks are not simulated for a model some of whose \
-                 layers have a sliding window or a state",
+                "{}: chunks of {blocks_per_chunk} blocks are not simulated for models with \
+                 sliding-window or state layers",
                 self.name()
             )));
         }
@@ -418,7 +418,7 @@ impl Offloader {
         let chunks = (bytes / (token.whole * chunk)).floor();
         if chunks < 1.0 {
             v.warn(format!(
-                "{} has no effect: not one block fits into it",
+                "{} has no effect: smaller than one block",
                 self.name()
             ));
             return Ok(None);

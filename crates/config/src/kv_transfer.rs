@@ -202,7 +202,7 @@ fn check_connector(v: &Values, config: &Map<String, Value>) -> Result<(), Config
         .is_some_and(Value::is_string);
     if is_foreign || IDLE.contains(&name) {
         v.warn(format!(
-            "kv_connector {name} is without effect: it is not simulated"
+            "kv_connector {name} has no effect: it is not simulated"
         ));
         return Ok(());
     }

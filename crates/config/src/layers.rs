@@ -186,7 +186,8 @@ pub(super) fn environment(env: &dyn Fn(&str) -> Option<String>) -> Layer {
             };
             if flag.name.ends_with("port") && text.contains("://") {
                 layer.warnings.push(format!(
-                    "{name}={text} is ignored: it is the address that Kubernetes gives a service"
+                    "{name}={text} is ignored: it looks like the address that Kubernetes sets for \
+                     a Service"
                 ));
                 continue;
             }

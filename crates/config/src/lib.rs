@@ -131,8 +131,8 @@ fn warn_of_effects(v: &Values, engine: &Engine) {
     let (data, local) = (engine.parallel.data, engine.parallel.local_ranks.1);
     if engine.lock_step && local < data {
         v.warn(format!(
-            "--data-parallel-size: all {data} ranks of a model with experts step together in vLLM; \
-             here those of other processes are not waited for"
+            "--data-parallel-size: in vLLM, all {data} ranks of a mixture-of-experts model run in \
+             lockstep; here, ranks of other processes are not waited for"
         ));
     }
 }
@@ -267,7 +267,7 @@ impl Config {
             && self.kv_events.topic.contains("{pod_ip}")
             && self.server.pod.ip.is_none()
         {
-            v.warn("POD_IP is not set: the topic of KV events says localhost");
+            v.warn("POD_IP is not set: the topic of KV events contains localhost instead");
         }
         Ok(())
     }

@@ -20,10 +20,10 @@ use vllm_sim_engine::duration;
 use vllm_sim_observe::metrics::Compat;
 
 const RENDER_URL: &str = "--render-url";
-const NOT_RENDERED: &str = "is not asked for tokens: they come from this server's own tokenizer. \
-    Token ids, and with them block hashes and KV events, are the render service's only if \
-    --tokenizer (or --model) names the same tokenizer files; with --force-dummy-tokenizer or a \
-    simulated tokenizer they never are.";
+const NOT_RENDERED: &str = "is not used for tokenization: token ids come from this server's own \
+     tokenizer. Token ids, and therefore block hashes and KV events, match the render service \
+     only if --tokenizer (or --model) names the same tokenizer files; with \
+     --force-dummy-tokenizer or a simulated tokenizer they never match.";
 
 /// Key of an admin API update with the fields to reset to their start values.
 const RESET: &str = "reset";
@@ -196,9 +196,9 @@ fn place_loose(
         ))),
         Some(_) => {
             let words = rest.join(" ");
-            typed
-                .warnings
-                .push(format!("words that belong to no flag are ignored: {words}"));
+            typed.warnings.push(format!(
+                "arguments that belong to no flag are ignored: {words}"
+            ));
             Ok(())
         }
         None => Ok(()),
@@ -451,7 +451,9 @@ fn dropped(settings: &Layer, values: &Values, warnings: &mut Vec<String>) -> Vec
         .partition(|flag| is_own(flag));
     let own: Vec<String> = own;
     if own.iter().any(|flag| flag == "--task") {
-        warnings.push("vLLM has no --task any more, but --runner and --convert".to_owned());
+        warnings.push(
+            "--task is ignored because vLLM has removed it; use --runner and --convert".to_owned(),
+        );
     }
     dropped
 }

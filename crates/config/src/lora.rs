@@ -134,7 +134,7 @@ fn modules(v: &Values, model: &Model) -> Result<Vec<LoraModule>, ConfigError> {
         check(v, model, module)?;
         if out[..at].iter().any(|other| other.name == module.name) {
             return Err(ConfigError::Invalid(format!(
-                "two LoRA modules are called '{}'",
+                "two LoRA modules have the name '{}'",
                 module.name
             )));
         }
@@ -165,7 +165,7 @@ fn from_object(
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),
         Some(other) => {
-            let expected = format!("a LoRA module whose {key} is a text");
+            let expected = format!("a LoRA module whose {key} is a string");
             Err(v.bad(&api::LORA_MODULES, &other.to_string(), expected))
         }
     };

@@ -196,7 +196,7 @@ fn hf_config(v: &Values, model: &str) -> Result<Option<Value>, ConfigError> {
         None if named.is_some() => {
             return Err(ConfigError::File {
                 path: file.display().to_string(),
-                reason: "hf-config-path names no file".to_owned(),
+                reason: "hf-config-path: no such file".to_owned(),
             });
         }
         None => return Ok(None),
@@ -254,7 +254,7 @@ fn check_numbers(file: &Path, config: &Value) -> Result<(), ConfigError> {
             if !known.unwrap_or(value.is_null() || value.is_array()) {
                 return Err(ConfigError::File {
                     path: file.display().to_string(),
-                    reason: format!("{key} is {value}, must be a number from 1 on"),
+                    reason: format!("{key} is {value}, must be at least 1"),
                 });
             }
         }
@@ -295,7 +295,8 @@ fn chat_template(v: &Values) -> Result<Option<String>, ConfigError> {
     }
     if VLLM_TEMPLATES.contains(&given.as_str()) && !Path::new(&given).is_file() {
         v.warn(format!(
-            "--chat-template {given} is one of vLLM's own, which are not here: the tokenizer's acts"
+            "--chat-template {given}: vLLM's example templates are not included; the tokenizer's \
+             template is used"
         ));
         return Ok(None);
     }

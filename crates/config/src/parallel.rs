@@ -174,7 +174,7 @@ fn balance(v: &Values, rank: Option<u32>) -> Result<Balance, ConfigError> {
         }),
         _ => Err(ConfigError::Invalid(
             "data-parallel-external-lb (or data-parallel-rank), data-parallel-hybrid-lb and \
-             data-parallel-multi-port-external-lb exclude each other"
+             data-parallel-multi-port-external-lb cannot be used together"
                 .to_owned(),
         )),
     }

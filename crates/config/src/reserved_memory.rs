@@ -45,8 +45,8 @@ pub(super) fn reserve(
         }
         // Without a GPU, step times do not depend on the drafter's size.
         (Some(drafts), None) if latency_source.knows_gpu() => v.warn(format!(
-            "--speculative-config: nothing is known of the size of this {}: drafts take no time and \
-             no memory",
+            "--speculative-config: the size of this {} is unknown: drafts take no time and no \
+             memory",
             drafts.method
         )),
         _ => {}

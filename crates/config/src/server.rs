@@ -319,7 +319,8 @@ fn tls(v: &Values) -> Result<Option<Tls>, ConfigError> {
     let refresh = v.get(&server::ENABLE_SSL_REFRESH)?;
     if client_certs != ClientCerts::None && ca_certs.is_none() && certificate.is_some() {
         return Err(ConfigError::Invalid(
-            "ssl-cert-reqs asks for client certificates, so ssl-ca-certs must name their authorities"
+            "ssl-cert-reqs requests client certificates, so ssl-ca-certs must name their \
+             authorities"
                 .to_owned(),
         ));
     }

@@ -22,8 +22,8 @@ pub(super) fn yaml(loaded: &Loaded) -> String {
         CliMode::Vllm => "vllm",
     };
     let mut out = String::from(
-        "# Configuration of vllm-sim: `vllm-sim --config FILE` takes it back.\n\
-         # Values that nobody chose are comments; they depend on `cli-mode`.\n",
+        "# Configuration of vllm-sim, to use with `vllm-sim --config FILE`.\n# Default values are \
+         comments; they depend on `cli-mode`.\n",
     );
     for group in FlagGroup::ALL {
         let mut lines = String::new();

@@ -61,7 +61,7 @@ impl Speculative {
         speculative_keys::check(v, &keys.0)?;
         if scheduler != SchedulerKind::Vllm {
             v.warn(
-                "--speculative-config has no effect but counters that stay 0: drafts need \
+                "--speculative-config has no effect except for counters that stay 0: drafts need \
                  --scheduler vllm",
             );
         }

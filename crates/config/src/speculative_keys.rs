@@ -170,12 +170,12 @@ pub(super) fn check(v: &Values, keys: &Map<String, Value>) -> Result<(), ConfigE
             let names = PLAYED.into_iter().chain(FELT);
             let hint = closest(key, names)
                 .map_or_else(String::new, |near| format!("; did you mean {near:?}?"));
-            return Err(invalid(format!("there is no key {key:?}{hint}")));
+            return Err(invalid(format!("unknown key {key:?}{hint}")));
         }
     }
     if !idle.is_empty() {
         v.warn(format!(
-            "--speculative-config: {} without effect",
+            "--speculative-config: no effect of {}",
             match idle.as_slice() {
                 [one] => format!("{one} is"),
                 more => format!("{} are", more.join(", ")),

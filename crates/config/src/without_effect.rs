@@ -22,7 +22,7 @@ pub(super) fn warn(config: &Config, v: &Values) {
         (
             &DELAYS,
             is_modelled,
-            "a latency model gives the times (--latency-model, --gpu)",
+            "a latency model computes the times (--latency-model, --gpu)",
         ),
         (
             &["failure-types"],
@@ -39,7 +39,7 @@ pub(super) fn warn(config: &Config, v: &Values) {
         let given = names.iter().filter(|name| idle && v.is_given(name));
         let given: Vec<String> = given.map(|name| format!("--{name}")).collect();
         if !given.is_empty() {
-            v.warn(format!("{}: no effect, as {why}", given.join(", ")));
+            v.warn(format!("{}: no effect because {why}", given.join(", ")));
         }
     }
 }
@@ -62,8 +62,8 @@ pub fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<String>
     names
         .map(
             |name| match closest(&name, known.iter().map(String::as_str)) {
-                Some(near) => format!("{name}: no setting has this name; did you mean {near}?"),
-                None => format!("{name}: no setting has this name"),
+                Some(near) => format!("{name}: unknown environment variable; did you mean {near}?"),
+                None => format!("{name}: unknown environment variable"),
             },
         )
         .collect()

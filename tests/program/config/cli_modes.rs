@@ -176,7 +176,7 @@ fn loose_words_are_ignored_as_llm_d_ignores_them() {
     .unwrap();
     assert_eq!(
         loaded.warnings,
-        ["words that belong to no flag are ignored: left over"]
+        ["arguments that belong to no flag are ignored: left over"]
     );
 }
 

@@ -63,7 +63,7 @@ fn other_flags_move_the_defaults_of_a_step_as_in_vllm() {
 #[test]
 fn ranks_of_a_model_with_experts_step_together() {
     const EXPERTS: &str = "Qwen/Qwen3-30B-A3B";
-    let all = "here those of other processes are not waited for";
+    let all = "here, ranks of other processes are not waited for";
     for (model, words, expected, warns) in [
         (EXPERTS, "--gpu h100 -dp 2", true, false),
         (EXPERTS, "--latency-model polynomial -dp 2", true, false),
@@ -226,8 +226,8 @@ fn a_derived_value_says_by_which_rule() {
     let shown = loaded.to_yaml();
     assert!(
         shown.contains(
-            "# max-num-seqs: 1024  # derived: vLLM's default of GPUs with 70 GiB and more that are \
-             no A100 (H100-SXM-80GB)"
+            "# max-num-seqs: 1024  # derived: vLLM's default of GPUs with 70 GiB or more, except \
+             A100 (H100-SXM-80GB)"
         ),
         "{shown}"
     );

@@ -252,7 +252,7 @@ const MESSAGES: &[(&[&str], &str)] = &[
             "--scheduler",
             "vllm",
         ],
-        "--replay-timing releases each token at its recorded instant: it needs --scheduler pool",
+        "--replay-timing releases each token at its recorded time, so it needs --scheduler pool",
     ),
     (
         &["--dataset-path", "p", "--mode", "echo"],
@@ -301,7 +301,7 @@ const MESSAGES: &[(&[&str], &str)] = &[
     (&["--lora-modules", "a"], "is not name=path, or JSON"),
     (
         &["--lora-modules", "a=/1", "a=/2"],
-        "two LoRA modules are called 'a'",
+        "two LoRA modules have the name 'a'",
     ),
     (
         &["--fingerprint-mode", "custom"],
@@ -326,11 +326,11 @@ const MESSAGES: &[(&[&str], &str)] = &[
     ),
     (
         &["--data-parallel-external-lb", "--data-parallel-hybrid-lb"],
-        "exclude each other",
+        "cannot be used together",
     ),
     (
         &["--scheduler", "pool", "--latency-profile", "x.npz"],
-        "the pool scheduler has delays and no steps",
+        "the pool scheduler uses fixed delays instead of step times",
     ),
     (&["--gpu", "h100"], "--gpu needs the model's config.json"),
     (&["--latency-model", "roofline"], "requires --gpu"),

@@ -86,7 +86,7 @@ fn a_chunk_is_one_block_of_one_group_of_layers() {
     let said = lmcache
         .warnings
         .iter()
-        .any(|text| text.contains("knows one group of layers"));
+        .any(|text| text.contains("supports a single group of layers"));
     assert!(said, "{:?}", lmcache.warnings);
     let plan = lmcache.config.engine.kv_cache.unwrap().plan;
     assert_eq!((plan.full_groups, plan.sparse_groups), (1, 0));
@@ -175,7 +175,7 @@ fn what_has_no_effect_is_said() {
     for (words, message) in [
         (
             &["m", "--kv-offloading-size", "8"][..],
-            "how many bytes a token takes",
+            "the KV cache size of a token is unknown",
         ),
         (
             &[
@@ -199,7 +199,7 @@ fn what_has_no_effect_is_said() {
                 "--kv-bytes-per-token",
                 "1000",
             ],
-            "not one block fits",
+            "smaller than one block",
         ),
         (
             &["m", "--kv-offloading-bandwidth", "9"],

@@ -552,7 +552,7 @@ fn connectors_are_known_by_name() {
     assert!(policy.contains("fail or recompute"), "{policy}");
     let server = warned(r#""kv_connector":"LMCacheMPConnector""#);
     assert!(
-        server.contains("LMCacheMPConnector keeps no cache"),
+        server.contains("LMCacheMPConnector has no effect"),
         "{server}"
     );
 }

@@ -82,7 +82,7 @@ fn values_that_do_nothing_or_contradict_are_refused() {
         ),
         (
             "gateway: {inferencePool: {enabled: true, endpointPicker: {name: a, deploy: true}}}",
-            "exclude each other",
+            "cannot be used together",
         ),
         (
             "gateway: {inferencePool: {endpointPicker: {deploy: true}}}",

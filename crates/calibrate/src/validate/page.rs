@@ -52,7 +52,7 @@ impl Validation {
 
     fn error_charts(&self, body: &mut String) {
         let peers = self.peers();
-        body.push_str("<section><h2>Size of the errors</h2><div class=\"charts\">");
+        body.push_str("<section><h2>Absolute errors</h2><div class=\"charts\">");
         for (key, name, _) in METRICS {
             let ours = self
                 .runs
@@ -79,8 +79,8 @@ impl Validation {
         }
         let _ = write!(
             body,
-            "</div><p class=\"none\">Errors beyond {MOST_PERCENT} % are not drawn: a line that \
-             ends below 100 % has some.</p></section>"
+            "</div><p class=\"none\">Errors above {MOST_PERCENT} % are not drawn; lines with such \
+             errors end below 100 %.</p></section>"
         );
     }
 
@@ -91,7 +91,7 @@ impl Validation {
         }
         let mut head = vec!["Simulator".to_owned(), "runs".to_owned()];
         for (_, name, _) in METRICS {
-            head.extend([format!("{name}, %"), "ours on these".to_owned()]);
+            head.extend([format!("{name}, %"), "vllm-sim on these runs".to_owned()]);
         }
         let rows: Vec<Vec<String>> = peers
             .iter()
@@ -108,9 +108,9 @@ impl Validation {
             .collect();
         let _ = write!(
             body,
-            "<section><h2>Other simulators</h2>{}<p class=\"none\">Median size of the errors of \
-             predictions that others published for these runs, and ours on the same ones.</p>\
-             </section>",
+            "<section><h2>Other simulators</h2>{}<p class=\"none\">Median absolute error of the \
+             published predictions of other simulators, and of vllm-sim on the same \
+             runs.</p></section>",
             table(&head, &rows)
         );
     }
@@ -138,7 +138,8 @@ impl Validation {
         let table = table(&head, &rows);
         let _ = write!(
             body,
-            "<section class=\"words\"><h2>By group</h2>{table}<p class=\"none\">Medians and means of the sizes of the errors.</p></section>"
+            "<section class=\"words\"><h2>By group</h2>{table}<p class=\"none\">Medians and means \
+             of the absolute errors.</p></section>"
         );
     }
 
@@ -175,18 +176,18 @@ impl Validation {
         let rows: Vec<Vec<String>> = self.runs.iter().map(row).collect();
         let _ = write!(
             body,
-            "<section class=\"words several\"><h2>Runs</h2>{}<p class=\"none\">What was measured, what \
-             was predicted, and by how much that is off. Runs with several loads are judged stage by \
-             stage: their errors are the mean size over the stages.</p></section>",
+            "<section class=\"words several\"><h2>Runs</h2>{}<p class=\"none\">Measured and \
+             predicted latencies, and the error of each prediction. A run with several loads is \
+             judged stage by stage: its error is the mean absolute error over the \
+             stages.</p></section>",
             table(&head, &rows)
         );
     }
 
     fn run_charts(&self, body: &mut String) {
         body.push_str(
-            "<section><h2>Distributions, run by run</h2><p class=\"none\">Measured: every request \
-             where the run has them, else the percentiles that were published, joined by \
-             lines.</p>",
+            "<section><h2>Distributions, run by run</h2><p class=\"none\">Measured: all requests \
+             if the run has them, else the published percentiles, joined by lines.</p>",
         );
         for run in &self.runs {
             let (id, model) = (escape(&run.id), escape(&run.model));
