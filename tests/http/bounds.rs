@@ -115,7 +115,7 @@ async fn of_generation() {
         (
             "/generative_scoring",
             json!({"query": "red", "items": vec!["x"; 300], "label_token_ids": vec![7; 300]}),
-            "300 items times 300 labels, the most is 65536",
+            "300 items times 300 labels; at most 65536 scores are allowed",
         ),
     ];
     all_refuse(&sim, bounds).await;
@@ -126,9 +126,10 @@ async fn of_pooling() {
     let cuts = r#"{"is_matryoshka":true,"hidden_size":8192}"#;
     let sim = Sim::serve(&["--task", "embed", "--hf-overrides", cuts]).await;
     let inputs = |count: usize| vec!["x"; count];
-    let many = "The request has 65537 inputs, the most is 65536. Send fewer inputs at once.";
-    let large = "The answer would hold 2049 vectors of 8192 numbers, the most is 16777216 \
-                 numbers. Send fewer inputs or ask for fewer dimensions.";
+    let many = "The request has 65537 inputs; at most 65536 are allowed. Send fewer inputs per \
+         request.";
+    let large = "The response would have 2049 vectors of 8192 numbers; at most 16777216 numbers \
+         are allowed. Send fewer inputs or request fewer dimensions.";
     let texts = |count| json!({"texts": inputs(count), "embedding_types": ["float"]});
     let documents = json!({"query": "red", "documents": inputs(65_537)});
     let bounds: &[Bound] = &[
@@ -169,7 +170,7 @@ async fn of_pooling() {
 async fn of_llmd_embeddings() {
     let sim = Sim::llmd(&[]).await;
     let body = json!({"input": vec!["x"; 17], "dimensions": 1_000_000});
-    let words = "The answer would hold 17 vectors of 1000000 numbers, the most is 16777216";
+    let words = "The response would have 17 vectors of 1000000 numbers; at most 16777216 numbers are allowed";
     all_refuse(&sim, &[("/v1/embeddings", body, words)]).await;
 }
 

@@ -266,7 +266,7 @@ async fn the_history_is_bounded_and_filtered_and_forgets() {
     let wrong = sim.get("/admin/requests?colour=red").await;
     assert_eq!(wrong.status, 400);
     assert!(
-        wrong.text().contains("there are path, model"),
+        wrong.text().contains("known are path, model"),
         "{}",
         wrong.text()
     );

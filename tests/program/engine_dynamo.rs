@@ -338,7 +338,7 @@ fn what_no_kernel_table_is_known_of_is_named_with_what_is() {
     };
     let place = "extra_engine_args.engine.aic_";
     let system = error("aic_system", json!("h900_sxm"));
-    let wanted = format!("{place}system: \"h900_sxm\" is not known, there are H100-SXM-80GB, ");
+    let wanted = format!("{place}system: \"h900_sxm\" is not known; available are H100-SXM-80GB, ");
     assert!(system.starts_with(&wanted), "{system}");
     let model = error("aic_model_path", json!("acme/none"));
     let wanted = format!("{place}model_path: \"acme/none\" is neither a folder with a config.json");
@@ -348,7 +348,7 @@ fn what_no_kernel_table_is_known_of_is_named_with_what_is() {
     );
     assert_eq!(
         error("aic_backend", json!("tgi")),
-        format!("{place}backend: \"tgi\" is not known, there are vllm, sglang, trtllm")
+        format!("{place}backend: \"tgi\" is not known; available are vllm, sglang, trtllm")
     );
     assert_eq!(
         error("aic_tp_size", json!(0)),

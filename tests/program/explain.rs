@@ -62,7 +62,7 @@ fn the_encoder_of_a_multimodal_model_is_shown_with_its_rule() {
     for part in [
         "Encoder     at most 8192 embeddings a step, and as many in its cache: the larger of \
          max-num-batched-tokens, 8192, and the largest item, 2048 tokens of a video",
-        "1000 take 10.0 ms, as is usual: config.json tells no encoder's size",
+        "1000 take 10.0 ms, a typical value: config.json does not describe the encoder",
     ] {
         assert!(text.contains(part), "no {part:?} in\n{text}");
     }

@@ -236,7 +236,7 @@ fn round_robin_is_as_predicted_offline() {
     assert!(best > offline + 0.1, "{best} {offline}");
     assert!((number(&report, "/share_of_ideal/reuse") - live / best).abs() < 1e-9);
     assert_eq!(number(&report, "/gateway/balance"), 1.0);
-    // Times compare with those of the best placements, sent straight to the same pods.
+    // Times compare with those of the best placements, sent directly to the same pods.
     assert!(report["direct_placements"].is_string(), "{printed}");
     assert_eq!(number(&report, "/direct/served"), 1.0);
     assert_eq!(
@@ -399,7 +399,7 @@ fn a_gateway_that_hides_its_pods_is_said_to() {
         "{errors}"
     );
     assert!(
-        printed.contains("the gateway hides which pod answered"),
+        printed.contains("the pod of each response is unknown"),
         "{printed}"
     );
     assert!(report["pods_known_by"].is_null() && report["retries"].is_null());
@@ -474,16 +474,13 @@ fn wrong_usage_is_refused_by_name() {
         (output.status.code().unwrap(), errors)
     };
     for (words, told) in [
-        ("gateway", "gateway needs to be told"),
-        ("gateway rank", "there is `vllm-sim gateway score`"),
+        ("gateway", "gateway needs a command"),
+        ("gateway rank", "use `vllm-sim gateway score`"),
         ("gateway score", "--target"),
-        (
-            "gateway score --target http://x",
-            "which pods are behind the gateway?",
-        ),
+        ("gateway score --target http://x", "no pods: give --fleet"),
         (
             "gateway score --target http://x --replicas 2 --require reuze>=1",
-            "no such measure",
+            "unknown measure",
         ),
         (
             "gateway score --target http://x --replicas 2 --disturb 1=burn",

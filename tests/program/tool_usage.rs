@@ -331,7 +331,7 @@ fn explain_shows_where_the_memory_goes_and_what_drafts_do() {
     };
     let plain = of("");
     for part in [
-        "Where the memory of each GPU goes (GB)",
+        "Memory of each GPU (GB)",
         "weights                      16.06   config.json",
         "the rest",
     ] {
@@ -344,14 +344,14 @@ fn explain_shows_where_the_memory_goes_and_what_drafts_do() {
         "{typed}"
     );
     assert!(
-        typed.contains("--kv-cache-memory-bytes, whatever is left"),
+        typed.contains("--kv-cache-memory-bytes, regardless of free memory"),
         "{typed}"
     );
-    assert!(!of("-dp 2").contains("step together"));
+    assert!(!of("-dp 2").contains("run in lockstep"));
     let words = "explain Qwen/Qwen3-30B-A3B --gpu h100 -dp 2";
     let (_, experts, _) = run(dir.path(), words);
     assert!(
-        experts.contains("Ranks       step together, as the model has experts"),
+        experts.contains("Ranks       run in lockstep because the model has experts"),
         "{experts}"
     );
     let (_, alone, _) = run(dir.path(), &format!("{words} --data-parallel-size-local 1"));

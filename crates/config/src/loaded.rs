@@ -405,7 +405,9 @@ fn reset_fields(update: &Map<String, Value>) -> Result<Vec<&str>, ConfigError> {
     };
     let fields = value.as_array().map(|fields| fields.iter());
     let fields = fields.and_then(|fields| fields.map(Value::as_str).collect());
-    fields.ok_or_else(|| ConfigError::Invalid(format!("reset is a list of fields, not {value}")))
+    fields.ok_or_else(|| {
+        ConfigError::Invalid(format!("'reset' must be a list of fields, not {value}"))
+    })
 }
 
 fn fake_metrics_with(current: Option<&Value>, update: &Value) -> Result<String, ConfigError> {

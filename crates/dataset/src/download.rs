@@ -97,7 +97,8 @@ impl Download<'_> {
             let _ = std::fs::remove_file(&self.part);
             return Ok(false);
         }
-        tracing::info!(url = shown(self.url), path = %self.path.display(), "fetching the dataset");
+        let path = self.path.display();
+        tracing::info!(url = shown(self.url), %path, "downloading the dataset");
         self.complete(&mut part)?;
         if let Err(why) = check(&mut part, sha256) {
             self.discard();
@@ -120,8 +121,9 @@ impl Download<'_> {
     fn lock(&self) -> Result<File, String> {
         let cannot = |error: io::Error| format!("cannot write {}: {error}", self.part.display());
         if let Some(folder) = self.path.parent().filter(|f| !f.as_os_str().is_empty()) {
-            std::fs::create_dir_all(folder)
-                .map_err(|error| format!("cannot make the folder {}: {error}", folder.display()))?;
+            std::fs::create_dir_all(folder).map_err(|error| {
+                format!("cannot create the folder {}: {error}", folder.display())
+            })?;
         }
         loop {
             let mut options = OpenOptions::new();
@@ -130,7 +132,7 @@ impl Download<'_> {
             match part.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
-                    tracing::info!("another program fetches the dataset: waiting for it");
+                    tracing::info!("another process is downloading the dataset: waiting for it");
                     part.lock().map_err(cannot)?;
                 }
                 // A file system without locks: the first rename wins.
@@ -163,7 +165,11 @@ impl Download<'_> {
             if fruitless == MAX_FRUITLESS {
                 return Err(why);
             }
-            tracing::warn!(why, bytes = after, "the download broke off, trying again");
+            tracing::warn!(
+                why,
+                bytes = after,
+                "the download was interrupted, trying again"
+            );
         }
     }
 
@@ -183,13 +189,13 @@ impl Download<'_> {
                 // The file on the server is no longer than the part: start again.
                 part.set_len(0)?;
                 return Err(AttemptError::Broken(
-                    "the server has no such range".to_owned(),
+                    "the server does not have this range".to_owned(),
                 ));
             }
             Err(ureq::Error::Status(status, response)) => {
                 let words = response.status_text();
                 return Err(AttemptError::Refused(format!(
-                    "the server says {status} {words}"
+                    "the server returned {status} {words}"
                 )));
             }
             Err(ureq::Error::Transport(error)) => {
@@ -201,7 +207,7 @@ impl Download<'_> {
                 part.set_len(0)?;
                 let _ = std::fs::remove_file(&self.from);
                 return Err(AttemptError::Broken(
-                    "the server sent another range".to_owned(),
+                    "the server sent a different range".to_owned(),
                 ));
             }
             part.set_len(0)?;
@@ -263,7 +269,7 @@ fn receive(
             && got * 10 / total.max(1) > tenth
         {
             tenth = got * 10 / total.max(1);
-            tracing::info!(bytes = got, of = total, "fetching the dataset");
+            tracing::info!(bytes = got, of = total, "downloading the dataset");
         }
     }
     bar.finish_and_clear();
@@ -271,7 +277,7 @@ fn receive(
         Some(total) if got < total => Err(AttemptError::Broken(short(
             got,
             Some(total),
-            "the connection ended",
+            "the connection was closed",
         ))),
         _ => Ok(()),
     }
@@ -330,7 +336,7 @@ fn check(part: &mut File, sha256: Option<&str>) -> Result<(), String> {
     if start != MAGIC {
         let shown = String::from_utf8_lossy(&start).into_owned();
         return Err(format!(
-            "it is no SQLite database: it begins with {shown:?}"
+            "it is not an SQLite database: it begins with {shown:?}"
         ));
     }
     Ok(())

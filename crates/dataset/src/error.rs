@@ -10,7 +10,7 @@ pub enum DatasetError {
         path: PathBuf,
     },
     /// The download failed.
-    #[error("cannot fetch the dataset from {url}: {why}")]
+    #[error("cannot download the dataset from {url}: {why}")]
     Download {
         /// URL of the file, without secrets.
         url: String,

@@ -169,7 +169,7 @@ impl DatasetFile<'_> {
         let found = self.columns(connection, self.table)?;
         for (name, types) in COLUMNS {
             let Some((_, kind)) = found.iter().find(|(column, _)| column == name) else {
-                return Err(self.shape(format!("there is no column {name}")));
+                return Err(self.shape(format!("column {name} is missing")));
             };
             if !types
                 .iter()

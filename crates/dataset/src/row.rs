@@ -81,14 +81,14 @@ pub(super) fn parse(json: &str) -> Result<(Generation, Recorded), String> {
 /// Returns a message for invalid JSON.
 #[cfg(any(feature = "sqlite", test))]
 pub(super) fn parse_times(json: &str, tokens: usize) -> Result<Vec<Duration>, String> {
-    let wrong = |_| "token_us is no array of microseconds".to_owned();
+    let wrong = |_| "token_us is not an array of microseconds".to_owned();
     let micros: Vec<u64> = serde_json::from_str(json).map_err(wrong)?;
     if micros.len() != tokens {
         let found = micros.len();
         return Err(format!("token_us has {found} times for {tokens} tokens"));
     }
     if !micros.is_sorted() {
-        return Err("token_us runs backwards".to_owned());
+        return Err("token_us decreases".to_owned());
     }
     Ok(micros.into_iter().map(Duration::from_micros).collect())
 }

@@ -126,7 +126,10 @@ fn pools(kwargs: &mut Args, dir: Folders<'_>) -> Result<(Option<Workers>, Worker
     if !split {
         for key in ["num_prefill_workers", "num_decode_workers"] {
             if kwargs.count(key)?.unwrap_or(1) != 1 {
-                return Err(kwargs.wrong(key, "is for split pools, use num_workers"));
+                return Err(kwargs.wrong(
+                    key,
+                    "applies only to separate prefill and decode workers; use num_workers",
+                ));
             }
         }
         let serving = pool(kwargs, dir, "extra_engine_args", "num_workers")?;
@@ -134,7 +137,10 @@ fn pools(kwargs: &mut Args, dir: Folders<'_>) -> Result<(Option<Workers>, Worker
         return Ok((None, serving));
     }
     if kwargs.count("num_workers")?.unwrap_or(1) != 1 {
-        return Err(kwargs.wrong("num_workers", "is not for split pools"));
+        return Err(kwargs.wrong(
+            "num_workers",
+            "does not apply to separate prefill and decode workers",
+        ));
     }
     let prefill = pool(kwargs, dir, "prefill_engine_args", "num_prefill_workers")?;
     prefill.must_be("prefill_engine_args", Role::Prefill)?;
@@ -145,7 +151,7 @@ fn pools(kwargs: &mut Args, dir: Folders<'_>) -> Result<(Option<Workers>, Worker
         return Err(wrong("kwargs.prefill_engine_args", problem));
     }
     if prefill.worker.ranks.max(serving.worker.ranks) > 1 {
-        let problem = "more than 1 is not modelled for split pools";
+        let problem = "more than 1 is not modelled for separate prefill and decode workers";
         return Err(wrong("kwargs.prefill_engine_args.dp_size", problem));
     }
     Ok((Some(prefill), serving))
@@ -179,7 +185,7 @@ fn routing(kwargs: &mut Args) -> Result<RouterConfig, DynamoError> {
     let lag = kwargs.number("kv_event_lag_ms")?.unwrap_or(0.0);
     let drawn = kwargs.one_of("router_mode", &["round_robin", "kv_router"])? == 1;
     if !drawn && lag > 0.0 {
-        return Err(kwargs.wrong("kv_event_lag_ms", "is for router_mode kv_router"));
+        return Err(kwargs.wrong("kv_event_lag_ms", "requires router_mode kv_router"));
     }
     if !drawn {
         return Ok(RouterConfig::RoundRobin);
@@ -195,7 +201,7 @@ fn plays(kwargs: &mut Args, concurrency: Option<usize>) -> Result<Option<usize>,
     match kwargs.count("agentic_lanes")? {
         Some(0) => Err(kwargs.wrong("agentic_lanes", "must be at least 1")),
         Some(_) if concurrency.is_some() => {
-            Err(kwargs.wrong("agentic_lanes", "excludes replay_concurrency"))
+            Err(kwargs.wrong("agentic_lanes", "cannot be used with replay_concurrency"))
         }
         lanes => Ok(lanes.map(|lanes| lanes as usize)),
     }
@@ -214,7 +220,7 @@ fn sla(kwargs: &mut Args) -> Result<Slo, DynamoError> {
         e2e_ms: bound("sla_e2e_ms")?,
     };
     if sla.e2e_ms.is_some() && (sla.ttft_ms.is_some() || sla.itl_ms.is_some()) {
-        let problem = "excludes sla_ttft_ms and sla_itl_ms";
+        let problem = "cannot be used with sla_ttft_ms and sla_itl_ms";
         return Err(wrong("kwargs.sla_e2e_ms", problem));
     }
     Ok(sla)
@@ -337,7 +343,7 @@ fn scheduler(engine: &mut Args, measured: Option<&TimingTables>) -> Result<usize
     let kind = engine.one_of(key, &KINDS)?;
     if let Some(other) = measured.filter(|name| *name != KINDS[kind]) {
         let own = KINDS[kind];
-        tracing::warn!("aic_backend is {other}, {key} is {own}: batches are built as {own} does");
+        tracing::warn!("aic_backend is {other}, {key} is {own}: batches are built as in {own}");
     }
     Ok(kind)
 }

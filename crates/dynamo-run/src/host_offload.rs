@@ -72,7 +72,7 @@ impl HostOffload {
             return Err(wrong(KEY, "needs enable_prefix_caching"));
         }
         if !config.accept.is_empty() {
-            return Err(wrong(KEY, "excludes aic_nextn"));
+            return Err(wrong(KEY, "cannot be used with aic_nextn"));
         }
         if ranks > 1 || !is_whole {
             let problem = "is modelled for dp_size 1 and worker_type aggregated only";

@@ -76,7 +76,12 @@ pub(super) fn take(
     for (key, _) in KEYS {
         let (old, new) = (format!("aic_{key}"), format!("ais_{key}"));
         let value = match (engine.take(&old), engine.take(&new)) {
-            (Some(_), Some(_)) => return Err(engine.wrong(&new, format!("is {old} again"))),
+            (Some(_), Some(_)) => {
+                return Err(engine.wrong(
+                    &new,
+                    format!("cannot be used with {old}: both set the same value"),
+                ));
+            }
             (old, new) => old.or(new),
         };
         named.extend(value.map(|value| (key.to_owned(), value)));
@@ -104,7 +109,7 @@ pub(super) fn take(
             .map(|key| format!("aic_{key}"))
             .collect();
         let names = names.join(", ");
-        tracing::warn!("without effect, as there is no aic_backend: {names}");
+        tracing::warn!("no effect without aic_backend: {names}");
     }
     Ok(None)
 }
@@ -166,7 +171,7 @@ impl NamedTables {
         self.count("moe_ep_size")?;
         self.text("backend_version")?;
         let path = self.text("model_path")?;
-        let path = path.ok_or_else(|| self.wrong("model_path", "is needed, and is not there"))?;
+        let path = path.ok_or_else(|| self.wrong("model_path", "is missing"))?;
         let tp = self.count("tp_size")?;
         let dtype = self.text("kv_cache_dtype")?.unwrap_or("auto");
         let setup = Setup {
@@ -187,8 +192,8 @@ impl NamedTables {
         let roofline = Roofline::new(&setup);
         let roofline = roofline.map_err(|error| self.wrong("tp_size", error.to_string()))?;
         tracing::warn!(
-            "no kernel tables are there (--kernel-tables, $VIRTUAL_ENV, $CONDA_PREFIX): the times of \
-             {backend} with {path} on {tp} x {} are those of the roofline",
+            "no kernel tables found (--kernel-tables, $VIRTUAL_ENV, $CONDA_PREFIX): the roofline \
+             gives the step times of {backend} with {path} on {tp} x {}",
             gpu.name
         );
         Ok(TimingTables {
@@ -238,7 +243,7 @@ impl NamedTables {
         let known = BACKENDS.iter().find(|known| **known == named);
         known.copied().ok_or_else(|| {
             let known = BACKENDS.join(", ");
-            let problem = format!("{named:?} is not known, there are {known}");
+            let problem = format!("{named:?} is not known; available are {known}");
             self.wrong("backend", problem)
         })
     }
@@ -251,7 +256,7 @@ impl NamedTables {
             let known = known.join(", ");
             self.wrong(
                 "system",
-                format!("{system:?} is not known, there are {known}"),
+                format!("{system:?} is not known; available are {known}"),
             )
         })
     }
@@ -274,8 +279,8 @@ impl NamedTables {
             let known: Vec<_> = known_models().collect();
             let known = known.join(", ");
             let problem = format!(
-                "{path:?} is neither a folder with a config.json nor named after a model that is \
-                 known: {known}"
+                "{path:?} is neither a folder with a config.json nor the name of a known model; \
+                 known are {known}"
             );
             self.wrong("model_path", problem)
         })

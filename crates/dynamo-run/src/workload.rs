@@ -33,7 +33,7 @@ pub(super) fn synthetic(
     let count = length(2, "request_count", 1, MAX_REQUESTS)?;
     let turns = kwargs.count("turns_per_session")?.unwrap_or(1).max(1);
     if u64::from(turns) * u64::from(count) > MAX_REQUESTS {
-        let problem = format!("makes more than {MAX_REQUESTS} requests");
+        let problem = format!("has more than {MAX_REQUESTS} requests");
         return Err(wrong("kwargs.turns_per_session", problem));
     }
     let made = Synthetic {
@@ -99,11 +99,11 @@ pub(super) fn trace(
     // The model of an agent graph has no further effect.
     let model = kwargs.text("execution_model")?;
     if format == Format::AgenticMooncake && model.is_none() {
-        let problem = "agentic_mooncake needs one";
+        let problem = "trace_format agentic_mooncake requires a trace file";
         return Err(wrong("kwargs.execution_model", problem));
     }
     if by_play && format != Format::AgenticMooncake {
-        let problem = "is for trace_format agentic_mooncake";
+        let problem = "requires trace_format agentic_mooncake";
         return Err(wrong("kwargs.agentic_lanes", problem));
     }
     let options = load::LoadOptions {

@@ -101,13 +101,13 @@ impl Control {
             }
             "get_weight_version" => Ok(lock(&self.weights).as_str().into()),
             "set_weight_version" => {
-                *lock(&self.weights) = args.text(0).ok_or("a version is a text")?;
+                *lock(&self.weights) = args.text(0).ok_or("the weight version must be a string")?;
                 Ok(Value::Nil)
             }
             "compute_weight_checksums" => Ok(Value::Array(Vec::new())),
             "get_kv_cache_group_metadata" => Ok(self.cache_groups()),
             _ => Err(format!(
-                "the simulator's engine core has no method {method}"
+                "the method {method} is not supported by the simulated engine core"
             )),
         }
     }
@@ -162,7 +162,7 @@ fn halt(mode: Option<String>) -> Result<Halt, String> {
         None | Some("abort") => Ok(Halt::Abort),
         Some("wait") => Ok(Halt::Wait),
         Some("keep") => Ok(Halt::Keep),
-        Some(other) => Err(format!("mode is {other}: abort, wait or keep is wanted")),
+        Some(other) => Err(format!("mode is {other}, must be abort, wait or keep")),
     }
 }
 
@@ -174,7 +174,7 @@ fn assets(tags: &Value) -> Result<Vec<Asset>, String> {
         Some("kv_cache") => Ok(Asset::KvCache),
         Some("scheduling") => Ok(Asset::Scheduling),
         _ => Err(format!(
-            "tag is {tag}: weights, kv_cache or scheduling is wanted"
+            "tag is {tag}, must be weights, kv_cache or scheduling"
         )),
     };
     tags.iter().map(asset).collect()

@@ -7,9 +7,9 @@ use serde_json::{Map, Number, Value as Json};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unreadable {
-    #[error("it is no MessagePack: {0}")]
+    #[error("not valid MessagePack: {0}")]
     Format(#[from] rmpv::decode::Error),
-    #[error("{field} is {found}, {expected} is wanted")]
+    #[error("{field} is {found}, must be {expected}")]
     Type {
         field: &'static str,
         found: String,

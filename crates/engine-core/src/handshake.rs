@@ -54,7 +54,7 @@ pub enum CoreError {
         address: String,
     },
     /// The front end's answer is malformed.
-    #[error("the front end at {address} answered something else than addresses: {why}")]
+    #[error("the front end at {address} sent an invalid handshake reply: {why}")]
     Answer {
         /// Address.
         address: String,
@@ -62,7 +62,7 @@ pub enum CoreError {
         why: String,
     },
     /// [`EngineCore::kill`](crate::EngineCore::kill) was called.
-    #[error("the engine core died as it was told to")]
+    #[error("the engine core was stopped by EngineCore::kill")]
     Killed,
     /// A thread panicked, which is a bug of vllm-sim; the panic message is on standard error.
     #[error("a thread of the engine core panicked, which is a bug of vllm-sim")]
@@ -252,7 +252,9 @@ impl Addresses {
             stats: text("frontend_stats_publish_address"),
         };
         if found.inputs.len() != found.outputs.len() {
-            return Err(format!("as many inputs as outputs are wanted: {message}"));
+            return Err(format!(
+                "the numbers of input and output addresses differ: {message}"
+            ));
         }
         Ok(found)
     }

@@ -147,7 +147,7 @@ impl Input {
         let (Some(kind), Some(payload)) = (frames.first(), frames.get(1)) else {
             tracing::warn!(
                 frames = frames.len(),
-                "a message of the front end is too short"
+                "message of the front end is too short"
             );
             return;
         };
@@ -157,7 +157,7 @@ impl Input {
             UTILITY => self.call(payload),
             START_DP_WAVE => self.start_wave(payload),
             other => {
-                tracing::warn!(kind = ?other, "the front end sends a message of an unknown type");
+                tracing::warn!(kind = ?other, "the front end sent a message of an unknown type");
                 Ok(())
             }
         };
@@ -192,7 +192,7 @@ impl Input {
         let ids = decode::value(payload)?;
         let ids = ids
             .as_array()
-            .ok_or_else(|| decode::wrong("request_ids", &ids, "an array of texts"))?;
+            .ok_or_else(|| decode::wrong("request_ids", &ids, "an array of strings"))?;
         let ids = ids.iter().filter_map(Value::as_str).map(Into::into);
         let _ = self.queue.send(Item::Abort(ids.collect()));
         Ok(())

@@ -71,7 +71,10 @@ impl Outlet {
         }
         if self.full && self.has_room_again() {
             self.full = false;
-            tracing::info!(client = self.client, "the front end reads again");
+            tracing::info!(
+                client = self.client,
+                "the front end reads its outputs again"
+            );
         }
         self.unsent.len() < before
     }
@@ -94,7 +97,7 @@ impl Outlet {
                     client = self.client,
                     unread = self.unsent.len(),
                     bytes = self.bytes,
-                    "the front end does not read its answers: its requests are aborted"
+                    "the front end does not read its outputs: its requests are aborted"
                 );
             }
             return false;

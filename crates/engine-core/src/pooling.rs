@@ -24,15 +24,16 @@ pub(crate) fn pool(config: &Config, prompt: &[u32], pooling: &Pooling) -> Result
         "token_classify" => (classes as usize, false, true),
         other => {
             return Err(format!(
-                "the simulator's engine core has no pooler for {other}: \
-                 embed, token_embed, classify and token_classify are served"
+                "pooling task {other} is not supported; supported are embed, token_embed, \
+                 classify and token_classify"
             ));
         }
     };
     let rows = if each { prompt.len() } else { 1 };
     if rows.saturating_mul(columns) > MAX_NUMBERS {
         return Err(format!(
-            "the answer would hold {rows} vectors of {columns} numbers, the most is {MAX_NUMBERS} numbers"
+            "the response would have {rows} vectors of {columns} numbers; at most {MAX_NUMBERS} \
+             numbers are allowed"
         ));
     }
     let row = |tokens: &[u32]| match embeds {

@@ -119,7 +119,7 @@ impl RequestFields {
             return Err(wrong(
                 "resumable",
                 &found,
-                "a whole prompt (streams of input are not served)",
+                "false (prompts that arrive in parts are not supported)",
             ));
         }
         let media = fields.take(2);
@@ -129,7 +129,7 @@ impl RequestFields {
                 return Err(wrong(
                     "sampling_params",
                     &Value::Nil,
-                    "these or pooling_params",
+                    "set unless pooling_params is set",
                 ));
             }
             (Value::Nil, pooling) => Work::Pool(Pooling::read(pooling)?),

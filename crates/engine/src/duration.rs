@@ -96,7 +96,7 @@ fn units(mut rest: &str) -> Result<u64, String> {
 /// Returns `number` (decimal) times `unit`, truncated to whole nanoseconds.
 fn scaled(number: &str, unit: u64) -> Result<u64, String> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let bad = || format!("{number:?} is no number");
+    let bad = || format!("{number:?} is not a number");
     if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
         return Err(bad());
     }

@@ -29,7 +29,7 @@ pub(super) fn write(
     let lines = [
         ("all of it", total, "the driver's count".to_owned()),
         (
-            "left to others",
+            "not used by vLLM",
             total * (1.0 - utilization),
             rule("is not more"),
         ),
@@ -51,18 +51,18 @@ pub(super) fn write(
         (
             "activations and more",
             memory.overhead_bytes,
-            "measured back from servers, by max-num-batched-tokens".to_owned(),
+            "estimated from measured servers, by max-num-batched-tokens".to_owned(),
         ),
         (
             "KV cache",
             cache.available_bytes,
             match is_typed {
-                true => "--kv-cache-memory-bytes, whatever is left".to_owned(),
+                true => "--kv-cache-memory-bytes, regardless of free memory".to_owned(),
                 false => "the rest".to_owned(),
             },
         ),
     ];
-    writeln!(text, "\nWhere the memory of each GPU goes (GB)\n")?;
+    writeln!(text, "\nMemory of each GPU (GB)\n")?;
     for (name, bytes, rule) in lines {
         if bytes != 0.0 {
             writeln!(text, "{name:<24}{:>10.2}   {rule}", bytes / 1e9)?;
@@ -112,7 +112,8 @@ pub(super) fn write_encoder(
     if encoder.shapes == (None, None) && !ms.is_zero() {
         writeln!(
             text,
-            "            {THOUSAND} take {:.1} ms, as is usual: config.json tells no encoder's size",
+            "            {THOUSAND} take {:.1} ms, a typical value: config.json does not describe \
+             the encoder",
             ms.as_secs_f64() * 1e3
         )?;
     }
@@ -136,7 +137,8 @@ pub(super) fn write_drafts(text: &mut String, engine: &VllmConfig) -> fmt::Resul
         .collect();
     write!(
         text,
-        "Drafts      {} a step, right with {} when those before are: {:.2} tokens a step",
+        "Drafts      {} per step, accepted with probability {} if all before are accepted: {:.2} \
+         tokens per step",
         chances.len(),
         shown.join(", "),
         1.0 + accepted

@@ -116,8 +116,8 @@ fn write_all(
     if engine.lock_step {
         writeln!(
             text,
-            "Ranks       step together, as the model has experts: a step takes as long as the slowest \
-             rank's, and who has no work runs dummy steps"
+            "Ranks       run in lockstep because the model has experts: a step takes as long as \
+             on the slowest rank, and idle ranks run dummy steps"
         )?;
     }
     if let Some((setup, _, sampling)) = setup {
@@ -132,7 +132,7 @@ fn write_all(
             true => nearest_run::write(text, setup)?,
             false => writeln!(
                 text,
-                "Evidence    none: the constants are not the usual ones"
+                "Evidence    none: the constants differ from the defaults"
             )?,
         }
     }
@@ -224,7 +224,10 @@ fn write_host(text: &mut String, host: &KvOffload, block_size: u32) -> fmt::Resu
 
 fn write_derived(text: &mut String, derived: &[Derived<'_>]) -> fmt::Result {
     if !derived.is_empty() {
-        writeln!(text, "\nWhat nobody typed, and the rule that gave it\n")?;
+        writeln!(
+            text,
+            "\nFlags that were not set, and the rule for each value\n"
+        )?;
     }
     for Derived { flag, value, rule } in derived {
         writeln!(text, "{flag:<24}{value:>10}   {rule}")?;
@@ -413,8 +416,8 @@ fn write_prompts(text: &mut String, engine: &VllmConfig) -> fmt::Result {
     let (idle, busy) = (front_end(0), front_end(100));
     writeln!(
         text,
-        "\nA request spends {idle:.1} ms in the front end before its prompt starts, {busy:.1} ms \
-         beside 100 others."
+        "\nA request spends {idle:.1} ms in the front end before its prompt starts, or {busy:.1} \
+         ms while 100 others are in flight."
     )
 }
 

@@ -124,7 +124,7 @@ async fn post(pod: &Target, path: &str, body: Bytes) -> Result<(), String> {
     };
     match answer.status() {
         status if status.is_success() => Ok(()),
-        status => Err(format!("{path} answers {status}")),
+        status => Err(format!("{path} returned {status}")),
     }
 }
 
@@ -305,7 +305,7 @@ impl Troubles {
         let never: Vec<String> = never
             .map(|(_, Ready { disturbance, .. })| {
                 let (pod, from) = (disturbance.pod, disturbance.from.as_secs_f64());
-                format!("{LOST}pod {pod} was to go wrong at {from} s, when the workload was over")
+                format!("{LOST}pod {pod} was to fail at {from} s, after the end of the workload")
             })
             .collect();
         problems.extend(never);

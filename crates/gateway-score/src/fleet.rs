@@ -190,7 +190,8 @@ impl Backends {
             if let Some((found, is_whole)) = self.runtime.block_on(pod.attempts(number)) {
                 attempts.extend(found);
                 if !is_whole {
-                    let note = "keeps too short a history (--request-history) for this run";
+                    let note = "has a request history (--request-history) that is too short for \
+                         this run";
                     routing.notes.push(format!("{} {note}", pod.url));
                 }
             }
@@ -214,9 +215,9 @@ impl Backends {
         let any_answer = play.turns.iter().any(|turn| turn.completed);
         if routing.known_by.is_none() && any_answer {
             routing.notes.push(
-                "the gateway hides which pod answered: neither the headers of --pod-header nor \
-                 X-Request-Id come through, or the pods have neither --pod-name nor \
-                 --request-history; what needs it is unknown"
+                "the pod of each response is unknown: the gateway removes the headers of \
+                 --pod-header and X-Request-Id, or the pods have neither --pod-name nor \
+                 --request-history; measures that need it are unknown"
                     .to_owned(),
             );
         }

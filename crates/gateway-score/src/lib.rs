@@ -148,7 +148,7 @@ struct Args {
 /// Returns the clap command of `gateway`.
 pub fn command() -> clap::Command {
     clap::Command::new("gateway")
-        .about("Score a gateway's routing against the best there is")
+        .about("Score a gateway's routing against an ideal router")
         .disable_help_subcommand(true)
         .subcommand(Args::command().name("score"))
 }
@@ -172,8 +172,8 @@ pub fn run(
             .bin_name("vllm-sim gateway")
             .render_help()
             .to_string()),
-        Some((word, _)) => refuse!("gateway {word}: there is `vllm-sim gateway score`"),
-        None => refuse!("gateway needs to be told what to do: `vllm-sim gateway score`"),
+        Some((word, _)) => refuse!("gateway {word}: unknown command; use `vllm-sim gateway score`"),
+        None => refuse!("gateway needs a command: `vllm-sim gateway score`"),
     }
 }
 
@@ -196,7 +196,7 @@ fn score(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>, serve: Serve<'_>) 
     let scenario = args.fleet_scenario.as_deref().map(FleetScenario::read);
     let scenario = scenario.transpose()?;
     if args.fleet.is_empty() && args.replicas.is_none() {
-        refuse!("which pods are behind the gateway? Give --fleet URL,… or --replicas N");
+        refuse!("no pods: give --fleet URL,… or --replicas N");
     }
     let deployment = deploy(&flags)?;
     let (mut source, pace) = open(&args.workload, deployment.engine.block_size())?;
@@ -298,9 +298,7 @@ fn play_live(
     let ideal = match play_ideal(&backends, plan, &options, &policies)? {
         Ok(ideal) => Some(ideal),
         Err(why) => {
-            notes.push(format!(
-                "times of the ideal are those of virtual time: {why}"
-            ));
+            notes.push(format!("times of the ideal router are simulated: {why}"));
             None
         }
     };
@@ -338,7 +336,7 @@ fn play_ideal(
         return Ok(Err("no policy placed all requests"));
     };
     if !backends.reset() {
-        return Ok(Err("a pod does not let its cache be emptied (--dev-mode)"));
+        return Ok(Err("the cache of a pod cannot be reset (--dev-mode)"));
     }
     let ready = backends.pods.iter();
     let ready = ready.filter(|pod| pod.state == pod::PodState::Ready);
@@ -445,7 +443,7 @@ fn identity(args: &Args) -> Result<RequestIdentity> {
 /// Returns a number that distinguishes this run in the histories of pods.
 #[expect(
     clippy::disallowed_methods,
-    reason = "no result depends on it, and two runs need two numbers"
+    reason = "no result depends on it, and two runs need different numbers"
 )]
 fn run_number() -> u32 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -468,15 +466,15 @@ fn differences(backends: &Backends, engine: &EngineSpec) -> Vec<String> {
         let url = &pod.url;
         if pod.state != pod::PodState::Ready {
             notes.push(format!(
-                "{url} is {}: the ideal does without it",
+                "{url} is {}: the ideal router does not use it",
                 pod.state.name()
             ));
             continue;
         }
         if !pod.is_cold {
             notes.push(format!(
-                "{url} has prompts of earlier requests in its cache: restart it, or let it take \
-                 POST /reset_prefix_cache (--dev-mode)"
+                "{url} has prompts of earlier requests in its cache: restart it, or start it with \
+                 --dev-mode, which enables POST /reset_prefix_cache"
             ));
         }
         let EngineSpec::Vllm(config) = engine else {
@@ -488,8 +486,8 @@ fn differences(backends: &Backends, engine: &EngineSpec) -> Vec<String> {
             |(size, blocks): (u32, u32)| size != planned.0 || blocks.abs_diff(planned.1) > 1;
         if let Some((size, blocks)) = pod.cache.filter(|cache| differs(*cache)) {
             notes.push(format!(
-                "{url} has {blocks} blocks of {size} tokens, these flags say {} of {}: give the \
-                 pods' own flags",
+                "{url} has {blocks} blocks of {size} tokens, but these flags give {} of {}: use \
+                 the flags of the pods",
                 planned.1, planned.0
             ));
         }

@@ -115,7 +115,7 @@ impl ScoreReport {
         }
         if let Some((policy, _)) = &self.live.ideal {
             lines.push(format!(
-                "Times of the ideal: the placements of {policy}, sent straight to the pods"
+                "Times of the ideal router: the placements of {policy}, sent directly to the pods"
             ));
         }
         let counts = self.live.pods.iter().zip(&routing.requests);
@@ -150,7 +150,10 @@ impl ScoreReport {
             .find_map(|turn| turn.error.as_ref());
         let failed = failed.map(|error| {
             let hint = match error.starts_with("status 422") {
-                true => "; a gateway that takes no prompts of token ids wants --target-api chat",
+                true => {
+                    "; for a gateway that does not accept prompts of token ids, use --target-api \
+                     chat"
+                }
                 false => "",
             };
             format!("first failure: {error}{hint}; a failed turn ends its session")
@@ -160,8 +163,8 @@ impl ScoreReport {
         let is_too_fast =
             self.live_ideal.is_none() && at("ttft").is_some_and(|at| self.shares[at] > Some(1.25));
         let fast = is_too_fast.then(|| {
-            "first tokens come sooner than the same engine can send them: the pods were started \
-             with other flags than these"
+            "first tokens arrive earlier than an engine with these flags can send them: the pods \
+             have other flags"
                 .to_owned()
         });
         let unknown =

@@ -30,11 +30,11 @@ impl Requirement {
         let names = || MEASURES.iter().map(|m| m.name).chain(OTHERS);
         let Some(name) = names().find(|known| *known == name.trim()) else {
             let known = names().collect::<Vec<_>>().join(", ");
-            refuse!("--require {text:?}: there is no such measure; there are {known}");
+            refuse!("--require {text:?}: unknown measure; known are {known}");
         };
         let number = bound.trim().parse().ok();
         let Some(bound) = number.filter(|n: &f64| n.is_finite() && *n >= 0.0) else {
-            refuse!("--require {text:?}: {bound:?} is no number of 0 or more");
+            refuse!("--require {text:?}: {bound:?} is not a number of 0 or more");
         };
         Ok(Self {
             name,

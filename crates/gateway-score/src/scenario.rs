@@ -45,8 +45,8 @@ impl FleetScenario {
             match answer {
                 Ok(answer) if answer.status().is_success() => {}
                 Ok(answer) => bail!(
-                    "--fleet-scenario: {} answers POST /admin/scenario with {}: start it with \
-                     --dev-mode, or give --admin-api-key",
+                    "--fleet-scenario: {} responded to POST /admin/scenario with {}: start it \
+                     with --dev-mode, or give --admin-api-key",
                     pod.url,
                     answer.status()
                 ),
@@ -67,7 +67,7 @@ impl FleetScenario {
                 .call(Method::DELETE, path, Bytes::new(), PATIENCE);
             if let Err(error) = ended.await {
                 notes.push(format!(
-                    "--fleet-scenario: {} did not end it: {error}",
+                    "--fleet-scenario: {} did not end the scenario: {error}",
                     pod.url
                 ));
             }

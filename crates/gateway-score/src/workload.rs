@@ -49,7 +49,7 @@ impl Workload {
             }
             requests += session.turns.len();
             if requests > MAX_REQUESTS {
-                refuse!("more than {MAX_REQUESTS} requests: bound them by --request-count");
+                refuse!("more than {MAX_REQUESTS} requests: limit them with --request-count");
             }
             sessions.push(session);
         }

@@ -136,7 +136,8 @@ impl Stream for Answer {
                 Poll::Ready(InjectorAction::Proceed) => break,
                 Poll::Ready(InjectorAction::Break) => {
                     this.closed = true;
-                    let status = Status::unavailable("the answer was broken off on purpose");
+                    let status =
+                        Status::unavailable("the response was cut off by an injected fault");
                     return Poll::Ready(Some(Err(status)));
                 }
             }

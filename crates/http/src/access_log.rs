@@ -167,7 +167,9 @@ impl Lines {
             drop(waiting);
             write(&lines, format);
             if lost > 0 {
-                tracing::warn!("{lost} lines of requests were lost: nobody reads the log");
+                tracing::warn!(
+                    "{lost} lines of requests were dropped: the reader of the log is too slow"
+                );
             }
             if closed && lines.is_empty() {
                 return;

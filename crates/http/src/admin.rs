@@ -33,7 +33,7 @@ pub(super) async fn show(State(app): State<Arc<App>>, headers: HeaderMap, uri: U
             return Ok(ok(&Value::Object(hidden(changed.map_err(admin_fault)?))));
         }
         Some(text) => {
-            let words = format!("changed is true or false, not {text:?}");
+            let words = format!("'changed' must be true or false, not {text:?}");
             return Err(Fault::bad_request(words));
         }
     }
@@ -94,7 +94,9 @@ pub(super) async fn run_scenario(State(app): State<Arc<App>>, request: Request) 
     let number = number.map(|number| {
         let parsed = number.parse::<u32>();
         parsed.map_err(|_| {
-            Fault::bad_request(format!("'replica' is a number from 0 on, not {number:?}"))
+            Fault::bad_request(format!(
+                "'replica' must be a whole number of at least 0, not {number:?}"
+            ))
         })
     });
     let number = number.transpose()?;
@@ -141,7 +143,9 @@ fn rank(uri: &Uri) -> Result<RankSelector, Fault> {
     match query::all(uri, "rank").last() {
         None => Ok(RankSelector::All),
         Some(text) => text.parse().map(RankSelector::One).map_err(|_| {
-            Fault::bad_request(format!("rank is a whole number from 0 on, not {text:?}"))
+            Fault::bad_request(format!(
+                "'rank' must be a whole number of at least 0, not {text:?}"
+            ))
         }),
     }
 }

@@ -116,13 +116,16 @@ impl RequestQuery {
                     let time = duration::read(&value).ok().filter(|time| *time <= WAIT.1);
                     query.timeout = time.ok_or_else(|| {
                         let most = duration::show(WAIT.1);
-                        let words = format!("timeout is a duration up to {most}, not {value:?}");
+                        let words = format!(
+                            "'timeout' must be a duration of at most {most}, not {value:?}"
+                        );
                         Fault::bad_request(words)
                     })?;
                 }
                 _ => {
                     let words = format!(
-                        "unknown parameter {name:?}; there are path, model, key, status, after, limit, wait, timeout"
+                        "unknown parameter {name:?}; known are path, model, key, status, after, \
+                         limit, wait, timeout"
                     );
                     return Err(Fault::bad_request(words));
                 }
@@ -133,6 +136,10 @@ impl RequestQuery {
 }
 
 fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, Fault> {
-    let words = || Fault::bad_request(format!("{name} is a whole number from 0 on, not {value:?}"));
+    let words = || {
+        Fault::bad_request(format!(
+            "'{name}' must be a whole number of at least 0, not {value:?}"
+        ))
+    };
     value.parse().map_err(|_| words())
 }

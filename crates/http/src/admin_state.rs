@@ -225,7 +225,7 @@ impl AdminState {
             scenario = scenario.name,
             seed,
             phases = scenario.phases.len(),
-            "scenario begins"
+            "scenario started"
         );
         let run = Arc::new(ScenarioRun::begin(
             scenario,
@@ -439,10 +439,10 @@ impl PhaseSettings {
                     scenario,
                     phase = phase.name,
                     round = round + 1,
-                    "phase begins"
+                    "phase started"
                 );
             }
-            _ => tracing::info!(scenario, "scenario is over"),
+            _ => tracing::info!(scenario, "scenario ended"),
         }
     }
 }

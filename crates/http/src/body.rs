@@ -74,8 +74,8 @@ async fn bounded(body: Body, limit: usize) -> Result<Bytes, Fault> {
 fn trickled(bytes: usize) -> Fault {
     let grace = BODY_GRACE.as_secs();
     let message = format!(
-        "the request body comes too slowly: {bytes} bytes so far, and after {grace} seconds it has \
-         to come at {MIN_BYTES_PER_SECOND} bytes per second or more on average"
+        "the request body arrives too slowly: {bytes} bytes so far; after {grace} seconds the \
+         average must be at least {MIN_BYTES_PER_SECOND} bytes per second"
     );
     Fault::new(408, ErrorType::RequestTimeoutPhrase, message)
 }
@@ -186,8 +186,8 @@ mod tests {
     async fn a_trickled_body_meets_a_limit_and_a_slow_one_does_not() {
         let started = Instant::now();
         let answer = bounded(slow(1_000, 1, Duration::from_secs(10)), 4096).await;
-        let words = "the request body comes too slowly: 6 bytes so far, and after 60 seconds it \
-                     has to come at 512 bytes per second or more on average";
+        let words = "the request body arrives too slowly: 6 bytes so far; after 60 seconds the \
+             average must be at least 512 bytes per second";
         let fault = answer.map(|body| body.len()).unwrap_err();
         assert_eq!((fault.status, fault.message.as_str()), (408, words));
         assert_eq!(started.elapsed().as_secs(), 60);

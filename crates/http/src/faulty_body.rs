@@ -14,7 +14,7 @@ use vllm_sim_service::{FaultInjector, GRACE, InjectorAction};
 
 /// A simulated break of a response body.
 #[derive(Debug, thiserror::Error)]
-#[error("the reply was broken off on purpose")]
+#[error("the response was cut off by an injected fault")]
 pub(super) struct BrokenOff;
 
 /// Injects a fault in the middle of a unary response, where tokens cannot be counted.

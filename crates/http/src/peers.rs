@@ -68,7 +68,7 @@ fn shown(url: &str, answer: Result<Bytes, String>) -> Value {
         let state: Option<Value> = serde_json::from_slice(&body).ok();
         let whole = |state: &Value| state["in_force"].is_object() && state["running"].is_u64();
         let state = state.filter(whole);
-        state.ok_or_else(|| format!("its {SUMMARY} is not vllm-sim's"))
+        state.ok_or_else(|| format!("its {SUMMARY} is not a response of vllm-sim"))
     });
     let (state, error) = match state {
         Ok(state) => (state, Value::Null),

@@ -168,9 +168,9 @@ impl RequestLog {
         let early = early.and_then(|s| s.to_str().ok()).map(str::to_owned);
         let body = BodyTap::body(body, 0, move |tapped| {
             let status = tapped.grpc_status.or(early);
-            let status = status.as_deref().unwrap_or("none: broken off");
+            let status = status.as_deref().unwrap_or("none: cut off");
             let (bytes, frames) = (tapped.length, tapped.frames);
-            tracing::info!(path, status, bytes, frames, "gRPC answer");
+            tracing::info!(path, status, bytes, frames, "gRPC response");
         });
         Response::from_parts(parts, body)
     }
@@ -189,7 +189,7 @@ impl RequestLog {
             }
             if request_log.log.outputs {
                 let output = request_log.cut(body);
-                tracing::info!(path, status, whole, output, "request answered");
+                tracing::info!(path, status, whole, output, "request completed");
             }
         });
         Response::from_parts(parts, body)
@@ -215,7 +215,7 @@ impl RequestLog {
         }
         if self.log.outputs {
             let output = self.cut(body.into_owned());
-            tracing::info!(path, status, output, "request answered");
+            tracing::info!(path, status, output, "request completed");
         }
         Response::from_parts(parts, Body::from(bytes))
     }

@@ -86,15 +86,14 @@ pub(super) async fn layer(
     let host = host.or(request.uri().authority().map(|host| host.as_str()));
     if !is_own(headers, host) {
         return refused(
-            "This route is the operator's and takes no requests from pages of another \
-             origin. Send it without an Origin header, or name the origin in \
-             --allowed-origins.",
+            "This route is for operators and rejects requests from pages of another origin. Send \
+             the request without an Origin header, or add the origin to --allowed-origins.",
         );
     }
     if is_browser(headers) && !pages.has_host(host.unwrap_or_default()) {
         return refused(
-            "This route is the operator's and takes requests of browsers only under a known \
-             host. Name the host in --allowed-hosts, or set --admin-api-key.",
+            "This route is for operators and accepts requests of browsers only under a known \
+             host. Add the host to --allowed-hosts, or set --admin-api-key.",
         );
     }
     next.run(request).await

@@ -145,7 +145,7 @@ fn what_an_operator_changed_is_reset_to_what_it_was_at_the_start() {
         ),
         (
             json!({"reset": "failure-types"}),
-            "reset is a list of fields",
+            "'reset' must be a list of fields",
         ),
     ] {
         let text = loaded.tuned(&object(wrong)).unwrap_err().to_string();

@@ -76,7 +76,7 @@ impl Site {
         let error = fetch(path, &self.url, sha256).unwrap_err().to_string();
         let (start, why) = error.split_once("/d.sqlite3: ").unwrap();
         assert!(
-            start.starts_with("cannot fetch the dataset from http://127.0.0.1:"),
+            start.starts_with("cannot download the dataset from http://127.0.0.1:"),
             "{start}"
         );
         why.to_owned()
@@ -196,7 +196,7 @@ fn errors_are_words() {
         "{why}"
     );
     let site = Site::start(bytes.clone(), &[Does::Says("200 OK")]);
-    let why = "it is no SQLite database: it begins with \"page\"";
+    let why = "it is not an SQLite database: it begins with \"page\"";
     assert_eq!(site.error(&path, None), why);
     assert!(files(&path).is_empty(), "what is whole and wrong is gone");
     let site = Site::start(bytes, &[Does::Sends("\"1\"")]);

@@ -39,7 +39,7 @@ fn an_engine_can_be_taken_away_before_it_joins() {
     assert_eq!(ended.status.code(), Some(1));
     let said = String::from_utf8(ended.stderr).unwrap();
     assert!(
-        said.contains("the engine core died as it was told to"),
+        said.contains("the engine core was stopped by EngineCore::kill"),
         "{said}"
     );
 }

@@ -80,7 +80,7 @@ impl Grid {
         let mut take = |key: &str| {
             arrays
                 .remove(key)
-                .ok_or_else(|| format!("no array {key:?}"))
+                .ok_or_else(|| format!("array {key:?} is missing"))
         };
         let grid = Self {
             prefill_tokens: take("prefill_isl")?.values,
@@ -169,7 +169,7 @@ fn between(values: &[f64], i: usize, t: f64) -> f64 {
 fn load_npz(path: &Path) -> Result<BTreeMap<String, FloatArray>, GridError> {
     Err(GridError::Content {
         path: path.to_owned(),
-        problem: "this build reads no .npz (feature `npz`)".to_owned(),
+        problem: "this build cannot read .npz (feature `npz`)".to_owned(),
     })
 }
 
@@ -231,7 +231,7 @@ fn from_profile(
 ) -> Result<Grid, String> {
     let take = |arrays: &BTreeMap<String, FloatArray>, key: &str| match arrays.get(key) {
         Some(array) if !array.values.is_empty() => Ok(array.values.clone()),
-        _ => Err(format!("no numbers under {key:?}")),
+        _ => Err(format!("{key:?} has no numbers")),
     };
     let (isl, ttft) = (
         take(prefill, "prefill_isl")?,

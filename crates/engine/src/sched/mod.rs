@@ -61,7 +61,7 @@ pub enum ConfigError {
         of: u32,
     },
     /// Two settings exclude each other.
-    #[error("{field} excludes {other}")]
+    #[error("{field} cannot be used with {other}")]
     Excludes {
         /// Name of the setting.
         field: &'static str,

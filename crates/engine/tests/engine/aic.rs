@@ -91,11 +91,11 @@ fn what_is_not_in_the_tables_is_named() {
     };
     assert_eq!(
         error(&|setup| setup.system = "cray_1".to_owned()),
-        "the tables have no system \"cray_1\", there are h100_sxm"
+        "the tables have no system \"cray_1\"; available are h100_sxm"
     );
     assert_eq!(
         error(&|setup| setup.version = Some("0.1.0".to_owned())),
-        "the tables do not answer for vllm 0.1.0 on h100_sxm, but for 0.2.0"
+        "the tables have no vllm 0.1.0 on h100_sxm; available are 0.2.0"
     );
     let narrow = error(&|setup| setup.shape.head_dim = 24);
     assert!(narrow.contains("head_dim 24"), "{narrow}");
@@ -121,6 +121,6 @@ fn what_is_not_in_the_tables_is_named() {
     assert!(
         nowhere
             .to_string()
-            .starts_with("/nowhere holds no kernel tables")
+            .starts_with("/nowhere contains no kernel tables")
     );
 }

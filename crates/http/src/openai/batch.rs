@@ -111,8 +111,8 @@ fn conversations(value: Value, bounds: &RequestBounds) -> Result<Vec<ChatRequest
     if shared.saturating_mul(lists.len()) > MAX_SHARED {
         let count = lists.len();
         return Err(Fault::bad_request(format!(
-            "{shared} values for each of {count} conversations are too many, the most is \
-             {MAX_SHARED} together."
+            "{shared} values for each of {count} conversations are too many; at most {MAX_SHARED} \
+             in total are allowed."
         )));
     }
     let parse = |messages: Value| {

@@ -50,7 +50,8 @@ const MAX_INPUTS: usize = 65_536;
 fn enter(app: &App, inputs: usize) -> Result<InFlightGuard, Fault> {
     if inputs > MAX_INPUTS {
         return Err(Fault::bad_request(format!(
-            "The request has {inputs} inputs, the most is {MAX_INPUTS}. Send fewer inputs at once."
+            "The request has {inputs} inputs; at most {MAX_INPUTS} are allowed. Send fewer inputs \
+             per request."
         )));
     }
     let inputs = u32::try_from(inputs.max(1)).unwrap_or(u32::MAX);

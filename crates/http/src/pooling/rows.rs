@@ -28,8 +28,8 @@ pub(super) fn check(inputs: usize, length: usize) -> Result<(), Fault> {
         return Ok(());
     }
     Err(Fault::bad_request(format!(
-        "The answer would hold {inputs} vectors of {length} numbers, the most is {MAX_NUMBERS} \
-         numbers. Send fewer inputs or ask for fewer dimensions."
+        "The response would have {inputs} vectors of {length} numbers; at most {MAX_NUMBERS} \
+         numbers are allowed. Send fewer inputs or request fewer dimensions."
     )))
 }
 
@@ -114,8 +114,8 @@ mod tests {
     #[test]
     fn the_numbers_of_an_answer_are_bounded() {
         assert_eq!(check(2048, 8192), Ok(()));
-        let text = "The answer would hold 2049 vectors of 8192 numbers, the most is 16777216 \
-                    numbers. Send fewer inputs or ask for fewer dimensions.";
+        let text = "The response would have 2049 vectors of 8192 numbers; at most 16777216 \
+             numbers are allowed. Send fewer inputs or request fewer dimensions.";
         assert_eq!(
             check(2049, 8192).map_err(|f| f.message),
             Err(text.to_owned())

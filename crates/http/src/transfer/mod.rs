@@ -121,7 +121,7 @@ fn names_source(connector: Connector, params: &Map<String, Value>) -> bool {
     if let Some(missing) = missing {
         tracing::warn!(
             missing,
-            "kv_transfer_params name no source: the prompt is computed here"
+            "kv_transfer_params contain no source: the prompt is computed by this server"
         );
     }
     missing.is_none()

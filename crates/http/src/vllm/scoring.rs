@@ -128,7 +128,8 @@ fn check(app: &App, request: &GenerativeScoringRequest) -> Result<(), Fault> {
     let items = request.items.as_array().map_or(0, Vec::len);
     if items.saturating_mul(labels) > MAX_SCORES {
         return Err(Fault::bad_request(format!(
-            "The request asks for {items} items times {labels} labels, the most is {MAX_SCORES}."
+            "The request has {items} items times {labels} labels; at most {MAX_SCORES} scores are \
+             allowed."
         )));
     }
     let vocabulary = i128::from(app.service.generator.tokenizer().vocab_size());

@@ -81,7 +81,7 @@ impl Writer {
             .filter(|folder| !folder.as_os_str().is_empty())
         {
             std::fs::create_dir_all(folder)
-                .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+                .with_context(|| format!("cannot create the folder {}", folder.display()))?;
         }
         let files = [PartFile::new(database)?, PartFile::new(text)?];
         let cannot = |part: &PartFile| format!("cannot write {}", part.path.display());

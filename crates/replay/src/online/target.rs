@@ -119,7 +119,7 @@ impl Target {
             let answer = self.client.fetch(request, MAX_ANSWER).await?;
             let (status, body) = (answer.status(), answer.into_body());
             if !status.is_success() {
-                return Err(format!("{path} answers {status}: {}", cut(&body)));
+                return Err(format!("{path} returned {status}: {}", cut(&body)));
             }
             serde_json::from_slice(&body).map_err(|error| format!("{path} is no JSON: {error}"))
         };

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AicError {
     /// The folder contains no tables.
-    #[error("{} holds no kernel tables (query_versions.yaml): name the folder of an installed aiconfigurator-core or aisimulate, or its `systems`", .0.display())]
+    #[error("{} contains no kernel tables (query_versions.yaml); give the folder of an installed \
+         aiconfigurator-core or aisimulate, or its folder `systems`", .0.display())]
     NoTables(PathBuf),
     /// The GPU was not measured.
-    #[error("there are no tables of {gpu}, but of {known}")]
+    #[error("there are no tables for {gpu}; available are {known}")]
     Gpu {
         /// GPU name.
         gpu: &'static str,
@@ -15,7 +16,7 @@ pub enum AicError {
         known: String,
     },
     /// The system does not exist.
-    #[error("the tables have no system {system:?}, there are {known}")]
+    #[error("the tables have no system {system:?}; available are {known}")]
     System {
         /// Requested system.
         system: String,
@@ -23,7 +24,7 @@ pub enum AicError {
         known: String,
     },
     /// The backend does not exist.
-    #[error("the tables have no backend {backend:?}, there are {known}")]
+    #[error("the tables have no backend {backend:?}; available are {known}")]
     Backend {
         /// Requested backend.
         backend: String,
@@ -31,7 +32,7 @@ pub enum AicError {
         known: String,
     },
     /// The tables do not support the version.
-    #[error("the tables do not answer for {backend} {version} on {system}, but for {known}")]
+    #[error("the tables have no {backend} {version} on {system}; available are {known}")]
     Version {
         /// Requested version.
         version: String,

@@ -399,18 +399,18 @@ fn check_model(setup: &AicSetup) -> Result<(), AicError> {
     let compressed = shape.mla.is_some();
     if compressed && (setup.backend != "vllm" || shape.moe.is_none()) {
         return Err(AicError::Model(
-            "compressed attention (MLA) is read from them for vLLM and DeepSeek's experts only",
+            "compressed attention (MLA) is supported for vLLM and DeepSeek's experts only",
         ));
     }
     if !shape.gated {
-        return Err(AicError::Model("an MLP without a gate is not in them"));
+        return Err(AicError::Model("an MLP without a gate is not supported"));
     }
     // For DeepSeek every layer counts as one with experts.
     let uneven = |moe: super::Moe| moe.shared > 0 || moe.layers != shape.layers;
     if !compressed && shape.moe.is_some_and(uneven) {
         return Err(AicError::Model(
-            "shared experts, and layers without experts among others, are read from them for \
-             DeepSeek only",
+            "shared experts, and models with and without experts in different layers, are \
+             supported for DeepSeek only",
         ));
     }
     Ok(())
@@ -432,7 +432,7 @@ fn expert_table(
         Scheme::Int4 => ("w4a16_mxfp4", GemmType::Bf16, 0.5),
         Scheme::Int8 | Scheme::Fp4 => {
             return Err(AicError::Model(
-                "experts of 8-bit integers or of fp4 are not read from them",
+                "experts with 8-bit integer or fp4 weights are not supported",
             ));
         }
     };
@@ -471,7 +471,7 @@ fn gemm_type(scheme: Scheme) -> Result<GemmType, AicError> {
         Scheme::Fp8 => Ok(GemmType::Fp8),
         Scheme::Fp8Block => Ok(GemmType::Fp8Block),
         Scheme::Int8 | Scheme::Int4 | Scheme::Fp4 => Err(AicError::Model(
-            "dense weights of 4 bits or of 8-bit integers are not read from them",
+            "dense weights of 4 bits or 8-bit integers are not supported",
         )),
     }
 }

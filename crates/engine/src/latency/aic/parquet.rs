@@ -19,7 +19,7 @@ pub(super) struct Table {
 pub(super) type Problem = &'static str;
 
 const CUT: Problem = "is cut off";
-const ODD: Problem = "uses a form of Parquet that is not read here";
+const ODD: Problem = "uses a Parquet feature that is not supported";
 
 /// Maximum number of rows. Protects memory, since a few bytes can encode many equal values.
 const MOST_ROWS: usize = 1 << 22;
@@ -211,7 +211,7 @@ fn unpack(body: &[u8], codec: i64, size: usize) -> Result<Vec<u8>, Problem> {
     match codec {
         0 => Ok(body.to_vec()),
         1 => {
-            let problem = "has a page that SNAPPY does not unpack";
+            let problem = "has a page that SNAPPY cannot decompress";
             // The decoder trusts the length in the body, so check it first.
             let said = snap::raw::decompress_len(body).map_err(|_| problem)?;
             if said != size {
@@ -221,7 +221,7 @@ fn unpack(body: &[u8], codec: i64, size: usize) -> Result<Vec<u8>, Problem> {
             unpacked.map_err(|_| problem)
         }
         6 => {
-            let problem = "has a page that ZSTD does not unpack";
+            let problem = "has a page that ZSTD cannot decompress";
             let decoder = ruzstd::decoding::StreamingDecoder::new(body).map_err(|_| problem)?;
             let mut page = Vec::with_capacity(size);
             let mut bounded = decoder.take(size as u64);

@@ -1,6 +1,7 @@
 #![expect(
     private_interfaces,
-    reason = "nobody outside makes rules: the trait is public as the bound of public schedulers"
+    reason = "only this crate implements rules: the trait is public as the bound of public \
+         schedulers"
 )]
 
 use super::destinations::Destinations;

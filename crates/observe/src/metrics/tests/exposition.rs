@@ -139,7 +139,7 @@ fn sample(line: &str, family: &Family) -> Result<Sample, String> {
     let value = number
         .replace("Inf", "inf")
         .parse()
-        .map_err(|_| format!("{number:?} is no number"))?;
+        .map_err(|_| format!("{number:?} is not a number"))?;
     Ok(Sample {
         suffix: suffix.to_owned(),
         labels,
