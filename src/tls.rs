@@ -36,7 +36,7 @@ pub enum TlsError {
     #[error("TLS client certificates: {0}")]
     Verifier(String),
     /// The self-signed certificate could not be created.
-    #[error("cannot make a self-signed certificate: {0}")]
+    #[error("cannot create a self-signed certificate: {0}")]
     SelfSigned(#[from] rcgen::Error),
 }
 
@@ -132,7 +132,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         .collect::<Result<_, _>>()
         .map_err(|e| failed(e.to_string()))?;
     if chain.is_empty() {
-        Err(failed("no certificate in it".into()))
+        Err(failed("the file has no certificate".into()))
     } else {
         Ok(chain)
     }

@@ -44,12 +44,12 @@ pub(super) fn run(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Res
         format!("http://127.0.0.1:{port}")
     });
     let Ok(timeout) = Duration::try_from_secs_f64(args.timeout) else {
-        refuse!("--timeout: {} is no number of seconds", args.timeout);
+        refuse!("--timeout: {} is not a number of seconds", args.timeout);
     };
     let parsed = url.parse::<Uri>().ok();
     let Some((uri, endpoint)) = parsed.and_then(|uri| endpoint(&uri).map(|found| (uri, found)))
     else {
-        refuse!("{url:?} is no URL such as http://127.0.0.1:8000");
+        refuse!("{url:?} is not a URL such as http://127.0.0.1:8000");
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

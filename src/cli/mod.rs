@@ -37,7 +37,10 @@ pub fn run(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCode {
         Ok(Command::Tool { name, args }) => match tool::run(name, &args, env) {
             Ok(text) if progress::is_stopped() => {
                 print(&text);
-                complain(&"interrupted: this is what there was", signals::INTERRUPTED)
+                complain(
+                    &"interrupted: the output is incomplete",
+                    signals::INTERRUPTED,
+                )
             }
             Ok(text) => print(&text),
             Err(error) => {
@@ -150,10 +153,13 @@ fn log_ignored(loaded: &Loaded) {
     };
     if !felt.is_empty() {
         let flags = words(&felt);
-        tracing::warn!(flags, "accepted, without the effect that they have in vLLM");
+        tracing::warn!(
+            flags,
+            "flags accepted without the effect that they have in vLLM"
+        );
     }
     if !rest.is_empty() {
-        tracing::info!(flags = words(&rest), "accepted, without effect here");
+        tracing::info!(flags = words(&rest), "flags accepted without effect");
     }
 }
 
@@ -193,7 +199,7 @@ async fn until_signalled(loaded: Loaded) -> ExitCode {
     }
     log_listening(&fleet);
     signals.next().await;
-    tracing::info!("shutting down; a second signal ends at once");
+    tracing::info!("shutting down; a second signal exits immediately");
     tokio::select! {
         () = fleet.shutdown() => ExitCode::SUCCESS,
         () = signals.next() => ExitCode::from(FAILED),
@@ -222,7 +228,7 @@ async fn engines_alone(
         until_ended(&mut headless, &mut signals, ready_file, &description).await;
     let unwritten = written.as_ref().and_then(|written| written.as_ref().err());
     if failure.is_none() {
-        tracing::info!("shutting down; a second signal ends at once");
+        tracing::info!("shutting down; a second signal exits immediately");
     }
     tokio::select! {
         () = headless.shutdown() => {}

@@ -29,7 +29,7 @@ pub(super) fn completions(words: &[String]) -> Result<String> {
     let Ok(shell) = shell.parse::<Shell>() else {
         let hint = closest(shell, SHELLS.split(", "));
         let hint = hint.map_or_else(String::new, |name| format!("; did you mean {name}?"));
-        refuse!("{shell:?} is no shell that is known here; there are {SHELLS}{hint}");
+        refuse!("unknown shell {shell:?}; supported are {SHELLS}{hint}");
     };
     let mut script = Vec::new();
     generate(shell, &mut program(), "vllm-sim", &mut script);

@@ -120,8 +120,8 @@ impl ReadyFile {
         if !ours {
             let shown = path.display();
             return Err(format!(
-                "--ready-file {shown}: that is there, and no ready file of an earlier run; it \
-                 would be lost"
+                "--ready-file {shown}: exists and is not a ready file of an earlier run; it would \
+                 be overwritten"
             ));
         }
         let _ = std::fs::remove_file(path);

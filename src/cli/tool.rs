@@ -90,7 +90,7 @@ pub(super) fn run(
         "completions" => shell::completions(words),
         "healthcheck" => healthcheck::run(words, env),
         "man" => shell::man(words),
-        _ => bail!("there is no tool `{name}`; there are {}", TOOLS.join(", ")),
+        _ => bail!("there is no tool `{name}`; known are {}", TOOLS.join(", ")),
     }
 }
 

@@ -58,19 +58,21 @@ impl Headless {
         let texts = Texts::open(&config).await?;
         if texts.tokenizer.eos().is_none() {
             tracing::warn!(
-                "this tokenizer has no end of sequence: it may not be the front end's, whose text is then not what was meant"
+                "this tokenizer has no end-of-sequence token: the front end may use another \
+                 tokenizer, and its texts then differ from the intended ones"
             );
         }
         let flags = without_effect(&loaded);
         if !flags.is_empty() {
             let flags = flags.join(" ");
-            tracing::warn!(flags, "without effect behind an API server of vLLM");
+            tracing::warn!(flags, "flags without effect behind vLLM's API server");
         }
         let replies = replies::read(&config)?;
         let thoughts = thoughts(&config, &texts);
         if texts.hashes_conversations() {
             tracing::warn!(
-                "this dataset finds replies by the texts of conversations, which an API server of vLLM does not send: only prompts of completions are found"
+                "this dataset finds replies by the texts of conversations, which vLLM's API \
+                 server does not send: replies are found only for prompts of completions"
             );
         }
         let mut headless = Self {
@@ -304,7 +306,8 @@ fn thoughts(config: &Config, texts: &Texts) -> Option<Thoughts> {
     let thoughts = Thoughts::of(parser, config.api.reasoning_ratio, &texts.tokenizer);
     if thoughts.is_none() {
         tracing::warn!(
-            "--reasoning-parser {parser}: answers have no thoughts, as its format is not played behind an API server of vLLM"
+            "--reasoning-parser {parser}: replies have no reasoning because its format is not \
+             simulated behind vLLM's API server"
         );
     }
     thoughts

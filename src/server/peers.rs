@@ -44,20 +44,21 @@ pub(super) fn configured(config: &Config) -> Result<Vec<DashboardPeer>, StartErr
 impl PeerClient {
     fn new(url: &str) -> Result<Self, StartError> {
         let wrong = |why: &str| {
-            let text = format!("--dashboard-peers {url:?}: {why}, such as http://10.0.0.2:8000");
+            let text =
+                format!("--dashboard-peers {url:?}: {why}; use a URL such as http://10.0.0.2:8000");
             StartError::Config(ConfigError::Invalid(text))
         };
         let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("no scheme"))?;
         let (host, base) = rest.split_once('/').unwrap_or((rest, ""));
-        let authority: Authority = host.parse().map_err(|_| wrong("names no host"))?;
+        let authority: Authority = host.parse().map_err(|_| wrong("has no host"))?;
         let port = host
             .rsplit_once(':')
             .filter(|(_, port)| !port.ends_with(']'));
         if port.is_some_and(|(_, port)| port.parse::<u16>().is_err()) {
-            return Err(wrong("its port is none"));
+            return Err(wrong("its port is not a number from 0 to 65535"));
         }
         let endpoint = Endpoint::new(scheme == "https", &authority);
-        let endpoint = endpoint.ok_or_else(|| wrong("names no host"))?;
+        let endpoint = endpoint.ok_or_else(|| wrong("has no host"))?;
         // The request has no secrets, and deployments often have self-signed certificates.
         let connector = Connector::new(endpoint, &Trust::Anyone);
         let connector = connector.map_err(|error| wrong(&error.to_string()))?;
@@ -67,7 +68,7 @@ impl PeerClient {
         };
         let path = format!("{base}{SUMMARY}");
         if path.parse::<PathAndQuery>().is_err() {
-            return Err(wrong("its path is none"));
+            return Err(wrong("its path is not valid"));
         }
         Ok(Self {
             host: host.to_owned(),
@@ -82,7 +83,7 @@ impl PeerClient {
         let request = request.map_err(|error| error.to_string())?;
         let answer = self.client.fetch(request, MOST_BYTES).await?;
         if !answer.status().is_success() {
-            return Err(format!("it answers {} to {}", answer.status(), self.path));
+            return Err(format!("it returned {} for {}", answer.status(), self.path));
         }
         Ok(answer.into_body())
     }

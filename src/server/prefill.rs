@@ -39,7 +39,8 @@ pub(super) fn listen(config: &Config, service: &Arc<Service>) -> Vec<ReadListene
             Err(error) => tracing::warn!(
                 endpoint,
                 %error,
-                "decoding servers cannot say that they have read: blocks stay for the whole lease"
+                "decode servers cannot report that they have read the blocks: the blocks stay \
+                 until the lease ends"
             ),
         }
     }

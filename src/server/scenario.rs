@@ -16,7 +16,7 @@ impl FaultObserver for FaultCounter {
     fn fault(&self, kind: &'static str, origin: &FaultOrigin) {
         let (scenario, phase) = (&*origin.scenario, &*origin.phase);
         self.0.on_fault(kind, scenario, phase);
-        tracing::debug!(kind, scenario, phase, "fault on purpose");
+        tracing::debug!(kind, scenario, phase, "injected fault");
     }
 
     fn refused(&self, bound: AdmissionBound) {

@@ -85,7 +85,7 @@ fn open_dataset(config: &vllm_sim_config::Dataset) -> Result<Option<Recordings>,
     let dataset = match fetched.and_then(open) {
         Ok(dataset) => dataset,
         Err(error) if config.fallback => {
-            tracing::warn!(%error, "replies are built-in sentences");
+            tracing::warn!(%error, "the dataset cannot be opened: replies are built-in sentences");
             return Ok(None);
         }
         Err(error) => return Err(error),

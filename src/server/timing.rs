@@ -246,7 +246,7 @@ fn named_gpu(config: &Config) -> Result<&'static Gpu, StartError> {
     gpu(name).ok_or_else(|| {
         let known: Vec<_> = GPUS.iter().map(|gpu| gpu.name).collect();
         let known = known.join(", ");
-        wrong(format!("--gpu {name:?} is not known, there are {known}"))
+        wrong(format!("--gpu {name:?} is not known; known are {known}"))
     })
 }
 
@@ -279,7 +279,7 @@ pub(super) fn work(config: &Config) -> Option<WorkModel> {
     let shape = match shape(config) {
         Ok(shape) => shape,
         Err(error) => {
-            tracing::warn!(%error, "--enable-mfu-metrics: nothing is counted");
+            tracing::warn!(%error, "--enable-mfu-metrics: the counters stay 0");
             return None;
         }
     };

@@ -47,7 +47,7 @@ async fn of_generation() {
         body.as_object_mut().unwrap().extend(fields);
         body
     };
-    let too_large = "The answer would take more than 256 MiB.";
+    let too_large = "The response would take more than 256 MiB.";
     let too_long = "maximum context length is 2048 tokens";
     let bounds: &[Bound] = &[
         (
@@ -63,7 +63,7 @@ async fn of_generation() {
         (
             COMPLETION,
             completion(json!({"prompt": words(5), "n": 16_384})),
-            "81920 sequences (prompts times n), the most is 65536",
+            "81920 sequences (prompts times n); at most 65536 are allowed",
         ),
         (
             COMPLETION,

@@ -145,14 +145,14 @@ async fn a_restart_resets_every_connection_and_leaves_a_cold_cache() {
 async fn a_scenario_that_cannot_be_played_changes_nothing() {
     let sim = Sim::llmd(&["--mode", "echo"]).await;
     let cases = [
-        (json!({"phases": []}), "'phases' is a list"),
+        (json!({"phases": []}), "'phases' must be a list"),
         (
             json!({"phases": [{"name": "a"}, {"name": "b", "set": {"port": 1}}]}),
             "phases[1] \"b\": field 'port' is not admin-configurable",
         ),
         (
             json!({"phases": [{"set": {"stream-faults": ["boom"]}}]}),
-            "phases[0] \"phase-1\": fault \"boom\": there is no such kind",
+            "phases[0] \"phase-1\": fault \"boom\": unknown kind",
         ),
     ];
     for (scenario, why) in cases {

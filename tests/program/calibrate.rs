@@ -341,7 +341,7 @@ fn what_cannot_be_fitted_is_said() {
     };
     let error = fit(std::slice::from_ref(&one), &stranger);
     assert!(
-        error.starts_with("--profile-of \"nobody\" is no run; there are"),
+        error.starts_with("--profile-of: no run has the name \"nobody\"; the runs are"),
         "{error}"
     );
     let empty = BenchRun::new("empty".to_owned());

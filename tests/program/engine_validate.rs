@@ -97,7 +97,7 @@ fn json_can_be_all_that_is_printed() {
         serde_json::json!([{"ttft_ms": 20.0, "itl_ms": 14.0, "e2e_ms": 3000.0}]);
     std::fs::write(runs.path().join("a.json"), run.to_string()).unwrap();
     let said = validate(runs.path(), &Coefficients::default(), None).unwrap();
-    assert!(said.page("command").contains("Gap between tokens"));
+    assert!(said.page("command").contains("Inter-token latency"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
     command
         .args(["validate", "--json", "-", "--runs"])
@@ -247,7 +247,7 @@ fn runs_that_kernel_tables_do_not_have_are_left_out_by_name() {
         "{said}"
     );
     assert!(
-        said.contains("left out: T4: there are no tables of T4-16GB"),
+        said.contains("left out: T4: there are no tables for T4-16GB"),
         "{said}"
     );
 }

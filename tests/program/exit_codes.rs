@@ -86,13 +86,13 @@ fn what_was_asked_for_and_is_not_there_is_a_failure() {
         ),
         (
             format!("plan {WORK} {LLAMA} --slo-ttft-ms 0.001"),
-            "only one tensor-parallel size was looked at",
-            "no deployment is good enough",
+            "only one tensor-parallel size was tried",
+            "no deployment meets the bounds",
         ),
         (
             format!("plan {WORK} {LARGE} --slo-ttft-ms 500"),
             "a tensor-parallel size for which the model does not fit",
-            "no deployment is good enough",
+            "no deployment meets the bounds",
         ),
         (
             "replay --input-tokens 5 --request-count 0 --request-rate 1".to_owned(),

@@ -266,7 +266,7 @@ fn what_cannot_be_used_is_refused_before_anything_is_sent() {
         ..OnlineOptions::default()
     };
     let error = refused(&OnlineOptions::default()).to_string();
-    assert_eq!(error, "no --target is named");
+    assert_eq!(error, "no --target is given");
     let error = refused(&with("ftp://x")).to_string();
     assert!(
         error.starts_with("--target \"ftp://x\" has the scheme \"ftp\""),

@@ -369,7 +369,7 @@ async fn other_paths_pass_and_refusals_are_counted() {
     let (summary, ..) = proxy.stop().await;
     assert_eq!(summary.replies, 0);
     assert_eq!(
-        summary.skipped.get("the answer is a refusal"),
+        summary.skipped.get("the response is an HTTP error"),
         Some(&1),
         "{summary:?}"
     );
@@ -414,7 +414,7 @@ async fn what_cannot_be_recorded_is_said_at_start() {
         error.replace(&folder.path().display().to_string(), "HERE")
     };
     for (url, why) in [
-        ("localhost:8000/x", "it is no address"),
+        ("localhost:8000/x", "it is not a valid address"),
         ("ftp://host", "the scheme is neither http nor https"),
         ("/v1", "it has no scheme"),
     ] {
@@ -426,7 +426,7 @@ async fn what_cannot_be_recorded_is_said_at_start() {
     }
     std::fs::write(&out, "x".repeat(4096)).unwrap();
     let mut twice = record("http://127.0.0.1:1", &out);
-    let why = "cannot record into HERE/r.sqlite3: it exists already; --append adds to it";
+    let why = "cannot record into HERE/r.sqlite3: it already exists; use --append to add to it";
     assert_eq!(error(twice.clone()).await, why);
     twice.append = true;
     assert!(
@@ -439,7 +439,7 @@ async fn what_cannot_be_recorded_is_said_at_start() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.starts_with("cannot ask http://127.0.0.1:1/v1/models for its model: "),
+        error.starts_with("cannot read the model name from http://127.0.0.1:1/v1/models: "),
         "{error}"
     );
 }

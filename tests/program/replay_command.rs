@@ -59,7 +59,7 @@ fn a_long_job_tells_how_far_it_is_and_leaves_its_table_when_it_is_interrupted() 
         (
             "sweep --grid request-count=5,100000000",
             "sweep: 1 of 2 points",
-            "request-count=100000000: not played to its end: stopped",
+            "request-count=100000000: interrupted before its end",
         ),
     ] {
         let words =
@@ -231,7 +231,7 @@ fn mistakes_are_named() {
     )
     .unwrap();
     for (words, told) in [
-        ("replay", "what shall be played"),
+        ("replay", "no workload: give trace files"),
         (
             "replay --input-tokens 10 --request-count 2",
             "--replay-concurrency",

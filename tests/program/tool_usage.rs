@@ -165,7 +165,7 @@ fn wrong_usage_exits_with_2_and_names_the_nearest() {
             "serve Qwen/Qwen3-8B --port 0 --gpu h1000",
             "--gpu \"h1000\" is not known",
         ),
-        ("replay", "what shall be played"),
+        ("replay", "no workload: give trace files"),
         ("replay --nmu-workers 2", "did you mean --num-workers?"),
         ("replay --scale 5:3", "--scale"),
         ("replay --lose-workers 5=0", "--lose-workers"),
@@ -183,7 +183,7 @@ fn wrong_usage_exits_with_2_and_names_the_nearest() {
         ),
         (
             "replay --autoscale-max 3 --autoscale-policy wva --autoscale-target-queue 2",
-            "--autoscale-target-queue has no meaning",
+            "--autoscale-target-queue cannot be used with",
         ),
         (
             "replay --input-tokens 9 --request-count 2 --router kv_ruoter",
@@ -356,7 +356,7 @@ fn explain_shows_where_the_memory_goes_and_what_drafts_do() {
     );
     let (_, alone, _) = run(dir.path(), &format!("{words} --data-parallel-size-local 1"));
     assert!(
-        alone.contains("Qwen3-30B-A3B") && !alone.contains("Ranks       step together"),
+        alone.contains("Qwen3-30B-A3B") && !alone.contains("Ranks       run in lockstep"),
         "{alone}"
     );
     let drafting = of("--spec-method eagle3 --spec-model d --spec-tokens 2 --enable-lora");

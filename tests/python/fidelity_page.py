@@ -161,7 +161,7 @@ def page(report, points, left_out):
     yield ""
     yield "## InferenceX by GPU and weights"
     yield ""
-    yield (f"Gap between tokens of {len(measured['runs'])} measured points, to which no constant was fitted; "
+    yield (f"Inter-token latency of {len(measured['runs'])} measured points, to which no constant was fitted; "
            f"{dropped} with attention data parallelism are left out. Median sizes of the errors in percent, "
            "and the signed medians.")
     yield ""

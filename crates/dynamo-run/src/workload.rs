@@ -99,7 +99,7 @@ pub(super) fn trace(
     // The model of an agent graph has no further effect.
     let model = kwargs.text("execution_model")?;
     if format == Format::AgenticMooncake && model.is_none() {
-        let problem = "trace_format agentic_mooncake requires a trace file";
+        let problem = "trace_format agentic_mooncake requires it";
         return Err(wrong("kwargs.execution_model", problem));
     }
     if by_play && format != Format::AgenticMooncake {

@@ -82,8 +82,8 @@ mod tests {
         assert!(Requirement::parse("retries < 1").unwrap().is_met(Some(0.0)));
         for (text, told) in [
             ("reuse", "must be NAME>=NUMBER"),
-            ("reuze>=1", "no such measure"),
-            ("reuse>=x", "is no number"),
+            ("reuze>=1", "unknown measure"),
+            ("reuse>=x", "is not a number"),
         ] {
             let error = Requirement::parse(text).unwrap_err().to_string();
             assert!(error.contains(told), "{text}: {error}");

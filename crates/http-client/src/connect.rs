@@ -91,7 +91,7 @@ fn tls(trust: &Trust) -> Result<ClientConfig, TrustError> {
                 roots.add(certificate).map_err(|e| wrong(e.to_string()))?;
             }
             if roots.is_empty() {
-                return Err(wrong("it holds no certificate".to_owned()));
+                return Err(wrong("it has no certificate".to_owned()));
             }
         }
         Trust::Anyone => {

@@ -101,7 +101,10 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
     let axes = grid::axes("--vary", &base.vary)?;
     if let Some(axis) = axes.iter().find(|axis| axis.name == "num-workers") {
         let name = &axis.name;
-        refuse!("--vary {name}: the number of workers is what is looked for; see --fixed-workers");
+        refuse!(
+            "--vary {name}: not allowed, because plan searches for the number of workers; see \
+             --fixed-workers"
+        );
     }
     let prices = base.prices.as_deref().map(Prices::read).transpose()?;
     let candidates = grid::combinations(&axes)
@@ -134,7 +137,7 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
         // The exit code tells scripts whether a deployment was found.
         false => Err(Unmet {
             printed,
-            missed: "no deployment is good enough".to_owned(),
+            missed: "no deployment meets the bounds".to_owned(),
         }
         .into()),
     }
@@ -179,17 +182,23 @@ fn check(args: &Args) -> Result<()> {
         ("--per-request", args.report.per_request.is_some()),
     ] {
         if given {
-            refuse!("{flag} has no meaning for a plan, which changes the number of workers");
+            refuse!("{flag} cannot be used with plan, which changes the number of workers");
         }
     }
     if args.report.gpu_hour_price.is_some() {
-        refuse!("--gpu-hour-price has no meaning for a plan, which takes --prices");
+        refuse!("--gpu-hour-price cannot be used with plan; use --prices");
     }
     if args.pools.num_workers != 1 {
-        refuse!("--num-workers: that is what is looked for; see --fixed-workers");
+        refuse!(
+            "--num-workers: not allowed, because plan searches for the number of workers; see \
+             --fixed-workers"
+        );
     }
     if args.fixed_workers.is_some() && args.workload.replay_concurrency.is_some() {
-        refuse!("--fixed-workers excludes --replay-concurrency, whose traffic follows the workers");
+        refuse!(
+            "--fixed-workers cannot be used with --replay-concurrency, whose traffic depends on \
+             the workers"
+        );
     }
     Ok(())
 }
@@ -245,7 +254,9 @@ fn write(plan: &Plan, args: &Args) -> Result<String> {
     if let Some(file) = &args.helm_values {
         match plan.helm_values() {
             Some(values) => outputs::write(file, values)?,
-            None => bail!("--helm-values: no deployment is good enough to be rehearsed"),
+            None => bail!(
+                "--helm-values: no deployment meets the bounds, so there are no values to write"
+            ),
         }
     }
     if let Some(file) = &args.report.html {

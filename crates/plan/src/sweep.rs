@@ -102,7 +102,7 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
         Err(help) => return Ok(help),
     };
     if base.report.per_request.is_some() {
-        refuse!("--per-request has no meaning for a sweep, whose points would share the file");
+        refuse!("--per-request cannot be used with sweep, whose points would share the file");
     }
     let axes = grid::axes("--grid", &base.grid)?;
     let points = grid::combinations(&axes)
@@ -163,7 +163,7 @@ where
         told.add(1);
         // An interrupted run is not comparable with complete ones.
         match is_stopped() {
-            true => Ok(Err("not played to its end: stopped".to_owned())),
+            true => Ok(Err("interrupted before its end".to_owned())),
             false => played,
         }
     });
@@ -172,7 +172,7 @@ where
 
 fn play_one(point: &GridPoint) -> Result<PlayedPoint> {
     if is_stopped() {
-        return Ok(Err("not played: stopped".to_owned()));
+        return Ok(Err("not simulated: interrupted".to_owned()));
     }
     let args = &point.args;
     let pools = match &point.pools {

@@ -87,7 +87,7 @@ struct InspectArgs {
 /// Returns the clap command of `dataset`.
 pub fn command() -> clap::Command {
     clap::Command::new("dataset")
-        .about("Make datasets of conversations, or look into one")
+        .about("Build a dataset from conversations, or inspect one")
         .subcommand(BuildArgs::command().name("build"))
         .subcommand(InspectArgs::command().name("inspect"))
 }

@@ -15,7 +15,7 @@ pub enum RecordError {
         why: String,
     },
     /// The upstream does not list a model.
-    #[error("cannot ask {url} for its model: {why} (--model names it)")]
+    #[error("cannot read the model name from {url}: {why} (set --model)")]
     Model {
         /// URL of the upstream.
         url: String,

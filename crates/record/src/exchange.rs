@@ -91,7 +91,7 @@ impl RecordedAnswer {
         } else {
             let at = chunks.last().map_or(Duration::ZERO, |(at, _)| *at);
             let body: Vec<u8> = chunks.iter().flat_map(|(_, data)| data.to_vec()).collect();
-            let body = serde_json::from_slice(&body).map_err(|_| "the answer is no JSON")?;
+            let body = serde_json::from_slice(&body).map_err(|_| "the response is not JSON")?;
             answer.add(&body, at)?;
         }
         Ok(answer)
@@ -106,7 +106,8 @@ impl RecordedAnswer {
                 rest = &rest[end + 1..];
                 let event = line.strip_prefix(b"data:").map(<[u8]>::trim_ascii);
                 if let Some(event) = event.filter(|event| *event != b"[DONE]") {
-                    let event = serde_json::from_slice(event).map_err(|_| "an event is no JSON")?;
+                    let event =
+                        serde_json::from_slice(event).map_err(|_| "an event is not JSON")?;
                     self.add(&event, *at)?;
                 }
                 line.clear();
@@ -118,7 +119,7 @@ impl RecordedAnswer {
 
     fn add(&mut self, body: &Value, at: Duration) -> Result<(), String> {
         if !body["error"].is_null() {
-            return Err("the answer is an error".to_owned());
+            return Err("the response is an error".to_owned());
         }
         let usage = body["usage"]["completion_tokens"].as_u64();
         self.tokens = usage.or(self.tokens);
@@ -129,7 +130,7 @@ impl RecordedAnswer {
         for choice in body["choices"].as_array().into_iter().flatten() {
             let index = choice["index"].as_u64().unwrap_or(0);
             let index = usize::try_from(index).ok().filter(|index| *index < MOST);
-            let index = index.ok_or("the answer has too many choices")?;
+            let index = index.ok_or("the response has too many choices")?;
             if self.choices.len() <= index {
                 self.choices.resize_with(index + 1, RecordedChoice::default);
             }

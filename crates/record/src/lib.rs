@@ -174,7 +174,9 @@ impl Upstream {
             url: url.to_owned(),
             why: why.to_owned(),
         };
-        let uri: Uri = url.parse().map_err(|_| wrong("it is no address"))?;
+        let uri: Uri = url
+            .parse()
+            .map_err(|_| wrong("it is not a valid address"))?;
         let parts = uri.into_parts();
         let scheme = parts.scheme.ok_or_else(|| wrong("it has no scheme"))?;
         if scheme != Scheme::HTTP && scheme != Scheme::HTTPS {
@@ -223,17 +225,17 @@ pub async fn model_of(upstream: &str, authority: Option<&Path>) -> Result<String
     };
     let request = Request::get(&path).header(header::HOST, target.host);
     let request = request.body(Empty::new());
-    let request = request.map_err(|_| failed("it is no address".to_owned()))?;
+    let request = request.map_err(|_| failed("it is not a valid address".to_owned()))?;
     let ask = async {
         let answer = client.fetch(request, 1 << 20).await?;
         let status = answer.status();
         if !status.is_success() {
-            return Err(format!("it answers {status}"));
+            return Err(format!("it returned {status}"));
         }
         let list: serde_json::Value =
             serde_json::from_slice(answer.body()).map_err(|error| error.to_string())?;
         let first = list["data"][0]["id"].as_str().map(str::to_owned);
-        first.ok_or_else(|| "it lists none".to_owned())
+        first.ok_or_else(|| "it lists no model".to_owned())
     };
     match tokio::time::timeout(HELLO, ask).await {
         Ok(answer) => answer.map_err(failed),

@@ -103,7 +103,7 @@ impl Proxy {
         let body = Full::new(body).map_err(|never| match never {});
         let response = self.send(parts, body.boxed_unsync()).await?;
         let Some(request) = asked.filter(|_| response.status() == StatusCode::OK) else {
-            self.queue.skip("the answer is a refusal");
+            self.queue.skip("the response is an HTTP error");
             return Ok(response.map(|body| body.map_err(Error::from).boxed_unsync()));
         };
         let kind = response.headers().get(header::CONTENT_TYPE);

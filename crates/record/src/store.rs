@@ -53,7 +53,7 @@ impl CaptureQueue {
     pub(super) fn put(&self, captured: Captured) {
         match self.to.try_send(captured) {
             Ok(()) => {}
-            Err(TrySendError::Full(_)) => self.skip("the writer is behind"),
+            Err(TrySendError::Full(_)) => self.skip("the writer is too slow"),
             Err(TrySendError::Disconnected(_)) => self.skip("the file cannot be written"),
         }
     }
@@ -63,7 +63,10 @@ impl CaptureQueue {
         let count = counts.skipped.entry(why.to_owned()).or_default();
         *count += 1;
         if *count == 1 {
-            tracing::warn!(why, "not recorded; further ones are only counted");
+            tracing::warn!(
+                why,
+                "response not recorded; further ones with this reason are only counted"
+            );
         }
     }
 }
@@ -88,7 +91,9 @@ impl Store {
         };
         if path.exists() {
             if !append {
-                return Err(failed("it exists already; --append adds to it".to_owned()));
+                return Err(failed(
+                    "it already exists; use --append to add to it".to_owned(),
+                ));
             }
             let dataset = Dataset::open(path, table, RowStorage::OnDisk)
                 .map_err(|e| failed(e.to_string()))?;
@@ -197,7 +202,7 @@ fn record(
 ) -> Result<u64, NotRecorded> {
     let answer = RecordedAnswer::read(captured.delivery, &captured.chunks)?;
     if answer.choices.iter().any(|choice| choice.calls) {
-        return Err("the answer calls tools".to_owned().into());
+        return Err("the response contains tool calls".to_owned().into());
     }
     let given: Option<Vec<_>> = answer.choices.iter().map(|c| c.prompt.clone()).collect();
     let told = given.filter(|prompts| !prompts.is_empty());
@@ -209,7 +214,7 @@ fn record(
             let each = (answer.choices.len() / prompts.len().max(1)).max(1);
             let owner = |choice: usize| prompts.get(choice / each).cloned();
             let owners: Option<Vec<_>> = (0..answer.choices.len()).map(owner).collect();
-            owners.ok_or_else(|| "the answer has more choices than prompts".to_owned())?
+            owners.ok_or_else(|| "the response has more choices than prompts".to_owned())?
         }
     };
     let choices = answer.choices.len();
@@ -217,7 +222,7 @@ fn record(
     for (index, (choice, prompt)) in answer.choices.iter().zip(&prompts).enumerate() {
         let tokens = ReplyTokens::of(choice, captured.delivery, counted, tokenizer);
         if tokens.ids.is_empty() {
-            return Err("the answer says nothing".to_owned().into());
+            return Err("the response is empty".to_owned().into());
         }
         let request = own_request(&captured.request, index, choices);
         let row = ReplyRow {

@@ -35,7 +35,7 @@ impl Tee {
         self.bytes += data.len();
         if self.bytes > LARGEST {
             if self.captured.take().is_some() {
-                self.queue.skip("the answer is too large");
+                self.queue.skip("the response is too large");
             }
             return;
         }
@@ -75,7 +75,7 @@ impl http_body::Body for Tee {
             }
             Poll::Ready(Some(Err(_))) => {
                 if this.captured.take().is_some() {
-                    this.queue.skip("the answer broke off");
+                    this.queue.skip("the response was cut off");
                 }
             }
         }
@@ -97,7 +97,7 @@ impl Drop for Tee {
         if self.body.is_end_stream() {
             self.finish();
         } else if self.captured.take().is_some() {
-            self.queue.skip("the client went away");
+            self.queue.skip("the client disconnected");
         }
     }
 }

@@ -176,14 +176,14 @@ pub(crate) fn prompts(
     tokenizer: &Tokenizer,
 ) -> Result<Vec<Vec<u32>>, String> {
     if !request["truncate_prompt_tokens"].is_null() {
-        return Err("the request cuts its prompt".to_owned());
+        return Err("the request truncates its prompt".to_owned());
     }
     match api {
         Api::Completions => {
             let parsed = CompletionRequest::parse(request, &RequestBounds::default())
                 .map_err(|fault| fault.message)?;
             if parsed.echo.unwrap_or(false) {
-                return Err("the answer repeats its prompt".to_owned());
+                return Err("the response repeats its prompt".to_owned());
             }
             let special = parsed.add_special_tokens;
             let prompts = parsed.prompt.unwrap_or_default().0.into_iter();

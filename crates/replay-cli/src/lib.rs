@@ -65,18 +65,20 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
         ("--target", served),
     ] {
         if given && let Some(word) = flags.iter().find(|word| word.starts_with('-')) {
-            refuse!("{word}: no effect with {flag}, which simulates no worker of such flags");
+            refuse!("{word}: no effect with {flag}, whose workers do not have these flags");
         }
     }
     if args.report.gpu_hour_price.is_some() && (served || args.dynamo_run.is_some()) {
-        refuse!("--gpu-hour-price: no effect on a run whose GPUs nobody knows");
+        refuse!("--gpu-hour-price: no effect because the number of GPUs is unknown");
     }
     if let Some(files) = &args.compare {
         return compare(files, &args.report, &typed);
     }
     match args.replay_mode {
         Some(Mode::Online) if !served => refuse!("--replay-mode online needs --target URL"),
-        Some(Mode::Offline) if served => refuse!("--replay-mode offline excludes --target"),
+        Some(Mode::Offline) if served => refuse!(
+            "--replay-mode offline cannot be used with --target"
+        ),
         _ => {}
     }
     if served {
@@ -174,7 +176,7 @@ pub fn play_watched(
         && !is_stopped()
     {
         bail!(
-            "{} sessions wait for one that never comes to its end, the first is {first}",
+            "{} sessions wait for a session that never ends; the first is {first}",
             totals.stuck.len()
         );
     }

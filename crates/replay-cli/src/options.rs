@@ -529,7 +529,7 @@ pub(crate) fn json_or_file(flag: &str, text: &str) -> Result<serde_json::Value> 
     let trimmed = text.trim_start();
     if trimmed.starts_with(['{', '[']) {
         return serde_json::from_str(text)
-            .map_err(|error| UsageError(format!("{flag}: no JSON: {error}")).into());
+            .map_err(|error| UsageError(format!("{flag}: not JSON: {error}")).into());
     }
     let file = std::fs::read_to_string(text).with_context(|| format!("{flag}: {text}"))?;
     match serde_json::from_str(&file) {

@@ -239,7 +239,7 @@ fn different(
         engines.extend(std::iter::repeat_n(engine, group.count as usize));
     }
     if engines.is_empty() {
-        refuse!("--workers: {shown} lists no worker");
+        refuse!("--workers: {shown} has no workers");
     }
     let sizes = engines.iter().map(EngineSpec::block_size);
     if sizes.clone().min() != sizes.max() {
@@ -287,7 +287,7 @@ fn router(args: &PoolArgs) -> Result<RouterConfig> {
                 ..ScorersConfig::default()
             };
             let Some(weights) = config.as_object() else {
-                refuse!("--router-config: no object");
+                refuse!("--router-config: must be a JSON object");
             };
             if !weights.is_empty() {
                 scorers.weights = weights
@@ -317,7 +317,7 @@ fn scorer(name: &str) -> Result<Scorer> {
         "session-affinity-scorer" | "session" => Scorer::Session,
         "lora-affinity-scorer" | "lora" => Scorer::Lora,
         _ => refuse!(
-            "--router-config: {name:?} is not known, there are queue-scorer, \
+            "--router-config: {name:?} is not known; allowed are queue-scorer, \
              kv-cache-utilization-scorer, prefix-cache-scorer, running-requests-size-scorer, \
              session-affinity-scorer, lora-affinity-scorer"
         ),

@@ -29,7 +29,7 @@ fn plan(flag: &str, text: Option<&str>) -> Result<Vec<(SimTime, u32)>> {
             refuse!("{flag}: {step:?} must be SECONDS=WORKERS");
         };
         match (flag, workers) {
-            ("--scale", 0) => refuse!("{flag}: {step:?}: at least one worker must stay"),
+            ("--scale", 0) => refuse!("{flag}: {step:?}: at least one worker must remain"),
             (_, 0) => refuse!("{flag}: {step:?}: must be at least one worker"),
             _ => steps.push((SimTime::ZERO + at, workers)),
         }
@@ -49,7 +49,9 @@ fn rule(args: &PoolArgs, max: u32) -> Result<ScaleRule> {
             refuse!("{name} must be a number above 0");
         }
         if target.is_some() && args.autoscale_policy == AutoscalerName::Wva {
-            refuse!("{name} has no meaning for --autoscale-policy wva, whose thresholds are fixed");
+            refuse!(
+                "{name} cannot be used with --autoscale-policy wva, whose thresholds are fixed"
+            );
         }
     }
     if kv.is_none() && queue.is_none() && args.autoscale_policy != AutoscalerName::Wva {

@@ -19,7 +19,10 @@ pub fn open(args: &WorkloadArgs, block_size: u32) -> Result<(Box<dyn WorkloadSou
     let (mut source, pace) = timed(args, block_size)?;
     if let Some(curve) = &args.rate_curve {
         if pace.concurrency.is_some() {
-            refuse!("--rate-curve has no meaning for a closed loop, whose requests have no times");
+            refuse!(
+                "--rate-curve cannot be used with a closed loop, whose requests have no arrival \
+                 times"
+            );
         }
         source = Box::new(Shaped::new(source, curve.clone()));
     }
@@ -93,7 +96,7 @@ fn timed(args: &WorkloadArgs, block_size: u32) -> Result<(Box<dyn WorkloadSource
         refuse!("--replay-concurrency is 0, must be at least 1");
     }
     if pace.concurrency.is_some() && args.request_rate.is_some() {
-        refuse!("--replay-concurrency excludes --request-rate");
+        refuse!("--replay-concurrency cannot be used with --request-rate");
     }
     // Dynamo's examples also give an interval, which a closed loop ignores.
     let arrivals = arrivals.filter(|_| pace.concurrency.is_none());
@@ -157,9 +160,7 @@ fn synthetic(
     arrivals: Option<Arrivals>,
 ) -> Result<Box<dyn WorkloadSource>> {
     let Some(input) = args.input_tokens.clone() else {
-        refuse!(
-            "what shall be played? Name trace files, or give --input-tokens and --request-count"
-        );
+        refuse!("no workload: give trace files, or --input-tokens and --request-count");
     };
     let Some(count) = args.request_count else {
         refuse!("--request-count is needed with --input-tokens");
@@ -168,8 +169,8 @@ fn synthetic(
         Some(arrivals) => arrivals,
         None if args.replay_concurrency.is_some() => Arrivals::Burst,
         None => refuse!(
-            "give one of --replay-concurrency, --request-rate, --arrival-interval-ms (0: all at \
-             once)"
+            "give one of --replay-concurrency, --request-rate, --arrival-interval-ms (0: all \
+             requests immediately)"
         ),
     };
     if args.turns_per_session.constant() == Some(0) {

@@ -92,7 +92,7 @@ pub enum ServeError {
     #[error("server is shutting down")]
     Draining,
     /// The client left before the job was submitted.
-    #[error("the client has left")]
+    #[error("the client disconnected")]
     Abandoned,
     /// Generation is paused.
     #[error("Generation is paused. Please retry after it resumes.")]
@@ -106,7 +106,7 @@ pub enum ServeError {
         ranks: usize,
     },
     /// Prompt and output together can never fit into the KV cache.
-    #[error("the prompt and its answer need {needed} cache blocks, there are {total}")]
+    #[error("the prompt and its output need {needed} cache blocks, but there are {total}")]
     TooLarge {
         /// Number of blocks that the sequence needs.
         needed: u32,
@@ -115,7 +115,8 @@ pub enum ServeError {
     },
     /// The request asks for more sequences than one request may have.
     #[error(
-        "The request asks for {asked} sequences (prompts times n), the most is {MAX_SEQUENCES}. Send fewer prompts or a smaller n."
+        "The request has {asked} sequences (prompts times n); at most {MAX_SEQUENCES} are \
+         allowed. Send fewer prompts or a smaller n."
     )]
     TooManySequences {
         /// Number of sequences: prompts times `n`.
@@ -131,7 +132,8 @@ pub enum ServeError {
     },
     /// The estimated size of the reply exceeds the limit.
     #[error(
-        "The answer would take more than {most} MiB. Ask for fewer or shorter choices, or for fewer log probabilities."
+        "The response would take more than {most} MiB. Request fewer or shorter choices, or fewer \
+         log probabilities."
     )]
     AnswerTooLarge {
         /// Limit, in MiB.

@@ -90,10 +90,7 @@ pub(crate) const TOKENIZER: &str = "tokenizer.json";
 #[derive(Debug)]
 #[cfg_attr(
     not(feature = "hf"),
-    expect(
-        dead_code,
-        reason = "only tokenizers from files tell what they are called"
-    )
+    expect(dead_code, reason = "only tokenizers from files have a name")
 )]
 pub(crate) struct ModelFolder {
     pub(crate) folder: PathBuf,
@@ -111,7 +108,7 @@ pub(crate) fn in_folder(path: &Path) -> Result<ModelFolder, TokenizerError> {
     let file = folder.join(TOKENIZER);
     let reason = match file.metadata() {
         Ok(found) if found.is_file() => None,
-        Ok(_) => Some("it is no file".to_owned()),
+        Ok(_) => Some("it is not a file".to_owned()),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Some(error.to_string()),
         Err(_) => return Err(TokenizerError::NoFile { folder }),
     };
@@ -177,7 +174,7 @@ pub(crate) fn on_hub(
 
 #[cfg(not(feature = "download"))]
 fn fetch(_repo: &str, _revision: &str, _hub: &Hub) -> Result<PathBuf, String> {
-    Err("this build cannot: it lacks the feature `download`".to_owned())
+    Err("this build cannot download: it lacks the feature `download`".to_owned())
 }
 
 /// Returns the snapshot of a revision on disk, or the only snapshot.

@@ -456,7 +456,7 @@ fn messages_of_a_wrong_form_are_refused() {
 #[test]
 fn the_simulated_tokenizer_needs_no_files() {
     let (tokenizer, why) = Tokenizer::open(&TokenizerLocation::Simulated).unwrap();
-    assert_eq!(why, "simulated: words and signs");
+    assert_eq!(why, "simulated: words and punctuation");
     let messages = [json!({"role": "user", "content": "This is a test."}).into()];
     let chat = ChatInput {
         messages: &messages,

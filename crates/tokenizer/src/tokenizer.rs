@@ -29,7 +29,10 @@ impl Tokenizer {
     pub fn open(source: &TokenizerLocation) -> Result<(Self, String), TokenizerError> {
         let model = match source {
             TokenizerLocation::Simulated => {
-                return Ok((Self::simulated(), "simulated: words and signs".to_owned()));
+                return Ok((
+                    Self::simulated(),
+                    "simulated: words and punctuation".to_owned(),
+                ));
             }
             TokenizerLocation::Folder(path) => source::in_folder(path)?,
             TokenizerLocation::Hub {

@@ -543,11 +543,11 @@ fn connectors_are_known_by_name() {
     );
     let idle = warned(r#""kv_connector":"MooncakeStoreConnector""#);
     assert!(
-        idle.contains("MooncakeStoreConnector is without effect"),
+        idle.contains("MooncakeStoreConnector has no effect"),
         "{idle}"
     );
     let own = warned(r#""kv_connector":"Mine","kv_connector_module_path":"my.module""#);
-    assert!(own.contains("kv_connector Mine is without effect"), "{own}");
+    assert!(own.contains("kv_connector Mine has no effect"), "{own}");
     let policy = refused(r#""kv_connector":"NixlConnector","kv_load_failure_policy":"retry""#);
     assert!(policy.contains("fail or recompute"), "{policy}");
     let server = warned(r#""kv_connector":"LMCacheMPConnector""#);

@@ -174,7 +174,7 @@ fn a_later_run_goes_on_too_unless_the_file_has_changed() {
     for (tag, again) in [("\"1\"", "goes on"), ("\"2\"", "starts again")] {
         let plan = [Does::Breaks(5000), Does::Says("500 Oops"), Does::Sends(tag)];
         let site = Site::start(bytes.clone(), &plan);
-        assert_eq!(site.error(&path, None), "the server says 500 Oops");
+        assert_eq!(site.error(&path, None), "the server returned 500 Oops");
         assert_eq!(files(&path), ["d.sqlite3.part", "d.sqlite3.part.from"]);
         assert!(fetch(&path, &site.url, Some(&hash)).unwrap(), "{again}");
         let range = Some("bytes=5000-".to_owned());
@@ -188,7 +188,7 @@ fn a_later_run_goes_on_too_unless_the_file_has_changed() {
 fn errors_are_words() {
     let (bytes, _, _folder, path) = wanted();
     let site = Site::start(bytes.clone(), &[Does::Says("404 Not Found")]);
-    assert_eq!(site.error(&path, None), "the server says 404 Not Found");
+    assert_eq!(site.error(&path, None), "the server returned 404 Not Found");
     let site = Site::start(bytes.clone(), &[Does::Breaks(10); 5]);
     let why = site.error(&path, None);
     assert!(

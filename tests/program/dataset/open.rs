@@ -112,7 +112,7 @@ fn columns_are_checked() {
     let wrong = [
         (
             "(id INTEGER PRIMARY KEY, prompt_hash BLOB, gen_tokens JSON)",
-            "there is no column n_gen_tokens",
+            "column n_gen_tokens is missing",
         ),
         (
             "(prompt_hash TEXT, gen_tokens JSON, n_gen_tokens INTEGER)",

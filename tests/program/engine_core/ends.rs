@@ -69,7 +69,7 @@ fn flags_without_effect_are_named() {
         "{said}"
     );
     assert!(
-        said.contains("--reasoning-parser openai_gptoss: answers have no thoughts"),
+        said.contains("--reasoning-parser openai_gptoss: replies have no reasoning"),
         "{said}"
     );
 }

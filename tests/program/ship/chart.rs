@@ -58,7 +58,7 @@ fn values_that_do_nothing_or_contradict_are_refused() {
         ),
         (
             "tls: {selfSigned: true, existingSecret: s}",
-            "tls.selfSigned and tls.existingSecret exclude each other",
+            "tls.selfSigned and tls.existingSecret cannot be used together",
         ),
         (
             "tls: {clientCertificates: 2}",

@@ -214,7 +214,7 @@ impl ReplayServer {
                     let now = Instant::now();
                     let since = *client.stuck.get_or_insert(now);
                     if now.saturating_duration_since(since) >= STUCK_TIMEOUT {
-                        tracing::debug!("a KV replay client takes nothing and is given up");
+                        tracing::debug!("a KV event replay client does not read and was dropped");
                         return false;
                     }
                     RETRY_MS

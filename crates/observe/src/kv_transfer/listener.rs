@@ -64,7 +64,7 @@ impl Drop for ReadListener {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the listener for decoding servers panicked");
+            tracing::error!("the listener for decode servers panicked");
         }
     }
 }

@@ -51,7 +51,7 @@ fn send_all(waiting: &Receiver<KvSource>) {
             match connect(&context, &source.endpoint) {
                 Ok(socket) => peers.insert(source.endpoint.clone(), socket),
                 Err(error) => {
-                    tracing::debug!(%error, endpoint = source.endpoint, "no prefilling server");
+                    tracing::debug!(%error, endpoint = source.endpoint, "no prefill server");
                     continue;
                 }
             };

@@ -127,7 +127,7 @@ impl HttpExportClient {
             .parse()
             .map_err(|why: InvalidUri| wrong(why.to_string()))?;
         let secure = uri.scheme() == Some(&Scheme::HTTPS);
-        let no_host = || wrong("it names no host".to_owned());
+        let no_host = || wrong("it has no host".to_owned());
         let authority = uri.authority().ok_or_else(no_host)?;
         let endpoint = Endpoint::new(secure, authority).ok_or_else(no_host)?;
         let trust = authorities.map_or(Trust::Browsers, Trust::Authorities);

@@ -73,7 +73,7 @@ impl<'a> Deployed<'a> {
         match self.servers {
             (0, servers) => format!("{} {command}", times(servers)),
             (prefill, decode) => format!(
-                "{} for prompts and {} for output {command}",
+                "{} for prefill and {} for decode {command}",
                 times(prefill),
                 times(decode)
             ),
@@ -104,11 +104,13 @@ impl<'a> Deployed<'a> {
             return None;
         }
         let what = match name.as_str() {
-            "round_robin" => "any round robin, such as nginx's default",
-            "random" => "a choice by chance, such as a Kubernetes Service",
+            "round_robin" => "any round-robin load balancer, such as nginx's default",
+            "random" => "a random choice, such as a Kubernetes Service",
             "session_hash" => "a hash of the session, such as nginx's `hash` or Envoy's RING_HASH",
-            "least_loaded" => "the fewest requests, such as nginx's least_conn",
-            "power_of_two" => "the better of two, such as Envoy's LEAST_REQUEST",
+            "least_loaded" => "the worker with the fewest requests, such as nginx's least_conn",
+            "power_of_two" => {
+                "the less loaded of two random workers, such as Envoy's LEAST_REQUEST"
+            }
             "kv_router" => "Dynamo's KV router",
             _ => "llm-d's endpoint picker with these scorers",
         };
@@ -157,12 +159,12 @@ impl<'a> Deployed<'a> {
         if self.ranks > 1 {
             values["dataParallel"] = json!({ "size": self.ranks, "mode": "onePort" });
         }
-        let mut about = vec!["made by `vllm-sim plan`: a JSON document is YAML too".to_owned()];
-        about.extend(self.router().map(|router| format!("in front: {router}")));
+        let mut about = vec!["written by `vllm-sim plan`; JSON is valid YAML".to_owned()];
+        about.extend(self.router().map(|router| format!("router: {router}")));
         let files = self.files();
         if !files.is_empty() {
             about.push(format!(
-                "to be mounted, as they name files: {}",
+                "mount the files of these flags: {}",
                 files.join(", ")
             ));
         }

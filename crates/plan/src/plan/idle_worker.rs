@@ -62,8 +62,8 @@ pub(super) fn hopeless(
     });
     let parts: Vec<String> = parts.collect();
     Ok(Some(format!(
-        "not played: with any number of workers {:.1} % of the requests are good at most (alone on an \
-         idle worker: {})",
+        "not simulated: with any number of workers at most {:.1} % of the requests are good \
+         (alone on an idle worker: {})",
         100.0 * share(all - bad),
         parts.join(", ")
     )))

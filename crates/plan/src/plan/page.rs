@@ -121,9 +121,9 @@ fn scatter(
         }
     }
     body.push_str(
-        "</svg></figure><p>Large: the fewest workers that suffice, of each deployment; small: \
-         what else was played to its end. The line joins the runs that no other one beats in both.</p>\
-         </section>",
+        "</svg></figure><p>Large points: the fewest workers that meet the bounds, for each \
+         deployment. Small points: all other completed runs. The line joins the runs that no \
+         other run beats in both values.</p></section>",
     );
 }
 

@@ -47,7 +47,7 @@ impl Prices {
             None => {
                 let names: Vec<&str> = self.gpu_hour.keys().map(String::as_str).collect();
                 refuse!(
-                    "--prices: there is no gpu_hour of {gpu:?}, only of {}",
+                    "--prices: no gpu_hour for {gpu:?}, only for {}",
                     names.join(", ")
                 )
             }

@@ -121,7 +121,7 @@ impl Plan {
                 true => "one tensor-parallel size",
                 false => "a tensor-parallel size for which the model does not fit",
             };
-            format!("only {size} was looked at; see --vary tensor-parallel-size=1,2,4,8")
+            format!("only {size} was tried; see --vary tensor-parallel-size=1,2,4,8")
         })
     }
 
@@ -243,16 +243,12 @@ impl Plan {
         }
         if let Some(deployed) = self.deployed() {
             notes.push(format!("to deploy: {}", deployed.vllm()));
-            notes.extend(
-                deployed
-                    .router()
-                    .map(|router| format!("in front: {router}")),
-            );
+            notes.extend(deployed.router().map(|router| format!("router: {router}")));
             notes.push(format!("to rehearse: {}", deployed.rehearsal()));
             let files = deployed.files();
             if !files.is_empty() {
                 let files = files.join(", ");
-                notes.push(format!("these flags name files of this machine: {files}"));
+                notes.push(format!("these flags name files on this machine: {files}"));
             }
         }
         notes.extend(self.evidence());
@@ -282,7 +278,7 @@ impl Plan {
         };
         let [less, more] = outlook.swings.map(workers);
         let room = outlook.room.map_or_else(String::new, |room| {
-            format!("; as it is it serves {room:.2} times the traffic")
+            format!("; unchanged, it serves {room:.2} times the traffic")
         });
         Some(format!("traffic -20 %: {less}, +20 %: {more}{room}"))
     }
@@ -296,7 +292,9 @@ impl Plan {
         let (row, _) = self.best()?;
         match row.pools.as_ref()?.evidence.as_ref() {
             Some(known) => Some(format!("evidence: {}; {}", known.recorded, known.errors)),
-            None => Some("evidence: none, its step times are not the roofline's".to_owned()),
+            None => {
+                Some("evidence: none, because its step times are not from the roofline".to_owned())
+            }
         }
     }
 

@@ -81,7 +81,7 @@ pub(super) fn answer(candidate: &Candidate, question: &Question) -> Result<Answe
     };
     if let Some(workers) = question.fixed_workers {
         let found = player.most_traffic(workers)?;
-        let why = "no request is good however little the traffic is".to_owned();
+        let why = "no request is good, however low the traffic is".to_owned();
         return Ok(finish(found, player.trials, why));
     }
     if player.most_workers == 0 {
@@ -334,7 +334,7 @@ impl<'c> Player<'c> {
         let mut missed: Vec<String> = bounds.filter_map(|bound| bound.missed(&report)).collect();
         if stopped {
             missed.push(format!(
-                "stopped when {} requests were not good, which is too many",
+                "stopped after {} requests that are not good, which is too many",
                 hope.bad
             ));
         } else if let Some(growth) = trend.growth().filter(|_| is_open) {

@@ -65,7 +65,7 @@ pub fn build(build: &Build, tokenizer: &Tokenizer) -> Result<Built> {
         .map(|extension| build.folder.join(format!("{}.{extension}", build.name)));
     for file in &files {
         if file.exists() {
-            bail!("{} exists already", file.display());
+            bail!("{} already exists", file.display());
         }
     }
     let recorded = recording::is_database(&build.input);

@@ -21,7 +21,7 @@ pub(super) fn text(build: &Build, built: &Built) -> String {
     let (what, how, timing) = if *recorded {
         (
             "Recordings",
-            "each for the prompt that it answered",
+            "each for its prompt",
             format!(
                 "\nTable `{}` has the request, the model's name and the microseconds to each token.\n",
                 recording_table(table)

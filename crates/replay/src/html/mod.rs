@@ -59,10 +59,10 @@ pub fn comparison(compared: &Comparison, typed: &str) -> String {
     body.push_str(&table(&compared.heads, &compared.rows));
     body.push_str(match compared.is_repeated {
         true => {
-            "<p>Means over the runs of each; ± is half of the 95 % interval of the difference \
-             (Welch), and = says that it holds 0.</p>"
+            "<p>Means over the runs of each configuration; ± is half the 95 % confidence interval \
+             of the difference (Welch), and = means that the interval contains 0.</p>"
         }
-        false => "<p>One run of each: whether a difference is chance nobody can tell.</p>",
+        false => "<p>One run of each configuration: a difference may be due to chance.</p>",
     });
     body.push_str("</section>");
     body.push_str(&command(typed));
@@ -232,7 +232,7 @@ fn tiles(body: &mut String, report: &Report) {
         tile(
             "Router regret",
             format!("{} %", short(missed / all * 100.0)),
-            format!("{} tokens were cached elsewhere", short(missed)),
+            format!("{} tokens were cached on another worker", short(missed)),
         );
     }
     if report.summary.contains_key("cost") {
@@ -277,13 +277,13 @@ fn distributions(body: &mut String, report: &Report) {
         let chart = Chart {
             title: match *name {
                 "TTFT" => "Time to first token",
-                "ITL" => "Gap between tokens",
-                "TPOT" => "Mean gap of a request",
+                "ITL" => "Inter-token latency",
+                "TPOT" => "Time per output token",
                 _ => "Request latency",
             },
             x: "ms",
             y: if cut {
-                "% of all, the last 0.5 % cut"
+                "% of all, without the highest 0.5 %"
             } else {
                 "% of all"
             },
@@ -305,7 +305,7 @@ fn service(report: &Report) -> Vec<Chart<'static>> {
         charts.push(Chart {
             title: "Good requests",
             x: "s",
-            y: "% of those sent then",
+            y: "% of the requests sent at that time",
             y_range: Some((0.0, 100.0)),
             lines: vec![ChartLine::new("good", attained, 0)],
             follows_y: false,
@@ -316,7 +316,7 @@ fn service(report: &Report) -> Vec<Chart<'static>> {
         charts.push(Chart {
             title: "Prefix cache",
             x: "s",
-            y: "% of prompt tokens found, by arrival",
+            y: "% of prompt tokens cached, by arrival time",
             y_range: Some((0.0, 100.0)),
             lines: vec![ChartLine::new("found", reused, 0)],
             follows_y: false,
@@ -325,7 +325,7 @@ fn service(report: &Report) -> Vec<Chart<'static>> {
     if over.is_scaled() {
         let end = report.number("duration_ms") / 1e3;
         charts.push(Chart {
-            title: "Workers that serve",
+            title: "Serving workers",
             x: "s",
             y: "workers",
             y_range: None,
@@ -335,7 +335,7 @@ fn service(report: &Report) -> Vec<Chart<'static>> {
         let cost = report.number("cost");
         if cost > 0.0 {
             charts.push(Chart {
-                title: "Cost so far",
+                title: "Cumulative cost",
                 x: "s",
                 y: "in the unit of the price",
                 y_range: None,

@@ -24,14 +24,14 @@ pub(super) fn timeline(out: &mut String, spans: &RequestSpans) {
         1 => write!(out, "All {} requests. ", spans.seen()),
         n => write!(
             out,
-            "One of {n} of the {} requests, drawn evenly by their numbers: rows stand closer \
-             together than they did. ",
+            "One in {n} of the {} requests, sampled evenly by number: the chart has fewer rows \
+             than all requests would need. ",
             spans.seen()
         ),
     };
     out.push_str(
-        "Zoom with the buttons, the wheel and Ctrl, or by pulling over a stretch; each bar is a \
-         request.</p>",
+        "Zoom with the buttons, with Ctrl and the mouse wheel, or by dragging over a range; each \
+         bar is a request.</p>",
     );
     out.push_str("<div class=\"bar\"><label>Worker <select></select></label>");
     for (what, label) in [
@@ -50,7 +50,7 @@ pub(super) fn timeline(out: &mut String, spans: &RequestSpans) {
     for (name, phase) in SpanPhase::NAMES {
         let _ = write!(out, "<li class=\"c{}\">{name}</li>", colour(phase));
     }
-    out.push_str("</ul><noscript><p>This drawing needs scripts.</p></noscript>");
+    out.push_str("</ul><noscript><p>This chart needs JavaScript.</p></noscript>");
     out.push_str("<script type=\"application/json\">[");
     for (at, ((serves, worker), list)) in workers.iter_mut().enumerate() {
         list.sort_by_key(|span| (start(span), span.number));

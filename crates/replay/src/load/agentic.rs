@@ -169,7 +169,7 @@ fn dependencies(nodes: &[AgentNode], by_play: bool) -> Result<Vec<Vec<usize>>, W
     let mut by_name: HashMap<&str, usize> = HashMap::new();
     for (i, node) in nodes.iter().enumerate() {
         if by_name.insert(&node.request, i).is_some() {
-            return Err(node.bad(format!("request_id {:?} is there twice", node.request)));
+            return Err(node.bad(format!("request_id {:?} occurs twice", node.request)));
         }
     }
     let mut edges: Vec<Vec<usize>> = Vec::with_capacity(nodes.len());
@@ -178,10 +178,11 @@ fn dependencies(nodes: &[AgentNode], by_play: bool) -> Result<Vec<Vec<usize>>, W
         for (name, _) in &node.after {
             let target = by_name.get(name.as_str()).copied();
             let target = target
-                .ok_or_else(|| node.bad(format!("waits for {name:?}, which is not there")))?;
+                .ok_or_else(|| node.bad(format!("waits for {name:?}, which does not exist")))?;
             if by_play && nodes[target].session.play != node.session.play {
-                let problem =
-                    format!("waits for {name:?} of another play, which agentic_lanes cannot");
+                let problem = format!(
+                    "waits for {name:?} of another play, which agentic_lanes does not support"
+                );
                 return Err(node.bad(problem));
             }
             targets.push(target);

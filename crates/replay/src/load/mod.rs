@@ -176,7 +176,7 @@ pub fn open(
     options: &LoadOptions,
 ) -> Result<Box<dyn WorkloadSource>, WorkloadError> {
     let Some(first) = paths.first() else {
-        return Err(bad("trace files", "none is named"));
+        return Err(bad("trace files", "none is given"));
     };
     if options.trace_block_size == 0 {
         return Err(bad("trace block size", "0, must be at least 1"));
@@ -251,8 +251,8 @@ pub fn bench_runs(path: &Path, format: Format) -> Result<Vec<BenchRun>, Workload
         Format::Report => Ok(vec![results::report(path)?]),
         _ => Err(bad(
             &path.display().to_string(),
-            "holds no measurements of vllm bench serve, guidellm, inference-perf, aiperf, InferenceX or \
-             a CSV",
+            "has no measurements of vllm bench serve, guidellm, inference-perf, aiperf, \
+             InferenceX or a CSV",
         )),
     }
 }
@@ -367,7 +367,7 @@ fn unknown(path: &Path) -> WorkloadError {
     let names = names.join(", ");
     bad(
         &path.display().to_string(),
-        &format!("looks like none of {names}; name its format"),
+        &format!("has none of the formats {names}; set the format"),
     )
 }
 

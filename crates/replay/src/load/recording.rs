@@ -21,7 +21,7 @@ pub(super) fn open(paths: &[PathBuf]) -> Result<LoadedSessions, WorkloadError> {
             place: path.display().to_string(),
             problem,
         };
-        let sql = |error: rusqlite::Error| bad(format!("is no readable dataset: {error}"));
+        let sql = |error: rusqlite::Error| bad(format!("is not a readable dataset: {error}"));
         let file = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY);
         let file = file.map_err(sql)?;
         let table = table(&file, path)?;
@@ -42,7 +42,7 @@ pub(super) fn open(paths: &[PathBuf]) -> Result<LoadedSessions, WorkloadError> {
             let list = |name: &str, text: String| -> Result<Vec<u64>, WorkloadError> {
                 serde_json::from_str(&text).map_err(|error| {
                     bad(format!(
-                        "row {number}: {name} is no list of numbers: {error}"
+                        "row {number}: {name} is not a list of numbers: {error}"
                     ))
                 })
             };
@@ -70,10 +70,10 @@ fn table(file: &Connection, path: &Path) -> Result<String, WorkloadError> {
         .map_err(|error| WorkloadError::Bad {
             place: path.display().to_string(),
             problem: match error {
-                rusqlite::Error::QueryReturnedNoRows => "holds replies but no recordings: of \
-                     their prompts only hashes are known"
+                rusqlite::Error::QueryReturnedNoRows => "has replies but no recordings: only \
+                     hashes of their prompts are known"
                     .to_owned(),
-                error => format!("is no readable dataset: {error}"),
+                error => format!("is not a readable dataset: {error}"),
             },
         })
 }

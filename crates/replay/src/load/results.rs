@@ -80,7 +80,7 @@ fn vllm_details(row: &Row<'_>, run: &mut BenchRun) -> Result<(), WorkloadError> 
     let itls = row.list("itls")?.unwrap_or_default();
     if inputs.len() != outputs.len() {
         return Err(row.bad(format!(
-            "input_lens has {} entries, output_lens {}: they must be as many",
+            "input_lens has {} entries, output_lens {}: the numbers must be equal",
             inputs.len(),
             outputs.len()
         )));

@@ -64,7 +64,7 @@ pub(super) fn open(
     for path in paths {
         let bad = |error: serde_json::Error| WorkloadError::Bad {
             place: format!("{}:{}", path.display(), error.line()),
-            problem: format!("is no conversation of ShareGPT's or OpenAI's form: {error}"),
+            problem: format!("is not a conversation in ShareGPT's or OpenAI's format: {error}"),
         };
         let mut reader = lines::open(path)?;
         let mut each = |item: Conversation| {

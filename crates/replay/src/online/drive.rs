@@ -131,7 +131,7 @@ pub(super) async fn drive(
     for url in &options.targets {
         targets.push(Arc::new(Target::parse("--target", url, options)?));
     }
-    let none = || OnlineError::Option("no --target is named".to_owned());
+    let none = || OnlineError::Option("no --target is given".to_owned());
     let first = targets.first().ok_or_else(none)?;
     let model = match &options.model {
         Some(model) => model.clone(),

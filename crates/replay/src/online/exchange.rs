@@ -37,14 +37,14 @@ impl Exchange {
         if let (Some(n), Some(last)) = (self.completion_tokens, self.tokens.last().copied()) {
             let (asked, came) = (self.requested, self.tokens.len());
             if n as usize > asked as usize + came {
-                let counts = format!("the server counts {n} tokens in its answer");
-                return Some(format!("{counts}: {asked} were asked for, {came} came").into());
+                let counts = format!("the server counts {n} tokens in its response");
+                return Some(format!("{counts}: {asked} were requested, {came} arrived").into());
             }
             // Chunks without a token come last, and one chunk may hold several tokens.
             self.tokens.resize(n as usize, last);
         }
         match (self.finished, self.tokens.is_empty()) {
-            (_, true) => Some("the answer has no token".into()),
+            (_, true) => Some("the response has no token".into()),
             (false, _) => Some("the stream ended without [DONE]".into()),
             _ => None,
         }
@@ -133,7 +133,7 @@ fn line(line: &[u8], at: Instant, exchange: &mut Exchange) -> Result<(), String>
         return Ok(());
     }
     let event: Value =
-        serde_json::from_slice(data).map_err(|error| format!("an event is no JSON: {error}"))?;
+        serde_json::from_slice(data).map_err(|error| format!("an event is not JSON: {error}"))?;
     exchange.event(&event, at)
 }
 
@@ -183,13 +183,15 @@ mod tests {
         );
         assert_eq!(
             read("data: [DONE]\n").1.as_deref(),
-            Some("the answer has no token")
+            Some("the response has no token")
         );
         let counted = "data: {\"choices\":[{\"text\":\"x\"}],\
                        \"usage\":{\"completion_tokens\":4294967295}}\n\ndata: [DONE]\n\n";
         assert_eq!(
             read(counted).1.as_deref(),
-            Some("the server counts 4294967295 tokens in its answer: 1 were asked for, 1 came")
+            Some(
+                "the server counts 4294967295 tokens in its response: 1 were requested, 1 arrived"
+            )
         );
         let (error, _) = read("data: {\"error\":{\"message\":\"no\"}}\n");
         assert_eq!(error, Err("no".to_owned()));

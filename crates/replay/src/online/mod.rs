@@ -41,7 +41,7 @@ pub fn run(
         && low >= high
     {
         return Err(OnlineError::Option(format!(
-            "token ids {low} to {high} hold none"
+            "the range of token ids {low} to {high} is empty"
         )));
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()

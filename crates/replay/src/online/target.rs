@@ -51,7 +51,7 @@ impl Target {
             "http" => false,
             "https" => true,
             _ => {
-                let problem = format!("has the scheme {scheme:?}, must be http or https");
+                let problem = format!("has the scheme {scheme:?}, which must be http or https");
                 return Err(wrong(&problem));
             }
         };
@@ -62,8 +62,8 @@ impl Target {
             .unwrap_or(base)
             .trim_end_matches('/');
         let parsed: Result<http::uri::Authority, _> = authority.parse();
-        let parsed = parsed.map_err(|_| wrong("names no host"))?;
-        let endpoint = Endpoint::new(secure, &parsed).ok_or_else(|| wrong("names no host"))?;
+        let parsed = parsed.map_err(|_| wrong("has no host"))?;
+        let endpoint = Endpoint::new(secure, &parsed).ok_or_else(|| wrong("has no host"))?;
         let connector = Connector::new(endpoint, &options.trust)
             .map_err(|error| OnlineError::Option(error.to_string()))?;
         Ok(Self {
@@ -103,7 +103,8 @@ impl Target {
             .await;
         let answer = answer.map_err(|problem| self.fails(problem))?;
         let model = answer["data"][0]["id"].as_str();
-        let model = model.ok_or_else(|| self.fails("/v1/models lists no model: name one"))?;
+        let model =
+            model.ok_or_else(|| self.fails("/v1/models lists no model: set --target-model"))?;
         Ok(model.to_owned())
     }
 
@@ -121,7 +122,7 @@ impl Target {
             if !status.is_success() {
                 return Err(format!("{path} returned {status}: {}", cut(&body)));
             }
-            serde_json::from_slice(&body).map_err(|error| format!("{path} is no JSON: {error}"))
+            serde_json::from_slice(&body).map_err(|error| format!("{path} is not JSON: {error}"))
         };
         match tokio::time::timeout(timeout, asked).await {
             Ok(answer) => answer,
@@ -172,7 +173,7 @@ impl Target {
         exchange.error = match streamed {
             Ok(Ok(())) => exchange.check(),
             Ok(Err(problem)) => Some(problem.into()),
-            Err(_) => Some(format!("no end within {timeout:?}").into()),
+            Err(_) => Some(format!("no complete response within {timeout:?}").into()),
         };
         exchange
     }
@@ -201,7 +202,7 @@ impl Target {
         let mut reader = SseReader::default();
         while let Some(frame) = body.frame().await {
             let at = body.arrived();
-            let frame = frame.map_err(|error| format!("the stream broke off: {error}"))?;
+            let frame = frame.map_err(|error| format!("the stream ended early: {error}"))?;
             let first = exchange.tokens.is_empty();
             if let Some(data) = frame.data_ref() {
                 reader.read(data, at, exchange)?;

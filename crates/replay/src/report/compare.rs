@@ -94,7 +94,7 @@ pub fn compare_groups(groups: &[ReportGroup]) -> Result<Comparison, String> {
     for group in groups {
         for report in &group.reports {
             if !KEYS.iter().any(|(_, key, _)| value(report, key).is_some()) {
-                return Err(format!("{} is no report: it has no summary", group.name));
+                return Err(format!("{} is not a report: it has no summary", group.name));
             }
         }
     }
@@ -194,7 +194,7 @@ fn row(
 fn curves(groups: &[ReportGroup]) -> Vec<(&'static str, Vec<NamedCurve>)> {
     let all = [
         ("Time to first token", "ttft_ms"),
-        ("Mean gap of a request", "itl_ms"),
+        ("Time per output token", "itl_ms"),
         ("Request latency", "e2e_latency_ms"),
     ];
     let all = all.map(|(title, key)| {

@@ -26,9 +26,9 @@ const ROWS: [(&str, &str, bool); 11] = [
         true,
     ),
     ("Request Count (requests)", "completed_requests", true),
-    ("TTFT from the send on (ms)", "ttft_from_send_ms", false),
+    ("TTFT after the send time (ms)", "ttft_from_send_ms", false),
     (
-        "Request Latency from the send on (ms)",
+        "Request Latency after the send time (ms)",
         "e2e_latency_from_send_ms",
         false,
     ),

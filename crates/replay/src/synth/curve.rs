@@ -53,12 +53,12 @@ impl FromStr for RateCurve {
             ));
         };
         if points.windows(2).any(|pair| pair[1].0 < pair[0].0) {
-            return Err(format!("{text:?}: seconds must not go back"));
+            return Err(format!("{text:?}: seconds must not decrease"));
         }
         match points.last() {
             Some((_, factor)) if *factor > 0.0 => Ok(Self { points }),
             _ => Err(format!(
-                "{text:?}: the last factor holds for ever, so it must be above 0"
+                "{text:?}: the last factor applies forever, so it must be above 0"
             )),
         }
     }

@@ -130,7 +130,7 @@ fn a_page_stands_alone_and_shows_the_run() {
             "{span:?}"
         );
     }
-    assert!(html.contains("Good requests") && html.contains("Mean gap of a request"));
+    assert!(html.contains("Good requests") && html.contains("Time per output token"));
     assert!(!html.contains("NaN") && !html.contains(">inf"));
     assert_eq!(
         html,

@@ -266,7 +266,7 @@ fn two_reports_are_compared_line_by_line() {
     assert!(line("Request throughput").ends_with("|better|"));
     assert_eq!(line("E2E mean"), "|E2E mean (ms)|85.00|85.00|0.00|+0.0|=|");
     let error = compare(&report, &json!({"a": 1}), ("a", "b")).expect_err("is none");
-    assert_eq!(error, "b is no report: it has no summary");
+    assert_eq!(error, "b is not a report: it has no summary");
 }
 
 #[test]

@@ -42,7 +42,7 @@ impl FromStr for FaultSpec {
         let mut spec = Self::default();
         for part in text.split(';').map(str::trim).filter(|p| !p.is_empty()) {
             if spec.stream_faults.len() == MOST {
-                return Err(wrong(part, "one request takes 16 faults at most"));
+                return Err(wrong(part, "at most 16 faults are allowed in one request"));
             }
             let (name, value) = match part.split_once('=') {
                 Some((name, value)) => (name.trim(), Some(value.trim())),
@@ -53,14 +53,14 @@ impl FromStr for FaultSpec {
                     return Err(wrong(part, "it takes no value"));
                 }
                 if spec.failure.replace(failure).is_some() {
-                    return Err(wrong(part, "a request fails once"));
+                    return Err(wrong(part, "only one failure is allowed in one request"));
                 }
                 continue;
             }
             match StreamFault::read(name, value) {
                 Some(Ok(stream_fault)) => spec.stream_faults.push(stream_fault),
                 Some(Err(why)) => return Err(wrong(part, &why)),
-                None => return Err(wrong(part, "there is no such kind")),
+                None => return Err(wrong(part, "unknown kind")),
             }
         }
         if spec == Self::default() {
@@ -108,14 +108,17 @@ mod tests {
     fn a_bad_order_says_what_is_allowed() {
         let cases = [
             ("", "it is empty"),
-            ("explode", "there is no such kind"),
+            ("explode", "unknown kind"),
             ("cut_after=-1", "\"-1\" is not a number of tokens"),
             ("stall", "it needs a duration"),
             ("stall=x:2s", "the part before ':' is a number of tokens"),
             ("slow_first_byte=25h", "longer than 24h"),
             ("missing_done=1", "it takes no value"),
             ("rate_limit=3", "it takes no value"),
-            ("rate_limit;server_error", "a request fails once"),
+            (
+                "rate_limit;server_error",
+                "only one failure is allowed in one request",
+            ),
             ("wrong_content_length=0", "other than 0"),
             ("kv_load_failure=100", "a percentage from 0 to 99"),
         ];

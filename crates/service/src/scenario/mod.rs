@@ -77,7 +77,9 @@ impl Scenario {
         for (index, phase) in self.phases.iter().enumerate() {
             let numbers = phase.replicas.keys().filter_map(|key| key.parse().ok());
             if let Some(number) = numbers.max().filter(|number: &u32| *number >= count) {
-                let why = format!("there is no replica {number}: there are {count}, from 0 on");
+                let why = format!(
+                    "there is no replica {number}: {count} replicas have the numbers from 0"
+                );
                 return Err(ScenarioError::in_phase(index, &phase.name, why));
             }
         }

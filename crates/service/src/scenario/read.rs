@@ -65,14 +65,15 @@ impl Scenario {
         known(fields, &KEYS).map_err(wrong)?;
         let name = match fields.get("name") {
             None | Some(Value::Null) => "scenario".to_owned(),
-            Some(name) => text(name).ok_or_else(|| wrong("'name' is a text"))?,
+            Some(name) => text(name).ok_or_else(|| wrong("'name' must be a string"))?,
         };
         let whole = |key: &str| match fields.get(key) {
             None | Some(Value::Null) => Ok(None),
-            Some(value) => value
-                .as_u64()
-                .map(Some)
-                .ok_or_else(|| wrong(format!("'{key}' is a whole number from 0 on, not {value}"))),
+            Some(value) => value.as_u64().map(Some).ok_or_else(|| {
+                wrong(format!(
+                    "'{key}' must be a whole number of at least 0, not {value}"
+                ))
+            }),
         };
         let repeat = whole("repeat")?.unwrap_or(1);
         let by = match fields.get("by").map(|by| text(by).unwrap_or_default()) {
@@ -80,18 +81,26 @@ impl Scenario {
             Some(by) => match by.as_str() {
                 "ordinal" => Identity::Ordinal,
                 "request-id" => Identity::RequestId,
-                _ => return Err(wrong(format!("'by' is ordinal or request-id, not {by:?}"))),
+                _ => {
+                    return Err(wrong(format!(
+                        "'by' must be ordinal or request-id, not {by:?}"
+                    )));
+                }
             },
         };
         let phases = match fields.get("phases") {
             Some(Value::Array(phases)) if (1..=MOST).contains(&phases.len()) => phases,
-            _ => return Err(wrong(format!("'phases' is a list of 1 to {MOST} phases"))),
+            _ => {
+                return Err(wrong(format!(
+                    "'phases' must be a list of 1 to {MOST} phases"
+                )));
+            }
         };
         let phases: Result<Vec<Phase>, _> = phases.iter().enumerate().map(phase).collect();
         let phases = phases?;
         let names: BTreeSet<_> = phases.iter().map(|phase| &phase.name).collect();
         if names.len() < phases.len() {
-            return Err(wrong("every phase needs a name of its own"));
+            return Err(wrong("every phase needs a unique name"));
         }
         Ok(Self {
             name,
@@ -106,7 +115,7 @@ impl Scenario {
 fn known(fields: &Map<String, Value>, keys: &[&str]) -> Result<(), String> {
     match fields.keys().find(|key| !keys.contains(&key.as_str())) {
         Some(key) => Err(format!(
-            "unknown key {key:?}; there are {}",
+            "unknown key {key:?}; allowed are {}",
             keys.join(", ")
         )),
         None => Ok(()),
@@ -131,21 +140,23 @@ fn phase((index, value): (usize, &Value)) -> Result<Phase, ScenarioError> {
     let name = match fields.get("name") {
         None | Some(Value::Null) => unnamed.clone(),
         Some(name) => text(name)
-            .ok_or_else(|| ScenarioError::in_phase(index, &unnamed, "'name' is a text"))?,
+            .ok_or_else(|| ScenarioError::in_phase(index, &unnamed, "'name' must be a string"))?,
     };
     let fail = |why: String| ScenarioError::in_phase(index, &name, why);
     known(fields, &PHASE_KEYS).map_err(fail)?;
     let given = |key: &str| fields.get(key).filter(|value| !value.is_null());
     let length = match (given("for"), given("requests")) {
         (Some(_), Some(_)) => {
-            return Err(fail("'for' and 'requests' exclude each other".to_owned()));
+            return Err(fail(
+                "'for' and 'requests' cannot be used together".to_owned(),
+            ));
         }
         (Some(time), None) => Length::Time(wait("for", time, SHORTEST).map_err(fail)?),
         (None, Some(requests)) => match requests.as_u64() {
             Some(requests @ 1..) => Length::Requests(requests),
             _ => {
                 return Err(fail(format!(
-                    "'requests' is a number from 1 on, not {requests}"
+                    "'requests' must be a whole number of at least 1, not {requests}"
                 )));
             }
         },
@@ -168,7 +179,7 @@ fn phase((index, value): (usize, &Value)) -> Result<Phase, ScenarioError> {
             each.collect::<Result<_, String>>().map_err(fail)?
         }
         Some(other) => {
-            let why = "'replicas' maps numbers or names of pods to what they have besides";
+            let why = "'replicas' must map numbers or names of pods to their additional settings";
             return Err(fail(format!("{why}, not {other}")));
         }
     };
@@ -186,7 +197,7 @@ fn part(fields: &Map<String, Value>) -> Result<ReplicaPart, String> {
     let set = match given("set") {
         None => Map::new(),
         Some(Value::Object(set)) => set.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
-        Some(other) => return Err(format!("'set' maps settings to values, not {other}")),
+        Some(other) => return Err(format!("'set' must map settings to values, not {other}")),
     };
     let actions: Result<Vec<Action>, String> = match given("do") {
         None => Ok(Vec::new()),
@@ -200,7 +211,7 @@ fn part(fields: &Map<String, Value>) -> Result<ReplicaPart, String> {
 }
 
 fn action(value: &Value) -> Result<Action, String> {
-    let wrong = || format!("'do' does not know {value}; there are {ACTIONS}");
+    let wrong = || format!("'do' has the unknown action {value}; allowed are {ACTIONS}");
     let (name, argument) = match value {
         Value::String(name) => (name.as_str(), None),
         Value::Object(fields) if fields.len() == 1 => {
@@ -241,7 +252,10 @@ fn wait(key: &str, value: &Value, least: Duration) -> Result<Duration, String> {
     let time = duration::read(&typed)
         .map_err(|why| format!("'{key}': {value} is not a duration such as 30s: {why}"))?;
     if time < least {
-        return Err(format!("'{key}' is at least {}", duration::show(least)));
+        return Err(format!(
+            "'{key}' must be at least {}",
+            duration::show(least)
+        ));
     }
     Ok(time)
 }

@@ -293,9 +293,12 @@ phases:
     fn what_is_wrong_is_named_with_its_phase() {
         let cases = [
             ("[]", "a mapping with the keys"),
-            ("{phases: []}", "'phases' is a list of 1 to 1000 phases"),
+            (
+                "{phases: []}",
+                "'phases' must be a list of 1 to 1000 phases",
+            ),
             ("{phases: [{}], speed: 1}", "unknown key \"speed\""),
-            ("{phases: [{name: a}, {name: a}]}", "a name of its own"),
+            ("{phases: [{name: a}, {name: a}]}", "a unique name"),
             (
                 "{phases: [{name: a, for: 1s, requests: 2}]}",
                 "phases[0] \"a\": 'for' and",
@@ -304,21 +307,27 @@ phases:
                 "{phases: [{for: x}]}",
                 "phases[0] \"phase-1\": 'for': \"x\" is not a duration",
             ),
-            ("{phases: [{for: 0}]}", "'for' is at least 1ms"),
+            ("{phases: [{for: 0}]}", "'for' must be at least 1ms"),
             (
                 "{phases: [{requests: 0}]}",
-                "'requests' is a number from 1 on",
+                "'requests' must be a whole number of at least 1",
             ),
             (
                 "{phases: [{do: dance}]}",
-                "'do' does not know \"dance\"; there are reset-prefix-cache",
+                "'do' has the unknown action \"dance\"; allowed are reset-prefix-cache",
             ),
             (
                 "{phases: [{replicas: {1: {for: 1s}}}]}",
                 "replicas: \"1\": unknown key \"for\"",
             ),
-            ("{phases: [{replicas: [1]}]}", "'replicas' maps numbers or"),
-            ("{phases: [{}], by: luck}", "'by' is ordinal or request-id"),
+            (
+                "{phases: [{replicas: [1]}]}",
+                "'replicas' must map numbers or",
+            ),
+            (
+                "{phases: [{}], by: luck}",
+                "'by' must be ordinal or request-id",
+            ),
         ];
         for (text, why) in cases {
             let error = Scenario::from_yaml(text).unwrap_err().to_string();

@@ -294,9 +294,9 @@ mod tests {
     fn mistakes_are_told_with_their_place() {
         for (text, words) in [
             ("{}", "a list of rules was expected"),
-            ("- {}", "replies[0]: one of say, call and fail is needed"),
+            ("- {}", "replies[0]: one of say, call and fail is required"),
             ("- {say: a, tell: b}", "replies[0]: unknown key \"tell\""),
-            ("- {say: 1}", "replies[0]: 'say' is a text, not 1"),
+            ("- {say: 1}", "replies[0]: 'say' must be a string, not 1"),
             (
                 "- {say: a}\n- {say: a, when: {matches: '('}}",
                 "replies[1]: 'when': 'matches'",
@@ -311,7 +311,7 @@ mod tests {
             ),
             (
                 "- {say: a, times: 0}",
-                "replies[0]: 'times' is a whole number from 1 on",
+                "replies[0]: 'times' must be a whole number of at least 1",
             ),
             (
                 "- {say: a, pace: {first_token: x}}",

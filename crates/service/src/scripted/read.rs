@@ -69,7 +69,7 @@ fn rule(value: &Value) -> Result<Rule, String> {
     };
     if !speaks {
         if failure.is_none() {
-            return Err("one of say, call and fail is needed".to_owned());
+            return Err("one of say, call and fail is required".to_owned());
         }
         for key in ["reasoning", "pace", "times"] {
             if given(fields, key).is_some() {
@@ -160,7 +160,7 @@ fn failure(value: &Value) -> Result<ScriptedFailure, String> {
             let names = Failure::ALL.map(Failure::name).join(", ");
             let shown = given_error.cloned().unwrap_or_default();
             return Err(format!(
-                "'error' is {names} or a status from 400 to 599, not {shown}"
+                "'error' must be {names} or a status from 400 to 599, not {shown}"
             ));
         }
     };
@@ -183,7 +183,7 @@ fn mapping<'v>(value: &'v Value, keys: &str) -> Result<&'v Map<String, Value>, S
         .keys()
         .find(|key| keys.split(", ").all(|known| known != **key))
     {
-        Some(key) => Err(format!("unknown key {key:?}; there are {keys}")),
+        Some(key) => Err(format!("unknown key {key:?}; allowed are {keys}")),
         None => Ok(fields),
     }
 }
@@ -196,7 +196,7 @@ fn text(fields: &Map<String, Value>, key: &str) -> Result<Option<String>, String
     match given(fields, key) {
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),
-        Some(other) => Err(format!("'{key}' is a text, not {other}")),
+        Some(other) => Err(format!("'{key}' must be a string, not {other}")),
     }
 }
 
@@ -207,7 +207,7 @@ fn whole(fields: &Map<String, Value>, key: &str, least: u64) -> Result<Option<u6
     match value.as_u64().filter(|number| *number >= least) {
         Some(number) => Ok(Some(number)),
         None => Err(format!(
-            "'{key}' is a whole number from {least} on, not {value}"
+            "'{key}' must be a whole number of at least {least}, not {value}"
         )),
     }
 }

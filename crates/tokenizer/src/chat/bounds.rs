@@ -45,7 +45,7 @@ pub(super) const LOOPED: &str = "__looped__";
 /// [`TemplateError::Rejected`] with the limit.
 pub(super) fn check_source(source: &str) -> Result<(), TemplateError> {
     let refuse = |what: &str, most: usize| {
-        let text = format!("the chat template is too large: {what}, the most is {most}");
+        let text = format!("the chat template is too large: {what}; at most {most} are allowed");
         Err(TemplateError::Rejected(text))
     };
     if source.len() > SOURCE {
@@ -275,7 +275,7 @@ fn spend_formatting(text: &str, args: &[Value], open: char) -> Result<(), Error>
         .unwrap_or(0);
     if widest > WIDEST {
         return Err(refused(format!(
-            "the chat template formats to a width of {widest}, the most is {WIDEST}"
+            "the chat template formats to a width of {widest}; at most {WIDEST} is allowed"
         )));
     }
     let largest = args.iter().map(size).max().unwrap_or(0);

@@ -18,7 +18,7 @@ pub(super) fn check(what: &str, part: &Json) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "its {what} may make a text {growth:.0} times as long, the most is {MOST}"
+        "its {what} may make a text {growth:.0} times as long; at most {MOST} times is allowed"
     ))
 }
 

@@ -265,7 +265,7 @@ fn agents_wait_for_one_another() {
     let unknown = r#"{"request_id":"a","output_length":1,"hash_ids":[1],"wait_for":["b"]}"#;
     assert_eq!(
         refusal(unknown, &LoadOptions::default()),
-        "trace:1: waits for \"b\", which is not there"
+        "trace:1: waits for \"b\", which does not exist"
     );
 }
 
@@ -379,7 +379,7 @@ fn what_is_nothing_known_is_said_to_be() {
     for text in ["", "hello", "{\"a\":1}", "[3]", "a,b\n"] {
         let error = refusal(text, &LoadOptions::default());
         assert!(
-            error.contains("looks like none of") || error.contains("is empty"),
+            error.contains("has none of the formats") || error.contains("is empty"),
             "{error}"
         );
     }
