@@ -39,7 +39,7 @@ SERVER = 'job=~"$job",instance=~"$instance"'
 DRILLS = [
     annotation("Drill", "orange", f"vllm_sim_scenario_phase{{{SERVER}}}",
                "{{scenario}}: {{phase}}", "{{instance}}", "scenario,phase"),
-    annotation("Faults on purpose", "red", f"sum by (instance, kind) (increase(vllm_sim_faults_total{{{SERVER}}}[1m])) > 0",
+    annotation("Injected faults", "red", f"sum by (instance, kind) (increase(vllm_sim_faults_total{{{SERVER}}}[1m])) > 0",
                "{{kind}}", "{{instance}}", "kind"),
 ]
 

@@ -76,9 +76,9 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
     }
     match args.replay_mode {
         Some(Mode::Online) if !served => refuse!("--replay-mode online needs --target URL"),
-        Some(Mode::Offline) if served => refuse!(
-            "--replay-mode offline cannot be used with --target"
-        ),
+        Some(Mode::Offline) if served => {
+            refuse!("--replay-mode offline cannot be used with --target")
+        }
         _ => {}
     }
     if served {

@@ -38,10 +38,10 @@ function drawCache(map) {
     if (ranks.length > 1) facts.append(`rank ${rank.rank}: `);
     facts.append(
       element("b", `${whole(rank.used_blocks)} of ${whole(rank.total_blocks)} used`),
-      rank.shared_blocks ? ` (${whole(rank.shared_blocks)} by several requests, which saves ${whole(rank.saved_blocks)})` : "",
+      rank.shared_blocks ? ` (${whole(rank.shared_blocks)} by several requests, which saves ${whole(rank.saved_blocks)} blocks)` : "",
       `, ${whole(rank.cached_blocks)} cached but free, ${whole(rank.unused_blocks)} empty`,
-      rank.host ? `; in the memory of the host ${whole(rank.host.used)} of ${whole(rank.host.total)} chunks` : "",
-      rank.blocks_per_cell > 1 ? `; a cell is ${whole(rank.blocks_per_cell)} blocks` : "",
+      rank.host ? `; in CPU memory ${whole(rank.host.used)} of ${whole(rank.host.total)} chunks` : "",
+      rank.blocks_per_cell > 1 ? `; one cell is ${whole(rank.blocks_per_cell)} blocks` : "",
     );
     return [facts, blockGrid(rank, width)];
   }));

@@ -13,7 +13,7 @@ function settingText(value) {
 
 function drillWords({ event, scenario, phase, round, changed, rank }) {
   if (event === "phase") return `phase ${phase} of ${scenario}${round > 1 ? `, round ${round}` : ""}`;
-  if (event === "end") return `scenario ${scenario} is over`;
+  if (event === "end") return `scenario ${scenario} ended`;
   const set = Object.entries(changed).map(([name, value]) => (value === null ? name : `${name} = ${settingText(value)}`));
   return `${set.join(", ")}${rank === null ? "" : ` on rank ${rank}`}`;
 }

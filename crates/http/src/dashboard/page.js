@@ -15,7 +15,7 @@ const FAILURES = ["rate_limit", "invalid_api_key", "context_length", "server_err
 const CARDS = [
   ["running", "Running", whole], ["waiting", "Waiting", whole], ["output", "Output tokens/s", short],
   ["prompt", "Prompt tokens/s", short], ["cache", "KV cache, fullest rank", percent], ["ended", "Requests/s", short],
-  ["ttft", "First token, median", seconds], ["errors", "HTTP errors", percent],
+  ["ttft", "TTFT, median", seconds], ["errors", "HTTP errors", percent],
 ];
 
 const at = (id) => document.getElementById(id);
@@ -177,7 +177,7 @@ function percentiles(id, list) {
 function drawHistogram(id, list) {
   const first = list.findIndex(([, count]) => count > 0);
   if (first < 0) {
-    at(id).replaceChildren(element("p", "Nothing yet."));
+    at(id).replaceChildren(element("p", "No data yet."));
     return;
   }
   const last = list.findLastIndex(([, count]) => count > 0);
@@ -226,12 +226,12 @@ function drawEngines(families) {
 function drawLora(families) {
   const newest = (families.get("vllm:lora_requests_info") || []).reduce((a, b) => (a && a.value > b.value ? a : b), null);
   if (!newest) {
-    at("lora").replaceChildren("No adapter has been asked for.");
+    at("lora").replaceChildren("No request has used an adapter.");
     return;
   }
   const facts = [
     ["Running: ", newest.labels.running_lora_adapters], ["Waiting: ", newest.labels.waiting_lora_adapters],
-    ["At once: ", newest.labels.max_lora],
+    ["Maximum: ", newest.labels.max_lora],
   ];
   at("lora").replaceChildren(...facts.map(([name, value]) => {
     const line = element("div", name);
@@ -308,7 +308,7 @@ function drawConfig() {
   at("settings").hidden = false;
   at("fields").disabled = !may;
   at("readonly").hidden = may;
-  at("about").textContent = `${config["compat"] === "llm-d" ? "llm-d's" : "vLLM's"} wire, ${config["scheduler"]} scheduler, imitates vLLM ${config["vllm-version"]}`;
+  at("about").textContent = `${config["compat"] === "llm-d" ? "llm-d's" : "vLLM's"} API, ${config["scheduler"]} scheduler, imitates vLLM ${config["vllm-version"]}`;
   if (edited || at("form").contains(document.activeElement)) return;
   at("inputs").replaceChildren(...Object.entries(TUNABLE).flatMap(([title, keys]) => {
     const group = element("div", undefined, { class: "inputs" });
@@ -375,7 +375,7 @@ async function apply(event) {
   const answer = await admin({ method: "POST", body: JSON.stringify(update) });
   const body = await answer.json().catch(() => ({}));
   at("said").className = answer.ok ? "good" : "bad";
-  at("said").textContent = answer.ok ? "Applied." : body.error?.message || body.message || `Refused (${answer.status}).`;
+  at("said").textContent = answer.ok ? "Applied." : body.error?.message || body.message || `Rejected (${answer.status}).`;
   if (answer.ok) {
     config = body;
     edited = false;
@@ -400,7 +400,7 @@ async function tick() {
   if (!held && !document.hidden) {
     try {
       const answer = await fetch("metrics");
-      if (!answer.ok) throw new Error(`/metrics answers ${answer.status}`);
+      if (!answer.ok) throw new Error(`/metrics returned ${answer.status}`);
       const families = parse(await answer.text());
       const [exact, live, cache, done] = await Promise.all(["latencies", "requests", "cache", "drills"].map(ask));
       latencies = exact;
@@ -417,7 +417,7 @@ async function tick() {
     } catch (error) {
       at("dot").className = "dot lost";
       at("trouble").hidden = false;
-      at("trouble").textContent = `No answer: ${error.message}`;
+      at("trouble").textContent = `No response: ${error.message}`;
     }
   }
   setTimeout(tick, EVERY_MS);
@@ -428,7 +428,7 @@ at("form").addEventListener("submit", apply);
 at("hold").addEventListener("click", () => {
   held = !held;
   at("hold").setAttribute("aria-pressed", String(held));
-  at("hold").textContent = held ? "Go on" : "Hold";
+  at("hold").textContent = held ? "Resume" : "Pause";
 });
 drawCards();
 tick();
