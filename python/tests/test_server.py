@@ -64,7 +64,7 @@ def test_many_can_be_started_by_threads() -> None:
 def test_a_flag_that_is_refused_is_told_with_the_log() -> None:
     with pytest.raises(StartError, match="exit code 2:\nerror: --max-num-seqs"):
         Server(args=["--max-num-seqs", "many"]).start()
-    with pytest.raises(TypeError, match="a list of words"):
+    with pytest.raises(TypeError, match="a list of strings"):
         Server(args="--max-num-seqs 8")
 
 

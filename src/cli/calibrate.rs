@@ -18,24 +18,24 @@ const HELP: &str = "\
 Usage: vllm-sim calibrate --data FILE… [--out FILE] [options] [flags of `vllm-sim serve`]
        vllm-sim calibrate --runs DIR [--out FILE] [options]
 
-Fits the few numbers of the roofline to measured runs, by replaying them through the real
-scheduler, and writes a profile that --config takes.
+Fits the coefficients of the roofline to measured runs, by replaying the runs through the
+simulated scheduler, and writes a profile for --config.
 
   --data FILE…        Results of vllm bench serve, guidellm, inference-perf or aiperf, points of
-                      InferenceX, our reports, or a CSV with a row per request. All are runs of the
-                      deployment that the flags of `serve` describe: name --model and --gpu, and
-                      what else was set.
-  --format NAME       What the files hold [auto]
-  --runs DIR          Recorded runs that each describe their deployment (as `validate` reads them)
-  --front-end-ms MS   What a lone request spends outside the engine (HTTP, tokeniser, the way back):
-                      its TTFT less one step. Without it the number is fitted from first tokens
-                      alone, which hold the queue and the step too
-  --hold-out NAME,…   Runs that are judged and not fitted
-  --fit NAME,…        Numbers to fit [those that the runs can tell]
-  --profile-of NAME   With runs of several deployments: write the profile of this run's one
-  --max-requests N    Requests of a stage that are played at most [all]
-  --threads N         Threads [one per core]; results do not depend on it
-  --out FILE          The profile [standard output, after the report]
+                      InferenceX, reports of vllm-sim, or a CSV with a row per request. All must be
+                      runs of the deployment that the flags of `serve` describe: give --model, --gpu
+                      and all other flags that the server had.
+  --format NAME       Format of the files [auto]
+  --runs DIR          Recorded runs that each describe their deployment (as for `validate`)
+  --front-end-ms MS   Time that a single request spends outside the engine (HTTP, tokenizer,
+                      response): its TTFT less one step. Without this flag the time is fitted from
+                      first tokens, which also include the queue and the step.
+  --hold-out NAME,…   Runs to predict but not to fit
+  --fit NAME,…        Coefficients to fit [those that the runs determine]
+  --profile-of NAME   With runs of several deployments: write the profile of this run's deployment
+  --max-requests N    Maximum number of requests to simulate per stage [all]
+  --threads N         Number of threads [one per core]; results do not depend on it
+  --out FILE          File of the profile [standard output, after the report]
 ";
 
 /// Maximum accepted `--front-end-ms`, in milliseconds.
@@ -57,7 +57,7 @@ pub(super) fn command() -> Command {
         Some(arg.help(help.trim()))
     });
     Command::new("calibrate")
-        .about("Fit the few numbers of the roofline to measured runs")
+        .about("Fit the coefficients of the roofline to measured runs")
         .args(options)
 }
 

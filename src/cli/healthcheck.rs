@@ -57,7 +57,7 @@ pub(super) fn run(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Res
     let asked = tokio::time::timeout(timeout, ask(&uri, endpoint));
     match runtime.block_on(async { asked.await }) {
         Ok(Ok(200)) => Ok(format!("{url}: healthy")),
-        Ok(Ok(status)) => bail!("{url}: answered {status}"),
+        Ok(Ok(status)) => bail!("{url}: returned {status}"),
         Ok(Err(error)) => Err(error.context(url)),
         Err(_) => bail!("{url}: no response within {} s", args.timeout),
     }

@@ -143,7 +143,7 @@ fn generator(config: &Config, texts: Texts, seed: u64) -> Generator {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "nobody chose a seed")]
+#[expect(clippy::disallowed_methods, reason = "no seed was set")]
 fn clock_seed() -> u64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)

@@ -46,7 +46,8 @@ pub enum CoreError {
     },
     /// No front end answered.
     #[error(
-        "no front end answered at {address} within {} seconds (--data-parallel-address, --data-parallel-rpc-port)",
+        "no front end responded at {address} within {} seconds (--data-parallel-address, \
+         --data-parallel-rpc-port)",
         PATIENCE.as_secs()
     )]
     Silent {

@@ -53,7 +53,7 @@ impl Peers {
         }
         let asked = self.peers.iter().map(|peer| async {
             let answer = timeout(TIMEOUT, (peer.ask)()).await;
-            let late = || Err(format!("no answer within {TIMEOUT:?}"));
+            let late = || Err(format!("no response within {TIMEOUT:?}"));
             shown(&peer.url, answer.unwrap_or_else(|_| late()))
         });
         let rows = join_all(asked).await;

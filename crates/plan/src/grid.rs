@@ -108,7 +108,7 @@ pub(super) fn point<T: Parser>(
     let (flags, loose) = sort(&parsed.others).map_err(|error| at(&place(), error))?;
     let args = parsed.parse(&loose).map_err(|error| at(&place(), error))?;
     let Ok(args) = args else {
-        refuse!("--help is no flag of a grid");
+        refuse!("--help cannot be a flag of a grid");
     };
     let pools = match pools(&args, &flags) {
         Ok(pools) => Ok(pools),

@@ -239,6 +239,6 @@ pub async fn model_of(upstream: &str, authority: Option<&Path>) -> Result<String
     };
     match tokio::time::timeout(HELLO, ask).await {
         Ok(answer) => answer.map_err(failed),
-        Err(_) => Err(failed(format!("no answer within {HELLO:?}"))),
+        Err(_) => Err(failed(format!("no response within {HELLO:?}"))),
     }
 }

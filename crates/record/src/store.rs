@@ -134,7 +134,7 @@ impl Store {
         let written = match writing.join() {
             Ok(written) => written.map_err(|error| match error.sqlite_error_code() {
                 Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-                    "another program, such as a server, holds it open".to_owned()
+                    "another program, such as a server, has it open".to_owned()
                 }
                 _ => error.to_string(),
             }),

@@ -21,7 +21,7 @@ def find_binary() -> str:
     if named := os.environ.get(_VARIABLE):
         path = shutil.which(named)
         if path is None:
-            raise BinaryNotFound(f"{_VARIABLE}={named!r} is no program that can be started")
+            raise BinaryNotFound(f"{_VARIABLE}={named!r} is not an executable program")
         return path
     for scheme in (sysconfig.get_default_scheme(), f"{os.name}_user"):
         path = shutil.which("vllm-sim", path=sysconfig.get_path("scripts", scheme))

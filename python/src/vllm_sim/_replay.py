@@ -152,7 +152,7 @@ def _parts(ray: bool, shards: int | None) -> int | None:
     """Parts to play with Ray; ``None``: one process does it."""
     if not ray:
         if shards is not None:
-            raise ValueError("shards is for ray=True")
+            raise ValueError("shards requires ray=True")
         return None
     return _shards.cpus() if shards is None else shards
 

@@ -99,7 +99,7 @@ class Server:
         start_timeout: float = 30.0,
     ) -> None:
         if isinstance(args, str):
-            raise TypeError("args is a list of words, such as ['--max-num-seqs', '8']")
+            raise TypeError("args must be a list of strings, such as ['--max-num-seqs', '8']")
         self.model = model
         self._args = list(args)
         self._serve = serve
@@ -130,7 +130,7 @@ class Server:
             BinaryNotFound: There is no program.
         """
         if self._process is not None:
-            raise RuntimeError("the server runs already")
+            raise RuntimeError("the server is already running")
         binary = os.fspath(self._binary) if self._binary is not None else find_binary()
         self._log.clear()
         self._folder = tempfile.TemporaryDirectory(prefix="vllm-sim-")
@@ -206,7 +206,7 @@ class Server:
     def urls(self) -> list[str]:
         """The address of each server (``--replicas``, a port per rank)."""
         if not self._urls:
-            raise RuntimeError("the server does not run: use it within its `with` block")
+            raise RuntimeError("the server is not running: use it within its `with` block")
         return list(self._urls)
 
     @property
@@ -218,7 +218,7 @@ class Server:
     def pid(self) -> int:
         """The id of its process."""
         if self._process is None:
-            raise RuntimeError("the server does not run: use it within its `with` block")
+            raise RuntimeError("the server is not running: use it within its `with` block")
         return self._process.pid
 
     # Clients

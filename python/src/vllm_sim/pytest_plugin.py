@@ -36,7 +36,7 @@ def vllm_server(
     # The nearest marker last: it wins.
     for marker in reversed(list(request.node.iter_markers("vllm_sim"))):
         if marker.args:
-            raise pytest.UsageError("the marker vllm_sim takes arguments by name only")
+            raise pytest.UsageError("the marker vllm_sim takes keyword arguments only")
         options.update(marker.kwargs)
     with Server(**options) as server:
         request.node.stash[_SERVER] = server

@@ -54,7 +54,7 @@ fn values_that_do_nothing_or_contradict_are_refused() {
         ("dataset: {enabled: true}", "dataset.enabled needs a source"),
         (
             "dataset: {existingClaim: c}",
-            "do nothing without dataset.enabled",
+            "have no effect without dataset.enabled",
         ),
         (
             "tls: {selfSigned: true, existingSecret: s}",
@@ -66,15 +66,15 @@ fn values_that_do_nothing_or_contradict_are_refused() {
         ),
         (
             "{kserve: {enabled: true}, gateway: {httpRoute: {enabled: true}}}",
-            "gateway.httpRoute.enabled does nothing with kserve.enabled",
+            "gateway.httpRoute.enabled has no effect with kserve.enabled",
         ),
         (
             "{kserve: {enabled: true}, extraArgs: [--a]}",
-            "extraArgs does nothing",
+            "extraArgs has no effect",
         ),
         (
             "gateway: {httpRoute: {enabled: true}}",
-            "gateway.inferencePool.enabled is needed",
+            "which needs gateway.inferencePool.enabled",
         ),
         (
             "gateway: {inferencePool: {enabled: true}}",
@@ -86,13 +86,13 @@ fn values_that_do_nothing_or_contradict_are_refused() {
         ),
         (
             "gateway: {inferencePool: {endpointPicker: {deploy: true}}}",
-            "endpointPicker.deploy does nothing",
+            "endpointPicker.deploy has no effect",
         ),
         (
             "gateway: {inferencePool: {enabled: true, endpointPicker: {name: a, extraArgs: [--v=4]}}}",
-            "do nothing without its deploy",
+            "have no effect without endpointPicker.deploy",
         ),
-        ("preStopSleepSeconds: 45", "the pod is killed asleep"),
+        ("preStopSleepSeconds: 45", "killed during the sleep"),
         ("config: {gpu: H1000}", "config.gpu \"H1000\" is not known"),
         (
             "config: {gpu: h100, model: demo}",
@@ -101,7 +101,7 @@ fn values_that_do_nothing_or_contradict_are_refused() {
         ("config: {admin-api-key: k}", "adminApiKey.existingSecret"),
         (
             "config: {apiKey: [k]}",
-            "config.api-key would stand in a ConfigMap",
+            "config.api-key would be readable in a ConfigMap",
         ),
         ("config: {hfToken: k}", "huggingFace.existingSecret"),
         (
@@ -114,11 +114,11 @@ fn values_that_do_nothing_or_contradict_are_refused() {
         ),
         (
             "{command: [vllm], extraArgs: [--a]}",
-            "extraArgs does nothing with command",
+            "extraArgs has no effect with command",
         ),
         (
             "service: {nodePort: 30000}",
-            "service.nodePort does nothing",
+            "service.nodePort has no effect",
         ),
     ] {
         let Some(rendered) = template(values) else {

@@ -234,8 +234,8 @@ fn scheme(fields: &RunFields) -> Result<Scheme, ValidateError> {
     let long = || LONG_NAMES.iter().find(|(start, _)| name.starts_with(start));
     known.or_else(|| Some(long()?.1)).ok_or_else(|| {
         let problem = format!(
-            "{name:?} is not known, there are none, fp8, fp8_block, int8, int4, awq, gptq, mxfp4, \
-             nvfp4 and the values of --quantization"
+            "{name:?} is not known; allowed are none, fp8, fp8_block, int8, int4, awq, gptq, \
+             mxfp4, nvfp4 and the values of --quantization"
         );
         fields.wrong(FIELD, problem)
     })
