@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn completions_know_the_words_of_every_choice() {
+    fn completions_contain_the_values_of_every_choice() {
         use vllm_sim_config::{FlagKind, flags};
         use vllm_sim_replay::load::Format;
         let script = completions(&["zsh".to_owned()]).unwrap();

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_tells_of_copies_since_the_last() {
+    fn a_log_line_reports_copies_since_the_last_line() {
         let mut last = LastCopies::default();
         assert_eq!(last.line(None), None);
         let totals = |bytes, time| Some(vec![("vllm:b_total", bytes), ("vllm:t", time)]);

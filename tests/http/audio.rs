@@ -141,7 +141,7 @@ async fn verbose_transcripts_have_times() {
 }
 
 #[tokio::test]
-async fn streams_say_the_same_and_may_end_with_usage() {
+async fn streams_have_the_same_text_and_may_end_with_usage() {
     let sim = listener().await;
     let whole = transcribe(&sim, TRANSCRIBE, &[], &wav(35.0)).await.json();
     let fields = [
@@ -181,7 +181,7 @@ async fn streams_say_the_same_and_may_end_with_usage() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_heard_is_refused() {
+async fn invalid_audio_is_rejected() {
     let sim = listener().await;
     let fine = wav(1.0);
     let cases: [Refusal<'_>; 10] = [

@@ -34,7 +34,7 @@ async fn all_refuse(sim: &Sim, bounds: &[Bound]) {
 }
 
 #[tokio::test]
-async fn of_generation() {
+async fn generation_has_bounds() {
     let sim = Sim::serve(&[]).await;
     let words = |n: usize| vec!["x"; n];
     let tool = json!({"type": "function", "function": {"name": "f", "parameters": {}}});
@@ -122,7 +122,7 @@ async fn of_generation() {
 }
 
 #[tokio::test]
-async fn of_pooling() {
+async fn pooling_has_bounds() {
     let cuts = r#"{"is_matryoshka":true,"hidden_size":8192}"#;
     let sim = Sim::serve(&["--task", "embed", "--hf-overrides", cuts]).await;
     let inputs = |count: usize| vec!["x"; count];
@@ -167,7 +167,7 @@ async fn of_pooling() {
 }
 
 #[tokio::test]
-async fn of_llmd_embeddings() {
+async fn llmd_embeddings_have_bounds() {
     let sim = Sim::llmd(&[]).await;
     let body = json!({"input": vec!["x"; 17], "dimensions": 1_000_000});
     let words = "The response would have 17 vectors of 1000000 numbers; at most 16777216 numbers are allowed";
@@ -176,7 +176,7 @@ async fn of_llmd_embeddings() {
 
 /// Values take many times the bytes that spell them, and errors many times those.
 #[tokio::test]
-async fn of_values_and_errors() {
+async fn json_values_and_errors_have_bounds() {
     let sim = Sim::serve(&[]).await;
     let body = format!("{{\"prompt\":[{}1]}}", "1,".repeat((4 << 20) + 1));
     let answer = sim
@@ -242,7 +242,7 @@ async fn long_lists_are_looked_at_once() {
 
 /// A template of a request ends by its bytes, its depth, its instructions, or by what it reads.
 #[tokio::test]
-async fn of_templates() {
+async fn templates_have_bounds() {
     let sim = Sim::serve(&["--trust-request-chat-template"]).await;
     let long = "{% set s = 'ab' * 400000 %}";
     let endless = |body: &str| format!("{long}{{% for i in range(99999) %}}{body}{{% endfor %}}");
@@ -282,7 +282,7 @@ async fn of_templates() {
 
 /// The blocks of a prompt are named in each of its choices.
 #[tokio::test]
-async fn of_prompts_times_choices() {
+async fn prompts_times_choices_have_bounds() {
     let events =
         r#"{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:*"}"#;
     let flags = [

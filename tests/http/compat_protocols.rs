@@ -60,7 +60,7 @@ fn tool(nested: bool) -> Value {
 }
 
 #[tokio::test]
-async fn a_response_calls_one_tool_and_then_speaks() {
+async fn a_response_calls_one_tool_and_then_has_text() {
     let sim = start(&[]).await;
     for nested in [false, true] {
         let body = json!({"model": "m", "input": "hi", "tools": [tool(nested), tool(nested)]});

@@ -100,7 +100,7 @@ async fn a_forced_tool_of_responses_beats_the_format_of_the_text() {
 }
 
 #[tokio::test]
-async fn a_budget_ends_the_thought() {
+async fn a_budget_ends_the_reasoning() {
     let sim = Sim::serve(&REASONER).await;
     for (budget, spent) in [(0, 0), (1, 1), (7, 7)] {
         let body = ask(&json!({
@@ -125,7 +125,7 @@ async fn a_budget_ends_the_thought() {
 }
 
 #[tokio::test]
-async fn a_stop_string_ends_a_thought() {
+async fn a_stop_string_ends_the_reasoning() {
     let sim = Sim::serve(&REASONER).await;
     let whole = choice(&sim, CHAT, &ask(&json!({"seed": 2}))).await;
     let thought = whole["message"]["reasoning"].as_str().unwrap();
@@ -285,7 +285,7 @@ fn described(system: &str, more: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn an_answer_keeps_to_a_schema_that_only_the_prompt_speaks_of() {
+async fn a_reply_satisfies_a_schema_that_only_the_prompt_contains() {
     let person = json!({"properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
         "required": ["name", "age"], "type": "object", "additionalProperties": false});
     let words =

@@ -150,7 +150,7 @@ async fn chunks_in_the_memory_of_the_host_are_counted() {
 }
 
 #[tokio::test]
-async fn pages_of_other_origins_learn_of_no_request() {
+async fn pages_of_other_origins_cannot_read_requests() {
     let sim = Sim::serve(&[]).await;
     for path in ["requests", "cache", "drills", "replicas", "summary"] {
         let path = format!("/dashboard/{path}");

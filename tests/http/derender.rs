@@ -154,7 +154,7 @@ async fn parsers_find_reasoning_and_calls_in_tokens() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_derendered_is_refused() {
+async fn invalid_input_of_derender_is_rejected() {
     let sim = Sim::serve(&["--enable-scale-out", "--reasoning-parser", "qwen3"]).await;
     let reply =
         |ids: Value| json!({"request_id": "r", "choices": [{"index": 0, "token_ids": ids}]});

@@ -68,7 +68,7 @@ fn plain(path: &str) -> String {
 
 /// Between the buckets 0.3 s and 0.5 s of `/metrics` an estimate cannot tell 350 ms from 400 ms.
 #[tokio::test]
-async fn the_dashboard_knows_percentiles_that_buckets_do_not() {
+async fn the_dashboard_has_exact_percentiles() {
     let delays = ["--time-to-first-token", "350ms"];
     let sim = Sim::llmd(&[&delays[..], &["--inter-token-latency", "7ms"]].concat()).await;
     let before = sim.get("/dashboard/latencies").await.json();
@@ -92,7 +92,7 @@ async fn the_dashboard_knows_percentiles_that_buckets_do_not() {
 }
 
 #[tokio::test]
-async fn the_dashboard_knows_no_latencies_of_fake_metrics() {
+async fn the_dashboard_has_no_latencies_with_fake_metrics() {
     let sim = Sim::llmd(&["--fake-metrics", r#"{"running-requests": 1}"#]).await;
     let answer = sim.get("/dashboard/latencies").await;
     assert_eq!((answer.status, answer.text().as_str()), (200, "null"));

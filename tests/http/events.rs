@@ -183,7 +183,7 @@ fn read(frames: &[Vec<u8>]) -> (u64, Vec<Value>) {
 }
 
 #[tokio::test]
-async fn a_prompt_is_stored_at_once_and_hits_are_not_told() {
+async fn prompt_blocks_are_stored_when_computed_and_hits_emit_no_event() {
     let mut wired = Wired::start(&[]).await;
     wired.complete(&prompt('A', 100), 1).await;
     assert_eq!(wired.heard().await, ["+A0 A1 A2"]);
@@ -229,7 +229,7 @@ async fn sequences_of_one_step_store_their_prompt_once() {
 }
 
 #[tokio::test]
-async fn the_end_of_the_oldest_prompt_goes_first() {
+async fn the_end_of_the_oldest_prompt_is_evicted_first() {
     let mut wired = Wired::start(&[]).await;
     wired.complete(&prompt('A', 100), 1).await;
     for name in 'B'..='H' {
@@ -257,7 +257,7 @@ async fn resets_wait_for_the_next_step() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_is_not_told() {
+async fn a_client_disconnect_emits_no_event() {
     let mut wired = Wired::start(&["--inter-token-latency", "100ms"]).await;
     let body = json!({"prompt": prompt('A', 33), "max_tokens": 500, "stream": true,
         "ignore_eos": true});
@@ -324,7 +324,7 @@ async fn blocks_of_the_host_are_named_once_they_are_copied() {
 
 /// A setting of a running server, or of a scenario's phase.
 #[tokio::test]
-async fn events_are_lost_while_an_operator_wants_it() {
+async fn events_are_dropped_while_the_fault_is_active() {
     let wired = Wired::start(&[]).await;
     let lose = async |lose: bool| {
         let settings = json!({"lose-kv-events": lose});

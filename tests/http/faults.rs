@@ -95,7 +95,7 @@ async fn echo() -> Sim {
 }
 
 #[tokio::test]
-async fn a_stream_breaks_off_after_the_tokens_it_was_told() {
+async fn a_stream_is_cut_after_the_given_number_of_tokens() {
     let sim = echo().await;
     for (path, body, token, last) in streams() {
         let whole = spoiled(&sim, path, "stall=1ms", &body).await;
@@ -123,7 +123,7 @@ async fn a_stream_breaks_off_after_the_tokens_it_was_told() {
 }
 
 #[tokio::test]
-async fn a_stream_says_what_is_no_event_and_ends_wrongly() {
+async fn a_faulty_stream_has_garbled_events_and_a_wrong_end() {
     let sim = echo().await;
     for (path, body, token, last) in streams() {
         let whole = spoiled(&sim, path, "stall=1ms", &body).await;
@@ -146,7 +146,7 @@ async fn a_stream_says_what_is_no_event_and_ends_wrongly() {
 }
 
 #[tokio::test]
-async fn silence_takes_the_time_it_was_given() {
+async fn a_stall_lasts_for_the_given_time() {
     let sim = echo().await;
     let least = Duration::from_millis(120);
     for (path, body, ..) in streams() {
@@ -167,7 +167,7 @@ async fn silence_takes_the_time_it_was_given() {
 }
 
 #[tokio::test]
-async fn a_reply_in_one_piece_goes_wrong_too() {
+async fn unary_replies_have_faults_too() {
     let sim = echo().await;
     for (path, mut body, ..) in streams() {
         body["stream"] = false.into();

@@ -188,7 +188,7 @@ async fn an_adapter_of_too_high_a_rank_is_refused() {
 }
 
 #[tokio::test]
-async fn a_supervisor_tells_whether_all_ranks_are_up() {
+async fn a_supervisor_reports_whether_all_ranks_are_up() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = free.local_addr().unwrap().port().to_string();
     drop(free);

@@ -59,7 +59,7 @@ async fn every_replica_counts_for_itself() {
 }
 
 #[tokio::test]
-async fn every_rank_of_llmd_is_a_server_of_its_own() {
+async fn every_rank_of_llmd_is_a_separate_server() {
     let fleet = fleet(&["--data-parallel-size", "2"]).await;
     let servers = fleet.servers();
     complete(&servers[1]).await;
@@ -190,7 +190,7 @@ async fn a_scenario_has_a_part_for_each_replica() {
 
 /// Servers of a fleet that are processes of their own are told which replica they are.
 #[tokio::test]
-async fn a_server_alone_plays_the_part_that_it_is_told() {
+async fn a_single_server_runs_the_part_of_the_given_replica() {
     let fleet = fleet(&[]).await;
     let server = &fleet.servers()[0];
     let health = async || {

@@ -55,7 +55,7 @@ async fn labelled(sim: &Sim, name: &str, label: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn a_conversation_comes_back_from_the_host() {
+async fn a_conversation_is_reloaded_from_the_host() {
     let sim = small_gpu(&["--kv-offloading-size", "1"]).await;
     let mut prompt: Vec<u64> = Vec::new();
     let (mut prompts, mut reused, mut before) = (0, 0, 0);
@@ -100,7 +100,7 @@ async fn a_conversation_comes_back_from_the_host() {
 }
 
 #[tokio::test]
-async fn a_reset_empties_the_host_only_when_it_is_told_to() {
+async fn a_reset_clears_the_host_cache_only_on_request() {
     let sim = small_gpu(&["--kv-offloading-size", "1"]).await;
     let prompt: Vec<u64> = (10..110).collect();
     for (path, cached) in [

@@ -337,7 +337,7 @@ async fn what_is_not_http() {
 
 /// A client that sends a head and then nothing, or reads nothing of a long stream.
 #[tokio::test]
-async fn slow_clients_hold_up_nobody() {
+async fn slow_clients_delay_no_other() {
     let sim = Sim::serve(&[]).await;
     let mut half = sim.connect().await;
     half.send(b"POST /v1/completions HTTP/1.1\r\nhost: sim\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n{\"pro").await;

@@ -24,7 +24,7 @@ const SLOW: &[&str] = &[
 ];
 
 #[tokio::test]
-async fn a_client_that_goes_away_frees_its_slot() {
+async fn a_disconnected_client_frees_its_slot() {
     for stream in [false, true] {
         let sim = Sim::serve(SLOW).await;
         let mut clients = Vec::new();
@@ -45,7 +45,7 @@ async fn a_client_that_goes_away_frees_its_slot() {
 }
 
 #[tokio::test]
-async fn a_job_of_many_choices_is_given_up_with_its_client() {
+async fn all_choices_of_a_disconnected_client_are_aborted() {
     let sim = Sim::serve(&["--enable-server-load-tracking"]).await;
     let load = async |requests: u32| {
         eventually(async || sim.get("/load").await.json() == json!({"server_load": requests})).await
@@ -86,7 +86,7 @@ async fn a_waiting_request_of_a_client_that_went_away_never_runs() {
 }
 
 #[tokio::test]
-async fn a_full_queue_of_vllm_says_503() {
+async fn a_full_queue_of_vllm_returns_503() {
     let sim = Sim::serve(&[SLOW, &["--max-num-queued-reqs", "2"]].concat()).await;
     let mut clients = Vec::new();
     for _ in 0..2 {
@@ -115,7 +115,7 @@ async fn a_full_queue_of_vllm_says_503() {
 
 /// vLLM counts prompts that have no output, and refuses at the bound whatever comes next.
 #[tokio::test]
-async fn a_backlog_of_prompts_says_503_until_their_first_token() {
+async fn a_backlog_of_prompts_returns_503_until_their_first_token() {
     let slow = ["--latency-model", "delays", "--time-to-first-token", "1s"];
     let sim = Sim::serve(&[&slow[..], &["--max-num-queued-tokens", "8"]].concat()).await;
     let body = |prompt: &[u32]| json!({"prompt": prompt, "max_tokens": 2});
@@ -150,7 +150,7 @@ async fn a_batching_server_takes_new_delays() {
 }
 
 #[tokio::test]
-async fn a_full_queue_of_llmd_says_429() {
+async fn a_full_queue_of_llmd_returns_429() {
     let flags = ["--max-num-seqs", "1", "--max-waiting-queue-length", "1"];
     let sim = Sim::llmd(&[SLOW, &flags].concat()).await;
     let mut running = sim.connect().await;
@@ -309,7 +309,7 @@ async fn shutting_down_cuts_what_takes_too_long() {
 }
 
 #[tokio::test]
-async fn a_stopped_server_leaves_its_port() {
+async fn a_stopped_server_releases_its_port() {
     let sim = Sim::serve(&[]).await;
     let address = sim.address();
     sim.server.shutdown().await;
@@ -326,7 +326,7 @@ async fn start_up_takes_as_long_as_asked() {
 
 /// A request of very many sequences is written without holding up the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_request_of_many_sequences_holds_up_nobody() {
+async fn a_request_of_many_sequences_delays_no_other() {
     let sim = Sim::serve(&["--max-num-seqs", "64"]).await;
     let body = json!({"prompt": vec!["Hi"; 1000], "n": 60, "max_tokens": 1}).to_string();
     let mut large = sim.connect().await;

@@ -127,7 +127,7 @@ async fn refusals_are_llmds() {
 }
 
 #[tokio::test]
-async fn a_body_that_cannot_be_read_is_called_so() {
+async fn an_unreadable_body_is_an_error() {
     let sim = llmd(&[]).await;
     for body in [
         chat(json!({"max_tokens": "many"})),
@@ -153,7 +153,7 @@ async fn a_body_that_cannot_be_read_is_called_so() {
 
 /// An injected error comes before the model and the numbers are looked at.
 #[tokio::test]
-async fn a_simulated_error_comes_first() {
+async fn a_simulated_error_precedes_validation() {
     let sim = llmd(&[]).await;
     let body = json!({"model": "nobody's", "messages": [], "n": 0});
     let answer = sim.post_with(CHAT, &["X-Return-Error: 503"], &body).await;
@@ -161,7 +161,7 @@ async fn a_simulated_error_comes_first() {
 }
 
 #[tokio::test]
-async fn what_llmd_takes_is_taken() {
+async fn requests_that_llmd_accepts_are_accepted() {
     let sim = llmd(&["--mode", "echo"]).await;
     // One alternative where nobody says how many.
     let answer = sim

@@ -45,7 +45,7 @@ fn tools(choice: Value) -> Value {
 }
 
 #[tokio::test]
-async fn what_llmd_does_not_look_at_is_never_refused() {
+async fn fields_that_llmd_ignores_are_never_rejected() {
     let sim = start(&[]).await;
     for more in [
         json!({"temperature": 7}),

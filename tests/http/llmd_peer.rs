@@ -104,7 +104,7 @@ async fn an_image_ends_a_stream_after_its_time() {
 }
 
 #[tokio::test]
-async fn an_echo_is_what_was_said_whatever_may_end_it() {
+async fn an_echo_ends_with_the_prompt_even_with_ignore_eos() {
     let sim = echo(&[]).await;
     let mut body = said(&"one two".into());
     body["ignore_eos"] = true.into();

@@ -73,7 +73,7 @@ fn streams() -> [(&'static str, Value, &'static str); 5] {
 }
 
 #[tokio::test]
-async fn who_cannot_load_its_prompt_is_told_of_an_error() {
+async fn a_request_that_cannot_load_its_prompt_fails() {
     let sim = keeper("fail").await;
     for (path, mut body, last) in streams() {
         keep(&sim, path, &body).await;
@@ -101,7 +101,7 @@ async fn who_cannot_load_its_prompt_is_told_of_an_error() {
 }
 
 #[tokio::test]
-async fn what_was_not_loaded_is_computed() {
+async fn blocks_that_were_not_loaded_are_recomputed() {
     let sim = keeper("recompute").await;
     let prompt: Vec<u32> = (10..110).collect();
     let body = json!({"prompt": prompt, "max_tokens": 4, "ignore_eos": true});

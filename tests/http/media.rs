@@ -136,7 +136,7 @@ async fn items_beyond_limits_and_reach_are_refused() {
 }
 
 #[tokio::test]
-async fn a_rendered_prompt_says_where_its_items_are() {
+async fn a_rendered_prompt_contains_the_places_of_its_items() {
     let flags = [
         "--mm-tokens-per-item",
         "{\"image\": 7}",

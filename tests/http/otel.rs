@@ -175,7 +175,7 @@ async fn spans_go_as_protobuf_over_http_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_absent_collector_delays_nobody() {
+async fn an_absent_collector_delays_no_request() {
     absent("grpc").await;
     absent("http/protobuf").await;
 }

@@ -215,7 +215,7 @@ async fn a_sidecar_splits_requests_between_two_servers() {
 }
 
 #[tokio::test]
-async fn a_split_stream_is_a_stream_and_tells_what_the_first_server_had() {
+async fn a_split_stream_reports_the_cached_tokens_of_the_prefill_server() {
     for (path, mut body) in requests() {
         let pair = Pair::start().await;
         let once = pair.ask(path, true, &body).await;

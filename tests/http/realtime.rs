@@ -115,7 +115,7 @@ async fn an_utterance_is_written_down_while_it_is_spoken() {
 }
 
 #[tokio::test]
-async fn mistakes_are_told_and_the_connection_stays() {
+async fn errors_are_reported_and_the_connection_stays_open() {
     let sim = listener().await;
     let mut talk = Talk::open(&sim).await;
     let append = "input_audio_buffer.append";

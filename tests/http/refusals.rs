@@ -321,7 +321,7 @@ async fn prompts_longer_than_the_context() {
 
 /// What vLLM's engine finds comes after the headers of a stream.
 #[tokio::test]
-async fn late_errors_come_inside_the_stream() {
+async fn late_errors_are_sent_inside_the_stream() {
     let sim = Sim::serve(&[]).await;
     let message = "Requested sample logprobs of 30, which is greater than max allowed: 20 (parameter=logprobs, value=30)";
     let hi = json!([{"role": "user", "content": "Hi"}]);

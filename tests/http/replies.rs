@@ -62,7 +62,7 @@ async fn a_script_calls_a_tool_and_answers_its_result() {
 }
 
 #[tokio::test]
-async fn every_api_says_what_is_scripted() {
+async fn every_api_returns_the_scripted_reply() {
     let sim = sim("- {say: As it is written.}", &[]).await;
     let text = async |path: &str, body: Value| sim.post(path, &body).await.text();
     let chat = text(CHAT, said("x")).await;
@@ -85,7 +85,7 @@ async fn every_api_says_what_is_scripted() {
 }
 
 #[tokio::test]
-async fn a_script_says_when_to_retry_on_every_route() {
+async fn a_scripted_failure_has_retry_after_on_every_route() {
     let replies = "- {say: fine, fail: {times: 2, error: rate_limit, retry_after: 3}}";
     let sim = sim(replies, &["--retry-after", "9"]).await;
     for (route, field) in [("/v1/completions", "prompt"), ("/v1/responses", "input")] {
@@ -96,7 +96,7 @@ async fn a_script_says_when_to_retry_on_every_route() {
 }
 
 #[tokio::test]
-async fn a_script_fails_so_many_times_and_says_when_to_retry() {
+async fn a_script_fails_the_given_number_of_times_with_retry_after() {
     let replies = "- {say: fine, fail: {times: 2, error: rate_limit, retry_after: 3}}";
     let sim = sim(replies, &["--retry-after", "9", "--health-status", "503"]).await;
     let key = ["idempotency-key: a", "authorization: Bearer secret"];
@@ -273,7 +273,7 @@ async fn the_history_is_bounded_and_filtered_and_forgets() {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_request_hears_of_its_end_and_a_client_that_leaves_is_cut() {
+async fn waiting_for_a_request_returns_at_its_end_and_a_disconnect_is_recorded() {
     let sim = sim(
         "- {say: a b c d e f, pace: {first_token: 1ms, between_tokens: 1h}}",
         &[],

@@ -101,7 +101,7 @@ async fn tokenize_counts_what_a_chat_costs() {
 }
 
 #[tokio::test]
-async fn a_stream_says_what_the_whole_answer_says() {
+async fn a_stream_has_the_text_of_the_unary_response() {
     let sim = Sim::serve(&[]).await;
     for more in [
         json!({}),
@@ -153,7 +153,7 @@ async fn the_limit_ends_what_would_go_on() {
 }
 
 #[tokio::test]
-async fn a_reply_that_ends_by_itself_says_something() {
+async fn a_reply_that_ends_by_itself_is_not_empty() {
     let sim = Sim::serve(&[]).await;
     for seed in 0..50 {
         let body = json!({"prompt": "Hi", "max_tokens": 5, "seed": seed});
@@ -191,7 +191,7 @@ async fn min_tokens_puts_off_the_end() {
 }
 
 #[tokio::test]
-async fn a_stop_string_ends_the_answer_before_it() {
+async fn a_stop_string_ends_the_reply_before_it() {
     let sim = Sim::serve(&["--mode", "echo"]).await;
     let text = "One two three four five";
     for (stop, said, reason) in [
@@ -244,7 +244,7 @@ async fn a_stop_token_ends_the_answer_with_its_id() {
 }
 
 #[tokio::test]
-async fn a_bias_of_100_is_all_that_is_said() {
+async fn a_bias_of_100_determines_every_token() {
     let sim = Sim::serve(&[]).await;
     let body = json!({"prompt": "Hi", "max_tokens": 5, "logit_bias": {"39": 100}, "return_token_ids": true});
     let answer = complete(&sim, body).await;
@@ -306,7 +306,7 @@ async fn answers_repeat_at_any_concurrency() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn paced_tokens_leave_one_by_one_and_in_time() {
+async fn paced_tokens_are_sent_one_by_one_and_in_time() {
     let sim = Sim::serve(&[
         "--time-to-first-token",
         "200ms",

@@ -35,7 +35,7 @@ phases:
 ";
 
 #[tokio::test]
-async fn a_scenario_played_twice_faults_the_same_requests() {
+async fn a_repeated_scenario_faults_the_same_requests() {
     let sim = Sim::llmd(&["--mode", "echo", "--force-dummy-tokenizer"]).await;
     let scenario = serde_json::to_value(STORM).unwrap();
     let begin = async || {
@@ -79,7 +79,7 @@ async fn a_scenario_played_twice_faults_the_same_requests() {
 }
 
 #[tokio::test]
-async fn phases_by_time_change_settings_and_give_them_back() {
+async fn phases_by_time_change_settings_and_restore_them() {
     let sim = Sim::llmd(&["--mode", "echo", "--latency-factor", "1"]).await;
     let scenario = json!({
         "name": "flap", "repeat": 0,
@@ -142,7 +142,7 @@ async fn a_restart_resets_every_connection_and_leaves_a_cold_cache() {
 }
 
 #[tokio::test]
-async fn a_scenario_that_cannot_be_played_changes_nothing() {
+async fn an_invalid_scenario_changes_nothing() {
     let sim = Sim::llmd(&["--mode", "echo"]).await;
     let cases = [
         (json!({"phases": []}), "'phases' must be a list"),
@@ -316,7 +316,7 @@ async fn no_request_sees_a_mix_of_two_settings() {
 }
 
 #[tokio::test]
-async fn the_scenarios_that_come_along_can_be_played() {
+async fn the_example_scenarios_are_valid() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/scenarios");
     let sim = Sim::llmd(&["--mode", "echo"]).await;
     let mut played = Vec::new();
@@ -347,7 +347,7 @@ async fn the_scenarios_that_come_along_can_be_played() {
 }
 
 #[tokio::test]
-async fn what_a_phase_puts_into_force_is_shown() {
+async fn settings_of_the_active_phase_are_shown() {
     let sim = Sim::llmd(&["--time-to-first-token", "1ms"]).await;
     let scenario = "phases: [{name: a, requests: 1000000, set: {failure-injection-rate: 30, \
                     latency-factor: 2}}]";

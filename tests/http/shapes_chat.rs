@@ -114,7 +114,7 @@ async fn stream_shapes() {
 
 /// Chunks of choices interleave as the clock has it; per choice they have an order.
 #[tokio::test]
-async fn a_stream_of_two_choices_tells_them_apart() {
+async fn a_stream_of_two_choices_has_their_indices() {
     let sim = Sim::serve(&["--mode", "echo"]).await;
     let body = chat(json!({"n": 2, "stream": true, "stream_options": {"include_usage": true}}));
     let deltas = sim.post(PATH, &body).await.deltas();

@@ -274,7 +274,7 @@ async fn headers_on_request() {
 }
 
 #[tokio::test]
-async fn a_root_path_is_a_prefix_that_may_be_left_out() {
+async fn a_root_path_is_an_optional_prefix() {
     let sim = Sim::serve(&["--root-path", "/llm"]).await;
     assert_eq!(sim.get("/llm/version").await.status, 200);
     assert_eq!(sim.get("/version").await.status, 200);

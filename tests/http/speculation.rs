@@ -90,7 +90,7 @@ async fn ngram_drafts_only_where_the_text_repeats() {
 }
 
 #[tokio::test]
-async fn a_reply_tells_of_its_own_drafts() {
+async fn a_reply_reports_its_own_drafts() {
     let config = json!({"method": "eagle3", "model": "d", "num_speculative_tokens": 2,
         "rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [1, 0]});
     for level in ["summary", "detailed"] {

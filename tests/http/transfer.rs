@@ -48,7 +48,7 @@ async fn transferred(sim: &Sim, path: &str, mut body: Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_connector_tells_the_decoding_server_what_it_needs() {
+async fn a_connector_sends_the_decode_server_what_it_needs() {
     let flags = ["--kv-transfer-config", CONNECTOR, "--enable-scale-out"];
     let sim = Sim::serve(&flags).await;
     for (path, body) in requests() {
@@ -68,7 +68,7 @@ async fn a_connector_tells_the_decoding_server_what_it_needs() {
 }
 
 #[tokio::test]
-async fn without_a_connector_there_is_nothing_to_tell() {
+async fn without_a_connector_there_are_no_transfer_params() {
     let sim = Sim::serve(&["--enable-scale-out"]).await;
     for (path, body) in requests() {
         assert!(transferred(&sim, path, body).await.is_null(), "{path}");
@@ -124,7 +124,7 @@ async fn a_prompt_below_the_threshold_gives_no_text() {
 }
 
 #[tokio::test]
-async fn the_servers_threshold_gives_way_to_the_requests() {
+async fn the_threshold_of_a_request_overrides_the_servers() {
     let flags = ["--enable-kvcache", "--global-cache-hit-threshold", "0.5"];
     let sim = Sim::llmd(&flags).await;
     let body = json!({"prompt": "hello", "max_tokens": 1});
@@ -224,7 +224,7 @@ async fn a_lease_runs_out_and_an_unfinished_prefill_leaves_none() {
 }
 
 #[tokio::test]
-async fn connectors_have_words_of_their_own() {
+async fn each_connector_has_its_own_transfer_params() {
     let path = "/v1/completions";
     let role = |name: &str| json!({"kv_connector": name, "kv_role": "kv_producer"}).to_string();
     let mut body = json!({"prompt": "hello", "max_tokens": 1, "kv_transfer_params": asked()});
@@ -255,7 +255,7 @@ async fn connectors_have_words_of_their_own() {
 }
 
 #[tokio::test]
-async fn mooncake_registers_its_engines_on_a_port_of_its_own() {
+async fn mooncake_registers_its_engines_on_a_separate_port() {
     let port = free_port();
     let config = r#"{"kv_connector":"MooncakeConnector","kv_role":"kv_producer","engine_id":"e"}"#;
     let number = port.to_string();

@@ -149,7 +149,7 @@ async fn streams_are_chunked_at_events() {
 }
 
 #[tokio::test]
-async fn a_long_reply_that_is_there_as_a_whole_leaves_in_large_frames() {
+async fn a_long_complete_reply_is_sent_in_large_frames() {
     let sim = Sim::serve(&[]).await;
     for choices in [1, 3] {
         let ask = async |usage: bool| {
@@ -242,7 +242,7 @@ pub(crate) fn http_2() -> reqwest::Client {
 }
 
 #[tokio::test]
-async fn the_same_port_speaks_http_2() {
+async fn the_same_port_serves_http_2() {
     let sim = Sim::serve(&["--mode", "echo"]).await;
     let client = http_2();
     let url = format!("http://{}/v1/completions", sim.address());
@@ -296,7 +296,7 @@ async fn a_unix_socket_instead_of_a_port() {
 }
 
 #[tokio::test]
-async fn what_is_not_http_is_told_so() {
+async fn invalid_http_gets_uvicorns_error() {
     let sim = Sim::serve(&[]).await;
     for rubbish in [
         "RUBBISH\r\n\r\n",

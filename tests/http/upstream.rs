@@ -92,7 +92,7 @@ async fn what_is_rendered_is_what_is_counted() {
 }
 
 #[tokio::test]
-async fn old_constraints_act_when_they_are_told_to() {
+async fn old_constraints_apply_when_enabled() {
     let body = json!({"prompt": "Hi", "guided_choice": ["red"]});
     let old = Sim::serve(&["--legacy-guided"]).await;
     let answer = old.post("/v1/completions", &body).await.json();

@@ -147,7 +147,7 @@ fn changed_constants_are_found_within_five_per_cent() {
 }
 
 #[test]
-fn one_run_tells_two_numbers_and_the_rest_stay() {
+fn one_run_fits_two_coefficients_and_the_rest_stay() {
     let truth = Coefficients {
         front_end_us: 15_000.0,
         ..Coefficients::default()
@@ -313,7 +313,7 @@ fn runs_that_contradict_each_other_move_nothing() {
 }
 
 #[test]
-fn what_cannot_be_fitted_is_said() {
+fn reasons_for_unfitted_coefficients_are_reported() {
     let deployment = (engine(), setup(Coefficients::default()));
     let fit = |runs: &[BenchRun], options: &Options| {
         let error = calibrate::from_runs(runs, (&deployment.0, &deployment.1), options);

@@ -240,7 +240,7 @@ fn impossible_requests_are_rejected_and_the_others_run() {
 }
 
 #[test]
-fn what_is_not_modelled_is_refused_by_name() {
+fn unmodelled_arguments_are_rejected_by_name() {
     use serde_json::json;
     let error = |engine, kwargs| synthetic(engine, kwargs).unwrap_err();
     let closed = || json!({"replay_concurrency": 1});
@@ -263,7 +263,7 @@ fn what_is_not_modelled_is_refused_by_name() {
 
 /// Without kernel tables the roofline of that model on that GPU stands in for them.
 #[test]
-fn kernel_tables_are_played_by_the_roofline() {
+fn the_roofline_replaces_missing_kernel_tables() {
     use serde_json::json;
     let play = |engine| synthetic(engine, json!({"replay_concurrency": 1})).unwrap();
     let tables = |system, tp| {

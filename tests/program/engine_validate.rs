@@ -126,7 +126,7 @@ fn other_coefficients_move_predictions_but_no_front_end_where_there_is_none() {
 }
 
 #[test]
-fn a_run_says_how_slow_its_front_end_is() {
+fn a_run_contains_the_time_of_its_front_end() {
     let mut run = run("b38.json");
     run["workload"]["stages"] = serde_json::json!([{"rate_rps": 2.5, "requests": 20}]);
     let ttft = |run: &Value| {
@@ -253,7 +253,7 @@ fn runs_that_kernel_tables_do_not_have_are_left_out_by_name() {
 }
 
 #[test]
-fn what_is_wrong_with_a_run_is_named() {
+fn errors_in_a_run_name_the_field() {
     let error = |change: &dyn Fn(&mut Value)| {
         let mut run = run("b17.json");
         change(&mut run);

@@ -71,7 +71,7 @@ fn a_missing_file_is_a_wrong_command_line() {
 }
 
 #[test]
-fn what_was_asked_for_and_is_not_there_is_a_failure() {
+fn unmet_requests_are_failures_and_not_usage_errors() {
     let dir = tempfile::tempdir().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
@@ -134,7 +134,7 @@ fn heads_that_do_not_divide_are_refused_everywhere() {
 }
 
 #[test]
-fn a_plan_says_what_it_counts_and_reads_the_workload_first() {
+fn a_plan_reports_what_it_counts_and_reads_the_workload_first() {
     let dir = tempfile::tempdir().unwrap();
     let words = format!("plan {WORK} {LLAMA} --slo-ttft-ms 5000 --vary gpu=H100,L40S");
     let (code, out, errors) = run(dir.path(), &words);

@@ -288,7 +288,7 @@ fn sessions_that_stay_are_seen_and_a_broken_gateway_scores_badly() {
 }
 
 #[test]
-fn a_gateway_that_sends_to_a_failing_pod_is_told_so() {
+fn routing_to_a_failing_pod_is_reported() {
     let fleet = Fleet::start(&["--pod-name=pod", "--request-history=1000"]);
     let gateway = fleet.gateway(Policy::RoundRobin, false);
     let (code, printed, errors, report) = fleet.score(gateway, "--disturb 1=fail");
@@ -323,7 +323,7 @@ fn a_gateway_that_sends_to_a_failing_pod_is_told_so() {
 
 /// One file says what goes wrong in which pod.
 #[test]
-fn a_scenario_is_played_by_the_fleet_behind_the_gateway() {
+fn a_scenario_runs_on_the_pods_behind_the_gateway() {
     let fleet = Fleet::start(&["--pod-name=pod", "--request-history=1000"]);
     let gateway = fleet.gateway(Policy::RoundRobin, false);
     let play = |phase: &str| {
@@ -357,7 +357,7 @@ fn a_scenario_is_played_by_the_fleet_behind_the_gateway() {
 }
 
 #[test]
-fn what_goes_to_a_pod_that_sleeps_is_a_misroute() {
+fn a_request_to_a_sleeping_pod_is_a_misroute() {
     let fleet = Fleet::start(&["--pod-name=pod", "--request-history=1000"]);
     let gateway = fleet.gateway(Policy::RoundRobin, false);
     // It wakes up again, so that all but what it had at that moment is answered in the end.
@@ -389,7 +389,7 @@ fn what_goes_to_a_pod_that_sleeps_is_a_misroute() {
 }
 
 #[test]
-fn a_gateway_that_hides_its_pods_is_said_to() {
+fn a_gateway_that_hides_its_pods_is_reported() {
     let fleet = Fleet::start(&["--pod-name=pod"]);
     let gateway = fleet.gateway(Policy::RoundRobin, true);
     let (code, printed, errors, report) = fleet.score(gateway, "--require stickiness>=0.1");

@@ -130,7 +130,7 @@ fn offline(synthetic: Synthetic, loaded: &Loaded) -> Report {
 
 /// A busy machine makes everything later, nothing earlier: the quickest requests tell.
 #[test]
-fn what_is_measured_is_what_the_offline_replay_says() {
+fn online_measurements_agree_with_the_offline_replay() {
     let sim = Sim::start(&DELAYS);
     let (found, _) = online(workload(), &sim.options());
     let told = offline(workload(), &sim.loaded);
@@ -255,7 +255,7 @@ fn the_time_limit_leaves_requests_incomplete() {
 }
 
 #[test]
-fn what_cannot_be_used_is_refused_before_anything_is_sent() {
+fn unusable_options_are_rejected_before_anything_is_sent() {
     let refused = |options: &OnlineOptions| -> OnlineError {
         let mut source = workload().source().expect("makes sense");
         run(&mut source, options, &mut Ends::default(), &mut |_| {}).expect_err("is refused")
@@ -281,7 +281,7 @@ fn what_cannot_be_used_is_refused_before_anything_is_sent() {
 }
 
 #[test]
-fn what_the_server_reused_is_in_the_report() {
+fn tokens_reused_by_the_server_are_in_the_report() {
     let sim = Sim::start(&[
         "--scheduler=vllm",
         "--enable-prefix-caching",

@@ -128,7 +128,7 @@ fn holds_for_whole_runs(plan: &Value, sweep: &Value) {
 }
 
 #[test]
-fn what_is_to_be_installed_is_what_was_planned() {
+fn helm_values_describe_the_planned_deployment() {
     let dir = tempfile::tempdir().unwrap();
     let file = "max-num-seqs: 64\nmax-model-len: 4096\n";
     std::fs::write(dir.path().join("engine.yaml"), file).unwrap();
@@ -315,7 +315,7 @@ fn percentiles_money_and_words_are_understood() {
 }
 
 #[test]
-fn what_cannot_be_had_is_told_with_its_reason() {
+fn impossible_bounds_are_reported_with_a_reason() {
     let dir = tempfile::tempdir().unwrap();
     let too_few = format!("plan {WORK} --gpu H100 --slo-ttft-ms 100 --max-gpus 1");
     let table = unanswered(dir.path(), &too_few);
@@ -336,7 +336,7 @@ fn what_cannot_be_had_is_told_with_its_reason() {
 }
 
 #[test]
-fn what_no_number_of_workers_serves_is_not_played() {
+fn candidates_that_no_number_of_workers_serves_are_not_simulated() {
     let dir = tempfile::tempdir().unwrap();
     let words = "--model meta-llama/Llama-3.1-8B-Instruct --input-tokens uniform:100:4000 \
                  --output-tokens 30 --request-count 300 --request-rate 20 --slo-ttft-ms 60 \

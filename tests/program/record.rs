@@ -151,7 +151,7 @@ fn requests() -> Vec<(&'static str, Value)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_recording_says_the_same_at_the_same_pace() {
+async fn a_recording_replays_the_same_text_at_the_same_pace() {
     let slow = [
         "--time-to-first-token",
         "30ms",
@@ -216,7 +216,7 @@ async fn a_recording_says_the_same_at_the_same_pace() {
 }
 
 #[tokio::test]
-async fn the_file_has_llm_ds_table_and_one_of_our_own() {
+async fn the_file_has_llm_ds_table_and_an_additional_one() {
     let (upstream, url) = server(&[]).await;
     let proxy = Proxy::start(&format!("{url}/v1/")).await;
     let body =
@@ -276,7 +276,7 @@ async fn scripted(
 }
 
 #[tokio::test]
-async fn pieces_pass_as_they_come_and_as_they_are() {
+async fn chunks_are_forwarded_unchanged_on_arrival() {
     let pieces = vec![
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nx-own: 1\r\nconnection: close\r\n\r\n",
         "data:  {\"choices\" :[{\"index\":0,\"text\":\"A\"}]}\r\n\r\n: odd\n",
@@ -321,7 +321,7 @@ async fn pieces_pass_as_they_come_and_as_they_are() {
 }
 
 #[tokio::test]
-async fn other_paths_pass_and_refusals_are_counted() {
+async fn other_paths_are_forwarded_and_errors_are_counted() {
     let (upstream, url) = server(&[]).await;
     let proxy = Proxy::start(&url).await;
     let client = client();
@@ -376,7 +376,7 @@ async fn other_paths_pass_and_refusals_are_counted() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_leaves_no_half_reply() {
+async fn a_disconnected_client_leaves_no_partial_reply() {
     let (upstream, url) = server(&["--inter-token-latency", "30ms"]).await;
     let proxy = Proxy::start(&url).await;
     let body = json!({"model": "demo", "prompt": "x", "max_tokens": 100, "ignore_eos": true, "stream": true});
@@ -406,7 +406,7 @@ async fn a_client_that_goes_away_leaves_no_half_reply() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_recorded_is_said_at_start() {
+async fn an_impossible_recording_fails_at_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("r.sqlite3");
     let error = async |record: RecordConfig| {

@@ -53,7 +53,7 @@ fn two_runs_are_equal_byte_by_byte() {
 
 /// Who waits is told how far it is, and who has waited enough gets what there is.
 #[test]
-fn a_long_job_tells_how_far_it_is_and_leaves_its_table_when_it_is_interrupted() {
+fn a_long_job_shows_progress_and_prints_its_table_when_interrupted() {
     for (tool, told, left) in [
         ("replay", "of 100000000 requests", "Request Latency (ms)"),
         (
@@ -274,7 +274,7 @@ fn help_lists_the_flags() {
 }
 
 #[test]
-fn the_peers_own_command_lines_play() {
+fn command_lines_of_dynamo_are_replayed() {
     let dir = tempfile::tempdir().unwrap();
     let args = "--extra-engine-args {\"block_size\":512} --report-json -";
     for words in [

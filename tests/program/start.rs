@@ -103,7 +103,7 @@ fn the_log_begins_with_three_lines_and_what_was_chosen() {
 }
 
 #[test]
-fn a_server_ends_with_its_standard_input_if_it_is_told_to() {
+fn a_server_stops_at_the_end_of_standard_input_if_configured() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
     command.args(["--model", "demo", "--host", "127.0.0.1", "--port", "0"]);
     command.arg("--exit-on-stdin-eof").stdin(Stdio::piped());
@@ -115,7 +115,7 @@ fn a_server_ends_with_its_standard_input_if_it_is_told_to() {
 }
 
 #[test]
-fn the_name_alone_shows_how_it_is_called() {
+fn a_call_without_arguments_prints_the_usage() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
     let output = command.env_clear().output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
@@ -205,7 +205,7 @@ fn experts_spread_over_eight_engines_fit() {
 }
 
 #[test]
-fn a_ready_file_takes_the_place_of_no_other_file() {
+fn a_ready_file_replaces_no_other_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     std::fs::write(path("c.yaml"), "max-num-seqs: 4\n").unwrap();
@@ -266,7 +266,7 @@ fn a_closed_terminal_ends_a_server_as_a_termination_does() {
 
 /// Settings without effect and misspelt ones are warnings.
 #[test]
-fn settings_without_effect_are_told() {
+fn settings_without_effect_are_reported() {
     let warned = |words: &[&str], vars: &[(&str, &str)]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
         command.args(["serve", "demo"]).args(words);

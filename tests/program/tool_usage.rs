@@ -293,7 +293,7 @@ fn a_sweep_stars_nothing_when_nothing_is_good() {
 }
 
 #[test]
-fn a_sweep_goes_past_a_point_that_does_not_fit() {
+fn a_sweep_skips_a_point_that_does_not_fit() {
     let dir = tempfile::tempdir().unwrap();
     let words = format!(
         "sweep {WORK} --model meta-llama/Llama-3.1-70B-Instruct --gpu H100 \

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_can_be_typed_again_and_tells_no_secret() {
+    fn a_printed_command_is_quoted_and_hides_secrets() {
         let words = [
             "trace file.jsonl",
             "--target-api-key",

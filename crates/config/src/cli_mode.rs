@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_command_is_told_its_nearest_neighbour() {
+    fn an_unknown_command_suggests_the_nearest_one() {
         let args = ["vllm-sim", "sevre", "x"].map(str::to_owned);
         let error = enter(&args, None).unwrap_err().to_string();
         assert_eq!(error, "unknown command sevre; did you mean serve?");

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_mocker_does_not_have_is_refused() {
+    fn unsupported_mocker_arguments_are_rejected() {
         let error = |text| read(text).unwrap_err().to_string();
         assert!(error(r#"{"engine": {"blocksize": 3}}"#).contains("blocksize"));
         assert!(error(r#"{"engine": {"backend": "trtllm"}}"#).contains("vllm or sglang"));

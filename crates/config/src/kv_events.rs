@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_collide_when_ranks_reach_each_other() {
+    fn event_and_replay_ports_of_different_ranks_may_not_collide() {
         let (a, b) = ("tcp://127.0.0.1:5557", "tcp://*:5559");
         assert!(ports_apart(a, b, 2).is_ok());
         assert!(ports_apart(a, b, 3).is_err());

@@ -81,7 +81,7 @@ mod tests {
     use super::unknown_variables;
 
     #[test]
-    fn a_misspelt_variable_is_told_its_nearest_neighbour() {
+    fn a_misspelt_variable_suggests_the_nearest_one() {
         let names = [
             "VLLM_SIM_MAX_NUM_SEQ",
             "VLLM_SIM_MAX_NUM_SEQS",

@@ -471,7 +471,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_told_to_front_ends() {
+    fn a_panic_is_reported_to_front_ends() {
         let context = zmq::Context::new();
         let open = |kind| context.socket(kind).expect("a socket");
         let (front, own) = (open(zmq::PULL), open(zmq::PUSH));

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_from_the_nearest_run_is_named() {
+    fn differences_from_the_nearest_run_are_named() {
         let said = |name: &str, on: &str, tp: u32| {
             let mut setup = Setup::new(model(name).unwrap(), gpu(on).unwrap().clone());
             setup.tp = tp;

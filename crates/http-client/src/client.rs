@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_read_to_its_end_is_not_used_again() {
+    async fn a_connection_with_unread_data_is_not_reused() {
         let (client, made) = server(&[CHUNKED, CHUNKED]).await;
         drop(client.send(request()).await.expect("is answered"));
         drop(client.send(request()).await.expect("is answered"));

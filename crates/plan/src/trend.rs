@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_grows_is_told_from_one_that_does_not() {
+    fn a_growing_queue_is_distinguished_from_a_stable_one() {
         // The load is 1.5 times the capacity.
         let grown = growth(|at| 0.5 + at / 3.0).expect("it grows");
         assert!((grown - 20.0 / 3.0).abs() < 0.1, "{grown}");

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reply_is_said() {
+    fn responses_without_a_reply_are_reported() {
         for (delivery, body) in [
             (Delivery::Streamed, "data: {\"error\":{\"code\":500}}\n\n"),
             (Delivery::Streamed, "data: nonsense\n\n"),

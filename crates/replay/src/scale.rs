@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn wva_goes_by_what_is_left_to_spare() {
+    fn wva_scales_by_spare_capacity() {
         let wva = ScaleRule {
             policy: ScalePolicy::Wva,
             ..rule()

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_followed_the_newest_tokens_before_is_drafted() {
+    fn drafts_repeat_what_followed_the_same_tokens() {
         // 3 4 1 2 follow the first 1 2; the output continues with 3 9.
         let found = drafts((2, 2, 3), &[1, 2, 3, 4, 1], &[2, 3, 9, 9]);
         assert_eq!(found, [(3, 1), (3, 0), (0, 0)]);

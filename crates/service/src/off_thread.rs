@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_nobody_waits_for_is_dropped() {
+    async fn work_without_a_waiter_is_dropped() {
         let (held, dropped) = oneshot::channel::<()>();
         let mut waiting = Box::pin(long_work(async move {
             let _held = held;

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_context_is_told_in_tokens_or_characters() {
+    fn a_full_context_error_counts_tokens_or_characters() {
         let text = |outcome: Result<(), Fault>| outcome.map_err(|fault| fault.message);
         assert_eq!(limits().prompt_tokens(1024), Ok(()));
         assert_eq!(

@@ -127,7 +127,7 @@ async fn an_aborted_request_ends_with_what_it_has() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_gives_its_request_up() {
+async fn a_disconnected_client_aborts_its_request() {
     let mut sim = start(&["--inter-token-latency", "20ms"]).await;
     let mut stream = sim
         .client
@@ -274,7 +274,7 @@ fn retry_after(status: &tonic::Status) -> &str {
 }
 
 #[tokio::test]
-async fn a_script_speaks_and_fails_over_grpc_and_the_calls_are_recorded() {
+async fn scripted_replies_and_failures_work_over_grpc_and_are_recorded() {
     let flags = ["--request-history", "10", "--retry-after", "9"];
     let mut sim = start(&[&flags[..], &["--enable-request-id-headers"]].concat()).await;
     let rule = b"- {when: {contains: weather}, say: It is warm., fail: {times: 1, error: rate_limit, retry_after: 3}}";
@@ -326,7 +326,7 @@ async fn a_script_speaks_and_fails_over_grpc_and_the_calls_are_recorded() {
 }
 
 #[tokio::test]
-async fn an_injected_failure_says_when_to_retry_over_grpc() {
+async fn an_injected_failure_has_a_retry_time_over_grpc() {
     let flags = [
         "--failure-injection-rate",
         "100",

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn the_server_tells_about_itself() {
+async fn the_server_reports_its_info() {
     let mut sim = start(&["--max-model-len", "2048"]).await;
     let client = &mut sim.client;
     let model = client
@@ -43,7 +43,7 @@ async fn the_server_tells_about_itself() {
 }
 
 #[tokio::test]
-async fn a_paused_server_says_so() {
+async fn a_paused_server_reports_it() {
     let mut sim = start(&[]).await;
     let service = sim.server.app().service().clone();
     service.pause(Halt::Abort, false).await;
@@ -131,7 +131,7 @@ async fn an_unknown_call_is_unimplemented() {
 }
 
 #[tokio::test]
-async fn http_is_served_beside_it_and_pods_are_named() {
+async fn http_and_grpc_share_a_server_and_pods_are_named() {
     let mut sim = start(&["--grpc-port", "1"]).await;
     let address = sim.server.address.unwrap();
     let mut plain = TcpStream::connect(address).await.unwrap();

@@ -189,7 +189,7 @@ fn every_file_serves_a_chat() {
 }
 
 #[test]
-fn what_cannot_start_says_so_and_exits_with_2() {
+fn an_invalid_start_prints_an_error_and_exits_with_2() {
     // Seed 003 shows these two without the model that the program needs.
     for line in ["--v=2 --logtostderr=true", "--v=5 --logtostderr=true"] {
         let output = Command::new(env!("CARGO_BIN_EXE_vllm-sim"))

@@ -69,7 +69,7 @@ fn definition() -> Value {
 }
 
 #[test]
-fn the_charts_schema_knows_every_flag() {
+fn the_charts_schema_has_every_flag() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("helm/vllm-sim/values.schema.json");
     let text = std::fs::read_to_string(&path).unwrap();
     let mut schema: Value = serde_json::from_str(&text).unwrap();
@@ -92,7 +92,7 @@ fn plain(name: &str) -> String {
 }
 
 #[test]
-fn the_chart_knows_every_gpu_and_model() {
+fn the_chart_has_every_gpu_and_model() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("helm/vllm-sim/files/known.yaml");
     let mut text =
         "# GPUs and models whose sizes the program knows; made by `cargo test`.\n".to_owned();

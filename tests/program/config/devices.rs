@@ -221,7 +221,7 @@ fn a_threshold_beyond_the_context_is_refused() {
 }
 
 #[test]
-fn a_derived_value_says_by_which_rule() {
+fn a_derived_value_names_its_rule() {
     let loaded = try_words(&["vllm-sim", "serve", LLAMA, "--gpu", "H100"], &[]).unwrap();
     let shown = loaded.to_yaml();
     assert!(

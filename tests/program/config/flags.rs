@@ -53,7 +53,7 @@ fn every_flag_has_help_and_a_default_that_can_be_read() {
 }
 
 #[test]
-fn no_switch_has_a_twin_of_its_own() {
+fn no_flag_name_starts_with_no() {
     for name in all_names() {
         assert!(!name.starts_with("no-"), "{name}");
     }
@@ -121,7 +121,7 @@ fn flags_of_earlier_releases_are_refused_as_vllm_refuses_them() {
 }
 
 #[test]
-fn flags_that_vllm_acts_by_are_told_apart() {
+fn ignored_flags_with_an_effect_in_vllm_are_marked() {
     let words = ["vllm", "serve", "m", "--enable-eplb", "--trust-remote-code"];
     let loaded = try_words(&words, &[]).unwrap();
     assert_eq!(loaded.ignored, ["--enable-eplb", "--trust-remote-code"]);
@@ -173,7 +173,7 @@ fn every_flag_can_be_set_by_its_variable() {
 }
 
 #[test]
-fn help_is_grouped_and_knows_the_mode() {
+fn help_is_grouped_and_depends_on_the_mode() {
     let text = help(CliMode::Llmd, "");
     assert!(text.contains("--time-to-first-token <DURATION>"), "{text}");
     assert!(text.contains("Scheduler and queue:") && text.contains("[default: 5]"));

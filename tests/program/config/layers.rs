@@ -42,7 +42,7 @@ seed: 100100100
 "#;
 
 #[test]
-fn a_file_alone_says_it_all() {
+fn a_file_can_contain_the_whole_configuration() {
     let loaded = with_file(LLMD, &[], &[]);
     let config = &loaded.config;
     assert_eq!(
@@ -93,7 +93,7 @@ fn an_empty_list_empties_the_files() {
 }
 
 #[test]
-fn the_environment_stands_between_file_and_command_line() {
+fn the_environment_overrides_the_file_and_not_the_command_line() {
     let vars = [
         ("SIM_MODEL", "env-model"),
         ("PYTHONHASHSEED", "7"),
@@ -224,7 +224,7 @@ fn an_unknown_key_is_a_warning_or_an_error() {
 }
 
 #[test]
-fn files_are_laid_over_each_other_in_order() {
+fn later_files_override_earlier_ones() {
     let (a, b) = (file("model: a\nport: 1\n"), file("model: b\n"));
     let (a, b) = (a.path().to_str().unwrap(), b.path().to_str().unwrap());
     let config = try_words(&["vllm-sim", "--config", a, "--config", b], &[])
@@ -314,7 +314,7 @@ fn the_addresses_that_kubernetes_gives_services_are_no_ports() {
 }
 
 #[test]
-fn an_empty_variable_says_nothing_and_a_key_keeps_its_commas() {
+fn an_empty_variable_is_ignored_and_a_key_keeps_its_commas() {
     let vars = [
         ("SIM_MODEL", ""),
         ("VLLM_API_KEY", "a,b"),

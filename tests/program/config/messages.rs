@@ -402,7 +402,7 @@ const MESSAGES: &[(&[&str], &str)] = &[
 ];
 
 #[test]
-fn refusals_say_what_upstream_says() {
+fn errors_have_upstreams_texts() {
     for (words, message) in MESSAGES {
         let text = refusal(words);
         assert!(text.contains(message), "{words:?}: {text}");
@@ -546,7 +546,7 @@ fn vllms_command_line_allows_what_only_llm_d_forbids() {
 }
 
 #[test]
-fn an_unknown_flag_is_told_its_nearest_neighbour() {
+fn an_unknown_flag_suggests_the_nearest_one() {
     for (typed, text) in [
         (
             "--max-num-seq-s",

@@ -117,7 +117,7 @@ fn connectors_are_read_as_vllm_reads_them() {
 }
 
 #[test]
-fn what_would_be_another_cache_is_refused_by_name() {
+fn settings_of_unsupported_caches_are_rejected_by_name() {
     for (name, extra, message) in [
         (
             "OffloadingConnector",
@@ -171,7 +171,7 @@ fn what_would_be_another_cache_is_refused_by_name() {
 }
 
 #[test]
-fn what_has_no_effect_is_said() {
+fn flags_without_effect_are_reported() {
     for (words, message) in [
         (
             &["m", "--kv-offloading-size", "8"][..],

@@ -21,7 +21,7 @@ fn object(value: Value) -> Map<String, Value> {
 }
 
 #[test]
-fn what_is_printed_can_be_fed_back() {
+fn the_printed_configuration_can_be_loaded() {
     for line in [
         "vllm-sim --model m",
         "vllm-sim --model 007 --served-model-name yes 'a b' ~x --seed -5 --no-omni --lora-modules a=/a",
@@ -48,7 +48,7 @@ fn what_is_printed_can_be_fed_back() {
 }
 
 #[test]
-fn every_line_says_where_its_value_comes_from() {
+fn every_line_names_the_source_of_its_value() {
     let text = read(
         "vllm-sim --model m --port 1",
         &[("VLLM_API_KEY", "secret"), ("POD_NAME", "p")],
@@ -67,7 +67,7 @@ fn every_line_says_where_its_value_comes_from() {
 }
 
 #[test]
-fn effective_values_know_their_source() {
+fn effective_values_have_their_source() {
     let loaded = read("vllm-sim serve m --max-num-seqs 9", &[]);
     let of = |name: &str| {
         let entry = loaded.effective.iter().find(|e| e.name == name).unwrap();
@@ -119,7 +119,7 @@ fn an_operator_changes_what_may_be_changed() {
 }
 
 #[test]
-fn what_an_operator_changed_is_reset_to_what_it_was_at_the_start() {
+fn changed_settings_are_reset_to_the_start_values() {
     let words = r#"vllm-sim --model m --time-to-first-token 10ms --fake-metrics '{"loras":[],"running-requests":3}'"#;
     let loaded = read(words, &[]);
     let change = json!({

@@ -573,7 +573,7 @@ fn lmcache_keeps_cache_in_chunks_of_its_own() {
 }
 
 #[test]
-fn drafts_are_told_per_request_only_where_there_are_some() {
+fn per_request_draft_metrics_require_speculation() {
     let error = refused(&["--per-request-spec-decode-metrics", "summary"]);
     assert!(
         error.contains("requires speculative decoding to be enabled"),

@@ -159,7 +159,7 @@ fn a_file_is_fetched_once() {
 }
 
 #[test]
-fn what_broke_off_goes_on_where_it_ended() {
+fn an_interrupted_download_resumes() {
     let (bytes, hash, _folder, path) = wanted();
     let plan = [Does::Breaks(5000), Does::Sends("\"1\"")];
     let site = Site::start(bytes.clone(), &plan);
@@ -169,7 +169,7 @@ fn what_broke_off_goes_on_where_it_ended() {
 }
 
 #[test]
-fn a_later_run_goes_on_too_unless_the_file_has_changed() {
+fn a_later_run_resumes_unless_the_file_has_changed() {
     let (bytes, hash, _folder, path) = wanted();
     for (tag, again) in [("\"1\"", "goes on"), ("\"2\"", "starts again")] {
         let plan = [Does::Breaks(5000), Does::Says("500 Oops"), Does::Sends(tag)];
@@ -214,7 +214,7 @@ fn errors_are_words() {
 }
 
 #[test]
-fn of_two_programs_one_fetches() {
+fn only_one_of_two_processes_downloads() {
     let (bytes, hash, _folder, path) = wanted();
     let site = Site::start(bytes.clone(), &[Does::Sends("\"1\"")]);
     let both: Vec<bool> = thread::scope(|scope| {

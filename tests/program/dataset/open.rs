@@ -24,7 +24,7 @@ fn a_missing_file_is_missing() {
 }
 
 #[test]
-fn what_is_no_database_is_broken() {
+fn a_file_that_is_no_database_is_an_error() {
     let text = Made::at("text.db");
     fs::write(&text.path, "id,prompt_hash\n".repeat(200)).unwrap();
     let why = "dataset FILE is not a readable SQLite database: file is not a database";
@@ -83,7 +83,7 @@ fn a_file_that_is_written_to_is_locked() {
 }
 
 #[test]
-fn two_programs_may_read_and_nobody_may_write() {
+fn two_processes_may_read_and_none_may_write() {
     let made = tokens(&[(&[1], 1, 2)]);
     let both = [made.open(), made.open()];
     let write = made.connect().execute("DELETE FROM llmd", []);
@@ -167,7 +167,7 @@ fn rows_are_checked() {
 }
 
 #[test]
-fn the_first_row_tells_the_generation() {
+fn the_first_row_determines_the_generation() {
     let empty = made(&format!("CREATE TABLE llmd {SCHEMA}"));
     assert_eq!(empty.open().generation(), Generation::Tokens);
     assert_eq!(

@@ -132,7 +132,7 @@ async fn a_limit_cuts_and_ignore_eos_fills_up() {
 }
 
 #[tokio::test]
-async fn a_prompt_that_nobody_recorded_gets_another_ones_reply() {
+async fn an_unrecorded_prompt_gets_the_reply_of_another() {
     let made = texts(&[(TEST, &["So ", "it ", "is."]), ("Hi", &["Ho"])]);
     let sim = Sim::on(&made, &[]).await;
     for number in 0..5 {
@@ -191,7 +191,7 @@ async fn files_of_version_0_6_are_found_by_their_texts() {
 }
 
 #[tokio::test]
-async fn a_recorded_thought_is_shown_apart_by_who_parses_thoughts() {
+async fn recorded_reasoning_is_separate_with_a_reasoning_parser() {
     let chat = format!("### user: {TEST}\n");
     let made = texts(&[(&chat, &["Hm ", "well. ", "It ", "is."])]);
     let recording = "CREATE TABLE llmd_recording (id INTEGER PRIMARY KEY, token_us JSON, \

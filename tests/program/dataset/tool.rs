@@ -84,7 +84,7 @@ fn answers_are_found_by_the_tokens_of_completion_and_chat() {
 }
 
 #[test]
-fn the_json_and_the_card_say_the_same() {
+fn the_json_and_the_card_agree() {
     let (folder, _) = built("");
     let text = fs::read_to_string(folder.path().join("out/d.json")).unwrap();
     let records: Vec<Value> = serde_json::from_str(&text).unwrap();
@@ -123,7 +123,7 @@ fn version_0_6_gets_its_own_form() {
 }
 
 #[test]
-fn what_was_made_can_be_inspected() {
+fn a_built_dataset_can_be_inspected() {
     let (folder, _) = built("");
     let said = tool(folder.path(), "inspect HERE/out/d.sqlite3").unwrap();
     let expected = "format   current (prompts hashed as token ids)\nreplies  6\nprompts  6\n\

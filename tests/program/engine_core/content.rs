@@ -38,7 +38,7 @@ fn said(
 }
 
 #[test]
-fn thoughts_stand_between_the_marks_of_their_parser() {
+fn reasoning_is_between_the_marks_of_its_parser() {
     let front = FrontEnd::start(&["--reasoning-parser", "qwen3", "--reasoning-ratio", "0.5"]);
     let long = [("max_tokens", 60.into()), ("ignore_eos", true.into())];
     let marks = |said: &[u32]| {
@@ -232,7 +232,7 @@ fn named_tokens_are_scored_in_the_prompt() {
 }
 
 #[test]
-fn what_is_not_served_is_refused_by_name() {
+fn unsupported_requests_are_rejected_by_name() {
     let front = FrontEnd::start(&[]);
     front.send(0, ADD, &with("a", &[], &[(15, true.into())]));
     let end = front.outputs("a").0[0].1.clone();

@@ -9,7 +9,7 @@ fn lora(name: &str, id: i64) -> Value {
 }
 
 #[test]
-fn adapters_come_and_go() {
+fn adapters_are_loaded_and_unloaded() {
     let front = FrontEnd::start(&["--enable-lora", "--max-loras", "2"]);
     let listed = || front.call("list_loras", vec![]).unwrap();
     assert_eq!(listed(), Value::Array(vec![]));
@@ -165,7 +165,7 @@ fn windows_have_groups_of_their_own() {
 }
 
 #[test]
-fn who_waits_is_told_at_once() {
+fn a_waiting_request_is_reported_immediately() {
     let front = FrontEnd::start(&[
         "--scheduler",
         "pool",
@@ -186,7 +186,7 @@ fn who_waits_is_told_at_once() {
 }
 
 #[test]
-fn the_coordinator_is_told_of_loads_even_without_statistics() {
+fn the_coordinator_receives_loads_even_without_statistics() {
     let slow = ["--disable-log-stats", "--inter-token-latency", "20"];
     let front = FrontEnd::of_ranks(2, true, &slow);
     let (_, hears) = front.coordinator.as_ref().unwrap();

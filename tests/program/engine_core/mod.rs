@@ -18,7 +18,7 @@ use vllm_sim_tokenizer::{SpecialTokens, Tokenizer, TokenizerLocation};
 use front_end::*;
 
 #[test]
-fn a_request_gets_its_tokens_at_the_engines_instants() {
+fn a_request_gets_its_tokens_at_the_engines_times() {
     let front = FrontEnd::start(&["--time-to-first-token", "20", "--inter-token-latency", "2"]);
     front.add("a-1", &[("max_tokens", 5.into())]);
     let (outputs, left) = front.outputs("a-1");
@@ -91,7 +91,7 @@ fn tokens_end_a_request_and_strings_do_not() {
 }
 
 #[test]
-fn what_a_front_end_gives_up_stops_without_a_word() {
+fn an_aborted_request_stops_without_output() {
     let front = FrontEnd::start(&["--inter-token-latency", "5"]);
     front.add("gone", &[("max_tokens", 1900.into())]);
     front.next();
@@ -182,7 +182,7 @@ fn an_engine_is_paused_and_asked_by_name() {
 }
 
 #[test]
-fn what_cannot_be_read_is_refused_or_passed_over() {
+fn unreadable_messages_are_rejected_or_skipped() {
     let front = FrontEnd::start(&[]);
     for (kind, payload) in [(ADD, &b"\xc1"[..]), (ABORT, b""), (&[9], b"\x90")] {
         let frames = [&[0, 0][..], kind, payload];
@@ -438,7 +438,7 @@ fn a_scenario_fails_requests_and_takes_the_engine_away() {
 }
 
 #[test]
-fn an_engine_says_what_it_is() {
+fn an_engine_reports_what_it_is() {
     let flags = [
         "--max-model-len",
         "1024",

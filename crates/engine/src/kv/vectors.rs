@@ -489,7 +489,7 @@ fn a_plan_made_in_pieces_is_the_same() {
 }
 
 #[test]
-fn what_nobody_wants_is_not_kept() {
+fn unrequested_hashes_are_not_stored() {
     let plan = Hasher::new(HashConfig {
         block_size: 4,
         ..HashConfig::default()
@@ -503,7 +503,7 @@ fn what_nobody_wants_is_not_kept() {
 }
 
 #[test]
-fn an_unknown_algorithm_is_refused_with_the_known_ones() {
+fn an_unknown_hash_algorithm_is_rejected_with_the_known_ones() {
     assert_eq!("xxhash_cbor".parse(), Ok(HashAlgo::XxhashCbor));
     assert_eq!(
         "md5".parse::<HashAlgo>().unwrap_err().to_string(),

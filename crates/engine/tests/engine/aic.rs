@@ -61,7 +61,7 @@ fn a_pass_is_the_sum_of_its_kernels() {
 }
 
 #[test]
-fn overheads_are_beside_the_kernels() {
+fn overheads_are_added_to_kernel_times() {
     let plain = open(&setup()).expect("can be opened");
     let overhead = Overhead {
         step: 200.0,
@@ -83,7 +83,7 @@ fn overheads_are_beside_the_kernels() {
 }
 
 #[test]
-fn what_is_not_in_the_tables_is_named() {
+fn values_missing_in_the_tables_are_named() {
     let error = |change: &dyn Fn(&mut AicSetup)| {
         let mut setup = setup();
         change(&mut setup);

@@ -152,7 +152,7 @@ fn copies_follow_the_step_and_each_other() {
 }
 
 #[test]
-fn what_is_generated_is_kept_only_when_it_is_wanted() {
+fn generated_blocks_are_offloaded_only_if_configured() {
     for (outputs, kept) in [(false, 2), (true, 4)] {
         let tier = HostTierConfig {
             outputs,
@@ -186,7 +186,7 @@ fn a_second_request_waits_for_the_load_of_the_first_and_hits_the_gpu() {
 }
 
 #[test]
-fn the_tail_of_the_oldest_request_leaves_first() {
+fn the_tail_of_the_oldest_request_is_evicted_first() {
     let mut engine = Vllm::new(config(100, Some(tier(5)))).unwrap();
     let arrivals = [
         (at(0), prompt(0, 1, 3, 1)),
@@ -216,7 +216,7 @@ fn a_prompt_that_finds_no_room_is_refused_whole_or_stored_in_part() {
 }
 
 #[test]
-fn what_is_offered_too_seldom_is_not_stored() {
+fn blocks_offered_too_rarely_are_not_stored() {
     let tier = HostTierConfig {
         threshold: Some((2, 100)),
         ..tier(100)
@@ -241,7 +241,7 @@ fn a_chunk_of_several_blocks_is_found_whole_or_not_at_all() {
 }
 
 #[test]
-fn it_survives_a_reset_of_the_prefix_cache_but_not_its_own() {
+fn the_host_cache_survives_a_prefix_cache_reset_but_not_its_own() {
     for (also_host, loaded) in [(false, 160), (true, 0)] {
         let mut engine = Vllm::new(config(100, Some(tier(100)))).unwrap();
         let mut log = offline::run(&mut engine, [(at(0), prompt(0, 1, 10, 1))]).unwrap();

@@ -459,7 +459,7 @@ proptest! {
 
     /// After any delays, an engine without sequences serves the next one immediately.
     #[test]
-    fn nobody_waits_for_those_who_left(
+    fn finished_sequences_delay_no_arrival(
         inputs in inputs(),
         r#async in any::<bool>(),
         first in prop_oneof![Just(0u64), Just(5), Just(HOUR_MS)],

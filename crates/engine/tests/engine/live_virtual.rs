@@ -244,7 +244,7 @@ fn sglang_is_the_same_on_both_clocks() {
 }
 
 #[test]
-fn whoever_looks_changes_nothing() {
+fn a_snapshot_changes_nothing() {
     let (latency, speed) = latency();
     let config = VllmConfig {
         latency,
@@ -266,7 +266,7 @@ fn whoever_looks_changes_nothing() {
 
 /// Phases of sequences whose step takes a minute.
 #[test]
-fn a_look_tells_who_runs_and_who_waits() {
+fn a_snapshot_lists_running_and_waiting_sequences() {
     let (latency, _) = latency();
     let speed = Speed {
         all: 1e-5,
@@ -399,7 +399,7 @@ fn a_refused_job_leaves_no_trace() {
 }
 
 #[test]
-fn what_was_due_before_a_cancellation_comes_out() {
+fn tokens_due_before_a_cancellation_are_emitted() {
     let config = VllmConfig {
         latency: LatencyModel::Constant {
             prefill: Duration::from_millis(1),

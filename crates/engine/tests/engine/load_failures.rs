@@ -66,7 +66,7 @@ fn a_request_fails_when_its_load_has_ended() {
 }
 
 #[test]
-fn what_did_not_come_is_computed_from_the_first_such_block_on() {
+fn blocks_that_failed_to_load_are_recomputed_from_the_first() {
     // Ten blocks of 2 ms, then a millisecond for each of the 161 missing tokens.
     for (loaded, good, ttft) in [(0.5, 80, 20 + 81), (0.0, 0, 20 + 161), (0.99, 144, 20 + 17)] {
         let (log, used) = return_after_eviction(failure(RECOMPUTE, loaded));
@@ -106,7 +106,7 @@ fn fetched(policy: LoadFailurePolicy) -> Log {
 }
 
 #[test]
-fn of_a_prompt_from_another_engine_nothing_is_used() {
+fn a_failed_fetch_from_another_engine_reuses_no_block() {
     let log = fetched(LoadFailurePolicy::Fail);
     assert_eq!(lost(&log), [(at(30), 161)]);
     assert_eq!(ended(&log, 0), Some((at(30), End::Failed)));

@@ -202,7 +202,7 @@ fn a_prompt_waits_for_the_dummy_steps_that_are_scheduled() {
 }
 
 #[test]
-fn a_rank_without_work_holds_nobody_up() {
+fn an_idle_rank_delays_no_other() {
     for is_async in [false, true] {
         let arrivals = [(0, 1, 100, 20), (3_200, 3, 40, 5), (90_000, 5, 10, 3)];
         let alone = tokens(&mut Vllm::new(config(is_async)).unwrap(), &arrivals);
@@ -242,7 +242,7 @@ fn dummy_steps_end_at_the_next_question_for_work() {
 }
 
 #[test]
-fn who_comes_while_dummy_steps_follow_waits_for_the_end_of_one() {
+fn an_arrival_during_dummy_steps_waits_for_the_end_of_one() {
     let mut group = Group::new(&config(false), 2);
     let seen = tokens(&mut group, &[(0, 1, 16, 1), (13_400, 0, 16, 1)]);
     assert_eq!(seen, [(10_000, 1), (24_000, 0)]);

@@ -25,7 +25,7 @@ fn config() -> MockerConfig {
 }
 
 #[test]
-fn what_never_fits_is_cancelled_when_its_turn_comes() {
+fn a_sequence_that_never_fits_is_cancelled_at_admission() {
     let mut engine = Mocker::new(config()).unwrap();
     let arrivals = [(1, 64, 2), (2, 200, 1)];
     let arrivals = arrivals

@@ -72,7 +72,7 @@ fn preparation_is_part_of_the_first_delay_unless_it_waits() {
 }
 
 #[test]
-fn a_recorded_timeline_stands_in_place_of_the_delays() {
+fn a_recorded_timeline_replaces_the_delays() {
     let delays = Delays {
         speedup: 2.0,
         ..constant(ms(70), ms(10))
@@ -205,7 +205,7 @@ fn the_queue_is_first_in_first_out_and_bounded() {
 }
 
 #[test]
-fn an_abort_frees_the_slot_at_once() {
+fn an_abort_frees_the_slot_immediately() {
     let mut pool = pool(1, constant(ms(10), ms(10)));
     let mut out = Outbox::new();
     pool.submit(at(0), seq(1, 1, 100), &mut out)

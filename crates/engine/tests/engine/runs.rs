@@ -218,7 +218,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn runs_tell_what_tokens_tell(spec in spec(), inputs in inputs()) {
+    fn bulk_decode_events_equal_token_events(spec in spec(), inputs in inputs()) {
         let (plain, _) = play(spec.clone(), &inputs);
         let (runs, steps) = play(spec.in_virtual_time(), &inputs);
         prop_assert_eq!(&plain.events, &runs.events);
@@ -238,7 +238,7 @@ proptest! {
 }
 
 #[test]
-fn a_quiet_batch_is_told_in_runs() {
+fn a_quiet_batch_is_reported_in_runs() {
     let config = VllmConfig {
         run_lengths: true,
         ..VllmConfig::default()

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_come_and_go() {
+    fn tools_are_added_and_removed() {
         let by_name = |name: &str| json!({"type": "tool_reference", "name": name});
         let removal = json!({"type": "tool_removal", "tool": by_name("f")});
         let addition = json!({"type": "tool_addition", "tool": by_name("f")});

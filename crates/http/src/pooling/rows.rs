@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn large_answers_leave_in_frames_and_small_ones_have_a_length() {
+    async fn large_responses_are_chunked_and_small_ones_have_a_length() {
         let of = |rows| {
             let row = |out: &mut String, _| out.push_str(&"x".repeat(1000));
             json("[".to_owned(), rows, row, "]".to_owned()).into_body()

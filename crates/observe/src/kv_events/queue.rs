@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_queue_drops_and_the_next_batch_says_how_many() {
+    fn a_full_queue_drops_and_the_next_batch_counts_the_drops() {
         let queue = BatchQueue::new(2);
         let pushed: Vec<bool> = (0..5)
             .map(|i| queue.push(vec![], f64::from(i), false))

@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_buffer_keeps_the_last_and_knows_holes() {
+    fn the_replay_buffer_keeps_the_last_batches_and_their_gaps() {
         let buffer = ReplayBuffer::new(3);
         for sequence in [0, 1, 4, 5] {
             buffer.push(sequence, [sequence as u8].as_slice().into());

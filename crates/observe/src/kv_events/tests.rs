@@ -293,7 +293,7 @@ fn requests_of_one_client_are_answered_in_turn() {
 }
 
 #[test]
-fn a_client_that_stops_reading_delays_nobody() {
+fn a_client_that_stops_reading_delays_no_other() {
     // More than the socket buffers can hold.
     const BATCHES: u64 = 3000;
     let publisher = Publisher::start(with_replay(BATCHES as usize)).unwrap();
@@ -386,7 +386,7 @@ fn a_taken_endpoint_is_an_error_that_names_it() {
 }
 
 #[test]
-fn what_is_lost_on_purpose_leaves_a_gap_and_can_be_replayed() {
+fn events_dropped_by_a_fault_leave_a_gap_and_can_be_replayed() {
     let config = with_replay(100);
     let loss = config.loss.clone();
     let publisher = Publisher::start(config).unwrap();

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_brace_stays() {
+    fn a_single_brace_is_kept() {
         assert_eq!(topic().render("a{b").unwrap(), "a{b");
     }
 }

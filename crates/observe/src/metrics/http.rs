@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contains_an_excluded_pattern_is_not_counted() {
+    fn excluded_paths_are_not_counted() {
         let http = metrics();
         for route in [
             "/health",

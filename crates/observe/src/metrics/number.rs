@@ -160,14 +160,14 @@ mod tests {
     ];
 
     #[test]
-    fn floats_look_as_python_writes_them() {
+    fn floats_are_formatted_as_in_python() {
         for (v, text) in PYTHON {
             assert_eq!(float(*v), *text);
         }
     }
 
     #[test]
-    fn counts_look_as_the_same_float() {
+    fn counts_are_formatted_as_floats() {
         let counts = [0, 1, 999_999, 1_000_000, 1_250_000, 9_007_199_254_740_991];
         let big = [9_000_000_000_000_001, 10_000_000_000_000_000, u64::MAX];
         for n in counts.into_iter().chain(big) {

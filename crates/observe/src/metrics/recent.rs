@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_values_count_as_often_and_old_ones_leave() {
+    fn repeated_values_are_weighted_and_old_ones_dropped() {
         let ring = Ring::<3>::new();
         for (seconds, times) in [(9.0, 1), (1.0, 98), (2.0, 1), (3.0, 1)] {
             ring.add(seconds, times);

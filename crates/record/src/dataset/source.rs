@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_conversation_is_an_error_with_its_place() {
+    fn an_invalid_conversation_is_an_error_with_its_place() {
         for text in ["[{\"messages\":[{}]}]", "[{}", "hello", "[1]"] {
             let error = roles(text, 9).expect_err(text);
             assert!(format!("{error:#}").contains("line 1 column"), "{error:#}");

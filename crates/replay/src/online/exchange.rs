@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_said() {
+    fn missing_or_wrong_events_are_reported() {
         let at = crate::online::drive::now();
         let read = |text: &str| {
             let mut exchange = Exchange::new(1);

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_in_words() {
+    fn invalid_distributions_are_rejected_with_a_reason() {
         for (text, part) in [
             ("normal:5", "is not known"),
             ("uniform:9:3", "MIN above its MAX"),

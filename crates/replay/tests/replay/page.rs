@@ -92,7 +92,7 @@ fn balanced(html: &str) {
 }
 
 #[test]
-fn a_page_stands_alone_and_shows_the_run() {
+fn a_page_is_self_contained_and_shows_the_run() {
     let report = report(600, 4);
     let about = [("model".to_owned(), "a <b> & \"c\"".to_owned())];
     let html = page(&report, "Four workers <1>", &about, "vllm-sim replay");

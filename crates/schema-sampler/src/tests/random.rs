@@ -102,7 +102,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_made_for_a_random_schema_is_valid(schema in schema(), seed in 0u64..1000) {
+    fn values_for_random_schemas_are_valid(schema in schema(), seed in 0u64..1000) {
         let compiled = compile(&Constraint::Json(schema.clone()));
         prop_assert!(compiled.is_ok(), "{schema}: {compiled:?}");
         let mut rng = stream(seed, 0, Purpose::Structured);

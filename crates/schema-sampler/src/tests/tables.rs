@@ -53,7 +53,7 @@ fn every_satisfiable_schema_gets_valid_values() {
 }
 
 #[test]
-fn an_unsatisfiable_schema_says_why() {
+fn an_unsatisfiable_schema_gives_a_reason() {
     for pair in lines(include_str!("unsatisfiable.jsonl")) {
         let (schema, words) = (&pair[0], pair[1].as_str().expect("words"));
         let compiled = compile(&Constraint::Json(schema.clone()));

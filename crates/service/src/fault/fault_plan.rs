@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn actions_come_at_their_tokens_in_the_order_they_were_named() {
+    fn fault_actions_occur_at_their_tokens_in_order() {
         let time = Duration::from_secs(1);
         let stream_faults = [
             StreamFault::CutAfter(5),

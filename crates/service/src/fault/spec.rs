@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_order_says_what_is_allowed() {
+    fn a_bad_fault_lists_what_is_allowed() {
         let cases = [
             ("", "it is empty"),
             ("explode", "unknown kind"),

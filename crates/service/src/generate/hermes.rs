@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn content_names_and_arguments_are_told_apart() {
+    fn content_names_and_arguments_are_distinguished() {
         let (pieces, names) = pieces(TWO).unwrap();
         assert_eq!(names, ["a", "b"]);
         assert_eq!(joined(&pieces, Channel::Content), "Let me see. ");

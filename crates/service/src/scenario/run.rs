@@ -240,7 +240,7 @@ phases:
     }
 
     #[test]
-    fn a_request_is_known_by_its_place_or_by_its_id() {
+    fn a_request_is_identified_by_ordinal_or_by_id() {
         let keys = |by: &str, ids: [&str; 3]| {
             let text = SCENARIO.replace("repeat: 2", &format!("repeat: 0\nby: {by}"));
             let scenario = Arc::new(Scenario::from_yaml(&text).unwrap());
@@ -262,7 +262,7 @@ phases:
     }
 
     #[test]
-    fn a_replica_plays_its_own_part_over_what_all_play() {
+    fn replica_settings_override_those_of_all_replicas() {
         let text = "
 phases:
   - set: {latency-factor: 2, retry-after: 1}
@@ -290,7 +290,7 @@ phases:
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_phase() {
+    fn errors_name_their_phase() {
         let cases = [
             ("[]", "a mapping with the keys"),
             (

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_fails_so_many_requests_and_then_answers() {
+    fn a_rule_fails_the_given_number_of_requests_and_then_replies() {
         let rules = rules("- {say: fine, fail: {times: 2, error: rate_limit, retry_after: 3}}\n");
         let (fault, name) = rules.choose("x", "demo").unwrap_err();
         assert_eq!((fault.status, name), (429, "rate_limit"));
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_come_at_the_pace_of_the_rule() {
+    fn tokens_are_emitted_at_the_pace_of_the_rule() {
         let rules = rules("- {say: a, pace: {first_token: 1s, between_tokens: 20ms}}\n");
         let chosen = rules.choose("", "").unwrap().unwrap();
         let times = [1000, 1020, 1040].map(Duration::from_millis);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_their_place() {
+    fn errors_name_their_place() {
         for (text, words) in [
             ("{}", "a list of rules was expected"),
             ("- {}", "replies[0]: one of say, call and fail is required"),

@@ -492,7 +492,7 @@ mod tests {
     /// These filters take time proportional to the length of their value. The byte limit must end
     /// the rendering long before the loop does.
     #[test]
-    fn what_reads_long_values_is_counted() {
+    fn reading_long_values_counts_as_work() {
         for reads in [
             "s|wordcount",
             "s|trim",

@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_template_is_left_alone() {
+    fn text_without_a_template_is_unchanged() {
         for source in ["", "{", "{{ 'x\\", "{% if a[1: %}", "\\u {{"] {
             assert_eq!(rewrite(source), source);
         }

@@ -131,7 +131,7 @@ impl Measured {
 }
 
 #[test]
-fn a_cold_prompt_stores_its_full_blocks_at_once() {
+fn a_cold_prompt_stores_its_full_blocks_immediately() {
     let mut kv = Measured::new();
     let a = own(1, 4);
     assert_eq!(kv.play(&a, 100, 1), 0);
@@ -139,7 +139,7 @@ fn a_cold_prompt_stores_its_full_blocks_at_once() {
 }
 
 #[test]
-fn a_hit_says_nothing() {
+fn a_cache_hit_emits_no_event() {
     let mut kv = Measured::new();
     let a = own(1, 4);
     kv.play(&a, 100, 1);
@@ -173,7 +173,7 @@ fn decode_stores_each_block_as_it_fills_and_the_last_token_is_never_computed() {
 }
 
 #[test]
-fn of_two_equal_prompts_at_once_the_second_hits() {
+fn the_second_of_two_simultaneous_equal_prompts_hits_the_cache() {
     let mut kv = Measured::new();
     let a = own(1, 2);
     let (_first, cached) = kv.admit(&a, 70);
@@ -295,7 +295,7 @@ fn forgotten_blocks_stay_with_their_sequence_and_are_never_found() {
 }
 
 #[test]
-fn a_short_prompt_and_an_abort_say_nothing() {
+fn a_short_prompt_and_an_abort_emit_no_event() {
     let mut kv = Measured::new();
     let (mut short, _) = kv.admit(&own(1, 1), 31);
     kv.pool.release(&mut short.table);
@@ -304,7 +304,7 @@ fn a_short_prompt_and_an_abort_say_nothing() {
 }
 
 #[test]
-fn what_does_not_fit_waits_and_changes_nothing() {
+fn a_sequence_that_does_not_fit_waits_and_changes_nothing() {
     let mut kv = Measured::new();
     let a = own(1, 40);
     let (mut held, _) = kv.admit(&a, 40 * 32);
@@ -382,7 +382,7 @@ fn nothing_happens_up_to_the_settled_length() {
 }
 
 #[test]
-fn tokens_from_elsewhere_enter_the_cache_when_they_have_come() {
+fn transferred_tokens_enter_the_cache_on_arrival() {
     let mut kv = Measured::new();
     let a = own(1, 3);
     let mut table = BlockTable::default();

@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_longest_ago_goes_first_from_its_end() {
+    fn the_least_recently_used_node_is_evicted_first_from_its_end() {
         let mut radix = Radix::new(10);
         finish(&mut radix, &[1, 2, 3]);
         finish(&mut radix, &[1, 2, 4]);
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_computed_twice_are_told_apart_from_new_ones() {
+    fn pages_computed_twice_are_distinguished_from_new_ones() {
         let mut radix = Radix::new(8);
         let root = Radix::root();
         assert_eq!(radix.insert(root, &keys(&[1, 2])).1, 2);

@@ -87,13 +87,13 @@ fn play(config: SglangConfig, seqs: Vec<(u64, Sequence)>) -> String {
 }
 
 #[test]
-fn the_first_token_leaves_with_the_prompt() {
+fn the_first_token_is_emitted_with_the_prompt() {
     let log = play(config(), vec![(0, seq(1, 1, 20, 3))]);
     assert_eq!(log, "0: s1 | 10: t1 | 11: t1 | 12: t1 e1");
 }
 
 #[test]
-fn while_a_prompt_is_computed_nobody_decodes() {
+fn no_sequence_decodes_during_a_prefill_pass() {
     let log = play(
         config(),
         vec![(0, seq(1, 1, 20, 3)), (10, seq(2, 2, 20, 1))],
@@ -131,7 +131,7 @@ fn without_a_prefix_cache_nothing_is_shared() {
 }
 
 #[test]
-fn the_longest_cached_prefix_goes_first() {
+fn the_longest_cached_prefix_is_scheduled_first() {
     let lpm = SglangConfig {
         schedule_policy: SchedulePolicy::Lpm,
         max_num_seqs: 1,
@@ -218,7 +218,7 @@ fn prefill_passes_can_be_held_apart() {
 }
 
 #[test]
-fn page_events_come_with_the_end_of_their_pass() {
+fn page_events_are_emitted_at_the_end_of_their_pass() {
     let small = SglangConfig {
         num_pages: 8,
         kv_events: true,
@@ -233,7 +233,7 @@ fn page_events_come_with_the_end_of_their_pass() {
 }
 
 #[test]
-fn what_can_never_run_is_refused() {
+fn a_sequence_that_can_never_run_is_rejected() {
     let mut engine = Sglang::new(config()).unwrap();
     let mut out = Outbox::new();
     let refused = engine.submit(SimTime::ZERO, seq(1, 1, 250, 6), &mut out);

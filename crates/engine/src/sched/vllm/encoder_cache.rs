@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_up_first_makes_room() {
+    fn the_item_released_first_is_evicted_first() {
         let mut cache = EncoderCache::boxed(&EncoderConfig {
             budget: 100,
             cache_size: 30,
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_that_stands_twice_in_a_prompt_is_made_once() {
+    fn an_item_that_occurs_twice_in_a_prompt_is_encoded_once() {
         let mut cache = EncoderCache::boxed(&EncoderConfig {
             budget: 10,
             cache_size: 10,
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_about_to_be_used_is_not_pushed_out() {
+    fn an_item_about_to_be_used_is_not_evicted() {
         let mut cache = EncoderCache::boxed(&EncoderConfig {
             budget: 100,
             cache_size: 20,

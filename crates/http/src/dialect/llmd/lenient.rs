@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_vllm_takes_stays() {
+    fn fields_that_vllm_accepts_are_kept() {
         let good = json!({"temperature": 0.5, "top_p": 1, "top_k": -1, "stop": ["a"], "seed": 3,
             "stream": true, "stream_options": {"include_usage": true}, "top_logprobs": 3,
             "logprobs": true, "tools": [{}], "tool_choice": "auto",
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_vllm_refuses_goes() {
+    fn fields_that_only_vllm_rejects_are_removed() {
         let odd = json!({"temperature": 5, "top_p": 7, "top_k": "x", "stop": [""], "n": 2,
             "stream_options": {}, "top_logprobs": 30, "tool_choice": "sometimes"});
         assert_eq!(read(Endpoint::Chat, odd), json!({"n": 2}));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_get_what_they_lack() {
+    fn missing_message_fields_are_filled_in() {
         let bare = json!({"messages": [{"content": "a"}, {"role": "user", "content": null},
             {"role": "assistant", "content": null, "tool_calls": []}]});
         let whole = json!({"messages": [{"content": "a", "role": "user"},

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_llmd_does_not_know_is_refused_in_its_words() {
+    fn unknown_input_is_rejected_with_llmds_messages() {
         for (mut bad, words) in [
             (json!({}), "input is required"),
             (

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn items_of_tools_that_nobody_has_are_refused() {
+    fn items_of_unsupported_tools_are_rejected() {
         let request = json!({"input": [{"type": "item_reference", "id": "x"}]});
         let request =
             ResponsesRequest::parse(&request, &RequestBounds::default()).expect("it is good");

@@ -39,7 +39,7 @@ fn value(text: &str, start: &str) -> String {
 }
 
 #[test]
-fn what_cannot_be_shown_is_refused() {
+fn invalid_fake_metrics_are_rejected() {
     for json in [
         r#"{"running-requests":[]}"#,
         r#"{"running-requests":"foo:0:2:1s"}"#,

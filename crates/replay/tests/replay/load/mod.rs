@@ -129,7 +129,7 @@ fn delta_rows_grow_and_gzip_is_found_by_content() {
 }
 
 #[test]
-fn the_first_sessions_are_no_fewer_requests_than_told() {
+fn limited_sessions_have_at_least_the_reported_requests() {
     let row = |s: u32| {
         format!("{{\"timestamp\":0,\"output_length\":1,\"hash_ids\":[1],\"session_id\":\"{s}\"}}\n")
     };
@@ -375,7 +375,7 @@ fn conversations_are_sessions_that_grow() {
 }
 
 #[test]
-fn what_is_nothing_known_is_said_to_be() {
+fn an_unknown_format_is_an_error() {
     for text in ["", "hello", "{\"a\":1}", "[3]", "a,b\n"] {
         let error = refusal(text, &LoadOptions::default());
         assert!(

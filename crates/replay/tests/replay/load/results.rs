@@ -201,7 +201,7 @@ fn a_sampled_report_is_refused() {
 }
 
 #[test]
-fn what_inference_perf_wrote_is_read() {
+fn reports_of_inference_perf_are_read() {
     let read = |name: &str| load::bench_runs(&result(name), Format::Auto);
     let runs = read("inference-perf-0.7.0-requests.json").expect("are requests");
     assert_eq!(

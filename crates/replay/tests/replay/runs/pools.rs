@@ -47,7 +47,7 @@ fn a_plan_adds_and_drains_workers() {
 }
 
 #[test]
-fn the_autoscaler_follows_the_load_and_lets_go() {
+fn the_autoscaler_follows_the_load_and_scales_down() {
     let mut pool = PoolSpec::new(vllm(40), 1, RouterConfig::LeastLoaded);
     pool.scaling.rule = Some(ScaleRule {
         max: 6,
@@ -90,7 +90,7 @@ fn the_autoscaler_does_not_ask_again_for_what_is_on_its_way() {
 }
 
 #[test]
-fn other_autoscalers_follow_the_load_and_let_go_after_their_window() {
+fn other_autoscalers_scale_down_after_their_window() {
     for policy in [ScalePolicy::Keda, ScalePolicy::Wva] {
         let mut pool = PoolSpec::new(vllm(200), 1, RouterConfig::LeastLoaded);
         pool.scaling.rule = Some(ScaleRule {
@@ -137,7 +137,7 @@ fn workers_that_are_there_at_the_start_stay_for_a_window() {
 }
 
 #[test]
-fn what_a_lost_worker_had_fails_and_another_one_starts() {
+fn requests_of_a_lost_worker_fail_and_a_new_worker_starts() {
     let mut pool = PoolSpec::new(vllm(400), 2, RouterConfig::RoundRobin);
     pool.startup = Duration::from_secs(2);
     pool.scaling.losses = vec![(SimTime::from_millis(500), 1)];
@@ -157,7 +157,7 @@ fn what_a_lost_worker_had_fails_and_another_one_starts() {
 }
 
 #[test]
-fn a_session_stays_where_its_hash_says() {
+fn a_session_stays_on_the_worker_of_its_hash() {
     let pool = PoolSpec::new(vllm(400), 4, RouterConfig::SessionHash);
     let mut source = Synthetic {
         sessions: 40,

@@ -50,7 +50,7 @@ fn with_a_step_ahead_a_prompt_joins_while_the_other_rank_goes_on() {
 }
 
 #[test]
-fn ranks_are_not_played_one_by_one() {
+fn ranks_are_not_simulated_separately() {
     let workload = || chats(40).source().unwrap();
     let mut pool = PoolSpec::new(vllm(60), 4, RouterConfig::RoundRobin);
     pool.ranks = 2;

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_first_token_leaves_with_the_prompt_and_one_more_with_each_step() {
+fn the_first_token_is_emitted_with_the_prompt_and_one_more_per_step() {
     let log = play(config(), submits(vec![(0, seq(1, 40, 3))]));
     assert_eq!(log, "0: s1 | 10: t1 | 11: t1 | 12: t1 e1");
 }
@@ -18,7 +18,7 @@ fn an_arrival_during_a_step_joins_the_next_one() {
 }
 
 #[test]
-fn what_arrives_when_a_step_ends_joins_the_one_that_starts_then() {
+fn an_arrival_at_the_end_of_a_step_joins_the_next_step() {
     let log = play(
         config(),
         submits(vec![(0, seq(1, 40, 2)), (10, seq(2, 40, 1))]),
@@ -129,7 +129,7 @@ fn a_prompt_that_is_alone_is_not_cut() {
 }
 
 #[test]
-fn an_adaptive_threshold_leaves_everybody_its_share() {
+fn an_adaptive_threshold_gives_each_request_a_share() {
     let config = VllmConfig {
         long_prefill_token_threshold: 50,
         long_prefill_token_threshold_adaptive: true,
@@ -179,7 +179,7 @@ fn a_prompt_is_found_by_those_admitted_later_in_the_same_step() {
 }
 
 #[test]
-fn accepted_drafts_leave_together() {
+fn accepted_drafts_are_emitted_together() {
     let speculation = Some(Speculation {
         accept: vec![1.0, 1.0],
         drops_last_block: true,
@@ -193,7 +193,7 @@ fn accepted_drafts_leave_together() {
 }
 
 #[test]
-fn rejected_drafts_leave_nothing_behind() {
+fn rejected_drafts_leave_no_state() {
     let speculation = Some(Speculation {
         accept: vec![1.0, 0.0, 1.0],
         drops_last_block: true,
@@ -210,7 +210,7 @@ fn rejected_drafts_leave_nothing_behind() {
 }
 
 #[test]
-fn drafts_that_follow_from_the_text_come_as_it_says() {
+fn drafts_of_a_sequence_override_acceptance_rates() {
     let speculation = Some(Speculation {
         accept: vec![0.0; 4],
         drops_last_block: false,
@@ -301,7 +301,7 @@ fn a_steady_stream_of_one_adapter_does_not_starve_another() {
 }
 
 #[test]
-fn who_waits_for_an_adapter_is_deferred() {
+fn a_sequence_that_waits_for_an_adapter_is_deferred() {
     let mut engine = Vllm::new(VllmConfig {
         max_loras: 1,
         ..config()

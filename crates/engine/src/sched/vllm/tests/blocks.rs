@@ -50,7 +50,7 @@ fn a_prompt_waits_until_all_of_it_fits_though_its_first_chunk_would() {
 }
 
 #[test]
-fn the_last_admitted_loses_its_blocks_and_comes_back_first() {
+fn the_last_admitted_sequence_is_preempted_and_resumes_first() {
     let config = VllmConfig {
         num_gpu_blocks: 4,
         ..config()
@@ -135,7 +135,7 @@ fn priority_orders_the_queue_and_chooses_the_victim() {
 }
 
 #[test]
-fn others_go_on_in_the_step_in_which_the_lowest_gives_way() {
+fn other_sequences_run_in_the_step_that_preempts_the_lowest() {
     let config = VllmConfig {
         num_gpu_blocks: 6,
         policy: Policy::Priority,
@@ -153,7 +153,7 @@ fn others_go_on_in_the_step_in_which_the_lowest_gives_way() {
 }
 
 #[test]
-fn a_victim_already_in_the_step_gives_its_tokens_back() {
+fn a_victim_already_in_the_step_returns_its_tokens() {
     let config = VllmConfig {
         num_gpu_blocks: 4,
         policy: Policy::Priority,
@@ -186,7 +186,7 @@ fn the_watermark_keeps_blocks_free_unless_nothing_runs() {
 }
 
 #[test]
-fn block_events_come_with_the_end_of_their_step() {
+fn block_events_are_emitted_at_the_end_of_their_step() {
     let config = VllmConfig {
         kv_events: true,
         num_gpu_blocks: 3,

@@ -137,7 +137,7 @@ fn a_hit_behind_states_ends_at_the_last_block_of_the_prompt_before() {
 }
 
 #[test]
-fn nobody_builds_on_a_state_that_is_made_in_the_same_pass() {
+fn a_state_computed_in_the_same_pass_is_not_reused() {
     let twice = vec![(0, planned(1, 1, 100, 3)), (0, planned(2, 1, 100, 3))];
     let state = play(grouped(SparseKind::State(2), 1), submits(twice.clone()));
     // The second sequence waits for the step that computes the state at 96.

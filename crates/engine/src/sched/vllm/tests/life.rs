@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn an_abort_frees_at_once_what_a_step_in_flight_still_computes() {
+fn an_abort_immediately_frees_blocks_of_a_step_in_flight() {
     let config = VllmConfig {
         num_gpu_blocks: 4,
         ..config()
@@ -105,7 +105,7 @@ fn an_output_ends_where_the_context_does() {
 }
 
 #[test]
-fn what_cannot_be_taken_is_refused_with_a_reason() {
+fn an_impossible_sequence_is_rejected_with_a_reason() {
     let config = VllmConfig {
         max_waiting: Some(1),
         num_gpu_blocks: 4,

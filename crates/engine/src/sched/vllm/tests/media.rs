@@ -47,7 +47,7 @@ fn a_chunk_ends_before_an_item_that_finds_no_room() {
 }
 
 #[test]
-fn who_finds_no_room_lets_others_pass() {
+fn a_request_without_encoder_room_lets_others_pass() {
     let config = VllmConfig {
         long_prefill_token_threshold: 16,
         ..encoder(100, 30)
@@ -63,7 +63,7 @@ fn who_finds_no_room_lets_others_pass() {
 }
 
 #[test]
-fn who_waits_for_an_encoder_is_deferred() {
+fn a_request_that_waits_for_the_encoder_is_deferred() {
     let mut engine = Vllm::new(encoder(10, 100)).unwrap();
     let mut out = Outbox::new();
     for id in 1..=3 {
@@ -116,7 +116,7 @@ fn equal_items_of_two_requests_are_encoded_once() {
 }
 
 #[test]
-fn an_item_larger_than_all_there_is_waits_for_the_others_only() {
+fn an_item_larger_than_the_budget_waits_only_for_other_items() {
     let inputs = vec![
         (0, with_media(seq(1, 40, 1), &[(1, 0, 5)])),
         (0, with_media(seq(2, 40, 1), &[(2, 0, 30)])),
@@ -151,7 +151,7 @@ fn encoding_takes_its_time_in_front_of_the_step_and_once() {
 }
 
 #[test]
-fn what_the_prefix_cache_holds_is_not_encoded() {
+fn an_item_in_the_prefix_cache_is_not_encoded() {
     let mut engine = Vllm::new(encoder(100, 100)).unwrap();
     let mut out = Outbox::new();
     let mut serve = |engine: &mut Vllm, id, start| {
@@ -173,7 +173,7 @@ fn what_the_prefix_cache_holds_is_not_encoded() {
 }
 
 #[test]
-fn who_leaves_or_is_preempted_keeps_nothing() {
+fn a_finished_or_preempted_request_keeps_no_encoder_output() {
     let mut engine = Vllm::new(VllmConfig {
         max_num_batched_tokens: 16,
         ..encoder(100, 100)
