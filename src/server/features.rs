@@ -85,7 +85,7 @@ mod tests {
     use vllm_sim_config::{CliMode, Loaded};
 
     #[test]
-    fn flags_ask_for_their_part() {
+    fn flags_require_their_feature() {
         let asks = |args: &[&str]| -> Vec<&str> {
             let args = [&["--model", "m"], args].concat();
             let loaded = Loaded::from_flags(CliMode::Vllm, &args).expect("flags that are right");

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn llmd_gives_each_rank_a_port_and_vllm_one_to_all() {
+    fn llmd_ranks_have_separate_ports_and_vllm_ranks_share_one() {
         let pod = || "pod".to_owned();
         assert_eq!(
             shapes("vllm-sim --model m --port 9000 --data-parallel-size 3"),
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn replicas_start_apart_and_more_so_after_32() {
+    fn replica_starts_are_staggered_and_more_after_32() {
         let pauses = |line: &str| {
             let engine = loaded(line).config.engine;
             [0, 1, 31, 32, 33, 64].map(|replica| pause(&engine, replica).as_millis())
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn replicas_follow_each_other_with_all_their_ranks() {
+    fn replicas_use_consecutive_ports_for_all_their_ranks() {
         let line = "vllm-sim --model m --port 9000 --data-parallel-size 2 --replicas 2";
         let named = |name: &str| name.to_owned();
         assert_eq!(

@@ -63,7 +63,7 @@ async fn a_server_that_never_had_a_request_shows_that_no_adapter_has_one() {
 }
 
 #[tokio::test]
-async fn an_adapter_goes_with_its_last_request() {
+async fn an_adapter_disappears_with_its_last_request() {
     for scheduler in ["pool", "vllm", "sglang"] {
         let sim = Sim::serve(&[ADAPTERS, &["--scheduler", scheduler]].concat()).await;
         let running = ask(&sim, "b").await;

@@ -259,7 +259,7 @@ async fn invalid_audio_is_rejected() {
 }
 
 #[tokio::test]
-async fn forms_are_read_as_starlette_reads_them() {
+async fn forms_are_parsed_as_in_starlette() {
     let sim = listener().await;
     let multipart = "multipart/form-data; boundary=xyz";
     let text = send(&sim, TRANSCRIBE, multipart, &form(&[("file", "abc")], None)).await;

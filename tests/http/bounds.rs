@@ -209,7 +209,7 @@ async fn json_values_and_errors_have_bounds() {
 
 /// Every token of every choice is held against these lists; their length counts once.
 #[tokio::test]
-async fn long_lists_are_looked_at_once() {
+async fn long_lists_are_checked_once() {
     let sim = Sim::serve(&["--mode", "echo"]).await;
     let many: Vec<u32> = (100_000..400_000).collect();
     let known = |from: u32| (0..30_000).map(|at| from + at % 500).collect::<Vec<_>>();
@@ -301,7 +301,7 @@ async fn prompts_times_choices_have_bounds() {
 
 /// Log probabilities without number end at the size of the answer, whatever the number wraps to.
 #[tokio::test]
-async fn of_log_probabilities_that_no_number_of_bits_holds() {
+async fn log_probability_counts_do_not_overflow() {
     let flags = ["--model", "demo", "--max-logprobs", "-1"];
     let flags = [
         &flags[..],

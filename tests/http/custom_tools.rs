@@ -28,7 +28,7 @@ async fn a_custom_tool_is_called_with_text() {
 }
 
 #[tokio::test]
-async fn its_text_comes_in_deltas() {
+async fn the_text_of_a_custom_tool_is_streamed_in_deltas() {
     let sim = Sim::serve(&FLAGS).await;
     let mut body = ask();
     body["stream"] = true.into();

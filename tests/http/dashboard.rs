@@ -165,7 +165,7 @@ async fn pages_of_other_origins_cannot_read_requests() {
 }
 
 #[tokio::test]
-async fn a_server_sums_itself_up() {
+async fn a_server_has_a_summary() {
     let sim = Sim::serve(&["--data-parallel-size", "2", "--failure-injection-rate", "3"]).await;
     check(&sim, "dashboard-summary", "/dashboard/summary").await;
 }
@@ -215,7 +215,7 @@ async fn replicas_and_peers_are_on_one_page() {
 }
 
 #[tokio::test]
-async fn a_server_alone_asks_for_no_others() {
+async fn a_single_server_requests_no_peers() {
     let sim = Sim::serve(&[]).await;
     assert!(
         sim.get("/dashboard")

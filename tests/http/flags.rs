@@ -73,7 +73,7 @@ async fn several_api_servers_write_one_page() {
 }
 
 #[tokio::test]
-async fn blocks_are_followed_from_the_cradle_to_the_grave() {
+async fn blocks_are_tracked_from_allocation_to_eviction() {
     let flags = [
         "--kv-cache-metrics",
         "--kv-cache-metrics-sample",

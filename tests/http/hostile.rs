@@ -180,7 +180,7 @@ async fn every_field_takes_odd_values() {
 }
 
 #[tokio::test]
-async fn numbers_as_only_json_text_has_them() {
+async fn extreme_json_numbers() {
     let sim = Sim::serve(&[]).await;
     for number in [
         "1e999",
@@ -204,7 +204,7 @@ async fn numbers_as_only_json_text_has_them() {
 
 /// As Python's parser has it, the last one counts.
 #[tokio::test]
-async fn of_equal_keys_the_last_one_counts() {
+async fn the_last_of_equal_keys_wins() {
     let sim = Sim::serve(&["--mode", "echo"]).await;
     let body = br#"{"prompt":"One","max_tokens":1,"prompt":"Two","max_tokens":50}"#;
     let answer = sim.ask(post(COMPLETION, &[], body)).await;
@@ -212,7 +212,7 @@ async fn of_equal_keys_the_last_one_counts() {
 }
 
 #[tokio::test]
-async fn texts_that_are_not_tame() {
+async fn hostile_texts() {
     let sim = Sim::serve(&["--mode", "echo", "--max-model-len", "4096"]).await;
     for text in [
         "\u{0}",

@@ -171,7 +171,7 @@ async fn converse_among_others(sim: &Sim) -> (Vec<u64>, Vec<u64>, f64) {
 }
 
 #[tokio::test]
-async fn turns_behind_a_window_come_back_from_the_host() {
+async fn turns_of_a_windowed_model_are_reloaded_from_the_host() {
     let folder = gemma_like();
     let pace = ["--prefill-time-per-token", "60us"];
     let host = [

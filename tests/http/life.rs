@@ -70,7 +70,7 @@ async fn all_choices_of_a_disconnected_client_are_aborted() {
 }
 
 #[tokio::test]
-async fn a_waiting_request_of_a_client_that_went_away_never_runs() {
+async fn a_waiting_request_of_a_disconnected_client_never_runs() {
     let sim = Sim::serve(&[SLOW, &["--max-num-seqs", "1"]].concat()).await;
     let mut running = sim.connect().await;
     running.send(&endless(true)).await;
@@ -195,7 +195,7 @@ fn twenty_tokens(stream: bool) -> Vec<u8> {
 /// Idle connections close at once and others after their answer, as uvicorn's do, so that clients
 /// turn to another pod; who connects anew learns why.
 #[tokio::test]
-async fn shutting_down_lets_requests_end() {
+async fn shutdown_waits_for_requests() {
     let flags = ["--inter-token-latency", "100ms", "--shutdown-timeout", "30"];
     let sim = Sim::serve(&flags).await;
     let mut streaming = sim.connect().await;
@@ -239,7 +239,7 @@ async fn shutting_down_lets_requests_end() {
 
 /// A call that runs on a connection of HTTP/2 ends well; the connection takes no other.
 #[tokio::test]
-async fn shutting_down_lets_calls_of_http2_end() {
+async fn shutdown_waits_for_http2_calls() {
     let flags = ["--inter-token-latency", "20ms", "--shutdown-timeout", "30"];
     let sim = Sim::serve(&flags).await;
     let client = http_2();
@@ -290,7 +290,7 @@ async fn a_server_of_llmd_refuses_on_the_connections_it_has() {
 }
 
 #[tokio::test]
-async fn shutting_down_cuts_what_takes_too_long() {
+async fn shutdown_aborts_requests_after_the_timeout() {
     for (stream, timeout) in [(true, "0"), (false, "0"), (true, "0.2")] {
         let sim = Sim::serve(&[SLOW, &["--shutdown-timeout", timeout]].concat()).await;
         let mut client = sim.connect().await;
@@ -317,7 +317,7 @@ async fn a_stopped_server_releases_its_port() {
 }
 
 #[tokio::test]
-async fn start_up_takes_as_long_as_asked() {
+async fn start_up_takes_the_configured_duration() {
     let sim = Sim::serve(&["--startup-duration", "300ms"]).await;
     assert_eq!(sim.get("/health").await.status, 200);
     assert_eq!(sim.get("/health/ready").await.status, 503);

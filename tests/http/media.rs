@@ -45,7 +45,7 @@ async fn items_take_the_tokens_that_the_rules_give() {
 }
 
 #[tokio::test]
-async fn the_cache_knows_one_picture_from_another() {
+async fn the_cache_distinguishes_images() {
     let sim = Sim::serve(&[
         "--mm-tokens-per-item",
         "{\"image\": 64}",

@@ -125,7 +125,7 @@ async fn bad_query_values_name_the_parameter() {
 
 /// As a 0.32 server was recorded (`tests/fixtures/errors/recorded.jsonl`).
 #[tokio::test]
-async fn operators_bodies_lack_what_vllm_says() {
+async fn operator_requests_without_required_fields_are_rejected() {
     let sim = vllm(&["--dev-mode"]).await;
     for (path, message) in [
         ("/collective_rpc", "Missing 'method' in request body"),
@@ -199,7 +199,7 @@ async fn the_simulator_loads_adapters_from_anywhere() {
 }
 
 #[tokio::test]
-async fn llmd_loads_and_unloads_without_a_word() {
+async fn llmd_loads_and_unloads_with_an_empty_body() {
     let sim = plain(&["--compat", "llm-d"]).await;
     let name = json!({"lora_name": "a", "lora_path": "p"});
     for path in ["load", "load", "unload", "unload"] {

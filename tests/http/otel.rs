@@ -155,7 +155,7 @@ async fn http_collector() -> (
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn spans_go_as_protobuf_over_http_too() {
+async fn spans_can_be_sent_as_protobuf_over_http() {
     let (address, mut received) = http_collector().await;
     let endpoint = format!("http://{address}/v1/traces");
     let flags = ["--otlp-traces-endpoint", &endpoint];

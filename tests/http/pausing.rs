@@ -143,7 +143,7 @@ async fn a_sleep_of_level_0_shows_no_state() {
 
 /// vLLM makes one token for each item: it waits, counts and is cut as any other request.
 #[tokio::test]
-async fn scores_come_through_the_engine() {
+async fn scores_are_computed_by_the_engine() {
     let sim = Sim::serve(&["--dev-mode"]).await;
     let body =
         |query: &str| json!({"query": query, "items": ["yes", "no"], "label_token_ids": [5, 6]});

@@ -334,7 +334,7 @@ async fn without_the_flag_nothing_is_remembered_and_a_wrong_script_changes_nothi
 
 /// A rule's replies are for requests that are answered.
 #[tokio::test]
-async fn requests_that_are_refused_use_up_no_reply() {
+async fn rejected_requests_use_up_no_reply() {
     let sim = Sim::serve(&["--dev-mode", "--max-num-queued-reqs", "2"]).await;
     let rules = r#"[{"say": "As it is written.", "times": 1, "when": {"contains": "sun"}}]"#;
     let set = sim.ask(post("/admin/replies", &[], rules.as_bytes())).await;

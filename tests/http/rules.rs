@@ -173,7 +173,7 @@ async fn ignore_eos_goes_to_the_end_of_the_context() {
 }
 
 #[tokio::test]
-async fn min_tokens_puts_off_the_end() {
+async fn min_tokens_delays_the_end() {
     let sim = Sim::serve(&["--mode", "echo"]).await;
     let short = json!({"messages": [{"role": "user", "content": "Hi"}]});
     let answer = sim.post(CHAT, &short).await.json();
@@ -332,7 +332,7 @@ async fn paced_tokens_are_sent_one_by_one_and_in_time() {
 }
 
 #[tokio::test]
-async fn an_echo_is_cut_unless_llm_ds_way_is_asked_for() {
+async fn an_echo_is_truncated_except_in_llm_d_mode() {
     let said = async |flags: &[&str]| {
         let flags = [&["--mode", "echo", "--force-dummy-tokenizer"], flags].concat();
         let sim = Sim::llmd(&flags).await;

@@ -46,7 +46,7 @@ async fn classes() {
 }
 
 #[tokio::test]
-async fn of_many_texts() {
+async fn embeddings_of_many_texts() {
     let cuts = r#"{"is_matryoshka":true}"#;
     let sim = Sim::serve(&["--task", "embed", "--hf-overrides", cuts]).await;
     let texts = |count| -> Vec<String> { (0..count).map(|n| format!("tëxt \n{n}")).collect() };

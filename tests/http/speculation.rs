@@ -170,7 +170,7 @@ async fn stored(more: &[&str]) -> Value {
 }
 
 #[tokio::test]
-async fn names_of_blocks_look_ahead_with_eagle() {
+async fn block_hashes_include_the_next_token_with_eagle() {
     let dev = ["--dev-mode", "--prefix-caching-hash-algo", "sha256"];
     let eagle = |more: &str| {
         format!(r#"{{"method": "eagle3", "model": "d", "num_speculative_tokens": 2{more}}}"#)

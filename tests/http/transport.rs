@@ -194,7 +194,7 @@ fn said(text: &str) -> Vec<[Value; 3]> {
 }
 
 #[tokio::test]
-async fn silent_streams_are_kept_alive() {
+async fn idle_streams_get_keep_alive_comments() {
     let flags = [
         "--time-to-first-token",
         "400ms",

@@ -14,7 +14,7 @@ fn events(text: &str) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn all_roles_come_before_the_first_token() {
+async fn all_roles_are_sent_before_the_first_token() {
     let sim = Sim::serve(&[]).await;
     let body = json!({
         "messages": [{"role": "user", "content": "Hi"}],
@@ -48,7 +48,7 @@ async fn all_roles_come_before_the_first_token() {
 }
 
 #[tokio::test]
-async fn what_is_rendered_is_what_is_counted() {
+async fn rendered_tokens_equal_counted_tokens() {
     let sim = Sim::serve(&["--enable-scale-out"]).await;
     let body = json!({
         "model": "tiny-llama", "max_tokens": 4, "system": "Be kind.",

@@ -223,7 +223,7 @@ fn workers_of_a_file_differ() {
 }
 
 #[test]
-fn mistakes_are_named() {
+fn invalid_options_are_named() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(
         dir.path().join("t.jsonl"),

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_word_and_the_programs_name_choose_the_mode() {
+    fn the_first_argument_and_the_program_name_select_the_mode() {
         let vllm = Some(CliMode::Vllm);
         for (line, action, cli_mode, rest) in [
             ("vllm-sim --model x", Action::Serve, None, "--model x"),

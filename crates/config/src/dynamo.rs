@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_generations_say_the_same() {
+    fn both_generations_of_arguments_agree() {
         let old = read(r#"{"num_gpu_blocks": 100, "block_size": 32, "dp_size": 2}"#).unwrap();
         let new = read(r#"{"engine": {"num_gpu_blocks": 100, "block_size": 32}, "dp_size": 2}"#);
         let values = |layer: &Layer, flag: &str| layer.settings[flag].values.clone();

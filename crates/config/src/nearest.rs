@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_that_is_most_like_it_is_found() {
+    fn the_most_similar_name_is_found() {
         let names = ["max-num-seqs", "max-model-len", "port", "mode", "model"];
         let found = |typed: &str| closest(typed, names.into_iter());
         assert_eq!(found("max-num-sesq"), Some("max-num-seqs"));

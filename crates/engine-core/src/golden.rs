@@ -38,7 +38,7 @@ fn output(fields: impl FnOnce(&mut Output)) -> Vec<u8> {
 }
 
 #[test]
-fn first_tokens_come_with_events_and_what_the_prompt_cost() {
+fn first_tokens_have_events_and_cached_token_counts() {
     let message = output(|output| {
         output.tokens = vec![7, 70_000];
         output.events = vec![
@@ -116,7 +116,7 @@ fn statistics_go_with_a_step() {
 }
 
 #[test]
-fn answers_to_calls_name_the_call() {
+fn responses_to_calls_have_the_call_id() {
     let call = Value::from(u64::MAX - 1);
     check("answer", &encode::answer(0, &call, &Ok(true.into())));
     let failed = Err("Call to make_tea method failed: no".to_owned());

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_are_none_are_refused() {
+    fn invalid_addresses_are_rejected() {
         assert!(Addresses::read(b"\xc0").unwrap_err().contains("no inputs"));
         assert!(Addresses::read(b"").is_err());
     }

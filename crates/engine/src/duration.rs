@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_durations_are_rejected() {
         for text in [
             "",
             "-",
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn shown_as_go_shows_them() {
+    fn durations_are_formatted_as_in_go() {
         for (nanos, text) in [
             (0, "0s"),
             (1, "1ns"),
@@ -227,13 +227,13 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn what_is_shown_is_read_back(nanos in 0..i64::MAX as u64) {
+        fn formatted_durations_can_be_parsed(nanos in 0..i64::MAX as u64) {
             let text = show(Duration::from_nanos(nanos));
             assert_eq!(parse(&text, MS).map(|t| t.nanos), Ok(nanos as i64), "{text}");
         }
 
         #[test]
-        fn no_text_panics(text in ".{0,20}") {
+        fn no_duration_text_panics(text in ".{0,20}") {
             let _ = parse(&text, MS);
         }
     }

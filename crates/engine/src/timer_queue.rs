@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timers_at_one_instant_fire_in_the_order_they_were_set() {
+    fn simultaneous_timers_fire_in_the_order_of_setting() {
         let mut timers = TimerQueue::default();
         let at = SimTime::from_millis;
         timers.set(at(2), 'c');

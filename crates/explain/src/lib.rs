@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn other_models_are_explained_by_their_steps() {
+    fn other_latency_models_are_explained_by_their_steps() {
         let engine = VllmConfig {
             latency: LatencyModel::Constant {
                 prefill: Duration::from_millis(10),

@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_was_closed_meanwhile_is_replaced() {
+    async fn a_connection_closed_while_idle_is_replaced() {
         let (client, made, closed) = closing_server(&[SIZED]).await;
         for _ in 0..3 {
             let answer = client.send(request()).await.expect("is answered");

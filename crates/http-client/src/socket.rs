@@ -102,7 +102,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     #[tokio::test]
-    async fn what_is_read_is_what_was_sent() {
+    async fn received_data_equals_sent_data() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("it has one");
         let tcp = TcpStream::connect(address).await.expect("it listens");

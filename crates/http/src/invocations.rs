@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_decode_error_names_its_place_as_python_does() {
+    fn a_decode_error_has_pythons_position() {
         let body = b"{\n \"a\": x}";
         let error = python::loads(body).expect_err("it is not JSON");
         let fault = decode_fault(error, body);

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_own_page_and_what_is_no_page_pass() {
+    fn only_same_origin_pages_and_non_browsers_are_allowed() {
         let own = |headers: &[(&'static str, &'static str)]| {
             let headers = headers.iter().map(|(name, value)| {
                 (

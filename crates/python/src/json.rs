@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dumps_spells_as_python_does() {
+    fn dumps_formats_as_python() {
         let value = json!({"a": [1, 2.5, "é\"😀\u{7f}\u{1}\n"], "b": {}, "c": null, "d": [true]});
         assert_eq!(
             dumps(&value),

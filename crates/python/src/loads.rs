@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_worded_and_placed_as_python_does() {
+    fn errors_have_pythons_text_and_position() {
         let name = "Expecting property name enclosed in double quotes";
         let cases = [
             ("", "Expecting value", 0),
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn what_python_cannot_read_at_all_has_its_own_answer() {
+    fn input_that_python_cannot_read_has_a_separate_error() {
         assert_eq!(loads(b"\"\xff\""), Err(JsonError::Unreadable));
         assert_eq!(
             loads("9".repeat(5000).as_bytes()),

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn floats_are_spelled_as_python_spells_them() {
+    fn floats_are_formatted_as_in_python_repr() {
         let cases = [
             (0.0, "0.0"),
             (-0.0, "-0.0"),

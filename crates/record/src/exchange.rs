@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_read_however_they_are_cut() {
+    fn events_are_parsed_however_they_are_split() {
         let chunks = [
             at(
                 5,
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_read_whole_at_its_end() {
+    fn a_body_is_parsed_at_its_end() {
         let chunks = [
             at(5, "{\"choices\":[{\"index\":0,\"text\":\"A"),
             at(

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_thought_is_a_token_without_text() {
+    fn the_end_of_reasoning_is_a_token_without_text() {
         let tokenizer = Tokenizer::simulated();
         let mut choice = choice(&[("Hm ", 5), ("Yes", 9)]);
         choice.pieces[0].reasoning = true;
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_that_came_whole_is_spread_over_its_time() {
+    fn the_tokens_of_a_unary_reply_are_spread_over_its_time() {
         let tokenizer = Tokenizer::simulated();
         let tokens = ReplyTokens::of(
             &choice(&[("One two three", 90)]),

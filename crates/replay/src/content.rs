@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn an_adapter_has_blocks_of_its_own() {
+    fn an_adapter_has_separate_blocks() {
         let prompt = Prompt::Whole(vec![run(1, 32, false)]);
         let said = OutputRef {
             session: 5,

@@ -91,7 +91,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_least_recently_used_schema_goes() {
+    fn the_least_recently_used_schema_is_evicted() {
         let cache = SchemaCache::new(2);
         let [a, b, c] = ["a", "b", "c"].map(|v| json!({"const": v}));
         let first = cache.schema(&a).expect("a schema");
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_schema_is_not_kept() {
+    fn an_invalid_schema_is_not_cached() {
         let cache = SchemaCache::new(2);
         assert!(cache.schema(&json!({"type": "strin"})).is_err());
         assert!(cache.entries.lock().by_text.is_empty());

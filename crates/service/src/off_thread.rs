@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn long_work_alone_leaves_the_thread() {
+    async fn only_long_work_moves_to_another_thread() {
         let here = thread();
         assert_eq!(off_thread(LONG - 1, thread).await, here);
         assert_eq!(off_thread(LONG, thread).await.as_deref(), Some("long-work"));
@@ -125,7 +125,7 @@ mod tests {
 
     #[tokio::test]
     #[should_panic(expected = "as the caller's")]
-    async fn a_panic_is_the_callers() {
+    async fn a_panic_reaches_the_caller() {
         off_thread(LONG, || panic!("as the caller's")).await
     }
 }

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hub_is_left_alone_unless_asked() {
+    fn the_hub_is_not_contacted_unless_requested() {
         let cache = tempfile::tempdir().unwrap();
         let hub = |offline| Hub {
             cache: cache.path().into(),

@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn items_stand_where_their_markers_were() {
+    fn items_are_placed_at_their_markers() {
         let tokenizer = Tokenizer::simulated();
         let item = |tokens| MediaItem {
             modality: Modality::Image,

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_is_read_as_the_python_library_reads_it() {
+    fn the_environment_is_read_as_in_huggingface_hub() {
         let hub = Hub::from_env(env(&[("HOME", "/h")]));
         assert_eq!(hub.cache, Path::new("/h/.cache/huggingface/hub"));
         assert!(!hub.offline && hub.endpoint.is_none() && hub.token.is_none());

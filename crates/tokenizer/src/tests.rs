@@ -508,7 +508,7 @@ fn encodes_both_ways_alike(tokenizer: &Tokenizer, text: &str) {
 }
 
 #[test]
-fn the_short_way_knows_the_characters() {
+fn the_fast_path_handles_the_characters() {
     let tokenizer = tiny();
     // Combines each character with neighbors of different classes, one after another.
     let all: Vec<char> = ('\0'..'\u{20000}')
@@ -525,7 +525,7 @@ fn the_short_way_knows_the_characters() {
 
 proptest::proptest! {
     #[test]
-    fn the_short_way_is_the_general_one(
+    fn the_fast_path_equals_the_general_path(
         text in "(<\\|eot_id\\|>|<think>|<\\|eot|'(?i)(s|ll|re|x)|[a-cA-C]{1,3}|[0-9]{1,4}|[ \\t\\r\\n\u{a0}\u{2028}]{1,3}|[-.!'<>|]{1,3}|[é世\u{301}ſ½😀가\u{11a8}]{1,2}){0,12}|.{0,40}"
     ) {
         use std::sync::OnceLock;

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_python_cannot_read_at_all_has_its_own_answer() {
+    fn input_that_python_cannot_read_has_a_separate_error() {
         assert_eq!(
             Fault::from(JsonError::Unreadable).to_json(),
             r#"{"detail":"There was an error parsing the body"}"#

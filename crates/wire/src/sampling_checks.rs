@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn the_engine_knows_the_vocabulary() {
+    fn token_ids_out_of_the_vocabulary_are_rejected() {
         let limits = Limits {
             vocab_size: Some(4096),
             ..Limits::default()

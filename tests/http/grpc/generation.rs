@@ -71,7 +71,7 @@ async fn text_is_tokenised_and_echoed() {
 }
 
 #[tokio::test]
-async fn a_second_look_at_a_prompt_is_cached() {
+async fn a_repeated_prompt_is_cached() {
     let mut sim = start(&["--enable-kvcache", "--block-size", "8"]).await;
     let prompt: Vec<u32> = (0..40).collect();
     let asked = GenerateRequest {

@@ -168,7 +168,7 @@ fn a_variable_names_the_program_where_a_manifest_sets_no_command() {
 }
 
 #[test]
-fn loose_words_are_ignored_as_llm_d_ignores_them() {
+fn positional_words_are_ignored_as_in_llm_d() {
     let loaded = try_words(
         &["llm-d-inference-sim", "--model", "m", "left", "over"],
         &[],
@@ -208,7 +208,7 @@ fn render_is_a_kind_of_serve() {
 }
 
 #[test]
-fn tools_get_their_words_untouched() {
+fn tools_get_their_arguments_unchanged() {
     let tool = command("vllm-sim replay trace.jsonl --scheduler vllm --help");
     let args = ["trace.jsonl", "--scheduler", "vllm", "--help"].map(str::to_owned);
     let name = "replay";

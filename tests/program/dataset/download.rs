@@ -185,7 +185,7 @@ fn a_later_run_resumes_unless_the_file_has_changed() {
 }
 
 #[test]
-fn errors_are_words() {
+fn download_errors_name_the_reason() {
     let (bytes, _, _folder, path) = wanted();
     let site = Site::start(bytes.clone(), &[Does::Says("404 Not Found")]);
     assert_eq!(site.error(&path, None), "the server returned 404 Not Found");

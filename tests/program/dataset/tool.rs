@@ -207,7 +207,7 @@ fn conversations_beyond_the_limit_are_not_read() {
 }
 
 #[test]
-fn words_are_checked() {
+fn arguments_are_checked() {
     let folder = tempfile::tempdir().unwrap();
     let both = tool(folder.path(), "--local-path x --hf-repo y --model m").unwrap_err();
     assert!(both.contains("cannot be used with"), "{both}");

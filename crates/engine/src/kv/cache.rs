@@ -210,7 +210,7 @@ mod tests {
     proptest! {
         /// Few keys and a full table, so that slots collide.
         #[test]
-        fn it_is_a_map_to_queues(moves in proptest::collection::vec((1..16u32, 0..8u64), 0..200)) {
+        fn it_behaves_as_a_map_of_queues(moves in proptest::collection::vec((1..16u32, 0..8u64), 0..200)) {
             let mut cache = CachedBlocks::new(16);
             let mut model: BTreeMap<u64, VecDeque<u32>> = BTreeMap::new();
             let mut held: BTreeMap<u32, u64> = BTreeMap::new();

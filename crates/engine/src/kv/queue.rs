@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_leave_from_anywhere_and_return_at_either_end() {
+    fn blocks_are_removed_anywhere_and_returned_at_either_end() {
         let mut queue = FreeQueue::full(5);
         queue.remove(3);
         queue.remove(1);

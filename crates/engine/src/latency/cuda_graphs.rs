@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn drafts_have_sizes_of_their_own() {
+    fn drafts_have_separate_graph_sizes() {
         let drafting = CudaGraphs::usual(GraphLimits {
             drafts: 2,
             ..SERVER

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn more_drafts_take_more_passes_unless_they_come_at_once() {
+    fn more_drafts_take_more_passes_unless_drafted_together() {
         let shape = model("meta-llama/Llama-3.1-8B").unwrap();
         let setup = Setup::new(shape.clone(), gpu("H100").unwrap().clone());
         let mut batch = Batch::default();

@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn an_encoder_of_unknown_shape_takes_what_is_usual() {
+    fn an_encoder_of_unknown_shape_takes_a_typical_time() {
         let on =
             |name: &str, tp| EncoderLatency::new((None, None), &setup(name, tp), false).unwrap();
         assert!((ms(&on("H100", 1), &[600, 400]) - 10.0).abs() < 1e-6);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn spread_items_are_encoded_side_by_side_and_one_alone_is_not() {
+    fn distributed_items_are_encoded_in_parallel_and_a_single_one_is_not() {
         let (whole, parts) = (true, false);
         let of = |tp, is_spread, lens: &[u32]| {
             let setup = setup("H100", tp);

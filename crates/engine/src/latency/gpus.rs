@@ -538,7 +538,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gpu_answers_to_many_names() {
+    fn a_gpu_has_many_names() {
         for name in ["H100", "h100-sxm-80gb", "NVIDIA H100 80GB HBM3", "H100_SXM"] {
             assert_eq!(gpu(name).map(|g| g.name), Some("H100-SXM-80GB"), "{name}");
         }

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_with_a_window_form_groups_of_their_own() {
+    fn sliding_window_layers_form_separate_groups() {
         for (name, full, windowed) in [
             ("openai/gpt-oss-20b", 1, 1),
             ("openai/gpt-oss-120b", 1, 1),

@@ -213,7 +213,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn arrays_come_back() {
+    fn arrays_survive_a_round_trip() {
         let file = savez(&[("a", &[2, 2], &[1.0, 2.0, 3.0, 4.5]), ("b", &[1], &[7.0])]);
         let arrays = read(&file).unwrap();
         assert_eq!(

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn methods_of_config_json_are_told_apart() {
+    fn quantization_methods_of_config_json_are_distinguished() {
         let scheme = |v| Quantization::from_config(&v).scheme;
         assert_eq!(scheme(Value::Null), Scheme::None);
         let modelopt =

@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_takes_no_less_for_what_joins_it() {
+    fn more_work_never_shortens_a_step() {
         for (model_name, tp) in [
             ("meta-llama/Llama-3.1-8B-Instruct", 1),
             ("meta-llama/Llama-3.1-8B-Instruct", 4),

@@ -134,7 +134,7 @@ fn a_first_token_comes_between_recomputing_and_a_hit_on_the_gpu() {
 }
 
 #[test]
-fn copies_follow_the_step_and_each_other() {
+fn copies_start_after_the_step_and_run_one_after_another() {
     let mut engine = Vllm::new(config(100, Some(tier(100)))).unwrap();
     let arrivals = [(at(0), prompt(0, 1, 2, 1)), (at(0), prompt(1, 2, 3, 1))];
     let log = offline::run(&mut engine, arrivals).unwrap();
@@ -205,7 +205,7 @@ fn the_tail_of_the_oldest_request_is_evicted_first() {
 }
 
 #[test]
-fn a_prompt_that_finds_no_room_is_refused_whole_or_stored_in_part() {
+fn a_prompt_without_room_is_skipped_or_stored_in_part() {
     for (rules, kept) in [(HostRules::Native, 0), (HostRules::Simple, 2)] {
         let tier = HostTierConfig { rules, ..tier(2) };
         let mut engine = Vllm::new(config(100, Some(tier))).unwrap();

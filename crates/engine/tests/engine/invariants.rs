@@ -433,26 +433,26 @@ pub(crate) fn latency() -> impl Strategy<Value = LatencyModel> {
 proptest! {
     // Runs PROPTEST_CASES cases, by default 256.
     #[test]
-    fn vllm_holds_the_invariants(config in vllm(), inputs in inputs()) {
+    fn vllm_keeps_the_invariants(config in vllm(), inputs in inputs()) {
         let block = config.block_size;
         let has_all = config.layer_groups.is_none_or(|groups| groups.full > 0);
         hold(|| Box::new(Vllm::new(config.clone()).unwrap()), block, &inputs, has_all)?;
     }
 
     #[test]
-    fn mocker_holds_the_invariants(config in mocker(), inputs in inputs()) {
+    fn mocker_keeps_the_invariants(config in mocker(), inputs in inputs()) {
         let block = config.block_size;
         hold(|| Box::new(Mocker::new(config.clone()).unwrap()), block, &inputs, true)?;
     }
 
     #[test]
-    fn pool_holds_the_invariants(config in pool(), inputs in inputs()) {
+    fn pool_keeps_the_invariants(config in pool(), inputs in inputs()) {
         let block = config.kv.map_or(1, |kv| kv.block_size);
         hold(|| Box::new(Pool::new(config.clone())), block, &inputs, true)?;
     }
 
     #[test]
-    fn sglang_holds_the_invariants(config in sglang(), inputs in inputs()) {
+    fn sglang_keeps_the_invariants(config in sglang(), inputs in inputs()) {
         let block = config.page_size;
         hold(|| Box::new(Sglang::new(config.clone()).unwrap()), block, &inputs, true)?;
     }

@@ -224,7 +224,7 @@ fn vllm_is_the_same_on_both_clocks() {
 }
 
 #[test]
-fn ranks_that_step_together_are_the_same_on_both_clocks() {
+fn lockstep_ranks_are_the_same_on_both_clocks() {
     for async_scheduling in [false, true] {
         let config = vllm(async_scheduling);
         let live = play_ranks(&config, 2);
@@ -353,7 +353,7 @@ fn a_reply_without_delays_is_over_when_it_is_submitted() {
 /// A job with one sequence too many for the queue is rejected as a whole, and leaves nothing
 /// behind.
 #[test]
-fn a_refused_job_leaves_no_trace() {
+fn a_rejected_job_leaves_no_state() {
     let vllm = VllmConfig {
         latency: LatencyModel::ZERO,
         max_waiting: Some(2),

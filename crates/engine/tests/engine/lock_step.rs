@@ -214,7 +214,7 @@ fn an_idle_rank_delays_no_other() {
 }
 
 #[test]
-fn dummy_steps_end_at_the_next_question_for_work() {
+fn dummy_steps_end_at_the_next_check_for_work() {
     let mut group = Group::new(&config(false), 2);
     let mut out = Outbox::new();
     let sequence = Sequence::new(SeqId(1), 16, 5);
@@ -249,7 +249,7 @@ fn an_arrival_during_dummy_steps_waits_for_the_end_of_one() {
 }
 
 #[test]
-fn a_step_goes_on_when_its_only_sequence_leaves() {
+fn a_step_continues_when_its_only_sequence_is_aborted() {
     let mut group = Group::new(&config(false), 2);
     let mut out = Outbox::new();
     let now = SimTime::ZERO;
@@ -282,7 +282,7 @@ fn a_change_of_speed_moves_the_end_of_the_step_of_all() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
-    fn invariants_hold_for_ranks_that_step_together(
+    fn invariants_hold_for_lockstep_ranks(
         config in configs::vllm(),
         ranks in 1..4usize,
         inputs in invariants::inputs(),

@@ -56,7 +56,7 @@ fn a_prompt_that_is_announced_and_never_fits_is_refused() {
 }
 
 #[test]
-fn a_tier_excludes_prompts_of_other_engines() {
+fn a_host_tier_cannot_be_used_with_remote_prompts() {
     let config = MockerConfig {
         role: MockerRole::Prefill,
         tier: Some(MockerTierConfig {

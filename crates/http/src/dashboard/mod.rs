@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_is_whole_and_loads_nothing() {
+    fn the_page_is_complete_and_loads_nothing() {
         let page = Page {
             control: true,
             config: false,

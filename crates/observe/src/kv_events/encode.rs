@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn llmd_writes_maps_without_what_is_not_there() {
+    fn llmd_writes_maps_without_absent_fields() {
         assert_eq!(
             encoded(EventFormat::LlmdMap, 3),
             "93cb41d954fc402000009481a474797065b0416c6c426c6f636b73436c656172656483a474797065ac426c\

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rank_has_an_endpoint_of_its_own() {
+    fn each_rank_has_a_separate_endpoint() {
         let moved = |endpoint, rank| for_rank(endpoint, rank).unwrap();
         assert_eq!(moved("tcp://*:5557", 0), "tcp://*:5557");
         assert_eq!(moved("tcp://*:5557", 3), "tcp://*:5560");

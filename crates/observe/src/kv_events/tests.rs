@@ -188,7 +188,7 @@ fn a_local_socket_works_too() {
 }
 
 #[test]
-fn dropping_sends_what_waits() {
+fn dropping_the_publisher_sends_waiting_events() {
     let publisher = Publisher::start(config(ANY_PORT)).unwrap();
     let subscriber = Subscriber::new();
     subscriber.0.connect(publisher.endpoint()).unwrap();
@@ -255,7 +255,7 @@ fn sized_batches_go_out_when_full_when_old_and_at_the_end() {
 }
 
 #[test]
-fn replay_repeats_what_the_ring_still_has() {
+fn replay_sends_the_batches_that_are_still_kept() {
     let publisher = Publisher::start(with_replay(4)).unwrap();
     for key in 0..10 {
         publisher.publish(vec![stored(key)], 1.0);
@@ -278,7 +278,7 @@ fn replay_repeats_what_the_ring_still_has() {
 }
 
 #[test]
-fn requests_of_one_client_are_answered_in_turn() {
+fn requests_of_one_client_are_answered_in_order() {
     let publisher = Publisher::start(with_replay(1000)).unwrap();
     let dealer = Dealer::new(&publisher);
     for key in 0..600 {
@@ -326,7 +326,7 @@ fn a_client_that_stops_reading_delays_no_other() {
 }
 
 #[test]
-fn an_absent_peer_holds_nothing_up() {
+fn an_absent_peer_delays_nothing() {
     // A port that was free a moment ago has no listener.
     let free = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
@@ -341,7 +341,7 @@ fn an_absent_peer_holds_nothing_up() {
 }
 
 #[test]
-fn a_subscriber_that_stops_reading_holds_nothing_up() {
+fn a_subscriber_that_stops_reading_delays_nothing() {
     let publisher = Publisher::start(PublisherConfig {
         hwm: 10,
         ..with_replay(10)
@@ -364,7 +364,7 @@ fn a_subscriber_that_stops_reading_holds_nothing_up() {
 }
 
 #[test]
-fn a_taken_endpoint_is_an_error_that_names_it() {
+fn an_endpoint_in_use_is_an_error_that_names_it() {
     let taken = Publisher::start(with_replay(1)).unwrap();
     let at = taken.replay_endpoint().unwrap().to_owned();
     let error = Publisher::start(PublisherConfig {

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn each_generation_has_its_topic() {
+    fn topics_of_each_llmd_release_are_rendered() {
         // Topics of llm-d-inference-sim: current, 0.9 and 0.6.
         let rendered = [
             LLMD_TOPIC,

@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_on_a_bound_falls_below_it() {
+    fn a_value_on_a_bound_counts_in_its_bucket() {
         let h = Histogram::new(&[1.0, 2.0]);
         for v in [0.0, 1.0, 1.5, 2.0, 2.5] {
             h.observe(v);

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trace_context_is_read_as_w3c_writes_it() {
+    fn trace_context_is_parsed_as_in_w3c() {
         let good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let context = parent_of(good, Some("a=1,b=2")).expect("good");
         assert_eq!(context.span_id().to_string(), "b7ad6b7169203331");

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_cut_anywhere_is_the_same_stream() {
+    fn a_stream_split_anywhere_is_parsed_the_same() {
         let stream = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n\
                       data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\r\n\r\n: ping\n\n\
                       data: {\"choices\":[{\"delta\":{\"content\":\"bc\"},\"token_ids\":[5,6]}]}\n\n\

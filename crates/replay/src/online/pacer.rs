@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn whoever_waits_is_woken_in_the_order_of_the_instants() {
+    async fn waiting_tasks_are_woken_in_time_order() {
         let pacer = Pacer::start().expect("there are threads");
         let start = now();
         let at = |ms: u64| start + Duration::from_millis(ms);

@@ -171,7 +171,7 @@ mod tests {
     use super::number;
 
     #[test]
-    fn thousands_are_set_apart() {
+    fn thousands_have_separators() {
         let shown = [0.0, 999.999, 1234.5, -1_234_567.891].map(number);
         assert_eq!(shown, ["0.00", "1,000.00", "1,234.50", "-1,234,567.89"]);
     }

@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_in_use_count_once_and_leave_nothing_behind() {
+    fn blocks_in_use_count_once_and_are_removed_completely() {
         let mut index = BlockIndex::default();
         index.add(1);
         let (a, fresh_a) = index.enter(1, &keys(&[1, 2, 3]), Vec::new());

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_a_map() {
+    fn it_behaves_as_a_map() {
         let mut table = KeyTable::default();
         let mut keys: Vec<u64> = Vec::new();
         let mut model: BTreeMap<u64, u32> = BTreeMap::new();

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ramp_and_a_burst_move_what_comes() {
+    fn a_ramp_and_a_burst_change_the_arrivals() {
         // Ten seconds from zero to the full rate equal five seconds at the full rate.
         let ramp: RateCurve = "0=0,10=1".parse().expect("is a curve");
         assert_eq!(ramp.stretched(0.0), 0.0);

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn every_distribution_has_the_mean_it_was_given() {
+    fn every_distribution_has_the_given_mean() {
         assert_eq!(mean("17"), 17.0);
         assert!((mean("uniform:10:20") - 15.0).abs() < 0.1);
         assert!((mean("normal:500:50") - 500.0).abs() < 2.0);

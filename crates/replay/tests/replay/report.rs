@@ -141,7 +141,7 @@ fn requests_add_up() {
 }
 
 #[test]
-fn a_report_has_the_keys_of_the_peers() {
+fn a_report_has_dynamos_keys() {
     let json = serde_json::to_value(run(Slo::default())).expect("is JSON");
     let peers = include_str!("../../../../tests/golden/report_keys.json");
     let peers: Value = serde_json::from_str(peers).expect("is JSON");

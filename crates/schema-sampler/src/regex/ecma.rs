@@ -325,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_of_other_dialects_become_readable() {
+    fn patterns_of_other_dialects_are_translated() {
         for source in [
             r"^\d{3}-\d{2}$",
             r"^[\w-.]+@[a-z\d-]+\.[a-z]{2,}$",
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn look_around_is_taken_out_and_noted() {
+    fn look_around_is_removed_and_reported() {
         let t = translate(r"^(?=.*[A-Z])(?!x(y)z).{8,}$");
         assert_eq!(t.rust, "^(?:)(?:).{8,}$");
         assert_eq!(t.look_aheads, [".*[A-Z]"]);

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_reads_back_as_it_is_written() {
+    fn a_fault_survives_a_round_trip() {
         let text = "rate_limit;slow_first_byte=250ms;stall=3:2s;cut_after=5;reset_after=1;malformed_after=0;duplicate_done;missing_done;wrong_content_length=-7;kv_load_failure=50";
         let spec: FaultSpec = text.parse().unwrap();
         assert_eq!(spec.to_string(), text);

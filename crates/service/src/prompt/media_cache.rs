@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_item_seen_least_lately_makes_room() {
+    fn the_least_recently_used_item_is_evicted() {
         let cache = MediaCache::new(30 * TOKEN_BYTES, |_, _| {});
         let look = |names: &[(&str, u32)]| {
             let items: Vec<_> = names.iter().map(|(name, n)| item(name, *n)).collect();

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_matches_and_is_not_used_up_answers() {
+    fn the_first_matching_rule_with_replies_left_is_used() {
         let rules = rules(
             "- {when: {contains: sun}, say: once, times: 1}\n\
              - {when: {matches: '(?i)^SUN'}, say: again}\n\

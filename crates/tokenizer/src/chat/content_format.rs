@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_over_content_wants_parts() {
+    fn a_loop_over_content_selects_content_parts() {
         for template in [
             "{% for m in messages %}{% for c in m['content'] %}{% endfor %}{% endfor %}",
             "{% for m in messages[1:] %}{% for c in m.content | list %}{% endfor %}{% endfor %}",
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn other_templates_want_text() {
+    fn other_templates_get_text() {
         for template in [
             "",
             "{% for m in messages %}{{ m.content }}{% endfor %}",

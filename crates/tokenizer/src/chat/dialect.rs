@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_tilde_joins_becomes_a_string() {
+    fn operands_of_a_tilde_become_strings() {
         for (from, to) in [
             ("{{ a ~ 'b' ~ c }}", "{{ (a)|string ~ 'b' ~ (c)|string }}"),
             (

@@ -59,7 +59,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_models_have_passes_and_what_multiplies_does_not() {
+    fn normalizers_of_models_pass_and_growing_ones_do_not() {
         let replace = |pattern: Json, times: usize| json!({"type": "Replace", "pattern": pattern, "content": "▁".repeat(times)});
         let space = replace(json!({"String": " "}), 1);
         let sequence = |parts: &[Json]| json!({"type": "Sequence", "normalizers": parts});

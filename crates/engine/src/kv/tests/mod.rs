@@ -431,7 +431,7 @@ fn without_prefix_caching_blocks_are_only_counted() {
 }
 
 #[test]
-fn whole_hashes_leave_with_their_blocks() {
+fn full_hashes_are_dropped_with_their_blocks() {
     let mut pool = BlockPool::new(KvConfig {
         num_blocks: 2,
         block_size: 1,

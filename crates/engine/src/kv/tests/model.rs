@@ -235,7 +235,7 @@ proptest! {
 
     /// A trace may repeat a hash id within one sequence: nothing fails or leaks.
     #[test]
-    fn repeated_keys_do_no_harm(keys in prop::collection::vec(0..3u64, 1..12), rounds in 1..6usize) {
+    fn repeated_keys_are_allowed(keys in prop::collection::vec(0..3u64, 1..12), rounds in 1..6usize) {
         let config = KvConfig { num_blocks: 14, block_size: 2, prefix_caching: true, events: true };
         let mut pool = BlockPool::new(config);
         let plan = Arc::new(BlockPlan {

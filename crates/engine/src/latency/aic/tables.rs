@@ -466,7 +466,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_ordered_as_python_orders_them() {
+    fn versions_are_ordered_as_in_python() {
         let ordered = [
             "0.5.6",
             "0.5.6.post2",

@@ -102,7 +102,7 @@ fn no_sequence_decodes_during_a_prefill_pass() {
 }
 
 #[test]
-fn a_long_prompt_is_computed_in_chunks_and_goes_on_first() {
+fn a_long_prompt_is_computed_in_chunks_and_continues_first() {
     let log = play(
         config(),
         vec![(0, seq(1, 1, 100, 1)), (0, seq(2, 2, 40, 1))],
@@ -149,7 +149,7 @@ fn the_longest_cached_prefix_is_scheduled_first() {
 }
 
 #[test]
-fn of_several_equal_beginnings_only_one_keeps_its_place() {
+fn only_one_of_several_equal_prefixes_keeps_its_priority() {
     let lpm = SglangConfig {
         schedule_policy: SchedulePolicy::Lpm,
         max_num_seqs: 2,
@@ -168,7 +168,7 @@ fn of_several_equal_beginnings_only_one_keeps_its_place() {
 }
 
 #[test]
-fn admission_keeps_room_for_a_share_of_the_output_to_come() {
+fn admission_reserves_room_for_a_fraction_of_the_output() {
     let small = SglangConfig {
         num_pages: 16,
         ..config()
@@ -247,7 +247,7 @@ fn a_sequence_that_can_never_run_is_rejected() {
 }
 
 #[test]
-fn settings_that_cannot_work_are_named() {
+fn invalid_settings_are_named() {
     let error = |config: SglangConfig| Sglang::new(config).unwrap_err().to_string();
     let odd = SglangConfig {
         chunked_prefill_size: 66,

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tools_may_be_nested_as_in_a_chat() {
+    fn tools_may_be_nested_as_in_chat_requests() {
         let mut flat = json!({"input": "x", "tools": [
             {"type": "function", "function": {"name": "f", "parameters": {}}},
         ]});

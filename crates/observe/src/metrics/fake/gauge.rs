@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn each_function_moves_its_way() {
+    fn each_function_has_its_curve() {
         let at = [0, 250, 500, 750, 1000, 1500];
         assert_eq!(
             values(r#""oscillate:0:10:1s""#, &at),

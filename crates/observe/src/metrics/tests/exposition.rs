@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sound_text_is_read_whole() {
+    fn valid_exposition_text_is_parsed() {
         let text = "# HELP a A counter.\n# TYPE a counter\na{x=\"\\\"\\\\\\n,}\",y=\"2\"} 1e+06\n\
                     # HELP b:c B.\n# TYPE b:c histogram\nb:c_bucket{le=\"1.0\"} 0.0\n\
                     b:c_bucket{le=\"+Inf\"} 2.0\nb:c_count 2.0\nb:c_sum 9.0\n";
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_sound_is_refused() {
+    fn invalid_exposition_text_is_rejected() {
         let head = "# HELP a A.\n# TYPE a gauge\n";
         let hist = "# HELP h H.\n# TYPE h histogram\n";
         for (text, reason) in [

@@ -89,7 +89,7 @@ fn a_server_with_two_ranks_shows_what_vllm_shows() {
 }
 
 #[test]
-fn families_of_operations_come_last_once_asked_for() {
+fn families_of_operations_are_last_and_appear_on_first_use() {
     let m = metrics(config_a());
     get_models(&m);
     m.operation_started(Operation::Sleep);

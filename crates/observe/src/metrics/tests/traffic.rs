@@ -58,7 +58,7 @@ fn request(m: &Metrics) {
 }
 
 #[test]
-fn a_request_moves_what_it_moves_in_vllm() {
+fn a_request_changes_the_metrics_that_it_changes_in_vllm() {
     let m = metrics(base());
     request(&m);
     let all = [
@@ -237,7 +237,7 @@ fn reasons_that_only_one_project_has_follow_the_project() {
 }
 
 #[test]
-fn retired_names_show_the_same_numbers_without_disturbing_the_new() {
+fn deprecated_names_have_the_values_of_the_new_names() {
     let plain = metrics(config_a());
     let old = metrics(Settings {
         legacy: true,
@@ -387,7 +387,7 @@ fn scrapes_in_the_middle_of_traffic_add_up() {
 }
 
 #[test]
-fn a_text_is_appended_to_what_is_there() {
+fn a_page_is_appended_to_the_buffer() {
     let m = metrics(base());
     let mut out = "before\n".to_owned();
     m.encode(&mut out, 1.5e9);

@@ -147,7 +147,7 @@ fn limited_sessions_have_at_least_the_reported_requests() {
 }
 
 #[test]
-fn sorted_rows_are_streamed_with_their_number_known() {
+fn sorted_rows_are_streamed_and_counted() {
     let row = |i: u32| format!("{{\"timestamp\":{i},\"output_length\":1,\"hash_ids\":[{i}]}}\n");
     let text: String = (10..1010).map(row).collect();
     let (_dir, path) = file("t", &text);
@@ -200,7 +200,7 @@ fn broken_lines_are_named_with_field_and_value() {
 }
 
 #[test]
-fn times_that_no_instant_holds_are_named() {
+fn times_out_of_range_are_named() {
     let row = |field: &str, ms: &str| {
         format!("{{\"{field}\":{ms},\"session_id\":\"a\",\"output_length\":1,\"hash_ids\":[1]}}\n")
     };
@@ -226,7 +226,7 @@ fn times_that_no_instant_holds_are_named() {
 }
 
 #[test]
-fn agents_wait_for_one_another() {
+fn agents_wait_for_their_dependencies() {
     let text = r#"{"schema":"dynamo.agentic_mooncake","version":2,"block_size":64,"hash_id_scope":"local","source":{"format":"t","digest":"d"}}
 {"request_id":"late","play_id":"p","session_id":"x","input_length":64,"output_length":2,"hash_ids":[1],"not_before_ms":0,"dependencies":[{"request_id":"root","trigger":"completion","delay_ms":5,"relation":"join"},{"request_id":"child","trigger":"dispatch"}]}
 {"request_id":"root","play_id":"p","session_id":"r","input_length":64,"output_length":2,"hash_ids":[1],"not_before_ms":10}
@@ -392,7 +392,7 @@ fn an_unknown_format_is_an_error() {
 }
 
 #[test]
-fn made_up_workloads_are_the_peers() {
+fn synthetic_workloads_equal_those_of_dynamo() {
     let synthetic = Synthetic {
         sessions: 3,
         input: Lengths::Constant(100),
@@ -434,7 +434,7 @@ fn made_up_workloads_are_the_peers() {
 }
 
 #[test]
-fn made_up_sessions_grow_and_think() {
+fn synthetic_sessions_grow_and_pause() {
     let synthetic = Synthetic {
         sessions: 2,
         input: "normal:200:20".parse().expect("is known"),

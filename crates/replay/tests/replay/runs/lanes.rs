@@ -78,7 +78,7 @@ fn both(settings: &Settings, made: &Synthetic) -> [(Vec<String>, Totals); 2] {
 }
 
 #[test]
-fn workers_one_by_one_report_what_the_loop_reports() {
+fn separate_workers_give_the_same_report_as_the_event_loop() {
     let (mut preempted, mut rejected, mut incomplete) = (false, false, false);
     for (seed, engine) in (0u64..).zip(engines().into_iter().cycle().take(12)) {
         let router = match seed % 4 {

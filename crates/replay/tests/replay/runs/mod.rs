@@ -178,7 +178,7 @@ fn routers() -> Vec<RouterConfig> {
 }
 
 #[test]
-fn every_turn_ends_once_whoever_routes_and_serves() {
+fn every_turn_ends_once_with_every_router_and_scheduler() {
     for engine in [vllm(60), sglang(), slots()] {
         for router in routers() {
             for concurrency in [None, Some(5)] {
@@ -205,7 +205,7 @@ fn every_turn_ends_once_whoever_routes_and_serves() {
 }
 
 #[test]
-fn the_same_replay_twice_is_the_same() {
+fn a_replay_is_deterministic() {
     for router in routers() {
         let settings = settings(PoolSpec::new(vllm(80), 4, router));
         let (a, b) = (
@@ -267,7 +267,7 @@ fn requests(of: &[(u64, u64, u32, u32)]) -> Listed {
 }
 
 #[test]
-fn equal_prompts_meet_on_the_worker_that_has_them() {
+fn equal_prompts_are_routed_to_the_worker_that_cached_them() {
     let asks: Vec<_> = (0..40).map(|i| (i * 400, i % 4, 640, 4)).collect();
     for router in [
         RouterConfig::Kv(KvConfig::default()),
@@ -336,7 +336,7 @@ fn a_session_waits_for_what_it_depends_on() {
 }
 
 #[test]
-fn the_time_limit_leaves_what_runs_incomplete() {
+fn the_time_limit_leaves_running_requests_incomplete() {
     let mut settings = settings(PoolSpec::new(vllm(200), 1, RouterConfig::RoundRobin));
     let asks = [(0, 1, 100, 10), (10, 2, 100, 2000), (99_000, 3, 10, 10)];
     settings.limit = Some(SimTime::from_millis(1000));

@@ -72,7 +72,7 @@ fn the_autoscaler_follows_the_load_and_scales_down() {
 }
 
 #[test]
-fn the_autoscaler_does_not_ask_again_for_what_is_on_its_way() {
+fn the_autoscaler_counts_starting_workers() {
     let mut pool = PoolSpec::new(vllm(40), 1, RouterConfig::LeastLoaded);
     pool.startup = Duration::from_secs(20);
     pool.scaling.rule = Some(ScaleRule {
@@ -119,7 +119,7 @@ fn other_autoscalers_scale_down_after_their_window() {
 }
 
 #[test]
-fn workers_that_are_there_at_the_start_stay_for_a_window() {
+fn initial_workers_stay_for_the_stabilization_window() {
     let mut pool = PoolSpec::new(vllm(200), 4, RouterConfig::LeastLoaded);
     pool.scaling.rule = Some(ScaleRule {
         policy: ScalePolicy::Keda,

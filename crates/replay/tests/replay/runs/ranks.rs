@@ -40,7 +40,7 @@ fn a_prompt_on_one_rank_delays_the_decode_of_the_other_by_its_step() {
 }
 
 #[test]
-fn with_a_step_ahead_a_prompt_joins_while_the_other_rank_goes_on() {
+fn with_async_scheduling_a_prompt_joins_while_the_other_rank_continues() {
     let asks = [(0, 0, 16, 400), (11, 1, 16, 2)];
     let (notes, _) = play(&settings(two_ranks(true)), requests(&asks));
     let tokens = token_ms(notes);
@@ -64,7 +64,7 @@ fn ranks_are_not_simulated_separately() {
 }
 
 #[test]
-fn ranks_of_split_pools_step_together_in_each() {
+fn ranks_of_each_split_pool_run_in_lockstep() {
     let prefill = two_ranks(false);
     let settings = Settings {
         prefill: Some(prefill.clone()),

@@ -119,7 +119,7 @@ fn chunks_are_cut_at_the_long_prefill_threshold() {
 }
 
 #[test]
-fn a_prompt_that_is_alone_is_not_cut() {
+fn a_single_prompt_is_not_limited_by_the_threshold() {
     let config = VllmConfig {
         long_prefill_token_threshold: 50,
         ..config()
@@ -233,7 +233,7 @@ fn drafts_of_a_sequence_override_acceptance_rates() {
 }
 
 #[test]
-fn an_adapter_too_many_waits_and_those_behind_it_do_not() {
+fn a_request_beyond_max_loras_waits_and_others_pass() {
     let config = VllmConfig {
         max_loras: 1,
         ..config()

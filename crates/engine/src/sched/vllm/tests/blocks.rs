@@ -18,7 +18,7 @@ fn a_cached_prefix_is_not_computed_but_the_last_token_always_is() {
 }
 
 #[test]
-fn a_cache_look_up_can_be_skipped() {
+fn a_cache_lookup_can_be_skipped() {
     let again = Sequence {
         skip_cache_read: true,
         ..planned(2, 7, 40, 1)

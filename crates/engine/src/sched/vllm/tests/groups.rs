@@ -32,7 +32,7 @@ fn held(config: VllmConfig, sequence: Sequence) -> Vec<u32> {
 }
 
 #[test]
-fn a_window_gives_back_what_it_has_passed() {
+fn a_window_frees_blocks_that_it_has_passed() {
     // 96 tokens need 6 blocks in each group, and the window of 32 needs 3 of them.
     let window = grouped(SparseKind::Window(32), 1);
     assert_eq!(

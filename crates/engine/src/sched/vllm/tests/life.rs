@@ -67,7 +67,7 @@ fn a_pause_stops_scheduling_and_loses_nothing() {
 }
 
 #[test]
-fn all_can_be_cancelled() {
+fn all_sequences_can_be_cancelled() {
     let config = VllmConfig {
         max_num_seqs: 1,
         ..config()
@@ -129,7 +129,7 @@ fn an_impossible_sequence_is_rejected_with_a_reason() {
 }
 
 #[test]
-fn a_late_call_finds_everything_at_the_instants_it_was_due() {
+fn a_late_poll_returns_events_at_their_due_times() {
     let mut engine = Vllm::new(VllmConfig {
         async_scheduling: true,
         ..config()
@@ -144,7 +144,7 @@ fn a_late_call_finds_everything_at_the_instants_it_was_due() {
 }
 
 #[test]
-fn settings_that_cannot_work_are_named() {
+fn invalid_settings_are_named() {
     let error = |config: VllmConfig| Vllm::new(config).unwrap_err().to_string();
     let zero = VllmConfig {
         block_size: 0,

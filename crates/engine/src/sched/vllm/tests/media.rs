@@ -126,7 +126,7 @@ fn an_item_larger_than_the_budget_waits_only_for_other_items() {
 }
 
 #[test]
-fn encoding_takes_its_time_in_front_of_the_step_and_once() {
+fn encoding_time_is_added_once_before_the_step() {
     let mut config = encoder(2000, 2000);
     let shape = model("Qwen/Qwen2.5-7B-Instruct").unwrap();
     let setup = Setup::new(shape, gpu("H100").unwrap().clone());
