@@ -58,10 +58,10 @@ else
 	python3 python/pack_wheel.py $(BINARY) python/dist
 endif
 
-wheels: ## static wheels, tarballs and checksums of both machines in python/dist
+wheels: ## static wheels, tarballs, npm packages and checksums of both machines in python/dist
 	.ci/wheels python/dist
 
-dist: ## a tarball and a wheel of BINARY in python/dist, with checksums
+dist: ## a tarball, a wheel and an npm package of BINARY in python/dist, with checksums
 	.ci/dist $(BINARY) python/dist
 
 clients: ## client libraries of Python against BINARY
