@@ -2,9 +2,11 @@
 
 const { spawn } = require("node:child_process");
 const { randomBytes } = require("node:crypto");
-const { existsSync, mkdtempSync, readFileSync, rmSync, watch, writeFileSync } = require("node:fs");
+const { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } = require("node:fs");
 const { tmpdir } = require("node:os");
 const { join } = require("node:path");
+// Taken before a test mocks it.
+const { setTimeout } = require("node:timers");
 const { findBinary } = require("./binary.js");
 
 const ADMIN_KEY = "VLLM_SIM_ADMIN_API_KEY";
@@ -13,13 +15,22 @@ const LOG_LINES = 10_000;
 /** Children that run, with their folders. */
 const running = new Map();
 
-process.on("exit", () => {
+/** Ends all servers with this process. */
+function endAll() {
   for (const [child, folder] of running) end(child, folder);
-});
+}
+
+/** Notes a server, to be ended with this process. */
+function begin(child, folder) {
+  // One listener, and none while nothing runs: jest loads this module again for each test file.
+  if (running.size === 0) process.on("exit", endAll);
+  running.set(child, folder);
+}
 
 /** Kills a server and removes its folder. */
 function end(child, folder) {
   running.delete(child);
+  if (running.size === 0) process.off("exit", endAll);
   child.kill("SIGKILL");
   rmSync(folder, { recursive: true, force: true });
 }
@@ -73,32 +84,28 @@ class Log {
   }
 }
 
-/** Resolves to the URLs of the ready file, as soon as it is there. */
-function listening(child, folder, ready, log, timeout) {
-  return new Promise((resolve, reject) => {
-    const watcher = watch(folder);
-    const tail = () => log.text.trimEnd().split("\n").slice(-20).join("\n");
-    const fail = (why) => settle(() => reject(new Error(`${why}:\n${tail()}`)));
-    const timer = setTimeout(() => fail(`vllm-sim does not listen after ${timeout} ms`), timeout);
-    const ended = (code, signal) => fail(`vllm-sim ended with ${signal ?? `exit code ${code}`}`);
-    const unstarted = (error) => settle(() => reject(error));
-    function settle(then) {
-      clearTimeout(timer);
-      watcher.close();
-      child.off("close", ended).off("error", unstarted);
-      then();
-    }
-    function look() {
-      if (!existsSync(ready)) return;
+/** Resolves to the URLs of the ready file, once it is there. */
+async function listening(child, ready, log, timeoutMs) {
+  let ended;
+  // "close" comes after the last line of the log.
+  child.on("close", (code, signal) => (ended ??= new Error(`vllm-sim ended with ${signal ?? `exit code ${code}`}`)));
+  child.on("error", (error) => (ended = error));
+  const told = (error) => {
+    const tail = log.text.trimEnd().split("\n").slice(-20).join("\n");
+    if (tail) error.message += `:\n${tail}`;
+    return error;
+  };
+  // The pauses are counted, as a test may have mocked the clock.
+  for (let pause = 1, waited = 0; ; waited += pause, pause = Math.min(pause * 1.5, 50)) {
+    if (existsSync(ready)) {
       const urls = JSON.parse(readFileSync(ready, "utf8")).servers.map((server) => server.url);
-      if (urls.every(Boolean)) settle(() => resolve(urls));
-      else fail("a server on a Unix socket (--uds) has no URL");
+      if (urls.every(Boolean)) return urls;
+      throw new Error("a server on a Unix socket (--uds) has no URL");
     }
-    watcher.on("change", look);
-    // "close" comes after the last line of the log.
-    child.on("close", ended).on("error", unstarted);
-    look();
-  });
+    if (ended) throw told(ended);
+    if (waited > timeoutMs) throw told(new Error(`vllm-sim does not listen after ${timeoutMs} ms`));
+    await new Promise((resolve) => setTimeout(resolve, pause));
+  }
 }
 
 /** A vllm-sim on a free port of the loopback interface; startVllmSim makes one. */
@@ -207,12 +214,12 @@ async function startVllmSim(options = {}) {
     env: { ...all, ...(key && { [ADMIN_KEY]: key }) },
   });
   try {
-    running.set(child, folder);
+    begin(child, folder);
     // A program that ends before it reads its input is told of by its exit code.
     child.stdin.on("error", () => {});
     child.stderr.setEncoding("utf8").on("data", (text) => log.add(text));
     const closed = new Promise((resolve) => child.on("close", resolve).on("error", resolve));
-    const urls = await listening(child, folder, ready, log, startTimeoutMs);
+    const urls = await listening(child, ready, log, startTimeoutMs);
     // A server that is not stopped keeps no process alive; the end of the process ends it.
     for (const one of handles(child)) one.unref();
     return new VllmSim(child, closed, folder, key, log, urls);

@@ -80,6 +80,13 @@ test("a program that cannot be started, or says nothing, is given up", async () 
   await assert.rejects(startVllmSim({ binary: idle, startTimeoutMs: 200 }), /does not listen after 200 ms/);
 });
 
+test("a server starts and stops while a test has mocked the clock", async (context) => {
+  context.mock.timers.enable();
+  const server = await start();
+  assert.equal((await fetch(`${server.url}/health`)).status, 200);
+  await server.stop();
+});
+
 test("variables reach the server", async () => {
   const server = await start({ env: { VLLM_SIM_SERVED_MODEL_NAME: "other" } });
   const models = await (await fetch(`${server.baseUrl}/models`)).json();

@@ -15,7 +15,7 @@ if [ "$(node -p 'process.versions.node.split(".")[0]')" -lt 20 ]; then
   exit 0
 fi
 
-VLLM_SIM_BINARY=$binary node --test test/
+VLLM_SIM_BINARY=$binary node --test test/*.test.js
 
 # As a user installs it, apart from this repository.
 unset VLLM_SIM_BINARY
