@@ -13,8 +13,9 @@ try {
   console.error(`error: ${error.message}`);
   process.exit(1);
 }
-const child = spawn(binary, process.argv.slice(2), { stdio: "inherit" });
+// Listened for before the start: a signal in between would end this process alone.
 for (const signal of ["SIGHUP", "SIGINT", "SIGTERM"]) process.on(signal, () => child.kill(signal));
+const child = spawn(binary, process.argv.slice(2), { stdio: "inherit" });
 child.on("error", (error) => {
   console.error(`error: cannot start ${binary}: ${error.message}`);
   process.exit(1);
