@@ -54,7 +54,8 @@ pub(super) fn run(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Res
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let asked = runtime.block_on(async { tokio::time::timeout(timeout, ask(&uri, endpoint)).await });
+    let asked =
+        runtime.block_on(async { tokio::time::timeout(timeout, ask(&uri, endpoint)).await });
     match asked {
         Ok(Ok(200)) => Ok(format!("{url}: healthy")),
         Ok(Ok(status)) => bail!("{url}: answered {status}"),

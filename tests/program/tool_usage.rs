@@ -424,7 +424,10 @@ fn bash_completes_behind_every_command() {
             "--max-num-seqs",
         ),
         (&["vllm-sim", "serve", "llama-3.1-7"], "llama-3.1-70b"),
-        (&["vllm-sim", "serve", "demo", "--gpu", "H10"], "H100-SXM-80GB"),
+        (
+            &["vllm-sim", "serve", "demo", "--gpu", "H10"],
+            "H100-SXM-80GB",
+        ),
         (&["vllm-sim", "replay", "--rou"], "--router"),
         (&["vllm-sim", "plan", "--slo-t"], "--slo-ttft-ms"),
         (&["vllm-sim", "explain", "--gp"], "--gpu"),

@@ -8,7 +8,7 @@ Documentation comments of the product's Rust, without tests and generated files;
            has no comma, or with "Tokens that ..." above anything but a function; Whether is for booleans
   pronoun  the first sentence opens with It, They, Its, ..., or with This and no noun behind it
   dialect  the prose has a word that this project uses in a sense of its own (DIALECT)
-Pages (README.md, ARCHITECTURE.md, CONTRIBUTING.md, docs, READMEs of the crates), without code:
+Pages (README.md, ARCHITECTURE.md, CONTRIBUTING.md, docs, READMEs), without code:
   long     sentences of more than 30 words; `code` is one word, a cell of a table is a paragraph
   wall     paragraphs, items of a list or cells of more than 90 words
   history  words about the project's past
@@ -139,7 +139,8 @@ def findings():
             for kind in comment_kinds(first, prose, item):
                 hit = DIALECT_WORD.search(prose) if kind == "dialect" else None
                 yield name, line, kind, f"{hit[0]}: {first}" if hit else first
-    for name in files("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/**/*.md", "crates/**/README.md", "python/**/README.md"):
+    for name in files("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/**/*.md", "SECURITY.md",
+                      "crates/**/README.md", "python/**/README.md", "npm/README.md", "examples/README.md", "helm/**/README.md"):
         for line, text in paragraphs((ROOT / name).read_text()):
             text = re.sub(r"`[^`]*`", "`x`", re.sub(r"\]\([^)]*\)", "]", text))
             if len(text.split()) > PARAGRAPH:
