@@ -11,7 +11,7 @@ use vllm_sim_calibrate::validate;
 use vllm_sim_command_line::{self as command_line, UsageError, outputs, refuse};
 use vllm_sim_config::{
     CliMode, Command, FlagSpec, LatencySource, Loaded, SchedulerKind, TOOLS, ValueSource, flags,
-    load_engine, load_known, nearest_flag, without_passwords,
+    load_engine, load_known, mask_passwords, nearest_flag,
 };
 use vllm_sim_engine::latency::Coefficients;
 use vllm_sim_explain as explain;
@@ -183,7 +183,7 @@ pub(super) fn unknown(tool: &'static str, word: &str) -> UsageError {
 
 /// Returns the explicitly set flags that are not secret.
 pub(super) fn typed(loaded: &Loaded) -> impl Iterator<Item = (&'static FlagSpec, &[String])> {
-    let typed = flags().zip(&loaded.effective).filter(|(flag, value)| {
+    let typed = flags().zip(&loaded.resolved_flags).filter(|(flag, value)| {
         !flag.secret && !matches!(value.source, ValueSource::Default | ValueSource::Derived)
     });
     typed.map(|(flag, value)| (flag, &value.values[..]))
@@ -210,7 +210,7 @@ fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Depl
     let config = &loaded.config;
     let parallel = &config.engine.parallel;
     let typed = typed(&loaded).map(|(flag, values)| {
-        let values = without_passwords(&values.join(" "));
+        let values = mask_passwords(&values.join(" "));
         (format!("--{}", flag.name), values)
     });
     Ok(Deployment {
@@ -243,7 +243,7 @@ fn start_fleet(loaded: Loaded) -> StartingPods {
 }
 
 /// Returns the known prediction errors of a deployment; `None` if there are none or it is invalid.
-fn evidence(config: &vllm_sim_config::Config) -> Option<explain::Evidence> {
+fn evidence(config: &vllm_sim_config::Config) -> Option<explain::PredictionAccuracy> {
     if config.engine.scheduler != SchedulerKind::Vllm {
         return None;
     }
@@ -279,7 +279,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     let sampling = server::sampling(&loaded.config)?.because;
     let utilization = loaded.config.engine.memory.gpu_memory_utilization;
     let setup = setup.as_ref().map(|setup| (setup, utilization));
-    let derived = loaded.effective.iter().filter_map(|setting| {
+    let derived = loaded.resolved_flags.iter().filter_map(|setting| {
         Some(explain::Derived {
             flag: setting.name,
             value: setting.values.first()?,

@@ -138,8 +138,8 @@ const QUOTED: [(&str, &str, &str); 8] = [
     ),
     (
         "texts of\n16 KiB and more",
-        "crates/service/src/off_thread.rs",
-        "LONG: usize = 16 * 1024;",
+        "crates/service/src/blocking_pool.rs",
+        "LARGE_TEXT_BYTES: usize = 16 * 1024;",
     ),
     (
         "A request of 64 KiB and more",
@@ -147,7 +147,7 @@ const QUOTED: [(&str, &str, &str); 8] = [
         "LARGE: u64 = 64 * 1024;",
     ),
     (
-        "eleven stand in `crates/engine/src/lib.rs`",
+        "eleven are listed in `crates/engine/src/lib.rs`",
         "crates/engine/src/lib.rs",
         "//! 11. ",
     ),

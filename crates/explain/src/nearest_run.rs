@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use vllm_sim_engine::latency::{Memory, Setup};
+use vllm_sim_engine::latency::{Memory, RooflineSetup};
 
 /// Public runs by deployment, written by `tests/python/fidelity_page.py` together with
 /// `docs/fidelity.md`.
@@ -94,7 +94,7 @@ fn nearest(asked: &Deployment) -> Option<Deployment> {
 
 /// Known errors of a prediction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Evidence {
+pub struct PredictionAccuracy {
     /// Description of the nearest recorded deployment.
     pub recorded: String,
     /// Median errors of its predictions, with the number of runs.
@@ -103,7 +103,7 @@ pub struct Evidence {
     pub short: String,
 }
 
-pub(super) fn evidence(setup: &Setup) -> Option<Evidence> {
+pub(super) fn evidence(setup: &RooflineSetup) -> Option<PredictionAccuracy> {
     let shape = &setup.shape;
     let memory = Memory::new(shape, &setup.gpu, setup.ranks(), 1.0, (16, 2), 1, None);
     let asked = Deployment {
@@ -154,14 +154,14 @@ pub(super) fn evidence(setup: &Setup) -> Option<Evidence> {
         true => format!("{ttft}{itl}"),
         false => format!("({ttft}{itl})"),
     };
-    Some(Evidence {
+    Some(PredictionAccuracy {
         recorded,
         errors,
         short,
     })
 }
 
-pub(super) fn write(text: &mut String, setup: &Setup) -> fmt::Result {
+pub(super) fn write(text: &mut String, setup: &RooflineSetup) -> fmt::Result {
     match evidence(setup) {
         Some(found) => writeln!(
             text,
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn differences_from_the_nearest_run_are_named() {
         let said = |name: &str, on: &str, tp: u32| {
-            let mut setup = Setup::new(model(name).unwrap(), gpu(on).unwrap().clone());
+            let mut setup = RooflineSetup::new(model(name).unwrap(), gpu(on).unwrap().clone());
             setup.tp = tp;
             let mut text = String::new();
             write(&mut text, &setup).unwrap();

@@ -6,7 +6,7 @@ use super::measure::{MEASURES, Values};
 use vllm_sim_command_line::refuse;
 
 /// Names of values that are not relative to the ideal.
-const OTHERS: [&str; 3] = ["score", "misroutes", "retries"];
+const OTHER_MEASURES: [&str; 3] = ["score", "misroutes", "retries"];
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Requirement {
@@ -27,7 +27,7 @@ impl Requirement {
         let Some((operator, (name, bound))) = found else {
             refuse!("--require {text:?} must be NAME>=NUMBER, such as reuse>=0.9");
         };
-        let names = || MEASURES.iter().map(|m| m.name).chain(OTHERS);
+        let names = || MEASURES.iter().map(|m| m.name).chain(OTHER_MEASURES);
         let Some(name) = names().find(|known| *known == name.trim()) else {
             let known = names().collect::<Vec<_>>().join(", ");
             refuse!("--require {text:?}: unknown measure; known are {known}");
@@ -56,7 +56,7 @@ impl Requirement {
     /// Returns the bounded value, which of a measure is its ratio to the ideal.
     pub(super) fn value(&self, shares: &Values, others: [Option<f64>; 3]) -> Option<f64> {
         let measure = MEASURES.iter().position(|m| m.name == self.name);
-        let other = || OTHERS.iter().position(|name| *name == self.name);
+        let other = || OTHER_MEASURES.iter().position(|name| *name == self.name);
         match measure {
             Some(at) => shares[at],
             None => others[other()?],

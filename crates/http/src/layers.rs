@@ -30,7 +30,7 @@ use super::request_history::HistoryLayer;
 use super::request_log::RequestLog;
 use super::{error, fault, request_log, route_index, routes};
 use vllm_sim_config::{Cors, Log};
-use vllm_sim_service::{Service, long_work};
+use vllm_sim_service::{Service, run_blocking};
 
 /// A router with its layers.
 pub(super) type Stack = BoxCloneSyncService<Request, Response, Infallible>;
@@ -206,7 +206,7 @@ impl Around for HeadAndOptions {
 
 /// Returns a 500 if a handler panics, instead of closing the connection.
 fn panicked(_: Box<dyn Any + Send>) -> Response {
-    error::response(&error::failed())
+    error::response(&error::engine_failure())
 }
 
 /// Runs a request with a large body on the blocking pool, because reading and checking it takes
@@ -220,7 +220,7 @@ async fn long_body(request: Request, next: Next) -> Response {
         None => request.headers().contains_key(header::TRANSFER_ENCODING),
     };
     match is_large {
-        true => long_work(next.run(request)).await,
+        true => run_blocking(next.run(request)).await,
         false => next.run(request).await,
     }
 }

@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_shards_have_the_same_command_line() {
+    fn shards_and_their_merge_share_a_command() {
         let words = |text: &str| -> Vec<String> { text.split(' ').map(str::to_owned).collect() };
         let part = "--grid a=1,2 --shard 1/2 --report-json=x --threads 3 --gpu H100";
         let merged = "--grid a=1,2 --gpu H100 --merge x,y";
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_survive_a_round_trip_exactly() {
+    fn floats_survive_a_round_trip() {
         #[derive(Serialize, Deserialize)]
         struct Kept {
             #[serde(deserialize_with = "exact_map")]

@@ -1,6 +1,6 @@
 use anyhow::Result;
 
-use vllm_sim_explain::Evidence;
+use vllm_sim_explain::PredictionAccuracy;
 
 use vllm_sim_engine::sched::EngineSpec;
 
@@ -16,7 +16,7 @@ pub struct Deployment {
     /// Flags of the engine, with those added by this program.
     pub flags: Vec<String>,
     /// Known errors of the engine's predicted latencies.
-    pub evidence: Option<Evidence>,
+    pub evidence: Option<PredictionAccuracy>,
     /// Seed of all random draws.
     pub seed: u64,
     /// Names and values that describe the engine in a report.
@@ -29,7 +29,7 @@ pub struct Deployment {
 pub struct DoesNotFit(pub String);
 
 /// Builds an engine from flags of `serve`, and rejects unknown flags.
-pub type Deploy<'a> = &'a dyn Fn(&[String]) -> Result<Deployment>;
+pub type DeploymentFactory<'a> = &'a dyn Fn(&[String]) -> Result<Deployment>;
 
 /// Separates flags of `serve` from positional words: (flags, words).
-pub type Sort<'a> = &'a dyn Fn(&[String]) -> Result<(Vec<String>, Vec<String>)>;
+pub type FlagSplitter<'a> = &'a dyn Fn(&[String]) -> Result<(Vec<String>, Vec<String>)>;

@@ -8,12 +8,12 @@ use serde_json::{Map, Value};
 use vllm_sim_command_line::{UsageError, refuse};
 use vllm_sim_dynamo_run as dynamo_run;
 use vllm_sim_engine::sched::EngineSpec;
-use vllm_sim_explain::Evidence;
+use vllm_sim_explain::PredictionAccuracy;
 use vllm_sim_replay::{
     KvConfig, PoolSpec, QueuePolicy, RouterConfig, Scaling, Scorer, ScorersConfig, TransferTime,
 };
 
-use super::deploy::Deploy;
+use super::deploy::DeploymentFactory;
 use super::options::{PolicyName, PoolArgs, RouterName, json_or_file};
 use super::scaling::{scaling, seconds};
 
@@ -53,7 +53,7 @@ pub struct Pools {
     /// Data-parallel ranks per prefill worker, and per other worker; each rank is an engine.
     pub ranks: (u32, u32),
     /// Known errors of the predicted latencies.
-    pub evidence: Option<Evidence>,
+    pub evidence: Option<PredictionAccuracy>,
     /// Name of the router, and its settings from the command line.
     pub router: (String, Option<String>),
     /// Seed of all random draws.
@@ -90,7 +90,7 @@ fn here(kernel_tables: Option<&std::path::Path>) -> dynamo_run::Folders<'_> {
 }
 
 /// Builds the pools from the arguments; `flags` describe the engine.
-pub fn pools(args: &PoolArgs, flags: &[String], deploy: Deploy<'_>) -> Result<Pools> {
+pub fn pools(args: &PoolArgs, flags: &[String], deploy: DeploymentFactory<'_>) -> Result<Pools> {
     let plain = deploy(flags)?;
     let shared = mocker("--extra-engine-args", args.extra_engine_args.as_deref())?;
     let own = Worker {
@@ -202,7 +202,7 @@ fn one() -> u32 {
 fn different(
     file: &std::path::Path,
     flags: &[String],
-    deploy: Deploy<'_>,
+    deploy: DeploymentFactory<'_>,
 ) -> Result<(Vec<EngineSpec>, u32)> {
     let shown = file.display();
     let text = std::fs::read_to_string(file).with_context(|| format!("--workers: {shown}"))?;

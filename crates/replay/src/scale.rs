@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn keda_sums_the_waiting_requests_of_all_workers() {
+    fn keda_ignores_starting_workers() {
         let keda = ScaleRule {
             policy: ScalePolicy::Keda,
             ..rule()
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn starting_workers_are_neither_requested_again_nor_removed() {
+    fn starting_workers_count_as_on_target() {
         // Two workers with full caches need three; a third that starts changes nothing.
         assert_eq!(wanted(2, 0, 0.0, 1.0), 3);
         assert_eq!(wanted(2, 1, 0.0, 1.0), 3);

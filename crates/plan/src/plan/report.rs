@@ -1,23 +1,23 @@
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 
-use super::deploy::Deployed;
+use super::deploy::DeploymentCommands;
 use super::prices::Prices;
-use super::search::{self, Answer, Candidate, Question, Trial};
+use super::search::{self, Candidate, PlanRequirements, SearchResult, Trial};
 use crate::grid::label;
 use vllm_sim_replay_cli::Pools;
 
 /// Factors of the traffic for which the cheapest deployment is recomputed.
-const SWINGS: [f64; 2] = [0.8, 1.2];
+const TRAFFIC_FACTORS: [f64; 2] = [0.8, 1.2];
 
 pub(super) struct Plan {
     names: Vec<String>,
-    question: Question,
+    question: PlanRequirements,
     prices: Option<Prices>,
     pub(super) rows: Vec<Row>,
     /// Indices of the rows with a result, by cost per traffic.
     pub(super) order: Vec<usize>,
-    outlook: Option<Outlook>,
+    outlook: Option<TrafficSensitivity>,
     pub(super) command: String,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Row {
     price: f64,
     /// Pools of one worker, or of one group of prefill and decode workers.
     pools: Option<Pools>,
-    pub(super) answer: Answer,
+    pub(super) answer: SearchResult,
 }
 
 impl Row {
@@ -38,8 +38,8 @@ impl Row {
 }
 
 /// Behaviour of the cheapest deployment under other traffic.
-struct Outlook {
-    /// Number of workers for each of [`SWINGS`]; `None` if above the budget.
+struct TrafficSensitivity {
+    /// Number of workers for each of [`TRAFFIC_FACTORS`]; `None` if above the budget.
     swings: [Option<u32>; 2],
     /// Highest sustainable traffic, as a factor of the requested traffic.
     room: Option<f64>,
@@ -52,10 +52,10 @@ impl Plan {
     /// Returns the errors of the runs.
     pub(super) fn new(
         names: Vec<String>,
-        question: Question,
+        question: PlanRequirements,
         prices: Option<Prices>,
         candidates: &[Candidate],
-        answers: Vec<Answer>,
+        answers: Vec<SearchResult>,
         command: String,
     ) -> Result<Self> {
         let rows = candidates
@@ -88,9 +88,9 @@ impl Plan {
                     && candidate.workload.replay_concurrency.is_none() =>
             {
                 let at = |traffic| search::fewest_workers(candidate, &question, traffic);
-                let [less, more] = SWINGS.map(at);
+                let [less, more] = TRAFFIC_FACTORS.map(at);
                 let room = search::most_traffic(candidate, &question, workers)?;
-                Some(Outlook {
+                Some(TrafficSensitivity {
                     swings: [less?, more?].map(|trial| trial.map(|trial| trial.workers)),
                     room: room.map(|trial| trial.traffic),
                 })
@@ -244,7 +244,7 @@ impl Plan {
         if let Some(deployed) = self.deployed() {
             notes.push(format!("to deploy: {}", deployed.vllm()));
             notes.extend(deployed.router().map(|router| format!("router: {router}")));
-            notes.push(format!("to rehearse: {}", deployed.rehearsal()));
+            notes.push(format!("to rehearse: {}", deployed.simulation_commands()));
             let files = deployed.files();
             if !files.is_empty() {
                 let files = files.join(", ");
@@ -283,9 +283,9 @@ impl Plan {
         Some(format!("traffic -20 %: {less}, +20 %: {more}{room}"))
     }
 
-    fn deployed(&self) -> Option<Deployed<'_>> {
+    fn deployed(&self) -> Option<DeploymentCommands<'_>> {
         let (row, best) = self.best()?;
-        Deployed::new(row.pools.as_ref()?, best)
+        DeploymentCommands::new(row.pools.as_ref()?, best)
     }
 
     fn evidence(&self) -> Option<String> {
@@ -374,13 +374,13 @@ impl Plan {
             "order": self.order,
             "points": points.collect::<Vec<_>>(),
             "outlook": self.outlook.as_ref().map(|outlook| json!({
-                "traffic": SWINGS,
+                "traffic": TRAFFIC_FACTORS,
                 "workers": outlook.swings,
                 "most_traffic": outlook.room,
             })),
-            "deploy": deployed.as_ref().map(Deployed::vllm),
-            "router": deployed.as_ref().and_then(Deployed::router),
-            "rehearse": deployed.as_ref().map(Deployed::rehearsal),
+            "deploy": deployed.as_ref().map(DeploymentCommands::vllm),
+            "router": deployed.as_ref().and_then(DeploymentCommands::router),
+            "rehearse": deployed.as_ref().map(DeploymentCommands::simulation_commands),
         })
     }
 }

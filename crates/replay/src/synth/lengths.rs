@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_distributions_are_rejected_with_a_reason() {
+    fn bad_lengths_are_errors() {
         for (text, part) in [
             ("normal:5", "is not known"),
             ("uniform:9:3", "MIN above its MAX"),

@@ -93,7 +93,7 @@ fn the_first_token_is_emitted_with_the_prompt() {
 }
 
 #[test]
-fn no_sequence_decodes_during_a_prefill_pass() {
+fn a_prefill_pass_contains_no_decodes() {
     let log = play(
         config(),
         vec![(0, seq(1, 1, 20, 3)), (10, seq(2, 2, 20, 1))],

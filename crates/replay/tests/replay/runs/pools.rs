@@ -159,13 +159,13 @@ fn requests_of_a_lost_worker_fail_and_a_new_worker_starts() {
 #[test]
 fn a_session_stays_on_the_worker_of_its_hash() {
     let pool = PoolSpec::new(vllm(400), 4, RouterConfig::SessionHash);
-    let mut source = Synthetic {
+    let mut source = SyntheticWorkload {
         sessions: 40,
         input: Lengths::Constant(50),
         output: Lengths::Constant(2),
         turns: Lengths::Constant(3),
         arrivals: Arrivals::Interval(5.0),
-        ..Synthetic::default()
+        ..SyntheticWorkload::default()
     }
     .source()
     .unwrap();

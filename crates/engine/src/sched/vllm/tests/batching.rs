@@ -129,7 +129,7 @@ fn a_single_prompt_is_not_limited_by_the_threshold() {
 }
 
 #[test]
-fn an_adaptive_threshold_gives_each_request_a_share() {
+fn an_adaptive_threshold_leaves_each_sequence_a_share() {
     let config = VllmConfig {
         long_prefill_token_threshold: 50,
         long_prefill_token_threshold_adaptive: true,

@@ -1,7 +1,7 @@
 //! Tests prefix hits, allocation and preemption.
 
 use super::*;
-use crate::kv::{LayerGroups, SparseKind};
+use crate::kv::{LayerGroups, SparseLayerKind};
 
 #[test]
 fn a_cached_prefix_is_not_computed_but_the_last_token_always_is() {
@@ -68,7 +68,7 @@ fn the_last_admitted_sequence_is_preempted_and_resumes_first() {
 fn the_first_admitted_can_be_the_victim() {
     let config = VllmConfig {
         num_gpu_blocks: 4,
-        victim: Victim::First,
+        victim: PreemptionVictim::First,
         ..config()
     };
     let log = play(
@@ -120,7 +120,7 @@ fn a_token_in_flight_reaches_a_sequence_that_was_preempted() {
 fn priority_orders_the_queue_and_chooses_the_victim() {
     let config = VllmConfig {
         num_gpu_blocks: 4,
-        policy: Policy::Priority,
+        policy: SchedulingPolicy::Priority,
         ..config()
     };
     let urgent = Sequence {
@@ -138,7 +138,7 @@ fn priority_orders_the_queue_and_chooses_the_victim() {
 fn other_sequences_run_in_the_step_that_preempts_the_lowest() {
     let config = VllmConfig {
         num_gpu_blocks: 6,
-        policy: Policy::Priority,
+        policy: SchedulingPolicy::Priority,
         ..config()
     };
     let lowest = Sequence {
@@ -156,7 +156,7 @@ fn other_sequences_run_in_the_step_that_preempts_the_lowest() {
 fn a_victim_already_in_the_step_returns_its_tokens() {
     let config = VllmConfig {
         num_gpu_blocks: 4,
-        policy: Policy::Priority,
+        policy: SchedulingPolicy::Priority,
         ..config()
     };
     let low = Sequence {
@@ -186,6 +186,21 @@ fn the_watermark_keeps_blocks_free_unless_nothing_runs() {
 }
 
 #[test]
+fn the_watermark_is_a_fraction_of_all_blocks_with_the_null_block() {
+    // One block of six is kept free; of five it would be none.
+    let config = VllmConfig {
+        num_gpu_blocks: 5,
+        watermark: 0.17,
+        ..config()
+    };
+    let log = play(
+        config,
+        submits(vec![(0, seq(1, 64, 1)), (0, seq(2, 16, 1))]),
+    );
+    assert_eq!(log, "0: s1 | 10: t1 e1 s2 | 20: t2 e2");
+}
+
+#[test]
 fn block_events_are_emitted_at_the_end_of_their_step() {
     let config = VllmConfig {
         kv_events: true,
@@ -195,7 +210,10 @@ fn block_events_are_emitted_at_the_end_of_their_step() {
     let inputs = vec![
         (0, Submit(planned(1, 1, 30, 4))),
         (20, Submit(planned(2, 2, 40, 1))),
-        (25, Input::Command(Command::ResetPrefixCache(Reset::Forget))),
+        (
+            25,
+            Input::Command(Command::ResetPrefixCache(PrefixCacheReset::Forget)),
+        ),
     ];
     // 1 fills block 0 with its prompt and block 1 at 11; 2 reuses both. The reset happens while the
     // step of 2 is in flight, so its events come first.
@@ -266,7 +284,7 @@ fn behind_a_window_a_turn_finds_the_prompt_before_it_and_not_its_answer() {
         Some(LayerGroups {
             full: 1,
             sparse: 1,
-            kind: SparseKind::Window(tokens),
+            kind: SparseLayerKind::Window(tokens),
             interval: Some(interval),
         })
     };

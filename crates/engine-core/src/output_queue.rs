@@ -1,0 +1,137 @@
+//! The output socket of one front end, written without blocking.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::handshake::LINGER_MS;
+
+/// Maximum number of aborted requests that a front end is still to be notified of.
+const MAX_DEFERRED_ABORTS: usize = 65_536;
+/// Limits on the messages that wait for a slow front end, in messages and bytes.
+///
+/// libzmq limits only messages, so its own queue is short
+/// ([`MAX_QUEUED_OUTPUT`](super::handshake::MAX_QUEUED_OUTPUT)).
+const MAX_UNREAD_MESSAGES: usize = 100_000;
+const MAX_UNREAD_BYTES: usize = 64 << 20;
+
+pub(crate) struct OutputQueue {
+    socket: zmq::Socket,
+    client: usize,
+    unsent: VecDeque<Vec<u8>>,
+    bytes: usize,
+    /// Aborted requests of which the front end is not yet notified.
+    deferred_aborts: BTreeSet<Arc<str>>,
+    /// Whether the queue limit was reached; reset at half the limit.
+    full: bool,
+}
+
+impl OutputQueue {
+    pub(crate) fn new(client: usize, socket: zmq::Socket) -> Self {
+        Self {
+            socket,
+            client,
+            unsent: VecDeque::new(),
+            bytes: 0,
+            deferred_aborts: BTreeSet::new(),
+            full: false,
+        }
+    }
+
+    pub(crate) fn waits(&self) -> bool {
+        self.full || !self.unsent.is_empty() || !self.deferred_aborts.is_empty()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.full
+    }
+
+    /// Sends queued messages, and waits up to `patience` for room in the socket.
+    ///
+    /// Returns whether a message was sent.
+    pub(crate) fn flush(&mut self, patience: Duration) -> bool {
+        let before = self.unsent.len();
+        while let Some(message) = self.unsent.front() {
+            match self.socket.send(message.as_slice(), zmq::DONTWAIT) {
+                Err(zmq::Error::EAGAIN) => {
+                    let millis = patience.as_millis() as i64;
+                    let room = self.socket.poll(zmq::POLLOUT, millis).unwrap_or(0);
+                    if patience.is_zero() || room == 0 {
+                        break;
+                    }
+                    continue;
+                }
+                Err(error) => {
+                    tracing::warn!(client = self.client, %error, "cannot send to the front end");
+                }
+                Ok(()) => {}
+            }
+            self.bytes = self.bytes.saturating_sub(message.len());
+            self.unsent.pop_front();
+        }
+        if self.full && self.has_room_again() {
+            self.full = false;
+            tracing::info!(
+                client = self.client,
+                "the front end reads its outputs again"
+            );
+        }
+        self.unsent.len() < before
+    }
+
+    /// Half of the limit, so that the state does not alternate with every message.
+    fn has_room_again(&self) -> bool {
+        self.unsent.len() <= MAX_UNREAD_MESSAGES / 2 && self.bytes <= MAX_UNREAD_BYTES / 2
+    }
+
+    /// Sends or queues a message; returns `false` if the queue is full.
+    pub(crate) fn send(&mut self, message: Vec<u8>) -> bool {
+        self.flush(Duration::ZERO);
+        let bytes = self.bytes.saturating_add(message.len());
+        // A single message may exceed the limit.
+        let fits = self.unsent.is_empty()
+            || bytes <= MAX_UNREAD_BYTES && self.unsent.len() < MAX_UNREAD_MESSAGES;
+        if self.full || !fits {
+            if !std::mem::replace(&mut self.full, true) {
+                tracing::warn!(
+                    client = self.client,
+                    unread = self.unsent.len(),
+                    bytes = self.bytes,
+                    "the front end does not read its outputs: its requests are aborted"
+                );
+            }
+            return false;
+        }
+        self.bytes = bytes;
+        self.unsent.push_back(message);
+        self.flush(Duration::ZERO);
+        true
+    }
+
+    /// Sends the queued messages and the last one, for at most the linger time.
+    #[expect(clippy::disallowed_methods, reason = "sockets work in real time")]
+    pub(crate) fn end(&mut self, last: Option<&[u8]>) {
+        self.unsent.extend(last.map(<[u8]>::to_vec));
+        let until = Instant::now() + Duration::from_millis(LINGER_MS.unsigned_abs().into());
+        while !self.unsent.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            if !self.flush(left) && left.is_zero() {
+                return;
+            }
+        }
+    }
+
+    /// Records requests that ended without a notification.
+    pub(crate) fn defer_aborts(&mut self, ids: impl IntoIterator<Item = Arc<str>>) {
+        let room = MAX_DEFERRED_ABORTS.saturating_sub(self.deferred_aborts.len());
+        self.deferred_aborts.extend(ids.into_iter().take(room));
+    }
+
+    pub(crate) fn deferred_aborts(&self) -> &BTreeSet<Arc<str>> {
+        &self.deferred_aborts
+    }
+
+    pub(crate) fn settle(&mut self) {
+        self.deferred_aborts.clear();
+    }
+}

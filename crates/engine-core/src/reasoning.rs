@@ -1,0 +1,170 @@
+//! Reasoning markers: the tokens by which the front end's reasoning parser finds reasoning.
+//!
+//! Source: vLLM 0.33 `vllm/reasoning`, `vllm/parser`: the markers of each parser.
+
+use std::sync::Arc;
+
+use rmpv::Value;
+
+use super::decode::get;
+use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
+
+/// Number of tokens at the end of a prompt in which markers are looked for.
+const TAIL: usize = 8;
+
+const THINK: [&str; 2] = ["<think>", "</think>"];
+
+/// Returns the markers of a parser, and whether its models reason by default.
+fn texts(parser: &str) -> Option<([&'static str; 2], bool)> {
+    let marks = match parser {
+        "deepseek_v3" | "deepseek_v4" | "deepseek_v41" => return Some((THINK, false)),
+        "deepseek_r1"
+        | "ernie45"
+        | "glm45"
+        | "glm47"
+        | "holo2"
+        | "hy_v3"
+        | "kimi_k2"
+        | "ling3"
+        | "mimo"
+        | "minicpmv"
+        | "minimax_m2"
+        | "minimax_m2_append_think"
+        | "nemotron_v3"
+        | "olmo3"
+        | "poolside_v1"
+        | "qwen3"
+        | "step3"
+        | "step3p5"
+        | "step5" => THINK,
+        "cohere_command3" | "cohere_command4" => ["<|START_THINKING|>", "<|END_THINKING|>"],
+        "gemma4" => ["<|channel>thought\n", "<channel|>"],
+        "granite" => ["Here is my thought process:", "Here is my response:"],
+        "kimi_k3" => ["<|open|>think<|sep|>", "<|close|>think<|sep|>"],
+        "minimax_m3" => ["<mm:think>", "</mm:think>"],
+        "mistral" => ["[THINK]", "[/THINK]"],
+        "plamo3" => ["<|plamo:begin_think:plamo|>", "<|plamo:end_think:plamo|>"],
+        "seed_oss" => ["<seed:think>", "</seed:think>"],
+        _ => return None,
+    };
+    Some((marks, true))
+}
+
+/// The reasoning markers of a model, and the fraction of reasoning in its output.
+#[derive(Debug, Clone)]
+pub struct ReasoningMarkers {
+    start: Arc<[u32]>,
+    end: Vec<u32>,
+    /// Whether the model reasons by default.
+    reasons_by_default: bool,
+    /// Fraction of reasoning in the output.
+    ratio: f64,
+}
+
+impl ReasoningMarkers {
+    /// Returns the markers for `parser`; `None` if the parser or its tokens are unknown.
+    pub fn of(parser: &str, ratio: f64, tokenizer: &Tokenizer) -> Option<Self> {
+        let ([start, end], reasons_by_default) = texts(parser)?;
+        let [start, end] = [start, end].map(|text| match tokenizer.id_of(text) {
+            Some(id) => vec![id],
+            None => tokenizer.encode(text, SpecialTokens::Without),
+        });
+        let known = !start.is_empty() && !end.is_empty();
+        known.then(|| Self {
+            start: start.into(),
+            end,
+            reasons_by_default,
+            ratio,
+        })
+    }
+
+    /// Returns the end marker.
+    pub fn end(&self) -> &[u32] {
+        &self.end
+    }
+
+    /// Returns the fraction of reasoning and the start marker for a request; `None` disables
+    /// reasoning.
+    pub(crate) fn reasoning_for(
+        &self,
+        prompt: &[u32],
+        ended: Option<bool>,
+        kwargs: &Value,
+    ) -> Option<(f64, Arc<[u32]>)> {
+        let tail = &prompt[prompt.len().saturating_sub(TAIL)..];
+        let last = |marks: &[u32]| tail.windows(marks.len()).rposition(|some| some == marks);
+        let (opened, closed) = (last(&self.start), last(&self.end));
+        let open = opened.is_some() && opened > closed;
+        let kwargs = get(kwargs, "chat_template_kwargs");
+        let said = ["enable_thinking", "thinking"].map(|key| get(kwargs, key).as_bool());
+        let effort = get(kwargs, "reasoning_effort").as_str();
+        let thinks = match said[0].or(said[1]) {
+            Some(thinks) => thinks,
+            None => open || self.reasons_by_default && closed.is_none(),
+        };
+        if !thinks || ended == Some(true) || effort == Some("none") {
+            return None;
+        }
+        let share = match effort {
+            Some("minimal") => self.ratio * 0.25,
+            Some("low") => self.ratio * 0.5,
+            Some("high") => (self.ratio * 1.5).min(0.95),
+            Some("xhigh" | "max") => (self.ratio * 2.0).min(0.95),
+            _ => self.ratio,
+        };
+        let start = if open {
+            Arc::default()
+        } else {
+            self.start.clone()
+        };
+        (share > 0.0).then_some((share, start))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn thoughts(reasons_by_default: bool) -> ReasoningMarkers {
+        ReasoningMarkers {
+            start: [7].into(),
+            end: vec![8],
+            reasons_by_default,
+            ratio: 0.4,
+        }
+    }
+
+    fn kwargs(key: &str, value: impl Into<Value>) -> Value {
+        let inner = Value::Map(vec![(key.into(), value.into())]);
+        Value::Map(vec![("chat_template_kwargs".into(), inner)])
+    }
+
+    #[test]
+    fn prompts_and_arguments_of_the_template_decide_about_a_thought() {
+        let nil = Value::Nil;
+        let opened = |prompt: &[u32], ended, kwargs: &Value| {
+            let asked = thoughts(true).reasoning_for(prompt, ended, kwargs);
+            asked.map(|(share, start)| (share, start.to_vec()))
+        };
+        assert_eq!(opened(&[1, 2], None, &nil), Some((0.4, vec![7])));
+        assert_eq!(opened(&[1, 7, 2], None, &nil), Some((0.4, vec![])));
+        assert_eq!(opened(&[1, 7, 8, 2], None, &nil), None);
+        assert_eq!(opened(&[1, 2], Some(true), &nil), None);
+        let off = kwargs("enable_thinking", false);
+        assert_eq!(opened(&[1, 2], Some(false), &off), None);
+        let low = kwargs("reasoning_effort", "low");
+        assert_eq!(opened(&[], None, &low), Some((0.2, vec![7])));
+        assert_eq!(thoughts(false).reasoning_for(&[1], None, &nil), None);
+        let on = kwargs("thinking", true);
+        assert!(thoughts(false).reasoning_for(&[1], None, &on).is_some());
+    }
+
+    #[test]
+    fn formats_are_those_of_the_parser() {
+        let tokenizer = Tokenizer::simulated();
+        let of = |parser| ReasoningMarkers::of(parser, 0.4, &tokenizer);
+        let ends = ["qwen3", "mistral"].map(|parser| of(parser).expect("known").end);
+        assert_ne!(ends[0], ends[1]);
+        assert!(of("openai_gptoss").is_none());
+    }
+}

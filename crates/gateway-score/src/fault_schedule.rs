@@ -1,0 +1,379 @@
+//! Injects faults into pods during the workload: `--disturb 2=fail@5..15`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use hyper::Method;
+use hyper::body::Bytes;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::pod::{POD_TIMEOUT, Pod};
+use vllm_sim_command_line::refuse;
+use vllm_sim_engine::SimTime;
+use vllm_sim_replay::Scaling;
+use vllm_sim_replay::online::Target;
+
+/// Prefix of notes about faults that could not be injected.
+pub(super) const PROBLEM_PREFIX: &str = "--disturb: ";
+
+const SLOW_LATENCY_FACTOR: u32 = 8;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FaultKind {
+    /// Every request fails with 503, but `/health` returns 200.
+    Fail,
+    /// Every request and `/health` return 503.
+    Down,
+    /// The pod sleeps, and requests wait until it wakes up.
+    Sleep,
+    Slow,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct ScheduledFault {
+    /// Index in the fleet, from 0.
+    pub(super) pod: usize,
+    trouble: FaultKind,
+    from: Duration,
+    to: Option<Duration>,
+}
+
+impl ScheduledFault {
+    /// Parses `POD=TROUBLE`, `POD=TROUBLE@FROM` or `POD=TROUBLE@FROM..TO`, in seconds.
+    ///
+    /// # Errors
+    /// Returns a usage error for an invalid fault.
+    pub(super) fn parse(text: &str) -> Result<Self> {
+        let read = || {
+            let (pod, rest) = text.split_once('=')?;
+            let (trouble, window) = rest.split_once('@').unwrap_or((rest, "0"));
+            let (from, to) = match window.split_once("..") {
+                Some((from, to)) => (from, Some(to)),
+                None => (window, None),
+            };
+            let seconds = |text: &str| Duration::try_from_secs_f64(text.parse().ok()?).ok();
+            let disturbance = Self {
+                pod: pod.trim().parse().ok()?,
+                trouble: match trouble {
+                    "fail" => FaultKind::Fail,
+                    "down" => FaultKind::Down,
+                    "sleep" => FaultKind::Sleep,
+                    "slow" => FaultKind::Slow,
+                    _ => return None,
+                },
+                from: seconds(from)?,
+                to: match to {
+                    Some(to) => Some(seconds(to)?),
+                    None => None,
+                },
+            };
+            let is_window = disturbance.to.is_none_or(|to| to > disturbance.from);
+            is_window.then_some(disturbance)
+        };
+        match read() {
+            Some(disturbance) => Ok(disturbance),
+            None => refuse!(
+                "--disturb {text:?} must be POD=TROUBLE@FROM..TO, such as 0=fail@5..15: the pod's \
+                 number from 0, fail, down, sleep or slow, and seconds"
+            ),
+        }
+    }
+}
+
+impl FaultKind {
+    fn settings(self) -> Value {
+        match self {
+            Self::Sleep => json!({}),
+            Self::Fail => json!({"failure-injection-rate": 100, "failure-types": ["server_error"]}),
+            Self::Down => json!({
+                "failure-injection-rate": 100,
+                "failure-types": ["server_error"],
+                "health-status": 503,
+            }),
+            Self::Slow => json!({"latency-factor": SLOW_LATENCY_FACTOR}),
+        }
+    }
+}
+
+/// Returns the settings of a pod with these faults, merged over its settings from before.
+fn settings(before: &Value, troubles: impl Iterator<Item = FaultKind>) -> Value {
+    let mut settings = before.clone();
+    for trouble in troubles {
+        if let (Value::Object(all), Value::Object(own)) = (&mut settings, trouble.settings()) {
+            all.extend(own);
+        }
+    }
+    settings
+}
+
+/// Number of attempts to post a setting.
+///
+/// A pod closes idle connections, and a request on such a connection is lost. Posts are idempotent.
+const TRIES: usize = 3;
+
+async fn post(pod: &Target, path: &str, body: Bytes) -> Result<(), String> {
+    let mut tries = 1;
+    let answer = loop {
+        match pod
+            .call(Method::POST, path, body.clone(), POD_TIMEOUT)
+            .await
+        {
+            Err(_) if tries < TRIES => tries += 1,
+            answer => break answer?,
+        }
+    };
+    match answer.status() {
+        status if status.is_success() => Ok(()),
+        status => Err(format!("{path} returned {status}")),
+    }
+}
+
+/// Period without service of a pod, in seconds since 1970.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Outage {
+    pub(super) pod: usize,
+    pub(super) from: f64,
+    pub(super) to: f64,
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the histories of pods have this time, too"
+)]
+fn since_1970() -> f64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.unwrap_or_default().as_secs_f64()
+}
+
+struct Ready {
+    disturbance: ScheduledFault,
+    target: Arc<Target>,
+    /// Settings of the pod before the run.
+    before: Value,
+}
+
+pub(super) struct FaultSchedule {
+    all: Vec<Ready>,
+    /// Start times of active faults, by index.
+    active: Mutex<BTreeMap<usize, f64>>,
+    outages: Mutex<Vec<Outage>>,
+    /// Indices of the faults that were injected.
+    begun: Mutex<BTreeSet<usize>>,
+    problems: Mutex<Vec<String>>,
+}
+
+impl FaultSchedule {
+    /// Checks that all pods accept changes of their settings.
+    ///
+    /// # Errors
+    /// Returns an error for a pod that does not exist, or has no `/admin/config`.
+    pub(super) async fn prepare(all: &[ScheduledFault], pods: &[Pod]) -> Result<Self> {
+        let mut ready = Vec::new();
+        for disturbance in all {
+            let number = disturbance.pod;
+            let Some(pod) = pods.get(number) else {
+                refuse!(
+                    "--disturb: there is no pod {number}, the last is {}",
+                    pods.len() - 1
+                );
+            };
+            let Some(settings) = pod.json("/admin/config").await else {
+                bail!(
+                    "--disturb: {} has no /admin/config: start it with --dev-mode, or give \
+                     --admin-api-key",
+                    pod.url
+                );
+            };
+            let keys = [
+                "failure-injection-rate",
+                "failure-types",
+                "health-status",
+                "latency-factor",
+            ];
+            let before: serde_json::Map<_, _> = keys
+                .iter()
+                .map(|key| ((*key).to_owned(), settings[*key].clone()))
+                .collect();
+            ready.push(Ready {
+                disturbance: disturbance.clone(),
+                target: pod.target.clone(),
+                before: before.into(),
+            });
+        }
+        Ok(Self {
+            all: ready,
+            active: Mutex::default(),
+            outages: Mutex::default(),
+            begun: Mutex::default(),
+            problems: Mutex::default(),
+        })
+    }
+
+    /// Sets the state of a pod according to its active faults.
+    async fn apply(&self, index: usize) -> Result<(), String> {
+        let Ready {
+            disturbance,
+            target,
+            before,
+        } = &self.all[index];
+        let troubles: Vec<FaultKind> = {
+            let active = self.active.lock();
+            let all = active.keys().map(|index| &self.all[*index].disturbance);
+            let own = all.filter(|other| other.pod == disturbance.pod);
+            own.map(|other| other.trouble).collect()
+        };
+        if disturbance.trouble == FaultKind::Sleep {
+            return match troubles.contains(&FaultKind::Sleep) {
+                // If another fault makes the pod sleep, it sleeps on.
+                true => post(target, "/sleep?level=1", Bytes::new()).await,
+                false => post(target, "/wake_up", Bytes::new()).await,
+            };
+        }
+        let wanted = settings(before, troubles.into_iter());
+        post(target, "/admin/config", wanted.to_string().into()).await
+    }
+
+    async fn begin(&self, index: usize) -> Result<(), String> {
+        self.active.lock().insert(index, since_1970());
+        self.apply(index).await?;
+        self.begun.lock().insert(index);
+        Ok(())
+    }
+
+    async fn end_one(&self, index: usize) -> Result<(), String> {
+        let Some(from) = self.active.lock().remove(&index) else {
+            return Ok(());
+        };
+        let disturbance = &self.all[index].disturbance;
+        if disturbance.trouble != FaultKind::Slow {
+            self.outages.lock().push(Outage {
+                pod: disturbance.pod,
+                from,
+                to: since_1970(),
+            });
+        }
+        self.apply(index).await
+    }
+
+    pub(super) async fn run(self: Arc<Self>) {
+        let mut running = tokio::task::JoinSet::new();
+        for index in 0..self.all.len() {
+            let this = self.clone();
+            running.spawn(async move {
+                let ScheduledFault { from, to, .. } = this.all[index].disturbance;
+                tokio::time::sleep(from).await;
+                this.keep(this.begin(index).await);
+                if let Some(to) = to {
+                    tokio::time::sleep(to.saturating_sub(from)).await;
+                    this.keep(this.end_one(index).await);
+                }
+            });
+        }
+        running.join_all().await;
+    }
+
+    fn keep(&self, done: Result<(), String>) {
+        let problem = done.err().map(|why| format!("{PROBLEM_PREFIX}{why}"));
+        self.problems.lock().extend(problem);
+    }
+
+    pub(super) fn outages(&self) -> Vec<Outage> {
+        let mut outages = self.outages.lock().clone();
+        let active = self.active.lock();
+        let open = active.iter().map(|(index, from)| {
+            let disturbance = &self.all[*index].disturbance;
+            (disturbance, *from)
+        });
+        let open = open.filter(|(disturbance, _)| disturbance.trouble != FaultKind::Slow);
+        outages.extend(open.map(|(disturbance, from)| Outage {
+            pod: disturbance.pod,
+            from,
+            to: f64::INFINITY,
+        }));
+        outages
+    }
+
+    /// Ends all active faults, and returns what went wrong, each beginning with [`PROBLEM_PREFIX`].
+    pub(super) async fn end(&self) -> Vec<String> {
+        for index in 0..self.all.len() {
+            self.keep(self.end_one(index).await);
+        }
+        let mut problems = std::mem::take(&mut *self.problems.lock());
+        let begun = self.begun.lock();
+        let never = self.all.iter().enumerate();
+        let never = never.filter(|(index, _)| problems.is_empty() && !begun.contains(index));
+        let never: Vec<String> = never
+            .map(|(_, Ready { disturbance, .. })| {
+                let (pod, from) = (disturbance.pod, disturbance.from.as_secs_f64());
+                format!(
+                    "{PROBLEM_PREFIX}pod {pod} was to fail at {from} s, after the end of the \
+                     workload"
+                )
+            })
+            .collect();
+        problems.extend(never);
+        problems
+    }
+}
+
+/// Returns the worker counts of the ideal router, which avoids a pod during its faults.
+pub(super) fn scaling(all: &[ScheduledFault], pods: u32) -> Scaling {
+    let at = |time: Duration| SimTime::ZERO + time;
+    let times = all.iter().flat_map(|one| [Some(one.from), one.to]);
+    let mut times: Vec<Duration> = times.flatten().collect();
+    times.sort_unstable();
+    times.dedup();
+    let schedule = times.into_iter().map(|time| {
+        let is_on = |one: &&ScheduledFault| one.from <= time && one.to.is_none_or(|to| time < to);
+        let mut disturbed: Vec<usize> = all.iter().filter(is_on).map(|one| one.pod).collect();
+        disturbed.sort_unstable();
+        disturbed.dedup();
+        (at(time), pods.saturating_sub(disturbed.len() as u32).max(1))
+    });
+    Scaling {
+        schedule: schedule.collect(),
+        ..Scaling::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlapping_faults_of_a_pod_combine() {
+        let before = json!({"failure-injection-rate": 3, "failure-types": [], "health-status": 200, "latency-factor": 1});
+        let both = settings(&before, [FaultKind::Slow, FaultKind::Down].into_iter());
+        assert_eq!(
+            (&both["latency-factor"], &both["health-status"]),
+            (&json!(8), &json!(503))
+        );
+        let left = settings(&before, [FaultKind::Down].into_iter());
+        assert_eq!(
+            (&left["latency-factor"], &left["failure-injection-rate"]),
+            (&json!(1), &json!(100))
+        );
+        assert_eq!(settings(&before, [FaultKind::Sleep].into_iter()), before);
+    }
+
+    #[test]
+    fn a_pod_and_a_window_are_read() {
+        let all = ["0=fail@5..15", "1=slow@10", "1=down@10..20"];
+        let all: Vec<_> = all.map(|text| ScheduledFault::parse(text).unwrap()).into();
+        let schedule = scaling(&all, 3).schedule;
+        let shown = schedule
+            .iter()
+            .map(|(at, pods)| (at.nanos() / 1_000_000_000, *pods));
+        assert_eq!(
+            shown.collect::<Vec<_>>(),
+            [(5, 2), (10, 1), (15, 2), (20, 2)]
+        );
+        for text in ["fail", "0=burn", "0=fail@5..4", "x=fail", "0=fail@-1"] {
+            let error = ScheduledFault::parse(text).unwrap_err().to_string();
+            assert!(error.contains("must be POD=TROUBLE@FROM..TO"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Collects the requests of one run, live or simulated.
+
+use vllm_sim_engine::SimTime;
+use vllm_sim_replay::outcome::{HttpResponseInfo, Outcome, Sink, Status};
+
+pub(super) struct RequestResult {
+    pub(super) session: u64,
+    pub(super) turn: u32,
+    pub(super) sent: SimTime,
+    pub(super) pod: Option<usize>,
+    pub(super) input: u32,
+    /// Prompt tokens from the prefix cache; `None` if unknown.
+    pub(super) cached: Option<u32>,
+    /// TTFT and E2E latency of a completed request.
+    pub(super) ttft_ms: Option<f64>,
+    pub(super) e2e_ms: Option<f64>,
+    pub(super) completed: bool,
+    /// Metadata of the HTTP response; empty in a simulated run.
+    pub(super) reply: HttpResponseInfo,
+    pub(super) error: Option<String>,
+}
+
+#[derive(Default)]
+pub(super) struct GatewayRun {
+    pub(super) turns: Vec<RequestResult>,
+    /// Number of pods that accept requests.
+    pub(super) pods: usize,
+    /// Prefix cache hits and queries from the pods' metrics, if responses have no counts.
+    pub(super) counted: Option<(f64, f64)>,
+}
+
+impl GatewayRun {
+    pub(super) fn of(pods: usize) -> Self {
+        Self {
+            pods,
+            ..Self::default()
+        }
+    }
+}
+
+impl Sink for GatewayRun {
+    fn request(&mut self, outcome: &Outcome<'_>) {
+        let completed = outcome.status == Status::Completed;
+        let after = |at: Option<SimTime>| {
+            let at = at.filter(|_| completed)?;
+            Some(at.since(outcome.arrival).as_secs_f64() * 1e3)
+        };
+        let offline = || {
+            let first = outcome.admissions.first()?;
+            Some(first.reused.min(outcome.input))
+        };
+        self.turns.push(RequestResult {
+            session: outcome.session,
+            turn: outcome.turn,
+            sent: outcome.arrival,
+            // The worker of a live request is the gateway.
+            pod: match outcome.reply {
+                Some(_) => None,
+                None => outcome.worker.map(|worker| worker as usize),
+            },
+            input: outcome.input,
+            cached: match outcome.reply {
+                Some(reply) => reply.cached,
+                None => offline(),
+            },
+            ttft_ms: after(outcome.first),
+            e2e_ms: after(outcome.last),
+            completed,
+            reply: outcome.reply.cloned().unwrap_or_default(),
+            error: outcome.error.map(str::to_owned),
+        });
+    }
+
+    fn gaps(&mut self, _: u64, _: u64) {}
+}

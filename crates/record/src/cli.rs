@@ -1,0 +1,146 @@
+//! Parses the command line of `vllm-sim record`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use clap::{CommandFactory, Parser};
+
+use super::{RecordConfig, Recorder, Summary, model_of};
+use vllm_sim_command_line::parse;
+use vllm_sim_dataset::TABLE;
+use vllm_sim_tokenizer::{Hub, Tokenizer, TokenizerLocation};
+
+/// Record the responses of an endpoint with their timing, as a proxy in front of it.
+///
+/// Point clients at the proxy instead of the endpoint; stop it with Ctrl-C or SIGTERM. Then
+/// `vllm-sim --model MODEL --dataset-path FILE --replay-timing` returns the same responses.
+#[derive(Debug, Parser)]
+#[command(name = "vllm-sim record", no_binary_name = true, after_help = EXAMPLES)]
+struct Args {
+    /// URL of the endpoint, like http://localhost:8000.
+    #[arg(long, value_name = "URL")]
+    upstream: String,
+    /// SQLite file to create, in llm-d-inference-sim's format with an additional table of timings.
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Port to listen on; 0 selects a free port.
+    #[arg(long, default_value_t = 8001)]
+    port: u16,
+    /// Address to listen on.
+    #[arg(long, default_value = "127.0.0.1")]
+    host: String,
+    /// Name of the table to write.
+    #[arg(long, default_value = TABLE)]
+    table_name: String,
+    /// Append to an existing file.
+    #[arg(long)]
+    append: bool,
+    /// Model of the tokenizer that hashes prompts and counts tokens: a folder, or a name in the
+    /// Hugging Face cache [the first model that the endpoint lists]. The replaying server needs the
+    /// same one.
+    #[arg(long)]
+    model: Option<String>,
+    /// Download a tokenizer that is not in the cache; without this flag the simulated one is used.
+    #[arg(long)]
+    download_tokenizer: bool,
+    /// Use the simulated tokenizer for any model.
+    #[arg(long)]
+    force_dummy_tokenizer: bool,
+    /// PEM file of the certificates that verify an https endpoint [the public ones that browsers
+    /// trust].
+    #[arg(long, value_name = "FILE")]
+    upstream_ca: Option<PathBuf>,
+}
+
+/// Returns the clap command of `record`.
+pub fn command() -> clap::Command {
+    Args::command()
+}
+
+/// Records until `ended` resolves, and returns the text to print.
+///
+/// # Errors
+/// Returns a message for the user.
+pub fn run(
+    args: &[String],
+    env: &dyn Fn(&str) -> Option<String>,
+    ended: impl Future<Output = ()>,
+) -> Result<String> {
+    let args = match parse::<Args>(args)? {
+        Ok(args) => args,
+        Err(help) => return Ok(help),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let out = args.out.display().to_string();
+        let recorder = start(args, env).await?;
+        tracing::info!(address = %recorder.address, out, "recording; SIGINT or SIGTERM ends it");
+        ended.await;
+        let summary = recorder.stop().await?;
+        Ok(shown(&summary, &out))
+    })
+}
+
+async fn start(args: Args, env: &dyn Fn(&str) -> Option<String>) -> Result<Recorder> {
+    let model = match &args.model {
+        Some(model) => model.clone(),
+        None if args.force_dummy_tokenizer => String::new(),
+        None => model_of(&args.upstream, args.upstream_ca.as_deref()).await?,
+    };
+    let tokenizer = tokenizer(&args, &model, env)?;
+    let record = RecordConfig {
+        upstream: args.upstream,
+        out: args.out,
+        table: args.table_name,
+        append: args.append,
+        listen: (args.host, args.port),
+        authority: args.upstream_ca,
+        tokenizer: Arc::new(tokenizer),
+    };
+    Ok(Recorder::start(record).await?)
+}
+
+fn tokenizer(args: &Args, model: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Tokenizer> {
+    let path = Path::new(model);
+    let source = if args.force_dummy_tokenizer {
+        TokenizerLocation::Simulated
+    } else if path.exists() {
+        TokenizerLocation::Folder(path.to_owned())
+    } else {
+        TokenizerLocation::Hub {
+            repo: model.to_owned(),
+            revision: None,
+            download: args.download_tokenizer,
+            hub: Hub::from_env(env),
+        }
+    };
+    match Tokenizer::open(&source) {
+        Ok((tokenizer, what)) => {
+            tracing::info!(model, "tokenizer: {what}");
+            Ok(tokenizer)
+        }
+        Err(error) if args.download_tokenizer || path.exists() => {
+            Err(error).context("no tokenizer for --model")
+        }
+        Err(error) => {
+            tracing::warn!(model, "tokenizer: simulated: {error}");
+            Ok(Tokenizer::simulated())
+        }
+    }
+}
+
+fn shown(summary: &Summary, out: &str) -> String {
+    let mut text = format!("{} replies in {out}", summary.replies);
+    for (why, count) in &summary.skipped {
+        text.push_str(&format!("\nnot recorded, {why}: {count}"));
+    }
+    text
+}
+
+/// Commands to begin with, below the help text.
+const EXAMPLES: &str = "\
+Examples:\n\
+\x20 vllm-sim record --upstream http://localhost:8000 --out replies.sqlite";

@@ -1,0 +1,57 @@
+use vllm_sim_engine::SimTime;
+
+use crate::outcome::Sink;
+
+/// Position of a report in the event loop over all workers.
+///
+/// Ordered by instant, then by round, then worker events before sent requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ReportPosition {
+    pub(super) at: SimTime,
+    round: u32,
+    sent: bool,
+    /// Number of the worker or request.
+    number: u64,
+}
+
+impl ReportPosition {
+    pub(super) fn of_worker(at: SimTime, round: u32, worker: u32) -> Self {
+        Self {
+            at,
+            round,
+            sent: false,
+            number: worker.into(),
+        }
+    }
+
+    pub(super) fn of_request(at: SimTime, round: u32, number: u64) -> Self {
+        Self {
+            at,
+            round,
+            sent: true,
+            number,
+        }
+    }
+
+    /// Position of a request that is unfinished at the end of the run.
+    pub(super) fn of_unfinished(number: u64) -> Self {
+        Self::of_request(SimTime::MAX, 0, number)
+    }
+
+    /// Position of a worker's last unreported steps, after the unfinished requests.
+    pub(super) fn of_last_steps(worker: u32) -> Self {
+        Self::of_worker(SimTime::MAX, 1, worker)
+    }
+}
+
+/// Sink with a position in the event loop for each call.
+pub(super) trait OrderedSink: Sink + Sized {
+    /// Sets the position of all calls that follow.
+    fn report_position(&mut self, report_position: ReportPosition) {
+        let _ = report_position;
+    }
+
+    fn preempted(&mut self) {}
+}
+
+impl OrderedSink for &mut (dyn Sink + '_) {}

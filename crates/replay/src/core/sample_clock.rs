@@ -1,0 +1,32 @@
+use std::time::Duration;
+
+use vllm_sim_engine::SimTime;
+
+#[derive(Debug)]
+pub(super) struct SampleClock {
+    every: u64,
+    next: u64,
+}
+
+impl SampleClock {
+    pub(super) fn new(every: Option<Duration>) -> Self {
+        Self {
+            every: every.unwrap_or_default().as_nanos() as u64,
+            next: 0,
+        }
+    }
+
+    pub(super) fn next(&self) -> Option<SimTime> {
+        (self.every > 0).then(|| SimTime::from_nanos(self.next))
+    }
+
+    /// Returns the next sample time if it is before `now`, and moves on to the following one.
+    pub(super) fn due(&mut self, now: SimTime) -> Option<SimTime> {
+        let at = self.next().filter(|&at| at < now)?;
+        // Nothing changed between the last sample time before `now` and `now`, so the ones between
+        // are skipped.
+        let passed = (now.nanos() - 1) / self.every * self.every;
+        self.next = (self.next + self.every).max(passed);
+        Some(at)
+    }
+}

@@ -1,0 +1,112 @@
+//! Tests that independent workers produce the same sink calls as the loop over all workers.
+
+use super::*;
+use vllm_sim_replay::outcome::WorkerSample;
+
+/// Hides that its sessions have one turn each, which disables the independent mode.
+struct Hidden<S>(S);
+
+impl<S: WorkloadSource> WorkloadSource for Hidden<S> {
+    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
+        self.0.next()
+    }
+}
+
+/// Records all calls of a sink, in order.
+#[derive(Default)]
+struct Calls(Vec<String>);
+
+impl Sink for Calls {
+    fn request(&mut self, outcome: &Outcome<'_>) {
+        self.0.push(format!("{outcome:?}"));
+    }
+    fn gaps(&mut self, nanos: u64, times: u64) {
+        self.0.push(format!("{times} gaps of {nanos}"));
+    }
+    fn wants_tokens(&self) -> bool {
+        true
+    }
+    fn worker(&mut self, at: SimTime, worker: u32, prefill_pool: bool, change: WorkerChange) {
+        self.0
+            .push(format!("{at:?} {worker} {prefill_pool} {change:?}"));
+    }
+    fn sample(&mut self, sample: &WorkerSample) {
+        self.0.push(format!("{sample:?}"));
+    }
+}
+
+fn workload(seed: u64, arrivals: Arrivals) -> SyntheticWorkload {
+    SyntheticWorkload {
+        sessions: 700,
+        input: "lognormal:300:400:1:6000".parse().unwrap(),
+        output: Lengths::Uniform(0, 90),
+        arrivals,
+        arrival_seed: seed,
+        seed,
+        shared_prefix_ratio: 0.4,
+        prefix_groups: 5,
+        ..SyntheticWorkload::default()
+    }
+}
+
+fn engines() -> [EngineSpec; 3] {
+    let pressed = VllmConfig {
+        num_gpu_blocks: 260,
+        max_num_seqs: 12,
+        latency: LatencyModel::Constant {
+            prefill: Duration::from_millis(20),
+            decode: Duration::from_millis(5),
+        },
+        ..VllmConfig::default()
+    };
+    [
+        EngineSpec::Vllm(Box::new(pressed)),
+        EngineSpec::Sglang(Box::default()),
+        EngineSpec::Pool(Box::default()),
+    ]
+}
+
+fn both(settings: &Settings, made: &SyntheticWorkload) -> [(Vec<String>, Totals); 2] {
+    let mut alone = Calls::default();
+    let mut source = made.clone().source().unwrap();
+    assert!(source.is_single_turn());
+    let one_by_one = run(settings, &mut source, &mut alone).unwrap();
+    let mut together = Calls::default();
+    let mut source = Hidden(made.clone().source().unwrap());
+    let in_one_loop = run(settings, &mut source, &mut together).unwrap();
+    [(alone.0, one_by_one), (together.0, in_one_loop)]
+}
+
+#[test]
+fn separate_workers_give_the_same_report_as_the_event_loop() {
+    let (mut preempted, mut rejected, mut incomplete) = (false, false, false);
+    for (seed, engine) in (0u64..).zip(engines().into_iter().cycle().take(12)) {
+        let router = match seed % 4 {
+            0 | 1 => RouterConfig::RoundRobin,
+            2 => RouterConfig::Random,
+            _ => RouterConfig::SessionHash,
+        };
+        let arrivals = match seed % 5 {
+            0 => Arrivals::Burst,
+            // Many requests, step ends and samples coincide.
+            1 => Arrivals::Interval(5.0),
+            _ => Arrivals::Poisson(90.0),
+        };
+        let mut settings = settings(PoolSpec::new(engine, 5, router));
+        settings.threads = 1 + seed as usize % 3;
+        settings.sample_every = (seed % 2 == 0).then(|| Duration::from_millis(35));
+        settings.limit = (seed % 3 == 0).then(|| SimTime::from_millis(2_300));
+        settings.pace.speedup = 1.0 + (seed % 2) as f64 * 0.7;
+        let [alone, together] = both(&settings, &workload(seed, arrivals));
+        let first = (alone.0.iter().zip(&together.0)).position(|(a, b)| a != b);
+        let differs = first.map(|at| (at, &alone.0[at], &together.0[at]));
+        assert_eq!(differs, None, "seed {seed}");
+        assert_eq!(alone.0.len(), together.0.len(), "seed {seed}");
+        assert_eq!(alone.1, together.1, "seed {seed}");
+        let has = |word: &str| alone.0.iter().any(|call| call.contains(word));
+        preempted |= alone.1.preemptions > 0;
+        rejected |= has("status: Rejected");
+        incomplete |= has("status: Incomplete");
+    }
+    assert!(preempted && rejected && incomplete);
+}

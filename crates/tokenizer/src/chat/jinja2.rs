@@ -1,0 +1,526 @@
+//! Converts Jinja2 templates to minijinja's syntax where the two differ.
+
+use std::collections::BTreeSet;
+
+use super::bounds::{KEPT, PART};
+use super::lexer::{JinjaTag, JinjaToken, TokenKind, tags};
+use super::work_filters;
+
+pub(super) const SLICE: &str = "__slice__";
+
+/// Name of the method that replaces subscripts with an expensive lookup.
+pub(super) const ITEM: &str = "__item__";
+
+/// Converts a Jinja2 template to minijinja's syntax.
+///
+/// * line ends become `\n`, as in Jinja2's lexer;
+/// * `{% generation %}` blocks, with which transformers marks generated text, become `{% with %}`
+///   blocks, which also only open a scope;
+/// * slices become calls of [`SLICE`], because minijinja's differ from Python's for negative steps;
+/// * subscripts other than plain strings and small numbers become calls of [`ITEM`];
+/// * operands of `~` go through the `string` filter, because minijinja prints `none` and `true`;
+/// * escapes in string literals are converted to those that minijinja supports;
+/// * values that may grow go through filters that count them ([`super::bounds`]).
+///
+/// A malformed template is returned unchanged: minijinja reports the error.
+pub(super) fn rewrite(source: &str) -> String {
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    let Some(tags) = tags(&source) else {
+        return source;
+    };
+    let mut out = String::with_capacity(source.len() + source.len() / 16);
+    let mut copied = 0;
+    let mut counted = work_filters::edits(&tags);
+    for (tag, counted) in tags.iter().zip(&mut counted) {
+        for (span, text) in edits(tag, std::mem::take(counted)) {
+            out.push_str(&source[copied..span.start]);
+            out.push_str(&text);
+            copied = span.end;
+        }
+    }
+    out.push_str(&source[copied..]);
+    out
+}
+
+pub(super) type Edit = (std::ops::Range<usize>, String);
+
+/// Returns the replacements in one tag, in order; `counted` encloses whole expressions.
+fn edits(tag: &JinjaTag<'_>, counted: Vec<Edit>) -> Vec<Edit> {
+    let mut edits = Vec::new();
+    let slices = slices(tag);
+    for (index, token) in tag.tokens.iter().enumerate() {
+        match slices[index] {
+            SliceToken::Open { empty } => {
+                let first = if empty { "none" } else { "" };
+                edits.push((token.span.clone(), format!(".{SLICE}({first}")));
+            }
+            SliceToken::Colon { empty } => {
+                let next = if empty { ", none" } else { ", " };
+                edits.push((token.span.clone(), next.to_owned()));
+            }
+            SliceToken::Subscript => edits.push((token.span.clone(), format!(".{ITEM}("))),
+            SliceToken::Close => edits.push((token.span.clone(), ")".to_owned())),
+            SliceToken::None if token.kind == TokenKind::Str && token.text.contains('\\') => {
+                edits.push((token.span.clone(), literal(token.text)));
+            }
+            SliceToken::None if tag.is_statement() && index == 0 && token.text == "generation" => {
+                edits.push((token.span.clone(), "with".to_owned()));
+            }
+            SliceToken::None
+                if tag.is_statement() && index == 0 && token.text == "endgeneration" =>
+            {
+                edits.push((token.span.clone(), "endwith".to_owned()));
+            }
+            SliceToken::None => {}
+        }
+    }
+    // Operators that bind tighter get the inner brackets.
+    for (operands, filter) in [
+        (products(tag), PART),
+        (joined(tag), "string"),
+        (summed(tag), PART),
+        (compared(tag), KEPT),
+        (keyed(tag), KEPT),
+    ] {
+        for operand in operands {
+            edits.extend(enclosed(&tag.tokens[operand.start..operand.end], filter));
+        }
+    }
+    edits.extend(counted);
+    edits.sort_by_key(|(span, _)| (span.start, span.end));
+    edits
+}
+
+/// Returns insertions that put brackets around an expression and a filter behind it.
+pub(super) fn enclosed(tokens: &[JinjaToken<'_>], filter: &str) -> Vec<Edit> {
+    let (Some(first), Some(last)) = (tokens.first(), tokens.last()) else {
+        return Vec::new();
+    };
+    let (start, end) = (first.span.start, last.span.end);
+    vec![
+        (start..start, "(".to_owned()),
+        (end..end, format!(")|{filter}")),
+    ]
+}
+
+fn joined(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
+    let tildes = (0..tag.tokens.len()).filter(|at| tag.tokens[*at].is_op("~"));
+    let both = tildes.flat_map(|at| {
+        let ends = |index: usize| ends_operand(&tag.tokens, index);
+        [before(tag, at, ends), behind(tag, at, ends)]
+    });
+    both.filter(|operand| !operand.is_plain(tag)).collect()
+}
+
+/// Returns the operands of binary `+`, except for string and number literals.
+fn summed(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
+    let both = binary(tag, "+").flat_map(|at| {
+        let ends = |index: usize| ends_operand(&tag.tokens, index) && !tag.tokens[index].is_op("~");
+        [before(tag, at, ends), behind(tag, at, ends)]
+    });
+    both.filter(|operand| !operand.is_plain(tag) && !operand.is_number(tag))
+        .collect()
+}
+
+/// Returns the operands of comparisons and of `in` without a literal: both are read, with nested
+/// values.
+fn compared(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
+    const SIGNS: [&str; 6] = ["==", "!=", "<", ">", "<=", ">="];
+    let tokens = &tag.tokens;
+    let named = |index: usize, name: &str| tokens[index].is_name(name);
+    let ends = |index: usize| {
+        let signs = ["~", "-", "+"];
+        ends_operand(tokens, index) && !signs.contains(&tokens[index].text)
+    };
+    let plain = |operand: &Operand| operand.is_plain(tag) || operand.is_number(tag);
+    let literal = |operand: &Operand| {
+        let mut all = tokens[operand.start..operand.end].iter();
+        all.all(|token| {
+            token.kind == TokenKind::Str || ["[", "]", "(", ")", ","].contains(&token.text)
+        })
+    };
+    let mut loops = tag.is_statement() && tokens.first().is_some_and(|word| word.is_name("for"));
+    let mut operands = BTreeSet::new();
+    for (at, token) in tokens.iter().enumerate().skip(1) {
+        if named(at, "in") && std::mem::take(&mut loops) {
+            continue;
+        }
+        let negated = at > 1 && named(at - 1, "not");
+        let tested = named(at - 1, "is") || negated && named(at - 2, "is");
+        let sign = token.kind == TokenKind::Other && SIGNS.contains(&token.text);
+        if !sign && (!named(at, "in") || tested) {
+            continue;
+        }
+        let left = before(tag, at - usize::from(negated && !sign), ends);
+        let right = behind(tag, at, ends);
+        // Comparing two strings reads no more than the shorter one, and a literal is short.
+        if sign && (plain(&left) || plain(&right)) {
+            continue;
+        }
+        operands.extend(
+            [left, right]
+                .into_iter()
+                .filter(|operand| !literal(operand)),
+        );
+    }
+    operands
+}
+
+/// Returns the keys of dicts, which are hashed whole, and the arguments of `loop.changed(…)`.
+fn keyed(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
+    let tokens = &tag.tokens;
+    let comma = |index: usize| tokens[index].text == "," && tokens[index].kind == TokenKind::Other;
+    let (mut open, mut operands) = (Vec::new(), BTreeSet::new());
+    for (at, token) in tokens.iter().enumerate() {
+        match (token.kind, token.text) {
+            (TokenKind::Other, "(" | "[" | "{") => open.push(token.text),
+            (TokenKind::Other, ")" | "]" | "}") => drop(open.pop()),
+            (TokenKind::Other, ":") if open.last() == Some(&"{") => {
+                operands.insert(before(tag, at, comma));
+            }
+            (TokenKind::Name, "changed") if at > 1 && tokens[at - 1].text == "." => {
+                let mut from = at + 1;
+                while from < tokens.len() && (from == at + 1 || comma(from)) {
+                    let argument = behind(tag, from, comma);
+                    from = argument.end;
+                    operands.insert(argument);
+                }
+            }
+            _ => {}
+        }
+    }
+    operands.retain(|operand| !operand.is_plain(tag) && !operand.is_number(tag));
+    operands
+}
+
+fn products(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
+    let products = binary(tag, "*").map(|at| {
+        let ends = |index: usize| ends_operand(&tag.tokens, index);
+        let factor = |index: usize| {
+            ["*", "/", "//", "%"].contains(&tag.tokens[index].text)
+                && tag.tokens[index].kind == TokenKind::Other
+        };
+        Operand {
+            start: before(tag, at, ends).start,
+            end: behind(tag, at, |index| ends(index) || factor(index)).end,
+        }
+    });
+    products.collect()
+}
+
+fn binary<'t>(tag: &'t JinjaTag<'_>, op: &'t str) -> impl Iterator<Item = usize> + 't {
+    let between = |at: &usize| {
+        let value = at.checked_sub(1).map(|before| &tag.tokens[before]);
+        value.is_some_and(|value| ends_value(value, &KEYWORDS))
+    };
+    (0..tag.tokens.len())
+        .filter(|at| tag.tokens[*at].is_op(op))
+        .filter(between)
+}
+
+fn before(tag: &JinjaTag<'_>, at: usize, ends: impl Fn(usize) -> bool) -> Operand {
+    // The keyword of a statement is not an operand.
+    let least = usize::from(tag.is_statement());
+    let mut depth = 0usize;
+    let mut start = at;
+    while start > least {
+        match tag.tokens[start - 1].text {
+            ")" | "]" | "}" => depth += 1,
+            "(" | "[" | "{" if depth == 0 => break,
+            "(" | "[" | "{" => depth -= 1,
+            _ if depth == 0 && ends(start - 1) => break,
+            _ => {}
+        }
+        start -= 1;
+    }
+    Operand { start, end: at }
+}
+
+fn behind(tag: &JinjaTag<'_>, at: usize, ends: impl Fn(usize) -> bool) -> Operand {
+    let mut depth = 0usize;
+    let mut end = at + 1;
+    while end < tag.tokens.len() {
+        match tag.tokens[end].text {
+            "(" | "[" | "{" => depth += 1,
+            ")" | "]" | "}" if depth == 0 => break,
+            ")" | "]" | "}" => depth -= 1,
+            _ if depth == 0 && ends(end) => break,
+            _ => {}
+        }
+        end += 1;
+    }
+    Operand { start: at + 1, end }
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Operand {
+    start: usize,
+    end: usize,
+}
+
+impl Operand {
+    fn is_plain(&self, tag: &JinjaTag<'_>) -> bool {
+        let tokens = &tag.tokens[self.start..self.end];
+        tokens.is_empty() || matches!(tokens, [only] if only.kind == TokenKind::Str)
+    }
+
+    fn is_number(&self, tag: &JinjaTag<'_>) -> bool {
+        let digit = |c: char| c.is_ascii_digit();
+        matches!(&tag.tokens[self.start..self.end], [only] if only.text.starts_with(digit))
+    }
+}
+
+const KEYWORDS: [&str; 7] = ["and", "or", "not", "in", "if", "else", "recursive"];
+
+/// Whether the token at `index` binds less tightly than `~`.
+fn ends_operand(tokens: &[JinjaToken<'_>], index: usize) -> bool {
+    let token = &tokens[index];
+    let before = index.checked_sub(1).map(|before| &tokens[before]);
+    match token.kind {
+        TokenKind::Str => false,
+        // Except for the words of a test, `x is not in y`.
+        TokenKind::Name => {
+            let tested = match &tokens[..index] {
+                [.., is, not] if not.is_name("not") => is.is_name("is"),
+                [.., is] => is.is_name("is"),
+                [] => false,
+            };
+            KEYWORDS.contains(&token.text) && !tested
+        }
+        TokenKind::Other => match token.text {
+            "-" | "+" => before.is_some_and(|before| ends_value(before, &KEYWORDS)),
+            text => [",", "=", ":", "==", "!=", "<", ">", "<=", ">=", "~"].contains(&text),
+        },
+    }
+}
+
+/// Whether a sign after this token is a binary operator; otherwise it is a unary one.
+fn ends_value(token: &JinjaToken<'_>, keywords: &[&str]) -> bool {
+    match token.kind {
+        TokenKind::Str => true,
+        TokenKind::Name => !keywords.contains(&token.text),
+        TokenKind::Other => {
+            token.text.starts_with(|c: char| c.is_ascii_digit())
+                || [")", "]", "}"].contains(&token.text)
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum SliceToken {
+    None,
+    /// `[`; `empty` if nothing precedes the colon.
+    Open {
+        empty: bool,
+    },
+    /// `:`; `empty` if nothing follows it.
+    Colon {
+        empty: bool,
+    },
+    /// `[` of a subscript with an expensive lookup.
+    Subscript,
+    Close,
+}
+
+/// Returns the role of each token in slices.
+///
+/// A `[` with a colon directly in it always starts a slice: list literals contain no colons.
+fn slices(tag: &JinjaTag<'_>) -> Vec<SliceToken> {
+    let tokens = &tag.tokens;
+    let mut parts = vec![SliceToken::None; tokens.len()];
+    let mut open: Vec<(usize, Vec<usize>)> = Vec::new();
+    for (index, token) in tokens.iter().enumerate() {
+        match token.text {
+            "(" | "[" | "{" => open.push((index, Vec::new())),
+            ":" => {
+                if let Some((_, colons)) = open.last_mut() {
+                    colons.push(index);
+                }
+            }
+            ")" | "]" | "}" => {
+                let Some((start, colons)) = open.pop() else {
+                    continue;
+                };
+                if tokens[start].text != "[" {
+                    continue;
+                }
+                if colons.is_empty() {
+                    if is_slow_subscript(tag, start, index) {
+                        parts[start] = SliceToken::Subscript;
+                        parts[index] = SliceToken::Close;
+                    }
+                    continue;
+                }
+                parts[start] = SliceToken::Open {
+                    empty: colons[0] == start + 1,
+                };
+                for (n, &colon) in colons.iter().enumerate() {
+                    let end = colons.get(n + 1).copied().unwrap_or(index);
+                    parts[colon] = SliceToken::Colon {
+                        empty: end == colon + 1,
+                    };
+                }
+                parts[index] = SliceToken::Close;
+            }
+            _ => {}
+        }
+    }
+    parts
+}
+
+/// Whether brackets are a subscript with an expensive lookup: anything but a string literal or a
+/// small number.
+fn is_slow_subscript(tag: &JinjaTag<'_>, open: usize, close: usize) -> bool {
+    // The keyword of a statement is not a value.
+    let least = 1 + usize::from(tag.is_statement());
+    if open < least || !ends_value(&tag.tokens[open - 1], &KEYWORDS) {
+        return false;
+    }
+    match &tag.tokens[open + 1..close] {
+        [] => false,
+        [only] if only.kind == TokenKind::Str => false,
+        [only] => only.text.parse::<u16>().is_err(),
+        _ => true,
+    }
+}
+
+/// Converts a Python string literal to one that minijinja reads alike.
+fn literal(token: &str) -> String {
+    let mut out = String::from("\"");
+    for c in unescape(&token[1..token.len() - 1]).chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            _ => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// Decodes Python's escapes; unknown and malformed ones keep their backslash.
+fn unescape(body: &str) -> String {
+    let mut out = String::with_capacity(body.len());
+    let mut rest = body;
+    while let Some(at) = rest.find('\\') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        let Some(c) = rest.chars().next() else { break };
+        let (text, used) = match c {
+            '\n' => (None, 1),
+            '\\' | '\'' | '"' => (Some(c), 1),
+            'a' => (Some('\x07'), 1),
+            'b' => (Some('\x08'), 1),
+            'f' => (Some('\x0c'), 1),
+            'n' => (Some('\n'), 1),
+            'r' => (Some('\r'), 1),
+            't' => (Some('\t'), 1),
+            'v' => (Some('\x0b'), 1),
+            '0'..='7' => {
+                let digits = rest.chars().take(3).take_while(|c| c.is_digit(8)).count();
+                (code(&rest[..digits], 8), digits)
+            }
+            'x' => coded(rest, 2),
+            'u' => coded(rest, 4),
+            'U' => coded(rest, 8),
+            _ => (Some('\\'), 0),
+        };
+        out.extend(text);
+        rest = &rest[used..];
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Decodes an escape `x41`, `u0041` or `U00000041`; returns the backslash if it is malformed.
+fn coded(rest: &str, digits: usize) -> (Option<char>, usize) {
+    match rest.get(1..=digits).and_then(|text| code(text, 16)) {
+        Some(c) => (Some(c), digits + 1),
+        None => (Some('\\'), 0),
+    }
+}
+
+fn code(digits: &str, radix: u32) -> Option<char> {
+    char::from_u32(u32::from_str_radix(digits, radix).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_become_calls() {
+        assert_eq!(
+            rewrite("{{ a[1:] }}{{ a[::-1][0] }}{{ a[b[:2]|length:{'x': [c]}['x'][0]] }}"),
+            "{{ a.__slice__(1, none) }}{{ a.__slice__(none, none, -1)[0] }}\
+             {{ a.__slice__(b.__slice__(none, 2)|length, {'x': [c]}['x'][0]) }}"
+        );
+        assert_eq!(
+            rewrite("a[1:] {# b[1:] #}{{ [1, {2: 3}] }}"),
+            "a[1:] {# b[1:] #}{{ [1, {2: 3}] }}"
+        );
+    }
+
+    #[test]
+    fn operands_of_a_tilde_become_strings() {
+        for (from, to) in [
+            ("{{ a ~ 'b' ~ c }}", "{{ (a)|string ~ 'b' ~ (c)|string }}"),
+            (
+                "{% if x and a~b == c %}",
+                "{% if x and ((a)|string~(b)|string)|__kept__ == (c)|__kept__ %}",
+            ),
+            (
+                "{% set x = -a ~ b - c %}",
+                "{% set x = ((-a)|string ~ (b)|string - c)|__kept__ %}",
+            ),
+            (
+                "{{ 1 + a * 2 ~ -b|f(g ~ 1)[0] }}",
+                "{{ 1 + (((a * 2)|__part__)|string ~ (-b|f((g)|string ~ (1)|string)[0])|string)|__part__ }}",
+            ),
+            (
+                "{{ f(k=a ~ b, c) if a is not none ~ d else e }}",
+                "{{ f(k=(a)|string ~ (b)|string, c) if (a is not none)|string ~ (d)|string else e }}",
+            ),
+            (
+                "{{ 'x' ~ a[1:] ~ '\\n' }}",
+                "{{ 'x' ~ (a.__slice__(1, none))|string ~ \"\\n\" }}",
+            ),
+            (
+                "{% for a in b ~ c recursive %}",
+                "{% for a in ((b)|string ~ (c)|string)|__looped__(0) recursive %}",
+            ),
+            (
+                "{{ a not in b ~ c }}",
+                "{{ (a)|__kept__ not in ((b)|string ~ (c)|string)|__kept__ }}",
+            ),
+            ("{{ ~ }}{{ ~ a }}", "{{ ~ }}{{ ~ (a)|string }}"),
+        ] {
+            assert_eq!(rewrite(from), to);
+        }
+    }
+
+    #[test]
+    fn generation_blocks_become_scopes() {
+        assert_eq!(
+            rewrite("a\r\n{%- generation -%} generation {%endgeneration%}"),
+            "a\n{%- with -%} generation {%endwith%}"
+        );
+    }
+
+    #[test]
+    fn string_escapes_are_pythons() {
+        assert_eq!(
+            rewrite(r#"{{ '\n\\\'"\d\/\x41\u00e9\U0001F600\101\xZZ' }}{{ "é" }}"#),
+            "{{ \"\\n\\\\'\\\"\\\\d\\\\/Aé😀A\\\\xZZ\" }}{{ \"é\" }}"
+        );
+        assert_eq!(rewrite("{{ 'a\\\nb' }}"), "{{ \"ab\" }}");
+    }
+
+    #[test]
+    fn text_without_a_template_is_unchanged() {
+        for source in ["", "{", "{{ 'x\\", "{% if a[1: %}", "\\u {{"] {
+            assert_eq!(rewrite(source), source);
+        }
+    }
+}

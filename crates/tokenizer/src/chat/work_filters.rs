@@ -1,0 +1,101 @@
+//! Inserts filters that count work into a template: for assigned values and for the text of loops.
+
+use super::bounds::{KEPT, LOOPED};
+use super::jinja2::{Edit, enclosed};
+use super::lexer::{JinjaTag, JinjaToken};
+
+pub(super) fn edits(tags: &[JinjaTag<'_>]) -> Vec<Vec<Edit>> {
+    let bodies = bodies(tags);
+    let recursive = tags.iter().zip(&bodies).filter(|(tag, _)| {
+        tag.tokens
+            .last()
+            .is_some_and(|last| last.is_name("recursive"))
+    });
+    let again = recursive.map(|(_, body)| *body).max().unwrap_or(0);
+    let of = |(tag, body): (&JinjaTag<'_>, &usize)| {
+        let mut edits = match tag.tokens.as_slice() {
+            [word, rest @ ..] if tag.is_statement() && word.is_name("set") => kept(rest),
+            [word, rest @ ..] if tag.is_statement() && word.is_name("for") => {
+                enclosed(iterated(rest), &format!("{LOOPED}({body})"))
+            }
+            _ => Vec::new(),
+        };
+        if again > 0 {
+            edits.extend(recursions(&tag.tokens, again));
+        }
+        edits
+    };
+    tags.iter().zip(&bodies).map(of).collect()
+}
+
+fn kept(tokens: &[JinjaToken<'_>]) -> Vec<Edit> {
+    let equals = tokens.iter().position(|token| token.is_op("="));
+    equals.map_or_else(Vec::new, |at| enclosed(&tokens[at + 1..], KEPT))
+}
+
+/// Returns the iterable of a loop; `tokens` follow its keyword.
+fn iterated<'a, 't>(tokens: &'a [JinjaToken<'t>]) -> &'a [JinjaToken<'t>] {
+    let Some(at) = tokens.iter().position(|token| token.is_name("in")) else {
+        return &[];
+    };
+    let tokens = &tokens[at + 1..];
+    let mut depth = 0usize;
+    let end = tokens.iter().position(|token| {
+        match token.text {
+            "(" | "[" | "{" => depth += 1,
+            ")" | "]" | "}" => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth == 0 && (token.is_name("if") || token.is_name("recursive"))
+    });
+    &tokens[..end.unwrap_or(tokens.len())]
+}
+
+fn recursions(tokens: &[JinjaToken<'_>], body: usize) -> Vec<Edit> {
+    let mut edits = Vec::new();
+    for (at, pair) in tokens.windows(2).enumerate() {
+        if !(pair[0].is_name("loop") && pair[1].is_op("(")) {
+            continue;
+        }
+        let mut depth = 0usize;
+        let close = tokens[at + 1..].iter().position(|token| {
+            match token.text {
+                "(" | "[" | "{" => depth += 1,
+                ")" | "]" | "}" => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            depth == 0
+        });
+        if let Some(close) = close {
+            let argument = &tokens[at + 2..at + 1 + close];
+            edits.extend(enclosed(argument, &format!("{LOOPED}({body})")));
+        }
+    }
+    edits
+}
+
+/// Returns the bytes of text in the body of each loop, without nested loops.
+fn bodies(tags: &[JinjaTag<'_>]) -> Vec<usize> {
+    let mut bodies = vec![0; tags.len()];
+    let mut open = Vec::new();
+    let mut end = 0;
+    for (index, tag) in tags.iter().enumerate() {
+        let (Some(first), Some(last)) = (tag.tokens.first(), tag.tokens.last()) else {
+            continue;
+        };
+        if let Some(around) = open.last() {
+            let between: usize = first.span.start - end;
+            let body: &mut usize = &mut bodies[*around];
+            *body += between.saturating_sub("%}{%".len());
+        }
+        end = last.span.end;
+        match first.text {
+            "for" if tag.is_statement() => open.push(index),
+            "endfor" if tag.is_statement() => {
+                open.pop();
+            }
+            _ => {}
+        }
+    }
+    bodies
+}
