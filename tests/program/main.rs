@@ -9,7 +9,7 @@
 //! - `dataset`, `record`: recorded replies
 //! - `engine_core`: engines behind an API server of vLLM, played by the test
 //! - `fuzz`: readers of what others wrote, on inputs near those of the tests
-//! - `gateway`: `gateway score` at gateways of the test's own
+//! - `gateway`, `gateway_answers`: `gateway score` at gateways of the test's own
 //! - `log`: a log that cannot be written
 //! - `ship`: dashboards, alerts, manifests
 //! - `start`: what the program says when it starts, and where
@@ -28,6 +28,7 @@ mod exit_codes;
 mod explain;
 mod fuzz;
 mod gateway;
+mod gateway_answers;
 mod imports;
 mod log;
 mod model_files;

@@ -1,6 +1,6 @@
 //! The servers behind the gateway, and which of them answered what.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use hyper::body::Bytes;
 use tokio::runtime::Runtime;
 
 use super::disturb::{Disturbance, Outage, Troubles};
+use super::evidence::{Evidence, judge};
 use super::play::Play;
 use super::pod::{Attempt, Pod, PodState};
 use super::scenario::FleetScenario;
@@ -52,7 +53,7 @@ pub(super) struct Misroutes {
     pub(super) not_ready: u64,
     /// Never answered to the end: timeouts, broken connections.
     pub(super) unanswered: u64,
-    /// The gateway answered 502 to 504 without a pod.
+    /// The gateway answered without a pod: 502 to 504, or what no pod had said.
     pub(super) unrouted: u64,
 }
 
@@ -69,6 +70,8 @@ pub(super) struct Routing {
     pub(super) misroutes: Misroutes,
     /// Attempts beyond the first; `None`: unknown.
     pub(super) retries: Option<u64>,
+    /// Completed requests whose pod nothing shows.
+    pub(super) unseen: u64,
     /// Requests that each pod answered.
     pub(super) requests: Vec<u64>,
     pub(super) notes: Vec<String>,
@@ -192,15 +195,20 @@ impl Backends {
     ) -> Routing {
         let mut routing = Routing::default();
         let mut attempts = Vec::new();
+        let mut remembers = Vec::new();
         let (mut hits, mut queries) = (0.0, 0.0);
         for (number, pod) in self.pods.iter().enumerate() {
+            // Nobody can have asked a pod that is dead.
+            let mut remembers_all = pod.state == PodState::Dead;
             if let Some((found, is_whole)) = self.runtime.block_on(pod.attempts(number)) {
                 attempts.extend(found);
+                remembers_all = is_whole;
                 if !is_whole {
                     let note = "keeps too short a history (--request-history) for this run";
                     routing.notes.push(format!("{} {note}", pod.url));
                 }
             }
+            remembers.push(remembers_all);
             if let Some(counted) = self.runtime.block_on(pod.hits()) {
                 (hits, queries) = (hits + counted.0, queries + counted.1);
                 play.counted = Some((hits, queries));
@@ -208,24 +216,30 @@ impl Backends {
         }
         let ready = || self.pods.iter().filter(|pod| pod.state == PodState::Ready);
         let all_remember = ready().all(Pod::has_history);
-        assign(
+        let answers = play.turns.iter().filter(|turn| turn.completed).count() as u64;
+        let (evidence, unclaimed) = assign(
             play,
             (&self.pods, outages),
             &attempts,
             identity,
             &mut routing,
         );
+        let unclaimed = remembers.into_iter().zip(unclaimed);
+        let unclaimed = unclaimed.map(|(all, n)| all.then_some(n)).collect();
+        judge(&mut play.turns, &evidence, unclaimed, &mut routing);
         if !all_remember {
             routing.retries = None;
         }
-        let any_answer = play.turns.iter().any(|turn| turn.completed);
-        if routing.known_by.is_none() && any_answer {
-            routing.notes.push(
-                "the gateway hides which pod answered: neither the headers of --pod-header nor \
-                 X-Request-Id come through, or the pods have neither --pod-name nor \
-                 --request-history; what needs it is unknown"
-                    .to_owned(),
-            );
+        if routing.known_by.is_none() {
+            routing.unseen = answers;
+        }
+        if routing.unseen > 0 {
+            let unseen = routing.unseen;
+            routing.notes.push(format!(
+                "the gateway hides which pod answered {unseen} of {answers} requests: neither the \
+                 headers of --pod-header nor X-Request-Id come through, or the pods have neither \
+                 --pod-name nor --request-history; every share is unknown"
+            ));
         }
         routing.requests = vec![0; self.pods.len()];
         for pod in play.turns.iter().filter_map(|turn| turn.pod) {
@@ -243,14 +257,15 @@ impl Backends {
     }
 }
 
-/// Gives requests their pods: as their answers name them, else as the pods remember them.
+/// Gives requests their pods: as their answers name them, else as the pods remember them. Returns what
+/// shows the pod of each request, and how many each pod served that no answer claims.
 fn assign(
     play: &mut Play,
     (pods, outages): (&[Pod], &[Outage]),
     attempts: &[Attempt],
     identity: &RequestIdentity,
     routing: &mut Routing,
-) {
+) -> (Vec<Evidence>, Vec<u64>) {
     let named = pods_by_name(pods);
     let mut remembered = HashMap::<&str, Vec<&Attempt>>::new();
     for attempt in attempts.iter().filter(|a| !a.request_id.is_empty()) {
@@ -258,6 +273,8 @@ fn assign(
         entry.or_default().push(attempt);
     }
     let (mut retries, mut found) = (0, 0);
+    let mut shown = Vec::with_capacity(play.turns.len());
+    let mut claimed = HashSet::new();
     for turn in &mut play.turns {
         let ours = identity.request_id(turn.session, turn.turn);
         let completion = turn.reply.id.as_deref();
@@ -267,13 +284,14 @@ fn assign(
             .or_else(|| remembered.get(theirs?));
         let tries = tries.map_or(&[][..], Vec::as_slice);
         let by_header = turn.reply.pod.as_ref().and_then(|name| named.get(name));
-        let last = tries.iter().max_by(|a, b| a.started.total_cmp(&b.started));
-        turn.pod = by_header.copied().or(last.map(|attempt| attempt.pod));
-        let source = match (by_header, last) {
-            (Some(_), _) => Some(KnownBy::ResponseHeader),
-            (None, Some(_)) => Some(KnownBy::RequestHistory),
-            _ => None,
-        };
+        let (pod, evidence) = Evidence::of(by_header.copied(), tries);
+        turn.pod = pod;
+        shown.push(evidence);
+        claimed.extend(tries.iter().map(|attempt| attempt.request_id.as_str()));
+        let source = pod.map(|pod| match by_header == Some(&pod) {
+            true => KnownBy::ResponseHeader,
+            false => KnownBy::RequestHistory,
+        });
         routing.known_by = routing.known_by.or(source);
         found += u64::from(!tries.is_empty());
         retries += (tries.len() as u64).saturating_sub(1);
@@ -298,6 +316,12 @@ fn assign(
         }
     }
     routing.retries = (found > 0).then_some(retries);
+    let mut unclaimed = vec![0; pods.len()];
+    let served = attempts.iter().filter(|attempt| attempt.is_served);
+    for attempt in served.filter(|a| !claimed.contains(a.request_id.as_str())) {
+        unclaimed[attempt.pod] += 1;
+    }
+    (shown, unclaimed)
 }
 
 /// Pods by what their answers name them, and by their addresses; names of several are none.

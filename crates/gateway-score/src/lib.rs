@@ -3,6 +3,7 @@
 //! `vllm-sim gateway score`: how near a gateway's routing comes to the best there is.
 
 mod disturb;
+mod evidence;
 mod fleet;
 mod measure;
 mod offline;

@@ -42,6 +42,15 @@ impl Play {
     }
 }
 
+impl PlayedTurn {
+    /// Counts it as failed, though an answer came.
+    pub(super) fn fail(&mut self, why: &str) {
+        self.completed = false;
+        (self.ttft_ms, self.e2e_ms) = (None, None);
+        self.error = Some(why.to_owned());
+    }
+}
+
 impl Sink for Play {
     fn request(&mut self, outcome: &Outcome<'_>) {
         let completed = outcome.status == Status::Completed;

@@ -33,6 +33,8 @@ pub(super) struct PromptWriter {
     api: Api,
     model: String,
     ignore_eos: bool,
+    /// Whether every answer is to tell its token ids, so that they can be counted.
+    counts_ids: bool,
     /// Ids that prompts are made of.
     alphabet: Vec<u32>,
     seed: u64,
@@ -70,6 +72,7 @@ impl PromptWriter {
             api: options.api,
             model,
             ignore_eos: options.ignore_eos,
+            counts_ids: options.identity.is_some(),
             alphabet: Vec::new(),
             seed: options.seed,
             words: WORDS.split_whitespace().collect(),
@@ -135,10 +138,6 @@ impl PromptWriter {
                     let _ = write!(body, "{comma}{id}");
                 }
                 body.push(']');
-                if follows {
-                    // The next turn repeats them.
-                    body.push_str(",\"return_token_ids\":true");
-                }
                 body
             }
             Api::Chat => {
@@ -155,6 +154,10 @@ impl PromptWriter {
                 format!("{{\"messages\":{}", Value::Array(messages))
             }
         };
+        // The next turn of completions repeats them.
+        if self.counts_ids || (follows && self.api == Api::Completions) {
+            body.push_str(",\"return_token_ids\":true");
+        }
         let model = turn.lora.as_deref().unwrap_or(&self.model);
         let model = Value::String(model.to_owned());
         let output = turn.output.max(1);

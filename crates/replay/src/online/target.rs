@@ -179,7 +179,11 @@ impl Target {
         };
         counter.fetch_sub(1, Ordering::Relaxed);
         exchange.error = match streamed {
-            Ok(Ok(())) => exchange.check(),
+            // A gateway may neither shorten answers nor change what was asked for.
+            Ok(Ok(())) => exchange.check().or_else(|| {
+                let is_judged = identity.is_some();
+                is_judged.then(|| exchange.shortfall()).flatten()
+            }),
             Ok(Err(problem)) => Some(problem.into()),
             Err(_) => Some(format!("no end within {timeout:?}").into()),
         };
