@@ -252,9 +252,12 @@ impl Sglang {
 
     fn end(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
         self.release(slot);
-        let id = self.seqs[slot].id;
+        let (id, held) = (self.seqs[slot].id, self.seqs[slot].held);
         self.seqs.end(slot);
-        out.push_back((now, Event::Ended { id, end }));
+        // One that is held for another engine has ended before.
+        if !held {
+            out.push_back((now, Event::Ended { id, end }));
+        }
     }
 
     /// Takes a sequence out of whatever queue it is in, and ends it.

@@ -4,6 +4,7 @@
 //! - `aic`: step times from kernel tables
 //! - `cache_heard`: the prefix cache that events tell of, and blocks by use, for `invariants`
 //! - `configs`: random settings of schedulers, for `invariants`
+//! - `handoff`: prompts that move between engines of SGLang
 //! - `host_tier`: what the memory of the host keeps, and when it is loaded
 //! - `load_failures`: prompts that were to be loaded and were not
 //! - `media`: items of prompts and the encoder cache, for `invariants`
@@ -19,6 +20,7 @@
 mod aic;
 mod cache_heard;
 mod configs;
+mod handoff;
 mod host_tier;
 mod invariants;
 #[cfg(feature = "live")]

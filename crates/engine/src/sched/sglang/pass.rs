@@ -408,7 +408,9 @@ impl Sglang {
         if n > 0 {
             out.push_back((now, Event::Tokens { id, n }));
         }
-        if !self.seqs[slot].tail.is_zero() {
+        // What is kept for another engine is over here.
+        let seq = &self.seqs[slot];
+        if !seq.tail.is_zero() && !seq.lends {
             self.running.push(slot);
         }
         self.complete(slot, now, out);
@@ -448,7 +450,8 @@ impl Sglang {
         }
         if ended {
             let seqs = &self.seqs;
-            self.running.retain(|&slot| !seqs[slot].dead);
+            self.running
+                .retain(|&slot| !seqs[slot].dead && !seqs[slot].held);
         }
         pass.slots = slots;
         made
