@@ -271,7 +271,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     let (mut engine, setup) = server::modelled(&loaded.config)?;
     // Ranks of other processes are not waited for.
     engine.lock_step &= loaded.config.engine.parallel.local_ranks.1 > 1;
-    let sampling = server::sampling(&loaded.config)?.because;
+    let sampling = server::sampling(&loaded.config).because;
     let utilization = loaded.config.engine.memory.gpu_memory_utilization;
     let setup = setup.as_ref().map(|setup| (setup, utilization));
     let derived = loaded.effective.iter().filter_map(|setting| {

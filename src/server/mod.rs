@@ -60,10 +60,7 @@ pub fn modelled(config: &Config) -> Result<(VllmConfig, Option<Setup>), StartErr
 }
 
 /// How requests that say nothing of sampling are sampled.
-///
-/// # Errors
-/// [`StartError`] for a `generation_config.json` that cannot be read.
-pub fn sampling(config: &Config) -> Result<Sampling, StartError> {
+pub fn sampling(config: &Config) -> Sampling {
     timing::sampling(config)
 }
 

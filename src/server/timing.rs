@@ -149,7 +149,7 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<Setup, Sta
         )));
     }
     let read = coefficients.map_or(Ok(Coefficients::default()), read_coefficients)?;
-    let sampling = sampling(config)?;
+    let sampling = sampling(config);
     Ok(Setup {
         tp: engine.parallel.tensor,
         pp: engine.parallel.pipeline,
@@ -185,7 +185,7 @@ pub struct Sampling {
 /// What the model's generation config says, with the overrides laid over it.
 ///
 /// **Source:** vLLM `vllm/config/model.py`, `try_get_generation_config`, `get_diff_sampling_param`.
-pub(super) fn sampling(config: &Config) -> Result<Sampling, StartError> {
+pub(super) fn sampling(config: &Config) -> Sampling {
     let model = &config.model;
     let folder = match model.generation_config.as_str() {
         "vllm" => None,
@@ -195,12 +195,11 @@ pub(super) fn sampling(config: &Config) -> Result<Sampling, StartError> {
     let mut defaults = serde_json::Map::new();
     let mut source = "--generation-config vllm".to_owned();
     if let Some(folder) = folder {
-        let file = Path::new(folder).join("generation_config.json");
         // A name on the hub has no folder here.
-        if let Ok(text) = std::fs::read_to_string(&file) {
-            defaults = serde_json::from_str(&text)
-                .map_err(|error| wrong(format!("{}: {error}", file.display())))?;
-            source = file.display().to_string();
+        if let Some(file) = &model.generation_config_file {
+            defaults = file.clone();
+            let path = Path::new(folder).join("generation_config.json");
+            source = path.display().to_string();
         } else if let Some(known) = sampling_defaults(folder) {
             defaults.insert("top_p".to_owned(), known.top_p.into());
             defaults.insert("top_k".to_owned(), known.top_k.into());
@@ -236,11 +235,11 @@ pub(super) fn sampling(config: &Config) -> Result<Sampling, StartError> {
     // vLLM takes no other penalty from there.
     let penalty = number("repetition_penalty").filter(|penalty| *penalty != 1.0);
     let penalty_text = penalty.map(|penalty| format!(", repetition penalty {penalty}"));
-    Ok(Sampling {
+    Sampling {
         truncated: !cuts.is_empty() && !greedy,
         penalized: penalty.is_some(),
         because: format!("{cut}{}: {source}", penalty_text.unwrap_or_default()),
-    })
+    }
 }
 
 fn named_gpu(config: &Config) -> Result<&'static Gpu, StartError> {

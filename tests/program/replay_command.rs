@@ -291,3 +291,22 @@ fn the_peers_own_command_lines_play() {
         assert_eq!(report["summary"]["completed_requests"].as_u64(), all);
     }
 }
+
+#[test]
+fn a_generation_config_moves_step_times() {
+    let dir = tempfile::tempdir().unwrap();
+    let replayed = |more: &str| {
+        let words = format!(
+            "replay {SMALL} --request-rate 30 --model meta-llama/Llama-3.1-8B-Instruct --gpu H100 \
+             --report-json - {more}"
+        );
+        let report: Value = serde_json::from_str(&printed(dir.path(), &words)).unwrap();
+        report["summary"]["mean_itl_ms"].as_f64().unwrap()
+    };
+    // The model's own cuts the vocabulary.
+    let cut = replayed("");
+    assert!(replayed("--generation-config vllm") < cut);
+    let text = "{\"temperature\": 0.6, \"top_p\": 0.9}";
+    std::fs::write(dir.path().join("generation_config.json"), text).unwrap();
+    assert_eq!(replayed("--generation-config ./"), cut);
+}

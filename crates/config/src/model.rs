@@ -37,6 +37,8 @@ pub struct Model {
     pub response_role: String,
     /// Sampling defaults: `auto` (the model's), `vllm` (none), or a folder.
     pub generation_config: String,
+    /// What the `generation_config.json` of the model's or the named folder says, where there is one.
+    pub generation_config_file: Option<Map<String, Value>>,
     /// Sampling defaults laid over those.
     pub generation_config_overrides: Map<String, Value>,
     /// The imitated release (default 0.33.0).
@@ -145,7 +147,8 @@ impl Model {
                 .get(&model::DEFAULT_CHAT_TEMPLATE_KWARGS)?
                 .unwrap_or_default(),
             response_role: v.get(&model::RESPONSE_ROLE)?,
-            generation_config: generation_config(v, &name)?,
+            generation_config_file: generation_config_file(v, &name)?,
+            generation_config: v.get(&model::GENERATION_CONFIG)?,
             generation_config_overrides: v
                 .get(&model::OVERRIDE_GENERATION_CONFIG)?
                 .unwrap_or_default(),
@@ -264,19 +267,22 @@ fn check_numbers(file: &Path, config: &Value) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Checks `--generation-config`, and that the file that it means can be read.
-fn generation_config(v: &Values, model: &str) -> Result<String, ConfigError> {
+/// Reads the file that `--generation-config` means.
+fn generation_config_file(
+    v: &Values,
+    model: &str,
+) -> Result<Option<Map<String, Value>>, ConfigError> {
     let typed = v.get(&model::GENERATION_CONFIG)?;
     let folder = match typed.as_str() {
-        "vllm" => return Ok(typed),
+        "vllm" => return Ok(None),
         "auto" => model,
         folder => folder,
     };
     if typed != "auto" && is_path(folder) && !Path::new(folder).is_dir() {
         return Err(v.wrong("no such folder", &model::GENERATION_CONFIG));
     }
-    read_json(&Path::new(folder).join("generation_config.json"))?;
-    Ok(typed)
+    let file = read_json(&Path::new(folder).join("generation_config.json"))?;
+    Ok(file.and_then(|file| file.as_object().cloned()))
 }
 
 /// Returns whether a name can only be a path: no model of the hub begins so.
