@@ -268,6 +268,12 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     if let Some(word) = rest.first() {
         return Err(unknown("explain", word).into());
     }
+    let model = loaded.effective.iter().find(|flag| flag.name == "model");
+    let is_named = model.is_some_and(|model| model.source != ValueSource::Derived);
+    if !is_named && loaded.config.model.hf_config.is_none() {
+        let hint = "such as `vllm-sim explain meta-llama/Llama-3.1-8B-Instruct --gpu H100`";
+        return Err(UsageError(format!("which model? Name one, {hint}")).into());
+    }
     let (mut engine, setup) = server::modelled(&loaded.config)?;
     // Ranks of other processes are not waited for.
     engine.lock_step &= loaded.config.engine.parallel.local_ranks.1 > 1;

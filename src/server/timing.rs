@@ -136,16 +136,20 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<Setup, Sta
     let gpu = named_gpu(config)?;
     let shape = shape(config)?;
     let memory = memory(config, &shape, gpu);
-    if memory.blocks == 0
-        && engine.memory.num_blocks.is_none()
-        && engine.memory.kv_cache_memory_bytes.is_none()
-    {
+    let cache = engine.kv_cache.as_ref();
+    let offloaded = cache.map_or(0.0, |cache| cache.offloaded_bytes);
+    let weights = memory.weight_bytes - offloaded;
+    // A typed size of the cache says how much is left for it, not that the weights fit.
+    let is_typed =
+        engine.memory.num_blocks.is_some() || engine.memory.kv_cache_memory_bytes.is_some();
+    let is_full = memory.without(-offloaded).blocks == 0;
+    if weights > gpu.memory_gib * f64::from(1 << 30) || (is_full && !is_typed) {
         return Err(StartError::DoesNotFit(format!(
             "{} does not fit on {} x {}: the weights alone take {:.1} GB per GPU",
             config.model.name,
             engine.parallel.tensor,
             gpu.name,
-            memory.weight_bytes / 1e9
+            weights / 1e9
         )));
     }
     let read = coefficients.map_or(Ok(Coefficients::default()), read_coefficients)?;
