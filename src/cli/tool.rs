@@ -1,9 +1,11 @@
 //! The subcommands that run offline: words in, a text out.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use parking_lot::Mutex;
 
 use super::shell;
 use crate::server::{self, Fleet, StartError};
@@ -81,7 +83,10 @@ pub(super) fn run(
             let serve = |words: &[String]| serve(words, env).map(start_fleet);
             vllm_sim_gateway_score::run(words, &sort, &|words| deploy(words, env), &serve)
         }
-        "explain" => run_explain(words, env),
+        "explain" => {
+            super::log::start_plain_log();
+            run_explain(words, env)
+        }
         #[cfg(feature = "sqlite")]
         "record" => {
             super::log::start_plain_log();
@@ -204,6 +209,7 @@ fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Depl
         flags.push("--latency-model=polynomial".to_owned());
         (loaded, _) = load_engine(&flags, CliMode::Vllm, env)?;
     }
+    tell_once(&loaded.without_effect);
     let config = &loaded.config;
     let parallel = &config.engine.parallel;
     let typed = typed(&loaded).map(|(flag, values)| {
@@ -222,6 +228,16 @@ fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Depl
         about: typed.collect(),
         flags,
     })
+}
+
+/// Warns of settings without effect: a search describes many engines with the same flags.
+fn tell_once(without_effect: &[String]) {
+    static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    for text in without_effect {
+        if TOLD.lock().insert(text.clone()) {
+            tracing::warn!("{text}");
+        }
+    }
 }
 
 /// Tells a model that is too large for its GPUs from other refusals.
@@ -274,6 +290,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
         let hint = "such as `vllm-sim explain meta-llama/Llama-3.1-8B-Instruct --gpu H100`";
         return Err(UsageError(format!("which model? Name one, {hint}")).into());
     }
+    tell_once(&loaded.without_effect);
     let (mut engine, setup) = server::modelled(&loaded.config)?;
     // Ranks of other processes are not waited for.
     engine.lock_step &= loaded.config.engine.parallel.local_ranks.1 > 1;

@@ -15,6 +15,7 @@
 //! - `start`: what the program says when it starts, and where
 //! - `tool_usage`: wrong usage of every command
 //! - `wire`: recorded errors of vLLM
+//! - `without_effect`: settings that do nothing beside the others
 
 mod architecture;
 mod calibrate;
@@ -42,3 +43,4 @@ mod ship;
 mod start;
 mod tool_usage;
 mod wire;
+mod without_effect;

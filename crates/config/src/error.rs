@@ -26,6 +26,14 @@ pub enum ConfigError {
     /// A value that can be read but not used, or two that contradict each other.
     #[error("{0}")]
     Invalid(String),
+    /// What else looks like a mistake beside an error.
+    #[error("{error}{}", beside(.warnings))]
+    Warned {
+        /// The error.
+        error: Box<ConfigError>,
+        /// One sentence each.
+        warnings: Vec<String>,
+    },
     /// A file that cannot be read.
     #[error("{path}: {reason}")]
     File {
@@ -34,6 +42,13 @@ pub enum ConfigError {
         /// Why not.
         reason: String,
     },
+}
+
+fn beside(warnings: &[String]) -> String {
+    let lines = warnings
+        .iter()
+        .map(|warning| format!("\nwarning: {warning}"));
+    lines.collect()
 }
 
 fn hint(nearest: Option<&str>) -> String {

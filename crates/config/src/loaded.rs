@@ -61,6 +61,8 @@ pub struct Loaded {
     pub felt: Vec<String>,
     /// What looks like a mistake.
     pub warnings: Vec<String>,
+    /// Of these, what is said of settings that do nothing beside the others.
+    pub without_effect: Vec<String>,
     /// Every flag's value in force, in the order of the help text.
     pub effective: Vec<Effective>,
     settings: Layer,
@@ -275,7 +277,15 @@ impl Loaded {
             let removed = [settings.ignored.clone(), dropped].concat();
             ignored::refuse_removed(&removed, &values.get(&VLLM_VERSION)?)?;
         }
-        let config = Config::from_values(&values)?;
+        let config = Config::from_values(&values);
+        let config = config.map_err(|error| match settings.warnings.is_empty() {
+            true => error,
+            // A misspelt key may be why it fails.
+            false => ConfigError::Warned {
+                error: Box::new(error),
+                warnings: settings.warnings.clone(),
+            },
+        })?;
         let notes = values.notes();
         let mut effective: Vec<Effective> = flags()
             .map(|flag| Effective {
@@ -303,6 +313,7 @@ impl Loaded {
             felt: ignored::felt(&ignored),
             ignored,
             warnings,
+            without_effect: notes.without_effect,
             effective,
             settings,
             at_start: None,

@@ -25,6 +25,8 @@ pub(super) struct Values {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Notes {
     pub(super) warnings: Vec<String>,
+    /// Of these, the ones of settings that do nothing beside the others.
+    pub(super) without_effect: Vec<String>,
     pub(super) derived: Vec<Derivation>,
     bare_durations: Vec<&'static str>,
 }
@@ -159,6 +161,12 @@ impl Values {
 
     pub(super) fn warn(&self, text: impl Into<String>) {
         self.notes.borrow_mut().warnings.push(text.into());
+    }
+
+    /// Adds a warning of a setting that does nothing beside the others.
+    pub(super) fn warn_without_effect(&self, text: String) {
+        self.warn(text.clone());
+        self.notes.borrow_mut().without_effect.push(text);
     }
 
     /// Records what a value that was left open has become.

@@ -99,6 +99,18 @@ impl AdminState {
         });
     }
 
+    /// What is said of these fields that do nothing beside the other settings.
+    pub(super) fn without_effect(&self, update: &Map<String, Value>) -> Vec<String> {
+        let servers = self.servers.lock();
+        let ranks = servers.first().map(|server| &server.ranks[..]);
+        let said = ranks.and_then(|ranks| ranks.first()).into_iter();
+        let said = said.flat_map(|loaded| &loaded.without_effect);
+        let concerns = |text: &&String| {
+            Loaded::fields(update).any(|field| text.contains(&format!("--{field}")))
+        };
+        said.filter(concerns).cloned().collect()
+    }
+
     /// The settings in force on a rank, those of the scenario's phase among them; with no rank given
     /// those of the server itself.
     pub(super) fn show(
