@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::shell;
 use crate::server::{self, Fleet, StartError};
 use vllm_sim_calibrate::validate;
-use vllm_sim_command_line::{self as command_line, UsageError, outputs, refuse};
+use vllm_sim_command_line::{self as command_line, Unmet, UsageError, outputs, refuse};
 use vllm_sim_config::{
     CliMode, Command, FlagSpec, LatencySource, Loaded, SchedulerKind, TOOLS, ValueSource, flags,
     load_engine, load_known, nearest_flag, without_passwords,
@@ -153,7 +153,12 @@ fn run_validate(words: &[String]) -> Result<String> {
                 }
                 outputs::write(file, text)?;
             }
-            Ok(validation.table())
+            let printed = validation.table();
+            if validation.runs.is_empty() {
+                let missed = "no run can be predicted".to_owned();
+                return Err(Unmet { printed, missed }.into());
+            }
+            Ok(printed)
         }
         Err(help) => Ok(help),
     }

@@ -292,6 +292,30 @@ fn the_peers_own_command_lines_play() {
     }
 }
 
+/// The model fits on neither pool's share of one GPU.
+#[test]
+fn split_pools_have_tensor_parallel_sizes_of_their_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = |prefill: u32, decode: u32| {
+        format!(
+            "replay --input-tokens 1000 --output-tokens 16 --request-count 10 --request-rate 2 \
+             --model meta-llama/Llama-3.1-70B-Instruct --gpu H100 \
+             --num-prefill-workers 1 --num-decode-workers 1 \
+             --prefill-flags {{\"tensor-parallel-size\":{prefill}}} \
+             --decode-flags {{\"tensor-parallel-size\":{decode}}} --report-json -"
+        )
+    };
+    let number = |prefill, decode, key: &str| {
+        let report = printed(dir.path(), &words(prefill, decode));
+        let report: Value = serde_json::from_str(&report).unwrap();
+        report["summary"][key].as_f64().unwrap()
+    };
+    let ttft = |prefill, decode| number(prefill, decode, "mean_ttft_ms");
+    let itl = |prefill, decode| number(prefill, decode, "mean_itl_ms");
+    assert!(ttft(8, 4) < ttft(4, 4));
+    assert!(itl(4, 8) < itl(4, 4));
+}
+
 #[test]
 fn a_generation_config_moves_step_times() {
     let dir = tempfile::tempdir().unwrap();

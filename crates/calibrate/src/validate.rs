@@ -26,7 +26,8 @@ pub use validation::{SCHEMA, ValidatedRun, Validation};
 use vllm_sim_command_line::progress::{Progress, is_stopped};
 
 /// Predicts every `*.json` of the folder `runs`; where `kernel_tables` are named, by them and with
-/// the overheads of the roofline. Runs of deployments that are not in the tables are left out.
+/// the overheads of the roofline. Runs of deployments that are not in the tables, or that leave no room
+/// for a KV cache, are left out.
 ///
 /// # Errors
 /// [`ValidateError`] names the file or field.
@@ -64,6 +65,7 @@ pub fn validate(
         match play(&json, coefficients, kernel_tables) {
             Ok((run, done)) => validated.push(ValidatedRun::new(&json, &run, &done)),
             Err(ValidateError::Tables { run, error }) => left_out.push((run, error.to_string())),
+            Err(ValidateError::Engine { run, error }) => left_out.push((run, error.to_string())),
             Err(error) => return Err(error),
         }
         told.add(1);
@@ -107,7 +109,10 @@ fn play(
         let mut config = run.engine.clone();
         config.latency = latency.clone();
         config.lock_step = run.ranks > 1 && run.setup.shape.moe.is_some();
-        engines.push(Vllm::new(config)?);
+        engines.push(Vllm::new(config).map_err(|error| ValidateError::Engine {
+            run: run.id.clone(),
+            error,
+        })?);
     }
     let done = Client::new(&run, engines, &roofline).run();
     Ok((run, done))

@@ -223,7 +223,7 @@ fn candidate(
         report: ReportArgs {
             report_json: None,
             html: None,
-            no_per_request: true,
+            no_per_request: Some(true),
             ..args.report
         },
         pools,

@@ -269,6 +269,23 @@ pub struct PoolArgs {
     /// The same, of decode workers.
     #[arg(long, value_name = "JSON|FILE", requires = "num_prefill_workers")]
     pub decode_engine_args: Option<String>,
+    /// Flags of `serve` for prefill workers, added to those of the command line, such as
+    /// '{"tensor-parallel-size": 4}'.
+    #[arg(
+        long,
+        value_name = "JSON|FILE",
+        requires = "num_prefill_workers",
+        conflicts_with = "prefill_engine_args"
+    )]
+    pub prefill_flags: Option<String>,
+    /// The same, for decode workers.
+    #[arg(
+        long,
+        value_name = "JSON|FILE",
+        requires = "num_prefill_workers",
+        conflicts_with = "decode_engine_args"
+    )]
+    pub decode_flags: Option<String>,
     /// How workers are chosen.
     #[arg(
         long,
@@ -346,9 +363,10 @@ pub struct ReportArgs {
     /// Write the report as JSON; `-`: to standard output, instead of the table.
     #[arg(long, value_name = "FILE")]
     pub report_json: Option<String>,
-    /// Keep no record of single requests, so that memory does not grow with their number.
-    #[arg(long)]
-    pub no_per_request: bool,
+    /// Keep no record of single requests, so that memory does not grow with their number; `=false`: keep
+    /// them beyond a million requests, too.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub no_per_request: Option<bool>,
     /// Write a row per request: .csv or .jsonl.
     #[arg(long, value_name = "FILE")]
     pub per_request: Option<PathBuf>,

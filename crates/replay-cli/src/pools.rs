@@ -94,7 +94,13 @@ fn here(kernel_tables: Option<&std::path::Path>) -> dynamo_run::Folders<'_> {
 
 /// The pools that the arguments describe; `flags` describe the engine.
 pub fn pools(args: &PoolArgs, flags: &[String], deploy: Deploy<'_>) -> Result<Pools> {
-    let plain = deploy(flags)?;
+    let of_prefill = own_flags("--prefill-flags", args.prefill_flags.as_deref())?;
+    let of_decode = own_flags("--decode-flags", args.decode_flags.as_deref())?;
+    let plain = match (&of_prefill, &of_decode) {
+        // What is common to both need not fit by itself.
+        (Some(_), Some(own)) => deploy(&added(flags, own))?,
+        _ => deploy(flags)?,
+    };
     let shared = mocker("--extra-engine-args", args.extra_engine_args.as_deref())?;
     let own = Worker {
         engine: plain.engine.clone(),
@@ -119,6 +125,9 @@ pub fn pools(args: &PoolArgs, flags: &[String], deploy: Deploy<'_>) -> Result<Po
         (Some(prefill), Some(decode)) => {
             let first = mocker("--prefill-engine-args", args.prefill_engine_args.as_deref())?;
             let second = mocker("--decode-engine-args", args.decode_engine_args.as_deref())?;
+            let typed = |own: Option<_>| own.map(|own| worker(&added(flags, &own), deploy));
+            let first = first.or(typed(of_prefill).transpose()?);
+            let second = second.or(typed(of_decode).transpose()?);
             let first = first.or(shared.clone()).unwrap_or(own.clone());
             let second = second.or(shared).unwrap_or(own);
             if first.engine.block_size() != second.engine.block_size() {
@@ -158,6 +167,14 @@ pub fn pools(args: &PoolArgs, flags: &[String], deploy: Deploy<'_>) -> Result<Po
         }
     };
     check_scaling(prefill.as_ref(), &serving.scaling, ranks.0.max(ranks.1))?;
+    let others = [
+        &args.extra_engine_args,
+        &args.prefill_engine_args,
+        &args.decode_engine_args,
+        &args.prefill_flags,
+        &args.decode_flags,
+    ];
+    let is_one_kind = others.iter().all(|other| other.is_none()) && args.workers.is_none();
     let name = args.router.to_possible_value();
     let name = name.map_or_else(String::new, |name| name.get_name().to_owned());
     Ok(Pools {
@@ -165,7 +182,7 @@ pub fn pools(args: &PoolArgs, flags: &[String], deploy: Deploy<'_>) -> Result<Po
         serving,
         gpus,
         ranks,
-        evidence: plain.evidence.filter(|_| args.extra_engine_args.is_none()),
+        evidence: plain.evidence.filter(|_| is_one_kind),
         router: (name, args.router_config.clone()),
         seed: plain.seed,
         about: plain.about,
@@ -204,6 +221,40 @@ fn one() -> u32 {
     1
 }
 
+/// The flags of the command line and those of an object behind them.
+fn added(flags: &[String], more: &Map<String, Value>) -> Vec<String> {
+    let more = more.iter().map(|(name, value)| {
+        let value = match value {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        format!("--{}={value}", name.replace('_', "-"))
+    });
+    flags.iter().cloned().chain(more).collect()
+}
+
+/// The object of flags that an argument holds.
+fn own_flags(flag: &str, text: Option<&str>) -> Result<Option<Map<String, Value>>> {
+    let Some(text) = text else {
+        return Ok(None);
+    };
+    match json_or_file(flag, text)? {
+        Value::Object(own) => Ok(Some(own)),
+        other => refuse!("{flag}: {other} is no object of flags"),
+    }
+}
+
+/// The worker that flags describe.
+fn worker(flags: &[String], deploy: Deploy<'_>) -> Result<Worker> {
+    let found = deploy(flags)?;
+    Ok(Worker {
+        engine: found.engine,
+        gpus: found.gpus,
+        ranks: found.ranks,
+        transfer: TransferTime::default(),
+    })
+}
+
 /// Workers as a file lists them, and the mean of their GPUs.
 fn different(
     file: &std::path::Path,
@@ -226,15 +277,7 @@ fn different(
                 (worker.engine, worker.gpus)
             }
             None => {
-                let mut all = flags.to_vec();
-                for (name, value) in &group.flags {
-                    let value = match value {
-                        Value::String(text) => text.clone(),
-                        other => other.to_string(),
-                    };
-                    all.push(format!("--{}={value}", name.replace('_', "-")));
-                }
-                let found = deploy(&all)?;
+                let found = deploy(&added(flags, &group.flags))?;
                 if found.ranks > 1 {
                     refuse!("--workers: --data-parallel-size above 1 is not modelled in a list");
                 }

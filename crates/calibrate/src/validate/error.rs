@@ -46,9 +46,14 @@ pub enum ValidateError {
         /// Why.
         error: AicError,
     },
-    /// The scheduler cannot be built.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
+    /// The engine cannot be built: the model leaves no room for a KV cache, as a rule.
+    #[error("run {run}: {error}")]
+    Engine {
+        /// Which run.
+        run: String,
+        /// Why.
+        error: ConfigError,
+    },
     /// The folder holds no run.
     #[error("{0}: no *.json file")]
     Empty(PathBuf),

@@ -29,7 +29,7 @@ pub(super) type Errors = BTreeMap<&'static str, f64>;
 pub struct Validation {
     /// In the order of the files.
     pub runs: Vec<ValidatedRun>,
-    /// Runs of deployments that the kernel tables do not have, and why.
+    /// Runs that cannot be predicted, and why.
     pub left_out: Vec<(String, String)>,
 }
 
