@@ -418,3 +418,31 @@ fn wrong_questions_are_refused_by_name() {
         assert!(errors.contains(told), "{words}: {errors}");
     }
 }
+
+#[test]
+fn a_point_that_misses_its_bounds_too_often_is_not_the_best() {
+    let dir = tempfile::tempdir().unwrap();
+    let sweep = |more: &str| {
+        let words = format!(
+            "sweep --model meta-llama/Llama-3.1-8B-Instruct --gpu H100 --input-tokens 2000 \
+             --output-tokens 300 --request-rate 20 --request-count 200 --grid num-workers=1,2,4 {more}"
+        );
+        printed(dir.path(), &words)
+    };
+    let starred = |table: &str| {
+        let line = table.lines().find(|line| line.ends_with("  *"));
+        line.map(|line| line.split_whitespace().next().unwrap().to_owned())
+    };
+    let table = sweep("--slo-ttft-ms 150");
+    assert!(
+        table.lines().next().unwrap().contains("good %  good/s"),
+        "{table}"
+    );
+    assert_eq!(starred(&table).as_deref(), Some("4"), "{table}");
+    let table = sweep("--slo-ttft-ms 150 --attainment 0.5");
+    assert_eq!(starred(&table).as_deref(), Some("2"), "{table}");
+    let table = sweep("--slo-ttft-ms 60");
+    assert_eq!(starred(&table), None, "{table}");
+    let none = "no point has 95 % of its requests good (--attainment), so none is the best";
+    assert!(table.contains(none), "{table}");
+}

@@ -37,6 +37,9 @@ struct Args {
     pools: PoolArgs,
     #[command(flatten)]
     report: ReportArgs,
+    /// Share of all requests that must be good for a point to be the best, above 0 up to 1.
+    #[arg(long, default_value_t = 0.95, help_heading = "Report")]
+    attainment: f64,
     /// Points that are played at the same time; results do not change with it.
     #[arg(long, default_value_t = 1)]
     threads: usize,
@@ -58,6 +61,16 @@ struct PointResult {
     values: Vec<String>,
     /// Or why nothing was played.
     played: PlayedPoint,
+    /// Share of the requests that must be good.
+    needed: f64,
+}
+
+impl PointResult {
+    /// Whether enough requests are good; without bounds all are.
+    fn suffices(&self) -> bool {
+        let attained = self.played.as_ref().ok().and_then(Played::attained);
+        attained.is_none_or(|attained| attained >= self.needed)
+    }
 }
 
 /// What a point came to, or why it was not played.
@@ -86,6 +99,11 @@ impl Played {
         }
     }
 
+    /// Share of the requests that are good; `None`: there are no bounds.
+    fn attained(&self) -> Option<f64> {
+        self.summary.get("slo_attainment").and_then(Value::as_f64)
+    }
+
     /// A number of the summary; 0 where there is none.
     fn number(&self, key: &str) -> f64 {
         self.summary.get(key).and_then(Value::as_f64).unwrap_or(0.0)
@@ -108,6 +126,10 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
     };
     if base.report.per_request.is_some() {
         refuse!("--per-request has no meaning for a sweep, whose points would share the file");
+    }
+    let needed = base.attainment;
+    if !(needed > 0.0 && needed <= 1.0) {
+        refuse!("--attainment is {needed}, must be above 0 and at most 1");
     }
     let axes = grid::axes("--grid", &base.grid)?;
     let points = grid::combinations(&axes)
@@ -140,7 +162,11 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
     let values = points.iter().map(|point| point.values.clone());
     let results = values.zip(played);
     let played: Vec<PointResult> = results
-        .map(|(values, played)| PointResult { values, played })
+        .map(|(values, played)| PointResult {
+            values,
+            played,
+            needed,
+        })
         .collect();
     let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
     if let Some(file) = &base.report.report_json {
@@ -212,14 +238,14 @@ const COLUMNS: [(&str, &str); 7] = [
     ("reused", "prefix_cache_reused_ratio"),
 ];
 
-/// The greatest goodput per GPU; `None` when no point has any.
+/// The greatest goodput per GPU of points with enough good requests; `None` when no point has any.
 fn best(points: &[PointResult]) -> Option<usize> {
     let mut best = None;
     let mut most = 0.0;
     for (at, point) in points.iter().enumerate() {
         let good = point.played.as_ref().map_or(0.0, Played::per_gpu);
         // The first of several.
-        if good > most {
+        if good > most && point.suffices() {
             (best, most) = (Some(at), good);
         }
     }
@@ -231,6 +257,9 @@ fn cells(names: &[&str], played: &[PointResult]) -> (Vec<String>, Vec<Vec<String
     let mut head: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     head.push("GPUs".to_owned());
     head.extend(COLUMNS.iter().map(|(title, _)| (*title).to_owned()));
+    let mut done = played.iter().filter_map(|point| point.played.as_ref().ok());
+    let is_bounded = done.any(|played| played.attained().is_some());
+    head.extend(is_bounded.then(|| "good %".to_owned()));
     head.extend(["good/s", "good/s/GPU"].map(str::to_owned));
     let rows = played.iter().map(|point| {
         let mut row = point.values.clone();
@@ -244,6 +273,10 @@ fn cells(names: &[&str], played: &[PointResult]) -> (Vec<String>, Vec<Vec<String
                 .iter()
                 .map(|(_, key)| format!("{:.2}", played.number(key))),
         );
+        if is_bounded {
+            let attained = played.attained().unwrap_or_default();
+            row.push(format!("{:.1}", 100.0 * attained));
+        }
         row.push(format!("{:.3}", played.good()));
         row.push(format!("{:.3}", played.per_gpu()));
         row
@@ -256,7 +289,13 @@ fn cells(names: &[&str], played: &[PointResult]) -> (Vec<String>, Vec<Vec<String
 fn notes(names: &[&str], points: &[PointResult]) -> Vec<String> {
     let mut notes = vec![match best(points) {
         Some(_) => "* most good requests per second and GPU".to_owned(),
-        None => "no point has a good request, so none is the best".to_owned(),
+        None => match points.iter().find(|point| !point.suffices()) {
+            Some(point) => format!(
+                "no point has {} % of its requests good (--attainment), so none is the best",
+                100.0 * point.needed
+            ),
+            None => "no point has a good request, so none is the best".to_owned(),
+        },
     }];
     for point in points {
         if let Err(why) = &point.played {

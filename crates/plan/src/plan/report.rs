@@ -144,6 +144,37 @@ impl Plan {
         }
     }
 
+    /// Latencies of the table and their keys: usual ones, and those that are bounded.
+    fn latencies(&self) -> Vec<(String, String)> {
+        let usual = [
+            ("TTFT p50 ms", "median_ttft_ms"),
+            ("TTFT p99 ms", "p99_ttft_ms"),
+            ("TPOT p99 ms", "p99_tpot_ms"),
+            ("E2E p99 ms", "p99_e2e_latency_ms"),
+        ];
+        let mut all: Vec<_> = usual
+            .map(|(title, key)| (title.to_owned(), key.to_owned()))
+            .into();
+        for bound in &self.question.bounds {
+            if all.iter().all(|(title, _)| *title != bound.title()) {
+                all.push((bound.title(), bound.key()));
+            }
+        }
+        all
+    }
+
+    /// What a good deployment keeps.
+    fn goal(&self) -> String {
+        let mut trials = self.rows.iter().flat_map(|row| &row.answer.trials);
+        match trials.any(|trial| !trial.judges_requests()) {
+            true => "every --bound kept".to_owned(),
+            false => format!(
+                "{} % of the requests good",
+                100.0 * self.question.attainment
+            ),
+        }
+    }
+
     /// Heads and cells of the table; the cheapest first, what is not good enough last.
     pub(super) fn cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let mut head = self.names.clone();
@@ -154,18 +185,10 @@ impl Plan {
         if self.question.fixed_workers.is_some() {
             head.push("traffic".to_owned());
         }
-        let columns = [
-            "req/s",
-            "good %",
-            "TTFT p50 ms",
-            "TTFT p99 ms",
-            "TPOT p99 ms",
-            "E2E p99 ms",
-            "tok/s/user",
-            "tok/s/GPU",
-            "known error",
-        ];
-        head.extend(columns.map(str::to_owned));
+        head.extend(["req/s", "good %"].map(str::to_owned));
+        let latencies = self.latencies();
+        head.extend(latencies.iter().map(|(title, _)| title.clone()));
+        head.extend(["tok/s/user", "tok/s/GPU", "known error"].map(str::to_owned));
         let left_out = (0..self.rows.len()).filter(|at| !self.order.contains(at));
         let all = self.order.iter().copied().chain(left_out);
         let rows = all.map(|at| {
@@ -184,13 +207,11 @@ impl Plan {
                 cells.push(format!("{:.3} x", trial.traffic));
             }
             cells.push(format!("{:.2}", trial.number("request_throughput_rps")));
-            cells.push(format!("{:.1}", 100.0 * trial.attainment));
-            for key in [
-                "median_ttft_ms",
-                "p99_ttft_ms",
-                "p99_tpot_ms",
-                "p99_e2e_latency_ms",
-            ] {
+            cells.push(match trial.judges_requests() {
+                true => format!("{:.1}", 100.0 * trial.attainment),
+                false => "–".to_owned(),
+            });
+            for (_, key) in &latencies {
                 cells.push(format!("{:.1}", trial.number(key)));
             }
             cells.push(format!("{:.1}", per_user(trial)));
@@ -205,7 +226,7 @@ impl Plan {
 
     /// What stands under the table.
     pub(super) fn notes(&self) -> Vec<String> {
-        let share = 100.0 * self.question.attainment;
+        let goal = self.goal();
         let mut notes = Vec::new();
         if let Some(prices) = &self.prices {
             notes.push(format!("prices of {}, in {}", prices.date, prices.currency));
@@ -221,21 +242,25 @@ impl Plan {
         }
         match self.best() {
             None => notes.push(format!(
-                "no deployment of up to {} GPUs{} makes {share} % of the requests good",
+                "no deployment of up to {} GPUs{} {}",
                 self.question.max_gpus,
                 self.question
                     .max_cost
-                    .map_or_else(String::new, |cost| format!(" and {cost} {}", self.unit()))
+                    .map_or_else(String::new, |cost| format!(" and {cost} {}", self.unit())),
+                match goal.strip_suffix(" good") {
+                    Some(share) => format!("makes {share} good"),
+                    None => "keeps every --bound".to_owned(),
+                }
             )),
-            Some(_) if self.question.fixed_workers.is_some() => notes.push(format!(
-                "* most traffic for its cost with {share} % of the requests good"
-            )),
+            Some(_) if self.question.fixed_workers.is_some() => {
+                notes.push(format!("* most traffic for its cost with {goal}"))
+            }
             Some((row, best)) => {
                 let least = match self.prices {
                     Some(_) => "cheapest",
                     None => "fewest GPUs",
                 };
-                notes.push(format!("* {least} with {share} % of the requests good"));
+                notes.push(format!("* {least} with {goal}"));
                 notes.extend(self.next_best(row.cost(best)));
             }
         }

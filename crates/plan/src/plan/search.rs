@@ -63,6 +63,11 @@ pub(super) struct Trial {
 }
 
 impl Trial {
+    /// Whether a request can be good or not: without bounds on single ones, all are.
+    pub(super) fn judges_requests(&self) -> bool {
+        self.summary.contains_key("slo_attainment")
+    }
+
     /// A number of the summary; 0 where there is none.
     pub(super) fn number(&self, key: &str) -> f64 {
         self.summary.get(key).and_then(Value::as_f64).unwrap_or(0.0)
@@ -360,6 +365,12 @@ impl<'c> Player<'c> {
                  those of the second"
             ));
         }
+        let mut summary = report.summary.clone();
+        for bound in &self.question.bounds {
+            if let Some(value) = bound.value(&report) {
+                summary.entry(bound.key()).or_insert_with(|| value.into());
+            }
+        }
         let completed = report.number("completed_requests");
         let trial = Trial {
             workers,
@@ -371,7 +382,7 @@ impl<'c> Player<'c> {
             },
             missed,
             stopped,
-            summary: report.summary,
+            summary,
         };
         self.trials.push(trial.clone());
         Ok(trial)
