@@ -262,7 +262,7 @@ fn start_fleet(loaded: Loaded) -> StartingPods {
 }
 
 /// What is known of the errors of a deployment; `None`: nothing, or no such deployment exists.
-fn evidence(config: &vllm_sim_config::Config) -> Option<explain::Evidence> {
+fn evidence(config: &vllm_sim_config::Config) -> Option<explain::DeploymentEvidence> {
     if config.engine.scheduler != SchedulerKind::Vllm {
         return None;
     }

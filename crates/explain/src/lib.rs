@@ -22,17 +22,15 @@ const BATCHES: [u32; 8] = [1, 4, 8, 16, 32, 64, 128, 256];
 /// Prompt lengths of the prompt table.
 const PROMPTS: [u32; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
 
-pub use nearest_run::Evidence;
+pub use nearest_run::{DeploymentEvidence, Evidence, PromptLoad};
 
 /// What is known of the errors of what an engine predicts; `None` unless it is a roofline with the
 /// usual constants.
-pub fn evidence(engine: &VllmConfig, setup: Option<&Setup>) -> Option<Evidence> {
+pub fn evidence(engine: &VllmConfig, setup: Option<&Setup>) -> Option<DeploymentEvidence> {
     let is_roofline = matches!(engine.latency, LatencyModel::Roofline(_));
     let is_usual = |setup: &&Setup| setup.coefficients == Coefficients::default();
     let setup = setup.filter(is_usual)?;
-    (is_roofline && engine.speed == Speed::default())
-        .then(|| nearest_run::evidence(setup))
-        .flatten()
+    (is_roofline && engine.speed == Speed::default()).then(|| DeploymentEvidence::new(setup))
 }
 
 /// Explains an engine: what the model weighs, what the cache holds, how long a step takes and

@@ -16,6 +16,7 @@ struct Deployment {
     weights: &'static str,
     tp: u32,
     experts: bool,
+    prompts: PromptLoad,
     weight_gb: f64,
     runs: u32,
     regime: &'static str,
@@ -25,6 +26,32 @@ struct Deployment {
     ttft: Option<f64>,
     itl: f64,
     e2e: Option<f64>,
+}
+
+/// Whether most tokens of the prompts of a load are found in the prefix cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PromptLoad {
+    /// Most are.
+    Cached,
+    /// Most are computed.
+    Computed,
+}
+
+impl PromptLoad {
+    /// Of a run in which this share of the prompt tokens was found.
+    pub fn of(reused: f64) -> Self {
+        match reused >= 0.5 {
+            true => Self::Cached,
+            false => Self::Computed,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Cached => "cached",
+            Self::Computed => "computed",
+        }
+    }
 }
 
 /// Sizes that differ by less are those of one model.
@@ -42,6 +69,10 @@ impl Deployment {
             weights: next()?,
             tp: next()?.parse().ok()?,
             experts: next()? == "experts",
+            prompts: match next()? {
+                "cached" => PromptLoad::Cached,
+                _ => PromptLoad::Computed,
+            },
             weight_gb: next()?.parse().ok()?,
             runs: next()?.parse().ok()?,
             regime: next()?,
@@ -52,34 +83,31 @@ impl Deployment {
         })
     }
 
-    /// What of it is not as in `asked`.
+    /// Whether its errors say something of those of `asked`.
+    fn fits(&self, asked: &Deployment) -> bool {
+        self.gpu == asked.gpu
+            && self.weights == asked.weights
+            && self.experts == asked.experts
+            && self.prompts == asked.prompts
+    }
+
+    /// What of it is not as in `asked`, which it fits.
     fn differences(&self, asked: &Deployment) -> Vec<&'static str> {
         let size = (self.weight_gb * f64::from(self.tp)) / (asked.weight_gb * f64::from(asked.tp));
-        let same_weights = self.weights == asked.weights;
         [
-            (self.gpu != asked.gpu, "GPU"),
-            (!same_weights, "weights"),
-            (self.experts != asked.experts, "kind of model"),
             (self.tp != asked.tp, "tensor parallelism"),
-            // With other weights other bytes are the same model.
-            (
-                same_weights && (size - 1.0).abs() > SAME_SIZE,
-                "size of the model",
-            ),
+            ((size - 1.0).abs() > SAME_SIZE, "size of the model"),
         ]
         .into_iter()
         .filter_map(|(differs, what)| differs.then_some(what))
         .collect()
     }
 
-    /// In doublings of what a GPU computes; another GPU or kernel is as far as several of them.
+    /// In doublings of what a GPU computes.
     fn distance(&self, asked: &Deployment) -> f64 {
         let doublings = |a: f64, b: f64| (a / b).log2().abs();
         let other = |differs: bool, far: f64| if differs { far } else { 0.0 };
-        other(self.gpu != asked.gpu, 4.0)
-            + other(self.weights != asked.weights, 3.0)
-            + other(self.experts != asked.experts, 3.0)
-            + other(self.regime != "stable", 0.5)
+        other(self.regime != "stable", 0.5)
             + doublings(self.tp.into(), asked.tp.into())
             + doublings(self.weight_gb, asked.weight_gb)
     }
@@ -87,22 +115,55 @@ impl Deployment {
 
 fn nearest(asked: &Deployment) -> Option<Deployment> {
     let known = DEPLOYMENTS.lines().filter_map(Deployment::read);
+    let known = known.filter(|known| known.fits(asked));
     known.min_by(|a, b| a.distance(asked).total_cmp(&b.distance(asked)))
 }
 
 /// What is known of the errors of a prediction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evidence {
-    /// What was recorded that is nearest.
+    /// What was recorded that is nearest, or that nothing was.
     pub recorded: String,
     /// The errors of its predictions, and of how many runs they are the medians.
-    pub errors: String,
+    pub errors: Option<String>,
     /// The same in a few characters: `TTFT 1.3 %, ITL 2.6 %`, in brackets for another deployment.
     pub short: String,
 }
 
+impl std::fmt::Display for Evidence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.errors {
+            Some(errors) => write!(f, "{}; {errors}", self.recorded),
+            None => f.write_str(&self.recorded),
+        }
+    }
+}
+
+/// What is known of the errors of a deployment, by the load that it has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeploymentEvidence {
+    cached: Evidence,
+    computed: Evidence,
+}
+
+impl DeploymentEvidence {
+    pub(super) fn new(setup: &Setup) -> Self {
+        let [cached, computed] =
+            [PromptLoad::Cached, PromptLoad::Computed].map(|prompts| evidence(setup, prompts));
+        Self { cached, computed }
+    }
+
+    /// What is known under a load.
+    pub fn of(&self, prompts: PromptLoad) -> &Evidence {
+        match prompts {
+            PromptLoad::Cached => &self.cached,
+            PromptLoad::Computed => &self.computed,
+        }
+    }
+}
+
 /// What was recorded that is nearest, and how far off its predictions are.
-pub(super) fn evidence(setup: &Setup) -> Option<Evidence> {
+fn evidence(setup: &Setup, prompts: PromptLoad) -> Evidence {
     let shape = &setup.shape;
     let memory = Memory::new(shape, &setup.gpu, setup.ranks(), 1.0, (16, 2), 1, None);
     let asked = Deployment {
@@ -112,6 +173,7 @@ pub(super) fn evidence(setup: &Setup) -> Option<Evidence> {
         weights: shape.quantization.scheme.weights_name(),
         tp: setup.tp,
         experts: shape.moe.is_some(),
+        prompts,
         weight_gb: memory.weight_bytes / 1e9,
         runs: 0,
         regime: "stable",
@@ -120,7 +182,21 @@ pub(super) fn evidence(setup: &Setup) -> Option<Evidence> {
         itl: 0.0,
         e2e: None,
     };
-    let found = nearest(&asked)?;
+    let load = prompts.name();
+    let Some(found) = nearest(&asked) else {
+        let kind = match asked.experts {
+            true => "a model with experts",
+            false => "a dense model",
+        };
+        return Evidence {
+            recorded: format!(
+                "none was recorded of {kind} with {} weights and {load} prompts on {}",
+                asked.weights, asked.gpu
+            ),
+            errors: None,
+            short: "none".to_owned(),
+        };
+    };
     let Deployment {
         model,
         gpu,
@@ -130,9 +206,11 @@ pub(super) fn evidence(setup: &Setup) -> Option<Evidence> {
     } = found;
     let differences = found.differences(&asked);
     let recorded = match differences[..] {
-        [] => format!("{tp} x {gpu} with {weights} weights of this size was recorded ({model})"),
+        [] => format!(
+            "{tp} x {gpu} with {weights} weights of this size and {load} prompts was recorded ({model})"
+        ),
         _ => format!(
-            "not recorded; the nearest is {model}, {weights}, on {tp} x {gpu}; other: {}",
+            "not recorded; the nearest is {model}, {weights}, {load} prompts, on {tp} x {gpu}; other: {}",
             differences.join(", ")
         ),
     };
@@ -153,23 +231,27 @@ pub(super) fn evidence(setup: &Setup) -> Option<Evidence> {
         true => format!("{ttft}{itl}"),
         false => format!("({ttft}{itl})"),
     };
-    Some(Evidence {
+    Evidence {
         recorded,
-        errors,
+        errors: Some(errors),
         short,
-    })
+    }
 }
 
-/// The same in two lines.
+/// The same in lines, of both kinds of load.
 pub(super) fn write(text: &mut String, setup: &Setup) -> fmt::Result {
-    match evidence(setup) {
-        Some(found) => writeln!(
-            text,
-            "Evidence    {}\n            {} (docs/fidelity.md)",
-            found.recorded, found.errors
-        ),
-        None => Ok(()),
+    let known = DeploymentEvidence::new(setup);
+    for (head, prompts) in [
+        ("Evidence    ", PromptLoad::Computed),
+        ("            ", PromptLoad::Cached),
+    ] {
+        let found = known.of(prompts);
+        writeln!(text, "{head}{}", found.recorded)?;
+        if let Some(errors) = &found.errors {
+            writeln!(text, "            {errors} (docs/fidelity.md)")?;
+        }
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -205,7 +287,17 @@ mod tests {
         );
         let wide = said("meta-llama/Llama-3.1-8B", "H100", 4);
         assert!(wide.contains("not recorded"), "{wide}");
+        assert!(wide.contains("other: tensor parallelism\n"), "{wide}");
+        // Errors on another GPU, of other weights or under another load say nothing.
         let elsewhere = said("meta-llama/Llama-3.1-8B", "L4", 1);
-        assert!(elsewhere.contains("other: GPU\n"), "{elsewhere}");
+        for load in ["computed", "cached"] {
+            let none = format!(
+                "none was recorded of a dense model with bf16 weights and {load} prompts on L4"
+            );
+            assert!(elsewhere.contains(&none), "{elsewhere}");
+        }
+        assert!(!elsewhere.contains("median error"), "{elsewhere}");
+        let sold = said("meta-llama/Llama-3.1-8B", "L40S", 1);
+        assert_eq!(sold.matches("median error").count(), 1, "{sold}");
     }
 }

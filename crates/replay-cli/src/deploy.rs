@@ -1,6 +1,6 @@
 use anyhow::Result;
 
-use vllm_sim_explain::Evidence;
+use vllm_sim_explain::DeploymentEvidence;
 
 use vllm_sim_engine::sched::EngineSpec;
 
@@ -16,7 +16,7 @@ pub struct Deployment {
     /// The flags that describe it, those added by us included.
     pub flags: Vec<String>,
     /// What is known of the errors of its predictions.
-    pub evidence: Option<Evidence>,
+    pub evidence: Option<DeploymentEvidence>,
     /// Seed of all draws.
     pub seed: u64,
     /// What a report says about it: names and values.

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use vllm_sim_command_line::{UsageError, refuse};
 use vllm_sim_dynamo_run as dynamo_run;
 use vllm_sim_engine::sched::EngineSpec;
-use vllm_sim_explain::Evidence;
+use vllm_sim_explain::DeploymentEvidence;
 use vllm_sim_replay::{
     KvConfig, PoolSpec, QueuePolicy, RouterConfig, Scaling, Scorer, ScorersConfig, TransferTime,
 };
@@ -55,7 +55,7 @@ pub struct Pools {
     /// Data-parallel ranks of a prefill worker, and of another: each is an engine.
     pub ranks: (u32, u32),
     /// What is known of the errors of its predictions.
-    pub evidence: Option<Evidence>,
+    pub evidence: Option<DeploymentEvidence>,
     /// The router's name, and its settings as they were typed.
     pub router: (String, Option<String>),
     /// Seed of all draws.

@@ -5,6 +5,7 @@ use super::deploy::Deployed;
 use super::prices::Prices;
 use super::search::{self, Answer, Candidate, Question, Trial};
 use crate::grid::label;
+use vllm_sim_explain::{Evidence, PromptLoad};
 use vllm_sim_replay_cli::Pools;
 
 /// Changes of the traffic that the cheapest deployment is asked about.
@@ -35,6 +36,12 @@ pub(super) struct Row {
 }
 
 impl Row {
+    /// What is known of the errors of a run, whose load says which recorded ones are alike.
+    fn evidence(&self, trial: &Trial) -> Option<&Evidence> {
+        let known = self.pools.as_ref()?.evidence.as_ref()?;
+        Some(known.of(PromptLoad::of(trial.number("prefix_cache_reused_ratio"))))
+    }
+
     /// Of a run, for an hour.
     pub(super) fn cost(&self, trial: &Trial) -> f64 {
         self.price * f64::from(trial.gpus)
@@ -216,7 +223,7 @@ impl Plan {
             }
             cells.push(format!("{:.1}", per_user(trial)));
             cells.push(format!("{:.1}", per_gpu(trial)));
-            let evidence = row.pools.as_ref().and_then(|pools| pools.evidence.as_ref());
+            let evidence = row.evidence(trial);
             cells.push(evidence.map_or_else(|| "none".to_owned(), |known| known.short.clone()));
             cells
         });
@@ -328,9 +335,9 @@ impl Plan {
 
     /// How far to trust the cheapest one's figures.
     fn evidence(&self) -> Option<String> {
-        let (row, _) = self.best()?;
-        match row.pools.as_ref()?.evidence.as_ref() {
-            Some(known) => Some(format!("evidence: {}; {}", known.recorded, known.errors)),
+        let (row, best) = self.best()?;
+        match row.evidence(best) {
+            Some(known) => Some(format!("evidence: {known}")),
             None => Some("evidence: none, its step times are not the roofline's".to_owned()),
         }
     }
@@ -392,7 +399,7 @@ impl Plan {
                 "flags": flags,
                 "found": row.answer.found.as_ref().map(|found| trial(row, found)),
                 "error": row.answer.why,
-                "evidence": row.pools.as_ref().and_then(|pools| pools.evidence.as_ref()).map(
+                "evidence": row.answer.found.as_ref().and_then(|found| row.evidence(found)).map(
                     |known| json!({"recorded": known.recorded, "errors": known.errors}),
                 ),
                 "trials": trials.collect::<Vec<_>>(),
