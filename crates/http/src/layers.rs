@@ -30,6 +30,8 @@ use super::{
 };
 use vllm_sim_config::{Cors, Log};
 use vllm_sim_service::{Service, long_work};
+use vllm_sim_tokenizer::EncodingGivenUp;
+use vllm_sim_wire::fault::Fault;
 
 /// A router with its layers.
 pub(super) type Stack = BoxCloneSyncService<Request, Response, Infallible>;
@@ -181,8 +183,11 @@ async fn head_and_options(State(app): State<Arc<App>>, request: Request, next: N
 }
 
 /// Answers a request whose handler panicked: a 500 and not a connection that breaks off.
-fn panicked(_: Box<dyn Any + Send>) -> Response {
-    error::response(&error::failed())
+fn panicked(payload: Box<dyn Any + Send>) -> Response {
+    match payload.downcast_ref::<EncodingGivenUp>() {
+        Some(given_up) => error::response(&Fault::bad_request(given_up.to_string())),
+        None => error::response(&error::failed()),
+    }
 }
 
 /// Handles a request on the threads of long work when its body takes long to read and check.

@@ -48,3 +48,11 @@ pub enum TokenizerError {
         reason: String,
     },
 }
+
+/// Payload of a panic: the model's tokenizer gave up on a text, as its pattern takes too long on it. Texts
+/// are encoded in many places and nearly always can be, so an edge answers it where it catches panics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the tokenizer of this model gave up on this text: its tokenizer.json splits it by a pattern that takes too long"
+)]
+pub struct EncodingGivenUp;

@@ -1,6 +1,7 @@
 //! A model's tokenizer, from its files.
 
 use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -14,7 +15,7 @@ use super::info;
 use super::vocabulary::Vocabulary;
 use crate::SpecialTokens;
 use crate::chat::ChatTemplates;
-use crate::error::TokenizerError;
+use crate::error::{EncodingGivenUp, TokenizerError};
 use crate::source::{ModelFolder, TOKENIZER};
 
 /// A tokenizer from a `tokenizer.json` and the files beside it.
@@ -148,12 +149,15 @@ impl Hf {
 
     /// Encodes with all that the tokenizers crate does.
     pub(crate) fn encode_generally(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
-        match self
-            .tokenizer
-            .encode_fast(text, special == SpecialTokens::With)
-        {
-            Ok(encoding) => encoding.get_ids().to_vec(),
-            Err(error) => {
+        let encode = || {
+            self.tokenizer
+                .encode_fast(text, special == SpecialTokens::With)
+        };
+        match catch_unwind(AssertUnwindSafe(encode)) {
+            Ok(Ok(encoding)) => encoding.get_ids().to_vec(),
+            // The pattern of a split backtracks beyond the library's bound.
+            Err(_) => resume_unwind(Box::new(EncodingGivenUp)),
+            Ok(Err(error)) => {
                 // Only vocabularies without a token for unknown text come here.
                 tracing::warn!(%error, "text cannot be encoded");
                 Vec::new()
