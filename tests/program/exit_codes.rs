@@ -207,3 +207,28 @@ fn what_is_missing_is_asked_for() {
         assert!(errors.contains(told), "{words}: {errors}");
     }
 }
+
+#[test]
+fn a_replay_that_misses_what_is_required_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let replay = |more: &str| run(dir.path(), &format!("replay {WORK} {LLAMA} {more}"));
+    let (code, out, errors) = replay("--require p99_ttft_ms<=5000 --require completed_requests>=6");
+    assert_eq!(code, 0, "{out}{errors}");
+    let (code, out, errors) = replay("--require p99_ttft_ms<=1 --require nothing>=1");
+    assert_eq!(code, 1, "{errors}");
+    assert!(out.contains("Time to First Token"), "{out}");
+    for told in [
+        "--require missed: p99_ttft_ms<=1 (it is ",
+        "nothing>=1 (it is unknown)",
+    ] {
+        assert!(errors.contains(told), "no {told:?} in {errors}");
+    }
+    for words in [
+        "replay --require p99_ttft_ms",
+        "bench --target http://127.0.0.1:9 --require a>=b",
+    ] {
+        let (code, _, errors) = run(dir.path(), &format!("{words} {WORK}"));
+        assert_eq!(code, 2, "{words}: {errors}");
+        assert!(errors.contains("--require"), "{errors}");
+    }
+}

@@ -26,8 +26,9 @@ use fleet::Backends;
 use offline::{Field, Policy};
 use play::Play;
 use report::ScoreReport;
-use require::Requirement;
+use require::requirement;
 use scenario::FleetScenario;
+use vllm_sim_command_line::requirement::Requirement;
 use vllm_sim_command_line::{Unmet, UsageError, command_line, outputs, refuse};
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_http_client::Trust;
@@ -185,7 +186,7 @@ fn score(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>, serve: Serve<'_>) 
         Err(help) => return Ok(help),
     };
     workload::fill(&mut args.workload);
-    let requirements = args.require.iter().map(|text| Requirement::parse(text));
+    let requirements = args.require.iter().map(|text| requirement(text));
     let requirements: Vec<Requirement> = requirements.collect::<Result<_>>()?;
     let disturb = args.disturb.iter().map(|text| Disturbance::parse(text));
     let disturb: Vec<Disturbance> = disturb.collect::<Result<_>>()?;

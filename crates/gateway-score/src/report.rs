@@ -6,8 +6,9 @@ use super::LivePlay;
 use super::measure::{COUNT, MEASURES, Values, ideal, latencies, measured, score, shares};
 use super::offline::Policy;
 use super::play::Play;
-use super::require::Requirement;
+use super::require::bounded;
 use super::workload::Workload;
+use vllm_sim_command_line::requirement::{self, Requirement};
 
 /// Of the JSON; it changes when a key changes its meaning or goes.
 const VERSION: u32 = 1;
@@ -211,18 +212,12 @@ impl ScoreReport {
             Some(count(routing.misroutes.total())),
             routing.retries.map(count),
         ];
-        requirement.value(&self.shares, others)
+        bounded(requirement, &self.shares, others)
     }
 
     /// What is required and not reached.
     pub(super) fn missed(&self) -> Option<String> {
-        let missed = self.requirements.iter().filter_map(|requirement| {
-            let value = self.required(requirement);
-            let shown = value.map_or_else(|| "is unknown".to_owned(), |v| format!("is {v:.3}"));
-            (!requirement.is_met(value)).then(|| format!("{requirement} (it {shown})"))
-        });
-        let missed: Vec<String> = missed.collect();
-        (!missed.is_empty()).then(|| format!("--require missed: {}", missed.join(", ")))
+        requirement::missed(&self.requirements, |requirement| self.required(requirement))
     }
 
     /// Distributions of the times to the first and the last token, of the gateway and of some

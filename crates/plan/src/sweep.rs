@@ -127,6 +127,9 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
     if base.report.per_request.is_some() {
         refuse!("--per-request has no meaning for a sweep, whose points would share the file");
     }
+    if !base.report.require.is_empty() {
+        refuse!("--require has no meaning for a sweep, which has --attainment");
+    }
     let needed = base.attainment;
     if !(needed > 0.0 && needed <= 1.0) {
         refuse!("--attainment is {needed}, must be above 0 and at most 1");

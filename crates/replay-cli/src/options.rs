@@ -385,6 +385,10 @@ pub struct ReportArgs {
     /// Longest time to its last token.
     #[arg(long, visible_alias = "sla-e2e-ms")]
     pub slo_e2e_ms: Option<f64>,
+    /// What must be reached: KEY>=NUMBER, also <=, > and <, of a key of the report's summary, such as
+    /// p99_ttft_ms<=500; missed: exit code 1.
+    #[arg(long, value_name = "BOUND")]
+    pub require: Vec<String>,
     /// What a GPU costs for an hour, in any unit: the report then has the cost.
     #[arg(long)]
     pub gpu_hour_price: Option<f64>,
