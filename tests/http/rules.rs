@@ -416,10 +416,9 @@ async fn what_a_request_leaves_out_is_what_the_generation_config_says() {
     let laid_over = ["--override-generation-config", r#"{"max_new_tokens": 5}"#];
     let flags = [&["--generation-config", path], &laid_over[..]].concat();
     assert_eq!(tokens(&Sim::serve(&flags).await).await, 5);
-    assert_eq!(
-        tokens(&Sim::serve(&["--generation-config", "vllm"]).await).await,
-        16
-    );
+    // Without a limit it is the rest of the context.
+    let rest = tokens(&Sim::serve(&["--generation-config", "vllm"]).await).await;
+    assert!(rest.as_u64() > Some(1000), "{rest}");
     let flags = ["--model", path, "--force-dummy-tokenizer"];
     let sim = Sim::start(CliMode::Vllm, &flags).await;
     assert_eq!(tokens(&sim).await, 3);

@@ -162,8 +162,8 @@ fn a_sweep_is_the_same_on_one_thread_and_on_three() {
     let best = sweep["best"].as_u64().unwrap() as usize;
     let attained = |at: usize| points[at]["summary"]["slo_attainment"].as_f64().unwrap();
     assert!(attained(best) >= 0.95);
-    let good = (0..8).filter(|at| attained(*at) >= 0.95);
-    assert!(good.into_iter().all(|at| per_gpu(at) <= per_gpu(best)));
+    let mut good = (0..8).filter(|at| attained(*at) >= 0.95);
+    assert!(good.all(|at| per_gpu(at) <= per_gpu(best)));
     let table = printed(
         dir.path(),
         &format!("{words} 1 --html s.html").replace("--report-json - ", ""),

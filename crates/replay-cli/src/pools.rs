@@ -14,7 +14,7 @@ use vllm_sim_replay::{
 };
 
 use super::deploy::Deploy;
-use super::options::{PolicyName, PoolArgs, RouterName, json_or_file};
+use super::options::{PolicyName, PoolArgs, RouterName, SplitArgs, json_or_file};
 use super::scaling::{scaling, seconds};
 
 /// A worker that is described once.
@@ -94,13 +94,7 @@ fn here(kernel_tables: Option<&std::path::Path>) -> dynamo_run::Folders<'_> {
 
 /// The pools that the arguments describe; `flags` describe the engine.
 pub fn pools(args: &PoolArgs, flags: &[String], deploy: Deploy<'_>) -> Result<Pools> {
-    let of_prefill = own_flags("--prefill-flags", args.prefill_flags.as_deref())?;
-    let of_decode = own_flags("--decode-flags", args.decode_flags.as_deref())?;
-    let plain = match (&of_prefill, &of_decode) {
-        // What is common to both need not fit by itself.
-        (Some(_), Some(own)) => deploy(&added(flags, own))?,
-        _ => deploy(flags)?,
-    };
+    let plain = deploy(&common(&args.split, flags)?)?;
     let shared = mocker("--extra-engine-args", args.extra_engine_args.as_deref())?;
     let own = Worker {
         engine: plain.engine.clone(),
@@ -123,17 +117,7 @@ pub fn pools(args: &PoolArgs, flags: &[String], deploy: Deploy<'_>) -> Result<Po
     let (prefill, serving, gpus, ranks) = match (args.num_prefill_workers, args.num_decode_workers)
     {
         (Some(prefill), Some(decode)) => {
-            let first = mocker("--prefill-engine-args", args.prefill_engine_args.as_deref())?;
-            let second = mocker("--decode-engine-args", args.decode_engine_args.as_deref())?;
-            let typed = |own: Option<_>| own.map(|own| worker(&added(flags, &own), deploy));
-            let first = first.or(typed(of_prefill).transpose()?);
-            let second = second.or(typed(of_decode).transpose()?);
-            let first = first.or(shared.clone()).unwrap_or(own.clone());
-            let second = second.or(shared).unwrap_or(own);
-            if first.engine.block_size() != second.engine.block_size() {
-                let (a, b) = (first.engine.block_size(), second.engine.block_size());
-                refuse!("blocks of prefill workers have {a} tokens, of decode workers {b}");
-            }
+            let (first, second) = split(args, flags, deploy, shared.unwrap_or(own))?;
             let (before, after) = router.split();
             let prefill = PoolSpec {
                 transfer: first.transfer,
@@ -167,14 +151,8 @@ pub fn pools(args: &PoolArgs, flags: &[String], deploy: Deploy<'_>) -> Result<Po
         }
     };
     check_scaling(prefill.as_ref(), &serving.scaling, ranks.0.max(ranks.1))?;
-    let others = [
-        &args.extra_engine_args,
-        &args.prefill_engine_args,
-        &args.decode_engine_args,
-        &args.prefill_flags,
-        &args.decode_flags,
-    ];
-    let is_one_kind = others.iter().all(|other| other.is_none()) && args.workers.is_none();
+    let is_one_kind =
+        args.extra_engine_args.is_none() && args.workers.is_none() && args.split.is_empty();
     let name = args.router.to_possible_value();
     let name = name.map_or_else(String::new, |name| name.get_name().to_owned());
     Ok(Pools {
@@ -187,6 +165,47 @@ pub fn pools(args: &PoolArgs, flags: &[String], deploy: Deploy<'_>) -> Result<Po
         seed: plain.seed,
         about: plain.about,
     })
+}
+
+/// The flags of an engine that must fit: where both pools have their own, those of one.
+fn common(args: &SplitArgs, flags: &[String]) -> Result<Vec<String>> {
+    let own = own_flags("--decode-flags", args.decode_flags.as_deref())?;
+    Ok(match own.filter(|_| args.prefill_flags.is_some()) {
+        Some(own) => added(flags, &own),
+        None => flags.to_vec(),
+    })
+}
+
+/// A prefill worker and a decode worker; `usual` where nothing is said of one.
+fn split(
+    args: &PoolArgs,
+    flags: &[String],
+    deploy: Deploy<'_>,
+    usual: Worker,
+) -> Result<(Worker, Worker)> {
+    let args = &args.split;
+    let one = |engine: (&str, Option<&str>), own: (&str, Option<&str>)| -> Result<Worker> {
+        if let Some(worker) = mocker(engine.0, engine.1)? {
+            return Ok(worker);
+        }
+        match own_flags(own.0, own.1)? {
+            Some(own) => worker(&added(flags, &own), deploy),
+            None => Ok(usual.clone()),
+        }
+    };
+    let first = one(
+        ("--prefill-engine-args", args.prefill_engine_args.as_deref()),
+        ("--prefill-flags", args.prefill_flags.as_deref()),
+    )?;
+    let second = one(
+        ("--decode-engine-args", args.decode_engine_args.as_deref()),
+        ("--decode-flags", args.decode_flags.as_deref()),
+    )?;
+    if first.engine.block_size() != second.engine.block_size() {
+        let (a, b) = (first.engine.block_size(), second.engine.block_size());
+        refuse!("blocks of prefill workers have {a} tokens, of decode workers {b}");
+    }
+    Ok((first, second))
 }
 
 /// Refuses changes of the number of workers that are not modelled.
