@@ -1,12 +1,17 @@
 //! `gateway score` at gateways whose answers are worse than those of their pods.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests: what cannot be unwrapped is a failure"
+)]
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::{Bytes, Frame, Incoming};
+use hyper::body::{Bytes, Incoming};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use vllm_sim_http_client::Client;

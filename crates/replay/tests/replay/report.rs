@@ -8,7 +8,7 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_replay::load::{self, Format};
 use vllm_sim_replay::outcome::{Admission, Outcome, Sink, Status, WorkerSample};
 use vllm_sim_replay::report::{
-    Collector, Report, ReportOptions, RowForm, Rows, RunFacts, Slo, compare,
+    Collector, KeptRecords, Report, ReportOptions, RowForm, Rows, RunFacts, Slo, compare,
 };
 
 fn at(ms: u64) -> SimTime {
