@@ -1,7 +1,7 @@
-//! vllm-sim: a vLLM deployment seen from outside, with no GPU and no model.
+//! vllm-sim: simulates a vLLM deployment behind its APIs, without GPU and model.
 //!
-//! The generator decides what is said, the engine decides when, the API decides how it
-//! looks. `ARCHITECTURE.md` has the map.
+//! The generator produces the text, the engine the timing, and the API layer the responses.
+//! `ARCHITECTURE.md` has an overview.
 
 pub mod cli;
 pub mod server;

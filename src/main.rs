@@ -1,4 +1,4 @@
-//! Parses, starts logging, dispatches, turns an error into an exit code.
+//! Entry point: runs the command line and returns its exit code.
 
 use std::process::ExitCode;
 

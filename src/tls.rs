@@ -1,4 +1,4 @@
-//! Certificates: from files (picked up again when they change) or made at start.
+//! TLS certificates: from files, reloaded when they change, or self-signed at start.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,52 +13,54 @@ use rustls::server::WebPkiClientVerifier;
 
 use vllm_sim_config::{Certificate, ClientCerts, Tls};
 
-/// How often certificate files are looked at.
+/// Interval between checks of the certificate files.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Why TLS cannot be served.
+/// An error of the TLS setup.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file is missing or not PEM.
+    /// A file is missing or is not PEM.
     #[error("cannot read {what} {path}: {why}")]
     File {
-        /// What it should hold.
+        /// Expected content, such as `private key`.
         what: &'static str,
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// Reason for the failure.
         why: String,
     },
-    /// Certificate, key and authorities do not fit together.
+    /// Certificate, key and certificate authorities do not match.
     #[error("TLS: {0}")]
     Rustls(#[from] rustls::Error),
-    /// The authorities cannot check anybody.
+    /// The client certificate authorities cannot be used.
     #[error("TLS client certificates: {0}")]
     Verifier(String),
-    /// No certificate could be made.
+    /// The self-signed certificate could not be created.
     #[error("cannot make a self-signed certificate: {0}")]
     SelfSigned(#[from] rcgen::Error),
 }
 
-/// The current TLS configuration of a server.
+/// TLS configuration of a server, replaced when certificate files change.
 #[derive(Clone)]
 pub struct Acceptor(Arc<ArcSwap<ServerConfig>>);
 
 impl Acceptor {
-    /// Loads or makes the certificate; `names` go into a self-signed one.
+    /// Loads the certificate, or creates a self-signed one for `names`.
     ///
     /// # Errors
-    /// [`TlsError`].
+    /// [`TlsError`] if the certificate or an authority cannot be used.
     pub fn new(tls: &Tls, names: Vec<String>) -> Result<Self, TlsError> {
         Ok(Self(Arc::new(ArcSwap::from_pointee(load(tls, names)?))))
     }
 
-    /// The acceptor for one connection.
+    /// Returns an acceptor with the current configuration.
     pub fn current(&self) -> tokio_rustls::TlsAcceptor {
         self.0.load_full().into()
     }
 
-    /// Takes over changed files until dropped. A broken file is logged; the old certificate stays.
+    /// Watches the certificate files until dropped.
+    ///
+    /// A change reloads them; if that fails, the old certificate is kept and a warning is logged.
     pub async fn watch(self, tls: Tls) {
         let Certificate::Files { cert, key } = &tls.certificate else {
             return;
@@ -70,7 +72,7 @@ impl Acceptor {
             if now == seen {
                 continue;
             }
-            // Both files change one after the other: let them settle.
+            // Both files are replaced one after the other, so wait until the second is complete.
             tokio::time::sleep(LOOK / 2).await;
             seen = (modified(cert), modified(key));
             match load(&tls, Vec::new()) {

@@ -1,4 +1,4 @@
-//! `vllm-sim calibrate`: measured runs in, a profile for `--config` out.
+//! `vllm-sim calibrate`: fits a latency profile for `--config` to measured runs.
 
 use std::path::PathBuf;
 
@@ -38,10 +38,9 @@ scheduler, and writes a profile that --config takes.
   --out FILE          The profile [standard output, after the report]
 ";
 
-/// Longest front end that is believed.
+/// Maximum accepted `--front-end-ms`, in milliseconds.
 const MOST_FRONT_END_MS: f64 = 10_000.0;
 
-/// The command line as clap sees it: the options of the help text.
 pub(super) fn command() -> Command {
     let options = HELP.lines().filter_map(|line| {
         let (name, rest) = line.strip_prefix("  --")?.split_once(' ')?;
@@ -62,7 +61,6 @@ pub(super) fn command() -> Command {
         .args(options)
 }
 
-/// What was typed.
 #[derive(Default)]
 struct Args {
     data: Vec<PathBuf>,
@@ -71,7 +69,6 @@ struct Args {
     out: Option<PathBuf>,
     options: Options,
     help: bool,
-    /// Flags of `serve`.
     rest: Vec<String>,
 }
 
@@ -133,7 +130,6 @@ fn read(words: &[String]) -> Result<Args> {
     Ok(typed)
 }
 
-/// Runs the tool; the text is for standard output.
 pub(super) fn run(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<String> {
     let typed = read(words)?;
     if typed.help {
@@ -190,7 +186,7 @@ fn measured_front_end(mut base: Coefficients, typed: &Args) -> Coefficients {
     base
 }
 
-/// What was typed of the deployment, for the profile: names and YAML values.
+/// Returns the explicitly set flags for the profile, as names and YAML values.
 fn deployment(loaded: &Loaded) -> Vec<(String, String)> {
     let own = [
         "config",

@@ -5,7 +5,6 @@ use tracing_subscriber::fmt::SubscriberBuilder;
 use tracing_subscriber::fmt::format::{DefaultFields, Format};
 use vllm_sim_config::{Config, LogFormat, LogLevel};
 
-/// The log of a server.
 pub(super) fn start_log(config: &Config) {
     let log = &config.server.log;
     let level = match log.level {
@@ -16,7 +15,7 @@ pub(super) fn start_log(config: &Config) {
         LogLevel::Trace => "trace",
     };
     let builder = builder(&format!("warn,vllm_sim={level}"));
-    // Which module said it is for who looks for a fault.
+    // The module path helps at debug level only.
     let builder = builder.with_target(matches!(log.level, LogLevel::Debug | LogLevel::Trace));
     // A second start in one process (tests) keeps the first log.
     let _ = match log.format {
@@ -25,23 +24,22 @@ pub(super) fn start_log(config: &Config) {
     };
 }
 
-/// The log of a command that has no flags for it.
 pub(super) fn start_plain_log() {
     let _ = builder("warn,vllm_sim=info").with_target(false).try_init();
 }
 
-/// Whether a person looks on, who has not asked for plain text (<https://no-color.org>).
+/// Returns whether standard error is a terminal and `NO_COLOR` is unset (<https://no-color.org>).
 fn colours() -> bool {
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     std::io::stderr().is_terminal() && !plain
 }
 
-/// Lines on standard error, of what `filter` lets through.
+/// Builds a subscriber that writes the lines passing `filter` to standard error.
 fn builder(
     filter: &str,
 ) -> SubscriberBuilder<DefaultFields, Format, EnvFilter, fn() -> std::io::Stderr> {
-    // A line that cannot be written (a full disk, a reader that is gone) is lost: to complain of it
-    // on the same standard error would panic in whoever wrote the line, such as a request.
+    // A line that cannot be written (a full disk, a closed pipe) is dropped. Reporting that on the
+    // same standard error would panic in the code that logs.
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr as fn() -> std::io::Stderr)
         .with_ansi(colours())

@@ -1,6 +1,7 @@
-//! From arguments to an exit code. Only this module prints.
+//! Runs the command line and returns an exit code. Only this module prints.
 
 mod calibrate;
+mod healthcheck;
 mod log;
 mod shell;
 mod signals;
@@ -22,12 +23,12 @@ use vllm_sim_config::{Command, ConfigError, Loaded};
 use vllm_sim_replay::workload::WorkloadError;
 use vllm_sim_tokenizer::TokenizerError;
 
-/// Wrong arguments or configuration.
+/// Exit code for wrong arguments or configuration.
 const BAD_CONFIG: u8 = 2;
-/// Anything else that failed.
+/// Exit code for any other failure.
 const FAILED: u8 = 1;
 
-/// Runs the program named by `args[0]` with the arguments behind it.
+/// Runs the program named by `args[0]` with the arguments after it.
 pub fn run(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCode {
     match vllm_sim_config::load(args, env) {
         Ok(Command::Serve(loaded)) => serve(*loaded),
@@ -52,14 +53,14 @@ pub fn run(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCode {
                 complain(&format!("{error:#}"), exit_code(&error))
             }
         },
-        // Who types the name alone wants to know what there is.
+        // A call without arguments prints the usage.
         Err(error) if args.len() <= 1 => complain_of_nothing(&error),
         Err(error) => complain(&error, BAD_CONFIG),
     }
 }
 
-/// The exit code of a tool that failed: 2 when the command line is to blame, also for a file that it
-/// names and that is not there.
+/// Returns the exit code of a failed tool: 2 for an error in the command line, including a missing
+/// file that it names.
 fn exit_code(error: &anyhow::Error) -> u8 {
     let usage = error.downcast_ref::<UsageError>().is_some()
         || error.downcast_ref::<ConfigError>().is_some()
@@ -68,7 +69,6 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     if usage { BAD_CONFIG } else { FAILED }
 }
 
-/// Returns whether an error is that of a file that is not there.
 fn is_missing(cause: &(dyn std::error::Error + 'static)) -> bool {
     let is_file = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
     if let Some(CalibrateError::Workload(inner)) = cause.downcast_ref() {
@@ -84,7 +84,7 @@ fn is_missing(cause: &(dyn std::error::Error + 'static)) -> bool {
     }
 }
 
-/// Whether the configuration is to blame for a failed start.
+/// Returns whether a start failed because of the configuration.
 fn is_config(error: &StartError) -> bool {
     matches!(
         error,
@@ -102,7 +102,7 @@ fn print(text: &str) -> ExitCode {
     use std::io::Write;
     match writeln!(std::io::stdout().lock(), "{}", text.trim_end()) {
         Ok(()) => ExitCode::SUCCESS,
-        // Who reads it (`| head`) has seen enough.
+        // A reader such as `| head` closed the pipe.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => complain(&error, FAILED),
     }
@@ -110,12 +110,12 @@ fn print(text: &str) -> ExitCode {
 
 fn complain(error: &dyn std::fmt::Display, code: u8) -> ExitCode {
     use std::io::Write;
-    // A failed start has no log yet. The exit code says it even where nobody reads.
+    // A failed start has no log; the exit code reports the error even if standard error is closed.
     let _ = writeln!(std::io::stderr().lock(), "error: {error}");
     ExitCode::from(code)
 }
 
-/// How the program is called, and what is missing.
+/// Prints the usage and the missing argument.
 fn complain_of_nothing(error: &ConfigError) -> ExitCode {
     use std::io::Write;
     let _ = writeln!(std::io::stderr().lock(), "{}\n", vllm_sim_config::usage());
@@ -141,12 +141,12 @@ fn serve(loaded: Loaded) -> ExitCode {
         Err(error) => return complain(&error, FAILED),
     };
     let code = runtime.block_on(until_signalled(loaded));
-    // What still blocks (a long prompt being encoded) is not waited for.
+    // Running blocking tasks, such as encoding a long prompt, are abandoned.
     runtime.shutdown_background();
     code
 }
 
-/// Names every flag without effect once; those that a user of vLLM would feel, as a warning.
+/// Logs every flag without effect; those that matter to users of vLLM as a warning.
 fn log_ignored(loaded: &Loaded) {
     let is_felt = |flag: &&String| loaded.felt.contains(flag);
     let (felt, rest): (Vec<&String>, Vec<&String>) = loaded.ignored.iter().partition(is_felt);
@@ -191,7 +191,7 @@ async fn until_signalled(loaded: Loaded) -> ExitCode {
             return complain(&error, code);
         }
     };
-    // There until this function returns, and before the log says so.
+    // The file exists until this function returns, and before the log reports the address.
     let ready_file = ready_file.map(|path| ReadyFile::write(&path, &of_servers(&fleet)));
     if let Some(Err(error)) = &ready_file {
         fleet.shutdown().await;
@@ -206,7 +206,7 @@ async fn until_signalled(loaded: Loaded) -> ExitCode {
     }
 }
 
-/// Engines for an API server of vLLM.
+/// Runs engines for an API server of vLLM.
 async fn engines_alone(
     loaded: Loaded,
     mut signals: Signals,
@@ -241,8 +241,9 @@ async fn engines_alone(
     }
 }
 
-/// Waits until an engine breaks or a signal comes; why it broke, and the file that is there while
-/// all engines have joined.
+/// Waits until an engine fails or a signal arrives.
+///
+/// Returns the failure, and the ready file, which is written once all engines have joined.
 async fn until_ended(
     headless: &mut Headless,
     signals: &mut Signals,

@@ -1,26 +1,27 @@
-//! What a shell and `man` want to know of the command line.
+//! Shell completions, manual pages and help texts.
 
 use anyhow::{Context, Result};
 use clap::builder::PossibleValuesParser;
-use clap::{Arg, Command, CommandFactory, value_parser};
+use clap::{Arg, ArgAction, Command, CommandFactory, value_parser};
 use clap_complete::{Shell, generate};
 use clap_mangen::Man;
 
-use super::calibrate;
 use super::tool::ValidateArgs;
+use super::{calibrate, healthcheck};
 use vllm_sim_command_line::{UsageError, refuse};
 use vllm_sim_config::{CliMode, TOOLS, clap_command, closest};
+use vllm_sim_engine::latency;
 use vllm_sim_plan::{plan, sweep};
 
-/// Commands that are no tools.
+/// Commands other than the tools.
 const COMMANDS: [&str; 4] = ["serve", "config", "launch", "version"];
 
 const SHELLS: &str = "bash, elvish, fish, powershell, zsh";
 
-/// `completions SHELL`: a script that the shell reads.
+/// Runs `completions SHELL`: returns the shell's completion script.
 ///
 /// # Errors
-/// A shell that is not known.
+/// An unknown shell.
 pub(super) fn completions(words: &[String]) -> Result<String> {
     let [shell] = words else {
         refuse!("completions needs the name of a shell: {SHELLS}");
@@ -32,13 +33,35 @@ pub(super) fn completions(words: &[String]) -> Result<String> {
     };
     let mut script = Vec::new();
     generate(shell, &mut program(), "vllm-sim", &mut script);
-    String::from_utf8(script).context("the completion script")
+    let script = String::from_utf8(script).context("the completion script")?;
+    Ok(match shell {
+        Shell::Bash => mended_for_bash(&script),
+        _ => script,
+    })
 }
 
-/// `man [COMMAND…]`: the manual page of the program or of a command, as roff.
+/// Mends a script of clap_complete for bash, and makes it offer commands before flags.
+///
+/// The generator writes the program's hyphen in two ways, so that no branch of a command matches.
+fn mended_for_bash(script: &str) -> String {
+    let script = script.replace("vllm__subcmd__sim", "vllm__sim");
+    let commands: Vec<&str> = COMMANDS.into_iter().chain(TOOLS).collect();
+    let branch = "        vllm__sim)\n";
+    let first = format!(
+        "{branch}            if [[ ${{COMP_CWORD}} -eq 1 && ${{cur}} != -* ]] ; then\n\
+         {0:16}COMPREPLY=( $(compgen -W \"{1}\" -- \"${{cur}}\") )\n\
+         {0:16}return 0\n\
+         {0:12}fi\n",
+        "",
+        commands.join(" "),
+    );
+    script.replacen(branch, &first, 1)
+}
+
+/// Runs `man [COMMAND…]`: returns the manual page of the program or of a command, as roff.
 ///
 /// # Errors
-/// A command that does not exist.
+/// An unknown command.
 pub(super) fn man(words: &[String]) -> Result<String> {
     let mut command = program();
     let mut name = "vllm-sim".to_owned();
@@ -60,20 +83,65 @@ pub(super) fn man(words: &[String]) -> Result<String> {
     String::from_utf8(page).context("the manual page")
 }
 
-/// The help text of a tool.
+/// Flags on the help page of `explain`, which takes all of `serve`.
+const EXPLAINED: [&str; 14] = [
+    "config",
+    "gpu",
+    "hf-config-path",
+    "quantization",
+    "kv-cache-dtype",
+    "gpu-memory-utilization",
+    "max-model-len",
+    "max-num-seqs",
+    "max-num-batched-tokens",
+    "tensor-parallel-size",
+    "pipeline-parallel-size",
+    "data-parallel-size",
+    "enable-expert-parallel",
+    "speculative-config",
+];
+
+const EXPLAIN_EXAMPLES: &str = "\
+Examples:
+  vllm-sim explain meta-llama/Llama-3.1-70B-Instruct --gpu H100 --tensor-parallel-size 4
+  vllm-sim explain --list
+
+Every flag of `vllm-sim serve` is taken: `vllm-sim serve --help=all` lists them.";
+
+/// Returns the help text of a tool that does not render its own.
 pub(super) fn help(name: &'static str) -> String {
     let command = tool(name).bin_name(format!("vllm-sim {name}"));
-    command
-        .override_usage(match name {
-            "explain" => "vllm-sim explain [MODEL] [flags of `vllm-sim serve`]",
-            "completions" => "vllm-sim completions SHELL",
-            _ => "vllm-sim man [COMMAND…]",
-        })
-        .render_help()
-        .to_string()
+    let mut command = match name {
+        "explain" => command
+            .override_usage("vllm-sim explain [MODEL] [FLAGS]")
+            .after_help(EXPLAIN_EXAMPLES)
+            .mut_args(|arg| {
+                let own = arg.get_help_heading().is_none();
+                let shown = own || EXPLAINED.contains(&arg.get_id().as_str());
+                arg.hide(!shown)
+            }),
+        "completions" => command.override_usage("vllm-sim completions SHELL"),
+        _ => command.override_usage("vllm-sim man [COMMAND…]"),
+    };
+    command.render_help().to_string()
 }
 
-/// The long names that a tool reads besides those of `serve`.
+/// Returns the models and GPUs that are built in: `explain --list`.
+pub(super) fn known_hardware() -> String {
+    let models: Vec<&str> = latency::known_models().collect();
+    let gpus: Vec<String> = latency::GPUS
+        .iter()
+        .map(|gpu| format!("  {:<12} {:>6.1} GiB", gpu.name, gpu.memory_gib))
+        .collect();
+    format!(
+        "Models (a repository is found by the part of its name, with FP8, AWQ and the like behind it):\n  {}\n\n\
+         GPUs (--gpu):\n{}",
+        models.join("\n  "),
+        gpus.join("\n")
+    )
+}
+
+/// Returns the long flag names of a tool, without those of `serve`.
 pub(super) fn long_names(name: &'static str) -> Vec<String> {
     let command = tool(name);
     let commands = std::iter::once(&command).chain(command.get_subcommands());
@@ -84,9 +152,17 @@ pub(super) fn long_names(name: &'static str) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// The whole command line: both modes, and the tools.
+/// Returns the complete command line: both modes and the tools.
 fn program() -> Command {
-    let serve = |name: &'static str| clap_command(CliMode::Vllm).name(name);
+    let models = PossibleValuesParser::new(latency::known_models());
+    let model = Arg::new("model_tag")
+        .value_name("MODEL")
+        .value_parser(models)
+        .hide_possible_values(true);
+    let serve = |name: &'static str| {
+        let flags = clap_command(CliMode::Vllm).name(name);
+        flags.arg(model.clone())
+    };
     let config = clap_command(CliMode::Llmd)
         .name("config")
         .about("Print the configuration and where it comes from")
@@ -104,7 +180,6 @@ fn program() -> Command {
         .subcommands(TOOLS.map(tool))
 }
 
-/// A tool of the program.
 fn tool(name: &'static str) -> Command {
     let command = match name {
         "replay" | "bench" => with_flags_of_serve(vllm_sim_replay_cli::command()),
@@ -114,8 +189,19 @@ fn tool(name: &'static str) -> Command {
         "calibrate" => with_flags_of_serve(calibrate::command()),
         "explain" => clap_command(CliMode::Vllm)
             .about("Explain the step times of a deployment")
-            .arg(Arg::new("model_tag").value_name("MODEL")),
+            .arg(
+                Arg::new("model_tag")
+                    .value_name("MODEL")
+                    .help("Model: a name that is built in, or a folder with config.json"),
+            )
+            .arg(
+                Arg::new("list")
+                    .long("list")
+                    .action(ArgAction::SetTrue)
+                    .help("List the models and GPUs that are built in"),
+            ),
         "validate" => ValidateArgs::command(),
+        "healthcheck" => healthcheck::HealthcheckArgs::command(),
         #[cfg(feature = "sqlite")]
         "dataset" => vllm_sim_record::dataset::command(),
         #[cfg(feature = "sqlite")]
@@ -136,7 +222,7 @@ fn tool(name: &'static str) -> Command {
     command.name(name)
 }
 
-/// A tool that also takes the flags of `serve`, where it has none of the same name.
+/// Adds the flags of `serve` to a tool, except those whose name the tool already has.
 fn with_flags_of_serve(own: Command) -> Command {
     let names: Vec<String> = own
         .get_arguments()

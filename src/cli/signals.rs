@@ -3,12 +3,12 @@ use tokio::sync::oneshot;
 
 use vllm_sim_command_line::progress;
 
-/// SIGINT, SIGTERM and SIGHUP, listened to from the start: one that comes early is not lost.
+/// Receives SIGINT, SIGTERM and SIGHUP; signals before the first call of `next` are kept.
 pub(super) struct Signals {
     both: Option<(Signal, Signal)>,
-    /// The terminal is closed; `None` where `nohup` has it ignored.
+    /// SIGHUP; `None` if the process was started with `nohup`.
     hangup: Option<Signal>,
-    /// Ends with standard input; `None`: that means nothing, or has ended.
+    /// Resolves at the end of standard input; `None` if that is not watched or has happened.
     input: Option<oneshot::Receiver<()>>,
 }
 
@@ -17,7 +17,7 @@ impl Signals {
         let terminate = signal(SignalKind::terminate());
         let interrupt = signal(SignalKind::interrupt());
         Self {
-            // Without handlers a signal ends the process anyway.
+            // Without handlers, a signal ends the process by default.
             both: terminate.ok().zip(interrupt.ok()),
             hangup: match hangup_is_ignored() {
                 true => None,
@@ -27,20 +27,19 @@ impl Signals {
         }
     }
 
-    /// The end of standard input, which comes with that of the program at its other end, counts as one.
+    /// Treats the end of standard input, for example when the parent process exits, as a signal.
     pub(super) fn with_end_of_input(mut self) -> Self {
         let (ended, input) = oneshot::channel();
         let read = move || {
             let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
             let _ = ended.send(());
         };
-        // Without a thread nobody notices.
+        // Without this thread, the end of input is not noticed.
         let thread = std::thread::Builder::new().name("stdin".to_owned());
         self.input = thread.spawn(read).ok().map(|_| input);
         self
     }
 
-    /// Waits for the next one.
     pub(super) async fn next(&mut self) {
         let Self {
             both,
@@ -83,7 +82,7 @@ impl Signals {
     }
 }
 
-/// Returns whether whoever started the process had it ignore SIGHUP, as `nohup` does.
+/// Returns whether SIGHUP was ignored when the process started, as with `nohup`.
 fn hangup_is_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -91,16 +90,16 @@ fn hangup_is_ignored() -> bool {
     mask.is_some_and(|mask| mask & 1 != 0)
 }
 
-/// Waits for one that ends a server.
+/// Waits for a signal that ends a server.
 #[cfg(feature = "sqlite")]
 pub(super) async fn signalled() {
     Signals::new().next().await;
 }
 
-/// The exit code of who is interrupted.
+/// Exit code after SIGINT, as in shells.
 pub(super) const INTERRUPTED: u8 = 130;
 
-/// SIGINT lets a job end with what it has; a second one ends the process.
+/// Makes SIGINT stop a job early with its partial result; a second SIGINT ends the process.
 pub(super) fn stop_jobs_on_interrupt() {
     let listen = || {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -119,7 +118,7 @@ pub(super) fn stop_jobs_on_interrupt() {
             std::process::exit(INTERRUPTED.into());
         });
     };
-    // Without a thread the signal ends the process, as it does anyway.
+    // Without this thread, SIGINT ends the process by default.
     let _ = std::thread::Builder::new()
         .name("interrupt".to_owned())
         .spawn(listen);

@@ -1,4 +1,4 @@
-//! What a server says when it starts, and the file of `--ready-file`.
+//! Start-up log lines of a server, and the file of `--ready-file`.
 
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,14 +10,14 @@ use crate::server::{Fleet, Server};
 use vllm_sim_command_line::{outputs, quoted};
 use vllm_sim_config::{CliMode, Config, Loaded};
 
-/// One line: what is imitated, and what somebody chose. Everything else is for `debug`, or `config`.
+/// Logs one line with the imitated release and the explicitly set flags.
 pub(super) fn log_start(loaded: &Loaded) {
     let model = &loaded.config.model;
     let command_line = match model.cli_mode {
         CliMode::Llmd => "llm-d-inference-sim",
         CliMode::Vllm => "vllm serve",
     };
-    // Not `Debug` of it, which shows keys.
+    // The `Debug` output of the configuration would contain keys.
     let chosen = command_line_of(&loaded.to_json_chosen());
     tracing::info!(
         "vllm-sim {} imitates vLLM {}, flags as of {command_line}:{chosen}",
@@ -28,7 +28,6 @@ pub(super) fn log_start(loaded: &Loaded) {
     tracing::debug!(%configuration, "all arguments");
 }
 
-/// Flags as they can be typed.
 fn command_line_of(chosen: &Map<String, Value>) -> String {
     let mut line = String::new();
     for (name, value) in chosen {
@@ -53,7 +52,7 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// One line: where the servers are, and what is there.
+/// Logs one line with the address, the model and the main paths.
 pub(super) fn log_listening(fleet: &Fleet) {
     let Some(first) = fleet.servers().first() else {
         return;
@@ -82,7 +81,7 @@ pub(super) fn log_listening(fleet: &Fleet) {
     );
 }
 
-/// Where a client on this machine finds a server; `None` on a Unix socket.
+/// Returns the URL of a server for clients on this machine; `None` for a Unix socket.
 fn url(server: &Server) -> Option<String> {
     let address = server.address?;
     let scheme = match server.config().server.tls {
@@ -92,7 +91,7 @@ fn url(server: &Server) -> Option<String> {
     Some(format!("{scheme}://{}", reachable(address)))
 }
 
-/// The loopback address in place of all interfaces, which some clients cannot connect to.
+/// Replaces the unspecified address by loopback, because some clients cannot connect to it.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         ip if !ip.is_unspecified() => ip,
@@ -102,17 +101,17 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// Most bytes of a file that is looked at to see whether it is a ready file.
+/// Maximum number of bytes read to recognize a ready file.
 const MOST_READY_BYTES: u64 = 1 << 20;
 
-/// The file of `--ready-file`: there while the server listens, or its engines have joined.
+/// The file of `--ready-file`, which exists while the server listens or its engines have joined.
 pub(super) struct ReadyFile(PathBuf);
 
 impl ReadyFile {
-    /// Takes away what an earlier run left, so that nobody takes it for this one.
+    /// Removes the ready file of an earlier run.
     ///
     /// # Errors
-    /// A text that names the file, if it is anything but an empty file or one of an earlier run.
+    /// A message that names the file, if it is neither empty nor a ready file.
     pub(super) fn clear(path: &Path) -> Result<(), String> {
         let Ok(found) = path.symlink_metadata() else {
             return Ok(());
@@ -129,10 +128,10 @@ impl ReadyFile {
         Ok(())
     }
 
-    /// Writes what a process is. It appears whole: it is renamed into place.
+    /// Writes the ready file atomically, by renaming a temporary file.
     ///
     /// # Errors
-    /// A text that names the file.
+    /// A message that names the file.
     pub(super) fn write(path: &Path, description: &Value) -> Result<Self, String> {
         let written = outputs::write_new(path, format!("{description}\n"));
         written.map_err(|error| format!("--ready-file {}: {error}", path.display()))?;
@@ -142,14 +141,14 @@ impl ReadyFile {
 
 impl Drop for ReadyFile {
     fn drop(&mut self) {
-        // Another server may have taken the name meanwhile.
+        // Another server may have replaced the file.
         if pid_of(&self.0) == Some(std::process::id()) {
             let _ = std::fs::remove_file(&self.0);
         }
     }
 }
 
-/// The process that a ready file names; `None`: it is none.
+/// Returns the process id in a ready file; `None` if the file is not a ready file.
 fn pid_of(path: &Path) -> Option<u32> {
     let file = std::fs::File::open(path).ok()?;
     let ready: Value = serde_json::from_reader(file.take(MOST_READY_BYTES)).ok()?;
@@ -158,7 +157,9 @@ fn pid_of(path: &Path) -> Option<u32> {
     u32::try_from(ready.get("pid")?.as_u64()?).ok()
 }
 
-/// `{"pid": …, "model": …, "servers": [{"url": …, "grpc": …}]}`; a Unix socket is `{"uds": …}`.
+/// Returns `{"pid": …, "model": …, "servers": [{"url": …, "grpc": …}]}`.
+///
+/// A Unix socket is `{"uds": …}`.
 pub(super) fn of_servers(fleet: &Fleet) -> Value {
     let servers: Vec<Value> = fleet
         .servers()
@@ -179,7 +180,7 @@ pub(super) fn of_servers(fleet: &Fleet) -> Value {
     json!({"pid": std::process::id(), "model": model, "servers": servers})
 }
 
-/// `{"pid": …, "model": …, "front_end": …, "ranks": […]}` of engines that have joined.
+/// Returns `{"pid": …, "model": …, "front_end": …, "ranks": […]}` of engines that have joined.
 pub(super) fn of_engines(config: &Config) -> Value {
     let parallel = &config.engine.parallel;
     let (first, count) = parallel.local_ranks;

@@ -1,4 +1,4 @@
-//! The subcommands that run offline: words in, a text out.
+//! Runs the subcommands other than the server.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use parking_lot::Mutex;
 
-use super::shell;
+use super::{healthcheck, shell};
 use crate::server::{self, Fleet, StartError};
 use vllm_sim_calibrate::validate;
 use vllm_sim_command_line::{self as command_line, Unmet, UsageError, outputs, refuse};
@@ -21,26 +21,26 @@ use vllm_sim_gateway_score::{RunningPods, StartingPods};
 use vllm_sim_plan::{plan, sweep};
 use vllm_sim_replay_cli::{self as replay, Deployment, DoesNotFit};
 
-/// Runs the tool `name` with the words behind it; the text is for standard output.
+/// Runs the tool `name` with its arguments; returns the text for standard output.
 ///
 /// # Errors
-/// What is wrong with the words, or what the tool says.
+/// An error in the arguments, or an error of the tool.
 pub(super) fn run(
     name: &'static str,
     words: &[String],
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<String> {
-    // The others render their own.
+    // The other tools render their own help.
     let plain = ["explain", "completions", "man"].contains(&name);
     let asks = |word: &String| matches!(word.as_str(), "-h" | "--help");
     if plain && words.iter().any(asks) {
         return Ok(shell::help(name));
     }
-    // These two write nothing over what is there.
+    // These two do not overwrite files.
     if !["record", "dataset"].contains(&name) && !words.iter().any(asks) {
         outputs::check(words, env)?;
     }
-    // What plays in virtual time ends with what it has.
+    // Simulations in virtual time stop early with their partial result.
     let online = words.iter().any(|word| word.starts_with("--target"));
     if ["replay", "sweep", "plan", "validate"].contains(&name) && !online {
         super::signals::stop_jobs_on_interrupt();
@@ -52,7 +52,7 @@ pub(super) fn run(
         "dataset" | "record" => bail!("{name}: {}", server::without("sqlite")),
         "calibrate" => super::calibrate::run(words, env),
         "validate" => run_validate(words),
-        // One workload player: against engines of its own, or as a client of real servers.
+        // The same tool replays a workload on simulated engines or against real servers.
         "bench"
             if !words
                 .iter()
@@ -93,6 +93,7 @@ pub(super) fn run(
             vllm_sim_record::run(words, env, super::signals::signalled())
         }
         "completions" => shell::completions(words),
+        "healthcheck" => healthcheck::run(words, env),
         "man" => shell::man(words),
         _ => bail!("there is no tool `{name}`; there are {}", TOOLS.join(", ")),
     }
@@ -100,7 +101,7 @@ pub(super) fn run(
 
 /// Predict recorded runs, and say how far off the predictions are.
 #[derive(Debug, Parser)]
-#[command(name = "vllm-sim validate", no_binary_name = true)]
+#[command(name = "vllm-sim validate", no_binary_name = true, after_help = EXAMPLES)]
 pub(super) struct ValidateArgs {
     /// A folder of recorded runs.
     #[arg(long, value_name = "DIR")]
@@ -164,7 +165,7 @@ fn run_validate(words: &[String]) -> Result<String> {
     }
 }
 
-/// Separates flags of `serve` from loose words.
+/// Separates the flags of `serve` from positional arguments.
 fn sort(
     tool: &'static str,
     words: &[String],
@@ -177,7 +178,7 @@ fn sort(
     Ok((words.to_vec(), rest))
 }
 
-/// What is said of a flag that neither the tool nor `serve` has.
+/// Returns the error for a flag that neither the tool nor `serve` has.
 pub(super) fn unknown(tool: &'static str, word: &str) -> UsageError {
     let typed = word.split('=').next().unwrap_or(word);
     let typed = typed.trim_start_matches('-').replace('_', "-");
@@ -190,7 +191,7 @@ pub(super) fn unknown(tool: &'static str, word: &str) -> UsageError {
     ))
 }
 
-/// What was typed somewhere, and is no secret.
+/// Returns the explicitly set flags that are not secret.
 pub(super) fn typed(loaded: &Loaded) -> impl Iterator<Item = (&'static FlagSpec, &[String])> {
     let typed = flags().zip(&loaded.effective).filter(|(flag, value)| {
         !flag.secret && !matches!(value.source, ValueSource::Default | ValueSource::Derived)
@@ -198,8 +199,10 @@ pub(super) fn typed(loaded: &Loaded) -> impl Iterator<Item = (&'static FlagSpec,
     typed.map(|(flag, value)| (flag, &value.values[..]))
 }
 
-/// The engine that flags of `serve` describe. Without any step times it takes Dynamo's polynomial:
-/// virtual time that stands still tells nothing.
+/// Returns the deployment that flags of `serve` describe.
+///
+/// Without any configured step times it uses Dynamo's polynomial, because zero latency gives no
+/// result.
 fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Deployment> {
     let mut flags = words.to_vec();
     let (mut loaded, _) = load_engine(&flags, CliMode::Vllm, env)?;
@@ -235,7 +238,9 @@ fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Depl
     })
 }
 
-/// Warns of settings without effect: a search describes many engines with the same flags.
+/// Logs each warning about a setting without effect once.
+///
+/// A search describes many engines with the same flags.
 fn tell_once(without_effect: &[String]) {
     static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     for text in without_effect {
@@ -245,7 +250,7 @@ fn tell_once(without_effect: &[String]) {
     }
 }
 
-/// Tells a model that is too large for its GPUs from other refusals.
+/// Converts the error for a model that does not fit on its GPUs to [`DoesNotFit`].
 fn does_not_fit(error: StartError) -> anyhow::Error {
     match error {
         StartError::DoesNotFit(why) => DoesNotFit(why).into(),
@@ -253,7 +258,6 @@ fn does_not_fit(error: StartError) -> anyhow::Error {
     }
 }
 
-/// Starts servers when it is awaited.
 fn start_fleet(loaded: Loaded) -> StartingPods {
     Box::pin(async move {
         let fleet = Fleet::start(loaded).await?;
@@ -261,7 +265,7 @@ fn start_fleet(loaded: Loaded) -> StartingPods {
     })
 }
 
-/// What is known of the errors of a deployment; `None`: nothing, or no such deployment exists.
+/// Returns the known prediction errors of a deployment; `None` if there are none or it is invalid.
 fn evidence(config: &vllm_sim_config::Config) -> Option<explain::DeploymentEvidence> {
     if config.engine.scheduler != SchedulerKind::Vllm {
         return None;
@@ -270,7 +274,7 @@ fn evidence(config: &vllm_sim_config::Config) -> Option<explain::DeploymentEvide
     explain::evidence(&engine, setup.as_ref())
 }
 
-/// The configuration of servers that `serve` would start with these flags.
+/// Returns the configuration of the servers that `serve` would start with these flags.
 fn serve(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Loaded> {
     let typed = ["vllm-sim", "serve"].map(str::to_owned);
     match vllm_sim_config::load(&[&typed[..], words].concat(), env)? {
@@ -280,7 +284,10 @@ fn serve(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Loade
 }
 
 fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<String> {
-    // As with `serve`, the first loose word names the model.
+    if words.iter().any(|word| word == "--list") {
+        return Ok(shell::known_hardware());
+    }
+    // The first positional argument is the model, as in `serve`.
     let mut words = words.to_vec();
     if words.first().is_some_and(|word| !word.starts_with('-')) {
         words.insert(0, "--model".to_owned());
@@ -297,7 +304,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     }
     tell_once(&loaded.without_effect);
     let (mut engine, setup) = server::modelled(&loaded.config)?;
-    // Ranks of other processes are not waited for.
+    // `explain` does not wait for ranks of other processes.
     engine.lock_step &= loaded.config.engine.parallel.local_ranks.1 > 1;
     let sampling = server::sampling(&loaded.config).because;
     let utilization = loaded.config.engine.memory.gpu_memory_utilization;
@@ -320,3 +327,8 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
         name, &engine, setup, &sampling, &derived, caches,
     ))
 }
+
+/// Commands to begin with, below the help text.
+const EXAMPLES: &str = "\
+Examples:\n\
+\x20 vllm-sim validate --runs recorded --html accuracy.html";

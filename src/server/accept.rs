@@ -1,4 +1,4 @@
-//! From accepted connections to hyper.
+//! Accepts connections and serves them with hyper.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -24,13 +24,12 @@ use vllm_sim_http::{Availability, HttpService};
 use vllm_sim_service::RequestContext;
 use vllm_sim_service::fault::ConnHandle;
 
-/// Calls that an HTTP/2 connection may have open.
+/// Maximum number of concurrent streams of an HTTP/2 connection.
 const MAX_STREAMS: u32 = 16_384;
 
-/// Bytes of an answer, or of a request's head, that wait in a connection.
+/// Buffer size of a connection for responses and request heads, in bytes.
 const MAX_BUFFER: usize = 40 * 1024;
 
-/// Serves the connections of a socket until the server stops.
 pub(super) async fn run(
     socket: ServerSocket,
     http: Arc<HttpService>,
@@ -51,7 +50,7 @@ pub(super) async fn run(
         let connection = match accepted {
             Ok(connection) => connection,
             Err(error) => {
-                // Out of descriptors, most likely: let some close.
+                // Most likely out of file descriptors; waits until some are closed.
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 continue;
@@ -93,7 +92,7 @@ pub(super) async fn run(
     }
 }
 
-/// The TLS stream of a connection, unless the client fails or dawdles.
+/// Runs the TLS handshake; `None` if it fails or takes too long.
 async fn handshake(
     tls: TlsAcceptor,
     stream: TcpStream,
@@ -107,17 +106,18 @@ async fn handshake(
     None
 }
 
-/// Which protocol a connection speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Protocol {
     Http1,
     Http2,
 }
 
-/// Looks at the first bytes without taking them: HTTP/2 with prior knowledge starts `PRI `.
+/// Detects the protocol by peeking at the first bytes.
 ///
-/// hyper-util's own detection reads them instead and gives them back one read later, which makes
-/// hyper double its read buffer: 8 KiB for each connection.
+/// HTTP/2 with prior knowledge starts with `PRI `.
+///
+/// hyper-util's detection consumes the bytes and returns them with the next read, which makes hyper
+/// double its read buffer to 8 KiB per connection.
 async fn detect(stream: &TcpStream, within: Duration) -> Option<Protocol> {
     const PREFACE: &[u8] = b"PRI ";
     let look = async {
@@ -130,14 +130,13 @@ async fn detect(stream: &TcpStream, within: Duration) -> Option<Protocol> {
             if seen == PREFACE.len() {
                 return Some(Protocol::Http2);
             }
-            // A part of the preface; the rest is on its way.
+            // Part of the preface has arrived; the rest follows.
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
     tokio::time::timeout(within, look).await.ok().flatten()
 }
 
-/// Serves one connection until it closes or the server stops.
 async fn serve<S>(
     stream: S,
     client: Option<SocketAddr>,
@@ -157,17 +156,18 @@ async fn serve<S>(
         ..RequestContext::default()
     };
     let service = service_fn(move |request: Request<Incoming>| http.call(request, context.clone()));
-    // Boxed: a future into which one is moved keeps room for it twice.
+    // Boxed: a future that a connection is moved into would reserve its size twice.
     let ended = match protocol {
         Protocol::Http1 => {
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
-                // From the end of the answer before, so of an idle connection too.
+                // The timeout starts at the end of the previous response, so it also closes idle
+                // connections.
                 .header_read_timeout(keep_alive)
-                // One that begins while the server leaves is answered once.
+                // A connection opened while the server is leaving serves one request.
                 .keep_alive(!opened.leaving)
                 .max_buf_size(MAX_BUFFER)
-                // Half the CPU per small chunk: one copy beats a vectored write.
+                // Halves the CPU time per small chunk: copying is cheaper than a vectored write.
                 .writev(false)
                 .serve_connection(TokioIo::new(Uvicorn::new(stream)), service)
                 .with_upgrades();
@@ -177,7 +177,7 @@ async fn serve<S>(
         Protocol::Http2 => {
             let connection = http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
-                // A gRPC client puts all its calls on one connection.
+                // A gRPC client sends all calls on one connection.
                 .max_concurrent_streams(MAX_STREAMS)
                 .serve_connection(TokioIo::new(stream), service);
             let shut_down = http2::Connection::graceful_shutdown;
@@ -189,10 +189,10 @@ async fn serve<S>(
     }
 }
 
-/// The call that lets a connection of hyper end with its answer.
+/// hyper's method that ends a connection after its current response.
 type GracefulShutdown<C> = fn(Pin<&mut C>);
 
-/// Runs a connection to its end; a server that leaves or stops lets it end with its answer.
+/// Runs a connection to its end; if the server leaves or stops, after its current response.
 async fn run_connection<C: Future<Output = hyper::Result<()>>>(
     (mut connection, shut_down): (Pin<Box<C>>, GracefulShutdown<C>),
     conn: &ConnHandle,
@@ -202,7 +202,7 @@ async fn run_connection<C: Future<Output = hyper::Result<()>>>(
     let mut leaving = opened.leaving;
     loop {
         tokio::select! {
-            // First what ends it: a connection that breaks says nothing more.
+            // Checks for a broken connection first: it must not send anything more.
             biased;
             () = conn.broken() => return Ok(()),
             changed = stopping.changed() => {

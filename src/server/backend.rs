@@ -1,4 +1,4 @@
-//! What stands behind every edge: engines, those who observe them, and the service over them.
+//! Engines, their observers and the service over them, which all APIs share.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,21 +29,18 @@ pub(super) struct Backend {
     _listeners: Vec<ReadListener>,
 }
 
-/// What a backend is started with besides its configuration.
+/// Parameters of a backend in addition to its configuration.
 pub(super) struct BackendParts {
-    /// Tokenizer and dataset.
     pub(super) texts: Texts,
-    /// Paths that requests are counted by.
     pub(super) paths: Vec<String>,
-    /// The zero of the engines' clock.
+    /// Start of the engines' clock.
     pub(super) started: Instant,
-    /// The server's port, as events name it.
     pub(super) port: u16,
-    /// Tokens that end a thought, for a client that parses tokens.
+    /// Tokens that end reasoning, for clients that parse token ids.
     pub(super) thought_end: Option<Vec<u32>>,
-    /// Ranks that its engines step together with; their clock is `started`.
+    /// Lockstep ranks that the engines join; `started` is their clock.
     pub(super) ranks: Option<LiveRanks>,
-    /// Who else hears the first engine.
+    /// Additional observer of the first engine.
     pub(super) observer: Option<Box<dyn Observer>>,
 }
 
@@ -51,7 +48,7 @@ impl Backend {
     /// Starts the engines of `config`.
     ///
     /// # Errors
-    /// [`StartError`] for an engine that cannot be built or an observer that cannot be opened.
+    /// [`StartError`] if an engine cannot be built or an observer cannot be opened.
     pub(super) fn start(config: &Config, parts: BackendParts) -> Result<Self, StartError> {
         let metrics = Metrics::new(setup::metrics(config, parts.paths));
         let seed = config.content.seed.unwrap_or_else(clock_seed);
@@ -86,7 +83,7 @@ impl Backend {
         })
     }
 
-    /// Lets what runs end within `patience`, then cuts it.
+    /// Waits up to `patience` for running requests to end, then cancels them.
     pub(super) async fn drain(&self, patience: Duration) {
         let drained = async {
             while self.service.in_flight() > 0 {
@@ -98,7 +95,7 @@ impl Backend {
         }
     }
 
-    /// Stops the engines and sends what their observers still have.
+    /// Stops the engines and flushes their observers.
     pub(super) async fn close(self) {
         for live in &self.live {
             live.stop();
@@ -121,7 +118,7 @@ fn service(config: &Config, generator: Generator, live: Vec<LiveEngine>, seed: u
     let settings = Settings {
         max_model_len: config.model.max_model_len,
         seed,
-        // llm-d draws on from its seed: the next answer to the same prompt is another one.
+        // llm-d advances its random stream, so the same prompt gets another reply next time.
         repeatable: config.content.seed_given && config.model.compat != Compat::Llmd,
         admission: config.engine.queue.admission,
         tools: config.content.tools.clone(),

@@ -1,4 +1,4 @@
-//! Engines, from the configuration.
+//! Builds engines from the configuration.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,10 @@ use vllm_sim_engine::sched::pool::PoolConfig;
 use vllm_sim_engine::sched::sglang::SglangConfig;
 use vllm_sim_engine::sched::vllm::{EncoderConfig, Speculation, VllmConfig};
 
-/// Starts one engine for each rank of this process. `epoch` is the zero of their clock, `port` the
-/// server's; `extra` hears the first one besides `observers`, and all step together with `ranks`.
+/// Starts one engine for each rank of this process.
+///
+/// `epoch` is the start of their clock and `port` the server's. `extra` observes the first engine
+/// in addition to `observers`. With `ranks`, all engines run in lockstep.
 pub(super) fn start(
     config: &Config,
     seed: u64,
@@ -33,7 +35,7 @@ pub(super) fn start(
         }
         let scheduler = spec.scheduler().map_err(wrong)?;
         let name = format!("engine-{rank}");
-        // A single one is called without going around.
+        // Avoids the indirection for a single observer.
         let observers: Box<dyn Observer> = match observers.len() {
             1 => observers.remove(0),
             _ => Box::new(Observers(observers)),
@@ -48,7 +50,7 @@ pub(super) fn start(
     Ok(live)
 }
 
-/// What `count` ranks of this process join in order to step together; `None`: they do not.
+/// Starts the lockstep of `count` ranks of this process; `None` if they run independently.
 pub(super) fn in_step(
     config: &Config,
     count: u32,
@@ -61,7 +63,6 @@ pub(super) fn in_step(
     ranks.map(Some).map_err(StartError::Thread)
 }
 
-/// The settings of the engine of one rank.
 pub(super) fn spec(config: &Config, seed: u64) -> Result<EngineSpec, StartError> {
     let engine = &config.engine;
     if engine.scheduler == SchedulerKind::Pool {
@@ -89,7 +90,6 @@ pub(super) fn spec(config: &Config, seed: u64) -> Result<EngineSpec, StartError>
     })
 }
 
-/// SGLang's scheduler with the settings that both batching schedulers share.
 fn sglang(config: &Config, shared: VllmConfig) -> SglangConfig {
     let chosen = &config.engine.sglang;
     SglangConfig {
@@ -111,8 +111,10 @@ fn sglang(config: &Config, shared: VllmConfig) -> SglangConfig {
     }
 }
 
-/// What a step takes to read the weights that `--cpu-offload-gb` leaves in the memory of the host, on
-/// one GPU of each stage after the other. vLLM's kernels read them over the bus and hide nothing.
+/// Returns the time per step to read the weights that `--cpu-offload-gb` keeps in host memory.
+///
+/// Pipeline stages run one after the other, on one GPU each. vLLM's kernels read the weights over
+/// the bus without overlap.
 fn weights_from_host(engine: &Engine) -> Duration {
     let link = engine.gpu.as_deref().and_then(gpu).map(HostLink::of);
     let link = link.filter(|_| engine.timing.latency_source.knows_gpu());
@@ -125,7 +127,7 @@ fn weights_from_host(engine: &Engine) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
-/// The batching engine of a configuration, and the deployment that its roofline describes.
+/// Returns the batching engine of a configuration, and the deployment that its roofline models.
 pub(super) fn modelled(
     config: &Config,
     seed: u64,
@@ -143,7 +145,7 @@ pub(super) fn modelled(
             all: engine.speed(),
             decode: engine.speedup.decode_speedup_ratio,
         },
-        // vLLM's own count has a null block that cannot be used.
+        // vLLM's count includes a null block that is never used.
         num_gpu_blocks: setup::blocks(config).saturating_sub(1),
         block_size: engine.block_size,
         layer_groups: engine.kv_cache.as_ref().and_then(|cache| {
@@ -191,7 +193,7 @@ pub(super) fn modelled(
     Ok((vllm, setup))
 }
 
-/// What encoders of media may do, and how long it takes where a deployment says so.
+/// Returns the limits of media encoders, and their latency if the deployment is known.
 fn encoder(chosen: &Encoder, setup: Option<&Setup>) -> Result<Box<EncoderConfig>, StartError> {
     let latency =
         setup.map(|setup| EncoderLatency::new(chosen.shapes, setup, chosen.spreads_items));
@@ -203,7 +205,7 @@ fn encoder(chosen: &Encoder, setup: Option<&Setup>) -> Result<Box<EncoderConfig>
     }))
 }
 
-/// Time to fetch a remote prompt: fixed, and per token.
+/// Returns the time to fetch a remote prompt: fixed, and per token.
 fn fetch(config: &Config) -> (Duration, Duration) {
     let delays = &config.engine.timing.delays;
     let per_token = match (

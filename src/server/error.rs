@@ -5,63 +5,63 @@ use vllm_sim_config::ConfigError;
 use vllm_sim_dataset::DatasetError;
 use vllm_sim_tokenizer::TokenizerError;
 
-/// Why the server did not start.
+/// An error that prevents the server from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The address is taken or not ours.
-    #[error("cannot listen on {address}: {why}")]
+    /// The address cannot be bound.
+    #[error("cannot listen on {address}: {why}{}", hint(address, why))]
     Listen {
-        /// Address and port, or path.
+        /// Socket address or path.
         address: String,
-        /// What the system says.
+        /// Error of the operating system.
         why: io::Error,
     },
-    /// TLS files.
+    /// TLS cannot be set up.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The tokenizer.
+    /// The tokenizer cannot be loaded.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// The dataset.
+    /// The dataset cannot be opened.
     #[error(transparent)]
     Dataset(#[from] DatasetError),
-    /// A setting that only start-up can check.
+    /// A setting is invalid that only start-up can check.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The file of `--scenario`.
+    /// The file of `--scenario` is invalid.
     #[error("--scenario {path}: {why}")]
     Scenario {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// What is wrong with it.
+        /// Reason for the failure.
         why: String,
     },
-    /// The file of `--replies`.
+    /// The file of `--replies` is invalid.
     #[error("--replies {path}: {why}")]
     Replies {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// What is wrong with it.
+        /// Reason for the failure.
         why: String,
     },
-    /// The weights leave no room for a KV cache.
+    /// The weights leave no memory for a KV cache.
     #[error("engine: {0}")]
     DoesNotFit(String),
     /// The engine cannot be built.
     #[error("engine: {0}")]
     Engine(String),
-    /// The program was built without a part that the configuration needs.
+    /// The program was built without a required feature.
     #[error("{flags}: {}", without(feature))]
     MissingFeature {
-        /// What asks for it.
+        /// Flags that need the feature.
         flags: &'static str,
-        /// What to build it with.
+        /// Name of the Cargo feature.
         feature: &'static str,
     },
-    /// Where spans go.
+    /// The endpoint of traces is invalid.
     #[error("otlp-traces-endpoint {0:?}: {1}")]
     Spans(String, String),
-    /// An engine cannot join, or not stay with, the API server of vLLM that it is for.
+    /// An engine cannot join vLLM's API server, or lost its connection.
     #[cfg(feature = "zmq")]
     #[error("engine core: {0}")]
     Core(#[from] vllm_sim_engine_core::CoreError),
@@ -70,12 +70,21 @@ pub enum StartError {
     Thread(io::Error),
 }
 
-/// What a program says that was built without a feature.
+/// Returns the message for a missing Cargo feature.
 pub(crate) fn without(feature: &str) -> String {
     format!("this program was built without the feature `{feature}`")
 }
 
-/// What an engine cannot be built for.
+/// Converts an error to [`StartError::Engine`].
 pub(super) fn wrong(problem: impl ToString) -> StartError {
     StartError::Engine(problem.to_string())
+}
+
+/// Returns the remedy for a port that is in use.
+fn hint(address: &str, why: &io::Error) -> &'static str {
+    let is_path = address.contains('/');
+    match why.kind() {
+        io::ErrorKind::AddrInUse if !is_path => "; name another --port, or --port 0 for a free one",
+        _ => "",
+    }
 }

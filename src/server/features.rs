@@ -1,14 +1,12 @@
-//! Parts that a program may be built without, and what needs them.
+//! Cargo features, and the configurations that need them.
 
 use super::error::StartError;
 use super::setup;
 use vllm_sim_config::Config;
 
-/// A part of the program behind a Cargo feature.
 struct Part {
     feature: &'static str,
     built: bool,
-    /// The flags that ask for it.
     flags: &'static str,
     is_wanted: fn(&Config) -> bool,
 }
@@ -70,7 +68,6 @@ const PARTS: [Part; 8] = [
     },
 ];
 
-/// Refuses a configuration that needs what this program was built without.
 pub(super) fn check(config: &Config) -> Result<(), StartError> {
     let missing = |part: &&Part| !part.built && (part.is_wanted)(config);
     match PARTS.iter().find(missing) {

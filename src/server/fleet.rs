@@ -1,4 +1,4 @@
-//! Several servers in one process: a data-parallel rank per port, and independent replicas.
+//! Several servers in one process: one port per data-parallel rank, and independent replicas.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,19 +13,20 @@ use super::{Server, engines, features, scenario};
 use vllm_sim_config::{Balance, Config, Engine, Loaded};
 use vllm_sim_observe::kv_events;
 
-/// Servers on ports that follow each other: the ranks of the first replica, then those of the
-/// next. Each has engines, queues, metrics and settings of its own; they share the tokenizer
-/// and the dataset.
+/// Servers on consecutive ports: the ranks of the first replica, then those of the next.
+///
+/// Each server has its own engines, queues, metrics and settings. All share the tokenizer and the
+/// dataset.
 pub struct Fleet {
     servers: Vec<Server>,
     supervisor: Option<Supervisor>,
 }
 
 impl Fleet {
-    /// Starts what flags ask for: one server, unless they want replicas or a port per rank.
+    /// Starts the configured servers: one, or several for replicas or a port per rank.
     ///
     /// # Errors
-    /// [`StartError`] of the first server that does not start; the others are gone then.
+    /// [`StartError`] of the first server that fails; the others are stopped.
     #[expect(
         clippy::disallowed_methods,
         reason = "the engines' clock may start here"
@@ -35,7 +36,7 @@ impl Fleet {
         let texts = Texts::open(&loaded.config).await?;
         let scenario = scenario::read(&loaded.config)?;
         let members = members(&loaded.config)?;
-        // The ranks of a replica share one admin state; replicas know nothing of each other.
+        // Ranks of a replica share one admin state; replicas are independent.
         let ranks = members.len() / loaded.config.engine.replicas.count.max(1) as usize;
         let mut fleet = Self {
             servers: Vec::new(),
@@ -47,7 +48,7 @@ impl Fleet {
             member.config = config.clone();
             if index % ranks == 0 {
                 tokio::time::sleep(pause(&config.engine, index / ranks)).await;
-                // A server for each rank: theirs are the engines that may have to step together.
+                // With a port per rank, the engines of several servers may run in lockstep.
                 in_step = engines::in_step(&config, ranks as u32, Instant::now())?;
             }
             let admin_state = match fleet.servers.last() {
@@ -95,22 +96,22 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Where it is told whether all of them are up, in vLLM's multi-port mode.
+    /// Returns the address of the supervisor in vLLM's multi-port mode.
     pub fn supervisor(&self) -> Option<SocketAddr> {
         self.supervisor.as_ref().map(|s| s.address)
     }
 
-    /// Its servers, in the order of their ports.
+    /// Returns the servers, in the order of their ports.
     pub fn servers(&self) -> &[Server] {
         &self.servers
     }
 
-    /// Where its first server listens; `None` on a Unix socket.
+    /// Returns the address of the first server; `None` for a Unix socket.
     pub fn address(&self) -> Option<SocketAddr> {
         self.servers.first().and_then(|server| server.address)
     }
 
-    /// Ends all of them at once, as [`Server::shutdown`] does.
+    /// Shuts down all servers in parallel, as [`Server::shutdown`] does.
     pub async fn shutdown(self) {
         let mut ending = JoinSet::new();
         for server in self.servers {
@@ -120,7 +121,9 @@ impl Fleet {
     }
 }
 
-/// How long to wait before the start of a replica (dynamo-mocker `dynamo/mocker/main.py` 1.6.1).
+/// Returns the delay before a replica starts.
+///
+/// Source: dynamo-mocker 1.6.1 `dynamo/mocker/main.py`.
 fn pause(engine: &Engine, replica: usize) -> Duration {
     if replica == 0 || engine.replicas.stagger_delay.is_zero() {
         return Duration::ZERO;
@@ -132,7 +135,6 @@ fn pause(engine: &Engine, replica: usize) -> Duration {
     engine.replicas.stagger_delay + batch
 }
 
-/// One configuration per server.
 fn members(config: &Config) -> Result<Vec<Config>, StartError> {
     let (first, count) = config.engine.parallel.local_ranks;
     let apart = config.engine.parallel.balance == Balance::PortPerRank && count > 1;
@@ -159,7 +161,7 @@ fn members(config: &Config) -> Result<Vec<Config>, StartError> {
     Ok(members)
 }
 
-/// The sockets of the server that is `by` further; port 0 is any port for each of them.
+/// Moves the sockets of a server by `by` ports; port 0 stays 0, and a Unix path gets a suffix.
 fn move_ports(config: &mut Config, by: u32) -> Result<(), StartError> {
     let server = &mut config.server;
     for port in [Some(&mut server.port), server.grpc_port.as_mut()]
@@ -182,8 +184,10 @@ fn moved(port: u16, by: u32) -> Result<u16, StartError> {
     u16::try_from(moved).map_err(|_| StartError::Engine(format!("port {moved} is above 65535")))
 }
 
-/// What decoding servers know a prefilling one by: its ranks listen on ports that follow each
-/// other, its first rank runs Mooncake's registry, and no two engines have one name.
+/// Sets the KV transfer identity of a prefill server.
+///
+/// Ranks listen on consecutive ports, the first rank runs Mooncake's registry, and engine ids are
+/// unique.
 fn move_transfer(config: &mut Config, replica: u32, rank: u32) -> Result<(), StartError> {
     let of_each = config.engine.parallel.data;
     let Some(transfer) = &mut config.kv_transfer else {
@@ -203,7 +207,7 @@ fn move_transfer(config: &mut Config, replica: u32, rank: u32) -> Result<(), Sta
     Ok(())
 }
 
-/// The sockets on which a replica itself listens for subscribers; its ranks move them further.
+/// Moves the KV event sockets of a replica; its ranks add their own offset.
 fn move_events(config: &mut Config, by: u32) -> Result<(), StartError> {
     let events = &mut config.kv_events;
     if !events.enabled || by == 0 {
@@ -318,7 +322,7 @@ mod tests {
             seen("NixlConnector", 1),
             [(5600, None, named("e")), (5601, None, named("e-1"))]
         );
-        // Rank n of a replica listens n ports further: 5600 and 5601, 5602 and 5603.
+        // Rank n of a replica listens on port + n: 5600 and 5601, 5602 and 5603.
         assert_eq!(
             seen("MooncakeConnector", 2),
             [

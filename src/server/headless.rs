@@ -1,4 +1,4 @@
-//! Engines without an HTTP server: each joins an API server of vLLM.
+//! Engines without an HTTP server, which join an API server of vLLM.
 
 use std::time::Duration;
 #[cfg(feature = "zmq")]
@@ -23,10 +23,9 @@ use {
     vllm_sim_service::scripted::ReplyRules,
 };
 
-/// The engines of this process, one for each rank; each one has a service of its own.
+/// The engines of this process, one per rank; each has its own service.
 pub struct Headless {
     ranks: Vec<Rank>,
-    /// Settings of all ranks, and the scenario that lies over them.
     #[cfg(feature = "zmq")]
     admin_state: AdminState,
     logging: JoinSet<()>,
@@ -35,7 +34,7 @@ pub struct Headless {
 
 struct Rank {
     backend: Backend,
-    /// Once everything that it answers by is in force.
+    /// Connection to the API server; set once all settings are applied.
     #[cfg(feature = "zmq")]
     core: Option<EngineCore>,
     #[cfg(feature = "zmq")]
@@ -44,10 +43,10 @@ struct Rank {
 
 #[cfg(feature = "zmq")]
 impl Headless {
-    /// Starts them. They join as soon as the API server is there.
+    /// Starts the engines, which join as soon as the API server is up.
     ///
     /// # Errors
-    /// [`StartError`], with nothing left running.
+    /// [`StartError`]; everything that was started is stopped.
     #[expect(
         clippy::disallowed_methods,
         reason = "the engines' clock may start here"
@@ -113,7 +112,7 @@ impl Headless {
             loaded.config.engine.parallel.local_ranks = (rank, 1);
             cores.push(self.add(loaded, texts.clone(), shared)?);
         }
-        // The first request is one of the scenario's.
+        // Starts the scenario first, so that it covers the first request.
         scenario::start(&self.admin_state, config, scenario)?;
         for (rank, (parts, steps)) in self.ranks.iter_mut().zip(cores) {
             rank.core = Some(EngineCore::start(parts, steps)?);
@@ -175,7 +174,7 @@ impl Headless {
         Ok((parts, steps))
     }
 
-    /// Waits until all of them have joined; to be asked for once.
+    /// Waits until all engines have joined; call it only once.
     pub fn joined(&mut self) -> impl Future<Output = ()> + Send + use<> {
         let cores = self.ranks.iter_mut().filter_map(|rank| rank.core.as_mut());
         let joined: Vec<_> = cores.map(EngineCore::joined).collect();
@@ -186,7 +185,7 @@ impl Headless {
         }
     }
 
-    /// Waits until one of them cannot go on.
+    /// Waits until an engine fails.
     pub async fn failed(&mut self) -> StartError {
         use std::future::Future;
         use std::pin::pin;
@@ -207,7 +206,7 @@ impl Headless {
 
 #[cfg(feature = "zmq")]
 impl Rank {
-    /// Waits until it cannot go on: it broke, or a scenario takes its process away.
+    /// Waits until the engine fails, or a scenario restarts its process.
     async fn failed(&mut self) -> CoreError {
         let mut availability = self.controls.availability();
         let Some(core) = &mut self.core else {
@@ -222,24 +221,25 @@ impl Rank {
     }
 }
 
-/// An engine that front ends have joined cannot come back.
+/// Returns whether the process was restarted; an engine that has joined cannot come back.
 #[cfg(feature = "zmq")]
 fn is_gone(availability: &Availability) -> bool {
     availability.lives > 0
 }
 
-/// What all ranks of the process share.
+/// Values that all ranks of the process share.
 #[cfg(feature = "zmq")]
 struct Shared {
     waves: Option<Arc<Waves>>,
     thoughts: Option<Thoughts>,
-    /// Each rule answers so many requests of all ranks.
+    /// Scripted replies; their use counts cover all ranks.
     replies: Option<Arc<ReplyRules>>,
-    /// What they join in order to step together.
+    /// Lockstep that the ranks join.
     ranks: Option<LiveRanks>,
 }
 
-/// What ranks of a model with experts share, as upstream has it.
+/// Returns the request waves that data-parallel ranks of a mixture-of-experts model share, as in
+/// vLLM.
 #[cfg(feature = "zmq")]
 fn waves(config: &Config) -> Option<Arc<Waves>> {
     let parallel = &config.engine.parallel;
@@ -251,7 +251,7 @@ fn waves(config: &Config) -> Option<Arc<Waves>> {
 
 #[cfg(not(feature = "zmq"))]
 impl Headless {
-    /// Says that this program cannot.
+    /// Returns an error: this program was built without the feature.
     ///
     /// # Errors
     /// [`StartError::MissingFeature`].
@@ -263,20 +263,22 @@ impl Headless {
         })
     }
 
-    /// Never: there are none.
+    /// Never resolves: there are no engines.
     pub fn joined(&mut self) -> impl Future<Output = ()> + Send + use<> {
         std::future::pending()
     }
 
-    /// Never: there are none.
+    /// Never resolves: there are no engines.
     pub async fn failed(&mut self) -> StartError {
         std::future::pending().await
     }
 }
 
 impl Headless {
-    /// Ends them: no new work, what runs may end within the shutdown timeout, then is cut; front
-    /// ends are told of every end.
+    /// Stops the engines.
+    ///
+    /// They take no new work. Running requests may end within the shutdown timeout and are then
+    /// aborted. Front ends are notified of every end.
     pub async fn shutdown(mut self) {
         self.logging.abort_all();
         let mut ending = JoinSet::new();
@@ -296,7 +298,6 @@ impl Headless {
     }
 }
 
-/// How answers think, where a parser of thoughts is named.
 #[cfg(feature = "zmq")]
 fn thoughts(config: &Config, texts: &Texts) -> Option<Thoughts> {
     let parser = config.api.reasoning_parser.as_ref()?;
@@ -309,7 +310,7 @@ fn thoughts(config: &Config, texts: &Texts) -> Option<Thoughts> {
     thoughts
 }
 
-/// Flags of HTTP, of what is shown over it, and of what only it does.
+/// Flags that only affect HTTP.
 #[cfg(feature = "zmq")]
 const OF_HTTP: &[&str] = &[
     "admin-api-key",
@@ -359,7 +360,7 @@ const OF_HTTP: &[&str] = &[
     "uds",
 ];
 
-/// Those of them that were given.
+/// Returns the flags of [`OF_HTTP`] that were set.
 #[cfg(feature = "zmq")]
 fn without_effect(loaded: &Loaded) -> Vec<String> {
     let chosen = loaded.to_json_chosen();

@@ -1,4 +1,4 @@
-//! The settings of the HTTP API, from the configuration.
+//! Builds the settings of the HTTP API from the configuration.
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -11,7 +11,6 @@ use vllm_sim_http::settings::{
 };
 use vllm_sim_service::generate::Mode;
 
-/// Returns the settings of the HTTP API.
 pub(super) fn of(config: &Config) -> Settings {
     let engine = &config.engine;
     let is_llmd_mode = config.model.cli_mode == CliMode::Llmd;
@@ -51,7 +50,7 @@ pub(super) fn of(config: &Config) -> Settings {
     }
 }
 
-/// Returns what an operator's controls begin with.
+/// Returns the initial run-time settings.
 pub(super) fn controls(config: &Config) -> ControlSettings {
     ControlSettings {
         has_images: config.content.omni,
@@ -123,7 +122,7 @@ fn server(config: &Config) -> ServerSettings {
     }
 }
 
-/// Returns the part of the configuration that `/server_info` shows but for the seed; no keys, no tokens.
+/// Returns the configuration that `/server_info` returns, without seed and secrets.
 fn engine_config(config: &Config) -> Map<String, Value> {
     let (model, engine, lora) = (&config.model, &config.engine, &config.lora);
     let value = json!({
@@ -151,7 +150,7 @@ fn engine_config(config: &Config) -> Map<String, Value> {
     }
 }
 
-/// Returns `vllm-VERSION[-tpN][-ppN][-dpN][-ep]-HASH`, the same for all requests of a server.
+/// Returns `vllm-VERSION[-tpN][-ppN][-dpN][-ep]-HASH`, which is constant for a server.
 fn fingerprint(config: &Config) -> Option<String> {
     let parallel = &config.engine.parallel;
     match &config.api.fingerprint {
@@ -177,7 +176,7 @@ fn fingerprint(config: &Config) -> Option<String> {
     }
 }
 
-/// Returns eight hex digits of what `/server_info` shows.
+/// Returns eight hex digits that hash the configuration of `/server_info`.
 fn hash(config: &Config) -> String {
     let shown = Value::Object(engine_config(config)).to_string();
     let digest = Sha256::digest(shown.as_bytes());

@@ -1,4 +1,4 @@
-//! Composition: from a [`Config`] to a running server, and its end.
+//! Builds, runs and stops servers from a [`Config`].
 
 mod accept;
 mod backend;
@@ -51,32 +51,32 @@ pub use fleet::Fleet;
 pub use headless::Headless;
 pub use timing::{Sampling, read_coefficients};
 
-/// The batching engine that a configuration describes, and the deployment behind its roofline.
+/// Returns the batching engine of a configuration, and the deployment that its roofline models.
 ///
 /// # Errors
-/// [`StartError`] for a model or GPU that is not known.
+/// [`StartError`] for an unknown model or GPU.
 pub fn modelled(config: &Config) -> Result<(VllmConfig, Option<Setup>), StartError> {
     engines::modelled(config, config.content.seed.unwrap_or(0))
 }
 
-/// How requests that say nothing of sampling are sampled.
+/// Returns how requests without sampling parameters are sampled.
 pub fn sampling(config: &Config) -> Sampling {
     timing::sampling(config)
 }
 
-/// The engine of one rank that a configuration describes.
+/// Returns the engine of one rank.
 ///
 /// # Errors
-/// [`StartError`] for a model, GPU or file that cannot be used.
+/// [`StartError`] if a model, GPU or file cannot be used.
 pub fn engine_spec(config: &Config) -> Result<EngineSpec, StartError> {
     engines::spec(config, config.content.seed.unwrap_or(0))
 }
 
 /// A running server.
 pub struct Server {
-    /// Where it listens; `None` on a Unix socket.
+    /// Address of the server; `None` for a Unix socket.
     pub address: Option<SocketAddr>,
-    /// Where it listens for gRPC besides; `None`: the address above is the only one.
+    /// Separate gRPC address; `None` if gRPC uses the main address.
     pub grpc_address: Option<SocketAddr>,
     app: Arc<App>,
     config: Arc<Config>,
@@ -87,20 +87,20 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts everything that `config` asks for. Answers requests when it returns.
+    /// Starts a server that accepts requests when this function returns.
     ///
     /// # Errors
-    /// [`StartError`], with nothing left running.
+    /// [`StartError`]; everything that was started is stopped.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         features::check(&config)?;
         let texts = Texts::open(&config).await?;
         Self::begin(config, None, (Arc::default(), None), texts).await
     }
 
-    /// Starts what flags ask for; an operator may tune it later.
+    /// Starts a server whose settings can be changed at run time.
     ///
     /// # Errors
-    /// As [`Self::start`].
+    /// Same errors as [`Self::start`].
     pub async fn start_loaded(loaded: Loaded) -> Result<Self, StartError> {
         features::check(&loaded.config)?;
         let texts = Texts::open(&loaded.config).await?;
@@ -198,18 +198,21 @@ impl Server {
         })
     }
 
-    /// The state its handlers see.
+    /// Returns the state that handlers share.
     pub fn app(&self) -> &Arc<App> {
         &self.app
     }
 
-    /// Returns the configuration that it was started with.
+    /// Returns the server's configuration.
     pub fn config(&self) -> &Arc<Config> {
         &self.config
     }
 
-    /// Ends it: `/health` says 503, no new work, what runs may end within the shutdown timeout,
-    /// then is cut. Connections end with their answers, but llm-d's: those stay until the last.
+    /// Stops the server.
+    ///
+    /// `/health` returns 503 and no new work is accepted. Running requests may end within the
+    /// shutdown timeout and are then aborted. Connections close after their current response; with
+    /// llm-d they stay open until the end.
     pub async fn shutdown(mut self) {
         self.app.stop();
         let availability = self.app.availability();
@@ -221,7 +224,7 @@ impl Server {
         let ended = async {
             availability.closed().await;
         };
-        // Connections that stay idle or stall are cut.
+        // Idle or stalled connections are closed.
         let _ = tokio::time::timeout(Duration::from_millis(500), ended).await;
         self.accepting.shutdown().await;
         self.backend.close().await;
@@ -231,7 +234,6 @@ impl Server {
     }
 }
 
-/// Accepts connections on all sockets, and reads a certificate again when its files change.
 fn spawn_accepting(
     accepting: &mut JoinSet<()>,
     sockets: ServerSockets,
@@ -258,7 +260,7 @@ fn spawn_accepting(
     }
 }
 
-/// Names a self-signed certificate is good for.
+/// Returns the names of a self-signed certificate.
 fn certificate_names(config: &Config) -> Vec<String> {
     let mut names = vec![
         "localhost".to_owned(),

@@ -1,4 +1,4 @@
-//! What observes the engines: metrics, and as configured and built, KV events and spans.
+//! Observers of the engines: metrics, KV events and spans.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,10 +21,9 @@ use vllm_sim_observe::{
     kv_transfer::ReadNotifier,
 };
 
-/// What the engines of a server report to.
 pub(super) struct EngineObservers {
     metrics: Arc<Metrics>,
-    /// Whether their KV events are lost on purpose.
+    /// Switch that drops KV events.
     pub(super) event_loss: EventLoss,
     #[cfg(feature = "zmq")]
     notifier: Option<ReadNotifier>,
@@ -33,10 +32,10 @@ pub(super) struct EngineObservers {
 }
 
 impl EngineObservers {
-    /// Opens what the configuration names.
+    /// Opens the configured observers.
     ///
     /// # Errors
-    /// [`StartError`] when spans have nowhere to go or a thread cannot be started.
+    /// [`StartError`] if the trace endpoint is invalid or a thread cannot be started.
     #[cfg_attr(
         not(any(feature = "otel", feature = "zmq")),
         expect(
@@ -69,11 +68,12 @@ impl EngineObservers {
         })
     }
 
-    /// The observers of the engine of `rank`, the `index`th of this process. `epoch` is its clock's
-    /// zero, `port` the server's.
+    /// Returns the observers of the engine of `rank`, which is number `index` of this process.
+    ///
+    /// `epoch` is the start of its clock and `port` the server's.
     ///
     /// # Errors
-    /// [`StartError`] when a socket for its events cannot be opened.
+    /// [`StartError`] if a KV event socket cannot be opened.
     #[cfg_attr(
         not(all(feature = "otel", feature = "zmq")),
         expect(
@@ -116,7 +116,7 @@ impl EngineObservers {
         Ok(observers)
     }
 
-    /// Sends what is queued and closes, once the engines have stopped.
+    /// Sends queued spans and closes the exporter; call it after the engines have stopped.
     #[cfg_attr(
         not(feature = "otel"),
         expect(clippy::unused_async, reason = "spans are what is queued")
@@ -165,8 +165,8 @@ fn publisher(
         hwm: i32::try_from(events.hwm).unwrap_or(i32::MAX),
         max_queue_size: events.max_queue_size,
         topic: topic.render(&events.topic).map_err(wrong)?,
-        // llm-d's router asks a replay endpoint from 0 on, and takes a first batch of another
-        // number for a loss.
+        // llm-d's router requests replays from 0 on and treats a first batch with another number as
+        // a loss.
         first_sequence: u64::from(!vllm && replay.is_none()),
         rank,
         encoding: events.encoding,

@@ -1,4 +1,4 @@
-//! How the dashboard asks the servers of `--dashboard-peers`.
+//! HTTP client for the servers of `--dashboard-peers`.
 
 use std::sync::Arc;
 
@@ -12,20 +12,19 @@ use vllm_sim_config::{Config, ConfigError};
 use vllm_sim_http::{DashboardPeer, SUMMARY};
 use vllm_sim_http_client::{Client, Connector, Endpoint, Trust};
 
-/// Longest answer.
+/// Maximum size of a response, in bytes.
 const MOST_BYTES: usize = 64 << 10;
 
-/// A server that is asked.
 struct PeerClient {
     host: String,
     path: String,
     client: Client<Empty<Bytes>>,
 }
 
-/// The configured peers.
+/// Returns the configured peers.
 ///
 /// # Errors
-/// [`StartError::Config`] for a URL that names no host.
+/// [`StartError::Config`] for a URL without a valid host.
 pub(super) fn configured(config: &Config) -> Result<Vec<DashboardPeer>, StartError> {
     let urls = config.server.dashboard.peers.iter();
     let peers = urls.map(|url| {
@@ -59,7 +58,7 @@ impl PeerClient {
         }
         let endpoint = Endpoint::new(scheme == "https", &authority);
         let endpoint = endpoint.ok_or_else(|| wrong("names no host"))?;
-        // Nothing secret is sent, and deployments make their own certificates.
+        // The request has no secrets, and deployments often have self-signed certificates.
         let connector = Connector::new(endpoint, &Trust::Anyone);
         let connector = connector.map_err(|error| wrong(&error.to_string()))?;
         let base = match base {

@@ -1,4 +1,4 @@
-//! What a server that computes prompts for others listens on besides its own port.
+//! Additional sockets of a prefill server.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -14,8 +14,9 @@ use vllm_sim_http::{App, bootstrap};
 #[cfg(feature = "zmq")]
 use {vllm_sim_observe::kv_transfer::ReadListener, vllm_sim_service::Service};
 
-/// One listener per rank for decoding servers that have read. A port that is taken is no error:
-/// the blocks come back when their lease runs out.
+/// Starts one listener per rank for read notifications of decode servers.
+///
+/// A port that is in use is not an error: the blocks are released when their lease expires.
 #[cfg(feature = "zmq")]
 pub(super) fn listen(config: &Config, service: &Arc<Service>) -> Vec<ReadListener> {
     let transfer = config.kv_transfer.as_ref();
@@ -45,11 +46,11 @@ pub(super) fn listen(config: &Config, service: &Arc<Service>) -> Vec<ReadListene
     listeners
 }
 
-/// A ZeroMQ address that can be bound.
+/// Returns a ZeroMQ address to bind.
 #[cfg(feature = "zmq")]
 fn endpoint(host: &str, port: u32) -> String {
     match host {
-        // Not every resolver's first answer for it is an address of this machine.
+        // Some resolvers return an address of another machine first.
         "localhost" => format!("tcp://127.0.0.1:{port}"),
         "0.0.0.0" | "" => format!("tcp://*:{port}"),
         host if host.contains(':') && !host.starts_with('[') => format!("tcp://[{host}]:{port}"),
@@ -57,13 +58,13 @@ fn endpoint(host: &str, port: u32) -> String {
     }
 }
 
-/// Mooncake's registry of prefilling engines, when this server is to run it.
+/// Returns Mooncake's bootstrap registry, if this server is configured to run it.
 ///
 /// Source: `MooncakeBootstrapServer` of
 /// `vllm/distributed/kv_transfer/kv_connector/v1/mooncake/mooncake_utils.py`, 0.33.
 ///
 /// # Errors
-/// When its port is taken.
+/// [`StartError::Listen`] if its port is in use.
 pub(super) async fn registry(
     config: &Config,
     app: &Arc<App>,

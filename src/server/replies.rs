@@ -6,7 +6,6 @@ use super::error::StartError;
 use vllm_sim_config::Config;
 use vllm_sim_service::scripted::ReplyRules;
 
-/// Reads the scripted replies that a configuration names.
 pub(super) fn read(config: &Config) -> Result<Option<Arc<ReplyRules>>, StartError> {
     let Some(path) = &config.faults.replies else {
         return Ok(None);

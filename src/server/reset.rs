@@ -1,4 +1,4 @@
-//! A connection that can be closed with a reset.
+//! Streams that can be closed with a TCP reset.
 
 use std::io;
 use std::pin::Pin;
@@ -11,15 +11,15 @@ use tokio_rustls::server::TlsStream;
 
 use vllm_sim_service::fault::ConnHandle;
 
-/// A stream over a socket that may be closed with a reset.
+/// A stream whose socket can be closed with a reset.
 pub(super) trait ResetOnClose {
-    /// Closing sends a reset from now on, and what was not sent is dropped.
+    /// Makes closing send a reset and discard unsent data.
     fn reset_on_close(&self);
 }
 
 impl ResetOnClose for TcpStream {
     fn reset_on_close(&self) {
-        // A socket that is gone already needs no reset.
+        // Fails only if the socket is already closed.
         let _ = self.set_zero_linger();
     }
 }
@@ -31,11 +31,11 @@ impl ResetOnClose for TlsStream<TcpStream> {
 }
 
 impl ResetOnClose for UnixStream {
-    /// There is no reset on a Unix socket: the peer sees it close.
+    /// Does nothing: a Unix socket has no reset, so the peer sees a normal close.
     fn reset_on_close(&self) {}
 }
 
-/// A stream that asks its [`ConnHandle`] how to close.
+/// A stream that is closed with a reset if its [`ConnHandle`] requests it.
 pub(super) struct ResettableStream<S: ResetOnClose> {
     stream: S,
     conn: Arc<ConnHandle>,

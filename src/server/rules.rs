@@ -1,4 +1,4 @@
-//! The bounds and defaults that the requests of each edge meet.
+//! Limits and defaults of requests, for each API.
 
 use serde_json::{Map, Value};
 
@@ -9,7 +9,6 @@ use vllm_sim_tokenizer::Tokenizer;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::{Limits, SamplingDefaults, Version};
 
-/// Returns the rules of the HTTP API.
 pub(super) fn http(config: &Config, service: &Service) -> RequestRules {
     let (api, tools) = (&config.api, &config.content.tools);
     let is_llmd_mode = config.model.cli_mode == CliMode::Llmd;
@@ -20,7 +19,7 @@ pub(super) fn http(config: &Config, service: &Service) -> RequestRules {
             true => max_logprobs.max(Llmd::MAX_LOGPROBS),
             false => max_logprobs,
         },
-        // llm-d calls tools without being told how the model writes them.
+        // llm-d calls tools without knowing the model's tool format.
         has_tool_parser: api.tool_call_parser.is_some() || is_llmd_mode,
         auto_tool_choice: api.enable_auto_tool_choice || is_llmd_mode,
         reasoning_parser: api.reasoning_parser.is_some(),
@@ -46,8 +45,10 @@ pub(super) fn http(config: &Config, service: &Service) -> RequestRules {
     }
 }
 
-/// Returns the rules of vLLM's gRPC server: no model to name, no generation config, and admission with
-/// the job alone.
+/// Returns the rules of vLLM's gRPC server.
+///
+/// It has no model name and no generation config, and checks admission only when the job is
+/// submitted.
 #[cfg(feature = "grpc")]
 pub(super) fn grpc(config: &Config, service: &Service) -> RequestRules {
     let rules = tokens_api(config, service);
@@ -68,8 +69,10 @@ pub(super) fn grpc(config: &Config, service: &Service) -> RequestRules {
     }
 }
 
-/// Returns the rules of the engine core: the front end has named the model, filled in its defaults and
-/// checked what it could, a budget of thoughts among it.
+/// Returns the rules of the engine core.
+///
+/// vLLM's front end has resolved the model, applied its defaults and checked what it can, including
+/// the reasoning budget.
 #[cfg(feature = "zmq")]
 pub(super) fn engine_core(config: &Config, service: &Service) -> RequestRules {
     let rules = tokens_api(config, service);
@@ -92,13 +95,13 @@ fn tokens_api(config: &Config, service: &Service) -> RequestRules {
     }
 }
 
-/// Returns the limits that all edges share.
+/// Returns the limits that all APIs share.
 fn limits(config: &Config, service: &Service) -> Limits {
     let tokenizer = service.generator.tokenizer();
     Limits {
         max_model_len: config.model.max_model_len,
         max_logprobs: -1,
-        // The simulated tokenizer knows every id.
+        // The simulated tokenizer accepts every id.
         vocab_size: matches!(**tokenizer, Tokenizer::Hf(_)).then(|| tokenizer.vocab_size()),
         speculative: config.engine.speculative.is_some(),
         version: Version::of(&config.model.vllm_version),
@@ -110,8 +113,7 @@ fn max_logprobs(config: &Config) -> i64 {
     config.api.max_logprobs.map_or(-1, i64::from)
 }
 
-/// Returns the values of fields that a request leaves out: the model's generation config and what was
-/// laid over it.
+/// Returns the defaults of request fields: the model's generation config and its overrides.
 fn generation_defaults(config: &Config, service: &Service) -> SamplingDefaults {
     let model = &config.model;
     let mut map = match (
@@ -119,7 +121,7 @@ fn generation_defaults(config: &Config, service: &Service) -> SamplingDefaults {
         &**service.generator.tokenizer(),
     ) {
         (Some(file), _) => file.clone(),
-        // Of a model that was downloaded.
+        // A downloaded model: the name is no folder.
         (None, Tokenizer::Hf(hf)) if model.generation_config == "auto" => {
             hf.generation_config().clone()
         }

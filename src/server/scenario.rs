@@ -1,4 +1,4 @@
-//! The scenario of `--scenario`, and the counter of its faults.
+//! Reads the file of `--scenario` and counts injected faults.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use vllm_sim_observe::metrics::{Metrics, Rejection};
 use vllm_sim_service::fault::{AdmissionBound, FaultObserver, FaultOrigin};
 use vllm_sim_service::scenario::Scenario;
 
-/// Faults and refusals, counted; faults are logged too.
+/// Counts injected faults and admission errors in the metrics, and logs faults.
 pub(super) struct FaultCounter(pub(super) Arc<Metrics>);
 
 impl FaultObserver for FaultCounter {
@@ -27,7 +27,6 @@ impl FaultObserver for FaultCounter {
     }
 }
 
-/// Reads the scenario that a configuration names.
 pub(super) fn read(config: &Config) -> Result<Option<Scenario>, StartError> {
     let Some(path) = &config.faults.scenario else {
         return Ok(None);
@@ -37,7 +36,7 @@ pub(super) fn read(config: &Config) -> Result<Option<Scenario>, StartError> {
     scenario.map(Some).map_err(|error| failed(config, error))
 }
 
-/// Starts it on all ranks of a deployment.
+/// Starts the scenario on all ranks of a deployment.
 pub(super) fn start(
     admin_state: &AdminState,
     config: &Config,

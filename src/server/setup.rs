@@ -1,4 +1,4 @@
-//! From the configuration to the settings of each part.
+//! Builds the settings of each part from the configuration.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,11 +21,12 @@ use vllm_sim_service::{LiveSettings, NgramLookup};
 use vllm_sim_tokenizer::{Hub, Modality, TokenizerLocation};
 use vllm_sim_wire::Version;
 
-/// Blocks of the KV cache when nothing says how many.
+/// Default number of KV cache blocks.
 const BLOCKS: u32 = 16_384;
 
-/// Where tokens come from. A name that is not on disk is not looked for on the network unless
-/// somebody asked.
+/// Returns the location of the tokenizer.
+///
+/// A model that is not on disk is downloaded only if the configuration requests it.
 pub(super) fn tokenizer(
     config: &Config,
     env: &dyn Fn(&str) -> Option<String>,
@@ -59,13 +60,13 @@ pub(super) fn tokenizer(
     }
 }
 
-/// Whether a missing tokenizer is an error: somebody named it or wants it downloaded.
+/// Returns whether a missing tokenizer is an error, because it was named or should be downloaded.
 pub(super) fn needs_tokenizer(config: &Config) -> bool {
     let source = &config.model.tokenizer;
     source.download || source.name != config.model.name
 }
 
-/// The settings of the start, of a server that cannot be tuned.
+/// Returns the initial settings of a server without run-time settings.
 pub(super) fn tuned(config: &Config) -> LiveSettings {
     LiveSettings {
         rates: config.faults.rates.clone(),
@@ -76,7 +77,6 @@ pub(super) fn tuned(config: &Config) -> LiveSettings {
     }
 }
 
-/// Whether a KV cache is simulated at all.
 pub(super) fn has_cache(config: &Config) -> bool {
     match config.engine.scheduler {
         SchedulerKind::Pool => {
@@ -87,18 +87,19 @@ pub(super) fn has_cache(config: &Config) -> bool {
     }
 }
 
-/// Usable blocks of the KV cache of one rank, and the null block: as typed, or what fits, or a
-/// usual number.
+/// Returns the number of KV cache blocks of one rank, including vLLM's null block.
+///
+/// It is the planned or configured number, the number that fits into memory, or a default.
 pub(super) fn blocks(config: &Config) -> u32 {
     let planned = config.engine.kv_cache.as_ref().map(|size| size.blocks);
     let told = planned.or(config.engine.memory.num_blocks);
     told.or_else(|| timing::blocks(config)).unwrap_or(BLOCKS)
 }
 
-/// The KV cache of the pool scheduler.
+/// Returns the KV cache settings of the pool scheduler.
 pub(super) fn kv(config: &Config) -> Option<KvConfig> {
     has_cache(config).then(|| KvConfig {
-        // vLLM's count has a block that nobody can use, llm-d's has not.
+        // vLLM's count includes a null block, llm-d's does not.
         num_blocks: blocks(config)
             .saturating_add(u32::from(config.engine.prefix_cache.enable_kvcache)),
         block_size: config.engine.block_size,
@@ -107,13 +108,13 @@ pub(super) fn kv(config: &Config) -> Option<KvConfig> {
     })
 }
 
-/// How long blocks are kept for another server; `None`: not at all.
+/// Returns the time that blocks are kept for another server; `None` keeps none.
 pub(super) fn lease(config: &Config) -> Option<Duration> {
     let transfer = config.kv_transfer.as_ref();
     transfer.and_then(KvTransfer::keeps)
 }
 
-/// What becomes of requests whose prompt cannot be loaded.
+/// Returns the policy for prompts whose KV cache cannot be loaded.
 pub(super) fn load_failure_policy(config: &Config) -> LoadFailurePolicy {
     let transfer = config.kv_transfer.as_ref();
     transfer.map_or_else(Default::default, |t| t.load_failure_policy)
@@ -123,10 +124,10 @@ fn connector(config: &Config) -> Option<Connector> {
     config.kv_transfer.as_ref()?.connector
 }
 
-/// How blocks are named; `None`: there is no prefix to find.
+/// Returns the settings of block hashes; `None` if no prefix is ever looked up.
 pub(super) fn hashes(config: &Config) -> Option<HashConfig> {
     let engine = &config.engine;
-    // Events and `/debug/kv_cache` show the names.
+    // KV events and `/debug/kv_cache` expose the hashes.
     let shown = config.kv_events.enabled || config.server.routes.dev_mode;
     let found = engine.prefix_cache.enable_prefix_caching
         || engine.prefix_cache.enable_kvcache
@@ -149,7 +150,6 @@ pub(super) fn hashes(config: &Config) -> Option<HashConfig> {
     })
 }
 
-/// Settings of how prompts are made.
 pub(super) fn prompts(config: &Config) -> PromptSettings {
     let (model, api) = (&config.model, &config.api);
     PromptSettings {
@@ -171,7 +171,7 @@ pub(super) fn prompts(config: &Config) -> PromptSettings {
     }
 }
 
-/// How drafts are found in the text.
+/// Returns the settings of n-gram speculation, which searches drafts in the text.
 pub(super) fn ngram(config: &Config) -> Option<NgramLookup> {
     let speculative = config.engine.speculative.as_ref();
     let speculative = speculative.filter(|_| config.engine.scheduler == SchedulerKind::Vllm)?;
@@ -180,7 +180,7 @@ pub(super) fn ngram(config: &Config) -> Option<NgramLookup> {
     Some(NgramLookup { min, max, tokens })
 }
 
-/// What the engines have that observers look at.
+/// Returns the features of the engines that observers need.
 pub(super) fn engine_features(config: &Config) -> EngineFeatures {
     EngineFeatures {
         loras: config.lora.enabled,
@@ -197,7 +197,7 @@ fn uses_nixl(config: &Config) -> bool {
     connector(config).is_some_and(|connector| nixl.contains(&connector))
 }
 
-/// What NIXL moves for a prompt that comes from another engine.
+/// Returns the size of a NIXL transfer for a prompt from another engine.
 fn nixl_transfer(config: &Config) -> NixlTransfer {
     let engine = &config.engine;
     let tensor = engine.parallel.tensor;
@@ -212,7 +212,7 @@ fn nixl_transfer(config: &Config) -> NixlTransfer {
     }
 }
 
-/// The KV cache as `/metrics` and the log show it.
+/// Returns the KV cache configuration for `/metrics` and the log.
 pub(super) fn cache_config(config: &Config) -> CacheConfig {
     let engine = &config.engine;
     let (_, count) = engine.parallel.local_ranks;
@@ -251,9 +251,9 @@ pub(super) fn cache_config(config: &Config) -> CacheConfig {
     }
 }
 
-/// The cache in the memory of the host as `/metrics` shows it.
+/// Returns the host-memory cache for `/metrics`.
 fn offload_info(config: &Config) -> Option<OffloadInfo> {
-    // LMCache has a page of its own.
+    // LMCache exports its own metrics.
     let host = config
         .engine
         .kv_offload
@@ -269,7 +269,7 @@ fn offload_info(config: &Config) -> Option<OffloadInfo> {
     })
 }
 
-/// Returns the settings of the layers around the routes of a server on `port`.
+/// Returns the settings of the middleware of a server on `port`.
 pub(super) fn layers(config: &Config, port: u16) -> LayerSettings {
     let server = &config.server;
     LayerSettings {
@@ -284,7 +284,6 @@ pub(super) fn layers(config: &Config, port: u16) -> LayerSettings {
     }
 }
 
-/// Returns the settings of the gRPC server.
 #[cfg(feature = "grpc")]
 pub(super) fn grpc(config: &Config, service: &Service) -> vllm_sim_grpc::Settings {
     let hf_config = config.model.hf_config.as_deref();
@@ -299,7 +298,6 @@ pub(super) fn grpc(config: &Config, service: &Service) -> vllm_sim_grpc::Setting
     }
 }
 
-/// What `/metrics` shows.
 pub(super) fn metrics(config: &Config, routes: Vec<String>) -> Settings {
     let engine = &config.engine;
     let (first, count) = engine.parallel.local_ranks;
@@ -325,10 +323,10 @@ pub(super) fn metrics(config: &Config, routes: Vec<String>) -> Settings {
         legacy: config.metrics.legacy,
         finish_reason_label: config.model.compat == Compat::Llmd,
         tool_parser: config.api.tool_call_parser.is_some(),
-        // A server that only renders has no engine.
+        // A render-only server has no engine.
         engine_stats: !config.metrics.disable_log_stats && !config.api.scale_out.render_only,
         kv_cache_metrics: config.metrics.kv_cache,
-        // llm-d's command line has every route, so that these would be nothing but noise there.
+        // llm-d serves every route, so these series would only add noise.
         sockets: config.api.speech.realtime && config.api.task != Task::All,
         spec_positions: engine.speculative.as_ref().map_or(0, |s| s.num_tokens),
         cache_config: (0..count).map(|_| cache.labels()).collect(),

@@ -1,4 +1,4 @@
-//! Small servers beside the main one.
+//! Small HTTP servers on additional ports.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-/// Pause after a connection could not be accepted.
+/// Delay after a failed accept.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// Answers over HTTP/1.1 until it is dropped, and its connections with it.
+/// Serves HTTP/1.1 until dropped, which also closes the connections.
 pub(super) async fn serve(listener: TcpListener, routes: Router) {
     let mut open = JoinSet::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // Out of sockets: others must end first.
+            // Out of file descriptors; waits until others are closed.
             tokio::time::sleep(RETRY).await;
             continue;
         };
@@ -25,7 +25,7 @@ pub(super) async fn serve(listener: TcpListener, routes: Router) {
         let service = TowerToHyperService::new(routes.clone());
         let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
         open.spawn(async {
-            // A client that goes away is no news.
+            // A failed connection needs no report.
             let _ = connection.await;
         });
     }

@@ -1,4 +1,4 @@
-//! The sockets that a server listens on.
+//! Listening sockets of a server.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,19 +8,16 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use super::error::StartError;
 use vllm_sim_config::Config;
 
-/// Pending connections that the kernel keeps.
+/// Maximum number of pending connections in the kernel.
 const BACKLOG: u32 = 4096;
 
-/// A socket that listens.
 pub(super) enum ServerSocket {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
-/// The sockets of a server.
 pub(super) struct ServerSockets {
     pub(super) http: ServerSocket,
-    /// That of `--grpc-port`.
     pub(super) grpc: Option<ServerSocket>,
 }
 
@@ -46,7 +43,7 @@ impl ServerSocket {
                 address: path.display().to_string(),
                 why,
             };
-            // A socket left by an earlier run; anything else stays.
+            // Removes a socket of an earlier run, but no other file.
             if tokio::net::UnixStream::connect(path).await.is_err() {
                 use std::os::unix::fs::FileTypeExt;
                 let is_socket = std::fs::metadata(path).is_ok_and(|m| m.file_type().is_socket());
@@ -88,7 +85,6 @@ impl ServerSocket {
         }
     }
 
-    /// The next connection.
     pub(super) async fn accept(&self) -> io::Result<Connection> {
         match self {
             Self::Tcp(listener) => {
@@ -101,7 +97,6 @@ impl ServerSocket {
     }
 }
 
-/// A connection that nobody has served yet.
 pub(super) enum Connection {
     Tcp(TcpStream),
     Unix(UnixStream),

@@ -1,4 +1,4 @@
-//! Lines that vLLM logs while it starts, which scripts wait for.
+//! Start-up log lines of vLLM, which scripts wait for.
 //!
 //! Source: vLLM 0.33 `vllm/v1/worker/gpu_worker.py`, `vllm/v1/core/kv_cache_utils.py`,
 //! `vllm/entrypoints/launchers/api_server/entry.py`; uvicorn's `server.py`.
@@ -9,7 +9,6 @@ use super::setup;
 use vllm_sim_config::{CliMode, Config};
 use vllm_sim_engine::kv::HostRules;
 
-/// What the engines have, once they are there.
 pub(super) fn engines(config: &Config) {
     if config.model.cli_mode == CliMode::Llmd || config.api.scale_out.render_only {
         return;
@@ -30,7 +29,7 @@ pub(super) fn engines(config: &Config) {
     );
 }
 
-/// That requests are answered now; `address`: `None` on a Unix socket.
+/// Logs that the server accepts requests; `address` is `None` for a Unix socket.
 pub(super) fn serving(config: &Config, address: Option<SocketAddr>) {
     if config.model.cli_mode == CliMode::Llmd {
         return;
@@ -48,7 +47,7 @@ pub(super) fn serving(config: &Config, address: Option<SocketAddr>) {
     tracing::info!("Application startup complete.");
 }
 
-/// A number with a comma before every three digits.
+/// Formats a number with thousands separators.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

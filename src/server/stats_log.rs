@@ -1,4 +1,4 @@
-//! The line about each engine that vLLM logs every ten seconds.
+//! The periodic log line of vLLM about each engine.
 //!
 //! Source: vLLM 0.33 `vllm/v1/metrics/loggers.py`, `LoggingStatLogger`.
 
@@ -12,23 +12,20 @@ use vllm_sim_engine::Stats;
 use vllm_sim_engine::driver::LiveEngine;
 use vllm_sim_observe::metrics::{DraftTotals, EngineMetrics, Metrics, Totals};
 
-/// One engine.
 pub(super) struct LoggedEngine {
-    /// Its rank.
     number: u32,
     live: LiveEngine,
     metrics: Arc<EngineMetrics>,
 }
 
-/// What the last line about an engine was made of.
 #[derive(Debug, Clone, Copy, Default)]
 struct LastLine {
     totals: Totals,
-    /// Tokens per second, prompt and output.
+    /// Tokens per second: prompt and output.
     rates: (f64, f64),
 }
 
-/// The engines of a server and how often a line is logged; `None`: never, as llm-d.
+/// Returns the engines and the log interval; `None` without a log, as in llm-d.
 pub(super) fn engines(
     config: &Config,
     metrics: &Arc<Metrics>,
@@ -52,7 +49,6 @@ pub(super) fn engines(
     Some((engines.collect(), every))
 }
 
-/// Logs about these engines until it is dropped.
 pub(super) async fn run(engines: Vec<LoggedEngine>, every: Duration) {
     let mut last = vec![LastLine::default(); engines.len()];
     let mut drafts = vec![LastDrafts::default(); engines.len()];
@@ -83,12 +79,12 @@ pub(super) async fn run(engines: Vec<LoggedEngine>, every: Duration) {
     }
 }
 
-/// Copies to and from the memory of the host up to the last line about them.
+/// Counters of host-memory copies at the previous line.
 #[derive(Debug, Clone, Default)]
 struct LastCopies(Vec<f64>);
 
 impl LastCopies {
-    /// The line about copies since the last one, if there were any.
+    /// Returns the line about copies since the previous line, if there were any.
     ///
     /// Source: vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/v1/metrics.py`,
     /// `KVConnectorLogging`.
@@ -109,7 +105,7 @@ impl LastCopies {
     }
 }
 
-/// Drafts of the last line about them, and how long ago that was.
+/// Counters of speculation at the previous line, and the time since, in seconds.
 #[derive(Debug, Clone, Default)]
 struct LastDrafts {
     totals: DraftTotals,
@@ -117,7 +113,7 @@ struct LastDrafts {
 }
 
 impl LastDrafts {
-    /// The line about drafts since the last one, if there were any.
+    /// Returns the line about speculation since the previous line, if there was any.
     ///
     /// Source: vLLM 0.33 `vllm/v1/spec_decode/metrics.py`, `SpecDecodingLogging`.
     fn line(&mut self, now: DraftTotals) -> Option<String> {
@@ -153,7 +149,7 @@ impl LastDrafts {
     }
 }
 
-/// The line, and whether the engine had nothing to do now and the last time.
+/// Returns the line, and whether the engine was idle for this and the previous interval.
 fn line(
     number: u32,
     stats: &Stats,

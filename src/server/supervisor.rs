@@ -1,7 +1,7 @@
-//! What says whether all ranks of a multi-port deployment are up.
+//! Health endpoint that reports whether all ranks of a multi-port deployment are up.
 //!
-//! Source: vLLM 0.33 `entrypoints/launchers/dp_supervisor.py`: the processes there are servers of
-//! this one process here.
+//! Source: vLLM 0.33 `entrypoints/launchers/dp_supervisor.py`. Its processes are servers of this
+//! one process here.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Weak};
@@ -16,18 +16,17 @@ use super::error::StartError;
 use super::side;
 use vllm_sim_http::App;
 
-/// Listens, and answers until it is dropped.
+/// Serves the health endpoint until dropped.
 pub(super) struct Supervisor {
-    /// Where it listens.
     pub(super) address: SocketAddr,
     _serving: JoinSet<()>,
 }
 
 impl Supervisor {
-    /// Watches these servers from `port` of the host that they listen on.
+    /// Starts the endpoint on `port` of the servers' host.
     ///
     /// # Errors
-    /// When the port is taken.
+    /// [`StartError::Listen`] if the port is in use.
     pub(super) async fn start(
         host: Option<&str>,
         port: u16,

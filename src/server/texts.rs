@@ -1,5 +1,4 @@
-//! What servers of one process share, because it is large and does not change: the tokenizer and
-//! the dataset.
+//! Large, immutable data that all servers of a process share: the tokenizer and the dataset.
 
 use std::sync::Arc;
 
@@ -12,7 +11,6 @@ use vllm_sim_dataset::{Dataset, DatasetError, RowStorage};
 use vllm_sim_service::generate::Recordings;
 use vllm_sim_tokenizer::{Tokenizer, TokenizerError};
 
-/// Where tokens and recorded replies come from.
 #[derive(Debug, Clone)]
 pub(super) struct Texts {
     pub(super) tokenizer: Arc<Tokenizer>,
@@ -20,11 +18,11 @@ pub(super) struct Texts {
 }
 
 impl Texts {
-    /// Opens what a configuration names, off the async threads: files are read, and perhaps
-    /// fetched.
+    /// Opens the configured tokenizer and dataset, the dataset on the blocking pool, and downloads
+    /// it if configured.
     ///
     /// # Errors
-    /// [`StartError`] of what cannot be opened.
+    /// [`StartError`] if one of them cannot be opened.
     pub(super) async fn open(config: &Config) -> Result<Self, StartError> {
         let tokenizer = open_tokenizer(config)?;
         let Some(dataset) = config.content.dataset.clone() else {
@@ -46,15 +44,16 @@ impl Texts {
 
 #[cfg(feature = "zmq")]
 impl Texts {
-    /// Whether recorded replies are found by texts and roles, not by token ids.
+    /// Returns whether recorded replies are found by texts and roles instead of token ids.
     pub(super) fn hashes_conversations(&self) -> bool {
         let recordings = self.recordings.as_ref();
         recordings.is_some_and(|some| some.dataset.generation() == Generation::Texts)
     }
 }
 
-/// Opens the tokenizer; one that nobody asked for by name, and that is not there, is replaced by the
-/// simulated one.
+/// Opens the tokenizer.
+///
+/// A missing tokenizer that was not explicitly named is replaced by the simulated one.
 fn open_tokenizer(config: &Config) -> Result<Arc<Tokenizer>, StartError> {
     let source = setup::tokenizer(config, &|name| std::env::var(name).ok());
     let (tokenizer, why) = match Tokenizer::open(&source) {
@@ -67,7 +66,7 @@ fn open_tokenizer(config: &Config) -> Result<Arc<Tokenizer>, StartError> {
     Ok(Arc::new(tokenizer))
 }
 
-/// Opens the dataset, if it can be used or has to be.
+/// Opens the dataset; `None` if it fails and a fallback is configured.
 fn open_dataset(config: &vllm_sim_config::Dataset) -> Result<Option<Recordings>, DatasetError> {
     #[cfg(feature = "download")]
     let fetched = match &config.url {

@@ -1,4 +1,4 @@
-//! Where step times come from, and how many blocks a GPU leaves room for.
+//! Selects the latency model and sizes the KV cache.
 
 use std::path::{Path, PathBuf};
 
@@ -12,10 +12,8 @@ use vllm_sim_engine::latency::{
 };
 use vllm_sim_observe::metrics::WorkModel;
 
-/// The GPU when none is named.
 const GPU: &str = "H100";
 
-/// Step times, and the deployment that they follow from, if they do.
 pub(super) fn latency(config: &Config) -> Result<(LatencyModel, Option<Setup>), StartError> {
     let engine = &config.engine;
     let planned = engine.kv_cache.as_ref();
@@ -48,7 +46,7 @@ pub(super) fn latency(config: &Config) -> Result<(LatencyModel, Option<Setup>), 
     })
 }
 
-/// How long it takes to make drafts in this deployment.
+/// Returns the time model of the drafter in this deployment.
 pub(super) fn drafting(
     config: &Config,
     setup: &Setup,
@@ -65,7 +63,7 @@ pub(super) fn drafting(
     Ok(Some(Box::new(drafting)))
 }
 
-/// The folder that was named, else the tables of the Python environment that this process is in.
+/// Returns the named folder, else the tables of the active Python environment.
 fn tables_folder(named: Option<&Path>) -> Result<PathBuf, StartError> {
     let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"];
     let installed = || {
@@ -105,7 +103,7 @@ fn kernel_tables(config: &Config, tables: &KernelTables, setup: &Setup) -> Resul
     Aic::open(&data, &asked).map_err(refuse)
 }
 
-/// Names the coefficients that say something of kernels, which the tables say themselves.
+/// Warns about coefficients of kernels, which have no effect with kernel tables.
 fn without_effect(given: &Coefficients) {
     let usual = Coefficients::default();
     let of = |co: &Coefficients| {
@@ -139,7 +137,7 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<Setup, Sta
     let cache = engine.kv_cache.as_ref();
     let offloaded = cache.map_or(0.0, |cache| cache.offloaded_bytes);
     let weights = memory.weight_bytes - offloaded;
-    // A typed size of the cache says how much is left for it, not that the weights fit.
+    // An explicit cache size sets the memory of the cache; the weights must fit in any case.
     let is_typed =
         engine.memory.num_blocks.is_some() || engine.memory.kv_cache_memory_bytes.is_some();
     let is_full = memory.without(-offloaded).blocks == 0;
@@ -168,7 +166,7 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<Setup, Sta
         truncated_sampling: sampling.truncated,
         penalized_sampling: sampling.penalized,
         coefficients: Coefficients {
-            // Each GPU reads its share of a context.
+            // Each GPU reads its part of a context.
             attention_scale: read.attention_scale * f64::from(engine.parallel.context),
             ..read
         },
@@ -176,17 +174,17 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<Setup, Sta
     })
 }
 
-/// How requests that say nothing of sampling are sampled.
+/// Sampling of requests without sampling parameters.
 pub struct Sampling {
-    /// The vocabulary is cut (top-p, top-k).
+    /// Whether top-p or top-k limits the vocabulary.
     pub truncated: bool,
-    /// Tokens that were there before are penalized.
+    /// Whether a repetition penalty applies.
     pub penalized: bool,
-    /// By what, and who says so.
+    /// Description of the values and their source, for `explain`.
     pub because: String,
 }
 
-/// What the model's generation config says, with the overrides laid over it.
+/// Returns the sampling of the model's generation config, including overrides.
 ///
 /// **Source:** vLLM `vllm/config/model.py`, `try_get_generation_config`, `get_diff_sampling_param`.
 pub(super) fn sampling(config: &Config) -> Sampling {
@@ -199,7 +197,7 @@ pub(super) fn sampling(config: &Config) -> Sampling {
     let mut defaults = serde_json::Map::new();
     let mut source = "--generation-config vllm".to_owned();
     if let Some(folder) = folder {
-        // A name on the hub has no folder here.
+        // A model name on the hub is no folder here.
         if let Some(file) = &model.generation_config_file {
             defaults = file.clone();
             let path = Path::new(folder).join("generation_config.json");
@@ -236,7 +234,7 @@ pub(super) fn sampling(config: &Config) -> Sampling {
         (_, true) => "temperature 0".to_owned(),
         (cuts, false) => cuts.join(", "),
     };
-    // vLLM takes no other penalty from there.
+    // vLLM reads no other penalty from the generation config.
     let penalty = number("repetition_penalty").filter(|penalty| *penalty != 1.0);
     let penalty_text = penalty.map(|penalty| format!(", repetition penalty {penalty}"));
     Sampling {
@@ -255,7 +253,7 @@ fn named_gpu(config: &Config) -> Result<&'static Gpu, StartError> {
     })
 }
 
-/// The model's shape, with weights stored as `--quantization` says where `config.json` is silent.
+/// Returns the model's shape; `--quantization` applies if `config.json` has none.
 fn shape(config: &Config) -> Result<ModelShape, StartError> {
     let name = &config.model.name;
     let found = match &config.model.hf_config {
@@ -276,7 +274,7 @@ fn shape(config: &Config) -> Result<ModelShape, StartError> {
     })
 }
 
-/// What a token costs, when somebody counts it and the model's shape is known.
+/// Returns the cost of a token, with `--enable-mfu-metrics` and a known model shape.
 pub(super) fn work(config: &Config) -> Option<WorkModel> {
     if !config.metrics.mfu {
         return None;
@@ -302,8 +300,9 @@ pub(super) fn work(config: &Config) -> Option<WorkModel> {
     ))
 }
 
-/// Regions of the cache of one GPU that a block lies in, and its bytes per token; `None`: the model's
-/// shape is not known.
+/// Returns the number of cache regions per GPU, and their bytes per token.
+///
+/// `None` if the model's shape is unknown.
 pub(super) fn cached_layers(config: &Config) -> Option<(u32, f64)> {
     let engine = &config.engine;
     let shape = shape(config).ok()?.stage(engine.parallel.pipeline);
@@ -328,14 +327,16 @@ fn memory(config: &Config, shape: &ModelShape, gpu: &Gpu) -> Memory {
     memory.without(engine.memory.reserved.total())
 }
 
-/// Whole bytes per number in the KV cache, as step times count them.
+/// Returns the bytes per number in the KV cache, rounded, as step times count them.
 fn kv_bytes(config: &Config) -> u32 {
     let width = kv_width(&config.engine.memory.kv_cache_dtype, 128);
     width.map_or(2, |bytes| bytes.round().max(1.0) as u32)
 }
 
-/// Blocks that fit: into the bytes set aside for them, else into what the weights leave on the
-/// GPU. `None`: nobody named a GPU or bytes, or the model's shape is not known.
+/// Returns the number of blocks that fit into the configured bytes, else into the memory that the
+/// weights leave.
+///
+/// `None` without a GPU and configured bytes, or if the model's shape is unknown.
 pub(super) fn blocks(config: &Config) -> Option<u32> {
     let engine = &config.engine;
     let roofline = engine.timing.latency_source.knows_gpu();
@@ -344,18 +345,19 @@ pub(super) fn blocks(config: &Config) -> Option<u32> {
     }
     let memory = memory(config, &shape(config).ok()?, named_gpu(config).ok()?);
     let fit = match engine.memory.kv_cache_memory_bytes {
-        // Saturating; as many as vLLM would report, of which the first is never used.
+        // The cast saturates. vLLM reports the same number, of which the first block is never used.
         Some(bytes) => (bytes as f64 / memory.block_bytes) as u32,
         None => memory.blocks,
     };
     Some(fit.max(2))
 }
 
-/// What `vllm-sim calibrate` fitted: a mapping of names to numbers, in YAML or JSON; in a profile
-/// for `--config` it stands itself where the file could be named.
+/// Reads the coefficients that `vllm-sim calibrate` fitted: names and numbers, in YAML or JSON.
+///
+/// A profile for `--config` contains the mapping itself in place of a path.
 ///
 /// # Errors
-/// [`StartError`] names the file, or the number that cannot be read.
+/// [`StartError`] that names the file, or the invalid number.
 pub fn read_coefficients(path: &Path) -> Result<Coefficients, StartError> {
     let at = path.display();
     let text = match path.to_str().filter(|text| text.starts_with('{')) {

@@ -1,4 +1,4 @@
-//! uvicorn's words for a request that is not HTTP, in place of hyper's empty answer.
+//! uvicorn's response to requests that are not HTTP, in place of hyper's empty one.
 //!
 //! Source: uvicorn 0.54 `protocols/http/httptools_impl.py`, `send_400_response`.
 
@@ -8,22 +8,22 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// How hyper begins its own answer to what is not HTTP. Ours never have the connection's end first.
+/// Start of hyper's response to an invalid request; other responses do not have these headers
+/// first.
 const REFUSED: &[u8] = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n";
-/// What follows the status line and the date in uvicorn's.
+/// Rest of uvicorn's response after status line and date.
 const EXPLAINED: &[u8] = b"server: uvicorn\r\ncontent-type: text/plain; charset=utf-8\r\n\
 content-length: 30\r\nconnection: close\r\n\r\nInvalid HTTP request received.";
 
-/// A connection that refuses what is not HTTP as uvicorn's would.
+/// A connection that answers invalid requests as uvicorn does.
 #[derive(Debug)]
 pub(super) struct Uvicorn<S> {
     inner: S,
-    /// Bytes written in place of hyper's refusal, and how many are out.
+    /// Replacement for hyper's response, and the number of bytes written.
     instead: Option<(Vec<u8>, usize)>,
 }
 
 impl<S> Uvicorn<S> {
-    /// Wraps `inner`.
     pub(super) fn new(inner: S) -> Self {
         Self {
             inner,
@@ -32,7 +32,6 @@ impl<S> Uvicorn<S> {
     }
 }
 
-/// uvicorn's words for hyper's refusal, whose date they keep.
 fn explained(refusal: &[u8]) -> Option<Vec<u8>> {
     let rest = refusal.strip_prefix(REFUSED)?;
     let date = rest.strip_suffix(b"\r\n")?;

@@ -382,7 +382,7 @@ async fn an_asked_for_status_is_one_that_can_be_sent() {
     is_sound(&sim).await;
 }
 
-/// A model folder is downloaded, and its split pattern may backtrack for ever on some texts.
+/// The split pattern of a downloaded model may backtrack without end on some texts.
 #[tokio::test]
 async fn a_text_that_the_tokenizer_gives_up_on_is_refused_by_name() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -429,7 +429,7 @@ async fn a_text_that_the_tokenizer_gives_up_on_is_refused_by_name() {
     assert_eq!(answer.status, 200, "{}", answer.text());
 }
 
-/// None is shown or taken as another one.
+/// Large ids are not clamped to other ids.
 #[tokio::test]
 async fn token_ids_beyond_a_tokenizer_are_refused() {
     let large = 1_i64 << 32;

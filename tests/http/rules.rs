@@ -396,7 +396,7 @@ async fn tokens_of_a_character_have_its_text_once() {
     assert!(!lists.to_string().contains('\u{fffd}'), "{lists}");
 }
 
-/// The folder that is named decides, and the model's own without its tokenizer.
+/// The named folder has precedence; the model's folder counts even with a dummy tokenizer.
 #[tokio::test]
 async fn what_a_request_leaves_out_is_what_the_generation_config_says() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -404,7 +404,7 @@ async fn what_a_request_leaves_out_is_what_the_generation_config_says() {
     std::fs::write(&file, r#"{"max_new_tokens": 3}"#).expect("is written");
     let path = folder.path().to_str().expect("is UTF-8");
     let tokens = async |sim: &Sim| {
-        // A completion has vLLM's own limit of 16.
+        // Completions have a default limit of 16 in vLLM.
         let messages = json!([{"role": "user", "content": "Hi"}]);
         let body = json!({"messages": messages, "ignore_eos": true});
         let answer = sim.post(CHAT, &body).await;
@@ -416,7 +416,7 @@ async fn what_a_request_leaves_out_is_what_the_generation_config_says() {
     let laid_over = ["--override-generation-config", r#"{"max_new_tokens": 5}"#];
     let flags = [&["--generation-config", path], &laid_over[..]].concat();
     assert_eq!(tokens(&Sim::serve(&flags).await).await, 5);
-    // Without a limit it is the rest of the context.
+    // The default limit is the rest of the context.
     let rest = tokens(&Sim::serve(&["--generation-config", "vllm"]).await).await;
     assert!(rest.as_u64() > Some(1000), "{rest}");
     let flags = ["--model", path, "--force-dummy-tokenizer"];

@@ -193,7 +193,7 @@ async fn pooling_requests_count_among_those_in_flight() {
     assert_eq!(sim.metric("vllm:admission_rejections_total").await, 2.0);
 }
 
-/// The same as at the start.
+/// The warning is the same as at startup.
 #[tokio::test]
 async fn a_delay_without_effect_says_so() {
     let sim = Sim::serve(&["--latency-model", "polynomial", "--dev-mode"]).await;

@@ -284,7 +284,7 @@ fn what_is_wrong_with_a_run_is_named() {
     assert_eq!(tight, "tensor-parallel size is 0, must be at least 1");
 }
 
-/// One run of a set ends not the others.
+/// A failed run does not end the validation of the others.
 #[test]
 fn a_run_that_cannot_fit_is_named_and_left_out() {
     let runs = tempfile::tempdir().unwrap();

@@ -157,7 +157,7 @@ fn a_plan_says_what_it_counts_and_reads_the_workload_first() {
     assert!(errors.starts_with("error: --workload"), "{errors}");
 }
 
-/// In every mode, and whatever is typed of its cache.
+/// The check runs in every mode, also with an explicit cache size.
 #[test]
 fn a_model_that_does_not_fit_its_gpu_is_refused_everywhere() {
     let dir = tempfile::tempdir().unwrap();
@@ -178,7 +178,7 @@ fn a_model_that_does_not_fit_its_gpu_is_refused_everywhere() {
             "{words}: {errors}"
         );
     }
-    // Weights in the memory of the host are not on the GPU.
+    // Weights offloaded to the CPU need no GPU memory.
     let words = format!("explain {LARGE} --cpu-offload-gb 90 --max-model-len 4096");
     let (code, out, errors) = run(dir.path(), &words);
     assert_eq!(code, 0, "{out}{errors}");

@@ -134,7 +134,7 @@ impl Fleet {
         }
     }
 
-    /// Each pod, and how it is reached.
+    /// Returns the address and a client of each pod.
     pub(super) fn pods(&self) -> Vec<(SocketAddr, Client<Full<Bytes>>)> {
         let pods = self.servers.iter().map(|server| {
             let address = server.address.unwrap();
@@ -160,7 +160,7 @@ impl Fleet {
         })
     }
 
-    /// Answers requests by `answer`, on a port of its own.
+    /// Serves requests with `answer` on a new port.
     pub(super) fn listen<F, R>(&self, answer: F) -> SocketAddr
     where
         F: Fn(Request<Incoming>) -> R + Clone + Send + 'static,

@@ -1,4 +1,4 @@
-//! `gateway score` at gateways whose answers are worse than those of their pods.
+//! `gateway score` with gateways that degrade or forge the answers of their pods.
 
 #![expect(
     clippy::unwrap_used,
@@ -20,38 +20,38 @@ use super::gateway::{Body, Fleet, notes, number};
 
 const WORKLOAD: &str = "--output-tokens 24 --request-count 16 --target-timeout 2";
 
-/// Everything that a pod says of itself.
+/// Flags with which a pod reports its name and its requests.
 const NAMED: [&str; 2] = ["--pod-name=pod", "--request-history=1000"];
 
-/// What a gateway does beside routing in turn.
+/// Fault of a gateway with round-robin routing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Misdeed {
     None,
-    /// Three chunks of each answer come through, and an end.
+    /// Forwards three chunks of each answer, and the end.
     Cuts,
-    /// The same, with the counts and the reason of the whole answer.
+    /// As `Cuts`, with usage and finish reason of the complete answer.
     CutsAndCounts,
-    /// Asks for two tokens.
+    /// Lowers `max_tokens` to two.
     Lowers,
-    /// Answers without asking a pod.
+    /// Answers without a pod.
     Invents,
-    /// The same every second time, in the name of the first pod.
+    /// Answers every second request without a pod, in the name of the first pod.
     InventsHalf,
-    /// Sends answers when they are whole.
+    /// Sends each answer only when it is complete.
     Buffers,
-    /// Asks two pods.
+    /// Sends each request to two pods.
     Hedges,
-    /// No two prompts share a cache.
+    /// Adds a cache salt, so that no prompts share a prefix cache.
     Salts,
-    /// Says that the first pod answers all.
+    /// Names the first pod in every answer.
     Lies,
     /// Removes the headers of every answer, and the id of every request.
     Hides,
-    /// The same, of every second one.
+    /// As `Hides`, for every second request.
     HidesHalf,
     Refuses,
     Hangs,
-    /// One request at a time.
+    /// Forwards one request at a time.
     Serialises,
 }
 
@@ -168,7 +168,7 @@ impl Gateway {
         Response::from_parts(head, answer(text).into_body())
     }
 
-    /// An answer as the first pod would give it.
+    /// Returns an answer that looks like one of the first pod.
     fn invented(&self, body: &[u8]) -> Response<Body> {
         let asked: Value = serde_json::from_slice(body).unwrap();
         let tokens = asked["max_tokens"].as_u64().unwrap();
@@ -215,7 +215,7 @@ fn held_until_its_end(body: Body, turn: tokio::sync::OwnedMutexGuard<()>) -> Bod
 }
 
 impl Fleet {
-    /// Exit code, what is printed, and the JSON, of a gateway with a misdeed.
+    /// Returns exit code, output and JSON report of a run with a faulty gateway.
     fn judged(&self, misdeed: Misdeed, more: &str) -> (i32, String, Value) {
         let gateway = Arc::new(Gateway {
             misdeed,
@@ -232,7 +232,7 @@ impl Fleet {
     }
 }
 
-/// Answers that the pods did not give, or not so, are no completed requests.
+/// Answers that the pods did not generate, or generated differently, are not completed requests.
 #[test]
 fn a_completed_request_has_all_tokens_from_a_pod() {
     let fleet = Fleet::start(&NAMED);
@@ -261,7 +261,7 @@ fn a_completed_request_has_all_tokens_from_a_pod() {
         printed.contains("no pod of the fleet served this answer"),
         "{printed}"
     );
-    // All pods but the one whose name was used have their share.
+    // All pods except the one whose name was used have their share.
     assert_eq!(number(&report, "/gateway/served"), 0.5, "{printed}");
     assert_eq!(
         number(&report, "/misroutes_by_kind/unrouted"),
@@ -278,7 +278,7 @@ fn a_completed_request_has_all_tokens_from_a_pod() {
     );
 }
 
-/// A gateway that asked no pod is not as good as the best.
+/// A gateway without pods must not get a score.
 #[test]
 fn an_unseen_pod_makes_every_share_unknown() {
     let fleet = Fleet::start(&NAMED);
@@ -295,7 +295,7 @@ fn an_unseen_pod_makes_every_share_unknown() {
         let served = f64::from(misdeed != Misdeed::Invents);
         assert_eq!(number(&report, "/gateway/served"), served, "{printed}");
     }
-    // Without histories only headers can show it.
+    // Without histories, only headers name the pod.
     let fleet = Fleet::start(&["--pod-name=pod"]);
     let (_, printed, report) = fleet.judged(Misdeed::HidesHalf, "");
     assert!(report["score"].is_null(), "{printed}");
@@ -324,7 +324,7 @@ fn worse_times_and_less_reuse_are_seen() {
     );
     let (code, hedged, report) = fleet.judged(Misdeed::Hedges, "--require retries<=0");
     assert_eq!((code, number(&report, "/retries")), (1, 48.0), "{hedged}");
-    // The pods know better.
+    // The histories of the pods correct the headers.
     let (_, lies, report) = fleet.judged(Misdeed::Lies, "");
     assert_eq!(number(&report, "/gateway/balance"), 1.0, "{lies}");
     assert_eq!(report["pods_known_by"], "response header", "{lies}");

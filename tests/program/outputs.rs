@@ -211,7 +211,7 @@ fn outputs_replace_those_of_an_earlier_run_and_appear_whole() {
     assert!(errors.contains("cannot write no/folder.html"), "{errors}");
 }
 
-/// A device or a pipe has nothing that could be lost.
+/// A device or a pipe has no content to lose.
 #[test]
 fn outputs_to_nowhere_are_written_there() {
     let dir = inputs();

@@ -419,7 +419,7 @@ fn wrong_questions_are_refused_by_name() {
     }
 }
 
-/// Prompts of random tokens are computed: errors under cached ones say nothing of them.
+/// Prompts of random tokens are computed; errors recorded with cached prompts do not apply.
 #[test]
 fn a_bound_on_a_percentile_has_its_column_and_errors_are_of_the_same_load() {
     let dir = tempfile::tempdir().unwrap();

@@ -295,7 +295,7 @@ fn the_peers_own_command_lines_play() {
     }
 }
 
-/// The model fits on neither pool's share of one GPU.
+/// The model fits on one GPU in neither pool.
 #[test]
 fn split_pools_have_tensor_parallel_sizes_of_their_own() {
     let dir = tempfile::tempdir().unwrap();
@@ -330,7 +330,7 @@ fn a_generation_config_moves_step_times() {
         let report: Value = serde_json::from_str(&printed(dir.path(), &words)).unwrap();
         report["summary"]["mean_itl_ms"].as_f64().unwrap()
     };
-    // The model's own cuts the vocabulary.
+    // The model's generation config truncates the vocabulary.
     let cut = replayed("");
     assert!(replayed("--generation-config vllm") < cut);
     let text = "{\"temperature\": 0.6, \"top_p\": 0.9}";

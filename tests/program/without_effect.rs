@@ -1,4 +1,4 @@
-//! Settings that do nothing beside the others, and keys that nobody knows: who gives one is told.
+//! Warnings about settings that have no effect with other settings, and about unknown keys.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! One measured run, ready to be played again and again.
+//! Prepares one measured run for repeated simulation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,30 +16,29 @@ use vllm_sim_replay::load::{BenchRun, LatencyStats, MeasuredRequest, OfferedLoad
 use super::parameters::Parameter;
 use super::{CalibrateError, Options};
 
-/// A run, what was measured of it, and what of that can be believed.
 pub(super) struct CalibrationCase {
     pub(super) name: String,
     pub(super) held_out: bool,
-    /// Why only gaps between tokens are fitted, if so.
+    /// Reason why only gaps between tokens are fitted, if so.
     pub(super) warning: Option<&'static str>,
     pub(super) targets: Vec<FitTarget>,
-    /// Model, GPU, tensor-parallel size.
+    /// Model, GPU and tensor-parallel size, for the report.
     pub(super) label: String,
     run: RecordedRun,
-    /// The beginning of the run, where that is enough to tell slopes.
+    /// First requests of a long run, which suffice to compute slopes.
     start: Option<RecordedRun>,
-    /// In-process runs have no front end; one that was measured stays as it is.
+    /// Whether the API server's time is fitted; in-process runs have none, and a measured value is
+    /// kept.
     has_front_end: bool,
-    /// What the deployment's front end differs by from the default.
+    /// Difference of this deployment's API server time from the default.
     front_end_offset_us: f64,
 }
 
-/// One measured statistic.
 pub(super) struct FitTarget {
     pub(super) stage: Option<usize>,
     kind: Statistic,
     measured: f64,
-    /// How much it counts in a fit; 0: it is judged only.
+    /// Weight in the fit; 0 for a statistic that is only reported.
     pub(super) weight: f64,
 }
 
@@ -68,7 +67,7 @@ impl Statistic {
     }
 }
 
-/// What tells runs apart, and with it the parameters.
+/// Properties of a run, from which the distinguishable parameters follow.
 pub(super) struct CaseTraits {
     pub(super) load: f64,
     pub(super) prompt: f64,
@@ -79,21 +78,21 @@ pub(super) struct CaseTraits {
     pub(super) stages: usize,
 }
 
-/// Weights of the statistics of a run: TTFT depends on what hardly any of the numbers is about.
+/// Weights of the statistics of a run; most parameters hardly affect TTFT.
 const TTFT: f64 = 0.5;
 const ITL: f64 = 1.0;
-/// What the gaps of an overloaded run count: how many sequences share a step, and how often one is
-/// computed again, is then up to the memory for blocks.
+/// Factor for the gaps of an overloaded run, in which the memory for blocks determines batch size
+/// and recomputation.
 const OVERLOADED: f64 = 0.3;
-/// Least share of the asked rate that a run reached, or it was overloaded.
+/// Ratio of achieved to requested rate below which a run counts as overloaded.
 const REACHED: f64 = 0.97;
-/// Requests of a stage that tell slopes as well as thousands do.
+/// Number of requests per stage that suffice to compute slopes.
 const START: usize = 500;
-/// Growth of TTFT from the first to the last third of a run beyond which it was overloaded.
+/// Growth of TTFT from the first to the last third of a run above which it counts as overloaded.
 const GROWTH: f64 = 3.0;
 
 impl CalibrationCase {
-    /// A run of a load generator against `deployment`.
+    /// Prepares a run of a load generator against `deployment`.
     pub(super) fn bench(
         bench: &BenchRun,
         (engine, setup): (&VllmConfig, &Setup),
@@ -146,7 +145,7 @@ impl CalibrationCase {
         .checked()
     }
 
-    /// A recorded run that describes its deployment.
+    /// Prepares a recorded run that describes its deployment.
     pub(super) fn recorded(json: &Value, options: &Options) -> Result<Self, CalibrateError> {
         let mut run = RecordedRun::read(json, &Coefficients::default())?;
         let by_stage = json["score_level"].as_str() == Some("stages");
@@ -202,7 +201,7 @@ impl CalibrationCase {
             let problem = format!("{}: nothing in it was measured", self.name);
             return Err(CalibrateError::Other(problem));
         }
-        // Where the server keeps up, a run is the same all along; a queue builds up over all of it.
+        // A run without overload is stationary; a queue builds up over a whole run.
         if self.warning.is_none() && self.measured_stages() == 1 {
             self.start = beginning(&self.run);
         }
@@ -229,12 +228,11 @@ impl CalibrationCase {
         }
     }
 
-    /// Plays the run with these values.
     pub(super) fn play(&self, values: &[(Parameter, f64)]) -> Result<Prediction, CalibrateError> {
         self.play_run(&self.run, values)
     }
 
-    /// Plays as much of the run as tells slopes.
+    /// Simulates the part of the run that suffices to compute slopes.
     pub(super) fn play_start(
         &self,
         values: &[(Parameter, f64)],
@@ -270,17 +268,19 @@ impl CalibrationCase {
         Ok(Prediction::new(run, &done))
     }
 
-    /// Its deployment's front end when nothing is fitted; `None`: it has none.
+    /// Returns the unfitted API server time of the deployment, or `None` if it is not fitted.
     pub(super) fn front_end_us(&self) -> Option<f64> {
         let default = Coefficients::default().front_end_us;
         self.has_front_end
             .then_some(default + self.front_end_offset_us)
     }
 
-    /// What a parameter that moves by the scale of its prior does to every target, where that is
-    /// known without playing: it is what all requests have on average over where in a step they
-    /// arrive. Played, evenly spaced requests all arrive at the same place of a step, and a small
-    /// move changes nothing or a whole step.
+    /// Returns the effect on every target of moving a parameter by the scale of its prior, if
+    /// known.
+    ///
+    /// These are means over all positions within a step at which requests arrive. In a simulation,
+    /// evenly spaced requests all arrive at the same position, so that a small move changes nothing
+    /// or a whole step.
     pub(super) fn known_slopes(&self, parameter: Parameter) -> Vec<Option<f64>> {
         let scale = parameter.prior().scale;
         let front_end_ms = self.run.setup.coefficients.front_end_us / 1e3;
@@ -297,7 +297,6 @@ impl CalibrationCase {
         slopes.collect()
     }
 
-    /// How many stages were measured.
     pub(super) fn stages(&self) -> f64 {
         self.measured_stages() as f64
     }
@@ -308,12 +307,11 @@ impl CalibrationCase {
         stages.len()
     }
 
-    /// What describes the deployment.
     pub(super) fn setup(&self) -> &Setup {
         &self.run.setup
     }
 
-    /// Logarithms of predicted / measured.
+    /// Returns the logarithms of predicted / measured.
     pub(super) fn residuals(&self, prediction: &Prediction) -> Vec<f64> {
         let residuals = self.targets.iter().map(|target| {
             let latencies = match target.stage {
@@ -326,7 +324,7 @@ impl CalibrationCase {
         residuals.collect()
     }
 
-    /// Per cent off: TTFT, ITL, E2E; over stages the mean of the sizes.
+    /// Returns the errors of TTFT, ITL and E2E in percent; over stages their mean absolute value.
     pub(super) fn errors(&self, prediction: &Prediction) -> [Option<f64>; 3] {
         [Statistic::Ttft, Statistic::Itl, Statistic::E2e].map(|kind| {
             let of_kind = self.targets.iter().filter(|target| target.kind == kind);
@@ -348,7 +346,6 @@ impl CalibrationCase {
     }
 }
 
-/// The first requests of every stage, as far as they go.
 fn first(run: &RecordedRun, most: usize) -> Vec<Request> {
     let mut seen = vec![0usize; run.stages];
     let requests = run.requests.iter().filter(|request| {
@@ -358,7 +355,6 @@ fn first(run: &RecordedRun, most: usize) -> Vec<Request> {
     requests.cloned().collect()
 }
 
-/// The beginning of a long run.
 fn beginning(run: &RecordedRun) -> Option<RecordedRun> {
     (run.requests.len() >= 2 * START * run.stages.max(1)).then(|| RecordedRun {
         requests: first(run, START),
@@ -366,7 +362,7 @@ fn beginning(run: &RecordedRun) -> Option<RecordedRun> {
     })
 }
 
-/// With the front end that was measured, if any.
+/// Sets the API server time to the measured one, if given.
 fn measured_front_end(setup: &Setup, options: &Options) -> Setup {
     let mut setup = setup.clone();
     if let Some(us) = options.front_end_us {
@@ -375,7 +371,6 @@ fn measured_front_end(setup: &Setup, options: &Options) -> Setup {
     setup
 }
 
-/// Model, GPU and size of a deployment, for people.
 fn label(model: &str, setup: &Setup) -> String {
     let model = model.rsplit('/').next().unwrap_or(model);
     let tp = match setup.tp {
@@ -385,10 +380,10 @@ fn label(model: &str, setup: &Setup) -> String {
     format!("{model} on {}{tp}", setup.gpu.name)
 }
 
-/// What is fitted and what is judged of one run, or of one of its `stages`.
+/// Returns the targets of one run, or of one of its `stages`.
 ///
-/// A run says one thing of the first token and one of the gaps, however many statistics it has:
-/// those of one run are off together. E2E is their sum, and is judged only.
+/// A run has one target for the first token and one for gaps, because the errors of its statistics
+/// are correlated. E2E is their sum, and is only reported.
 fn targets(
     stage: Option<usize>,
     stats: &LatencyStats,
@@ -399,8 +394,8 @@ fn targets(
     let known = |measured: Option<f64>| measured.filter(|ms| ms.is_finite() && *ms > 0.0);
     let (mean, median) = (known(stats.ttft_mean), known(stats.ttft_p50));
     let tail = known(stats.ttft_p90);
-    // A mean beyond the 90th percentile is that of a few requests, such as those that waited for
-    // kernels to be compiled.
+    // A mean above the 90th percentile is dominated by a few requests, such as those that waited
+    // for the compilation of kernels.
     let few = mean.zip(tail).is_some_and(|(mean, tail)| mean > tail);
     let first = match (mean, median, tail) {
         (Some(_), ..) if !few => Statistic::Ttft,
@@ -415,7 +410,8 @@ fn targets(
         (Statistic::E2e, known(stats.e2e_mean), 0.0),
     ];
     let found = found.into_iter().filter_map(|(kind, measured, weight)| {
-        // Waiting amplifies an error of step times: what waited in a queue says little of them.
+        // Queueing amplifies errors of step times, so queued requests have little information about
+        // them.
         let counts = match (kind, overloaded) {
             (Statistic::Itl, true) => OVERLOADED,
             (Statistic::Itl, false) => 1.0,
@@ -438,7 +434,7 @@ fn held_out(name: &str, options: &Options) -> bool {
     names.any(|held| name == held || file.trim_end_matches(".json") == held || file == held)
 }
 
-/// Signs that the server could not keep up.
+/// Returns a sign that the server could not keep up, if any.
 fn overloaded(bench: &BenchRun) -> Option<&'static str> {
     if bench
         .rates
@@ -458,11 +454,11 @@ fn overloaded(bench: &BenchRun) -> Option<&'static str> {
     (open && grows).then_some("overloaded (TTFT grows through the run): only gaps are fitted")
 }
 
-/// Keys of the blocks: those within the cached prefix are shared.
+/// Returns the block keys of a request; blocks within the cached prefix are shared.
 fn plan(request: &MeasuredRequest, number: u64, block: u32) -> Arc<BlockPlan> {
     let shared = match (&request.prefix, request.cached) {
         (Some(_), Some(cached)) => cached,
-        // Whatever was cached was some other request's: take them all to share it.
+        // The cached tokens come from an unknown request, so all such requests share one prefix.
         (None, Some(cached)) => cached,
         _ => 0,
     };

@@ -2,16 +2,16 @@ use vllm_sim_replay::workload::WorkloadError;
 
 use crate::validate::ValidateError;
 
-/// Why nothing can be fitted.
+/// Reports why a fit failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrateError {
     /// A result file cannot be read.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// A recorded run cannot be played.
+    /// A recorded run cannot be simulated.
     #[error(transparent)]
     Run(#[from] ValidateError),
-    /// Something else, in words.
+    /// Other error, with a complete message.
     #[error("{0}")]
     Other(String),
 }

@@ -1,5 +1,6 @@
-//! Gauss-Newton with a ridge towards the defaults; how strong, and on which numbers, is what
-//! cross-validation says.
+//! Fits parameters by Gauss-Newton with ridge penalties towards the defaults.
+//!
+//! Cross-validation selects the parameters and the strength of the penalties.
 
 use super::case::CalibrationCase;
 use super::linear::{LinearFit, RidgePlan};
@@ -9,80 +10,77 @@ use super::plan::{self, ParameterChoice};
 use super::{CalibrateError, Options};
 use vllm_sim_command_line::progress::Progress;
 
-/// Most steps of one descent.
 const STEPS: usize = 12;
-/// Most halvings of a step.
 const HALVINGS: usize = 6;
-/// Longest step, in scales of the priors.
+/// Maximum length of a step, in scales of the priors.
 const LONGEST: f64 = 3.0;
-/// Steps shorter than this have arrived.
+/// Minimum length of a step, in scales of the priors; a shorter one counts as converged.
 const ARRIVED: f64 = 1e-2;
-/// A step that saves less than this share of the cost is the last one.
+/// Relative improvement of the cost below which a step is the last one.
 const WORTH: f64 = 2e-3;
-/// Most times that the plan is looked at again, from where the last one led.
+/// Maximum number of plans, each chosen where the previous one converged.
 const LOOKS: usize = 4;
-/// A parameter that ends within this share of its range from a bound is at it.
+/// Distance from a bound, relative to the range, at which a parameter counts as at its bound.
 const AT_BOUND: f64 = 1e-3;
 
-/// What came of a fit.
+/// Result of a fit.
 #[derive(Debug, Clone)]
 pub struct Fitted {
-    /// Every parameter that was fitted to all runs.
+    /// Parameters fitted to all runs.
     pub parameters: Vec<FittedParameter>,
-    /// What each deployment has of its own, where runs of several were fitted.
+    /// Parameters per deployment, if the runs cover several.
     pub deployments: Vec<Deployment>,
-    /// Every run, before and after.
+    /// All runs, with errors before and after the fit.
     pub runs: Vec<RunOutcome>,
-    /// Parameters that were left alone, and why.
+    /// Parameters without a fit, with the reason.
     pub left: Vec<(Parameter, &'static str)>,
-    /// The deployment that a profile is written for, where there are several.
+    /// Deployment of the written profile, if the runs cover several.
     pub profile: Option<Deployment>,
 }
 
-/// Numbers of one deployment among several.
+/// Parameters of one deployment among several.
 #[derive(Debug, Clone)]
 pub struct Deployment {
-    /// Model, GPU, tensor-parallel size.
+    /// Model, GPU and tensor-parallel size.
     pub name: String,
-    /// Runs of it that were fitted.
+    /// Number of its fitted runs.
     pub runs: usize,
-    /// What was fitted to them; the numbers for all runs are in it.
+    /// Parameters fitted to the runs of the deployment, including the shift common to all runs.
     pub parameters: Vec<FittedParameter>,
 }
 
-/// One fitted number.
+/// One fitted parameter.
 #[derive(Debug, Clone, Copy)]
 pub struct FittedParameter {
-    /// Which.
+    /// Identity of the parameter.
     pub parameter: Parameter,
-    /// Where it began.
+    /// Value before the fit.
     pub default: f64,
-    /// Where it ended.
+    /// Value after the fit.
     pub value: f64,
-    /// Standard error from finite differences.
+    /// Standard error, from finite differences.
     pub error: f64,
-    /// It ended at a bound.
+    /// Whether the value is at a bound of its range.
     pub at_bound: bool,
 }
 
-/// One run: per cent off in TTFT, ITL, E2E, before and after.
+/// Errors of one run in percent (TTFT, ITL, E2E), before and after the fit.
 #[derive(Debug, Clone)]
 pub struct RunOutcome {
-    /// Its name.
+    /// Name of the run.
     pub name: String,
-    /// Which of the deployments it is of.
+    /// Index of its deployment.
     pub deployment: usize,
-    /// It was judged only.
+    /// Whether the run was only used for validation.
     pub held_out: bool,
-    /// What speaks against its numbers.
+    /// Reason to doubt the measurements of the run.
     pub warning: Option<&'static str>,
-    /// With the defaults.
+    /// Errors with the defaults.
     pub before: [Option<f64>; 3],
-    /// With the fitted numbers.
+    /// Errors with the fitted parameters.
     pub after: [Option<f64>; 3],
 }
 
-/// Fits.
 pub(super) fn fit(
     cases: Vec<CalibrationCase>,
     options: &Options,
@@ -153,7 +151,7 @@ pub(super) fn fit(
     })
 }
 
-/// The first case of every deployment, and which deployment each case is of.
+/// Returns the first case of every deployment, and the deployment of each case.
 fn deployments(cases: &[CalibrationCase]) -> (Vec<&CalibrationCase>, Vec<usize>) {
     let mut known: Vec<&CalibrationCase> = Vec::new();
     let mut of = Vec::with_capacity(cases.len());
@@ -167,7 +165,6 @@ fn deployments(cases: &[CalibrationCase]) -> (Vec<&CalibrationCase>, Vec<usize>)
     (known, of)
 }
 
-/// The case of this name.
 fn find(cases: &[CalibrationCase], name: &str) -> Result<usize, CalibrateError> {
     cases
         .iter()
@@ -181,7 +178,7 @@ fn find(cases: &[CalibrationCase], name: &str) -> Result<usize, CalibrateError> 
         })
 }
 
-/// Plans and descends, until the place where a plan leads asks for no other one.
+/// Alternates between choosing a plan and descending, until the plan does not change.
 fn descend(
     machine: &CaseRunner<'_>,
     choice: &ParameterChoice,
@@ -196,8 +193,7 @@ fn descend(
     for look in 1..=LOOKS {
         let planned: Vec<usize> = plan.terms.iter().map(|(column, _)| *column).collect();
         (here, lines) = walk(machine, &plan, here, lines, &planned)?;
-        // Runs of many deployments are many: what they do not need at the defaults is not asked
-        // for again.
+        // With many runs of several deployments, the plan is not chosen again.
         let pooled = machine.columns.iter().any(|c| c.deployment.is_some());
         if pooled || look == LOOKS {
             break;
@@ -210,7 +206,7 @@ fn descend(
             break;
         }
         plan = next;
-        // What is out of the plan is back at its default, whatever that costs.
+        // Parameters outside the plan return to their defaults, whatever the cost.
         let goal = lines.best(&plan).into_iter().enumerate();
         let at: Vec<f64> = goal.map(|(j, u)| machine.bounded(j, u)).collect();
         here = machine
@@ -221,7 +217,7 @@ fn descend(
     Ok((lines, plan))
 }
 
-/// Gauss-Newton with halved steps.
+/// Descends by Gauss-Newton with step halving.
 fn walk(
     machine: &CaseRunner<'_>,
     plan: &RidgePlan,
@@ -265,7 +261,7 @@ fn walk(
     Ok((here, lines))
 }
 
-/// What came of the numbers for all runs, or of those of one deployment.
+/// Returns the fitted parameters common to all runs, or those of one deployment.
 fn outcomes(
     machine: &CaseRunner<'_>,
     lines: &LinearFit,
@@ -296,7 +292,7 @@ fn outcomes(
     outcomes.collect()
 }
 
-/// The numbers of one deployment, its own front end included.
+/// Returns the parameters of one deployment, including its API server time.
 fn own_outcomes(
     machine: &CaseRunner<'_>,
     lines: &LinearFit,

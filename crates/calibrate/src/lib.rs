@@ -1,14 +1,15 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Fits the few numbers of the roofline to measured runs, with the real engine in the loop.
+//! Fits the parameters of the roofline model to measured runs, by simulating them with the real
+//! scheduler.
 //!
-//! What is measured are runs of load generators against one deployment, or recorded runs that each
-//! describe their own (as `vllm-sim validate` reads them). Every guess of the numbers is judged by
-//! replaying all runs through the vLLM scheduler; physics and kernel tables stay as they are.
+//! The runs are results of load generators against one deployment, or recorded runs that describe
+//! their deployments (as `vllm-sim validate` reads them). Every set of parameters is judged by
+//! replaying all runs; physics and kernel tables are not changed.
 //!
-//! A number moves only if runs that are left out of the fit gain by it. Deployments differ in ways
-//! that the model does not know, and runs of one deployment are off together: with runs of several,
-//! each deployment has a front end and a step scale of its own.
+//! A parameter moves only if this improves runs outside the fit. Errors of one deployment are
+//! correlated, because deployments differ in ways that the model does not know. With several
+//! deployments, each has a separate API server time and step scale.
 
 mod case;
 mod error;
@@ -41,7 +42,7 @@ pub use text::{RunSet, yaml};
 /// Fits to results of load generators, all of one deployment.
 ///
 /// # Errors
-/// [`CalibrateError`] names the file, or what is missing.
+/// Returns [`CalibrateError`] with the file or the missing value.
 pub fn from_results(
     files: &[PathBuf],
     format: Format,
@@ -57,10 +58,10 @@ pub fn from_results(
     fit::fit(cases, options)
 }
 
-/// The same from runs that are in memory.
+/// Fits to runs in memory, all of one deployment.
 ///
 /// # Errors
-/// [`CalibrateError::Other`] says what is missing.
+/// Returns [`CalibrateError::Other`] with the missing value.
 pub fn from_runs(
     runs: &[BenchRun],
     deployment: (&VllmConfig, &Setup),
@@ -72,10 +73,10 @@ pub fn from_runs(
     fit::fit(cases.collect::<Result<_, _>>()?, options)
 }
 
-/// Fits to recorded runs that describe their deployments: every `*.json` of a folder.
+/// Fits to recorded runs that describe their deployments, from all `*.json` files of a folder.
 ///
 /// # Errors
-/// [`CalibrateError`] names the file and the field.
+/// Returns [`CalibrateError`] with the file and the field.
 pub fn from_recorded(folder: &Path, options: &Options) -> Result<Fitted, CalibrateError> {
     let io = |error| ValidateError::Io {
         path: folder.to_owned(),
@@ -104,7 +105,7 @@ pub fn from_recorded(folder: &Path, options: &Options) -> Result<Fitted, Calibra
     fit::fit(cases, options)
 }
 
-/// The fitted numbers on top of `base`, and the factor that all step times are multiplied by.
+/// Returns `base` with the fitted parameters, and the factor for all step times.
 pub fn applied(fitted: &Fitted, base: &Coefficients) -> (Coefficients, f64) {
     let mut coefficients = *base;
     let mut scale = 1.0;

@@ -1,33 +1,33 @@
-//! The runs as straight lines around one place: ridge fits, and what they are worth on runs that
-//! they have not seen, without another simulation.
+//! Approximates the simulation linearly around one point.
+//!
+//! Computes ridge fits and their cross-validation without further simulations.
 
-/// Residuals beyond this (6 %) count less and less (soft L1).
+/// Residual (6 %) beyond which the loss grows linearly (soft L1).
 const SOFT: f64 = 0.06;
-/// Rounds of reweighting, after which soft L1 fits stand still.
+/// Number of reweighting rounds, after which soft L1 fits have converged.
 const REWEIGH: usize = 8;
 
-/// Columns that may move, each with the weight that holds it to its default.
+/// Movable columns, each with its ridge penalty.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct RidgePlan {
     pub(super) terms: Vec<(usize, f64)>,
 }
 
-/// Logarithms of predicted / measured around a place; places count in scales of the priors, from
-/// the defaults.
+/// Residuals, the logarithms of predicted / measured, linearized around a point.
+///
+/// Coordinates are differences from the defaults, in scales of the priors.
 pub(super) struct LinearFit {
     pub(super) at: Vec<f64>,
-    /// Residuals there.
+    /// Residuals at `at`.
     pub(super) here: Vec<f64>,
-    /// `[column][residual]`
+    /// Derivatives, as `[column][residual]`.
     pub(super) slopes: Vec<Vec<f64>>,
-    /// How much each residual counts.
     pub(super) weights: Vec<f64>,
-    /// What each residual was measured in: residuals of one unit are left out together.
+    /// Cross-validation unit of each residual; a unit is left out as a whole.
     pub(super) units: Vec<usize>,
 }
 
 impl LinearFit {
-    /// How many units can be left out.
     pub(super) fn unit_count(&self) -> usize {
         let mut units = self.units.clone();
         units.sort_unstable();
@@ -35,12 +35,12 @@ impl LinearFit {
         units.len()
     }
 
-    /// Residual `i` where nothing but `terms` is off its default.
+    /// Returns residual `i` with all columns outside `terms` at their defaults.
     fn residual(&self, i: usize, terms: &[(usize, f64)], x: &[f64]) -> f64 {
         self.origin(i) + self.moved(i, terms, x)
     }
 
-    /// Residual `i` at the defaults, as the line has it.
+    /// Extrapolates residual `i` to the defaults.
     fn origin(&self, i: usize) -> f64 {
         let columns = self.slopes.iter().zip(&self.at);
         self.here[i] - columns.map(|(slope, u)| slope[i] * u).sum::<f64>()
@@ -51,7 +51,7 @@ impl LinearFit {
         terms.map(|((j, _), u)| self.slopes[*j][i] * u).sum()
     }
 
-    /// Where the cost of `plan` is least, without the residuals of `left_out`.
+    /// Minimizes the cost of `plan`, without the residuals of unit `left_out`.
     fn least(&self, plan: &RidgePlan, left_out: Option<usize>) -> Vec<f64> {
         let terms = &plan.terms;
         let kept: Vec<usize> = (0..self.here.len())
@@ -68,7 +68,7 @@ impl LinearFit {
         x
     }
 
-    /// The normal equations under the weights that the residuals at `x` have.
+    /// Returns the normal equations, with the residual weights at `x`.
     fn system(
         &self,
         terms: &[(usize, f64)],
@@ -98,7 +98,7 @@ impl LinearFit {
         (normal, gradient)
     }
 
-    /// The place where the cost of `plan` is least; columns outside it are at their defaults.
+    /// Returns the point with the lowest cost of `plan`; other columns are at their defaults.
     pub(super) fn best(&self, plan: &RidgePlan) -> Vec<f64> {
         let mut place = vec![0.0; self.at.len()];
         for ((column, _), u) in plan.terms.iter().zip(self.least(plan, None)) {
@@ -107,7 +107,7 @@ impl LinearFit {
         place
     }
 
-    /// What fits to all other units cost on the unit left out, summed over units.
+    /// Returns the cost on each unit of a fit to all other units, summed over units.
     pub(super) fn cross_validated(&self, plan: &RidgePlan) -> f64 {
         let mut units = self.units.clone();
         units.sort_unstable();
@@ -121,7 +121,7 @@ impl LinearFit {
         cost.sum()
     }
 
-    /// Cost of residuals met at a place.
+    /// Returns the cost of simulated residuals at a point.
     pub(super) fn cost(&self, plan: &RidgePlan, residuals: &[f64], place: &[f64]) -> f64 {
         let data = residuals.iter().zip(&self.weights);
         let held = plan.terms.iter();
@@ -131,7 +131,7 @@ impl LinearFit {
                 .sum::<f64>()
     }
 
-    /// Standard errors of the terms of `plan`, in scales of the priors.
+    /// Returns the standard errors of the terms of `plan`, in scales of the priors.
     pub(super) fn errors(&self, plan: &RidgePlan) -> Vec<f64> {
         let terms = &plan.terms;
         let x: Vec<f64> = terms.iter().map(|(j, _)| self.at[*j]).collect();
@@ -152,17 +152,17 @@ impl LinearFit {
     }
 }
 
-/// Soft L1.
+/// Soft L1 loss.
 fn loss(residual: f64) -> f64 {
     2.0 * SOFT * SOFT * ((1.0 + (residual / SOFT).powi(2)).sqrt() - 1.0)
 }
 
-/// Weight of a residual under it.
+/// Weight of a residual in the reweighted least squares of [`loss`].
 fn weight(residual: f64) -> f64 {
     1.0 / (1.0 + (residual / SOFT).powi(2)).sqrt()
 }
 
-/// Solves a small system by elimination with pivots; `None` when it has no one solution.
+/// Solves a small linear system by pivoted elimination; `None` if it is singular.
 fn solve(mut a: Vec<Vec<f64>>, b: &[f64]) -> Option<Vec<f64>> {
     let n = b.len();
     let mut b = b.to_vec();
@@ -204,8 +204,8 @@ mod tests {
         );
     }
 
-    /// Units with residuals `offset`, which column 0 moves by `slope`, and noise that column 1
-    /// could follow within one unit and nowhere else.
+    /// Residuals `offset` that column 0 shifts by `slope`, plus noise that column 1 could fit only
+    /// within one unit.
     fn line(offsets: &[f64], noise: f64) -> LinearFit {
         let n = offsets.len();
         let here = offsets

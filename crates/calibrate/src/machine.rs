@@ -1,4 +1,4 @@
-//! Plays the runs with many sets of values at once, and takes slopes.
+//! Simulates the runs with many parameter sets in parallel, and computes slopes.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,43 +10,38 @@ use super::parameters::Parameter;
 use crate::validate::Prediction;
 use vllm_sim_command_line::progress::Progress;
 
-/// Half the distance of finite differences, in scales of the prior.
+/// Step of the central differences, in scales of the prior.
 const DIFFERENCE: f64 = 0.25;
-/// A residual whose slope changes by this within a difference counts half: where a handful of
-/// requests catches an earlier step or misses it, curves have jumps that tell nothing.
+/// Curvature for half the weight of a residual.
+///
+/// A few requests that catch or miss a step cause jumps, which carry no information.
 const ROUGH: f64 = 0.01;
 
-/// A number that may move: for all runs, or for those of one deployment on top of that.
+/// Movable parameter: for all runs, or additionally for those of one deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FitColumn {
     pub(super) parameter: Parameter,
     pub(super) deployment: Option<usize>,
 }
 
-/// All runs, and what may move.
 pub(super) struct CaseRunner<'a> {
     pub(super) cases: &'a [CalibrationCase],
-    /// Which deployment each case is of.
     pub(super) deployments: Vec<usize>,
     pub(super) columns: Vec<FitColumn>,
     pub(super) threads: usize,
-    /// Whom every run that was played is told to.
     pub(super) told: Progress,
 }
 
-/// How much of a run is played.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PlayedPart {
     Whole,
-    /// As much as tells slopes.
+    /// First requests only, which suffice to compute slopes.
     Start,
 }
 
-/// Values of the parameters for one case.
 type Values = Vec<(Parameter, f64)>;
 
 impl CaseRunner<'_> {
-    /// The cases that are fitted.
     pub(super) fn fitted(&self) -> Vec<usize> {
         let all = 0..self.cases.len();
         all.filter(|i| !self.cases[*i].held_out).collect()
@@ -57,7 +52,7 @@ impl CaseRunner<'_> {
         column.deployment.is_none_or(|deployment| deployment == own)
     }
 
-    /// What a place means for a case.
+    /// Converts a point to parameter values for a case.
     fn values(&self, place: &[f64], case: usize) -> Values {
         let mut values: Values = Vec::new();
         for (column, u) in self.columns.iter().zip(place) {
@@ -78,7 +73,7 @@ impl CaseRunner<'_> {
         values
     }
 
-    /// Plays every one of `cases` at every place, on all threads; `[place][case]`.
+    /// Simulates `cases` at every point on all threads; returns `[point][case]`.
     pub(super) fn play(
         &self,
         places: &[Vec<f64>],
@@ -128,7 +123,6 @@ impl CaseRunner<'_> {
         Ok(all)
     }
 
-    /// Residuals of the fitted cases at several places at once.
     pub(super) fn residuals(
         &self,
         places: &[Vec<f64>],
@@ -144,9 +138,9 @@ impl CaseRunner<'_> {
         Ok(all.collect())
     }
 
-    /// The lines around a place, in the directions of `open` columns (the others have no slope).
+    /// Linearizes the simulation around a point, in the directions of the `open` columns.
     ///
-    /// Columns of one parameter for different deployments are moved together: no run is of two.
+    /// Columns of one parameter for different deployments move together, as no run belongs to two.
     pub(super) fn lines(
         &self,
         at: &[f64],
@@ -181,7 +175,7 @@ impl CaseRunner<'_> {
                 }
             }
             for (i, rough) in rough.iter_mut().enumerate() {
-                // A curve bends a little over a difference; a jump is all bend.
+                // Smooth curves bend little over a difference; a jump is all curvature.
                 let bend = (up[i] - 2.0 * middle[i] + down[i]).abs();
                 let bend = bend * (bend / (up[i] - down[i]).abs().max(1e-9)).min(1.0);
                 *rough = rough.max(bend);
@@ -210,7 +204,7 @@ impl CaseRunner<'_> {
         })
     }
 
-    /// Columns that are moved together, those of the front end left out.
+    /// Groups the columns that move together; slopes of the API server time are known.
     fn probes(&self, open: &[usize]) -> Vec<Vec<usize>> {
         let mut probes: Vec<Vec<usize>> = Vec::new();
         let front_end = |column: usize| self.columns[column].parameter == Parameter::FrontEnd;
@@ -227,11 +221,10 @@ impl CaseRunner<'_> {
         probes
     }
 
-    /// The weight of each target of `fitted` cases.
     fn target_weights<'b>(&'b self, fitted: &'b [usize]) -> impl Iterator<Item = f64> + 'b {
         fitted.iter().flat_map(move |i| {
             let case = &self.cases[*i];
-            // Stages share what one run counts, unless there is no other.
+            // Stages share the weight of a run, unless it is the only one.
             let share = if fitted.len() == 1 {
                 case.stages()
             } else {
@@ -242,7 +235,7 @@ impl CaseRunner<'_> {
         })
     }
 
-    /// The case of every residual.
+    /// Returns the case of every residual.
     fn owners(&self) -> Vec<usize> {
         let cases = self.fitted().into_iter();
         cases
@@ -250,7 +243,7 @@ impl CaseRunner<'_> {
             .collect()
     }
 
-    /// Runs are left out whole; of a single run, its stages.
+    /// Returns the cross-validation units: whole runs, or the stages of a single run.
     fn units(&self, owners: &[usize]) -> Vec<usize> {
         match self.fitted()[..] {
             [one] => {
@@ -261,7 +254,7 @@ impl CaseRunner<'_> {
         }
     }
 
-    /// A place of one column within the bounds of its parameter.
+    /// Clamps a coordinate to the bounds of its parameter.
     pub(super) fn bounded(&self, column: usize, u: f64) -> f64 {
         let prior = self.columns[column].parameter.prior();
         let bound = |value: f64| (value - prior.centre) / prior.scale;

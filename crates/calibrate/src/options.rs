@@ -1,17 +1,17 @@
-/// How to fit.
+/// Options of a fit.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Names of the numbers to fit; empty: those that the runs can tell.
+    /// Names of the parameters to fit; empty selects those that the runs can determine.
     pub fit: Vec<String>,
-    /// Most requests of a stage that are played; the measured means are taken to hold for them.
+    /// Maximum number of requests per stage to simulate; the measured means are compared with
+    /// these.
     pub max_requests: Option<usize>,
-    /// Names (or beginnings of names) of runs that are judged and not fitted.
+    /// Names or file names of runs for validation only.
     pub hold_out: Vec<String>,
-    /// What a request spends in the front end while no other is in progress, us, where that was
-    /// measured: it is then not fitted.
+    /// Measured API server time of a request without concurrency, in µs; it is then not fitted.
     pub front_end_us: Option<f64>,
-    /// Of runs of several deployments: the run whose deployment the profile is for.
+    /// Name of the run whose deployment the profile is for, if the runs cover several.
     pub profile_of: Option<String>,
-    /// Threads; 0: as many as there are cores. Results do not depend on it.
+    /// Number of threads; 0 uses all cores. The results do not depend on it.
     pub threads: usize,
 }

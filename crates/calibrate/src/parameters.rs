@@ -1,33 +1,33 @@
-//! What can be fitted: defaults, how far from them is plausible, and bounds.
+//! Lists the parameters that can be fitted, with defaults, prior scales and bounds.
 
 use vllm_sim_engine::latency::Coefficients;
 
-/// One number.
+/// Parameter of the roofline model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parameter {
-    /// Delay before the engine's queue.
+    /// Time in the API server, before the engine's queue.
     FrontEnd,
-    /// All step times, for when one run says no more than that.
+    /// Factor for all step times, if the runs cannot distinguish their parts.
     StepScale,
-    /// Every step.
+    /// Fixed time per step.
     Step,
-    /// Every sequence of a step.
+    /// Time per sequence of a step.
     Sequence,
-    /// Share of peak that matrix products reach.
+    /// Factor of the compute throughput of matrix products.
     Compute,
-    /// Share of bandwidth that decode attention reaches.
+    /// Factor of the bandwidth of decode attention.
     Attention,
-    /// Share of bandwidth that matrix products reach.
+    /// Factor of the bandwidth of matrix products.
     Memory,
-    /// Steps with a prompt chunk.
+    /// Additional time of steps with a prompt chunk.
     Mixed,
-    /// All-reduce.
+    /// Factor of the all-reduce time.
     AllReduce,
-    /// Expert kernels.
+    /// Factor of the time of expert kernels.
     Moe,
 }
 
-/// In the order of how well runs tell them.
+/// All parameters, ordered by how well typical runs determine them.
 pub(super) const ORDER: [Parameter; 10] = [
     Parameter::FrontEnd,
     Parameter::StepScale,
@@ -41,7 +41,7 @@ pub(super) const ORDER: [Parameter; 10] = [
     Parameter::Moe,
 ];
 
-/// Default, scale of the prior, bounds (latency-roofline reference, section 6).
+/// Default, scale of the prior, and bounds (latency-roofline reference, section 6).
 pub(super) struct Prior {
     pub(super) centre: f64,
     pub(super) scale: f64,
@@ -49,7 +49,7 @@ pub(super) struct Prior {
 }
 
 impl Parameter {
-    /// Its name: that of the coefficient where it is one.
+    /// Returns the name, which is that of the coefficient if there is one.
     pub fn name(self) -> &'static str {
         match self {
             Self::FrontEnd => "front_end_us",
@@ -90,7 +90,7 @@ impl Parameter {
         }
     }
 
-    /// Puts a value where it belongs.
+    /// Writes a value to its coefficient, or to `step_scale`.
     pub(super) fn set(self, value: f64, to: &mut Coefficients, step_scale: &mut f64) {
         match self {
             Self::FrontEnd => to.front_end_us = value,
@@ -107,7 +107,7 @@ impl Parameter {
     }
 }
 
-/// All names, for messages.
+/// Returns all names, separated by commas, for messages.
 pub fn parameter_names() -> String {
     ORDER.map(Parameter::name).join(", ")
 }

@@ -1,4 +1,4 @@
-//! What may move, and how freely: candidates from the simplest to the richest.
+//! Chooses the parameters to fit and their ridge penalties, from simple to complex plans.
 
 use super::case::{CalibrationCase, CaseTraits};
 use super::linear::{LinearFit, RidgePlan};
@@ -6,33 +6,32 @@ use super::machine::FitColumn;
 use super::parameters::{ORDER, Parameter, parameter_names};
 use super::{CalibrateError, Options};
 
-/// Weights that hold numbers to their defaults, in scales of their priors.
 const RIDGES: [f64; 6] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3];
-/// The weight when there is nothing to leave out.
+/// Ridge penalty without cross-validation.
 const ONE_RUN: f64 = 0.001;
-/// What a richer plan has to save on runs left out to be taken: simpler ones carry further than
-/// a narrow win among dozens of candidates.
+/// Relative improvement in cross-validation required of a more complex plan.
+///
+/// A narrow win among dozens of candidates does not generalize.
 const GAIN: f64 = 0.05;
-/// The two numbers in which deployments differ whatever their step is made of.
+/// Parameters with differences between deployments, whatever the composition of their steps.
 const OWN: [Parameter; 2] = [Parameter::FrontEnd, Parameter::StepScale];
-/// The one of them that a server's host does not touch: it may move alone, so that gaps between
-/// tokens are not held back, nor first tokens spoilt, by what hosts do.
+/// The parameter that does not depend on the server's host.
+///
+/// It may move alone, so that differences of hosts distort neither gaps nor first tokens.
 const PACE: [Parameter; 1] = [Parameter::StepScale];
 
-/// Why the front end stays where it was measured.
+/// Reason why a measured API server time is not fitted.
 pub(super) const GIVEN: &str = "given by --front-end-ms";
 
-/// Parameters that the runs can tell, best first, and why the others stay.
+/// Parameters determined by the runs, best first, and the reasons against the others.
 pub(super) struct ParameterChoice {
     pub(super) chosen: Vec<Parameter>,
     pub(super) left: Vec<(Parameter, &'static str)>,
-    /// They were named, and are fitted whether they help or not.
+    /// Whether the user named the parameters, which are then always fitted.
     pub(super) named: bool,
-    /// What a deployment may have of its own.
     own: &'static [Parameter],
 }
 
-/// Which parameters runs can tell.
 pub(super) fn choose(
     cases: &[CalibrationCase],
     options: &Options,
@@ -92,7 +91,6 @@ pub(super) fn choose(
     })
 }
 
-/// Those that `--fit` names.
 fn named(options: &Options) -> Result<ParameterChoice, CalibrateError> {
     let mut chosen = Vec::new();
     for name in &options.fit {
@@ -117,7 +115,7 @@ fn named(options: &Options) -> Result<ParameterChoice, CalibrateError> {
 }
 
 impl ParameterChoice {
-    /// Everything that may move, for runs of `deployments` deployments.
+    /// Returns all parameters that may move, for runs of this number of deployments.
     pub(super) fn columns(&self, deployments: usize) -> Vec<FitColumn> {
         let shared = |parameter: Parameter| FitColumn {
             parameter,
@@ -145,7 +143,7 @@ impl ParameterChoice {
         columns
     }
 
-    /// Plans in stages, from simple to rich.
+    /// Returns candidate plans in stages, from simple to complex.
     fn stages(&self, columns: &[FitColumn]) -> Vec<Vec<RidgePlan>> {
         let shared = |wanted: &[Parameter]| which(columns, wanted, ColumnScope::Shared);
         let own = which(columns, &OWN, ColumnScope::PerDeployment);
@@ -180,7 +178,8 @@ impl ParameterChoice {
         ]
     }
 
-    /// The plan that costs least on runs left out, if any costs less than the defaults.
+    /// Returns the plan with the lowest cross-validated cost, or an empty one if the defaults are
+    /// better.
     pub(super) fn best(&self, columns: &[FitColumn], lines: &LinearFit) -> RidgePlan {
         if lines.unit_count() < 2 {
             let wanted = if self.named { &self.chosen } else { &OWN[..] };
@@ -209,14 +208,12 @@ impl ParameterChoice {
     }
 }
 
-/// Tells whose step times a column moves.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ColumnScope {
     Shared,
     PerDeployment,
 }
 
-/// The columns of these parameters.
 fn which(columns: &[FitColumn], wanted: &[Parameter], scope: ColumnScope) -> Vec<usize> {
     let of = |column: &FitColumn| match column.deployment {
         Some(_) => ColumnScope::PerDeployment,

@@ -1,4 +1,4 @@
-//! The report of a fit, and the file that `--config` takes.
+//! Formats the report of a fit, and the profile for `--config`.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -16,12 +16,12 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     Some((values[middle] + values[upper]) / 2.0)
 }
 
-/// A part of the runs.
+/// Subset of the runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunSet {
-    /// Those that numbers were fitted to.
+    /// Runs used in the fit.
     Fitted,
-    /// Those that were kept back.
+    /// Runs for validation only.
     HeldOut,
 }
 
@@ -32,13 +32,14 @@ impl RunSet {
 }
 
 impl Fitted {
-    /// Median size of the error of fitted (or held-out) runs in per cent: TTFT, ITL, E2E, before
-    /// and after. Runs that were overloaded count for ITL only.
+    /// Returns the median absolute errors (TTFT, ITL, E2E) in percent, before and after the fit.
+    ///
+    /// Overloaded runs count for ITL only.
     pub fn medians(&self, set: RunSet) -> [[Option<f64>; 3]; 2] {
         self.over_runs(set, median)
     }
 
-    /// The same with the mean of the sizes.
+    /// Returns the mean absolute errors, like [`Fitted::medians`].
     pub fn means(&self, set: RunSet) -> [[Option<f64>; 3]; 2] {
         self.over_runs(set, |sizes| {
             let n = sizes.len();
@@ -57,7 +58,6 @@ impl Fitted {
         [of(|run| &run.before), of(|run| &run.after)]
     }
 
-    /// Medians and means, of the fitted runs and of those held out.
     fn sums(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
         for (what, set) in [("fitted", RunSet::Fitted), ("held out", RunSet::HeldOut)] {
             if !self.runs.iter().any(|run| set.holds(run)) {
@@ -78,7 +78,7 @@ impl Fitted {
         Ok(())
     }
 
-    /// The fitted value of a number.
+    /// Returns the fitted value of a parameter.
     pub fn value(&self, parameter: Parameter) -> Option<f64> {
         let mut outcomes = self.parameters.iter();
         let outcome = outcomes.find(|outcome| outcome.parameter == parameter);
@@ -143,7 +143,6 @@ impl fmt::Display for Fitted {
     }
 }
 
-/// One fitted number.
 fn line(f: &mut fmt::Formatter<'_>, outcome: &FittedParameter) -> fmt::Result {
     let note = if outcome.at_bound {
         "  at its bound"
@@ -160,7 +159,7 @@ fn line(f: &mut fmt::Formatter<'_>, outcome: &FittedParameter) -> fmt::Result {
     )
 }
 
-/// A file for `--config`: the flags in `deployment`, then what was fitted.
+/// Returns a file for `--config`: the flags in `deployment`, then the fitted coefficients.
 pub fn yaml(fitted: &Fitted, base: &Coefficients, deployment: &[(String, String)]) -> String {
     let (coefficients, scale) = applied(fitted, base);
     let own = fitted.profile.iter().flat_map(|own| &own.parameters);

@@ -1,7 +1,7 @@
-//! Predicts recorded runs of real servers and says how far off the predictions are.
+//! Predicts recorded runs of real servers, and reports the errors of the predictions.
 //!
-//! A run is one JSON file: model, GPU, engine arguments, workload and what was measured. Its
-//! workload is replayed through the vLLM scheduler with the roofline, in virtual time.
+//! A run is one JSON file: model, GPU, engine arguments, workload and measurements. Its workload is
+//! replayed through the vLLM scheduler with the roofline model, in virtual time.
 
 mod client;
 mod error;
@@ -25,12 +25,14 @@ pub(crate) use spec::{RecordedRun, Request};
 pub use validation::{SCHEMA, ValidatedRun, Validation};
 use vllm_sim_command_line::progress::{Progress, is_stopped};
 
-/// Predicts every `*.json` of the folder `runs`; where `kernel_tables` are named, by them and with
-/// the overheads of the roofline. Runs of deployments that are not in the tables, or that leave no room
-/// for a KV cache, are left out.
+/// Predicts every `*.json` file of the folder `runs`.
+///
+/// With `kernel_tables`, step times come from these tables, with the overheads of the roofline
+/// model. Deployments missing in the tables are skipped, and deployments without memory for a KV
+/// cache.
 ///
 /// # Errors
-/// [`ValidateError`] names the file or field.
+/// Returns [`ValidateError`] with the file or field.
 pub fn validate(
     runs: &Path,
     coefficients: &Coefficients,
@@ -79,7 +81,7 @@ pub fn validate(
 /// Predicts one run.
 ///
 /// # Errors
-/// [`ValidateError`] names the field that is missing or wrong.
+/// Returns [`ValidateError`] with the missing or invalid field.
 pub fn predict(run: &Value, coefficients: &Coefficients) -> Result<Prediction, ValidateError> {
     let (run, done) = play(run, coefficients, None)?;
     Ok(Prediction::new(&run, &done))

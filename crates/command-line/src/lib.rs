@@ -10,23 +10,23 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use vllm_sim_config::{closest, flags, without_passwords};
 
-/// The command line of a tool is wrong: the exit code is 2.
+/// Error in the command line of a tool; the exit code is 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(pub String);
 
-/// A tool has done its work, and what was required of the result is not reached: the result is
-/// printed, and the exit code is 1.
+/// Result of a tool that misses a requirement.
+///
+/// The result is printed, and the exit code is 1.
 #[derive(Debug, thiserror::Error)]
 #[error("{missed}")]
 pub struct Unmet {
-    /// The result.
+    /// Text of the result.
     pub printed: String,
-    /// What is not reached.
+    /// Missed requirement.
     pub missed: String,
 }
 
-/// Returns a [`UsageError`], made as by `format!`.
 #[macro_export]
 macro_rules! refuse {
     ($($text:tt)*) => {
@@ -34,10 +34,10 @@ macro_rules! refuse {
     };
 }
 
-/// Words as `T` reads them; `Err` inside is a help text.
+/// Parses words into `T`; an inner `Err` is a help text.
 ///
 /// # Errors
-/// [`UsageError`].
+/// [`UsageError`] with clap's message.
 pub fn parse<T: Parser>(words: &[String]) -> Result<Result<T, String>> {
     let error = match T::try_parse_from(words) {
         Ok(args) => return Ok(Ok(args)),
@@ -51,7 +51,6 @@ pub fn parse<T: Parser>(words: &[String]) -> Result<Result<T, String>> {
     refuse!("{}", text.trim_end())
 }
 
-/// Puts the name that is nearest by edit distance in the place of clap's own suggestion.
 fn suggest<T: Parser>(mut error: clap::Error) -> clap::Error {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
@@ -89,7 +88,7 @@ fn suggest<T: Parser>(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// A command as it can be typed again, with secrets masked.
+/// Formats a command so that it can be run again, with secrets masked.
 pub fn command_line(tool: &str, words: &[String]) -> String {
     let is_secret = |name: &str| {
         name == "target-api-key" || flags().any(|flag| flag.secret && flag.name == name)
@@ -115,7 +114,7 @@ pub fn command_line(tool: &str, words: &[String]) -> String {
     line
 }
 
-/// A word of a shell.
+/// Quotes a word for a shell if needed.
 pub fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_./:=,+@%-".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

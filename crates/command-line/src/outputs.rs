@@ -1,4 +1,4 @@
-//! Files that a command writes: none is an input, none is another one, and each appears whole.
+//! Writes output files atomically, and checks that they overwrite neither inputs nor each other.
 
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
@@ -11,7 +11,6 @@ use anyhow::{Context, Result};
 use crate::refuse;
 use vllm_sim_config::flags;
 
-/// The flags that name a file to be written, of all commands.
 const OUTPUT_FLAGS: [&str; 6] = [
     "--report-json",
     "--json",
@@ -21,7 +20,7 @@ const OUTPUT_FLAGS: [&str; 6] = [
     "--out",
 ];
 
-/// Files of a folder that commands read.
+/// Files in a folder that commands read.
 const OF_FOLDERS: [&str; 7] = [
     "args.json",
     "trace.jsonl",
@@ -32,12 +31,13 @@ const OF_FOLDERS: [&str; 7] = [
     "chat_template.jinja",
 ];
 
-/// Refuses outputs that would destroy an input or each other, before any work. Every word of the
-/// command line (also a part of a list) and every variable of the environment that names a file is
-/// taken to be an input.
+/// Rejects output files that would overwrite an input or each other.
+///
+/// Inputs are all words of the command line, parts of lists included, and all environment variables
+/// of flags that name a file. Called before any work.
 ///
 /// # Errors
-/// [`UsageError`](crate::UsageError) with the flags of both; a folder that is not there.
+/// [`UsageError`](crate::UsageError) with the flags of both files, or for a missing folder.
 pub fn check(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<()> {
     let (outputs, mut inputs) = sorted(words);
     if outputs.is_empty() {
@@ -66,10 +66,9 @@ pub fn check(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<(
     Ok(())
 }
 
-/// A flag, or what stands for it, and its value.
 type Named = (String, String);
 
-/// The outputs of a command line, the last one of each flag, and all its other words.
+/// Returns the outputs of a command line, the last of each flag, and all other words.
 fn sorted(words: &[String]) -> (Vec<Named>, Vec<Named>) {
     let (mut outputs, mut inputs) = (Vec::<Named>::new(), Vec::new());
     let mut last = String::from("an argument");
@@ -101,7 +100,7 @@ fn sorted(words: &[String]) -> (Vec<Named>, Vec<Named>) {
     (outputs, inputs)
 }
 
-/// The files that a value names: itself, parts of a list, and what is read of a folder.
+/// Returns the files that a value may name: itself, parts of a list, and known files in a folder.
 fn files(value: &str) -> impl Iterator<Item = PathBuf> + '_ {
     let parts = value.split([',', '=', ':']).chain([value]);
     parts.flat_map(|part| {
@@ -116,7 +115,7 @@ fn files(value: &str) -> impl Iterator<Item = PathBuf> + '_ {
     })
 }
 
-/// A file: one that is there, or a name in a folder.
+/// Identity of an existing file, or of a name in a folder.
 #[derive(Debug, PartialEq, Eq)]
 enum FileId {
     There {
@@ -142,14 +141,14 @@ impl FileId {
         }
     }
 
-    /// `None`: nothing can be lost there.
+    /// Identifies the output; `None` for a stream, which has no content to lose.
     fn of_output(flag: &str, path: &Path) -> Result<Option<Self>> {
         let shown = path.display();
         if let Ok(file) = path.metadata() {
             if is_stream(&file) {
                 return Ok(None);
             }
-            // A folder is one's own to fill.
+            // A tool may write into a folder.
             if !file.is_file() && !file.is_dir() {
                 refuse!("{flag} {shown}: that is no regular file");
             }
@@ -171,7 +170,7 @@ impl FileId {
     }
 }
 
-/// Whether it takes what is written and keeps nothing that could be lost: `/dev/null`, a pipe, a terminal.
+/// Returns whether the file has no stored content, as `/dev/null`, a pipe or a terminal.
 fn is_stream(file: &Metadata) -> bool {
     let kind = file.file_type();
     kind.is_char_device() || kind.is_fifo()
@@ -184,10 +183,10 @@ fn folder(path: &Path) -> &Path {
     }
 }
 
-/// Writes a file that appears whole, or leaves what was there.
+/// Writes a file atomically: it is replaced as a whole or unchanged.
 ///
 /// # Errors
-/// That it cannot be written, with its name.
+/// An error with the file's name, if it cannot be written.
 pub fn write(path: &Path, text: impl AsRef<[u8]>) -> Result<()> {
     let written = Draft::create(path).and_then(|mut draft| {
         draft.file.write_all(text.as_ref())?;
@@ -196,10 +195,10 @@ pub fn write(path: &Path, text: impl AsRef<[u8]>) -> Result<()> {
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Writes a file that appears whole and takes no other one's place.
+/// Writes a file atomically and never replaces an existing one.
 ///
 /// # Errors
-/// When it cannot be written, or another one has come there.
+/// An I/O error, also if the file exists.
 pub fn write_new(path: &Path, text: impl AsRef<[u8]>) -> io::Result<()> {
     if path.symlink_metadata().is_ok() {
         return Err(io::ErrorKind::AlreadyExists.into());
@@ -209,20 +208,20 @@ pub fn write_new(path: &Path, text: impl AsRef<[u8]>) -> io::Result<()> {
     draft.commit()
 }
 
-/// A file that is written beside the one whose place it takes in the end.
+/// Temporary file for atomic replacement of its target.
 #[derive(Debug)]
 pub struct Draft {
     file: File,
-    /// Of the draft; empty once it has its place, and of a stream.
+    /// Path of the temporary file; empty after the commit, and for a stream.
     path: PathBuf,
     target: PathBuf,
 }
 
 impl Draft {
-    /// Begins a file for `path`; behind a link it is the file that the link names.
+    /// Creates a temporary file next to `path`, or next to the target of a symbolic link.
     ///
     /// # Errors
-    /// When none can be made in that folder.
+    /// An I/O error if the file cannot be created.
     pub fn create(path: &Path) -> io::Result<Self> {
         if path.metadata().is_ok_and(|file| is_stream(&file)) {
             return Ok(Self {
@@ -247,18 +246,18 @@ impl Draft {
         Ok(Self { file, path, target })
     }
 
-    /// Returns another handle to write with.
+    /// Returns another handle for writing.
     ///
     /// # Errors
-    /// When there are no more handles.
+    /// An I/O error if no more file descriptors are available.
     pub fn writer(&self) -> io::Result<File> {
         self.file.try_clone()
     }
 
-    /// Puts the file in its place.
+    /// Replaces the target by the temporary file.
     ///
     /// # Errors
-    /// When it cannot be renamed; what was there stays.
+    /// An I/O error if the rename fails; the target is unchanged.
     pub fn commit(mut self) -> io::Result<()> {
         if !self.path.as_os_str().is_empty() {
             std::fs::rename(&self.path, &self.target)?;

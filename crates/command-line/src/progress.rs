@@ -1,4 +1,4 @@
-//! How far a long job is, on standard error, and whether somebody has had enough of it.
+//! Reports the progress of a long job on standard error, and stops jobs on request.
 
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,25 +8,24 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Somebody has had enough.
 static STOPPED: AtomicBool = AtomicBool::new(false);
 
-/// A job that is over by then says nothing.
+/// Duration of a job that reports nothing.
 const QUIET: Duration = Duration::from_secs(2);
-/// How often a bar moves.
 const FRAME: Duration = Duration::from_millis(100);
 
-/// Lets jobs end with what they have.
+/// Requests all jobs to stop and keep their partial results.
 pub fn stop() {
     STOPPED.store(true, Ordering::Relaxed);
 }
 
-/// Whether jobs are to end with what they have.
+/// Whether jobs are requested to stop.
 pub fn is_stopped() -> bool {
     STOPPED.load(Ordering::Relaxed)
 }
 
-/// Tells how far a job is while it lives: on a terminal a bar, elsewhere a line after 2, 4, 8, … seconds.
+/// Progress report of a job, until it is dropped: a bar on a terminal, else a line after 2, 4, 8, …
+/// seconds.
 pub struct Progress {
     shared: Arc<Shared>,
     teller: Option<JoinHandle<()>>,
@@ -40,21 +39,21 @@ struct Shared {
 }
 
 impl Progress {
-    /// Of a `job` that is made of so many of `units`, where that is known.
+    /// Starts a report for `job`, counted in `units`; `total` is `None` if unknown.
     pub fn begin(job: &'static str, units: &'static str, total: Option<u64>) -> Self {
         let shared = Arc::new(Shared::default());
         let told = shared.clone();
         let thread = std::thread::Builder::new().name("progress".to_owned());
         Self {
             shared,
-            // Without a thread nothing is told.
+            // Without a thread there are no reports.
             teller: thread
                 .spawn(move || told.report_until_ended(job, units, total))
                 .ok(),
         }
     }
 
-    /// So many more are done.
+    /// Adds finished units.
     pub fn add(&self, more: u64) {
         self.shared.done.fetch_add(more, Ordering::Relaxed);
     }
@@ -90,7 +89,7 @@ impl Shared {
             let of = total
                 .map(|total| format!(" of {total}"))
                 .unwrap_or_default();
-            // Who does not read it misses nothing.
+            // A write error is ignored: the report has no reader then.
             let _ = writeln!(std::io::stderr().lock(), "{job}: {done}{of} {units}");
             told += pause;
             pause = told;

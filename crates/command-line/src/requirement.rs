@@ -1,4 +1,4 @@
-//! `--require reuse>=0.9`: what a result must reach.
+//! Parses and checks requirements on results: `--require reuse>=0.9`.
 
 use std::fmt;
 
@@ -6,20 +6,20 @@ use anyhow::Result;
 
 use crate::refuse;
 
-/// A bound on one number of a result.
+/// Bound on one number of a result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Requirement {
-    /// The number's name.
+    /// Name of the number.
     pub name: String,
     operator: &'static str,
     bound: f64,
 }
 
 impl Requirement {
-    /// Reads `NAME>=NUMBER`; also `<=`, `>` and `<`. The refusal shows `example`.
+    /// Parses `NAME>=NUMBER`; also `<=`, `>` and `<`. Error messages contain `example`.
     ///
     /// # Errors
-    /// [`UsageError`](crate::UsageError) that says what is wrong with it.
+    /// Returns a [`UsageError`](crate::UsageError) for an invalid requirement.
     pub fn parse(text: &str, example: &str) -> Result<Self> {
         let found = [">=", "<=", ">", "<"]
             .into_iter()
@@ -38,7 +38,7 @@ impl Requirement {
         })
     }
 
-    /// Returns whether a value, `None` for an unknown one, is within the bound.
+    /// Returns whether the value is within the bound; an unknown value is not.
     pub fn is_met(&self, value: Option<f64>) -> bool {
         value.is_some_and(|value| match self.operator {
             ">=" => value >= self.bound,
@@ -55,7 +55,7 @@ impl fmt::Display for Requirement {
     }
 }
 
-/// Returns what is required and not reached, in a sentence; `None`: all is reached.
+/// Returns a message that lists the missed requirements; `None` if all are met.
 pub fn missed(
     requirements: &[Requirement],
     value: impl Fn(&Requirement) -> Option<f64>,

@@ -1,9 +1,9 @@
-"""Adds what a vLLM has to src/vllm_serve_flags.txt, from its own help.
+"""Adds the flags of a vLLM release to src/vllm_serve_flags.txt, from its help text.
 
     vllm serve --help=all | python3 vllm_serve_flags.py
 
-Flags that a release no longer has stay, and get `until=` by hand: `--vllm-version` takes them. Of a
-flag whose words changed, the newer form counts.
+Removed flags stay in the list for `--vllm-version`; add `until=` to them by hand. If the kind of a
+flag changed, the newer one counts.
 """
 
 import re
@@ -17,11 +17,11 @@ FLAG = re.compile(r"^  (-\S.*?)(?:\s{2,}\S.*)?$")
 
 
 def flags(text):
-    """Name, what it takes, and its names after one dash, for each flag of a help text."""
+    """Yields the name, kind and short names of each flag in a help text."""
     for line in text.splitlines():
         if not (found := FLAG.match(line)):
             continue
-        # Choices hold commas and dashes of their own.
+        # Choices contain commas and dashes.
         shown = re.sub(r"\{[^}]*\}", "VALUE", found[1])
         names = re.findall(r"(?:^|, )(--?[A-Za-z][\w.-]*)", shown)
         long = [name[2:] for name in names if name.startswith("--")]

@@ -16,103 +16,108 @@ use super::values::Values;
 use vllm_sim_observe::metrics::Compat;
 use vllm_sim_tokenizer::Modality;
 
-/// Most items of a modality where `--limit-mm-per-prompt` is silent (vLLM `config/multimodal.py`).
+/// Maximum number of items of a modality that `--limit-mm-per-prompt` does not name.
+///
+/// **Source:** vLLM `vllm/config/multimodal.py`.
 const DEFAULT_MEDIA_LIMIT: u64 = 999;
 
-/// What the API offers and refuses.
+/// Settings of the HTTP and gRPC API.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Api {
-    /// Which family of routes exists.
+    /// Task, which selects the family of routes.
     pub task: Task,
-    /// Most log probabilities a request may ask for (default 20); `None`: the whole vocabulary.
+    /// Maximum number of log probabilities in a request (default 20); `None`: the whole vocabulary.
     pub max_logprobs: Option<u32>,
     /// Whether `tool_choice: auto` may call tools.
     pub enable_auto_tool_choice: bool,
-    /// vLLM's name of the tool parser; known.
+    /// Name of vLLM's tool parser; checked against vLLM's list.
     pub tool_call_parser: Option<String>,
-    /// vLLM's name of the reasoning parser; known.
+    /// Name of vLLM's reasoning parser; checked against vLLM's list.
     pub reasoning_parser: Option<String>,
-    /// Share of output tokens that is reasoning when a reasoning parser is set (default 0.4).
+    /// Fraction of output tokens that is reasoning, if a reasoning parser is set (default 0.4).
     pub reasoning_ratio: f64,
-    /// Members that answers show.
+    /// Optional fields of responses.
     pub answers: Answers,
-    /// Routes that take or give token ids.
+    /// Routes that accept or return token ids.
     pub scale_out: ScaleOut,
-    /// Whether a request may bring its own chat template.
+    /// Whether a request may contain its own chat template.
     pub trust_request_chat_template: bool,
-    /// Whether tools stay out of the prompt when `tool_choice` is `none`.
+    /// Whether tools are left out of the prompt when `tool_choice` is `none`.
     pub exclude_tools_when_tool_choice_none: bool,
-    /// What `system_fingerprint` says.
+    /// Form of `system_fingerprint`.
     pub fingerprint: Fingerprint,
-    /// The text of [`Fingerprint::Custom`], which has one.
+    /// Text of [`Fingerprint::Custom`]; always set in that mode.
     pub fingerprint_value: Option<String>,
-    /// Tokens per stream chunk (default 1).
+    /// Number of tokens per stream chunk (default 1).
     pub stream_interval: u32,
     /// Whether `/tokenizer_info` exists.
     pub enable_tokenizer_info_endpoint: bool,
-    /// Whether responses can be fetched again (`VLLM_ENABLE_RESPONSES_API_STORE`).
+    /// Whether stored responses can be fetched again (`VLLM_ENABLE_RESPONSES_API_STORE`).
     pub responses_store: bool,
-    /// Whether the `guided_*` fields of older releases act [no: ignored as vLLM 0.33 does].
+    /// Whether the `guided_*` fields of older releases are applied (default no: ignored, as in vLLM
+    /// 0.33).
     pub legacy_guided: bool,
-    /// Any model name is accepted (`VLLM_SKIP_MODEL_NAME_VALIDATION`).
+    /// Whether any model name is accepted (`VLLM_SKIP_MODEL_NAME_VALIDATION`).
     pub skip_model_name_validation: bool,
     /// Whether `/start_profile` and `/stop_profile` exist.
     pub profiler: bool,
-    /// Whether `/fault_tolerance/*` exists.
+    /// Whether the routes below `/fault_tolerance` exist.
     pub fault_tolerance: bool,
-    /// Bounds on single requests.
+    /// Limits of a single request.
     pub limits: Limits,
-    /// Items of each modality that a prompt may have (`--limit-mm-per-prompt`).
+    /// Maximum number of items per modality in a prompt (`--limit-mm-per-prompt`).
     pub limit_mm_per_prompt: Option<Value>,
-    /// Folder from which `file://` media may be read.
+    /// Folder from which `file://` media are read.
     pub allowed_local_media_path: Option<PathBuf>,
-    /// Classes of the simulated classifier (default 2).
+    /// Number of classes of the simulated classifier (default 2).
     pub num_labels: u32,
-    /// What the model makes of speech.
+    /// Settings of speech recognition.
     pub speech: Speech,
 }
 
-/// Decides which members answers show.
+/// Selects the optional fields of responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answers {
-    /// Decides whether usage has `prompt_tokens_details`.
+    /// Whether usage contains `prompt_tokens_details`.
     pub enable_prompt_tokens_details: bool,
-    /// Usage on every stream, asked for or not.
+    /// Whether every stream reports usage, requested or not.
     pub force_include_usage: bool,
-    /// Decides whether responses carry `metrics`.
+    /// Whether responses contain `metrics`.
     pub per_request_metrics: bool,
-    /// The form in which responses report their draft tokens (default none).
+    /// Level of detail at which responses report their draft tokens (default none).
     pub per_request_drafts: RequestDrafts,
-    /// `token_id:N` instead of text in log probabilities.
+    /// Whether log probabilities show `token_id:N` instead of text.
     pub return_tokens_as_token_ids: bool,
 }
 
-/// Decides which routes of disaggregated serving answer.
+/// Selects the routes of disaggregated serving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScaleOut {
-    /// Decides whether render, derender and `/inference/v1/generate` answer (403 otherwise).
+    /// Whether render, derender and `/inference/v1/generate` are enabled; they return 403
+    /// otherwise.
     pub enable_scale_out: bool,
-    /// Token ids in, token ids out.
+    /// Whether requests and responses hold token ids only.
     pub tokens_only: bool,
-    /// Serve nothing but render (`vllm launch render`).
+    /// Whether only the render routes are served (`vllm launch render`).
     pub render_only: bool,
 }
 
-/// Bounds on single requests, from vLLM's environment.
+/// Limits of a single request, from vLLM's environment variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// `VLLM_MAX_N_SEQUENCES` (default 16384).
+    /// Maximum `n` (`VLLM_MAX_N_SEQUENCES`, default 16384).
     pub n: u32,
-    /// `VLLM_MAX_COMPLETION_PROMPTS` (default 1024).
+    /// Maximum number of prompts of a completion request (`VLLM_MAX_COMPLETION_PROMPTS`, default
+    /// 1024).
     pub prompts: u32,
-    /// `VLLM_MAX_STOP_STRINGS` (default 4).
+    /// Maximum number of stop strings (`VLLM_MAX_STOP_STRINGS`, default 4).
     pub stop_strings: u32,
-    /// `VLLM_MAX_NUM_BAD_WORDS` (default 128).
+    /// Maximum number of bad words (`VLLM_MAX_NUM_BAD_WORDS`, default 128).
     pub bad_words: u32,
 }
 
 impl Api {
-    /// Items of a modality that a prompt may have.
+    /// Returns the maximum number of items of `modality` in a prompt.
     ///
     /// **Source:** vLLM `vllm/config/multimodal.py`, `get_limit_per_prompt`.
     pub fn media_limit(&self, modality: Modality) -> u64 {
@@ -170,7 +175,7 @@ impl Api {
             )?,
             reasoning_ratio: v.get(&api::REASONING_RATIO)?,
             answers: Answers {
-                // llm-d's answers always carry the details.
+                // llm-d's responses always contain the details.
                 enable_prompt_tokens_details: v.get(details)?
                     || compat == Compat::Llmd && !v.given(details),
                 force_include_usage: v.get(&api::ENABLE_FORCE_INCLUDE_USAGE)?,
@@ -203,7 +208,6 @@ impl Api {
     }
 }
 
-/// Returns how fingerprints are made, and the one that was typed.
 fn fingerprint(v: &Values) -> Result<(Fingerprint, Option<String>), ConfigError> {
     let mode = v.choice(&api::FINGERPRINT_MODE)?.unwrap_or_default();
     let typed = v.get(&api::FINGERPRINT_VALUE)?;
@@ -215,7 +219,7 @@ fn fingerprint(v: &Values) -> Result<(Fingerprint, Option<String>), ConfigError>
     Ok((mode, typed))
 }
 
-/// A parser's name: one of vLLM's, or any when a plugin is said to bring it.
+/// Reads a parser's name: one of vLLM's, or any name if a plugin is configured.
 fn parser(
     v: &Values,
     flag: &FlagSpec,
@@ -244,7 +248,7 @@ fn parser(
     )))
 }
 
-/// Source: vLLM 0.33 `vllm/config/vllm.py`, `__post_init__`.
+/// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `__post_init__`.
 fn per_request_drafts(v: &Values) -> Result<RequestDrafts, ConfigError> {
     let flag = &api::PER_REQUEST_SPEC_DECODE_METRICS;
     let chosen = v.choice(flag)?.unwrap_or_default();
@@ -262,7 +266,6 @@ fn per_request_drafts(v: &Values) -> Result<RequestDrafts, ConfigError> {
     Ok(chosen)
 }
 
-/// `--task` of older releases, `--runner` and `--convert` of newer ones.
 pub(super) fn task(v: &Values) -> Result<Task, ConfigError> {
     let runner = v.choice(&api::RUNNER)?.unwrap_or_default();
     let convert = v.choice(&api::CONVERT)?.flatten();

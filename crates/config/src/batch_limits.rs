@@ -1,4 +1,4 @@
-//! How many sequences and tokens one step may have.
+//! Limits of one step: number of sequences and of tokens.
 
 use super::choices::{PerformanceMode, SchedulerKind};
 use super::cli_mode::CliMode;
@@ -7,25 +7,21 @@ use super::flags::engine;
 use super::values::Values;
 use vllm_sim_engine::latency::gpu;
 
-/// GPUs with so many GiB are of vLLM's largest class (B200, MI300X).
+/// Memory, in GiB, from which a GPU belongs to vLLM's largest class (B200, MI300X).
 const LARGEST_GIB: f64 = 160.0;
-/// GPUs with so many GiB are of its second class (H100, H200), unless they are A100.
+/// Memory, in GiB, from which a GPU belongs to vLLM's second class (H100, H200); A100 is excluded.
 const LARGE_GIB: f64 = 70.0;
-/// Kernels of expert parallelism that take small batches only.
+/// All-to-all kernels of expert parallelism that support small batches only.
 const BATCHED_ALL2ALL: [&str; 2] = ["deepep_low_latency", "nixl_ep"];
-/// Token budget with those.
 const BATCHED_ALL2ALL_TOKENS: u32 = 256;
 
-/// Bounds of a step, and the rules that gave them.
+/// Limits of a step, with the rules that explain their defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BatchLimits {
-    /// Sequences that run at once.
     pub(super) seqs: u32,
-    /// Its token budget.
     pub(super) tokens: u32,
 }
 
-/// A default and the sentence that explains it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Default {
     value: u32,
@@ -38,7 +34,7 @@ impl Default {
         Self { value, rule }
     }
 
-    /// Another value, for a further reason.
+    /// Changes the value and appends `reason` to the rule.
     fn becomes(&mut self, value: u32, reason: &str) {
         if value != self.value {
             self.value = value;
@@ -48,7 +44,8 @@ impl Default {
 }
 
 impl BatchLimits {
-    /// What was typed; for the rest, the defaults of vLLM's API server on this GPU.
+    /// Reads the limits from the flags; unset ones get the defaults of vLLM's API server on this
+    /// GPU.
     ///
     /// **Source:** vLLM 0.33 `vllm/engine/arg_utils.py`, `get_batch_defaults` and
     /// `_set_default_max_num_seqs_and_batched_tokens_args`.
@@ -93,7 +90,6 @@ impl BatchLimits {
     }
 }
 
-/// What the GPU's class starts from; `without`: both when nobody named a GPU.
 fn of_device(v: &Values, without: (u32, u32)) -> Result<(Default, Default), ConfigError> {
     let name = v.get(&engine::GPU)?;
     let Some(gpu) = name.as_deref().and_then(gpu) else {
@@ -112,7 +108,6 @@ fn of_device(v: &Values, without: (u32, u32)) -> Result<(Default, Default), Conf
     Ok((Default::new(seqs, &rule), Default::new(tokens, &rule)))
 }
 
-/// What other flags make of the defaults.
 fn adjust(
     v: &Values,
     mode: PerformanceMode,
@@ -133,7 +128,7 @@ fn adjust(
     Ok(())
 }
 
-/// The token budget; a default grows where vLLM would refuse it.
+/// Returns the checked token budget; raises a default that vLLM would reject.
 ///
 /// **Source:** vLLM `vllm/config/scheduler.py`, `verify_max_model_len`.
 fn checked(v: &Values, seqs: u32, tokens: u32, context: u32) -> Result<u32, ConfigError> {
@@ -168,7 +163,6 @@ fn checked(v: &Values, seqs: u32, tokens: u32, context: u32) -> Result<u32, Conf
     }))
 }
 
-/// Sequences that run at once, where fewer do than are reported.
 fn active_seqs(v: &Values, seqs: u32) -> Result<u32, ConfigError> {
     let flag = &engine::MAX_NUM_ACTIVE_SEQS;
     let words = "max num active seqs cannot be less than 1 or more than max num seqs";

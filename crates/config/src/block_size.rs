@@ -1,4 +1,4 @@
-//! How many tokens a block has.
+//! Block size of the KV cache, in tokens.
 
 use super::choices::SchedulerKind;
 use super::cli_mode::CliMode;
@@ -8,9 +8,8 @@ use super::model::Model;
 use super::values::Values;
 use vllm_sim_engine::latency::{self, Gpu, KvCachePlan, ModelShape, kv_width};
 
-/// Block sizes that llm-d allows.
 const LLMD_SIZES: [i64; 5] = [8, 16, 32, 64, 128];
-/// Data-centre Blackwell (compute capability 10).
+/// Data-center Blackwell GPUs (compute capability 10).
 const BLACKWELL: [&str; 4] = ["B200", "B300", "GB200", "GB300"];
 
 /// GPUs on which FlashInfer computes gated delta nets, with states at multiples of 64 tokens.
@@ -24,7 +23,6 @@ const TAKES_STATES_OUT: [&str; 7] = [
     "RTX-5090",
 ];
 
-/// What was typed, or what the attention backend of model and GPU takes.
 pub(super) fn block_size(
     v: &Values,
     scheduler: SchedulerKind,
@@ -57,7 +55,7 @@ pub(super) fn block_size(
     Ok(size)
 }
 
-/// A block that has room for a state, whatever was typed.
+/// Returns the block size, raised if needed so that a Mamba state fits into a block.
 ///
 /// **Source:** vLLM 0.33 `vllm/platforms/interface.py`, `_align_hybrid_block_size`, and
 /// `FLASHINFER_GDN_CHECKPOINT_ALIGNMENT`.
@@ -68,7 +66,7 @@ fn with_states(
     size: u32,
 ) -> Result<u32, ConfigError> {
     let caching = v.get(&kv::ENABLE_PREFIX_CACHING)?.unwrap_or(true);
-    // A GPU that nobody named is an H100.
+    // If no GPU is set, an H100 is assumed.
     let flashinfer = gpu.is_none_or(|gpu| TAKES_STATES_OUT.iter().any(|n| gpu.name.contains(n)));
     let is_delta_net = shape.state.is_some_and(|state| !state.checkpoints);
     let step = match caching && flashinfer && is_delta_net {
@@ -85,7 +83,6 @@ fn with_states(
     Ok(grown.max(size))
 }
 
-/// The model's shape, where it is known.
 fn shape(model: &Model) -> Option<ModelShape> {
     match &model.hf_config {
         Some(config) => ModelShape::from_config(config).ok(),
@@ -93,7 +90,7 @@ fn shape(model: &Model) -> Option<ModelShape> {
     }
 }
 
-/// The least block that the backend chosen for model and GPU takes, 16 if it can.
+/// Returns the smallest block size from 16 on that the backend supports, and the reason.
 ///
 /// **Source:** vLLM 0.33 `vllm/platforms/interface.py`, `update_block_size_for_backend`, and the
 /// sizes that `vllm/v1/attention/backends` support.

@@ -1,55 +1,53 @@
-//! What flags choose among where no other crate owns it.
+//! Enums of flag values that no other crate defines.
 
-/// Which family of routes exists.
+/// Task of the model; selects the family of routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Task {
-    /// Every route that the simulator has: generation and pooling side by side.
+    /// Every route of the simulator: generation and pooling.
     #[default]
     All,
-    /// Chat, completions, responses, messages.
+    /// Generation: chat, completions, responses, messages.
     Generate,
-    /// Embeddings, scores by similarity.
+    /// Embeddings and similarity scores.
     Embed,
     /// Classification.
     Classify,
     /// Cross-encoder scores and rerank.
     Score,
-    /// Rewards through `/pooling`.
+    /// Rewards, served at `/pooling`.
     Reward,
     /// Speech to text.
     Transcription,
-    /// Speech to text over WebSocket, beside everything that generates.
+    /// Speech to text over WebSocket, in addition to the generation routes.
     Realtime,
 }
 
-/// vLLM's `--runner`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Runner {
-    /// By the model.
     #[default]
     Auto,
     Generate,
     Pooling,
 }
 
-/// What `system_fingerprint` says.
+/// Form of `system_fingerprint`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fingerprint {
-    /// Version and a hash of the configuration.
+    /// Version and hash of the configuration.
     #[default]
     Full,
-    /// The hash alone.
+    /// Hash only.
     Hash,
-    /// A fixed text.
+    /// Fixed text of `--fingerprint-value`.
     Custom,
-    /// Null.
+    /// JSON null.
     None,
 }
 
-/// vLLM's `--per-request-spec-decode-metrics`.
+/// Level of detail of vLLM's `--per-request-spec-decode-metrics`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RequestDrafts {
-    /// Replies say nothing of draft tokens.
+    /// No report of draft tokens.
     #[default]
     None,
     /// Totals.
@@ -58,53 +56,46 @@ pub enum RequestDrafts {
     Detailed,
 }
 
-/// vLLM's `--performance-mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum PerformanceMode {
     #[default]
     Balanced,
-    /// Graphs of every small batch size.
+    /// A CUDA graph for every small batch size.
     Interactivity,
-    /// Twice the defaults of sequences and tokens.
     Throughput,
 }
 
-/// vLLM's `--mm-encoder-tp-mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum EncoderTpMode {
-    /// Each layer is split.
+    /// Each GPU computes a part of each layer.
     #[default]
     Weights,
-    /// Items are spread.
+    /// Each GPU encodes whole items.
     Data,
 }
 
-/// vLLM's `--kv-offloading-backend`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum OffloadBackend {
-    /// The engine itself.
     #[default]
     Native,
-    /// A server of its own.
     LmCache,
 }
 
-/// Who decides which sequence runs.
+/// Scheduler implementation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SchedulerKind {
-    /// llm-d: slots, each sequence on its own timeline.
+    /// Slots as in llm-d-inference-sim; each sequence has its own timeline.
     #[default]
     Pool,
-    /// Continuous batching as vLLM v1.
+    /// Continuous batching as in vLLM v1.
     Vllm,
-    /// Radix cache as SGLang.
+    /// Radix cache as in SGLang.
     Sglang,
 }
 
-/// Which step times are asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum LatencyKind {
-    /// By the flags that name a profile or a GPU.
+    /// Derived from the flags that name a profile, kernel tables or a GPU.
     #[default]
     Auto,
     Aic,
@@ -114,26 +105,26 @@ pub(crate) enum LatencyKind {
     Roofline,
 }
 
-/// Least important level that is shown.
+/// Minimum level of log lines to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogLevel {
-    /// Only what failed.
+    /// Errors only.
     Error,
-    /// Also what looks wrong.
+    /// Errors and warnings.
     Warn,
-    /// Also what happens a few times per process.
+    /// Info and above: events that occur a few times per process.
     #[default]
     Info,
-    /// Also once per request.
+    /// Debug and above: events of each request.
     Debug,
-    /// Also per token and block.
+    /// Everything, including events of each token and block.
     Trace,
 }
 
-/// How a log line looks.
+/// Format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     #[default]
     Text,
     /// One JSON object per line.

@@ -1,4 +1,4 @@
-//! The command-line modes: which command is called, and whose defaults that means.
+//! Selects the command and the command-line mode from the program's name and its first word.
 
 use std::path::Path;
 
@@ -6,18 +6,18 @@ use super::error::ConfigError;
 use super::nearest::closest;
 use vllm_sim_observe::metrics::Compat;
 
-/// Whose command line, and so whose defaults.
+/// Command-line mode, which selects the set of flag defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CliMode {
-    /// `vllm-sim --model X`: llm-d-inference-sim's.
+    /// `vllm-sim --model X`: the flags and defaults of llm-d-inference-sim.
     #[default]
     Llmd,
-    /// `vllm-sim serve X`: vLLM's.
+    /// `vllm-sim serve X`: the flags and defaults of vLLM.
     Vllm,
 }
 
-/// Commands with a command line of their own.
-pub const TOOLS: [&str; 12] = [
+/// Names of the commands that parse their own arguments.
+pub const TOOLS: [&str; 13] = [
     "replay",
     "bench",
     "calibrate",
@@ -29,50 +29,44 @@ pub const TOOLS: [&str; 12] = [
     "plan",
     "gateway",
     "completions",
+    "healthcheck",
     "man",
 ];
 
-/// Commands that read the flags of this module.
+/// Commands that take the flags of this crate.
 const OURS: [&str; 5] = ["serve", "launch", "config", "version", "help"];
 
-/// What a command line asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     Serve,
     Config,
     Version,
     Help,
-    /// Say what `launch` takes.
     LaunchHelp,
     Tool(&'static str),
 }
 
-/// A command line taken apart.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Invocation<'a> {
     pub(super) action: Action,
-    /// `None`: the configuration may say.
+    /// `None`: taken from the configuration.
     pub(super) cli_mode: Option<CliMode>,
-    /// What the program's name says about the wire.
     pub(super) compat: Option<Compat>,
-    /// Whether the first loose word is the model.
     pub(super) takes_model: bool,
-    /// `vllm launch render`.
     pub(super) render: bool,
-    /// Whether only the version is printed, as `vllm --version` does.
+    /// Whether `version` prints only the version, as `vllm --version` does.
     pub(super) called_vllm: bool,
     pub(super) words: &'a [String],
 }
 
-/// Names the program to be, where a manifest for another image sets no command.
+/// Environment variable that overrides the program's name, for images without a command.
 const PROGRAM: &str = "VLLM_SIM_PROGRAM";
-/// The programs whose names mean something.
 const PROGRAMS: [&str; 4] = ["vllm-sim", "vllm", "llm-d-inference-sim", "dataset-tool"];
 
-/// The name that [`PROGRAM`] gives a program called by its own.
+/// Returns the program name set in [`PROGRAM`], if any.
 ///
 /// # Errors
-/// [`ConfigError::Value`] for a name that means nothing.
+/// [`ConfigError::Value`] for a name that is not in [`PROGRAMS`].
 pub(super) fn named(env: &dyn Fn(&str) -> Option<String>) -> Result<Option<String>, ConfigError> {
     match env(PROGRAM).filter(|name| !name.is_empty()) {
         Some(name) if !PROGRAMS.contains(&name.as_str()) => Err(ConfigError::Value {
@@ -85,7 +79,7 @@ pub(super) fn named(env: &dyn Fn(&str) -> Option<String>) -> Result<Option<Strin
     }
 }
 
-/// Chooses the mode by the program's name and the first word; `named` stands for `vllm-sim`.
+/// Selects the mode by the program's name and the first word; `named` replaces the name `vllm-sim`.
 ///
 /// # Errors
 /// [`ConfigError::Unknown`] for a command that does not exist.
@@ -103,7 +97,6 @@ pub(super) fn enter<'a>(
     )
 }
 
-/// Chooses by the words behind the program's name.
 fn command<'a>(program: &str, words: &'a [String]) -> Result<Invocation<'a>, ConfigError> {
     let called_vllm = program == "vllm";
     let compat = (program == "llm-d-inference-sim").then_some(Compat::Llmd);
@@ -151,11 +144,11 @@ fn command<'a>(program: &str, words: &'a [String]) -> Result<Invocation<'a>, Con
         ("launch", []) => Err(ConfigError::Invalid(
             "launch needs a part of the API: launch render".to_owned(),
         )),
-        // `python3 -m vllm.entrypoints.cli.main serve …`, as `vllm-rs` starts its engine.
+        // `python3 -m vllm.entrypoints.cli.main serve …`: how `vllm-rs` starts its engine.
         ("-m", [module, rest @ ..]) if module == "vllm.entrypoints.cli.main" => {
             command("vllm", rest)
         }
-        // `python3 -m vllm.entrypoints.openai.api_server …`, with this program for python3.
+        // `python3 -m vllm.entrypoints.openai.api_server …`, where `python3` is this program.
         ("-m", [module, rest @ ..]) if module.starts_with("vllm.") => Ok(serve(rest)),
         ("config", [serve, rest @ ..]) if serve == "serve" => {
             Ok(entry(Action::Config, Some(CliMode::Vllm), rest))
@@ -173,7 +166,7 @@ fn command<'a>(program: &str, words: &'a [String]) -> Result<Invocation<'a>, Con
         ("-v" | "-V", []) if called_vllm => Ok(entry(Action::Version, None, rest)),
         (word, _) if word.starts_with('-') && called_vllm => Ok(serve(words)),
         (word, _) if word.starts_with('-') => Ok(entry(Action::Serve, None, words)),
-        // llm-d-inference-sim ignores loose words.
+        // llm-d-inference-sim ignores positional words.
         _ if compat.is_some() => Ok(entry(Action::Serve, None, words)),
         (word, _) => Err(ConfigError::Unknown {
             what: "command".to_owned(),
@@ -183,7 +176,6 @@ fn command<'a>(program: &str, words: &'a [String]) -> Result<Invocation<'a>, Con
     }
 }
 
-/// The program's name without folders and `.exe`.
 fn name_of(program: &str) -> &str {
     Path::new(program)
         .file_name()

@@ -1,8 +1,8 @@
-//! The command line: words → settings.
+//! Parses command-line words into settings.
 //!
-//! Takes what argparse takes behind vLLM's command line and pflag behind llm-d's: dashes or
-//! underscores, `--flag value`, `--flag=value`, `--no-flag`, `--flag true`, `-tp 2`, `-O3`,
-//! `--flag.key value`, lists up to the next flag.
+//! Accepts the syntax of argparse (vLLM) and pflag (llm-d): dashes or underscores, `--flag value`,
+//! `--flag=value`, `--no-flag`, `--flag true`, `-tp 2`, `-O3`, `--flag.key value`, lists up to the
+//! next flag.
 
 use super::error::ConfigError;
 use super::flag::{FlagKind, FlagSpec};
@@ -11,35 +11,52 @@ use super::ignored::{self, Arity};
 use super::layers::{Layer, ValueSource};
 use super::nearest::closest;
 
-/// What the words of a command line say.
 #[derive(Debug, Default)]
 pub(super) struct Read {
     pub(super) layer: Layer,
-    /// Words that belong to no flag.
     pub(super) loose: Vec<String>,
-    /// `--help`, and what it asks for.
-    pub(super) help: Option<String>,
+    pub(super) help: Option<HelpRequest>,
     pub(super) version: bool,
-    /// With [`UnknownFlags::HandedBack`]: flags that nobody knows and words that belong to no flag, in order.
+    /// Unknown flags and positional words in their order, with [`UnknownFlags::HandedBack`].
     pub(super) unknown: Vec<String>,
 }
 
-/// A flag as the tables know it.
+/// A request for help in place of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum HelpRequest {
+    /// `-h`.
+    Short,
+    /// `--help`.
+    Long,
+    /// `--help=TOPIC`: a group of flags, a part of their names, or `all`.
+    Topic(String),
+}
+
+impl HelpRequest {
+    /// Returns the word that asks for it.
+    pub(super) fn word(&self) -> String {
+        match self {
+            Self::Short => "-h".to_owned(),
+            Self::Long => "--help".to_owned(),
+            Self::Topic(topic) => format!("--help={topic}"),
+        }
+    }
+}
+
 #[derive(Clone, Copy)]
 enum Known {
     Ours(&'static FlagSpec),
     Ignored(&'static str, Arity),
 }
 
-/// Tells what becomes of a flag that nobody knows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum UnknownFlags {
     Refused,
-    /// Flags may be another command's, so no prefix of a name is expanded.
+    /// Returned to the caller. They may belong to another command, so prefixes are not expanded.
     HandedBack,
 }
 
-/// Reads `words`.
+/// Parses `words`.
 ///
 /// # Errors
 /// [`ConfigError::Unknown`] for a flag that no table has, [`ConfigError::Invalid`] for one that
@@ -81,11 +98,12 @@ impl<'a> Reader<'a> {
                 self.out.loose.extend_from_slice(&self.words[self.at..]);
                 self.at = self.words.len();
             }
-            "-h" | "--help" => self.out.help = Some(String::new()),
+            "-h" => self.out.help = Some(HelpRequest::Short),
+            "--help" => self.out.help = Some(HelpRequest::Long),
             "--version" | "-V" => self.out.version = true,
             _ => {
                 if let Some(topic) = word.strip_prefix("--help=") {
-                    self.out.help = Some(topic.to_owned());
+                    self.out.help = Some(HelpRequest::Topic(topic.to_owned()));
                 } else if let Some(body) = word.strip_prefix("--") {
                     self.long(word, body)?;
                 } else if word.starts_with('-') && !is_number(word) && word.len() > 1 {
@@ -148,7 +166,7 @@ impl<'a> Reader<'a> {
         if let Some(known) = find_short(base) {
             return self.take(known, base, key, inline);
         }
-        // `-O3`, `-v5`: the value clings to the name.
+        // `-O3`, `-v5`: the value follows the name without a separator.
         if let Some(digits) = base.find(|c: char| c.is_ascii_digit())
             && let Some(known) = find_short(&base[..digits])
         {
@@ -223,7 +241,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A switch is true unless it says otherwise, also in a word of its own.
+    /// Returns the value of a switch: `true`, unless the next word is a boolean.
     fn switch(&mut self, typed: &str, inline: Option<&str>) -> String {
         if let Some(value) = inline {
             return value.to_owned();
@@ -241,7 +259,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// One value: whatever follows, unless it is plainly the next flag.
+    /// Returns the value: the next word, unless it starts with `--`.
     fn value(&mut self, typed: &str, inline: Option<&'a str>) -> Result<&'a str, ConfigError> {
         if let Some(value) = inline {
             return Ok(value);
@@ -255,7 +273,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Values up to the next flag; empty ones are dropped, so that a list can be emptied.
+    /// Returns the words up to the next flag; empty words are dropped, so a list can be cleared.
     fn list(&mut self, inline: Option<&str>) -> Vec<String> {
         if let Some(value) = inline {
             return if value.is_empty() {
@@ -287,10 +305,9 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Cuts `name=value`.
 fn cut(body: &str) -> (&str, Option<&str>) {
     match body.split_once('=') {
-        // `--flag.key+=a,b`: the plus belongs to the name.
+        // `--flag.key+=a,b`: the plus is part of the name.
         Some((name, value)) => (name, Some(value)),
         None => (body, None),
     }
@@ -322,7 +339,7 @@ fn known_name(known: Known) -> &'static str {
     }
 }
 
-/// argparse takes a beginning that only one flag has.
+/// Returns the flag with this unique prefix, as argparse does.
 fn abbreviated(name: &str) -> Option<Known> {
     if name.len() < 3 {
         return None;
@@ -335,7 +352,6 @@ fn abbreviated(name: &str) -> Option<Known> {
     find(first)
 }
 
-/// Whether a word begins a flag rather than continuing a list.
 fn is_flag(word: &str) -> bool {
     if word.starts_with("--") {
         return true;
@@ -353,14 +369,12 @@ fn is_number(word: &str) -> bool {
         || word.starts_with('-') && word[1..].starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// Every long name there is.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     flags()
         .flat_map(|flag| std::iter::once(flag.name).chain(flag.aliases.iter().copied()))
         .chain(ignored::ignored_flags().map(|(name, _)| name))
 }
 
-/// The known name that is most like `typed`, if any is like it at all.
 pub(super) fn nearest(typed: &str) -> Option<&'static str> {
     closest(typed, names())
 }

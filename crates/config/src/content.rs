@@ -15,55 +15,55 @@ use vllm_sim_tokenizer::{MediaRules, takes_media};
 
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// What replies say.
+/// Settings of generated content.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Content {
-    /// Where text comes from (default random).
+    /// Source of reply text (default random).
     pub mode: Mode,
-    /// Root of every random stream; `None`: the clock's choice at start.
+    /// Seed of every random stream; `None`: derived from the clock at start.
     pub seed: Option<u64>,
-    /// Whether somebody chose the seed.
+    /// Whether the seed is set by a flag.
     pub seed_given: bool,
-    /// Arguments of tool calls.
+    /// Settings of generated tool calls.
     pub tools: ToolSettings,
-    /// Take any tool definition unchecked.
+    /// Whether tool definitions are accepted unchecked.
     pub skip_tool_validation: bool,
-    /// Whether an echo is cut to the token limit [no, as llm-d].
+    /// Whether an echo is cut to the token limit (default yes; no with `--compat llm-d`).
     pub echo_cut: bool,
-    /// Recorded replies.
+    /// Dataset of recorded replies.
     pub dataset: Option<Dataset>,
-    /// Percentage of chat replies with an image, in omni mode (default 0).
+    /// Share of chat replies with an image in omni mode, in percent (default 0).
     pub image_emission_rate: u8,
-    /// Time to make that image, and its standard deviation (default 0).
+    /// Mean and standard deviation of the time to generate an image (default 0).
     pub image_delay: (Duration, Duration),
-    /// Length of an embedding when the request names none (default 384).
+    /// Length of an embedding if the request sets no dimensions (default 384).
     pub default_embedding_dimensions: u32,
-    /// Text and images (llm-d).
+    /// Whether replies may contain images (llm-d's omni mode).
     pub omni: bool,
-    /// Tokens of images, audio and video.
+    /// Rules for the number of tokens of images, audio and video.
     pub media: MediaRules,
-    /// Whether the model takes them, by its `config.json` or because somebody said how many.
+    /// Whether the model accepts media, by its `config.json` or by `--mm-tokens-per-item`.
     pub takes_media: bool,
-    /// Bytes of the cache of processed media (default 4 GiB); 0: none.
+    /// Size of the cache of processed media, in bytes (default 4 GiB); 0: no cache.
     pub media_cache_bytes: u64,
 }
 
-/// Recorded replies.
+/// Location and use of a dataset of recorded replies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dataset {
     /// SQLite file.
     pub path: PathBuf,
-    /// Where to fetch it from when it does not exist.
+    /// URL to download the file from if it does not exist.
     pub url: Option<String>,
-    /// Copy it to memory first.
+    /// Whether the dataset is copied to memory at start.
     pub in_memory: bool,
-    /// Table (default llmd).
+    /// Name of the SQLite table (default `llmd`).
     pub table: String,
-    /// SHA-256 that a fetched file must have, 64 lower-case hex digits.
+    /// SHA-256 of a downloaded file, as 64 lower-case hex digits.
     pub sha256: Option<String>,
-    /// Start with built-in sentences when it cannot be used (default no).
+    /// Whether built-in sentences are used if the dataset cannot be opened (default no).
     pub fallback: bool,
-    /// Tokens come when they came in the recording (default no).
+    /// Whether tokens are released at their recorded times (default no).
     pub replay_timing: bool,
 }
 
@@ -94,7 +94,7 @@ impl Content {
             media: media(v, model)?,
             takes_media: v.given(&content::MM_TOKENS_PER_ITEM)
                 || config_json(model).is_some_and(takes_media),
-            // Saturating.
+            // The cast saturates.
             media_cache_bytes: (v.get(&content::MM_PROCESSOR_CACHE_GB)? * GIB) as u64,
         })
     }
@@ -111,7 +111,7 @@ fn media(v: &Values, model: &Model) -> Result<MediaRules, ConfigError> {
     rules.map_err(|problem| ConfigError::Invalid(format!("{}: {problem}", flag.name)))
 }
 
-/// A limit is a limit on vLLM's wire; llm-d leaves an echo whole.
+/// vLLM cuts an echo to the token limit; llm-d does not.
 fn echo_cut(v: &Values, compat: Compat) -> Result<bool, ConfigError> {
     if compat == Compat::Llmd && !v.given(&content::ECHO_CUT) {
         v.derive(&content::ECHO_CUT, false);
@@ -198,7 +198,7 @@ fn tools(v: &Values, compat: Compat) -> Result<ToolSettings, ConfigError> {
         &content::MIN_TOOL_CALL_ARRAY_PARAM_LENGTH,
         &content::MAX_TOOL_CALL_ARRAY_PARAM_LENGTH,
     );
-    // Before the bounds of each, as llm-d has it.
+    // llm-d checks this before the bounds of each value.
     if v.whole(longest)? < v.whole(shortest)? {
         return Err(v.wrong(
             "MaxToolCallArrayParamLength cannot be less than MinToolCallArrayParamLength",
@@ -206,7 +206,7 @@ fn tools(v: &Values, compat: Compat) -> Result<ToolSettings, ConfigError> {
         ));
     }
     Ok(ToolSettings {
-        // The defaults leave the choice to the names of fields.
+        // With default bounds the field names decide the values.
         integer: Some(integer).filter(|range| *range != (0, 100)),
         number: Some(number).filter(|range| *range != (0.0, 100.0)),
         array: (v.get(shortest)?, v.get(longest)?),

@@ -1,4 +1,4 @@
-//! Which steps have a CUDA graph.
+//! Batch sizes that have a CUDA graph.
 
 use serde_json::{Map, Value};
 
@@ -8,15 +8,15 @@ use super::flags::engine;
 use super::values::Values;
 use vllm_sim_engine::latency::{CudaGraphs, GraphLimits, gpu};
 
-/// Keys of `--compilation-config` that act.
+/// Keys of `--compilation-config` that have an effect.
 const PLAYED: [&str; 3] = [
     "cudagraph_mode",
     "cudagraph_capture_sizes",
     "max_cudagraph_capture_size",
 ];
 
-/// What flags and `--compilation-config` say; for the rest vLLM's own sizes with so many sequences
-/// and tokens and draft tokens.
+/// Reads the capture sizes from the flags and `--compilation-config`; else computes vLLM's defaults
+/// from the limits of a step and the number of draft tokens.
 ///
 /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `_set_cudagraph_sizes`;
 /// `vllm/engine/arg_utils.py`, where a flag and its key exclude each other.

@@ -1,10 +1,10 @@
-//! Engine arguments of Dynamo's mocker (`--extra-engine-args`) → settings.
+//! Converts engine arguments of Dynamo's mocker (`--extra-engine-args`) to settings.
 //!
-//! Two generations: 1.6 has `{"engine": {…}, "dp_size": …, "dynamo": {…}}`, 1.4 the same names
-//! side by side. Like the mocker, the file replaces the engine flags, what it leaves out has the
-//! mocker's default, and an unknown key is refused.
+//! Two formats are read. Release 1.6 has `{"engine": {…}, "dp_size": …, "dynamo": {…}}`; 1.4 has
+//! the same names in one flat object. As in the mocker, the file replaces the engine flags, missing
+//! keys have the mocker's defaults, and an unknown key is an error.
 //!
-//! Source: `dynamo/mocker/args.py`, dynamo-mocker 1.6.1 `src/config.rs`.
+//! **Source:** `dynamo/mocker/args.py`, dynamo-mocker 1.6.1 `src/config.rs`.
 
 use serde_json::{Map, Value};
 
@@ -13,7 +13,6 @@ use super::flag::FlagSpec;
 use super::flags::{engine, kv, model, server};
 use super::layers::{Layer, ValueSource};
 
-/// A key, and the flag it means.
 const KEYS: &[(&str, &FlagSpec)] = &[
     ("backend", &engine::SCHEDULER.spec),
     ("engine_type", &engine::SCHEDULER.spec),
@@ -56,7 +55,6 @@ const KEYS: &[(&str, &FlagSpec)] = &[
     ("mem_fraction_static", &engine::GPU_MEMORY_UTILIZATION.spec),
 ];
 
-/// Keys below `sglang`.
 const SGLANG: &[(&str, &FlagSpec)] = &[
     ("schedule_policy", &engine::SGLANG_SCHEDULE_POLICY.spec),
     (
@@ -77,14 +75,15 @@ const SGLANG: &[(&str, &FlagSpec)] = &[
     ),
 ];
 
-/// Names of NVIDIA's kernel tables, after `aic_` or `ais_`, and the flag they mean: the roofline
-/// stands in for the tables.
+/// Keys of NVIDIA's kernel tables, without the prefix `aic_` or `ais_`, with their flags.
+///
+/// The roofline model replaces the tables.
 const TABLES: &[(&str, &FlagSpec)] = &[
     ("system", &engine::GPU.spec),
     ("tp_size", &engine::TENSOR_PARALLEL_SIZE.spec),
 ];
 
-/// The rest of these names: of the model `--model` tells, the others change nothing.
+/// Keys of kernel tables without effect: `--model` sets the model.
 const TABLES_IGNORED: &[&str] = &[
     "backend",
     "backend_version",
@@ -94,10 +93,10 @@ const TABLES_IGNORED: &[&str] = &[
     "attention_dp_size",
 ];
 
-/// The GPU of the tables when none is named, as the mocker has it.
+/// Default GPU of the mocker's kernel tables.
 const SYSTEM: &str = "h200_sxm";
 
-/// Keys that change nothing in a server.
+/// Keys without effect in a server.
 const IGNORED: &[&str] = &[
     "aic_mtp_seed",
     "dynamo",
@@ -112,17 +111,17 @@ const IGNORED: &[&str] = &[
     "zmq_replay_port",
 ];
 
-/// `null` there means that there is no limit.
+/// Values of keys where `null` means unlimited.
 const UNBOUNDED: [(&str, &str); 2] = [
     ("max_num_seqs", "1048576"),
     ("max_num_batched_tokens", "16777216"),
 ];
 
-/// Reads a file, or the JSON itself where the word begins with a brace.
+/// Reads a file, or the JSON text itself if `path` starts with a brace.
 ///
 /// # Errors
-/// [`ConfigError::File`] when it cannot be read or is no JSON object, [`ConfigError::Unknown`] for
-/// a key that the mocker does not have.
+/// [`ConfigError::File`] if the file cannot be read or is not a JSON object,
+/// [`ConfigError::Unknown`] for a key that the mocker does not have.
 pub(super) fn read(path: &str) -> Result<Layer, ConfigError> {
     let file = |reason: String| ConfigError::File {
         path: path.to_owned(),
@@ -158,7 +157,7 @@ impl Reader<'_> {
         let sglang = backend.and_then(Value::as_str) == Some("sglang");
         self.set(&engine::SCHEDULER, if sglang { "sglang" } else { "vllm" });
         self.set(&kv::BLOCK_SIZE, if sglang { "1" } else { "64" });
-        // The block that vLLM's count has and nobody can use.
+        // vLLM's count includes the null block.
         self.set(&kv::NUM_GPU_BLOCKS_OVERRIDE, "16385");
         self.set(&engine::MAX_NUM_SEQS, "256");
         self.set(&engine::MAX_NUM_BATCHED_TOKENS, "8192");
@@ -228,7 +227,6 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// A name of kernel tables.
     fn tables(&mut self, key: &str, value: &Value) -> Result<(), ConfigError> {
         let name = tables(key).unwrap_or_default();
         if name == "backend"
@@ -291,7 +289,7 @@ impl Reader<'_> {
     }
 
     fn set(&mut self, flag: &FlagSpec, value: &str) {
-        // A later word replaces the default, lists too.
+        // A repeated key replaces the earlier value, also for lists.
         self.layer.settings.shift_remove(flag.name);
         let source = ValueSource::File(self.path.to_owned());
         self.layer.set(flag, vec![value.to_owned()], source);
@@ -315,7 +313,7 @@ impl Reader<'_> {
     }
 }
 
-/// The name behind the prefix, if the key is one of kernel tables.
+/// Returns the key without its prefix, if it is a key of kernel tables.
 fn tables(key: &str) -> Option<&str> {
     let name = key
         .strip_prefix("aic_")

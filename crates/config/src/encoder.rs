@@ -1,4 +1,4 @@
-//! What the encoders of images and audio may do in a step.
+//! Settings of the multimodal encoders: images, video and audio.
 
 use super::api::Api;
 use super::choices::EncoderTpMode;
@@ -10,23 +10,23 @@ use super::values::Values;
 use vllm_sim_engine::latency::EncoderShape;
 use vllm_sim_tokenizer::{MediaRules, Modality};
 
-/// The encoders of a model that takes images, audio or video.
+/// Encoders of a model that accepts images, audio or video.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Encoder {
-    /// Embeddings of one step, at least one, and as many in the encoder cache.
+    /// Embeddings that one step may compute, at least 1; also the size of the encoder cache.
     pub budget: u32,
-    /// Whether a step may read an item in part.
+    /// Whether a step may compute a part of an item.
     pub chunked_input: bool,
-    /// What the budget follows from.
+    /// Rule that explains the budget.
     pub rule: String,
-    /// Shapes of the encoders of images and of audio, as far as `config.json` tells them.
+    /// Shapes of the image and audio encoders, if `config.json` describes them.
     pub shapes: (Option<EncoderShape>, Option<EncoderShape>),
-    /// Whether each GPU of a tensor-parallel group encodes whole items, instead of a part of each.
+    /// Whether each GPU of a tensor-parallel group encodes whole items instead of a part of each.
     pub spreads_items: bool,
 }
 
 impl Encoder {
-    /// Returns the encoder of the flags if the model takes media and the scheduler supports encoders.
+    /// Returns the encoder settings if the model accepts media and the scheduler supports encoders.
     ///
     /// **Source:** vLLM 0.33 `vllm/v1/core/encoder_cache_manager.py`, `compute_mm_encoder_budget`.
     pub(super) fn from_values(
@@ -87,7 +87,6 @@ impl Encoder {
     }
 }
 
-/// The item with most tokens that a prompt may have.
 fn largest(model: &Model, api: &Api, rules: &MediaRules) -> Option<(Modality, u32)> {
     let has = |part: &str| {
         let config = model.hf_config.as_deref();
@@ -95,7 +94,7 @@ fn largest(model: &Model, api: &Api, rules: &MediaRules) -> Option<(Modality, u3
         part.is_some_and(|part| part.is_object())
     };
     let (sees, hears) = (has("vision_config"), has("audio_config"));
-    // One of which nothing is known may have both.
+    // A model without a known encoder may have both.
     let unknown = !sees && !hears;
     let modalities = [
         (Modality::Image, sees),
@@ -106,6 +105,6 @@ fn largest(model: &Model, api: &Api, rules: &MediaRules) -> Option<(Modality, u3
         .into_iter()
         .filter(|(modality, has)| (*has || unknown) && api.media_limit(*modality) > 0);
     let sizes = taken.map(|(modality, _)| (modality, rules.most(modality)));
-    // Of equal ones the first.
+    // `max_by_key` returns the last maximum, so the order is reversed.
     sizes.rev().max_by_key(|(_, tokens)| *tokens)
 }

@@ -26,183 +26,188 @@ use super::reserved_memory::ReservedMemory;
 use super::speculative::Speculative;
 use super::values::Values;
 
-/// When replies say what they say.
+/// Settings of the engine: scheduler, step times, KV cache and parallelism.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Engine {
-    /// Who decides which sequence runs [pool; with `serve` vllm].
+    /// Scheduler (default `pool`; `vllm` with `serve`).
     pub scheduler: SchedulerKind,
-    /// Sequences that run at once [5; with `serve` by the GPU, 256 without]; at least 1.
+    /// Maximum number of running sequences, at least 1 (default 5; with `serve` by GPU, else 256).
     pub max_num_seqs: u32,
-    /// Token budget of one step [8192; with `serve` by the GPU, 2048 without].
+    /// Token budget of one step (default 8192; with `serve` by GPU, else 2048).
     pub max_num_batched_tokens: u32,
-    /// Bounds of a step and of the queue.
+    /// Limits of a step and of the waiting queue.
     pub queue: QueueLimits,
-    /// The choice of sequences for a step.
+    /// Rules that select the sequences of a step.
     pub scheduling: Scheduling,
     /// Durations of steps.
     pub timing: StepTiming,
-    /// Divisors of modelled durations.
+    /// Speed-up ratios of modelled durations.
     pub speedup: Speedup,
-    /// GPU whose constants the roofline uses.
+    /// GPU name; selects the constants of the roofline model.
     pub gpu: Option<String>,
-    /// Tokens per block, of all GPUs that share a context [16; with `serve` by GPU and model].
+    /// Tokens per block, over all GPUs that share a context (default 16; with `serve` by GPU and
+    /// model).
     pub block_size: u32,
     /// Memory for the KV cache.
     pub memory: CacheMemory,
-    /// The KV cache as vLLM plans it; `None`: too little is known, or another scheduler runs.
+    /// Size of the KV cache as vLLM plans it; `None`: model or memory unknown, or not vLLM's
+    /// scheduler.
     pub kv_cache: Option<KvCacheSize>,
-    /// A second prefix cache in the memory of the host.
+    /// Offloading of KV cache to CPU memory.
     pub kv_offload: Option<KvOffload>,
-    /// Names of blocks, and finding them again.
+    /// Prefix cache and block hashes.
     pub prefix_cache: PrefixCaching,
-    /// The cost of KV cache from another server.
+    /// Cost of receiving KV cache from another server.
     pub transfer: TransferCost,
-    /// Ranks and how they are reached.
+    /// Parallel sizes and data-parallel ranks.
     pub parallel: Parallel,
-    /// Decides whether they begin and end their steps together: those of a model with experts.
+    /// Whether data-parallel ranks start and end their steps together, as for models with experts.
     pub lock_step: bool,
-    /// The part of a request that this server computes.
+    /// Role in disaggregated serving.
     pub role: Role,
-    /// Draft tokens.
+    /// Speculative decoding.
     pub speculative: Option<Speculative>,
-    /// The proposer of draft tokens, if the shapes of the models are known.
+    /// Latency model of the drafter, if the shapes of the models are known.
     pub drafter: Option<Drafter>,
-    /// Encoders of images and audio.
+    /// Encoders of images, video and audio.
     pub encoder: Option<Encoder>,
-    /// Which steps have a CUDA graph.
+    /// Batch sizes with a CUDA graph.
     pub graphs: CudaGraphs,
-    /// Independent copies of the whole server.
+    /// Independent servers in this process.
     pub replicas: Replicas,
     /// Settings of the SGLang scheduler.
     pub sglang: Sglang,
-    /// Quantisation as typed.
+    /// Quantization of the weights, as typed.
     pub quantization: Option<String>,
 }
 
-/// Bounds what a step and the queue take.
+/// Limits of a step and of the waiting queue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QueueLimits {
-    /// Tokens that a step is given, at most as many as its token budget.
+    /// Tokens scheduled per step, at most the token budget.
     pub max_num_scheduled_tokens: u32,
-    /// Whether a prompt waits until all of it fits into the KV cache (default yes).
+    /// Whether admission waits until the whole prompt fits into the KV cache (default yes).
     pub reserve_full_prompt: bool,
-    /// llm-d's bound of the queue [1000; with `serve` none]: beyond it 429.
+    /// llm-d's limit of the waiting queue (default 1000; none with `serve`); beyond it requests get
+    /// 429.
     pub max_waiting_queue_length: Option<u32>,
-    /// vLLM's bounds of the queue, in requests and in prompt tokens: beyond them 503.
+    /// vLLM's limits of the queue, in requests and in prompt tokens; beyond them requests get 503.
     pub admission: Admission,
 }
 
-/// Decides which sequences a step takes, and how much of them.
+/// Rules that select the sequences of a step and the tokens of each.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scheduling {
-    /// Decides whether a prompt may be read in pieces (default yes).
+    /// Whether a prompt may be computed in chunks (default yes).
     pub enable_chunked_prefill: bool,
-    /// Longest piece of a long prompt per step; 0: the token budget.
+    /// Maximum chunk of a long prompt, in tokens per step; 0: the token budget.
     pub long_prefill_token_threshold: u32,
-    /// Decides whether it may be at least a request's share of the budget (default no).
+    /// Whether this maximum is at least the budget divided by the number of requests (default no).
     pub long_prefill_token_threshold_adaptive: bool,
-    /// While requests decode, steps from one that reads prompts to the next (default 1).
+    /// While requests decode, a prefill is scheduled in every n-th step only (default 1).
     pub prefill_schedule_interval: u32,
-    /// The request that is preempted when blocks run out (default the youngest).
+    /// Selects the sequence to preempt when blocks run out (default the youngest).
     pub victim: Victim,
     /// Order of the waiting queue.
     pub policy: Policy,
-    /// Two steps in flight instead of one (default yes).
+    /// Whether the next step is scheduled while one runs (default yes).
     pub async_scheduling: bool,
-    /// Share of blocks kept free on admission (default 0).
+    /// Fraction of blocks kept free on admission (default 0).
     pub watermark: f64,
 }
 
-/// Says how long steps take.
+/// Durations of steps and delays.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepTiming {
-    /// Delays of the pool scheduler, speed-up included.
+    /// Delays of the pool scheduler, with speed-up ratios and latency factor applied.
     pub delays: Delays,
-    /// Everything takes so many times as long (default 1); the delays know it already.
+    /// Factor on all durations (default 1); already applied to `delays`.
     pub latency_factor: f64,
     /// The source of the step times of batching schedulers.
     pub latency_source: LatencySource,
 }
 
-/// Divides modelled durations.
+/// Divisors of modelled durations.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Speedup {
-    /// Every modelled duration is divided by this; more than 0 (default 1).
+    /// Divisor of every modelled duration, more than 0 (default 1).
     pub speedup_ratio: f64,
-    /// Decode durations are divided by this too; more than 0 (default 1).
+    /// Additional divisor of decode durations, more than 0 (default 1).
     pub decode_speedup_ratio: f64,
 }
 
-/// Says how much memory the KV cache has.
+/// Memory for the KV cache.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CacheMemory {
-    /// Share of GPU memory that is used (default 0.92).
+    /// Fraction of GPU memory to use (default 0.92).
     pub gpu_memory_utilization: f64,
-    /// Decides whether somebody chose the size of blocks.
+    /// Whether the block size is set by a flag.
     pub block_size_typed: bool,
-    /// Blocks of the KV cache; `None`: what the GPU's memory leaves, or 16384 when it is unknown.
+    /// Number of blocks; `None`: derived from the GPU's memory, or 16384 if that is unknown.
     pub num_blocks: Option<u32>,
-    /// Bytes of the KV cache, from which `num_blocks` may follow.
+    /// Size of the KV cache in bytes, from which `num_blocks` may be derived.
     pub kv_cache_memory_bytes: Option<u64>,
-    /// Cache data type as typed (default auto).
+    /// Data type of the KV cache, as typed (default auto).
     pub kv_cache_dtype: String,
-    /// GiB of weights of each GPU that are to stay in the memory of the host.
+    /// Weights kept in CPU memory, in GiB per GPU.
     pub cpu_offload_gib: f64,
-    /// `--kv-offloading-size` in GiB, and the backend's name.
+    /// `--kv-offloading-size` in GiB, and the name of the backend.
     pub kv_offloading: (Option<f64>, &'static str),
-    /// The GPU memory in addition to weights, activations and cache.
+    /// GPU memory reserved in addition to weights, activations and cache.
     pub reserved: ReservedMemory,
 }
 
-/// Decides how blocks are named and found again.
+/// Settings of the prefix cache and its block hashes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PrefixCaching {
-    /// Tokens between places where layers with a window keep their cache (0: ends of prompts).
+    /// Interval, in tokens, at which sliding-window layers keep their cache (0: only at prompt
+    /// ends).
     pub retention_interval: Option<u32>,
-    /// Whether full blocks are found again.
+    /// Whether full blocks are reused by later requests.
     pub enable_prefix_caching: bool,
-    /// llm-d's `enable-kvcache`.
+    /// Whether llm-d's `--enable-kvcache` is set.
     pub enable_kvcache: bool,
-    /// llm-d's `global-cache-hit-threshold` (default 0: off).
+    /// Minimum cached fraction of a prompt, llm-d's `--global-cache-hit-threshold` (default 0:
+    /// off).
     pub cache_hit_threshold: f64,
-    /// How blocks are named.
+    /// Hash algorithm of blocks.
     pub hash_algo: HashAlgo,
-    /// Seed of block names; `None`: the algorithm's own.
+    /// Seed of block hashes; `None`: the algorithm's default.
     pub hash_seed: Option<String>,
 }
 
-/// Says what KV cache from another server costs.
+/// Cost of receiving KV cache from another server.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TransferCost {
-    /// Bytes of KV cache per prompt token, for transfers.
+    /// Size of the KV cache per prompt token, in bytes.
     pub kv_bytes_per_token: Option<u64>,
-    /// Bandwidth of transfers between pods, GB/s; `None`: transfers take the pool's delays.
+    /// Bandwidth between pods, in GB/s; `None`: transfers take the delays of the pool scheduler.
     pub kv_transfer_bandwidth: Option<f64>,
 }
 
-/// Counts independent copies of the whole server, on ports one after the other.
+/// Independent servers of one process, on consecutive ports.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Replicas {
-    /// The number of replicas (default 1).
+    /// Number of servers (default 1).
     pub count: u32,
-    /// Which of them this is, from 0.
+    /// Index of this server, from 0.
     pub index: u32,
-    /// From the start of one replica to that of the next (default none).
+    /// Delay between the starts of two servers (default 0).
     pub stagger_delay: Duration,
 }
 
 /// Settings of the SGLang scheduler.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sglang {
-    /// Order of the waiting queue [by arrival].
+    /// Order of the waiting queue (default by arrival).
     pub schedule_policy: SchedulePolicy,
-    /// Prompt tokens of one prefill batch (default 16384).
+    /// Prompt tokens per prefill batch (default 16384).
     pub max_prefill_tokens: u32,
-    /// Longest piece of one prompt (default 8192).
+    /// Maximum chunk of one prompt, in tokens (default 8192).
     pub chunked_prefill_size: u32,
-    /// Output tokens that admission assumes at most (default 4096).
+    /// Maximum output tokens that admission assumes per request (default 4096).
     pub clip_max_new_tokens: u32,
-    /// Greater admits less (default 1).
+    /// Conservativeness of admission; higher values admit fewer requests (default 1).
     pub schedule_conservativeness: f64,
 }
 
@@ -217,7 +222,7 @@ impl Engine {
         let blocks = v.get(&kv::NUM_GPU_BLOCKS_OVERRIDE)?;
         let speculative = Speculative::from_values(v, model, scheduler)?;
         let drafts = speculative.as_ref().map_or(0, |s| s.num_tokens);
-        // In this order: of two wrong flags the first one is told.
+        // The order decides which of several wrong flags is reported.
         let queue = QueueLimits::from_values(v, batch.tokens)?;
         let timing = StepTiming {
             delays: delays(v)?,
@@ -284,7 +289,7 @@ impl Engine {
         })
     }
 
-    /// Returns the factor by which steps run faster than modelled, the latency factor included.
+    /// Returns the speed-up of all steps, the latency factor included.
     pub fn speed(&self) -> f64 {
         self.speedup.speedup_ratio / self.timing.latency_factor
     }
@@ -345,7 +350,6 @@ fn offloading_backend(v: &Values) -> Result<&'static str, ConfigError> {
     )
 }
 
-/// Returns the typed algorithm, else that of the project whose cache is played.
 fn hash_algo(v: &Values) -> Result<HashAlgo, ConfigError> {
     if let Some(typed) = v.choice(&kv::PREFIX_CACHING_HASH_ALGO)? {
         return Ok(typed);
@@ -392,7 +396,9 @@ fn async_scheduling(
     Ok(true)
 }
 
-/// Source: `dynamo/mocker/args.py`: the old switches exclude the new flag.
+/// Reads the role; the older switches and `--disaggregation-mode` exclude each other.
+///
+/// **Source:** `dynamo/mocker/args.py`.
 fn role(v: &Values) -> Result<Role, ConfigError> {
     let flag = &engine::DISAGGREGATION_MODE;
     let switches = (
@@ -411,7 +417,6 @@ fn role(v: &Values) -> Result<Role, ConfigError> {
     }
 }
 
-/// Dynamo reads 0 as "not applied".
 fn speedup(v: &Values, flag: &Flag<f64>) -> Result<f64, ConfigError> {
     Ok(match v.get(flag)? {
         0.0 => 1.0,
@@ -419,7 +424,9 @@ fn speedup(v: &Values, flag: &Flag<f64>) -> Result<f64, ConfigError> {
     })
 }
 
-/// What -1 stands for is dynamo-mocker's rule (`dynamo/mocker/main.py` 1.6.1).
+/// Reads `--stagger-delay`; -1 selects a delay by the number of replicas.
+///
+/// **Source:** `dynamo/mocker/main.py` of dynamo-mocker 1.6.1.
 fn stagger_delay(v: &Values) -> Result<Duration, ConfigError> {
     let flag = &flags::model::STAGGER_DELAY;
     let seconds = v.get(flag)?;
@@ -486,7 +493,6 @@ fn latency_source(v: &Values) -> Result<LatencySource, ConfigError> {
     }
 }
 
-/// Recorded instants need sequences with timelines of their own.
 fn timeline_scheduler(v: &Values, typed: SchedulerKind) -> Result<SchedulerKind, ConfigError> {
     if typed != SchedulerKind::Pool && v.given(&engine::SCHEDULER) {
         return Err(ConfigError::Invalid(
@@ -501,7 +507,7 @@ fn timeline_scheduler(v: &Values, typed: SchedulerKind) -> Result<SchedulerKind,
     Ok(SchedulerKind::Pool)
 }
 
-/// Step times need steps: naming a model of them asks for a scheduler that has some.
+/// Returns the scheduler; a latency model without `--scheduler` selects one that runs steps.
 fn scheduler(v: &Values, latency: &LatencySource) -> Result<SchedulerKind, ConfigError> {
     let flag = &engine::SCHEDULER;
     let typed = v.choice(flag)?.unwrap_or_default();
@@ -522,7 +528,8 @@ fn scheduler(v: &Values, latency: &LatencySource) -> Result<SchedulerKind, Confi
     Ok(SchedulerKind::Vllm)
 }
 
-/// A mean and a standard deviation of at most 30 % of it; beyond that `what` is named.
+/// Returns mean and standard deviation; an error names `what` if the deviation exceeds 30 % of the
+/// mean.
 ///
 /// **Source:** llm-d-inference-sim `pkg/common/config.go`, `validate`: the comparison is done in
 /// 32-bit floats.

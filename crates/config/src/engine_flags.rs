@@ -1,4 +1,4 @@
-//! Flags for tools that play engines without a server.
+//! Reads flags for tools that simulate engines without a server.
 
 use super::cli_mode::CliMode;
 use super::command_line::{self, UnknownFlags};
@@ -11,7 +11,7 @@ use super::group::FlagGroup;
 use super::loaded::{Loaded, load_known};
 use super::nearest::closest;
 
-/// What says nothing of an engine's speed, though flags of its group do.
+/// Flags of engine groups that do not affect the speed of an engine.
 const OF_SERVERS: [&str; 19] = [
     "data-parallel-rank",
     "data-parallel-start-rank",
@@ -34,12 +34,11 @@ const OF_SERVERS: [&str; 19] = [
     "mooncake-bootstrap-port",
 ];
 
-/// As [`load_known`], for a tool that plays single engines: refuses what the command line says of
-/// servers, and several engines, wherever they are named.
+/// Loads flags like [`load_known`], for a tool that simulates a single engine. Rejects server flags
+/// on the command line, and settings of several engines from any source.
 ///
 /// # Errors
-/// [`ConfigError::Invalid`] names the flags that have no effect, and all that [`load_known`]
-/// refuses.
+/// [`ConfigError::Invalid`] names the flags without effect; else the errors of [`load_known`].
 pub fn load_engine(
     words: &[String],
     cli_mode: CliMode,
@@ -63,14 +62,13 @@ pub fn load_engine(
     if engine.replicas.count > 1 {
         return Err(several(&loaded, REPLICAS.name, engine.replicas.count));
     }
-    // Ranks that share experts are one worker: it says how much of them a GPU holds.
+    // Ranks that share experts form one worker: the size determines the experts per GPU.
     if ranks > 1 && !engine.parallel.expert && !engine.lock_step {
         return Err(several(&loaded, "data-parallel-size", ranks));
     }
     Ok((loaded, rest))
 }
 
-/// Why several engines are refused.
 fn several(loaded: &Loaded, name: &str, value: u32) -> ConfigError {
     let found = loaded.effective.iter().find(|flag| flag.name == name);
     let origin = found.map_or_else(String::new, |flag| format!(" (from {})", flag.source));
@@ -80,8 +78,9 @@ fn several(loaded: &Loaded, name: &str, value: u32) -> ConfigError {
     ))
 }
 
-/// Whether a flag says how fast an engine is, or where that is written. [`load_engine`] judges the
-/// numbers of engines by their values.
+/// Whether a flag affects the speed of an engine or names a file of such flags.
+///
+/// [`load_engine`] checks the numbers of engines by their values.
 fn of_engine(flag: &FlagSpec) -> bool {
     if OF_SERVERS.contains(&flag.name) {
         return false;
@@ -112,7 +111,8 @@ fn of_engine(flag: &FlagSpec) -> bool {
     }
 }
 
-/// The flag of `vllm-sim serve` or of `more` that is most like `typed`, without dashes.
+/// Returns the flag of `vllm-sim serve` or the name in `more` that is closest to `typed`, without
+/// dashes.
 pub fn nearest_flag(typed: &str, more: &[String]) -> Option<String> {
     let all: Vec<&str> = command_line::names().collect();
     let more = more.iter().map(String::as_str);

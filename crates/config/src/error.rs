@@ -1,45 +1,45 @@
-/// Why there is no configuration. `Display` is for the person who typed it.
+/// Error of loading a configuration. `Display` is for the person who typed it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// A flag, key or variable that does not exist.
-    #[error("unknown {what} {name}{}", hint(.nearest.as_deref()))]
+    /// An unknown flag, key or variable.
+    #[error("unknown {what} {name}{}", hint(what, name, .nearest.as_deref()))]
     Unknown {
-        /// flag, key of FILE.
+        /// Kind of name: `flag`, or `key of FILE`.
         what: String,
-        /// As typed.
+        /// Name as typed.
         name: String,
-        /// What was probably meant.
+        /// Closest known name.
         nearest: Option<String>,
     },
-    /// A value that cannot be read as what the flag takes.
+    /// A value that cannot be parsed.
     #[error("{flag}: {value:?} is not {expected} (from {origin})")]
     Value {
-        /// The flag, with its dashes.
+        /// Flag, with its dashes.
         flag: String,
-        /// As typed.
+        /// Value as typed.
         value: String,
-        /// What is allowed.
+        /// Description of allowed values.
         expected: String,
-        /// Where it was typed.
+        /// Source of the value: command line, variable or file.
         origin: String,
     },
-    /// A value that can be read but not used, or two that contradict each other.
+    /// A value that is not supported, or two that contradict each other.
     #[error("{0}")]
     Invalid(String),
-    /// What else looks like a mistake beside an error.
+    /// An error, with warnings about probable mistakes.
     #[error("{error}{}", beside(.warnings))]
     Warned {
-        /// The error.
+        /// Error of the configuration.
         error: Box<ConfigError>,
-        /// One sentence each.
+        /// Warnings, one sentence each.
         warnings: Vec<String>,
     },
     /// A file that cannot be read.
     #[error("{path}: {reason}")]
     File {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// Why not.
+        /// Reason reported by the parser or the operating system.
         reason: String,
     },
 }
@@ -51,6 +51,12 @@ fn beside(warnings: &[String]) -> String {
     lines.collect()
 }
 
-fn hint(nearest: Option<&str>) -> String {
-    nearest.map_or_else(String::new, |n| format!("; did you mean {n}?"))
+fn hint(what: &str, name: &str, nearest: Option<&str>) -> String {
+    match nearest {
+        Some(nearest) => format!("; did you mean {nearest}?"),
+        None if what == "command" => format!(
+            "; `vllm-sim serve {name}` serves a model of this name, `vllm-sim --help` lists the commands"
+        ),
+        None => String::new(),
+    }
 }

@@ -1,4 +1,4 @@
-//! Fake metrics: llm-d's JSON, checked.
+//! Checks fake metrics in the JSON format of llm-d-inference-sim.
 //!
 //! **Source:** llm-d-inference-sim `pkg/common/config_fake_metrics.go`.
 
@@ -9,7 +9,7 @@ use super::nearest::closest;
 use super::values::Values;
 use vllm_sim_engine::duration;
 
-/// Counts per bucket, with the greatest length where upstream has one.
+/// Keys with counts per bucket: maximum number of buckets, and upstream's name if it limits them.
 const BUCKETS: [(&str, usize, Option<&str>); 12] = [
     ("ttft-buckets-values", 23, Some("time-to-first-token")),
     ("tpot-buckets-values", 20, Some("time-per-output-token")),
@@ -25,7 +25,6 @@ const BUCKETS: [(&str, usize, Option<&str>); 12] = [
     ("request-max-generation-tokens", usize::MAX, None),
 ];
 
-/// Numbers that only grow.
 const TOTALS: [&str; 4] = [
     "total-prompt-tokens",
     "total-generation-tokens",
@@ -33,22 +32,18 @@ const TOTALS: [&str; 4] = [
     "prefix-cache-queries",
 ];
 
-/// Observations, and the total that stands for their sum where one is given.
+/// Keys of observations, with the total that replaces their sum if set.
 pub(super) const OBSERVED_TOTALS: [(&str, &str); 2] = [
     ("request-prompt-tokens", "total-prompt-tokens"),
     ("request-generation-tokens", "total-generation-tokens"),
 ];
 
-/// Numbers that go up and down, or functions of time.
 const GAUGES: [&str; 3] = ["running-requests", "waiting-requests", "kv-cache-usage"];
 
-/// Keys of other shapes.
 const OTHERS: [&str; 2] = ["loras", "request-success-total"];
 
-/// Functions of time.
 const FUNCTIONS: [&str; 4] = ["oscillate", "ramp", "rampreset", "squarewave"];
 
-/// llm-d's finish reasons.
 const REASONS: [&str; 5] = [
     "stop",
     "length",
@@ -57,11 +52,11 @@ const REASONS: [&str; 5] = [
     "cache_threshold",
 ];
 
-/// Checks fake metrics, whole or a part of them, and writes `loras` as objects. An unknown key is
-/// dropped, and told to `warn`.
+/// Checks fake metrics, complete or partial, and converts `loras` to objects. An unknown key is
+/// dropped and reported to `warn`.
 ///
 /// # Errors
-/// [`ConfigError::Invalid`] in upstream's words.
+/// [`ConfigError::Invalid`] with upstream's message.
 fn check_fake_metrics(
     mut object: Map<String, Value>,
     mut warn: impl FnMut(String),
@@ -119,7 +114,6 @@ fn invalid(words: impl Into<String>) -> ConfigError {
     ConfigError::Invalid(words.into())
 }
 
-/// What is there and not null.
 fn present<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
     object.get(key).filter(|value| !value.is_null())
 }
@@ -150,7 +144,6 @@ fn gauge(
     }
 }
 
-/// The ends of `func:start:end:period`.
 fn function(text: &str) -> Result<(f64, f64), ConfigError> {
     let unreadable = |why: String| {
         invalid(format!(
@@ -176,7 +169,7 @@ fn function(text: &str) -> Result<(f64, f64), ConfigError> {
             .ok_or_else(|| unreadable(format!("{text:?} is no number")))
     };
     let (start, end) = (number(start)?, number(end)?);
-    // Go's own words: a bare number is no duration here.
+    // Go's message: a duration needs a unit here.
     let typed = duration::parse(period, 1)
         .map_err(|why| unreadable(format!("time: invalid duration {period:?}: {why}")))?;
     if typed.bare {
@@ -288,7 +281,7 @@ fn reasons(object: &Map<String, Value>) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// `loras` with every element an object; YAML files hold JSON texts.
+/// Converts the elements of `loras` to objects; YAML files hold them as JSON texts.
 fn adapters(loras: &Value) -> Result<Value, ConfigError> {
     let wrong = |value: &Value| {
         invalid(format!(

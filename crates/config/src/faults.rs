@@ -5,22 +5,23 @@ use super::flags::faults;
 use super::values::Values;
 use vllm_sim_service::fault::{Failure, FaultRates, FaultSpec, StreamFault};
 
-/// Failures on purpose.
+/// Settings of injected faults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Faults {
-    /// How often requests fail (default 0), and how [all failures; of streams a cut after five tokens].
+    /// Rates and kinds of injected faults (default rates 0; default kinds all failures, for streams
+    /// `cut_after=5`).
     pub rates: FaultRates,
-    /// What health checks are told (default 200).
+    /// HTTP status of the health routes (default 200).
     pub health_status: u16,
-    /// KV events are lost on their way (default no).
+    /// Whether KV event messages are lost (default no).
     pub lose_kv_events: bool,
-    /// `/metrics` stays as it is (default no).
+    /// Whether `/metrics` is frozen (default no).
     pub stale_metrics: bool,
-    /// `Retry-After` of refusals with 429 or 503, in seconds.
+    /// `Retry-After` of responses with 429 or 503, in seconds.
     pub retry_after_seconds: Option<u32>,
-    /// Scripted replies, from a file.
+    /// YAML file of scripted replies.
     pub replies: Option<PathBuf>,
-    /// Failures over time, from a file.
+    /// YAML file of a scenario.
     pub scenario: Option<PathBuf>,
 }
 

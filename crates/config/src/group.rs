@@ -1,44 +1,44 @@
-/// Headings of the help text, in order.
+/// Group of flags, shown under one heading of the help text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FlagGroup {
-    /// Which model is imitated.
+    /// Model, tokenizer and chat template.
     Model,
-    /// Sockets and headers.
+    /// Sockets, headers and routes.
     Server,
-    /// Encryption.
+    /// TLS.
     Tls,
     /// Logs.
     Logging,
-    /// What the API offers.
+    /// API behavior and limits.
     Api,
-    /// What replies say.
+    /// Content of replies.
     Content,
-    /// Tool calls.
+    /// Generated tool calls.
     Tools,
     /// Delays of the pool scheduler.
     Delays,
-    /// Batches and queues.
+    /// Scheduler, batches and queues.
     Scheduler,
     /// Step times of the batching schedulers.
     Timing,
-    /// Blocks.
+    /// KV cache, offloading and transfer.
     KvCache,
-    /// Events about blocks.
+    /// KV event publishing.
     KvEvents,
-    /// Ranks.
+    /// Parallel sizes and data-parallel ranks.
     Parallel,
-    /// Adapters.
+    /// LoRA adapters.
     Lora,
-    /// Failures on purpose.
+    /// Injected faults and scenarios.
     Failures,
     /// Metrics.
     Metrics,
-    /// The program itself.
+    /// Configuration files and the program itself.
     General,
 }
 
 impl FlagGroup {
-    /// All of them, in order.
+    /// All groups, in the order of the help text.
     pub const ALL: [Self; 17] = [
         Self::General,
         Self::Model,
@@ -59,7 +59,7 @@ impl FlagGroup {
         Self::Metrics,
     ];
 
-    /// The heading.
+    /// Returns the heading.
     pub fn title(self) -> &'static str {
         match self {
             Self::Model => "Model",

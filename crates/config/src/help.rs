@@ -1,4 +1,4 @@
-//! Help texts made of the table of flags.
+//! Builds help texts from the tables of flags.
 
 use std::fmt::Write;
 
@@ -6,18 +6,89 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, Command, ValueHint};
 
 use super::cli_mode::CliMode;
+use super::command_line::HelpRequest;
 use super::flag::{FlagKind, FlagSpec, Range};
+use super::flags::engine::GPU;
 use super::flags::{self, flags};
 use super::group::FlagGroup;
 use super::ignored;
+use vllm_sim_engine::latency;
 
-const USAGE: &str = "\
-vllm-sim --model MODEL [FLAGS]      serve, with llm-d-inference-sim's flags and defaults
-       vllm-sim serve MODEL [FLAGS]        serve, with vLLM's command line and defaults
-       vllm-sim config [serve] [FLAGS]     print the configuration and where it comes from
-       vllm-sim replay|bench|sweep|plan|gateway|calibrate|validate|explain|dataset|record|completions|man …";
+const USAGE: &str = "vllm-sim --model MODEL [FLAGS]
+       vllm-sim serve MODEL [FLAGS]";
 
-/// What `vllm-sim launch --help` says.
+/// Commands, first flags and examples: the page of the program.
+const PROGRAM: &str = "\
+A vLLM server without GPU and model: its API, errors, metrics and timing.
+
+Usage: vllm-sim --model MODEL [FLAGS]
+       vllm-sim COMMAND [ARGUMENTS]
+
+Serve:
+  --model MODEL  Serve with the flags and defaults of llm-d-inference-sim
+  serve          Serve with the command line and defaults of `vllm serve`
+  launch         Serve a part of the API: `launch render`
+  config         Print the configuration, and the source of each value
+  healthcheck    Exit with 0 when a server is healthy, else with 1
+
+Plan capacity:
+  explain        Explain the memory and the step times of a model on a GPU
+  plan           Find the cheapest deployment that serves a workload
+  sweep          Compare deployments over a grid of settings
+  replay         Run a trace or a synthetic workload in virtual time
+  calibrate      Fit step times to a recorded run
+  validate       Predict recorded runs, and report the errors
+
+Test clients and gateways:
+  bench          Send a workload to a running server and measure it
+  gateway        Score the routing of a gateway in front of simulated pods
+  record         Record the responses of a server, to replay them
+  dataset        Build or inspect a dataset of replies
+
+Shell: completions, man, version
+
+Flags used most:
+  --port N                        Port to listen on; 0 takes a free one
+  --gpu NAME                      Imitate the step times of a GPU, such as H100
+  --time-to-first-token DURATION  Delay before the first token, such as 200ms
+  --inter-token-latency DURATION  Delay before each further token
+  --failure-injection-rate N      Percentage of requests that fail
+
+Examples:
+  vllm-sim --model demo
+  vllm-sim serve meta-llama/Llama-3.1-8B-Instruct --gpu H100
+  vllm-sim plan --model meta-llama/Llama-3.1-8B-Instruct --gpu H100 \\
+      --workload \"20 req/s of 2k/300\" --slo-ttft-ms 500
+
+`COMMAND --help` explains a command, `serve --help` the server's first flags.
+`--help=all` lists every flag, `--help=WORD` those with WORD in their names or
+one group:";
+
+/// Examples of the server's page.
+const EXAMPLES: &str = "\
+Examples:
+  vllm-sim serve demo --port 0 --ready-file ready.json
+  vllm-sim serve meta-llama/Llama-3.1-8B-Instruct --gpu H100 --tensor-parallel-size 2
+  vllm-sim serve demo --time-to-first-token 200ms --inter-token-latency 20ms
+  vllm-sim serve demo --failure-injection-rate 10 --failure-types rate_limit";
+
+/// Returns the page of the program: its commands, first flags and examples.
+pub(super) fn program() -> String {
+    let groups: Vec<String> = FlagGroup::ALL.into_iter().map(word_of).collect();
+    let mut page = PROGRAM.to_owned();
+    let mut room = 0;
+    for (place, group) in groups.iter().enumerate() {
+        let comma = if place + 1 < groups.len() { "," } else { "." };
+        if room < group.len() + 2 {
+            page.push_str("\n ");
+            room = 78;
+        }
+        room -= group.len() + 2;
+        let _ = write!(page, " {group}{comma}");
+    }
+    page
+}
+
 pub(super) const LAUNCH: &str = "\
 Serve a part of the API
 
@@ -29,20 +100,21 @@ Commands:
 const EXAMPLE: &str = "  vllm-sim --model demo               serve a model called demo on port 8000
   curl http://localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{\"model\": \"demo\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'
-  vllm-sim --help                     the first flags, and where the others are";
+  vllm-sim --help                     all commands and the first flags";
 
-/// How the program is called: what it says when nothing was typed.
+/// Returns how the program is called, for a command line without words.
 pub fn usage() -> String {
-    format!("Usage: {USAGE}\n\n{EXAMPLE}")
+    format!(
+        "Usage: vllm-sim --model MODEL [FLAGS]\n       vllm-sim COMMAND [ARGUMENTS]\n\n{EXAMPLE}"
+    )
 }
 
 const AFTER: &str = "\
-Both command lines take all flags. Flags may also stand in a YAML file (--config), or in the \
-environment as VLLM_SIM_<NAME>; the command line wins over the environment, that over the file. \
-Flags of `vllm serve` that mean nothing to a simulator are accepted and ignored.
---help=WORD shows the group of that name and the flags whose names hold WORD, --help=all every flag.";
+Both command lines accept all flags. Flags can also be set in a YAML file (--config), or in the \
+environment as VLLM_SIM_<NAME>; the command line overrides the environment, which overrides the file. \
+Flags of `vllm serve` without effect in a simulator are accepted and ignored.
+--help=WORD shows the group WORD and the flags whose names contain WORD; --help=all shows every flag.";
 
-/// Flags of the first page: what a newcomer reaches for.
 const FIRST: [&str; 17] = [
     "config",
     "model",
@@ -63,16 +135,18 @@ const FIRST: [&str; 17] = [
     "request-history",
 ];
 
-/// The help text of a command line: the first page, the flags of a group or those whose names hold
-/// `topic` (`all`: every one).
-pub fn help(cli_mode: CliMode, topic: &str) -> String {
-    let topic = topic
-        .trim_start_matches('-')
-        .to_lowercase()
-        .replace(['_', ' '], "-");
-    let after = match topic.as_str() {
-        "" => format!("{}\n\n{AFTER}", groups()),
-        _ => AFTER.to_owned(),
+/// Returns the help text of a server's command line: its first flags, those of a group, or those whose names
+/// hold a word (`all`: every one).
+pub(super) fn help(cli_mode: CliMode, request: &HelpRequest) -> String {
+    let topic = match request {
+        HelpRequest::Topic(topic) => topic.trim_start_matches('-').to_lowercase(),
+        HelpRequest::Short | HelpRequest::Long => String::new(),
+    };
+    let topic = topic.replace(['_', ' '], "-");
+    let after = match request {
+        HelpRequest::Short => "`--help` shows more, `--help=all` every flag.".to_owned(),
+        HelpRequest::Long => format!("{EXAMPLES}\n\n{}\n\n{AFTER}", groups()),
+        HelpRequest::Topic(_) => AFTER.to_owned(),
     };
     let wanted = move |flag: &FlagSpec| match topic.as_str() {
         "" => FIRST.contains(&flag.name),
@@ -88,12 +162,10 @@ pub fn help(cli_mode: CliMode, topic: &str) -> String {
     command.render_help().to_string()
 }
 
-/// The name of a group behind `--help=`.
 fn word_of(group: FlagGroup) -> String {
     group.title().to_lowercase().replace(' ', "-")
 }
 
-/// The groups, and how many flags each has.
 fn groups() -> String {
     let mut out = String::from("More flags, by group:");
     for group in FlagGroup::ALL {
@@ -104,7 +176,7 @@ fn groups() -> String {
     out
 }
 
-/// The command line as clap sees it, for help texts, completions and man pages.
+/// Returns the clap command for help texts, completions and man pages.
 pub fn clap_command(cli_mode: CliMode) -> Command {
     Command::new("vllm-sim")
         .about("A vLLM deployment seen from outside, with no GPU and no model.")
@@ -132,13 +204,15 @@ fn argument(flag: &'static FlagSpec, cli_mode: CliMode) -> Arg {
         }
         kind => arg.value_name(kind.placeholder()),
     };
+    let gpus = latency::GPUS.iter().map(|gpu| gpu.name);
     let arg = match flag.kind {
         FlagKind::Choice(words) => arg.value_parser(one_of(words)),
+        _ if flag.name == GPU.name => arg.value_parser(PossibleValuesParser::new(gpus)),
         FlagKind::Path | FlagKind::Repeat => arg.value_hint(ValueHint::AnyPath),
         _ => arg,
     }
     .hide_possible_values(true);
-    // Names of two letters after one dash are ours to read; clap shows those of one.
+    // clap supports short names of one letter only; longer ones are appended to the help text.
     match flag.shorts.first().and_then(|short| short.parse().ok()) {
         Some::<char>(letter) => arg.short(letter),
         None => arg,
@@ -162,14 +236,14 @@ fn described(flag: &FlagSpec, cli_mode: CliMode) -> String {
     text
 }
 
-/// `docs/flags.md`: every flag, group by group, and those that are ignored.
+/// Returns the text of `docs/flags.md`: every flag by group, then the ignored flags.
 pub fn flags_markdown() -> String {
     let mut out = String::from(
         "# Flags\n\n\
-         Made by `cargo test`, from `crates/config/src/flags/`; edit there.\n\n\
+         Generated by `cargo test` from `crates/config/src/flags/`; edit there.\n\n\
          Every flag is a YAML key (`--config FILE`) and an environment variable \
          (`VLLM_SIM_` and the name in capitals). Dashes and underscores are the same. \
-         The command line wins over the environment, that over the file. \
+         The command line overrides the environment, which overrides the file. \
          Where two defaults are given, the second is that of `vllm-sim serve`.\n",
     );
     for group in FlagGroup::ALL {
@@ -191,10 +265,10 @@ pub fn flags_markdown() -> String {
     }
     out.push_str(
         "\n## Accepted and ignored\n\n\
-         Flags of vLLM, llm-d-inference-sim, klog and Dynamo that mean nothing to a simulator. \
-         They are named in one log line at start; those marked * have an effect in vLLM and are \
-         named in a warning. Behind `serve`, a flag of vLLM until an earlier release is refused, as \
-         vLLM does, unless `--vllm-version` is no later.\n\n",
+         Flags of vLLM, llm-d-inference-sim, klog and Dynamo without effect in a simulator. \
+         They are listed in one log line at start; those marked * have an effect in vLLM and are \
+         listed in a warning. With `serve`, a flag that vLLM has removed is rejected, as in vLLM, \
+         unless `--vllm-version` is a release that has it.\n\n",
     );
     for (name, remark) in ignored::remarks() {
         let _ = writeln!(out, "- `--{name}`{remark}");
@@ -241,7 +315,7 @@ fn takes(flag: &FlagSpec) -> String {
     }
 }
 
-/// Bounds in words; the greatest that there are are none.
+/// Describes bounds in words; an upper bound at the maximum of the type is omitted.
 fn bounds(range: Range) -> String {
     match range {
         Range::Whole(least, most) if most >= u32::MAX.into() => format!("at least {least}"),

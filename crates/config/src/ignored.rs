@@ -1,34 +1,34 @@
-//! Flags that are taken and mean nothing to a simulator.
+//! Flags of other programs that are accepted without effect.
 //!
-//! Of `vllm serve` they are all that its list has and [`flags`] has not, so a flag that gets a
-//! meaning here leaves by itself.
+//! For `vllm serve` these are the flags of its list that [`flags`] does not define.
 //!
-//! **Source:** vLLM's `vllm/engine/arg_utils.py` and `vllm/entrypoints/launchers/cli_args.py`
-//! (0.31 and the months after it) with what 0.6 to 0.30 had; llm-d-inference-sim's
-//! `pkg/common/config.go`; klog's flags; Dynamo's `dynamo/mocker/args.py`.
+//! **Source:** vLLM's `vllm/engine/arg_utils.py` and `vllm/entrypoints/launchers/cli_args.py` (0.6
+//! to 0.33); llm-d-inference-sim's `pkg/common/config.go`; klog's flags; Dynamo's
+//! `dynamo/mocker/args.py`.
 
 use std::sync::LazyLock;
 
 use super::error::ConfigError;
 use super::flags;
 
-/// How many words a flag takes.
+/// Number of words that a flag takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Arity {
-    /// None, or `true` / `false`; has a `--no-` twin.
+    /// No word, or `true` or `false`; `--no-` negates it.
     Switch,
-    /// One.
+    /// One word.
     Value,
-    /// Any number, up to the next flag.
+    /// Any number of words, up to the next flag.
     List,
 }
 
-/// `vllm serve`'s flags, a line each: name, what it takes, names after one dash; `until=0.10`: the
-/// last release that had it; `felt`: a user of vLLM would expect an effect.
-/// `generate/vllm_serve_flags.py` adds those of another release.
+/// Flags of `vllm serve`, one per line: name, kind, short names.
+///
+/// `until=0.10` is the last release with the flag. `felt` marks flags with an effect that users of
+/// vLLM would miss. `generate/vllm_serve_flags.py` adds the flags of another release.
 const VLLM_SERVE: &str = include_str!("vllm_serve_flags.txt");
 
-/// Whether some `vllm serve` of 0.6 to 0.33 has a flag of this name.
+/// Whether any `vllm serve` from 0.6 to 0.33 has a flag of this name.
 pub fn is_vllm_serve_flag(name: &str) -> bool {
     let lines = VLLM_SERVE.lines();
     lines
@@ -36,7 +36,6 @@ pub fn is_vllm_serve_flag(name: &str) -> bool {
         .any(|line| line.split(' ').next() == Some(name))
 }
 
-/// Flags of other programs whose command lines are taken.
 const OTHERS: &[(&str, Arity)] = &[
     // llm-d-inference-sim
     ("engine", Arity::Value),
@@ -82,16 +81,14 @@ struct IgnoredFlag {
     name: &'static str,
     arity: Arity,
     shorts: Vec<&'static str>,
-    /// The last release of vLLM that had it; `None`: the imitated one has.
+    /// Last release of vLLM with the flag; `None`: the imitated release has it.
     until: Option<Release>,
-    /// Whether a user of vLLM would expect an effect.
+    /// Whether users of vLLM would miss its effect.
     is_felt: bool,
 }
 
-/// Major and minor number of a release.
 pub(super) type Release = (u32, u32);
 
-/// `0.33.0` and `v0.33` as numbers; `None`: it is no release.
 pub(super) fn release(text: &str) -> Option<Release> {
     let mut parts = text.trim_start_matches('v').split('.');
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
@@ -109,12 +106,11 @@ static IGNORED: LazyLock<Vec<IgnoredFlag>> = LazyLock::new(|| {
     let mut flags: Vec<_> = all
         .filter(|flag| flags::long(flag.name).is_none())
         .collect();
-    // The chart's schema lists them in this order.
+    // The chart's schema keeps this order.
     flags.sort_by_key(|flag| flag.arity);
     flags
 });
 
-/// Reads a line of [`VLLM_SERVE`]; `None` for a comment.
 fn read(line: &'static str) -> Option<IgnoredFlag> {
     let mut words = line.split_whitespace();
     let name = words.next().filter(|name| !name.starts_with('#'))?;
@@ -140,10 +136,10 @@ fn read(line: &'static str) -> Option<IgnoredFlag> {
     Some(flag)
 }
 
-/// Refuses flags that the imitated release of vLLM has no more, as its parser does.
+/// Rejects flags that the imitated release of vLLM has removed, as its parser does.
 ///
 /// # Errors
-/// [`ConfigError::Invalid`] with argparse's words, and the release that had them.
+/// [`ConfigError::Invalid`] with argparse's message and the last release with the flags.
 pub(super) fn refuse_removed(typed: &[String], version: &str) -> Result<(), ConfigError> {
     let Some(imitated) = release(version) else {
         return Ok(());
@@ -161,30 +157,28 @@ pub(super) fn refuse_removed(typed: &[String], version: &str) -> Result<(), Conf
     }
 }
 
-/// Of these flags, those that a user of vLLM would expect an effect of.
+/// Returns the flags in `typed` whose effect users of vLLM would miss.
 pub(super) fn felt(typed: &[String]) -> Vec<String> {
     let is_felt = |typed: &&String| named(typed).is_some_and(|flag| flag.is_felt);
     typed.iter().filter(is_felt).cloned().collect()
 }
 
-/// The last release of vLLM that had this flag, which may mean something here.
+/// Returns the last release of vLLM with this flag, also for flags that have an effect here.
 pub(super) fn last_release(name: &str) -> Option<Release> {
     let mut lines = VLLM_SERVE.lines().filter_map(read);
     lines.find(|flag| flag.name == name)?.until
 }
 
-/// The flag that was typed as `--name`.
 fn named(typed: &str) -> Option<&'static IgnoredFlag> {
     let name = typed.strip_prefix("--")?;
     IGNORED.iter().find(|flag| flag.name == name)
 }
 
-/// Every flag that is accepted and ignored, with the words it takes.
+/// Returns every ignored flag and the number of words that it takes.
 pub fn ignored_flags() -> impl Iterator<Item = (&'static str, Arity)> {
     IGNORED.iter().map(|flag| (flag.name, flag.arity))
 }
 
-/// What docs say of each of them, by name: a mark, the last release.
 pub(super) fn remarks() -> Vec<(&'static str, String)> {
     let mut flags: Vec<_> = IGNORED.iter().collect();
     flags.sort_unstable_by_key(|flag| flag.name);
@@ -198,12 +192,10 @@ pub(super) fn remarks() -> Vec<(&'static str, String)> {
     flags.iter().map(|flag| (flag.name, remark(flag))).collect()
 }
 
-/// The ignored flag of this long name.
 pub(super) fn long(name: &str) -> Option<(&'static str, Arity)> {
     ignored_flags().find(|(n, _)| *n == name)
 }
 
-/// The ignored flag of this name after one dash.
 pub(super) fn short(name: &str) -> Option<(&'static str, Arity)> {
     let flag = IGNORED.iter().find(|flag| flag.shorts.contains(&name))?;
     Some((flag.name, flag.arity))

@@ -1,4 +1,4 @@
-//! How many blocks the KV cache has, and whether the longest request fits.
+//! Computes the number of KV cache blocks and checks that the longest request fits.
 
 use serde_json::Value;
 
@@ -15,10 +15,10 @@ use vllm_sim_engine::latency::{
 };
 use vllm_sim_engine::sched::vllm::Victim;
 
-/// The GPU when none is named: bytes were, and only the model's shape counts.
+/// GPU to assume when only the model's shape matters.
 const GPU: &str = "H100";
 const GIB: f64 = (1_u64 << 30) as f64;
-/// Connectors of vLLM that keep all layers in one group.
+/// Connectors of vLLM that support a single group of layers only.
 const ONE_GROUP: [&str; 5] = [
     "LMCacheConnectorV1",
     "LMCacheMPConnector",
@@ -27,34 +27,33 @@ const ONE_GROUP: [&str; 5] = [
     "HF3FSKVConnector",
 ];
 
-/// The KV cache of one engine as vLLM's start-up plans it.
+/// KV cache of one engine, as vLLM plans it at start.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvCacheSize {
-    /// How it is cut into blocks.
+    /// Division into blocks and groups of layers.
     pub plan: KvCachePlan,
-    /// What a GPU's memory goes to.
+    /// Use of the memory of one GPU.
     pub memory: Memory,
-    /// Weights of a GPU that stay in the memory of the host, bytes.
+    /// Weights kept in CPU memory, in bytes per GPU.
     pub offloaded_bytes: f64,
-    /// Of it, what is neither weights, activations nor cache.
+    /// GPU memory that is neither weights, activations nor cache.
     pub reserved: ReservedMemory,
-    /// Bytes set aside for it on each GPU.
+    /// Memory available for the cache, in bytes per GPU.
     pub available_bytes: f64,
-    /// Its blocks, the null block included.
+    /// Number of blocks, including the null block.
     pub blocks: u32,
-    /// Tokens that requests of `max_model_len` tokens have in it at once.
+    /// Capacity in tokens, for requests of `max_model_len` tokens.
     pub tokens: u64,
-    /// How many such requests.
+    /// Number of requests of `max_model_len` tokens that fit.
     pub concurrency: f64,
-    /// Blocks of one, in a group whose layers see everything and in one whose layers do not.
+    /// Blocks of one such request: in a full-attention group, and in a sparse group.
     pub request_blocks: (u32, u32),
-    /// What the number of blocks follows from.
+    /// Rule that determines the number of blocks.
     pub rule: &'static str,
-    /// Why vLLM would not start: a request of `max_model_len` tokens does not fit.
+    /// Error of vLLM at start if a request of `max_model_len` tokens does not fit.
     pub refusal: Option<String>,
 }
 
-/// Returns the rule that the count of blocks follows.
 fn rule(engine: &Engine) -> &'static str {
     match (
         engine.memory.num_blocks,
@@ -66,7 +65,7 @@ fn rule(engine: &Engine) -> &'static str {
     }
 }
 
-/// Refuses what is not played for layers that have groups of their own.
+/// Rejects settings that are not simulated for models with several groups of layers.
 fn check_groups(engine: &Engine) -> Result<(), ConfigError> {
     if engine.scheduling.victim == Victim::First {
         return Err(ConfigError::Invalid(
@@ -85,8 +84,8 @@ fn check_groups(engine: &Engine) -> Result<(), ConfigError> {
 }
 
 impl KvCacheSize {
-    /// What the flags give; `None` where nothing says how much memory or which model. A
-    /// `--max-model-len` that is to be found (`auto`, `-1`) is.
+    /// Plans the cache; `None` if the memory or the model's shape is unknown. Resolves a
+    /// `--max-model-len` of `auto` or `-1`.
     ///
     /// **Source:** vLLM 0.33 `vllm/v1/core/kv_cache_planning.py`, `get_kv_cache_configs`,
     /// `_check_enough_kv_cache_memory` and `_auto_fit_max_model_len`.
@@ -119,14 +118,14 @@ impl KvCacheSize {
         let tp = engine.parallel.tensor;
         let drafts = engine.speculative.as_ref().map_or(0, |s| s.num_tokens);
         let cached = with_drafts(engine, &stage, width);
-        // A block's tokens lie on as many GPUs as share the context.
+        // The GPUs that share a context split the tokens of a block.
         let width = width / f64::from(engine.parallel.context);
         let plan = KvCachePlan::new(&cached, tp, engine.block_size, width, hybrid)
             .with_states(engine.prefix_cache.enable_prefix_caching, drafts);
         if plan.sparse_groups > 0 {
             check_groups(engine)?;
         }
-        // With groups a typed count says enough.
+        // With several groups, a configured number of blocks is enough.
         let typed = engine.memory.num_blocks.filter(|_| plan.sparse_groups > 0);
         let typed = typed.map(|blocks| f64::from(blocks) * plan.block_bytes);
         let (memory, offloaded_bytes) = memory(engine, &stage, gpu);
@@ -166,13 +165,13 @@ impl KvCacheSize {
         Ok(Some(size))
     }
 
-    /// Whether a request of the whole context fits; else a context that is to be found shrinks.
+    /// Checks that a request of `max_model_len` tokens fits; shrinks a context length of `auto`.
     fn check(&mut self, v: &Values, model: &mut Model, engine: &Engine) -> Result<(), ConfigError> {
         let available = match engine.memory.num_blocks {
             Some(blocks) => f64::from(blocks) * self.plan.block_bytes,
             None => self.available_bytes,
         };
-        // The null block serves nobody.
+        // The null block holds no tokens.
         let usable = available - self.plan.block_bytes;
         let in_flight = in_flight(engine);
         let context = model.max_model_len;
@@ -207,7 +206,7 @@ impl KvCacheSize {
             gib(usable)
         );
         match engine.memory.num_blocks {
-            // Few blocks on purpose show what preemption does.
+            // A small cache is a valid way to show preemption.
             Some(_) => v.warn(format!("vLLM would refuse to start: {text}")),
             None => self.refusal = Some(text),
         }
@@ -215,13 +214,11 @@ impl KvCacheSize {
     }
 }
 
-/// As Python writes a number rounded to two places.
 fn gib(bytes: f64) -> String {
     let rounded = (bytes / GIB * 100.0).round() / 100.0;
     format!("{rounded:?}")
 }
 
-/// Tokens that may be scheduled and not settled: those of all steps in flight.
 fn in_flight(engine: &Engine) -> u32 {
     let steps = match engine.scheduling.async_scheduling {
         true => engine.parallel.pipeline.saturating_add(1),
@@ -230,7 +227,6 @@ fn in_flight(engine: &Engine) -> u32 {
     steps.saturating_mul(engine.max_num_batched_tokens)
 }
 
-/// What a GPU's memory goes to, and the bytes of weights that it does not hold.
 fn memory(engine: &Engine, stage: &ModelShape, gpu: &Gpu) -> (Memory, f64) {
     let memory = Memory::new(
         stage,
@@ -250,7 +246,7 @@ fn memory(engine: &Engine, stage: &ModelShape, gpu: &Gpu) -> (Memory, f64) {
     (memory, offloaded)
 }
 
-/// Bytes for the cache; `None`: nobody said, and nobody named a GPU.
+/// Returns the bytes for the cache; `None` if neither a size nor a GPU is set.
 fn available(engine: &Engine, memory: Memory) -> Option<f64> {
     if let Some(bytes) = engine.memory.kv_cache_memory_bytes {
         return Some(bytes as f64);
@@ -259,8 +255,7 @@ fn available(engine: &Engine, memory: Memory) -> Option<f64> {
     roofline.then_some(memory.room_bytes.max(0.0))
 }
 
-/// The layers that have cache: those of a draft model count as so many of the target's as take the
-/// same bytes.
+/// Adds layers of the target model that need as many bytes as the cache of the draft model.
 fn with_drafts(engine: &Engine, stage: &ModelShape, width: f64) -> ModelShape {
     let tp = engine.parallel.tensor;
     let layer = stage.kv_bytes_per_token(tp, 1) as f64 * width / f64::from(stage.layers.max(1));
@@ -272,7 +267,7 @@ fn with_drafts(engine: &Engine, stage: &ModelShape, width: f64) -> ModelShape {
     }
 }
 
-/// The model's shape, with weights stored as `--quantization` says where `config.json` is silent.
+/// Returns the model's shape; `--quantization` applies if `config.json` has none.
 pub(super) fn shape(model: &Model, engine: &Engine) -> Option<ModelShape> {
     let found = match &model.hf_config {
         Some(config) => ModelShape::from_config(config).ok()?,
@@ -288,7 +283,7 @@ pub(super) fn shape(model: &Model, engine: &Engine) -> Option<ModelShape> {
     })
 }
 
-/// Whether a connector knows but one group of layers, and the model would have several.
+/// Whether a connector supports only one group of layers, and the model has several.
 ///
 /// **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/factory.py`, `supports_hma`.
 fn has_one_group(v: &Values, shape: &ModelShape) -> Result<bool, ConfigError> {
@@ -319,7 +314,7 @@ fn first_of_one_group(config: &Value) -> Option<String> {
     ONE_GROUP.contains(&name).then(|| name.to_owned())
 }
 
-/// Whether its layers see chunks (Llama-4), which vLLM keeps as if they saw everything.
+/// Whether layers attend to chunks (Llama-4); vLLM caches them like full attention.
 fn is_chunked(model: &Model) -> bool {
     let config = model.hf_config.as_ref();
     let told = config.is_some_and(|config| {

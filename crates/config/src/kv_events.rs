@@ -10,27 +10,28 @@ use vllm_sim_observe::kv_events::{
     CacheGroups, Encoding, EventFormat, HashFormat, HostDetail, LLMD_TOPIC, SpecKind, for_rank,
 };
 
-/// Events about cached blocks.
+/// Settings of the KV event publisher.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvEvents {
-    /// Whether they are published.
+    /// Whether events are published.
     pub enabled: bool,
-    /// How an event is written: vLLM's way when `--kv-events-config` switched them on, else llm-d's.
+    /// Encoding of events: vLLM's if `--kv-events-config` enables them, else llm-d's.
     pub encoding: Encoding,
-    /// Socket of rank 0; rank r adds r to its port.
+    /// Publisher endpoint of rank 0; rank r adds r to its port.
     pub endpoint: String,
-    /// Replay socket of rank 0; `None`: none.
+    /// Replay endpoint of rank 0; `None`: no replay.
     pub replay_endpoint: Option<String>,
-    /// Batches kept for replay (default 10000; llm-d 1024).
+    /// Number of batches kept for replay (default 10000; llm-d 1024).
     pub buffer_steps: usize,
-    /// High-water mark of the socket (default 100000).
+    /// High-water mark of the socket, in messages (default 100000).
     pub hwm: u32,
-    /// Longest queue to the publisher (default 100000).
+    /// Maximum number of batches queued for the publisher thread (default 100000).
     pub max_queue_size: usize,
-    /// First frame: `{pod_ip}`, `{pod_name}`, `{port}`, `{rank}`, `{model}` are filled in
-    /// (default empty; llm-d `kv@{pod_ip}:{port}@{model}`).
+    /// Topic, the first frame of a message; `{pod_ip}`, `{host}`, `{port}`, `{rank}` and
+    /// `{model}` are replaced (default empty; llm-d `kv@{pod_ip}:{port}@{model}`).
     pub topic: String,
-    /// Events per batch; vLLM's form sends one batch per step instead (default 16).
+    /// Maximum number of events per batch (default 16); vLLM's format sends one batch per step
+    /// instead.
     pub batch_size: usize,
 }
 
@@ -48,14 +49,15 @@ const CONFIG_KEYS: [&str; 8] = [
     "topic",
 ];
 
-/// What events say of blocks in the memory of the host.
 fn host_detail(engine: &Engine) -> HostDetail {
     let offload = engine.kv_offload.as_ref();
     offload.map_or(HostDetail::Names, |offload| offload.detail)
 }
 
 impl KvEvents {
-    /// Event and replay socket of a rank, as vLLM numbers them; one that cannot be moved stays.
+    /// Returns the publisher and replay endpoints of a rank, numbered as in vLLM.
+    ///
+    /// An endpoint without a port is returned unchanged.
     pub fn of_rank(&self, rank: u32) -> (String, Option<String>) {
         let moved =
             |endpoint: &String| for_rank(endpoint, rank).unwrap_or_else(|_| endpoint.clone());
@@ -79,7 +81,7 @@ impl KvEvents {
         if events.enabled { Ok(events) } else { Ok(own) }
     }
 
-    /// What llm-d's flags say; on with the KV cache.
+    /// Reads llm-d's flags; events are enabled together with the KV cache.
     fn llmd(v: &Values, engine: &Engine) -> Result<Self, ConfigError> {
         let endpoint = v.text(&kv::ZMQ_ENDPOINT).unwrap_or_default().to_owned();
         let replay_endpoint = v.get(&kv::KV_EVENTS_REPLAY_ENDPOINT)?;
@@ -116,7 +118,6 @@ impl KvEvents {
         })
     }
 
-    /// What `--kv-events-config` says.
     fn vllm(v: &Values, config: &Map<String, Value>, own: &Self) -> Result<Self, ConfigError> {
         let config: Map<String, Value> = config
             .iter()
@@ -155,7 +156,7 @@ impl KvEvents {
     }
 }
 
-/// The groups of layers, numbered as vLLM does: those that do not keep everything come first.
+/// Returns the groups of layers in vLLM's order: sparse groups come first.
 fn cache_groups(engine: &Engine) -> CacheGroups {
     let Some(plan) = engine.kv_cache.as_ref().map(|cache| cache.plan) else {
         return CacheGroups::default();
@@ -182,7 +183,6 @@ fn cache_groups(engine: &Engine) -> CacheGroups {
     }
 }
 
-/// Reads the keys of a JSON flag.
 struct Fields<'a> {
     v: &'a Values,
     config: &'a Map<String, Value>,
@@ -227,7 +227,6 @@ impl Fields<'_> {
     }
 }
 
-/// The port at the end of `tcp://host:port`.
 fn port_of(endpoint: &str) -> Option<u32> {
     endpoint
         .strip_prefix("tcp://")?
@@ -237,7 +236,7 @@ fn port_of(endpoint: &str) -> Option<u32> {
         .ok()
 }
 
-/// Both endpoints spread over the ranks, rank r adding r to the port, must not meet.
+/// Checks that the ports of both endpoints do not overlap; rank r adds r to each.
 fn ports_apart(events: &str, replay: &str, ranks: u32) -> Result<(), ConfigError> {
     match (port_of(events), port_of(replay)) {
         (Some(a), Some(b)) if a.abs_diff(b) < ranks => Err(ConfigError::Invalid(format!(

@@ -1,4 +1,4 @@
-//! A second prefix cache in the memory of the host.
+//! KV cache offloading to CPU memory.
 
 use std::time::Duration;
 
@@ -17,18 +17,15 @@ use vllm_sim_engine::latency::{HostLink, KvCachePlan, gpu, kv_width};
 use vllm_sim_observe::kv_events::HostDetail;
 
 const GIB: f64 = (1_u64 << 30) as f64;
-/// What a copy costs before its first byte.
 const COPY_LATENCY: Duration = Duration::from_micros(20);
-/// Bytes of `SimpleCPUOffloadConnector` when nothing is said.
 const SIMPLE_BYTES: f64 = 8.0 * GIB;
-/// GiB of a GPU's LMCache, and tokens of its chunks, when nothing is said (`max_local_cpu_size`,
-/// `chunk_size`).
+/// LMCache defaults: GiB per GPU (`max_local_cpu_size`), tokens per chunk (`chunk_size`).
 const LMCACHE_GIB: f64 = 5.0;
 const LMCACHE_TOKENS: f64 = 256.0;
-/// Most chunks: bookkeeping of some gigabytes.
+/// Maximum number of chunks, which limits bookkeeping to a few gigabytes.
 const MOST_CHUNKS: f64 = 67_108_864.0;
 
-/// A cache in the memory of the host (`--kv-offloading-size`, `OffloadingConnector`,
+/// Settings of a KV cache in CPU memory (`--kv-offloading-size`, `OffloadingConnector`,
 /// `SimpleCPUOffloadConnector`).
 ///
 /// **Source:** vLLM 0.33 `vllm/config/vllm.py` (`_post_init_kv_transfer_config`),
@@ -36,25 +33,24 @@ const MOST_CHUNKS: f64 = 67_108_864.0;
 /// simple_cpu_offload_connector.py`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvOffload {
-    /// `--kv-offloading-size`, GiB, where that was typed.
+    /// `--kv-offloading-size` in GiB, if set.
     pub size_gib: Option<f64>,
-    /// Bytes of all GPUs of an engine together.
+    /// Size for all GPUs of an engine together, in bytes.
     pub bytes: u64,
-    /// Tokens that requests of `max_model_len` tokens have in it at once.
+    /// Capacity in tokens, for requests of `max_model_len` tokens.
     pub tokens: u64,
-    /// What the engine plays.
+    /// Configuration of the simulated host tier.
     pub tier: HostTierConfig,
-    /// GPUs that copy.
+    /// Number of GPUs that copy blocks.
     pub workers: u32,
-    /// What copies go over.
+    /// Link between a GPU and CPU memory.
     pub link: HostLink,
-    /// What events say of its blocks.
+    /// Content of KV events about its blocks.
     pub detail: HostDetail,
-    /// Whether it is that of LMCache, which has metrics of its own.
+    /// Whether LMCache manages the cache; it has metrics of its own.
     pub is_lmcache: bool,
 }
 
-/// A connector that keeps cache in the memory of the host, as typed.
 struct Offloader {
     rules: HostRules,
     is_lmcache: bool,
@@ -62,16 +58,14 @@ struct Offloader {
     size_gib: Option<f64>,
 }
 
-/// Bytes of cache that a token takes in one group of layers.
+/// KV cache size of one token in one group of layers, in bytes.
 #[derive(Clone, Copy)]
 struct TokenBytes {
-    /// On one GPU.
     part: f64,
-    /// In the memory of the host.
     whole: f64,
 }
 
-/// Groups of layers; each keeps its blocks for itself.
+/// Returns the plan if the model has several groups of layers; each group stores its own blocks.
 fn groups(engine: &Engine) -> Option<KvCachePlan> {
     let plan = engine.kv_cache.as_ref().map(|cache| cache.plan);
     plan.filter(|plan| plan.sparse_groups > 0)
@@ -119,7 +113,7 @@ impl KvOffload {
         }))
     }
 
-    /// Chunks of a request of `context` tokens.
+    /// Returns the number of chunks of a request with `context` tokens.
     ///
     /// **Source:** vLLM 0.33 `vllm/v1/kv_offload/cpu/common.py`, `_kv_cache_size_tokens`.
     fn request_chunks(&self, engine: &Engine, context: u32) -> u64 {
@@ -155,7 +149,7 @@ impl TokenBytes {
             Some(plan) => plan.block_bytes / f64::from(plan.block_size),
             None => KvCachePlan::new(&stage, tensor, 1, width, false).token_bytes(),
         };
-        // GPUs that hold the same latent cache keep one copy of it.
+        // GPUs with the same latent cache (MLA) share one copy of it.
         let copies = match shape.mla {
             Some(_) => f64::from(pipeline),
             None => workers,
@@ -175,7 +169,6 @@ impl Offloader {
         }
     }
 
-    /// The connector that the flags ask for.
     fn from_values(
         v: &Values,
         transfer: Option<&mut KvTransfer>,
@@ -186,7 +179,7 @@ impl Offloader {
         let typed = transfer
             .as_ref()
             .and_then(|transfer| Self::named(v, &transfer.raw));
-        // Nothing at all is how a sweep says that there is no such cache.
+        // Size 0 disables the cache, for sweeps over the size.
         let Some(gib) = size_gib.filter(|gib| *gib > 0.0) else {
             return Ok(typed);
         };
@@ -223,7 +216,6 @@ impl Offloader {
         }))
     }
 
-    /// The connector of a `--kv-transfer-config`, or the first of several that keeps cache.
     fn named(v: &Values, config: &Value) -> Option<Self> {
         let extra = match config.get("kv_connector_extra_config") {
             Some(Value::Object(extra)) => extra.clone(),
@@ -233,7 +225,7 @@ impl Offloader {
         let rules = match name {
             "OffloadingConnector" => HostRules::Native,
             "SimpleCPUOffloadConnector" => HostRules::Simple,
-            // One that moves prompts between engines is no cache of this one.
+            // Other roles move prompts between engines and keep no cache.
             "LMCacheConnectorV1" if config.get("kv_role")? == "kv_both" => HostRules::Native,
             "LMCacheMPConnector" => {
                 v.warn(
@@ -291,12 +283,11 @@ impl Offloader {
         }
     }
 
-    /// Refuses what would be another cache.
     fn check(&self, v: &Values) -> Result<(), ConfigError> {
         let allowed: &[(&str, &[&str])] = match self.rules {
             HostRules::Native => &[
                 ("spec_name", &["CPUOffloadingSpec"]),
-                // LMCache has no such key of vLLM's.
+                // LMCache has no `eviction_policy` of vLLM.
                 (
                     "eviction_policy",
                     if self.is_lmcache {
@@ -341,7 +332,7 @@ impl Offloader {
         Ok(())
     }
 
-    /// How often a chunk is offered before it is stored, and of how many chunks that is counted.
+    /// Returns the number of offers after which a chunk is stored, and the number of tracked chunks.
     fn threshold(&self, v: &Values) -> Result<Option<(u32, usize)>, ConfigError> {
         let least = self.number(v, "store_threshold")?.unwrap_or(0.0);
         let most = self.number(v, "max_tracker_size")?.unwrap_or(64_000.0);
@@ -390,7 +381,6 @@ impl Offloader {
         Ok(chunk as u32)
     }
 
-    /// Returns the detail of the native connector's events.
     fn detail(&self, v: &Values) -> Result<HostDetail, ConfigError> {
         let described = self.switch(v, "self_describing_kv_events");
         Ok(match self.is_lmcache || described?.unwrap_or(false) {
@@ -471,7 +461,6 @@ impl Offloader {
     }
 }
 
-/// Returns the link between a GPU and its host: with the typed bandwidth, else the GPU's own.
 fn link(engine: &Engine, bandwidth: Option<f64>) -> HostLink {
     let known = engine.gpu.as_deref().and_then(gpu);
     match bandwidth {

@@ -10,60 +10,60 @@ use super::parallel::Parallel;
 use super::values::Values;
 use vllm_sim_engine::LoadFailurePolicy;
 
-/// Disaggregated prefill (`--kv-transfer-config`).
+/// Settings of disaggregated prefill (`--kv-transfer-config`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvTransfer {
-    /// What the connector does for requests; `None`: nothing that shows.
+    /// Connector; `None`: one without visible effect on requests.
     pub connector: Option<Connector>,
-    /// Whether this server computes prompts for others.
+    /// Whether this server computes prompts for other servers.
     pub producer: bool,
-    /// Whether this server takes prompts from others.
+    /// Whether this server loads prompts from other servers.
     pub consumer: bool,
     /// vLLM's `engine_id`.
     pub engine_id: Option<String>,
-    /// Where a decoding server says that it has read the blocks of rank 0; rank r: port + r.
+    /// Address on which decode servers report to rank 0 that they have read its blocks; rank r adds
+    /// r to the port.
     pub side_channel: SideChannel,
-    /// How long blocks are kept for it (default 30 s; MoRI-IO 60 s).
+    /// Time after which unread blocks are freed (default 30 s; MoRI-IO 60 s).
     pub lease: Duration,
-    /// Port on which Mooncake's registry of prefilling engines listens, when this server is to
-    /// start it.
+    /// Port of Mooncake's registry of prefill engines; `None`: this server does not start it.
     pub bootstrap_port: Option<u16>,
-    /// What becomes of requests whose prompt cannot be loaded (default they fail).
+    /// Handling of requests whose prompt cannot be loaded (default: the request fails).
     pub load_failure_policy: LoadFailurePolicy,
-    /// The whole object as typed.
+    /// JSON object as typed.
     pub raw: Value,
 }
 
-/// The connectors that answer a prefill, or move caches without a word.
+/// Simulated KV connectors.
 ///
 /// **Source:** vLLM `vllm/distributed/kv_transfer/kv_connector/factory.py`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Connector {
-    /// The decoding server reads (`NixlConnector`, `NixlPullConnector`).
+    /// NIXL, where the decode server reads (`NixlConnector`, `NixlPullConnector`).
     Nixl,
-    /// The prefilling server writes (`NixlPushConnector`).
+    /// NIXL, where the prefill server writes (`NixlPushConnector`).
     NixlPush,
-    /// AMD's; both ways.
+    /// AMD's MoRI-IO, for reads and writes.
     MoriIo,
-    /// The router brings both together; nothing is answered.
+    /// Mooncake: the router pairs the servers; the prefill response has no transfer parameters.
     Mooncake,
-    /// Caches lie in LMCache; on demand the first token is answered.
+    /// LMCache; on request the prefill response contains the first token.
     LmCache,
-    /// The same with a process of its own: an empty object is answered.
+    /// LMCache as a separate process; the prefill response has empty transfer parameters.
     LmCacheMp,
 }
 
-/// A host and a port.
+/// Address of the side channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SideChannel {
-    /// As other servers know it.
+    /// Host name under which other servers reach it.
     pub host: String,
-    /// Of rank 0.
+    /// Port of rank 0.
     pub port: u16,
 }
 
 impl Connector {
-    /// The connector of this name; that of `MultiConnector` is the first of its own that is here.
+    /// Returns the connector of this name; for `MultiConnector`, the first simulated child.
     fn named(name: &str, extra: &Map<String, Value>) -> Option<Self> {
         Some(match name {
             "NixlConnector" | "NixlPullConnector" => Self::Nixl,
@@ -82,7 +82,7 @@ impl Connector {
         })
     }
 
-    /// Whether blocks stay where they are until the decoding server has them.
+    /// Whether blocks are kept until the decode server has read them.
     pub const fn leases(self) -> bool {
         matches!(self, Self::Nixl | Self::NixlPush | Self::MoriIo)
     }
@@ -125,11 +125,11 @@ impl KvTransfer {
             port: side_channel_port,
         };
         if connector == Some(Connector::MoriIo) {
-            // Source: `moriio_common.py`, DEFAULT_NOTIFY_PORT.
+            // **Source:** `moriio_common.py`, DEFAULT_NOTIFY_PORT.
             let chosen = extra.get("notify_port").and_then(Value::as_u64);
             side_channel.port = chosen.and_then(|p| u16::try_from(p).ok()).unwrap_or(61_005);
         }
-        // Source: `should_launch_bootstrap_server` of `mooncake_connector.py`.
+        // **Source:** `should_launch_bootstrap_server` of `mooncake_connector.py`.
         let elsewhere = extra.contains_key("bootstrap_server_address");
         let starts = connector == Some(Connector::Mooncake)
             && producer
@@ -148,14 +148,14 @@ impl KvTransfer {
         }))
     }
 
-    /// How long the engine keeps blocks for others; `None`: it does not.
+    /// Returns the time for which the engine keeps blocks for other servers; `None`: it keeps none.
     pub fn keeps(&self) -> Option<Duration> {
         let connector = self.connector.filter(|_| self.producer)?;
         connector.leases().then_some(self.lease)
     }
 }
 
-/// Connectors that act here, on their own or as children of `MultiConnector`.
+/// Names of simulated connectors, also as children of `MultiConnector`.
 const PLAYED: [&str; 11] = [
     "LMCacheConnector",
     "LMCacheConnectorV1",
@@ -170,7 +170,6 @@ const PLAYED: [&str; 11] = [
     "SimpleCPUOffloadConnector",
 ];
 
-/// Connectors of vLLM that do nothing here.
 const IDLE: [&str; 9] = [
     "DecodeBenchConnector",
     "ExampleConnector",
@@ -183,7 +182,7 @@ const IDLE: [&str; 9] = [
     "SharedStorageConnector",
 ];
 
-/// Names connectors that do nothing here, and refuses those that vLLM has not.
+/// Warns of connectors without effect and rejects names that vLLM does not have.
 ///
 /// **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/factory.py`.
 fn check_connector(v: &Values, config: &Map<String, Value>) -> Result<(), ConfigError> {
@@ -235,7 +234,7 @@ fn failure_policy(v: &Values, policy: Option<String>) -> Result<LoadFailurePolic
     }
 }
 
-/// Producer and consumer; a connector that is named asks for a role.
+/// Returns whether the server is a producer and a consumer; a connector requires a role.
 fn role(
     v: &Values,
     role: Option<&str>,

@@ -2,38 +2,39 @@
 
 use std::path::PathBuf;
 
-/// The source of the step times of batching schedulers.
+/// Source of the step times of batching schedulers.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum LatencySource {
-    /// The delays of the pool: a prefill takes the first-token delay, a decode step the gap.
+    /// Delays of the pool scheduler: a prefill takes the time to first token, a decode step the
+    /// inter-token latency.
     #[default]
     Delays,
     /// Dynamo's built-in polynomials.
     Polynomial,
-    /// Measured grid: an NPZ file or a profiler's folder.
+    /// A measured grid: an NPZ file or a profiler's folder.
     Profile(PathBuf),
-    /// config.json + GPU + tensor parallel size.
+    /// Roofline model of `config.json`, GPU and tensor-parallel size.
     Roofline {
-        /// Fitted coefficients written by `vllm-sim calibrate`.
+        /// File of coefficients fitted by `vllm-sim calibrate`.
         coefficients: Option<PathBuf>,
     },
-    /// NVIDIA's kernel tables, for the same.
+    /// NVIDIA's kernel tables for model, GPU and tensor-parallel size.
     Aic(KernelTables),
 }
 
-/// Which of NVIDIA's kernel tables.
+/// Selects NVIDIA's kernel tables.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct KernelTables {
-    /// The folder of the tables; `None`: the Python environment.
+    /// Folder of the tables; `None`: search the Python environment.
     pub folder: Option<PathBuf>,
-    /// Of the backend; `None`: the newest that they answer for.
+    /// Version of the engine; `None`: the newest in the tables.
     pub version: Option<String>,
-    /// Coefficients of the roofline, of which the overheads count.
+    /// File of roofline coefficients, of which only the overheads apply.
     pub coefficients: Option<PathBuf>,
 }
 
 impl LatencySource {
-    /// Returns whether model, GPU and tensor parallel size say how long steps take.
+    /// Returns whether step times follow from model, GPU and tensor-parallel size.
     pub fn knows_gpu(&self) -> bool {
         matches!(self, Self::Roofline { .. } | Self::Aic(_))
     }

@@ -1,4 +1,4 @@
-//! Layers of settings, and how one is laid over another.
+//! Layers of settings and their merging.
 
 use std::fmt;
 
@@ -9,20 +9,20 @@ use super::error::ConfigError;
 use super::flag::{FlagKind, FlagSpec};
 use super::flags::flags;
 
-/// Where a value was typed.
+/// Source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ValueSource {
-    /// Nowhere.
+    /// The flag's default.
     Default,
-    /// Nowhere; it follows from another value.
+    /// Derived from another value.
     Derived,
-    /// In this YAML file.
+    /// YAML file of this path.
     File(String),
-    /// In this environment variable.
+    /// Environment variable of this name.
     Environment(String),
-    /// On the command line.
+    /// Command line.
     CommandLine,
-    /// By an operator while running.
+    /// Change at run time through the admin API.
     Operator,
 }
 
@@ -39,7 +39,6 @@ impl fmt::Display for ValueSource {
     }
 }
 
-/// What one layer says about one flag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Setting {
     /// One value, or any number for a list.
@@ -47,19 +46,18 @@ pub(super) struct Setting {
     pub(super) source: ValueSource,
 }
 
-/// Settings of one source, by flag name; what is not a setting is only counted.
+/// Settings of one source, by flag name, with ignored flags and warnings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Layer {
     pub(super) settings: IndexMap<&'static str, Setting>,
-    /// Flags that mean nothing to a simulator, as typed.
+    /// Flags without effect in a simulator, as typed.
     pub(super) ignored: Vec<String>,
-    /// Flags that mean something here and that vLLM has dropped, as typed.
+    /// Flags with an effect here that vLLM has removed, as typed.
     pub(super) dropped: Vec<String>,
     pub(super) warnings: Vec<String>,
 }
 
 impl Layer {
-    /// Sets a flag, or adds to a list that this layer has begun.
     pub(super) fn set(&mut self, flag: &FlagSpec, values: Vec<String>, source: ValueSource) {
         match self.settings.get_mut(flag.name) {
             Some(begun) if matches!(flag.kind, FlagKind::List | FlagKind::Repeat) => {
@@ -71,12 +69,12 @@ impl Layer {
         }
     }
 
-    /// Sets one key of a JSON flag: `--flag.a.b value`, or adds to a list under it
-    /// (`--flag.a+ value`).
+    /// Sets one key of a JSON flag (`--flag.a.b value`), or appends to a list in it (`--flag.a+
+    /// value`).
     ///
     /// # Errors
-    /// [`ConfigError::Value`] when what the flag holds so far is no JSON object, or the keys are
-    /// too many.
+    /// [`ConfigError::Value`] if the flag's value is not a JSON object, or if there are too many
+    /// keys.
     pub(super) fn set_key(
         &mut self,
         flag: &FlagSpec,
@@ -112,7 +110,7 @@ impl Layer {
         Ok(())
     }
 
-    /// Lays `upper` over this layer: what it names is replaced whole.
+    /// Merges `upper` over this layer; a flag in `upper` replaces the whole value.
     pub(super) fn cover(&mut self, upper: Self) {
         self.settings.extend(upper.settings);
         self.dropped.extend(upper.dropped);
@@ -125,18 +123,16 @@ impl Layer {
     }
 }
 
-/// Most keys of `--flag.a.b.c`: objects are read back as JSON, which may be 128 deep.
+/// Maximum depth of `--flag.a.b.c`; the JSON parser accepts 128 levels.
 const MOST_KEYS: usize = 100;
 
-/// Tells what a value does to the key that it is given for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KeyUpdate {
     Replace,
-    /// `--flag.key+=a,b`: its items are added to the list.
+    /// `--flag.key+=a,b`: appends items to the list.
     Append,
 }
 
-/// Walks to the last key of `a.b.c`, making objects on the way.
 fn insert(object: &mut Map<String, Value>, path: &str, value: &str, update: KeyUpdate) {
     match path.split_once('.') {
         Some((head, tail)) => {
@@ -167,7 +163,7 @@ fn insert(object: &mut Map<String, Value>, path: &str, value: &str, update: KeyU
     }
 }
 
-/// JSON where it is JSON, text otherwise.
+/// Parses JSON; other text becomes a string.
 fn scalar(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| match text {
         "True" => Value::Bool(true),
@@ -177,12 +173,12 @@ fn scalar(text: &str) -> Value {
     })
 }
 
-/// The settings that environment variables make. An empty variable says nothing.
+/// Reads the settings from environment variables; empty variables are skipped.
 pub(super) fn environment(env: &dyn Fn(&str) -> Option<String>) -> Layer {
     let mut layer = Layer::default();
     for flag in flags() {
         let own = flag.env_name();
-        // The variable that carries our name is the more specific one.
+        // `VLLM_SIM_<NAME>` wins over other variables of the flag.
         let names = std::iter::once(own.as_str()).chain(flag.env.iter().copied());
         for name in names {
             let Some(text) = env(name).filter(|text| !text.is_empty()) else {
@@ -205,7 +201,7 @@ pub(super) fn environment(env: &dyn Fn(&str) -> Option<String>) -> Layer {
     layer
 }
 
-/// A list in one text: a JSON array or object stays whole, all else is cut at commas.
+/// Splits a list at commas; a JSON array or object is kept whole.
 fn split(text: &str) -> Vec<String> {
     let text = text.trim();
     if text.starts_with(['[', '{']) {

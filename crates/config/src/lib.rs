@@ -1,8 +1,8 @@
-//! Flags → [`Config`]: what was typed becomes something with which nothing can be wrong.
+//! Parses flags into a validated [`Config`].
 //!
-//! A YAML key is a flag name. File, environment and command line become lists of settings laid
-//! over each other (a later layer that names a flag replaces it whole) and are parsed once.
-//! [`load`] sees its arguments and reads the files they name, nothing else.
+//! A YAML key is a flag name. File, environment and command line become layers of settings. They
+//! are merged (a later layer replaces a flag's whole value) and parsed once. [`load`] depends only
+//! on its arguments and on the files that they name.
 
 mod api;
 mod batch_limits;
@@ -64,7 +64,7 @@ pub use faults::Faults;
 pub use flag::{FlagKind, FlagSpec, Range, Scope};
 pub use flags::{flags, live};
 pub use group::FlagGroup;
-pub use help::{clap_command, flags_markdown, help, usage};
+pub use help::{clap_command, flags_markdown, usage};
 pub use ignored::{Arity, ignored_flags, is_vllm_serve_flag};
 pub use kv_cache::KvCacheSize;
 pub use kv_events::KvEvents;
@@ -96,32 +96,31 @@ use vllm_sim_engine::latency::ModelShape;
 use vllm_sim_observe::kv_events::{EventFormat, HashFormat};
 use vllm_sim_service::Role;
 
-/// All that can be chosen at start, checked.
+/// Complete validated configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Sockets, TLS, headers, logs.
+    /// Sockets, TLS, headers and logs.
     pub server: Server,
-    /// Which model is imitated, and how the program was called.
+    /// Model, tokenizer and command-line mode.
     pub model: Model,
-    /// What the API offers and refuses.
+    /// API behavior and limits.
     pub api: Api,
-    /// What replies say.
+    /// Content of replies.
     pub content: Content,
-    /// When they say it.
+    /// Scheduler, step times and KV cache.
     pub engine: Engine,
-    /// Adapters.
+    /// LoRA adapters.
     pub lora: Lora,
-    /// Events about cached blocks.
+    /// KV event publishing.
     pub kv_events: KvEvents,
     /// Disaggregated prefill, when a connector is configured.
     pub kv_transfer: Option<KvTransfer>,
-    /// Failures on purpose.
+    /// Injected faults.
     pub faults: Faults,
-    /// What `/metrics` shows.
+    /// Settings of `/metrics`.
     pub metrics: Metrics,
 }
 
-/// Names what a user of vLLM would expect of these settings, and does not get.
 fn warn_of_effects(v: &Values, engine: &Engine) {
     let knows_gpu = engine.timing.latency_source.knows_gpu();
     if engine.memory.cpu_offload_gib > 0.0 && !(engine.kv_cache.is_some() && knows_gpu) {
@@ -138,12 +137,12 @@ fn warn_of_effects(v: &Values, engine: &Engine) {
     }
 }
 
-/// Whether ranks wait for each other in every step: their model has experts, and steps take the time
-/// that a model gives.
+/// Whether data-parallel ranks run every step together: the model has experts, and a latency model
+/// is used.
 fn steps_together(model: &Model, engine: &Engine) -> bool {
     let has_steps = engine.scheduler == SchedulerKind::Vllm
         && engine.timing.latency_source != LatencySource::Delays;
-    // vLLM refuses to spread the experts of a model that has none.
+    // vLLM rejects expert parallelism for models without experts.
     let has_experts = || {
         let shape = kv_cache::shape(model, engine);
         shape.map_or(engine.parallel.expert, |shape| shape.moe.is_some())
@@ -170,12 +169,12 @@ impl Config {
         let mut kv_transfer = KvTransfer::from_values(v, &engine.parallel)?;
         engine.kv_offload = KvOffload::from_values(v, &model, &engine, kv_transfer.as_mut())?;
         let mut kv_events = KvEvents::from_values(v, &engine)?;
-        // What a decode worker holds is of no use to the next prompt.
+        // A decode worker's blocks are useless for other prompts, so it publishes no events.
         kv_events.enabled &= engine.role != Role::Decode;
         let vllm_format = kv_events.encoding.format == EventFormat::Vllm;
         if kv_events.enabled && vllm_format {
-            // A behaviour that vLLM's flag switches on is vLLM's: its cache is on by default, and
-            // its block names are not llm-d's.
+            // vLLM's event format implies vLLM's defaults: prefix caching on, and its hash
+            // algorithm.
             engine.prefix_cache.enable_prefix_caching |= !v.given(&kv::ENABLE_PREFIX_CACHING);
             if !v.given(&kv::PREFIX_CACHING_HASH_ALGO) {
                 engine.prefix_cache.hash_algo = HashAlgo::Sha256;
@@ -207,7 +206,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Refuses a tensor-parallel size that does not divide the model's heads, as vLLM does.
+    /// Rejects a tensor-parallel size that does not divide the model's attention heads.
     ///
     /// **Source:** vLLM 0.33 `vllm/config/model.py`, `verify_with_parallel_config`.
     fn check_heads(&self, v: &Values) -> Result<(), ConfigError> {
@@ -226,7 +225,6 @@ impl Config {
         )))
     }
 
-    /// What no group sees alone.
     fn check_together(&self, v: &Values) -> Result<(), ConfigError> {
         let ports = match self.engine.parallel.balance {
             Balance::PortPerRank => self.engine.parallel.local_ranks.1,

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::cli_mode::{self, Action, CliMode, Invocation, TOOLS};
-use super::command_line::{self, UnknownFlags};
+use super::command_line::{self, HelpRequest, UnknownFlags};
 use super::error::ConfigError;
 use super::fake::OBSERVED_TOTALS;
 use super::flag::{FlagKind, FlagSpec};
@@ -19,74 +19,71 @@ use super::{Config, dynamo, help, ignored, show};
 use vllm_sim_engine::duration;
 use vllm_sim_observe::metrics::Compat;
 
-/// llm-d's flag for the service that tokenises.
 const RENDER_URL: &str = "--render-url";
-/// What it means here.
 const NOT_RENDERED: &str = "is not asked for tokens: they come from this server's own tokenizer. \
     Token ids, and with them block hashes and KV events, are the render service's only if \
     --tokenizer (or --model) names the same tokenizer files; with --force-dummy-tokenizer or a \
     simulated tokenizer they never are.";
 
-/// In an operator's update: the fields that are to be as they were at the start.
+/// Key of an admin API update with the fields to reset to their start values.
 const RESET: &str = "reset";
 
-/// What a command line asks for.
+/// Command selected by the command line.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// Serve.
+    /// Start the server.
     Serve(Box<Loaded>),
-    /// Print the configuration: [`Loaded::to_yaml`].
+    /// Print the configuration with [`Loaded::to_yaml`].
     Config(Box<Loaded>),
-    /// Print this line.
+    /// Print this version text.
     Version(String),
-    /// Print this text.
+    /// Print this help text.
     Help(String),
-    /// Run a tool with the words behind its name.
+    /// Run a tool with its own arguments.
     Tool {
-        /// One of [`super::TOOLS`].
+        /// Name of the tool, one of [`super::TOOLS`].
         name: &'static str,
-        /// What follows.
+        /// Arguments after the tool's name.
         args: Vec<String>,
     },
 }
 
-/// A configuration, and how it came about.
+/// A configuration with its sources, warnings and ignored flags.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loaded {
     /// The configuration.
     pub config: Config,
-    /// Flags that were accepted and mean nothing here, for one log line.
+    /// Ignored flags, reported in one log line.
     pub ignored: Vec<String>,
-    /// Of these, flags of which a user of vLLM would expect an effect.
+    /// Ignored flags whose effect users of vLLM would miss.
     pub felt: Vec<String>,
-    /// What looks like a mistake.
+    /// Warnings about probable mistakes.
     pub warnings: Vec<String>,
-    /// Of these, what is said of settings that do nothing beside the others.
+    /// Warnings about settings that have no effect with the other settings; a subset of `warnings`.
     pub without_effect: Vec<String>,
-    /// Every flag's value in force, in the order of the help text.
+    /// Every flag with its resolved value, in the order of the help text.
     pub effective: Vec<Effective>,
     settings: Layer,
-    /// What was typed before an operator changed anything; `None`: nothing was changed.
     at_start: Option<Arc<Layer>>,
 }
 
-/// One flag's value in force.
+/// Describes one flag after all layers are merged.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Effective {
-    /// Its name.
+    /// Name of the flag.
     pub name: &'static str,
-    /// One value, any number for a list, none where there is no default.
+    /// One value for a scalar flag, any number for a list, none for an unset flag.
     pub values: Vec<String>,
-    /// Where it was typed.
+    /// Source of the value.
     pub source: ValueSource,
-    /// The rule that a derived value follows from, where that is worth a sentence.
+    /// Rule of a derived value, if one is recorded.
     pub rule: Option<String>,
 }
 
-/// Reads a command line, the program's name included, over environment and files.
+/// Loads the command line `args`, program name first, over environment and files.
 ///
 /// # Errors
-/// [`ConfigError`], whose text is for the person who typed it; the exit code is 2.
+/// [`ConfigError`], written for the person who typed the flags; the exit code is 2.
 pub fn load(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Command, ConfigError> {
     let named = cli_mode::named(env)?;
     let entry = cli_mode::enter(args, named.as_deref())?;
@@ -108,11 +105,24 @@ pub fn load(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Com
             let args = vec!["--help".to_owned()];
             return Ok(Command::Tool { name, args });
         }
-        return Ok(Command::Help(help::help(cli_mode, topic)));
+        let page = match (entry.cli_mode, topic) {
+            (None, "") => help::program(),
+            (_, "") => help::help(cli_mode, &HelpRequest::Long),
+            _ => help::help(cli_mode, &HelpRequest::Topic(topic.to_owned())),
+        };
+        return Ok(Command::Help(page));
     }
     let read = command_line::read(entry.words, UnknownFlags::Refused)?;
-    if let Some(topic) = read.help {
-        return Ok(Command::Help(help::help(cli_mode, &topic)));
+    if let Some(request) = read.help {
+        // The program itself was asked, not one of its two servers.
+        let is_program = entry.action == Action::Serve
+            && entry.cli_mode.is_none()
+            && entry.compat.is_none()
+            && !matches!(request, HelpRequest::Topic(_));
+        return Ok(Command::Help(match is_program {
+            true => help::program(),
+            false => help::help(cli_mode, &request),
+        }));
     }
     let mut typed = read.layer;
     if read.version || entry.action == Action::Version {
@@ -129,11 +139,11 @@ pub fn load(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Com
     })
 }
 
-/// For tools: reads the flags that this module knows and hands back every other word, in order.
-/// No model needs to be named.
+/// Loads the flags that this crate knows and returns all other words, in order, for tools. A model
+/// is not required.
 ///
 /// # Errors
-/// As [`load`], but for unknown flags.
+/// Those of [`load`], except for unknown flags.
 pub fn load_known(
     words: &[String],
     cli_mode: CliMode,
@@ -142,18 +152,12 @@ pub fn load_known(
     let read = command_line::read(words, UnknownFlags::HandedBack)?;
     let mut typed = read.layer;
     let mut rest = read.unknown;
-    // A replay plays the mocker itself.
+    // `replay` interprets this flag itself.
     if let Some(engine) = typed.settings.shift_remove(EXTRA_ENGINE_ARGS.name) {
         rest.push(format!("--{}", EXTRA_ENGINE_ARGS.name));
         rest.extend(engine.values);
     }
-    if let Some(topic) = read.help {
-        rest.push(if topic.is_empty() {
-            "--help".to_owned()
-        } else {
-            format!("--help={topic}")
-        });
-    }
+    rest.extend(read.help.map(|request| request.word()));
     let named =
         MODEL.env.iter().any(|name| env(name).is_some()) || env(&MODEL.env_name()).is_some();
     if !named && !typed.settings.contains_key(CONFIG.name) {
@@ -163,7 +167,6 @@ pub fn load_known(
     Ok((loaded, rest))
 }
 
-/// Sets a flag that nobody has set.
 fn preset(layer: &mut Layer, flag: &FlagSpec, value: &str, source: ValueSource) {
     layer.settings.entry(flag.name).or_insert_with(|| Setting {
         values: vec![value.to_owned()],
@@ -171,7 +174,8 @@ fn preset(layer: &mut Layer, flag: &FlagSpec, value: &str, source: ValueSource) 
     });
 }
 
-/// The model of `serve MODEL`; other loose words are llm-d's to ignore and vLLM's to refuse.
+/// Assigns positional words: the model of `serve MODEL`. llm-d ignores other words, vLLM rejects
+/// them.
 fn place_loose(
     entry: &Invocation<'_>,
     loose: &[String],
@@ -203,7 +207,8 @@ fn place_loose(
     }
 }
 
-/// `vllm --version` prints the release alone; KServe reads the last word of the last line.
+/// Returns the version text: the bare release for `vllm --version`, because KServe reads the last
+/// word of the last line.
 fn version(entry: &Invocation<'_>, typed: &Layer, env: &dyn Fn(&str) -> Option<String>) -> String {
     let mut settings = layers::environment(env);
     settings.cover(typed.clone());
@@ -222,17 +227,16 @@ fn version(entry: &Invocation<'_>, typed: &Layer, env: &dyn Fn(&str) -> Option<S
 }
 
 impl Loaded {
-    /// Flags of a command line, with no environment.
+    /// Loads flags without environment.
     ///
     /// # Errors
-    /// As [`load`].
+    /// Those of [`load`].
     pub fn from_flags(cli_mode: CliMode, words: &[&str]) -> Result<Self, ConfigError> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         let read = command_line::read(&words, UnknownFlags::Refused)?;
         Self::over(read.layer, Some(cli_mode), None, &|_| None)
     }
 
-    /// Lays what was typed over environment and files.
     fn over(
         typed: Layer,
         cli_mode: Option<CliMode>,
@@ -250,7 +254,7 @@ impl Loaded {
         let files = upper.settings.shift_remove(CONFIG.name);
         for path in files.iter().flat_map(|setting| &setting.values) {
             let mut file = yaml::read(path, unknown)?;
-            // A file may ask for it itself.
+            // The file itself may set `strict-config`.
             if !strict && Values::new(&file, CliMode::default()).get(&STRICT_CONFIG)? {
                 file = yaml::read(path, UnknownKeys::Refused)?;
             }
@@ -280,7 +284,7 @@ impl Loaded {
         let config = Config::from_values(&values);
         let config = config.map_err(|error| match settings.warnings.is_empty() {
             true => error,
-            // A misspelt key may be why it fails.
+            // A misspelt key may be the cause of the error.
             false => ConfigError::Warned {
                 error: Box::new(error),
                 warnings: settings.warnings.clone(),
@@ -320,28 +324,30 @@ impl Loaded {
         })
     }
 
-    /// The configuration as a file for `--config`: what was typed somewhere, with a comment that
-    /// says where; defaults as comments.
+    /// Returns the configuration as a YAML file for `--config`.
+    ///
+    /// Settings have a comment with their source; defaults are comments.
     pub fn to_yaml(&self) -> String {
         show::yaml(self)
     }
 
-    /// The configuration as llm-d's `/admin/config` shows it: flag names, durations as texts.
+    /// Returns the configuration as llm-d's `/admin/config` shows it: flag names, durations as
+    /// text.
     pub fn to_json(&self) -> Map<String, Value> {
         show::json(self)
     }
 
-    /// As [`Self::to_json`], only what somebody typed, in a file, the environment or the command line.
+    /// Returns the entries of [`Self::to_json`] that a file, variable, flag or admin API call sets.
     pub fn to_json_chosen(&self) -> Map<String, Value> {
         show::json_chosen(self)
     }
 
-    /// As [`Self::to_json`], only what an operator changed while it ran.
+    /// Returns the entries of [`Self::to_json`] that were changed at run time.
     pub fn to_json_changed(&self) -> Map<String, Value> {
         show::json_changed(self)
     }
 
-    /// The fields that an update of [`Self::tuned`] is about.
+    /// Returns the fields that an update for [`Self::tuned`] changes.
     pub fn fields(update: &Map<String, Value>) -> impl Iterator<Item = &str> {
         let reset = update.get(RESET).and_then(Value::as_array);
         let reset = reset.into_iter().flatten().filter_map(Value::as_str);
@@ -349,14 +355,14 @@ impl Loaded {
         set.filter(|field| *field != RESET).chain(reset)
     }
 
-    /// What an operator may change while running, changed; all the rest stays.
+    /// Returns this configuration with the changes of an admin API update.
     ///
-    /// Whole numbers for durations are nanoseconds, as in llm-d's admin API. `fake-metrics` is
-    /// laid over what is shown already, key by key; a null keeps, as there. The fields of the list
-    /// `reset` are as they were at the start, before the others are set.
+    /// Integers for durations are in nanoseconds, as in llm-d's admin API. `fake-metrics` is merged
+    /// into the current value key by key; null keeps a key. Fields in the list `reset` return to
+    /// their start values before the others are set.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] for a flag that cannot be changed, and all that [`load`] refuses.
+    /// [`ConfigError::Invalid`] for a flag that cannot be changed; else the errors of [`load`].
     pub fn tuned(&self, update: &Map<String, Value>) -> Result<Self, ConfigError> {
         let at_start = match &self.at_start {
             Some(layer) => layer.clone(),
@@ -399,13 +405,11 @@ impl Loaded {
     }
 }
 
-/// The flag of a field that an operator may change.
 fn live(field: &str) -> Result<&'static FlagSpec, ConfigError> {
     let flag = flags::live(field).map(|(flag, _)| flag);
     flag.ok_or_else(|| ConfigError::Invalid(format!("field '{field}' is not admin-configurable")))
 }
 
-/// The fields that are to be as they were at the start.
 fn reset_fields(update: &Map<String, Value>) -> Result<Vec<&str>, ConfigError> {
     let Some(value) = update.get(RESET) else {
         return Ok(Vec::new());
@@ -415,7 +419,6 @@ fn reset_fields(update: &Map<String, Value>) -> Result<Vec<&str>, ConfigError> {
     fields.ok_or_else(|| ConfigError::Invalid(format!("reset is a list of fields, not {value}")))
 }
 
-/// Fake metrics with a part of them replaced.
 fn fake_metrics_with(current: Option<&Value>, update: &Value) -> Result<String, ConfigError> {
     let Some(Value::Object(current)) = current else {
         return Err(ConfigError::Invalid(
@@ -428,7 +431,7 @@ fn fake_metrics_with(current: Option<&Value>, update: &Value) -> Result<String, 
         )));
     };
     let mut merged = current.clone();
-    // A total that was said of other observations does not stand for the new ones.
+    // The old total does not match new observations.
     for (observations, total) in OBSERVED_TOTALS {
         if update.get(observations).is_some_and(|new| !new.is_null()) {
             merged.remove(total);
@@ -439,8 +442,9 @@ fn fake_metrics_with(current: Option<&Value>, update: &Value) -> Result<String, 
     Ok(Value::Object(merged).to_string())
 }
 
-/// Flags that vLLM has dropped and that say here what they said there. The others are this program's
-/// own by now: `--task` is worth a word, `--preemption-mode` has values of its own.
+/// Returns the flags that vLLM has removed, except those with a meaning of their own here.
+///
+/// `--task` adds a warning; `--preemption-mode` has values of its own.
 fn dropped(settings: &Layer, values: &Values, warnings: &mut Vec<String>) -> Vec<String> {
     let is_own = |flag: &str| match flag {
         "--preemption-mode" => {
@@ -463,7 +467,6 @@ fn dropped(settings: &Layer, values: &Values, warnings: &mut Vec<String>) -> Vec
     dropped
 }
 
-/// A value of the admin API as it would be typed.
 fn updated_values(flag: &FlagSpec, value: &Value) -> Vec<String> {
     match (flag.kind, value) {
         (FlagKind::Duration, Value::Number(nanos)) if nanos.is_i64() || nanos.is_u64() => {
@@ -481,13 +484,12 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// The command line that files, environment or flags name.
 fn mode_of(settings: &Layer) -> Result<CliMode, ConfigError> {
     let values = Values::new(settings, CliMode::default());
     Ok(values.choice(&CLI_MODE)?.unwrap_or_default())
 }
 
-/// A duration as Go writes it, whatever it was typed as.
+/// Formats a duration as Go does.
 pub(super) fn shown_duration(flag: &FlagSpec, typed: &str) -> Option<String> {
     let unit = match flag.kind {
         FlagKind::Seconds => 1_000_000_000,

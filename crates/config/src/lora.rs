@@ -9,33 +9,33 @@ use super::flags::api;
 use super::model::Model;
 use super::values::Values;
 
-/// Adapters.
+/// Settings of LoRA adapters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lora {
-    /// Whether adapters exist at all [yes; with `serve` only by `--enable-lora`].
+    /// Whether adapters are supported (default yes; with `serve` only by `--enable-lora`).
     pub enabled: bool,
-    /// Adapters that run at once (default 1); at least 1.
+    /// Maximum number of adapters in one batch, at least 1 (default 1).
     pub max_loras: u32,
-    /// Adapters kept at hand (default `max_loras`); at least that many.
+    /// Maximum number of adapters in CPU memory, at least `max_loras` (default `max_loras`).
     pub max_cpu_loras: u32,
-    /// Greatest rank (default 16).
+    /// Maximum rank of an adapter (default 16).
     pub max_rank: u32,
     /// Adapters loaded at start.
     pub modules: Vec<LoraModule>,
-    /// How long loading takes (default 0).
+    /// Time to load an adapter (default 0).
     pub load_time: Duration,
-    /// Whether `/v1/load_lora_adapter` exists [yes; with `serve` only by environment].
+    /// Whether `/v1/load_lora_adapter` exists (default yes; with `serve` only by environment).
     pub runtime_updating: bool,
 }
 
-/// One adapter.
+/// An adapter loaded at start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoraModule {
-    /// The name requests use; never empty.
+    /// Name for requests; never empty.
     pub name: String,
-    /// Where it lies, as typed.
+    /// Path as typed.
     pub path: String,
-    /// The model it belongs to, when named.
+    /// Name of the base model, if given.
     pub base_model_name: Option<String>,
 }
 
@@ -71,8 +71,10 @@ impl Lora {
 }
 
 impl Lora {
-    /// Why the adapter in a folder is refused for its rank; `None`: it is not, or nothing is known
-    /// of it. Source: vLLM 0.33 `vllm/lora/peft_helper.py`, `validate_legal`.
+    /// Returns vLLM's error if the adapter's rank exceeds the maximum; `None` if it does not or is
+    /// unknown.
+    ///
+    /// **Source:** vLLM 0.33 `vllm/lora/peft_helper.py`, `validate_legal`.
     pub fn too_high(&self, path: &str) -> Option<String> {
         let file = Path::new(path).join("adapter_config.json");
         let text = std::fs::read_to_string(file).ok()?;
@@ -90,7 +92,9 @@ impl Lora {
     }
 }
 
-/// The ranks that vLLM's kernels have. Source: vLLM 0.33 `vllm/config/lora.py`, `MaxLoRARanks`.
+/// Ranks supported by vLLM's kernels.
+///
+/// **Source:** vLLM 0.33 `vllm/config/lora.py`, `MaxLoRARanks`.
 const RANKS: [u32; 9] = [1, 8, 16, 32, 64, 128, 256, 320, 512];
 
 fn max_rank(v: &Values) -> Result<u32, ConfigError> {
@@ -104,7 +108,7 @@ fn max_rank(v: &Values) -> Result<u32, ConfigError> {
     }
 }
 
-/// All spellings: `name=path`, a JSON object, a JSON array of either, `{name: path}`.
+/// Parses adapters: `name=path`, a JSON object, a JSON array of either, or `{name: path}`.
 fn modules(v: &Values, model: &Model) -> Result<Vec<LoraModule>, ConfigError> {
     let mut out = Vec::new();
     for typed in v.get(&api::LORA_MODULES)? {
@@ -146,7 +150,7 @@ fn from_object(
     let fields = ["name", "path", "base_model_name", "base-model-name"];
     let is_module = object.keys().any(|key| fields.contains(&key.as_str()));
     if !is_module {
-        // A mapping of names to paths, or to the other fields.
+        // An object of names with paths or with the other fields.
         for (name, below) in object {
             let mut module = match below {
                 Value::Object(below) => below.clone(),

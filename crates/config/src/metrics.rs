@@ -7,24 +7,25 @@ use super::fake;
 use super::flags::server;
 use super::values::Values;
 
-/// What `/metrics` shows.
+/// Settings of `/metrics`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Metrics {
-    /// Also the names of older releases and of llm-d [yes; with `serve` no].
+    /// Whether names of older vLLM releases and of llm-d are exposed too (default yes; with `serve`
+    /// no).
     pub legacy: bool,
-    /// No `vllm:*` series at all (`--disable-log-stats`).
+    /// Whether all `vllm:*` series are omitted (`--disable-log-stats`).
     pub disable_log_stats: bool,
-    /// Residency histograms of blocks (`--kv-cache-metrics`).
+    /// Whether block residency histograms are exposed (`--kv-cache-metrics`).
     pub kv_cache: bool,
-    /// Share of blocks those sample (default 0.01).
+    /// Fraction of blocks sampled for these histograms (default 0.01).
     pub kv_cache_sample: f64,
-    /// How often a line about each engine is logged with `serve` (default 10 s); zero: never.
+    /// Interval of the log line per engine with `serve` (default 10 s); zero: no line.
     pub log_interval: Duration,
-    /// FLOP counters (`--enable-mfu-metrics`).
+    /// Whether FLOP counters are exposed (`--enable-mfu-metrics`).
     pub mfu: bool,
-    /// llm-d's fake metrics, checked; shown instead of real ones.
+    /// Fake metrics of llm-d, checked, which replace real ones.
     pub fake: Option<Value>,
-    /// How often functions in them are evaluated (default 100 ms); more than 0.
+    /// Interval at which functions of fake metrics are evaluated, more than 0 (default 100 ms).
     pub fake_refresh_interval: Duration,
 }
 

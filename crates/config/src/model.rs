@@ -12,69 +12,71 @@ use super::values::Values;
 use vllm_sim_observe::metrics::Compat;
 use vllm_sim_tokenizer::ContentFormat;
 
-/// Which model is imitated, and how the program was called.
+/// Settings of the imitated model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Model {
-    /// Name or folder, as typed; never empty.
+    /// Name or folder as typed; never empty.
     pub name: String,
-    /// Names that requests may use; at least one, the first is shown in answers.
+    /// Names that requests may use, at least one; responses show the first.
     pub served_names: Vec<String>,
-    /// Longest prompt plus output, in tokens [1024; with `serve` config.json's, else 32768].
+    /// Maximum prompt plus output, in tokens (default 1024; with `serve` from `config.json`, else
+    /// 32768).
     pub max_model_len: u32,
-    /// The model's `config.json`, when `name` is a folder that has one.
+    /// Content of `config.json`, if there is one.
     pub hf_config: Option<Arc<Value>>,
-    /// Which revision is named.
+    /// Revision of the model, if given.
     pub revision: Option<String>,
-    /// Where tokens come from.
+    /// Source of the tokenizer.
     pub tokenizer: TokenizerSource,
-    /// The template of `--chat-template`, the text of a file or its own.
+    /// Chat template of `--chat-template`, as text.
     pub chat_template: Option<String>,
-    /// How message content reaches the template; `None`: as the template wants it.
+    /// Format of message content in the chat template; `None`: detected from the template.
     pub chat_template_content_format: Option<ContentFormat>,
-    /// Arguments of every chat template call.
+    /// Default arguments of chat templates.
     pub chat_template_kwargs: Map<String, Value>,
-    /// Role of answers (default assistant).
+    /// Role of assistant messages (default assistant).
     pub response_role: String,
-    /// Sampling defaults: `auto` (the model's), `vllm` (none), or a folder.
+    /// Source of sampling defaults: `auto` (the model's), `vllm` (none), or a folder.
     pub generation_config: String,
-    /// What the `generation_config.json` of the model's or the named folder says, where there is one.
+    /// Content of the `generation_config.json` selected by `generation_config`, if there is one.
     pub generation_config_file: Option<Map<String, Value>>,
-    /// Sampling defaults laid over those.
+    /// Overrides of these sampling defaults.
     pub generation_config_overrides: Map<String, Value>,
-    /// The imitated release (default 0.33.0).
+    /// Imitated release of vLLM (default 0.33.0).
     pub vllm_version: String,
-    /// Whose wire where the two projects contradict each other.
+    /// Project to imitate where vLLM and llm-d-inference-sim contradict each other.
     pub compat: Compat,
-    /// Whose command line, and so whose defaults.
+    /// Command-line mode, which selects the flag defaults.
     pub cli_mode: CliMode,
 }
 
-/// Where tokens come from.
+/// Source of the tokenizer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenizerSource {
-    /// Folder, file or hub name (default the model's).
+    /// Folder, file or Hugging Face name (default the model's).
     pub name: String,
-    /// Revision on the hub.
+    /// Revision on the Hugging Face Hub.
     pub revision: Option<String>,
-    /// Whether to use the simulated tokenizer whatever exists.
+    /// Whether the simulated tokenizer is used even if a real one exists.
     pub force_dummy: bool,
-    /// Whether a hub name may be downloaded [no: the simulated tokenizer stands in].
+    /// Whether the tokenizer may be downloaded (default no: the simulated tokenizer is used).
     pub download: bool,
-    /// Folder of this and earlier downloads; `None`: the hub library's own.
+    /// Folder of downloads; `None`: the Hugging Face cache.
     pub cache_dir: Option<PathBuf>,
-    /// `HF_TOKEN`.
+    /// Access token, `HF_TOKEN`.
     pub hf_token: Option<String>,
-    /// `HF_ENDPOINT`.
+    /// URL of the hub, `HF_ENDPOINT`.
     pub hf_endpoint: Option<String>,
-    /// Neither tokenizer nor detokenizer: token ids only (`--skip-tokenizer-init`).
+    /// Whether there is no tokenizer: requests and responses hold token ids
+    /// (`--skip-tokenizer-init`).
     pub skip_init: bool,
 }
 
-/// Context length behind vLLM's command line when no config.json says one.
+/// Context length of `serve` without a `config.json`, in tokens.
 const UNKNOWN_CONTEXT: u32 = 32768;
-/// vLLM's assumption for a config.json without any of [`CONTEXT_KEYS`].
+/// vLLM's context length for a `config.json` without any of [`CONTEXT_KEYS`].
 const SILENT_CONTEXT: f64 = 2048.0;
-/// Keys that may hold the context length; the least one counts.
+/// Keys of the context length; the smallest value counts.
 ///
 /// **Source:** vLLM `vllm/config/model.py`, `_get_and_verify_max_len`.
 const CONTEXT_KEYS: [&str; 9] = [
@@ -89,14 +91,12 @@ const CONTEXT_KEYS: [&str; 9] = [
     "seq_len",
 ];
 
-/// Keys of sizes that every model has.
 const SIZE_KEYS: [&str; 4] = [
     "num_hidden_layers",
     "hidden_size",
     "num_attention_heads",
     "vocab_size",
 ];
-/// vLLM's own templates, in `vllm/transformers_utils/chat_templates`.
 const VLLM_TEMPLATES: [&str; 7] = [
     "template_basic.jinja",
     "template_blip2.jinja",
@@ -107,7 +107,7 @@ const VLLM_TEMPLATES: [&str; 7] = [
     "template_minicpmv45.jinja",
 ];
 
-/// llm-d's documents put all names into one pair of quotes.
+/// Returns the served names; llm-d's documentation passes all names in one word.
 fn served_names(v: &Values) -> Result<Vec<String>, ConfigError> {
     let mut names = v.get(&model::SERVED_MODEL_NAME)?;
     if let [all] = names.as_slice()
@@ -160,7 +160,7 @@ impl Model {
         })
     }
 
-    /// The first served name, which answers show.
+    /// Returns the first served name, which responses show.
     pub fn displayed(&self) -> &str {
         self.served_names.first().unwrap_or(&self.name)
     }
@@ -185,7 +185,6 @@ fn tokenizer(v: &Values, model: &str) -> Result<TokenizerSource, ConfigError> {
     })
 }
 
-/// `config.json` with the overrides laid over it, when there is one.
 fn hf_config(v: &Values, model: &str) -> Result<Option<Value>, ConfigError> {
     let overrides = v.get(&model::HF_OVERRIDES)?;
     let named = v.get(&model::HF_CONFIG_PATH)?.map(PathBuf::from);
@@ -212,10 +211,10 @@ fn hf_config(v: &Values, model: &str) -> Result<Option<Value>, ConfigError> {
     Ok(Some(config))
 }
 
-/// Reads a file's JSON object; `None`: there is no file.
+/// Reads a JSON object from a file; `None` if there is no file.
 ///
 /// # Errors
-/// What is there and cannot be read.
+/// [`ConfigError::File`] if the file cannot be read or holds no JSON object.
 pub(super) fn read_json(file: &Path) -> Result<Option<Value>, ConfigError> {
     let wrong = |reason: String| ConfigError::File {
         path: file.display().to_string(),
@@ -231,7 +230,7 @@ pub(super) fn read_json(file: &Path) -> Result<Option<Value>, ConfigError> {
     }
 }
 
-/// Reads a file; `None`: there is none, and none can be of that name.
+/// Reads a file; `None` if it does not exist or the name is not a valid path.
 fn read_file(file: &Path) -> Result<Option<String>, ConfigError> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(text)),
@@ -248,14 +247,13 @@ fn read_file(file: &Path) -> Result<Option<String>, ConfigError> {
     }
 }
 
-/// Refuses numbers of a config.json that no model has.
 fn check_numbers(file: &Path, config: &Value) -> Result<(), ConfigError> {
     let inner = config.get("text_config").filter(|c| c.is_object());
     for config in [Some(config), inner].into_iter().flatten() {
         for key in CONTEXT_KEYS.iter().chain(&SIZE_KEYS) {
             let value = &config[*key];
             let known = value.as_f64().map(|n| n >= 1.0);
-            // Some models have a list, one number for each layer.
+            // Some models have a list with one number per layer.
             if !known.unwrap_or(value.is_null() || value.is_array()) {
                 return Err(ConfigError::File {
                     path: file.display().to_string(),
@@ -267,7 +265,6 @@ fn check_numbers(file: &Path, config: &Value) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Reads the file that `--generation-config` means.
 fn generation_config_file(
     v: &Values,
     model: &str,
@@ -285,7 +282,6 @@ fn generation_config_file(
     Ok(file.and_then(|file| file.as_object().cloned()))
 }
 
-/// Returns whether a name can only be a path: no model of the hub begins so.
 fn is_path(name: &str) -> bool {
     ["/", "./", "../", "~"]
         .iter()
@@ -293,7 +289,7 @@ fn is_path(name: &str) -> bool {
         || name == "."
 }
 
-/// Checks `--chat-template` as vLLM does: a text without braces and line ends is the name of a file.
+/// Reads `--chat-template` as vLLM does: text without braces and newlines is a file name.
 ///
 /// **Source:** vLLM 0.33 `vllm/entrypoints/chat_utils.py`, `_load_chat_template`.
 fn chat_template(v: &Values) -> Result<Option<String>, ConfigError> {
@@ -348,7 +344,6 @@ fn max_model_len(v: &Values, config: Option<&Value>) -> Result<u32, ConfigError>
     Ok(derived)
 }
 
-/// The context length that a config.json gives.
 fn context_of(config: &Value) -> u32 {
     let config = config
         .get("text_config")
@@ -375,7 +370,7 @@ fn context_of(config: &Value) -> u32 {
             .and_then(Value::as_str)
             .unwrap_or("default");
         let factor = rope.get("factor").and_then(Value::as_f64).unwrap_or(1.0);
-        // These kinds already say the scaled length.
+        // These RoPE types already include the scaling factor.
         if !matches!(kind, "su" | "longrope" | "llama3" | "mrope" | "default") {
             if kind == "yarn"
                 && let Some(base) = rope
@@ -387,6 +382,6 @@ fn context_of(config: &Value) -> u32 {
             length *= factor.max(1.0);
         }
     }
-    // Saturates for absurd files.
+    // The cast saturates.
     (length as u32).max(1)
 }

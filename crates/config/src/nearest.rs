@@ -1,18 +1,23 @@
-/// The name in `names` that is most like `typed`, by edit distance with transposition, if any is
-/// like it at all.
+/// Returns the name closest to `typed` by edit distance with transposition; `None` if none is
+/// similar.
 pub fn closest<'n>(typed: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let typed = typed.trim_start_matches("no-");
     let length = typed.chars().count();
     let reach = (length / 3).max(2);
-    // Lengths that differ by more are as far apart at least; a word may be as long as a file.
+    // A difference in length is a lower bound of the distance; this limits work for very long
+    // words.
     let near = |name: &&str| name.chars().count().abs_diff(length) <= reach;
     let begun = |name: &&str| typed.len() > 3 && name.starts_with(typed);
     names
         .filter(|name| near(name) || begun(name))
-        .map(|name| (strsim::damerau_levenshtein(typed, name), name))
-        .filter(|(distance, name)| *distance <= reach || begun(name))
+        .map(|name| {
+            // Of names that are equally near, one with two letters swapped comes first.
+            let other_length = name.chars().count().abs_diff(length);
+            (strsim::damerau_levenshtein(typed, name), other_length, name)
+        })
+        .filter(|(distance, _, name)| *distance <= reach || begun(name))
         .min()
-        .map(|(_, name)| name)
+        .map(|(.., name)| name)
 }
 
 #[cfg(test)]
@@ -21,15 +26,16 @@ mod tests {
 
     #[test]
     fn the_name_that_is_most_like_it_is_found() {
-        let names = ["max-num-seqs", "max-model-len", "port"];
+        let names = ["max-num-seqs", "max-model-len", "port", "mode", "model"];
         let found = |typed: &str| closest(typed, names.into_iter());
         assert_eq!(found("max-num-sesq"), Some("max-num-seqs"));
         assert_eq!(found("max-mo"), Some("max-model-len"));
         assert_eq!(found("prot"), Some("port"));
+        assert_eq!(found("modle"), Some("model"));
         assert_eq!(found("x"), None);
     }
 
-    /// Comparing takes as long as one length times the other.
+    /// Comparing takes time proportional to the product of both lengths.
     #[test]
     fn a_word_without_end_is_compared_with_nothing() {
         let names = (0..400).map(|_| "a-name-of-thirty-characters-xx");

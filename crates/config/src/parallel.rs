@@ -4,57 +4,58 @@ use super::flags::{engine, server};
 use super::values::Values;
 use vllm_sim_engine::latency::WeightRanks;
 
-/// Ranks and how they are reached.
+/// Parallel sizes and data-parallel ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parallel {
-    /// Tensor parallel size (default 1).
+    /// Tensor-parallel size (default 1).
     pub tensor: u32,
-    /// Pipeline parallel size (default 1).
+    /// Pipeline-parallel size (default 1).
     pub pipeline: u32,
-    /// Of the tensor parallel GPUs, those that share the KV cache of a context (default 1).
+    /// Decode context parallel size: GPUs of a tensor-parallel group that share a context's KV
+    /// cache (default 1).
     pub context: u32,
-    /// Ranks that share the tokens of each prompt, with tensor parallel groups of their own
+    /// Prefill context parallel size: tensor-parallel groups that share the tokens of a prompt
     /// (default 1).
     pub prefill_context: u32,
-    /// Data parallel size (default 1).
+    /// Data-parallel size (default 1).
     pub data: u32,
-    /// Ranks in this process, first and count: all of them unless the flags say otherwise.
+    /// First rank and number of ranks of this process (default all).
     pub local_ranks: (u32, u32),
-    /// How ranks are reached.
+    /// Load balancing between ranks.
     pub balance: Balance,
-    /// Port of the supervisor (multi-port mode) (default 9256).
+    /// Port of the supervisor in multi-port mode (default 9256).
     pub supervisor_port: Option<u16>,
-    /// Host of the API server that engines without one join (default 127.0.0.1).
+    /// Host of the API server that headless engines join (default 127.0.0.1).
     pub address: String,
-    /// Its port for that (default 29550).
+    /// RPC port of that API server (default 29550).
     pub rpc_port: u16,
-    /// API server processes to report [data parallel size].
+    /// Number of API server processes to report (default data-parallel size).
     pub api_servers: u32,
-    /// Experts spread over ranks.
+    /// Whether experts are spread over ranks.
     pub expert: bool,
 }
 
-/// How data-parallel ranks are reached.
+/// Load balancing between data-parallel ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Balance {
-    /// One port, one server, the least loaded rank gets the request (vLLM's default).
+    /// One server and port; requests go to the least loaded rank (vLLM's default).
     Internal,
-    /// Each rank on its own port, `port + rank` (llm-d; vLLM's multi-port mode).
+    /// One port per rank, `port + rank` (llm-d; vLLM's multi-port mode).
     #[default]
     PortPerRank,
-    /// One rank only, somebody else balances.
+    /// One rank; an external load balancer distributes requests.
     External,
-    /// Some ranks behind one port, somebody else balances between hosts.
+    /// Local ranks behind one port; an external load balancer distributes requests between hosts.
     Hybrid,
 }
 
 impl Parallel {
-    /// GPUs that share the weights of a stage.
+    /// Returns the GPUs that share the weights of a pipeline stage.
     pub fn weight_ranks(&self) -> WeightRanks {
         WeightRanks::new(self.tensor, self.data.saturating_mul(self.prefill_context))
     }
 
-    /// GPUs of one engine.
+    /// Returns the number of GPUs of one engine.
     pub fn world_size(&self) -> u32 {
         let stage = self.tensor.saturating_mul(self.prefill_context);
         stage.saturating_mul(self.pipeline)
@@ -95,7 +96,9 @@ impl Parallel {
     }
 }
 
-/// Source: vLLM 0.33 `vllm/config/parallel.py`, `_validate_parallel_config`.
+/// Checks and returns the decode context parallel size.
+///
+/// **Source:** vLLM 0.33 `vllm/config/parallel.py`, `_validate_parallel_config`.
 fn context(v: &Values) -> Result<u32, ConfigError> {
     let context = v.get(&engine::DECODE_CONTEXT_PARALLEL_SIZE)?;
     let tensor = v.get(&engine::TENSOR_PARALLEL_SIZE)?;
@@ -122,7 +125,6 @@ fn context(v: &Values) -> Result<u32, ConfigError> {
     }
 }
 
-/// Whether the supervisor has a port of its own.
 fn apart(v: &Values, supervisor: u16, ranks: u32) -> Result<(), ConfigError> {
     let first = v.get(&server::PORT)?;
     let last = u32::from(first) + ranks - 1;
@@ -135,7 +137,6 @@ fn apart(v: &Values, supervisor: u16, ranks: u32) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// The one rank to run, if only one is.
 fn rank(v: &Values, data: u32) -> Result<Option<u32>, ConfigError> {
     let flag = &engine::DATA_PARALLEL_RANK;
     let rank = v.get(flag)?;
@@ -143,7 +144,7 @@ fn rank(v: &Values, data: u32) -> Result<Option<u32>, ConfigError> {
         return Ok(None);
     }
     match v.cli_mode {
-        // llm-d ignores the size once the rank is named.
+        // llm-d ignores the size if a rank is set.
         CliMode::Llmd => v.fit(
             flag,
             rank,
@@ -179,7 +180,6 @@ fn balance(v: &Values, rank: Option<u32>) -> Result<Balance, ConfigError> {
     }
 }
 
-/// First rank of this process, and how many.
 fn local_ranks(
     v: &Values,
     data: u32,
@@ -204,7 +204,7 @@ fn local_ranks(
     })
 }
 
-/// vLLM's default count of API server processes.
+/// Returns the number of API server processes with vLLM's default.
 fn api_servers(v: &Values, data: u32, local: u32, balance: Balance) -> Result<u32, ConfigError> {
     let typed = v.get(&engine::API_SERVER_COUNT)?;
     Ok(match (typed, balance) {

@@ -2,7 +2,6 @@
 //!
 //! **Source:** vLLM 0.33 `vllm/tool_parsers/__init__.py` and `vllm/reasoning/__init__.py`.
 
-/// What `--tool-call-parser` may be.
 pub(super) const TOOL_PARSERS: [&str; 58] = [
     "apertus",
     "beam",
@@ -64,7 +63,6 @@ pub(super) const TOOL_PARSERS: [&str; 58] = [
     "xlam",
 ];
 
-/// What `--reasoning-parser` may be.
 pub(super) const REASONING_PARSERS: [&str; 42] = [
     "beam",
     "cohere_command3",

@@ -1,6 +1,6 @@
-//! `--profiler-config`: nothing is profiled, but its routes exist when it names a profiler.
+//! Reads `--profiler-config`, which adds the profiler routes; nothing is profiled.
 //!
-//! Source: vLLM 0.33 `config/profiler.py`.
+//! **Source:** vLLM 0.33 `config/profiler.py`.
 
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ const KINDS: [&str; 3] = ["torch", "cuda", "proton"];
 /// Whether a profiler is configured.
 ///
 /// # Errors
-/// An unknown profiler, and one that lacks its directory.
+/// [`ConfigError`] for an unknown profiler, or one without its directory.
 pub(super) fn configured(v: &Values) -> Result<bool, ConfigError> {
     let flag = &api::PROFILER_CONFIG;
     let Some(config) = v.get(flag)? else {
@@ -47,10 +47,10 @@ pub(super) fn configured(v: &Values) -> Result<bool, ConfigError> {
     Ok(kind.is_some())
 }
 
-/// Whether the routes that steer recovery from faults exist.
+/// Whether the fault tolerance routes exist.
 ///
 /// # Errors
-/// A configuration that is no object.
+/// [`ConfigError`] if the configuration is not a JSON object.
 pub(super) fn tolerates_faults(v: &Values) -> Result<bool, ConfigError> {
     Ok(v.get(&api::ENABLE_FAULT_TOLERANCE)? || v.get(&api::FAULT_TOLERANCE_CONFIG)?.is_some())
 }

@@ -1,4 +1,4 @@
-//! From what was typed to a value: how each type of flag is read.
+//! Parses the values of flags into their types.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,7 +8,6 @@ use serde_json::{Map, Value};
 use super::flag::{FlagKind, FlagValue, Range, Refused, Typed};
 use vllm_sim_engine::{LONGEST_DELAY, duration};
 
-/// The members of a JSON object.
 pub(crate) type JsonMap = Map<String, Value>;
 
 const SWITCH: &str = "true or false";
@@ -23,7 +22,7 @@ fn unreadable(value: &str, expected: impl Into<String>) -> Refused {
 }
 
 impl<'a> Typed<'a> {
-    /// The last value, unless it is missing, empty or `none`.
+    /// Returns the last value; `None` if there is none, or it is empty or `none`.
     pub(crate) fn text(&self) -> Option<&'a str> {
         self.values
             .last()
@@ -42,7 +41,6 @@ impl<'a> Typed<'a> {
         }
     }
 
-    /// A whole number, whatever the flag's bounds.
     pub(crate) fn whole(&self) -> Result<Option<i64>, Refused> {
         if self.spec.kind == FlagKind::Count {
             return self.count();
@@ -50,8 +48,8 @@ impl<'a> Typed<'a> {
         self.text().map(whole).transpose()
     }
 
-    /// A whole number with vLLM's suffixes (`1k` = 1000, `1K` = 1024, `25.6k`); `auto` counts as
-    /// absent.
+    /// Parses a whole number with vLLM's suffixes (`1k` = 1000, `1K` = 1024, `25.6k`); `auto` is
+    /// `None`.
     fn count(&self) -> Result<Option<i64>, Refused> {
         let Some(text) = self.text().filter(|t| !t.eq_ignore_ascii_case("auto")) else {
             return Ok(None);
@@ -106,7 +104,7 @@ impl<'a> Typed<'a> {
         }
     }
 
-    /// A duration with its sign; a bare number counts in the flag's unit.
+    /// Parses a duration with its sign; a number without unit has the flag's unit.
     pub(crate) fn duration(&self) -> Result<duration::Typed, Refused> {
         let (unit, unit_name) = match self.spec.kind {
             FlagKind::Seconds => (1_000_000_000, "seconds"),
@@ -128,7 +126,7 @@ impl<'a> Typed<'a> {
     }
 }
 
-/// YAML and templates may write whole numbers as 8.0 or 1e3.
+/// Parses a whole number; YAML and templates may write 8.0 or 1e3.
 fn whole(text: &str) -> Result<i64, Refused> {
     let loose = text.parse::<f64>().ok().filter(|n| {
         n.fract() == 0.0
@@ -204,7 +202,7 @@ impl FlagValue for Duration {
     }
 }
 
-/// `None`: it is negative.
+/// Parses a duration; a negative one is `None`.
 impl FlagValue for Option<Duration> {
     const KIND: FlagKind = FlagKind::Duration;
 
@@ -216,7 +214,7 @@ impl FlagValue for Option<Duration> {
     }
 }
 
-/// The default stands for an empty text.
+/// Parses text; an empty value is the default.
 impl FlagValue for String {
     const KIND: FlagKind = FlagKind::Text;
 
@@ -250,7 +248,7 @@ impl FlagValue for Vec<PathBuf> {
     }
 }
 
-/// A value that is a JSON array stands for its elements.
+/// Parses a list; a JSON array is replaced by its elements.
 impl FlagValue for Vec<String> {
     const KIND: FlagKind = FlagKind::List;
 
@@ -275,7 +273,6 @@ impl FlagValue for Option<JsonMap> {
     }
 }
 
-/// Values of a list with JSON arrays taken apart and empty texts left out.
 pub(crate) fn expanded(values: &[String]) -> Vec<String> {
     let mut out = Vec::new();
     for value in values {

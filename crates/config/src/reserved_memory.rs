@@ -1,4 +1,4 @@
-//! What proposes drafts, and what drafts and adapters take of a GPU's memory.
+//! Drafter and the GPU memory of draft models and adapters.
 
 use super::error::ConfigError;
 use super::flags::api;
@@ -8,23 +8,22 @@ use super::speculative::Speculative;
 use super::values::Values;
 use vllm_sim_engine::latency::{Drafter, ModelShape, WeightRanks, lora_bytes};
 
-/// Bytes on each GPU beside weights, activations and cache.
+/// GPU memory in addition to weights, activations and cache, in bytes per GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ReservedMemory {
-    /// Weights of the draft model.
+    /// Weights of the draft model, in bytes.
     pub drafts: f64,
-    /// Slots of adapters.
+    /// Slots of LoRA adapters, in bytes.
     pub adapters: f64,
 }
 
 impl ReservedMemory {
-    /// All of it.
+    /// Returns the sum.
     pub fn total(self) -> f64 {
         self.drafts + self.adapters
     }
 }
 
-/// Returns the proposer of drafts for a model of that shape, and the memory of drafts and adapters.
 pub(super) fn reserve(
     v: &Values,
     shape: &ModelShape,
@@ -33,7 +32,7 @@ pub(super) fn reserve(
     latency_source: &LatencySource,
 ) -> Result<(Option<Drafter>, ReservedMemory), ConfigError> {
     let mut reserved = ReservedMemory::default();
-    // The draft tokens of Dynamo's mocker cost nothing.
+    // Draft tokens of Dynamo's mocker take no time.
     let drafts = speculative.filter(|drafts| drafts.is_named);
     let drafter = drafts.and_then(|drafts| {
         let (own, at_once) = (drafts.draft.as_ref(), drafts.parallel);
@@ -44,7 +43,7 @@ pub(super) fn reserve(
             let tensor = drafts.tensor.unwrap_or(parallel.tensor);
             reserved.drafts = drafter.weight_bytes(WeightRanks::new(tensor, parallel.data));
         }
-        // Without a GPU steps take what was typed, whatever the size.
+        // Without a GPU, step times do not depend on the drafter's size.
         (Some(drafts), None) if latency_source.knows_gpu() => v.warn(format!(
             "--speculative-config: nothing is known of the size of this {}: drafts take no time and \
              no memory",

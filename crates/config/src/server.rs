@@ -7,109 +7,109 @@ use super::flags::{faults, server};
 use super::values::Values;
 use vllm_sim_observe::otel::OtlpProtocol;
 
-/// Sockets, TLS, headers, logs.
+/// Settings of sockets, TLS, routes and logs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Server {
     /// Address to listen on; `None`: all interfaces.
     pub host: Option<String>,
-    /// TCP port of the first rank (default 8000); 0: any free one.
+    /// TCP port of the first rank (default 8000); 0: any free port.
     pub port: u16,
-    /// A file that says where the server listens, while it does.
+    /// File with the URL of each server, present while the server listens.
     pub ready_file: Option<PathBuf>,
-    /// Whether the end of standard input ends the server.
+    /// Whether the server stops when standard input is closed.
     pub exit_on_stdin_eof: bool,
-    /// Unix socket instead of host and port.
+    /// Unix socket to listen on instead of host and port.
     pub uds: Option<PathBuf>,
-    /// Prefix under which every route exists too: empty, or `/x` without a slash at the end.
+    /// Additional path prefix of all routes: empty, or `/x` without a trailing slash.
     pub root_path: String,
-    /// Accepted bearer keys; empty: no check.
+    /// Accepted bearer tokens; empty: no authentication.
     pub api_keys: Vec<String>,
-    /// The bearer key of `/admin` and `/fake_metrics`; `None`: no check.
+    /// Bearer token of `/admin` and `/fake_metrics`; `None`: no authentication.
     pub admin_key: Option<String>,
-    /// Host names under which browsers may use the operator's routes, beside local ones.
+    /// Host names under which browsers may use the admin routes, in addition to local ones.
     pub allowed_hosts: Vec<String>,
-    /// Cross-origin rules.
+    /// CORS rules.
     pub cors: Cors,
-    /// `None`: plain text.
+    /// TLS settings; `None`: plain text.
     pub tls: Option<Tls>,
-    /// Largest request body (default 64 MiB).
+    /// Maximum size of a request body, in bytes (default 4 MiB; 64 MiB with `serve`).
     pub max_request_body_bytes: usize,
-    /// Times after which the server is ready, cuts what runs, and closes connections.
+    /// Timeouts of start, shutdown and idle connections.
     pub timeouts: Timeouts,
     /// Whether every response carries `x-request-id`.
     pub request_id_headers: bool,
-    /// Where the process runs, as Kubernetes tells it.
+    /// Pod metadata from the environment.
     pub pod: Pod,
-    /// Requests that are remembered.
+    /// Recording of recent requests.
     pub history: History,
-    /// Routes that are not always there.
+    /// Switches of optional routes.
     pub routes: OptionalRoutes,
-    /// The dashboard.
+    /// Dashboard settings.
     pub dashboard: Dashboard,
-    /// The content and format of the log.
+    /// Log settings.
     pub log: Log,
-    /// The interval of comments in a silent stream; `None`: there are none.
+    /// Interval of comments in an idle SSE stream; `None`: no comments.
     pub sse_keep_alive_interval: Option<Duration>,
-    /// A port for gRPC alone; `None`: it shares the HTTP port.
+    /// Separate port for gRPC; `None`: gRPC shares the HTTP port.
     pub grpc_port: Option<u16>,
-    /// The target of spans.
+    /// OpenTelemetry trace export.
     pub otlp: Otlp,
-    /// Engines without an HTTP server.
+    /// Whether engines run without an HTTP server.
     pub headless: bool,
 }
 
-/// Says when the server is ready, cuts what runs, and closes connections.
+/// Timeouts of start, shutdown and idle connections.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timeouts {
-    /// The time that requests in flight have after a signal [30 s; with `serve` 0: abort].
+    /// Time for requests in flight after SIGTERM (default 30 s; with `serve` 0: abort).
     pub shutdown: Duration,
-    /// The time after the start during which `/health/ready` answers 503 (default 0).
+    /// Time after the start during which `/health/ready` returns 503 (default 0).
     pub startup: Duration,
-    /// The time after which an idle connection is closed (default 5 s).
+    /// Time after which an idle connection is closed (default 5 s).
     pub keep_alive: Duration,
 }
 
-/// Bounds what is remembered of requests.
+/// Limits of the request history.
 #[derive(Debug, Clone, PartialEq)]
 pub struct History {
-    /// How many of the newest requests are remembered.
+    /// Number of recent requests to keep.
     pub requests: usize,
-    /// Whether their bodies are, too.
+    /// Whether request bodies are kept.
     pub bodies: bool,
 }
 
-/// Switches routes on and off.
+/// Switches of optional routes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OptionalRoutes {
-    /// Whether `/load` counts.
+    /// Whether `/load` counts requests.
     pub load_tracking: bool,
     /// Whether the routes of `VLLM_SERVER_DEV_MODE=1` exist.
     pub dev_mode: bool,
-    /// Whether `/sleep` acts (llm-d also wants `dev_mode`; vLLM wants nothing else).
+    /// Whether `/sleep` has an effect (llm-d's command line also needs `dev_mode`).
     pub enable_sleep_mode: bool,
-    /// Whether `/docs`, `/redoc` and `/openapi.json` are off.
+    /// Whether `/docs`, `/redoc` and `/openapi.json` are disabled.
     pub disable_fastapi_docs: bool,
 }
 
-/// Says what the dashboard may do and show.
+/// Dashboard settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dashboard {
     /// Whether the dashboard may change settings.
     pub control: bool,
-    /// Servers that the dashboard shows beside its own: URLs without a slash at the end.
+    /// URLs of other servers shown on the dashboard, without trailing slash.
     pub peers: Vec<String>,
 }
 
-/// Names the target of spans.
+/// OpenTelemetry trace export.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Otlp {
-    /// Where spans go.
+    /// Endpoint of the collector; `None`: no export.
     pub traces_endpoint: Option<String>,
-    /// The protocol of that target.
+    /// Protocol of the endpoint.
     pub traces_protocol: OtlpProtocol,
 }
 
-/// Cross-origin rules of the API, as Starlette's middleware takes them.
+/// CORS rules, as in Starlette's middleware.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cors {
     /// Allowed origins; empty: none, `*`: all.
@@ -122,20 +122,20 @@ pub struct Cors {
     pub credentials: bool,
 }
 
-/// Transport encryption.
+/// TLS settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tls {
-    /// Where the certificate comes from.
+    /// Source of the server certificate.
     pub certificate: Certificate,
-    /// Authorities that client certificates are checked against.
+    /// File of certificate authorities for client certificates.
     pub ca_certs: Option<PathBuf>,
-    /// Whether clients must show a certificate.
+    /// Client certificate policy.
     pub client_certs: ClientCerts,
-    /// Whether changed files are picked up while running.
+    /// Whether changed certificate files are reloaded.
     pub refresh: bool,
 }
 
-/// Where the server's certificate comes from.
+/// Source of the server certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Certificate {
     /// PEM files.
@@ -145,51 +145,51 @@ pub enum Certificate {
         /// Private key.
         key: PathBuf,
     },
-    /// Made at start.
+    /// Generated at start.
     SelfSigned,
 }
 
-/// Whether clients must show a certificate: Python's `ssl.CERT_*`.
+/// Client certificate policy, Python's `ssl.CERT_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ClientCerts {
-    /// Not asked for (0).
+    /// Not requested (0).
     #[default]
     None,
-    /// Checked when shown (1).
+    /// Checked if presented (1).
     Optional,
-    /// Needed (2).
+    /// Required (2).
     Required,
 }
 
-/// Where the process runs.
+/// Pod metadata from the environment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pod {
-    /// `POD_NAME`: turns the header `x-inference-pod` on.
+    /// `POD_NAME`; enables the header `x-inference-pod`.
     pub name: Option<String>,
-    /// `POD_NAMESPACE`: turns the header `x-inference-namespace` on.
+    /// `POD_NAMESPACE`; enables the header `x-inference-namespace`.
     pub namespace: Option<String>,
-    /// `POD_IP`: part of llm-d's event topic.
+    /// `POD_IP`; part of llm-d's KV event topic.
     pub ip: Option<String>,
 }
 
-/// What is logged.
+/// Log settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Log {
-    /// Least important level that is shown.
+    /// Minimum level.
     pub level: LogLevel,
-    /// How a line looks.
+    /// Format of a line.
     pub format: LogFormat,
     /// Whether request and response bodies are logged.
     pub http: bool,
     /// Whether one line per request is logged.
     pub access: bool,
-    /// Paths that have no access line.
+    /// Paths without access lines.
     pub access_excluded: Vec<String>,
     /// Whether the parameters of each request are logged.
     pub requests: bool,
-    /// Whether replies are logged too.
+    /// Whether generated output is logged.
     pub outputs: bool,
-    /// Longest piece of a prompt that is logged; `None`: all of it.
+    /// Maximum length of a logged prompt; `None`: unlimited.
     pub max_len: Option<usize>,
 }
 
@@ -253,7 +253,6 @@ impl Server {
     }
 }
 
-/// Servers that a page may have beside its own.
 const MOST_PEERS: usize = 64;
 
 fn dashboard_peers(v: &Values) -> Result<Vec<String>, ConfigError> {
@@ -349,7 +348,7 @@ fn log(v: &Values) -> Result<Log, ConfigError> {
     })
 }
 
-/// Our own flag wins over klog's verbosity, that over uvicorn's level.
+/// Returns the level of `--log-level`, else of klog's `-v`, else of uvicorn's level.
 ///
 /// **Source:** llm-d-inference-sim `pkg/common/logging`: WARN 1, INFO 2, DEBUG 4, TRACE 5.
 fn log_level(v: &Values) -> Result<LogLevel, ConfigError> {

@@ -1,4 +1,4 @@
-//! The configuration as YAML and as JSON.
+//! Formats the configuration as YAML and JSON.
 
 use std::fmt::Write;
 
@@ -12,7 +12,6 @@ use super::layers::ValueSource;
 use super::loaded::{Effective, Loaded, shown_duration};
 use super::read::expanded;
 
-/// Words that YAML does not read as text.
 const RESERVED: [&str; 12] = [
     "true", "false", "null", "yes", "no", "on", "off", "y", "n", "~", "nan", "inf",
 ];
@@ -29,7 +28,7 @@ pub(super) fn yaml(loaded: &Loaded) -> String {
     for group in FlagGroup::ALL {
         let mut lines = String::new();
         if group == FlagGroup::General {
-            // Whose defaults apply comes first, since all others depend on it.
+            // The mode comes first because all defaults depend on it.
             let _ = writeln!(lines, "{}: {cli_mode}", model::CLI_MODE.name);
         }
         for (flag, entry) in entries(loaded, group) {
@@ -42,8 +41,7 @@ pub(super) fn yaml(loaded: &Loaded) -> String {
     without_passwords(&out)
 }
 
-/// The text with `***` for what stands before the host of a URL: `scheme://user:password@host`, and
-/// `scheme://token@host` whole.
+/// Replaces credentials in URLs by `***`: `user:password` or a token before the `@`.
 pub fn without_passwords(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -107,7 +105,7 @@ fn line(out: &mut String, flag: &FlagSpec, entry: &Effective) {
     );
 }
 
-/// A text, quoted where YAML would read something else.
+/// Formats a string, quoted if YAML would parse it as something else.
 fn scalar(text: &str) -> String {
     let simple = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/')
         && text
@@ -121,7 +119,6 @@ fn scalar(text: &str) -> String {
     }
 }
 
-/// A number, boolean or duration; anything odd is quoted.
 fn plain(text: &str) -> String {
     let simple = !text.is_empty()
         && text
@@ -142,14 +139,12 @@ pub(super) fn json(loaded: &Loaded) -> Map<String, Value> {
         .collect()
 }
 
-/// [`json`] without what nobody chose.
 pub(super) fn json_chosen(loaded: &Loaded) -> Map<String, Value> {
     json_from(loaded, |source| {
         !matches!(source, ValueSource::Default | ValueSource::Derived)
     })
 }
 
-/// [`json`], only what an operator changed.
 pub(super) fn json_changed(loaded: &Loaded) -> Map<String, Value> {
     json_from(loaded, |source| *source == ValueSource::Operator)
 }

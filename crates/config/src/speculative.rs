@@ -11,48 +11,43 @@ use super::speculative_keys;
 use super::values::Values;
 use vllm_sim_engine::latency::{self, ModelShape};
 
-/// Most draft tokens of a step.
 const MOST_DRAFTS: u64 = 64;
-/// What `suffix` drafts unless it is told otherwise, vLLM's `suffix_decoding_max_tree_depth`.
+/// Default number of drafts for `suffix`, vLLM's `suffix_decoding_max_tree_depth`.
 const SUFFIX_DRAFTS: u64 = 24;
-/// Tokens that `ngram` compares unless it is told otherwise.
 const LOOKUP: u64 = 5;
 
-/// Draft tokens.
+/// Settings of speculative decoding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Speculative {
-    /// vLLM's `method` (default ngram).
+    /// Method, vLLM's `method` (default ngram).
     pub method: String,
-    /// Draft tokens per step; at least 1.
+    /// Number of draft tokens per step, at least 1.
     pub num_tokens: u32,
-    /// Chance that draft i is accepted when all before were; one per draft.
+    /// Conditional acceptance rate of each draft, given that all before it were accepted.
     pub acceptance: Vec<f64>,
-    /// Whether a hit in the prefix cache gives up its last block.
+    /// Whether a prefix-cache hit drops its last block.
     pub drops_last_block: bool,
-    /// Tokens after a block that its name covers too, in place of that.
+    /// Number of tokens after a block that its hash includes, instead of dropping the last block.
     pub lookahead: u32,
-    /// Fewest and most tokens that are looked up in the text for drafts; `None`: drafts come by
-    /// chance.
+    /// Minimum and maximum length of the n-gram to look up; `None`: acceptance is random.
     pub prompt_lookup: Option<(u32, u32)>,
-    /// Whether it is vLLM's, and not a number of drafts as Dynamo's mocker knows them.
+    /// Whether vLLM's configuration is used, and not the bare draft count of Dynamo's mocker.
     pub is_named: bool,
-    /// The shape of the draft model, where it is known.
+    /// Shape of the draft model, if known.
     pub draft: Option<ModelShape>,
-    /// Whether all drafts come from one pass.
+    /// Whether one forward pass proposes all drafts.
     pub parallel: bool,
-    /// GPUs that share the draft model; `None`: as many as share the target.
+    /// Tensor-parallel size of the draft model; `None`: that of the target.
     pub tensor: Option<u32>,
-    /// Why steps are not scheduled ahead with it.
+    /// Reason why asynchronous scheduling is off; `None`: it is on.
     pub synchronous: Option<String>,
-    /// The whole object as typed.
+    /// JSON object as typed.
     pub raw: Value,
 }
 
-/// The object of `--speculative-config`.
 struct Keys(Map<String, Value>);
 
 impl Speculative {
-    /// `--speculative-config` with what the `--spec-*` flags add.
     pub(super) fn from_values(
         v: &Values,
         model: &Model,
@@ -142,13 +137,11 @@ impl Keys {
         self.0.get(key).and_then(Value::as_bool) == Some(true)
     }
 
-    /// A member that is there and not null.
     fn given(&self, key: &str) -> Option<&Value> {
         self.0.get(key).filter(|value| !value.is_null())
     }
 
-    /// The method, as vLLM finds it; `None`: nothing but a number of drafts is said, as Dynamo's
-    /// mocker says it.
+    /// Returns vLLM's method; `None` if only a number of drafts is set, as in Dynamo's mocker.
     fn method(&self) -> Option<&str> {
         match (self.text("method"), self.text("model")) {
             (Some(method), _) => Some(method),
@@ -158,7 +151,8 @@ impl Keys {
         }
     }
 
-    /// As typed; else what the method or the draft model's `config.json` says.
+    /// Returns the configured number, else the one of the method or of the draft model's
+    /// `config.json`.
     fn num_tokens(
         &self,
         method: Option<&str>,
@@ -167,7 +161,7 @@ impl Keys {
     ) -> Result<u32, ConfigError> {
         let trained = match (method, self.text("model")) {
             (Some("suffix"), _) => Some(SUFFIX_DRAFTS),
-            // Its modules lie in the target's own files, and vLLM looks there if they are named.
+            // The MTP modules are part of the target's files, which vLLM reads in this case.
             (Some("mtp"), Some(named)) if named == target.name => {
                 target.hf_config.as_deref().and_then(trained_drafts)
             }
@@ -176,7 +170,7 @@ impl Keys {
         let Some(number) = self
             .given("num_speculative_tokens")
             .map_or(trained, |given| {
-                // What is no number is refused below.
+                // A value that is not a number is rejected below.
                 Some(given.as_u64().unwrap_or(0))
             })
         else {
@@ -192,7 +186,6 @@ impl Keys {
             .ok_or_else(|| invalid("num_speculative_tokens must be between 1 and 64".to_owned()))
     }
 
-    /// The `config.json` of the draft model, if its folder is here.
     fn draft_config(&self) -> Result<Option<Value>, ConfigError> {
         let folder = self.text("model").map(Path::new);
         folder.map_or(Ok(None), |folder| read_json(&folder.join("config.json")))
@@ -218,7 +211,7 @@ impl Keys {
         })
     }
 
-    /// What keeps vLLM from scheduling steps ahead, where it takes its older model runner.
+    /// Returns why vLLM's older model runner disables asynchronous scheduling for this method.
     ///
     /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `_get_v2_model_runner_unsupported_features` and
     /// `__post_init__`.
@@ -238,7 +231,7 @@ impl Keys {
         }
     }
 
-    /// The unconditional rates of vLLM's synthetic acceptance, if it is asked for.
+    /// Returns the unconditional rates of vLLM's synthetic acceptance, if configured.
     ///
     /// **Source:** vLLM 0.33 `vllm/config/speculative.py`,
     /// `_resolve_synthetic_acceptance_rates`.
@@ -268,9 +261,9 @@ impl Keys {
         }
     }
 
-    /// Whether a hit gives up its last block, and whether blocks are named by what follows them
-    /// instead: only draft models that read the target's hidden states and the next token need one
-    /// of them.
+    /// Returns whether a hit drops its last block, and whether block hashes include following
+    /// tokens instead. Only draft models that read the target's hidden states and the next token
+    /// need one of them.
     ///
     /// **Source:** vLLM 0.33 `vllm/config/speculative.py`, `needs_eagle_block_drop`;
     /// `vllm/config/vllm.py`, `num_hash_lookahead_tokens`.
@@ -287,7 +280,8 @@ impl Keys {
         Ok((eagle && plain, eagle && !plain))
     }
 
-    /// Tokens behind a block that its name covers: as many as the modules of a chain read ahead.
+    /// Returns the number of tokens after a block that its hash includes: those that a chain of MTP
+    /// modules reads ahead.
     ///
     /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `num_prefill_lookahead_tokens`.
     fn lookahead(
@@ -306,7 +300,7 @@ impl Keys {
         }
     }
 
-    /// `prompt_lookup_min` and `prompt_lookup_max`; one that is not said is as the other.
+    /// Reads `prompt_lookup_min` and `prompt_lookup_max`; a missing one equals the other.
     fn prompt_lookup(&self) -> Result<(u32, u32), ConfigError> {
         let read = |key: &str| {
             let Some(value) = self.given(key) else {
@@ -329,7 +323,7 @@ impl Keys {
     }
 }
 
-/// Drafts that a `config.json` says its modules were trained for.
+/// Returns the number of drafts that the modules were trained for, from `config.json`.
 fn trained_drafts(config: &Value) -> Option<u64> {
     let parts = [Some(config), config.get("text_config")];
     let keys = [
@@ -349,7 +343,6 @@ fn invalid(words: String) -> ConfigError {
     ConfigError::Invalid(format!("speculative-config: {words}"))
 }
 
-/// Rates as typed: one per draft, none greater than the one before.
 fn unconditional(typed: &Value, drafts: usize) -> Result<Vec<f64>, ConfigError> {
     let rates: Option<Vec<f64>> = typed
         .as_array()
@@ -369,7 +362,7 @@ fn unconditional(typed: &Value, drafts: usize) -> Result<Vec<f64>, ConfigError> 
     Ok(rates)
 }
 
-/// The rates of least variance with this mean number of tokens a step.
+/// Returns the rates of least variance with this mean number of tokens per step.
 fn of_length(typed: &Value, drafts: u32) -> Result<Vec<f64>, ConfigError> {
     let most = f64::from(drafts) + 1.0;
     let length = typed.as_f64().filter(|n| (1.0..=most).contains(n));
@@ -382,7 +375,6 @@ fn of_length(typed: &Value, drafts: u32) -> Result<Vec<f64>, ConfigError> {
     Ok((0..drafts).map(rate).collect())
 }
 
-/// Chances given that all drafts before were accepted.
 fn conditional(rates: &[f64]) -> Vec<f64> {
     let before = std::iter::once(&1.0).chain(rates);
     let pairs = rates.iter().zip(before);
@@ -390,10 +382,10 @@ fn conditional(rates: &[f64]) -> Vec<f64> {
     pairs.map(chance).collect()
 }
 
-/// Chances that are usual for a method, from published acceptance rates of chats.
+/// Returns typical conditional acceptance rates of a method, from published results for chats.
 ///
 /// **Source:** vLLM `tests/v1/spec_decode/test_acceptance_length.py` (eagle3) and pull request 48892
-/// (mtp); SemiAnalysis InferenceX `golden_al_distribution` (dspark); the rest is set beside these.
+/// (mtp); SemiAnalysis InferenceX `golden_al_distribution` (dspark); the others are estimates.
 fn usual(method: &str, drafts: usize) -> Vec<f64> {
     let falling = |first: f64, factor: f64| {
         let chances = std::iter::successors(Some(first), move |chance| Some(chance * factor));
@@ -407,15 +399,14 @@ fn usual(method: &str, drafts: usize) -> Vec<f64> {
         "eagle3" => falling(0.72, 0.97),
         "eagle" => falling(0.65, 0.93),
         "dflash" | "dspark" => falling(0.88, 0.93),
-        // Only where no text is at hand: a fifth of the steps has drafts, and six in ten of them
-        // begin right.
+        // Used only without a text: a fifth of the steps has drafts, and six in ten of these start
+        // right.
         "ngram" | "ngram_gpu" | "suffix" => listed(&[0.12, 0.85], 0.9),
         name if name.ends_with("mtp") => listed(&[0.83, 0.62], 0.55),
         _ => falling(0.72, 1.0),
     }
 }
 
-/// What `--spec-acceptance-rates` says, one chance per draft: missing ones are 0.
 fn typed(v: &Values, drafts: u32) -> Result<Vec<f64>, ConfigError> {
     let flag = &engine::SPEC_ACCEPTANCE_RATES;
     let mut rates = Vec::new();

@@ -1,4 +1,4 @@
-//! Methods and keys of `--speculative-config`, and what becomes of those that mean nothing here.
+//! Checks the methods and keys of `--speculative-config`.
 //!
 //! **Source:** vLLM 0.33 `vllm/config/speculative.py`, `SpeculativeConfig`.
 
@@ -10,7 +10,6 @@ use super::ignored::release;
 use super::nearest::closest;
 use super::values::Values;
 
-/// The release whose keys and methods these are.
 const RELEASE: (u32, u32) = (0, 33);
 
 const METHODS: [&str; 10] = [
@@ -26,7 +25,7 @@ const METHODS: [&str; 10] = [
     "custom_class",
 ];
 
-/// Names that `mtp` had by model.
+/// Model-specific names of the method `mtp`.
 const MTP: [&str; 27] = [
     "bailing_hybrid_mtp",
     "bailing_hybrid_v3_mtp",
@@ -57,7 +56,6 @@ const MTP: [&str; 27] = [
     "step5_mtp",
 ];
 
-/// Keys that have an effect.
 const PLAYED: [&str; 14] = [
     "method",
     "model",
@@ -75,7 +73,7 @@ const PLAYED: [&str; 14] = [
     "disable_padded_drafter_batch",
 ];
 
-/// Keys of which nobody expects anything that a simulator shows.
+/// Keys without visible effect in a simulator; accepted silently.
 const SILENT: [&str; 13] = [
     "attention_backend",
     "code_revision",
@@ -92,7 +90,7 @@ const SILENT: [&str; 13] = [
     "use_local_argmax_reduction",
 ];
 
-/// Keys that act in vLLM and not here.
+/// Keys with an effect in vLLM and none here; accepted with a warning.
 const FELT: [&str; 15] = [
     "draft_sample_method",
     "dspark_draft_topk",
@@ -115,16 +113,15 @@ fn invalid(words: String) -> ConfigError {
     ConfigError::Invalid(format!("speculative-config: {words}"))
 }
 
-/// Whether an older release is imitated, which had other keys and methods.
 fn is_older(v: &Values) -> Result<bool, ConfigError> {
     let version = v.get(&VLLM_VERSION)?;
     Ok(release(&version).is_some_and(|imitated| imitated < RELEASE))
 }
 
-/// The method by the name that it has today.
+/// Returns the method by its name in this release.
 ///
 /// # Errors
-/// [`ConfigError::Invalid`] for one that the imitated release has not.
+/// [`ConfigError::Invalid`] for a method that the imitated release does not have.
 pub(super) fn method(v: &Values, typed: &str) -> Result<String, ConfigError> {
     if typed == "[ngram]" {
         return Ok("ngram".to_owned());
@@ -149,7 +146,7 @@ pub(super) fn method(v: &Values, typed: &str) -> Result<String, ConfigError> {
     )))
 }
 
-/// Refuses keys that do not exist, and says which have no effect.
+/// Rejects unknown keys and warns of those without effect.
 ///
 /// # Errors
 /// [`ConfigError::Invalid`] names the key.

@@ -1,6 +1,6 @@
-//! What a model makes of speech, by its architecture.
+//! Speech capabilities of a model, by its architecture.
 //!
-//! Source: vLLM 0.33, `SupportsTranscription` and `SupportsRealtime` of
+//! **Source:** vLLM 0.33, `SupportsTranscription` and `SupportsRealtime` of
 //! `model_executor/models/interfaces.py` and the models that implement them.
 
 use serde_json::Value;
@@ -11,41 +11,40 @@ use super::flags::api;
 use super::model::Model;
 use super::values::Values;
 
-/// What is made of speech.
+/// Speech settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Speech {
     /// Whether `/v1/audio/transcriptions` and `/v1/audio/translations` exist.
     pub transcribes: bool,
     /// Whether `/v1/realtime` exists.
     pub realtime: bool,
-    /// How the model listens.
+    /// Speech capabilities of the model.
     pub model: Listener,
-    /// Most bytes of an upload (default 25 MiB).
+    /// Maximum size of an upload, in bytes (default 25 MiB).
     pub max_file_bytes: u64,
-    /// Longest sound, in seconds (default 600).
+    /// Maximum audio duration, in seconds (default 600).
     pub max_seconds: u32,
-    /// Most bytes of a sound as 32-bit samples (default 256 MiB).
+    /// Maximum size of decoded audio as 32-bit samples, in bytes (default 256 MiB).
     pub max_decoded_bytes: u64,
 }
 
-/// How a model listens.
+/// Speech capabilities of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listener {
-    /// Whether it does nothing but transcribe.
+    /// Whether the model supports transcription only.
     pub only: bool,
-    /// Whether its answers can have times (`verbose_json`).
+    /// Whether responses can have timestamps (`verbose_json`).
     pub segments: bool,
-    /// Whether its answers can name speakers (`diarized_json`).
+    /// Whether responses can name speakers (`diarized_json`).
     pub speakers: bool,
-    /// Whether it finds out the language in a pass of its own.
+    /// Whether the language is detected in a separate pass.
     pub detects: bool,
-    /// Longest sound of one pass, in seconds; longer ones are split. `None`: any length.
+    /// Maximum audio per pass, in seconds; longer audio is split. `None`: unlimited.
     pub clip: Option<u32>,
-    /// Whether the sound stands among the tokens of the prompt; else an encoder reads it.
+    /// Whether audio tokens are part of the prompt; else an encoder reads them.
     pub in_prompt: bool,
 }
 
-/// Whisper: what a model is taken for when nothing is known of it.
 const WHISPER: Listener = Listener {
     only: true,
     segments: true,
@@ -55,7 +54,6 @@ const WHISPER: Listener = Listener {
     in_prompt: false,
 };
 
-/// A language model that also hears.
 const HEARING: Listener = Listener {
     only: false,
     segments: false,
@@ -64,7 +62,6 @@ const HEARING: Listener = Listener {
     ..WHISPER
 };
 
-/// Architectures that transcribe.
 const LISTENERS: [(&str, Listener); 14] = [
     ("WhisperForConditionalGeneration", WHISPER),
     (
@@ -109,11 +106,10 @@ const LISTENERS: [(&str, Listener); 14] = [
     ("Qwen3ASRRealtimeGeneration", HEARING),
 ];
 
-/// Architectures that listen while somebody speaks.
 const REALTIME: [&str; 2] = ["VoxtralRealtimeGeneration", "Qwen3ASRRealtimeGeneration"];
 
 impl Speech {
-    /// What is made of speech under `task`, and the task where the architecture decides it.
+    /// Returns the speech settings for `task`, and the task if the architecture determines it.
     pub(super) fn from_values(
         v: &Values,
         model: &Model,
@@ -126,7 +122,7 @@ impl Speech {
             .find(|(name, _)| architecture == Some(name));
         let known = known.map(|(_, listener)| *listener);
         let known = known.or(realtime.then_some(HEARING));
-        // A task that somebody chose stands; a model that only transcribes decides it otherwise.
+        // A configured task is kept; else a transcription-only model determines it.
         let chosen = v.given(&api::TASK) || v.given(&api::RUNNER);
         let task = match known {
             Some(listener) if listener.only && !chosen => Task::Transcription,
@@ -150,7 +146,6 @@ impl Speech {
     }
 }
 
-/// The first architecture of a config.json.
 fn architecture(config: &Value) -> Option<&str> {
     config.get("architectures")?.get(0)?.as_str()
 }

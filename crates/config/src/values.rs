@@ -1,4 +1,4 @@
-//! The settings in force, and reading them by their flags.
+//! Merged settings, read by flag.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -13,35 +13,31 @@ use super::flags;
 use super::layers::{Layer, Setting, ValueSource};
 use super::nearest::closest;
 
-/// Every flag's values, defaults filled in, by name.
+/// Values of every flag by name, including defaults.
 #[derive(Debug, Clone)]
 pub(super) struct Values {
     pub(super) cli_mode: CliMode,
     settings: IndexMap<&'static str, Setting>,
-    /// What the groups found worth saying, and what they derived.
     notes: RefCell<Notes>,
 }
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Notes {
     pub(super) warnings: Vec<String>,
-    /// Of these, the ones of settings that do nothing beside the others.
+    /// Warnings about settings without effect; a subset of `warnings`.
     pub(super) without_effect: Vec<String>,
     pub(super) derived: Vec<Derivation>,
     bare_durations: Vec<&'static str>,
 }
 
-/// What a value that was left open has become.
 #[derive(Debug, Clone)]
 pub(super) struct Derivation {
     pub(super) name: &'static str,
     pub(super) value: String,
-    /// Why, where that is worth a sentence.
     pub(super) rule: Option<String>,
 }
 
 impl Values {
-    /// What a layer says, with the defaults of a command line for the rest.
     pub(super) fn new(layer: &Layer, cli_mode: CliMode) -> Self {
         let settings = flags::flags().map(|flag| {
             let default = || Setting {
@@ -62,12 +58,11 @@ impl Values {
         }
     }
 
-    /// Whether anybody set it.
+    /// Whether the flag has a source other than its default.
     pub(super) fn given(&self, flag: &FlagSpec) -> bool {
         self.source(flag) != ValueSource::Default
     }
 
-    /// The same by its name.
     pub(super) fn is_given(&self, name: &str) -> bool {
         let setting = self.settings.get(name);
         setting.is_some_and(|setting| setting.source != ValueSource::Default)
@@ -79,7 +74,7 @@ impl Values {
             .map_or(ValueSource::Default, |s| s.source.clone())
     }
 
-    /// What was typed or is the default; lists as they stand.
+    /// Returns the values as typed, or the default; lists are not expanded.
     pub(super) fn raw(&self, flag: &FlagSpec) -> &[String] {
         self.settings.get(flag.name).map_or(&[], |s| &s.values)
     }
@@ -92,7 +87,6 @@ impl Values {
         }
     }
 
-    /// The flag's value, within its bounds.
     pub(super) fn get<T: FlagValue>(&self, flag: &Flag<T>) -> Result<T, ConfigError> {
         let typed = self.typed(flag);
         let value = T::read(&typed).map_err(|refused| self.refused(flag, refused))?;
@@ -105,10 +99,10 @@ impl Values {
         Ok(value)
     }
 
-    /// What a choice says; `None`: nothing.
+    /// Returns the value of a choice; `None` if it is not set.
     pub(super) fn choice<T: Clone>(&self, flag: &Flag<T>) -> Result<Option<T>, ConfigError> {
         let text = self.text(flag);
-        // `none` is a word of some choices.
+        // Some choices have the word `none`.
         let Some(word) = text.or_else(|| self.raw(flag).last().map(String::as_str)) else {
             return Ok(None);
         };
@@ -128,13 +122,12 @@ impl Values {
         }
     }
 
-    /// A whole number, whatever the flag's bounds.
     pub(super) fn whole(&self, flag: &FlagSpec) -> Result<Option<i64>, ConfigError> {
         let read = self.typed(flag).whole();
         read.map_err(|refused| self.refused(flag, refused))
     }
 
-    /// A number in a range that other flags decide; outside of it `words` say so.
+    /// Checks a number against a range; `words` is the error message.
     pub(super) fn fit<T: TryFrom<i64>>(
         &self,
         flag: &FlagSpec,
@@ -146,12 +139,12 @@ impl Values {
         value.flatten().ok_or_else(|| self.wrong(words, flag))
     }
 
-    /// The last value, unless it is missing, empty or `none`.
+    /// Returns the last value; `None` if there is none, or it is empty or `none`.
     pub(super) fn text<'a>(&'a self, flag: &'a FlagSpec) -> Option<&'a str> {
         self.typed(flag).text()
     }
 
-    /// The values of a list whose elements cannot hold a comma.
+    /// Returns a list whose elements are separated by commas or spaces.
     pub(super) fn comma_list(&self, flag: &Flag<Vec<String>>) -> Result<Vec<String>, ConfigError> {
         let list = self.get(flag)?;
         let words = list.iter().flat_map(|value| value.split([',', ' ']));
@@ -163,18 +156,16 @@ impl Values {
         self.notes.borrow_mut().warnings.push(text.into());
     }
 
-    /// Adds a warning of a setting that does nothing beside the others.
+    /// Adds a warning about a setting that has no effect with the other settings.
     pub(super) fn warn_without_effect(&self, text: String) {
         self.warn(text.clone());
         self.notes.borrow_mut().without_effect.push(text);
     }
 
-    /// Records what a value that was left open has become.
     pub(super) fn derive(&self, flag: &FlagSpec, value: impl Display) {
         self.note(flag, value, None);
     }
 
-    /// The same, and the rule that it follows from.
     pub(super) fn derive_by(&self, flag: &FlagSpec, value: impl Display, rule: impl Into<String>) {
         self.note(flag, value, Some(rule.into()));
     }
@@ -185,7 +176,6 @@ impl Values {
         self.notes.borrow_mut().derived.push(derived);
     }
 
-    /// Warnings and derived values so far; durations without a unit make one warning.
     pub(super) fn notes(&self) -> Notes {
         let mut notes = self.notes.borrow().clone();
         if !notes.bare_durations.is_empty() {
@@ -204,7 +194,6 @@ impl Values {
         }
     }
 
-    /// The error for a value that cannot be read.
     pub(super) fn bad(
         &self,
         flag: &FlagSpec,
@@ -219,7 +208,6 @@ impl Values {
         }
     }
 
-    /// The same for one key of a JSON flag.
     pub(super) fn bad_key(
         &self,
         flag: &FlagSpec,
@@ -231,12 +219,12 @@ impl Values {
             flag: format!("--{}.{key}", flag.name),
             value: value.to_owned(),
             expected: expected.into(),
-            // Where one key of several was typed is not known.
+            // The source of a single key is unknown.
             origin: ValueSource::Default.to_string(),
         }
     }
 
-    /// The error for a value that can be read but not used: upstream's words, then ours.
+    /// Returns the error for an unsupported value; upstream's message comes first.
     pub(super) fn wrong(&self, words: impl Display, flag: &FlagSpec) -> ConfigError {
         let value = self.raw(flag).join(" ");
         let origin = self.source(flag);

@@ -1,10 +1,9 @@
-//! Settings that act under other settings alone: one table, so that whoever gives one in vain is told.
+//! Warnings about settings that have no effect in combination with others.
 
 use super::values::Values;
 use super::{Compat, Config, LatencySource, Role, SchedulerKind, closest, flags};
 use vllm_sim_service::fault::{KV_LOAD_FAILURE, StreamFault};
 
-/// The flags that a latency model replaces.
 const DELAYS: [&str; 7] = [
     "time-to-first-token",
     "time-to-first-token-std-dev",
@@ -15,7 +14,6 @@ const DELAYS: [&str; 7] = [
     "prefill-time-std-dev",
 ];
 
-/// Warns of flags, variables and keys that were given and do nothing beside the others.
 pub(super) fn warn(config: &Config, v: &Values) {
     let engine = &config.engine;
     let is_modelled = engine.timing.latency_source != LatencySource::Delays
@@ -23,7 +21,7 @@ pub(super) fn warn(config: &Config, v: &Values) {
     let rates = &config.faults.rates;
     let mut faults = rates.specs.iter().flat_map(|spec| &spec.stream_faults);
     let fails_loads = faults.any(|fault| matches!(fault, StreamFault::KvLoadFailure(_)));
-    // llm-d's clients need no connector.
+    // In llm-d mode, requests load prompts without a configured connector.
     let loads = config.kv_transfer.is_some()
         || engine.kv_offload.is_some()
         || engine.role == Role::Decode
@@ -60,8 +58,9 @@ pub(super) fn warn(config: &Config, v: &Values) {
     }
 }
 
-/// Says which of these names of environment variables look like a setting and are none. Those that
-/// Kubernetes makes for a service called `vllm-sim` are left alone.
+/// Returns a warning for each unknown environment variable that resembles a setting.
+///
+/// Variables that Kubernetes sets for a service called `vllm-sim` are excluded.
 pub fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<String> {
     let known: Vec<String> = flags().map(|flag| flag.env_name()).collect();
     let of_service = |name: &str| {
@@ -84,7 +83,6 @@ pub fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<String>
         .collect()
 }
 
-/// Variables that are no flag's own.
 const OTHERS: [&str; 4] = [
     "VLLM_SIM_BINARY",
     "VLLM_SIM_DOOR",

@@ -1,4 +1,4 @@
-//! YAML files: keys → settings.
+//! Reads YAML files of settings.
 
 use std::fs;
 
@@ -11,19 +11,17 @@ use super::flags;
 use super::ignored;
 use super::layers::{Layer, ValueSource};
 
-/// Tells what becomes of a key that no flag has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum UnknownKeys {
     Refused,
-    /// A warning is logged.
     Warned,
 }
 
-/// Reads a file.
+/// Reads a YAML file.
 ///
 /// # Errors
-/// [`ConfigError::File`] when it cannot be read or is no YAML mapping; [`ConfigError::Unknown`]
-/// for a key that no flag has, where these are refused.
+/// [`ConfigError::File`] if the file cannot be read or is not a YAML mapping;
+/// [`ConfigError::Unknown`] for an unknown key with [`UnknownKeys::Refused`].
 pub(super) fn read(path: &str, unknown: UnknownKeys) -> Result<Layer, ConfigError> {
     let file = |reason: String| ConfigError::File {
         path: format!("--config {path}"),
@@ -33,7 +31,6 @@ pub(super) fn read(path: &str, unknown: UnknownKeys) -> Result<Layer, ConfigErro
     parse(&text, path, unknown)
 }
 
-/// Reads a file's text.
 pub(super) fn parse(text: &str, path: &str, unknown: UnknownKeys) -> Result<Layer, ConfigError> {
     let file = |reason: String| ConfigError::File {
         path: path.to_owned(),
@@ -122,7 +119,7 @@ fn on_unknown(
     Ok(())
 }
 
-/// What a key says about a flag; `None`: nothing (an empty value).
+/// Converts a YAML value to flag words; `None` if it is empty.
 fn values(flag: &FlagSpec, value: &Value) -> Option<Vec<String>> {
     match (flag.kind, value) {
         (_, Value::Null) => None,
@@ -138,7 +135,6 @@ fn values(flag: &FlagSpec, value: &Value) -> Option<Vec<String>> {
     }
 }
 
-/// A scalar as it would be typed, anything else as JSON.
 fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

@@ -1,5 +1,6 @@
-//! Fetching a dataset over HTTP, once: into a file beside its place, which takes its name when it
-//! is whole. A download that was interrupted goes on where it ended.
+//! Downloads a dataset over HTTP, once.
+//!
+//! Writes to a `.part` file that is renamed when it is complete. An interrupted download resumes.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -12,23 +13,20 @@ use ureq::{Agent, Response};
 
 use super::error::DatasetError;
 
-/// How long a connection may take to come up.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long the other side may say nothing.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
-/// Interrupted tries in a row that bring nothing new, before we give up.
+/// Number of consecutive failed attempts without new data after which the download fails.
 const MAX_FRUITLESS: u32 = 3;
-/// What every SQLite file begins with.
 const MAGIC: &[u8] = b"SQLite format 3\0";
 
-/// Fetches `url` to `path`, unless there is a file already; whether it did. `sha256`, in lower-case
-/// hex, is what the file must hash to. Blocks.
+/// Downloads `url` to `path` unless that file exists; returns whether it did. Blocks.
 ///
-/// Of several programs that fetch the same file at once, one does and the others wait for it.
+/// `sha256` is the expected hash in lower-case hex. If several processes download the same file,
+/// one does and the others wait for it.
 ///
 /// # Errors
-/// [`DatasetError::Download`], in words. What came so far stays for the next try, unless it is
-/// whole and wrong.
+/// Returns [`DatasetError::Download`]. The partial file stays for the next attempt, unless it is
+/// complete and invalid.
 pub fn fetch(path: &Path, url: &str, sha256: Option<&str>) -> Result<bool, DatasetError> {
     let download = Download {
         path,
@@ -42,7 +40,7 @@ pub fn fetch(path: &Path, url: &str, sha256: Option<&str>) -> Result<bool, Datas
     })
 }
 
-/// An address without what may be secret in it.
+/// Removes user info, query and fragment from a URL, which may hold secrets.
 fn shown(url: &str) -> String {
     let open = url.split(['?', '#']).next().unwrap_or_default();
     match open.split_once("://") {
@@ -65,15 +63,14 @@ struct Download<'a> {
     path: &'a Path,
     url: &'a str,
     part: PathBuf,
-    /// Says what `part` is a part of: the address, and the version that the server named.
+    /// Path of the file that holds the URL and the server's version of `part`.
     from: PathBuf,
 }
 
-/// How a try ended that did not bring the rest.
 enum AttemptError {
-    /// Another try may go on from here.
+    /// Another attempt may resume.
     Broken(String),
-    /// Another try would end the same way.
+    /// Another attempt would fail the same way.
     Refused(String),
 }
 
@@ -96,7 +93,7 @@ impl Download<'_> {
         }
         let mut part = self.lock()?;
         if self.path.exists() {
-            // Somebody else fetched it while we waited.
+            // Another process downloaded it in the meantime.
             let _ = std::fs::remove_file(&self.part);
             return Ok(false);
         }
@@ -120,7 +117,6 @@ impl Download<'_> {
         let _ = std::fs::remove_file(&self.from);
     }
 
-    /// Opens the part for nobody else.
     fn lock(&self) -> Result<File, String> {
         let cannot = |error: io::Error| format!("cannot write {}: {error}", self.part.display());
         if let Some(folder) = self.path.parent().filter(|f| !f.as_os_str().is_empty()) {
@@ -137,17 +133,16 @@ impl Download<'_> {
                     tracing::info!("another program fetches the dataset: waiting for it");
                     part.lock().map_err(cannot)?;
                 }
-                // A file system without locks: whoever is first to rename wins.
+                // A file system without locks: the first rename wins.
                 Err(TryLockError::Error(_)) => return Ok(part),
             }
-            // What we locked may have got its final name, or been removed, while we waited.
+            // The locked file may have been renamed or removed during the wait.
             if is_same(&part, &self.part) || self.path.exists() {
                 return Ok(part);
             }
         }
     }
 
-    /// Fetches what the part lacks.
     fn complete(&self, part: &mut File) -> Result<(), String> {
         let agent = ureq::AgentBuilder::new()
             .timeout_connect(CONNECT_TIMEOUT)
@@ -175,7 +170,7 @@ impl Download<'_> {
     fn attempt(&self, agent: &Agent, part: &mut File) -> Result<(), AttemptError> {
         let mut have = length(part)?;
         let version = self.version().filter(|_| have > 0);
-        // Compressed bytes could not be resumed.
+        // A compressed response cannot be resumed.
         let mut request = agent.get(self.url).set("Accept-Encoding", "identity");
         if let Some(version) = &version {
             request = request
@@ -185,7 +180,7 @@ impl Download<'_> {
         let response = match request.call() {
             Ok(response) => response,
             Err(ureq::Error::Status(416, _)) if version.is_some() => {
-                // There is no more than we have, or it became shorter: from the beginning.
+                // The file on the server is no longer than the part: start again.
                 part.set_len(0)?;
                 return Err(AttemptError::Broken(
                     "the server has no such range".to_owned(),
@@ -221,14 +216,14 @@ impl Download<'_> {
         receive(response, part, have, total)
     }
 
-    /// The version that the part is of, as the server names it.
+    /// Returns the server's version of the partial file (ETag or date).
     fn version(&self) -> Option<String> {
         let noted = std::fs::read_to_string(&self.from).ok()?;
         let (url, version) = noted.split_once('\n')?;
         (url == self.url && !version.is_empty()).then(|| version.to_owned())
     }
 
-    /// Notes what the part is of. Weak tags do not tell bytes apart.
+    /// Records URL and version of the partial file. Weak ETags do not identify bytes.
     fn note(&self, response: &Response) -> io::Result<()> {
         let tag = response.header("etag").filter(|tag| !tag.starts_with("W/"));
         let version = tag.or(response.header("last-modified")).unwrap_or_default();
@@ -236,7 +231,7 @@ impl Download<'_> {
     }
 }
 
-/// Writes a body to the part, which has `have` bytes and is to have `total`.
+/// Appends a body to the partial file, which has `have` of `total` bytes.
 fn receive(
     response: Response,
     part: &mut File,
@@ -263,7 +258,7 @@ fn receive(
         part.write_all(&buffer[..n])?;
         got += n as u64;
         bar.set_position(got);
-        // Where no bar is seen, ten lines of the log.
+        // Ten log lines, for output without a progress bar.
         if let Some(total) = total
             && got * 10 / total.max(1) > tenth
         {
@@ -298,7 +293,7 @@ fn length(part: &File) -> io::Result<u64> {
     Ok(part.metadata()?.len())
 }
 
-/// Where a part of a file starts: `bytes 100-199/200`.
+/// Returns the first byte of a `Content-Range`: `bytes 100-199/200`.
 fn starts_at(response: &Response) -> Option<u64> {
     let range = response.header("content-range")?.strip_prefix("bytes ")?;
     range.split_once('-')?.0.parse().ok()
@@ -311,7 +306,6 @@ fn is_same(open: &File, path: &Path) -> bool {
     matches!((named, ours), (Ok(named), Ok(ours)) if named == ours)
 }
 
-/// Whether a whole file is what was wanted.
 fn check(part: &mut File, sha256: Option<&str>) -> Result<(), String> {
     let read = |part: &mut File| {
         part.seek(SeekFrom::Start(0))?;

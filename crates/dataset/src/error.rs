@@ -1,76 +1,76 @@
 use std::path::PathBuf;
 
-/// Why a dataset cannot be used.
+/// Reports why a dataset cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DatasetError {
-    /// There is no such file.
+    /// The file does not exist.
     #[error("dataset {} does not exist", path.display())]
     Missing {
-        /// Where it should be.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// It could not be fetched.
+    /// The download failed.
     #[error("cannot fetch the dataset from {url}: {why}")]
     Download {
-        /// Where from, without secrets.
+        /// URL of the file, without secrets.
         url: String,
-        /// What went wrong.
+        /// Reason of the failure.
         why: String,
     },
     /// This build has no SQLite.
     #[error("dataset {}: this program was built without the feature `sqlite`", path.display())]
     NotBuilt {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Another program writes to it.
+    /// Another process writes to the file.
     #[error("dataset {} is locked by another program", path.display())]
     Locked {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Not a database, cut off or damaged.
+    /// The file is not a database, truncated or corrupt.
     #[error("dataset {} is not a readable SQLite database: {why}", path.display())]
     Broken {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What SQLite says.
+        /// Error message of SQLite.
         why: String,
     },
-    /// No table of that name.
+    /// The file has no table of this name.
     #[error("dataset {} has no table '{table}'; it has: {}", path.display(), listed(found))]
     NoTable {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The name looked for.
+        /// Requested table.
         table: String,
-        /// The tables there are.
+        /// Existing tables.
         found: Vec<String>,
     },
-    /// A column is missing or of another type.
+    /// A column is missing or has the wrong type.
     #[error(
         "table '{table}' of dataset {} must have the columns prompt_hash BLOB, \
          gen_tokens JSON, n_gen_tokens INTEGER: {why}",
         path.display()
     )]
     Shape {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The table.
+        /// Name of the table.
         table: String,
-        /// What is wrong.
+        /// Description of the mismatch.
         why: String,
     },
-    /// A row does not hold what its column promises.
+    /// A row has an invalid value.
     #[error("table '{table}' of dataset {}, row {row}: {why}", path.display())]
     Row {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The table.
+        /// Name of the table.
         table: String,
-        /// Its `id`.
+        /// Row id.
         row: i64,
-        /// What is wrong.
+        /// Description of the invalid value.
         why: String,
     },
 }

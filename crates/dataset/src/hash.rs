@@ -1,9 +1,10 @@
 use sha2::{Digest, Sha256};
 
-/// The name of a prompt in a dataset.
+/// SHA-256 hash of a prompt, its key in a dataset.
 pub type Hash = [u8; 32];
 
-/// The hash of a prompt's token ids ([`super::Generation::Tokens`]): each 4 bytes, little-endian.
+/// Hashes the token ids of a prompt ([`super::Generation::Tokens`]), each as 4 bytes,
+/// little-endian.
 pub fn hash_tokens(tokens: &[u32]) -> Hash {
     let mut hasher = Sha256::new();
     for token in tokens {
@@ -12,13 +13,14 @@ pub fn hash_tokens(tokens: &[u32]) -> Hash {
     hasher.finalize().into()
 }
 
-/// The hash of a completion's prompt in a v0.6 file: one message of the user.
+/// Hashes a completion prompt for a v0.6 file, as a single user message.
 pub fn hash_text(prompt: &str) -> Hash {
     hash_conversation([("user", prompt)])
 }
 
-/// The hash of a conversation in a v0.6 file: `### ROLE:\nTEXT\n` for each message. A role that
-/// the format does not know counts as `unknown`.
+/// Hashes a conversation for a v0.6 file, as `### ROLE:\nTEXT\n` per message.
+///
+/// Roles unknown to the format count as `unknown`.
 pub fn hash_conversation<'m>(messages: impl IntoIterator<Item = (&'m str, &'m str)>) -> Hash {
     let mut hasher = Sha256::new();
     for (role, text) in messages {

@@ -1,18 +1,15 @@
-//! Where the replies to a prompt are, in memory.
+//! Indexes the replies of a dataset in memory, by prompt and by length.
 
 use rand_chacha::rand_core::Rng;
 
 use super::hash::Hash;
 use super::reply::{ReplyLength, Summary};
 
-/// Where a reply is and how long it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct IndexedReply {
-    /// The first bytes of the prompt's hash: enough to tell prompts apart.
+    /// First 8 bytes of the prompt hash, which identify the prompt.
     key: u64,
-    /// Tokens of the reply.
     pub(super) n: u32,
-    /// Its row.
     pub(super) id: i64,
 }
 
@@ -32,17 +29,17 @@ fn key(hash: &Hash) -> u64 {
     u64::from_be_bytes(first)
 }
 
-/// All rows, by prompt and by length. Most files have no index of their own.
+/// Index over all rows; most files contain no index.
 #[derive(Debug)]
 pub(super) struct Index {
-    /// In order of (key, n, id).
+    /// Sorted by (key, n, id).
     by_prompt: Vec<IndexedReply>,
-    /// Positions in `by_prompt`, in order of n.
+    /// Positions in `by_prompt`, sorted by n.
     by_length: Vec<u32>,
 }
 
 impl Index {
-    /// Of rows in any order; the same index for the same rows.
+    /// Builds the index; the order of the input does not matter.
     pub(super) fn new(mut replies: Vec<IndexedReply>) -> Self {
         replies.sort_unstable();
         let positions = 0..u32::try_from(replies.len()).unwrap_or(u32::MAX);
@@ -58,7 +55,6 @@ impl Index {
         self.by_prompt.len()
     }
 
-    /// Every row and its tokens.
     pub(super) fn rows(&self) -> impl Iterator<Item = (i64, u32)> {
         self.by_prompt.iter().map(|reply| (reply.id, reply.n))
     }
@@ -77,7 +73,7 @@ impl Index {
         }
     }
 
-    /// Replies to a prompt that hashes to one of these, in order of their length.
+    /// Returns the replies to prompts with one of these hashes, sorted by length.
     pub(super) fn same(&self, hashes: &[Hash]) -> Vec<IndexedReply> {
         let mut keys: Vec<u64> = hashes.iter().map(key).collect();
         keys.sort_unstable();
@@ -92,7 +88,7 @@ impl Index {
         found
     }
 
-    /// A random row by the rules of [`choose`], except that when nothing fits any row is cut.
+    /// Chooses a random row by the rules of [`choose`]; if none fits, any row.
     pub(super) fn any(&self, wanted: ReplyLength, rng: &mut impl Rng) -> Option<i64> {
         let most = wanted.most();
         let length = |position: &u32| self.by_prompt[*position as usize].n;
@@ -117,8 +113,10 @@ impl Index {
     }
 }
 
-/// One of the replies to a prompt, given in order of their length: a random one that fits, else
-/// any longer one. When the length has to be exact: an equal one, else a longer one, else any.
+/// Chooses one of the replies to a prompt, which are sorted by length.
+///
+/// Prefers a random one that fits, else a longer one. An exact length prefers an equal one, then a
+/// longer one, then any.
 pub(super) fn choose(
     same: &[IndexedReply],
     wanted: ReplyLength,
@@ -138,7 +136,7 @@ pub(super) fn choose(
     Some(from[below(from.len(), rng)].id)
 }
 
-/// Uniform in `0..n`; `n` is not 0.
+/// Draws uniformly from `0..n`; `n` must not be 0.
 fn below(n: usize, rng: &mut impl Rng) -> usize {
     // Multiply-shift; the bias is below 2^-64 x n.
     ((u128::from(rng.next_u64()) * n as u128) >> 64) as usize

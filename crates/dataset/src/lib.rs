@@ -32,5 +32,5 @@ pub use store::Dataset;
 #[cfg(not(feature = "sqlite"))]
 pub use unavailable::Dataset;
 
-/// The table that files of llm-d-inference-sim have.
+/// Default table name, as in llm-d-inference-sim.
 pub const TABLE: &str = "llmd";

@@ -1,4 +1,4 @@
-//! Opening a file: what it must be like, and what is said when it is not.
+//! Opens dataset files and checks their schema.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,10 +14,8 @@ use super::row::{self, Generation};
 use super::schema::{quoted, recording_table};
 use super::store::Dataset;
 
-/// How long a writer may keep the file locked before we give up.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The columns that replies are read from, and the types they may have.
 const COLUMNS: [(&str, &[&str]); 3] = [
     ("prompt_hash", &["BLOB"]),
     ("gen_tokens", &["JSON", "TEXT"]),
@@ -25,11 +23,12 @@ const COLUMNS: [(&str, &[&str]); 3] = [
 ];
 
 impl Dataset {
-    /// Opens a table of a file, which stays open and is never written to; `in_memory` copies the
-    /// replies. Reads every row's hash and length once.
+    /// Opens a table of a dataset read-only, and reads every row's hash and length.
+    ///
+    /// [`RowStorage::InMemory`] also copies the replies.
     ///
     /// # Errors
-    /// [`DatasetError`], with what is wrong and where.
+    /// Returns [`DatasetError`] for a missing, locked or invalid file.
     pub fn open(path: &Path, table: &str, rows: RowStorage) -> Result<Self, DatasetError> {
         let file = DatasetFile { path, table };
         if !path.exists() {
@@ -69,8 +68,7 @@ struct DatasetFile<'p> {
 }
 
 impl DatasetFile<'_> {
-    /// A connection that holds a read lock as long as it lives: nobody changes the file under the
-    /// index.
+    /// Opens a connection that holds a read lock, so that the file cannot change under the index.
     fn connect(&self) -> Result<Connection, DatasetError> {
         let open = |uri: &str| {
             let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
@@ -86,7 +84,8 @@ impl DatasetFile<'_> {
         let uri = self.uri();
         open(&uri)
             .or_else(|error| match code(&error) {
-                // A write-ahead log needs a writable folder; without one nobody else writes.
+                // A write-ahead log needs a writable folder; without one, no other process can
+                // write.
                 Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly) => {
                     open(&format!("{uri}?immutable=1"))
                 }
@@ -119,7 +118,7 @@ impl DatasetFile<'_> {
 
     fn check_table(&self, connection: &Connection) -> Result<(), DatasetError> {
         let found = self.tables(connection)?;
-        // As SQLite compares names.
+        // SQLite compares names without case.
         if found
             .iter()
             .any(|name| name.eq_ignore_ascii_case(self.table))
@@ -146,20 +145,18 @@ impl DatasetFile<'_> {
         list().map_err(|error| self.failed(&error))
     }
 
-    /// Whether there is a table of recordings beside the replies, with what is read of it.
+    /// Whether the file has a table of recordings with the required columns.
     fn is_recorded(&self, connection: &Connection) -> Result<bool, DatasetError> {
         let found = self.columns(connection, &recording_table(self.table))?;
         let has = |column: &str| found.iter().any(|(name, _)| name == column);
         Ok(has("id") && has("token_us") && has("reasoning_tokens"))
     }
 
-    /// Replies as `t`.
     fn select(&self) -> String {
         let table = quoted(self.table);
         format!("SELECT CAST(t.gen_tokens AS TEXT), NULL, NULL, t.rowid FROM {table} t")
     }
 
-    /// The same with the times and the reasoning that were recorded.
     fn select_recorded(&self) -> String {
         let (table, recording) = (quoted(self.table), quoted(&recording_table(self.table)));
         format!(
@@ -188,8 +185,7 @@ impl DatasetFile<'_> {
         }
     }
 
-    /// The hash and length of every row. SQLite reads them from an index over both columns if the
-    /// file has one, else the whole table.
+    /// Reads hash and length of every row, from an index over both columns if the file has one.
     fn replies(&self, connection: &Connection) -> Result<Vec<IndexedReply>, DatasetError> {
         let table = quoted(self.table);
         let sql = format!("SELECT rowid, prompt_hash, n_gen_tokens FROM {table}");
@@ -229,7 +225,6 @@ impl DatasetFile<'_> {
         }
     }
 
-    /// The replies of a query, in memory.
     fn copy(&self, from: &Connection, select: &str) -> Result<Connection, DatasetError> {
         let copy = || {
             let copy = Connection::open_in_memory()?;

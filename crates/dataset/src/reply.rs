@@ -1,33 +1,34 @@
 use std::time::Duration;
 
-/// A recorded reply, cut to the limit.
+/// Reply from a dataset, truncated to the requested length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedReply {
-    /// Token ids; empty when the file has none ([`Generation::Texts`](crate::Generation::Texts)): encode the texts.
+    /// Token ids; empty for [`Generation::Texts`](crate::Generation::Texts), whose texts must be
+    /// encoded.
     pub tokens: Vec<u32>,
-    /// The text of each token.
+    /// Text of each token.
     pub texts: Vec<String>,
-    /// Whether the recorded reply was longer.
+    /// Whether the reply was truncated.
     pub cut: bool,
-    /// Whether it was recorded for this prompt.
+    /// Whether the reply was recorded for this prompt.
     pub matched: bool,
-    /// When each token came, from the start of its request; empty when the file does not say.
+    /// Time of each token since the start of its request; empty if not recorded.
     pub times: Vec<Duration>,
-    /// How many of the first tokens are reasoning.
+    /// Number of leading tokens that are reasoning.
     pub reasoning: u32,
 }
 
-/// Says how many tokens a reply is to have.
+/// Requested length of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyLength {
-    /// No more than these.
+    /// Upper bound of the number of tokens.
     AtMost(u32),
-    /// As many as these, for a request that ignores the end of a reply.
+    /// Exactly this number of tokens, for a request with `ignore_eos`.
     Exactly(u32),
 }
 
 impl ReplyLength {
-    /// As many as there are.
+    /// Any length.
     pub const UNBOUNDED: Self = Self::AtMost(u32::MAX);
 
     #[cfg(feature = "sqlite")]
@@ -38,24 +39,24 @@ impl ReplyLength {
     }
 }
 
-/// Says where the rows of an open dataset are.
+/// Storage of the rows of an open dataset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowStorage {
-    /// In the file; each is read when it is needed.
+    /// Rows stay in the file and are read on demand.
     OnDisk,
-    /// In a copy of the table.
+    /// Rows are copied to memory.
     InMemory,
 }
 
-/// A dataset in numbers.
+/// Statistics of a dataset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
-    /// Different prompts.
+    /// Number of distinct prompts.
     pub prompts: usize,
-    /// Tokens of all replies.
+    /// Total number of tokens.
     pub tokens: u64,
-    /// Tokens of the shortest, the median and the longest reply; 0 when there is none.
+    /// Lengths of the shortest, the median and the longest reply; 0 for an empty dataset.
     pub lengths: [u32; 3],
 }

@@ -2,25 +2,24 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-/// Which writer a file is from.
+/// Version of the dataset format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Generation {
-    /// v0.6: prompts are hashed as text, replies are strings without token ids.
+    /// v0.6: prompts hashed as text, replies without token ids.
     Texts,
-    /// After v0.6: prompts are hashed as token ids, replies have ids and strings.
+    /// Later than v0.6: prompts hashed as token ids, replies with ids and strings.
     Tokens,
 }
 
-/// A reply as a row holds it: the JSON of `gen_tokens`.
+/// Reply stored in a row, the JSON of `gen_tokens`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Recorded {
     /// Token ids; empty in a v0.6 file.
     pub(super) tokens: Vec<u32>,
-    /// The text of each token.
     pub(super) texts: Vec<String>,
-    /// When each token came; empty when that was not recorded.
+    /// Time of each token; empty if not recorded.
     pub(super) times: Vec<Duration>,
-    /// How many of the first tokens are reasoning.
+    /// Number of leading tokens that are reasoning.
     pub(super) reasoning: u32,
 }
 
@@ -36,10 +35,10 @@ enum Json {
     },
 }
 
-/// Reads `gen_tokens`, and says which generation wrote it.
+/// Parses `gen_tokens`, and detects the format version.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// Returns a message for invalid JSON.
 pub(super) fn parse(json: &str) -> Result<(Generation, Recorded), String> {
     let wrong = || {
         "gen_tokens is neither an array of strings nor \
@@ -76,10 +75,10 @@ pub(super) fn parse(json: &str) -> Result<(Generation, Recorded), String> {
     }
 }
 
-/// Reads `token_us`: microseconds from the start of the request to each of `tokens` tokens.
+/// Parses `token_us`: the time of each of `tokens` tokens since the start of the request, in µs.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// Returns a message for invalid JSON.
 #[cfg(any(feature = "sqlite", test))]
 pub(super) fn parse_times(json: &str, tokens: usize) -> Result<Vec<Duration>, String> {
     let wrong = |_| "token_us is no array of microseconds".to_owned();
@@ -94,10 +93,10 @@ pub(super) fn parse_times(json: &str, tokens: usize) -> Result<Vec<Duration>, St
     Ok(micros.into_iter().map(Duration::from_micros).collect())
 }
 
-/// The token ids and texts of a `gen_tokens`; a v0.6 row has no ids.
+/// Parses token ids and texts of a `gen_tokens`; a v0.6 row has no ids.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// Returns a message for invalid JSON.
 pub fn tokens_of(gen_tokens: &str) -> Result<(Vec<u32>, Vec<String>), String> {
     parse(gen_tokens).map(|(_, recorded)| (recorded.tokens, recorded.texts))
 }
@@ -120,7 +119,7 @@ mod tests {
             texts,
             ..Recorded::default()
         };
-        // Upstream's own tool wrote the second one for a while.
+        // A tool of llm-d writes the second form.
         for json in [
             r#"{"Tokens":[1,2],"Strings":["a ","b"]}"#,
             r#"{"strings":["a ","b"],"numbers":[1,2]}"#,

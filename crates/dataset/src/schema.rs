@@ -1,17 +1,17 @@
-//! The tables of a file, in SQL: llm-d's, and beside it that of recordings.
+//! Builds the SQL for llm-d's table of replies and our table of recordings.
 
-/// The table beside `table` in which `vllm-sim record` keeps what llm-d's format has no column
-/// for. A table of its own, because llm-d copies all columns of the first one into memory.
+/// Returns the name of the table with recordings that belong to `table`.
+///
+/// A separate table, because llm-d loads all columns of its own table into memory.
 pub fn recording_table(table: &str) -> String {
     format!("{table}_recording")
 }
 
-/// A name as SQL writes it.
 pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// Statements that make the tables, unless they are there.
+/// Returns statements that create the tables if they do not exist.
 pub fn create_tables(table: &str) -> String {
     let (replies, recording) = (quoted(table), quoted(&recording_table(table)));
     format!(
@@ -36,25 +36,26 @@ pub fn create_tables(table: &str) -> String {
     )
 }
 
-/// A statement that removes the table of recordings, for a file without any.
+/// Returns a statement that drops the table of recordings.
 pub fn drop_recording(table: &str) -> String {
     format!("DROP TABLE {}", quoted(&recording_table(table)))
 }
 
-/// A statement that adds a reply: hash, `gen_tokens`, number of tokens.
+/// Returns a statement that inserts a reply: hash, `gen_tokens`, number of tokens.
 pub fn insert_reply(table: &str) -> String {
     let table = quoted(table);
     format!("INSERT INTO {table} (prompt_hash, gen_tokens, n_gen_tokens) VALUES (?1, ?2, ?3)")
 }
 
-/// A statement that adds a recording: the columns of its table, in their order.
+/// Returns a statement that inserts a recording: the columns of its table, in order.
 pub fn insert_recording(table: &str) -> String {
     let table = quoted(&recording_table(table));
     format!("INSERT INTO {table} VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)")
 }
 
-/// A statement that reads replies with their recordings, in the order they were written:
-/// `gen_tokens`, then the columns of the second table without its id.
+/// Returns a query of all replies with their recordings, in insertion order.
+///
+/// The columns are `gen_tokens`, then those of the recording without id.
 pub fn select_recordings(table: &str) -> String {
     let (replies, recording) = (quoted(table), quoted(&recording_table(table)));
     format!(
@@ -64,7 +65,7 @@ pub fn select_recordings(table: &str) -> String {
     )
 }
 
-/// A statement that lets a file be opened without reading its replies.
+/// Returns a statement that creates an index, so that opening need not read the replies.
 pub fn create_index(table: &str) -> String {
     let (replies, index) = (quoted(table), quoted(&format!("{table}_prompts")));
     format!("CREATE INDEX IF NOT EXISTS {index} ON {replies} (prompt_hash, n_gen_tokens)")

@@ -1,4 +1,4 @@
-//! An open dataset.
+//! Looks up replies in an open dataset.
 
 use parking_lot::Mutex;
 use rand_chacha::rand_core::Rng;
@@ -9,11 +9,11 @@ use super::index::{self, Index};
 use super::reply::{RecordedReply, ReplyLength, Summary};
 use super::row::{self, Generation, Recorded};
 
-/// An open dataset. Look-ups take a lock for as long as SQLite needs to read one row.
+/// Open dataset. A lookup holds a lock while SQLite reads one row.
 #[derive(Debug)]
 pub struct Dataset {
     pub(super) rows: Mutex<Connection>,
-    /// `SELECT gen_tokens` of one row, and what was recorded with it.
+    /// Query of one row: `gen_tokens`, times and reasoning.
     pub(super) query: String,
     pub(super) index: Index,
     pub(super) generation: Generation,
@@ -21,40 +21,40 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Which writer the file is from, by its first row; an empty table counts as new.
+    /// Returns the format version, from the first row; an empty table counts as current.
     pub fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// Whether `vllm-sim record` wrote the file, so that it knows when each token came.
+    /// Whether `vllm-sim record` wrote the file, with token times.
     pub fn is_recorded(&self) -> bool {
         self.recorded
     }
 
-    /// Rows in the table.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// Whether there is no row.
+    /// Whether the table has no rows.
     pub fn is_empty(&self) -> bool {
         self.index.len() == 0
     }
 
-    /// Whether a reply to this prompt was recorded.
+    /// Whether the dataset has a reply to this prompt.
     pub fn has(&self, hash: &Hash) -> bool {
         !self.index.same(&[*hash]).is_empty()
     }
 
-    /// A recorded reply to a prompt that hashes to one of `hashes`.
+    /// Returns a reply to a prompt that hashes to one of `hashes`.
     ///
-    /// A reply to this prompt that fits is taken at random among those, else a longer one is cut.
-    /// Where its length is to be exact, one of that length is preferred, then a cut one; a shorter
-    /// one is the last resort, and the caller fills it up. A prompt without a recorded reply gets
-    /// a random row by the same rules, but from a v0.6 file nothing: that version falls back to
-    /// its built-in sentences.
+    /// - Chooses a random reply that fits, else truncates a longer one.
+    /// - For an exact length, prefers an equal reply, then a longer one, then a shorter one, which
+    ///   the caller extends.
+    /// - Without a reply to this prompt, chooses a random row by the same rules; a v0.6 file
+    ///   returns `None`, because that version falls back to its built-in sentences.
     ///
-    /// `None` as well when the file cannot be read any more.
+    /// Also returns `None` if the row cannot be read.
     pub fn reply(
         &self,
         hashes: &[Hash],
@@ -94,12 +94,12 @@ impl Dataset {
         })
     }
 
-    /// What there is, in numbers.
+    /// Returns the statistics of the dataset.
     pub fn summary(&self) -> Summary {
         self.index.summary()
     }
 
-    /// Reads every row: the first one that cannot be given as a reply, and why.
+    /// Reads every row and returns the first invalid one with the reason.
     pub fn first_bad_row(&self) -> Option<(i64, String)> {
         self.index.rows().find_map(|(row, n)| match self.load(row) {
             Err(why) => Some((row, why)),

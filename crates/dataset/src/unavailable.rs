@@ -1,4 +1,4 @@
-//! Datasets in a build without SQLite: there are none.
+//! Replaces datasets in a build without SQLite.
 
 use std::path::Path;
 
@@ -9,20 +9,20 @@ use super::hash::Hash;
 use super::reply::{RecordedReply, ReplyLength, RowStorage};
 use super::row::Generation;
 
-/// An open dataset, which a build without the feature `sqlite` cannot have.
+/// Placeholder type without values, for a build without the feature `sqlite`.
 #[derive(Debug)]
 pub enum Dataset {}
 
 impl Dataset {
-    /// Refuses to open a file.
+    /// Always fails.
     ///
     /// # Errors
-    /// [`DatasetError::NotBuilt`].
+    /// Returns [`DatasetError::NotBuilt`].
     pub fn open(path: &Path, _table: &str, _rows: RowStorage) -> Result<Self, DatasetError> {
         Err(DatasetError::NotBuilt { path: path.into() })
     }
 
-    /// Which writer the file is from.
+    /// Returns the format version.
     pub fn generation(&self) -> Generation {
         match *self {}
     }
@@ -32,22 +32,22 @@ impl Dataset {
         match *self {}
     }
 
-    /// Rows in the table.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         match *self {}
     }
 
-    /// Whether there is no row.
+    /// Whether the table has no rows.
     pub fn is_empty(&self) -> bool {
         match *self {}
     }
 
-    /// Whether a reply to this prompt was recorded.
+    /// Whether the dataset has a reply to this prompt.
     pub fn has(&self, _hash: &Hash) -> bool {
         match *self {}
     }
 
-    /// A recorded reply.
+    /// Returns a recorded reply.
     pub fn reply(
         &self,
         _hashes: &[Hash],

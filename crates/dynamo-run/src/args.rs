@@ -16,47 +16,42 @@ use super::json_args::{Args, wrong};
 use super::tables::{self, Folders, TimingTables};
 use super::workload;
 
-/// A run, ready to be played.
 pub(super) struct Setup {
-    /// Workers that compute prompts for the others.
+    /// Prefill workers of a disaggregated deployment.
     pub prefill: Option<Workers>,
     pub serving: Workers,
     pub router: RouterConfig,
-    /// Sessions at a time; `None`: they start at their times.
+    /// Maximum number of concurrent sessions; `None` uses the start times.
     pub concurrency: Option<usize>,
-    /// Plays of agents at a time; `None`: they start at their times.
+    /// Maximum number of concurrent agent runs; `None` uses the start times.
     pub plays: Option<usize>,
-    /// Divides times of an open loop.
+    /// Divisor of the times of an open loop.
     pub speedup: f64,
     pub sla: Slo,
     pub max_ms: Option<f64>,
     pub capture: bool,
 }
 
-/// Equal workers.
 pub(super) struct Workers {
     pub worker: Worker,
     pub count: u32,
 }
 
-/// What a worker is.
+/// Engine and resources of one worker.
 #[derive(Debug, Clone)]
 pub struct Worker {
     pub engine: EngineSpec,
-    /// Its data-parallel ranks.
     pub ranks: u32,
-    /// Its GPUs, for the report.
+    /// Number of GPUs, for the report.
     pub gpus: u32,
-    /// How long prompts take from it to another pool.
+    /// Duration of KV cache transfers to another pool.
     pub transfer: TransferTime,
-    /// What it was said to do.
     role: Role,
 }
 
-/// Most data-parallel ranks of a worker, so that a slip of the pen cannot take all memory.
 const MOST_RANKS: u32 = 1024;
 
-/// What a worker is said to do.
+/// Value of `worker_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     Aggregated,
@@ -64,7 +59,6 @@ enum Role {
     Decode,
 }
 
-/// Reads what a run was called with, and opens its workload.
 pub(super) fn read(
     args: &Value,
     dir: Folders<'_>,
@@ -126,7 +120,7 @@ pub(super) fn read(
     Ok((setup, source))
 }
 
-/// The workers for prompts, if pools are split, and those that make output.
+/// Builds the prefill workers (of a disaggregated deployment) and the other workers.
 fn pools(kwargs: &mut Args, dir: Folders<'_>) -> Result<(Option<Workers>, Workers), DynamoError> {
     let split = kwargs.has("prefill_engine_args") || kwargs.has("decode_engine_args");
     if !split {
@@ -197,7 +191,6 @@ fn routing(kwargs: &mut Args) -> Result<RouterConfig, DynamoError> {
     }))
 }
 
-/// Plays of agents at a time.
 fn plays(kwargs: &mut Args, concurrency: Option<usize>) -> Result<Option<usize>, DynamoError> {
     match kwargs.count("agentic_lanes")? {
         Some(0) => Err(kwargs.wrong("agentic_lanes", "must be at least 1")),
@@ -227,10 +220,10 @@ fn sla(kwargs: &mut Args) -> Result<Slo, DynamoError> {
     Ok(sla)
 }
 
-/// The object around an engine's arguments, or these alone as 1.4.2 takes them.
+/// Builds a worker from its arguments, or from the flat engine arguments of Dynamo 1.4.2.
 ///
 /// # Errors
-/// [`DynamoError`] names the argument.
+/// Returns [`DynamoError`] with the name of the argument.
 pub fn worker(value: &Value, dir: Folders<'_>) -> Result<Worker, DynamoError> {
     let around = [
         "engine",
@@ -309,7 +302,7 @@ fn worker_args(value: &Value, dir: Folders<'_>) -> Result<Worker, DynamoError> {
     })
 }
 
-/// What one of several data-parallel ranks has of its worker's settings.
+/// Adjusts the engine arguments of a worker to one of its data-parallel ranks.
 fn with_ranks(engine: &mut EngineSpec, ranks: u32) -> Result<(), DynamoError> {
     let key = "extra_engine_args.engine.";
     let unmodelled = |name: &str| Err(wrong(&format!("{key}{name}"), "needs dp_size 1"));
@@ -318,7 +311,7 @@ fn with_ranks(engine: &mut EngineSpec, ranks: u32) -> Result<(), DynamoError> {
             unmodelled("prefill_decode_interval")
         }
         EngineSpec::Sglang(config) => {
-            // aisimulate-core 0.13.0 `scheduler/rank.rs`, as SGLang itself does at its start.
+            // aisimulate-core 0.13.0 `scheduler/rank.rs`; SGLang does the same at startup.
             config.chunked_prefill_size /= ranks;
             config.schedule_conservativeness *= 0.3;
             Ok(())
@@ -327,8 +320,10 @@ fn with_ranks(engine: &mut EngineSpec, ranks: u32) -> Result<(), DynamoError> {
     }
 }
 
-/// 0: vLLM's, 1: SGLang's, 2: TensorRT-LLM's. Where nobody says, it is that of the kernel tables; TensorRT-LLM's
-/// batches are closest to vLLM's.
+/// Returns the scheduler: 0 for vLLM, 1 for SGLang, 2 for TensorRT-LLM.
+///
+/// Without an argument, the backend of the kernel tables decides; TensorRT-LLM's batches are
+/// closest to vLLM's.
 fn scheduler(engine: &mut Args, measured: Option<&TimingTables>) -> Result<usize, DynamoError> {
     const KINDS: [&str; 3] = ["vllm", "sglang", "trtllm"];
     let key = match engine.has("engine_type") {
@@ -347,7 +342,6 @@ fn scheduler(engine: &mut Args, measured: Option<&TimingTables>) -> Result<usize
     Ok(kind)
 }
 
-/// How long it takes to move a prompt's cache.
 fn transfer(args: &mut Args) -> Result<TransferTime, DynamoError> {
     let older = args.number("kv_bytes_per_token")?;
     let bytes = args.number("kv_transfer_bytes_per_token")?.or(older);
@@ -397,7 +391,7 @@ fn trtllm(
     })
 }
 
-/// `ranks` of a worker, and tokens of a block unless they are named.
+/// `block_size` is the default number of tokens per block.
 fn vllm(
     args: &mut Args,
     measured: Option<&TimingTables>,
@@ -407,7 +401,7 @@ fn vllm(
     let blocks = measured.map_or(16_384, |measured| measured.blocks);
     let num_gpu_blocks = args.count("num_gpu_blocks")?.unwrap_or(blocks);
     let block_size = args.count("block_size")?.unwrap_or(block_size);
-    // It spaces prompts out only where ranks wait for each other.
+    // The interval has an effect only if ranks wait for each other.
     let interval = args.count("prefill_schedule_interval")?.unwrap_or(1);
     if interval == 0 || (interval > 1 && ranks > 1) {
         let problem = "must be at least 1, and 1 where dp_size is more";
@@ -438,7 +432,7 @@ fn vllm(
     })
 }
 
-/// Acceptance rates of drafts, none without them, and the seed of their draws.
+/// Reads the acceptance rates of draft tokens (empty without drafts), and the seed of their draws.
 fn drafts(args: &mut Args) -> Result<(Vec<f64>, u64), DynamoError> {
     let rates = args.text("aic_nextn_accept_rates")?;
     let seed = args.count("aic_mtp_seed")?.unwrap_or(42).into();

@@ -4,31 +4,31 @@ use vllm_sim_engine::latency::GridError;
 use vllm_sim_replay::ReplayError;
 use vllm_sim_replay::workload::WorkloadError;
 
-/// Why a run cannot be played.
+/// Reports why a run cannot be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum DynamoError {
-    /// A file cannot be read.
+    /// The file cannot be read.
     #[error("{path}: {error}")]
     Io {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         error: std::io::Error,
     },
     /// A file or line is not JSON.
     #[error("{place}: {error}")]
     Json {
-        /// Which file, and line.
+        /// File and line.
         place: String,
-        /// Why.
+        /// Error of the JSON parser.
         error: serde_json::Error,
     },
-    /// An argument is unknown, or not modelled, or makes no sense.
+    /// An argument is unknown, unsupported or invalid.
     #[error("{key}: {problem}")]
     Argument {
-        /// Which.
+        /// Name of the argument.
         key: String,
-        /// What is wrong with it.
+        /// Description of the problem.
         problem: String,
     },
     /// The latency tables cannot be read.
@@ -37,7 +37,7 @@ pub enum DynamoError {
     /// The workload cannot be read.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// The run cannot be played.
+    /// The replay failed.
     #[error(transparent)]
     Replay(#[from] ReplayError),
 }

@@ -1,6 +1,7 @@
-//! The memory of the host behind a worker's GPU (`native_host_offload`).
+//! Reads the host-memory tier of a worker's KV cache (`native_host_offload`).
 //!
-//! **Source:** aisimulate-core 0.13.0 `src/engine/config.rs`, `src/engine/host_offload/registry.rs`.
+//! **Source:** aisimulate-core 0.13.0 `src/engine/config.rs`,
+//! `src/engine/host_offload/registry.rs`.
 
 use std::time::Duration;
 
@@ -12,24 +13,22 @@ use super::json_args::{Args, wrong};
 
 const KEY: &str = "extra_engine_args.engine.native_host_offload";
 
-/// Decimal gigabytes a second of a link that nobody sets.
+/// Default bandwidth of the link, in GB/s (decimal).
 const LINK: f64 = 32.0;
 
-/// What was said of a worker's tier.
 pub(super) struct HostOffload {
     blocks: u32,
-    /// To the host, and back.
+    /// Bandwidth to the host, and back, in GB/s.
     gbps: (f64, f64),
     latency: Duration,
     token_bytes: u32,
 }
 
-/// Whether a worker has such a tier.
 pub(super) fn is_in(engine: &EngineSpec) -> bool {
     matches!(engine, EngineSpec::Mocker(config) if config.tier.is_some())
 }
 
-/// Reads what is said of a worker's tier; `None`: it has none.
+/// Takes the arguments of the host tier; returns `None` if there are none.
 pub(super) fn take(engine: &mut Args) -> Result<Option<HostOffload>, DynamoError> {
     let token_bytes = engine.count("kv_cache_bytes_per_token")?;
     let Some(value) = engine.take("native_host_offload") else {
@@ -45,7 +44,7 @@ pub(super) fn take(engine: &mut Args) -> Result<Option<HostOffload>, DynamoError
         .map_err(|_| args.wrong("latency_to_first_byte_ms", format!("{ms} ms is too long")))?;
     let to_host = args.number("d2h_bandwidth_gbps")?.unwrap_or(LINK);
     let to_gpu = args.number("h2d_bandwidth_gbps")?.unwrap_or(LINK);
-    // They are those of a pool that workers share.
+    // These values belong to a pool that several workers share.
     args.ignore(&["shared_d2h_bandwidth_gbps", "shared_h2d_bandwidth_gbps"]);
     args.done()?;
     let token_bytes = token_bytes.filter(|bytes| *bytes > 0);
@@ -59,7 +58,7 @@ pub(super) fn take(engine: &mut Args) -> Result<Option<HostOffload>, DynamoError
 }
 
 impl HostOffload {
-    /// Puts the tier behind the GPU of a worker, which is whole or one half of a deployment.
+    /// Adds the tier to an engine; `is_whole` means an aggregated deployment.
     pub(super) fn give(
         self,
         engine: &mut EngineSpec,
@@ -80,7 +79,7 @@ impl HostOffload {
             return Err(wrong(KEY, problem));
         }
         let bytes = f64::from(self.token_bytes) * f64::from(config.block_size);
-        // Gigabytes a second are bytes a nanosecond; no rate is no time.
+        // Gigabytes per second are bytes per nanosecond; a rate of 0 means no transfer time.
         let takes = |gbps: f64| if gbps > 0.0 { bytes / gbps } else { 0.0 };
         config.tier = Some(MockerTierConfig {
             blocks: self.blocks,

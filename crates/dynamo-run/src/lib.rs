@@ -1,10 +1,10 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Plays a recorded run of NVIDIA Dynamo's offline replay and reports in its form.
+//! Replays a recorded run of NVIDIA Dynamo's offline replay, and reports in its form.
 //!
-//! A folder holds `args.json` (function, positional and keyword arguments of `dynamo.replay`
-//! 1.6.1) and the trace it names. Schedulers are set to the mocker's habits; what is not modelled
-//! is refused by name.
+//! A folder has `args.json` (function, positional and keyword arguments of `dynamo.replay` 1.6.1)
+//! and the trace that it names. Schedulers follow Dynamo's mocker. Unsupported arguments are
+//! rejected by name.
 
 mod args;
 mod error;
@@ -25,11 +25,14 @@ pub use error::DynamoError;
 pub use router::config as router;
 pub use tables::{Folders, environment_tables};
 
-/// Plays the run in `dir`; of runs whose router draws, the one nearest to the middle of several.
-/// NVIDIA's kernel tables are read from `kernel_tables`; without, the roofline stands in for them.
+/// Replays the run in `dir`.
+///
+/// If its router breaks ties randomly, several seeds run, and the report is that of the run nearest
+/// to their mean. `kernel_tables` is the folder of NVIDIA's kernel tables; without it, step times
+/// come from the roofline model.
 ///
 /// # Errors
-/// [`DynamoError`] names the file or argument.
+/// Returns [`DynamoError`] with the name of the file or argument.
 pub fn dynamo_run(dir: &Path, kernel_tables: Option<&Path>) -> Result<Report, DynamoError> {
     let path = dir.join("args.json");
     let text = std::fs::read_to_string(&path).map_err(|error| DynamoError::Io {

@@ -7,7 +7,7 @@ use vllm_sim_replay::{Pace, PoolSpec, RouterConfig, Settings};
 use super::args::{Setup, Workers};
 use super::error::DynamoError;
 
-/// Plays a run to its end; `seed` decides between equal workers.
+/// Runs a configuration to its end; `seed` breaks ties between equal workers.
 pub(super) fn play(
     setup: &Setup,
     seed: u64,
@@ -69,7 +69,7 @@ pub(super) fn play(
     }))
 }
 
-/// The peer keeps no record of requests that were under way when the time was over.
+/// Drops unfinished requests at the time limit, as Dynamo's report does.
 struct Finished<'a>(&'a mut Collector);
 
 impl Sink for Finished<'_> {
@@ -84,7 +84,6 @@ impl Sink for Finished<'_> {
     }
 }
 
-/// Milliseconds as an instant, to the nearest nanosecond.
 fn millis(ms: f64) -> SimTime {
     SimTime::from_nanos((ms * 1e6).round() as u64)
 }

@@ -5,14 +5,15 @@ use vllm_sim_replay::{KvConfig, QueuePolicy};
 use super::error::DynamoError;
 use super::json_args::Args;
 
-/// Dynamo's router configuration, by the names of `KvRouterConfig` (dynamo-kv-router 1.6.1).
+/// Parses Dynamo's router configuration, with the names of `KvRouterConfig` (dynamo-kv-router
+/// 1.6.1).
 ///
 /// # Errors
-/// [`DynamoError`] names the key.
+/// Returns [`DynamoError`] with the name of the key.
 pub fn config(value: &Value) -> Result<KvConfig, DynamoError> {
     let mut args = Args::new("router_config", value)?;
     let defaults = KvConfig::default();
-    // The older name of the credit.
+    // Former name of the credit.
     let weight = args.number("overlap_score_weight")?;
     let policies = [QueuePolicy::Fcfs, QueuePolicy::Lcfs, QueuePolicy::Wspt];
     let policy = args.one_of("router_queue_policy", &["fcfs", "lcfs", "wspt"])?;
@@ -40,7 +41,7 @@ pub fn config(value: &Value) -> Result<KvConfig, DynamoError> {
         assume_kv_reuse: args.flag("router_assume_kv_reuse")?.unwrap_or(true),
         event_lag: defaults.event_lag,
     };
-    // Ways to hear of blocks that make no difference in one process.
+    // Transport and state of KV events, which make no difference in one process.
     args.ignore(&[
         "use_kv_events",
         "router_replica_sync",

@@ -1,11 +1,11 @@
-//! Engine arguments that ask for NVIDIA's kernel tables (`aic_…`, `ais_…`) → these tables.
+//! Maps engine arguments for NVIDIA's kernel tables (`aic_…`, `ais_…`) to a latency model.
 //!
-//! The tables come with a vendor package. Where it is not installed the roofline stands in for
-//! them, with the same model, GPU and tensor-parallel size.
+//! The tables come with a vendor package. Without it, the roofline model replaces them, with the
+//! same model, GPU and tensor-parallel size.
 //!
-//! Source: ai-dynamo 1.4 `MockEngineArgs` (flat `aic_…` names, which count where `aic_backend` is
-//! there), 1.6.1 `timing_model` with provider `ais` or `aic`; both with `aisimulate`'s defaults:
-//! GPUs from the tensor-parallel size, blocks from what the weights leave.
+//! Source: ai-dynamo 1.4 `MockEngineArgs` (flat `aic_…` names, which need `aic_backend`), 1.6.1
+//! `timing_model` with provider `ais` or `aic`. Both have the defaults of `aisimulate`: GPUs from
+//! the tensor-parallel size, blocks from the memory that the weights leave.
 
 use std::path::{Path, PathBuf};
 
@@ -19,11 +19,9 @@ use vllm_sim_engine::latency::{
 use super::error::DynamoError;
 use super::json_args::{Args, wrong};
 
-/// The GPU when none is named, as the mocker has it.
 const SYSTEM: &str = "h200_sxm";
-/// Engines whose kernels were measured.
 const BACKENDS: [&str; 3] = ["vllm", "sglang", "trtllm"];
-/// What tells tables apart: the name behind the prefix, and in a `timing_model` of 1.6.
+/// Names of the arguments: behind the prefix, and in a `timing_model` of 1.6.
 const KEYS: [(&str, &str); 9] = [
     ("backend", "backend"),
     ("system", "system"),
@@ -36,38 +34,40 @@ const KEYS: [(&str, &str); 9] = [
     ("kv_cache_dtype", "kvcache_quant_mode"),
 ];
 
-/// Where relative paths begin, and where kernel tables are, if anywhere.
+/// Base folder of relative paths, and folder of the kernel tables.
 #[derive(Debug, Clone, Copy)]
 pub struct Folders<'a> {
-    /// The folder of the run.
+    /// Folder of the run.
     pub run: &'a Path,
-    /// The folder of kernel tables.
+    /// Folder of the kernel tables, if installed.
     pub kernel_tables: Option<&'a Path>,
 }
 
-/// The kernel tables of the Python environment that this process is in.
+/// Returns the kernel tables in the active Python environment, if any.
 pub fn environment_tables() -> Option<PathBuf> {
     let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"];
     let mut paths = environments.iter().filter_map(std::env::var_os);
     paths.find_map(|path| installed_tables(Path::new(&path)))
 }
 
-/// What the tables say, or stands in for them.
+/// Latency model from kernel tables, or from the roofline model that replaces them.
 #[derive(Debug)]
 pub(super) struct TimingTables {
-    /// The engine whose kernels are meant.
+    /// Engine of the measured kernels.
     pub backend: &'static str,
     pub setup: Setup,
     pub model: LatencyModel,
-    /// Blocks that fit beside the weights.
+    /// Number of KV cache blocks that fit next to the weights.
     pub blocks: u32,
 }
 
-/// Takes the names of tables out of an engine's arguments.
-/// A timing model that is spelt out wins over flat names, which have no effect without a backend.
+/// Takes the arguments for kernel tables from an engine's arguments.
+///
+/// An explicit timing model takes precedence over flat names, which have no effect without a
+/// backend.
 ///
 /// # Errors
-/// [`DynamoError`] names the argument.
+/// Returns [`DynamoError`] with the name of the argument.
 pub(super) fn take(
     engine: &mut Args,
     dir: Folders<'_>,
@@ -109,7 +109,6 @@ pub(super) fn take(
     Ok(None)
 }
 
-/// The `config` of a `timing_model`.
 fn canonical(config: &Value) -> Result<NamedTables, DynamoError> {
     let mut args = Args::new("extra_engine_args.engine.timing_model.config", config)?;
     let mut named = Map::new();
@@ -125,10 +124,9 @@ fn canonical(config: &Value) -> Result<NamedTables, DynamoError> {
     })
 }
 
-/// The tables that were asked for.
+/// Arguments for the selection of kernel tables.
 struct NamedTables {
     named: Map<String, Value>,
-    /// How their keys begin, for messages.
     prefix: &'static str,
 }
 
@@ -175,7 +173,7 @@ impl NamedTables {
             tp,
             kv_bytes: if dtype.contains("8") { 1 } else { 2 },
             coefficients: Coefficients {
-                // The tables hold forward passes; the mocker adds no front end to them.
+                // The tables contain whole forward passes; the mocker adds no API server time.
                 front_end_us: 0.0,
                 ..Coefficients::default()
             },
@@ -184,8 +182,8 @@ impl NamedTables {
         if let Some(folder) = dir.kernel_tables {
             return self.read(folder, backend, setup);
         }
-        // Experts are spread over the GPUs of a layer either way, and there is one roofline for
-        // all versions.
+        // Either way the experts of a layer are spread over its GPUs, and all versions share one
+        // roofline.
         let roofline = Roofline::new(&setup);
         let roofline = roofline.map_err(|error| self.wrong("tp_size", error.to_string()))?;
         tracing::warn!(
@@ -201,7 +199,7 @@ impl NamedTables {
         })
     }
 
-    /// As Dynamo's mocker adds them up: prompts and decodes apart, nothing beside the kernels.
+    /// Opens the tables, with Dynamo's sums: prefills and decodes apart, no overhead.
     fn read(
         &self,
         folder: &Path,
@@ -285,10 +283,10 @@ impl NamedTables {
 }
 
 impl TimingTables {
-    /// The same with the blocks that fit, where nobody counted them.
+    /// Computes the number of blocks that fit, unless it is given.
     ///
     /// # Errors
-    /// [`DynamoError`] when the weights leave no room.
+    /// Returns [`DynamoError`] if the weights leave no memory.
     pub(super) fn sized(self, worker: &mut Args, engine: &mut Args) -> Result<Self, DynamoError> {
         let given = worker.number("gpu_memory_utilization")?;
         let fraction = worker.number("mem_fraction_static")?;

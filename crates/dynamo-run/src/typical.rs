@@ -1,5 +1,7 @@
-//! One run for many: the peer's router draws among equals without a seed, so what it recorded is one
-//! of many runs. Of ours, the one nearest to their middle is told.
+//! Selects a typical run of a random router.
+//!
+//! Dynamo's KV router breaks ties without a seed, so its recording is one of many possible runs.
+//! Several seeds run here, and the one nearest to their mean is reported.
 
 use vllm_sim_replay::RouterConfig;
 use vllm_sim_replay::report::Report;
@@ -9,13 +11,11 @@ use super::args::Setup;
 use super::error::DynamoError;
 use super::replay;
 
-/// Runs that are looked at.
 const RUNS: u64 = 9;
 
-/// Requests of a run beyond which one is enough: their draws even out.
+/// Number of requests above which one run suffices, because random choices average out.
 const MANY_REQUESTS: f64 = 20_000.0;
 
-/// What runs are compared by.
 const KEYS: [&str; 6] = [
     "duration_ms",
     "mean_ttft_ms",
@@ -25,7 +25,7 @@ const KEYS: [&str; 6] = [
     "prefix_cache_reused_ratio",
 ];
 
-/// Plays a run; `open` reads it, as often as it is asked.
+/// Replays a run, with several seeds if its router is random; `open` parses it for each.
 pub(super) fn play(
     open: &dyn Fn() -> Result<(Setup, Box<dyn WorkloadSource>), DynamoError>,
 ) -> Result<Report, DynamoError> {
@@ -47,7 +47,7 @@ pub(super) fn play(
     replay::play(&setup, nearest(&seen), source.as_mut())
 }
 
-/// The run with the least squared relative distance to the mean of all.
+/// Returns the run with the smallest squared relative distance to the mean of all.
 fn nearest(runs: &[[f64; KEYS.len()]]) -> u64 {
     let mean = |key: usize| runs.iter().map(|run| run[key]).sum::<f64>() / runs.len() as f64;
     let means: Vec<f64> = (0..KEYS.len()).map(mean).collect();

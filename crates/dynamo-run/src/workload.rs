@@ -10,11 +10,11 @@ use vllm_sim_replay::workload::{MAX_TOKENS, Session, WorkloadError, WorkloadSour
 use super::error::DynamoError;
 use super::json_args::{Args, wrong};
 
-/// Most requests of a synthetic run, so that a slip of the pen cannot run for ever.
 const MAX_REQUESTS: u64 = 10_000_000;
 
-/// Requests of equal length, as `run_synthetic_trace_replay` makes them; `block` is that of the
-/// engine, `concurrency` that of a closed loop.
+/// Builds requests of equal length, as in `run_synthetic_trace_replay`.
+///
+/// `block` is the engine's block size, `concurrency` that of a closed loop.
 pub(super) fn synthetic(
     positional: &[Value],
     kwargs: &mut Args,
@@ -52,7 +52,6 @@ pub(super) fn synthetic(
     Ok(Box::new(made.source()?))
 }
 
-/// When the sessions of a synthetic workload start.
 fn arrivals(kwargs: &mut Args, concurrency: Option<usize>) -> Result<Arrivals, DynamoError> {
     let rate = kwargs.number("request_rate")?;
     let interval = kwargs.number("arrival_interval_ms")?;
@@ -69,7 +68,6 @@ fn arrivals(kwargs: &mut Args, concurrency: Option<usize>) -> Result<Arrivals, D
     }
 }
 
-/// Requests of trace files.
 pub(super) fn trace(
     positional: &[Value],
     kwargs: &mut Args,
@@ -98,7 +96,7 @@ pub(super) fn trace(
             .parse()
             .map_err(|problem: String| wrong("kwargs.trace_format", problem))?,
     };
-    // The model that agents of a graph are said to ask changes nothing else.
+    // The model of an agent graph has no further effect.
     let model = kwargs.text("execution_model")?;
     if format == Format::AgenticMooncake && model.is_none() {
         let problem = "agentic_mooncake needs one";
@@ -138,7 +136,6 @@ pub(super) fn trace(
     Ok(Box::new(Sessions(sessions)))
 }
 
-/// Sessions that are all in memory.
 struct Sessions(VecDeque<Session>);
 
 impl WorkloadSource for Sessions {

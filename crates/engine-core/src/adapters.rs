@@ -1,4 +1,4 @@
-//! Adapters by the numbers that front ends give them.
+//! LoRA adapters, keyed by the ids that front ends assign.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,6 @@ use super::request::LoraRequest;
 use vllm_sim_service::LoadMode;
 use vllm_sim_service::generate::request::Target;
 
-/// Those that a front end has added, or sent with a request.
 pub(crate) struct Adapters {
     parts: Parts,
     names: Mutex<BTreeMap<i64, String>>,
@@ -22,15 +21,15 @@ impl Adapters {
         }
     }
 
-    /// A mutex whose holder panicked is as good as any: each change is one assignment.
+    /// A poisoned lock is safe to use, because each change is one assignment.
     fn names(&self) -> MutexGuard<'_, BTreeMap<i64, String>> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has an adapter at hand, as vLLM's workers load one with its first request.
+    /// Loads the adapter of a request, as vLLM's workers do on its first use.
     ///
     /// # Errors
-    /// Why it cannot be.
+    /// A message for the front end.
     pub(crate) fn load(&self, lora: LoraRequest) -> Result<(), String> {
         if !self.parts.config.lora.enabled {
             return Err("LoRA is not enabled. Use --enable-lora to enable LoRA.".to_owned());
@@ -45,7 +44,6 @@ impl Adapters {
         Ok(())
     }
 
-    /// Whether there was one of this number.
     pub(crate) fn remove(&self, id: i64) -> bool {
         let name = self.names().remove(&id);
         name.is_some_and(|name| self.parts.service.models.unload(&name))

@@ -1,4 +1,4 @@
-//! What front ends do to an engine by name: utility calls.
+//! Utility calls: methods of the engine that front ends call by name.
 //!
 //! Source: vLLM 0.33 `vllm/v1/engine/core.py`, the methods of `EngineCore`.
 
@@ -14,14 +14,13 @@ use vllm_sim_config::Task;
 use vllm_sim_engine::kv::SparseKind;
 use vllm_sim_service::{Asset, Halt};
 
-/// Answers utility calls.
 pub(crate) struct Control {
     parts: Parts,
     weights: Mutex<String>,
     adapters: Arc<Adapters>,
 }
 
-/// A mutex whose holder panicked is as good as any: each change is one assignment.
+/// A poisoned lock is safe to use, because each change is one assignment.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -35,10 +34,10 @@ impl Control {
         }
     }
 
-    /// Does what a call asks.
+    /// Executes a utility call.
     ///
     /// # Errors
-    /// Why it cannot be done, as the caller is told.
+    /// A message for the caller.
     pub(crate) async fn call(&self, method: &str, mut args: Fields) -> Result<Value, String> {
         let service = &self.parts.service;
         match method {
@@ -60,7 +59,7 @@ impl Control {
                 let clear = args.take(1).as_bool().unwrap_or(true);
                 service.pause(mode, clear).await;
                 if method == "pause_scheduler" {
-                    // Whatever became of running requests, new ones queue.
+                    // New requests queue, whatever the mode did to running ones.
                     service.pause(Halt::Keep, false).await;
                 }
                 Ok(Value::Nil)
@@ -78,7 +77,7 @@ impl Control {
                 service.reset_encoder_cache();
                 Ok(Value::Nil)
             }
-            // There is no memory or profiler behind these.
+            // The simulator has no memory or profiler for these calls.
             "reset_mm_cache" | "execute_dummy_batch" | "profile" | "release_kv_cache_memory" => {
                 Ok(Value::Nil)
             }
@@ -130,8 +129,8 @@ impl Control {
         Ok(true.into())
     }
 
-    /// Groups of layers with a cache of their own, numbered as in KV events: those that do not see
-    /// everything first.
+    /// Returns the KV cache groups in the order of KV events: sliding-window and Mamba groups
+    /// first.
     fn cache_groups(&self) -> Value {
         let engine = &self.parts.config.engine;
         let plan = engine.kv_cache.as_ref().map(|cache| &cache.plan);
@@ -158,7 +157,6 @@ impl Control {
     }
 }
 
-/// What becomes of running work.
 fn halt(mode: Option<String>) -> Result<Halt, String> {
     match mode.as_deref() {
         None | Some("abort") => Ok(Halt::Abort),
@@ -168,7 +166,7 @@ fn halt(mode: Option<String>) -> Result<Halt, String> {
     }
 }
 
-/// What is to wake up; nothing: all.
+/// Reads the tags to wake up; an empty list means all.
 fn assets(tags: &Value) -> Result<Vec<Asset>, String> {
     let tags = tags.as_array().map_or(&[][..], Vec::as_slice);
     let asset = |tag: &Value| match tag.as_str() {

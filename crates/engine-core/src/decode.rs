@@ -1,33 +1,27 @@
-//! MessagePack as it comes: integers of any width, maps with names or numbers for keys, fields that
-//! are missing at the end.
+//! Decodes MessagePack leniently.
+//!
+//! Integers may have any width, map keys may be numbers, and trailing fields may be missing.
 
 use rmpv::Value;
 use serde_json::{Map, Number, Value as Json};
 
-/// What cannot be read, and why.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unreadable {
-    /// No MessagePack.
     #[error("it is no MessagePack: {0}")]
     Format(#[from] rmpv::decode::Error),
-    /// A value of another type.
     #[error("{field} is {found}, {expected} is wanted")]
     Type {
-        /// Which.
         field: &'static str,
-        /// What came.
         found: String,
-        /// What is allowed.
         expected: &'static str,
     },
 }
 
-/// Reads one value.
 pub(crate) fn value(mut bytes: &[u8]) -> Result<Value, Unreadable> {
     Ok(rmpv::decode::read_value(&mut bytes)?)
 }
 
-/// The fields of an array, from the first one; those behind its end are nil.
+/// The fields of an array; missing fields read as nil.
 pub(crate) struct Fields(Vec<Value>);
 
 impl Fields {
@@ -58,7 +52,7 @@ impl Fields {
     }
 }
 
-/// A value of another type than `expected`; the value is shown short.
+/// Creates an error about a value that is not `expected`; a long value is shortened.
 pub(crate) fn wrong(field: &'static str, found: &Value, expected: &'static str) -> Unreadable {
     let mut found = found.to_string();
     if let Some((cut, _)) = found.char_indices().nth(60) {
@@ -72,7 +66,6 @@ pub(crate) fn wrong(field: &'static str, found: &Value, expected: &'static str) 
     }
 }
 
-/// A text; nil for anything else.
 pub(crate) fn text(value: Value) -> Option<String> {
     match value {
         Value::String(text) => text.into_str(),
@@ -80,7 +73,6 @@ pub(crate) fn text(value: Value) -> Option<String> {
     }
 }
 
-/// The value of a key.
 pub(crate) fn get<'v>(map: &'v Value, key: &str) -> &'v Value {
     const NIL: &Value = &Value::Nil;
     let entries = map.as_map().map_or(&[][..], Vec::as_slice);
@@ -88,7 +80,6 @@ pub(crate) fn get<'v>(map: &'v Value, key: &str) -> &'v Value {
     found.map_or(NIL, |(_, value)| value)
 }
 
-/// Token ids.
 pub(crate) fn ids(value: &Value, field: &'static str) -> Result<Vec<u32>, Unreadable> {
     let items = value
         .as_array()
@@ -100,8 +91,7 @@ pub(crate) fn ids(value: &Value, field: &'static str) -> Result<Vec<u32>, Unread
     items.iter().map(id).collect()
 }
 
-/// An array of numbers: its type, its shape and its bytes, which are in the message or in one of the
-/// frames behind it.
+/// Decodes a tensor: its type, shape and bytes, which are inline or in one of the frames `aux`.
 pub(crate) fn tensor<'v>(
     value: &'v Value,
     aux: &'v [Vec<u8>],
@@ -113,14 +103,13 @@ pub(crate) fn tensor<'v>(
     let shape = shape.map(|size| usize::try_from(size.as_u64()?).ok());
     let bytes = match (data.as_ext(), data.as_u64()) {
         (Some((_, bytes)), _) => bytes,
-        // The message itself is number 0.
+        // Frame 0 is the message itself.
         (None, Some(frame)) => aux.get(usize::try_from(frame).ok()?.checked_sub(1)?)?,
         (None, None) => return None,
     };
     Some((dtype.as_str()?, shape.collect::<Option<_>>()?, bytes))
 }
 
-/// The rows of a matrix of whole numbers.
 pub(crate) fn int_rows(value: &Value, aux: &[Vec<u8>]) -> Option<Vec<Vec<i64>>> {
     let (dtype, shape, bytes) = tensor(value, aux)?;
     let [_, columns] = shape.as_slice() else {
@@ -141,7 +130,7 @@ pub(crate) fn int_rows(value: &Value, aux: &[Vec<u8>]) -> Option<Vec<Vec<i64>>> 
     Some(rows.map(<[i64]>::to_vec).collect())
 }
 
-/// The same as JSON. What JSON has no word for (tensors, NaN) is null.
+/// Converts a value to JSON; tensors and NaN, which JSON cannot represent, become null.
 pub(crate) fn json(value: Value) -> Json {
     match value {
         Value::Nil | Value::Ext(..) => Json::Null,

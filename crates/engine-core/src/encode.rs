@@ -1,6 +1,6 @@
-//! MessagePack as it goes out, and the messages made of it.
+//! Encodes output messages in MessagePack.
 //!
-//! Arrays are cut behind the last field that any version needs: decoders fill up with defaults.
+//! Arrays omit trailing fields that decoders fill with defaults.
 //!
 //! Source: vLLM 0.33 `vllm/v1/engine/__init__.py`, `EngineCoreOutputs`, `EngineCoreOutput`.
 
@@ -13,11 +13,11 @@ use super::logprobs::LogprobRows;
 use super::stats::SchedulerStats;
 use vllm_sim_engine::SimTime;
 
-/// What 32-bit integers and floats are called in arrays of numpy and in tensors of torch.
+/// Names of the 32-bit integer and float types in numpy arrays and torch tensors.
 const NUMPY: [&str; 2] = ["<i4", "<f4"];
 const TORCH: [&str; 2] = ["int32", "float32"];
 
-/// `FinishReason` of the wire.
+/// vLLM's `FinishReason`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FinishReason {
     Stop = 0,
@@ -26,7 +26,7 @@ pub(crate) enum FinishReason {
     Error = 3,
 }
 
-/// Types of `EngineCoreEvent`.
+/// vLLM's `EngineCoreEventType`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EventType {
     Queued = 1,
@@ -34,17 +34,16 @@ pub(crate) enum EventType {
     Preempted = 3,
 }
 
-/// Where the tokens of a prompt came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PrefillStats {
     pub(crate) prompt: u32,
-    /// From this engine's cache.
+    /// Tokens from this engine's prefix cache.
     pub(crate) cached: u32,
-    /// From another engine.
+    /// Tokens from another engine.
     pub(crate) external: u32,
 }
 
-/// Why a request is not answered (0.33).
+/// The error of a request without output (vLLM 0.33).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RequestError {
     pub(crate) code: &'static str,
@@ -52,14 +51,13 @@ pub(crate) struct RequestError {
     pub(crate) retryable: bool,
 }
 
-/// Numbers of a pooler, row by row.
+/// The result of a pooler, in row-major order.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Tensor {
     pub(crate) shape: Vec<usize>,
     pub(crate) numbers: Vec<f32>,
 }
 
-/// What one request got in one step.
 #[derive(Debug, Clone)]
 pub(crate) struct Output {
     pub(crate) id: Arc<str>,
@@ -68,13 +66,12 @@ pub(crate) struct Output {
     pub(crate) prompt_logprobs: Option<LogprobRows>,
     pub(crate) pooled: Option<Tensor>,
     pub(crate) finish: Option<FinishReason>,
-    /// The stop token that ended it, where that is not the end of sequence.
+    /// Matched stop token, other than the end-of-sequence token.
     pub(crate) stop: Option<u32>,
     pub(crate) events: Vec<(EventType, SimTime)>,
     pub(crate) prefill: Option<PrefillStats>,
-    /// Log probabilities of tokens that the request named, in each row of its prompt.
+    /// Log probabilities of the tokens that the request named, per row of its prompt.
     pub(crate) prompt_scores: Option<Tensor>,
-    /// Headers of the trace that the request belongs to.
     pub(crate) trace: Option<Arc<Value>>,
     pub(crate) error: Option<RequestError>,
 }
@@ -98,7 +95,7 @@ impl Output {
     }
 }
 
-/// Appends items, integers as short as they can be. Writing to a buffer cannot fail.
+/// A MessagePack encoder with integers of minimal width. Writing to a buffer cannot fail.
 #[derive(Default)]
 pub(crate) struct Writer(Vec<u8>);
 
@@ -139,7 +136,6 @@ impl Writer {
         let _ = rmpv::encode::write_value(&mut self.0, value);
     }
 
-    /// An entry of a map whose value is a number.
     pub(crate) fn count(&mut self, key: &str, n: u64) {
         self.text(key);
         self.uint(n);
@@ -193,7 +189,7 @@ impl Writer {
                 w.float(at.as_secs_f64());
             }
         });
-        // Transfers of KV cache and of encoded media.
+        // Parameters of KV transfers and of encoder-cache transfers.
         (0..2).for_each(|_| self.nil());
         self.or_nil(output.trace.as_deref(), Self::value);
         self.or_nil(output.prefill, Self::prefill);
@@ -224,7 +220,7 @@ impl Writer {
         self.ndarray(TORCH[1], &tensor.shape, numbers.map(|x| x.to_le_bytes()));
     }
 
-    /// Ids, values and ranks, and no boundaries of requests.
+    /// Writes ids, values and ranks; request boundaries stay nil.
     fn logprobs(&mut self, rows: &LogprobRows, [int, float]: &[&str; 2]) {
         let shape = [rows.ranks.len(), rows.columns];
         self.array(4);
@@ -234,9 +230,9 @@ impl Writer {
         self.nil();
     }
 
-    /// An array of numbers of four bytes, inside of the message whatever its size.
+    /// Writes an array of 4-byte numbers inline, whatever its size.
     fn ndarray(&mut self, dtype: &str, shape: &[usize], numbers: impl Iterator<Item = [u8; 4]>) {
-        /// The type of raw bytes (`CUSTOM_TYPE_RAW_VIEW`).
+        /// vLLM's `CUSTOM_TYPE_RAW_VIEW`.
         const RAW: i8 = 3;
 
         self.array(3);
@@ -263,7 +259,7 @@ impl Writer {
     }
 }
 
-/// What one step made for one client, with the statistics of the step if they are to go there.
+/// Encodes the outputs of one step for one client, optionally with statistics.
 pub(crate) fn outputs(
     rank: u32,
     at: SimTime,
@@ -282,14 +278,13 @@ pub(crate) fn outputs(
     w.into_bytes()
 }
 
-/// Where a wave of ranks is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaveEdge {
     Begun(u64),
     Complete(u64),
 }
 
-/// What the coordinator is told of waves.
+/// Encodes a wave notification for the coordinator.
 pub(crate) fn wave(rank: u32, edge: WaveEdge) -> Vec<u8> {
     let mut w = Writer::default();
     w.array(8);
@@ -311,7 +306,7 @@ pub(crate) fn wave(rank: u32, edge: WaveEdge) -> Vec<u8> {
     w.into_bytes()
 }
 
-/// The answer to a utility call: its result, or why it failed.
+/// Encodes the response to a utility call.
 pub(crate) fn answer(rank: u32, call: &Value, result: &Result<Value, String>) -> Vec<u8> {
     let mut w = Writer::default();
     w.array(5);

@@ -1,5 +1,6 @@
-//! Messages, byte for byte: `golden/*.hex`. `BLESS=1` rewrites those of ours; those of `vllm-rs` were
-//! recorded from it.
+//! Compares messages byte for byte with `golden/*.hex`.
+//!
+//! `BLESS=1` rewrites the files of our messages; those of `vllm-rs` are recordings.
 
 use std::path::Path;
 
@@ -12,7 +13,6 @@ use super::request::{CoreRequest, RequestFields, Work};
 use super::stats::SchedulerStats;
 use vllm_sim_engine::SimTime;
 
-/// Sixteen bytes a line, in hexadecimal digits.
 fn shown(bytes: &[u8]) -> String {
     let line = |bytes: &[u8]| {
         let bytes = bytes.iter().map(|byte| format!("{byte:02x}"));
@@ -129,8 +129,8 @@ fn waves_begin_and_end() {
     check("wave-complete", &encode::wave(0, WaveEdge::Complete(2)));
 }
 
-/// The request of a message that a front end sent: a chat with a seed, a bias, a stop string and
-/// arguments of the template, or a call that is required.
+/// Decodes a recorded request: a chat with seed, bias, stop string and template arguments, or a
+/// required tool call.
 fn recorded(name: &str) -> (CoreRequest, RequestFields) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("golden/{name}.hex"));
     let text = std::fs::read_to_string(&path).expect("there is a file");

@@ -1,4 +1,4 @@
-//! How an engine joins: HELLO, the addresses, the ready response, READY.
+//! The startup handshake: HELLO, the addresses, the ready response, READY.
 //!
 //! Source: vLLM 0.33 `vllm/v1/engine/core.py`, `EngineCoreProc._perform_handshake`;
 //! `vllm/v1/engine/utils.py`, `wait_for_engine_startup`.
@@ -11,58 +11,60 @@ use super::decode::{self, get};
 use super::parts::Parts;
 use super::ready;
 
-/// How long the front end may take to answer.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How long a socket that closes may still send.
+/// Time limit for a closing socket to send its messages, in milliseconds.
 pub(crate) const LINGER_MS: i32 = 4_000;
 
-/// What the socket that stops an engine says to have it die.
+/// Message on the stop socket that makes the engine core fail.
 pub(crate) const KILL: &str = "kill";
 
-/// Messages of an input that libzmq may hold until they are read.
+/// Receive limit of an input socket, in messages.
 const MOST_INPUT: i32 = 1_000;
-/// Messages that libzmq itself may hold of an output: it counts no bytes. What waits for a front end beyond them waits in its [`Outlet`](super::outlet::Outlet).
+/// Send limit of an output socket, in messages.
+///
+/// Kept low because libzmq does not limit bytes; further messages wait in the
+/// [`Outlet`](super::outlet::Outlet).
 pub(crate) const MOST_IN_SOCKET: i32 = 4;
-/// The same of small messages: those of the handshake and of the coordinator.
+/// Message limit of the handshake and coordinator sockets, whose messages are small.
 const MOST_SMALL: i32 = 100_000;
 
-/// Why an engine core cannot go on.
+/// Reports why an engine core cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum CoreError {
-    /// libzmq's reason.
+    /// A ZeroMQ call failed.
     #[error("ZeroMQ: {0}")]
     Socket(#[from] zmq::Error),
-    /// The address cannot be used.
+    /// The front end's address cannot be used.
     #[error(
         "cannot connect to the front end at {address:?} (--data-parallel-address, --data-parallel-rpc-port): {why}"
     )]
     Address {
-        /// What was tried.
+        /// Address.
         address: String,
-        /// libzmq's reason.
+        /// Error of libzmq.
         why: zmq::Error,
     },
-    /// Nobody answered.
+    /// No front end answered.
     #[error(
         "no front end answered at {address} within {} seconds (--data-parallel-address, --data-parallel-rpc-port)",
         PATIENCE.as_secs()
     )]
     Silent {
-        /// Where it was looked for.
+        /// Address.
         address: String,
     },
-    /// The front end's answer cannot be read.
+    /// The front end's answer is malformed.
     #[error("the front end at {address} answered something else than addresses: {why}")]
     Answer {
-        /// Where it is.
+        /// Address.
         address: String,
-        /// What is wrong.
+        /// Description of the error.
         why: String,
     },
-    /// [`EngineCore::kill`](crate::EngineCore::kill).
+    /// [`EngineCore::kill`](crate::EngineCore::kill) was called.
     #[error("the engine core died as it was told to")]
     Killed,
-    /// A bug of ours; what it was stands on the standard error.
+    /// A thread panicked, which is a bug of vllm-sim; the panic message is on standard error.
     #[error("a thread of the engine core panicked, which is a bug of vllm-sim")]
     Panicked,
     /// A thread cannot be started.
@@ -70,21 +72,19 @@ pub enum CoreError {
     Thread(#[from] std::io::Error),
 }
 
-/// The sockets of an engine that has joined.
 pub(crate) struct Joined {
-    /// One for each front end.
+    /// One per front end.
     pub(crate) inputs: Vec<zmq::Socket>,
     pub(crate) outputs: Vec<zmq::Socket>,
     pub(crate) coordinator: Option<Coordinator>,
 }
 
-/// The process that balances over ranks.
+/// The sockets of the process that balances load over the ranks.
 pub(crate) struct Coordinator {
     pub(crate) input: zmq::Socket,
     pub(crate) output: zmq::Socket,
 }
 
-/// Where the front end wants to be talked to.
 #[derive(Debug, PartialEq, Eq)]
 struct Addresses {
     inputs: Vec<String>,
@@ -93,10 +93,10 @@ struct Addresses {
     stats: Option<String>,
 }
 
-/// Joins the front end; `None` when `stopped` hears something first.
+/// Joins the front end; returns `None` if the stop socket receives a message first.
 ///
 /// # Errors
-/// [`CoreError`] when it is not there or cannot be understood.
+/// [`CoreError`] if the front end does not answer or its answer is malformed.
 pub(crate) fn join(
     context: &zmq::Context,
     parts: &Parts,
@@ -118,7 +118,7 @@ pub(crate) fn join(
     let answer = match wait(&handshake, stopped, &address) {
         Ok(Some(answer)) => answer,
         ended => {
-            // Nobody will hear it any more.
+            // Discards unsent messages, because the peer is not reading.
             handshake.set_linger(0)?;
             return ended.map(|_| None);
         }
@@ -141,7 +141,8 @@ pub(crate) fn join(
         Some((input, output)) => {
             let input = open(zmq::XSUB, input)?;
             let output = open(zmq::PUSH, output)?;
-            // Everything that it publishes; it says READY once all ranks listen.
+            // Subscribe to all messages. The coordinator sends READY when all ranks have
+            // subscribed.
             input.send([1].as_slice(), 0)?;
             if wait(&input, stopped, &address)?.is_none() {
                 return Ok(None);
@@ -164,7 +165,6 @@ pub(crate) fn join(
     }))
 }
 
-/// A socket of a rank.
 fn connect(
     context: &zmq::Context,
     kind: zmq::SocketType,
@@ -182,7 +182,7 @@ fn connect(
     Ok(socket)
 }
 
-/// What the socket that stops an engine says: to end, or to die.
+/// Reads the stop socket: a regular stop is `Ok`, a kill is an error.
 pub(crate) fn told_to_end(stopped: &zmq::Socket) -> Result<(), CoreError> {
     match stopped.recv_bytes(zmq::DONTWAIT)? {
         word if word == KILL.as_bytes() => Err(CoreError::Killed),
@@ -190,7 +190,7 @@ pub(crate) fn told_to_end(stopped: &zmq::Socket) -> Result<(), CoreError> {
     }
 }
 
-/// The next message of a socket; `None` when `stopped` hears something first.
+/// Receives the next message; returns `None` if the stop socket receives one first.
 fn wait(
     socket: &zmq::Socket,
     stopped: &zmq::Socket,
@@ -212,7 +212,7 @@ fn wait(
     Ok(Some(frames.into_iter().next().unwrap_or_default()))
 }
 
-/// HELLO or READY. This engine is never one that the front end started itself.
+/// Encodes a HELLO or READY message of an engine that the front end did not start.
 fn status(word: &str, hash: Option<&str>) -> Vec<u8> {
     let mut entries = vec![
         ("status", Value::from(word)),
@@ -223,7 +223,7 @@ fn status(word: &str, hash: Option<&str>) -> Vec<u8> {
     ready::map(entries)
 }
 
-/// `tcp://host:port`; an IPv6 address gets its brackets.
+/// Returns `tcp://host:port`, with brackets around an IPv6 address.
 fn endpoint(host: &str, port: u16) -> String {
     match host {
         host if host.contains(':') && !host.starts_with('[') => format!("tcp://[{host}]:{port}"),

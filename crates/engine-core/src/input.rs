@@ -1,4 +1,4 @@
-//! The thread that reads: requests, aborts and calls of the front ends.
+//! The input thread: receives requests, aborts and utility calls from the front ends.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
@@ -18,22 +18,20 @@ use super::request::CoreRequest;
 use super::serve::Requests;
 use super::unpanicked;
 
-/// Messages that one socket may have in a row before the others are looked at.
+/// Number of messages read from one socket before the next socket gets its turn.
 const MOST_IN_A_ROW: usize = 64;
 
-/// The pause between reads of the input while too many requests are being submitted.
+/// Pause between reads while too many requests are being submitted, in milliseconds.
 const WHILE_BUSY_MS: i64 = 2;
 
-/// Types of messages.
 const ADD: &[u8] = &[0];
 const ABORT: &[u8] = &[1];
 const START_DP_WAVE: &[u8] = &[2];
 const UTILITY: &[u8] = &[3];
 
-/// Where the writing thread says that it cannot go on.
+/// In-process socket on which the output thread reports a panic.
 const BROKEN: &str = "inproc://broken";
 
-/// Reads what front ends send.
 pub(crate) struct Input {
     parts: Parts,
     runtime: Handle,
@@ -65,10 +63,10 @@ impl Input {
         }
     }
 
-    /// Joins the front end and reads until it is stopped.
+    /// Joins the front end and reads until stopped.
     ///
     /// # Errors
-    /// [`CoreError`] when it cannot join, or a socket breaks.
+    /// [`CoreError`] if the handshake or a socket fails.
     pub(crate) fn run(
         self,
         context: &zmq::Context,
@@ -93,14 +91,14 @@ impl Input {
                 let _ = breaks.send("", zmq::DONTWAIT);
             }
         })?;
-        // Nobody may be waiting for it.
+        // The receiver may be dropped.
         let _ = join.send(());
         let _runtime = self.runtime.enter();
         let read = unpanicked(|| self.read(&joined.inputs, wave_input.as_ref(), &broken));
         let dead = read.is_err();
-        // The other thread may have ended by itself.
+        // The output thread may have ended already.
         let _ = self.queue.send(Item::Stop { dead });
-        // It says of itself that it panicked.
+        // The output thread reports its own panic.
         let _ = writing.join();
         read
     }
@@ -168,7 +166,7 @@ impl Input {
         }
     }
 
-    /// Another rank has requests. This one computes nothing for it.
+    /// Handles a wave notification: another rank has requests.
     fn start_wave(&self, payload: &[u8]) -> Result<(), decode::Unreadable> {
         let fields = decode::value(payload)?;
         let wave = fields
@@ -221,7 +219,7 @@ impl Input {
             let named = |why| format!("Call to {method} method failed: {why}");
             let result = match calling {
                 None => Err("Server shutting down".to_owned()),
-                // One that panicked is answered too.
+                // A panic in the call is reported to the caller too.
                 Some(calling) => {
                     let called = calling.await.unwrap_or_else(|error| Err(error.to_string()));
                     called.map_err(named)

@@ -1,13 +1,12 @@
-//! How it looks to an API server of vLLM: the engine core, over ZeroMQ and MessagePack.
+//! vLLM's engine core protocol: ZeroMQ sockets and MessagePack messages.
 //!
-//! vLLM's API server and its engines are processes of their own. The API server has HTTP, templates,
-//! tokenizer, parsers and stop strings; an engine gets token ids and answers token ids. This is the
-//! engine. It connects to the sockets that the API server bound, one engine for each data-parallel
-//! rank.
+//! A vLLM API server handles HTTP, templates, tokenization, parsers and stop strings. It exchanges
+//! token ids with engine processes. This crate is such an engine: one per data-parallel rank,
+//! connected to the sockets of the API server.
 //!
-//! Two threads serve a rank. One reads the input sockets and submits; the other one has the output
-//! sockets and everything that is being answered. The engine's observer hands it one batch for each
-//! step, as vLLM's engine sends one message for each step and client.
+//! Two threads serve a rank. The input thread reads requests and submits them. The output thread
+//! owns the output sockets and the running requests. The engine's observer sends it one batch per
+//! step, and it sends one message per step and client.
 //!
 //! Source: vLLM 0.33 `vllm/v1/engine/__init__.py`, `vllm/v1/engine/core.py`,
 //! `vllm/v1/serial_utils.py`, `rust/src/engine-core-client`.
@@ -51,20 +50,20 @@ pub use parts::Parts;
 pub use thoughts::Thoughts;
 pub use waves::Waves;
 
-/// What the observer of an engine hands to its core.
+/// The channel from an engine's observer to its core.
 pub struct Steps {
     queue: Sender<Item>,
     steps: Receiver<Item>,
 }
 
-/// An observer for an engine, and what its core has to be started with.
+/// Creates the observer for an engine, and the channel for its core.
 pub fn observe(config: &Config) -> (OutputObserver, Steps) {
     let (queue, steps) = channel();
     let observer = OutputObserver::new(queue.clone(), config);
     (observer, Steps { queue, steps })
 }
 
-/// What `run` says; a panic in it is an error as any other.
+/// Runs `run`; a panic becomes [`CoreError::Panicked`].
 fn unpanicked<T>(run: impl FnOnce() -> Result<T, CoreError>) -> Result<T, CoreError> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or(Err(CoreError::Panicked))
 }
@@ -78,10 +77,10 @@ pub struct EngineCore {
 }
 
 impl EngineCore {
-    /// Starts it: it joins the API server at `--data-parallel-address` as soon as that is there.
+    /// Starts the threads, which connect to the API server at `--data-parallel-address`.
     ///
     /// # Errors
-    /// When a thread or a socket cannot be made.
+    /// A thread or socket cannot be created.
     pub fn start(parts: Parts, steps: Steps) -> Result<Self, CoreError> {
         const STOP: &str = "inproc://stop";
 
@@ -100,7 +99,7 @@ impl EngineCore {
                 input.run(&context, steps.steps, join)
             };
             if let Err(error) = unpanicked(run) {
-                // Nobody waits for it at the end.
+                // The receiver is dropped at shutdown.
                 let _ = failure.send(error);
             }
         })?;
@@ -112,20 +111,20 @@ impl EngineCore {
         })
     }
 
-    /// Waits until it has joined the front end; to be asked for once.
+    /// Resolves when the engine has joined the front end; at most one call may await it.
     pub fn joined(&mut self) -> impl Future<Output = ()> + Send + use<> {
         let joined = self.joined.take();
         async move {
             if let Some(joined) = joined
                 && joined.await.is_err()
             {
-                // It ended before; whoever waits for its failure is told why.
+                // The core ended before it joined; [`Self::failed`] reports why.
                 std::future::pending().await
             }
         }
     }
 
-    /// Waits until it cannot go on.
+    /// Resolves when the core fails.
     pub async fn failed(&mut self) -> CoreError {
         match (&mut self.failed).await {
             Ok(error) => error,
@@ -133,15 +132,15 @@ impl EngineCore {
         }
     }
 
-    /// Has it die as one that broke: front ends are told, and [`failed`](Self::failed) says so.
+    /// Simulates a crash: notifies the front ends and makes [`failed`](Self::failed) resolve.
     pub fn kill(&self) {
-        // A thread that has ended needs no word.
+        // The thread may have ended already.
         let _ = self.stop.send(handshake::KILL, zmq::DONTWAIT);
     }
 
-    /// Sends what is left and leaves the sockets. The engine has ended what it had.
+    /// Sends the remaining messages and closes the sockets; the engine must have stopped.
     pub async fn stop(self) {
-        // Its thread may have ended before.
+        // The thread may have ended already.
         let _ = self.stop.send("", zmq::DONTWAIT);
         let thread = self.thread;
         let _ = tokio::task::spawn_blocking(move || thread.join()).await;

@@ -1,4 +1,4 @@
-//! Log probabilities as the wire has them: arrays of one row for each token.
+//! Log probabilities as arrays with one row per token.
 //!
 //! Source: vLLM 0.33 `vllm/v1/outputs.py`, `LogprobsLists`, `LogprobsTensors`.
 
@@ -8,17 +8,16 @@ use vllm_sim_random::mix;
 use vllm_sim_service::generate::{CONTEXT_START, Script, context_after};
 use vllm_sim_service::logprobs::{Position, RankedToken};
 
-/// What a request wants to know.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RequestedLogprobs {
     output: Option<Others>,
     prompt: Option<Others>,
-    /// Tokens to score in rows of the prompt, and the first of these rows.
+    /// First prompt row to score, and the token ids to score per row.
     scored: Option<(usize, Vec<Vec<i64>>)>,
     temperature: f64,
 }
 
-/// What stands beside the chosen token.
+/// The alternatives to the chosen token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Others {
     Likeliest(usize),
@@ -26,17 +25,17 @@ enum Others {
     These(Vec<u32>),
 }
 
-/// Rows of as many columns each; the first one is the chosen token.
+/// Rows of equal length; the first column is the chosen token.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct LogprobRows {
     pub(crate) columns: usize,
     pub(crate) ids: Vec<i32>,
     pub(crate) values: Vec<f32>,
-    /// Of the chosen tokens, from 1.
+    /// Ranks of the chosen tokens, starting at 1.
     pub(crate) ranks: Vec<i32>,
 }
 
-/// What the values follow from besides the text.
+/// Vocabulary size and seed, from which the values are computed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Source {
     pub(crate) vocabulary: u32,
@@ -44,7 +43,7 @@ pub(crate) struct Source {
 }
 
 impl RequestedLogprobs {
-    /// `None`: nothing.
+    /// Returns `None` if the request asks for no log probabilities.
     pub(crate) fn of(sampling: &Sampling) -> Option<Self> {
         let params = &sampling.params;
         let others = |asked: Option<i128>| {
@@ -66,12 +65,11 @@ impl RequestedLogprobs {
         (asked.output.is_some() || asked.of_prompt()).then_some(asked)
     }
 
-    /// Whether the prompt's are asked for.
     pub(crate) fn of_prompt(&self) -> bool {
         self.prompt.is_some() || self.scored.is_some()
     }
 
-    /// Those of the tokens of a script from `position` on.
+    /// Returns the rows of `tokens`, which begin at `position` of the script.
     pub(crate) fn rows(
         &self,
         source: Source,
@@ -88,7 +86,7 @@ impl RequestedLogprobs {
         Some(rows)
     }
 
-    /// Those of a prompt, from its second token on.
+    /// Returns the rows of a prompt, from its second token.
     pub(crate) fn prompt_rows(&self, source: Source, prompt: &[u32]) -> Option<LogprobRows> {
         let others = self.prompt.as_ref()?;
         let (first, rest) = prompt.split_first()?;
@@ -103,8 +101,9 @@ impl RequestedLogprobs {
 }
 
 impl RequestedLogprobs {
-    /// What the tokens that were named would have been as the next ones of the prompt, row by row;
-    /// no token, no chance.
+    /// Returns the scores of the named tokens as the next token of each prompt row.
+    ///
+    /// A negative token id gets a log probability of minus infinity.
     pub(crate) fn prompt_scores(&self, source: Source, prompt: &[u32]) -> Option<Tensor> {
         let (first, rows) = self.scored.as_ref()?;
         let columns = rows.first().map_or(0, Vec::len);
@@ -112,7 +111,7 @@ impl RequestedLogprobs {
             *context = context_after(*context, *id);
             Some(*context)
         });
-        // Behind the last token stands no prompt.
+        // The last token has no next prompt token.
         let last = prompt.len().saturating_sub(1);
         let mut numbers = Vec::new();
         let mut scored = 0;
@@ -178,7 +177,6 @@ impl LogprobRows {
             .extend(entries.iter().map(|entry| entry.logprob));
     }
 
-    /// Has the last chosen token be another one.
     pub(crate) fn rename_last(&mut self, id: u32) {
         let first = self.ids.len().saturating_sub(self.columns);
         if let Some(own) = self.ids.get_mut(first) {
@@ -186,7 +184,6 @@ impl LogprobRows {
         }
     }
 
-    /// Appends the rows of the next step.
     pub(crate) fn append(&mut self, mut other: Self) {
         self.columns = other.columns;
         self.ids.append(&mut other.ids);

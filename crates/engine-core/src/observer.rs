@@ -1,4 +1,4 @@
-//! From an engine to the thread that writes: one batch for each step.
+//! Sends the events of an engine to the output thread, one batch per step.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -11,21 +11,19 @@ use vllm_sim_config::{Config, SchedulerKind};
 use vllm_sim_engine::driver::{Observer, SequenceRecord};
 use vllm_sim_engine::{Event, SimTime, Stats};
 
-/// Hands what an engine does to its core.
+/// Sends the events of an engine to its core, one batch per step.
 ///
-/// A batching engine says when a step is over. The pool has no steps: what comes out at one
-/// instant counts as one.
+/// A batching engine marks the end of each step. The pool scheduler has no steps, so all events at
+/// one instant form a batch.
 pub struct OutputObserver {
     queue: Sender<Item>,
-    /// Whether the engine marks its steps.
     steps: bool,
-    /// Whether it has a prefix cache to look into.
     cache: bool,
-    /// Whether a connector is asked for what is not in it.
     connector: bool,
-    /// The coordinator wants to know them even with `--disable-log-stats`.
+    /// Statistics since the last message; the coordinator needs them even with
+    /// `--disable-log-stats`.
     stats: SchedulerStats,
-    /// Sequences that ran, waited and were put off when that was last sent.
+    /// Running, waiting and deferred sequences in the last message.
     told: (usize, usize, usize),
     open: Vec<(Arc<str>, StepEvent)>,
     at: SimTime,
@@ -162,13 +160,13 @@ impl Observer for OutputObserver {
         let visible = |(_, event): &(_, StepEvent)| {
             matches!(event, StepEvent::Tokens(_) | StepEvent::Ended(_))
         };
-        // What was scheduled waits for the end of its step, unless something ended outside of one.
+        // Events before the end of a step stay queued, unless tokens or an end must be sent.
         if !self.open.is_empty() && (!self.steps || self.open.iter().any(visible)) {
             self.close(self.at);
         }
         let gauges = &self.stats.gauges;
         let counts = (gauges.running, gauges.waiting, gauges.deferred);
-        // A pool has no step that would say so; with steps, who waits is told at the end of one.
+        // The pool has no steps that would report a change of its queue.
         let news = match self.steps {
             true => counts.0 != self.told.0,
             false => counts != self.told,
@@ -185,7 +183,7 @@ impl Observer for OutputObserver {
             self.told = counts;
         }
         for step in self.done.drain(..) {
-            // Its core is gone when the process ends.
+            // The receiver is dropped at shutdown.
             let _ = self.queue.send(Item::Step(step));
         }
     }

@@ -1,4 +1,4 @@
-//! The output socket of one front end, which is never waited for.
+//! The output socket of one front end, written without blocking.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -6,24 +6,23 @@ use std::time::{Duration, Instant};
 
 use super::handshake::LINGER_MS;
 
-/// Requests that a front end may be owed an end.
+/// Maximum number of aborted requests that a front end is still to be notified of.
 const MOST_OWED: usize = 65_536;
-/// Messages that may wait for a front end that does not read, and their bytes. Those that libzmq
-/// has are few ([`MOST_IN_SOCKET`](super::handshake::MOST_IN_SOCKET)), as it counts no bytes.
+/// Limits on the messages that wait for a slow front end, in messages and bytes.
+///
+/// libzmq limits only messages, so its own queue is short
+/// ([`MOST_IN_SOCKET`](super::handshake::MOST_IN_SOCKET)).
 const MOST_UNREAD: usize = 100_000;
 const MOST_UNREAD_BYTES: usize = 64 << 20;
 
-/// Where the answers to one front end go.
 pub(crate) struct Outlet {
     socket: zmq::Socket,
     client: usize,
-    /// Messages that the socket has no room for.
     unsent: VecDeque<Vec<u8>>,
-    /// The bytes of those.
     bytes: usize,
-    /// Requests that were given up because it does not read, until it is told.
+    /// Aborted requests of which the front end is not yet notified.
     owed: BTreeSet<Arc<str>>,
-    /// Records whether as much waits for it as may.
+    /// Whether the queue limit was reached; reset at half the limit.
     full: bool,
 }
 
@@ -39,18 +38,17 @@ impl Outlet {
         }
     }
 
-    /// Returns whether something waits until it reads.
     pub(crate) fn waits(&self) -> bool {
         self.full || !self.unsent.is_empty() || !self.owed.is_empty()
     }
 
-    /// Returns whether it does not read what it is sent.
     pub(crate) fn is_full(&self) -> bool {
         self.full
     }
 
-    /// Sends what waits as long as the socket takes it, and waits so long for it to do so; `true`
-    /// when something went out.
+    /// Sends queued messages, and waits up to `patience` for room in the socket.
+    ///
+    /// Returns whether a message was sent.
     pub(crate) fn flush(&mut self, patience: Duration) -> bool {
         let before = self.unsent.len();
         while let Some(message) = self.unsent.front() {
@@ -78,16 +76,16 @@ impl Outlet {
         self.unsent.len() < before
     }
 
-    /// Half of what may wait, so that it is not told twice of each message.
+    /// Half of the limit, so that the state does not alternate with every message.
     fn has_room_again(&self) -> bool {
         self.unsent.len() <= MOST_UNREAD / 2 && self.bytes <= MOST_UNREAD_BYTES / 2
     }
 
-    /// Sends a message, or has it wait, unless there is no room for it.
+    /// Sends or queues a message; returns `false` if the queue is full.
     pub(crate) fn send(&mut self, message: Vec<u8>) -> bool {
         self.flush(Duration::ZERO);
         let bytes = self.bytes.saturating_add(message.len());
-        // One alone may be of any size.
+        // A single message may exceed the limit.
         let fits =
             self.unsent.is_empty() || bytes <= MOST_UNREAD_BYTES && self.unsent.len() < MOST_UNREAD;
         if self.full || !fits {
@@ -107,7 +105,7 @@ impl Outlet {
         true
     }
 
-    /// Sends the last message, behind all that waits, as long as a socket that closes may take.
+    /// Sends the queued messages and the last one, for at most the linger time.
     #[expect(clippy::disallowed_methods, reason = "sockets work in real time")]
     pub(crate) fn end(&mut self, last: Option<&[u8]>) {
         self.unsent.extend(last.map(<[u8]>::to_vec));
@@ -120,18 +118,16 @@ impl Outlet {
         }
     }
 
-    /// Its requests that end unheard.
+    /// Records requests that ended without a notification.
     pub(crate) fn owe(&mut self, ids: impl IntoIterator<Item = Arc<str>>) {
         let room = MOST_OWED.saturating_sub(self.owed.len());
         self.owed.extend(ids.into_iter().take(room));
     }
 
-    /// What it is owed, once there is room for it.
     pub(crate) fn owed(&self) -> &BTreeSet<Arc<str>> {
         &self.owed
     }
 
-    /// It has been told.
     pub(crate) fn settle(&mut self) {
         self.owed.clear();
     }

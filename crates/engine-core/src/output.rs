@@ -1,4 +1,4 @@
-//! The thread that writes: it has everything that is being answered, and the output sockets.
+//! The output thread: owns the running requests and the output sockets.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,55 +18,53 @@ use vllm_sim_engine::{End, SimTime};
 use vllm_sim_service::Reply;
 use vllm_sim_service::generate::{Reason, StopReason};
 
-/// What an engine core says when it dies.
+/// Message of an engine core that fails (vLLM's `ENGINE_CORE_DEAD`).
 pub(crate) const DEAD: &[u8] = b"ENGINE_CORE_DEAD";
 
-/// The time of one wait for a front end that does not read.
+/// Bounds of the wait for a slow front end.
 const LOOK: Duration = Duration::from_millis(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// What the writing thread hears, in the order in which it happens.
+/// The input of the output thread, in the order of events.
 pub(crate) enum Item {
-    /// A step of the engine.
+    /// The events of one step of the engine.
     Step(Step),
-    /// A request is being submitted: its steps may come before it does.
+    /// A request is being submitted; its steps may arrive before `Admitted`.
     Announced(Arc<str>),
-    /// It was taken.
+    /// The engine accepted the request.
     Admitted(Box<Active>),
-    /// It was answered at once: refused, or pooled.
+    /// The request ended immediately: it was rejected, or its pooled result is ready.
     Answered {
         client: usize,
         at: SimTime,
         output: Box<Output>,
     },
-    /// Its front end does not want it any more.
+    /// The front end aborted these requests.
     Abort(Vec<Arc<str>>),
-    /// The answer to a utility call, ready to be sent.
+    /// The encoded response to a utility call.
     Answer { client: usize, message: Vec<u8> },
-    /// The end: by itself, or because something broke.
+    /// The core stops, regularly or because it failed.
     Stop { dead: bool },
 }
 
-/// A request that is being answered.
 pub(crate) struct Active {
     pub(crate) id: Arc<str>,
     pub(crate) client: usize,
     pub(crate) reply: Reply,
-    /// This engine's end of sequence, and that of the front end.
+    /// End-of-sequence tokens of this engine and of the front end.
     pub(crate) eos: (Option<u32>, Option<u32>),
     logprobs: Option<Logprobs>,
     trace: Option<Arc<Value>>,
     events: Vec<(EventType, SimTime)>,
     prefill: Option<PrefillStats>,
-    /// Its latest output: of which step, and the how manieth there.
+    /// Step number of the latest output, and the output's index in that step.
     latest: (u64, usize),
 }
 
-/// What a request wants to know of its tokens.
 pub(crate) struct Logprobs {
     pub(crate) asked: RequestedLogprobs,
     pub(crate) source: Source,
-    /// Until it was told of them.
+    /// Prompt, until its log probabilities are sent.
     pub(crate) prompt: Option<Vec<u32>>,
 }
 
@@ -92,7 +90,6 @@ impl Active {
         }
     }
 
-    /// Writes down what the next output shows besides its tokens.
     fn note(&mut self, event: &StepEvent) {
         match event {
             StepEvent::Scheduled {
@@ -110,7 +107,6 @@ impl Active {
         }
     }
 
-    /// Appends what came out to its output.
     fn extend(&mut self, output: &mut Output, event: &StepEvent) {
         output.events.append(&mut self.events);
         output.prefill = output.prefill.or(self.prefill.take());
@@ -171,30 +167,26 @@ impl Active {
     }
 }
 
-/// Sends what the engine does.
 pub(crate) struct Sender {
     rank: u32,
-    /// One for each front end.
+    /// One per front end.
     outlets: Vec<Outlet>,
     coordinator: Option<zmq::Socket>,
-    /// What ran and waited when the coordinator was last told.
+    /// Running and waiting sequences in the last message to the coordinator.
     counts: (usize, usize),
-    /// Whether front ends get statistics.
     log_stats: bool,
     waves: Option<Arc<Waves>>,
     is_gone: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Whether this rank is in a wave.
     busy: bool,
     active: HashMap<Arc<str>, Active>,
-    /// Requests that are being submitted.
+    /// Requests in submission.
     announced: HashSet<Arc<str>>,
-    /// Of these, those that were given up meanwhile.
+    /// Announced requests with an abort.
     given_up: HashSet<Arc<str>>,
-    /// Steps that wait for one of them.
+    /// Steps with an event of an announced request.
     held: VecDeque<Step>,
-    /// Steps so far.
     step: u64,
-    /// When the latest one was.
     at: SimTime,
 }
 
@@ -226,7 +218,7 @@ impl Sender {
         }
     }
 
-    /// Sends until the end is said; `false` when it cannot go on, of which front ends are told.
+    /// Runs until stopped; returns `false` after a panic, of which the front ends are notified.
     pub(crate) fn run(mut self, queue: &Receiver<Item>) -> bool {
         let sent = catch_unwind(AssertUnwindSafe(|| self.send_all(queue)));
         if sent.is_err() {
@@ -278,7 +270,7 @@ impl Sender {
                 }
                 Item::Abort(ids) => {
                     for id in ids {
-                        // With its reply goes the sequence.
+                        // Dropping the reply aborts the sequence.
                         if self.active.remove(&id).is_none() && self.announced.contains(&id) {
                             self.given_up.insert(id);
                         }
@@ -298,7 +290,7 @@ impl Sender {
         }
     }
 
-    /// The next item; until it comes, what waits for front ends goes out.
+    /// Returns the next item, and sends queued messages while it waits.
     fn next(&mut self, queue: &Receiver<Item>) -> Option<Item> {
         let mut pause = Duration::ZERO;
         while self.outlets.iter().any(Outlet::waits) {
@@ -320,7 +312,7 @@ impl Sender {
         queue.recv().ok()
     }
 
-    /// Tells the coordinator when a wave begins or is complete with what this rank has to do.
+    /// Notifies the coordinator when a wave starts or ends on this rank.
     fn note_wave(&mut self) {
         let Some(waves) = &self.waves else {
             return;
@@ -338,7 +330,7 @@ impl Sender {
         }
     }
 
-    /// Sends the steps whose requests are known.
+    /// Sends the steps that no longer wait for an announced request.
     fn catch_up(&mut self) {
         while let Some(step) = self.held.front() {
             let unknown = |(id, _): &(Arc<str>, StepEvent)| self.announced.contains(id);
@@ -351,14 +343,13 @@ impl Sender {
         }
     }
 
-    /// One message for each front end that something came out for; the statistics go with the
-    /// first one, or alone.
+    /// Sends one message per front end with output; the statistics go to the first one.
     fn send_step(&mut self, step: Step) {
         self.step += 1;
         self.at = step.at;
         let mut outputs: Vec<Vec<Output>> = vec![Vec::new(); self.outlets.len()];
         for (id, event) in step.events {
-            // Nobody waits for what its front end gave up.
+            // The front end aborted the request.
             let Some(active) = self.active.get_mut(&id) else {
                 continue;
             };
@@ -399,7 +390,7 @@ impl Sender {
         }
     }
 
-    /// Has the coordinator know what runs and waits, whenever that changed.
+    /// Notifies the coordinator when the running or waiting sequences changed.
     fn tell_coordinator(&mut self, at: SimTime, stats: &SchedulerStats) {
         let counts = (stats.gauges.running, stats.gauges.waiting);
         if let Some(coordinator) = self.coordinator.as_ref().filter(|_| counts != self.counts) {
@@ -409,8 +400,7 @@ impl Sender {
         }
     }
 
-    /// Sends what came out for a front end. One that does not read loses its requests: it is told
-    /// so when it reads again.
+    /// Sends outputs to a front end; if its queue is full, aborts all its requests.
     fn send_outputs(
         &mut self,
         client: usize,
@@ -426,19 +416,18 @@ impl Sender {
             return;
         };
         outlet.owe(outputs.iter().map(|output| output.id.clone()));
-        // With their replies go the sequences.
+        // Dropping the replies aborts the sequences.
         let gone = self.active.extract_if(|_, active| active.client == client);
         outlet.owe(gone.map(|(id, _)| id));
     }
 
-    /// Tells front ends that read again which requests have ended meanwhile.
     fn settle_all(&mut self) {
         for client in 0..self.outlets.len() {
             self.settle(client);
         }
     }
 
-    /// Whether a front end is owed nothing, after it was told.
+    /// Notifies a front end of its aborted requests; returns whether none remain.
     fn settle(&mut self, client: usize) -> bool {
         let (rank, at) = (self.rank, self.at);
         let Some(outlet) = self.outlets.get_mut(client) else {
@@ -462,7 +451,7 @@ impl Sender {
         told
     }
 
-    /// Whether a message went out, or nobody is to get any.
+    /// Sends a message; returns `false` only if the queue of the front end is full.
     fn send(&mut self, client: usize, message: Vec<u8>) -> bool {
         if (self.is_gone)() {
             return true;

@@ -6,21 +6,21 @@ use vllm_sim_service::{RequestRules, Service};
 use super::thoughts::Thoughts;
 use super::waves::Waves;
 
-/// What an engine core needs.
+/// The configuration and services of an engine core.
 #[derive(Clone)]
 pub struct Parts {
-    /// What was chosen at start.
+    /// Configuration of the process.
     pub config: Arc<Config>,
-    /// The bounds and defaults of requests.
+    /// Limits and defaults of requests.
     pub rules: RequestRules,
-    /// The use cases, over the engine of this rank alone.
+    /// Service over the engine of this rank alone.
     pub service: Arc<Service>,
-    /// Its data-parallel rank.
+    /// Data-parallel rank.
     pub rank: u32,
-    /// Whether a drill has taken the process away: nothing is sent any more.
+    /// Returns true while a simulated restart takes the process away; nothing is sent then.
     pub is_gone: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// `None`: answers have no thoughts.
+    /// Reasoning markers; `None` disables reasoning.
     pub thoughts: Option<Thoughts>,
-    /// `None`: ranks do not wait for each other.
+    /// Wave state shared by the ranks; `None` if ranks run independently.
     pub waves: Option<Arc<Waves>>,
 }

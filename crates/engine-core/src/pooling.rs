@@ -1,20 +1,20 @@
-//! Vectors and classes of prompts.
+//! Embeddings and class probabilities of prompts.
 //!
-//! Source: vLLM 0.33 `vllm/pooling_params.py`; `vllm/model_executor/layers/pooler`, whose results
-//! are scaled or made probabilities in the engine.
+//! Source: vLLM 0.33 `vllm/pooling_params.py`; `vllm/model_executor/layers/pooler`, which
+//! normalises in the engine.
 
 use super::encode::Tensor;
 use super::request::Pooling;
 use vllm_sim_config::Config;
 use vllm_sim_service::pooling::{class_probabilities, shared_token_embedding, unit_embedding};
 
-/// Most numbers in one answer: what 4,096 tokens of 4,096 dimensions have.
+/// Maximum number of values in one result, as for 4,096 tokens of 4,096 dimensions.
 const MAX_NUMBERS: usize = 16 << 20;
 
-/// What the model says of a prompt.
+/// Computes the pooled result of a prompt.
 ///
 /// # Errors
-/// What cannot be answered, in words.
+/// A message for the client.
 pub(crate) fn pool(config: &Config, prompt: &[u32], pooling: &Pooling) -> Result<Tensor, String> {
     let classes = config.api.num_labels.max(1);
     let (columns, embeds, each) = match pooling.task.as_str() {
@@ -52,7 +52,6 @@ pub(crate) fn pool(config: &Config, prompt: &[u32], pooling: &Pooling) -> Result
     })
 }
 
-/// Length of the vectors.
 fn dimensions(config: &Config, pooling: &Pooling) -> usize {
     let model = config.model.hf_config.as_deref();
     let own = model.and_then(|config| config.get("hidden_size")?.as_u64());

@@ -1,12 +1,14 @@
-//! What a client said, as far as the tokens of a prompt tell.
+//! Recovers the client's text from the tokens of a prompt.
 
 use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
 
-/// Who speaks, as templates write it before a message.
+/// Role names before a message in chat templates.
 const ROLES: [&str; 5] = ["assistant", "developer", "system", "tool", "user"];
 
-/// The text of the last message: what stands between the last two tokens that end a turn, behind the
-/// special tokens and the name of a role that begin it. The whole text where nothing ends a turn.
+/// Returns the text of the last message.
+///
+/// The message is between the last two end-of-turn tokens, special tokens and role excluded.
+/// A prompt without an end-of-turn token is the message as a whole.
 pub(crate) fn last_message(tokenizer: &Tokenizer, prompt: &[u32]) -> String {
     let ends_turn = |id: &u32| Some(*id) == tokenizer.eos() || tokenizer.stop_ids().contains(id);
     let Some(end) = prompt.iter().rposition(ends_turn) else {

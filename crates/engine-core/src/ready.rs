@@ -1,23 +1,21 @@
-//! What an engine says of itself when it is ready.
+//! The ready response of an engine.
 //!
-//! Source: vLLM 0.33 `vllm/v1/engine/__init__.py`, `EngineCoreReadyResponse`; the keys that
-//! `rust/src/engine-core-client` cannot do without are marked there.
+//! Source: vLLM 0.33 `vllm/v1/engine/__init__.py`, `EngineCoreReadyResponse`;
+//! `rust/src/engine-core-client` marks the required keys.
 
 use rmpv::Value;
 
 use super::parts::Parts;
 use vllm_sim_config::SchedulerKind;
 
-/// A map of texts to values.
 pub(crate) fn map(entries: Vec<(&str, Value)>) -> Vec<u8> {
     let entries = entries.into_iter().map(|(key, value)| (key.into(), value));
     let mut bytes = Vec::new();
-    // Writing to a buffer cannot fail.
     let _ = rmpv::encode::write_value(&mut bytes, &Value::Map(entries.collect()));
     bytes
 }
 
-/// The first frame on every input socket.
+/// Encodes the ready response, the first message on every input socket.
 pub(crate) fn response(
     parts: &Parts,
     stats: &Option<String>,
@@ -27,7 +25,7 @@ pub(crate) fn response(
     let (engine, parallel) = (&config.engine, &config.engine.parallel);
     let live = parts.service.ranks().first();
     let blocks = live.map_or(0, |live| live.stats().total_blocks);
-    // vLLM's count has a block that nobody can use.
+    // vLLM's count includes its null block.
     let blocks = match engine.scheduler {
         _ if blocks == 0 => engine.memory.num_blocks.unwrap_or(16_384),
         SchedulerKind::Pool if !engine.prefix_cache.enable_kvcache => blocks,
@@ -36,7 +34,7 @@ pub(crate) fn response(
     let kv_tokens = u64::from(blocks) * u64::from(engine.block_size);
     let concurrency = kv_tokens as f64 / f64::from(config.model.max_model_len.max(1));
     let instance = uuid::Uuid::new_v4().simple().to_string();
-    // `vllm-rs` refuses adapters where none are supported.
+    // `vllm-rs` rejects a positive count if adapters are not supported.
     let loras = match config.lora.enabled {
         true => config.lora.max_loras,
         false => 0,
@@ -87,7 +85,6 @@ pub(crate) fn response(
     ])
 }
 
-/// Where this rank publishes its KV events.
 fn kv_events(parts: &Parts) -> Value {
     let events = &parts.config.kv_events;
     if !events.enabled {
@@ -107,7 +104,6 @@ fn kv_events(parts: &Parts) -> Value {
     Value::Map(entries.map(|(key, value)| (key.into(), value)).to_vec())
 }
 
-/// The model's data type, as torch names it.
 fn dtype(parts: &Parts) -> &str {
     let hf_config = parts.config.model.hf_config.as_deref();
     let named = hf_config.and_then(|config| {

@@ -1,4 +1,4 @@
-//! What a front end asks: `EngineCoreRequest`, an array whose last fields may be missing.
+//! Decodes `EngineCoreRequest`, an array whose trailing fields may be missing.
 //!
 //! Source: vLLM 0.33 `vllm/v1/engine/__init__.py`, `EngineCoreRequest`; `vllm/lora/request.py`.
 
@@ -12,27 +12,23 @@ use vllm_sim_tokenizer::{MediaFeature, Modality};
 use vllm_sim_wire::SamplingParams;
 use vllm_sim_wire::schema::Wire;
 
-/// A request for generation or pooling.
 #[derive(Debug)]
 pub(crate) struct CoreRequest {
-    /// The id of this engine's answers.
     pub(crate) id: Arc<str>,
-    /// Which front end wants them.
+    /// Index of the front end.
     pub(crate) client: usize,
-    /// The newest wave that the front end knows of.
+    /// Latest wave known to the front end.
     pub(crate) wave: u64,
-    /// Or what cannot be read of it.
+    /// Other fields, or the error of the first one that cannot be decoded.
     pub(crate) fields: Result<RequestFields, Unreadable>,
 }
 
 impl CoreRequest {
-    /// Returns how long its prompt is.
     pub(crate) fn prompt_tokens(&self) -> usize {
         self.fields.as_ref().map_or(0, |fields| fields.prompt.len())
     }
 }
 
-/// What a request asks for.
 #[derive(Debug)]
 pub(crate) struct RequestFields {
     pub(crate) prompt: Vec<u32>,
@@ -41,49 +37,45 @@ pub(crate) struct RequestFields {
     pub(crate) lora: Option<LoraRequest>,
     pub(crate) cache_salt: Option<String>,
     pub(crate) priority: i64,
-    /// `traceparent` and `tracestate`.
+    /// Headers `traceparent` and `tracestate`.
     pub(crate) trace: Option<(Box<str>, Option<Box<str>>)>,
-    /// All headers of the trace, which the answers repeat.
+    /// All trace headers, which the outputs repeat.
     pub(crate) trace_headers: Option<Arc<Value>>,
-    /// Whether the prompt has ended a thought, where the front end knows.
+    /// Whether reasoning has ended within the prompt, if the front end knows.
     pub(crate) reasoning_ended: Option<bool>,
-    /// What the parser of thoughts is told: `chat_template_kwargs`.
+    /// Arguments of the reasoning parser: `chat_template_kwargs`.
     pub(crate) parser_kwargs: Value,
-    /// It ends as soon as it is queued.
+    /// Whether the request ends as soon as it is queued.
     pub(crate) abort_immediately: bool,
 }
 
-/// What is made of the prompt.
 #[derive(Debug)]
 pub(crate) enum Work {
     Generate(Box<Sampling>),
     Pool(Pooling),
 }
 
-/// Parameters of a pooler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pooling {
     /// `embed`, `classify`, `token_embed`, `token_classify`, …
     pub(crate) task: String,
-    /// Length of the vectors; `None`: the model's.
+    /// Length of the embedding; `None` uses the model's.
     pub(crate) dimensions: Option<u32>,
-    /// Whether vectors are scaled to length one.
+    /// Whether embeddings are normalised to length 1.
     pub(crate) activation: bool,
 }
 
-/// Parameters of the sampler.
 #[derive(Debug)]
 pub(crate) struct Sampling {
     pub(crate) params: SamplingParams,
-    /// The model's end of sequence, as the front end's tokenizer has it.
+    /// End-of-sequence token of the front end's tokenizer.
     pub(crate) eos: Option<u32>,
-    /// Words that are not to be said, as the front end's tokenizer has them.
+    /// Token ids of the bad words, by the front end's tokenizer.
     pub(crate) bad_words: Vec<Vec<u32>>,
-    /// Tokens to score in rows of the prompt, and the first of these rows.
+    /// First prompt row to score, and the token ids to score per row.
     pub(crate) scored: Option<(usize, Vec<Vec<i64>>)>,
 }
 
-/// An adapter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LoraRequest {
     pub(crate) name: String,
@@ -93,10 +85,10 @@ pub(crate) struct LoraRequest {
 }
 
 impl CoreRequest {
-    /// Reads the payload of ADD, and the frames behind it.
+    /// Decodes the payload of ADD and its auxiliary frames.
     ///
     /// # Errors
-    /// [`Unreadable`] when not even the id can be read.
+    /// [`Unreadable`] if not even the id can be decoded.
     pub(crate) fn read(payload: &[u8], aux: &[Vec<u8>]) -> Result<Self, Unreadable> {
         let mut fields = Fields::of(decode::value(payload)?, "EngineCoreRequest")?;
         let id = fields.take(0);
@@ -165,8 +157,7 @@ impl RequestFields {
     }
 }
 
-/// What stands for the tokens of a prompt of embeddings: one for each row, the same for the same
-/// numbers, in any vocabulary.
+/// Returns one token per row of prompt embeddings: a hash below 256, equal for equal rows.
 fn embedded(embeds: &Value, aux: &[Vec<u8>]) -> Vec<u32> {
     let Some((_, shape, bytes)) = decode::tensor(embeds, aux) else {
         return Vec::new();
@@ -229,7 +220,7 @@ impl Sampling {
         let bad_words = bad_words.collect::<Result<_, _>>()?;
         let mut params = decode::json(value);
         if let Json::Object(params) = &mut params {
-            // Stop strings are found by the front end, in the text that it makes.
+            // The front end applies stop strings to its own text.
             params.remove("stop");
             params.remove("prompt_logprob_token_ids");
             params.remove("prompt_logprob_start");
@@ -249,7 +240,7 @@ impl Sampling {
         Ok(Self {
             params: SamplingParams {
                 n: 1,
-                // A front end whose request ignores it does not name it.
+                // The front end omits the token if the request ignores it.
                 ignore_eos: read.ignore_eos || eos.is_none(),
                 ..read
             },
@@ -260,8 +251,10 @@ impl Sampling {
     }
 }
 
-/// Arguments of a call that may be any JSON become objects, as a model would write them: for a tool
-/// that is not strict the tag says no more than that, and parsers take nothing else.
+/// Restricts tool arguments of any JSON type to objects.
+///
+/// The tag of a tool that is not strict allows any JSON, but models write objects and parsers
+/// accept nothing else.
 fn call_with_objects(tag: &mut Json) {
     match tag {
         Json::Array(items) => items.iter_mut().for_each(call_with_objects),
@@ -302,7 +295,7 @@ impl LoraRequest {
     }
 }
 
-/// An image, audio clip or video, by its place and hash; its pixels do not matter.
+/// Decodes the position and hash of a media item, without its data.
 fn media_feature(feature: &Value) -> Result<MediaFeature, Unreadable> {
     let position = get(feature, "mm_position");
     let number = |key: &'static str| {
@@ -328,7 +321,7 @@ fn media_feature(feature: &Value) -> Result<MediaFeature, Unreadable> {
 mod tests {
     use super::*;
 
-    /// A whole request with every field that is looked at.
+    /// A request with every supported field.
     fn whole() -> Vec<u8> {
         let map = |entries: &[(&str, Value)]| {
             let entries = entries.iter().map(|(k, v)| ((*k).into(), v.clone()));

@@ -1,4 +1,4 @@
-//! From ADD to a request for generation, and the words of refusals.
+//! Submits the requests of front ends, and maps rejections to errors of the protocol.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -29,10 +29,9 @@ use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::SamplingRequest;
 use vllm_sim_wire::sampling::SamplingChecks;
 
-/// The code of an error that the front end answers with 400.
+/// Error code for which the front end returns status 400.
 const VALIDATION: &str = "validation_error";
 
-/// Submits what front ends ask.
 pub(crate) struct Requests {
     parts: Parts,
     rules: RequestRules,
@@ -40,15 +39,16 @@ pub(crate) struct Requests {
     adapters: Arc<Adapters>,
     thoughts: Option<Thoughts>,
     submitting: Arc<AtomicUsize>,
-    /// Whether recorded replies are found by the text of a prompt.
+    /// Whether recorded replies are looked up by the text of a prompt.
     by_text: bool,
 }
 
-/// Prompt tokens of requests that are being submitted, beyond which inputs are not read: some 64 MiB,
-/// with the copies that are made of each.
+/// Prompt tokens in submission beyond which input sockets are not read.
+///
+/// About 64 MiB, copies included.
 const MOST_SUBMITTING: usize = 4 << 20;
 
-/// Prompt tokens that are being submitted, until it is dropped.
+/// Counts prompt tokens in submission until it is dropped.
 struct Submitting {
     all: Arc<AtomicUsize>,
     own: usize,
@@ -84,13 +84,14 @@ impl Requests {
         }
     }
 
-    /// Returns whether so much is being submitted that further requests should wait where they are.
+    /// Returns whether further requests should wait in their sockets.
     pub(crate) fn is_busy(&self) -> bool {
         self.submitting.load(Ordering::Relaxed) > MOST_SUBMITTING
     }
 
-    /// Submits a request on this thread, so that requests keep their order; one that takes long to
-    /// write goes on among the tasks of `runtime`.
+    /// Submits a request on this thread, which keeps the order of requests.
+    ///
+    /// A submission that takes long continues as a task on `runtime`.
     pub(crate) fn add(self: &Arc<Self>, runtime: &Handle, request: CoreRequest) {
         let _ = self.queue.send(Item::Announced(request.id.clone()));
         let (id, client) = (request.id.clone(), request.client);
@@ -114,7 +115,6 @@ impl Requests {
         }
     }
 
-    /// The answer to a request that gets none.
     fn refused(&self, client: usize, id: Arc<str>, (finish, error): Failure) -> Item {
         Item::Answered {
             client,
@@ -183,7 +183,7 @@ impl Requests {
             prompts: PromptSource::Ready(vec![Prompt {
                 echo: self.text(&prompt),
                 thought_start,
-                // It answers with the same tokens: what the user said among them, nobody knows.
+                // In echo mode, repeats all tokens, because the user's message cannot be separated.
                 echo_ids: Some(prompt.as_slice().into()),
                 tokens: prompt,
                 media: fields.media,
@@ -213,7 +213,6 @@ impl Requests {
         ))))
     }
 
-    /// The name of a request's adapter, which is at hand from now on.
     fn adapter(&self, lora: LoraRequest) -> Result<String, Failure> {
         let name = lora.name.clone();
         self.adapters.load(lora).map(|()| name).map_err(invalid)
@@ -232,8 +231,8 @@ impl Requests {
         })
     }
 
-    /// Words that are not to be said, as texts: `vllm-rs` sends their tokens alone, with and without a
-    /// blank before them.
+    /// Decodes the bad words of `vllm-rs`, which sends only their tokens, with and without a
+    /// leading space.
     fn with_bad_words(&self, mut sampling: Sampling) -> Sampling {
         if sampling.params.bad_words.is_none() && !sampling.bad_words.is_empty() {
             let tokenizer = self.parts.service.generator.tokenizer();
@@ -250,7 +249,7 @@ impl Requests {
         sampling
     }
 
-    /// What scripted and recorded replies are found by.
+    /// Returns the text by which scripted and recorded replies are looked up.
     fn text(&self, prompt: &[u32]) -> Box<str> {
         let service = &self.parts.service;
         let tokenizer = service.generator.tokenizer();
@@ -261,10 +260,10 @@ impl Requests {
         }
     }
 
-    /// The faults that are drawn for a request.
+    /// Draws the faults of a request.
     ///
     /// # Errors
-    /// The failure that takes the place of its answer.
+    /// The error response that replaces its output.
     fn faults(&self, id: &Arc<str>) -> Result<RequestFaults, Failure> {
         let service = &self.parts.service;
         let faults = RequestFaults::decide(service, Some(id), None, None)
@@ -277,7 +276,7 @@ impl Requests {
         Err(of_status(failure.status(), failure.name(), message))
     }
 
-    /// The whole answer to a request for vectors or classes, which takes no time.
+    /// Returns the complete output of a pooling request, which takes no simulated time.
     fn pool(&self, id: Arc<str>, prompt: &[u32], pooling: &Pooling) -> Result<Output, Failure> {
         let service = &self.parts.service;
         let _entered = service
@@ -299,20 +298,19 @@ impl Requests {
     }
 }
 
-/// What a request gets at first.
 enum Answer {
     Generated(Box<Active>),
     Pooled(Box<Output>),
 }
 
-/// How a request ends that is not answered, and why.
+/// The finish reason and error of a request without output.
 type Failure = (FinishReason, Option<RequestError>);
 
 fn invalid(message: String) -> Failure {
     failed(VALIDATION, message)
 }
 
-/// A failure that has a status over HTTP: front ends know 400, 500 and 503.
+/// Maps an HTTP status to a failure; front ends know 400, 500 and 503.
 fn of_status(status: u16, code: &'static str, message: String) -> Failure {
     match status {
         429 | 503 => to_be_retried(code, message),
@@ -330,7 +328,6 @@ fn failed(code: &'static str, message: String) -> Failure {
     (FinishReason::Error, Some(error))
 }
 
-/// A failure after which the same request may succeed.
 fn to_be_retried(code: &'static str, message: String) -> Failure {
     let error = RequestError {
         code,
@@ -340,7 +337,6 @@ fn to_be_retried(code: &'static str, message: String) -> Failure {
     (FinishReason::Error, Some(error))
 }
 
-/// A refusal in the words of the engine core.
 fn error_of(refusal: &Refusal) -> Failure {
     let message = refusal.to_string();
     let error = match refusal {
@@ -349,7 +345,7 @@ fn error_of(refusal: &Refusal) -> Failure {
         Refusal::Invalid(fault) => return of_status(fault.status, "request_failed", message),
     };
     match error {
-        // The real engine aborts what comes after a signal.
+        // vLLM aborts requests that arrive after a shutdown signal.
         ServeError::Draining | ServeError::Abandoned => (FinishReason::Abort, None),
         ServeError::Paused => to_be_retried("engine_paused", message),
         ServeError::QueueFull | ServeError::TooManyRequests | ServeError::TooManyTokens => {

@@ -1,6 +1,4 @@
-//! What an engine counts between two messages: `SchedulerStats`.
-//!
-//! Counters are those since the last message, gauges are levels.
+//! Scheduler statistics: counters since the last message, and current gauges.
 //!
 //! Source: vLLM 0.33 `vllm/v1/metrics/stats.py`, `SchedulerStats`, `PrefixCacheStats`.
 
@@ -11,22 +9,18 @@ use super::encode::Writer;
 use vllm_sim_engine::Stats;
 use vllm_sim_engine::driver::SequenceRecord;
 
-/// Gauges and counters of one message.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SchedulerStats {
     pub(crate) gauges: Stats,
-    /// The wave of ranks that it belongs to.
     pub(crate) wave: u64,
     pub(crate) prefix: CacheLookups,
-    /// `None`: there is no connector.
+    /// `None` without a KV connector.
     pub(crate) external: Option<CacheLookups>,
-    /// `None`: no tokens are drafted.
+    /// `None` without speculative decoding.
     pub(crate) drafts: Option<DraftCounts>,
-    /// Adapters with sequences that wait and run.
     pub(crate) loras: BTreeMap<Arc<str>, AdapterUse>,
 }
 
-/// Tokens looked up in a cache and found there.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CacheLookups {
     requests: u64,
@@ -34,16 +28,14 @@ pub(crate) struct CacheLookups {
     hits: u64,
 }
 
-/// Drafted tokens, and those of them that were right.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DraftCounts {
     drafts: u64,
-    /// By position in the draft.
+    /// Per position in the draft.
     proposed: Vec<u64>,
     accepted: Vec<u64>,
 }
 
-/// Sequences of one adapter.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct AdapterUse {
     pub(crate) waiting: u64,
@@ -73,7 +65,6 @@ impl CacheLookups {
 }
 
 impl DraftCounts {
-    /// None yet of at most so many tokens each.
     pub(crate) fn new(tokens: usize) -> Self {
         Self {
             drafts: 0,
@@ -108,25 +99,23 @@ impl DraftCounts {
 }
 
 impl SchedulerStats {
-    /// A step found `accepted` of a sequence's drafts right.
     pub(crate) fn verify(&mut self, proposed: u32, accepted: u32) {
         if let Some(drafts) = &mut self.drafts {
             drafts.add(proposed, accepted);
         }
     }
 
-    /// A sequence left the queue: what it looked up in the cache.
+    /// Counts the prefix cache lookup of a sequence that left the waiting queue.
     pub(crate) fn look_up(&mut self, record: &SequenceRecord) {
         self.prefix.add(record.prompt, record.cached);
     }
 
-    /// The same through a connector.
     pub(crate) fn look_up_external(&mut self, record: &SequenceRecord) {
         let external = self.external.get_or_insert_default();
         external.add(record.prompt.saturating_sub(record.cached), record.external);
     }
 
-    /// Those of a message that goes out now; counting begins again.
+    /// Returns the statistics for a message and resets the counters.
     pub(crate) fn take(&mut self) -> Self {
         let taken = self.clone();
         self.prefix = CacheLookups::default();
@@ -146,7 +135,7 @@ impl SchedulerStats {
             ..
         } = self.gauges;
         let usage = f64::from(used_blocks) / f64::from(total_blocks.max(1));
-        // `vllm-rs` does without a key only where its value may be nil.
+        // `vllm-rs` requires every key whose value may not be nil.
         w.map(12);
         w.count("num_running_reqs", running as u64);
         w.count("num_waiting_reqs", waiting as u64);

@@ -1,4 +1,4 @@
-//! What an engine did in one step.
+//! The events of an engine in one step.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::encode::PrefillStats;
 use super::stats::SchedulerStats;
 use vllm_sim_engine::{End, SimTime};
 
-/// One step: everything that came out at one instant.
+/// The events of one step, all at the same instant.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) at: SimTime,
@@ -14,21 +14,15 @@ pub(crate) struct Step {
     pub(crate) stats: Option<Box<SchedulerStats>>,
 }
 
-/// What happened to one request.
 #[derive(Debug)]
 pub(crate) enum StepEvent {
-    /// It left the queue for the first time.
     Scheduled {
         queued: SimTime,
         scheduled: SimTime,
         prefill: PrefillStats,
     },
-    /// It went back to the queue.
     Preempted(SimTime),
-    /// It left the queue again.
     Resumed(SimTime),
-    /// So many tokens came out.
     Tokens(u32),
-    /// It is over.
     Ended(End),
 }

@@ -1,6 +1,6 @@
-//! Thoughts: the tokens by which a reasoning parser of the front end finds them.
+//! Reasoning markers: the tokens by which the front end's reasoning parser finds reasoning.
 //!
-//! Source: vLLM 0.33 `vllm/reasoning`, `vllm/parser`: what each parser takes for start and end.
+//! Source: vLLM 0.33 `vllm/reasoning`, `vllm/parser`: the markers of each parser.
 
 use std::sync::Arc;
 
@@ -9,13 +9,12 @@ use rmpv::Value;
 use super::decode::get;
 use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
 
-/// Tokens at the end of a prompt among which a template opens or closes a thought.
+/// Number of tokens at the end of a prompt in which markers are looked for.
 const TAIL: usize = 8;
 
-/// Start and end of a thought, as text.
 const THINK: [&str; 2] = ["<think>", "</think>"];
 
-/// What a parser takes for a thought, and whether its models think when nobody says so.
+/// Returns the markers of a parser, and whether its models reason by default.
 fn texts(parser: &str) -> Option<([&'static str; 2], bool)> {
     let marks = match parser {
         "deepseek_v3" | "deepseek_v4" | "deepseek_v41" => return Some((THINK, false)),
@@ -51,20 +50,19 @@ fn texts(parser: &str) -> Option<([&'static str; 2], bool)> {
     Some((marks, true))
 }
 
-/// How answers think.
+/// The reasoning markers of a model, and the fraction of reasoning in its output.
 #[derive(Debug, Clone)]
 pub struct Thoughts {
     start: Arc<[u32]>,
     end: Vec<u32>,
-    /// Whether they do when nobody says so.
+    /// Whether the model reasons by default.
     unasked: bool,
-    /// Share of the output that is thought.
+    /// Fraction of reasoning in the output.
     ratio: f64,
 }
 
 impl Thoughts {
-    /// Those that `parser` finds; `None`: nothing is known of its format, or the tokenizer has no
-    /// tokens for it.
+    /// Returns the markers for `parser`; `None` if the parser or its tokens are unknown.
     pub fn of(parser: &str, ratio: f64, tokenizer: &Tokenizer) -> Option<Self> {
         let ([start, end], unasked) = texts(parser)?;
         let [start, end] = [start, end].map(|text| match tokenizer.id_of(text) {
@@ -80,12 +78,13 @@ impl Thoughts {
         })
     }
 
-    /// The tokens that end one.
+    /// Returns the end marker.
     pub fn end(&self) -> &[u32] {
         &self.end
     }
 
-    /// The share of an answer that is thought, and the tokens that open it; `None`: no thought.
+    /// Returns the fraction of reasoning and the start marker for a request; `None` disables
+    /// reasoning.
     pub(crate) fn share_for(
         &self,
         prompt: &[u32],

@@ -1,31 +1,30 @@
-//! Waves of data-parallel ranks with experts: they begin together and rest together.
+//! Waves of data-parallel ranks of a mixture-of-experts model, which start and pause together.
 //!
-//! Upstream's ranks agree by an all-reduce; these are in one process and look at one state. Ranks
-//! of another process are not heard.
+//! vLLM's ranks synchronise with an all-reduce. These ranks share one state within the process and
+//! ignore ranks of other processes.
 //!
 //! Source: vLLM 0.33 `vllm/v1/engine/core.py`, `DPEngineCoreProc`; `vllm/v1/engine/coordinator.py`.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The wave of the ranks of this process.
+/// The wave state of the ranks in this process.
 #[derive(Debug)]
 pub struct Waves {
-    /// Whether the rank that ends waves is among them.
+    /// Whether rank 0, which announces the end of waves, is in this process.
     leads: bool,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Number of the wave that runs, or of the next one.
+    /// Number of the current or next wave.
     wave: u64,
-    /// Ranks that have requests.
     busy: BTreeSet<u32>,
 }
 
 impl Waves {
-    /// Ranks that rest, the first of them this one.
+    /// Creates the state of idle ranks, starting with `first_rank`.
     pub fn new(first_rank: u32) -> Self {
         Self {
             leads: first_rank == 0,
@@ -33,7 +32,7 @@ impl Waves {
         }
     }
 
-    /// A panic of another rank leaves the state as good as any: each change is one assignment.
+    /// A poisoned lock is safe to use, because each change is one assignment.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -42,13 +41,13 @@ impl Waves {
         self.state().wave
     }
 
-    /// Somebody knows of this wave: those before it are over.
+    /// Raises the wave to one that another process has announced.
     pub(crate) fn raise(&self, wave: u64) {
         let mut state = self.state();
         state.wave = state.wave.max(wave);
     }
 
-    /// A rank has requests from now on: the wave that begins with it, if all rested.
+    /// Marks a rank as busy; returns the wave that this starts, if all ranks were idle.
     pub(crate) fn begin(&self, rank: u32) -> Option<u64> {
         let mut state = self.state();
         let rested = state.busy.is_empty();
@@ -56,7 +55,7 @@ impl Waves {
         rested.then_some(state.wave)
     }
 
-    /// A rank has no more requests: the wave that is complete with it, if all rest now.
+    /// Marks a rank as idle; returns the wave that this ends, if all ranks are idle.
     pub(crate) fn end(&self, rank: u32) -> Option<u64> {
         let mut state = self.state();
         if !state.busy.remove(&rank) || !state.busy.is_empty() {

@@ -1,7 +1,7 @@
-//! What the schedulers cost per token and per request, in virtual time.
+//! Measures the cost of the schedulers per token and per request, in virtual time.
 //!
-//! `cargo bench --bench engine` prints nanoseconds; `cargo test --benches` runs it small. A word
-//! after `--` picks the lines that contain it: `cargo bench --bench engine -- vllm`.
+//! `cargo bench --bench engine` prints nanoseconds; `cargo test --benches` runs a small version. A
+//! word after `--` selects the lines that contain it: `cargo bench --bench engine -- vllm`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,13 +55,13 @@ fn play(name: &str, slots: usize, requests: u64, output: u32, delays: &Delays) {
     println!("{name:<28} {token:>9} ns per token {each:>9} ns per request");
 }
 
-/// A closed loop on one engine of the vLLM scheduler.
+/// Runs a closed loop on one engine of the vLLM scheduler.
 struct Loop {
     batch: u32,
     prompt: u32,
     output: u32,
     block: u32,
-    /// Requests with the same first half of the prompt; 0: all are alone.
+    /// Number of requests that share the first half of the prompt; 0: none.
     groups: u64,
     config: VllmConfig,
 }
@@ -91,7 +91,7 @@ impl Loop {
         }
     }
 
-    /// Plays so many requests; the tokens that came out.
+    /// Runs `requests` requests and returns the number of released tokens.
     fn play(&self, requests: u64) -> u64 {
         let mut engine = Vllm::new(self.config.clone()).expect("the settings are sound");
         let (mut out, mut steps) = (Outbox::new(), Steps::default());
@@ -140,7 +140,7 @@ impl Loop {
     }
 }
 
-/// The memory of a host with room for a million blocks.
+/// Returns a host tier with room for a million blocks.
 const TIER: HostTierConfig = HostTierConfig {
     rules: HostRules::Native,
     eviction: HostEviction::Lru,

@@ -1,7 +1,7 @@
-//! How many answers of NVIDIA's estimator are met: `aic_points DATA CONFIGS POINTS.jsonl`.
+//! Compares step times with results of NVIDIA's estimator: `aic_points DATA CONFIGS POINTS.jsonl`.
 //!
-//! DATA is what `--aic-data` takes, CONFIGS a folder of `<owner>--<model>_config.json`, and a line of
-//! POINTS is one answer: `system`, `backend`, `backend_version`, `model`, `tp`, `moe_ep`, `kind`
+//! DATA is a value of `--aic-data`, CONFIGS a folder of `<owner>--<model>_config.json`. Each line
+//! of POINTS is one result: `system`, `backend`, `backend_version`, `model`, `tp`, `moe_ep`, `kind`
 //! (`decode`, `prefill`, `mixed`) with its sizes, and `ms`.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::path::Path;
 use serde_json::Value;
 use vllm_sim_engine::latency::{Aic, AicSetup, MixedStep, ModelShape, Overhead, Scheme};
 
-/// Relative difference that counts as met.
+/// Maximum relative difference that counts as equal.
 const NEAR: f64 = 1e-9;
 
 type Fault = Box<dyn std::error::Error>;
@@ -84,7 +84,7 @@ fn open(data: &Path, configs: &Path, point: &Value) -> Result<Result<Aic, String
     let shape = ModelShape::from_config(&config)?;
     let kind = config["model_type"].as_str().unwrap_or_default();
     let setup = AicSetup {
-        // The estimator takes a cache in fp8 for weights in fp8.
+        // The estimator uses an fp8 cache with fp8 weights.
         kv_bytes: match shape.quantization.scheme {
             Scheme::Fp8 | Scheme::Fp8Block => 1,
             _ => 2,

@@ -1,9 +1,9 @@
-//! The hashes that vLLM and llm-d give the blocks of a prompt: `cargo run --example block_hashes`.
+//! Prints the block hashes of vLLM and llm-d for a prompt: `cargo run --example block_hashes`.
 
 use vllm_sim_engine::kv::{Extras, HashAlgo, HashConfig, Hasher};
 
 fn main() {
-    // Ten token ids in blocks of four: two full blocks, and two tokens that fill none.
+    // Ten token ids in blocks of four: two full blocks, and two further tokens.
     let prompt: Vec<u32> = (1000..1010).collect();
     let extras = Extras {
         model: "my-model".into(),

@@ -1,4 +1,4 @@
-//! How many simulated tokens per second of CPU the schedulers make: `engine_speed [BATCH]`.
+//! Measures the simulated tokens per second of CPU time: `engine_speed [BATCH]`.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Two sequences on one vLLM engine in virtual time, and everything that happens to them:
-//! `cargo run --example two_sequences`.
+//! Runs two sequences on a vLLM engine in virtual time and prints all events: `cargo run --example
+//! two_sequences`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..HashConfig::default()
     });
 
-    // Two prompts whose first 32 tokens are equal; each wants three output tokens.
+    // Two prompts with the same first 32 tokens, and three output tokens each.
     let (mut out, mut arrivals) = (Outbox::new(), Vec::new());
     for (id, at_ms) in [(1, 0), (2, 45)] {
         let tokens: Vec<u32> = (0..32).chain([id as u32; 16]).collect();
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         arrivals.push((SimTime::from_millis(at_ms), sequence));
     }
 
-    // The whole driver: what is due, then what arrives, until nothing is left to do.
+    // This is a complete driver: run what is due, then submit arrivals, until nothing is left.
     let mut arrivals = arrivals.into_iter().peekable();
     loop {
         let arrival = arrivals.peek().map(|(at, _)| *at);

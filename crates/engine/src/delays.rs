@@ -4,47 +4,47 @@ use vllm_sim_random::Draw;
 
 use super::Transfer;
 
-/// The longest single delay: no setting may be longer, and what factors make of several ends here.
+/// Maximum of a single delay, for settings and for products with factors.
 pub const LONGEST_DELAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Which formula gives the delay before the first token.
+/// Selects the formula of the delay before the first token.
 ///
-/// Source: `pkg/llm-d-inference-sim/latencies.go`, llm-d-inference-sim HEAD of 2026-08.
+/// **Source:** `pkg/llm-d-inference-sim/latencies.go`, llm-d-inference-sim HEAD of 2026-08.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Calculator {
-    /// Constant where a constant is set, per token otherwise.
+    /// Constant if a constant is set, else per token.
     #[default]
     Default,
     /// Constant delays only.
     Constant,
-    /// Delays that grow with the prompt only.
+    /// Only delays proportional to the prompt.
     PerToken,
 }
 
-/// Delays of the pool scheduler; of batching schedulers without a model of steps.
+/// Holds the delays of the pool scheduler, and of batching schedulers without a step model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Delays {
-    /// The formula.
+    /// Formula of the first delay.
     pub calculator: Calculator,
     /// Delay before the first token, and its standard deviation.
     pub ttft: (Duration, Duration),
     /// Delay before each further token, and its standard deviation.
     pub itl: (Duration, Duration),
-    /// Fetching a remote prompt, and its standard deviation.
+    /// Time to fetch a remote prompt, and its standard deviation.
     pub kv_transfer: (Duration, Duration),
     /// Fixed part of a per-token prefill.
     pub prefill_overhead: Duration,
-    /// Per prompt token that is not cached.
+    /// Prefill time per uncached prompt token.
     pub prefill_per_token: Duration,
     /// Standard deviation of a per-token prefill.
     pub prefill_std_dev: Duration,
-    /// Fetching one prompt token.
+    /// Time to fetch one prompt token.
     pub kv_transfer_per_token: Duration,
     /// Standard deviation of a per-token fetch.
     pub kv_transfer_per_token_std_dev: Duration,
-    /// Delays at full load, as a multiple of those of a sequence that runs alone; at least 1.
+    /// Factor of all delays at full load, relative to a single sequence; at least 1.
     pub factor_under_load: f64,
-    /// All delays are divided by this; more than zero.
+    /// Divisor of all delays; above 0.
     pub speedup: f64,
 }
 
@@ -67,7 +67,8 @@ impl Default for Delays {
 }
 
 impl Delays {
-    /// Load factor with `running` of `slots` busy: `1 + (F - 1) x (running - 1) / (slots - 1)`.
+    /// Returns the load factor with `running` of `slots` busy: `1 + (F - 1) x (running - 1) /
+    /// (slots - 1)`.
     pub fn load(&self, running: usize, slots: usize) -> f64 {
         if slots <= 1 || self.factor_under_load <= 1.0 {
             return 1.0;
@@ -76,9 +77,9 @@ impl Delays {
         1.0 + (self.factor_under_load - 1.0) * share
     }
 
-    /// Delay before the first token of a prompt of which `cached` tokens need no work.
+    /// Draws the delay before the first token of a prompt with `cached` cached tokens.
     ///
-    /// `load` scales computation, never the transfer of a cache.
+    /// `load` scales computation, but not a transfer.
     pub fn first(
         &self,
         prompt: u32,
@@ -113,7 +114,8 @@ impl Delays {
         self.hasten(delay)
     }
 
-    /// Mean time of a step that computes `tokens` of prompts, alone and at the speed of the model.
+    /// Returns the mean time of a step that computes `tokens` prompt tokens, without load and
+    /// speedup.
     pub fn chunk(&self, tokens: u64) -> Duration {
         let constant = match self.calculator {
             Calculator::Constant => true,
@@ -128,23 +130,21 @@ impl Delays {
         self.prefill_overhead.saturating_add(work)
     }
 
-    /// Delay before a further token.
+    /// Draws the delay before a further token.
     pub fn gap(&self, load: f64, rng: &mut impl Draw) -> Duration {
         let delay = rng.delay(scale(self.itl.0, load), scale(self.itl.1, load));
         self.hasten(delay)
     }
 
-    /// Delay before a further token when its standard deviation is zero.
     pub(crate) fn exact_gap(&self, load: f64) -> Duration {
         scale(self.itl.0, load / self.speedup).min(LONGEST_DELAY)
     }
 
-    /// A delay at this speed.
     pub(crate) fn hasten(&self, delay: Duration) -> Duration {
         scale(delay, 1.0 / self.speedup).min(LONGEST_DELAY)
     }
 
-    /// Whether no delay is random, so that no random stream is needed.
+    /// Returns whether no delay is random, so that no random stream is needed.
     pub fn is_exact(&self) -> bool {
         [
             self.ttft.1,

@@ -1,10 +1,10 @@
-//! Durations as Go writes them, to the nanosecond.
+//! Reads and writes durations in Go's syntax, with nanosecond precision.
 //!
 //! **Source:** Go's `time.ParseDuration` and `Duration.String`.
 
 use std::time::Duration;
 
-/// Units and their nanoseconds; `us` has three spellings.
+/// Units in nanoseconds; microseconds have three spellings.
 const UNITS: [(&str, u64); 8] = [
     ("ns", 1),
     ("us", 1_000),
@@ -16,39 +16,38 @@ const UNITS: [(&str, u64); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// What is said of a duration that no number of nanoseconds holds.
+/// Error text for a duration of too many nanoseconds.
 pub const TOO_LONG: &str = "it is too long";
 
-/// A duration as typed: it may be negative, and it may have had no unit.
+/// Parsed duration, possibly negative or without a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Typed {
-    /// Signed length.
+    /// Signed length, in nanoseconds.
     pub nanos: i64,
-    /// Whether the number stood alone and was not zero.
+    /// Whether a nonzero number had no unit.
     pub bare: bool,
 }
 
 impl Typed {
-    /// The duration, when it is not negative.
+    /// Returns the duration, or `None` if it is negative.
     pub fn positive(self) -> Option<Duration> {
         u64::try_from(self.nanos).ok().map(Duration::from_nanos)
     }
 }
 
-/// Reads a duration that cannot be negative; a bare number is milliseconds.
+/// Parses a duration that must not be negative; a number without unit is in milliseconds.
 ///
 /// # Errors
-/// A sentence that continues «X is not a duration: ».
+/// Returns a sentence to follow «X is not a duration: ».
 pub fn read(text: &str) -> Result<Duration, String> {
     let typed = parse(text, 1_000_000)?;
     typed.positive().ok_or_else(|| "it is negative".to_owned())
 }
 
-/// Reads `1.5s`, `250us`, `1h2m`, `-3ms`; a number without a unit counts in `bare_unit`
-/// nanoseconds.
+/// Parses `1.5s`, `250us`, `1h2m` or `-3ms`. A number without unit is in `bare_unit` nanoseconds.
 ///
 /// # Errors
-/// A sentence that continues «X is not a duration: ».
+/// Returns a sentence to follow «X is not a duration: ».
 pub fn parse(text: &str, bare_unit: u64) -> Result<Typed, String> {
     let text = text.trim();
     let (negative, body) = match text.strip_prefix('-') {
@@ -94,7 +93,7 @@ fn units(mut rest: &str) -> Result<u64, String> {
     Ok(total)
 }
 
-/// `number` (decimal) times `unit` nanoseconds, exactly, cut to whole nanoseconds.
+/// Returns `number` (decimal) times `unit`, truncated to whole nanoseconds.
 fn scaled(number: &str, unit: u64) -> Result<u64, String> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let bad = || format!("{number:?} is no number");
@@ -106,7 +105,7 @@ fn scaled(number: &str, unit: u64) -> Result<u64, String> {
         "" => 0,
         digits => digits.parse().map_err(|_| long())?,
     };
-    // Eighteen digits are more than any unit resolves.
+    // No unit resolves more than eighteen digits.
     let fraction = &fraction[..fraction.len().min(18)];
     let part = match fraction {
         "" => 0,
@@ -122,7 +121,7 @@ fn scaled(number: &str, unit: u64) -> Result<u64, String> {
         .ok_or_else(long)
 }
 
-/// Writes a duration as Go does: `1.5s`, `250µs` as `250us`, `1h2m0s`, `0s`.
+/// Formats a duration as Go does, with `us` for microseconds: `1.5s`, `250us`, `1h2m0s`, `0s`.
 pub fn show(d: Duration) -> String {
     let nanos = d.as_nanos();
     let (unit, name) = match nanos {

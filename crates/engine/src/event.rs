@@ -4,212 +4,208 @@ use std::time::Duration;
 use super::kv::HostCounts;
 use super::{BlockKey, BlockPlan, LoadFailurePolicy, LoraId, SeqId};
 
-/// How a sequence ended.
+/// Reason why a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum End {
     /// All planned tokens were released.
     Finished,
-    /// Somebody gave it up: the client went away.
+    /// The client disconnected or cancelled.
     Aborted,
-    /// The engine itself gave it up (pause, sleep): the client is told `abort`.
+    /// The engine cancelled it (pause, sleep); clients receive `abort`.
     Cancelled,
-    /// Too little of the prompt was cached (`cache_hit_threshold`).
+    /// The cached fraction of the prompt was below `cache_hit_threshold`.
     Threshold,
-    /// Its prompt could not be loaded ([`LoadFailurePolicy::Fail`](crate::LoadFailurePolicy)): the client
-    /// is told of an error.
+    /// The prompt could not be loaded ([`LoadFailurePolicy::Fail`](crate::LoadFailurePolicy));
+    /// clients receive an error.
     Failed,
 }
 
-/// What happened, stamped by the outbox with the instant it was due.
+/// Event of a scheduler. The outbox stores the instant at which it was due.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A sequence left the waiting queue for the first time.
     Scheduled {
-        /// Which.
+        /// Sequence.
         id: SeqId,
-        /// Prompt tokens found in this engine's prefix cache.
+        /// Prompt tokens found in the GPU prefix cache.
         cached: u32,
-        /// Prompt tokens fetched from another engine or the memory of the host.
+        /// Prompt tokens fetched from another engine or from host memory.
         external: u32,
     },
-    /// The prompt of a sequence comes from another engine.
+    /// The fetch of a prompt from another engine starts.
     Fetched {
-        /// Whose.
+        /// Sequence.
         id: SeqId,
-        /// Prompt tokens that are moved.
+        /// Prompt tokens to transfer.
         tokens: u32,
-        /// How long that takes.
+        /// Duration of the transfer.
         took: Duration,
     },
-    /// The prompt of a sequence was to come from another engine or the memory of the host, and did not,
-    /// or not all of it.
+    /// A prompt could not be loaded, or only in part, from another engine or from host memory.
     LoadFailed {
-        /// Whose.
+        /// Sequence.
         id: SeqId,
-        /// Prompt tokens whose blocks are no good.
+        /// Prompt tokens missing after the load.
         tokens: u32,
-        /// What follows.
+        /// Policy for the sequence after the failure.
         policy: LoadFailurePolicy,
-        /// Whether it was to come from another engine.
+        /// Whether the source is another engine.
         remote: bool,
     },
-    /// Output tokens came out.
+    /// A sequence released output tokens.
     Tokens {
-        /// Whose.
+        /// Sequence.
         id: SeqId,
-        /// How many, at least one.
+        /// Number of tokens, at least one.
         n: u32,
     },
-    /// Draft tokens of a sequence were verified in a step; its tokens of that step follow.
+    /// A step verified draft tokens of a sequence. The released tokens of the step follow.
     Drafts {
-        /// Whose.
+        /// Sequence.
         id: SeqId,
-        /// Drafts, at least one.
+        /// Number of drafts, at least one.
         proposed: u32,
-        /// Of these, how many were right, from the first on.
+        /// Number of accepted drafts.
         accepted: u32,
     },
-    /// One output token came out at the end of each of the last `n` steps.
+    /// A sequence released one token at the end of each of the last `n` steps.
     ///
-    /// Only from an engine that was asked for run lengths (`VllmConfig::run_lengths`). It comes after
-    /// the [`Event::Step`] of the last of these steps and before the next one; its own instant says
-    /// nothing else. Within one step all [`Event::Tokens`] come before its step. A token before a
-    /// run came out in the step before the run, so the gap in front of each token of a run is that
-    /// step's own.
+    /// Only emitted with `VllmConfig::run_lengths`, between the [`Event::Step`] of the last of
+    /// these steps and the next one. Its own instant has no meaning. Within a step, all
+    /// [`Event::Tokens`] precede the [`Event::Step`]. The token before a run was released in the
+    /// step before the run, so the gap before each token is the duration of its step.
     Decoded {
-        /// Whose.
+        /// Sequence.
         id: SeqId,
-        /// How many, at least one.
+        /// Number of tokens, at least one.
         n: u32,
     },
     /// A running sequence lost its blocks and waits again.
     Preempted {
-        /// Which.
+        /// Sequence.
         id: SeqId,
     },
     /// A preempted sequence left the waiting queue again.
     Resumed {
-        /// Which.
+        /// Sequence.
         id: SeqId,
     },
-    /// A sequence is over; its slot and blocks are free.
+    /// A sequence ended; its slot and blocks are free.
     Ended {
-        /// Which.
+        /// Sequence.
         id: SeqId,
-        /// Why.
+        /// Reason.
         end: End,
     },
-    /// The blocks of a finished sequence are kept for another engine to read.
+    /// The blocks of a finished sequence are kept for another engine.
     Leased {
-        /// Whose.
+        /// Sequence.
         id: SeqId,
-        /// Their numbers, in the order of its tokens.
+        /// Block ids, in token order.
         blocks: Box<[u32]>,
     },
-    /// Blocks `from..to` of a plan entered the prefix cache; the parent of the first is block
-    /// `from - 1` of the same plan.
+    /// Blocks `from..to` of a plan entered the prefix cache. The parent of the first is block `from
+    /// - 1` of the same plan.
     Stored {
-        /// Whose blocks.
+        /// Plan with the blocks.
         plan: Arc<BlockPlan>,
-        /// First block.
+        /// Index of the first block.
         from: u32,
-        /// One past the last block.
+        /// Index after the last block.
         to: u32,
     },
     /// Blocks left the prefix cache.
     Removed {
-        /// Which; the whole hash where the plan had one.
+        /// Keys; with the full hash if the plan had one.
         keys: Vec<(BlockKey, Option<[u8; 32]>)>,
     },
-    /// Something happened to blocks of another group of layers than the first that sees everything.
+    /// Blocks of a layer group other than the first full-attention group changed.
     Group(Box<GroupEvent>),
     /// The prefix cache was emptied.
     Cleared,
-    /// Something happened in the memory of the host.
+    /// The host tier changed.
     Host(Box<HostEvent>),
-    /// One batch ran (batching schedulers only).
+    /// A step ended (batching schedulers only).
     Step {
-        /// Prompt tokens computed, cached ones not counted.
+        /// Computed prompt tokens, without cached ones.
         prompt_tokens: u32,
-        /// Output tokens made.
+        /// Released output tokens.
         output_tokens: u32,
     },
     /// A sequence waits for its adapter to load.
     LoraLoading {
-        /// Which adapter.
+        /// Adapter.
         lora: LoraId,
     },
 }
 
-/// What happened to blocks of a group of layers
-/// ([`LayerGroups`](crate::kv::LayerGroups)).
+/// Event of a layer group ([`LayerGroups`](crate::kv::LayerGroups)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupEvent {
-    /// Of blocks `from..to` of a plan some entered the prefix cache.
+    /// Some of blocks `from..to` of a plan entered the prefix cache.
     Stored {
         /// Number of the group.
         group: u32,
-        /// Whose blocks.
+        /// Plan with the blocks.
         plan: Arc<BlockPlan>,
-        /// First block.
+        /// Index of the first block.
         from: u32,
-        /// One past the last block.
+        /// Index after the last block.
         to: u32,
-        /// Which of them.
+        /// Indices of the cached blocks.
         kept: Vec<u32>,
     },
     /// Blocks left the prefix cache.
     Removed {
         /// Number of the group.
         group: u32,
-        /// Which; the whole hash where the plan had one.
+        /// Keys; with the full hash if the plan had one.
         keys: Vec<(BlockKey, Option<[u8; 32]>)>,
     },
 }
 
-/// What happened to blocks in the memory of the host
-/// ([`HostTierConfig`](crate::kv::HostTierConfig)).
+/// Event of the host tier ([`HostTierConfig`](crate::kv::HostTierConfig)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostEvent {
-    /// Chunks of a plan came in.
+    /// Chunks of a plan were stored.
     Stored {
-        /// Whose blocks.
+        /// Plan with the blocks.
         plan: Arc<BlockPlan>,
-        /// The group of layers of each, and which chunk of the plan it is, the first one being 0.
+        /// Layer group and chunk index in the plan, from 0, per chunk.
         chunks: Vec<(u32, u32)>,
-        /// Blocks of a chunk.
+        /// Blocks per chunk.
         blocks_per_chunk: u32,
     },
-    /// Chunks left, to make room.
+    /// Chunks were evicted.
     Removed {
-        /// The group of layers of each, its last block, and the whole hash where the plan had one.
+        /// Layer group, key of the last block, and full hash if the plan had one, per chunk.
         keys: Vec<(u32, BlockKey, Option<[u8; 32]>)>,
     },
-    /// Blocks were copied.
+    /// A copy ended.
     Copied {
-        /// Into the memory of the host; else back.
+        /// Whether the copy went to host memory; else to the GPU.
         to_host: bool,
-        /// How many bytes, all GPUs together.
+        /// Number of bytes, summed over all GPUs.
         bytes: u64,
-        /// How long that took, without waiting for others.
+        /// Duration without queueing.
         took: Duration,
     },
     /// Blocks of a request found room.
     Allocated {
-        /// Chunks that they fill.
+        /// Number of chunks.
         chunks: u32,
     },
-    /// Blocks of a request found no room, or not all.
+    /// Blocks of a request found no room, or not all of them.
     Refused,
-    /// A request that had to wait until it was known what is there knows it.
+    /// The delayed lookup of a request was answered.
     Answered {
-        /// How long it waited.
+        /// Duration of the wait.
         waited: Duration,
     },
 }
 
 impl Event {
-    /// The sequence it is about, if it is about one.
+    /// Returns the sequence of the event, if it concerns one.
     pub fn sequence(&self) -> Option<SeqId> {
         match self {
             Self::Scheduled { id, .. }
@@ -227,84 +223,83 @@ impl Event {
     }
 }
 
-/// What an operator does to an engine.
+/// Operator command for an engine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// Scheduling stops; nothing is lost.
+    /// Stops scheduling; sequences stay.
     Pause,
-    /// Scheduling goes on.
+    /// Continues scheduling.
     Resume,
-    /// Every sequence, waiting or running, ends with [`End::Cancelled`].
+    /// Ends every sequence, waiting or running, with [`End::Cancelled`].
     CancelAll,
-    /// Forget the prefix cache.
+    /// Empties the prefix cache.
     ResetPrefixCache(Reset),
-    /// Forget what the memory of the host holds.
+    /// Empties the host tier.
     ResetHostTier,
-    /// Forget what the encoders made of images and audio.
+    /// Empties the encoder cache.
     ResetEncoderCache,
-    /// Whether full blocks enter the prefix cache from now on, and are found in it.
+    /// Enables or disables the prefix cache.
     Caching(bool),
-    /// Another engine has read the blocks of an ended sequence.
+    /// Frees the blocks of an ended sequence after another engine has read them.
     Release(SeqId),
-    /// Delays of sequences that are submitted from now on (pool scheduler), of steps from now on
-    /// (batching schedulers without a model of their own).
+    /// Sets the delays of later sequences (pool scheduler) or of later steps (batching schedulers
+    /// without their own latency model).
     Delays(Arc<super::Delays>),
-    /// How many sequences may run and wait from now on; what runs or waits already stays.
+    /// Sets the maximum numbers of running and waiting sequences; existing sequences stay.
     Bounds {
-        /// Sequences that run at once, at least one.
+        /// Maximum of running sequences, at least one.
         running: u32,
-        /// Sequences that may wait; `None`: any number.
+        /// Maximum of waiting sequences; `None`: no limit.
         waiting: Option<u32>,
     },
-    /// How much faster than modelled steps run from now on, more than zero (batching schedulers).
+    /// Sets the speed-up factor of step times, above zero (batching schedulers).
     Speed(f64),
 }
 
-/// What becomes of blocks in use when the prefix cache is emptied.
+/// Selects the treatment of blocks in use when the prefix cache is emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reset {
-    /// While there are any, nothing happens.
+    /// Fails if blocks are in use.
     WhenIdle,
-    /// Running sequences give theirs up, wait, and compute all they had again. Schedulers that
-    /// cannot preempt act as for [`Reset::Forget`].
+    /// Preempts running sequences, which recompute everything. Schedulers without preemption act as
+    /// for [`Reset::Forget`].
     Preempt,
-    /// They stay with their sequences, and nobody finds them any more.
+    /// Sequences keep their blocks, which cannot be found by others.
     Forget,
 }
 
-/// A block in the prefix cache.
+/// Describes a block in the prefix cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CachedBlock {
-    /// What it holds. Several blocks may hold the same.
+    /// Key of its content; several blocks may have the same.
     pub key: BlockKey,
-    /// Its number.
+    /// Block id.
     pub block: u32,
-    /// Sequences that use it.
+    /// Number of sequences with this block.
     pub users: u32,
 }
 
-/// What blocks are used for; `used`, `cached` and `unused` add up to all of them.
+/// Counts blocks by use. The sum of `used`, `cached` and `unused` is the total.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BlockUse {
-    /// Blocks that sequences hold.
+    /// Blocks held by sequences.
     pub used: u32,
-    /// Of these, blocks that several sequences hold.
+    /// Blocks held by several sequences; part of `used`.
     pub shared: u32,
-    /// Blocks that the sequences would hold besides if they shared none.
+    /// Additional blocks for the sequences without sharing.
     pub saved: u64,
-    /// Blocks that nobody holds and the prefix cache still finds.
+    /// Blocks in the prefix cache without a user.
     pub cached: u32,
-    /// Blocks that hold nothing.
+    /// Blocks without content.
     pub unused: u32,
 }
 
-/// How far a living sequence is.
+/// Progress of a live sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SequenceProgress {
-    /// Tokens of prompt and output whose cache is computed, those of the steps in flight included.
+    /// Prompt and output tokens in the KV cache, including those of steps in flight.
     pub computed: u32,
-    /// Whether it waits until its prompt's cache is fetched from another engine or the memory of the
-    /// host.
+    /// Whether it waits for its prompt from another engine or from host memory.
     pub waits_for_kv: bool,
 }
 
@@ -313,23 +308,23 @@ pub struct SequenceProgress {
 pub struct Stats {
     /// Sequences in the running batch.
     pub running: usize,
-    /// Sequences that wait for capacity.
+    /// Sequences waiting for capacity.
     pub waiting: usize,
-    /// Sequences that wait for something else (an adapter, a transfer).
+    /// Sequences waiting for an adapter, a transfer or an encoder.
     pub deferred: usize,
-    /// Sequences whose prompt is fetched or loaded: not yet begun, under way, over and waiting for
-    /// their turn.
+    /// Sequences with a prompt to fetch or load: not started, in progress, done and waiting for
+    /// admission.
     pub fetches: [u32; 3],
     /// Blocks referenced by sequences.
     pub used_blocks: u32,
-    /// Blocks that can be used.
+    /// Number of usable blocks.
     pub total_blocks: u32,
-    /// Prefix-cache tokens looked up since the start.
+    /// Tokens looked up in the prefix cache since the start.
     pub cache_queries: u64,
-    /// Of these, tokens found.
+    /// Tokens found in the prefix cache since the start.
     pub cache_hits: u64,
     /// Preemptions since the start.
     pub preemptions: u64,
-    /// Chunks in the memory of the host.
+    /// Chunks in the host tier.
     pub host: HostCounts,
 }

@@ -2,24 +2,23 @@
 //!
 //! # Rules
 //!
-//! A driver is a loop around the calls of [`Scheduler`]; [`Scheduler::command`] is for what an
-//! operator does. At one instant: what was due fires first, in the order it was set, then inputs.
+//! A driver calls the methods of [`Scheduler`] in a loop; [`Scheduler::command`] is for operators.
+//! At one instant, timers fire first, in the order they were set; then inputs are taken.
 //!
-//! Invariants, each held by a property test in `tests/engine/invariants.rs`:
+//! Invariants, each checked by a property test in `tests/engine/invariants.rs`:
 //!
-//! 1. everything submitted ends exactly once;
+//! 1. every submitted sequence ends exactly once;
 //! 2. waiting → running → (preempted → waiting)* → ended;
-//! 3. time never runs back;
+//! 3. time never decreases;
 //! 4. free + referenced + cached-only blocks = all blocks;
 //! 5. arrival ≤ start ≤ first token ≤ end;
 //! 6. same configuration, seed and inputs → same log, byte for byte;
 //! 7. runnable work always has a pending step;
 //! 8. a stored block's parent was stored before it;
-//! 9. a removed block was stored and is referenced by no one;
-//! 10. the memory of the host holds a block once at most and no more than it has room for; what it gives
-//!     back or loses was stored there;
-//! 11. the encoder cache holds no more than it has room for, and nothing is kept there for a sequence
-//!     that is over.
+//! 9. a removed block was stored and has no references;
+//! 10. the host tier holds a block at most once and never exceeds its capacity; it loads and evicts
+//!     only stored blocks;
+//! 11. the encoder cache never exceeds its capacity, and holds no references of ended sequences.
 
 #[cfg(feature = "live")]
 pub mod driver;
@@ -51,106 +50,107 @@ pub use sequence::{
 pub use time::SimTime;
 pub use timer_queue::TimerQueue;
 
-/// Where a scheduler puts its events, in the order they happen.
+/// Queue of a scheduler's events, in the order they happened.
 pub type Outbox = VecDeque<(SimTime, Event)>;
 
-/// Why a sequence was not taken. Nothing of it stays behind.
+/// Reports why a sequence was rejected. The scheduler keeps no part of it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// The bounded waiting queue has no place left.
+    /// The bounded waiting queue is full.
     #[error("the waiting queue is full ({limit} sequences)")]
     QueueFull {
-        /// The bound.
+        /// Maximum length of the queue.
         limit: usize,
     },
-    /// The sequence can never fit, however long it waits.
+    /// The sequence can never fit.
     #[error("the sequence needs {needed} blocks, the cache has {total}")]
     TooLarge {
-        /// Blocks that the whole sequence needs.
+        /// Blocks for the whole sequence.
         needed: u32,
-        /// Blocks that exist.
+        /// Usable blocks of the cache.
         total: u32,
     },
 }
 
-/// A policy that decides which sequence runs when.
+/// Schedules sequences: the interface of an engine to its driver.
 ///
-/// All times passed in never decrease. `advance(now)` handles everything due at or before `now`
-/// and stamps each event with the instant it was due, not with `now`.
+/// Times passed in must not decrease. `advance(now)` handles everything due at or before `now`. It
+/// stamps each event with the instant it was due, not with `now`.
 pub trait Scheduler {
-    /// Takes a sequence, or says why not.
+    /// Accepts a sequence.
     ///
     /// # Errors
-    /// [`SubmitError`] when it can be neither started nor queued.
+    /// [`SubmitError`] if it can be neither started nor queued.
     fn submit(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Result<(), SubmitError>;
-    /// Returns whether it may take all of these now; the refusal of the first that it would certainly not take.
+    /// Checks whether all of these sequences can be submitted together.
     ///
     /// # Errors
-    /// [`SubmitError`] of that one.
+    /// [`SubmitError`] of the first that would certainly be rejected.
     fn admits(&self, _job: &mut dyn Iterator<Item = &Sequence>) -> Result<(), SubmitError> {
         Ok(())
     }
-    /// Ends a sequence early, waiting or running; unknown ids are ignored.
+    /// Ends a waiting or running sequence early; ignores unknown ids.
     fn abort(&mut self, now: SimTime, id: SeqId, out: &mut Outbox);
-    /// When to call `advance` next; `None`: only an input can bring work.
+    /// Returns the time of the next `advance`; `None` if only an input can bring work.
     fn next_wakeup(&self) -> Option<SimTime>;
-    /// Runs all that is due at or before `now`, in order.
+    /// Runs everything due at or before `now`, in order.
     ///
-    /// What would start exactly now may be left to another call at the same instant, so that
-    /// inputs can still join it: call until [`Scheduler::next_wakeup`] lies ahead.
+    /// A start due exactly at `now` may be left to another call at the same instant, so that inputs
+    /// can join it. Call until [`Scheduler::next_wakeup`] is later than `now`.
     fn advance(&mut self, now: SimTime, out: &mut Outbox);
-    /// What an operator does; whether it was done.
+    /// Executes an operator command; false if it does not apply to the engine or its state.
     fn command(&mut self, now: SimTime, command: Command, out: &mut Outbox) -> bool;
-    /// The prefix cache as it is, in order of the blocks' numbers.
+    /// Lists the cached blocks, by id.
     fn cached_blocks(&self) -> Vec<CachedBlock>;
-    /// What a sequence's events do not say; `None`: it does not live, or there is nothing more to know.
+    /// Returns the progress of a live sequence; `None` if it is unknown or the scheduler has no
+    /// details.
     fn progress(&self, _id: SeqId) -> Option<SequenceProgress> {
         None
     }
-    /// What the blocks of these numbers are used for, of those from 1 to [`Stats::total_blocks`].
+    /// Returns the use of the blocks with these ids, from 1 to [`Stats::total_blocks`].
     fn block_use(&self, _numbers: Range<u32>) -> BlockUse {
         BlockUse::default()
     }
-    /// Gauges as of the last call.
+    /// Returns the gauges as of the last call.
     fn stats(&self) -> Stats;
-    /// Moves the admissions since the last call into a list, when the configuration asks for them;
-    /// schedulers without steps report admissions as events alone.
+    /// Appends the admissions since the last call to `into`, if enabled in the configuration.
+    /// Schedulers without steps report admissions only as events.
     fn take_admissions(&mut self, _into: &mut Vec<sched::Admitted>) {}
 
-    // Steps, of schedulers that have some.
+    // Methods for schedulers with steps.
 
     /// Returns the end of the running step; `None` if none runs.
     fn step_end(&self) -> Option<SimTime> {
         None
     }
-    /// Returns whether a step runs. What is done to an engine waits for its end.
+    /// Returns whether a step is running. Changes to the engine wait for its end.
     fn is_busy(&self) -> bool {
         self.step_end().is_some()
     }
-    /// Ends the step that runs later, with those of other engines.
+    /// Postpones the end of the running step, to keep pace with other engines.
     fn stretch(&mut self, _end: SimTime) {}
-    /// Schedules now what was to be scheduled before.
+    /// Moves an earlier scheduling pass to `now`.
     fn postpone(&mut self, _now: SimTime) {}
 
-    // Prompts that another engine computes, moved here under the eye of somebody above.
+    // Methods for prompts from other engines, coordinated by the caller.
 
-    /// Returns the sequences that got the blocks of their prompts since the last call, and how many
-    /// tokens of these are not there.
+    /// Returns the sequences whose prompt blocks were reserved since the last call, and their
+    /// numbers of missing tokens.
     fn take_reserved(&mut self) -> Vec<(SeqId, u32)> {
         Vec::new()
     }
-    /// Takes note that the prompt of a sequence is here; false: nobody waits for it.
+    /// Resumes a sequence whose prompt has arrived; false if it does not wait for one.
     fn activate(&mut self, _now: SimTime, _id: SeqId, _out: &mut Outbox) -> bool {
         false
     }
 
-    // Ranks whose steps begin and end together ([`LockStep`](lock_step::LockStep)).
+    // Methods for ranks in a [`LockStep`](lock_step::LockStep).
 
-    /// Returns whether it is such a rank.
+    /// Returns whether the engine is a rank in a lock step.
     fn is_in_lock_step(&self) -> bool {
         false
     }
-    /// Steps that are scheduled and have not ended; the first one runs.
+    /// Returns the number of unfinished scheduled steps; the first one runs.
     fn steps_in_flight(&self) -> usize {
         0
     }
@@ -158,13 +158,13 @@ pub trait Scheduler {
     fn running_step(&self) -> Option<(SimTime, u64)> {
         None
     }
-    /// Returns the end of the running step if no rank were slower; `tokens`: what ranks compute on
-    /// average.
+    /// Returns the end of the running step if ranks compute `tokens` tokens on average and none is
+    /// slower.
     fn own_step_end(&self, _tokens: f64) -> SimTime {
         SimTime::ZERO
     }
-    /// Schedules a step that computes nothing for anybody. It runs from now on unless another does.
+    /// Schedules a step without sequences. It starts now unless another step is running.
     fn add_dummy_step(&mut self, _now: SimTime) {}
-    /// Ends the step that runs at this instant.
+    /// Ends the running step at `end`.
     fn end_step_at(&mut self, _end: SimTime) {}
 }

@@ -1,29 +1,30 @@
-//! Data-parallel ranks of a model with experts: they share the expert layers, so that all of them
-//! begin and end each step together.
+//! Synchronizes the data-parallel ranks of a mixture-of-experts model, which begin and end each
+//! step together.
 //!
-//! A step takes as long as the slowest rank's, its experts as long as the tokens of all ranks take. A rank that has nothing to compute runs a dummy step,
-//! so that all have as many steps in flight. When nobody has work, dummy steps follow until the ranks
-//! next ask each other.
+//! A step takes as long as that of the slowest rank. Its experts take as long as the tokens of all
+//! ranks need. A rank without work runs a dummy step, so that all ranks have equally many steps in
+//! flight. If no rank has work, dummy steps go on until the next synchronization.
 //!
 //! **Source:** vLLM 0.33 `vllm/v1/engine/core.py`, `DPEngineCoreProc.run_busy_loop`.
 
 use crate::{Scheduler, SimTime};
 
-/// Steps from one question whether any rank has work to the next (vLLM's `dp_sync_interval`).
+/// Number of steps between two checks whether any rank has work (vLLM's `dp_sync_interval`).
 const SYNC_INTERVAL: u32 = 16;
 
-/// What keeps ranks in step. A value like the engines: whoever plays these calls it.
+/// Synchronizes the steps of ranks. The driver of the engines calls it.
 #[derive(Debug, Default)]
 pub struct LockStep {
-    /// Steps since the ranks last asked each other for work, or since all were idle.
+    /// Steps since the last check for work, or since all ranks became idle.
     steps: u32,
-    /// When the newest of them began.
     begun: Option<SimTime>,
 }
 
 impl LockStep {
-    /// To be called whenever all that is due at `now` has been done on all ranks, inputs included;
-    /// `rank` gives the rank of an item, `None` for one that takes part no more.
+    /// Synchronizes all ranks at `now`. Call it after everything due at `now` is done on all ranks,
+    /// including inputs.
+    ///
+    /// `rank` returns the engine of an item, or `None` if it no longer takes part.
     pub fn settle<T>(
         &mut self,
         now: SimTime,
@@ -35,7 +36,7 @@ impl LockStep {
             most = most.max(rank.steps_in_flight());
         }
         if most == 0 {
-            // Nobody has a step: only the next question ends the wave.
+            // No rank has a step: only the next check for work ends the dummy steps.
             self.begun = None;
             if self.steps == 0 {
                 return;

@@ -3,10 +3,9 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use super::SeqId;
 
-/// Sequences by id.
 pub(crate) type SeqMap<T> = HashMap<SeqId, T, BuildHasherDefault<SeqIdHasher>>;
 
-/// The driver gives ids out, so that nobody can choose ones that collide.
+/// Hashes ids without protection against collisions: the driver assigns ids, not clients.
 #[derive(Debug, Default)]
 pub(crate) struct SeqIdHasher(u64);
 

@@ -1,98 +1,100 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Names a sequence within one engine; given by the driver, never reused while it lives.
+/// Identifies a sequence within one engine. The driver assigns it; it is unique among live
+/// sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SeqId(pub u64);
 
-/// Names an adapter within one engine; 0 is never used (vLLM's `lora_int_id` starts at 1).
+/// Identifies a LoRA adapter within one engine; 0 is never used (vLLM's `lora_int_id` starts at 1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LoraId(pub u32);
 
-/// Identity of one full block of tokens, with all that precedes it: the low 64 bits of its hash,
-/// or the hash id of a trace.
+/// Identifies a full block and all tokens before it: the low 64 bits of its hash, or the hash id of
+/// a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockKey(pub u64);
 
-/// The blocks a sequence will fill, prompt first, then planned output.
+/// Lists the blocks that a sequence will fill, first of the prompt, then of the planned output.
 ///
-/// The script is finished before it is played, so every hash is known at submission and the
-/// engine never hashes. The engine reads `keys` only; the rest is for KV events.
+/// Replies are generated before submission, so all hashes are known then and the engine does not
+/// hash. The engine reads only `keys`; the other fields are for KV events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BlockPlan {
-    /// One key for each full block of prompt + output, in order.
+    /// Key of each full block of prompt plus output, in order.
     pub keys: Vec<BlockKey>,
-    /// The whole hash of each block, when events carry bytes; otherwise empty. A shorter hash
-    /// stands in front, followed by zeros.
+    /// Full hash of each block if events carry bytes, else empty. Shorter hashes are padded with
+    /// zeros at the end.
     pub hashes: Vec<[u8; 32]>,
-    /// Prompt and planned output token ids; empty when nobody listens to events.
+    /// Token ids of prompt and planned output; empty if no events are published.
     pub tokens: Vec<u32>,
     /// Tokens per block.
     pub block_size: u32,
-    /// Tokens after a block that its key covers too (drafts of vLLM's eagle and mtp).
+    /// Number of tokens after a block that its key covers too (vLLM's eagle and mtp drafts).
     pub lookahead: u32,
-    /// Adapter, as events show it.
+    /// Adapter, in the form that events use.
     pub lora: Option<(LoraId, Arc<str>)>,
-    /// Per block: what else went into its hash, as events show it; empty when no block has any.
+    /// Extra keys of each block, in the form that events use; empty if no block has any.
     pub extra_keys: Vec<Option<Arc<[ExtraKey]>>>,
 }
 
-/// Something besides tokens that went into the hash of a block (vLLM's `extra_keys`).
+/// Part of a block hash other than tokens (vLLM's `extra_keys`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ExtraKey {
-    /// The name of an adapter, or a cache salt.
+    /// Adapter name or cache salt.
     Text(Arc<str>),
-    /// An image, audio clip or video that overlaps the block.
+    /// Image, audio clip or video that overlaps the block.
     Media {
-        /// Its content hash.
+        /// Content hash.
         identifier: Arc<str>,
-        /// Where it begins, counted from the start of the block; it may begin before.
+        /// Start of the item relative to the block; negative if it begins before.
         offset: i64,
     },
 }
 
-/// Where the KV cache of the prompt comes from and goes to.
+/// Selects source and destination of a prompt's KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Transfer {
-    /// Computed here, used here.
+    /// The prompt is computed and used locally.
     #[default]
     Local,
-    /// Computed elsewhere: the prompt is fetched instead of computed (`do_remote_prefill`).
+    /// The prompt is fetched from another engine (`do_remote_prefill`).
     RemotePrefill,
-    /// Computed here for somebody else (`do_remote_decode`).
+    /// The prompt is computed for another engine (`do_remote_decode`).
     RemoteDecode,
 }
 
-/// What becomes of a sequence whose prompt could not be loaded (vLLM's `kv_load_failure_policy`).
+/// Selects how a sequence goes on after its prompt could not be loaded (vLLM's
+/// `kv_load_failure_policy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LoadFailurePolicy {
-    /// It ends with an error.
+    /// The sequence ends with an error.
     #[default]
     Fail,
-    /// What did not come is computed here.
+    /// The missing part is computed locally.
     Recompute,
 }
 
-/// The first load of a prompt, from another engine or the memory of the host, fails on purpose.
+/// Injects a failure into the first load of a prompt, from another engine or from host memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LoadFailure {
-    /// What follows.
+    /// Policy after the failure.
     pub policy: LoadFailurePolicy,
-    /// Share of the blocks from the memory of the host that come before the first one that does not, at
-    /// least 0 and less than 1. Of a prompt from another engine nothing is used, as with NIXL.
+    /// Fraction of the blocks from host memory that precede the first failed one, from 0 to below
+    /// 1. A remote prompt is lost completely, as with NIXL.
     pub loaded: f32,
 }
 
-/// Draft tokens of one step.
+/// Counts the draft tokens of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Draft {
-    /// How many are proposed; 0: none.
+    /// Number of proposed drafts.
     pub proposed: u8,
-    /// Of these, how many are right, from the first on.
+    /// Number of accepted drafts.
     pub accepted: u8,
 }
 
-/// What encodes an item of media.
+/// Selects the encoder of a media item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EncoderKind {
     /// Images and videos.
@@ -102,29 +104,29 @@ pub enum EncoderKind {
     Audio,
 }
 
-/// An image, audio clip or video in a prompt.
+/// Describes an image, audio clip or video in a prompt.
 ///
 /// **Source:** vLLM `vllm/multimodal/inputs.py`, `MultiModalFeatureSpec`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EncoderInput {
-    /// Identity of its content: equal ones are encoded once.
+    /// Content hash; equal items are encoded once.
     pub key: u64,
-    /// What encodes it.
+    /// Encoder of the item.
     pub kind: EncoderKind,
-    /// Its first placeholder token.
+    /// Index of the first placeholder token.
     pub start: u32,
-    /// Its placeholder tokens, each of which stands for one embedding.
+    /// Number of placeholder tokens, one per embedding.
     pub len: u32,
 }
 
 impl EncoderInput {
-    /// One past its last placeholder token.
+    /// Returns the index after the last placeholder token.
     pub fn end(&self) -> u32 {
         self.start.saturating_add(self.len)
     }
 
-    /// Items in the order of a prompt; of those that overlap the first one counts. `None`: there
-    /// are none.
+    /// Sorts items by their position and drops those that overlap an earlier one. Returns `None` if
+    /// no items remain.
     pub fn in_order(mut items: Vec<Self>) -> Option<Arc<[Self]>> {
         items.sort_by_key(|item| item.start);
         let mut end = 0;
@@ -139,57 +141,56 @@ impl EncoderInput {
     }
 }
 
-/// What the engine plays: lengths and keys, no text.
+/// Describes a request for the engine: lengths and keys, no text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sequence {
-    /// Its name, given by the driver.
+    /// Id, assigned by the driver.
     pub id: SeqId,
-    /// Prompt tokens, at least one.
+    /// Number of prompt tokens, at least one.
     pub prompt: u32,
-    /// Planned output tokens, at least one. The sequence ends when they are all released.
+    /// Number of planned output tokens, at least one. The sequence ends after the last one.
     pub output: u32,
-    /// Key of its random streams: a function of the request, not of its arrival.
+    /// Key of its random streams: depends on the request, not on its arrival.
     pub key: u64,
-    /// Lower runs first under the priority policy; ties by arrival.
+    /// Priority under the priority policy; lower runs first, ties by arrival.
     pub priority: i64,
-    /// Adapter, if any.
+    /// LoRA adapter, if any.
     pub lora: Option<LoraId>,
-    /// Where its prompt comes from.
+    /// Source and destination of its KV cache.
     pub transfer: Transfer,
-    /// Its load fails; `None`: it does not. The SGLang scheduler ignores it.
+    /// Injected load failure; `None`: no failure. Ignored by the SGLang scheduler.
     pub load_failure: Option<LoadFailure>,
-    /// Its blocks, when the prefix cache is on.
+    /// Blocks, if the prefix cache is on.
     pub plan: Option<Arc<BlockPlan>>,
-    /// Whether to skip the prefix-cache look-up (vLLM does for prompt logprobs).
+    /// Whether to skip the prefix-cache lookup (vLLM does for prompt logprobs).
     pub skip_cache_read: bool,
-    /// End at once with [`super::End::Threshold`] when cached / prompt is below this share.
+    /// Minimum cached fraction of the prompt; below it the sequence ends with
+    /// [`super::End::Threshold`].
     pub hit_threshold: Option<f64>,
-    /// Output positions that follow their predecessor without a gap (the first token of each
-    /// further tool call, llm-d-inference-sim `latencies.go`). Sorted. Only the pool scheduler heeds
-    /// it: in a batch every token takes a step.
+    /// Indices of output tokens that follow without a gap, sorted (the first token of each further
+    /// tool call, llm-d-inference-sim `latencies.go`). Only used by the pool scheduler: in a batch
+    /// every token takes a step.
     pub no_gap: Box<[u32]>,
-    /// Delay after the last token, before the end (image generation).
+    /// Delay between the last token and the end (image generation).
     pub tail: Duration,
-    /// Delays that it plays by in a pool; `None`: the engine's own when it is submitted.
+    /// Delays of the sequence in a pool; `None`: the delays of the engine at its submission.
     pub delays: Option<Arc<super::Delays>>,
-    /// When each output token comes, counted from the start: a recorded reply. It stands in place
-    /// of the delays of the pool scheduler, which draws those of tokens beyond its end; the
-    /// batching schedulers ignore it. Never runs back.
+    /// Times of the output tokens since the start, never decreasing: a recorded reply. Replaces the
+    /// delays of the pool scheduler, which draws delays for further tokens. Ignored by batching
+    /// schedulers.
     pub timeline: Option<Arc<[Duration]>>,
-    /// What is drafted after its first, second, … output token, where the drafts follow from the
-    /// text (`ngram`). `None`: as many as the engine drafts, right by chance. Only the vLLM
-    /// scheduler heeds it.
+    /// Drafts after the first, second, ... output token, if they follow from the text (`ngram`).
+    /// `None`: random acceptance. Only used by the vLLM scheduler.
     pub drafts: Option<Arc<[Draft]>>,
-    /// Images, audio clips and videos of its prompt, as [`EncoderInput::in_order`] gives them. Only
-    /// the vLLM scheduler heeds them.
+    /// Media items of the prompt, from [`EncoderInput::in_order`]. Only used by the vLLM scheduler.
     pub media: Option<Arc<[EncoderInput]>>,
-    /// How long it was prepared before it was submitted. In a pool, if it starts at once, its first
-    /// delay is that much shorter: delays count from the arrival of a request.
+    /// Time between arrival and submission. A pool subtracts it from the first delay of a sequence
+    /// that starts immediately.
     pub spent: Duration,
 }
 
 impl Sequence {
-    /// A plain sequence of `prompt` and `output` tokens.
+    /// Creates a sequence of `prompt` and `output` tokens with defaults.
     pub fn new(id: SeqId, prompt: u32, output: u32) -> Self {
         Self {
             id,

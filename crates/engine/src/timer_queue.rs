@@ -3,9 +3,9 @@ use std::collections::BinaryHeap;
 
 use super::SimTime;
 
-/// Timers in the order they are due; at one instant, in the order they were set.
+/// Queues timers by due time, then in the order they were set.
 ///
-/// A timer cannot be cancelled: its owner recognises a stale one when it fires.
+/// A timer cannot be cancelled: its owner must recognize a stale one.
 #[derive(Debug, Clone)]
 pub struct TimerQueue<T> {
     heap: BinaryHeap<Reverse<TimerEntry<T>>>,
@@ -53,12 +53,12 @@ impl<T> TimerQueue<T> {
         self.heap.push(Reverse(TimerEntry { due, order, item }));
     }
 
-    /// When the next timer is due.
+    /// Returns the due time of the next timer.
     pub fn next_due(&self) -> Option<SimTime> {
         self.heap.peek().map(|Reverse(e)| e.due)
     }
 
-    /// Takes the next timer that is due at or before `now`.
+    /// Removes and returns the next timer due at or before `now`.
     pub fn pop_due(&mut self, now: SimTime) -> Option<(SimTime, T)> {
         if self.next_due()? > now {
             return None;
@@ -66,7 +66,7 @@ impl<T> TimerQueue<T> {
         self.heap.pop().map(|Reverse(e)| (e.due, e.item))
     }
 
-    /// Moves every timer `by` later; their order stays.
+    /// Delays all timers by `by` and keeps their order.
     pub fn postpone(&mut self, by: std::time::Duration) {
         let entries = std::mem::take(&mut self.heap).into_vec();
         self.heap = entries
@@ -80,12 +80,12 @@ impl<T> TimerQueue<T> {
             .collect();
     }
 
-    /// How many timers are set.
+    /// Returns the number of timers.
     pub fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// Whether no timer is set.
+    /// Returns whether no timer is set.
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Where the memory of a GPU goes, and what sampling and drafts do.
+//! Explains the memory of a GPU, sampling and speculative decoding.
 
 use std::fmt::{self, Write as _};
 
@@ -7,10 +7,8 @@ use vllm_sim_engine::latency::{Batch, Setup};
 use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_engine::{EncoderInput, EncoderKind};
 
-/// Embeddings whose time is told.
 const THOUSAND: u32 = 1000;
 
-/// A line for each part, and the rule that gave it.
 pub(super) fn write(
     text: &mut String,
     setup: &Setup,
@@ -73,7 +71,6 @@ pub(super) fn write(
     Ok(())
 }
 
-/// What encoders of media may do in a step, and how long it takes.
 pub(super) fn write_encoder(
     text: &mut String,
     engine: &VllmConfig,
@@ -122,7 +119,6 @@ pub(super) fn write_encoder(
     Ok(())
 }
 
-/// What drafts yield and cost.
 pub(super) fn write_drafts(text: &mut String, engine: &VllmConfig) -> fmt::Result {
     let Some(speculation) = &engine.speculation else {
         return Ok(());
@@ -154,7 +150,6 @@ pub(super) fn write_drafts(text: &mut String, engine: &VllmConfig) -> fmt::Resul
     writeln!(text)
 }
 
-/// What sampling costs where a request says nothing of it.
 pub(super) fn write_sampling(text: &mut String, setup: &Setup, because: &str) -> fmt::Result {
     let co = &setup.coefficients;
     match setup.truncated_sampling {

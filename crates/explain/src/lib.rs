@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Why a simulated deployment is as fast as it is, in words and tables.
+//! Explains the speed of a simulated deployment, in text and tables.
 
 mod budget;
 mod nearest_run;
@@ -15,17 +15,15 @@ use vllm_sim_engine::latency::{
 };
 use vllm_sim_engine::sched::vllm::VllmConfig;
 
-/// Context length of the decode table.
 const CONTEXT: u32 = 1024;
-/// Batch sizes of the decode table.
 const BATCHES: [u32; 8] = [1, 4, 8, 16, 32, 64, 128, 256];
-/// Prompt lengths of the prompt table.
 const PROMPTS: [u32; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
 
 pub use nearest_run::{DeploymentEvidence, Evidence, PromptLoad};
 
-/// What is known of the errors of what an engine predicts; `None` unless it is a roofline with the
-/// usual constants.
+/// Returns the known prediction errors of an engine, by prompt load.
+///
+/// Returns `None` unless its latency model is a roofline with default coefficients.
 pub fn evidence(engine: &VllmConfig, setup: Option<&Setup>) -> Option<DeploymentEvidence> {
     let is_roofline = matches!(engine.latency, LatencyModel::Roofline(_));
     let is_usual = |setup: &&Setup| setup.coefficients == Coefficients::default();
@@ -33,12 +31,11 @@ pub fn evidence(engine: &VllmConfig, setup: Option<&Setup>) -> Option<Deployment
     (is_roofline && engine.speed == Speed::default()).then(|| DeploymentEvidence::new(setup))
 }
 
-/// Explains an engine: what the model weighs, what the cache holds, how long a step takes and
-/// where the time goes.
+/// Explains an engine: model size, cache size, step times and their parts.
 ///
-/// `setup` and `utilization` say more when the latency model is a roofline; `derived` are the
-/// settings that nobody typed and the rules that gave them; `sampling` says what cuts the vocabulary
-/// and who says so.
+/// - `setup` and `utilization` add details of a roofline latency model.
+/// - `derived` lists settings with computed defaults, with their rules.
+/// - `sampling` names the source of truncated sampling.
 pub fn explain(
     name: &str,
     engine: &VllmConfig,
@@ -54,25 +51,25 @@ pub fn explain(
     text
 }
 
-/// What an engine keeps, as far as it was planned.
+/// Sizes of the caches, as far as they were planned.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Caches<'a> {
-    /// The KV cache.
+    /// Size of the KV cache.
     pub kv: Option<&'a KvCacheSize>,
-    /// What the memory of the host keeps of it.
+    /// Size of the KV cache in host memory.
     pub host: Option<&'a KvOffload>,
-    /// What encoders made of images and audio.
+    /// Size of the encoder cache for images and audio.
     pub encoder: Option<&'a Encoder>,
 }
 
-/// A setting that nobody typed.
+/// Setting with a computed default.
 #[derive(Debug, Clone, Copy)]
 pub struct Derived<'a> {
-    /// Its flag.
+    /// Name of the flag.
     pub flag: &'a str,
-    /// What it has become.
+    /// Computed value.
     pub value: &'a str,
-    /// Why.
+    /// Rule behind the value.
     pub rule: &'a str,
 }
 
@@ -148,7 +145,6 @@ fn write_all(
     write_prompts(text, engine)
 }
 
-/// Writes the number of KV blocks and its derivation.
 fn write_cache(text: &mut String, engine: &VllmConfig, cache: Option<&KvCacheSize>) -> fmt::Result {
     let tokens = u64::from(engine.num_gpu_blocks) * u64::from(engine.block_size);
     let (blocks, size) = (engine.num_gpu_blocks, engine.block_size);
@@ -166,7 +162,6 @@ fn write_cache(text: &mut String, engine: &VllmConfig, cache: Option<&KvCacheSiz
     }
 }
 
-/// How the groups of layers share the cache.
 fn write_groups(text: &mut String, cache: &KvCacheSize, context: u32) -> fmt::Result {
     let plan = &cache.plan;
     writeln!(
@@ -205,7 +200,6 @@ fn write_groups(text: &mut String, cache: &KvCacheSize, context: u32) -> fmt::Re
     Ok(())
 }
 
-/// The cache in the memory of the host.
 fn write_host(text: &mut String, host: &KvOffload, block_size: u32) -> fmt::Result {
     let (tier, link) = (&host.tier, host.link);
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
@@ -226,7 +220,6 @@ fn write_host(text: &mut String, host: &KvOffload, block_size: u32) -> fmt::Resu
     )
 }
 
-/// A line for each setting that nobody typed.
 fn write_derived(text: &mut String, derived: &[Derived<'_>]) -> fmt::Result {
     if !derived.is_empty() {
         writeln!(text, "\nWhat nobody typed, and the rule that gave it\n")?;
@@ -304,7 +297,7 @@ fn write_memory(
         memory.weight_bytes / 1e9,
     )?;
     match cache {
-        // The table of groups says it.
+        // The table of groups has this number.
         Some(cache) if cache.plan.sparse_groups > 0 => writeln!(text),
         None => writeln!(
             text,
@@ -320,7 +313,6 @@ fn write_memory(
     }
 }
 
-/// A step of `n` sequences that decode.
 fn decodes(n: u32, window: Option<u32>) -> Batch {
     let mut batch = Batch::default();
     (0..n).for_each(|_| batch.add_decode(CONTEXT, 1, window));
@@ -437,7 +429,6 @@ fn add(a: Breakdown, b: Breakdown) -> Breakdown {
     }
 }
 
-/// One line per cause that takes any time.
 fn write_parts(text: &mut String, steps: &[Breakdown]) -> fmt::Result {
     type Cause = (&'static str, fn(&Breakdown) -> f64);
     let causes: [Cause; 8] = [
@@ -459,7 +450,7 @@ fn write_parts(text: &mut String, steps: &[Breakdown]) -> fmt::Result {
     Ok(())
 }
 
-/// What so many steps spend on weights that are not on the GPU.
+/// Writes the time that these steps spend on loading weights from host memory.
 fn write_weights_from_host(
     text: &mut String,
     engine: &VllmConfig,

@@ -1,13 +1,14 @@
-//! Which recorded deployment is nearest to one that is explained, and how well it is predicted.
+//! Finds the recorded deployment nearest to the explained one, with its prediction errors.
 
 use std::fmt::{self, Write as _};
 
 use vllm_sim_engine::latency::{Memory, Setup};
 
-/// Public runs by deployment. `tests/python/fidelity_page.py` writes it, beside `docs/fidelity.md`.
+/// Public runs by deployment, written by `tests/python/fidelity_page.py` together with
+/// `docs/fidelity.md`.
 const DEPLOYMENTS: &str = include_str!("recorded_deployments.csv");
 
-/// Runs of one deployment, and the median size of the errors of their predictions, in percent.
+/// Runs of one deployment, with the median absolute errors of their predictions, in percent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Deployment {
     judge: &'static str,
@@ -20,25 +21,25 @@ struct Deployment {
     weight_gb: f64,
     runs: u32,
     regime: &'static str,
-    /// Whether the constants were fitted with these runs.
+    /// Use of these runs in the fit of the coefficients: `with` or `without`.
     basis: &'static str,
-    /// Of InferenceX only the gap between tokens is judged.
+    /// `None` for InferenceX, of which only the gap between tokens is compared.
     ttft: Option<f64>,
     itl: f64,
     e2e: Option<f64>,
 }
 
-/// Whether most tokens of the prompts of a load are found in the prefix cache.
+/// Source of most prompt tokens of a workload: the prefix cache or computation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PromptLoad {
-    /// Most are.
+    /// The prefix cache holds most prompt tokens.
     Cached,
-    /// Most are computed.
+    /// Most prompt tokens are computed.
     Computed,
 }
 
 impl PromptLoad {
-    /// Of a run in which this share of the prompt tokens was found.
+    /// Returns the load of a run with this ratio of cached to all prompt tokens (0 to 1).
     pub fn of(reused: f64) -> Self {
         match reused >= 0.5 {
             true => Self::Cached,
@@ -54,11 +55,11 @@ impl PromptLoad {
     }
 }
 
-/// Sizes that differ by less are those of one model.
+/// Relative difference below which two sizes count as one model.
 const SAME_SIZE: f64 = 0.01;
 
 impl Deployment {
-    /// `None`: no line of the table.
+    /// Parses a line of the table; returns `None` for an invalid one.
     fn read(line: &'static str) -> Option<Self> {
         let mut cells = line.split(',');
         let mut next = || cells.next();
@@ -83,7 +84,7 @@ impl Deployment {
         })
     }
 
-    /// Whether its errors say something of those of `asked`.
+    /// Returns whether the errors of this deployment apply to `asked`.
     fn fits(&self, asked: &Deployment) -> bool {
         self.gpu == asked.gpu
             && self.weights == asked.weights
@@ -91,7 +92,7 @@ impl Deployment {
             && self.prompts == asked.prompts
     }
 
-    /// What of it is not as in `asked`, which it fits.
+    /// Returns the properties in which the deployments differ, if they fit.
     fn differences(&self, asked: &Deployment) -> Vec<&'static str> {
         let size = (self.weight_gb * f64::from(self.tp)) / (asked.weight_gb * f64::from(asked.tp));
         [
@@ -103,7 +104,7 @@ impl Deployment {
         .collect()
     }
 
-    /// In doublings of what a GPU computes.
+    /// Returns the distance in doublings of the work per GPU.
     fn distance(&self, asked: &Deployment) -> f64 {
         let doublings = |a: f64, b: f64| (a / b).log2().abs();
         let other = |differs: bool, far: f64| if differs { far } else { 0.0 };
@@ -119,14 +120,14 @@ fn nearest(asked: &Deployment) -> Option<Deployment> {
     known.min_by(|a, b| a.distance(asked).total_cmp(&b.distance(asked)))
 }
 
-/// What is known of the errors of a prediction.
+/// Known errors of a prediction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evidence {
-    /// What was recorded that is nearest, or that nothing was.
+    /// Description of the nearest recorded deployment, or that there is none.
     pub recorded: String,
-    /// The errors of its predictions, and of how many runs they are the medians.
+    /// Median errors of its predictions, with the number of runs; `None` without a recorded deployment.
     pub errors: Option<String>,
-    /// The same in a few characters: `TTFT 1.3 %, ITL 2.6 %`, in brackets for another deployment.
+    /// Short form, such as `TTFT 1.3 %, ITL 2.6 %`; in brackets for another deployment.
     pub short: String,
 }
 
@@ -139,7 +140,7 @@ impl std::fmt::Display for Evidence {
     }
 }
 
-/// What is known of the errors of a deployment, by the load that it has.
+/// Known prediction errors of a deployment, by prompt load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeploymentEvidence {
     cached: Evidence,
@@ -153,7 +154,7 @@ impl DeploymentEvidence {
         Self { cached, computed }
     }
 
-    /// What is known under a load.
+    /// Returns the errors under this load.
     pub fn of(&self, prompts: PromptLoad) -> &Evidence {
         match prompts {
             PromptLoad::Cached => &self.cached,
@@ -162,7 +163,6 @@ impl DeploymentEvidence {
     }
 }
 
-/// What was recorded that is nearest, and how far off its predictions are.
 fn evidence(setup: &Setup, prompts: PromptLoad) -> Evidence {
     let shape = &setup.shape;
     let memory = Memory::new(shape, &setup.gpu, setup.ranks(), 1.0, (16, 2), 1, None);
@@ -238,7 +238,6 @@ fn evidence(setup: &Setup, prompts: PromptLoad) -> Evidence {
     }
 }
 
-/// The same in lines, of both kinds of load.
 pub(super) fn write(text: &mut String, setup: &Setup) -> fmt::Result {
     let known = DeploymentEvidence::new(setup);
     for (head, prompts) in [
@@ -288,7 +287,7 @@ mod tests {
         let wide = said("meta-llama/Llama-3.1-8B", "H100", 4);
         assert!(wide.contains("not recorded"), "{wide}");
         assert!(wide.contains("other: tensor parallelism\n"), "{wide}");
-        // Errors on another GPU, of other weights or under another load say nothing.
+        // Errors for another GPU, other weights or another load do not apply.
         let elsewhere = said("meta-llama/Llama-3.1-8B", "L4", 1);
         for load in ["computed", "cached"] {
             let none = format!(

@@ -1,4 +1,4 @@
-//! `--disturb 2=fail@5..15`: a pod that goes wrong while the workload is played.
+//! Injects faults into pods during the workload: `--disturb 2=fail@5..15`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,29 +16,25 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_replay::Scaling;
 use vllm_sim_replay::online::Target;
 
-/// The prefix of a note about a disturbance that was lost.
+/// Prefix of notes about faults that could not be injected.
 pub(super) const LOST: &str = "--disturb: ";
 
-/// How much slower a slow pod is.
 const SLOWER: u32 = 8;
 
-/// What a pod does wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trouble {
-    /// It answers every request with 503, and `/health` with 200.
+    /// Every request fails with 503, but `/health` returns 200.
     Fail,
-    /// It answers everything with 503.
+    /// Every request and `/health` return 503.
     Down,
-    /// It sleeps: requests wait until it wakes up.
+    /// The pod sleeps, and requests wait until it wakes up.
     Sleep,
-    /// Its steps take longer.
     Slow,
 }
 
-/// A pod that goes wrong, and when.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Disturbance {
-    /// Its place in the fleet, from 0.
+    /// Index in the fleet, from 0.
     pub(super) pod: usize,
     trouble: Trouble,
     from: Duration,
@@ -46,10 +42,10 @@ pub(super) struct Disturbance {
 }
 
 impl Disturbance {
-    /// Reads `POD=TROUBLE`, `POD=TROUBLE@FROM` or `POD=TROUBLE@FROM..TO`, in seconds.
+    /// Parses `POD=TROUBLE`, `POD=TROUBLE@FROM` or `POD=TROUBLE@FROM..TO`, in seconds.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns a usage error for an invalid fault.
     pub(super) fn parse(text: &str) -> Result<Self> {
         let read = || {
             let (pod, rest) = text.split_once('=')?;
@@ -88,7 +84,6 @@ impl Disturbance {
 }
 
 impl Trouble {
-    /// The settings that a pod has meanwhile.
     fn settings(self) -> Value {
         match self {
             Self::Sleep => json!({}),
@@ -103,7 +98,7 @@ impl Trouble {
     }
 }
 
-/// The settings of a pod that has these troubles, over those from before.
+/// Returns the settings of a pod with these faults, merged over its settings from before.
 fn settings(before: &Value, troubles: impl Iterator<Item = Trouble>) -> Value {
     let mut settings = before.clone();
     for trouble in troubles {
@@ -114,8 +109,9 @@ fn settings(before: &Value, troubles: impl Iterator<Item = Trouble>) -> Value {
     settings
 }
 
-/// The attempts to send an order to a pod: pods close idle connections, and what went out on such a one
-/// is lost. Each order sets a state, so that two do what one does.
+/// Number of attempts to post a setting.
+///
+/// A pod closes idle connections, and a request on such a connection is lost. Posts are idempotent.
 const TRIES: usize = 3;
 
 async fn post(pod: &Target, path: &str, body: Bytes) -> Result<(), String> {
@@ -132,7 +128,7 @@ async fn post(pod: &Target, path: &str, body: Bytes) -> Result<(), String> {
     }
 }
 
-/// When a pod could serve nobody, in seconds since 1970.
+/// Period without service of a pod, in seconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Outage {
     pub(super) pod: usize,
@@ -149,31 +145,28 @@ fn since_1970() -> f64 {
     now.unwrap_or_default().as_secs_f64()
 }
 
-/// A pod's disturbance, with what is needed to end it.
 struct Ready {
     disturbance: Disturbance,
     target: Arc<Target>,
-    /// The settings of the pod before the workload is played.
+    /// Settings of the pod before the run.
     before: Value,
 }
 
-/// Disturbances of a fleet.
 pub(super) struct Troubles {
     all: Vec<Ready>,
-    /// Those that have begun and not ended, and when.
+    /// Start times of active faults, by index.
     active: Mutex<BTreeMap<usize, f64>>,
-    /// Of those that have ended.
     outages: Mutex<Vec<Outage>>,
-    /// Those that took effect.
+    /// Indices of the faults that were injected.
     begun: Mutex<BTreeSet<usize>>,
     problems: Mutex<Vec<String>>,
 }
 
 impl Troubles {
-    /// Looks whether the pods let themselves be disturbed.
+    /// Checks that all pods accept changes of their settings.
     ///
     /// # Errors
-    /// A pod that does not exist, or does not.
+    /// Returns an error for a pod that does not exist, or has no `/admin/config`.
     pub(super) async fn prepare(all: &[Disturbance], pods: &[Pod]) -> Result<Self> {
         let mut ready = Vec::new();
         for disturbance in all {
@@ -216,7 +209,7 @@ impl Troubles {
         })
     }
 
-    /// Has a pod be as the troubles say that it has by now.
+    /// Sets the state of a pod according to its active faults.
     async fn apply(&self, index: usize) -> Result<(), String> {
         let Ready {
             disturbance,
@@ -231,7 +224,7 @@ impl Troubles {
         };
         if disturbance.trouble == Trouble::Sleep {
             return match troubles.contains(&Trouble::Sleep) {
-                // Where another one lets it sleep it sleeps on.
+                // If another fault makes the pod sleep, it sleeps on.
                 true => post(target, "/sleep?level=1", Bytes::new()).await,
                 false => post(target, "/wake_up", Bytes::new()).await,
             };
@@ -262,7 +255,6 @@ impl Troubles {
         self.apply(index).await
     }
 
-    /// Begins and ends each in its time.
     pub(super) async fn run(self: Arc<Self>) {
         let mut running = tokio::task::JoinSet::new();
         for index in 0..self.all.len() {
@@ -285,7 +277,6 @@ impl Troubles {
         self.problems.lock().extend(problem);
     }
 
-    /// When pods could serve nobody.
     pub(super) fn outages(&self) -> Vec<Outage> {
         let mut outages = self.outages.lock().clone();
         let active = self.active.lock();
@@ -302,7 +293,7 @@ impl Troubles {
         outages
     }
 
-    /// Ends all that goes on; what did not happen as it was asked for, each beginning with [`LOST`].
+    /// Ends all active faults, and returns what went wrong, each beginning with [`LOST`].
     pub(super) async fn end(&self) -> Vec<String> {
         for index in 0..self.all.len() {
             self.keep(self.end_one(index).await);
@@ -322,7 +313,7 @@ impl Troubles {
     }
 }
 
-/// The same for the ideal, which does without a pod as long as it is disturbed.
+/// Returns the worker counts of the ideal router, which avoids a pod during its faults.
 pub(super) fn scaling(all: &[Disturbance], pods: u32) -> Scaling {
     let at = |time: Duration| SimTime::ZERO + time;
     let times = all.iter().flat_map(|one| [Some(one.from), one.to]);

@@ -1,27 +1,29 @@
-//! Which answers a pod served: what a gateway says, held against what its pods remember.
+//! Checks which pod generated each answer, from response headers and the histories of the pods.
 
 use super::fleet::Routing;
 use super::play::PlayedTurn;
 use super::pod::Attempt;
 
-/// Of a request that was answered and that no pod served.
+/// Error of a request whose answer no pod generated.
 const INVENTED: &str = "no pod of the fleet served this answer";
 
-/// What shows who answered a request.
+/// Evidence for the pod that answered a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Evidence {
-    /// Histories have the request; some pod generated for it, or none.
+    /// The request is in the histories.
     History {
+        /// Whether a pod generated an answer to it.
         is_served: bool,
     },
-    /// A header names this pod, and no history has the request's id.
+    /// A response header names this pod, but no history has the request's id.
     Header(usize),
     Nothing,
 }
 
 impl Evidence {
-    /// Returns the pod that answered, and what shows it; a pod whose header contradicts the
-    /// histories did not.
+    /// Returns the pod that answered, and the evidence.
+    ///
+    /// The histories take precedence over a header that contradicts them.
     pub(super) fn of(named: Option<usize>, tries: &[&Attempt]) -> (Option<usize>, Self) {
         let is_served = tries.iter().any(|attempt| attempt.is_served);
         let last = tries.iter().max_by(|a, b| a.started.total_cmp(&b.started));
@@ -36,8 +38,10 @@ impl Evidence {
     }
 }
 
-/// Fails the answers that no pod can have served, and counts those whose pod nothing shows. Each pod
-/// served so many requests that no answer claims by its id; `None`: it does not remember all.
+/// Marks answers that no pod generated as failed, and counts those without evidence of their pod.
+///
+/// `unclaimed` holds for each pod the number of served requests that no answer claims by its id; `None` if
+/// its history is incomplete.
 pub(super) fn judge(
     turns: &mut [PlayedTurn],
     evidence: &[Evidence],
@@ -45,7 +49,7 @@ pub(super) fn judge(
     routing: &mut Routing,
 ) {
     let hidden = |evidence: &Evidence| *evidence == Evidence::Nothing;
-    // Answers that name their pod claim first.
+    // Answers that name their pod come first.
     for is_hidden in [false, true] {
         let turns = turns.iter_mut().zip(evidence);
         for (turn, evidence) in
@@ -70,7 +74,7 @@ pub(super) fn judge(
     }
 }
 
-/// Takes one request of a pod; `false`: it served no more.
+/// Claims one served request of a pod; returns `false` if none is left.
 fn claim(unclaimed: &mut Option<u64>) -> bool {
     match unclaimed {
         None => true,

@@ -1,4 +1,4 @@
-//! The servers behind the gateway, and which of them answered what.
+//! Manages the pods behind the gateway, and finds the pod that answered each request.
 
 use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
@@ -17,21 +17,18 @@ use super::pod::{Attempt, Pod, PodState};
 use super::scenario::FleetScenario;
 use vllm_sim_replay::online::{RequestIdentity, Target};
 
-/// A future that ends the servers when it is awaited.
+/// The future that stops the started pods.
 pub type RunningPods = Pin<Box<dyn Future<Output = ()>>>;
 
-/// A future that starts servers when it is awaited.
+/// The future that starts pods.
 pub type StartingPods = Pin<Box<dyn Future<Output = Result<RunningPods>>>>;
 
-/// Between two looks at a gateway that is not ready.
+/// Interval between checks of a gateway that is not ready.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// How it is known which pod answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KnownBy {
-    /// Headers of the answers.
     ResponseHeader,
-    /// The pods' own histories.
     RequestHistory,
 }
 
@@ -44,16 +41,15 @@ impl KnownBy {
     }
 }
 
-/// Attempts that should not have been, by what became of them.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Misroutes {
-    /// A pod refused them (5xx).
+    /// Rejected by a pod (5xx).
     pub(super) refused: u64,
-    /// Sent to a pod that slept, failed or had not started.
+    /// Sent to a pod that was asleep, failed or starting.
     pub(super) not_ready: u64,
-    /// Never answered to the end: timeouts, broken connections.
+    /// Not answered completely: timeouts, broken connections.
     pub(super) unanswered: u64,
-    /// The gateway answered without a pod: 502 to 504, or what no pod had said.
+    /// Answered by the gateway without a pod: with 502 to 504, or with an answer that no pod generated.
     pub(super) unrouted: u64,
 }
 
@@ -63,21 +59,18 @@ impl Misroutes {
     }
 }
 
-/// What is known of the ways of the requests.
 #[derive(Default)]
 pub(super) struct Routing {
     pub(super) known_by: Option<KnownBy>,
     pub(super) misroutes: Misroutes,
-    /// Attempts beyond the first; `None`: unknown.
+    /// Number of attempts beyond the first; `None` if unknown.
     pub(super) retries: Option<u64>,
-    /// Completed requests whose pod nothing shows.
+    /// Number of completed requests without evidence of their pod.
     pub(super) unseen: u64,
-    /// Requests that each pod answered.
     pub(super) requests: Vec<u64>,
     pub(super) notes: Vec<String>,
 }
 
-/// The fleet, and the servers of it that we started.
 pub(super) struct Backends {
     runtime: Runtime,
     own: Option<RunningPods>,
@@ -85,10 +78,10 @@ pub(super) struct Backends {
 }
 
 impl Backends {
-    /// Looks at servers and their URLs; with `own`, starts them first.
+    /// Inspects the pods; with `own`, starts them first.
     ///
     /// # Errors
-    /// Servers that do not start; no pod that is ready.
+    /// Returns an error if pods do not start, or no pod is ready.
     pub(super) fn open(
         servers: Vec<(Target, String)>,
         own: Option<StartingPods>,
@@ -116,21 +109,19 @@ impl Backends {
         Ok(backends)
     }
 
-    /// Pods that are ready.
     pub(super) fn ready(&self) -> u32 {
         let ready = self.pods.iter().filter(|pod| pod.state == PodState::Ready);
         ready.count() as u32
     }
 
-    /// A pod that is ready.
     pub(super) fn first_ready(&self) -> Option<&Pod> {
         self.pods.iter().find(|pod| pod.state == PodState::Ready)
     }
 
-    /// Waits until the gateway answers from a pod.
+    /// Waits until the gateway returns a response of a pod.
     ///
     /// # Errors
-    /// It did not in time.
+    /// Returns an error after the timeout `within`.
     pub(super) fn wait_for(&self, gateway: &Target, within: Duration) -> Result<()> {
         let answers = async {
             loop {
@@ -153,17 +144,19 @@ impl Backends {
         Ok(())
     }
 
-    /// Empties the caches of all pods that are ready; whether they let us.
+    /// Resets the prefix caches of all ready pods; returns false at the first pod that does not
+    /// allow it.
     pub(super) fn reset(&self) -> bool {
         let mut ready = self.pods.iter().filter(|pod| pod.state == PodState::Ready);
         ready.all(|pod| self.runtime.block_on(pod.reset()))
     }
 
-    /// Runs `sending` while pods are disturbed; gives its result, what could not be done, and when
-    /// pods could serve nobody.
+    /// Runs `sending` while faults are injected.
+    ///
+    /// Returns its result, notes about faults that failed, and the outages of pods.
     ///
     /// # Errors
-    /// Pods that cannot be disturbed; those of `sending`.
+    /// Returns an error for pods without fault injection, and the errors of `sending`.
     pub(super) fn disturbed<T>(
         &self,
         (all, scenario): (&[Disturbance], Option<&FleetScenario>),
@@ -177,7 +170,7 @@ impl Backends {
         let running = self.runtime.spawn(troubles.clone().run());
         let sent = sending();
         running.abort();
-        // It does nothing more.
+        // An aborted task needs no result.
         let _ = self.runtime.block_on(running);
         let mut notes = self.runtime.block_on(troubles.end());
         if let Some(scenario) = scenario {
@@ -186,7 +179,7 @@ impl Backends {
         Ok((sent?, notes, troubles.outages()))
     }
 
-    /// Finds out who answered which request, and how often each was tried.
+    /// Finds the pod of each request, and the number of its attempts.
     pub(super) fn trace(
         &self,
         play: &mut Play,
@@ -198,7 +191,7 @@ impl Backends {
         let mut remembers = Vec::new();
         let (mut hits, mut queries) = (0.0, 0.0);
         for (number, pod) in self.pods.iter().enumerate() {
-            // Nobody can have asked a pod that is dead.
+            // A dead pod received no requests.
             let mut remembers_all = pod.state == PodState::Dead;
             if let Some((found, is_whole)) = self.runtime.block_on(pod.attempts(number)) {
                 attempts.extend(found);
@@ -248,7 +241,6 @@ impl Backends {
         routing
     }
 
-    /// Ends the servers that we started.
     pub(super) fn shutdown(self) {
         if let Some(own) = self.own {
             self.runtime.block_on(own);
@@ -257,8 +249,10 @@ impl Backends {
     }
 }
 
-/// Gives requests their pods: as their answers name them, else as the pods remember them. Returns what
-/// shows the pod of each request, and how many each pod served that no answer claims.
+/// Assigns pods to requests, by response headers, else by the histories of the pods.
+///
+/// Returns the evidence of each request, and for each pod the number of served requests that no
+/// response claims by its id.
 fn assign(
     play: &mut Play,
     (pods, outages): (&[Pod], &[Outage]),
@@ -309,7 +303,7 @@ fn assign(
             continue;
         }
         match turn.reply.status {
-            // A gateway that found no pod says so itself.
+            // The gateway itself reports that it found no pod.
             Some(502..=504) => routing.misroutes.unrouted += 1,
             None | Some(200) => routing.misroutes.unanswered += 1,
             Some(_) => {}
@@ -324,7 +318,7 @@ fn assign(
     (shown, unclaimed)
 }
 
-/// Pods by what their answers name them, and by their addresses; names of several are none.
+/// Maps unique pod names and addresses to pods.
 fn pods_by_name(pods: &[Pod]) -> HashMap<String, usize> {
     let mut named = HashMap::new();
     for (number, pod) in pods.iter().enumerate() {

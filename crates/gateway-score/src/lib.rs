@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! `vllm-sim gateway score`: how near a gateway's routing comes to the best there is.
+//! Implements `vllm-sim gateway score`: compares a gateway's routing with the best possible one.
 
 mod disturb;
 mod evidence;
@@ -39,26 +39,27 @@ use workload::Workload;
 
 pub use fleet::{RunningPods, StartingPods};
 
-/// From flags of `serve` to servers; refuses what it does not know.
+/// Starts servers from flags of `serve`, and rejects unknown flags.
 pub type Serve<'a> = &'a dyn Fn(&[String]) -> Result<StartingPods>;
 
-/// Play a workload through a gateway at a fleet of vllm-sims, play it again offline behind ideal and
-/// known routers, and say how near the gateway comes to the best of them.
+/// Run a workload through a gateway with vllm-sim pods, simulate it behind ideal and known routers,
+/// and score the gateway against the best of them.
 ///
 /// Takes the workload flags of `vllm-sim replay`, and those flags of `vllm-sim serve` that describe
-/// one engine: each pod must be started with the same. Without a workload: 100 sessions of 3
-/// turns, 10 sessions a second in bursts, in 12 groups that share 60 % of their first prompt.
+/// one engine: each pod must be started with the same. Without a workload: 100 sessions of 3 turns,
+/// 10 sessions a second in bursts, in 12 groups that share 60 % of their first prompt.
 #[derive(Debug, Parser)]
 #[command(
     name = "vllm-sim gateway score",
+    after_help = EXAMPLES,
     no_binary_name = true,
     args_override_self = true
 )]
 struct Args {
-    /// The gateway.
+    /// URL of the gateway.
     #[arg(long, value_name = "URL", help_heading = "Gateway")]
     target: String,
-    /// The pods behind it, as they are reached without it.
+    /// URLs of the pods behind the gateway, for direct access.
     #[arg(
         long,
         value_name = "URL",
@@ -67,16 +68,17 @@ struct Args {
         help_heading = "Gateway"
     )]
     fleet: Vec<String>,
-    /// Start so many pods here, on 127.0.0.1 and the ports from --base-port on.
+    /// Start this number of pods on 127.0.0.1, with ports from --base-port.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), help_heading = "Gateway")]
     replicas: Option<u16>,
     /// Port of the first pod of --replicas.
     #[arg(long, default_value_t = 8001, value_parser = clap::value_parser!(u16).range(1..), help_heading = "Gateway")]
     base_port: u16,
-    /// Seconds that the gateway has to find its pods.
+    /// Maximum time until the gateway finds its pods, in seconds.
     #[arg(long, default_value_t = 60.0, help_heading = "Gateway")]
     wait: f64,
-    /// Headers of an answer that name the pod, by what the pod itself says in them or by its address.
+    /// Names of the response headers that identify the pod, by the value in the pod's own responses
+    /// or by its address.
     #[arg(
         long,
         value_name = "NAME",
@@ -85,7 +87,7 @@ struct Args {
         help_heading = "Gateway"
     )]
     pod_header: Vec<String>,
-    /// Header of a request that names its session; empty: none.
+    /// Request header with the session id; empty to send none.
     #[arg(
         long,
         value_name = "NAME",
@@ -93,7 +95,7 @@ struct Args {
         help_heading = "Gateway"
     )]
     session_header: String,
-    /// Which API; some gateways take no prompts of token ids, which `completions` sends.
+    /// Endpoint for the requests; `completions` sends token ids, which some gateways do not accept.
     #[arg(
         long,
         value_enum,
@@ -101,26 +103,28 @@ struct Args {
         help_heading = "Gateway"
     )]
     target_api: ApiName,
-    /// Model to name; without it the first that a pod lists.
+    /// Model name in requests; the default is the first model that a pod lists.
     #[arg(long, help_heading = "Gateway")]
     target_model: Option<String>,
-    /// Sent to the gateway as a bearer token.
+    /// API key for the gateway, sent as a bearer token.
     #[arg(long, help_heading = "Gateway")]
     target_api_key: Option<String>,
-    /// Sent to the pods, which want it for /admin/requests.
+    /// API key for the pods, which require it for /admin/requests.
     #[arg(long, value_name = "KEY", help_heading = "Gateway")]
     admin_api_key: Option<String>,
-    /// Believe any certificate of an https gateway.
+    /// Accept any certificate of an https gateway.
     #[arg(long, help_heading = "Gateway")]
     target_insecure: bool,
-    /// Longest time of one request, seconds.
+    /// Timeout of one request, in seconds.
     #[arg(long, default_value_t = 600.0, help_heading = "Gateway")]
     target_timeout: f64,
-    /// Let a pod go wrong meanwhile: POD=TROUBLE@FROM..TO, the pod's number from 0; fail (503 to every
-    /// request), down (/health, too), sleep or slow; seconds. Without times: all the time.
+    /// Make a pod fail while the workload runs: POD=TROUBLE@FROM..TO with the pod's number from 0;
+    /// fail (503 to every request), down (503 to /health too), sleep or slow; and times in seconds.
+    /// Without times: the whole run.
     #[arg(long, value_name = "TROUBLE", help_heading = "Workload")]
     disturb: Vec<String>,
-    /// Let the pods play this scenario meanwhile, each as the replica that it is in --fleet.
+    /// Run this scenario on the pods while the workload runs; each pod is the replica of its number
+    /// in --fleet.
     #[arg(
         long,
         value_name = "FILE",
@@ -128,21 +132,22 @@ struct Args {
         help_heading = "Workload"
     )]
     fleet_scenario: Option<PathBuf>,
-    /// What must be reached: NAME>=NUMBER, also <=, > and <. Measures are bounded by their share of
-    /// the ideal, `misroutes` and `retries` by their number; missed: exit code 1.
+    /// Requirement NAME>=NUMBER, also with <=, > and <. Measures are compared as a fraction of the
+    /// ideal, `misroutes` and `retries` as counts. A missed requirement gives exit code 1.
     #[arg(long, value_name = "BOUND", help_heading = "Report")]
     require: Vec<String>,
-    /// Write the report as JSON; `-`: to standard output, instead of the table.
+    /// Write the report as JSON to this file; `-` writes it to standard output, instead of the
+    /// table.
     #[arg(long, value_name = "FILE", help_heading = "Report")]
     json: Option<String>,
-    /// Write a page with plots.
+    /// Write an HTML page with charts.
     #[arg(long, value_name = "FILE", help_heading = "Report")]
     html: Option<PathBuf>,
     #[command(flatten)]
     workload: WorkloadArgs,
 }
 
-/// The command line as clap sees it.
+/// Returns the clap command of `gateway`.
 pub fn command() -> clap::Command {
     clap::Command::new("gateway")
         .about("Score a gateway's routing against the best there is")
@@ -150,10 +155,10 @@ pub fn command() -> clap::Command {
         .subcommand(Args::command().name("score"))
 }
 
-/// Runs `args`: `score …`; gives what is to be printed.
+/// Runs `score …` and returns the text to print.
 ///
 /// # Errors
-/// What to tell the user; [`Unmet`] when something that is required is not reached.
+/// Returns a message for the user, or [`Unmet`] if a requirement is missed.
 pub fn run(
     args: &[String],
     sort: Sort<'_>,
@@ -215,23 +220,21 @@ fn score(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>, serve: Serve<'_>) 
     if lost.is_empty() {
         return Ok(printed);
     }
-    // What was to be tested was not.
+    // A fault that was to be tested was not injected.
     let missed = lost.join("; ");
     Err(Unmet { printed, missed }.into())
 }
 
-/// What the gateway made of the workload.
 struct LivePlay {
     play: Play,
     routing: fleet::Routing,
     /// URL and state of each pod.
     pods: Vec<(String, &'static str)>,
-    /// The best known placements, sent straight to the pods, and whose they were.
+    /// Name of the best known policy, and the run of its placements without the gateway.
     ideal: Option<(&'static str, Play)>,
     notes: Vec<String>,
 }
 
-/// What is sent to whom.
 struct LivePlan<'a> {
     deployment: &'a Deployment,
     workload: &'a Workload,
@@ -266,7 +269,7 @@ fn play_live(
         tracing::info!("the pods listen: {}", urls.join(", "));
     }
     backends.wait_for(&gateway, wait)?;
-    // Not every gateway passes on /tokenize, or the names of models.
+    // Some gateways do not forward /tokenize or the model list.
     let pod = backends.first_ready();
     options.tokenizer = pod.map(|pod| pod.url.clone());
     options.model = options.model.or_else(|| pod?.model.clone());
@@ -318,8 +321,10 @@ fn play_live(
     Ok((live, policies))
 }
 
-/// Sends the placements of the best known policy straight to the pods: the times of real servers and
-/// of this sender, without a gateway. `Err` inside: why that would compare nothing.
+/// Sends the placements of the best known policy directly to the pods.
+///
+/// Measures real servers and this sender without a gateway. The inner `Err` is the reason why such
+/// a run would be no comparison.
 fn play_ideal(
     backends: &Backends,
     plan: &LivePlan<'_>,
@@ -359,7 +364,6 @@ fn play_ideal(
     Ok(Ok((best.name, play)))
 }
 
-/// How the workload is sent to the gateway.
 fn online_options(args: &Args, plan: &LivePlan<'_>) -> Result<OnlineOptions> {
     let pace = plan.pace;
     Ok(OnlineOptions {
@@ -386,13 +390,12 @@ fn online_options(args: &Args, plan: &LivePlan<'_>) -> Result<OnlineOptions> {
     })
 }
 
-/// The server at a URL that was typed.
 fn address(flag: &str, url: &str, options: &OnlineOptions) -> Result<Target> {
     let parsed = Target::parse(flag, url, options);
     parsed.map_err(|error| UsageError(error.to_string()).into())
 }
 
-/// Where pods of our own will listen, and their configuration.
+/// Returns the URLs of the pods to start, and the future that starts them.
 fn own_pods(
     args: &Args,
     deployment: &Deployment,
@@ -409,7 +412,7 @@ fn own_pods(
         "--host=127.0.0.1".to_owned(),
         format!("--port={first}"),
         format!("--replicas={replicas}"),
-        // Every request may be tried more than once.
+        // A gateway may try each request several times.
         format!(
             "--request-history={}",
             (workload.requests() * 4).min(1_000_000)
@@ -441,7 +444,7 @@ fn identity(args: &Args) -> Result<RequestIdentity> {
     })
 }
 
-/// Tells this run from others in the histories of pods.
+/// Returns a number that distinguishes this run in the histories of pods.
 #[expect(
     clippy::disallowed_methods,
     reason = "no result depends on it, and two runs need two numbers"
@@ -460,7 +463,7 @@ fn seconds(flag: &str, value: f64) -> Result<Duration> {
     }
 }
 
-/// In what the pods differ from the engine that is played offline.
+/// Describes the differences between the pods and the simulated engine.
 fn differences(backends: &Backends, engine: &EngineSpec) -> Vec<String> {
     let mut notes = Vec::new();
     for pod in &backends.pods {
@@ -482,7 +485,7 @@ fn differences(backends: &Backends, engine: &EngineSpec) -> Vec<String> {
             continue;
         };
         let planned = (config.block_size, config.num_gpu_blocks);
-        // vLLM counts its null block, too.
+        // vLLM also counts its null block.
         let differs =
             |(size, blocks): (u32, u32)| size != planned.0 || blocks.abs_diff(planned.1) > 1;
         if let Some((size, blocks)) = pod.cache.filter(|cache| differs(*cache)) {
@@ -513,3 +516,9 @@ fn write(report: &ScoreReport, args: &Args) -> Result<String> {
         None => Ok(printed),
     }
 }
+
+/// Commands to begin with, below the help text.
+const EXAMPLES: &str = "\
+Examples:\n\
+\x20 vllm-sim gateway score --target http://localhost:8080 --replicas 3\n\
+\x20 vllm-sim gateway score --target http://localhost:8080 --replicas 3 --disturb 0=down@5..20";

@@ -1,4 +1,4 @@
-//! What is measured of a play, and its share of the ideal.
+//! Computes the measures of a run, and their ratio to the ideal.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -7,13 +7,12 @@ use vllm_sim_replay::samples::Samples;
 use super::play::Play;
 use super::workload::Workload;
 
-/// Something that is measured of every play.
 pub(super) struct Measure {
-    /// In JSON and in `--require`.
+    /// Name in JSON and in `--require`.
     pub(super) name: &'static str,
-    /// In tables.
     pub(super) label: &'static str,
-    /// A time in milliseconds, of which less is better; else a share, of which more is better.
+    /// Whether the measure is a time in milliseconds (less is better), rather than a fraction (more
+    /// is better).
     pub(super) is_time: bool,
 }
 
@@ -33,10 +32,9 @@ const fn time(name: &'static str, label: &'static str) -> Measure {
     }
 }
 
-/// How many measures there are.
 pub(super) const COUNT: usize = 11;
 
-/// All of them, in the order of [`measured`].
+/// All measures, in the order of [`measured`].
 pub(super) const MEASURES: [Measure; COUNT] = [
     share("served", "Requests completed"),
     share("reuse", "Prefix reuse"),
@@ -51,10 +49,9 @@ pub(super) const MEASURES: [Measure; COUNT] = [
     share("lora-affinity", "LoRA affinity"),
 ];
 
-/// The measures of a play; `None`: unknown, or the workload has nothing of the kind.
+/// Values of all measures; `None` if unknown or not applicable to the workload.
 pub(super) type Values = [Option<f64>; COUNT];
 
-/// Measures a play.
 pub(super) fn measured(play: &Play, workload: &Workload) -> Values {
     let completed = play.turns.iter().filter(|turn| turn.completed).count();
     let [ttft, e2e] = latencies(play).map(|mut samples| match samples.count() {
@@ -79,7 +76,7 @@ pub(super) fn measured(play: &Play, workload: &Workload) -> Values {
     ]
 }
 
-/// Times to the first and the last token, milliseconds.
+/// Returns the distributions of TTFT and E2E latency, in milliseconds.
 pub(super) fn latencies(play: &Play) -> [Samples; 2] {
     let mut both = [Samples::new(), Samples::new()];
     for turn in &play.turns {
@@ -93,7 +90,7 @@ pub(super) fn latencies(play: &Play) -> [Samples; 2] {
     both
 }
 
-/// Cached prompt tokens of all prompt tokens.
+/// Returns the cached fraction of all prompt tokens.
 fn reuse(play: &Play) -> Option<f64> {
     let completed = || play.turns.iter().filter(|turn| turn.completed);
     if completed().any(|turn| turn.cached.is_some()) {
@@ -105,7 +102,7 @@ fn reuse(play: &Play) -> Option<f64> {
     (queries > 0.0).then(|| hits / queries)
 }
 
-/// An even share of the requests against that of the busiest pod.
+/// Returns the ratio of the mean number of requests per pod to that of the busiest pod.
 fn balance(play: &Play) -> Option<f64> {
     let mut counts = BTreeMap::<usize, u64>::new();
     for pod in play.turns.iter().filter_map(|turn| turn.pod) {
@@ -116,7 +113,7 @@ fn balance(play: &Play) -> Option<f64> {
     Some(all as f64 / play.pods.max(1) as f64 / busiest as f64)
 }
 
-/// Later turns that went to the pod of the turn before.
+/// Returns the fraction of later turns on the pod of the previous turn.
 fn stickiness(play: &Play) -> Option<f64> {
     let pods = play
         .turns
@@ -135,7 +132,7 @@ fn stickiness(play: &Play) -> Option<f64> {
     (all > 0).then(|| kept as f64 / all as f64)
 }
 
-/// Requests for an adapter, after its first, that went to a pod that had served it before.
+/// Returns the fraction of repeated requests for an adapter on a pod that had served it before.
 fn lora_affinity(play: &Play, workload: &Workload) -> Option<f64> {
     let with_adapter = play.turns.iter().filter_map(|turn| {
         let planned = workload.turn(turn.session, turn.turn)?;
@@ -155,8 +152,9 @@ fn lora_affinity(play: &Play, workload: &Workload) -> Option<f64> {
     (all > 0).then(|| again as f64 / all as f64)
 }
 
-/// The best value of each measure among several plays offline and the one that was played `live`,
-/// whose times alone compare with those of a gateway.
+/// Returns the best value of each measure over the simulated runs and the direct run `live`.
+///
+/// Only times of the direct run are comparable with those of a gateway.
 pub(super) fn ideal(plays: &[Values], live: Option<&Values>) -> Values {
     std::array::from_fn(|at| {
         let live = live.and_then(|values| values[at]);
@@ -168,21 +166,22 @@ pub(super) fn ideal(plays: &[Values], live: Option<&Values>) -> Values {
     })
 }
 
-/// How near `live` comes to `ideal`: 1 is as good, less is worse.
+/// Returns the ratio of each measure to the ideal; 1 is as good, less is worse.
 pub(super) fn shares(live: &Values, ideal: &Values) -> Values {
     std::array::from_fn(|at| {
         let (live, ideal) = (live[at]?, ideal[at]?);
         match MEASURES[at].is_time {
             true => (live > 0.0).then(|| ideal / live),
-            // Nothing to gain: whoever gains nothing is as good.
+            // With an ideal of 0, every gateway is as good.
             false if ideal == 0.0 => Some(1.0),
             false => Some(live / ideal),
         }
     })
 }
 
-/// One number: the share of requests that were completed, times the mean share of the ideal in
-/// prefix reuse and in mean times to the first and to the last token, none of them above 1.
+/// Returns the score: the fraction of completed requests, times a mean ratio to the ideal.
+///
+/// The mean covers prefix reuse, mean TTFT and mean E2E latency, each at most 1.
 pub(super) fn score(shares: &Values) -> Option<f64> {
     let of = |name: &str| {
         let at = MEASURES.iter().position(|measure| measure.name == name)?;

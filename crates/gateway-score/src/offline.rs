@@ -1,4 +1,4 @@
-//! The same workload behind routers that are known, in virtual time.
+//! Simulates the workload behind known routers, in virtual time.
 
 use anyhow::Result;
 
@@ -12,22 +12,20 @@ use super::measure::{MEASURES, Values, ideal, measured, score, shares};
 use super::play::Play;
 use super::workload::Workload;
 
-/// Weights of prefill against decode among which the oracle chooses in hindsight.
+/// Values of `prefill_load_scale` from which the oracle chooses the best.
 const WEIGHTS: [f64; 7] = [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0];
 
-/// A router that was played, and what is measured of it.
 pub(super) struct Policy {
     pub(super) name: &'static str,
     pub(super) play: Play,
     pub(super) values: Values,
 }
 
-/// What every router is played against.
 pub(super) struct Field<'a> {
     pub(super) workload: &'a Workload,
     pub(super) engine: &'a EngineSpec,
     pub(super) pods: u32,
-    /// When there are fewer of them.
+    /// Worker counts over time, lower during faults.
     pub(super) scaling: Scaling,
     pub(super) pace: Pace,
     pub(super) limit: Option<SimTime>,
@@ -35,7 +33,7 @@ pub(super) struct Field<'a> {
 }
 
 impl Policy {
-    /// Where it sent each turn, by session and turn; `None`: some were sent nowhere.
+    /// Returns the pod of each turn, as `[session][turn]`; `None` if a request was not placed.
     pub(super) fn placement(&self, workload: &Workload) -> Option<Vec<Vec<u32>>> {
         let turns = workload.sessions.iter().map(|s| vec![0; s.turns.len()]);
         let mut places: Vec<Vec<u32>> = turns.collect();
@@ -47,14 +45,13 @@ impl Policy {
     }
 }
 
-/// The policy with the best score among several.
 pub(super) fn best(policies: &[Policy]) -> Option<&Policy> {
     let all: Vec<Values> = policies.iter().map(|policy| policy.values).collect();
     let ideal = ideal(&all, None);
     let scored = policies
         .iter()
         .map(|policy| (score(&shares(&policy.values, &ideal)), policy));
-    // The first of several.
+    // Of equal scores, the first policy wins.
     let best = scored
         .rev()
         .max_by(|a, b| a.0.unwrap_or(0.0).total_cmp(&b.0.unwrap_or(0.0)));
@@ -62,10 +59,10 @@ pub(super) fn best(policies: &[Policy]) -> Option<&Policy> {
 }
 
 impl Field<'_> {
-    /// Plays all routers; the oracle comes first.
+    /// Simulates all routers; the oracle comes first.
     ///
     /// # Errors
-    /// Those of a replay.
+    /// Returns the errors of the replays.
     pub(super) fn policies(&self) -> Result<Vec<Policy>> {
         let mut policies = vec![self.oracle()?];
         let with = |scorer, weight| {
@@ -108,8 +105,9 @@ impl Field<'_> {
         Ok(Policy { name, play, values })
     }
 
-    /// Knows every block and every queue at once, and which weights suit this workload best: those
-    /// with the least mean time to the first token, of equals those with the most reuse.
+    /// Simulates a KV router with current knowledge of all blocks and queues, at several weights.
+    ///
+    /// Returns the run with the lowest mean TTFT, of equal ones that with the highest reuse.
     fn oracle(&self) -> Result<Policy> {
         let at = |name: &str| MEASURES.iter().position(|m| m.name == name).unwrap_or(0);
         let (reuse, ttft) = (at("reuse"), at("ttft"));

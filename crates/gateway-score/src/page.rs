@@ -4,7 +4,6 @@ use vllm_sim_replay::html::{command, distribution, document, escape};
 
 use super::report::ScoreReport;
 
-/// The page of a score.
 pub(super) fn page(report: &ScoreReport) -> String {
     let mut body = String::from("<h1>vllm-sim gateway score</h1>");
     let score = report

@@ -1,39 +1,35 @@
-//! What became of the requests of one play, live or offline.
+//! Collects the requests of one run, live or simulated.
 
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::outcome::{HttpReply, Outcome, Sink, Status};
 
-/// One request, over.
 pub(super) struct PlayedTurn {
     pub(super) session: u64,
     pub(super) turn: u32,
     pub(super) sent: SimTime,
-    /// Who answered it, as far as that is known.
     pub(super) pod: Option<usize>,
     pub(super) input: u32,
-    /// Prompt tokens from the prefix cache; `None`: nobody says.
+    /// Prompt tokens from the prefix cache; `None` if unknown.
     pub(super) cached: Option<u32>,
-    /// Times to the first and to the last token, of a completed request.
+    /// TTFT and E2E latency of a completed request.
     pub(super) ttft_ms: Option<f64>,
     pub(super) e2e_ms: Option<f64>,
     pub(super) completed: bool,
-    /// What the answer said of itself; empty offline.
+    /// Metadata of the HTTP response; empty in a simulated run.
     pub(super) reply: HttpReply,
     pub(super) error: Option<String>,
 }
 
-/// All requests of a play.
 #[derive(Default)]
 pub(super) struct Play {
     pub(super) turns: Vec<PlayedTurn>,
-    /// Pods that took requests.
+    /// Number of pods that accept requests.
     pub(super) pods: usize,
-    /// Hits and queries of the prefix cache as the pods counted them, where answers do not say.
+    /// Prefix cache hits and queries from the pods' metrics, if responses have no counts.
     pub(super) counted: Option<(f64, f64)>,
 }
 
 impl Play {
-    /// Of so many pods, nothing yet.
     pub(super) fn of(pods: usize) -> Self {
         Self {
             pods,
@@ -43,7 +39,7 @@ impl Play {
 }
 
 impl PlayedTurn {
-    /// Counts it as failed, though an answer came.
+    /// Marks the request as failed, although an answer was received.
     pub(super) fn fail(&mut self, why: &str) {
         self.completed = false;
         (self.ttft_ms, self.e2e_ms) = (None, None);
@@ -66,7 +62,7 @@ impl Sink for Play {
             session: outcome.session,
             turn: outcome.turn,
             sent: outcome.arrival,
-            // A live request names the gateway.
+            // The worker of a live request is the gateway.
             pod: match outcome.reply {
                 Some(_) => None,
                 None => outcome.worker.map(|worker| worker as usize),

@@ -1,4 +1,4 @@
-//! A server behind the gateway: how it is, who it says it is, and what it was sent.
+//! Inspects a pod behind the gateway: state, identity and request history.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,17 +9,15 @@ use serde_json::Value;
 
 use vllm_sim_replay::online::{RequestIdentity, Target};
 
-/// How long a pod has for an answer.
+/// Timeout of requests to pods.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a pod can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PodState {
     Ready,
-    /// It answers, but is not ready.
+    /// Responds, but is not ready.
     Starting,
     Asleep,
-    /// It does not answer.
     Dead,
 }
 
@@ -34,40 +32,35 @@ impl PodState {
     }
 }
 
-/// A request that reached a pod.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Attempt {
     pub(super) pod: usize,
-    /// Its `X-Request-Id`.
     pub(super) request_id: String,
     pub(super) status: Option<u16>,
-    /// Whether the pod generated for it.
+    /// Whether the pod generated an answer.
     pub(super) is_served: bool,
-    /// Seconds since 1970.
+    /// Start time, in seconds since 1970.
     pub(super) started: f64,
 }
 
-/// A server of the fleet.
 pub(super) struct Pod {
     pub(super) target: Arc<Target>,
     pub(super) url: String,
     pub(super) state: PodState,
-    /// What the headers of its answers name it.
+    /// Identity from the headers of its responses.
     pub(super) identity: Option<String>,
-    /// The first model that it lists.
     pub(super) model: Option<String>,
-    /// Tokens of a block, and blocks, as its metrics say.
+    /// Tokens per block and number of blocks, from its metrics.
     pub(super) cache: Option<(u32, u32)>,
-    /// Hits and queries of its prefix cache, before the run.
+    /// Prefix cache hits and queries before the run.
     counted: Option<(f64, f64)>,
-    /// Whether its cache is empty.
     pub(super) is_cold: bool,
-    /// The newest request of its history, before the run; `None`: it keeps none.
+    /// Id of the newest request in its history before the run; `None` without a history.
     newest: Option<u64>,
 }
 
 impl Pod {
-    /// Looks at a pod, and empties its cache where it lets us.
+    /// Inspects a pod, and resets its prefix cache if allowed.
     pub(super) async fn look(target: Target, url: String, identity: &RequestIdentity) -> Self {
         let mut pod = Self {
             target: Arc::new(target),
@@ -90,7 +83,7 @@ impl Pod {
             () if health.status().is_success() => PodState::Ready,
             () => PodState::Starting,
         };
-        // What a gateway sends to a pod that is not ready is of interest, too.
+        // The history also shows what a gateway sends to a pod that is not ready.
         let history = pod.json("/admin/requests?limit=1").await;
         pod.newest = history.map(|page| page["requests"][0]["id"].as_u64().unwrap_or(0));
         if pod.state != PodState::Ready {
@@ -106,19 +99,17 @@ impl Pod {
         pod
     }
 
-    /// Empties its prefix cache; whether it let us.
+    /// Resets the prefix cache; returns false if the pod does not allow it.
     pub(super) async fn reset(&self) -> bool {
         let path = "/reset_prefix_cache";
         let reset = self.target.call(Method::POST, path, Bytes::new(), PATIENCE);
         reset.await.is_ok_and(|answer| answer.status().is_success())
     }
 
-    /// The host and port of its URL.
     pub(super) fn authority(&self) -> &str {
         self.target.authority()
     }
 
-    /// Whether it remembers what it was sent.
     pub(super) fn has_history(&self) -> bool {
         self.newest.is_some()
     }
@@ -141,14 +132,14 @@ impl Pod {
         String::from_utf8(self.get("/metrics").await?.to_vec()).ok()
     }
 
-    /// Hits and queries of its prefix cache since it was looked at.
+    /// Returns prefix cache hits and queries since [`Pod::look`].
     pub(super) async fn hits(&self) -> Option<(f64, f64)> {
         let (hits, queries) = counted(&self.metrics().await?)?;
         let before = self.counted?;
         Some((hits - before.0, queries - before.1))
     }
 
-    /// What it was sent since it was looked at, as pod number `number`; whether that is all.
+    /// Returns the requests since [`Pod::look`], and whether the history is complete.
     pub(super) async fn attempts(&self, number: usize) -> Option<(Vec<Attempt>, bool)> {
         let newest = self.newest?;
         let path = format!("/admin/requests?after={newest}&limit=1000000");
@@ -172,7 +163,7 @@ impl Pod {
     }
 }
 
-/// The sums of `vllm:prefix_cache_hits_total` and `…_queries_total` of a page of metrics.
+/// Sums `vllm:prefix_cache_hits_total` and `…_queries_total` of a metrics page.
 fn counted(page: &str) -> Option<(f64, f64)> {
     let sum = |name: &str| {
         let lines = page.lines().filter(|line| line.starts_with(name));
@@ -183,7 +174,7 @@ fn counted(page: &str) -> Option<(f64, f64)> {
     Some((hits, sum("vllm:prefix_cache_queries_total")?))
 }
 
-/// Block size and number of blocks of `vllm:cache_config_info`.
+/// Reads block size and number of blocks from `vllm:cache_config_info`.
 fn cache(page: &str) -> Option<(u32, u32)> {
     let line = page
         .lines()

@@ -1,4 +1,4 @@
-//! A score as a table and as JSON.
+//! Renders a score as a table and as JSON.
 
 use serde_json::{Map, Value, json};
 
@@ -10,22 +10,19 @@ use super::require::bounded;
 use super::workload::Workload;
 use vllm_sim_command_line::requirement::{self, Requirement};
 
-/// Of the JSON; it changes when a key changes its meaning or goes.
+/// Version of the JSON; it changes when a key is removed or changes its meaning.
 const VERSION: u32 = 1;
 
-/// Points of a drawn distribution.
 const POINTS: usize = 201;
 
-/// Names and curves of several distributions.
 pub(super) type Curves<'a> = Vec<(&'a str, Vec<f64>)>;
 
-/// All that is to be said of a gateway.
 pub(super) struct ScoreReport {
     pub(super) command: String,
     pub(super) score: Option<f64>,
     pub(super) policies: Vec<Policy>,
     pub(super) live: LivePlay,
-    /// What is measured of the best placements, sent straight to the pods.
+    /// Measures of the best placements, sent directly to the pods.
     live_ideal: Option<Values>,
     values: Values,
     ideal: Values,
@@ -48,7 +45,7 @@ impl ScoreReport {
         let live_ideal = live.ideal.as_ref();
         let live_ideal = live_ideal.map(|(_, play)| measured(play, workload));
         let ideal = ideal(&offline, live_ideal.as_ref());
-        // A gateway that asked no pod would be as good as the best.
+        // Otherwise a gateway that sends no request to a pod would get the best score.
         let shares = match live.routing.unseen {
             0 => shares(&values, &ideal),
             _ => [None; COUNT],
@@ -68,7 +65,6 @@ impl ScoreReport {
         }
     }
 
-    /// The head and the rows of the table: what is measured, of whom.
     pub(super) fn cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let policies = self.policies.iter().map(|policy| policy.name);
         let direct = self.live_ideal.as_ref();
@@ -96,7 +92,6 @@ impl ScoreReport {
         (head.map(str::to_owned).collect(), rows.collect())
     }
 
-    /// What stands below the table.
     pub(super) fn lines(&self) -> Vec<String> {
         let routing = &self.live.routing;
         let score = self.score.map_or_else(
@@ -182,7 +177,6 @@ impl ScoreReport {
         both.cloned().chain(failed).chain(fast).chain(unknown)
     }
 
-    /// The table, and what there is to say besides.
     pub(super) fn table(&self) -> String {
         let (head, rows) = self.cells();
         let width = |column: usize| {
@@ -215,13 +209,12 @@ impl ScoreReport {
         bounded(requirement, &self.shares, others)
     }
 
-    /// What is required and not reached.
+    /// Describes the requirements that are missed, if any.
     pub(super) fn missed(&self) -> Option<String> {
         requirement::missed(&self.requirements, |requirement| self.required(requirement))
     }
 
-    /// Distributions of the times to the first and the last token, of the gateway and of some
-    /// others.
+    /// Returns the distributions of TTFT and E2E latency, of the gateway and of some routers.
     pub(super) fn curves(&self) -> [(&'static str, Curves<'_>); 2] {
         let percents: [f64; POINTS] =
             std::array::from_fn(|at| at as f64 * 100.0 / (POINTS - 1) as f64);

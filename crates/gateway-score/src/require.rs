@@ -1,4 +1,4 @@
-//! `--require reuse>=0.9`: what a gateway must reach.
+//! Parses and checks requirements on a gateway: `--require reuse>=0.9`.
 
 use anyhow::Result;
 
@@ -6,13 +6,13 @@ use super::measure::{MEASURES, Values};
 use vllm_sim_command_line::refuse;
 use vllm_sim_command_line::requirement::Requirement;
 
-/// What is no share of an ideal: a number of its own.
+/// Names of values that are not relative to the ideal.
 const OTHERS: [&str; 3] = ["score", "misroutes", "retries"];
 
-/// Reads a bound on something that is measured.
+/// Parses a bound on a measure or on one of [`OTHERS`].
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns a usage error for an invalid requirement.
 pub(super) fn requirement(text: &str) -> Result<Requirement> {
     let requirement = Requirement::parse(text, "reuse>=0.9")?;
     let names = || MEASURES.iter().map(|m| m.name).chain(OTHERS);
@@ -23,7 +23,7 @@ pub(super) fn requirement(text: &str) -> Result<Requirement> {
     Ok(requirement)
 }
 
-/// The value that is bounded: of a measure its share of the ideal.
+/// Returns the bounded value, which of a measure is its ratio to the ideal.
 pub(super) fn bounded(
     requirement: &Requirement,
     shares: &Values,

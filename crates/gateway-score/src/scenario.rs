@@ -1,4 +1,4 @@
-//! `--fleet-scenario`: one file says what goes wrong in which pod while the workload is played.
+//! Runs a scenario of faults on the pods during the workload: `--fleet-scenario`.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::pod::{PATIENCE, Pod};
 use vllm_sim_command_line::refuse;
 use vllm_sim_service::scenario::Scenario;
 
-/// A scenario of which each pod plays its part.
+/// Scenario file, of which each pod runs its part.
 pub(super) struct FleetScenario {
     text: String,
     scenario: Scenario,
@@ -20,7 +20,7 @@ impl FleetScenario {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// It cannot be read, or is none.
+    /// Returns an error if the file is unreadable or invalid.
     pub(super) fn read(file: &Path) -> Result<Self> {
         let shown = file.display();
         let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {shown}"))?;
@@ -30,10 +30,10 @@ impl FleetScenario {
         }
     }
 
-    /// Starts it on all pods, each as the replica of its place.
+    /// Starts the scenario on all pods, each as the replica of its index.
     ///
     /// # Errors
-    /// It names pods that are not there; a pod does not take it.
+    /// Returns an error if the scenario names missing pods, or a pod rejects it.
     pub(super) async fn begin(&self, pods: &[Pod]) -> Result<()> {
         if let Err(error) = self.scenario.check_replicas(pods.len() as u32) {
             refuse!("--fleet-scenario: {error}");
@@ -56,7 +56,8 @@ impl FleetScenario {
         Ok(())
     }
 
-    /// Ends it everywhere; what fails is a note, as a pod may be gone by the scenario's will.
+    /// Ends the scenario on all pods; errors become notes, because the scenario may have stopped a
+    /// pod.
     pub(super) async fn end(&self, pods: &[Pod]) -> Vec<String> {
         let mut notes = Vec::new();
         for pod in pods {

@@ -1,4 +1,4 @@
-//! One workload, kept so that it can be played again and again.
+//! Keeps a workload in memory for several runs.
 
 use anyhow::Result;
 
@@ -8,11 +8,12 @@ use vllm_sim_replay::workload::{Session, Turn, WorkloadError, WorkloadSource};
 use vllm_sim_command_line::refuse;
 use vllm_sim_replay_cli::WorkloadArgs;
 
-/// Most requests of a comparison, all of which are kept.
+/// Maximum number of requests, all of which are kept in memory.
 const MAX_REQUESTS: usize = 1_000_000;
 
-/// Fills in a workload with all that tells routers apart, where none is named: sessions of three
-/// turns that come in bursts, of which a dozen groups share more than half of the first prompt.
+/// Sets the default workload, which distinguishes routers, if no workload is given.
+///
+/// Sessions of three turns arrive in bursts; a dozen groups share 60 % of the first prompt.
 pub(super) fn fill(args: &mut WorkloadArgs) {
     if !args.files.is_empty() || args.input_tokens.is_some() || args.workload.is_some() {
         return;
@@ -31,16 +32,15 @@ pub(super) fn fill(args: &mut WorkloadArgs) {
     }
 }
 
-/// All sessions, in the order of the source.
 pub(super) struct Workload {
     pub(super) sessions: Vec<Session>,
 }
 
 impl Workload {
-    /// Takes everything that `source` has, up to the limit in time.
+    /// Reads all sessions that start up to `limit`.
     ///
     /// # Errors
-    /// Those of the source; too many requests.
+    /// Returns the errors of the source, or a usage error for too many requests.
     pub(super) fn read(source: &mut dyn WorkloadSource, limit: Option<SimTime>) -> Result<Self> {
         let (mut sessions, mut requests) = (Vec::new(), 0);
         while let Some(session) = source.next()? {
@@ -59,18 +59,15 @@ impl Workload {
         Ok(Self { sessions })
     }
 
-    /// Requests of all sessions.
     pub(super) fn requests(&self) -> usize {
         self.sessions.iter().map(|s| s.turns.len()).sum()
     }
 
-    /// A turn by session and number.
     pub(super) fn turn(&self, session: u64, turn: u32) -> Option<&Turn> {
         let session = self.sessions.get(usize::try_from(session).ok()?)?;
         session.turns.get(turn as usize)
     }
 
-    /// The workload from its beginning.
     pub(super) fn playback(&self) -> Playback<'_> {
         Playback {
             sessions: &self.sessions,
@@ -79,7 +76,6 @@ impl Workload {
     }
 }
 
-/// A workload that is played once more.
 pub(super) struct Playback<'a> {
     sessions: &'a [Session],
     at: usize,

@@ -1,4 +1,4 @@
-//! The six calls.
+//! The calls of `vllm.grpc.engine.VllmEngine`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,10 +19,11 @@ use vllm_sim_engine::driver::unix_now;
 use vllm_sim_service::RequestContext;
 use vllm_sim_service::pooling::llmd_embedding;
 
-/// Answers the calls of `vllm.grpc.engine.VllmEngine`.
+/// Implements the calls of `vllm.grpc.engine.VllmEngine`.
 pub(super) struct Engine {
     parts: Parts,
-    /// When the latest generation was asked for: seconds since 1970, as the bits of an `f64`.
+    /// Time of the latest `Generate` call, in seconds since the Unix epoch, as the bits of an
+    /// `f64`.
     last_receive: AtomicU64,
 }
 
@@ -34,7 +35,7 @@ impl Engine {
         }
     }
 
-    /// `retry-after` of a refusal that does not say it itself, as over HTTP.
+    /// Adds `retry-after` to a retryable status that lacks it, as over HTTP.
     fn saying_when_to_retry(&self, status: Status) -> Status {
         let settings = self.parts.service.faults.settings();
         match settings.retry_after_seconds {
@@ -139,7 +140,7 @@ impl VllmEngine for Engine {
         &self,
         request: Request<AbortRequest>,
     ) -> Result<Response<AbortResponse>, Status> {
-        // An empty list is nobody; `None` would be everybody.
+        // An empty list aborts no request; `None` would abort all.
         self.parts
             .service
             .abort(Some(&request.into_inner().request_ids));

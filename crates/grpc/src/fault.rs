@@ -1,4 +1,4 @@
-//! Faults on purpose in a call: by metadata or by chance.
+//! Injected faults of gRPC calls, requested by metadata or drawn at random.
 
 use tonic::{Request, Status};
 
@@ -8,10 +8,10 @@ use vllm_sim_service::fault::StreamFault;
 use vllm_sim_service::{RequestContext, RequestFaults};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// What befalls a call.
+/// Decides on the faults of a call.
 ///
 /// # Errors
-/// `INVALID_ARGUMENT` for metadata `x-sim-fault` that names no fault.
+/// `INVALID_ARGUMENT` if the metadata `x-sim-fault` is not a valid fault spec.
 pub(super) fn decide<T>(parts: &Parts, request: &Request<T>) -> Result<RequestFaults, Status> {
     let text = |name| {
         let value = request.metadata().get(name);
@@ -24,10 +24,10 @@ pub(super) fn decide<T>(parts: &Parts, request: &Request<T>) -> Result<RequestFa
         .map_err(|error| Status::invalid_argument(format!("Invalid x-sim-fault metadata: {error}")))
 }
 
-/// Fails a call that is to fail.
+/// Returns the injected error of a call, if any.
 ///
 /// # Errors
-/// The status of the failure.
+/// The status of the injected failure.
 pub(super) fn inject(parts: &Parts, faults: &RequestFaults) -> Result<(), Status> {
     let Some(failure) = faults.failure else {
         return Ok(());
@@ -39,8 +39,7 @@ pub(super) fn inject(parts: &Parts, faults: &RequestFaults) -> Result<(), Status
     Err(status::fault(&fault))
 }
 
-/// Leaves the faults that messages can have: those of protobuf are not garbled, and no `[DONE]`
-/// ends them.
+/// Removes the faults that do not apply to gRPC: malformed events, and faults of `[DONE]`.
 pub(super) fn keep_possible(faults: &mut RequestFaults) {
     faults.stream_faults.retain(|stream_fault| {
         matches!(

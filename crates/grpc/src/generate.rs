@@ -1,4 +1,7 @@
-//! A reply as messages: the whole of it; or a chunk per token, and the last one's again in the end.
+//! Converts a reply to messages.
+//!
+//! A unary call gets one message. A stream gets a chunk per token, and a final message that repeats
+//! the last chunk.
 //!
 //! Source: `smg_grpc_servicer/vllm/servicer.py` of smg-grpc-servicer 0.14, vLLM's gRPC service.
 
@@ -15,18 +18,18 @@ use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_service::generate::Reason;
 use vllm_sim_service::{Choice, FaultInjector, InjectorAction, Reply};
 
-/// The messages of one generation. Of several choices the first one is shown, as vLLM does;
-/// the end waits for all.
+/// The message stream of one generation.
+///
+/// Of several choices only the first is sent, as in vLLM; the final message waits for all choices.
 pub(super) struct Answer {
     reply: Reply,
-    /// Whether tokens are shown as they come.
+    /// Whether tokens are sent as they are released.
     stream: bool,
     closed: bool,
-    /// Tokens of the last message: all of them, or what came since the chunk before.
+    /// Tokens of the last message: all tokens, or those since the previous chunk.
     output: Vec<u32>,
-    /// Whether the chunk of an abort was shown.
+    /// Whether the empty chunk of an abort was sent.
     aborted: bool,
-    /// What goes wrong with it, when something does.
     faults: Option<Box<FaultInjector>>,
 }
 
@@ -42,10 +45,11 @@ impl Answer {
         }
     }
 
-    /// The next message that is due. Tokens that are due together are separate messages, which
-    /// leave in one write.
+    /// Returns the next message, if one is due.
+    ///
+    /// Tokens that are due together become separate messages, sent in one write.
     fn due(&mut self) -> Option<Response> {
-        // The states first: an ended sequence has released all it ever will.
+        // Reads the states first: an ended sequence has released all its tokens.
         let ended = self
             .reply
             .choices
@@ -77,7 +81,7 @@ impl Answer {
         }
         let finish_reason = finish_reason(choice);
         if self.stream && finish_reason == "abort" && !std::mem::replace(&mut self.aborted, true) {
-            // This end brings no token, and is an output of the engine like any other.
+            // vLLM sends an empty chunk for an abort.
             self.output.clear();
             return Some(chunk(&[], prompt_tokens, cached_tokens));
         }
@@ -101,7 +105,7 @@ fn chunk(token_ids: &[u32], prompt_tokens: u32, cached_tokens: u32) -> Response 
     })
 }
 
-/// vLLM's word for the end of a choice that has ended.
+/// Returns vLLM's finish reason of an ended choice.
 fn finish_reason(choice: &Choice) -> &'static str {
     match choice.state() {
         SequenceState::Ended(End::Aborted | End::Cancelled) => "abort",
@@ -127,7 +131,7 @@ impl Stream for Answer {
         while let Some(faults) = &mut this.faults {
             match faults.poll(cx) {
                 Poll::Pending => return Poll::Pending,
-                // A message of protobuf cannot be garbled here: it is left as it is.
+                // Protobuf messages are not garbled.
                 Poll::Ready(InjectorAction::Garble) => {}
                 Poll::Ready(InjectorAction::Proceed) => break,
                 Poll::Ready(InjectorAction::Break) => {
@@ -141,7 +145,7 @@ impl Stream for Answer {
             for choice in &this.reply.choices {
                 choice.register(cx);
             }
-            // What came between the look and the registration.
+            // Checks again for tokens released before the registration.
             this.due()
         });
         match due {
@@ -154,7 +158,7 @@ impl Stream for Answer {
                     .as_ref()
                     .is_some_and(|faults| faults.room() == 0)
                 {
-                    // The next look finds what goes wrong.
+                    // Polls again to apply the fault.
                     cx.waker().wake_by_ref();
                 }
                 Poll::Pending

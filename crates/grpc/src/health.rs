@@ -1,4 +1,4 @@
-//! `grpc.health.v1.Health`: the standard probe.
+//! The standard health check, `grpc.health.v1.Health`.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -11,10 +11,9 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use super::parts::Parts;
 
-/// How often a watcher's answer is looked at again.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Names that a probe may ask for; the empty one is the server as a whole.
+/// Service names of a health check; the empty name is the whole server.
 const KNOWN: [&str; 5] = [
     "",
     "vllm.grpc.engine.VllmEngine",
@@ -23,7 +22,6 @@ const KNOWN: [&str; 5] = [
     "grpc.reflection.v1alpha.ServerReflection",
 ];
 
-/// Answers probes.
 pub(super) struct Health {
     parts: Parts,
 }
@@ -64,8 +62,9 @@ impl health_server::Health for Health {
         }
     }
 
-    /// The status now and each time it changes. An unknown service may still appear, so it is an
-    /// answer and no error.
+    /// Streams the current status and each change.
+    ///
+    /// An unknown service gets a status instead of an error, because it may still appear.
     async fn watch(
         &self,
         request: Request<HealthCheckRequest>,

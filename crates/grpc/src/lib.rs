@@ -1,10 +1,9 @@
-//! How it looks over gRPC: `vllm.grpc.engine.VllmEngine`, health and reflection.
+//! vLLM's gRPC API: `vllm.grpc.engine.VllmEngine`, health checks and reflection.
 //!
-//! One call, one function: read the message, call the service, write the message. Prompts and
-//! answers are token ids. Dropping an answer that is under way aborts it.
+//! Prompts and replies are token ids. Dropping a running reply aborts it.
 //!
-//! Source: `vllm/entrypoints/grpc_server.py`, and `pkg/communication/grpc/engine.proto` of
-//! llm-d-inference-sim for the messages.
+//! Source: `vllm/entrypoints/grpc_server.py`; the messages follow
+//! `pkg/communication/grpc/engine.proto` of llm-d-inference-sim.
 
 mod engine;
 mod fault;
@@ -32,10 +31,10 @@ use health::Health;
 pub use parts::{Parts, Settings};
 use proto::vllm_engine_server::VllmEngineServer;
 
-/// What [`proto`] was made from, as reflection shows it.
+/// Descriptor set of [`proto`], served by reflection.
 const DESCRIPTOR: &[u8] = include_bytes!("descriptor.bin");
 
-/// Every gRPC service there is, to be served over HTTP/2.
+/// Returns the router of all gRPC services, to be served over HTTP/2.
 pub fn router(parts: Parts) -> Router {
     let largest = parts.settings.max_message_bytes;
     let engine =

@@ -3,32 +3,32 @@ use std::time::{Duration, Instant};
 
 use vllm_sim_service::{RequestRules, Service};
 
-/// Holds what the calls need.
+/// State shared by all calls.
 #[derive(Clone)]
 pub struct Parts {
-    /// The use cases.
+    /// Service for all requests.
     pub service: Arc<Service>,
-    /// The settings of the server.
+    /// Settings of the server.
     pub settings: Arc<Settings>,
-    /// The instant at which the process started.
+    /// Start time of the process.
     pub started: Instant,
 }
 
-/// Holds the settings of the gRPC server.
+/// Settings of the gRPC server.
 pub struct Settings {
-    /// The bounds and defaults of requests.
+    /// Limits and defaults of requests.
     pub rules: RequestRules,
-    /// The path or name of the model.
+    /// Path or name of the model.
     pub model: String,
-    /// Records whether the model takes images.
+    /// Whether the model accepts images.
     pub supports_vision: bool,
-    /// The numbers of a vector that `Embed` returns.
+    /// Length of the vectors that `Embed` returns.
     pub embedding_dim: u32,
-    /// Bytes of the largest message that is read.
+    /// Maximum size of a received message, in bytes.
     pub max_message_bytes: usize,
-    /// Records whether messages are logged (`--log-http`).
+    /// Whether messages are logged (`--log-http`).
     pub logs_messages: bool,
-    /// The time after the start during which no request is taken.
+    /// Time after the start during which requests are rejected.
     pub startup_duration: Duration,
 }
 
@@ -37,7 +37,7 @@ impl Parts {
         self.since_start().as_secs_f64()
     }
 
-    /// Whether requests are taken, or why not.
+    /// Checks whether requests are accepted; the error is the reason.
     pub(crate) fn health(&self) -> Result<(), &'static str> {
         if self.service.is_draining() {
             return Err("server is shutting down");

@@ -1,4 +1,4 @@
-//! From gRPC messages to requests for generation.
+//! Converts gRPC messages to generation requests.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::sampling::{Texts, TokenBias};
 use vllm_sim_wire::{Limits, SamplingParams};
 
-/// What the metadata of a call say.
+/// The properties of a call outside its message.
 pub(super) struct CallMetadata {
     pub(super) rank: Option<i64>,
     pub(super) trace: Option<(Box<str>, Option<Box<str>>)>,
     pub(super) faults: Arc<RequestFaults>,
-    /// Where its tokens are counted; `None`: nobody asks.
+    /// Counter of the call's tokens; `None` if nothing reads it.
     pub(super) usage: Option<Arc<TokenUsage>>,
 }
 
-/// Returns a call as a request for generation.
+/// Converts a call to a generation request.
 pub(super) fn request(
     parts: &Parts,
     limits: &Limits,
@@ -66,7 +66,7 @@ pub(super) fn request(
     }
 }
 
-/// Returns the prompt of an input. Ids win over the text they came from.
+/// Returns the prompt of an input. Token ids take precedence over their text.
 fn prompt(input: TokenizedInput) -> PromptInput {
     let TokenizedInput {
         original_text: text,
@@ -82,7 +82,7 @@ fn prompt(input: TokenizedInput) -> PromptInput {
     }
 }
 
-/// Returns the tokens of an input. Ids win over the text they came from.
+/// Returns the tokens of an input. Token ids take precedence over their text.
 pub(super) async fn tokens(parts: &Parts, input: TokenizedInput) -> Vec<u32> {
     let TokenizedInput {
         original_text: text,
@@ -97,7 +97,7 @@ pub(super) async fn tokens(parts: &Parts, input: TokenizedInput) -> Vec<u32> {
     off_thread(size, encode).await
 }
 
-/// The parameters as vLLM builds them from the message: 0 is «not said» where it makes no sense.
+/// Converts the sampling parameters as vLLM does: some fields treat 0 as unset.
 ///
 /// Source: `_sampling_params_from_proto` of `vllm/entrypoints/grpc_server.py`.
 fn params(asked: &proto::SamplingParams) -> SamplingParams {
@@ -133,13 +133,13 @@ fn params(asked: &proto::SamplingParams) -> SamplingParams {
         include_stop_str_in_output: asked.include_stop_str_in_output,
         logit_bias: (!asked.logit_bias.is_empty()).then(|| TokenBias(biases.collect())),
         skip_special_tokens: asked.skip_special_tokens,
-        // Stop texts need text.
+        // Only stop strings need the text.
         detokenize: !asked.stop.is_empty(),
         ..SamplingParams::default()
     }
 }
 
-/// What the text has to satisfy.
+/// Converts the constraint on the text.
 fn constraint(asked: Asked) -> Option<Constraint> {
     let parsed =
         |text: String| serde_json::from_str(&text).unwrap_or(serde_json::Value::String(text));

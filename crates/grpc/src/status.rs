@@ -1,4 +1,4 @@
-//! From what went wrong to a gRPC status, one total mapping.
+//! Maps errors to gRPC statuses.
 
 use tonic::{Code, Status};
 
@@ -7,7 +7,7 @@ use vllm_sim_wire::fault::Fault;
 
 const RETRY_AFTER: &str = "retry-after";
 
-/// A refusal, in the code that llm-d-inference-sim gives its HTTP status.
+/// Converts a fault to the status that llm-d-inference-sim uses for its HTTP status.
 pub(super) fn fault(fault: &Fault) -> Status {
     let status = Status::new(code(fault.status), fault.message.clone());
     match fault.retry_after_seconds {
@@ -16,7 +16,7 @@ pub(super) fn fault(fault: &Fault) -> Status {
     }
 }
 
-/// Says when to come again, unless the status says it already: HTTP's header as metadata.
+/// Adds the metadata `retry-after`, unless the status already has it.
 pub(super) fn retry_after(mut status: Status, seconds: u32) -> Status {
     let metadata = status.metadata_mut();
     if !metadata.contains_key(RETRY_AFTER) {
@@ -25,7 +25,7 @@ pub(super) fn retry_after(mut status: Status, seconds: u32) -> Status {
     status
 }
 
-/// What a refused call is told.
+/// Converts a rejection to a status.
 pub(super) fn refused(refusal: Refusal) -> Status {
     let status = match &refusal {
         Refusal::Invalid(refused) => return fault(refused),
@@ -53,7 +53,7 @@ fn serve_status(error: &ServeError) -> u16 {
     }
 }
 
-/// The code of an HTTP status. Source: llm-d-inference-sim, `pkg/communication/grpc`.
+/// Returns the gRPC code of an HTTP status. Source: llm-d-inference-sim, `pkg/communication/grpc`.
 fn code(status: u16) -> Code {
     match status {
         200..=299 => Code::Ok,

@@ -21,10 +21,9 @@ use super::stream::Stream;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// How long a connection is kept that nobody uses.
 const KEEP: Duration = Duration::from_secs(90);
 
-/// Sends requests to one server and keeps its connections (HTTP/1.1). Clones share them.
+/// HTTP/1.1 client for one server with a pool of connections; clones share it.
 pub struct Client<B: Body + 'static>(Arc<Shared<B>>);
 
 impl<B: Body + 'static> std::fmt::Debug for Client<B> {
@@ -41,19 +40,16 @@ impl<B: Body + 'static> Clone for Client<B> {
 
 struct Shared<B: Body + 'static> {
     connector: Connector,
-    /// Idle connections, the latest used one last.
     idle: Mutex<VecDeque<(Instant, PooledConnection<B>)>>,
-    /// Whether one is being made beforehand.
     preparing: AtomicBool,
 }
 
-/// Why there is no answer.
+/// Error of sending a request.
 #[derive(Debug)]
 pub struct SendError {
-    /// In words.
+    /// Description.
     pub why: String,
-    /// Whether the server closed a connection that was in use before: the request may be sent
-    /// again.
+    /// Whether the server closed a reused connection, so that the request may be sent again.
     stale: bool,
 }
 
@@ -63,7 +59,7 @@ where
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    /// One without connections yet.
+    /// Creates a client without connections.
     pub fn new(connector: Connector) -> Self {
         Self(Arc::new(Shared {
             connector,
@@ -72,11 +68,12 @@ where
         }))
     }
 
-    /// Sends a request, whose URI is a path and whose headers name the host, and waits for the
-    /// head of the answer.
+    /// Sends a request and waits for the head of the response.
+    ///
+    /// The request's URI is a path, and its headers name the host.
     ///
     /// # Errors
-    /// [`SendError`], also when the server closes a kept connection at this moment.
+    /// [`SendError`], also if the server closes a reused connection.
     pub async fn send(&self, request: Request<B>) -> Result<Response<ResponseBody<B>>, SendError> {
         let mut request = request;
         loop {
@@ -89,7 +86,7 @@ where
                 stale: used && (error.is_canceled() || error.is_incomplete_message()),
                 why: format!("cannot send: {}", root(&error)),
             };
-            // One that was closed meanwhile is not ready: then the next.
+            // A connection that the server has closed is not ready; try the next.
             match link.ready().await {
                 Ok(()) => {}
                 Err(_) if used => continue,
@@ -126,11 +123,11 @@ where
         }
     }
 
-    /// Sends a request as [`Self::send`] does, and again if the server closes a kept connection at
-    /// this moment.
+    /// Sends a request like [`Self::send`], and repeats it if the server closes a reused
+    /// connection.
     ///
     /// # Errors
-    /// [`SendError`].
+    /// [`SendError`] of the last attempt.
     pub async fn send_again(
         &self,
         request: Request<B>,
@@ -146,10 +143,10 @@ where
         }
     }
 
-    /// Sends a request and reads the whole answer, whatever its status is.
+    /// Sends a request and reads the whole response, whatever its status.
     ///
     /// # Errors
-    /// What is wrong with the connection, or a body of more than `most_bytes`.
+    /// A message about the connection, or about a body of more than `most_bytes`.
     pub async fn fetch(
         &self,
         request: Request<B>,
@@ -165,13 +162,12 @@ where
         Ok(Response::from_parts(head, body.to_bytes()))
     }
 
-    /// Makes a connection beforehand if none is idle, so that the next request need not wait for
-    /// it.
+    /// Opens a connection if none is idle, so that the next request need not wait for it.
     pub async fn prepare(&self) {
         if !self.0.idle.lock().is_empty() || self.0.preparing.swap(true, Ordering::Relaxed) {
             return;
         }
-        // The next request would say what is wrong.
+        // The next request reports a permanent error.
         if let Ok(link) = self.link().await {
             self.keep(link);
         }
@@ -207,15 +203,14 @@ impl<B: Body + 'static> Client<B> {
     }
 }
 
-/// A connection, driven by whoever waits for something from it.
+/// A connection, driven by the task that waits for its response.
 struct PooledConnection<B: Body + 'static> {
     sender: SendRequest<B>,
-    /// `None` once it is over.
+    /// `None` after the connection has ended.
     connection: Option<Connection<TokioIo<Stream>, B>>,
     arrival: Arrival,
 }
 
-/// What an error says at its root.
 fn root(error: &hyper::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(deeper) = cause.source() {
@@ -224,7 +219,7 @@ fn root(error: &hyper::Error) -> String {
     cause.to_string()
 }
 
-/// Reads and writes what can be; what goes wrong reaches whoever waits for the answer.
+/// Drives the connection; an error reaches the task that waits for the response.
 fn drive<B>(connection: &mut Option<Connection<TokioIo<Stream>, B>>, cx: &mut Context<'_>)
 where
     B: Body + 'static,
@@ -244,7 +239,7 @@ where
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    /// Waits until a request can be sent; an error if it was closed.
+    /// Waits until a request can be sent; returns an error if the connection is closed.
     async fn ready(&mut self) -> hyper::Result<()> {
         poll_fn(|cx| {
             drive(&mut self.connection, cx);
@@ -254,7 +249,7 @@ where
     }
 }
 
-/// The body of an answer, read from its connection as it is asked for.
+/// Body of a response, read from its connection on demand.
 pub struct ResponseBody<B: Body + 'static> {
     body: Incoming,
     sent: Instant,
@@ -264,17 +259,17 @@ pub struct ResponseBody<B: Body + 'static> {
 }
 
 impl<B: Body + 'static> ResponseBody<B> {
-    /// When the request was handed to its connection.
+    /// Returns the time at which the request was passed to its connection.
     pub fn sent(&self) -> Instant {
         self.sent
     }
 
-    /// When the bytes of the latest frame arrived, or of the head before any.
+    /// Returns the time at which the bytes of the last frame arrived; before the first frame, those
+    /// of the head.
     pub fn arrived(&self) -> Instant {
         self.arrival.latest()
     }
 
-    /// Keeps the connection for another request.
     fn give_back(&mut self) {
         if let Some(link) = self.link.take()
             && link.connection.is_some()
@@ -286,7 +281,7 @@ impl<B: Body + 'static> ResponseBody<B> {
 
 impl<B: Body + 'static> Drop for ResponseBody<B> {
     fn drop(&mut self) {
-        // Of a body whose length is known, nobody asks for the end.
+        // The end of a body with a known length is never polled.
         if self.body.is_end_stream() {
             self.give_back();
         }
@@ -302,7 +297,9 @@ where
     type Data = Bytes;
     type Error = hyper::Error;
 
-    /// The connection holds one frame at most, so what it read last is what this frame came with.
+    /// Polls the next frame.
+    ///
+    /// The connection buffers one frame at most, so the last bytes read belong to this frame.
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -339,14 +336,14 @@ mod tests {
     use super::*;
     use crate::{Endpoint, Trust};
 
-    /// A server that gives each connection these answers in turn and then closes it; and how many
-    /// connections there were.
+    /// Starts a server that sends these responses on each connection and then closes it; returns
+    /// the number of connections, too.
     async fn server(answers: &'static [&'static str]) -> (Client<Full<Bytes>>, Arc<AtomicUsize>) {
         let (client, made, _) = closing_server(answers).await;
         (client, made)
     }
 
-    /// The same, and a permit for each connection that it has closed.
+    /// Starts such a server; returns also a permit for each connection that it has closed.
     async fn closing_server(
         answers: &'static [&'static str],
     ) -> (Client<Full<Bytes>>, Arc<AtomicUsize>, Arc<Semaphore>) {
@@ -400,7 +397,7 @@ mod tests {
             let data = frame.expect("is whole").into_data().expect("is data");
             assert_eq!(&data[..], b"ok");
             assert!(answer.body().arrived() >= answer.body().sent());
-            // Of the sized ones the end is known without being asked for.
+            // The end of a body with a known length need not be polled.
             if number == 1 {
                 assert!(answer.body_mut().frame().await.is_none());
             }
@@ -416,7 +413,7 @@ mod tests {
             let body = answer.into_body().collect().await.expect("is whole");
             assert_eq!(body.to_bytes(), "ok");
             closed.acquire().await.expect("is open").forget();
-            // The runtime looks at the sockets before this goes on.
+            // Lets the runtime poll the sockets.
             tokio::task::yield_now().await;
         }
         assert_eq!(made.load(Ordering::Relaxed), 3);

@@ -13,19 +13,19 @@ use super::socket::Socket;
 use super::stream::Stream;
 use super::{Trust, TrustError};
 
-/// Where a server is.
+/// Address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Whether it speaks TLS.
+    /// Whether the server uses TLS.
     pub secure: bool,
-    /// Host, as certificates name it; IPv6 addresses without brackets.
+    /// Host name, as in certificates; IPv6 addresses without brackets.
     pub host: String,
-    /// Port.
+    /// TCP port.
     pub port: u16,
 }
 
 impl Endpoint {
-    /// The endpoint of a URL's authority; `None` if that names no host.
+    /// Returns the endpoint of a URL's authority; `None` without a host.
     pub fn new(secure: bool, authority: &http::uri::Authority) -> Option<Self> {
         let host = authority.host().trim_matches(['[', ']']);
         let port = if secure { 443 } else { 80 };
@@ -45,10 +45,10 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Connections to `endpoint`; `trust` matters if it speaks TLS.
+    /// Creates a connector for `endpoint`; `trust` applies to TLS.
     ///
     /// # Errors
-    /// When the authorities cannot be read.
+    /// [`TrustError`] if the certificates of authorities cannot be read.
     pub fn new(endpoint: Endpoint, trust: &Trust) -> Result<Self, TrustError> {
         let tls = match endpoint.secure {
             true => Some(Arc::new(tls(trust)?).into()),
@@ -57,10 +57,10 @@ impl Connector {
         Ok(Self { endpoint, tls })
     }
 
-    /// A new connection.
+    /// Opens a connection.
     ///
     /// # Errors
-    /// What the network or TLS says.
+    /// An I/O error of the network or of TLS.
     pub async fn connect(&self) -> io::Result<Stream> {
         let Endpoint { host, port, .. } = &self.endpoint;
         let socket = Socket::new(TcpStream::connect((host.as_str(), *port)).await?)?;
@@ -105,7 +105,7 @@ fn tls(trust: &Trust) -> Result<ClientConfig, TrustError> {
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
-/// Believes every certificate. That the server holds its key is still checked.
+/// Accepts every certificate. The server must still prove that it has the private key.
 #[derive(Debug)]
 struct Unchecked(Arc<CryptoProvider>);
 

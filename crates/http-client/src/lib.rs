@@ -12,30 +12,30 @@ pub use connect::{Connector, Endpoint};
 pub use socket::Arrival;
 pub use stream::Stream;
 
-/// Whose certificates are believed.
+/// Verification of server certificates.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Trust {
-    /// Authorities that browsers trust.
+    /// Public certificate authorities.
     #[default]
     Browsers,
-    /// Authorities in this file (PEM).
+    /// Certificate authorities in this PEM file.
     Authorities(PathBuf),
-    /// Anybody: the certificate is not checked.
+    /// No verification.
     Anyone,
 }
 
-/// Why TLS cannot be spoken.
+/// Error of setting up TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
-    /// The authorities cannot be read.
+    /// A file of certificates that cannot be read.
     #[error("cannot read certificates from {}: {why}", path.display())]
     Authorities {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// Reason.
         why: String,
     },
-    /// The library refuses.
+    /// Error of the TLS library.
     #[error("TLS: {0}")]
     Tls(String),
 }

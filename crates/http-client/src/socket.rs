@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// When the latest bytes of a connection arrived.
+/// Arrival time of the latest bytes on a connection.
 #[derive(Debug, Clone)]
 pub struct Arrival {
     epoch: Instant,
@@ -23,7 +23,7 @@ impl Arrival {
         }
     }
 
-    /// When the latest bytes arrived; before any, when the connection was made.
+    /// Returns the arrival time of the latest bytes; before any, the time of connecting.
     pub fn latest(&self) -> Instant {
         self.epoch + Duration::from_nanos(self.nanos.load(Ordering::Relaxed))
     }
@@ -35,7 +35,6 @@ impl Arrival {
     }
 }
 
-/// A TCP connection that knows when what it reads arrived.
 pub(super) struct Socket {
     tcp: TcpStream,
     arrival: Arrival,

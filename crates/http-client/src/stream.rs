@@ -7,7 +7,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::socket::{Arrival, Socket};
 
-/// A connection, with or without TLS.
+/// Connection with or without TLS.
 pub struct Stream {
     through: Through,
     arrival: Arrival,
@@ -33,7 +33,7 @@ impl Stream {
         }
     }
 
-    /// When what was read last arrived.
+    /// Returns the arrival time of the latest bytes read.
     pub fn arrival(&self) -> Arrival {
         self.arrival.clone()
     }

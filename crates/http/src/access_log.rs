@@ -1,7 +1,7 @@
-//! The line that uvicorn prints of each request behind `serve`, which scripts look for.
+//! The access log: the line that uvicorn prints for each request, which scripts look for.
 //!
-//! Whoever answers a request appends its line to those that wait: a thread writes them, many in one
-//! write. A reader that does not read loses lines, and is told how many.
+//! Lines go to a buffer, which a thread writes in batches. If the reader of the log is too slow,
+//! lines are dropped and counted.
 //!
 //! Source: uvicorn 0.54 `logging.py`, `AccessFormatter`; `protocols/http/httptools_impl.py`.
 
@@ -12,21 +12,21 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::uri::PathAndQuery;
 use axum::http::{StatusCode, Version};
-use axum::middleware::Next;
 use axum::response::Response;
 use parking_lot::{Condvar, Mutex};
 
+use super::around::Around;
 use vllm_sim_config::{Log, LogFormat, LogLevel};
 use vllm_sim_service::RequestContext;
 
-/// Bytes of lines that wait to be written, about at most.
+/// Approximate maximum size of the buffer, in bytes.
 const MAX_BYTES: usize = 8 << 20;
-/// Bytes for which room is kept between two writes.
+/// Capacity that the buffer keeps between two writes, in bytes.
 const KEPT_BYTES: usize = 64 << 10;
-/// How long lines are gathered for one write.
+/// Time to collect further lines before a write.
 const GATHERED: Duration = Duration::from_millis(5);
 
 /// Prints a line for each request.
@@ -36,7 +36,7 @@ pub(super) struct AccessLog(Arc<Writer>);
 /// The thread that writes, until it is dropped.
 #[derive(Debug)]
 struct Writer {
-    /// Paths that have no line.
+    /// Paths without a line.
     excluded: Vec<String>,
     format: LogFormat,
     lines: Arc<Lines>,
@@ -51,14 +51,13 @@ struct Lines {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Each with its end.
     lines: String,
     lost: u64,
     closed: bool,
 }
 
 impl AccessLog {
-    /// The log of a server; `None`: it has none.
+    /// Creates the log of a server; `None` if it is disabled.
     pub(super) fn new(log: &Log) -> Option<Self> {
         if !log.access || matches!(log.level, LogLevel::Error | LogLevel::Warn) {
             return None;
@@ -80,15 +79,17 @@ impl AccessLog {
         !self.0.excluded.iter().any(|excluded| excluded == path)
     }
 
-    /// Appends a line. It is written down before the request is forgotten: a target that waits would keep
-    /// the buffer that its connection reads into.
+    /// Appends a line.
+    ///
+    /// The request line is copied before the request is handled, because keeping the request's URI
+    /// would keep the read buffer of its connection.
     fn append(&self, client: Option<SocketAddr>, request: &str, status: StatusCode) {
         let mut waiting = self.0.lines.waiting.lock();
         if waiting.lines.len() >= MAX_BYTES {
             waiting.lost += 1;
             return;
         }
-        // The writer sleeps only when there is nothing.
+        // The writer only sleeps while the buffer is empty.
         if waiting.lines.is_empty() {
             self.0.lines.some.notify_one();
         }
@@ -109,24 +110,33 @@ impl AccessLog {
     }
 }
 
-/// Answers a request, and prints its line.
-pub(super) async fn layer(State(log): State<AccessLog>, request: Request, next: Next) -> Response {
-    if !log.has_line(request.uri().path()) {
-        return next.run(request).await;
+impl Around for AccessLog {
+    /// The client and the request line; `None` for a path without a line.
+    type Kept = Option<(Option<SocketAddr>, String)>;
+
+    fn before(&self, request: &mut Request) -> Result<Self::Kept, Response> {
+        if !self.has_line(request.uri().path()) {
+            return Ok(None);
+        }
+        let context = request.extensions().get::<RequestContext>();
+        let client = context.and_then(|context| context.client);
+        let target = request.uri().path_and_query();
+        let version = match request.version() {
+            Version::HTTP_10 => "HTTP/1.0",
+            Version::HTTP_2 => "HTTP/2.0",
+            _ => "HTTP/1.1",
+        };
+        let target = target.map_or("/", PathAndQuery::as_str);
+        let line = format!("{} {target} {version}", request.method());
+        Ok(Some((client, line)))
     }
-    let context = request.extensions().get::<RequestContext>();
-    let client = context.and_then(|context| context.client);
-    let target = request.uri().path_and_query();
-    let version = match request.version() {
-        Version::HTTP_10 => "HTTP/1.0",
-        Version::HTTP_2 => "HTTP/2.0",
-        _ => "HTTP/1.1",
-    };
-    let target = target.map_or("/", PathAndQuery::as_str);
-    let line = format!("{} {target} {version}", request.method());
-    let response = next.run(request).await;
-    log.append(client, &line, response.status());
-    response
+
+    fn after(&self, kept: Self::Kept, response: Response) -> Response {
+        if let Some((client, line)) = kept {
+            self.append(client, &line, response.status());
+        }
+        response
+    }
 }
 
 impl Drop for Writer {
@@ -146,7 +156,7 @@ impl Lines {
             let mut waiting = self.waiting.lock();
             if waiting.lines.is_empty() && !waiting.closed {
                 self.some.wait(&mut waiting);
-                // More come meanwhile; the end does not wait.
+                // Collects further lines, except when closing.
                 if !waiting.closed {
                     self.some.wait_for(&mut waiting, GATHERED);
                 }
@@ -175,7 +185,7 @@ fn write(lines: &str, format: LogFormat) {
                 tracing::info!("{line}");
             }
         }
-        // A log that cannot be written changes nothing.
+        // A failed write of the log is ignored.
         LogFormat::Text => drop(std::io::stderr().lock().write_all(lines.as_bytes())),
     }
 }

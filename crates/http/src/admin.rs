@@ -1,5 +1,4 @@
-//! `/admin/config`, `/admin/scenario` and `/fake_metrics`: what an operator may change while the
-//! server runs.
+//! `/admin/config`, `/admin/scenario` and `/fake_metrics`: changes by an operator at run time.
 //!
 //! Source: llm-d-inference-sim `pkg/llm-d-inference-sim/admin.go`; ranks, scenarios and the key are
 //! ours.
@@ -22,8 +21,8 @@ use crate::error::Answer;
 use vllm_sim_service::scenario::Scenario;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// `GET /admin/config`: all flags with their values, keys and tokens hidden; with `changed=true`
-/// those that were changed since the start.
+/// Handles `GET /admin/config`: returns all flags with secrets masked; `changed=true` limits them
+/// to flags changed since the start.
 pub(super) async fn show(State(app): State<Arc<App>>, headers: HeaderMap, uri: Uri) -> Answer {
     allowed(&app, &headers)?;
     let rank = rank(&uri)?;
@@ -45,7 +44,7 @@ pub(super) async fn show(State(app): State<Arc<App>>, headers: HeaderMap, uri: U
     Ok(ok(&Value::Object(with_pod(&app, shown))))
 }
 
-/// `POST /admin/config`: a part of the configuration; all of it counts, on all ranks, or nothing.
+/// Handles `POST /admin/config`: applies an update to all ranks, or nothing on an error.
 pub(super) async fn change(State(app): State<Arc<App>>, request: Request) -> Answer {
     allowed(&app, request.headers())?;
     let rank = rank(request.uri())?;
@@ -69,7 +68,7 @@ pub(super) async fn change(State(app): State<Arc<App>>, request: Request) -> Ans
     Ok(answer)
 }
 
-/// `POST /fake_metrics`: a part of the fake metrics.
+/// Handles `POST /fake_metrics`: updates some of the fake metrics.
 pub(super) async fn fake_metrics(State(app): State<Arc<App>>, request: Request) -> Answer {
     allowed(&app, request.headers())?;
     let failed = |text: String| {
@@ -79,7 +78,7 @@ pub(super) async fn fake_metrics(State(app): State<Arc<App>>, request: Request) 
     let bytes = body::read(&app, request.into_body()).await?;
     let update: Value =
         serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))?;
-    // Through the configuration, so that `/admin/config` shows it too.
+    // Changes the configuration, so that `/admin/config` reports the values too.
     let whole = Map::from_iter([("fake-metrics".to_owned(), update)]);
     app.admin_state
         .change(&app.controls, RankSelector::All, &whole)
@@ -87,14 +86,15 @@ pub(super) async fn fake_metrics(State(app): State<Arc<App>>, request: Request) 
     Ok(error::empty(StatusCode::NO_CONTENT))
 }
 
-/// `GET /admin/scenario`: where the scenario is.
+/// Handles `GET /admin/scenario`: returns the scenario and its current phase.
 pub(super) async fn scenario(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer {
     allowed(&app, &headers)?;
     Ok(ok(&app.admin_state.scenario_status()))
 }
 
-/// `POST /admin/scenario`: runs a scenario (YAML or JSON) from its first phase; with `?replica=N` as
-/// that replica of a fleet.
+/// Handles `POST /admin/scenario`: runs a scenario (YAML or JSON) from its first phase.
+///
+/// `?replica=N` selects the part of replica N of a fleet.
 pub(super) async fn run_scenario(State(app): State<Arc<App>>, request: Request) -> Answer {
     allowed(&app, request.headers())?;
     let number = query::all(request.uri(), "replica").pop();
@@ -116,13 +116,13 @@ pub(super) async fn run_scenario(State(app): State<Arc<App>>, request: Request) 
     Ok(ok(&app.admin_state.scenario_status()))
 }
 
-/// `DELETE /admin/scenario`: ends the scenario; the settings from before it are in force again.
+/// Handles `DELETE /admin/scenario`: ends the scenario and restores the settings from before it.
 pub(super) async fn end_scenario(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer {
     allowed(&app, &headers)?;
     Ok(ok(&json!({"ended": app.admin_state.end_scenario()})))
 }
 
-/// Asks for the operator's key, when there is one.
+/// Checks the key of `--admin-api-key`, if one is set.
 pub(super) fn allowed(app: &App, headers: &HeaderMap) -> Result<(), Fault> {
     let Some(key) = &app.settings.server.admin_key else {
         return Ok(());
@@ -135,7 +135,7 @@ pub(super) fn allowed(app: &App, headers: &HeaderMap) -> Result<(), Fault> {
     Err(Fault::new(401, ErrorType::Authentication, text))
 }
 
-/// Returns whether a client sees the values of settings: those who may read `/admin/config` do.
+/// Returns whether a client may see the values of settings, as for `/admin/config`.
 pub(super) fn setting_values(app: &App, headers: &HeaderMap) -> SettingValues {
     match allowed(app, headers) {
         Ok(()) => SettingValues::Shown,
@@ -143,7 +143,7 @@ pub(super) fn setting_values(app: &App, headers: &HeaderMap) -> SettingValues {
     }
 }
 
-/// `?rank=N`.
+/// Parses `?rank=N`.
 fn rank(uri: &Uri) -> Result<RankSelector, Fault> {
     match query::all(uri, "rank").last() {
         None => Ok(RankSelector::All),
@@ -156,7 +156,7 @@ fn rank(uri: &Uri) -> Result<RankSelector, Fault> {
 fn admin_fault(error: AdminError) -> Fault {
     let text = error.to_string();
     match error {
-        // A server that was started without its flags at hand.
+        // The server was started without its flags.
         AdminError::Fixed => Fault::new(501, ErrorType::NotImplemented, text),
         AdminError::Rank { .. } => Fault::new(404, ErrorType::NotFound, text),
         AdminError::Shared { .. } | AdminError::Config(_) | AdminError::Scenario(_) => {
@@ -165,7 +165,7 @@ fn admin_fault(error: AdminError) -> Fault {
     }
 }
 
-/// What is shown of a configuration; llm-d shows some facts among the flags.
+/// Returns the configuration as shown; llm-d adds pod data to the flags.
 fn with_pod(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
     let mut flags = hidden(flags);
     if app.dialect.operations() == OperationForm::Lenient {
@@ -186,7 +186,6 @@ fn with_pod(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
     flags
 }
 
-/// Nobody reads a secret here.
 fn hidden(mut flags: Map<String, Value>) -> Map<String, Value> {
     for key in ["api-key", "admin-api-key", "hf-token"] {
         if let Some(value) = flags

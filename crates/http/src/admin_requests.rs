@@ -1,4 +1,4 @@
-//! `/admin/requests` and `/admin/replies`: what a test asks of a fake.
+//! `/admin/requests` and `/admin/replies`: recorded requests and scripted replies, for tests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use vllm_sim_engine::duration;
 use vllm_sim_service::scripted::ReplyRules;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// Requests that are shown unless asked otherwise.
+/// Default limit of listed requests.
 const SHOWN: usize = 1000;
-/// How long is waited unless asked otherwise, and at most.
+/// Default and maximum of `timeout`.
 const WAIT: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
 
-/// `GET /admin/requests`: the requests so far; with `wait=N` once so many have ended.
+/// Handles `GET /admin/requests`: lists recorded requests; `wait=N` waits until N have ended.
 pub(super) async fn list(State(app): State<Arc<App>>, headers: HeaderMap, uri: Uri) -> Answer {
     allowed(&app, &headers)?;
     let history = history(&app)?;
@@ -45,19 +45,19 @@ pub(super) async fn list(State(app): State<Arc<App>>, headers: HeaderMap, uri: U
     Ok(error::json(StatusCode::OK, shown))
 }
 
-/// `DELETE /admin/requests`: forgets them.
+/// Handles `DELETE /admin/requests`: clears the history.
 pub(super) async fn clear(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer {
     allowed(&app, &headers)?;
     Ok(ok(&json!({"removed": history(&app)?.clear()})))
 }
 
-/// `GET /admin/replies`: the scripted replies, and how often each was used.
+/// Handles `GET /admin/replies`: returns the scripted replies and how often each was used.
 pub(super) async fn replies(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer {
     allowed(&app, &headers)?;
     Ok(ok(&shown_replies(&app)))
 }
 
-/// `POST /admin/replies`: scripted replies (YAML or JSON) in place of those before.
+/// Handles `POST /admin/replies`: replaces the scripted replies (YAML or JSON).
 pub(super) async fn set_replies(State(app): State<Arc<App>>, request: Request) -> Answer {
     allowed(&app, request.headers())?;
     let bytes = body::read(&app, request.into_body()).await?;
@@ -68,7 +68,7 @@ pub(super) async fn set_replies(State(app): State<Arc<App>>, request: Request) -
     Ok(ok(&shown_replies(&app)))
 }
 
-/// `DELETE /admin/replies`: nothing is scripted any more.
+/// Handles `DELETE /admin/replies`: removes all scripted replies.
 pub(super) async fn end_replies(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer {
     allowed(&app, &headers)?;
     app.service.replies.set(None);
@@ -87,7 +87,6 @@ fn history(app: &App) -> Result<&RequestHistory, Fault> {
     })
 }
 
-/// The query of `GET /admin/requests`.
 struct RequestQuery {
     filter: RequestFilter,
     limit: usize,

@@ -1,8 +1,7 @@
-//! Settings of all ranks of one deployment, which an operator may change, and the scenario that
-//! runs over them.
+//! Run-time settings of all ranks of a deployment, and the scenario that overrides them.
 //!
-//! A change is worked out for every rank first and put into force only if all of them take it.
-//! While a scenario runs, its phases lie over what the operator set.
+//! A change is computed for every rank first, and applied only if it is valid for all. While a
+//! scenario runs, its phases override the operator's settings.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -19,27 +18,25 @@ use vllm_sim_service::scenario::{
     PhaseChange, ReplicaId, Scenario, ScenarioError, ScenarioPosition, ScenarioRun,
 };
 
-/// How often a scenario looks at the clock when nothing is due.
+/// Longest interval between two ticks of a scenario.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The settings of one rank behind the port of a server.
+/// Settings of the ranks behind one port.
 struct ManagedServer {
     controls: Weak<ServerControls>,
-    /// The first rank and how many there are. A changed configuration does not say: it is that of
-    /// the deployment.
+    /// First rank and number of ranks; a changed configuration has those of the whole deployment
+    /// instead.
     local_ranks: (u32, u32),
-    /// Which replica of the process it belongs to, and how many there are.
+    /// Replica of this process, and the number of replicas.
     replica: (ReplicaId, u32),
-    /// One per rank of the server.
     ranks: Vec<Loaded>,
 }
 
-/// Settings of a deployment.
+/// Run-time settings of a deployment.
 #[derive(Default)]
 pub struct AdminState {
     servers: Mutex<Vec<ManagedServer>>,
     scenario: Mutex<Option<ActiveScenario>>,
-    /// What was done on purpose.
     pub(super) drills: Arc<AnnotationLog>,
 }
 
@@ -48,23 +45,22 @@ struct ActiveScenario {
     phases: Arc<PhaseSettings>,
 }
 
-/// What the phases of a scenario put into force.
+/// Settings that the phases of a scenario apply.
 struct PhaseSettings {
     servers: Vec<Weak<ServerControls>>,
     scenario: Arc<Scenario>,
     drills: Arc<AnnotationLog>,
-    /// `[server][phase]`, and behind the phases what was in force before.
+    /// Settings as `[server][phase]`; the last entry restores those from before the scenario.
     settings: Mutex<Vec<Vec<AppliedSettings>>>,
 }
 
-/// Which ranks a change is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RankSelector {
     All,
     One(u32),
 }
 
-/// Why a change was not made; nothing of it is in force.
+/// An error of a change; nothing was applied.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AdminError {
     #[error("this server was started without a tunable configuration")]
@@ -80,7 +76,7 @@ pub(super) enum AdminError {
 }
 
 impl AdminState {
-    /// A server whose settings are kept here from now on.
+    /// Adds a server whose settings can be changed here.
     pub fn join(&self, controls: &Arc<ServerControls>, loaded: Loaded) {
         let engine = &loaded.config.engine;
         let local_ranks = engine.parallel.local_ranks;
@@ -99,7 +95,7 @@ impl AdminState {
         });
     }
 
-    /// What is said of these fields that do nothing beside the other settings.
+    /// Returns the warnings about fields of this update that have no effect with the other settings.
     pub(super) fn without_effect(&self, update: &Map<String, Value>) -> Vec<String> {
         let servers = self.servers.lock();
         let ranks = servers.first().map(|server| &server.ranks[..]);
@@ -111,8 +107,9 @@ impl AdminState {
         said.filter(concerns).cloned().collect()
     }
 
-    /// The settings in force on a rank, those of the scenario's phase among them; with no rank given
-    /// those of the server itself.
+    /// Returns the effective settings of a rank, including the scenario's phase.
+    ///
+    /// `RankSelector::All` selects the server itself.
     pub(super) fn show(
         &self,
         controls: &Arc<ServerControls>,
@@ -126,7 +123,8 @@ impl AdminState {
         })
     }
 
-    /// What was changed on a rank since its start, without a scenario's phase.
+    /// Returns the settings of a rank that were changed since the start, without the scenario's
+    /// phase.
     pub(super) fn show_changed(
         &self,
         controls: &Arc<ServerControls>,
@@ -135,7 +133,6 @@ impl AdminState {
         self.shown(controls, rank, |loaded| Ok(loaded.to_json_changed()))
     }
 
-    /// What `read` makes of the settings of a rank.
     fn shown(
         &self,
         controls: &Arc<ServerControls>,
@@ -155,7 +152,7 @@ impl AdminState {
         }
     }
 
-    /// Changes settings: all of them on every rank that is meant, or none.
+    /// Changes settings on all selected ranks, or on none if the update is invalid.
     pub(super) fn change(
         &self,
         controls: &Arc<ServerControls>,
@@ -202,8 +199,10 @@ impl AdminState {
         self.show(controls, rank)
     }
 
-    /// Starts a scenario on all ranks, in place of one that runs: as the replica of this number of a
-    /// larger fleet, or as the one of its process that it is.
+    /// Runs a scenario on all ranks and ends one that is running.
+    ///
+    /// `number` selects a replica of a larger fleet; without it, the server's own replica number
+    /// counts.
     pub(super) fn run_scenario(
         &self,
         scenario: Scenario,
@@ -253,16 +252,16 @@ impl AdminState {
         Ok(())
     }
 
-    /// Starts the scenario that the server was started with.
+    /// Runs the scenario of the command line.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// A message if the scenario is invalid.
     pub fn start(&self, scenario: Scenario) -> Result<(), String> {
         self.run_scenario(scenario, None)
             .map_err(|error| error.to_string())
     }
 
-    /// Ends the scenario; whether one ran.
+    /// Ends the scenario; returns whether one was running.
     pub(super) fn end_scenario(&self) -> bool {
         let Some(active) = self.scenario.lock().take() else {
             return false;
@@ -275,7 +274,7 @@ impl AdminState {
         running
     }
 
-    /// The scenario and the phase that are played.
+    /// Returns the name of the running scenario and its phase; null without one.
     pub(super) fn playing(&self) -> Value {
         let active = self.scenario.lock();
         let position = active.as_ref().map(|active| active.run.position());
@@ -287,7 +286,7 @@ impl AdminState {
         json!({"name": scenario.name, "phase": scenario.phases[phase].name})
     }
 
-    /// What was changed on a server since its start, and what the phase that is played lays over that.
+    /// Returns the settings changed since the start, overridden by the current phase.
     pub(super) fn overlay(&self, controls: &Arc<ServerControls>) -> Map<String, Value> {
         let changed = self.show_changed(controls, RankSelector::All);
         let mut changed = changed.unwrap_or_default();
@@ -295,7 +294,6 @@ impl AdminState {
         changed
     }
 
-    /// What the phase that is played lays over the settings.
     fn phase_settings(&self) -> Option<Map<String, Value>> {
         let active = self.scenario.lock();
         let position = active.as_ref()?.run.position();
@@ -303,14 +301,12 @@ impl AdminState {
         Some(position.scenario().phases[phase].set.clone())
     }
 
-    /// Where the scenario is.
     pub(super) fn scenario_status(&self) -> Value {
         let position = self.scenario.lock().as_ref().map(|s| s.run.position());
         position.map_or(json!({"scenario": null}), |position| status(&position))
     }
 }
 
-/// A scenario as `/admin/scenario` shows it.
 fn status(position: &ScenarioPosition) -> Value {
     let scenario = position.scenario();
     let names: Vec<_> = scenario.phases.iter().map(|phase| &phase.name).collect();
@@ -327,7 +323,7 @@ fn status(position: &ScenarioPosition) -> Value {
     })
 }
 
-/// Wakes a scenario when its phases are due, until it is over or nobody is left.
+/// Ticks a scenario until it ends or its server is gone.
 async fn keep_time(run: Arc<ScenarioRun>, clock: Weak<ServerControls>) {
     while let Some(server) = clock.upgrade() {
         let now = server.service.now();
@@ -336,13 +332,12 @@ async fn keep_time(run: Arc<ScenarioRun>, clock: Weak<ServerControls>) {
         if run.position().place().is_none() {
             return;
         }
-        // Requests may move a scenario on to a phase that ends by time.
+        // Requests may move a scenario to a phase that ends by time.
         let wait = due.map_or(POLL_INTERVAL, |due| (due - now).min(POLL_INTERVAL));
         tokio::time::sleep(wait).await;
     }
 }
 
-/// The index of a rank within its server.
 fn local_index(server: &ManagedServer, rank: u32) -> Option<usize> {
     let (first, count) = server.local_ranks;
     let index = rank.checked_sub(first).filter(|index| *index < count)?;
@@ -361,7 +356,6 @@ fn no_rank(servers: &[ManagedServer], rank: u32) -> AdminError {
     }
 }
 
-/// The settings of every server after a change.
 fn changed(
     servers: &[ManagedServer],
     rank: RankSelector,
@@ -390,12 +384,11 @@ fn changed(
     Err(no_rank(servers, rank))
 }
 
-/// Whether a setting is an engine's own.
 fn is_engines_own(field: &str) -> bool {
     live(field).is_some_and(|(_, scope)| scope == Scope::Engine)
 }
 
-/// What each phase puts into force on each server, and what its end does.
+/// Returns the settings of each phase on each server; the last entry restores the current ones.
 fn settings_by_phase(
     scenario: &Scenario,
     servers: &[Vec<Loaded>],
@@ -420,7 +413,7 @@ fn settings_by_phase(
 }
 
 impl PhaseSettings {
-    /// Puts a phase into force on all servers; `None`: what was in force before the scenario.
+    /// Applies a phase on all servers; `None` restores the settings from before the scenario.
     fn enter(&self, place: Option<(u32, usize)>, change: PhaseChange) {
         let phases = &self.scenario.phases;
         let index = place.map_or(phases.len(), |(_, phase)| phase);

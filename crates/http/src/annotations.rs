@@ -1,4 +1,4 @@
-//! What charts are annotated with: phases of scenarios and settings that an operator changed, and when.
+//! Annotations for charts: scenario phases and changed settings, with their times.
 
 use std::collections::VecDeque;
 
@@ -7,35 +7,31 @@ use serde_json::{Map, Value, json};
 
 use vllm_sim_engine::driver::unix_now;
 
-/// Events that are remembered; older ones go.
+/// Maximum number of annotations; the oldest is dropped.
 const KEPT: usize = 200;
 
-/// The newest annotations of a deployment.
 #[derive(Default)]
 pub(super) struct AnnotationLog {
     events: Mutex<VecDeque<Annotation>>,
 }
 
-/// Something that was done on purpose.
 #[derive(Debug, Clone)]
 pub(super) struct Annotation {
-    /// When, in seconds since 1970.
     time: f64,
     kind: AnnotationKind,
 }
 
-/// What was done.
 #[derive(Debug, Clone)]
 pub(super) enum AnnotationKind {
-    /// A phase of a scenario begins, in a round from 1 on.
+    /// Start of a scenario phase; `round` counts from 1.
     Phase {
         scenario: String,
         phase: String,
         round: u32,
     },
-    /// A scenario is over.
+    /// End of a scenario.
     End { scenario: String },
-    /// An operator changed settings, of one rank or of all.
+    /// Settings changed by an operator, on one rank or on all.
     Settings {
         changed: Map<String, Value>,
         rank: Option<u32>,
@@ -43,7 +39,6 @@ pub(super) enum AnnotationKind {
 }
 
 impl AnnotationLog {
-    /// Something is done now.
     pub(super) fn add(&self, kind: AnnotationKind) {
         let time = unix_now();
         let mut events = self.events.lock();
@@ -53,7 +48,7 @@ impl AnnotationLog {
         }
     }
 
-    /// All that is remembered, the oldest first.
+    /// Returns all annotations as JSON, oldest first.
     pub(super) fn to_json(&self, values: SettingValues) -> Vec<Value> {
         let events = self.events.lock();
         events.iter().map(|event| event.to_json(values)).collect()
@@ -82,14 +77,14 @@ impl Annotation {
     }
 }
 
-/// Tells whether the values of settings are shown to a client, or only the names.
+/// Selects whether clients see the values of settings or only their names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SettingValues {
     Shown,
     Hidden,
 }
 
-/// Settings by name; hidden values are `null`.
+/// Returns settings by name; hidden values are `null`.
 pub(super) fn shown_settings(
     settings: &Map<String, Value>,
     values: SettingValues,

@@ -1,56 +1,88 @@
-//! API keys: what needs one, and how a client gives it.
+//! API keys: protected paths, and the check of a client's key.
 
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use axum::middleware::Next;
 use axum::response::Response;
 
+use super::around::Around;
 use super::bearer::is_bearer;
 use super::error;
 use super::layers::LayerSettings;
 
-/// The beginnings of the paths that need a key. Source: vLLM 0.33 `entrypoints/serve/middleware.py`,
-/// `AuthenticationMiddleware`.
+/// Path prefixes that need a key.
+///
+/// Source: vLLM 0.33 `entrypoints/serve/middleware.py`, `AuthenticationMiddleware`.
 const GUARDED: [&str; 4] = ["/v1", "/v2", "/inference", "/cohere"];
 
-/// The service of gRPC that needs a key, and its call that needs none, as `/health` does not.
+/// Prefix of the gRPC calls that need a key, and the call that needs none, like `/health`.
 const GUARDED_SERVICE: &str = "/vllm.grpc.engine.VllmEngine/";
 const HEALTH_CHECK: &str = "/vllm.grpc.engine.VllmEngine/HealthCheck";
 
-/// Returns the keys of which a client needs one; `None` when it needs none.
-pub(super) fn keys(settings: &LayerSettings) -> Option<Arc<Vec<String>>> {
-    let keys = &settings.api_keys;
-    (!keys.is_empty()).then(|| Arc::new(keys.clone()))
+/// Rejects requests without a required key.
+#[derive(Clone)]
+pub(super) struct ApiKeyCheck {
+    keys: Arc<Vec<String>>,
+    is_guarded: fn(&Request) -> bool,
+    refusal: fn() -> Response,
 }
 
-/// Refuses an HTTP request that lacks the key it needs.
-pub(super) async fn layer(
-    State(keys): State<Arc<Vec<String>>>,
-    request: Request,
-    next: Next,
-) -> Response {
+impl ApiKeyCheck {
+    /// Creates the check of HTTP requests; `None` without `--api-key`.
+    pub(super) fn http(settings: &LayerSettings) -> Option<Self> {
+        Self::new(settings, is_guarded_request, || {
+            let body = "{\"error\":\"Unauthorized\"}".to_owned();
+            error::json(StatusCode::UNAUTHORIZED, body)
+        })
+    }
+
+    /// Creates the check of gRPC calls; `None` without `--api-key`.
+    pub(super) fn grpc(settings: &LayerSettings) -> Option<Self> {
+        Self::new(settings, is_guarded_call, unauthenticated)
+    }
+
+    fn new(
+        settings: &LayerSettings,
+        is_guarded: fn(&Request) -> bool,
+        refusal: fn() -> Response,
+    ) -> Option<Self> {
+        let keys = &settings.api_keys;
+        (!keys.is_empty()).then(|| Self {
+            keys: Arc::new(keys.clone()),
+            is_guarded,
+            refusal,
+        })
+    }
+}
+
+impl Around for ApiKeyCheck {
+    type Kept = ();
+
+    fn before(&self, request: &mut Request) -> Result<(), Response> {
+        match (self.is_guarded)(request) && !has_key(&self.keys, request.headers()) {
+            true => Err((self.refusal)()),
+            false => Ok(()),
+        }
+    }
+
+    fn after(&self, (): (), response: Response) -> Response {
+        response
+    }
+}
+
+fn is_guarded_request(request: &Request) -> bool {
     let path = request.uri().path();
     let guarded = GUARDED.iter().any(|prefix| path.starts_with(prefix));
-    if guarded && request.method() != Method::OPTIONS && !has_key(&keys, request.headers()) {
-        let body = "{\"error\":\"Unauthorized\"}".to_owned();
-        return error::json(StatusCode::UNAUTHORIZED, body);
-    }
-    next.run(request).await
+    guarded && request.method() != Method::OPTIONS
 }
 
-/// Refuses a gRPC call that lacks the key it needs: `UNAUTHENTICATED`.
-pub(super) async fn grpc_layer(
-    State(keys): State<Arc<Vec<String>>>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let path = request.uri().path();
-    let guarded = path.starts_with(GUARDED_SERVICE) && path != HEALTH_CHECK;
-    if !guarded || has_key(&keys, request.headers()) {
-        return next.run(request).await;
-    }
+fn is_guarded_call(call: &Request) -> bool {
+    let path = call.uri().path();
+    path.starts_with(GUARDED_SERVICE) && path != HEALTH_CHECK
+}
+
+fn unauthenticated() -> Response {
     let mut response = error::empty(StatusCode::OK);
     for (name, value) in [
         ("content-type", "application/grpc"),

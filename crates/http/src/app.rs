@@ -1,4 +1,4 @@
-//! The state that every handler sees.
+//! The state that all handlers share.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -22,32 +22,31 @@ use vllm_sim_observe::metrics::Metrics;
 use vllm_sim_service::{RequestRules, Service};
 use vllm_sim_wire::Version;
 
-/// What the server is made of.
+/// Parts to create an [`App`] from.
 pub struct AppParts {
-    /// The settings of the API.
+    /// Settings of the HTTP API.
     pub settings: Settings,
-    /// The use cases.
+    /// The service that runs requests.
     pub service: Arc<Service>,
-    /// The bounds and defaults of requests.
+    /// Limits and defaults of requests.
     pub rules: RequestRules,
-    /// What `/metrics` shows.
+    /// Metrics of `/metrics`.
     pub metrics: Arc<Metrics>,
-    /// Which routes there are ([`crate::routes`]).
+    /// Index of the served routes ([`crate::routes`]).
     pub routes: RouteIndex,
-    /// The port that answers name (`x-inference-port`).
+    /// Port to report in `x-inference-port`.
     pub port: u16,
-    /// When the process started.
+    /// Start of the process.
     pub started: Instant,
-    /// Where the settings of all ranks of the deployment are kept; a server that nobody joins to it
-    /// cannot be changed while it runs.
+    /// Run-time settings of the deployment; a server that does not join them cannot be changed.
     pub admin_state: Arc<AdminState>,
-    /// Makes the KV events of the engines get lost.
+    /// Switch that drops KV events of the engines.
     pub event_loss: EventLoss,
-    /// The servers of `--dashboard-peers`.
+    /// Servers of `--dashboard-peers`.
     pub peers: Vec<DashboardPeer>,
 }
 
-/// State that every handler sees.
+/// The state that all handlers share.
 pub struct App {
     pub(super) settings: Arc<Settings>,
     pub(super) service: Arc<Service>,
@@ -55,37 +54,28 @@ pub struct App {
     pub(super) port: u16,
     pub(super) started: Instant,
     pub(super) version: Version,
-    /// What llm-d and vLLM do differently over HTTP.
     pub(super) dialect: &'static dyn ApiDialect,
-    /// What requests for generation meet.
     pub(super) rules: RequestRules,
     pub(super) load: Arc<AtomicI64>,
-    /// Routes that this configuration serves.
     pub(super) routes: RouteIndex,
-    /// What answers name as the version of the weights.
+    /// Weight version that responses report.
     pub(super) weight_version: ArcSwap<String>,
     pub(super) responses: Arc<ResponseStore>,
-    /// The newest requests; `None`: nobody wants them.
+    /// Recent requests; `None` without `--request-history`.
     pub(super) history: Option<Arc<RequestHistory>>,
-    /// Other servers that the dashboard shows.
     pub(super) peers: Peers,
-    /// The servers of this process, itself among them.
     pub(super) fleet: OnceLock<Vec<Weak<App>>>,
-    /// Settings that an operator may change.
     pub(super) admin_state: Arc<AdminState>,
-    /// What these settings act on.
     pub(super) controls: Arc<ServerControls>,
-    /// `/openapi.json`, once somebody asked.
+    /// Cached `/openapi.json`.
     pub(super) openapi: OnceLock<Arc<str>>,
-    /// Who this server is to the one that decodes what it prefilled.
     pub(super) engine_id: Arc<str>,
-    /// Whether a profiling session is under way.
     pub(super) profiling: AtomicBool,
     stopping: AtomicBool,
 }
 
 impl App {
-    /// The state of a server made of `parts`.
+    /// Creates the state of a server.
     pub fn new(parts: AppParts) -> Self {
         let AppParts {
             settings,
@@ -127,37 +117,37 @@ impl App {
         }
     }
 
-    /// The use cases.
+    /// Returns the service that runs requests.
     pub fn service(&self) -> &Arc<Service> {
         &self.service
     }
 
-    /// Whether clients can connect.
+    /// Returns the sender of the server's availability.
     pub fn availability(&self) -> &watch::Sender<Availability> {
         &self.controls.availability
     }
 
-    /// Settings that an operator may change.
+    /// Returns the run-time settings of the deployment.
     pub fn admin_state(&self) -> &Arc<AdminState> {
         &self.admin_state
     }
 
-    /// Lets an operator change its settings from now on: they begin as `loaded` has them.
+    /// Makes the server's settings changeable at run time; `loaded` holds their initial values.
     pub fn join_admin_state(&self, loaded: Loaded) {
         self.admin_state.join(&self.controls, loaded);
     }
 
-    /// Shows all servers of this process, itself among them, on its dashboard; told once.
+    /// Sets the servers of this process that the dashboard lists; only the first call counts.
     pub fn set_fleet(&self, fleet: Vec<Weak<App>>) {
         let _ = self.fleet.set(fleet);
     }
 
-    /// Whether it takes requests.
+    /// Returns whether the server accepts requests.
     pub fn is_up(&self) -> bool {
         !self.is_stopping() && self.is_ready()
     }
 
-    /// From now on `/health` says 503.
+    /// Marks the server as shutting down: `/health` returns 503 and no new requests start.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
         self.service.drain();
@@ -167,7 +157,6 @@ impl App {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Whether the simulated start-up is over.
     #[expect(clippy::disallowed_methods, reason = "start-up takes real time")]
     pub(super) fn is_ready(&self) -> bool {
         let simulated = self.settings.server.startup_duration;
@@ -181,7 +170,7 @@ impl App {
     }
 }
 
-/// A request that `/load` counts.
+/// Keeps one request counted in `/load`.
 pub(super) struct LoadGuard(Arc<AtomicI64>);
 
 impl Drop for LoadGuard {
@@ -190,13 +179,11 @@ impl Drop for LoadGuard {
     }
 }
 
-/// The history of `--request-history`.
 fn history(server: &ServerSettings) -> Option<Arc<RequestHistory>> {
     let (keep, bodies) = (server.request_history, server.request_history_bodies);
     (keep > 0).then(|| Arc::new(RequestHistory::new(keep, bodies, server.max_body_bytes)))
 }
 
-/// The engine's name among the engines of a deployment.
 fn engine_id(settings: &Settings, dialect: &dyn ApiDialect) -> String {
     let transfer = settings.kv_transfer.as_ref();
     let given = transfer.and_then(|transfer| transfer.engine_id.clone());

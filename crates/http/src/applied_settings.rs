@@ -1,4 +1,4 @@
-//! The settings of one server, ready to be put into force.
+//! Settings of one server in the form in which they are applied.
 
 use std::sync::Arc;
 
@@ -11,12 +11,11 @@ use vllm_sim_engine::Command;
 use vllm_sim_service::LiveSettings;
 use vllm_sim_service::fault::FaultOrigin;
 
-/// Settings of one server, ready to be put into force.
+/// Settings of one server in the form in which they are applied.
 #[derive(Clone)]
 pub(super) struct AppliedSettings {
     live: LiveSettings,
     speed: f64,
-    /// Sequences that run and that wait, at most.
     bounds: (u32, Option<u32>),
     fake_metrics: Option<Value>,
     image_output: Arc<ImageOutputSettings>,
@@ -24,7 +23,7 @@ pub(super) struct AppliedSettings {
 }
 
 impl AppliedSettings {
-    /// What the settings of a server's ranks come to.
+    /// Combines the settings of a server's ranks.
     pub(super) fn of(ranks: &[Loaded], origin: FaultOrigin) -> Self {
         let first = &ranks[0].config;
         let engine = &first.engine;
@@ -49,7 +48,6 @@ impl AppliedSettings {
         }
     }
 
-    /// Puts them into force.
     pub(super) fn apply(&self, server: &ServerControls) {
         for (rank, engine) in server.service.ranks().iter().enumerate() {
             if let Some(delays) = self.live.delays.get(rank) {
@@ -67,7 +65,7 @@ impl AppliedSettings {
         server.service.faults.set(self.live.clone());
     }
 
-    /// Keeps them for the requests that come, before anything was changed.
+    /// Applies the settings to a new server.
     pub(super) fn begin(self, server: &ServerControls) {
         server.set_blind_spots(self.blind_spots);
         server.service.faults.begin(self.live);

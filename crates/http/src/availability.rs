@@ -1,15 +1,15 @@
-//! Whether clients can connect to a server.
+//! Simulated availability of a server to its clients.
 
-/// Whether a server can be reached, as its connections see it.
+/// Simulated availability of a server to its clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Availability {
-    /// How often the process seemed to restart; a connection of an earlier life is reset.
+    /// Number of simulated restarts; connections from before a restart are reset.
     pub lives: u32,
-    /// Nobody is there: new connections are reset too.
+    /// Whether new connections are reset too.
     pub down: bool,
-    /// The server takes its leave: connections end with the answer that is under way, and new
-    /// ones after a single answer, so that clients turn elsewhere.
+    /// Whether connections close after the current response, and new ones after one response, so
+    /// that clients move to other servers.
     pub leaving: bool,
-    /// The server stops: nobody is accepted any more, connections end in order.
+    /// Whether the server is stopping: it accepts no connections, and open ones end in order.
     pub stopping: bool,
 }

@@ -1,6 +1,6 @@
-//! Bearer keys in `Authorization`.
+//! Bearer keys in the `Authorization` header.
 
-/// Whether an `Authorization` value carries one of these keys.
+/// Returns whether an `Authorization` value carries one of the keys.
 pub(crate) fn is_bearer(given: Option<&[u8]>, keys: &[String]) -> bool {
     let Some((scheme, key)) = given.and_then(|given| {
         let blank = given.iter().position(|b| *b == b' ')?;
@@ -14,7 +14,7 @@ pub(crate) fn is_bearer(given: Option<&[u8]>, keys: &[String]) -> bool {
             .fold(false, |found, k| found | same(k.as_bytes(), key))
 }
 
-/// Compares in time that depends on the lengths alone.
+/// Compares in time that depends only on the lengths.
 fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
 }

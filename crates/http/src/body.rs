@@ -1,4 +1,4 @@
-//! Request bodies: bounded in size and time, JSON, in vLLM's words when they are not.
+//! Reads request bodies, limited in size and time, with vLLM's errors for invalid JSON.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use super::request_head::RequestHead;
 use vllm_sim_service::RequestContext;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// How long a body may take whatever its size.
+/// Time that any body may take.
 const BODY_GRACE: Duration = Duration::from_secs(60);
 
-/// Bytes each second that a body needs on average after that: less than any line in use has.
+/// Minimum average rate after the grace period, in bytes per second.
 const MIN_BYTES_PER_SECOND: u32 = 512;
 
-/// Reads a body up to the server's limit.
+/// Reads a body up to the server's size limit.
 ///
 /// # Errors
-/// 413 beyond the limit; 408 when it trickles; 400 when the client breaks off.
+/// 413 above the limit; 408 below the minimum rate; 400 if the client disconnects.
 pub(super) async fn read(app: &App, body: Body) -> Result<Bytes, Fault> {
     bounded(body, app.settings.server.max_body_bytes).await
 }
@@ -35,7 +35,7 @@ async fn bounded(body: Body, limit: usize) -> Result<Bytes, Fault> {
     let mut body = Limited::new(body, limit);
     let mut whole = Vec::new();
     loop {
-        // No timer for what came with the head.
+        // Starts no timer for a body that arrived with the headers.
         let frame = match body.frame().now_or_never() {
             Some(frame) => Ok(frame),
             None => {
@@ -62,7 +62,7 @@ async fn bounded(body: Body, limit: usize) -> Result<Bytes, Fault> {
         let Ok(data) = frame.into_data() else {
             continue;
         };
-        // Most bodies come as one frame, which stays where it is.
+        // Returns a body of a single frame without copying it.
         if whole.is_empty() && body.is_end_stream() {
             return Ok(data);
         }
@@ -70,7 +70,7 @@ async fn bounded(body: Body, limit: usize) -> Result<Bytes, Fault> {
     }
 }
 
-/// The refusal of a body of which only so many bytes came.
+/// Returns the error for a body that is too slow; `bytes` is its size so far.
 fn trickled(bytes: usize) -> Fault {
     let grace = BODY_GRACE.as_secs();
     let message = format!(
@@ -80,45 +80,45 @@ fn trickled(bytes: usize) -> Fault {
     Fault::new(408, ErrorType::RequestTimeoutPhrase, message)
 }
 
-/// A request's head and its whole body, for routes that read bodies in ways of their own.
+/// Headers and complete body of a request, for routes with their own body formats.
 pub(super) struct Received {
     pub(super) head: RequestHead,
     pub(super) bytes: Bytes,
 }
 
 impl Received {
-    /// The media type that the client names.
     pub(super) fn media_type(&self) -> Option<&str> {
         let named = self.head.headers.get(header::CONTENT_TYPE)?;
         named.to_str().ok()
     }
 
-    /// The body as JSON, the way FastAPI reads it.
+    /// Parses the body as JSON, as FastAPI does.
     ///
     /// # Errors
-    /// vLLM's 400 for another media type, for what is not JSON and for an empty body.
+    /// vLLM's 400 for another media type, invalid JSON or an empty body.
     pub(super) fn json(&self) -> Result<Value, Fault> {
         vllm_sim_wire::body::read(self.media_type(), &self.bytes)
     }
 
-    /// As [`Self::json`], under the rules of the server's API.
+    /// Parses the body as JSON by the rules of the imitated API.
     ///
     /// # Errors
-    /// As [`Self::json`], in the words of that API.
+    /// The errors of [`Self::json`], converted to that API.
     pub(super) fn posted(&self, app: &App) -> Result<Value, Fault> {
         let media_type = app.dialect.media_type(self.media_type());
         vllm_sim_wire::body::read(media_type, &self.bytes)
             .map_err(|fault| app.dialect.unread(fault))
     }
 
-    /// The bytes of a body that nobody looks at before the schema does; `None`: somebody does, or it
-    /// is to be refused for its media type.
+    /// Returns the body if only the schema reads it.
+    ///
+    /// `None` if the API checks the body first, or rejects its media type.
     pub(super) fn for_schema(&self, app: &App) -> Option<&[u8]> {
         let schema_first = app.dialect.reads_schema_first();
         self.text(app).filter(|_| schema_first)
     }
 
-    /// The bytes of a body that is not to be refused for its media type.
+    /// Returns the body unless its media type is rejected.
     pub(super) fn text(&self, app: &App) -> Option<&[u8]> {
         let media_type = app.dialect.media_type(self.media_type());
         let taken = vllm_sim_wire::body::media_type(media_type).is_ok();
@@ -143,7 +143,7 @@ impl FromRequest<Arc<App>> for Received {
     }
 }
 
-/// A request's head and its body as JSON ([`Received::json`]).
+/// Headers of a request and its body as JSON ([`Received::json`]).
 pub(super) struct Posted {
     pub(super) head: RequestHead,
     pub(super) value: Value,
@@ -169,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    /// A body of pieces, each so long after the one before.
+    /// Builds a body of chunks with a delay between them.
     fn slow(pieces: usize, bytes: usize, apart: Duration) -> Body {
         Body::from_stream(stream::unfold(0, move |piece| async move {
             if piece == pieces {
@@ -191,7 +191,7 @@ mod tests {
         let fault = answer.map(|body| body.len()).unwrap_err();
         assert_eq!((fault.status, fault.message.as_str()), (408, words));
         assert_eq!(started.elapsed().as_secs(), 60);
-        // Ten minutes at 2 KiB each second.
+        // Ten minutes at 2 KiB/s.
         let honest = bounded(slow(60, 20_480, Duration::from_secs(10)), 4 << 20).await;
         assert_eq!(honest.map(|body| body.len()), Ok(1_228_800));
     }

@@ -1,5 +1,6 @@
-//! A body that is recorded while it passes, for `--log-http`: its head is reported at its end, or
-//! when nobody wants the rest.
+//! A body that records its start while it is forwarded, for logs and the request history.
+//!
+//! It reports once, when the body ends or is dropped.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -7,23 +8,18 @@ use std::task::{Context, Poll};
 use axum::body::{Body, Bytes};
 use http_body::{Frame, SizeHint};
 
-/// What was recorded of a body.
+/// Recorded data of a body.
 pub(super) struct TappedBody {
-    /// Its first bytes, as many as were wanted.
     pub(super) head: Vec<u8>,
-    /// How long it was.
     pub(super) length: u64,
-    /// Pieces it came in.
     pub(super) frames: u64,
-    /// Whether it came to its end.
     pub(super) whole: bool,
-    /// `grpc-status` among its trailers.
     pub(super) grpc_status: Option<String>,
 }
 
 type OnEnd = Box<dyn FnOnce(TappedBody) + Send>;
 
-/// Passes a body on and records its head.
+/// Forwards a body and records its start.
 pub(super) struct BodyTap {
     body: Body,
     limit: usize,
@@ -32,7 +28,7 @@ pub(super) struct BodyTap {
 }
 
 impl BodyTap {
-    /// Keeps `limit` bytes of it, and hands them to `on_end`.
+    /// Wraps `body`, records up to `limit` bytes, and calls `on_end` once.
     pub(super) fn body(
         body: Body,
         limit: usize,

@@ -1,5 +1,5 @@
-//! Mooncake's registry of prefilling engines, on a port of its own: data-parallel rank to engine
-//! and workers.
+//! Mooncake's bootstrap registry on its own port: lists prefill engines and workers by
+//! data-parallel rank.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use serde_json::{Map, Value, json};
 use super::app::App;
 use super::{error, vllm};
 
-/// Engines by data-parallel rank.
+/// Prefill engines by data-parallel rank.
 #[derive(Debug, Clone)]
 pub struct Registry(Arc<Mutex<BTreeMap<u64, Value>>>);
 
 impl Registry {
-    /// A registry that knows this server's own ranks.
+    /// Creates a registry with this server's own ranks.
     pub fn new(app: &App) -> Self {
         let parallel = &app.settings.parallel;
         let (first, count) = parallel.local_ranks;
         let workers = |rank: u32| {
             let worker = |tp: u32| {
                 let stages = (0..parallel.pipeline).map(|pp| {
-                    // Where a worker would hear of pulls; no two are alike.
+                    // Synthetic, unique address of a worker.
                     let number = (rank * parallel.tensor + tp) * parallel.pipeline + pp;
                     let address = format!("tcp://127.0.0.1:{}", 20_000 + number % 40_000);
                     (pp.to_string(), address.into())
@@ -46,7 +46,7 @@ impl Registry {
     }
 }
 
-/// `GET /query`.
+/// Handles `GET /query`.
 pub async fn query(State(registry): State<Registry>) -> Response<Body> {
     let ranks = registry.0.lock();
     let ranks = ranks
@@ -55,7 +55,7 @@ pub async fn query(State(registry): State<Registry>) -> Response<Body> {
     vllm::ok(&Value::Object(ranks.collect()))
 }
 
-/// `POST /register`: a worker of another engine of the same deployment.
+/// Handles `POST /register`: adds a worker of another engine of the deployment.
 pub async fn register(State(registry): State<Registry>, body: Bytes) -> Response<Body> {
     let request: Value = serde_json::from_slice(&body).unwrap_or_default();
     let number = |key: &str| request.get(key).and_then(Value::as_u64);

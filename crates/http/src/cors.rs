@@ -1,39 +1,50 @@
-//! CORS as Starlette's middleware does it.
+//! CORS, as Starlette's middleware implements it.
 //!
-//! `tower_http::cors` differs in bytes that clients see: it answers every `OPTIONS` request as a
-//! preflight, with an empty 200 that refuses nothing, sends `*` to requests without an origin, and
-//! writes the names in `vary` in lower case.
+//! `tower_http::cors` differs in visible bytes: it treats every `OPTIONS` request as a preflight
+//! and never rejects one. It sends `*` to requests without an origin, and lowercase names in
+//! `vary`.
 //!
 //! Source: Starlette 1.10 `middleware/cors.py`.
 
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderValue, Method, StatusCode, header};
-use axum::middleware::Next;
 use axum::response::Response;
 
+use super::around::Around;
 use vllm_sim_config::Cors;
 
-/// Methods that `*` stands for.
+/// Methods for the configured `*`.
 const METHODS: &str = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT, QUERY";
 
-/// What the answer to a preflight varies by.
+/// Value of `Vary` in a preflight response.
 const VARY: &str = "Origin, Access-Control-Request-Method, Access-Control-Request-Headers, Access-Control-Request-Private-Network";
 
-/// Answers preflights, and adds to all other answers which pages may read them.
-pub(super) async fn layer(State(cors): State<Arc<Cors>>, request: Request, next: Next) -> Response {
-    let origin = request.headers().get(header::ORIGIN).cloned();
-    let mut response = match preflight(&cors, &request) {
-        Some(response) => response,
-        None => next.run(request).await,
-    };
-    allow_origin(&cors, origin.as_ref(), &mut response);
-    response
+/// Answers preflight requests and adds CORS headers to other responses.
+#[derive(Clone)]
+pub(super) struct CorsRules(pub Arc<Cors>);
+
+impl Around for CorsRules {
+    /// `Origin` header of the request.
+    type Kept = Option<HeaderValue>;
+
+    fn before(&self, request: &mut Request) -> Result<Self::Kept, Response> {
+        let origin = request.headers().get(header::ORIGIN).cloned();
+        match preflight(&self.0, request) {
+            Some(response) => Err(self.after(origin, response)),
+            None => Ok(origin),
+        }
+    }
+
+    fn after(&self, origin: Self::Kept, mut response: Response) -> Response {
+        allow_origin(&self.0, origin.as_ref(), &mut response);
+        response
+    }
 }
 
-/// Makes the answer to a preflight; `None` for any other request.
+/// Returns the response to a preflight request; `None` for other requests.
 fn preflight(cors: &Cors, request: &Request) -> Option<Response> {
     let headers = request.headers();
     if request.method() != Method::OPTIONS {
@@ -77,7 +88,7 @@ fn preflight(cors: &Cors, request: &Request) -> Option<Response> {
     Some(response)
 }
 
-/// Adds to an answer which pages may read it.
+/// Adds the CORS headers of a simple request.
 fn allow_origin(cors: &Cors, origin: Option<&HeaderValue>, response: &mut Response) {
     let headers = response.headers_mut();
     if let Some(origin) = origin.filter(|origin| allows(&cors.origins, origin)) {

@@ -1,4 +1,4 @@
-//! From what went wrong to a status and a body, one total mapping.
+//! Maps errors to HTTP responses.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
@@ -6,15 +6,13 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use vllm_sim_service::ServeError;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// What a handler answers: a fault is shown in OpenAI's envelope.
+/// Result of a handler; a [`Fault`] becomes an error in OpenAI's envelope.
 pub(super) type Answer = Result<Response<Body>, Fault>;
 
-/// A fault as a JSON answer.
 pub(super) fn response(fault: &Fault) -> Response<Body> {
     retry_after(fault, json(status(fault.status), fault.to_json()))
 }
 
-/// The answer with the fault's `Retry-After`.
 pub(super) fn retry_after(fault: &Fault, mut response: Response<Body>) -> Response<Body> {
     if let Some(seconds) = fault.retry_after_seconds {
         let headers = response.headers_mut();
@@ -23,7 +21,6 @@ pub(super) fn retry_after(fault: &Fault, mut response: Response<Body>) -> Respon
     response
 }
 
-/// A JSON answer.
 pub(super) fn json(status: StatusCode, body: String) -> Response<Body> {
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
@@ -35,14 +32,13 @@ pub(super) fn json(status: StatusCode, body: String) -> Response<Body> {
     response
 }
 
-/// An answer without a body or a content type.
 pub(super) fn empty(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
     response
 }
 
-/// FastAPI's 405 on a route that has other methods.
+/// Returns FastAPI's 405 for a route with other methods.
 pub(super) fn wrong_method(allow: &'static str) -> Response<Body> {
     let body = "{\"detail\":\"Method Not Allowed\"}".to_owned();
     let mut response = json(StatusCode::METHOD_NOT_ALLOWED, body);
@@ -52,7 +48,7 @@ pub(super) fn wrong_method(allow: &'static str) -> Response<Body> {
     response
 }
 
-/// FastAPI's 404 where there is no route.
+/// Returns FastAPI's 404 for an unknown path.
 pub(super) fn not_found() -> Response<Body> {
     json(
         StatusCode::NOT_FOUND,
@@ -60,19 +56,19 @@ pub(super) fn not_found() -> Response<Body> {
     )
 }
 
-/// A status by number; a wrong number is our fault: 500.
+/// Converts a status code; an invalid code, a bug of ours, becomes 500.
 pub(super) fn status(code: u16) -> StatusCode {
     StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-/// What a client is told whose request ended with an error.
+/// Returns the error of a request that failed in the engine.
 ///
 /// **Source:** vLLM 0.33 `vllm/entrypoints/openai/engine/serving.py`, `_raise_if_error`.
 pub(super) fn failed() -> Fault {
     Fault::new(500, ErrorType::InternalServer, "Internal server error")
 }
 
-/// The end of a stream that fails: the status is out already. A chat writes its JSON compactly.
+/// Returns the last events of a stream that fails after its headers; chat uses compact JSON.
 pub(super) fn last_events(fault: &Fault, chat: bool) -> String {
     let json = match chat {
         true => fault.to_json(),
@@ -81,7 +77,7 @@ pub(super) fn last_events(fault: &Fault, chat: bool) -> String {
     format!("data: {json}\n\ndata: [DONE]\n\n")
 }
 
-/// What a refused job is told.
+/// Returns the error of a request that the service rejected.
 pub(super) fn fault(error: &ServeError) -> Fault {
     let message = error.to_string();
     match error {

@@ -1,7 +1,7 @@
-//! Faults on purpose at the HTTP edge: which ones a request gets, by header or by chance.
+//! Injected HTTP faults: selects those of a request, by header or at random.
 //!
-//! They are decided on before a request is routed, and then are part of its head. Without a fault
-//! in force and without a header there is nothing to decide, and none of this runs.
+//! Faults are selected before routing and stored with the request's head. This code does not run
+//! unless a fault is configured or the header is set.
 
 use std::sync::Arc;
 
@@ -17,7 +17,9 @@ use vllm_sim_service::fault::{FaultOrigin, FaultSpecError, StreamFault};
 use vllm_sim_service::{FaultInjector, RequestContext, RequestFaults};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// Routes whose requests may fail. Source: llm-d-inference-sim `failures.go`.
+/// Routes that faults apply to.
+///
+/// Source: llm-d-inference-sim `failures.go`.
 const GENERATING: [&str; 9] = [
     "/v1/chat/completions",
     "/v1/completions",
@@ -30,7 +32,7 @@ const GENERATING: [&str; 9] = [
     "/v1/audio/translations",
 ];
 
-/// Decides on the faults of a request that may get some, and spoils its answer with them.
+/// Selects the faults of a request and applies them to its response.
 pub(super) async fn layer(
     State(app): State<Arc<App>>,
     mut request: Request,
@@ -54,7 +56,7 @@ pub(super) async fn layer(
     if !response.status().is_success() {
         return response;
     }
-    // Who writes a stream spoils it on the way.
+    // The writer of a stream injects its own faults.
     if !is_stream(&response)
         && let Some(injector) = faults.injector(&app.service)
     {
@@ -69,7 +71,6 @@ pub(super) async fn layer(
     response
 }
 
-/// Returns whether a request can get a fault at all.
 fn may_fail(app: &App, request: &Request) -> bool {
     request.method() == Method::POST
         && (app.service.faults.is_armed() || request.headers().contains_key(&names::FAULT))
@@ -93,15 +94,15 @@ fn is_stream(response: &Response) -> bool {
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
-/// What spoils the stream that answers a request; `None`: nothing.
+/// Returns the fault injector of a stream; `None` without stream faults.
 pub(super) fn injector(app: &App, head: &RequestHead) -> Option<Box<FaultInjector>> {
     head.faults.as_ref()?.injector(&app.service)
 }
 
-/// Fails a request that is to fail.
+/// Returns an injected error instead of running the request.
 ///
 /// # Errors
-/// The failure of the header `X-Return-Error`, else the one that was decided on.
+/// The error of the header `X-Return-Error`, else the selected failure.
 pub(crate) fn inject(app: &App, head: &RequestHead, model: Option<&str>) -> Result<(), Fault> {
     let faults = head.faults.as_deref();
     let count = |kind| match faults {
@@ -121,7 +122,7 @@ pub(crate) fn inject(app: &App, head: &RequestHead, model: Option<&str>) -> Resu
                     format!("Simulated error triggered by X-Return-Error header (code {code})"),
                 )
             }
-            // 1xx comes before an answer and is none: nothing could follow it.
+            // A 1xx status is not a final response.
             Ok(_) => Fault::bad_request(format!(
                 "Invalid X-Return-Error header value {text:?}: must be an integer from 200 to 999"
             )),

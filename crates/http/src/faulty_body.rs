@@ -1,4 +1,4 @@
-//! Replies in one piece that go wrong: halved, broken off, or of another length than they say.
+//! Injects faults into unary responses: cut in half, broken off, or with a wrong length.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,12 +12,12 @@ use tokio::time::Sleep;
 
 use vllm_sim_service::{FaultInjector, GRACE, InjectorAction};
 
-/// A reply that was broken off on purpose.
+/// A simulated break of a response body.
 #[derive(Debug, thiserror::Error)]
 #[error("the reply was broken off on purpose")]
 pub(super) struct BrokenOff;
 
-/// A reply whose fault plan lies in its middle: tokens cannot be counted in it.
+/// Injects a fault in the middle of a unary response, where tokens cannot be counted.
 pub(super) async fn break_up(
     response: Response<Body>,
     mut faults: Box<FaultInjector>,
@@ -27,12 +27,12 @@ pub(super) async fn break_up(
         return Response::from_parts(parts, Body::empty());
     };
     let mut whole = whole.to_bytes();
-    // Everything is due at once, behind the first half.
+    // Schedules all faults after the first half.
     faults.sent(u32::MAX);
     let garbled = faults.garbles();
     let rest = whole.split_off(whole.len() / 2);
     let rest = if garbled { Bytes::new() } else { rest };
-    // The announced length is that of what should come.
+    // Announces the length that a response without fault would have.
     let length = HeaderValue::from(whole.len() + rest.len());
     parts.headers.insert(header::CONTENT_LENGTH, length);
     let body = Halves {
@@ -65,7 +65,7 @@ impl http_body::Body for Halves {
             match this.faults.poll(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(InjectorAction::Break) => return Poll::Ready(Some(Err(BrokenOff))),
-                // The garbled rest is already gone.
+                // The garbled half was removed above.
                 Poll::Ready(InjectorAction::Garble) => {}
                 Poll::Ready(InjectorAction::Proceed) => {
                     let rest = this.rest.take().filter(|rest| !rest.is_empty());
@@ -76,7 +76,7 @@ impl http_body::Body for Halves {
     }
 }
 
-/// A reply that announces `by` bytes more than it has; a stream announces just so many.
+/// Announces `by` bytes more than a response has; a stream announces the absolute value of `by`.
 pub(super) fn misstate(response: Response<Body>, by: i32) -> Response<Body> {
     let (mut parts, body) = response.into_parts();
     let announced = parts.headers.get(header::CONTENT_LENGTH);
@@ -93,8 +93,9 @@ pub(super) fn misstate(response: Response<Body>, by: i32) -> Response<Body> {
     Response::from_parts(parts, Body::new(Sizeless { body, end: None }))
 }
 
-/// A body that does not tell its length, so that nobody corrects the header. It ends a moment
-/// late: what it said has then left, though its end breaks the connection.
+/// A body without a size hint, so that hyper keeps the wrong header.
+///
+/// It ends after a delay, so that its data reaches the client before the connection breaks.
 struct Sizeless {
     body: Body,
     end: Option<Pin<Box<Sleep>>>,

@@ -1,5 +1,5 @@
-//! Requests for generation at the HTTP edge: reading a body and finding its model in the order of
-//! the dialect, the fields that come from headers, and refusals as faults.
+//! Common steps of requests that generate: parsing the body, resolving the model, and converting
+//! errors, in the dialect's order.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,20 +18,20 @@ use vllm_sim_service::{
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 
-/// A request that is being answered.
+/// A generation request whose reply is being generated.
 pub(crate) struct Started<V> {
-    /// Shape of the answer.
+    /// Settings that determine the shape of the response.
     pub(crate) view: V,
     pub(crate) reply: Reply,
-    /// Counts it in `/load`.
+    /// Keeps the request counted in `/load`.
     pub(crate) guard: Option<LoadGuard>,
 }
 
-/// The reason why a request is not answered.
+/// An error of a generation request.
 pub(crate) enum Refused {
-    /// Found before a stream's headers go out.
+    /// The error occurred before the headers of a stream are sent.
     Early(Fault),
-    /// Found after: a stream has to say it in its body.
+    /// The error occurred after them, so a stream reports it as an event.
     Late {
         fault: Fault,
         facts: Box<ReplyFacts>,
@@ -40,8 +40,8 @@ pub(crate) enum Refused {
 }
 
 impl Refused {
-    /// Returns the refusal as a stream reports it: where its headers wait for everything, all is
-    /// found before them.
+    /// Converts the error to the form in which a stream reports it; a dialect whose headers wait
+    /// has only early errors.
     pub(crate) fn reported(self, late: LateRefusals) -> Self {
         match late {
             LateRefusals::InStream => self,
@@ -64,42 +64,41 @@ impl From<Fault> for Refused {
     }
 }
 
-/// A body that asks for generation.
+/// A request body of an API that generates.
 pub(crate) trait GenerationBody: Sized {
     /// API of the body.
     const API: Endpoint;
 
-    /// Reads a body by its schema.
+    /// Parses a body by its schema.
     ///
     /// # Errors
-    /// What is wrong with it, in vLLM's words.
+    /// vLLM's 400 if the body does not match the schema.
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault>;
 
-    /// Returns the model asked for.
     fn model(&self) -> Option<&str>;
 
-    /// Refuses what is refused before the model is looked up.
+    /// Runs the checks that precede the model lookup.
     ///
     /// # Errors
-    /// vLLM's 400.
+    /// vLLM's 400 of a check.
     fn check_first(&self) -> Result<(), Fault> {
         Ok(())
     }
 }
 
-/// A body that was read, and who answers it where the dialect asks that first.
+/// A parsed body, and its model if the dialect resolves that first.
 pub(crate) struct Read<R> {
-    // Boxed: what is held while a request waits is moved with it, and this is large.
+    // Boxed: this large value moves with everything that is held while a request waits.
     pub(crate) request: Box<R>,
     resolved: Option<Resolved>,
 }
 
 impl<R: GenerationBody> Read<R> {
-    /// Reads a body in the order of the dialect: llm-d asks for injected failures and the model
-    /// before the schema.
+    /// Parses a body in the dialect's order: llm-d checks injected failures and the model before
+    /// the schema.
     ///
     /// # Errors
-    /// What is wrong with the body, its injected failure or its model.
+    /// An error of the body, an injected failure, or an unknown model.
     pub(crate) fn new(app: &App, head: &RequestHead, body: Cow<'_, Value>) -> Result<Self, Fault> {
         let dialect = app.dialect;
         let body = dialect.read(R::API, body)?;
@@ -116,7 +115,7 @@ impl<R: GenerationBody> Read<R> {
         })
     }
 
-    /// Returns a body that is read already, where the schema comes first.
+    /// Wraps a body that is parsed already, for dialects that check the schema first.
     pub(crate) fn of(request: R) -> Self {
         Self {
             request: Box::new(request),
@@ -124,7 +123,7 @@ impl<R: GenerationBody> Read<R> {
         }
     }
 
-    /// Returns the request and who answers it.
+    /// Returns the request and its model.
     ///
     /// # Errors
     /// An injected failure, [`GenerationBody::check_first`], an unknown model.
@@ -143,7 +142,7 @@ impl<R: GenerationBody> Read<R> {
     }
 }
 
-/// Finds who answers a request; `first`: what is refused before the model is looked up.
+/// Resolves the model of a request; `first` is the result of the checks that precede it.
 ///
 /// # Errors
 /// An injected failure, `first`, an unknown model.
@@ -159,10 +158,10 @@ pub(crate) fn resolve(
     resolved.map_err(|refusal| refusal_fault(app, refusal))
 }
 
-/// Returns a body that nobody answers, as the schema is to read it.
+/// Returns a body for a route that renders, in the form that the schema reads.
 ///
 /// # Errors
-/// What is wrong with it whatever its model.
+/// The errors of the body that do not depend on its model.
 pub(crate) fn read_unanswered(app: &App, api: Endpoint, body: Value) -> Result<Value, Fault> {
     let dialect = app.dialect;
     let body = dialect.read(api, Cow::Owned(body))?;
@@ -170,7 +169,7 @@ pub(crate) fn read_unanswered(app: &App, api: Endpoint, body: Value) -> Result<V
     Ok(body.into_owned())
 }
 
-/// Returns a request with the fields that come from its head.
+/// Returns a request with the fields from its headers.
 pub(crate) fn request(app: &App, head: &RequestHead, id: Arc<str>) -> GenerationRequest {
     GenerationRequest {
         rank: app
@@ -183,7 +182,7 @@ pub(crate) fn request(app: &App, head: &RequestHead, id: Arc<str>) -> Generation
     }
 }
 
-/// Returns a request without a head, for one choice.
+/// Returns a request without headers, for one choice.
 pub(crate) fn headless(app: &App, id: Arc<str>) -> GenerationRequest {
     GenerationRequest {
         id,
@@ -193,7 +192,7 @@ pub(crate) fn headless(app: &App, id: Arc<str>) -> GenerationRequest {
     }
 }
 
-/// Starts the answer to a request.
+/// Admits a request and starts its generation.
 pub(crate) async fn start(
     app: &App,
     resolved: Resolved,
@@ -214,7 +213,6 @@ pub(crate) async fn start(
     }
 }
 
-/// Returns a refusal as a fault.
 pub(crate) fn refusal_fault(app: &App, refusal: Refusal) -> Fault {
     match refusal {
         Refusal::UnknownModel(name) => {
@@ -226,7 +224,7 @@ pub(crate) fn refusal_fault(app: &App, refusal: Refusal) -> Fault {
     }
 }
 
-/// Returns who answers to a name.
+/// Returns the model for a name.
 ///
 /// # Errors
 /// vLLM's 404, or llm-d's.
@@ -238,7 +236,7 @@ pub(crate) fn target(app: &App, model: Option<&str>) -> Result<Target, Fault> {
     }
 }
 
-/// Returns the data-parallel rank a header asks for; not an integer: ignored.
+/// Returns the data-parallel rank in the headers; a value that is not an integer is ignored.
 fn rank(headers: &HeaderMap) -> Option<i64> {
     headers
         .get(&names::RANK)?

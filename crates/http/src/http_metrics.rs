@@ -1,37 +1,64 @@
-//! `http_*` on `/metrics`: requests, their sizes and how long they took.
+//! `http_*` metrics: counts, sizes and durations of requests.
 
 use std::sync::Arc;
 
 use axum::body::HttpBody as _;
-use axum::extract::{Request, State};
-use axum::http::StatusCode;
-use axum::middleware::Next;
+use axum::extract::Request;
+use axum::http::{Method, StatusCode};
 use axum::response::Response;
 
 use super::app::App;
+use super::around::Around;
 use super::route_index;
 use vllm_sim_engine::driver::unix_now;
+use vllm_sim_observe::metrics::HandlerId;
 use vllm_sim_service::RequestContext;
 
-/// Counts a request once it is answered, unless its path is left out.
-pub(super) async fn layer(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let metrics = app.metrics.http();
-    let path = route_index::template(request.uri().path());
-    let Some(handler) = metrics.handler(path) else {
-        return next.run(request).await;
-    };
-    let method = request.method().clone();
-    // `content-length`, as the body has not been touched.
-    let size = request.body().size_hint().exact().unwrap_or(0);
-    let context = request.extensions().get::<RequestContext>();
-    let started = context.map_or_else(unix_now, |context| context.started);
-    let response = next.run(request).await;
-    // A WebSocket is none of FastAPI's requests.
-    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        let (method, status) = (method.as_str(), response.status().as_u16());
-        let body = response.body().size_hint().exact().unwrap_or(0);
-        let seconds = unix_now() - started;
-        metrics.observe(handler, method, status, size, body, seconds);
+/// Records requests after their responses, unless their path is excluded.
+#[derive(Clone)]
+pub(super) struct HttpMetricsLayer(pub Arc<App>);
+
+pub(super) struct Counted {
+    handler: HandlerId,
+    method: Method,
+    /// Equals `Content-Length`, because the body is still unread.
+    bytes: u64,
+    started: f64,
+}
+
+impl Around for HttpMetricsLayer {
+    type Kept = Option<Counted>;
+
+    fn before(&self, request: &mut Request) -> Result<Self::Kept, Response> {
+        let path = route_index::template(request.uri().path());
+        let context = request.extensions().get::<RequestContext>();
+        let handler = self.0.metrics.http().handler(path);
+        Ok(handler.map(|handler| Counted {
+            handler,
+            method: request.method().clone(),
+            bytes: request.body().size_hint().exact().unwrap_or(0),
+            started: context.map_or_else(unix_now, |context| context.started),
+        }))
     }
-    response
+
+    fn after(&self, counted: Self::Kept, response: Response) -> Response {
+        // FastAPI does not count WebSocket connections as requests.
+        if let Some(counted) = counted
+            && response.status() != StatusCode::SWITCHING_PROTOCOLS
+        {
+            let (method, status) = (counted.method.as_str(), response.status().as_u16());
+            let bytes = response.body().size_hint().exact().unwrap_or(0);
+            let seconds = unix_now() - counted.started;
+            let metrics = self.0.metrics.http();
+            metrics.observe(
+                counted.handler,
+                method,
+                status,
+                counted.bytes,
+                bytes,
+                seconds,
+            );
+        }
+        response
+    }
 }

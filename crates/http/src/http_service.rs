@@ -1,4 +1,4 @@
-//! The outermost service of a connection.
+//! The outermost HTTP service of a connection.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -16,19 +16,19 @@ use super::request_log::RequestLog;
 use vllm_sim_engine::driver::unix_now;
 use vllm_sim_service::RequestContext;
 
-/// Answers the requests of connections, HTTP and gRPC.
+/// The outermost service of a connection, for HTTP and gRPC.
 pub struct HttpService {
     http: Stack,
     grpc: Option<Stack>,
-    /// Bytes of a body that are read.
+    /// Maximum size of a request body, in bytes.
     max_body: usize,
 }
 
-/// The answer to a request while it is made.
+/// Resolves to the response of one request.
 pub type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
 impl HttpService {
-    /// Puts the layers around the routes of `app`, and around the services of `grpc`.
+    /// Builds the layers around the HTTP routes of `app` and around the gRPC services.
     pub fn new(
         app: &Arc<App>,
         settings: &LayerSettings,
@@ -43,10 +43,10 @@ impl HttpService {
         }
     }
 
-    /// Answers one request; `context` says what is known of its connection.
+    /// Answers one request; `context` describes its connection.
     ///
     /// # Errors
-    /// None: every failure is an answer.
+    /// None: every failure becomes a response.
     pub fn call<B>(&self, request: Request<B>, context: RequestContext) -> ResponseFuture
     where
         B: http_body::Body<Data = Bytes> + Unpin + Send + 'static,
@@ -63,7 +63,8 @@ impl HttpService {
         request
             .extensions_mut()
             .insert(RequestContext { started, ..context });
-        // Boxed: between requests a connection keeps a pointer instead of room for the largest handler.
+        // Boxed, so that an idle connection holds a pointer instead of space for the largest
+        // handler.
         Box::pin(async move {
             let mut response = stack.oneshot(request).await?;
             if closes {
@@ -75,7 +76,7 @@ impl HttpService {
     }
 }
 
-/// Returns whether a request is a gRPC call: its content type says it. gRPC-Web is another protocol.
+/// Returns whether a request is a gRPC call, by its content type; gRPC-Web is excluded.
 fn is_grpc<B>(request: &Request<B>) -> bool {
     if request.version() != Version::HTTP_2 {
         return false;

@@ -1,4 +1,4 @@
-//! Images in replies (llm-d's `--omni`).
+//! Images in chat replies (llm-d's `--omni`).
 //!
 //! Source: llm-d-inference-sim `pkg/llm-d-inference-sim/` (`X-Send-Image`, `image-emission-rate`);
 //! the `modality` member of a chunk is vLLM-Omni's.
@@ -15,20 +15,19 @@ use vllm_sim_config::Config;
 use vllm_sim_random::{Draw, Purpose, mix, stream};
 use vllm_sim_wire::fault::Fault;
 
-/// A PNG of one grey pixel.
 pub(crate) const GREY_PIXEL: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mNoAAAAggCB2kUIOwAAAABJRU5ErkJggg==";
 
-/// Says how many replies carry an image, as `/admin/config` may change it.
+/// Rate and delay of images, which `/admin/config` may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageOutputSettings {
-    /// Percentage of chat replies with one.
+    /// Percentage of chat replies with an image.
     rate: u8,
-    /// Time to make it, and its standard deviation.
+    /// Mean and standard deviation of the time to make an image.
     delay: (Duration, Duration),
 }
 
 impl ImageOutputSettings {
-    /// Reads what the configuration says.
+    /// Reads the settings from the configuration.
     pub fn of(config: &Config) -> Self {
         Self {
             rate: config.content.image_emission_rate,
@@ -37,17 +36,16 @@ impl ImageOutputSettings {
     }
 }
 
-/// Decides which replies carry an image.
+/// Selects the replies that contain an image.
 #[derive(Debug)]
 pub(crate) struct ImageOutput {
     enabled: bool,
     settings: ArcSwap<ImageOutputSettings>,
-    /// Replies that may have had one so far.
+    /// Number of replies considered so far; it seeds the random choice.
     replies: AtomicU64,
 }
 
 impl ImageOutput {
-    /// Starts with these settings.
     pub(crate) fn new(settings: &ControlSettings) -> Self {
         Self {
             enabled: settings.has_images,
@@ -56,16 +54,16 @@ impl ImageOutput {
         }
     }
 
-    /// Puts other settings into force.
     pub(crate) fn set(&self, settings: Arc<ImageOutputSettings>) {
         self.settings.store(settings);
     }
 
-    /// Whether a chat is answered with an image, and how long that takes: as its header says, else
-    /// as chance has it.
+    /// Returns the delay of the image if the reply contains one.
+    ///
+    /// The header `X-Send-Image` decides, else the configured rate.
     ///
     /// # Errors
-    /// 400 for a header that is no boolean.
+    /// 400 if the header is not a boolean.
     pub(crate) fn draw(&self, headers: &HeaderMap, seed: u64) -> Result<Option<Duration>, Fault> {
         if !self.enabled {
             return Ok(None);
@@ -89,7 +87,7 @@ impl ImageOutput {
     }
 }
 
-/// A boolean as Go's `strconv.ParseBool` reads it.
+/// Parses a boolean as Go's `strconv.ParseBool` does.
 pub(crate) fn parse_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),

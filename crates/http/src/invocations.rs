@@ -1,5 +1,6 @@
-//! `POST /invocations`: SageMaker's one route for whatever the body asks for
-//! (`vllm/entrypoints/serve/sagemaker/api_router.py`).
+//! `POST /invocations`: SageMaker's single route for chat and completions.
+//!
+//! Source: `vllm/entrypoints/serve/sagemaker/api_router.py`.
 
 use std::sync::Arc;
 
@@ -13,9 +14,9 @@ use vllm_sim_python::{self as python, JsonError};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 
-/// Answers as the route whose request the body is: chat, else completion.
+/// Handles `POST /invocations`: a body that is no valid chat is a completion.
 pub(super) async fn invoke(State(app): State<Arc<App>>, received: Received) -> Answer {
-    // The media type is checked first here, the JSON after.
+    // This route checks the media type before the JSON.
     vllm_sim_wire::body::read(received.media_type(), b"{}")?;
     vllm_sim_wire::body::bounded(&received.bytes)?;
     let value =
@@ -28,7 +29,6 @@ pub(super) async fn invoke(State(app): State<Arc<App>>, received: Received) -> A
     }
 }
 
-/// What the route says of a body that is not JSON.
 fn decode_fault(error: JsonError, bytes: &[u8]) -> Fault {
     match error {
         JsonError::Decode { .. } => {

@@ -1,23 +1,21 @@
-//! JSON text, written straight into a buffer: compact, non-ASCII as it is, the escapes of
-//! Python's `json` and pydantic.
+//! Appends JSON text to a buffer: compact, non-ASCII unescaped, with the escapes of Python's `json`
+//! and pydantic.
 
 pub(super) use vllm_sim_python::json::{dumps, escape};
 
-/// Tells whether members that are null are written: streams leave them out.
+/// Selects whether null members are written; streams omit them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Nulls {
     Shown,
     LeftOut,
 }
 
-/// Appends `text` as a JSON string.
 pub(super) fn string(out: &mut String, text: &str) {
     out.push('"');
     escape(out, text);
     out.push('"');
 }
 
-/// Appends a JSON string or `null`.
 pub(super) fn optional(out: &mut String, text: Option<&str>) {
     match text {
         Some(text) => string(out, text),
@@ -25,12 +23,10 @@ pub(super) fn optional(out: &mut String, text: Option<&str>) {
     }
 }
 
-/// Appends a number.
 pub(super) fn int(out: &mut String, number: impl itoa::Integer) {
     out.push_str(itoa::Buffer::new().format(number));
 }
 
-/// Appends numbers as a list.
 pub(super) fn ints(out: &mut String, numbers: impl IntoIterator<Item = u32>) {
     out.push('[');
     for (index, number) in numbers.into_iter().enumerate() {
@@ -42,7 +38,7 @@ pub(super) fn ints(out: &mut String, numbers: impl IntoIterator<Item = u32>) {
     out.push(']');
 }
 
-/// Appends a float the way Python prints it: the shortest text that reads back, `1.0` not `1`.
+/// Appends a float as Python prints it: the shortest round-trip text, `1.0` instead of `1`.
 pub(super) fn float(out: &mut String, number: f64) {
     if number.is_finite() {
         let mut buffer = ryu::Buffer::new();
@@ -53,7 +49,7 @@ pub(super) fn float(out: &mut String, number: f64) {
     }
 }
 
-/// Appends a 32-bit float as numpy prints it: the shortest text that reads back as one.
+/// Appends a 32-bit float as numpy prints it: the shortest round-trip text.
 pub(super) fn float32(out: &mut String, number: f32) {
     if number.is_finite() {
         out.push_str(ryu::Buffer::new().format_finite(number));
@@ -62,8 +58,7 @@ pub(super) fn float32(out: &mut String, number: f32) {
     }
 }
 
-/// Appends any JSON value.
 pub(super) fn value(out: &mut String, value: &serde_json::Value) {
-    // A Value always serialises.
+    // Serializing a `Value` cannot fail.
     out.push_str(&serde_json::to_string(value).unwrap_or_default());
 }

@@ -1,8 +1,8 @@
-//! The layers that every request passes before it is routed, and its answer after that.
+//! Middleware of every request and response.
 //!
-//! Their order is that of vLLM's middleware: request id, then API key, then CORS, then the router. Only
-//! `SetResponseHeaderLayer` and `CatchPanicLayer` are of tower-http: its CORS, request id and body limit
-//! differ from Starlette and vLLM in bytes that clients see.
+//! The order is that of vLLM's middleware: request id, API key, CORS, router. Only
+//! `CatchPanicLayer` is from tower-http, whose CORS, request id and body limit differ from
+//! Starlette and vLLM in bytes that clients see.
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -10,24 +10,25 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::{Body, HttpBody as _};
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use tower::ServiceBuilder;
 use tower::util::BoxCloneSyncService;
 use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::set_header::SetResponseHeaderLayer;
 
 use super::access_log::AccessLog;
+use super::api_key::ApiKeyCheck;
 use super::app::App;
+use super::around::{Around, AroundLayer};
+use super::cors::CorsRules;
+use super::http_metrics::HttpMetricsLayer;
 use super::path_rules::PathRules;
 use super::request_head::names::REQUEST_ID;
+use super::request_history::HistoryLayer;
 use super::request_log::RequestLog;
-use super::{
-    access_log, api_key, cors, error, fault, http_metrics, request_history, request_log,
-    route_index, routes,
-};
+use super::{error, fault, request_log, route_index, routes};
 use vllm_sim_config::{Cors, Log};
 use vllm_sim_service::{Service, long_work};
 use vllm_sim_tokenizer::EncodingGivenUp;
@@ -41,19 +42,19 @@ pub(super) type Stack = BoxCloneSyncService<Request, Response, Infallible>;
 pub struct LayerSettings {
     /// The prefix that paths may have (`--root-path`).
     pub root_path: String,
-    /// The keys of which a client needs one (`--api-key`); empty: it needs none.
+    /// API keys that clients need one of (`--api-key`); empty requires none.
     pub api_keys: Vec<String>,
-    /// The pages that may read answers.
+    /// CORS settings.
     pub cors: Cors,
-    /// The pod that answers name, with its port.
+    /// Pod name and port to report in every response.
     pub pod: Option<(String, u16)>,
-    /// The namespace that answers name.
+    /// Namespace to report in every response.
     pub namespace: Option<String>,
-    /// Records whether answers carry `X-Request-Id` (`--enable-request-id-headers`).
+    /// Whether responses have `X-Request-Id` (`--enable-request-id-headers`).
     pub request_id_headers: bool,
-    /// Bytes of a body that are read (`--max-request-body-size-mb`).
+    /// Maximum size of a request body, in bytes (`--max-request-body-size-mb`).
     pub max_body_bytes: usize,
-    /// The log of requests.
+    /// Settings of the request log.
     pub log: Log,
 }
 
@@ -66,28 +67,22 @@ pub(super) fn http(
 ) -> Stack {
     let paths = PathRules::new(&settings.root_path, app.dialect.has_lenient_paths());
     let service = app.service().clone();
+    let headers = FixedHeaders::new(settings, Some("uvicorn"));
     let layers = ServiceBuilder::new()
         .map_request(move |request| paths.apply(request))
-        .option_layer(
-            app.history
-                .clone()
-                .map(|history| from_fn_with_state(history, request_history::layer)),
-        )
-        .option_layer(
-            AccessLog::new(&settings.log).map(|log| from_fn_with_state(log, access_log::layer)),
-        )
+        .option_layer(app.history.clone().map(HistoryLayer::http).map(AroundLayer))
+        .option_layer(AccessLog::new(&settings.log).map(AroundLayer))
         .option_layer(log.map(|log| from_fn_with_state(Arc::new(log), request_log::layer)))
-        .option_layer(settings.request_id_headers.then(|| from_fn(request_id)))
-        .layer(pod_headers(settings))
-        .layer(fixed_header("server", Some("uvicorn")))
-        .map_response(move |response| retry_after(&service, response))
-        .option_layer(api_key::keys(settings).map(|keys| from_fn_with_state(keys, api_key::layer)))
-        .layer(from_fn_with_state(
-            Arc::new(settings.cors.clone()),
-            cors::layer,
-        ))
-        .layer(from_fn_with_state(app.clone(), http_metrics::layer))
-        .layer(from_fn_with_state(app.clone(), head_and_options))
+        .option_layer(
+            settings
+                .request_id_headers
+                .then_some(AroundLayer(RequestId)),
+        )
+        .map_response(move |response| headers.set(retry_after(&service, response)))
+        .option_layer(ApiKeyCheck::http(settings).map(AroundLayer))
+        .layer(AroundLayer(CorsRules(Arc::new(settings.cors.clone()))))
+        .layer(AroundLayer(HttpMetricsLayer(app.clone())))
+        .layer(AroundLayer(HeadAndOptions(app.clone())))
         .layer(from_fn_with_state(app.clone(), fault::layer))
         .map_response(|response: Response<_>| response.map(Body::new))
         .layer(CatchPanicLayer::custom(panicked))
@@ -95,59 +90,77 @@ pub(super) fn http(
     BoxCloneSyncService::new(layers.service(routes))
 }
 
-/// Builds the layers around the gRPC services, outermost first: they have less of HTTP's.
+/// Builds the layers around the gRPC services, outermost first.
 pub(super) fn grpc(
     app: &Arc<App>,
     settings: &LayerSettings,
     log: Option<RequestLog>,
     services: Router,
 ) -> Stack {
+    let headers = FixedHeaders::new(settings, None);
     let layers = ServiceBuilder::new()
-        .option_layer(
-            app.history
-                .clone()
-                .map(|history| from_fn_with_state(history, request_history::grpc_layer)),
-        )
+        .option_layer(app.history.clone().map(HistoryLayer::grpc).map(AroundLayer))
         .option_layer(log.map(|log| from_fn_with_state(Arc::new(log), request_log::grpc_layer)))
-        .option_layer(settings.request_id_headers.then(|| from_fn(request_id)))
-        .layer(pod_headers(settings))
         .option_layer(
-            api_key::keys(settings).map(|keys| from_fn_with_state(keys, api_key::grpc_layer)),
-        );
+            settings
+                .request_id_headers
+                .then_some(AroundLayer(RequestId)),
+        )
+        .map_response(move |response| headers.set(response))
+        .option_layer(ApiKeyCheck::grpc(settings).map(AroundLayer));
     BoxCloneSyncService::new(layers.service(services))
 }
 
-type FixedHeader = SetResponseHeaderLayer<Option<HeaderValue>>;
+/// Headers of every response: server name, pod, port and namespace.
+#[derive(Clone)]
+struct FixedHeaders(Arc<Vec<(HeaderName, HeaderValue)>>);
 
-/// Makes the layers that name the pod, its port and its namespace in every answer.
-fn pod_headers(settings: &LayerSettings) -> (FixedHeader, FixedHeader, FixedHeader) {
-    let pod = settings.pod.as_ref();
-    let port = pod.map(|(_, port)| port.to_string());
-    (
-        fixed_header("x-inference-namespace", settings.namespace.as_deref()),
-        fixed_header("x-inference-port", port.as_deref()),
-        fixed_header("x-inference-pod", pod.map(|(name, _)| name.as_str())),
-    )
+impl FixedHeaders {
+    fn new(settings: &LayerSettings, server: Option<&str>) -> Self {
+        let (pod, port) = settings.pod.clone().unzip();
+        let port = port.map(|port| port.to_string());
+        let headers = [
+            ("server", server),
+            ("x-inference-pod", pod.as_deref()),
+            ("x-inference-port", port.as_deref()),
+            ("x-inference-namespace", settings.namespace.as_deref()),
+        ];
+        let headers = headers.into_iter().filter_map(|(name, value)| {
+            let value = HeaderValue::from_str(value?).ok()?;
+            Some((HeaderName::from_static(name), value))
+        });
+        Self(Arc::new(headers.collect()))
+    }
+
+    fn set(&self, mut response: Response) -> Response {
+        for (name, value) in &*self.0 {
+            response.headers_mut().insert(name, value.clone());
+        }
+        response
+    }
 }
 
-/// Makes a layer that sets a header of every answer; without a value it does nothing.
-fn fixed_header(name: &'static str, value: Option<&str>) -> FixedHeader {
-    let value = value.and_then(|value| HeaderValue::from_str(value).ok());
-    SetResponseHeaderLayer::overriding(HeaderName::from_static(name), value)
-}
-
-/// Gives an answer the id of its request, the client's or a new one.
+/// Adds the request id to a response: the client's, or a new one.
 ///
 /// Source: vLLM 0.33 `entrypoints/serve/middleware.py`, `XRequestIdMiddleware`.
-async fn request_id(request: Request, next: Next) -> Response {
-    let given = request.headers().get(&REQUEST_ID).cloned();
-    let mut response = next.run(request).await;
-    let id = given.unwrap_or_else(|| {
-        let id = uuid::Uuid::new_v4().simple().to_string();
-        HeaderValue::from_str(&id).unwrap_or_else(|_| HeaderValue::from_static("0"))
-    });
-    response.headers_mut().insert(&REQUEST_ID, id);
-    response
+#[derive(Clone)]
+struct RequestId;
+
+impl Around for RequestId {
+    type Kept = Option<HeaderValue>;
+
+    fn before(&self, request: &mut Request) -> Result<Self::Kept, Response> {
+        Ok(request.headers().get(&REQUEST_ID).cloned())
+    }
+
+    fn after(&self, given: Self::Kept, mut response: Response) -> Response {
+        let id = given.unwrap_or_else(|| {
+            let id = uuid::Uuid::new_v4().simple().to_string();
+            HeaderValue::from_str(&id).unwrap_or_else(|_| HeaderValue::from_static("0"))
+        });
+        response.headers_mut().insert(&REQUEST_ID, id);
+        response
+    }
 }
 
 /// Adds `Retry-After` to a 429 or 503 that has none.
@@ -163,26 +176,38 @@ fn retry_after(service: &Service, mut response: Response) -> Response {
     response
 }
 
-/// Answers HEAD where no route does, and llm-d's OPTIONS.
-async fn head_and_options(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let path = request.uri().path();
-    if request.method() == Method::HEAD && !route_index::answers_head(path) {
-        return routes::no_head(&app, path);
-    }
-    if request.method() == Method::OPTIONS
-        && app.dialect.has_lenient_paths()
-        && let Some(allow) = app.routes.methods(path)
-    {
-        let mut response = error::empty(StatusCode::OK);
-        if let Ok(allow) = HeaderValue::from_str(&format!("{allow}, OPTIONS")) {
-            response.headers_mut().insert(header::ALLOW, allow);
+/// Answers HEAD requests without a route, and OPTIONS requests as llm-d does.
+#[derive(Clone)]
+struct HeadAndOptions(Arc<App>);
+
+impl Around for HeadAndOptions {
+    type Kept = ();
+
+    fn before(&self, request: &mut Request) -> Result<(), Response> {
+        let (app, path) = (&self.0, request.uri().path());
+        if request.method() == Method::HEAD && !route_index::answers_head(path) {
+            return Err(routes::no_head(app, path));
         }
-        return response;
+        if request.method() == Method::OPTIONS
+            && app.dialect.has_lenient_paths()
+            && let Some(allow) = app.routes.methods(path)
+        {
+            let mut response = error::empty(StatusCode::OK);
+            if let Ok(allow) = HeaderValue::from_str(&format!("{allow}, OPTIONS")) {
+                response.headers_mut().insert(header::ALLOW, allow);
+            }
+            return Err(response);
+        }
+        Ok(())
     }
-    next.run(request).await
+
+    fn after(&self, (): (), response: Response) -> Response {
+        response
+    }
 }
 
-/// Answers a request whose handler panicked: a 500 and not a connection that breaks off.
+/// Returns an error if a handler panics, instead of closing the connection: a 400 if the tokenizer gave
+/// up on the text, else a 500.
 fn panicked(payload: Box<dyn Any + Send>) -> Response {
     match payload.downcast_ref::<EncodingGivenUp>() {
         Some(given_up) => error::response(&Fault::bad_request(given_up.to_string())),
@@ -190,9 +215,10 @@ fn panicked(payload: Box<dyn Any + Send>) -> Response {
     }
 }
 
-/// Handles a request on the threads of long work when its body takes long to read and check.
+/// Runs a request with a large body on the blocking pool, because reading and checking it takes
+/// long.
 async fn long_body(request: Request, next: Next) -> Response {
-    /// Bytes from which on it does.
+    /// Body size from which this applies, in bytes.
     const LARGE: u64 = 64 * 1024;
 
     let is_large = match request.body().size_hint().exact() {

@@ -1,10 +1,10 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # Where to look
+//! # Structure
 //!
-//! `routes.rs` lists every route, `layers.rs` what each request passes before and after them, `app.rs` the state that handlers see. Handlers of one API share a folder. Replies that
-//! carry tokens are written by hand into a string (`*_render.rs`, `json.rs`); `stream.rs` sends
-//! them as server-sent events.
+//! `routes.rs` lists every route, `layers.rs` the middleware around them, `app.rs` the state of
+//! handlers. Handlers of one API share a folder. Replies with tokens are written directly as text
+//! (`*_render.rs`, `json.rs`), and `stream.rs` sends them as server-sent events.
 
 mod access_log;
 mod admin;
@@ -15,6 +15,7 @@ mod anthropic;
 mod api_key;
 mod app;
 mod applied_settings;
+mod around;
 mod audio;
 mod availability;
 mod bearer;

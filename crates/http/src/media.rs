@@ -1,4 +1,4 @@
-//! Images, audio and video of prompts, as answers show them.
+//! Images, audio and video of prompts, in the form of responses.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::app::App;
 use vllm_sim_tokenizer::{MediaFeature, Modality};
 
-/// One list per modality of what `show` says of its items.
+/// Applies `show` to each item and groups the results by modality.
 fn by_modality(media: &[MediaFeature], show: impl Fn(&MediaFeature) -> Value) -> Value {
     let mut map = serde_json::Map::new();
     for item in media {
@@ -21,7 +21,7 @@ fn by_modality(media: &[MediaFeature], show: impl Fn(&MediaFeature) -> Value) ->
     Value::Object(map)
 }
 
-/// Where the items of a prompt stand, by modality; null for text.
+/// Returns the positions of media in a prompt by modality; null without media.
 pub(crate) fn placeholders(media: &[MediaFeature]) -> Value {
     if media.is_empty() {
         return Value::Null;
@@ -30,7 +30,7 @@ pub(crate) fn placeholders(media: &[MediaFeature]) -> Value {
     by_modality(media, place)
 }
 
-/// `features` of a rendered prompt: hashes and places by modality; null for text.
+/// Returns `features` of a rendered prompt: hashes and positions by modality; null without media.
 pub(crate) fn features(media: &[MediaFeature]) -> Value {
     if media.is_empty() {
         return Value::Null;
@@ -44,7 +44,7 @@ pub(crate) fn features(media: &[MediaFeature]) -> Value {
     })
 }
 
-/// The items that the `features` of a generate request name, whose shape is checked.
+/// Returns the media in the `features` of a generate request.
 pub(crate) fn given(features: Option<&Value>) -> Vec<MediaFeature> {
     let mut out = Vec::new();
     for modality in [Modality::Image, Modality::Audio, Modality::Video] {
@@ -76,7 +76,7 @@ pub(crate) fn given(features: Option<&Value>) -> Vec<MediaFeature> {
     out
 }
 
-/// Tokens of media by modality as JSON, the way `usage` shows them; `None` for text.
+/// Returns the media tokens by modality as JSON, for `usage`; `None` without media.
 pub(crate) fn counts(media: &[MediaFeature]) -> Option<Arc<str>> {
     let mut map = serde_json::Map::new();
     for item in media {
@@ -86,8 +86,8 @@ pub(crate) fn counts(media: &[MediaFeature]) -> Option<Arc<str>> {
     (!map.is_empty()).then(|| Value::Object(map).to_string().into())
 }
 
-/// What a server that only encodes media tells the one that uses them (llm-d's
-/// `--mm-encoder-only`), as JSON: where each item waits, by its name.
+/// Returns the transfer parameters of an encoder-only server (llm-d's `--mm-encoder-only`) as JSON:
+/// the location of each encoded item.
 pub(crate) fn encoded(app: &App, media: &[MediaFeature]) -> Option<Arc<str>> {
     if !app.settings.model.is_encoder || media.is_empty() {
         return None;

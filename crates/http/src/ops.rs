@@ -1,4 +1,4 @@
-//! Health, readiness, version, load, metrics.
+//! Health, readiness, version, load and metrics routes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use axum::http::{HeaderValue, Method, Response, StatusCode, Uri, header};
 use super::app::App;
 use super::{error, json};
 
-/// `GET /health`, `GET|POST /ping`: an empty 200; 503 once the server shuts down.
+/// Handles `GET /health` and `GET|POST /ping`: an empty 200, or 503 during shutdown.
 pub(super) async fn health(State(app): State<Arc<App>>) -> Response<Body> {
     error::empty(if app.is_stopping() {
         StatusCode::SERVICE_UNAVAILABLE
@@ -19,7 +19,7 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Response<Body> {
     })
 }
 
-/// What health checks get from a server that works: 200, unless an operator says otherwise.
+/// Returns the status of health checks: 200 unless a setting overrides it.
 fn health_status(app: &App) -> StatusCode {
     match app.service.faults.settings().health {
         0 => StatusCode::OK,
@@ -27,7 +27,7 @@ fn health_status(app: &App) -> StatusCode {
     }
 }
 
-/// `GET /health/ready`, `GET /ready`: 503 until the simulated start-up is over.
+/// Handles `GET /health/ready` and `GET /ready`: 503 until the simulated start-up is complete.
 pub(super) async fn ready(State(app): State<Arc<App>>) -> Response<Body> {
     let ready = app.is_ready() && !app.is_stopping();
     error::empty(if ready {
@@ -37,7 +37,7 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Response<Body> {
     })
 }
 
-/// `GET /version`: the release that is imitated.
+/// Handles `GET /version`: returns the imitated vLLM release.
 pub(super) async fn version(State(app): State<Arc<App>>) -> Response<Body> {
     let mut body = String::from("{\"version\":");
     json::string(&mut body, &app.settings.model.vllm_version);
@@ -45,7 +45,7 @@ pub(super) async fn version(State(app): State<Arc<App>>) -> Response<Body> {
     error::json(StatusCode::OK, body)
 }
 
-/// `GET /load`: requests in flight, or 0 when nobody counts.
+/// Handles `GET /load`: the number of requests in flight, or 0 without load tracking.
 pub(super) async fn load(State(app): State<Arc<App>>) -> Response<Body> {
     let counted = app.settings.server.load_tracking;
     let load = if counted {
@@ -56,14 +56,14 @@ pub(super) async fn load(State(app): State<Arc<App>>) -> Response<Body> {
     error::json(StatusCode::OK, format!("{{\"server_load\":{load}}}"))
 }
 
-/// `GET /metrics`, and any other method or path that begins so.
+/// Handles `GET /metrics`, and other methods and paths that start with it.
 pub(super) async fn metrics(
     State(app): State<Arc<App>>,
     method: Method,
     uri: Uri,
 ) -> Response<Body> {
     let mut response = Response::new(Body::from(app.controls.metrics_page()));
-    // All but the plain GET goes to another handler upstream, which names the older format.
+    // Upstream another handler serves these, with the older content type.
     let routed = method == Method::GET && uri.path() == "/metrics";
     let kind = HeaderValue::from_static(if routed {
         "text/plain; version=1.0.0; charset=utf-8"

@@ -1,7 +1,7 @@
 use axum::extract::Request;
 use axum::http::uri::{PathAndQuery, Uri};
 
-/// Turns the paths that clients may also send into those of the routes.
+/// Rewrites request paths to those of the routes.
 #[derive(Debug, Clone)]
 pub(super) struct PathRules {
     root_path: String,
@@ -9,7 +9,7 @@ pub(super) struct PathRules {
 }
 
 impl PathRules {
-    /// Takes `/prefix/x` for `/x`, and with `merges_slashes` `//x` too.
+    /// Removes the prefix `root_path`, and with `merges_slashes` merges repeated slashes.
     pub(super) fn new(root_path: &str, merges_slashes: bool) -> Self {
         Self {
             root_path: root_path.to_owned(),
@@ -17,7 +17,6 @@ impl PathRules {
         }
     }
 
-    /// Rewrites the path of a request where one of the rules applies.
     pub(super) fn apply(&self, mut request: Request) -> Request {
         if self.merges_slashes && request.uri().path().contains("//") {
             let target = merged(request.uri());
@@ -36,7 +35,7 @@ impl PathRules {
     }
 }
 
-/// Returns a path and query with one slash where several follow each other.
+/// Returns path and query with repeated slashes merged.
 fn merged(uri: &Uri) -> String {
     let parts = uri.path().split('/').filter(|part| !part.is_empty());
     let mut target: String = parts.flat_map(|part| ["/", part]).collect();

@@ -1,5 +1,6 @@
-//! Other servers that the dashboard asks: those of `--dashboard-peers`, and no other address. None of them
-//! asks on.
+//! Other servers on the dashboard.
+//!
+//! Only addresses of `--dashboard-peers` are requested, and peers do not forward the request.
 
 use std::time::Duration;
 
@@ -11,42 +12,38 @@ use tokio::time::timeout;
 
 use vllm_sim_engine::SimTime;
 
-/// What peers are asked for.
+/// Path that peers are asked for.
 pub const SUMMARY: &str = "/dashboard/summary";
 
-/// How long an answer is good for whoever asks next, so that peers are asked as often however many look.
+/// Time for which a peer's response is cached, so that several dashboards do not add requests.
 const CACHE_TTL: Duration = Duration::from_millis(500);
 
-/// Longest wait for a peer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A server of `--dashboard-peers`.
 pub struct DashboardPeer {
-    /// As it was configured.
+    /// URL as configured.
     pub url: String,
-    /// Asks it for [`SUMMARY`]: the body, of bounded size, or why there is none.
+    /// Requests [`SUMMARY`] from the peer; returns the body, limited in size, or an error message.
     pub ask: Box<dyn Fn() -> BoxFuture<'static, Result<Bytes, String>> + Send + Sync>,
 }
 
-/// The peers, and what they last said.
 pub(super) struct Peers {
     peers: Vec<DashboardPeer>,
     cached: Mutex<Option<(SimTime, Vec<Value>)>>,
 }
 
 impl Peers {
-    /// These servers, which nobody has asked yet.
     pub(super) fn new(peers: Vec<DashboardPeer>) -> Self {
         let cached = Mutex::default();
         Self { peers, cached }
     }
 
-    /// Whether there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.peers.is_empty()
     }
 
-    /// What each says, or said a moment ago, as a row of the dashboard.
+    /// Returns the dashboard rows of all peers, at most 500 ms old.
     pub(super) async fn rows(&self, now: impl Fn() -> SimTime) -> Vec<Value> {
         let mut cached = self.cached.lock().await;
         if let Some((at, rows)) = cached.as_ref()
@@ -65,7 +62,7 @@ impl Peers {
     }
 }
 
-/// What a peer said, as a row.
+/// Converts a peer's response to a dashboard row.
 fn shown(url: &str, answer: Result<Bytes, String>) -> Value {
     let state = answer.and_then(|body| {
         let state: Option<Value> = serde_json::from_slice(&body).ok();

@@ -7,12 +7,12 @@ use vllm_sim_wire::check;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::schema::Wire;
 
-/// Names and values, decoded, in the order given.
+/// Returns decoded names and values, in order.
 pub(super) fn pairs(uri: &Uri) -> Vec<(String, String)> {
     pairs_of(uri.query().unwrap_or_default())
 }
 
-/// Names and values of an encoded text, a query or a form.
+/// Decodes an URL-encoded text: a query or a form.
 pub(super) fn pairs_of(text: &str) -> Vec<(String, String)> {
     let parts = text.split('&').filter(|part| !part.is_empty());
     parts
@@ -23,16 +23,15 @@ pub(super) fn pairs_of(text: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Every value of a name.
 pub(super) fn all(uri: &Uri, name: &str) -> Vec<String> {
     let pairs = pairs(uri).into_iter().filter(|(n, _)| n == name);
     pairs.map(|(_, value)| value).collect()
 }
 
-/// Checked parameters; the last of equal names counts.
+/// Parses and validates query parameters; the last of equal names wins.
 ///
 /// # Errors
-/// vLLM's 400.
+/// vLLM's 400 for invalid parameters.
 pub(super) fn read<T: Wire>(uri: &Uri) -> Result<T, Fault> {
     let pairs = pairs(uri).into_iter();
     let map: Map<String, Value> = pairs.map(|(n, v)| (n, Value::String(v))).collect();

@@ -8,18 +8,17 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use tokio::runtime::Handle;
 
-/// The time for which the rest of a body is read.
+/// Maximum time to drain the rest of a body.
 const DRAINED_FOR: Duration = Duration::from_secs(60);
 
-/// Reads a body to its end also when its handler does not.
+/// Reads a request body to its end, even if the handler does not.
 ///
-/// hyper closes a connection on which a part of a body was not read, so a request that is refused by its
-/// head would cost the client its connection and the request that follows. What is left is read and
-/// dropped behind the answer, as uvicorn does, up to the size that the server reads at all.
+/// hyper closes a connection if part of a body is unread. A request that is rejected by its headers
+/// would then lose its connection and the next request on it. As in uvicorn, the rest is read and
+/// dropped after the response, up to the server's size limit.
 pub(super) struct RequestBody<B: HttpBody<Data = Bytes> + Unpin + Send + 'static> {
-    /// `None` once it is being drained.
     body: Option<B>,
-    /// Bytes that may still come.
+    /// Remaining size limit, in bytes.
     left: usize,
     runtime: Handle,
 }
@@ -31,8 +30,8 @@ where
 {
     /// Wraps the body of a request, of at most `limit` bytes.
     pub(super) fn wrap(request: Request<B>, limit: usize) -> Request<Body> {
-        // A stream of HTTP/2 ends without its connection. Who asks whether to send a body (`Expect`)
-        // sends none after a refusal.
+        // An HTTP/2 stream ends without its connection. A client that sends `Expect` sends no body
+        // after an error response.
         let drains = request.version() != Version::HTTP_2
             && !request.body().is_end_stream()
             && !request.headers().contains_key(header::EXPECT)
@@ -51,7 +50,7 @@ where
     }
 }
 
-/// Returns whether a request announces a body of more than `limit` bytes, which is not read to its end.
+/// Returns whether a request announces a body of more than `limit` bytes, which is not drained.
 pub(super) fn is_longer<B: HttpBody>(request: &Request<B>, limit: usize) -> bool {
     request.body().size_hint().lower() > limit as u64
 }
@@ -96,7 +95,7 @@ impl<B: HttpBody<Data = Bytes> + Unpin + Send + 'static> Drop for RequestBody<B>
         };
         let rest = drain(body, self.left);
         self.runtime.spawn(async move {
-            // A client that trickles loses its connection.
+            // A client that sends too slowly loses its connection.
             let _ = tokio::time::timeout(DRAINED_FOR, rest).await;
         });
     }

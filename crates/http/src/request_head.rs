@@ -1,4 +1,4 @@
-//! What a request says beside its body.
+//! Headers and context of a request.
 
 use std::sync::{Arc, LazyLock};
 
@@ -6,45 +6,41 @@ use axum::http::{HeaderMap, HeaderName, header};
 
 use vllm_sim_service::{RequestFaults, TokenUsage};
 
-/// Headers that are looked for in every request: a name that is no text is not parsed each time.
+/// Names of headers that every request is searched for; static names avoid parsing.
 pub(super) mod names {
     use super::HeaderName;
 
-    /// The data-parallel rank asked for.
+    /// Requested data-parallel rank.
     pub(crate) static RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
-    /// The priority.
     pub(crate) static PRIORITY: HeaderName = HeaderName::from_static("x-vllm-priority");
-    /// W3C trace context.
     pub(crate) static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-    /// W3C trace context.
     pub(crate) static TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
-    /// The id of the request.
     pub(crate) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-    /// The failure that is asked for.
+    /// Status of the error to return.
     pub(crate) static RETURN_ERROR: HeaderName = HeaderName::from_static("x-return-error");
-    /// The faults that are asked for.
+    /// Faults to inject.
     pub(crate) static FAULT: HeaderName = HeaderName::from_static("x-sim-fault");
-    /// Whether to end as one does that finds too little in the cache.
+    /// Whether to finish as if too little of the prompt were cached.
     pub(crate) static CACHE_THRESHOLD: HeaderName =
         HeaderName::from_static("x-cache-threshold-finish-reason");
-    /// The form in which the load is to be told.
+    /// Format of the load header to return.
     pub(crate) static LOAD_FORMAT: HeaderName =
         HeaderName::from_static("endpoint-load-metrics-format");
 }
 
-/// What comes with a request beside its body.
+/// Headers and context of a request.
 #[derive(Default)]
 pub(super) struct RequestHead {
     pub(super) headers: HeaderMap,
-    /// It has none but headers that every client sends.
+    /// Whether all headers are common ones.
     pub(super) plain: bool,
-    /// What befalls it; `None`: nothing can.
+    /// Faults of this request; `None` if faults are off.
     pub(super) faults: Option<Arc<RequestFaults>>,
-    /// Where its tokens are counted; `None`: nobody asks.
+    /// Counter of the request's tokens; `None` without `--request-history`.
     pub(super) usage: Option<Arc<TokenUsage>>,
 }
 
-/// Headers that say nothing to this server beside HTTP, the most frequent ones first.
+/// Common headers that do not change the response, most frequent first.
 static EVERYDAY: [HeaderName; 10] = [
     header::HOST,
     header::CONTENT_TYPE,
@@ -58,10 +54,10 @@ static EVERYDAY: [HeaderName; 10] = [
     header::ACCEPT_LANGUAGE,
 ];
 
-/// What OpenAI's clients say of themselves.
+/// Prefix of the headers that OpenAI's clients add.
 const OWN_CLIENT: &str = "x-stainless-";
 
-/// Whether there are none but headers that every client sends.
+/// Returns whether all headers are common ones.
 pub(super) fn is_plain(headers: &HeaderMap) -> bool {
     let everyday =
         |name: &HeaderName| EVERYDAY.contains(name) || name.as_str().starts_with(OWN_CLIENT);
@@ -69,7 +65,6 @@ pub(super) fn is_plain(headers: &HeaderMap) -> bool {
 }
 
 impl RequestHead {
-    /// A head of these headers.
     pub(super) fn new(headers: HeaderMap) -> Self {
         Self {
             plain: is_plain(&headers),
@@ -78,8 +73,9 @@ impl RequestHead {
         }
     }
 
-    /// The headers among which [`names`] may be: each look-up costs as much as reading a line, and most
-    /// requests have none of them.
+    /// Returns the headers that may contain one of [`names`]; empty for common headers.
+    ///
+    /// This saves the lookups for most requests.
     pub(super) fn special_headers(&self) -> &HeaderMap {
         static NONE: LazyLock<HeaderMap> = LazyLock::new(HeaderMap::new);
         match self.plain {

@@ -1,7 +1,7 @@
-//! What requests were, for tests: a bounded list behind `/admin/requests`.
+//! Recent requests, for tests: a bounded list behind `/admin/requests`.
 //!
-//! A request is recorded when it arrives and completed while it goes on: its body has been read, its
-//! answer has begun, the answer has ended or was cut.
+//! A record is created when a request arrives. It is updated when the body was read, the response
+//! starts, and the response ends or is cut off.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -10,9 +10,8 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, Method};
-use axum::middleware::Next;
 use axum::response::Response;
 use http_body::{Frame, SizeHint};
 use parking_lot::Mutex;
@@ -22,16 +21,16 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
+use super::around::Around;
 use super::body_tap::{BodyTap, TappedBody};
 use super::request_head::names;
 use super::request_log::shown_header;
 use vllm_sim_engine::driver::unix_now;
 use vllm_sim_service::{RequestContext, TokenUsage};
 
-/// Bytes of headers and bodies that are kept of all requests; older requests go first.
+/// Maximum size of the headers and bodies of all records, in bytes; the oldest are dropped.
 const MAX_BYTES: usize = 128 << 20;
 
-/// The calls of gRPC that clients send to a model.
 const GRPC_CALLS: [&str; 2] = [
     "/vllm.grpc.engine.VllmEngine/Generate",
     "/vllm.grpc.engine.VllmEngine/Embed",
@@ -40,19 +39,16 @@ const GRPC_CALLS: [&str; 2] = [
 static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
 static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// The SDKs of OpenAI and Anthropic count their attempts here.
+/// Number of earlier attempts, sent by the SDKs of OpenAI and Anthropic.
 static RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
 
-/// The newest requests of a server.
 pub(crate) struct RequestHistory {
-    /// How many.
     keep: usize,
-    /// Whether their bodies are kept, too.
     bodies: bool,
-    /// Largest body that the server reads.
+    /// Largest body that the server reads, in bytes.
     max_body: usize,
     state: Mutex<Records>,
-    /// A request has ended.
+    /// Notified whenever a request ends.
     ended: Notify,
 }
 
@@ -60,17 +56,15 @@ pub(crate) struct RequestHistory {
 struct Records {
     next_id: u64,
     dropped: u64,
-    /// Of headers and bodies.
+    /// Size of all recorded headers and bodies.
     kept_bytes: usize,
     records: VecDeque<Record>,
-    /// The attempts of each key that no other one follows yet, oldest first.
+    /// Latest attempts by key, oldest first; an attempt is removed when another one follows it.
     attempts: HashMap<String, VecDeque<u64>>,
 }
 
-/// One request.
 struct Record {
     id: u64,
-    /// Seconds since 1970.
     time: f64,
     started: Instant,
     ended: Option<Instant>,
@@ -80,11 +74,10 @@ struct Record {
     stream: bool,
     body_bytes: u64,
     digest: Option<String>,
-    /// As it came.
     body: Option<Vec<u8>>,
     key: Option<String>,
     attempt: u32,
-    /// From the end of the attempt before; `None` when that went on.
+    /// Time since the end of the previous attempt; `None` if that was still running.
     gap: Option<Duration>,
     status: Option<u16>,
     grpc_status: Option<u16>,
@@ -93,7 +86,7 @@ struct Record {
     usage: Arc<TokenUsage>,
 }
 
-/// What a record shows of a body; the rest of it makes no values.
+/// Members of a body that a record shows.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Members {
@@ -101,63 +94,78 @@ struct Members {
     stream: Value,
 }
 
-/// How far a request is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Running,
     Finished,
-    /// It was answered with an error.
     Refused,
-    /// The client left, or a fault broke the answer off.
     Cut,
 }
 
-/// Which requests are asked for: all that is given holds.
+/// Conditions on requests; all that are set must hold.
 #[derive(Default)]
 pub(crate) struct RequestFilter {
     pub(crate) path: Option<String>,
     pub(crate) model: Option<String>,
     pub(crate) status: Option<u16>,
     pub(crate) key: Option<String>,
-    /// Only those behind this id.
+    /// Minimum id, exclusive.
     pub(crate) after: Option<u64>,
 }
 
-/// A request that goes on; dropped before its end, it was cut.
-struct Recording {
+/// A request in progress; dropping it before its end records it as cut off.
+pub(super) struct Recording {
     history: Arc<RequestHistory>,
     id: u64,
     ended: bool,
 }
 
-/// Records the requests that clients send to a model.
-pub(super) async fn layer(
-    State(history): State<Arc<RequestHistory>>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let path = request.uri().path();
-    let operates = path.starts_with("/admin/") || path == "/fake_metrics";
-    match request.method() == Method::POST && !operates {
-        true => history.record_all(request, next).await,
-        false => next.run(request).await,
+#[derive(Clone)]
+pub(super) struct HistoryLayer {
+    history: Arc<RequestHistory>,
+    is_recorded: fn(&Request) -> bool,
+}
+
+impl HistoryLayer {
+    /// Records HTTP requests, except those of an operator.
+    pub(super) fn http(history: Arc<RequestHistory>) -> Self {
+        let is_recorded = |request: &Request| {
+            let path = request.uri().path();
+            let operates = path.starts_with("/admin/") || path == "/fake_metrics";
+            request.method() == Method::POST && !operates
+        };
+        Self {
+            history,
+            is_recorded,
+        }
+    }
+
+    pub(super) fn grpc(history: Arc<RequestHistory>) -> Self {
+        let is_recorded = |call: &Request| GRPC_CALLS.contains(&call.uri().path());
+        Self {
+            history,
+            is_recorded,
+        }
     }
 }
 
-/// Records the gRPC calls that clients send to a model.
-pub(super) async fn grpc_layer(
-    State(history): State<Arc<RequestHistory>>,
-    request: Request,
-    next: Next,
-) -> Response {
-    match GRPC_CALLS.contains(&request.uri().path()) {
-        true => history.record_all(request, next).await,
-        false => next.run(request).await,
+impl Around for HistoryLayer {
+    type Kept = Option<Recording>;
+
+    fn before(&self, request: &mut Request) -> Result<Self::Kept, Response> {
+        Ok((self.is_recorded)(request).then(|| self.history.begin(request)))
+    }
+
+    fn after(&self, recording: Self::Kept, response: Response) -> Response {
+        match recording {
+            Some(recording) => recording.answer(response),
+            None => response,
+        }
     }
 }
 
 impl RequestHistory {
-    /// A history of the newest `keep` requests; `bodies`: with all that they say.
+    /// Creates a history of the newest `keep` requests; `bodies` records their bodies too.
     pub(crate) fn new(keep: usize, bodies: bool, max_body: usize) -> Self {
         Self {
             keep,
@@ -168,14 +176,7 @@ impl RequestHistory {
         }
     }
 
-    /// Records a request and its answer.
-    async fn record_all(self: Arc<Self>, request: Request, next: Next) -> Response {
-        let (recording, request) = self.begin(request);
-        recording.answer(next.run(request).await)
-    }
-
-    /// Records a request that arrives.
-    fn begin(self: &Arc<Self>, mut request: Request) -> (Recording, Request) {
+    fn begin(self: &Arc<Self>, request: &mut Request) -> Recording {
         let usage = Arc::new(TokenUsage::default());
         let time = match request.extensions_mut().get_mut::<RequestContext>() {
             Some(context) => {
@@ -187,26 +188,24 @@ impl RequestHistory {
         let id = {
             let mut state = self.state.lock();
             state.next_id += 1;
-            let record = Record::new(state.next_id, &request, time, usage);
+            let record = Record::new(state.next_id, request, time, usage);
             state.kept_bytes += record.kept_bytes();
             state.records.push_back(record);
             state.keep(self.keep);
             state.next_id
         };
         let history = self.clone();
-        let request = request.map(|body| {
-            BodyTap::body(body, self.max_body, move |tapped| history.read(id, &tapped))
-        });
-        let history = self.clone();
-        let recording = Recording {
-            history,
+        let body = std::mem::take(request.body_mut());
+        *request.body_mut() =
+            BodyTap::body(body, self.max_body, move |tapped| history.read(id, &tapped));
+        Recording {
+            history: self.clone(),
             id,
             ended: false,
-        };
-        (recording, request)
+        }
     }
 
-    /// The body of a request has been read, or nobody reads it any further.
+    /// Records the body of a request, once it was read or dropped.
     fn read(&self, id: u64, tapped: &TappedBody) {
         let whole = tapped.whole && tapped.length == tapped.head.len() as u64;
         let digest = whole.then(|| hex(&Sha256::digest(&tapped.head)));
@@ -227,7 +226,6 @@ impl RequestHistory {
         state.keep(self.keep);
     }
 
-    /// Notes that an answer went out whole.
     fn finish(&self, id: u64) {
         self.end(id, |record| match (record.status, record.grpc_status) {
             (Some(400..), _) | (_, Some(1..)) => Outcome::Refused,
@@ -235,7 +233,6 @@ impl RequestHistory {
         });
     }
 
-    /// Notes that an answer did not go out whole.
     fn cut(&self, id: u64) {
         self.end(id, |_| Outcome::Cut);
     }
@@ -250,7 +247,7 @@ impl RequestHistory {
         self.ended.notify_waiters();
     }
 
-    /// Forgets all requests; how many there were.
+    /// Clears the history; returns the number of removed requests.
     pub(crate) fn clear(&self) -> usize {
         let mut state = self.state.lock();
         let next_id = state.next_id;
@@ -259,10 +256,10 @@ impl RequestHistory {
         former.records.len()
     }
 
-    /// Waits until so many of the requests that are asked for have ended.
+    /// Waits until `wanted` matching requests have ended.
     ///
     /// # Errors
-    /// How many had when the time was over.
+    /// The number that had ended at the timeout.
     pub(crate) async fn wait(
         &self,
         filter: &RequestFilter,
@@ -279,7 +276,7 @@ impl RequestHistory {
             loop {
                 let next = self.ended.notified();
                 let mut next = std::pin::pin!(next);
-                // From here on no end is missed.
+                // Registers first, so that no notification is missed.
                 next.as_mut().enable();
                 if count() >= wanted {
                     return;
@@ -291,7 +288,7 @@ impl RequestHistory {
         waited.map_err(|_| count())
     }
 
-    /// The newest `most` requests that are asked for, oldest first, and how many there are, as JSON.
+    /// Returns the newest `most` matching requests as JSON, oldest first, and their total.
     pub(crate) fn show(&self, filter: &RequestFilter, most: usize) -> String {
         let state = self.state.lock();
         let found: Vec<&Record> = state.records.iter().filter(|r| filter.holds(r)).collect();
@@ -314,7 +311,6 @@ impl Records {
         self.records.get_mut(index)
     }
 
-    /// Lets the oldest go that are too many, or too large together.
     fn keep(&mut self, most: usize) {
         while self.records.len() > most || (self.kept_bytes > MAX_BYTES && self.records.len() > 1) {
             self.drop_oldest();
@@ -341,8 +337,10 @@ impl Records {
         }
     }
 
-    /// Finds the attempt before this one: of the same key, and, where the client counts, one that failed and
-    /// has the number before.
+    /// Links a request to its previous attempt with the same key.
+    ///
+    /// If the client counts attempts, the previous one must have failed and have the preceding
+    /// number.
     fn count_attempt(&mut self, id: u64) {
         let Some((key, retries)) = self.record(id).and_then(|record| record.find_key()) else {
             return;
@@ -401,7 +399,7 @@ impl Record {
         }
     }
 
-    /// What is kept of it.
+    /// Returns the size that counts towards the limit, in bytes.
     fn kept_bytes(&self) -> usize {
         let headers = self.headers.iter();
         let headers: usize = headers
@@ -410,8 +408,7 @@ impl Record {
         self.path.len() + headers + self.body.as_ref().map_or(0, Vec::len)
     }
 
-    /// What attempts at the same thing have in common (the idempotency key, the request's id, or, from
-    /// clients that count their attempts, path and body), and how many came before by that count.
+    /// Returns the key that attempts share, and the client's count of earlier attempts.
     fn find_key(&self) -> Option<(String, Option<u32>)> {
         let text = |name: &HeaderName| self.headers.get(name)?.to_str().ok().map(str::to_owned);
         let retries = text(&RETRY_COUNT).and_then(|count| count.parse().ok());
@@ -437,7 +434,7 @@ impl Record {
         let shown = shown.to_string();
         out.push_str(shown.strip_suffix('}').unwrap_or(&shown));
         out.push_str(",\"body\":");
-        // What is JSON stands as it came: no tree of values is built of it.
+        // Writes valid JSON as received, without parsing it into values.
         match std::str::from_utf8(body) {
             Ok(text) if serde_json::from_str::<IgnoredAny>(text).is_ok() => out.push_str(text),
             _ => out.push_str(&Value::from(String::from_utf8_lossy(body)).to_string()),
@@ -491,7 +488,7 @@ impl RequestFilter {
 }
 
 impl Recording {
-    /// The answer begins; it is followed to its end.
+    /// Records the start of the response and wraps its body.
     fn answer(self, response: Response) -> Response {
         let status = response.status().as_u16();
         let early = grpc_status(response.headers());
@@ -518,9 +515,7 @@ impl Drop for Recording {
     }
 }
 
-/// An answer that is followed to its end.
 struct RecordedBody {
-    /// `None` once it is dropped.
     body: Option<Body>,
     whole: bool,
     recording: Recording,
@@ -546,7 +541,7 @@ impl http_body::Body for RecordedBody {
             if let Some(record) = recording.history.state.lock().record(recording.id) {
                 record.grpc_status = Some(status);
             }
-            // Nothing comes behind trailers.
+            // Trailers are the last frame.
             self.whole = true;
         }
         self.whole |= match &polled {
@@ -571,9 +566,9 @@ impl http_body::Body for RecordedBody {
 
 impl Drop for RecordedBody {
     fn drop(&mut self) {
-        // An empty answer is never polled.
+        // hyper does not poll an empty body.
         self.whole |= http_body::Body::is_end_stream(self);
-        // First what holds the reply, which counts its tokens when it goes.
+        // Drops the reply first, because that counts its tokens.
         self.body = None;
         self.recording.ended = true;
         let Recording { history, id, .. } = &self.recording;
@@ -585,7 +580,6 @@ impl Drop for RecordedBody {
     }
 }
 
-/// The status of a gRPC call.
 fn grpc_status(headers: &HeaderMap) -> Option<u16> {
     headers.get(&GRPC_STATUS)?.to_str().ok()?.parse().ok()
 }

@@ -1,9 +1,8 @@
-//! What is logged of requests: one line each at debug; parameters, bodies and headers only for
-//! those who ask.
+//! Logs requests: one line each at debug level; parameters, bodies and headers only if enabled.
 //!
-//! `--log-http` is llm-d's: bodies, cut at 512 KiB; streams (which llm-d leaves out) when they have
-//! ended, gRPC as calls. `--enable-log-requests` and `--enable-log-outputs` are vLLM's: parameters
-//! at info, the prompt at debug alone.
+//! `--log-http`, from llm-d, logs bodies up to 512 KiB and gRPC calls. It logs streams at their end;
+//! llm-d omits them. `--enable-log-requests` and `--enable-log-outputs` are from vLLM: they log
+//! parameters at info level, and the prompt only at debug level.
 //!
 //! Source: llm-d-inference-sim `pkg/communication/http.go`; vLLM `vllm/entrypoints/logger.py`.
 
@@ -24,11 +23,9 @@ use vllm_sim_config::{Log, LogLevel};
 use vllm_sim_engine::driver::unix_now;
 use vllm_sim_service::RequestContext;
 
-/// Most bytes of a body that are logged.
+/// Maximum size of a logged body, in bytes.
 const MAX_BODY_BYTES: usize = 512 * 1024;
-/// What stands for a secret.
 const MASK: &str = "***";
-/// Headers that carry secrets.
 const SECRET_HEADERS: [&str; 6] = [
     "authorization",
     "proxy-authorization",
@@ -37,7 +34,7 @@ const SECRET_HEADERS: [&str; 6] = [
     "x-api-key",
     "api-key",
 ];
-/// Fields of requests that say what the prompt is.
+/// Request fields that contain the prompt.
 const PROMPT_FIELDS: [&str; 8] = [
     "prompt",
     "messages",
@@ -49,13 +46,12 @@ const PROMPT_FIELDS: [&str; 8] = [
     "suffix",
 ];
 
-/// What a server logs of its requests.
 #[derive(Debug)]
 pub(super) struct RequestLog {
     log: Log,
 }
 
-/// Logs a request and its answer as far as the settings ask for it.
+/// Logs a request and its response, as configured.
 pub(super) async fn layer(
     State(log): State<Arc<RequestLog>>,
     request: Request,
@@ -72,7 +68,7 @@ pub(super) async fn layer(
     log.response(&path, response).await
 }
 
-/// Logs a gRPC call and its answer as far as the settings ask for it.
+/// Logs a gRPC call and its response, as configured.
 pub(super) async fn grpc_layer(
     State(log): State<Arc<RequestLog>>,
     request: Request,
@@ -89,25 +85,22 @@ impl RequestLog {
         Self { log: log.clone() }
     }
 
-    /// Whether anything of a request is logged.
     pub(super) fn is_enabled(&self) -> bool {
         let lines = matches!(self.log.level, LogLevel::Debug | LogLevel::Trace);
         lines || self.log.http || self.log.requests || self.log.outputs
     }
 
-    /// One line for a request that was answered.
     fn answered(&self, method: &str, path: &str, status: u16, seconds: f64) {
         if !tracing::enabled!(tracing::Level::DEBUG) {
             return;
         }
-        // Where uvicorn's lines are on, they say it.
+        // The access log already has a line for these paths.
         if !self.log.access && !self.log.access_excluded.iter().any(|p| p == path) {
             let ms = (seconds * 1e6).round() / 1e3;
             tracing::debug!(method, path, status, ms, "request");
         }
     }
 
-    /// Logs a request as far as somebody asked, and gives it back.
     async fn request(&self, request: Request) -> Request {
         if !(self.log.http || self.log.requests) {
             return request;
@@ -143,7 +136,7 @@ impl RequestLog {
         Request::from_parts(parts, Body::from(bytes))
     }
 
-    /// The same for a body that is long, or does not say: it is logged when it was read.
+    /// Logs a request whose body is long or of unknown length, after the body was read.
     fn long_request(&self, request: Request) -> Request {
         if !self.log.http {
             return request;
@@ -159,15 +152,13 @@ impl RequestLog {
         Request::from_parts(parts, body)
     }
 
-    /// A gRPC call: who is called with what metadata, and how it ended. The messages are logged
-    /// where they are read.
+    /// Logs the start of a gRPC call with its metadata; messages are logged where they are decoded.
     fn grpc_call(&self, path: &str, headers: &HeaderMap) {
         if self.log.http {
             tracing::info!(path, headers = header_lines(headers), "gRPC call");
         }
     }
 
-    /// The answer to a gRPC call, logged at its end.
     fn grpc_answer(&self, path: String, response: Response) -> Response {
         if !self.log.http {
             return response;
@@ -184,7 +175,7 @@ impl RequestLog {
         Response::from_parts(parts, body)
     }
 
-    /// A stream, or an answer that is long, logged at its end.
+    /// Logs a stream or long response at its end.
     fn long_response(&self, path: &str, response: Response) -> Response {
         let (parts, body) = response.into_parts();
         let (status, path) = (parts.status.as_u16(), path.to_owned());
@@ -204,7 +195,6 @@ impl RequestLog {
         Response::from_parts(parts, body)
     }
 
-    /// Logs an answer as far as somebody asked, and gives it back.
     async fn response(&self, path: &str, response: Response) -> Response {
         if !(self.log.http || self.log.outputs) {
             return response;
@@ -239,7 +229,6 @@ impl RequestLog {
     }
 }
 
-/// What was recorded of a body, as text.
 fn body_text(tapped: &TappedBody) -> String {
     let mut text = masked(&tapped.head).into_owned();
     let cut = tapped.length - tapped.head.len() as u64;
@@ -249,7 +238,7 @@ fn body_text(tapped: &TappedBody) -> String {
     text
 }
 
-/// Whether a request says that its body is short enough to be logged.
+/// Returns whether `Content-Length` is small enough to log the body.
 fn is_short(headers: &HeaderMap) -> bool {
     let length = headers.get(header::CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
@@ -263,7 +252,7 @@ fn header_lines(headers: &HeaderMap) -> String {
     lines.collect::<Vec<_>>().join("; ")
 }
 
-/// The value of a header, masked where it is a secret.
+/// Returns the value of a header, masked if it is secret.
 pub(super) fn shown_header<'v>(name: &HeaderName, value: &'v HeaderValue) -> Cow<'v, str> {
     if SECRET_HEADERS.contains(&name.as_str()) {
         return Cow::Borrowed(MASK);
@@ -271,7 +260,7 @@ pub(super) fn shown_header<'v>(name: &HeaderName, value: &'v HeaderValue) -> Cow
     String::from_utf8_lossy(value.as_bytes())
 }
 
-/// A body as text, with the values of secret fields masked.
+/// Returns a body as text, with the values of secret fields masked.
 fn masked(bytes: &[u8]) -> Cow<'_, str> {
     static FIELD: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(r#"(?i)("[^"]*(?:api[_-]?key|authorization|password|secret|access[_-]?token|hf[_-]?token)"\s*:\s*)"(?:[^"\\]|\\.)*""#)

@@ -1,40 +1,33 @@
-//! The paths that a server serves, without their handlers.
+//! The served paths, without their handlers.
 
 use indexmap::IndexMap;
 
-/// Chats.
 pub(crate) const CHAT: &str = "/v1/chat/completions";
-/// The Prometheus page; whatever begins so is its own.
+/// Path of the Prometheus page; it also serves paths that start with it.
 pub(crate) const METRICS: &str = "/metrics";
-/// One adapter (SageMaker).
+/// Path of one adapter (SageMaker).
 pub(crate) const ADAPTER: &str = "/adapters/{adapter_name}";
-/// A stored response.
 pub(crate) const RESPONSE: &str = "/v1/responses/{response_id}";
-/// The end of a background response.
 pub(crate) const RESPONSE_CANCEL: &str = "/v1/responses/{response_id}/cancel";
 
-/// The routes of a configuration, in the order of the table: path to methods, as `allow` names
-/// them.
+/// Served paths in the order of the table, with their methods as in the `Allow` header.
 #[derive(Debug)]
 pub struct RouteIndex(IndexMap<&'static str, &'static str>);
 
 impl RouteIndex {
-    /// The index of these paths and methods.
     pub(crate) fn new(routes: impl Iterator<Item = (&'static str, &'static str)>) -> Self {
         Self(routes.collect())
     }
 
-    /// Methods of a path, for the redirect of a trailing slash and for answers to HEAD.
     pub(crate) fn methods(&self, path: &str) -> Option<&'static str> {
         self.0.get(template(path)).copied()
     }
 
-    /// Whether a path is served.
     pub(crate) fn serves(&self, path: &str) -> bool {
         self.0.contains_key(path)
     }
 
-    /// Paths of all routes, and of the redirects to them.
+    /// Returns the paths of all routes, and those that redirect to them.
     pub fn paths(&self) -> Vec<String> {
         let paths = self.0.keys();
         paths
@@ -43,7 +36,7 @@ impl RouteIndex {
     }
 }
 
-/// The route a path belongs to, as `http_*` names it; the path itself when there is none.
+/// Returns the route of a path, as the `http_*` metrics name it; else the path itself.
 pub(crate) fn template(path: &str) -> &str {
     if let Some(name) = path.strip_prefix("/adapters/") {
         let one = !name.is_empty() && !name.contains('/');
@@ -59,7 +52,7 @@ pub(crate) fn template(path: &str) -> &str {
     }
 }
 
-/// Whether HEAD is answered as GET is.
+/// Returns whether the route accepts HEAD.
 pub(crate) fn answers_head(path: &str) -> bool {
     matches!(
         path,

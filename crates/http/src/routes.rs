@@ -1,4 +1,4 @@
-//! Every route on one screen.
+//! The table of all routes.
 
 use std::sync::Arc;
 
@@ -23,10 +23,10 @@ use super::{
 use vllm_sim_config::{CliMode, Config, Task};
 use vllm_sim_service::generate::Mode;
 
-/// Path, methods (as `allow` names them), handler.
+/// Path, methods as in the `Allow` header, and handler.
 type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);
 
-/// Every route of a configuration; what is gated off is not there (404).
+/// Returns the routes of a configuration; disabled ones are absent (404).
 fn table(config: &Config) -> Vec<Route> {
     let mut routes = vec![
         ("/v1/models", "GET", get(models::list)),
@@ -73,7 +73,9 @@ fn table(config: &Config) -> Vec<Route> {
     routes
 }
 
-/// Routes that change the server or tell of single requests, not for pages of other origins.
+/// Returns the operator routes, which pages of other origins must not call.
+///
+/// They change the server or expose single requests.
 fn operation(config: &Config) -> Vec<Route> {
     let mut routes = watching();
     if config.lora.runtime_updating {
@@ -96,7 +98,7 @@ fn operation(config: &Config) -> Vec<Route> {
             ("/fault_tolerance/status", "GET", get(recovery::status)),
         ]);
     }
-    // llm-d's sleep routes are always there.
+    // llm-d always has the sleep routes.
     if config.server.routes.dev_mode || config.model.cli_mode == CliMode::Llmd {
         routes.extend(sleeping());
     }
@@ -121,7 +123,6 @@ fn operation(config: &Config) -> Vec<Route> {
     guarded.collect()
 }
 
-/// Whether chat and completions exist.
 fn generates(config: &Config) -> bool {
     matches!(config.api.task, Task::All | Task::Generate | Task::Realtime)
 }
@@ -149,7 +150,7 @@ fn generation() -> Vec<Route> {
     ]
 }
 
-/// Routes of servers that share their work; where they are off, they say so.
+/// Returns the routes of disaggregated serving; if disabled, they return an error.
 fn scale_out(config: &Config) -> Vec<Route> {
     let api = &config.api;
     let on = api.scale_out.enable_scale_out
@@ -176,7 +177,6 @@ fn scale_out(config: &Config) -> Vec<Route> {
         .collect()
 }
 
-/// Routes that turn requests into tokens and tokens into replies.
 fn rendering() -> Vec<Route> {
     vec![
         ("/v1/chat/completions/render", "POST", post(render::chat)),
@@ -196,7 +196,6 @@ fn rendering() -> Vec<Route> {
     ]
 }
 
-/// Pooling routes of the server's task.
 fn pooled(config: &Config) -> Vec<Route> {
     let task = config.api.task;
     let one = |tasks: &[Task]| task == Task::All || tasks.contains(&task);
@@ -223,7 +222,6 @@ fn pooled(config: &Config) -> Vec<Route> {
     routes
 }
 
-/// Routes of models that hear.
 fn speech(config: &Config) -> Vec<Route> {
     if !config.api.speech.transcribes {
         return Vec::new();
@@ -247,7 +245,7 @@ fn documentation() -> Vec<Route> {
     ]
 }
 
-/// What the dashboard asks for that is not on `/metrics`.
+/// Returns the data routes of the dashboard.
 fn watching() -> Vec<Route> {
     vec![
         ("/dashboard/cache", "GET", get(dashboard::cache::show)),
@@ -258,7 +256,7 @@ fn watching() -> Vec<Route> {
     ]
 }
 
-/// Returns whether there is `/admin/config`.
+/// Returns whether `/admin/config` is served.
 pub fn is_administered(config: &Config) -> bool {
     let server = &config.server;
     config.model.cli_mode == CliMode::Llmd
@@ -267,7 +265,6 @@ pub fn is_administered(config: &Config) -> bool {
         || server.dashboard.control
 }
 
-/// Routes of an operator.
 fn administration() -> Vec<Route> {
     let settings = get(admin::show).post(admin::change);
     let scenario = get(admin::scenario)
@@ -297,7 +294,7 @@ fn sleeping() -> Vec<Route> {
     ]
 }
 
-/// Routes of `VLLM_SERVER_DEV_MODE=1`.
+/// Returns the routes of `VLLM_SERVER_DEV_MODE=1`.
 fn development() -> Vec<Route> {
     let release = post(control::release_kv_cache_memory);
     vec![
@@ -320,7 +317,6 @@ fn development() -> Vec<Route> {
     ]
 }
 
-/// Routes of development mode that training loops call.
 fn training() -> Vec<Route> {
     vec![
         ("/init_weight_transfer_engine", "POST", post(weights::init)),
@@ -343,13 +339,13 @@ fn training() -> Vec<Route> {
     ]
 }
 
-/// Returns the routes of a configuration: which there are, and the router of a server with that state.
+/// Returns the index of the configuration's routes, and their router.
 pub fn routes(config: &Config) -> (RouteIndex, Router<Arc<App>>) {
     let table = table(config);
     let index = RouteIndex::new(table.iter().map(|(path, methods, _)| (*path, *methods)));
     let mut router = Router::new();
     for (path, allow, handler) in table {
-        // The metrics take any method.
+        // The metrics route accepts any method.
         let handler = if path == METRICS {
             handler
         } else {
@@ -357,14 +353,14 @@ pub fn routes(config: &Config) -> (RouteIndex, Router<Arc<App>>) {
         };
         router = router.route(path, handler);
     }
-    // No route of HTTP: it has no methods, and what is no WebSocket finds nothing there.
+    // A WebSocket route is not in the index; other requests to it get a 404.
     if config.api.speech.realtime && !config.api.scale_out.render_only {
         router = router.route("/v1/realtime", any(audio::realtime::open));
     }
     (index, router.fallback(any(unknown)))
 }
 
-/// The answer to a HEAD that is not: 405 on a route, 404 elsewhere.
+/// Returns the response to an unsupported HEAD: 405 on a route, 404 elsewhere.
 pub(super) fn no_head(app: &App, path: &str) -> Response<Body> {
     match app.routes.methods(path) {
         Some(allow) => error::wrong_method(allow),
@@ -372,8 +368,10 @@ pub(super) fn no_head(app: &App, path: &str) -> Response<Body> {
     }
 }
 
-/// No route: whatever begins as the metrics' path is theirs, a trailing slash too many is a
-/// redirect, all else 404.
+/// Handles unknown paths.
+///
+/// Paths that start with the metrics path get the metrics, a superfluous trailing slash redirects,
+/// and all others get a 404.
 async fn unknown(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
     let path = request.uri().path();
     // Source: vLLM 0.33 `entrypoints/serve/instrumentator/metrics.py`, the mount.

@@ -1,9 +1,10 @@
-//! Keeps pages of other origins from changing a server that runs on the reader's own machine, and from
-//! reading what its operator may: settings, and the requests of others.
+//! Rejects requests of foreign web pages to operator routes.
 //!
-//! A browser sends a form or a `text/plain` body anywhere without asking, and the preflight of
-//! anything else succeeds under vLLM's default CORS (`--allowed-origins ["*"]`). What is no browser
-//! sends neither `Sec-Fetch-Site` nor `Origin` and passes, whatever its content type.
+//! Such pages could otherwise change a server on the user's machine, or read settings and requests.
+//!
+//! A browser sends a form or a `text/plain` body to any origin without a preflight, and preflights
+//! succeed under vLLM's default CORS (`--allowed-origins ["*"]`). Clients other than browsers send
+//! neither `Sec-Fetch-Site` nor `Origin`, so they pass.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -17,23 +18,22 @@ use super::error;
 use vllm_sim_config::Server;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// What only an operator reads; other routes may be read, as vLLM's CORS has it.
+/// Path prefixes that only an operator may read; other routes follow vLLM's CORS.
 const OPERATORS: [&str; 2] = ["/admin/", "/dashboard/"];
 
-/// The names that no stranger can register, so that no page of a stranger can be reached under them.
+/// Top-level names that cannot be registered, so a foreign page cannot use them.
 const LOCAL: [&str; 4] = ["internal", "local", "localhost", "svc"];
 
-/// Holds which pages may use the operator's routes.
+/// Web pages that may use the operator routes.
 #[derive(Debug, Clone)]
 pub(super) struct OperatorPages {
-    /// Origins that are trusted by name (`--allowed-origins`).
+    /// Trusted origins (`--allowed-origins`).
     origins: Vec<String>,
-    /// Names of this server; `None`: it may have any, since its key guards it.
+    /// Known host names of this server; `None` accepts all, because an admin key is set.
     hosts: Option<Vec<String>>,
 }
 
 impl OperatorPages {
-    /// Reads which pages a server trusts.
     pub(super) fn new(server: &Server) -> Self {
         let named = [&server.host, &server.pod.name].into_iter().flatten();
         let hosts = server.allowed_hosts.iter().chain(named).cloned();
@@ -43,10 +43,11 @@ impl OperatorPages {
         }
     }
 
-    /// Returns whether a host is this server's: an address, a name that needs no registrar, or a known one.
+    /// Returns whether a host is this server: an IP address, a name without registrar, or a known
+    /// name.
     ///
-    /// A stranger's name that suddenly resolves to this server (DNS rebinding) makes the stranger's page one
-    /// of the server's own origin, which no header tells apart.
+    /// With DNS rebinding, a foreign name resolves to this server, and its page has the server's
+    /// own origin. Only the host name reveals that.
     fn has_host(&self, host: &str) -> bool {
         let Some(hosts) = &self.hosts else {
             return true;
@@ -64,7 +65,7 @@ impl OperatorPages {
     }
 }
 
-/// Answers a request, unless it is the operator's and comes from a page of another origin.
+/// Rejects an operator request from a page of another origin.
 pub(super) async fn layer(
     State(pages): State<Arc<OperatorPages>>,
     request: Request,
@@ -103,14 +104,14 @@ fn refused(message: &str) -> Response {
     error::response(&Fault::new(403, ErrorType::PermissionDenied, message))
 }
 
-/// Returns whether a request is a browser's: its pages cannot leave these headers out.
+/// Returns whether a request comes from a browser, by headers that pages cannot remove.
 fn is_browser(headers: &HeaderMap) -> bool {
     ["origin", "sec-fetch-site", "accept-language"]
         .iter()
         .any(|name| headers.contains_key(*name))
 }
 
-/// Returns whether a request comes from no page or from a page of this server at `host`.
+/// Returns whether a request comes from no page, or from a page of this server at `host`.
 fn is_own(headers: &HeaderMap, host: Option<&str>) -> bool {
     let text = |name| {
         headers
@@ -118,7 +119,7 @@ fn is_own(headers: &HeaderMap, host: Option<&str>) -> bool {
             .map(|value| value.to_str().unwrap_or_default())
     };
     let origin = text(header::ORIGIN);
-    // A proxy may rewrite the host, but the browser's own word stays.
+    // A proxy may rewrite the host, but not `Sec-Fetch-Site`.
     if let Some(site) = headers.get("sec-fetch-site") {
         return ["same-origin", "none"].iter().any(|own| *site == *own);
     }
@@ -149,7 +150,7 @@ mod tests {
         assert!(own(&[]));
         assert!(own(&[("origin", "http://localhost:8000")]));
         assert!(own(&[("sec-fetch-site", "none")]));
-        // Behind a proxy that rewrites the host.
+        // A proxy that rewrites the host.
         let proxied = ("origin", "https://sim.example");
         assert!(own(&[proxied, ("sec-fetch-site", "same-origin")]));
         assert!(!own(&[proxied]));

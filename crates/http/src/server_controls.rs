@@ -1,4 +1,4 @@
-//! What an operator may change of a running server.
+//! Parts of a running server that an operator may change.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,36 +17,32 @@ use vllm_sim_observe::metrics::{FakeMetrics, Metrics, SleepState};
 use vllm_sim_service::scenario::Action;
 use vllm_sim_service::{LoadMode, Service};
 
-/// The data that a server hides from its observers.
+/// Faults that hide data from observers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BlindSpots {
-    /// Records whether KV events are lost.
+    /// Whether KV events are dropped.
     pub(super) lose_kv_events: bool,
-    /// Records whether `/metrics` stays as it is.
+    /// Whether `/metrics` returns an old page.
     pub(super) stale_metrics: bool,
 }
 
-/// The parts of a server that settings and phases act on. Kept as long as the server runs.
+/// Parts of a server that run-time settings and scenario phases change.
 pub struct ServerControls {
-    /// The use cases.
     pub(crate) service: Arc<Service>,
-    /// What `/metrics` shows.
     pub(crate) metrics: Arc<Metrics>,
-    /// Whether clients can connect.
+    /// Availability that clients see.
     pub(crate) availability: watch::Sender<Availability>,
-    /// Images in replies.
     pub(crate) image_output: ImageOutput,
-    /// The fake metrics that were last set.
+    /// Last configured fake metrics.
     fake_metrics: Mutex<Value>,
-    /// The page that `/metrics` has shown since it became stale on purpose.
+    /// Page of `/metrics` while it is stale.
     stale_page: Mutex<Option<String>>,
     event_loss: EventLoss,
-    /// Records whether the engines have a prefix cache.
     caches: bool,
 }
 
 impl ServerControls {
-    /// The controls of a server with these parts.
+    /// Creates the controls of a server.
     pub fn new(
         settings: &ControlSettings,
         service: Arc<Service>,
@@ -65,18 +61,19 @@ impl ServerControls {
         }
     }
 
-    /// Follows whether clients can connect.
+    /// Returns a receiver of the server's availability.
     pub fn availability(&self) -> watch::Receiver<Availability> {
         self.availability.subscribe()
     }
 
-    /// Sets what differs from the fake metrics that were set before: requests may have moved the
-    /// rest since, and functions of time go on.
+    /// Applies the fake metrics that differ from the last configured ones.
+    ///
+    /// Others are kept, because requests may have changed them and functions of time go on.
     pub(crate) fn set_fake_metrics(&self, new: &Value) {
         let mut last = self.fake_metrics.lock();
         let changed = changes(&last, new);
         last.clone_from(new);
-        // What the engines count meanwhile would be lost, or what is set here.
+        // Locks the engines, so that counts made at the same time are not lost.
         let _locks = self.service.lock_engines();
         if let Ok(fake) = serde_json::from_value::<FakeMetrics>(changed)
             && let Err(error) = self.metrics.update_fake(&fake)
@@ -85,7 +82,6 @@ impl ServerControls {
         }
     }
 
-    /// Hides from now on what observers are not to see.
     pub(crate) fn set_blind_spots(&self, hidden: BlindSpots) {
         self.event_loss.set(hidden.lose_kv_events);
         let mut stale = self.stale_page.lock();
@@ -96,7 +92,6 @@ impl ServerControls {
         }
     }
 
-    /// What `/metrics` shows.
     pub(crate) fn metrics_page(&self) -> String {
         let stale = self.stale_page.lock().clone();
         stale.unwrap_or_else(|| self.fresh_page())
@@ -108,7 +103,7 @@ impl ServerControls {
         page
     }
 
-    /// Does what the begin of a phase asks for.
+    /// Runs an action at the start of a phase.
     pub(crate) fn run(self: &Arc<Self>, action: &Action) {
         match action {
             Action::ResetPrefixCache => {
@@ -134,7 +129,7 @@ impl ServerControls {
         }
     }
 
-    /// The process goes away, as far as clients can tell, and comes back after `time`.
+    /// Simulates a restart of the process; clients cannot connect for `time`.
     fn restart(self: &Arc<Self>, time: Duration) {
         let down = !time.is_zero();
         let mut life = 0;
@@ -145,11 +140,11 @@ impl ServerControls {
         });
         self.service.restart();
         if self.caches {
-            // llm-d's sleep had them switched off.
+            // llm-d's sleep may have disabled the prefix cache.
             self.service.command(&Command::Caching(true));
         }
         {
-            // What is counted meanwhile would count on from before.
+            // Locks the engines, so that no earlier count survives the reset.
             let _locks = self.service.lock_engines();
             self.metrics.restart();
             for rank in 0..self.service.ranks().len() {
@@ -173,7 +168,7 @@ impl ServerControls {
     }
 }
 
-/// The members of `new` that `last` has not.
+/// Returns the members of `new` that differ from `last`.
 fn changes(last: &Value, new: &Value) -> Value {
     let (Value::Object(last), Value::Object(all)) = (last, new) else {
         return new.clone();

@@ -1,4 +1,4 @@
-//! The settings of the HTTP API, by topic; `src/server` fills them in from the configuration.
+//! Settings of the HTTP API, by topic; `src/server` builds them from the configuration.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,180 +10,181 @@ use vllm_sim_config::{
     Compat, KvEvents, KvTransfer, Lora, Parallel, Pod, RequestDrafts, Speech, Task,
 };
 
-/// Holds the settings of the HTTP API.
+/// Settings of the HTTP API.
 #[derive(Debug)]
 pub struct Settings {
-    /// The model.
+    /// Settings of the model.
     pub model: ModelSettings,
-    /// The parsers of tool calls and reasoning.
+    /// Parsers of tool calls and reasoning.
     pub parsers: ParserSettings,
-    /// The form of answers.
+    /// Content of responses.
     pub answers: AnswerSettings,
-    /// Pooling models.
+    /// Settings of pooling models.
     pub pooling: PoolingSettings,
-    /// Models that hear.
+    /// Settings of speech-to-text models.
     pub speech: Speech,
-    /// Adapters.
+    /// LoRA adapters.
     pub lora: Lora,
-    /// The ranks of the deployment.
+    /// Data-parallel ranks of the deployment.
     pub parallel: Parallel,
-    /// The KV cache.
+    /// Settings of the KV cache.
     pub cache: CacheSettings,
-    /// The connector that moves KV caches between servers; `None`: there is none.
+    /// KV connector between servers; `None` without one.
     pub kv_transfer: Option<KvTransfer>,
-    /// The events of the KV cache.
+    /// Settings of KV events.
     pub kv_events: KvEvents,
-    /// The server around the API.
+    /// Settings of the server around the API.
     pub server: ServerSettings,
-    /// Whose wire is spoken where the two projects contradict each other.
+    /// Server to imitate where vLLM and llm-d differ.
     pub compat: Compat,
-    /// Decides whether whatever is sent as audio has a duration.
+    /// Whether any uploaded data is accepted as audio.
     pub takes_any_audio: bool,
-    /// Decides whether adapters are loaded with neither LoRA enabled nor files there.
+    /// Whether adapters load without LoRA enabled and without files.
     pub takes_any_adapter: bool,
-    /// Decides whether KV transfer needs no connector.
+    /// Whether KV transfer works without a connector.
     pub transfers_unasked: bool,
-    /// The settings that an operator may change, as they begin.
+    /// Initial values of the run-time settings.
     pub controls: ControlSettings,
 }
 
-/// Holds what an operator's controls begin with.
+/// Initial values of the run-time settings.
 #[derive(Debug)]
 pub struct ControlSettings {
-    /// Decides whether replies may carry an image.
+    /// Whether replies may contain an image.
     pub has_images: bool,
-    /// The images of replies.
+    /// Rate and delay of images.
     pub images: ImageOutputSettings,
-    /// The fake metrics.
+    /// Initial fake metrics.
     pub fake_metrics: Value,
-    /// Decides whether the engine finds prefixes again.
+    /// Whether the engines have a prefix cache.
     pub finds_prefixes: bool,
 }
 
-/// Describes the model.
+/// Settings of the model.
 #[derive(Debug)]
 pub struct ModelSettings {
-    /// The name or folder of the model, as typed.
+    /// Name or folder of the model, as configured.
     pub name: String,
-    /// The tokens of a prompt with its output, at most.
+    /// Context length, in tokens.
     pub max_model_len: u32,
-    /// The model's `config.json`.
+    /// Contents of the model's `config.json`.
     pub hf_config: Option<Arc<Value>>,
-    /// Decides whether it is a server's vision encoder apart from its language model.
+    /// Whether the server only encodes media for another server.
     pub is_encoder: bool,
-    /// The arguments of every call of the chat template.
+    /// Arguments of every call of the chat template.
     pub chat_template_kwargs: Map<String, Value>,
-    /// The role of answers.
+    /// Role of reply messages.
     pub response_role: String,
-    /// The release of vLLM that is imitated.
+    /// vLLM release to report.
     pub vllm_version: String,
-    /// The text of `system_fingerprint`.
+    /// Value of `system_fingerprint`.
     pub fingerprint: Option<Arc<str>>,
 }
 
-/// Names the parsers that look at generated text.
+/// Parsers of generated text.
 #[derive(Debug)]
 pub struct ParserSettings {
-    /// The parser of tool calls.
+    /// Name of the tool call parser.
     pub tools: Option<String>,
-    /// Decides whether `tool_choice: auto` may call tools.
+    /// Whether `tool_choice: auto` may call tools.
     pub auto_tool_choice: bool,
-    /// Decides whether tools stay out of the prompt when `tool_choice` is `none`.
+    /// Whether the prompt omits tools if `tool_choice` is `none`.
     pub hides_unchosen_tools: bool,
-    /// The parser of reasoning.
+    /// Name of the reasoning parser.
     pub reasoning: Option<String>,
-    /// The share of output tokens that is reasoning.
+    /// Fraction of output tokens that is reasoning.
     pub reasoning_ratio: f64,
 }
 
-/// Says what answers hold beside their text.
+/// Response content in addition to the generated text.
 #[derive(Debug)]
 pub struct AnswerSettings {
-    /// Decides whether every stream ends with its usage.
+    /// Whether every stream ends with usage.
     pub force_include_usage: bool,
-    /// Decides whether usage has `prompt_tokens_details`.
+    /// Whether usage has `prompt_tokens_details`.
     pub prompt_tokens_details: bool,
-    /// Decides whether answers have `metrics`.
+    /// Whether responses have `metrics`.
     pub per_request_metrics: bool,
-    /// The form in which answers tell of draft tokens.
+    /// Detail of the draft-token report in responses.
     pub per_request_drafts: RequestDrafts,
-    /// The draft tokens of a step; `None` without speculative decoding.
+    /// Number of draft tokens per step; `None` without speculative decoding.
     pub draft_tokens: Option<u32>,
-    /// Decides whether log probabilities name `token_id:N`.
+    /// Whether log probabilities name tokens as `token_id:N`.
     pub tokens_as_token_ids: bool,
-    /// The log probabilities that a request may ask for; `None`: the whole vocabulary.
+    /// Maximum number of log probabilities per token; `None` allows the whole vocabulary.
     pub max_logprobs: Option<u32>,
-    /// The choices that a prompt may have.
+    /// Maximum number of choices per prompt.
     pub max_choices: u32,
-    /// The tokens of a chunk of a stream.
+    /// Minimum number of tokens per stream chunk.
     pub stream_interval: u32,
-    /// The time after which a silent stream gets a comment; `None`: it gets none.
+    /// Idle time before a keep-alive comment in a stream; `None` sends none.
     pub sse_keep_alive_interval: Option<Duration>,
-    /// Decides whether responses can be fetched again.
+    /// Whether responses are stored for later retrieval.
     pub responses_store: bool,
-    /// Decides whether the `guided_*` fields of older releases act.
+    /// Whether the `guided_*` fields of older releases are accepted.
     pub legacy_guided: bool,
 }
 
-/// Describes a pooling model.
+/// Settings of a pooling model.
 #[derive(Debug)]
 pub struct PoolingSettings {
-    /// The family of routes that exists.
+    /// Task, which selects the served routes.
     pub task: Task,
-    /// The classes of a classifier.
+    /// Number of classes of a classifier.
     pub num_labels: u32,
-    /// The numbers of a vector where the model does not say.
+    /// Vector length, in dimensions, if the model does not define one.
     pub dimensions: u32,
-    /// Decides whether vectors are as long as the model's hidden states.
+    /// Whether vectors have the length of the model's hidden states.
     pub embeds_like_model: bool,
-    /// Decides whether vectors of texts with words in common are near each other.
+    /// Whether texts with common words get similar vectors.
     pub embeds_words: bool,
 }
 
-/// Describes the KV cache.
+/// Settings of the KV cache.
 #[derive(Debug)]
 pub struct CacheSettings {
-    /// The tokens of a block.
+    /// Block size, in tokens.
     pub block_size: u32,
-    /// Decides whether prefixes are found again.
+    /// Whether the engines have a prefix cache.
     pub finds_prefixes: bool,
-    /// The least share of a prompt that has to be found; 0: none.
+    /// Minimum cached fraction of a prompt, 0 to 1; 0 disables the check.
     pub hit_threshold: f64,
 }
 
-/// Describes the server around the API.
+/// Settings of the server around the API.
 #[derive(Debug)]
 pub struct ServerSettings {
-    /// The prefix under which every route exists too.
+    /// Prefix under which every route is served too.
     pub root_path: String,
-    /// Decides whether clients speak TLS.
+    /// Whether clients connect with TLS.
     pub has_tls: bool,
-    /// Bytes of a body that are read.
+    /// Maximum size of a request body, in bytes.
     pub max_body_bytes: usize,
-    /// The time after the start during which `/health/ready` answers 503.
+    /// Simulated start-up time, during which `/health/ready` returns 503.
     pub startup_duration: Duration,
-    /// The place of the process in Kubernetes.
+    /// Kubernetes pod of the process.
     pub pod: Pod,
-    /// The bearer key of an operator; `None`: anybody is one.
+    /// Bearer key of the operator; `None` leaves operator routes open.
     pub admin_key: Option<String>,
-    /// Decides whether `/admin/config` exists.
+    /// Whether `/admin/config` is served.
     pub is_administered: bool,
-    /// Decides whether the dashboard may change settings.
+    /// Whether the dashboard may change settings.
     pub dashboard_control: bool,
-    /// Decides whether the routes of vLLM's development mode exist.
+    /// Whether the routes of vLLM's development mode are served.
     pub dev_mode: bool,
-    /// Decides whether `/sleep` acts.
+    /// Whether `--enable-sleep-mode` is set; only llm-d's sleep routes check it.
     pub enable_sleep_mode: bool,
-    /// Decides whether `/sleep` and `/wake_up` act with sleep mode alone, and ignore tags that they do not know.
+    /// Whether `/sleep` and `/wake_up` only act in sleep and development mode, and ignore unknown
+    /// tags (llm-d).
     pub has_lenient_sleep: bool,
-    /// Decides whether `/load` counts.
+    /// Whether `/load` counts requests.
     pub load_tracking: bool,
-    /// The factor of all delays at the start.
+    /// Factor of all delays at the start.
     pub latency_factor: f64,
-    /// The newest requests that are remembered; 0: none.
+    /// Maximum number of recorded requests; 0 records none.
     pub request_history: usize,
-    /// Decides whether their bodies are remembered too.
+    /// Whether request bodies are recorded too.
     pub request_history_bodies: bool,
-    /// The configuration as `/server_info` shows it.
+    /// Configuration that `/server_info` returns.
     pub shown_config: Map<String, Value>,
 }

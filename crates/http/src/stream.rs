@@ -1,9 +1,8 @@
-//! A reply as a body of server-sent events.
+//! Streams a reply as server-sent events.
 //!
-//! A stream begins with a chunk per event, as vLLM sends all of them. Later one frame carries
-//! everything that became due since the last one: one event per token while paced, many at once
-//! when the client or the clock fell behind. A slow client costs nothing but the frame it has not
-//! read.
+//! The first frames of a stream carry one event each, as in vLLM. Later frames carry all events
+//! since the last one: one event per token in steady state, many if the client or the server is
+//! behind. A slow client buffers only the frame that it has not read.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -20,34 +19,35 @@ use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_service::fault::Ending;
 use vllm_sim_service::{Choice, FaultInjector, InjectorAction, Reply};
 
-/// What a poll of a body gives.
+/// Result of polling a body.
 type Polled = Poll<Option<Result<Frame<Bytes>, BrokenOff>>>;
 
-/// Most bytes of one frame, about; more waits for the next one.
+/// Approximate maximum size of one frame, in bytes.
 const MAX_FRAME_BYTES: usize = 16 * 1024;
 
-/// Bytes of one event, about: a frame that grows byte by byte is copied again and again.
+/// Approximate size of one event, in bytes, to reserve capacity for a frame.
 const EVENT_BYTES: usize = 320;
 
-/// Frames of a stream that carry one event each, even when more are due: short replies look as they do
-/// upstream, where each event is a chunk of HTTP. Ten events in a frame take a third of the time, so long
-/// ones do not.
+/// Number of events at the start of a stream that are sent one per frame.
+///
+/// Short replies then look like vLLM's, which sends one HTTP chunk per event. Ten events per frame
+/// take about a third of the CPU time, so later frames combine them.
 const SINGLE_EVENT_FRAMES: u32 = 24;
 
-/// What one choice did in one step.
+/// Progress of one choice in one step.
 pub(super) struct ChoiceStep {
-    /// Its index.
+    /// Index of the choice.
     pub(super) index: usize,
-    /// New tokens, to be taken from the choice's script at its cursor; 0 only at an early end.
+    /// Number of new tokens to read from the choice's script at its cursor; 0 only at an early end.
     pub(super) tokens: u32,
-    /// Whether these are its first ones.
+    /// Whether these are the first tokens of the choice.
     pub(super) first: bool,
-    /// How it ended, when this is its last step.
+    /// End of the choice, if this is its last step.
     pub(super) end: Option<End>,
 }
 
 impl ChoiceStep {
-    /// What was said, and that it ended, as steps of their own.
+    /// Splits the step into its tokens and its end.
     pub(super) fn apart(&self) -> (Self, Self) {
         let said = Self { end: None, ..*self };
         let over = Self {
@@ -59,17 +59,19 @@ impl ChoiceStep {
     }
 }
 
-/// Writes the events of one wire shape.
+/// Renders the events of one API.
 pub(super) trait Render: Send + 'static {
-    /// Writes what comes before the first token.
+    /// Appends the events before the first token.
     fn open(&mut self, _out: &mut String) {}
-    /// Writes what comes with the first token of any choice, in a frame of its own.
+    /// Appends the events that precede the first token of any choice, in their own frame.
     fn first(&mut self, _out: &mut String) {}
-    /// Writes what one choice did; moves the choice's cursor over exactly `step.tokens` tokens.
+    /// Appends the events of one step; advances the choice's cursor by exactly `step.tokens`
+    /// tokens.
     fn step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep);
-    /// Writes up to `most` tokens of the only choice that are neither its first nor its last ones, an event
-    /// each, until there are so many bytes; moves the choice's cursor over them. How many: none, where
-    /// they are to be written one by one.
+    /// Appends up to `most` tokens of the only choice, one event each, until `bytes` is reached.
+    ///
+    /// The tokens are neither the first nor the last ones. Returns the number of tokens that the
+    /// cursor was advanced by; 0 makes the caller use [`Render::step`].
     fn tokens(
         &mut self,
         _out: &mut String,
@@ -79,34 +81,34 @@ pub(super) trait Render: Send + 'static {
     ) -> u32 {
         0
     }
-    /// Writes what follows the last choice.
+    /// Appends the events after the last choice.
     fn close(&mut self, out: &mut String, reply: &Reply);
-    /// Writes what a stream says when a choice ended with an error; whether it ends properly then: else
-    /// the connection breaks off.
+    /// Appends the events of a failed choice; returns false if the connection breaks off
+    /// afterwards.
     fn fail(&mut self, out: &mut String) -> bool {
         out.push_str(&error::last_events(&error::failed(), false));
         true
     }
-    /// What a stream sends from time to time while nothing is due.
+    /// Returns the comment that is sent while no token is available.
     fn keep_alive(&self) -> &'static str {
         ": keep-alive\n\n"
     }
-    /// An event of this shape that breaks off inside its JSON.
+    /// Returns an event that breaks off inside its JSON.
     fn garbled(&self) -> &'static str {
         "data: {\"id\":\"garbled\",\"object\":\n\n"
     }
 }
 
-/// How a stream is broken off.
+/// Time of a simulated disconnect.
 #[derive(Clone, Copy)]
 enum BreakOff {
-    /// Once what was said is on its way.
+    /// After the data that was written has been sent.
     Soon,
-    /// At once.
+    /// Immediately.
     Now,
 }
 
-/// Something to hold until the stream has ended.
+/// A value to hold until the stream ends.
 pub(super) type Guard = Option<Box<dyn std::any::Any + Send>>;
 
 /// The body of a streamed reply.
@@ -115,18 +117,17 @@ pub(super) struct EventStream<R> {
     render: R,
     interval: u32,
     open_choices: usize,
-    /// Frames so far.
     frames: u32,
     opened: bool,
     begun: bool,
-    /// The choice whose turn it is where several take turns.
+    /// Index of the next choice to write, if there are several.
     turn: usize,
     closed: bool,
-    /// Whether it breaks off behind what was said, and when.
+    /// Pending disconnect after the last frame.
     breaks: Option<BreakOff>,
     ended: Vec<bool>,
     keep_alive: Option<(Duration, Pin<Box<Sleep>>)>,
-    /// What goes wrong with it, when something does.
+    /// Faults to inject, if any.
     faults: Option<Box<FaultInjector>>,
     _guard: Guard,
 }
@@ -160,7 +161,7 @@ impl<R: Render> EventStream<R> {
         }
     }
 
-    /// Writes what comes with the first token, once there is one or there will be none.
+    /// Appends the events of the first token, once there is a token or the reply has ended.
     fn begin(&mut self, out: &mut String) {
         let begins = |c: &Choice| {
             let over = matches!(c.state(), SequenceState::Ended(_));
@@ -173,7 +174,7 @@ impl<R: Render> EventStream<R> {
         }
     }
 
-    /// Writes the next event, or all that are due up to the size of a frame.
+    /// Appends the next event, or all available events up to the size of a frame.
     fn write(&mut self, out: &mut String) {
         if self.closed {
             return;
@@ -185,7 +186,7 @@ impl<R: Render> EventStream<R> {
             }
         }
         if self.frames < SINGLE_EVENT_FRAMES {
-            // A step may write nothing: then the next one is looked at.
+            // A step may append nothing; then the next one is tried.
             while out.is_empty() && self.write_next(out) {}
             if !out.is_empty() {
                 return;
@@ -204,7 +205,7 @@ impl<R: Render> EventStream<R> {
         }
     }
 
-    /// Writes one step of the choice of which least was sent; whether there was any.
+    /// Appends one step of the choice with the fewest sent tokens; returns false if there is none.
     fn write_next(&mut self, out: &mut String) -> bool {
         if self.reply.choices.len() == 1 {
             return !self.ended[0] && self.write_choice(0, 1, out);
@@ -217,7 +218,7 @@ impl<R: Render> EventStream<R> {
             .any(|index| self.write_choice(index, 1, out))
     }
 
-    /// Writes all that is due. Several choices take turns, as the engine's steps give each of them
+    /// Appends all available tokens; several choices alternate, because each engine step gives each
     /// a token.
     fn write_turns(&mut self, out: &mut String) {
         let choices = self.reply.choices.len();
@@ -240,21 +241,21 @@ impl<R: Render> EventStream<R> {
         }
     }
 
-    /// Tokens that may leave before something goes wrong.
+    /// Returns the number of tokens that may be sent before the next fault.
     fn room(&self) -> u32 {
         self.faults
             .as_ref()
             .map_or(u32::MAX, |faults| faults.room())
     }
 
-    /// Writes at most `max_steps` steps of a choice; whether there were any.
+    /// Appends at most `max_steps` steps of a choice; returns false if there are none.
     fn write_choice(&mut self, index: usize, max_steps: usize, out: &mut String) -> bool {
-        // Another one has failed, and the stream with it.
+        // Another choice has failed, which ended the stream.
         if self.closed {
             return false;
         }
         let choice = &mut self.reply.choices[index];
-        // The state first: an ended sequence has released all it ever will.
+        // Reads the state first: an ended sequence releases no more tokens.
         let state = choice.state();
         let released = choice.released();
         let total = choice.script.len();
@@ -270,7 +271,7 @@ impl<R: Render> EventStream<R> {
             let due = released - choice.sent;
             let ended = match state {
                 SequenceState::Ended(end) => Some(end),
-                // The last token is out, so the end is certain.
+                // The last token is released, so the end is certain.
                 _ if released == total && !self.reply.lingers => Some(End::Finished),
                 _ if due == 0 => break,
                 _ => None,
@@ -324,7 +325,7 @@ impl<R: Render> EventStream<R> {
         steps > 0
     }
 
-    /// What follows the last frame.
+    /// Returns the result after the last frame: the end, or a disconnect.
     fn over(&mut self, cx: &Context<'_>) -> Polled {
         match self.breaks.take() {
             None => Poll::Ready(None),
@@ -345,7 +346,7 @@ impl<R: Render> EventStream<R> {
         }
     }
 
-    /// What goes wrong now; `None`: nothing.
+    /// Returns the action of a fault that occurs now, if any.
     fn poll_faults(&mut self, cx: &mut Context<'_>) -> Option<Polled> {
         let action = match self.faults.as_mut()?.poll(cx) {
             Poll::Pending => return Some(Poll::Pending),
@@ -377,7 +378,7 @@ impl<R: Render> EventStream<R> {
     }
 }
 
-/// Writes the tokens of the only choice that need no look of their own; how many there were.
+/// Appends tokens of the only choice that need no special handling; returns their number.
 fn write_tokens<R: Render>(
     render: &mut R,
     out: &mut String,
@@ -398,7 +399,7 @@ fn write_tokens<R: Render>(
     written as usize
 }
 
-/// Takes away or repeats the last event behind `start`.
+/// Removes or repeats the last event after `start`.
 fn apply_ending(out: &mut String, start: usize, ending: Ending) {
     let whole = out[start..].trim_end_matches('\n');
     let last = start + whole.rfind("\n\n").map_or(0, |at| at + 2);
@@ -428,7 +429,7 @@ impl<R: Render + Unpin> Body for EventStream<R> {
         } else if let Some(faults) = this.poll_faults(cx) {
             return faults;
         }
-        // First: what is released from here on wakes.
+        // Registers first, so that later releases wake this task.
         this.register(cx);
         this.write(&mut out);
         if !out.is_empty() {
@@ -442,7 +443,7 @@ impl<R: Render + Unpin> Body for EventStream<R> {
             return this.over(cx);
         }
         if this.room() == 0 {
-            // Something goes wrong before the first byte.
+            // A fault occurs before the first byte.
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }

@@ -1,21 +1,21 @@
-//! Token ids of requests: upstream reads them as numbers of any size, tokenizers take 32 bits.
+//! Checks token ids of requests: vLLM parses them as integers of any size, tokenizers accept 32 bits.
 
 use vllm_sim_wire::Limits;
 use vllm_sim_wire::fault::Fault;
 
-/// Returns an id as a tokenizer takes it to make text of it.
+/// Converts an id to the 32 bits that a tokenizer decodes.
 ///
 /// # Errors
-/// 400 in the words of Python's `tokenizers`, whose `OverflowError` vLLM answers so.
+/// Returns a 400 with the message of the `OverflowError` of Python's `tokenizers`, as vLLM does.
 pub(crate) fn decodable<T: TryInto<u32>>(id: T) -> Result<u32, Fault> {
     let overflow = "out of range integral type conversion attempted";
     id.try_into().map_err(|_| Fault::bad_request(overflow))
 }
 
-/// Returns the ids of a prompt, all of which the model has to know.
+/// Converts the ids of a prompt; all must be in the vocabulary of the model.
 ///
 /// # Errors
-/// 400 that names one that it does not.
+/// Returns a 400 with an id that is not in the vocabulary.
 pub(crate) fn of_prompt(limits: &Limits, ids: &[i64]) -> Result<Vec<u32>, Fault> {
     if !ids.is_empty() {
         limits.prompt_ids(ids)?;

@@ -1,4 +1,4 @@
-//! `POST /tokenize`, `POST /detokenize`.
+//! `POST /tokenize` and `POST /detokenize`.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -21,12 +21,10 @@ use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::tokenize::{DetokenizeRequest, TokenizeChat, TokenizeRequest};
 
-/// Text or a conversation to token ids.
 pub(super) async fn tokenize(State(app): State<Arc<App>>, Posted { value, .. }: Posted) -> Answer {
     encode(&app, &value).await
 }
 
-/// Token ids to text.
 pub(super) async fn detokenize(
     State(app): State<Arc<App>>,
     Posted { value, .. }: Posted,
@@ -34,7 +32,7 @@ pub(super) async fn detokenize(
     let request = DetokenizeRequest::parse(&value)?;
     generation::target(&app, request.model.as_deref())?;
     app.service.check_tokenizer()?;
-    // An id beyond any vocabulary has no text.
+    // An id outside the vocabulary has no text.
     let ids = request.tokens.iter();
     let ids: Vec<u32> = ids
         .map(|id| u32::try_from(*id).unwrap_or(u32::MAX))
@@ -104,7 +102,7 @@ async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> 
     Ok(error::json(StatusCode::OK, out))
 }
 
-/// Returns the conversation of a request, of whatever length.
+/// Returns the conversation of a request, without a length limit.
 fn conversation(request: TokenizeChat) -> Conversation {
     let tools = request.tools.as_ref().filter(|tools| !tools.is_empty());
     Conversation {
@@ -120,7 +118,7 @@ fn conversation(request: TokenizeChat) -> Conversation {
     }
 }
 
-/// Bytes of text in a body, about.
+/// Returns the approximate text size of a body, in bytes.
 fn value_size(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),

@@ -1,6 +1,6 @@
-//! What a scrape and the calls of one token cost.
+//! Measures the cost of a scrape and of the calls for one token.
 //!
-//! `cargo bench --bench metrics` prints nanoseconds; `cargo test --benches` runs it small.
+//! `cargo bench --bench metrics` prints nanoseconds; `cargo test --benches` runs few iterations.
 
 use std::hint::black_box;
 use std::time::Instant;

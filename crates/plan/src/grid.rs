@@ -1,4 +1,4 @@
-//! Flags that vary: `NAME=VALUE,VALUE,…`, and every combination of them.
+//! Parses varied flags (`NAME=VALUE,VALUE,…`) and builds all combinations of their values.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,20 +9,18 @@ use clap::Parser;
 use vllm_sim_command_line::{UsageError, refuse};
 use vllm_sim_replay_cli::{DoesNotFit, Pools, Sort, split};
 
-/// Most combinations, so that a slip of the pen cannot run for ever.
 const MOST_POINTS: usize = 10_000;
 
-/// A flag and the values it takes.
 pub(super) struct GridAxis {
-    /// Without the two dashes.
+    /// Flag name without the leading dashes.
     pub(super) name: String,
     pub(super) values: Vec<String>,
 }
 
-/// Reads what `flag` was given, once for each axis.
+/// Parses the values of `flag`, one axis each.
 ///
 /// # Errors
-/// What has no `=`, an empty value, too many combinations.
+/// Returns a usage error for a missing `=`, an empty value or too many combinations.
 pub(super) fn axes(flag: &str, given: &[String]) -> Result<Vec<GridAxis>> {
     let axes = given.iter().map(|text| {
         let (name, values) = text
@@ -45,7 +43,7 @@ pub(super) fn axes(flag: &str, given: &[String]) -> Result<Vec<GridAxis>> {
     }
 }
 
-/// Values at the commas that stand in no brackets: `none,{"a":1,"b":2}` has two.
+/// Splits at commas outside brackets: `none,{"a":1,"b":2}` has two values.
 fn split_values(text: &str) -> Vec<String> {
     let mut depth = 0_usize;
     let values = text.split(|c: char| {
@@ -59,7 +57,7 @@ fn split_values(text: &str) -> Vec<String> {
     values.map(|value| value.trim().to_owned()).collect()
 }
 
-/// All combinations, the last axis running fastest.
+/// Returns all combinations; the last axis varies fastest.
 pub(super) fn combinations(axes: &[GridAxis]) -> Vec<Vec<String>> {
     let mut all = vec![Vec::new()];
     for axis in axes {
@@ -77,10 +75,10 @@ pub(super) fn combinations(axes: &[GridAxis]) -> Vec<Vec<String>> {
     all
 }
 
-/// The arguments without a combination; `Err` inside is a help text.
+/// Parses the arguments without a combination; the inner `Err` is a help text.
 ///
 /// # Errors
-/// What is wrong with them.
+/// Returns a usage error for invalid arguments.
 pub(super) fn base<T: Parser>(args: &[String], sort: Sort<'_>) -> Result<Result<T, String>> {
     let parsed = split::<T>(args)?;
     if parsed.wants_help() {
@@ -90,10 +88,10 @@ pub(super) fn base<T: Parser>(args: &[String], sort: Sort<'_>) -> Result<Result<
     parsed.parse(&loose)
 }
 
-/// The arguments with a combination, and its pools or why the model does not fit.
+/// Parses the arguments with a combination, and returns its pools or why the model does not fit.
 ///
 /// # Errors
-/// What is wrong with them.
+/// Returns a usage error for invalid arguments, with the combination as context.
 pub(super) fn point<T: Parser>(
     args: &[String],
     axes: &[GridAxis],
@@ -122,7 +120,7 @@ pub(super) fn point<T: Parser>(
     Ok((args, pools))
 }
 
-/// An error with the combination that it is of, where there is more than one.
+/// Adds the label of a combination to an error; an empty label adds nothing.
 pub(super) fn at(label: &str, error: anyhow::Error) -> anyhow::Error {
     match label {
         "" => error,
@@ -130,7 +128,7 @@ pub(super) fn at(label: &str, error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-/// A combination as it is shown: `name=value name=value`.
+/// Formats a combination as `name=value name=value`.
 pub(super) fn label<N: AsRef<str>>(names: &[N], values: &[String]) -> String {
     let flags = names.iter().zip(values);
     let flags: Vec<String> = flags
@@ -139,7 +137,7 @@ pub(super) fn label<N: AsRef<str>>(names: &[N], values: &[String]) -> String {
     flags.join(" ")
 }
 
-/// Runs `play` for each of `items` on so many threads; results are in the order of the items.
+/// Runs `play` for each item on up to `threads` threads; results are in the order of the items.
 pub(super) fn in_parallel<T: Sync, R: Send + Sync>(
     items: &[T],
     threads: usize,

@@ -1,4 +1,5 @@
-//! `vllm-sim plan`: the cheapest deployment that serves a workload within its bounds.
+//! Implements `vllm-sim plan`: finds the cheapest deployment that serves a workload within its
+//! bounds.
 
 mod bound;
 mod deploy;
@@ -24,43 +25,44 @@ use vllm_sim_command_line::progress::{Progress, is_stopped};
 use vllm_sim_command_line::{Unmet, command_line, outputs, refuse};
 use vllm_sim_replay_cli::{Deploy, PoolArgs, Pools, ReportArgs, Sort, WorkloadArgs, open, pools};
 
-/// Find the cheapest deployment that serves a workload within its bounds.
+/// Find the cheapest deployment that serves a workload within its latency bounds.
 ///
 /// Takes the flags of `vllm-sim replay`, and those of `vllm-sim serve` that describe one engine.
-/// For every combination of --vary it looks for the fewest workers with which enough requests are
-/// good; more workers are taken to be no worse.
+/// For every combination of --vary it searches the fewest workers with which enough requests are
+/// good. It assumes that more workers are no worse.
 #[derive(Debug, Parser)]
 #[command(
     name = "vllm-sim plan",
+    after_help = EXAMPLES,
     no_binary_name = true,
     args_override_self = true
 )]
 struct Args {
-    /// A flag of the deployment and the values to try: NAME=VALUE,VALUE,… (several times: all
-    /// combinations).
+    /// Flag of the deployment with the values to try: NAME=VALUE,VALUE,… (repeat it for all
+    /// combinations of several flags).
     #[arg(long, value_name = "NAME=VALUES", help_heading = "Plan")]
     vary: Vec<String>,
-    /// Share of all requests that must be good, above 0 up to 1.
+    /// Fraction of all requests that must be good, above 0 up to 1.
     #[arg(long, default_value_t = 0.95, help_heading = "Plan")]
     attainment: f64,
-    /// Most GPUs of a deployment.
+    /// Maximum number of GPUs of a deployment.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Plan")]
     max_gpus: u32,
-    /// Prices of GPUs, YAML: `date`, `currency` and `gpu_hour: {H100: 2.5}`; without it a GPU
-    /// costs 1, whatever it is.
+    /// YAML file of GPU prices: `date`, `currency` and `gpu_hour: {H100: 2.5}`. Without it every
+    /// GPU costs 1.
     #[arg(long, value_name = "FILE", help_heading = "Plan")]
     prices: Option<PathBuf>,
-    /// Most that a deployment may cost for an hour, in the currency of --prices.
+    /// Maximum cost of a deployment per hour, in the currency of --prices.
     #[arg(long, value_name = "MONEY", requires = "prices", help_heading = "Plan")]
     max_cost: Option<f64>,
-    /// A percentile that must not be exceeded: METRIC-pPERCENT=MS of ttft, itl, tpot, e2e, such as
-    /// ttft-p99=500 (to the next quarter of a percent; several times: all).
+    /// Upper bound of a percentile: METRIC-pPERCENT=MS with METRIC ttft, itl, tpot or e2e, such as
+    /// ttft-p99=500. Rounded up to a quarter of a percent. Repeat it for several bounds.
     #[arg(long, value_name = "BOUND", help_heading = "Plan")]
     bound: Vec<PercentileBound>,
-    /// Find the highest traffic that so many workers serve, instead of the fewest workers.
+    /// Find the highest traffic that this number of workers serves, instead of the fewest workers.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Plan")]
     fixed_workers: Option<u32>,
-    /// Write values of this program's Helm chart that rehearse the cheapest deployment.
+    /// Write Helm values for this program's chart that simulate the cheapest deployment.
     #[arg(
         long,
         value_name = "FILE",
@@ -68,7 +70,7 @@ struct Args {
         help_heading = "Plan"
     )]
     helm_values: Option<PathBuf>,
-    /// Combinations that are played at the same time; results do not change with it.
+    /// Number of combinations to simulate in parallel; the results do not depend on it.
     #[arg(long, default_value_t = 1, help_heading = "Plan")]
     threads: usize,
     #[command(flatten)]
@@ -81,15 +83,15 @@ struct Args {
     report: ReportArgs,
 }
 
-/// The command line as clap sees it.
+/// Returns the clap command of `plan`.
 pub fn command() -> clap::Command {
     Args::command()
 }
 
-/// Runs `args`; gives what is to be printed.
+/// Runs `plan` with `args` and returns the text to print.
 ///
 /// # Errors
-/// What to tell the user; of a combination with its flags.
+/// Returns a message for the user, with the flags of the combination that failed.
 pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String> {
     let base: Args = match grid::base(args, sort)? {
         Ok(base) => base,
@@ -129,7 +131,7 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
     let printed = write(&plan, &base)?;
     match plan.has_answer() {
         true => Ok(printed),
-        // Scripts tell an answer from none.
+        // The exit code tells scripts whether a deployment was found.
         false => Err(Unmet {
             printed,
             missed: "no deployment is good enough".to_owned(),
@@ -146,7 +148,7 @@ where
     let answers = grid::in_parallel(candidates, threads, |candidate: &C| {
         let answer = search::answer(candidate.borrow(), question);
         told.add(1);
-        // What was cut short says nothing.
+        // The result of an interrupted search means nothing.
         match is_stopped() {
             true => Ok(search::nothing("stopped".to_owned())),
             false => answer,
@@ -155,7 +157,6 @@ where
     answers.into_iter().collect()
 }
 
-/// Refuses what has no meaning for a plan.
 fn check(args: &Args) -> Result<()> {
     let share = args.attainment;
     if !(share > 0.0 && share <= 1.0) {
@@ -206,7 +207,7 @@ fn candidate(
     let place = || label(&names, &values);
     let build = |args: &Args, flags: &[String]| pools(&args.pools, flags, deploy);
     let (args, pools) = grid::point(args, axes, &values, sort, build)?;
-    // What is wrong with the workload is told before anything is played, and whatever fits.
+    // Report errors of the workload before any run, also if the model does not fit.
     let block_size = match &pools {
         Ok(pools) => pools.serving.engines[0].block_size(),
         Err(_) => 16,
@@ -233,7 +234,6 @@ fn candidate(
     })
 }
 
-/// The GPU of a deployment, as it was named.
 fn gpu(pools: &Pools) -> Option<&str> {
     let about = pools.about.iter();
     about
@@ -261,3 +261,11 @@ fn write(plan: &Plan, args: &Args) -> Result<String> {
     }
     Ok(plan.table())
 }
+
+/// Commands to begin with, below the help text.
+const EXAMPLES: &str = "\
+Examples:\n\
+\x20 vllm-sim plan --model meta-llama/Llama-3.1-8B-Instruct --gpu H100 \\\n\
+\x20     --workload \"20 req/s of 2k/300\" --slo-ttft-ms 500\n\
+\x20 vllm-sim plan --model meta-llama/Llama-3.1-70B-Instruct --gpu H100 \\\n\
+\x20     --vary tensor-parallel-size=2,4,8 --workload \"20 req/s of 2k/300\" --bound ttft-p95=500";

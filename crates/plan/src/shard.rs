@@ -1,7 +1,7 @@
-//! A part of a grid, so that several machines share one sweep or plan.
+//! Splits a grid into shards that several machines run.
 //!
-//! A shard writes what its points came to, and the same command with `--merge` in place of `--shard`
-//! puts them together: the result is that of one process, byte for byte.
+//! `--merge` combines the files that `--shard` wrote; the result equals that of one process, byte
+//! for byte.
 
 use std::path::PathBuf;
 
@@ -14,44 +14,38 @@ use serde_json::{Map, Value};
 
 use vllm_sim_command_line::{outputs, refuse};
 
-/// Of the file; it changes when its form does.
 const SCHEMA: &str = "vllm-sim/shard/1";
 
-/// Shares the work.
+/// Distribution of a grid over several processes.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Shards")]
 pub(super) struct ShardArgs {
-    /// Play the K-th of N parts alone, and write it to --report-json: K/N from 1 on, or job/N for the
+    /// Run only part K of N and write it to --report-json: K/N with K from 1, or job/N for the
     /// index of a Kubernetes Indexed Job.
     #[arg(long, value_name = "K/N", conflicts_with_all = ["merge", "html"])]
     shard: Option<String>,
-    /// Put parts together that the same command wrote; name all of them.
+    /// Combine the files of all parts that the same command wrote.
     #[arg(long, value_name = "FILE", value_delimiter = ',')]
     merge: Vec<PathBuf>,
 }
 
-/// What is to be done.
 pub(super) enum Task {
-    /// Everything here.
     All,
-    /// A part.
     Shard(Shard),
-    /// Nothing but to put parts together.
     Merge(Vec<PathBuf>),
 }
 
-/// A part: every `of`-th point from `at` on.
+/// Part of a grid: every `of`-th point, beginning with `at`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shard {
     at: usize,
     of: usize,
 }
 
-/// A part as it is written.
 #[derive(Serialize, Deserialize)]
 struct ShardFile<R> {
     schema: String,
-    /// What was typed, without what differs between parts.
+    /// Command line without the flags that differ between parts.
     command: String,
     at: usize,
     of: usize,
@@ -59,8 +53,10 @@ struct ShardFile<R> {
 }
 
 impl ShardArgs {
+    /// Returns the mode of the run.
+    ///
     /// # Errors
-    /// What is wrong with the arguments.
+    /// Returns a usage error for an invalid `--shard`.
     pub(super) fn task(&self) -> Result<Task> {
         if !self.merge.is_empty() {
             return Ok(Task::Merge(self.merge.clone()));
@@ -88,15 +84,14 @@ impl ShardArgs {
 }
 
 impl Shard {
-    /// Its points.
     pub(super) fn of<T>(self, all: &[T]) -> impl Iterator<Item = &T> {
         all.iter().skip(self.at).step_by(self.of)
     }
 
-    /// Writes what became of them; gives what is to be printed.
+    /// Writes the results to `file` and returns the text to print.
     ///
     /// # Errors
-    /// No file is named, or it cannot be written.
+    /// Returns an error if no file is named or writing fails.
     pub(super) fn write<R: Serialize>(
         self,
         command: &str,
@@ -123,18 +118,17 @@ impl Shard {
     }
 }
 
-/// The words that a part and the whole have in common.
+/// Returns the words that all parts and the merge have in common.
 pub(super) fn common(words: &[String]) -> Vec<String> {
     let own = ["--shard", "--merge", "--report-json", "--threads", "--html"];
     without(words, &own)
 }
 
-/// The words as one process would have got them.
+/// Returns the words of the equivalent single process.
 pub(super) fn whole(words: &[String]) -> Vec<String> {
     without(words, &["--shard", "--merge"])
 }
 
-/// Words without these flags, each of which has a value.
 fn without(words: &[String], flags: &[&str]) -> Vec<String> {
     let mut all = words.iter();
     let mut kept = Vec::new();
@@ -149,13 +143,13 @@ fn without(words: &[String], flags: &[&str]) -> Vec<String> {
     kept
 }
 
-/// Reads a number as it was written, to the last bit.
+/// Reads a float with its exact bits.
 pub(super) fn exact_number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     let raw = <&RawValue>::deserialize(from)?;
     raw.get().parse().map_err(D::Error::custom)
 }
 
-/// The same with a summary.
+/// Reads a summary, with exact bits of its floats.
 pub(super) fn exact_map<'de, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Map<String, Value>, D::Error> {
@@ -186,10 +180,10 @@ impl<'de> Visitor<'de> for ExactMap {
     }
 }
 
-/// Puts parts together, in the order of the points.
+/// Combines the results of all parts, in the order of the points.
 ///
 /// # Errors
-/// Files that cannot be read, are of another command, or are not all there.
+/// Returns an error for files that are unreadable, from another command, or incomplete.
 pub(super) fn merge<R: DeserializeOwned>(
     command: &str,
     files: &[PathBuf],

@@ -1,4 +1,4 @@
-//! `vllm-sim sweep`: one workload against every point of a grid of flags.
+//! Implements `vllm-sim sweep`: runs one workload against every point of a grid of flags.
 
 mod page;
 
@@ -17,18 +17,20 @@ use vllm_sim_replay_cli::{
     Deploy, PoolArgs, Pools, ReportArgs, Sort, WorkloadArgs, limit, open, play, pools,
 };
 
-/// Play one workload against every combination of flags, and say which makes the most of its
-/// GPUs.
+/// Run one workload against every combination of flags, and report the one with the most good
+/// requests per GPU.
 ///
 /// Takes the flags of `vllm-sim replay`, and those of `vllm-sim serve` that describe one engine.
 #[derive(Debug, Parser)]
 #[command(
     name = "vllm-sim sweep",
+    after_help = EXAMPLES,
     no_binary_name = true,
     args_override_self = true
 )]
 struct Args {
-    /// A flag and the values it takes: NAME=VALUE,VALUE,… (several times: all combinations).
+    /// Flag with the values to try: NAME=VALUE,VALUE,… (repeat it for all combinations of several
+    /// flags).
     #[arg(long, value_name = "NAME=VALUES", required = true)]
     grid: Vec<String>,
     #[command(flatten)]
@@ -37,46 +39,41 @@ struct Args {
     pools: PoolArgs,
     #[command(flatten)]
     report: ReportArgs,
-    /// Share of all requests that must be good for a point to be the best, above 0 up to 1.
+    /// Minimum ratio of good to all requests for a point to be the best, above 0 up to 1.
     #[arg(long, default_value_t = 0.95, help_heading = "Report")]
     attainment: f64,
-    /// Points that are played at the same time; results do not change with it.
+    /// Number of points to simulate in parallel; the results do not depend on it.
     #[arg(long, default_value_t = 1)]
     threads: usize,
     #[command(flatten)]
     shard: ShardArgs,
 }
 
-/// One combination.
 struct GridPoint {
-    /// The value of each axis.
     values: Vec<String>,
     args: Args,
-    /// Or why the model does not fit on the GPUs.
+    /// Pools of the deployment; `Err` if the model does not fit on the GPUs.
     pools: Result<Pools, String>,
 }
 
-/// What came of it.
 struct PointResult {
     values: Vec<String>,
-    /// Or why nothing was played.
     played: PlayedPoint,
-    /// Share of the requests that must be good.
+    /// Minimum ratio of good to all requests.
     needed: f64,
 }
 
 impl PointResult {
-    /// Whether enough requests are good; without bounds all are.
+    /// Returns whether enough requests are good; without bounds, all are.
     fn suffices(&self) -> bool {
         let attained = self.played.as_ref().ok().and_then(Played::attained);
         attained.is_none_or(|attained| attained >= self.needed)
     }
 }
 
-/// What a point came to, or why it was not played.
+/// Result of a point, or the reason why it was not run.
 type PlayedPoint = Result<Played, String>;
 
-/// A point that was played.
 #[derive(Serialize, Deserialize)]
 struct Played {
     #[serde(deserialize_with = "exact_number")]
@@ -86,12 +83,11 @@ struct Played {
 }
 
 impl Played {
-    /// Good requests (all completed ones, without bounds) per second and GPU.
+    /// Returns good requests per second per GPU; without bounds every completed request is good.
     fn per_gpu(&self) -> f64 {
         self.good() / self.gpus.max(1e-9)
     }
 
-    /// Good requests per second.
     fn good(&self) -> f64 {
         match self.summary.get("goodput_request_throughput_rps") {
             Some(_) => self.number("goodput_request_throughput_rps"),
@@ -99,26 +95,25 @@ impl Played {
         }
     }
 
-    /// Share of the requests that are good; `None`: there are no bounds.
+    /// Returns the ratio of good to all requests; `None` without bounds.
     fn attained(&self) -> Option<f64> {
         self.summary.get("slo_attainment").and_then(Value::as_f64)
     }
 
-    /// A number of the summary; 0 where there is none.
     fn number(&self, key: &str) -> f64 {
         self.summary.get(key).and_then(Value::as_f64).unwrap_or(0.0)
     }
 }
 
-/// The command line as clap sees it.
+/// Returns the clap command of `sweep`.
 pub fn command() -> clap::Command {
     Args::command()
 }
 
-/// Runs `args`; gives what is to be printed.
+/// Runs `sweep` with `args` and returns the text to print.
 ///
 /// # Errors
-/// What to tell the user; of a point with its flags.
+/// Returns a message for the user, with the flags of the point that failed.
 pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String> {
     let base: Args = match grid::base(args, sort)? {
         Ok(base) => base,
@@ -186,7 +181,7 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
     Ok(table(&names, &played))
 }
 
-/// Plays points, several at a time; the results are in the order of the points.
+/// Runs all points on up to `threads` threads; results are in the order of the points.
 fn play_all<P>(points: &[P], threads: usize) -> Result<Vec<PlayedPoint>>
 where
     P: Borrow<GridPoint> + Sync,
@@ -195,7 +190,7 @@ where
     let results = grid::in_parallel(points, threads, |point| {
         let played = play_one(point.borrow());
         told.add(1);
-        // What was cut short would be compared with whole runs.
+        // An interrupted run is not comparable with complete ones.
         match is_stopped() {
             true => Ok(Err("not played to its end: stopped".to_owned())),
             false => played,
@@ -230,7 +225,6 @@ fn play_one(point: &GridPoint) -> Result<PlayedPoint> {
     }))
 }
 
-/// What is told of each point: title, key of the summary.
 const COLUMNS: [(&str, &str); 7] = [
     ("TTFT p50 ms", "median_ttft_ms"),
     ("TTFT p99 ms", "p99_ttft_ms"),
@@ -241,13 +235,14 @@ const COLUMNS: [(&str, &str); 7] = [
     ("reused", "prefix_cache_reused_ratio"),
 ];
 
-/// The greatest goodput per GPU of points with enough good requests; `None` when no point has any.
+/// Returns the point with the highest goodput per GPU among those with enough good requests; `None` if
+/// there is none.
 fn best(points: &[PointResult]) -> Option<usize> {
     let mut best = None;
     let mut most = 0.0;
     for (at, point) in points.iter().enumerate() {
         let good = point.played.as_ref().map_or(0.0, Played::per_gpu);
-        // The first of several.
+        // Of equal points, the first.
         if good > most && point.suffices() {
             (best, most) = (Some(at), good);
         }
@@ -255,7 +250,6 @@ fn best(points: &[PointResult]) -> Option<usize> {
     best
 }
 
-/// Cells of the table, with its head.
 fn cells(names: &[&str], played: &[PointResult]) -> (Vec<String>, Vec<Vec<String>>) {
     let mut head: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     head.push("GPUs".to_owned());
@@ -288,7 +282,7 @@ fn cells(names: &[&str], played: &[PointResult]) -> (Vec<String>, Vec<Vec<String
     (head, rows)
 }
 
-/// What stands under the table: what the star means, or why there is none, and what was left out.
+/// Returns the notes below the table: the meaning of the star, and the points that were not run.
 fn notes(names: &[&str], points: &[PointResult]) -> Vec<String> {
     let mut notes = vec![match best(points) {
         Some(_) => "* most good requests per second and GPU".to_owned(),
@@ -360,3 +354,9 @@ fn to_json(names: &[&str], played: &[PointResult]) -> Value {
         "points": points.collect::<Vec<_>>(),
     })
 }
+
+/// Commands to begin with, below the help text.
+const EXAMPLES: &str = "\
+Examples:\n\
+\x20 vllm-sim sweep --grid tensor-parallel-size=1,2,4 --workload \"20 req/s of 2k/300\" \\\n\
+\x20     --model meta-llama/Llama-3.1-8B-Instruct --gpu H100";

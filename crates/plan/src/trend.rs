@@ -1,27 +1,22 @@
-//! Whether a run could have gone on: a queue that grows has not come to its end when the workload
-//! has.
+//! Detects a queue that still grows at the end of the workload.
 
 use vllm_sim_replay::outcome::{Outcome, Status};
 
-/// Growth of the mean latency from the second to the fourth quarter of the requests from which on a
-/// queue is taken to grow.
+/// Minimum relative growth of the mean latency from the second to the fourth quarter.
 const GROWTH: f64 = 0.25;
-/// Standard errors by which they must differ at least.
+/// Minimum difference of the two means, in standard errors.
 const ERRORS: f64 = 3.0;
-/// Growth of the rate of arrivals up to which quarters are comparable.
+/// Maximum growth of the arrival rate for which the quarters are comparable.
 const SAME_RATE: f64 = 1.15;
-/// Fewest requests of a quarter.
 const FEWEST: usize = 20;
 
-/// Arrivals and latencies of completed requests.
 #[derive(Debug, Default)]
 pub(super) struct Trend {
-    /// Seconds.
+    /// Arrival and latency, in seconds.
     seen: Vec<(f64, f64)>,
 }
 
 impl Trend {
-    /// Takes in a request.
     pub(super) fn add(&mut self, outcome: &Outcome<'_>) {
         if outcome.status == Status::Completed {
             let latency = outcome.ended.since(outcome.arrival).as_secs_f64();
@@ -29,8 +24,9 @@ impl Trend {
         }
     }
 
-    /// How much the latency grew in the second half of an open loop, in seconds; `None`: it did not,
-    /// or nobody can tell.
+    /// Returns the growth of the mean latency in the second half of an open loop, in seconds.
+    ///
+    /// Returns `None` if it did not grow, or there are too few requests.
     pub(super) fn growth(mut self) -> Option<f64> {
         self.seen.sort_by(|a, b| a.0.total_cmp(&b.0));
         let quarter = self.seen.len() / 4;
@@ -50,7 +46,6 @@ impl Trend {
     }
 }
 
-/// The mean latency and its standard error.
 fn mean(part: &[(f64, f64)]) -> (f64, f64) {
     let n = part.len() as f64;
     let mean = part.iter().map(|(_, latency)| latency).sum::<f64>() / n;
@@ -70,7 +65,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_grows_is_told_from_one_that_does_not() {
-        // One and a half times what can be served.
+        // The load is 1.5 times the capacity.
         let grown = growth(|at| 0.5 + at / 3.0).expect("it grows");
         assert!((grown - 20.0 / 3.0).abs() < 0.1, "{grown}");
         assert_eq!(growth(|at| 0.5 + (at * 1e3).sin().abs()), None);

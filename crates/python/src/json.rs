@@ -1,4 +1,4 @@
-//! `json.dumps`, whole and in pieces.
+//! Python's `json.dumps`, for whole values and for strings.
 
 use std::fmt::Write;
 
@@ -6,8 +6,10 @@ use serde_json::Value;
 
 use crate::repr::repr_float;
 
-/// The text of a value with `ensure_ascii=True`, Python's default: a blank after each comma and
-/// colon. Numbers are spelled as serde_json spells them.
+/// Formats a value like `json.dumps` with `ensure_ascii=True`, the default: a space after each
+/// comma and colon.
+///
+/// Numbers are formatted by serde_json.
 pub fn dumps(value: &Value) -> String {
     let mut out = String::with_capacity(128);
     push(&mut out, value);
@@ -41,7 +43,7 @@ fn push(out: &mut String, value: &Value) {
             out.push('}');
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => {
-            // A String takes whatever is written to it.
+            // Writing to a String cannot fail.
             let _ = write!(out, "{value}");
         }
     }
@@ -51,13 +53,13 @@ fn is_special(byte: u8) -> bool {
     (byte < 0x20) | (byte == b'"') | (byte == b'\\')
 }
 
-/// Whether [`escape`] changes anything: most texts have nothing to escape.
+/// Whether [`escape`] changes anything; most texts contain nothing to escape.
 pub fn has_escapes(text: &str) -> bool {
-    // Without an early end this looks at many bytes at once.
+    // Without an early exit the loop is vectorized.
     text.bytes().fold(false, |any, b| any | is_special(b))
 }
 
-/// Appends `text` as the inside of a JSON string with `ensure_ascii=False`.
+/// Appends `text` as the content of a JSON string with `ensure_ascii=False`.
 pub fn escape(out: &mut String, text: &str) {
     if !has_escapes(text) {
         return out.push_str(text);
@@ -80,7 +82,7 @@ pub fn escape(out: &mut String, text: &str) {
     out.push_str(rest);
 }
 
-/// Appends `text` as the inside of a JSON string with `ensure_ascii=True`.
+/// Appends `text` as the content of a JSON string with `ensure_ascii=True`.
 pub fn escape_ascii(out: &mut String, text: &str) {
     let mut rest = text;
     while let Some((at, c)) = rest.char_indices().find(|(_, c)| *c >= '\x7f') {
@@ -94,11 +96,11 @@ pub fn escape_ascii(out: &mut String, text: &str) {
 }
 
 fn push_unit(out: &mut String, unit: u16) {
-    // A String takes whatever is written to it.
+    // Writing to a String cannot fail.
     let _ = write!(out, "\\u{unit:04x}");
 }
 
-/// The text of a float, finite or not.
+/// Formats a float like `json.dumps`, including NaN and infinities.
 pub fn float(value: f64) -> String {
     if value.is_finite() {
         repr_float(value)

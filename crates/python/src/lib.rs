@@ -1,9 +1,9 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # Why a crate of its own
+//! # Why a separate crate
 //!
-//! Two crates that must not know each other need these rules: the wire for its refusals, the
-//! tokenizer for its chat templates.
+//! The crates `wire` (error messages) and `tokenizer` (chat templates) need these rules, and
+//! neither depends on the other.
 
 pub mod json;
 mod loads;

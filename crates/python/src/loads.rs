@@ -1,10 +1,10 @@
-//! `json.loads`.
+//! Python's `json.loads`.
 //!
-//! It takes more than JSON (NaN, infinities, integers of any length, about a thousand levels of
-//! nesting) and words its refusals in its own way. [`loads`] lets `serde_json` read what both agree on and falls back to a scanner that follows
-//! CPython's `_json.c` step by step.
+//! It accepts more than JSON (NaN, infinities, integers of any length, about a thousand levels of
+//! nesting) and has its own error messages. [`loads`] uses `serde_json` for the common subset, and
+//! else a scanner that follows CPython's `_json.c`.
 //!
-//! Source: CPython 3.11/3.12 `Modules/_json.c`, `Lib/json/decoder.py`, `Lib/json/__init__.py`
+//! **Source:** CPython 3.11/3.12 `Modules/_json.c`, `Lib/json/decoder.py`, `Lib/json/__init__.py`
 //! (`detect_encoding`).
 
 use std::borrow::Cow;
@@ -13,32 +13,32 @@ use serde_json::{Map, Value};
 
 use crate::value::{beyond_json, float, int};
 
-/// Deepest nesting that is read. CPython refuses at its recursion limit of 1000 frames, of which
-/// the server's own stack takes some.
+/// Maximum nesting.
+///
+/// CPython fails at its recursion limit of 1000 frames, of which the server's own stack uses some.
 const MAX_DEPTH: usize = 960;
 
-/// Longest integer that Python converts from text (`sys.get_int_max_str_digits()`).
 const MAX_INT_DIGITS: usize = 4300;
 
-/// Digits that an integer needs before it may not fit 64 bits.
+/// Number of digits from which an integer may exceed 64 bits.
 const LONG_INT_DIGITS: usize = 19;
 
-/// Why a text could not be read.
+/// Error of parsing JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JsonError {
-    /// `json.JSONDecodeError`: the message and the position in characters.
+    /// A `json.JSONDecodeError`, with message and position.
     Decode {
-        /// Python's words.
+        /// Python's message.
         message: &'static str,
-        /// Characters before the fault.
+        /// Position of the error, in characters.
         position: usize,
     },
-    /// Anything else: not UTF-8, nested too deeply, an integer too long to convert.
+    /// Any other error: not UTF-8, too deeply nested, or an integer too long to parse.
     Unreadable,
 }
 
 impl JsonError {
-    /// `str()` of Python's exception, for routes that quote it.
+    /// Returns `str()` of Python's exception, for routes that quote it.
     pub fn located(&self, body: &[u8]) -> String {
         let Self::Decode { message, position } = self else {
             return String::new();
@@ -51,13 +51,13 @@ impl JsonError {
     }
 }
 
-/// Reads a body as Python's `json.loads` does.
+/// Parses a body like Python's `json.loads`.
 ///
-/// A repeated key keeps its first place and its last value. Numbers that JSON lacks come back
-/// as [`beyond_json`]; a lone surrogate as U+FFFD.
+/// A repeated key keeps its first position and its last value. Numbers that JSON lacks become
+/// [`beyond_json`], an unpaired surrogate U+FFFD.
 ///
 /// # Errors
-/// [`JsonError`] when Python refuses the text.
+/// [`JsonError`] if Python rejects the text.
 pub fn loads(body: &[u8]) -> Result<Value, JsonError> {
     if has_plain_numbers(body)
         && let Ok(value) = serde_json::from_slice(body)
@@ -82,10 +82,10 @@ pub fn loads(body: &[u8]) -> Result<Value, JsonError> {
     Ok(value)
 }
 
-/// Whether `serde_json` reads the numbers of a body as [`loads`] does: none has so many digits that
-/// it might round them.
+/// Whether `serde_json` parses the numbers of a body like [`loads`]: none is so long that it might
+/// be rounded.
 pub fn has_plain_numbers(body: &[u8]) -> bool {
-    // A long run covers one of these places, wherever it starts.
+    // A long run of digits covers one of these positions.
     let places = (LONG_INT_DIGITS - 1..body.len()).step_by(LONG_INT_DIGITS);
     places.into_iter().all(|at| {
         let run = |bytes: &mut dyn Iterator<Item = &u8>| {
@@ -97,7 +97,7 @@ pub fn has_plain_numbers(body: &[u8]) -> bool {
     })
 }
 
-/// The text of a body: UTF-8, or UTF-16/32 told by the marks and zeros at its start.
+/// Decodes a body: UTF-8, or UTF-16/32 detected by byte order marks and zeros at its start.
 fn decode(body: &[u8]) -> Result<Cow<'_, str>, JsonError> {
     match body {
         [0xef, 0xbb, 0xbf, rest @ ..] => utf8(rest),
@@ -145,7 +145,7 @@ fn utf32(bytes: &[u8], unit: fn([u8; 4]) -> u32) -> Result<Cow<'_, str>, JsonErr
         .ok_or(JsonError::Unreadable)
 }
 
-/// A reader over the characters of a text; positions are Python's, in characters.
+/// Reads the characters of a text; positions are Python's, in characters.
 struct Scanner<'a> {
     chars: &'a [char],
     at: usize,
@@ -180,7 +180,7 @@ impl Scanner<'_> {
         found
     }
 
-    /// `scan_once`: one value, starting exactly here.
+    /// Parses one value at the current position, like `scan_once`.
     fn value(&mut self, depth: usize) -> Result<Value, JsonError> {
         match self.peek() {
             Some('"') => self.string().map(Value::String),
@@ -252,7 +252,7 @@ impl Scanner<'_> {
         Ok(Value::Array(items))
     }
 
-    /// `scanstring_unicode`: the text after an opening quote.
+    /// Parses the text after an opening quote, like `scanstring_unicode`.
     fn string(&mut self) -> Result<String, JsonError> {
         let begin = self.at;
         let unterminated = JsonError::Decode {
@@ -284,7 +284,6 @@ impl Scanner<'_> {
         }
     }
 
-    /// One escape; the reader stands on the character after the backslash.
     fn escape(&mut self, letter: char) -> Result<char, JsonError> {
         let plain = match letter {
             '"' | '\\' | '/' => letter,
@@ -341,7 +340,8 @@ impl Scanner<'_> {
             .try_fold(0, |code, c| Some(code * 16 + c.to_digit(16)?))
     }
 
-    /// `_match_number_unicode`: an integer, or a float when a fraction or an exponent follows.
+    /// Parses an integer, or a float if a fraction or an exponent follows, like
+    /// `_match_number_unicode`.
     fn number(&mut self) -> Result<Value, JsonError> {
         let start = self.at;
         let mut at = start;
@@ -478,7 +478,7 @@ mod tests {
 
         #[test]
         fn the_scanner_agrees_with_serde_json(text in r#"[\[\]{}",:0-9a-eE.\\+\- ntruflsNI]{0,24}"#) {
-            // Python's -0 is the integer 0, serde_json's a float.
+            // Python parses -0 as the integer 0, serde_json as a float.
             prop_assume!(!text.contains("-0"));
             let chars: Vec<char> = text.chars().collect();
             let mut scanner = Scanner { chars: &chars, at: 0 };

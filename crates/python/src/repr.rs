@@ -1,4 +1,4 @@
-//! `repr` and `str`.
+//! Python's `repr` and `str`.
 
 use std::fmt::{self, Write};
 use std::sync::LazyLock;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::value::Py;
 
-/// `str(value)`: the text itself for a string, else [`repr`].
+/// Formats a value like `str(value)`: a string unchanged, other values like [`repr`].
 pub fn str(value: &Value) -> String {
     match value {
         Value::String(s) => s.clone(),
@@ -16,10 +16,10 @@ pub fn str(value: &Value) -> String {
     }
 }
 
-/// `repr(value)`.
+/// Formats a value like `repr(value)`.
 pub fn repr(value: &Value) -> String {
     let mut out = String::new();
-    // A String takes whatever is written to it.
+    // Writing to a String cannot fail.
     let _ = write_repr(&mut out, value);
     out
 }
@@ -54,16 +54,18 @@ fn write_repr(out: &mut impl Write, value: &Value) -> fmt::Result {
     }
 }
 
-/// `repr` of a string.
+/// Formats a string like `repr`.
 pub fn repr_str(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
-    // A String takes whatever is written to it.
+    // Writing to a String cannot fail.
     let _ = write_repr_str(&mut out, text);
     out
 }
 
-/// Writes `repr` of a string: single quotes unless the text has those and no double ones,
-/// backslash escapes, and everything Unicode calls unprintable as `\x`, `\u` or `\U`.
+/// Writes `repr` of a string.
+///
+/// Quotes are single, unless the text contains single and no double quotes. Escapes use a
+/// backslash, and characters that Unicode calls unprintable become `\x`, `\u` or `\U`.
 ///
 /// # Errors
 /// Those of `out`.
@@ -89,7 +91,7 @@ pub fn write_repr_str(out: &mut impl Write, text: &str) -> fmt::Result {
 }
 
 fn write_other(out: &mut impl Write, c: char) -> fmt::Result {
-    /// What `str.isprintable` refuses, beyond ASCII.
+    /// Unprintable non-ASCII characters, as in `str.isprintable`.
     static UNPRINTABLE: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"^[\p{C}\p{Z}]$").expect("a constant pattern"));
     let mut buffer = [0; 4];
@@ -103,8 +105,10 @@ fn write_other(out: &mut impl Write, c: char) -> fmt::Result {
     }
 }
 
-/// `repr` of a float: the shortest digits that read back, `1e+16` and `1e-05` style exponents
-/// outside 1e-4..1e16, and always a sign that it is a float.
+/// Formats a float like `repr`: the shortest digits that parse to the same value.
+///
+/// Outside 1e-4..1e16 there are exponents such as `1e+16` and `1e-05`. The text always has a point
+/// or an exponent.
 pub fn repr_float(value: f64) -> String {
     if value.is_nan() {
         return "nan".to_owned();
@@ -129,7 +133,7 @@ pub fn repr_float(value: f64) -> String {
     }
 }
 
-/// Whether `str.strip()` takes this character for a blank.
+/// Whether `str.strip()` removes this character.
 pub fn is_blank(c: char) -> bool {
     c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }

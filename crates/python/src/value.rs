@@ -1,15 +1,14 @@
-//! The Python value behind a JSON value.
+//! Python values in JSON values.
 //!
-//! Three things of Python's JSON have no [`serde_json::Number`]: `NaN`, the infinities and
-//! integers beyond 64 bits. [`beyond_json`] wraps their text in an object whose only key no
-//! client can send by accident; [`Py::of`] looks through it.
+//! `NaN`, the infinities and integers beyond 64 bits do not fit a [`serde_json::Number`].
+//! [`beyond_json`] stores their text in an object with a key that clients do not send by accident;
+//! [`Py::of`] reads it.
 
 use serde_json::{Map, Value};
 
-/// Key of the wrapper object that [`beyond_json`] builds.
 const BEYOND_JSON: &str = "\0python-number";
 
-/// What Python's `json.loads` would have made of a value.
+/// Python value of a JSON value, as `json.loads` returns it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Py<'a> {
     /// `None`.
@@ -18,9 +17,9 @@ pub enum Py<'a> {
     Bool(bool),
     /// An `int` that fits 128 bits.
     Int(i128),
-    /// A longer `int`, as its normalised decimal text.
+    /// A longer `int`, as normalized decimal text.
     BigInt(&'a str),
-    /// `float`, which may be NaN or infinite.
+    /// A `float`, which may be NaN or infinite.
     Float(f64),
     /// `str`.
     Str(&'a str),
@@ -31,7 +30,7 @@ pub enum Py<'a> {
 }
 
 impl<'a> Py<'a> {
-    /// The Python value behind a JSON value.
+    /// Returns the Python value of a JSON value.
     pub fn of(value: &'a Value) -> Self {
         match value {
             Value::Null => Self::None,
@@ -60,7 +59,7 @@ impl<'a> Py<'a> {
         }
     }
 
-    /// `bool(value)`.
+    /// Evaluates `bool(value)`.
     pub fn truthy(self) -> bool {
         match self {
             Self::None => false,
@@ -74,7 +73,7 @@ impl<'a> Py<'a> {
         }
     }
 
-    /// `type(value).__name__`.
+    /// Returns `type(value).__name__`.
     pub fn type_name(self) -> &'static str {
         match self {
             Self::None => "NoneType",
@@ -87,7 +86,7 @@ impl<'a> Py<'a> {
         }
     }
 
-    /// The number Python would compare with, for `bool`, `int` and `float`.
+    /// Returns the numeric value of a `bool`, `int` or `float`.
     pub fn number(self) -> Option<f64> {
         match self {
             Self::Bool(b) => Some(f64::from(u8::from(b))),
@@ -103,7 +102,7 @@ impl<'a> Py<'a> {
     }
 }
 
-/// A value that only Python's numbers can hold: `NaN`, `Infinity`, `-Infinity` or the decimal
+/// Returns a JSON value for a number beyond JSON: `NaN`, `Infinity`, `-Infinity` or the decimal
 /// digits of a long integer.
 pub fn beyond_json(text: &str) -> Value {
     Value::Object(Map::from_iter([(
@@ -112,7 +111,7 @@ pub fn beyond_json(text: &str) -> Value {
     )]))
 }
 
-/// A JSON value for a float, finite or not.
+/// Returns a JSON value for a float, finite or not.
 pub fn float(value: f64) -> Value {
     serde_json::Number::from_f64(value).map_or_else(
         || {
@@ -126,7 +125,7 @@ pub fn float(value: f64) -> Value {
     )
 }
 
-/// A JSON value for an integer of any size.
+/// Returns a JSON value for an integer of any size.
 pub fn int(value: i128) -> Value {
     i64::try_from(value)
         .map(Value::from)

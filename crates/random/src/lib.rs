@@ -7,13 +7,13 @@ use std::time::Duration;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// What a random stream is for; a new purpose never disturbs an old one.
+/// Selects the purpose of a random stream. Streams of different purposes are independent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Purpose {
-    /// What a reply says.
+    /// Reply text.
     Content = 1,
-    /// Delays of the engine.
+    /// Engine delays.
     Latency = 2,
     /// Injected failures.
     Fault = 3,
@@ -25,13 +25,13 @@ pub enum Purpose {
     Workload = 6,
     /// Routing ties.
     Routing = 7,
-    /// Ids that must repeat under a fixed seed.
+    /// Ids, reproducible with a fixed seed.
     Id = 8,
-    /// How long a reply is.
+    /// Reply length.
     Length = 9,
 }
 
-/// The random stream of (seed, request, purpose): ChaCha8, the same on every platform.
+/// Creates the random stream of (seed, request, purpose): ChaCha8, the same on every platform.
 pub fn stream(seed: u64, request: u64, purpose: Purpose) -> ChaCha8Rng {
     let mut key = [0u8; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
@@ -40,7 +40,7 @@ pub fn stream(seed: u64, request: u64, purpose: Purpose) -> ChaCha8Rng {
     ChaCha8Rng::from_seed(key)
 }
 
-/// Mixes two words into one (SplitMix64 finaliser): cheap, well spread, not secret.
+/// Mixes two words into one (SplitMix64 finalizer): fast and well distributed, but not secret.
 pub const fn mix(a: u64, b: u64) -> u64 {
     let mut z = a
         .wrapping_add(0x9e37_79b9_7f4a_7c15)
@@ -50,17 +50,18 @@ pub const fn mix(a: u64, b: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Draws that the whole crate shares, defined here so that their streams are stable.
+/// Draws random values by fixed algorithms, so that streams are stable across versions.
 pub trait Draw {
-    /// Uniform in `[0, 1)`, 53 bits.
+    /// Draws uniformly from `[0, 1)`, with 53 bits.
     fn unit(&mut self) -> f64;
-    /// Uniform in `low..=high`.
+    /// Draws uniformly from `low..=high`.
     fn between(&mut self, low: u64, high: u64) -> u64;
-    /// True with a chance of `percent` in a hundred.
+    /// Returns true with a probability of `percent` in a hundred.
     fn percent(&mut self, percent: u32) -> bool;
-    /// A standard normal variate (Box-Muller, one draw pair each).
+    /// Draws a standard normal variate (Box-Muller, one pair of draws each).
     fn normal(&mut self) -> f64;
-    /// A delay around `mean`, clamped to 0.3..=1.7 of it (llm-d-inference-sim `latencies.go`).
+    /// Draws a delay around `mean`, clamped to 0.3..=1.7 of it (llm-d-inference-sim
+    /// `latencies.go`).
     fn delay(&mut self, mean: Duration, std_dev: Duration) -> Duration;
 }
 
@@ -74,7 +75,7 @@ impl<R: Rng> Draw for R {
         if span == u64::MAX {
             return self.next_u64();
         }
-        // Multiply-shift; the bias is below 2^-64 x span.
+        // Multiply and shift; the bias is below 2^-64 x span.
         low + ((u128::from(self.next_u64()) * (u128::from(span) + 1)) >> 64) as u64
     }
 

@@ -1,35 +1,36 @@
-//! Draws of `rand` 0.9's `StdRng` (ChaCha12), which the peer's synthetic workloads are made of.
+//! Reproduces the draws of `rand` 0.9's `StdRng` (ChaCha12), which Dynamo's synthetic workloads
+//! use.
 
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::Draw;
 
-/// The generator with `seed_from_u64(seed)`.
+/// Generates the values of `rand` 0.9's `StdRng` after `seed_from_u64(seed)`.
 #[derive(Debug, Clone)]
 pub struct StdRng(ChaCha12Rng);
 
 impl StdRng {
-    /// The generator of a seed.
+    /// Creates the generator of a seed.
     pub fn new(seed: u64) -> Self {
         Self(ChaCha12Rng::seed_from_u64(seed))
     }
 
-    /// `random::<f64>()`
+    /// Draws `random::<f64>()`.
     pub fn unit(&mut self) -> f64 {
         self.0.unit()
     }
 
-    /// `random_bool(rate)`; certainties draw nothing when they are true.
+    /// Draws `random_bool(rate)`; a rate of 1 consumes no draw.
     pub fn chance(&mut self, rate: f64) -> bool {
         if rate >= 1.0 {
             return true;
         }
-        // The share of all words of 64 bits, cut off.
+        // Fraction of all 64-bit words, truncated.
         self.0.next_u64() < (rate * 2.0f64.powi(64)) as u64
     }
 
-    /// `random_range(0..n)`, by Canon's method over 32 bits.
+    /// Draws `random_range(0..n)`, by Canon's method over 32 bits.
     pub fn below(&mut self, n: u32) -> u32 {
         let wide = |word: u32| u64::from(word) * u64::from(n);
         let product = wide(self.0.next_u32());
@@ -41,7 +42,7 @@ impl StdRng {
         high
     }
 
-    /// Gap of a Poisson process.
+    /// Draws a gap of a Poisson process.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }

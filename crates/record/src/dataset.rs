@@ -1,6 +1,6 @@
-//! `vllm-sim dataset`: makes datasets of recorded conversations and looks into them.
+//! Implements `vllm-sim dataset`: builds datasets of recorded conversations, and inspects them.
 //!
-//! Called as `dataset-tool` it takes the flags of llm-d-inference-sim's tool of that name.
+//! The alias `dataset-tool` accepts the flags of llm-d-inference-sim's tool of that name.
 //! Source: llm-d-inference-sim, `pkg/dataset/ds_tool.go`, `ds_tool_config.go`, `ds_card.go`.
 
 mod build;
@@ -20,67 +20,67 @@ use vllm_sim_tokenizer::{Hub, Tokenizer, TokenizerLocation};
 
 pub use build::{Build, Built, build};
 
-/// Make a dataset of conversations (`build`), or look into one (`inspect FILE`).
+/// Build a dataset of conversations (`build`), or inspect one (`inspect FILE`).
 #[derive(Debug, Parser)]
 #[command(name = "vllm-sim dataset build", no_binary_name = true)]
 struct BuildArgs {
-    /// Dataset of the hub, like organisation/name.
+    /// Dataset of the Hugging Face Hub, as organisation/name.
     #[arg(long, conflicts_with = "local_path")]
     hf_repo: Option<String>,
-    /// Folder on this machine, or the file itself.
+    /// Local folder, or the input file itself.
     #[arg(long)]
     local_path: Option<PathBuf>,
-    /// File in the dataset or folder: ShareGPT conversations or OpenAI messages, as one JSON
-    /// array or as JSON lines; or a recording of `vllm-sim record`, whose timing is kept.
+    /// File in the dataset or folder: ShareGPT conversations or OpenAI messages as a JSON array or
+    /// JSON lines, or a recording of `vllm-sim record`, whose timing is kept.
     #[arg(long, alias = "file")]
     input_file: Option<String>,
-    /// Name of the files to make, without extension.
+    /// Name of the output files, without extension.
     #[arg(long, default_value = "inference-sim-dataset")]
     output_file: String,
-    /// Folder of the files to make.
+    /// Folder of the output files.
     #[arg(long, default_value = ".")]
     output_path: PathBuf,
-    /// Table to make.
+    /// Name of the table to create.
     #[arg(long, default_value = TABLE)]
     table_name: String,
-    /// Most conversations to read.
+    /// Maximum number of conversations to read.
     #[arg(long, default_value_t = 10_000)]
     max_records: usize,
-    /// Model whose tokenizer counts: a name of the hub or a folder.
+    /// Model of the tokenizer to use: a name on the Hugging Face Hub, or a folder.
     #[arg(long)]
     model: String,
-    /// Use the simulated tokenizer, whatever the model.
+    /// Use the simulated tokenizer for any model.
     #[arg(long)]
     force_dummy_tokenizer: bool,
-    /// Write what version 0.6 reads: prompts hashed as text, replies without token ids.
+    /// Write the format of version 0.6: prompts hashed as text, replies without token ids.
     #[arg(long)]
     legacy: bool,
-    /// Accepted, not needed: prompts are rendered here.
+    /// Accepted but ignored: prompts are rendered locally.
     #[arg(long, hide = true)]
     render_url: Option<String>,
-    /// Accepted, not needed.
+    /// Accepted but ignored.
     #[arg(long, hide = true)]
     render_timeout: Option<String>,
-    /// Accepted, not needed.
+    /// Accepted but ignored.
     #[arg(long, hide = true)]
     mm_render_timeout: Option<String>,
-    /// Accepted, not needed: the hub's cache is used.
+    /// Accepted but ignored: the Hugging Face cache is used.
     #[arg(long, hide = true)]
     tokenizers_cache_dir: Option<PathBuf>,
 }
 
-/// Say what a dataset holds, and whether all of it can be used.
+/// Print the contents of a dataset, and check that every row is valid.
 #[derive(Debug, Parser)]
 #[command(name = "vllm-sim dataset inspect", no_binary_name = true)]
 struct InspectArgs {
-    /// The file.
+    /// Dataset file.
     file: PathBuf,
-    /// Its table.
+    /// Name of its table.
     #[arg(long, default_value = TABLE)]
     table_name: String,
 }
 
-/// The command line as clap sees it.
+/// Returns the clap command of `dataset`.
 pub fn command() -> clap::Command {
     clap::Command::new("dataset")
         .about("Make datasets of conversations, or look into one")
@@ -88,10 +88,10 @@ pub fn command() -> clap::Command {
         .subcommand(InspectArgs::command().name("inspect"))
 }
 
-/// Runs `args`: `build …`, `inspect FILE`, or llm-d's flags alone. Gives what is to be printed.
+/// Runs `build …`, `inspect FILE`, or llm-d's flags alone, and returns the text to print.
 ///
 /// # Errors
-/// What to tell the user.
+/// Returns a message for the user.
 pub fn run(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<String> {
     let (inspects, args) = match args.split_first() {
         Some((first, rest)) if first == "inspect" => (true, rest),
@@ -195,7 +195,6 @@ fn tokenizer(args: &BuildArgs, hub: Hub) -> Result<Tokenizer> {
     Ok(tokenizer)
 }
 
-/// Downloads a file of a dataset into the hub's cache.
 #[cfg(feature = "download")]
 fn fetch(repo: &str, file: &str, hub: &Hub) -> Result<PathBuf> {
     let cache = hf_hub::Cache::new(hub.cache.clone());
@@ -213,10 +212,10 @@ fn fetch(_: &str, _: &str, _: &Hub) -> Result<PathBuf> {
     bail!("--hf-repo: this program was built without the feature `download`")
 }
 
-/// What a dataset holds.
+/// Describes a dataset.
 ///
 /// # Errors
-/// When it cannot be opened, or a row cannot be given as a reply.
+/// Returns an error if the file cannot be opened, or a row is invalid.
 pub fn inspect(file: &Path, table: &str) -> Result<String> {
     let dataset = Dataset::open(file, table, RowStorage::OnDisk)?;
     let summary = dataset.summary();

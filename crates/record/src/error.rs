@@ -3,42 +3,42 @@ use std::path::PathBuf;
 
 use vllm_sim_http_client::TrustError;
 
-/// Why nothing is recorded.
+/// Reports why recording failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The address is none.
+    /// The upstream URL is invalid.
     #[error("--upstream {url:?} is not like http://HOST:PORT or https://HOST: {why}")]
     Upstream {
-        /// What was given.
+        /// URL as given.
         url: String,
-        /// What is wrong.
+        /// Description of the problem.
         why: String,
     },
-    /// The upstream did not say which model it has.
+    /// The upstream does not list a model.
     #[error("cannot ask {url} for its model: {why} (--model names it)")]
     Model {
-        /// Where.
+        /// URL of the upstream.
         url: String,
-        /// What went wrong.
+        /// Reason of the failure.
         why: String,
     },
-    /// The address is taken or not ours.
+    /// The listen address is in use or not available.
     #[error("cannot listen on {address}: {why}")]
     Listen {
-        /// Where.
+        /// Listen address.
         address: String,
-        /// What the system says.
+        /// Error of the operating system.
         why: io::Error,
     },
-    /// The file cannot be made or written.
+    /// The file cannot be created or written.
     #[error("cannot record into {}: {why}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// Reason of the failure.
         why: String,
     },
-    /// The upstream's certificate cannot be checked.
+    /// The certificates to verify the upstream are unreadable.
     #[error(transparent)]
     Trust(#[from] TrustError),
 }

@@ -1,4 +1,4 @@
-//! What an answer said, and when: from the bytes of a chat's or completion's answer to texts.
+//! Parses the recorded bytes of chat and completion responses to texts with their times.
 //!
 //! Shapes: vLLM 0.33 `vllm/entrypoints/openai/chat_completion/protocol.py`,
 //! `completion/protocol.py`.
@@ -8,16 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::Value;
 
-/// The form in which an answer came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Delivery {
-    /// One JSON body.
     Whole,
-    /// Server-sent events.
     Streamed,
 }
 
-/// Which of the two routes that are recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Api {
     Chat,
@@ -25,7 +21,7 @@ pub(crate) enum Api {
 }
 
 impl Api {
-    /// The route of a path, if it is recorded.
+    /// Returns the API of a path, if it is recorded.
     pub(super) fn of(path: &str) -> Option<Self> {
         if path.ends_with("/v1/chat/completions") {
             Some(Self::Chat)
@@ -36,7 +32,6 @@ impl Api {
         }
     }
 
-    /// The API that is called so.
     pub(crate) fn named(name: &str) -> Option<Self> {
         [Self::Chat, Self::Completions]
             .into_iter()
@@ -51,49 +46,44 @@ impl Api {
     }
 }
 
-/// Text that came at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TextPiece {
     pub(super) text: String,
-    /// Token ids, where the client asked for them.
+    /// Token ids, if the client requested them.
     pub(super) ids: Vec<u32>,
     pub(super) at: Duration,
     pub(super) reasoning: bool,
 }
 
-/// One choice of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct RecordedChoice {
     pub(super) pieces: Vec<TextPiece>,
     pub(super) finish: Option<String>,
     /// Whether a stop condition other than the end of sequence matched.
     pub(super) stopped: bool,
-    /// When it ended.
+    /// Time of the last piece.
     pub(super) ended: Duration,
-    /// Whether it calls tools, which a dataset cannot say.
+    /// Whether the reply has tool calls, which a dataset cannot represent.
     pub(super) calls: bool,
-    /// Prompt ids, where the client asked for them.
+    /// Token ids of the prompt, if the client requested them.
     pub(super) prompt: Option<Vec<u32>>,
 }
 
-/// An answer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct RecordedAnswer {
-    /// By index.
     pub(super) choices: Vec<RecordedChoice>,
-    /// Tokens of all choices, where the answer says.
+    /// Number of tokens of all choices, from `usage`.
     pub(super) tokens: Option<u64>,
     pub(super) model: Option<String>,
 }
 
-/// Most choices that are believed.
 const MOST: usize = 4096;
 
 impl RecordedAnswer {
-    /// Reads an answer from its pieces.
+    /// Parses a response.
     ///
     /// # Errors
-    /// Why it is no reply.
+    /// Returns the reason why the response has no reply.
     pub(super) fn read(delivery: Delivery, chunks: &[(Duration, Bytes)]) -> Result<Self, String> {
         let mut answer = Self::default();
         if delivery == Delivery::Streamed {
@@ -107,7 +97,6 @@ impl RecordedAnswer {
         Ok(answer)
     }
 
-    /// Server-sent events: lines, of which those that begin with `data:` matter.
     fn read_events(&mut self, chunks: &[(Duration, Bytes)]) -> Result<(), String> {
         let mut line = Vec::new();
         for (at, data) in chunks {

@@ -1,10 +1,11 @@
 #![doc = include_str!("../README.md")]
 //!
-//! `vllm-sim record`: a proxy in front of a real endpoint, which writes what it answers, and when,
-//! into a dataset.
+//! Implements `vllm-sim record`: a proxy that records the responses of a real endpoint into a
+//! dataset.
 //!
-//! Every byte passes as it comes. Of chats and completions the prompt's tokens, the reply's and
-//! the instant of each are kept; llm-d-inference-sim reads the file too, without the instants.
+//! It forwards every byte as it arrives. For chats and completions it stores the tokens of prompt
+//! and reply and the time of each token. llm-d-inference-sim can read the file too, without the
+//! times.
 
 mod captured;
 pub mod dataset;
@@ -42,33 +43,31 @@ pub use store::Summary;
 pub(crate) use tokens::prompts;
 pub use words::{command, run};
 
-/// How long answers may go on after the end was asked for.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long the upstream may take to name its model.
 const HELLO: Duration = Duration::from_secs(10);
 
-/// What is recorded, and where to.
+/// Configuration of a [`Recorder`].
 #[derive(Debug, Clone)]
 pub struct RecordConfig {
-    /// The endpoint: scheme, host, port and perhaps a path (without `/v1`).
+    /// URL of the endpoint: scheme, host, port and an optional path (without `/v1`).
     pub upstream: String,
-    /// The file.
+    /// Path of the dataset file.
     pub out: PathBuf,
-    /// Its table.
+    /// Name of the table.
     pub table: String,
-    /// Whether the file may exist and is added to.
+    /// Whether to append to an existing file.
     pub append: bool,
-    /// Where to listen; port 0 is any.
+    /// Host and port to listen on; port 0 selects a free port.
     pub listen: (String, u16),
-    /// Authorities of the upstream's certificate (PEM); `None`: those of browsers.
+    /// PEM file of the authorities for the upstream's certificate; `None` uses the public ones.
     pub authority: Option<PathBuf>,
-    /// Counts tokens, and names prompts as a server with the same tokenizer does.
+    /// Tokenizer for token counts and prompt hashes; a replaying server needs the same one.
     pub tokenizer: Arc<Tokenizer>,
 }
 
-/// A running proxy.
+/// Running proxy.
 pub struct Recorder {
-    /// Where it listens.
+    /// Listen address of the proxy.
     pub address: SocketAddr,
     stop: watch::Sender<bool>,
     accepting: JoinHandle<()>,
@@ -76,10 +75,10 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Makes the file and listens.
+    /// Creates the file and starts to listen.
     ///
     /// # Errors
-    /// [`RecordError`], with nothing left running.
+    /// Returns [`RecordError`]; no task is left running.
     pub async fn start(record: RecordConfig) -> Result<Self, RecordError> {
         let target = Upstream::parse(&record.upstream)?;
         let connector = target.connector(record.authority.as_deref())?;
@@ -108,13 +107,13 @@ impl Recorder {
         })
     }
 
-    /// Ends it: no new connection; answers under way have a few seconds; the file is whole.
+    /// Stops accepting connections, waits up to 5 s for open responses and completes the file.
     ///
     /// # Errors
-    /// [`RecordError::File`] when not everything could be written.
+    /// Returns [`RecordError::File`] if not everything could be written.
     pub async fn stop(self) -> Result<Summary, RecordError> {
         let _ = self.stop.send(true);
-        // It holds the last queue.
+        // The task holds the last queue.
         let _ = self.accepting.await;
         let store = self.store;
         match tokio::task::spawn_blocking(move || store.close()).await {
@@ -163,10 +162,8 @@ async fn accept(listener: TcpListener, proxy: Arc<Proxy>, mut stopping: watch::R
     connections.shutdown().await;
 }
 
-/// An upstream, taken apart.
 struct Upstream {
     endpoint: Endpoint,
-    /// The host as its URL names it.
     host: HeaderValue,
     prefix: String,
 }
@@ -195,7 +192,7 @@ impl Upstream {
         Ok(Self {
             endpoint: endpoint.ok_or_else(|| wrong("it has no host"))?,
             host: HeaderValue::from_str(host).map_err(|_| wrong("it has no host"))?,
-            // Requests bring `/v1` themselves.
+            // Request paths contain `/v1` already.
             prefix: path.strip_suffix("/v1").unwrap_or(path).to_owned(),
         })
     }
@@ -209,10 +206,10 @@ impl Upstream {
     }
 }
 
-/// The first model that the upstream lists.
+/// Returns the first model that the upstream lists.
 ///
 /// # Errors
-/// [`RecordError`] when it lists none.
+/// Returns [`RecordError`] if the upstream is unreachable or lists no model.
 pub async fn model_of(upstream: &str, authority: Option<&Path>) -> Result<String, RecordError> {
     let target = Upstream::parse(upstream)?;
     let client: Client<Empty<bytes::Bytes>> = Client::new(target.connector(authority)?);

@@ -1,4 +1,4 @@
-//! One request through the proxy.
+//! Forwards requests to the upstream.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use vllm_sim_http_client::{Client, ResponseBody};
 type Error = Box<dyn std::error::Error + Send + Sync>;
 pub(super) type Body = UnsyncBoxBody<Bytes, Error>;
 
-/// Largest request that is recorded, in bytes; vLLM has no bound, we need one.
+/// Maximum size of a request to a recorded route, in bytes; vLLM has no limit.
 const LARGEST: usize = 64 << 20;
 
-/// Headers of one connection, which no proxy passes on (RFC 9110, 7.6.1).
+/// Hop-by-hop headers, which a proxy must not forward (RFC 9110, 7.6.1).
 const OF_A_CONNECTION: [HeaderName; 7] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -34,18 +34,15 @@ const OF_A_CONNECTION: [HeaderName; 7] = [
     header::UPGRADE,
 ];
 
-/// Passes requests on and keeps what comes back.
 pub(super) struct Proxy {
     pub(super) client: Client<Body>,
-    /// What the upstream is called in requests.
     pub(super) host: HeaderValue,
-    /// Path in front of every request's own; without a slash at its end.
+    /// Path prefix of the upstream, without a trailing slash.
     pub(super) prefix: String,
     pub(super) queue: CaptureQueue,
 }
 
 impl Proxy {
-    /// Answers a request with what the upstream answers.
     pub(super) async fn forward(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
         let recorded = Api::of(request.uri().path()).filter(|_| request.method() == Method::POST);
         let passed = match recorded {
@@ -63,7 +60,7 @@ impl Proxy {
         Ok(format!("{}{path}", self.prefix).parse()?)
     }
 
-    /// Sends a request, whatever protocol it came in.
+    /// Sends a request to the upstream, without its hop-by-hop headers.
     async fn send(
         &self,
         parts: http::request::Parts,
@@ -90,7 +87,7 @@ impl Proxy {
 
     async fn record(&self, api: Api, request: Request<Incoming>) -> Result<Response<Body>, Error> {
         let (mut parts, body) = request.into_parts();
-        // A compressed answer could not be read.
+        // A compressed response could not be parsed.
         parts.headers.remove(header::ACCEPT_ENCODING);
         let body = match Limited::new(body, LARGEST).collect().await {
             Ok(body) => body.to_bytes(),
@@ -129,7 +126,6 @@ impl Proxy {
     }
 }
 
-/// Removes what is about a connection.
 fn clean(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
@@ -143,7 +139,7 @@ fn clean(headers: &mut HeaderMap) {
     }
 }
 
-/// An error of our own, in the shape of the upstream's.
+/// Builds an error response in the shape of vLLM's.
 fn refusal(status: StatusCode, message: &str) -> Response<Body> {
     let kind = match status {
         StatusCode::BAD_GATEWAY => "BadGatewayError",

@@ -1,5 +1,6 @@
-//! The file that is recorded into: llm-d's table, and beside it one of our own for what that has
-//! no column for. A thread of its own reads answers, counts tokens and writes.
+//! Writes recordings to the dataset file, on a separate thread.
+//!
+//! The file has llm-d's table, and a second one for the values that llm-d's has no columns for.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,30 +20,28 @@ use super::tokens::{self, ReplyTokens};
 use vllm_sim_dataset::{Dataset, Generation, RowStorage, hash_tokens, schema};
 use vllm_sim_tokenizer::Tokenizer;
 
-/// Answers that may wait for the writer; more pass unrecorded.
+/// Maximum number of responses that wait for the writer; further ones are not recorded.
 const WAITING: usize = 1024;
-/// How long what was written may wait for the disk.
+/// Maximum time between a write and its commit.
 const COMMIT: Duration = Duration::from_millis(200);
-/// Rows after which it is committed anyway.
+/// Maximum number of rows per transaction.
 const BATCH: u32 = 256;
 
-/// What was recorded.
+/// Result of a recording.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Summary {
-    /// Replies in the file.
+    /// Number of replies in the file.
     pub replies: u64,
-    /// Answers that are not, by the reason.
+    /// Number of responses that were not recorded, by reason.
     pub skipped: BTreeMap<String, u64>,
 }
 
-/// What became of the answers so far.
 #[derive(Debug, Default)]
 struct RecordCounts {
     replies: u64,
     skipped: BTreeMap<String, u64>,
 }
 
-/// Where answers are handed in.
 #[derive(Clone)]
 pub(super) struct CaptureQueue {
     to: SyncSender<Captured>,
@@ -50,7 +49,7 @@ pub(super) struct CaptureQueue {
 }
 
 impl CaptureQueue {
-    /// Hands in an answer; never waits.
+    /// Queues a response, or skips it if the queue is full; never blocks.
     pub(super) fn put(&self, captured: Captured) {
         match self.to.try_send(captured) {
             Ok(()) => {}
@@ -59,7 +58,6 @@ impl CaptureQueue {
         }
     }
 
-    /// Counts an answer that is not recorded.
     pub(super) fn skip(&self, why: &str) {
         let mut counts = self.counts.lock();
         let count = counts.skipped.entry(why.to_owned()).or_default();
@@ -70,7 +68,6 @@ impl CaptureQueue {
     }
 }
 
-/// The file and its thread.
 pub(super) struct Store {
     queue: CaptureQueue,
     writing: JoinHandle<rusqlite::Result<()>>,
@@ -78,7 +75,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Makes the file, or with `append` adds to one that is there.
+    /// Creates the file, or with `append` opens an existing one.
     pub(super) fn open(
         path: &Path,
         table: &str,
@@ -103,7 +100,7 @@ impl Store {
         let (to, from) = sync_channel(WAITING);
         let counts = Arc::new(Mutex::new(RecordCounts::default()));
         let queue = CaptureQueue { to, counts };
-        // A sender kept by the thread itself would keep it from ending.
+        // The thread must not hold a sender, which would keep it running.
         let counts = queue.counts.clone();
         let writing = std::thread::Builder::new()
             .name("record".to_owned())
@@ -120,7 +117,7 @@ impl Store {
         self.queue.clone()
     }
 
-    /// Writes what is handed in and closes the file. All other inboxes must be gone.
+    /// Writes all queued responses and closes the file. All other queue handles must be dropped.
     pub(super) fn close(self) -> Result<Summary, RecordError> {
         let Self {
             queue,
@@ -147,7 +144,7 @@ impl Store {
     }
 }
 
-/// The thread: answers in, rows out, until every queue is gone.
+/// Body of the writer thread; runs until every queue handle is dropped.
 fn write(
     mut database: Database,
     from: &Receiver<Captured>,
@@ -193,7 +190,6 @@ impl From<rusqlite::Error> for NotRecorded {
     }
 }
 
-/// Writes the replies of one answer; how many.
 fn record(
     database: &mut Database,
     captured: &Captured,
@@ -206,7 +202,7 @@ fn record(
     let given: Option<Vec<_>> = answer.choices.iter().map(|c| c.prompt.clone()).collect();
     let told = given.filter(|prompts| !prompts.is_empty());
     let prompts = match told {
-        // Choices name their prompts.
+        // The choices contain the ids of their prompts.
         Some(prompts) => prompts,
         None => {
             let prompts = tokens::prompts(captured.api, &captured.request, tokenizer)?;
@@ -237,7 +233,7 @@ fn record(
     Ok(answer.choices.len() as u64)
 }
 
-/// The request as if this choice were all it asked for: with one prompt of a list.
+/// Returns the request reduced to the prompt of one choice.
 fn own_request(request: &Value, choice: usize, choices: usize) -> String {
     let prompts = request["prompt"].as_array();
     let prompts = prompts.filter(|list| list.iter().any(|one| one.is_string() || one.is_array()));
@@ -250,7 +246,6 @@ fn own_request(request: &Value, choice: usize, choices: usize) -> String {
     own.to_string()
 }
 
-/// A reply and all that is known of it.
 struct ReplyRow<'r> {
     captured: &'r Captured,
     request: String,
@@ -271,7 +266,7 @@ impl Database {
         let connection = Connection::open(path)?;
         connection.busy_timeout(Duration::from_secs(5))?;
         connection.execute_batch(&schema::create_tables(table))?;
-        // Opening then need not read the replies.
+        // Opening the dataset then need not read the replies.
         connection.execute_batch(&schema::create_index(table))?;
         Ok(Self {
             connection,

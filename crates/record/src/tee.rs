@@ -1,4 +1,4 @@
-//! A body that passes through untouched, while what passes is kept with its instants.
+//! Forwards a response body unchanged and records its data with the times of arrival.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,10 +11,9 @@ use super::proxy::Body;
 use super::store::CaptureQueue;
 use vllm_sim_http_client::ResponseBody;
 
-/// Most bytes of an answer that are kept; a longer one passes and is not recorded.
+/// Maximum size of a recorded response, in bytes; a larger one is only forwarded.
 const LARGEST: usize = 64 << 20;
 
-/// The body.
 pub(super) struct Tee {
     body: ResponseBody<Body>,
     bytes: usize,
@@ -23,7 +22,6 @@ pub(super) struct Tee {
 }
 
 impl Tee {
-    /// Keeps what `body` brings.
     pub(super) fn new(body: ResponseBody<Body>, captured: Captured, queue: CaptureQueue) -> Self {
         Self {
             body,
@@ -95,7 +93,7 @@ impl http_body::Body for Tee {
 
 impl Drop for Tee {
     fn drop(&mut self) {
-        // Of a body whose length is known, nobody asks for the end.
+        // A body of known length is dropped without a poll for its end.
         if self.body.is_end_stream() {
             self.finish();
         } else if self.captured.take().is_some() {

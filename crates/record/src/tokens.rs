@@ -1,4 +1,4 @@
-//! From a recorded choice to tokens: ids, the text of each, and when it came.
+//! Converts a recorded choice to tokens: ids, text and time of each.
 
 use std::time::Duration;
 
@@ -11,23 +11,22 @@ use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::{CompletionRequest, Prompt};
 
-/// The tokens of a reply.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct ReplyTokens {
     pub(super) ids: Vec<u32>,
     pub(super) texts: Vec<String>,
     pub(super) times: Vec<Duration>,
-    /// How many of the first ones are reasoning.
+    /// Number of leading tokens that are reasoning.
     pub(super) reasoning: u32,
 }
 
 impl ReplyTokens {
-    /// The tokens of a choice. `counted` is how many the answer says there are.
+    /// Converts a choice to tokens; `counted` is the number of tokens in `usage`.
     ///
-    /// A streamed piece is one token when there are about as many pieces as tokens; otherwise it is
-    /// what the tokenizer makes of it, all of it at the instant of the piece. A reply that came
-    /// whole has its tokens spread evenly over the time it took. Tokens without text that a model
-    /// writes too are added: the end of a thought, and the end of the reply.
+    /// - A streamed piece is one token if there are about as many pieces as tokens. Otherwise the
+    ///   tokenizer splits it, and its tokens share the time of the piece.
+    /// - The tokens of a reply in one body are spread evenly over its duration.
+    /// - Tokens without text are added for the end of reasoning and the end of the reply.
     pub(super) fn of(
         choice: &RecordedChoice,
         delivery: Delivery,
@@ -45,7 +44,7 @@ impl ReplyTokens {
         let eos = tokenizer.eos().filter(|_| ends);
         let silent = u64::from(thinks) + u64::from(eos.is_some());
         let pieces = choice.pieces.len() as u64;
-        // One more may be hidden behind a stop string.
+        // A stop string may hide one more token.
         let each = streamed && counted.is_some_and(|n| (pieces..=pieces + silent + 1).contains(&n));
         let mut tokens = Self::default();
         for piece in &choice.pieces {
@@ -86,7 +85,7 @@ impl ReplyTokens {
         tokens
     }
 
-    /// Adds a piece, as one token if it is `each` one.
+    /// Adds a piece; `each` makes it one token.
     fn push(&mut self, piece: &TextPiece, each: bool, tokenizer: &Tokenizer) {
         let before = self.ids.len();
         if piece.ids.is_empty() {
@@ -101,7 +100,7 @@ impl ReplyTokens {
                 self.ids.extend(fragments.ids);
             }
         } else {
-            // The text shows when its last token completes it.
+            // The text is complete with the last token.
             self.ids.extend_from_slice(&piece.ids);
             self.texts.resize(self.ids.len() - 1, String::new());
             self.texts.push(piece.text.clone());
@@ -112,8 +111,9 @@ impl ReplyTokens {
         }
     }
 
-    /// Makes it as many tokens as were counted: a tokenizer does not always cut a text where the
-    /// model did. The text stays the same.
+    /// Splits or merges tokens until their number is `counted`; the text stays the same.
+    ///
+    /// The tokenizer does not always split a text as the model did.
     fn fit(&mut self, counted: u64, tokenizer: &Tokenizer) {
         let id = |text: &str| {
             tokenizer
@@ -135,7 +135,7 @@ impl ReplyTokens {
         }
         let mut at = 0;
         while self.ids.len() < counted {
-            // Blanks behind a word first, then what is longest.
+            // Split off trailing spaces first, then halve the longest token.
             let blank = |text: &String| !text.trim_end().is_empty() && text.ends_with(' ');
             let found = self.texts[at..].iter().position(blank).map(|i| at + i);
             let longest = || (0..self.texts.len()).max_by_key(|i| self.texts[*i].chars().count());
@@ -166,10 +166,10 @@ impl ReplyTokens {
     }
 }
 
-/// The token ids of a request's prompts, as a server of this model has them.
+/// Returns the token ids of a request's prompts, as a server of this model computes them.
 ///
 /// # Errors
-/// Why they cannot be told.
+/// Returns the reason if the prompts cannot be determined.
 pub(crate) fn prompts(
     api: Api,
     request: &Value,
@@ -205,7 +205,7 @@ fn chat(request: &Value, tokenizer: &Tokenizer) -> Result<Vec<u32>, String> {
         ChatRequest::parse(request, &RequestBounds::default()).map_err(|fault| fault.message)?;
     let template = request.chat_template.as_deref();
     let model = request.model.as_deref().unwrap_or_default();
-    // What is not text goes into the template as it is.
+    // Content other than text is passed to the template as it is.
     let messages = conversation(&request.messages, model)
         .unwrap_or_else(|_| unread_conversation(&request.messages));
     let tools: Option<Vec<Value>> = request

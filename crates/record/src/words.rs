@@ -1,4 +1,4 @@
-//! The command line of `vllm-sim record`.
+//! Parses the command line of `vllm-sim record`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,55 +11,57 @@ use vllm_sim_command_line::parse;
 use vllm_sim_dataset::TABLE;
 use vllm_sim_tokenizer::{Hub, Tokenizer, TokenizerLocation};
 
-/// Record what an endpoint answers, and when, into a dataset: a proxy in front of it.
+/// Record the responses of an endpoint with their timing, as a proxy in front of it.
 ///
-/// Point clients at the proxy instead of the endpoint; end it with Ctrl-C or SIGTERM. Then
-/// `vllm-sim --model MODEL --dataset-path FILE --replay-timing` answers the same.
+/// Point clients at the proxy instead of the endpoint; stop it with Ctrl-C or SIGTERM. Then
+/// `vllm-sim --model MODEL --dataset-path FILE --replay-timing` returns the same responses.
 #[derive(Debug, Parser)]
-#[command(name = "vllm-sim record", no_binary_name = true)]
+#[command(name = "vllm-sim record", no_binary_name = true, after_help = EXAMPLES)]
 struct Args {
-    /// The endpoint, like http://localhost:8000.
+    /// URL of the endpoint, like http://localhost:8000.
     #[arg(long, value_name = "URL")]
     upstream: String,
-    /// File to make: SQLite, in llm-d-inference-sim's form and with a table of timings beside it.
+    /// SQLite file to create, in llm-d-inference-sim's format with an additional table of timings.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Port to listen on; 0 is any.
+    /// Port to listen on; 0 selects a free port.
     #[arg(long, default_value_t = 8001)]
     port: u16,
     /// Address to listen on.
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
-    /// Table to write.
+    /// Name of the table to write.
     #[arg(long, default_value = TABLE)]
     table_name: String,
-    /// Add to a file that is there.
+    /// Append to an existing file.
     #[arg(long)]
     append: bool,
-    /// Model whose tokenizer names prompts and counts tokens: a folder, or a name of the hub's
-    /// cache [the first that the endpoint lists]. The server that replays needs the same.
+    /// Model of the tokenizer that hashes prompts and counts tokens: a folder, or a name in the
+    /// Hugging Face cache [the first model that the endpoint lists]. The replaying server needs the
+    /// same one.
     #[arg(long)]
     model: Option<String>,
-    /// Fetch a tokenizer that is not on this machine; otherwise the simulated one stands in.
+    /// Download a tokenizer that is not in the cache; without this flag the simulated one is used.
     #[arg(long)]
     download_tokenizer: bool,
-    /// Use the simulated tokenizer, whatever the model.
+    /// Use the simulated tokenizer for any model.
     #[arg(long)]
     force_dummy_tokenizer: bool,
-    /// Certificates (PEM) to trust an https endpoint by [those that browsers trust].
+    /// PEM file of the certificates that verify an https endpoint [the public ones that browsers
+    /// trust].
     #[arg(long, value_name = "FILE")]
     upstream_ca: Option<PathBuf>,
 }
 
-/// The command line as clap sees it.
+/// Returns the clap command of `record`.
 pub fn command() -> clap::Command {
     Args::command()
 }
 
-/// Records until `ended`; what is to be printed then.
+/// Records until `ended` resolves, and returns the text to print.
 ///
 /// # Errors
-/// What to tell the user.
+/// Returns a message for the user.
 pub fn run(
     words: &[String],
     env: &dyn Fn(&str) -> Option<String>,
@@ -101,7 +103,6 @@ async fn start(words: Args, env: &dyn Fn(&str) -> Option<String>) -> Result<Reco
     Ok(Recorder::start(record).await?)
 }
 
-/// The tokenizer that a server of this model opens by itself.
 fn tokenizer(words: &Args, model: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Tokenizer> {
     let path = Path::new(model);
     let source = if words.force_dummy_tokenizer {
@@ -138,3 +139,8 @@ fn shown(summary: &Summary, out: &str) -> String {
     }
     text
 }
+
+/// Commands to begin with, below the help text.
+const EXAMPLES: &str = "\
+Examples:\n\
+\x20 vllm-sim record --upstream http://localhost:8000 --out replies.sqlite";

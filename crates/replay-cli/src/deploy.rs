@@ -4,32 +4,32 @@ use vllm_sim_explain::DeploymentEvidence;
 
 use vllm_sim_engine::sched::EngineSpec;
 
-/// The engine that flags of `serve` describe.
+/// Engine described by flags of `serve`.
 #[derive(Debug, Clone)]
 pub struct Deployment {
-    /// The engine of each worker.
+    /// Engine of each worker.
     pub engine: EngineSpec,
-    /// GPUs of a rank.
+    /// GPUs per rank.
     pub gpus: u32,
-    /// Data-parallel ranks of a worker, each an engine, that share experts and so step together.
+    /// Data-parallel ranks per worker; each is an engine, and all step together.
     pub ranks: u32,
-    /// The flags that describe it, those added by us included.
+    /// Flags of the engine, with those added by this program.
     pub flags: Vec<String>,
-    /// What is known of the errors of its predictions.
+    /// Known errors of the engine's predicted latencies.
     pub evidence: Option<DeploymentEvidence>,
-    /// Seed of all draws.
+    /// Seed of all random draws.
     pub seed: u64,
-    /// What a report says about it: names and values.
+    /// Names and values that describe the engine in a report.
     pub about: Vec<(String, String)>,
 }
 
-/// The weights leave no room for a KV cache.
+/// The weights leave no memory for a KV cache.
 #[derive(Debug, thiserror::Error)]
 #[error("engine: {0}")]
 pub struct DoesNotFit(pub String);
 
-/// From flags of `serve` to an engine; refuses what it does not know.
+/// Builds an engine from flags of `serve`, and rejects unknown flags.
 pub type Deploy<'a> = &'a dyn Fn(&[String]) -> Result<Deployment>;
 
-/// Tells loose words from those that belong to flags of `serve`: (flags, loose).
+/// Separates flags of `serve` from positional words: (flags, words).
 pub type Sort<'a> = &'a dyn Fn(&[String]) -> Result<(Vec<String>, Vec<String>)>;

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! `vllm-sim replay`: a workload against workers behind a router, in virtual time.
+//! Implements `vllm-sim replay`: runs a workload against workers behind a router, in virtual time.
 
 mod deploy;
 mod online;
@@ -39,15 +39,15 @@ use vllm_sim_command_line::{Unmet, command_line, refuse};
 use vllm_sim_dynamo_run as dynamo_run;
 pub use workload::{in_words, limit, open};
 
-/// The command line as clap sees it.
+/// Returns the clap command of `replay`.
 pub fn command() -> clap::Command {
     ReplayArgs::command()
 }
 
-/// Runs `args`; gives what is to be printed.
+/// Runs `replay` with `args` and returns the text to print.
 ///
 /// # Errors
-/// What to tell the user.
+/// Returns a message for the user.
 pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String> {
     let typed = command_line("replay", args);
     let parsed = split::<ReplayArgs>(args)?;
@@ -59,7 +59,7 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
         Ok(args) => args,
         Err(help) => return Ok(help),
     };
-    // Whoever mistypes it is told before the run.
+    // Invalid requirements are refused before the run.
     requirements(&args.report)?;
     let served = !args.online.target.is_empty();
     for (flag, given) in [
@@ -116,7 +116,6 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
     write_report(&report, &args.report, Some(wall), &about, &typed)
 }
 
-/// Threads that the machine runs at a time.
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
@@ -129,7 +128,7 @@ fn wall_clock() -> Instant {
     Instant::now()
 }
 
-/// Plays a workload against pools.
+/// Runs a workload against pools on one thread.
 pub fn play(
     pools: &Pools,
     source: &mut dyn WorkloadSource,
@@ -141,7 +140,9 @@ pub fn play(
     play_watched(pools, source, (pace, limit, 1), args, &mut nobody)
 }
 
-/// The same on so many threads; `watch` sees every request that is over, and may end the run.
+/// Runs a workload against pools on up to `threads` threads.
+///
+/// `watch` receives every finished request and may end the run.
 pub fn play_watched(
     pools: &Pools,
     source: &mut dyn WorkloadSource,
@@ -188,13 +189,11 @@ pub fn play_watched(
     Ok(report)
 }
 
-/// What is required of the report.
 fn requirements(args: &ReportArgs) -> Result<Vec<Requirement>> {
     let read = |text: &String| Requirement::parse(text, "p99_ttft_ms<=500");
     args.require.iter().map(read).collect()
 }
 
-/// Writes what the arguments ask for; returns what is to be printed.
 fn write_report(
     report: &Report,
     args: &ReportArgs,

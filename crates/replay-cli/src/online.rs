@@ -12,13 +12,13 @@ use super::sink::sink;
 use super::workload;
 use vllm_sim_command_line::refuse;
 
-/// Sends a workload; gives the report, and how long it took.
+/// Sends a workload to servers and returns the report and the duration of the run.
 pub(super) fn run(
     online: &OnlineArgs,
     asked: &WorkloadArgs,
     report: &ReportArgs,
 ) -> Result<(Report, Duration)> {
-    // Shared prefixes of synthetic prompts are made of blocks of vLLM's size.
+    // Shared prefixes of synthetic prompts consist of blocks of vLLM's default size.
     let (mut source, pace) = workload::open(asked, 16)?;
     let limit = workload::limit(asked)?;
     let timeout = Duration::try_from_secs_f64(online.target_timeout)
@@ -74,7 +74,6 @@ pub(super) fn run(
     Ok((finished, sent.wall))
 }
 
-/// On a terminal: how many requests are over.
 fn bar(requests: Option<u64>) -> ProgressBar {
     let bar = match requests {
         Some(n) => ProgressBar::new(n),

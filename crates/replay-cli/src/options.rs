@@ -10,13 +10,14 @@ use vllm_sim_replay::load::Format;
 use vllm_sim_replay::report::Slo;
 use vllm_sim_replay::synth::{Lengths, RateCurve};
 
-/// Play a workload in virtual time against workers behind a router, and report.
+/// Simulate a workload against workers behind a router, in virtual time, and report the latencies.
 ///
 /// The flags of `vllm-sim serve` that describe one engine describe each worker (`--config`,
-/// `--model`, `--gpu`, `--max-num-seqs`, …); others are refused.
+/// `--model`, `--gpu`, `--max-num-seqs`, …). Other flags of `serve` are rejected.
 #[derive(Debug, Parser)]
 #[command(
     name = "vllm-sim replay",
+    after_help = EXAMPLES,
     no_binary_name = true,
     args_override_self = true
 )]
@@ -29,15 +30,15 @@ pub(super) struct ReplayArgs {
     pub report: ReportArgs,
     #[command(flatten)]
     pub online: OnlineArgs,
-    /// Play a recorded run of Dynamo's offline replay: a folder with args.json and its trace.
+    /// Simulate a recorded run of Dynamo's offline replay: a folder with args.json and its trace.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["PoolArgs", "SplitArgs", "WorkloadArgs", "AdapterArgs"])]
     pub dynamo_run: Option<PathBuf>,
-    /// With --dynamo-run: folder of NVIDIA's kernel tables, for a timing model that asks for them
-    /// [those in $VIRTUAL_ENV or $CONDA_PREFIX].
+    /// With --dynamo-run: folder of NVIDIA's kernel tables, for timing models that need them [the
+    /// tables in $VIRTUAL_ENV or $CONDA_PREFIX].
     #[arg(long, value_name = "DIR", requires = "dynamo_run")]
     pub kernel_tables: Option<PathBuf>,
-    /// Compare JSON reports with the first one; with --html also as a page. Runs of one thing with
-    /// several seeds are one word with commas: --compare a1.json,a2.json b1.json,b2.json.
+    /// Compare JSON reports with the first one; with --html also as a page. Join runs of one
+    /// configuration with different seeds by commas: --compare a1.json,a2.json b1.json,b2.json.
     #[arg(
         long,
         num_args = 2..,
@@ -49,41 +50,41 @@ pub(super) struct ReplayArgs {
         ]
     )]
     pub compare: Option<Vec<String>>,
-    /// In virtual time, or against the servers of --target [by whether there is a --target].
+    /// Run in virtual time, or against the servers of --target [online with --target, else
+    /// offline].
     #[arg(long, value_enum)]
     pub replay_mode: Option<Mode>,
-    /// Threads for workers behind a router that looks at none of them (round-robin, random,
-    /// session-hash) and an open loop of sessions of one turn; the results are the same. Any other
-    /// replay takes one [all cores].
+    /// Number of threads. Only an open loop of single-turn sessions behind a round-robin, random or
+    /// session-hash router uses several; the results do not depend on it [all cores].
     #[arg(long)]
     pub threads: Option<usize>,
 }
 
-/// Which clock a replay runs on (Dynamo's words).
+/// Clock of a replay, with Dynamo's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Mode {
     /// Virtual time.
     Offline,
-    /// Real time.
+    /// Real time, against the servers of --target.
     Online,
 }
 
-/// What is asked.
+/// Flags for the workload.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Workload")]
 pub struct WorkloadArgs {
     /// Trace files; several are read as one.
     #[arg(value_name = "TRACE")]
     pub files: Vec<PathBuf>,
-    /// A synthetic workload in words: "20 req/s of 2k/300", prompts of 2,000 tokens and outputs of
-    /// 300; a minute of it unless --request-count says how much.
+    /// Synthetic workload as text: "20 req/s of 2k/300" has prompts of 2,000 tokens and outputs of
+    /// 300. It lasts a minute (at least 300 requests) unless --request-count is given.
     #[arg(
         long,
         value_name = "WORDS",
         conflicts_with_all = ["files", "input_tokens", "request_rate", "replay_concurrency"]
     )]
     pub workload: Option<String>,
-    /// What the files hold.
+    /// Format of the trace files.
     #[arg(
         long,
         visible_alias = "trace-format",
@@ -92,13 +93,13 @@ pub struct WorkloadArgs {
         hide_possible_values = true
     )]
     pub format: Format,
-    /// Tokens that a hash id of a trace stands for.
+    /// Tokens per hash id of a trace.
     #[arg(long, default_value_t = 512)]
     pub trace_block_size: u32,
-    /// Share of the first prompt that sessions have in common, in traces of lengths.
+    /// Fraction of the first prompt that sessions of a group share, for traces with lengths only.
     #[arg(long, default_value_t = 0.0)]
     pub trace_shared_prefix_ratio: f64,
-    /// Groups of such sessions.
+    /// Number of prefix groups of such sessions.
     #[arg(long, default_value_t = 0)]
     pub trace_num_prefix_groups: u32,
     /// Tokens of a synthetic prompt, as a distribution of lengths.
@@ -109,7 +110,7 @@ pub struct WorkloadArgs {
         help = "Tokens of a synthetic prompt: a number, uniform:LOW:HIGH, normal:MEAN:STD[:MIN:MAX], lognormal:MEAN:STD[:MIN:MAX], histogram:FILE"
     )]
     pub input_tokens: Option<Lengths>,
-    /// Tokens of a synthetic output, likewise.
+    /// Tokens of a synthetic output; takes the same distributions as --input-tokens.
     #[arg(
         long,
         alias = "random-output-len",
@@ -117,73 +118,75 @@ pub struct WorkloadArgs {
         default_value = "128"
     )]
     pub output_tokens: Lengths,
-    /// Synthetic requests (sessions, with several turns); of a trace, the first so many sessions.
+    /// Number of synthetic requests (sessions, if they have several turns), or maximum number of
+    /// sessions of a trace.
     #[arg(long, visible_alias = "num-requests", alias = "num-prompts")]
     pub request_count: Option<u64>,
-    /// Arrivals a second.
+    /// Arrival rate, in requests per second.
     #[arg(long, value_name = "RPS")]
     pub request_rate: Option<f64>,
-    /// Shape of the gaps at --request-rate: 1 Poisson, below 1 in clusters, above 1 even.
+    /// Burstiness of the arrivals at --request-rate: 1 is Poisson, less makes clusters, more is
+    /// even.
     #[arg(long)]
     pub burstiness: Option<f64>,
-    /// The rate over time, in times of the given one: SECONDS=FACTOR,… with straight lines between,
-    /// so 0=0,60=1 is a ramp and 60=1,60=5,70=5,70=1 a burst of ten seconds.
+    /// Factor of the rate over time, linear between the points SECONDS=FACTOR,…: 0=0,60=1 is a
+    /// ramp, and 60=1,60=5,70=5,70=1 a burst of ten seconds.
     #[arg(long, value_name = "CURVE", conflicts_with = "replay_concurrency")]
     pub rate_curve: Option<RateCurve>,
-    /// Fixed gap between arrivals, milliseconds; 0: all at once.
+    /// Constant gap between arrivals, in milliseconds; 0 sends all requests immediately.
     #[arg(long)]
     pub arrival_interval_ms: Option<f64>,
-    /// Seed of arrivals.
+    /// Seed of the arrivals.
     #[arg(long, default_value_t = 42)]
     pub arrival_seed: u64,
     /// Seed of lengths and pauses.
     #[arg(long, default_value_t = 42)]
     pub workload_seed: u64,
-    /// Adapters.
+    /// LoRA adapters of the sessions.
     #[command(flatten)]
     pub adapters: AdapterArgs,
     /// Turns of a synthetic session.
     #[arg(long, default_value = "1")]
     pub turns_per_session: Lengths,
-    /// Tokens that each further turn adds to what was said before; without it every turn has a
-    /// prompt of its own.
+    /// Number of tokens that each further turn adds to the previous prompt and output. Without it,
+    /// every turn has a separate prompt.
     #[arg(long)]
     pub turn_tokens: Option<Lengths>,
-    /// Share of a synthetic prompt that its group has in common.
+    /// Fraction of a synthetic prompt that its prefix group shares.
     #[arg(long, default_value_t = 0.0)]
     pub shared_prefix_ratio: f64,
-    /// Groups of synthetic prompts.
+    /// Number of prefix groups of synthetic prompts.
     #[arg(long, default_value_t = 0)]
     pub num_prefix_groups: u32,
-    /// Pause between the end of a turn and the next, milliseconds.
+    /// Pause between the end of a turn and the next one, in milliseconds.
     #[arg(long, default_value_t = 0.0)]
     pub inter_turn_delay_ms: f64,
-    /// Draw those pauses from an exponential distribution.
+    /// Draw the pauses between turns from an exponential distribution.
     #[arg(long)]
     pub inter_turn_delay_varies: bool,
-    /// Closed loop: so many requests (sessions) at a time, start times ignored.
+    /// Closed loop: number of requests (sessions) in flight; start times are ignored.
     #[arg(long, visible_alias = "concurrency", alias = "max-concurrency")]
     pub replay_concurrency: Option<usize>,
-    /// Divides the times of an open loop.
+    /// Divide the start times and delays of an open loop by this factor.
     #[arg(long, default_value_t = 1.0)]
     pub arrival_speedup_ratio: f64,
-    /// Stop at this virtual time; what runs stays incomplete.
+    /// Stop at this virtual time, in seconds; requests in flight are reported as incomplete.
     #[arg(long)]
     pub max_sim_time_seconds: Option<f64>,
 }
 
-/// Which adapters are asked for.
+/// Flags for the LoRA adapters of sessions.
 #[derive(Debug, Clone, Args)]
 pub struct AdapterArgs {
-    /// Adapters that sessions use, by chance.
+    /// LoRA adapters to assign to sessions at random.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub lora: Vec<String>,
-    /// Share of the sessions that use one.
+    /// Fraction of the sessions that use an adapter.
     #[arg(long, default_value_t = 1.0)]
     pub lora_share: f64,
 }
 
-/// Reads the form of a trace, and tells completions its names.
+/// Parses the format of a trace, and lists the names for shell completion.
 #[derive(Clone)]
 struct FormatParser;
 
@@ -206,28 +209,28 @@ impl TypedValueParser for FormatParser {
     }
 }
 
-/// How workers are chosen.
+/// Routing policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum RouterName {
-    /// One after the other.
+    /// Each worker in turn.
     #[value(alias = "round-robin")]
     RoundRobin,
-    /// Any.
+    /// A random worker.
     Random,
-    /// The one that the hash of the session names.
+    /// Hash of the session.
     #[value(alias = "session-hash", alias = "session")]
     SessionHash,
-    /// The one with the fewest requests.
+    /// The worker with the fewest requests.
     #[value(alias = "least-loaded")]
     LeastLoaded,
-    /// The less loaded of two drawn ones.
+    /// The less loaded of two random workers.
     #[value(alias = "power-of-two")]
     PowerOfTwo,
     /// Dynamo's cost of prefill and decode blocks.
     #[value(alias = "kv-router", alias = "kv")]
     KvRouter,
-    /// llm-d's weighted scorers.
+    /// Weighted scorers of llm-d.
     #[value(name = "llm-d", alias = "llmd", alias = "scorers")]
     LlmD,
 }
@@ -235,38 +238,38 @@ pub enum RouterName {
 /// Order of the router's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PolicyName {
-    /// First come.
+    /// First come, first served.
     Fcfs,
-    /// Last come.
+    /// Last come, first served.
     Lcfs,
     /// Weighted shortest prompt.
     Wspt,
 }
 
-/// Who serves.
+/// Flags for the workers and the router.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Workers and router")]
 pub struct PoolArgs {
-    /// Workers that do everything.
+    /// Number of workers that do both prefill and decode.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub num_workers: u32,
-    /// Workers that compute prompts for others; with --num-decode-workers.
+    /// Number of prefill workers; requires --num-decode-workers.
     #[arg(long, requires = "num_decode_workers", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub num_prefill_workers: Option<u32>,
-    /// Workers that make output from prompts computed elsewhere.
+    /// Number of decode workers; requires --num-prefill-workers.
     #[arg(long, requires = "num_prefill_workers", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub num_decode_workers: Option<u32>,
-    /// Different workers: a YAML list of `{count: 2, flags: {gpu: H100, …}}`; flags are added to
-    /// those of the command line.
+    /// YAML file of different workers: a list of `{count: 2, flags: {gpu: H100, …}}`. The flags are
+    /// added to those of the command line.
     #[arg(long, value_name = "FILE", conflicts_with = "num_workers")]
     pub workers: Option<PathBuf>,
-    /// Engine of the workers as Dynamo's mocker has it: JSON, or a file of it.
+    /// Engine of all workers as arguments of Dynamo's mocker: JSON, or a file with it.
     #[arg(long, value_name = "JSON|FILE")]
     pub extra_engine_args: Option<String>,
-    /// How the workers of split pools differ.
+    /// Different engines of prefill and decode workers.
     #[command(flatten)]
     pub split: SplitArgs,
-    /// How workers are chosen.
+    /// Routing policy: how a worker is chosen for each request.
     #[arg(
         long,
         visible_alias = "router-mode",
@@ -274,68 +277,69 @@ pub struct PoolArgs {
         default_value = "round_robin"
     )]
     pub router: RouterName,
-    /// Settings of the router, JSON or a file of it: Dynamo's names for kv_router, scorers and
-    /// their weights for llm-d.
+    /// Settings of the router as JSON or a file with it: Dynamo's names for kv_router, weights of
+    /// the scorers for llm-d.
     #[arg(long, visible_alias = "router-policy-config", value_name = "JSON|FILE")]
     pub router_config: Option<String>,
-    /// kv_router: requests wait while every worker has more steps of prompts than this.
+    /// kv_router: requests wait while every worker has more than this number of prefill steps to
+    /// compute.
     #[arg(long)]
     pub router_queue_threshold: Option<f64>,
-    /// kv_router: order of those that wait.
+    /// kv_router: order of waiting requests.
     #[arg(long, value_enum)]
     pub router_queue_policy: Option<PolicyName>,
-    /// kv_router: 0 takes the least cost, more draws.
+    /// kv_router: 0 selects the lowest cost; higher values sample the workers by their cost.
     #[arg(long)]
     pub router_temperature: Option<f64>,
-    /// How late the router learns of cached blocks, milliseconds.
+    /// Delay of KV events on the way to the router, in milliseconds.
     #[arg(long, default_value_t = 0.0)]
     pub kv_event_lag_ms: f64,
-    /// Seconds until a new worker serves.
+    /// Startup time of a new worker, in seconds.
     #[arg(long, default_value_t = 0.0)]
     pub startup_time: f64,
-    /// Let the workers of the start take that long too.
+    /// Apply --startup-time to the initial workers too.
     #[arg(long)]
     pub cold_start: bool,
-    /// Numbers of workers over time: SECONDS=WORKERS,…
+    /// Number of workers over time: SECONDS=WORKERS,…
     #[arg(long, value_name = "PLAN")]
     pub scale: Option<String>,
-    /// Most workers; switches the autoscaler on.
+    /// Maximum number of workers; enables the autoscaler.
     #[arg(long)]
     pub autoscale_max: Option<u32>,
-    /// Fewest workers.
+    /// Minimum number of workers of the autoscaler.
     #[arg(long, default_value_t = 1)]
     pub autoscale_min: u32,
-    /// Whose rule the autoscaler follows.
+    /// Algorithm of the autoscaler.
     #[arg(long, value_enum, default_value_t = AutoscalerName::Hpa)]
     pub autoscale_policy: AutoscalerName,
-    /// Waiting sequences per worker that the autoscaler aims at.
+    /// Target number of waiting sequences per worker, for the autoscaler.
     #[arg(long)]
     pub autoscale_target_queue: Option<f64>,
-    /// Share of the cache in use that it aims at.
+    /// Target fraction of the KV cache in use, for the autoscaler.
     #[arg(long)]
     pub autoscale_target_kv_usage: Option<f64>,
-    /// Seconds between its looks.
+    /// Interval, in seconds, at which the autoscaler reads its metrics.
     #[arg(long, default_value_t = 15.0)]
     pub autoscale_interval: f64,
-    /// Seconds after a change in which no worker is taken away.
+    /// Time after a change in which the autoscaler removes no worker, in seconds.
     #[arg(long, default_value_t = 300.0)]
     pub autoscale_cool_down: f64,
-    /// Workers that are lost with all that they have, while others start: SECONDS=WORKERS,…
+    /// Worker failures: SECONDS=WORKERS,… These workers lose all their requests, and others start.
     #[arg(long, value_name = "PLAN")]
     pub lose_workers: Option<String>,
 }
 
-/// How the workers of two pools differ.
+/// Different engines of prefill and decode workers.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Workers and router")]
 pub struct SplitArgs {
-    /// Engine of prefill workers as Dynamo's mocker has it: JSON, or a file of it.
+    /// Engine of the prefill workers as arguments of Dynamo's mocker.
     #[arg(long, value_name = "JSON|FILE", requires = "num_prefill_workers")]
     pub(super) prefill_engine_args: Option<String>,
-    /// The same, of decode workers.
+    /// Engine of the decode workers as arguments of Dynamo's mocker.
     #[arg(long, value_name = "JSON|FILE", requires = "num_prefill_workers")]
     pub(super) decode_engine_args: Option<String>,
-    /// Flags of `serve` for prefill workers, added to those of the command line, such as
+    /// Flags of `serve` for the prefill workers, added to those of the command line, such as
     /// '{"tensor-parallel-size": 4}'.
     #[arg(
         long,
@@ -344,7 +348,7 @@ pub struct SplitArgs {
         conflicts_with = "prefill_engine_args"
     )]
     pub(super) prefill_flags: Option<String>,
-    /// The same, for decode workers.
+    /// Flags of `serve` for the decode workers, added to those of the command line.
     #[arg(
         long,
         value_name = "JSON|FILE",
@@ -355,7 +359,6 @@ pub struct SplitArgs {
 }
 
 impl SplitArgs {
-    /// Whether they do not differ.
     pub(super) fn is_empty(&self) -> bool {
         let all = [
             &self.prefill_engine_args,
@@ -367,65 +370,66 @@ impl SplitArgs {
     }
 }
 
-/// Whose rule of scaling.
+/// Algorithm of the autoscaler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum AutoscalerName {
-    /// Kubernetes' autoscaler with metrics of the pods.
+    /// Kubernetes' horizontal pod autoscaler with pod metrics.
     Hpa,
-    /// The same with KEDA's external metrics.
+    /// The horizontal pod autoscaler with KEDA's external metrics.
     Keda,
-    /// llm-d's workload variant autoscaler, by saturation.
+    /// Saturation analyzer of llm-d's workload variant autoscaler.
     Wva,
 }
 
-/// What is told.
+/// Flags for the report.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Report")]
 pub struct ReportArgs {
-    /// Write the report as JSON; `-`: to standard output, instead of the table.
+    /// Write the report as JSON to this file; `-` writes it to standard output, instead of the
+    /// table.
     #[arg(long, value_name = "FILE")]
     pub report_json: Option<String>,
-    /// Keep no record of single requests, so that memory does not grow with their number; `=false`: keep
+    /// Keep no records of single requests, so that memory does not grow with their number; `=false` keeps
     /// them beyond a million requests, too.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub no_per_request: Option<bool>,
-    /// Write a row per request: .csv or .jsonl.
+    /// Write one row per request to this .csv or .jsonl file.
     #[arg(long, value_name = "FILE")]
     pub per_request: Option<PathBuf>,
-    /// Write a page with plots.
+    /// Write an HTML page with charts.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Virtual milliseconds between looks at the workers, for the page.
+    /// Interval of worker samples for the page, in virtual milliseconds.
     #[arg(long, default_value_t = 100.0)]
     pub sample_interval_ms: f64,
-    /// Longest time to the first token of a good request.
+    /// Maximum time to the first token of a good request, in milliseconds.
     #[arg(long, visible_alias = "sla-ttft-ms")]
     pub slo_ttft_ms: Option<f64>,
-    /// Longest mean gap between its tokens.
+    /// Maximum mean gap between tokens of a good request, in milliseconds.
     #[arg(long, visible_alias = "sla-itl-ms")]
     pub slo_itl_ms: Option<f64>,
-    /// Longest time to its last token.
+    /// Maximum time to the last token of a good request, in milliseconds.
     #[arg(long, visible_alias = "sla-e2e-ms")]
     pub slo_e2e_ms: Option<f64>,
-    /// What must be reached: KEY>=NUMBER, also <=, > and <, of a key of the report's summary, such as
-    /// p99_ttft_ms<=500; missed: exit code 1.
+    /// Requirement on a key of the report's summary: KEY>=NUMBER, also <=, > and <, such as
+    /// p99_ttft_ms<=500; the exit code is 1 if the run misses it.
     #[arg(long, value_name = "BOUND")]
     pub require: Vec<String>,
-    /// What a GPU costs for an hour, in any unit: the report then has the cost.
+    /// Price of a GPU hour, in any currency; the report then contains the cost.
     #[arg(long)]
     pub gpu_hour_price: Option<f64>,
 }
 
-/// Which API of a real server is called.
+/// Endpoint of a real server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ApiName {
-    /// `/v1/completions`, prompts of token ids.
+    /// `/v1/completions`, with prompts of token ids.
     Completions,
-    /// `/v1/chat/completions`.
+    /// `/v1/chat/completions`, with prompts of text.
     Chat,
 }
 
-/// Real servers instead of simulated workers.
+/// Flags for a replay against real servers.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Real servers")]
 pub(super) struct OnlineArgs {
@@ -437,31 +441,32 @@ pub(super) struct OnlineArgs {
         conflicts_with_all = ["PoolArgs", "SplitArgs", "dynamo_run"]
     )]
     pub target: Vec<String>,
-    /// Which API.
+    /// Endpoint for the requests.
     #[arg(long, value_enum, default_value = "completions")]
     pub target_api: ApiName,
-    /// Model to name; without it the first that the server lists.
+    /// Model name in requests; the default is the first model that the server lists.
     #[arg(long)]
     pub target_model: Option<String>,
-    /// Sent as a bearer token.
+    /// API key, sent as a bearer token.
     #[arg(long)]
     pub target_api_key: Option<String>,
-    /// Certificates (PEM) to trust https targets by [those that browsers trust].
+    /// PEM file of the certificates that verify https targets [the public ones that browsers
+    /// trust].
     #[arg(long, value_name = "FILE", conflicts_with = "target_insecure")]
     pub target_ca: Option<PathBuf>,
-    /// Believe any certificate of an https target.
+    /// Accept any certificate of an https target.
     #[arg(long, visible_alias = "insecure")]
     pub target_insecure: bool,
-    /// Longest time of one request, seconds.
+    /// Timeout of one request, in seconds.
     #[arg(long, default_value_t = 600.0)]
     pub target_timeout: f64,
-    /// Most sessions in flight at all.
+    /// Maximum number of sessions in flight.
     #[arg(long, default_value_t = 4096)]
     pub target_max_in_flight: u32,
 }
 
 impl ReportArgs {
-    /// The bounds of a good request.
+    /// Returns the bounds of a good request.
     pub fn slo(&self) -> Result<Slo> {
         for (name, value) in [
             ("--slo-ttft-ms", self.slo_ttft_ms),
@@ -481,10 +486,10 @@ impl ReportArgs {
     }
 }
 
-/// Arguments of a command line: those that `T` knows, and all others in their order.
+/// Separates the arguments that `T` knows from all others, in their order.
 ///
 /// # Errors
-/// What clap says of a value.
+/// Returns the errors of clap.
 pub fn split<T: Parser>(words: &[String]) -> Result<Parsed<T>> {
     let command = T::command();
     let (mut ours, mut others) = (Vec::new(), Vec::new());
@@ -515,7 +520,7 @@ pub fn split<T: Parser>(words: &[String]) -> Result<Parsed<T>> {
             continue;
         };
         ours.push(match joined {
-            // A switch that is typed with a value, as scripts do.
+            // Scripts may give a switch an explicit value.
             Some("false") if !known.get_action().takes_values() => continue,
             Some("true") if !known.get_action().takes_values() => format!("--{name}"),
             Some(value) => format!("--{name}={value}"),
@@ -541,28 +546,28 @@ pub fn split<T: Parser>(words: &[String]) -> Result<Parsed<T>> {
     })
 }
 
-/// What [`split`] found.
+/// Arguments separated by [`split`].
 #[derive(Debug)]
 pub struct Parsed<T> {
     known: Vec<String>,
-    /// Arguments for somebody else.
+    /// Arguments unknown to `T`.
     pub others: Vec<String>,
     of: std::marker::PhantomData<T>,
 }
 
 impl<T: Parser> Parsed<T> {
-    /// The known words, with `loose` ones behind them; `Err(Some)` is a help text.
+    /// Parses the known words followed by `loose` words; the inner `Err` is a help text.
     pub fn parse(&self, loose: &[String]) -> Result<Result<T, String>> {
         parse(&[&self.known[..], loose].concat())
     }
 
-    /// Whether help is asked for.
+    /// Whether `--help` is among the arguments.
     pub fn wants_help(&self) -> bool {
         self.known.iter().any(|word| word == "--help")
     }
 }
 
-/// JSON from the command line, or from the file that it names.
+/// Parses JSON from the command line, or JSON or YAML from the file that it names.
 pub(crate) fn json_or_file(flag: &str, text: &str) -> Result<serde_json::Value> {
     let trimmed = text.trim_start();
     if trimmed.starts_with(['{', '[']) {
@@ -576,3 +581,10 @@ pub(crate) fn json_or_file(flag: &str, text: &str) -> Result<serde_json::Value> 
             .with_context(|| format!("{flag}: {text} is neither JSON nor YAML")),
     }
 }
+
+/// Commands to begin with, below the help text.
+const EXAMPLES: &str = "\
+Examples:\n\
+\x20 vllm-sim replay trace.jsonl --model demo --num-workers 4 --html report.html\n\
+\x20 vllm-sim replay --workload \"20 req/s of 2k/300\" --model meta-llama/Llama-3.1-8B-Instruct --gpu H100\n\
+\x20 vllm-sim bench --target http://localhost:8000 --workload \"5 req/s of 200/50\"";

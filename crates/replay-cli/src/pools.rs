@@ -17,24 +17,22 @@ use super::deploy::Deploy;
 use super::options::{PolicyName, PoolArgs, RouterName, SplitArgs, json_or_file};
 use super::scaling::{scaling, seconds};
 
-/// A worker that is described once.
 #[derive(Clone)]
 struct Worker {
     engine: EngineSpec,
-    /// GPUs of a rank.
+    /// GPUs per rank.
     gpus: u32,
     ranks: u32,
-    /// How long prompts take from it to another pool.
+    /// Duration of KV cache transfers to the decode pool.
     transfer: TransferTime,
 }
 
 impl Worker {
-    /// The engines of so many: one for each rank.
     fn engines(&self, workers: u32) -> Vec<EngineSpec> {
         vec![self.engine.clone(); (workers * self.ranks) as usize]
     }
 
-    /// Ranks that wait for each other in one of two pools: vLLM's.
+    /// Returns the number of ranks that step together in a disaggregated deployment.
     fn split_ranks(&self) -> u32 {
         match self.engine {
             EngineSpec::Vllm(_) | EngineSpec::Mocker(_) => self.ranks,
@@ -43,28 +41,27 @@ impl Worker {
     }
 }
 
-/// The pools of a deployment.
+/// Pools of workers of one deployment.
 #[derive(Debug, Clone)]
 pub struct Pools {
-    /// Workers that prefill, where others decode.
+    /// Pool of the prefill workers, in a disaggregated deployment.
     pub prefill: Option<PoolSpec>,
-    /// Workers that decode, or do both.
+    /// Pool of the workers that decode, or do both.
     pub serving: PoolSpec,
-    /// GPUs of an engine of the prefill pool, and of another; the mean, where they differ.
+    /// GPUs per engine of the prefill pool, and of the other pool (the mean if they differ).
     pub gpus: (u32, u32),
-    /// Data-parallel ranks of a prefill worker, and of another: each is an engine.
+    /// Data-parallel ranks per prefill worker, and per other worker; each rank is an engine.
     pub ranks: (u32, u32),
-    /// What is known of the errors of its predictions.
+    /// Known errors of the predicted latencies.
     pub evidence: Option<DeploymentEvidence>,
-    /// The router's name, and its settings as they were typed.
+    /// Name of the router, and its settings from the command line.
     pub router: (String, Option<String>),
-    /// Seed of all draws.
+    /// Seed of all random draws.
     pub seed: u64,
-    /// What is written about it in a report.
+    /// Names and values that describe the deployment in a report.
     pub about: Vec<(String, String)>,
 }
 
-/// An engine as Dynamo's mocker has it.
 fn mocker(flag: &str, text: Option<&str>) -> Result<Option<Worker>> {
     let Some(text) = text else {
         return Ok(None);
@@ -84,7 +81,7 @@ fn mocker(flag: &str, text: Option<&str>) -> Result<Option<Worker>> {
     }))
 }
 
-/// Relative paths begin where the process is.
+/// Resolves paths relative to the working directory.
 fn here(kernel_tables: Option<&std::path::Path>) -> dynamo_run::Folders<'_> {
     dynamo_run::Folders {
         run: std::path::Path::new("."),
@@ -92,7 +89,7 @@ fn here(kernel_tables: Option<&std::path::Path>) -> dynamo_run::Folders<'_> {
     }
 }
 
-/// The pools that the arguments describe; `flags` describe the engine.
+/// Builds the pools from the arguments; `flags` describe the engine.
 pub fn pools(args: &PoolArgs, flags: &[String], deploy: Deploy<'_>) -> Result<Pools> {
     let plain = deploy(&common(&args.split, flags)?)?;
     let shared = mocker("--extra-engine-args", args.extra_engine_args.as_deref())?;
@@ -167,7 +164,9 @@ pub fn pools(args: &PoolArgs, flags: &[String], deploy: Deploy<'_>) -> Result<Po
     })
 }
 
-/// The flags of an engine that must fit: where both pools have their own, those of one.
+/// Returns the flags of the engine whose memory is checked.
+///
+/// If both pools have their own flags, these are the flags of the decode workers.
 fn common(args: &SplitArgs, flags: &[String]) -> Result<Vec<String>> {
     let own = own_flags("--decode-flags", args.decode_flags.as_deref())?;
     Ok(match own.filter(|_| args.prefill_flags.is_some()) {
@@ -176,7 +175,7 @@ fn common(args: &SplitArgs, flags: &[String]) -> Result<Vec<String>> {
     })
 }
 
-/// A prefill worker and a decode worker; `usual` where nothing is said of one.
+/// Creates a prefill worker and a decode worker; `usual` is the default of both.
 fn split(
     args: &PoolArgs,
     flags: &[String],
@@ -208,7 +207,6 @@ fn split(
     Ok((first, second))
 }
 
-/// Refuses changes of the number of workers that are not modelled.
 fn check_scaling(prefill: Option<&PoolSpec>, scaling: &Scaling, ranks: u32) -> Result<()> {
     if prefill.is_some() && !scaling.losses.is_empty() {
         refuse!("--lose-workers is not modelled for pools of prefill and decode workers");
@@ -222,17 +220,15 @@ fn check_scaling(prefill: Option<&PoolSpec>, scaling: &Scaling, ranks: u32) -> R
     Ok(())
 }
 
-/// Workers of one kind in a file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WorkerGroup {
-    /// How many.
     #[serde(default = "one")]
     count: u32,
     /// Flags of `serve`, added to those of the command line.
     #[serde(default)]
     flags: Map<String, Value>,
-    /// Or an engine as Dynamo's mocker has it.
+    /// Arguments of Dynamo's mocker, which replace `flags`.
     engine_args: Option<Value>,
 }
 
@@ -240,7 +236,7 @@ fn one() -> u32 {
     1
 }
 
-/// The flags of the command line and those of an object behind them.
+/// Appends an object of flags to the flags of the command line.
 fn added(flags: &[String], more: &Map<String, Value>) -> Vec<String> {
     let more = more.iter().map(|(name, value)| {
         let value = match value {
@@ -252,7 +248,7 @@ fn added(flags: &[String], more: &Map<String, Value>) -> Vec<String> {
     flags.iter().cloned().chain(more).collect()
 }
 
-/// The object of flags that an argument holds.
+/// Parses an argument that holds flags as a JSON object.
 fn own_flags(flag: &str, text: Option<&str>) -> Result<Option<Map<String, Value>>> {
     let Some(text) = text else {
         return Ok(None);
@@ -263,7 +259,6 @@ fn own_flags(flag: &str, text: Option<&str>) -> Result<Option<Map<String, Value>
     }
 }
 
-/// The worker that flags describe.
 fn worker(flags: &[String], deploy: Deploy<'_>) -> Result<Worker> {
     let found = deploy(flags)?;
     Ok(Worker {
@@ -274,7 +269,7 @@ fn worker(flags: &[String], deploy: Deploy<'_>) -> Result<Worker> {
     })
 }
 
-/// Workers as a file lists them, and the mean of their GPUs.
+/// Reads the workers of a `--workers` file, and the mean of their GPUs.
 fn different(
     file: &std::path::Path,
     flags: &[String],

@@ -8,7 +8,6 @@ use vllm_sim_replay::{ScalePolicy, ScaleRule, Scaling};
 use super::options::{AutoscalerName, PoolArgs};
 use vllm_sim_command_line::{UsageError, refuse};
 
-/// When workers come and go, as the arguments say.
 pub(super) fn scaling(args: &PoolArgs) -> Result<Scaling> {
     Ok(Scaling {
         schedule: plan("--scale", args.scale.as_deref())?,
@@ -17,7 +16,7 @@ pub(super) fn scaling(args: &PoolArgs) -> Result<Scaling> {
     })
 }
 
-/// `60=4,300=2`: seconds, and workers.
+/// Parses `60=4,300=2`: times in seconds, with numbers of workers.
 fn plan(flag: &str, text: Option<&str>) -> Result<Vec<(SimTime, u32)>> {
     let mut steps = Vec::new();
     for step in text.iter().flat_map(|plan| plan.split(',')) {
@@ -80,7 +79,6 @@ fn rule(args: &PoolArgs, max: u32) -> Result<ScaleRule> {
     })
 }
 
-/// A time of a flag.
 pub(super) fn seconds(flag: &str, value: f64) -> Result<Duration> {
     let duration = Duration::try_from_secs_f64(value);
     duration.map_err(|_| UsageError(format!("{flag} is {value}, must be 0 or more")).into())

@@ -14,13 +14,13 @@ use vllm_sim_command_line::UsageError;
 use vllm_sim_command_line::outputs::Draft;
 use vllm_sim_command_line::progress;
 
-/// Requests that a page draws one by one; of more it draws an even choice.
+/// Maximum number of requests drawn in a page; of more it draws a sample.
 const DRAWN: usize = 10_000;
 
-/// From so many requests on, records of them are kept when they are asked for.
+/// Number of requests from which records are kept only with `--no-per-request=false`.
 const RECORDS: usize = 1_000_000;
 
-/// Who listens; `keep` records of requests, unless the arguments say no.
+/// Creates the sink of a run; `keep` records of requests unless `--no-per-request` is given.
 pub(super) fn sink(args: &ReportArgs, keep: bool) -> Result<ReportAndRows> {
     let options = report::ReportOptions {
         slo: args.slo()?,
@@ -37,7 +37,6 @@ pub(super) fn sink(args: &ReportArgs, keep: bool) -> Result<ReportAndRows> {
     })
 }
 
-/// What the report has to know of a run.
 pub(super) fn facts(settings: &Settings, gpus: (u32, u32), totals: &Totals) -> RunFacts {
     let scaling = &settings.pool.scaling;
     let fixed = scaling.schedule.is_empty() && scaling.rule.is_none();
@@ -69,7 +68,6 @@ fn rows(path: &Path) -> Result<(Rows, Draft)> {
     opened.with_context(|| format!("--per-request: {}", path.display()))
 }
 
-/// The report, and a file of rows if there is one.
 pub(super) struct ReportAndRows {
     collector: Collector,
     rows: Option<(Rows, Draft)>,
@@ -85,10 +83,10 @@ impl ReportAndRows {
     }
 }
 
-/// Somebody who sees every request, and may end the run.
+/// Receives every finished request, and may end the run.
 pub type Watch<'a> = dyn FnMut(&Outcome<'_>) -> ControlFlow<()> + 'a;
 
-/// The same, and somebody who watches.
+/// Forwards to a sink, and calls a [`Watch`].
 pub(super) struct Watched<'a> {
     sink: &'a mut ReportAndRows,
     watch: &'a mut Watch<'a>,

@@ -9,7 +9,7 @@ use vllm_sim_replay::workload::WorkloadSource;
 use super::options::WorkloadArgs;
 use vllm_sim_command_line::{UsageError, refuse};
 
-/// The workload that the arguments describe, and how it is paced.
+/// Opens the workload that the arguments describe, with its pacing.
 pub fn open(args: &WorkloadArgs, block_size: u32) -> Result<(Box<dyn WorkloadSource>, Pace)> {
     let worded = match &args.workload {
         Some(words) => Some(in_words(words, args)?),
@@ -36,10 +36,10 @@ pub fn open(args: &WorkloadArgs, block_size: u32) -> Result<(Box<dyn WorkloadSou
     Ok((source, pace))
 }
 
-/// Seconds of a workload in words that does not say how many requests it has.
+/// Duration of a text workload without `--request-count`, in seconds.
 const WORDED_SECONDS: f64 = 60.0;
 
-/// `20 req/s of 2k/300` as flags.
+/// Converts `20 req/s of 2k/300` to flags.
 pub fn in_words(words: &str, args: &WorkloadArgs) -> Result<WorkloadArgs> {
     let tokens = |text: &str| {
         let text = text.trim();
@@ -95,7 +95,7 @@ fn timed(args: &WorkloadArgs, block_size: u32) -> Result<(Box<dyn WorkloadSource
     if pace.concurrency.is_some() && args.request_rate.is_some() {
         refuse!("--replay-concurrency excludes --request-rate");
     }
-    // Dynamo's own examples give an interval besides, which a closed loop has no use for.
+    // Dynamo's examples also give an interval, which a closed loop ignores.
     let arrivals = arrivals.filter(|_| pace.concurrency.is_none());
     if args.files.is_empty() {
         let source = synthetic(args, block_size, arrivals)?;
@@ -136,7 +136,7 @@ fn arrivals(args: &WorkloadArgs) -> Result<Option<Arrivals>> {
         (None, None) if args.burstiness.is_some() => refuse!("--burstiness needs --request-rate"),
         (None, None) => return Ok(None),
         (Some(_), Some(_)) => refuse!("give one of --request-rate and --arrival-interval-ms"),
-        // The rate of `vllm bench serve` for «all at once».
+        // The rate with which `vllm bench serve` sends all requests immediately.
         (Some(rate), None) if rate == f64::INFINITY => Arrivals::Burst,
         (Some(rate), None) => match args.burstiness {
             Some(burstiness) => Arrivals::at_rate(rate, burstiness),
@@ -199,7 +199,7 @@ fn synthetic(
     Ok(Box::new(made.source()?))
 }
 
-/// The end of virtual time.
+/// Returns the end of virtual time, if limited.
 pub fn limit(args: &WorkloadArgs) -> Result<Option<SimTime>> {
     let Some(seconds) = args.max_sim_time_seconds else {
         return Ok(None);

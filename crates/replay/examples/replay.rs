@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         workers,
         RouterConfig::Kv(KvConfig::default()),
     ));
-    // 200 requests at 20 a second, in eight groups that share half of their prompts.
+    // 200 requests at 20 per second, in eight groups that share half of their prompts.
     let mut workload = Synthetic {
         sessions: 200,
         input: Lengths::Uniform(200, 1000),

@@ -1,4 +1,4 @@
-//! From stretches of content to the keys of the blocks that hold them.
+//! Converts runs of prompt tokens to the keys of the KV cache blocks that hold them.
 
 use std::sync::Arc;
 
@@ -7,18 +7,19 @@ use vllm_sim_random::mix;
 
 use super::workload::{Prompt, TokenRun};
 
-/// First part of the ids of outputs, which are all different.
+/// Hash domain of output tokens, so that no output equals any other content.
 const OUTPUT: u64 = u64::MAX;
 
-/// What a session has said so far, and how it goes on.
 #[derive(Debug, Default)]
 pub(super) struct SessionContent {
-    /// The prompt and output of the turn before; empty unless turns grow.
+    /// Prompt and output of all earlier turns; empty unless the next turn extends them.
     history: Vec<TokenRun>,
 }
 
 impl SessionContent {
-    /// Tokens and block keys of the next turn. `grows`: a later turn continues this one.
+    /// Returns the prompt length in tokens and the block keys of the next turn.
+    ///
+    /// `grows` means that a later turn continues this one, so its content is kept.
     pub(super) fn turn(
         &mut self,
         prompt: &Prompt,
@@ -56,12 +57,12 @@ impl SessionContent {
     }
 }
 
-/// Blocks of an adapter are no other's.
+/// Returns the root key of an adapter's blocks, which no other adapter shares.
 pub(super) fn adapter_key(name: &str) -> u64 {
     name.bytes().fold(1, |key, byte| mix(key, byte.into()))
 }
 
-/// What a turn says: unlike anything else.
+/// Output of one turn; its content differs from all other content.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OutputRef {
     pub session: u64,
@@ -79,13 +80,13 @@ impl OutputRef {
     }
 }
 
-/// The keys of all full blocks, each standing for all before it too.
+/// Builds the keys of all full blocks; each key also covers all blocks before it.
 struct KeyChain {
     keys: Vec<BlockKey>,
     size: u32,
     parent: u64,
     local: u64,
-    /// Tokens until the block is full.
+    /// Number of free tokens in the current block.
     left: u32,
 }
 
@@ -121,9 +122,10 @@ impl KeyChain {
         }
     }
 
-    /// Adds all whole blocks of a run from a token on; the token after them.
+    /// Adds all whole blocks of `run` from token `at` on, and returns the token after them.
     fn add_whole(&mut self, run: &TokenRun, at: u32) -> u32 {
-        // Those of different tokens differ in where they stand, which the chain says.
+        // Blocks of a run with distinct tokens differ by their offset, which is mixed into the
+        // chain.
         let whole = mix(run.id, u64::from(run.same));
         let (size, blocks) = (self.size, (run.len - at) / self.size);
         let parent = &mut self.parent;
@@ -168,7 +170,7 @@ mod tests {
         let one = keys(&[run(1, 32, true)], 8);
         let two = keys(&[run(1, 20, true), run(1, 12, true)], 8);
         assert_eq!(one.len(), 4);
-        // The first two blocks lie in both before the cut.
+        // Both have the first two blocks before the cut.
         assert_eq!(one[..2], two[..2]);
     }
 

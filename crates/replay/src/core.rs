@@ -1,8 +1,8 @@
-//! The loop over everything that happens, in virtual time.
+//! Runs all workers of a deployment in one event loop, in virtual time.
 //!
-//! At one instant: steps end, by pool and worker, and what they made is reported (blocks to the router
-//! first); workers become ready; turns that are due are sent; workers are added and removed; then
-//! steps start, which the engines leave to another round at the same instant.
+//! Order within one instant: steps end, by pool and worker, and their KV events and tokens are
+//! reported; timers fire (workers become ready, pools scale); due turns are sent; then engines
+//! start their next steps in another round of the same instant.
 //! Order: aisimulate-core `src/replay/{agg,event}.rs`.
 
 mod dispatch;
@@ -36,10 +36,10 @@ use handoff::Handoffs;
 use moment::{Moment, OrderedSink};
 use raster::SampleRaster;
 
-/// Steps that a worker's log may hold before it is looked through.
+/// Number of steps in a worker's log that triggers a flush.
 const LOG_STEPS: usize = 4096;
 
-/// Why a replay cannot be played.
+/// Reports why a replay cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// The workload cannot be read.
@@ -53,45 +53,42 @@ pub enum ReplayError {
     Settings(String),
 }
 
-/// What a replay says of itself at its end.
+/// Totals of a finished replay.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Totals {
-    /// The last instant at which anything happened.
+    /// Virtual time at which the last request ended.
     pub ended: SimTime,
-    /// Requests sent.
+    /// Number of requests sent.
     pub requests: u64,
-    /// Preemptions on all workers.
+    /// Number of preemptions on all workers.
     pub preemptions: u64,
-    /// Seconds of virtual time that workers existed, prefill workers apart.
+    /// Total lifetime of the workers that decode, in seconds of virtual time.
     pub worker_seconds: f64,
-    /// The same, of prefill workers.
+    /// Total lifetime of the prefill workers, in seconds of virtual time.
     pub prefill_worker_seconds: f64,
-    /// Most workers at a time.
+    /// Maximum number of workers present at one time.
     pub most_workers: u32,
-    /// Most requests at a time.
+    /// Maximum number of requests in flight at one time.
     pub most_requests: u64,
-    /// Tokens of prompts, and of output lost, that steps computed; `None`: the engines have no
-    /// steps.
+    /// Number of prompt tokens that the steps computed, with recomputed output; `None` for engines
+    /// without steps.
     pub prefill_tokens: Option<u64>,
-    /// What was played: requests that were sent, and times at which a worker's engine went on.
+    /// Number of simulated events: requests sent and wakeups of engines.
     pub events: u64,
-    /// Sessions that waited for something that never happened.
+    /// Ids or numbers of sessions whose dependencies were never fulfilled.
     pub stuck: Vec<String>,
 }
 
-/// A worker: its pool and place.
+/// Pool and index of a worker.
 type Address = (usize, u32);
 
-/// What happens at a time of its own.
 #[derive(Debug, Clone, Copy)]
 enum Timer {
-    /// A worker has started.
     Ready(Address),
-    /// The number of workers may change.
     Scale(usize),
-    /// So many workers that make output are lost.
+    /// This number of decode workers fails.
     Lose(u32),
-    /// The prompt of a request has arrived where its output is made.
+    /// The KV cache of the request in this slot has reached the decode worker.
     Transferred(u32),
 }
 
@@ -99,30 +96,29 @@ struct Core<'a, S, N> {
     settings: &'a Settings,
     sink: S,
     sessions: Sessions<N>,
-    /// Number of its first worker in the deployment.
+    /// Deployment-wide number of worker 0.
     first_worker: u32,
     requests: Requests,
-    /// Prefill workers (none in a plain deployment), then those that make output.
+    /// The prefill pool (empty unless disaggregated), then the decode pool.
     pools: [WorkerPool; 2],
     split: bool,
     handoffs: Handoffs,
-    /// When workers have something to do. Entries may be out of date.
+    /// Wakeup times of the workers. An entry may be stale.
     calendar: BinaryHeap<Reverse<(SimTime, usize, u32)>>,
     due: Vec<Address>,
     timers: TimerQueue<Timer>,
-    /// Requests that have a worker but were not handed over.
+    /// Requests with a chosen worker that are not submitted yet.
     outgoing: VecDeque<(usize, u32, RouteChoice)>,
-    /// Prompts that were fetched: prefill worker and slot.
+    /// Prefill worker and slot of each prompt that the decode worker has fetched.
     fetched: Vec<(u32, u32)>,
     out: Outbox,
-    /// Of one worker, on their way to its requests.
     admissions: Vec<Admitted>,
     tokens: Vec<SimTime>,
     wants_tokens: bool,
     living: u64,
     raster: SampleRaster,
     now: SimTime,
-    /// How often [`Core::now`] came up before.
+    /// Number of earlier loop iterations at the same instant.
     round: u32,
     totals: Totals,
 }
@@ -204,10 +200,9 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         self.run_until(self.settings.limit.unwrap_or(SimTime::MAX))
     }
 
-    /// Plays all that happens up to `last` and then.
     fn run_until(&mut self, last: SimTime) -> Result<(), ReplayError> {
         while let Some(now) = self.next_instant().filter(|&now| now <= last) {
-            // Not between the rounds of one instant.
+            // Samples are taken only before the first round of an instant.
             if now > self.now
                 && let Some(at) = self.raster.due(now)
             {
@@ -236,8 +231,10 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         Ok(())
     }
 
-    /// When something happens next. Without work only a worker that starts can bring some: the
-    /// rule of scaling alone does not keep a replay going.
+    /// Returns the time of the next event, or `None` at the end of the run.
+    ///
+    /// Without work, only starting workers and transfers keep the replay running, not the
+    /// autoscaler.
     fn next_instant(&mut self) -> Option<SimTime> {
         while let Some(&Reverse((at, pool, worker))) = self.calendar.peek()
             && self.pools[pool].workers[worker as usize].wake != at
@@ -249,7 +246,7 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         }
         let step = self.calendar.peek().map(|Reverse((at, ..))| *at);
         let arrival = self.sessions.next_due();
-        // Dummy steps of ranks follow the last request for a while, and serve nobody.
+        // Ranks run dummy steps for a while after the last request; they serve no request.
         let is_over = self.living == 0 && arrival.is_none();
         let step =
             step.filter(|_| !is_over || self.pools.iter().all(|pool| pool.lock_steps.is_empty()));
@@ -262,7 +259,6 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         work.into_iter().chain(self.timers.next_due()).min()
     }
 
-    /// Lets all workers that are due now go on.
     fn end_steps(&mut self) -> Result<(), ReplayError> {
         let mut due = std::mem::take(&mut self.due);
         due.clear();
@@ -314,7 +310,6 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         }
     }
 
-    /// Takes in the events of a worker's engine.
     fn handle_events(&mut self, address: Address, out: &mut Outbox) -> Result<(), ReplayError> {
         let (pool, at) = address;
         let mut admissions = std::mem::take(&mut self.admissions);
@@ -394,7 +389,6 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         });
     }
 
-    /// Output tokens came out.
     fn record_tokens(
         &mut self,
         (pool, at): Address,
@@ -424,7 +418,7 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         }
     }
 
-    /// Output tokens came out, one at the end of each of the last `n` steps.
+    /// Records one output token at the end of each of the last `n` steps.
     fn record_run(&mut self, (pool, at): Address, id: SeqId, n: u32) {
         if pool == SERVING {
             let next = self.pools[pool].workers[at as usize].log.ended();
@@ -433,7 +427,6 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         }
     }
 
-    /// Finds workers for requests that need not wait any more.
     fn release_queued(&mut self, pool: usize) {
         let WorkerPool {
             workers, router, ..
@@ -446,7 +439,6 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         }
     }
 
-    /// A sequence is over on its worker.
     fn ended(
         &mut self,
         (pool, at): Address,
@@ -478,7 +470,7 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         self.over((pool, at), slot, when, status)
     }
 
-    /// A request holds nothing of a worker any more.
+    /// Removes a request from its worker, which may release queued requests or a draining worker.
     fn left(&mut self, (pool, at): Address, slot: u32) {
         let found = &mut self.pools[pool];
         found.router.finished(slot, at);
@@ -490,7 +482,7 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         self.release_queued(pool);
     }
 
-    /// A request is over: it is reported, its worker has room, and its session goes on.
+    /// Reports an ended request, frees its place on the worker and continues its session.
     fn over(
         &mut self,
         address: Address,

@@ -1,21 +1,21 @@
-//! What prefill and decode workers change in the settings of their engines.
+//! Configures engines as prefill or decode workers.
 
 use std::time::Duration;
 
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::mocker::MockerRole;
 
-/// Who is ready first when a prompt moves from one pool to the other.
+/// Order of prefill and of the block reservation on the decode worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HandoffOrder {
-    /// The prompt is computed, then the other side finds room (vLLM).
+    /// Prefill first, then reserve blocks on the decode worker (vLLM).
     SourceFirst,
-    /// The other side finds room, then the prompt is computed (SGLang).
+    /// Reserve blocks on the decode worker first, then prefill (SGLang).
     DestinationFirst,
 }
 
-/// How prompts get from engines like this one to those that make output, if somebody has to look
-/// after it; else they fetch them.
+/// Returns the handoff order of this engine, or `None` if its decode workers fetch the blocks
+/// themselves.
 pub(super) fn handoff_order(spec: &EngineSpec) -> Option<HandoffOrder> {
     match spec {
         EngineSpec::Mocker(_) => Some(HandoffOrder::SourceFirst),
@@ -24,7 +24,6 @@ pub(super) fn handoff_order(spec: &EngineSpec) -> Option<HandoffOrder> {
     }
 }
 
-/// Makes it an engine that makes output for prompts that others computed.
 pub(super) fn make_decode(spec: &mut EngineSpec) {
     match spec {
         EngineSpec::Mocker(config) => config.role = MockerRole::Decode,
@@ -33,7 +32,6 @@ pub(super) fn make_decode(spec: &mut EngineSpec) {
     }
 }
 
-/// The worker at this index draws by itself.
 pub(super) fn reseed(spec: &mut EngineSpec, index: usize) {
     match spec {
         EngineSpec::Mocker(config) => config.seed = config.seed.wrapping_add(index as u64),
@@ -42,7 +40,7 @@ pub(super) fn reseed(spec: &mut EngineSpec, index: usize) {
     }
 }
 
-/// Reports its blocks, or does not; keeps those of prompts that others fetch, or does not.
+/// Sets whether the engine emits KV events, and whether it holds prompts for decode workers.
 pub(super) fn set_cache_duties(spec: &mut EngineSpec, events: bool, lends: bool) {
     match spec {
         EngineSpec::Pool(config) => {
@@ -52,7 +50,7 @@ pub(super) fn set_cache_duties(spec: &mut EngineSpec, events: bool, lends: bool)
         }
         EngineSpec::Vllm(config) => {
             config.kv_events = events;
-            // Until they are fetched, however long that takes.
+            // Blocks are held until they are fetched, without a time limit.
             config.lease = lends.then_some(Duration::MAX);
         }
         EngineSpec::Mocker(config) => {

@@ -6,8 +6,9 @@
 //! WorkloadSource (trace file, synthetic) ──> core: sessions, router, workers ──> Sink (report, rows, page)
 //! ```
 //!
-//! The core asks the [`workload::WorkloadSource`] for sessions as their time comes and reports
-//! every request that ended to the [`outcome::Sink`], so that memory is bounded by what is in flight.
+//! The core pulls sessions from the [`workload::WorkloadSource`] when their start time comes. It
+//! reports each finished request to the [`outcome::Sink`], so memory is bounded by the requests in
+//! flight.
 
 pub mod html;
 pub mod load;

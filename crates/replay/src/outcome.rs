@@ -1,116 +1,119 @@
-//! What came of it: one record per request, and what the pools looked like over time.
+//! Describes the outcome of each request and the state of the workers over time.
 
 use std::sync::Arc;
 
 use vllm_sim_engine::SimTime;
 
-/// How a request ended.
+/// Final state of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Status {
-    /// All tokens came.
+    /// All output tokens were generated.
     Completed,
-    /// Nothing could serve it.
+    /// The engine rejected, cancelled or aborted the request.
     Rejected,
-    /// The time limit came first.
+    /// The run ended before the request did.
     Incomplete,
-    /// The server answered an error (online only).
+    /// The server returned an error, or the worker of the request was lost.
     Failed,
 }
 
-/// One try of an engine to run a request.
+/// Describes one admission of a request to the running batch of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admission {
-    /// When.
+    /// Virtual time of the admission.
     pub at: SimTime,
-    /// Tokens found in the cache; after a preemption output may be among them.
+    /// Tokens found in the prefix cache; after a preemption they may include output tokens.
     pub reused: u32,
-    /// Of these, tokens found in the memory of the host; `None`: there is none of the mocker's.
+    /// Tokens found in the host-memory tier, part of `reused`; `None` unless it is the mocker's
+    /// host tier.
     pub host: Option<u32>,
-    /// After a preemption.
+    /// Whether the request was preempted before this admission.
     pub again: bool,
-    /// On a prefill worker of a split pool.
+    /// Whether the worker belongs to the prefill pool of a disaggregated deployment.
     pub prefill_pool: bool,
 }
 
 impl Admission {
-    /// Of a first try, where there is a tier in the memory of the host: tokens that were on the GPU, and
-    /// there.
+    /// Returns the tokens found on the GPU and in host memory at the first admission.
+    ///
+    /// Returns `None` for a later admission or without a host-memory tier.
     pub(super) fn tiers(&self) -> Option<(u32, u32)> {
         let host = self.host.filter(|_| !self.again)?;
         Some((self.reused - host, host))
     }
 }
 
-/// One request, over. Slices are lent for the time of the call.
+/// Describes one finished request. The slices are valid for the time of the call.
 #[derive(Debug, Clone, Copy)]
 pub struct Outcome<'a> {
-    /// Number of its session, in the order of the source.
+    /// Number of the session, in the order of the source.
     pub session: u64,
-    /// Name of its session.
+    /// Session id from the trace.
     pub session_id: Option<&'a Arc<str>>,
-    /// Which turn of the session.
+    /// Index of the turn in its session, from 0.
     pub turn: u32,
-    /// Name of the request.
+    /// Request id from the trace.
     pub request_id: Option<&'a Arc<str>>,
-    /// Position in the order of dispatch.
+    /// Number of the request in dispatch order, from 0.
     pub number: u64,
-    /// When the latency clock started.
+    /// Start of the latency measurement.
     pub arrival: SimTime,
-    /// When it was really sent (online only).
+    /// Send time of the request (online only).
     pub sent: Option<SimTime>,
-    /// When the router gave it to a worker, if it did not at once.
+    /// Time of the routing decision, if the request waited in the router's queue.
     pub dispatched: Option<SimTime>,
-    /// When it ended.
+    /// End time of the request.
     pub ended: SimTime,
-    /// How.
+    /// Final state of the request.
     pub status: Status,
-    /// Prompt tokens.
+    /// Prompt length, in tokens.
     pub input: u32,
-    /// Output tokens asked for.
+    /// Requested output length, in tokens.
     pub requested: u32,
-    /// Output tokens made.
+    /// Number of generated output tokens.
     pub output: u32,
-    /// When the first output token came.
+    /// Time of the first output token.
     pub first: Option<SimTime>,
-    /// When the second one came.
+    /// Time of the second output token.
     pub second: Option<SimTime>,
-    /// When the last one came.
+    /// Time of the last output token.
     pub last: Option<SimTime>,
-    /// When each output token came. Empty unless [`Sink::wants_tokens`]: the gaps between them are
-    /// reported by [`Sink::gaps`] for many requests together.
+    /// Time of each output token.
+    ///
+    /// Empty unless [`Sink::wants_tokens`] returns true: [`Sink::gaps`] reports the gaps between
+    /// tokens, aggregated over requests.
     pub tokens: &'a [SimTime],
-    /// Worker that made the output tokens.
+    /// Number of the worker for the output tokens.
     pub worker: Option<u32>,
-    /// Worker that computed the prompt, in split pools.
+    /// Number of the worker for the prompt, in a disaggregated deployment.
     pub prefill_worker: Option<u32>,
-    /// Every admission, in order.
+    /// All admissions, in order.
     pub admissions: &'a [Admission],
-    /// Its preemptions, as numbers in the order of all preemptions of the run.
+    /// Preemptions of the request, as indices into all preemptions of the run.
     pub preemptions: &'a [u64],
-    /// When they were, where that is known.
+    /// Times of these preemptions, where known.
     pub preempted: &'a [SimTime],
-    /// How its cache moved between split pools.
+    /// Times of the KV cache transfer between the pools of a disaggregated deployment.
     pub handoff: Option<HandoffTimes>,
-    /// Blocks in which the router believed the prompt to be cached on the chosen worker.
+    /// Number of prompt blocks cached on the chosen worker, as estimated by the router.
     pub overlap: u32,
-    /// The same of the best worker, of routers that look for them.
+    /// Number of prompt blocks cached on the best worker, for routers that score the cache.
     pub best_overlap: Option<u32>,
-    /// Tokens of such a block.
+    /// Tokens per block of `overlap`.
     pub block_size: u32,
-    /// Data-parallel ranks of a worker; each counts as a worker here.
+    /// Data-parallel ranks per worker; each rank counts as a worker here.
     pub ranks: u32,
-    /// In split pools: the decode worker was chosen before the prefill worker.
+    /// Whether the decode worker was chosen before the prefill worker.
     pub decode_first: bool,
-    /// Time in the router's queue, nanoseconds.
+    /// Time in the router's queue, in nanoseconds.
     pub queued_ns: u64,
-    /// The words of a failure (online only).
+    /// Error message of a failed request.
     pub error: Option<&'a str>,
-    /// What the answer said of itself (online only).
+    /// Metadata of the HTTP response (online only).
     pub reply: Option<&'a HttpReply>,
 }
 
 impl Outcome<'_> {
-    /// The same without names, lists, errors and replies.
     pub(crate) fn without_lists(&self) -> Outcome<'static> {
         Outcome {
             session: self.session,
@@ -148,88 +151,89 @@ impl Outcome<'_> {
     }
 }
 
-/// What an answer over HTTP says besides its tokens.
+/// Metadata of an HTTP response to a replayed request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HttpReply {
-    /// Its status; `None`: no answer came.
+    /// HTTP status code; `None` if no response arrived.
     pub status: Option<u16>,
-    /// The server that it names in its headers, where they were asked for.
+    /// Name of the server from a response header, if the target sets one.
     pub pod: Option<String>,
-    /// The id of the completion.
+    /// Id of the completion.
     pub id: Option<String>,
-    /// Prompt tokens from the prefix cache; `None`: it does not say.
+    /// Prompt tokens from the prefix cache; `None` if the response has no such number.
     pub cached: Option<u32>,
 }
 
-/// The way of a request's cache from a prefill worker to a decode worker.
+/// Times of one KV cache transfer from a prefill worker to a decode worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HandoffTimes {
-    /// The prompt is computed; its blocks are held for the transfer.
+    /// End of the prefill; the blocks of the prompt are then held for the transfer.
     pub held: Option<SimTime>,
-    /// The decode worker has room for them.
+    /// Time of the block reservation on the decode worker.
     pub reserved: Option<SimTime>,
-    /// The transfer is over.
+    /// End of the transfer.
     pub activated: Option<SimTime>,
-    /// The prefill worker has its blocks back.
+    /// Time of the release of the blocks on the prefill worker.
     pub released: Option<SimTime>,
-    /// Prompt tokens that the decode worker had already.
+    /// Number of prompt tokens already cached on the decode worker.
     pub reused: u32,
 }
 
-/// What became of a worker.
+/// Change in the life cycle of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WorkerChange {
-    /// It was asked for and starts.
+    /// The worker was requested and starts.
     Starting,
-    /// It serves.
+    /// The worker accepts requests.
     Ready,
-    /// It ends what it has and takes nothing new.
+    /// The worker completes its requests and accepts no others.
     Draining,
-    /// It is gone.
+    /// The worker was removed.
     Gone,
 }
 
-/// One worker at one instant.
+/// State of one worker at one sample time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WorkerSample {
-    /// When.
+    /// Virtual time of the sample.
     pub at: SimTime,
-    /// Which worker.
+    /// Number of the worker.
     pub worker: u32,
-    /// It serves prompts only.
+    /// Whether the worker belongs to the prefill pool.
     pub prefill_pool: bool,
-    /// Sequences in the batch.
+    /// Number of running sequences.
     pub running: u32,
-    /// Sequences that wait for capacity.
+    /// Number of waiting sequences.
     pub waiting: u32,
-    /// Share of the blocks in use, 0 to 1.
+    /// Fraction of the KV cache blocks in use, 0 to 1.
     pub kv_usage: f64,
-    /// Blocks that it has; 0 where that is not known.
+    /// Total number of KV cache blocks; 0 if unknown.
     pub kv_blocks: u32,
-    /// Preemptions since the start.
+    /// Number of preemptions since the start.
     pub preemptions: u64,
 }
 
-/// Who listens: the report, a file of rows, the page.
+/// Receives the events of a replay, for example to build a report or write rows.
 pub trait Sink {
-    /// A request is over.
+    /// Receives a finished request.
     fn request(&mut self, outcome: &Outcome<'_>);
-    /// So many gaps between two tokens of a completed request were this long (nanoseconds). Called
-    /// before the end of the run for every gap once, in no particular order.
+    /// Receives `times` gaps of `nanos` nanoseconds between two tokens of completed requests.
+    ///
+    /// Every gap is reported once before the end of the run, in no particular order.
     fn gaps(&mut self, nanos: u64, times: u64);
-    /// Whether outcomes must carry the instant of every token, which costs time.
+    /// Whether outcomes must carry the time of every token, which costs CPU time.
     fn wants_tokens(&self) -> bool {
         false
     }
-    /// Whether nobody wants any more: the run ends with what there is.
+    /// Whether to end the run early; requests in flight are then reported as incomplete.
     fn stops(&self) -> bool {
         false
     }
-    /// A worker changed.
+    /// Receives a change in the life cycle of a worker.
     fn worker(&mut self, at: SimTime, worker: u32, prefill_pool: bool, change: WorkerChange) {
         let _ = (at, worker, prefill_pool, change);
     }
-    /// A worker was looked at (at a fixed interval of virtual time).
+    /// Receives a sample of a worker, taken at a fixed interval of virtual time.
     fn sample(&mut self, sample: &WorkerSample) {
         let _ = sample;
     }

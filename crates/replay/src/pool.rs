@@ -8,34 +8,29 @@ use super::scale::PoolLoad;
 use super::settings::PoolSpec;
 use super::worker::{Worker, WorkerPhase};
 
-/// The workers that compute prompts for others.
 pub(super) const PREFILL: usize = 0;
-/// The workers that make output.
+/// Index of the pool of workers that generate output.
 pub(super) const SERVING: usize = 1;
 
-/// Workers of one kind, and who chooses among them.
 pub(super) struct WorkerPool {
-    /// `None`: there is no such pool.
     pub spec: Option<PoolSpec>,
     pub workers: Vec<Worker>,
-    /// Number of the first one in the deployment.
+    /// Deployment-wide number of the first worker.
     pub first: u32,
     pub router: Router,
     pub block_size: u32,
-    /// Ranks of a worker; each is a place of its own here.
+    /// Data-parallel ranks per worker; each rank has its own entry in `workers`.
     pub ranks: u32,
-    /// What keeps the ranks of each worker in step, where they are vLLM's.
+    /// Lockstep state per worker with several ranks; empty unless the engines are vLLM's.
     pub lock_steps: Vec<LockStep>,
     events: bool,
-    /// Others fetch what is computed here.
+    /// Whether decode workers fetch the prompts computed here.
     lends: bool,
-    /// Others compute the prompts for it.
+    /// Whether prefill workers compute the prompts of this pool.
     pub fetches: bool,
-    /// Workers that were ever started.
     started: usize,
-    /// When the number of workers changed last.
     changed: SimTime,
-    /// What the rule asked for of late.
+    /// Recommendations of the autoscaler within the stabilization window.
     asked: Vec<(SimTime, u32)>,
 }
 
@@ -60,7 +55,6 @@ impl WorkerPool {
         }
     }
 
-    /// Starts a worker in a free place.
     pub(super) fn add(&mut self, now: SimTime, log_limit: usize) -> Result<u32, ConfigError> {
         let engines = self.spec.iter().flat_map(|spec| &spec.engines);
         let engines: Vec<_> = engines.collect();
@@ -98,7 +92,7 @@ impl WorkerPool {
         self.router.add(at, worker.batched_tokens);
     }
 
-    /// Takes a worker away; returns the seconds that it existed.
+    /// Removes a worker and returns its lifetime in seconds.
     pub(super) fn remove(&mut self, at: u32, now: SimTime) -> f64 {
         let worker = &mut self.workers[at as usize];
         if worker.phase == WorkerPhase::Gone {
@@ -109,8 +103,10 @@ impl WorkerPool {
         now.since(worker.since).as_secs_f64()
     }
 
-    /// Chooses a worker that shall go: one that has not started, else the one with the fewest
-    /// requests, the youngest of several. The last one that serves stays.
+    /// Chooses a worker to remove and marks it as draining.
+    ///
+    /// Prefers a starting worker, else takes the one with the fewest requests (the newest of
+    /// several). The last ready worker stays.
     pub(super) fn drain_one(&mut self) -> Option<u32> {
         let with = |phase| {
             let all = (0..).zip(&self.workers);
@@ -126,20 +122,18 @@ impl WorkerPool {
         Some(at)
     }
 
-    /// Workers that serve or will.
     pub(super) fn present(&self) -> u32 {
         let present =
             |worker: &&Worker| matches!(worker.phase, WorkerPhase::Starting | WorkerPhase::Ready);
         self.workers.iter().filter(present).count() as u32
     }
 
-    /// Whether a worker is on its way.
     pub(super) fn is_starting(&self) -> bool {
         let mut workers = self.workers.iter();
         workers.any(|worker| worker.phase == WorkerPhase::Starting)
     }
 
-    /// When the rule looks again.
+    /// Returns the time of the next autoscaler check, if `now` is a check time.
     pub(super) fn next_check(&self, now: SimTime) -> Option<SimTime> {
         let rule = self.spec.as_ref()?.scaling.rule.as_ref()?;
         let every = rule.interval.as_nanos().max(1) as u64;
@@ -148,7 +142,7 @@ impl WorkerPool {
             .then(|| now + rule.interval)
     }
 
-    /// How many workers there should be from now on.
+    /// Returns the target number of workers, or `None` for no change.
     pub(super) fn wanted(&mut self, now: SimTime) -> Option<u32> {
         let scaling = &self.spec.as_ref()?.scaling;
         let planned = scaling.schedule.iter().find(|(at, _)| *at == now);
@@ -158,7 +152,7 @@ impl WorkerPool {
             (None, Some(rule)) => {
                 let wanted = rule.wanted(&self.observe());
                 if rule.stabilizes() {
-                    // As with HPA, what is there counts as asked for at the first look.
+                    // Like the HPA, count the current size as the first recommendation.
                     if self.asked.is_empty() {
                         self.asked.push((now, present));
                     }
@@ -198,7 +192,7 @@ impl WorkerPool {
         }
     }
 
-    /// A worker does nothing any more; whether it took requests.
+    /// Marks a worker as lost and returns true if it was ready.
     pub(super) fn lose(&mut self, at: u32) -> bool {
         self.router.drain(at);
         let worker = &mut self.workers[at as usize];
@@ -206,7 +200,6 @@ impl WorkerPool {
         std::mem::replace(&mut worker.phase, WorkerPhase::Lost) == WorkerPhase::Ready
     }
 
-    /// The workers that have served longest.
     pub(super) fn oldest(&self, count: u32) -> Vec<u32> {
         let there = (0..).zip(&self.workers);
         let there = there.filter(|(_, worker)| {
@@ -219,7 +212,7 @@ impl WorkerPool {
     }
 }
 
-/// One for each worker of several ranks; none where these are SGLang's or Dynamo's.
+/// Returns one lockstep state per worker with several vLLM ranks; empty for SGLang and Dynamo.
 fn lock_steps(spec: &PoolSpec) -> Vec<LockStep> {
     let of_vllm = |engine: &EngineSpec| matches!(engine, EngineSpec::Vllm(_));
     let workers = match spec.ranks > 1 && spec.engines.iter().all(of_vllm) {

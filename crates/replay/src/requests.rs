@@ -6,11 +6,9 @@ use vllm_sim_engine::SimTime;
 use super::outcome::{Admission, HandoffTimes, Status};
 use super::steps::TokenTimes;
 
-/// A request on its way.
 #[derive(Debug, Default)]
 pub(super) struct Request {
     pub alive: bool,
-    /// Place and number of its session.
     pub place: u32,
     pub session: u64,
     pub turn: u32,
@@ -23,7 +21,6 @@ pub(super) struct Request {
     pub plan: Option<Arc<BlockPlan>>,
     pub priority: i32,
     pub strict_priority: u32,
-    /// Adapter that it asks for.
     pub adapter: Option<u64>,
     pub worker: Option<u32>,
     pub prefill_worker: Option<u32>,
@@ -31,20 +28,18 @@ pub(super) struct Request {
     pub first: Option<SimTime>,
     pub admissions: Vec<Admission>,
     pub preemptions: Vec<u64>,
-    /// When they were.
     pub preempted: Vec<SimTime>,
     pub handoff: Option<HandoffTimes>,
-    /// Tokens of the prompt that the decode worker has not, once it has room for them.
+    /// Prompt tokens missing on the decode worker, once it has reserved blocks.
     pub missing: Option<u32>,
-    /// It is over, but the prefill worker has to learn of it: when, and how.
+    /// End time and status of a request whose prompt the prefill worker still holds.
     pub over: Option<(SimTime, Status)>,
-    /// Names of the session and of the request, once its session may be closed.
+    /// Session id and request id, kept because the session may already be closed.
     pub names: (Option<Arc<str>>, Option<Arc<str>>),
     pub overlap: u32,
     pub best_overlap: Option<u32>,
 }
 
-/// Requests that live, in slots that are used again.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     slots: Vec<Request>,
@@ -52,7 +47,6 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// A request whose lists are empty and whose other fields are to be set.
     pub(super) fn claim(&mut self) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Request::default());

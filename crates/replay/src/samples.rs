@@ -1,41 +1,34 @@
-//! Distributions of millions of values in bounded memory.
+//! Collects millions of values in bounded memory and computes their statistics.
 
-/// Distinct values that are kept as they are.
 const EXACT: usize = 1 << 20;
-/// Bits of the mantissa that are kept beyond that: a relative error of at most 2^-13, 0.013 %.
+/// Mantissa bits kept beyond that: a relative error of at most 2^-13, 0.013 %.
 const KEPT_BITS: u32 = 12;
-/// Bits that are not.
 const DROPPED_BITS: u32 = f64::MANTISSA_DIGITS - 1 - KEPT_BITS;
-/// Numbers of one sign and exponent.
+/// Number of distinct values per sign and exponent.
 const PAGE: usize = 1 << KEPT_BITS;
 const SIGNS_AND_EXPONENTS: usize = 1 << 12;
 
-/// Values with how often each was seen.
-///
-/// Count, mean, deviation and extremes are exact. Percentiles are exact up to a million distinct
-/// values; beyond that they are off by at most 0.013 %.
+/// Distribution of values with their counts.
 #[derive(Debug, Clone, Default)]
 pub struct Samples {
     seen: Vec<(f64, u64)>,
-    /// How much of `seen` is in order and without doubles.
+    /// Length of the prefix of `seen` that is sorted and has no duplicates.
     sorted: usize,
-    /// All of them, once there were too many to be exact.
     rounded: Option<Box<RoundedCounts>>,
     count: u64,
     mean: f64,
-    /// Sum of squared distances from the mean.
     spread: f64,
     min: f64,
     max: f64,
 }
 
 impl Samples {
-    /// Nothing yet.
+    /// Returns an empty distribution.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a finite value, seen `times` times.
+    /// Adds `value` with a count of `times`; ignores values that are not finite.
     pub fn add(&mut self, value: f64, times: u64) {
         if times == 0 || !value.is_finite() {
             return;
@@ -62,7 +55,7 @@ impl Samples {
         }
     }
 
-    /// Sorts and joins equal values; rounds when there are too many.
+    /// Sorts and merges equal values; rounds when there are too many.
     fn compact(&mut self) {
         self.sort();
         if self.seen.len() > EXACT {
@@ -90,17 +83,17 @@ impl Samples {
         self.sorted = self.seen.len();
     }
 
-    /// How many values there were.
+    /// Returns the number of values.
     pub const fn count(&self) -> u64 {
         self.count
     }
 
-    /// Their mean; 0 if there are none, as for all that follow.
+    /// Returns the mean; 0 for an empty distribution, like the other statistics.
     pub const fn mean(&self) -> f64 {
         self.mean
     }
 
-    /// Population standard deviation.
+    /// Returns the population standard deviation.
     pub fn std(&self) -> f64 {
         if self.count == 0 {
             return 0.0;
@@ -108,18 +101,19 @@ impl Samples {
         (self.spread.max(0.0) / self.count as f64).sqrt()
     }
 
-    /// The least.
+    /// Returns the smallest value.
     pub const fn min(&self) -> f64 {
         self.min
     }
 
-    /// The greatest.
+    /// Returns the largest value.
     pub const fn max(&self) -> f64 {
         self.max
     }
 
-    /// The values at percentages in ascending order: of `n` sorted values the one with index
-    /// `round((n - 1) × p / 100)`, not interpolated.
+    /// Returns the values at ascending percentages, without interpolation.
+    ///
+    /// Of `n` sorted values, `p` percent is the one with index `round((n - 1) × p / 100)`.
     pub fn percentiles<const N: usize>(&mut self, percents: [f64; N]) -> [f64; N] {
         self.sort();
         let last = self.count.saturating_sub(1);
@@ -136,11 +130,9 @@ impl Samples {
     }
 }
 
-/// How often each number of few bits was seen. An entry is found without a search, and there are no
-/// more than such numbers.
+/// Counts values by their sign, exponent and kept mantissa bits.
 #[derive(Debug, Clone)]
 struct RoundedCounts {
-    /// By sign and exponent; of each, by the kept bits of the mantissa.
     pages: Vec<Option<Box<[u64; PAGE]>>>,
 }
 
@@ -153,7 +145,6 @@ impl Default for RoundedCounts {
 }
 
 impl RoundedCounts {
-    /// Adds a value, rounded to the nearest number with so few bits.
     fn add(&mut self, value: f64, times: u64) {
         let half = 1 << (DROPPED_BITS - 1);
         let kept = (value.to_bits().wrapping_add(half) >> DROPPED_BITS) as usize;
@@ -161,7 +152,6 @@ impl RoundedCounts {
         page[kept % PAGE] += times;
     }
 
-    /// All values with how often each was seen.
     fn ascending(&self) -> Vec<(f64, u64)> {
         let pages = self.pages.iter().zip(0u64..);
         let pages = pages.filter_map(|(page, high)| Some((page.as_ref()?, high)));

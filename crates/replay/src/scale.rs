@@ -2,46 +2,43 @@ use std::time::Duration;
 
 use vllm_sim_engine::SimTime;
 
-/// When workers come and go.
+/// Scheduled and automatic changes of the number of workers.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Scaling {
-    /// From these instants on, this many workers. Sorted.
+    /// Worker counts with the times from which they apply. Sorted by time.
     pub schedule: Vec<(SimTime, u32)>,
-    /// A rule that follows the load.
+    /// The autoscaler, if any.
     pub rule: Option<ScaleRule>,
-    /// At these instants so many workers are lost with all that they have, the longest-serving ones,
-    /// and as many others start. Sorted.
+    /// Failures: at each time, this number of the oldest workers is lost with all their requests.
+    ///
+    /// Replacements start immediately. Sorted by time.
     pub losses: Vec<(SimTime, u32)>,
 }
 
-/// Who says how many workers there should be.
+/// Algorithm for the target number of workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ScalePolicy {
-    /// Kubernetes' horizontal pod autoscaler with metrics of the pods: as many workers as keep the
-    /// gauges at their targets, the greatest over all gauges. A worker that starts has no gauge yet;
-    /// it counts as idle when the others ask for more, and as being at the target when they ask for
-    /// less.
+    /// Kubernetes' horizontal pod autoscaler with pod metrics.
     ///
-    /// Source: kubernetes `pkg/controller/podautoscaler/replica_calculator.go`,
-    /// `calcPlainMetricReplicas`.
+    /// The target is the maximum over all gauges, each kept at its target value. Starting workers
+    /// have no gauge: they count as idle when the others would scale up, and as on target when they
+    /// would scale down.
     #[default]
     Hpa,
-    /// The same with external metrics, as KEDA sets it up: the sum of what waits by its target for
-    /// one worker, and the mean use of the caches; workers that start count for the sum. Fewer only
-    /// when every look for the length of the cool-down has said so.
+    /// HPA with external metrics, as KEDA configures it.
     ///
-    /// Source: the same file, `GetExternalPerPodMetricReplicas` and `GetExternalMetricReplicas`;
-    /// `horizontal.go`, `stabilizeRecommendation`.
+    /// Divides the total of waiting sequences by the target per worker, and compares the mean cache
+    /// usage with its target. Scales down only to the largest target computed within the cool-down.
     Keda,
-    /// llm-d's workload variant autoscaler, its analyzer of saturation (V1): one more when the
-    /// workers that are not full have little to spare, one less when the others could take its load;
-    /// nothing while one starts. Fewer only as with [`ScalePolicy::Keda`].
+    /// Workload variant autoscaler of llm-d, with its V1 saturation analyzer.
     ///
-    /// Source: llm-d-workload-variant-autoscaler 0.7 `internal/saturation/analyzer.go`.
+    /// Adds one worker when the unsaturated workers have little spare capacity. Removes one when
+    /// the others could take its load. Does nothing while a worker starts. Scales down like
+    /// [`ScalePolicy::Keda`].
     Wva,
 }
 
-/// When a worker is full for [`ScalePolicy::Wva`], and how much the others should have to spare.
+/// Saturation limits of one worker for [`ScalePolicy::Wva`], and the spare capacity to keep.
 /// Source: `deploy/configmap-saturation-scaling.yaml`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Saturation {
@@ -58,24 +55,25 @@ const SATURATION: Saturation = Saturation {
     spare_waiting: 3.0,
 };
 
-/// A rule that follows the load.
+/// Parameters of an autoscaler.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScaleRule {
-    /// Whose.
+    /// Algorithm of the autoscaler.
     pub policy: ScalePolicy,
-    /// Fewest workers, at least 1.
+    /// Minimum number of workers, at least 1.
     pub min: u32,
-    /// Most workers.
+    /// Maximum number of workers.
     pub max: u32,
-    /// Waiting sequences per worker.
+    /// Target number of waiting sequences per worker.
     pub target_waiting: Option<f64>,
-    /// Share of the cache in use.
+    /// Target fraction of the KV cache in use.
     pub target_kv_usage: Option<f64>,
-    /// How often the gauges are read. Default 15 s.
+    /// Interval between two readings of the gauges. Default 15 s.
     pub interval: Duration,
-    /// How long no worker is taken away after a change. Default 5 min.
+    /// Time after a change in which no worker is removed; the stabilization window of KEDA and WVA.
+    /// Default 5 min.
     pub cool_down: Duration,
-    /// Differences from the target below this share change nothing. Default 0.1.
+    /// Relative difference from the target that causes no change. Default 0.1.
     pub tolerance: f64,
 }
 
@@ -94,13 +92,12 @@ impl Default for ScaleRule {
     }
 }
 
-/// What the rule looks at.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct PoolLoad {
-    /// What waits on each worker that serves, and the share of its cache in use. What waits at the
-    /// router is spread over them.
+    /// Waiting sequences and fraction of the KV cache in use, per ready worker.
+    ///
+    /// Requests in the router's queue are spread evenly over the workers.
     pub ready: Vec<(f64, f64)>,
-    /// Workers that will.
     pub starting: u32,
 }
 
@@ -109,7 +106,6 @@ impl PoolLoad {
         self.ready.len() as u32 + self.starting
     }
 
-    /// Means over the workers that serve.
     fn means(&self) -> (f64, f64) {
         let workers = self.ready.len().max(1) as f64;
         let sum = |all: (f64, f64), one: &(f64, f64)| (all.0 + one.0, all.1 + one.1);
@@ -119,10 +115,9 @@ impl PoolLoad {
 }
 
 impl ScaleRule {
-    /// How many workers there should be.
     pub(super) fn wanted(&self, seen: &PoolLoad) -> u32 {
         let wanted = match self.policy {
-            // Nobody can say how much there is to do.
+            // No worker is ready, so there are no gauges.
             _ if seen.ready.is_empty() => seen.present(),
             ScalePolicy::Hpa => self.by_pods(seen),
             ScalePolicy::Keda => self.by_external(seen),
@@ -131,7 +126,7 @@ impl ScaleRule {
         wanted.clamp(self.min.max(1), self.max.max(self.min).max(1))
     }
 
-    /// The greatest over the gauges that have a target, of which each gives its own.
+    /// Returns the largest target over the gauges that have one.
     fn greatest(
         &self,
         seen: &PoolLoad,
@@ -149,13 +144,14 @@ impl ScaleRule {
         self.greatest(seen, |t| by_gauge(waiting / t), |t| by_gauge(kv_usage / t))
     }
 
-    /// By one gauge, which is `ratio` times its target.
+    /// Returns the target by one gauge, which is `ratio` times its target value.
     fn by_gauge(&self, seen: &PoolLoad, ratio: f64) -> u32 {
         let present = seen.present();
         let (ready, all) = (seen.ready.len() as f64, f64::from(present));
         let assumed = if ratio < 1.0 { 1.0 } else { 0.0 };
         let whole = (ratio * ready + assumed * f64::from(seen.starting)) / all;
-        // Too little to act on, or the workers that start are what was missing.
+        // Ignored: the change is within the tolerance, or the starting workers reverse its
+        // direction.
         let turned = (ratio - 1.0) * (whole - 1.0) < 0.0;
         if turned || self.is_near(whole) {
             return present;
@@ -182,8 +178,9 @@ impl ScaleRule {
         (ratio - 1.0).abs() <= self.tolerance
     }
 
-    /// Whether workers go only when all looks of the last [`ScaleRule::cool_down`] said so, rather
-    /// than when nothing has changed for so long.
+    /// Whether to scale down only to the maximum of the last [`ScaleRule::cool_down`].
+    ///
+    /// Otherwise the rule scales down when the worker count has not changed for this time.
     pub(super) fn stabilizes(&self) -> bool {
         self.policy != ScalePolicy::Hpa
     }
@@ -256,7 +253,7 @@ mod tests {
             |ready, starting, waiting, kv| keda.wanted(&load(ready, starting, waiting, kv));
         assert_eq!(wanted(4, 0, 15.0, 0.1), 6);
         assert_eq!(wanted(4, 2, 15.0, 0.1), 6);
-        // Sixty wait, and six workers may have sixty.
+        // Sixty sequences wait, and six workers may have sixty waiting.
         assert_eq!(wanted(4, 2, 16.0, 0.1), 6);
         assert_eq!(wanted(4, 0, 0.0, 1.0), 5);
         assert_eq!(wanted(0, 3, 0.0, 0.0), 3);
@@ -268,7 +265,7 @@ mod tests {
             policy: ScalePolicy::Wva,
             ..rule()
         };
-        // The examples of its own tests: 0.045 of the cache to spare are less than 0.1.
+        // Example of WVA's own tests: spare cache of 0.045 is below 0.1.
         let tight = PoolLoad {
             ready: vec![(2.0, 0.75), (2.0, 0.76)],
             starting: 0,
@@ -284,7 +281,7 @@ mod tests {
         assert_eq!(wva.wanted(&load(3, 0, 0.0, 0.5)), 3);
         assert_eq!(wva.wanted(&load(3, 0, 0.0, 0.4)), 2);
         assert_eq!(wva.wanted(&load(3, 0, 2.5, 0.1)), 4);
-        // All are full.
+        // All workers are saturated.
         assert_eq!(wva.wanted(&load(3, 0, 9.0, 0.1)), 4);
         assert_eq!(wva.wanted(&load(2, 0, 0.0, 0.0)), 2);
     }
@@ -300,12 +297,12 @@ mod tests {
 
     #[test]
     fn workers_that_start_are_neither_asked_for_again_nor_sent_away() {
-        // Two at a full cache want three; the third on its way changes nothing.
+        // Two workers with full caches need three; a third that starts changes nothing.
         assert_eq!(wanted(2, 0, 0.0, 1.0), 3);
         assert_eq!(wanted(2, 1, 0.0, 1.0), 3);
-        // Twice the load of one wants two, of which one is here.
+        // Twice the load of one worker needs two, of which one is ready.
         assert_eq!(wanted(1, 1, 20.0, 0.0), 2);
-        // Those on their way are taken to be at the target, so fewer go than without them.
+        // Starting workers count as on target, so the pool shrinks less than without them.
         assert_eq!(wanted(4, 4, 5.0, 0.0), 6);
         assert_eq!(wanted(0, 3, 0.0, 0.0), 3);
     }

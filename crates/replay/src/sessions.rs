@@ -6,15 +6,17 @@ use vllm_sim_engine::SimTime;
 use super::content::{OutputRef, SessionContent};
 use super::workload::{Play, Prompt, Session, Turn, WorkloadError, WorkloadSource};
 
-/// How the workload is paced.
+/// Pacing of the arrivals of a workload.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pace {
-    /// Sessions at a time; then start times mean nothing. `None`: all at their times.
+    /// Maximum number of concurrent sessions (closed loop); `None` uses the start times (open
+    /// loop).
     pub concurrency: Option<usize>,
-    /// Runs of agents at a time, each counting its start times from its own start (Dynamo's
-    /// `agentic_lanes`); `None`: all at their times. It excludes `concurrency`.
+    /// Maximum number of concurrent agent runs, each with start times relative to its own start.
+    ///
+    /// `None` uses the start times. Excludes `concurrency`. Dynamo calls it `agentic_lanes`.
     pub plays: Option<usize>,
-    /// Divides start times and delays of an open loop; more than 0.
+    /// Divisor of the start times and delays of an open loop; more than 0.
     pub speedup: f64,
 }
 
@@ -29,7 +31,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// A time between two things, sped up.
+    /// Divides a duration by the speedup; a closed loop keeps it.
     pub(super) fn shorten(self, nanos: u64) -> u64 {
         if self.speedup == 1.0 || self.concurrency.is_some() {
             return nanos;
@@ -38,9 +40,8 @@ impl Pace {
     }
 }
 
-/// Sessions and their numbers.
 pub(super) trait NumberedSource {
-    /// Whether requests are sent in the order of the numbers of their sessions, which have one each.
+    /// Whether requests are sent in the order of their session numbers, one per session.
     const IN_ORDER: bool;
 
     fn next(&mut self) -> Result<Option<(u64, Session)>, WorkloadError>;
@@ -50,7 +51,6 @@ pub(super) trait NumberedSource {
     }
 }
 
-/// All sessions of a workload, numbered as they come.
 pub(super) struct Counted<'a> {
     source: &'a mut dyn WorkloadSource,
     given: u64,
@@ -76,18 +76,17 @@ impl NumberedSource for Counted<'_> {
     }
 }
 
-/// A session on its way.
 #[derive(Debug)]
 pub(super) struct OpenSession {
     pub number: u64,
     pub session: Session,
     content: SessionContent,
-    /// Dependencies that are not fulfilled.
+    /// Number of unfulfilled dependencies.
     missing: usize,
 }
 
 impl OpenSession {
-    /// Tokens and block keys of a turn; turns must be asked for in order.
+    /// Returns the prompt length and block keys of a turn. Call it once per turn, in order.
     pub(super) fn content(
         &mut self,
         turn: u32,
@@ -116,39 +115,35 @@ impl OpenSession {
     }
 }
 
-/// A turn that is due: when, number of its session, turn, place of the session.
+/// Turn to send: time, session number, turn index, index of the open session.
 pub(super) type DueTurn = (SimTime, u64, u32, u32);
 
-/// Sessions as they come from the source, and the turns that are due.
+/// Open sessions of a workload, with the queue of their next turns.
 ///
-/// Turns leave in the order (time, number of the session, turn).
+/// Turns leave in the order (time, session number, turn).
 pub(super) struct Sessions<N> {
     source: N,
     pace: Pace,
-    /// The session after those that are open; in an open loop only.
     peeked: Option<(u64, Session)>,
     exhausted: bool,
     open: Vec<Option<OpenSession>>,
     free: Vec<u32>,
     ready: BinaryHeap<Reverse<DueTurn>>,
-    /// Of a workload with dependencies: when each turn was sent and ended.
+    /// Send and end time of each turn, for workloads with dependencies.
     history: HashMap<(u64, u32), (SimTime, Option<SimTime>)>,
-    /// Places of sessions that wait for a turn: for its end (true) or its dispatch.
     waiters: HashMap<(u64, u32, bool), Vec<u32>>,
     plays: Plays,
 }
 
-/// Runs of agents, of which so many go on at a time.
+/// Agent runs, with a limit on how many run at the same time.
 #[derive(Default)]
 struct Plays {
-    /// The sessions of those that wait for their turn.
     waiting: VecDeque<Vec<(u64, Session)>>,
-    /// Sessions of those that go on which have not ended.
+    /// Number of unfinished sessions of each active run.
     left: HashMap<Option<Play>, usize>,
 }
 
 impl Plays {
-    /// All plays of a source, in their order.
     fn read(source: &mut impl NumberedSource) -> Result<Self, WorkloadError> {
         let mut plays: BTreeMap<_, Vec<_>> = BTreeMap::new();
         while let Some((number, session)) = source.next()? {
@@ -161,7 +156,7 @@ impl Plays {
         })
     }
 
-    /// A session of a play is over; whether the play is.
+    /// Records the end of a session and returns true if its agent run has ended.
     fn ended(&mut self, play: &Option<Play>) -> bool {
         match self.left.get_mut(play) {
             None => false,
@@ -206,14 +201,12 @@ impl<N: NumberedSource> Sessions<N> {
         Ok(sessions)
     }
 
-    /// When the next turn is due.
     pub(super) fn next_due(&self) -> Option<SimTime> {
         let ready = self.ready.peek().map(|Reverse((at, ..))| *at);
         let peeked = self.peeked.as_ref().map(|(_, session)| session.start);
         ready.into_iter().chain(peeked).min()
     }
 
-    /// Takes the next turn that is due at or before `now`.
     pub(super) fn pop_due(&mut self, now: SimTime) -> Result<Option<DueTurn>, WorkloadError> {
         while let Some((number, session)) = self.peeked.take_if(|(_, next)| next.start <= now) {
             let start = session.start;
@@ -235,7 +228,7 @@ impl<N: NumberedSource> Sessions<N> {
         self.open[place as usize].as_mut().expect("it is open")
     }
 
-    /// A turn was sent.
+    /// Records that a turn was sent, and wakes sessions that depend on it.
     pub(super) fn sent(&mut self, place: u32, turn: u32, now: SimTime) {
         if self.source.has_dependencies() {
             let number = self.get(place).number;
@@ -244,7 +237,7 @@ impl<N: NumberedSource> Sessions<N> {
         }
     }
 
-    /// A turn is over: its session goes on, or makes room.
+    /// Records the end of a turn and schedules the next turn, session or agent run.
     pub(super) fn ended(
         &mut self,
         place: u32,
@@ -281,8 +274,8 @@ impl<N: NumberedSource> Sessions<N> {
         Ok(())
     }
 
-    /// Starts the next play, if there is one: its first request is due at once, the others so much later
-    /// as they are in the trace.
+    /// Starts the next agent run, if any: its first request immediately, the others at their
+    /// offsets from it.
     ///
     /// **Source:** aisimulate-core 0.13.0 `replay/loadgen/driver.rs` (`activate_play`, `release_lane`).
     fn start_play(&mut self, now: SimTime) {
@@ -300,7 +293,6 @@ impl<N: NumberedSource> Sessions<N> {
         }
     }
 
-    /// Starts the next session of a closed loop, if there is one.
     fn open_next(&mut self, now: SimTime) -> Result<(), WorkloadError> {
         if self.exhausted {
             return Ok(());
@@ -312,12 +304,12 @@ impl<N: NumberedSource> Sessions<N> {
         Ok(())
     }
 
-    /// Where they come from. Look again with [`Sessions::resume`] after it was filled.
+    /// Returns the source. Call [`Sessions::resume`] after more sessions were added to it.
     pub(super) fn source(&mut self) -> &mut N {
         &mut self.source
     }
 
-    /// The source has more again.
+    /// Reads the next session if the source had none before.
     pub(super) fn resume(&mut self) -> Result<(), WorkloadError> {
         match self.peeked {
             Some(_) => Ok(()),
@@ -362,7 +354,6 @@ impl<N: NumberedSource> Sessions<N> {
         }
     }
 
-    /// All that a session waits for has happened.
     fn start(&mut self, place: u32) {
         let open = self.get(place);
         let after = open.session.after.iter().filter_map(|after| {
@@ -386,7 +377,6 @@ impl<N: NumberedSource> Sessions<N> {
         }
     }
 
-    /// Sessions that wait for what cannot happen any more, by name or number.
     pub(super) fn stuck(&self) -> Vec<String> {
         let waiting = self.open.iter().flatten().filter(|open| open.missing > 0);
         let name = |open: &OpenSession| match &open.session.id {

@@ -7,27 +7,27 @@ use super::scale::Scaling;
 use super::sessions::Pace;
 use vllm_sim_engine::sched::EngineSpec;
 
-/// What a workload is played against, and how.
+/// Configuration of a replay: the workers and the pacing of the workload.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The workers that make output tokens.
+    /// Pool of the workers for output tokens.
     pub pool: PoolSpec,
-    /// Workers that compute prompts for them; `None`: every worker does both.
+    /// Pool of the workers for prompts; `None` for an aggregated deployment.
     pub prefill: Option<PoolSpec>,
-    /// How the workload is paced.
+    /// Pacing of the arrivals.
     pub pace: Pace,
-    /// Nothing happens after this instant.
+    /// Virtual time at which the run ends; `None` runs the whole workload.
     pub limit: Option<SimTime>,
-    /// Seed of routing ties.
+    /// Seed of the router's random choices.
     pub seed: u64,
-    /// How often every worker is reported to the sink.
+    /// Interval of worker samples, in virtual time; `None` takes none.
     pub sample_every: Option<Duration>,
-    /// Threads for workers that do not depend on each other; 0 and 1: the caller's.
+    /// Maximum number of threads for independent workers; 0 and 1 use the calling thread.
     pub threads: usize,
 }
 
 impl Settings {
-    /// A plain deployment: one pool, every request at its time, to the end.
+    /// Creates an aggregated deployment with open-loop arrivals, no time limit and seed 42.
     pub fn new(pool: PoolSpec) -> Self {
         Self {
             pool,
@@ -41,47 +41,46 @@ impl Settings {
     }
 }
 
-/// Time that the cache of a prompt takes from one worker to another. Transfers do not share
-/// bandwidth.
+/// Duration of a KV cache transfer between workers. Transfers do not share bandwidth.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct TransferTime {
     /// Nanoseconds per token.
     pub ns_per_token: f64,
-    /// What is there already is moved all the same.
+    /// Whether to transfer tokens that the receiver has cached, too.
     pub whole: bool,
 }
 
 impl TransferTime {
-    /// The time of a prompt of which `missing` tokens are not there yet.
+    /// Returns the duration for a prompt of which `missing` tokens are not cached at the receiver.
     pub(super) fn of(self, prompt: u32, missing: u32) -> Duration {
         let tokens = if self.whole { prompt } else { missing };
         Duration::from_nanos((f64::from(tokens) * self.ns_per_token).round() as u64)
     }
 }
 
-/// Workers of one kind, and how they are chosen.
+/// Workers of one kind, with their router and scaling.
 #[derive(Debug, Clone)]
 pub struct PoolSpec {
-    /// The engine of each worker at the start; those that come later take them in turn. At least
-    /// one.
+    /// Engines of the initial workers, at least one. Later workers use them in rotation.
     pub engines: Vec<EngineSpec>,
-    /// Data-parallel ranks of a worker: so many engines in a row start their steps together, and end
-    /// them with the slowest.
+    /// Data-parallel ranks per worker.
+    ///
+    /// This number of consecutive engines forms a worker; they start and end their steps together.
     pub ranks: u32,
-    /// How workers are chosen.
+    /// Routing policy of the pool.
     pub router: RouterConfig,
-    /// How long prompts are on their way to another pool, where the core looks after it.
+    /// Duration of transfers to the decode pool, for engines whose handoff the replay simulates.
     pub transfer: TransferTime,
-    /// How long a new worker takes until it serves.
+    /// Startup time of a new worker.
     pub startup: Duration,
-    /// Whether those of the start take that long too.
+    /// Whether the initial workers take that time too.
     pub cold: bool,
-    /// When workers come and go.
+    /// Changes of the number of workers.
     pub scaling: Scaling,
 }
 
 impl PoolSpec {
-    /// A pool of equal workers.
+    /// Creates a pool of `workers` equal workers.
     pub fn new(engine: EngineSpec, workers: u32, router: RouterConfig) -> Self {
         Self {
             engines: vec![engine; workers as usize],

@@ -1,7 +1,7 @@
-//! When tokens came, in the shape that an engine reports it: by the step that made them.
+//! Stores token times by the engine step that made them.
 //!
-//! Sequences of one batch share the gaps between its steps. A log of steps per worker therefore
-//! stands for the instants of all its tokens, and a gap is reported to the sink once with the number of
+//! Sequences of one batch share the gaps between its steps. One log of step ends per worker
+//! therefore holds the times of all its tokens. Each gap is reported once, with the number of
 //! sequences that had it.
 
 use std::collections::VecDeque;
@@ -10,51 +10,44 @@ use vllm_sim_engine::SimTime;
 
 use super::outcome::Sink;
 
-/// Tokens of one request that came together or one by one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TokenSpan {
-    /// One token at the end of each of `n` steps.
+    /// One token at the end of each of `n` consecutive steps.
     Steps {
-        /// The first step.
         first: u64,
-        /// How many.
         n: u32,
     },
-    /// `n` tokens at one instant.
     Burst {
-        /// When.
         at: SimTime,
-        /// How many.
         n: u32,
     },
 }
 
-/// The steps of one worker that some living request may still refer to.
+/// Steps of one worker that a request in flight may still refer to.
 #[derive(Debug, Default)]
 pub(super) struct StepLog {
     steps: VecDeque<LoggedStep>,
-    /// Number of the first step that is kept.
+    /// Number of the oldest logged step.
     base: u64,
     /// End of the step before it.
     before: SimTime,
-    /// Completed requests that had the gap before the first step, less what `steps[0]` says.
+    /// Number of completed requests with the gap before `steps[0]`, without its `change`.
     sharing: i64,
-    /// What the step after the newest will say.
+    /// `change` of the step after the newest.
     ahead: i32,
-    /// The newest step has tokens already, but the engine has not closed it.
+    /// Whether the newest step has tokens but no end event yet.
     open: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct LoggedStep {
     end: SimTime,
-    /// By how much the number of requests that had the gap before this step differs from that of
-    /// the step before.
+    /// Difference in the number of requests that had the gap before this step, to the step before.
     change: i32,
 }
 
 impl StepLog {
-    /// The step that ends at `at` and is about to be closed.
+    /// Returns the number of the step that ends at `at` and is not closed yet.
     pub(super) fn current(&mut self, at: SimTime) -> u64 {
         if !self.open {
             self.push(at);
@@ -63,7 +56,6 @@ impl StepLog {
         self.next() - 1
     }
 
-    /// A step ended.
     pub(super) fn close(&mut self, at: SimTime) {
         if !std::mem::take(&mut self.open) {
             self.push(at);
@@ -75,17 +67,16 @@ impl StepLog {
         self.steps.push_back(LoggedStep { end, change });
     }
 
-    /// Number of the step after the newest one that is closed.
+    /// Returns the number of the step after the newest closed one.
     pub(super) fn ended(&self) -> u64 {
         self.next() - u64::from(self.open)
     }
 
-    /// Number of the step after the newest.
+    /// Returns the number of the step after the newest.
     pub(super) fn next(&self) -> u64 {
         self.base + self.steps.len() as u64
     }
 
-    /// Steps that are kept.
     pub(super) fn len(&self) -> usize {
         self.steps.len()
     }
@@ -96,7 +87,7 @@ impl StepLog {
         step.map_or(self.before, |step| step.end)
     }
 
-    /// A completed request had one token at the end of each of these steps.
+    /// Counts the gaps of a completed request with one token at the end of each of these steps.
     fn share(&mut self, first: u64, n: u32) {
         if n < 2 {
             return;
@@ -111,7 +102,7 @@ impl StepLog {
         }
     }
 
-    /// Reports the gaps before all steps up to `upto`, which nobody will refer to again.
+    /// Reports and drops the gaps before all steps below `upto`; no request may refer to them.
     pub(super) fn flush(&mut self, upto: u64, sink: &mut dyn Sink) {
         while self.base < upto {
             let Some(step) = self.steps.pop_front() else {
@@ -128,7 +119,6 @@ impl StepLog {
     }
 }
 
-/// All tokens of one request.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TokenTimes {
     spans: Vec<TokenSpan>,
@@ -145,7 +135,6 @@ impl TokenTimes {
         self.made = 0;
     }
 
-    /// The first step that is referred to.
     pub(super) fn oldest_step(&self) -> Option<u64> {
         self.spans.iter().find_map(|span| match *span {
             TokenSpan::Steps { first, .. } => Some(first),
@@ -153,7 +142,7 @@ impl TokenTimes {
         })
     }
 
-    /// One token at the end of each of `n` steps from `first` on.
+    /// Adds one token at the end of each of `n` steps from `first` on.
     pub(super) fn steps(&mut self, first: u64, n: u32) {
         self.made += n;
         match self.spans.last_mut() {
@@ -165,13 +154,11 @@ impl TokenTimes {
         }
     }
 
-    /// `n` tokens at one instant.
     pub(super) fn burst(&mut self, at: SimTime, n: u32) {
         self.made += n;
         self.spans.push(TokenSpan::Burst { at, n });
     }
 
-    /// When each token came.
     pub(super) fn instants(&self, log: &StepLog) -> impl Iterator<Item = SimTime> {
         self.spans.iter().flat_map(move |&span| {
             let n = match span {
@@ -184,7 +171,6 @@ impl TokenTimes {
         })
     }
 
-    /// When the last token came.
     pub(super) fn last(&self, log: &StepLog) -> Option<SimTime> {
         self.spans.last().map(|span| match *span {
             TokenSpan::Steps { first, n } => log.end_of(first + u64::from(n) - 1),
@@ -192,7 +178,7 @@ impl TokenTimes {
         })
     }
 
-    /// Reports all gaps, at once or with the steps.
+    /// Reports the gaps between spans immediately, and those within steps through the log.
     pub(super) fn settle(&self, log: &mut StepLog, sink: &mut dyn Sink) {
         let mut last: Option<SimTime> = None;
         for span in &self.spans {
@@ -243,7 +229,7 @@ mod tests {
                 living.push((TokenTimes::default(), Vec::new()));
             }
             for (nth, (tokens, seen)) in living.iter_mut().enumerate() {
-                // Some pause for a step, some make two tokens in one.
+                // Some requests pause for a step; some produce two tokens in one.
                 match (i + nth) % 11 {
                     0 => continue,
                     1 => {

@@ -3,37 +3,28 @@ use vllm_sim_engine::{Scheduler, SimTime};
 
 use super::steps::StepLog;
 
-/// Whether a worker serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WorkerPhase {
-    /// Not yet.
     Starting,
     Ready,
-    /// Only what it has.
     Draining,
-    /// Nothing any more, but it is still accounted for.
+    /// Failed worker, before its requests are reported as failed.
     Lost,
     Gone,
 }
 
-/// One engine and what is remembered of its steps.
 pub(super) struct Worker {
     pub engine: Box<dyn Scheduler + Send>,
-    /// Tokens come by steps that the engine reports.
     pub has_steps: bool,
     pub log: StepLog,
     pub phase: WorkerPhase,
-    /// Requests that it has.
+    /// Number of requests on the worker.
     pub load: u32,
-    /// When it has to be looked at next, as entered in the calendar.
     pub wake: SimTime,
-    /// It may not start a step before other ranks of its worker have ended theirs.
+    /// Whether the rank waits for the end of the other ranks' steps.
     pub held: bool,
-    /// When it came into being.
     pub since: SimTime,
-    /// Steps in the log before it is looked through.
     pub log_limit: usize,
-    /// Prompt tokens that one step may compute.
     pub batched_tokens: u32,
 }
 
@@ -58,7 +49,7 @@ impl Worker {
         })
     }
 
-    /// As one of the ranks that step together.
+    /// Returns the engine if it is in lockstep with other ranks.
     pub(super) fn rank(&mut self) -> Option<&mut dyn Scheduler> {
         match self.engine.is_in_lock_step() {
             true => Some(&mut *self.engine),

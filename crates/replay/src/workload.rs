@@ -1,58 +1,57 @@
-//! What is asked: sessions of turns, with content that shows only which parts are equal.
+//! Describes a workload: sessions of turns, whose content states only which parts are equal.
 
 use std::sync::Arc;
 
 use vllm_sim_engine::SimTime;
 
-/// Most tokens of one prompt or output, so that a slip of the pen cannot fill the memory.
+/// Maximum number of tokens of one prompt or output, which bounds the memory of a mistyped length.
 pub const MAX_TOKENS: u64 = 1 << 26;
 
-/// A stretch of prompt tokens. Two runs with equal fields hold the same tokens.
+/// Run of prompt tokens. Two runs with equal fields hold the same tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TokenRun {
-    /// Which content.
+    /// Identity of the content.
     pub id: u64,
-    /// Tokens in it.
+    /// Number of tokens.
     pub len: u32,
-    /// One token again and again (a block of a Mooncake trace) rather than all different ones.
+    /// Whether one token repeats (a block of a Mooncake trace); otherwise all tokens differ.
     pub same: bool,
 }
 
-/// What the prompt of a turn is made of.
+/// Content of a turn's prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Prompt {
-    /// The whole prompt.
+    /// The complete prompt.
     Whole(Vec<TokenRun>),
-    /// What follows the prompt and the output of the turn before.
+    /// The tokens that follow the prompt and output of the previous turn.
     Grown(Vec<TokenRun>),
 }
 
 /// One request of a session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Turn {
-    /// Its name in the trace.
+    /// Request id from the trace.
     pub request_id: Option<Arc<str>>,
-    /// Its prompt.
+    /// Content of the prompt.
     pub prompt: Prompt,
-    /// Output tokens it asks for, all of which are made.
+    /// Output length in tokens; the engine generates all of them.
     pub output: u32,
-    /// Nanoseconds between the end of the turn before and this one; without meaning in a first
-    /// turn.
+    /// Delay after the end of the previous turn, in nanoseconds; ignored for the first turn.
     pub delay_ns: u64,
-    /// Smaller is served first under the priority policy of the engine.
+    /// Priority for the engine's priority policy; a smaller value runs first.
     pub priority: i32,
-    /// Router queue: higher goes before all lower ones.
+    /// Priority in the router's queue; a higher value leaves first.
     pub strict_priority: u32,
-    /// The text itself, where the trace has it (only online mode can use it).
+    /// Text of the prompt, if the trace has it (online only).
     pub text: Option<Arc<str>>,
-    /// As recorded, for `--replay-timing`: nanoseconds from arrival to each token.
+    /// Recorded token times for `--replay-timing`, in nanoseconds after the arrival.
     pub recorded: Option<Arc<[u64]>>,
-    /// Adapter, empty for the base model.
+    /// Name of the LoRA adapter; `None` for the base model.
     pub lora: Option<Arc<str>>,
 }
 
 impl Turn {
-    /// A plain turn.
+    /// Creates a turn without ids, delay, priorities or adapter.
     pub fn new(prompt: Prompt, output: u32) -> Self {
         Self {
             request_id: None,
@@ -68,46 +67,47 @@ impl Turn {
     }
 }
 
-/// What has to happen before a session may start (agentic traces).
+/// Dependency of a session on a turn of another session (agentic traces).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dependency {
-    /// Number of the session waited for, in the order the source gave them.
+    /// Number of the other session, in source order.
     pub session: u64,
-    /// Turn of that session.
+    /// Index of the turn in the other session.
     pub turn: u32,
-    /// Wait for its end rather than for its dispatch.
+    /// Whether to wait for the end of that turn; otherwise for its dispatch.
     pub completion: bool,
-    /// Nanoseconds after that.
+    /// Delay after the end or dispatch, in nanoseconds.
     pub delay_ns: u64,
 }
 
-/// Requests that follow one another.
+/// Sequence of requests, each sent after the previous one ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Session {
-    /// Its name in the trace; plain requests have none.
+    /// Session id from the trace.
     pub id: Option<Arc<str>>,
-    /// When the first turn is sent; without meaning in a closed loop.
+    /// Send time of the first turn; ignored in a closed loop.
     pub start: SimTime,
-    /// At least one.
+    /// Turns in order, at least one.
     pub turns: Vec<Turn>,
-    /// Empty for most.
+    /// Dependencies of the first turn; usually empty.
     pub after: Vec<Dependency>,
-    /// The run of an agent that it is part of; `None` for most.
+    /// Agent run of the session, if any.
     pub play: Option<Play>,
 }
 
-/// A run of an agent: its place among others, and its name.
+/// Agent run: its index among the runs, and its name.
 pub type Play = (u64, Arc<str>);
 
-/// Where sessions come from, in the order of their start.
+/// Provides the sessions of a workload, in the order of their start.
 pub trait WorkloadSource {
-    /// The next one; `None` at the end.
+    /// Returns the next session, or `None` at the end.
     ///
     /// # Errors
-    /// [`WorkloadError`] names the file, the line and the field.
+    /// Returns [`WorkloadError`] with the file, the line and the field.
     fn next(&mut self) -> Result<Option<Session>, WorkloadError>;
 
-    /// The workload that this one changes: it answers all that follows.
+    /// Returns the wrapped workload, to which the default implementations of the other methods
+    /// delegate.
     fn inner(&self) -> Option<&dyn WorkloadSource> {
         None
     }
@@ -117,23 +117,24 @@ pub trait WorkloadSource {
         self.inner().is_some_and(WorkloadSource::has_dependencies)
     }
 
-    /// Whether it is certain that every session is one request that waits for nothing, and that none
-    /// starts before the one before it.
+    /// Whether every session is guaranteed to be one request without dependencies, in order of
+    /// start.
     fn is_single_turn(&self) -> bool {
         self.inner().is_some_and(WorkloadSource::is_single_turn)
     }
 
-    /// How many requests there are at most, where that is known beforehand.
+    /// Returns the maximum number of requests, if known in advance.
     fn requests(&self) -> Option<u64> {
         self.inner()?.requests()
     }
 
-    /// Whether starts mean nothing, so that a closed loop or arrivals of its own are needed.
+    /// Whether the sessions have no start times, so that a closed loop or an arrival process is
+    /// needed.
     fn untimed(&self) -> bool {
         self.inner().is_some_and(WorkloadSource::untimed)
     }
 
-    /// Requests in flight when this was recorded, where the recording kept them at a fixed number.
+    /// Returns the concurrency of the recording, if it was made in a closed loop.
     fn concurrency(&self) -> Option<u32> {
         self.inner()?.concurrency()
     }
@@ -148,23 +149,23 @@ impl WorkloadSource for Box<dyn WorkloadSource + '_> {
     }
 }
 
-/// Why a workload cannot be read.
+/// Reports why a workload cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkloadError {
-    /// A file cannot be read.
+    /// The file cannot be read.
     #[error("{path}: {error}")]
     Io {
-        /// Which.
+        /// Path of the file.
         path: std::path::PathBuf,
-        /// Why.
+        /// Error of the operating system.
         error: std::io::Error,
     },
-    /// A line, row or option is wrong.
+    /// A line, row or option is invalid.
     #[error("{place}: {problem}")]
     Bad {
-        /// `file:line`, or the name of the option.
+        /// Location as `file:line`, or the name of the option.
         place: String,
-        /// Field, value and what is allowed.
+        /// Field, value and allowed values.
         problem: String,
     },
 }

@@ -1,4 +1,4 @@
-//! A few texts of a schema, a regular expression and a grammar.
+//! Prints texts of a schema, a regular expression and a grammar.
 //!
 //! `cargo run -p vllm-sim-schema-sampler --example sample`
 
@@ -49,7 +49,7 @@ fn main() -> Result<(), ConstraintError> {
             println!("  {}", compiled.sample(&mut rng, &limits)?);
         }
     }
-    // A schema that nothing satisfies says why.
+    // An unsatisfiable schema reports its conflict.
     let nothing = json!({"type": "integer", "minimum": 3, "maximum": 2});
     let error = compile(&Constraint::Json(nothing))?
         .sample(&mut ChaCha8Rng::seed_from_u64(1), &limits)

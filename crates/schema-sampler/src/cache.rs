@@ -1,4 +1,4 @@
-//! Compiled schemas, kept: agents send the same tools with every request.
+//! A cache of compiled schemas, because agents send the same tools with every request.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,26 +9,25 @@ use serde_json::Value;
 use crate::compiled::{Compiled, compile};
 use crate::constraint::{Constraint, ConstraintError};
 
-/// The most recently used schemas, by their text.
+/// A least-recently-used cache of compiled schemas, keyed by their JSON text.
 #[derive(Debug)]
 pub struct SchemaCache {
     capacity: usize,
     entries: Mutex<CacheEntries>,
 }
 
-/// Most bytes of schemas that are kept, as text: what is made of them takes many times as many.
+/// Maximum total size of the cached schema texts, in bytes. Compiled schemas are many times larger.
 const KEPT_BYTES: usize = 4 << 20;
 
 #[derive(Debug, Default)]
 struct CacheEntries {
     clock: u64,
-    /// Bytes of the texts.
     bytes: usize,
     by_text: HashMap<String, (u64, Arc<Compiled>)>,
 }
 
 impl SchemaCache {
-    /// A cache of at most `capacity` schemas (at least one).
+    /// Creates a cache of at most `capacity` schemas (at least one).
     pub fn new(capacity: usize) -> Self {
         Self {
             capacity: capacity.max(1),
@@ -36,17 +35,17 @@ impl SchemaCache {
         }
     }
 
-    /// The compiled form of `schema`, from the cache or made now.
+    /// Returns the compiled form of `schema`, from the cache if possible.
     ///
     /// # Errors
-    /// As [`compile`]; errors are not kept.
+    /// The same as for [`compile`]; errors are not cached.
     pub fn schema(&self, schema: &Value) -> Result<Arc<Compiled>, ConstraintError> {
-        // By its text, not its value: the order of properties decides that of the answers'.
+        // The text keeps the order of properties, which decides the order in the generated values.
         let text = schema.to_string();
         if let Some(known) = self.lookup(&text) {
             return Ok(known);
         }
-        // Compiled outside the lock: a slow schema holds up nobody else.
+        // Compiled outside the lock, so that a slow schema does not block other callers.
         let compiled = Arc::new(compile(&Constraint::Json(schema.clone()))?);
         let mut entries = self.entries.lock();
         if entries.by_text.contains_key(&text) {
@@ -80,7 +79,7 @@ impl SchemaCache {
 }
 
 impl Default for SchemaCache {
-    /// Room for the tools of a few dozen agents.
+    /// Creates a cache for 512 schemas, enough for the tools of a few dozen agents.
     fn default() -> Self {
         Self::new(512)
     }

@@ -1,4 +1,4 @@
-//! A constraint that has been read and checked.
+//! Compiled constraints.
 
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
@@ -13,7 +13,7 @@ use crate::structural_tag::StructuralTag;
 use crate::work::Work;
 use vllm_sim_random::Draw;
 
-/// What `json_object` answers look like.
+/// Schema of the objects that [`Constraint::JsonObject`] generates.
 const ANY_OBJECT: &str = r#"{
     "type": "object",
     "properties": {
@@ -34,7 +34,7 @@ const ANY_OBJECT: &str = r#"{
     "additionalProperties": false
 }"#;
 
-/// A constraint that has been checked and can be sampled any number of times.
+/// A validated constraint that can be sampled any number of times.
 #[derive(Debug)]
 pub struct Compiled(CompiledKind);
 
@@ -47,11 +47,11 @@ enum CompiledKind {
     StructuralTag(StructuralTag),
 }
 
-/// Checks `constraint`.
+/// Compiles `constraint`.
 ///
 /// # Errors
-/// [`ConstraintError`] when it cannot be read; a schema that no value satisfies may be
-/// found out only by [`Compiled::sample`].
+/// [`ConstraintError`] if it cannot be read. Some unsatisfiable schemas are detected only by
+/// [`Compiled::sample`].
 pub fn compile(constraint: &Constraint) -> Result<Compiled, ConstraintError> {
     let size = constraint.size();
     if size > MAX_SOURCE {
@@ -81,11 +81,11 @@ pub fn compile(constraint: &Constraint) -> Result<Compiled, ConstraintError> {
 }
 
 impl Compiled {
-    /// A text that keeps the constraint.
+    /// Generates a text that satisfies the constraint.
     ///
     /// # Errors
-    /// [`ConstraintError::Unsatisfiable`] when no value was found within a bounded search,
-    /// [`ConstraintError::TooLong`] when none is short enough.
+    /// [`ConstraintError::Unsatisfiable`] if a bounded search finds no value,
+    /// [`ConstraintError::TooLong`] if no value is short enough.
     pub fn sample(&self, rng: &mut ChaCha8Rng, limits: &Limits) -> Result<String, ConstraintError> {
         let work = &mut Work::default();
         match &self.0 {
@@ -102,10 +102,11 @@ impl Compiled {
         }
     }
 
-    /// As [`Self::sample`], but an object wherever the schema allows one: tool arguments.
+    /// Generates a text like [`Self::sample`], and an object if the schema allows one; for tool
+    /// arguments.
     ///
     /// # Errors
-    /// As [`Self::sample`].
+    /// The same as for [`Self::sample`].
     pub fn sample_object(
         &self,
         rng: &mut ChaCha8Rng,

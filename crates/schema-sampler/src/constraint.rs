@@ -1,34 +1,34 @@
-//! What is asked for, and why it cannot be had.
+//! Constraints and their errors.
 
 use serde_json::Value;
 
 use crate::limits::MAX_SOURCE;
 
-/// What an answer must look like: vLLM's `structured_outputs` and `response_format`.
+/// A constraint on a text: vLLM's `structured_outputs` or `response_format`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Constraint {
     /// Any JSON object.
     JsonObject,
-    /// A JSON value that the schema accepts; a string holds the schema as text.
+    /// A JSON value that this schema accepts; a string contains the schema as JSON text.
     Json(Value),
-    /// A text that the pattern matches as a whole.
+    /// A text that this pattern matches as a whole.
     Regex(String),
-    /// One of the texts.
+    /// Any text of this list.
     Choice(Vec<String>),
-    /// A text of the grammar: EBNF (`root ::= …`) or Lark (`start: …`).
+    /// A text of this grammar, in EBNF (`root ::= …`) or Lark (`start: …`).
     Grammar(String),
-    /// Free text and tagged parts, as xgrammar's structural tags say.
+    /// Free text with tagged parts, as an xgrammar structural tag describes it.
     StructuralTag(Value),
 }
 
 impl Constraint {
-    /// Bytes that spell it, about.
+    /// Returns the approximate size of the source, in bytes.
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::JsonObject => 0,
             Self::Json(value) | Self::StructuralTag(value) => size(value),
             Self::Regex(text) | Self::Grammar(text) => text.len(),
-            // Nothing is made of it.
+            // A list of choices needs no compilation.
             Self::Choice(_) => 0,
         }
     }
@@ -47,49 +47,49 @@ fn size(value: &Value) -> usize {
     }
 }
 
-/// Why a constraint cannot be used, in the words that vLLM answers with.
+/// Reports why a constraint cannot be used, with vLLM's messages.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConstraintError {
-    /// No value was found; the path leads to the part of the schema that stands in the way.
+    /// No value satisfies the schema.
     #[error("Grammar error: Unsatisfiable schema: {reason}{}", location(path))]
     Unsatisfiable {
-        /// JSON pointer into the schema, with a leading `#`.
+        /// JSON pointer to the part of the schema that conflicts, with a leading `#`.
         path: String,
-        /// What cannot be had together.
+        /// Description of the conflict.
         reason: String,
     },
-    /// A document that is no schema.
+    /// The document is not a valid schema.
     #[error("Grammar error: {reason}{}", location(path))]
     InvalidSchema {
-        /// JSON pointer into the schema, with a leading `#`.
+        /// JSON pointer to the invalid part, with a leading `#`.
         path: String,
-        /// The keyword at fault.
+        /// Description of the invalid keyword.
         reason: String,
     },
-    /// A schema given as text that is no JSON.
+    /// The schema text is not valid JSON.
     #[error("Invalid JSON grammar specification.")]
     InvalidJson,
-    /// A pattern that cannot be read, or asks for look-around or back-references.
+    /// The pattern is invalid, or uses look-around or back-references.
     #[error("{0}")]
     BadRegex(String),
-    /// A grammar that cannot be read or never ends.
+    /// The grammar is invalid or has no finite text.
     #[error("{0}")]
     BadGrammar(String),
-    /// A structural tag that cannot be read.
+    /// The structural tag is invalid.
     #[error("Invalid grammar specification: {0}")]
     BadTag(String),
-    /// A choice of nothing.
+    /// The list of choices is empty.
     #[error("Choice '' cannot be empty")]
     EmptyChoice,
-    /// More bytes than are read.
+    /// The source exceeds the size limit; the value is its size in bytes.
     #[error("Grammar error: the constraint has {0} bytes, the most is {MAX_SOURCE}")]
     TooLarge(usize),
-    /// No text of the constraint is short enough.
+    /// All texts are longer than this number of characters.
     #[error("Grammar error: every match is longer than {0} characters")]
     TooLong(u32),
 }
 
-/// Where a schema is at fault, unless it is the schema as a whole: as much as vLLM says.
+/// Formats the location of an error; the root of the schema is not mentioned, as in vLLM.
 fn location(path: &str) -> String {
     match path {
         "#" => String::new(),
@@ -106,7 +106,7 @@ impl From<InvalidSchema> for ConstraintError {
     }
 }
 
-/// Why a document is no schema that can be used.
+/// Reports why a document is not a supported schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct InvalidSchema {
     pub(crate) path: String,

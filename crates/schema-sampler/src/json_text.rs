@@ -1,4 +1,4 @@
-//! JSON text as models print it: a blank after each comma and colon, like Python's
+//! Prints JSON as models do: with a space after each comma and colon, like Python's
 //! `json.dumps(value, ensure_ascii=False)`.
 
 use std::io;
@@ -31,11 +31,10 @@ impl Formatter for SpacedFormatter {
     }
 }
 
-/// The text of `value`.
 pub(crate) fn print(value: &Value) -> String {
     let mut text = Vec::with_capacity(128);
     let written = value.serialize(&mut Serializer::with_formatter(&mut text, SpacedFormatter));
-    // Writing into a vector cannot fail, and a `Value` has only string keys.
+    // Writing to a vector cannot fail, and a `Value` has only string keys.
     debug_assert!(written.is_ok());
     String::from_utf8(text).unwrap_or_default()
 }

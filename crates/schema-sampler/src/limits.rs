@@ -1,29 +1,30 @@
-//! Bounds of what is read and made.
+//! Limits on constraints and on generated values.
 
-/// Bytes of a constraint: what is made of it takes up to a hundred times as many.
+/// Maximum size of a constraint, in bytes. Its compiled form takes up to a hundred times as much.
 pub(crate) const MAX_SOURCE: usize = 1 << 20;
 
-/// What a made-up value is like where the constraint leaves it open.
+/// Ranges and chances for the parts of a value that the constraint leaves open.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limits {
-    /// Integers, both ends included; `None`: by what the field is about, else 0 to 100.
+    /// Inclusive range of integers; `None` uses the range usual for the field name, else 0 to 100.
     pub integer: Option<(i64, i64)>,
-    /// Other numbers; `None` as for integers.
+    /// Inclusive range of other numbers; `None` as for `integer`.
     pub number: Option<(f64, f64)>,
-    /// Lengths of arrays.
+    /// Inclusive range of array lengths.
     pub array: (u64, u64),
     /// Chance of an optional property of the outermost object, in percent.
     pub optional_percent: u32,
     /// Chance of an optional property of an inner object, in percent.
     pub nested_optional_percent: u32,
-    /// Levels of nesting beyond which optional parts are left out.
+    /// Nesting depth beyond which optional parts are omitted.
     pub max_depth: u32,
-    /// The longest text, in characters.
+    /// Maximum length of a text, in characters.
     pub max_chars: u32,
 }
 
 impl Default for Limits {
-    /// Structured answers of real models fill nearly every field.
+    /// Returns limits under which nearly every field is filled, as in structured outputs of real
+    /// models.
     fn default() -> Self {
         Self {
             integer: None,

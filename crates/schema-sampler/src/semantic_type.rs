@@ -1,5 +1,4 @@
-//! What a field is about, known by its name or description, so that its values read as if a
-//! model had understood it.
+//! Recognises the meaning of a field by its name or description, to generate plausible values.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -8,18 +7,15 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::words::one;
 
-/// What a field is about, known by the words of its name or description.
+/// The meaning of a field, recognised by keywords.
 #[derive(Debug)]
 pub(crate) struct SemanticType {
     keys: Vec<&'static str>,
-    /// Values for a string.
     pub(crate) texts: Vec<&'static str>,
-    /// The usual range of a number.
     pub(crate) range: Option<(f64, f64)>,
 }
 
-/// The ten words that llm-d-inference-sim puts into any string
-/// (`pkg/llm-d-inference-sim/tools_utils.go`).
+/// Generic strings of llm-d-inference-sim (`pkg/llm-d-inference-sim/tools_utils.go`).
 const PLAIN: &[&str] = &[
     "testing",
     "hello",
@@ -33,8 +29,10 @@ const PLAIN: &[&str] = &[
     "lifetime",
 ];
 
-/// Each entry: the words that name the type, then `=` and texts between bars, or `:` and
-/// the usual range of a number. An indented line continues the one before.
+/// One entry per line: keywords, then `=` and texts separated by `|`, or `:` and a range of
+/// numbers.
+///
+/// An indented line continues the previous entry.
 const TABLE: &str = r#"
 city town destination origin = Paris | Berlin | Tokyo | London | New York | San Francisco | Oslo
 location place region area = San Francisco, CA | Paris, France | Tokyo, Japan | London, UK
@@ -170,14 +168,15 @@ static BY_WORD: LazyLock<HashMap<&'static str, &'static SemanticType>> = LazyLoc
 });
 
 impl SemanticType {
-    /// The semantic type of a field called `name`, by its last word first: `user_email` is an email.
+    /// Returns the meaning of a field by its name; the last word counts first: `user_email` is an
+    /// email.
     pub(crate) fn of_name(name: &str) -> Option<&'static Self> {
         let words = split(name);
         let joined: String = words.concat();
         lookup(&joined).or_else(|| words.iter().rev().find_map(|word| lookup(word)))
     }
 
-    /// The semantic type of a field by what its description says; weaker than the name.
+    /// Returns the meaning of a field by its description, which is less reliable than the name.
     pub(crate) fn of_description(description: &str) -> Option<&'static Self> {
         split(description)
             .iter()
@@ -198,7 +197,7 @@ fn lookup(word: &str) -> Option<&'static SemanticType> {
     })
 }
 
-/// The words of a name in snake_case, kebab-case, camelCase or plain text, lower case.
+/// Splits a name in snake_case, kebab-case, camelCase or plain text into lower-case words.
 fn split(name: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();
@@ -221,7 +220,7 @@ fn split(name: &str) -> Vec<String> {
     words
 }
 
-/// The example that a description gives: «The city, e.g. San Francisco, CA».
+/// Returns the example within a description, such as in "The city, e.g. San Francisco, CA".
 pub(crate) fn example_in(description: &str) -> Option<&str> {
     let (_, rest) = description
         .split_once("e.g.")
@@ -244,12 +243,11 @@ fn fits(example: &str) -> bool {
     !example.trim().is_empty() && example.len() <= 60
 }
 
-/// A short English sentence.
 pub(crate) fn sentence(rng: &mut ChaCha8Rng) -> &'static str {
     phrase(lookup("description"), rng)
 }
 
-/// A string for a field of `semantic_type`.
+/// Returns a string that fits the meaning of a field.
 pub(crate) fn phrase(
     semantic_type: Option<&'static SemanticType>,
     rng: &mut ChaCha8Rng,

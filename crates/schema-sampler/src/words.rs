@@ -12,12 +12,11 @@ const LOWER: &[&str] = &[
     "stone", "summer", "table", "task", "test", "value", "water", "west", "winter", "word",
 ];
 
-/// A common word in lower case.
 pub(crate) fn word(rng: &mut ChaCha8Rng) -> &'static str {
     one(LOWER, rng)
 }
 
-/// One of `list`; nothing of none.
+/// Returns an element of `list`, or an empty text if it is empty.
 pub(crate) fn one<'a>(list: &[&'a str], rng: &mut ChaCha8Rng) -> &'a str {
     let last = list.len().saturating_sub(1) as u64;
     list.get(rng.between(0, last) as usize)

@@ -1,11 +1,11 @@
-//! What one text may cost, counted in steps of about a microsecond.
+//! A work budget per text, in steps of about a microsecond.
 
-/// Steps of one text.
+/// Budget of one text.
 const MOST: u32 = 100_000;
-/// Moves of a pattern's matcher that make a step.
+/// Number of state transitions of a regular expression per step.
 const MOVES: u64 = 256;
 
-/// The steps that are left for one text, with all the schemas, patterns and grammars in it.
+/// The remaining budget of one text, including its nested schemas, patterns and grammars.
 #[derive(Debug)]
 pub(crate) struct Work(u32);
 
@@ -16,17 +16,15 @@ impl Default for Work {
 }
 
 impl Work {
-    /// So many steps.
     pub(crate) fn of(steps: u32) -> Self {
         Self(steps)
     }
 
-    /// What is left.
     pub(crate) fn left(&self) -> u32 {
         self.0
     }
 
-    /// Takes so many steps; `None` when fewer are left, and then none is.
+    /// Spends `steps`; returns `None` and empties the budget if fewer are left.
     pub(crate) fn spend(&mut self, steps: u32) -> Option<()> {
         let left = self.0.checked_sub(steps);
         self.0 = left.unwrap_or(0);
@@ -34,8 +32,9 @@ impl Work {
     }
 }
 
-/// The steps of looking for a pattern of so many states in a text: a matcher that cannot
-/// remember goes through all of them for each character.
+/// Returns the steps of a search in `text` with a pattern of `states` states.
+///
+/// Assumes a matcher that visits all states for each character.
 pub(crate) fn matching(states: u32, text: &str) -> u32 {
     let moves = u64::from(states).saturating_mul(text.len() as u64);
     u32::try_from(moves / MOVES).unwrap_or(u32::MAX)

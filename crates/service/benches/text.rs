@@ -1,4 +1,4 @@
-//! What it costs to read a prompt and to write a script.
+//! Benchmarks prompt encoding and script generation.
 //!
 //! `cargo bench --bench text` prints nanoseconds; `cargo test --benches` runs it small.
 

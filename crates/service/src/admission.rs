@@ -1,8 +1,8 @@
-/// Bounds on what is in flight.
+/// Limits on the work in flight; `None` means unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Admission {
-    /// Sequences, waiting and running.
+    /// Maximum number of sequences, waiting and running.
     pub requests: Option<u32>,
-    /// Prompt tokens not yet computed.
+    /// Maximum number of prompt tokens that are not yet computed.
     pub tokens: Option<u64>,
 }

@@ -1,20 +1,19 @@
-//! Prompts that have not had their first token: what `--max-num-queued-tokens` bounds.
+//! Counts the prompt tokens of sequences without output, limited by `--max-num-queued-tokens`.
 //!
-//! vLLM 0.33 `v1/engine/output_processor.py`: the prompt lengths of requests that are prefilling, each
-//! of several choices counted; `v1/engine/async_llm.py`: at the bound or above, all are refused.
+//! Source: vLLM 0.33 `v1/engine/output_processor.py` counts the prompt once per choice, and
+//! `v1/engine/async_llm.py` rejects every request at or above the limit.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use vllm_sim_engine::driver::{Progress, SequenceState};
 
-/// Sequences whose prompt is still being computed, or waits for it.
 #[derive(Default)]
 pub(super) struct Backlog(Mutex<Prefills>);
 
 #[derive(Default)]
 struct Prefills {
     open: Vec<Prefill>,
-    /// Tokens of jobs that are on their way to the engine.
+    /// Tokens of jobs that are not yet submitted to the engine.
     reserved: u64,
 }
 
@@ -26,7 +25,7 @@ impl Prefills {
     }
 }
 
-/// Tokens that count until their sequences do.
+/// Counts tokens until their sequences are submitted and counted themselves.
 pub(super) struct Reserved<'b> {
     backlog: &'b Backlog,
     tokens: u64,
@@ -57,7 +56,8 @@ impl Backlog {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts `tokens` from now on, unless as many as `max` count already.
+    /// Counts `tokens` until the guard is dropped; returns `None` if `max` tokens are already
+    /// counted.
     pub(super) fn reserve(&self, tokens: u64, max: u64) -> Option<Reserved<'_>> {
         let mut prefills = self.lock();
         if prefills.tokens() >= max {
@@ -70,13 +70,11 @@ impl Backlog {
         })
     }
 
-    /// A sequence comes with a prompt of `tokens`.
     pub(super) fn note(&self, progress: &Arc<Progress>, tokens: u32) {
         let progress = Arc::downgrade(progress);
         self.lock().open.push(Prefill { progress, tokens });
     }
 
-    /// Prompt tokens of those that still have no output.
     pub(super) fn tokens(&self) -> u64 {
         self.lock().tokens()
     }

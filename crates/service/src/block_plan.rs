@@ -1,4 +1,4 @@
-//! Names of the blocks of prompts and answers, when somebody looks for them.
+//! Block plans: the hashes of the KV blocks of a prompt and its output.
 
 use std::sync::Arc;
 
@@ -9,17 +9,17 @@ use crate::models::Models;
 use vllm_sim_engine::kv::{Chain, Extras, Hasher, Lora, MediaSpan};
 use vllm_sim_engine::{BlockPlan, LoraId};
 
-/// Most bytes of the plans of a job's prompts: each of its choices has one.
+/// Maximum size of the plans of all sequences of a job, in bytes.
 pub(super) const MAX_BYTES: u64 = 128 << 20;
 
-/// Whether the plans of all sequences are small enough, their answers left out.
+/// Returns whether the plans of all prompts fit into [`MAX_BYTES`]; output blocks are not counted.
 pub(super) fn fits(hasher: &Hasher, job: &Job) -> bool {
     let prompts = job.facts.prompts.iter();
     let bytes = prompts.map(|prompt| hasher.plan_bytes(prompt.tokens.len() as u64));
     bytes.sum::<u64>().saturating_mul(job.n.into()) <= MAX_BYTES
 }
 
-/// What goes into the names of a prompt's blocks besides its tokens.
+/// Returns the extra keys of a prompt's block hashes: LoRA adapter, cache salt and media.
 pub(super) fn extras(models: &Models, job: &Job, prompt: &Prompt) -> Extras {
     let lora = match &job.facts.target {
         Target::Base => None,
@@ -46,7 +46,7 @@ pub(super) fn extras(models: &Models, job: &Job, prompt: &Prompt) -> Extras {
     }
 }
 
-/// The plan of a prompt, which `chain` holds, and of its answer.
+/// Extends the plan of a prompt with its output.
 pub(super) fn finish(mut chain: Chain<'_>, script: &Script) -> Arc<BlockPlan> {
     chain.extend(&script.token_ids());
     Arc::new(chain.finish())

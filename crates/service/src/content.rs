@@ -1,4 +1,4 @@
-//! What the choices of a request are made of: from the sampler's constraint and the tools.
+//! Chooses the kind of content of a request from its constraint and tools.
 
 use std::sync::Arc;
 
@@ -14,10 +14,11 @@ use vllm_sim_schema_sampler::{Compiled, Constraint, ConstraintError, Limits, com
 use vllm_sim_wire::Fault;
 use vllm_sim_wire::openai::shared::StructuredOutputs;
 
-/// Returns the material of each choice.
+/// Returns the kind of content of each choice.
 ///
 /// # Errors
-/// A constraint or a tool that cannot be satisfied, and a tool whose schema is not whitelisted.
+/// A constraint or tool that cannot be satisfied, or a tool whose schema is not on llm-d's
+/// whitelist.
 pub(super) async fn content(
     request: &GenerationRequest,
     facts: &ReplyFacts,
@@ -33,7 +34,7 @@ pub(super) async fn content(
             (constraint @ (Constraint::JsonObject | Constraint::Choice(_)), _) => {
                 compile(&constraint)
             }
-            // A few bytes of these may take long.
+            // A few bytes of such a constraint may take long to compile.
             (constraint, _) => Box::pin(long_work(async move { compile(&constraint) })).await,
         };
         let compiled = compiled.map_err(ServeError::Constraint)?;
@@ -60,7 +61,7 @@ pub(super) async fn content(
     })
 }
 
-/// What the prompt describes its answer by, unless no value is found that keeps to it.
+/// Compiles the JSON Schema that the prompt describes; `None` if no value satisfies it.
 async fn described(facts: &ReplyFacts) -> Option<Compiled> {
     let schema = facts.prompts.first()?.schema.as_ref()?;
     let constraint = Constraint::Json(schema.as_ref().clone());
@@ -72,8 +73,9 @@ async fn described(facts: &ReplyFacts) -> Option<Compiled> {
     Box::pin(read).await.ok()
 }
 
-/// Whether the constraint that the tool parser needs takes the place of the request's own: a tool
-/// must be called, or one that may be is bound by its schema.
+/// Returns whether the tool parser's constraint replaces the request's own.
+///
+/// It does if a tool call is required, or if a tool with a strict schema may be called.
 ///
 /// Source: vLLM 0.33 `parser/abstract_parser.py`, `_apply_structural_tag`, and
 /// `tool_parsers/abstract_tool_parser.py`, `adjust_request`.
@@ -91,10 +93,10 @@ fn tools_win(request: &GenerationRequest) -> bool {
     }
 }
 
-/// The constraint of `structured_outputs`; exactly one kind is given.
+/// Converts `structured_outputs`, of which exactly one field is set.
 fn structured(outputs: &StructuredOutputs) -> Option<Constraint> {
     if let Some(schema) = &outputs.json {
-        // A schema may come as text.
+        // Clients may send the schema as a JSON string.
         let parsed = schema
             .as_str()
             .and_then(|text| serde_json::from_str(text).ok());

@@ -1,7 +1,7 @@
-//! What an operator does to all engines at once: pausing, sleeping, aborting, forgetting.
+//! Commands to all engines: pause, sleep, abort, and cache resets.
 //!
-//! Paused by `abort` or `wait`, new work is refused; paused by `keep`, or asleep, it queues.
-//! Source: vLLM `v1/engine/async_llm.py`, `v1/engine/core.py`.
+//! While paused by `abort` or `wait`, new requests are rejected. While paused by `keep` or asleep,
+//! they queue. Source: vLLM `v1/engine/async_llm.py`, `v1/engine/core.py`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,49 +13,48 @@ use parking_lot::Mutex;
 use super::{Command, Reset, Service};
 use vllm_sim_engine::driver::{EngineLocks, LiveEngine};
 
-/// How often a drain looks whether it is over.
 const DRAIN_LOOK: Duration = Duration::from_millis(1);
 
-/// What becomes of running work when it is to stop.
+/// Selects the fate of running requests during a pause (vLLM's pause mode).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Halt {
-    /// It ends at once, with what it has.
+    /// Running requests end immediately, with the output they have.
     Abort,
-    /// It may end by itself.
+    /// Running requests complete before the pause begins.
     Wait,
-    /// It freezes and goes on later.
+    /// Running requests freeze and continue after the pause.
     Keep,
 }
 
-/// What sleep takes away and waking gives back.
+/// A resource that sleep releases and wake-up restores (a vLLM `tag`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Asset {
-    /// The weights.
+    /// Model weights.
     Weights,
-    /// The KV cache.
+    /// KV cache.
     KvCache,
-    /// Scheduling.
+    /// Scheduling of requests.
     Scheduling,
 }
 
-/// Whether the engines work.
+/// The pause and sleep state of the engines.
 #[derive(Debug, Default)]
 pub struct Control {
     state: Mutex<ControlState>,
-    /// Whether new work is refused; read by every request.
+    /// Copy of [`ControlState::refuses`] that every request reads without the lock.
     refuses: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct ControlState {
     paused: Option<Halt>,
-    /// Records whether running work is being ended for a pause or sleep that has begun.
+    /// Running work is being ended for a pause or sleep that has begun.
     stopping: bool,
-    /// The number of resumes, so that an operation that began before one is recognised as outdated.
+    /// Number of resumes, by which an earlier pause or sleep recognises that it is outdated.
     resumed: u64,
-    /// What is missing while asleep; empty when awake.
+    /// Released resources; empty when awake.
     missing: BTreeSet<Asset>,
-    /// Whether sleep stops the engines (llm-d's does not).
+    /// Whether sleep stops the engines; llm-d's sleep does not.
     deep: bool,
 }
 
@@ -64,12 +63,12 @@ impl ControlState {
         self.deep && !self.missing.is_empty()
     }
 
-    /// Returns whether running work stands still; what is being stopped may come to its end.
+    /// Returns whether scheduling is halted; work that is being ended continues to its end.
     fn halts(&self) -> bool {
         self.sleeps() || self.paused.is_some() && !self.stopping
     }
 
-    /// Returns whether requests are refused; those that arrive during sleep queue.
+    /// Returns whether new requests are rejected; during sleep they queue instead.
     fn refuses(&self) -> bool {
         let paused = matches!(self.paused, Some(Halt::Abort | Halt::Wait));
         self.stopping || paused && !self.sleeps()
@@ -77,23 +76,23 @@ impl ControlState {
 }
 
 impl Control {
-    /// Whether new work is refused.
+    /// Returns whether new requests are rejected.
     pub fn refuses(&self) -> bool {
         self.refuses.load(Ordering::Relaxed)
     }
 
-    /// Whether the engines are asleep, whatever is missing.
+    /// Returns whether any resource is released by sleep.
     pub fn is_asleep(&self) -> bool {
         !self.state.lock().missing.is_empty()
     }
 
-    /// Returns whether scheduling stands still, or will once running work has ended.
+    /// Returns whether scheduling is halted, or will be once running work has ended.
     pub fn is_paused(&self) -> bool {
         let state = self.state.lock();
         state.halts() || state.stopping
     }
 
-    /// Nothing is paused or asleep, and what waits for that is out of date.
+    /// Clears pause and sleep, and invalidates every pause or sleep in progress.
     pub(super) fn restart(&self, service: &Service) {
         self.settle(service, |state| {
             let resumed = state.resumed + 1;
@@ -118,7 +117,7 @@ impl Control {
 }
 
 impl Service {
-    /// Tells every engine; whether all of them did it.
+    /// Sends a command to every engine and returns whether all of them carried it out.
     pub fn command(&self, command: &Command) -> bool {
         let mut all = true;
         for rank in self.ranks() {
@@ -127,12 +126,14 @@ impl Service {
         all
     }
 
-    /// Keeps every engine from doing anything as long as it lives.
+    /// Locks every engine until the returned guard is dropped.
     pub fn lock_engines(&self) -> EngineLocks<'_> {
         LiveEngine::lock_all(self.ranks())
     }
 
-    /// Stops generation; returns once nothing runs any more, or generation goes on by a later command.
+    /// Pauses generation.
+    ///
+    /// Returns when running requests have ended, or when a later command resumes generation.
     pub async fn pause(&self, halt: Halt, clear_cache: bool) {
         let paused = |state: &mut ControlState| state.paused = Some(halt);
         if self.stop_work(halt, paused).await && clear_cache {
@@ -141,7 +142,7 @@ impl Service {
         }
     }
 
-    /// Goes on after [`Self::pause`].
+    /// Resumes generation after [`Self::pause`].
     pub fn resume(&self) {
         self.control.settle(self, |state| {
             state.paused = None;
@@ -150,7 +151,9 @@ impl Service {
         });
     }
 
-    /// Puts the engines to sleep: level 0 stops scheduling, 1 and 2 also take weights and cache.
+    /// Puts the engines to sleep.
+    ///
+    /// Level 0 stops scheduling; levels 1 and 2 also release the weights and the KV cache.
     pub async fn sleep(&self, level: u8, halt: Halt) {
         let asleep = |state: &mut ControlState| {
             state.deep = true;
@@ -164,7 +167,8 @@ impl Service {
         }
     }
 
-    /// llm-d's sleep: the cache is emptied, requests are served all the same.
+    /// Starts llm-d's sleep: empties and disables the prefix cache, while requests are still
+    /// served.
     pub fn doze(&self) {
         self.control.settle(self, |state| {
             state.missing.insert(Asset::KvCache);
@@ -173,7 +177,7 @@ impl Service {
         self.command(&Command::ResetPrefixCache(Reset::Forget));
     }
 
-    /// Ends llm-d's sleep, whatever comes back; the cache stores again when it is among that.
+    /// Ends llm-d's sleep; `cache` re-enables the prefix cache.
     pub fn rise(&self, cache: bool) {
         self.control.settle(self, |state| state.missing.clear());
         if cache {
@@ -181,7 +185,8 @@ impl Service {
         }
     }
 
-    /// Gives back `assets`, all of them when there are none; whether the engines are awake now.
+    /// Restores `assets`, or all resources if the list is empty; returns whether the engines are
+    /// awake.
     pub fn wake(&self, assets: &[Asset]) -> bool {
         self.control.settle(self, |state| {
             state.stopping = false;
@@ -189,7 +194,7 @@ impl Service {
             state
                 .missing
                 .retain(|m| !assets.is_empty() && !assets.contains(m));
-            // Scheduling comes back with the last of the memory.
+            // Scheduling resumes with the last of the memory.
             if !state.missing.iter().any(|m| *m != Asset::Scheduling) {
                 state.missing.clear();
             }
@@ -197,13 +202,15 @@ impl Service {
         !self.control.is_asleep()
     }
 
-    /// Ends the requests of these ids, all of them for `None`; how many vLLM says there were: the
-    /// ids named, or all sequences and, of requests for several choices, one more for each prompt.
+    /// Aborts the requests with these ids, or all requests for `None`, and returns vLLM's count.
+    ///
+    /// The count is the number of ids. For `None` it is the number of sequences, plus one per
+    /// prompt of requests with several choices.
     ///
     /// Source: vLLM `entrypoints/rl/online/api_router.py`, `abort_requests`.
     pub fn abort(&self, ids: Option<&[String]>) -> usize {
         let named: Option<BTreeSet<&str>> = ids.map(|ids| ids.iter().map(String::as_str).collect());
-        // Sequences per request for several choices, and how many choices those are.
+        // Per request with several choices: its aborted sequences, and its number of choices.
         let parents = Mutex::new(BTreeMap::new());
         let mut sequences = 0;
         for rank in self.ranks() {
@@ -226,9 +233,10 @@ impl Service {
         ids.map_or(sequences + parents, <[String]>::len)
     }
 
-    /// Forgets the prefix cache; `false` when blocks are in use that `running` does not make
-    /// sequences give up. Ranks that have none in use forget theirs all the same, as in vLLM. With
-    /// `external` what lies in the memory of the host is forgotten too.
+    /// Clears the prefix cache; returns `false` if a rank could not because its blocks are in use.
+    ///
+    /// With `running`, running sequences are preempted first. As in vLLM, idle ranks clear their
+    /// cache even if another rank fails. With `external`, the host tier is cleared too.
     pub fn reset_prefix_cache(&self, running: bool, external: bool) -> bool {
         if external {
             self.command(&Command::ResetHostTier);
@@ -241,14 +249,14 @@ impl Service {
         self.command(&Command::ResetPrefixCache(reset))
     }
 
-    /// Forgets what encoders made of images and audio, in engines that model them.
+    /// Clears the encoder cache of images and audio, in engines that simulate it.
     pub fn reset_encoder_cache(&self) {
         self.command(&Command::ResetEncoderCache);
     }
 
-    /// Ends running work, then changes the state; `false` when it was told to go on meanwhile, so
-    /// that the state stays. New work is refused from the start: the wait ends however many clients
-    /// there are.
+    /// Ends running work, then applies `change`; returns `false` if a resume came first.
+    ///
+    /// New requests are rejected from the start, so the wait ends whatever the load.
     async fn stop_work(&self, halt: Halt, change: impl FnOnce(&mut ControlState)) -> bool {
         let mut resumed = 0;
         self.control.settle(self, |state| {

@@ -1,6 +1,8 @@
 use vllm_sim_wire::Fault;
 
-/// The result of a computation on the request alone: made early, raised when its turn comes.
+/// A check result that is computed early and reported later.
+///
+/// Keeps vLLM's order of errors for checks that depend on the request alone.
 #[derive(Debug, Clone)]
 pub struct Deferred<T>(Result<T, Fault>);
 
@@ -8,7 +10,7 @@ impl<T> Deferred<T> {
     /// Returns the value.
     ///
     /// # Errors
-    /// The fault that was found when the value was computed.
+    /// The fault found when the value was computed.
     pub fn raise(self) -> Result<T, Fault> {
         self.0
     }

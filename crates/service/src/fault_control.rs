@@ -1,5 +1,6 @@
-//! What may go wrong with a request, and the settings that an operator may change: every request
-//! takes one snapshot when it arrives and keeps it to its end.
+//! Run-time fault settings.
+//!
+//! Every request takes one snapshot on arrival and keeps it to its end.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -14,61 +15,63 @@ use crate::scenario::{ScenarioArrival, ScenarioRun};
 use vllm_sim_engine::Delays;
 use vllm_sim_engine::SimTime;
 
-/// Settings that may change while the server runs.
+/// Fault settings, replaced as a whole while the server runs.
 #[derive(Debug, Clone, Default)]
 pub struct LiveSettings {
-    /// Which requests fail, and how.
+    /// Random faults.
     pub rates: FaultRates,
-    /// Delays of the pool scheduler, one per rank; a rank without any has its engine's own.
+    /// Delays of the pool scheduler, one per rank. A rank without an entry uses its engine's own.
     pub delays: Vec<Arc<Delays>>,
-    /// Bounds on what is in flight.
+    /// Limits on the work in flight.
     pub admission: Admission,
-    /// What health checks are told.
+    /// HTTP status of health checks.
     pub health: u16,
-    /// `Retry-After` of refusals with 429 or 503, in seconds; `None`: none.
+    /// Value of `Retry-After` in responses with 429 or 503, in seconds; `None` sends no header.
     pub retry_after_seconds: Option<u32>,
-    /// Whose settings these are.
+    /// Scenario and phase that set these values.
     pub origin: FaultOrigin,
 }
 
-/// Failures in force, and the scenario that changes them.
+/// The current fault settings, and the scenario that changes them.
 #[derive(Default)]
 pub struct FaultControl {
-    /// Whether any request needs a decision: otherwise all of this costs one load.
+    /// Whether requests need [`Self::decide`]; while it is false, a request costs one atomic load.
     armed: AtomicBool,
     settings: ArcSwap<LiveSettings>,
-    /// Requests that chance looked at.
+    /// Number of requests that drew their faults outside a scenario.
     drawn: AtomicU64,
     scenario: ArcSwapOption<ScenarioRun>,
     observer: OnceLock<Arc<dyn FaultObserver>>,
 }
 
-/// A load that may fail, for who counts it.
+/// Counts the load failure of a request once its client was affected.
 pub(crate) struct LoadFailureReport {
     observer: Arc<dyn FaultObserver>,
     origin: FaultOrigin,
 }
 
 impl LoadFailureReport {
-    /// It has failed.
     pub(crate) fn count(&self) {
         self.observer.fault(KV_LOAD_FAILURE, &self.origin);
     }
 }
 
 impl FaultControl {
-    /// Faults are reported to `observer`; the first one given counts.
+    /// Sets the observer that receives the faults; only the first call has an effect.
     pub fn report_to(&self, observer: Arc<dyn FaultObserver>) {
         let _ = self.observer.set(observer);
     }
 
-    /// Settings from now on.
+    /// Replaces the settings.
     pub fn set(&self, settings: LiveSettings) {
         self.settings.store(Arc::new(settings));
         self.armed.store(true, Ordering::Release);
     }
 
-    /// Settings of the start. Every request has those anyway, so idle ones need no decision.
+    /// Sets the initial settings.
+    ///
+    /// Settings without fault rates apply to every request anyway, so they do not require a
+    /// decision per request.
     pub fn begin(&self, settings: LiveSettings) {
         if settings.rates.is_idle() {
             self.settings.store(Arc::new(settings));
@@ -77,24 +80,25 @@ impl FaultControl {
         }
     }
 
-    /// The settings in force.
+    /// Returns the current settings.
     pub fn settings(&self) -> Arc<LiveSettings> {
         self.settings.load_full()
     }
 
-    /// Whether requests need a decision.
+    /// Returns whether each request needs a decision on its faults.
     pub fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Acquire)
     }
 
-    /// The scenario that decides from now on; `None`: chance alone.
+    /// Replaces the scenario; `None` leaves random faults alone.
     pub fn run_scenario(&self, scenario: Option<Arc<ScenarioRun>>) {
         self.scenario.store(scenario);
         self.armed.store(true, Ordering::Release);
     }
 
-    /// The settings of a request that arrives now, and what chance draws for it. Its id matters to
-    /// scenarios that know requests by it.
+    /// Returns the settings for a request that arrives at `now`, and its randomly drawn faults.
+    ///
+    /// Scenarios that identify requests by id use `id`.
     pub(crate) fn decide(
         &self,
         seed: u64,
@@ -120,21 +124,21 @@ impl FaultControl {
         (settings, drawn)
     }
 
-    /// A bound on what is in flight turned a request away.
+    /// Reports that an admission limit rejected a request.
     pub fn refused(&self, bound: AdmissionBound) {
         if let Some(observer) = self.observer.get() {
             observer.refused(bound);
         }
     }
 
-    /// Who is told once a client got to feel that its prompt could not be loaded.
+    /// Returns a counter for a load failure, if an observer is set.
     pub(crate) fn felt(&self, origin: &FaultOrigin) -> Option<LoadFailureReport> {
         let observer = self.observer.get()?.clone();
         let origin = origin.clone();
         Some(LoadFailureReport { observer, origin })
     }
 
-    /// A client got to feel a fault.
+    /// Reports a fault that reached a client.
     pub fn count(&self, kind: &'static str, origin: &FaultOrigin) {
         if let Some(observer) = self.observer.get() {
             observer.fault(kind, origin);

@@ -1,4 +1,4 @@
-//! A fault plan at work on the reply of one request.
+//! Applies the fault plan of one reply while it is written.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,17 +10,19 @@ use tokio::time::Sleep;
 use super::{LiveSettings, Service};
 use crate::fault::{ConnHandle, Ending, FaultAction, FaultPlan, StreamFault};
 
-/// What was said before a break is on its way by then.
+/// Delay between the last write and an injected connection break.
+///
+/// Lets data that was already written reach the client first.
 pub const GRACE: Duration = Duration::from_millis(10);
 
-/// What the writer of a reply has to do.
+/// An instruction to the writer of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InjectorAction {
-    /// Go on.
+    /// Continue writing.
     Proceed,
-    /// Say something that is no event.
+    /// Write a malformed event.
     Garble,
-    /// Break off.
+    /// Close the connection.
     Break,
 }
 
@@ -30,7 +32,7 @@ enum AfterWait {
     Reset,
 }
 
-/// The plan of one reply, and the time it takes.
+/// Applies the fault plan of one reply, including its pauses.
 pub struct FaultInjector {
     plan: FaultPlan,
     hold: Option<(Pin<Box<Sleep>>, AfterWait)>,
@@ -40,7 +42,7 @@ pub struct FaultInjector {
 }
 
 impl FaultInjector {
-    /// The plan that these faults make on a connection; `None`: none.
+    /// Creates the injector for these faults; `None` if they do not affect the stream.
     pub fn new(
         stream_faults: &[StreamFault],
         conn: Option<Arc<ConnHandle>>,
@@ -57,7 +59,7 @@ impl FaultInjector {
         }))
     }
 
-    /// Tokens that may leave before something happens.
+    /// Returns the number of tokens that may be sent before the next action; 0 during a pause.
     pub fn room(&self) -> u32 {
         if self.hold.is_some() {
             0
@@ -66,17 +68,17 @@ impl FaultInjector {
         }
     }
 
-    /// `tokens` left.
+    /// Records that `tokens` were sent.
     pub fn sent(&mut self, tokens: u32) {
         self.plan.sent(tokens);
     }
 
-    /// Whether it will be told to garble something.
+    /// Returns whether the plan contains a malformed event.
     pub fn garbles(&self) -> bool {
         self.plan.garbles()
     }
 
-    /// How the stream ends; counted when it is not as it should be.
+    /// Returns how the stream ends, and counts an end that is not regular.
     pub fn end(&self) -> Ending {
         let ending = self.plan.ending();
         match ending {
@@ -95,7 +97,7 @@ impl FaultInjector {
         self.hold = Some((Box::pin(tokio::time::sleep(time)), after));
     }
 
-    /// What is due now.
+    /// Returns the next instruction; pending during a pause.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<InjectorAction> {
         loop {
             if let Some((sleep, after)) = &mut self.hold {
@@ -108,7 +110,7 @@ impl FaultInjector {
                             return Poll::Ready(InjectorAction::Break);
                         };
                         conn.reset();
-                        // The connection goes and takes this reply along.
+                        // The reset drops the connection, and this reply with it.
                         *after = AfterWait::Break;
                         sleep
                             .as_mut()

@@ -1,5 +1,6 @@
-//! The two entries of every request for generation: `resolve` finds who answers, `generate`
-//! checks the request, makes its prompts, parameters and content, and hands the job to the engine.
+//! Entry points of every generation request.
+//!
+//! `resolve` finds the model; `generate` validates the request and submits it to an engine.
 
 use std::sync::Arc;
 
@@ -17,13 +18,13 @@ use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::sampling::output_budget;
 use vllm_sim_wire::{Fault, SamplingParams};
 
-/// From so many sequences on a job takes long to write.
+/// Number of sequences from which a job is written on the blocking pool.
 const MANY_SEQUENCES: usize = 256;
-/// From so many tokens on, if all are written that may be, it does so too.
+/// Number of possible output tokens from which a job is written on the blocking pool.
 const MANY_TOKENS: usize = 16_384;
 
 impl Service {
-    /// Finds the model or adapter that answers to `model`.
+    /// Finds the model or adapter with the name `model`.
     ///
     /// # Errors
     /// [`Refusal::UnknownModel`].
@@ -40,15 +41,15 @@ impl Service {
         })
     }
 
-    /// Answers a request under the rules of its edge.
+    /// Validates a request under the rules of its front end and submits it to an engine.
     ///
     /// # Errors
-    /// [`Refused`]; nothing of the request stays behind.
+    /// [`Refused`]; the request then leaves no state behind.
     pub async fn generate(
         self: &Arc<Self>,
         rules: &RequestRules,
         resolved: Resolved,
-        // In a box: a future has room twice for what it is given, and is moved with it.
+        // Boxed, because a future stores its argument twice and moves with it.
         mut request: Box<GenerationRequest>,
     ) -> Result<Generated, Refused> {
         let mut facts = self.prepare(rules, &resolved, &mut request).await?;
@@ -94,7 +95,7 @@ impl Service {
         }
     }
 
-    /// Does what vLLM does before the headers of a stream go out.
+    /// Performs the steps that vLLM performs before it sends the headers of a stream.
     async fn prepare(
         self: &Arc<Self>,
         rules: &RequestRules,
@@ -145,10 +146,10 @@ impl Service {
         })
     }
 
-    /// Returns what a script has in store for a request: a reply, or nothing, for each prompt.
+    /// Returns the scripted reply, if any, for each prompt.
     ///
     /// # Errors
-    /// A failure.
+    /// The error response that a script injects.
     fn scripted(
         &self,
         resolved: &Resolved,
@@ -165,7 +166,7 @@ impl Service {
         })
     }
 
-    /// Checks what vLLM's engine checks, after the headers of a stream are out.
+    /// Performs the checks of vLLM's engine, which run after the headers of a stream are sent.
     fn check_engine(
         &self,
         rules: &RequestRules,
@@ -188,8 +189,9 @@ impl Service {
         Ok(limits.data_parallel_rank(request.rank.map(i128::from))?)
     }
 
-    /// Checks the number of bad words. A word counts once as it stands, and once more where a blank
-    /// before it makes another token of it.
+    /// Checks the number of bad words.
+    ///
+    /// A word counts twice if a leading space changes its first token but not the number of tokens.
     ///
     /// Source: vLLM 0.33 `sampling_params.py`, `update_from_tokenizer`.
     fn check_bad_words(&self, rules: &RequestRules, params: &SamplingParams) -> Result<(), Fault> {
@@ -217,13 +219,13 @@ impl Service {
         Ok(())
     }
 
-    /// Submits a job away from the async threads.
     async fn submit_off_thread(self: &Arc<Self>, job: Job) -> (Job, Result<Reply, ServeError>) {
         let service = self.clone();
-        // A task that runs is not stopped from outside.
+        // Dropping this tells the blocking task, which cannot be cancelled, that the caller has
+        // left.
         let caller = Arc::new(());
         let waits = Arc::downgrade(&caller);
-        // Boxed: what is done here has no room for it.
+        // Boxed to keep the future of the caller small.
         let written = long_work(async move {
             let reply = service.submit(&job, Some(&waits));
             (job, reply)
@@ -234,8 +236,7 @@ impl Service {
     }
 }
 
-/// Returns whether a job takes long to write: one of very many sequences or tokens, or of a text
-/// that has to satisfy a constraint. The async threads would answer nobody else meanwhile.
+/// Returns whether writing the scripts of a job would block an async thread for long.
 fn takes_long(job: &Job) -> bool {
     let sequences = (job.n as usize).saturating_mul(job.facts.prompts.len());
     let tokens = sequences.saturating_mul(job.max_tokens.unwrap_or(0) as usize);

@@ -3,16 +3,16 @@ use std::sync::{Arc, OnceLock};
 use vllm_sim_engine::End;
 use vllm_sim_engine::driver::{Progress, SequenceState};
 
-/// A prompt that is computed for another server: where, once that is decided.
+/// The hand-off of a prompt that is computed here for another server to decode.
 #[derive(Debug)]
 pub struct HandOver {
-    /// How the other server will call it (`remote_request_id`).
+    /// Request id used by the other server (`remote_request_id`).
     pub request: String,
     placed: OnceLock<(u32, Arc<Progress>)>,
 }
 
 impl HandOver {
-    /// A request that nobody has taken yet.
+    /// Creates the hand-off of a request that is not yet submitted.
     pub fn new(request: String) -> Self {
         Self {
             request,
@@ -20,12 +20,13 @@ impl HandOver {
         }
     }
 
-    /// The index of the rank that computes it.
+    /// Returns the index of the rank that computes the prompt, once submitted.
     pub fn rank(&self) -> Option<u32> {
         self.placed.get().map(|(rank, _)| *rank)
     }
 
-    /// Its blocks, once it has finished, and the output tokens it has.
+    /// Returns the prompt's block ids and the number of output tokens, once the request has
+    /// finished.
     pub fn outcome(&self) -> Option<(&[u32], u32)> {
         let (_, progress) = self.placed.get()?;
         let finished = progress.state() == SequenceState::Ended(End::Finished);
@@ -33,7 +34,7 @@ impl HandOver {
     }
 
     pub(super) fn place(&self, rank: usize, progress: &Arc<Progress>) {
-        // A job is generated once.
+        // Runs once per request.
         let _ = self.placed.set((rank as u32, Arc::clone(progress)));
     }
 }

@@ -13,63 +13,53 @@ use vllm_sim_schema_sampler::Compiled;
 use vllm_sim_wire::SamplingParams;
 use vllm_sim_wire::sampling::GREEDY;
 
-/// A request that is ready for the engine: prompts times choices, each one sequence.
+/// A validated request, ready for the engine: each choice of each prompt is one sequence.
 pub(crate) struct Job {
-    /// The request, its prompts and parameters taken out.
+    /// Request without its prompts and parameters, which `facts` holds.
     pub(crate) request: Box<GenerationRequest>,
-    /// Prompts, parameters, and who answers.
     pub(crate) facts: ReplyFacts,
-    /// Choices per prompt, at least one.
+    /// Number of choices per prompt, at least 1.
     pub(crate) n: u32,
-    /// Most tokens per choice; the context limits it further.
+    /// Maximum number of tokens per choice; the context limits it further.
     pub(crate) max_tokens: Option<u32>,
-    /// Whether the client set that limit itself.
+    /// Whether the client set `max_tokens`.
     pub(crate) limited: bool,
-    /// Settings of the sampler.
     pub(crate) sampler: Sampler,
-    /// Material of each choice.
     pub(crate) content: Content,
-    /// The scripted reply for each prompt, in place of generated text; empty: there are none.
+    /// Scripted reply for each prompt, in place of generated text; may be empty.
     pub(crate) scripted: Vec<Option<ChosenReply>>,
-    /// Whether calls of tools are written to their end, whatever `max_tokens` says.
+    /// Whether tool calls are completed regardless of `max_tokens`.
     pub(crate) whole_calls: bool,
-    /// Whether the prefix cache may not be read.
     pub(crate) skip_cache_read: bool,
-    /// Delay between the last token and the end (an image is made).
+    /// Delay between the last token and the end, such as the time to render an image.
     pub(crate) tail: Duration,
-    /// Parts of the answer that its size depends on.
     pub(crate) shown: Shown,
 }
 
-/// The settings of the sampler that a script depends on.
+/// The sampler settings that affect the script of a reply.
 pub(crate) struct Sampler {
-    /// Seed of the request itself.
     pub(crate) seed: Option<i64>,
-    /// Whether only the likeliest token is ever taken (temperature 0 or `top_k` 1), so that equal
-    /// requests give equal answers whatever their seed.
+    /// Whether temperature 0 or `top_k` 1 makes equal requests give equal replies despite their
+    /// seed.
     pub(crate) greedy: bool,
-    /// Conditions that end a sequence.
     pub(crate) stops: Cow<'static, Stops>,
-    /// Preferences among tokens.
     pub(crate) bias: Cow<'static, Bias>,
-    /// Most tokens of reasoning before the one that ends it.
     pub(crate) thinking_budget: Option<u32>,
 }
 
-/// The parts of an answer besides its text; its size follows from them.
+/// The parts of a response, other than its text, that add to its size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Shown {
     /// Whether every choice repeats its prompt.
     pub(crate) prompt: bool,
-    /// Log probabilities besides each token's own; -1 for the whole vocabulary.
+    /// Number of alternative log probabilities per token; -1 for the whole vocabulary.
     pub(crate) logprobs: Option<i64>,
-    /// The same for the prompt, once.
+    /// Number of log probabilities per prompt token; -1 for the whole vocabulary.
     pub(crate) prompt_logprobs: Option<i64>,
 }
 
-/// What most jobs have, made once.
 static UNBIASED: LazyLock<Bias> = LazyLock::new(Bias::default);
-/// By whether the model's own end is ignored.
+/// Indexed by `ignore_eos`.
 static UNSTOPPED: LazyLock<[Stops; 2]> = LazyLock::new(|| {
     [false, true].map(|ignore_eos| Stops {
         ignore_eos,
@@ -81,7 +71,6 @@ fn small(n: i128) -> u32 {
     u32::try_from(n.max(0)).unwrap_or(u32::MAX)
 }
 
-/// Returns the number of log probabilities that are shown, saturated at 64 bits.
 fn top(n: i128) -> i64 {
     n.clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }
@@ -94,7 +83,7 @@ fn ids(ids: &[i128]) -> Vec<u32> {
 fn stops(params: &SamplingParams) -> Cow<'static, Stops> {
     let stop_ids = params.stop_token_ids.as_deref().unwrap_or_default();
     let strings = params.stop.as_ref().map_or(&[][..], |stop| &stop.0);
-    // By hand: two empty lists are compared by a masked read of no memory, which took 2 % of a chat on Zen 5.
+    // Two comparisons, because comparing empty lists by slice took 2 % of a chat request on Zen 5.
     let none = stop_ids.is_empty() && strings.is_empty();
     if none && !params.include_stop_str_in_output && params.min_tokens == 0 {
         return Cow::Borrowed(&UNSTOPPED[usize::from(params.ignore_eos)]);
@@ -133,7 +122,6 @@ impl Sampler {
 }
 
 impl Job {
-    /// Returns the job of a request that was found good.
     pub(crate) fn new(
         rules: &RequestRules,
         request: Box<GenerationRequest>,
@@ -147,7 +135,7 @@ impl Job {
             n: small(params.n).max(1),
             max_tokens: match request.room {
                 OutputRoom::Shared | OutputRoom::Context => params.max_tokens.map(small),
-                // The service cuts further where it must.
+                // The script also applies the limit of the context.
                 OutputRoom::PerPrompt => asked.map(|n| small(n).max(1)),
             },
             limited: match request.room {
@@ -167,7 +155,7 @@ impl Job {
                 logprobs: [params.logprobs.map(top), ids.map(|ids| ids.len() as i64)]
                     .into_iter()
                     .flatten()
-                    // -1, the whole vocabulary, is the most.
+                    // As `u64`, -1 (the whole vocabulary) is the maximum.
                     .max_by_key(|top| *top as u64),
                 prompt_logprobs: params.prompt_logprobs.map(top),
             },
@@ -177,34 +165,29 @@ impl Job {
     }
 }
 
-/// The material of a choice, before chance has spoken.
+/// The kind of content of a choice.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Content {
-    /// Free text.
     #[default]
     Text,
-    /// Text under a constraint.
     Constrained(Arc<Compiled>),
-    /// Text under a constraint, in which a parser looks for calls of tools.
+    /// Text under a constraint, parsed for tool calls.
     Parsed(Arc<Compiled>),
-    /// Calls of tools, or free text where the choice allows it.
+    /// Tool calls, or free text if `choice` allows it.
     Tools {
-        /// What may be called.
         tools: Arc<[ToolDef]>,
-        /// Whether something must be.
         choice: ToolChoice,
-        /// Whether more than one call is allowed.
         parallel: bool,
     },
 }
 
-/// Where the KV cache of a prompt comes from and goes to.
+/// The source and destination of the KV cache of a prompt.
 #[derive(Debug, Clone, Default)]
 pub enum Transfer {
-    /// Computed here, used here.
+    /// Computed and used on this server.
     #[default]
     Local,
-    /// Fetched from another server, which may wait to hear of it.
+    /// Fetched from another server, which may need a notification afterwards.
     FromRemote(Option<Arc<KvSource>>),
     /// Computed for another server.
     ForRemote(Arc<HandOver>),

@@ -7,11 +7,10 @@ use super::Service;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::{Command, SeqId};
 
-/// A name that nobody asked for is forgotten after this long at the earliest: longer than any
-/// request runs and any lease lasts.
+/// Minimum age at which an unclaimed lease is forgotten; exceeds every request and lease duration.
 const FORGET: Duration = Duration::from_secs(4 * 3600);
 
-/// Requests whose blocks may be kept for other servers, by the name these use.
+/// Leases of requests that other servers may still read, by `remote_request_id`.
 #[derive(Debug, Default)]
 pub(super) struct Leases(Mutex<HashMap<String, (usize, SeqId, SimTime)>>);
 
@@ -35,7 +34,9 @@ impl Leases {
 }
 
 impl Service {
-    /// Another server has read the blocks of a request: whether they were still kept.
+    /// Releases the blocks of a request that another server has read.
+    ///
+    /// Returns whether the blocks were still kept.
     pub fn release(&self, request: &str) -> bool {
         let found = self.leases.take(request);
         found.is_some_and(|(rank, id)| self.ranks()[rank].command(Command::Release(id)))

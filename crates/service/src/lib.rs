@@ -1,4 +1,4 @@
-//! Use cases without protocol: what every edge (HTTP, gRPC) calls.
+//! The request-independent core of the server, shared by the HTTP and gRPC front ends.
 
 mod admission;
 mod backlog;
@@ -65,86 +65,88 @@ pub use request_faults::RequestFaults;
 pub use settings::{Role, Settings};
 pub use vllm_sim_engine::{CachedBlock, Command, Reset};
 
-/// Most sequences of one request: four times the choices that vLLM allows one prompt
-/// (`VLLM_MAX_N_SEQUENCES`). Each has its script written before the first token, so that a few
-/// bytes of JSON must not ask for millions.
+/// Maximum number of sequences in one request.
+///
+/// Four times the choices that vLLM allows per prompt (`VLLM_MAX_N_SEQUENCES`). The script of each
+/// sequence is written before the first token, so the bound keeps a small request body from
+/// allocating millions of scripts.
 const MAX_SEQUENCES: u32 = 65_536;
 
-/// Why a job was not taken.
+/// Reports why the service rejected a generation job.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The engine's queue is full (llm-d's bound).
+    /// The engine's waiting queue is full (llm-d's limit).
     #[error("Failed to enqueue request, waiting requests queue is full")]
     QueueFull,
-    /// More requests than the server admits (vLLM's bound).
+    /// The request would exceed the limit on sequences in flight (vLLM's limit).
     #[error(
         "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
     )]
     TooManyRequests,
-    /// More prompt tokens than the server admits (vLLM's bound).
+    /// The prompt tokens in flight have reached their limit (vLLM's limit).
     #[error(
         "The engine has reached its prefill token backlog limit. Please try again later or on a different instance."
     )]
     TooManyTokens,
-    /// The server shuts down.
+    /// The server is shutting down.
     #[error("server is shutting down")]
     Draining,
-    /// Nobody waits for the answer any more.
+    /// The client left before the job was submitted.
     #[error("the client has left")]
     Abandoned,
     /// Generation is paused.
     #[error("Generation is paused. Please retry after it resumes.")]
     Paused,
-    /// No such rank.
+    /// The requested data-parallel rank does not exist.
     #[error("data_parallel_rank {rank} is out of range [0, {ranks}).")]
     Rank {
-        /// What was asked for.
+        /// Requested rank.
         rank: i64,
-        /// How many there are.
+        /// Number of ranks.
         ranks: usize,
     },
-    /// The request, prompt and answer, can never fit into the cache.
+    /// Prompt and output together can never fit into the KV cache.
     #[error("the prompt and its answer need {needed} cache blocks, there are {total}")]
     TooLarge {
-        /// Blocks needed.
+        /// Number of blocks that the sequence needs.
         needed: u32,
-        /// Blocks that exist.
+        /// Number of blocks in the cache.
         total: u32,
     },
-    /// More sequences than one request may have.
+    /// The request asks for more sequences than one request may have.
     #[error(
         "The request asks for {asked} sequences (prompts times n), the most is {MAX_SEQUENCES}. Send fewer prompts or a smaller n."
     )]
     TooManySequences {
-        /// What was asked for.
+        /// Number of sequences: prompts times `n`.
         asked: u64,
     },
-    /// More prompt in all of its sequences than one request may have.
+    /// The block plans of all sequences exceed the memory that one request may use.
     #[error(
         "The prompts of all sequences (prompts times n) would take more than {most} MiB. Send fewer or shorter prompts or a smaller n."
     )]
     PromptsTooLarge {
-        /// The most, in MiB.
+        /// Limit, in MiB.
         most: u64,
     },
-    /// More text than one answer may hold.
+    /// The estimated size of the reply exceeds the limit.
     #[error(
         "The answer would take more than {most} MiB. Ask for fewer or shorter choices, or for fewer log probabilities."
     )]
     AnswerTooLarge {
-        /// The most, in MiB.
+        /// Limit, in MiB.
         most: u64,
     },
-    /// The constraint has no text that satisfies it.
+    /// No text satisfies the constraint.
     #[error(transparent)]
     Constraint(#[from] ConstraintError),
-    /// The tools cannot be called.
+    /// The tool calls cannot be generated.
     #[error(transparent)]
     Tools(#[from] ToolError),
 }
 
 impl ServeError {
-    /// Whether vLLM finds it only after a stream's headers are out.
+    /// Returns whether vLLM reports the error only after it has sent the headers of a stream.
     pub(crate) fn is_late(&self) -> bool {
         match self {
             Self::QueueFull | Self::TooManyRequests | Self::TooManyTokens => false,
@@ -158,21 +160,21 @@ impl ServeError {
     }
 }
 
-/// The server behind its edges.
+/// The server core: models, content generator, engines and their settings.
 pub struct Service {
-    /// Who answers to which name.
+    /// Served model names and loaded LoRA adapters.
     pub models: Models,
-    /// What is said.
+    /// Generator of reply content.
     pub generator: Generator,
-    /// Whether the engines work.
+    /// Pause and sleep state of the engines.
     pub control: Control,
-    /// What may go wrong, and what an operator may change.
+    /// Injected faults and the settings that an operator may change at run time.
     pub faults: FaultControl,
-    /// What is said to messages that match.
+    /// Scripted replies for messages that match a rule.
     pub replies: ScriptedReplies,
-    /// Media of prompts, as far as they are remembered.
+    /// Cache of the media items of prompts.
     pub media_cache: prompt::MediaCache,
-    /// The adapters of the command line.
+    /// Adapters from the command line, restored by [`Self::restart`].
     adapters: Arc<Vec<Adapter>>,
     ranks: Vec<LiveEngine>,
     hasher: Option<Hasher>,
@@ -186,7 +188,7 @@ pub struct Service {
     draining: std::sync::atomic::AtomicBool,
 }
 
-/// Sequences that count as in flight.
+/// Counts its sequences as in flight until it is dropped.
 #[derive(Debug)]
 pub struct InFlightGuard {
     sequences: u32,
@@ -200,7 +202,7 @@ impl Drop for InFlightGuard {
 }
 
 impl Service {
-    /// A service over started engines, one per data-parallel rank (at least one).
+    /// Creates a service over running engines, one per data-parallel rank (at least one).
     pub fn new(
         models: Models,
         generator: Generator,
@@ -228,10 +230,11 @@ impl Service {
         }
     }
 
-    /// Loses all that a process loses that is killed and started again with the same command line.
-    /// What an operator of the simulation has set stays: faults and scripted replies.
+    /// Resets the state that a killed and restarted process would lose.
+    ///
+    /// Faults and scripted replies, which the operator of the simulation set, are kept.
     pub fn restart(&self) {
-        // Without `..`: who adds a field decides.
+        // No `..`, so that a new field does not compile until someone decides about it.
         let Self {
             models,
             generator: _,
@@ -263,32 +266,32 @@ impl Service {
         control.restart(self);
     }
 
-    /// Its settings.
+    /// Returns the settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Its engines.
+    /// Returns the engines, one per data-parallel rank.
     pub fn ranks(&self) -> &[LiveEngine] {
         &self.ranks
     }
 
-    /// The engines' clock.
+    /// Returns the current time of the engines' clock.
     pub fn now(&self) -> SimTime {
         self.ranks[0].now()
     }
 
-    /// Sequences in flight.
+    /// Returns the number of sequences in flight.
     pub fn in_flight(&self) -> u32 {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// From now on jobs are refused.
+    /// Rejects all further jobs.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Whether jobs are refused because the server shuts down.
+    /// Returns whether the service rejects jobs because the server is shutting down.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }
@@ -300,10 +303,7 @@ impl Service {
         }
     }
 
-    /// Whether another job of `sequences` would be admitted. A refusal is counted.
-    ///
-    /// # Errors
-    /// [`ServeError::Draining`], [`ServeError::TooManyRequests`] or [`ServeError::TooManyTokens`].
+    /// Checks whether another job of `sequences` would be admitted, and counts a rejection.
     pub fn admits(&self, sequences: u32) -> Result<(), ServeError> {
         if self.is_draining() {
             return Err(ServeError::Draining);
@@ -326,11 +326,10 @@ impl Service {
         }
     }
 
-    /// Reserves places for so many sequences, which count as in flight until the guard is dropped:
-    /// of several that come together none is admitted beyond the bound.
+    /// Reserves places for `sequences`, which count as in flight until the guard is dropped.
     ///
-    /// # Errors
-    /// As [`Self::admits`].
+    /// The check and the reservation are one atomic step, so concurrent requests cannot exceed the
+    /// limit together.
     pub fn enter(&self, sequences: u32) -> Result<InFlightGuard, ServeError> {
         if self.is_draining() {
             return Err(ServeError::Draining);
@@ -354,11 +353,10 @@ impl Service {
         Ok(guard)
     }
 
-    /// Reserves room for prompt tokens that are to be computed, where that is bounded: `None` where
-    /// it is not.
+    /// Reserves prompt tokens that are still to be computed; `None` where they are not limited.
     ///
     /// # Errors
-    /// [`ServeError::TooManyTokens`] at the bound.
+    /// [`ServeError::TooManyTokens`] at the limit.
     fn queue_tokens(&self, tokens: u64) -> Result<Option<backlog::Reserved<'_>>, ServeError> {
         let Some(max) = self.admission().tokens else {
             return Ok(None);
@@ -368,7 +366,8 @@ impl Service {
         reserved.map(Some).ok_or_else(refused)
     }
 
-    /// Room for output behind a prompt of `prompt` tokens.
+    /// Returns the number of output tokens that the context leaves after a prompt of `prompt`
+    /// tokens.
     pub fn room(&self, prompt: usize) -> u32 {
         self.settings
             .max_model_len

@@ -5,7 +5,7 @@ use parking_lot::RwLock;
 
 use crate::generate::request::Target;
 
-/// Names that requests may use: the base model's aliases and the loaded adapters.
+/// The model names that requests may use: aliases of the base model and loaded adapters.
 #[derive(Debug)]
 pub struct Models {
     served: Vec<Arc<str>>,
@@ -15,56 +15,58 @@ pub struct Models {
 
 #[derive(Debug, Default)]
 struct Adapters {
-    /// In the order they were loaded.
+    /// Sorted by loading time.
     by_name: IndexMap<Arc<str>, Adapter>,
     last_id: u32,
-    /// All of them, once somebody asked since the last change.
+    /// Cached list of all adapters, built by the first reader after a change.
     list: Option<Arc<Vec<Adapter>>>,
 }
 
-/// Longest name and path of an adapter, in bytes; both stand in many answers.
+/// Maximum length of an adapter's name and of its path, in bytes; many responses repeat both.
 const MOST_BYTES: usize = 4096;
 
-/// A loaded adapter.
+/// A loaded LoRA adapter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Adapter {
-    /// The name requests use.
+    /// Model name in requests.
     pub name: Arc<str>,
-    /// Where it lies.
+    /// Path of the adapter's files.
     pub path: String,
-    /// Its base model, when that is a served name.
+    /// Base model, if it is a served name.
     pub base: Option<String>,
-    /// Its number in the engines, from 1.
+    /// Number of the adapter in the engines, starting at 1.
     pub id: u32,
 }
 
-/// Tells what becomes of an adapter that has the name already.
+/// Selects the effect of loading an adapter whose name is already loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoadMode {
-    /// The loaded adapter stays, and loading is refused.
+    /// Loading fails and the loaded adapter stays.
     New,
-    /// vLLM's `load_inplace`: the new one takes its place.
+    /// The new adapter replaces the loaded one (vLLM's `load_inplace`).
     InPlace,
 }
 
-/// Why an adapter was not loaded.
+/// Reports why an adapter was not loaded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
-    /// The name is taken by an adapter.
+    /// Another adapter has the name.
     #[error(
         "The lora adapter '{0}' has already been loaded. If you want to load the adapter in place, set 'load_inplace' to True."
     )]
     AlreadyLoaded(String),
-    /// The name is taken by the base model.
+    /// The base model has the name.
     #[error("The lora adapter '{0}' conflicts with a served base model.")]
     BaseModel(String),
-    /// A name or path that no file can have.
+    /// Name or path is too long.
     #[error("The name and the path of a lora adapter have at most {MOST_BYTES} bytes.")]
     TooLong,
 }
 
 impl Models {
-    /// The base model under `served` names (at least one); `any_name` turns the check off.
+    /// Creates the table for a base model with the names `served` (at least one).
+    ///
+    /// `any_name` makes every unknown name resolve to the base model.
     pub fn new(served: &[String], any_name: bool) -> Self {
         Self {
             served: served.iter().map(|name| name.as_str().into()).collect(),
@@ -73,17 +75,17 @@ impl Models {
         }
     }
 
-    /// Names of the base model; the first is the one that answers show.
+    /// Returns the names of the base model; responses show the first.
     pub fn served(&self) -> &[Arc<str>] {
         &self.served
     }
 
-    /// The name that answers of the base model show.
+    /// Returns the name of the base model in responses.
     pub fn displayed(&self) -> &Arc<str> {
         &self.served[0]
     }
 
-    /// The name that answers of a target show.
+    /// Returns the name of a target in responses.
     pub fn shown(&self, target: &Target) -> Arc<str> {
         match target {
             Target::Base => self.displayed().clone(),
@@ -91,7 +93,7 @@ impl Models {
         }
     }
 
-    /// Adapters in the order they were loaded.
+    /// Returns the adapters in loading order.
     pub fn adapters(&self) -> Arc<Vec<Adapter>> {
         if let Some(list) = &self.adapters.read().list {
             return list.clone();
@@ -102,7 +104,9 @@ impl Models {
         list.get_or_insert_with(all).clone()
     }
 
-    /// Who answers to `name`; nobody: `None`. A missing or empty name means the base model.
+    /// Returns the model or adapter with this name.
+    ///
+    /// A missing or empty name means the base model. `None` if the name is unknown.
     pub fn resolve(&self, name: Option<&str>) -> Option<Target> {
         let Some(name) = name.filter(|name| !name.is_empty()) else {
             return Some(Target::Base);
@@ -119,10 +123,10 @@ impl Models {
         self.any_name.then_some(Target::Base)
     }
 
-    /// Adds an adapter.
+    /// Loads an adapter.
     ///
     /// # Errors
-    /// [`LoadError`] when the name is taken.
+    /// [`LoadError`] if the name is taken or too long.
     pub fn load(
         &self,
         name: &str,
@@ -160,7 +164,6 @@ impl Models {
         Ok(adapter)
     }
 
-    /// Has these adapters and no others, as a process that starts anew.
     pub(super) fn restore(&self, list: &Arc<Vec<Adapter>>) {
         let mut adapters = self.adapters.write();
         let named = list
@@ -170,7 +173,7 @@ impl Models {
         adapters.list = Some(list.clone());
     }
 
-    /// Removes an adapter; `false` when there is none of that name.
+    /// Unloads an adapter; returns `false` if none has that name.
     pub fn unload(&self, name: &str) -> bool {
         let mut adapters = self.adapters.write();
         let removed = adapters.by_name.shift_remove(name).is_some();

@@ -1,6 +1,8 @@
-//! Drafts that are looked up in the text: tokens that followed the newest ones before.
+//! Prompt-lookup speculative decoding (n-gram): proposes tokens that followed the same n-gram
+//! before.
 //!
-//! As the whole text is known before a sequence is submitted, so is which drafts will be right.
+//! The script of a reply is known before submission, so the accepted tokens are computed in
+//! advance.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,33 +10,31 @@ use std::sync::Arc;
 use crate::generate::Script;
 use vllm_sim_engine::Draft;
 
-/// Multiplier of the rolling hash: odd, with its bits well spread.
 const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Prompt look-up, vLLM's method `ngram`.
+/// Prompt lookup, vLLM's speculative method `ngram`.
 ///
 /// **Source:** vLLM 0.33 `vllm/v1/spec_decode/ngram_proposer.py`,
 /// `_find_longest_matched_ngram_and_propose_tokens`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NgramLookup {
-    /// Fewest newest tokens that must have been there before, at least 1.
+    /// Minimum n-gram length in tokens, at least 1.
     pub min: u32,
-    /// Most of them that are looked for, the longest match first; at least `min`.
+    /// Maximum n-gram length in tokens, at least `min`; the longest match wins.
     pub max: u32,
-    /// Most drafts, `num_speculative_tokens`.
+    /// Maximum number of draft tokens per step (`num_speculative_tokens`).
     pub tokens: u32,
 }
 
 impl NgramLookup {
-    /// [`Self::drafts`] of what will be said.
     pub(super) fn of_script(&self, prompt: &[u32], script: &Script) -> Arc<[Draft]> {
         let output: Vec<u32> = script.tokens().map(|token| token.id).collect();
         self.drafts(prompt, &output)
     }
 
-    /// What is drafted behind each token of `output` but the last.
+    /// Returns the draft after each token of `output` but the last.
     ///
-    /// The longest match counts, and of several the earliest; what followed it is drafted.
+    /// The longest match wins; among equal lengths, the earliest.
     fn drafts(&self, prompt: &[u32], output: &[u32]) -> Arc<[Draft]> {
         let text = [prompt, output].concat();
         let hashes = Hashes::new(&text, self.max as usize);
@@ -58,7 +58,7 @@ impl NgramLookup {
         drafts.into()
     }
 
-    /// The tokens behind `from`, held against those that come.
+    /// Returns the lengths of the draft copied from `from` and of its accepted prefix.
     fn draft(&self, text: &[u32], end: usize, from: Option<usize>) -> Draft {
         let Some(from) = from else {
             return Draft::default();
@@ -73,9 +73,8 @@ impl NgramLookup {
     }
 }
 
-/// Hashes of all parts of a text.
+/// Hashes of all substrings of a text.
 struct Hashes {
-    /// Of the text up to each place.
     prefixes: Vec<u64>,
     powers: Vec<u64>,
 }
@@ -95,7 +94,7 @@ impl Hashes {
         Self { prefixes, powers }
     }
 
-    /// Of the `length` tokens before `end`.
+    /// Returns the hash of the `length` tokens before `end`.
     fn of(&self, end: usize, length: usize) -> u64 {
         let before = self.prefixes[end - length].wrapping_mul(self.powers[length]);
         self.prefixes[end].wrapping_sub(before)
@@ -115,7 +114,7 @@ mod tests {
 
     #[test]
     fn what_followed_the_newest_tokens_before_is_drafted() {
-        // Behind 1 2 came 3 4 1 2; the answer goes on with 3 9.
+        // 3 4 1 2 follow the first 1 2; the output continues with 3 9.
         let found = drafts((2, 2, 3), &[1, 2, 3, 4, 1], &[2, 3, 9, 9]);
         assert_eq!(found, [(3, 1), (3, 0), (0, 0)]);
     }

@@ -1,4 +1,4 @@
-//! Long work, away from the threads that answer everybody.
+//! Runs long CPU-bound work on separate threads, so that it does not block the async runtime.
 
 use std::future::{Future, pending};
 use std::num::NonZero;
@@ -10,23 +10,23 @@ use std::thread::available_parallelism;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinError, JoinHandle};
 
-/// Text above which work on it leaves the async threads, in bytes.
+/// Text size from which work is moved to the blocking pool, in bytes.
 const LONG: usize = 16 * 1024;
 
-/// How far threads of long work step back behind the others (`nice`).
 #[cfg(target_os = "linux")]
 const NICE: i32 = 5;
 
-/// Where long work runs, in the order in which it comes: on a thread for each core but one, which
-/// is left to everything that is short. All servers of a process share it. `None` where the
-/// system gives no threads.
+/// Thread pool for long work, shared by all servers of the process.
+///
+/// It has one thread per core, except for one core that stays free for short work. `None` if the
+/// system cannot start threads.
 static LONG_WORK: LazyLock<Option<Runtime>> = LazyLock::new(|| {
     let cores = available_parallelism().map_or(1, NonZero::get);
     Builder::new_multi_thread()
         .worker_threads(cores.saturating_sub(1).max(1))
         .thread_name("long-work")
         .on_thread_start(|| {
-            // On Linux it is the thread's own. Where it is refused, all share alike.
+            // Linux applies `nice` per thread. An error leaves the default priority.
             #[cfg(target_os = "linux")]
             let _ = rustix::process::nice(NICE);
         })
@@ -35,12 +35,14 @@ static LONG_WORK: LazyLock<Option<Runtime>> = LazyLock::new(|| {
         .ok()
 });
 
-/// Whether work on so many bytes of text takes long.
+/// Returns whether work on `size` bytes of text runs on the blocking pool.
 pub fn takes_long(size: usize) -> bool {
     size >= LONG
 }
 
-/// Runs `work` on `size` bytes of text, away from the async threads when it takes long.
+/// Runs `work` on the blocking pool if `size` is at least 16 KiB, else on the calling thread.
+///
+/// Dropping the returned future cancels work that has not started.
 pub async fn off_thread<T: Send + 'static>(
     size: usize,
     work: impl FnOnce() -> T + Send + 'static,
@@ -48,11 +50,13 @@ pub async fn off_thread<T: Send + 'static>(
     if !takes_long(size) {
         return work();
     }
-    // Boxed: what is done here has no room for it.
+    // Boxed to keep the future of the caller small.
     Box::pin(long_work(async move { work() })).await
 }
 
-/// Runs a future whose polls take long away from the async threads; dropped with its caller.
+/// Runs a future on the blocking pool.
+///
+/// Dropping the returned future aborts it at its next await. A panic resumes in the caller.
 pub async fn long_work<F>(future: F) -> F::Output
 where
     F: Future<Output: Send> + Send + 'static,
@@ -64,13 +68,12 @@ where
         Ok(done) => done,
         Err(failed) => match failed.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // Only our own drop cancels it.
+            // Only dropping this future cancels the task.
             Err(_) => pending().await,
         },
     }
 }
 
-/// A task that ends when nobody waits for it.
 struct AbortOnDrop<T>(JoinHandle<T>);
 
 impl<T> Future for AbortOnDrop<T> {

@@ -1,12 +1,12 @@
-//! What models without a next token answer, made up from the tokens alone.
+//! Synthetic results of embedding and classification models, computed from the tokens alone.
 
 use std::collections::BTreeMap;
 
 use vllm_sim_random::mix;
 
-/// An embedding of `dimensions` components, the same for the same tokens; empty without tokens.
+/// Returns llm-d's embedding: deterministic, not normalised, and empty without tokens.
 ///
-/// Source: llm-d-inference-sim, `pkg/api/embeddings.go` (float32, not normalised).
+/// Source: llm-d-inference-sim, `pkg/api/embeddings.go`.
 pub fn llmd_embedding(tokens: &[u32], dimensions: usize) -> Vec<f32> {
     if tokens.is_empty() {
         return Vec::new();
@@ -15,18 +15,19 @@ pub fn llmd_embedding(tokens: &[u32], dimensions: usize) -> Vec<f32> {
         .map(|index| {
             let token = tokens[index % tokens.len()];
             let steps = if index < tokens.len() { 1024 } else { 256 };
-            // Both are exact in a float32.
+            // Both operations are exact in `f32`.
             2.0 * (token % steps) as f32 / steps as f32 - 1.0
         })
         .collect()
 }
 
-/// Components that each token has a part in.
+/// Number of components that each token affects.
 const PARTS: u64 = 64;
 
-/// A vector whose cosine with another grows with the tokens that both texts have: made up, and
-/// enough for a search to find something. Each token adds or takes one at places that its number
-/// decides, and a repeated one little more than once.
+/// Returns an embedding whose cosine similarity grows with the number of shared tokens.
+///
+/// Each token adds or subtracts 1 at 64 places derived from its id. Repetitions add their
+/// logarithm.
 pub fn shared_token_embedding(tokens: &[u32], dimensions: usize) -> Vec<f32> {
     let mut counts = BTreeMap::new();
     for token in tokens {
@@ -44,7 +45,7 @@ pub fn shared_token_embedding(tokens: &[u32], dimensions: usize) -> Vec<f32> {
     vector
 }
 
-/// The same vector with length one, as vLLM's are.
+/// Returns [`shared_token_embedding`] normalised to length 1, as vLLM's embeddings are.
 pub fn unit_embedding(tokens: &[u32], dimensions: usize) -> Vec<f32> {
     let mut vector = shared_token_embedding(tokens, dimensions);
     let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
@@ -54,7 +55,7 @@ pub fn unit_embedding(tokens: &[u32], dimensions: usize) -> Vec<f32> {
     vector
 }
 
-/// A distribution over the classes; of a single class, its own chance.
+/// Returns a probability distribution over the classes; for a single class, its own probability.
 pub fn class_probabilities(tokens: &[u32], classes: u32) -> Vec<f32> {
     let key = tokens
         .iter()
@@ -77,7 +78,6 @@ mod tests {
 
     #[test]
     fn the_embedding_is_llm_ds() {
-        // `This is a test.`
         let tokens = [
             3_157_421_587,
             1_477_013_615,

@@ -1,31 +1,31 @@
 use super::{ReplyFacts, ServeError};
 use vllm_sim_wire::Fault;
 
-/// The reason why a request is not answered; an edge says it in its protocol's words.
+/// Reports why a request gets no reply; each front end renders it in its protocol.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// No model or adapter has this name.
     #[error("The model `{0}` does not exist.")]
     UnknownModel(String),
-    /// A value that is not taken, in vLLM's words.
+    /// A value is invalid; the message is vLLM's.
     #[error(transparent)]
     Invalid(#[from] Fault),
-    /// The job was not taken.
+    /// The service rejected the job.
     #[error(transparent)]
     Serve(#[from] ServeError),
 }
 
-/// A refusal, and whether the headers of a stream would be out when vLLM finds it.
+/// A rejection, with the moment at which vLLM would report it.
 #[derive(Debug)]
 pub enum Refused {
-    /// Found before.
+    /// Reported before the headers of a stream are sent.
     Early(Refusal),
-    /// Found after: a stream says it in its body, with the facts known by then.
+    /// Reported after the headers: a stream carries the error in its body.
     Late(Refusal, Box<ReplyFacts>),
 }
 
 impl Refused {
-    /// Returns the refusal, whenever it is found.
+    /// Returns the error without its moment.
     pub fn into_refusal(self) -> Refusal {
         match self {
             Self::Early(refusal) | Self::Late(refusal, _) => refusal,

@@ -9,24 +9,22 @@ use crate::generate::{Cursor, Script};
 use vllm_sim_engine::End;
 use vllm_sim_engine::driver::{Handle, SequenceState};
 
-/// A job being played. Dropping it gives up what has not ended.
+/// A running generation job. Dropping it aborts the sequences that have not ended.
 pub struct Reply {
-    /// Choices, prompt-major: prompt p, sample s → p·n + s.
+    /// Choices, grouped by prompt: choice s of prompt p has index p·n + s.
     pub choices: Vec<Choice>,
-    /// Tokens of each prompt.
+    /// Number of tokens of each prompt.
     pub prompts: Vec<u32>,
-    /// Bytes that the whole answer takes, about.
+    /// Estimated size of the whole response, in bytes.
     pub size: usize,
-    /// Whether a sequence goes on for a while after its last token.
+    /// Whether sequences stay open for a delay after their last token.
     pub lingers: bool,
-    /// Who wants to know its tokens when it has gone.
     pub(crate) usage: Option<Arc<TokenUsage>>,
-    /// Who counts that its prompt could not be loaded.
     pub(crate) load_failure: Option<LoadFailureReport>,
     _in_flight: InFlightGuard,
 }
 
-/// Tokens of a request, for who asks after its end.
+/// The token counts of a request, available after its end.
 #[derive(Debug, Default)]
 pub struct TokenUsage {
     prompt: AtomicU32,
@@ -34,7 +32,7 @@ pub struct TokenUsage {
 }
 
 impl TokenUsage {
-    /// Tokens of the prompts and of all choices; 0 while it goes on, or when it was refused.
+    /// Returns the prompt tokens and output tokens; both are 0 until the reply is dropped.
     pub fn tokens(&self) -> (u32, u32) {
         let read = |count: &AtomicU32| count.load(Ordering::Relaxed);
         (read(&self.prompt), read(&self.completion))
@@ -46,15 +44,15 @@ impl TokenUsage {
     }
 }
 
-/// One sequence of a job: what will be said and how far it is.
+/// One sequence of a job: its script and its progress.
 pub struct Choice {
-    /// Which prompt it answers.
+    /// Index of the prompt that it answers.
     pub prompt: usize,
-    /// What will be said.
+    /// Generated content, complete before the first token is released.
     pub script: Script,
-    /// How far the edge has written it.
+    /// Position up to which the front end has written the script.
     pub cursor: Cursor,
-    /// Tokens that the edge has written.
+    /// Number of tokens that the front end has written.
     pub sent: u32,
     handle: Handle,
 }
@@ -103,13 +101,13 @@ impl Reply {
         .await;
     }
 
-    /// Whether some choice ended with an error.
+    /// Returns whether any choice ended with an error.
     pub fn failed(&self) -> bool {
         let mut choices = self.choices.iter();
         choices.any(|choice| choice.state() == SequenceState::Ended(End::Failed))
     }
 
-    /// Waits until some choice leaves the queue or ends.
+    /// Waits until any choice leaves the waiting queue or ends.
     pub async fn started(&self) {
         poll_fn(|cx| {
             for choice in &self.choices {
@@ -128,7 +126,7 @@ impl Reply {
         .await;
     }
 
-    /// Prompt tokens in all; each prompt counts once.
+    /// Returns the number of prompt tokens; each prompt counts once, not once per choice.
     pub fn prompt_tokens(&self) -> u32 {
         self.prompts.iter().sum()
     }
@@ -149,22 +147,22 @@ impl Drop for Reply {
 }
 
 impl Choice {
-    /// Where the sequence is. Read it before [`Self::released`].
+    /// Returns the state of the sequence. Read it before [`Self::released`].
     pub fn state(&self) -> SequenceState {
         self.handle.progress().state()
     }
 
-    /// Tokens released so far.
+    /// Returns the number of tokens released so far.
     pub fn released(&self) -> u32 {
         self.handle.progress().released()
     }
 
-    /// How far it is, in detail.
+    /// Returns the live progress of the sequence.
     pub fn progress(&self) -> &vllm_sim_engine::driver::Progress {
         self.handle.progress()
     }
 
-    /// Wakes the task at the next change; look again afterwards.
+    /// Registers the task to be woken at the next change; check the state again afterwards.
     pub fn register(&self, cx: &Context<'_>) {
         self.handle.progress().register(cx.waker());
     }

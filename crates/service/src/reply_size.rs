@@ -1,25 +1,25 @@
-//! How large an answer may become: a few bytes of JSON ask for many choices of many tokens with
-//! many log probabilities each, and an answer that is no stream is written whole.
+//! Limits the estimated size of a response.
+//!
+//! A small request body can ask for many choices with many tokens and log probabilities.
 
 use crate::job::{Job, Shown};
 
-/// Most bytes of one answer, about.
 pub(super) const MAX_BYTES: u64 = 256 << 20;
-/// What a token takes, about: its text and its id.
+/// Estimated size of a token's text and id, in bytes.
 const TOKEN_BYTES: u64 = 8;
-/// What a log probability takes in JSON, about.
+/// Estimated size of a log probability in JSON, in bytes.
 const LOGPROB_BYTES: u64 = 96;
 
-/// The size of an answer while its scripts are written.
 pub(super) struct ReplySize {
     bytes: u64,
     per_token: u64,
 }
 
 impl ReplySize {
-    /// Returns the size of what an answer shows of its prompts. All log probabilities are as many as
-    /// the model knows tokens.
-    /// `None` where that is more than [`MAX_BYTES`].
+    /// Returns the size of the echoed prompts and their log probabilities.
+    ///
+    /// `None` if it exceeds [`MAX_BYTES`]. A count of -1 log probabilities means the whole
+    /// vocabulary.
     pub(super) fn of(job: &Job, vocabulary: impl Fn() -> u32) -> Option<Self> {
         let prompts = job.facts.prompts.iter();
         let tokens = prompts.map(|prompt| prompt.tokens.len() as u64).sum();
@@ -34,7 +34,7 @@ impl ReplySize {
     ) -> Option<Self> {
         let logprobs = |top: Option<i64>| match top.map(u64::try_from) {
             None => 0,
-            // A row has the chosen token, and each token of the vocabulary once at most.
+            // A row has the chosen token and, at most once, each token of the vocabulary.
             Some(Ok(top)) => {
                 let top = top.min(vocabulary().into());
                 top.saturating_add(1).saturating_mul(LOGPROB_BYTES)
@@ -56,15 +56,13 @@ impl ReplySize {
         size.checked()
     }
 
-    /// Adds a choice of so many tokens.
-    /// `None` where that is more than [`MAX_BYTES`].
+    /// Adds a choice of `tokens`; `None` if the size then exceeds [`MAX_BYTES`].
     pub(super) fn with(mut self, tokens: u32) -> Option<Self> {
         let bytes = u64::from(tokens).saturating_mul(self.per_token);
         self.bytes = self.bytes.saturating_add(bytes);
         self.checked()
     }
 
-    /// How large it is by now, in bytes.
     pub(super) fn bytes(&self) -> usize {
         usize::try_from(self.bytes).unwrap_or(usize::MAX)
     }
@@ -80,7 +78,6 @@ mod tests {
     use crate::logprobs::Position;
     use proptest::prelude::*;
 
-    /// Any number, the edges among them.
     fn edges() -> impl Strategy<Value = i64> {
         let near = |edge: i64| (-2..=2_i64).prop_map(move |by| edge.saturating_add(by));
         prop_oneof![
@@ -94,7 +91,6 @@ mod tests {
     }
 
     proptest! {
-        /// An answer that passes the check is as large as computed, whatever was asked for.
         #[test]
         fn an_answer_is_refused_or_below_the_bound(
             logprobs in proptest::option::of(edges()),

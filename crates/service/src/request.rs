@@ -1,4 +1,4 @@
-//! A request for generation as plain data, and what is found out about it on its way.
+//! A generation request independent of its protocol, and its state on the way to the engine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,98 +12,98 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_schema_sampler::Constraint;
 use vllm_sim_wire::{SamplingParams, SamplingRequest};
 
-/// A request for generation in no protocol's words.
+/// A generation request, independent of its protocol.
 ///
-/// Two equal values get equal replies, whichever edge they came through.
+/// Equal values get equal replies, whichever front end they came from.
 #[derive(Default)]
 pub struct GenerationRequest {
-    /// Id that the client knows (`chatcmpl-…`).
+    /// Id shown to the client (`chatcmpl-…`).
     pub id: Arc<str>,
-    /// Moment of arrival, from which the first delay counts.
+    /// Arrival time, from which the first delay counts.
     pub arrived: SimTime,
     /// Source of the prompts.
     pub prompts: PromptSource,
-    /// Choices per prompt.
+    /// Number of choices per prompt.
     pub n: i128,
-    /// Most tokens per choice, where the client or the protocol says so.
+    /// Maximum number of tokens per choice, if the client or the protocol sets it.
     pub max_tokens: Option<i128>,
-    /// Length that `max_tokens` is measured against.
+    /// Reference length of the limit `max_tokens`.
     pub room: OutputRoom,
-    /// Checks that the request passes on its way to the engine.
+    /// Checks before submission.
     pub checks: EngineChecks,
-    /// Result of checking the values that need no prompt.
+    /// Result of the checks that need no prompt.
     pub validation: Deferred<()>,
     /// Sampling parameters, without the limit that the context sets.
     pub sampling: Deferred<SamplingRequest>,
-    /// Constraint on the text, where the sampling parameters do not hold it.
+    /// Constraint on the text, if the sampling parameters do not contain it.
     pub constraint: Option<Constraint>,
-    /// Tools that may be called.
+    /// Offered tools.
     pub tools: Option<ToolRequest>,
-    /// Whether a parser looks for calls in a text under a constraint.
+    /// Whether text under a constraint is parsed for tool calls.
     pub parses_calls: bool,
     /// Whether every choice repeats its prompt.
     pub echo: bool,
-    /// Share of reasoning before the content.
+    /// Fraction of reasoning tokens in the output.
     pub reasoning: Option<f64>,
-    /// Priority; lower runs first under the priority policy.
+    /// Priority; lower values run first under `--scheduling-policy priority`.
     pub priority: i64,
-    /// Data-parallel rank asked for.
+    /// Requested data-parallel rank.
     pub rank: Option<i64>,
     /// Source and destination of the prompt's KV cache.
     pub transfer: Transfer,
-    /// Salt that keeps prompts of different tenants apart in the prefix cache.
+    /// Salt for the prefix cache, which separates tenants (vLLM's `cache_salt`).
     pub cache_salt: Option<Arc<str>>,
-    /// Least share of the prompt that must be cached.
+    /// Minimum cached fraction of the prompt; below it the request ends early.
     pub hit_threshold: Option<f64>,
-    /// Whether the prefix cache may not be read, whatever the parameters say.
+    /// Whether the prefix cache must not be read, regardless of the sampling parameters.
     pub skip_cache_read: bool,
-    /// Delay between the last token and the end (an image is made).
+    /// Delay between the last token and the end, such as the time to render an image.
     pub tail: Deferred<Duration>,
-    /// `traceparent` and `tracestate` (W3C trace context).
+    /// Headers `traceparent` and `tracestate` (W3C trace context).
     pub trace: Option<(Box<str>, Option<Box<str>>)>,
     /// Injected faults.
     pub faults: Option<Arc<RequestFaults>>,
-    /// Counter of the tokens, read when the request has gone.
+    /// Counter of the request's tokens, updated after its end.
     pub usage: Option<Arc<TokenUsage>>,
 }
 
-/// Tools that a request offers to be called.
+/// The tools of a request, and the rules for calling them.
 #[derive(Debug, Clone)]
 pub struct ToolRequest {
-    /// The tools.
+    /// Tools.
     pub tools: Vec<ToolDef>,
-    /// Whether something must be.
+    /// Rule for calling: forbidden, optional, required, or one named tool.
     pub choice: ToolChoice,
-    /// Whether more than one call is allowed.
+    /// Whether one reply may contain several calls.
     pub parallel: bool,
 }
 
-/// The length that the limit on an output is measured against.
+/// Selects the length against which the output limit is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OutputRoom {
-    /// What the longest prompt leaves of the context, the same for all.
+    /// The context left by the longest prompt, the same for all prompts.
     #[default]
     Shared,
-    /// What each prompt leaves.
+    /// The context left by each prompt.
     PerPrompt,
-    /// The whole context: how long a prompt is does not matter (speech).
+    /// The whole context, regardless of the prompt (speech).
     Context,
 }
 
-/// The checks that a request passes on its way to the engine.
+/// Selects the checks before submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EngineChecks {
-    /// All of them.
+    /// All checks.
     #[default]
     All,
-    /// None: vLLM makes these prompts and parameters itself (speech).
+    /// No checks, because vLLM creates these prompts and parameters itself (speech).
     None,
 }
 
 /// A request whose model was found.
 ///
-/// Only [`Service::resolve`](super::Service::resolve) makes one, and
-/// [`Service::generate`](super::Service::generate) takes it.
+/// Created by [`Service::resolve`](super::Service::resolve) and consumed by
+/// [`Service::generate`](super::Service::generate).
 #[derive(Debug)]
 pub struct Resolved {
     pub(super) target: Target,
@@ -111,38 +111,38 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// Returns who answers.
+    /// Returns the model or adapter.
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// Returns who answers, for a route that generates nothing.
+    /// Returns the model or adapter, for routes that generate nothing.
     pub fn into_target(self) -> Target {
         self.target
     }
 }
 
-/// Facts of a request that are known once it is ready for the engine.
+/// The properties of a validated request that the renderer of its reply needs.
 #[derive(Debug)]
 pub struct ReplyFacts {
-    /// Id that the client knows.
+    /// Id shown to the client.
     pub id: Arc<str>,
-    /// Model or adapter that answers.
+    /// Model or adapter.
     pub target: Target,
     /// Prompts, at least one.
     pub prompts: Vec<Prompt>,
-    /// Tokens that the context leaves.
+    /// Number of output tokens that the context leaves.
     pub budget: i128,
-    /// Sampling parameters, complete.
+    /// Complete sampling parameters.
     pub params: Box<SamplingParams>,
-    /// Whether tools may be called in the reply.
+    /// Whether the reply may call tools.
     pub offers_tools: bool,
 }
 
-/// A request that is being answered.
+/// A running reply and the facts to render it.
 pub struct Generated {
-    /// Reply, as it comes.
+    /// Running reply.
     pub reply: Reply,
-    /// Facts that a renderer needs.
+    /// Properties for the renderer.
     pub facts: ReplyFacts,
 }

@@ -1,27 +1,28 @@
-//! What befalls one request on purpose: decided once, when it arrives, and carried along as a value.
+//! The injected faults of one request, decided once when it arrives.
 
 use std::sync::Arc;
 
 use super::{FaultInjector, LiveSettings, Service};
 use crate::fault::{ConnHandle, Failure, FaultSpec, FaultSpecError, StreamFault};
 
-/// The faults of one request, and the settings it is answered under.
+/// The faults of one request, and the fault settings at its arrival.
 pub struct RequestFaults {
-    /// The settings in force when it arrived.
+    /// Settings at the arrival of the request.
     pub settings: Arc<LiveSettings>,
-    /// The refusal that takes the place of an answer.
+    /// Error response in place of the reply.
     pub failure: Option<Failure>,
-    /// What goes wrong with an answer.
+    /// Faults within the reply.
     pub stream_faults: Vec<StreamFault>,
     conn: Option<Arc<ConnHandle>>,
 }
 
 impl RequestFaults {
-    /// Decides on a request that arrives now on `conn`. What the client asks for (the text of
-    /// `X-Sim-Fault`) takes the place of what chance drew.
+    /// Decides on the faults of a request that arrives on `conn`.
+    ///
+    /// The value of the header `X-Sim-Fault` in `asked` replaces randomly drawn faults.
     ///
     /// # Errors
-    /// [`FaultSpecError`] when what it asks for is no fault.
+    /// [`FaultSpecError`] if `asked` is not a valid fault spec.
     pub fn decide(
         service: &Service,
         request_id: Option<&str>,
@@ -52,7 +53,7 @@ impl RequestFaults {
         })
     }
 
-    /// Its prompt cannot be loaded: percent of the blocks that come; `None`: it can.
+    /// Returns the percentage of KV blocks that are still loaded, if the load of the prompt fails.
     pub fn lost_blocks(&self) -> Option<u8> {
         self.stream_faults.iter().find_map(|fault| match fault {
             StreamFault::KvLoadFailure(percent) => Some(*percent),
@@ -60,12 +61,12 @@ impl RequestFaults {
         })
     }
 
-    /// Counts a fault that the client gets to feel.
+    /// Counts a fault that reached the client.
     pub fn count(&self, service: &Service, kind: &'static str) {
         service.faults.count(kind, &self.settings.origin);
     }
 
-    /// Waits as long as the first byte is to be late.
+    /// Waits for the delay that a fault adds before the first byte.
     pub async fn delay(&self, service: &Service) {
         for stream_fault in &self.stream_faults {
             if let StreamFault::SlowFirstByte(time) = stream_fault {
@@ -75,7 +76,7 @@ impl RequestFaults {
         }
     }
 
-    /// What spoils the answer while it is written; `None`: nothing.
+    /// Returns the injector for faults within the reply; `None` if there are none.
     pub fn injector(&self, service: &Arc<Service>) -> Option<Box<FaultInjector>> {
         let conn = self.conn.clone();
         FaultInjector::new(&self.stream_faults, conn, service, &self.settings)

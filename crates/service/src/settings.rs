@@ -7,40 +7,40 @@ use vllm_sim_engine::kv::HashConfig;
 /// Settings of the service.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Longest prompt plus output.
+    /// Maximum length of prompt plus output, in tokens.
     pub max_model_len: u32,
-    /// Root of the random streams.
+    /// Root seed of the random streams.
     pub seed: u64,
-    /// Whether equal requests always give equal answers (somebody chose the seed).
+    /// Whether equal requests always get equal replies, because the seed was configured.
     pub repeatable: bool,
-    /// Bounds.
+    /// Limits on the work in flight.
     pub admission: Admission,
-    /// How tools are called.
+    /// Generation of tool calls.
     pub tools: ToolSettings,
-    /// How blocks are named; `None`: there is no prefix cache.
+    /// Hashing of KV blocks; `None` disables the prefix cache.
     pub hashes: Option<HashConfig>,
-    /// Whether requests leave spans.
+    /// Whether requests emit tracing spans.
     pub traced: bool,
-    /// Whether somebody follows the blocks of requests.
+    /// Whether metrics track the KV blocks of each request.
     pub followed: bool,
-    /// What is done here of each request.
+    /// Parts of a request that this server performs (disaggregated serving).
     pub role: Role,
-    /// How drafts are found in the text; `None`: not there.
+    /// N-gram speculative decoding; `None` disables it.
     pub ngram: Option<NgramLookup>,
-    /// What becomes of requests whose prompt cannot be loaded.
+    /// Handling of requests whose KV cache cannot be loaded.
     pub load_failure_policy: LoadFailurePolicy,
-    /// Settings of how prompts are made.
+    /// Tokenization and chat templates.
     pub prompts: PromptSettings,
 }
 
-/// What the engines of a service do of a request.
+/// The parts of a request that a server performs (disaggregated serving).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Role {
-    /// All of it.
+    /// Prefill and decode.
     #[default]
     Whole,
-    /// Its prompt, and one token.
+    /// Prefill and one output token.
     Prefill,
-    /// Its answer: a prompt is fetched, whoever computed it.
+    /// Decode; the KV cache of a prompt without a named source is fetched as well.
     Decode,
 }

@@ -1,4 +1,4 @@
-//! From a job to the engine: scripts, block plans, sequences.
+//! Turns a generation job into scripts, block plans and engine sequences.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -20,7 +20,6 @@ use vllm_sim_random::{Purpose, mix, stream};
 use vllm_sim_schema_sampler::{Compiled, ConstraintError};
 use vllm_sim_tokenizer::SpecialTokens;
 
-/// Returns how many sequences a job has.
 fn sequences_of(job: &Job) -> Result<u32, ServeError> {
     let asked = u64::from(job.n).saturating_mul(job.facts.prompts.len() as u64);
     u32::try_from(asked)
@@ -37,10 +36,12 @@ fn refused(error: SubmitError) -> ServeError {
 }
 
 impl Service {
-    /// Writes the scripts of a job and lets the engine play them; `caller` is gone with who waits for it.
+    /// Writes the scripts of a job and submits its sequences to an engine.
+    ///
+    /// `caller` is dropped when the client leaves.
     ///
     /// # Errors
-    /// [`ServeError`]; nothing of the job stays behind.
+    /// [`ServeError`]; the job then leaves no state behind.
     pub(super) fn submit(&self, job: &Job, caller: Option<&Weak<()>>) -> Result<Reply, ServeError> {
         let sequences = sequences_of(job)?;
         let place = self.enter(sequences)?;
@@ -58,7 +59,7 @@ impl Service {
         self.check_block_plans(job)?;
         let vocabulary = || self.generator.tokenizer().vocab_size();
         let mut size = ReplySize::of(job, vocabulary).ok_or_else(too_large)?;
-        // Tokens of an answer for which room is made before it is written.
+        // Output tokens for which the block plan reserves memory in advance.
         let answer = job.max_tokens.unwrap_or(0).min(256) as usize;
         let mut scripts = Vec::with_capacity(sequences as usize);
         let mut submissions = Vec::with_capacity(sequences as usize);
@@ -80,7 +81,7 @@ impl Service {
                 if caller.is_some_and(|caller| caller.strong_count() == 0) {
                     return Err(ServeError::Abandoned);
                 }
-                // The likeliest answer is the same in every choice.
+                // Greedy sampling gives every choice the same text.
                 let key = match job.sampler.greedy {
                     true => mix(key, 0),
                     false => mix(key, choice.into()),
@@ -92,7 +93,7 @@ impl Service {
                 let mut script = self.script(job, prompt, key, form);
                 script.prompt = context;
                 size = size.with(script.len()).ok_or_else(too_large)?;
-                // The blocks of the prompt are those of all its choices.
+                // All choices share the blocks of the prompt.
                 let own = match choice + 1 == job.n {
                     true => chain.take(),
                     false => chain.clone(),
@@ -121,7 +122,6 @@ impl Service {
         Ok(reply)
     }
 
-    /// Checks that the block hashes of a job's prompts fit into what one request may take.
     fn check_block_plans(&self, job: &Job) -> Result<(), ServeError> {
         let most = block_plan::MAX_BYTES >> 20;
         match &self.hasher {
@@ -132,7 +132,7 @@ impl Service {
         }
     }
 
-    /// Notes the lease of a job that the engine took, where another server fetches its blocks.
+    /// Stores the lease of a job whose blocks another server fetches.
     fn note_lease(&self, job: &Job, rank: usize, handles: &[Handle]) {
         if let (Transfer::ForRemote(hand_over), Some(handle)) =
             (&job.request.transfer, handles.first())
@@ -143,7 +143,6 @@ impl Service {
         }
     }
 
-    /// Notes the prompt tokens that sequences of a job still have to compute.
     fn note_backlog(&self, job: &Job, handles: &[Handle], prompts: &[u32]) {
         for (index, handle) in handles.iter().enumerate() {
             let prompt = prompts.get(index / job.n.max(1) as usize);
@@ -152,9 +151,10 @@ impl Service {
         }
     }
 
-    /// Key of the random streams of a prompt: its content and, unless only the likeliest token is
-    /// ever taken, the request's seed, or the number of its arrival when the answer is not to
-    /// repeat. How long an answer may be is no part of it: more tokens go on with the same text.
+    /// Returns the key of the random streams of a prompt.
+    ///
+    /// It hashes the content and, unless sampling is greedy, the seed or the arrival number. The
+    /// output limit is excluded, so a longer reply continues the same text.
     fn key(&self, job: &Job, prompt: &Prompt, context: u64, arrival: u64) -> u64 {
         let audio = prompt.audio;
         let mut key = audio.map_or(context, |audio| mix(context, audio.key));
@@ -171,7 +171,6 @@ impl Service {
         }
     }
 
-    /// Returns the form of the output of a choice without a scripted reply.
     fn form(&self, job: &Job, key: u64) -> Result<OutputForm, ServeError> {
         Ok(match &job.content {
             Content::Text => OutputForm::Text,
@@ -309,7 +308,7 @@ impl Service {
         }
     }
 
-    /// The rank asked for, or the one with the least to do.
+    /// Returns the requested rank, or the least loaded one.
     fn rank(&self, asked: Option<i64>) -> Result<usize, ServeError> {
         let ranks = self.ranks.len();
         match asked {
@@ -319,9 +318,9 @@ impl Service {
                 .ok_or(ServeError::Rank { rank, ranks }),
             None if ranks == 1 => Ok(0),
             None => {
-                // vLLM's score. Of equals the one after the last choice: vLLM counts what it sent
-                // until it hears from the engines, so that idle ones take turns there too.
-                // Source: `DPLBAsyncMPClient` of `vllm/v1/engine/core_client.py`.
+                // vLLM's score. Ties rotate from the last choice: vLLM counts its own submissions
+                // until the engines report, so idle ranks alternate there too. Source:
+                // `DPLBAsyncMPClient` of `vllm/v1/engine/core_client.py`.
                 let load = |rank: &usize| {
                     let stats = self.ranks[*rank].stats();
                     stats.waiting * 4 + stats.running
@@ -331,7 +330,7 @@ impl Service {
                     turn.min_by_key(load).unwrap_or(0)
                 };
                 let mut start = self.next_rank.load(Ordering::Relaxed);
-                // Of several that choose together each sees the choice before.
+                // Retry, so that concurrent calls see each other's choice.
                 loop {
                     let rank = chosen(start);
                     let next = &self.next_rank;

@@ -1,23 +1,23 @@
-//! Token ids → text, as they come.
+//! Converts token ids to text incrementally.
 
 use crate::SpecialTokens;
 use crate::hf::{DecodeStream, Hf};
 use crate::simulated::Simulated;
 
-/// A text cut into tokens, with the text that each of them adds when it is decoded as it comes.
+/// Tokens of a text, with the text that each adds in incremental decoding.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Fragments {
-    /// The tokens.
+    /// Token ids.
     pub ids: Vec<u32>,
-    /// All text that they show.
+    /// Text of all tokens.
     pub text: String,
-    /// Where each token's text ends, in bytes of `text`. Token *i* adds
-    /// `text[ends[i - 1]..ends[i]]`: nothing while a character is incomplete.
+    /// End of each token's text, in bytes of `text`. Token *i* adds `text[ends[i - 1]..ends[i]]`,
+    /// which is empty while a character is incomplete.
     pub ends: Vec<u32>,
 }
 
 impl Fragments {
-    /// The text that token `index` adds.
+    /// Returns the text that token `index` adds.
     #[inline]
     pub fn piece(&self, index: usize) -> &str {
         let (start, end) = self.bounds(index);
@@ -30,11 +30,11 @@ impl Fragments {
         (start as usize, self.ends[index] as usize)
     }
 
-    /// Appends that.
+    /// Appends the text that token `index` adds.
     #[inline]
     pub fn push_piece(&self, index: usize, out: &mut String) {
-        /// Texts up to here are copied with what follows them, which is taken back: always as many bytes need
-        /// no call.
+        /// Maximum length of texts that are copied with a fixed size and then truncated, which
+        /// avoids a call of memcpy.
         const SHORT: usize = 16;
         let (start, end) = self.bounds(index);
         if end - start <= SHORT
@@ -48,7 +48,7 @@ impl Fragments {
         }
     }
 
-    /// The text that the tokens from `from` up to `to` add; `to` is not below `from`.
+    /// Returns the text that the tokens `from..to` add; `to` must not be below `from`.
     #[inline]
     pub fn span(&self, from: usize, to: usize) -> &str {
         let end = |tokens: usize| tokens.checked_sub(1).map_or(0, |last| self.ends[last]) as usize;
@@ -56,19 +56,18 @@ impl Fragments {
     }
 }
 
-/// Decodes one token after another.
+/// Incremental decoder.
 ///
-/// Text that ends in U+FFFD is held back, because the next token may complete the character; like
-/// vLLM's, this never shows such text when nothing follows.
+/// Text that ends in U+FFFD is held back, because the next token may complete the character. As in
+/// vLLM, it is never emitted if no token follows.
 ///
-/// Source: `vllm/v1/engine/detokenizer.py`.
+/// **Source:** `vllm/v1/engine/detokenizer.py`.
 #[derive(Debug)]
 pub struct Detokenizer<'t>(Decoding<'t>);
 
 #[derive(Debug)]
 enum Decoding<'t> {
     Hf(DecodeStream<'t>),
-    /// Every token is whole text.
     Simulated(&'t Simulated),
 }
 
@@ -81,14 +80,14 @@ impl<'t> Detokenizer<'t> {
         Self(Decoding::Simulated(simulated))
     }
 
-    /// Takes a token and gives the text that can be shown now.
+    /// Adds a token and returns the text that is complete.
     pub fn push(&mut self, id: u32) -> String {
         let mut out = String::new();
         self.push_to(id, &mut out);
         out
     }
 
-    /// Takes a token and appends the text that can be shown now.
+    /// Adds a token and appends the text that is complete.
     pub fn push_to(&mut self, id: u32, out: &mut String) {
         match &mut self.0 {
             Decoding::Hf(stream) => stream.push(id, out),
@@ -98,7 +97,7 @@ impl<'t> Detokenizer<'t> {
         }
     }
 
-    /// Appends what is still held back, replacement characters and all.
+    /// Appends the text that is still held back, including replacement characters.
     pub(crate) fn finish(self, out: &mut String) {
         match self.0 {
             Decoding::Hf(stream) => stream.finish(out),

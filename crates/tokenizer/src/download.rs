@@ -1,4 +1,4 @@
-//! The files of a model from the Hugging Face hub.
+//! Downloads the tokenizer files of a model from the Hugging Face Hub.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,6 @@ use hf_hub::{Cache, Repo, RepoType};
 
 use crate::source::{Hub, TOKENIZER};
 
-/// The files that are read if they are there.
 const OPTIONAL: [&str; 5] = [
     "tokenizer_config.json",
     "chat_template.jinja",
@@ -16,10 +15,7 @@ const OPTIONAL: [&str; 5] = [
     "config.json",
 ];
 
-/// Downloads the files into the cache and gives their folder. Blocks.
-///
-/// # Errors
-/// What went wrong, in words.
+/// Downloads the files into the cache and returns their folder. Blocks.
 pub(crate) fn fetch(repo: &str, revision: &str, hub: &Hub) -> Result<PathBuf, String> {
     download(repo, revision, hub).map_err(|error| error.to_string())
 }
@@ -37,7 +33,8 @@ fn download(repo: &str, revision: &str, hub: &Hub) -> Result<PathBuf, ApiError> 
     for name in OPTIONAL {
         match repo.get(name) {
             Ok(_) => {}
-            // A model need not have it; any other trouble would leave out, say, its chat template.
+            // These files are optional; ignoring other errors would, for example, lose the chat
+            // template.
             Err(ApiError::RequestError(error)) if error.to_string().contains("404") => {}
             Err(error) => return Err(error),
         }
@@ -52,8 +49,8 @@ mod tests {
     use crate::source::on_hub;
     use std::fs;
 
-    /// A hub that has these files of `org/name`; gives its address and, when dropped by the test's
-    /// end, the requests it saw.
+    /// Starts a hub with these files of `org/name`; returns its address and the requests that it
+    /// receives.
     fn fake_hub(
         files: &'static [(&'static str, &'static str)],
     ) -> (String, std::sync::Arc<parking_lot::Mutex<Vec<String>>>) {
@@ -145,7 +142,7 @@ mod tests {
         let cache = tempfile::tempdir().unwrap();
         let hub = |offline| Hub {
             cache: cache.path().into(),
-            // Nothing listens there: a request would show as a Download error.
+            // No server listens there: a request would result in a Download error.
             endpoint: Some("http://127.0.0.1:9".into()),
             token: None,
             offline,

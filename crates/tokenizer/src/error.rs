@@ -1,56 +1,57 @@
-//! What can go wrong when a tokenizer is opened.
+//! Errors of opening a tokenizer.
 
 use std::path::PathBuf;
 
-/// Why a tokenizer could not be opened.
+/// Error of opening a tokenizer.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
-    /// There is no `tokenizer.json`.
+    /// A missing `tokenizer.json`.
     #[error("no tokenizer.json in {}", folder.display())]
     NoFile {
-        /// Where it was looked for.
+        /// Searched folder.
         folder: PathBuf,
     },
-    /// A file is there and cannot be read.
+    /// A file that cannot be read or parsed.
     #[error("{}: {reason}", file.display())]
     Broken {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// Reason.
         reason: String,
     },
-    /// Not a name that the hub could know.
+    /// An invalid name of a model on the hub.
     #[error("{repo:?} is not the name of a model: expected \"name\" or \"organisation/name\"")]
     BadName {
-        /// The name.
+        /// Name as given.
         repo: String,
     },
-    /// The model is not on disk and may not be downloaded.
+    /// A model that is not on disk and must not be downloaded.
     #[error(
         "{repo} has no tokenizer.json in the cache at {}{}",
         cache.display(),
         if *offline { ", and downloads are off (HF_HUB_OFFLINE)" } else { "" }
     )]
     NotCached {
-        /// The model.
+        /// Name of the model.
         repo: String,
-        /// The cache's folder.
+        /// Folder of the cache.
         cache: PathBuf,
-        /// Whether only the environment forbids the download.
+        /// Whether only `HF_HUB_OFFLINE` prevents the download.
         offline: bool,
     },
-    /// The hub did not give the files.
+    /// A failed download.
     #[error("cannot download the tokenizer of {repo}: {reason}")]
     Download {
-        /// The model.
+        /// Name of the model.
         repo: String,
-        /// What went wrong.
+        /// Reason.
         reason: String,
     },
 }
 
-/// Payload of a panic: the model's tokenizer gave up on a text, as its pattern takes too long on it. Texts
-/// are encoded in many places and nearly always can be, so an edge answers it where it catches panics.
+/// Payload of the panic raised when the split pattern of a tokenizer takes too long on a text.
+///
+/// Many callers encode texts and failures are rare, so the HTTP layer that catches panics handles it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the tokenizer of this model gave up on this text: its tokenizer.json splits it by a pattern that takes too long"

@@ -1,4 +1,4 @@
-//! A bounded memory of which text an id stands for.
+//! Bounded cache of the texts of token ids.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -7,32 +7,32 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
-/// Shards, so that encoders on several threads seldom meet.
+/// Number of shards, which reduces lock contention between encoders.
 const SHARDS: usize = 64;
 
-/// Pieces that one shard keeps: a quarter of a million in all.
+/// Maximum number of pieces in a shard; a quarter of a million in all shards.
 const PIECES: usize = 4096;
 
-/// Bytes that one shard keeps, 64 MiB in all; a longer piece is not kept at all.
+/// Maximum bytes in a shard, 64 MiB in all; a longer piece is not stored.
 const BYTES: usize = 1 << 20;
 
-/// Pieces that a thread knows to be remembered.
 const RECENT: usize = 256;
 
-/// How often one memory can forget before it is taken for another.
+/// Range of change counts reserved for each interner, so that counts are unique.
 const CHANGES: u64 = 1 << 40;
 
-/// Where the counting of the next memory begins.
+/// Start of the next interner's change counts.
 static NEXT_MEMORY: AtomicU64 = AtomicU64::new(CHANGES);
 
 thread_local! {
-    /// What this thread saw remembered, each piece at the place that its id gives: no lock, and no
-    /// memory that another thread writes.
+    /// Pieces that this thread knows to be stored, by id.
+    ///
+    /// Access needs no lock and shares no memory with other threads.
     static RECENTLY: RefCell<[RecentPiece; RECENT]> =
         const { RefCell::new([RecentPiece { changes: 0, id: 0, hash: 0 }; RECENT]) };
 }
 
-/// A piece that is remembered as long as its memory has not changed.
+/// A piece that is stored as long as the change count of its interner is the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct RecentPiece {
     changes: u64,
@@ -40,19 +40,19 @@ struct RecentPiece {
     hash: u64,
 }
 
-/// Remembers pieces by id. When it is full, the pieces not seen for longest are forgotten, about:
-/// each gets a second chance if it was seen since it last came up for eviction.
+/// Stores pieces by id, with second-chance eviction (CLOCK).
+///
+/// A full shard evicts the oldest piece that was not used since its last turn.
 #[derive(Debug)]
 pub(crate) struct Interner {
     shards: Box<[RwLock<InternerShard>]>,
-    /// Grows with each piece that is forgotten; no two memories ever have the same.
+    /// Change count: grows with each eviction and is unique among interners.
     changes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct InternerShard {
     pieces: HashMap<u32, InternedPiece, BuildHasherDefault<IdHasher>>,
-    /// Ids in the order of eviction.
     queue: VecDeque<u32>,
     bytes: usize,
 }
@@ -63,7 +63,6 @@ struct InternedPiece {
     seen: AtomicBool,
 }
 
-/// Ids are hashes already.
 #[derive(Debug, Default)]
 struct IdHasher(u64);
 
@@ -97,26 +96,26 @@ impl Interner {
         &self.shards[id as usize % SHARDS]
     }
 
-    /// Remembers that `id` stands for `text`. Where two texts share an id the later one wins, unless they share
-    /// `hash` as well.
+    /// Stores the text of `id`. If two texts have the same id, the later one wins, unless they have
+    /// the same `hash`, too.
     pub(crate) fn remember(&self, id: u32, hash: u64, text: &str) {
         let piece = RecentPiece {
-            // Before it is looked for: what is forgotten since then is another count.
+            // Read before the lookup, so that a later eviction changes the count.
             changes: self.changes.load(Ordering::Acquire),
             id,
             hash,
         };
         RECENTLY.with_borrow_mut(|recently| {
-            // The shard is the rest of the id.
+            // `id % SHARDS` selects the shard.
             let recent = &mut recently[id as usize / SHARDS % RECENT];
-            // One that is new is not seen yet, and would stay so.
+            // A new piece has not been used yet; caching it here would keep it that way.
             if *recent != piece && self.was_remembered(id, text) {
                 *recent = piece;
             }
         });
     }
 
-    /// Remembers it where that is not done yet; whether it was.
+    /// Stores a piece if it is missing; returns whether it was stored before.
     fn was_remembered(&self, id: u32, text: &str) -> bool {
         if let Some(piece) = self.shard(id).read().pieces.get(&id)
             && *piece.text == *text
@@ -135,7 +134,7 @@ impl Interner {
         false
     }
 
-    /// Appends the text of `id`; false when it is unknown or forgotten.
+    /// Appends the text of `id`; returns false if it is not stored.
     pub(crate) fn append(&self, id: u32, out: &mut String) -> bool {
         match self.shard(id).read().pieces.get(&id) {
             Some(piece) => {
@@ -148,7 +147,6 @@ impl Interner {
 }
 
 impl InternerShard {
-    /// Inserts a piece; whether another one is forgotten.
     fn insert(&mut self, id: u32, text: &str) -> bool {
         let piece = InternedPiece {
             text: text.into(),
@@ -233,7 +231,7 @@ mod tests {
         one.remember(7, 1, "b");
         one.remember(7, 0, "a");
         assert_eq!(text_of(&one, 7).as_deref(), Some("a"));
-        // Longer than the thread keeps, and pushed out.
+        // Too long to store, and therefore evicted.
         one.remember(7 + SHARDS as u32, 0, &"x".repeat(BYTES));
         assert_eq!(text_of(&one, 7), None);
         one.remember(7, 0, "a");

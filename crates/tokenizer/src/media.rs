@@ -1,4 +1,4 @@
-//! How many tokens an image, audio or video takes in a prompt, and where they stand.
+//! Computes the number and position of tokens of images, audio and video in a prompt.
 
 use std::sync::Arc;
 
@@ -9,15 +9,13 @@ use serde_json::{Map, Value};
 use super::Tokenizer;
 use crate::SpecialTokens;
 
-/// Frame of the marker that stands for an item until the text is tokenised: private-use
-/// characters, which no tokenizer splits off a word that a user would write.
+/// Delimiter of the marker for an item in text before tokenization: a private-use character, which
+/// splits no word of a user.
 const EDGE: char = '\u{10FFF0}';
-/// Bytes of an image that are looked at for its size.
 const HEAD: usize = 96 * 1024;
-/// Most tokens of one item.
 const MOST: u32 = 1 << 20;
 
-/// What a part of a prompt is, besides text.
+/// Type of a media item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Modality {
     /// An image.
@@ -29,7 +27,7 @@ pub enum Modality {
 }
 
 impl Modality {
-    /// vLLM's name of it.
+    /// Returns vLLM's name of the modality.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Image => "image",
@@ -39,51 +37,53 @@ impl Modality {
     }
 }
 
-/// An image, audio or video in a prompt.
+/// Media item at its position in a tokenized prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MediaFeature {
-    /// What it is.
+    /// Type of the item.
     pub modality: Modality,
-    /// Its content hash, or the name the client gave it.
+    /// Content hash, or the identifier set by the client.
     pub identifier: Arc<str>,
-    /// Its first placeholder token.
+    /// Index of its first placeholder token.
     pub start: u32,
-    /// Its placeholder tokens.
+    /// Number of placeholder tokens.
     pub len: u32,
 }
 
-/// Tokens of one item of a modality.
+/// Rule for the number of tokens of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MediaRule {
-    /// Always so many.
+    /// Fixed number.
     Fixed(u32),
-    /// By the area of the image; `unknown` where it cannot be read.
+    /// Number by the area of an image; `unknown` if its size cannot be read.
     Area {
-        /// Edge in pixels of the square that makes one token, at least one.
+        /// Edge of the square that makes one token, in pixels, at least one.
         patch: u32,
-        /// Least tokens.
+        /// Minimum number of tokens.
         least: u32,
-        /// Most tokens.
+        /// Maximum number of tokens.
         most: u32,
-        /// Tokens of an image of unknown size.
+        /// Number of tokens of an image of unknown size.
         unknown: u32,
     },
 }
 
-/// Tokens of each modality.
+/// Rules for the number of tokens, by modality.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MediaRules {
-    /// Images.
+    /// Rule of images.
     pub image: MediaRule,
-    /// Audio.
+    /// Rule of audio.
     pub audio: MediaRule,
-    /// Videos.
+    /// Rule of videos.
     pub video: MediaRule,
 }
 
 impl Default for MediaRules {
-    /// Images as Qwen2-VL has them (28 × 28 pixels per token, 4 to 16384), and 576 (LLaVA 1.5)
-    /// where the size is unknown; audio 250 tokens (10 s of Qwen2-Audio), video 2048.
+    /// Returns typical rules.
+    ///
+    /// Images as in Qwen2-VL: 28 × 28 pixels per token, 4 to 16384 tokens, and 576 (LLaVA 1.5) for
+    /// unknown sizes. Audio has 250 tokens (10 s of Qwen2-Audio), video 2048.
     fn default() -> Self {
         Self {
             image: MediaRule::Area {
@@ -99,9 +99,10 @@ impl Default for MediaRules {
 }
 
 impl MediaRules {
-    /// Those of a model by its `config.json`, the usual ones where it is silent: images of Gemma 3
-    /// (`mm_tokens_per_image`), of LLaVA 1.5 and PaliGemma (a square of fixed size), of Qwen-VL,
-    /// GLM-4V, Pixtral and Mistral 3 (the pixels of a token).
+    /// Returns the rules of a model's `config.json`, with defaults for missing ones.
+    ///
+    /// Supported models: Gemma 3 (`mm_tokens_per_image`), LLaVA 1.5 and PaliGemma (a square of
+    /// fixed size), Qwen-VL, GLM-4V, Pixtral and Mistral 3 (pixels per token).
     pub fn of_model(config: &Map<String, Value>) -> Self {
         let config = part(config, "thinker_config").unwrap_or(config);
         let vision = part(config, "vision_config");
@@ -114,11 +115,11 @@ impl MediaRules {
         }
     }
 
-    /// These, but for what `{"image": 576, "audio": 250}` says, or for images
-    /// `{"patch": 28, "least": 4, "most": 16384, "unknown": 576}`.
+    /// Overrides rules by JSON such as `{"image": 576, "audio": 250}`; for images also `{"patch":
+    /// 28, "least": 4, "most": 16384, "unknown": 576}`.
     ///
     /// # Errors
-    /// The member that is wrong, and what it may be.
+    /// A message with the invalid key and its allowed values.
     pub fn with(self, map: &Map<String, Value>) -> Result<Self, String> {
         let mut rules = self;
         for (name, value) in map {
@@ -136,7 +137,6 @@ impl MediaRules {
         Ok(rules)
     }
 
-    /// The rule of a modality.
     fn rule(&self, modality: Modality) -> MediaRule {
         match modality {
             Modality::Image => self.image,
@@ -145,7 +145,7 @@ impl MediaRules {
         }
     }
 
-    /// Most tokens that an item of a modality has.
+    /// Returns the maximum number of tokens of an item.
     pub fn most(&self, modality: Modality) -> u32 {
         match self.rule(modality) {
             MediaRule::Fixed(tokens) => tokens,
@@ -153,7 +153,7 @@ impl MediaRules {
         }
     }
 
-    /// Tokens of an item, whose bytes are there when it came in the request itself.
+    /// Returns the number of tokens of an item; `bytes` is its content, if the request contains it.
     pub fn tokens(&self, modality: Modality, bytes: Option<&[u8]>) -> u32 {
         match self.rule(modality) {
             MediaRule::Fixed(tokens) => tokens,
@@ -180,7 +180,6 @@ fn part<'a>(map: &'a Map<String, Value>, key: &str) -> Option<&'a Map<String, Va
     map.get(key)?.as_object()
 }
 
-/// What an image takes by a `config.json` and its part about images.
 fn image_of(config: &Map<String, Value>, vision: &Map<String, Value>) -> Option<MediaRule> {
     let number = |map: &Map<String, Value>, key: &str| {
         let number = u32::try_from(map.get(key)?.as_u64()?).ok();
@@ -203,7 +202,7 @@ fn image_of(config: &Map<String, Value>, vision: &Map<String, Value>) -> Option<
     }
     let merge = number(vision, "spatial_merge_size");
     let merge = merge.or_else(|| number(config, "spatial_merge_size"));
-    // Its images are scaled down to that edge; elsewhere it is what the encoder was trained with.
+    // Only Pixtral scales images down to this edge; in other models it is the training size.
     let bound = edge.filter(|_| kind(vision, &["pixtral"]));
     if merge.is_none() && bound.is_none() {
         return None;
@@ -253,25 +252,25 @@ fn count(name: &str, value: &Value) -> Result<u32, String> {
         .ok_or_else(|| format!("{name} is {value}, must be a whole number from 1 to {MOST}"))
 }
 
-/// Whether a model's `config.json` speaks of images, audio or video.
+/// Whether a model's `config.json` describes images, audio or video.
 pub fn takes_media(config: &Map<String, Value>) -> bool {
     ["vision_config", "audio_config", "image_token_id"]
         .iter()
         .any(|key| config.get(*key).is_some_and(|value| !value.is_null()))
 }
 
-/// One item before its place is known.
+/// Media item before its position is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MediaItem {
-    /// What it is.
+    /// Type of the item.
     pub modality: Modality,
-    /// Its content hash, or the name the client gave it.
+    /// Content hash, or the identifier set by the client.
     pub identifier: std::sync::Arc<str>,
-    /// Tokens it takes.
+    /// Number of tokens.
     pub tokens: u32,
 }
 
-/// The bytes of a `data:` URL as far as a size needs them; `None` for any other URL.
+/// Decodes the first bytes of a `data:` URL, enough for the image size; `None` for other URLs.
 pub fn data_url_head(url: &str) -> Option<Vec<u8>> {
     let (kind, data) = url.strip_prefix("data:")?.split_once(',')?;
     if !kind.ends_with(";base64") {
@@ -281,13 +280,13 @@ pub fn data_url_head(url: &str) -> Option<Vec<u8>> {
     STANDARD.decode(head).ok()
 }
 
-/// What stands for item `i` in the text.
+/// Returns the marker for item `i` in text.
 pub fn media_marker(i: usize) -> String {
     format!("{EDGE}{i}{EDGE}")
 }
 
 impl Tokenizer {
-    /// Encodes text with markers: in the place of each stand the tokens of its item.
+    /// Encodes text with markers, which are replaced by the tokens of their items.
     pub fn encode_media(
         &self,
         text: &str,
@@ -297,7 +296,7 @@ impl Tokenizer {
         let mut tokens = Vec::new();
         let mut media = Vec::with_capacity(items.len());
         for (i, piece) in text.split(EDGE).enumerate() {
-            // Every second piece is what stands between two edges: the number of an item.
+            // Every second piece is the number of an item, between two delimiters.
             let item = (i % 2 == 1)
                 .then(|| items.get(piece.parse::<usize>().ok()?))
                 .flatten();
@@ -322,7 +321,7 @@ impl Tokenizer {
         (tokens, media)
     }
 
-    /// The token that a modality is made of: the one `config.json` names, else a usual name of it.
+    /// Returns the placeholder token of a modality: from `config.json`, else by a usual name.
     fn placeholder(&self, modality: Modality) -> u32 {
         let name = modality.as_str();
         let configured = match self {
@@ -338,7 +337,7 @@ impl Tokenizer {
             .unwrap_or(0)
     }
 
-    /// Whether the model's configuration speaks of images, audio or video.
+    /// Whether the model's configuration describes images, audio or video.
     pub fn is_multimodal(&self) -> bool {
         match self {
             Self::Hf(hf) => takes_media(hf.config()),
@@ -352,7 +351,6 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// A PNG header of 280 × 56 pixels.
     const PNG: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAARgAAAA4CAIAAAAAAAAA";
 
     fn read(value: Value) -> Result<MediaRules, String> {

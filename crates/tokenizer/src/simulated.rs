@@ -1,12 +1,12 @@
-//! The tokenizer of models that have none: llm-d's word splitter, with nothing dropped.
+//! Simulated tokenizer for models without tokenizer files: the word splitter of
+//! llm-d-inference-sim.
 //!
-//! Ids of pieces are FNV-1a hashes, so any number is an id, and a piece cannot be computed from its
-//! id: the tokenizer remembers what it has encoded, within bounds. Characters beyond ASCII, which
-//! llm-d drops, are one token each whose id holds the character itself, so that they can be decoded
-//! anywhere. A hash that falls among those ids (one piece in four thousand) means its piece where
-//! that is remembered.
+//! Ids of pieces are FNV-1a hashes, so any number is an id. Decoding needs the pieces encoded
+//! before, of which a bounded number is stored. Characters beyond ASCII, which llm-d drops, are one
+//! token each; the id contains the character, so it can be decoded anywhere. A hash among these ids
+//! (one piece in four thousand) decodes to its piece where that is stored.
 //!
-//! Source: llm-d-inference-sim `pkg/tokenizer/tokenizer.go`.
+//! **Source:** llm-d-inference-sim `pkg/tokenizer/tokenizer.go`.
 
 use std::ops::Range;
 
@@ -14,17 +14,15 @@ use serde_json::{Value as Json, json};
 
 use crate::interner::Interner;
 
-/// Marks ids that hold a character.
 const CHARACTER: u32 = 0x8000_0000;
 
-/// Splits text into words and signs.
+/// Splits text into words and punctuation.
 #[derive(Debug, Default)]
 pub struct Simulated {
     memory: Interner,
 }
 
 impl Simulated {
-    /// The ids of the pieces of `text`.
     pub(crate) fn encode(&self, text: &str) -> Vec<u32> {
         let mut ids = Vec::with_capacity(text.len() / 4 + 1);
         for piece in pieces(text) {
@@ -33,7 +31,6 @@ impl Simulated {
         ids
     }
 
-    /// The pieces of `text`: ids, and where each ends.
     pub(crate) fn split(&self, text: &str) -> (Vec<u32>, Vec<u32>) {
         pieces(text)
             .map(|piece| {
@@ -43,7 +40,6 @@ impl Simulated {
             .unzip()
     }
 
-    /// The id of one of the [`pieces`] of a text.
     fn learn(&self, text: &str, piece: &Piece) -> u32 {
         let text = &text[piece.range.clone()];
         match piece.hash {
@@ -55,7 +51,7 @@ impl Simulated {
         }
     }
 
-    /// Appends the text of an id; false for one that was never seen, or long ago.
+    /// Appends the text of an id; returns false if it is not stored.
     pub(crate) fn append(&self, id: u32, out: &mut String) -> bool {
         if self.memory.append(id, out) {
             return true;
@@ -67,7 +63,7 @@ impl Simulated {
         true
     }
 
-    /// The id of a text that is one piece.
+    /// Returns the id of a text that is one piece.
     pub(crate) fn id_of(&self, piece: &str) -> Option<u32> {
         let first = pieces(piece).next()?;
         (first.range.end == piece.len()).then(|| self.learn(piece, &first))
@@ -79,7 +75,6 @@ fn character(id: u32) -> Option<char> {
     char::from_u32(code).filter(|c| !c.is_ascii())
 }
 
-/// What `GET /tokenizer_info` says of it.
 pub(crate) fn info() -> Json {
     json!({
         "tokenizer_class": "SimulatedTokenizer",
@@ -91,7 +86,7 @@ pub(crate) fn info() -> Json {
     })
 }
 
-/// FNV-1a, 32 bit: llm-d-inference-sim's id of a piece of text, and its hash of a URL.
+/// Returns the 32-bit FNV-1a hash, llm-d-inference-sim's id of a piece and hash of a URL.
 pub fn fnv1a(bytes: &[u8]) -> u32 {
     bytes
         .iter()
@@ -110,16 +105,16 @@ fn fnv1a_64_with(hash: u64, byte: u8) -> u64 {
     (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
 }
 
-/// A piece of a text.
 struct Piece {
     range: Range<usize>,
-    /// Its FNV-1a hashes, of 32 and of 64 bits; `None`: it is a character beyond ASCII.
+    /// FNV-1a hashes of 32 and 64 bits; `None` for a character beyond ASCII.
     hash: Option<(u32, u64)>,
 }
 
-/// The pieces of a text, which together are the text: a word of letters and digits or a single
-/// sign, each with the blanks behind it; a run of blanks that has nothing before it; a character
-/// beyond ASCII.
+/// Returns the pieces of a text, without gaps.
+///
+/// A piece is a word of letters and digits, or a punctuation character, each with the whitespace
+/// after it. Leading whitespace and each character beyond ASCII are pieces, too.
 fn pieces(text: &str) -> impl Iterator<Item = Piece> + '_ {
     let bytes = text.as_bytes();
     let mut start = 0;
@@ -138,7 +133,7 @@ fn pieces(text: &str) -> impl Iterator<Item = Piece> + '_ {
             }
         };
         if first.is_ascii() {
-            // Go's `\w` has the underscore, but as a first character it is a sign.
+            // Go's `\w` includes the underscore, but at the start of a piece it is punctuation.
             if first.is_ascii_alphanumeric() {
                 run(WORD);
             }
@@ -153,14 +148,13 @@ fn pieces(text: &str) -> impl Iterator<Item = Piece> + '_ {
     })
 }
 
-/// Go's `\w`.
+/// Class of Go's `\w`.
 const WORD: u8 = 1;
-/// Go's `\s`.
+/// Class of Go's `\s`.
 const BLANK: u8 = 2;
-/// A byte of a character beyond ASCII that is not its first one.
+/// Class of UTF-8 continuation bytes.
 const CONTINUATION: u8 = 3;
 
-/// The class of each byte; others have none.
 static CLASSES: [u8; 256] = {
     let mut classes = [0; 256];
     let mut byte = 0;

@@ -1,4 +1,4 @@
-//! Where a tokenizer's files are: a folder, the Hugging Face cache on disk, or the hub.
+//! Locates tokenizer files: in a folder, in the Hugging Face cache, or on the hub.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -7,36 +7,36 @@ use std::path::{Path, PathBuf};
 use crate::download::fetch;
 use crate::error::TokenizerError;
 
-/// Where a tokenizer comes from.
+/// Location of a tokenizer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenizerLocation {
-    /// No files: words and signs, see [`Simulated`](crate::Simulated).
+    /// No files: the tokenizer is [`Simulated`](crate::Simulated).
     Simulated,
-    /// A folder with a `tokenizer.json`, or that file itself.
+    /// Folder with a `tokenizer.json`, or that file itself.
     Folder(PathBuf),
-    /// A model of the hub.
+    /// Model on the Hugging Face Hub.
     Hub {
-        /// `organisation/name`.
+        /// Name, `organization/name`.
         repo: String,
-        /// A branch, tag or commit; `main` if absent.
+        /// Branch, tag or commit; `main` if absent.
         revision: Option<String>,
-        /// Whether the hub may be asked for files that are not on disk.
+        /// Whether missing files may be downloaded.
         download: bool,
-        /// Where the cache and the hub are.
+        /// Settings of the cache and the hub.
         hub: Hub,
     },
 }
 
-/// The Hugging Face settings of an environment.
+/// Hugging Face settings from the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hub {
-    /// The folder that holds `models--organisation--name`.
+    /// Folder with `models--organization--name`.
     pub cache: PathBuf,
-    /// The hub's address; the public one if absent.
+    /// URL of the hub; the public one if absent.
     pub endpoint: Option<String>,
-    /// The access token.
+    /// Access token.
     pub token: Option<String>,
-    /// Forbids the network whatever else is set.
+    /// Whether network access is disabled.
     pub offline: bool,
 }
 
@@ -44,7 +44,7 @@ impl Hub {
     /// Reads `HF_HUB_CACHE`, `HUGGINGFACE_HUB_CACHE`, `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`,
     /// `HF_TOKEN_PATH`, `HF_HUB_OFFLINE` and their fallbacks through `env`.
     ///
-    /// Source: `huggingface_hub/constants.py`.
+    /// **Source:** `huggingface_hub/constants.py`.
     pub fn from_env(env: impl Fn(&str) -> Option<String>) -> Self {
         let set = |name: &str| env(name).filter(|value| !value.trim().is_empty());
         let home = set("HF_HOME").map(PathBuf::from).unwrap_or_else(|| {
@@ -84,10 +84,9 @@ impl Hub {
     }
 }
 
-/// The file without which there is no tokenizer.
 pub(crate) const TOKENIZER: &str = "tokenizer.json";
 
-/// A folder with a `tokenizer.json`, and what to say about it.
+/// Folder with a `tokenizer.json`, and its description.
 #[derive(Debug)]
 #[cfg_attr(
     not(feature = "hf"),
@@ -98,15 +97,11 @@ pub(crate) const TOKENIZER: &str = "tokenizer.json";
 )]
 pub(crate) struct ModelFolder {
     pub(crate) folder: PathBuf,
-    /// The name that the user gave.
     pub(crate) name: String,
-    /// Whether that name is a folder.
     pub(crate) local: bool,
-    /// For the log.
     pub(crate) found: String,
 }
 
-/// Checks that a folder has what is needed.
 pub(crate) fn in_folder(path: &Path) -> Result<ModelFolder, TokenizerError> {
     let folder = if path.is_file() && path.file_name().is_some_and(|name| name == TOKENIZER) {
         path.parent().unwrap_or(Path::new(".")).to_owned()
@@ -132,7 +127,7 @@ pub(crate) fn in_folder(path: &Path) -> Result<ModelFolder, TokenizerError> {
     })
 }
 
-/// Looks a model up on disk and, if that is allowed, on the hub.
+/// Locates a model on disk and, if allowed, downloads it from the hub.
 pub(crate) fn on_hub(
     repo: &str,
     revision: Option<&str>,
@@ -185,11 +180,11 @@ fn fetch(_repo: &str, _revision: &str, _hub: &Hub) -> Result<PathBuf, String> {
     Err("this build cannot: it lacks the feature `download`".to_owned())
 }
 
-/// The snapshot of a model on disk: that of the revision, or the only one there is.
+/// Returns the snapshot of a revision on disk, or the only snapshot.
 fn cached(cache: &Path, repo: &str, revision: &str) -> Option<PathBuf> {
     let model = cache.join(format!("models--{}", repo.replace('/', "--")));
     let snapshots = model.join("snapshots");
-    // Revisions may hold slashes, but never climb.
+    // Revisions may contain slashes, but no `..`.
     let plain = !revision
         .split('/')
         .any(|part| part.is_empty() || part.starts_with('.'));

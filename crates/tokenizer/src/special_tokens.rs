@@ -1,14 +1,14 @@
-/// Tells whether special tokens, such as BOS, stand around a text that is encoded, or in one that is decoded.
+/// Handling of special tokens, such as BOS, in encoding and decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpecialTokens {
-    /// Special tokens are added, or shown.
+    /// Add special tokens to encoded text, and include them in decoded text.
     With,
-    /// Special tokens are neither added nor shown.
+    /// Do not add special tokens, and omit them in decoded text.
     Without,
 }
 
 impl SpecialTokens {
-    /// Returns `With` for a request that wants them.
+    /// Returns `With` if special tokens are requested.
     pub fn when(wanted: bool) -> Self {
         if wanted { Self::With } else { Self::Without }
     }

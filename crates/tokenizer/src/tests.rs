@@ -1,4 +1,5 @@
-//! Hugging Face tokenizers compared with Python's: see `tests/fixtures/generate.py`.
+//! Compares Hugging Face tokenizers with Python's; `tests/fixtures/generate.py` generates the
+//! results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -164,7 +165,7 @@ fn facts_of_a_vocabulary() {
 
 #[test]
 fn the_information_is_vllms() {
-    // Recorded from vLLM 0.32.0; only the name is a path there.
+    // Recorded from vLLM 0.32.0, where only the name is a path.
     let info = tiny().tokenizer_info();
     let keys: Vec<&String> = info.as_object().unwrap().keys().collect();
     assert_eq!(
@@ -483,7 +484,6 @@ fn the_simulated_tokenizer_needs_no_files() {
     );
 }
 
-/// tiny-llama with NFC before it and single digits, as Qwen has it.
 fn composed() -> Tokenizer {
     let path = Path::new(FIXTURES).join("tiny-llama/tokenizer.json");
     let text = fs::read_to_string(path).unwrap();
@@ -510,7 +510,7 @@ fn encodes_both_ways_alike(tokenizer: &Tokenizer, text: &str) {
 #[test]
 fn the_short_way_knows_the_characters() {
     let tokenizer = tiny();
-    // Each within reach of the ones that decide differently by its kind, in turn.
+    // Combines each character with neighbors of different classes, one after another.
     let all: Vec<char> = ('\0'..'\u{20000}')
         .chain('\u{e0000}'..'\u{e0200}')
         .collect();

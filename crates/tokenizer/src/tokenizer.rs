@@ -1,4 +1,4 @@
-//! One type for both kinds of tokenizer.
+//! Common interface of both kinds of tokenizer.
 
 use std::sync::OnceLock;
 
@@ -10,21 +10,22 @@ use crate::hf::Hf;
 use crate::simulated::{self, Simulated};
 use crate::source::{self, TokenizerLocation};
 
-/// A model's tokenizer.
+/// Tokenizer of a model.
 #[derive(Debug)]
 pub enum Tokenizer {
-    /// From files.
+    /// Hugging Face tokenizer, loaded from files.
     Hf(Box<Hf>),
-    /// Without files.
+    /// Simulated tokenizer, which needs no files.
     Simulated(Simulated),
 }
 
 impl Tokenizer {
-    /// Opens a tokenizer and says for the log what was found. Blocks, also on the network if the
-    /// source allows it.
+    /// Opens a tokenizer and returns a description for the log.
+    ///
+    /// Blocks, also on the network if the location allows downloads.
     ///
     /// # Errors
-    /// When the files are missing, broken, or cannot be downloaded.
+    /// [`TokenizerError`] if files are missing, broken, or cannot be downloaded.
     pub fn open(source: &TokenizerLocation) -> Result<(Self, String), TokenizerError> {
         let model = match source {
             TokenizerLocation::Simulated => {
@@ -48,12 +49,12 @@ impl Tokenizer {
         Ok((Self::Hf(Box::new(hf)), found))
     }
 
-    /// The tokenizer that needs no files.
+    /// Returns a simulated tokenizer.
     pub fn simulated() -> Self {
         Self::Simulated(Simulated::default())
     }
 
-    /// Text to ids. Special tokens are those that the tokenizer puts around a text, such as BOS.
+    /// Encodes text; `special` selects tokens around it, such as BOS.
     pub fn encode(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
         match self {
             Self::Hf(hf) => hf.encode(text, special),
@@ -61,7 +62,7 @@ impl Tokenizer {
         }
     }
 
-    /// Ids to text; unknown ids add nothing.
+    /// Decodes ids; unknown ids add nothing.
     pub fn decode(&self, ids: &[u32], special: SpecialTokens) -> String {
         match self {
             Self::Hf(hf) => hf.decode(ids, special),
@@ -75,7 +76,7 @@ impl Tokenizer {
         }
     }
 
-    /// The raw piece of the vocabulary, like `Ġthere`.
+    /// Returns the raw piece of an id, such as `Ġthere`.
     pub fn piece(&self, id: u32) -> Option<String> {
         match self {
             Self::Hf(hf) => hf.piece(id),
@@ -86,7 +87,7 @@ impl Tokenizer {
         }
     }
 
-    /// The text of this id alone; empty when it is unknown.
+    /// Returns the text of a single id; empty if it is unknown.
     pub fn token_text(&self, id: u32) -> String {
         match self {
             Self::Hf(hf) => hf.token_text(id),
@@ -94,7 +95,7 @@ impl Tokenizer {
         }
     }
 
-    /// The id of a raw piece.
+    /// Returns the id of a raw piece.
     pub fn id_of(&self, piece: &str) -> Option<u32> {
         match self {
             Self::Hf(hf) => hf.id_of(piece),
@@ -102,7 +103,7 @@ impl Tokenizer {
         }
     }
 
-    /// Whether an id is a special token, which decoding can skip.
+    /// Whether an id is a special token, which decoding may omit.
     pub fn is_special(&self, id: u32) -> bool {
         match self {
             Self::Hf(hf) => hf.is_special(id),
@@ -110,8 +111,10 @@ impl Tokenizer {
         }
     }
 
-    /// How many ids there are: the largest token's and one, or more if the model's `config.json`
-    /// says so. Every number is an id of the simulated tokenizer (the last one not quite).
+    /// Returns the size of the vocabulary: the largest id plus one, or the size in `config.json` if
+    /// larger.
+    ///
+    /// For the simulated tokenizer, `u32::MAX`.
     pub fn vocab_size(&self) -> u32 {
         match self {
             Self::Hf(hf) => hf.vocab_size(),
@@ -119,8 +122,8 @@ impl Tokenizer {
         }
     }
 
-    /// Characters of the longest piece. The simulated tokenizer has no bound; the number it gives
-    /// is larger than any text.
+    /// Returns the length of the longest piece, in characters; for the simulated tokenizer, more
+    /// than any text.
     pub fn max_token_chars(&self) -> usize {
         match self {
             Self::Hf(hf) => hf.max_token_chars(),
@@ -128,7 +131,7 @@ impl Tokenizer {
         }
     }
 
-    /// The token that ends a text. The simulated tokenizer has none: its texts just end.
+    /// Returns the end-of-sequence token; the simulated tokenizer has none.
     pub fn eos(&self) -> Option<u32> {
         match self {
             Self::Hf(hf) => hf.eos(),
@@ -136,7 +139,7 @@ impl Tokenizer {
         }
     }
 
-    /// Further ids that end a text, besides [`Self::eos`].
+    /// Returns further ids that end a text, in addition to [`Self::eos`].
     pub fn stop_ids(&self) -> &[u32] {
         match self {
             Self::Hf(hf) => hf.stop_ids(),
@@ -144,15 +147,16 @@ impl Tokenizer {
         }
     }
 
-    /// The model's chat template.
+    /// Returns the model's chat template.
     pub fn chat_template(&self) -> Option<&str> {
         self.templates().default_source()
     }
 
-    /// A conversation as the text that the model reads; without a template as llm-d flattens it.
+    /// Renders a conversation to the model's prompt text; without a template, as
+    /// llm-d-inference-sim does.
     ///
     /// # Errors
-    /// When a message is not what vLLM takes, or the template refuses or fails.
+    /// [`TemplateError`] if vLLM rejects a message, or the template fails.
     pub fn render_chat(&self, chat: &ChatInput<'_>) -> Result<String, TemplateError> {
         self.templates().render(chat)
     }
@@ -165,7 +169,7 @@ impl Tokenizer {
         }
     }
 
-    /// What `GET /tokenizer_info` answers.
+    /// Returns the response of `GET /tokenizer_info`.
     pub fn tokenizer_info(&self) -> serde_json::Value {
         match self {
             Self::Hf(hf) => hf.info(),
@@ -173,8 +177,8 @@ impl Tokenizer {
         }
     }
 
-    /// Cuts a text into its tokens. Together they show the whole text again, as far as the
-    /// tokenizer can spell it.
+    /// Splits a text into its tokens; their texts add up to the whole text, as far as the tokenizer
+    /// can represent it.
     pub fn fragments(&self, text: &str) -> Fragments {
         match self {
             Self::Simulated(simulated) => {
@@ -187,7 +191,7 @@ impl Tokenizer {
             }
             Self::Hf(hf) => {
                 let mut fragments = self.show(hf.encode(text, SpecialTokens::Without));
-                // A text may end in what looks like half a character and is not.
+                // A text may end in bytes that only look like an incomplete character.
                 if let Some(last) = fragments.ends.last_mut() {
                     *last = u32::try_from(fragments.text.len()).unwrap_or(u32::MAX);
                 }
@@ -196,7 +200,7 @@ impl Tokenizer {
         }
     }
 
-    /// The text that each of these tokens adds, the last of them all that is left.
+    /// Returns the text that each token adds; the last one adds all that is left.
     fn show(&self, ids: Vec<u32>) -> Fragments {
         let mut text = String::new();
         let mut ends = Vec::with_capacity(ids.len());
@@ -209,13 +213,14 @@ impl Tokenizer {
         Fragments { ids, text, ends }
     }
 
-    /// Decodes tokens as they come.
+    /// Returns an incremental decoder.
     pub fn detokenizer(&self, special: SpecialTokens) -> Detokenizer<'_> {
         self.detokenizer_after(&[], special)
     }
 
-    /// Decodes the tokens that follow a prompt. What came before decides in some vocabularies
-    /// whether the first word keeps its blank.
+    /// Returns an incremental decoder for tokens after a prompt.
+    ///
+    /// In some vocabularies the prompt determines whether the first word starts with a space.
     pub fn detokenizer_after(&self, prompt: &[u32], special: SpecialTokens) -> Detokenizer<'_> {
         match self {
             Self::Hf(hf) => Detokenizer::hf(hf, prompt, special),

@@ -1,4 +1,4 @@
-//! Stands for the Hugging Face tokenizers in a build without them: there is no value of these types.
+//! Replaces the Hugging Face tokenizers in a build without them: these types have no values.
 
 use std::marker::PhantomData;
 
@@ -9,7 +9,7 @@ use crate::error::TokenizerError;
 use crate::source::{ModelFolder, TOKENIZER};
 use crate::special_tokens::SpecialTokens;
 
-/// A tokenizer from a `tokenizer.json`, which this build cannot open.
+/// Tokenizer of a `tokenizer.json`, which this build cannot open.
 #[derive(Debug)]
 pub enum Hf {}
 
@@ -69,18 +69,17 @@ impl Hf {
         match *self {}
     }
 
-    /// `config.json`; empty if there is none.
+    /// Returns the content of `config.json`; empty without the file.
     pub fn config(&self) -> &Map<String, Json> {
         match *self {}
     }
 
-    /// `generation_config.json`; empty if there is none.
+    /// Returns the content of `generation_config.json`; empty without the file.
     pub fn generation_config(&self) -> &Map<String, Json> {
         match *self {}
     }
 }
 
-/// Decodes the tokens of one text of an [`Hf`].
 #[derive(Debug)]
 pub(crate) struct DecodeStream<'t> {
     never: std::convert::Infallible,

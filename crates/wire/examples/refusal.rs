@@ -1,4 +1,4 @@
-//! Reads chat requests and prints what vLLM would answer to those that it does not take.
+//! Reads chat requests and prints vLLM's error response for each that it rejects.
 //!
 //! `cargo run -p vllm-sim-wire --example refusal -- '{"model": "m", "messages": []}'`
 

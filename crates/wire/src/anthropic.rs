@@ -1,4 +1,4 @@
-//! `POST /v1/messages` and `/v1/messages/count_tokens`: the requests.
+//! Requests of `POST /v1/messages` and `/v1/messages/count_tokens`.
 //!
 //! Source: `vllm/entrypoints/anthropic/protocol.py`.
 
@@ -14,12 +14,12 @@ use super::schema::{
     required, wire_model,
 };
 
-/// Text of a message or of the system prompt.
+/// Content of a message or of the system prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Content {
-    /// One text.
+    /// A plain string.
     Text(String),
-    /// Typed blocks.
+    /// A list of typed blocks.
     Blocks(Vec<ContentBlock>),
 }
 
@@ -35,41 +35,41 @@ impl Wire for Content {
 }
 
 wire_model! {
-    /// One block of content. Which members mean something depends on `kind`.
+    /// One block of content; `kind` decides which of the other members are used.
     pub struct ContentBlock: Plain "AnthropicContentBlock" after tool_change {
-        /// What it is: `text`, `image`, `tool_use`, `tool_result`, …
+        /// Type of the block: `text`, `image`, `tool_use`, `tool_result`, …
         kind: String [Schema::Literal(&[
             "text", "image", "tool_use", "tool_result", "tool_reference", "thinking",
             "redacted_thinking", "tool_addition", "tool_removal",
         ])] as "type",
-        /// Of `text`.
+        /// Text of a `text` block.
         text: Option<String> = None,
-        /// Of `image`.
+        /// Source object of an `image` block.
         source: Option<Map<String, Value>> = None,
-        /// Of `tool_use`.
+        /// Id of a `tool_use` block.
         id: Option<String> = None,
-        /// The call that a `tool_result` answers.
+        /// Id of the call that a `tool_result` block answers.
         tool_use_id: Option<String> = None,
-        /// Of `tool_use`.
+        /// Tool name of a `tool_use` block.
         name: Option<String> = None,
-        /// Arguments of `tool_use`.
+        /// Arguments of a `tool_use` block.
         input: Option<Map<String, Value>> = None,
-        /// Of `tool_result`: a text or blocks, as sent.
+        /// Content of a `tool_result` block: a string or blocks, as sent.
         content: Option<Value> [Schema::Nullable(&Schema::Union(&[
             STR,
             Schema::List(&Schema::Dict(&STR, &Schema::Any), ANY_LENGTH),
         ]))] = None,
         /// Whether a `tool_result` reports a failure.
         is_error: Option<bool> = None,
-        /// Of `tool_reference`.
+        /// Tool name of a `tool_reference` block.
         tool_name: Option<String> = None,
-        /// Of `thinking`.
+        /// Reasoning text of a `thinking` block.
         thinking: Option<String> = None,
-        /// Of `thinking`.
+        /// Signature of a `thinking` block.
         signature: Option<String> = None,
-        /// Of `redacted_thinking`.
+        /// Opaque data of a `redacted_thinking` block.
         data: Option<String> = None,
-        /// Of `tool_addition` and `tool_removal`, as sent.
+        /// Tool of a `tool_addition` or `tool_removal` block, as sent.
         tool: Option<Value> [Schema::Nullable(&TOOL_CHANGE)] = None,
     }
 }
@@ -104,7 +104,7 @@ fn text<'m>(map: &'m Map<String, Value>, key: &str) -> &'m str {
     map.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// `AnthropicContentBlock.validate_tool_change`.
+/// Mirrors vLLM's `AnthropicContentBlock.validate_tool_change`.
 fn tool_change(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let kind = text(map, "type");
     if !changes_tools(kind) {
@@ -127,7 +127,7 @@ fn changes_tools(kind: &str) -> bool {
     matches!(kind, "tool_addition" | "tool_removal")
 }
 
-/// `_reject_tool_changes`.
+/// Mirrors vLLM's `_reject_tool_changes`.
 fn no_tool_changes(content: Option<&Value>) -> Result<(), ValidatorError> {
     let blocks = content.and_then(Value::as_array).into_iter().flatten();
     for kind in blocks.filter_map(|block| block.get("type")?.as_str()) {
@@ -141,16 +141,16 @@ fn no_tool_changes(content: Option<&Value>) -> Result<(), ValidatorError> {
 }
 
 wire_model! {
-    /// One message.
+    /// One message of the conversation.
     pub struct Message: Plain "AnthropicMessage" after tool_change_role {
         /// `user`, `assistant` or `system`.
         role: String [Schema::Literal(&["user", "assistant", "system"])],
-        /// What is said.
+        /// Content of the message.
         content: Content,
     }
 }
 
-/// `AnthropicMessage.validate_tool_change_role`.
+/// Mirrors vLLM's `AnthropicMessage.validate_tool_change_role`.
 fn tool_change_role(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     if text(map, "role") == "system" {
         Ok(())
@@ -160,25 +160,25 @@ fn tool_change_role(map: &Map<String, Value>) -> Result<(), ValidatorError> {
 }
 
 wire_model! {
-    /// A tool the model may use.
+    /// A tool that the model may call.
     pub struct Tool: Plain "AnthropicTool" {
-        /// Its name.
+        /// Name of the tool.
         name: String,
-        /// What it does.
+        /// Purpose of the tool.
         description: Option<String> = None,
-        /// JSON schema of its input; `type` is `object` when it does not say.
+        /// JSON schema of the input; a missing `type` becomes `object`.
         input_schema: Map<String, Value> [Schema::After(object_type, &Schema::Dict(
             &STR,
             &Schema::Any,
         ))],
-        /// Whether the input has to follow the schema.
+        /// Whether the input must match the schema.
         strict: Option<bool> = None,
-        /// Whether the model loads it on demand.
+        /// Whether the model loads the tool on demand.
         defer_loading: Option<bool> = None,
     }
 }
 
-/// `AnthropicTool.validate_input_schema`.
+/// Mirrors vLLM's `AnthropicTool.validate_input_schema`.
 fn object_type(schema: &Value) -> Result<Option<Value>, ValidatorError> {
     if schema.get("type").is_some() {
         return Ok(None);
@@ -189,18 +189,18 @@ fn object_type(schema: &Value) -> Result<Option<Value>, ValidatorError> {
 }
 
 wire_model! {
-    /// Which tools a reply may or must use.
+    /// Tool choice of the request.
     pub struct ToolChoice: Plain "AnthropicToolChoice" after tool_name {
         /// `auto`, `any`, `tool` or `none`.
         kind: String [Schema::Literal(&["auto", "any", "tool", "none"])] as "type",
-        /// The tool, where it is named.
+        /// Name of the required tool, if `kind` is `tool`.
         name: Option<String> = None,
-        /// Whether a reply has at most one call.
+        /// Whether a reply has at most one tool call.
         disable_parallel_tool_use: Option<bool> = None,
     }
 }
 
-/// `AnthropicToolChoice.validate_name_required_for_tool`.
+/// Mirrors vLLM's `AnthropicToolChoice.validate_name_required_for_tool`.
 fn tool_name(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     if text(map, "type") == "tool" && text(map, "name").is_empty() {
         return Err(ValidatorError::ValueError(
@@ -211,9 +211,9 @@ fn tool_name(map: &Map<String, Value>) -> Result<(), ValidatorError> {
 }
 
 wire_model! {
-    /// The JSON that a reply should be.
+    /// JSON output format.
     pub struct JsonFormat: Plain "AnthropicJsonOutputFormat" {
-        /// Its schema.
+        /// JSON schema of the reply.
         schema: Option<Map<String, Value>> = None,
         /// Always `json_schema`.
         kind: String [Schema::Literal(&["json_schema"])] as "type" = "json_schema".to_owned(),
@@ -221,25 +221,25 @@ wire_model! {
 }
 
 wire_model! {
-    /// How the reply should be.
+    /// Effort and format of the reply.
     pub struct OutputConfig: Plain "AnthropicOutputConfig" {
-        /// How hard to think.
+        /// Reasoning effort.
         effort: Option<String> [Schema::Nullable(&Schema::Literal(&[
             "low", "medium", "high", "xhigh", "max",
         ]))] = None,
-        /// The form of the reply.
+        /// Format of the reply.
         format: Option<JsonFormat> = None,
     }
 }
 
-/// Whether and how the model thinks first.
+/// Reasoning mode of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Thinking {
-    /// With a budget of tokens.
+    /// Reasoning with a budget, in tokens.
     Enabled(i128),
-    /// Not at all.
+    /// No reasoning.
     Disabled,
-    /// As the model likes.
+    /// The model decides.
     Adaptive,
 }
 
@@ -303,15 +303,15 @@ const SYSTEM: Schema = Schema::After(
 );
 
 wire_model! {
-    /// A request for a message.
+    /// A request of `POST /v1/messages`.
     pub struct MessagesRequest: Plain "AnthropicMessagesRequest"
         before [validators::mm_payload_alias] after thinking_budget
     {
-        /// Served name.
+        /// Served model name.
         model: String [MODEL_NAME],
         /// The conversation.
         messages: Vec<Message>,
-        /// Most tokens to generate.
+        /// Maximum number of tokens to generate.
         max_tokens: i128 [Schema::After(
             |max| match i128::read(max) {
                 Some(i128::MIN..=0) => {
@@ -323,49 +323,49 @@ wire_model! {
         )],
         /// Ignored.
         metadata: Option<Map<String, Value>> = None,
-        /// How the reply should be.
+        /// Effort and format of the reply.
         output_config: Option<OutputConfig> = None,
-        /// Whether and how to think.
+        /// Reasoning mode.
         thinking: Option<Thinking> = None,
-        /// Texts that end the reply.
+        /// Stop strings.
         stop_sequences: Option<Vec<String>> [Schema::Nullable(&Schema::List(
             &STR,
             Length { min: 0, max: bounds::STOP_STRINGS },
         ))] = None,
-        /// Server-sent events instead of one body.
+        /// Whether to stream server-sent events instead of one body.
         stream: Option<bool> = Some(false),
         /// The system prompt.
         system: Option<Content> [SYSTEM] = None,
-        /// 0 to 2.
+        /// Sampling temperature, 0 to 2; 0 is greedy.
         temperature: Option<f64> = None,
-        /// Which tools may or must be used.
+        /// Tool choice.
         tool_choice: Option<ToolChoice> = None,
-        /// Tools the model may use.
+        /// Available tools.
         tools: Option<Vec<Tool>> = None,
-        /// 0 or -1 for off.
+        /// Number of most likely tokens to sample from; 0 or -1 for all.
         top_k: Option<i128> = None,
-        /// Above 0, up to 1.
+        /// Nucleus sampling threshold, above 0 and at most 1.
         top_p: Option<f64> = None,
-        /// What a render answer carries of media.
+        /// Media content of a render response: `tensors` or `none`.
         mm_payload: String [MM_PAYLOAD] = "tensors".to_owned(),
-        /// Older form of `mm_payload`.
+        /// Deprecated form of `mm_payload`.
         return_mm_kwargs: Option<bool> = None,
-        /// Keeps the prefix cache apart.
+        /// Salt of the block hashes; only equal salts share prefix-cache blocks.
         cache_salt: Option<String> [CACHE_SALT] = None,
-        /// Whether the engine's watermark applies.
+        /// Whether to apply the engine's watermark.
         watermarking: Option<bool> = None,
-        /// For the engine's KV connector.
+        /// Parameters of the KV connector.
         kv_transfer_params: Option<Map<String, Value>> = None,
-        /// For the engine's encoder-cache connector.
+        /// Parameters of the encoder-cache connector.
         ec_transfer_params: Option<Map<String, Value>> = None,
-        /// For extensions.
+        /// Custom arguments of vLLM extensions.
         vllm_xargs: Option<ExtraArgs> = None,
-        /// Arguments for the template.
+        /// Extra arguments of the chat template.
         chat_template_kwargs: Option<Map<String, Value>> = None,
     }
 }
 
-/// `AnthropicMessagesRequest.validate_thinking_budget`.
+/// Mirrors vLLM's `AnthropicMessagesRequest.validate_thinking_budget`.
 fn thinking_budget(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let params = map.get("kv_transfer_params").and_then(Value::as_object);
     if params.is_some_and(|params| validators::truthy(params, "do_remote_decode")) {
@@ -384,42 +384,42 @@ fn thinking_budget(map: &Map<String, Value>) -> Result<(), ValidatorError> {
 }
 
 impl MessagesRequest {
-    /// Reads a body within the bounds of a server.
+    /// Parses a body, within the configured limits.
     ///
     /// # Errors
-    /// vLLM's 400 for a body it does not take, in OpenAI's envelope.
+    /// vLLM's 400 if the body does not match the schema, in OpenAI's envelope.
     pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         check::body_within(value, bounds)
     }
 }
 
 wire_model! {
-    /// A request to count the tokens of a prompt.
+    /// A request of `POST /v1/messages/count_tokens`.
     pub struct CountTokensRequest: Plain "AnthropicCountTokensRequest" {
-        /// Served name.
+        /// Served model name.
         model: String [MODEL_NAME],
         /// The conversation.
         messages: Vec<Message>,
-        /// How the reply should be.
+        /// Effort and format of the reply.
         output_config: Option<OutputConfig> = None,
         /// The system prompt.
         system: Option<Content> [SYSTEM] = None,
-        /// Whether and how to think.
+        /// Reasoning mode.
         thinking: Option<Thinking> = None,
-        /// Which tools may or must be used.
+        /// Tool choice.
         tool_choice: Option<ToolChoice> = None,
-        /// Tools the model may use.
+        /// Available tools.
         tools: Option<Vec<Tool>> = None,
-        /// Arguments for the template.
+        /// Extra arguments of the chat template.
         chat_template_kwargs: Option<Map<String, Value>> = None,
     }
 }
 
 impl CountTokensRequest {
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
-    /// vLLM's 400 for a body it does not take, in OpenAI's envelope.
+    /// vLLM's 400 if the body does not match the schema, in OpenAI's envelope.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
         check::body(value)
     }

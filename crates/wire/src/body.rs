@@ -1,4 +1,4 @@
-//! From the bytes of a request to JSON, with the refusals that come before any schema.
+//! Parses request bodies as JSON and rejects those that fail before any schema check.
 //!
 //! Source: FastAPI `routing.py` (`get_request_handler`), `validate_json_request` of
 //! `vllm/entrypoints/serve/utils/api_utils.py`.
@@ -13,20 +13,21 @@ use vllm_sim_python::{self as python, JsonError};
 
 use super::fault::{ErrorType, Fault};
 
-/// Most values of a body: a tree of them takes many times the bytes that spell them.
+/// Maximum number of JSON values in a body; a parsed tree is many times larger than its text.
 const MAX_VALUES: usize = 4 << 20;
 
-/// Reads JSON as Python does, if it has no more values than anybody sends.
+/// Parses JSON as Python does, up to 4,194,304 values.
 ///
 /// # Errors
-/// 413 for more, else vLLM's 400 for what is not JSON.
+/// 413 for more values; vLLM's 400 for text that is not JSON.
 pub fn loads(body: &[u8]) -> Result<Value, Fault> {
     bounded(body)?;
     Ok(python::loads(body)?)
 }
 
-/// Returns the body that `serde_json` reads as Python does, with true where it has `member`, and what
-/// stands there, once, read apart.
+/// Parses an object and deserializes `member` separately; the returned map has `true` in its place.
+///
+/// Returns `None` if the text is not valid JSON, repeats `member`, or `member` is not a `T`.
 pub(crate) fn split<'b, T: Deserialize<'b>>(
     body: &'b [u8],
     member: &str,
@@ -61,12 +62,12 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Around<'_, T> {
     }
 }
 
-/// Refuses a body of too many values.
+/// Rejects a body of too many JSON values.
 ///
 /// # Errors
-/// 413 that names the bound.
+/// 413 that names the limit.
 pub fn bounded(body: &[u8]) -> Result<(), Fault> {
-    // A value behind the first takes a separator and a character.
+    // Each further value takes at least a separator and one character.
     if body.len() <= 2 * MAX_VALUES || values(body) <= MAX_VALUES {
         return Ok(());
     }
@@ -74,7 +75,7 @@ pub fn bounded(body: &[u8]) -> Result<(), Fault> {
     Err(Fault::new(413, ErrorType::TooLarge, message))
 }
 
-/// Values in a text, about: what follows a bracket or a comma outside strings.
+/// Counts JSON values, approximately: one per opening bracket or comma outside strings.
 fn values(body: &[u8]) -> usize {
     let (mut count, mut quoted, mut escaped) = (1, false, false);
     for byte in body {
@@ -89,13 +90,13 @@ fn values(body: &[u8]) -> usize {
     count
 }
 
-/// Reads the body of a route that takes JSON; an empty one reads as null.
+/// Parses the body of a JSON route; an empty body reads as null.
 ///
-/// Broken JSON is reported before a wrong media type, but only where the media type is some
-/// kind of JSON at all.
+/// Broken JSON is reported before a wrong media type, but only if the media type is some kind of
+/// JSON.
 ///
 /// # Errors
-/// vLLM's 400 for a body that is not JSON or does not say that it is.
+/// vLLM's 400 if the body is not JSON or the content type is not `application/json`.
 pub fn read(content_type: Option<&str>, body: &[u8]) -> Result<Value, Fault> {
     let content_type = content_type.unwrap_or_default();
     let value = if body.is_empty() || !is_some_json(content_type) {
@@ -107,8 +108,10 @@ pub fn read(content_type: Option<&str>, body: &[u8]) -> Result<Value, Fault> {
     Ok(value)
 }
 
-/// Reads a body that may be missing: FastAPI takes one of another media type for none, and a
-/// route without `validate_json_request` lets it.
+/// Parses an optional body.
+///
+/// FastAPI treats a body of another media type as absent; a route without `validate_json_request`
+/// accepts that.
 ///
 /// # Errors
 /// vLLM's 400 for a body that is not JSON.
@@ -119,13 +122,13 @@ pub fn optional(content_type: Option<&str>, body: &[u8]) -> Result<Option<Value>
     let value = if is_some_json(content_type.unwrap_or_default()) {
         loads(body)?
     } else {
-        // Bytes that the class then refuses, being no mapping.
+        // The schema rejects a string, because it is not a mapping.
         Value::String(String::from_utf8_lossy(body).into_owned())
     };
     Ok(Some(value).filter(|value| !value.is_null()))
 }
 
-/// Refuses what does not say that it is JSON.
+/// Rejects a content type other than `application/json`.
 ///
 /// # Errors
 /// vLLM's 400.
@@ -142,8 +145,8 @@ pub fn media_type(content_type: Option<&str>) -> Result<(), Fault> {
     ))
 }
 
-/// Whether a content type is `application/json` or `application/…+json`, as Python's mail
-/// parser reads it.
+/// Returns whether a content type is `application/json` or `application/…+json`, parsed as Python's
+/// `email` does.
 fn is_some_json(content_type: &str) -> bool {
     let kind = content_type
         .split(';')

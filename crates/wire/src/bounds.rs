@@ -1,19 +1,19 @@
-//! Bounds that vLLM takes from its environment while it checks the schema of a request.
+//! Limits that vLLM reads from environment variables while it checks a request's schema.
 //!
-//! Schemas are constants, but `VLLM_MAX_STOP_STRINGS` and its kind are read by vLLM's classes: who
-//! reads a body says what it is read within.
+//! Schemas are constants, but vLLM's classes read `VLLM_MAX_STOP_STRINGS` and similar variables.
+//! The caller that parses a body passes the limits.
 
-/// The length of lists that [`RequestBounds::stop_strings`] limits, in schemas.
+/// Marks, in a schema, a list length that [`RequestBounds::stop_strings`] limits.
 pub(crate) const STOP_STRINGS: usize = usize::MAX - 1;
 
-/// Most of what one request may have.
+/// Limits of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestBounds {
-    /// Choices (`VLLM_MAX_N_SEQUENCES`).
+    /// Maximum number of choices (`VLLM_MAX_N_SEQUENCES`).
     pub n: i128,
-    /// Prompts of a completion (`VLLM_MAX_COMPLETION_PROMPTS`).
+    /// Maximum number of prompts of a completion (`VLLM_MAX_COMPLETION_PROMPTS`).
     pub prompts: usize,
-    /// Stop strings (`VLLM_MAX_STOP_STRINGS`).
+    /// Maximum number of stop strings (`VLLM_MAX_STOP_STRINGS`).
     pub stop_strings: usize,
 }
 

@@ -1,8 +1,8 @@
-//! Schema validation with pydantic's manners.
+//! Schema validation with pydantic's rules.
 //!
-//! Lax mode (numbers from strings, `"yes"` for true), every error of a body collected in
-//! declaration order, a union's failure listing each of its branches, and the text vLLM makes
-//! of the list.
+//! Validates in lax mode (numbers from strings, `"yes"` for true). All errors of a body are
+//! collected in declaration order, a failed union lists each branch, and vLLM's text is made from
+//! the list.
 //!
 //! Source: pydantic-core `src/validators/*.rs`, `src/input/{input_python,shared}.rs`;
 //! `vllm/entrypoints/serve/exception_handling/handlers/validation.py` for the text.
@@ -18,15 +18,15 @@ use super::lax::KnownError;
 use super::report::{LocItem, SchemaError, fault, printed};
 use super::schema::{Model, Schema, Wire};
 
-/// Checks a request body against its class and reads it.
+/// Validates a request body against its class and reads it.
 ///
 /// # Errors
-/// The 400 that vLLM answers: a validator's own refusal, else all schema errors in one text.
+/// vLLM's 400: the error of a validator, else all schema errors in one text.
 pub fn body<T: Wire>(value: &Value) -> Result<T, Fault> {
     body_within(value, &RequestBounds::default())
 }
 
-/// As [`body`], within the bounds of a server.
+/// Validates and reads a body as [`body`], with configured limits.
 ///
 /// # Errors
 /// As [`body`].
@@ -35,12 +35,12 @@ pub(crate) fn body_within<T: Wire>(value: &Value, bounds: &RequestBounds) -> Res
     T::read(&checked).ok_or_else(unread)
 }
 
-/// A checked value that its type cannot read would be a fault of ours, but one request's only.
+/// A checked value that its type cannot read is a bug of ours; it must fail only one request.
 fn unread() -> Fault {
     Fault::bad_request("The request could not be read.")
 }
 
-/// Checks a request body and returns it with its values coerced.
+/// Validates a request body and returns it with its values coerced.
 ///
 /// # Errors
 /// As [`body`].
@@ -63,10 +63,10 @@ fn checked_within<'a>(
     Ok(changed.map_or(Cow::Borrowed(value), Cow::Owned))
 }
 
-/// Checks the parameters of a query, all of them strings, and reads them.
+/// Validates and reads query parameters, all of which are strings.
 ///
 /// # Errors
-/// As [`body`], with places below `query`.
+/// The errors of [`body`], with locations below `query`.
 pub fn query<T: Wire>(value: &Value) -> Result<T, Fault> {
     let changed = Checker::at(LocItem::Key("query"))
         .check(&T::SCHEMA, value)
@@ -74,8 +74,9 @@ pub fn query<T: Wire>(value: &Value) -> Result<T, Fault> {
     T::read(changed.as_ref().unwrap_or(value)).ok_or_else(unread)
 }
 
-/// Finds the branch of a union that a value meets best, and the value as that branch makes it:
-/// a `TypedDict` with its own keys first, in its own order.
+/// Returns the index of the best-matching branch of a union and the coerced value.
+///
+/// A `TypedDict` gets its own keys first, in declaration order.
 pub(crate) fn winner(branches: &[Schema], value: &Value) -> Option<(usize, Value)> {
     let mut checker = Checker::default().shaping();
     let (index, changed) = checker.branch(branches, value).ok()?;
@@ -87,7 +88,7 @@ pub(crate) fn fits(schema: &Schema, value: &Value) -> bool {
     Checker::default().check(schema, value).is_ok()
 }
 
-/// Checks one item of a list that the schema only checked to be iterable, at its place.
+/// Validates one item of a list that the schema only checked to be iterable.
 ///
 /// # Errors
 /// The text of the pydantic `ValidationError` that Python's `for` raises, as a 400.
@@ -100,7 +101,7 @@ pub(crate) fn item(schema: &Schema, index: usize, value: &Value) -> Result<Value
     Ok(changed.unwrap_or_else(|| value.clone()))
 }
 
-/// Checks a value apart from the body it came in.
+/// Validates a value outside a request body.
 ///
 /// # Errors
 /// The text of the pydantic `ValidationError`, as a 400.
@@ -112,7 +113,7 @@ pub(crate) fn apart(model: &'static Model, value: &Value) -> Result<(), Fault> {
     }
 }
 
-/// Checks and reads a value apart from any body.
+/// Validates and reads a value outside a request body.
 ///
 /// # Errors
 /// As [`apart`].
@@ -124,7 +125,6 @@ pub fn read_apart<T: Wire>(name: &str, value: &Value) -> Result<T, Fault> {
     T::read(changed.as_ref().unwrap_or(value)).ok_or_else(unread)
 }
 
-/// What vLLM answers to what does not meet a request's schema.
 fn answer(error: CheckError) -> Fault {
     match error {
         CheckError::Schema(errors) => fault(&errors),
@@ -132,7 +132,7 @@ fn answer(error: CheckError) -> Fault {
     }
 }
 
-/// What a route answers where pydantic's own exception reaches it.
+/// Returns the error of a route that does not catch pydantic's `ValidationError`.
 fn raised(title: &str, error: CheckError) -> Fault {
     match error {
         CheckError::Schema(errors) => Fault::bad_request(printed(title, &errors)),

@@ -1,4 +1,4 @@
-//! The walk over a value and its schema.
+//! Walks a value along its schema and collects errors and coercions.
 
 use std::borrow::Cow;
 
@@ -13,33 +13,31 @@ use super::schema::{
     ANY_LENGTH, ClassKind, Length, Members, Model, NumberBounds, Schema, ValidatorError, find,
 };
 
-/// How closely a value met a schema; a union takes the branch it meets best.
+/// Exactness of a match, as in pydantic; a union takes the branch with the most exact match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 enum Exactness {
-    /// Only by coercion.
+    /// Needs coercion.
     Lax,
-    /// As strict mode would take it.
+    /// Accepted in strict mode.
     Strict,
-    /// The type itself.
+    /// Has exactly the type.
     #[default]
     Exact,
 }
 
-/// Why a check did not succeed.
 pub(super) enum CheckError {
-    /// Schema errors.
     Schema(SchemaErrors),
-    /// A validator's own exception, which ends everything.
+    /// The exception of a validator, which ends the validation.
     Raised(Fault),
 }
 
-/// A branch of a union and what it makes of the value.
+/// The index of a union's branch and the coerced value, if it changed.
 pub(super) type UnionBranch = (usize, Option<Value>);
 
-/// `None` when the value may stay as it is.
+/// The coerced value; `None` leaves the value unchanged.
 pub(super) type CheckResult = Result<Option<Value>, CheckError>;
 
-/// A value's place, and what has been found on the way there.
+/// Validates a value and keeps its path, limits and exactness.
 #[derive(Default)]
 pub(super) struct Checker<'a> {
     path: Vec<LocItem<'a>>,
@@ -48,12 +46,11 @@ pub(super) struct Checker<'a> {
     fields_set: Option<usize>,
     shaping: bool,
     verbose: bool,
-    /// Whether only the outcome counts and nobody reads the errors.
+    /// Whether only the outcome counts; error texts are not built.
     quiet: bool,
 }
 
 impl<'a> Checker<'a> {
-    /// At a place.
     pub(super) fn at(item: LocItem<'a>) -> Self {
         Self {
             path: vec![item],
@@ -61,12 +58,11 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Within what the server allows one request.
     pub(super) fn within(self, bounds: RequestBounds) -> Self {
         Self { bounds, ..self }
     }
 
-    /// Lets a `TypedDict` come out with its own keys first.
+    /// Orders the keys of a `TypedDict` as declared, unknown keys last.
     pub(super) fn shaping(self) -> Self {
         Self {
             shaping: true,
@@ -74,7 +70,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Makes errors for `printed`.
+    /// Builds errors in the form that `printed` writes.
     pub(super) fn verbose(self) -> Self {
         Self {
             verbose: true,
@@ -82,7 +78,6 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// What a schema makes of a value.
     pub(super) fn check(&mut self, schema: &Schema, value: &'a Value) -> CheckResult {
         match schema {
             Schema::Any => {
@@ -158,7 +153,7 @@ impl<'a> Checker<'a> {
         self.exactness = self.exactness.min(exactness);
     }
 
-    /// Takes over a scalar's outcome; a changed value was a coercion.
+    /// Converts a scalar's outcome; a changed value counts as coerced.
     fn scalar(&mut self, outcome: Result<Option<Value>, KnownError>, value: &Value) -> CheckResult {
         match outcome {
             Ok(None) => Ok(None),
@@ -315,7 +310,7 @@ impl<'a> Checker<'a> {
         self.branch(branches, value).map(|(_, new)| new)
     }
 
-    /// The best branch of a union and what it makes of the value.
+    /// Returns the best branch of a union and its coerced value.
     pub(super) fn branch(
         &mut self,
         branches: &[Schema],
@@ -324,7 +319,7 @@ impl<'a> Checker<'a> {
         if self.quiet {
             return self.best_branch(branches, value);
         }
-        // Most values meet a branch, and then nobody reads why they did not meet the others.
+        // Most values match a branch, so the first pass builds no error texts for the others.
         self.quiet = true;
         let outcome = self.best_branch(branches, value);
         self.quiet = false;
@@ -435,7 +430,7 @@ impl<'a> Checker<'a> {
         Ok(Some(outcome?.unwrap_or(new)))
     }
 
-    /// Checks a value that lives shorter than the body.
+    /// Validates a value with a shorter lifetime than the body.
     fn detached(&mut self, schema: &Schema, value: &Value) -> CheckResult {
         let mut inner = self.fork();
         let outcome = inner.check(schema, value);
@@ -443,7 +438,7 @@ impl<'a> Checker<'a> {
         outcome
     }
 
-    /// A checker at the same place for a value of another lifetime.
+    /// Creates a checker at the same path for a value with another lifetime.
     fn fork<'b>(&self) -> Checker<'b>
     where
         'a: 'b,
@@ -543,7 +538,7 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// The name a union's branch adds to the path of its errors, where vLLM lets it show.
+/// Returns the name that a union's branch adds to the path of its errors, if vLLM shows it.
 fn label(branch: &Schema) -> Option<&'static str> {
     match branch {
         Schema::Model(model) if model.kind != ClassKind::Wrapped && model.after.is_none() => {
@@ -553,8 +548,8 @@ fn label(branch: &Schema) -> Option<&'static str> {
     }
 }
 
-/// What a `TypedDict` makes of an object: its own keys in its own order, then all others, as the
-/// request classes around it allow.
+/// Builds the result of a `TypedDict`: declared keys in their order, then all others, which vLLM's
+/// request classes allow.
 fn shaped(model: &Model, map: &Map<String, Value>, changes: Vec<(&String, Value)>) -> Value {
     let mut changes = changes.into_iter().peekable();
     let mut new = Map::new();

@@ -1,4 +1,4 @@
-//! `POST /v2/embed`: Cohere's form of embeddings.
+//! Request of `POST /v2/embed`, Cohere's embedding API.
 //!
 //! Source: `vllm/entrypoints/pooling/embed/protocol.py`, `CohereEmbedRequest`.
 
@@ -15,14 +15,14 @@ wire_model! {
     pub struct EmbedContent: Plain "CohereEmbedContent" after payload {
         /// `text` or `image_url`.
         kind: String [Schema::Literal(&["text", "image_url"])] as "type",
-        /// Of `text`.
+        /// Text of a `text` part.
         text: Option<String> = None,
-        /// Of `image_url`: the address under `url`.
+        /// Address of an `image_url` part, under the key `url`.
         image_url: Option<IndexMap<String, String>> = None,
     }
 }
 
-/// `CohereEmbedContent.validate_content_payload`.
+/// Mirrors vLLM's `CohereEmbedContent.validate_content_payload`.
 fn payload(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let text = map.get("type").is_some_and(|kind| kind == "text");
     let missing = if text {
@@ -43,43 +43,43 @@ fn payload(map: &Map<String, Value>) -> Result<(), ValidatorError> {
 }
 
 wire_model! {
-    /// One input of several parts.
+    /// One input with several parts.
     pub struct EmbedInput: Plain "CohereEmbedInput" {
-        /// Its parts.
+        /// Parts of the input.
         content: Vec<EmbedContent>,
     }
 }
 
 wire_model! {
-    /// A request for embeddings of texts, images or mixed inputs.
+    /// A request for embeddings of texts, images or mixed inputs; exactly one kind is given.
     pub struct EmbedRequest: Plain "CohereEmbedRequest" after one_kind {
-        /// Served name; null or empty for the base model.
+        /// Served model name; null or empty selects the base model.
         model: Option<String> = None,
-        /// What the vectors are for.
+        /// Purpose of the vectors.
         input_type: Option<String> = None,
-        /// Texts.
+        /// Texts to embed.
         texts: Option<Vec<String>> = None,
-        /// Images, as data addresses.
+        /// Images to embed, as data URLs.
         images: Option<Vec<String>> = None,
-        /// Mixed inputs.
+        /// Mixed inputs to embed.
         inputs: Option<Vec<EmbedInput>> = None,
-        /// Length of the vectors.
+        /// Vector length, in dimensions.
         output_dimension: Option<i128> = None,
-        /// Forms of the vectors.
+        /// Encodings of the vectors.
         embedding_types: Option<Vec<String>> [Schema::Nullable(&Schema::List(
             &Schema::Literal(&["float", "binary", "ubinary", "base64"]),
             ANY_LENGTH,
         ))] = None,
-        /// Which end is cut.
+        /// End of the input to truncate: `NONE`, `START` or `END`.
         truncate: String [Schema::Literal(&["NONE", "START", "END"])] = "END".to_owned(),
-        /// Tokens of the input to keep.
+        /// Number of input tokens to keep.
         max_tokens: Option<i128> = None,
-        /// Lower goes first.
+        /// Scheduling priority; lower values are scheduled first.
         priority: i64 = 0,
     }
 }
 
-/// `CohereEmbedRequest.validate_input_fields`.
+/// Mirrors vLLM's `CohereEmbedRequest.validate_input_fields`.
 fn one_kind(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let mut given = ["texts", "images", "inputs"]
         .iter()
@@ -95,10 +95,10 @@ fn one_kind(map: &Map<String, Value>) -> Result<(), ValidatorError> {
 }
 
 impl EmbedRequest {
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
-    /// vLLM's 400 for a body it does not take.
+    /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
         check::body(value)
     }

@@ -1,4 +1,4 @@
-//! The errors a vLLM server answers with, and their JSON.
+//! Error responses of a vLLM server, and their JSON.
 //!
 //! Source: `vllm/entrypoints/serve/exception_handling/`, `vllm/entrypoints/serve/engine/
 //! protocol.py` (`ErrorInfo`), `vllm/entrypoints/anthropic/`.
@@ -11,36 +11,36 @@ use regex::Regex;
 
 use super::version::Version;
 
-/// The `type` member of an error, and with it the spelling of the envelope.
+/// The `type` member of an error; it also selects the envelope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorType {
     /// Semantic validation: `BadRequestError`.
     BadRequest,
-    /// Schema validation, broken JSON, wrong media type: `Bad Request`, with a blank.
+    /// Schema validation, broken JSON or wrong media type: `Bad Request`, with a space.
     BadRequestPhrase,
     /// Unknown model or adapter: `NotFoundError`.
     NotFound,
-    /// The Responses API's own refusals: `invalid_request_error`.
+    /// Errors of the Responses API: `invalid_request_error`.
     InvalidRequest,
     /// Argument checks of the LoRA routes: `InvalidUserInput`.
     InvalidUserInput,
     /// Media that cannot be fetched or decoded: `UnprocessableEntityError`.
     UnprocessableEntity,
-    /// Scale-out routes while disabled: `PermissionDeniedError`.
+    /// Scale-out routes that are disabled: `PermissionDeniedError`.
     PermissionDenied,
-    /// The model lacks that API: `NotImplementedError`.
+    /// API that the model does not support: `NotImplementedError`.
     NotImplemented,
-    /// A request that is too large: `RequestEntityTooLarge` (ours; vLLM has no limit).
+    /// Request that is too large: `RequestEntityTooLarge` (ours; vLLM has no limit).
     TooLarge,
-    /// llm-d's simulated wrong key: `AuthenticationError`.
+    /// Simulated invalid API key of llm-d: `AuthenticationError`.
     Authentication,
-    /// llm-d's name for every other status: `APIConnectionError`.
+    /// Every other status in llm-d: `APIConnectionError`.
     ApiConnection,
-    /// llm-d's full queue: `RateLimitError`.
+    /// Full queue of llm-d: `RateLimitError`.
     RateLimit,
     /// Engine failure: `InternalServerError`.
     InternalServer,
-    /// Retryable refusal of the engine: `ServiceUnavailableError`.
+    /// Retryable engine error: `ServiceUnavailableError`.
     ServiceUnavailable,
     /// Admission limits: `Service Unavailable`, the phrase of the status.
     ServiceUnavailablePhrase,
@@ -52,16 +52,18 @@ pub enum ErrorType {
     ConflictPhrase,
     /// The phrase `Not Implemented`.
     NotImplementedPhrase,
-    /// The phrase `Unprocessable Entity` or what the Python release calls it.
+    /// The phrase `Unprocessable Entity`, or the name that the Python release uses for 422.
     UnprocessablePhrase,
-    /// Not vLLM's envelope at all but Starlette's `{"detail": message}`.
+    /// Starlette's envelope `{"detail": message}` instead of vLLM's.
     Detail,
-    /// Middleware refusals: `{"error": message}`.
+    /// Envelope of middleware errors: `{"error": message}`.
     Bare,
 }
 
 impl ErrorType {
-    /// llm-d's `type` of a status. Source: llm-d-inference-sim `failures.go`.
+    /// Returns llm-d's `type` of a status.
+    ///
+    /// Source: llm-d-inference-sim `failures.go`.
     pub fn of_status(status: u16) -> Self {
         match status {
             400 => Self::BadRequest,
@@ -75,7 +77,7 @@ impl ErrorType {
         }
     }
 
-    /// The text on the wire.
+    /// Returns the text of the `type` member.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::BadRequest => "BadRequestError",
@@ -103,14 +105,14 @@ impl ErrorType {
     }
 }
 
-/// One refusal, ready to be rendered.
+/// One error response, before rendering.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// HTTP status, also the `code` member.
     pub status: u16,
     /// The `type` member.
     pub error_type: ErrorType,
-    /// The text, before [`sanitize`].
+    /// The error text, before [`sanitize`].
     pub message: String,
     /// The `param` member.
     pub param: Option<String>,
@@ -119,7 +121,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault without a parameter.
+    /// Creates a fault without a parameter.
     pub fn new(status: u16, error_type: ErrorType, message: impl Into<String>) -> Self {
         Self {
             status,
@@ -130,13 +132,14 @@ impl Fault {
         }
     }
 
-    /// 400 `BadRequestError` with nothing appended: a `VLLMValidationError` without details,
-    /// or a plain `ValueError`.
+    /// Creates a 400 `BadRequestError` whose message is unchanged.
+    ///
+    /// Upstream: a `VLLMValidationError` without details, or a plain `ValueError`.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, ErrorType::BadRequest, message)
     }
 
-    /// 400 `BadRequestError` with `(parameter=P)` appended.
+    /// Creates a 400 `BadRequestError` with `(parameter=P)` appended.
     pub fn parameter(message: impl fmt::Display, param: &str) -> Self {
         Self {
             param: Some(param.to_owned()),
@@ -144,8 +147,8 @@ impl Fault {
         }
     }
 
-    /// 400 `BadRequestError` with `(parameter=P, value=V)` appended; `value` in Python's
-    /// spelling.
+    /// Creates a 400 `BadRequestError` with `(parameter=P, value=V)` appended; `value` is Python's
+    /// `repr`.
     pub fn value(message: impl fmt::Display, param: &str, value: impl fmt::Display) -> Self {
         Self {
             param: Some(param.to_owned()),
@@ -153,7 +156,7 @@ impl Fault {
         }
     }
 
-    /// 404 for a model that is not served, as generation routes and `/tokenize` say it.
+    /// Creates the 404 of generation routes and `/tokenize` for a model that is not served.
     pub fn unknown_model<S: AsRef<str>>(model: &str, served: &[S]) -> Self {
         let aliases: Vec<&str> = served.iter().map(AsRef::as_ref).collect();
         Self {
@@ -169,7 +172,7 @@ impl Fault {
         }
     }
 
-    /// 400 for a prompt of more tokens than the context has.
+    /// Creates the 400 for a prompt that exceeds the context length.
     pub fn context_length(most: usize, tokens: usize) -> Self {
         let least = if tokens == most + 1 { "at least " } else { "" };
         Self::value(
@@ -183,7 +186,7 @@ impl Fault {
         )
     }
 
-    /// 404 for a model that is not served, as the pooling routes say it.
+    /// Creates the 404 of the pooling routes for a model that is not served.
     pub fn unknown_pooling_model(model: &str) -> Self {
         Self::new(
             404,
@@ -192,7 +195,7 @@ impl Fault {
         )
     }
 
-    /// 403 of the scale-out routes on a server without `--enable-scale-out`.
+    /// Creates the 403 of the scale-out routes of a server without `--enable-scale-out`.
     pub fn scale_out_disabled() -> Self {
         Self::new(
             403,
@@ -202,18 +205,20 @@ impl Fault {
         )
     }
 
-    /// The JSON body: compact, non-ASCII raw, keys in vLLM's order.
+    /// Returns the JSON body: compact, non-ASCII characters unescaped, keys in vLLM's order.
     pub fn to_json(&self) -> String {
         self.render(",", ":")
     }
 
-    /// The same with Python's default separators, as completions and generate streams send it.
+    /// Returns the JSON body with Python's default separators, as completion and generate streams
+    /// send it.
     pub fn to_spaced_json(&self) -> String {
         self.render(", ", ": ")
     }
 
-    /// The body of a `/v1/messages` handler error. 0.32 passes vLLM's own type through, 0.33
-    /// translates it by status.
+    /// Returns the body of a `/v1/messages` handler error.
+    ///
+    /// vLLM 0.32 passes its own `type` through; 0.33 translates the status.
     pub fn to_anthropic_json(&self, version: Version) -> String {
         let error_type = match version {
             Version::V032 => self.error_type.as_str(),
@@ -263,10 +268,10 @@ impl std::error::Error for Fault {}
 
 #[cfg(feature = "axum")]
 impl axum_core::response::IntoResponse for Fault {
-    /// Its status with its body in OpenAI's envelope.
+    /// Returns the status and the body in OpenAI's envelope.
     fn into_response(self) -> axum_core::response::Response {
         let mut response = axum_core::response::Response::new(self.to_json().into());
-        // A number that is no status is our own mistake.
+        // An invalid status code is a bug of ours.
         *response.status_mut() = http::StatusCode::from_u16(self.status)
             .unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
         response.headers_mut().insert(
@@ -281,7 +286,9 @@ impl axum_core::response::IntoResponse for Fault {
     }
 }
 
-/// Anthropic's name for a status. Source: `vllm/entrypoints/anthropic/protocol.py`.
+/// Returns Anthropic's name for a status.
+///
+/// Source: `vllm/entrypoints/anthropic/protocol.py`.
 fn anthropic_type(status: u16) -> &'static str {
     match status {
         401 => "authentication_error",
@@ -295,12 +302,11 @@ fn anthropic_type(status: u16) -> &'static str {
     }
 }
 
-/// A JSON string, escaped as Python's `json.dumps(ensure_ascii=False)` does.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// Strips memory addresses, traceback lines and file paths, and blanks at both ends.
+/// Removes memory addresses, traceback lines and file paths, and trims whitespace.
 ///
 /// Source: `vllm/entrypoints/serve/exception_handling/utils.py`, `sanitize_message`.
 pub fn sanitize(message: &str) -> Cow<'_, str> {

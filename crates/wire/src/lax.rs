@@ -1,7 +1,7 @@
-//! Scalar coercions of pydantic's lax mode, and the words of its refusals.
+//! Scalar coercions of pydantic's lax mode, and the texts of its errors.
 //!
-//! Each function answers `Ok(None)` when the value is already of the type, `Ok(Some(new))` when
-//! it was coerced, `Err(words)` when it cannot be.
+//! Each function returns `Ok(None)` if the value already has the type, `Ok(Some(new))` if it was
+//! coerced, and `Err` if it cannot be.
 //!
 //! Source: pydantic-core `src/errors/types.rs` (texts), `src/input/shared.rs` (`str_as_int`,
 //! `str_as_float`, `str_as_bool`), `src/input/input_python.rs`.
@@ -13,17 +13,17 @@ use vllm_sim_python::{self as python, Py};
 
 use super::schema::{ClassKind, Length, Model, NumberBounds};
 
-/// Longest integer text that pydantic parses.
+/// Maximum number of digits of an integer that pydantic parses from text.
 const MAX_INT_DIGITS: usize = 4300;
 
-/// The fixed part of a schema error: what it is called and what it says.
+/// The parts of a schema error that do not depend on its location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct KnownError {
     /// The `type` member.
     pub(super) kind: &'static str,
     /// The `msg` member.
     pub(super) message: Cow<'static, str>,
-    /// Python's spelling of what stands between the braces of `ctx`; empty for no `ctx`.
+    /// Items of the `ctx` dict in Python's spelling, without the braces; empty for no `ctx`.
     pub(super) context: String,
 }
 
@@ -72,7 +72,7 @@ pub(super) fn bool(value: &Value) -> Coerced {
         .ok_or_else(|| KnownError::new("bool_type", "Input should be a valid boolean"))
 }
 
-/// Whether pydantic takes a float for a 64-bit integer.
+/// Returns whether pydantic accepts a float as a 64-bit integer.
 fn in_i64(value: f64) -> bool {
     const LIMIT: f64 = 9_223_372_036_854_775_808.0;
     -LIMIT < value && value < LIMIT
@@ -108,7 +108,7 @@ fn too_large() -> KnownError {
     )
 }
 
-/// `int(text)`, as an integer of any size.
+/// Returns `int(text)`, as an integer of any size.
 pub(super) fn integer(text: &str) -> Option<Value> {
     if text.contains('.') {
         None
@@ -149,7 +149,6 @@ fn int_from_text(text: &str) -> Result<Value, KnownError> {
         .map_or_else(|_| python::beyond_json(&number), python::int))
 }
 
-/// Digits with single underscores between them, without the underscores.
 fn underscored(text: &str) -> Option<String> {
     let parts = text
         .split('_')
@@ -300,7 +299,7 @@ pub(super) fn not_an_instance(class: &str) -> KnownError {
     .with(format!("'class': {}", python::repr_str(class)))
 }
 
-/// `a, b or c`.
+/// Joins names as `a, b or c`.
 fn either(names: impl Iterator<Item = String>, last: &str) -> String {
     let names: Vec<String> = names.collect();
     match names.split_last() {
@@ -335,7 +334,7 @@ pub(super) fn int_bounds(value: &Value, bounds: NumberBounds<i128>) -> Result<()
 
 pub(super) fn float_bounds(value: &Value, bounds: NumberBounds<f64>) -> Result<(), KnownError> {
     let number = Py::of(value).number().unwrap_or(f64::NAN);
-    // NaN is on no side of any bound.
+    // NaN violates no bound.
     let outside = |limit: Option<f64>, inside: fn(&f64, &f64) -> bool| {
         limit.filter(|limit| !inside(&number, limit))
     };
@@ -351,7 +350,7 @@ pub(super) fn float_bounds(value: &Value, bounds: NumberBounds<f64>) -> Result<(
     }
 }
 
-/// The message drops the `.0` that the context keeps.
+/// Formats the limit without `.0` in the message and with it in the context.
 fn float_words(words: fn(&str) -> KnownError, limit: f64) -> KnownError {
     let full = python::repr_float(limit);
     let short = full.strip_suffix(".0").unwrap_or(&full).to_owned();
@@ -391,7 +390,7 @@ fn more_than(limit: &str) -> KnownError {
     .with(format!("'gt': {limit}"))
 }
 
-/// Too many items are refused at once, too few only when all of them are good.
+/// Rejects too many items first; too few only if all items are valid.
 pub(super) fn list_length(count: usize, length: Length, good: bool) -> Option<KnownError> {
     let plural = |n: usize| if n == 1 { "" } else { "s" };
     if count > length.max {
@@ -502,7 +501,7 @@ pub(super) fn sequence(value: &Value) -> Result<(), KnownError> {
     }
 }
 
-/// What a validator function says of an empty collection.
+/// Returns the error of a validator function for an empty collection.
 pub(super) fn value_too_short() -> KnownError {
     KnownError::new(
         "too_short",

@@ -1,11 +1,11 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # How a request is read
+//! # How a request is parsed
 //!
-//! Requests are read as vLLM reads them: Python's JSON ([`vllm_sim_python`]), then validators that
-//! look at the raw body, then a schema check in pydantic's lax mode ([`check`]), each with its
-//! own error text. A request type is declared once, field by field in upstream's order, by
-//! `wire_model!`; its [`schema`] follows from the types.
+//! Requests are parsed as vLLM does it: Python's JSON ([`vllm_sim_python`]), then validators of the
+//! raw body, then a schema check in pydantic's lax mode ([`check`]). Each stage has its own error
+//! text. `wire_model!` declares a request type once, field by field in upstream's order; its
+//! [`schema`] follows from the types.
 
 pub mod anthropic;
 pub mod body;

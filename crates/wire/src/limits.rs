@@ -1,16 +1,16 @@
-//! What a deployment allows, as far as requests are checked against it.
+//! Server settings that requests are checked against.
 
 use super::fault::{ErrorType, Fault};
 use super::version::Version;
 
-/// Bounds and switches of a server; the defaults are vLLM's.
+/// Limits and switches of a server; defaults are vLLM's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Context length, in tokens.
     pub max_model_len: u32,
-    /// Most log probabilities per token; -1 for the whole vocabulary.
+    /// Maximum number of log probabilities per token; -1 for the whole vocabulary.
     pub max_logprobs: i64,
-    /// Tokens the model knows; `None` accepts any id.
+    /// Vocabulary size; `None` accepts any token id.
     pub vocab_size: Option<u32>,
     /// Whether `--tool-call-parser` is set.
     pub has_tool_parser: bool,
@@ -18,19 +18,19 @@ pub struct Limits {
     pub auto_tool_choice: bool,
     /// Whether `--reasoning-parser` or `--reasoning-config` is set.
     pub reasoning_parser: bool,
-    /// Whether requests may bring a chat template.
+    /// Whether requests may contain a chat template.
     pub trust_request_chat_template: bool,
-    /// Whether requests may bring multimodal arguments.
+    /// Whether requests may contain multimodal arguments.
     pub trust_request_mm_kwargs: bool,
-    /// Whether requests may bring embeddings (`--enable-prompt-embeds`).
+    /// Whether requests may contain embeddings (`--enable-prompt-embeds`).
     pub prompt_embeds: bool,
-    /// Whether the engine decodes speculatively.
+    /// Whether speculative decoding is enabled.
     pub speculative: bool,
-    /// Data-parallel ranks that a request may be pinned to.
+    /// Number of data-parallel ranks that a request may select.
     pub data_parallel_ranks: u32,
-    /// First served name.
+    /// First served model name.
     pub served_name: String,
-    /// Whose wire is spoken.
+    /// vLLM release to imitate.
     pub version: Version,
 }
 
@@ -55,8 +55,10 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Refuses a prompt that fills more than the context. `tokens` is what the tokenizer gave,
-    /// which vLLM stops at one more than the limit: then the message says «at least».
+    /// Rejects a prompt that exceeds the context.
+    ///
+    /// `tokens` is the tokenizer's count. vLLM stops counting at one more than the limit, so the
+    /// message then contains "at least".
     ///
     /// # Errors
     /// 400 with `param` `input_tokens`.
@@ -77,7 +79,7 @@ impl Limits {
         ))
     }
 
-    /// Refuses a text so long that no tokenizer could fit it into the context.
+    /// Rejects a text that is too long for the context with any tokenization.
     ///
     /// `longest_token` is the length of the longest vocabulary entry, in characters.
     ///
@@ -105,8 +107,9 @@ impl Limits {
         ))
     }
 
-    /// `/v1/responses` has its own words for a prompt that leaves no room: the length has to
-    /// stay below the context.
+    /// Rejects a prompt of `/v1/responses` that leaves no room for output.
+    ///
+    /// The length must be below the context length.
     ///
     /// # Errors
     /// 400 `invalid_request_error` with `param` `input`.
@@ -128,11 +131,12 @@ impl Limits {
         })
     }
 
-    /// `TokenizeParams.__post_init__`: what may be asked of output and truncation.
-    /// `name` is the field the output limit came from.
+    /// Rejects an output limit or truncation above the context length.
+    ///
+    /// `name` is the field of the output limit. Source: `TokenizeParams.__post_init__`.
     ///
     /// # Errors
-    /// 400 for more than the context.
+    /// 400 for a value above the context length.
     pub fn asked(
         &self,
         name: &str,
@@ -163,10 +167,10 @@ impl Limits {
         Ok(())
     }
 
-    /// Refuses a pinned rank that is not there.
+    /// Rejects a data-parallel rank that does not exist.
     ///
     /// # Errors
-    /// 400 in vLLM's words.
+    /// 400 with vLLM's message.
     pub fn data_parallel_rank(&self, rank: Option<i128>) -> Result<(), Fault> {
         let ranks = self.data_parallel_ranks;
         match rank {
@@ -177,7 +181,7 @@ impl Limits {
         }
     }
 
-    /// What the engine says of the tokens themselves: some, and all known.
+    /// Rejects an empty prompt and token ids outside the vocabulary.
     ///
     /// # Errors
     /// 400 for an empty prompt or an unknown id.
@@ -196,11 +200,12 @@ impl Limits {
         )))
     }
 
-    /// Refuses multimodal arguments from clients that are not trusted with them; given is how many
-    /// there are of each kind.
+    /// Rejects multimodal arguments from untrusted clients.
+    ///
+    /// `processor` and `media_io` count the arguments of each kind.
     ///
     /// # Errors
-    /// 400 naming the field.
+    /// 400 that names the field.
     pub(crate) fn mm_kwargs(&self, processor: usize, media_io: usize) -> Result<(), Fault> {
         if self.trust_request_mm_kwargs {
             return Ok(());
@@ -224,10 +229,10 @@ impl Limits {
         Ok(())
     }
 
-    /// Refuses a chat template from clients that are not trusted with one.
+    /// Rejects a chat template from untrusted clients.
     ///
     /// # Errors
-    /// 400 in vLLM's words.
+    /// 400 with vLLM's message.
     pub fn chat_template(
         &self,
         template: Option<&str>,

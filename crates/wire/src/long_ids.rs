@@ -1,18 +1,20 @@
-//! A body with a long list of token ids, which is read apart from the rest: a tree of values takes many
-//! times the bytes that spell the ids.
+//! Parses a body with a long list of token ids separately from the rest.
+//!
+//! This saves memory: as JSON values, the ids would take many times the size of their text.
 
 use serde_json::{Value, json};
 use vllm_sim_python as python;
 
 use crate::body;
 
-/// Bytes of a body from which on it is worth it.
+/// Body size from which the separate parser is used, in bytes.
 pub(crate) const LONG_BODY: usize = 64 * 1024;
-/// Digits that every token id has room for.
+/// Maximum number of digits of a token id.
 const MAX_DIGITS: usize = 9;
 
-/// The body `text`, in which `member` holds `[0]`, and the list that stood there; `None`: the body is not
-/// long, not valid, or holds something else there.
+/// Returns the body with `[0]` in place of `member`, and the token ids of `member`.
+///
+/// `None` if the body is short, invalid, or `member` holds something else.
 pub(crate) fn split(text: &[u8], member: &str) -> Option<(Value, Vec<i64>)> {
     if text.len() < LONG_BODY {
         return None;
@@ -28,7 +30,7 @@ pub(crate) fn split(text: &[u8], member: &str) -> Option<(Value, Vec<i64>)> {
     }
     let before = &text[..text.len() - list.len()];
     let value = python::loads(&[before, b"0]", rest].concat()).ok()?;
-    // What was found may be a member of something else.
+    // The list that was found may belong to a nested object.
     (value.get(member) == Some(&json!([0]))).then_some((value, ids))
 }
 
@@ -36,7 +38,6 @@ fn find(text: &[u8], word: &[u8]) -> Option<usize> {
     text.windows(word.len()).position(|window| window == word)
 }
 
-/// A text without the blanks of JSON that it begins with.
 fn blank(mut text: &[u8]) -> &[u8] {
     while let [b' ' | b'\n' | b'\r' | b'\t', rest @ ..] = text {
         text = rest;
@@ -44,7 +45,7 @@ fn blank(mut text: &[u8]) -> &[u8] {
     text
 }
 
-/// The numbers up to the end of a list, and what follows it.
+/// Parses numbers up to the end of a list; returns them and the rest of the text.
 fn numbers(text: &[u8]) -> Option<(Vec<i64>, &[u8])> {
     let end = text.iter().position(|byte| *byte == b']')?;
     let (mut list, rest) = (&text[..end], &text[end + 1..]);
@@ -72,7 +73,7 @@ fn numbers(text: &[u8]) -> Option<(Vec<i64>, &[u8])> {
 mod tests {
     use super::*;
 
-    /// A body of some member, the list, and as many blanks as make it long.
+    /// Builds a body that whitespace makes long.
     fn long(head: &str, list: &str, tail: &str) -> Vec<u8> {
         let blanks = " ".repeat(LONG_BODY);
         format!("{{{head}\"ids\" : [{list}]{blanks}{tail}}}").into_bytes()

@@ -1,5 +1,5 @@
-//! A body with a long list of texts, which are kept in one: on its own each takes many times the bytes
-//! that spell it.
+//! Parses a body with a long list of texts into one string, to save memory: as JSON values, short
+//! texts take many times their size.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,7 +12,7 @@ use vllm_sim_python as python;
 use crate::body;
 use crate::long_ids::LONG_BODY;
 
-/// Texts in one.
+/// A list of texts, stored as one string.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Texts {
     joined: String,
@@ -25,12 +25,12 @@ impl Texts {
         self.ends.push(self.joined.len());
     }
 
-    /// How many there are.
+    /// Returns the number of texts.
     pub fn count(&self) -> usize {
         self.ends.len()
     }
 
-    /// Each of them.
+    /// Iterates over the texts.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         let starts = std::iter::once(&0).chain(&self.ends);
         starts
@@ -39,8 +39,9 @@ impl Texts {
     }
 }
 
-/// The body `text`, in which `member` holds one text, and the texts that stood there; `None`: the body is
-/// not long, not usual, or holds something else there.
+/// Returns the body with one text in place of `member`, and the texts of `member`.
+///
+/// `None` if the body is short or unusual, or `member` holds something else.
 pub(crate) fn split(text: &[u8], member: &str) -> Option<(Value, Texts)> {
     if text.len() < LONG_BODY || !python::has_plain_numbers(text) {
         return None;
@@ -85,7 +86,7 @@ impl<'de> Visitor<'de> for TextsVisitor {
 mod tests {
     use super::*;
 
-    /// A body of that list, long by its blanks.
+    /// Builds a body with this list that whitespace makes long.
     fn long(list: &str, tail: &str) -> Vec<u8> {
         format!(
             "{{\"n\":1,\"input\":{list}{}{tail}}}",

@@ -1,4 +1,4 @@
-//! The text that vLLM makes of schema errors.
+//! Text that vLLM builds from schema errors.
 //!
 //! Source: `vllm/entrypoints/serve/exception_handling/handlers/validation.py`; pydantic-core
 //! `src/errors/validation_exception.rs` for [`printed`].
@@ -11,18 +11,18 @@ use vllm_sim_python::{self as python, Py};
 use super::fault::{ErrorType, Fault};
 use super::lax::KnownError;
 
-/// Errors that are spelled out; the rest is counted.
+/// Maximum number of errors in a response; further ones are counted.
 const MAX_REPORTED: usize = 10;
-/// Errors that are kept; the rest is counted.
+/// Maximum number of errors kept; further ones are counted.
 const MAX_KEPT: usize = 100;
-/// Errors that are counted: nobody looks for more (ours; vLLM counts them all).
+/// Maximum number of errors counted (ours; vLLM counts all).
 const MAX_COUNTED: usize = 10_000;
-/// Characters of a string input that are shown.
+/// Maximum length of an input string in an error, in characters.
 const MAX_INPUT: usize = 200;
-/// Characters of one error's error, or of its place, that are shown.
+/// Maximum length of one error or of its location, in characters.
 const MAX_LINE: usize = 1000;
 
-/// Schema errors: the first of them, and how many there are.
+/// Schema errors: the first of them, and their total.
 #[derive(Debug, Default)]
 pub(super) struct SchemaErrors {
     kept: Vec<SchemaError>,
@@ -43,7 +43,7 @@ impl SchemaErrors {
         self.count == 0
     }
 
-    /// One error that nobody reads.
+    /// Returns a placeholder for an error whose text is not needed.
     pub(super) fn unread() -> Self {
         Self {
             kept: Vec::new(),
@@ -51,12 +51,11 @@ impl SchemaErrors {
         }
     }
 
-    /// Whether there are so many that no more are looked for.
     pub(super) fn is_full(&self) -> bool {
         self.count >= MAX_COUNTED
     }
 
-    /// How many there are, less `shown`, in words.
+    /// Returns the number of errors minus `shown`, as text.
     fn counted(&self, shown: usize) -> String {
         let least = if self.is_full() { "at least " } else { "" };
         format!("{least}{}", self.count - shown)
@@ -69,7 +68,7 @@ impl SchemaErrors {
     }
 }
 
-/// `str()` of a pydantic `ValidationError`.
+/// Returns `str()` of a pydantic `ValidationError`.
 pub(super) fn printed(title: &str, errors: &SchemaErrors) -> String {
     let s = if errors.count == 1 { "" } else { "s" };
     let count = errors.counted(0);
@@ -85,10 +84,9 @@ pub(super) fn printed(title: &str, errors: &SchemaErrors) -> String {
     text
 }
 
-/// Where pydantic's own texts send the reader.
 const HELP: &str = "https://errors.pydantic.dev/2.14/v/";
 
-/// The answer to a list of schema errors.
+/// Returns vLLM's error response for a list of schema errors.
 pub(super) fn fault(errors: &SchemaErrors) -> Fault {
     let s = if errors.count == 1 { "" } else { "s" };
     let mut message = format!("{} validation error{s}:\n", errors.counted(0));
@@ -109,7 +107,7 @@ pub(super) fn fault(errors: &SchemaErrors) -> Fault {
     }
 }
 
-/// One step into a body.
+/// One element of an error's location.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum LocItem<'a> {
     Key(&'a str),
@@ -125,7 +123,6 @@ impl LocItem<'_> {
     }
 }
 
-/// One schema error.
 #[derive(Debug)]
 pub(super) struct SchemaError {
     error: KnownError,
@@ -142,7 +139,6 @@ impl SchemaError {
         }
     }
 
-    /// A error for [`printed`].
     pub(super) fn verbose(error: KnownError, path: &[LocItem<'_>], input: &Value) -> Self {
         let loc = path.iter().map(LocItem::text).collect::<Vec<_>>().join(".");
         let loc = truncated(loc, MAX_LINE);
@@ -152,7 +148,7 @@ impl SchemaError {
         Self { error, loc, input }
     }
 
-    /// `str()` of the error's dict.
+    /// Returns `str()` of the error's dict.
     fn text(&self) -> String {
         let mut text = format!(
             "{{'type': '{}', 'loc': {}, 'msg': {}, 'input': {}",
@@ -169,7 +165,7 @@ impl SchemaError {
     }
 }
 
-/// The ends of a long `repr`, as pydantic prints it.
+/// Shortens a long `repr` to its start and end, as pydantic does.
 fn shortened(text: &str) -> String {
     const LIMIT: usize = 50;
     if text.len() <= LIMIT {
@@ -192,7 +188,7 @@ fn truncated(mut text: String, limit: usize) -> String {
     text
 }
 
-/// `_summarize_error_input`.
+/// Mirrors vLLM's `_summarize_error_input`.
 fn summary(input: &Value) -> String {
     let text = match Py::of(input) {
         Py::Str(text) => text.chars().take(MAX_INPUT + 1).collect(),
@@ -203,8 +199,8 @@ fn summary(input: &Value) -> String {
     truncated(text, MAX_INPUT)
 }
 
-/// `clean_loc_for_param`: steps joined with dots, without those that look like pydantic's
-/// internal names, whoever wrote them.
+/// Joins a location with dots and omits elements that look like pydantic's internal names, as
+/// vLLM's `clean_loc_for_param` does, even if the client chose them.
 fn clean(path: &[LocItem<'_>]) -> String {
     let text = |step: &LocItem<'_>| match step {
         LocItem::Key(key) => (*key).to_owned(),

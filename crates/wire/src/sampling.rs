@@ -1,4 +1,4 @@
-//! Sampling parameters: what a request asks of the sampler once defaults are filled in.
+//! Sampling parameters of a request, with all defaults applied.
 //!
 //! Source: `vllm/sampling_params.py`, `SamplingParams`.
 
@@ -11,10 +11,10 @@ use super::limits::Limits;
 use super::openai::shared::{RepetitionDetection, StructuredOutputs, THINKING_BUDGET};
 use super::schema::{ANY_LENGTH, FLOAT, INT, STR, Schema, ValidatorError, Wire, wire_model};
 
-/// Below this a temperature means greedy sampling.
+/// Temperature below which sampling is greedy.
 pub const GREEDY: f64 = 1e-5;
 
-/// Bias per token id, in the order given.
+/// Logit bias per token id, in the order of the request.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TokenBias(pub Vec<(i128, f64)>);
 
@@ -30,7 +30,7 @@ impl Wire for TokenBias {
     }
 }
 
-/// One string or any number of them.
+/// A string or a list of strings.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Texts(pub Vec<String>);
 
@@ -47,145 +47,146 @@ impl Wire for Texts {
 
 wire_model! {
     default
-    /// What the sampler is asked to do for one prompt. As part of a request body it is vLLM's
-    /// own class, so its checks run while the body is read.
+    /// Sampling parameters of one prompt.
+    ///
+    /// In a request body they are vLLM's own class, so its checks run while the body is parsed.
     pub struct SamplingParams: TypedDict "SamplingParams" within verified {
-        /// Choices.
+        /// Number of choices.
         n: i128 = 1,
-        /// -2 to 2.
+        /// Presence penalty, -2 to 2.
         presence_penalty: f64 = 0.0,
-        /// -2 to 2.
+        /// Frequency penalty, -2 to 2.
         frequency_penalty: f64 = 0.0,
-        /// Above 0.
+        /// Repetition penalty, above 0; 1 is neutral.
         repetition_penalty: f64 = 1.0,
-        /// 0 to 2; 0 is greedy.
+        /// Sampling temperature, 0 to 2; 0 is greedy.
         temperature: f64 = 1.0,
-        /// Whether the engine's watermark applies.
+        /// Whether to apply the engine's watermark.
         watermarking: Option<bool> = None,
-        /// Above 0, up to 1.
+        /// Nucleus sampling threshold, above 0 and at most 1.
         top_p: f64 = 1.0,
-        /// 0 or -1 for off.
+        /// Number of most likely tokens to sample from; 0 or -1 for all.
         top_k: i128 = 0,
-        /// 0 to 1.
+        /// Minimum probability relative to the most likely token, 0 to 1.
         min_p: f64 = 0.0,
-        /// Seed; -1 for none.
+        /// Sampling seed; -1 for none.
         seed: Option<i128> = None,
-        /// Texts that end the reply.
+        /// Stop strings.
         stop: Option<Texts> = None,
-        /// Tokens that end the reply.
+        /// Stop token ids.
         stop_token_ids: Option<Vec<i128>> = None,
-        /// Whether the end token does not end the reply.
+        /// Whether to generate past the end-of-sequence token.
         ignore_eos: bool = false,
-        /// Most tokens to generate; the rest of the context when null.
+        /// Maximum number of tokens to generate; null allows the rest of the context.
         max_tokens: Option<i128> = Some(16),
-        /// Tokens before anything may end the reply.
+        /// Minimum number of tokens before the reply may stop.
         min_tokens: i128 = 0,
-        /// Alternatives per token; -1 for the whole vocabulary.
+        /// Number of alternatives to return per token; -1 for the whole vocabulary.
         logprobs: Option<i128> = None,
-        /// Alternatives per prompt token; -1 for the whole vocabulary.
+        /// Number of alternatives per prompt token; -1 for the whole vocabulary.
         prompt_logprobs: Option<i128> = None,
-        /// Tokens to score per row of the prompt.
+        /// Token ids to score for each prompt position.
         prompt_logprob_token_ids: Option<Vec<Vec<i128>>> = None,
-        /// First row of the prompt to score.
+        /// First prompt position to score.
         prompt_logprob_start: Option<i128> = None,
-        /// Tokens whose log probability is wanted.
+        /// Token ids to return log probabilities for.
         logprob_token_ids: Option<Vec<i128>> = None,
-        /// Another form of log probabilities inside the engine.
+        /// Whether the engine keeps log probabilities in vLLM's flat format.
         flat_logprobs: bool = false,
-        /// Whether text is made of the tokens.
+        /// Whether to convert tokens to text.
         detokenize: bool = true,
-        /// Whether special tokens stay out of the text.
+        /// Whether to omit special tokens from the text.
         skip_special_tokens: bool = true,
-        /// Blanks between special tokens.
+        /// Whether to put spaces between special tokens.
         spaces_between_special_tokens: bool = true,
-        /// Whether the reply keeps the stop text.
+        /// Whether to keep the stop string in the output.
         include_stop_str_in_output: bool = false,
-        /// All so far, only what is new, or only the end.
+        /// Output mode: 0 cumulative, 1 delta, 2 only the final output.
         output_kind: i128 [Schema::IntEnum(&[0, 1, 2])] = 0,
-        /// Tokens per chunk.
+        /// Number of tokens per stream chunk.
         stream_interval: Option<i128> = None,
         /// Engine-internal.
         skip_clone: bool = false,
         /// Engine-internal.
         output_text_buffer_length: i128 = 0,
-        /// A constraint on the text.
+        /// Structured-output constraint.
         structured_outputs: Option<StructuredOutputs> = None,
-        /// Bias per token.
+        /// Logit bias by token id.
         logit_bias: Option<TokenBias> = None,
-        /// Tokens the reply may have.
+        /// Token ids that sampling is restricted to.
         allowed_token_ids: Option<Vec<i128>> = None,
-        /// For extensions and connectors.
+        /// Custom arguments of extensions and connectors.
         extra_args: Option<Map<String, Value>> = None,
-        /// Texts the reply may not have.
+        /// Strings that the reply must not contain.
         bad_words: Option<Vec<String>> = None,
-        /// Whether the prefix cache is not read.
+        /// Whether to skip prefix-cache lookups.
         skip_reading_prefix_cache: Option<bool> = None,
-        /// Most tokens of reasoning.
+        /// Maximum number of reasoning tokens.
         thinking_token_budget: Option<i128> = None,
-        /// When to stop because the reply repeats itself.
+        /// Stops the reply when it repeats itself.
         repetition_detection: Option<RepetitionDetection> = None,
-        /// Prompt tokens left out of the routing data.
+        /// Number of leading prompt tokens to omit from the expert-routing data.
         routed_experts_prompt_start: i128 = 0,
-        /// Tokens to emit instead of sampled ones.
+        /// Token ids to emit instead of sampled ones.
         trace_decode_token_ids: Option<Vec<i128>> = None,
     }
 }
 
-/// What a server fills in where a request is silent: its generation config.
+/// Server defaults for unset parameters (the generation config).
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SamplingDefaults {
-    /// As in [`SamplingParams`].
+    /// Default of the [`SamplingParams`] field of the same name.
     pub temperature: Option<f64>,
-    /// As in [`SamplingParams`].
+    /// Default of the [`SamplingParams`] field of the same name.
     pub top_p: Option<f64>,
-    /// As in [`SamplingParams`].
+    /// Default of the [`SamplingParams`] field of the same name.
     pub top_k: Option<i128>,
-    /// As in [`SamplingParams`].
+    /// Default of the [`SamplingParams`] field of the same name.
     pub min_p: Option<f64>,
-    /// As in [`SamplingParams`].
+    /// Default of the [`SamplingParams`] field of the same name.
     pub repetition_penalty: Option<f64>,
-    /// As in [`SamplingParams`].
+    /// Default of the [`SamplingParams`] field of the same name.
     pub presence_penalty: Option<f64>,
-    /// As in [`SamplingParams`].
+    /// Default of the [`SamplingParams`] field of the same name.
     pub frequency_penalty: Option<f64>,
-    /// Most tokens to generate.
+    /// Maximum number of tokens to generate.
     pub max_tokens: Option<i128>,
-    /// As in [`SamplingParams`].
+    /// Default of the [`SamplingParams`] field of the same name.
     pub skip_special_tokens: Option<bool>,
-    /// Further tokens that end a reply.
+    /// Further stop token ids.
     pub stop_token_ids: Vec<i128>,
-    /// What single requests may have.
+    /// Limits of one request.
     pub bounds: RequestBounds,
 }
 
-/// What a client asks of the sampler, before it is known how many tokens the context leaves.
+/// Sampling parameters before the output budget is known.
 #[derive(Debug, Clone, Default)]
 pub struct SamplingRequest {
-    /// The parameters; `max_tokens` is filled in by [`Self::with_budget`].
+    /// Sampling parameters; [`Self::with_budget`] sets `max_tokens`.
     pub params: Box<SamplingParams>,
-    /// The limit on the output.
+    /// Output limit of the request.
     pub limit: OutputLimit,
-    /// The checks that the parameters pass.
+    /// Checks to run on the parameters.
     pub checks: SamplingChecks,
 }
 
-/// The limit on the tokens of an output.
+/// Output limit, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OutputLimit {
-    /// The budget that the context leaves.
+    /// The remaining context.
     #[default]
     Budget,
-    /// A number of tokens, whatever the context leaves.
+    /// A fixed number of tokens, independent of the remaining context.
     Exactly(i128),
 }
 
-/// The checks that sampling parameters pass in front of the engine.
+/// Checks of sampling parameters before the request reaches the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SamplingChecks {
-    /// Those of `SamplingParams._verify_args`.
+    /// All checks of `SamplingParams._verify_args`.
     #[default]
     All,
-    /// None: a front end has made them, or upstream makes none (beam search).
+    /// No checks: a front end has run them, or upstream has none (beam search).
     None,
 }
 
@@ -193,7 +194,7 @@ impl SamplingRequest {
     /// Returns the parameters for an output of at most `budget` tokens.
     ///
     /// # Errors
-    /// 400 for values out of range.
+    /// 400 for a value out of range.
     pub fn with_budget(
         self,
         budget: i128,
@@ -220,7 +221,8 @@ impl From<SamplingParams> for SamplingRequest {
     }
 }
 
-/// Tokens that may be generated: what the context leaves, at most what is asked.
+/// Returns the number of tokens that may be generated: the remaining context, or less if the client
+/// asks for less.
 ///
 /// Source: `get_max_tokens` of `vllm/entrypoints/serve/utils/api_utils.py`.
 pub fn output_budget(
@@ -235,10 +237,10 @@ pub fn output_budget(
         .map_or(room, |asked| asked.min(room))
 }
 
-/// `logit_bias` of an OpenAI request: keys to token ids, values into -100..100.
+/// Converts `logit_bias` of an OpenAI request: keys to token ids, values clamped to -100..100.
 ///
 /// # Errors
-/// 400 naming the keys that are no integers.
+/// 400 that names the keys that are not integers.
 pub(crate) fn token_bias<'b>(
     bias: impl IntoIterator<Item = (&'b String, &'b f64)> + Clone,
 ) -> Result<TokenBias, Fault> {
@@ -273,7 +275,7 @@ pub(crate) fn token_bias<'b>(
     Ok(TokenBias(pairs.collect()))
 }
 
-/// `SamplingParams.__post_init__`, where the parameters are part of a body.
+/// Mirrors `SamplingParams.__post_init__` for parameters inside a request body.
 fn verified(map: &Map<String, Value>, bounds: &RequestBounds) -> Result<(), ValidatorError> {
     if let Some(budget) = map.get("thinking_token_budget")
         && let Schema::Before(check, _) = THINKING_BUDGET

@@ -1,7 +1,7 @@
-//! The checks of sampling parameters, in upstream's order.
+//! Checks of sampling parameters, in upstream's order.
 //!
-//! [`SamplingParams::verify`] runs before a stream starts, [`SamplingParams::verify_engine`]
-//! after: its refusals are a 400 for a unary request and an event in a stream.
+//! [`SamplingParams::verify`] runs before a stream starts, [`SamplingParams::verify_engine`] after
+//! it. An error of the latter is a 400 for a unary request and an event in a stream.
 //!
 //! Source: `vllm/sampling_params.py` (`SamplingParams.__post_init__`, `_verify_args`, `verify`),
 //! `vllm/v1/engine/input_processor.py` (`_validate_params`).
@@ -15,13 +15,13 @@ use super::limits::Limits;
 use super::sampling::{GREEDY, SamplingParams};
 use super::structured;
 
-/// Temperatures above 0 are raised to this.
+/// Minimum temperature above 0; lower values are raised to it.
 const LOWEST_TEMPERATURE: f64 = 1e-2;
-/// Most `logprob_token_ids` of a request.
+/// Maximum number of `logprob_token_ids`.
 const MAX_LOGPROB_TOKEN_IDS: usize = 128;
 
 impl SamplingParams {
-    /// Normalises the parameters and checks their ranges.
+    /// Normalizes the parameters and checks their ranges.
     ///
     /// # Errors
     /// The first 400 in vLLM's order.
@@ -60,7 +60,7 @@ impl SamplingParams {
         }
     }
 
-    /// Penalties, temperature and cut-offs.
+    /// Checks penalties, temperature and cut-offs.
     fn verify_shape(&self) -> Result<(), Fault> {
         let text = python::repr_float;
         for (name, value) in [
@@ -112,7 +112,7 @@ impl SamplingParams {
         Ok(())
     }
 
-    /// Limits on length and on log probabilities.
+    /// Checks the limits on length and log probabilities.
     fn verify_length(&self) -> Result<(), Fault> {
         let min = self.min_tokens;
         if let Some(max) = self.max_tokens.filter(|max| *max < 1) {
@@ -163,10 +163,10 @@ impl SamplingParams {
         }
     }
 
-    /// Checks what only the engine knows the bounds of.
+    /// Checks parameters whose bounds depend on the engine.
     ///
     /// # Errors
-    /// The first refusal in vLLM's order.
+    /// The first error in vLLM's order.
     pub fn verify_engine(&self, limits: &Limits) -> Result<(), Fault> {
         self.verify_logprobs(limits)?;
         if let Some(bias) = &self.logit_bias {
@@ -200,10 +200,10 @@ impl SamplingParams {
         Ok(())
     }
 
-    /// Checks the routing offset against the prompt; the engine's last check.
+    /// Checks `routed_experts_prompt_start` against the prompt length; the engine's last check.
     ///
     /// # Errors
-    /// 400 naming the field.
+    /// 400 that names the field.
     pub fn verify_prompt(&self, prompt_tokens: usize) -> Result<(), Fault> {
         let start = self.routed_experts_prompt_start;
         if (0..=prompt_tokens as i128).contains(&start) {
@@ -290,7 +290,7 @@ impl SamplingParams {
     }
 }
 
-/// `_verify_num_sequences`.
+/// Mirrors vLLM's `_verify_num_sequences`.
 pub(crate) fn verify_count(count: i128, name: &str, most: i128) -> Result<(), Fault> {
     if count < 1 {
         return refuse(format!("{name} must be at least 1, got {count}."));
@@ -308,7 +308,7 @@ fn refuse(message: String) -> Result<(), Fault> {
     Err(Fault::bad_request(message))
 }
 
-/// `NAME must RULE, got VALUE.` with the details appended.
+/// Returns the error `NAME must RULE, got VALUE.` with vLLM's details.
 fn out_of_range(name: &str, rule: &str, value: &str) -> Result<(), Fault> {
     Err(Fault::value(
         format_args!("{name} must {rule}, got {value}."),
@@ -322,7 +322,6 @@ fn unknown_ids(ids: impl Iterator<Item = i128>, limits: &Limits) -> Vec<i128> {
     ids.filter(|id| !(0..size).contains(id)).collect()
 }
 
-/// `repr` of a list of integers.
 fn list(ids: &[i128]) -> String {
     let texts: Vec<String> = ids.iter().map(i128::to_string).collect();
     format!("[{}]", texts.join(", "))
@@ -348,7 +347,7 @@ fn in_vocabulary(
     ))
 }
 
-/// Whether an integer beyond what the engine's transport carries stands anywhere inside.
+/// Returns whether any nested integer exceeds 64 bits, which vLLM's msgpack transport cannot carry.
 fn has_long_integer(value: &Value) -> bool {
     match Py::of(value) {
         Py::BigInt(_) => true,

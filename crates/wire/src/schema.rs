@@ -1,8 +1,10 @@
-//! Schemas as data, and the macro that declares a request once.
+//! Schemas as data, and the macro that declares a request class.
 //!
-//! A field's Rust type says what pydantic would say of its Python annotation: `Option<bool>` is
-//! `bool | None`, `Vec<String>` is `list[str]`. `wire_model!` turns a struct into a [`Model`]
-//! for [`super::check`] and into a reader of checked values; the two cannot drift apart.
+//! The Rust type of a field implies the schema of its Python annotation:
+//! `Option<bool>` is `bool | None`, `Vec<String>` is `list[str]`.
+//!
+//! `wire_model!` generates both a [`Model`] for [`super::check`] and a reader of checked values, so
+//! they always agree.
 
 use std::borrow::Cow;
 
@@ -13,20 +15,20 @@ use vllm_sim_python::Py;
 use super::bounds::RequestBounds;
 use super::fault::Fault;
 
-/// What a value must be; mirrors the core schemas of pydantic.
+/// A pydantic core schema: the values that a field accepts.
 #[derive(Debug, Clone, Copy)]
 pub enum Schema {
     /// `Any`.
     Any,
     /// `bool`.
     Bool,
-    /// `int`, perhaps with bounds.
+    /// `int`, optionally with bounds.
     Int(NumberBounds<i128>),
-    /// `float`, perhaps with bounds.
+    /// `float`, optionally with bounds.
     Float(NumberBounds<f64>),
-    /// `str`, perhaps with limits on its length in characters.
+    /// `str`, optionally with length limits in characters.
     Str(Length),
-    /// `bytes`; from JSON always a string.
+    /// `bytes`; JSON sends a string.
     Bytes,
     /// `Literal["…"]`.
     Literal(&'static [&'static str]),
@@ -34,7 +36,7 @@ pub enum Schema {
     Enum(&'static [&'static str]),
     /// `list[…]`.
     List(&'static Schema, Length),
-    /// `Iterable[…]`: pydantic checks the items only when something iterates.
+    /// `Iterable[…]`: pydantic validates items only when code iterates over them.
     Iterable(&'static Schema),
     /// `Sequence[…]`: a list, but never a string.
     Sequence(&'static Schema),
@@ -44,79 +46,76 @@ pub enum Schema {
     Nullable(&'static Schema),
     /// `A | B | …`, in smart mode.
     Union(&'static [Schema]),
-    /// A union told apart by the literal in one field.
+    /// A union whose branch is selected by a literal in one field.
     Tagged {
-        /// The field that tells.
+        /// Name of the selecting field.
         by: &'static str,
-        /// Its values and what they choose.
+        /// Values of the selecting field and their schemas.
         choices: &'static [(&'static str, &'static Schema)],
     },
     /// A class with fields.
     Model(&'static Model),
-    /// A `BeforeValidator`: may replace the value or refuse the request.
+    /// A `BeforeValidator`: may replace the value or reject the request.
     Before(fn(&Value) -> Result<Option<Value>, Fault>, &'static Schema),
-    /// An `AfterValidator`: may replace the checked value or refuse it.
+    /// An `AfterValidator`: may replace or reject the checked value.
     After(
         fn(&Value) -> Result<Option<Value>, ValidatorError>,
         &'static Schema,
     ),
     /// An `Enum` of integers.
     IntEnum(&'static [i64]),
-    /// An instance of a Python class, which no JSON value is.
+    /// An instance of a Python class; no JSON value matches.
     Instance(&'static str),
     /// `tuple[…]` of fixed length.
     Tuple(&'static [Schema]),
-    /// Looked up late, for types that contain themselves.
+    /// Schema built on use, for recursive types.
     Late(fn() -> Schema),
 }
 
-/// Limits of a number, both ends included unless said otherwise.
+/// Limits of a number, inclusive except for `gt`.
 #[derive(Debug, Clone, Copy)]
 pub struct NumberBounds<T: 'static> {
-    /// At least.
+    /// Minimum.
     pub ge: Option<T>,
-    /// At most.
+    /// Maximum.
     pub le: Option<T>,
-    /// More than.
+    /// Exclusive minimum.
     pub gt: Option<T>,
 }
 
 /// Limits of a length.
 #[derive(Debug, Clone, Copy)]
 pub struct Length {
-    /// At least.
+    /// Minimum.
     pub min: usize,
-    /// At most.
+    /// Maximum.
     pub max: usize,
 }
 
-/// Any length.
 pub(crate) const ANY_LENGTH: Length = Length {
     min: 0,
     max: usize::MAX,
 };
 
-/// `int`.
+/// The schema of `int`.
 pub const INT: Schema = Schema::Int(NumberBounds {
     ge: None,
     le: None,
     gt: None,
 });
 
-/// `int` of 64 bits.
 pub(crate) const INT64: Schema = int_within(i64::MIN as i128, i64::MAX as i128);
 
-/// `float`.
+/// The schema of `float`.
 pub const FLOAT: Schema = Schema::Float(NumberBounds {
     ge: None,
     le: None,
     gt: None,
 });
 
-/// `str`.
+/// Schema of `str`.
 pub(crate) const STR: Schema = Schema::Str(ANY_LENGTH);
 
-/// `int` from `ge` to `le`.
 pub(crate) const fn int_within(ge: i128, le: i128) -> Schema {
     Schema::Int(NumberBounds {
         ge: Some(ge),
@@ -125,7 +124,6 @@ pub(crate) const fn int_within(ge: i128, le: i128) -> Schema {
     })
 }
 
-/// `int` of at least `ge`.
 pub(crate) const fn int_from(ge: i128) -> Schema {
     Schema::Int(NumberBounds {
         ge: Some(ge),
@@ -134,7 +132,6 @@ pub(crate) const fn int_from(ge: i128) -> Schema {
     })
 }
 
-/// `int` of more than `gt`.
 pub(crate) const fn int_above(gt: i128) -> Schema {
     Schema::Int(NumberBounds {
         ge: None,
@@ -143,7 +140,6 @@ pub(crate) const fn int_above(gt: i128) -> Schema {
     })
 }
 
-/// `float` from `ge` to `le`.
 pub(crate) const fn float_within(ge: f64, le: f64) -> Schema {
     Schema::Float(NumberBounds {
         ge: Some(ge),
@@ -152,14 +148,14 @@ pub(crate) const fn float_within(ge: f64, le: f64) -> Schema {
     })
 }
 
-/// What kind of class a [`Model`] is; it decides the words for «not an object».
+/// Kind of a class; it selects the error text for a value that is not an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClassKind {
-    /// vLLM's `OpenAIBaseModel`: its name does not show in the path of a union's errors.
+    /// vLLM's `OpenAIBaseModel`; error paths of a union omit its name.
     Wrapped,
     /// A plain pydantic model.
     Plain,
-    /// A plain pydantic model that refuses unknown fields.
+    /// A plain pydantic model that rejects unknown fields.
     Strict,
     /// A `TypedDict`.
     TypedDict,
@@ -170,36 +166,36 @@ pub enum ClassKind {
 /// A class with named fields.
 #[derive(Debug)]
 pub struct Model {
-    /// The Python class.
+    /// Name of the Python class.
     pub name: &'static str,
-    /// What kind of class.
+    /// Kind of the class.
     pub kind: ClassKind,
-    /// In declaration order, which is the order of errors.
+    /// Fields in declaration order, which is the order of errors.
     pub fields: &'static [Field],
     /// `model_validator(mode="before")` functions, in the order they run.
     pub before: &'static [BeforeValidator],
-    /// What runs once all fields are good.
+    /// Validator that runs once all fields are valid.
     pub after: Option<AfterValidator>,
 }
 
-/// A validator over the raw object: may change it or refuse the request.
+/// A validator of the raw object: may change it or reject the request.
 pub(crate) type BeforeValidator =
     fn(&mut Cow<'_, Map<String, Value>>) -> Result<(), ValidatorError>;
 
-/// A validator over the checked object.
+/// A validator of the checked object.
 #[derive(Debug, Clone, Copy)]
 pub enum AfterValidator {
-    /// One that looks at the object alone.
+    /// A validator that needs only the object.
     Alone(fn(&Map<String, Value>) -> Result<(), ValidatorError>),
-    /// One that looks at what the server allows too.
+    /// A validator that also needs the server's limits.
     Within(fn(&Map<String, Value>, &RequestBounds) -> Result<(), ValidatorError>),
 }
 
 impl AfterValidator {
-    /// Runs it.
+    /// Runs the validator.
     ///
     /// # Errors
-    /// Its refusal.
+    /// The error that the validator returns.
     pub fn check(
         self,
         map: &Map<String, Value>,
@@ -212,22 +208,22 @@ impl AfterValidator {
     }
 }
 
-/// Why a validator function refuses.
+/// An error of a validator function.
 #[derive(Debug)]
 pub enum ValidatorError {
-    /// Its exception ends the whole validation and becomes the answer.
+    /// An exception that ends validation and becomes the response.
     Fault(Fault),
-    /// It raised `ValueError`, which pydantic lists among the schema errors.
+    /// A `ValueError`, which pydantic lists among the schema errors.
     ValueError(String),
-    /// It found a collection empty that must not be.
+    /// An empty collection that must not be empty.
     TooShort,
-    /// It iterated a lazily checked list and met an item that is not of the schema.
+    /// An invalid item in a lazily checked list.
     Item {
-        /// Its place.
+        /// Index of the item.
         index: usize,
-        /// What it should have been.
+        /// Schema that the item must match.
         schema: &'static Schema,
-        /// What it is.
+        /// The invalid item.
         value: Value,
     },
 }
@@ -239,8 +235,9 @@ impl From<Fault> for ValidatorError {
 }
 
 impl Model {
-    /// Returns whether a required literal, such as `role` or `type`, says that an object is of another
-    /// class, so that a union need not try the other fields.
+    /// Returns whether a required literal, such as `role` or `type`, excludes this class.
+    ///
+    /// A union then skips the other fields.
     pub(crate) fn is_ruled_out(&self, map: &Map<String, Value>) -> bool {
         let mut literals = self.fields.iter().filter_map(|field| match field.schema {
             Schema::Literal(choices) if field.required => Some((field.name, choices)),
@@ -252,7 +249,7 @@ impl Model {
         })
     }
 
-    /// A `TypedDict`.
+    /// Creates a `TypedDict`.
     pub(crate) const fn typed_dict(name: &'static str, fields: &'static [Field]) -> Self {
         Self {
             name,
@@ -263,7 +260,7 @@ impl Model {
         }
     }
 
-    /// A pydantic model without validators.
+    /// Creates a pydantic model without validators.
     pub const fn plain(name: &'static str, fields: &'static [Field]) -> Self {
         Self {
             name,
@@ -275,7 +272,7 @@ impl Model {
     }
 }
 
-/// A field that must be there.
+/// Creates a required field.
 pub const fn required(name: &'static str, schema: Schema) -> Field {
     Field {
         name,
@@ -284,7 +281,7 @@ pub const fn required(name: &'static str, schema: Schema) -> Field {
     }
 }
 
-/// A field that may be absent.
+/// Creates an optional field.
 pub const fn optional(name: &'static str, schema: Schema) -> Field {
     Field {
         name,
@@ -296,18 +293,17 @@ pub const fn optional(name: &'static str, schema: Schema) -> Field {
 /// One field of a [`Model`].
 #[derive(Debug, Clone, Copy)]
 pub struct Field {
-    /// Name on the wire.
+    /// Name in the JSON body.
     pub name: &'static str,
-    /// Whether it may be absent.
+    /// Whether the field must be present.
     pub required: bool,
-    /// What it must be.
+    /// Schema of the value.
     pub schema: Schema,
 }
 
-/// A type that can stand in a request: what pydantic demands of it, and how to read it once
-/// that has been checked.
+/// A type that can be read from a request: its schema, and a reader of checked values.
 pub trait Wire: Sized {
-    /// What the value must be.
+    /// Schema that the value must match.
     const SCHEMA: Schema;
 
     /// Reads a value that satisfies [`Wire::SCHEMA`]; `None` for one that does not.
@@ -330,7 +326,7 @@ impl Wire for bool {
     }
 }
 
-/// Python's `int`. Values beyond 128 bits become the nearest that fits.
+/// Python's `int`; values beyond 128 bits become the nearest 128-bit integer.
 impl Wire for i128 {
     const SCHEMA: Schema = INT;
 
@@ -419,8 +415,9 @@ impl Wire for Map<String, Value> {
     }
 }
 
-/// A member by name. Requests have few members and classes many fields: comparing names is quicker
-/// than hashing each field's.
+/// Returns a member by name.
+///
+/// Small maps are searched linearly: comparing names is faster than hashing each field's name.
 pub(crate) fn find<'m>(map: &'m Map<String, Value>, name: &str) -> Option<(&'m String, &'m Value)> {
     const FEW: usize = 12;
 
@@ -431,11 +428,11 @@ pub(crate) fn find<'m>(map: &'m Map<String, Value>, name: &str) -> Option<(&'m S
     }
 }
 
-/// An object in which every field of a class is looked for. A class has many more fields than a request has
-/// members, so most names are ruled out by their length.
+/// Indexes an object by the lengths of its names, so that most absent fields of a class are ruled
+/// out without a search.
 pub(crate) struct Members<'m> {
     map: &'m Map<String, Value>,
-    /// A bit for each length of a name, modulo 64.
+    /// Bit set of name lengths, modulo 64.
     lengths: u64,
 }
 
@@ -445,7 +442,7 @@ impl<'m> Members<'m> {
         Self { map, lengths }
     }
 
-    /// Returns a member by name, as [`find`].
+    /// Returns a member by name, as [`find`] does.
     pub(crate) fn find(&self, name: &str) -> Option<(&'m String, &'m Value)> {
         match self.lengths & bit(name) {
             0 => None,
@@ -460,10 +457,10 @@ const fn bit(name: &str) -> u64 {
 
 /// Declares a request class: a documented struct, its [`Model`], and a reader.
 ///
-/// Each field reads `name: Type`, then perhaps `as "wire name"`, perhaps `: SCHEMA` where the
-/// type does not say it all, and perhaps `= default`; a field without a default is required.
+/// A field is `name: Type`, then optionally `[SCHEMA]` if the type does not imply it,
+/// `as "wire name"` and `= default`. A field without a default is required.
 ///
-/// With `default` before it, the class can also be made of defaults alone.
+/// The keyword `default` before the struct also implements [`Default`].
 macro_rules! wire_model {
     (
         default
@@ -511,7 +508,7 @@ macro_rules! wire_model {
         }
 
         impl $name {
-            /// The schema of this class.
+            /// Schema of this class.
             pub(crate) const MODEL: &'static $crate::schema::Model =
                 &$crate::schema::Model {
                     name: $python,

@@ -1,8 +1,8 @@
-//! Checks of a structured-output constraint that vLLM makes before decoding.
+//! Checks of structured-output constraints that vLLM makes before decoding.
 //!
-//! Real grammar compilers stand behind them upstream (xgrammar, then llguidance); here the
-//! plain cases are told apart: blank texts, JSON that is none, schemas nested too deeply, and
-//! regular expressions that do not parse, in llguidance's words (it uses the same parser).
+//! vLLM compiles a grammar (xgrammar, then llguidance). Here only simple cases are rejected: empty
+//! texts, invalid JSON, schemas nested too deeply, and regular expressions that do not parse. The
+//! messages are llguidance's, which uses the same regex parser.
 //!
 //! Source: `vllm/sampling_params.py` (`_validate_structured_outputs`, `check_json_nesting`),
 //! `vllm/v1/structured_output/backend_guidance.py`.
@@ -13,9 +13,9 @@ use vllm_sim_python as python;
 use super::fault::Fault;
 use super::openai::shared::StructuredOutputs;
 
-/// Most levels of objects and arrays in a schema.
+/// Maximum nesting of objects and arrays in a schema.
 const MAX_NESTING: usize = 64;
-/// Further levels that a structural tag may wrap around its schemas.
+/// Further nesting levels that a structural tag may add around its schemas.
 const TAG_NESTING: usize = 16;
 
 /// Checks a constraint.
@@ -63,7 +63,8 @@ pub(super) fn verify(outputs: &StructuredOutputs) -> Result<(), Fault> {
     outputs.regex.as_deref().map_or(Ok(()), regex)
 }
 
-/// Whether a regular expression parses; the message is llguidance's for its one-rule grammar.
+/// Checks that a regular expression parses; the error text is llguidance's for its one-rule
+/// grammar.
 fn regex(pattern: &str) -> Result<(), Fault> {
     match regex_syntax::Parser::new().parse(pattern) {
         Ok(_) => Ok(()),
@@ -82,7 +83,8 @@ fn refuse(message: &str) -> Result<(), Fault> {
     Err(Fault::bad_request(message))
 }
 
-/// `check_json_nesting`: texts are read first, and broken ones are left to others.
+/// Mirrors vLLM's `check_json_nesting`: parses texts first and accepts invalid JSON, which other
+/// checks reject.
 fn nesting(schema: &Value, limit: usize) -> Result<(), Fault> {
     let read = match schema {
         Value::String(text) => python::loads(text.as_bytes()),
@@ -102,7 +104,7 @@ fn nesting(schema: &Value, limit: usize) -> Result<(), Fault> {
     )))
 }
 
-/// The objects and arrays directly inside.
+/// Returns the objects and arrays directly inside a value.
 fn children(value: &Value) -> Vec<&Value> {
     let container = |child: &&Value| child.is_object() || child.is_array();
     match value {

@@ -1,6 +1,6 @@
-//! The release of vLLM whose wire is spoken.
+//! vLLM releases whose HTTP API is imitated.
 
-/// The vLLM release whose wire is spoken, where releases differ.
+/// A vLLM release to imitate, where releases differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Version {
     /// 0.32.
@@ -11,7 +11,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// The wire of a release: 0.32's for 0.32 and older, else 0.33's.
+    /// Returns the version for a release number: 0.32 for 0.32 and older, else 0.33.
     pub fn of(release: &str) -> Self {
         let mut numbers = release.split('.').map(|n| n.parse::<u32>().unwrap_or(0));
         let release = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));

@@ -239,7 +239,7 @@ fn names_look_ahead_where_drafts_read_the_next_token_and_no_connector_is_there()
     }
 }
 
-/// Also where nothing is kept, as nobody knows how large a token is.
+/// Also if nothing is offloaded, because the size of a token is unknown.
 #[test]
 fn tiers_that_are_not_simulated_are_refused_by_name() {
     let extra = json!({"cpu_bytes_to_use": 1 << 30, "secondary_tiers": [{"type": "disk"}]});

@@ -9,31 +9,27 @@ use vllm_sim_engine::{SimTime, TimerQueue};
 
 use super::spec::RecordedRun;
 
-/// What a client saw of one request.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ClientTiming {
     pub(crate) sent: SimTime,
     pub(crate) first: SimTime,
     pub(crate) last: SimTime,
-    /// All tokens came.
     pub(crate) complete: bool,
 }
 
-/// Sends a workload to engines and keeps the time.
 pub(crate) struct Client<'a> {
     run: &'a RecordedRun,
     engines: Vec<Vllm>,
-    /// Where they step together.
+    /// Lockstep state, if the engines step together.
     lock_step: Option<LockStep>,
     front_end: &'a Roofline,
-    /// Most requests that the engines run at once.
+    /// Maximum number of requests that the engines run concurrently.
     places: usize,
-    /// Requests on their way through the front end.
+    /// Requests in the API server.
     arrivals: TimerQueue<usize>,
     timeouts: VecDeque<(SimTime, usize)>,
-    /// The next request to send.
     next: usize,
-    /// When its stage began.
+    /// Start time of its stage.
     stage_start: SimTime,
     in_flight: usize,
     seen: Vec<ClientTiming>,
@@ -93,7 +89,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// When the next request can be sent, if that depends on nothing but time.
+    /// Returns the time of the next send, or `None` if it waits for a response.
     fn next_send(&self, now: SimTime) -> Option<SimTime> {
         let request = self.run.requests.get(self.next)?;
         let new_stage = self.next > 0 && request.stage != self.run.requests[self.next - 1].stage;
@@ -123,7 +119,7 @@ impl<'a> Client<'a> {
             let running = (self.in_flight - 1).min(self.places);
             let running = u32::try_from(running).unwrap_or(u32::MAX);
             let arrival = now + self.front_end.front_end(running);
-            // Until the kernels of the first request are compiled, nothing is computed.
+            // No request is computed before the kernels of the first one are compiled.
             let begin = self.seen[0].sent + self.run.first_use_stall;
             self.arrivals.set(arrival.max(begin), i);
             if let Some(timeout) = self.run.timeout {

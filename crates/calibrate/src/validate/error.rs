@@ -3,58 +3,58 @@ use std::path::PathBuf;
 use vllm_sim_engine::latency::{AicError, RooflineError, ShapeError};
 use vllm_sim_engine::sched::ConfigError;
 
-/// Why a run cannot be predicted.
+/// Reports why a run cannot be predicted.
 #[derive(Debug, thiserror::Error)]
 pub enum ValidateError {
     /// A file or folder cannot be read or written.
     #[error("{path}: {error}")]
     Io {
-        /// Which.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         error: std::io::Error,
     },
     /// A file is not JSON.
     #[error("{path}: {error}")]
     Json {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the JSON parser.
         error: serde_json::Error,
     },
-    /// A field is missing or makes no sense.
+    /// A field is missing or invalid.
     #[error("run {run}: {field} {problem}")]
     Field {
-        /// Which run.
+        /// Id of the run.
         run: String,
-        /// Which field.
+        /// Path of the field.
         field: String,
-        /// What is wrong with it.
+        /// Description of the problem.
         problem: String,
     },
-    /// The model's sizes make no sense.
+    /// The model's dimensions are invalid.
     #[error(transparent)]
     Shape(#[from] ShapeError),
-    /// The roofline cannot be built.
+    /// The roofline model cannot be built.
     #[error(transparent)]
     Roofline(#[from] RooflineError),
-    /// A deployment that is not in the kernel tables.
+    /// The kernel tables do not cover a deployment.
     #[error("run {run}: {error}")]
     Tables {
-        /// Which run.
+        /// Id of the run.
         run: String,
-        /// Why.
+        /// Error of the lookup.
         error: AicError,
     },
-    /// The engine cannot be built: the model leaves no room for a KV cache, as a rule.
+    /// The engine cannot be built, usually because the model leaves no memory for a KV cache.
     #[error("run {run}: {error}")]
     Engine {
-        /// Which run.
+        /// Id of the run.
         run: String,
-        /// Why.
+        /// Error of the engine.
         error: ConfigError,
     },
-    /// The folder holds no run.
+    /// The folder has no run.
     #[error("{0}: no *.json file")]
     Empty(PathBuf),
 }

@@ -8,16 +8,14 @@ use vllm_sim_replay::html::{Chart, ChartLine, command, document, escape, short, 
 use super::report::curve;
 use super::validation::{METRICS, Spread, ValidatedRun, Validation};
 
-/// Largest error that the distributions of errors show.
+/// Largest error in the charts of errors, in percent.
 const MOST_PERCENT: f64 = 60.0;
-/// Lines of a chart: ours, and so many other simulators.
 const PEERS_SHOWN: usize = 6;
-/// Percentiles that runs come with.
 const PERCENTILES: [(&str, f64); 4] = [("p50", 50.0), ("p90", 90.0), ("p95", 95.0), ("p99", 99.0)];
 const TITLE: &str = "vllm-sim validate";
 
 impl Validation {
-    /// The page; `typed` is the command that made it.
+    /// Renders the HTML page; `typed` is the command that made it.
     pub fn page(&self, typed: &str) -> String {
         let mut body = format!("<h1>{TITLE}</h1>");
         self.tiles(&mut body);
@@ -52,7 +50,6 @@ impl Validation {
         body.push_str("</section>");
     }
 
-    /// Shares of runs whose error is at most so large: ours and other simulators'.
     fn error_charts(&self, body: &mut String) {
         let peers = self.peers();
         body.push_str("<section><h2>Size of the errors</h2><div class=\"charts\">");
@@ -218,7 +215,7 @@ fn cell(errors: &BTreeMap<&'static str, Spread>, key: &str, of: fn(&Spread) -> f
         .map_or("-".to_owned(), |spread| format!("{:.1}", of(spread)))
 }
 
-/// What share of the errors is at most so large.
+/// Returns the cumulative distribution of absolute errors as a line.
 fn share_line(name: &str, errors: impl Iterator<Item = f64>, colour: usize) -> ChartLine {
     let mut sizes: Vec<f64> = errors.map(f64::abs).collect();
     sizes.sort_by(f64::total_cmp);
@@ -233,8 +230,10 @@ fn share_line(name: &str, errors: impl Iterator<Item = f64>, colour: usize) -> C
     )
 }
 
-/// (ms, percent of the requests). Gaps are only known where every request is: published
-/// percentiles of them count tokens, or requests, or tokens that a client counted anew.
+/// Returns the measured distribution as (ms, percent of the requests).
+///
+/// Gaps need records of every request: published percentiles may count tokens, requests or
+/// re-tokenized text.
 fn measured(actual: &Value, key: &str) -> Vec<(f64, f64)> {
     let requests = actual["requests"].as_array().into_iter().flatten();
     let each = requests.filter_map(|request| request[format!("{key}_ms")].as_f64());
@@ -262,7 +261,7 @@ fn distribution(body: &mut String, title: &str, predicted: &[f64], measured: &[(
         return;
     }
     let mut points = shares(predicted);
-    // A long tail would press everything else to the left; what was measured sets the width.
+    // A long tail would compress the rest of the chart; the measurements determine the width.
     let most = measured.iter().map(|point| point.0).fold(0.0, f64::max);
     points.retain(|(ms, share)| *share <= 98.0 || *ms <= most * 1.2);
     Chart {

@@ -3,42 +3,42 @@ use serde::Serialize;
 use super::client::ClientTiming;
 use super::spec::RecordedRun;
 
-/// What a run is predicted to show, in milliseconds.
+/// Predicted latencies of a run, in milliseconds.
 #[derive(Debug, Clone, Serialize)]
 pub struct Prediction {
-    /// The run's name.
+    /// Id of the run.
     #[serde(skip)]
     pub id: String,
-    /// All completed requests.
+    /// Latencies of all completed requests.
     pub summary: Latencies,
-    /// The same per stage.
+    /// Latencies per stage.
     pub stages: Vec<Latencies>,
 }
 
-/// Latencies of completed requests, milliseconds.
+/// Latency statistics of completed requests, in milliseconds.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Latencies {
-    /// Time to the first token.
+    /// Mean time to the first token.
     pub ttft_mean: f64,
-    /// Its median.
+    /// Median time to the first token.
     pub ttft_p50: f64,
-    /// Its 90th percentile.
+    /// 90th percentile of the time to the first token.
     pub ttft_p90: f64,
-    /// Its 99th percentile.
+    /// 99th percentile of the time to the first token.
     pub ttft_p99: f64,
-    /// Mean gap between tokens of a request, averaged over requests.
+    /// Mean over requests of their mean gap between tokens.
     pub itl_mean: f64,
-    /// Time to the last token.
+    /// Mean time to the last token.
     pub e2e_mean: f64,
-    /// Its median.
+    /// Median time to the last token.
     pub e2e_p50: f64,
-    /// Its 90th percentile.
+    /// 90th percentile of the time to the last token.
     pub e2e_p90: f64,
-    /// Its 99th percentile.
+    /// 99th percentile of the time to the last token.
     pub e2e_p99: f64,
-    /// Requests with all their tokens.
+    /// Number of requests with all their tokens.
     pub completed: usize,
-    /// Requests that the client gave up.
+    /// Number of requests without all their tokens.
     pub failed: usize,
 }
 
@@ -60,11 +60,9 @@ impl Prediction {
     }
 }
 
-/// Points of a distribution.
 const CURVE_POINTS: u32 = 50;
 
-/// How latencies of the completed requests of a run are distributed: in ms, at even shares of the
-/// requests from none to all.
+/// Latency distributions of the completed requests of a run: quantiles at even steps, in ms.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Curves {
     pub(super) ttft: Vec<f64>,
@@ -89,7 +87,6 @@ impl Curves {
     }
 }
 
-/// A distribution as [`Curves`] holds it; empty of nothing.
 pub(super) fn curve(mut values: Vec<f64>) -> Vec<f64> {
     values.sort_by(f64::total_cmp);
     let shares = (0..=CURVE_POINTS).map(|i| f64::from(i) / f64::from(CURVE_POINTS));
@@ -133,12 +130,11 @@ impl Latencies {
     }
 }
 
-/// 0 of nothing.
 pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// Between the two nearest of the sorted values.
+/// Interpolates linearly between the two nearest sorted values.
 pub(super) fn percentile(sorted: &[f64], p: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else {
         return 0.0;

@@ -13,29 +13,25 @@ use vllm_sim_random::{Draw, Purpose, mix, stream};
 
 use super::ValidateError;
 
-/// One run as it will be replayed.
 #[derive(Clone)]
 pub(crate) struct RecordedRun {
     pub(crate) id: String,
     pub(crate) setup: Setup,
     pub(crate) engine: VllmConfig,
-    /// Data-parallel engines.
     pub(crate) ranks: u32,
     pub(crate) requests: Vec<Request>,
-    /// Each stage begins when the one before is over, answers included.
+    /// Whether each stage begins after all responses of the previous one.
     pub(crate) drains: bool,
     pub(crate) stages: usize,
     pub(crate) timeout: Option<Duration>,
-    /// How long the first request waits for kernels that are compiled at their first use, and all
-    /// that come meanwhile.
+    /// Compilation time of kernels, during which the first requests wait.
     pub(crate) first_use_stall: Duration,
     pub(crate) max_in_flight: usize,
 }
 
-/// One request of the workload.
 #[derive(Clone)]
 pub(crate) struct Request {
-    /// When it is sent, counted from the start of its stage.
+    /// Send time, relative to the start of its stage.
     pub(crate) at: SimTime,
     pub(crate) stage: usize,
     pub(crate) prompt: u32,
@@ -43,19 +39,21 @@ pub(crate) struct Request {
     pub(crate) plan: Arc<BlockPlan>,
 }
 
-/// What a front end in another cluster behind its own load generator takes beyond the usual one:
-/// two runs of the public set have it and no field that says so.
+/// Additional API server time of servers in another cluster, behind their own load generator.
+///
+/// Two runs of the public set have it, without a field for it.
 const SLOW_FRONT_END_US: f64 = 9_800.0;
-/// How their `source` begins.
+/// Prefix of the `source` of these runs.
 const SLOW_FRONT_END: &str = "inference-perf KubeCon NA 2025 demo (vLLM 0.11.0, GKE";
-/// Fitted to public runs with the constants of the roofline (`tests/python/roofline_fit.py`).
+/// Fitted to public runs, with the constants of the roofline model
+/// (`tests/python/roofline_fit.py`).
 const FIRST_USE_STALL: Duration = Duration::from_millis(3_690);
-/// Prompt lengths lie within this share of their mean.
+/// Maximum relative deviation of prompt lengths from their mean.
 const LENGTH_SPREAD: f64 = 0.02;
 
-/// Most requests of a run, so that a slip of the pen cannot fill the memory.
+/// Maximum number of requests of a run, which bounds the memory for mistyped values.
 const MAX_REQUESTS: usize = 10_000_000;
-/// Most tokens of one request, for the same reason.
+/// Maximum number of tokens of one request, for the same reason.
 const MAX_TOKENS: f64 = 16_777_216.0;
 
 struct RunFields<'a> {
@@ -94,7 +92,7 @@ impl<'a> RunFields<'a> {
             .ok_or_else(|| self.wrong(path, "must be a string"))
     }
 
-    /// Seconds; `None`: not there.
+    /// Returns a duration given in seconds, or `None` if missing.
     fn duration(&self, path: &str) -> Result<Option<Duration>, ValidateError> {
         let seconds = self.at(path).as_f64();
         let duration = seconds.map(Duration::try_from_secs_f64).transpose();
@@ -107,7 +105,8 @@ impl<'a> RunFields<'a> {
 }
 
 impl RecordedRun {
-    /// `coefficients` are those of the roofline; how slow a front end is, a run says itself.
+    /// Parses a run; `coefficients` are those of the roofline model, except a run's API server
+    /// time.
     pub(crate) fn read(value: &Value, coefficients: &Coefficients) -> Result<Self, ValidateError> {
         let id = value["id"].as_str().unwrap_or("without an id").to_owned();
         let fields = RunFields { run: &id, value };
@@ -141,8 +140,9 @@ impl RecordedRun {
     }
 }
 
-/// A server just started compiles its Triton kernels, which multiply experts in bf16, when the
-/// first request needs them. Engines in process were warmed up.
+/// Returns the compilation time of Triton kernels at the first request.
+///
+/// A fresh server compiles them for bf16 experts. In-process engines were warmed up.
 fn first_use_stall(fields: &RunFields, setup: &Setup) -> Duration {
     let shape = &setup.shape;
     let triton = shape.moe.is_some() && shape.quantization.scheme == Scheme::None;
@@ -154,11 +154,12 @@ fn first_use_stall(fields: &RunFields, setup: &Setup) -> Duration {
     }
 }
 
-/// The first version whose experts with block scales are as fast as the kernel tables of 0.24 say;
-/// those of 0.14 have them as fast as others in fp8.
+/// First version with experts with block scales as fast as in the kernel tables of 0.24.
+///
+/// In those of 0.14 they are as fast as other fp8 experts.
 const BLOCK_EXPERTS: (u32, u32) = (0, 15);
 
-/// Whether a version is before another; one that is not known is not.
+/// Whether a version is before another; an unknown version is not.
 fn older(version: &Value, than: (u32, u32)) -> bool {
     let mut numbers = version.as_str().unwrap_or_default().split('.');
     let mut next = || numbers.next()?.parse().ok();
@@ -217,7 +218,7 @@ fn setup(
     })
 }
 
-/// Forms of `weight_quantization` that say how activations are quantised too.
+/// Forms of `weight_quantization` that also name the quantization of activations.
 const LONG_NAMES: [(&str, Scheme); 4] = [
     ("fp8_", Scheme::Fp8),
     ("int8_", Scheme::Int8),
@@ -225,7 +226,7 @@ const LONG_NAMES: [(&str, Scheme); 4] = [
     ("fp4_", Scheme::Fp4),
 ];
 
-/// How weights are stored: `none`, a value of vLLM's `--quantization`, or a longer name.
+/// Parses the weight format: `none`, a value of vLLM's `--quantization`, or a longer name.
 fn scheme(fields: &RunFields) -> Result<Scheme, ValidateError> {
     const FIELD: &str = "model_config.weight_quantization";
     let name = fields.text(FIELD)?;
@@ -282,7 +283,7 @@ fn shape(fields: &RunFields) -> Result<ModelShape, ValidateError> {
         moe,
         window: None,
         state: None,
-        // Llama 4's is none of that kind (`ModelShape::qk_norm`).
+        // Llama 4 normalizes in another way (`ModelShape::qk_norm`).
         qk_norm: fields.flag("model_config.qk_norm")
             && !fields.at("model").as_str().is_some_and(is_llama4),
         quantization: Quantization {
@@ -310,7 +311,7 @@ fn engine(fields: &RunFields, setup: &Setup) -> Result<VllmConfig, ValidateError
     let blocks = blocks.map_or(memory.blocks, |n| u32::try_from(n).unwrap_or(u32::MAX));
     let max_model_len = fields.at("vllm.max_model_len").as_u64();
     Ok(VllmConfig {
-        // One is the null block.
+        // One block is vLLM's null block.
         num_gpu_blocks: blocks.saturating_sub(1),
         block_size,
         max_num_seqs: fields.count("vllm.max_num_seqs")?,
@@ -323,7 +324,7 @@ fn engine(fields: &RunFields, setup: &Setup) -> Result<VllmConfig, ValidateError
     })
 }
 
-/// Prompts in turn; those of one group begin with the same tokens.
+/// Builds a workload of prompts in rotation; prompts of one group share their prefix.
 fn shared_prefix(fields: &RunFields, block: u32) -> Result<Vec<Request>, ValidateError> {
     let prompts = fields.count("workload.prompts.unique_prompts")?;
     let prompts = prompts.clamp(1, MAX_REQUESTS as u32);
@@ -388,7 +389,7 @@ fn shared_prefix(fields: &RunFields, block: u32) -> Result<Vec<Request>, Validat
     Ok(requests)
 }
 
-/// Requests as recorded, with the blocks of their prompts.
+/// Builds a workload of recorded requests, with the blocks of their prompts.
 fn trace(fields: &RunFields, block: u32) -> Result<Vec<Request>, ValidateError> {
     let rows = fields.at("workload.trace").as_array();
     let rows = rows.ok_or_else(|| fields.wrong("workload.trace", "must be a list"))?;

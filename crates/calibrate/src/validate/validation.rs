@@ -10,10 +10,10 @@ use super::client::ClientTiming;
 use super::report::{Curves, Latencies, Prediction, mean, percentile};
 use super::spec::RecordedRun;
 
-/// Name and version of the JSON form.
+/// Name and version of the JSON schema.
 pub const SCHEMA: &str = "vllm-sim/fidelity/1";
 
-/// What is judged: key, name, and its place in a prediction.
+/// Key, label, and value in a prediction.
 type Metric = (&'static str, &'static str, fn(&Latencies) -> f64);
 pub(super) const METRICS: [Metric; 3] = [
     ("ttft_mean", "TTFT", |latencies| latencies.ttft_mean),
@@ -21,54 +21,54 @@ pub(super) const METRICS: [Metric; 3] = [
     ("e2e_mean", "E2E", |latencies| latencies.e2e_mean),
 ];
 
-/// Percent off, by metric; what was not measured is not there.
+/// Errors in percent, by metric; unmeasured metrics are missing.
 pub(super) type Errors = BTreeMap<&'static str, f64>;
 
-/// Recorded runs beside their predictions.
+/// Recorded runs with their predictions.
 #[derive(Debug, Clone)]
 pub struct Validation {
-    /// In the order of the files.
+    /// Runs in the order of their files.
     pub runs: Vec<ValidatedRun>,
-    /// Runs that cannot be predicted, and why.
+    /// Skipped runs that cannot be predicted, with the reason.
     pub left_out: Vec<(String, String)>,
 }
 
-/// A recorded run beside its prediction.
+/// Recorded run with its prediction.
 #[derive(Debug, Clone, Serialize)]
 pub struct ValidatedRun {
-    /// Its name.
+    /// Id of the run.
     pub id: String,
-    /// Who recorded it.
+    /// Origin of the recording.
     pub source: String,
-    /// The model's name.
+    /// Name of the model.
     pub model: String,
-    /// The GPU's name.
+    /// Name of the GPU.
     pub gpu: &'static str,
     /// Tensor-parallel size.
     pub tp: u32,
-    /// Data-parallel engines.
+    /// Number of data-parallel engines.
     pub dp: u32,
-    /// How weights are stored.
+    /// Weight format.
     pub weights: &'static str,
-    /// Weights on each GPU.
+    /// Size of the weights on each GPU, in GB.
     pub weight_gb: f64,
-    /// A mixture of experts.
+    /// Whether the model is a mixture of experts.
     pub experts: bool,
-    /// `stable`, `overload` or `mixed`.
+    /// Load regime: `stable`, `overload` or `mixed`.
     pub regime: String,
-    /// Milliseconds.
+    /// Predicted latencies, in milliseconds.
     pub predicted: Prediction,
-    /// As in the file: milliseconds.
+    /// Measurements as in the file, in milliseconds.
     pub measured: Value,
-    /// Signed; of runs that are judged by stage, the mean size over their stages.
+    /// Signed errors in percent; with several stages, mean absolute errors over the stages.
     pub error_percent: Errors,
-    /// Size of the errors that other simulators published for this run.
+    /// Published absolute errors of other simulators for this run, in percent.
     pub peer_error_percent: BTreeMap<String, Errors>,
     #[serde(skip)]
     pub(super) curves: Curves,
 }
 
-/// Sizes of errors over several runs, in percent.
+/// Absolute errors over several runs, in percent.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Spread {
     pub(super) runs: usize,
@@ -76,17 +76,16 @@ pub(super) struct Spread {
     pub(super) mean: f64,
 }
 
-/// Runs that have something in common.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Group {
-    /// What they have in common.
+    /// Name of the property.
     pub(super) by: &'static str,
     pub(super) name: String,
     pub(super) runs: usize,
     pub(super) error_percent: BTreeMap<&'static str, Spread>,
 }
 
-/// What another simulator published, and ours on the same runs.
+/// Published errors of another simulator, and ours on the same runs.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Peer {
     pub(super) name: String,
@@ -160,7 +159,7 @@ fn errors(json: &Value, prediction: &Prediction) -> Errors {
     METRICS.into_iter().filter_map(error).collect()
 }
 
-/// A simulator that saw only a part of a run is judged by that part.
+/// Returns the errors of other simulators, relative to the part of the run that they used.
 fn peer_errors(json: &Value) -> BTreeMap<String, Errors> {
     let peers = json["peers"].as_object().into_iter().flatten();
     let peers = peers.map(|(name, said)| {
@@ -195,7 +194,7 @@ fn spread<'a>(errors: impl Iterator<Item = &'a Errors>) -> BTreeMap<&'static str
 }
 
 impl Validation {
-    /// Sizes of the errors of the runs that `of` chooses.
+    /// Returns the absolute errors of the runs selected by `of`.
     pub(super) fn spread(
         &self,
         of: impl Fn(&ValidatedRun) -> bool,
@@ -236,7 +235,7 @@ impl Validation {
         groups
     }
 
-    /// Other simulators, the one with the most runs first.
+    /// Returns the other simulators, sorted by their number of runs.
     pub(super) fn peers(&self) -> Vec<Peer> {
         let names = self
             .runs
@@ -260,7 +259,7 @@ impl Validation {
         peers
     }
 
-    /// Everything, in a form with a version.
+    /// Returns the complete result as versioned JSON.
     pub fn to_json(&self) -> Value {
         serde_json::json!({
             "schema": SCHEMA,
@@ -275,7 +274,7 @@ impl Validation {
         })
     }
 
-    /// Errors per run, and their medians over the stable runs and over all.
+    /// Renders the errors per run, with medians and means over the stable runs and all runs.
     pub fn table(&self) -> String {
         let width = self.runs.iter().map(|run| run.id.len()).max();
         let width = width.unwrap_or(0).max(24);

@@ -1,8 +1,7 @@
-//! The flags, one file per theme.
+//! Tables of all flags, one file per subject.
 
 use super::flag::{FlagSpec, Scope};
 
-/// Constants of flags, and the table of them.
 macro_rules! flags {
     ($($name:ident: $value:ty = $flag:expr;)*) => {
         $(pub(crate) const $name: Flag<$value> = $flag;)*
@@ -11,7 +10,6 @@ macro_rules! flags {
     };
 }
 
-/// The words of a choice, each with what it means.
 macro_rules! words {
     [$(($name:literal, $meaning:expr)),+] => {
         crate::flag::ChoiceWords { names: &[$($name),+], meanings: &[$($meaning),+] }
@@ -36,22 +34,20 @@ const TABLES: [&[FlagSpec]; 7] = [
     kv::TABLE,
 ];
 
-/// Every flag that does something, group by group.
+/// Returns every flag that has an effect, table by table.
 pub fn flags() -> impl Iterator<Item = &'static FlagSpec> {
     TABLES.into_iter().flatten()
 }
 
-/// The flag of this long name or alias.
 pub(super) fn long(name: &str) -> Option<&'static FlagSpec> {
     flags().find(|f| f.name == name || f.aliases.contains(&name))
 }
 
-/// The flag of this name after one dash.
 pub(super) fn short(name: &str) -> Option<&'static FlagSpec> {
     flags().find(|f| f.shorts.contains(&name))
 }
 
-/// The flag of this field of the admin API, when it may be changed while running, and for whom.
+/// Returns the flag of an admin API field and its scope, if it can be changed at run time.
 pub fn live(field: &str) -> Option<(&'static FlagSpec, Scope)> {
     let name = field.replace('_', "-");
     let flag = flags().find(|flag| flag.name == name)?;

@@ -1,4 +1,4 @@
-//! One engine that is played, with those who hear of it and the replies that wait for it.
+//! Runs one engine with its observer and the records of its sequences.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use super::progress::Progress;
 use super::record::{SequenceRecord, Submission};
 use crate::{Command, End, Event, Outbox, Scheduler, SeqId, SimTime, Stats, SubmitError};
 
-/// Events after which observers are told at the latest: a long reply without delay makes them all at once.
+/// Maximum number of events before observers are called: a long reply without delay makes all its
+/// events together.
 const MAX_OUTBOX: usize = 4096;
 
-/// One engine that is played.
 pub(super) struct Core {
     pub engine: Box<dyn Scheduler + Send>,
     pub observer: Box<dyn Observer>,
@@ -19,7 +19,6 @@ pub(super) struct Core {
     free: Vec<u32>,
     generation: u64,
     stats: Stats,
-    /// It is played no more.
     pub stopped: bool,
 }
 
@@ -44,7 +43,7 @@ impl Core {
         }
     }
 
-    /// As one of several that step together.
+    /// Returns the engine as a rank, if it steps together with others.
     pub(super) fn rank(&mut self) -> Option<&mut dyn Scheduler> {
         match self.stopped || !self.engine.is_in_lock_step() {
             true => None,
@@ -99,7 +98,7 @@ impl Core {
         if let Some(Some(record)) = self.records.get(slot as usize) {
             self.observer.on_queued(record);
         }
-        // The caller goes on to what is due, and tells of both.
+        // Otherwise the caller advances the engine next, which delivers these events too.
         if !self.outbox.is_empty() || self.next_wakeup() > now {
             self.deliver();
         }
@@ -128,11 +127,11 @@ impl Core {
         self.deliver();
     }
 
-    /// Runs the engine up to `now` and through it; how many events that gave.
+    /// Runs the engine up to and including `now`. Returns the number of events.
     pub(super) fn advance(&mut self, now: SimTime) -> usize {
         let mut events = 0;
         while self.next_wakeup() <= now {
-            // Steps that take no time follow each other: observers hear of many at once.
+            // Steps of zero duration follow each other: deliver their events in batches.
             while self.outbox.len() < MAX_OUTBOX && self.next_wakeup() <= now {
                 self.engine.advance(now, &mut self.outbox);
             }
@@ -142,7 +141,8 @@ impl Core {
         events
     }
 
-    /// What is due at `now`, and not what that makes due at once; how many events that gave.
+    /// Runs everything due at `now` once, but nothing that becomes due thereby. Returns the number
+    /// of events.
     pub(super) fn advance_once(&mut self, now: SimTime) -> usize {
         self.engine.advance(now, &mut self.outbox);
         let events = self.outbox.len();
@@ -157,7 +157,6 @@ impl Core {
             .filter(|record| record.id == id)
     }
 
-    /// Brings records up to date, calls the observer, wakes the replies.
     fn deliver(&mut self) {
         while let Some((at, event)) = self.outbox.pop_front() {
             let Some(id) = event.sequence() else {
@@ -190,7 +189,7 @@ impl Core {
     }
 }
 
-/// Where the record of a sequence lies: the low half of its id.
+/// Returns the index of a sequence's record: the low half of its id.
 pub(super) fn slot_of(id: SeqId) -> usize {
     (id.0 & 0xffff_ffff) as usize
 }

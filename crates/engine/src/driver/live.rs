@@ -1,11 +1,10 @@
-//! Real time: one engine behind a lock (or several that step together), one OS thread that turns its
-//! deadlines into action.
+//! Drives an engine in real time: one lock per engine (or per group of ranks) and one timer thread
+//! for its deadlines.
 //!
-//! Whoever submits runs the engine himself, under the lock, so a request without delays is
-//! answered without a thread switch. The timer thread only serves deadlines: an OS thread, so that
-//! its precision does not depend on HTTP load. Under load it looks at most once per
-//! [`TimerTuning::quantum`], on a fixed grid, and under much of it at every second one, and releases
-//! all that became due together: instants are the engine's, so nothing drifts.
+//! A submitter runs the engine on its own thread, under the lock, so a request without delays needs
+//! no thread switch. The timer thread is an OS thread, so its precision does not depend on HTTP
+//! load. Under load it wakes on a grid of [`TimerTuning::quantum`], under high load of twice that,
+//! and releases all tokens due by then. Token times are those of the engine, so they do not drift.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -22,14 +21,16 @@ use super::slack::wake_promptly;
 use crate::SimTime;
 use crate::{CachedBlock, Command, Scheduler, SeqId, Stats, SubmitError};
 
-/// How eagerly the timer thread wakes.
+/// Tunes the wakeups of the timer thread.
 #[derive(Debug, Clone, Copy)]
 pub struct TimerTuning {
-    /// Grid on which deadlines are served while many fall due; zero serves each one exactly.
+    /// Time grid for deadlines under load; zero serves each deadline exactly. Default: 200 us.
     pub quantum: Duration,
-    /// Events per look from which on the grid is used.
+    /// Number of events per wakeup from which the grid is used. Default: 3.
     pub busy: usize,
-    /// Events per look from which on it is twice as wide: to wake threads costs more than a token then.
+    /// Number of events per wakeup from which the grid is doubled. Default: 20.
+    ///
+    /// Waking reply tasks then costs more than the tokens themselves.
     pub crowded: usize,
 }
 
@@ -43,7 +44,7 @@ impl Default for TimerTuning {
     }
 }
 
-/// Seconds since 1970, for observers that stamp what they send.
+/// Returns the current time in seconds since the Unix epoch.
 #[expect(
     clippy::disallowed_methods,
     reason = "the live driver is where the clock enters"
@@ -53,7 +54,7 @@ pub fn unix_now() -> f64 {
     since.map_or(0.0, |since| since.as_secs_f64())
 }
 
-/// `instant` in seconds since 1970.
+/// Converts `instant` to seconds since the Unix epoch.
 #[expect(
     clippy::disallowed_methods,
     reason = "the live driver is where the clock enters"
@@ -69,23 +70,21 @@ pub(super) struct Shared {
     tune: TimerTuning,
 }
 
-/// A live engine. Clones share it; the thread ends with [`LiveEngine::stop`].
+/// Runs an engine in real time. Clones share it; its thread ends with [`LiveEngine::stop`].
 #[derive(Clone)]
 pub struct LiveEngine {
     pub(super) shared: Arc<Shared>,
     thread: TimerThread,
-    /// Its place among those of one lock.
     pub(super) rank: usize,
 }
 
-/// The thread that serves the deadlines of the engines of one lock.
 pub(super) type TimerThread = Arc<Mutex<Option<JoinHandle<()>>>>;
 
 impl LiveEngine {
     /// Starts an engine and its timer thread.
     ///
     /// # Errors
-    /// When the thread cannot be started.
+    /// Returns the error of the operating system if the thread cannot start.
     pub fn start(
         name: &str,
         epoch: Instant,
@@ -106,15 +105,15 @@ impl LiveEngine {
         }
     }
 
-    /// The engine's clock.
+    /// Returns the time on the engine's clock.
     pub fn now(&self) -> SimTime {
         self.shared.now()
     }
 
-    /// Plays sequences: all of them, or none and the reason.
+    /// Submits sequences: all of them or none.
     ///
     /// # Errors
-    /// The engine's refusal of the first one that does not fit.
+    /// Returns the error of the first sequence that does not fit.
     pub fn submit(&self, submissions: Vec<Submission>) -> Result<Vec<Handle>, SubmitError> {
         let mut ranks = self.shared.ranks.lock();
         let now = self.shared.now();
@@ -142,7 +141,7 @@ impl LiveEngine {
                 }
             }
         }
-        // What needs no time is done before anybody waits for it.
+        // Finish everything of zero duration before a reply task waits for it.
         ranks.advance(now);
         if failed.is_some() {
             for handle in &handles {
@@ -156,7 +155,7 @@ impl LiveEngine {
         }
     }
 
-    /// What an operator does; whether it was done.
+    /// Executes an operator command; false if it does not apply to the engine or its state.
     pub fn command(&self, command: Command) -> bool {
         let mut ranks = self.shared.ranks.lock();
         let now = self.shared.now();
@@ -167,9 +166,9 @@ impl LiveEngine {
         done
     }
 
-    /// Keeps engines from doing anything, and their observers from hearing of it, as long as it lives.
+    /// Locks engines and their observers until the returned value is dropped.
     pub fn lock_all(engines: &[Self]) -> EngineLocks<'_> {
-        // Ranks in step share a lock.
+        // Ranks of a lock step share a lock.
         let mut all: Vec<&Shared> = engines.iter().map(|engine| &*engine.shared).collect();
         all.sort_by_key(|shared| std::ptr::from_ref(*shared));
         all.dedup_by_key(|shared| std::ptr::from_ref(*shared));
@@ -178,29 +177,29 @@ impl LiveEngine {
         }
     }
 
-    /// The prefix cache now.
+    /// Lists the cached blocks.
     pub fn cached_blocks(&self) -> Vec<CachedBlock> {
         let ranks = self.shared.ranks.lock();
         ranks[self.rank].engine.cached_blocks()
     }
 
-    /// Gauges now.
+    /// Returns the gauges.
     pub fn stats(&self) -> Stats {
         let ranks = self.shared.ranks.lock();
         ranks[self.rank].engine.stats()
     }
 
-    /// Tells the observer of a request for an adapter that is refused when its turn would come.
+    /// Reports a rejected request for an adapter to the observer, when its turn has come.
     pub fn refuse(&self, lora: &Arc<str>) {
         let mut ranks = self.shared.ranks.lock();
         ranks[self.rank].observer.on_refused(lora);
     }
 
-    /// Ends every sequence whose request matches, as the engine's own doing; how many.
+    /// Cancels every sequence whose request matches. Returns their number.
     pub fn cancel_where(&self, matches: impl Fn(&RequestInfo) -> bool) -> usize {
         let mut ranks = self.shared.ranks.lock();
         let now = self.shared.now();
-        // What was due is theirs.
+        // Tokens that are already due still belong to these sequences.
         ranks.advance(now);
         let core = &mut ranks[self.rank];
         let ids: Vec<SeqId> = core
@@ -217,7 +216,7 @@ impl LiveEngine {
         ids.len()
     }
 
-    /// Ends the engine; of the last one of a timer thread also that, and waits for it.
+    /// Stops the engine. The last one under a timer thread also ends and joins the thread.
     pub fn stop(&self) {
         let mut ranks = self.shared.ranks.lock();
         ranks[self.rank].stopped = true;
@@ -234,7 +233,6 @@ impl LiveEngine {
 }
 
 impl Shared {
-    /// Starts the timer thread of engines.
     pub(super) fn start(
         name: &str,
         epoch: Instant,
@@ -266,7 +264,7 @@ impl Shared {
         SimTime::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// Lets the lock go and the timer thread know of an earlier deadline.
+    /// Unlocks the engines and notifies the timer thread if its next deadline is earlier.
     fn settle(&self, ranks: MutexGuard<'_, Ranks>) {
         let earlier = ranks.next_wakeup() < ranks.sleeps_until;
         drop(ranks);
@@ -305,11 +303,10 @@ impl Shared {
             let at = self.epoch + Duration::from_nanos(until.nanos());
             self.wake.wait_until(ranks, at);
         }
-        // Awake: whoever submits now need not notify.
+        // While this thread is awake, submitters need not notify it.
         ranks.sleeps_until = SimTime::ZERO;
     }
 
-    /// Gives a sequence up.
     fn abort(&self, rank: usize, id: SeqId) {
         let mut ranks = self.ranks.lock();
         let now = self.now();
@@ -319,13 +316,13 @@ impl Shared {
     }
 }
 
-/// The locks of engines, which do nothing as long as it lives.
+/// Holds the locks of engines, which make no progress until it is dropped.
 pub struct EngineLocks<'e> {
     _locks: Vec<MutexGuard<'e, Ranks>>,
 }
 
-/// A sequence being played. Dropping it before the end gives the sequence up: its slot and blocks
-/// come back at once.
+/// Owns a submitted sequence. Dropping it before the end aborts the sequence and frees its slot and
+/// blocks.
 pub struct Handle {
     id: SeqId,
     progress: Arc<Progress>,
@@ -334,12 +331,12 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// How far it is.
+    /// Returns the progress of the sequence.
     pub fn progress(&self) -> &Arc<Progress> {
         &self.progress
     }
 
-    /// Its name in the engine.
+    /// Returns the id in the engine.
     pub fn id(&self) -> SeqId {
         self.id
     }

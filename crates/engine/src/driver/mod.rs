@@ -1,4 +1,4 @@
-//! The loop around an engine in real time, behind a server; or around ranks that step together.
+//! Drives engines in real time behind a server: one engine, or several ranks that step together.
 
 mod core;
 mod live;

@@ -3,26 +3,27 @@ use std::sync::Arc;
 use super::record::SequenceRecord;
 use crate::{Event, SimTime, Stats};
 
-/// Hears everything an engine does, on the thread that runs it. It must not block.
+/// Receives all events of an engine, on the thread that runs it. Implementations must not block.
 pub trait Observer: Send {
-    /// A sequence entered the engine; called before its first event.
+    /// Handles a new sequence, before its first event.
     fn on_queued(&mut self, record: &SequenceRecord);
-    /// An event of a sequence, after its record was brought up to date. For tokens, `since` is the
-    /// instant of the previous output.
+    /// Handles an event of a sequence, after the update of its record. For tokens, `since` is the
+    /// time of the previous output.
     fn on_event(&mut self, at: SimTime, event: &Event, record: &SequenceRecord, since: SimTime);
-    /// An event of no sequence (cache, steps).
+    /// Handles an event without a sequence (cache, steps).
     fn on_engine(&mut self, at: SimTime, event: &Event);
-    /// Gauges, after each look at the engine that changed anything.
+    /// Handles changed gauges.
     fn on_stats(&mut self, stats: &Stats);
-    /// A request for this adapter was refused in the place of its turn ([`LiveEngine::refuse`]).
+    /// Handles a rejected request for this adapter, when its turn has come
+    /// ([`LiveEngine::refuse`]).
     ///
     /// [`LiveEngine::refuse`]: super::LiveEngine::refuse
     fn on_refused(&mut self, _lora: &Arc<str>) {}
-    /// The engine has said all it has to say for now.
+    /// Handles the end of a group of events: no further ones are pending.
     fn on_rest(&mut self) {}
 }
 
-/// Several observers, called in order.
+/// Forwards all events to several observers, in order.
 pub struct Observers(pub Vec<Box<dyn Observer>>);
 
 impl Observer for Observers {

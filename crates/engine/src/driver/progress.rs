@@ -8,19 +8,18 @@ use atomic_waker::AtomicWaker;
 use crate::End;
 use crate::SimTime;
 
-/// Drafts of each step that verified some, and how many of them were right.
 type VerifiedDrafts = Mutex<Vec<(u8, u8)>>;
 
-/// Tokens that came out together, as first and one past the last.
+/// Ranges `start..end` of tokens that one step released together.
 type TokenGroups = Mutex<VecDeque<(u32, u32)>>;
 
-/// How far a sequence is: the one thing the engine and a reply share.
+/// Shares the progress of a sequence between the engine and its reply.
 ///
-/// The engine adds to the counter and wakes; the reply writes everything between what it sent and
-/// what is released. There is no queue per token, so a slow client costs one integer.
+/// The engine adds to the counter and wakes the reply, which writes all tokens between those sent
+/// and those released. No queue holds single tokens, so a slow client costs one integer.
 ///
-/// In the order of declaration: what each token touches lies together, as two cores pass it back and
-/// forth.
+/// The layout is in declaration order: the fields written per token share a cache line, since two
+/// cores exchange it.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Progress {
@@ -29,29 +28,27 @@ pub struct Progress {
     state: AtomicU8,
     lost_load: AtomicBool,
     last: AtomicU64,
-    /// Tokens that came out together, as first and one past the last, in order: accepted drafts and
-    /// the token before them. Only of sequences with drafts.
+    /// Groups of tokens released together, in order: accepted drafts and the token before them.
+    /// Only for sequences with drafts.
     groups: OnceLock<Box<TokenGroups>>,
     first: AtomicU64,
     scheduled: AtomicU64,
-    /// When the request arrived, on the engine's clock.
+    /// Arrival of the request, on the engine's clock.
     pub arrived: SimTime,
     cached: AtomicU32,
     external: AtomicU32,
-    /// Drafts of each step that verified some, and how many of them were right.
     drafts: OnceLock<Box<VerifiedDrafts>>,
-    /// Blocks that are kept for another engine.
     leased: OnceLock<Box<[u32]>>,
 }
 
-/// Where a sequence is in its life.
+/// State of a sequence in its life cycle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SequenceState {
-    /// In the queue.
+    /// The sequence is in the queue.
     Waiting,
-    /// Running.
+    /// The sequence is in the running batch.
     Running,
-    /// Over.
+    /// The sequence has ended.
     Ended(End),
 }
 
@@ -64,7 +61,7 @@ const THRESHOLD: u8 = 5;
 const FAILED: u8 = 6;
 
 impl Progress {
-    /// Nothing has happened yet.
+    /// Creates the progress of a waiting sequence.
     pub fn new(arrived: SimTime) -> Self {
         Self {
             released: AtomicU32::new(0),
@@ -83,12 +80,13 @@ impl Progress {
         }
     }
 
-    /// Tokens released so far.
+    /// Returns the number of released tokens.
     pub fn released(&self) -> u32 {
         self.released.load(Ordering::Acquire)
     }
 
-    /// Where the sequence is. Read it before [`Self::released`] to see every token of an ended one.
+    /// Returns the state. Read it before [`Self::released`] to see every token of an ended
+    /// sequence.
     pub fn state(&self) -> SequenceState {
         match self.state.load(Ordering::Acquire) {
             WAITING => SequenceState::Waiting,
@@ -101,43 +99,44 @@ impl Progress {
         }
     }
 
-    /// Prompt tokens that were found in the prefix cache; known once running.
+    /// Returns the prompt tokens found in the prefix cache; valid once running.
     pub fn cached(&self) -> u32 {
         self.cached.load(Ordering::Acquire)
     }
 
-    /// Prompt tokens that came from another engine or the memory of the host; known once running.
+    /// Returns the prompt tokens from another engine or from host memory; valid once running.
     pub fn external(&self) -> u32 {
         self.external.load(Ordering::Acquire)
     }
 
-    /// Prompt tokens that were not computed here, of `prompt`: the last one is where others came from
-    /// elsewhere.
+    /// Returns how many of `prompt` tokens were not computed. The last token is always computed if
+    /// others came from elsewhere.
     pub fn reused(&self, prompt: u32) -> u32 {
         let cached = self.cached();
         let others = prompt.saturating_sub(1).saturating_sub(cached);
         cached + self.external().min(others)
     }
 
-    /// When it left the queue, when its first and its latest token came out.
+    /// Returns the times of the admission, of the first token and of the latest token.
     pub fn instants(&self) -> [SimTime; 3] {
         [&self.scheduled, &self.first, &self.last]
             .map(|at| SimTime::from_nanos(at.load(Ordering::Acquire)))
     }
 
-    /// Numbers of the blocks that are kept for another engine; known once ended.
+    /// Returns the ids of the blocks kept for another engine; valid once ended.
     pub fn leased(&self) -> Option<&[u32]> {
         self.leased.get().map(AsRef::as_ref)
     }
 
-    /// Where the next part of an output ends that begins with token `from` and is at least `least`
-    /// long: what came out together stays together. It may lie beyond what is released.
+    /// Returns the end of an output part that starts at token `from` and has at least `least`
+    /// tokens. Tokens released together stay together. The end may be greater than
+    /// [`Self::released`].
     pub fn part_end(&self, from: u32, least: u32) -> u32 {
         let wanted = from.saturating_add(least);
         let Some(groups) = self.groups.get() else {
             return wanted;
         };
-        // A thread that panicked while it held the lock changed nothing halfway.
+        // A panic of another holder of this lock leaves no partial change.
         let mut groups = groups
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -150,12 +149,11 @@ impl Progress {
         cut.map_or(wanted, |group| group.1)
     }
 
-    /// Whether some tokens came out together.
+    /// Returns whether some tokens were released together.
     pub fn has_groups(&self) -> bool {
         self.groups.get().is_some()
     }
 
-    /// Tokens `from..to` came out together.
     pub(super) fn group(&self, from: u32, to: u32) {
         let groups = self.groups.get_or_init(Box::default);
         let mut groups = groups
@@ -164,7 +162,7 @@ impl Progress {
         groups.push_back((from, to));
     }
 
-    /// Drafts of each step so far that verified some, and how many of them were right.
+    /// Returns the proposed and accepted drafts of each step that verified some.
     pub fn drafts(&self) -> Vec<(u8, u8)> {
         let Some(drafts) = self.drafts.get() else {
             return Vec::new();
@@ -175,7 +173,6 @@ impl Progress {
             .clone()
     }
 
-    /// A step verified drafts.
     pub(super) fn verify(&self, proposed: u32, accepted: u32) {
         let byte = |n: u32| u8::try_from(n).unwrap_or(u8::MAX);
         let drafts = self.drafts.get_or_init(Box::default).lock();
@@ -183,7 +180,7 @@ impl Progress {
         drafts.push((byte(proposed), byte(accepted)));
     }
 
-    /// Wakes this task at the next change; look again after registering.
+    /// Registers the waker for the next change. Check the progress again after the call.
     pub fn register(&self, waker: &Waker) {
         self.waker.register(waker);
     }
@@ -214,7 +211,7 @@ impl Progress {
         self.state.store(state, Ordering::Release);
     }
 
-    /// Whether its prompt was to be loaded, and was not, or not all of it.
+    /// Returns whether the prompt could not be loaded completely.
     pub fn lost_load(&self) -> bool {
         self.lost_load.load(Ordering::Acquire)
     }
@@ -224,7 +221,7 @@ impl Progress {
     }
 
     pub(super) fn lease(&self, blocks: &[u32]) {
-        // A sequence ends once.
+        // A sequence ends only once.
         let _ = self.leased.set(blocks.into());
     }
 

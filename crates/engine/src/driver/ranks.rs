@@ -1,4 +1,4 @@
-//! Engines under one lock: a single one, or ranks that step together.
+//! Holds the engines under one lock: a single one, or ranks that step together.
 
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
@@ -10,14 +10,11 @@ use super::observer::Observer;
 use crate::lock_step::LockStep;
 use crate::{Scheduler, SimTime};
 
-/// The engines of one lock.
 pub(super) struct Ranks {
     cores: Vec<Core>,
-    /// Nobody will join any more.
+    /// Whether no further rank can join.
     closed: bool,
-    /// `None`: there is one, and it steps on its own.
     lock_step: Option<LockStep>,
-    /// What the timer thread sleeps until.
     pub sleeps_until: SimTime,
 }
 
@@ -40,7 +37,6 @@ impl Ranks {
         }
     }
 
-    /// Whether no engine is played any more, and none will be.
     pub(super) fn are_stopped(&self) -> bool {
         (self.closed || !self.cores.is_empty()) && self.cores.iter().all(|core| core.stopped)
     }
@@ -55,7 +51,6 @@ impl Ranks {
         }
     }
 
-    /// Runs the engines up to `now` and through it; how many events that gave.
     pub(super) fn advance(&mut self, now: SimTime) -> usize {
         if self.lock_step.is_none() {
             return self.cores[0].advance(now);
@@ -77,7 +72,7 @@ impl Ranks {
         }
     }
 
-    /// All ranks step together, as they are at `now`.
+    /// Synchronizes the steps of all ranks at `now`.
     pub(super) fn keep_step(&mut self, now: SimTime) {
         if let Some(lock_step) = &mut self.lock_step {
             lock_step.settle(now, &mut self.cores, Core::rank);
@@ -99,7 +94,7 @@ impl IndexMut<usize> for Ranks {
     }
 }
 
-/// Live ranks that step together, behind one server or several: one lock, one clock, one timer
+/// Runs a group of ranks in lock step, in one server or several: one lock, one clock, one timer
 /// thread. Clones share them.
 #[derive(Clone)]
 pub struct LiveRanks {
@@ -108,28 +103,28 @@ pub struct LiveRanks {
 }
 
 impl LiveRanks {
-    /// Starts the timer thread; it ends when all who joined are stopped.
+    /// Starts the timer thread. It ends when all joined engines are stopped.
     ///
     /// # Errors
-    /// When the thread cannot be started.
+    /// Returns the error of the operating system if the thread cannot start.
     pub fn start(name: &str, epoch: Instant, tune: TimerTuning) -> std::io::Result<Self> {
         let (shared, thread) = Shared::start(name, epoch, Ranks::in_step(), tune)?;
         Ok(Self { shared, thread })
     }
 
-    /// Ends the timer thread, if nobody joined.
+    /// Ends the timer thread if no engine joined.
     pub fn close(&self) {
         self.shared.ranks.lock().closed = true;
         self.shared.wake.notify_all();
     }
 
-    /// The zero of their clock.
+    /// Returns the zero point of the clock.
     pub fn epoch(&self) -> Instant {
         self.shared.epoch
     }
 
-    /// One more rank, which must be made to step with others
-    /// ([`VllmConfig::lock_step`](crate::sched::vllm::VllmConfig::lock_step)).
+    /// Adds a rank. Its engine must have
+    /// [`VllmConfig::lock_step`](crate::sched::vllm::VllmConfig::lock_step) set.
     pub fn join(
         &self,
         engine: Box<dyn Scheduler + Send>,

@@ -4,63 +4,63 @@ use std::sync::atomic::AtomicU32;
 use super::progress::Progress;
 use crate::{BlockPlan, Event, SeqId, Sequence, SimTime};
 
-/// A sequence to play, with what observers learn about it.
+/// Combines a sequence with its information for observers.
 #[derive(Debug)]
 pub struct Submission {
-    /// What the engine plays; its id is set by the driver.
+    /// Sequence to run; the driver assigns its id.
     pub sequence: Sequence,
-    /// When the request arrived.
+    /// Arrival of the request.
     pub arrived: SimTime,
-    /// What observers learn about it.
+    /// Information for observers.
     pub request: RequestInfo,
 }
 
-/// How a sequence will end if nothing interferes; what it counts as.
+/// Expected finish reason of a sequence, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlannedFinish {
-    /// By itself or by a stop condition.
+    /// Ends by itself or by a stop condition.
     Stop,
-    /// By its limit.
+    /// Ends at its token limit.
     Length,
-    /// With calls of tools (counted apart by llm-d only).
+    /// Ends with tool calls (counted separately by llm-d only).
     ToolCalls,
-    /// Prefilled for somebody else (counted apart by llm-d only).
+    /// Prefilled for a remote decode engine (counted separately by llm-d only).
     RemoteDecode,
 }
 
-/// What observers learn about a sequence, besides its lengths and instants.
+/// Holds information on a request for observers.
 #[derive(Debug, Clone)]
 pub struct RequestInfo {
-    /// The request's id, as the client knows it.
+    /// Request id of the client.
     pub id: Arc<str>,
-    /// Its token limit.
+    /// Output token limit.
     pub max_tokens: u32,
-    /// Whether the limit was asked for.
+    /// Whether the request set the limit.
     pub limited: bool,
-    /// How it is planned to end.
+    /// Expected finish reason.
     pub finish: PlannedFinish,
-    /// Its adapter.
+    /// LoRA adapter.
     pub lora: Option<Arc<str>>,
-    /// The request it is one of several sequences of.
+    /// Parent request, if it has several sequences.
     pub parent: Option<Arc<ParentRequest>>,
-    /// Who keeps the blocks of its prompt until they are read.
+    /// Server with the blocks of the prompt, kept until they are read.
     pub kv_source: Option<Arc<KvSource>>,
-    /// What its span shows; `None`: nobody traces.
+    /// Attributes of the span; `None` without tracing.
     pub span: Option<Arc<SpanAttributes>>,
-    /// Names of its blocks, when somebody follows them.
+    /// Block plan, if KV events are published.
     pub plan: Option<Arc<BlockPlan>>,
 }
 
-/// Where blocks of a prompt lie that another server computed.
+/// Identifies the server with the blocks of a prefilled prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KvSource {
-    /// Its ZeroMQ endpoint.
+    /// ZeroMQ endpoint of the server.
     pub endpoint: String,
-    /// What the request is called there.
+    /// Request id on the server.
     pub request: String,
 }
 
-/// What the span of a request shows besides lengths and instants.
+/// Attributes of a request's span, in addition to lengths and times.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SpanAttributes {
     /// `traceparent` and `tracestate` of the request (W3C trace context).
@@ -69,23 +69,23 @@ pub struct SpanAttributes {
     pub temperature: f64,
     /// `top_p` of the request.
     pub top_p: f64,
-    /// Choices asked for.
+    /// Requested number of choices.
     pub n: u32,
 }
 
-/// A request of several sequences, counted when the last one ends.
+/// Counts the sequences of a request; it is reported when the last one ends.
 #[derive(Debug)]
 pub struct ParentRequest {
-    /// Choices asked for.
+    /// Requested number of choices.
     pub n: u32,
-    /// Sequences that have not ended.
+    /// Number of unfinished sequences.
     pub open: AtomicU32,
     /// Output tokens of the longest sequence so far.
     pub longest: AtomicU32,
 }
 
 impl ParentRequest {
-    /// A request of `n` choices of each prompt, and so many sequences.
+    /// Creates a request with `n` choices per prompt and `sequences` sequences.
     pub fn new(n: u32, sequences: u32) -> Self {
         Self {
             n,
@@ -95,44 +95,43 @@ impl ParentRequest {
     }
 }
 
-/// What is known about a live sequence.
+/// Records the state and times of a live sequence.
 #[derive(Debug)]
 pub struct SequenceRecord {
-    /// Its id in the engine.
     pub(super) id: SeqId,
-    /// Prompt tokens.
+    /// Number of prompt tokens.
     pub prompt: u32,
-    /// Released tokens.
+    /// Number of released tokens.
     pub output: u32,
-    /// When the request arrived.
+    /// Arrival of the request.
     pub arrived: SimTime,
-    /// When it entered the engine.
+    /// Time of the submission.
     pub queued: SimTime,
-    /// When it left the queue.
+    /// Time of the first admission.
     pub scheduled: SimTime,
-    /// When its first token came out.
+    /// Time of the first token.
     pub first: SimTime,
-    /// When its latest token came out.
+    /// Time of the latest token.
     pub last: SimTime,
     /// Prompt tokens from the prefix cache.
     pub cached: u32,
     /// Prompt tokens from another engine.
     pub external: u32,
-    /// How often it was preempted.
+    /// Number of preemptions.
     pub preemptions: u32,
-    /// Whether it runs; else it waits, for the first time or preempted.
+    /// Whether it runs; else it waits, also after a preemption.
     pub running: bool,
-    /// Whether drafts were verified with the tokens that come next.
+    /// Whether drafts were verified with the next released tokens.
     pub(super) drafted: bool,
     /// Whether it may read the prefix cache.
     pub looked_up: bool,
-    /// What came with it.
+    /// Information for observers.
     pub request: RequestInfo,
     pub(super) progress: Arc<Progress>,
 }
 
 impl SequenceRecord {
-    /// Whether its prompt was to be loaded, and was not, or not all of it.
+    /// Returns whether the prompt could not be loaded completely.
     pub fn lost_load(&self) -> bool {
         self.progress.lost_load()
     }

@@ -1,9 +1,11 @@
-/// Makes sleeps of this thread end at their instant. Linux otherwise ends a sleep up to 50 us late
-/// to gather wake-ups (`PR_SET_TIMERSLACK`, prctl(2)); threads of real-time priority never do.
+/// Sets the timer slack of this thread to its minimum (`PR_SET_TIMERSLACK`, prctl(2)).
+///
+/// By default Linux ends sleeps up to 50 us late to batch wakeups, except for threads with
+/// real-time priority.
 pub fn wake_promptly() {
     #[cfg(target_os = "linux")]
     {
-        // A refusal costs those 50 us.
+        // An error keeps the default slack of 50 us.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     }
 }

@@ -1,5 +1,5 @@
-//! What an engine holds, for whoever looks at it: nothing is kept for that while nobody does, and what a
-//! look does under the engine's lock is bounded.
+//! Takes snapshots of an engine for dashboards. They cost nothing until requested, and hold the
+//! engine's lock only for a bounded time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,28 +13,28 @@ use super::live::LiveEngine;
 use super::record::SequenceRecord;
 use crate::{BlockUse, SequenceProgress, SimTime, Stats};
 
-/// Sequences that are looked at before the engine has its lock again.
+/// Maximum number of sequences read before the lock is yielded.
 const SEQUENCES_AT_ONCE: usize = 1024;
-/// Blocks that are.
+/// Maximum number of blocks read before the lock is yielded.
 const BLOCKS_AT_ONCE: u32 = 32_768;
 
-/// Where a sequence is between its submission and its end.
+/// Phase of a sequence between its submission and its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SequencePhase {
-    /// In the queue.
+    /// The sequence is in the queue.
     Waiting,
-    /// Its prompt's cache is fetched from another engine or the memory of the host.
+    /// The prompt is being fetched from another engine or from host memory.
     WaitingForRemoteKvs,
-    /// Its prompt is computed, or after a preemption all that it had.
+    /// The prompt is being computed, or after a preemption all tokens again.
     Prefill,
-    /// It makes output.
+    /// The sequence generates output.
     Decode,
-    /// In the queue again, without blocks.
+    /// The sequence is in the queue again, without blocks.
     Preempted,
 }
 
 impl SequencePhase {
-    /// All of them, in the order of [`LiveSequences::phases`].
+    /// All phases, in the order of [`LiveSequences::phases`].
     pub const ALL: [Self; 5] = [
         Self::Waiting,
         Self::WaitingForRemoteKvs,
@@ -43,7 +43,7 @@ impl SequencePhase {
         Self::Preempted,
     ];
 
-    /// Its name, vLLM's where its `RequestStatus` has one.
+    /// Returns the name, as in vLLM's `RequestStatus` if it has one.
     pub fn name(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
@@ -69,57 +69,57 @@ impl SequencePhase {
     }
 }
 
-/// A sequence that lives.
+/// Describes a live sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LiveSequence {
-    /// The request's id, as the client knows it.
+    /// Request id of the client.
     pub id: Arc<str>,
-    /// Its adapter.
+    /// LoRA adapter.
     pub lora: Option<Arc<str>>,
-    /// Where it is.
+    /// Phase.
     pub phase: SequencePhase,
-    /// Prompt tokens.
+    /// Number of prompt tokens.
     pub prompt: u32,
-    /// Prompt tokens from the prefix cache; 0 while it waits for the first time.
+    /// Prompt tokens from the prefix cache; 0 before the first admission.
     pub cached: u32,
-    /// Prompt tokens from another engine or the memory of the host; 0 while it waits for the first time.
+    /// Prompt tokens from another engine or from host memory; 0 before the first admission.
     pub external: u32,
-    /// Tokens of prompt and output whose cache is computed; `None`: this engine does not count them.
+    /// Prompt and output tokens in the KV cache; `None` if the engine does not count them.
     pub computed: Option<u32>,
-    /// Released tokens.
+    /// Number of released tokens.
     pub output: u32,
-    /// Its limit of output tokens.
+    /// Output token limit.
     pub max_tokens: u32,
-    /// Since its request arrived.
+    /// Time since the arrival of the request.
     pub age: Duration,
 }
 
-/// The sequences of an engine.
+/// Summarizes the live sequences of an engine.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LiveSequences {
-    /// How many there are, by [`SequencePhase`].
+    /// Number of sequences by [`SequencePhase`].
     pub phases: [usize; 5],
-    /// The newest of them, the newest first.
+    /// Newest sequences, latest first.
     pub newest: Vec<LiveSequence>,
 }
 
-/// The blocks of an engine in the order of their numbers.
+/// Summarizes the blocks of an engine, in order of their ids.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BlockMap {
-    /// Gauges, from before the blocks were looked at.
+    /// Gauges, read before the blocks.
     pub stats: Stats,
-    /// Blocks of a cell; the last one may have fewer.
+    /// Blocks per cell; the last cell may have fewer.
     pub blocks_per_cell: u32,
-    /// What the blocks of each cell are used for.
+    /// Use of the blocks in each cell.
     pub cells: Vec<BlockUse>,
 }
 
 impl LiveEngine {
-    /// The sequences that live, and `most` of them in detail. What comes, goes or moves on during the
-    /// look may be missed or counted where it was.
+    /// Returns the live sequences, `most` of them in detail. Changes during the call may be missed
+    /// or counted with their previous state.
     pub fn sequences(&self, most: usize) -> LiveSequences {
         let mut all = LiveSequences::default();
-        // Ids grow: the oldest on top.
+        // Ids increase: the oldest is on top.
         let mut newest = BinaryHeap::new();
         let mut ranks = self.shared.ranks.lock();
         let mut from = 0;
@@ -149,7 +149,7 @@ impl LiveEngine {
         all
     }
 
-    /// What its blocks are used for, in `most` cells or fewer.
+    /// Returns the use of the blocks, in at most `most` cells.
     pub fn block_map(&self, most: u32) -> BlockMap {
         let mut ranks = self.shared.ranks.lock();
         let stats = ranks[self.rank].engine.stats();

@@ -1,36 +1,34 @@
 use crate::BlockKey;
 
-/// Which blocks hold which key.
+/// Maps block keys to the blocks that hold them.
 ///
-/// One key may be held by several blocks: vLLM does not merge a block that is computed again with
-/// the one already cached, so that block tables stay append-only. They form a ring in the order
-/// they were cached; a look-up gives the oldest, as vLLM's dict does.
-/// Source: `BlockHashToBlockMap`, `vllm/v1/core/block_pool.py`.
+/// Several blocks may hold one key: to keep block tables append-only, vLLM does not merge a
+/// recomputed block with the cached one. Such blocks form a ring in caching order. A lookup returns
+/// the oldest, as vLLM's dict does.
 ///
-/// An open-addressing table of eight bytes per slot, at most half full and without tombstones:
-/// blocks come and go all the time, and this is the engine's largest random access.
+/// An open-addressing table with eight bytes per slot, at most half full and without tombstones:
+/// this is the engine's largest random access.
+///
+/// **Source:** `BlockHashToBlockMap`, `vllm/v1/core/block_pool.py`.
 #[derive(Debug)]
 pub(super) struct CachedBlocks {
-    /// The oldest block of each key. A power of two of slots.
     slots: Vec<HashSlot>,
-    /// Bits of a hash that do not name a slot.
+    /// Number of hash bits that do not select a slot.
     shift: u32,
-    /// By block.
     keys: Vec<BlockKey>,
-    /// By block, for keys that several blocks hold; others have [`Duplicates::NONE`].
+    /// Ring links of each block; [`Duplicates::NONE`] if it is the only one with its key.
     duplicates: Vec<Duplicates>,
-    /// Blocks that have duplicates.
     duplicated: usize,
 }
 
-/// An entry of the table; the null block stands for none.
+/// Entry of the table; empty if `id` is the null block.
 #[derive(Debug, Clone, Copy, Default)]
 struct HashSlot {
     hash: u32,
     id: u32,
 }
 
-/// Neighbours of a block in the ring of its key: the newest is older than the oldest.
+/// Links of a block in the ring of its key, closed from the newest to the oldest.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Duplicates {
     older: u32,
@@ -53,13 +51,11 @@ impl CachedBlocks {
         }
     }
 
-    /// The oldest block that holds `key`.
     pub(super) fn find(&self, key: BlockKey) -> Option<u32> {
         let at = self.seek(key, hash(key));
         Some(self.slots[at].id).filter(|&id| id != 0)
     }
 
-    /// The key that a block was last inserted under.
     pub(super) fn key(&self, id: u32) -> BlockKey {
         self.keys[id as usize]
     }
@@ -74,7 +70,6 @@ impl CachedBlocks {
         }
     }
 
-    /// Takes out a block that was inserted; its key.
     pub(super) fn remove(&mut self, id: u32) -> BlockKey {
         let key = self.keys[id as usize];
         let heir = match self.duplicated {
@@ -85,7 +80,7 @@ impl CachedBlocks {
         let mut at = (hash(key) >> self.shift) as usize;
         loop {
             match self.slots[at].id {
-                // A duplicate that is not the oldest.
+                // The block is a duplicate, but not the oldest one.
                 0 => break,
                 found if found == id => {
                     match heir {
@@ -100,7 +95,7 @@ impl CachedBlocks {
         key
     }
 
-    /// Reads the slots of many keys in advance: the processor waits for all of them at once.
+    /// Reads the slots of many keys in advance, so that the cache misses overlap.
     pub(super) fn touch(&self, keys: impl Iterator<Item = BlockKey>) {
         let read = keys.map(|key| self.slots[(hash(key) >> self.shift) as usize].id);
         std::hint::black_box(read.fold(0, |all, id| all ^ id));
@@ -112,7 +107,7 @@ impl CachedBlocks {
         self.duplicated = 0;
     }
 
-    /// Where `key` stands, or the empty slot where it would.
+    /// Returns the slot of `key`, or the empty slot for it.
     fn seek(&self, key: BlockKey, hash: u32) -> usize {
         let mask = self.slots.len() - 1;
         let mut at = (hash >> self.shift) as usize;
@@ -125,7 +120,7 @@ impl CachedBlocks {
         }
     }
 
-    /// Empties a slot; those behind it that would not be found any more move up.
+    /// Removes the slot at `hole` by backward-shift deletion, so that lookups need no tombstones.
     fn vacate(&mut self, mut hole: usize) {
         let mask = self.slots.len() - 1;
         let mut at = hole;
@@ -144,7 +139,6 @@ impl CachedBlocks {
         self.slots[hole] = HashSlot::default();
     }
 
-    /// Puts a block behind the newest of its key.
     fn join(&mut self, oldest: u32, id: u32) {
         let ring = self.duplicates[oldest as usize];
         let newest = match ring {
@@ -163,7 +157,7 @@ impl CachedBlocks {
         self.duplicates[oldest as usize].older = id;
     }
 
-    /// Takes a block out of its ring, if it is in one; the next newer one.
+    /// Removes a block from its ring, if any, and returns the next newer one.
     fn part(&mut self, id: u32) -> Option<u32> {
         let ring = std::mem::replace(&mut self.duplicates[id as usize], Duplicates::NONE);
         if ring == Duplicates::NONE {
@@ -182,9 +176,9 @@ impl CachedBlocks {
     }
 }
 
-/// One multiplication: keys are hashes already, or small numbers of a trace.
+/// Multiplies once: keys are hashes already, or small numbers from a trace.
 fn hash(key: BlockKey) -> u32 {
-    // By the golden ratio: keys in a row are spread as evenly as can be (Knuth, TAOCP 6.4).
+    // The golden ratio spreads consecutive keys evenly (Knuth, TAOCP 6.4).
     let product = u128::from(key.0 ^ 0xf135_7aea_2e62_a9c5) * 0x9e37_79b9_7f4a_7c15;
     let folded = product as u64 ^ (product >> 64) as u64;
     (folded >> 32) as u32
@@ -214,7 +208,7 @@ mod tests {
     }
 
     proptest! {
-        /// Few keys and a full table, so that they stand in each other's way.
+        /// Few keys and a full table, so that slots collide.
         #[test]
         fn it_is_a_map_to_queues(moves in proptest::collection::vec((1..16u32, 0..8u64), 0..200)) {
             let mut cache = CachedBlocks::new(16);

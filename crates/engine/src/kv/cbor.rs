@@ -1,4 +1,4 @@
-//! Canonical CBOR (RFC 8949, 4.2): definite lengths, shortest heads.
+//! Writes canonical CBOR (RFC 8949, 4.2): definite lengths, shortest heads.
 
 const UNSIGNED: u8 = 0;
 const NEGATIVE: u8 = 1;
@@ -7,7 +7,6 @@ const TEXT: u8 = 3;
 const ARRAY: u8 = 4;
 const MAP: u8 = 5;
 
-/// Appends CBOR items to a buffer.
 pub(super) struct Cbor<'a>(pub(super) &'a mut Vec<u8>);
 
 impl Cbor<'_> {
@@ -22,7 +21,7 @@ impl Cbor<'_> {
     pub(super) fn integer(&mut self, n: i64) {
         match u64::try_from(n) {
             Ok(n) => self.head(UNSIGNED, n),
-            // -1 - n, which is the complement.
+            // CBOR encodes -1 - n, which is the complement.
             Err(_) => self.head(NEGATIVE, !n as u64),
         }
     }
@@ -37,12 +36,10 @@ impl Cbor<'_> {
         self.0.extend_from_slice(text.as_bytes());
     }
 
-    /// The head of an array; its items follow.
     pub(super) fn array(&mut self, len: usize) {
         self.head(ARRAY, len as u64);
     }
 
-    /// The head of a map; its keys and values follow in turn.
     pub(super) fn map(&mut self, len: usize) {
         self.head(MAP, len as u64);
     }

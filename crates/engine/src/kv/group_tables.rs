@@ -1,4 +1,4 @@
-//! Blocks of a sequence in several groups of layers.
+//! Allocates and caches the blocks of sequences in several layer groups.
 //!
 //! **Source:** vLLM 0.33 `vllm/v1/core/{kv_cache_coordinator,kv_cache_manager}.py`.
 
@@ -9,18 +9,18 @@ use super::pool::{BlockPool, BlockRequest, BlockTable};
 use crate::{BlockKey, BlockPlan, Event, GroupEvent};
 
 impl BlockPool {
-    /// Whether there is more than the one group that sees everything.
     #[inline]
     pub(crate) fn has_groups(&self) -> bool {
         !self.groups.all.is_empty()
     }
 
-    /// Groups beside the first: each may need a block that an admission does not count.
+    /// Returns the number of further groups. Each may need a block that an admission does not
+    /// count.
     pub(crate) fn further_groups(&self) -> u32 {
         self.groups.all.len() as u32
     }
 
-    /// All groups, the first one first, for those who keep their blocks elsewhere.
+    /// Returns all groups, the first one first, for host tiers.
     pub(crate) fn all_groups(&self) -> Vec<Group> {
         let groups = &self.groups;
         let sparse = groups.all.iter().filter(|group| !group.sees_all());
@@ -32,8 +32,8 @@ impl BlockPool {
             .collect()
     }
 
-    /// Whether a table has block `i` of the group in place `at` of [`BlockPool::all_groups`], and the
-    /// group keeps it for others.
+    /// Returns whether a table has block `i` of group `at` (in [`BlockPool::all_groups`]) and the
+    /// group keeps it in the prefix cache.
     pub(crate) fn is_kept(&self, table: &BlockTable, at: usize, i: u32) -> bool {
         let Some(at) = (at + usize::from(self.groups.is_first_null)).checked_sub(1) else {
             return true;
@@ -46,19 +46,18 @@ impl BlockPool {
         })
     }
 
-    /// A scheduling pass begins.
     pub(crate) fn begin_pass(&mut self) {
         self.groups.fresh.clear();
     }
 
-    /// Whether a hit of so many tokens ends at a state that is made in this pass.
+    /// Returns whether a hit of `tokens` tokens ends at a state that this pass computes.
     pub(crate) fn is_fresh(&self, plan: &BlockPlan, tokens: u32) -> bool {
         let last = (tokens / self.config().block_size).checked_sub(1);
         let key = last.and_then(|last| plan.keys.get(last as usize));
         key.is_some_and(|key| self.groups.fresh.contains(key))
     }
 
-    /// Most blocks that a sequence of so many tokens holds at once.
+    /// Returns the maximum number of blocks that a sequence of `tokens` tokens holds.
     pub(crate) fn most_blocks(&self, tokens: u32) -> u32 {
         let first = match self.groups.is_first_null {
             true => 0,
@@ -71,7 +70,7 @@ impl BlockPool {
         others.fold(first, u32::saturating_add)
     }
 
-    /// New blocks that a table takes for so many tokens, or more than that.
+    /// Returns an upper bound of the new blocks that a table needs for `tokens` tokens.
     pub(crate) fn missing(&self, table: &BlockTable, tokens: u32) -> u32 {
         let first = self.blocks_for(tokens).saturating_sub(table.len());
         if !self.has_groups() {
@@ -80,7 +79,7 @@ impl BlockPool {
         self.missing_in_groups(table, tokens, false)
     }
 
-    /// Blocks that a sequence will lack until it has so many tokens.
+    /// Returns the blocks that a sequence still needs to reach `tokens` tokens.
     pub(crate) fn owed(&self, table: &BlockTable, tokens: u32) -> u32 {
         if !self.has_groups() {
             return self.blocks_for(tokens).saturating_sub(table.len());
@@ -107,8 +106,8 @@ impl BlockPool {
         others.fold(first, u32::saturating_add)
     }
 
-    /// Tokens at the start of `plan` that all groups have, and those that the groups have that see
-    /// everything, as [`BlockPool::cached_prefix`] counts them.
+    /// Returns the leading tokens of `plan` cached in all groups, and those in the full-attention
+    /// groups.
     pub(crate) fn common_prefix(&self, plan: &BlockPlan, tokens: u32) -> (u32, u32) {
         if !self.config().prefix_caching {
             return (0, 0);
@@ -129,7 +128,7 @@ impl BlockPool {
             let hit = found.saturating_sub(drop);
             return (hit * size, hit * size);
         };
-        // A state is found where the others end, and they give up their last block.
+        // A state must be where the other groups end, after they dropped their last block.
         let most = match one.is_state {
             true => found.saturating_sub(drop),
             false => found,
@@ -143,7 +142,7 @@ impl BlockPool {
                 continue;
             }
             run += 1;
-            // A run that begins with the first block is enough for what it covers.
+            // A window that reaches the first block needs no longer run.
             if run >= need || (i == 0 && !one.is_state) {
                 end = i + run;
                 break;
@@ -153,8 +152,8 @@ impl BlockPool {
         (hit * size, found.saturating_sub(drop) * size)
     }
 
-    /// Notes where others may find what a sequence leaves: where its prompt ends, and where the groups
-    /// that see everything went on finding it (`found` of `hit` tokens).
+    /// Records where later prompts may find the blocks of a sequence: at the end of its prompt, and
+    /// where the full-attention groups had a longer hit (`found` of `hit` tokens).
     pub(crate) fn note_ends(&self, table: &mut BlockTable, prompt: u32, (hit, found): (u32, u32)) {
         let size = self.config().block_size;
         let (resend, extension) = (prompt.saturating_sub(1) / size, prompt / size);
@@ -168,7 +167,6 @@ impl BlockPool {
         };
     }
 
-    /// [`BlockPool::allocate`] with groups.
     pub(super) fn allocate_in_groups(
         &mut self,
         table: &mut BlockTable,
@@ -212,7 +210,6 @@ impl BlockPool {
         true
     }
 
-    /// As [`BlockPool::missing`], of what is allocated now.
     fn missing_now(&self, table: &BlockTable, need: &BlockRequest) -> u32 {
         let first = match self.groups.is_first_null {
             true => 0,
@@ -232,7 +229,7 @@ impl BlockPool {
         }
     }
 
-    /// Puts the cached prefix into empty tables; false: not all of it is there.
+    /// Adds the cached prefix to empty tables; false if part of it is missing.
     fn find_in_groups(
         &self,
         table: &mut BlockTable,
@@ -256,7 +253,7 @@ impl BlockPool {
         for (group, table) in self.groups.all.iter().zip(&mut table.groups) {
             table.first = group.passed(need.processed.max(need.prefix));
             let keys = keys.iter().skip(table.first as usize);
-            // Of a state there is but the last block, which is where its window begins.
+            // For a state group this is only the last block.
             let keys = keys.map(|&key| self.find(group.key(key)));
             is_found &= keys.clone().all(|id| id.is_some());
             table.blocks.extend(keys.flatten());
@@ -264,7 +261,8 @@ impl BlockPool {
         is_found
     }
 
-    /// Found blocks that nobody holds: they leave the free queue.
+    /// Returns the number of found blocks without a user; allocating them removes them from the
+    /// free queue.
     fn idle_of(&self, table: &BlockTable) -> u32 {
         let others = table.groups.iter().flat_map(|table| &table.blocks);
         let all = table.blocks.iter().chain(others);
@@ -317,7 +315,7 @@ impl BlockPool {
         }
     }
 
-    /// Gives back what no layer of a group will look at again.
+    /// Frees the blocks that no layer of a group will read again.
     fn free_passed(&mut self, table: &mut BlockTable, processed: u32) {
         for at in 0..self.groups.all.len() {
             let group = self.groups.all[at];
@@ -338,7 +336,6 @@ impl BlockPool {
         }
     }
 
-    /// Gives back the blocks of all groups but the first.
     pub(super) fn release_groups(&mut self, table: &mut BlockTable) {
         for table in &mut table.groups {
             let ids: Vec<u32> = table.held().collect();
@@ -348,7 +345,7 @@ impl BlockPool {
         table.ends = [0; 4];
     }
 
-    /// Enters blocks `from..to` of a table into the prefix cache, as far as their groups keep them.
+    /// Caches blocks `from..to` of a table, as far as their groups keep them.
     pub(super) fn cache_in_groups(
         &mut self,
         table: &BlockTable,
@@ -395,7 +392,6 @@ impl BlockPool {
         }
     }
 
-    /// Up to so many tokens nothing happens in any group but the first.
     pub(super) fn settled_in_groups(&self, table: &BlockTable) -> u32 {
         let tables = self.groups.all.iter().zip(&table.groups);
         let settled = tables.map(|(group, table)| {
@@ -406,7 +402,7 @@ impl BlockPool {
         settled.min().unwrap_or(u32::MAX)
     }
 
-    /// Says that blocks of several groups left the cache, in their order.
+    /// Reports removed blocks in order, grouped by layer group.
     pub(super) fn report_removed(
         &self,
         removed: Vec<(BlockKey, Option<[u8; 32]>)>,
@@ -433,7 +429,7 @@ impl BlockPool {
             .and_then(|at| self.groups.all.get(at))
     }
 
-    /// The key that a plan has for what is cached under a name.
+    /// Returns the plan's key of a block that is cached under `name`.
     pub(super) fn plan_key(&self, owner: u8, name: BlockKey) -> BlockKey {
         self.group_of(owner).map_or(name, |group| group.key(name))
     }

@@ -1,92 +1,85 @@
-//! Groups of layers that do not keep everything, beside the one that does.
+//! Models layer groups that keep only part of the KV cache, next to the full-attention group.
 //!
-//! A sequence has a table for each group, and all take their blocks from one pool. Layers with a
-//! window give blocks back once the window has passed them, layers with a state (Mamba, linear
-//! attention) keep the newest state alone. In the prefix cache a block of each group has a name of its own, and a
-//! prefix is found where all groups have what they need of it.
+//! A sequence has a block table per group; all tables share one pool. Sliding-window layers free
+//! blocks outside the window. State layers (Mamba, linear attention) keep only the newest state. In
+//! the prefix cache each group has its own block keys. A prefix is a hit if all groups have the
+//! blocks they need.
 //!
 //! **Source:** vLLM 0.33 `vllm/v1/core/{kv_cache_coordinator,single_type_kv_cache_manager}.py`.
 
 use crate::BlockKey;
 
-/// How the layers of a model share the blocks.
+/// Describes the layer groups of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LayerGroups {
-    /// Groups whose layers see everything.
+    /// Number of full-attention groups.
     pub full: u32,
-    /// Groups whose layers do not; they are numbered first.
+    /// Number of sliding-window or state groups; they are numbered first.
     pub sparse: u32,
-    /// What these keep.
+    /// Kind of these groups.
     pub kind: SparseKind,
-    /// They are found again where a prompt ends or two part, and at every multiple of so many
-    /// tokens; 0: there alone; `None`: everywhere (`prefix_cache_retention_interval`).
+    /// Interval of cached positions in these groups, in tokens, in addition to the ends of prompts
+    /// and the points where prompts diverge. 0: no further positions; `None`: all
+    /// (`prefix_cache_retention_interval`).
     pub interval: Option<u32>,
 }
 
-/// What layers keep that do not keep everything.
+/// Selects the part of the KV cache that sparse layers keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SparseKind {
-    /// The last so many tokens.
+    /// Sliding window of this many tokens.
     Window(u32),
-    /// One state of all tokens before, so many at once at most.
+    /// State of all previous tokens; a sequence has at most this many.
     State(u32),
 }
 
-/// What the rules need beside the groups.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GroupLimits {
-    /// Tokens that may be scheduled and not settled.
+    /// Maximum of tokens in flight.
     pub in_flight: u32,
     pub max_model_len: u32,
-    /// Drafts of a step, each of which has a state.
+    /// Number of draft tokens per step; each has its own state.
     pub drafts: u32,
-    /// Whether a hit gives up its last block.
     pub drops_last: bool,
 }
 
-/// One group.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Group {
-    /// Tokens that its layers see, the newest included.
+    /// Attention window in tokens, including the newest.
     pub(super) window: u32,
     pub(super) block_size: u32,
-    /// A sequence counts for no more blocks when it is admitted.
+    /// Maximum number of blocks counted for an admission.
     pub(super) cap: u32,
-    /// It holds no more.
     pub(super) most: u32,
-    /// Of a run of blocks only the last is there.
+    /// Whether only the last block of a run exists.
     pub(super) is_state: bool,
-    /// Blocks for drafts.
     pub(super) spare: u32,
-    /// Blocks before a hit that it needs.
+    /// Number of blocks before the end of a hit that the group needs.
     pub(super) run: u32,
-    /// Further blocks beyond the hit.
+    /// Number of blocks after the end of a hit that the group needs.
     pub(super) peek: u32,
-    /// Tells its blocks from those of others.
+    /// Distinguishes the block keys of groups.
     pub(super) salt: u64,
-    /// Its number in events.
     pub(super) index: u32,
 }
 
-/// All groups but the first that sees everything.
+/// Holds all groups except the first one, if that has full attention.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     pub(super) all: Vec<Group>,
-    /// No group sees everything: the first table is made of null blocks.
+    /// Whether no group has full attention. Then the first table consists of null blocks.
     pub(super) is_first_null: bool,
-    /// Whether a hit gives up its last block.
     pub(super) drops_last: bool,
     pub(super) interval: Option<u32>,
-    /// Last blocks of states that were cached in this pass: nobody may build on them yet.
+    /// Last blocks of states cached in this pass; not usable before its end.
     pub(super) fresh: Vec<BlockKey>,
 }
 
-/// The blocks of one group that a sequence holds.
 #[derive(Debug, Clone, Default)]
 pub(super) struct GroupTable {
-    /// Blocks before these are gone, or were never there.
+    /// Index of the first block in `blocks`.
     pub(super) first: u32,
-    /// 0: not there.
+    /// Block ids; 0 for a missing block.
     pub(super) blocks: Vec<u32>,
     pub(super) spare: Vec<u32>,
 }
@@ -103,7 +96,7 @@ impl GroupTable {
             .unwrap_or(0)
     }
 
-    /// Blocks that it really holds.
+    /// Iterates over the block ids without missing ones.
     pub(super) fn held(&self) -> impl Iterator<Item = u32> {
         let there = self.blocks.iter().chain(&self.spare).copied();
         there.filter(|&id| id != 0)
@@ -117,7 +110,6 @@ impl GroupTable {
 }
 
 impl Group {
-    /// One whose layers see everything.
     pub(super) const fn full(block_size: u32, index: u32) -> Self {
         Self {
             window: u32::MAX,
@@ -133,22 +125,20 @@ impl Group {
         }
     }
 
-    /// Whether its layers see everything.
     pub(super) const fn sees_all(&self) -> bool {
         self.window == u32::MAX
     }
 
-    /// The name of a block in this group.
     pub(super) fn key(&self, key: BlockKey) -> BlockKey {
         BlockKey(key.0 ^ self.salt)
     }
 
-    /// Blocks at the front that nobody needs who has so many tokens behind it.
+    /// Returns the number of leading blocks outside the window after `processed` tokens.
     pub(super) fn passed(&self, processed: u32) -> u32 {
         processed.saturating_sub(self.window - 1) / self.block_size
     }
 
-    /// New blocks of a table for so many tokens; `is_whole`: for the check of an admission.
+    /// Returns the missing blocks for `tokens` tokens; `is_whole`: as counted for an admission.
     pub(super) fn missing(&self, table: &GroupTable, tokens: u32, is_whole: bool) -> u32 {
         let all = tokens.div_ceil(self.block_size);
         let all = if is_whole { all.min(self.cap) } else { all };
@@ -194,7 +184,7 @@ impl Groups {
                 // Without a prefix cache there is one block of any length.
                 block_size: if caching { block_size } else { u32::MAX },
                 cap: u32::MAX,
-                // While a step is in flight three chunks may have states of their own.
+                // While a step is in flight, three chunks may have separate states.
                 most: if caching {
                     most.max(3 + drafts)
                 } else {
@@ -224,7 +214,7 @@ impl Groups {
         }
     }
 
-    /// Whether block `i` of a sequence whose hits may end at `ends` is kept for others.
+    /// Returns whether block `i` stays in the prefix cache; hits of the sequence may end at `ends`.
     pub(super) fn keeps(&self, group: &Group, ends: &[u32], i: u32) -> bool {
         let Some(interval) = self.interval.filter(|_| !group.sees_all()) else {
             return true;

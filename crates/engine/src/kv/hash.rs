@@ -9,9 +9,9 @@ use super::cbor::Cbor;
 use super::pickle::Pickle;
 use crate::{BlockKey, BlockPlan, ExtraKey, LoraId};
 
-/// How a block is hashed.
+/// Selects the hash algorithm for blocks.
 ///
-/// Sources: `vllm/utils/hashing.py` and `vllm/v1/core/kv_cache_utils.py` for the first four,
+/// **Source:** `vllm/utils/hashing.py` and `vllm/v1/core/kv_cache_utils.py` for the first four,
 /// `pkg/kvcache/kvblock/token_processor.go` of llm-d-kv-cache for the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HashAlgo {
@@ -29,24 +29,24 @@ pub enum HashAlgo {
     /// The last 64 bits of SHA-256 over canonical CBOR, chained by these 64 bits
     /// (llm-d-inference-sim v0.6).
     LlmdSha256,
-    /// XXH3-128 over the bare bytes, for a server that shows its block hashes to nobody.
+    /// XXH3-128 over raw bytes, for servers that do not publish block hashes.
     Internal,
 }
 
-/// A value of `--prefix-caching-hash-algo` that does not exist.
+/// Reports an unknown value of `--prefix-caching-hash-algo`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "prefix-caching-hash-algo: {given:?} is not one of sha256, sha256_cbor, xxhash, xxhash_cbor"
 )]
 pub struct UnknownHashAlgo {
-    /// What was given.
+    /// Rejected value.
     pub given: String,
 }
 
 impl FromStr for HashAlgo {
     type Err = UnknownHashAlgo;
 
-    /// The four names that vLLM knows.
+    /// Parses one of the four names that vLLM accepts.
     fn from_str(name: &str) -> Result<Self, UnknownHashAlgo> {
         let all = [
             Self::Sha256,
@@ -76,7 +76,7 @@ impl fmt::Display for HashAlgo {
 }
 
 impl HashAlgo {
-    /// Bytes of a whole hash.
+    /// Returns the length of a full hash, in bytes.
     pub const fn hash_len(self) -> usize {
         match self {
             Self::Sha256 | Self::Sha256Cbor => 32,
@@ -86,64 +86,63 @@ impl HashAlgo {
     }
 }
 
-/// How a [`Hasher`] works and what it keeps.
+/// Configures a [`Hasher`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HashConfig {
-    /// The algorithm.
+    /// Hash algorithm.
     pub algo: HashAlgo,
-    /// The text of PYTHONHASHSEED or `--hash-seed`.
+    /// Value of PYTHONHASHSEED or `--hash-seed`.
     ///
-    /// Without one: `vllm-none-hash`, as vLLM for its SHA forms. For its XXH3 forms vLLM draws a
-    /// root for each process instead; here these are repeatable too.
+    /// Default: `vllm-none-hash`, as in vLLM for SHA-256. For XXH3, vLLM draws a random root per
+    /// process; here it is reproducible too.
     pub seed: Option<String>,
     /// Tokens per block; 0 counts as 1.
     pub block_size: u32,
-    /// Tokens after a block that its hash covers too, in the forms that vLLM knows.
+    /// Number of tokens after a block that its hash covers too, in vLLM's algorithms.
     ///
     /// **Source:** vLLM 0.33 `vllm/v1/core/kv_cache_utils.py`, `get_request_block_hasher`.
     pub lookahead: u32,
-    /// Keep whole hashes, for events that carry bytes.
+    /// Whether plans keep full hashes, for events that carry bytes.
     pub keep_hashes: bool,
-    /// Keep tokens and extra keys, for events at all.
+    /// Whether plans keep tokens and extra keys, for events.
     pub keep_tokens: bool,
 }
 
-/// An adapter, as it goes into hashes and events.
+/// Describes a LoRA adapter for hashes and events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lora {
-    /// Its number, from 1.
+    /// Adapter number, from 1.
     pub id: LoraId,
-    /// The name it is served under.
+    /// Served model name of the adapter.
     pub name: Arc<str>,
-    /// The path it was loaded from, as typed.
+    /// Path it was loaded from, as configured.
     pub path: Arc<str>,
 }
 
-/// An image, audio clip or video in a prompt.
+/// Describes an image, audio clip or video in a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MediaSpan {
-    /// Its content hash.
+    /// Content hash.
     pub identifier: Arc<str>,
-    /// Its first placeholder token.
+    /// Index of the first placeholder token.
     pub start: u32,
-    /// Its placeholder tokens.
+    /// Number of placeholder tokens.
     pub len: u32,
 }
 
-/// What besides tokens tells the blocks of one prompt from those of another.
+/// Holds the parts of a block hash other than tokens (vLLM's `extra_keys`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Extras {
-    /// The adapter in use.
+    /// LoRA adapter of the request.
     pub lora: Option<Lora>,
-    /// The first served model name; llm-d's hashes are rooted in it when there is no adapter.
+    /// First served model name; root of llm-d's hashes if there is no adapter.
     pub model: Arc<str>,
     /// `cache_salt` of the request.
     pub salt: Option<Arc<str>>,
-    /// Media, in prompt order.
+    /// Media items, in prompt order.
     pub media: Vec<MediaSpan>,
 }
 
-/// A whole hash: up to 32 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Hash {
     bytes: [u8; 32],
@@ -164,7 +163,7 @@ impl Hash {
         &self.bytes[..self.len]
     }
 
-    /// The last eight bytes as a big-endian number (vLLM's integer form).
+    /// Returns the last eight bytes as a big-endian number (vLLM's integer form).
     fn key(&self) -> u64 {
         self.bytes[self.len - 8..self.len]
             .iter()
@@ -172,16 +171,16 @@ impl Hash {
     }
 }
 
-/// Makes the [`BlockPlan`] of a sequence; one per model, shared by all requests.
+/// Computes the [`BlockPlan`] of sequences. One per model, shared by all requests.
 #[derive(Debug, Clone)]
 pub struct Hasher {
     config: HashConfig,
-    /// Parent of the first block (vLLM's NONE_HASH; llm-d's seed before the model's name).
+    /// Parent hash of first blocks (vLLM's NONE_HASH; in llm-d the seed, before the model name).
     none: Hash,
 }
 
 impl Hasher {
-    /// A hasher, its root hash computed.
+    /// Creates a hasher and computes its root hash.
     pub fn new(config: HashConfig) -> Self {
         let mut buf = Vec::new();
         let none = match config.algo {
@@ -215,17 +214,17 @@ impl Hasher {
         Self { config, none }
     }
 
-    /// How it works.
+    /// Returns the settings.
     pub const fn config(&self) -> &HashConfig {
         &self.config
     }
 
-    /// The parent of first blocks (vLLM's NONE_HASH).
+    /// Returns the parent hash of first blocks (vLLM's NONE_HASH).
     pub fn none_hash(&self) -> &[u8] {
         self.none.as_slice()
     }
 
-    /// Bytes of the plan of so many tokens, about.
+    /// Returns the approximate size of a plan for `tokens` tokens, in bytes.
     pub const fn plan_bytes(&self, tokens: u64) -> u64 {
         let config = &self.config;
         let token = if config.keep_tokens { 4 } else { 0 };
@@ -233,17 +232,16 @@ impl Hasher {
         tokens * token + tokens / config.block_size as u64 * block
     }
 
-    /// The plan of a sequence whose prompt and output are `tokens`.
+    /// Computes the plan of a sequence; `tokens` are its prompt and output.
     pub fn plan(&self, tokens: &[u32], extras: &Extras) -> BlockPlan {
         let mut chain = self.chain(extras, tokens.len());
         chain.extend(tokens);
         chain.finish()
     }
 
-    /// The start of a plan, to which tokens are added piece by piece.
+    /// Starts a plan that is extended piece by piece, with room for `tokens` tokens.
     ///
-    /// There is room for `tokens` of them. Sequences that share a prompt hash it once: extend with the
-    /// prompt, then clone.
+    /// Sequences with the same prompt hash it once: extend with the prompt, then clone.
     pub fn chain<'a>(&'a self, extras: &'a Extras, tokens: usize) -> Chain<'a> {
         let mut chain = Chain {
             hasher: self,
@@ -277,7 +275,7 @@ impl Hasher {
     }
 }
 
-/// A plan in the making.
+/// Builds a [`BlockPlan`] token by token.
 #[derive(Debug, Clone)]
 pub struct Chain<'a> {
     hasher: &'a Hasher,
@@ -288,7 +286,7 @@ pub struct Chain<'a> {
 }
 
 impl Chain<'_> {
-    /// Adds tokens at the end and hashes the blocks that they fill.
+    /// Appends tokens and hashes the blocks that become full.
     pub fn extend(&mut self, tokens: &[u32]) {
         self.plan.tokens.extend_from_slice(tokens);
         let size = self.plan.block_size as usize;
@@ -316,7 +314,7 @@ impl Chain<'_> {
         }
     }
 
-    /// The plan, as far as it has come.
+    /// Returns the plan of all tokens added.
     pub fn finish(mut self) -> BlockPlan {
         if !self.hasher.config.keep_tokens {
             self.plan.tokens = Vec::new();
@@ -324,10 +322,10 @@ impl Chain<'_> {
         self.plan
     }
 
-    /// Keeps what events show of a block's extra keys.
+    /// Stores the extra keys of a block in the form that events use.
     fn show(&mut self, block: usize, extra_keys: &[BlockExtraKey<'_>]) {
         if extra_keys.is_empty() {
-            // The list stays empty until there is something to show.
+            // The list stays empty until a block has extra keys.
             if !self.plan.extra_keys.is_empty() {
                 self.plan.extra_keys.push(None);
             }
@@ -339,7 +337,6 @@ impl Chain<'_> {
     }
 }
 
-/// One of the extra keys of a block.
 #[derive(Debug, Clone, Copy)]
 enum BlockExtraKey<'a> {
     Lora(&'a Lora),
@@ -360,7 +357,8 @@ impl BlockExtraKey<'_> {
     }
 }
 
-/// The extra keys of the block at `start`, in vLLM's order (`generate_block_hash_extra_keys`).
+/// Returns the extra keys of the block at `start`, in vLLM's order
+/// (`generate_block_hash_extra_keys`).
 fn extra_keys(extras: &Extras, start: usize, size: usize) -> Vec<BlockExtraKey<'_>> {
     let lora = extras.lora.iter().map(BlockExtraKey::Lora);
     let media = extras.media.iter().filter_map(|item| {
@@ -376,12 +374,11 @@ fn extra_keys(extras: &Extras, start: usize, size: usize) -> Vec<BlockExtraKey<'
     lora.chain(media).chain(salt).collect()
 }
 
-/// What is hashed for one block.
 struct BlockContent<'a> {
     parent: &'a Hash,
     tokens: &'a [u32],
     extra_keys: &'a [BlockExtraKey<'a>],
-    /// The tokens after it, where hashes look ahead.
+    /// Tokens after the block, for hashes with lookahead.
     ahead: &'a [u32],
 }
 
@@ -404,7 +401,7 @@ impl BlockContent<'_> {
 
     fn internal(&self, buf: &mut Vec<u8>) {
         let (parent, tokens, extra_keys) = (self.parent, self.tokens, self.extra_keys);
-        // One reservation: a parent, and four bytes for each token.
+        // Reserve once: the parent, and four bytes per token.
         buf.reserve(parent.len + 4 * (tokens.len() + self.ahead.len()));
         buf.extend_from_slice(parent.as_slice());
         for tokens in [tokens, self.ahead] {
@@ -518,9 +515,10 @@ fn cbor_extra_keys(cbor: &mut Cbor<'_>, extra_keys: &[BlockExtraKey<'_>]) {
     }
 }
 
-/// llm-d's form: the parent is a number, and the adapter counts in the root alone. A cache salt is
-/// hashed as llm-d's router hashes it, which takes it for one more media item.
-/// Source: llm-d-router `pkg/kvcache/kvblock/token_processor.go`, `ParseRawExtraKeys`.
+/// Writes llm-d's form: the parent is a number, and an adapter changes only the root. A cache salt
+/// is hashed like a media item, as llm-d's router does.
+///
+/// **Source:** llm-d-router `pkg/kvcache/kvblock/token_processor.go`, `ParseRawExtraKeys`.
 fn llmd_block(parent: &Hash, tokens: &[u32], extra_keys: &[BlockExtraKey<'_>], buf: &mut Vec<u8>) {
     let hashed = extra_keys.iter().filter_map(|extra| match *extra {
         BlockExtraKey::Media(identifier, _) => Some(identifier),
@@ -555,7 +553,6 @@ fn digest(algo: HashAlgo, bytes: &[u8]) -> Hash {
     }
 }
 
-/// FNV-1a, 64 bits.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

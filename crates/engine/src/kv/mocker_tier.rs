@@ -1,7 +1,7 @@
-//! A tier in the memory of the host as Dynamo's mocker has it (`native_host_offload`), for each rank.
+//! Simulates the host tier of Dynamo's mocker (`native_host_offload`), one per rank.
 //!
-//! Blocks of prompts are copied to it when the pass that computed them has ended, those of a request
-//! and pass all or none. Copies of one direction follow each other.
+//! Prompt blocks are copied to it after the pass that computed them; those of a request and pass
+//! are stored all or none. Copies of one direction run one after another.
 //!
 //! **Source:** aisimulate-core 0.13.0 `src/engine/host_offload/tier.rs`.
 
@@ -10,73 +10,62 @@ use std::time::Duration;
 
 use crate::{BlockKey, SeqId, SimTime};
 
-/// [`MockerConfig::tier`](crate::sched::mocker::MockerConfig::tier).
+/// Configures [`MockerConfig::tier`](crate::sched::mocker::MockerConfig::tier).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MockerTierConfig {
-    /// Blocks that it holds, at least 1.
+    /// Capacity in blocks, at least 1.
     pub blocks: u32,
-    /// What a copy takes before its first byte; others of its direction go on meanwhile.
+    /// Start latency of a copy; other copies of its direction go on in that time.
     pub latency: Duration,
-    /// Nanoseconds of a block to the host, and back.
+    /// Nanoseconds per block, to the host and back.
     pub block_ns: (f64, f64),
 }
 
-/// Whether a block is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MockerBlock {
-    /// It is not.
     Missing,
-    /// It is on its way, or somebody loads it.
     Busy,
-    /// It can be loaded.
     Ready,
 }
 
-/// Names a copy.
 pub(crate) type CopyId = u64;
 
-/// A copy, and whose. At one instant those to the host end first.
+/// Copy of blocks. At one instant, copies to the host end first.
 #[derive(Debug)]
 pub(crate) struct MockerCopy {
     pub(crate) seq: SeqId,
     pub(crate) to_host: bool,
     keys: Vec<BlockKey>,
-    /// The blocks of the GPU that are read.
     sources: Vec<u32>,
 }
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// The copy that brings it has not ended.
     storing: bool,
-    /// Copies that read it.
     pins: u32,
-    /// When it was used, where it may leave.
+    /// Time of the last use; `None` while it cannot be evicted.
     used: Option<u64>,
 }
 
-/// The tier.
 #[derive(Debug)]
 pub(crate) struct MockerTier {
     config: MockerTierConfig,
     entries: HashMap<BlockKey, Entry>,
-    /// Those that may leave, the one that was used longest ago first.
+    /// Evictable blocks, least recently used first.
     oldest: BTreeSet<(u64, BlockKey)>,
     clock: u64,
-    /// Copies that have begun, in the order in which they end.
     copies: BTreeMap<(SimTime, bool, CopyId), MockerCopy>,
     ends: HashMap<CopyId, SimTime>,
-    /// Copies to the host that begin with the end of the pass.
+    /// Copies to the host that start at the end of the pass.
     prepared: Vec<(CopyId, MockerCopy)>,
-    /// When the last copy to the host ends, and back.
+    /// Ends of the last copies to the host and back.
     tails: (SimTime, SimTime),
-    /// Until when a block of the GPU is read.
+    /// End of the reads of each GPU block.
     read: HashMap<u32, SimTime>,
     next: CopyId,
 }
 
 impl MockerTier {
-    /// An empty tier.
     pub(crate) fn new(config: MockerTierConfig) -> Self {
         Self {
             config,
@@ -92,7 +81,6 @@ impl MockerTier {
         }
     }
 
-    /// Whether a block is there, and free.
     pub(crate) fn state(&self, key: BlockKey) -> MockerBlock {
         match self.entries.get(&key) {
             None => MockerBlock::Missing,
@@ -101,8 +89,8 @@ impl MockerTier {
         }
     }
 
-    /// A request used the blocks of its prompt: the first one leaves last. What a copy holds is passed
-    /// over.
+    /// Updates the recency of a prompt's blocks; the first block is evicted last. Skips blocks in
+    /// copies.
     pub(crate) fn touch(&mut self, keys: &[BlockKey]) {
         for key in keys.iter().rev() {
             if self.state(*key) == MockerBlock::Ready {
@@ -112,7 +100,6 @@ impl MockerTier {
         }
     }
 
-    /// A block may leave, and was used last.
     fn may_leave(&mut self, key: BlockKey) {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
@@ -123,8 +110,8 @@ impl MockerTier {
         self.oldest.insert((self.clock, key));
     }
 
-    /// Blocks of a prompt, and where they are on the GPU, are to be copied once the pass is over: those
-    /// that are not there. `None`: there is no room for all of them.
+    /// Prepares a copy of the missing blocks of a prompt, with their GPU blocks. Returns `None` if
+    /// they do not all fit.
     pub(crate) fn prepare(&mut self, seq: SeqId, blocks: &[(BlockKey, u32)]) -> Option<CopyId> {
         let kept: HashSet<BlockKey> = blocks.iter().map(|(key, _)| *key).collect();
         let mut missing: Vec<(BlockKey, u32)> = Vec::new();
@@ -169,7 +156,6 @@ impl MockerTier {
         self.next
     }
 
-    /// The pass is over: the copies that were prepared begin.
     pub(crate) fn submit(&mut self, now: SimTime) {
         for (id, copy) in std::mem::take(&mut self.prepared) {
             let end = self.begin(now, id, copy);
@@ -193,13 +179,13 @@ impl MockerTier {
         end
     }
 
-    /// Until when the GPU's blocks are read that somebody else has now.
+    /// Returns the end of all copies that read these GPU blocks.
     pub(crate) fn read_until(&self, blocks: &[u32]) -> SimTime {
         let ends = blocks.iter().filter_map(|block| self.read.get(block));
         ends.copied().max().unwrap_or(SimTime::ZERO)
     }
 
-    /// Blocks that are ready are copied to the GPU, not before `from`.
+    /// Starts to copy ready blocks to the GPU, not before `from`.
     pub(crate) fn load(&mut self, seq: SeqId, keys: Vec<BlockKey>, from: SimTime) -> CopyId {
         for key in &keys {
             if let Some(entry) = self.entries.get_mut(key) {
@@ -220,7 +206,7 @@ impl MockerTier {
         id
     }
 
-    /// Nobody waits for a load any more; its direction stays as busy as it was.
+    /// Cancels a load. Its direction stays busy until the planned end.
     pub(crate) fn cancel(&mut self, id: CopyId) {
         let Some(end) = self.ends.remove(&id) else {
             return;
@@ -230,22 +216,19 @@ impl MockerTier {
         }
     }
 
-    /// When a copy ends that has begun; `None`: it has not, or is over.
     pub(crate) fn end_of(&self, id: CopyId) -> Option<SimTime> {
         self.ends.get(&id).copied()
     }
 
-    /// Whether a copy is not over.
     pub(crate) fn goes_on(&self, id: CopyId) -> bool {
         self.ends.contains_key(&id) || self.prepared.iter().any(|(other, _)| *other == id)
     }
 
-    /// When the next copy ends.
     pub(crate) fn next_due(&self) -> Option<SimTime> {
         self.copies.first_key_value().map(|((end, ..), _)| *end)
     }
 
-    /// The next copy that is over at `now`, its effects on the tier included.
+    /// Completes and returns the next copy that ends at or before `now`.
     pub(crate) fn pop_due(&mut self, now: SimTime) -> Option<MockerCopy> {
         self.next_due().filter(|end| *end <= now)?;
         let ((end, _, id), copy) = self.copies.pop_first()?;
@@ -255,7 +238,7 @@ impl MockerTier {
             return Some(copy);
         }
         for block in &copy.sources {
-            // A later copy may read what has its place now.
+            // A later copy may read the block that reuses this place.
             if self.read.get(block) == Some(&end) {
                 self.read.remove(block);
             }
@@ -270,7 +253,8 @@ impl MockerTier {
         Some(copy)
     }
 
-    /// A copy has read blocks: what nobody else reads was used at one and the same time.
+    /// Ends the reads of blocks. Blocks without further readers become evictable, with equal
+    /// recency.
     fn unpin(&mut self, keys: &[BlockKey]) {
         self.clock += 1;
         for key in keys {

@@ -1,8 +1,8 @@
-//! The KV cache: which blocks a sequence holds, and which prefixes need no computation.
+//! Simulates the KV cache: the blocks of each sequence, and the prefixes that need no computation.
 //!
 //! [`BlockPool`] is vLLM's block pool without the memory: reference counts, a free queue in
-//! eviction order, and a map from a block's key to the blocks that hold it. It never hashes;
-//! keys come in the [`BlockPlan`](super::BlockPlan), which a [`Hasher`] made before submission.
+//! eviction order, and a map from block keys to blocks. It does not hash; a [`Hasher`] computes the
+//! keys of a [`BlockPlan`](super::BlockPlan) before submission.
 
 mod cache;
 mod cbor;

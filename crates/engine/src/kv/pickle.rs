@@ -1,11 +1,13 @@
-//! Python's pickle, protocol 5, byte for byte as CPython's C pickler writes it, for what a block
-//! hash is made of: null, integers, bytes, text and tuples. Source: CPython `Modules/_pickle.c`.
+//! Writes Python pickles of protocol 5 with the same bytes as CPython's C pickler. Covers the parts
+//! of a block hash: null, integers, bytes, text and tuples.
+//!
+//! **Source:** CPython `Modules/_pickle.c`.
 
-/// A frame ends at the first item that begins past this many bytes; longer strings stand outside.
+/// Maximum frame size: the first item that starts beyond it begins a new frame. Longer strings are
+/// written outside frames.
 const FRAME_TARGET: usize = 64 * 1024;
-/// A shorter body has no frame.
 const FRAME_MIN: usize = 4;
-/// `FRAME` and its length.
+/// Length of the `FRAME` opcode and its size field, in bytes.
 const FRAME_HEAD: usize = 9;
 
 const PROTO: u8 = 0x80;
@@ -18,16 +20,14 @@ const LONG_BINGET: u8 = b'j';
 const MARK: u8 = b'(';
 const TUPLE: u8 = b't';
 
-/// Where an object stands in the memo, to be named again.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Memo(u32);
 
-/// Writes one pickle at the end of a buffer.
 pub(super) struct Pickle<'a> {
     buf: &'a mut Vec<u8>,
     frame: Option<usize>,
     memoized: u32,
-    /// Written texts of which CPython has one object each: the empty one and Latin-1 characters.
+    /// Singleton texts of CPython, once written: the empty text and Latin-1 characters.
     singletons: Vec<(Option<char>, Memo)>,
 }
 
@@ -60,7 +60,7 @@ impl<'a> Pickle<'a> {
             0x100..0x1_0000 => self.put(&[b'M', wide[0], wide[1]]),
             _ if i32::try_from(n).is_ok() => self.put(&[b'J', wide[0], wide[1], wide[2], wide[3]]),
             _ => {
-                // Two's complement in as few bytes as keep the sign.
+                // Write two's complement in the fewest bytes that keep the sign.
                 let sign_bits = if n < 0 {
                     n.leading_ones()
                 } else {
@@ -98,7 +98,7 @@ impl<'a> Pickle<'a> {
         memo
     }
 
-    /// The same Python object once more.
+    /// Writes a reference to an object that was written before.
     pub(super) fn again(&mut self, Memo(at): Memo) {
         self.item();
         match u8::try_from(at) {
@@ -110,7 +110,7 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// A tuple of `len` items, at least one, which `items` writes.
+    /// Writes a tuple of `len` items, at least one, which `items` writes.
     pub(super) fn tuple(&mut self, len: usize, items: impl FnOnce(&mut Self)) {
         self.item();
         if len > 3 {
@@ -134,7 +134,7 @@ impl<'a> Pickle<'a> {
     }
 
     fn string(&mut self, short: u8, long: u8, bytes: &[u8]) -> Memo {
-        // Lengths past 4 GiB have yet another form; nothing here comes near.
+        // Strings over 4 GiB use another opcode; block contents are shorter.
         let len = bytes.len() as u32;
         let bare = bytes.len() >= FRAME_TARGET;
         if bare {
@@ -155,7 +155,7 @@ impl<'a> Pickle<'a> {
         self.memoize()
     }
 
-    /// Before each item: the place where a full frame is closed.
+    /// Closes a full frame before the next item.
     fn item(&mut self) {
         if self
             .frame

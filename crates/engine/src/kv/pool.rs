@@ -6,128 +6,118 @@ use super::groups::{GroupLimits, GroupTable, Groups, LayerGroups};
 use super::queue::FreeQueue;
 use crate::{BlockKey, BlockPlan, BlockUse, CachedBlock, Event};
 
-/// Size and habits of a [`BlockPool`].
+/// Configures a [`BlockPool`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvConfig {
-    /// Blocks, with the null block that vLLM sets aside: one more than can be used.
+    /// Number of blocks, including vLLM's null block: one more than usable.
     pub num_blocks: u32,
     /// Tokens per block; 0 counts as 1.
     pub block_size: u32,
     /// Whether full blocks are kept for later prompts.
     pub prefix_caching: bool,
-    /// Whether anybody wants [`Event::Stored`], [`Event::Removed`] and [`Event::Cleared`].
+    /// Whether [`Event::Stored`], [`Event::Removed`] and [`Event::Cleared`] are emitted.
     pub events: bool,
 }
 
-/// The blocks that one sequence holds, in the order of its tokens.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BlockTable {
     pub(super) blocks: Vec<u32>,
-    /// Its blocks in other groups than the first.
     pub(super) groups: Vec<GroupTable>,
-    /// Blocks after which others may go on, with groups that do not keep everything.
+    /// Block indices where later prompts may diverge, with sparse layer groups.
     pub(super) ends: [u32; 4],
-    /// Leading blocks that have entered the prefix cache.
     cached: u32,
-    /// See [`BlockTable::settled`].
     settled: u32,
-    /// The pool's epoch when the first block came in.
+    /// Epoch of the pool when the first block was added.
     epoch: u32,
 }
 
 impl BlockTable {
-    /// How many blocks it holds.
     pub(crate) fn len(&self) -> u32 {
         self.blocks.len() as u32
     }
 
-    /// Whether it holds none.
     pub(crate) fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// Their numbers.
     pub(crate) fn ids(&self) -> &[u32] {
         &self.blocks
     }
 
-    /// Where groups that see everything went on finding its prompt, in tokens; 0: nowhere.
+    /// Returns where the full-attention groups had a longer hit, in tokens; 0 if nowhere.
     pub(crate) fn parting(&self, block_size: u32) -> u32 {
         self.ends[3] * block_size
     }
 
-    /// Up to this many tokens nothing happens: no block is missing and none becomes full.
+    /// Returns the number of tokens up to which nothing happens: no block is missing and none
+    /// becomes full.
     ///
-    /// A scheduler may pass over all steps that stay at or below it.
+    /// A scheduler may skip the allocation in steps that stay at or below it.
     pub(crate) const fn settled(&self) -> u32 {
         self.settled
     }
 }
 
-/// What [`BlockPool::allocate`] is asked for; all in tokens but `spare`.
+/// Arguments of [`BlockPool::allocate`], in tokens except `spare`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct BlockRequest {
-    /// What [`BlockPool::cached_prefix`] found; counts while the table is empty.
+    /// Result of [`BlockPool::cached_prefix`]; used while the table is empty.
     pub prefix: u32,
-    /// What the table must cover: computed + new (+ look-ahead).
+    /// Tokens to cover: computed plus new (plus lookahead).
     pub tokens: u32,
-    /// Of these, the tokens that are certain: blocks full of them enter the prefix cache at once,
-    /// before their step has run, as in vLLM. 0 puts that off until [`BlockPool::cache_full`].
+    /// Number of certain tokens. Blocks full of them enter the prefix cache immediately, before
+    /// their step has run, as in vLLM. 0 leaves this to [`BlockPool::cache_full`].
     pub cache: u32,
-    /// What would have to fit, though only `tokens` are taken (vLLM admits a prompt only when all
-    /// of it fits, `scheduler_reserve_full_isl`).
+    /// Tokens to check for room, although only `tokens` are allocated
+    /// (`scheduler_reserve_full_isl`).
     pub whole: u32,
-    /// Blocks that must stay free (vLLM's watermark and reserved blocks).
+    /// Number of blocks that must stay free (vLLM's watermark and reserved blocks).
     pub spare: u32,
-    /// Tokens whose steps are over: no layer looks at what a window before them has passed.
+    /// Number of tokens whose steps have ended. No layer reads blocks that a window before them has
+    /// passed.
     pub processed: u32,
-    /// Groups that do not keep everything take no more than they ever hold.
+    /// Whether sparse groups allocate no more than they ever hold.
     pub is_capped: bool,
 }
 
-/// Every usable block is in exactly one class.
+/// Counts the usable blocks by state. Each block has exactly one state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BlockCounts {
-    /// Free and empty.
+    /// Free blocks outside the prefix cache.
     pub unused: u32,
-    /// Free, but still in the prefix cache.
+    /// Free blocks in the prefix cache.
     pub idle: u32,
-    /// Referenced by sequences.
+    /// Blocks referenced by sequences.
     pub used: u32,
 }
 
 #[derive(Debug, Clone, Default)]
 struct Block {
-    /// Sequences that hold it.
     refs: u32,
-    /// It is in the prefix cache.
     cached: bool,
 }
 
-/// All blocks of one engine: who holds them, which can be taken, and what they still remember.
+/// Manages all KV cache blocks of one engine.
 ///
-/// A free block keeps its key until somebody takes it, so there is no separate eviction: the free
-/// queue is the eviction order. Source: `vllm/v1/core/{block_pool,kv_cache_manager}.py`, 0.33.
+/// A free block keeps its key until it is allocated, so the free queue is also the eviction order.
+///
+/// **Source:** `vllm/v1/core/{block_pool,kv_cache_manager}.py`, 0.33.
 #[derive(Debug)]
 pub struct BlockPool {
     config: KvConfig,
     blocks: Vec<Block>,
-    /// Whole hashes by block, once a plan had any.
+    /// Full hashes by block, if plans have them.
     hashes: Vec<Option<[u8; 32]>>,
     free: FreeQueue,
     cache: CachedBlocks,
-    /// Free blocks with a key.
     idle: u32,
-    /// How often the cache was emptied.
     epoch: u32,
-    /// Groups beside the first.
     pub(super) groups: Groups,
-    /// By block, with such groups: the group that has it, 0 being the first.
+    /// Group of each block, if there are several; 0 is the first.
     owners: Vec<u8>,
 }
 
 impl BlockPool {
-    /// A pool whose blocks are all free and empty.
     pub(crate) fn new(config: KvConfig) -> Self {
         let config = KvConfig {
             num_blocks: config.num_blocks.max(1),
@@ -147,7 +137,6 @@ impl BlockPool {
         }
     }
 
-    /// The same for layers in groups.
     #[must_use]
     pub(crate) fn with_groups(self, groups: &LayerGroups, limits: &GroupLimits) -> Self {
         let KvConfig {
@@ -162,20 +151,19 @@ impl BlockPool {
         }
     }
 
-    /// Its size and habits.
     pub(crate) const fn config(&self) -> &KvConfig {
         &self.config
     }
 
-    /// Blocks that `tokens` tokens take.
     pub(crate) const fn blocks_for(&self, tokens: u32) -> u32 {
         tokens.div_ceil(self.config.block_size)
     }
 
-    /// Tokens at the start of `plan` that need no computation, a multiple of the block size.
+    /// Returns the number of leading tokens of `plan` that are cached, a multiple of the block
+    /// size.
     ///
-    /// `tokens` is what the sequence has (prompt, and after a preemption also output); the last of
-    /// them must always be computed, so at most `tokens - 1` are found.
+    /// `tokens` is the length of the sequence (after a preemption with output). Its last token must
+    /// always be computed, so at most `tokens - 1` are found.
     pub(crate) fn cached_prefix(&self, plan: &BlockPlan, tokens: u32) -> u32 {
         if !self.config.prefix_caching {
             return 0;
@@ -186,12 +174,12 @@ impl BlockPool {
         hits.count() as u32 * self.config.block_size
     }
 
-    /// Whether some block holds this.
     pub(crate) fn is_cached(&self, key: BlockKey) -> bool {
         self.cache.find(key).is_some()
     }
 
-    /// Of the first `blocks` of `plan`, those at the front that are cached and held by somebody.
+    /// Returns how many of the first `blocks` of `plan` are cached and in use, counted from the
+    /// front.
     pub(crate) fn held_prefix(&self, plan: &BlockPlan, blocks: u32) -> u32 {
         let keys = plan.keys.iter().take(blocks as usize);
         let held = keys.take_while(|&&key| {
@@ -201,10 +189,10 @@ impl BlockPool {
         held.count() as u32
     }
 
-    /// Makes `table` cover what is needed: cached prefix blocks first (if the table is empty),
-    /// then blocks from the front of the free queue, which thereby leave the prefix cache.
+    /// Extends `table` to cover the request. Takes cached prefix blocks first (if the table is
+    /// empty), then blocks from the front of the free queue, which evicts them.
     ///
-    /// False: there are not enough free blocks, or the prefix is cached no longer; nothing changed.
+    /// Returns false without any change if there are too few free blocks or the prefix was evicted.
     #[must_use]
     pub(crate) fn allocate(
         &mut self,
@@ -233,7 +221,6 @@ impl BlockPool {
         true
     }
 
-    /// Puts the cached prefix into an empty table, if all else that is needed will fit too.
     fn admit(
         &mut self,
         table: &mut BlockTable,
@@ -251,7 +238,7 @@ impl BlockPool {
             }
             _ => 0,
         };
-        // A hit that nobody holds leaves the free queue too.
+        // Cached blocks without a user also leave the free queue.
         let idle = table
             .blocks
             .iter()
@@ -272,17 +259,14 @@ impl BlockPool {
         true
     }
 
-    /// The block that a key finds.
     pub(super) fn find(&self, key: BlockKey) -> Option<u32> {
         self.cache.find(key)
     }
 
-    /// Whether nobody holds a block.
     pub(super) fn is_idle(&self, id: u32) -> bool {
         self.blocks[id as usize].refs == 0
     }
 
-    /// Somebody holds a cached block from now on.
     pub(super) fn hold(&mut self, id: u32) {
         let block = &mut self.blocks[id as usize];
         if block.refs == 0 {
@@ -292,13 +276,12 @@ impl BlockPool {
         block.refs += 1;
     }
 
-    /// A table begins with so many cached blocks.
     pub(super) fn start(&self, table: &mut BlockTable, hits: u32) {
         (table.cached, table.epoch) = (hits, self.epoch);
     }
 
-    /// Moves `n` free blocks into a table of group `owner`; the caller has seen that there are that
-    /// many.
+    /// Moves `n` free blocks into a table of group `owner`. The caller has checked that there are
+    /// enough.
     pub(super) fn take(
         &mut self,
         table: &mut Vec<u32>,
@@ -340,9 +323,9 @@ impl BlockPool {
         }
     }
 
-    /// Enters the blocks that the first `upto` tokens fill into the prefix cache, as one event.
+    /// Adds the blocks filled by the first `upto` tokens to the prefix cache, with one event.
     ///
-    /// [`BlockPool::allocate`] does so by itself; this is for tokens that came from elsewhere.
+    /// [`BlockPool::allocate`] does this itself; call it for loaded tokens.
     pub(crate) fn cache_full(
         &mut self,
         table: &mut BlockTable,
@@ -352,8 +335,8 @@ impl BlockPool {
     ) {
         let size = self.config.block_size;
         let room = table.len().saturating_mul(size);
-        // After the cache was emptied, a table from before has lost its prefix: what it fills
-        // later could never be found.
+        // A table from before a cache reset has lost its prefix: the blocks it fills later could
+        // never be found.
         let plan = plan.filter(|_| self.config.prefix_caching && table.epoch == self.epoch);
         let Some(plan) = plan else {
             table.settled = self.settled(table, room);
@@ -386,7 +369,7 @@ impl BlockPool {
             }
         }
         let settled = if table.cached < keys {
-            // One token short of the next full block.
+            // One token less than the next full block.
             room.min((table.cached + 1).saturating_mul(size) - 1)
         } else {
             room
@@ -394,7 +377,7 @@ impl BlockPool {
         table.settled = self.settled(table, settled);
     }
 
-    /// What the first group says of [`BlockTable::settled`], held against the others.
+    /// Returns [`BlockTable::settled`], the minimum over all groups.
     fn settled(&self, table: &BlockTable, first: u32) -> u32 {
         match self.has_groups() {
             true => first.min(self.settled_in_groups(table)),
@@ -402,7 +385,7 @@ impl BlockPool {
         }
     }
 
-    /// Enters one block of a table as block `i` of `plan`, under a name.
+    /// Caches a block as block `i` of `plan`, under `key`.
     pub(super) fn remember(&mut self, id: u32, key: BlockKey, plan: &BlockPlan, i: usize) {
         self.blocks[id as usize].cached = true;
         self.cache.insert(key, id);
@@ -414,7 +397,7 @@ impl BlockPool {
         }
     }
 
-    /// Gives back the blocks of `table` that `tokens` tokens do not need and that are not cached.
+    /// Frees the blocks of `table` that `tokens` tokens do not need and that are not cached.
     pub(crate) fn trim(&mut self, table: &mut BlockTable, tokens: u32) {
         let keep = self.blocks_for(tokens).max(table.cached);
         while table.len() > keep {
@@ -430,10 +413,10 @@ impl BlockPool {
         table.settled = table.settled.min(table.len() * self.config.block_size);
     }
 
-    /// Gives all blocks of `table` back, at the end or for a preemption.
+    /// Frees all blocks of `table`, at its end or for a preemption.
     ///
-    /// Cached ones join the back of the free queue, last block first, so that a prefix outlives
-    /// what follows it; the others go to the front and are taken next.
+    /// Cached blocks are appended to the free queue, last block first, so that a prefix is evicted
+    /// after its continuation. Other blocks go to the front.
     pub(crate) fn release(&mut self, table: &mut BlockTable) {
         if !self.groups.is_first_null {
             self.give_back(&table.blocks);
@@ -445,7 +428,6 @@ impl BlockPool {
         (table.cached, table.settled) = (0, 0);
     }
 
-    /// A sequence no longer holds these blocks.
     pub(super) fn give_back(&mut self, ids: &[u32]) {
         for &id in ids {
             let block = &mut self.blocks[id as usize];
@@ -468,8 +450,8 @@ impl BlockPool {
         }
     }
 
-    /// Empties the prefix cache, unless a sequence holds blocks: then false, and nothing changed
-    /// (vLLM's `reset_prefix_cache`).
+    /// Empties the prefix cache (vLLM's `reset_prefix_cache`). Returns false without any change if
+    /// sequences hold blocks.
     pub(crate) fn reset(&mut self, out: &mut impl FnMut(Event)) -> bool {
         let unheld = self.used() == 0;
         if unheld {
@@ -478,8 +460,8 @@ impl BlockPool {
         unheld
     }
 
-    /// Empties the prefix cache; blocks that sequences hold stay with them, and neither these nor
-    /// what the same sequences fill later can be found.
+    /// Empties the prefix cache. Sequences keep their blocks, but these and later ones of the same
+    /// sequences cannot be found.
     pub(crate) fn forget(&mut self, out: &mut impl FnMut(Event)) {
         self.cache.clear();
         self.hashes.clear();
@@ -493,12 +475,10 @@ impl BlockPool {
         }
     }
 
-    /// Whether full blocks enter the prefix cache from now on, and are found in it.
     pub(crate) fn set_caching(&mut self, on: bool) {
         self.config.prefix_caching = on;
     }
 
-    /// What is in the prefix cache, by block.
     pub(crate) fn cached_blocks(&self) -> Vec<CachedBlock> {
         let blocks = (0..).zip(&self.blocks).filter(|(_, block)| block.cached);
         let named = |(id, block): (u32, &Block)| CachedBlock {
@@ -512,10 +492,9 @@ impl BlockPool {
         blocks.map(named).collect()
     }
 
-    /// What the blocks of these numbers are used for.
     pub(crate) fn block_use(&self, numbers: Range<u32>) -> BlockUse {
         let blocks = self.blocks.iter().take(numbers.end as usize);
-        // The null block is nobody's.
+        // The null block does not count.
         let mut all = BlockUse::default();
         for block in blocks.skip(numbers.start.max(1) as usize) {
             match (block.refs, block.cached) {
@@ -531,22 +510,21 @@ impl BlockPool {
         all
     }
 
-    /// Blocks that exist, the null block aside.
+    /// Returns the number of blocks without the null block.
     pub const fn usable(&self) -> u32 {
         self.config.num_blocks - 1
     }
 
-    /// Blocks that can be taken, those still in the prefix cache included.
+    /// Returns the number of free blocks, including those in the prefix cache.
     pub const fn free(&self) -> u32 {
         self.free.len()
     }
 
-    /// Blocks that sequences hold.
     pub(crate) const fn used(&self) -> u32 {
         self.usable() - self.free.len()
     }
 
-    /// Blocks by class; their sum is [`BlockPool::usable`].
+    /// Returns the blocks by state; their sum is [`BlockPool::usable`].
     pub const fn counts(&self) -> BlockCounts {
         BlockCounts {
             unused: self.free.len() - self.idle,

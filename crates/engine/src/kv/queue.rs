@@ -1,7 +1,7 @@
-/// The free blocks in the order they are taken: an intrusive doubly linked list over block ids.
+/// Holds the free blocks in allocation order, as a doubly linked list over block ids.
 ///
-/// Every operation is O(1). Slot 0 is the null block, which is never free, so it serves as the
-/// anchor: its `next` is the front, its `prev` the back.
+/// Every operation is O(1). Slot 0 is the null block, which is never free. It serves as the anchor:
+/// `next` is the front, `prev` the back.
 #[derive(Debug)]
 pub(super) struct FreeQueue {
     links: Vec<FreeLink>,
@@ -17,7 +17,6 @@ struct FreeLink {
 const ANCHOR: u32 = 0;
 
 impl FreeQueue {
-    /// Blocks `1..=last`, the lowest in front.
     pub(super) fn full(last: u32) -> Self {
         let links = (0..=last)
             .map(|id| FreeLink {
@@ -32,7 +31,6 @@ impl FreeQueue {
         self.len
     }
 
-    /// From the front to the back.
     pub(super) fn iter(&self) -> impl Iterator<Item = u32> {
         let next = |id: u32| Some(self.links[id as usize].next).filter(|&id| id != ANCHOR);
         std::iter::successors(next(ANCHOR), move |&id| next(id))
@@ -54,7 +52,6 @@ impl FreeQueue {
         self.insert(id, self.links[ANCHOR as usize].prev, ANCHOR);
     }
 
-    /// Takes out a block that is in the queue.
     pub(super) fn remove(&mut self, id: u32) {
         let FreeLink { prev, next } = self.links[id as usize];
         self.links[prev as usize].next = next;

@@ -1,4 +1,4 @@
-//! Published vectors.
+//! Tests block hashes against published vectors.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ fn media(identifier: &str, start: u32, len: u32) -> MediaSpan {
     }
 }
 
-/// Both forms of each block's hash, the whole one in hex.
+/// Returns the hex hash and the key of each block.
 fn blocks(plan: &BlockPlan, len: usize) -> Vec<(String, u64)> {
     let keys = plan.keys.iter().map(|key| key.0);
     plan.hashes
@@ -417,7 +417,7 @@ fn llmd_blocks_are_rooted_in_the_model() {
         keys("", 8, &image),
         [7_103_571_041_084_167_398, 911_194_152_905_941_944]
     );
-    // The router that recomputes names from events cannot tell a salt from a media item.
+    // The router that recomputes keys from events cannot distinguish a salt from a media item.
     let salted = Extras {
         salt: Some("abc".into()),
         ..extras(vec![])
@@ -430,7 +430,7 @@ fn llmd_blocks_are_rooted_in_the_model() {
 
 #[test]
 fn llmd_v06_blocks_know_no_model() {
-    // From fxamacker/cbor, as llm-d-kv-cache-manager v0.3.0 uses it.
+    // The expected values are from fxamacker/cbor, as used by llm-d-kv-cache-manager v0.3.0.
     let keys = |seed| -> Vec<u64> {
         let tokens: Vec<u32> = (1..=16).collect();
         let plan = hasher(HashAlgo::LlmdSha256, Some(seed), 8).plan(&tokens, &Extras::default());

@@ -1,6 +1,6 @@
-//! What it takes to add up the halves that GPUs computed, by the size of what they add up.
+//! Models the time of an all-reduce by message size.
 
-/// Sizes of a message, in bytes, at which times are known.
+/// Message sizes of the measurements, in bytes.
 const BYTES: [f64; 10] = [
     32.0 * 1024.0,
     128.0 * 1024.0,
@@ -14,17 +14,16 @@ const BYTES: [f64; 10] = [
     32768.0 * 1024.0,
 ];
 
-/// us of one all-reduce inside a CUDA graph over 2, 4 and 8 GPUs: from 32 KiB to 32 MiB, each
-/// point twice the size of the one before (four times, the first).
+/// All-reduce times inside a CUDA graph over 2, 4 and 8 GPUs, in us. Columns are message sizes from
+/// 32 KiB to 32 MiB, see `BYTES`.
 ///
-/// One formula of a fixed time and a bandwidth does not do: small messages take one exchange,
-/// larger ones two, and from 8 MiB on NCCL's rings are used.
+/// A fixed time plus a bandwidth does not fit: small messages take one exchange, larger ones two,
+/// and NCCL's rings are used from 8 MiB.
 pub type AllReduce = [Row; 3];
 
-/// One row: over so many GPUs.
 pub(super) type Row = [f64; BYTES.len()];
 
-/// us of one all-reduce of `bytes` in a row of the table.
+/// Returns the time of an all-reduce of `bytes`, in us.
 pub(super) fn time(row: &Row, bytes: f64) -> f64 {
     if bytes <= BYTES[0] {
         return row[0];
@@ -35,7 +34,7 @@ pub(super) fn time(row: &Row, bytes: f64) -> f64 {
     row[end - 1] + share * (row[end] - row[end - 1])
 }
 
-/// Where nothing was measured: `(us, GB/s)` over 2, 4 and 8 GPUs.
+/// Computes a table from `(us, GB/s)` over 2, 4 and 8 GPUs, for lack of measurements.
 pub(super) const fn guess(rows: [(f64, f64); 3]) -> AllReduce {
     let mut table = [[0.0; BYTES.len()]; 3];
     let mut row = 0;
@@ -51,7 +50,6 @@ pub(super) const fn guess(rows: [(f64, f64); 3]) -> AllReduce {
     table
 }
 
-/// Row of the table for that many GPUs.
 pub(super) fn row(gpus: u32) -> usize {
     match gpus {
         0..=2 => 0,
@@ -97,7 +95,8 @@ pub(super) const RTX_PRO_6000: AllReduce = [
         29.8, 49.4, 84.3, 133.5, 133.5, 222.6, 346.9, 674.6, 1274.5, 2546.5,
     ],
 ];
-/// Over eight GPUs the sizes between 256 KiB and 1 MiB measured slower than 1 MiB did.
+/// Times over eight GPUs from 256 KiB to 1 MiB were measured longer than at 1 MiB; they are lowered
+/// to its time.
 pub(super) const B200: AllReduce = [
     [7.0, 7.4, 7.7, 9.4, 13.1, 25.3, 33.7, 45.4, 57.4, 87.2],
     [7.4, 8.1, 8.6, 18.0, 18.4, 23.8, 30.0, 43.2, 68.0, 119.0],

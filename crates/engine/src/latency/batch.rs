@@ -1,28 +1,28 @@
-/// What one step computes, as sums over its sequences.
+/// Sums up the computation of one step over its sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Batch {
-    /// Sequences that decode.
+    /// Number of decoding sequences.
     pub decodes: u32,
-    /// Tokens fed for them; more than one each with speculative decoding.
+    /// Tokens computed for decoding sequences; several each with speculative decoding.
     pub decode_tokens: u32,
-    /// Sum of their context lengths, the token being computed included.
+    /// Sum of their context lengths, including the token being computed.
     pub context: u64,
-    /// The same, each clipped to the sliding window.
+    /// Sum of their context lengths, each clipped to the sliding window.
     pub clipped: u64,
-    /// Prompt chunks.
+    /// Number of prompt chunks.
     pub chunks: u32,
-    /// Tokens computed for them.
+    /// Sum of the chunk lengths, in tokens.
     pub chunk_tokens: u64,
-    /// Tokens that stand before them, cached or computed earlier.
+    /// Number of tokens before the chunks, cached or computed earlier.
     pub chunk_past: u64,
-    /// Twice the (query, key) pairs of the chunks: sum of `new x (2 x past + new)`.
+    /// Twice the number of (query, key) pairs of the chunks: sum of `new x (2 x past + new)`.
     pub chunk_pairs: u64,
-    /// The same, each query seeing no more than the sliding window.
+    /// Like `chunk_pairs`, with each query limited to the sliding window.
     pub chunk_pairs_clipped: u64,
 }
 
 impl Batch {
-    /// Adds a sequence with `context` tokens that feeds `tokens` of them.
+    /// Adds a decoding sequence with `context` tokens; `tokens` of them are computed in this step.
     #[inline]
     pub fn add_decode(&mut self, context: u32, tokens: u32, window: Option<u32>) {
         self.decodes += 1;
@@ -40,7 +40,7 @@ impl Batch {
         self.chunk_past += past;
         let pairs = new * (2 * past + new);
         self.chunk_pairs += pairs;
-        // The part of the chunk before the window's width sees all that stands before it.
+        // Tokens of the chunk inside the window attend to all tokens before them.
         self.chunk_pairs_clipped += match window.map(u64::from) {
             Some(w) if past + new > w => {
                 let whole = w.saturating_sub(past);
@@ -50,17 +50,17 @@ impl Batch {
         };
     }
 
-    /// Tokens of the step.
+    /// Returns the number of tokens computed.
     pub fn tokens(&self) -> u64 {
         u64::from(self.decode_tokens) + self.chunk_tokens
     }
 
-    /// Sequences that take part.
+    /// Returns the number of sequences and chunks.
     pub fn sequences(&self) -> u32 {
         self.decodes + self.chunks
     }
 
-    /// One of `parts` equal batches that this one is split into; fractions count as whole.
+    /// Returns one of `parts` equal parts of this batch, rounded up.
     pub(super) fn part(&self, parts: u32) -> Self {
         let (few, many) = (parts.max(1), u64::from(parts.max(1)));
         Self {
@@ -76,8 +76,7 @@ impl Batch {
         }
     }
 
-    /// What each of `ranks` computes that share the tokens of prompts and nothing else; fractions
-    /// count as whole.
+    /// Returns the batch of each of `ranks` ranks that split prompt tokens only, rounded up.
     pub(super) fn with_shared_chunks(&self, ranks: u32) -> Self {
         let ranks = u64::from(ranks.max(1));
         Self {
@@ -88,7 +87,7 @@ impl Batch {
         }
     }
 
-    /// Whether there is nothing to compute.
+    /// Returns whether the batch has no sequences.
     pub fn is_empty(&self) -> bool {
         self.sequences() == 0
     }

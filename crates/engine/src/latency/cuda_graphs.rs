@@ -1,24 +1,24 @@
-//! What CUDA graphs cost and save.
+//! Models the benefit of CUDA graphs.
 
-/// us to launch a layer's kernels one by one from Python, without graphs and compilation.
+/// Time to launch the kernels of a layer from Python, without CUDA graphs or compilation, in us.
 ///
-/// An assumption, not measured: 3 to 8 ms a step for models of 32 to 80 layers are usual.
+/// Not measured: 3 to 8 ms per step are usual for models of 32 to 80 layers.
 pub(super) const EAGER_LAYER_US: f64 = 95.0;
 
-/// Above so many tokens a step computes longer than its kernels take to launch.
+/// Step size, in tokens, above which computing takes longer than launching kernels.
 const LAUNCH_BOUND_TOKENS: u64 = 512;
 
-/// Sizes of steps whose kernels are captured in graphs: a step with fewer tokens is filled up to the
-/// next size, a larger one runs without.
+/// Lists the batch sizes with captured CUDA graphs. A step is padded to the next size; a larger
+/// step runs without a graph.
 ///
 /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `_set_cudagraph_sizes`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CudaGraphs {
-    /// In ascending order; empty: no graphs (`--enforce-eager`).
+    /// Sizes in ascending order; empty for `--enforce-eager`.
     sizes: Vec<u32>,
 }
 
-/// What the sizes follow from, unless they are typed.
+/// Inputs of vLLM's default capture sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GraphLimits {
     /// `max_num_seqs`.
@@ -27,16 +27,15 @@ pub struct GraphLimits {
     pub tokens: u32,
     /// Draft tokens per sequence.
     pub drafts: u32,
-    /// The largest size; `None`: by the GPU.
+    /// Largest size; `None`: chosen by GPU.
     pub most: Option<u32>,
-    /// Whether the GPU is a Blackwell of a data centre.
+    /// Whether the GPU is a data-center Blackwell.
     pub blackwell: bool,
     /// Whether every small size is captured (`--performance-mode interactivity`).
     pub dense: bool,
 }
 
 impl Default for CudaGraphs {
-    /// Those of many sequences without drafts.
     fn default() -> Self {
         Self::usual(GraphLimits {
             seqs: 256,
@@ -50,10 +49,10 @@ impl Default for CudaGraphs {
 }
 
 impl CudaGraphs {
-    /// No graphs.
+    /// Configuration without CUDA graphs.
     pub const EAGER: Self = Self { sizes: Vec::new() };
 
-    /// These sizes, as far as a step of `tokens` reaches.
+    /// Uses the configured sizes up to `tokens`.
     pub fn typed(mut sizes: Vec<u32>, tokens: u32) -> Self {
         sizes.retain(|size| (1..=tokens).contains(size));
         sizes.sort_unstable();
@@ -61,7 +60,7 @@ impl CudaGraphs {
         Self { sizes }
     }
 
-    /// vLLM's own sizes.
+    /// Computes vLLM's default sizes.
     pub fn usual(limits: GraphLimits) -> Self {
         let ceiling = if limits.blackwell { 1024 } else { 512 };
         let rows = limits.drafts + 1;
@@ -80,7 +79,7 @@ impl CudaGraphs {
         };
         sizes.push(limits.tokens);
         if limits.most.is_none() {
-            // All sequences with all their drafts.
+            // Steps in which all sequences have all their drafts.
             let most = limits.seqs.min(ceiling);
             let counts = [1, 2, 4].into_iter().chain(spaced(most)).chain([most]);
             let widths = counts
@@ -95,12 +94,11 @@ impl CudaGraphs {
         Self::typed(sizes, limits.tokens)
     }
 
-    /// The captured sizes, in ascending order.
+    /// Returns the captured sizes, in ascending order.
     pub fn sizes(&self) -> &[u32] {
         &self.sizes
     }
 
-    /// Tokens that are computed for a step of so many.
     #[inline]
     pub(super) fn padded(&self, tokens: u64) -> u64 {
         let tokens32 = u32::try_from(tokens).unwrap_or(u32::MAX);
@@ -108,13 +106,11 @@ impl CudaGraphs {
         self.sizes.get(at).map_or(tokens, |size| u64::from(*size))
     }
 
-    /// Whether such a step waits for its kernels to be launched.
     pub(super) fn launches(&self, tokens: u64) -> bool {
         self.sizes.is_empty() && tokens <= LAUNCH_BOUND_TOKENS
     }
 }
 
-/// Every eighth size below 256, every sixteenth from there on.
 fn spaced(most: u32) -> impl Iterator<Item = u32> {
     let fine = (8..=most.min(255)).step_by(8);
     fine.chain((256..=most).step_by(16))

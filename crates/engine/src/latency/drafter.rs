@@ -1,4 +1,4 @@
-//! What proposes draft tokens, and what that takes.
+//! Models the draft tokens of speculative decoding and their cost.
 
 use std::time::Duration;
 
@@ -8,51 +8,48 @@ use super::{
     divide,
 };
 
-/// Rows of the output head that a head of EAGLE-3 has of its own.
+/// Rows of the own output head of EAGLE-3.
 const EAGLE3_VOCAB: u32 = 32_000;
-/// Layers of a draft model that fills a block of tokens at once. An assumption: the published ones
-/// for models of 8 billion weights have so many.
+/// Number of layers of a parallel draft model. Assumed from the published models for 8 billion
+/// weights.
 const BLOCK_LAYERS: u32 = 5;
-/// us to launch a pass of the draft model with graphs. An assumption: 60 to 150 are usual.
+/// Time to launch a pass of the draft model with CUDA graphs, in us. Assumed: 60 to 150 are usual.
 const PASS_US: f64 = 100.0;
-/// us in which the CPU looks drafts up, and for each sequence. An assumption: 0.1 to 1 ms for large
-/// batches are usual.
+/// Time of a draft lookup on the CPU, in us: fixed, and per sequence. Assumed: 0.1 to 1 ms are
+/// usual for large batches.
 const LOOKUP_US: (f64, f64) = (100.0, 3.0);
-/// us in which the GPU looks them up. An assumption.
+/// Time of a draft lookup on the GPU, in us. Assumed.
 const GPU_LOOKUP_US: f64 = 100.0;
 
-/// What proposes draft tokens.
+/// Proposes draft tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Drafter {
-    /// Earlier text, on the CPU or the GPU.
+    /// Lookup in earlier text (n-gram or suffix).
     Lookup {
-        /// Whether the GPU does it.
+        /// Whether the GPU performs the lookup.
         on_gpu: bool,
     },
-    /// Layers of its own.
+    /// Draft layers or a draft model.
     Layers(Box<DraftLayers>),
 }
 
-/// A draft model.
+/// Describes the layers that compute drafts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DraftLayers {
-    /// Layers and output head as they run.
     shape: ModelShape,
-    /// Rows of embeddings and head that it does not share with the target.
     own_rows: u32,
-    /// Passes of a step.
     passes: u32,
-    /// Tokens of each sequence in the last of them.
+    /// Tokens per sequence in the last pass.
     rows: u32,
 }
 
 impl Drafter {
-    /// The one of a method with `drafts` tokens a step for this target; `own`: the shape of a draft
-    /// model that is known. `None`: nothing is known of its size.
+    /// Creates the drafter of a method with `drafts` tokens per step; `own` is the shape of a draft
+    /// model, if known. Returns `None` if its size is unknown.
     ///
-    /// Heads that read the target's states (eagle, eagle3, mtp) are one layer like the target's and a
-    /// projection of those states; eagle and mtp use the target's embeddings and output head. A
-    /// draft model has its own.
+    /// Heads on the target's hidden states (eagle, eagle3, mtp) have one layer like the target's
+    /// and a projection. Eagle and mtp share the target's embeddings and output head. A draft model
+    /// has its own.
     pub fn of(
         method: &str,
         target: &ModelShape,
@@ -92,7 +89,7 @@ impl Drafter {
         })))
     }
 
-    /// Its weights on each of these GPUs, bytes.
+    /// Returns the bytes of weights per GPU.
     pub fn weight_bytes(&self, ranks: impl Into<WeightRanks>) -> f64 {
         let Self::Layers(layers) = self else {
             return 0.0;
@@ -104,8 +101,7 @@ impl Drafter {
         weight_bytes(&shape, ranks.into())
     }
 
-    /// Bytes of cache that a token takes in its layers on each of `tp` GPUs, with `width` bytes per
-    /// number.
+    /// Returns the KV cache bytes per token on each of `tp` GPUs, with `width` bytes per number.
     pub fn kv_bytes_per_token(&self, tp: u32, width: f64) -> f64 {
         match self {
             Self::Lookup { .. } => 0.0,
@@ -113,7 +109,7 @@ impl Drafter {
         }
     }
 
-    /// Layers of its own.
+    /// Returns the number of draft layers.
     pub fn layers(&self) -> u32 {
         match self {
             Self::Lookup { .. } => 0,
@@ -121,7 +117,7 @@ impl Drafter {
         }
     }
 
-    /// How long it takes beside a target of this deployment.
+    /// Builds the time model for a target with this deployment.
     ///
     /// # Errors
     /// As [`Roofline::new`].
@@ -154,8 +150,8 @@ impl Drafter {
     }
 }
 
-/// Dense layers like the target's, which read `states` of its hidden states; the projection counts
-/// as a wider MLP, of as many weights.
+/// Returns dense layers like the target's that read `states` of its hidden states. The projection
+/// counts as a wider MLP with as many weights.
 fn dense_layers(
     target: &ModelShape,
     own: Option<&ModelShape>,
@@ -181,7 +177,7 @@ fn dense_layers(
     }
 }
 
-/// One layer like the target's last, and a projection of two states.
+/// Returns one layer like the target's last, plus a projection of two states.
 fn mtp(target: &ModelShape) -> ModelShape {
     let projection = 2 * target.hidden / 3;
     ModelShape {
@@ -198,24 +194,24 @@ fn mtp(target: &ModelShape) -> ModelShape {
     }
 }
 
-/// How long drafting takes in each step.
+/// Models the time to draft in each step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Drafting {
-    /// us, and us per sequence.
+    /// Fixed time and time per sequence, in us.
     Lookup(f64, f64),
-    /// Passes of layers.
+    /// Passes through draft layers.
     Passes {
-        /// One of them.
+        /// Time model of one pass.
         pass: Box<Roofline>,
-        /// How many: the first over all tokens of the step, so that its cache is complete.
+        /// Number of passes; the first covers all tokens of the step to complete the cache.
         passes: u32,
-        /// Tokens of each sequence in the others, or beside the tokens of the only one.
+        /// Tokens per sequence in the further passes, or in addition to those of the only pass.
         rows: u32,
     },
 }
 
 impl Drafting {
-    /// The time after a step of the target, at that speed.
+    /// Returns the draft time after a step of the target.
     pub fn step(&self, batch: &Batch, speed: Speed) -> Duration {
         let time = match self {
             _ if batch.is_empty() => Duration::ZERO,
@@ -236,7 +232,6 @@ impl Drafting {
     }
 }
 
-/// A token for each sequence of a step.
 fn one_each(batch: &Batch) -> Batch {
     let prompts = batch.chunk_past + batch.chunk_tokens;
     Batch {

@@ -1,4 +1,4 @@
-//! How long encoders of images and audio take. Estimates: no recorded run has any.
+//! Estimates the time of image and audio encoders. No recorded run covers them.
 
 use std::time::Duration;
 
@@ -11,40 +11,41 @@ use super::{
 };
 use crate::{EncoderInput, EncoderKind};
 
-/// ms for a thousand embeddings on an H100 where nothing is known of the encoder: 5 to 15 are usual
-/// for vision transformers of 300 to 700 million weights.
+/// Time of a thousand embeddings on an H100, in ms, for unknown encoders. 5 to 15 are usual for
+/// vision transformers of 300 to 700 million weights.
 const USUAL_MS: f64 = 10.0;
-/// Dense bf16 TFLOP/s of an H100.
+/// Dense bf16 peak of an H100, in TFLOP/s.
 const H100_TFLOPS: f64 = 989.5;
-/// How many heads there are changes nothing that is counted here.
+/// Number of heads; does not affect the result.
 const HEADS: u32 = 16;
-/// Frames of a Whisper encoder that its followers pool into one embedding (25 a second).
+/// Frames of a Whisper encoder per embedding in models derived from it (25 embeddings per second).
 const POOLED_FRAMES: u32 = 2;
 
-/// A transformer that turns patches of images, or frames of audio, into embeddings.
+/// Describes a transformer that encodes image patches or audio frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EncoderShape {
     /// Width of the residual stream.
     pub hidden: u32,
-    /// Layers.
+    /// Number of layers.
     pub layers: u32,
     /// Width of the MLP.
     pub intermediate: u32,
-    /// The MLP has a gate.
+    /// Whether the MLP has a gate.
     pub gated: bool,
-    /// Patches or frames that become one embedding, at least one.
+    /// Patches or frames per embedding, at least one.
     pub merged: u32,
-    /// Patches of one tile, where images are cut into tiles that see only themselves.
+    /// Patches per tile; `None`: images are not tiled. Attention stays within a tile.
     pub tile: Option<u32>,
-    /// Layers that see windows of so many patches.
+    /// Windowed attention of some layers, in patches.
     pub window: Option<Window>,
 }
 
 impl EncoderShape {
-    /// The vision encoder of a `config.json`; `None`: it has none, or its sizes are not known.
+    /// Reads the vision encoder of a `config.json`. Returns `None` if it has none or its size is
+    /// unknown.
     ///
-    /// Read as Qwen2-VL, 2.5-VL and 3-VL, LLaVA, Gemma 3, Pixtral, Mistral 3, InternVL, Llama 4,
-    /// Idefics 3, Kimi-VL and GLM-4V write them.
+    /// Supports Qwen2-VL, 2.5-VL and 3-VL, LLaVA, Gemma 3, Pixtral, Mistral 3, InternVL, Llama 4,
+    /// Idefics 3, Kimi-VL and GLM-4V.
     pub fn vision(config: &Value) -> Option<Self> {
         let (config, part) = part(config, "vision_config")?;
         let hidden = field(part, &["embed_dim", "hidden_size"]).filter(|&n| n > 0)?;
@@ -54,7 +55,7 @@ impl EncoderShape {
         let kind = part["model_type"].as_str().unwrap_or_default();
         let patch = edge(&part["patch_size"]).unwrap_or(14).max(1);
         let square = |pixels: u32| (pixels / patch).saturating_mul(pixels / patch).max(1);
-        // Where it also merges patches, images keep their size.
+        // With a merge size, images keep their size.
         let is_tiled = part["spatial_merge_size"].is_null();
         let tile = edge(&part["image_size"]).filter(|_| is_tiled).map(square);
         let full = part["fullatt_block_indexes"].as_array().map(Vec::len);
@@ -73,7 +74,7 @@ impl EncoderShape {
         })
     }
 
-    /// The same of its audio encoder, read as those are written that follow Whisper (Qwen2-Audio,
+    /// Reads the audio encoder of a `config.json`. Supports the successors of Whisper (Qwen2-Audio,
     /// Qwen2.5-Omni, Ultravox).
     pub fn audio(config: &Value) -> Option<Self> {
         let (config, part) = part(config, "audio_config")?;
@@ -92,8 +93,8 @@ impl EncoderShape {
         })
     }
 
-    /// One item of so many embeddings as the roofline counts prompts, of which every token sees all
-    /// before it: here all see all, and so twice as many pairs.
+    /// Adds one item of `embeddings` embeddings to a batch. Attention is not causal here, so it has
+    /// twice as many pairs as a prompt.
     fn add_to(&self, batch: &mut Batch, embeddings: u64) {
         let patches = embeddings.saturating_mul(self.merged.into());
         let seen = self.tile.map_or(patches, |tile| patches.min(tile.into()));
@@ -106,7 +107,6 @@ impl EncoderShape {
         batch.chunk_pairs_clipped += patches.saturating_mul(near).saturating_mul(2);
     }
 
-    /// As a model without cache and output head.
     fn as_model(&self) -> ModelShape {
         ModelShape {
             hidden: self.hidden,
@@ -129,20 +129,18 @@ impl EncoderShape {
     }
 }
 
-/// A part of a configuration, and what it lies in.
+/// Returns a named part of a configuration, and the object that contains it.
 fn part<'a>(config: &'a Value, name: &str) -> Option<(&'a Value, &'a Value)> {
     let all = [config, &config["thinker_config"]];
     let found = all.into_iter().find(|config| config[name].is_object())?;
     Some((found, &found[name]))
 }
 
-/// A number, or the first of a list.
 fn edge(value: &Value) -> Option<u32> {
     let number = value.as_u64().or_else(|| value[0].as_u64());
     number.map(size).filter(|&n| n > 0)
 }
 
-/// Patches that become one embedding.
 fn merged_patches(config: &Value, part: &Value, tile: Option<u32>) -> u32 {
     let square = |n: u32| n.saturating_mul(n);
     let either = |key: &'static str| field(part, &[key]).or_else(|| field(config, &[key]));
@@ -160,24 +158,24 @@ fn merged_patches(config: &Value, part: &Value, tile: Option<u32>) -> u32 {
     ratio.map_or(1, |ratio| (1.0 / (ratio * ratio)).round() as u32)
 }
 
-/// How long the encoders of a deployment take.
+/// Models the time of the encoders of a deployment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EncoderLatency {
     vision: Timing,
     audio: Timing,
-    /// GPUs over which items are spread, each encoded by one.
+    /// Number of GPUs over which whole items are distributed.
     spread: u32,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 enum Timing {
     Layers(EncoderShape, Box<Roofline>),
-    /// us of an embedding.
+    /// Time per embedding, in us.
     Usual(f64),
 }
 
 impl EncoderLatency {
-    /// Of encoders of these shapes, that of images and that of audio, in a deployment; `is_spread`: each of its GPUs encodes whole
+    /// Builds the model for a vision and an audio encoder. `is_spread`: each GPU encodes whole
     /// items (`--mm-encoder-tp-mode data`) instead of a part of each.
     ///
     /// # Errors
@@ -223,8 +221,8 @@ impl EncoderLatency {
         })
     }
 
-    /// How long it takes to encode these items together, everything being `speed` times as fast; at
-    /// most [`LONGEST_DELAY`].
+    /// Returns the time to encode these items together, divided by `speed`; at most
+    /// [`LONGEST_DELAY`].
     pub fn time(&self, inputs: impl Iterator<Item = EncoderInput> + Clone, speed: f64) -> Duration {
         let of = |kind: EncoderKind, timing: &Timing| {
             let lens = inputs.clone().filter(|input| input.kind == kind);
@@ -235,7 +233,7 @@ impl EncoderLatency {
         divide(time, speed).min(LONGEST_DELAY)
     }
 
-    /// Whether the shape of the encoder of images and video is known.
+    /// Returns whether the shape of the vision encoder is known.
     pub fn knows_vision(&self) -> bool {
         matches!(self.vision, Timing::Layers(..))
     }
@@ -247,7 +245,7 @@ impl Timing {
         if items == 0 {
             return 0.0;
         }
-        // The GPU with most to do has the largest item, or its share of all.
+        // The GPU with the most work has the largest item, or an equal part of all.
         let all: u64 = lens.clone().sum();
         let largest = lens.clone().max().unwrap_or(0);
         let share = largest.max(all.div_ceil(spread.into())) as f64 / all.max(1) as f64;

@@ -1,4 +1,4 @@
-/// One array of numbers, flat, with its shape.
+/// Array of numbers in row-major order, with its shape.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct FloatArray {
     pub shape: Vec<usize>,

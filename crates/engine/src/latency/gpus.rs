@@ -1,63 +1,63 @@
 use super::all_reduce::{self, AllReduce};
 
-/// What is known of a GPU: its data sheet and how much of it kernels reach.
+/// Describes a GPU: its data sheet, and the efficiency of kernels.
 ///
-/// Efficiencies: fits of public kernel tables (ai-dynamo/aiconfigurator) with global scales from
-/// server runs; those of fp8 and fp4 alone from tables of vLLM 0.24 (matrices of 1024 to 65536
-/// outputs, up to 8192 rows; logarithms, soft L1); GPUs without a fit take [`FALLBACK`].
+/// Efficiencies are fits of public kernel tables (ai-dynamo/aiconfigurator) with global scales from
+/// server runs. Those of fp8 and fp4 are from tables of vLLM 0.24 (matrices of 1024 to 65536
+/// outputs, up to 8192 rows; logarithms, soft L1). GPUs without a fit use `FALLBACK`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gpu {
     /// Name.
     pub name: &'static str,
-    /// Other names, compared without case, blanks and punctuation.
+    /// Other names, compared without case, spaces and punctuation.
     pub aliases: &'static [&'static str],
-    /// Dense bf16 peak, TFLOP/s.
+    /// Dense bf16 peak, in TFLOP/s.
     pub bf16_tflops: f64,
-    /// Dense fp8 peak, TFLOP/s; 0: no fp8 units.
+    /// Dense fp8 peak, in TFLOP/s; 0 without fp8 units.
     pub fp8_tflops: f64,
-    /// Dense fp4 peak, TFLOP/s; 0: no fp4 units.
+    /// Dense fp4 peak, in TFLOP/s; 0 without fp4 units.
     pub fp4_tflops: f64,
-    /// Memory bandwidth, TB/s.
+    /// Memory bandwidth, in TB/s.
     pub bandwidth_tbs: f64,
-    /// Memory that the engine sees, GiB.
+    /// Memory visible to the engine, in GiB.
     pub memory_gib: f64,
-    /// Matrix products.
+    /// Matrix products in bf16.
     pub gemm: Fit,
-    /// The same with fp8 weights and activations.
+    /// Matrix products with fp8 weights and activations.
     pub gemm_fp8: Fit,
-    /// The same with a scale per block of weights.
+    /// Matrix products with fp8 weights scaled per block.
     pub gemm_fp8_block: Fit,
-    /// The same with fp4 weights and activations.
+    /// Matrix products with fp4 weights and activations.
     pub gemm_fp4: Fit,
-    /// Decode attention: `(us, share of bandwidth)`.
+    /// Decode attention: launch time in us, and fraction of the bandwidth.
     pub decode_attention: (f64, f64),
-    /// Prefill attention: `(us, share of peak)`.
+    /// Prefill attention: launch time in us, and fraction of the peak.
     pub prefill_attention: (f64, f64),
-    /// All-reduce over 2, 4 and 8 GPUs.
+    /// All-reduce times over 2, 4 and 8 GPUs.
     pub all_reduce: AllReduce,
-    /// What ranks exchange for experts that are spread over them: NCCL carries it, and not vLLM's
-    /// own all-reduce.
+    /// Exchange times of spread experts, in all-reduces over NCCL instead of vLLM's custom
+    /// all-reduce.
     pub exchange: AllReduce,
-    /// Generation of its flash attention in vLLM: 2 reads the cache of a step with a prompt chunk
-    /// once for every query head, 3 and others once for all that share it; 0: none, Triton's kernels
-    /// (Volta, Turing) or AMD's.
+    /// Version of vLLM's flash attention. In steps with a prompt chunk, 2 reads the cache once per
+    /// query head, 3 and others once per group of heads. 0: none; kernels are Triton's (Volta,
+    /// Turing) or AMD's.
     pub flash_attention: u32,
     /// Expert kernels.
     pub experts: Experts,
 }
 
-/// A kernel: launch time, and the shares of bandwidth and of peak that it reaches.
+/// Efficiency of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Fit {
-    /// Fixed time, us.
+    /// Launch time, in us.
     pub fixed: f64,
-    /// Share of the memory bandwidth.
+    /// Fraction of the memory bandwidth.
     pub memory: f64,
-    /// Share of the arithmetic peak.
+    /// Fraction of the arithmetic peak.
     pub compute: f64,
 }
 
-/// Expert kernels by weight format: up to 16 experts, and 64 or more.
+/// Efficiency of expert kernels by weight format, each for up to 16 and for 64 or more experts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Experts {
     /// bf16 weights.
@@ -80,7 +80,7 @@ const fn fit(fixed: f64, memory: f64, compute: f64) -> Fit {
     }
 }
 
-/// What GPUs are linked by: all-reduce, and exchange between ranks.
+/// Interconnect: times of all-reduces, and of exchanges between ranks.
 type Link = [AllReduce; 2];
 const NVLINK: Link = {
     let guess = all_reduce::guess([(5.5, 110.0), (6.0, 70.0), (7.0, 55.0)]);
@@ -95,22 +95,21 @@ const EXPERTS: Experts = Experts {
     bf16: [fit(28.0, 0.90, 0.60), fit(32.0, 0.80, 0.13)],
     fp8: [fit(40.0, 0.90, 0.45), fit(63.0, 0.66, 0.09)],
     fp8_block: [fit(48.8, 0.841, 0.252), fit(46.9, 0.947, 0.149)],
-    // Of no use without fp4 units.
+    // Unused without fp4 units.
     fp4: [fit(43.0, 0.88, 0.26), fit(59.0, 0.81, 0.18)],
     int4: [fit(43.0, 0.88, 0.26), fit(59.0, 0.81, 0.18)],
 };
 
-/// Of Blackwell's data-centre GPUs: the newer kernels start faster.
+/// Data-center Blackwell GPUs, whose newer kernels launch faster.
 const BLACKWELL_EXPERTS: Experts = Experts {
     bf16: [fit(12.2, 0.668, 0.304), fit(19.4, 0.931, 0.268)],
     fp8: [fit(13.9, 0.654, 0.310), fit(27.8, 0.930, 0.241)],
     fp8_block: [fit(34.5, 0.611, 0.163), fit(31.2, 0.880, 0.103)],
     fp4: [fit(15.1, 0.634, 0.302), fit(20.7, 0.743, 0.165)],
-    // MXFP4 with activations in fp8, as vLLM multiplies it there; the share is of the bf16 peak.
+    // vLLM multiplies MXFP4 by fp8 activations here; the fraction is of the bf16 peak.
     int4: [fit(34.8, 0.779, 0.270), fit(34.8, 0.779, 0.270)],
 };
 
-/// Used where nothing was measured.
 const FALLBACK: Gpu = Gpu {
     name: "",
     aliases: &[],
@@ -122,7 +121,7 @@ const FALLBACK: Gpu = Gpu {
     gemm: fit(4.5, 0.80, 0.55),
     gemm_fp8: fit(14.0, 0.75, 0.30),
     gemm_fp8_block: fit(30.0, 0.60, 0.30),
-    // Of no use without fp4 units.
+    // Unused without fp4 units.
     gemm_fp4: fit(8.2, 0.746, 0.415),
     decode_attention: (14.0, 0.82),
     prefill_attention: (20.0, 0.45),
@@ -132,7 +131,6 @@ const FALLBACK: Gpu = Gpu {
     experts: EXPERTS,
 };
 
-/// A GPU of which only the data sheet is known.
 const fn sheet(
     name: &'static str,
     aliases: &'static [&'static str],
@@ -154,7 +152,6 @@ const fn sheet(
     }
 }
 
-/// The same with another generation of flash attention.
 const fn older(flash_attention: u32, sheet: Gpu) -> Gpu {
     Gpu {
         flash_attention,
@@ -261,7 +258,7 @@ const B200: Gpu = Gpu {
     )
 };
 
-/// The GPUs that are known by name.
+/// Built-in GPUs.
 pub const GPUS: &[Gpu] = &[
     H100,
     H200,
@@ -512,7 +509,7 @@ pub const GPUS: &[Gpu] = &[
     ),
 ];
 
-/// The GPU of that name: `H100`, `h100-sxm-80gb`, `NVIDIA H100 80GB HBM3`, `b200_sxm`, ….
+/// Finds a GPU by name: `H100`, `h100-sxm-80gb`, `NVIDIA H100 80GB HBM3`, `b200_sxm`.
 pub fn gpu(name: &str) -> Option<&'static Gpu> {
     called(name).or_else(|| called(name.split_once("_sxm")?.0))
 }
@@ -526,7 +523,6 @@ fn called(name: &str) -> Option<&'static Gpu> {
     })
 }
 
-/// Letters and digits only, without the makers' names.
 fn plain(name: &str) -> String {
     let lower = name.to_ascii_lowercase();
     let lower = lower

@@ -9,49 +9,49 @@ use super::float_array::FloatArray;
 use super::npz;
 use super::polynomial::mean_tokens;
 
-/// Measured tables: prompt work over tokens, decode work over (tokens in cache, context length).
-/// Both are interpolated, and extended in straight lines beyond their ends.
+/// Holds measured tables: prefill time by tokens, decode time by (tokens in the cache, context
+/// length). Values are interpolated, and extrapolated linearly.
 ///
-/// Source: dynamo-mocker 1.6.1 `src/common/perf_model.rs`.
+/// **Source:** dynamo-mocker 1.6.1 `src/common/perf_model.rs`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Grid {
     prefill_tokens: Vec<f64>,
     prefill_ms: Vec<f64>,
     kv_tokens: Vec<f64>,
     context: Vec<f64>,
-    /// `[kv_tokens][context]`
+    /// Decode times, `[kv_tokens][context]`.
     decode_ms: Vec<f64>,
 }
 
-/// Why a file holds no tables.
+/// Reports a problem with a table file.
 #[derive(Debug, thiserror::Error)]
 pub enum GridError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{path}: {error}")]
     Io {
-        /// Which file.
+        /// File.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         error: std::io::Error,
     },
-    /// It says something else.
+    /// The content is invalid.
     #[error("{path}: {problem}")]
     Content {
-        /// Which file.
+        /// File.
         path: PathBuf,
-        /// What is wrong.
+        /// Description of the problem.
         problem: String,
     },
 }
 
-/// Points per axis when a profiler's samples are turned into tables.
+/// Number of points per axis for tables made from a profiler's samples.
 const POINTS: usize = 100;
 
 impl Grid {
-    /// Opens an `.npz` with the five tables, or a folder of Dynamo's profiler.
+    /// Opens an `.npz` file with the five tables, or a folder of Dynamo's profiler.
     ///
     /// # Errors
-    /// [`GridError`] names the file and what is wrong with it.
+    /// [`GridError`] names the file and the problem.
     pub fn open(path: &Path) -> Result<Self, GridError> {
         if path.is_dir() {
             let prefill = raw(
@@ -115,7 +115,7 @@ impl Grid {
         })
     }
 
-    /// Prompt work in ms, at least 0.
+    /// Returns the time of prefill work in ms, at least 0.
     pub fn prefill(&self, batch: &Batch) -> f64 {
         let tokens = mean_tokens(batch);
         if tokens == 0 {
@@ -126,7 +126,7 @@ impl Grid {
         if ms.is_finite() { ms.max(0.0) } else { 0.0 }
     }
 
-    /// Decode work in ms, at least 1.
+    /// Returns the time of decode work in ms, at least 1; 0 without decodes.
     pub fn decode(&self, batch: &Batch) -> f64 {
         if batch.decodes == 0 {
             return 0.0;
@@ -149,7 +149,7 @@ impl Grid {
     }
 }
 
-/// The cell of `x` and the place within it, which lies outside 0..=1 beyond the ends.
+/// Returns the cell of `x` and the position within it, outside 0..=1 beyond the ends.
 fn place(axis: &[f64], x: f64) -> (usize, f64) {
     if axis.len() < 2 {
         return (0, 0.0);
@@ -185,7 +185,7 @@ fn load_npz(path: &Path) -> Result<BTreeMap<String, FloatArray>, GridError> {
     })
 }
 
-/// One half of a profiler's folder: `<name>/raw_data.npz`, or a JSON file beside it.
+/// Reads one part of a profiler's folder: `<name>/raw_data.npz` or the JSON file.
 fn raw(folder: &Path, name: &str, json: &str) -> Result<BTreeMap<String, FloatArray>, GridError> {
     let packed = folder.join(name).join("raw_data.npz");
     if packed.exists() {
@@ -222,9 +222,9 @@ fn raw(folder: &Path, name: &str, json: &str) -> Result<BTreeMap<String, FloatAr
         .collect())
 }
 
-/// Dynamo's conversion: straight lines through the samples, drawn again on a grid of points.
+/// Converts samples as Dynamo does: interpolates them linearly on a regular grid.
 ///
-/// Source: `dynamo/mocker/utils/planner_profiler_perf_data_converter.py`.
+/// **Source:** `dynamo/mocker/utils/planner_profiler_perf_data_converter.py`.
 fn from_profile(
     prefill: &BTreeMap<String, FloatArray>,
     decode: &BTreeMap<String, FloatArray>,
@@ -292,8 +292,8 @@ fn from_profile(
     }
 }
 
-/// Least squares `y = b0 + b1 x1 + b2 x2` through the centred normal equations; a direction in
-/// which the samples do not vary gets no slope.
+/// Fits `y = b0 + b1 x1 + b2 x2` by least squares with centered normal equations. A direction
+/// without variation gets a slope of 0.
 fn regress(x: &[[f64; 2]], y: &[f64]) -> [f64; 3] {
     let n = y.len() as f64;
     let mean = |f: &dyn Fn(usize) -> f64| (0..y.len()).map(f).sum::<f64>() / n;

@@ -1,13 +1,13 @@
 use super::Gpu;
 
-/// How fast a GPU and the memory of its host exchange pinned memory, GB/s in each direction.
+/// Describes the link between a GPU and pinned host memory, in GB/s per direction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HostLink {
-    /// What it is.
+    /// Name of the link.
     pub name: &'static str,
-    /// From the GPU to the host.
+    /// Bandwidth from the GPU to the host.
     pub to_host: f64,
-    /// From the host to the GPU.
+    /// Bandwidth from the host to the GPU.
     pub to_device: f64,
 }
 
@@ -20,14 +20,14 @@ const fn link(name: &'static str, to_host: f64, to_device: f64) -> HostLink {
 }
 
 impl HostLink {
-    /// What copies reach on PCIe gen 5, for GPUs of which nothing else is known.
+    /// Typical copy rates of PCIe gen 5; the default for unknown GPUs.
     pub const PCIE_5: Self = link("PCIe gen 5 x16", 52.0, 52.0);
     const PCIE_4: Self = link("PCIe gen 4 x16", 24.0, 24.0);
     const C2C: Self = link("NVLink-C2C", 350.0, 380.0);
     /// Two GPUs share a CPU.
     const HALF_C2C: Self = link("half an NVLink-C2C", 175.0, 190.0);
 
-    /// That of a GPU, by the name of its data sheet.
+    /// Returns the link of a GPU, by its name.
     pub fn of(gpu: &Gpu) -> Self {
         let starts = |names: &[&str]| names.iter().any(|name| gpu.name.starts_with(name));
         if starts(&["GB"]) {

@@ -1,11 +1,11 @@
 use super::ModelShape;
 use crate::kv::{LayerGroups, SparseKind};
 
-/// How the cache of a model is cut into blocks.
+/// Describes the layout of a model's KV cache in blocks.
 ///
-/// Layers of one kind form a bucket: those that see everything, and those that see a window or keep a
-/// state. Buckets are cut into groups of equally many layers, and all groups share one pool: a block
-/// belongs to one group and holds its tokens in all layers of that group.
+/// Layers are divided into full-attention layers and sparse layers (with a window or a state). Both
+/// are cut into groups of equally many layers that share one pool. A block belongs to one group and
+/// holds its tokens in all layers of that group.
 ///
 /// **Source:** vLLM 0.33 `vllm/v1/core/kv_cache_planning.py`,
 /// `_get_kv_cache_groups_uniform_page_size`; `vllm/v1/kv_cache_interface.py`.
@@ -13,29 +13,27 @@ use crate::kv::{LayerGroups, SparseKind};
 pub struct KvCachePlan {
     /// Tokens per block.
     pub block_size: u32,
-    /// One block on one GPU, bytes.
+    /// Bytes per block on one GPU.
     pub block_bytes: f64,
-    /// Layers of a group.
+    /// Layers per group.
     pub group_layers: u32,
-    /// Groups whose layers see everything.
+    /// Number of full-attention groups.
     pub full_groups: u32,
-    /// Groups whose layers do not; they are numbered first.
+    /// Number of sparse groups; they are numbered first.
     pub sparse_groups: u32,
-    /// What these keep; of a state, the most that a request has at once.
+    /// Kind of the sparse groups; for states, with the maximum per request.
     pub sparse: SparseKind,
-    /// Layers of both kinds.
+    /// Numbers of full-attention layers and of sparse layers.
     pub layers: (u32, u32),
     /// Whether keys and values are compressed (DeepSeek).
     pub is_mla: bool,
-    /// A block of one layer, bytes.
     page_bytes: f64,
-    /// The bytes of one token in a layer that sees everything.
     layer_token_bytes: f64,
 }
 
 impl KvCachePlan {
-    /// The blocks of a model on each of `tp` GPUs; `width`: bytes per cached number. Without `hybrid`
-    /// layers with a window are kept as if they saw everything; those with a state cannot be.
+    /// Plans the blocks of a model on each of `tp` GPUs, with `width` bytes per cached number.
+    /// Without `hybrid`, window layers count as full-attention layers; state layers cannot.
     ///
     /// A block must have room for a state ([`KvCachePlan::least_block`]).
     pub fn new(shape: &ModelShape, tp: u32, block_size: u32, width: f64, hybrid: bool) -> Self {
@@ -62,7 +60,7 @@ impl KvCachePlan {
         let full = shape.layers - sparse_layers;
         let group = match (full.min(sparse_layers), full.max(sparse_layers)) {
             (0, all) => all,
-            // Nearly as many of both: the smaller bucket is filled up.
+            // With similar numbers of both, the smaller part is padded.
             (small, large) if f64::from(large) < 1.5 * f64::from(small) => large,
             (small, _) => small,
         };
@@ -80,8 +78,8 @@ impl KvCachePlan {
         }
     }
 
-    /// The fewest tokens of a block, in steps of `step`, whose keys and values take as much room in a
-    /// layer as a state; `None`: there are no states.
+    /// Returns the minimum block size, in steps of `step` tokens, for which a layer's keys and
+    /// values are as large as a state; `None` without states.
     ///
     /// **Source:** vLLM 0.33 `vllm/platforms/interface.py`, `_align_hybrid_block_size`.
     pub fn least_block(shape: &ModelShape, tp: u32, width: f64, step: u32) -> Option<u32> {
@@ -91,7 +89,7 @@ impl KvCachePlan {
         Some(step.saturating_mul(steps as u32))
     }
 
-    /// A prefix cache is kept or not, and there are drafts: states of a request.
+    /// Sets the number of states per request, from prefix caching and drafts.
     #[must_use]
     pub fn with_states(self, caching: bool, drafts: u32) -> Self {
         let sparse = match self.sparse {
@@ -101,7 +99,7 @@ impl KvCachePlan {
         Self { sparse, ..self }
     }
 
-    /// What a scheduler needs to know of the groups; `None`: there is one, whose layers see everything.
+    /// Returns the layer groups for the scheduler; `None` with a single full-attention group.
     pub fn layer_groups(&self, interval: Option<u32>) -> Option<LayerGroups> {
         (self.sparse_groups > 0).then_some(LayerGroups {
             full: self.full_groups,
@@ -111,7 +109,7 @@ impl KvCachePlan {
         })
     }
 
-    /// Bytes of one token in all layers that keep tokens.
+    /// Returns the bytes of one token in all layers that keep tokens.
     pub fn token_bytes(&self) -> f64 {
         let sparse = match self.sparse {
             SparseKind::Window(_) => self.layers.1,
@@ -120,8 +118,8 @@ impl KvCachePlan {
         f64::from(self.layers.0 + sparse) * self.layer_token_bytes
     }
 
-    /// Blocks of a group whose layers see everything, and of another one, for a request of
-    /// `context` tokens of which `in_flight` may be scheduled and not settled.
+    /// Returns the blocks of a full-attention group and of a sparse group, for a request of
+    /// `context` tokens with up to `in_flight` tokens in flight.
     pub fn group_blocks(&self, context: u32, in_flight: u32) -> (u32, u32) {
         let size = self.block_size.max(1);
         let sparse = match self.sparse {
@@ -135,20 +133,20 @@ impl KvCachePlan {
         (context.div_ceil(size), sparse)
     }
 
-    /// Blocks of all groups for such a request.
+    /// Returns the blocks of all groups for a request.
     pub fn request_blocks(&self, context: u32, in_flight: u32) -> u64 {
         let (full, sparse) = self.group_blocks(context, in_flight);
         let full = u64::from(self.full_groups) * u64::from(full);
         full + u64::from(self.sparse_groups) * u64::from(sparse)
     }
 
-    /// Requests of `context` tokens that `blocks` blocks have room for.
+    /// Returns how many requests of `context` tokens fit into `blocks` blocks.
     pub fn concurrency(&self, blocks: u32, context: u32, in_flight: u32) -> f64 {
         let request = self.request_blocks(context, in_flight).max(1);
         f64::from(blocks) / request as f64
     }
 
-    /// Bytes that a request of `context` tokens takes.
+    /// Returns the bytes of a request of `context` tokens.
     pub fn request_bytes(&self, context: u32, in_flight: u32) -> f64 {
         let (full, sparse) = self.group_blocks(context, in_flight);
         let full = f64::from(self.layers.0) * f64::from(full);
@@ -156,7 +154,8 @@ impl KvCachePlan {
         (full + sparse) * self.page_bytes
     }
 
-    /// The longest request, of `most` tokens at most, that fits into `bytes`; 0: none does.
+    /// Returns the maximum request length that fits into `bytes`, up to `most` tokens; 0 if none
+    /// fits.
     pub fn longest(&self, bytes: f64, most: u32, in_flight: u32) -> u32 {
         let fits = |context: u32| self.request_bytes(context, in_flight) <= bytes;
         let (mut fitting, mut beyond) = (0, most.saturating_add(1));
@@ -171,8 +170,8 @@ impl KvCachePlan {
     }
 }
 
-/// Bytes per cached number with this `--kv-cache-dtype`; `None`: there is no such type. The scales of
-/// types that have one per token and head are shared by the `head_dim` numbers of the head.
+/// Returns the bytes per cached number for a `--kv-cache-dtype`, or `None` if it is unknown. A
+/// scale per token and head is distributed over `head_dim` numbers.
 ///
 /// **Source:** vLLM 0.33 `vllm/config/cache.py`, `CacheDType`; bits by the names of the types.
 pub fn kv_width(dtype: &str, head_dim: u32) -> Option<f64> {

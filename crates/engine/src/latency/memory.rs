@@ -1,12 +1,12 @@
 use super::{Gpu, ModelShape, Quantization, Scheme};
 
-/// GPUs that share the weights of a model.
+/// Number of GPUs that share the weights of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WeightRanks {
-    /// Over which each layer is split.
+    /// Number of GPUs with a part of each layer.
     pub tensor: u32,
-    /// Over which experts are spread: those of all data-parallel engines, whether whole experts
-    /// (expert parallelism) or slices of each.
+    /// Number of GPUs with a part of the experts: those of all data-parallel engines, with whole
+    /// experts (expert parallelism) or slices.
     ///
     /// **Source:** vLLM 0.33 `vllm/model_executor/layers/fused_moe/config.py`,
     /// `FusedMoEParallelConfig.make`.
@@ -14,7 +14,7 @@ pub struct WeightRanks {
 }
 
 impl WeightRanks {
-    /// Of `tensor` GPUs in each of `data` engines.
+    /// Creates the ranks of `data` engines with `tensor` GPUs each.
     pub fn new(tensor: u32, data: u32) -> Self {
         let experts = tensor.saturating_mul(data);
         Self { tensor, experts }
@@ -27,31 +27,32 @@ impl From<u32> for WeightRanks {
     }
 }
 
-/// How much of a GPU is left for the KV cache.
+/// Computes the GPU memory available for the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Memory {
-    /// Weights on one GPU, bytes.
+    /// Bytes of weights per GPU.
     pub weight_bytes: f64,
-    /// Activations and what else is neither weights nor cache, bytes.
+    /// Bytes of activations and other overhead per GPU.
     pub overhead_bytes: f64,
-    /// One block on one GPU, bytes.
+    /// Bytes per block on one GPU.
     pub block_bytes: f64,
-    /// What the weights leave for the cache of one GPU, bytes; negative: they do not fit.
+    /// Bytes left for the cache of one GPU; negative if the weights do not fit.
     pub room_bytes: f64,
-    /// Blocks that fit; 0 when the weights do not.
+    /// Number of blocks; 0 if the weights do not fit.
     pub blocks: u32,
 }
 
-/// Activations, sampler warm-up and what is not torch's, measured back from eight servers.
+/// Bytes of activations, sampler warm-up and memory outside of torch, derived from eight servers.
 const OVERHEAD_BYTES: f64 = 1.35e9;
-/// The same with token budgets of 8192 and more.
+/// Bytes of overhead for token budgets of 8192 and more.
 const OVERHEAD_LARGE_BYTES: f64 = 1.6e9;
 
 impl Memory {
-    /// For a model on so many GPUs of that kind.
+    /// Computes the memory of a model on these GPUs.
     ///
-    /// `utilization` is the share the engine may take, `kv_bytes` the bytes per cached number,
-    /// `overhead` what is lost beside the weights (`None`: from the token budget).
+    /// `utilization` is the fraction of GPU memory for the engine, `kv_bytes` the bytes per cached
+    /// number. `overhead` is the memory for neither weights nor cache (`None`: derived from the
+    /// token budget).
     pub fn new(
         shape: &ModelShape,
         gpu: &Gpu,
@@ -76,12 +77,12 @@ impl Memory {
             overhead_bytes: overhead,
             block_bytes,
             room_bytes: room,
-            // Saturating: a model that does not fit leaves no block.
+            // The cast saturates: negative memory gives 0 blocks.
             blocks: (room / block_bytes).floor() as u32,
         }
     }
 
-    /// The same where other things take `bytes` of the room for the cache.
+    /// Subtracts `bytes` from the memory for the cache.
     #[must_use]
     pub fn without(self, bytes: f64) -> Self {
         let room_bytes = self.room_bytes - bytes;
@@ -93,8 +94,8 @@ impl Memory {
     }
 }
 
-/// Bytes of the slots for adapters on each of `tp` GPUs: two matrices of `rank` rows for every
-/// projection of attention and dense MLP. Those of experts are not counted.
+/// Returns the bytes of LoRA adapter slots on each of `tp` GPUs: two matrices of `rank` rows per
+/// projection of attention and dense MLP. Expert adapters are not counted.
 ///
 /// **Source:** vLLM 0.33 `vllm/lora/layers`, `create_lora_weights`.
 pub fn lora_bytes(shape: &ModelShape, tp: u32, slots: u32, rank: u32) -> f64 {
@@ -109,18 +110,16 @@ pub fn lora_bytes(shape: &ModelShape, tp: u32, slots: u32, rank: u32) -> f64 {
     f64::from(slots) * f64::from(rank) * rows * 2.0
 }
 
-/// Bytes per weight.
 pub(super) fn weight_width(scheme: Scheme) -> f64 {
     match scheme {
         Scheme::None => 2.0,
         Scheme::Fp8 | Scheme::Fp8Block | Scheme::Int8 => 1.0,
-        // With the scales.
+        // Includes the scales.
         Scheme::Int4 => 0.53,
         Scheme::Fp4 => 0.5625,
     }
 }
 
-/// Bytes of weights on one of these GPUs.
 pub(super) fn weight_bytes(shape: &ModelShape, ranks: WeightRanks) -> f64 {
     let Quantization {
         scheme,

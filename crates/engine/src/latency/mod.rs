@@ -1,7 +1,7 @@
-//! How long one step of a batching engine takes.
+//! Models the duration of a step of a batching engine.
 //!
-//! Every model sees only sums over the batch, so a step costs the same to predict whatever the
-//! batch holds. Floats compute a delay and end here: what leaves is whole nanoseconds.
+//! Each model sees only sums over the batch, so its cost does not depend on the batch size. Results
+//! are rounded to whole nanoseconds.
 
 #[cfg(feature = "aic")]
 mod aic;
@@ -48,36 +48,37 @@ pub use roofline::{Breakdown, Coefficients, Overhead, Roofline, RooflineError, S
 pub use sampling_defaults::{SamplingDefaults, sampling_defaults};
 pub use shape::{Mla, ModelShape, Moe, ShapeError, StateLayers, Window};
 
-/// Where the duration of a step comes from.
+/// Selects the model of step times.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LatencyModel {
-    /// The same for every step that has such work (Dynamo's `fixed`).
+    /// Constant times (Dynamo's `fixed`).
     Constant {
-        /// A step with prompt work.
+        /// Time of the prefill part of a step.
         prefill: Duration,
-        /// A step with decode work; both add up.
+        /// Time of the decode part of a step; both are added.
         decode: Duration,
     },
-    /// The pool's delays, their means: that before a first token for a step with prompt work, that
-    /// between tokens for one with decode work; both add up.
+    /// Mean delays of the pool scheduler: the first-token delay for the prefill part, the
+    /// inter-token delay for the decode part; both are added.
     Delays(Box<Delays>),
-    /// The default curves of Dynamo's mocker.
+    /// Default curves of Dynamo's mocker.
     Polynomial(Polynomial),
     /// Tables measured by a profiler.
     Grid(Box<Grid>),
-    /// Model shape + GPU + tensor parallelism.
+    /// Roofline of model shape, GPU and tensor parallelism.
     Roofline(Box<Roofline>),
-    /// NVIDIA's kernel tables.
+    /// Kernel tables of NVIDIA's aiconfigurator.
     #[cfg(feature = "aic")]
     Aic(Box<Aic>),
 }
 
-/// By what durations are divided; 0 and 1 leave them alone.
+/// Divisors of durations; 0 and 1 have no effect.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Speed {
     /// Divides every duration.
     pub all: f64,
-    /// Divides decode work once more (not known to the roofline, whose steps are one piece).
+    /// Additionally divides decode work. Ignored by the roofline, whose steps have no separate
+    /// parts.
     pub decode: f64,
 }
 
@@ -91,15 +92,15 @@ impl Default for Speed {
 }
 
 impl LatencyModel {
-    /// No delay at all.
+    /// Model without any delay.
     pub const ZERO: Self = Self::Constant {
         prefill: Duration::ZERO,
         decode: Duration::ZERO,
     };
 
-    /// Duration of a step, at the given speed; at most [`LONGEST_DELAY`].
+    /// Returns the duration of a step at the given speed, at most [`LONGEST_DELAY`].
     ///
-    /// Prompt and decode work are rounded to nanoseconds apart, before and after the division
+    /// Prefill and decode work are rounded to nanoseconds separately, before and after the division
     /// (aisimulate-core `src/engine/timing.rs`).
     pub fn step(&self, batch: &Batch, speed: Speed) -> Duration {
         let (prefill, decode) = match self {
@@ -144,8 +145,8 @@ impl LatencyModel {
         prefill.saturating_add(decode).min(LONGEST_DELAY)
     }
 
-    /// What experts that are spread over data-parallel ranks take when each rank has so many tokens;
-    /// zero where that is not modelled.
+    /// Returns the time of experts spread over data-parallel ranks, if each rank has `tokens`
+    /// tokens; zero if not modelled.
     pub fn spread_experts(&self, tokens: f64, speed: Speed) -> Duration {
         match self {
             Self::Roofline(roofline) => divide(roofline.spread_experts(tokens), speed.all),
@@ -153,7 +154,7 @@ impl LatencyModel {
         }
     }
 
-    /// Takes other delays, if it has any; whether it has.
+    /// Replaces the delays; false if the model has none.
     pub fn delay(&mut self, new: &Delays) -> bool {
         let Self::Delays(delays) = self else {
             return false;
@@ -162,7 +163,7 @@ impl LatencyModel {
         true
     }
 
-    /// The window beyond which some layers do not look, if any: [`Batch::clipped`] is summed with it.
+    /// Returns the sliding window for [`Batch::clipped`], in tokens, if some layers have one.
     pub fn window(&self) -> Option<u32> {
         match self {
             Self::Roofline(roofline) => roofline.window(),
@@ -171,7 +172,7 @@ impl LatencyModel {
     }
 }
 
-/// Milliseconds as a duration, to the nearest nanosecond; nonsense is no delay.
+/// Converts milliseconds, to the nearest nanosecond; negative and non-finite values become zero.
 fn millis(ms: f64) -> Duration {
     Duration::try_from_secs_f64(ms.max(0.0) / 1e3).unwrap_or(Duration::ZERO)
 }

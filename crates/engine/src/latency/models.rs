@@ -1,8 +1,7 @@
 use super::{Mla, ModelShape, Moe, Quantization, Scheme, StateLayers, Window};
 
-/// A family member: how its repository is called, and its sizes.
 struct KnownModel {
-    /// Found in the last part of a repository name, lower case, between word ends.
+    /// Lower-case words, searched in the last part of a repository name.
     name: &'static str,
     shape: ModelShape,
 }
@@ -57,7 +56,7 @@ const fn state(mut known: KnownModel, state: StateLayers) -> KnownModel {
     known
 }
 
-/// Gated delta net of Qwen3-Next: 16 key and 32 value heads of 128.
+/// State of the gated delta net of Qwen3-Next: 16 key and 32 value heads of 128.
 ///
 /// **Source:** `config.json` of Qwen3-Next-80B-A3B-Instruct.
 const QWEN3_NEXT: StateLayers = StateLayers {
@@ -70,10 +69,10 @@ const QWEN3_NEXT: StateLayers = StateLayers {
     checkpoints: false,
 };
 
-/// Mamba-2 of Nemotron-H: 128 heads of 64, states of 128.
+/// State of Mamba-2 in Nemotron-H: 128 heads of 64, states of 128.
 ///
-/// **Source:** the defaults of transformers' `configuration_nemotron_h.py`; the 8B model's own file was
-/// not seen.
+/// **Source:** the defaults of transformers' `configuration_nemotron_h.py`, not the `config.json`
+/// of the 8B model.
 const NEMOTRON_H: StateLayers = StateLayers {
     layers: 24,
     channels: 128 * 64,
@@ -89,7 +88,7 @@ const fn stored(mut known: KnownModel, quantization: Quantization) -> KnownModel
     known
 }
 
-/// (experts, per token), (width of an expert, of the shared one), layers that have them.
+/// Adds experts: (number, per token), (width, width of the shared one), layers with experts.
 const fn moe(
     mut known: KnownModel,
     (experts, per_token): (u32, u32),
@@ -117,7 +116,7 @@ const fn mla(mut known: KnownModel, q_rank: u32) -> KnownModel {
     known
 }
 
-/// Sizes as in the `config.json` of each repository.
+/// Built-in models, with sizes from the `config.json` of each repository.
 #[rustfmt::skip]
 static KNOWN: &[KnownModel] = &[
     // Llama
@@ -218,7 +217,7 @@ static KNOWN: &[KnownModel] = &[
     moe(dense("phi-3.5-moe", (4096, 32), (32, 8, 128), (6400, 32064), 131072), (16, 2), (6400, 0), 32),
     dense("phi-4", (5120, 40), (40, 10, 128), (17920, 100352), 16384),
     tied(dense("phi-4-mini", (3072, 32), (24, 8, 128), (8192, 200064), 131072)),
-    // DeepSeek and kin
+    // DeepSeek and derived models
     mla(moe(dense("deepseek-v2-lite", (2048, 27), (16, 16, 128), (10944, 102400), 163840), (64, 6), (1408, 2816), 26), 0),
     mla(moe(dense("deepseek-v2", (5120, 60), (128, 128, 128), (12288, 102400), 163840), (160, 6), (1536, 3072), 59), 1536),
     mla(moe(dense("deepseek-v2.5", (5120, 60), (128, 128, 128), (12288, 102400), 8192), (160, 6), (1536, 3072), 59), 1536),
@@ -230,7 +229,7 @@ static KNOWN: &[KnownModel] = &[
         Quantization::all(Scheme::Fp8Block)),
     stored(mla(moe(dense("kimi-k2", (7168, 61), (64, 64, 128), (18432, 163840), 131072), (384, 8), (2048, 2048), 60), 1536),
         Quantization::all(Scheme::Fp8Block)),
-    // With layers that keep a state
+    // With state layers
     state(moe(dense("qwen3-next-80b-a3b", (2048, 48), (16, 2, 256), (5120, 151936), 262144), (512, 10), (512, 512), 48), QWEN3_NEXT),
     // 24 Mamba layers, 4 with attention, and 24 with an MLP alone.
     state(plain_mlp(dense("nemotron-h-8b", (4096, 28), (32, 8, 128), (21504, 131072), 8192)), NEMOTRON_H),
@@ -257,13 +256,13 @@ static KNOWN: &[KnownModel] = &[
     plain_mlp(dense("falcon-40b", (8192, 60), (128, 8, 64), (32768, 65024), 2048)),
 ];
 
-/// Names of the built-in models.
+/// Returns the names of the built-in models.
 pub fn known_models() -> impl Iterator<Item = &'static str> {
     KNOWN.iter().map(|known| known.name)
 }
 
-/// The sizes of a well-known repository (`meta-llama/Llama-3.1-8B-Instruct`), found by the longest
-/// known name in it; words such as `FP8` or `AWQ` add the quantisation.
+/// Returns the shape of a known repository (`meta-llama/Llama-3.1-8B-Instruct`) by its longest
+/// matching name. Words such as `FP8` or `AWQ` set the quantization.
 pub fn model(repo: &str) -> Option<ModelShape> {
     let name = repo.rsplit('/').next().unwrap_or(repo).to_ascii_lowercase();
     let name = name.replace('_', "-");
@@ -277,8 +276,8 @@ pub fn model(repo: &str) -> Option<ModelShape> {
         .any(|family| known.name.starts_with(family));
     if let Some(quantization) = Quantization::from_name(repo) {
         shape.quantization = quantization;
-        // Llama-4's published FP8 checkpoints quantise the experts only, NVIDIA's of DeepSeek in
-        // FP4 leave attention alone too.
+        // Published FP8 checkpoints of Llama-4 quantize only the experts; NVIDIA's FP4 checkpoints
+        // of DeepSeek do not quantize attention.
         shape.quantization.keep_attention =
             name.contains("llama-4") || (shape.mla.is_some() && quantization.scheme == Scheme::Fp4);
     }
@@ -291,7 +290,7 @@ fn contains_word(text: &str, word: &str) -> bool {
         let before = text[..at].chars().next_back();
         let mut rest = text[at + word.len()..].chars();
         let after = rest.next();
-        // "phi-4" is not in "phi-4.5", "qwen2-7b" not in "qwen2-7b5".
+        // "phi-4" is not in "phi-4.5", and "qwen2-7b" not in "qwen2-7b5".
         let decimal = after == Some('.') && rest.next().is_some_and(|c| c.is_ascii_digit());
         edge(before) && edge(after) && !decimal
     })

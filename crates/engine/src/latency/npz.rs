@@ -1,4 +1,4 @@
-//! NumPy's `.npz` archives of float arrays: a zip file of `.npy` members.
+//! Reads NumPy's `.npz` archives of float arrays: zip files of `.npy` members.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -7,13 +7,12 @@ use flate2::read::DeflateDecoder;
 
 use super::float_array::FloatArray;
 
-/// Members that are larger than this together are refused.
 const MAX_BYTES: u64 = 256 << 20;
 
 /// Reads all arrays of an archive by name (without `.npy`).
 ///
 /// # Errors
-/// What is wrong with the bytes.
+/// Returns a description of the problem.
 pub(super) fn read(bytes: &[u8]) -> Result<BTreeMap<String, FloatArray>, String> {
     let mut arrays = BTreeMap::new();
     let end = find_end(bytes).ok_or("not a zip archive")?;
@@ -35,7 +34,6 @@ pub(super) fn read(bytes: &[u8]) -> Result<BTreeMap<String, FloatArray>, String>
     Ok(arrays)
 }
 
-/// The end-of-directory record, searched from the back.
 fn find_end(bytes: &[u8]) -> Option<usize> {
     let last = bytes.len().checked_sub(22)?;
     (last.saturating_sub(0xFFFF)..=last)
@@ -172,7 +170,7 @@ fn numbers(kind: &str, data: &[u8]) -> Result<Vec<f64>, String> {
 pub(super) mod tests {
     use super::*;
 
-    /// A `.npz` as `numpy.savez` writes it (members stored, not packed; checksums left out).
+    /// Writes an `.npz` as `numpy.savez` does (members stored without compression or checksums).
     pub(in crate::latency) fn savez(arrays: &[(&str, &[usize], &[f64])]) -> Vec<u8> {
         let (mut file, mut directory) = (Vec::new(), Vec::new());
         for (name, shape, values) in arrays {

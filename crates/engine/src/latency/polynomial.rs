@@ -1,22 +1,22 @@
 use super::Batch;
 
-/// The default curves of Dynamo's mocker, in milliseconds: prompt work as a parabola of its
-/// tokens, decode work as a parabola of the share of the cache that is in use.
+/// Implements the default curves of Dynamo's mocker: prefill time is quadratic in its tokens,
+/// decode time in the used fraction of the cache.
 ///
-/// Source: aisimulate-core 0.13 `common/perf_model.rs`.
+/// **Source:** aisimulate-core 0.13 `common/perf_model.rs`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Polynomial {
-    /// Tokens that the cache holds.
+    /// Capacity of the cache, in tokens.
     pub capacity_tokens: u64,
 }
 
 impl Polynomial {
-    /// For a cache of that many tokens.
+    /// Creates the curves for a cache of `capacity_tokens` tokens.
     pub fn new(capacity_tokens: u64) -> Self {
         Self { capacity_tokens }
     }
 
-    /// Prompt work in ms; no tokens take no time.
+    /// Returns the time of prefill work in ms; 0 without tokens.
     pub fn prefill(&self, batch: &Batch) -> f64 {
         let tokens = mean_tokens(batch) as f64;
         if tokens == 0.0 {
@@ -25,7 +25,7 @@ impl Polynomial {
         4.209989e-07 * tokens * tokens + 1.518344e-02 * tokens + 16.50142
     }
 
-    /// Decode work in ms, at least 1.
+    /// Returns the time of decode work in ms, at least 1; 0 without decodes.
     pub fn decode(&self, batch: &Batch) -> f64 {
         if batch.decodes == 0 {
             return 0.0;
@@ -38,8 +38,8 @@ impl Polynomial {
     }
 }
 
-/// Tokens to compute as the mocker counts them: chunks x (mean length - mean prefix), both means
-/// rounded down.
+/// Returns the tokens to compute as the mocker counts them: chunks x (mean length - mean prefix),
+/// both means rounded down.
 pub(super) fn mean_tokens(batch: &Batch) -> u64 {
     let n = u64::from(batch.chunks);
     if n == 0 {

@@ -1,26 +1,26 @@
 use serde_json::Value;
 
-/// How weights are stored and multiplied.
+/// Selects the storage format and arithmetic of weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scheme {
     /// bf16 or fp16.
     #[default]
     None,
-    /// 8-bit floats, one scale per tensor or channel, activations quantised on the fly.
+    /// 8-bit floats with a scale per tensor or channel; activations are quantized at run time.
     Fp8,
     /// 8-bit floats with a scale per block of weights (DeepSeek).
     Fp8Block,
-    /// 8-bit integers with quantised activations.
+    /// 8-bit integers with quantized activations.
     Int8,
-    /// 4-bit weights, bf16 arithmetic (AWQ, GPTQ, w4a16, MXFP4).
+    /// 4-bit weights with bf16 arithmetic (AWQ, GPTQ, w4a16, MXFP4).
     Int4,
-    /// 4-bit floats with a scale for every 16, activations too (NVFP4). GPUs without such units
-    /// multiply in bf16.
+    /// 4-bit floats with a scale per 16 values, also for activations (NVFP4). GPUs without fp4
+    /// units multiply in bf16.
     Fp4,
 }
 
 impl Scheme {
-    /// Returns the name of the type that weights are stored in.
+    /// Returns the name of the weights' data type.
     pub fn weights_name(self) -> &'static str {
         match self {
             Self::None => "bf16",
@@ -33,21 +33,21 @@ impl Scheme {
     }
 }
 
-/// Which weights are quantised and how; embeddings, router and output head never are.
+/// Describes the quantized weights. Embeddings, router and output head are never quantized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Quantization {
-    /// The scheme.
+    /// Quantization scheme.
     pub scheme: Scheme,
-    /// Attention projections stay bf16.
+    /// Whether attention projections stay in bf16.
     pub keep_attention: bool,
-    /// Dense MLP stays bf16.
+    /// Whether the dense MLP stays in bf16.
     pub keep_mlp: bool,
-    /// The shared expert stays bf16.
+    /// Whether the shared expert stays in bf16.
     pub keep_shared: bool,
 }
 
 impl Quantization {
-    /// Everything that can be is quantised.
+    /// Quantizes all weights that can be quantized.
     pub const fn all(scheme: Scheme) -> Self {
         Self {
             scheme,
@@ -57,7 +57,7 @@ impl Quantization {
         }
     }
 
-    /// Only the experts are.
+    /// Quantizes only the experts.
     pub const fn experts(scheme: Scheme) -> Self {
         Self {
             scheme,
@@ -67,7 +67,7 @@ impl Quantization {
         }
     }
 
-    /// From the `quantization_config` of a `config.json`; an unknown method counts as none.
+    /// Reads the `quantization_config` of a `config.json`; an unknown method counts as none.
     pub fn from_config(config: &Value) -> Self {
         let method = config["quant_method"].as_str().unwrap_or_default();
         let scheme = match method {
@@ -90,7 +90,7 @@ impl Quantization {
             .filter_map(|key| config[*key].as_array())
             .flatten()
             .filter_map(Value::as_str)
-            // Norms are never quantized: `post_attention_layernorm` says nothing of attention.
+            // Norms are never quantized, so `post_attention_layernorm` does not concern attention.
             .filter(|name| !name.contains("norm"))
             .collect();
         let keeps = |words: &[&str]| kept.iter().any(|k| words.iter().any(|w| k.contains(w)));
@@ -107,7 +107,8 @@ impl Quantization {
         }
     }
 
-    /// From the words of a repository name (`…-FP8-dynamic`, `…-AWQ`, `…w4a16`, `…-FP4`).
+    /// Derives the quantization from a repository name (`...-FP8-dynamic`, `...-AWQ`, `...w4a16`,
+    /// `...-FP4`).
     pub(crate) fn from_name(repo: &str) -> Option<Self> {
         let repo = repo.to_ascii_lowercase();
         let (owner, name) = repo.rsplit_once('/').unwrap_or(("", &repo));
@@ -119,8 +120,8 @@ impl Quantization {
         } else if has(&["w8a8-int8", "int8", "w8a16", "quantized.w8a8"]) {
             Scheme::Int8
         } else if has(&["fp8"]) {
-            // Qwen's own FP8 checkpoints have 128 x 128 blocks; those of others a scale per channel
-            // or tensor.
+            // Qwen's own FP8 checkpoints have 128 x 128 blocks; others have a scale per channel or
+            // tensor.
             let blocks = has(&["qwen3"]) && name.ends_with("fp8") && matches!(owner, "" | "qwen");
             if blocks {
                 Scheme::Fp8Block
@@ -133,7 +134,7 @@ impl Quantization {
         Some(Self::all(scheme))
     }
 
-    /// From a `--quantization` value of `vllm serve`.
+    /// Parses the `--quantization` value of `vllm serve`.
     pub fn from_flag(flag: &str) -> Option<Self> {
         let scheme = match flag {
             "none" => Scheme::None,
@@ -150,6 +151,8 @@ impl Quantization {
     }
 }
 
+/// Reads the algorithm of a modelopt checkpoint.
+///
 /// **Source:** vLLM `vllm/model_executor/layers/quantization/modelopt.py`, `quant_algo`.
 fn modelopt(config: &Value) -> Scheme {
     let algorithm = [&config["quant_algo"], &config["quantization"]["quant_algo"]]
@@ -177,7 +180,7 @@ fn compressed_tensors(config: &Value) -> Scheme {
         (Some(8), true) if weights["strategy"].as_str() == Some("block") => Scheme::Fp8Block,
         (Some(8), true) => Scheme::Fp8,
         (Some(8), false) => Scheme::Int8,
-        // NVFP4 and its weight-only form alike: a scale for every 16.
+        // NVFP4, also weight-only, has a scale per 16 values.
         (Some(4), true) => Scheme::Fp4,
         (Some(_), _) => Scheme::Int4,
         (None, _) => Scheme::None,

@@ -12,17 +12,18 @@ pub use error::RooflineError;
 use kernels::{Kernels, Reduction};
 pub use setup::Setup;
 
-/// Duration of a step from the sizes of a model and what a GPU can move and multiply.
+/// Models step times from the size of a model and the bandwidth and arithmetic peak of a GPU.
 ///
-/// All constants of a deployment are folded when it is built, so that a step costs a few dozen
-/// floating-point operations. Times in us, sizes in bytes.
+/// The constructor folds all constants of a deployment, so a step costs a few dozen floating-point
+/// operations. Times are in us, sizes in bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Roofline {
     gemms: Vec<Gemm>,
     head: Gemm,
     experts: Option<ExpertKernel>,
     decode: [(f64, f64); 2],
-    /// us, and us per two pairs in layers that see all, and in those with a window.
+    /// Launch time, and time per two (query, key) pairs in full-attention and in window layers, in
+    /// us.
     prefill: (f64, [f64; 2]),
     window: Option<u32>,
     reduce: Reduction,
@@ -30,21 +31,19 @@ pub struct Roofline {
     step: f64,
     per_sequence: f64,
     mixed: f64,
-    /// What decode attention reads again where a chunk shares the step, as a share of its reading.
+    /// Fraction of the cache that decode attention reads again in steps with a prompt chunk.
     mixed_again: f64,
     stages: u32,
-    /// Ranks that share the tokens of prompts.
     pcp: u32,
     graphs: CudaGraphs,
-    /// us to launch the kernels of a step one by one.
+    /// Time to launch the kernels of a step without CUDA graphs, in us.
     launch: f64,
-    /// To hand a batch from stage to stage, all stages together.
+    /// Transfers between pipeline stages, all stages together.
     hand_over: Reduction,
-    /// us, and us per request in progress.
+    /// Fixed front-end time, and time per request in progress, in us.
     front_end: (f64, f64),
 }
 
-/// `times` matrix products of one shape, the tokens left open.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Gemm {
     times: f64,
@@ -66,15 +65,15 @@ impl Gemm {
 struct ExpertKernel {
     times: f64,
     fixed: f64,
-    /// us to read all experts.
+    /// Time to read all experts, in us.
     all: f64,
-    /// ln of the chance that a token passes an expert by.
+    /// Logarithm of the probability that a token does not visit a given expert.
     miss: f64,
     per_token: f64,
     compute: f64,
-    /// Tokens that reach this engine's experts, per token of its own.
+    /// Tokens of all ranks at this engine's experts, per own token.
     fan_in: f64,
-    /// Gathering the tokens of all ranks and scattering the sums: one all-reduce of all of them.
+    /// Gather of the tokens of all ranks and scatter of the sums, as one all-reduce.
     exchange: Reduction,
 }
 
@@ -91,30 +90,30 @@ impl ExpertKernel {
     }
 }
 
-/// What a step takes beside its kernels, us.
+/// Holds the time of a step outside of its kernels, in us.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Overhead {
-    /// Every step.
+    /// Time per step.
     pub step: f64,
-    /// Every sequence.
+    /// Time per sequence.
     pub sequence: f64,
-    /// A step with a prompt chunk.
+    /// Additional time of a step with a prompt chunk.
     pub mixed: f64,
 }
 
-/// The fourth-power mean that rounds the roofline's corner.
+/// Smooths the maximum of two times near the corner of the roofline, with a fourth-power mean.
 #[inline]
 fn soft_max(a: f64, b: f64) -> f64 {
     let (a2, b2) = (a * a, b * b);
     (a2 * a2 + b2 * b2).sqrt().sqrt()
 }
 
-/// A step's duration by cause, us.
+/// Splits the duration of a step by cause, in us.
 #[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize)]
 pub struct Breakdown {
     /// Matrix products of the layers.
     pub gemm: f64,
-    /// Experts.
+    /// Expert kernels.
     pub moe: f64,
     /// Output head.
     pub lm_head: f64,
@@ -122,7 +121,7 @@ pub struct Breakdown {
     pub decode_attention: f64,
     /// Attention of prompt chunks.
     pub prefill_attention: f64,
-    /// Tensor parallelism, and handing over from stage to stage.
+    /// Tensor parallelism, and transfers between pipeline stages.
     pub all_reduce: f64,
     /// Norms, rotary embedding, activation, cache writes.
     pub small: f64,
@@ -131,7 +130,7 @@ pub struct Breakdown {
 }
 
 impl Breakdown {
-    /// The whole step, us.
+    /// Returns the duration of the whole step, in us.
     pub fn total(&self) -> f64 {
         self.gemm
             + self.moe
@@ -148,7 +147,7 @@ impl Roofline {
     /// Folds a deployment into the constants of a step.
     ///
     /// # Errors
-    /// [`RooflineError`] when a number cannot be used.
+    /// [`RooflineError`] names the number that cannot be used.
     pub fn new(setup: &Setup) -> Result<Self, RooflineError> {
         check(setup)?;
         let k = Kernels::new(setup);
@@ -168,7 +167,7 @@ impl Roofline {
         };
         let borders = f64::from(setup.pp.saturating_sub(1));
         let mixed_again = match gpu.flash_attention {
-            // Of one GPU: with more GPUs than key/value heads each has a whole one.
+            // With more GPUs than key/value heads, each GPU has one whole head.
             2 => {
                 let group = hq / (f64::from(shape.kv_heads) / k.tp).max(1.0);
                 co.mixed_group_share * (group - 1.0).max(0.0)
@@ -199,19 +198,19 @@ impl Roofline {
             pcp: setup.pcp,
             graphs: setup.graphs.clone(),
             launch: layers * cuda_graphs::EAGER_LAYER_US,
-            // Half an all-reduce of two GPUs of one vector per token.
+            // A transfer takes half as long as an all-reduce over two GPUs of one vector per token.
             hand_over: k.reduction(borders / 2.0, 2),
             front_end: (co.front_end_us, co.front_end_sequence_us),
         })
     }
 
-    /// Delay of a request before it reaches the engine's queue, while others are `running`.
+    /// Returns the delay of a request before the engine's queue, with `running` other requests.
     pub fn front_end(&self, running: u32) -> Duration {
         let (fixed, each) = self.front_end;
         Duration::from_nanos(((fixed + each * f64::from(running)) * 1e3) as u64)
     }
 
-    /// What a step takes beside its kernels.
+    /// Returns the time of a step outside of its kernels.
     pub fn overhead(&self) -> Overhead {
         Overhead {
             step: self.step,
@@ -220,19 +219,19 @@ impl Roofline {
         }
     }
 
-    /// The window beyond which some layers do not look.
+    /// Returns the sliding window of some layers, in tokens.
     pub fn window(&self) -> Option<u32> {
         self.window
     }
 
-    /// Whether a step that decodes never takes less for what it computes besides: the batches of a
-    /// pipeline get smaller, and without graphs large steps hide the launch of their kernels.
+    /// Returns whether additional work never shortens a decoding step. It can with pipeline stages,
+    /// whose batches get smaller, and without CUDA graphs, since large steps hide kernel launches.
     pub fn grows_with_batch(&self) -> bool {
         self.stages <= 1 && !self.graphs.sizes().is_empty()
     }
 
-    /// What experts that are spread over data-parallel ranks take when each rank has so many tokens;
-    /// zero where they are not, or where stages or ranks of prompts split the batch as well.
+    /// Returns the time of experts spread over data-parallel ranks, if each rank has `tokens`
+    /// tokens. Zero if they are not spread, or with pipeline or prefill context parallelism.
     pub fn spread_experts(&self, tokens: f64) -> Duration {
         match self.experts {
             Some(experts) if experts.fan_in > 1.0 && self.stages == 1 && self.pcp <= 1 => {
@@ -242,7 +241,7 @@ impl Roofline {
         }
     }
 
-    /// Duration of a step.
+    /// Returns the duration of a step.
     pub fn step(&self, batch: &Batch) -> Duration {
         if batch.is_empty() {
             return Duration::ZERO;
@@ -250,10 +249,10 @@ impl Roofline {
         Duration::from_nanos((self.breakdown(batch).total() * 1e3).round() as u64)
     }
 
-    /// The same by cause.
+    /// Returns the duration of a step, split by cause.
     pub fn breakdown(&self, batch: &Batch) -> Breakdown {
-        // As many batches are under way as there are stages, so that each sequence takes part in
-        // one of them and waits for all stages, but for a part of the others only.
+        // There are as many batches in flight as stages. Each sequence is in one of them and waits
+        // for all stages, with only a part of the other sequences.
         let batch = &match batch.sequences().min(self.stages) {
             0 | 1 => *batch,
             parts => batch.part(parts),
@@ -288,7 +287,7 @@ impl Roofline {
         };
         Breakdown {
             gemm: self.gemms.iter().map(|g| g.time(tokens)).sum(),
-            // Rows that fill a step up are alike and go to the same few experts.
+            // Padding rows are equal and visit the same few experts.
             moe: self.experts.map_or(0.0, |e| e.time(batch.tokens() as f64)),
             lm_head: self.head.time(sequences),
             decode_attention,
@@ -332,10 +331,10 @@ mod tests {
             (0..sequences).for_each(|_| batch.add_decode(1000, 1, None));
             Roofline::new(&setup).unwrap().step(&batch).as_secs_f64()
         };
-        // One sequence passes all stages one after the other, and a little more.
+        // One sequence passes through all stages in turn, which takes slightly longer.
         let alone = time(4, 1) / time(1, 1);
         assert!((1.0..1.05).contains(&alone), "{alone}");
-        // Four batches of 64 are under way at once.
+        // Four batches of 64 are in flight.
         let many = time(4, 256) / time(1, 64);
         assert!((1.0..1.05).contains(&many), "{many}");
         assert!(time(4, 256) < 0.8 * time(1, 256));
@@ -399,7 +398,7 @@ mod tests {
         batch
     }
 
-    /// The formulas written out with numbers, as a check of the folded constants.
+    /// Computes a step with explicit numbers, to check the folded constants.
     #[test]
     fn a_decode_step_is_the_sum_of_its_kernels() {
         let roofline = Roofline::new(&llama(1)).unwrap();
@@ -486,7 +485,8 @@ mod tests {
         assert!(more("A100", "meta-llama/Llama-3.1-8B", 1) > Duration::from_micros(500));
         assert!(more("A100", "meta-llama/Llama-2-7b-hf", 1).is_zero());
         assert!(more("H100", "meta-llama/Llama-3.1-8B", 1).is_zero());
-        // 12 query heads of 2 groups: on 4 GPUs each has 3 of them and a whole key/value head.
+        // There are 12 query heads in 2 groups: each of 4 GPUs has 3 of them and one whole
+        // key/value head.
         let small = "Qwen/Qwen2.5-1.5B";
         let (two, four) = (more("A100", small, 2), more("A100", small, 4));
         let share = four.as_secs_f64() / two.as_secs_f64();

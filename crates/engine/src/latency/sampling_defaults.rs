@@ -1,34 +1,34 @@
-//! How models sample where a request says nothing: vLLM takes it from the repository's
-//! `generation_config.json`, which a name alone does not bring along.
+//! Lists the default sampling parameters of models. vLLM reads them from `generation_config.json`;
+//! a model name alone does not include them.
 
-/// What cuts the vocabulary and penalizes tokens by default.
+/// Default sampling parameters of a model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SamplingDefaults {
-    /// Share of the probability that is kept; 1: all.
+    /// Probability mass of the kept entries; 1: all.
     pub top_p: f64,
-    /// Entries that are kept; 0: all.
+    /// Maximum number of kept entries; 0: all.
     pub top_k: u32,
-    /// Penalty on repetition; 1: none.
+    /// Repetition penalty; 1: none.
     pub repetition_penalty: f64,
 }
 
 impl SamplingDefaults {
-    /// Whether entries of the vocabulary are cut off in every step.
+    /// Returns whether every step truncates the vocabulary.
     pub fn truncates(self) -> bool {
         self.top_p < 1.0 || self.top_k > 0
     }
 
-    /// Whether tokens that were there before are penalized in every step.
+    /// Returns whether every step penalizes repeated tokens.
     pub fn penalizes(self) -> bool {
         self.repetition_penalty != 1.0
     }
 }
 
-/// A family: words that are all in the last part of a repository's name, and its defaults.
+/// Model family: words of the repository name, then its defaults.
 type Family = (&'static [&'static str], f64, u32, f64);
 
-/// By the `generation_config.json` of the repositories, the more special family first. A family
-/// that is not here is not known.
+/// Defaults from the `generation_config.json` of the repositories, specific families first. Others
+/// are unknown.
 const FAMILIES: &[Family] = &[
     (&["tinyllama"], 1.0, 0, 1.0),
     (&["deepseek-r1"], 0.95, 0, 1.0),
@@ -63,7 +63,7 @@ const FAMILIES: &[Family] = &[
     (&["smollm"], 1.0, 0, 1.0),
 ];
 
-/// The defaults of a well-known repository (`meta-llama/Llama-3.1-8B-Instruct`); `None`: not known.
+/// Returns the defaults of a known repository (`meta-llama/Llama-3.1-8B-Instruct`), or `None`.
 pub fn sampling_defaults(repo: &str) -> Option<SamplingDefaults> {
     let name = repo.rsplit('/').next().unwrap_or(repo).to_ascii_lowercase();
     let name = name.replace('_', "-");

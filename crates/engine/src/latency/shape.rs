@@ -2,50 +2,50 @@ use serde_json::Value;
 
 use super::Quantization;
 
-/// What a model's `config.json` says about its size.
+/// Describes the size of a model, as in its `config.json`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelShape {
     /// Width of the residual stream.
     pub hidden: u32,
-    /// Decoder layers.
+    /// Number of decoder layers.
     pub layers: u32,
-    /// Query heads.
+    /// Number of query heads.
     pub heads: u32,
-    /// Key/value heads.
+    /// Number of key/value heads.
     pub kv_heads: u32,
     /// Width of a head.
     pub head_dim: u32,
     /// Width of the dense MLP.
     pub intermediate: u32,
-    /// Entries of the vocabulary.
+    /// Size of the vocabulary.
     pub vocab: u32,
-    /// Input and output embeddings are one matrix.
+    /// Whether input and output embeddings share one matrix.
     pub tied: bool,
-    /// The MLP has a gate (three matrices instead of two).
+    /// Whether the MLP has a gate (three matrices instead of two).
     pub gated: bool,
-    /// Compressed attention (DeepSeek), instead of `kv_heads`.
+    /// Compressed attention (DeepSeek); replaces `kv_heads`.
     pub mla: Option<Mla>,
     /// Mixture of experts.
     pub moe: Option<Moe>,
-    /// Layers that look back a bounded way.
+    /// Sliding-window layers.
     pub window: Option<Window>,
-    /// Layers that keep a state instead of keys and values.
+    /// State layers, without keys and values.
     pub state: Option<StateLayers>,
-    /// Queries and keys are normalised by kernels of their own (Qwen3, Gemma 3, MiniMax). Llama 4's
-    /// norm has no weights and does not show in recorded runs.
+    /// Whether separate kernels normalize queries and keys (Qwen3, Gemma 3, MiniMax). Llama 4's
+    /// norm has no weights and no visible effect in recorded runs.
     pub qk_norm: bool,
-    /// Quantised weights.
+    /// Quantized weights.
     pub quantization: Quantization,
-    /// Longest context (`max_position_embeddings`).
+    /// Maximum context, in tokens (`max_position_embeddings`).
     pub max_context: u32,
 }
 
-/// Multi-head latent attention.
+/// Describes multi-head latent attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mla {
-    /// Rank of the compressed query; 0: not compressed.
+    /// Rank of compressed queries; 0: not compressed.
     pub q_rank: u32,
-    /// Rank of the compressed keys and values.
+    /// Rank of compressed keys and values.
     pub kv_rank: u32,
     /// Width of the rotary part of a key.
     pub rope_dim: u32,
@@ -55,54 +55,54 @@ pub struct Mla {
     pub v_dim: u32,
 }
 
-/// Mixture of experts.
+/// Describes a mixture of experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moe {
-    /// Routed experts per layer.
+    /// Number of routed experts per layer.
     pub experts: u32,
-    /// Experts that a token visits.
+    /// Number of experts per token.
     pub per_token: u32,
     /// Width of an expert.
     pub intermediate: u32,
     /// Width of the shared expert; 0: none.
     pub shared: u32,
-    /// Layers with experts; the others have the dense MLP.
+    /// Number of layers with experts; others have the dense MLP.
     pub layers: u32,
 }
 
-/// Sliding-window attention.
+/// Describes sliding-window attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// Tokens that such a layer sees.
+    /// Window size, in tokens.
     pub tokens: u32,
-    /// Layers that have it.
+    /// Number of layers with a window.
     pub layers: u32,
 }
 
-/// Layers that keep one state of all tokens (Mamba, linear attention).
+/// Describes layers with one state for all tokens (Mamba, linear attention).
 ///
 /// **Source:** vLLM 0.33 `vllm/model_executor/layers/mamba/mamba_utils.py`,
 /// `MambaStateShapeCalculator`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateLayers {
-    /// How many layers.
+    /// Number of layers.
     pub layers: u32,
-    /// Channels of the short convolution, without those of its groups.
+    /// Channels of the short convolution, without those of groups.
     pub channels: u32,
-    /// Groups of channels, of which each GPU needs one, and the channels of a group.
+    /// Number of channel groups, at least one per GPU, and channels per group.
     pub groups: (u32, u32),
-    /// Tokens that the convolution sees, the newest included.
+    /// Tokens in the convolution window, including the newest.
     pub kernel: u32,
-    /// Numbers of the recurrent state.
+    /// Size of the recurrent state, in numbers.
     pub numbers: u32,
-    /// Bytes of one of them.
+    /// Bytes per number of the state.
     pub number_bytes: u32,
-    /// Whether a state is also taken out of the middle of a prompt's last step.
+    /// Whether a state inside the last step of a prompt is kept too.
     pub checkpoints: bool,
 }
 
 impl StateLayers {
-    /// The state of one layer on each of `tp` GPUs, bytes.
+    /// Returns the bytes of a layer's state on each of `tp` GPUs.
     pub fn bytes(&self, tp: u32) -> u64 {
         let tp = tp.max(1);
         let (groups, width) = self.groups;
@@ -117,23 +117,22 @@ impl StateLayers {
     }
 }
 
-/// Why a `config.json` gives no shape.
+/// Reports a `config.json` without a usable size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ShapeError {
     /// A number is missing.
     #[error("config.json has no {0} (a positive whole number)")]
     Missing(&'static str),
-    /// A number makes no sense.
+    /// A number is zero.
     #[error("config.json: {key} is {value}, must be at least 1")]
     Zero {
-        /// Which.
+        /// Key.
         key: &'static str,
-        /// What it says.
+        /// Value.
         value: u64,
     },
 }
 
-/// Model types whose MLP has no gate.
 const UNGATED: &[&str] = &[
     "gpt2",
     "gpt_neo",
@@ -151,7 +150,7 @@ const UNGATED: &[&str] = &[
 ];
 
 impl ModelShape {
-    /// The largest of `stages` stages that its layers are split into.
+    /// Returns the shape of the largest of `stages` pipeline stages.
     #[must_use]
     pub fn stage(&self, stages: u32) -> Self {
         let part = |layers: u32| layers.div_ceil(stages.max(1));
@@ -173,10 +172,10 @@ impl ModelShape {
         }
     }
 
-    /// Reads a `config.json`; multimodal ones are read at their text part.
+    /// Reads a `config.json`; for multimodal models its text part.
     ///
     /// # Errors
-    /// [`ShapeError`] when a size is missing or zero.
+    /// [`ShapeError`] if a size is missing or zero.
     pub fn from_config(config: &Value) -> Result<Self, ShapeError> {
         let text = text_part(config);
         let number = |keys: &[&str]| keys.iter().find_map(|key| text[*key].as_u64());
@@ -190,7 +189,7 @@ impl ModelShape {
         };
         let hidden = need(&["hidden_size", "n_embd", "d_model"])?;
         let layers = need(&["num_hidden_layers", "n_layer", "n_layers", "num_layers"])?;
-        // A letter for each layer, which mixes tokens or has an MLP: one of both is a layer elsewhere.
+        // Each letter is a mixer or an MLP; a layer of other models has both.
         let pattern = text["hybrid_override_pattern"].as_str();
         let count = |letters: &str| {
             let found = pattern.map(|all| all.chars().filter(|&c| letters.contains(c)).count());
@@ -254,7 +253,8 @@ impl ModelShape {
         })
     }
 
-    /// Bytes of one token in the cache of one GPU, all layers; `kv_bytes` per number.
+    /// Returns the KV cache bytes per token on one GPU over all layers, with `kv_bytes` bytes per
+    /// number.
     pub fn kv_bytes_per_token(&self, tp: u32, kv_bytes: u32) -> u64 {
         let per_layer = match self.mla {
             Some(mla) => u64::from(mla.kv_rank + mla.rope_dim),
@@ -265,14 +265,14 @@ impl ModelShape {
             .saturating_mul(u64::from(kv_bytes))
     }
 
-    /// Layers that keep keys and values, at least one.
+    /// Returns the number of layers with keys and values, at least one.
     pub fn attention_layers(&self) -> u32 {
         let states = self.state.map_or(0, |state| state.layers);
         self.layers.saturating_sub(states).max(1)
     }
 }
 
-/// The language model of a multimodal configuration, which may lie two levels down.
+/// Returns the language model of a multimodal configuration, at most three levels down.
 fn text_part(config: &Value) -> &Value {
     const PARTS: &[&str] = &[
         "text_config",
@@ -291,7 +291,7 @@ fn text_part(config: &Value) -> &Value {
     part
 }
 
-/// No model is larger than this in any direction; sums and products of sizes stay in range.
+/// Limits sizes so that their sums and products stay in range.
 pub(super) fn size(n: u64) -> u32 {
     n.min(1 << 26) as u32
 }
@@ -330,7 +330,8 @@ fn moe(config: &Value, layers: u32, intermediate: u32) -> Option<Moe> {
     );
     let width = field(config, &["moe_intermediate_size"]).unwrap_or(intermediate);
     let shared = field(config, &["shared_expert_intermediate_size"]).unwrap_or_else(|| {
-        // Llama-4 has one shared expert of the width of a routed one and says so nowhere.
+        // Llama-4 has one shared expert of the width of a routed one, without an entry in its
+        // configuration.
         let llama4 = config["model_type"]
             .as_str()
             .is_some_and(|t| t.starts_with("llama4"));
@@ -359,7 +360,7 @@ fn window(config: &Value, kind: &str, layers: u32) -> Option<Window> {
         return None;
     }
     if let Some(tokens) = field(config, &["attention_chunk_size"]).filter(|&n| n > 0) {
-        // Llama-4: three layers of four see only their chunk.
+        // In Llama-4, three of four layers attend only to their chunk.
         let layers = layers - layers / 4;
         return Some(Window { tokens, layers });
     }
@@ -380,7 +381,7 @@ fn window(config: &Value, kind: &str, layers: u32) -> Option<Window> {
     (layers > 0).then_some(Window { tokens, layers })
 }
 
-/// Gated delta nets (Qwen3-Next, Qwen3.5), and Mamba-2 (Nemotron-H, Granite 4).
+/// Reads gated delta nets (Qwen3-Next, Qwen3.5) and Mamba-2 (Nemotron-H, Granite 4).
 fn state(config: &Value, layers: u32) -> Option<StateLayers> {
     let number = |key: &'static str| field(config, &[key]);
     let listed = |kind: &str| {
@@ -414,7 +415,7 @@ fn state(config: &Value, layers: u32) -> Option<StateLayers> {
     let heads = field(config, &["mamba_num_heads", "mamba_n_heads"])?;
     let width = field(config, &["mamba_head_dim", "mamba_d_head"])?;
     let depth = field(config, &["ssm_state_size", "mamba_d_state"])?;
-    // Only Nemotron-H keeps wide states unless told otherwise.
+    // By default only Nemotron-H keeps float32 states.
     let is_narrow = pattern.is_none() || config["mamba_ssm_cache_dtype"].is_string();
     Some(StateLayers {
         layers: letters.or_else(|| listed("mamba"))?,

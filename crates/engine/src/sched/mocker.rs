@@ -1,7 +1,7 @@
-//! Dynamo's mocker of vLLM's scheduler: the same batches by rules of its own.
+//! Implements Dynamo's mocker of vLLM's scheduler: the same batching with different rules.
 //!
-//! It makes one step at a time. What can never run is cancelled when it reaches the head of the queue,
-//! and output that is computed again costs nothing.
+//! It runs one step at a time. A sequence that can never run is cancelled at the head of the queue.
+//! Recomputing output costs nothing.
 //!
 //! **Source:** aisimulate-core 0.13.0 `scheduler/vllm/core.rs`.
 
@@ -20,11 +20,11 @@ pub use rules::MockerRules;
 use super::ConfigError;
 use super::vllm::BatchScheduler;
 
-/// Dynamo's mocker.
+/// Schedules sequences with the rules of Dynamo's mocker.
 pub type Mocker = BatchScheduler<MockerRules>;
 
 impl Mocker {
-    /// An idle engine.
+    /// Creates an idle engine.
     ///
     /// # Errors
     /// [`ConfigError`] names the setting that cannot work.

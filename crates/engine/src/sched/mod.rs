@@ -1,7 +1,7 @@
-//! The schedulers: siblings behind [`Scheduler`](super::Scheduler).
+//! Implements the schedulers behind the [`Scheduler`](super::Scheduler) trait.
 //!
-//! [`pool`] gives each sequence a timeline of its own; the batching ones run steps that last as
-//! long as a [`LatencyModel`](super::latency::LatencyModel) says.
+//! [`pool`] runs each sequence on its own timeline. The batching schedulers run steps; a
+//! [`LatencyModel`](super::latency::LatencyModel) returns the duration of each step.
 
 pub mod mocker;
 pub mod pool;
@@ -14,63 +14,63 @@ pub use spec::EngineSpec;
 use crate::SeqId;
 use crate::SimTime;
 
-/// A sequence entered the running batch.
+/// Records the admission of a sequence to the running batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admitted {
-    /// Which.
+    /// Id of the sequence.
     pub id: SeqId,
-    /// When.
+    /// Time of the admission.
     pub at: SimTime,
-    /// Tokens that were cached, here or in the memory of the host.
+    /// Cached prompt tokens, on the GPU or in host memory.
     pub cached: u32,
-    /// Of these, those that were in the memory of the host; `None`: there is none of the mocker's.
+    /// Cached prompt tokens that came from the mocker's host tier; `None` without such a tier.
     pub host: Option<u32>,
-    /// It ran before and was preempted.
+    /// Whether the sequence ran before and was preempted.
     pub again: bool,
 }
 
-/// A setting that cannot work.
+/// Reports a setting that cannot work.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ConfigError {
-    /// A count is zero.
+    /// The setting is a count and is zero.
     #[error("{field} is 0, must be at least 1")]
     Zero {
-        /// Which setting.
+        /// Name of the setting.
         field: &'static str,
     },
-    /// A share or rate is out of its range.
+    /// The value is outside its range.
     #[error("{field} is {value}, must be between {low} and {high}")]
     Range {
-        /// Which setting.
+        /// Name of the setting.
         field: &'static str,
-        /// Its value.
+        /// Rejected value.
         value: f64,
-        /// Least value.
+        /// Minimum.
         low: f64,
-        /// Greatest value.
+        /// Maximum.
         high: f64,
     },
-    /// Two numbers do not fit together.
+    /// The value is not a multiple of another one.
     #[error("{field} is {value}, must be a multiple of {of}")]
     Multiple {
-        /// Which setting.
+        /// Name of the setting.
         field: &'static str,
-        /// Its value.
+        /// Rejected value.
         value: u32,
-        /// What it must be a multiple of.
+        /// Required divisor.
         of: u32,
     },
     /// Two settings exclude each other.
     #[error("{field} excludes {other}")]
     Excludes {
-        /// Which setting.
+        /// Name of the setting.
         field: &'static str,
-        /// The other one.
+        /// Name of the setting that it excludes.
         other: &'static str,
     },
 }
 
-/// Blocks that the bookkeeping is made for: some gigabytes of it.
+/// Maximum number of blocks; the tables for them take some gigabytes of memory.
 const MOST_BLOCKS: f64 = 67_108_864.0;
 
 fn at_least_one(field: &'static str, value: u32) -> Result<(), ConfigError> {

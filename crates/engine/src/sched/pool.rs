@@ -1,10 +1,10 @@
-//! Slots without a batch: each sequence has a timeline of its own.
+//! Simulates slots without batching: each sequence has its own timeline.
 //!
-//! A sequence holds one of `slots` from its start to its end; the others wait in a FIFO queue.
-//! Its first token comes after the first-token delay, each further one after a gap, all on an
-//! absolute schedule. Load stretches the delays; it is counted here, at the instant a delay is
-//! drawn. Source of the semantics: llm-d-inference-sim `simulator.go`, `worker.go`,
-//! `latencies.go`, `lora.go`.
+//! A sequence holds one of `slots` from start to end; other sequences wait in a FIFO queue. The
+//! first token follows after the first-token delay and each further token after a gap. The delays
+//! grow with the load at the time they are drawn.
+//!
+//! **Source:** llm-d-inference-sim `simulator.go`, `worker.go`, `latencies.go`, `lora.go`.
 
 mod adapters;
 mod config;
@@ -27,14 +27,15 @@ use crate::{
 use adapters::{AdapterFit, AdapterSlots};
 pub use config::PoolConfig;
 
-/// How often a waiting sequence may be passed by later ones whose adapter is ready, before it
-/// gets the next adapter slot.
+/// Number of later sequences, with their adapter ready, that may overtake a waiting sequence before
+/// it gets the next adapter slot.
 const PASSES: u32 = 16;
 
-/// The pool scheduler.
+/// Schedules sequences on independent slots, as llm-d-inference-sim does.
 pub struct Pool {
     config: PoolConfig,
-    /// Delays of sequences that come, or start, from now on; each keeps those it has then.
+    /// Delays for new sequences. A sequence keeps the delays of its submission, or of its start
+    /// with [`PoolConfig::delays_at_start`].
     delays: Arc<Delays>,
     timers: TimerQueue<SlotTimer>,
     slots: Vec<Option<Box<RunningSeq>>>,
@@ -44,7 +45,7 @@ pub struct Pool {
     adapters: AdapterSlots,
     epoch: u32,
     paused: Option<SimTime>,
-    /// Whether [`Self::admit`] is at work.
+    /// Whether [`Self::admit`] is running, to prevent recursion.
     admitting: bool,
     blocks: Option<BlockPool>,
     leases: Leases,
@@ -76,12 +77,11 @@ struct RunningSeq {
     epoch: u32,
     rng: Option<Box<ChaCha8Rng>>,
     table: BlockTable,
-    /// Prompt tokens that were cached when it started.
     cached: u32,
 }
 
 impl Pool {
-    /// An idle pool.
+    /// Creates an idle pool.
     pub fn new(config: PoolConfig) -> Self {
         Self {
             blocks: config.kv.map(BlockPool::new),
@@ -106,7 +106,6 @@ impl Pool {
         self.slots.len() - self.free.len()
     }
 
-    /// Returns whether the prompt of a sequence fits into the cache at all.
     fn fits(&self, seq: &Sequence) -> Result<(), SubmitError> {
         let Some(blocks) = &self.blocks else {
             return Ok(());
@@ -125,7 +124,7 @@ impl Pool {
         self.running() < self.config.slots
     }
 
-    /// Starts a sequence, or gives it back when its prompt finds no free blocks.
+    /// Starts a sequence, or returns it if there are not enough free blocks for its prompt.
     fn start(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Option<Sequence> {
         let id = seq.id;
         let mut table = BlockTable::default();
@@ -161,7 +160,7 @@ impl Pool {
                 self.hits += u64::from(cached);
             }
             if refused {
-                // llm-d-inference-sim has stored the prompt by then.
+                // llm-d-inference-sim stores the prompt before it checks the threshold.
                 blocks.release(&mut table);
                 self.refuse(now, id, cached, out);
                 return None;
@@ -170,8 +169,21 @@ impl Pool {
             self.refuse(now, id, 0, out);
             return None;
         }
+        self.run(now, seq, table, cached, out);
+        None
+    }
+
+    /// Runs a sequence that has its blocks.
+    fn run(
+        &mut self,
+        now: SimTime,
+        mut seq: Sequence,
+        table: BlockTable,
+        cached: u32,
+        out: &mut Outbox,
+    ) {
+        let id = seq.id;
         let load_time = self.adapters.take(now, seq.lora);
-        let mut seq = seq;
         let external = load_failure::fetched(&mut seq, cached);
         out.push_back((
             now,
@@ -221,10 +233,8 @@ impl Pool {
         } else {
             self.timers.set(due, SlotTimer { slot: index, epoch });
         }
-        None
     }
 
-    /// Ends a sequence of whose prompt too little is cached.
     fn refuse(&mut self, now: SimTime, id: SeqId, cached: u32, out: &mut Outbox) {
         self.locations.remove(&id);
         out.push_back((
@@ -239,7 +249,6 @@ impl Pool {
         out.push_back((now, Event::Ended { id, end }));
     }
 
-    /// Gives back what nobody came to read.
     fn end_leases(&mut self, now: SimTime, out: &mut Outbox) {
         let Some(blocks) = &mut self.blocks else {
             return;
@@ -253,8 +262,8 @@ impl Pool {
         }
     }
 
-    /// Blocks for the tokens that a sequence has now. A full cache does not stop it: it goes on
-    /// without (there is no preemption in a pool).
+    /// Allocates blocks for all tokens of a sequence. If the cache is full, it goes on without
+    /// them.
     fn grow(&mut self, now: SimTime, running: &mut RunningSeq, out: &mut Outbox) {
         let Some(blocks) = &mut self.blocks else {
             return;
@@ -263,7 +272,7 @@ impl Pool {
             return;
         }
         let tokens = running.seq.prompt + running.released;
-        // The last token's own cache entry is written by the step that follows it.
+        // The step after a token writes its KV cache entry.
         let need = BlockRequest {
             tokens,
             cache: tokens - 1,
@@ -275,7 +284,6 @@ impl Pool {
         });
     }
 
-    /// Releases the tokens of a slot that are due now and sets its next timer.
     fn release(&mut self, now: SimTime, index: u32, out: &mut Outbox) {
         let Some(mut running) = self.slots[index as usize].take() else {
             return;
@@ -317,7 +325,6 @@ impl Pool {
         }
     }
 
-    /// Ends what holds a slot and lets the next ones in.
     fn finish(&mut self, now: SimTime, index: u32, end: End, out: &mut Outbox) {
         let Some(mut running) = self.slots[index as usize].take() else {
             return;
@@ -341,11 +348,11 @@ impl Pool {
         self.admit(now, out);
     }
 
-    /// Starts waiting sequences while there are slots: the first whose adapter is loaded, else
-    /// the first whose adapter can be. One that was passed too often goes before all others.
+    /// Starts waiting sequences while there are free slots.
     ///
-    /// A sequence without delays ends within its own start: the loop then finds its slot free
-    /// again, where a call from there would go as deep as the queue is long.
+    /// Prefers the first whose adapter is loaded, then the first whose adapter can be loaded. No
+    /// sequence overtakes one that was overtaken [`PASSES`] times. A sequence without delays ends
+    /// inside its own start; `admitting` turns that recursion into this loop.
     fn admit(&mut self, now: SimTime, out: &mut Outbox) {
         if !self.admitting {
             self.admitting = true;
@@ -385,7 +392,8 @@ impl Pool {
                 return Some(index);
             }
             if waiting.passed >= PASSES {
-                // Nobody passes it any more: the adapters in use drain until it fits.
+                // Later sequences may not overtake it: running adapters drain until its adapter
+                // fits.
                 return loadable;
             }
             if fit == AdapterFit::Loadable {
@@ -396,7 +404,6 @@ impl Pool {
     }
 }
 
-/// How much of a prompt is cached, 0 to 1.
 fn share(cached: u32, prompt: u32) -> f64 {
     f64::from(cached) / f64::from(prompt.max(1))
 }
@@ -434,7 +441,7 @@ impl Scheduler for Pool {
     }
 
     fn admits(&self, job: &mut dyn Iterator<Item = &Sequence>) -> Result<(), SubmitError> {
-        // So many start at most, and the others need places in the queue.
+        // At most this many start; the others need places in the queue.
         let mut slots = match self.paused.is_none() && self.waiting.is_empty() {
             true => self.config.slots.saturating_sub(self.running()),
             false => 0,

@@ -1,16 +1,17 @@
-//! Continuous batching as SGLang does it.
+//! Implements continuous batching as SGLang does.
 //!
-//! A pass is either prefill (prompts, in chunks) or decode (one token for every running
-//! sequence), never both. Prompts are admitted while the cache holds them and a share of the
-//! output still to come; when decoding outgrows the cache all the same, the sequence with the
-//! least output is retracted. Prefixes are shared through a tree of pages.
+//! A pass is either prefill (prompt chunks) or decode (one token per running sequence). Prompts are
+//! admitted while the cache can hold them plus a fraction of the expected output. If decoding still
+//! exceeds the cache, the sequence with the least output is retracted. Prefixes are shared in a
+//! radix tree of pages.
 //!
-//! At one instant: a pass ends, then inputs are taken, then the next pass starts. So
-//! [`Scheduler::advance`] leaves the start that is due exactly now to the next call, which
-//! [`Scheduler::next_wakeup`] asks for.
+//! At one instant a pass ends, then inputs are taken, then the next pass starts. So
+//! [`Scheduler::advance`] leaves a start that is due exactly at `now` to the next call, and
+//! [`Scheduler::next_wakeup`] returns `now` for it.
 //!
-//! Source: sglang 0.5.6 `srt/managers/{scheduler,schedule_batch,schedule_policy}.py`, as modelled
-//! by aisimulate-core `scheduler/sglang`. Remote prompts, adapters and priorities are not.
+//! **Source:** sglang 0.5.6 `srt/managers/{scheduler,schedule_batch,schedule_policy}.py`, as
+//! modelled by aisimulate-core `scheduler/sglang`. Remote prompts, adapters and priorities are not
+//! modelled.
 
 mod config;
 mod handoff;
@@ -38,19 +39,19 @@ use handoff::Destinations;
 use radix::Radix;
 use seqs::{Seqs, Slot};
 
-/// Share of the remaining output that admission reserves, at first.
+/// Initial fraction of the remaining output that admission reserves.
 const INIT_RATIO: f64 = 0.7;
-/// The least share, of the first one.
+/// Minimum fraction, relative to the initial one.
 const MIN_RATIO: f64 = 0.14;
-/// Decode passes from the first share to the least.
+/// Number of decode passes from the initial to the minimum fraction.
 const RATIO_DECAY_STEPS: f64 = 600.0;
 
-/// SGLang's scheduler.
+/// Schedules sequences as SGLang does.
 #[derive(Debug)]
 pub struct Sglang {
     config: SglangConfig,
     radix: Radix,
-    /// Whole hashes of cached pages, once a plan had any.
+    /// Full hashes of cached pages, if plans have them.
     hashes: HashMap<BlockKey, [u8; 32]>,
     seqs: Seqs,
     waiting: VecDeque<Slot>,
@@ -60,33 +61,28 @@ pub struct Sglang {
     spare: Pass,
     plan_at: Option<SimTime>,
     paused: bool,
-    /// Ends that wait for their tail: slot and generation.
+    /// Ends of tails, by slot and generation of the sequence.
     tails: TimerQueue<(Slot, u32)>,
-    /// Of the drafts, once one was drawn.
+    /// Generator of draft acceptance, created on first use.
     draws: Option<StdRng>,
-    /// Share of the remaining output that admission reserves now.
     ratio: f64,
-    /// Rounds that admit no prompt.
+    /// Passes left without admission of prompts.
     rounds_without_prefill: u32,
     arrivals: u64,
-    /// How often the cache was emptied.
     epoch: u32,
     stats: Stats,
     admissions: Vec<Admitted>,
 }
 
-/// One batch.
 #[derive(Debug, Default)]
 struct Pass {
-    /// Sequences, in order.
     slots: Vec<Slot>,
     prefill: bool,
     begun: SimTime,
     end: SimTime,
     batch: Batch,
-    /// Tokens of prompts (and lost output) computed.
+    /// Computed prompt tokens, including recomputed output.
     prompt_tokens: u32,
-    /// Block events that it causes.
     events: Vec<Event>,
     rejected: Vec<SeqId>,
 }
@@ -103,7 +99,7 @@ impl Pass {
 }
 
 impl Sglang {
-    /// An idle engine.
+    /// Creates an idle engine.
     ///
     /// # Errors
     /// [`ConfigError`] names the setting that cannot work.
@@ -132,19 +128,18 @@ impl Sglang {
         })
     }
 
-    /// The settings.
+    /// Returns the settings.
     pub fn config(&self) -> &SglangConfig {
         &self.config
     }
 
-    /// Returns whether it takes a sequence behind `more` others that wait then.
     fn takes(&self, seq: &Sequence, more: usize) -> Result<(), SubmitError> {
         if let Some(limit) = self.config.max_waiting
             && self.waiting.len() + more >= limit
         {
             return Err(SubmitError::QueueFull { limit });
         }
-        // Admission wants room for all of it and a page beyond.
+        // Admission needs room for the whole sequence and one more page.
         let tokens = seq
             .prompt
             .saturating_add(seq.output)
@@ -184,7 +179,7 @@ impl Sglang {
         self.pass = Some(pass);
     }
 
-    /// Ends the pass that runs if nobody is left in it: the next one must not wait for it.
+    /// Ends the running pass now if all its sequences have ended.
     fn end_abandoned(&mut self, now: SimTime) {
         if let Some(pass) = &mut self.pass
             && pass.slots.iter().all(|&slot| self.seqs[slot].dead)
@@ -193,7 +188,7 @@ impl Sglang {
         }
     }
 
-    /// Gives the pass that runs the end that it would have had under the present settings.
+    /// Recomputes the end of the running pass with the current settings.
     fn retime(&mut self, now: SimTime) {
         let config = &self.config;
         if let Some(pass) = &mut self.pass {
@@ -230,7 +225,7 @@ impl Sglang {
         }
     }
 
-    /// A sequence has all its tokens. The caller has taken it off its queue.
+    /// Handles the last token of a sequence. The caller has removed it from its queue.
     fn complete(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
         let seq = &mut self.seqs[slot];
         if seq.lends {
@@ -242,7 +237,7 @@ impl Sglang {
         if seq.tail.is_zero() {
             self.end(slot, End::Finished, now, out);
         } else {
-            // It keeps its place in the batch, but needs no cache any more.
+            // The sequence stays in the batch, but needs no cache.
             seq.drained = true;
             let due = now + seq.tail;
             self.tails.set(due, (slot, seq.generation));
@@ -254,13 +249,12 @@ impl Sglang {
         self.release(slot);
         let (id, held) = (self.seqs[slot].id, self.seqs[slot].held);
         self.seqs.end(slot);
-        // One that is held for another engine has ended before.
+        // A sequence held for another engine has already ended.
         if !held {
             out.push_back((now, Event::Ended { id, end }));
         }
     }
 
-    /// Takes a sequence out of whatever queue it is in, and ends it.
     fn stop(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
         self.running.retain(|&other| other != slot);
         self.waiting.retain(|&other| other != slot);
@@ -268,7 +262,6 @@ impl Sglang {
         self.end(slot, end, now, out);
     }
 
-    /// Gives back a sequence's own pages and unlocks the shared ones.
     fn release(&mut self, slot: Slot) {
         let seq = &mut self.seqs[slot];
         self.radix.give(seq.pages - seq.shared);
@@ -283,7 +276,7 @@ impl Sglang {
         let seq = &mut self.seqs[slot];
         let full = seq.stored / self.config.page_size;
         let known = seq.keys(full).len() as u32;
-        // What a path from before a reset fills could never be found.
+        // Pages on a path from before a reset could never be found.
         let old = seq.epoch != self.epoch;
         if !self.config.enable_prefix_caching || old || known <= seq.shared {
             return;
@@ -299,7 +292,7 @@ impl Sglang {
             self.radix.unlock(seq.node);
             seq.node = end;
         }
-        // Somebody else computed the same pages: its copies stay.
+        // Another sequence computed the same pages; keep its copies.
         self.radix.give(known - from - new);
         seq.shared = known;
         if self.config.kv_events && new > 0 {
@@ -319,7 +312,6 @@ impl Sglang {
         }
     }
 
-    /// Takes pages, saying which cached ones had to go.
     fn take_pages(&mut self, pages: u32, events: &mut Vec<Event>) -> bool {
         let mut removed = Vec::new();
         let wanted = self.config.kv_events;
@@ -390,7 +382,7 @@ impl Scheduler for Sglang {
         let mut may_plan = self.plan_at.is_some();
         while let Some(due) = self.next_wakeup().filter(|&due| due <= now) {
             if let Some(pass) = self.pass.as_ref().filter(|pass| pass.end == due) {
-                // What takes no time is over before anybody else has a turn.
+                // A pass of zero duration ends before other inputs are handled.
                 may_plan |= pass.begun == due;
                 self.finish_pass(out);
             } else if let Some((at, (slot, generation))) = self.tails.pop_due(due) {
@@ -468,7 +460,7 @@ impl Scheduler for Sglang {
 
     fn progress(&self, id: SeqId) -> Option<SequenceProgress> {
         let seq = &self.seqs[self.seqs.find(id)?];
-        // With all tokens out its pages are gone.
+        // A drained sequence has no pages.
         (!seq.drained).then_some(SequenceProgress {
             computed: seq.stored,
             waits_for_kv: false,

@@ -5,10 +5,10 @@ use super::sglang::{Sglang, SglangConfig};
 use super::vllm::{Vllm, VllmConfig};
 use crate::Scheduler;
 
-/// Which scheduler an engine has, and its settings.
+/// Selects the scheduler of an engine and holds its settings.
 #[derive(Debug, Clone)]
 pub enum EngineSpec {
-    /// llm-d's pool of slots.
+    /// Slot pool of llm-d-inference-sim, without batching.
     Pool(Box<PoolConfig>),
     /// vLLM's scheduler.
     Vllm(Box<VllmConfig>),
@@ -19,7 +19,7 @@ pub enum EngineSpec {
 }
 
 impl EngineSpec {
-    /// Tokens per block; 0 without a cache.
+    /// Returns the tokens per block; 0 without a KV cache.
     pub fn block_size(&self) -> u32 {
         match self {
             Self::Pool(config) => config.kv.as_ref().map_or(0, |kv| kv.block_size),
@@ -29,7 +29,7 @@ impl EngineSpec {
         }
     }
 
-    /// Prompt tokens that one step may compute.
+    /// Returns the maximum number of prompt tokens that one step computes.
     pub fn batched_tokens(&self) -> u32 {
         match self {
             Self::Pool(_) => u32::MAX,
@@ -39,7 +39,7 @@ impl EngineSpec {
         }
     }
 
-    /// Returns whether tokens come by steps that the engine reports.
+    /// Returns whether the scheduler runs steps and reports them as events.
     pub fn has_steps(&self) -> bool {
         match self {
             Self::Pool(_) => false,
@@ -47,8 +47,10 @@ impl EngineSpec {
         }
     }
 
-    /// The same engine for one who plays it in virtual time: it logs admissions, and reports runs of
-    /// single tokens as one where it can.
+    /// Configures the engine for a run in virtual time.
+    ///
+    /// Batching schedulers log admissions. vLLM and the mocker also report runs of single tokens as
+    /// one event.
     #[must_use]
     pub fn in_virtual_time(mut self) -> Self {
         match &mut self {
@@ -60,7 +62,7 @@ impl EngineSpec {
         self
     }
 
-    /// The scheduler, idle.
+    /// Creates the scheduler without sequences.
     ///
     /// # Errors
     /// [`ConfigError`] names the setting that cannot work.

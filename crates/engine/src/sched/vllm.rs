@@ -1,15 +1,15 @@
-//! Continuous batching as vLLM v1 does it.
+//! Implements continuous batching as vLLM v1 does.
 //!
-//! A step serves running sequences first (one token each, or the rest of their prompt), then
-//! waiting ones, within one budget of tokens. With asynchronous scheduling two steps are in
-//! flight: when one ends the next, scheduled before, starts at once, and the one after it is
-//! scheduled from the queue as it is then. Tokens leave at the end of their step.
+//! A step first schedules running sequences (one token each, or a chunk of the prompt), then
+//! waiting ones, within one token budget. With asynchronous scheduling two steps are in flight.
+//! When one ends, the next starts immediately, and a third is scheduled from the current queue.
+//! Tokens are released at the end of their step.
 //!
-//! At one instant: a step ends, then inputs are taken, then the next step is scheduled. So
-//! [`Scheduler::advance`] leaves the scheduling that is due exactly now to the next call, which
-//! [`Scheduler::next_wakeup`] asks for.
+//! At one instant a step ends, then inputs are taken, then the next step is scheduled. So
+//! [`Scheduler::advance`] leaves scheduling that is due exactly at `now` to the next call, and
+//! [`Scheduler::next_wakeup`] returns `now` for it.
 //!
-//! Source: `vllm/v1/core/sched/scheduler.py`, `vllm/v1/engine/core.py`.
+//! **Source:** `vllm/v1/core/sched/scheduler.py`, `vllm/v1/engine/core.py`.
 
 mod adapters;
 mod bulk_decode;
@@ -52,44 +52,38 @@ use seqs::{FetchStage, SeqState, Seqs, Slot};
 use step::Step;
 use waiting::WaitingQueue;
 
-/// vLLM's scheduler.
+/// Schedules sequences with vLLM's rules.
 pub type Vllm = BatchScheduler<VllmRules>;
 
-/// Batches continuously as vLLM does, with the rules of vLLM or of a scheduler made after it.
+/// Implements continuous batching with the rules of vLLM or of a scheduler derived from it.
 #[derive(Debug)]
 pub struct BatchScheduler<R: SchedulingRules> {
     pub(in crate::sched) config: VllmConfig,
     pub(in crate::sched) rules: R,
     pub(in crate::sched) pool: BlockPool,
-    /// The blocks in host memory.
     host: Option<Box<HostTier>>,
     pub(in crate::sched) seqs: Seqs,
     pub(in crate::sched) waiting: WaitingQueue,
-    /// The running batch, in order of admission.
     pub(in crate::sched) running: Vec<Slot>,
     bulk: BulkDecode,
-    /// Steps in flight; the first one runs.
+    /// Steps in flight; the first one is executing.
     pub(in crate::sched) flight: VecDeque<Box<Step>>,
-    /// Steps to use again.
+    /// Cleared steps, kept to reuse their allocations.
     #[expect(
         clippy::vec_box,
         reason = "a step changes places several times, and is large"
     )]
     spare: Vec<Box<Step>>,
-    /// When to schedule next.
     plan_at: Option<SimTime>,
     paused: bool,
-    /// Fetches that end, and ends that wait for their tail: slot and generation.
+    /// Ends of fetches and of tails, by slot and generation of the sequence.
     timers: TimerQueue<(Slot, u32)>,
-    /// Blocks kept for engines that decode what was prefilled here.
     leases: Leases,
     pub(in crate::sched) fetching: usize,
     cadence: PrefillCadence,
     loras: Adapters,
-    /// What encoders made of media, where any are modelled.
     encoder: Option<Box<EncoderCache>>,
     pub(in crate::sched) window: Option<u32>,
-    /// [`VllmConfig::aligns_chunks`].
     aligns_chunks: bool,
     watermark_blocks: u32,
     arrivals: u64,
@@ -99,7 +93,7 @@ pub struct BatchScheduler<R: SchedulingRules> {
 }
 
 impl Vllm {
-    /// An idle engine.
+    /// Creates an idle engine.
     ///
     /// # Errors
     /// [`ConfigError`] names the setting that cannot work.
@@ -109,7 +103,6 @@ impl Vllm {
 }
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// An idle engine with these rules.
     pub(in crate::sched) fn with_rules(config: VllmConfig, rules: R) -> Result<Self, ConfigError> {
         config.check()?;
         let pool = BlockPool::new(KvConfig {
@@ -152,17 +145,16 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         })
     }
 
-    /// The settings.
+    /// Returns the settings.
     pub fn config(&self) -> &VllmConfig {
         &self.config
     }
 
-    /// The blocks.
+    /// Returns the pool of GPU blocks.
     pub fn pool(&self) -> &BlockPool {
         &self.pool
     }
 
-    /// Returns whether the bounded queue takes one more sequence behind `more` that it has not yet.
     fn has_place(&self, more: usize) -> Result<(), SubmitError> {
         match self.config.max_waiting {
             Some(limit) if self.waiting.len() + more >= limit => {
@@ -176,7 +168,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         if self.config.async_scheduling { 2 } else { 1 }
     }
 
-    /// Schedules as soon as the inputs of this instant are in, if nothing runs that would.
+    /// Requests a scheduling pass at `now` if there is work and no step is in flight. Inputs of
+    /// this instant still join the pass.
     pub(in crate::sched) fn wake(&mut self, now: SimTime) {
         let work = !self.waiting.is_empty() || !self.running.is_empty();
         if self.flight.is_empty() && work && !self.paused && self.plan_at.is_none() {
@@ -184,7 +177,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Fills the pipeline.
     fn plan(&mut self, now: SimTime, out: &mut Outbox) {
         if self.paused {
             return;
@@ -199,7 +191,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 let freed = preempted || !step.rejected.is_empty();
                 self.release(step, now, out);
                 if freed && self.flight.is_empty() {
-                    // A pass that only preempted or rejected: what it freed serves others.
+                    // The pass only preempted or rejected: use the freed blocks.
                     continue;
                 }
                 break;
@@ -214,8 +206,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// A step without sequences: what it did to the blocks is reported after what the steps in flight
-    /// did before.
+    /// Discards a step without sequences. Its block events are reported after those of the steps in
+    /// flight.
     fn release(&mut self, mut step: Box<Step>, now: SimTime, out: &mut Outbox) {
         if let Some(last) = self.flight.back_mut() {
             last.events.append(&mut step.events);
@@ -301,7 +293,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Empties the prefix cache, or says that it cannot.
     fn reset_cache(&mut self, reset: Reset, now: SimTime, out: &mut Outbox) -> bool {
         if reset == Reset::Preempt {
             self.preempt_all(now, out);
@@ -310,7 +301,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         if reset != Reset::Forget && self.pool.used() > 0 {
             return false;
         }
-        // What the steps in flight did to the cache was before.
+        // The steps in flight changed the cache first.
         for step in &mut self.flight {
             out.extend(step.events.drain(..).map(|event| (now, event)));
         }
@@ -332,7 +323,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 self.fetching -= 1;
                 seq.state = SeqState::Waiting;
                 seq.load.is_here = true;
-                // The last prompt token is computed here, for its logits.
+                // The last prompt token is computed locally, for its logits.
                 seq.computed = seq.prompt - 1;
                 self.seqs.fetch(slot, Some(FetchStage::Done));
                 self.waiting.insert(&self.seqs, slot);
@@ -400,7 +391,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
     }
 
     fn next_wakeup(&self) -> Option<SimTime> {
-        // Asked several times a step.
+        // This runs several times per step.
         let earlier = |a: Option<SimTime>, b: Option<SimTime>| match (a, b) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
@@ -418,7 +409,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
         let mut may_plan = self.plan_at.is_some();
         while let Some(due) = self.next_wakeup().filter(|&due| due <= now) {
             if self.flight.front().is_some_and(|step| step.end == due) {
-                // A plan from before this step's end is older: it comes first.
+                // A pass requested before the end of this step runs first.
                 if let Some(at) = self
                     .plan_at
                     .filter(|&at| at < due || (may_plan && at == due))
@@ -476,7 +467,8 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
                 return held;
             }
             Command::Delays(delays) => {
-                // A bandwidth may stand for the time per token; then there is none to change it.
+                // Without a time per token, a configured bandwidth determines it: leave it
+                // unchanged.
                 self.config.fetch.0 = delays.kv_transfer.0;
                 if !delays.kv_transfer_per_token.is_zero() {
                     self.config.fetch.1 = delays.kv_transfer_per_token;

@@ -1,4 +1,4 @@
-//! Step times from kernel tables. The tables of the fixture are made up: no measured time is in them.
+//! Tests step times from kernel tables. The tables of the fixture are synthetic, not measured.
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ fn open(setup: &AicSetup) -> Result<Aic, String> {
     Aic::open(&data, setup).map_err(|error| error.to_string())
 }
 
-/// ms of a kernel that moves so many bytes.
+/// Returns the time of a kernel that moves `bytes` bytes, in ms.
 fn moving(bytes: f64) -> f64 {
     bytes * 2e-9 + 1e-3
 }
@@ -39,8 +39,8 @@ fn a_pass_is_the_sum_of_its_kernels() {
     let decode = 2.0 * (2.0 * moving(1024.0) + 0.10 + moving(1536.0) + 0.2) + moving(256.0) + 0.01;
     near(aic.decode(2, 2, 10), decode);
 
-    // Eight rows of the first product lie between a row of an earlier version and one of this; the
-    // root of attention is blended; half of the tokens were there before.
+    // Eight rows of the first product are between a row of an earlier version and one of this
+    // version. Attention interpolates square roots. Half of the tokens were computed before.
     let first = 0.04 - 0.03 * 4.0 / 60.0;
     let attention = 0.256 * 0.75 + 1.1 * (2.0 * moving(192.0) + 2.0 * moving(64.0));
     let layer = 2.0 * moving(4096.0) + first + 0.09 + moving(6144.0) + attention;
@@ -51,7 +51,7 @@ fn a_pass_is_the_sum_of_its_kernels() {
     batch.add_decode(10, 1, None);
     batch.add_decode(10, 1, None);
     batch.add_chunk(8, 8, None);
-    // As the mocker asks, of a token more than there are.
+    // The mocker looks up one token more.
     near(aic.step_ms(&batch), prefill + aic.decode(2, 2, 11));
     let combined = open(&AicSetup {
         mixed: MixedStep::Combined,

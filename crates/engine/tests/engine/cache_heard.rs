@@ -1,4 +1,5 @@
-//! What the events of an engine tell of its prefix cache, group by group, and what its blocks are used for.
+//! Reconstructs the prefix cache of an engine from its events, by layer group, and checks the use
+//! of blocks.
 
 use std::collections::HashMap;
 
@@ -6,15 +7,15 @@ use proptest::prelude::*;
 use vllm_sim_engine::kv::{LayerGroups, SparseKind};
 use vllm_sim_engine::{BlockKey, BlockUse, Event, GroupEvent, Scheduler, Stats};
 
-/// Stands for the group whose events name none.
+/// Group number for events without one.
 const MAIN: u32 = u32::MAX;
 
-/// Copies of blocks by group and key.
+/// Number of copies of each block, by group and key.
 #[derive(Debug, Default)]
 pub(crate) struct CacheHeard(HashMap<(u32, BlockKey), u32>);
 
 impl CacheHeard {
-    /// Holds an event against invariants 8 and 9; `has_all`: some group keeps every block.
+    /// Checks an event against invariants 8 and 9; `has_all`: some group keeps every block.
     pub(crate) fn apply(&mut self, event: &Event, has_all: bool) -> Result<(), TestCaseError> {
         match event {
             Event::Stored { plan, from, to } => {
@@ -69,7 +70,7 @@ impl CacheHeard {
         Ok(())
     }
 
-    /// What is cached, a key for each copy, in their order.
+    /// Returns the cached keys, one per copy, sorted.
     pub(crate) fn keys(&self) -> Vec<BlockKey> {
         let copies = self.0.iter();
         let keys = copies.flat_map(|((_, key), n)| std::iter::repeat_n(*key, *n as usize));
@@ -79,7 +80,7 @@ impl CacheHeard {
     }
 }
 
-/// Groups of layers with a window or a state, or none.
+/// Generates layer groups with a window or a state, or none.
 pub(crate) fn any_groups() -> impl Strategy<Value = Option<LayerGroups>> {
     let kind = prop_oneof![
         2 => (1..80u32).prop_map(SparseKind::Window),
@@ -96,7 +97,7 @@ pub(crate) fn any_groups() -> impl Strategy<Value = Option<LayerGroups>> {
     proptest::option::weighted(0.6, groups)
 }
 
-/// Every block is used for one thing (4), in whatever parts they are looked at.
+/// Checks that every block has one use (4), for any range of blocks.
 pub(crate) fn check_block_use(engine: &dyn Scheduler, stats: &Stats) -> Result<(), TestCaseError> {
     let (total, end) = (stats.total_blocks, stats.total_blocks + 1);
     let all = engine.block_use(1..end);

@@ -1,4 +1,4 @@
-//! Random settings of the schedulers.
+//! Generates random settings of the schedulers.
 
 use std::time::Duration;
 
@@ -77,10 +77,10 @@ pub(crate) fn pool() -> impl Strategy<Value = PoolConfig> {
     })
 }
 
-/// Tokens that a sequence of the invariants may have: longer ones would be cut.
+/// Maximum length of a sequence in the invariants, in tokens; longer ones would be cut.
 const LONGEST: u32 = 160;
 
-/// Of whole engines: with prompts of others somebody above would have to move them.
+/// Only whole engines: the other roles need a caller that moves prompts.
 pub(crate) fn mocker() -> impl Strategy<Value = MockerConfig> {
     let sizes = (6..60u32, 1..20u32, 1..12u32, 8..200u32, 1..5u32);
     let switches = proptest::array::uniform4(any::<bool>());
@@ -98,9 +98,10 @@ pub(crate) fn mocker() -> impl Strategy<Value = MockerConfig> {
             let accept = accept.filter(|_| !no_evict).unwrap_or_default();
             let whole = LONGEST.div_ceil(block_size);
             let least = match (no_evict, first || !accept.is_empty()) {
-                // Outputs end with the blocks there are.
+                // Outputs end with the existing blocks.
                 (true, _) => whole,
-                // Two that lack blocks may preempt each other hundreds of times for each token.
+                // Two sequences that lack blocks may preempt each other hundreds of times per
+                // token.
                 (false, true) => whole * max_num_seqs,
                 (false, false) => 0,
             };
@@ -112,7 +113,8 @@ pub(crate) fn mocker() -> impl Strategy<Value = MockerConfig> {
                 latency: Duration::from_millis(u64::from(block_size % 3)),
                 block_ns: (f64::from(num_gpu_blocks) * 2e4, f64::from(block_size) * 1e4),
             };
-            // No default: a new setting does not compile until its values are decided.
+            // Without a default, so that a new setting does not compile until its values are
+            // decided.
             MockerConfig {
                 latency,
                 speed: Speed {
@@ -134,7 +136,7 @@ pub(crate) fn mocker() -> impl Strategy<Value = MockerConfig> {
                 tier: has_tier.then_some(tier),
                 max_waiting,
                 kv_events: true,
-                // Invariants are told of each token.
+                // The invariants need an event per token.
                 run_lengths: false,
                 log_admissions: true,
                 seed,
@@ -172,9 +174,9 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
         let (threshold, watermark, drafts, loras, max_model_len) = rest;
         let (all, decode, weights_ms) = times;
         let (host_tier, layer_groups, encoder) = memory;
-        // The oldest gives way only where layers have no groups.
+        // Preempting the oldest is only possible without layer groups.
         let layer_groups = layer_groups.filter(|_| !first);
-        // No default: a new setting does not compile until its values are decided.
+        // Without a default, so that a new setting does not compile until its values are decided.
         VllmConfig {
             latency,
             speed: Speed {
@@ -205,7 +207,7 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
                 accept,
                 drops_last_block: drops,
             }),
-            // A roofline would say how long they take: it is time like any other.
+            // Encoding takes no time here; a roofline would only add to the step time.
             drafting: None,
             weights_from_host: Duration::from_millis(weights_ms),
             max_loras: loras.0,
@@ -216,11 +218,11 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
             fetch: (Duration::from_millis(3), Duration::from_micros(50)),
             fetch_whole_prompt: whole,
             lease: Some(Duration::from_millis(20)),
-            // `lock_step` plays ranks together.
+            // `lock_step` tests ranks together.
             lock_step: false,
             host_tier: for_groups(host_tier, layer_groups),
             kv_events: true,
-            // Invariants are told of each token; `runs` compares.
+            // The invariants need an event per token; `runs` compares both.
             run_lengths: false,
             log_admissions: true,
             seed: more.1,

@@ -1,5 +1,4 @@
-//! SGLang's engines with prompts that move between them, driven as somebody above does: what has pages is
-//! activated, what is held is released.
+//! Transfer of prompts between SGLang engines: the test activates reserved prompts and releases held ones.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +10,10 @@ use vllm_sim_engine::{Command, Event, Outbox, Scheduler, SeqId, Sequence, SimTim
 use crate::configs::sglang;
 use crate::invariants::{Input, inputs, sequence};
 
-/// Ends by sequence.
+/// Number of end events by sequence.
 type Ends = BTreeMap<u64, u32>;
 
-/// Plays requests with an engine of one of two pools.
+/// Simulates requests on the prefill or the decode engine, and returns their ends.
 fn played(
     engine: &mut Sglang,
     transfer: Transfer,
@@ -63,7 +62,7 @@ fn played(
     }
     let stats = engine.stats();
     let left = (stats.running, stats.waiting, stats.used_blocks);
-    // Prompts that are reserved may leave no page for the next token.
+    // Reserved prompts may leave no page for the next token.
     prop_assert!(
         transfer == Transfer::RemotePrefill || left == (0, 0, 0),
         "{:?}",

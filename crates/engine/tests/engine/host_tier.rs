@@ -1,4 +1,4 @@
-//! The memory of the host as a second prefix cache, in virtual time.
+//! Tests the prefix cache in host memory, in virtual time.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
 
@@ -24,7 +24,7 @@ pub(crate) fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Room for so many chunks of one block; a block takes 1 ms to the host and 2 ms back.
+/// Configures a tier of chunks with one block; a block takes 1 ms to the host and 2 ms back.
 pub(crate) fn tier(chunks: u32) -> HostTierConfig {
     HostTierConfig {
         rules: HostRules::Native,
@@ -57,7 +57,7 @@ pub(crate) fn config(blocks: u32, tier: Option<HostTierConfig>) -> VllmConfig {
     }
 }
 
-/// A prompt of so many blocks and one token whose names begin with those of `family`.
+/// Creates a prompt of `blocks` blocks plus one token; its block keys begin with those of `family`.
 pub(crate) fn prompt(id: u64, family: u64, blocks: u64, output: u32) -> Sequence {
     let keys = (0..blocks + u64::from(output) / 16).map(|at| BlockKey(family * 1000 + at));
     let plan = BlockPlan {
@@ -75,14 +75,14 @@ pub(crate) fn at(ms: u64) -> SimTime {
     SimTime::from_millis(ms)
 }
 
-/// When the first token of a sequence came out.
+/// Returns the time of a sequence's first token.
 pub(crate) fn first(log: &Log, id: u64) -> SimTime {
     let mine = |event: &Event| matches!(event, Event::Tokens { id: of, .. } if of.0 == id);
     let found = log.iter().find(|(_, event)| mine(event));
     found.unwrap().0
 }
 
-/// Cached and loaded tokens of a sequence.
+/// Returns the cached and the loaded tokens of a sequence.
 pub(crate) fn reused(log: &Log, id: u64) -> (u32, u32) {
     let found = log.iter().find_map(|(_, event)| match event {
         Event::Scheduled {
@@ -102,7 +102,7 @@ fn host(log: &Log) -> impl Iterator<Item = &HostEvent> {
     })
 }
 
-/// A prompt, another that takes its blocks, and the first one again.
+/// Runs a prompt, another that evicts its blocks, and the first one again.
 fn return_after_eviction(tier: Option<HostTierConfig>) -> Log {
     let mut engine = Vllm::new(config(12, tier)).unwrap();
     let arrivals = [
@@ -126,7 +126,7 @@ fn a_first_token_comes_between_recomputing_and_a_hit_on_the_gpu() {
     let on_gpu = offline::run(&mut large, arrivals).unwrap();
     assert_eq!(
         [ttft(&lost), ttft(&kept), ttft(&on_gpu)],
-        // 161 tokens; ten blocks of 2 ms and a token; a token.
+        // 161 tokens; then ten blocks of 2 ms and a token; then a token.
         [ms(161), ms(21), ms(1)]
     );
     assert_eq!([reused(&lost, 2), reused(&on_gpu, 2)], [(0, 0), (160, 0)]);
@@ -145,7 +145,8 @@ fn copies_follow_the_step_and_each_other() {
         )
         .map(|(at, _)| *at)
         .collect();
-    // Steps of 33 and 49 ms. The copy of the first ends within the second one, and is seen at its end.
+    // Steps of 33 and 49 ms. The copy of the first ends within the second one, and takes effect at
+    // its end.
     assert_eq!(ends, [at(82), at(82 + 3)]);
     assert_eq!(engine.host_keys().len(), 5);
 }
@@ -255,8 +256,8 @@ fn it_survives_a_reset_of_the_prefix_cache_but_not_its_own() {
     }
 }
 
-/// Layers that see 32 tokens beside those that see everything: another prompt that begins alike finds
-/// no window where the first one did not end.
+/// With a window of 32 tokens in some layers, another prompt with the same beginning has no hit
+/// where the first one did not end.
 #[test]
 fn a_hit_ends_where_layers_with_a_window_have_theirs() {
     let groups = LayerGroups {
@@ -269,7 +270,8 @@ fn a_hit_ends_where_layers_with_a_window_have_theirs() {
         layer_groups: groups,
         ..config(40, Some(tier(1000)))
     };
-    // The same ten blocks, five of them and others, and what takes all blocks of the GPU between.
+    // The same ten blocks, five of them and others, and in between a prompt that evicts all GPU
+    // blocks.
     let parting = Sequence {
         plan: Some(Arc::new(BlockPlan {
             keys: (0..10)
@@ -309,7 +311,7 @@ fn a_hit_ends_where_layers_with_a_window_have_theirs() {
     assert_eq!((reused(&log, 2), reused(&log, 4)), ((0, 160), (0, 80)));
 }
 
-/// The memory of a host: none, of a few chunks, or of more than there are.
+/// Generates host tiers: none, of a few chunks, or larger than needed.
 pub(crate) fn any_tier() -> impl Strategy<Value = Option<HostTierConfig>> {
     let micros = prop_oneof![Just(0u64), 1..9000u64];
     let tier = (
@@ -344,7 +346,7 @@ pub(crate) fn any_tier() -> impl Strategy<Value = Option<HostTierConfig>> {
     proptest::option::weighted(0.6, tier)
 }
 
-/// Where layers have groups a chunk is one block.
+/// With layer groups a chunk is one block.
 pub(crate) fn for_groups(
     tier: Option<HostTierConfig>,
     groups: Option<LayerGroups>,
@@ -355,8 +357,7 @@ pub(crate) fn for_groups(
     })
 }
 
-/// Holds what is told of the memory of the host against invariant 10; the keys that it has at the
-/// end.
+/// Checks the events of the host tier against invariant 10. Returns its keys at the end.
 fn host_blocks(log: &[(SimTime, Event)], chunks: u32) -> Result<Vec<BlockKey>, TestCaseError> {
     let mut held: HashSet<(u32, BlockKey)> = HashSet::new();
     for (_, event) in log {
@@ -387,15 +388,15 @@ fn host_blocks(log: &[(SimTime, Event)], chunks: u32) -> Result<Vec<BlockKey>, T
     Ok(held)
 }
 
-/// Every token of a prompt that was not computed was on the GPU or stored in the memory of the host
-/// before, and none counts twice.
+/// Checks that every prompt token without computation was on the GPU or in host memory before, and
+/// that none counts twice.
 fn check_reuse(
     log: &[(SimTime, Event)],
     inputs: &[(u64, Input)],
     config: &VllmConfig,
 ) -> Result<(), TestCaseError> {
     let size = config.block_size;
-    // Groups that do not see everything come first, and need but the end of what is found.
+    // Sparse groups come first, and need only the end of a hit.
     let (sparse, full) = config
         .layer_groups
         .map_or((0, 1), |groups| (groups.sparse, groups.full));
@@ -449,8 +450,7 @@ fn check_reuse(
     Ok(())
 }
 
-/// Empties the memory of the host. No event tells of it; the one that is logged here an engine never
-/// sends.
+/// Empties the host tier. No event reports this; the logged one is never emitted by an engine.
 pub(crate) fn reset_host(engine: &mut dyn Scheduler, now: SimTime, out: &mut Outbox) {
     if engine.command(now, Command::ResetHostTier, out) {
         let emptied = HostEvent::Removed { keys: Vec::new() };
@@ -458,7 +458,7 @@ pub(crate) fn reset_host(engine: &mut dyn Scheduler, now: SimTime, out: &mut Out
     }
 }
 
-/// Holds an engine at rest, and all that it told, against invariant 10.
+/// Checks an idle engine and its log against invariant 10.
 pub(crate) fn check_host(
     engine: &Vllm,
     log: &[(SimTime, Event)],

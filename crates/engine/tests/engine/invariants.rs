@@ -1,5 +1,5 @@
-//! The numbered invariants of the engine, over random workloads under cache pressure, for every
-//! scheduler.
+//! Checks the numbered invariants of the engine over random workloads under cache pressure, for
+//! every scheduler.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
 
@@ -25,11 +25,11 @@ use crate::host_tier::{check_host, reset_host};
 use crate::load_failures::{any_load_failure, check_load_failures};
 use crate::media::{self, Item};
 
-/// What happens from outside, and when.
+/// Input from outside, with its time.
 #[derive(Debug, Clone)]
 pub(crate) enum Input {
     Submit(Request),
-    /// Of the n-th sequence.
+    /// Aborts the n-th sequence.
     Abort(u64),
     Pause,
     Resume,
@@ -40,14 +40,14 @@ pub(crate) enum Input {
     Release(u64),
     CancelAll,
     Bounds(u32, Option<u32>),
-    /// Of a first token, in ms.
+    /// Delay of the first token, in ms.
     Delay(u64),
     Speed(f64),
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
-    /// Prompts of one family begin alike.
+    /// Prompts of one family share their beginning.
     family: u64,
     pub(crate) prompt: u32,
     output: u32,
@@ -113,7 +113,7 @@ fn request() -> impl Strategy<Value = Request> {
         )
 }
 
-/// Inputs at increasing times; pauses end.
+/// Generates inputs at increasing times; pauses end.
 pub(crate) fn inputs() -> impl Strategy<Value = Vec<(u64, Input)>> {
     let input = prop_oneof![
         20 => request().prop_map(Input::Submit),
@@ -136,7 +136,7 @@ pub(crate) fn inputs() -> impl Strategy<Value = Vec<(u64, Input)>> {
     proptest::collection::vec((0..12u64, input), 1..50).prop_map(|mut inputs| {
         let mut at = 0;
         for (time, _) in &mut inputs {
-            // Many at one instant, some while a step runs, some after it is quiet.
+            // Many inputs arrive at one instant, some during a step, some while the engine is idle.
             at += if *time == 11 { 500 } else { *time / 4 };
             *time = at;
         }
@@ -149,7 +149,7 @@ pub(crate) fn sequence(id: u64, request: &Request, block: u32) -> Sequence {
     let lookahead = request.family as u32;
     let total = u64::from((request.prompt + request.output).saturating_sub(lookahead) / block);
     let keys = (0..total).map(|i| {
-        // The first half of a prompt belongs to its family, the rest to itself.
+        // The first half of a prompt belongs to its family, the rest is unique.
         let shared = i * 2 < u64::from(request.prompt / block);
         BlockKey(if shared {
             1_000 * request.family + i
@@ -176,7 +176,7 @@ pub(crate) fn sequence(id: u64, request: &Request, block: u32) -> Sequence {
     }
 }
 
-/// Life of one sequence as the log tells it.
+/// Life of one sequence according to the log.
 #[derive(Debug, Default)]
 pub(crate) struct Life {
     arrival: SimTime,
@@ -188,10 +188,10 @@ pub(crate) struct Life {
     ended: Option<(SimTime, End)>,
 }
 
-/// The log, what was asked for, and what is cached in the end, a key for each copy.
+/// Log, submitted sequences, and the cached keys at the end, one per copy.
 pub(crate) type Played = (Vec<(SimTime, Event)>, BTreeMap<u64, Life>, Vec<BlockKey>);
 
-/// Plays the inputs; after each step of the way a pending wake-up is checked (7).
+/// Runs the inputs; checks after each step that work has a pending wakeup (7).
 pub(crate) fn play(
     engine: &mut dyn Scheduler,
     block: u32,
@@ -280,7 +280,7 @@ pub(crate) fn play(
     Ok((out.into(), lives, cached))
 }
 
-/// Holds the log against invariants 1, 2, 3, 5, 8 and 9; `has_all`: some group keeps every block.
+/// Checks the log against invariants 1, 2, 3, 5, 8 and 9; `has_all`: some group keeps every block.
 fn check(
     log: &[(SimTime, Event)],
     lives: &mut BTreeMap<u64, Life>,
@@ -352,7 +352,8 @@ fn check(
     Ok(())
 }
 
-/// Whoever is left gives up; then delays are taken back, and a new request is answered at once.
+/// Aborts the remaining sequences and resets the delays; then a new request must finish
+/// immediately.
 fn answers_when_all_have_left(
     engine: &mut dyn Scheduler,
     inputs: &[(u64, Input)],
@@ -404,7 +405,7 @@ fn answers_when_all_have_left(
     Ok(())
 }
 
-/// All of it, twice: the same inputs give the same log (6).
+/// Checks all invariants and runs the inputs twice: the same inputs give the same log (6).
 pub(crate) fn hold(
     make: impl Fn() -> Box<dyn Scheduler>,
     block: u32,
@@ -430,7 +431,7 @@ pub(crate) fn latency() -> impl Strategy<Value = LatencyModel> {
 }
 
 proptest! {
-    // As many cases as PROPTEST_CASES says, else 256.
+    // Runs PROPTEST_CASES cases, by default 256.
     #[test]
     fn vllm_holds_the_invariants(config in vllm(), inputs in inputs()) {
         let block = config.block_size;
@@ -456,7 +457,7 @@ proptest! {
         hold(|| Box::new(Sglang::new(config.clone()).unwrap()), block, &inputs, true)?;
     }
 
-    /// Whatever the delays were, an engine that everybody has left does not keep the next waiting.
+    /// After any delays, an engine without sequences serves the next one immediately.
     #[test]
     fn nobody_waits_for_those_who_left(
         inputs in inputs(),
@@ -476,7 +477,7 @@ proptest! {
         answers_when_all_have_left(&mut Pool::new(pool), &inputs)?;
     }
 
-    /// Invariants 4, 10 and 11, which need a look inside.
+    /// Checks invariants 4, 10 and 11, which need access to internals.
     #[test]
     fn every_block_of_vllm_is_in_one_class(config in vllm(), inputs in inputs()) {
         let mut engine = Vllm::new(config.clone()).unwrap();

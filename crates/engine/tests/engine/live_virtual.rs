@@ -1,5 +1,5 @@
-//! The live driver against virtual time: what happened on a real clock, played again by the
-//! offline driver from its arrivals, is the same to the nanosecond.
+//! Compares the live driver with virtual time. The arrivals of a run on the real clock, run again
+//! by the offline driver, must give the same result to the nanosecond.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
 #![expect(
@@ -28,14 +28,14 @@ use crate::offline;
 const WAVES: u64 = 4;
 const AT_ONCE: u64 = 8;
 
-/// When a sequence, known by its number, got how many tokens.
+/// Time and number of the tokens of a sequence, by its index.
 type Tokens = Vec<(SimTime, u64, u32)>;
 
 #[derive(Default)]
 struct Heard {
     arrivals: Vec<(SimTime, u64)>,
     tokens: Tokens,
-    /// From the instant a token was due to the one it was heard of.
+    /// Delay from the due time of a token to its delivery.
     late: Vec<Duration>,
 }
 
@@ -100,7 +100,7 @@ fn submission(number: u64, now: SimTime) -> Submission {
     }
 }
 
-/// Waves of requests on a real clock: the next comes when the last has ended.
+/// Runs waves of requests on a real clock: the next one starts when the last has ended.
 fn play_live(engine: Box<dyn Scheduler + Send>, look: impl Fn(&LiveEngine)) -> Heard {
     let epoch = Instant::now();
     let heard = Arc::<Mutex<Heard>>::default();
@@ -116,7 +116,7 @@ fn play_live(engine: Box<dyn Scheduler + Send>, look: impl Fn(&LiveEngine)) -> H
     std::mem::take(&mut *heard.lock().unwrap())
 }
 
-/// A sequence goes to the rank of its number.
+/// Assigns a sequence to the rank of its number.
 fn play_waves(ranks: &[LiveEngine], ends: &Receiver<()>, look: impl Fn(&LiveEngine)) {
     for wave in 0..WAVES {
         let wave: Vec<_> = (wave * AT_ONCE..(wave + 1) * AT_ONCE)
@@ -133,7 +133,7 @@ fn play_waves(ranks: &[LiveEngine], ends: &Receiver<()>, look: impl Fn(&LiveEngi
     ranks.iter().for_each(LiveEngine::stop);
 }
 
-/// The same on ranks that step together.
+/// Runs the same on ranks in lock step.
 fn play_ranks(config: &VllmConfig, ranks: usize) -> Heard {
     let epoch = Instant::now();
     let heard = Arc::<Mutex<Heard>>::default();
@@ -161,7 +161,7 @@ fn compare(name: &str, make: impl Fn() -> Box<dyn Scheduler + Send>) {
     compare_seen(name, make, |_| {});
 }
 
-/// The same while somebody looks at the live one.
+/// Runs the same while another thread takes snapshots of the live engine.
 fn compare_seen(
     name: &str,
     make: impl Fn() -> Box<dyn Scheduler + Send>,
@@ -264,7 +264,7 @@ fn whoever_looks_changes_nothing() {
     );
 }
 
-/// Where sequences are that a single step takes a minute for.
+/// Phases of sequences whose step takes a minute.
 #[test]
 fn a_look_tells_who_runs_and_who_waits() {
     let (latency, _) = latency();
@@ -308,7 +308,7 @@ fn a_look_tells_who_runs_and_who_waits() {
     live.stop();
 }
 
-/// Counts the tokens and steps of which it is told.
+/// Counts the reported tokens and steps.
 struct Tally(Arc<Mutex<(u32, u32)>>);
 
 impl Observer for Tally {
@@ -350,7 +350,8 @@ fn a_reply_without_delays_is_over_when_it_is_submitted() {
     assert_eq!(*counts.lock().unwrap(), (1_000, 1_000));
 }
 
-/// A job of which one sequence finds no place in the queue is refused whole, and none of it was there.
+/// A job with one sequence too many for the queue is rejected as a whole, and leaves nothing
+/// behind.
 #[test]
 fn a_refused_job_leaves_no_trace() {
     let vllm = VllmConfig {
@@ -407,7 +408,7 @@ fn what_was_due_before_a_cancellation_comes_out() {
         ..VllmConfig::default()
     };
     let engine = Box::new(Vllm::new(config).unwrap());
-    // The timer thread looks once an hour.
+    // The timer thread wakes once an hour.
     let tune = TimerTuning {
         quantum: Duration::from_secs(3600),
         busy: 0,

@@ -1,4 +1,4 @@
-//! Prompts that were to be loaded, from the memory of the host or another engine, and were not.
+//! Tests prompts whose load from host memory or from another engine fails.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
 
@@ -29,7 +29,7 @@ fn ended(log: &Log, id: u64) -> Option<(SimTime, End)> {
     })
 }
 
-/// What the events tell of tokens that are no good.
+/// Returns the lost tokens according to the events.
 fn lost(log: &Log) -> Vec<(SimTime, u32)> {
     let lost = log.iter().filter_map(|(at, event)| match event {
         Event::LoadFailed { tokens, .. } => Some((*at, *tokens)),
@@ -38,7 +38,8 @@ fn lost(log: &Log) -> Vec<(SimTime, u32)> {
     lost.collect()
 }
 
-/// A prompt of ten blocks, another that takes them, and the first one again, whose load fails.
+/// Runs a prompt of ten blocks, another that evicts them, and the first one again, whose load
+/// fails.
 fn return_after_eviction(load_failure: Option<LoadFailure>) -> (Log, u32) {
     let mut engine = Vllm::new(config(12, Some(tier(100)))).unwrap();
     let again = Sequence {
@@ -66,7 +67,7 @@ fn a_request_fails_when_its_load_has_ended() {
 
 #[test]
 fn what_did_not_come_is_computed_from_the_first_such_block_on() {
-    // Ten blocks of 2 ms, then a millisecond for each of 161 tokens that is missing.
+    // Ten blocks of 2 ms, then a millisecond for each of the 161 missing tokens.
     for (loaded, good, ttft) in [(0.5, 80, 20 + 81), (0.0, 0, 20 + 161), (0.99, 144, 20 + 17)] {
         let (log, used) = return_after_eviction(failure(RECOMPUTE, loaded));
         assert_eq!(lost(&log), [(at(2020), 160 - good)]);
@@ -87,7 +88,7 @@ fn a_prompt_that_is_not_loaded_does_not_fail() {
     assert_eq!(ended(&log, 0), Some((at(161), End::Finished)));
 }
 
-/// A prompt from another engine, and at the same time one that begins alike.
+/// Runs a prompt from another engine, and at the same time one with the same beginning.
 fn fetched(policy: LoadFailurePolicy) -> Log {
     let config = VllmConfig {
         fetch: (ms(30), ms(0)),
@@ -109,14 +110,14 @@ fn of_a_prompt_from_another_engine_nothing_is_used() {
     let log = fetched(LoadFailurePolicy::Fail);
     assert_eq!(lost(&log), [(at(30), 161)]);
     assert_eq!(ended(&log, 0), Some((at(30), End::Failed)));
-    // Its blocks were never there for others.
+    // Other sequences could never find its blocks.
     assert_eq!(reused(&log, 1), (0, 0));
     assert!(
         log.iter()
             .all(|(_, event)| !matches!(event, Event::Fetched { .. }))
     );
     let log = fetched(RECOMPUTE);
-    // The other one is computed until 162, and its blocks are found.
+    // The other prompt is computed until 162, and its blocks are found.
     assert_eq!(reused(&log, 0), (160, 0));
     assert_eq!(first(&log, 0), at(162 + 1));
 }
@@ -183,7 +184,7 @@ fn others_find_what_a_pool_computes_after_the_transfer() {
     }
 }
 
-/// Mostly none.
+/// Generates load failures, mostly none.
 pub(crate) fn any_load_failure() -> impl Strategy<Value = Option<LoadFailure>> {
     let policy = prop_oneof![Just(LoadFailurePolicy::Fail), Just(RECOMPUTE)];
     let failure = (policy, 0.0..1.0f32);
@@ -191,7 +192,8 @@ pub(crate) fn any_load_failure() -> impl Strategy<Value = Option<LoadFailure>> {
     proptest::option::weighted(0.3, failure)
 }
 
-/// Who fails does so at the instant its load does, and nobody else fails; no load fails twice.
+/// Checks that only sequences with a failed load fail, at that instant, and that no load fails
+/// twice.
 pub(crate) fn check_load_failures(log: &[(SimTime, Event)]) -> Result<(), TestCaseError> {
     let mut failures = HashMap::new();
     for (at, event) in log {

@@ -1,4 +1,4 @@
-//! Ranks that step together: exact instants, and the engine's invariants for a group of them.
+//! Tests ranks in lock step: exact instants, and the engine's invariants for a group of ranks.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
 
@@ -16,7 +16,7 @@ use vllm_sim_engine::{
 
 use crate::{configs, invariants, offline};
 
-/// Ranks as one engine, which gives a sequence to the rank of its number.
+/// Presents ranks as one engine, which assigns a sequence to the rank of its number.
 pub(crate) struct Group {
     ranks: Vec<Vllm>,
     lock_step: LockStep,
@@ -86,12 +86,12 @@ impl Scheduler for Group {
     }
 
     fn cached_blocks(&self) -> Vec<CachedBlock> {
-        // Each rank has a cache of its own; together they are none.
+        // Each rank has its own cache; together they report none.
         Vec::new()
     }
 
     fn block_use(&self, numbers: Range<u32>) -> BlockUse {
-        // Those of the second rank follow those of the first.
+        // The blocks of the second rank follow those of the first.
         let (mut all, mut first) = (BlockUse::default(), 1);
         for rank in &self.ranks {
             let end = first + rank.stats().total_blocks;
@@ -120,7 +120,7 @@ impl Scheduler for Group {
     }
 }
 
-/// Prompt work takes 10 ms a step, decode work 1 ms.
+/// Prefill work takes 10 ms a step, decode work 1 ms.
 fn config(async_scheduling: bool) -> VllmConfig {
     VllmConfig {
         latency: LatencyModel::Constant {
@@ -132,7 +132,7 @@ fn config(async_scheduling: bool) -> VllmConfig {
     }
 }
 
-/// When tokens of which sequence come out, in us, for arrivals of (us, number, prompt, output).
+/// Returns the times of tokens in us, for arrivals of (us, number, prompt, output).
 fn tokens(engine: &mut dyn Scheduler, arrivals: &[(u64, u64, u32, u32)]) -> Vec<(u64, u64)> {
     let arrivals = arrivals.iter().map(|&(at, number, prompt, output)| {
         let sequence = Sequence::new(SeqId(number), prompt, output);
@@ -149,7 +149,7 @@ fn tokens(engine: &mut dyn Scheduler, arrivals: &[(u64, u64, u32, u32)]) -> Vec<
 #[test]
 fn a_prompt_on_one_rank_delays_the_decode_of_another_by_its_step() {
     let mut group = Group::new(&config(false), 2);
-    // While rank 1 decodes, a prompt comes to rank 0 in the middle of a step.
+    // While rank 1 decodes, a prompt arrives at rank 0 in the middle of a step.
     let seen = tokens(&mut group, &[(0, 1, 16, 6), (11_500, 0, 16, 2)]);
     let expected = [
         (10_000, 1),
@@ -175,7 +175,7 @@ fn spread_experts_take_the_tokens_of_all_ranks() {
     let mut prompt = Batch::default();
     prompt.add_chunk(4000, 0, roofline.window());
     let alike = roofline.step(&prompt);
-    // The other rank's dummy step has one token.
+    // The dummy step of the other rank has one token.
     let ours = alike - roofline.spread_experts(4000.0) + roofline.spread_experts(2000.5);
     assert!(ours < alike);
     let config = VllmConfig {
@@ -224,13 +224,13 @@ fn dummy_steps_end_at_the_next_question_for_work() {
         group.advance(due, &mut out);
         last = due;
     }
-    // The prompt, 4 decodes, and 11 dummy steps of the cost of a decode.
+    // The prompt, 4 decodes, and 11 dummy steps with the cost of a decode.
     assert_eq!(last, SimTime::from_millis(10 + 4 + 11));
     let steps = out
         .iter()
         .filter(|(_, event)| matches!(event, Event::Step { .. }));
     assert_eq!(steps.count(), 5, "dummy steps compute nothing");
-    // The next wave counts from the start.
+    // The next wave counts from its start.
     let sequence = Sequence::new(SeqId(2), 16, 1);
     let now = SimTime::from_millis(1000);
     group.submit(now, sequence, &mut out).unwrap();
@@ -262,7 +262,7 @@ fn a_step_goes_on_when_its_only_sequence_leaves() {
     group.abort(half, SeqId(0), &mut out);
     assert_eq!(group.next_wakeup(), Some(SimTime::from_millis(10)));
     offline::advance_to(&mut group, SimTime::from_millis(10), &mut out);
-    // Rank 0 has nothing left, and rank 1 decodes.
+    // Rank 0 has no work, and rank 1 decodes.
     assert_eq!(group.ranks[0].steps_in_flight(), 1);
     assert_eq!(group.next_wakeup(), Some(SimTime::from_millis(11)));
 }

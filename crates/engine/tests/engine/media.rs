@@ -1,18 +1,19 @@
-//! Images, audio and video of random workloads, and what is left of them.
+//! Generates images, audio and video for random workloads, and checks that none remain in the
+//! cache.
 
 use proptest::prelude::*;
 use std::sync::Arc;
 use vllm_sim_engine::sched::vllm::{EncoderConfig, Vllm, VllmConfig};
 use vllm_sim_engine::{EncoderInput, EncoderKind};
 
-/// Of an item: text before it, its tokens, its content.
+/// Text before an item, its tokens and its content.
 pub(crate) type Item = (u32, u32, u64);
 
 pub(crate) fn items() -> impl Strategy<Value = Vec<Item>> {
     proptest::collection::vec((0..30u32, 1..40u32, 0..5u64), 0..5)
 }
 
-/// Those that have room in a prompt, one behind the other.
+/// Places items into a prompt one after another, as far as they fit.
 pub(crate) fn inputs(items: &[Item], prompt: u32) -> Option<Arc<[EncoderInput]>> {
     let mut end = 0;
     let items = items.iter().map(|&(gap, len, key)| {
@@ -29,7 +30,7 @@ pub(crate) fn inputs(items: &[Item], prompt: u32) -> Option<Arc<[EncoderInput]>>
     EncoderInput::in_order(items.filter(|item| item.end() <= prompt).collect())
 }
 
-/// Room for one item or several; some are too large for it.
+/// Generates space for one or several items; some items are larger.
 pub(crate) fn any_encoder() -> impl Strategy<Value = Option<EncoderConfig>> {
     let encoder =
         (1..80u32, 1..80u32, any::<bool>()).prop_map(|(budget, cache_size, chunked_input)| {
@@ -43,7 +44,7 @@ pub(crate) fn any_encoder() -> impl Strategy<Value = Option<EncoderConfig>> {
     proptest::option::of(encoder)
 }
 
-/// Invariant 11, when all sequences are over.
+/// Checks invariant 11 after the end of all sequences.
 pub(crate) fn check_encoder(engine: &Vllm, config: &VllmConfig) -> Result<(), TestCaseError> {
     if let (Some((used, referenced)), Some(encoder)) = (engine.encoder_cache(), &config.encoder) {
         prop_assert!(used <= encoder.cache_size);

@@ -1,4 +1,4 @@
-//! Exact instants of Dynamo's mocker.
+//! Tests exact instants of Dynamo's mocker.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use vllm_sim_engine::{
 
 use crate::offline;
 
-/// Two blocks of 64 tokens; prompt work takes 10 ms a step, decode work 1 ms.
+/// Configures two blocks of 64 tokens; prefill work takes 10 ms a step, decode work 1 ms.
 fn config() -> MockerConfig {
     MockerConfig {
         latency: LatencyModel::Constant {

@@ -1,17 +1,17 @@
-//! Virtual time: arrivals in, a log out, no threads and no sleep; and [`Steps`], which knows when
-//! the tokens of runs came out.
+//! Runs engines in virtual time, from arrivals to a log, without threads or sleep. [`Steps`]
+//! computes the times of tokens in runs.
 
 use std::time::Duration;
 
 use vllm_sim_engine::{Event, Outbox, Scheduler, Sequence, SimTime, SubmitError};
 
-/// What happened, and when.
+/// Events with their times.
 pub(crate) type Log = Vec<(SimTime, Event)>;
 
-/// Plays arrivals, which must be sorted by time, to the end and returns all that happened.
+/// Runs arrivals, sorted by time, to the end and returns all events.
 ///
 /// # Errors
-/// The first refusal, with the log up to it.
+/// Returns the first rejection, with the log up to it.
 pub(crate) fn run(
     engine: &mut dyn Scheduler,
     arrivals: impl IntoIterator<Item = (SimTime, Sequence)>,
@@ -29,33 +29,34 @@ pub(crate) fn run(
     Ok(out.into())
 }
 
-/// Lets everything happen that is due at or before `at`.
+/// Runs everything due at or before `at`.
 pub(crate) fn advance_to(engine: &mut dyn Scheduler, at: SimTime, out: &mut Outbox) {
     while let Some(due) = engine.next_wakeup().filter(|due| *due <= at) {
         engine.advance(due, out);
     }
 }
 
-/// The steps of one engine, by which runs of tokens are told: twelve bytes each.
+/// Records the steps of one engine, to resolve runs of tokens; twelve bytes each.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Steps {
     ends: Vec<SimTime>,
-    /// Runs that begin with a step, less those that ended with the step before.
+    /// Number of runs that begin with a step, minus those that ended with the step before.
     runs: Vec<i32>,
-    /// Runs that ended with the last step.
+    /// Number of runs that ended with the last step.
     over: i32,
 }
 
 impl Steps {
-    /// A step ended ([`Event::Step`]).
+    /// Records the end of a step ([`Event::Step`]).
     pub(crate) fn ended(&mut self, at: SimTime) {
         self.ends.push(at);
         self.runs.push(-std::mem::take(&mut self.over));
     }
 
-    /// A run of `n` tokens ended with the last step ([`Event::Decoded`]): their instants.
+    /// Records a run of `n` tokens that ended with the last step ([`Event::Decoded`]) and returns
+    /// their times.
     ///
-    /// More than there were steps counts as all steps.
+    /// A number above that of all steps counts as all steps.
     pub(crate) fn run(&mut self, n: u32) -> &[SimTime] {
         let from = self.ends.len().saturating_sub(n as usize);
         if let Some(begins) = self.runs.get_mut(from) {
@@ -65,7 +66,7 @@ impl Steps {
         &self.ends[from..]
     }
 
-    /// Each gap between two steps, and how many tokens of runs came after it.
+    /// Iterates over the gaps between steps and the number of run tokens after each.
     pub(crate) fn gaps(&self) -> impl Iterator<Item = (Duration, u64)> {
         let mut tokens = 0;
         let counts = self.runs.iter().map(move |&change| {

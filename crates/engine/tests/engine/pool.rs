@@ -1,4 +1,4 @@
-//! The pool scheduler in virtual time: exact instants, no tolerance.
+//! Tests the pool scheduler in virtual time: exact instants, no tolerance.
 
 use std::time::Duration;
 
@@ -95,7 +95,7 @@ fn a_recorded_timeline_stands_in_place_of_the_delays() {
             .collect::<Vec<_>>()
     };
     assert_eq!(micros(1), [6000, 6001, 6001, 8001]);
-    // The token beyond its end comes after a gap of the configuration.
+    // The token after its end follows after a gap from the configuration.
     assert_eq!(micros(2), [14001, 14002, 14002, 16002, 26002]);
     assert_eq!(micros(3), [32002, 32003]);
 }

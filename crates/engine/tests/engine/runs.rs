@@ -1,4 +1,4 @@
-//! Run lengths: the same life, told in fewer words.
+//! Compares runs of tokens with single token events.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
 
@@ -115,7 +115,7 @@ fn spec() -> impl Strategy<Value = EngineSpec> {
     prop_oneof![
         2 => config().prop_map(|config| EngineSpec::Vllm(Box::new(config))),
         1 => mocker().prop_map(|config| EngineSpec::Mocker(Box::new(MockerConfig {
-            // Long outputs would preempt each other hundreds of times for each token.
+            // Long outputs would preempt each other hundreds of times per token.
             victim: Victim::Last,
             latency: steps_of_3_and_1_ms(),
             ..config
@@ -161,8 +161,8 @@ fn sequence(id: u64, input: &Input, block: u32) -> Option<Sequence> {
     })
 }
 
-/// Everything but tokens, in order; the tokens of each sequence; how often each gap came before a
-/// token of a run.
+/// Returns all events but tokens in order, the tokens of each sequence, and how often each gap
+/// preceded a token of a run.
 #[derive(Debug, PartialEq, Default)]
 struct Told {
     events: Vec<(SimTime, Event)>,
@@ -223,7 +223,7 @@ proptest! {
         let (runs, steps) = play(spec.in_virtual_time(), &inputs);
         prop_assert_eq!(&plain.events, &runs.events);
         prop_assert_eq!(&plain.tokens, &runs.tokens);
-        // Every gap that is counted is one between two tokens.
+        // Every counted gap is between two tokens.
         let mut gaps: BTreeMap<Duration, u64> = BTreeMap::new();
         for (gap, n) in steps.gaps() {
             *gaps.entry(gap).or_default() += n;

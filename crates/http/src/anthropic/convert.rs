@@ -1,5 +1,6 @@
-//! From Anthropic's conversation to a chat request, as vLLM converts it
-//! (`vllm/entrypoints/anthropic/serving.py`, `to_chat_completion_request`).
+//! Converts Anthropic's messages to a chat request, as vLLM does.
+//!
+//! Source: `vllm/entrypoints/anthropic/serving.py`, `to_chat_completion_request`.
 
 use std::sync::Arc;
 
@@ -15,18 +16,18 @@ use vllm_sim_wire::anthropic::{
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
 
-/// The chat that answers a message request.
+/// Returns the chat request for a message request.
 ///
 /// # Errors
-/// What the chat route says of the converted request.
+/// The errors of the chat route for the converted request.
 pub(super) fn chat(app: &App, request: &MessagesRequest) -> Result<ChatRequest, Fault> {
     ChatRequest::parse(&body(app, request)?, &app.rules.defaults.bounds)
 }
 
-/// The body of that chat.
+/// Returns the chat body for a message request.
 ///
 /// # Errors
-/// 400 for a change of a tool that is not there.
+/// 400 for a change of an unknown tool.
 pub(crate) fn body(app: &App, request: &MessagesRequest) -> Result<Value, Fault> {
     let offered = effective(request.tools.as_deref(), &request.messages)?;
     let mut body = Map::new();
@@ -82,10 +83,10 @@ pub(crate) fn body(app: &App, request: &MessagesRequest) -> Result<Value, Fault>
     Ok(Value::Object(body))
 }
 
-/// The chat whose prompt is counted.
+/// Returns the chat request for a count of prompt tokens.
 ///
 /// # Errors
-/// As [`chat`].
+/// Same errors as [`chat`].
 pub(super) fn counted(app: &Arc<App>, request: &CountTokensRequest) -> Result<ChatRequest, Fault> {
     let offered = effective(request.tools.as_deref(), &request.messages)?;
     let mut body = Map::new();
@@ -117,7 +118,7 @@ fn conversation(app: &App, system: Option<&Content>, messages: &[Message]) -> Ve
     out
 }
 
-/// Appends one message; the tool results in it become messages before it.
+/// Appends one message; its tool results become separate messages before it.
 fn convert(message: &Message, out: &mut Vec<Value>) {
     if message.role == "system" {
         let text = inline_system::text(message);
@@ -159,7 +160,6 @@ fn convert(message: &Message, out: &mut Vec<Value>) {
     }
 }
 
-/// What the blocks of a message become.
 #[derive(Default)]
 struct Parts {
     content: Vec<Value>,
@@ -201,13 +201,13 @@ impl Parts {
                 let text = format!("Tool result: {result}");
                 self.content.push(json!({"type": "text", "text": text}));
             }
-            // Redacted thinking is opaque; references and changes of tools say nothing here.
+            // Redacted thinking is opaque; tool references and changes have no text.
             _ => {}
         }
     }
 }
 
-/// The result of a tool, as one message or as several when it has images or references.
+/// Appends the result of a tool: one message, plus one for images and one for references.
 fn tool_result(block: &ContentBlock, out: &mut Vec<Value>) {
     let id = block.tool_use_id.clone().unwrap_or_default();
     let mut texts = Vec::new();
@@ -246,7 +246,7 @@ fn tool_result(block: &ContentBlock, out: &mut Vec<Value>) {
     }
 }
 
-/// An image as a chat part; anything but a URL is taken for base64.
+/// Returns an image as a chat part; any source other than a URL is treated as base64.
 fn image(source: &Map<String, Value>) -> Value {
     let text = |key: &str, default: &str| {
         let given = source.get(key).and_then(Value::as_str);

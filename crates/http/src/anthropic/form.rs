@@ -1,4 +1,4 @@
-//! What vLLM and llm-d-inference-sim write differently in a message.
+//! Parts of a message that vLLM and llm-d-inference-sim render differently.
 //!
 //! Sources: vLLM `entrypoints/anthropic/serving.py`; llm-d-inference-sim
 //! `pkg/llm-d-inference-sim/messages.go`, `pkg/communication/response_builder.go`.
@@ -10,15 +10,13 @@ use vllm_sim_engine::End;
 use vllm_sim_service::Choice;
 use vllm_sim_service::generate::{Reason, StopReason};
 
-/// The end of a message.
 pub(super) struct MessageEnd<'c> {
     pub(super) choice: &'c Choice,
     pub(super) end: End,
-    /// Records whether it called tools.
     pub(super) called: bool,
 }
 
-/// Tells whether a usage has the tokens of the cache apart from the input.
+/// Selects whether usage reports cached tokens separately from the input.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum CacheCounts {
     Shown,
@@ -26,7 +24,6 @@ pub(super) enum CacheCounts {
 }
 
 impl CacheCounts {
-    /// Returns what a request wants to see.
     pub(super) fn of(view: &ResponseShape) -> Self {
         if view.prompt_details {
             Self::Shown
@@ -36,15 +33,13 @@ impl CacheCounts {
     }
 }
 
-/// The parts of a message that differ.
+/// Functions and texts that render one server's form of a message.
 pub(super) struct MessageForm {
-    /// Appends why a message stopped.
     pub(super) stop: fn(&mut String, MessageEnd<'_>, Nulls),
-    /// Appends a usage object.
     pub(super) usage: fn(&mut String, Counts, CacheCounts),
-    /// The same at the end of a stream.
+    /// Appends the usage object at the end of a stream.
     pub(super) last_usage: fn(&mut String, Counts, CacheCounts),
-    /// The event after a stream's first block was opened, or before it when it is a call.
+    /// The `ping` event of a stream's first block: after its start, or before it for a tool call.
     pub(super) ping: &'static str,
 }
 
@@ -62,7 +57,6 @@ const SHORT: MessageForm = MessageForm {
 };
 
 impl MessageForm {
-    /// The form of a server's answers.
     pub(super) fn of(answers: AnswerForm) -> &'static Self {
         match answers {
             AnswerForm::Full => &FULL,
@@ -98,7 +92,7 @@ fn stop(out: &mut String, message: MessageEnd<'_>, nulls: Nulls) {
     }
 }
 
-/// Appends a usage object; where the cache shows, input excludes it.
+/// Appends a usage object; `input_tokens` excludes cached tokens if they are shown.
 fn usage(out: &mut String, counts: Counts, cache: CacheCounts) {
     let details = cache == CacheCounts::Shown;
     let cached = if details {
@@ -131,7 +125,7 @@ fn llmd_stop(out: &mut String, message: MessageEnd<'_>, _nulls: Nulls) {
     out.push_str(",\"stop_sequence\":null");
 }
 
-/// Appends a usage object: the whole prompt, and a cache that is never mentioned.
+/// Appends a usage object with the whole prompt as input and zero cached tokens.
 fn llmd_usage(out: &mut String, counts: Counts, _cache: CacheCounts) {
     out.push_str("{\"input_tokens\":");
     json::int(out, counts.prompt);
@@ -142,7 +136,6 @@ fn llmd_usage(out: &mut String, counts: Counts, _cache: CacheCounts) {
     out.push('}');
 }
 
-/// Appends the usage at the end of a stream.
 fn llmd_last_usage(out: &mut String, counts: Counts, _cache: CacheCounts) {
     out.push_str("{\"output_tokens\":");
     json::int(out, counts.completion);

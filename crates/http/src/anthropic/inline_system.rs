@@ -1,8 +1,9 @@
-//! Where system messages inside a conversation go.
+//! Places system messages that appear inside a conversation.
 //!
-//! Those at its head join the system prompt. Later ones stay where they are if the template
-//! renders them there, else their text joins a neighbour. Source:
-//! `vllm/entrypoints/anthropic/inline_system.py`.
+//! Leading system messages join the system prompt. Later ones stay if the chat template renders
+//! them there; otherwise their text joins an adjacent user message.
+//!
+//! Source: `vllm/entrypoints/anthropic/inline_system.py`.
 
 use serde_json::json;
 
@@ -10,16 +11,15 @@ use crate::app::App;
 use vllm_sim_tokenizer::ChatInput;
 use vllm_sim_wire::anthropic::{Content, ContentBlock, Message};
 
-/// What Claude Code's per-request attribution starts with; it would defeat prefix caching.
+/// Prefix of Claude Code's per-request attribution; it would prevent prefix-cache hits.
 const BILLING: &str = "x-anthropic-billing-header";
 
-/// Texts, blank lines between those that are not empty.
+/// Joins nonempty texts with blank lines.
 pub(super) fn join(texts: &[&str]) -> String {
     let said: Vec<&str> = texts.iter().filter(|t| !t.is_empty()).copied().collect();
     said.join("\n\n")
 }
 
-/// The text of the system prompt.
 pub(super) fn prompt_text(system: &Content) -> String {
     match system {
         Content::Text(text) => text.clone(),
@@ -27,7 +27,6 @@ pub(super) fn prompt_text(system: &Content) -> String {
     }
 }
 
-/// The text of a system message.
 pub(super) fn text(message: &Message) -> String {
     match &message.content {
         Content::Text(text) if text.starts_with(BILLING) => String::new(),
@@ -44,7 +43,7 @@ fn blocks_text(blocks: &[ContentBlock]) -> String {
         .collect()
 }
 
-/// What joins the system prompt `system`, and the messages that are left.
+/// Returns the text to append to the system prompt, and the remaining messages.
 pub(super) fn placed(app: &App, system: &str, messages: &[Message]) -> (String, Vec<Message>) {
     if messages.iter().all(|m| m.role != "system") {
         return (String::new(), messages.to_vec());
@@ -57,7 +56,7 @@ pub(super) fn placed(app: &App, system: &str, messages: &[Message]) -> (String, 
     (leading, if kept { rest } else { folded(rest) })
 }
 
-/// Whether the template shows a system message in the middle of a conversation.
+/// Returns whether the chat template renders a system message in the middle of a conversation.
 fn keeps_inline(app: &App) -> bool {
     const INLINE: &str = "Echo inline note";
     let say = |role: &str, text: &str| json!({"role": role, "content": text}).into();
@@ -82,7 +81,7 @@ fn keeps_inline(app: &App) -> bool {
     rendered.is_ok_and(|text| text.contains(INLINE))
 }
 
-/// Moves system messages between a tool use and its results behind the results.
+/// Moves system messages between a tool use and its results to after the results.
 fn out_of_tool_runs(messages: &[Message]) -> Vec<Message> {
     let mut out = Vec::with_capacity(messages.len());
     let mut held = Vec::new();
@@ -110,7 +109,7 @@ fn out_of_tool_runs(messages: &[Message]) -> Vec<Message> {
     out
 }
 
-/// Joins the text of system messages to the user message before them, else to the one after.
+/// Joins the text of system messages to the preceding user message, else to the following one.
 fn folded(messages: Vec<Message>) -> Vec<Message> {
     let mut out: Vec<Message> = Vec::with_capacity(messages.len());
     let mut pending: Vec<String> = Vec::new();

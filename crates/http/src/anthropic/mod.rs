@@ -1,5 +1,6 @@
-//! `POST /v1/messages`, `POST /v1/messages/count_tokens`: Anthropic's API over the chat route, as
-//! vLLM serves it (`vllm/entrypoints/anthropic/`).
+//! `POST /v1/messages` and `POST /v1/messages/count_tokens`: Anthropic's API, converted to chat.
+//!
+//! Source: `vllm/entrypoints/anthropic/`.
 
 pub(crate) mod convert;
 mod form;
@@ -43,16 +44,14 @@ impl GenerationBody for MessagesRequest {
     }
 }
 
-/// Answers a conversation.
 pub(super) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     let threshold = transfer::hit_threshold(&app, &head.headers, &value);
-    // Bodies that do not parse keep OpenAI's envelope.
+    // Errors of bodies that do not parse keep OpenAI's envelope.
     let read = Read::new(&app, &head, Cow::Owned(value))?;
     let answer = answer(&app, &head, read, threshold).await;
     Ok(answer.unwrap_or_else(|fault| app.dialect.message_refusal(&fault, app.version)))
 }
 
-/// Counts the tokens of a conversation.
 pub(super) async fn count_tokens(
     State(app): State<Arc<App>>,
     Posted { value, .. }: Posted,
@@ -117,7 +116,6 @@ async fn answer(
     Ok(prepare::unary(app, &head.headers, body))
 }
 
-/// A stream that fails before its first token.
 fn failed_stream(app: &App, fault: &Fault) -> Response<Body> {
     let event = failed_event(fault, app.rules.limits.version);
     prepare::events(Body::from(event))

@@ -1,6 +1,7 @@
-//! A chat reply in Anthropic's shape: one message, or a stream of its events
-//! (`vllm/entrypoints/anthropic/serving.py`, `messages_full_converter` and
-//! `message_stream_converter`).
+//! Renders a chat reply as one Anthropic message or as its events.
+//!
+//! Source: `vllm/entrypoints/anthropic/serving.py`, `messages_full_converter` and
+//! `message_stream_converter`.
 
 use super::form::{CacheCounts, MessageEnd, MessageForm};
 use crate::error;
@@ -14,18 +15,18 @@ use vllm_sim_service::{Choice, Reply};
 use vllm_sim_wire::Version;
 use vllm_sim_wire::fault::Fault;
 
-/// The end of a stream that fails.
+/// Returns the last event of a stream that fails.
 pub(super) fn failed_event(fault: &Fault, version: Version) -> String {
     let json = fault.to_anthropic_json(version);
     format!("event: error\ndata: {json}\n\n")
 }
 
-/// 32 hex digits, as a signature that nobody checks.
+/// Returns a random signature of 32 hex digits, which clients cannot verify.
 fn signature() -> String {
     uuid::Uuid::new_v4().simple().to_string()
 }
 
-/// The whole answer of an ended reply.
+/// Returns the JSON body of a finished reply.
 pub(super) fn message(chat: &ChatView, form: &MessageForm, reply: &Reply) -> String {
     let view = &chat.view;
     let mut out = String::with_capacity(512);
@@ -85,7 +86,7 @@ pub(super) fn message(chat: &ChatView, form: &MessageForm, reply: &Reply) -> Str
     out
 }
 
-/// Ends a message with what another server needs to go on with it.
+/// Ends a message with the parameters for a decode server, if any.
 fn transferred(out: &mut String, chat: &ChatView) {
     let view = &chat.view;
     if view.kv_transfer_params.is_some() {
@@ -99,13 +100,12 @@ fn transferred(out: &mut String, chat: &ChatView) {
     out.push('}');
 }
 
-/// Arguments that the limit did not cut: a tool's input has to be an object.
+/// Returns the arguments if they are a complete JSON object; the output limit may have cut them.
 fn whole_object(arguments: &str) -> Option<&str> {
     let whole = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(arguments);
     whole.is_ok().then_some(arguments)
 }
 
-/// The block that is open.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Block {
     Text,
@@ -113,7 +113,6 @@ enum Block {
     Tool(u16),
 }
 
-/// Writes the events of a message.
 pub(super) struct MessageStream {
     chat: Box<ChatView>,
     form: &'static MessageForm,
@@ -124,7 +123,6 @@ pub(super) struct MessageStream {
 }
 
 impl MessageStream {
-    /// A stream that answers a prompt of `prompt` tokens.
     pub(super) fn new(chat: Box<ChatView>, form: &'static MessageForm, prompt: u32) -> Self {
         Self {
             chat,
@@ -153,7 +151,7 @@ impl MessageStream {
         out.push_str("}}\n\n");
     }
 
-    /// Opens a block unless it is the open one.
+    /// Opens a block unless it is open already.
     fn open(&mut self, out: &mut String, block: Block, choice: &Choice) {
         if self.open == Some(block) {
             return;
@@ -185,7 +183,6 @@ impl MessageStream {
         }
     }
 
-    /// Closes the open block, if any.
     fn stop(&mut self, out: &mut String) {
         let Some(block) = self.open.take() else {
             return;
@@ -211,7 +208,7 @@ impl MessageStream {
         self.end_event(out);
     }
 
-    /// The index comes last in every event of a block.
+    /// Appends the block index, the last member of every block event, and ends the event.
     fn end_event(&self, out: &mut String) {
         out.push_str(",\"index\":");
         json::int(out, self.index);
@@ -245,7 +242,7 @@ impl Render for MessageStream {
 
     fn step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
         let mut called = false;
-        // Tokens of one channel that came together are one delta.
+        // Consecutive tokens of one channel are one delta.
         let mut group: Option<(Channel, String)> = None;
         for _ in 0..step.tokens {
             let Some(token) = choice.script.next(&mut choice.cursor) else {

@@ -1,4 +1,4 @@
-//! The tools of a conversation in which they come and go.
+//! Applies tool additions and removals inside a conversation.
 //!
 //! Source: vLLM 0.33 `entrypoints/anthropic/`, `tool_addition` and `tool_removal` blocks.
 
@@ -10,10 +10,10 @@ use vllm_sim_wire::anthropic::{Content, ContentBlock, Message, Tool};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::schema::Wire;
 
-/// What is left of `tools` after the changes in `messages`.
+/// Returns the tools after the changes in `messages`.
 ///
 /// # Errors
-/// 400 for a change of a tool that nobody declared.
+/// 400 for a change of an undeclared tool.
 pub(super) fn effective(
     tools: Option<&[Tool]>,
     messages: &[Message],

@@ -1,7 +1,8 @@
-//! How long an audio file is, from its bytes.
+//! Determines the duration of an audio file from its container.
 //!
-//! Nothing is decoded: the headers of the container say it. Words of errors: vLLM 0.33
-//! `multimodal/media/audio.py`, `load_audio_torchcodec`.
+//! The audio is not decoded.
+//!
+//! Source of the error texts: vLLM 0.33 `multimodal/media/audio.py`, `load_audio_torchcodec`.
 
 use std::io::Cursor;
 
@@ -12,25 +13,25 @@ use lofty::probe::Probe;
 use vllm_sim_config::Speech;
 use vllm_sim_wire::fault::Fault;
 
-/// Bytes of a second of audio whose container does not tell: 64 kbit.
+/// Assumed bit rate of audio without duration metadata: 64 kbit/s.
 const BYTES_PER_SECOND: f64 = 8000.0;
-/// Samples per second that the model reads.
 const SAMPLE_RATE: f64 = 16_000.0;
 const MIB: f64 = (1 << 20) as f64;
-/// What a WebM or Matroska video begins with (EBML).
+/// First bytes (EBML) of a WebM or Matroska video.
 const MATROSKA: [u8; 4] = [0x1a, 0x45, 0xdf, 0xa3];
 
-/// What a container says of its audio.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct AudioProperties {
     seconds: f64,
     channels: u32,
 }
 
-/// Seconds of an audio file. `any`: what is no audio at all counts by its bytes.
+/// Returns the duration of an audio file, in seconds.
+///
+/// With `any`, data that is not audio gets a duration by its size.
 ///
 /// # Errors
-/// 400 for what is no audio, and for a file that is too long.
+/// 400 if the data is not audio, or is too long.
 pub(super) fn seconds(bytes: &[u8], limits: &Speech, any: bool) -> Result<f64, Fault> {
     let nominal = || {
         let counts = any || bytes.starts_with(&MATROSKA);
@@ -68,7 +69,8 @@ pub(super) fn seconds(bytes: &[u8], limits: &Speech, any: bool) -> Result<f64, F
     Ok(seconds)
 }
 
-/// RIFF, to the sample; a size that is larger than the file, as of a stream, is that of the file.
+/// Reads a RIFF file, exact to the sample; a declared size beyond the file's (streams) is cut to
+/// it.
 fn wav(bytes: &[u8]) -> Option<AudioProperties> {
     let inside = bytes
         .strip_prefix(b"RIFF")
@@ -89,7 +91,7 @@ fn wav(bytes: &[u8]) -> Option<AudioProperties> {
             }
             _ => {}
         }
-        // Chunks begin at even places.
+        // Chunks start at even offsets.
         rest = rest.get(8 + size.next_multiple_of(2)..).unwrap_or_default();
     }
     None
@@ -106,7 +108,7 @@ impl WavFormat {
         let long = |at: usize| Some(u32::from(short(at)?) | u32::from(short(at + 2)?) << 16);
         let (tag, channels, rate) = (short(0)?, short(2)?, long(4)?);
         let (average, frame) = (long(8)?, short(12)?);
-        // PCM, floats, and either in the long form of the header.
+        // PCM, float, and either with the extensible header.
         let plain = matches!(tag, 1 | 3 | 0xfffe);
         let bytes_per_second = if plain {
             f64::from(rate) * f64::from(frame)
@@ -120,7 +122,7 @@ impl WavFormat {
     }
 }
 
-/// Every other container: FLAC, MP3, MP4, Ogg, AAC, AIFF and their kind.
+/// Reads all other containers, such as FLAC, MP3, MP4, Ogg, AAC and AIFF.
 fn tagged(bytes: &[u8]) -> Option<AudioProperties> {
     let options = ParseOptions::new().read_tags(false).read_cover_art(false);
     let probe = Probe::new(Cursor::new(bytes)).options(options);
@@ -145,7 +147,7 @@ mod tests {
         out.extend((rate * u32::from(frame)).to_le_bytes());
         out.extend(frame.to_le_bytes());
         out.extend(16u16.to_le_bytes());
-        // A chunk of odd size, padded.
+        // A chunk of odd size is padded.
         out.extend(b"note\x03\0\0\0abc\0data");
         out.extend(data_bytes.to_le_bytes());
         out.resize(out.len() + frames as usize * usize::from(frame), 0);
@@ -163,7 +165,7 @@ mod tests {
         let endless = pcm(16_000, 1, 8000, u32::MAX);
         assert_eq!(seconds(&endless), Some(0.5));
         for cut in 0..60 {
-            // Half a header says nothing, and nothing breaks.
+            // An incomplete header yields no duration and no panic.
             let _ = wav(&endless[..cut]);
         }
         assert_eq!(wav(b"RIFF\0\0\0\0WAVEdata\x04\0\0\0abcd"), None);

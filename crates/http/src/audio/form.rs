@@ -1,4 +1,4 @@
-//! Forms: the fields and files of a body, as Starlette reads them.
+//! Parses the fields and files of a form body, as Starlette does.
 //!
 //! Source: Starlette 1.10 `formparsers.py`; FastAPI 0.165 `dependencies/utils.py`.
 
@@ -14,26 +14,24 @@ use crate::query;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::audio::Upload;
 
-/// Most bytes of a field that is no file.
+/// Maximum size of a field that is not a file, in bytes.
 const MAX_PART: usize = 1 << 20;
-/// Most files, and most other fields.
+/// Maximum number of files, and of other fields.
 const MAX_PARTS: usize = 1000;
 
-/// What a body holds.
 #[derive(Debug, Default)]
 pub(super) struct Form {
-    /// Fields in the order they came; a file is an [`Upload`], and of equal names the last counts.
+    /// Fields in their order; a file is an [`Upload`], and the last of equal names wins.
     pub(super) fields: Map<String, Value>,
-    /// Files, by number.
     pub(super) files: Vec<Bytes>,
     texts: usize,
 }
 
 impl Form {
-    /// Reads a body; one that is no form has no fields.
+    /// Parses a body; a body of another media type has no fields.
     ///
     /// # Errors
-    /// 400 for a form that cannot be read or is too large.
+    /// 400 for a form that is malformed or too large.
     pub(super) async fn read(received: &Received) -> Result<Self, Fault> {
         let kind = received.media_type().unwrap_or_default();
         let media = kind.split(';').next().unwrap_or_default().trim();
@@ -68,7 +66,7 @@ impl Form {
         }
     }
 
-    /// Takes a part; `false`: the body ended inside it, and it does not count.
+    /// Adds a part; returns false if the body ends inside it, which discards the part.
     async fn take(&mut self, part: Field<'_>) -> Result<bool, Fault> {
         let Some(name) = part.name().map(str::to_owned) else {
             let text = "The Content-Disposition header field \"name\" must be provided.";
@@ -100,7 +98,7 @@ impl Form {
         Ok(true)
     }
 
-    /// A name that ends in `[]` is a list.
+    /// Adds a field; a name ending in `[]` collects a list.
     fn push(&mut self, name: String, value: Value) {
         if !name.ends_with("[]") {
             self.fields.insert(name, value);
@@ -113,7 +111,7 @@ impl Form {
     }
 }
 
-/// Whether the body ended too early; Starlette keeps what was whole by then.
+/// Returns whether the body ended too early; Starlette keeps the complete parts.
 fn is_cut(error: &multer::Error) -> bool {
     use multer::Error;
     matches!(
@@ -128,7 +126,7 @@ fn too_many(what: &str) -> Fault {
     ))
 }
 
-/// Starlette's own exception: not vLLM's envelope.
+/// Returns the error of a Starlette exception, which is not in vLLM's envelope.
 fn refused(text: &str) -> Fault {
     Fault::new(400, ErrorType::Detail, text)
 }

@@ -1,14 +1,14 @@
-//! Languages of speech, by their ISO 639-1 codes.
+//! Languages of speech, as ISO 639-1 codes.
 //!
-//! Source: vLLM 0.33 `model_executor/models/whisper_utils.py` (those of OpenAI's API) and the
-//! tokenizer of Whisper, which knows more.
+//! Source: vLLM 0.33 `model_executor/models/whisper_utils.py` (languages of OpenAI's API) and
+//! Whisper's tokenizer, which has more.
 
 use serde_json::Value;
 
 use vllm_sim_python as python;
 use vllm_sim_wire::fault::Fault;
 
-/// What the model was trained for.
+/// Languages that the model was trained for.
 const SUPPORTED: [&str; 57] = [
     "af", "ar", "hy", "az", "be", "bs", "bg", "ca", "zh", "hr", "cs", "da", "nl", "en", "et", "fi",
     "fr", "gl", "de", "el", "he", "hi", "hu", "is", "id", "it", "ja", "kn", "kk", "ko", "lv", "lt",
@@ -16,17 +16,17 @@ const SUPPORTED: [&str; 57] = [
     "sv", "tl", "ta", "th", "tr", "uk", "ur", "vi", "cy",
 ];
 
-/// What its tokenizer knows besides.
+/// Further languages of the model's tokenizer.
 const OTHERS: [&str; 43] = [
     "la", "ml", "te", "bn", "br", "eu", "mn", "sq", "km", "sn", "yo", "so", "oc", "ka", "tg", "sd",
     "gu", "am", "yi", "lo", "uz", "fo", "ht", "ps", "tk", "nn", "mt", "sa", "lb", "my", "bo", "mg",
     "as", "tt", "haw", "ln", "ha", "ba", "jw", "su", "yue", "si", "pa",
 ];
 
-/// Whether a language is one.
+/// Checks that a language is known.
 ///
 /// # Errors
-/// vLLM's 400, which lists them.
+/// vLLM's 400 with the list of languages.
 pub(super) fn check(code: &str) -> Result<(), Fault> {
     if SUPPORTED.contains(&code) || OTHERS.contains(&code) {
         return Ok(());
@@ -39,7 +39,7 @@ pub(super) fn check(code: &str) -> Result<(), Fault> {
     )))
 }
 
-/// What stands between the texts of two clips.
+/// Returns the separator between the texts of two clips.
 pub(super) fn separator(code: Option<&str>) -> &'static str {
     let none = code.is_some_and(|code| ["ja", "zh"].contains(&code.to_lowercase().as_str()));
     if none { "" } else { " " }

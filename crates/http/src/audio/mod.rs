@@ -1,7 +1,7 @@
-//! Speech to text: `/v1/audio/transcriptions`, `/v1/audio/translations`.
+//! Speech to text: `/v1/audio/transcriptions` and `/v1/audio/translations`.
 //!
-//! The audio is not decoded. Its container says how long it is, which decides how much there is to
-//! write; its bytes decide what. Each clip of a long file is a sequence of its own.
+//! Audio is not decoded. The duration in the container determines the length of the transcript, and
+//! a hash of the bytes its text. Each clip of a long file is one sequence.
 //!
 //! Source: vLLM 0.33 `entrypoints/speech_to_text/base/serving.py`.
 
@@ -39,22 +39,20 @@ use vllm_sim_tokenizer::{Tokenizer, fnv1a};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::audio::{SpeechRequest, Task};
 
-/// Tokens that a second of speech takes: 150 words a minute, 1.2 tokens a word.
+/// Output tokens per second of speech: 150 words per minute, 1.2 tokens per word.
 const TOKENS_PER_SECOND: f64 = 3.0;
-/// Tokens that a second of audio takes in a prompt (Voxtral, Qwen3-ASR).
+/// Prompt tokens per second of audio (Voxtral, Qwen3-ASR).
 const PROMPT_TOKENS_PER_SECOND: f64 = 12.5;
-/// Seconds before the end of a clip in which vLLM looks for a quiet place to split; the audio is
-/// taken to be quiet at their beginning.
+/// Window before the end of a clip in which vLLM looks for a quiet place to split, in seconds.
+///
+/// The simulator always splits at the start of the window.
 const OVERLAP: f64 = 1.0;
-/// The language that is found where none is named.
 const DETECTED_LANGUAGE: &str = "en";
 
-/// `POST /v1/audio/transcriptions`.
 pub(crate) async fn transcriptions(State(app): State<Arc<App>>, received: Received) -> Answer {
     answer(&app, &received, Task::Transcribe).await
 }
 
-/// `POST /v1/audio/translations`.
 pub(crate) async fn translations(State(app): State<Arc<App>>, received: Received) -> Answer {
     answer(&app, &received, Task::Translate).await
 }
@@ -77,12 +75,12 @@ async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
         room: OutputRoom::Context,
         checks: EngineChecks::None,
         rank: None,
-        // An encoder's output is not in the prefix cache.
+        // The prefix cache does not hold encoder output.
         skip_cache_read: !app.settings.speech.model.in_prompt,
         sampling: Ok(request.sampling.clone().into()).into(),
         ..generation::request(app, head, id)
     };
-    // Admission comes before the audio is looked at, and again with its prompts.
+    // Admission is checked before the audio is read, and again with its prompts.
     let admitted = app.service.admits(1);
     admitted.map_err(|error| error::fault(&error))?;
     check_supported(app, &request, resolved.target())?;
@@ -130,7 +128,7 @@ async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
     Ok(unary(body))
 }
 
-/// Refuses what is refused before the model is looked up.
+/// Runs the checks that precede the model lookup.
 fn check_first(request: &SpeechRequest) -> Result<(), Fault> {
     if request.stream && request.use_beam_search {
         let text = "Streaming is not currently supported with beam search";
@@ -139,7 +137,7 @@ fn check_first(request: &SpeechRequest) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Waits for the pass in which the language is found out: one token, for the request `asked`.
+/// Runs language detection: one sequence with one output token, for the request `asked`.
 async fn detect(
     app: &Arc<App>,
     head: &RequestHead,
@@ -172,15 +170,14 @@ async fn detect(
     }
 }
 
-/// A whole answer.
 fn unary(body: String) -> Response<Body> {
     error::json(StatusCode::OK, body)
 }
 
-/// Whether an upload is small enough.
+/// Checks the size of an upload.
 ///
 /// # Errors
-/// vLLM's 400.
+/// vLLM's 400 for a file above the limit.
 fn fits(app: &App, audio: &Bytes) -> Result<(), Fault> {
     let most = app.settings.speech.max_file_bytes;
     if audio.len() as u64 <= most {
@@ -195,10 +192,10 @@ fn fits(app: &App, audio: &Bytes) -> Result<(), Fault> {
     ))
 }
 
-/// Whether the model can do what is asked.
+/// Checks that the model supports the request.
 ///
 /// # Errors
-/// vLLM's refusals in its order.
+/// vLLM's errors, in its order.
 fn check_supported(app: &App, request: &SpeechRequest, target: &Target) -> Result<(), Fault> {
     let format = request.response_format.as_str();
     if !["text", "json", "verbose_json", "diarized_json"].contains(&format) {
@@ -230,16 +227,15 @@ fn check_supported(app: &App, request: &SpeechRequest, target: &Target) -> Resul
     Ok(())
 }
 
-/// The model as the client called it.
 fn shown(app: &App, request: &SpeechRequest, target: &Target) -> Arc<str> {
     let named = request.model.as_deref().filter(|name| !name.is_empty());
     named.map_or_else(|| app.service.models.shown(target), Into::into)
 }
 
-/// Seconds of an audio file.
+/// Returns the duration of an audio file, in seconds.
 ///
 /// # Errors
-/// 400 for what is no audio, in vLLM's words.
+/// vLLM's 400 if the data is not audio.
 async fn seconds_of(app: &App, audio: Bytes) -> Result<f64, Fault> {
     let limits = app.settings.speech;
     let any = app.settings.takes_any_audio;
@@ -247,7 +243,6 @@ async fn seconds_of(app: &App, audio: Bytes) -> Result<f64, Fault> {
     off_thread(size, move || duration::seconds(&audio, &limits, any)).await
 }
 
-/// A name of the content.
 fn key_of(audio: &[u8]) -> u64 {
     let digest = Sha256::digest(audio);
     digest
@@ -256,7 +251,7 @@ fn key_of(audio: &[u8]) -> u64 {
         .fold(0, |key, byte| key << 8 | u64::from(*byte))
 }
 
-/// The parts in which a file is transcribed.
+/// Splits a file into clips of at most the model's clip length.
 fn clips(model: &Listener, seconds: f64) -> Vec<Clip> {
     let longest = model.clip.map_or(f64::INFINITY, f64::from);
     let mut clips = Vec::new();
@@ -276,10 +271,10 @@ fn clips(model: &Listener, seconds: f64) -> Vec<Clip> {
     clips
 }
 
-/// What the engine sees of each clip.
+/// Returns one prompt per clip.
 ///
 /// # Errors
-/// 400 for a prompt beyond the context.
+/// 400 for a prompt that exceeds the context.
 fn prompts(
     app: &App,
     request: &SpeechRequest,
@@ -342,13 +337,13 @@ fn prompts(
     Ok(prompts)
 }
 
-/// The token of a marker; a tokenizer that lacks it has another of its own.
+/// Returns the token of a marker; a tokenizer without the marker gets a fixed other token.
 fn special(tokenizer: &Tokenizer, piece: &str) -> u32 {
     let other = || fnv1a(piece.as_bytes()) % tokenizer.vocab_size().max(1);
     tokenizer.id_of(piece).unwrap_or_else(other)
 }
 
-/// Frames that an encoder reads, which usage counts with the prompt: one per 10 ms.
+/// Returns the encoder frames that usage counts as prompt tokens, one per 10 ms.
 fn encoder_frames(app: &App, seconds: f64) -> u32 {
     if app.settings.speech.model.in_prompt {
         return 0;

@@ -1,5 +1,5 @@
-//! A pass over audio that answers no request of its own: a language is found out, a segment of a
-//! live stream is written down.
+//! Runs sequences over audio that are not requests of their own: language detection, and segments
+//! of a live stream.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use vllm_sim_service::{EngineChecks, GenerationRequest, OutputRoom, Reply, Resol
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sampling::SamplingParams;
 
-/// Starts a pass of greedy sampling over `prompt`.
+/// Starts a sequence with greedy sampling over `prompt`.
 ///
 /// # Errors
-/// Why there is no room for it.
+/// The error of a rejected request.
 pub(super) async fn start(
     app: &Arc<App>,
     resolved: Resolved,

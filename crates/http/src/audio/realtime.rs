@@ -1,11 +1,11 @@
-//! `/v1/realtime`: audio comes over a WebSocket while it is spoken, text goes back.
+//! `/v1/realtime`: transcribes audio that arrives over a WebSocket.
 //!
-//! The audio is not kept. What is appended is counted and hashed into segments of five seconds;
-//! each becomes a sequence of its own (in vLLM one request grows, which an engine that plays
-//! finished scripts cannot do).
+//! Audio is not stored. Samples are counted and hashed into segments of five seconds, and each
+//! segment is one sequence. In vLLM one request grows instead, which a simulation with scripted
+//! replies cannot do.
 //!
-//! Source: vLLM 0.33 `entrypoints/speech_to_text/realtime/connection.py`, and
-//! `model_executor/models/qwen3_asr_realtime.py` for the length of a segment.
+//! Source: vLLM 0.33 `entrypoints/speech_to_text/realtime/connection.py`;
+//! `model_executor/models/qwen3_asr_realtime.py` for the segment length.
 
 use std::collections::VecDeque;
 use std::future::{pending, poll_fn};
@@ -41,20 +41,19 @@ use vllm_sim_wire::check;
 use vllm_sim_wire::fault::sanitize;
 use vllm_sim_wire::openai::audio::{Append, Commit};
 
-/// Samples per second, two bytes each.
+/// Sample rate in Hz; a sample has two bytes.
 const SAMPLE_RATE: u64 = 16_000;
-/// Samples of a segment.
 const SEGMENT_SAMPLES: u64 = 5 * SAMPLE_RATE;
-/// Segments that may wait for their turn: an hour and a half.
+/// Maximum number of queued segments, 90 minutes of audio.
 const MAX_QUEUED_SEGMENTS: usize = 1080;
-/// Most bytes of a message (uvicorn's `ws_max_size`).
+/// Maximum message size in bytes (uvicorn's `ws_max_size`).
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// A client that reads nothing for so long is gone.
+/// Time to write one message before the client counts as gone.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a silent client is asked whether it is still there (uvicorn's `ws_ping_interval`).
+/// Idle time before a ping (uvicorn's `ws_ping_interval`).
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 
-/// Base64 as Python reads it: padding is needed, other characters are not looked at.
+/// Base64 as Python decodes it: padding is required, other characters are skipped.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -62,7 +61,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// Opens a connection; without an upgrade there is nothing here.
+/// Handles the WebSocket upgrade; any other request gets a 404.
 pub(crate) async fn open(
     State(app): State<Arc<App>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
@@ -83,49 +82,41 @@ pub(crate) async fn open(
         })
 }
 
-/// Why a connection ends.
 #[derive(Debug)]
 enum CloseReason {
-    /// The client went, or does not read.
     Gone,
-    /// It sent what is no text.
     Binary,
-    /// The server stops.
     Stopping,
 }
 
-/// What waits in the queue of audio.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum QueuedAudio {
     Segment {
         key: u64,
         samples: u64,
     },
-    /// The speaker has finished.
+    /// End of the utterance.
     End,
 }
 
-/// The utterance that is being written down.
 #[derive(Default)]
 struct Utterance {
     text: String,
     prompt: u32,
     completion: u32,
-    /// The segment under way.
     reply: Option<Reply>,
 }
 
 struct Session {
     app: Arc<App>,
     id: String,
-    /// Whether a served model was named.
+    /// Whether the client named a served model.
     validated: bool,
     queue: VecDeque<QueuedAudio>,
-    /// Samples behind the last whole segment, and their hash.
+    /// Samples after the last complete segment, and their hash.
     samples: u64,
     key: u64,
     utterance: Option<Utterance>,
-    /// Messages to be sent.
     out: Vec<String>,
 }
 
@@ -143,7 +134,7 @@ impl Session {
         }
     }
 
-    /// Serves the connection until one side ends it.
+    /// Runs the session until one side closes the connection.
     async fn serve(mut self, mut socket: WebSocket) -> CloseReason {
         let mut availability = self.app.controls.availability.subscribe();
         let id = prepare::uid();
@@ -193,7 +184,7 @@ impl Session {
         end
     }
 
-    /// Sends what is to be sent; `false`: nobody reads it.
+    /// Sends all queued messages; returns false if the client does not read.
     async fn flush(&mut self, socket: &mut WebSocket) -> bool {
         for text in self.out.drain(..) {
             let sent = socket.send(Message::Text(text.into()));
@@ -267,7 +258,7 @@ impl Session {
         }
     }
 
-    /// Counts samples into segments.
+    /// Splits samples into segments.
     fn buffer(&mut self, mut audio: &[u8]) {
         while !audio.is_empty() {
             let room = (SEGMENT_SAMPLES - self.samples) * 2;
@@ -284,7 +275,6 @@ impl Session {
         }
     }
 
-    /// Ends the segment that is being filled.
     fn end_segment(&mut self) {
         let samples = std::mem::take(&mut self.samples);
         if samples > 0 {
@@ -314,14 +304,14 @@ impl Session {
         self.start_next().await;
     }
 
-    /// Writes what has become due.
+    /// Sends released tokens.
     async fn write_due(&mut self) {
         let Some(utterance) = &mut self.utterance else {
             return;
         };
         if let Some(reply) = &mut utterance.reply {
             let choice = &mut reply.choices[0];
-            // The state first: an ended sequence has released all it ever will.
+            // Reads the state first: an ended sequence releases no more tokens.
             let ended = matches!(choice.state(), SequenceState::Ended(_));
             while choice.sent < choice.released() {
                 let Some(token) = choice.script.next(&mut choice.cursor) else {
@@ -348,13 +338,13 @@ impl Session {
         self.start_next().await;
     }
 
-    /// Begins the next segment of an utterance that has none under way, or ends it.
+    /// Starts the next segment if no segment is running, or ends the utterance.
     async fn start_next(&mut self) {
         let idle = |u: &Utterance| u.reply.is_none();
         if !self.utterance.as_ref().is_some_and(idle) {
             return;
         }
-        // Audio that has no full segment yet waits for more.
+        // Audio without a complete segment waits for more.
         match self.queue.pop_front() {
             None => {}
             Some(QueuedAudio::Segment { key, samples }) => self.begin(key, samples).await,
@@ -422,7 +412,7 @@ impl Session {
             },
         });
         self.out.push(done.to_string());
-        // What came since belongs to nothing.
+        // Later audio belongs to no utterance.
         self.queue.clear();
         (self.samples, self.key) = (0, 0);
     }
@@ -432,7 +422,7 @@ fn is_base64(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=')
 }
 
-/// Waits until the segment under way has something to say, or has ended.
+/// Waits until the current segment releases a token or ends.
 async fn progress(utterance: Option<&Utterance>) {
     let Some(reply) = utterance.and_then(|u| u.reply.as_ref()) else {
         return pending().await;

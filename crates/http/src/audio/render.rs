@@ -1,4 +1,4 @@
-//! Transcripts: one JSON object, or a stream of chunks.
+//! Renders transcripts as one JSON object or as stream chunks.
 //!
 //! Source: vLLM 0.33 `entrypoints/speech_to_text/{base/serving,transcription/protocol}.py`.
 
@@ -18,26 +18,22 @@ use vllm_sim_service::{Choice, Reply};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::audio::{SpeechRequest, Task};
 
-/// Seconds between two timestamps that the model knows.
+/// Resolution of the model's timestamps, in seconds.
 const TIMESTAMP_STEP: f64 = 0.02;
 
-/// A part of an audio file.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Clip {
-    /// Where it begins, in seconds.
+    /// Start, in seconds.
     pub(super) start: f64,
-    /// How long it is.
+    /// Duration, in seconds.
     pub(super) seconds: f64,
 }
 
-/// What an answer shows.
 pub(super) struct Transcript {
     pub(super) id: Arc<str>,
     pub(super) created: u64,
     pub(super) model: Arc<str>,
-    /// Length of the audio.
     pub(super) seconds: f64,
-    /// One per choice.
     pub(super) clips: Vec<Clip>,
     pub(super) format: String,
     pub(super) language: Option<String>,
@@ -45,7 +41,7 @@ pub(super) struct Transcript {
     pub(super) temperature: f64,
 }
 
-/// A piece of a transcript that has times.
+/// A sentence of a transcript, with times.
 struct Segment {
     id: usize,
     start: f64,
@@ -57,10 +53,10 @@ struct Segment {
 }
 
 impl Transcript {
-    /// The whole answer of an ended reply.
+    /// Returns the JSON body of a finished reply.
     ///
     /// # Errors
-    /// 400 when nobody can be named as speaker, as there is no text.
+    /// 400 for a diarized transcript without text.
     pub(super) fn unary(&self, reply: &Reply) -> Result<String, Fault> {
         Ok(match self.format.as_str() {
             "verbose_json" => self.verbose(reply),
@@ -139,7 +135,7 @@ impl Transcript {
         out.push('}');
     }
 
-    /// Two speakers who take turns, a sentence each.
+    /// Renders a diarized transcript: two speakers alternate by sentence.
     fn diarized(&self, reply: &Reply) -> Result<String, Fault> {
         let segments = self.segments(reply);
         if segments.is_empty() {
@@ -174,7 +170,7 @@ impl Transcript {
         Ok(out)
     }
 
-    /// Sentences with their times; the numbers begin anew with each clip.
+    /// Returns all sentences with their times; ids restart with each clip.
     fn segments(&self, reply: &Reply) -> Vec<Segment> {
         let each = reply.choices.iter().zip(&self.clips);
         each.flat_map(|(choice, clip)| sentences(choice, clip))
@@ -182,7 +178,7 @@ impl Transcript {
     }
 }
 
-/// The sentences of a clip. Its time is shared out by tokens.
+/// Splits a clip into sentences; each gets time in proportion to its tokens.
 fn sentences(choice: &Choice, clip: &Clip) -> Vec<Segment> {
     let released = choice.script.tokens().take(choice.released() as usize);
     let tokens: Vec<_> = released.filter(|t| t.channel == Channel::Content).collect();
@@ -200,7 +196,8 @@ fn sentences(choice: &Choice, clip: &Clip) -> Vec<Segment> {
         }
         let end = index + 1;
         let sentence = &tokens[begun..end];
-        // The timestamp that ends a sentence has a log probability too, the one before it none.
+        // The timestamp token that ends a sentence has a log probability, the one before it has
+        // none.
         let sum: f64 = (begun..=end)
             .map(|at| f64::from(logprobs::chosen(at) as f32))
             .sum();
@@ -218,30 +215,27 @@ fn sentences(choice: &Choice, clip: &Clip) -> Vec<Segment> {
     segments
 }
 
-/// How much shorter zlib makes a text.
+/// Returns the ratio of text length to zlib-compressed length.
 fn compression_ratio(text: &str) -> f64 {
     let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
-    // Writing to memory does not fail.
     let _ = encoder.write_all(text.as_bytes());
     let packed = encoder.finish().map_or(0, |packed| packed.len());
     text.len() as f64 / packed.max(1) as f64
 }
 
-/// Writes the chunks of a stream: clip after clip.
 pub(super) struct SpeechStream {
     head: String,
     separator: &'static str,
     include_usage: bool,
     continuous_usage: bool,
-    /// Prompt tokens of each clip, and the frames that the encoder reads.
+    /// Prompt tokens of each clip; `encoder_frames` are added to them.
     prompts: Vec<u32>,
     encoder_frames: u32,
-    /// The clip that is being written.
     current: usize,
-    /// Whether some of its text was written.
+    /// Whether text of the current clip was written.
     has_text: bool,
     completion: u32,
-    /// Output of later clips before their turn.
+    /// Buffered output of later clips.
     pending: Vec<PendingOutput>,
 }
 
@@ -253,7 +247,6 @@ struct PendingOutput {
 }
 
 impl SpeechStream {
-    /// A stream of `transcript`.
     pub(super) fn new(
         transcript: Transcript,
         request: &SpeechRequest,
@@ -287,7 +280,7 @@ impl SpeechStream {
         }
     }
 
-    /// Returns the stream with usage at its end, whether asked for or not.
+    /// Returns the stream with usage at its end, even if the client did not request it.
     pub(super) fn with_usage(self) -> Self {
         Self {
             include_usage: true,
@@ -309,7 +302,7 @@ impl SpeechStream {
         out.push('}');
     }
 
-    /// Writes what is due of the current clip, and goes on to the next when it has ended.
+    /// Writes available output of the current clip and moves to the next clip when it ends.
     fn flush(&mut self, out: &mut String) {
         while let Some(pending) = self.pending.get_mut(self.current) {
             let PendingOutput {
@@ -379,7 +372,6 @@ impl Render for SpeechStream {
     }
 }
 
-/// `,"finish_reason":…,"stop_reason":…`.
 fn finish(choice: &Choice, end: End) -> String {
     let mut out = String::from(",\"finish_reason\":\"");
     out.push_str(match (end, choice.script.finish.reason) {

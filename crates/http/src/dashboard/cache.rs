@@ -1,4 +1,4 @@
-//! `GET /dashboard/cache`: what the KV blocks of each rank are used for.
+//! `GET /dashboard/cache`: usage of the KV blocks of each rank.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::vllm::ok;
 use vllm_sim_engine::BlockUse;
 use vllm_sim_engine::driver::LiveEngine;
 
-/// Cells of a rank at most.
+/// Maximum number of map cells per rank.
 const CELLS: u32 = 240;
 
-/// By rank how many blocks are used, cached and unused, which are all of them, and the same cell by cell.
+/// Returns the number of used, cached and unused blocks of each rank, in total and by cell.
 pub(crate) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
     let (first, _) = app.settings.parallel.local_ranks;
     let ranks = app.service.ranks().iter().zip(first..);
@@ -23,9 +23,11 @@ pub(crate) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
     ok(&json!({"block_size": app.settings.cache.block_size, "ranks": ranks}))
 }
 
-/// One rank. `shared_blocks` are those of several sequences, which would use `saved_blocks` more if they
-/// shared none; `host` counts chunks in the memory of the host, and is `null` where there is none. A cell
-/// is its used, shared and cached blocks.
+/// Returns the JSON of one rank.
+///
+/// `shared_blocks` are used by several sequences, which would need `saved_blocks` more without
+/// sharing. `host` counts chunks in host memory and is `null` without a host tier. A cell is its
+/// number of used, shared and cached blocks.
 fn shown(engine: &LiveEngine, rank: u32) -> Value {
     let map = engine.block_map(CELLS);
     let sum = |count: fn(&BlockUse) -> u32| map.cells.iter().map(count).sum::<u32>();

@@ -1,4 +1,4 @@
-//! `GET /dashboard/drills`: what was done on purpose, and when.
+//! `GET /dashboard/drills`: recent scenario phases and changed settings, with their times.
 
 use std::sync::Arc;
 
@@ -12,8 +12,9 @@ use crate::app::App;
 use crate::vllm::ok;
 use vllm_sim_engine::driver::unix_now;
 
-/// The newest phases of scenarios and changes of settings, the oldest first, and the time now. Values of
-/// settings are for whoever may read them at `/admin/config`.
+/// Returns the newest events, oldest first, and the current time.
+///
+/// Values of settings need the same permission as `/admin/config`.
 pub(crate) async fn list(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
     let values = admin::setting_values(&app, &headers);
     let events = app.admin_state.drills.to_json(values);

@@ -1,7 +1,7 @@
-//! `GET /dashboard`: one page that shows what `/metrics` says, as it changes.
+//! `GET /dashboard`: a page that displays `/metrics` live.
 //!
-//! The page holds its style and script, so nothing else is loaded from anywhere; it asks `/metrics`,
-//! the routes below `/dashboard` and `/admin/config` of the server it came from.
+//! The page embeds its style and script and loads nothing else. It requests `/metrics`, the routes
+//! below `/dashboard` and `/admin/config` from the server it came from.
 
 pub(super) mod cache;
 pub(super) mod drills;
@@ -19,7 +19,7 @@ use super::error;
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
-/// What begins to ask comes last.
+/// `page.js` is last because it starts the requests.
 const SCRIPT: &str = concat!(
     include_str!("requests.js"),
     include_str!("cache.js"),
@@ -28,11 +28,10 @@ const SCRIPT: &str = concat!(
     include_str!("page.js"),
 );
 
-/// What the page may do: its own style and script, and asking this server.
+/// Content security policy: only the page's own style and script, and requests to this server.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                       connect-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'self'";
 
-/// `GET /dashboard`.
 pub(super) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
     let page = Page {
         control: app.settings.server.dashboard_control,
@@ -51,20 +50,22 @@ pub(super) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
     response
 }
 
-/// `GET /dashboard/latencies`: percentiles of the newest latencies in seconds, of the single values
-/// that `/metrics` has only buckets of; `null` beside fake metrics.
+/// Handles `GET /dashboard/latencies`: percentiles of recent latencies, in seconds.
+///
+/// They come from single values, while `/metrics` has only buckets. The body is `null` with fake
+/// metrics.
 pub(super) async fn latencies(State(app): State<Arc<App>>) -> Response<Body> {
     let recent = serde_json::json!(app.metrics.recent_latencies());
     error::json(StatusCode::OK, recent.to_string())
 }
 
-/// The page of a server.
+/// Features of the page for one server.
 struct Page {
-    /// Records whether its switches act.
+    /// Whether the switches are enabled.
     control: bool,
-    /// Records whether it asks for settings.
+    /// Whether the page requests settings.
     config: bool,
-    /// Records whether it asks for other servers.
+    /// Whether the page requests other servers.
     replicas: bool,
 }
 

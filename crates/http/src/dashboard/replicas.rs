@@ -1,5 +1,6 @@
-//! `GET /dashboard/replicas`: this server and others on one page. Those of the same process are asked
-//! directly, those of `--dashboard-peers` over HTTP.
+//! `GET /dashboard/replicas`: the state of this server and of others.
+//!
+//! Servers of the same process are read directly, those of `--dashboard-peers` over HTTP.
 
 use std::sync::{Arc, Weak};
 
@@ -13,17 +14,16 @@ use crate::annotations::{SettingValues, shown_settings};
 use crate::app::App;
 use crate::vllm::ok;
 
-/// Whether there is any other server to show.
 pub(super) fn has_others(app: &App) -> bool {
     !app.peers.is_empty() || app.fleet.get().is_some_and(|fleet| fleet.len() > 1)
 }
 
-/// `GET /dashboard/summary`: how this server is, in one row.
+/// Handles `GET /dashboard/summary`: the state of this server.
 pub(crate) async fn summary(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
     ok(&state(&app, admin::setting_values(&app, &headers)))
 }
 
-/// `GET /dashboard/replicas`: this server first, then the others of its process, then its peers.
+/// Handles `GET /dashboard/replicas`: this server, then others of its process, then its peers.
 pub(crate) async fn show(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
     let values = admin::setting_values(&app, &headers);
     let own = |app: &Arc<App>| {
@@ -40,7 +40,6 @@ pub(crate) async fn show(State(app): State<Arc<App>>, headers: HeaderMap) -> Res
     ok(&json!({"replicas": replicas}))
 }
 
-/// The pod of a server and its port.
 fn name(app: &App) -> String {
     match &app.settings.server.pod.name {
         Some(pod) => format!("{pod}:{}", app.port),
@@ -48,7 +47,7 @@ fn name(app: &App) -> String {
     }
 }
 
-/// How a server is. Its gauges are those of its engines, also beside fake metrics.
+/// Returns the state of a server; gauges come from its engines, even with fake metrics.
 fn state(app: &Arc<App>, values: SettingValues) -> Value {
     let (mut running, mut waiting, mut usage, mut generated) = (0, 0, 0.0_f64, 0);
     for (index, engine) in app.service.ranks().iter().enumerate() {
@@ -76,7 +75,7 @@ fn state(app: &Arc<App>, values: SettingValues) -> Value {
     })
 }
 
-/// Faults that requests may meet, and settings that were changed since the start.
+/// Returns the active faults and the settings that were changed since the start.
 fn in_force(app: &App) -> Map<String, Value> {
     let faults = app.service.faults.settings();
     let mut all = Map::new();

@@ -1,4 +1,4 @@
-//! `GET /dashboard/requests`: the requests in the engines, and where each is.
+//! `GET /dashboard/requests`: the requests in the engines and their phases.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use crate::app::App;
 use crate::vllm::ok;
 use vllm_sim_engine::driver::{LiveSequence, SequencePhase};
 
-/// Requests that are listed: those that arrived last.
+/// Maximum number of listed requests, newest first.
 const LISTED: usize = 200;
 
-/// By rank how many sequences are in each phase, and the newest of all, the newest first. A request of
-/// several choices has a sequence for each.
+/// Returns the number of sequences in each phase by rank, and the newest sequences.
 ///
-/// With `--admin-api-key` the requests are listed for whoever sends it; the counts are for all.
+/// A request of several choices has one sequence per choice. With `--admin-api-key` the list needs
+/// the key; the counts do not.
 pub(crate) async fn list(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
     let most = match admin::allowed(&app, &headers) {
         Ok(()) => LISTED,
@@ -43,8 +43,9 @@ pub(crate) async fn list(State(app): State<Arc<App>>, headers: HeaderMap) -> Res
     ok(&json!({"ranks": ranks, "requests": requests, "left_out": left_out}))
 }
 
-/// One sequence. Its model is the adapter, where it has one; `computed_tokens` is `null` where the
-/// engine does not count them.
+/// Returns the JSON of one sequence.
+///
+/// `model` is the adapter, if any. `computed_tokens` is `null` if the engine does not count them.
 fn shown(app: &App, rank: u32, sequence: &LiveSequence) -> Value {
     let model = app.service.models.displayed();
     json!({

@@ -1,6 +1,7 @@
-//! llm-d-inference-sim's HTTP API (`--compat llm-d`): it looks at a body in an order and in words of its
-//! own: whether it can be read, injected failures, the model, the numbers, and with the prompt at hand the
-//! context.
+//! HTTP API of llm-d-inference-sim (`--compat llm-d`).
+//!
+//! It checks a body in its own order and with its own messages: JSON, injected failures, model,
+//! numbers, then the context length of the prompt.
 //!
 //! Source: llm-d-inference-sim `pkg/communication/http.go`, `pkg/api/request.go`,
 //! `pkg/llm-d-inference-sim/helpers.go`, `validateRequest` (August 2026).
@@ -30,7 +31,7 @@ use vllm_sim_wire::openai::responses::ResponsesRequest;
 use vllm_sim_wire::{Limits, Version};
 
 impl ApiDialect for Llmd {
-    /// A body need not say that it is JSON.
+    /// Treats every body as JSON, whatever its content type.
     fn media_type<'h>(&self, _: Option<&'h str>) -> Option<&'h str> {
         Some("application/json")
     }
@@ -73,7 +74,7 @@ impl ApiDialect for Llmd {
         }
     }
 
-    /// The content, the numbers, a streamed prefill and a missing end, in this order.
+    /// Checks content, numbers, streamed prefill and missing output limit, in this order.
     fn check(&self, endpoint: Endpoint, body: &Value) -> Result<(), Fault> {
         self.check_content(endpoint, body)?;
         check_numbers(endpoint, body)?;
@@ -104,7 +105,7 @@ impl ApiDialect for Llmd {
         Ok(found.ok())
     }
 
-    /// A rank that is not there counts as none.
+    /// Ignores a rank that does not exist.
     fn rank(&self, limits: &Limits, asked: Option<i64>) -> Option<i64> {
         let ranks = i64::from(limits.data_parallel_ranks);
         asked.filter(|rank| (0..ranks).contains(rank))
@@ -200,7 +201,7 @@ impl ApiDialect for Llmd {
     }
 }
 
-/// Returns the members in which a body says how many tokens it wants; the first one counts.
+/// Returns the JSON pointers of a body's output limit; the first that is set counts.
 fn limits(endpoint: Endpoint) -> &'static [&'static str] {
     match endpoint {
         Endpoint::Chat => &["/max_completion_tokens", "/max_tokens"],
@@ -211,10 +212,10 @@ fn limits(endpoint: Endpoint) -> &'static [&'static str] {
     }
 }
 
-/// Checks the numbers of a body.
+/// Checks `n` and the output limit.
 ///
 /// # Errors
-/// llm-d's refusal.
+/// llm-d's 400.
 fn check_numbers(endpoint: Endpoint, body: &Value) -> Result<(), Fault> {
     let number = |path: &&str| body.pointer(path).filter(|value| !value.is_null());
     if number(&"/n").and_then(Value::as_i64).is_some_and(|n| n < 1) {
@@ -228,10 +229,10 @@ fn check_numbers(endpoint: Endpoint, body: &Value) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Checks that a body that never ends says how long it may be.
+/// Checks that a body with `ignore_eos` has an output limit.
 ///
 /// # Errors
-/// llm-d's refusal.
+/// llm-d's 400.
 fn check_end(endpoint: Endpoint, body: &Value) -> Result<(), Fault> {
     let ignores_end = body.get("ignore_eos").and_then(Value::as_bool) == Some(true);
     let given = |path: &&str| body.pointer(path).is_some_and(|value| !value.is_null());
@@ -243,11 +244,10 @@ fn check_end(endpoint: Endpoint, body: &Value) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Checks that a prompt that another server decodes is not streamed: llm-d streams nothing that it
-/// prefills.
+/// Rejects a streamed prefill for another server, which llm-d does not support.
 ///
 /// # Errors
-/// Its 400.
+/// llm-d's 400.
 fn check_prefill(body: &Value) -> Result<(), Fault> {
     let remote = body.pointer("/kv_transfer_params/do_remote_decode");
     let stream = body.get("stream").and_then(Value::as_bool);
@@ -257,7 +257,8 @@ fn check_prefill(body: &Value) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Returns whether log probabilities come with one alternative, as nothing says more.
+/// Returns whether the response needs one alternative per token: log probabilities without
+/// `top_logprobs`.
 fn wants_one_alternative(body: &Value) -> bool {
     let silent = body.get("top_logprobs").is_none_or(Value::is_null);
     silent && body.get("logprobs").and_then(Value::as_bool) == Some(true)

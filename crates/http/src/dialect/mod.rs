@@ -1,7 +1,7 @@
-//! The differences between the servers that this one imitates, as clients of the HTTP API see them.
+//! Differences between the imitated servers, as HTTP clients see them.
 //!
-//! A request's own questions are in `vllm_sim_service::dialect`; these are about bodies, routes and the form
-//! of answers. The default of each question is vLLM's answer; a further dialect is a file beside `llmd.rs`
+//! `vllm_sim_service::dialect` has the differences inside a request; this module has those of
+//! bodies, routes and responses. Defaults are vLLM's. A further dialect is a file next to `llmd.rs`
 //! and a line in [`of`].
 
 mod llmd;
@@ -28,7 +28,6 @@ use vllm_sim_wire::openai::completion::DEFAULT_MAX_TOKENS;
 use vllm_sim_wire::openai::responses::ResponsesRequest;
 use vllm_sim_wire::{Limits, Version};
 
-/// Returns the dialect of an API.
 pub(crate) fn of(compat: Compat) -> &'static dyn ApiDialect {
     match compat {
         Compat::Vllm => &Vllm,
@@ -36,88 +35,89 @@ pub(crate) fn of(compat: Compat) -> &'static dyn ApiDialect {
     }
 }
 
-/// The questions that the imitated servers answer differently about bodies, routes and answers.
+/// Differences of bodies, routes and responses between the imitated servers.
 pub(crate) trait ApiDialect: Dialect {
-    /// Returns the media type of a body whose head names `named`, as it is read.
+    /// Returns the media type to read a body as; `named` is the one in its headers.
     fn media_type<'h>(&self, named: Option<&'h str>) -> Option<&'h str> {
         named
     }
 
-    /// Returns whether nothing is read of a body before its schema.
+    /// Returns whether the schema is checked before everything else.
     fn reads_schema_first(&self) -> bool {
         true
     }
 
-    /// Returns whether a request fails on purpose, or for its model, before its schema is looked at.
+    /// Returns whether injected failures and the model are checked before the schema.
     fn asks_model_first(&self, _: Endpoint) -> bool {
         false
     }
 
-    /// Returns a body as the schema is to read it.
+    /// Returns a body in the form that the schema reads.
     ///
     /// # Errors
-    /// 400 for a body that is refused whatever it asks for.
+    /// 400 for a body that is rejected regardless of its endpoint.
     fn read<'b>(&self, _: Endpoint, body: Cow<'b, Value>) -> Result<Cow<'b, Value>, Fault> {
         Ok(body)
     }
 
-    /// Checks the content of a body before its schema is looked at, for a model that is there.
+    /// Checks the content of a body before its schema, for a known model.
     ///
     /// # Errors
-    /// 400 for content that the dialect refuses in words of its own.
+    /// 400 with the dialect's message.
     fn check_content(&self, _: Endpoint, _: &Value) -> Result<(), Fault> {
         Ok(())
     }
 
-    /// Checks a body before its schema is looked at, for a model that is there.
+    /// Checks a body before its schema, for a known model.
     ///
     /// # Errors
-    /// 400 for what the dialect refuses in words of its own.
+    /// 400 with the dialect's message.
     fn check(&self, _: Endpoint, _: &Value) -> Result<(), Fault> {
         Ok(())
     }
 
-    /// Returns vLLM's report about a body that cannot be read, in the words of the dialect.
+    /// Converts vLLM's error for an unreadable body to the dialect's.
     fn unread(&self, fault: Fault) -> Fault {
         fault
     }
 
-    /// Returns whether `//` in a path is `/`, and OPTIONS is answered on every route.
+    /// Returns whether `//` in a path equals `/`, and every route accepts OPTIONS.
     fn has_lenient_paths(&self) -> bool {
         false
     }
 
-    /// Returns the refusal of a model that nobody answers to, where `served` do.
+    /// Returns the error for a model that is not among `served`.
     fn unknown_model(&self, name: &str, served: &[Arc<str>]) -> Fault {
         Fault::unknown_model(name, served)
     }
 
-    /// Returns who answers on a route that generates nothing; `None`: the model, as its name is not looked
-    /// at.
+    /// Returns the model of a route that generates nothing; `None` selects the base model because
+    /// the dialect ignores the name.
     ///
     /// # Errors
-    /// The refusal that `found` holds, where the name is looked at.
+    /// The error in `found`, unless the dialect ignores the name.
     fn side_model(&self, found: Result<Target, Fault>) -> Result<Option<Target>, Fault> {
         found.map(Some)
     }
 
-    /// Returns the data-parallel rank that a request gets that asks for `asked`.
+    /// Returns the data-parallel rank for a requested rank.
     fn rank(&self, _: &Limits, asked: Option<i64>) -> Option<i64> {
         asked
     }
 
-    /// Returns the engine of a rank that has no name given.
+    /// Returns a generated engine id for a rank.
     fn engine_id(&self, _rank: u32) -> String {
         uuid::Uuid::new_v4().to_string()
     }
 
-    /// Returns the ranks of `all`, with their engines, that other ports than that of `here` answer for and
-    /// `/query` names all the same.
+    /// Returns ranks on other ports, with their engine ids, that `/query` lists.
+    ///
+    /// `_all` is the number of ranks, `_here` the ranks of this port.
     fn ranks_elsewhere(&self, _all: u32, _here: Range<u32>) -> Vec<(u32, String)> {
         Vec::new()
     }
 
-    /// Returns the parameters that an answer tells of `hand_over`; `connector` says what its connector does.
+    /// Returns the transfer parameters of a response; `connector` computes those of the connector.
     fn transfer_params(
         &self,
         _: &Arc<HandOver>,
@@ -126,46 +126,43 @@ pub(crate) trait ApiDialect: Dialect {
         connector()
     }
 
-    /// Returns the reason for which an answer ended whose prompt another server decodes, where that has a
-    /// word of its own.
+    /// Returns the finish reason of a prefill for another server, if it differs from the usual
+    /// ones.
     fn prefill_reason(&self) -> Option<&'static str> {
         None
     }
 
-    /// Returns whether a hit threshold means anything without a prefix cache.
+    /// Returns whether a hit threshold applies without a prefix cache.
     fn has_threshold_without_cache(&self) -> bool {
         true
     }
 
-    /// Returns the tokens of a completion that does not say.
+    /// Returns the default of `max_tokens` for completions.
     fn default_max_tokens(&self) -> Option<i128> {
         Some(DEFAULT_MAX_TOKENS)
     }
 
-    /// Returns whether calls of the tool that was named are the reason for which an answer ends.
+    /// Returns whether calls of a named tool set the finish reason `tool_calls`.
     fn ends_with_named_calls(&self) -> bool {
         false
     }
 
-    /// Settles which tools a turn of a Responses conversation may call.
+    /// Sets the tool choice for one turn of a Responses conversation.
     fn choose_tools(&self, _: &ResponsesRequest, _: &mut ChatRequest) {}
 
-    /// Takes out of a Responses request the instructions that the model is not told.
+    /// Removes and returns instructions that the model does not see.
     fn take_unread_instructions(&self, _: &mut Option<String>) -> Option<String> {
         None
     }
 
-    /// Returns the form of ids.
     fn ids(&self) -> IdForm {
         IdForm::Hex
     }
 
-    /// Returns the beginning of the id of a message, before the request's own.
     fn message_id_prefix(&self) -> &'static str {
         "chatcmpl-"
     }
 
-    /// Returns the beginning of the id of a request in tokens, before the request's own.
     fn generate_id_prefix(&self) -> &'static str {
         "generate-tokens-"
     }
@@ -175,43 +172,40 @@ pub(crate) trait ApiDialect: Dialect {
         false
     }
 
-    /// Returns how much answers tell.
     fn answers(&self) -> AnswerForm {
         AnswerForm::Full
     }
 
-    /// Returns whether usage says how much of the prompt was cached, whatever the flags say.
+    /// Returns whether usage always reports cached prompt tokens, regardless of flags.
     fn shows_prompt_details(&self) -> bool {
         false
     }
 
-    /// Returns whether a log probability says no more than the position of its token.
+    /// Returns whether log probabilities depend only on the token's position.
     fn numbers_logprobs(&self) -> bool {
         false
     }
 
-    /// Returns whether adapters are listed with the context of their model.
+    /// Returns whether adapters are listed with the context length of their model.
     fn lists_adapter_context(&self) -> bool {
         false
     }
 
-    /// Returns the place in which a stream says what is found after its headers, in Messages and Responses.
+    /// Returns how a stream of Messages or Responses reports errors after admission.
     fn late_refusals(&self) -> LateRefusals {
         LateRefusals::InStream
     }
 
-    /// Returns a refusal of `/v1/messages`.
     fn message_refusal(&self, fault: &Fault, version: Version) -> Response<Body> {
         let body = fault.to_anthropic_json(version);
         error::retry_after(fault, error::json(error::status(fault.status), body))
     }
 
-    /// Returns the form of what the render routes show.
     fn rendered(&self) -> RenderedForm {
         RenderedForm::Request
     }
 
-    /// Returns the form of adapters' loads, of sleep and of settings.
+    /// Returns the behaviour of the LoRA, sleep and settings routes.
     fn operations(&self) -> OperationForm {
         OperationForm::Checked
     }
@@ -219,7 +213,7 @@ pub(crate) trait ApiDialect: Dialect {
 
 impl ApiDialect for Vllm {}
 
-/// The endpoint that a body is for.
+/// An endpoint whose body is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Endpoint {
     Chat,
@@ -231,53 +225,49 @@ pub(crate) enum Endpoint {
     Tokenize,
 }
 
-/// The form of ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IdForm {
-    /// Hex digits.
     Hex,
-    /// Ten decimal digits, or the request's own.
+    /// Ten decimal digits, or the request's own id.
     Numbered,
 }
 
-/// The place in which a stream says what is found after its headers.
+/// Reporting of errors that occur after a stream could have sent its headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LateRefusals {
-    /// In its body.
+    /// As an event of the stream.
     InStream,
-    /// In a status: its headers wait.
+    /// As the status; the headers wait until the request is started.
     AsStatus,
 }
 
-/// The amount of detail in answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AnswerForm {
-    /// vLLM's, with every member.
+    /// All members, as in vLLM.
     Full,
-    /// llm-d's.
+    /// The members that llm-d returns.
     Short,
 }
 
-/// The form of what the render routes show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RenderedForm {
     /// A request for `/inference/v1/generate`.
     Request,
-    /// The tokens of the base model's prompt.
+    /// Token ids of the base model's prompt.
     Tokens,
 }
 
-/// The form in which routes for operators answer.
+/// Behaviour of the operator routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OperationForm {
-    /// vLLM's way: checked, with a word of success.
+    /// As in vLLM: checked, with a message on success.
     Checked,
-    /// llm-d's way: lenient, with an empty body.
+    /// As in llm-d: lenient, with an empty body.
     Lenient,
 }
 
 impl IdForm {
-    /// Returns ids of tool calls; `prefix` stands before numbers.
+    /// Returns the ids of tool calls; only numbered ids use `prefix`.
     pub(crate) fn calls(self, prefix: &'static str) -> CallIds {
         match self {
             Self::Numbered => CallIds::numbered(prefix),
@@ -285,7 +275,7 @@ impl IdForm {
         }
     }
 
-    /// Returns the id of a response that its body does not name.
+    /// Returns the id of a response without an id in its request.
     pub(crate) fn response(self, headers: &HeaderMap) -> Arc<str> {
         match self {
             Self::Numbered => request_id("resp_", headers, None),
@@ -293,7 +283,6 @@ impl IdForm {
         }
     }
 
-    /// Returns ids of what a response holds.
     pub(crate) fn items(self, response: &str) -> Ids {
         match self {
             Self::Numbered => Ids::llmd(response),
@@ -303,10 +292,10 @@ impl IdForm {
 }
 
 impl RenderedForm {
-    /// Returns what is shown of a prompt: its tokens with its media, or the request that holds it.
+    /// Returns the rendered prompt: its tokens and media, or the request that `request` builds.
     ///
     /// # Errors
-    /// Those of `request`.
+    /// The errors of `request`.
     pub(crate) fn show(
         self,
         tokens: &[u32],
@@ -323,10 +312,10 @@ impl RenderedForm {
         Ok(shown)
     }
 
-    /// Checks that the prompts of whoever answers are shown.
+    /// Checks that prompts of the model can be rendered.
     ///
     /// # Errors
-    /// llm-d's 400: it renders for the base model alone.
+    /// llm-d's 400 for an adapter.
     pub(crate) fn renders(self, target: &Target) -> Result<(), Fault> {
         match target {
             Target::Lora { name, .. } if self == Self::Tokens => Err(Fault::bad_request(format!(
@@ -338,7 +327,7 @@ impl RenderedForm {
 }
 
 impl OperationForm {
-    /// Returns the answer to an operation that succeeded.
+    /// Returns the response of a successful operation.
     pub(crate) fn done(self, value: &Value) -> Response<Body> {
         match self {
             Self::Lenient => error::empty(StatusCode::OK),

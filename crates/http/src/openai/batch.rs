@@ -1,5 +1,6 @@
-//! `POST /v1/chat/completions/batch`: several conversations, one choice each
-//! (`vllm/entrypoints/openai/chat_completion/batch_serving.py`).
+//! `POST /v1/chat/completions/batch`: several conversations with one choice each.
+//!
+//! Source: `vllm/entrypoints/openai/chat_completion/batch_serving.py`.
 
 use std::sync::Arc;
 
@@ -20,10 +21,9 @@ use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 
-/// Conversations of one request; each is a sequence of its own.
+/// Maximum number of conversations per request; each is one sequence.
 const MOST: usize = 1024;
 
-/// Answers all conversations.
 pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     answer(&app, &head, value).await
 }
@@ -38,7 +38,7 @@ async fn answer(app: &Arc<App>, head: &RequestHead, value: Value) -> Result<Resp
     );
     let resolved = generation::resolve(app, head, requests[0].model.as_deref(), Ok(()))?;
     let mut started = chat::start(app, head, &mut requests, resolved, id, threshold).await?;
-    // A batch reports sums alone.
+    // vLLM reports only totals for a batch.
     let view = &mut started.view.view;
     (view.prompt_details, view.reasoning_details, view.metrics) = (false, false, false);
     view.drafts = None;
@@ -51,10 +51,12 @@ async fn answer(app: &Arc<App>, head: &RequestHead, value: Value) -> Result<Resp
     Ok(prepare::unary(app, &head.headers, body))
 }
 
-/// Most values of a body that every conversation gets a copy of, times the conversations.
+/// Maximum number of JSON values outside `messages`, multiplied by the number of conversations.
+///
+/// Each conversation gets a copy of them.
 const MAX_SHARED: usize = 1 << 20;
 
-/// Values in a value, itself included.
+/// Counts the JSON values in a value, including the value itself.
 fn values(value: &Value) -> usize {
     match value {
         Value::Array(items) => 1 + items.iter().map(values).sum::<usize>(),
@@ -63,7 +65,6 @@ fn values(value: &Value) -> usize {
     }
 }
 
-/// One chat request per conversation.
 fn conversations(value: Value, bounds: &RequestBounds) -> Result<Vec<ChatRequest>, Fault> {
     let Value::Object(body) = value else {
         return ChatRequest::parse(&value, bounds).map(|one| vec![one]);

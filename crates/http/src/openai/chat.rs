@@ -35,12 +35,10 @@ impl GenerationBody for ChatRequest {
     }
 }
 
-/// Answers a chat.
 pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     answer(&app, &head, &value).await
 }
 
-/// Answers the chat of a body.
 pub(crate) async fn answer(app: &Arc<App>, head: &RequestHead, value: &Value) -> Answer {
     let read = Read::<ChatRequest>::new(app, head, legacy::body(app, value))?;
     let (mut request, resolved) = read.resolve(app, head)?;
@@ -66,7 +64,7 @@ pub(crate) async fn answer(app: &Arc<App>, head: &RequestHead, value: &Value) ->
     Ok(prepare::unary(app, headers, body))
 }
 
-/// Starts conversations that differ in their messages alone (at least one) as one request.
+/// Starts conversations that differ only in their messages as one request; needs at least one.
 pub(crate) async fn start(
     app: &Arc<App>,
     head: &RequestHead,
@@ -114,7 +112,6 @@ pub(crate) async fn start(
     })
 }
 
-/// Takes the conversation out of a chat.
 pub(crate) fn conversation(app: &App, request: &mut ChatRequest) -> Conversation {
     let token_ids = request.reused_prompt_token_ids(&app.rules.limits);
     let small = |id: i64| u32::try_from(id).unwrap_or(u32::MAX);
@@ -145,7 +142,6 @@ pub(crate) fn conversation(app: &App, request: &mut ChatRequest) -> Conversation
     }
 }
 
-/// Tools as the template sees them.
 fn tools_shown(app: &App, request: &ChatRequest) -> Option<Vec<Value>> {
     let hidden =
         app.settings.parsers.hides_unchosen_tools && request.tool_choice == Some(ToolChoice::None);
@@ -156,17 +152,15 @@ fn tools_shown(app: &App, request: &ChatRequest) -> Option<Vec<Value>> {
     Some(tools.iter().map(prepare::tool_json).collect())
 }
 
-/// Log probabilities of the prompt: those asked for, or those an echo brings along.
+/// Returns the number of prompt log probabilities to return: as requested, or as an echo implies.
 fn prompt_logprobs(request: &ChatRequest) -> Option<i128> {
     request
         .prompt_logprobs
         .or(request.echo.then_some(request.top_logprobs))
 }
 
-/// The last message of a conversation, as far as an answer shows it.
 struct LastMessage {
     role: Arc<str>,
-    /// Text that the answer begins with (`echo`).
     echo: Option<Arc<str>>,
 }
 
@@ -188,7 +182,7 @@ impl LastMessage {
     }
 }
 
-/// Returns what the shape of the answer depends on.
+/// Collects everything that the shape of the response depends on.
 fn view(app: &App, request: &ChatRequest, last: LastMessage, facts: &ReplyFacts) -> Box<ChatView> {
     let prompt = &facts.prompts[0];
     let mut view = prepare::view(app, &request.into(), facts);
@@ -202,7 +196,7 @@ fn view(app: &App, request: &ChatRequest, last: LastMessage, facts: &ReplyFacts)
     view.media = media::counts(&prompt.media);
     let show_prompt = view.return_token_ids || prompt_logprobs(request).is_some();
     let parser = app.settings.parsers.reasoning.is_some();
-    // It reads every reply, also those to requests without tools.
+    // The tool parser reads every reply, also if the request has no tools.
     let tool_parser = app.settings.parsers.auto_tool_choice && app.settings.parsers.tools.is_some();
     let tokenizer = app.service.generator.tokenizer();
     let text = request.return_prompt_text.unwrap_or(false);

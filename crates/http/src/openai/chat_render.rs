@@ -1,5 +1,6 @@
-//! A chat reply: one JSON object, or a stream of chunks. Shapes: vLLM 0.33
-//! `entrypoints/openai/chat_completion/`.
+//! Renders chat replies as one JSON object or as stream chunks.
+//!
+//! Source: vLLM 0.33 `entrypoints/openai/chat_completion/`.
 
 mod plain;
 
@@ -18,31 +19,27 @@ use vllm_sim_service::generate::Channel;
 use vllm_sim_service::{Choice, Reply};
 use vllm_sim_wire::Version;
 
-/// What only chat replies depend on.
+/// Settings that only chat replies depend on.
 #[derive(Clone)]
 pub(crate) struct ChatView {
     pub(crate) view: ResponseShape,
     pub(crate) role: Arc<str>,
-    /// Text before the answer (`echo`).
+    /// Text before the reply (`echo`).
     pub(crate) echo: Option<Arc<str>>,
-    /// Whether reasoning is shown.
     pub(crate) include_reasoning: bool,
-    /// Whether some parser looks at the text, so that the end of a stream has an empty delta.
+    /// Whether a parser reads the text; the stream then ends with an empty delta.
     pub(crate) parsed: bool,
-    /// Whether calls were forced to one named tool: then they do not count as the finish reason.
+    /// Whether `tool_choice` names a tool; calls then do not change the finish reason.
     pub(crate) named: bool,
-    /// Whether a choice was forced to call tools, so that its content is empty and not null.
+    /// Whether `tool_choice` forces calls; the content is then empty instead of null.
     pub(crate) forced: bool,
-    /// Ids of the calls.
     pub(crate) call_ids: CallIds,
     pub(crate) prompt_logprobs: Option<u32>,
-    /// The prompt, kept only when the reply shows it.
     pub(crate) prompt_ids: Option<Arc<[u32]>>,
     pub(crate) prompt_text: Option<Arc<str>>,
     pub(crate) ec_transfer_params: Option<Arc<str>>,
-    /// Whether an image comes along (omni).
+    /// Whether the reply includes an image (vLLM-Omni).
     pub(crate) image: bool,
-    /// Counts what the tool parser finds, where there is one at work.
     pub(crate) tool_parser: Option<Arc<Metrics>>,
 }
 
@@ -56,7 +53,7 @@ impl ChatView {
         })
     }
 
-    /// The whole answer of an ended reply.
+    /// Returns the JSON body of a finished reply.
     pub(crate) fn unary(&self, reply: &Reply) -> String {
         let view = &self.view;
         let mut out = view.answer_head("chat.completion");
@@ -175,7 +172,6 @@ impl ChatView {
         out.push('}');
     }
 
-    /// Appends the calls of a choice with their names and arguments.
     fn tool_calls(&self, out: &mut String, choice: usize, calls: &[(String, String)]) {
         out.push_str(",\"tool_calls\":[");
         for (at, (name, arguments)) in calls.iter().enumerate() {
@@ -193,7 +189,8 @@ impl ChatView {
         out.push(']');
     }
 
-    /// Returns the finish reason of a choice that stopped by itself: calls that no choice of a tool forced count.
+    /// Returns the finish reason of a choice that stopped by itself: `tool_calls` if it has calls
+    /// that no named tool choice forced.
     fn stop_word(&self, calls: usize) -> &'static str {
         if calls > 0 && !self.named {
             "tool_calls"
@@ -202,7 +199,7 @@ impl ChatView {
         }
     }
 
-    /// The tool parser looked at a choice, or at a delta of one.
+    /// Counts one run of the tool parser, on a choice or on a delta.
     pub(crate) fn count_parsed(&self, mode: ToolMode, found: bool) {
         let outcome = if found {
             ToolOutcome::ToolCall
@@ -214,7 +211,7 @@ impl ChatView {
         }
     }
 
-    /// Names and arguments of the calls among the first `released` tokens.
+    /// Returns names and arguments of the tool calls among the first `released` tokens.
     pub(crate) fn calls(&self, choice: &Choice, released: u32) -> Vec<(String, String)> {
         let names = choice.script.calls.iter().enumerate();
         names
@@ -229,38 +226,33 @@ impl ChatView {
     }
 }
 
-/// Appends the content block of an image.
 fn image_block(out: &mut String) {
     out.push_str("{\"type\":\"image_url\",\"image_url\":{\"url\":\"");
     out.push_str(GREY_PIXEL);
     out.push_str("\"}}");
 }
 
-/// What follows the index of a choice in a chunk.
 const DELTA: &str = ",\"delta\":{";
 
-/// Writes the chunks of a chat stream.
 pub(crate) struct ChatStream {
     chat: Box<ChatView>,
-    /// Everything of a chunk of the first choice up to its delta's members.
+    /// Start of a chunk of the first choice, up to the members of its delta.
     head: String,
-    /// Where the choices begin in it.
+    /// Offset in `head` where the choices begin.
     choices_at: usize,
     prompt: u32,
     so_far: Vec<SoFar>,
 }
 
-/// What a stream has said of one choice.
+/// Counters of one choice that the stream has sent so far.
 #[derive(Clone, Default)]
 struct SoFar {
     tokens: u32,
     reasoning: u32,
-    /// Calls announced.
     calls: usize,
 }
 
 impl ChatStream {
-    /// A stream of `choices` choices to a prompt of `prompt` tokens.
     pub(crate) fn new(chat: Box<ChatView>, choices: usize, prompt: u32) -> Self {
         let mut head = chat.view.chunk_head("chat.completion.chunk");
         let choices_at = head.len();
@@ -275,7 +267,7 @@ impl ChatStream {
         }
     }
 
-    /// What a chunk's usage counts: the prompt, and the tokens of this choice alone.
+    /// Returns the usage of a chunk: the prompt, and the tokens of this choice only.
     fn counts(&self, index: usize) -> Counts {
         Counts {
             prompt: self.prompt,
@@ -285,7 +277,7 @@ impl ChatStream {
         }
     }
 
-    /// Everything of a chunk without tokens behind its delta, up to the members that only some of them
+    /// Appends the end of a chunk without tokens, up to the members that only some of these chunks
     /// have.
     fn end_opening(&self, out: &mut String, index: usize) {
         out.push_str("},\"logprobs\":null,\"finish_reason\":null}]");
@@ -305,7 +297,7 @@ impl ChatStream {
         out.push_str(DELTA);
     }
 
-    /// Everything of a chunk behind its delta.
+    /// Appends everything after the delta of a chunk.
     fn finish(
         &self,
         out: &mut String,
@@ -355,7 +347,7 @@ impl ChatStream {
         out.push_str("}\n\n");
     }
 
-    /// Announces a call and returns whether it had to be.
+    /// Sends the name of a tool call; returns false if it was sent before.
     fn announce(
         &mut self,
         out: &mut String,
@@ -382,7 +374,6 @@ impl ChatStream {
     }
 }
 
-/// Text of one step, by channel.
 #[derive(Default)]
 struct Delta {
     content: String,
@@ -437,7 +428,6 @@ impl ChatStream {
         delta
     }
 
-    /// The chunk of an image.
     fn write_image(&self, out: &mut String, index: usize) {
         self.begin(out, index);
         out.push_str("\"content\":[");
@@ -452,7 +442,7 @@ impl Render for ChatStream {
         true
     }
 
-    /// Role chunks of all choices, and the echoes after them.
+    /// Appends the role chunks of all choices, then the echo chunks.
     fn first(&mut self, out: &mut String) {
         for index in 0..self.so_far.len() {
             self.begin(out, index);
@@ -479,7 +469,7 @@ impl Render for ChatStream {
         if !self.chat.image || step.end.is_none() {
             return self.write_choice(out, choice, step);
         }
-        // The image stands between the last text and the end.
+        // The image follows the last text and precedes the finish reason.
         let (said, over) = step.apart();
         if said.tokens > 0 {
             self.write_choice(out, choice, &said);
@@ -504,7 +494,7 @@ impl Render for ChatStream {
 }
 
 impl ChatStream {
-    /// Writes what one choice said.
+    /// Appends the chunks for one step of a choice.
     fn write_choice(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
         if self.is_simple() && step.tokens == 1 && step.end.is_none() {
             if let Some(token) = choice.script.next(&mut choice.cursor) {

@@ -38,7 +38,6 @@ impl GenerationBody for CompletionRequest {
     }
 }
 
-/// Answers a completion.
 pub(crate) async fn create(State(app): State<Arc<App>>, received: Received) -> Answer {
     let (head, bounds) = (&received.head, &app.rules.defaults.bounds);
     let text = received.for_schema(&app);
@@ -49,7 +48,6 @@ pub(crate) async fn create(State(app): State<Arc<App>>, received: Received) -> A
     answer(&app, head, &value).await
 }
 
-/// Answers the completion of a body.
 pub(crate) async fn answer(app: &Arc<App>, head: &RequestHead, value: &Value) -> Answer {
     let read = Read::new(app, head, legacy::body(app, value))?;
     respond(app, head, value, read).await
@@ -103,7 +101,6 @@ async fn respond(
     Ok(prepare::unary(app, headers, body))
 }
 
-/// Takes the prompts out of a completion.
 pub(crate) fn inputs(request: &mut CompletionRequest) -> PromptInputs {
     let prompts = request.prompt.take().map(|prompts| prompts.0);
     let inputs = prompts.unwrap_or_default().into_iter();
@@ -133,7 +130,7 @@ fn view(app: &App, request: &CompletionRequest, facts: &ReplyFacts) -> Completio
         .return_weight_versions
         .then(|| app.weight_version.load_full());
     view.logprobs = request.logprobs.map(|top| prepare::top(app, top));
-    // Beam search answers through another path, which fills no details.
+    // vLLM serves beam search on another path, which reports no prompt details.
     view.prompt_details &= !request.use_beam_search;
     let echo = request.echo.unwrap_or(false);
     let shown = echo || view.return_token_ids || request.prompt_logprobs.is_some();

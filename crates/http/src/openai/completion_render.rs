@@ -1,5 +1,6 @@
-//! A completion reply: one JSON object, or a stream of chunks. Shapes: vLLM 0.33
-//! `entrypoints/openai/completion/`.
+//! Renders completion replies as one JSON object or as stream chunks.
+//!
+//! Source: vLLM 0.33 `entrypoints/openai/completion/`.
 
 use std::sync::Arc;
 
@@ -11,31 +12,29 @@ use vllm_sim_service::generate::Channel;
 use vllm_sim_service::{Choice, Reply};
 use vllm_sim_wire::Version;
 
-/// A prompt as the reply shows it.
 #[derive(Clone)]
 pub(crate) struct ShownPrompt {
     pub(crate) ids: Arc<[u32]>,
-    /// Its text, without the special tokens that the tokenizer added.
+    /// Prompt text without the special tokens that the tokenizer added.
     pub(crate) text: Arc<str>,
 }
 
-/// What only completion replies depend on.
+/// Settings that only completion replies depend on.
 #[derive(Clone)]
 pub(crate) struct CompletionView {
     pub(crate) view: ResponseShape,
     pub(crate) echo: bool,
-    /// Only the echo is wanted (`max_tokens` 0).
+    /// Whether to return only the echo (`max_tokens` is 0).
     pub(crate) echo_only: bool,
     pub(crate) prompt_logprobs: Option<u32>,
-    /// Prompts, kept only when the reply shows them.
     pub(crate) prompts: Option<Arc<[ShownPrompt]>>,
     pub(crate) ec_transfer_params: Option<Arc<str>>,
-    /// Whether ids end with the index of the prompt.
+    /// Whether response ids end with the index of the prompt (llm-d).
     pub(crate) numbers_prompts: bool,
 }
 
 impl CompletionView {
-    /// The shape of what answers a prompt.
+    /// Returns the shape of the response to one prompt.
     fn shape_of(&self, prompt: usize) -> ResponseShape {
         let mut shape = self.view.clone();
         if self.numbers_prompts {
@@ -57,16 +56,15 @@ impl CompletionView {
         })
     }
 
-    /// Text that an echo puts before the output.
+    /// Returns the prompt text that an echo puts before the output.
     fn echoed(&self, choice: &Choice) -> &str {
-        // vLLM shows the prompt's ids instead of its text when ids are asked for.
+        // vLLM returns the prompt's ids instead of its text if token ids are requested.
         let shown = self.echo && !self.view.return_token_ids;
         self.prompt(choice)
             .filter(|_| shown)
             .map_or("", |p| &p.text)
     }
 
-    /// The whole answer of an ended reply.
     pub(crate) fn unary(&self, reply: &Reply) -> String {
         let view = &self.view;
         let mut out = self.shape_of(0).answer_head("text_completion");
@@ -161,18 +159,17 @@ impl CompletionView {
     }
 }
 
-/// Writes the chunks of a completion stream.
 pub(crate) struct CompletionStream {
     completion: CompletionView,
-    /// Everything of a chunk up to its choices, by prompt; the last one holds for the rest.
+    /// Start of a chunk up to its choices, by prompt; the last entry serves all further prompts.
     heads: Vec<String>,
     prompts: Vec<u32>,
-    /// Tokens so far, and characters of logprobs text so far, per choice.
+    /// Tokens sent and characters of logprobs text sent, by choice.
     so_far: Vec<(u32, usize)>,
 }
 
 impl CompletionStream {
-    /// A stream of `choices` choices to prompts of these lengths.
+    /// Creates the renderer for `choices` choices; `prompts` holds the prompt lengths, in tokens.
     pub(crate) fn new(completion: CompletionView, choices: usize, prompts: &[u32]) -> Self {
         let ids = if completion.numbers_prompts {
             prompts.len()

@@ -1,4 +1,4 @@
-//! Ids of requests, and of what answers them.
+//! Ids of requests, engines and tool calls.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -7,15 +7,16 @@ use axum::http::HeaderMap;
 
 use crate::request_head::names;
 
-/// Returns a number that no other request of this process gets, and that looks random: a UUID drawn
-/// once, mixed with a counter. Asking the system for each id is a call too many per request.
+/// Returns a number that is unique in this process and looks random.
+///
+/// It mixes a counter with one random UUID, which saves a system call per request.
 fn fresh() -> u64 {
     static BASE: LazyLock<u64> = LazyLock::new(|| uuid::Uuid::new_v4().as_u64_pair().1);
     static NEXT: AtomicU64 = AtomicU64::new(0);
     vllm_sim_random::mix(*BASE, NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The name of a rank's engine: the same as often as this process is asked.
+/// Returns the engine id of a rank, which is constant while this process runs.
 pub(crate) fn rank_engine_id(rank: u32) -> String {
     static BASE: LazyLock<u64> = LazyLock::new(|| uuid::Uuid::new_v4().as_u64_pair().1);
     let high = vllm_sim_random::mix(*BASE, u64::from(rank));
@@ -25,31 +26,30 @@ pub(crate) fn rank_engine_id(rank: u32) -> String {
     id.to_string()
 }
 
-/// Lower-case hex digits of a [`uid`].
+/// Length of a [`uid`], in hex digits.
 const UID: usize = 16;
 
-/// 16 lower-case hex digits, as the low half of a random UUID.
+/// Returns 16 lowercase hex digits, like the low half of a random UUID.
 pub(crate) fn uid() -> String {
     str::from_utf8(&uid_digits()).unwrap_or_default().to_owned()
 }
 
-/// A [`uid`]; the formatting machinery costs ten times as much.
 fn uid_digits() -> [u8; UID] {
     let id = fresh();
     std::array::from_fn(|place| b"0123456789abcdef"[(id >> (4 * (UID - 1 - place))) as usize & 0xf])
 }
 
-/// Ids of tool calls, fresh for each (choice, call) and the same when asked again.
+/// Ids of tool calls: unique for each choice and call, and equal when requested again.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallIds {
     base: u64,
     prefix: &'static str,
-    /// Ten digits, in place of vLLM's sixteen hexadecimal ones.
+    /// Whether ids have ten decimal digits (llm-d) instead of sixteen hex digits (vLLM).
     decimal: bool,
 }
 
 impl CallIds {
-    /// vLLM's.
+    /// Creates ids in vLLM's form.
     pub(crate) fn fresh() -> Self {
         Self {
             base: fresh(),
@@ -58,7 +58,7 @@ impl CallIds {
         }
     }
 
-    /// llm-d's: `prefix` and ten digits.
+    /// Creates ids in llm-d's form: `prefix` and ten digits.
     pub(crate) fn numbered(prefix: &'static str) -> Self {
         Self {
             prefix,
@@ -67,12 +67,10 @@ impl CallIds {
         }
     }
 
-    /// The same with another prefix.
     pub(crate) fn with_prefix(self, prefix: &'static str) -> Self {
         Self { prefix, ..self }
     }
 
-    /// The id of a call of a choice.
     pub(crate) fn of(&self, choice: usize, call: usize) -> String {
         let id = vllm_sim_random::mix(self.base, (choice as u64) << 32 | call as u64);
         match self.decimal {
@@ -82,7 +80,7 @@ impl CallIds {
     }
 }
 
-/// The id of a request: `prefix` and the header's, the body's or a fresh one.
+/// Returns a request id: `prefix` and the id of the header, of the body, or a new one.
 pub(crate) fn request_id(prefix: &str, headers: &HeaderMap, body: Option<&str>) -> Arc<str> {
     let header = headers
         .get(&names::REQUEST_ID)
@@ -92,7 +90,7 @@ pub(crate) fn request_id(prefix: &str, headers: &HeaderMap, body: Option<&str>) 
     if let Some(given) = given {
         return [prefix, given].concat().into();
     }
-    // No text of its own before the one that is shared.
+    // Builds the id on the stack, so that only the shared string is allocated.
     let mut id = [0; 32];
     let (digits, whole) = (uid_digits(), prefix.len() + UID);
     match id.get_mut(..whole) {

@@ -1,4 +1,5 @@
-//! The `guided_*` fields of vLLM before 0.12, for servers that are told to honour them.
+//! Translates the `guided_*` fields of vLLM before 0.12, if the server is configured to accept
+//! them.
 
 use std::borrow::Cow;
 
@@ -6,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::app::App;
 
-/// Old field, and its name within `structured_outputs`.
+/// Deprecated fields and their names within `structured_outputs`.
 const FIELDS: [(&str, &str); 6] = [
     ("guided_json", "json"),
     ("guided_regex", "regex"),
@@ -16,8 +17,9 @@ const FIELDS: [(&str, &str); 6] = [
     ("guided_whitespace_pattern", "whitespace_pattern"),
 ];
 
-/// The body as it is, or with its old fields under their present name. A body that already has
-/// `structured_outputs` says what it wants.
+/// Returns the body with `guided_*` fields moved to `structured_outputs`.
+///
+/// A body that already has `structured_outputs` is unchanged.
 pub(crate) fn body<'b>(app: &App, value: &'b Value) -> Cow<'b, Value> {
     if app.settings.answers.legacy_guided {
         translated(value)

@@ -1,4 +1,4 @@
-//! Log probabilities, made up but stable; shapes and order are vLLM 0.33's.
+//! Synthetic but deterministic log probabilities, in the JSON of vLLM 0.33.
 
 use crate::json;
 use vllm_sim_random::mix;
@@ -6,30 +6,33 @@ use vllm_sim_service::generate::{CONTEXT_START, Script, Token, context_after};
 use vllm_sim_service::logprobs::{Position, RankedToken};
 use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
 
-/// How tokens are shown.
+/// Form of the log probabilities in a response.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LogprobStyle {
-    /// Entries per position besides the chosen token's own.
+    /// Number of entries per position in addition to the sampled token.
     pub(crate) top: u32,
-    /// `token_id:N` instead of text.
+    /// Whether to show `token_id:N` instead of text.
     pub(crate) as_ids: bool,
     pub(crate) distribution: Distribution,
 }
 
-/// Where the values come from.
+/// Source of the log probability values.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Distribution {
-    /// llm-d-inference-sim's `logprobs.go`: the chosen token has −1.0 − 0.1 × (position mod 3), the
-    /// j-th alternative 0.5 × j less.
+    /// Values of llm-d-inference-sim's `logprobs.go`.
+    ///
+    /// The sampled token has −1.0 − 0.1 × (position mod 3), the j-th alternative 0.5 × j less.
     ByPosition,
-    /// A Zipf law over the vocabulary whose order and steepness depend on what stands before. A
-    /// token's rank is drawn from it, flatter or steeper by the temperature; the values are those
-    /// before the temperature, as vLLM's `raw_logprobs` are.
+    /// A Zipf distribution over the vocabulary; the preceding tokens determine its order and
+    /// exponent.
+    ///
+    /// The temperature flattens or sharpens the draw of a token's rank. Reported values ignore the
+    /// temperature, like vLLM's `raw_logprobs`.
     ByRank { seed: u64, temperature: f64 },
 }
 
 impl Distribution {
-    /// For tokens that nobody drew.
+    /// Returns the distribution for prompt tokens, which were not sampled.
     pub(crate) fn of_prompt(self) -> Self {
         match self {
             Self::ByPosition => self,
@@ -41,31 +44,30 @@ impl Distribution {
     }
 }
 
-/// One entry of a position.
 pub(crate) struct TokenLogprob {
     pub(crate) id: u32,
     pub(crate) logprob: f64,
-    /// From 1, the likeliest.
+    /// Rank by probability; 1 is the most likely.
     pub(crate) rank: u32,
     pub(crate) text: String,
 }
 
-/// The last tokens before a position; asked for when a token is a part of a character.
+/// Returns the last tokens before a position; called if a token is only part of a character.
 pub(crate) type Before<'a> = &'a dyn Fn() -> Vec<u32>;
 
-/// Where a token stands.
+/// Position of a token and its context.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub(crate) position: usize,
-    /// Stands for what is before it.
+    /// Hash of all preceding tokens.
     pub(crate) context: u64,
     pub(crate) before: Before<'a>,
 }
 
-/// How many tokens before it matter to a token's text.
+/// Number of preceding tokens that can affect a token's text.
 pub(crate) const CONTEXT: usize = 4;
 
-/// Does something with the place of a token of a reply.
+/// Calls `then` with the position of a reply token.
 pub(crate) fn at<R>(script: &Script, position: usize, then: impl FnOnce(Place<'_>) -> R) -> R {
     then(Place {
         position,
@@ -74,7 +76,7 @@ pub(crate) fn at<R>(script: &Script, position: usize, then: impl FnOnce(Place<'_
     })
 }
 
-/// Does something with each token of a prompt and its place.
+/// Calls `then` with each prompt token and its position.
 pub(crate) fn each_of_prompt(tokens: &[u32], mut then: impl FnMut(u32, Place<'_>)) {
     let mut context = CONTEXT_START;
     for (position, id) in tokens.iter().enumerate() {
@@ -91,8 +93,10 @@ pub(crate) fn each_of_prompt(tokens: &[u32], mut then: impl FnMut(u32, Place<'_>
     }
 }
 
-/// The chosen token, then the likeliest `style.top`, each once: so one more where the chosen one is
-/// none of these. llm-d counts the chosen one.
+/// Returns the sampled token and the `style.top` most likely tokens, without duplicates.
+///
+/// The list has `top + 1` entries if the sampled token is not among the most likely. llm-d includes
+/// the sampled token in `top`.
 pub(crate) fn entries(
     tokenizer: &Tokenizer,
     id: u32,
@@ -125,7 +129,7 @@ pub(crate) fn entries(
     values.into_iter().map(show).collect()
 }
 
-/// The token, and alternatives that are named after it and are in no vocabulary.
+/// Returns llm-d's entries: the token, and alternatives with derived names outside the vocabulary.
 fn by_position(
     tokenizer: &Tokenizer,
     id: u32,
@@ -138,7 +142,7 @@ fn by_position(
         false => text(tokenizer, id, place.before),
     };
     let entry = |rank: usize| TokenLogprob {
-        // Each has an id of its own, from the top of the numbers.
+        // Each alternative gets its own id, counted down from the highest number.
         id: if rank == 0 {
             id
         } else {
@@ -154,8 +158,10 @@ fn by_position(
     (0..top).map(entry).collect()
 }
 
-/// The text of a token. One that is a part of a character has the text of all that it completes
-/// with those before it, or none.
+/// Returns the text of a token.
+///
+/// A token that ends inside a character has no text; the token that completes the character has all
+/// of it.
 ///
 /// Source: vLLM 0.33 `vllm/v1/engine/logprobs.py`, `_correct_decoded_token`.
 pub(crate) fn text(tokenizer: &Tokenizer, id: u32, before: Before<'_>) -> String {
@@ -181,12 +187,11 @@ pub(crate) fn text(tokenizer: &Tokenizer, id: u32, before: Before<'_>) -> String
     String::new()
 }
 
-/// llm-d's log probability of the token at a position.
 pub(crate) fn chosen(position: usize) -> f64 {
     -1.0 - 0.1 * (position % 3) as f64
 }
 
-/// Appends one element of a chat choice's `logprobs.content`.
+/// Appends one element of `logprobs.content` of a chat choice.
 pub(super) fn chat_entry(
     out: &mut String,
     tokenizer: &Tokenizer,
@@ -217,7 +222,7 @@ fn entry(out: &mut String, entry: &TokenLogprob, bytes: &[u8]) {
     json::ints(out, bytes.iter().map(|b| u32::from(*b)));
 }
 
-/// The parallel lists of a completion choice's `logprobs`.
+/// The parallel lists of `logprobs` of a completion choice.
 #[derive(Debug, Default)]
 pub(super) struct CompletionLogprobs {
     offsets: String,
@@ -229,7 +234,6 @@ pub(super) struct CompletionLogprobs {
 }
 
 impl CompletionLogprobs {
-    /// CompletionLogprobs whose first token stands at character `offset` of the text.
     pub(super) fn at(offset: usize) -> Self {
         Self {
             offset,
@@ -237,7 +241,6 @@ impl CompletionLogprobs {
         }
     }
 
-    /// Characters covered so far.
     pub(super) fn offset(&self) -> usize {
         self.offset
     }
@@ -255,7 +258,6 @@ impl CompletionLogprobs {
         self.tops.push_str("null");
     }
 
-    /// Adds a position's text and its offset.
     fn push_text(&mut self, text: &str) {
         if self.count > 0 {
             for list in [
@@ -273,7 +275,6 @@ impl CompletionLogprobs {
         self.offset += text.chars().count();
     }
 
-    /// Adds a position.
     pub(super) fn push(
         &mut self,
         tokenizer: &Tokenizer,
@@ -287,7 +288,7 @@ impl CompletionLogprobs {
         self.tops.push('{');
         let mut seen = std::collections::BTreeSet::new();
         for other in &entries {
-            // The map is keyed by text, so equal texts collapse.
+            // The map is keyed by text, so equal texts are merged.
             if !seen.insert(other.text.as_str()) {
                 continue;
             }
@@ -301,7 +302,6 @@ impl CompletionLogprobs {
         self.tops.push('}');
     }
 
-    /// Appends the object.
     pub(super) fn write(&self, out: &mut String) {
         let Self {
             offsets,
@@ -322,7 +322,7 @@ impl CompletionLogprobs {
     }
 }
 
-/// Appends `prompt_logprobs`: `null` for the first token, then maps from token id.
+/// Appends `prompt_logprobs`: `null` for the first token, then one map by token id per token.
 pub(crate) fn prompt(
     out: &mut String,
     tokenizer: &Tokenizer,

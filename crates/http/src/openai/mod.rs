@@ -1,4 +1,4 @@
-//! OpenAI's API as vLLM speaks it.
+//! Routes of the OpenAI API as vLLM serves it.
 
 pub(super) mod batch;
 pub(super) mod chat;

@@ -10,7 +10,7 @@ use crate::app::App;
 use crate::{error, json};
 use vllm_sim_engine::driver::unix_now;
 
-/// One card per served name, then one per adapter in the order they were loaded.
+/// Lists one card per served name, then one per adapter in load order.
 pub(crate) async fn list(State(app): State<Arc<App>>) -> Response<Body> {
     let models = &app.service.models;
     let root = app.settings.model.name.as_str();

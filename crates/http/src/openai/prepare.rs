@@ -1,4 +1,4 @@
-//! What chat and completions do alike around the engine's work.
+//! Steps before and after generation that chat and completions share.
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
@@ -20,7 +20,7 @@ use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::CompletionRequest;
 use vllm_sim_wire::openai::shared::ToolChoice;
 
-/// Fields of both requests that decide the shape of the answer.
+/// Request fields that both APIs have and that determine the shape of the response.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) usage: bool,
@@ -53,7 +53,7 @@ impl From<&CompletionRequest> for Shape {
     }
 }
 
-/// Most log probabilities per position: −1 is the whole vocabulary.
+/// Returns the number of log probabilities per position; −1 means the whole vocabulary.
 pub(crate) fn top(app: &App, asked: i128) -> u32 {
     let vocabulary = app.service.generator.tokenizer().vocab_size();
     u32::try_from(asked)
@@ -61,19 +61,19 @@ pub(crate) fn top(app: &App, asked: i128) -> u32 {
         .min(vocabulary.max(1))
 }
 
-/// Whether vLLM's tool parser looks at the text of a chat: tools are offered and none is forced.
+/// Returns whether vLLM's tool parser reads the text of a chat: tools are offered and none is
+/// forced.
 pub(crate) fn parses_tools(app: &App, request: &ChatRequest) -> bool {
     app.settings.parsers.tools.is_some()
         && request.tools.as_ref().is_some_and(|t| !t.is_empty())
         && matches!(request.tool_choice, None | Some(ToolChoice::Auto))
 }
 
-/// Whether that parser finds the calls of a Hermes model.
+/// Returns whether the tool parser recognizes calls of a Hermes model.
 pub(crate) fn reads_calls(app: &App, request: &ChatRequest) -> bool {
     parses_tools(app, request) && app.settings.parsers.tools.as_deref() == Some("hermes")
 }
 
-/// The tools that a chat's choices may call.
 pub(crate) fn tools(request: &ChatRequest) -> Option<ToolRequest> {
     let tools = request.tools.as_ref().filter(|tools| !tools.is_empty())?;
     let choice = match &request.tool_choice {
@@ -95,7 +95,7 @@ pub(crate) fn tools(request: &ChatRequest) -> Option<ToolRequest> {
     })
 }
 
-/// A tool as vLLM hands it to the template: every field of the class that was set.
+/// Returns a tool as vLLM passes it to the chat template, with every field that was set.
 pub(crate) fn tool_json(tool: &vllm_sim_wire::openai::shared::Tool) -> Value {
     let function = &tool.function;
     let mut map = Map::new();
@@ -114,7 +114,7 @@ pub(crate) fn tool_json(tool: &vllm_sim_wire::openai::shared::Tool) -> Value {
     serde_json::json!({"type": "function", "function": map})
 }
 
-/// The share of reasoning in a chat's answers, when a reasoning parser is set.
+/// Returns the fraction of reasoning in a chat's replies; `None` without a reasoning parser.
 pub(crate) fn reasoning(app: &App, request: &ChatRequest) -> Option<f64> {
     app.settings.parsers.reasoning.as_ref()?;
     let off = request.reasoning_effort.as_deref() == Some("none")
@@ -134,7 +134,6 @@ pub(crate) fn reasoning(app: &App, request: &ChatRequest) -> Option<f64> {
     (!off && share > 0.0).then_some(share)
 }
 
-/// What the shape of both answers depends on.
 pub(crate) fn view(app: &App, shape: &Shape, facts: &ReplyFacts) -> ResponseShape {
     let params = &facts.params;
     let answers = &app.settings.answers;
@@ -173,7 +172,6 @@ pub(crate) fn view(app: &App, shape: &Shape, facts: &ReplyFacts) -> ResponseShap
     }
 }
 
-/// What replies say of their draft tokens.
 fn draft_report(app: &App) -> Option<DraftReport> {
     let detailed = match app.settings.answers.per_request_drafts {
         RequestDrafts::None => return None,
@@ -184,10 +182,10 @@ fn draft_report(app: &App) -> Option<DraftReport> {
     Some(DraftReport { tokens, detailed })
 }
 
-/// What `render` writes of a reply that has ended, away from the async threads when that is long.
+/// Waits for the end of a reply and renders it, on the blocking pool if it is long.
 ///
 /// # Errors
-/// vLLM's 500 when a choice ended with an error.
+/// vLLM's 500 if a choice ended with an error.
 pub(crate) async fn whole<T: Send + 'static>(
     reply: Reply,
     render: impl FnOnce(&Reply) -> T + Send + 'static,
@@ -199,7 +197,7 @@ pub(crate) async fn whole<T: Send + 'static>(
     Ok(off_thread(reply.size, move || render(&reply)).await)
 }
 
-/// A unary answer with the load header, when one was asked for.
+/// Returns a unary response, with the load header if the client requested it.
 pub(crate) fn unary(app: &App, headers: &HeaderMap, body: String) -> Response<Body> {
     let mut response = error::json(StatusCode::OK, body);
     let format = headers.get(&names::LOAD_FORMAT).map(HeaderValue::as_bytes);
@@ -216,7 +214,6 @@ pub(crate) fn unary(app: &App, headers: &HeaderMap, body: String) -> Response<Bo
     response
 }
 
-/// The forms of the load header that a client may ask for.
 enum LoadFormat {
     Text,
     Json,
@@ -240,12 +237,11 @@ fn load_header(app: &App, format: LoadFormat) -> String {
     }
 }
 
-/// Returns how many tokens one event has at least; what no 32 bits hold is as many as they do.
+/// Returns the minimum number of tokens per event, clamped to 32 bits.
 pub(crate) fn interval(asked: Option<i128>) -> u32 {
     u32::try_from(asked.unwrap_or(1).max(1)).unwrap_or(u32::MAX)
 }
 
-/// A streamed answer.
 pub(crate) fn stream<R: Render + Unpin>(
     app: &App,
     head: &RequestHead,
@@ -263,7 +259,7 @@ pub(crate) fn stream<R: Render + Unpin>(
     )))
 }
 
-/// A streamed answer that says nothing while nothing happens.
+/// Returns a streamed response without keep-alive comments.
 pub(crate) fn silent_stream<R: Render + Unpin>(
     app: &App,
     head: &RequestHead,
@@ -283,7 +279,6 @@ pub(crate) fn silent_stream<R: Render + Unpin>(
     )))
 }
 
-/// A body of server-sent events.
 pub(crate) fn events(body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     let kind = HeaderValue::from_static("text/event-stream; charset=utf-8");
@@ -291,12 +286,14 @@ pub(crate) fn events(body: Body) -> Response<Body> {
     response
 }
 
-/// A stream that fails before its first token: the status is out already, the error is an event.
+/// Returns a stream that fails before its first token: status 200, then an error event.
 pub(crate) fn failed_stream(fault: &Fault) -> Response<Body> {
     events(Body::from(error::last_events(fault, false)))
 }
 
-/// The same for a chat. A retryable refusal names another type there (measured on vLLM 0.33).
+/// Returns a failed chat stream.
+///
+/// vLLM 0.33 reports a retryable 503 with another `type` there (measured).
 pub(crate) fn failed_chat_stream(fault: &Fault) -> Response<Body> {
     let mut fault = fault.clone();
     if fault.status == 503 {

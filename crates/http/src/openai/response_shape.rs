@@ -1,4 +1,4 @@
-//! What a reply's shape depends on, resolved once per request.
+//! Settings that determine the shape of a response, resolved once per request.
 
 use std::sync::Arc;
 
@@ -12,43 +12,37 @@ use vllm_sim_service::{Choice, Reply};
 use vllm_sim_tokenizer::Tokenizer;
 use vllm_sim_wire::Version;
 
-/// What a reply's shape depends on.
+/// Settings that determine the shape of a response.
 #[derive(Clone)]
 pub(crate) struct ResponseShape {
     pub(crate) id: Arc<str>,
     pub(crate) created: u64,
     pub(crate) model: Arc<str>,
-    /// Which release's fields are sent.
+    /// vLLM release whose fields are sent.
     pub(crate) version: Version,
     pub(crate) fingerprint: Option<Arc<str>>,
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) include_usage: bool,
     pub(crate) continuous_usage: bool,
-    /// `prompt_tokens_details` in usage.
     pub(crate) prompt_details: bool,
-    /// `completion_tokens_details` in usage.
     pub(crate) reasoning_details: bool,
     pub(crate) logprobs: Option<u32>,
-    /// Where their values come from.
     pub(crate) distribution: Distribution,
     pub(crate) tokens_as_ids: bool,
     pub(crate) return_token_ids: bool,
-    /// Whether the reply carries timings.
     pub(crate) metrics: bool,
-    /// Whether it says what became of its draft tokens.
     pub(crate) drafts: Option<DraftReport>,
-    /// The answer's `kv_transfer_params`.
     pub(crate) kv_transfer_params: Option<Arc<TransferParams>>,
-    /// Tokens of media in the prompt by modality, as JSON.
+    /// Media tokens of the prompt by modality, as JSON.
     pub(crate) media: Option<Arc<str>>,
-    /// Which weights sampled the tokens, when the reply says so (`return_weight_versions`).
+    /// Weight version to report (`return_weight_versions`).
     pub(crate) weights: Option<Arc<String>>,
-    /// Why an answer ends whose prompt another server decodes, where that has a word of its own.
+    /// Finish reason of a prefill for another server, if it differs from the usual ones.
     pub(crate) prefill_reason: Option<&'static str>,
 }
 
 impl ResponseShape {
-    /// Log probabilities at a position of a choice.
+    /// Returns the log probabilities at a position of a choice.
     pub(crate) fn logprobs_at(
         &self,
         choice: &Choice,
@@ -67,24 +61,24 @@ impl ResponseShape {
     }
 }
 
-/// Tells which members of a usage are filled: chat has some that completions lack.
+/// Selects the members of `usage`; chat has some that completions lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UsageMembers {
     Chat,
     Completion,
 }
 
-/// What a reply says of its draft tokens (`--per-request-spec-decode-metrics`).
+/// Settings of the draft-token report (`--per-request-spec-decode-metrics`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DraftReport {
-    /// Draft tokens of a step.
+    /// Number of draft tokens per step.
     pub(crate) tokens: u32,
-    /// Whether each step is listed.
+    /// Whether to list each step.
     pub(crate) detailed: bool,
 }
 
 impl DraftReport {
-    /// Appends the object, of drafts and accepted ones by step.
+    /// Appends the report; `steps` holds drafted and accepted tokens.
     ///
     /// **Source:** vLLM 0.33 `vllm/v1/metrics/stats.py`, `RequestSpecDecodeMetrics.to_dict`.
     fn write(self, out: &mut String, steps: &[(u8, u8)], nulls: Nulls) {
@@ -133,7 +127,6 @@ impl DraftReport {
     }
 }
 
-/// Tokens of a reply so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
     pub(crate) prompt: u32,
@@ -144,7 +137,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Counts of a whole reply.
+    /// Counts the tokens of a finished reply.
     pub(crate) fn of(reply: &Reply) -> Self {
         let mut counts = Self {
             prompt: reply.prompt_tokens(),
@@ -159,7 +152,6 @@ impl Counts {
     }
 }
 
-/// Reasoning tokens among the released ones of a choice.
 pub(crate) fn reasoning_tokens(choice: &Choice) -> u32 {
     if !choice.script.has_reasoning() {
         return 0;
@@ -177,9 +169,9 @@ pub(crate) fn reasoning_tokens(choice: &Choice) -> u32 {
 }
 
 impl ResponseShape {
-    /// How a stream's chunks begin, up to their choices.
+    /// Returns the start of a stream chunk, up to its choices.
     pub(crate) fn chunk_head(&self, object: &str) -> String {
-        // What follows the head of a chat and the names of members have room too.
+        // Leaves room for member names and for what a chat stream appends.
         let names = self.id.len() + object.len() + self.model.len();
         let mut head = String::with_capacity(names + 96);
         head.push_str("data: {\"id\":");
@@ -188,7 +180,7 @@ impl ResponseShape {
         head
     }
 
-    /// How a whole answer begins, up to its choices.
+    /// Returns the start of a unary response, up to its choices.
     pub(crate) fn answer_head(&self, object: &str) -> String {
         let mut out = String::with_capacity(1024);
         out.push_str("{\"id\":");
@@ -207,7 +199,7 @@ impl ResponseShape {
         out.push_str(",\"choices\":[");
     }
 
-    /// Appends a unary answer's `usage` object.
+    /// Appends the `usage` object of a unary response.
     pub(crate) fn usage(&self, out: &mut String, counts: Counts, members: UsageMembers) {
         let chat = members == UsageMembers::Chat;
         counters(out, counts);
@@ -246,7 +238,7 @@ impl ResponseShape {
         }
     }
 
-    /// Appends `,"usage":{…}` of a chunk, when every chunk has one.
+    /// Appends `,"usage":{…}` of a chunk if every chunk has usage.
     pub(crate) fn chunk_usage(&self, out: &mut String, counts: Counts, members: UsageMembers) {
         if !self.continuous_usage {
             return;
@@ -260,7 +252,7 @@ impl ResponseShape {
         out.push('}');
     }
 
-    /// Appends the last chunk's usage, fingerprint and timings: nothing null is sent.
+    /// Appends usage, fingerprint and timings of the last chunk; null members are omitted.
     pub(crate) fn final_usage(&self, out: &mut String, reply: &Reply, members: UsageMembers) {
         let (counts, chat) = (Counts::of(reply), members == UsageMembers::Chat);
         out.push_str("\"usage\":");
@@ -291,7 +283,7 @@ impl ResponseShape {
         }
     }
 
-    /// Appends `,"system_fingerprint":"…"` unless there is none.
+    /// Appends `,"system_fingerprint":"…"` if there is one.
     pub(crate) fn fingerprint(&self, out: &mut String) {
         if let Some(fingerprint) = &self.fingerprint {
             out.push_str(",\"system_fingerprint\":");
@@ -353,8 +345,9 @@ impl ResponseShape {
         out.push('}');
     }
 
-    /// Appends `"finish_reason":…,"stop_reason":…` of an ended choice; `stop_word` is its reason when it
-    /// stopped by itself.
+    /// Appends `"finish_reason":…,"stop_reason":…` of an ended choice.
+    ///
+    /// `stop_word` is the finish reason if the choice stopped by itself.
     pub(crate) fn finish(
         &self,
         out: &mut String,
@@ -372,7 +365,7 @@ impl ResponseShape {
         }
     }
 
-    /// Returns the finish reason of an ended choice; `stop_word`: the API's word for a stop.
+    /// Returns the finish reason of an ended choice; `stop_word` is the API's word for a stop.
     pub(crate) fn finish_reason(
         &self,
         choice: &Choice,
@@ -392,8 +385,9 @@ impl ResponseShape {
         }
     }
 
-    /// Appends `,"weight_versions":…`, which 0.32 does not have: one span over the tokens of a
-    /// choice that has ended with so many.
+    /// Appends `,"weight_versions":…`, which 0.32 does not have.
+    ///
+    /// `ended` is the number of tokens of an ended choice; they form one span.
     pub(crate) fn weights(&self, out: &mut String, ended: Option<u32>) {
         if self.version < Version::V033 {
             return;
@@ -412,7 +406,6 @@ impl ResponseShape {
         }
     }
 
-    /// Appends the answer's `kv_transfer_params`.
     pub(crate) fn transfer(&self, out: &mut String) {
         match &self.kv_transfer_params {
             Some(params) => params.write(out),
@@ -430,7 +423,6 @@ fn counters(out: &mut String, counts: Counts) {
     json::int(out, counts.completion);
 }
 
-/// How a choice that has ended did so.
 pub(crate) fn end_of(choice: &Choice) -> End {
     match choice.state() {
         SequenceState::Ended(end) => end,

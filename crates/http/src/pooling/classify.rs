@@ -13,7 +13,7 @@ use crate::json;
 use vllm_sim_service::pooling::class_probabilities;
 use vllm_sim_wire::vllm::pooling::PoolingRequest;
 
-/// Equal inputs fall into equal classes.
+/// Handles `POST /classify`; equal inputs get equal class probabilities.
 pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     let request = PoolingRequest::parse_classify(&value)?;
     let model = model(&app, request.model.as_deref())?;
@@ -38,7 +38,7 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: 
     Ok(rows::json(head, count, row, list_tail(read)))
 }
 
-/// The model's own word for a class, else `LABEL_n`.
+/// Returns the model's label for a class, else `LABEL_n`.
 fn label(app: &App, class: usize) -> String {
     let config = app.settings.model.hf_config.as_deref();
     config

@@ -1,4 +1,4 @@
-//! `POST /v2/embed`: embeddings in Cohere's shape.
+//! `POST /v2/embed`: embeddings in Cohere's format.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -19,7 +19,6 @@ use vllm_sim_service::pooling::{llmd_embedding, unit_embedding};
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::cohere::{EmbedInput, EmbedRequest};
 
-/// Vectors of texts or of mixed content.
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     Posted {
@@ -29,7 +28,7 @@ pub(crate) async fn create(
 ) -> Answer {
     let request = EmbedRequest::parse(&value)?;
     model(&app, request.model.as_deref())?;
-    // Exactly one of the three is there.
+    // Exactly one of the three kinds of input is set.
     let mixed = || request.inputs.iter().flatten().map(text_of).collect();
     let given = request.texts.clone().or_else(|| request.images.clone());
     let texts: Vec<String> = given.unwrap_or_else(mixed);
@@ -63,7 +62,7 @@ pub(crate) async fn create(
     let mut head = String::from("{\"id\":");
     json::string(&mut head, &id("embd-", &received.headers, None));
     head.push_str(",\"embeddings\":{");
-    // The tail goes on inside the same object.
+    // The tail continues the object that the head opens.
     let tail = tail.to_string().replacen('{', "},", 1);
     let rows = kinds.len() * inputs.len();
     let row = move |out: &mut String, at: usize| {
@@ -86,13 +85,13 @@ pub(crate) async fn create(
     Ok(rows::json(head, rows, row, tail))
 }
 
-/// The texts among an input's parts.
+/// Returns the texts among an input's parts, joined by line feeds.
 fn text_of(input: &EmbedInput) -> String {
     let texts = input.content.iter().filter_map(|part| part.text.as_deref());
     texts.collect::<Vec<_>>().join("\n")
 }
 
-/// Appends a vector in one of the forms that the schema allows.
+/// Appends a vector in the given encoding.
 fn encoded(out: &mut String, kind: &str, vector: &[f32]) {
     let bits = |sign: u8| {
         let byte = |chunk: &[f32]| {

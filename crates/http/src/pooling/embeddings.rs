@@ -1,4 +1,4 @@
-//! `POST /v1/embeddings`, `POST /pooling`.
+//! `POST /v1/embeddings` and `POST /pooling`.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -28,13 +28,12 @@ use vllm_sim_service::pooling::{
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::PoolingRequest;
 
-/// Which of the two routes answers.
+/// Id prefix, JSON names and number format of one of the two routes.
 #[derive(Clone, Copy)]
 struct Route {
     prefix: &'static str,
     object: &'static str,
     key: &'static str,
-    /// Appends a vector.
     write: fn(&mut String, &[f32]),
 }
 
@@ -42,7 +41,7 @@ const EMBEDDING: Route = Route {
     prefix: "embd-",
     object: "embedding",
     key: "embedding",
-    // vLLM 0.33 hands numpy's array to its JSON writer here, and lists elsewhere.
+    // vLLM 0.33 passes a numpy array to its JSON writer here, and lists elsewhere.
     write: vector::write_short,
 };
 const POOLING: Route = Route {
@@ -52,11 +51,10 @@ const POOLING: Route = Route {
     write: vector::write,
 };
 
-/// `POST /v1/embeddings`.
 pub(crate) async fn embeddings(State(app): State<Arc<App>>, mut received: Received) -> Answer {
     let text = received.for_schema(&app);
     if let Some((request, value)) = text.and_then(PoolingRequest::read_long_embedding) {
-        // They take about as much as what was read of them.
+        // Frees the body, which takes about as much memory as the parsed request.
         received.bytes = Bytes::new();
         let headers = &received.head.headers;
         return answer(&app, headers, &value, request, EMBEDDING).await;
@@ -67,7 +65,6 @@ pub(crate) async fn embeddings(State(app): State<Arc<App>>, mut received: Receiv
     answer(&app, &received.head.headers, &value, request, EMBEDDING).await
 }
 
-/// `POST /pooling`.
 pub(crate) async fn pooling(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     let dialect = app.dialect;
     let request = PoolingRequest::parse_pooling(&value).map_err(|fault| dialect.unread(fault))?;
@@ -142,7 +139,7 @@ async fn answer(
     Ok(rows::json(head, count, row, list_tail(read)))
 }
 
-/// Whether `/pooling` gives class scores; a task that is not the server's is refused.
+/// Returns whether `/pooling` returns class scores; rejects a task that the server does not run.
 fn wants_classes(app: &App, request: &PoolingRequest) -> Result<bool, Fault> {
     let task = app.settings.pooling.task;
     let own = matches!(task, Task::Classify | Task::Score | Task::Reward);
@@ -169,7 +166,7 @@ fn wants_classes(app: &App, request: &PoolingRequest) -> Result<bool, Fault> {
     Err(Fault::parameter(message, "task"))
 }
 
-/// Vectors as raw bytes; `bytes` describes them in a header.
+/// Returns vectors as raw bytes; the format `bytes` adds a `metadata` header.
 fn octets(
     request: &PoolingRequest,
     vectors: impl Iterator<Item = Vec<f32>>,

@@ -1,4 +1,4 @@
-//! Pooling: vectors, classes and scores. They are functions of the tokens alone.
+//! Pooling routes: vectors, classes and scores, which depend only on the input tokens.
 
 pub(super) mod classify;
 pub(super) mod cohere;
@@ -27,7 +27,7 @@ use vllm_sim_wire::openai::message::Message;
 use vllm_sim_wire::schema::Wire;
 use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
 
-/// The name that answers show; llm-d does not look at the requested one.
+/// Returns the model name to report; llm-d ignores the requested name.
 fn model(app: &App, requested: Option<&str>) -> Result<Arc<str>, Fault> {
     let models = &app.service.models;
     let unknown = || Fault::unknown_pooling_model(requested.unwrap_or_default());
@@ -38,15 +38,15 @@ fn model(app: &App, requested: Option<&str>) -> Result<Arc<str>, Fault> {
     })
 }
 
-/// vLLM's answer to data that only a plugin can read.
+/// vLLM's error for input that only a plugin can read.
 const NO_PLUGIN: &str = "No IOProcessor plugin installed. Please refer to the documentation and to \
      the 'prithvi_geospatial_mae_io_processor' offline inference example for more details.";
 
-/// Most inputs of one request (vLLM has no limit): as many as a request for generation may have
-/// sequences.
+/// Maximum number of inputs of one request (vLLM has no limit); equal to the maximum number of
+/// sequences of a generation request.
 const MAX_INPUTS: usize = 65_536;
 
-/// Counts a request as in flight, each input as a sequence, until the guard is dropped.
+/// Counts a request as in flight, one sequence per input, until the guard is dropped.
 fn enter(app: &App, inputs: usize) -> Result<InFlightGuard, Fault> {
     if inputs > MAX_INPUTS {
         return Err(Fault::bad_request(format!(
@@ -59,7 +59,6 @@ fn enter(app: &App, inputs: usize) -> Result<InFlightGuard, Fault> {
         .map_err(|error| error::fault(&error))
 }
 
-/// So many inputs a request has.
 fn count(request: &PoolingRequest) -> usize {
     match &request.input {
         PoolingInput::Prompts(Prompts(prompts)) => prompts.len(),
@@ -69,14 +68,14 @@ fn count(request: &PoolingRequest) -> usize {
     }
 }
 
-/// The tokens of each input, in one list: there may be very many inputs of a few tokens.
+/// Tokens of all inputs in one list, which saves memory for many short inputs.
 struct Inputs {
     tokens: Vec<u32>,
     ends: Vec<usize>,
 }
 
 impl Inputs {
-    /// Room for so many inputs: lists that grow are there twice meanwhile.
+    /// Allocates for a known number of inputs; a growing list would briefly exist twice.
     fn with_capacity(inputs: usize) -> Self {
         Self {
             tokens: Vec::with_capacity(inputs),
@@ -107,7 +106,7 @@ impl Index<usize> for Inputs {
     }
 }
 
-/// The tokens of each input of a request; a conversation is one input.
+/// Tokenizes the inputs of a request; a conversation is one input.
 async fn tokens(app: &Arc<App>, request: &PoolingRequest, body: &Value) -> Result<Inputs, Fault> {
     let mut inputs = Inputs::with_capacity(count(request));
     let special = SpecialTokens::when(request.add_special_tokens.unwrap_or(true));
@@ -141,10 +140,9 @@ async fn tokens(app: &Arc<App>, request: &PoolingRequest, body: &Value) -> Resul
     Ok(inputs)
 }
 
-/// Tokens of an input.
 struct InputTokens {
     ids: Vec<u32>,
-    /// Of a text, whether special tokens were put around it; `None`: the client gave tokens.
+    /// Whether the tokenizer added special tokens; `None` if the client sent token ids.
     special: Option<SpecialTokens>,
 }
 
@@ -174,8 +172,7 @@ async fn encoded_text(app: &App, text: &str, special: SpecialTokens) -> Vec<u32>
     vllm_sim_service::off_thread(text.len(), encode).await
 }
 
-/// The tokens of a conversation. Nothing is to be answered, so no generation prompt follows it
-/// unless it is asked for.
+/// Tokenizes a conversation, without a generation prompt unless the request asks for one.
 async fn chat(
     app: &Arc<App>,
     request: &PoolingRequest,
@@ -201,7 +198,7 @@ async fn chat(
     fitted(app, request, InputTokens::of_text(tokens, special))
 }
 
-/// Tokens as far as they are kept, when they fit.
+/// Truncates the tokens as requested and checks that they fit the context.
 fn fitted(
     app: &App,
     request: &PoolingRequest,
@@ -229,7 +226,6 @@ fn fitted(
     Ok(ids)
 }
 
-/// What comes before the rows of a list of results.
 fn list_head(id: &str, model: &str) -> String {
     let mut head = String::from("{\"id\":");
     json::string(&mut head, id);
@@ -241,12 +237,10 @@ fn list_head(id: &str, model: &str) -> String {
     head
 }
 
-/// What comes after them.
 fn list_tail(prompt_tokens: usize) -> String {
     format!("],\"usage\":{}}}", usage(prompt_tokens))
 }
 
-/// Usage of a request that generates nothing.
 fn usage(prompt_tokens: usize) -> Value {
     json!({
         "prompt_tokens": prompt_tokens,

@@ -1,5 +1,6 @@
-//! An answer that is one row per input: written row by row, without a tree of values, so that its
-//! size costs nothing but the frame that is being sent.
+//! Streams a response row by row, one row per input.
+//!
+//! Only the current frame is in memory, not a tree of JSON values.
 
 use std::convert::Infallible;
 
@@ -9,14 +10,16 @@ use futures_util::{StreamExt, stream};
 use vllm_sim_service::long_work;
 use vllm_sim_wire::fault::Fault;
 
-/// Most numbers in one answer: what 2,048 inputs of 8,192 dimensions have.
+/// Maximum number of floats in one response: 2,048 inputs of 8,192 dimensions.
 const MAX_NUMBERS: usize = 16 << 20;
 
-/// Rows up to this many bytes are one body with a length; more are sent in frames of this size, which
-/// are written away from the async threads.
+/// Frame size, in bytes.
+///
+/// A response of at most one frame gets a `Content-Length`. Later frames are written on the
+/// blocking pool.
 const FRAME_BYTES: usize = 64 * 1024;
 
-/// Refuses an answer of more numbers than one request gets.
+/// Rejects a response of more than 16,777,216 floats.
 ///
 /// # Errors
 /// 400 that names both counts.
@@ -30,7 +33,7 @@ pub(super) fn check(inputs: usize, length: usize) -> Result<(), Fault> {
     )))
 }
 
-/// A 200 of JSON: `head`, then what `row` writes for each number below `rows`, then `tail`.
+/// Returns status 200 with JSON: `head`, one call of `row` per row number, then `tail`.
 pub(super) fn json(
     head: String,
     rows: usize,
@@ -49,18 +52,16 @@ pub(super) fn json(
     response
 }
 
-/// What is left to write.
 struct Rows<W> {
     head: String,
     row: W,
     at: usize,
     rows: usize,
-    /// Gone once it is written.
+    /// End of the JSON; `None` after it was written.
     tail: Option<String>,
 }
 
 impl<W: FnMut(&mut String, usize)> Rows<W> {
-    /// The next frame; `None` after the last.
     fn frame(&mut self) -> Option<String> {
         self.tail.as_ref()?;
         let mut out = std::mem::take(&mut self.head);

@@ -1,4 +1,4 @@
-//! `POST /score`, `POST /rerank` and their versions.
+//! `POST /score`, `POST /rerank` and their versioned paths.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
 
-/// `POST /score`: one against many, or pair by pair.
+/// Handles `POST /score`: one text against many, or pairs of texts.
 pub(crate) async fn score(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     let request = PoolingRequest::parse_score(&value)?;
     let model = model(&app, request.model.as_deref())?;
@@ -57,7 +57,7 @@ pub(crate) async fn score(State(app): State<Arc<App>>, Posted { head, value }: P
     })))
 }
 
-/// `POST /rerank`: best first.
+/// Handles `POST /rerank`: documents sorted by descending score.
 pub(crate) async fn rerank(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     let request = PoolingRequest::parse_rerank(&value)?;
     let model = model(&app, request.model.as_deref())?;
@@ -96,12 +96,12 @@ pub(crate) async fn rerank(State(app): State<Arc<App>>, Posted { head, value }: 
     })))
 }
 
-/// Compares texts.
 struct Scorer<'a> {
     app: &'a App,
-    /// Length of the vectors that are compared; `None`: the model reads both texts at once.
+    /// Vector length of an embedding model; `None` for a cross-encoder, which reads both texts
+    /// together.
     dimensions: Option<usize>,
-    /// Tokens that the model read.
+    /// Number of tokens read, for usage.
     tokens: usize,
 }
 
@@ -118,7 +118,7 @@ impl<'a> Scorer<'a> {
         })
     }
 
-    /// The score of a pair. A model that embeds reads the first text once.
+    /// Returns the score of a pair; an embedding model reads the first text only once.
     fn score(&mut self, one: &str, two: &str, again: bool) -> Result<f64, Fault> {
         let tokenizer = self.app.service.generator.tokenizer();
         let (one, two) = (
@@ -138,7 +138,6 @@ impl<'a> Scorer<'a> {
     }
 }
 
-/// The texts of both sides.
 fn sides(request: &PoolingRequest) -> (Vec<String>, Vec<String>) {
     match &request.input {
         PoolingInput::Pair(one, two) => (texts(one), texts(two)),
@@ -153,7 +152,7 @@ fn texts(value: &Value) -> Vec<String> {
     }
 }
 
-/// A text, or the text parts of an object with content.
+/// Returns a text, or the joined text parts of an object with `content`.
 fn text_of(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

@@ -1,4 +1,4 @@
-//! Vectors and scores from tokens.
+//! Derives vectors and scores from tokens.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,9 @@ use vllm_sim_random::mix;
 use vllm_sim_service::pooling::unit_embedding;
 use vllm_sim_wire::fault::Fault;
 
-/// How well a text answers a query, 0 to 1: the share of the query's tokens that it has, and a
-/// little that tells equal shares apart.
+/// Returns the relevance of a text to a query, 0 to 1.
+///
+/// It is the fraction of the query's tokens in the text, plus a small tie-breaker.
 pub(super) fn relevance(query: &[u32], text: &[u32]) -> f64 {
     let query_tokens: BTreeSet<_> = query.iter().collect();
     let text_tokens: BTreeSet<_> = text.iter().collect();
@@ -23,10 +24,10 @@ pub(super) fn relevance(query: &[u32], text: &[u32]) -> f64 {
     f64::from((0.02 + 0.93 * share + 0.05 * tie_break) as f32)
 }
 
-/// Length of the vectors: what is asked for where the model can cut them, else the model's own.
+/// Returns the vector length: as requested if the model can truncate vectors, else the model's own.
 ///
 /// # Errors
-/// vLLM's 400 for a model that cannot; llm-d's for less than 1.
+/// vLLM's 400 for a model that cannot truncate; llm-d's for a length below 1.
 pub(super) fn dimensions(app: &App, requested: Option<i128>) -> Result<usize, Fault> {
     let model = app.settings.model.hf_config.as_deref();
     let own = model
@@ -69,14 +70,14 @@ pub(super) fn dimensions(app: &App, requested: Option<i128>) -> Result<usize, Fa
     }
 }
 
-/// Appends numbers as a list: 32-bit floats widened, as lists of Python are printed.
+/// Appends numbers as a list, widened to 64 bits as Python prints lists.
 pub(super) fn write(out: &mut String, vector: &[f32]) {
     list(out, vector, |out, number| {
         json::float(out, f64::from(number));
     });
 }
 
-/// Appends numbers as a list, as arrays of numpy are printed.
+/// Appends numbers as a list, as numpy prints 32-bit arrays.
 pub(super) fn write_short(out: &mut String, vector: &[f32]) {
     list(out, vector, json::float32);
 }
@@ -92,21 +93,18 @@ fn list(out: &mut String, vector: &[f32], write: impl Fn(&mut String, f32)) {
     out.push(']');
 }
 
-/// The cosine of the vectors of two texts.
 pub(super) fn cosine(one: &[u32], two: &[u32], dimensions: usize) -> f64 {
     let vector = |tokens| unit_embedding(tokens, dimensions);
     let products = vector(one).into_iter().zip(vector(two)).map(|(a, b)| a * b);
     f64::from(products.sum::<f32>())
 }
 
-/// The order of the bytes of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Endianness {
     Little,
     Big,
 }
 
-/// The bytes of a vector, 32-bit floats.
 pub(super) fn bytes(vector: &[f32], endianness: Endianness) -> Vec<u8> {
     let numbers = vector.iter();
     numbers

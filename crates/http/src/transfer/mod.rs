@@ -1,4 +1,4 @@
-//! Disaggregated prefill: what a server that computed a prompt sends the one that decodes it.
+//! Disaggregated prefill: KV transfer parameters between prefill and decode servers.
 
 pub(crate) mod params;
 
@@ -22,18 +22,18 @@ use vllm_sim_wire::Version;
 
 use params::TransferParams;
 
-/// Where a prompt's KV cache comes from and goes to.
+/// Source and destination of a prompt's KV cache.
 #[derive(Default)]
 pub(crate) struct TransferTerms {
     pub(crate) transfer: Transfer,
-    /// The prompt that another server decodes, and what was asked of it.
+    /// Handoff of a prompt to a decode server, and the parameters of its request.
     offered: Option<(Arc<HandOver>, Map<String, Value>)>,
 }
 
 impl TransferTerms {
     /// Reads a request's `kv_transfer_params`.
     ///
-    /// Without a connector vLLM takes no notice of the parameters. llm-d's command line needs none.
+    /// Without a connector vLLM ignores the parameters; llm-d needs no connector.
     pub(crate) fn of(app: &App, id: &str, params: Option<&Map<String, Value>>) -> Self {
         let Some(params) = params else {
             return Self::default();
@@ -53,8 +53,8 @@ impl TransferTerms {
         if !is_true(params, "do_remote_decode") {
             return Self::default();
         }
-        // MoRI-IO's decoding server knows the router's id; else the engine knows a request by the
-        // API's id and eight more digits.
+        // The MoRI-IO decode server knows the router's id. Otherwise the engine's request id is the
+        // API's id plus eight digits.
         let routed = params.get("transfer_id").and_then(Value::as_str);
         let name = match (connector, routed) {
             (Some(Connector::MoriIo), Some(routed)) => routed.to_owned(),
@@ -70,10 +70,10 @@ impl TransferTerms {
         }
     }
 
-    /// Returns what the decoding server has to know, for an answer to `prompts`.
+    /// Returns the parameters for the decode server, for a response to `prompts`.
     pub(crate) fn offer(&self, app: &App, prompts: &[Prompt]) -> Option<Arc<TransferParams>> {
         let (hand_over, params) = self.offered.as_ref()?;
-        // Of several prompts vLLM's answer carries the first one's parameters.
+        // For several prompts, vLLM returns the parameters of the first.
         let tokens = prompts.first().map_or(0, |prompt| prompt.tokens.len()) as u32;
         let generation = app.version >= Version::V033;
         let sent = app.dialect.transfer_params(hand_over, &|| {
@@ -98,7 +98,7 @@ fn is_true(params: &Map<String, Value>, key: &str) -> bool {
     params.get(key).and_then(Value::as_bool) == Some(true)
 }
 
-/// Whether the parameters name all that a connector needs to find the prompt.
+/// Returns whether the parameters have all that a connector needs to find the prompt.
 ///
 /// Sources: `update_state_after_alloc` of vLLM's `nixl/pull_scheduler.py` and
 /// `mooncake/mooncake_connector.py`.
@@ -127,7 +127,7 @@ fn names_source(connector: Connector, params: &Map<String, Value>) -> bool {
     missing.is_none()
 }
 
-/// Where to report that the blocks were read.
+/// Returns the endpoint that the decode server notifies after reading the blocks.
 fn source(params: &Map<String, Value>) -> Option<Arc<KvSource>> {
     let text = |key: &str| params.get(key).and_then(Value::as_str);
     let host = text("remote_host")?;
@@ -147,8 +147,8 @@ fn source(params: &Map<String, Value>) -> Option<Arc<KvSource>> {
     }))
 }
 
-/// The least share of the prompt that must be cached, from the header that forces a miss, the
-/// request or the server's own setting.
+/// Returns the minimum cached fraction of the prompt: from the header that forces a miss, the
+/// request, or the server's setting.
 pub(crate) fn hit_threshold(app: &App, headers: &HeaderMap, request: &Value) -> Option<f64> {
     let forced = headers.get(&names::CACHE_THRESHOLD).is_some_and(|value| {
         value
@@ -156,22 +156,22 @@ pub(crate) fn hit_threshold(app: &App, headers: &HeaderMap, request: &Value) -> 
             .is_ok_and(|v| image_output::parse_bool(v.trim()) == Some(true))
     });
     if forced {
-        // More than all of it.
+        // A fraction above 1 always misses.
         return Some(2.0);
     }
     if !app.settings.cache.finds_prefixes && !app.dialect.has_threshold_without_cache() {
-        // llm-d compares with a cache, not with none.
+        // llm-d applies the threshold only with a prefix cache.
         return None;
     }
     let global = Some(app.settings.cache.hit_threshold).filter(|share| *share > 0.0);
-    // llm-d ignores a share that is none.
+    // Values outside 0 to 1 are ignored, as in llm-d.
     let requested = request.get("cache_hit_threshold").and_then(Value::as_f64);
     requested
         .filter(|share| (0.0..=1.0).contains(share))
         .or(global)
 }
 
-/// `GET /query`, Mooncake's bootstrap: rank to engine.
+/// Handles `GET /query`, Mooncake's bootstrap: lists ranks and their engines.
 pub(crate) async fn query(State(app): State<Arc<App>>) -> Response<Body> {
     let parallel = &app.settings.parallel;
     let (first, count) = parallel.local_ranks;

@@ -1,4 +1,4 @@
-//! What an answer carries for the server that decodes its prompt.
+//! Response parameters for the server that decodes a prompt.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -9,23 +9,22 @@ use crate::settings::Settings;
 use vllm_sim_config::Connector;
 use vllm_sim_service::HandOver;
 
-/// The `kv_transfer_params` of an answer, as a connector writes them.
+/// The `kv_transfer_params` of a response, in the connector's format.
 #[derive(Debug)]
 pub(crate) struct TransferParams {
     source: ParamsSource,
-    /// The prompt that is computed for it.
     hand_over: Arc<HandOver>,
 }
 
 #[derive(Debug)]
 enum ParamsSource {
-    /// llm-d's placeholders, or what needs no outcome.
+    /// Parameters that do not depend on the outcome, such as llm-d's placeholders.
     Fixed(String),
     Nixl(Box<SourceEngine>),
     MoriIo(Box<SourceEngine>, Value),
 }
 
-/// The engine that holds the prompt.
+/// The engine that holds the prompt's KV cache.
 #[derive(Debug)]
 struct SourceEngine {
     id: String,
@@ -37,7 +36,6 @@ struct SourceEngine {
 }
 
 impl TransferParams {
-    /// llm-d-inference-sim's placeholders.
     pub(crate) fn placeholders(hand_over: Arc<HandOver>) -> Self {
         let answer = json!({
             "do_remote_decode": false,
@@ -54,7 +52,7 @@ impl TransferParams {
         }
     }
 
-    /// The parameters of a connector for a prompt of so many tokens; `None` when it sends none.
+    /// Returns a connector's parameters for a prompt of `prompt` tokens; `None` if it sends none.
     pub(super) fn of(
         connector: Connector,
         engine: (String, Arc<Settings>),
@@ -73,7 +71,7 @@ impl TransferParams {
         });
         let source = match connector {
             Connector::Nixl | Connector::NixlPush => ParamsSource::Nixl(engine),
-            // Without the router's id the two servers could not find each other's request.
+            // The two servers match their requests only by the router's id.
             Connector::MoriIo => {
                 ParamsSource::MoriIo(engine, requested.get("transfer_id")?.clone())
             }
@@ -83,7 +81,6 @@ impl TransferParams {
         Some(Self { source, hand_over })
     }
 
-    /// Appends the answer.
     pub(crate) fn write(&self, out: &mut String) {
         let params = match &self.source {
             ParamsSource::Fixed(params) => {
@@ -93,9 +90,8 @@ impl TransferParams {
             ParamsSource::Nixl(engine) => engine.nixl(&self.hand_over),
             ParamsSource::MoriIo(engine, transfer) => engine.mori_io(&self.hand_over, transfer),
         };
-        // A request that did not finish leaves nothing to read.
+        // A request that did not finish has no blocks to read.
         let params = params.unwrap_or_default();
-        // Writing into a text cannot fail.
         let _ = write!(out, "{params}");
     }
 }
@@ -106,7 +102,7 @@ impl SourceEngine {
         first + hand_over.rank().unwrap_or_default()
     }
 
-    /// The engine's name; each rank of a deployment has its own.
+    /// Returns the engine id; with data parallelism each rank has its own.
     fn id(&self, rank: u32) -> String {
         match self.settings.parallel.data {
             1 => self.id.clone(),
@@ -115,13 +111,15 @@ impl SourceEngine {
     }
 
     fn host_and_port(&self, rank: u32) -> (&str, u32) {
-        // Behind llm-d's command line a connector need not be named.
+        // llm-d allows transfers without a configured connector.
         let channel = self.settings.kv_transfer.as_ref().map(|t| &t.side_channel);
         channel.map_or(("localhost", 5600 + rank), |channel| {
             (channel.host.as_str(), u32::from(channel.port) + rank)
         })
     }
 
+    /// Returns the parameters of the NIXL connector.
+    ///
     /// Source: `request_finished` of
     /// `vllm/distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py`, 0.33.
     fn nixl(&self, hand_over: &HandOver) -> Option<Value> {
@@ -140,9 +138,9 @@ impl SourceEngine {
             "tp_size": parallel.tensor,
             "dcp_size": 1,
             "pp_size": parallel.pipeline,
-            // The last output token is not computed any more.
+            // The last output token is not computed.
             "remote_num_tokens": self.prompt + output.saturating_sub(1),
-            // Only a decoding server that keeps blocks for the next turn says when it frees them.
+            // Only a decode server that keeps blocks for the next turn reports an expiry time.
             "remote_blocks_expiry_time": null,
         });
         if self.generation {
@@ -152,6 +150,8 @@ impl SourceEngine {
         Some(params)
     }
 
+    /// Returns the parameters of the MoRI-IO connector.
+    ///
     /// Source: `request_finished` of
     /// `vllm/distributed/kv_transfer/kv_connector/v1/moriio/moriio_connector.py`, 0.33.
     fn mori_io(&self, hand_over: &HandOver, transfer: &Value) -> Option<Value> {

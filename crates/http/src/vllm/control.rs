@@ -1,4 +1,4 @@
-//! Routes that stop and start the engines, and what they tell about it.
+//! Routes that pause, resume and reset the engines.
 
 use std::sync::Arc;
 
@@ -18,7 +18,6 @@ use vllm_sim_service::{Asset, Halt};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::control::{PauseQuery, ResetQuery, SleepQuery};
 
-/// `POST /sleep`.
 pub(crate) async fn sleep(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let query: SleepQuery = query::read(&uri)?;
     let level = u8::try_from(query.level).unwrap_or(1);
@@ -44,7 +43,6 @@ pub(crate) async fn sleep(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     Ok(app.dialect.operations().done(&done))
 }
 
-/// `POST /wake_up`.
 pub(crate) async fn wake_up(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let tags = query::all(&uri, "tags");
     let mut assets = Vec::new();
@@ -53,7 +51,7 @@ pub(crate) async fn wake_up(State(app): State<Arc<App>>, uri: Uri) -> Answer {
             "weights" => assets.push(Asset::Weights),
             "kv_cache" => assets.push(Asset::KvCache),
             "scheduling" => assets.push(Asset::Scheduling),
-            // llm-d knows one tag and ignores the rest.
+            // llm-d has only the tag `kv_cache` and ignores others.
             _ if app.settings.server.has_lenient_sleep => {}
             other => {
                 return Err(refused(format!(
@@ -77,13 +75,11 @@ pub(crate) async fn wake_up(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     Ok(ok(&json!({"status": status, "tags": tags_or_null(&tags)})))
 }
 
-/// `GET /is_sleeping`.
 pub(crate) async fn is_sleeping(State(app): State<Arc<App>>) -> Response<Body> {
     let control = &app.service.control;
     ok(&json!({"is_sleeping": control.is_asleep() || control.is_paused()}))
 }
 
-/// `POST /release_kv_cache_memory`.
 pub(crate) async fn release_kv_cache_memory(State(app): State<Arc<App>>) -> Answer {
     if !app.service.control.is_paused() {
         let message = "KV cache memory can only be released while generation is paused.";
@@ -94,7 +90,6 @@ pub(crate) async fn release_kv_cache_memory(State(app): State<Arc<App>>) -> Answ
     Ok(ok(&json!({"status": "kv_cache_released"})))
 }
 
-/// `POST /pause`.
 pub(crate) async fn pause(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let query: PauseQuery = query::read(&uri)?;
     let halt = halt(&query.mode);
@@ -105,18 +100,16 @@ pub(crate) async fn pause(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     Ok(ok(&json!({"status": "paused"})))
 }
 
-/// `POST /resume`: fine when nothing is paused.
+/// Handles `POST /resume`, which succeeds even if nothing is paused.
 pub(crate) async fn resume(State(app): State<Arc<App>>) -> Response<Body> {
     app.service.resume();
     ok(&json!({"status": "resumed"}))
 }
 
-/// `GET /is_paused`.
 pub(crate) async fn is_paused(State(app): State<Arc<App>>) -> Response<Body> {
     ok(&json!({"is_paused": app.service.control.is_paused()}))
 }
 
-/// `POST /reset_prefix_cache`.
 pub(crate) async fn reset_prefix_cache(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let query: ResetQuery = query::read(&uri)?;
     let running = query.reset_running_requests;
@@ -126,19 +119,19 @@ pub(crate) async fn reset_prefix_cache(State(app): State<Arc<App>>, uri: Uri) ->
     ))
 }
 
-/// `POST /reset_mm_cache`: media that were processed are forgotten.
+/// Handles `POST /reset_mm_cache`: clears the cache of processed media.
 pub(crate) async fn reset_media(State(app): State<Arc<App>>) -> Response<Body> {
     app.service.media_cache.clear();
     error::empty(StatusCode::OK)
 }
 
-/// `POST /reset_encoder_cache`: what encoders made of them is.
+/// Handles `POST /reset_encoder_cache`: clears the cache of encoder outputs.
 pub(crate) async fn reset_encoder(State(app): State<Arc<App>>) -> Response<Body> {
     app.service.reset_encoder_cache();
     error::empty(StatusCode::OK)
 }
 
-/// `POST /abort_requests` in development mode: all requests when none is named.
+/// Handles `POST /abort_requests` in development mode; aborts all requests if none is named.
 pub(crate) async fn abort_requests(State(app): State<Arc<App>>, received: Received) -> Answer {
     let bytes = &received.bytes;
     let value = if bytes.is_empty() {
@@ -153,7 +146,7 @@ pub(crate) async fn abort_requests(State(app): State<Arc<App>>, received: Receiv
     Ok(ok(&json!({"status": "aborted", "aborted": aborted})))
 }
 
-/// `POST /inference/v1/abort_requests`: an empty 200, whether or not anything was found.
+/// Handles `POST /inference/v1/abort_requests`: an empty 200, even if no request is found.
 pub(crate) async fn abort_named(State(app): State<Arc<App>>, received: Received) -> Answer {
     let bytes = &received.bytes;
     let value = raw_json(bytes, "JSON decode error: {}")?;
@@ -189,7 +182,7 @@ fn halt(mode: &str) -> Halt {
     }
 }
 
-/// Whether llm-d's sleep does anything.
+/// Returns whether llm-d's sleep routes have an effect.
 fn sleeps(app: &App) -> bool {
     app.settings.server.enable_sleep_mode && app.settings.server.dev_mode
 }
@@ -208,19 +201,18 @@ fn set_sleep_state(app: &App, state: SleepState) {
     }
 }
 
-/// Does `work` to its end also when the client leaves meanwhile, as vLLM's engine does.
+/// Completes `work` even if the client disconnects, as vLLM's engine does.
 async fn to_its_end<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
     match tokio::spawn(work).await {
         Ok(done) => done,
         Err(failed) => match failed.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // Only the end of the process cancels it.
+            // A task is cancelled only when the process ends.
             Err(_) => std::future::pending().await,
         },
     }
 }
 
-/// Counts an operation and how long it takes.
 pub(super) async fn timed<T>(app: &App, operation: Operation, work: impl Future<Output = T>) -> T {
     app.metrics.operation_started(operation);
     let started = unix_now();

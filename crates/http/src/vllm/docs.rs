@@ -1,7 +1,7 @@
-//! What FastAPI shows of its routes: the schema and two pages for browsers.
+//! FastAPI's documentation routes: the OpenAPI schema and two HTML pages.
 //!
-//! The schema is that of vLLM 0.33 with everything switched on, less the paths that this
-//! server's configuration does not have, and with the refusals that FastAPI does not derive.
+//! The schema is that of vLLM 0.33 with all features, without the paths that this configuration
+//! lacks, plus error responses that FastAPI does not derive.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -18,16 +18,15 @@ use crate::error;
 
 const SCHEMA: &[u8] = include_bytes!("openapi.json.gz");
 
-/// `GET /openapi.json`.
 pub(crate) async fn openapi(State(app): State<Arc<App>>) -> Response<Body> {
-    // Kept after the first time: nothing in it changes while the server runs.
+    // Cached: the schema does not change while the server runs.
     let text = app.openapi.get_or_init(|| schema(&app).into());
     error::json(StatusCode::OK, text.to_string())
 }
 
 fn schema(app: &App) -> String {
     let mut text = String::new();
-    // The bytes are part of the program, so they unpack.
+    // The embedded bytes are valid gzip.
     let _ = flate2::read::GzDecoder::new(SCHEMA).read_to_string(&mut text);
     let mut schema: Value = serde_json::from_str(&text).unwrap_or_default();
     schema["info"] = json!({"title": "FastAPI", "version": "0.1.0"});
@@ -65,7 +64,7 @@ fn schema(app: &App) -> String {
     schema.to_string()
 }
 
-/// Routes whose success has no JSON: nothing at all, or a bare text.
+/// Routes whose success response is empty or plain text.
 const WITHOUT_JSON: [&str; 7] = [
     "/reset_mm_cache",
     "/reset_encoder_cache",
@@ -76,8 +75,8 @@ const WITHOUT_JSON: [&str; 7] = [
     "/v1/unload_lora_adapter",
 ];
 
-/// Adds what an operation also answers: FastAPI's own refusal of a body that is no text, and
-/// refusals that come from outside the handler.
+/// Adds responses that FastAPI does not derive: its own errors for unreadable bodies, and errors
+/// from outside the handler.
 fn complete(path: &str, operation: &mut Value) {
     let reads = operation.get("requestBody").is_some() || operation.get("parameters").is_some();
     let Some(responses) = operation
@@ -116,7 +115,7 @@ fn complete(path: &str, operation: &mut Value) {
     }
 }
 
-/// Names of the schemas that a value refers to.
+/// Collects the names of the schemas that a value refers to.
 fn references(value: &Value, out: &mut Vec<String>) {
     match value {
         Value::Object(map) => {
@@ -136,24 +135,22 @@ fn references(value: &Value, out: &mut Vec<String>) {
     }
 }
 
-/// `GET /docs`.
 pub(crate) async fn swagger(State(app): State<Arc<App>>) -> Response<Body> {
     html(SWAGGER.replace("{root}", &app.settings.server.root_path))
 }
 
-/// `GET /redoc`.
 pub(crate) async fn redoc(State(app): State<Arc<App>>) -> Response<Body> {
     html(REDOC.replace("{root}", &app.settings.server.root_path))
 }
 
-/// `GET /docs/oauth2-redirect`: nothing here asks for it, the page must merely exist.
+/// Handles `GET /docs/oauth2-redirect`, which must exist although nothing here uses it.
 pub(crate) async fn oauth2() -> Response<Body> {
     html(OAUTH2.to_owned())
 }
 
 const OAUTH2: &str = "<!doctype html>\n<html lang=\"en-US\">\n<head>\n    <title>Swagger UI: OAuth2 Redirect</title>\n</head>\n<body>\n<script>window.close();</script>\n</body>\n</html>\n";
 
-/// FastAPI's `get_swagger_ui_html`.
+/// Page of FastAPI's `get_swagger_ui_html`.
 const SWAGGER: &str = r##"
     <!DOCTYPE html>
     <html>
@@ -187,7 +184,7 @@ oauth2RedirectUrl: window.location.origin + '{root}/docs/oauth2-redirect',
     </html>
     "##;
 
-/// FastAPI's `get_redoc_html`.
+/// Page of FastAPI's `get_redoc_html`.
 const REDOC: &str = r##"
     <!DOCTYPE html>
     <html>

@@ -1,4 +1,4 @@
-//! `POST /inference/v1/generate`: tokens in, tokens out.
+//! `POST /inference/v1/generate`: token ids in, token ids out.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -43,7 +43,6 @@ impl GenerationBody for GenerateRequest {
     }
 }
 
-/// Answers a request in tokens.
 pub(crate) async fn create(State(app): State<Arc<App>>, received: Received) -> Answer {
     let (head, bounds) = (&received.head, &app.rules.defaults.bounds);
     let text = received.for_schema(&app);
@@ -55,7 +54,8 @@ pub(crate) async fn create(State(app): State<Arc<App>>, received: Received) -> A
     answer(&app, head, &value, read).await
 }
 
-/// Returns the connector's parameters: at the root, or where the OpenAI front end hides them.
+/// Returns the KV transfer parameters: from the root, or from `extra_args` as vLLM's front end
+/// sends them.
 fn transfer_params(request: &GenerateRequest) -> Option<&Map<String, Value>> {
     let hidden = || {
         let extra = request.sampling_params.extra_args.as_ref()?;
@@ -114,7 +114,6 @@ async fn answer(
     Ok(prepare::unary(app, &head.headers, body))
 }
 
-/// Returns what the shape of the answer depends on.
 fn view(app: &App, request: &GenerateRequest, facts: &ReplyFacts) -> GenerateView {
     let prompt = &facts.prompts[0];
     let options = request.stream_options.as_ref();

@@ -1,4 +1,4 @@
-//! A reply in tokens: one JSON object, or a stream of chunks.
+//! Renders token replies as one JSON object or as stream chunks.
 //!
 //! Source: vLLM `entrypoints/scale_out/token_in_token_out/protocol.py`.
 
@@ -13,28 +13,27 @@ use vllm_sim_engine::End;
 use vllm_sim_service::generate::Channel;
 use vllm_sim_service::{Choice, Reply};
 
-/// What the shape of a reply in tokens depends on.
+/// Settings that determine the shape of a token reply.
 pub(super) struct GenerateView {
     pub(super) view: ResponseShape,
-    /// `tokens`, `text` or `derender`.
+    /// Output mode: `tokens`, `text` or `derender`.
     pub(super) mode: Arc<str>,
     pub(super) prompt: Arc<[u32]>,
-    /// Where media stand in it, as JSON.
+    /// Positions of media in the prompt, as JSON.
     pub(super) placeholders: Option<Arc<str>>,
     pub(super) prompt_logprobs: Option<u32>,
     pub(super) weight_version: Arc<String>,
     pub(super) form: &'static TokensForm,
-    /// Where its encoded media wait, as JSON.
+    /// Transfer parameters of encoded media, as JSON.
     pub(super) ec_transfer_params: Option<Arc<str>>,
 }
 
-/// How much of a reply in tokens is written.
+/// Functions that render one server's form of a token reply.
 pub(super) struct TokensForm {
-    /// Appends the members of a whole answer behind its id.
+    /// Appends the members of a unary response after its id.
     members: fn(&GenerateView, &mut String, &Reply),
-    /// Appends what a chunk says before its choices.
+    /// Appends the members of a chunk before its choices.
     chunk_members: fn(&mut GenerateStream, &mut String, &Choice),
-    /// Appends a choice, whole or a piece of it.
     choice: fn(&GenerateView, &mut String, usize, &Choice, &Piece, Option<End>),
 }
 
@@ -43,7 +42,6 @@ const FULL: TokensForm = TokensForm {
     chunk_members: GenerateStream::members,
     choice: GenerateView::choice,
 };
-/// llm-d's.
 const SHORT: TokensForm = TokensForm {
     members: GenerateView::llmd_members,
     chunk_members: |_, _, _| {},
@@ -51,7 +49,6 @@ const SHORT: TokensForm = TokensForm {
 };
 
 impl TokensForm {
-    /// The form of a server's answers.
     pub(super) fn of(answers: AnswerForm) -> &'static Self {
         match answers {
             AnswerForm::Full => &FULL,
@@ -60,17 +57,15 @@ impl TokensForm {
     }
 }
 
-/// Tokens of one choice that are shown together.
 #[derive(Default)]
 struct Piece {
     ids: Vec<u32>,
     text: String,
-    /// Position of the first of them.
     from: usize,
 }
 
 impl GenerateView {
-    /// The whole answer of an ended reply.
+    /// Returns the JSON body of a finished reply.
     pub(super) fn unary(&self, reply: &Reply) -> String {
         let mut out = String::with_capacity(1024);
         out.push_str("{\"request_id\":");
@@ -245,7 +240,6 @@ impl Piece {
     }
 }
 
-/// Writes the chunks of a stream of tokens.
 pub(super) struct GenerateStream {
     generate: GenerateView,
     head: String,
@@ -263,7 +257,7 @@ impl GenerateStream {
         }
     }
 
-    /// What a chunk says before its choices.
+    /// Appends the members of a chunk before its choices.
     fn members(&mut self, out: &mut String, choice: &Choice) {
         let generate = &self.generate;
         out.push_str(",\"usage\":");

@@ -1,4 +1,4 @@
-//! What a server tells about itself, and what only a real deployment could do.
+//! Routes about the server itself, and routes that only a real deployment could implement.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use vllm_sim_wire::Version;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::control::{InfoQuery, WorldQuery};
 
-/// `GET /kv_event_sources`: rank to publisher.
+/// Handles `GET /kv_event_sources`: lists the event publisher of each rank.
 pub(crate) async fn kv_event_sources(State(app): State<Arc<App>>) -> Response<Body> {
     let events = &app.settings.kv_events;
     let mut sources = Map::new();
@@ -53,7 +53,6 @@ fn topic_of(app: &App, topic: &str, rank: u32) -> String {
         .replace("{model}", app.service.models.displayed())
 }
 
-/// `GET /get_world_size`.
 pub(crate) async fn world_size(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let query: WorldQuery = query::read(&uri)?;
     let size = match query.include_dp {
@@ -63,18 +62,16 @@ pub(crate) async fn world_size(State(app): State<Arc<App>>, uri: Uri) -> Answer 
     Ok(ok(&json!({"world_size": size})))
 }
 
-/// Returns the processes of all data-parallel engines.
+/// Returns the number of workers of all data-parallel engines.
 fn world_size_with_dp(app: &App) -> u64 {
     let parallel = &app.settings.parallel;
     u64::from(parallel.world_size()) * u64::from(parallel.data)
 }
 
-/// `GET /tokenizer_info`.
 pub(crate) async fn tokenizer_info(State(app): State<Arc<App>>) -> Response<Body> {
     ok(&app.service.generator.tokenizer().tokenizer_info())
 }
 
-/// `GET /server_info`.
 pub(crate) async fn server_info(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let query: InfoQuery = query::read(&uri)?;
     let config = &app.settings.server.shown_config;
@@ -109,7 +106,7 @@ pub(crate) async fn server_info(State(app): State<Arc<App>>, uri: Uri) -> Answer
     })))
 }
 
-/// `POST /collective_rpc`: every worker answers null.
+/// Handles `POST /collective_rpc`: every worker returns null.
 pub(crate) async fn collective_rpc(State(app): State<Arc<App>>, received: Received) -> Answer {
     let value = raw_json(&received.bytes, "JSON decode error: {}")?;
     if value
@@ -123,7 +120,7 @@ pub(crate) async fn collective_rpc(State(app): State<Arc<App>>, received: Receiv
     Ok(ok(&json!({"results": results})))
 }
 
-/// `POST /scale_elastic_ep`: answers as if it had happened.
+/// Handles `POST /scale_elastic_ep`: reports success without effect.
 pub(crate) async fn scale_elastic_ep(received: Received) -> Answer {
     let value = raw_json(&received.bytes, "Invalid JSON format")?;
     let size = value.get("new_data_parallel_size");
@@ -141,7 +138,6 @@ pub(crate) async fn scale_elastic_ep(received: Received) -> Answer {
     Ok(ok(&json!({"message": message})))
 }
 
-/// `POST /is_scaling_elastic_ep`.
 pub(crate) async fn is_scaling(State(app): State<Arc<App>>) -> Response<Body> {
     ok(&match app.rules.limits.version {
         Version::V032 => json!({"is_scaling_elastic_ep": false}),
@@ -155,7 +151,7 @@ pub(crate) async fn is_scaling(State(app): State<Arc<App>>) -> Response<Body> {
     })
 }
 
-/// `POST /v1/systemone`, `POST /v1/decisions`: no model that we imitate decides.
+/// Handles `POST /v1/systemone` and `POST /v1/decisions`, which no simulated model supports.
 pub(crate) async fn no_decisions(_any: Posted) -> Fault {
     Fault::new(
         501,

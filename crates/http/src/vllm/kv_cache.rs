@@ -1,4 +1,4 @@
-//! The prefix cache as the engines see it, for whoever checks an index against them.
+//! Debug route with the contents of the prefix cache, to verify an external index.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use serde_json::{Map, Value, json};
 use super::ok;
 use crate::app::App;
 
-/// `GET /debug/kv_cache`: by rank, the cached blocks in the order of their numbers.
+/// Handles `GET /debug/kv_cache`: lists the cached blocks of each rank by block number.
 ///
-/// `hash` is the number that events show: the last 64 bits of the whole hash.
+/// `hash` is the number in KV events: the last 64 bits of the block hash.
 pub(crate) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
     let (first, _) = app.settings.parallel.local_ranks;
     let ranks = app.service.ranks().iter().zip(first..);

@@ -1,4 +1,4 @@
-//! `POST /v1/load_lora_adapter`, `POST /v1/unload_lora_adapter`.
+//! `POST /v1/load_lora_adapter` and `POST /v1/unload_lora_adapter`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,12 +17,11 @@ use vllm_sim_service::LoadMode;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::lora::{self, LoadLoraRequest, UnloadLoraRequest};
 
-/// Adds an adapter.
 pub(crate) async fn load(State(app): State<Arc<App>>, received: Received) -> Answer {
     if app.dialect.operations() == OperationForm::Lenient {
         let value = lenient(&received, "load")?;
         let text = |key| value.get(key).and_then(Value::as_str).unwrap_or_default();
-        // A name that is taken already is fine.
+        // llm-d accepts a name that is already loaded.
         let _ = app.service.models.load(
             text("lora_name"),
             text("lora_path"),
@@ -38,7 +37,7 @@ pub(crate) async fn load(State(app): State<Arc<App>>, received: Received) -> Ans
     )))
 }
 
-/// Adds the adapter that a body describes, and returns its name.
+/// Loads the adapter of a body and returns its name.
 pub(super) fn add(app: &App, value: &Value) -> Result<String, Fault> {
     let request = LoadLoraRequest::parse(value)?;
     check(app, &request)?;
@@ -54,7 +53,7 @@ pub(super) fn add(app: &App, value: &Value) -> Result<String, Fault> {
     Ok(request.lora_name)
 }
 
-/// Removes the adapter that a body names, and returns its name.
+/// Unloads the adapter of a body and returns its name.
 pub(super) fn remove(app: &App, value: &Value) -> Result<String, Fault> {
     let request = UnloadLoraRequest::parse(value)?;
     request.validate()?;
@@ -65,7 +64,6 @@ pub(super) fn remove(app: &App, value: &Value) -> Result<String, Fault> {
     Ok(name)
 }
 
-/// Removes an adapter.
 pub(crate) async fn unload(State(app): State<Arc<App>>, received: Received) -> Answer {
     if app.dialect.operations() == OperationForm::Lenient {
         let value = lenient(&received, "unload")?;
@@ -80,7 +78,7 @@ pub(crate) async fn unload(State(app): State<Arc<App>>, received: Received) -> A
     )))
 }
 
-/// What vLLM finds before or while it loads an adapter, in its order.
+/// Runs vLLM's checks before loading an adapter, in its order.
 fn check(app: &App, request: &LoadLoraRequest) -> Result<(), Fault> {
     request.validate()?;
     let (name, path) = (&request.lora_name, &request.lora_path);
@@ -110,7 +108,7 @@ fn check(app: &App, request: &LoadLoraRequest) -> Result<(), Fault> {
     }
 }
 
-/// llm-d's reading: any JSON object, whatever the media type.
+/// Parses any JSON object regardless of the media type, as llm-d does.
 fn lenient(received: &Received, what: &str) -> Result<Value, Fault> {
     serde_json::from_slice(&received.bytes).map_err(|error| {
         Fault::bad_request(format!(

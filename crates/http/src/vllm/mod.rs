@@ -1,4 +1,4 @@
-//! vLLM's own routes: adapters, development and control, token-in/token-out.
+//! vLLM's own routes: adapters, development, control, and token-in/token-out.
 
 pub(super) mod control;
 pub(super) mod derender;
@@ -23,17 +23,16 @@ use super::error;
 use vllm_sim_python::{self as python, JsonError};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// A JSON value as a 200.
+/// Returns status 200 with a JSON value.
 pub(crate) fn ok(value: &Value) -> Response<Body> {
     error::json(StatusCode::OK, value.to_string())
 }
 
-/// Text without a content type, as Starlette's bare `Response` sends it.
+/// Returns text without a content type, as Starlette's bare `Response` does.
 fn bare_text(text: String) -> Response<Body> {
     Response::new(Body::from(text))
 }
 
-/// A page for browsers.
 pub(crate) fn html(text: String) -> Response<Body> {
     let mut response = Response::new(Body::from(text));
     let kind = HeaderValue::from_static("text/html; charset=utf-8");
@@ -41,10 +40,10 @@ pub(crate) fn html(text: String) -> Response<Body> {
     response
 }
 
-/// Reads JSON the way a handler does that reads the body itself: no media type is needed.
+/// Parses JSON in a handler that reads the body itself, regardless of the media type.
 ///
 /// # Errors
-/// 400 with `message`, in which Python's own takes the place of `{}`.
+/// 400 with `message`, in which `{}` is replaced by Python's error.
 fn raw_json(bytes: &Bytes, message: &str) -> Result<Value, Fault> {
     vllm_sim_wire::body::bounded(bytes)?;
     python::loads(bytes).map_err(|error| {
@@ -56,12 +55,12 @@ fn raw_json(bytes: &Bytes, message: &str) -> Result<Value, Fault> {
     })
 }
 
-/// Every scale-out route of a server that has them off.
+/// Handles every scale-out route of a server without `--enable-scale-out`.
 pub(crate) async fn scale_out_disabled() -> Response<Body> {
     error::response(&Fault::scale_out_disabled())
 }
 
-/// FastAPI's `HTTPException` with status 400.
+/// Returns the error of FastAPI's `HTTPException` with status 400.
 fn refused(message: impl Into<String>) -> Fault {
     Fault::new(400, ErrorType::BadRequestPhrase, message)
 }

@@ -1,4 +1,4 @@
-//! `/start_profile` and `/stop_profile`: sessions begin and end, nothing is profiled.
+//! `/start_profile` and `/stop_profile`: track a profiling session without profiling.
 //!
 //! Source: vLLM 0.33 `entrypoints/serve/dev/profile/`, `v1/engine/async_llm.py`,
 //! `config/profiler.py`.
@@ -17,14 +17,13 @@ use crate::error::Answer;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::control::StartProfileRequest;
 
-/// `POST /start_profile`.
 pub(crate) async fn start(State(app): State<Arc<App>>, received: Received) -> Answer {
     let value = vllm_sim_wire::body::optional(received.media_type(), &received.bytes)?;
     let request = match value {
         Some(value) => StartProfileRequest::parse(&value)?,
         None => StartProfileRequest::default(),
     };
-    // One session at a time; a second server process could not know of it.
+    // Only one session may be active. With several API servers, vLLM cannot detect a second one.
     let one_process = app.settings.parallel.api_servers <= 1;
     if one_process && app.profiling.load(Ordering::Relaxed) {
         let message = "A profiling session is already active. Call /stop_profile before \
@@ -36,7 +35,6 @@ pub(crate) async fn start(State(app): State<Arc<App>>, received: Received) -> An
     Ok(error::empty(StatusCode::OK))
 }
 
-/// `POST /stop_profile`.
 pub(crate) async fn stop(State(app): State<Arc<App>>) -> Response<Body> {
     app.profiling.store(false, Ordering::Relaxed);
     error::empty(StatusCode::OK)

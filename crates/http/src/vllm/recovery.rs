@@ -1,4 +1,4 @@
-//! `/fault_tolerance/*`: engines that never fail have nothing to recover from.
+//! `/fault_tolerance/*`: the simulated engines are always healthy.
 //!
 //! Source: vLLM 0.33 `entrypoints/serve/fault_tolerance/api_router.py`,
 //! `v1/engine/core_client.py`.
@@ -16,7 +16,6 @@ use crate::body::Received;
 use crate::error;
 use crate::error::Answer;
 
-/// `POST /fault_tolerance/apply`.
 pub(crate) async fn apply(State(_app): State<Arc<App>>, received: Received) -> Answer {
     vllm_sim_wire::body::media_type(received.media_type())?;
     let value = raw_json(&received.bytes, "Invalid JSON format")?;
@@ -49,7 +48,6 @@ pub(crate) async fn apply(State(_app): State<Arc<App>>, received: Received) -> A
     Ok(error::json(StatusCode::ACCEPTED, accepted.to_string()))
 }
 
-/// `GET /fault_tolerance/status`.
 pub(crate) async fn status(State(app): State<Arc<App>>) -> Response<Body> {
     let (first, count) = app.settings.parallel.local_ranks;
     let engines: Vec<Value> = (first..first + count)

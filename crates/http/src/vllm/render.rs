@@ -1,4 +1,4 @@
-//! The render routes: what the engine would be given, instead of an answer.
+//! The render routes: return the engine's input instead of generating.
 //!
 //! Source: vLLM `entrypoints/scale_out/render/`.
 
@@ -30,18 +30,16 @@ use vllm_sim_wire::openai::responses::ResponsesRequest;
 use vllm_sim_wire::openai::shared::StructuredOutputs;
 use vllm_sim_wire::sampling::{GREEDY, SamplingParams, SamplingRequest, output_budget};
 
-/// Most tokens of sampling parameters that do not say.
+/// Default of `max_tokens` in sampling parameters; it is omitted from the output.
 const SILENT_MAX_TOKENS: i128 = 16;
-/// pydantic 2.14 on `GenerateRequest(token_ids=[])`.
+/// Error of pydantic 2.14 for `GenerateRequest(token_ids=[])`.
 const NO_TOKENS: &str = "1 validation error for GenerateRequest\ntoken_ids\n  List should have at least 1 item after validation, not 0 [type=too_short, input_value=[], input_type=list]\n    For further information visit https://errors.pydantic.dev/2.14/v/too_short";
 
-/// `POST /v1/chat/completions/render`.
 pub(crate) async fn chat(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     let value = generation::read_unanswered(&app, Endpoint::Chat, value)?;
     rendered_chat(&app, &head.headers, &value, "chatcmpl-").await
 }
 
-/// `POST /v1/messages/render`.
 pub(crate) async fn messages(
     State(app): State<Arc<App>>,
     Posted { head, value }: Posted,
@@ -51,12 +49,11 @@ pub(crate) async fn messages(
     rendered_chat(&app, &head.headers, &chat, "chatcmpl-").await
 }
 
-/// `POST /v1/responses/render`.
 pub(crate) async fn responses(State(app): State<Arc<App>>, Posted { value, .. }: Posted) -> Answer {
     rendered_response(&app, &value).await
 }
 
-/// `POST /v1/completions/render`: a list, one element per prompt.
+/// Handles `POST /v1/completions/render`: returns a list with one element per prompt.
 pub(crate) async fn completions(
     State(app): State<Arc<App>>,
     Posted { head, value }: Posted,
@@ -113,7 +110,7 @@ async fn rendered_chat(
     Ok(ok(&rendered))
 }
 
-/// A response's prompt; its id does not follow the header.
+/// Renders the prompt of a Responses request; its id ignores the request-id header.
 async fn rendered_response(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> {
     let request = ResponsesRequest::parse(value, &app.rules.defaults.bounds)?;
     renders(app, request.model.as_deref())?;
@@ -129,12 +126,12 @@ async fn rendered_response(app: &Arc<App>, value: &Value) -> Result<Response<Bod
         let params = params(app, request.sampling(&app.rules.defaults)?, budget)?;
         let given = request.request_id.clone().filter(|id| !id.is_empty());
         let id = given.unwrap_or_else(|| format!("resp_{}", prepare::uid()));
-        // Its tools are not for the parser of chat answers.
+        // The parser of chat replies does not read the tools of a Responses request.
         let mut body = value.clone();
         if let Some(body) = body.as_object_mut() {
             body.remove("tools");
         }
-        // A response always has the object.
+        // A Responses request always has `extra_args`.
         let extra = extra_args(value).unwrap_or_default();
         let sampling = sampling(&params, Some(extra), value);
         let mut rendered = generate_request(app, &body, id, &prompt.tokens, sampling)?;
@@ -145,14 +142,12 @@ async fn rendered_response(app: &Arc<App>, value: &Value) -> Result<Response<Bod
     Ok(ok(&rendered))
 }
 
-/// Most tokens of the answer to a prompt.
 fn budget(app: &App, asked: Option<i128>, prompt: &Prompt) -> i128 {
     let rules = &app.rules;
     let length = prompt.tokens.len();
     output_budget(&rules.limits, asked, length, &rules.defaults)
 }
 
-/// Returns the sampling parameters for an output of at most `budget` tokens.
 fn params(
     app: &App,
     sampling: SamplingRequest,
@@ -161,21 +156,18 @@ fn params(
     sampling.with_budget(budget, &app.rules.defaults.bounds)
 }
 
-/// Returns the prompt of a conversation.
 async fn prompt(app: &App, conversation: Conversation) -> Result<Prompt, Fault> {
     let source = PromptSource::Conversations(vec![conversation]);
     let mut prompts = app.service.prompts(&app.rules, source).await?;
     Ok(prompts.pop().unwrap_or_default())
 }
 
-/// Whether somebody answers whose prompts are shown.
 fn renders(app: &App, model: Option<&str>) -> Result<(), Fault> {
     app.dialect
         .rendered()
         .renders(&generation::target(app, model)?)
 }
 
-/// What is shown of a prompt.
 fn shown(
     app: &App,
     prompt: &Prompt,
@@ -187,10 +179,10 @@ fn shown(
         .show(&prompt.tokens, features, request)
 }
 
-/// The object that `/inference/v1/generate` takes.
+/// Returns the body of a request to `/inference/v1/generate`.
 ///
 /// # Errors
-/// pydantic's refusal of an object without tokens, which a prompt of no token ids would be.
+/// pydantic's error for an empty prompt.
 fn generate_request(
     app: &App,
     body: &Value,
@@ -232,7 +224,7 @@ fn generate_request(
     Ok(out)
 }
 
-/// Fills what the reasoning parser of a chat needs, where the server has one.
+/// Sets the reasoning members of a rendered chat, if the server has a reasoning parser.
 fn add_reasoning_parser(app: &App, body: &Value, rendered: &mut Value) {
     if app.settings.parsers.reasoning.is_some() {
         rendered["reasoning_ended"] = false.into();
@@ -246,7 +238,7 @@ fn template_kwargs(body: &Value) -> Value {
     kwargs.filter(Value::is_object).unwrap_or_else(|| json!({}))
 }
 
-/// What derendering has to know of the request; null without tools.
+/// Returns the context for derendering the reply; null without tools.
 fn parse_context(body: &Value) -> Value {
     let Some(tools) = body.get("tools").filter(|tools| tools.is_array()) else {
         return Value::Null;
@@ -261,7 +253,6 @@ fn parse_context(body: &Value) -> Value {
     })
 }
 
-/// Parameters for extensions and connectors.
 fn extra_args(body: &Value) -> Option<Map<String, Value>> {
     let mut args = body
         .get("vllm_xargs")
@@ -276,11 +267,12 @@ fn extra_args(body: &Value) -> Option<Map<String, Value>> {
     Some(args).filter(|args| !args.is_empty())
 }
 
-/// Sampling parameters as msgspec encodes them: members that are their default are left out, but
-/// floats and lists, which it tells apart by identity, stay.
+/// Returns sampling parameters as msgspec encodes them.
 ///
-/// The default itself are the floats that vLLM's own class fills in: for a penalty that `body` has as
-/// null, and for what greedy sampling resets.
+/// Members with their default are omitted. Floats and lists are kept, because msgspec compares them
+/// by identity. Floats that vLLM's own class fills in are omitted: a penalty that `body` has as
+/// null, and the values that greedy sampling resets.
+///
 /// Source: vLLM `sampling_params.py`, `from_optional` and `__post_init__`.
 fn sampling(params: &SamplingParams, extra: Option<Map<String, Value>>, body: &Value) -> Value {
     let mut out = Map::new();
@@ -298,7 +290,6 @@ fn ints(ids: &[i128]) -> Value {
     ids.iter().map(|id| int(*id)).collect()
 }
 
-/// Puts in what a token is drawn from.
 fn put_distribution(out: &mut Map<String, Value>, params: &SamplingParams, body: &Value) {
     let mut put = |key: &str, value: Value| drop(out.insert(key.into(), value));
     if params.n != 1 {
@@ -329,7 +320,6 @@ fn put_distribution(out: &mut Map<String, Value>, params: &SamplingParams, body:
     }
 }
 
-/// Puts in what ends an answer.
 fn put_ends(out: &mut Map<String, Value>, params: &SamplingParams) {
     let mut put = |key: &str, value: Value| drop(out.insert(key.into(), value));
     let stops = params.stop.as_ref().map_or(&[][..], |stop| &stop.0);
@@ -349,7 +339,6 @@ fn put_ends(out: &mut Map<String, Value>, params: &SamplingParams) {
     }
 }
 
-/// Puts in what an answer shows, and the tokens that it may have.
 fn put_outputs(
     out: &mut Map<String, Value>,
     params: &SamplingParams,

@@ -1,7 +1,7 @@
-//! `/adapters`: SageMaker's names of the LoRA routes.
+//! `/adapters`: the LoRA routes under SageMaker's names.
 //!
-//! Source: vLLM 0.33 `entrypoints/serve/lora/api_router.py` says which members of the body are
-//! which; the texts of success are measured.
+//! Source: vLLM 0.33 `entrypoints/serve/lora/api_router.py` for the members of the body; success
+//! texts are measured.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::app::App;
 use crate::body::Posted;
 use crate::error::Answer;
 
-/// `POST /adapters`: `{"name", "src"}`, and what else the route of vLLM takes.
+/// Handles `POST /adapters`: `{"name", "src"}` plus the options of vLLM's route.
 pub(crate) async fn register(State(app): State<Arc<App>>, Posted { value, .. }: Posted) -> Answer {
     let mut request = json!({});
     for (member, field) in [
@@ -32,7 +32,6 @@ pub(crate) async fn register(State(app): State<Arc<App>>, Posted { value, .. }: 
     Ok(bare_text(format!("Adapter {name} registered")))
 }
 
-/// `DELETE /adapters/{adapter_name}`.
 pub(crate) async fn unregister(State(app): State<Arc<App>>, Path(name): Path<String>) -> Answer {
     lora::remove(&app, &json!({"lora_name": name}))?;
     Ok(bare_text(format!("Adapter {name} unregistered")))

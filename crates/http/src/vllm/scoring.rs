@@ -1,4 +1,4 @@
-//! `POST /generative_scoring`: how likely a label follows, per item.
+//! `POST /generative_scoring`: the probability of a label after each item.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::GenerativeScoringRequest;
 
-/// Scores every item; the same item under the same query always scores the same.
+/// Handles `POST /generative_scoring`; equal prompts get equal scores.
 pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     let request = GenerativeScoringRequest::parse(&value)?;
     let resolved = app.service.resolve(&app.rules, request.model.as_deref());
@@ -44,7 +44,7 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: 
         &head.headers,
         request.request_id.as_deref(),
     );
-    // vLLM's engine makes one token for each item: it queues, counts and finds prefixes as any other.
+    // vLLM generates one token per item, so items queue, count in metrics and use the prefix cache.
     let generation = GenerationRequest {
         prompts: PromptSource::Ready(prompts),
         max_tokens: Some(1),
@@ -74,7 +74,7 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: 
     })))
 }
 
-/// A prompt for each item, cut to the context.
+/// Returns one prompt per item, truncated to the context.
 ///
 /// Source: vLLM 0.33 `vllm/entrypoints/generative_scoring/serving.py`, `_build_prompts`.
 fn prompts(app: &App, request: &GenerativeScoringRequest) -> Result<Vec<Prompt>, Fault> {
@@ -100,7 +100,7 @@ fn prompts(app: &App, request: &GenerativeScoringRequest) -> Result<Vec<Prompt>,
     items.map(prompt).collect()
 }
 
-/// The share of the first label; the same prompt always scores the same.
+/// Returns the probability of the first label; equal prompts get equal scores.
 fn score(prompt: &[u32], request: &GenerativeScoringRequest) -> f64 {
     let tokens = prompt.iter();
     let key = tokens.fold(0x5c0e, |key, token| mix(key, u64::from(*token)));
@@ -109,13 +109,13 @@ fn score(prompt: &[u32], request: &GenerativeScoringRequest) -> f64 {
     let weights: Vec<f64> = (0..labels).map(|_| rng.unit() + 1e-9).collect();
     let sum = match request.apply_softmax {
         true => weights.iter().sum(),
-        // The rest of the vocabulary has a share too.
+        // The rest of the vocabulary takes part of the probability.
         false => weights.iter().sum::<f64>() + 1.0,
     };
     weights[0] / sum
 }
 
-/// Most items times labels of one request (vLLM has no limit).
+/// Maximum number of items times labels in one request (vLLM has no limit).
 const MAX_SCORES: usize = 65_536;
 
 fn check(app: &App, request: &GenerativeScoringRequest) -> Result<(), Fault> {

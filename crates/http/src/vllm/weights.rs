@@ -1,4 +1,4 @@
-//! Weight transfer and update for training loops: accepted, counted, without effect.
+//! Weight transfer and update for training loops: accepted and counted, without effect.
 //!
 //! Source: vLLM `entrypoints/rl/online/api_router.py`.
 
@@ -18,7 +18,6 @@ use vllm_sim_observe::metrics::Operation;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::control::WeightVersionRequest;
 
-/// `POST /init_weight_transfer_engine`.
 pub(crate) async fn init(State(app): State<Arc<App>>, received: Received) -> Answer {
     let message = "Weight transfer initialized";
     run_operation(
@@ -31,25 +30,21 @@ pub(crate) async fn init(State(app): State<Arc<App>>, received: Received) -> Ans
     .await
 }
 
-/// `POST /shutdown_weight_transfer_engine`.
 pub(crate) async fn shutdown(State(app): State<Arc<App>>, received: Received) -> Answer {
     let message = "Weight transfer shut down";
     run_operation(app, received, Operation::WeightsShutdown, None, message).await
 }
 
-/// `POST /start_weight_update`.
 pub(crate) async fn start(State(app): State<Arc<App>>, received: Received) -> Answer {
     let message = "Weight update started";
     run_operation(app, received, Operation::WeightsStart, None, message).await
 }
 
-/// `POST /start_draft_weight_update`.
 pub(crate) async fn start_draft(State(app): State<Arc<App>>, received: Received) -> Answer {
     let message = "Draft weight update started";
     run_operation(app, received, Operation::WeightsStartDraft, None, message).await
 }
 
-/// `POST /update_weights`.
 pub(crate) async fn update(State(app): State<Arc<App>>, received: Received) -> Answer {
     let message = "Weights updated";
     run_operation(
@@ -62,18 +57,15 @@ pub(crate) async fn update(State(app): State<Arc<App>>, received: Received) -> A
     .await
 }
 
-/// `POST /finish_weight_update`.
 pub(crate) async fn finish(State(app): State<Arc<App>>, received: Received) -> Answer {
     let message = "Weight update finished";
     run_operation(app, received, Operation::WeightsFinish, None, message).await
 }
 
-/// `GET /weight_info`.
 pub(crate) async fn info(State(app): State<Arc<App>>) -> Response<Body> {
     ok(&json!({"weight_version": &**app.weight_version.load()}))
 }
 
-/// `POST /update_weight_version`.
 pub(crate) async fn set_version(
     State(app): State<Arc<App>>,
     Posted { value, .. }: Posted,
@@ -89,7 +81,7 @@ pub(crate) async fn set_version(
     ))
 }
 
-/// `POST /weight_checker`: there are no weights to compare.
+/// Handles `POST /weight_checker`: always succeeds, as there are no weights to compare.
 pub(crate) async fn check(_any: Posted) -> Answer {
     Ok(ok(&json!({"success": true})))
 }

@@ -1,31 +1,31 @@
-//! From an engine's events to messages.
+//! Encodes the events of an engine as KV event messages.
 
 use super::message::{
     self, BlockHash, BlockStored, EventFormat, KvEvent, KvEventBatch, Medium, SpecKind,
 };
 use vllm_sim_engine::{BlockKey, BlockPlan, Event, ExtraKey, GroupEvent, HostEvent};
 
-/// How events are written.
+/// Encoding of KV event messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Encoding {
-    /// Whose bytes.
+    /// Message format.
     pub format: EventFormat,
-    /// How block hashes appear.
+    /// Form of block hashes.
     pub hashes: HashFormat,
-    /// What is said of blocks in the memory of the host.
+    /// Detail of events about blocks in CPU memory.
     pub host: HostDetail,
-    /// The groups of layers.
+    /// Groups of layers.
     pub groups: CacheGroups,
 }
 
-/// The groups of layers as events name them.
+/// Groups of layers, for the group index and kind in events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CacheGroups {
-    /// The group whose events name none: the first that keeps everything, or the only one.
+    /// Index of the first full-attention group, or of the only group; its events carry no index.
     pub main: u32,
-    /// What it keeps.
+    /// Kind of the main group and of those after it.
     pub main_kind: SpecKind,
-    /// What the groups before it keep. Those behind it keep what it does.
+    /// Kind of the groups before the main group.
     pub sparse_kind: SpecKind,
 }
 
@@ -38,31 +38,30 @@ impl CacheGroups {
     }
 }
 
-/// What is said of blocks that come into the memory of the host.
+/// Detail of events about blocks stored in CPU memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HostDetail {
-    /// Their names alone, an event for each chunk (vLLM's `OffloadingConnector`).
+    /// Block hashes only, one event per chunk (vLLM's `OffloadingConnector`).
     #[default]
     Names,
-    /// Also parents and tokens (`self_describing_kv_events`).
+    /// Also parent hashes and tokens (`self_describing_kv_events`).
     Tokens,
-    /// All that is said of blocks on the GPU, and that the host is the engine's own
-    /// (`SimpleCPUOffloadConnector`).
+    /// All fields of GPU events, plus the locality `LOCAL` (`SimpleCPUOffloadConnector`).
     Local,
 }
 
-/// How block hashes appear (`VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES`).
+/// Form of block hashes (`VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HashFormat {
-    /// Their last 64 bits, as a number.
+    /// Last 64 bits, as an integer.
     #[default]
     Int,
-    /// All of their bytes, of which there are this many
+    /// Full digest, with its length in bytes
     /// ([`HashAlgo::hash_len`](vllm_sim_engine::kv::HashAlgo::hash_len)).
     Bytes(usize),
 }
 
-/// The payload of one message; events that do not concern the KV cache are passed over.
+/// Encodes the payload of one message; skips events that do not concern the KV cache.
 pub fn encode_batch(events: &[Event], ts: f64, rank: u32, encoding: Encoding) -> Vec<u8> {
     let mut shown = Vec::with_capacity(events.len());
     for event in events {
@@ -84,7 +83,6 @@ pub fn is_kv(event: &Event) -> bool {
     ) || is_host(event)
 }
 
-/// Whether it concerns what the memory of the host holds.
 pub(super) fn is_host(event: &Event) -> bool {
     let changes =
         |event: &HostEvent| matches!(event, HostEvent::Stored { .. } | HostEvent::Removed { .. });
@@ -93,7 +91,7 @@ pub(super) fn is_host(event: &Event) -> bool {
 
 fn push_event<'a>(event: &'a Event, encoding: Encoding, shown: &mut Vec<KvEvent<'a>>) {
     let (hashes, groups) = (encoding.hashes, encoding.groups);
-    // One event for each block, as vLLM and llm-d have it.
+    // vLLM and llm-d send one event per block.
     let removed = |(key, hash): &'a (BlockKey, Option<[u8; 32]>), group| {
         let hash = block_hash(key.0, hash.as_ref(), hashes);
         KvEvent::BlockRemoved(vec![hash], Medium::Gpu, group)
@@ -107,7 +105,7 @@ fn push_event<'a>(event: &'a Event, encoding: Encoding, shown: &mut Vec<KvEvent<
         Event::Removed { keys } => {
             shown.extend(keys.iter().map(|key| removed(key, groups.main)));
         }
-        // llm-d's forms have no groups.
+        // llm-d's formats have no groups.
         Event::Group(_) if encoding.format != EventFormat::Vllm => {}
         Event::Group(event) => match &**event {
             GroupEvent::Stored {
@@ -142,7 +140,7 @@ fn push_event<'a>(event: &'a Event, encoding: Encoding, shown: &mut Vec<KvEvent<
     }
 }
 
-/// An event for each chunk that comes in, one for all of a group that leave at once.
+/// Pushes one event per stored chunk, and one per group for chunks removed together.
 ///
 /// **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.
 fn push_host_event<'a>(event: &'a HostEvent, encoding: Encoding, shown: &mut Vec<KvEvent<'a>>) {
@@ -164,7 +162,7 @@ fn push_host_event<'a>(event: &'a HostEvent, encoding: Encoding, shown: &mut Vec
             if detail != HostDetail::Local {
                 event.extra_keys = None;
             }
-            // Chunks of groups that do not keep everything are never described.
+            // vLLM never describes chunks of sparse groups.
             let is_sparse = matches!(kind, SpecKind::Window(_) | SpecKind::Mamba);
             if detail == HostDetail::Names || (detail == HostDetail::Tokens && is_sparse) {
                 let last = event.block_hashes.len().saturating_sub(1);
@@ -214,7 +212,7 @@ fn stored(plan: &BlockPlan, from: u32, to: u32, hashes: HashFormat) -> BlockStor
     }
 }
 
-/// The tokens behind these blocks that their hashes cover; `None`: hashes do not look ahead.
+/// Returns the tokens after each block that its hash includes; `None` without lookahead.
 fn lookahead(plan: &BlockPlan, blocks: impl Iterator<Item = u32>) -> Option<Vec<&[u32]>> {
     let (size, ahead) = (plan.block_size as usize, plan.lookahead as usize);
     let behind = |block: u32| {
@@ -251,7 +249,6 @@ mod tests {
         bytes.iter().map(|b| format!("{b:02x}")).collect()
     }
 
-    /// A clearing, a removal, and two stores: with an adapter and extra keys, and with a parent.
     fn events() -> Vec<Event> {
         let text = |text: &str| ExtraKey::Text(text.into());
         let img = |offset| ExtraKey::Media {
@@ -302,8 +299,8 @@ mod tests {
         hex(&encode_batch(&events(), 1_700_000_000.5, rank, encoding))
     }
 
-    // The expected bytes come from msgspec 0.22 (vLLM) and vmihailenco/msgpack 5.4.1 (llm-d), but
-    // for llm-d's `extra_keys`, which its simulator leaves empty.
+    // The expected bytes come from msgspec 0.22 (vLLM) and vmihailenco/msgpack 5.4.1 (llm-d).
+    // llm-d's `extra_keys` are an exception: its simulator leaves them empty.
 
     #[test]
     fn vllm_writes_maps() {
@@ -411,7 +408,6 @@ mod tests {
         assert!(bytes.contains("a9746f6b656e5f69647390aa"));
     }
 
-    /// Two chunks of two blocks come in, and one leaves.
     #[test]
     fn blocks_of_the_host_are_named_or_described() {
         let plan = BlockPlan {
@@ -477,7 +473,7 @@ mod tests {
             };
             hex(&encode_batch(&events[..1], 0.0, 0, encoding))
         };
-        // Maps of 9 and of 12 members; `medium`: `CPU`.
+        // Maps with 9 and 12 entries; `medium` is `CPU`.
         assert!(bytes(HostDetail::Names).contains("89a474797065ab426c6f636b53746f726564"));
         assert!(bytes(HostDetail::Local).contains("8ca474797065ab426c6f636b53746f726564"));
         assert!(bytes(HostDetail::Names).contains("a66d656469756da3435055"));

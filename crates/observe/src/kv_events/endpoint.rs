@@ -1,20 +1,20 @@
-//! Addresses of sockets.
+//! ZMQ endpoints of data-parallel ranks.
 
-/// An endpoint whose port cannot be moved to that of another rank.
+/// Error for an endpoint whose port cannot be shifted to that of another rank.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("endpoint {endpoint:?}: rank {rank} needs a port of its own, but {why}")]
 pub struct EndpointError {
-    /// As given.
+    /// Endpoint as configured.
     pub endpoint: String,
     /// Data-parallel rank.
     pub rank: u32,
-    /// What is wrong.
+    /// Reason.
     pub why: &'static str,
 }
 
 /// Whether a PUB socket binds to this endpoint; otherwise it connects, and the subscriber binds.
 ///
-/// Source: `ZmqEventPublisher._socket_setup`, `vllm/distributed/kv_events.py`.
+/// **Source:** `ZmqEventPublisher._socket_setup`, `vllm/distributed/kv_events.py`.
 pub fn binds(endpoint: &str) -> bool {
     endpoint.contains('*')
         || endpoint.contains("::")
@@ -22,10 +22,13 @@ pub fn binds(endpoint: &str) -> bool {
         || endpoint.starts_with("inproc://")
 }
 
-/// The endpoint of a data-parallel rank: the TCP port goes up by the rank, unless it is 0 or `*`
-/// (any port); other transports get the suffix `_dp<rank>`.
+/// Returns the endpoint of a data-parallel rank.
 ///
-/// Source: `ZmqEventPublisher.offset_endpoint_port`; it refuses ipc, which here works as inproc.
+/// The rank is added to a TCP port, unless that is 0 or `*` (any port). Other transports get the
+/// suffix `_dp<rank>`.
+///
+/// **Source:** `ZmqEventPublisher.offset_endpoint_port`; it rejects ipc, which is handled like
+/// inproc here.
 ///
 /// # Errors
 /// [`EndpointError`] when a TCP endpoint has no port, or the port would pass 65535.

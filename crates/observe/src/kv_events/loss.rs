@@ -1,15 +1,16 @@
-//! Events that are lost on purpose.
+//! Injected loss of KV events.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether the messages of a server's publishers are lost on their way to the subscribers: their
-/// numbers are used up, and a replay socket still has them.
+/// Switch for the loss of KV event messages, shared by the publishers of a server.
+///
+/// A lost message uses its sequence number, and the replay endpoint still returns it.
 #[derive(Debug, Clone, Default)]
 pub struct EventLoss(Arc<AtomicBool>);
 
 impl EventLoss {
-    /// From now on messages are lost, or arrive.
+    /// Starts or stops the loss of messages.
     pub fn set(&self, losing: bool) {
         self.0.store(losing, Ordering::Relaxed);
     }

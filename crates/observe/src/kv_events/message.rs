@@ -1,15 +1,15 @@
-//! KV-cache events as a consumer sees them.
+//! KV event messages and their encoding.
 //!
-//! llm-d-inference-sim has a place for `extra_keys` and leaves it empty, so that the index of its
-//! router takes salted blocks and those of images for plain ones. Here its form carries what that
-//! index hashes: identifiers of media and the salt. An adapter is known there by its name.
+//! llm-d-inference-sim leaves `extra_keys` empty, so its router's index cannot distinguish salted
+//! blocks and image blocks from plain ones. Here llm-d's format carries the keys that this index
+//! hashes: media identifiers and the cache salt. The index knows adapters by name.
 //!
-//! Sources: `vllm/distributed/kv_events.py`; `pkg/kv-cache/kv_cache_sender.go` of
+//! **Source:** `vllm/distributed/kv_events.py`; `pkg/kv-cache/kv_cache_sender.go` of
 //! llm-d-inference-sim; `pkg/kvcache/kvblock/extra_keys.go` of llm-d-router.
 
 use super::msgpack::Writer;
 
-/// Which program's bytes.
+/// Message format of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum EventFormat {
     /// vLLM 0.32 and later: each event is a map.
@@ -21,64 +21,49 @@ pub enum EventFormat {
     LlmdMap,
 }
 
-/// A block hash as a consumer sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum BlockHash<'a> {
-    /// The last 64 bits.
     Int(u64),
-    /// All of it.
     Bytes(&'a [u8]),
 }
 
-/// One entry of `extra_keys`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum ExtraKey<'a> {
-    /// Adapter name or cache salt.
     Text(&'a str),
-    /// Identifier and offset of a media item.
     Media(&'a str, i64),
 }
 
-/// Consecutive blocks entered the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BlockStored<'a> {
-    /// The blocks.
     pub(super) block_hashes: Vec<BlockHash<'a>>,
-    /// The block before the first of them.
     pub(super) parent_block_hash: Option<BlockHash<'a>>,
-    /// The tokens of all of them.
     pub(super) token_ids: &'a [u32],
-    /// Tokens per block.
     pub(super) block_size: u32,
-    /// Adapter number, from 1.
+    /// Number of the adapter, from 1.
     pub(super) lora_id: Option<u32>,
-    /// Adapter name.
     pub(super) lora_name: Option<&'a str>,
-    /// One entry per block; `None`: nothing is said of them.
+    /// One entry per block; `None`: the field is null.
     pub(super) extra_keys: Option<Vec<Option<Vec<ExtraKey<'a>>>>>,
-    /// Its group of layers.
     pub(super) group: u32,
-    /// What that keeps, if it is said.
     pub(super) kind: Option<SpecKind>,
-    /// Where the blocks lie.
     pub(super) medium: Medium,
-    /// The tokens behind each block that its hash covers too, where hashes look ahead.
+    /// Tokens after each block that its hash includes, with lookahead hashes.
     pub(super) lookahead: Option<Vec<&'a [u32]>>,
 }
 
-/// What the layers of a group keep.
+/// Kind of cache that a group of layers keeps.
 ///
 /// **Source:** vLLM 0.33 `vllm/v1/kv_cache_interface.py`, `KVCacheSpecKind`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum SpecKind {
-    /// Everything.
+    /// Full attention.
     #[default]
     Full,
-    /// Everything, compressed.
+    /// Multi-head latent attention.
     Mla,
-    /// So many tokens.
+    /// Sliding window of this many tokens.
     Window(u32),
-    /// A state.
+    /// Mamba state.
     Mamba,
 }
 
@@ -100,14 +85,11 @@ impl SpecKind {
     }
 }
 
-/// Where blocks lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Medium {
-    /// On the GPU.
     Gpu,
-    /// In the memory of the host.
     Cpu,
-    /// The same, said to be that of the engine's own host.
+    /// CPU memory with the locality `LOCAL`.
     LocalCpu,
 }
 
@@ -119,7 +101,6 @@ impl Medium {
         }
     }
 
-    /// Last members of an event: whose host.
     fn write_locality(self, w: &mut Writer) {
         if self == Self::LocalCpu {
             w.entry("locality", |w| w.text("LOCAL"));
@@ -128,9 +109,9 @@ impl Medium {
 }
 
 impl<'a> BlockStored<'a> {
-    /// What taints the hash of each block in llm-d's index; `None`: nothing taints any.
+    /// Returns the extra keys of each block that llm-d's index hashes; `None` if no block has any.
     fn media_and_salt(&self) -> Option<Vec<Vec<&'a str>>> {
-        // An adapter's name is the first key of each of its blocks.
+        // The adapter's name is the first key of each of its blocks.
         let adapter = usize::from(self.lora_name.is_some());
         let blocks = self.extra_keys.iter().flatten().map(|keys| {
             let keys = keys.iter().flatten().skip(adapter);
@@ -146,30 +127,22 @@ impl<'a> BlockStored<'a> {
     }
 }
 
-/// One change of the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum KvEvent<'a> {
-    /// Blocks entered.
     BlockStored(BlockStored<'a>),
-    /// Blocks of a group left.
     BlockRemoved(Vec<BlockHash<'a>>, Medium, u32),
-    /// All left.
     AllBlocksCleared,
 }
 
-/// What one message carries.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct KvEventBatch<'a> {
-    /// Unix seconds.
+    /// Unix time, in seconds.
     pub(super) ts: f64,
-    /// In the order they happened.
     pub(super) events: &'a [KvEvent<'a>],
-    /// Whose cache.
     pub(super) data_parallel_rank: u32,
 }
 
 impl KvEventBatch<'_> {
-    /// The payload frame.
     pub(super) fn encode(&self, format: EventFormat) -> Vec<u8> {
         let mut w = Writer::new();
         w.array(3);
@@ -319,7 +292,7 @@ mod tests {
 
     use super::*;
 
-    /// Lengths and integers of every width, against the digest of what msgspec 0.22 writes.
+    /// Compares lengths and integers of every width with the digest of msgspec 0.22's output.
     #[test]
     fn large_events_are_written_as_msgspec_does() {
         let tokens: Vec<u32> = (0..70_000).map(|i| i * 3).collect();

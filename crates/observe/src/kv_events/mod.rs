@@ -1,13 +1,13 @@
-//! KV-cache events for routers: a ZMQ PUB socket, and a ROUTER that repeats what a subscriber
-//! missed.
+//! Publishes KV cache events for routers on a ZMQ PUB socket; a ROUTER socket replays missed
+//! messages.
 //!
 //! ```text
 //! engine → publish() → bounded queue → thread "kv-events" → PUB   (3 frames: topic, seq, payload)
 //!                                             └→ buffer ← thread "kv-replay" ↔ ROUTER
 //! ```
-//!
-//! The engine hands over a batch and goes on: a peer that is absent, slow or dies fills libzmq's
-//! buffers or our queue, and what does not fit is dropped and counted. Sockets and threads need
+//! The engine never waits for subscribers: a batch that finds libzmq's buffers or the queue full is
+//! dropped and counted. Sockets and threads need the feature `zmq`; messages, topics and endpoints
+//! do not.
 //! the feature `zmq`; messages, topics and endpoints do not.
 
 mod encode;

@@ -1,13 +1,13 @@
-//! msgpack as msgspec writes it, and as Go's encoder does where that differs.
+//! Writes MessagePack as msgspec does, and as Go's encoder does where that differs.
 //!
-//! Not serde: the Go encoder behind llm-d writes some integers at full width where msgspec writes
-//! the shortest, in the same message, which no serde data model tells apart.
+//! serde cannot express this: in one message, the Go encoder of llm-d writes some integers at full
+//! width where msgspec writes the shortest form.
 //!
-//! Source: msgspec 0.22; `github.com/vmihailenco/msgpack/v5`.
+//! **Source:** msgspec 0.22; `github.com/vmihailenco/msgpack/v5`.
 
 use super::message::{BlockHash, ExtraKey};
 
-/// Appends msgpack items to a buffer, integers and heads as short as they can be.
+/// Appends MessagePack items to a buffer, with the shortest integers and headers.
 pub(super) struct Writer(Vec<u8>);
 
 impl Writer {
@@ -60,7 +60,6 @@ impl Writer {
         self.0.extend_from_slice(text.as_bytes());
     }
 
-    /// A hash; it has 32 bytes at most.
     fn bytes(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(&[0xc4, bytes.len() as u8]);
         self.0.extend_from_slice(bytes);
@@ -74,7 +73,6 @@ impl Writer {
         }
     }
 
-    /// The head of a map with fewer than 16 keys.
     pub(super) fn map(&mut self, len: usize) {
         self.0.push(0x80 | len as u8);
     }
@@ -109,12 +107,12 @@ impl Writer {
         }
     }
 
-    /// A Go `uint32`: five bytes, however small.
+    /// Appends a Go `uint32`, always five bytes.
     pub(super) fn wide_token(&mut self, token: u32) {
         self.marked(0xce, &token.to_be_bytes());
     }
 
-    /// A Go `uint64`: nine bytes, however small.
+    /// Appends a Go `uint64`, always nine bytes.
     pub(super) fn wide_hash(&mut self, hash: BlockHash<'_>) {
         match hash {
             BlockHash::Int(n) => self.marked(0xcf, &n.to_be_bytes()),
@@ -138,7 +136,7 @@ impl Writer {
         }
     }
 
-    /// Blocks without keys are nil.
+    /// Appends the keys of each block; a block without keys is nil.
     pub(super) fn llmd_extra_keys(&mut self, blocks: &[Vec<&str>]) {
         self.array(blocks.len());
         for keys in blocks {

@@ -1,4 +1,4 @@
-//! From an engine to a publisher.
+//! Passes an engine's events to a publisher.
 
 use super::encode::{is_host, is_kv};
 use super::publisher::Publisher;
@@ -6,17 +6,17 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{Observer, SequenceRecord};
 use vllm_sim_engine::{Event, Stats};
 
-/// Hands an engine's cache events to a [`Publisher`], one batch per step.
+/// Passes an engine's cache events to a [`Publisher`], one batch per step.
 #[derive(Debug)]
 pub struct KvObserver {
     publisher: Publisher,
     batch: Vec<Event>,
-    /// Whether the engine marks its steps; otherwise a batch ends when the engine comes to rest.
+    /// Whether the engine emits step events; otherwise a batch ends when the engine is idle.
     steps: bool,
 }
 
 impl KvObserver {
-    /// An observer that feeds `publisher`.
+    /// Creates an observer that feeds `publisher`.
     pub fn new(publisher: Publisher, steps: bool) -> Self {
         Self {
             publisher,
@@ -51,7 +51,7 @@ impl Observer for KvObserver {
     fn on_stats(&mut self, _: &Stats) {}
 
     fn on_rest(&mut self) {
-        // Copies to the host end while no step runs, too; vLLM makes empty steps meanwhile.
+        // Copies to CPU memory also end between steps, in which vLLM runs empty steps.
         if !self.steps || self.batch.last().is_some_and(is_host) {
             self.publish();
         }

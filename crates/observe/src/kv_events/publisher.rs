@@ -1,4 +1,4 @@
-//! The PUB socket and the thread behind it.
+//! Publishes KV events from a thread with a ZMQ PUB socket.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,49 +12,48 @@ use super::queue::{BatchQueue, QueuedBatch};
 use super::replay::{ReplayBuffer, ReplaySocket};
 use vllm_sim_engine::Event;
 
-/// How long closing waits for a slow subscriber to take the last batches.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// When a message goes out.
+/// Batching of events into messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Batching {
-    /// One for each call of [`Publisher::publish`] (vLLM: one per scheduler step).
+    /// One message per call of [`Publisher::publish`] (vLLM: one per scheduler step).
     #[default]
     PerCall,
-    /// When this many events have come together, or some have waited this long (llm-d:
+    /// One message per number of events, or earlier when events have waited too long (llm-d:
     /// `event-batch-size`, one second).
     Sized {
-        /// Events in a message, at least one.
+        /// Events per message, at least one.
         events: usize,
-        /// Longest wait.
+        /// Maximum wait of an event.
         every: Duration,
     },
 }
 
-/// What a [`Publisher`] needs to know; endpoints are those of its rank.
+/// Configuration of a [`Publisher`]; endpoints are those of its rank.
 #[derive(Debug, Clone)]
 pub struct PublisherConfig {
-    /// Of the PUB socket, which binds or connects as [`binds`](super::binds) says.
+    /// Endpoint of the PUB socket; [`binds`](super::binds) decides whether it binds or connects.
     pub endpoint: String,
-    /// Of the replay socket, which always binds.
+    /// Endpoint of the replay socket, which always binds.
     pub replay_endpoint: Option<String>,
-    /// Batches kept for replay.
+    /// Number of batches kept for replay.
     pub buffer_steps: usize,
-    /// Messages that libzmq keeps for a slow subscriber.
+    /// High-water mark: messages that libzmq queues per subscriber.
     pub hwm: i32,
-    /// Batches that may wait for the publishing thread.
+    /// Maximum number of batches queued for the publisher thread.
     pub max_queue_size: usize,
-    /// First frame of each message.
+    /// Topic, the first frame of each message.
     pub topic: String,
     /// Sequence number of the first message (vLLM 0, llm-d 1).
     pub first_sequence: u64,
-    /// Data-parallel rank, as shown in each message.
+    /// Data-parallel rank in each message.
     pub rank: u32,
-    /// How events are written.
+    /// Encoding of events.
     pub encoding: Encoding,
-    /// When a message goes out.
+    /// Batching of events into messages.
     pub batching: Batching,
-    /// Whether messages are lost on purpose.
+    /// Switch for injected message loss.
     pub loss: EventLoss,
 }
 
@@ -76,28 +75,30 @@ impl Default for PublisherConfig {
     }
 }
 
-/// Why a publisher did not start.
+/// Error of starting a publisher.
 #[derive(Debug, thiserror::Error)]
 pub enum PublisherError {
-    /// libzmq refused an endpoint.
+    /// A socket that libzmq cannot open.
     #[error("KV events, {field} {endpoint:?}: cannot {action}: {source}")]
     Endpoint {
-        /// `endpoint` or `replay_endpoint`.
+        /// Name of the setting: `endpoint` or `replay_endpoint`.
         field: &'static str,
-        /// Its value.
+        /// Endpoint as configured.
         endpoint: String,
-        /// `bind` or `connect`.
+        /// Failed action, `bind` or `connect`.
         action: &'static str,
-        /// libzmq's reason.
+        /// Error of libzmq.
         source: zmq::Error,
     },
-    /// The system gave no thread.
+    /// A thread that the system cannot start.
     #[error("KV events: cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
 }
 
-/// Sends batches of KV events to whoever listens; one per data-parallel rank. Dropping it sends
-/// what waits and closes the sockets, which takes at most a little over a second.
+/// Publishes batches of KV events; one publisher per data-parallel rank.
+///
+/// Dropping it sends queued batches and closes the sockets, which takes little more than a second
+/// at most.
 #[derive(Debug)]
 pub struct Publisher {
     queue: Arc<BatchQueue>,
@@ -112,7 +113,7 @@ impl Publisher {
     /// Opens the sockets and starts the threads.
     ///
     /// # Errors
-    /// [`PublisherError`] when an endpoint cannot be used or a thread not started.
+    /// [`PublisherError`] if an endpoint cannot be used or a thread cannot be started.
     pub fn start(config: PublisherConfig) -> Result<Self, PublisherError> {
         let context = zmq::Context::new();
         let (socket, endpoint) = open_pub(&context, &config)?;
@@ -153,11 +154,11 @@ impl Publisher {
         })
     }
 
-    /// Hands a batch over, never waiting; other events than those of the KV cache are ignored.
+    /// Queues a batch without waiting; events that do not concern the KV cache are ignored.
     ///
-    /// `ts` is in Unix seconds. A batch that finds the queue full is dropped and counted; it
-    /// leaves a hole in the sequence numbers. One that is handed over while
-    /// [`loss`](PublisherConfig::loss) is set is lost, whenever its turn comes.
+    /// `ts` is in Unix seconds. If the queue is full, the batch is dropped and counted, and leaves
+    /// a gap in the sequence numbers. A batch queued while [`loss`](PublisherConfig::loss) is set
+    /// is lost, even if it is sent later.
     pub fn publish(&self, mut batch: Vec<Event>, ts: f64) {
         batch.retain(is_kv);
         if batch.is_empty() || self.queue.push(batch, ts, self.loss.is_on()) {
@@ -171,17 +172,17 @@ impl Publisher {
         }
     }
 
-    /// Batches dropped so far.
+    /// Returns the number of dropped batches.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Where the PUB socket is bound, with the port that was chosen, or connects to.
+    /// Returns the endpoint of the PUB socket, with the port that was chosen.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
 
-    /// Where the replay socket is bound, with the port that was chosen.
+    /// Returns the endpoint of the replay socket, with the port that was chosen.
     pub fn replay_endpoint(&self) -> Option<&str> {
         self.replay.as_ref().map(ReplaySocket::endpoint)
     }
@@ -225,24 +226,21 @@ fn open_pub(
     })
 }
 
-/// The endpoint with the port that the system chose.
 pub(super) fn resolved(socket: &zmq::Socket, given: &str) -> String {
     let last = socket.get_last_endpoint().ok().and_then(Result::ok);
     last.unwrap_or_else(|| given.to_owned())
 }
 
-/// The publishing thread.
 struct Sender {
     config: PublisherConfig,
     socket: zmq::Socket,
     sequence: u64,
     buffer: Option<Arc<ReplayBuffer>>,
-    /// Events that wait for their number to be complete ([`Batching::Sized`]).
+    /// Events queued for a full message ([`Batching::Sized`]).
     pending: Vec<Event>,
     pending_ts: f64,
-    /// Whether the newest batch is not to be sent: nor are the events that wait.
+    /// Whether the newest batch, and the events that wait with it, are not sent.
     withheld: bool,
-    /// Whether a failure to send was logged.
     failed: bool,
 }
 
@@ -271,7 +269,7 @@ impl Sender {
         self.pending_ts = batch.ts;
         for event in batch.events {
             match event {
-                // A message is counted in events as they are written: one for each block.
+                // The message size counts events as encoded: one per removed block.
                 Event::Removed { keys } => {
                     for key in keys {
                         self.collect(Event::Removed { keys: vec![key] }, events);
@@ -296,7 +294,7 @@ impl Sender {
         }
     }
 
-    /// Flushes when it is time; the next time to come back.
+    /// Sends pending events when they are due; returns the next deadline.
     #[expect(
         clippy::disallowed_methods,
         reason = "an edge: real time bounds how long events wait"
@@ -319,13 +317,13 @@ impl Sender {
     fn send(&mut self, events: &[Event], ts: f64) {
         let payload = encode_batch(events, ts, self.config.rank, self.config.encoding);
         let payload: Arc<[u8]> = payload.into();
-        // Kept before it is sent: who has heard of a batch can have it replayed.
+        // Stored before it is sent: a subscriber that knows a sequence number can replay it.
         if let Some(buffer) = &self.buffer {
             buffer.push(self.sequence, payload.clone());
         }
         let sequence = self.sequence.to_be_bytes();
         let frames = [self.config.topic.as_bytes(), &sequence, &payload];
-        // A PUB socket never waits: it drops for each subscriber that is full.
+        // A PUB socket never blocks: it drops messages per slow subscriber.
         if !self.withheld
             && let Err(error) = self.socket.send_multipart(frames, zmq::DONTWAIT)
             && !std::mem::replace(&mut self.failed, true)

@@ -1,4 +1,4 @@
-//! What an engine hands to the publishing thread.
+//! Bounded queue between an engine and the publisher thread.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -7,20 +7,17 @@ use parking_lot::{Condvar, Mutex};
 
 use vllm_sim_engine::Event;
 
-/// One batch on its way to the publishing thread.
 #[derive(Debug)]
 pub(super) struct QueuedBatch {
-    /// In the order they happened.
     pub(super) events: Vec<Event>,
-    /// Unix seconds.
+    /// Unix time, in seconds.
     pub(super) ts: f64,
-    /// Batches dropped between the one before and this one.
+    /// Number of batches dropped since the previous one.
     pub(super) lost: u64,
-    /// Not to be sent, only kept for replay: an operator wants it lost.
+    /// Whether the batch is only kept for replay, by injected loss.
     pub(super) withheld: bool,
 }
 
-/// A bounded queue whose writer never waits.
 #[derive(Debug)]
 pub(super) struct BatchQueue {
     state: Mutex<QueueState>,
@@ -35,11 +32,9 @@ struct QueueState {
     closed: bool,
 }
 
-/// What [`BatchQueue::take`] came back with.
 #[derive(Debug)]
 pub(super) struct TakenBatches {
     pub(super) batches: VecDeque<QueuedBatch>,
-    /// No more will come.
     pub(super) closed: bool,
 }
 
@@ -52,7 +47,7 @@ impl BatchQueue {
         }
     }
 
-    /// Adds a batch, or drops it when the queue is full: then false.
+    /// Adds a batch; returns false if the queue is full or closed, and drops the batch.
     pub(super) fn push(&self, events: Vec<Event>, ts: f64, withheld: bool) -> bool {
         let mut state = self.state.lock();
         if state.closed || state.batches.len() >= self.bound {
@@ -71,7 +66,7 @@ impl BatchQueue {
         true
     }
 
-    /// All that waits, as soon as anything does; empty when closed or at the deadline.
+    /// Waits for batches and returns all of them; empty after closing or at the deadline.
     pub(super) fn take(&self, deadline: Option<Instant>) -> TakenBatches {
         let mut state = self.state.lock();
         while state.batches.is_empty() && !state.closed {
@@ -90,7 +85,6 @@ impl BatchQueue {
         }
     }
 
-    /// What waits can still be taken; nothing is added any more.
     pub(super) fn close(&self) {
         self.state.lock().closed = true;
         self.filled.notify_one();

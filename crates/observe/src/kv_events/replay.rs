@@ -1,4 +1,4 @@
-//! The ROUTER socket that repeats what a subscriber missed, and the thread behind it.
+//! Replays missed batches from a thread with a ZMQ ROUTER socket.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,21 +11,17 @@ use parking_lot::Mutex;
 
 use super::publisher::{PublisherError, resolved};
 
-/// How often an idle thread looks whether it should stop.
 const IDLE_MS: i64 = 100;
-/// How soon a client that takes nothing is tried again.
 const RETRY_MS: i64 = 5;
-/// Messages sent to one client before the next has its turn.
+/// Messages sent to one client before the next one is served.
 const MAX_BATCHES_PER_TURN: usize = 256;
-/// A client that takes nothing for this long loses the rest of its answer.
+/// Time without progress after which a client's response is dropped.
 const STUCK_TIMEOUT: Duration = Duration::from_secs(60);
-/// Requests kept for one client, and clients served at a time; further requests are ignored.
+/// Limits of queued requests per client and of clients; further requests are ignored.
 const MAX_REQUESTS: usize = 16;
 const MAX_CLIENTS: usize = 4096;
-/// Sequence of the end marker.
 const END: [u8; 8] = [0xff; 8];
 
-/// The last batches, for those who missed them.
 #[derive(Debug)]
 pub(super) struct ReplayBuffer {
     batches: Mutex<VecDeque<(u64, Arc<[u8]>)>>,
@@ -51,12 +47,10 @@ impl ReplayBuffer {
         batches.push_back((sequence, payload));
     }
 
-    /// One past the last sequence.
     fn end(&self) -> u64 {
         self.batches.lock().back().map_or(0, |(last, _)| last + 1)
     }
 
-    /// At most `n` batches of `from..end`.
     fn range(&self, from: u64, end: u64, n: usize) -> Vec<(u64, Arc<[u8]>)> {
         let batches = self.batches.lock();
         let start = batches.partition_point(|(sequence, _)| *sequence < from);
@@ -68,7 +62,6 @@ impl ReplayBuffer {
     }
 }
 
-/// The replay socket and its thread.
 #[derive(Debug)]
 pub(super) struct ReplaySocket {
     endpoint: String,
@@ -127,7 +120,8 @@ impl Drop for ReplaySocket {
 
 fn open_router(context: &zmq::Context, endpoint: &str) -> zmq::Result<zmq::Socket> {
     let socket = context.socket(zmq::ROUTER)?;
-    // Tells a full client (try again) from one that has gone; without it both lose messages.
+    // Distinguishes a full client (retry) from one that has disconnected. Without it messages to
+    // both are dropped.
     socket.set_router_mandatory(true)?;
     socket.set_linger(0)?;
     socket.set_ipv6(endpoint.contains('['))?;
@@ -135,7 +129,7 @@ fn open_router(context: &zmq::Context, endpoint: &str) -> zmq::Result<zmq::Socke
     Ok(socket)
 }
 
-/// One answer on its way to a client: the batches `next..end`, then the end marker.
+/// Response in progress: the batches `next..end`, then the end marker.
 #[derive(Debug)]
 struct ReplayAnswer {
     next: u64,
@@ -145,19 +139,13 @@ struct ReplayAnswer {
 #[derive(Debug)]
 struct ReplayClient {
     answers: VecDeque<ReplayAnswer>,
-    /// Since when it takes nothing.
     stuck: Option<Instant>,
 }
 
-/// What became of a client in its turn.
 enum SendOutcome {
-    /// It can take more.
     Ready,
-    /// Its buffers are full.
     Stuck,
-    /// It has all it asked for.
     Done,
-    /// It cannot be reached any more.
     Gone,
 }
 
@@ -189,7 +177,7 @@ impl ReplayServer {
         }
     }
 
-    /// Takes a request: identity, delimiter, first sequence wanted. Others are ignored.
+    /// Queues a request: identity, delimiter, first sequence. Other messages are ignored.
     fn accept(&mut self, frames: Vec<Vec<u8>>) {
         let Ok([identity, _, start]) = <[Vec<u8>; 3]>::try_from(frames) else {
             return;
@@ -211,7 +199,7 @@ impl ReplayServer {
         }
     }
 
-    /// Gives every client a turn; how long to wait before the next round.
+    /// Serves every client once; returns the time to wait before the next round, in milliseconds.
     #[expect(
         clippy::disallowed_methods,
         reason = "an edge: a stuck client is given up in real time"
@@ -277,7 +265,7 @@ impl ReplayClient {
     }
 }
 
-/// A big-endian number of any length; one that does not fit is past every batch.
+/// Parses a big-endian number of any length; saturates on overflow.
 fn sequence(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0u64, |n, &byte| {
         if n >> 56 == 0 {

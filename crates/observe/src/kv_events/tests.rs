@@ -1,4 +1,4 @@
-//! The publisher against real subscribers; every wait is bounded.
+//! Tests the publisher with real subscribers; every wait has a limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,9 +8,8 @@ use super::message::EventFormat;
 use super::publisher::{Batching, Publisher, PublisherConfig};
 use vllm_sim_engine::{BlockKey, BlockPlan, Event};
 
-/// The longest a test waits for a message that must come.
 const PATIENCE_MS: i32 = 20_000;
-/// How often a subscriber is offered a message until its subscription has arrived.
+/// Interval at which messages are published until a subscription is active.
 const OFFER_MS: i32 = 50;
 const ANY_PORT: &str = "tcp://127.0.0.1:*";
 
@@ -43,7 +42,6 @@ fn with_replay(buffer_steps: usize) -> PublisherConfig {
     }
 }
 
-/// One message: topic, sequence, payload.
 type Message = (Vec<u8>, u64, Vec<u8>);
 
 fn message(frames: Vec<Vec<u8>>) -> Message {
@@ -64,20 +62,20 @@ impl Subscriber {
         Self(socket)
     }
 
-    /// Offers messages until one has come, so that none that follow are lost; how many were made.
-    /// The first has the sequence `first`.
+    /// Publishes messages until one is received, so that later ones are not lost.
+    ///
+    /// Returns their number; the first has the sequence number `first`.
     fn attach(&self, publisher: &Publisher, first: u64) -> u64 {
         self.attach_sized(publisher, first, 1)
     }
 
-    /// The same with `n` events to a message.
     fn attach_sized(&self, publisher: &Publisher, first: u64, n: usize) -> u64 {
         self.0.set_rcvtimeo(OFFER_MS).unwrap();
         for offered in 1..=(PATIENCE_MS / OFFER_MS) as u64 {
             publisher.publish(vec![Event::Cleared; n], 0.0);
             if let Ok(frames) = self.0.recv_multipart(0) {
                 let (_, mut last, _) = message(frames);
-                // The later ones are on their way, if there are any.
+                // Receive the messages that are still in transit.
                 while last + 1 < first + offered {
                     last = self.next().1;
                 }
@@ -93,7 +91,6 @@ impl Subscriber {
     }
 }
 
-/// A client of the replay socket.
 struct Dealer(zmq::Socket);
 
 impl Dealer {
@@ -113,7 +110,6 @@ impl Dealer {
         self.0.send_multipart([&[], start], 0).unwrap();
     }
 
-    /// The answer up to its end marker.
     fn answer(&self) -> Vec<Message> {
         let mut answer = vec![];
         loop {
@@ -134,9 +130,8 @@ impl Dealer {
     }
 }
 
-/// Asks until `n` batches have reached the buffer.
 fn wait_for(dealer: &Dealer, n: u64) {
-    // Each answer is waited for, so this ends late on a busy machine and not too early.
+    // Each response is awaited, so a slow machine only takes longer.
     for _ in 0..1_000_000 {
         if !dealer.replay(n - 1).is_empty() {
             return;
@@ -152,7 +147,7 @@ fn a_bound_publisher_sends_topic_sequence_and_payload() {
     subscriber.0.connect(publisher.endpoint()).unwrap();
     let first = subscriber.attach(&publisher, 0);
     let batches: Vec<Vec<Event>> = (0..5).map(|key| vec![stored(key)]).collect();
-    // What is not about the cache is left out, and a step without events sends nothing.
+    // Events that do not concern the cache are ignored, and an empty batch sends nothing.
     publisher.publish(vec![], 1.0);
     let step = Event::Step {
         prompt_tokens: 1,
@@ -239,7 +234,7 @@ fn sized_batches_go_out_when_full_when_old_and_at_the_end() {
         (publisher, subscriber)
     };
 
-    // Full, counted in blocks: three of four events leave, the fourth when it is old.
+    // Full, counted in blocks: three of four events are sent, the fourth after its maximum wait.
     let (publisher, subscriber) = start(3, Duration::from_millis(50));
     subscriber.attach_sized(&publisher, 1, 3);
     let pair = Event::Removed {
@@ -251,7 +246,7 @@ fn sized_batches_go_out_when_full_when_old_and_at_the_end() {
     assert_eq!(old.2, encoded(&[stored(4)]));
     assert_eq!(old.1, full.1 + 1);
 
-    // At the end, however young.
+    // At the end, pending events are sent immediately.
     let (publisher, subscriber) = start(2, Duration::from_secs(3600));
     subscriber.attach_sized(&publisher, 1, 2);
     publisher.publish(vec![stored(5)], 3.0);
@@ -274,7 +269,7 @@ fn replay_repeats_what_the_ring_still_has() {
     assert_eq!(dealer.replay(0), expected);
     assert_eq!(dealer.replay(8), expected[2..]);
     assert_eq!(dealer.replay(10), []);
-    // Any length is a number; a message that is not three frames long is ignored.
+    // A number of any length is accepted; a message without three frames is ignored.
     for (start, answers) in [(&[][..], 4), (&[0, 0, 0, 7], 3), (&[9; 12], 0)] {
         dealer.0.send("no delimiter", 0).unwrap();
         dealer.ask(start);
@@ -299,7 +294,7 @@ fn requests_of_one_client_are_answered_in_turn() {
 
 #[test]
 fn a_client_that_stops_reading_delays_nobody() {
-    // More than the sockets between publisher and client can hold.
+    // More than the socket buffers can hold.
     const BATCHES: u64 = 3000;
     let publisher = Publisher::start(with_replay(BATCHES as usize)).unwrap();
     let big = || Event::Removed {
@@ -314,10 +309,10 @@ fn a_client_that_stops_reading_delays_nobody() {
     for _ in 0..3 {
         assert_eq!(well.replay(0).len(), BATCHES as usize);
     }
-    // When it reads on, it has its answer whole.
+    // When the client reads again, it receives the whole response.
     let sequences: Vec<u64> = stalled.answer().iter().map(|m| m.1).collect();
     assert_eq!(sequences, (0..BATCHES).collect::<Vec<u64>>());
-    // Nor does the live stream wait for it.
+    // The live stream does not wait for the client either.
     stalled.ask(&0u64.to_be_bytes());
     assert_eq!(well.replay(0).len(), BATCHES as usize);
     let subscriber = Subscriber::new();
@@ -325,14 +320,14 @@ fn a_client_that_stops_reading_delays_nobody() {
     let made = BATCHES + subscriber.attach(&publisher, BATCHES);
     publisher.publish(vec![stored(1)], 0.0);
     assert_eq!(subscriber.next().1, made);
-    // One that goes away in the middle is forgotten.
+    // A client that disconnects during its response is removed.
     drop(stalled);
     assert_eq!(well.replay(made).len(), 1);
 }
 
 #[test]
 fn an_absent_peer_holds_nothing_up() {
-    // Nobody listens on a port that was free a moment ago.
+    // A port that was free a moment ago has no listener.
     let free = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -355,7 +350,7 @@ fn a_subscriber_that_stops_reading_holds_nothing_up() {
     let subscriber = Subscriber::new();
     subscriber.0.set_rcvhwm(1).unwrap();
     subscriber.0.connect(publisher.endpoint()).unwrap();
-    // The ring need not have them all by the time the subscriber has.
+    // The buffer may get its last batches after the subscriber.
     let made = subscriber.attach(&publisher, 0);
     let big = || Event::Removed {
         keys: (0..250).map(|key| (BlockKey(key), None)).collect(),
@@ -400,7 +395,7 @@ fn what_is_lost_on_purpose_leaves_a_gap_and_can_be_replayed() {
     let lost = heard.attach(&publisher, 0);
     loss.set(true);
     publisher.publish(vec![stored(7)], 0.0);
-    // What waits for its turn meanwhile is lost all the same.
+    // Batches queued while messages are lost are lost, too.
     loss.set(false);
     publisher.publish(vec![stored(8)], 0.0);
     assert_eq!(heard.next().1, lost + 1);

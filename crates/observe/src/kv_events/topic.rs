@@ -1,40 +1,40 @@
-//! The first frame of a message.
+//! Renders the topic, which is the first frame of a message.
 
-/// Topic of llm-d-inference-sim HEAD.
+/// Default topic of llm-d-inference-sim.
 pub const LLMD_TOPIC: &str = "kv@{pod_ip}:{port}@{model}";
 
-/// What the fields of a topic template stand for.
+/// Values of the fields in a topic template.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TopicFields {
-    /// `{pod_ip}`: the environment variable POD_IP.
+    /// `{pod_ip}`: environment variable POD_IP.
     pub pod_ip: String,
-    /// `{host}`: the name of this machine.
+    /// `{host}`: host name of this machine.
     pub host: String,
-    /// `{port}`: the HTTP port of this rank.
+    /// `{port}`: HTTP port of this rank.
     pub port: u16,
-    /// `{model}`: the model, as `--model` has it.
+    /// `{model}`: value of `--model`.
     pub model: String,
-    /// `{rank}`: the data-parallel rank.
+    /// `{rank}`: data-parallel rank.
     pub rank: u32,
 }
 
-/// A template with a field that does not exist.
+/// Error for a template with an unknown field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "topic {template:?}: {{{field}}} is not one of {{pod_ip}}, {{host}}, {{port}}, {{model}}, {{rank}}"
 )]
 pub struct TopicError {
-    /// As given.
+    /// Template as configured.
     pub template: String,
-    /// The field in question.
+    /// Name of the unknown field.
     pub field: String,
 }
 
 impl TopicFields {
-    /// Puts the values in the places of their names; a brace without a partner stays.
+    /// Replaces the fields of a template by their values; an unclosed brace is kept.
     ///
     /// # Errors
-    /// [`TopicError`] at a name that is not known.
+    /// [`TopicError`] for an unknown field.
     pub fn render(&self, template: &str) -> Result<String, TopicError> {
         let mut topic = String::with_capacity(template.len() + self.model.len());
         let mut rest = template;
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn each_generation_has_its_topic() {
-        // llm-d-inference-sim's own, and those of its versions 0.9 and 0.6.
+        // Topics of llm-d-inference-sim: current, 0.9 and 0.6.
         let rendered = [
             LLMD_TOPIC,
             "kv@{pod_ip}@{model}",

@@ -1,16 +1,15 @@
-//! The prefilling side.
+//! Prefill side of a KV transfer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-/// Second frame of the message.
 pub(super) const READ: &[u8] = b"read";
 
-/// How often the thread looks whether it is to end.
 const POLL_MS: i32 = 200;
 
-/// Receives from decoding servers which requests they have read; one per data-parallel rank.
+/// Receives notifications of decode servers that have read a request's blocks; one per
+/// data-parallel rank.
 #[derive(Debug)]
 pub struct ReadListener {
     stop: Arc<AtomicBool>,
@@ -21,7 +20,7 @@ impl ReadListener {
     /// Listens on `endpoint` and calls `on_read` with the id of each request that was read.
     ///
     /// # Errors
-    /// When the endpoint cannot be bound or the thread not started.
+    /// An I/O error if the endpoint cannot be bound or the thread cannot be started.
     pub fn start(
         endpoint: &str,
         on_read: impl Fn(&str) + Send + 'static,
@@ -41,7 +40,7 @@ impl ReadListener {
                     let Ok(frames) = socket.recv_multipart(0) else {
                         continue;
                     };
-                    // Other messages are handshakes of engines that would read memory.
+                    // Other messages are NIXL handshakes of real engines.
                     if let [_, empty, word, request] = frames.as_slice()
                         && empty.is_empty()
                         && word == READ

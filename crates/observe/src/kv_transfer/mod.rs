@@ -1,9 +1,9 @@
-//! What passes between the server that computed a prompt and the one that decodes it.
+//! Notifications between a prefill server and a decode server.
 //!
-//! No cache is moved; the decoding server only says when it has read, and the blocks of the
-//! prefilling one are free again. With NIXL that is a notification over the data plane, so the
-//! message here ([`ReadNotifier`] to [`ReadListener`]) is our own: `["", "read", request id]` between
-//! ZeroMQ DEALER and ROUTER, at the address where vLLM's connector listens for handshakes.
+//! No KV cache is transferred. The decode server reports that it has read the blocks, and the
+//! prefill server frees them. NIXL sends this notification over the data plane. Here
+//! [`ReadNotifier`] sends a message to [`ReadListener`]: `["", "read", request id]` from a ZeroMQ
+//! DEALER to a ROUTER. Its address is the one on which vLLM's connector listens for handshakes.
 
 mod listener;
 mod notifier;

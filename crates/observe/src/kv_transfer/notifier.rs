@@ -1,4 +1,4 @@
-//! The decoding side.
+//! Decode side of a KV transfer.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -9,24 +9,23 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{KvSource, Observer, SequenceRecord};
 use vllm_sim_engine::{Event, Stats};
 
-/// Messages that may wait for the thread; more are dropped, and the lease runs out instead.
+/// Maximum number of queued notifications; others are dropped, and the lease expires instead.
 const QUEUE: usize = 10_000;
-/// Messages that wait for a server that does not answer.
+/// Maximum number of messages queued for a server that does not respond.
 const SEND_HWM: i32 = 1000;
-/// Servers that a connection is kept to.
 const MAX_PEERS: usize = 256;
 
-/// Notifies prefilling servers that their blocks were read, as soon as a first token shows it.
+/// Notifies prefill servers that their blocks were read, at the first token of a request.
 #[derive(Debug, Clone)]
 pub struct ReadNotifier {
     queue: SyncSender<KvSource>,
 }
 
 impl ReadNotifier {
-    /// Starts the thread that sends; it ends with the last clone.
+    /// Starts the sending thread; it stops when the last clone is dropped.
     ///
     /// # Errors
-    /// When the thread cannot be started.
+    /// An I/O error if the thread cannot be started.
     pub fn start() -> std::io::Result<Self> {
         let (queue, waiting) = sync_channel(QUEUE);
         thread::Builder::new()
@@ -35,7 +34,7 @@ impl ReadNotifier {
         Ok(Self { queue })
     }
 
-    /// Says that the blocks of a request were read; never waits.
+    /// Queues the notification that a request's blocks were read; never waits.
     pub fn notify(&self, source: &KvSource) {
         let _ = self.queue.try_send(source.clone());
     }
@@ -59,7 +58,7 @@ fn send_all(waiting: &Receiver<KvSource>) {
         }
         if let Some(socket) = peers.get(&source.endpoint) {
             let frames = [b"", READ, source.request.as_bytes()];
-            // A full socket has a peer that is gone: its lease runs out.
+            // A full socket means that the peer is gone: its lease expires.
             let _ = socket.send_multipart(frames, zmq::DONTWAIT);
         }
     }
@@ -83,11 +82,11 @@ impl Observer for ReadNotifier {
         };
         let first = match event {
             Event::Tokens { n, .. } => record.output == *n,
-            // One that ends without a token does not need the blocks either.
+            // A sequence that ends without a token does not need the blocks either.
             Event::Ended { .. } => record.output == 0,
             _ => false,
         };
-        // A read that failed tells nobody: the lease runs out.
+        // A failed read sends no notification: the lease expires.
         if first && !record.lost_load() {
             self.notify(source);
         }

@@ -1,6 +1,6 @@
-//! How long blocks stay in the prefix cache, of a sample of them (`--kv-cache-metrics`).
+//! Measures the residency of a sample of prefix-cache blocks (`--kv-cache-metrics`).
 //!
-//! Source: vLLM 0.33 `vllm/v1/core/kv_cache_metrics.py`.
+//! **Source:** vLLM 0.33 `vllm/v1/core/kv_cache_metrics.py`.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,14 +11,13 @@ use vllm_sim_engine::driver::{Observer, SequenceRecord};
 use vllm_sim_engine::{BlockKey, Event, Stats};
 use vllm_sim_random::mix;
 
-/// Accesses of a block that are remembered.
 const REMEMBERED: usize = 4;
 
-/// Follows a share of the blocks of one engine.
+/// Tracks a sample of the blocks of one engine.
 pub struct BlockLifetime {
     metrics: Arc<EngineMetrics>,
     share: f64,
-    /// Blocks stored so far: which of them are followed must not depend on anything else.
+    /// Number of stored blocks; alone determines the sample, so that runs are reproducible.
     stored: u64,
     lives: HashMap<BlockKey, BlockLife>,
 }
@@ -30,7 +29,7 @@ struct BlockLife {
 }
 
 impl BlockLifetime {
-    /// An observer that follows this share of the blocks, more than zero.
+    /// Creates an observer that samples the fraction `share` of blocks, more than zero.
     pub fn new(metrics: Arc<EngineMetrics>, share: f64) -> Self {
         Self {
             metrics,

@@ -1,22 +1,22 @@
-//! The labels of `vllm:cache_config_info`: vLLM's CacheConfig as Python text.
+//! Labels of `vllm:cache_config_info`: vLLM's CacheConfig as Python text.
 
-/// What a simulator knows of the cache; all else is as vLLM 0.32 shows it for a plain model.
+/// Known values of vLLM's CacheConfig; other fields have the values of vLLM 0.32 for a plain model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CacheConfig {
     /// Tokens per block.
     pub block_size: u32,
-    /// GPUs that share a context, and with it the tokens of a block.
+    /// Number of GPUs that share a context and the tokens of a block.
     pub context_ranks: u32,
-    /// Whether somebody chose it.
+    /// Whether the block size is set by a flag.
     pub user_specified_block_size: bool,
-    /// Blocks of one engine, the null block included.
+    /// Number of blocks of one engine, including the null block.
     pub num_gpu_blocks: u32,
-    /// Engines behind this server. vLLM shows the blocks of all of them together, but the
-    /// tokens of one.
+    /// Number of engines of this server. vLLM reports the blocks of all engines, but the tokens of
+    /// one.
     pub data_parallel_size: u32,
     /// `--num-gpu-blocks-override`.
     pub num_gpu_blocks_override: Option<u32>,
-    /// Context length, for the concurrency it allows.
+    /// Context length, in tokens; determines the maximum concurrency.
     pub max_model_len: u32,
     /// `--enable-prefix-caching`.
     pub enable_prefix_caching: bool,
@@ -26,19 +26,20 @@ pub struct CacheConfig {
     pub gpu_memory_utilization: f64,
     /// `--kv-cache-dtype`.
     pub cache_dtype: String,
-    /// Bytes of the cache, where they were given.
+    /// Size of the cache in bytes, if set.
     pub kv_cache_memory_bytes: Option<u64>,
     /// `--kv-offloading-size`, GiB.
     pub kv_offloading_size: Option<f64>,
     /// `--kv-offloading-backend`.
     pub kv_offloading_backend: &'static str,
-    /// The window of a model all of whose layers see one.
+    /// Window size, if all layers have the same sliding window.
     pub sliding_window: Option<u32>,
-    /// Requests of the whole context that it has room for, where groups of layers share it.
+    /// Number of requests of `max_model_len` tokens that fit, if several groups of layers share the
+    /// cache.
     pub concurrency: Option<f64>,
     /// `--prefix-cache-retention-interval`.
     pub retention_interval: Option<u32>,
-    /// Whether the release names `simple_cpu_offload_num_blocks`: 0.33 and later.
+    /// Whether the labels include `simple_cpu_offload_num_blocks` (vLLM 0.33 and later).
     pub names_simple_cpu_offload: bool,
 }
 
@@ -68,8 +69,8 @@ impl Default for CacheConfig {
 }
 
 impl CacheConfig {
-    /// Tokens that requests of the whole context have in the cache of one engine, and how many
-    /// such requests.
+    /// Returns the capacity of one engine for requests of `max_model_len` tokens: tokens, and
+    /// requests.
     ///
     /// **Source:** vLLM 0.33 `vllm/v1/core/kv_cache_utils.py`, `get_kv_cache_capacity`.
     pub fn capacity(&self) -> (u64, f64) {
@@ -80,7 +81,7 @@ impl CacheConfig {
         ((concurrency * f64::from(context)) as u64, concurrency)
     }
 
-    /// Label names and values, without `engine`.
+    /// Returns label names and values, without `engine`.
     pub fn labels(&self) -> Vec<(String, String)> {
         let blocks = u64::from(self.num_gpu_blocks) * u64::from(self.data_parallel_size);
         let (tokens, concurrency) = self.capacity();
@@ -167,7 +168,7 @@ fn option<T: ToString>(v: Option<T>) -> String {
     v.map_or_else(|| "None".to_owned(), |v| v.to_string())
 }
 
-/// `repr`, for the range that configurations have.
+/// Formats a float as Python's `repr` does, in the range of configuration values.
 fn float(v: f64) -> String {
     format!("{v:?}")
 }

@@ -1,9 +1,11 @@
-//! Where numbers live between scrapes: atomics that no reader blocks. Any thread may add to them; what only
-//! one does at a time (`_exclusive`) costs no more than to add to a number that nobody else knows.
+//! Atomic cells of metrics, which readers never block.
+//!
+//! Any thread may add to a cell. The `_exclusive` methods require a single writer and cost no more
+//! than a plain addition.
 
 use prometheus::core::{Atomic, AtomicF64, AtomicU64};
 
-/// A count that only grows; on a cache line of its own, so that engines do not slow each other.
+/// Monotonic counter on a cache line of its own, which prevents false sharing between engines.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Counter(AtomicU64);
@@ -16,13 +18,13 @@ impl Default for Counter {
 
 impl Counter {
     pub(super) fn add(&self, n: u64) {
-        // What is cached adds nothing most times, and an atomic addition costs ten others.
+        // Cached tokens are often zero, and an atomic addition is slow.
         if n > 0 {
             self.0.inc_by(n);
         }
     }
 
-    /// Adds, while nobody else writes.
+    /// Adds `n`; requires that no other thread writes.
     pub(super) fn add_exclusive(&self, n: u64) {
         self.0.set(self.0.get().wrapping_add(n));
     }
@@ -31,13 +33,12 @@ impl Counter {
         self.0.get()
     }
 
-    /// Fake metrics, and a process that forgets.
+    /// Replaces the count, for fake metrics and restarts.
     pub(super) fn set(&self, n: u64) {
         self.0.set(n);
     }
 }
 
-/// A value that goes up and down, or a counter of something that is not whole.
 #[derive(Debug)]
 pub(super) struct Gauge(AtomicF64);
 
@@ -67,13 +68,12 @@ impl Default for Gauge {
 
 /// Observations counted per bucket, and their sum.
 ///
-/// There is no count beside the buckets: it is their total, so a scrape in the middle of an
-/// observation still adds up.
+/// The total count is the sum of the buckets, so a scrape during an observation is consistent.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Histogram {
     sum: AtomicF64,
-    /// Upper bounds, ascending; one bucket more than bounds, the last without a bound.
+    /// Upper bounds, ascending; the last bucket has no bound.
     bounds: Box<[f64]>,
     buckets: Box<[AtomicU64]>,
 }
@@ -87,12 +87,10 @@ impl Histogram {
         }
     }
 
-    /// Counts one value in the first bucket whose bound is not below it.
     pub(super) fn observe(&self, v: f64) {
         self.observe_times(v, 1);
     }
 
-    /// Counts a value so many times, at least once.
     pub(super) fn observe_times(&self, v: f64, times: u64) {
         self.bucket(v).inc_by(times);
         if v != 0.0 {
@@ -100,12 +98,10 @@ impl Histogram {
         }
     }
 
-    /// Counts a value, while nobody else writes.
     pub(super) fn observe_exclusive(&self, v: f64) {
         self.observe_times_exclusive(v, 1);
     }
 
-    /// Counts a value so many times, at least once, while nobody else writes.
     pub(super) fn observe_times_exclusive(&self, v: f64, times: u64) {
         let bucket = self.bucket(v);
         bucket.set(bucket.get().wrapping_add(times));
@@ -116,7 +112,7 @@ impl Histogram {
 
     fn bucket(&self, v: f64) -> &AtomicU64 {
         let bucket = match self.bounds.first() {
-            // Most times of a server without delays.
+            // The usual case of a server without delays.
             Some(first) if v <= *first => 0,
             _ => self.bounds.partition_point(|bound| *bound < v),
         };
@@ -127,7 +123,7 @@ impl Histogram {
         &self.bounds
     }
 
-    /// Observations per bucket, not cumulated.
+    /// Returns the observations per bucket, not cumulative.
     pub(super) fn buckets(&self) -> impl Iterator<Item = u64> + '_ {
         self.buckets.iter().map(Atomic::get)
     }
@@ -136,10 +132,13 @@ impl Histogram {
         self.sum.get()
     }
 
-    /// Replaces all observations by so many per bucket; missing counts are zero, surplus ones
-    /// join the last bucket. Each counts as its bucket's bound, in the last as the bound before
-    /// plus one. Returns the sum with each bound cut to a whole number.
-    /// Source: llm-d-inference-sim `fake_metrics.go`, `initFakeHistogram`.
+    /// Replaces all observations by these counts per bucket; surplus counts are added to the last
+    /// bucket.
+    ///
+    /// Each observation counts as its bucket's bound, in the last bucket as the bound before plus
+    /// one. Returns the sum with each bound truncated to an integer.
+    ///
+    /// **Source:** llm-d-inference-sim `fake_metrics.go`, `initFakeHistogram`.
     pub(super) fn replace(&self, counts: &[u64]) -> u64 {
         let last = self.bounds.last().copied().unwrap_or(0.0) + 1.0;
         let (mut sum, mut whole) = (0.0, 0u64);
@@ -161,25 +160,21 @@ impl Histogram {
     }
 }
 
-/// Unix time at which a series came to be (any time, where nobody shows it); until then the
-/// series is not shown.
+/// Creation time of a series, in Unix seconds; zero hides the series.
 #[derive(Debug, Default)]
 pub(super) struct CreatedAt(Gauge);
 
 impl CreatedAt {
-    /// Shows the series from `now_unix` on; later calls change nothing that matters.
     pub(super) fn show(&self, now_unix: f64) {
         if self.0.get() == 0.0 {
             self.0.set(now_unix);
         }
     }
 
-    /// Hides the series until it is shown again.
     pub(super) fn hide(&self) {
         self.0.set(0.0);
     }
 
-    /// When it came to be, if it did.
     pub(super) fn at(&self) -> Option<f64> {
         let at = self.0.get();
         (at != 0.0).then_some(at)

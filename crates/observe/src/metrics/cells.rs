@@ -1,4 +1,4 @@
-//! The numbers of one engine, and how the page shows them.
+//! Metric cells of one engine, and their registration on the page.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use super::offload::{self, OffloadCells};
 use super::page::{ApiServers, FamilyDesc, Labels, PageBuilder, Series, Value};
 use super::settings::{Compat, Settings};
 
-/// Values of `finished_reason`; the last three exist in llm-d-inference-sim alone and stay
-/// hidden until one is counted.
+/// Values of `finished_reason`. The last three exist in llm-d-inference-sim only and are hidden
+/// until one is counted.
 pub(super) const FINISH_REASONS: [&str; 8] = [
     "stop",
     "length",
@@ -21,37 +21,31 @@ pub(super) const FINISH_REASONS: [&str; 8] = [
     "remote_decode",
     "cache_threshold",
 ];
-/// How many of [`FINISH_REASONS`] are vLLM's.
 pub(super) const VLLM_REASONS: usize = 5;
 
 const SLEEP_STATES: [&str; 3] = ["awake", "weights_offloaded", "discard_all"];
 const PROMPT_SOURCES: [&str; 3] = ["local_compute", "local_cache_hit", "external_kv_transfer"];
 const CACHE_TIERS: [&str; 5] = ["device", "host", "p2p", "disk", "external_unspecified"];
-/// Index into the cache tiers.
 pub(super) const TIER_DEVICE: usize = 0;
-/// Index into the cache tiers.
 pub(super) const TIER_HOST: usize = 1;
-/// Index into the cache tiers.
 pub(super) const TIER_P2P: usize = 2;
-/// Index into the cache tiers.
 pub(super) const TIER_EXTERNAL: usize = 4;
 
-/// One of several series that differ in one label.
 pub(super) type Counters<const N: usize> = [Arc<Counter>; N];
 
-/// The numbers of one engine. A clone shares them.
+/// Metric cells of one engine; a clone shares them.
 #[derive(Debug, Clone)]
 pub(super) struct EngineCells {
     pub(super) drafts: DraftCells,
-    /// Flops, bytes read, bytes written.
+    /// Floating-point operations, bytes read, bytes written.
     pub(super) work: [Arc<Gauge>; 3],
-    /// Several API servers show the next gauges from the first step on.
+    /// Creation time of the next gauges: with several API servers they appear at the first step.
     pub(super) stepped: Arc<CreatedAt>,
     pub(super) running: Arc<Gauge>,
     pub(super) waiting: Arc<Gauge>,
-    /// Capacity, deferred.
+    /// Waiting for capacity, deferred.
     pub(super) waiting_by_reason: [Arc<Gauge>; 2],
-    /// Not begun, under way, over.
+    /// Not started, in progress, completed.
     pub(super) kv_fetches: [Arc<Gauge>; 3],
     pub(super) sleep_state: [Arc<Gauge>; 3],
     pub(super) kv_usage: Arc<Gauge>,
@@ -72,17 +66,14 @@ pub(super) struct EngineCells {
     pub(super) offload: OffloadCells,
 }
 
-/// Draft tokens.
 #[derive(Debug, Clone)]
 pub(super) struct DraftCells {
-    /// Drafts, one for each step of a sequence that has any.
     pub(super) steps: Arc<Counter>,
     pub(super) tokens: Arc<Counter>,
     pub(super) accepted: Arc<Counter>,
     pub(super) accepted_at: Vec<Arc<Counter>>,
 }
 
-/// Tokens of prompts that were looked up, and that were found.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LookupCells {
     pub(super) prefix_queries: Arc<Counter>,
@@ -93,7 +84,6 @@ pub(super) struct LookupCells {
     pub(super) mm_hits: Arc<Counter>,
 }
 
-/// Tokens and parameters of requests.
 #[derive(Debug, Clone)]
 pub(super) struct RequestSizeCells {
     pub(super) prompt_tokens: Arc<Histogram>,
@@ -105,7 +95,6 @@ pub(super) struct RequestSizeCells {
     pub(super) prefill_computed: Arc<Histogram>,
 }
 
-/// Latencies of requests, and the phases that they are made of.
 #[derive(Debug, Clone)]
 pub(super) struct RequestTimeCells {
     pub(super) ttft: Arc<Histogram>,
@@ -118,7 +107,6 @@ pub(super) struct RequestTimeCells {
     pub(super) decode: Arc<Histogram>,
 }
 
-/// Times of KV blocks in the cache.
 #[derive(Debug, Clone)]
 pub(super) struct BlockResidencyCells {
     pub(super) lifetime: Arc<Histogram>,
@@ -126,14 +114,13 @@ pub(super) struct BlockResidencyCells {
     pub(super) reuse_gap: Arc<Histogram>,
 }
 
-/// Transfers of KV blocks from other servers.
 #[derive(Debug, Clone)]
 pub(super) struct NixlCells {
     pub(super) xfer_time: Arc<Histogram>,
     pub(super) post_time: Arc<Histogram>,
     pub(super) bytes: Arc<Histogram>,
     pub(super) descriptors: Arc<Histogram>,
-    /// Failed transfers, failed notifications, expired, notified too late.
+    /// Failed transfers, failed notifications, expired leases, late notifications.
     pub(super) failures: Counters<4>,
 }
 
@@ -244,8 +231,9 @@ impl EngineCells {
         cells
     }
 
-    /// The same engine, but with numbers of its own where fake metrics speak. In llm-d's simulator
-    /// requests move what it counts at their end beside them.
+    /// Returns cells for fake metrics, separate from the engine's own.
+    ///
+    /// With llm-d's rules, counts at a request's end are shared.
     pub(super) fn faked(&self, settings: &Settings) -> Self {
         let fresh = Self::new(settings);
         let counted = match settings.compat {
@@ -280,14 +268,12 @@ impl EngineCells {
     }
 }
 
-/// The engines of one page, each with its labels.
 pub(super) struct EngineFamilies<'a> {
     pub(super) each: &'a [(Labels, EngineCells)],
     pub(super) settings: &'a Settings,
 }
 
 impl EngineFamilies<'_> {
-    /// One series per engine.
     fn one<T>(&self, pick: impl Fn(&EngineCells) -> &Arc<T>) -> Vec<Series>
     where
         for<'v> Value: From<&'v Arc<T>>,
@@ -297,7 +283,7 @@ impl EngineFamilies<'_> {
             .collect()
     }
 
-    /// One series per value of a label and engine; engines turn fastest, as in vLLM.
+    /// Returns one series per label value and engine; engines vary fastest, as in vLLM.
     fn by<T>(
         &self,
         label: &str,
@@ -329,7 +315,6 @@ impl EngineFamilies<'_> {
         page.histogram(desc, &series);
     }
 
-    /// All families that an engine moves, in vLLM's order.
     pub(super) fn register(&self, page: &mut PageBuilder, rejections: &[Series]) {
         self.register_spec_decode(page);
         for (i, desc) in [f::FLOPS, f::READ_BYTES, f::WRITE_BYTES]
@@ -401,8 +386,10 @@ impl EngineFamilies<'_> {
         page.gauge(f::KV_USAGE, &self.stepped(self.one(|c| &c.kv_usage)));
     }
 
-    /// The file of a process has no time for a gauge that was never set, and several processes
-    /// show the value that was set last: none. Engines turn fastest in `series`.
+    /// Hides gauges until the first step if there are several API servers.
+    ///
+    /// prometheus_client shows the most recent value among processes, and a gauge that was never
+    /// set has none. Engines vary fastest in `series`.
     fn stepped(&self, mut series: Vec<Series>) -> Vec<Series> {
         if self.settings.api_servers == ApiServers::Several {
             let engines = self.each.iter().cycle();
@@ -477,7 +464,6 @@ impl EngineFamilies<'_> {
         }
     }
 
-    /// Retired names, as second views of the same numbers.
     pub(super) fn register_old_names(&self, page: &mut PageBuilder) {
         page.gauge(f::OLD_GPU_CACHE_USAGE, &self.one(|c| &c.kv_usage));
         page.counter(

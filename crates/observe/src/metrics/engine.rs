@@ -1,4 +1,4 @@
-//! What an engine reports: one call per thing that happens, no look-up, no lock, no allocation.
+//! Records the events of an engine: one call per event, without lookup, lock or allocation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,28 +12,26 @@ use super::settings::{Clock, Compat, Settings};
 use vllm_sim_engine::HostEvent;
 use vllm_sim_engine::kv::HostCounts;
 
-/// Why a sequence ended.
+/// Reason why a sequence finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
-    /// It said all it wanted, or met a stop string.
+    /// End of the reply, or a stop string.
     Stop,
-    /// It reached `max_tokens`.
+    /// Limit of `max_tokens`.
     Length,
-    /// The engine gave it up. A client that goes away is no end: nothing is counted for it.
+    /// Abort by the engine. A disconnected client is not counted.
     Abort,
-    /// It called tools: `stop` to vLLM's engine, a reason of its own to llm-d's simulator.
+    /// Tool calls; counted as `stop` with vLLM's rules, by name with llm-d's.
     ToolCalls,
-    /// It was prefilled for another server: `length` to vLLM's engine, a reason of its own to
-    /// llm-d's simulator.
+    /// Prefill for another server; counted as `length` with vLLM's rules, by name with llm-d's.
     RemoteDecode,
-    /// Too little of its prompt was cached (`cache_hit_threshold`).
+    /// Cached fraction of the prompt below `cache_hit_threshold`.
     CacheThreshold,
-    /// Its prompt could not be loaded.
+    /// Failed load of the prompt's KV cache.
     Error,
 }
 
 impl FinishReason {
-    /// Index into the values of the label.
     fn index(self, compat: Compat) -> usize {
         match (self, compat) {
             (Self::Stop, _) | (Self::ToolCalls, Compat::Vllm) => 0,
@@ -47,105 +45,103 @@ impl FinishReason {
     }
 }
 
-/// A sequence that ended with a reason.
+/// Facts about a finished sequence.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FinishedRequest {
-    /// Why.
+    /// Reason why it finished.
     pub reason: FinishReason,
-    /// Length of its prompt.
+    /// Prompt length, in tokens.
     pub prompt_tokens: u32,
-    /// Tokens it made.
+    /// Output length, in tokens.
     pub output_tokens: u32,
-    /// Its effective limit.
+    /// Effective limit of output tokens.
     pub max_tokens: u32,
-    /// Whether the limit was asked for; llm-d's simulator counts no other.
+    /// Whether the client requested the limit; llm-d's simulator counts only those.
     pub limited: bool,
-    /// Arrival to end, seconds.
+    /// Time from arrival to end, in seconds.
     pub e2e_s: f64,
-    /// Queued to first scheduled, seconds.
+    /// Time from queueing to first schedule, in seconds.
     pub queue_s: f64,
-    /// First scheduled to last token, seconds.
+    /// Time from first schedule to last token, in seconds.
     pub inference_s: f64,
-    /// First scheduled to first token, seconds.
+    /// Time from first schedule to first token, in seconds.
     pub prefill_s: f64,
-    /// First to last token, seconds.
+    /// Time from first to last token, in seconds.
     pub decode_s: f64,
-    /// Prompt tokens that were not computed, local and external.
+    /// Prompt tokens from the local cache and external caches.
     pub cached: u32,
-    /// How often it was preempted.
+    /// Number of preemptions.
     pub preemptions: u32,
 }
 
-/// Whether an engine sleeps, and how deep.
+/// Sleep state of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SleepState {
-    /// It works.
+    /// The engine runs.
     Awake,
-    /// Level 1.
+    /// Sleep level 1.
     WeightsOffloaded,
-    /// Level 2.
+    /// Sleep level 2.
     DiscardAll,
-    /// Level 0: vLLM shows none of the others.
+    /// Sleep level 0, which sets none of vLLM's state series.
     Paused,
 }
 
-/// The queue limit that turned a request away.
+/// Exceeded queue limit of a rejected request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rejection {
-    /// `--max-num-queued-reqs`.
+    /// Limit of `--max-num-queued-reqs`.
     QueuedRequests,
-    /// `--max-num-queued-tokens`.
+    /// Limit of `--max-num-queued-tokens`.
     QueuedTokens,
 }
 
 impl Rejection {
-    /// Values of the label, in the order of the variants.
     pub(super) const LABELS: [&str; 2] = ["max_num_queued_reqs", "max_num_queued_tokens"];
 }
 
-/// Sums since the start.
+/// Totals of an engine since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
-    /// Prompt tokens that were computed here.
+    /// Prompt tokens computed by this engine.
     pub computed: u64,
     /// Output tokens.
     pub generated: u64,
     /// Preemptions.
     pub preemptions: u64,
-    /// Prompt tokens found in the prefix cache by the newest 1000 requests, of how many that they
-    /// looked up.
+    /// Prefix-cache hits and queries of the newest 1000 requests, in tokens.
     pub prefix: (u64, u64),
-    /// The same of the caches of others.
+    /// Hits and queries of external caches by the newest 1000 requests, in tokens.
     pub external: (u64, u64),
-    /// Media found in the cache, of how many that were looked up.
+    /// Hits and queries of the multimodal cache.
     pub media: (u64, u64),
 }
 
-/// Draft tokens since the start.
+/// Totals of speculative decoding since the start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DraftTotals {
-    /// Steps of sequences that had drafts.
+    /// Number of sequence steps with drafts.
     pub drafts: u64,
-    /// Drafts in them.
+    /// Proposed draft tokens.
     pub proposed: u64,
-    /// Of these, those that were right.
+    /// Accepted draft tokens.
     pub accepted: u64,
-    /// The same by position among the drafts of a step.
+    /// Accepted draft tokens by position in the step.
     pub accepted_at: Vec<u64>,
 }
 
-/// The series of one engine (one data-parallel rank).
+/// Metrics of one engine (one data-parallel rank).
 ///
-/// What happens to sequences is told by one thread at a time, the one that has the engine's lock, and costs
-/// some nanoseconds for a token; the rest any thread may tell.
+/// Methods for sequence events require the engine's lock, so that one thread at a time calls them;
+/// they cost a few nanoseconds per token. Any thread may call the others.
 pub struct EngineMetrics {
     cells: EngineCells,
     rejections: [Arc<Counter>; 2],
     lora: LoraWriter,
     compat: Compat,
-    /// Which tier supplied tokens that came from other servers.
+    /// Cache tier of tokens that came from other servers.
     external_tier: usize,
-    /// Whether the memory of the host supplies the others.
+    /// Whether other external tokens come from CPU memory.
     has_host: bool,
     clock: Clock,
     pub(super) recent: Recent,
@@ -174,9 +170,10 @@ impl EngineMetrics {
         }
     }
 
-    /// A sequence made its first token, `ttft_s` after it arrived at the server. Of its prompt,
-    /// `cached_local` tokens were in this engine's cache and `cached_external` came from
-    /// another's. The token itself is counted by [`Self::on_tokens`].
+    /// Records the first token of a sequence, `ttft_s` after its arrival.
+    ///
+    /// Of the prompt, `cached_local` tokens were in this engine's cache and `cached_external` came
+    /// from another cache. [`Self::on_tokens`] counts the token itself.
     pub(crate) fn on_first_token(
         &self,
         ttft_s: f64,
@@ -196,17 +193,16 @@ impl EngineMetrics {
         c.prompt_cached.add_exclusive(local + external);
     }
 
-    /// A sequence made `n` tokens, its first ones too.
+    /// Records `n` output tokens of a sequence, including the first.
     pub fn on_tokens(&self, n: u32) {
         self.cells.generation_tokens.add_exclusive(u64::from(n));
     }
 
-    /// A sequence made output again, `itl_s` after the time before.
+    /// Records a gap of `itl_s` between two outputs of a sequence.
     pub fn on_gap(&self, itl_s: f64) {
         self.on_gaps(itl_s, 1);
     }
 
-    /// The same `times` times.
     pub(crate) fn on_gaps(&self, itl_s: f64, times: u32) {
         self.cells
             .times
@@ -215,8 +211,10 @@ impl EngineMetrics {
         self.recent.itl.add(itl_s, times);
     }
 
-    /// A sequence was scheduled for the first time: prompt tokens looked up and found, in this
-    /// engine's prefix cache and through a connector, from another server if `remote`.
+    /// Records the first schedule of a sequence: queries and hits of the prefix cache and of a
+    /// connector, in tokens.
+    ///
+    /// `remote` means that the external tokens come from another server.
     pub(crate) fn on_scheduled(
         &self,
         (queries, hits): (u32, u32),
@@ -242,28 +240,25 @@ impl EngineMetrics {
         }
     }
 
-    /// The prompt of a sequence comes from another engine.
     pub(crate) fn on_transfer(&self, transfer: &NixlTransfer, tokens: u32, took: Duration) {
         transfer.record(&self.cells, tokens, took);
     }
 
-    /// The prompt of a sequence was to come from another engine, and did not.
     pub(crate) fn on_transfer_failed(&self, transfer: &NixlTransfer) {
         transfer.record_failure(&self.cells);
     }
 
-    /// A running sequence went back to waiting.
     pub(crate) fn on_preempted(&self) {
         self.cells.preemptions.add_exclusive(1);
     }
 
-    /// A step with output ended: prompt tokens it computed (cached ones are none), tokens it made.
+    /// Records a step with output: computed prompt tokens, without cached ones, and new tokens.
     pub fn on_step(&self, prompt_tokens_computed: u32, new_tokens: u32) {
         let tokens = f64::from(prompt_tokens_computed) + f64::from(new_tokens);
         self.cells.iteration_tokens.observe_exclusive(tokens);
     }
 
-    /// A sequence ended with a reason; each choice of a request is one.
+    /// Records a finished sequence; each choice of a request is one.
     pub(crate) fn on_finished(&self, f: &FinishedRequest) {
         let c = &self.cells;
         let reason = f.reason.index(self.compat);
@@ -307,8 +302,10 @@ impl EngineMetrics {
             .observe_exclusive(f64::from(computed));
     }
 
-    /// The last of the `n` choices of a request ended; the longest has `longest_output` tokens.
-    /// To llm-d's simulator each choice is a request of its own.
+    /// Records the end of a request with `n` choices, of which the longest has `longest_output`
+    /// tokens.
+    ///
+    /// llm-d's simulator counts each choice as a request.
     pub(crate) fn on_request_done(&self, n: u32, longest_output: u32) {
         self.cells.sizes.params_n.observe_exclusive(f64::from(n));
         if self.compat == Compat::Vllm {
@@ -320,8 +317,8 @@ impl EngineMetrics {
         }
     }
 
-    /// The queues after a step: sequences that run, that wait for capacity, that wait for
-    /// something else; and the share of KV blocks in use, 0..=1.
+    /// Sets the gauges after a step: running sequences, sequences that wait for capacity or for
+    /// another reason, and the used fraction of KV blocks.
     pub fn set_gauges(&self, running: usize, waiting: usize, deferred: usize, kv_usage: f64) {
         let c = &self.cells;
         c.stepped.show(1.0);
@@ -332,34 +329,33 @@ impl EngineMetrics {
         c.kv_usage.set(kv_usage);
     }
 
-    /// Sequences whose prompt is fetched or loaded, by how far that is.
     pub(crate) fn set_fetches(&self, stages: [u32; 3]) {
         for (cell, count) in self.cells.kv_fetches.iter().zip(stages) {
             cell.set(count.into());
         }
     }
 
-    /// The engine fell asleep or woke up.
+    /// Sets the sleep state.
     pub fn set_sleep_state(&self, state: SleepState) {
         for (i, cell) in self.cells.sleep_state.iter().enumerate() {
             cell.set(f64::from(u8::from(i == state as usize)));
         }
     }
 
-    /// A queue limit turned a request away. The series has no engine label.
+    /// Records a request that a queue limit rejected; the series has no engine label.
     pub fn on_rejected(&self, reason: Rejection) {
         self.rejections[reason as usize].add(1);
     }
 
-    /// Multimodal items looked up and found in the processor cache.
+    /// Records queries and hits of the multimodal processor cache.
     pub fn on_mm_cache(&self, queries: u32, hits: u32) {
         self.recent.media.add(queries, hits);
         self.cells.lookups.mm_queries.add(u64::from(queries));
         self.cells.lookups.mm_hits.add(u64::from(hits));
     }
 
-    /// A sampled block was taken for other content: how long it held the old, how long it had
-    /// been idle, the times between its last accesses; seconds.
+    /// Records the eviction of a sampled block: its lifetime, its idle time and the gaps between
+    /// accesses, in seconds.
     pub(crate) fn on_block_evicted(&self, lifetime_s: f64, idle_s: f64, reuse_gaps_s: &[f64]) {
         self.cells.residency.lifetime.observe(lifetime_s);
         self.cells.residency.idle.observe(idle_s);
@@ -368,7 +364,7 @@ impl EngineMetrics {
         }
     }
 
-    /// Estimated work of one step on each GPU (`--enable-mfu-metrics`).
+    /// Records the estimated work of one step per GPU (`--enable-mfu-metrics`).
     pub(crate) fn on_work(&self, flops: f64, read_bytes: f64, write_bytes: f64) {
         let work = [flops, read_bytes, write_bytes];
         for (cell, n) in self.cells.work.iter().zip(work) {
@@ -376,27 +372,25 @@ impl EngineMetrics {
         }
     }
 
-    /// Something happened in the memory of the host.
     pub(crate) fn on_host(&self, event: &HostEvent) {
         self.cells.offload.on_event(event, (self.clock)());
     }
 
-    /// The prefix cache was emptied: shares of hits begin anew.
+    /// Records a reset of the prefix cache; recent hit rates start again.
     pub(crate) fn on_cleared(&self) {
         self.recent.prefix.clear();
     }
 
-    /// What the memory of the host holds after a step.
     pub(crate) fn set_host(&self, counts: &HostCounts) {
         self.cells.offload.set(counts);
     }
 
-    /// Names and sums of the copies to the memory of the host and back; `None`: there is none.
+    /// Returns names and sums of the copies to and from CPU memory; `None` without offloading.
     pub fn offload_totals(&self) -> Option<Vec<(&'static str, f64)>> {
         self.has_host.then(|| self.cells.offload.totals())
     }
 
-    /// What has been done so far.
+    /// Returns the totals since the start.
     pub fn totals(&self) -> Totals {
         let c = &self.cells;
         Totals {
@@ -409,7 +403,7 @@ impl EngineMetrics {
         }
     }
 
-    /// Draft tokens of a sequence were verified.
+    /// Records the verification of a sequence's draft tokens.
     pub fn on_drafts(&self, proposed: u32, accepted: u32) {
         let c = &self.cells;
         c.drafts.steps.add_exclusive(1);
@@ -419,7 +413,7 @@ impl EngineMetrics {
         positions.for_each(|position| position.add_exclusive(1));
     }
 
-    /// What [`Self::on_drafts`] counted.
+    /// Returns the totals of [`Self::on_drafts`].
     pub fn draft_totals(&self) -> DraftTotals {
         let c = &self.cells;
         DraftTotals {
@@ -430,8 +424,9 @@ impl EngineMetrics {
         }
     }
 
-    /// The adapters that have requests, in the order they got their first one; every step, also
-    /// with an empty list. Shown with [`Settings::lora`].
+    /// Sets the adapters with requests, ordered by their first request.
+    ///
+    /// Called every step, also with an empty list. Exposed with [`Settings::lora`].
     pub fn set_lora(&self, adapters: &[LoraLoad<'_>]) {
         self.lora.set(adapters, self.compat, (self.clock)());
     }

@@ -1,4 +1,4 @@
-//! Fake metrics put on the numbers that a page shows.
+//! Applies fake metrics to the cells of a page.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,6 @@ use super::fake::{FakeGauge, FakeMetrics};
 use super::lora::LoraInfo;
 use super::settings::Clock;
 
-/// Finish reasons that fake metrics may count.
 const FAKE_REASONS: [&str; 5] = [
     "stop",
     "length",
@@ -20,14 +19,13 @@ const FAKE_REASONS: [&str; 5] = [
     "cache_threshold",
 ];
 
-/// Fake metrics as they are shown now.
 pub(super) struct FakeState {
-    /// Those that the page shows, one per engine; nobody else writes them.
+    /// Cells that the page shows, one per engine; only fake metrics write them.
     engines: Vec<EngineCells>,
     lora: Arc<LoraInfo>,
     refresh: Duration,
     clock: Clock,
-    /// Running, waiting, cache usage; each with the time it was set.
+    /// Running, waiting, cache usage; each with the time at which it was set.
     gauges: Mutex<[Option<(FakeGauge, f64)>; 3]>,
 }
 
@@ -52,7 +50,6 @@ impl FakeState {
         state
     }
 
-    /// Lays an update over what is shown.
     pub(super) fn update(&self, update: &FakeMetrics) {
         let at = (self.clock)();
         let mut gauges = self.gauges.lock();
@@ -83,7 +80,6 @@ impl FakeState {
         }
     }
 
-    /// Moves the gauges to where they are at this time.
     pub(super) fn tick(&self, now_unix: f64) {
         self.move_gauges(&self.gauges.lock(), now_unix);
     }
@@ -110,7 +106,7 @@ impl FakeState {
     }
 }
 
-/// Sets what an update names, but for the gauges.
+/// Applies an update, except for the gauges.
 fn apply(u: &FakeMetrics, cells: &EngineCells, at: f64) {
     for (counts, cell) in [
         (&u.ttft_buckets_values, &cells.times.ttft),
@@ -160,7 +156,7 @@ fn apply(u: &FakeMetrics, cells: &EngineCells, at: f64) {
     }
 }
 
-/// The total of a pair is the one that is given, or what the given histogram comes to.
+/// Sets a total to the given value, or to the sum of the given histogram.
 fn apply_tokens(
     (histogram, counts): (&Histogram, Option<&[u64]>),
     (total, given): (&Counter, Option<u64>),

@@ -1,9 +1,9 @@
-//! Names and HELP texts, word for word.
+//! Names and HELP texts of metric families, copied from upstream.
 //!
-//! Source: vLLM 0.32 (equal in 0.33), `vllm/v1/metrics/loggers.py` and the files named in its
-//! documentation; prometheus-fastapi-instrumentator 8.1. Where no server showed a family
-//! (NIXL, weight updates, KV fetch), the name is upstream's and the HELP is upstream's
-//! documentation, or ours where that says nothing.
+//! **Source:** vLLM 0.32 (equal in 0.33), `vllm/v1/metrics/loggers.py` and the files named in its
+//! documentation; prometheus-fastapi-instrumentator 8.1. Where no recorded server exposes a family
+//! (NIXL, weight updates, KV fetch), the HELP text comes from upstream's documentation, or is our
+//! own.
 
 use super::page::FamilyDesc;
 
@@ -201,28 +201,22 @@ specs! {
     HTTP_DURATION = "http_request_duration_seconds",
         "Latency with only few buckets by handler. Made to be only used if aggregation by handler is important. ";
 
-    /// vLLM up to 0.9, llm-d-inference-sim v0.6, production-stack.
+    /// Name in vLLM up to 0.9, llm-d-inference-sim v0.6 and production-stack.
     OLD_GPU_CACHE_USAGE = "vllm:gpu_cache_usage_perc",
         "GPU KV-cache usage. 1 means 100 percent usage. DEPRECATED: Use vllm:kv_cache_usage_perc instead.";
-    /// vLLM up to 0.10, llm-d-inference-sim.
+    /// Name in vLLM up to 0.10 and llm-d-inference-sim.
     OLD_TPOT = "vllm:time_per_output_token_seconds",
         "Histogram of time per output token in seconds. DEPRECATED: Use vllm:inter_token_latency_seconds instead.";
-    /// production-stack.
     OLD_GPU_PREFIX_QUERIES = "vllm:gpu_prefix_cache_queries_total",
         "GPU prefix cache queries, in terms of number of queried tokens. DEPRECATED: Use vllm:prefix_cache_queries instead.";
-    /// production-stack.
     OLD_GPU_PREFIX_HITS = "vllm:gpu_prefix_cache_hits_total",
         "GPU prefix cache hits, in terms of number of cached tokens. DEPRECATED: Use vllm:prefix_cache_hits instead.";
-    /// production-stack.
     OLD_GPU_PREFIX_HIT_RATE = "vllm:gpu_prefix_cache_hit_rate",
         "GPU prefix cache block hit rate. DEPRECATED: Use vllm:prefix_cache_queries and vllm:prefix_cache_hits instead.";
-    /// llm-d-inference-sim v0.9.
     OLD_PREFIX_QUERIES = "vllm:prefix_cache_queries",
         "Prefix cache queries, in terms of number of queried tokens.";
-    /// llm-d-inference-sim v0.9.
     OLD_PREFIX_HITS = "vllm:prefix_cache_hits",
         "Prefix cache hits, in terms of number of cached tokens.";
-    /// llm-d-inference-sim.
     OLD_MAX_GENERATION_TOKENS = "vllm:max_num_generation_tokens",
         "Histogram of maximum number of requested generation tokens.";
 }

@@ -1,12 +1,12 @@
-//! The families that are ours and not vLLM's: injected faults, and the phase of a scenario. They
-//! appear once there is something to count.
+//! Metric families of vllm-sim itself: injected faults and the scenario phase.
+//!
+//! They appear with their first value.
 
 use prometheus::proto::{Metric, MetricType};
 use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry};
 
 use super::page::{Labels, LiveFamily, header};
 
-/// `vllm_sim_faults_total` and `vllm_sim_scenario_phase`.
 pub(super) struct FaultMetrics {
     registry: Registry,
     faults: IntCounterVec,
@@ -36,13 +36,11 @@ impl FaultMetrics {
         }
     }
 
-    /// A client got to feel a fault of this kind.
     pub(super) fn count(&self, kind: &str, scenario: &str, phase: &str) {
         let labels = [kind, scenario, phase];
         self.faults.with_label_values(&labels).inc();
     }
 
-    /// The scenario and phase that are in force.
     pub(super) fn set_phase(&self, phase: Option<(&str, &str)>) {
         self.phase.reset();
         if let Some((scenario, phase)) = phase {
@@ -66,7 +64,7 @@ impl LiveFamily for FaultMetrics {
                     false => metric.get_gauge().get_value(),
                 };
                 let labels = metric.get_label().iter();
-                // A label without a value is one that is not there.
+                // prometheus registers empty labels; they are omitted in the text.
                 let labels = labels.filter(|label| !label.value().is_empty());
                 let labels = Labels::new(labels.map(|label| (label.name(), label.value())));
                 let (name, labels) = (family.name(), labels.render());

@@ -1,4 +1,4 @@
-//! Series of the API server itself: tool-call parser, sleeping and waking, weight updates.
+//! Metrics of the API server: tool-call parser, sleep mode and weight updates.
 
 use std::sync::Arc;
 
@@ -12,25 +12,25 @@ use super::page::{
 };
 use super::settings::Clock;
 
-/// How the parsed reply reached the client.
+/// Form of a reply given to the tool-call parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolMode {
-    /// In deltas; one invocation each.
+    /// Deltas of a stream, one invocation each.
     Streaming,
-    /// In one piece; one invocation per choice.
+    /// Complete reply, one invocation per choice.
     NonStreaming,
 }
 
-/// What the parser found.
+/// Result of the tool-call parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolOutcome {
-    /// A call, or a part of one.
+    /// Tool call, or a part of one.
     ToolCall,
     /// Text.
     NoToolCall,
 }
 
-/// Which API asked.
+/// API of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolRequest {
     /// `/v1/chat/completions`.
@@ -41,7 +41,7 @@ pub enum ToolRequest {
     Other,
 }
 
-/// Invocations of the tool-call parser: 2 modes × 2 outcomes × 3 APIs, all there from the start.
+/// Invocations of the tool-call parser: 2 modes × 2 outcomes × 3 APIs, all exposed from the start.
 pub(super) struct ToolParserMetrics([Arc<Counter>; 12]);
 
 impl ToolParserMetrics {
@@ -71,26 +71,26 @@ impl ToolParserMetrics {
     }
 }
 
-/// Something slow that an operator asks for. Its family shows once it was asked for.
+/// Operation requested by an administrator. Its family appears with the first request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// `/sleep`.
+    /// Sleep (`/sleep`).
     Sleep,
-    /// Giving the memory of the KV cache back.
+    /// Release of the KV cache memory.
     ReleaseKvCacheMemory,
-    /// `/wake_up`.
+    /// Wake-up (`/wake_up`).
     Wake,
-    /// Weight transfer: set up.
+    /// Initialization of a weight transfer.
     WeightsInit,
-    /// Weight transfer: taken down.
+    /// Shutdown of a weight transfer.
     WeightsShutdown,
-    /// Weight update: begun.
+    /// Start of a weight update.
     WeightsStart,
-    /// Weight update of the draft model: begun.
+    /// Start of a weight update of the draft model.
     WeightsStartDraft,
-    /// Weight update: one part.
+    /// One part of a weight update.
     WeightsUpdate,
-    /// Weight update: done.
+    /// End of a weight update.
     WeightsFinish,
 }
 
@@ -104,7 +104,6 @@ const WEIGHTS: [&str; 6] = [
     "finish",
 ];
 
-/// Durations and numbers under way of the operations of one family pair.
 pub(super) struct OperationFamily {
     duration: FamilyDesc,
     in_flight: FamilyDesc,
@@ -146,7 +145,7 @@ impl OperationFamily {
         }
     }
 
-    /// Those that were ever asked for, in that order.
+    /// Returns the operations that were requested, in the order of their first request.
     fn shown(&self) -> Vec<(f64, &OperationCells)> {
         let mut shown: Vec<_> = self
             .each
@@ -218,7 +217,6 @@ impl LiveFamily for InFlightFamily {
     }
 }
 
-/// Sleep-mode and weight-update operations.
 pub(super) struct OperationMetrics {
     sleep: Arc<OperationFamily>,
     weights: Arc<OperationFamily>,

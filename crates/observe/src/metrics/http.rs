@@ -1,11 +1,11 @@
 //! The `http_*` families of prometheus-fastapi-instrumentator 8.1.
 //!
-//! A series appears with the first request it counts, in that order. Counting locks nothing
-//! but on that first request.
+//! Series appear in the order of the first requests that they count. Only that first request takes
+//! a lock.
 //!
-//! Excluded are routes that *contain* `/metrics`, `/health`, `/load`, `/ping`, `/version` or
-//! `/server_info`: upstream searches the pattern anywhere, so `/v1/load_lora_adapter` is not
-//! counted either, while `/v1/unload_lora_adapter` is.
+//! Routes that *contain* `/metrics`, `/health`, `/load`, `/ping`, `/version` or `/server_info` are
+//! excluded. Upstream matches the pattern anywhere, so `/v1/load_lora_adapter` is excluded too,
+//! while `/v1/unload_lora_adapter` is counted.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -30,17 +30,16 @@ const EXCLUDED: [&str; 6] = [
     "/version",
     "/server_info",
 ];
-/// Last: whatever else a client may send.
+/// The last one stands for all other methods.
 const METHODS: [&str; 8] = [
     "GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "OTHER",
 ];
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// A route template that requests are counted under.
+/// Index of a route template under which requests are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandlerId(u16);
 
-/// What requests of one route come to; its cells are made with the first request of each.
 struct HandlerCells {
     name: String,
     requests: [[OnceLock<Arc<Counter>>; CLASSES.len()]; METHODS.len()],
@@ -55,11 +54,11 @@ struct SizeCells {
     response: Counter,
 }
 
-/// Requests over HTTP, as seen from outside.
+/// Metrics of HTTP requests.
 pub struct HttpMetrics {
-    /// The first is `none`: no route matched.
+    /// The first is `none`, for requests without a route.
     handlers: Vec<HandlerCells>,
-    /// Per route its handler, or that it is not counted.
+    /// Handler of each route; `None`: excluded.
     routes: HashMap<String, Option<HandlerId>>,
     highr: Arc<Histogram>,
     series: Arc<Mutex<HttpSeries>>,
@@ -68,7 +67,6 @@ pub struct HttpMetrics {
 }
 
 impl HttpMetrics {
-    /// Knows these route templates (`/v1/responses/{response_id}`).
     pub(super) fn new(routes: &[String], api_servers: ApiServers, clock: Clock) -> Self {
         let names = ["none"]
             .into_iter()
@@ -94,9 +92,11 @@ impl HttpMetrics {
         }
     }
 
-    /// The id of a route, or `None` when it is not counted. A route that the settings did not
-    /// name counts as `none`, as does a path that matched nothing or has no such method: give
-    /// its raw path. A path that redirects to the one without its slash is a route of its own.
+    /// Returns the id of a route; `None` if it is excluded.
+    ///
+    /// A route that is not in the settings counts as `none`. So does a path without a route or with
+    /// an unknown method: pass the raw path. A path that redirects to the one without trailing
+    /// slash is a route of its own.
     pub fn handler(&self, route: &str) -> Option<HandlerId> {
         match self.routes.get(route) {
             Some(known) => *known,
@@ -104,8 +104,9 @@ impl HttpMetrics {
         }
     }
 
-    /// Counts a request that was answered: the sizes are those of the content-length headers,
-    /// zero without one (a stream has none).
+    /// Counts a completed request.
+    ///
+    /// Sizes are those of the content-length headers, or zero without one (a stream has none).
     pub fn observe(
         &self,
         handler: HandlerId,
@@ -195,7 +196,6 @@ fn is_excluded(route: &str) -> bool {
     EXCLUDED.iter().any(|part| route.contains(part))
 }
 
-/// All series there are, in the order they appeared.
 #[derive(Default)]
 struct HttpSeries {
     requests: Vec<CounterSeries>,
@@ -204,7 +204,6 @@ struct HttpSeries {
 }
 
 struct SeriesHead {
-    /// `{…} `, with the space after.
     labels: String,
     created: f64,
 }
@@ -242,7 +241,7 @@ enum HttpFamily {
 }
 
 impl HttpSeries {
-    /// The series stay, at zero: a count that is under way still finds its own.
+    /// Resets all series to zero and keeps them, because concurrent calls may hold their cells.
     fn restart(&mut self, now_unix: f64) {
         for s in &mut self.requests {
             s.cell.set(0);
@@ -262,7 +261,6 @@ impl HttpSeries {
     }
 }
 
-/// One family.
 struct HttpFamilyWriter {
     family: HttpFamily,
     series: Arc<Mutex<HttpSeries>>,
@@ -308,7 +306,7 @@ impl LiveFamily for HttpFamilyWriter {
 }
 
 impl HttpFamilyWriter {
-    /// Several processes show no family without series.
+    /// Several processes expose no family without series.
     fn head(&self, out: &mut String, desc: FamilyDesc, kind: &str, series: usize) {
         if !(series == 0 && self.api_servers == ApiServers::Several) {
             out.push_str(&header(desc.name, desc.help, kind));

@@ -1,13 +1,15 @@
-//! `vllm:lora_requests_info`: which adapters run and wait, as labels; the time as value.
+//! The family `vllm:lora_requests_info`: running and waiting adapters as labels, the time as value.
 //!
-//! A combination that never was before is a new series, and old ones stay: readers take the
-//! series with the largest value. vLLM lists every adapter that has a request in both lists;
-//! llm-d's simulator lists an adapter where it has one. With several API servers vLLM adds the
-//! times of their processes up, which misleads those readers; here the value is always a time.
-//! vLLM shows no series before its first step, and readers then take the server for one without
-//! room for adapters; here, as in llm-d's simulator, the empty lists are there from the start.
+//! A new combination of adapters adds a series, and old ones stay: readers take the series with the
+//! largest value. vLLM lists an adapter with requests in both lists; llm-d's simulator lists it
+//! only where it has requests.
 //!
-//! Source: vLLM `vllm/v1/metrics/{loggers,stats}.py`; llm-d-inference-sim `metrics.go`.
+//! With several API servers vLLM adds up the times of their processes, which misleads readers; here
+//! the value is always a time. vLLM exposes no series before its first step, and readers then
+//! assume that there is no room for adapters. Here, as in llm-d's simulator, empty lists are
+//! exposed from the start.
+//!
+//! **Source:** vLLM `vllm/v1/metrics/{loggers,stats}.py`; llm-d-inference-sim `metrics.go`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,27 +23,26 @@ use super::number::push_float;
 use super::page::{ApiServers, Labels, LiveFamily, header};
 use super::settings::Compat;
 
-/// Most series kept; past it the one that was set longest ago goes.
+/// Maximum number of series; beyond it the least recently set one is removed.
 const MAX_SERIES: usize = 4096;
 
-/// Requests of one adapter.
+/// Number of requests of one adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoraLoad<'a> {
-    /// Its name.
+    /// Adapter name.
     pub name: &'a str,
-    /// Requests that run.
+    /// Number of running requests.
     pub running: u32,
-    /// Requests that wait.
+    /// Number of waiting requests.
     pub waiting: u32,
 }
 
 struct LoraSeries {
     running: String,
     waiting: String,
-    /// Name and labels, with the space after.
     text: String,
     at: Gauge,
-    /// Made room for another; who still holds it has to come back.
+    /// Whether the series was removed; writers that still hold it must look it up again.
     evicted: AtomicBool,
 }
 
@@ -51,7 +52,7 @@ impl LoraSeries {
     }
 }
 
-/// All series, of all engines: they have no engine label.
+/// Series of all engines; they have no engine label.
 pub(super) struct LoraInfo {
     max_lora: String,
     series: ArcSwap<Vec<Arc<LoraSeries>>>,
@@ -72,12 +73,10 @@ impl LoraInfo {
         }
     }
 
-    /// Shows that no adapter has a request.
     pub(super) fn set_idle(&self, compat: Compat, now_unix: f64) {
         self.touch("", "", shown_time(compat, now_unix));
     }
 
-    /// Sets the series of these lists, which may be new.
     fn touch(&self, running: &str, waiting: &str, value: f64) -> Arc<LoraSeries> {
         let _adding = self.adding.lock();
         let all = self.series.load();
@@ -115,7 +114,6 @@ impl LoraInfo {
         })
     }
 
-    /// Forgets all series.
     fn clear(&self) {
         let _adding = self.adding.lock();
         for series in self.series.swap(Arc::default()).iter() {
@@ -123,7 +121,7 @@ impl LoraInfo {
         }
     }
 
-    /// Forgets all series for these (running, waiting, value).
+    /// Replaces all series by these (running, waiting, value).
     pub(super) fn replace(&self, series: &[(String, String, f64)]) {
         let _adding = self.adding.lock();
         let mut all: Vec<Arc<LoraSeries>> = Vec::with_capacity(series.len());
@@ -156,7 +154,7 @@ impl LiveFamily for LoraInfo {
     }
 }
 
-/// One engine's hand on the series: while the adapters stay the same, it only writes the time.
+/// Writer of one engine: while the lists are unchanged, it only sets the time.
 pub(super) struct LoraWriter {
     info: Arc<LoraInfo>,
     last: Mutex<LastWritten>,

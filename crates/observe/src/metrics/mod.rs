@@ -1,22 +1,23 @@
-//! Every series that vLLM shows on `/metrics`, in the words of Python's prometheus_client.
+//! Metric families that vLLM exposes on `/metrics`, in the text format of Python's
+//! prometheus_client.
 //!
-//! Numbers are atomics that engines and handlers add to; the page around them is rendered when
-//! the server starts. A scrape takes no lock that a token waits for: endpoint pickers scrape
-//! every 50 ms. Within a family the first engine comes first: they read the first series.
+//! Values are atomics that engines and handlers update; constant text is rendered at start. A
+//! scrape takes no lock that a token waits for, because endpoint pickers scrape every 50 ms. Within
+//! a family the first engine comes first: endpoint pickers read the first series.
 //!
-//! [`Settings::legacy`] adds retired names as second views of the same numbers:
-//! `gpu_cache_usage_perc`, `gpu_prefix_cache_{queries,hits}_total`,
-//! `gpu_prefix_cache_hit_rate`, `prefix_cache_{queries,hits}` without `_total`,
-//! `time_per_output_token_seconds`, `max_num_generation_tokens` (all `vllm:`). They have no
-//! `_created` beside them. `request_success_total` carries vLLM's label `finished_reason`;
-//! llm-d's simulator calls it `finish_reason`, and a family has one set of labels, so
-//! [`Settings::finish_reason_label`] puts the second name on every series of it, beside the
-//! first and with the same value. That family is then no longer vLLM's to the letter.
+//! [`Settings::legacy`] adds deprecated names that share the cells of current ones:
+//! `gpu_cache_usage_perc`, `gpu_prefix_cache_{queries,hits}_total`, `gpu_prefix_cache_hit_rate`,
+//! `prefix_cache_{queries,hits}` without `_total`, `time_per_output_token_seconds`,
+//! `max_num_generation_tokens` (all `vllm:`). They have no `_created` series.
 //!
-//! Left out: series of hardware and connectors that nothing here stands for (Mooncake,
-//! offloading, HF3FS, HiSparse, UMBP), of watermarks, NaN counting and diffusion.
+//! `request_success_total` has vLLM's label `finished_reason`; llm-d's simulator calls it
+//! `finish_reason`. [`Settings::finish_reason_label`] adds the second label with the same value to
+//! every series. The family then differs from vLLM's.
 //!
-//! Source: vLLM 0.32 and 0.33, `vllm/v1/metrics`; a recorded server's texts are in
+//! Not exposed: metrics of hardware and connectors that are not simulated (Mooncake, HF3FS,
+//! HiSparse, UMBP), of watermarks, NaN counting and diffusion.
+//!
+//! **Source:** vLLM 0.32 and 0.33, `vllm/v1/metrics`; texts of recorded servers are in
 //! `tests/fixtures/metrics`.
 
 mod block_lifetime;
@@ -76,10 +77,10 @@ use page::{FamilyGroup, Labels, Page, PageBuilder, Series};
 use process::{ProcessInfo, PythonInfo};
 use sockets::WebSocketMetrics;
 
-/// Content type of the text.
+/// Content type of the text format.
 pub const CONTENT_TYPE: &str = "text/plain; version=1.0.0; charset=utf-8";
 
-/// All metrics of a server.
+/// Metrics of a server.
 pub struct Metrics {
     page: Page,
     engines: Vec<Arc<EngineMetrics>>,
@@ -90,15 +91,13 @@ pub struct Metrics {
     sockets: WebSocketMetrics,
     faults: Arc<FaultMetrics>,
     fake: Option<FakeState>,
-    /// Where a process without requests shows that no adapter has one.
+    /// Series that shows empty adapter lists before the first request.
     idle_lora: Option<Arc<LoraInfo>>,
     compat: Compat,
     clock: Clock,
-    /// Length of the last text.
     length: AtomicUsize,
 }
 
-/// The numbers that the page shows of each engine: its own, or beside fake metrics others.
 fn shown_cells(settings: &Settings, real: &[EngineCells]) -> Vec<(Labels, EngineCells)> {
     let engines = settings.engines.iter().zip(real);
     let shown = engines.map(|(engine, cells)| {
@@ -111,7 +110,6 @@ fn shown_cells(settings: &Settings, real: &[EngineCells]) -> Vec<(Labels, Engine
     shown.collect()
 }
 
-/// The adapters that requests use, and those that the page shows: others beside fake metrics.
 fn lora_info(settings: &Settings) -> [Arc<LoraInfo>; 2] {
     let max_lora = settings.lora.unwrap_or(1);
     let info = || Arc::new(LoraInfo::new(max_lora, settings.api_servers));
@@ -123,7 +121,7 @@ fn lora_info(settings: &Settings) -> [Arc<LoraInfo>; 2] {
 }
 
 impl Metrics {
-    /// All series that these settings ask for, at zero.
+    /// Creates all series that the settings select, at zero.
     pub fn new(settings: Settings) -> Arc<Self> {
         let created = (settings.clock)();
         let llmd = settings.compat == Compat::Llmd;
@@ -204,25 +202,25 @@ impl Metrics {
         })
     }
 
-    /// The series of one data-parallel rank.
+    /// Returns the metrics of one data-parallel rank.
     ///
     /// # Panics
-    /// When there is no such rank in [`Settings::engines`].
+    /// Panics if [`Settings::engines`] has no such rank.
     pub fn engine(&self, rank: usize) -> Arc<EngineMetrics> {
         self.engines[rank].clone()
     }
 
-    /// The series of HTTP requests.
+    /// Returns the metrics of HTTP requests.
     pub fn http(&self) -> &HttpMetrics {
         &self.http
     }
 
-    /// A queue limit turned a request away before it had an engine.
+    /// Counts a request that a queue limit rejected before it had an engine.
     pub fn on_rejected(&self, reason: Rejection) {
         self.rejections[reason as usize].add(1);
     }
 
-    /// The tool-call parser was invoked `n` times.
+    /// Counts `n` invocations of the tool-call parser.
     pub fn on_tool_parser(
         &self,
         mode: ToolMode,
@@ -233,48 +231,50 @@ impl Metrics {
         self.tool_parser.add(mode, outcome, request, n);
     }
 
-    /// An operation began; [`Self::operation_ended`] must follow.
+    /// Records the start of an operation; [`Self::operation_ended`] must follow.
     pub fn operation_started(&self, operation: Operation) {
         self.operations.started(operation);
     }
 
-    /// An operation ended, well or not.
+    /// Records the end of an operation, successful or not.
     pub fn operation_ended(&self, operation: Operation, seconds: f64) {
         self.operations.ended(operation, seconds);
     }
 
-    /// A WebSocket was opened; [`Self::socket_closed`] must follow.
+    /// Records an opened WebSocket; [`Self::socket_closed`] must follow.
     pub fn socket_opened(&self) {
         self.sockets.opened();
     }
 
-    /// A WebSocket was closed after so many seconds.
+    /// Records a closed WebSocket and the duration of its connection.
     pub fn socket_closed(&self, seconds: f64) {
         self.sockets.closed(seconds);
     }
 
-    /// A client got to feel a fault of this kind, injected by a scenario's phase (both empty
-    /// without a scenario).
+    /// Counts a fault that took effect on a client.
+    ///
+    /// Scenario and phase are empty outside a scenario.
     pub fn on_fault(&self, kind: &str, scenario: &str, phase: &str) {
         self.faults.count(kind, scenario, phase);
     }
 
-    /// The scenario and phase that are in force; `None`: none.
+    /// Sets the active scenario and phase; `None`: no scenario.
     pub fn on_phase(&self, phase: Option<(&str, &str)>) {
         self.faults.set_phase(phase);
     }
 
-    /// Lays an update over the fake metrics.
+    /// Applies a partial update to the fake metrics.
     ///
     /// # Errors
-    /// [`RealMetrics`] when none are shown.
+    /// [`RealMetrics`] if the server exposes real metrics.
     pub fn update_fake(&self, update: &FakeMetrics) -> Result<(), RealMetrics> {
         self.fake.as_ref().ok_or(RealMetrics)?.update(update);
         Ok(())
     }
 
-    /// Counts begin again at zero, as in a process that starts now. Fake metrics stay as they are,
-    /// and so does what is counted of faults: it is the record of the scenario.
+    /// Resets the counters, as a process restart does.
+    ///
+    /// Fake metrics and the counts of faults are kept; the latter are the record of a scenario.
     pub fn restart(&self) {
         if self.fake.is_some() {
             return;
@@ -289,8 +289,8 @@ impl Metrics {
         }
     }
 
-    /// Percentiles of the newest latencies of all engines; `None` beside fake metrics, which
-    /// they would contradict.
+    /// Returns percentiles of recent latencies of all engines; `None` with fake metrics, which they
+    /// would contradict.
     pub fn recent_latencies(&self) -> Option<RecentLatencies> {
         if self.fake.is_some() {
             return None;
@@ -302,7 +302,7 @@ impl Metrics {
         })
     }
 
-    /// Appends the whole text, as of this unix time.
+    /// Appends the text at this Unix time.
     pub fn encode(&self, out: &mut String, now_unix: f64) {
         if let Some(fake) = &self.fake {
             fake.tick(now_unix);
@@ -314,7 +314,6 @@ impl Metrics {
     }
 }
 
-/// One series per reason for which a queue limit turns requests away.
 fn rejected_series(settings: &Settings, cells: &[Arc<Counter>; 2]) -> Vec<Series> {
     let each = Rejection::LABELS.iter().zip(cells);
     each.map(|(reason, cell)| {

@@ -1,27 +1,28 @@
-//! Prompts that NIXL moves here.
+//! Metrics of prompts that NIXL transfers.
 
 use std::time::Duration;
 
 use super::cells::EngineCells;
 
-/// Seconds to hand a transfer to NIXL, and for each of its descriptors. An assumption.
+/// Assumed time to post a transfer, and additional time per descriptor, in seconds.
 const POST: (f64, f64) = (100e-6, 0.5e-6);
 
-/// What NIXL moves for a prompt that comes from another engine.
+/// Shape of a NIXL transfer of a prompt from another engine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NixlTransfer {
-    /// GPUs of the engine, each of which reads its own part.
+    /// Number of GPUs of the engine, each of which reads its own part.
     pub workers: u32,
-    /// Tokens of a block.
+    /// Number of tokens per block.
     pub block_size: u32,
-    /// Bytes of a token on one GPU; 0: nothing is known.
+    /// Bytes per token on one GPU; 0: unknown.
     pub token_bytes: f64,
-    /// Regions of memory that a block lies in: keys and values of each layer.
+    /// Number of memory regions per block: keys and values of each layer.
     pub regions: u32,
 }
 
 impl NixlTransfer {
-    /// The whole blocks of so many tokens are moved: each GPU reads its part, at the same time.
+    /// Records the transfer of the blocks of `tokens` tokens: all GPUs read their parts at the same
+    /// time.
     ///
     /// **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/v1/nixl/stats.py`.
     pub(super) fn record(&self, cells: &EngineCells, tokens: u32, took: Duration) {
@@ -40,7 +41,6 @@ impl NixlTransfer {
         }
     }
 
-    /// No GPU gets its part.
     pub(super) fn record_failure(&self, cells: &EngineCells) {
         cells.nixl.failures[0].add(self.workers.into());
     }

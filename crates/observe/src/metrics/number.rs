@@ -1,9 +1,8 @@
-//! Numbers as Python's prometheus_client writes them.
+//! Formats numbers as Python's prometheus_client does.
 //!
-//! Source: `prometheus_client/utils.py`, `floatToGoString`: Python's `repr` of a float, except
-//! that positive values from a million up switch to Go's exponent form.
+//! **Source:** `prometheus_client/utils.py`, `floatToGoString`: Python's `repr` of a float, except
+//! that positive values from a million up have Go's exponent form.
 
-/// Appends a float.
 pub(super) fn push_float(out: &mut String, v: f64) {
     if v.is_nan() {
         return out.push_str("NaN");
@@ -21,7 +20,7 @@ pub(super) fn push_float(out: &mut String, v: f64) {
         out.push_str(mantissa);
         return push_exponent(out, exponent);
     }
-    // `repr` turns to exponents below 1e-4, ryu below 1e-5.
+    // `repr` uses exponents below 1e-4, ryu below 1e-5.
     if let Some(digits) = text.trim_start_matches('-').strip_prefix("0.0000") {
         if v < 0.0 {
             out.push('-');
@@ -43,10 +42,10 @@ pub(super) fn push_float(out: &mut String, v: f64) {
     }
 }
 
-/// Appends a whole number, as the float it is on the wire.
+/// Appends an integer in the format of a float.
 pub(super) fn push_count(out: &mut String, n: u64) {
     if n > 9_000_000_000_000_000 {
-        // Not exact as a float, or written otherwise: the long way.
+        // The value may not be exact as a float, so it is formatted as one.
         let mut buffer = ryu::Buffer::new();
         let text = buffer.format_finite(n as f64);
         return match text.split_once('e') {
@@ -71,7 +70,6 @@ pub(super) fn push_count(out: &mut String, n: u64) {
     }
 }
 
-/// Digits with a point after the first, if there is a second.
 fn push_mantissa(out: &mut String, digits: &str) {
     out.push_str(&digits[..1]);
     if digits.len() > 1 {
@@ -85,7 +83,6 @@ fn push_go_exponent(out: &mut String, exponent: usize) {
     push_two_digits(out, exponent);
 }
 
-/// `repr` writes a sign and at least two digits.
 fn push_exponent(out: &mut String, exponent: &str) {
     let (sign, digits) = match exponent.strip_prefix('-') {
         Some(digits) => ("e-", digits),
@@ -105,7 +102,6 @@ fn push_two_digits(out: &mut String, n: usize) {
     out.push_str(itoa::Buffer::new().format(n));
 }
 
-/// A float as text, for labels that are rendered once.
 pub(super) fn float(v: f64) -> String {
     let mut out = String::new();
     push_float(&mut out, v);
@@ -118,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    /// Written by prometheus_client 0.26.0.
+    /// Output of prometheus_client 0.26.0.
     const PYTHON: &[(f64, &str)] = &[
         (0.0, "0.0"),
         (-0.0, "-0.0"),

@@ -1,4 +1,4 @@
-//! From what an engine does to what `/metrics` shows, when vLLM would.
+//! Updates metrics from engine events, at the times at which vLLM does.
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -11,32 +11,31 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{Observer, PlannedFinish, SequenceRecord};
 use vllm_sim_engine::{End, Event, LoadFailurePolicy, Stats};
 
-/// Turns what an engine does into what `/metrics` shows, when vLLM would.
+/// Updates the metrics of one engine from its events, at the times at which vLLM does.
 pub struct MetricsObserver {
     metrics: Arc<EngineMetrics>,
-    /// Adapters with requests, in the order they got their first one.
+    /// Adapters with requests, ordered by their first request.
     loras: Vec<AdapterUse>,
-    /// Whether one of them waits that is not shown.
+    /// Whether a waiting sequence of an adapter is not exposed yet.
     queued: bool,
     features: EngineFeatures,
 }
 
-/// What the observed engine has.
+/// Features of the observed engine.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct EngineFeatures {
-    /// Adapters.
+    /// Whether LoRA adapters are enabled.
     pub loras: bool,
-    /// A prefix cache.
+    /// Whether there is a prefix cache.
     pub cache: bool,
-    /// Events of its batches.
+    /// Whether the engine emits step events.
     pub steps: bool,
-    /// A connector that it asks for what it has not cached.
+    /// Whether a KV connector is queried for tokens that are not cached.
     pub connector: bool,
-    /// What NIXL moves for a prompt that comes from another engine, where it does.
+    /// Shape of NIXL transfers, if prompts come from other engines.
     pub transfer: Option<NixlTransfer>,
 }
 
-/// Sequences of one adapter.
 #[derive(Debug)]
 struct AdapterUse {
     name: Arc<str>,
@@ -45,13 +44,11 @@ struct AdapterUse {
 }
 
 impl AdapterUse {
-    /// One that waited runs.
     fn starts(&mut self) {
         self.waiting = self.waiting.saturating_sub(1);
         self.running += 1;
     }
 
-    /// One that ran waits.
     fn stops(&mut self) {
         self.running = self.running.saturating_sub(1);
         self.waiting += 1;
@@ -59,7 +56,7 @@ impl AdapterUse {
 }
 
 impl MetricsObserver {
-    /// An observer that feeds one engine's series.
+    /// Creates an observer that updates the metrics of one engine.
     pub fn new(metrics: Arc<EngineMetrics>, features: EngineFeatures) -> Self {
         Self {
             metrics,
@@ -69,14 +66,14 @@ impl MetricsObserver {
         }
     }
 
-    /// Counts and shows a sequence of an adapter that waits or runs now, or is over.
     fn lora(&mut self, name: Option<&Arc<str>>, change: impl FnOnce(&mut AdapterUse)) {
         if self.count_lora(name, change) {
             self.show_loras();
         }
     }
 
-    /// Counts a sequence of an adapter, which goes with its last one; whether there is one to count.
+    /// Changes the counts of an adapter, and removes it without sequences; returns false without
+    /// adapter.
     fn count_lora(
         &mut self,
         name: Option<&Arc<str>>,
@@ -141,7 +138,7 @@ impl MetricsObserver {
         });
     }
 
-    /// Counts tokens that came `since` the ones before.
+    /// Counts `n` tokens whose predecessors came at `since`.
     fn count_tokens(&self, at: SimTime, n: u32, record: &SequenceRecord, since: SimTime) {
         self.metrics.on_tokens(n);
         let first = record.output == n;
@@ -150,10 +147,10 @@ impl MetricsObserver {
             self.metrics
                 .on_first_token(ttft, record.prompt, record.cached, record.external);
         } else {
-            // Tokens due at one instant are events of their own: without delay, but counted.
+            // Tokens due at the same instant are separate events with a gap of zero.
             self.metrics.on_gap((at - since).as_secs_f64());
         }
-        // Several tokens of one step are one output of vLLM.
+        // Several tokens of one step are one output in vLLM.
         if !self.features.steps {
             if n > 1 {
                 self.metrics.on_gaps(0.0, n - 1);
@@ -167,7 +164,6 @@ impl MetricsObserver {
         }
     }
 
-    /// The last sequence of a request reports the request.
     fn close_parent(&self, record: &SequenceRecord) {
         let Some(parent) = &record.request.parent else {
             return;
@@ -180,7 +176,7 @@ impl MetricsObserver {
     }
 }
 
-/// The reason that is counted for an end; `None` for an aborted sequence, which is not counted.
+/// Returns the reason to count; `None` for an aborted sequence, which is not counted.
 fn finish_reason(end: End, planned: PlannedFinish) -> Option<FinishReason> {
     Some(match (end, planned) {
         (End::Aborted, _) => return None,
@@ -196,7 +192,8 @@ fn finish_reason(end: End, planned: PlannedFinish) -> Option<FinishReason> {
 
 impl Observer for MetricsObserver {
     fn on_queued(&mut self, record: &SequenceRecord) {
-        // One that starts at once never waits: readers of equal times take the first.
+        // Not exposed yet: a sequence that starts immediately never waits, and readers of equal
+        // times take the first series.
         self.queued |= self.count_lora(record.request.lora.as_ref(), |u| u.waiting += 1);
     }
 
@@ -205,7 +202,7 @@ impl Observer for MetricsObserver {
             Event::Scheduled {
                 cached, external, ..
             } => {
-                // A connector is asked for what this engine's cache has not.
+                // A connector is queried for tokens that are not in this engine's cache.
                 let asked = match self.features.connector || *external > 0 {
                     true => record.prompt - cached,
                     false => 0,
@@ -256,7 +253,7 @@ impl Observer for MetricsObserver {
         }
     }
 
-    /// llm-d's simulator looks at the context when a request runs.
+    /// llm-d's simulator checks the context length when a request runs.
     fn on_refused(&mut self, lora: &Arc<str>) {
         self.lora(Some(lora), |used| used.running += 1);
         self.lora(Some(lora), |used| used.running -= 1);
@@ -294,11 +291,11 @@ impl Observer for MetricsObserver {
     }
 }
 
-/// Lines that wait for the log; more are lost.
 const LOAD_FAILURE_LINES: usize = 1024;
 
-/// What vLLM's scheduler says of a load that failed; written by a thread of its own, as this one holds the
-/// engine's lock.
+/// Logs a failed load as vLLM's scheduler does.
+///
+/// A separate thread writes the line, because this one holds the engine's lock.
 ///
 /// **Source:** vLLM 0.33 `vllm/v1/core/sched/scheduler.py`, `_handle_invalid_blocks`.
 fn log_load_failure(id: &str, tokens: u32, policy: LoadFailurePolicy) {
@@ -323,6 +320,6 @@ fn log_load_failure(id: &str, tokens: u32, policy: LoadFailurePolicy) {
             "Recovered from KV load failure: 1 request(s) rescheduled ({tokens} tokens affected)."
         ),
     };
-    // Full: whoever reads the log is far behind.
+    // If the queue is full, the line is dropped.
     let _ = LOG.try_send((policy, line));
 }

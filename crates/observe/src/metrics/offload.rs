@@ -1,6 +1,6 @@
-//! The numbers of a second prefix cache in the memory of the host.
+//! Metrics of KV cache offloading to CPU memory.
 //!
-//! Source: vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/v1/offloading/metrics.py`,
+//! **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/v1/offloading/metrics.py`,
 //! `vllm/v1/simple_kv_offload/metrics.py`.
 
 use std::sync::Arc;
@@ -13,30 +13,28 @@ use super::page::{FamilyDesc, Labels, PageBuilder, Series, Value};
 use vllm_sim_engine::HostEvent;
 use vllm_sim_engine::kv::HostCounts;
 
-/// A cache in the memory of the host, as `/metrics` describes it.
+/// Description of a CPU memory tier on `/metrics`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OffloadInfo {
-    /// Whether it is that of `SimpleCPUOffloadConnector`.
+    /// Whether `SimpleCPUOffloadConnector` is used.
     pub simple: bool,
-    /// GPUs of one engine: each copies its part.
+    /// Number of GPUs of one engine, each of which copies its part.
     pub workers: u32,
-    /// Chunks that it has room for.
+    /// Capacity, in chunks.
     pub chunks: u32,
-    /// Blocks of a chunk.
+    /// Number of blocks per chunk.
     pub blocks_per_chunk: u32,
-    /// Bytes that were given.
+    /// Configured size, in bytes.
     pub bytes: u64,
-    /// Tokens that it has room for.
+    /// Capacity, in tokens.
     pub tokens: u64,
 }
 
-/// Copies in one direction.
 #[derive(Debug, Clone)]
 struct CopyCells {
     bytes: Arc<Counter>,
     seconds: Arc<Gauge>,
     sizes: Arc<Histogram>,
-    /// A copy has ended.
     shown: Arc<CreatedAt>,
 }
 
@@ -59,18 +57,17 @@ impl CopyCells {
     }
 }
 
-/// The numbers of one engine's tier. A clone shares them.
+/// Metric cells of one engine's tier; a clone shares them.
 #[derive(Debug, Clone)]
 pub(super) struct OffloadCells {
     workers: u32,
-    /// To the host, and back.
     copies: [CopyCells; 2],
     loaded_blocks: Arc<Counter>,
     refused: Arc<Counter>,
     refused_shown: Arc<CreatedAt>,
     allocated: Arc<Histogram>,
     delays: Arc<Histogram>,
-    /// Share of the chunks that copies hold: all, being written, being read.
+    /// Fractions of the tier that copies in progress use: all, written, read.
     usage: [Arc<Gauge>; 3],
     used: Arc<Gauge>,
     storing: Arc<Gauge>,
@@ -99,7 +96,6 @@ impl OffloadCells {
         }
     }
 
-    /// Something happened in the memory of the host, at this unix time.
     pub(super) fn on_event(&self, event: &HostEvent, now: f64) {
         match event {
             HostEvent::Copied {
@@ -124,7 +120,6 @@ impl OffloadCells {
         }
     }
 
-    /// What it holds now.
     pub(super) fn set(&self, counts: &HostCounts) {
         if counts.total == 0 {
             return;
@@ -143,7 +138,7 @@ impl OffloadCells {
         self.storing.set(f64::from(storing));
     }
 
-    /// What the log says since the last time: names and sums so far.
+    /// Returns names and sums of the copies since the start, for the log.
     pub(super) fn totals(&self) -> Vec<(&'static str, f64)> {
         let mut totals = Vec::new();
         let names = [
@@ -159,7 +154,6 @@ impl OffloadCells {
     }
 }
 
-/// The families of the tier of each engine.
 pub(super) fn register(
     page: &mut PageBuilder,
     info: &OffloadInfo,
@@ -173,14 +167,13 @@ pub(super) fn register(
 
 type Tier<'a> = (&'a Labels, &'a OffloadCells);
 
-/// A series for each engine.
 fn series(each: &[Tier<'_>], pick: impl Fn(&OffloadCells) -> Value) -> Vec<Series> {
     let each = each.iter();
     each.map(|(labels, cells)| Series::new((*labels).clone(), pick(cells)))
         .collect()
 }
 
-/// The same, each from its first observation on.
+/// Returns one series per engine, exposed from its first observation.
 fn observed(
     each: &[Tier<'_>],
     pick: impl Fn(&OffloadCells) -> (Value, &Arc<CreatedAt>),
@@ -252,7 +245,6 @@ fn register_native(page: &mut PageBuilder, info: &OffloadInfo, each: &[Tier<'_>]
     register_info(page, f::OFFLOAD_CONFIG, &labels, each);
 }
 
-/// The same numbers by direction, as vLLM showed them first.
 fn register_deprecated(page: &mut PageBuilder, each: &[Tier<'_>]) {
     let ways = ["GPU_to_CPU", "CPU_to_GPU"];
     let by_way: Vec<(Labels, &CopyCells)> = each

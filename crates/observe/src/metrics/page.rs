@@ -1,9 +1,8 @@
-//! The text of `/metrics`: all constant text is rendered when the page is built, a scrape only
-//! puts numbers between.
+//! Text of `/metrics`: constant parts are rendered at start, a scrape inserts the numbers.
 //!
-//! Source: prometheus_client 0.26, `exposition.py` (single process, with `_created` families)
-//! and `multiprocess.py` (several API servers: no `_created`, families grouped by type, the sum
-//! of a histogram first, nothing for a family without series).
+//! **Source:** prometheus_client 0.26, `exposition.py` (single process, with `_created` families)
+//! and `multiprocess.py` (several API servers: no `_created`, families grouped by type, the sum of
+//! a histogram first, no family without series).
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -12,25 +11,27 @@ use super::cell::{Counter, CreatedAt, Gauge, Histogram};
 use super::number::{float, push_count, push_float};
 use super::restart::Resettable;
 
-/// Tells how many API servers a text is of (vLLM's data parallelism). That of several has no `_created`, no
-/// `python_*` and `process_*`, families by type, none without series, and sums first.
+/// Number of API server processes of vLLM that the text describes.
+///
+/// With several, there are no `_created`, `python_*` and `process_*` series and no families without
+/// series. Families are grouped by type, and sums come first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ApiServers {
-    /// One.
+    /// One process.
     #[default]
     One,
-    /// More than one.
+    /// More than one process.
     Several,
 }
 
-/// Name and HELP of a family. Counters are named with their `_total`.
+/// Name and HELP text of a family. Names of counters include `_total`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FamilyDesc {
     pub(super) name: &'static str,
     pub(super) help: &'static str,
 }
 
-/// Label names and values, sorted by name as the wire wants them.
+/// Label names and values, sorted by name as in the text.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Labels(Vec<(String, String)>);
 
@@ -51,8 +52,10 @@ impl Labels {
         Self::new(own.chain([(name.to_owned(), value.to_owned())]))
     }
 
-    /// `{a="x",b="y"}`, or nothing when there are none. A control character, which names of
-    /// adapters and scenarios may have and readers trip over, is shown as `\\u{…}`.
+    /// Renders `{a="x",b="y"}`, or nothing without labels.
+    ///
+    /// Control characters in names of adapters and scenarios, which readers reject, are escaped as
+    /// `\\u{…}`.
     pub(super) fn render(&self) -> String {
         let mut out = String::new();
         for (i, (name, value)) in self.0.iter().enumerate() {
@@ -79,12 +82,11 @@ impl Labels {
     }
 }
 
-/// The number of one series.
 #[derive(Debug, Clone)]
 pub(super) enum Value {
     Count(Arc<Counter>),
     Gauge(Arc<Gauge>),
-    /// The first over the second; zero while the second is.
+    /// Ratio of the first counter to the second; zero if the second is zero.
     Ratio(Arc<Counter>, Arc<Counter>),
 }
 
@@ -114,12 +116,10 @@ impl From<&Arc<Gauge>> for Value {
     }
 }
 
-/// One line of a counter or gauge family.
 #[derive(Debug, Clone)]
 pub(super) struct Series {
     pub(super) labels: Labels,
     pub(super) value: Value,
-    /// When set, the series is hidden until then.
     pub(super) shown: Option<Arc<CreatedAt>>,
 }
 
@@ -133,21 +133,18 @@ impl Series {
     }
 }
 
-/// A part of the page that is not known when it is built.
 pub(super) trait LiveFamily: Send + Sync {
-    /// Appends whole lines.
     fn write(&self, out: &mut String, now_unix: f64);
-    /// Forgets what a process that starts at this time does not know.
+    /// Resets the values, as a process restart at this time does.
     fn restart(&self, _now_unix: f64) {}
 }
 
-/// In which order several API servers show their families.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum FamilyGroup {
     Counter,
     Gauge,
     Histogram,
-    /// Gauges whose processes are added up; their files sort after the histograms'.
+    /// Gauges that are summed over processes; their files sort after those of histograms.
     SummedGauge,
     Summary,
 }
@@ -161,7 +158,7 @@ enum PageSegment {
         before: Vec<String>,
         api_servers: ApiServers,
     },
-    /// A whole line; the time of birth where there is no value.
+    /// A line that may be hidden; without `value` it shows the creation time.
     Hidden {
         shown: Arc<CreatedAt>,
         text: String,
@@ -170,15 +167,13 @@ enum PageSegment {
     LiveFamily(Arc<dyn LiveFamily>),
 }
 
-/// Collects families, in the order of their registration.
 pub(super) struct PageBuilder {
     families: Vec<(FamilyGroup, Vec<PageSegment>)>,
     api_servers: ApiServers,
-    /// Unix time shown in `_created` families.
+    /// Unix time in `_created` families.
     created_at: Arc<Gauge>,
-    /// Whether there are such families.
     created: bool,
-    /// Whether whole bounds of buckets are written as Go does (`1`), and not as Python (`1.0`).
+    /// Whether integral bucket bounds are formatted as in Go (`1`) and not as in Python (`1.0`).
     whole_bounds: bool,
     resettable: Vec<Resettable>,
 }
@@ -195,18 +190,15 @@ impl PageBuilder {
         }
     }
 
-    /// Writes whole bounds of buckets as Go does.
     pub(super) fn with_whole_bounds(mut self) -> Self {
         self.whole_bounds = true;
         self
     }
 
-    /// Families from here on have no `_created` beside them.
     pub(super) fn without_created(&mut self) {
         self.created = false;
     }
 
-    /// The number of API servers that the text describes.
     pub(super) fn api_servers(&self) -> ApiServers {
         self.api_servers
     }
@@ -326,13 +318,12 @@ fn push_line(
     }
 }
 
-/// HELP and TYPE lines.
 pub(super) fn header(name: &str, help: &str, kind: &str) -> String {
     let help = help.replace('\\', "\\\\").replace('\n', "\\n");
     format!("# HELP {name} {help}\n# TYPE {name} {kind}\n")
 }
 
-/// A counter drops its `_total` first; `iteration_tokens_total` is no counter and keeps it.
+/// Returns the name of the `_created` series: a counter loses its `_total`.
 pub(super) fn created_name(counter: &str) -> String {
     format!(
         "{}_created",
@@ -340,8 +331,9 @@ pub(super) fn created_name(counter: &str) -> String {
     )
 }
 
-/// The text before each number of a histogram: buckets, count, sum; or sum, buckets, count. With
-/// the bounds goes whether whole ones are written as Go does.
+/// Returns the text before each number of a histogram: buckets, count, sum; or sum, buckets, count.
+///
+/// `bounds` includes whether integral bounds are formatted as in Go.
 pub(super) fn histogram_lines(
     name: &str,
     labels: &Labels,
@@ -364,7 +356,7 @@ pub(super) fn histogram_lines(
     }
 }
 
-/// Appends the lines of a histogram, `before` as [`histogram_lines`] made it.
+/// Appends the lines of a histogram; `before` comes from [`histogram_lines`].
 pub(super) fn write_histogram(
     out: &mut String,
     cell: &Histogram,
@@ -394,7 +386,6 @@ pub(super) fn write_histogram(
     }
 }
 
-/// A page that is ready to be filled with numbers.
 pub(super) struct Page {
     segments: Vec<PageSegment>,
     created_at: Arc<Gauge>,
@@ -402,7 +393,7 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// Shows the numbers of a process that starts at this unix time: counts from zero.
+    /// Resets the counters, as a process restart at this Unix time does.
     pub(super) fn restart(&self, now_unix: f64) {
         self.created_at.set(now_unix);
         self.resettable.iter().for_each(Resettable::reset);
@@ -413,7 +404,6 @@ impl Page {
         }
     }
 
-    /// Appends the whole text.
     pub(super) fn write(&self, out: &mut String, now_unix: f64) {
         for segment in &self.segments {
             match segment {

@@ -1,10 +1,11 @@
-//! `python_*` and `process_*`, as a vLLM front end shows them.
+//! The families `python_*` and `process_*` of a vLLM API server.
 //!
-//! The process is this one, read from `/proc/self`; where there is none, the families are
-//! missing, as they are from prometheus_client. The interpreter is the one in vLLM's images,
-//! and it never collects garbage.
+//! Values describe this process, from `/proc/self`; on other systems the families are missing, as
+//! in prometheus_client. The Python version is that of vLLM's images, and garbage is never
+//! collected.
 //!
-//! Source: prometheus_client `gc_collector.py`, `platform_collector.py`, `process_collector.py`.
+//! **Source:** prometheus_client `gc_collector.py`, `platform_collector.py`,
+//! `process_collector.py`.
 
 use std::fs;
 
@@ -13,7 +14,7 @@ use parking_lot::Mutex;
 use super::number::push_float;
 use super::page::{LiveFamily, header};
 
-/// Seconds that the number of open files is believed: counting them lists a directory.
+/// Time for which the number of open files is cached, in seconds: counting them lists a directory.
 const FDS_FRESH_S: f64 = 1.0;
 
 const PYTHON: &str = "\
@@ -37,7 +38,6 @@ python_gc_collections_total{generation=\"2\"} 0.0
 python_info{implementation=\"CPython\",major=\"3\",minor=\"12\",patchlevel=\"12\",version=\"3.12.12\"} 1.0
 ";
 
-/// Constant series of the interpreter that is not there.
 pub(super) struct PythonInfo;
 
 impl LiveFamily for PythonInfo {
@@ -46,20 +46,16 @@ impl LiveFamily for PythonInfo {
     }
 }
 
-/// This process.
 pub(super) struct ProcessInfo {
-    /// Per second, of the CPU times.
     ticks: f64,
     page_size: f64,
-    /// Unix time the machine started.
     boot: Option<f64>,
     max_fds: Option<f64>,
     fds: Mutex<Option<(f64, f64)>>,
-    /// When it seems to have started anew, and the CPU time it had by then.
+    /// Time and CPU time of the last simulated restart.
     anew: Mutex<Option<(f64, f64)>>,
 }
 
-/// A line of `/proc/self/stat` that matters.
 struct ProcStat {
     cpu_s: f64,
     start_s: f64,
@@ -82,7 +78,7 @@ impl ProcessInfo {
 
     fn stat(&self) -> Option<ProcStat> {
         let text = fs::read_to_string("/proc/self/stat").ok()?;
-        // The name of the program may have spaces; it ends with the last parenthesis.
+        // The name of the program may contain spaces; it ends at the last parenthesis.
         let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
         let mut number = |skip: usize| fields.nth(skip)?.parse::<f64>().ok();
         let user = number(11)?;
@@ -114,7 +110,6 @@ impl ProcessInfo {
 const AT_PAGESZ: usize = 6;
 const AT_CLKTCK: usize = 17;
 
-/// A word that the kernel gave this process when it started it.
 fn auxiliary(key: usize) -> Option<usize> {
     const WORD: usize = size_of::<usize>();
     let bytes = fs::read("/proc/self/auxv").ok()?;
@@ -129,7 +124,6 @@ fn auxiliary(key: usize) -> Option<usize> {
     None
 }
 
-/// The number after a label at the start of a line.
 fn word_after(path: &str, label: &str) -> Option<f64> {
     let text = fs::read_to_string(path).ok()?;
     let rest = text.lines().find_map(|line| line.strip_prefix(label))?;

@@ -1,21 +1,18 @@
-//! The newest latencies one by one, for percentiles that buckets cannot give.
+//! Keeps recent latencies, for exact percentiles.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use serde::Serialize;
 
-/// Times to first token that an engine keeps.
 const FIRST_TOKENS: usize = 4_096;
-/// Times between tokens that an engine keeps.
 const GAPS: usize = 16_384;
-/// Requests whose hits the log counts.
 const LOOKUPS: usize = 1_000;
 
-/// Percentiles of the newest latencies, in seconds; by nearest rank, so each was observed.
+/// Percentiles of recent latencies, in seconds, by nearest rank: each is an observed value.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Percentiles {
-    /// How many latencies they are of.
+    /// Number of latencies.
     pub count: u64,
     /// Median.
     pub p50: f64,
@@ -25,16 +22,17 @@ pub struct Percentiles {
     pub p99: f64,
 }
 
-/// The newest latencies of all engines; `None` where there was none since the start.
+/// Recent latencies of all engines; `None` without observations since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct RecentLatencies {
-    /// Time to first token: the newest 4,096 of each engine.
+    /// Time to first token, of the newest 4,096 per engine.
     pub ttft: Option<Percentiles>,
-    /// Time between two outputs of a sequence: the newest 16,384 of each engine.
+    /// Inter-token latency, of the newest 16,384 per engine.
     pub itl: Option<Percentiles>,
 }
 
-/// What one engine keeps. Latencies are told by one thread at a time; nobody waits.
+/// Recent latencies and cache hits of one engine. One thread at a time adds latencies, without a
+/// lock.
 pub(super) struct Recent {
     pub(super) ttft: Ring<FIRST_TOKENS>,
     pub(super) itl: Ring<GAPS>,
@@ -54,7 +52,6 @@ impl Recent {
         }
     }
 
-    /// As in a process that starts now.
     pub(super) fn clear(&self) {
         self.ttft.clear();
         self.itl.clear();
@@ -64,18 +61,17 @@ impl Recent {
     }
 }
 
-/// What the newest requests looked up in a cache and found, as vLLM's log counts it.
+/// Cache queries and hits of the newest requests, as vLLM's log counts them.
 ///
 /// **Source:** vLLM 0.33 `vllm/v1/metrics/stats.py`, `CachingMetrics`.
 #[derive(Default)]
 pub(super) struct HitRing {
     next: AtomicUsize,
-    /// Made at the first request. Looked up in the high half, found in the low one.
+    /// Allocated at the first request; queries in the high half, hits in the low half.
     entries: OnceLock<Box<[AtomicU64]>>,
 }
 
 impl HitRing {
-    /// A request looked up so much and found so much of it.
     pub(super) fn add(&self, queries: u32, hits: u32) {
         let entries = self
             .entries
@@ -85,7 +81,6 @@ impl HitRing {
         entries[at].store(word, Ordering::Relaxed);
     }
 
-    /// Found and looked up by the newest requests together.
     pub(super) fn sums(&self) -> (u64, u64) {
         let entries = self.entries.get().into_iter().flatten();
         entries.fold((0, 0), |(hits, queries), entry| {
@@ -101,11 +96,13 @@ impl HitRing {
     }
 }
 
-/// The newest `N` entries. Each is a number of seconds (`f32`, high half) and how often it was
-/// observed (low half; 0: no entry), in one word, so that a reader never sees half of one.
+/// Ring buffer of `N` entries.
+///
+/// An entry is one word: seconds (`f32`, high half) and a count (low half; 0: no entry). Readers
+/// therefore never see half of one.
 pub(super) struct Ring<const N: usize> {
     next: AtomicUsize,
-    /// Made at the first entry: most engines of a test never have one.
+    /// Allocated at the first entry, because most engines in tests have none.
     entries: OnceLock<Box<[AtomicU64]>>,
 }
 
@@ -117,7 +114,6 @@ impl<const N: usize> Ring<N> {
         }
     }
 
-    /// Keeps `seconds`, observed `times` times.
     pub(super) fn add(&self, seconds: f64, times: u32) {
         let entries = self
             .entries
@@ -134,7 +130,6 @@ impl<const N: usize> Ring<N> {
         }
     }
 
-    /// Seconds and how often, in no order.
     fn read(&self) -> impl Iterator<Item = (f32, u64)> + '_ {
         let entries = self.entries.get().into_iter().flatten();
         entries.filter_map(|entry| {
@@ -145,7 +140,6 @@ impl<const N: usize> Ring<N> {
     }
 }
 
-/// Over the rings of all engines.
 pub(super) fn percentiles<'a, const N: usize>(
     rings: impl Iterator<Item = &'a Ring<N>>,
 ) -> Option<Percentiles> {

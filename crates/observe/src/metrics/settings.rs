@@ -1,4 +1,4 @@
-//! What decides which series there are.
+//! Settings that determine which series exist.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,10 +6,10 @@ use super::fake::FakeMetrics;
 use super::offload::OffloadInfo;
 use super::page::ApiServers;
 
-/// The unix time, in seconds.
+/// Source of the Unix time, in seconds.
 pub type Clock = fn() -> f64;
 
-/// The time of this machine.
+/// Returns the system time, in Unix seconds.
 #[expect(
     clippy::disallowed_methods,
     reason = "an edge: wall-clock times are part of the text"
@@ -19,63 +19,64 @@ pub fn wall_clock() -> f64 {
     since.unwrap_or_default().as_secs_f64()
 }
 
-/// Which project decides where the two differ.
+/// Project to imitate where vLLM and llm-d-inference-sim differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compat {
     /// vLLM: an adapter with requests is listed as running and waiting; tool calls and remote
     /// decodes count as `stop` and `length`.
     #[default]
     Vllm,
-    /// llm-d's simulator: an adapter is listed where it is; those reasons count by name.
+    /// llm-d-inference-sim: an adapter is listed only where it has requests; these reasons count by
+    /// name.
     Llmd,
 }
 
-/// What decides which series there are.
+/// Settings of the exposed series.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// First served model name; requests to adapters count under it too.
+    /// First served model name; requests for adapters have it as label, too.
     pub model_name: String,
-    /// One per data-parallel rank, as the label `engine` shows it.
+    /// Values of the label `engine`, one per data-parallel rank.
     pub engines: Vec<String>,
-    /// Context length: bounds the histograms of lengths.
+    /// Context length, in tokens; limits the histograms of lengths.
     pub max_model_len: u32,
     /// `--max-loras`; `None`: no adapters are enabled.
     pub lora: Option<u32>,
-    /// Which project's rules.
+    /// Project to imitate.
     pub compat: Compat,
-    /// Retired names beside the new ones.
+    /// Whether deprecated names are exposed too.
     pub legacy: bool,
-    /// The label `finish_reason` beside `finished_reason`.
+    /// Whether the label `finish_reason` is added to `finished_reason`.
     pub finish_reason_label: bool,
-    /// A tool-call parser is configured.
+    /// Whether a tool-call parser is configured.
     pub tool_parser: bool,
-    /// Whether engines are shown at all (not with `--disable-log-stats`).
+    /// Whether engine metrics are exposed (not with `--disable-log-stats`).
     pub engine_stats: bool,
-    /// `--kv-cache-metrics`.
+    /// Whether block residency is exposed (`--kv-cache-metrics`).
     pub kv_cache_metrics: bool,
-    /// Whether speech comes over WebSockets.
+    /// Whether WebSocket metrics are exposed, for realtime speech.
     pub sockets: bool,
-    /// Draft tokens per step; zero: no speculation.
+    /// Number of draft tokens per step; zero: no speculative decoding.
     pub spec_positions: u32,
-    /// Prompts come from other servers, by NIXL.
+    /// Whether NIXL transfers prompts from other servers.
     pub nixl: bool,
-    /// Prompts may come through a connector.
+    /// Whether prompts may come through a KV connector.
     pub kv_consumer: bool,
-    /// A second prefix cache in the memory of the host.
+    /// CPU memory tier, if offloading is configured.
     pub offload: Option<OffloadInfo>,
-    /// Per engine, the labels of `cache_config_info` without `engine`
+    /// Labels of `cache_config_info` per engine, without `engine`
     /// ([`CacheConfig::labels`](super::CacheConfig::labels)).
     pub cache_config: Vec<Vec<(String, String)>>,
-    /// `python_*` and `process_*`; never with several processes.
+    /// Whether `python_*` and `process_*` are exposed; never with several processes.
     pub runtime_series: bool,
-    /// The number of API servers that the text describes.
+    /// Number of API servers that the text describes.
     pub api_servers: ApiServers,
-    /// Route templates that requests are counted under; one that redirects to another
-    /// (`/v1/models/`) is one too.
+    /// Route templates under which requests are counted, including those that redirect
+    /// (`/v1/models/`).
     pub routes: Vec<String>,
-    /// Shown instead of the truth, and how often moving values move.
+    /// Fake metrics, and the interval at which functions of time are updated.
     pub fake: Option<(FakeMetrics, Duration)>,
-    /// The time.
+    /// Source of the Unix time.
     pub clock: Clock,
 }
 

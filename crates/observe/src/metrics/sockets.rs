@@ -1,5 +1,6 @@
-//! Connections of `/v1/realtime`. Source: vLLM 0.33
-//! `entrypoints/speech_to_text/realtime/metrics.py`.
+//! Metrics of `/v1/realtime` connections.
+//!
+//! **Source:** vLLM 0.33 `entrypoints/speech_to_text/realtime/metrics.py`.
 
 use std::sync::Arc;
 
@@ -8,7 +9,6 @@ use super::cell::{Counter, Gauge, Histogram};
 use super::families as f;
 use super::page::{Labels, PageBuilder, Series};
 
-/// WebSocket connections.
 pub(super) struct WebSocketMetrics {
     active: Arc<Gauge>,
     total: Arc<Counter>,

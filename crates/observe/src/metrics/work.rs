@@ -1,9 +1,11 @@
-//! Estimated work of an engine: operations, bytes read, bytes written (`--enable-mfu-metrics`).
+//! Estimates the work of an engine: floating-point operations, bytes read and bytes written
+//! (`--enable-mfu-metrics`).
 //!
-//! Per GPU: heads and widths are divided by the tensor-parallel size, layers by the stages of a
-//! pipeline. A prompt counts with its first token and as if it had been computed in one piece.
-//! Source: vLLM 0.33 `vllm/v1/metrics/perf.py`. Compressed attention (MLA) counts as attention of
-//! its compressed width.
+//! Values are per GPU: heads and widths are divided by the tensor-parallel size, layers by the
+//! number of pipeline stages. A prompt counts with its first token, as if computed in one step.
+//! Multi-head latent attention counts as attention of its compressed width.
+//!
+//! **Source:** vLLM 0.33 `vllm/v1/metrics/perf.py`.
 
 use std::sync::Arc;
 
@@ -13,10 +15,10 @@ use vllm_sim_engine::driver::{Observer, SequenceRecord};
 use vllm_sim_engine::latency::ModelShape;
 use vllm_sim_engine::{Event, Stats};
 
-/// Bytes of an activation and of a weight that is not quantised.
+/// Bytes of an activation, and of a weight without quantization.
 const WIDE: f64 = 2.0;
 
-/// What a model costs, per GPU.
+/// Work model of a language model, per GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WorkModel {
     hidden: f64,
@@ -24,11 +26,10 @@ pub struct WorkModel {
     heads: f64,
     kv_heads: f64,
     head: f64,
-    /// Layers with a dense MLP, and its width.
+    /// Number of layers with a dense MLP, and the width of the MLP.
     dense: (f64, f64),
-    /// Layers with experts.
     sparse: f64,
-    /// Width of an expert; how many there are; how many a token visits; the width of the shared one.
+    /// Experts: width, number, number per token, width of the shared expert.
     expert: (f64, f64, f64, f64),
     vocabulary: f64,
     weight_bytes: f64,
@@ -36,7 +37,7 @@ pub struct WorkModel {
 }
 
 impl WorkModel {
-    /// A model over `tensor` × `pipeline` GPUs, whose experts lie on `experts` ranks.
+    /// Creates the model for `tensor` × `pipeline` GPUs, with experts spread over `experts` ranks.
     pub fn new(
         shape: &ModelShape,
         (tensor, pipeline, experts): (u32, u32, u32),
@@ -75,7 +76,7 @@ impl WorkModel {
         }
     }
 
-    /// Operations, bytes read and bytes written of one step.
+    /// Returns the operations, bytes read and bytes written of one step.
     fn cost(&self, load: &StepLoad) -> [f64; 3] {
         let Self {
             hidden,
@@ -91,7 +92,7 @@ impl WorkModel {
         let (expert, experts, per_token, shared) = self.expert;
         let visits = tokens * per_token;
         let active = visits.min(experts);
-        // Three matrices: up, gate, down.
+        // The three matrices are up, gate and down.
         let mlps = dense * width * tokens + self.sparse * (expert * visits + shared * tokens);
         let flops = 2.0 * tokens * hidden * (qkv + heads * head) * layers
             + 4.0 * heads * head * load.products * layers
@@ -122,14 +123,13 @@ impl WorkModel {
     }
 }
 
-/// What a step computes.
 #[derive(Debug, Clone, Copy, Default)]
 struct StepLoad {
     prefill: f64,
     decode: f64,
     prefill_context: f64,
     decode_context: f64,
-    /// Tokens times what each looks back at.
+    /// Sum over tokens of their context length.
     products: f64,
     logits: f64,
 }
@@ -140,17 +140,17 @@ impl StepLoad {
     }
 }
 
-/// Adds up the work of one engine.
+/// Accumulates the work of one engine for the MFU metrics.
 pub struct WorkObserver {
     metrics: Arc<EngineMetrics>,
     model: WorkModel,
-    /// Whether the engine has events of its batches; else every output is one.
+    /// Whether the engine emits step events; otherwise each output is a step.
     steps: bool,
     load: StepLoad,
 }
 
 impl WorkObserver {
-    /// An observer of an engine that runs `model`.
+    /// Creates an observer of an engine that runs `model`.
     pub fn new(metrics: Arc<EngineMetrics>, model: WorkModel, steps: bool) -> Self {
         Self {
             metrics,
@@ -236,7 +236,7 @@ mod tests {
             model.cost(&load)
         };
         let [flops, read, written] = cost(1, 1);
-        // 7.5 billion weights take part: the input embedding does not.
+        // The 7.5 billion weights in use exclude the input embedding.
         assert!((flops / 15.01e9 - 1.0).abs() < 0.01, "{flops}");
         assert!((read / 15.01e9 - 1.0).abs() < 0.01, "{read}");
         assert!(written < read / 1000.0, "{written}");

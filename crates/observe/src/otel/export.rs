@@ -1,7 +1,7 @@
-//! The way to a collector: OTLP over gRPC, or as protobuf over HTTP; with TLS if the scheme says so.
+//! Exports spans to a collector: OTLP over gRPC or HTTP, with TLS if the scheme requires it.
 //!
-//! **Source:** vLLM 0.33 `vllm/tracing/otel.py` (which protocols there are, and that an HTTP endpoint
-//! is used as it is written), OpenTelemetry's exporters for Python (schemes, certificates).
+//! **Source:** vLLM 0.33 `vllm/tracing/otel.py` (protocols; an HTTP endpoint is used unchanged),
+//! OpenTelemetry's exporters for Python (schemes, certificates).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,24 +23,22 @@ use vllm_sim_http_client::{Client, Connector, Endpoint, Trust, TrustError};
 
 use super::protocol::OtlpProtocol;
 
-/// How long one export may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of a collector's answer that are read.
+/// Maximum bytes read of a collector's response.
 const ANSWER: usize = 1 << 20;
-/// Files with the certificates of authorities that a collector is checked against, instead of those
-/// that browsers trust.
+/// Environment variables with a file of certificate authorities, which replace the public ones.
 const AUTHORITIES: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
     "OTEL_EXPORTER_OTLP_CERTIFICATE",
 ];
 
-/// Why there is no way to a collector.
+/// Error of creating an exporter.
 #[derive(Debug, thiserror::Error)]
 pub enum OtlpError {
-    /// What the exporter finds wrong.
+    /// Error of the OpenTelemetry exporter.
     #[error(transparent)]
     Exporter(#[from] ExporterBuildError),
-    /// The authorities' certificates.
+    /// A certificate file that cannot be read.
     #[error("cannot read certificates from {0:?} ({variable}): {1}", variable = AUTHORITIES[0])]
     Certificates(PathBuf, String),
 }
@@ -54,7 +52,6 @@ impl From<TrustError> for OtlpError {
     }
 }
 
-/// The exporter of spans to `endpoint`.
 pub(super) fn exporter(endpoint: &str, protocol: OtlpProtocol) -> Result<SpanExporter, OtlpError> {
     let authorities = AUTHORITIES.iter().find_map(std::env::var_os);
     let authorities = authorities.filter(|path| !path.is_empty());
@@ -82,7 +79,7 @@ pub(super) fn exporter(endpoint: &str, protocol: OtlpProtocol) -> Result<SpanExp
     })
 }
 
-/// OpenTelemetry's gRPC exporter for Python takes any scheme.
+/// Returns a URL for gRPC; any scheme is accepted, as in OpenTelemetry's Python exporter.
 fn grpc_url(endpoint: &str) -> String {
     let (scheme, rest) = endpoint.split_once("://").unwrap_or(("", endpoint));
     let scheme = match scheme.eq_ignore_ascii_case("https") {
@@ -111,12 +108,11 @@ fn grpc_tls(authorities: Option<PathBuf>) -> Result<ClientTlsConfig, OtlpError> 
     })
 }
 
-/// Sends what the exporter's own thread wants sent, on the runtime that it was made in.
+/// HTTP client that sends from the exporter's thread on the tokio runtime of its creation.
 #[derive(Debug)]
 struct HttpExportClient {
     client: Client<Full<Bytes>>,
     host: String,
-    /// Of the user whom the URL names.
     credentials: Option<String>,
     runtime: Handle,
 }

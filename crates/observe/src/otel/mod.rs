@@ -1,9 +1,11 @@
-//! Spans of requests, sent to an OpenTelemetry collector.
+//! Sends request spans to an OpenTelemetry collector.
 //!
-//! Names: vLLM 0.33 `vllm/tracing/utils.py` and `v1/engine/output_processor.py`: one span
-//! `llm_request` of kind SERVER per sequence, a child of the request's `traceparent`, from its
-//! arrival to its end. The queue behind the exporter is bounded; what finds no place is dropped, so
-//! that a slow collector delays nobody. All but the names of the settings needs the feature `otel`.
+//! As in vLLM, each sequence has one span `llm_request` of kind SERVER, from its arrival to its
+//! end, as a child of the request's `traceparent`. The queue of the exporter is bounded and drops
+//! spans when full, so that a slow collector delays no request. Everything except [`OtlpProtocol`]
+//! needs the feature `otel`.
+//!
+//! **Source:** vLLM 0.33 `vllm/tracing/utils.py` and `v1/engine/output_processor.py`.
 
 #[cfg(feature = "otel")]
 mod export;

@@ -1,9 +1,9 @@
-/// How spans are sent.
+/// Protocol of the trace exporter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OtlpProtocol {
-    /// gRPC to a host and port. Any scheme or none will do; only `https` means something: TLS.
+    /// gRPC to a host and port; the scheme `https` selects TLS, others and none do not.
     #[default]
     Grpc,
-    /// Protobuf in a POST to a whole URL, whose path is usually `/v1/traces`.
+    /// Protobuf in a POST to the complete URL, whose path is usually `/v1/traces`.
     HttpProtobuf,
 }

@@ -1,4 +1,4 @@
-//! A span of each sequence that ends.
+//! Creates a span for each finished sequence.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,10 +16,10 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{Observer, SequenceRecord};
 use vllm_sim_engine::{Event, Stats};
 
-/// What vLLM calls the part of it that makes spans.
+/// vLLM's name of the module that creates spans.
 const MODULE: &str = "vllm.llm_engine";
 
-/// The connection to a collector. Spans still queued are sent when it is closed.
+/// Connection to a collector; closing it sends queued spans.
 #[derive(Debug, Clone)]
 pub struct Spans {
     provider: SdkTracerProvider,
@@ -27,11 +27,11 @@ pub struct Spans {
 }
 
 impl Spans {
-    /// Sends to `endpoint`; see [`OtlpProtocol`] for what that may be. The usual variables of
-    /// OpenTelemetry's environment count. Must be called within a tokio runtime.
+    /// Opens an exporter to `endpoint`, in the form that [`OtlpProtocol`] describes.
+    /// OpenTelemetry's environment variables apply. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// The endpoint is no URL, or the authority's certificates cannot be read.
+    /// [`OtlpError`] if the endpoint is not a URL or the certificates cannot be read.
     pub fn open(endpoint: &str, protocol: OtlpProtocol) -> Result<Self, OtlpError> {
         let exporter = exporter(endpoint, protocol)?;
         let resource = Resource::builder()
@@ -49,8 +49,8 @@ impl Spans {
         Ok(Self { provider, tracer })
     }
 
-    /// An observer of one engine. `started`: what its clock's zero is on the wall clock, seconds
-    /// since 1970.
+    /// Creates an observer of one engine; `started` is the Unix time at its clock's zero, in
+    /// seconds.
     pub fn observer(&self, started: f64) -> SpanObserver {
         let started = Duration::try_from_secs_f64(started).unwrap_or_default();
         SpanObserver {
@@ -59,7 +59,7 @@ impl Spans {
         }
     }
 
-    /// Sends what is queued and closes. Blocks for up to the timeout of a request.
+    /// Sends queued spans and closes. Blocks up to the timeout of one export.
     pub fn close(&self) {
         if let Err(error) = self.provider.shutdown() {
             tracing::warn!(%error, "spans were lost");
@@ -67,7 +67,7 @@ impl Spans {
     }
 }
 
-/// Makes a span of each sequence that ends.
+/// Creates a span for each finished sequence.
 #[derive(Debug)]
 pub struct SpanObserver {
     tracer: SdkTracer,
@@ -111,7 +111,7 @@ impl SpanObserver {
             ),
             KeyValue::new("gen_ai.request.id", request.id.to_string()),
         ];
-        // vLLM leaves out what is zero.
+        // vLLM omits attributes that are zero.
         let mut number = |name: &'static str, value: f64| {
             if value != 0.0 {
                 attributes.push(KeyValue::new(name, value));
@@ -156,7 +156,7 @@ impl Observer for SpanObserver {
     fn on_stats(&mut self, _stats: &Stats) {}
 }
 
-/// The span that W3C trace context names; `None` if it is malformed.
+/// Parses the span of a W3C trace context; `None` if it is malformed.
 fn parent_of(traceparent: &str, tracestate: Option<&str>) -> Option<SpanContext> {
     let mut parts = traceparent.trim().split('-');
     let version = parts.next().filter(|v| v.len() == 2 && *v != "ff")?;

@@ -2,10 +2,10 @@ use std::str::FromStr;
 
 use vllm_sim_replay::report::Report;
 
-/// A percentile of all requests that must not be exceeded: `ttft-p99=500`.
+/// Upper bound of a percentile over all requests: `ttft-p99=500`.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct PercentileBound {
-    /// Name of the distribution in a report.
+    /// Name of the distribution in [`Report::curves`].
     curve: &'static str,
     percent: f64,
     most_ms: f64,
@@ -40,12 +40,12 @@ impl FromStr for PercentileBound {
 }
 
 impl PercentileBound {
-    /// The head of its column.
+    /// Returns the title of the table column.
     pub(super) fn title(&self) -> String {
         format!("{} p{} ms", self.curve, self.percent)
     }
 
-    /// Its key in a summary.
+    /// Returns the key of the percentile in a report summary.
     pub(super) fn key(&self) -> String {
         let metric = match self.curve {
             "E2E" => "e2e_latency".to_owned(),
@@ -54,16 +54,16 @@ impl PercentileBound {
         format!("p{}_{metric}_ms", self.percent)
     }
 
-    /// The value that it bounds; `None`: of nothing.
+    /// Returns the bounded percentile, in milliseconds; `None` without samples.
     pub(super) fn value(&self, report: &Report) -> Option<f64> {
         let (_, curve) = report.curves.iter().find(|(name, _)| *name == self.curve)?;
         let last = curve.len().checked_sub(1)?;
-        // Between two points of the curve the higher one.
+        // Between two points of the curve, the higher one.
         let at = (self.percent / 100.0 * last as f64).ceil() as usize;
         Some(curve[at.min(last)])
     }
 
-    /// What is said when a run exceeds it.
+    /// Returns a message if the report exceeds the bound.
     pub(super) fn missed(&self, report: &Report) -> Option<String> {
         let value = self.value(report)?;
         (value > self.most_ms).then(|| {

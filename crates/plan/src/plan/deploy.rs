@@ -1,4 +1,4 @@
-//! What to type and to install for a deployment.
+//! Writes the commands and Helm values for a deployment.
 
 use serde_json::{Map, json};
 
@@ -7,27 +7,24 @@ use vllm_sim_command_line::quoted;
 use vllm_sim_config::is_vllm_serve_flag;
 use vllm_sim_replay_cli::Pools;
 
-/// Flags whose words are none of a server's: what `--config` names has been read, and is here flag
-/// by flag.
+/// Names of flags omitted from server commands; the content of `--config` is in the flags already.
 const READ: [&str; 3] = ["config", "replicas", "model"];
 
-/// How a prompt comes from one vLLM to another, unless it was typed.
+/// Default `--kv-transfer-config` of disaggregated deployments.
 const CONNECTOR: &str = r#"{"kv_connector":"NixlConnector","kv_role":"kv_both"}"#;
 
-/// A deployment as it is started.
 pub(super) struct Deployed<'a> {
-    /// Flags of `serve` that were typed or stand in a file.
+    /// Flags of `serve` from the command line and `--config` files.
     flags: &'a [(String, String)],
     model: &'a str,
-    /// Servers for prompts, and the others.
+    /// Numbers of prefill servers and of other servers.
     servers: (u32, u32),
-    /// Data-parallel ranks of a server.
     ranks: u32,
     router: &'a (String, Option<String>),
 }
 
 impl<'a> Deployed<'a> {
-    /// `None`: the model was not named, or the engine is not described by flags.
+    /// Returns `None` if no `--model` was given, or no `serve` flags describe the engine.
     pub(super) fn new(pools: &'a Pools, trial: &Trial) -> Option<Self> {
         let model = pools.about.iter().find(|(name, _)| name == "--model");
         let (prefill_ranks, ranks) = pools.ranks;
@@ -62,7 +59,7 @@ impl<'a> Deployed<'a> {
         words
     }
 
-    /// The command line of vLLM, and how often it is run.
+    /// Returns the `vllm serve` command, with the number of servers.
     pub(super) fn vllm(&self) -> String {
         let command = format!(
             "vllm serve {}{}",
@@ -83,7 +80,7 @@ impl<'a> Deployed<'a> {
         }
     }
 
-    /// The command lines of this program.
+    /// Returns the `vllm-sim serve` commands that simulate the deployment.
     pub(super) fn rehearsal(&self) -> String {
         let command = format!(
             "vllm-sim serve {}{}",
@@ -99,7 +96,7 @@ impl<'a> Deployed<'a> {
         }
     }
 
-    /// What stands in front; `None`: a single server needs nothing.
+    /// Describes the router to install, or returns `None` for a single server.
     pub(super) fn router(&self) -> Option<String> {
         let (name, settings) = self.router;
         let (prefill, servers) = self.servers;
@@ -125,7 +122,7 @@ impl<'a> Deployed<'a> {
         Some(format!("--router={name}{settings}: {what}{split}"))
     }
 
-    /// Flags that name files of this machine, which a pod has not.
+    /// Returns the flags whose values name files on this machine, which pods do not have.
     pub(super) fn files(&self) -> Vec<&str> {
         let all = self.flags().chain([("model", self.model)]);
         let files = all.filter(|(_, value)| {
@@ -135,7 +132,6 @@ impl<'a> Deployed<'a> {
         files.map(|(name, _)| name).collect()
     }
 
-    /// Values of this program's chart.
     pub(super) fn helm_values(&self) -> Option<String> {
         let mut config = Map::new();
         config.insert("cliMode".to_owned(), json!("vllm"));

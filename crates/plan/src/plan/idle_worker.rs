@@ -1,4 +1,4 @@
-//! What no number of workers changes: how fast a request is that has a worker to itself.
+//! Bounds the latency on any number of workers by that of a request alone on an idle worker.
 
 use std::collections::HashMap;
 
@@ -13,11 +13,13 @@ use vllm_sim_replay::workload::{Prompt, TokenRun, Turn, WorkloadSource};
 
 use vllm_sim_replay_cli::Pools;
 
-/// Why no number of workers makes enough requests good, where the step times of an idle worker say
-/// so already; `None`: only a run tells. `open` gives the workload as often as it is asked.
+/// Returns the reason if step times alone show that no number of workers suffices.
+///
+/// Returns `None` if a simulation is required. `open` returns the workload from its start at every
+/// call.
 ///
 /// # Errors
-/// Of the workload.
+/// Returns the errors of `open` and of the workload.
 pub(super) fn hopeless(
     pools: &Pools,
     (slo, attainment): (Slo, f64),
@@ -67,20 +69,19 @@ pub(super) fn hopeless(
     )))
 }
 
-/// The prompt before a turn, and what it consists of.
 #[derive(Debug, Clone, Copy, Default)]
 struct PromptPrefix {
     tokens: u64,
-    /// The same of equal prompts.
+    /// Hash of the content; equal prefixes have equal hashes.
     chain: u64,
-    /// The token that its last run repeats.
+    /// Token repeated by the last run.
     repeated: Option<u64>,
 }
 
 impl PromptPrefix {
     fn and(self, run: &TokenRun) -> Self {
         let repeated = run.same.then_some(run.id);
-        // Where runs are cut says nothing of what they hold.
+        // The boundaries of runs do not change the content.
         let goes_on = repeated.is_some() && repeated == self.repeated;
         Self {
             tokens: self.tokens + u64::from(run.len),
@@ -93,7 +94,7 @@ impl PromptPrefix {
     }
 }
 
-/// Hands over every turn with what stands before its own runs.
+/// Calls `then` for every turn, with the context before its own runs.
 fn each_turn(
     source: &mut dyn WorkloadSource,
     mut then: impl FnMut(&Turn, PromptPrefix),
@@ -110,7 +111,7 @@ fn each_turn(
             before = runs(turn).iter().fold(before, PromptPrefix::and);
             before.tokens += u64::from(turn.output);
             if turn.output > 0 {
-                // Nobody else says the same.
+                // The output of a turn is unique.
                 before.chain = mix(before.chain, mix(number, at));
                 before.repeated = None;
             }
@@ -125,7 +126,7 @@ fn runs(turn: &Turn) -> &[TokenRun] {
     }
 }
 
-/// How many prompts begin alike.
+/// Number of prompts per prefix hash.
 #[derive(Debug, Default)]
 struct SharedPrefixes(HashMap<u64, u32>);
 
@@ -138,7 +139,7 @@ impl SharedPrefixes {
         });
     }
 
-    /// Tokens of a prompt that cannot be in the prefix cache, and those that may be.
+    /// Returns the numbers of prompt tokens that cannot be cached and that may be cached.
     fn fresh_tokens(&self, turn: &Turn, before: PromptPrefix) -> (u32, u32) {
         let (mut known, mut all) = (before.tokens, before);
         for run in runs(turn) {
@@ -155,8 +156,7 @@ impl SharedPrefixes {
     }
 }
 
-/// Milliseconds to the first token, between tokens on average, and to the last one, of a request with
-/// so many tokens to compute and so many in the cache: no less than it takes among others.
+/// Returns lower bounds of TTFT, mean gap and E2E latency of a request, in milliseconds.
 fn alone(
     engine: &VllmConfig,
     roofline: &Roofline,
@@ -165,7 +165,7 @@ fn alone(
 ) -> [f64; 3] {
     let window = roofline.window();
     let ms = |batch: &Batch| engine.step_time(batch).as_secs_f64() * 1e3;
-    // Sums over GPUs are not counted: those of small chunks can be faster than of large ones.
+    // Excludes all-reduce and MoE time: it can be shorter in small chunks than in large ones.
     let chunk_ms = |batch: &Batch| {
         let parts = roofline.breakdown(batch);
         ms(batch) * (1.0 - (parts.all_reduce + parts.moe) / parts.total())
@@ -177,7 +177,7 @@ fn alone(
         let mut batch = Batch::default();
         batch.add_chunk(new, past, window);
         let own = chunk_ms(&batch);
-        // Beside a decode the kernels of a prompt start faster.
+        // Next to a decode, the kernels of a prompt start faster.
         batch.add_decode(1, 1, window);
         first += own.min(chunk_ms(&batch));
         past += new;

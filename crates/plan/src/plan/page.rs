@@ -5,7 +5,6 @@ use vllm_sim_replay::html::{command, document, escape, table};
 use super::report::{Plan, Row, per_gpu, per_user};
 use super::search::Trial;
 
-/// The page of a plan: what each run costs and gives, and the table.
 pub(super) fn page(plan: &Plan) -> String {
     let mut body = String::from("<h1>vllm-sim plan</h1>");
     let unit = plan.unit();
@@ -37,19 +36,18 @@ pub(super) fn page(plan: &Plan) -> String {
     document("vllm-sim plan", &body)
 }
 
-/// Which end of the horizontal axis is the good one; of the vertical one it is the top.
+/// Better end of the horizontal axis; of the vertical axis it is the top.
 #[derive(Clone, Copy, PartialEq)]
 enum Good {
     Left,
     Right,
 }
 
-/// A run in a picture.
 struct Dot<'a> {
     x: f64,
     y: f64,
     what: String,
-    /// Of the deployment, where the run is its answer.
+    /// Label of the deployment, if the run is its result.
     label: Option<&'a str>,
 }
 
@@ -57,10 +55,9 @@ const WIDTH: f64 = 420.0;
 const HEIGHT: f64 = 250.0;
 const LEFT: f64 = 52.0;
 const FOOT: f64 = 26.0;
-/// Most answers that are labelled.
 const MOST_LABELS: usize = 8;
 
-/// Every run as a dot, large where it is an answer, and a line through those that none beats.
+/// Draws every run as a dot (larger for results) and the Pareto front as a line.
 fn scatter(
     body: &mut String,
     plan: &Plan,
@@ -104,7 +101,7 @@ fn scatter(
              fill-opacity=\"0.75\"><title>{}</title></circle>",
             escape(&dot.what),
         );
-        // On the other axis answers that meet the target lie on one line, and so would their labels.
+        // In the other chart, results have equal heights, so their labels would overlap.
         if let Some(label) = dot
             .label
             .filter(|_| good == Good::Right && answers <= MOST_LABELS)
@@ -130,7 +127,6 @@ fn scatter(
     );
 }
 
-/// Trials that were played to their end.
 fn dots<'a>(plan: &'a Plan, place: impl Fn(&Row, &Trial) -> (f64, f64)) -> Vec<Dot<'a>> {
     let mut dots = Vec::new();
     for row in &plan.rows {
@@ -152,10 +148,10 @@ fn dots<'a>(plan: &'a Plan, place: impl Fn(&Row, &Trial) -> (f64, f64)) -> Vec<D
     dots
 }
 
-/// Runs that no other one beats in both respects, from left to right.
+/// Returns the Pareto front of the runs, from left to right.
 fn front(dots: &[Dot<'_>], good: Good) -> Vec<(f64, f64)> {
     let mut sorted: Vec<(f64, f64)> = dots.iter().map(|dot| (dot.x, dot.y)).collect();
-    // The good end first, and there the higher ones.
+    // The better end first; of equal runs the higher ones.
     sorted.sort_by(|a, b| {
         let by_x = match good {
             Good::Left => a.0.total_cmp(&b.0),
@@ -175,7 +171,6 @@ fn front(dots: &[Dot<'_>], good: Good) -> Vec<(f64, f64)> {
     sorted
 }
 
-/// The axes, with their ends and middles.
 fn axes(
     body: &mut String,
     (right, top): (f64, f64),
@@ -204,7 +199,6 @@ fn axes(
     }
 }
 
-/// A number in few characters.
 fn short(value: f64) -> String {
     match value {
         v if v >= 100.0 || v == 0.0 => format!("{v:.0}"),

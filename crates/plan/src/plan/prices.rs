@@ -6,23 +6,20 @@ use serde::Deserialize;
 
 use vllm_sim_command_line::refuse;
 
-/// What GPUs cost, as the user's table has it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Prices {
-    /// When the prices were those.
     pub(super) date: String,
-    /// What they are counted in.
     pub(super) currency: String,
-    /// Of an hour, by the name that `--gpu` takes.
+    /// Prices per GPU hour, by the name that `--gpu` accepts.
     gpu_hour: BTreeMap<String, f64>,
 }
 
 impl Prices {
-    /// Reads a table.
+    /// Reads a price file.
     ///
     /// # Errors
-    /// What cannot be read, and a price that is none.
+    /// Returns an error for an unreadable file or a price that is not above 0.
     pub(super) fn read(file: &Path) -> Result<Self> {
         let shown = file.display();
         let text = std::fs::read_to_string(file).with_context(|| format!("--prices: {shown}"))?;
@@ -36,10 +33,10 @@ impl Prices {
         Ok(prices)
     }
 
-    /// The price of an hour of this GPU.
+    /// Returns the price of a GPU hour.
     ///
     /// # Errors
-    /// That the table does not have it, and what it has.
+    /// Returns a usage error with the known GPUs if the file has no price for this one.
     pub(super) fn of(&self, gpu: Option<&str>) -> Result<f64> {
         let Some(gpu) = gpu else {
             refuse!("--prices needs --gpu");

@@ -8,59 +8,55 @@ use crate::grid::label;
 use vllm_sim_explain::{Evidence, PromptLoad};
 use vllm_sim_replay_cli::Pools;
 
-/// Changes of the traffic that the cheapest deployment is asked about.
+/// Factors of the traffic for which the cheapest deployment is recomputed.
 const SWINGS: [f64; 2] = [0.8, 1.2];
 
-/// What was found.
 pub(super) struct Plan {
     names: Vec<String>,
     question: Question,
     prices: Option<Prices>,
     pub(super) rows: Vec<Row>,
-    /// Rows that are good enough, the cheapest first; with fixed workers the one with the most
-    /// traffic for its cost.
+    /// Indices of the rows with a result, by cost per traffic.
     pub(super) order: Vec<usize>,
     outlook: Option<Outlook>,
-    /// What was typed.
     pub(super) command: String,
 }
 
-/// A combination and what came of it.
 pub(super) struct Row {
     pub(super) label: String,
     values: Vec<String>,
     price: f64,
-    /// One worker, or one group of prefill and decode workers.
+    /// Pools of one worker, or of one group of prefill and decode workers.
     pools: Option<Pools>,
     pub(super) answer: Answer,
 }
 
 impl Row {
-    /// What is known of the errors of a run, whose load says which recorded ones are alike.
+    /// Returns the known prediction errors of a run, for its share of cached prompt tokens.
     fn evidence(&self, trial: &Trial) -> Option<&Evidence> {
         let known = self.pools.as_ref()?.evidence.as_ref()?;
         Some(known.of(PromptLoad::of(trial.number("prefix_cache_reused_ratio"))))
     }
 
-    /// Of a run, for an hour.
+    /// Returns the cost per hour of a run's deployment.
     pub(super) fn cost(&self, trial: &Trial) -> f64 {
         self.price * f64::from(trial.gpus)
     }
 }
 
-/// The cheapest deployment under other traffic.
+/// Behaviour of the cheapest deployment under other traffic.
 struct Outlook {
-    /// Workers at each of [`SWINGS`]; `None`: more than the budget.
+    /// Number of workers for each of [`SWINGS`]; `None` if above the budget.
     swings: [Option<u32>; 2],
-    /// Times of the traffic asked that it serves as it is.
+    /// Highest sustainable traffic, as a factor of the requested traffic.
     room: Option<f64>,
 }
 
 impl Plan {
-    /// Puts answers in order, and asks what other traffic would take of the cheapest.
+    /// Sorts the results by cost, and searches how other traffic changes the cheapest deployment.
     ///
     /// # Errors
-    /// Of a run.
+    /// Returns the errors of the runs.
     pub(super) fn new(
         names: Vec<String>,
         question: Question,
@@ -87,7 +83,7 @@ impl Plan {
         };
         let mut order: Vec<usize> = (0..rows.len()).collect();
         order.retain(|at| rows[*at].answer.found.is_some());
-        // The first of several that cost the same.
+        // The sort is stable: of equal costs, the first combination wins.
         order.sort_by(|a, b| costs(a).total_cmp(&costs(b)));
         let cheapest = order.first().and_then(|&at| {
             let found = rows[at].answer.found.as_ref()?;
@@ -119,12 +115,11 @@ impl Plan {
         })
     }
 
-    /// Returns whether a deployment was found.
     pub(super) fn has_answer(&self) -> bool {
         self.best().is_some()
     }
 
-    /// Names the settings that were not varied, though one might have been an answer.
+    /// Names the tensor-parallel size if it was not varied, as another one might give a result.
     fn unvaried(&self) -> Option<String> {
         let varied = self.names.iter().any(|name| name == "tensor-parallel-size");
         let fits = self.rows.iter().any(|row| row.pools.is_some());
@@ -137,13 +132,11 @@ impl Plan {
         })
     }
 
-    /// The cheapest deployment.
     fn best(&self) -> Option<(&Row, &Trial)> {
         let row = &self.rows[*self.order.first()?];
         Some((row, row.answer.found.as_ref()?))
     }
 
-    /// What a cost is counted in, for an hour.
     pub(super) fn unit(&self) -> String {
         match &self.prices {
             Some(prices) => format!("{}/h", prices.currency),
@@ -151,7 +144,7 @@ impl Plan {
         }
     }
 
-    /// Latencies of the table and their keys: usual ones, and those that are bounded.
+    /// Returns title and summary key of each latency column: the default ones and the bounded ones.
     fn latencies(&self) -> Vec<(String, String)> {
         let usual = [
             ("TTFT p50 ms", "median_ttft_ms"),
@@ -170,7 +163,7 @@ impl Plan {
         all
     }
 
-    /// What a good deployment keeps.
+    /// Returns a description of the goal that a good deployment meets.
     fn goal(&self) -> String {
         let mut trials = self.rows.iter().flat_map(|row| &row.answer.trials);
         match trials.any(|trial| !trial.judges_requests()) {
@@ -182,7 +175,7 @@ impl Plan {
         }
     }
 
-    /// Heads and cells of the table; the cheapest first, what is not good enough last.
+    /// Returns heads and rows of the table, cheapest first, combinations without a result last.
     pub(super) fn cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let mut head = self.names.clone();
         head.extend(["workers", "GPUs"].map(str::to_owned));
@@ -231,7 +224,6 @@ impl Plan {
         (head, rows)
     }
 
-    /// What stands under the table.
     pub(super) fn notes(&self) -> Vec<String> {
         let goal = self.goal();
         let mut notes = Vec::new();
@@ -327,13 +319,11 @@ impl Plan {
         Some(format!("traffic -20 %: {less}, +20 %: {more}{room}"))
     }
 
-    /// The cheapest deployment as it is started.
     fn deployed(&self) -> Option<Deployed<'_>> {
         let (row, best) = self.best()?;
         Deployed::new(row.pools.as_ref()?, best)
     }
 
-    /// How far to trust the cheapest one's figures.
     fn evidence(&self) -> Option<String> {
         let (row, best) = self.best()?;
         match row.evidence(best) {
@@ -342,7 +332,6 @@ impl Plan {
         }
     }
 
-    /// Values of this program's chart.
     pub(super) fn helm_values(&self) -> Option<String> {
         self.deployed()?.helm_values()
     }
@@ -430,13 +419,11 @@ impl Plan {
     }
 }
 
-/// Output tokens per second that a user sees.
 pub(super) fn per_user(trial: &Trial) -> f64 {
     let gap = trial.number("mean_tpot_ms");
     if gap > 0.0 { 1e3 / gap } else { 0.0 }
 }
 
-/// Output tokens per second and GPU.
 pub(super) fn per_gpu(trial: &Trial) -> f64 {
     trial.number("output_throughput_tok_s") / f64::from(trial.gpus.max(1))
 }

@@ -14,81 +14,68 @@ use crate::trend::Trend;
 use vllm_sim_command_line::progress::is_stopped;
 use vllm_sim_replay_cli::{Pools, ReportArgs, WorkloadArgs, in_words, limit, open, play_watched};
 
-/// What is asked of every combination.
 #[derive(Debug, Clone)]
 pub(super) struct Question {
-    /// Share of all requests that must be good.
     pub(super) attainment: f64,
     pub(super) max_gpus: u32,
-    /// Most money for an hour.
     pub(super) max_cost: Option<f64>,
-    /// Percentiles that must not be exceeded.
     pub(super) bounds: Vec<PercentileBound>,
-    /// Look for the highest traffic of so many workers.
+    /// Number of workers for which to search the highest traffic.
     pub(super) fixed_workers: Option<u32>,
 }
 
-/// A combination of flags.
 pub(super) struct Candidate {
-    /// The value of each axis.
     pub(super) values: Vec<String>,
     pub(super) workload: WorkloadArgs,
     pub(super) report: ReportArgs,
-    /// One worker, or the prefill and decode workers of one group; or why the model does not fit.
+    /// Pools of one worker or one prefill/decode group; `Err` if the model does not fit.
     pub(super) pools: Result<Pools, String>,
-    /// Of a GPU for an hour.
     pub(super) price: f64,
 }
 
-/// A run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Trial {
-    /// Workers, or groups of prefill and decode workers.
+    /// Number of workers, or of prefill/decode groups.
     pub(super) workers: u32,
     pub(super) gpus: u32,
-    /// Traffic, in times of what was asked.
+    /// Factor of the requested traffic.
     #[serde(deserialize_with = "exact_number")]
     pub(super) traffic: f64,
-    /// Share of all requests that were good.
     #[serde(deserialize_with = "exact_number")]
     pub(super) attainment: f64,
-    /// Why it is not good enough, whatever its attainment is.
+    /// Reasons why the run fails, in addition to its attainment.
     pub(super) missed: Vec<String>,
-    /// It ended when too many requests had missed their bounds: its attainment and summary are of
-    /// what was played until then.
+    /// Whether the run was stopped early because too many requests had missed their bounds.
+    ///
+    /// Attainment and summary then cover only the simulated part.
     pub(super) stopped: bool,
-    /// The keys of a replay's summary.
     #[serde(deserialize_with = "exact_map")]
     pub(super) summary: Map<String, Value>,
 }
 
 impl Trial {
-    /// Whether a request can be good or not: without bounds on single ones, all are.
+    /// Returns whether requests have latency bounds; without bounds, every request is good.
     pub(super) fn judges_requests(&self) -> bool {
         self.summary.contains_key("slo_attainment")
     }
 
-    /// A number of the summary; 0 where there is none.
     pub(super) fn number(&self, key: &str) -> f64 {
         self.summary.get(key).and_then(Value::as_f64).unwrap_or(0.0)
     }
 }
 
-/// What came of a combination.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Answer {
-    /// The run that is good enough, with the fewest workers or the highest traffic.
+    /// The successful run with the fewest workers, or with the highest traffic.
     pub(super) found: Option<Trial>,
-    /// Every run, the one that was found too.
     pub(super) trials: Vec<Trial>,
-    /// Why nothing was found.
     pub(super) why: Option<String>,
 }
 
-/// Looks for the fewest workers, or the highest traffic, of a combination.
+/// Searches the fewest workers, or the highest traffic, of a combination.
 ///
 /// # Errors
-/// Of a run.
+/// Returns the errors of the runs.
 pub(super) fn answer(candidate: &Candidate, question: &Question) -> Result<Answer> {
     if is_stopped() {
         return Ok(nothing("stopped".to_owned()));
@@ -121,17 +108,16 @@ pub(super) fn answer(candidate: &Candidate, question: &Question) -> Result<Answe
     Ok(finish(found, player.trials, why.unwrap_or_default()))
 }
 
-/// Returns the number of units that `cost` buys, prices being decimal fractions that binary ones only come
-/// near to: 3 of 1.1 for 3.3.
+/// Returns how many units `cost` buys, tolerant of binary rounding: 3 of 1.1 for 3.3.
 fn affordable(cost: f64, price: f64) -> u32 {
-    // A float becomes the nearest number that there is.
+    // The cast saturates.
     (cost * (1.0 + 1e-9) / price) as u32
 }
 
-/// The fewest workers of a combination that fits, for traffic that is so many times what was asked.
+/// Searches the fewest workers for `traffic` times the requested traffic; `None` above the budget.
 ///
 /// # Errors
-/// Of a run.
+/// Returns the errors of the runs.
 pub(super) fn fewest_workers(
     candidate: &Candidate,
     question: &Question,
@@ -143,10 +129,10 @@ pub(super) fn fewest_workers(
     }
 }
 
-/// The highest traffic that so many workers of a combination serve.
+/// Searches the highest traffic that `workers` workers serve.
 ///
 /// # Errors
-/// Of a run.
+/// Returns the errors of the runs.
 pub(super) fn most_traffic(
     candidate: &Candidate,
     question: &Question,
@@ -158,7 +144,6 @@ pub(super) fn most_traffic(
     }
 }
 
-/// Nothing was found, and why.
 pub(super) fn nothing(why: String) -> Answer {
     Answer {
         found: None,
@@ -172,7 +157,7 @@ fn finish(found: Option<Trial>, trials: Vec<Trial>, why: String) -> Answer {
     Answer { found, trials, why }
 }
 
-/// GPUs of so many workers, or groups.
+/// Returns the GPUs of `workers` workers or prefill/decode groups.
 fn gpus(pools: &Pools, workers: u32) -> u32 {
     let (prefill, serving) = pools.gpus;
     let of = |engines: usize, gpus: u32| engines as u32 * gpus;
@@ -180,12 +165,12 @@ fn gpus(pools: &Pools, workers: u32) -> u32 {
     (of(prefills, prefill) + of(pools.serving.engines.len(), serving)) * workers
 }
 
-/// What the largest deployment within the budget is too slow at.
+/// Describes which bounds the largest deployment within the budget misses.
 fn too_slow(trial: &Trial, candidate: &Candidate) -> String {
     let report = &candidate.report;
     let bounds = [
         ("TTFT", "p99_ttft_ms", report.slo_ttft_ms),
-        // The bound of gaps holds for their mean.
+        // `--slo-itl-ms` bounds the mean gap of a request.
         ("TPOT", "p99_tpot_ms", report.slo_itl_ms),
         ("E2E", "p99_e2e_latency_ms", report.slo_e2e_ms),
     ];
@@ -204,18 +189,17 @@ fn too_slow(trial: &Trial, candidate: &Candidate) -> String {
     }
 }
 
-/// Plays a combination again and again.
 struct Player<'c> {
     candidate: &'c Candidate,
     pools: &'c Pools,
     question: &'c Question,
-    /// Within the budget.
+    /// Maximum number of workers within the budget.
     most_workers: u32,
     trials: Vec<Trial>,
 }
 
 impl<'c> Player<'c> {
-    /// Or why the model does not fit.
+    /// Returns the reason if the model does not fit.
     fn new(candidate: &'c Candidate, question: &'c Question) -> Result<Self, &'c String> {
         let pools = candidate.pools.as_ref()?;
         let each = gpus(pools, 1).max(1);
@@ -232,7 +216,7 @@ impl<'c> Player<'c> {
         })
     }
 
-    /// Why no number of workers suffices, where that is certain without a run.
+    /// Returns why no number of workers suffices, if certain without a run.
     fn hopeless(&self) -> Result<Option<String>> {
         let workload = &self.candidate.workload;
         if limit(workload)?.is_some() {
@@ -244,11 +228,11 @@ impl<'c> Player<'c> {
         idle_worker::hopeless(self.pools, asked, &open)
     }
 
-    /// Doubles the workers until they suffice, then halves the interval.
+    /// Doubles the workers until they suffice, then bisects.
     fn fewest_workers(&mut self, traffic: f64) -> Result<Option<Trial>> {
         let (mut too_few, mut workers) = (0, 1);
         let mut found = loop {
-            // What the largest one misses is told, so that it is played to its end.
+            // The largest deployment runs to its end, so that the report can name what it misses.
             let extent = match workers >= self.most_workers {
                 true => Extent::Whole,
                 false => Extent::WhileHopeful,
@@ -275,9 +259,9 @@ impl<'c> Player<'c> {
         Ok(Some(found))
     }
 
-    /// Doubles or halves the traffic, then narrows it down to 1 %.
+    /// Doubles or halves the traffic, then bisects to 1 %.
     fn most_traffic(&mut self, workers: u32) -> Result<Option<Trial>> {
-        /// Times of the traffic that was asked; also its inverse.
+        /// Maximum factor of the requested traffic; its inverse is the minimum.
         const FARTHEST: f64 = 1024.0;
         let first = self.play(workers, 1.0, Extent::WhileHopeful)?;
         let (mut found, mut too_much) = if self.suffices(&first) {
@@ -320,12 +304,11 @@ impl<'c> Player<'c> {
         Ok(Some(found))
     }
 
-    /// Whether enough requests are good, and it could go on like that.
+    /// Whether enough requests are good and every other requirement is met.
     fn suffices(&self, trial: &Trial) -> bool {
         trial.attainment >= self.question.attainment && trial.missed.is_empty()
     }
 
-    /// Plays it.
     fn play(&mut self, workers: u32, traffic: f64, extent: Extent) -> Result<Trial> {
         let mut pools = self.pools.clone();
         let all = [Some(&mut pools.serving), pools.prefill.as_mut()];
@@ -389,19 +372,18 @@ impl<'c> Player<'c> {
     }
 }
 
-/// Tells how much of a workload is played.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extent {
     Whole,
-    /// No more than until it cannot suffice.
+    /// Stop as soon as the run cannot succeed.
     WhileHopeful,
 }
 
-/// Whether enough of all requests can still be good.
+/// Tracks whether enough requests can still be good.
 struct Hope {
     slo: Slo,
     attainment: f64,
-    /// No fewer than there are; `None`: nobody knows.
+    /// Upper bound of the number of requests; `None` if unknown.
     requests: Option<u64>,
     bad: u64,
 }
@@ -419,7 +401,7 @@ impl Hope {
     }
 
     fn is_lost(&self) -> bool {
-        // As the share is taken of a whole run, which no rounding puts above this one.
+        // Same division as in the final attainment, which rounding cannot put above this value.
         self.requests.is_some_and(|requests| {
             let most = requests.saturating_sub(self.bad) as f64;
             most / (requests.max(1) as f64) < self.attainment
@@ -427,11 +409,12 @@ impl Hope {
     }
 }
 
-/// Most requests that more traffic makes of a synthetic workload.
+/// Maximum number of requests after scaling up a synthetic workload.
 const MOST_REQUESTS: u64 = 200_000;
 
-/// The same workload with other traffic: a made-up one comes at another rate and lasts as long, a
-/// recorded one comes faster.
+/// Scales the traffic of a workload.
+///
+/// A synthetic workload changes its rate and keeps its duration; a trace runs faster or slower.
 fn with_traffic(workload: &WorkloadArgs, traffic: f64) -> Result<WorkloadArgs> {
     let mut workload = match &workload.workload {
         Some(words) => in_words(words, workload)?,

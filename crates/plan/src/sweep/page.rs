@@ -4,8 +4,6 @@ use vllm_sim_replay::html::{command, document, escape, table};
 
 use super::{Played, PointResult, best, cells, notes};
 
-/// The page of a sweep: good requests per second and GPU as bars, the table, and the command as it
-/// was typed.
 pub(super) fn page(names: &[&str], played: &[PointResult], typed: &str) -> String {
     let mut body = String::from("<h1>vllm-sim sweep</h1>");
     bars(&mut body, names, played);
@@ -26,8 +24,7 @@ pub(super) fn page(names: &[&str], played: &[PointResult], typed: &str) -> Strin
     document("vllm-sim sweep", &body)
 }
 
-/// Boxes of the page and not a drawing: labels of many flags wrap, and text keeps its size on a
-/// screen of any width.
+/// Renders bars as HTML boxes, so that long labels wrap and the text size is fixed.
 fn bars(body: &mut String, names: &[&str], played: &[PointResult]) {
     let done = |point: &PointResult| point.played.as_ref().map_or(0.0, Played::per_gpu);
     let most = played.iter().map(done).fold(0.0, f64::max);

@@ -1,4 +1,4 @@
-//! From conversations to a dataset. One conversation is in memory at a time.
+//! Builds a dataset from conversations, with one conversation in memory at a time.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -16,48 +16,50 @@ use super::write::{ReplyRecord, Writer};
 use vllm_sim_dataset::{Generation, hash_conversation, hash_text, hash_tokens};
 use vllm_sim_tokenizer::{ChatInput, ChatMessage, SpecialTokens, Tokenizer};
 
-/// What is to be made of what.
+/// Input and output of a build.
 #[derive(Debug, Clone)]
 pub struct Build {
-    /// File of conversations.
+    /// File of conversations or recordings.
     pub input: PathBuf,
-    /// Where they are from, for the card.
+    /// Origin of the input, for the dataset card.
     pub origin: String,
-    /// Folder of the files to make.
+    /// Folder of the output files.
     pub folder: PathBuf,
-    /// Their name without extension.
+    /// Name of the output files, without extension.
     pub name: String,
-    /// Table to make.
+    /// Name of the table to create.
     pub table: String,
-    /// Most conversations to read.
+    /// Maximum number of conversations to read.
     pub max_records: usize,
-    /// The tokenizer's model, for the card.
+    /// Model of the tokenizer, for the dataset card.
     pub model: String,
-    /// Who is to read it.
+    /// Format version to write.
     pub generation: Generation,
 }
 
-/// What was made.
+/// Result of a build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Built {
-    /// The database, the JSON file and the card.
+    /// The database, the JSON file and the dataset card.
     pub files: [PathBuf; 3],
     /// Whether the input was a recording.
     pub recorded: bool,
-    /// Conversations, or recordings, read.
+    /// Number of conversations or recordings read.
     pub read: usize,
-    /// Of these, ones with at least one question and its answer.
+    /// Number of these with at least one question and answer.
     pub used: usize,
-    /// Replies written.
+    /// Number of replies written.
     pub records: usize,
 }
 
-/// Makes a dataset. Of conversations: for each answer of the assistant to a user, one row for a completion of the
-/// user's text and one for the chat so far. Of a recording: a row for each of its rows. Shows its progress on a terminal.
+/// Builds a dataset, and shows progress on a terminal.
+///
+/// Each answer of the assistant to a user becomes two rows: one for a completion of the user's
+/// text, one for the chat so far. A recording keeps its rows.
 ///
 /// # Errors
-/// When a file to make exists, the input cannot be read or the output cannot be written. Then no
-/// file is left behind.
+/// Returns an error if an output file exists, the input is unreadable or writing fails. No output
+/// file remains then.
 pub fn build(build: &Build, tokenizer: &Tokenizer) -> Result<Built> {
     let files = ["sqlite3", "json", "md"]
         .map(|extension| build.folder.join(format!("{}.{extension}", build.name)));
@@ -159,7 +161,6 @@ fn again(
     })
 }
 
-/// Writes the rows of one conversation.
 fn record(
     generation: Generation,
     tokenizer: &Tokenizer,
@@ -187,7 +188,7 @@ fn record(
                     add_generation_prompt: true,
                     ..ChatInput::default()
                 };
-                // A template may refuse a conversation, such as one with two users in a row.
+                // A template may reject a conversation, such as one with two users in a row.
                 let chat = tokenizer.render_chat(&asked).ok().map(|text| {
                     let hash = hash_tokens(&tokenizer.encode(&text, SpecialTokens::Without));
                     (hash, text)

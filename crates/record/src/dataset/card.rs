@@ -1,9 +1,8 @@
-//! The dataset's card: Markdown that says what the files are.
+//! Renders the dataset card, a Markdown description of the files.
 
 use super::build::{Build, Built};
 use vllm_sim_dataset::{Generation, schema::recording_table};
 
-/// The card.
 pub(super) fn text(build: &Build, built: &Built) -> String {
     let Build {
         origin,

@@ -1,5 +1,4 @@
-//! Recordings of `vllm-sim record`, row by row: as they are for the same tokenizer, cut anew for
-//! another.
+//! Reads recordings of `vllm-sim record`, and converts them to the tokens of another tokenizer.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -14,16 +13,13 @@ use crate::{Api, prompts};
 use vllm_sim_dataset::{schema, tokens_of};
 use vllm_sim_tokenizer::Tokenizer;
 
-/// What every SQLite file begins with.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
-/// Whether a file is a database and not text.
 pub(super) fn is_database(path: &Path) -> bool {
     let mut start = [0; 16];
     File::open(path).is_ok_and(|mut file| file.read_exact(&mut start).is_ok() && &start == MAGIC)
 }
 
-/// A recorded reply.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Recording {
     pub(super) api: String,
@@ -32,7 +28,7 @@ pub(super) struct Recording {
     pub(super) prompt: Vec<u32>,
     pub(super) ids: Vec<u32>,
     pub(super) texts: Vec<String>,
-    /// Microseconds from the start, one for each token.
+    /// Time of each token since the start of the request, in µs.
     pub(super) micros: Vec<u64>,
     pub(super) reasoning: u32,
     pub(super) finish: Option<String>,
@@ -40,8 +36,10 @@ pub(super) struct Recording {
 }
 
 impl Recording {
-    /// The same in the tokens of `tokenizer`: each comes when the recorded token came in which it
-    /// ends. `None`: this tokenizer's model would not take the prompt.
+    /// Converts the recording to the tokens of `tokenizer`.
+    ///
+    /// A token has the time of the recorded token in which it ends. Returns `None` if the prompt
+    /// cannot be rendered.
     pub(super) fn in_tokens_of(mut self, tokenizer: &Tokenizer) -> Option<Self> {
         let api = Api::named(&self.api)?;
         let prompt = prompts(api, &self.request, tokenizer)
@@ -82,7 +80,7 @@ impl Recording {
         Some(self)
     }
 
-    /// Role and text of each message; a completion is one of the user.
+    /// Returns role and text of each message; a completion prompt is a user message.
     pub(super) fn messages(&self) -> Vec<(String, String)> {
         if let Some(prompt) = self.request["prompt"].as_str() {
             return vec![("user".to_owned(), prompt.to_owned())];
@@ -104,10 +102,10 @@ impl Recording {
     }
 }
 
-/// Recordings in a file.
+/// Returns the number of recordings in a file.
 ///
 /// # Errors
-/// A file that cannot be read or has none.
+/// Returns an error if the file is unreadable or has no recordings.
 pub(super) fn count(path: &Path, table: &str) -> Result<u64> {
     let file = open(path)?;
     let sql = format!(
@@ -126,10 +124,10 @@ fn open(path: &Path) -> Result<Connection> {
         .with_context(|| format!("cannot open {}", path.display()))
 }
 
-/// Hands over one recording after the other until `each` breaks.
+/// Calls `each` for every recording until it breaks.
 ///
 /// # Errors
-/// A file that cannot be read or has no recordings; what `each` fails with.
+/// Returns an error if the file is unreadable or has no recordings, and the errors of `each`.
 pub(super) fn read(
     path: &Path,
     table: &str,

@@ -1,4 +1,4 @@
-//! Recorded conversations, one at a time: what is read is forgotten before the next is read.
+//! Reads conversations one at a time.
 
 use std::io::BufRead;
 use std::ops::ControlFlow;
@@ -8,15 +8,13 @@ use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer as _};
 use serde_json::Value;
 
-/// A message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Message {
-    /// OpenAI's word.
+    /// Role in OpenAI's terms.
     pub(super) role: String,
     pub(super) text: String,
 }
 
-/// A conversation as files have it: ShareGPT's or OpenAI's.
 #[derive(Deserialize)]
 struct Conversation {
     #[serde(alias = "conversation")]
@@ -58,11 +56,12 @@ impl Turn {
     }
 }
 
-/// Hands over one conversation after the other until `each` breaks. A file is a JSON array, or
-/// JSON values one after the other, such as lines.
+/// Calls `each` for every conversation until it breaks.
+///
+/// The input is a JSON array, or a sequence of JSON values such as JSON lines.
 ///
 /// # Errors
-/// What is no JSON or no conversation, with its place; what `each` fails with.
+/// Returns an error with the position of invalid input, and the errors of `each`.
 pub(super) fn read(
     mut input: impl BufRead,
     mut each: impl FnMut(Vec<Message>) -> Result<ControlFlow<()>>,
@@ -98,7 +97,7 @@ pub(super) fn read(
     };
     let read = serde_json::Deserializer::from_reader(input).deserialize_seq(list);
     match outcome? {
-        // Whatever follows was not asked for.
+        // The rest of the input is not needed.
         ControlFlow::Break(()) => Ok(()),
         ControlFlow::Continue(()) => read.context(what),
     }

@@ -1,5 +1,6 @@
-//! The files: a database for the simulator, JSON for people. Written under other names and
-//! renamed when they are whole.
+//! Writes the database and a JSON file with the same rows.
+//!
+//! Both have temporary names until they are complete.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -14,7 +15,6 @@ use serde_json::{Value, json};
 use super::recording::Recording;
 use vllm_sim_dataset::{Generation, Hash, schema};
 
-/// One reply.
 pub(super) struct ReplyRecord<'r> {
     pub(super) hash: Hash,
     pub(super) ids: &'r [u32],
@@ -22,7 +22,7 @@ pub(super) struct ReplyRecord<'r> {
     pub(super) generation: Generation,
     pub(super) input: &'r str,
     pub(super) output: &'r str,
-    /// What was recorded with it.
+    /// Recording of the reply, if the input has one.
     pub(super) recording: Option<&'r Recording>,
 }
 
@@ -35,7 +35,6 @@ impl ReplyRecord<'_> {
     }
 }
 
-/// A file that disappears unless it is finished.
 struct PartFile {
     path: PathBuf,
     part: PathBuf,
@@ -46,7 +45,7 @@ impl PartFile {
         let mut part = path.as_os_str().to_owned();
         part.push(".part");
         let part = PathBuf::from(part);
-        // One of a run that was killed.
+        // Removes the file of a killed run.
         let _ = std::fs::remove_file(&part);
         let path = path.to_owned();
         Ok(Self { path, part })
@@ -64,7 +63,6 @@ impl Drop for PartFile {
     }
 }
 
-/// Writes replies as they come.
 pub(super) struct Writer {
     database: Connection,
     insert: [String; 2],
@@ -106,7 +104,6 @@ impl Writer {
         })
     }
 
-    /// Replies written.
     pub(super) fn records(&self) -> usize {
         self.records
     }
@@ -149,7 +146,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Gives the files their names.
+    /// Completes the files and renames them.
     pub(super) fn finish(self) -> Result<()> {
         let Self {
             database,

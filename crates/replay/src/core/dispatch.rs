@@ -1,4 +1,4 @@
-//! From a turn that is due to the worker that serves it.
+//! Routes each scheduled turn to a worker and submits it to the worker's engine.
 
 use vllm_sim_engine::{Command, SeqId, Sequence, Transfer};
 
@@ -12,7 +12,7 @@ use super::moment::{Moment, OrderedSink};
 use super::{Core, ReplayError};
 
 impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
-    /// A turn is due.
+    /// Creates the request of a turn and routes it to its first worker.
     pub(super) fn send(
         &mut self,
         (arrival, session, turn, place): DueTurn,
@@ -42,7 +42,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         self.totals.most_requests = self.totals.most_requests.max(self.living);
         self.sessions.sent(place, turn, self.now);
         if self.handoffs.order.is_some() {
-            // Workers that can go on at this instant do so before they hear of it.
+            // Queued, so that engines with work at this instant advance first.
             self.start_handoff(slot);
             return Ok(());
         }
@@ -50,7 +50,6 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         self.hand_over()
     }
 
-    /// Asks the router of a pool for a worker.
     pub(super) fn place(&mut self, pool: usize, slot: u32) {
         let request = self.requests.get(slot);
         let ask = RouteRequest {
@@ -72,8 +71,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         }
     }
 
-    /// Frees prompts that were fetched, and gives requests to the workers that were chosen for
-    /// them.
+    /// Releases fetched prompts on prefill workers, then submits routed requests to their workers.
     pub(super) fn hand_over(&mut self) -> Result<(), ReplayError> {
         while let Some((at, slot)) = self.fetched.pop() {
             let worker = &mut self.pools[PREFILL].workers[at as usize];

@@ -1,9 +1,9 @@
-//! The handoff of a prompt from the worker that computed it to the one that makes output.
+//! Transfers the KV cache of a prompt from its prefill worker to its decode worker.
 //!
-//! Source first (vLLM): the prompt is computed and kept, a decode worker is chosen and finds room,
-//! the prompt travels, the request runs, the prefill worker has its blocks back. Destination first
-//! (SGLang): room is found before the prompt is computed. What is done to a worker in the middle of
-//! a step waits for its end.
+//! Source first (vLLM): the prefill worker computes and holds the prompt, then a decode worker
+//! reserves blocks, the transfer runs, and the prefill worker frees its blocks. Destination first
+//! (SGLang): the decode worker reserves blocks before prefill starts. An action on a worker in the
+//! middle of a step is deferred to the end of that step.
 //!
 //! Source: aisimulate-core 0.13.0 `src/replay/{handoff,disagg}.rs`.
 
@@ -19,27 +19,25 @@ use super::moment::OrderedSink;
 use super::{Address, Core, ReplayError, Timer};
 use crate::sessions::NumberedSource;
 
-/// What is to be done next for a prompt, by the request's slot.
+/// Next step of a handoff, with the slot of its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HandoffAction {
-    /// Find a worker that computes the prompt.
+    /// Route the prompt to a prefill worker.
     Compute(u32),
-    /// Find a worker that makes the output.
+    /// Route the request to a decode worker, which reserves blocks.
     Reserve(u32),
-    /// The prompt has arrived.
+    /// Start decoding: the transfer is complete.
     Activate(u32),
-    /// The prefill worker need not keep the prompt any more.
+    /// Free the blocks on the prefill worker.
     Release(u32),
 }
 
-/// What is to be done, and what waits for the end of a worker's step.
 #[derive(Debug, Default)]
 pub(super) struct Handoffs {
-    /// `None`: the engines look after it themselves.
+    /// Order of the two reservations; `None` if the engines run the handoff themselves.
     pub order: Option<HandoffOrder>,
     actions: VecDeque<HandoffAction>,
     deferred: HashMap<Address, VecDeque<HandoffAction>>,
-    /// Prompts that are neither here nor there.
     transfers: usize,
 }
 
@@ -48,25 +46,21 @@ impl Handoffs {
         self.actions.push_back(action);
     }
 
-    /// A prompt has arrived.
     pub(super) fn transfer_done(&mut self, slot: u32) {
         self.transfers -= 1;
         self.push(HandoffAction::Activate(slot));
     }
 
-    /// Whether some prompt will arrive.
     pub(super) fn has_transfers(&self) -> bool {
         self.transfers > 0
     }
 
-    /// Whether something is to be done now.
     pub(super) fn is_due(&self) -> bool {
         !self.actions.is_empty()
     }
 }
 
 impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
-    /// A request of split pools has arrived.
     pub(super) fn start_handoff(&mut self, slot: u32) {
         self.handoffs.push(match self.handoffs.order {
             Some(HandoffOrder::DestinationFirst) => HandoffAction::Reserve(slot),
@@ -74,7 +68,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         });
     }
 
-    /// A worker's step is over, if its events say so: what waited for that is due.
+    /// Queues the actions deferred for a worker if `out` has the end of its step.
     pub(super) fn wake_deferred(&mut self, address: Address, out: &Outbox) {
         if self.handoffs.deferred.is_empty() {
             return;
@@ -87,7 +81,6 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         }
     }
 
-    /// Does what is due, and what that leads to.
     pub(super) fn run_handoffs(&mut self) -> Result<(), ReplayError> {
         while let Some(action) = self.handoffs.actions.pop_front() {
             match action {
@@ -101,7 +94,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         Ok(())
     }
 
-    /// A prompt is computed, and its blocks are kept.
+    /// Records that the prefill worker computed and holds the prompt, and queues the next action.
     pub(super) fn prompt_held(&mut self, slot: u32, when: SimTime) {
         let request = self.requests.get_mut(slot);
         let handoff = request.handoff.get_or_insert_with(HandoffTimes::default);
@@ -112,7 +105,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         }
     }
 
-    /// Takes in for whom a decode worker has found room.
+    /// Continues the handoffs for which the engine of a decode worker has reserved blocks.
     pub(super) fn handle_reserved(&mut self, (pool, at): Address) {
         if self.handoffs.order.is_none() || pool != SERVING {
             return;
@@ -132,7 +125,6 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         }
     }
 
-    /// Both ends are ready.
     fn start_transfer(&mut self, slot: u32) {
         let request = self.requests.get(slot);
         let time = self.pools[PREFILL].spec.as_ref();
@@ -146,7 +138,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         }
     }
 
-    /// Whether the worker of an action is in the middle of a step; then the action is put off.
+    /// Whether the worker is in the middle of a step; if so, `action` is deferred to its end.
     fn defer_if_busy(&mut self, address: Address, action: HandoffAction) -> bool {
         let (pool, at) = address;
         let busy = self.pools[pool].workers[at as usize].engine.is_busy();
@@ -157,7 +149,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         busy
     }
 
-    /// A prompt is where the output is made.
+    /// Starts decoding of a transferred prompt and queues the release on the prefill worker.
     fn activate(&mut self, slot: u32) -> Result<(), ReplayError> {
         let Some(at) = self.requests.get(slot).worker else {
             return Ok(());
@@ -181,7 +173,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         Ok(())
     }
 
-    /// The prefill worker has its blocks back.
+    /// Frees the prompt's blocks on the prefill worker, and reports the request if it has ended.
     fn release_source(&mut self, slot: u32) -> Result<(), ReplayError> {
         let Some(at) = self.requests.get(slot).prefill_worker else {
             return Ok(());
@@ -209,8 +201,9 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         Ok(())
     }
 
-    /// A request is over on its decode worker. True: the prefill worker still keeps its prompt, so
-    /// the request cannot be reported and forgotten yet.
+    /// Whether the prefill worker still holds the prompt of an ended request.
+    ///
+    /// If so, the report is postponed until the release.
     pub(super) fn is_kept(&mut self, slot: u32, when: SimTime, status: Status) -> bool {
         let request = self.requests.get(slot);
         let kept = request
@@ -229,13 +222,13 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         request.over = Some((when, status));
         request.names = names;
         if fresh {
-            // It could not be taken in: nothing else will ask for the release.
+            // The decode worker never activated it, so no other event triggers the release.
             self.handoffs.push(HandoffAction::Release(slot));
         }
         true
     }
 
-    /// A prompt was refused: whoever expects it need not.
+    /// Aborts the request on the decode worker that reserved blocks for a rejected prompt.
     pub(super) fn give_up_destination(&mut self, slot: u32) -> Result<(), ReplayError> {
         let request = self.requests.get_mut(slot);
         let Some(at) = request.worker.filter(|_| request.missing.take().is_some()) else {
@@ -245,7 +238,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         let mut out = std::mem::take(&mut self.out);
         let worker = &mut self.pools[SERVING].workers[at as usize];
         worker.engine.abort(self.now, SeqId(slot.into()), &mut out);
-        // Its end is the request's, which is reported by the caller.
+        // The caller reports the end of the request.
         out.retain(|(_, event)| !matches!(event, Event::Ended { .. }));
         self.handle_events(address, &mut out)?;
         self.out = out;

@@ -1,9 +1,9 @@
-//! Workers that know nothing of each other, each played by itself.
+//! Runs independent workers one after another, several in parallel on threads.
 //!
-//! If the router looks at nothing but the requests, it is known beforehand which worker gets which.
-//! Then each worker is played for a stretch of time before the next one, so that its state stays in
-//! the processor's cache, and several at a time on threads of their own. What they report is put
-//! into the order of the loop over all workers: the results are its results, byte for byte.
+//! When the router looks only at the requests, the assignment to workers is known before they run.
+//! Each worker then runs for a stretch of time on its own, which keeps its state in the CPU cache.
+//! A merge restores the order of the event loop over all workers, so results are byte for byte
+//! equal.
 
 use std::collections::VecDeque;
 use std::thread;
@@ -23,13 +23,13 @@ use super::raster::SampleRaster;
 use super::recorder::{LiveCounts, Recorder, hand_on};
 use super::{Core, ReplayError, Totals};
 
-/// Requests of a stretch, for each worker and in all: what is buffered.
+/// Maximum number of requests of one stretch, per worker and in total; bounds the buffers.
 const STRETCH: (usize, usize) = (128, 1 << 17);
 
-/// A stretch when no more requests come takes at least so many nanoseconds.
+/// Minimum length of a stretch after the last arrival, in nanoseconds.
 const LEAST_REST: u64 = 1_000_000_000;
 
-/// Whether workers can be played one by one.
+/// Whether the workers of this run are independent of each other.
 pub(super) fn fits(settings: &Settings, source: &dyn WorkloadSource) -> bool {
     let pool = &settings.pool;
     let fixed = pool.scaling == Scaling::default();
@@ -49,7 +49,7 @@ pub(super) fn fits(settings: &Settings, source: &dyn WorkloadSource) -> bool {
         && source.is_single_turn()
 }
 
-/// Plays a workload to its end, as the loop over all workers does.
+/// Runs the workload to its end, with the same results as the loop over all workers.
 pub(super) fn run(
     settings: &Settings,
     source: &mut dyn WorkloadSource,
@@ -84,10 +84,8 @@ fn one_worker(settings: &Settings, engine: &vllm_sim_engine::sched::EngineSpec) 
     }
 }
 
-/// One worker, and what it will be sent.
 type Lane<'a> = Core<'a, Recorder, Assigned>;
 
-/// Requests that one worker gets, by their numbers in the whole workload.
 #[derive(Debug, Default)]
 struct Assigned(VecDeque<(u64, Session)>);
 
@@ -99,14 +97,13 @@ impl NumberedSource for Assigned {
     }
 }
 
-/// What comes, and who gets it.
 struct Arrivals<'a> {
     source: &'a mut dyn WorkloadSource,
     pace: Pace,
     router: Router,
     next: Option<Session>,
     given: u64,
-    /// Those of the stretch.
+    /// Arrivals in the current stretch.
     sent: Vec<Moment>,
 }
 
@@ -142,8 +139,10 @@ impl<'a> Arrivals<'a> {
         self.next.as_ref().map(|session| session.start)
     }
 
-    /// Assigns what comes up to `last` and then, but of instants after it has assigned `most` none;
-    /// until when it has assigned all.
+    /// Assigns the sessions that start up to `last` and returns the time up to which all are
+    /// assigned.
+    ///
+    /// Stops before the first new instant after `most` assignments.
     fn assign(
         &mut self,
         lanes: &mut [Lane<'_>],
@@ -160,7 +159,7 @@ impl<'a> Arrivals<'a> {
                 return Ok(SimTime::from_nanos(start.nanos() - 1));
             }
             at = start;
-            // All at one instant are sent in its first round.
+            // All requests of one instant are sent in its first round.
             self.sent.push(Moment::of_request(start, 0, self.given));
             let session = self.next.take();
             let (worker, session) = match session {
@@ -279,7 +278,6 @@ impl Lanes<'_> {
 }
 
 impl Totals {
-    /// Takes in another part of the deployment.
     fn add(&mut self, part: &Self) {
         self.ended = self.ended.max(part.ended);
         self.requests += part.requests;

@@ -2,19 +2,19 @@ use vllm_sim_engine::SimTime;
 
 use crate::outcome::Sink;
 
-/// When something is reported, in the order of the loop over all workers: by instant, by round at
-/// this instant, first what workers did, then what was sent.
+/// Position of a report in the event loop over all workers.
+///
+/// Ordered by instant, then by round, then worker events before sent requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Moment {
     pub(super) at: SimTime,
     round: u32,
     sent: bool,
-    /// Worker or request.
+    /// Number of the worker or request.
     number: u64,
 }
 
 impl Moment {
-    /// A worker goes on.
     pub(super) fn of_worker(at: SimTime, round: u32, worker: u32) -> Self {
         Self {
             at,
@@ -24,7 +24,6 @@ impl Moment {
         }
     }
 
-    /// A request is sent.
     pub(super) fn of_request(at: SimTime, round: u32, number: u64) -> Self {
         Self {
             at,
@@ -34,25 +33,24 @@ impl Moment {
         }
     }
 
-    /// The run is over: a request that is not.
+    /// Position of a request that is unfinished at the end of the run.
     pub(super) fn of_rest(number: u64) -> Self {
         Self::of_request(SimTime::MAX, 0, number)
     }
 
-    /// After those: the steps of a worker that were not reported yet.
+    /// Position of a worker's last unreported steps, after the unfinished requests.
     pub(super) fn of_last_steps(worker: u32) -> Self {
         Self::of_worker(SimTime::MAX, 1, worker)
     }
 }
 
-/// A sink that wants to know at which point of the loop it is called.
+/// Sink with a position in the event loop for each call.
 pub(super) trait OrderedSink: Sink + Sized {
-    /// All that follows belongs to this moment.
+    /// Sets the position of all calls that follow.
     fn moment(&mut self, moment: Moment) {
         let _ = moment;
     }
 
-    /// A sequence was preempted.
     fn preempted(&mut self) {}
 }
 

@@ -5,10 +5,11 @@ use crate::workload::WorkloadSource;
 
 use super::{Core, ReplayError, Totals, lanes};
 
-/// Plays a workload to its end.
+/// Runs a workload to its end or to the time limit of the settings, and reports to `sink`.
 ///
 /// # Errors
-/// [`ReplayError`]; what was reported to the sink until then stays.
+/// Returns [`ReplayError`] for invalid settings or an unreadable workload. Outcomes reported before
+/// the error stay in the sink.
 pub fn run(
     settings: &Settings,
     source: &mut dyn WorkloadSource,

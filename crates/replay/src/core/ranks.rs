@@ -1,4 +1,4 @@
-//! Data-parallel ranks: engines that start their steps together.
+//! Synchronizes data-parallel ranks, which start their steps together.
 
 use super::moment::OrderedSink;
 use super::{Address, Core};
@@ -6,7 +6,7 @@ use crate::sessions::NumberedSource;
 use crate::worker::Worker;
 
 impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
-    /// The ranks of a worker end their steps together.
+    /// Synchronizes the ranks of each worker that has just advanced.
     pub(super) fn align(&mut self, pool: usize, due: &[Address]) {
         let ranks = self.pools[pool].ranks;
         let here = due.iter().filter(|(other, _)| *other == pool);
@@ -20,7 +20,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         }
     }
 
-    /// As vLLM's do, once all of them have done what is due.
+    /// Applies the lockstep rules of vLLM once all ranks have done the work of this instant.
     fn keep_step(&mut self, pool: usize, worker: u32) {
         let found = &mut self.pools[pool];
         let members = worker * found.ranks..(worker + 1) * found.ranks;
@@ -33,8 +33,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         members.for_each(|at| self.reschedule((pool, at)));
     }
 
-    /// Those that have just started a step wait for the slowest, and those that have not for the end
-    /// of that.
+    /// Extends every running step to the end of the longest, and postpones idle ranks to that end.
     ///
     /// Source: aisimulate-core 0.13.0 `src/engine/generalized/engine.rs` (attention data parallelism).
     fn wait_for_slowest(&mut self, pool: usize, worker: u32) {

@@ -2,10 +2,8 @@ use std::time::Duration;
 
 use vllm_sim_engine::SimTime;
 
-/// The instants at which workers are reported.
 #[derive(Debug)]
 pub(super) struct SampleRaster {
-    /// Nanoseconds between two; 0: never.
     every: u64,
     next: u64,
 }
@@ -18,15 +16,15 @@ impl SampleRaster {
         }
     }
 
-    /// The instant that is next, if there are any.
     pub(super) fn next(&self) -> Option<SimTime> {
         (self.every > 0).then(|| SimTime::from_nanos(self.next))
     }
 
-    /// The instant before `now` for which workers must be reported before anything happens then.
+    /// Returns the next sample time if it is before `now`, and moves on to the following one.
     pub(super) fn due(&mut self, now: SimTime) -> Option<SimTime> {
         let at = self.next().filter(|&at| at < now)?;
-        // Nothing changed up to the last instant of the raster before now.
+        // Nothing changed between the last sample time before `now` and `now`, so the ones between
+        // are skipped.
         let passed = (now.nanos() - 1) / self.every * self.every;
         self.next = (self.next + self.every).max(passed);
         Some(at)

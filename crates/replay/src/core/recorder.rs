@@ -1,4 +1,5 @@
-//! Keeps what parts of a deployment report, and hands it on in the order of the loop over all of it.
+//! Buffers the reports of independent workers and forwards them in the order of the full event
+//! loop.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,7 +10,6 @@ use crate::outcome::{Admission, Outcome, Sink, Status, WorkerChange};
 
 use super::moment::{Moment, OrderedSink};
 
-/// What one part reported.
 #[derive(Debug, Default)]
 pub(super) struct Recorder {
     wants_tokens: bool,
@@ -17,14 +17,16 @@ pub(super) struct Recorder {
     calls: Vec<(Moment, Call)>,
     gaps: Vec<(u64, u64)>,
     requests: Vec<Recorded>,
-    /// One of them: what [`Recorded`] leaves out is the same of all, as workers that know nothing of
-    /// each other have neither prefill workers nor a router that waits or looks for blocks.
+    /// Values of all fields that [`Recorded`] leaves out.
+    ///
+    /// They are equal for all requests: independent workers have no prefill workers and no router
+    /// queue.
     alike: Option<Outcome<'static>>,
     tokens: Vec<SimTime>,
     admissions: Vec<Admission>,
     preemptions: Vec<u64>,
     preempted: Vec<SimTime>,
-    /// By the number that a preemption has here, the one that it has in the whole deployment.
+    /// Maps the preemption numbers of this worker to those of the whole deployment.
     preemption_numbers: Vec<u64>,
 }
 
@@ -35,8 +37,7 @@ enum Call {
     Preempted,
 }
 
-/// The part of an [`Outcome`] in which requests differ. There are many, and each is read when it has
-/// long left the processor's cache.
+/// Fields of an [`Outcome`] that differ between requests, kept small for the CPU cache.
 #[derive(Debug)]
 struct Recorded {
     session: u64,
@@ -54,7 +55,7 @@ struct Recorded {
     requested: u32,
     output: u32,
     worker: Option<u32>,
-    /// In the lists of the recorder.
+    /// Ranges into the lists of the recorder.
     tokens: Range<u32>,
     admissions: Range<u32>,
     preemptions: Range<u32>,
@@ -85,7 +86,7 @@ impl Recorder {
         self.preempted.clear();
     }
 
-    /// Brings what a call needs into the processor's cache; what comes back means nothing.
+    /// Reads the data of a call, to prefetch it into the CPU cache; the result has no meaning.
     fn read(&self, call: u32) -> u64 {
         match self.calls[call as usize].1 {
             Call::Request(at) => {
@@ -195,7 +196,7 @@ impl Sink for Recorder {
         self.wants_tokens
     }
 
-    /// Workers neither come nor go.
+    /// The number of workers is fixed.
     fn worker(&mut self, _: SimTime, _: u32, _: bool, _: WorkerChange) {}
 }
 
@@ -209,12 +210,9 @@ impl OrderedSink for Recorder {
     }
 }
 
-/// What only the order of all parts tells.
 #[derive(Debug, Default)]
 pub(super) struct LiveCounts {
-    /// Requests that are on their way.
     pub living: u64,
-    /// The most at a time.
     pub most: u64,
     preemptions: u64,
 }
@@ -226,18 +224,16 @@ impl LiveCounts {
     }
 }
 
-/// Calls that are looked at before the first of them is handed on: the processor waits for all of
-/// them at once.
+/// Number of calls that are read ahead, so that their cache misses overlap.
 const READ_AHEAD: usize = 16;
 
-/// The calls of all parts by their moments: instant, part, call.
 fn in_order(parts: &[&mut Recorder]) -> Vec<(SimTime, u32, u32)> {
     let calls = parts.iter().zip(0u32..).flat_map(|(part, at)| {
         let calls = part.calls.iter().zip(0u32..);
         calls.map(move |((moment, _), call)| (moment.at, at, call))
     });
     let mut order: Vec<(SimTime, u32, u32)> = calls.collect();
-    // Small keys are sorted fast, and few instants are those of several parts.
+    // Small keys sort fast; few instants have calls of several workers.
     order.sort_unstable();
     for same in order.chunk_by_mut(|a, b| a.0 == b.0) {
         if same.iter().any(|(_, part, _)| *part != same[0].1) {
@@ -249,8 +245,9 @@ fn in_order(parts: &[&mut Recorder]) -> Vec<(SimTime, u32, u32)> {
     order
 }
 
-/// Hands on what all parts have reported, and forgets it. `sent` are the requests that were sent
-/// meanwhile, in their order.
+/// Forwards the buffered reports of all workers to `sink` and clears them.
+///
+/// `sent` lists the requests sent in the same stretch, in order; they update `counts`.
 pub(super) fn hand_on<'a>(
     parts: impl Iterator<Item = &'a mut Recorder>,
     sent: &[Moment],

@@ -1,4 +1,4 @@
-//! What is reported to the sink.
+//! Reports requests to the sink.
 
 use crate::disaggregation::HandoffOrder;
 use crate::outcome::{Outcome, Status};
@@ -10,7 +10,6 @@ use super::Core;
 use super::moment::{Moment, OrderedSink};
 
 impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
-    /// Reports a request that is over, or never will be.
     pub(super) fn report(&mut self, slot: u32, ended: SimTime, status: Status) {
         let request = self.requests.get(slot);
         let (session_id, request_id) = match request.over {
@@ -69,7 +68,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         });
     }
 
-    /// Reports what is still under way at `end`.
+    /// Reports all unfinished requests with the time `end` and closes all workers.
     pub(super) fn finish(&mut self, end: SimTime) {
         let mut left: Vec<(u64, u32)> =
             self.requests.living().map(|(s, r)| (r.number, s)).collect();

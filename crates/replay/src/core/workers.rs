@@ -1,4 +1,4 @@
-//! Workers that start, are added and taken away, and what is reported of them over time.
+//! Starts, removes and samples workers.
 
 use crate::outcome::{Status, WorkerChange, WorkerSample};
 use crate::pool::{PREFILL, SERVING, WorkerPool};
@@ -11,7 +11,7 @@ use super::{Address, Core, LOG_STEPS, ReplayError, Timer};
 use crate::sessions::NumberedSource;
 
 impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
-    /// Reports the gaps that no living request will refer to again.
+    /// Reports the inter-token gaps of steps that no request in flight refers to.
     pub(super) fn flush_log(&mut self, (pool, at): Address) {
         let worker = &mut self.pools[pool].workers[at as usize];
         let here = |request: &Request| request.worker == Some(at);
@@ -59,7 +59,6 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         self.report_worker((pool, at), WorkerChange::Gone);
     }
 
-    /// Closes a worker's log and counts how long it was there.
     pub(super) fn retire(&mut self, (pool, at): Address) {
         let log = &mut self.pools[pool].workers[at as usize].log;
         log.flush(u64::MAX, &mut self.sink);
@@ -70,7 +69,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         }
     }
 
-    /// Brings a pool to the number of workers that it should have.
+    /// Starts or drains workers until the pool has its target size.
     pub(super) fn scale(&mut self, pool: usize) -> Result<(), ReplayError> {
         if let Some(again) = self.pools[pool].next_check(self.now) {
             self.timers.set(again, Timer::Scale(pool));
@@ -94,7 +93,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         Ok(())
     }
 
-    /// Workers are gone at once, with all that they have; others start in their place.
+    /// Fails the oldest `workers` decode workers with all their requests, and starts replacements.
     pub(super) fn lose(&mut self, workers: u32) -> Result<(), ReplayError> {
         for at in self.pools[SERVING].oldest(workers) {
             let here = |request: &Request| request.worker == Some(at) && request.over.is_none();
@@ -113,14 +112,12 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         Ok(())
     }
 
-    /// Reports every worker to the sink.
     pub(super) fn sample(&mut self, at: SimTime) {
         for sample in samples(&self.pools, self.first_worker, at) {
             self.sink.sample(&sample);
         }
     }
 
-    /// The workers as they are.
     pub(super) fn samples(&self, at: SimTime) -> impl Iterator<Item = WorkerSample> {
         samples(&self.pools, self.first_worker, at)
     }

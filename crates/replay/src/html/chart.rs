@@ -1,21 +1,19 @@
-//! Line charts as SVG.
+//! Draws line charts as SVG.
 
 use std::fmt::Write as _;
 
 use super::{escape, short};
 use crate::report::{TimelinePoint, WorkerTrack};
 
-/// Size of the drawing, and the room for numbers at its left and bottom.
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 62.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 38.0;
-/// Points of a summed line.
 const POINTS: usize = 480;
 
-/// One line.
+/// Line of a chart, with its name in the legend.
 #[derive(Debug)]
 pub struct ChartLine {
     name: String,
@@ -24,7 +22,7 @@ pub struct ChartLine {
 }
 
 impl ChartLine {
-    /// `colour` is one of eight, in the order of the legend's palette.
+    /// Creates a line; `colour` is an index into the palette of eight colours.
     pub fn new(name: &str, points: Vec<(f64, f64)>, colour: usize) -> Self {
         Self {
             name: name.to_owned(),
@@ -32,27 +30,46 @@ impl ChartLine {
             colour: colour % 8,
         }
     }
+
+    fn draw(&self, out: &mut String, x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64) {
+        let _ = write!(
+            out,
+            "<path class=\"c{}\" data-name=\"{}\" data-points=\"",
+            self.colour,
+            escape(&self.name)
+        );
+        for (i, point) in self.points.iter().enumerate() {
+            let comma = if i == 0 { "" } else { " " };
+            let _ = write!(out, "{comma}{},{}", digits(point.0), digits(point.1));
+        }
+        out.push_str("\" d=\"");
+        for (i, point) in self.points.iter().enumerate() {
+            let verb = if i == 0 { 'M' } else { 'L' };
+            let _ = write!(out, "{verb}{:.1} {:.1}", x(point.0), y(point.1));
+        }
+        out.push_str("\"/>");
+    }
 }
 
-/// A chart with its axes.
+/// Line chart with axes and a legend.
 #[derive(Debug)]
 pub struct Chart<'a> {
-    /// Above the drawing.
+    /// Title above the drawing.
     pub title: &'a str,
     /// Unit of the horizontal axis.
     pub x: &'a str,
-    /// What the vertical axis counts.
+    /// Label of the vertical axis.
     pub y: &'a str,
-    /// Ends of the vertical axis; `None`: from 0 to the greatest value.
+    /// Ends of the vertical axis; `None` scales it from 0 to the largest value.
     pub y_range: Option<(f64, f64)>,
-    /// The lines, each with a place in the legend.
+    /// Lines, each with an entry in the legend.
     pub lines: Vec<ChartLine>,
-    /// What follows the pointer goes by height rather than by width, as suits a distribution.
+    /// Whether the cursor follows the height of the pointer, as suits a distribution.
     pub follows_y: bool,
 }
 
 impl Chart<'_> {
-    /// Appends the figure.
+    /// Appends the chart to `out` as an HTML figure.
     pub fn draw(&self, out: &mut String) {
         let all = || self.lines.iter().flat_map(|line| &line.points);
         if all().next().is_none() {
@@ -88,20 +105,28 @@ impl Chart<'_> {
             WIDTH - RIGHT,
             HEIGHT - BOTTOM,
         );
-        for tick in &y_ticks {
-            let (at, right) = (y(*tick), WIDTH - RIGHT);
-            let _ = write!(
-                out,
-                "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
-                 <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-                LEFT - 6.0,
-                at + 6.0,
-                short(*tick)
-            );
+        draw_y_ticks(out, &y_ticks, y);
+        self.draw_x_ticks(out, &x_ticks, x);
+        for line in &self.lines {
+            line.draw(out, x, y);
         }
-        for (i, tick) in x_ticks.iter().enumerate() {
-            let unit = if i + 1 == x_ticks.len() { self.x } else { "" };
-            let anchor = if i + 1 == x_ticks.len() {
+        out.push_str("<line class=\"cursor\" hidden=\"\"/></svg>");
+        if self.lines.len() > 1 {
+            out.push_str("<ul class=\"legend\">");
+            for line in &self.lines {
+                let name = escape(&line.name);
+                let _ = write!(out, "<li class=\"c{}\">{name}</li>", line.colour);
+            }
+            out.push_str("</ul>");
+        }
+        out.push_str("</figure>");
+    }
+
+    /// Draws the numbers below the drawing, with their unit behind the last.
+    fn draw_x_ticks(&self, out: &mut String, ticks: &[f64], x: impl Fn(f64) -> f64) {
+        for (i, tick) in ticks.iter().enumerate() {
+            let unit = if i + 1 == ticks.len() { self.x } else { "" };
+            let anchor = if i + 1 == ticks.len() {
                 "end"
             } else {
                 "middle"
@@ -118,38 +143,25 @@ impl Chart<'_> {
                 short(*tick)
             );
         }
-        for line in &self.lines {
-            let _ = write!(
-                out,
-                "<path class=\"c{}\" data-name=\"{}\" data-points=\"",
-                line.colour,
-                escape(&line.name)
-            );
-            for (i, point) in line.points.iter().enumerate() {
-                let comma = if i == 0 { "" } else { " " };
-                let _ = write!(out, "{comma}{},{}", digits(point.0), digits(point.1));
-            }
-            out.push_str("\" d=\"");
-            for (i, point) in line.points.iter().enumerate() {
-                let verb = if i == 0 { 'M' } else { 'L' };
-                let _ = write!(out, "{verb}{:.1} {:.1}", x(point.0), y(point.1));
-            }
-            out.push_str("\"/>");
-        }
-        out.push_str("<line class=\"cursor\" hidden=\"\"/></svg>");
-        if self.lines.len() > 1 {
-            out.push_str("<ul class=\"legend\">");
-            for line in &self.lines {
-                let name = escape(&line.name);
-                let _ = write!(out, "<li class=\"c{}\">{name}</li>", line.colour);
-            }
-            out.push_str("</ul>");
-        }
-        out.push_str("</figure>");
     }
 }
 
-/// A number with five digits that mean something, for the script.
+/// Draws the lines of the grid and the numbers at their left.
+fn draw_y_ticks(out: &mut String, ticks: &[f64], y: impl Fn(f64) -> f64) {
+    for tick in ticks {
+        let (at, right) = (y(*tick), WIDTH - RIGHT);
+        let _ = write!(
+            out,
+            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
+             <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            LEFT - 6.0,
+            at + 6.0,
+            short(*tick)
+        );
+    }
+}
+
+/// Formats a number with five significant digits, for the script.
 fn digits(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -166,7 +178,6 @@ fn end(ticks: &[f64]) -> f64 {
     ticks.last().copied().unwrap_or(1.0)
 }
 
-/// Four to eight even steps from 0 to at least `most`.
 fn ticks(most: f64) -> Vec<f64> {
     if !most.is_finite() || most <= 0.0 {
         return vec![0.0, 1.0];
@@ -183,7 +194,7 @@ fn ticks(most: f64) -> Vec<f64> {
     (0..=count).map(|i| i as f64 * step).collect()
 }
 
-/// All workers as one line: at even instants, the sum (or mean) of the last point of each.
+/// Sums (or averages) the tracks of all workers to one line at even times.
 pub(super) fn sum(
     tracks: &[WorkerTrack],
     of: fn(&TimelinePoint) -> f64,
@@ -205,7 +216,7 @@ pub(super) fn sum(
             {
                 *place += 1;
             }
-            // Before its first and after its last point a worker is not there.
+            // A worker does not exist before its first and after its last point.
             let first = track
                 .points
                 .first()

@@ -1,19 +1,16 @@
-//! Workers against time, shade by shade.
+//! Draws heat maps of the workers over time.
 
 use std::fmt::Write as _;
 
 use super::name;
 use crate::report::{TimelinePoint, WorkerTrack};
 
-/// Cells of a row.
 const CELLS: usize = 96;
-/// Most workers that get a row of their own.
 const ROWS: usize = 64;
 
-/// What a map shows: its name, the value of a point, whether 1 is the end of the scale.
+/// Title, value of a point, and whether the scale ends at 1.
 type HeatMetric = (&'static str, fn(&TimelinePoint) -> f64, bool);
 
-/// Appends a map of the running sequences of every worker, and one of its cache.
 pub(super) fn map(out: &mut String, tracks: &[WorkerTrack]) {
     if tracks.len() < 2 || tracks.iter().all(|track| track.points.len() < 2) {
         return;
@@ -106,7 +103,6 @@ fn draw(out: &mut String, tracks: &[WorkerTrack], (title, of, share): HeatMetric
     out.push_str("</figure>");
 }
 
-/// The place of a row of cells in a picture.
 struct RowPlace {
     left: f64,
     y: f64,
@@ -114,8 +110,10 @@ struct RowPlace {
     height: f64,
 }
 
-/// Draws the cells of a row; `describe` returns shade and words of a value, and of where its cell begins as a
-/// share of the whole time.
+/// Draws the cells of a row.
+///
+/// `describe` maps a value and the start of its cell (as a fraction of the run) to shade and
+/// tooltip.
 fn draw_row(
     out: &mut String,
     row: &[Option<f64>],
@@ -128,7 +126,7 @@ fn draw_row(
             c += 1;
             continue;
         };
-        // Cells of one shade are one rectangle.
+        // Adjacent cells of one shade form one rectangle.
         let (shade, words) = describe(value, c as f64 / CELLS as f64);
         let same = |v: &Option<f64>| v.is_some_and(|v| describe(v, 0.0).0 == shade);
         let run = row[c..].iter().take_while(|v| same(v)).count().max(1);
@@ -146,7 +144,6 @@ fn draw_row(
     }
 }
 
-/// Twenty shades are as many as can be told apart.
 fn shade(value: f64, most: f64) -> u32 {
     if most <= 0.0 {
         return 0;
@@ -154,7 +151,7 @@ fn shade(value: f64, most: f64) -> u32 {
     (value / most * 20.0).round().clamp(0.0, 20.0) as u32
 }
 
-/// Means over even stretches of time; a stretch without points has that of the one before.
+/// Averages a track over even intervals; an interval without points repeats the previous mean.
 fn cells(track: &WorkerTrack, of: fn(&TimelinePoint) -> f64, last: f64) -> Vec<Option<f64>> {
     let mut sums = vec![(0.0, 0u32); CELLS];
     for point in &track.points {

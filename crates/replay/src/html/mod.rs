@@ -1,7 +1,6 @@
-//! A report as one HTML file that needs nothing else: no font, no script, no style from outside.
+//! Renders a report as one self-contained HTML file.
 //!
-//! Charts are SVG drawn here; a small script adds what follows the pointer. Without it everything
-//! can still be read but the timeline of requests, which the script draws.
+//! Charts are static SVG. A small script adds tooltips and draws the timeline of requests.
 
 mod chart;
 mod heat;
@@ -14,11 +13,12 @@ use serde_json::Value;
 use super::report::{Comparison, Report, WorkerTrack};
 pub use chart::{Chart, ChartLine};
 
-/// Worker tracks that are drawn as lines of their own before they are summed up.
+/// Maximum number of workers drawn as separate lines.
 const COLOURS: usize = 6;
 
-/// The page of a run. `title` and the pairs of `about` (what was run, with which flags) are shown
-/// as they are, and so is `typed`, the command.
+/// Renders the page of a run.
+///
+/// `about` has pairs of name and value that describe the run; `typed` is the command.
 pub fn page(report: &Report, title: &str, about: &[(String, String)], typed: &str) -> String {
     let mut body = String::new();
     let _ = write!(body, "<h1>{}</h1>", escape(title));
@@ -40,7 +40,7 @@ pub fn page(report: &Report, title: &str, about: &[(String, String)], typed: &st
     document(title, &body)
 }
 
-/// The page of runs side by side, made by the command `typed`.
+/// Renders a comparison of runs; `typed` is the command that made it.
 pub fn comparison(compared: &Comparison, typed: &str) -> String {
     let title = "vllm-sim replay --compare";
     let mut body = format!("<h1>{title}</h1>");
@@ -69,7 +69,7 @@ pub fn comparison(compared: &Comparison, typed: &str) -> String {
     document(title, &body)
 }
 
-/// A table that scrolls sideways where it is wider than the page; the first cell of a row names it.
+/// Renders a table that scrolls horizontally; the first cell of each row is its header.
 pub fn table<H: AsRef<str>, R: AsRef<[String]>>(head: &[H], rows: &[R]) -> String {
     let mut text = String::from("<div class=\"wide\"><table><thead><tr>");
     for cell in head {
@@ -87,7 +87,7 @@ pub fn table<H: AsRef<str>, R: AsRef<[String]>>(head: &[H], rows: &[R]) -> Strin
     text + "</tbody></table></div>"
 }
 
-/// A figure of the summary at the top of a page, which belongs into a section of class `tiles`.
+/// Renders a summary figure for a section of class `tiles`.
 pub fn tile(label: &str, value: &str, note: &str) -> String {
     format!(
         "<div class=\"tile\"><span>{}</span><strong>{}</strong><small>{}</small></div>",
@@ -97,7 +97,7 @@ pub fn tile(label: &str, value: &str, note: &str) -> String {
     )
 }
 
-/// The section that says which command made a page.
+/// Renders the section with the command that made a page.
 pub fn command(line: &str) -> String {
     format!(
         "<section><h2>Command</h2><p><code style=\"overflow-wrap:anywhere\">{}</code></p></section>",
@@ -105,7 +105,7 @@ pub fn command(line: &str) -> String {
     )
 }
 
-/// A page around sections of HTML, with the style and script of reports.
+/// Wraps HTML sections into a page with the style and script of reports.
 pub fn document(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -120,7 +120,7 @@ pub fn document(title: &str, body: &str) -> String {
     )
 }
 
-/// The chart of distributions: each line has a name and its values at even shares, milliseconds.
+/// Renders a chart of distributions: each line has a name and its quantiles at even steps, in ms.
 pub fn distribution(title: &str, lines: &[(&str, Vec<f64>)]) -> String {
     let lines = lines.iter().enumerate().map(|(colour, (name, curve))| {
         let last = curve.len().saturating_sub(1).max(1) as f64;
@@ -141,7 +141,7 @@ pub fn distribution(title: &str, lines: &[(&str, Vec<f64>)]) -> String {
     figure
 }
 
-/// Text that is safe between tags and in attributes.
+/// Escapes text for use between tags and in attributes.
 pub fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -157,7 +157,7 @@ pub fn escape(text: &str) -> String {
     safe
 }
 
-/// A number for people: three to four digits that mean something.
+/// Formats a number with three to four significant digits and a unit prefix.
 pub fn short(value: f64) -> String {
     let size = value.abs();
     let (scaled, unit) = match size {
@@ -174,7 +174,7 @@ pub fn short(value: f64) -> String {
         _ => 5,
     };
     let text = format!("{scaled:.places$}");
-    // 1.50 says no more than 1.5, and 2.00 than 2.
+    // Trailing zeros are dropped.
     let text = match text.contains('.') {
         true => text.trim_end_matches('0').trim_end_matches('.'),
         false => &text,
@@ -256,14 +256,14 @@ fn distributions(body: &mut String, report: &Report) {
         let points = curve.iter().enumerate();
         let points = points.map(|(i, ms)| (*ms, i as f64 * 100.0 / last));
         let mut points: Vec<(f64, f64)> = points.collect();
-        // A long tail would press everything else to the left.
+        // A long tail would compress the rest of the chart.
         let at = |share: f64| curve.get((share * last) as usize).copied().unwrap_or(0.0);
         let cut = at(1.0) > 2.0 * at(0.99);
         if cut {
             points.retain(|(_, share)| *share <= 99.5);
         }
         let mut lines = vec![ChartLine::new(name, points, 0)];
-        // The bound of gaps is one of their mean, which no single gap is.
+        // The bound on gaps applies to their mean per request, not to single gaps.
         let bound = match *name {
             "TTFT" => report.number("slo_ttft_ms"),
             "ITL" => 0.0,
@@ -296,7 +296,7 @@ fn distributions(body: &mut String, report: &Report) {
     body.push_str("</div></section>");
 }
 
-/// Good requests and workers over time, where there is something to see.
+/// Returns the charts of good requests, prefix reuse, workers and cost over time, if they vary.
 fn service(report: &Report) -> Vec<Chart<'static>> {
     let over = &report.over_time;
     let mut charts = Vec::new();
@@ -362,7 +362,6 @@ fn timeline(body: &mut String, report: &Report) {
     body.push_str("</div></section>");
 }
 
-/// What workers looked like.
 fn samples(body: &mut String, tracks: &[WorkerTrack]) {
     let over = |of: fn(&super::report::TimelinePoint) -> f64, mean: bool| -> Vec<(f64, f64)> {
         chart::sum(tracks, of, mean)
@@ -430,7 +429,6 @@ fn samples(body: &mut String, tracks: &[WorkerTrack]) {
     preempted.draw(body);
 }
 
-/// What a worker is called.
 fn name(track: &WorkerTrack) -> String {
     let kind = if track.prefill_pool {
         "prefill"
@@ -440,7 +438,6 @@ fn name(track: &WorkerTrack) -> String {
     format!("{kind} {}", track.worker)
 }
 
-/// The table of distributions, for those who want digits.
 fn numbers(body: &mut String, report: &Report) {
     body.push_str("<section><h2>Numbers</h2><div class=\"wide\"><table><thead><tr><th>Metric</th>");
     let kinds = [

@@ -1,4 +1,4 @@
-//! What requests went through on each worker, drawn by the page's script so that one can zoom.
+//! Renders the timeline of requests per worker, drawn by the script of the page.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,8 +7,8 @@ use crate::report::{RequestSpans, SpanPhase, WorkerSpan};
 
 /// Appends the timeline of requests, if any were kept.
 ///
-/// The script gets, for each worker, a list of numbers for each request: its number, the
-/// microsecond at which it begins, and pairs of a phase and its microseconds.
+/// The script receives, per worker, one list per request: its number, its start in microseconds,
+/// and pairs of a phase and its duration in microseconds.
 pub(super) fn timeline(out: &mut String, spans: &RequestSpans) {
     if spans.kept().is_empty() {
         return;
@@ -74,7 +74,7 @@ fn request(out: &mut String, span: &WorkerSpan) {
     let mut from = start(span);
     for ((_, phase), end) in span.phases.iter().zip(ends) {
         let end = end.nanos() / 1000;
-        // What takes no time is not drawn.
+        // Phases of zero length are not drawn.
         if end > from {
             let _ = write!(out, ",{},{}", colour(*phase), end - from);
             from = end;
@@ -83,7 +83,6 @@ fn request(out: &mut String, span: &WorkerSpan) {
     out.push(']');
 }
 
-/// Its place in the palette; 8 is the colour of what matters less.
 fn colour(phase: SpanPhase) -> u8 {
     match phase {
         SpanPhase::Decode => 0,

@@ -1,4 +1,4 @@
-//! Traces of agents: requests that wait for others, and sessions whose context grows.
+//! Reads agent traces: requests with dependencies, and sessions whose context grows.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
@@ -15,22 +15,19 @@ use crate::synth::SHARED;
 use crate::workload::{Dependency, MAX_TOKENS, Prompt, Session, TokenRun, Turn, WorkloadError};
 use vllm_sim_random::mix;
 
-/// Schema of the header line of version 2.
 const SCHEMA: &str = "dynamo.agentic_mooncake";
-/// Hash ids of applied-compute rows are told apart by this.
+/// Hash domain of the block ids of Applied Compute traces.
 const APPLIED: u64 = 3;
 
-/// Whether the first line looks like one of these.
 pub(super) fn is_mooncake(row: &Map<String, Value>) -> bool {
     row.get("schema").and_then(Value::as_str) == Some(SCHEMA) || row.contains_key("wait_for")
 }
 
-/// Whether the first line looks like one of Applied Compute's.
 pub(super) fn is_applied(row: &Map<String, Value>) -> bool {
     row.contains_key("assistant_response_length")
 }
 
-/// A node of the graph, its dependencies by name.
+/// Node of the dependency graph; its dependencies are request ids.
 struct AgentNode {
     place: String,
     request: String,
@@ -39,8 +36,9 @@ struct AgentNode {
     after: Vec<(String, Dependency)>,
 }
 
-/// Requests with explicit dependencies: `agentic_mooncake`, with the header of version 2 or with
-/// the `wait_for` of version 1.
+/// Reads requests with explicit dependencies in the `agentic_mooncake` format.
+///
+/// Accepts version 2 with its header line, and version 1 with `wait_for`.
 pub(super) fn mooncake(
     paths: &[PathBuf],
     options: &LoadOptions,
@@ -62,7 +60,7 @@ pub(super) fn mooncake(
             let play = row.text("play_id")?.unwrap_or("");
             let known = plays.len() as u64;
             let scope = *plays.entry(play.to_owned()).or_insert(known);
-            // Without plays there is one scope, that of plain Mooncake rows.
+            // Rows without `play_id` share the scope of plain Mooncake rows.
             let mut node = node(&row, block, scope, place())?;
             let order = row.integer("source_play_ordinal")?.unwrap_or(0);
             node.session.play = Some((order, play.into()));
@@ -121,7 +119,7 @@ fn node(row: &Row<'_>, block: u32, scope: u64, place: String) -> Result<AgentNod
         after.push((dependency.0, depend(dependency.1, dependency.2)));
     }
     let start = row.positive_millis(&["not_before_ms", "timestamp", "created_time"])?;
-    // The time stamp of a dependent row of version 1 says nothing.
+    // Dependent rows of version 1 have a time stamp without meaning.
     let start_ms = start.filter(|_| !v1).unwrap_or(0.0);
     Ok(AgentNode {
         place,
@@ -139,7 +137,8 @@ fn node(row: &Row<'_>, block: u32, scope: u64, place: String) -> Result<AgentNod
 }
 
 impl Row<'_> {
-    /// One entry of `dependencies`: whose end or dispatch, and how long after it.
+    /// Reads one entry of `dependencies`: request id, completion or dispatch, and delay in
+    /// milliseconds.
     fn read(&self) -> Result<(String, bool, f64), WorkloadError> {
         let id = self.text("request_id")?;
         let id = id.ok_or_else(|| self.missing("dependencies[].request_id"))?;
@@ -156,40 +155,57 @@ impl Row<'_> {
     }
 }
 
-/// Puts nodes into an order in which each comes after what it waits for, or in that of their names.
-fn link(mut nodes: Vec<AgentNode>, by_play: bool) -> Result<LoadedSessions, WorkloadError> {
-    let bad = |node: &AgentNode, problem: String| WorkloadError::Bad {
-        place: node.place.clone(),
-        problem,
-    };
+impl AgentNode {
+    fn bad(&self, problem: String) -> WorkloadError {
+        WorkloadError::Bad {
+            place: self.place.clone(),
+            problem,
+        }
+    }
+}
+
+/// Returns the indices of the nodes that each node depends on.
+fn dependencies(nodes: &[AgentNode], by_play: bool) -> Result<Vec<Vec<usize>>, WorkloadError> {
     let mut by_name: HashMap<&str, usize> = HashMap::new();
     for (i, node) in nodes.iter().enumerate() {
         if by_name.insert(&node.request, i).is_some() {
-            return Err(bad(
-                node,
-                format!("request_id {:?} is there twice", node.request),
-            ));
+            return Err(node.bad(format!("request_id {:?} is there twice", node.request)));
         }
     }
-    let mut followers: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
     let mut edges: Vec<Vec<usize>> = Vec::with_capacity(nodes.len());
-    for (i, node) in nodes.iter().enumerate() {
+    for node in nodes {
         let mut targets = Vec::new();
         for (name, _) in &node.after {
             let target = by_name.get(name.as_str()).copied();
             let target = target
-                .ok_or_else(|| bad(node, format!("waits for {name:?}, which is not there")))?;
+                .ok_or_else(|| node.bad(format!("waits for {name:?}, which is not there")))?;
             if by_play && nodes[target].session.play != node.session.play {
                 let problem =
                     format!("waits for {name:?} of another play, which agentic_lanes cannot");
-                return Err(bad(node, problem));
+                return Err(node.bad(problem));
             }
             targets.push(target);
-            followers[target].push(i);
         }
         edges.push(targets);
     }
-    // Kahn's order; a node starts no earlier than what it waits for, so sorting by start keeps it.
+    Ok(edges)
+}
+
+/// Sorts nodes topologically, by start time; `by_play` sorts them by request id instead. Returns the order and
+/// the earliest start of each node, in ms.
+fn start_order(
+    nodes: &[AgentNode],
+    edges: &[Vec<usize>],
+    by_play: bool,
+) -> Result<(Vec<usize>, Vec<f64>), WorkloadError> {
+    let mut followers: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
+    for (i, targets) in edges.iter().enumerate() {
+        for &target in targets {
+            followers[target].push(i);
+        }
+    }
+    // Kahn's algorithm. A node starts no earlier than its dependencies, so sorting by start is
+    // valid.
     let mut open: Vec<usize> = edges.iter().map(Vec::len).collect();
     let mut queue: VecDeque<usize> = (0..nodes.len()).filter(|i| open[*i] == 0).collect();
     let mut order = Vec::with_capacity(nodes.len());
@@ -205,18 +221,22 @@ fn link(mut nodes: Vec<AgentNode>, by_play: bool) -> Result<LoadedSessions, Work
         }
     }
     if let Some(stuck) = open.iter().position(|n| *n > 0) {
-        return Err(bad(
-            &nodes[stuck],
-            "waits for itself through others".to_owned(),
-        ));
+        return Err(nodes[stuck].bad("waits for itself through others".to_owned()));
     }
     if by_play {
-        // Dynamo numbers them by their names.
+        // Dynamo numbers the requests by their ids.
         order.sort_by(|a, b| nodes[*a].request.cmp(&nodes[*b].request));
         start = nodes.iter().map(|node| node.start_ms).collect();
     } else {
         order.sort_by(|a, b| start[*a].total_cmp(&start[*b]));
     }
+    Ok((order, start))
+}
+
+/// Builds the sessions of nodes, in their order of start.
+fn link(mut nodes: Vec<AgentNode>, by_play: bool) -> Result<LoadedSessions, WorkloadError> {
+    let edges = dependencies(&nodes, by_play)?;
+    let (order, start) = start_order(&nodes, &edges, by_play)?;
     let mut number = vec![0u64; nodes.len()];
     for (at, &i) in order.iter().enumerate() {
         number[i] = at as u64;
@@ -248,7 +268,7 @@ fn link(mut nodes: Vec<AgentNode>, by_play: bool) -> Result<LoadedSessions, Work
     Ok(LoadedSessions::in_order(sessions))
 }
 
-/// Part of the first prompt that sessions of a group share.
+/// Parameters of the prefix that the first prompts of a group share.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sharing {
     pub(super) block: u32,
@@ -256,9 +276,11 @@ pub(super) struct Sharing {
     pub(super) groups: u32,
 }
 
-/// Applied Compute's sessions: an agent that calls tools, its prompt growing by the length of what
-/// it said and what the tool answered. As in Dynamo's replay 1.6.1 a prompt is made of blocks, and
-/// a longer one goes on where the last ended; what was generated is not among them.
+/// Reads Applied Compute's sessions, in which an agent calls tools and its prompt grows.
+///
+/// Each turn adds the lengths of the assistant's response and of the tool's output. As in Dynamo's
+/// replay 1.6.1 the prompts of a session share their leading blocks, but no block with generated
+/// tokens.
 pub(super) fn applied(
     paths: &[PathBuf],
     sharing: Sharing,

@@ -1,4 +1,4 @@
-//! What load generators wrote down: how requests were sent, and what came of them.
+//! Represents the results of load generators: how they sent requests, and the measured latencies.
 
 use std::sync::Arc;
 
@@ -8,78 +8,79 @@ use crate::synth::Arrivals;
 use crate::workload::{Prompt, Session, TokenRun};
 use vllm_sim_random::mix;
 
-/// How a load generator sent its requests.
+/// Arrival process of a load generator.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum OfferedLoad {
-    /// At the recorded times.
+    /// Open loop with the recorded times.
     Times,
-    /// All at once.
+    /// All requests sent at the start.
     AtOnce,
-    /// At drawn times.
+    /// Open loop with random arrivals.
     Drawn(Arrivals),
-    /// A fixed number in flight.
+    /// Closed loop with this number of requests in flight.
     Closed(u32),
 }
 
-/// One request as its sender saw it.
+/// Measurements of one request by the load generator.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct MeasuredRequest {
-    /// When it was sent.
+    /// Send time of the request, in milliseconds.
     pub at_ms: Option<f64>,
-    /// Prompt tokens.
+    /// Prompt length, in tokens.
     pub input: u32,
-    /// Output tokens.
+    /// Output length, in tokens.
     pub output: u32,
-    /// Prompt tokens found in a cache.
+    /// Prompt tokens from the prefix cache.
     pub cached: Option<u32>,
-    /// Requests of equal prefix begin with the same tokens, as many as were cached.
+    /// Name of a shared prefix: requests with equal names share their `cached` leading tokens.
     pub prefix: Option<Arc<str>>,
-    /// Time to the first token.
+    /// Time to the first token, in milliseconds.
     pub ttft_ms: Option<f64>,
-    /// Time to the last token.
+    /// Time to the last token, in milliseconds.
     pub e2e_ms: Option<f64>,
 }
 
-/// Measured means and percentiles, milliseconds; what is not known is not fitted.
+/// Measured means and percentiles, in milliseconds. `None` is not fitted.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct LatencyStats {
     /// Mean time to the first token.
     pub ttft_mean: Option<f64>,
-    /// Its median.
+    /// Median time to the first token.
     pub ttft_p50: Option<f64>,
-    /// Its 90th percentile.
+    /// 90th percentile of the time to the first token.
     pub ttft_p90: Option<f64>,
-    /// Its 99th percentile.
+    /// 99th percentile of the time to the first token.
     pub ttft_p99: Option<f64>,
-    /// Mean over requests of the mean gap between tokens.
+    /// Mean over requests of their mean gap between tokens (TPOT).
     pub itl_mean: Option<f64>,
     /// Mean time to the last token.
     pub e2e_mean: Option<f64>,
-    /// Its 90th percentile.
+    /// 90th percentile of the time to the last token.
     pub e2e_p90: Option<f64>,
-    /// Its 99th percentile.
+    /// 99th percentile of the time to the last token.
     pub e2e_p99: Option<f64>,
 }
 
-/// One benchmark run.
+/// Results of one benchmark run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BenchRun {
-    /// File, and which run in it.
+    /// File name, with the index of the run in the file.
     pub name: String,
-    /// How requests were sent.
+    /// Arrival process of the requests.
     pub load: OfferedLoad,
-    /// Most requests in flight; more wait at the sender, whose clock starts when they are sent.
+    /// Maximum number of requests in flight; excess requests wait before their latency clock
+    /// starts.
     pub cap: Option<u32>,
-    /// Those that succeeded, in the order they were sent.
+    /// Successful requests, in the order they were sent.
     pub requests: Vec<MeasuredRequest>,
-    /// What was measured.
+    /// Measured latencies.
     pub stats: LatencyStats,
-    /// Asked and reached requests a second, where both are known.
+    /// Requested and achieved rates, in requests per second, if both are known.
     pub rates: Option<(f64, f64)>,
 }
 
 impl BenchRun {
-    /// An empty run.
+    /// Creates a run without requests.
     pub fn new(name: String) -> Self {
         Self {
             name,
@@ -91,8 +92,9 @@ impl BenchRun {
         }
     }
 
-    /// Takes the statistics from the requests, where they have any. Recorded times are sorted and
-    /// begin at 0.
+    /// Computes the statistics from the requests where they have measurements.
+    ///
+    /// Sorts requests with recorded times, and makes the first time 0.
     pub fn measure(&mut self) {
         if self.requests.iter().all(|request| request.at_ms.is_some()) {
             let at = |request: &MeasuredRequest| request.at_ms.unwrap_or(0.0);
@@ -124,7 +126,7 @@ impl BenchRun {
         stats.e2e_p99 = percentile(&e2e, 0.99).or(stats.e2e_p99);
     }
 
-    /// When each request is sent, milliseconds from the first; in a closed loop as soon as it can.
+    /// Returns the send time of each request, in milliseconds from the first; 0 in a closed loop.
     pub fn starts_ms(&self, seed: u64) -> Vec<f64> {
         let mut drawn = match self.load {
             OfferedLoad::Drawn(arrivals) => Some(arrivals.starts(seed, self.requests.len() as u64)),
@@ -140,7 +142,8 @@ impl BenchRun {
 }
 
 impl MeasuredRequest {
-    /// The prompt: what was cached is shared with the others of its prefix.
+    /// Returns the content of the prompt; its cached tokens are shared with others of the same
+    /// prefix.
     pub fn runs(&self, number: u64) -> Vec<TokenRun> {
         let shared = match &self.prefix {
             Some(_) => self.cached.unwrap_or(0).min(self.input.saturating_sub(1)),
@@ -165,7 +168,6 @@ impl MeasuredRequest {
     }
 }
 
-/// Runs as a workload, one after the other.
 pub(super) fn source(runs: &[BenchRun], seed: u64, by_time: bool) -> LoadedSessions {
     let mut sessions: Vec<(f64, Session)> = Vec::new();
     let mut offset = 0.0;
@@ -194,13 +196,12 @@ pub(super) fn source(runs: &[BenchRun], seed: u64, by_time: bool) -> LoadedSessi
     }
 }
 
-/// The mean, if there is anything.
 pub(super) fn mean(values: &[f64]) -> Option<f64> {
     let n = values.len();
     (n > 0).then(|| values.iter().sum::<f64>() / n as f64)
 }
 
-/// Between the two nearest of the sorted values, as numpy has it.
+/// Interpolates linearly between the two nearest sorted values, as numpy does.
 pub(super) fn percentile(sorted: &[f64], p: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let at = p * last as f64;

@@ -1,4 +1,4 @@
-//! Tables: BurstGPT's and Azure's traces, and one request per row with what was measured of it.
+//! Reads CSV traces of BurstGPT and Azure, and CSV files with one measured request per row.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,14 +9,12 @@ use super::loaded::{LoadedSessions, is_within_reach, millis};
 use crate::workload::{MAX_TOKENS, Prompt, Session, TokenRun, Turn, WorkloadError, WorkloadSource};
 use vllm_sim_random::mix;
 
-/// Which table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CsvTable {
     BurstGpt,
     Azure,
 }
 
-/// The cells of a line; quotes may hold commas, and double within themselves.
 pub(super) fn cells(line: &str) -> Vec<String> {
     let mut cells = vec![String::new()];
     let mut quoted = false;
@@ -41,7 +39,6 @@ fn push(cells: &mut [String], c: char) {
     }
 }
 
-/// Names of columns as they are compared: letters and digits in lower case.
 pub(super) fn plain(name: &str) -> String {
     let kept = name.chars().filter(|c| c.is_alphanumeric());
     kept.flat_map(char::to_lowercase).collect()
@@ -76,7 +73,6 @@ impl CsvHeader {
     }
 }
 
-/// A cell as a count of tokens.
 fn tokens(lines: &Lines, cells: &[String], at: usize, name: &str) -> Result<u32, WorkloadError> {
     let cell = cells.get(at).map_or("", String::as_str);
     let n: Option<f64> = cell.parse().ok();
@@ -95,7 +91,6 @@ fn number(lines: &Lines, cells: &[String], at: usize, name: &str) -> Result<f64,
         .ok_or_else(|| lines.bad(format!("{name} is {cell:?}, must be a number")))
 }
 
-/// A cell of seconds, in milliseconds.
 fn seconds_ms(
     lines: &Lines,
     cells: &[String],
@@ -112,8 +107,9 @@ fn seconds_ms(
     }
 }
 
-/// A public trace. It is read once to check every line; rows that come sorted by time are then
-/// streamed, others are kept in memory.
+/// Opens a public trace.
+///
+/// Reads it once to check every line. Rows sorted by time are then streamed, others are loaded.
 pub(super) fn trace(
     paths: &[PathBuf],
     table: CsvTable,
@@ -143,12 +139,13 @@ pub(super) fn trace(
     Ok(Box::new(LoadedSessions::new(sessions, by_time)))
 }
 
-/// The rows of a public trace as requests, with their times in milliseconds. Those without an output
-/// are requests that failed, and are left out.
+/// Iterates over the rows of a public trace as sessions, with their times in milliseconds.
+///
+/// Skips rows without output, which are failed requests.
 struct TraceRows {
     table: CsvTable,
     paths: std::vec::IntoIter<PathBuf>,
-    /// The file that is read, and its columns: time, input, output.
+    /// Current file, with its columns for time, input and output.
     open: Option<(Lines, [usize; 3])>,
     given: u64,
 }
@@ -211,7 +208,6 @@ impl TraceRows {
     }
 }
 
-/// A public trace, row by row.
 struct CsvStream {
     rows: TraceRows,
     first_ms: f64,
@@ -237,7 +233,7 @@ impl WorkloadSource for CsvStream {
     }
 }
 
-/// A request that shares nothing with others.
+/// Creates a session of one request with unique content.
 pub(super) fn single(number: u64, input: u32, output: u32) -> Session {
     let run = TokenRun {
         id: mix(7, number),
@@ -253,7 +249,7 @@ pub(super) fn single(number: u64, input: u32, output: u32) -> Session {
     }
 }
 
-/// `YYYY-MM-DD HH:MM:SS[.fraction][+HH:MM]` as milliseconds since 1970.
+/// Parses `YYYY-MM-DD HH:MM:SS[.fraction][+HH:MM]` to milliseconds since 1970.
 fn date_ms(text: &str) -> Option<f64> {
     let (date, time) = text.split_once([' ', 'T'])?;
     let mut date = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
@@ -285,7 +281,7 @@ fn date_ms(text: &str) -> Option<f64> {
     {
         return None;
     }
-    // Days since 1970 of a Gregorian date: years begin in March, so that leap days come last.
+    // Days since 1970; years start in March, so that leap days come last.
     let (y, m) = if month > 2 {
         (year, month - 3)
     } else {
@@ -296,7 +292,7 @@ fn date_ms(text: &str) -> Option<f64> {
     Some(minutes * 60e3 + seconds * 1e3)
 }
 
-/// One request per row with what was measured of it; our own `--per-request` files are such.
+/// Reads a CSV file with one measured request per row, such as our `--per-request` files.
 pub(super) fn measured(path: &std::path::Path) -> Result<BenchRun, WorkloadError> {
     let mut lines = Lines::open(path)?;
     let header = CsvHeader::read(&mut lines)?;
@@ -383,7 +379,7 @@ const ARRIVAL_S: [&str; 7] = [
     "timestamp",
 ];
 
-/// Which table a header belongs to; `None` when it is none of ours.
+/// Detects the table by its header: a public trace, `Some(None)` for measured requests, or `None`.
 pub(super) fn table(header: &str) -> Option<Option<CsvTable>> {
     let names: Vec<String> = cells(header.trim_start_matches('\u{feff}'))
         .iter()

@@ -1,4 +1,4 @@
-//! Dynamo's request traces (`dynamo.request.trace.v1`), one record per finished request.
+//! Reads Dynamo's request traces (`dynamo.request.trace.v1`), one record per finished request.
 //!
 //! Records with an `agent_context` become sessions whose turns follow one another after the
 //! recorded pause; others are single requests. Source: Dynamo's documentation of request replay
@@ -18,7 +18,6 @@ use crate::workload::{Prompt, Session, Turn, WorkloadError};
 
 const SCHEMA: &str = "dynamo.request.trace.v1";
 
-/// Whether the first line looks like one of these.
 pub(super) fn fits(row: &Map<String, Value>) -> bool {
     let schema = |row: &Map<String, Value>| {
         let schema = row.get("schema").and_then(Value::as_str);
@@ -38,7 +37,7 @@ struct TracedRequest {
     turn: Turn,
 }
 
-/// All records of all files, which must agree on the size of a block.
+/// Reads all records of all files, which must have equal block sizes.
 pub(super) fn open(paths: &[PathBuf]) -> Result<LoadedSessions, WorkloadError> {
     let mut records = Vec::new();
     let mut block = None;
@@ -49,7 +48,7 @@ pub(super) fn open(paths: &[PathBuf]) -> Result<LoadedSessions, WorkloadError> {
                 .map_err(|error| lines.bad(format!("is not JSON: {error}")))?;
             let place = || lines.place();
             let row = Row::new(&value, &place)?;
-            // A sink may wrap the record.
+            // Some sinks wrap the record in `event`.
             let row = match row.has("schema") {
                 true => row,
                 false => row.object("event")?.ok_or_else(|| row.missing("schema"))?,

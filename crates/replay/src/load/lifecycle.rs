@@ -1,5 +1,7 @@
-//! What inference-perf reports. Source: inference-perf 0.7.0 `reportgen/base.py`; reports of
-//! earlier versions have `prompt_len` for `prompt_tokens`, and no `output_tokens`.
+//! Reads reports of inference-perf.
+//!
+//! Source: inference-perf 0.7.0 `reportgen/base.py`. Earlier reports have `prompt_len` for
+//! `prompt_tokens`, and no `output_tokens`.
 
 use std::path::Path;
 
@@ -12,8 +14,8 @@ use crate::synth::Arrivals;
 use crate::workload::WorkloadError;
 use vllm_sim_random::mix;
 
-/// `per_request_lifecycle_metrics.json` (a list), or `stage_N_lifecycle_metrics.json` (statistics
-/// of a stage).
+/// Reads `per_request_lifecycle_metrics.json` (a list) or `stage_N_lifecycle_metrics.json`
+/// (statistics).
 pub(super) fn inference_perf(path: &Path) -> Result<BenchRun, WorkloadError> {
     let value = json(path)?;
     if let Value::Array(requests) = &value {
@@ -29,7 +31,6 @@ pub(super) fn inference_perf(path: &Path) -> Result<BenchRun, WorkloadError> {
     stage(&Row::new(&value, &place)?, place())
 }
 
-/// One request; `None` when it failed.
 fn lifecycle(row: &Row<'_>) -> Result<Option<MeasuredRequest>, WorkloadError> {
     if row.has("error") {
         return Ok(None);
@@ -63,8 +64,8 @@ fn lifecycle(row: &Row<'_>) -> Result<Option<MeasuredRequest>, WorkloadError> {
         }
         None => (None, None),
     };
-    // Re-tokenised texts come out up to 30 % short, or long with a start token for every chunk;
-    // what was asked for is exact.
+    // Client counts come from re-tokenised text, up to 30 % too low, or too high with a start token
+    // per chunk. The requested length is exact.
     let output = made.or(exact_output(row)).unwrap_or(counted);
     if output == 0 {
         return Ok(None);
@@ -82,7 +83,7 @@ fn lifecycle(row: &Row<'_>) -> Result<Option<MeasuredRequest>, WorkloadError> {
     }))
 }
 
-/// `max_tokens` of a request that ignores the end of sequence.
+/// Returns `max_tokens` of a request with `ignore_eos`.
 fn exact_output(row: &Row<'_>) -> Option<u32> {
     let (_, request) = row.find(&["request"])?;
     let parsed: Option<Value> = request
@@ -119,7 +120,7 @@ fn stage(row: &Row<'_>, name: String) -> Result<BenchRun, WorkloadError> {
         None => OfferedLoad::AtOnce,
     };
     let inputs = lengths(&done, &["prompt_tokens", "prompt_len"], count, 1)?;
-    // The server's own count where there is one: the client's is of re-tokenised texts.
+    // Prefers the server's count: the client's comes from re-tokenised text.
     let outputs = lengths(&done, &["output_tokens", "output_len"], count, 2)?;
     let pairs = inputs.iter().zip(&outputs);
     run.requests = pairs
@@ -148,8 +149,8 @@ fn stage(row: &Row<'_>, name: String) -> Result<BenchRun, WorkloadError> {
         e2e_p90: ms(e2e, &["p90"])?,
         e2e_p99: ms(e2e, &["p99"])?,
     };
-    // The client's time per token divides by tokens of re-tokenised texts, in some versions with
-    // two entries per token, which halves it: the ends and the length are enough.
+    // The client's time per token divides by re-tokenised counts, in some versions with two entries
+    // per token. The mean latencies and lengths are more reliable.
     let gaps: f64 = outputs.iter().map(|n| f64::from(n - 1)).sum();
     let gaps = gaps / f64::from(count);
     if let (Some(ttft), Some(e2e)) = (run.stats.ttft_mean, run.stats.e2e_mean)
@@ -161,8 +162,8 @@ fn stage(row: &Row<'_>, name: String) -> Result<BenchRun, WorkloadError> {
     Ok(run)
 }
 
-/// `count` lengths spread as the percentiles of a stage say, in an order of their own; their mean
-/// is the one reported.
+/// Returns `count` lengths with the percentiles of a stage, shuffled by `order`, with the reported
+/// mean.
 fn lengths(
     done: &Row<'_>,
     names: &[&str],
@@ -209,7 +210,6 @@ fn lengths(
     Ok(places.iter().map(|i| whole(values[*i as usize])).collect())
 }
 
-/// Names of percentiles that reports have, in order.
 const QUANTILES: [(&str, f64); 12] = [
     ("min", 0.0),
     ("p0.1", 0.001),

@@ -6,13 +6,13 @@ use flate2::bufread::MultiGzDecoder;
 
 use crate::workload::WorkloadError;
 
-/// Longest line, so that a file that is no text cannot fill the memory.
+/// Maximum length of a line in bytes, which bounds the memory for binary files.
 const MAX_LINE: u64 = 256 << 20;
 
-/// Opens a file, unpacking it when its first bytes are gzip's.
+/// Opens a file, and decompresses it if it starts with the gzip magic bytes.
 ///
 /// # Errors
-/// [`WorkloadError::Io`].
+/// Returns [`WorkloadError::Io`].
 pub(super) fn open(path: &Path) -> Result<Box<dyn BufRead + Send>, WorkloadError> {
     let mut file = BufReader::with_capacity(1 << 16, File::open(path).map_err(io(path))?);
     let packed = file
@@ -26,10 +26,10 @@ pub(super) fn open(path: &Path) -> Result<Box<dyn BufRead + Send>, WorkloadError
     })
 }
 
-/// The whole text of a file, at most `most` bytes of it.
+/// Reads a text file of at most `most` bytes.
 ///
 /// # Errors
-/// [`WorkloadError`] when it cannot be read, is longer, or is no UTF-8.
+/// Returns [`WorkloadError`] if the file is unreadable, too long or not UTF-8.
 pub(super) fn text(path: &Path, most: u64) -> Result<String, WorkloadError> {
     let mut text = String::new();
     let mut reader = open(path)?.take(most + 1);
@@ -43,13 +43,11 @@ pub(super) fn text(path: &Path, most: u64) -> Result<String, WorkloadError> {
     Ok(text)
 }
 
-/// Turns an I/O error into ours.
 pub(super) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> WorkloadError {
     let path = path.to_owned();
     move |error| WorkloadError::Io { path, error }
 }
 
-/// Lines that are not blank, with their numbers.
 pub(super) struct Lines {
     path: PathBuf,
     reader: Box<dyn BufRead + Send>,
@@ -67,7 +65,6 @@ impl Lines {
         })
     }
 
-    /// Steps to the next line; its text is [`Lines::line`].
     pub(super) fn step(&mut self) -> Result<bool, WorkloadError> {
         loop {
             self.line.clear();
@@ -95,12 +92,10 @@ impl Lines {
         self.line.trim()
     }
 
-    /// Number of the line, from 1.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// `file:line`
     pub(super) fn place(&self) -> String {
         format!("{}:{}", self.path.display(), self.number)
     }

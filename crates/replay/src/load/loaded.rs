@@ -3,7 +3,6 @@ use std::collections::VecDeque;
 use crate::workload::{Session, WorkloadError, WorkloadSource};
 use vllm_sim_engine::SimTime;
 
-/// Sessions that are all in memory.
 pub(super) struct LoadedSessions {
     sessions: VecDeque<Session>,
     requests: u64,
@@ -14,8 +13,9 @@ pub(super) struct LoadedSessions {
 }
 
 impl LoadedSessions {
-    /// Sessions with their starts in milliseconds, of which the earliest becomes 0; sorted by them
-    /// on demand (those of one instant keep their order).
+    /// Creates a workload from sessions with start times in milliseconds.
+    ///
+    /// The earliest start becomes 0. `by_time` sorts the sessions by start time, stably.
     pub(super) fn new(mut sessions: Vec<(f64, Session)>, by_time: bool) -> Self {
         let starts = sessions.iter().map(|(start, _)| *start);
         let first = starts.fold(f64::INFINITY, f64::min);
@@ -28,7 +28,6 @@ impl LoadedSessions {
         Self::in_order(sessions.into_iter().map(|(_, session)| session).collect())
     }
 
-    /// Sessions as they are.
     pub(super) fn in_order(sessions: VecDeque<Session>) -> Self {
         Self {
             dependencies: sessions.iter().any(|s| !s.after.is_empty()),
@@ -43,13 +42,11 @@ impl LoadedSessions {
         }
     }
 
-    /// Sessions whose starts mean nothing.
     pub(super) fn untimed(mut self) -> Self {
         self.untimed = true;
         self
     }
 
-    /// Sessions that were recorded with so many in flight.
     pub(super) fn concurrency(mut self, concurrency: Option<u32>) -> Self {
         self.concurrency = concurrency;
         self
@@ -82,24 +79,21 @@ impl WorkloadSource for LoadedSessions {
     }
 }
 
-/// Longest time, in milliseconds: the difference of two still has as many nanoseconds as an instant may.
+/// Maximum time in milliseconds; the difference of two such times still fits in nanoseconds.
 const LONGEST_MS: f64 = 9.2e12;
 
-/// The description of a valid time, for errors.
 pub(super) const LONGEST_TEXT: &str = "milliseconds, at most 9200000000000 of them (292 years); are these microseconds or nanoseconds?";
 
-/// Returns whether milliseconds are few enough to be told as nanoseconds.
 pub(super) fn is_within_reach(ms: f64) -> bool {
     ms.abs() <= LONGEST_MS
 }
 
-/// Milliseconds as an instant, to the nearest nanosecond; 0 for what is negative or no number.
+/// Converts milliseconds to a time, rounded to nanoseconds; negative values and NaN become 0.
 pub(super) fn millis(ms: f64) -> SimTime {
     SimTime::from_nanos(nanos(ms))
 }
 
-/// Milliseconds as nanoseconds.
 pub(super) fn nanos(ms: f64) -> u64 {
-    // A cast saturates, and makes 0 of what is no number.
+    // The cast saturates, and converts NaN to 0.
     (ms * 1e6).round() as u64
 }

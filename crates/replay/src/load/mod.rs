@@ -1,7 +1,6 @@
-//! Workloads from files: traces in many formats, and the results of load generators.
+//! Opens workload files: traces in many formats, and results of load generators.
 //!
-//! Every reader names the file, the line, the field and its value when something is wrong. Files
-//! may be packed with gzip, whatever they are called.
+//! Errors name the file, line, field and value. Any file may be compressed with gzip.
 
 mod agentic;
 mod bench;
@@ -31,53 +30,52 @@ use csv::CsvTable;
 pub use bench::{BenchRun, LatencyStats, MeasuredRequest, OfferedLoad};
 pub use sharegpt::TokenCounter;
 
-/// First bytes of an SQLite file.
 const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
 #[cfg(not(feature = "sqlite"))]
 const NO_SQLITE: &str = "is a recording, which this build cannot read (feature `sqlite`)";
 
-/// What a file holds.
+/// Format of a workload file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
-    /// Whatever its first bytes look like.
+    /// Detect the format from the first bytes.
     #[default]
     Auto,
     /// Mooncake's JSONL.
     Mooncake,
-    /// The same, later turns holding only what is new in them.
+    /// Mooncake's JSONL, in which later turns hold only the added content.
     MooncakeDelta,
-    /// Mooncake's rows with dependencies.
+    /// Mooncake rows with dependencies.
     AgenticMooncake,
-    /// Applied Compute's agents.
+    /// Agent sessions of Applied Compute.
     AppliedComputeAgentic,
-    /// Dynamo's request traces.
+    /// Request traces of Dynamo.
     Dynamo,
-    /// ShareGPT's or OpenAI's conversations.
+    /// Conversations in ShareGPT's or OpenAI's form.
     ShareGpt,
-    /// BurstGPT's CSV.
+    /// CSV of BurstGPT.
     BurstGpt,
-    /// Azure's LLM inference CSV.
+    /// CSV of Azure's LLM inference traces.
     Azure,
-    /// A result of `vllm bench serve`.
+    /// Result of `vllm bench serve`.
     VllmBench,
-    /// A report of guidellm.
+    /// Report of guidellm.
     Guidellm,
-    /// A report of inference-perf.
+    /// Report of inference-perf.
     InferencePerf,
-    /// aiperf's `profile_export.jsonl`.
+    /// `profile_export.jsonl` of aiperf.
     Aiperf,
-    /// Points of InferenceX, one a line.
+    /// Points of InferenceX, one per line.
     InferenceX,
-    /// A row per request, with what was measured.
+    /// CSV with one measured request per row.
     Csv,
-    /// A report of this program or of Dynamo's replay.
+    /// Report of this program or of Dynamo's replay.
     Report,
-    /// A dataset written by `vllm-sim record`.
+    /// Dataset written by `vllm-sim record`.
     Recording,
 }
 
 impl Format {
-    /// All of them with their names.
+    /// All formats with their names.
     pub const NAMES: [(&str, Self); 17] = [
         ("auto", Self::Auto),
         ("mooncake", Self::Mooncake),
@@ -99,7 +97,6 @@ impl Format {
     ];
 }
 
-/// By name; dashes and underscores are alike.
 impl FromStr for Format {
     type Err = String;
 
@@ -113,32 +110,33 @@ impl FromStr for Format {
     }
 }
 
-/// How files are read.
+/// Options for reading workload files.
 #[derive(Clone)]
 pub struct LoadOptions {
-    /// What they hold.
+    /// Format of the files.
     pub format: Format,
-    /// Tokens that a hash id of a Mooncake trace stands for. Default 512.
+    /// Tokens per hash id of a Mooncake trace. Default 512.
     pub trace_block_size: u32,
-    /// Share of the first prompt that sessions of a group have in common, where the trace has only
-    /// lengths (applied_compute_agentic). Default 0.
+    /// Fraction of the first prompt that sessions of a group share, 0 to 1. Default 0.
+    ///
+    /// Applies to traces with lengths only (`applied_compute_agentic`).
     pub shared_prefix_ratio: f64,
-    /// Groups of such sessions. Default 0: all are one.
+    /// Number of prefix groups of such sessions. Default 0: no shared prefixes.
     pub prefix_groups: u32,
-    /// Most sessions to read. Default all.
+    /// Maximum number of sessions to read. Default: all.
     pub limit: Option<u64>,
-    /// Whether sessions come by start time (they do) or, for a closed loop, in the order of the
-    /// file.
+    /// Whether to sort sessions by start time (default); a closed loop keeps the order of the file.
     pub by_time: bool,
-    /// Whether rows of a Mooncake trace that belong to no session are sessions of their own,
-    /// `request_<line>`. Default no.
+    /// Whether rows of a Mooncake trace without a session become sessions named `request_<line>`.
+    ///
+    /// Default false.
     pub name_rows: bool,
-    /// Whether requests of agents come in the order of their names, for a replay of so many plays at a
-    /// time. Default no.
+    /// Whether to order agent requests by their ids, for a limit on concurrent agent runs. Default
+    /// false.
     pub by_play: bool,
-    /// Seed of arrivals that a result file only describes.
+    /// Seed of arrivals for result files without send times. Default 42.
     pub seed: u64,
-    /// Counts the tokens of conversations. Default: a token for every four bytes.
+    /// Token counter for conversations. Default: one token per four bytes.
     pub count: TokenCounter,
 }
 
@@ -171,8 +169,8 @@ impl std::fmt::Debug for LoadOptions {
 /// Opens files of one format as one workload.
 ///
 /// # Errors
-/// [`WorkloadError`] names the file, the line and the field; for most formats of any line, before
-/// the first session is handed over.
+/// Returns [`WorkloadError`] with the file, line and field. Most formats are checked completely
+/// before the first session.
 pub fn open(
     paths: &[PathBuf],
     options: &LoadOptions,
@@ -234,10 +232,10 @@ pub fn open(
     })
 }
 
-/// The benchmark runs in a file.
+/// Reads the benchmark runs of a file.
 ///
 /// # Errors
-/// [`WorkloadError`] when it is no result of a load generator, or a broken one.
+/// Returns [`WorkloadError`] if the file is not a valid result of a load generator.
 pub fn bench_runs(path: &Path, format: Format) -> Result<Vec<BenchRun>, WorkloadError> {
     let format = match format {
         Format::Auto => detect(path)?,
@@ -266,10 +264,10 @@ fn bad(place: &str, problem: &str) -> WorkloadError {
     }
 }
 
-/// What a file looks like from its first bytes.
+/// Detects the format of a file from its first bytes.
 ///
 /// # Errors
-/// [`WorkloadError`] when it cannot be read or looks like nothing known.
+/// Returns [`WorkloadError`] if the file is unreadable or has no known format.
 pub fn detect(path: &Path) -> Result<Format, WorkloadError> {
     const HEAD: u64 = 1 << 20;
     let mut head = Vec::new();
@@ -281,7 +279,7 @@ pub fn detect(path: &Path) -> Result<Format, WorkloadError> {
     {
         return Ok(Format::Recording);
     }
-    // A line, or what fits.
+    // Reads one line, or the part of it that fits in the limit.
     while head.iter().all(u8::is_ascii_whitespace) {
         head.clear();
         if reader
@@ -353,7 +351,7 @@ fn of_row(row: &Map<String, Value>) -> Option<Format> {
     } else if has("successes") {
         Format::InferencePerf
     } else if has("output_length") || has("input_length") {
-        // A row of a Mooncake trace whose mistake its reader will name.
+        // An invalid Mooncake row, which its reader reports.
         Format::Mooncake
     } else {
         return None;
@@ -373,7 +371,6 @@ fn unknown(path: &Path) -> WorkloadError {
     )
 }
 
-/// The first sessions of a workload.
 struct Limited {
     source: Box<dyn WorkloadSource>,
     left: u64,
@@ -394,7 +391,7 @@ impl WorkloadSource for Limited {
 
     fn requests(&self) -> Option<u64> {
         let all = self.source.requests()?;
-        // What is left are sessions, of which each may be many requests.
+        // `left` counts sessions, each of which may have many requests.
         Some(match self.source.is_single_turn() {
             true => all.min(self.left),
             false => all,

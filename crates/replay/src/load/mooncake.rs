@@ -1,4 +1,4 @@
-//! Mooncake's JSONL: one request per line, its prompt as ids of blocks.
+//! Reads Mooncake's JSONL: one request per line, with block ids as the prompt.
 //!
 //! Field names and rules are those of Dynamo's replay 1.6.1 (`aisimulate-core`,
 //! `src/replay/loader`): see docs/trace-formats.md.
@@ -15,20 +15,18 @@ use super::row::Row;
 use crate::workload::{MAX_TOKENS, Prompt, Session, TokenRun, Turn, WorkloadError, WorkloadSource};
 use vllm_sim_random::mix;
 
-/// How rows are to be read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MooncakeRules {
-    /// Tokens that an id stands for.
+    /// Tokens per hash id.
     pub(super) block: u32,
-    /// Later rows of a session hold only what is new in their turn.
+    /// Whether later rows of a session hold only the added content.
     pub(super) delta: bool,
-    /// Sessions are wanted by start time rather than in the order of the file.
     pub(super) by_time: bool,
-    /// Rows that belong to no session are sessions named after their line, as in the peer's report.
+    /// Whether rows without a session become sessions named after their line, as in Dynamo's
+    /// report.
     pub(super) name_rows: bool,
 }
 
-/// What a line says.
 struct MooncakeRow {
     session: Option<Arc<str>>,
     stamp_ms: Option<f64>,
@@ -37,8 +35,10 @@ struct MooncakeRow {
     turn: Turn,
 }
 
-/// Opens the files. They are read once to check every line; requests that come sorted by time and
-/// belong to no session are then streamed, others are kept in memory.
+/// Opens the files.
+///
+/// Reads them once to check every line. Requests sorted by time and without sessions are then
+/// streamed, others are loaded.
 pub(super) fn open(
     paths: &[PathBuf],
     rules: MooncakeRules,
@@ -90,7 +90,6 @@ impl TraceFacts {
     }
 }
 
-/// Hands over every row.
 fn each(
     paths: &[PathBuf],
     rules: MooncakeRules,
@@ -141,7 +140,7 @@ fn parse(lines: &Lines, rules: MooncakeRules) -> Result<MooncakeRow, WorkloadErr
     })
 }
 
-/// The prompt of a row: each id is one token again and again, the last one cut to the length.
+/// Converts hash ids to the prompt: each id is one repeated token, the last cut to `input`.
 pub(super) fn runs(
     row: &Row<'_>,
     ids: &[u64],
@@ -175,7 +174,6 @@ pub(super) fn runs(
     Ok(runs)
 }
 
-/// Rows without a session, one after the other.
 struct MooncakeStream {
     paths: std::vec::IntoIter<PathBuf>,
     lines: Option<Lines>,
@@ -223,7 +221,6 @@ impl WorkloadSource for MooncakeStream {
     }
 }
 
-/// All sessions, in memory.
 fn gather(paths: &[PathBuf], rules: MooncakeRules) -> Result<LoadedSessions, WorkloadError> {
     let mut sessions: Vec<(f64, Session)> = Vec::new();
     let mut known: HashMap<Arc<str>, (usize, f64)> = HashMap::new();
@@ -263,7 +260,6 @@ fn gather(paths: &[PathBuf], rules: MooncakeRules) -> Result<LoadedSessions, Wor
     Ok(LoadedSessions::new(sessions, rules.by_time))
 }
 
-/// Whether the first line looks like a row of this format.
 pub(super) fn fits(row: &serde_json::Map<String, Value>) -> bool {
     row.contains_key("hash_ids")
 }

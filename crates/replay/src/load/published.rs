@@ -1,4 +1,4 @@
-//! Readers of aiperf's records and of InferenceX's points.
+//! Reads aiperf's records and InferenceX's points.
 
 use std::path::Path;
 
@@ -10,20 +10,20 @@ use super::row::Row;
 use crate::workload::WorkloadError;
 use vllm_sim_random::{Draw, Purpose, stream};
 
-/// Whether a line is a record of aiperf.
 pub(super) fn is_aiperf(row: &serde_json::Map<String, Value>) -> bool {
     row.contains_key("metrics") && row["metrics"].is_object() && row.contains_key("metadata")
 }
 
-/// Whether a line is a point of InferenceX.
 pub(super) fn is_point(row: &serde_json::Map<String, Value>) -> bool {
     ["isl", "osl", "concurrency", "tpot_ms"]
         .iter()
         .all(|key| row.contains_key(*key))
 }
 
-/// aiperf's `profile_export.jsonl`: a line per request. Warm-up, cancelled and failed requests are
-/// left out. Source: aiperf 0.13 `common/models/record_models.py`, `MetricRecordInfo`.
+/// Reads aiperf's `profile_export.jsonl`, one request per line.
+///
+/// Skips warm-up, cancelled and failed requests. Source: aiperf 0.13
+/// `common/models/record_models.py`, `MetricRecordInfo`.
 pub(super) fn aiperf(path: &Path) -> Result<BenchRun, WorkloadError> {
     let mut run = BenchRun::new(path.display().to_string());
     let mut first = None;
@@ -37,7 +37,7 @@ pub(super) fn aiperf(path: &Path) -> Result<BenchRun, WorkloadError> {
         if kept {
             let start = metadata.integer::<i64>("request_start_ns")?;
             let start = start.ok_or_else(|| metadata.missing("metadata.request_start_ns"))?;
-            // Nanoseconds since 1970 do not fit into a float.
+            // Nanoseconds since 1970 exceed the precision of a float.
             let since = start.saturating_sub(*first.get_or_insert(start));
             run.requests.push(MeasuredRequest {
                 at_ms: Some(since as f64 / 1e6),
@@ -78,7 +78,7 @@ fn aiperf_request(row: &Row<'_>) -> Result<MeasuredRequest, WorkloadError> {
         Ok(metric.positive(&["value"])?.map(|value| value * scale))
     };
     Ok(MeasuredRequest {
-        // What the server counted, where it said so.
+        // Prefers the token counts of the server.
         input: tokens(["usage_prompt_tokens", "input_sequence_length"])?,
         output: tokens(["usage_completion_tokens", "output_sequence_length"])?,
         ttft_ms: ms("time_to_first_token")?,
@@ -87,7 +87,7 @@ fn aiperf_request(row: &Row<'_>) -> Result<MeasuredRequest, WorkloadError> {
     })
 }
 
-/// What makes points those of one deployment.
+/// Names of the fields with equal values in all points of one deployment.
 const DEPLOYMENT: [&str; 7] = [
     "system",
     "model",
@@ -97,15 +97,15 @@ const DEPLOYMENT: [&str; 7] = [
     "pp",
     "attention_dp",
 ];
-/// Requests per place of the closed loop that are played: ten were measured, and gaps settle before.
+/// Requests per slot of the closed loop; ten were measured, but gaps settle earlier.
 const ROUNDS: u32 = 5;
-/// Most places, so that a slip of the pen cannot fill the memory.
 const MAX_PLACES: u32 = 1 << 16;
-/// Least share of the nominal length that a prompt or a reply has.
+/// Minimum length of a prompt or output, as a fraction of the nominal length.
 const SHORTEST: f64 = 0.8;
 
-/// Points of InferenceX (InferenceMAX), a run per line: a closed loop of prompts that share nothing,
-/// lengths drawn between 0.8 and 1 of the nominal ones. All have to be of one deployment.
+/// Reads points of InferenceX (InferenceMAX), one run per line, all of one deployment.
+///
+/// Each run is a closed loop of unrelated prompts, with lengths of 0.8 to 1 times the nominal ones.
 pub(super) fn inferencex(path: &Path) -> Result<Vec<BenchRun>, WorkloadError> {
     let mut runs = Vec::new();
     let mut first: Option<Vec<Value>> = None;
@@ -153,15 +153,14 @@ fn point(row: &Row<'_>, name: String) -> Result<BenchRun, WorkloadError> {
         })
         .collect();
     run.stats = LatencyStats {
-        // Whether TTFT is a mean or a median is not said, and a shorter run has more of the prompts
-        // that all come at once.
+        // TTFT may be a mean or a median, and a shorter run has a higher fraction of the initial
+        // burst.
         itl_mean: row.positive(&["tpot_ms"])?,
         ..LatencyStats::default()
     };
     Ok(run)
 }
 
-/// Hands over the value of every line that is not empty, and where it is.
 fn for_each(
     path: &Path,
     mut each: impl FnMut(&Value, &dyn Fn() -> String) -> Result<(), WorkloadError>,

@@ -1,6 +1,6 @@
-//! Recordings of `vllm-sim record`: prompts token by token, and when each output token came.
+//! Reads recordings of `vllm-sim record`: prompt tokens and the times of the output tokens.
 //!
-//! They hold no arrival times.
+//! They have no arrival times.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,9 @@ use super::loaded::{LoadedSessions, millis};
 use crate::workload::{MAX_TOKENS, Prompt, Session, TokenRun, Turn, WorkloadError};
 use vllm_sim_random::mix;
 
-/// Tokens of a run: prompts that begin alike share runs up to the first difference.
+/// Tokens per run; prompts with a common prefix share runs up to the first difference.
 const PIECE: usize = 16;
 
-/// All recordings in the files.
 pub(super) fn open(paths: &[PathBuf]) -> Result<LoadedSessions, WorkloadError> {
     let mut sessions = VecDeque::new();
     for path in paths {
@@ -63,7 +62,7 @@ pub(super) fn open(paths: &[PathBuf]) -> Result<LoadedSessions, WorkloadError> {
     Ok(LoadedSessions::in_order(sessions).untimed())
 }
 
-/// The table with recordings beside it.
+/// Returns the name of the table that has a `_recording` table.
 fn table(file: &Connection, path: &Path) -> Result<String, WorkloadError> {
     let names = "SELECT substr(name, 1, length(name) - 10) FROM sqlite_master \
                  WHERE type = 'table' AND name LIKE '%\\_recording' ESCAPE '\\' LIMIT 1";

@@ -1,4 +1,4 @@
-//! Readers of what `vllm bench serve` and guidellm write, and of reports.
+//! Reads results of `vllm bench serve` and guidellm, and reports of `replay`.
 
 use std::path::Path;
 
@@ -10,7 +10,6 @@ use super::row::Row;
 use crate::synth::Arrivals;
 use crate::workload::WorkloadError;
 
-/// Longest result file: a gigabyte.
 const MAX_FILE: u64 = 1 << 30;
 
 pub(super) fn json(path: &Path) -> Result<Value, WorkloadError> {
@@ -21,8 +20,10 @@ pub(super) fn json(path: &Path) -> Result<Value, WorkloadError> {
     })
 }
 
-/// A `vllm bench serve` result (`--save-result`), with lists per request where `--save-detailed`
-/// wrote them. Source: vLLM `vllm/benchmarks/serve.py`.
+/// Reads a `vllm bench serve` result (`--save-result`), with the lists of `--save-detailed` if
+/// present.
+///
+/// Source: vLLM `vllm/benchmarks/serve.py`.
 pub(super) fn vllm_bench(path: &Path) -> Result<BenchRun, WorkloadError> {
     let value = json(path)?;
     let place = || path.display().to_string();
@@ -86,7 +87,7 @@ fn vllm_details(row: &Row<'_>, run: &mut BenchRun) -> Result<(), WorkloadError> 
     }
     for (i, (input, output)) in inputs.iter().zip(&outputs).enumerate() {
         if *output < 1.0 {
-            // It failed.
+            // Failed request.
             continue;
         }
         let ttft = ttfts.get(i).map(|s| s * 1e3);
@@ -108,8 +109,10 @@ fn vllm_details(row: &Row<'_>, run: &mut BenchRun) -> Result<(), WorkloadError> 
     Ok(())
 }
 
-/// A guidellm report: one run per benchmark in it. Source: guidellm 0.8.1
-/// `schemas/base/request_stats.py`; earlier reports have the times on the request itself.
+/// Reads a guidellm report, one run per benchmark.
+///
+/// Source: guidellm 0.8.1 `schemas/base/request_stats.py`; earlier reports have the times on the
+/// request itself.
 pub(super) fn guidellm(path: &Path) -> Result<Vec<BenchRun>, WorkloadError> {
     let value = json(path)?;
     let place = || path.display().to_string();
@@ -207,7 +210,7 @@ fn guidellm_request(row: &Row<'_>) -> Result<MeasuredRequest, WorkloadError> {
     })
 }
 
-/// A report of ours or of Dynamo's: its requests at their arrivals.
+/// Reads a report of this program or of Dynamo: its completed requests at their arrival times.
 pub(super) fn report(path: &Path) -> Result<BenchRun, WorkloadError> {
     let value = json(path)?;
     let place = || path.display().to_string();

@@ -3,15 +3,16 @@ use serde_json::{Map, Value};
 use super::loaded::{LONGEST_TEXT, is_within_reach};
 use crate::workload::{MAX_TOKENS, WorkloadError};
 
-/// One object of a file, read field by field so that a complaint names the field and its value.
 pub(super) struct Row<'a> {
     place: &'a dyn Fn() -> String,
     fields: &'a Map<String, Value>,
 }
 
 impl<'a> Row<'a> {
+    /// Wraps a JSON object.
+    ///
     /// # Errors
-    /// [`WorkloadError::Bad`] when the value is no object.
+    /// Returns [`WorkloadError::Bad`] if the value is not an object.
     pub(super) fn new(
         value: &'a Value,
         place: &'a dyn Fn() -> String,
@@ -36,7 +37,6 @@ impl<'a> Row<'a> {
         self.bad(format!("{name} is {}, must be {allowed}", shown(value)))
     }
 
-    /// The first of these names that has a value.
     pub(super) fn find<'n>(&self, names: &[&'n str]) -> Option<(&'n str, &'a Value)> {
         let mut found = names.iter().filter_map(|name| {
             let value = self.fields.get(*name)?;
@@ -53,7 +53,7 @@ impl<'a> Row<'a> {
         self.bad(format!("{name} is missing"))
     }
 
-    /// A count of tokens, `least` at least.
+    /// Reads a number of tokens, at least `least`.
     pub(super) fn tokens(&self, names: &[&str], least: u32) -> Result<Option<u32>, WorkloadError> {
         let Some((name, value)) = self.find(names) else {
             return Ok(None);
@@ -67,18 +67,15 @@ impl<'a> Row<'a> {
             })
     }
 
-    /// The same where it must be there.
     pub(super) fn needed_tokens(&self, names: &[&str], least: u32) -> Result<u32, WorkloadError> {
         self.tokens(names, least)?
             .ok_or_else(|| self.missing(names[0]))
     }
 
-    /// Milliseconds.
     pub(super) fn millis(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
         self.within_reach(names, self.number(names)?)
     }
 
-    /// Milliseconds, 0 or more.
     pub(super) fn positive_millis(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
         self.within_reach(names, self.positive(names)?)
     }
@@ -90,7 +87,6 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// A finite number.
     pub(super) fn number(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
         let Some((name, value)) = self.find(names) else {
             return Ok(None);
@@ -102,7 +98,6 @@ impl<'a> Row<'a> {
             .ok_or_else(|| self.wrong(name, value, "a number"))
     }
 
-    /// A finite number, 0 or more.
     pub(super) fn positive(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
         let Some((name, value)) = self.find(names) else {
             return Ok(None);
@@ -114,7 +109,6 @@ impl<'a> Row<'a> {
             .ok_or_else(|| self.wrong(name, value, "a number of 0 or more"))
     }
 
-    /// A whole number within the range of `T`.
     pub(super) fn integer<T: TryFrom<i64>>(&self, name: &str) -> Result<Option<T>, WorkloadError> {
         let Some((name, value)) = self.find(&[name]) else {
             return Ok(None);
@@ -153,7 +147,6 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// A list of numbers, 0 or more each.
     pub(super) fn numbers(&self, name: &str) -> Result<Option<Vec<f64>>, WorkloadError> {
         let Some(list) = self.list(name)? else {
             return Ok(None);
@@ -167,7 +160,6 @@ impl<'a> Row<'a> {
         numbers.collect::<Result<_, _>>().map(Some)
     }
 
-    /// Ids of blocks.
     pub(super) fn ids(&self, name: &str) -> Result<Option<Vec<u64>>, WorkloadError> {
         let Some(list) = self.list(name)? else {
             return Ok(None);
@@ -186,7 +178,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Whole numbers, also where a tool wrote them as `12.0`.
+/// Returns a whole number, also when written as `12.0`.
 pub(super) fn whole(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| {
         let n = value.as_f64()?;
@@ -194,7 +186,6 @@ pub(super) fn whole(value: &Value) -> Option<u64> {
     })
 }
 
-/// A value, cut to what fits on a line.
 pub(super) fn shown(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(60) {

@@ -1,5 +1,6 @@
-//! ShareGPT conversations (and OpenAI's `messages`): lengths come from a count of tokens that the
-//! caller brings, times from nowhere.
+//! Reads ShareGPT conversations and OpenAI's `messages`.
+//!
+//! The caller's counter determines the lengths. There are no arrival times.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -13,7 +14,7 @@ use super::loaded::{LoadedSessions, millis};
 use crate::workload::{MAX_TOKENS, Prompt, Session, TokenRun, Turn, WorkloadError};
 use vllm_sim_random::mix;
 
-/// Counts the tokens of a text.
+/// Counter of the tokens of a text.
 pub type TokenCounter = std::sync::Arc<dyn Fn(&str) -> u32 + Send + Sync>;
 
 #[derive(Deserialize)]
@@ -51,7 +52,8 @@ impl Message {
     }
 }
 
-/// Conversations as sessions: what people say between two answers is what a turn adds.
+/// Reads conversations as sessions; the messages between two replies form the added prompt of a
+/// turn.
 pub(super) fn open(
     paths: &[PathBuf],
     count: &TokenCounter,
@@ -115,7 +117,6 @@ impl<'de> Visitor<'de> for ConversationVisitor<'_> {
     }
 }
 
-/// `None` when nobody answers anything.
 fn session(item: Conversation, number: u64, count: &TokenCounter) -> Option<Session> {
     let mut turns = Vec::new();
     let (mut said, mut runs) = (String::new(), Vec::new());

@@ -15,39 +15,36 @@ use crate::outcome::{Admission, Outcome, Sink, Status, WorkerSample};
 use crate::workload::{Dependency, Session, Turn, WorkloadSource};
 use vllm_sim_engine::SimTime;
 
-/// How often what is in flight is looked at.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// How early a session is taken up, so that its first request is written when its time comes.
+/// Lead time for the preparation of a session, so that its first request is sent on time.
 const LEAD: Duration = Duration::from_millis(20);
 
-/// What tasks share.
 struct Shared {
     options: OnlineOptions,
     targets: Vec<Arc<Target>>,
     writer: PromptWriter,
     epoch: Instant,
     pacer: Pacer,
-    /// Requests sent so far.
     number: AtomicU64,
-    /// The progress of each session, for workloads in which sessions wait for others.
+    /// Progress of each session, for workloads with dependencies.
     reached: Mutex<BTreeMap<u64, SessionTimes>>,
     has_dependencies: bool,
     moved: Notify,
     out: mpsc::Sender<SessionEvent>,
 }
 
-/// The instants at which the turns of a session were sent and over, in order.
+/// Send and end times of the turns of a session, in turn order.
 #[derive(Default)]
 struct SessionTimes {
     sent: Vec<Instant>,
     over: Vec<Instant>,
-    /// The end of the session: turns that were not sent count as sent and over then.
+    /// End of the session; turns that were not sent count as sent and ended at this time.
     ended: Option<Instant>,
 }
 
 impl SessionTimes {
-    /// Returns the instant of the event that a dependency waits for; `None` before it.
+    /// Returns the time of the event that a dependency waits for, or `None` before it.
     fn of(&self, dependency: &Dependency) -> Option<Instant> {
         let times = match dependency.completion {
             true => &self.over,
@@ -57,13 +54,11 @@ impl SessionTimes {
     }
 }
 
-/// From a session's task.
 enum SessionEvent {
     Over(Box<FinishedRequest>),
     SessionOver,
 }
 
-/// A request, over.
 struct FinishedRequest {
     session: u64,
     session_id: Option<Arc<str>>,
@@ -97,12 +92,10 @@ impl Shared {
         SimTime::ZERO + instant.saturating_duration_since(self.epoch)
     }
 
-    /// Nanoseconds of the workload as real time.
     fn scaled(&self, nanos: u64) -> Duration {
         Duration::from_nanos((nanos as f64 / self.options.speedup) as u64)
     }
 
-    /// The place of a turn's target.
     fn target_of(&self, session: u64, turn: usize) -> usize {
         let places = self.options.placement.as_ref();
         let place = places.and_then(|places| places.get(session as usize)?.get(turn).copied());
@@ -209,22 +202,19 @@ pub(super) async fn drive(
     })
 }
 
-/// Sessions as their time comes.
 struct SessionFeed {
     next: Option<Session>,
     sessions: u64,
     requests: u64,
-    /// Sessions that waited for a place.
     held_up: u64,
-    /// Of the next one, once it is waited for.
     timer: Option<oneshot::Receiver<()>>,
-    /// Whether the next one waits for a place.
     is_held_up: bool,
 }
 
 impl SessionFeed {
-    /// Waits until the next session may start: nearly for its time, and for a place. May be given
-    /// up and begun again.
+    /// Waits for the start time of the next session (less [`LEAD`]) and for a slot.
+    ///
+    /// Cancel safe.
     async fn due(
         &mut self,
         shared: &Shared,
@@ -246,7 +236,7 @@ impl SessionFeed {
             return Some(place);
         }
         self.is_held_up = is_open;
-        // It is never closed.
+        // The semaphore is never closed.
         Arc::clone(places).acquire_owned().await.ok()
     }
 
@@ -265,13 +255,13 @@ impl SessionFeed {
         tokio::spawn(async move {
             play(&shared, number, session).await;
             drop(place);
-            // Nobody listens once the run is over.
+            // The receiver is gone after the end of the run.
             let _ = shared.out.send(SessionEvent::SessionOver).await;
         });
     }
 }
 
-/// Plays the turns of a session one after the other; a failure ends it.
+/// Sends the turns of a session one after the other; a failed turn ends the session.
 async fn play(shared: &Shared, number: u64, session: Session) {
     let is_open = shared.options.concurrency.is_none();
     let mut planned = match is_open {
@@ -297,7 +287,7 @@ async fn play(shared: &Shared, number: u64, session: Session) {
         let identity = shared.options.identity.as_ref();
         let identity = identity.map(|identity| (identity, number, n as u32));
         let sent = now();
-        // A closed loop sends when it can: there is no other plan.
+        // A closed loop sends as soon as possible, so the latency clock starts at the send.
         let due = if is_open { planned.min(sent) } else { sent };
         let times = (shared.at(due), shared.at(sent));
         let result = target
@@ -324,7 +314,7 @@ async fn play(shared: &Shared, number: u64, session: Session) {
             break;
         }
     }
-    // What was not sent can be waited for no longer.
+    // Releases sessions that depend on turns that were not sent.
     reached(shared, number, |times| times.ended = Some(now()));
 }
 
@@ -361,12 +351,11 @@ fn reached(shared: &Shared, session: u64, change: impl FnOnce(&mut SessionTimes)
     shared.moved.notify_waiters();
 }
 
-/// Waits until what a dependency waits for has happened; returns when that was.
 async fn happened(shared: &Shared, dependency: &Dependency) -> Instant {
     loop {
         let moved = shared.moved.notified();
         tokio::pin!(moved);
-        // Listening begins before looking, so that nothing is missed in between.
+        // Registers before the check, so that no notification is missed.
         moved.as_mut().enable();
         let at = {
             let reached = shared.reached.lock();

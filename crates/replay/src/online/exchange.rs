@@ -1,4 +1,4 @@
-//! One request and its stream: which tokens came when, and what the server says it counted.
+//! Records the token times of one streamed response, and the token counts in its `usage`.
 
 use std::time::Instant;
 
@@ -6,24 +6,18 @@ use serde_json::Value;
 
 use crate::outcome::HttpReply;
 
-/// Longest line of a stream.
 const MAX_LINE: usize = 16 << 20;
 
-/// What came back.
 #[derive(Debug, Default)]
 pub(super) struct Exchange {
-    /// When each token came.
     pub(super) tokens: Vec<Instant>,
-    /// As the server counts them.
+    /// Prompt length according to the server's `usage`.
     pub(super) prompt_tokens: Option<u32>,
     pub(super) reply: HttpReply,
     completion_tokens: Option<u32>,
-    /// Tokens that were asked for.
     requested: u32,
-    /// What was said: the ids where the server tells them, and the text.
     pub(super) ids: Vec<u32>,
     pub(super) text: String,
-    /// Why it failed.
     pub(super) error: Option<Box<str>>,
     finished: bool,
     finish_reason: Option<String>,
@@ -38,8 +32,8 @@ impl Exchange {
         }
     }
 
-    /// Makes as many tokens as the server counted, and says what is missing from an answer or wrong
-    /// with it.
+    /// Adjusts the number of tokens to the server's count, and returns what is wrong with the
+    /// response.
     pub(super) fn check(&mut self) -> Option<Box<str>> {
         if let (Some(n), Some(last)) = (self.completion_tokens, self.tokens.last().copied()) {
             let (asked, came) = (self.requested, self.tokens.len());
@@ -47,7 +41,7 @@ impl Exchange {
                 let counts = format!("the server counts {n} tokens in its answer");
                 return Some(format!("{counts}: {asked} were asked for, {came} came").into());
             }
-            // Chunks without a token come last; several tokens in one chunk came together.
+            // Chunks without a token come last, and one chunk may hold several tokens.
             self.tokens.resize(n as usize, last);
         }
         match (self.finished, self.tokens.is_empty()) {
@@ -57,7 +51,7 @@ impl Exchange {
         }
     }
 
-    /// Returns what an answer lacks that was to have all tokens that were asked for.
+    /// Returns a message if the answer has not exactly the requested number of tokens.
     pub(super) fn shortfall(&self) -> Option<Box<str>> {
         let asked = self.requested.max(1) as usize;
         let came = match self.ids.len() {
@@ -107,7 +101,7 @@ impl Exchange {
         if opening && ids.is_none() {
             return Ok(());
         }
-        // Without ids a chunk is taken for a token, as every load generator takes it.
+        // Without ids a chunk counts as one token, as in other load generators.
         let n = ids.map_or(1, Vec::len);
         let ids = ids.into_iter().flatten().filter_map(count);
         self.ids.extend(ids);
@@ -117,14 +111,12 @@ impl Exchange {
     }
 }
 
-/// Puts lines of a stream together.
 #[derive(Debug, Default)]
 pub(super) struct SseReader {
     rest: Vec<u8>,
 }
 
 impl SseReader {
-    /// Reads what came at an instant.
     pub(super) fn read(
         &mut self,
         data: &[u8],

@@ -1,8 +1,7 @@
-//! The same workload over real HTTP, to any server that speaks OpenAI's API.
+//! Sends a workload over HTTP to any OpenAI-compatible server.
 //!
-//! What is in flight is bounded, every request has a time limit, and nothing is kept of a request
-//! once its outcome is reported. The latency clock of a request starts when it was to be sent: a
-//! sender that is late, or held up by the bound on what is in flight, hides nothing.
+//! The number of requests in flight is bounded, and every request has a timeout. The latency clock
+//! of a request starts at its scheduled time, so delays of the sender count as latency.
 
 mod drive;
 mod exchange;
@@ -17,11 +16,12 @@ use super::workload::WorkloadSource;
 pub use options::{Api, OnlineError, OnlineOptions, OnlineSummary, RequestIdentity};
 pub use target::Target;
 
-/// Sends a workload and reports every request to `sink`; `progress` is called with how many are
-/// over.
+/// Sends a workload and reports every request to `sink`.
+///
+/// Calls `progress` with the number of finished requests.
 ///
 /// # Errors
-/// [`OnlineError`] when no request could be made. A request that fails is an outcome.
+/// Returns [`OnlineError`] if no request can be sent. A failed request is an outcome, not an error.
 pub fn run(
     source: &mut dyn WorkloadSource,
     options: &OnlineOptions,

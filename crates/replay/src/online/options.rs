@@ -4,73 +4,76 @@ use std::time::Duration;
 use crate::workload::WorkloadError;
 use vllm_sim_http_client::Trust;
 
-/// Which API is spoken.
+/// Endpoint of the generation requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Api {
-    /// `/v1/completions`, with prompts of token ids: their lengths are exact.
+    /// `/v1/completions`, with prompts of token ids and therefore exact lengths.
     #[default]
     Completions,
-    /// `/v1/chat/completions`, with text whose length is measured with `/tokenize`.
+    /// `/v1/chat/completions`, with text whose length `/tokenize` measures.
     Chat,
 }
 
-/// How to send.
+/// Options of a replay over HTTP.
 #[derive(Debug, Clone)]
 pub struct OnlineOptions {
-    /// `http://host:port` or `https://…`, with or without `/v1`; sessions go to them in turn.
+    /// URLs `http://host:port` or `https://…`, with or without `/v1`; sessions use them in turn.
     pub targets: Vec<String>,
-    /// Which API.
+    /// Endpoint of the generation requests.
     pub api: Api,
-    /// Model to name. Default: the first that the first target lists.
+    /// Model name in requests. Default: the first model of the first target.
     pub model: Option<String>,
-    /// Sent as a bearer token.
+    /// API key, sent as a bearer token.
     pub api_key: Option<String>,
-    /// Whose certificates are believed where a target is `https`.
+    /// Certificate verification for `https` targets.
     pub trust: Trust,
-    /// Sessions in flight in a closed loop; `None`: sessions start at their times.
+    /// Number of sessions in flight in a closed loop; `None` uses the start times.
     pub concurrency: Option<u32>,
-    /// Most sessions in flight at all. Default 4096.
+    /// Maximum number of sessions in flight. Default 4096.
     pub max_in_flight: u32,
-    /// Divides starts and pauses.
+    /// Divisor of the start times and delays.
     pub speedup: f64,
-    /// Longest time of one request. Default 10 minutes.
+    /// Timeout of one request. Default 10 minutes.
     pub timeout: Duration,
-    /// Time of the whole run; what is unfinished then is reported as incomplete.
+    /// Maximum duration of the run; requests in flight at its end count as incomplete.
     pub limit: Option<Duration>,
-    /// Ask for exactly the planned number of tokens. Default yes.
+    /// Whether to send `ignore_eos`, for exactly the planned number of tokens. Default true.
     pub ignore_eos: bool,
-    /// Token ids that prompts are made of: the first, and one past the last. Default: ids that the
-    /// tokenizer's `/tokenize` makes of words; 100 to 30,000 where it has none.
+    /// Range of token ids for prompts: the first, and one past the last.
+    ///
+    /// Default: the ids that `/tokenize` returns for common words, else 100 to 30,000.
     pub token_ids: Option<(u32, u32)>,
-    /// Seed of the words.
+    /// Seed of the prompt content.
     pub seed: u64,
-    /// The server whose `/tokenize` measures prompts. Default: the first target.
+    /// URL of the server whose `/tokenize` measures prompts. Default: the first target.
     pub tokenizer: Option<String>,
-    /// How requests are named, behind a gateway. Default not at all.
+    /// Identifying headers for requests through a gateway. Default: none.
     pub identity: Option<RequestIdentity>,
-    /// The place of the target of each turn, by session and turn. Default: sessions in turn.
+    /// Index of the target of each turn, as `[session][turn]`. Default: sessions use targets in
+    /// turn.
     pub placement: Option<Arc<Vec<Vec<u32>>>>,
 }
 
-/// How requests are named, and how an answer names the server behind a gateway.
+/// Header names and values for the identity of requests, sessions and servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestIdentity {
-    /// The header `X-Request-Id` is [`RequestIdentity::request_id`].
+    /// Name of the run, the first part of [`RequestIdentity::request_id`] in `X-Request-Id`.
     pub run: String,
-    /// A header that names the session.
+    /// Name of a request header with the session id.
     pub session_header: Option<String>,
-    /// Headers of an answer that name the server; [`crate::outcome::HttpReply::pod`] joins their
-    /// values with colons.
+    /// Names of the response headers that identify the server.
+    ///
+    /// [`crate::outcome::HttpReply::pod`] joins their values with colons.
     pub pod_headers: Vec<String>,
 }
 
 impl RequestIdentity {
-    /// The id of a turn.
+    /// Returns the request id of a turn.
     pub fn request_id(&self, session: u64, turn: u32) -> String {
         format!("{}-{session}-{turn}", self.run)
     }
 
-    /// The server that an answer names.
+    /// Returns the server named by the response headers.
     pub fn pod(&self, headers: &http::HeaderMap) -> Option<String> {
         let values = self.pod_headers.iter().filter_map(|name| headers.get(name));
         let values: Vec<&str> = values.filter_map(|value| value.to_str().ok()).collect();
@@ -101,38 +104,39 @@ impl Default for OnlineOptions {
     }
 }
 
-/// Why nothing was sent, or no more.
+/// Reports why a replay over HTTP cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum OnlineError {
-    /// An option makes no sense.
+    /// An option is invalid.
     #[error("{0}")]
     Option(String),
-    /// The workload is broken.
+    /// The workload is unreadable.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// A server cannot be used at all.
+    /// A server is unusable.
     #[error("{target}: {problem}")]
     Target {
-        /// Which.
+        /// URL of the server.
         target: String,
-        /// Why.
+        /// Error message.
         problem: String,
     },
-    /// No threads.
+    /// Threads cannot be started.
     #[error("cannot start: {0}")]
     Runtime(std::io::Error),
 }
 
-/// What is known of a run besides its requests.
+/// Totals of a run over HTTP.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OnlineSummary {
-    /// Requests that were to be sent until the run ended.
+    /// Number of requests of all started sessions.
     pub requests: u64,
-    /// How long it took.
+    /// Duration of the run.
     pub wall: Duration,
-    /// Greatest delay of a request behind its time, because of the bound on what is in flight or
-    /// of a busy sender.
+    /// Maximum delay of a request behind its scheduled time.
+    ///
+    /// A busy sender or the limit on requests in flight causes it.
     pub latest: Duration,
-    /// Sessions whose time had come while the bound on what is in flight was reached.
+    /// Number of sessions that were delayed by the limit on requests in flight.
     pub held_up: u64,
 }

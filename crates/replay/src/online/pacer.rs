@@ -1,4 +1,4 @@
-//! One thread that wakes whoever waits for an instant: tokio's timer counts whole milliseconds.
+//! Wakes tasks at exact times from one thread, because tokio's timer has millisecond resolution.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,7 +11,6 @@ use tokio::sync::oneshot;
 use super::drive::now;
 use vllm_sim_engine::driver::wake_promptly;
 
-/// Wakes tasks at their instants.
 pub(super) struct Pacer(Arc<PacerQueue>);
 
 #[derive(Default)]
@@ -23,17 +22,16 @@ struct PacerQueue {
 #[derive(Default)]
 struct Waiting {
     due: BinaryHeap<Reverse<(Instant, usize)>>,
-    /// Places in `due` refer to these; free ones are used again.
     wakers: Vec<Option<oneshot::Sender<()>>>,
     free: Vec<usize>,
     is_over: bool,
 }
 
 impl Pacer {
-    /// Starts the thread, which ends with the pacer.
+    /// Starts the thread, which ends when the pacer is dropped.
     ///
     /// # Errors
-    /// No thread can be started.
+    /// Returns the error of the operating system if no thread can be started.
     pub(super) fn start() -> std::io::Result<Self> {
         let queue = Arc::new(PacerQueue::default());
         let of_thread = queue.clone();
@@ -42,7 +40,7 @@ impl Pacer {
         Ok(Self(queue))
     }
 
-    /// Ends at an instant; `None`: that has passed.
+    /// Returns a receiver that resolves at `instant`, or `None` if that has passed.
     pub(super) fn ticket(&self, instant: Instant) -> Option<oneshot::Receiver<()>> {
         if instant <= now() {
             return None;
@@ -68,10 +66,9 @@ impl Pacer {
         Some(ticket)
     }
 
-    /// Waits until an instant.
     pub(super) async fn until(&self, instant: Instant) {
         if let Some(ticket) = self.ticket(instant) {
-            // It fails only when the run is over.
+            // Fails only after the end of the run.
             let _ = ticket.await;
         }
     }
@@ -100,7 +97,7 @@ impl PacerQueue {
             waiting.due.pop();
             waiting.free.push(place);
             if let Some(waker) = waiting.wakers[place].take() {
-                // Whoever waited may be gone.
+                // The waiting task may be gone.
                 let _ = waker.send(());
             }
         }

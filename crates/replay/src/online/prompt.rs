@@ -1,4 +1,4 @@
-//! What is said: prompts of a planned length whose equal stretches are equal tokens.
+//! Writes request bodies with prompts of a planned length; equal runs become equal tokens.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -13,13 +13,11 @@ use super::target::Target;
 use crate::workload::{Prompt, TokenRun, Turn};
 use vllm_sim_random::mix;
 
-/// Fewest ids that make prompts different enough.
+/// Minimum number of token ids that make prompts sufficiently different.
 const FEWEST: usize = 16;
-/// Ids that most vocabularies have.
 const USUAL: (u32, u32) = (100, 30_000);
 
-/// Short words of which most are one token with a blank before them; those that are not are found
-/// out before the start.
+/// Short words, most of which are one token with a leading space; `prepare` removes the others.
 const WORDS: &str = "time year people way day man thing woman life child world school state family \
 student group country problem hand part place case week company system program question work \
 government number night point home water room mother area money story fact month lot right study \
@@ -28,25 +26,21 @@ end member law car city community name president team minute idea kid body infor
 face others level office door health person art war history party result change morning reason \
 research girl guy moment air teacher force education";
 
-/// How prompts become requests.
 pub(super) struct PromptWriter {
     api: Api,
     model: String,
     ignore_eos: bool,
-    /// Whether every answer is to tell its token ids, so that they can be counted.
+    /// Whether every request asks for token ids, so that the client can count the generated tokens.
     counts_ids: bool,
-    /// Ids that prompts are made of.
     alphabet: Vec<u32>,
     seed: u64,
-    /// Words of one token each.
     words: Vec<&'static str>,
-    /// Tokens that the chat template adds to one message.
+    /// Number of tokens that the chat template adds to one message.
     template: u32,
-    /// Tokens that it adds for every further message.
+    /// Number of tokens that the chat template adds per further message.
     per_message: u32,
 }
 
-/// The prompts and answers of a session.
 #[derive(Debug, Default)]
 pub(super) struct ChatHistory {
     ids: Vec<u32>,
@@ -54,7 +48,6 @@ pub(super) struct ChatHistory {
 }
 
 impl ChatHistory {
-    /// Remembers an answer.
     pub(super) fn remember(&mut self, answer: &Exchange) {
         self.ids.extend(&answer.ids);
         self.messages.push((false, answer.text.clone()));
@@ -62,7 +55,7 @@ impl ChatHistory {
 }
 
 impl PromptWriter {
-    /// Finds out, for chat, which words are one token and what the template costs.
+    /// Measures, for chat, which words are one token and how many tokens the template adds.
     pub(super) async fn prepare(
         target: &Arc<Target>,
         model: String,
@@ -94,7 +87,7 @@ impl PromptWriter {
         let user = |text: &str| json!({"role": "user", "content": text});
         let chat = |messages: Value| json!({"model": model, "messages": messages});
         let Some(one) = count(chat(json!([user("time")]))).await else {
-            // Without /tokenize a word is taken for a token.
+            // Without /tokenize, each word counts as one token.
             return Ok(writer);
         };
         let mut single = Vec::new();
@@ -114,7 +107,6 @@ impl PromptWriter {
         Ok(writer)
     }
 
-    /// The body of a request.
     pub(super) async fn body(
         &self,
         turn: &Turn,
@@ -154,7 +146,7 @@ impl PromptWriter {
                 format!("{{\"messages\":{}", Value::Array(messages))
             }
         };
-        // The next turn of completions repeats them.
+        // The next turn of a completions session repeats the generated tokens.
         if self.counts_ids || (follows && self.api == Api::Completions) {
             body.push_str(",\"return_token_ids\":true");
         }
@@ -176,20 +168,19 @@ impl PromptWriter {
         Bytes::from(body)
     }
 
-    /// Appends the tokens of runs.
     fn ids(&self, runs: &[TokenRun], to: &mut Vec<u32>) {
         let span = self.alphabet.len().max(1) as u64;
         for run in runs {
             let id = mix(self.seed, run.id);
             to.extend((0..run.len).map(|i| {
-                // Of a run of equal tokens too: so few letters cannot tell many runs apart.
+                // Also for a run of equal tokens: the ids are too few to tell many runs apart.
                 let letter = self.alphabet.get((mix(id, i.into()) % span) as usize);
                 letter.copied().unwrap_or_default()
             }));
         }
     }
 
-    /// As many words as the template leaves room for.
+    /// Returns one word per token of the runs, less the tokens that the template adds.
     fn text(&self, runs: &[TokenRun], first: bool) -> String {
         let mut skip = if first {
             self.template
@@ -218,7 +209,7 @@ impl PromptWriter {
     }
 }
 
-/// Ids that the server takes: those that words become there.
+/// Returns token ids that the server accepts, from its tokens for common words.
 async fn alphabet(target: &Target, model: &str, options: &OnlineOptions) -> Vec<u32> {
     let range = |(low, high): (u32, u32)| (low..high).collect();
     if let Some(given) = options.token_ids {

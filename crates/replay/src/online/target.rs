@@ -1,4 +1,4 @@
-//! One server: its address, and what is in flight there.
+//! Sends requests to one server and counts those in flight.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -12,39 +12,34 @@ use super::exchange::{Exchange, SseReader};
 use super::options::{Api, OnlineError, OnlineOptions, RequestIdentity};
 use vllm_sim_http_client::{Client, Connector, Endpoint};
 
-/// Longest answer that is no stream.
+/// Maximum size of a response that is no stream, in bytes.
 const MAX_ANSWER: usize = 16 << 20;
-/// Longest answer of [`Target::call`].
+/// Maximum size of a response to [`Target::call`], in bytes.
 const MAX_PAGE: usize = 256 << 20;
-/// Longest error text that is kept.
 const MAX_ERROR: usize = 2048;
 
 type Body = Full<Bytes>;
 
-/// A request by its session and turn.
 type NamedTurn<'a> = (&'a RequestIdentity, u64, u32);
 
-/// A server.
+/// Client for one server.
 pub struct Target {
-    /// As named, for messages.
     name: String,
-    /// As its URL has it.
     authority: String,
     client: Client<Body>,
-    /// What stands before `/v1`.
     base: String,
     path: &'static str,
     api_key: Option<String>,
-    /// Requests without and with a first token.
+    /// Number of requests in flight before their first token.
     waiting: AtomicU32,
     running: AtomicU32,
 }
 
 impl Target {
-    /// The server at a URL, which `flag` names.
+    /// Parses the URL of a server; `flag` names its flag in errors.
     ///
     /// # Errors
-    /// [`OnlineError::Option`] for what is no URL of a server.
+    /// Returns [`OnlineError::Option`] if `url` is not the URL of a server.
     pub fn parse(flag: &str, url: &str, options: &OnlineOptions) -> Result<Self, OnlineError> {
         let wrong = |problem: &str| {
             OnlineError::Option(format!(
@@ -90,7 +85,6 @@ impl Target {
         })
     }
 
-    /// Requests that have their first token, and those that wait for it.
     pub(super) fn in_flight(&self) -> (u32, u32) {
         let running = self.running.load(Ordering::Relaxed);
         (running, self.waiting.load(Ordering::Relaxed))
@@ -103,7 +97,6 @@ impl Target {
         }
     }
 
-    /// The first model it lists.
     pub(super) async fn model(&self, timeout: Duration) -> Result<String, OnlineError> {
         let answer = self
             .ask(Method::GET, "/v1/models", Bytes::new(), timeout)
@@ -114,7 +107,6 @@ impl Target {
         Ok(model.to_owned())
     }
 
-    /// Asks for JSON.
     pub(super) async fn ask(
         &self,
         method: Method,
@@ -137,10 +129,10 @@ impl Target {
         }
     }
 
-    /// Calls a route; gives the answer, whatever its status is.
+    /// Sends a request and returns its response, whatever the status.
     ///
     /// # Errors
-    /// What is wrong with the connection.
+    /// Returns a message if the connection fails or times out.
     pub async fn call(
         &self,
         method: Method,
@@ -156,12 +148,11 @@ impl Target {
         called.unwrap_or_else(|_| Err(format!("{path} did not answer within {timeout:?}")))
     }
 
-    /// The host and port of its URL.
+    /// Returns the host and port of the URL.
     pub fn authority(&self) -> &str {
         &self.authority
     }
 
-    /// Sends a request and reads its stream to the end.
     pub(super) async fn send(
         &self,
         body: &Bytes,
@@ -179,7 +170,7 @@ impl Target {
         };
         counter.fetch_sub(1, Ordering::Relaxed);
         exchange.error = match streamed {
-            // A gateway may neither shorten answers nor change what was asked for.
+            // A gateway must neither shorten answers nor change the requested number of tokens.
             Ok(Ok(())) => exchange.check().or_else(|| {
                 let is_judged = identity.is_some();
                 is_judged.then(|| exchange.shortfall()).flatten()
@@ -201,7 +192,7 @@ impl Target {
         let response = response.map_err(|error| error.why)?;
         exchange.reply.status = Some(response.status().as_u16());
         exchange.reply.pod = identity.and_then(|(names, ..)| names.pod(response.headers()));
-        // Meanwhile there is time for the next one's.
+        // Opens the connection of the next request in the meantime.
         let client = self.client.clone();
         tokio::spawn(async move { client.prepare().await });
         let status = response.status();
@@ -253,7 +244,6 @@ impl Target {
     }
 }
 
-/// The beginning of an answer, as text.
 fn cut(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(&body[..body.len().min(MAX_ERROR)]);
     text.trim().to_owned()

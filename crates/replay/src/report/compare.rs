@@ -1,10 +1,10 @@
-//! Reports side by side.
+//! Compares reports in columns.
 
 use serde_json::Value;
 
 use super::table::{grid, number};
 
-/// What is compared: the label, the key in the summary, and whether more is better.
+/// Label, summary key, and whether a higher value is better.
 const KEYS: [(&str, &str, bool); 24] = [
     ("Requests completed", "completed_requests", true),
     ("Duration (ms)", "duration_ms", false),
@@ -32,52 +32,50 @@ const KEYS: [(&str, &str, bool); 24] = [
     ("GPU hours", "gpu_hours", false),
 ];
 
-/// Changes smaller than this share are neither better nor worse.
+/// Relative change below which values count as equal.
 const NOISE: f64 = 1e-3;
 
-/// Points of a drawn distribution.
 const POINTS: usize = 401;
 
-/// Two-sided 95 % quantiles of Student's t by degrees of freedom from 1 on; 1.96 beyond.
+/// Two-sided 95 % quantiles of Student's t, by degrees of freedom from 1; 1.96 beyond.
 const STUDENT: [f64; 30] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
     2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
     2.052, 2.048, 2.045, 2.042,
 ];
 
-/// Runs of one thing, with different seeds.
+/// Reports of one configuration, for example with different seeds.
 #[derive(Debug, Clone)]
 pub struct ReportGroup {
-    /// Above its column.
+    /// Head of the column.
     pub name: String,
     /// Reports, or only their summaries.
     pub reports: Vec<Value>,
 }
 
-/// A name and the values of even shares.
+/// Name, and quantiles at even steps.
 type NamedCurve = (String, Vec<f64>);
 
-/// Reports side by side: cells, what stands above them, and distributions laid over each other.
+/// Comparison of reports: a table of differences, and distributions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
     pub(crate) heads: Vec<String>,
     pub(crate) rows: Vec<Vec<String>>,
     pub(crate) curves: Vec<(&'static str, Vec<NamedCurve>)>,
-    /// Whether differences have intervals.
     pub(crate) is_repeated: bool,
 }
 
 impl Comparison {
-    /// As a text.
+    /// Renders the comparison as a text table.
     pub fn table(&self) -> String {
         grid("Comparison", &self.heads, &self.rows)
     }
 }
 
-/// Two reports (or only their summaries) with differences; `names` head the columns.
+/// Compares two reports (or their summaries); `names` are the heads of the columns.
 ///
 /// # Errors
-/// A sentence when one of them has no summary.
+/// Returns a message if one of them has no summary.
 pub fn compare(a: &Value, b: &Value, names: (&str, &str)) -> Result<Comparison, String> {
     let group = |report: &Value, name: &str| ReportGroup {
         name: name.to_owned(),
@@ -86,11 +84,12 @@ pub fn compare(a: &Value, b: &Value, names: (&str, &str)) -> Result<Comparison, 
     compare_groups(&[group(a, names.0), group(b, names.1)])
 }
 
-/// Groups of reports with their differences from the first; where all have several runs, with the
-/// 95 % interval of each (Welch).
+/// Compares each group of reports with the first group.
+///
+/// If all groups have several reports, differences have 95 % confidence intervals (Welch).
 ///
 /// # Errors
-/// A sentence when one of them has no summary.
+/// Returns a message if a report has no summary.
 pub fn compare_groups(groups: &[ReportGroup]) -> Result<Comparison, String> {
     for group in groups {
         for report in &group.reports {
@@ -121,12 +120,10 @@ pub fn compare_groups(groups: &[ReportGroup]) -> Result<Comparison, String> {
     })
 }
 
-/// A value of a report's summary.
 fn value(report: &Value, key: &str) -> Option<f64> {
     report.get("summary").unwrap_or(report).get(key)?.as_f64()
 }
 
-/// Mean, variance of the mean, and how many.
 #[derive(Clone, Copy)]
 struct Mean {
     mean: f64,
@@ -149,7 +146,7 @@ impl Mean {
         Some(Self { mean, error, n })
     }
 
-    /// Half of the 95 % interval of the difference.
+    /// Returns half of the 95 % confidence interval of the difference.
     fn interval(self, other: Self) -> f64 {
         let both = self.error + other.error;
         let part = |one: Self| one.error.powi(2) / (one.n - 1.0).max(1.0);
@@ -193,7 +190,7 @@ fn row(
     Some(cells)
 }
 
-/// Distributions of the requests that reports have kept.
+/// Returns the latency distributions of the reports that have requests.
 fn curves(groups: &[ReportGroup]) -> Vec<(&'static str, Vec<NamedCurve>)> {
     let all = [
         ("Time to first token", "ttft_ms"),
@@ -217,7 +214,6 @@ fn curves(groups: &[ReportGroup]) -> Vec<(&'static str, Vec<NamedCurve>)> {
         .collect()
 }
 
-/// Small numbers need more places.
 fn precise(value: f64) -> String {
     if value != 0.0 && value.abs() < 1.0 {
         return format!("{value:.4}");

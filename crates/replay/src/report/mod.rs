@@ -1,5 +1,5 @@
-//! What a replay reports: JSON with the keys of Dynamo's replay and some of our own, a table, rows
-//! per request, a comparison, and a page.
+//! Builds reports: JSON with the keys of Dynamo's replay and further keys, tables, rows and
+//! comparisons.
 
 mod compare;
 mod over_time;
@@ -28,32 +28,31 @@ pub use spans::{RequestSpans, SpanPhase, WorkerSpan};
 pub(super) use table::number as grouped;
 pub use timeline::{Timeline, TimelinePoint, WorkerTrack};
 
-/// Points of a drawn distribution: one every 0.25 %.
 const CURVE: usize = 401;
 
-/// Bounds of a request that counts as good, milliseconds.
+/// Latency bounds of a good request, in milliseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Slo {
-    /// Time to the first token.
+    /// Maximum time to the first token.
     pub ttft_ms: Option<f64>,
-    /// Mean gap between tokens.
+    /// Maximum mean gap between tokens of a request (TPOT).
     pub itl_ms: Option<f64>,
-    /// Time to the last token.
+    /// Maximum time to the last token.
     pub e2e_ms: Option<f64>,
 }
 
 impl Slo {
-    /// Whether anything is asked.
+    /// Whether any bound is set.
     pub fn is_set(&self) -> bool {
         self.ttft_ms.is_some() || self.itl_ms.is_some() || self.e2e_ms.is_some()
     }
 
-    /// Whether a request is good: complete, and within every bound.
+    /// Whether a request completed within every bound.
     pub fn holds(&self, outcome: &Outcome<'_>) -> bool {
         let (Some(first), Some(last)) = (outcome.first, outcome.last) else {
             return false;
         };
-        // Differences of milliseconds, as the peer takes them.
+        // Differences of millisecond values, as in Dynamo's report.
         let [arrival, first, last] = [outcome.arrival, first, last].map(ms);
         let gaps = outcome.output.saturating_sub(1);
         let itl = (gaps > 0).then(|| (last - first) / f64::from(gaps));
@@ -65,25 +64,25 @@ impl Slo {
     }
 }
 
-/// How many records of requests are kept.
+/// Number of requests whose records a report keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeptRecords {
-    /// None.
+    /// Keeps no records.
     None,
-    /// All, as long as there are fewer than so many; else none.
+    /// Keeps all records if there are fewer than this number of requests, else none.
     Below(usize),
-    /// All.
+    /// Keeps all records.
     All,
 }
 
-/// What a collector keeps.
+/// Options of a [`Collector`].
 #[derive(Debug, Clone, Copy)]
 pub struct ReportOptions {
-    /// Bounds of good requests.
+    /// Latency bounds of good requests.
     pub slo: Slo,
-    /// Records of requests that are kept for the report. Default all.
+    /// Records of requests in the report. Default [`KeptRecords::All`].
     pub records: KeptRecords,
-    /// Requests whose phases are kept for a page. Default 0.
+    /// Maximum number of requests whose phases are kept for the HTML page. Default 0.
     pub drawn_requests: usize,
 }
 
@@ -97,25 +96,26 @@ impl Default for ReportOptions {
     }
 }
 
-/// What the core knows of a run and no request does.
+/// Totals of the run as a whole, which no single request has.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RunFacts {
-    /// Requests that arrived.
+    /// Number of requests that arrived.
     pub requests: u64,
-    /// Time that workers for prompts existed; 0 without split pools.
+    /// Total lifetime of prefill workers, in seconds; 0 in an aggregated deployment.
     pub prefill_worker_seconds: f64,
-    /// Time that the others existed; `None`: the duration, times `workers`.
+    /// Total lifetime of the other workers, in seconds; `None` uses duration times `workers`.
     pub decode_worker_seconds: Option<f64>,
-    /// Workers at the start.
+    /// Number of workers at the start.
     pub workers: u32,
-    /// GPUs of a worker for prompts, and of another.
+    /// GPUs per prefill worker, and per other worker.
     pub gpus: (u32, u32),
-    /// Tokens of prompts, and of output lost, that steps computed; `None`: what admissions left to
-    /// compute.
+    /// Number of prompt tokens that the steps computed, with recomputed output.
+    ///
+    /// `None` uses the uncached tokens of all admissions.
     pub prefill_tokens: Option<u64>,
 }
 
-/// Sums up requests as they end.
+/// Aggregates the outcomes of requests into a report.
 #[derive(Debug)]
 pub struct Collector {
     options: ReportOptions,
@@ -146,11 +146,11 @@ pub struct Collector {
     timeline: Timeline,
     over_time: OverTime,
     spans: RequestSpans,
-    /// Tokens that the router might have found cached elsewhere, where it knows.
+    /// Number of tokens cached on a better worker than the chosen one, if the router scores the
+    /// cache.
     regret: Option<u64>,
 }
 
-/// How late requests were sent, and the latencies of a clock that starts then.
 #[derive(Debug)]
 struct Sending {
     lateness: Samples,
@@ -185,7 +185,7 @@ impl Sending {
 }
 
 impl Collector {
-    /// Nothing yet.
+    /// Creates a collector without outcomes.
     pub fn new(options: ReportOptions) -> Self {
         Self {
             options,
@@ -238,7 +238,7 @@ impl Collector {
         let (Some(first), Some(last)) = (outcome.first, outcome.last) else {
             return;
         };
-        // Differences of milliseconds, as the peer takes them.
+        // Differences of millisecond values, as in Dynamo's report.
         let arrival = ms(outcome.arrival);
         let (ttft, e2e) = (ms(first) - arrival, ms(last) - arrival);
         self.ttft.add(ttft, 1);
@@ -261,9 +261,9 @@ impl Collector {
         }
     }
 
-    /// The report.
+    /// Builds the report.
     pub fn finish(mut self, facts: &RunFacts) -> Report {
-        // By arrival; those of one instant in the order in which they were sent.
+        // By arrival, then in the order of dispatch.
         self.kept.sort_by_key(|kept| (kept.arrival, kept.number()));
         let summary = self.summary(facts);
         Report {
@@ -322,7 +322,7 @@ impl Collector {
             put("goodput_output_throughput_tok_s", rate(self.good.1));
         }
         put("processed_tokens", json!(self.input + self.output));
-        // What depends on the machine would make two equal runs differ.
+        // Values that depend on the machine would make equal runs differ.
         for speed in [
             "wall_time_ms",
             "processed_tokens_per_s",
@@ -363,7 +363,7 @@ impl Collector {
         map
     }
 
-    /// Keys that the peer's report does not have.
+    /// Adds the keys that Dynamo's report does not have.
     fn ours(&self, map: &mut Map<String, Value>, facts: &RunFacts, seconds: f64, gpu_seconds: f64) {
         let mut put = |key: &str, value: Value| drop(map.insert(key.to_owned(), value));
         put("rejected_requests", json!(self.rejected));
@@ -383,7 +383,7 @@ impl Collector {
             put("slo_e2e_ms", json!(slo.e2e_ms));
             let asked = facts.requests.max(1) as f64;
             put("slo_attainment", json!(self.good.0 as f64 / asked));
-            // GPUs that existed on average.
+            // Mean number of GPUs.
             let gpus = gpu_seconds / seconds;
             let per_gpu = self.good.0 as f64 / seconds / gpus.max(1e-9);
             put("goodput_per_gpu_rps", json!(per_gpu));
@@ -442,7 +442,7 @@ impl Sink for Collector {
     }
 }
 
-/// Mean, extremes, percentiles and deviation under the names of the peer's report.
+/// Adds mean, extremes, percentiles and deviation under the keys of Dynamo's report.
 fn describe(map: &mut Map<String, Value>, name: &str, samples: &mut Samples) {
     let [median, p75, p90, p95, p99] = samples.percentiles([50.0, 75.0, 90.0, 95.0, 99.0]);
     for (kind, value) in [
@@ -460,7 +460,6 @@ fn describe(map: &mut Map<String, Value>, name: &str, samples: &mut Samples) {
     }
 }
 
-/// The values at even shares of all.
 fn curve(samples: &mut Samples) -> Vec<f64> {
     if samples.count() == 0 {
         return Vec::new();
@@ -469,41 +468,41 @@ fn curve(samples: &mut Samples) -> Vec<f64> {
     samples.percentiles(percents).to_vec()
 }
 
-/// All that is to be said about a run.
+/// Results of a run.
 #[derive(Debug)]
 pub struct Report {
-    /// Totals, throughputs and latency distributions by name.
+    /// Totals, throughputs and latency statistics by key.
     pub summary: Map<String, Value>,
-    /// Distributions by name: values of even shares, milliseconds.
+    /// Latency distributions by name: quantiles at even steps, in milliseconds.
     pub curves: [(&'static str, Vec<f64>); 4],
-    /// What workers looked like over time.
+    /// Sampled gauges of the workers.
     pub timeline: Timeline,
-    /// Workers and attainment over time.
+    /// Worker count, attainment and prefix reuse over time.
     pub over_time: OverTime,
-    /// Phases of requests.
+    /// Phases of requests on workers.
     pub spans: RequestSpans,
-    /// What was played, where that is known: requests sent, and engines that went on.
+    /// Number of simulated events, if known: requests sent and wakeups of engines.
     pub events: Option<u64>,
     captured: bool,
-    /// Records are left out, as there would be so many or more.
+    /// Number of requests from which records are omitted, if they are.
     left_out: Option<usize>,
     first_error: Option<String>,
     kept: Vec<KeptOutcome>,
 }
 
 impl Report {
-    /// A number of the summary; 0 when it is not there.
+    /// Returns a number of the summary; 0 if it is missing.
     pub fn number(&self, key: &str) -> f64 {
         self.summary.get(key).and_then(Value::as_f64).unwrap_or(0.0)
     }
 
-    /// Takes in what a GPU costs for an hour.
+    /// Adds the cost of the run, from the price of a GPU hour.
     pub fn price(&mut self, gpu_hour: f64) {
         let cost = self.number("gpu_hours") * gpu_hour;
         self.summary.insert("cost".to_owned(), json!(cost));
     }
 
-    /// Records of requests by arrival, if they were kept.
+    /// Returns the records of all kept requests, by arrival.
     pub fn records(&self) -> impl ExactSizeIterator<Item = RequestRecord> {
         self.kept.iter().map(KeptOutcome::record)
     }
@@ -511,13 +510,13 @@ impl Report {
     /// Writes the report as JSON.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// Returns the errors of the writer.
     pub fn write_json(&self, out: &mut dyn Write) -> std::io::Result<()> {
         serde_json::to_writer_pretty(&mut *out, self)?;
         out.write_all(b"\n")
     }
 
-    /// The table of latencies, and below it what is known of the run as a whole.
+    /// Renders the table of latencies, followed by the totals of the run.
     pub fn table(&self, wall: Option<std::time::Duration>) -> String {
         let mut table = table::table(&self.summary, wall, self.events);
         if let Some(error) = &self.first_error {
@@ -555,7 +554,7 @@ impl Serialize for Report {
     }
 }
 
-/// Written one after the other, so that they are never all there.
+/// Serializes records one by one, so that they need not all be in memory.
 struct RequestRecords<'a>(&'a [KeptOutcome]);
 
 impl Serialize for RequestRecords<'_> {

@@ -1,39 +1,34 @@
-//! How many workers there were, and what share of the requests was good, over time.
+//! Tracks the worker count, good requests and prefix reuse over time.
 
 use std::collections::BTreeSet;
 
 use crate::outcome::{Outcome, WorkerChange};
 use vllm_sim_engine::SimTime;
 
-/// Most stretches of time; when there are more, two become one.
+/// Maximum number of intervals; beyond it, pairs are merged.
 const MOST: usize = 480;
 
-/// A run over time.
+/// Time series of a run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct OverTime {
-    /// Seconds, and the workers that serve from then on.
+    /// Times in seconds, with the number of serving workers from then on.
     pub workers: Vec<(f64, u32)>,
     serving: BTreeSet<(bool, u32)>,
-    /// The same of all that exist, whether they serve or not.
     existing: Vec<(f64, u32)>,
     there: BTreeSet<(bool, u32)>,
-    /// Good requests and all, by when they were to be sent.
     good: Shares,
-    /// Prompt tokens that were cached, and all.
     reused: Shares,
 }
 
-/// Parts and wholes over even stretches of time.
+/// Numerators and denominators of a ratio over even time intervals.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Shares {
     stretches: Vec<(u64, u64)>,
-    /// Length of a stretch.
     stretch_ns: u64,
 }
 
 impl Shares {
     fn add(&mut self, at: SimTime, (part, whole): (u64, u64)) {
-        /// The shortest stretch.
         const SECOND: u64 = 1_000_000_000;
         self.stretch_ns = self.stretch_ns.max(SECOND / 4);
         while at.nanos() / self.stretch_ns >= MOST as u64 {
@@ -85,7 +80,6 @@ impl OverTime {
         self.good.add(arrival, (u64::from(is_good), 1));
     }
 
-    /// A request is over: what of its prompt was found in the cache.
     pub(super) fn reuse(&mut self, outcome: &Outcome<'_>) {
         let reused = outcome.admissions.iter().map(|a| a.reused).max();
         let Some(reused) = reused else {
@@ -95,22 +89,23 @@ impl OverTime {
         self.reused.add(outcome.arrival, part);
     }
 
-    /// Seconds, and the percentage of good requests of those that were to be sent then.
+    /// Returns times in seconds, with the percentage of good requests among those scheduled then.
     pub fn attainment(&self) -> Vec<(f64, f64)> {
         self.good.percentages()
     }
 
-    /// Seconds, and the percentage of prompt tokens that were cached, of requests of that time.
+    /// Returns times in seconds, with the percentage of cached prompt tokens of requests scheduled
+    /// then.
     pub fn prefix_reuse(&self) -> Vec<(f64, f64)> {
         self.reused.percentages()
     }
 
-    /// Whether workers came or went.
+    /// Whether the number of workers changed.
     pub fn is_scaled(&self) -> bool {
         self.workers.len() > 1
     }
 
-    /// The corners of the line of what the workers have cost so far, which is `total` at `end` seconds.
+    /// Returns the accumulated cost over time, which is `total` at `end` seconds.
     pub fn cost(&self, end: f64, total: f64) -> Vec<(f64, f64)> {
         let (mut paid, mut before) = (0.0, (0.0, 0));
         let ends = self.existing.iter().copied().chain([(end, 0)]);
@@ -127,7 +122,7 @@ impl OverTime {
         corners
     }
 
-    /// The corners of the line of workers, up to `end` seconds.
+    /// Returns the worker count over time as a step line, up to `end` seconds.
     pub fn steps(&self, end: f64) -> Vec<(f64, f64)> {
         let mut corners = Vec::with_capacity(2 * self.workers.len() + 1);
         let mut before = None;
@@ -172,7 +167,7 @@ mod tests {
             (10.0, 1.0),
         ];
         assert_eq!(over.steps(10.0), corners);
-        // Only the second one was said to start, and nobody saw it go.
+        // Only the second worker has a start event, and none has an end event.
         assert_eq!(over.cost(10.0, 9.5), [(0.5, 0.0), (10.0, 9.5)]);
         for second in 0..100_000 {
             over.request(at(second * 1000), second % 4 > 0);

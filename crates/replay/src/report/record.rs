@@ -1,4 +1,4 @@
-//! One request, over: as it is kept, and as it is written.
+//! Stores finished requests, and serializes them as records.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::outcome::{Admission, HandoffTimes, Outcome, Status};
 use vllm_sim_engine::SimTime;
 
-/// An [`Outcome`] without its list of tokens.
+/// Copy of an [`Outcome`] without its token times.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeptOutcome {
     pub(super) session_id: Option<Arc<str>>,
@@ -74,8 +74,9 @@ impl From<&Outcome<'_>> for KeptOutcome {
     }
 }
 
-/// One request, times in ms since the start. Keys and their order are those of Dynamo's replay
-/// 1.6.1 (`dynamo/replay/report.py`).
+/// Record of one request, with times in milliseconds since the start.
+///
+/// Keys and their order are those of Dynamo's replay 1.6.1 (`dynamo/replay/report.py`).
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[expect(missing_docs, reason = "fields of the peer's report, named by it")]
 pub struct RequestRecord {
@@ -117,15 +118,15 @@ pub struct RequestRecord {
     pub admission_history: Vec<AdmissionRecord>,
     pub routing_history: Value,
     pub pressure_record_ordinals: Vec<u64>,
-    /// When it was sent, where times count from when it was to be; only online.
+    /// Send time of the request; the arrival is its scheduled time (online only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sent_time_ms: Option<f64>,
-    /// The words of a failure; only online.
+    /// Error message of a failed request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Box<str>>,
 }
 
-/// One entry into a running batch.
+/// Record of one admission to a running batch.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[expect(missing_docs, reason = "fields of the peer's report, named by it")]
 pub struct AdmissionRecord {
@@ -141,7 +142,6 @@ pub struct AdmissionRecord {
     pub host_reused_input_tokens: Option<u32>,
 }
 
-/// The word of a status.
 pub(super) fn word(status: Status) -> &'static str {
     match status {
         Status::Completed => "completed",
@@ -151,25 +151,23 @@ pub(super) fn word(status: Status) -> &'static str {
     }
 }
 
-/// The name of a request that has none: one more than its number, in the form of a UUID.
+/// Returns the id of an unnamed request: its number plus one, as a UUID.
 fn numbered_uuid(number: u64) -> String {
     let hex = format!("{:032x}", u128::from(number) + 1);
     let [a, b, c, d, e] = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &hex[part]);
     format!("{a}-{b}-{c}-{d}-{e}")
 }
 
-/// Milliseconds since the start.
 pub(super) fn ms(at: SimTime) -> f64 {
     at.nanos() as f64 / 1e6
 }
 
 impl KeptOutcome {
-    /// Position in the order of dispatch.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// The record, written out.
+    /// Builds the record of the request.
     pub fn record(&self) -> RequestRecord {
         let split = self.prefill_worker.is_some();
         let arrival = ms(self.arrival);
@@ -195,7 +193,7 @@ impl KeptOutcome {
             session_id: self.session_id.clone(),
             turn_index: self.session_id.as_ref().map(|_| self.turn),
             arrival_time_ms: arrival,
-            // The peer reports it for agentic traces alone.
+            // Dynamo reports it for agentic traces only.
             dispatched_at_ms: None,
             first_admit_ms: self.admissions.first().map(|a| ms(a.at)),
             first_token_ms: first,
@@ -234,7 +232,7 @@ impl KeptOutcome {
             readmission_count: self.admissions.iter().filter(|a| a.again).count(),
             admission_history: history,
             routing_history: self.routing(split),
-            // They refer to records of pressure that a replay does not write.
+            // References to pressure records, which a replay does not write.
             pressure_record_ordinals: Vec::new(),
             sent_time_ms: self.sent.map(ms),
             error: self.error.clone(),
@@ -266,7 +264,7 @@ impl KeptOutcome {
 
     fn routing(&self, split: bool) -> Value {
         let one = |pool: &str, worker: u32| {
-            // A decode worker is chosen at once, whatever it has cached.
+            // Decode workers are chosen immediately, whatever they have cached.
             let first = pool != "decode";
             let waited = first && self.queued_ns > 0;
             let best = match first {

@@ -1,4 +1,4 @@
-//! A file with one row per request, written as they end.
+//! Writes one row per request as requests end.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -8,20 +8,20 @@ use crate::outcome::{Outcome, Sink};
 
 use super::record::{KeptOutcome, RequestRecord};
 
-/// How rows are written.
+/// Format of a file of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowForm {
-    /// A table with a header line, which `--format csv` reads again.
+    /// CSV with a header line, which `--format csv` reads.
     Csv,
-    /// The records of the report, one a line.
+    /// Records of the report, one per line.
     Jsonl,
 }
 
 impl RowForm {
-    /// By the end of a file's name.
+    /// Selects the format by the extension of a file name.
     ///
     /// # Errors
-    /// A sentence for an end that is not known.
+    /// Returns a message for an unknown extension.
     pub fn of(path: &Path) -> Result<Self, String> {
         let end = path.extension().and_then(|end| end.to_str());
         end.unwrap_or_default()
@@ -46,7 +46,7 @@ const HEADER: &str = "request_id,session_id,turn,arrival_time_ms,dispatched_at_m
 first_token_ms,last_token_ms,status,input_length,output_length,reused_input_tokens,admissions,\
 worker,prefill_worker,ttft_ms,ttst_ms,itl_ms,e2e_latency_ms,error\n";
 
-/// A [`Sink`] that writes; the first failure is kept for [`Rows::finish`].
+/// Writes one row per request; [`Rows::finish`] returns the first error.
 pub struct Rows {
     out: Box<dyn Write + Send>,
     form: RowForm,
@@ -54,10 +54,10 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Writes to anything.
+    /// Creates a writer of rows and writes the header.
     ///
     /// # Errors
-    /// When the header cannot be written.
+    /// Returns the error of `out` if the header cannot be written.
     pub fn new(mut out: Box<dyn Write + Send>, form: RowForm) -> io::Result<Self> {
         if form == RowForm::Csv {
             out.write_all(HEADER.as_bytes())?;
@@ -69,10 +69,10 @@ impl Rows {
         })
     }
 
-    /// Writes what is still buffered.
+    /// Writes the buffered rows.
     ///
     /// # Errors
-    /// The first failure, of this or of any row.
+    /// Returns the first error of this call or of any row.
     pub fn finish(mut self) -> io::Result<()> {
         match self.failed {
             Some(error) => Err(error),
@@ -114,7 +114,6 @@ impl Rows {
     }
 }
 
-/// A cell, in quotes where it needs them.
 fn quoted(text: &str) -> String {
     if !text.contains([',', '"', '\n', '\r']) {
         return text.to_owned();

@@ -1,26 +1,26 @@
-//! What some requests went through, for the drawing of a page, in bounded memory.
+//! Keeps the phases of a sample of requests for the HTML page, in bounded memory.
 
 use crate::outcome::Outcome;
 use vllm_sim_engine::SimTime;
 use vllm_sim_random::mix;
 
-/// What a request does for a while.
+/// Phase of a request on a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SpanPhase {
-    /// It waits for a worker, or for room on it.
+    /// Waiting for a worker, or for capacity on it.
     Queue,
-    /// Its prompt is computed.
+    /// Computing the prompt.
     Prefill,
-    /// Its cache is on the way to another worker.
+    /// Transferring the KV cache to another worker.
     Transfer,
-    /// Output tokens come.
+    /// Generating output tokens.
     Decode,
-    /// It was preempted, and waits to go on.
+    /// Preempted, and waiting to resume.
     Preempted,
 }
 
 impl SpanPhase {
-    /// All of them with their names.
+    /// All phases with their names.
     pub const NAMES: [(&str, Self); 5] = [
         ("queue", Self::Queue),
         ("prefill", Self::Prefill),
@@ -30,26 +30,25 @@ impl SpanPhase {
     ];
 }
 
-/// A request on one worker.
+/// Phases of one request on one worker.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerSpan {
-    /// Prefill workers and others are numbered apart.
+    /// Whether the worker is in the prefill pool, which has separate numbers.
     pub prefill_pool: bool,
-    /// Which worker.
+    /// Number of the worker.
     pub worker: u32,
-    /// Position of the request in the order of dispatch.
+    /// Number of the request in dispatch order.
     pub number: u64,
-    /// Phases by their beginnings; each lasts until the next one.
+    /// Start and kind of each phase; a phase lasts until the next one.
     pub phases: Vec<(SimTime, SpanPhase)>,
-    /// The end of the last one.
+    /// End of the last phase.
     pub end: SimTime,
 }
 
-/// Requests, all of them or an even choice.
+/// Spans of all requests, or of a uniform sample of them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RequestSpans {
     most: usize,
-    /// One request of so many is kept, a power of two.
     one_of: u64,
     seen: u64,
     kept: Vec<WorkerSpan>,
@@ -64,17 +63,17 @@ impl RequestSpans {
         }
     }
 
-    /// Those that are kept.
+    /// Returns the kept spans.
     pub fn kept(&self) -> &[WorkerSpan] {
         &self.kept
     }
 
-    /// Requests of which [`RequestSpans::kept`] holds one in [`RequestSpans::one_of`].
+    /// Returns the number of requests from which [`RequestSpans::kept`] is sampled.
     pub fn seen(&self) -> u64 {
         self.seen
     }
 
-    /// How many requests one that is kept stands for.
+    /// Returns the sampling interval: one of this number of requests is kept.
     pub fn one_of(&self) -> u64 {
         self.one_of
     }
@@ -100,12 +99,11 @@ impl RequestSpans {
     }
 }
 
-/// By its number, but not every so manieth, which might all be of one worker.
+/// Hashes the number: every n-th request might always be on the same worker.
 fn is_chosen(number: u64, one_of: u64) -> bool {
     mix(0, number).is_multiple_of(one_of)
 }
 
-/// A request on the workers that had it.
 fn spans(outcome: &Outcome<'_>) -> Vec<WorkerSpan> {
     let span = |prefill_pool, worker, phases: Vec<_>, end| WorkerSpan {
         prefill_pool,
@@ -153,7 +151,7 @@ fn spans(outcome: &Outcome<'_>) -> Vec<WorkerSpan> {
             .iter()
             .map(|&at| (at, SpanPhase::Preempted)),
     );
-    // At one instant it is preempted first, and goes on then.
+    // At equal times, the preemption comes first.
     phases.sort_by_key(|&(at, phase)| (at, phase != SpanPhase::Preempted));
     spans.push(span(false, worker, phases, outcome.ended));
     spans

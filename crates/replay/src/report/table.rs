@@ -1,11 +1,10 @@
-//! The table that AIPerf's users know.
+//! Renders the table of metrics in the layout of AIPerf.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-/// Rows: what is shown, the key behind `mean_` and so on, whether the whole is one number.
 const ROWS: [(&str, &str, bool); 11] = [
     ("Time to First Token (ms)", "ttft_ms", false),
     ("Time to Second Token (ms)", "ttst_ms", false),
@@ -46,7 +45,7 @@ const COLUMNS: [(&str, &str); 8] = [
     ("std", "std"),
 ];
 
-/// A number with commas between thousands and two places.
+/// Formats a number with thousands separators and two decimals.
 pub(crate) fn number(value: f64) -> String {
     let text = format!("{:.2}", value.abs());
     let (whole, places) = text.split_once('.').unwrap_or((&text, "00"));
@@ -67,7 +66,7 @@ pub(super) fn table(
     events: Option<u64>,
 ) -> String {
     let value = |key: &str| summary.get(key).and_then(Value::as_f64);
-    // Only requests to real servers have times of their sending.
+    // Only requests over HTTP have send times.
     let is_known = |key: &str| !key.contains("_send_") && !key.starts_with("schedule_");
     let rows: Vec<Vec<String>> = ROWS
         .iter()
@@ -137,7 +136,6 @@ pub(super) fn table(
     text
 }
 
-/// A table in a frame: the first column to the left, the others to the right.
 pub(super) fn grid(title: &str, heads: &[String], rows: &[Vec<String>]) -> String {
     let wide = |i: usize| {
         let cells = rows.iter().map(|row| &row[i]).chain([&heads[i]]);
@@ -163,7 +161,7 @@ pub(super) fn grid(title: &str, heads: &[String], rows: &[Vec<String>]) -> Strin
     text.push_str(&rule("├", "┼", "┤"));
     rows.iter().for_each(|cells| text.push_str(&row(cells)));
     text.push_str(&rule("└", "┴", "┘"));
-    // A title shorter than the table leaves blanks behind it.
+    // Removes the spaces behind a title that is shorter than the table.
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
     lines.join("\n") + "\n"
 }

@@ -1,45 +1,43 @@
-//! What workers looked like over time, in bounded memory.
+//! Samples the gauges of workers over time, in bounded memory.
 
 use crate::outcome::WorkerSample;
 
-/// Most points of a worker; when they are reached, every second one goes.
 const MOST: usize = 1024;
 
-/// All workers.
+/// Sampled gauges of all workers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Timeline {
-    /// By worker, prompts-only workers in front.
+    /// Tracks in order of worker number, prefill workers first.
     pub tracks: Vec<WorkerTrack>,
 }
 
-/// One worker: averages over stretches of time.
+/// Averaged gauges of one worker.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerTrack {
-    /// Which worker.
+    /// Number of the worker.
     pub worker: u32,
-    /// It serves prompts only.
+    /// Whether the worker is in the prefill pool.
     pub prefill_pool: bool,
-    /// One per stretch, in order.
+    /// Averages over consecutive intervals.
     pub points: Vec<TimelinePoint>,
-    /// Samples that a point sums up.
     per_point: u32,
     open: u32,
 }
 
-/// Averages over a stretch of time.
+/// Averages over one time interval.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct TimelinePoint {
-    /// Its end, seconds.
+    /// End of the interval, in seconds.
     pub at: f64,
-    /// Sequences in the batch.
+    /// Number of running sequences.
     pub running: f64,
-    /// Sequences that wait.
+    /// Number of waiting sequences.
     pub waiting: f64,
-    /// Share of blocks in use.
+    /// Fraction of KV cache blocks in use, 0 to 1.
     pub kv_usage: f64,
-    /// Blocks in use.
+    /// Number of KV cache blocks in use.
     pub kv_blocks: f64,
-    /// Preemptions since the start.
+    /// Number of preemptions since the start.
     pub preemptions: f64,
 }
 
@@ -93,7 +91,6 @@ impl WorkerTrack {
         self.open = (self.open + 1) % self.per_point;
     }
 
-    /// Makes one point of two.
     fn halve(&mut self) {
         let half = |a: f64, b: f64| (a + b) / 2.0;
         let pairs = self.points.chunks(2).map(|pair| match pair {

@@ -3,18 +3,15 @@ use std::collections::BTreeMap;
 use super::request::RouteRequest;
 use super::scorers::{Scorer, ScorersConfig};
 
-/// Which worker had a session last, and which adapters run where.
 #[derive(Debug, Default)]
 pub(super) struct Affinity {
     sessions: BTreeMap<u64, u32>,
-    /// Requests of each adapter, by worker.
     running: Vec<BTreeMap<u64, u32>>,
-    /// Adapters of the requests that run, by slot.
     slots: BTreeMap<u32, u64>,
 }
 
 impl Affinity {
-    /// 1 for the worker of the session's last request.
+    /// Returns 1 for the worker of the session's last request, else 0.
     pub(super) fn session(&self, ask: &RouteRequest, worker: u32) -> f64 {
         match self.sessions.get(&ask.session) {
             Some(last) if *last == worker => 1.0,
@@ -22,7 +19,7 @@ impl Affinity {
         }
     }
 
-    /// 1 where the adapter runs, 0.8 where there is room for one more, else 0.
+    /// Returns 1 if the adapter is active on the worker, 0.8 if another adapter fits, else 0.
     pub(super) fn adapter(&self, ask: &RouteRequest, worker: u32, most: usize) -> f64 {
         let Some(adapter) = ask.adapter else {
             return 0.0;

@@ -5,34 +5,32 @@ use vllm_sim_engine::{BlockKey, Event};
 
 use super::key_table::KeyTable;
 
-/// Blocks by key: on which workers they are cached, and on which ones requests use them.
+/// Index of KV cache blocks by key: the workers that cache each block, and those whose requests use
+/// it.
 ///
-/// A key stands for all blocks before it, so that walking a prompt's keys until nobody has one
-/// gives the length of the common prefix with every worker at once.
+/// A key covers all blocks before it. One walk over a prompt's keys therefore yields the length of
+/// the common prefix with every worker.
 #[derive(Debug, Default)]
 pub(super) struct BlockIndex {
     table: KeyTable,
-    /// Of each node its key, a bit for every worker on which it is cached, and one for every worker
-    /// on which requests use it: side by side, as whoever looks at one looks at the others.
+    /// Per node: key, one bit per worker that caches it, one bit per worker whose requests use it.
+    ///
+    /// Stored together because they are read together.
     nodes: Vec<u64>,
     free: Vec<u32>,
-    /// Words of bits for one use.
     words: usize,
     workers: usize,
-    /// Copies of a cached block beyond the first.
+    /// Number of further copies of a block cached twice or more on a worker.
     copies: NodeCounts,
-    /// Requests that use a block beyond the first.
     users: NodeCounts,
-    /// Of the last prompt that was looked up, per worker.
     overlaps: Vec<u32>,
     shared: Vec<u32>,
     alive: Vec<u64>,
 }
 
-/// Counts by node and worker.
 type NodeCounts = HashMap<u64, u32, BuildHasherDefault<NodeHasher>>;
 
-/// Nobody can choose nodes and workers that collide.
+/// Fast hash without protection against chosen keys; clients cannot choose nodes or workers.
 #[derive(Debug, Default)]
 pub(super) struct NodeHasher(u64);
 
@@ -52,12 +50,13 @@ impl Hasher for NodeHasher {
     }
 }
 
-/// The key of a node and a worker in [`NodeCounts`]: what differs most comes last.
+/// Packs node and worker into a key of [`NodeCounts`]; the node, which varies more, is in the low
+/// bits.
 fn pair(node: u32, worker: u32) -> u64 {
     u64::from(worker) << 32 | u64::from(node)
 }
 
-/// Blocks that are read before the first of them is looked up.
+/// Number of blocks that are read ahead before lookups, so that their cache misses overlap.
 const READ_AHEAD: usize = 32;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -91,7 +90,6 @@ impl BlockIndex {
         }
     }
 
-    /// A worker's blocks are gone.
     pub(super) fn forget(&mut self, worker: u32) {
         self.copies
             .retain(|pair, _| pair >> 32 != u64::from(worker));
@@ -141,7 +139,7 @@ impl BlockIndex {
         self.drop_unused(node);
     }
 
-    /// Reads what will be looked up: the processor waits for all of it at once.
+    /// Prefetches the nodes of `keys` into the CPU cache, so that their cache misses overlap.
     fn touch(&self, keys: impl Iterator<Item = BlockKey>) {
         let stride = self.stride();
         let nodes = keys.filter_map(|key| self.table.guess(key.0));
@@ -149,7 +147,7 @@ impl BlockIndex {
         std::hint::black_box(read.fold(0, |all, key| all ^ key));
     }
 
-    /// Blocks at the front of a prompt that each worker has cached.
+    /// Returns, per worker, how many leading blocks of a prompt it has cached.
     pub(super) fn overlaps(&mut self, keys: &[BlockKey]) -> &[u32] {
         let mut overlaps = std::mem::take(&mut self.overlaps);
         self.walk(BlockUse::Cached, keys, &mut overlaps);
@@ -157,12 +155,12 @@ impl BlockIndex {
         &self.overlaps
     }
 
-    /// The same, of the prompt that was looked up last.
+    /// Returns the worker's entry of the last [`BlockIndex::overlaps`].
     pub(super) fn overlap(&self, worker: u32) -> u32 {
         self.overlaps[worker as usize]
     }
 
-    /// Blocks of a prompt that requests on each worker use already.
+    /// Returns, per worker, how many leading blocks of a prompt its requests use.
     pub(super) fn shared(&mut self, keys: &[BlockKey]) -> &[u32] {
         let mut shared = std::mem::take(&mut self.shared);
         self.walk(BlockUse::Used, keys, &mut shared);
@@ -170,7 +168,7 @@ impl BlockIndex {
         &self.shared
     }
 
-    /// The same, of the prompt that was looked up last.
+    /// Returns the worker's entry of the last [`BlockIndex::shared`].
     pub(super) fn shared_with(&self, worker: u32) -> u32 {
         self.shared[worker as usize]
     }
@@ -211,7 +209,9 @@ impl BlockIndex {
         self.alive = alive;
     }
 
-    /// A request uses these blocks; returns their nodes and how many of them nobody used before.
+    /// Records that a request uses these blocks.
+    ///
+    /// Returns their nodes and how many of them no other request on the worker used.
     pub(super) fn enter(
         &mut self,
         worker: u32,
@@ -236,7 +236,7 @@ impl BlockIndex {
         (nodes, fresh)
     }
 
-    /// A request uses its blocks no more; returns how many are used by nobody now.
+    /// Records that a request has ended; returns how many of its blocks no request uses after that.
     pub(super) fn leave(&mut self, worker: u32, nodes: &[u32]) -> u32 {
         let mut freed = 0;
         for &node in nodes {
@@ -256,7 +256,6 @@ impl BlockIndex {
             .find(key.0, |node| self.nodes[node as usize * stride] == key.0)
     }
 
-    /// The node of a key, made if there is none.
     fn node(&mut self, key: BlockKey) -> u32 {
         let stride = self.stride();
         let Self {
@@ -285,12 +284,10 @@ impl BlockIndex {
         }
     }
 
-    /// Words of a node.
     fn stride(&self) -> usize {
         1 + 2 * self.words
     }
 
-    /// Where the bits of a node begin.
     fn place(&self, kind: BlockUse, node: u32) -> usize {
         let key = node as usize * self.stride();
         match kind {
@@ -318,7 +315,6 @@ impl BlockIndex {
     }
 }
 
-/// Takes one of those that are counted beyond the first; false: there is none.
 fn take_one(extra: &mut NodeCounts, pair: u64) -> bool {
     if extra.is_empty() {
         return false;

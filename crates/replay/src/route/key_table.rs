@@ -1,11 +1,11 @@
-//! Nodes by the key of their block.
+//! Maps block keys to node numbers.
 
-/// An open-addressing table of eight bytes per slot, at most half full and without tombstones: blocks
-/// come and go all the time, and this is the router's largest random access. The keys themselves lie
-/// with the nodes.
+/// Open-addressing hash table with eight bytes per slot, at most half full, without tombstones.
+///
+/// Blocks are inserted and removed all the time, and this table is the router's largest random
+/// access. The nodes store the keys.
 #[derive(Debug, Default)]
 pub(super) struct KeyTable {
-    /// A power of two of them, or none.
     slots: Vec<KeySlot>,
     len: usize,
 }
@@ -28,7 +28,7 @@ impl KeySlot {
 }
 
 impl KeyTable {
-    /// The node of a key; `is` says whether a node has it.
+    /// Returns the node of a key; `is` compares the key with that of a node.
     pub(super) fn find(&self, key: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
         if self.slots.is_empty() {
             return None;
@@ -36,13 +36,13 @@ impl KeyTable {
         self.seek(hash(key), is).ok()
     }
 
-    /// Whose slot a key would claim first, in most cases its own node. Who calls this reads ahead.
+    /// Returns the node in the home slot of a key, usually its own, for read-ahead.
     pub(super) fn guess(&self, key: u64) -> Option<u32> {
         let slot = self.slots.get(self.home(hash(key)))?;
         Some(slot.node).filter(|_| !slot.is_empty())
     }
 
-    /// The node of a key, or where it would stand: [`KeyTable::fill`] that before anything else.
+    /// Returns the node of a key, or the slot for it: call [`KeyTable::fill`] with that slot first.
     pub(super) fn entry(&mut self, key: u64, is: impl Fn(u32) -> bool) -> Result<u32, usize> {
         if 2 * (self.len + 1) > self.slots.len() {
             self.grow();
@@ -50,14 +50,15 @@ impl KeyTable {
         self.seek(hash(key), is)
     }
 
-    /// Enters a node.
     pub(super) fn fill(&mut self, slot: usize, key: u64, node: u32) {
         let hash = hash(key);
         self.slots[slot] = KeySlot { hash, node };
         self.len += 1;
     }
 
-    /// Takes out a node that was entered; those behind it that would not be found any more move up.
+    /// Removes a node by backward-shift deletion.
+    ///
+    /// Moves later entries of the probe sequence into the gap, so lookups need no tombstones.
     pub(super) fn remove(&mut self, key: u64, node: u32) {
         let mask = self.slots.len() - 1;
         let mut hole = self.home(hash(key));
@@ -81,7 +82,6 @@ impl KeyTable {
         self.len -= 1;
     }
 
-    /// All nodes.
     pub(super) fn nodes(&self) -> Vec<u32> {
         let filled = self.slots.iter().filter(|slot| !slot.is_empty());
         filled.map(|slot| slot.node).collect()
@@ -103,7 +103,7 @@ impl KeyTable {
     }
 
     fn home(&self, hash: u32) -> usize {
-        // As many of the high bits as name a slot.
+        // The high bits of the hash select the slot.
         ((u64::from(hash) * self.slots.len() as u64) >> 32) as usize
     }
 
@@ -118,7 +118,7 @@ impl KeyTable {
     }
 }
 
-/// Keys are hashes, but for those of tests: one multiplication spreads these too.
+/// Block keys are hashes already, except in tests, whose keys one multiplication spreads.
 fn hash(key: u64) -> u32 {
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }

@@ -6,7 +6,7 @@ use super::index::BlockIndex;
 use super::queue::QueuePolicy;
 use super::request::{RouteChoice, RouteRequest};
 
-/// Dynamo's router: the worker with the least blocks to prefill and to decode.
+/// Dynamo's KV router: selects the worker with the lowest cost in blocks to prefill and decode.
 ///
 /// ```text
 /// cost = prefill_load_scale × max(0, prefill blocks − credit × cached blocks)
@@ -14,32 +14,34 @@ use super::request::{RouteChoice, RouteRequest};
 /// ```
 ///
 /// Prefill blocks: prompts that are not computed yet, and this one. Decode blocks: full prompt
-/// blocks of all requests there, and those that this one adds.
+/// blocks of all requests on the worker, and those that this request adds.
 /// Source: dynamo-kv-router `src/scheduling/selector/reference.rs`, 1.6.1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvConfig {
-    /// What a cached block saves, in blocks. Default 1.
+    /// Blocks saved per cached block. Default 1.
     pub overlap_score_credit: f64,
-    /// How fast the credit falls with a worker's surplus of prompts. Default 0: not at all.
+    /// Decay of the credit with a worker's excess of uncomputed prompt blocks. Default 0: no decay.
     pub overlap_score_credit_decay: f64,
-    /// Weight of prefill against decode. Default 1.
+    /// Weight of the prefill cost relative to the decode cost. Default 1.
     pub prefill_load_scale: f64,
-    /// Blocks that a request counts for. Default 0.
+    /// Cost of each active request, in blocks. Default 0.
     pub decode_active_request_weight: f64,
-    /// 0: the least cost; more: a draw that prefers small costs. Default 0.
+    /// Temperature of a softmax over negative costs; 0 selects the lowest cost. Default 0.
     pub temperature: f64,
-    /// Requests wait while every worker has prompts of more than this many steps to compute.
-    /// Default none: nobody waits.
+    /// Number of steps of uncomputed prompts above which a worker is busy; requests wait while all
+    /// are.
+    ///
+    /// Default `None`: no queue.
     pub queue_threshold: Option<f64>,
-    /// Order of those that wait.
+    /// Order of waiting requests.
     pub policy: QueuePolicy,
-    /// Whether prompts that are not computed yet count. Default yes.
+    /// Whether uncomputed prompts count in the cost. Default true.
     pub track_prefill_tokens: bool,
-    /// Whether blocks of running requests count. Default yes.
+    /// Whether blocks of running requests count in the cost. Default true.
     pub track_active_blocks: bool,
-    /// Whether equal blocks of running requests count once. Default yes.
+    /// Whether equal blocks of several running requests count once. Default true.
     pub assume_kv_reuse: bool,
-    /// How late block events arrive. Default at once.
+    /// Delay of KV events on the way to the router. Default 0.
     pub event_lag: Duration,
 }
 
@@ -62,7 +64,7 @@ impl Default for KvConfig {
 }
 
 impl KvConfig {
-    /// The router of a prefill pool: no blocks to decode.
+    /// Returns the configuration for a prefill pool: decode blocks do not count.
     pub(crate) fn for_prefill(&self) -> Self {
         Self {
             track_active_blocks: false,
@@ -70,7 +72,7 @@ impl KvConfig {
         }
     }
 
-    /// The router of a decode pool: load alone, every block its own.
+    /// Returns the configuration for a decode pool: only load counts, and blocks are not shared.
     pub(crate) fn for_decode(&self) -> Self {
         Self {
             overlap_score_credit: 0.0,
@@ -82,20 +84,16 @@ impl KvConfig {
     }
 }
 
-/// What the router sent where.
 #[derive(Debug, Default)]
 pub(super) struct KvState {
     workers: Vec<WorkerLoad>,
-    /// By slot.
     requests: Vec<RoutedRequest>,
     costs: Vec<f64>,
 }
 
 #[derive(Debug, Clone, Default)]
 struct WorkerLoad {
-    /// Prompt tokens of requests before their first token, less those cached.
     prefill_tokens: u64,
-    /// Blocks in use.
     blocks: u64,
     requests: u64,
     batched: u32,
@@ -106,7 +104,7 @@ struct RoutedRequest {
     worker: u32,
     prefill_tokens: u32,
     nodes: Vec<u32>,
-    /// Blocks that are counted without a place in the index.
+    /// Number of blocks counted without the block index.
     blocks: u32,
 }
 
@@ -119,7 +117,6 @@ impl KvState {
         self.workers[at].batched = batched;
     }
 
-    /// Whether every worker has more prompts than the threshold allows.
     pub(super) fn all_busy(&self, config: &KvConfig, serving: &[u32]) -> bool {
         let Some(threshold) = config.queue_threshold else {
             return false;
@@ -130,7 +127,9 @@ impl KvState {
         })
     }
 
-    /// The cost of each serving worker. Without `overlaps` those of the last look-up count.
+    /// Returns the cost of each serving worker.
+    ///
+    /// `None` for `overlaps` uses the last lookup of the index.
     pub(super) fn costs(
         &mut self,
         config: &KvConfig,
@@ -179,7 +178,6 @@ impl KvState {
         &self.costs
     }
 
-    /// A request goes to a worker.
     pub(super) fn sent(
         &mut self,
         config: &KvConfig,
@@ -240,7 +238,7 @@ impl KvState {
     }
 }
 
-/// Draws among the costs: the least one (ties alike) at temperature 0, else by their softmax.
+/// Selects the lowest cost (a random one of several) at temperature 0, else samples their softmax.
 pub(super) fn pick<D: Draw>(
     costs: &[f64],
     temperature: f64,

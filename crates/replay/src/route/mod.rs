@@ -1,7 +1,7 @@
-//! Who serves a request.
+//! Routes requests to workers.
 //!
-//! A router knows what it sent where, what was reported of blocks and gauges, and nothing else. Ties
-//! are drawn from a stream of the request's own, so that they fall alike in every run.
+//! A router uses only its own decisions, KV events and scraped gauges. Each request has its own
+//! random stream for ties, so a run is reproducible.
 
 mod affinity;
 mod index;
@@ -27,28 +27,28 @@ use queue::{QueuedRequest, RouterQueue};
 pub(super) use request::{Gauges, RouteChoice, RouteRequest};
 pub use scorers::{Scorer, ScorersConfig};
 
-/// How workers are chosen.
+/// Policy for the selection of a worker per request.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum RouterConfig {
-    /// One after the other.
+    /// Each worker in turn.
     #[default]
     RoundRobin,
-    /// Any.
+    /// A random worker.
     Random,
-    /// The one that the hash of the session names, of those that serve.
+    /// Rendezvous hash of the session over the serving workers.
     SessionHash,
-    /// The one with the fewest requests; the first of several.
+    /// The worker with the fewest requests; the first of several.
     LeastLoaded,
-    /// The less loaded of two drawn ones.
+    /// The less loaded of two random workers.
     PowerOfTwo,
-    /// Dynamo's cost of prefill and decode blocks.
+    /// Lowest cost in prefill and decode blocks, as in Dynamo.
     Kv(KvConfig),
-    /// llm-d's sum of weighted scores.
+    /// Highest sum of weighted scores, as in llm-d.
     Scorers(ScorersConfig),
 }
 
 impl RouterConfig {
-    /// The routers of split pools: of the prefill workers, and of the others.
+    /// Returns the routers of a disaggregated deployment: for the prefill pool and the decode pool.
     pub fn split(&self) -> (Self, Self) {
         match self {
             Self::Kv(kv) => (Self::Kv(kv.for_prefill()), Self::Kv(kv.for_decode())),
@@ -56,12 +56,10 @@ impl RouterConfig {
         }
     }
 
-    /// Whether the choice depends on nothing but the requests themselves.
     pub(super) fn is_blind(&self) -> bool {
         matches!(self, Self::RoundRobin | Self::Random | Self::SessionHash)
     }
 
-    /// Whether workers must report their blocks.
     pub(super) fn wants_events(&self) -> bool {
         match self {
             Self::Kv(config) => config.overlap_score_credit > 0.0,
@@ -71,22 +69,19 @@ impl RouterConfig {
     }
 }
 
-/// Routes the requests of one pool.
 #[derive(Debug)]
 pub(super) struct Router {
     config: RouterConfig,
     seed: u64,
-    /// Ranks of a worker; each is routed to as if it were one.
+    /// Data-parallel ranks per worker; each is a separate destination.
     ranks: usize,
-    /// Workers that take requests, in ascending order.
     serving: Vec<u32>,
-    /// Requests on each worker.
     loads: Vec<u32>,
     next: usize,
     index: BlockIndex,
     kv: KvState,
     queue: RouterQueue,
-    /// Block events that have not reached the router yet.
+    /// KV events on the way to the router, with their arrival times.
     late: VecDeque<(SimTime, u32, Event)>,
     lag: Duration,
     gauges: scorers::ScrapedGauges,
@@ -117,12 +112,11 @@ impl Router {
         }
     }
 
-    /// Requests that wait here.
     pub(super) fn queued(&self) -> usize {
         self.queue.len()
     }
 
-    /// A worker takes requests from here on. `batched` bounds the tokens of one of its steps.
+    /// Adds a worker that accepts requests. `batched` is the token budget of one of its steps.
     pub(super) fn add(&mut self, worker: u32, batched: u32) {
         let at = worker as usize;
         if self.loads.len() <= at {
@@ -135,25 +129,24 @@ impl Router {
         }
     }
 
-    /// A worker takes no more requests.
     pub(super) fn drain(&mut self, worker: u32) {
         self.serving.retain(|&other| other != worker);
     }
 
-    /// A worker is gone with all its blocks.
     pub(super) fn remove(&mut self, worker: u32) {
         self.drain(worker);
         self.late.retain(|(_, other, _)| *other != worker);
         self.index.forget(worker);
     }
 
-    /// Nobody asks any more, so that no worker's blocks need to be taken out one by one.
+    /// Drops the block index at the end of a run, which is faster than removing each worker's
+    /// blocks.
     pub(super) fn close(&mut self) {
         self.late.clear();
         self.index = BlockIndex::default();
     }
 
-    /// Finds a worker; `None`: the request waits.
+    /// Selects a worker, or queues the request and returns `None`.
     pub(super) fn place(
         &mut self,
         ask: RouteRequest,
@@ -181,7 +174,9 @@ impl Router {
         Some(self.choose(&ask, now, gauges, None))
     }
 
-    /// Takes the next request that need not wait any more.
+    /// Removes the next request from the queue if a worker has capacity for it.
+    ///
+    /// Returns its slot, the choice, and the time at which it was queued.
     pub(super) fn release(
         &mut self,
         now: SimTime,
@@ -205,7 +200,7 @@ impl Router {
         Some((ask.slot, choice, since))
     }
 
-    /// At least one worker serves.
+    /// Selects a worker; at least one must serve.
     fn choose(
         &mut self,
         ask: &RouteRequest,
@@ -214,44 +209,8 @@ impl Router {
         overlaps: Option<&[u32]>,
     ) -> RouteChoice {
         let mut draws = || stream(self.seed, ask.number, Purpose::Routing);
-        let (serving, loads) = (&self.serving, &self.loads);
-        let load = |worker: u32| loads[worker as usize];
-        let last = serving.len() as u64 - 1;
-        let plain = |worker| RouteChoice {
-            worker,
-            overlap: 0,
-            best: None,
-        };
+        let serving = &self.serving;
         let choice = match &self.config {
-            RouterConfig::RoundRobin => {
-                let at = self.next % serving.len();
-                self.next = at + 1;
-                // Worker by worker, and of each its ranks in turn.
-                let workers = (serving.len() / self.ranks).max(1);
-                let at = (at % workers) * self.ranks + at / workers;
-                plain(serving[at.min(serving.len() - 1)])
-            }
-            RouterConfig::Random => plain(serving[draws().between(0, last) as usize]),
-            RouterConfig::SessionHash => {
-                // The greatest of all hashes, so that one worker more or less moves few sessions.
-                let hash = |worker: u32| mix(mix(self.seed, ask.session), worker.into());
-                let most = serving.iter().copied().max_by_key(|&worker| hash(worker));
-                plain(most.unwrap_or(serving[0]))
-            }
-            RouterConfig::LeastLoaded => {
-                let least = serving.iter().copied().min_by_key(|&worker| load(worker));
-                plain(least.unwrap_or(serving[0]))
-            }
-            RouterConfig::PowerOfTwo => {
-                let mut draws = draws();
-                let one = draws.between(0, last) as usize;
-                let other = match last {
-                    0 => one,
-                    _ => (one + 1 + draws.between(0, last - 1) as usize) % serving.len(),
-                };
-                let (one, other) = (serving[one], serving[other]);
-                plain(if load(other) < load(one) { other } else { one })
-            }
             RouterConfig::Kv(config) => {
                 let costs = self
                     .kv
@@ -274,9 +233,13 @@ impl Router {
                     false => &[],
                 };
                 self.gauges.refresh(config, serving, now, gauges);
-                let scores =
-                    self.gauges
-                        .scores(config, serving, loads, overlaps, (ask, &self.affinity));
+                let scores = self.gauges.scores(
+                    config,
+                    serving,
+                    &self.loads,
+                    overlaps,
+                    (ask, &self.affinity),
+                );
                 let worker = serving[kv::pick(scores, 0.0, &mut draws)];
                 let overlap = overlaps.get(worker as usize).copied().unwrap_or(0);
                 RouteChoice {
@@ -288,6 +251,11 @@ impl Router {
                         .max(),
                 }
             }
+            _ => RouteChoice {
+                worker: self.choose_by_load(ask),
+                overlap: 0,
+                best: None,
+            },
         };
         self.loads[choice.worker as usize] += 1;
         match &self.config {
@@ -298,7 +266,46 @@ impl Router {
         choice
     }
 
-    /// A worker's cache changed.
+    /// Chooses a worker without regard to prefix caches.
+    fn choose_by_load(&mut self, ask: &RouteRequest) -> u32 {
+        let draws = || stream(self.seed, ask.number, Purpose::Routing);
+        let serving = &self.serving;
+        let load = |worker: u32| self.loads[worker as usize];
+        let last = serving.len() as u64 - 1;
+        match &self.config {
+            RouterConfig::RoundRobin => {
+                let at = self.next % serving.len();
+                self.next = at + 1;
+                // All workers in turn, then the next rank of each.
+                let workers = (serving.len() / self.ranks).max(1);
+                let at = (at % workers) * self.ranks + at / workers;
+                serving[at.min(serving.len() - 1)]
+            }
+            RouterConfig::Random => serving[draws().between(0, last) as usize],
+            RouterConfig::SessionHash => {
+                // Rendezvous hashing: adding or removing a worker moves few sessions.
+                let hash = |worker: u32| mix(mix(self.seed, ask.session), worker.into());
+                let most = serving.iter().copied().max_by_key(|&worker| hash(worker));
+                most.unwrap_or(serving[0])
+            }
+            RouterConfig::LeastLoaded => {
+                let least = serving.iter().copied().min_by_key(|&worker| load(worker));
+                least.unwrap_or(serving[0])
+            }
+            RouterConfig::PowerOfTwo => {
+                let mut draws = draws();
+                let one = draws.between(0, last) as usize;
+                let other = match last {
+                    0 => one,
+                    _ => (one + 1 + draws.between(0, last - 1) as usize) % serving.len(),
+                };
+                let (one, other) = (serving[one], serving[other]);
+                if load(other) < load(one) { other } else { one }
+            }
+            RouterConfig::Kv(_) | RouterConfig::Scorers(_) => unreachable!("these look at caches"),
+        }
+    }
+
     pub(super) fn observe(&mut self, worker: u32, at: SimTime, event: Event) {
         if self.lag.is_zero() {
             self.index.apply(worker, &event);
@@ -307,7 +314,6 @@ impl Router {
         }
     }
 
-    /// Applies the events that have arrived by `now`.
     fn apply_events(&mut self, now: SimTime) {
         while let Some((at, ..)) = self.late.front()
             && *at <= now
@@ -318,14 +324,12 @@ impl Router {
         }
     }
 
-    /// The prompt of a request is computed.
     pub(super) fn prefilled(&mut self, slot: u32) {
         if let RouterConfig::Kv(_) = &self.config {
             self.kv.prefilled(slot);
         }
     }
 
-    /// A request has left its worker.
     pub(super) fn finished(&mut self, slot: u32, worker: u32) {
         self.loads[worker as usize] -= 1;
         self.affinity.finished(slot, worker);

@@ -5,40 +5,36 @@ use vllm_sim_engine::SimTime;
 
 use super::request::RouteRequest;
 
-/// Who leaves the router's queue first, within one strict priority.
+/// Order of the router's queue among requests with equal strict priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum QueuePolicy {
-    /// First come; a second of priority is worth a second of waiting.
+    /// First come, first served; one unit of priority equals one second of waiting.
     #[default]
     Fcfs,
-    /// Last come.
+    /// Last come, first served.
     Lcfs,
-    /// Weighted shortest prompt: priority over uncached tokens.
+    /// Weighted shortest processing time: priority divided by uncached tokens.
     Wspt,
 }
 
-/// A request in the queue.
 #[derive(Debug)]
 pub(super) struct QueuedRequest {
     pub ask: RouteRequest,
-    /// Per worker: blocks that were cached when it came.
     pub overlaps: Vec<u32>,
     pub since: SimTime,
 }
 
-/// Requests that no worker may have yet.
+/// Queue of requests for which no worker has capacity.
 ///
 /// Order: strict priority, then score, then arrival.
 /// Source: dynamo-kv-router `src/scheduling/policy.rs`, 1.6.1.
 #[derive(Debug, Default)]
 pub(super) struct RouterQueue {
     policy: QueuePolicy,
-    /// The first is the next to leave.
     waiting: BTreeMap<(Reverse<u32>, Reverse<QueueScore>, u64), QueuedRequest>,
     count: u64,
 }
 
-/// A score in the order of its values.
 #[derive(Debug, Clone, Copy)]
 struct QueueScore(f64);
 
@@ -113,7 +109,7 @@ mod tests {
 
     fn order(policy: QueuePolicy) -> Vec<u32> {
         let mut queue = RouterQueue::new(policy);
-        // Prompt tokens, priority, strict priority; one per second.
+        // Prompt tokens, priority and strict priority; one request per second.
         let asks = [
             (900, 0, 0),
             (100, 0, 0),

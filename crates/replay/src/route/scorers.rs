@@ -6,35 +6,37 @@ use vllm_sim_engine::Stats;
 use super::affinity::Affinity;
 use super::request::{Gauges, RouteRequest};
 
-/// What llm-d's endpoint picker looks at. Every score lies between 0 and 1.
+/// Scoring criterion of llm-d's endpoint picker. Every score is between 0 and 1.
 ///
 /// Source: llm-d-router `pkg/epp/framework/plugins/scheduling/scorer`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scorer {
     /// `queue-scorer`: 1 for the shortest waiting queue, 0 for the longest.
     Queue,
-    /// `kv-cache-utilization-scorer`: the free share of the cache.
+    /// `kv-cache-utilization-scorer`: the free fraction of the KV cache.
     KvUsage,
-    /// `prefix-cache-scorer`: the cached share of the prompt's blocks.
+    /// `prefix-cache-scorer`: the cached fraction of the prompt's blocks.
     Prefix,
     /// `running-requests-size-scorer`: 1 for the fewest requests, 0 for the most.
     Running,
     /// `session-affinity-scorer`: 1 for the worker of the session's last request.
     Session,
-    /// `lora-affinity-scorer`: 1 where the adapter runs, 0.8 where there is room for one more.
+    /// `lora-affinity-scorer`: 1 if the adapter is active on the worker, 0.8 if another adapter
+    /// fits, else 0.
     Lora,
 }
 
-/// llm-d's router: the greatest sum of weighted scores.
+/// Configuration of llm-d's router, which selects the highest sum of weighted scores.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScorersConfig {
-    /// Weights; a scorer that is not named has none. Default: queue 2, KV usage 2, prefix 3.
+    /// Weight of each scorer; a missing scorer has weight 0. Default: queue 2, KV usage 2, prefix
+    /// 3.
     pub weights: Vec<(Scorer, f64)>,
-    /// Adapters that a worker runs at once, for [`Scorer::Lora`]. Default 1.
+    /// Maximum number of adapters active on a worker, for [`Scorer::Lora`]. Default 1.
     pub max_loras: u32,
-    /// How old what is known of queues and usage may be. Default 50 ms.
+    /// Scrape interval of queue and usage gauges. Default 50 ms.
     pub scrape: Duration,
-    /// How late block events arrive. Default at once.
+    /// Delay of KV events on the way to the router. Default 0.
     pub event_lag: Duration,
 }
 
@@ -54,21 +56,19 @@ impl Default for ScorersConfig {
 }
 
 impl ScorersConfig {
-    /// The weight of a scorer, 0 when it has none.
+    /// Returns the weight of a scorer, 0 if it has none.
     pub fn weight(&self, scorer: Scorer) -> f64 {
         let mut found = self.weights.iter().filter(|(name, _)| *name == scorer);
         found.next().map_or(0.0, |(_, weight)| *weight)
     }
 }
 
-/// Gauges as they were read last.
 #[derive(Debug, Default)]
 pub(super) struct ScrapedGauges {
     at: Option<SimTime>,
-    /// Of how many workers.
     workers: usize,
     stats: Vec<Stats>,
-    /// Negated, so that the least one is the best.
+    /// Negated sums, so that the lowest is the best.
     scores: Vec<f64>,
 }
 
@@ -146,7 +146,7 @@ impl ScoreRange {
         Self { low, high }
     }
 
-    /// 1 for the least, 0 for the greatest; 1 for all when they are alike.
+    /// Returns 1 for the lowest value, 0 for the highest, and 1 for all if they are equal.
     fn score(&self, value: f64) -> f64 {
         if self.high <= self.low {
             return 1.0;

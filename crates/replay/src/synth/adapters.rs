@@ -3,7 +3,7 @@ use std::sync::Arc;
 use crate::workload::{Session, WorkloadError, WorkloadSource};
 use vllm_sim_random::mix;
 
-/// Another workload of which some sessions use an adapter.
+/// Assigns LoRA adapters to some sessions of another workload.
 #[derive(Debug)]
 pub struct WithAdapters<S> {
     source: S,
@@ -14,7 +14,9 @@ pub struct WithAdapters<S> {
 }
 
 impl<S: WorkloadSource> WithAdapters<S> {
-    /// `share` of the sessions of `source`, from 0 to 1, use one of these adapters, drawn evenly.
+    /// Assigns a random adapter to a fraction `share` (0 to 1) of the sessions of `source`.
+    ///
+    /// Adapters are equally likely.
     pub fn new(source: S, names: &[String], share: f64, seed: u64) -> Self {
         Self {
             source,

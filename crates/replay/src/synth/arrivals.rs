@@ -1,40 +1,41 @@
-//! When sessions start.
+//! Generates the start times of sessions.
 
 use std::str::FromStr;
 
 use vllm_sim_random::std_rng::StdRng;
 use vllm_sim_random::{Draw, Purpose, stream};
 
-/// How the starts of sessions follow one another.
+/// Arrival process of sessions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Arrivals {
-    /// All at once; in a closed loop that means as soon as there is a place.
+    /// All immediately; in a closed loop each session starts as soon as a slot is free.
     Burst,
-    /// The same gap each time, milliseconds.
+    /// Constant gap, in milliseconds.
     Interval(f64),
-    /// Independent arrivals, this many a second on average.
+    /// Poisson process with this mean number of arrivals per second.
     Poisson(f64),
-    /// Gaps from a gamma distribution, as `vllm bench serve` draws them: `burstiness` below 1 makes
-    /// clusters, above 1 an even flow. All gaps are scaled so that the last arrival falls where the
-    /// rate says.
+    /// Gamma-distributed gaps, as in `vllm bench serve`.
+    ///
+    /// A `burstiness` below 1 makes clusters, above 1 a more even flow. All gaps are scaled so that
+    /// the last arrival matches the rate.
     Gamma {
-        /// Arrivals a second.
+        /// Mean number of arrivals per second.
         rate: f64,
-        /// Shape of the distribution.
+        /// Shape parameter of the gamma distribution.
         burstiness: f64,
     },
 }
 
 impl Arrivals {
-    /// Arrivals at a rate with a burstiness, which is Poisson's at 1.
+    /// Creates gamma arrivals, which are Poisson arrivals at burstiness 1.
     pub fn at_rate(rate: f64, burstiness: f64) -> Self {
         Self::Gamma { rate, burstiness }
     }
 
-    /// What is wrong with the numbers, if anything is.
+    /// Checks that the parameters are in range, and returns `self`.
     ///
     /// # Errors
-    /// A sentence that names the number.
+    /// Returns a message that names the parameter.
     pub fn check(self) -> Result<Self, String> {
         let positive = |what: &str, value: f64| {
             if value.is_finite() && value > 0.0 {
@@ -59,8 +60,9 @@ impl Arrivals {
         Ok(self)
     }
 
-    /// The starts of `count` sessions; 0 when their number is not known, which leaves gamma gaps
-    /// unscaled.
+    /// Returns the start times of `count` sessions.
+    ///
+    /// With `count` 0 (unknown), gamma gaps are not scaled.
     pub fn starts(self, seed: u64, count: u64) -> StartTimes {
         let scale = match self {
             Self::Gamma { rate, burstiness } => {
@@ -86,7 +88,7 @@ impl Arrivals {
     }
 }
 
-/// `burst`, `interval:MS`, `poisson:RATE`, `gamma:RATE:BURSTINESS`.
+/// Parses `burst`, `interval:MS`, `constant:RATE`, `poisson:RATE` or `gamma:RATE:BURSTINESS`.
 impl FromStr for Arrivals {
     type Err = String;
 
@@ -119,7 +121,7 @@ impl FromStr for Arrivals {
     }
 }
 
-/// Starts of sessions in milliseconds, without an end.
+/// Endless sequence of session start times, in milliseconds.
 #[derive(Debug, Clone)]
 pub struct StartTimes {
     arrivals: Arrivals,
@@ -131,7 +133,9 @@ pub struct StartTimes {
 }
 
 impl StartTimes {
-    /// The next start. The first is 0, or after a first gap where `vllm bench serve` waits for one.
+    /// Returns the next start time.
+    ///
+    /// The first is 0, or one gap after 0 for gamma arrivals, like `vllm bench serve`.
     pub(crate) fn next_ms(&mut self) -> f64 {
         if std::mem::take(&mut self.first) {
             return self.at_ms;
@@ -146,7 +150,7 @@ impl StartTimes {
     }
 }
 
-/// A gamma variate of scale 1 (Marsaglia and Tsang, 2000).
+/// Draws a gamma variate of scale 1 (Marsaglia and Tsang, 2000).
 fn gamma(rng: &mut impl Draw, shape: f64) -> f64 {
     let boost = if shape < 1.0 {
         (1.0 - rng.unit()).powf(1.0 / shape)

@@ -3,16 +3,16 @@ use std::str::FromStr;
 use crate::workload::{Session, WorkloadError, WorkloadSource};
 use vllm_sim_engine::SimTime;
 
-/// A rate that changes over time: factors at instants, and straight lines between them. Before the
-/// first instant and after the last one its factor holds.
+/// Piecewise linear factor of the request rate over time.
+///
+/// The first and last factors also apply before and after all points.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RateCurve {
-    /// Seconds and factors.
     points: Vec<(f64, f64)>,
 }
 
 impl RateCurve {
-    /// When that happens which at factor 1 would happen after `seconds`.
+    /// Returns the time at which an event occurs that would occur after `seconds` at factor 1.
     pub fn stretched(&self, seconds: f64) -> f64 {
         let mut left = seconds;
         let (mut from, mut factor) = (0.0, self.points.first().map_or(1.0, |point| point.1));
@@ -34,7 +34,7 @@ impl RateCurve {
     }
 }
 
-/// `0=0,60=1,600=1,601=5`: seconds, and the factor of the rate then.
+/// Parses `0=0,60=1,600=1,601=5`: times in seconds, each with a rate factor.
 impl FromStr for RateCurve {
     type Err = String;
 
@@ -64,7 +64,7 @@ impl FromStr for RateCurve {
     }
 }
 
-/// Another workload whose sessions start at a changing rate.
+/// Reschedules the sessions of another workload along a rate curve.
 #[derive(Debug)]
 pub struct Shaped<S> {
     source: S,
@@ -73,7 +73,7 @@ pub struct Shaped<S> {
 }
 
 impl<S: WorkloadSource> Shaped<S> {
-    /// The sessions of `source`, more of them where the curve is high.
+    /// Reschedules the sessions of `source` along `curve`.
     pub fn new(source: S, curve: RateCurve) -> Self {
         Self {
             source,
@@ -89,7 +89,7 @@ impl<S: WorkloadSource> WorkloadSource for Shaped<S> {
             return Ok(None);
         };
         let start = self.curve.stretched(session.start.nanos() as f64 / 1e9);
-        // Rounding must not put one before the other.
+        // Rounding must not change the order.
         let start = SimTime::from_nanos((start * 1e9).round() as u64);
         self.last = self.last.max(start);
         session.start = self.last;
@@ -107,13 +107,13 @@ mod tests {
 
     #[test]
     fn a_ramp_and_a_burst_move_what_comes() {
-        // Ten seconds from nothing to the full rate are five seconds' worth.
+        // Ten seconds from zero to the full rate equal five seconds at the full rate.
         let ramp: RateCurve = "0=0,10=1".parse().expect("is a curve");
         assert_eq!(ramp.stretched(0.0), 0.0);
         assert!((ramp.stretched(1.25) - 5.0).abs() < 1e-9);
         assert!((ramp.stretched(5.0) - 10.0).abs() < 1e-9);
         assert!((ramp.stretched(8.0) - 13.0).abs() < 1e-9);
-        // Four times as much in the third second.
+        // Four times the rate in the third second.
         let burst: RateCurve = "2=1,2=4,3=4,3=1".parse().expect("is a curve");
         let at = [1.0, 2.0, 4.0, 6.0, 7.0].map(|at| burst.stretched(at));
         assert_eq!(at, [1.0, 2.0, 2.5, 3.0, 4.0]);

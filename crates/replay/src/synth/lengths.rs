@@ -1,4 +1,4 @@
-//! How many tokens prompts and outputs have.
+//! Distributions of prompt and output lengths.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -6,37 +6,37 @@ use std::str::FromStr;
 use crate::workload::MAX_TOKENS;
 use vllm_sim_random::Draw;
 
-/// A distribution of whole numbers.
+/// Distribution of lengths in tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Lengths {
-    /// Always the same.
+    /// Always this length.
     Constant(u32),
-    /// Any in the range, ends included.
+    /// Uniform between both values, inclusive.
     Uniform(u32, u32),
-    /// Around a mean, cut to the range.
+    /// Normal distribution, clamped to a range.
     Normal {
-        /// Mean.
+        /// Mean length.
         mean: f64,
         /// Standard deviation.
         std_dev: f64,
-        /// Least and greatest value.
+        /// Minimum and maximum.
         range: (u32, u32),
     },
-    /// Mean and standard deviation of the lengths themselves, not of their logarithms.
+    /// Log-normal distribution; its parameters are those of the lengths, not of their logarithms.
     LogNormal {
-        /// Mean.
+        /// Mean length.
         mean: f64,
         /// Standard deviation.
         std_dev: f64,
-        /// Least and greatest value.
+        /// Minimum and maximum.
         range: (u32, u32),
     },
-    /// Values with the sum of the weights up to each.
+    /// Lengths with cumulative weights.
     Histogram(Vec<(u32, f64)>),
 }
 
 impl Lengths {
-    /// One length, `least` at least.
+    /// Draws one length, at least `least`.
     pub fn draw(&self, rng: &mut impl Draw, least: u32) -> u32 {
         let within = |x: f64, range: &(u32, u32)| (x.round() as u32).clamp(range.0, range.1);
         let length = match self {
@@ -67,7 +67,7 @@ impl Lengths {
         length.max(least)
     }
 
-    /// Whether all lengths are equal.
+    /// Returns the length if it is constant.
     pub fn constant(&self) -> Option<u32> {
         match self {
             Self::Constant(n) => Some(*n),
@@ -75,10 +75,10 @@ impl Lengths {
         }
     }
 
-    /// A histogram from lines of `LENGTH` or `LENGTH,WEIGHT` (`#` begins a comment).
+    /// Reads a histogram from lines of `LENGTH` or `LENGTH,WEIGHT` (`#` begins a comment).
     ///
     /// # Errors
-    /// What cannot be read, with its line.
+    /// Returns a message with the unreadable line.
     pub fn histogram(path: &Path) -> Result<Self, String> {
         let shown = path.display();
         let text = std::fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
@@ -110,7 +110,7 @@ fn tokens(text: &str) -> Result<u32, String> {
         .ok_or_else(|| format!("{text:?} is not a whole number from 0 to {MAX_TOKENS}"))
 }
 
-/// `N`, `uniform:LOW:HIGH`, `normal:MEAN:STD[:MIN:MAX]`, `lognormal:MEAN:STD[:MIN:MAX]`,
+/// Parses `N`, `uniform:LOW:HIGH`, `normal:MEAN:STD[:MIN:MAX]`, `lognormal:MEAN:STD[:MIN:MAX]` or
 /// `histogram:FILE`.
 impl FromStr for Lengths {
     type Err = String;

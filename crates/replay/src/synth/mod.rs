@@ -1,6 +1,6 @@
-//! Workloads made up: lengths, arrivals, shared prefixes, sessions.
+//! Generates synthetic workloads: lengths, arrivals, shared prefixes, sessions.
 //!
-//! With constant lengths and without growing contexts the numbers are those of Dynamo's replay
+//! With constant lengths and without growing contexts the workload equals that of Dynamo's replay
 //! 1.6.1 (`run_synthetic_trace_replay`), seeds included.
 
 mod adapters;
@@ -18,41 +18,42 @@ pub use curve::{RateCurve, Shaped};
 pub use lengths::Lengths;
 use vllm_sim_random::std_rng::StdRng;
 
-/// First part of the ids of shared blocks.
+/// High bits of the content ids of shared blocks.
 pub(crate) const SHARED: u64 = 0xD00D << 48;
 
-/// Most requests of a synthetic workload, so that a slip of the pen cannot run for ever.
+/// Maximum number of sessions of a synthetic workload, against mistyped counts.
 pub const MAX_REQUESTS: u64 = 100_000_000;
 
-/// What to make up.
+/// Parameters of a synthetic workload.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Synthetic {
-    /// Sessions; with one turn each, requests.
+    /// Number of sessions; with one turn each, of requests.
     pub sessions: u64,
-    /// Tokens of a prompt; of sessions that grow, of the first one.
+    /// Prompt length in tokens; of growing sessions, that of the first turn.
     pub input: Lengths,
-    /// Tokens of an output.
+    /// Output length in tokens.
     pub output: Lengths,
-    /// When sessions start.
+    /// Arrival process of the sessions.
     pub arrivals: Arrivals,
     /// Seed of the arrivals. Default 42.
     pub arrival_seed: u64,
     /// Seed of lengths and pauses. Default 42.
     pub seed: u64,
-    /// Share of the blocks of a prompt that its group has in common, 0 to 1.
+    /// Fraction of a prompt's blocks that its prefix group shares, 0 to 1.
     pub shared_prefix_ratio: f64,
-    /// Groups; each session belongs to one, drawn evenly. 0: no group, and nothing is shared.
+    /// Number of prefix groups; each session is in a random one. 0 disables shared prefixes.
     pub prefix_groups: u32,
-    /// Turns of a session.
+    /// Number of turns per session.
     pub turns: Lengths,
-    /// Tokens that each further turn adds to what was said before. `None`: each turn has a prompt
-    /// of its own, of which only the group's prefix is shared (as Dynamo has it).
+    /// Number of tokens that each further turn adds to the previous prompt and output.
+    ///
+    /// `None`: each turn has a separate prompt that shares only the group's prefix, as in Dynamo.
     pub grows_by: Option<Lengths>,
-    /// Pause between the end of a turn and the next one, milliseconds.
+    /// Pause between the end of a turn and the next one, in milliseconds.
     pub think_ms: f64,
-    /// Whether pauses are drawn from an exponential distribution around that.
+    /// Whether pauses are exponentially distributed, with mean `think_ms`.
     pub think_varies: bool,
-    /// Tokens of a block, of which shared prefixes are made.
+    /// Tokens per block of the shared prefixes.
     pub block: u32,
 }
 
@@ -77,10 +78,10 @@ impl Default for Synthetic {
 }
 
 impl Synthetic {
-    /// The workload.
+    /// Checks the parameters and returns the workload.
     ///
     /// # Errors
-    /// [`WorkloadError::Bad`] names the option.
+    /// Returns [`WorkloadError::Bad`] with the name of the option.
     pub fn source(self) -> Result<SyntheticSource, WorkloadError> {
         let bad = |place: &str, problem: String| WorkloadError::Bad {
             place: place.to_owned(),
@@ -111,7 +112,7 @@ impl Synthetic {
         })
     }
 
-    /// No sessions, no shared prefixes, no pauses.
+    /// Whether sessions are single requests without shared prefixes and pauses.
     fn is_plain(&self) -> bool {
         self.turns == Lengths::Constant(1)
             && self.shared_prefix_ratio == 0.0
@@ -120,7 +121,7 @@ impl Synthetic {
     }
 }
 
-/// A synthetic workload, made as it is asked for.
+/// Generates the sessions of a synthetic workload on demand.
 #[derive(Debug, Clone)]
 pub struct SyntheticSource {
     what: Synthetic,
@@ -138,7 +139,7 @@ impl SyntheticSource {
             0 => 0,
             _ => (f64::from(blocks) * self.what.shared_prefix_ratio).round() as u32,
         };
-        // In a prompt of its own nobody looks at single blocks: one run does.
+        // One run is enough where no other prompt shares single blocks.
         let single = self.what.grows_by.is_some();
         let mut runs = Vec::with_capacity(if single { shared + 1 } else { blocks } as usize);
         for b in 0..blocks {
@@ -242,7 +243,7 @@ impl WorkloadSource for SyntheticSource {
     }
 }
 
-/// Gives the sessions of another workload starts of their own.
+/// Reschedules the sessions of another workload by an arrival process.
 #[derive(Debug)]
 pub struct Retimed<S> {
     source: S,
@@ -250,7 +251,7 @@ pub struct Retimed<S> {
 }
 
 impl<S: WorkloadSource> Retimed<S> {
-    /// The sessions of `source`, in their order, at these times.
+    /// Replaces the start times of the sessions of `source`, and keeps their order.
     pub fn new(source: S, arrivals: Arrivals, seed: u64) -> Self {
         Self {
             starts: arrivals.starts(seed, 0),

@@ -1,9 +1,9 @@
-//! Replays from outside: what is read, what is played, what is reported.
+//! Tests replays through the public API: workloads, runs and reports.
 //!
 //! - `load`: traces and result files
 //! - `runs`: workloads against pools of workers behind routers
-//! - `report`: numbers and rows
-//! - `page`: the page
+//! - `report`: summaries and rows
+//! - `page`: the HTML page
 
 mod load;
 mod page;

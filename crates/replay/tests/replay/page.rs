@@ -1,4 +1,4 @@
-//! The HTML page of a replay. `PAGE_OUT=dir cargo test --test page` keeps the pages to look at.
+//! Tests the HTML page of a replay. `PAGE_OUT=dir cargo test --test page` keeps the pages.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use vllm_sim_replay::report::{
 use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
 use vllm_sim_replay::{PoolSpec, RouterConfig, Settings, run};
 
-/// A run with queues and preemptions.
+/// Runs a workload with queues and preemptions.
 fn report(sessions: u64, workers: u32) -> Report {
     let engine = VllmConfig {
         latency: LatencyModel::Constant {
@@ -68,7 +68,7 @@ fn keep(name: &str, html: &str) {
     }
 }
 
-/// Every element that is opened is closed, in order.
+/// Checks that every element is closed, in order.
 fn balanced(html: &str) {
     let mut open: Vec<&str> = Vec::new();
     let script = html.find("<script>").expect("there is one");
@@ -114,7 +114,7 @@ fn a_page_stands_alone_and_shows_the_run() {
     ] {
         assert!(html.contains(part), "{part} is missing");
     }
-    // Four distributions, good requests, cached prompts, four lines over time, three maps.
+    // Four distributions, good requests, prefix reuse, four timelines, three heat maps.
     assert_eq!(html.matches("<svg").count(), 13);
     let spans = report.spans.kept();
     assert_eq!((spans.len(), report.spans.one_of()), (600, 1));

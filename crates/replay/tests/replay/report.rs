@@ -1,4 +1,4 @@
-//! Reports of replays: what requests add up to, the table, rows, comparisons.
+//! Tests reports of replays: summaries, tables, rows and comparisons.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ fn at(ms: u64) -> SimTime {
     SimTime::from_millis(ms)
 }
 
-/// A request that arrived at `arrival` and got its tokens at `tokens`, all in ms.
+/// Reports a request that arrived at `arrival` and received its tokens at `tokens`, all in ms.
 fn end(sink: &mut dyn Sink, number: u64, arrival: u64, tokens: &[u64], status: Status) {
     let admissions = [Admission {
         at: at(arrival),
@@ -178,7 +178,7 @@ fn the_table_has_the_rows_that_users_know() {
     }
 }
 
-/// A writer that can be read afterwards.
+/// Writer with a shared buffer.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 

@@ -1,29 +1,26 @@
-//! The rules of a grammar, whatever it was written in.
+//! The rules of a grammar, independent of its notation.
 
 use std::sync::OnceLock;
 
 use crate::regex::{RegexGenerator, WholeRegex};
 use crate::schema::Schema;
 
-/// Levels of expressions below which no text is made; a rule that needs more never ends.
+/// Maximum nesting of expressions in a text; a rule that needs more counts as infinite.
 pub(super) const MAX_HEIGHT: u32 = 400;
 
-/// Rules of a grammar, at most.
 pub(super) const MAX_RULES: usize = 5_000;
 
-/// Levels of brackets, at most.
 pub(super) const MAX_NESTING: u32 = 60;
 
-/// A part of a rule.
 #[derive(Debug)]
 pub(super) enum GrammarExpr {
     Literal(String),
     Class(RegexGenerator),
     Pattern(Box<WholeRegex>),
     Sequence(Vec<GrammarExpr>),
-    /// With the height of each, once it is asked for.
+    /// Alternatives, with their heights once computed.
     Alternatives(Vec<GrammarExpr>, OnceLock<Box<[u32]>>),
-    /// From so many to so many times, with the part's height, once it is asked for.
+    /// A repetition from a minimum to a maximum count, with the part's height once computed.
     Repeat(Box<GrammarExpr>, u32, Option<u32>, OnceLock<u32>),
     Rule(usize),
     Json(Box<Schema>),
@@ -43,23 +40,23 @@ impl GrammarExpr {
 #[derive(Debug)]
 pub(super) struct GrammarRule {
     pub(super) body: GrammarExpr,
-    /// The least levels of expressions in a text of the rule; `u32::MAX` when none is finite.
+    /// Minimum nesting of expressions in a text of the rule; `u32::MAX` if every text is infinite.
     pub(super) height: u32,
-    /// A terminal: nothing is ignored inside.
+    /// Whether the rule is a terminal, in which no whitespace is inserted.
     pub(super) is_lexeme: bool,
 }
 
-/// A grammar, checked: every rule is defined and the first one has a finite text.
+/// A validated grammar: every rule is defined, and the start rule has a finite text.
 #[derive(Debug)]
 pub(crate) struct Grammar {
     pub(super) rules: Vec<GrammarRule>,
     pub(super) start: usize,
-    /// Blanks may stand between lexemes.
+    /// Whether whitespace may separate lexemes.
     pub(super) is_spaced: bool,
 }
 
 impl Grammar {
-    /// Finds the least height of each rule, level by level.
+    /// Computes the minimum height of each rule by fixpoint iteration.
     pub(super) fn measure(&mut self) {
         for _ in 0..MAX_HEIGHT {
             let mut changed = false;

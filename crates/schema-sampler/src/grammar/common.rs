@@ -1,7 +1,7 @@
 //! Lark's library of common terminals.
 //!
-//! Source: `lark/grammars/common.lark`. A pattern here makes part of what the terminal
-//! matches, the part that reads well.
+//! Source: `lark/grammars/common.lark`. Each pattern matches only a readable subset of its
+//! terminal.
 
 const COMMON: &[(&str, &str)] = &[
     ("DIGIT", "[0-9]"),
@@ -31,10 +31,10 @@ const COMMON: &[(&str, &str)] = &[
     ("SQL_COMMENT", "-- [a-z]+"),
 ];
 
-/// The pattern of `common.NAME`.
+/// Returns the pattern of `common.NAME`.
 ///
 /// # Errors
-/// A sentence with the names there are.
+/// A sentence with the available names.
 pub(super) fn pattern(name: &str) -> Result<&'static str, String> {
     COMMON
         .iter()

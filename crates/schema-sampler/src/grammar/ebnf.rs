@@ -1,4 +1,4 @@
-//! EBNF as llama.cpp (GBNF) and xgrammar write it.
+//! Parses EBNF in the notation of llama.cpp (GBNF) and xgrammar.
 //!
 //! Sources: `grammars/README.md` of llama.cpp, `cpp/grammar_parser.cc` of xgrammar.
 
@@ -11,7 +11,7 @@ use crate::regex::RegexGenerator;
 struct EbnfParser {
     scanner: GrammarScanner,
     names: HashMap<String, usize>,
-    /// Bodies, once defined.
+    /// `None` until the rule is defined.
     rules: Vec<Option<GrammarExpr>>,
 }
 
@@ -54,7 +54,6 @@ fn in_name(c: char) -> bool {
 }
 
 impl EbnfParser {
-    /// Moves past blanks, line ends and comments.
     fn skip(&mut self) {
         loop {
             self.scanner.take_while(char::is_whitespace);
@@ -126,7 +125,7 @@ impl EbnfParser {
                 Some(_) => {}
             }
             if self.scanner.eat("(=") {
-                // A look-ahead only guides the matcher of the real thing.
+                // Look-ahead only guides xgrammar's matcher.
                 self.alternatives(nesting + 1)?;
                 self.close()?;
                 continue;
@@ -141,7 +140,7 @@ impl EbnfParser {
         })
     }
 
-    /// Whether a name and `::=` come next: the rule before ends here.
+    /// Returns whether a rule definition (a name and `::=`) comes next.
     fn starts_rule(&mut self) -> bool {
         let at = self.scanner.at;
         self.scanner.take_while(in_name);
@@ -263,7 +262,7 @@ impl EbnfParser {
     }
 }
 
-/// The bounds of a repetition, after `{`: `n}`, `n,}`, `,m}` or `n,m}`.
+/// Parses the bounds of a repetition after `{`: `n}`, `n,}`, `,m}` or `n,m}`.
 pub(super) fn bounds(scanner: &mut GrammarScanner) -> Result<(u32, Option<u32>), String> {
     let at = scanner.at;
     scanner.take_while(char::is_whitespace);
@@ -287,11 +286,11 @@ pub(super) fn bounds(scanner: &mut GrammarScanner) -> Result<(u32, Option<u32>),
     Ok((low, high))
 }
 
-/// Every character that is in none of `ranges`.
+/// Returns the characters that are in none of `ranges`.
 fn complement(mut ranges: Vec<(char, char)>) -> Vec<(char, char)> {
     ranges.sort_unstable();
     let mut left = Vec::new();
-    // Control characters are left out: they are legal, and never what is meant.
+    // Control characters are valid but unlikely to be intended.
     let mut next = u32::from(' ');
     for (low, high) in ranges {
         if u32::from(low) > next {

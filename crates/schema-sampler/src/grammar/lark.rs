@@ -1,8 +1,8 @@
-//! Lark, in the dialect of llguidance and xgrammar.
+//! Parses Lark in the dialect of llguidance and xgrammar.
 //!
 //! Sources: `parser/src/lark` of llguidance, `xgrammar_features/lark_grammar` of xgrammar's
-//! documentation. Trees do not matter here: `?rule`, `!rule`, aliases and priorities are read
-//! and dropped. Terminals are read like rules; nothing is ignored inside them.
+//! documentation. `?rule`, `!rule`, aliases and priorities affect only syntax trees and are
+//! ignored. Terminals are parsed like rules, but nothing is ignored inside them.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use super::{common, ebnf};
 use crate::regex::{RegexGenerator, WholeRegex};
 use crate::schema::Schema;
 
-/// Levels of `%lark { … }` blocks, at most.
+/// Maximum nesting of `%lark { … }` blocks.
 const MAX_BLOCKS: u32 = 8;
 
 struct LarkParser {
@@ -22,7 +22,7 @@ struct LarkParser {
     names: HashMap<String, usize>,
     rules: Vec<LarkRule>,
     ignored: Vec<GrammarExpr>,
-    /// Levels of `%lark` blocks around this one.
+    /// Number of enclosing `%lark` blocks.
     blocks: u32,
 }
 
@@ -93,7 +93,7 @@ impl LarkParser {
         Err(self.scanner.lark_error(self.scanner.at, message))
     }
 
-    /// Moves past blanks and comments within a line.
+    /// Skips spaces and comments within a line.
     fn skip(&mut self) {
         loop {
             self.scanner.take_while(|c| c.is_whitespace() && c != '\n');
@@ -115,7 +115,7 @@ impl LarkParser {
         }
     }
 
-    /// Moves past blanks, and past line ends inside brackets or before `|`.
+    /// Skips spaces, and line ends inside brackets or before `|`.
     fn skip_within(&mut self, nesting: u32) {
         self.skip();
         if self.scanner.peek(0) != Some('\n') {
@@ -142,7 +142,7 @@ impl LarkParser {
         match self.scanner.peek(0) {
             Some('{') => return self.error("template usage not supported yet"),
             Some('[') => {
-                // Attributes such as [capture, lazy] do not change the language made here.
+                // Attributes such as [capture, lazy] do not change the language.
                 self.scanner.take_while(|c| c != ']' && c != '\n');
                 self.scanner.eat("]");
                 self.skip();
@@ -372,7 +372,7 @@ impl LarkParser {
         let at = self.scanner.at;
         let text = self.string()?;
         if self.scanner.peek(0) == Some('i') && !self.scanner.peek(1).is_some_and(in_name) {
-            // Any case is accepted: the one that is written reads best.
+            // The case-insensitive flag allows any case; the literal is used as written.
             self.scanner.at += 1;
             return Ok(GrammarExpr::Literal(text));
         }
@@ -443,7 +443,7 @@ impl LarkParser {
         }
     }
 
-    /// `%json { … }` or `%lark { … }`.
+    /// Parses `%json { … }` or `%lark { … }`.
     fn block(&mut self) -> Result<GrammarExpr, String> {
         let at = self.scanner.at;
         self.scanner.at += 1;
@@ -469,7 +469,7 @@ impl LarkParser {
         }
     }
 
-    /// The text between a pair of braces, strings and patterns skipped.
+    /// Returns the text between a pair of braces; braces inside strings and patterns do not count.
     fn braces(&mut self) -> Result<String, String> {
         let at = self.scanner.at;
         if !self.scanner.eat("{") {
@@ -535,7 +535,7 @@ impl LarkParser {
         Ok(GrammarExpr::repeat(part, min, max))
     }
 
-    /// Whether an ignored part may be a single blank.
+    /// Returns whether an ignored expression may match a single space.
     fn matches_blank(&self, expr: &GrammarExpr, depth: u32) -> bool {
         if depth > MAX_NESTING {
             return false;

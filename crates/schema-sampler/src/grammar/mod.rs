@@ -1,9 +1,9 @@
-//! Texts of a context-free grammar.
+//! Generates texts of a context-free grammar.
 //!
-//! Two notations, told apart as vLLM does (`grammar_is_likely_lark`): a line with `::=` makes
-//! it EBNF in the form of llama.cpp and xgrammar, otherwise it is Lark in the dialect that
-//! llguidance and xgrammar share. Not read: Lark templates, `%declare`, `%override`,
-//! `@grammar` references and token ids; EBNF look-ahead `(= …)` is skipped.
+//! vLLM's rule (`grammar_is_likely_lark`) selects the notation: a line with `::=` means EBNF of
+//! llama.cpp and xgrammar, otherwise Lark of llguidance and xgrammar. Lark templates, `%declare`,
+//! `%override`, `@grammar` references and token ids are not supported. EBNF look-ahead `(= …)` is
+//! ignored.
 
 mod ast;
 mod common;
@@ -17,10 +17,10 @@ pub(crate) use ast::Grammar;
 use crate::constraint::ConstraintError;
 
 impl Grammar {
-    /// Reads either notation.
+    /// Parses a grammar in either notation.
     ///
     /// # Errors
-    /// [`ConstraintError::BadGrammar`] with the place of the fault.
+    /// [`ConstraintError::BadGrammar`] with the position of the error.
     pub(crate) fn read(source: &str) -> Result<Self, ConstraintError> {
         let mut grammar = if is_lark(source) {
             lark::read(source, 0).map_err(|error| format!("Grammar error: {error}"))

@@ -1,13 +1,12 @@
-//! Characters of a grammar, with places for errors.
+//! A character scanner with positions for error messages.
 
-/// Characters that an error shows on each side.
+/// Number of characters shown on each side of an error.
 const SHOWN: usize = 20;
 
-/// Reads a grammar character by character.
 pub(super) struct GrammarScanner {
     source: String,
     chars: Vec<char>,
-    /// Where each character starts, in bytes.
+    /// Byte offset of each character.
     starts: Vec<usize>,
     pub(super) at: usize,
 }
@@ -38,7 +37,7 @@ impl GrammarScanner {
             .all(|(i, c)| self.peek(i) == Some(c))
     }
 
-    /// Moves past `text` if it comes next.
+    /// Skips `text` if it comes next; returns whether it did.
     pub(super) fn eat(&mut self, text: &str) -> bool {
         let found = self.starts(text);
         if found {
@@ -47,13 +46,11 @@ impl GrammarScanner {
         found
     }
 
-    /// What is left, from `at`.
     pub(super) fn rest(&self) -> &str {
         let start = self.starts.get(self.at);
         &self.source[start.copied().unwrap_or(self.source.len())..]
     }
 
-    /// The characters while `test` holds.
     pub(super) fn take_while(&mut self, test: impl Fn(char) -> bool) -> String {
         let start = self.at;
         while self.peek(0).is_some_and(&test) {
@@ -67,7 +64,8 @@ impl GrammarScanner {
         digits.parse().ok()
     }
 
-    /// Escapes of both notations, after the backslash: `\n`, `\xHH`, `\uHHHH`, `\UHHHHHHHH`.
+    /// Parses an escape of either notation after the backslash: `\n`, `\xHH`, `\uHHHH`,
+    /// `\UHHHHHHHH`.
     pub(super) fn escape(&mut self) -> Result<char, String> {
         let start = self.at.saturating_sub(1);
         let Some(c) = self.next() else {
@@ -90,7 +88,7 @@ impl GrammarScanner {
         let code = self
             .hex(digits)
             .ok_or_else(|| self.lark_error(start, "bad hexadecimal escape"))?;
-        // JSON writes characters beyond the first plane as two escapes.
+        // JSON writes characters beyond U+FFFF as two escapes.
         let low = (0xd800..0xdc00).contains(&code) && self.starts("\\u");
         if low {
             self.at += 2;
@@ -112,7 +110,7 @@ impl GrammarScanner {
         Some(code)
     }
 
-    /// An error in the form of llguidance's converter of GBNF: `message at line 1, 'a' ^ 'b'`.
+    /// Formats an error like llguidance's GBNF converter: `message at line 1, 'a' ^ 'b'`.
     pub(super) fn gbnf_error(&self, at: usize, message: &str) -> String {
         let at = at.min(self.chars.len());
         let line = self.chars[..at].iter().filter(|&&c| c == '\n').count() + 1;
@@ -125,7 +123,7 @@ impl GrammarScanner {
         )
     }
 
-    /// An error in llguidance's form: `at line(column): message`, then the lines around.
+    /// Formats an error like llguidance: `at line(column): message`, then the surrounding lines.
     pub(super) fn lark_error(&self, at: usize, message: &str) -> String {
         let before = &self.chars[..at.min(self.chars.len())];
         let line = before.iter().filter(|&&c| c == '\n').count() + 1;
@@ -144,7 +142,7 @@ impl GrammarScanner {
     }
 }
 
-/// Text as Python's `repr` shows it.
+/// Quotes text like Python's `repr`.
 fn quoted(text: &str) -> String {
     let quote = if text.contains('\'') && !text.contains('"') {
         '"'

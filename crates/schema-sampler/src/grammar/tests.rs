@@ -56,7 +56,7 @@ fn ebnf_texts_keep_the_grammar() {
     }
 }
 
-/// The grammar of vLLM's documentation of structured outputs.
+/// The grammar from vLLM's documentation of structured outputs.
 #[test]
 fn the_sql_example_of_vllm_is_read() {
     let source = r#"

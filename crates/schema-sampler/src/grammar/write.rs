@@ -1,4 +1,4 @@
-//! A text of a grammar.
+//! Generates a text of a grammar.
 
 use rand_chacha::ChaCha8Rng;
 
@@ -10,20 +10,20 @@ use crate::schema::JsonTypes;
 use crate::work::Work;
 use vllm_sim_random::Draw;
 
-/// Levels of expressions after which the shortest derivation is taken.
+/// Maximum nesting before the shortest derivation is used.
 const DEEP: u32 = 24;
 
-/// Characters after which the shortest derivation is taken.
+/// Maximum length before the shortest derivation is used, in bytes.
 const LONG: usize = 200;
 
-/// Alternatives that are looked at in a step.
+/// Number of alternatives per step of work.
 const LOOKED_AT: usize = 64;
 
 impl Grammar {
-    /// A text of the grammar.
+    /// Generates a text of the grammar.
     ///
     /// # Errors
-    /// [`ConstraintError::TooLong`] when none short enough was found.
+    /// [`ConstraintError::TooLong`] if no text is short enough.
     pub(crate) fn sample(
         &self,
         limits: &Limits,
@@ -31,7 +31,7 @@ impl Grammar {
         work: &mut Work,
     ) -> Result<String, ConstraintError> {
         for is_shortest in [false, true] {
-            // The first way takes half of the steps at most.
+            // The first attempt may use half of the budget.
             let share = work.left() >> u32::from(!is_shortest);
             let mut own = Work::of(share);
             let mut writer = GrammarWriter {
@@ -45,7 +45,7 @@ impl Grammar {
             };
             let written = writer.rule(self.start, 0);
             let out = writer.out;
-            // No more than there is.
+            // Cannot fail: the attempt spent at most its share.
             let _ = work.spend(share - own.left());
             match written {
                 Ok(()) if out.chars().count() <= limits.max_chars as usize => {
@@ -59,7 +59,6 @@ impl Grammar {
     }
 }
 
-/// Names what an expression stands in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     InLexeme,
@@ -77,7 +76,7 @@ struct GrammarWriter<'g> {
     rng: &'g mut ChaCha8Rng,
     out: String,
     work: &'g mut Work,
-    /// Steps that are left when the shortest derivation is taken from then on.
+    /// Minimum remaining budget for anything but the shortest derivation.
     half: u32,
     is_shortest: bool,
 }
@@ -102,7 +101,7 @@ impl GrammarWriter<'_> {
         }
     }
 
-    /// Writes one lexeme, with a blank before it where two words would run together.
+    /// Writes one lexeme, with a space before it if two words would run together.
     fn lexeme(
         &mut self,
         write: impl FnOnce(&mut Self) -> Result<(), WriteError>,
@@ -181,7 +180,7 @@ impl GrammarWriter<'_> {
         }
     }
 
-    /// Draws one of several parts among those that are not too high for this depth.
+    /// Draws an alternative among those whose height the depth allows.
     fn choose<'p, T>(&mut self, parts: &'p [T], heights: &[u32], depth: u32) -> Option<&'p T> {
         let least = heights.iter().copied().min().unwrap_or(0);
         let most = if self.is_shortest(depth) {
@@ -199,7 +198,7 @@ impl GrammarWriter<'_> {
         open.get(index).copied()
     }
 
-    /// Draws how often a part of this height is repeated.
+    /// Draws the repetition count of a part of this height.
     fn count(&mut self, min: u32, max: Option<u32>, height: u32, depth: u32) -> u64 {
         let extra = match depth {
             _ if self.is_shortest(depth) || height > MAX_HEIGHT => 0,

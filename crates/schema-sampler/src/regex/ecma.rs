@@ -1,17 +1,16 @@
-//! ECMA-262 and Python patterns in the dialect of `regex-syntax`.
+//! Translates ECMA-262 and Python patterns to the dialect of `regex-syntax`.
 
-/// A pattern that `regex-syntax` can read, and what had to be left out of it.
 #[derive(Debug, Default)]
 pub(super) struct TranslatedPattern {
-    /// The pattern without look-around and back-references.
+    /// Pattern without look-around and back-references.
     pub(super) rust: String,
-    /// Bodies of positive look-aheads, still in the source dialect.
+    /// Bodies of positive look-aheads, in the source dialect.
     pub(super) look_aheads: Vec<String>,
-    /// Something was left out, so a string made from `rust` may not match the source.
+    /// Whether parts were omitted, so that a match of `rust` may not match the source.
     pub(super) lossy: bool,
 }
 
-/// Rewrites `source`; what cannot be rewritten is copied, for `regex-syntax` to refuse.
+/// Translates `source`; unsupported syntax is copied, and `regex-syntax` then rejects it.
 pub(super) fn translate(source: &str) -> TranslatedPattern {
     let mut translator = Translator {
         chars: source.chars().collect(),
@@ -22,7 +21,6 @@ pub(super) fn translate(source: &str) -> TranslatedPattern {
     translator.out
 }
 
-/// Names where an escape stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     InClass,
@@ -76,7 +74,8 @@ impl Translator {
         }
     }
 
-    /// A `{` that opens no quantifier is a literal in ECMA-262 (Annex B) and Python.
+    /// Handles `{`, which is a literal in ECMA-262 (Annex B) and Python unless it opens a
+    /// quantifier.
     fn brace(&mut self) {
         let mut i = 1;
         let mut digits = 0;
@@ -114,7 +113,7 @@ impl Translator {
                     self.out.look_aheads.push(body);
                 }
                 self.out.lossy = true;
-                // Keeps a quantifier that follows legal.
+                // An empty group keeps a following quantifier valid.
                 self.push("(?:)");
                 return;
             }
@@ -134,7 +133,7 @@ impl Translator {
         }
     }
 
-    /// Moves past a group whose opening is `open` characters long; returns its body.
+    /// Skips a group with an opening of `open` characters; returns its body.
     fn skip_group(&mut self, open: usize) -> String {
         self.at += open;
         let start = self.at;
@@ -157,7 +156,7 @@ impl Translator {
             self.at += 1;
         }
         self.at = self.chars.len();
-        // An unclosed group: an unclosed one in the output gives the right error.
+        // Leaves the group unclosed, so that the parser reports the right error.
         self.push("(");
         String::new()
     }
@@ -169,7 +168,7 @@ impl Translator {
             self.at += 1;
         }
         if self.peek(0) == Some(']') {
-            // `[]` matches nothing and `[^]` anything.
+            // `[]` matches nothing, `[^]` matches any character.
             self.at += 1;
             self.push(if negated {
                 "(?s:.)"
@@ -282,7 +281,7 @@ impl Translator {
         }
     }
 
-    /// `\uXXXX`, a surrogate pair of them, or `\u{X…}`.
+    /// Translates `\uXXXX`, a surrogate pair, or `\u{X…}`.
     fn unicode(&mut self) {
         if self.peek(0) == Some('{') {
             self.push("\\x");
@@ -306,7 +305,7 @@ impl Translator {
             _ => high,
         };
         if char::from_u32(code).is_none() {
-            // A lone surrogate: no Rust string holds one, so any stand-in will do.
+            // An unpaired surrogate, which no Rust string can contain.
             self.out.lossy = true;
             self.push("\\x{fffd}");
         } else {

@@ -1,4 +1,4 @@
-//! A regular expression as a generator: each part knows its shortest and longest match.
+//! Generates matches of a regular expression; each part has a minimum and maximum length.
 
 use rand_chacha::ChaCha8Rng;
 use regex_syntax::hir::{Class, Hir, HirKind};
@@ -6,10 +6,10 @@ use regex_syntax::hir::{Class, Hir, HirKind};
 use crate::words;
 use vllm_sim_random::Draw;
 
-/// How many more than the least an unbounded repetition makes, at most.
+/// Maximum number of repetitions beyond the minimum of an unbounded repetition.
 const EXTRA: u32 = 8;
 
-/// A part of a pattern, with the lengths of its matches in characters.
+/// A part of a pattern, with the range of its match lengths in characters.
 #[derive(Debug)]
 pub(crate) struct RegexGenerator {
     node: RegexNode,
@@ -32,7 +32,8 @@ enum RegexNode {
 }
 
 impl RegexGenerator {
-    /// Anchors and word boundaries count as empty: the caller checks the result.
+    /// Converts a parsed pattern; anchors and word boundaries become empty, so the caller must
+    /// check matches.
     pub(crate) fn new(hir: &Hir) -> Self {
         match hir.kind() {
             HirKind::Empty | HirKind::Look(_) => Self::of(RegexNode::Empty, 0, 0),
@@ -50,7 +51,7 @@ impl RegexGenerator {
                         .collect(),
                 };
                 if ranges.is_empty() {
-                    // Matches nothing: no length window ever fits.
+                    // An empty class matches nothing: no length fits this range.
                     return Self::of(RegexNode::Class(ranges), u32::MAX, 0);
                 }
                 Self::of(RegexNode::Class(ranges), 1, 1)
@@ -88,17 +89,15 @@ impl RegexGenerator {
         Self::of(RegexNode::Repeat { sub, min, max }, low, high)
     }
 
-    /// Any one of `ranges`.
     pub(crate) fn class(ranges: Vec<(char, char)>) -> Self {
         Self::of(RegexNode::Class(ranges), 1, 1)
     }
 
-    /// Whether this is a class that holds `c`.
     pub(crate) fn has(&self, c: char) -> bool {
         matches!(&self.node, RegexNode::Class(ranges) if contains(ranges, c))
     }
 
-    /// Appends a match of `low..=high` characters to `out`; `None` when none was found.
+    /// Appends a match of `low..=high` characters to `out`; `None` if none was found.
     pub(crate) fn sample(
         &self,
         low: u32,
@@ -141,7 +140,7 @@ impl RegexGenerator {
     }
 }
 
-/// Shares a length window out over parts, left to right.
+/// Distributes a length range over parts, from left to right.
 struct LengthWindow {
     low: u32,
     high: u32,
@@ -164,7 +163,7 @@ impl LengthWindow {
         }
     }
 
-    /// What the next part, of the given size, may take.
+    /// Returns the length range of the next part, given its own range.
     fn next(&mut self, (min, max): (u32, u32)) -> Option<(u32, u32)> {
         self.rest_min = self.rest_min.saturating_sub(min);
         self.rest_max = self.rest_max.saturating_sub(u64::from(max));
@@ -191,7 +190,7 @@ fn sample_repeat(
     if sub.max == 0 {
         return Some(());
     }
-    // Copies that may be empty need not be made one by one to reach `min`.
+    // Empty repetitions need not be generated to reach `min`.
     let least = if sub.min == 0 { 0 } else { min }.max(low.div_ceil(sub.max));
     let most = high.checked_div(sub.min).map_or(max, |n| max.min(n));
     if least > most {
@@ -202,7 +201,7 @@ fn sample_repeat(
         _ => None,
     };
     let natural = if class.is_some() { EXTRA } else { 2 };
-    // An open-ended repetition of characters reads better when it is not empty.
+    // Prefers a non-empty text for an unbounded repetition of characters.
     let from = if class.is_some() && most > least && max > 1 {
         least.max(1)
     } else {
@@ -233,7 +232,7 @@ fn sample_repeat(
     Some(())
 }
 
-/// A real word made of `ranges` only, often.
+/// Returns an English word from these characters, in three of four cases.
 fn word_of(
     ranges: &[(char, char)],
     low: u32,
@@ -252,7 +251,7 @@ fn contains(ranges: &[(char, char)], c: char) -> bool {
     ranges.iter().any(|&(a, b)| (a..=b).contains(&c))
 }
 
-/// One character: of a small class any, of a large one something readable.
+/// Draws a character; large classes prefer letters, digits and printable ASCII.
 fn pick(ranges: &[(char, char)], rng: &mut ChaCha8Rng) -> Option<char> {
     let size: u64 = ranges.iter().map(|&r| width(r)).sum();
     if size > 100 {
@@ -283,7 +282,7 @@ fn nth(ranges: &[(char, char)], rng: &mut ChaCha8Rng) -> Option<char> {
         let n = width((a, b));
         if index < n {
             let code = a as u32 + index as u32;
-            // A range may span the surrogates, which are no characters.
+            // A range may include surrogates, which are not characters.
             return Some(char::from_u32(code).unwrap_or(a));
         }
         index -= n;

@@ -1,4 +1,4 @@
-//! Strings that match a pattern.
+//! Generates strings that match a pattern.
 
 mod ecma;
 mod generator;

@@ -1,4 +1,4 @@
-//! A JSON Schema `pattern`.
+//! The JSON Schema keyword `pattern`.
 
 use std::sync::OnceLock;
 
@@ -14,25 +14,25 @@ use crate::words;
 use crate::work::matching;
 use vllm_sim_random::Draw;
 
-/// How often a matcher with look-around may backtrack: bounds hostile patterns.
+/// Backtracking limit of a matcher with look-around.
 const BACKTRACKS: usize = 20_000;
 
-/// The longest pattern that is compiled, in bytes.
+/// Maximum size of a pattern, in bytes.
 const MAX_PATTERN: usize = 64 * 1024;
 
-/// Most of a pattern's bytes times its classes such as `\w`: each class takes kilobytes while it is
-/// read, and the translation to Rust's dialect goes through all of the pattern for each.
+/// Limit on the size of a pattern times its number of classes such as `\w`.
+///
+/// Each class takes kilobytes in the parser, and the translation scans the whole pattern per class.
 pub(crate) const MAX_TRANSLATION: usize = 1 << 20;
 
-/// Steps of one look for a pattern; what would take more is taken on trust.
+/// Work limit of one match; a costlier match is assumed to succeed if the generator is exact.
 const MAX_WORK: u32 = 20_000;
 
-/// Whether a pattern is too large to be read.
 pub(super) fn too_large(source: &str) -> bool {
     source.len() > MAX_PATTERN || translation(source) > MAX_TRANSLATION
 }
 
-/// What it costs to translate a pattern.
+/// Returns the cost of translating a pattern.
 pub(crate) fn translation(source: &str) -> usize {
     let classes = source
         .as_bytes()
@@ -41,10 +41,10 @@ pub(crate) fn translation(source: &str) -> usize {
     source.len() * classes.count()
 }
 
-/// Size of a compiled pattern, in bytes.
+/// Maximum size of a compiled pattern, in bytes.
 const MAX_COMPILED: usize = 2 << 20;
 
-/// The engine that patterns are matched with: look-around, within bounds.
+/// Returns the options of the regex engine: look-around, with limits.
 pub(crate) fn engine() -> PatternOptions<FancyRegex> {
     PatternOptions::fancy_regex()
         .backtrack_limit(BACKTRACKS)
@@ -52,7 +52,7 @@ pub(crate) fn engine() -> PatternOptions<FancyRegex> {
         .dfa_size_limit(MAX_COMPILED)
 }
 
-/// A JSON Schema `pattern`: found anywhere in the string, ECMA-262 dialect.
+/// A JSON Schema `pattern`, which may match anywhere in a string, in the ECMA-262 dialect.
 pub(crate) struct Pattern {
     source: String,
     generator: Option<RegexGenerator>,
@@ -65,17 +65,17 @@ pub(crate) struct Pattern {
 }
 
 enum PatternMatcher {
-    /// ECMA-262, as `jsonschema` understands it.
+    /// ECMA-262, as implemented by `jsonschema`.
     Ecma(Box<Validator>),
-    /// Another dialect, such as Python's, translated.
+    /// Another dialect, such as Python's, after translation.
     Other(Box<regex::Regex>),
 }
 
 impl Pattern {
-    /// Reads `source`.
+    /// Parses `source`.
     ///
     /// # Errors
-    /// The reason, when no matcher can be built from it.
+    /// The reason, if no matcher can be built.
     pub(crate) fn new(source: &str) -> Result<Self, String> {
         if too_large(source) {
             return Err(format!("a pattern of {} bytes is too long", source.len()));
@@ -105,7 +105,7 @@ impl Pattern {
                 pattern.states = states(&hir);
             }
             Err(error) if !translated.lossy => {
-                // The last word is the matcher's: it reads some patterns that we cannot.
+                // The matcher may support patterns that the translation does not.
                 if pattern.matcher().is_none() {
                     return Err(error.to_string());
                 }
@@ -131,13 +131,13 @@ impl Pattern {
         &self.source
     }
 
-    /// Whether [`Self::sample`] needs no check when this pattern stands alone.
+    /// Returns whether every text of [`Self::sample`] matches.
     pub(crate) fn is_exact(&self) -> bool {
         self.exact
     }
 
-    /// Where a match of this goes when several patterns must be found in one string:
-    /// at its start, anywhere, at its end.
+    /// Returns the position of this pattern's match when several patterns share one string: start,
+    /// middle, end.
     pub(crate) fn order(&self) -> u8 {
         match (self.open_start, self.open_end) {
             (false, _) => 0,
@@ -168,12 +168,10 @@ impl Pattern {
             .as_ref()
     }
 
-    /// The steps of looking for it in `text`.
     pub(crate) fn work(&self, text: &str) -> u32 {
         matching(self.states, text)
     }
 
-    /// Whether the pattern is found in `text`.
     pub(crate) fn is_match(&self, text: &str) -> bool {
         if self.work(text) > MAX_WORK {
             return self.exact;
@@ -183,26 +181,26 @@ impl Pattern {
                 validator.is_valid(&Value::String(text.to_owned()))
             }
             Some(PatternMatcher::Other(regex)) => regex.is_match(text),
-            // Too big to compile: what the sampler makes is taken on trust.
+            // The pattern is too large to compile.
             None => self.exact,
         }
     }
 
-    /// A string of `low..=high` characters that probably matches.
+    /// Generates a string of `low..=high` characters that probably matches.
     pub(crate) fn sample(&self, low: u32, high: u32, rng: &mut ChaCha8Rng) -> Option<String> {
         let generator = self.generator.as_ref()?;
         let mut out = String::new();
         if !self.look_aheads.is_empty() && rng.percent(70) {
             return self.sample_ahead(generator, low, high, rng);
         }
-        // Outside the match an open end may hold anything: use it only to reach the length.
+        // An open end allows any text outside the match, used only to reach the length.
         let open = self.open_start || self.open_end;
         let (core_low, core_high) = (if open { low.min(generator.max) } else { low }, high);
         generator.sample(core_low, core_high, rng, &mut out)?;
         let length = out.chars().count();
         let missing = (low as usize).saturating_sub(length);
         if missing == 0 {
-            // `^x_` reads better as `x_value`.
+            // Extends `^x_` to a readable `x_value`.
             let word = words::word(rng);
             if self.open_end && length + word.len() <= high as usize && rng.percent(75) {
                 out.push_str(word);
@@ -219,7 +217,8 @@ impl Pattern {
         })
     }
 
-    /// Passwords and the like: a piece for each look-ahead, then the body of the pattern.
+    /// Generates a match for look-aheads, as in password rules: one piece per look-ahead, then the
+    /// pattern.
     fn sample_ahead(
         &self,
         generator: &RegexGenerator,

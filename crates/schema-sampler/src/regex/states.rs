@@ -1,11 +1,10 @@
-//! How large the machine of a pattern is.
+//! Estimates the size of a pattern's automaton.
 
 use regex_syntax::hir::{Class, Hir, HirKind};
 
-/// States of a class that holds characters beyond ASCII, about.
+/// Estimated number of states of a class with non-ASCII characters.
 const UNICODE: u32 = 4;
 
-/// The states of a machine that finds a pattern, about.
 pub(super) fn states(hir: &Hir) -> u32 {
     let sum = |parts: &[Hir]| {
         let each = parts.iter().map(states);

@@ -1,4 +1,4 @@
-//! A regex constraint: a text that a pattern matches as a whole.
+//! Regular expressions that must match the whole text.
 
 use rand_chacha::ChaCha8Rng;
 use regex_syntax::hir::Look;
@@ -11,25 +11,24 @@ use crate::constraint::ConstraintError;
 use crate::work::{Work, matching};
 use vllm_sim_random::{Purpose, stream};
 
-/// Length of a text that shows whether a pattern with word boundaries can match at all.
+/// Maximum length of the trial text for patterns with word boundaries, in characters.
 const MAX_PROBE: u32 = 1_000;
 
-/// A regex constraint: the whole answer matches.
 #[derive(Debug)]
 pub(crate) struct WholeRegex {
     generator: RegexGenerator,
     check: regex::Regex,
     states: u32,
-    /// Whether all that the generator makes matches.
+    /// Whether every generated text matches.
     exact: bool,
 }
 
 impl WholeRegex {
-    /// Reads `source`.
+    /// Parses `source`.
     ///
     /// # Errors
-    /// [`ConstraintError::BadRegex`] in the words of llguidance, which is what vLLM falls
-    /// back to (`parser/src/lark/compiler.rs`, `lexer.rs` of llguidance).
+    /// [`ConstraintError::BadRegex`] with the message of llguidance, vLLM's fallback backend
+    /// (`parser/src/lark/compiler.rs`, `lexer.rs`).
     pub(crate) fn new(source: &str) -> Result<Self, ConstraintError> {
         if source.contains('\0') {
             return Err(ConstraintError::BadRegex(
@@ -71,19 +70,18 @@ impl WholeRegex {
         Ok(regex)
     }
 
-    /// Whether `text` matches as a whole.
     pub(crate) fn is_match(&self, text: &str) -> bool {
         self.check.is_match(text)
     }
 
-    /// A string that matches as a whole, of at most `max_chars` characters.
+    /// Generates a match of at most `max_chars` characters.
     pub(crate) fn sample(
         &self,
         max_chars: u32,
         rng: &mut ChaCha8Rng,
         work: &mut Work,
     ) -> Option<String> {
-        // Word boundaries and inner anchors are ignored by the sampler: try again.
+        // The generator ignores word boundaries and inner anchors, so each text is checked.
         for _ in 0..64 {
             let mut out = String::new();
             let made = self.generator.sample(0, max_chars, rng, &mut out);
@@ -102,7 +100,7 @@ impl WholeRegex {
     }
 }
 
-/// The pattern between slashes: as llguidance's `regex_to_lark` escapes it.
+/// Escapes a pattern for slashes, like llguidance's `regex_to_lark`.
 fn slashed(source: &str) -> String {
     let mut text = String::with_capacity(source.len());
     let mut chars = source.chars();
@@ -120,7 +118,6 @@ fn slashed(source: &str) -> String {
     text
 }
 
-/// What the parser says of the pattern in its escaped form.
 fn syntax_error(source: &str) -> ConstraintError {
     match regex_syntax::parse(&slashed(source)) {
         Err(error) => grammar_error(source, &error.to_string()),
@@ -167,7 +164,7 @@ mod tests {
         }
     }
 
-    /// The words of a recorded vLLM 0.32 answer (conformance case 273).
+    /// The message of a recorded vLLM 0.32 response (conformance case 273).
     #[test]
     fn a_bad_pattern_is_refused_in_the_words_of_vllm() {
         let error = WholeRegex::new("([").expect_err("an unclosed class");

@@ -1,4 +1,4 @@
-//! Arrays.
+//! Generates arrays.
 
 use serde_json::Value;
 
@@ -7,10 +7,8 @@ use super::sampler::{SampleFailure, Sampler, ValueContext};
 use crate::schema::{ArrayRules, Contains, NodeId, json_equal};
 use vllm_sim_random::Draw;
 
-/// Items that a reply can hold.
 const MAX_ITEMS: u64 = 3_000;
 
-/// Attempts at an item that differs from the ones before.
 const UNIQUE_TRIES: u32 = 24;
 
 struct ArrayShape<'a> {
@@ -81,7 +79,7 @@ impl Sampler<'_> {
         Ok(Value::Array(items))
     }
 
-    /// Chooses the items that each `contains` is met by: different ones while they last.
+    /// Assigns the items that satisfy each `contains`, distinct ones as long as possible.
     fn assign(
         &mut self,
         shape: &ArrayShape<'_>,
@@ -146,7 +144,7 @@ impl Sampler<'_> {
                 max = max.min(longest);
             }
         }
-        // Items that one `contains` needs may serve another only if they must.
+        // Different `contains` share items only if `maxItems` requires it.
         let needed: u64 = contains.iter().fold(0, |n, c| n.saturating_add(c.min));
         let most = contains.iter().map(|c| c.min).max().unwrap_or(0);
         let min = rules.iter().map(|r| r.min).max().unwrap_or(0).max(least);
@@ -165,7 +163,7 @@ impl Sampler<'_> {
         }
         let longest = shape.rules.iter().map(|r| r.prefix.len() as u64).max();
         if let Some(longest) = longest.filter(|&n| n > 0) {
-            // What `contains` asks for may have to follow the tuple.
+            // The items for `contains` may have to follow the tuple.
             let needed: u64 = shape.contains.iter().map(|c| c.min.min(MAX_ITEMS)).sum();
             let more = if self.chance(50) { needed } else { 0 };
             return (longest + more).clamp(shape.min, shape.max);
@@ -175,7 +173,7 @@ impl Sampler<'_> {
         let (low, high) = match (said, shape.max) {
             (false, _) => (low, high),
             (true, u64::MAX) => (shape.min, high.max(shape.min)),
-            // A generous bound is no wish for hundreds of items.
+            // A generous `maxItems` does not mean that many items are wanted.
             (true, max) => (
                 shape.min.max(low.min(max)),
                 max.min(high.max(shape.min + 3)),
@@ -228,7 +226,7 @@ impl Sampler<'_> {
         )
     }
 
-    /// What an item must satisfy; `contains` evaluates it when `is_plain` is not set.
+    /// Returns the schemas of an item; `is_plain` means that no `contains` evaluates it.
     fn item_goal(&self, shape: &ArrayShape<'_>, index: usize, is_plain: bool) -> Vec<NodeId> {
         let mut goal = Vec::new();
         let known = shape
@@ -245,7 +243,7 @@ impl Sampler<'_> {
         goal
     }
 
-    /// Counts `item` for each `contains`; true when a `maxContains` is exceeded by it.
+    /// Counts `item` for each `contains`; returns true if it exceeds a `maxContains`.
     fn is_one_too_many(
         &mut self,
         shape: &ArrayShape<'_>,
@@ -265,7 +263,7 @@ impl Sampler<'_> {
         Ok(false)
     }
 
-    /// A value of a small domain that has not been used: of an `enum`, or a constant.
+    /// Returns an unused value of a small domain: an `enum` or a constant.
     fn unused(
         &mut self,
         goal: &[NodeId],

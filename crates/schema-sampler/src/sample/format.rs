@@ -1,4 +1,4 @@
-//! Strings of the formats that JSON Schema names.
+//! Generates strings of the formats that JSON Schema defines.
 
 use rand_chacha::ChaCha8Rng;
 
@@ -29,7 +29,7 @@ const KNOWN: &[&str] = &[
     "relative-json-pointer",
 ];
 
-/// A string of `format`, near `low..=high` characters; `None` for a format that is not known.
+/// Generates a string of `format` with about `low..=high` characters; `None` for an unknown format.
 pub(super) fn sample(format: &str, low: u32, high: u32, rng: &mut ChaCha8Rng) -> Option<String> {
     let text = match format {
         "date" => date(rng),
@@ -61,7 +61,7 @@ pub(super) fn sample(format: &str, low: u32, high: u32, rng: &mut ChaCha8Rng) ->
     Some(text)
 }
 
-/// Whether [`sample`] knows `format`; others are annotations.
+/// Returns whether [`sample`] supports `format`; other formats are annotations.
 pub(super) fn is_known(format: &str) -> bool {
     KNOWN.contains(&format)
 }
@@ -92,7 +92,7 @@ fn duration(low: u32, rng: &mut ChaCha8Rng) -> String {
     }
 }
 
-/// `text` with `filler` before its end until it has `low` characters.
+/// Inserts `filler` before the last character of `text` until it has `low` characters.
 fn padded(text: &str, filler: &str, low: u32, rng: &mut ChaCha8Rng) -> String {
     let missing = (low as usize).saturating_sub(text.len());
     let extra = if missing == 0 {
@@ -118,14 +118,14 @@ fn email(low: u32, high: u32, rng: &mut ChaCha8Rng) -> String {
     if natural.len() > high as usize {
         return "a@b.co".to_owned();
     }
-    // A local part has 64 characters at most, a label of a domain 63.
+    // A local part has at most 64 characters, a domain label at most 63.
     let missing = (low as usize).saturating_sub(natural.len());
     let local = missing.min(64 - name.len());
     let more = labels(missing - local);
     format!("{name}{}@{more}{domain}", "x".repeat(local))
 }
 
-/// At least `length` characters of domain labels, each with its dot.
+/// Returns at least `length` characters of domain labels, each followed by a dot.
 fn labels(length: usize) -> String {
     let mut text = String::new();
     while text.len() < length {
@@ -158,7 +158,7 @@ fn ipv6(low: u32, rng: &mut ChaCha8Rng) -> String {
     format!("2001:db8::{:x}", rng.between(1, 0xffff))
 }
 
-/// A path of words after `start`, with a host when there is a scheme.
+/// Returns `start` followed by words, with a host after a scheme.
 fn uri(start: &str, low: u32, high: u32, rng: &mut ChaCha8Rng) -> String {
     let mut text = start.to_owned();
     if start.len() > 1 {

@@ -1,11 +1,10 @@
-//! A value for a schema.
+//! Generates a value for a schema.
 //!
-//! A *goal* is a list of nodes that one value must satisfy together. It is flattened into
-//! *facets* (references followed, `allOf` joined, one branch of each `anyOf` / `oneOf` / `if`
-//! chosen), a type is chosen that all facets allow, and the value is built from the keywords
-//! of all facets at once. What cannot be built by construction (`not`, `oneOf`, `if`,
-//! `contains`, `unevaluated…`) is checked afterwards and tried again with other choices,
-//! close to where it failed. All work is paid from one budget.
+//! A *goal* is a list of schema nodes that one value must satisfy. The planner flattens it into
+//! *facets*: it follows references, joins `allOf`, and chooses one branch of each `anyOf`, `oneOf`
+//! and `if`. The sampler then builds a value from the keywords of all facets. Keywords that cannot
+//! be constructed (`not`, `oneOf`, `if`, `contains`, `unevaluated…`) are checked afterwards; a
+//! failed value is retried with other choices. One budget limits all work.
 
 mod array;
 mod format;
@@ -27,16 +26,16 @@ use crate::schema::{BoundedValidator, FuelExhausted, JsonTypes, Schema};
 use crate::work::Work;
 use sampler::{SampleFailure, Sampler, Strategy, ValueContext};
 
-/// Work units of one call.
+/// Budget of one call, in steps.
 const FUEL: u32 = 40_000;
 
-/// Work units of one attempt at a whole value.
+/// Budget of one attempt at a whole value, in steps.
 const ATTEMPT_FUEL: u32 = 16_000;
 
-/// Work units of the check of a whole value.
+/// Budget of the check of a whole value, in steps.
 const CHECK_FUEL: u32 = 50_000;
 
-/// Attempts at a whole value: natural ones, and minimal ones with required parts only.
+/// Attempts at a whole value; minimal ones contain only required parts.
 const STRATEGIES: [Strategy; 5] = [
     Strategy::Natural,
     Strategy::Natural,
@@ -45,7 +44,7 @@ const STRATEGIES: [Strategy; 5] = [
     Strategy::Minimal,
 ];
 
-/// The text of a value that `schema` accepts.
+/// Generates a value that `schema` accepts, as JSON text.
 pub(crate) fn json(
     schema: &Schema,
     limits: &Limits,
@@ -57,10 +56,10 @@ pub(crate) fn json(
     Ok(json_text::print(&value))
 }
 
-/// A value that `schema` accepts, of one of the types `want` if possible.
+/// Generates a value that `schema` accepts, of one of the types `want` if possible.
 ///
 /// # Errors
-/// [`ConstraintError::Unsatisfiable`] when none was found.
+/// [`ConstraintError::Unsatisfiable`] if none was found.
 pub(crate) fn sample(
     schema: &Schema,
     limits: &Limits,
@@ -103,7 +102,7 @@ pub(crate) fn sample(
             Ok(value) => {
                 let accepted = accepts(schema, &value, work);
                 if accepted {
-                    // The check may have taken the rest.
+                    // The check may have spent the rest.
                     let _ = work.spend(1 + all - fuel);
                     return Ok(value);
                 }
@@ -123,8 +122,9 @@ pub(crate) fn sample(
     })
 }
 
-/// Whether a finished value keeps the schema: `jsonschema` has the last word, unless it cannot
-/// read the document or would take exponential time for it.
+/// Returns whether a finished value is valid.
+///
+/// `jsonschema` decides, unless it cannot read the schema or would need exponential time.
 fn accepts(schema: &Schema, value: &Value, work: &mut Work) -> bool {
     let plain = BoundedValidator::plain(schema, CHECK_FUEL);
     let valid = plain.valid(schema.root, value);

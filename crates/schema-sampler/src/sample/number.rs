@@ -1,4 +1,4 @@
-//! Numbers.
+//! Generates numbers.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::plan::ValuePlan;
 use super::sampler::{SampleFailure, Sampler, ValueContext};
 use crate::schema::{JsonTypes, UsualRange};
 
-/// How far beyond its usual range an integer goes to differ from others.
+/// Extension of the usual range when integers must be unique.
 const SPREAD: i64 = 10_000;
 
 impl Sampler<'_> {

@@ -1,4 +1,4 @@
-//! Objects.
+//! Generates objects.
 
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
@@ -10,23 +10,18 @@ use crate::semantic_type::SemanticType;
 use crate::words;
 use vllm_sim_random::Draw;
 
-/// Members that a reply can hold.
 const MAX_MEMBERS: u64 = 1_000;
 
-/// Attempts at a property name that the schema does not list.
 const NAME_TRIES: u32 = 24;
 
-/// Names for the entries of a free-form object.
 const FREE_NAMES: &[&str] = &["name", "value", "status", "note", "category", "source"];
 
-/// Tells whether an object is nothing without a member.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Need {
     Optional,
     Required,
 }
 
-/// The names chosen for an object, in order.
 #[derive(Default)]
 struct MemberNames {
     list: IndexMap<String, Need>,
@@ -37,7 +32,6 @@ impl MemberNames {
         self.list.contains_key(name)
     }
 
-    /// Adds `name`, or makes it required; true when that changed anything.
     fn add(&mut self, name: &str, need: Need) -> bool {
         match self.list.get_mut(name) {
             Some(known) => {
@@ -69,7 +63,7 @@ impl<'a> Sampler<'a> {
             parts: plan.parts,
             ..context
         };
-        // Dependent schemas join while names are chosen.
+        // Choosing names may add dependent schemas.
         let mut facets = ValuePlan {
             facets: plan.facets.clone(),
             types: JsonTypes::OBJECT,
@@ -90,7 +84,7 @@ impl<'a> Sampler<'a> {
             if map.len() as u64 >= min {
                 break;
             }
-            // Some optional members turned out impossible: others take their place.
+            // Replaces optional members that turned out to be impossible.
             let Some(name) = self.new_name(&rules, &names, context)? else {
                 break;
             };
@@ -102,7 +96,7 @@ impl<'a> Sampler<'a> {
         if (map.len() as u64) < min {
             return self.fail(at_fault, format!("no {min} properties are possible"));
         }
-        // Listed order reads best; names that rules added later came last.
+        // Members follow the order in the schema; others come last.
         let mut sorted = Map::new();
         for rules in &rules {
             for name in rules.properties.keys() {
@@ -121,7 +115,6 @@ impl<'a> Sampler<'a> {
         Ok(Value::Object(sorted))
     }
 
-    /// The value of a member; none when it is optional and impossible.
     fn member(
         &mut self,
         rules: &[&'a ObjectRules],
@@ -152,7 +145,7 @@ impl<'a> Sampler<'a> {
         }
     }
 
-    /// Whether `propertyNames` lets a name through.
+    /// Returns whether `propertyNames` accepts a name.
     fn is_name(&mut self, rules: &[&'a ObjectRules], name: &str) -> Result<bool, SampleFailure> {
         if rules.iter().all(|r| r.names.is_none()) {
             return Ok(true);
@@ -179,7 +172,6 @@ impl<'a> Sampler<'a> {
         plan.facets.iter().copied().find(has_rules)
     }
 
-    /// Chooses the names of the members, with what they bring along.
     fn names(
         &mut self,
         facets: &mut ValuePlan,
@@ -197,7 +189,7 @@ impl<'a> Sampler<'a> {
         let (_, max) = sizes(&rules, plan);
         let percent = match attempt {
             _ if self.is_minimal(context) => 0,
-            // Later attempts swing between few and many optional members.
+            // Later attempts alternate between none and all optional members.
             1 | 4 => 0,
             2 | 5 => 100,
             _ if context.depth == 0 => self.limits.optional_percent,
@@ -241,7 +233,7 @@ impl<'a> Sampler<'a> {
         Ok(names)
     }
 
-    /// Adds required names and what the chosen ones depend on, until nothing changes.
+    /// Adds required names and dependencies until nothing changes.
     fn close(
         &mut self,
         names: &mut MemberNames,
@@ -283,7 +275,7 @@ impl<'a> Sampler<'a> {
         }
     }
 
-    /// Adds members up to `minProperties`, and some to an object that lists none.
+    /// Adds members up to `minProperties`, and some to an object without listed properties.
     fn fill(
         &mut self,
         names: &mut MemberNames,
@@ -320,7 +312,7 @@ impl<'a> Sampler<'a> {
             };
             wanted = wanted.max(natural.min(max));
         }
-        // Listed members first: their values make sense.
+        // Listed properties come first, because their values are meaningful.
         let mut listed: Vec<&String> = rules.iter().flat_map(|r| r.properties.keys()).collect();
         while (names.list.len() as u64) < wanted && !listed.is_empty() {
             let index = self.below(listed.len());
@@ -340,7 +332,7 @@ impl<'a> Sampler<'a> {
         Ok(())
     }
 
-    /// Whether a member may be there at all: what depends on it leaves an object possible.
+    /// Returns whether a member is possible: the schemas that depend on it must allow objects.
     fn is_free(&self, rules: &[&'a ObjectRules], name: &str) -> bool {
         rules
             .iter()
@@ -348,7 +340,7 @@ impl<'a> Sampler<'a> {
             .all(|(key, id)| key != name || self.schema.node(*id).possible.has(JsonTypes::OBJECT))
     }
 
-    /// Whether a node asks for nothing.
+    /// Returns whether a node has no constraints.
     fn is_trivial(&self, id: NodeId) -> bool {
         let node = self.schema.node(id);
         node.never
@@ -361,7 +353,7 @@ impl<'a> Sampler<'a> {
                 && node.object.is_none())
     }
 
-    /// A name that is neither listed nor chosen yet, and allowed.
+    /// Returns a new, allowed property name.
     fn new_name(
         &mut self,
         rules: &[&'a ObjectRules],
@@ -412,7 +404,7 @@ impl<'a> Sampler<'a> {
         Ok(None)
     }
 
-    /// The nodes that a member called `name` must satisfy, and what it is about.
+    /// Returns the schemas and the meaning of a member.
     fn member_goal(
         &self,
         rules: &[&'a ObjectRules],
@@ -447,7 +439,6 @@ impl<'a> Sampler<'a> {
     }
 }
 
-/// The least and the greatest number of members.
 fn sizes(rules: &[&ObjectRules], plan: &ValuePlan) -> (u64, u64) {
     let (least, most) = plan.bounds.members;
     let min = rules.iter().map(|r| r.min).max().unwrap_or(0);

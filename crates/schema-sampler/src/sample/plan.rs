@@ -1,37 +1,32 @@
-//! What one value must satisfy.
+//! The combined constraints on one value.
 
 use crate::schema::{JsonTypes, NodeId, NumberRange};
 
-/// What one value must satisfy, all choices made.
+/// The combined constraints on one value, after all choices.
 #[derive(Debug, Default)]
 pub(super) struct ValuePlan {
-    /// Nodes whose own keywords apply.
+    /// Nodes of the goal, with references and choices resolved.
     pub(super) facets: Vec<NodeId>,
-    /// Types that all facets allow.
     pub(super) types: JsonTypes,
-    /// A facet names its `type`.
+    /// Whether any facet has a `type`.
     pub(super) is_typed: bool,
-    /// Types that the keywords are about.
+    /// Types suggested by the keywords.
     pub(super) meant: JsonTypes,
-    /// The facet with the shortest `enum`.
+    /// Facet with the shortest `enum`.
     pub(super) allowed: Option<NodeId>,
-    /// How many branches there were to choose from.
+    /// Number of branches beyond the first of each choice.
     pub(super) choices: u32,
-    /// The value must be validated when it is made.
+    /// Whether the finished value must be validated.
     pub(super) is_hard: bool,
-    /// Properties that must be left out.
     pub(super) without: Vec<String>,
-    /// Properties that must be there.
     pub(super) with: Vec<String>,
-    /// Types that items and members should rather have; none: any.
+    /// Preferred types of items and members; none means any.
     pub(super) parts: JsonTypes,
-    /// Bounds that no facet states.
     pub(super) bounds: ValueBounds,
-    /// No value is possible, and why.
+    /// Reason why no value is possible, if so.
     pub(super) impossible: Option<(NodeId, &'static str)>,
 }
 
-/// Bounds beside those of the facets.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ValueBounds {
     pub(super) length: (u64, u64),

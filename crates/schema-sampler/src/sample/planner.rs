@@ -1,13 +1,12 @@
-//! From a goal to its facets.
+//! Flattens a goal into facets.
 
 use super::plan::ValuePlan;
 use super::sampler::{SampleFailure, Sampler, ValueContext};
 use crate::schema::{JsonTypes, NodeId};
 
-/// Facets of one goal, at most: bounds documents whose parts include each other.
+/// Maximum number of facets of one goal, for schemas that include each other.
 const MAX_FACETS: usize = 2_000;
 
-/// A choice that waits until everything certain is known.
 #[derive(Debug, Clone, Copy)]
 enum BranchChoice {
     Any(NodeId),
@@ -16,7 +15,7 @@ enum BranchChoice {
 }
 
 impl Sampler<'_> {
-    /// Flattens `goal`, choosing branches at random.
+    /// Flattens `goal`, with random choices of branches.
     pub(super) fn plan(
         &mut self,
         goal: &[NodeId],
@@ -32,7 +31,6 @@ impl Sampler<'_> {
         Ok(plan)
     }
 
-    /// Adds `goal` to a plan.
     pub(super) fn extend(
         &mut self,
         plan: &mut ValuePlan,
@@ -46,7 +44,7 @@ impl Sampler<'_> {
             while let Some(id) = certain.pop() {
                 self.facet(plan, id, &mut certain, &mut choices)?;
             }
-            // An `enum` decides alone, and a dead end needs no choices.
+            // An `enum` needs no further choices, nor does a conflict.
             if plan.impossible.is_some() || (plan.allowed.is_some() && plan.choices == 0) {
                 return Ok(());
             }
@@ -114,7 +112,7 @@ impl Sampler<'_> {
         let Some(applicators) = &node.applicators else {
             return Ok(());
         };
-        // Pushed in reverse, so that parts are read in the order of the document.
+        // Pushed in reverse, so that parts are read in document order.
         certain.extend(applicators.all.iter().rev());
         certain.extend(applicators.refs.iter().rev());
         if !applicators.any.is_empty() {
@@ -162,7 +160,7 @@ impl Sampler<'_> {
                 match self.branch(&applicators.one, plan, context)? {
                     Some(branch) => {
                         certain.push(branch);
-                        // The other branches refuse most values by themselves.
+                        // The other branches reject most values anyway.
                         for &other in applicators.one.iter().filter(|_| attempt > 0) {
                             if other != branch && self.chance(70) {
                                 self.violate(plan, other, certain);
@@ -196,7 +194,7 @@ impl Sampler<'_> {
         Ok(())
     }
 
-    /// One of `branches` that the types known so far leave possible.
+    /// Chooses a branch that the known types allow.
     fn branch(
         &mut self,
         branches: &[NodeId],
@@ -222,7 +220,7 @@ impl Sampler<'_> {
             open = fits(plan.types);
         }
         if self.is_minimal(context) && self.chance(80) {
-            // The way out of a recursion.
+            // The lowest branch ends a recursion.
             if let Some(least) = open.iter().map(|&id| schema.node(id).height).min() {
                 open.retain(|&id| schema.node(id).height == least);
             }
@@ -232,7 +230,7 @@ impl Sampler<'_> {
             .is_some_and(|semantic_type| semantic_type.range.is_some());
         let number = |id: NodeId| schema.node(id).possible.meets(JsonTypes::NUMBER);
         if measured && open.iter().any(|&id| number(id)) && self.chance(75) {
-            // A price that may be a text as well is a number.
+            // A field with a numeric meaning prefers numbers over strings.
             open.retain(|&id| number(id));
         }
         let null = |id: NodeId| schema.node(id).possible == JsonTypes::NULL;

@@ -1,4 +1,4 @@
-//! The state of one attempt, and how a value is tried for.
+//! The state of one attempt to generate a value, with its retries.
 
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
@@ -9,16 +9,15 @@ use crate::schema::{BoundedValidator, FuelExhausted, JsonTypes, NodeId, Schema, 
 use crate::semantic_type::SemanticType;
 use vllm_sim_random::Draw;
 
-/// Values beyond which optional parts are left out.
+/// Number of values from which optional parts are omitted.
 const NATURAL_VALUES: u32 = 80;
 
-/// Attempts after which types are tried that the keywords do not suggest.
+/// First attempt at types other than those of the keywords.
 const OTHER_KINDS: u32 = 3;
 
-/// Rounds of a recursion after which optional parts are left out.
+/// Recursion depth from which optional parts are omitted.
 const MAX_ROUNDS: u32 = 2;
 
-/// Levels of nesting that no value exceeds.
 const MAX_DEPTH: u32 = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,12 +26,10 @@ pub(super) enum Strategy {
     Minimal,
 }
 
-/// Why no value was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SampleFailure {
-    /// The choices made leave no value; [`Sampler::failure`] says where.
+    /// The choices exclude every value; [`Sampler::failure`] has the reason.
     NoValue,
-    /// The budget is used up.
     FuelExhausted,
 }
 
@@ -42,21 +39,19 @@ impl From<FuelExhausted> for SampleFailure {
     }
 }
 
-/// Where a value goes.
+/// The position of a value.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ValueContext {
     pub(super) depth: u32,
-    /// How often the schema of this value is at work around it already.
+    /// Number of enclosing values with the same schema.
     pub(super) rounds: u32,
     pub(super) semantic_type: Option<&'static SemanticType>,
-    /// Types to prefer.
     pub(super) want: JsonTypes,
-    /// Types that its own parts should prefer.
+    /// Preferred types of the parts.
     pub(super) parts: JsonTypes,
 }
 
 impl ValueContext {
-    /// The context of a part of this value.
     pub(super) fn inner(self, semantic_type: Option<&'static SemanticType>) -> Self {
         Self {
             depth: self.depth + 1,
@@ -75,16 +70,16 @@ pub(super) struct Sampler<'a> {
     pub(super) rng: &'a mut ChaCha8Rng,
     pub(super) strategy: Strategy,
     pub(super) values: u32,
-    /// Values must differ: go beyond the usual ones.
+    /// Whether values must differ, so that unusual ones are allowed.
     pub(super) spread: bool,
-    /// The first node of each goal at work, outermost first.
+    /// First node of each goal in progress, outermost first.
     pub(super) open: Vec<NodeId>,
-    /// Path and reason of the first failure that was not worked around.
+    /// Path and reason of the first unresolved failure.
     pub(super) failure: Option<(String, String)>,
 }
 
 impl Sampler<'_> {
-    /// Notes why there is no value; the first note counts.
+    /// Records why there is no value; the first record is kept.
     pub(super) fn fail<T>(
         &mut self,
         node: Option<NodeId>,
@@ -101,12 +96,12 @@ impl Sampler<'_> {
         self.rng.percent(percent)
     }
 
-    /// Uniform in `0..n`; 0 when `n` is 0.
+    /// Draws a number in `0..n`; 0 if `n` is 0.
     pub(super) fn below(&mut self, n: usize) -> usize {
         self.rng.between(0, n.saturating_sub(1) as u64) as usize
     }
 
-    /// Whether only what is required should be made here.
+    /// Returns whether only required parts should be generated.
     pub(super) fn is_minimal(&self, context: ValueContext) -> bool {
         self.strategy == Strategy::Minimal
             || self.values > NATURAL_VALUES
@@ -114,7 +109,7 @@ impl Sampler<'_> {
             || context.rounds >= MAX_ROUNDS
     }
 
-    /// A value that satisfies every node of `goal`.
+    /// Generates a value that satisfies every node of `goal`.
     pub(super) fn value(
         &mut self,
         goal: &[NodeId],
@@ -139,7 +134,6 @@ impl Sampler<'_> {
         made
     }
 
-    /// Makes choices until one works out.
     fn tries(&mut self, goal: &[NodeId], context: ValueContext) -> Result<Value, SampleFailure> {
         let earlier = self.failure.take();
         let mut tries = 1;
@@ -181,7 +175,7 @@ impl Sampler<'_> {
         if let Some(source) = plan.allowed {
             return self.allowed(goal, source);
         }
-        // The schema's own examples: sometimes, and when all else has failed.
+        // Uses the schema's own examples sometimes, and after failures.
         if (attempt % 8 == 6 || (attempt == 0 && self.chance(20)))
             && let Some(value) = self.example(goal, plan)?
         {
@@ -195,7 +189,7 @@ impl Sampler<'_> {
         Ok(value)
     }
 
-    /// One of the values that `enum` or `const` of the node `source` allows.
+    /// Returns a valid value of the `enum` or `const` of the node `source`.
     fn allowed(&mut self, goal: &[NodeId], source: NodeId) -> Result<Value, SampleFailure> {
         let schema = self.schema;
         let values = schema.node(source).allowed.as_deref().unwrap_or_default();
@@ -209,7 +203,7 @@ impl Sampler<'_> {
         self.fail(Some(source), "no value of the enum satisfies the schema")
     }
 
-    /// A valid `default` or one of the `examples`.
+    /// Returns a valid `default` or one of the `examples`.
     fn example(
         &mut self,
         goal: &[NodeId],
@@ -223,7 +217,7 @@ impl Sampler<'_> {
             let first = self.below(hints.examples.len());
             for i in 0..hints.examples.len() {
                 let value = &hints.examples[(first + i) % hints.examples.len()];
-                // An empty default («null», «[]») makes a dull answer.
+                // Empty defaults (null, `[]`) are skipped.
                 let dull = match value {
                     Value::Null => true,
                     Value::String(text) => text.is_empty(),
@@ -239,15 +233,14 @@ impl Sampler<'_> {
         Ok(None)
     }
 
-    /// The type to build.
     fn kind(&mut self, plan: &ValuePlan, context: ValueContext, attempt: u32) -> JsonTypes {
         let mut types = plan.types;
         if attempt >= OTHER_KINDS && attempt % 2 == 1 {
-            // The likely types failed: any may do.
+            // The likely types failed, so any type is tried.
         } else if types.meets(context.want) {
             types = types.and(context.want);
         } else if !plan.is_typed {
-            // Nothing says `type`: the keywords do.
+            // Without `type`, the keywords suggest the types.
             let meant = plan.meant.and(types);
             if meant != JsonTypes::NONE {
                 types = meant;
@@ -266,7 +259,7 @@ impl Sampler<'_> {
             JsonTypes::OBJECT,
             JsonTypes::NULL,
         ] {
-            // A `number` is an integer only by choice of the schema.
+            // A `number` becomes an integer only in every third attempt.
             if kind == JsonTypes::INTEGER && types.has(JsonTypes::NUMBER) && attempt % 3 != 2 {
                 continue;
             }
@@ -307,14 +300,14 @@ impl Sampler<'_> {
         }
     }
 
-    /// What the title or description of a facet says the value is about.
+    /// Returns the meaning in the title or description of a facet.
     pub(super) fn semantic_type(&self, plan: &ValuePlan) -> Option<&'static SemanticType> {
         plan.facets
             .iter()
             .find_map(|&id| self.schema.node(id).hints.as_ref()?.semantic_type)
     }
 
-    /// Whether a value of `goal` could still be of a type that `value` is.
+    /// Returns whether the nodes allow the type of `value`.
     pub(super) fn may_be(&self, goal: &[NodeId], value: &Value) -> bool {
         goal.iter()
             .all(|&id| self.schema.node(id).possible.has(type_of(value)))

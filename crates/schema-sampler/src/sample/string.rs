@@ -1,4 +1,4 @@
-//! Strings.
+//! Generates strings.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -12,9 +12,8 @@ use crate::semantic_type::{phrase, sentence};
 use crate::words;
 use vllm_sim_random::Draw;
 
-/// Attempts at a string that satisfies several patterns, formats and lengths.
 const TRIES: u32 = 60;
-/// Attempts after which a pattern is laid over a format.
+/// First attempt at inserting a pattern into a formatted string.
 const SPLICE_AFTER: u32 = 6;
 
 impl Sampler<'_> {
@@ -51,7 +50,7 @@ impl Sampler<'_> {
         for attempt in 0..TRIES {
             self.validator.spend(2)?;
             let candidate = if attempt == 0 && !patterns.is_empty() {
-                // A real word that happens to match beats a made-up one.
+                // A real word that matches is preferred.
                 Some(self.text(plan, context, window))
             } else if let Some(rules) = encoded {
                 Some(self.encoded(rules))
@@ -91,7 +90,7 @@ impl Sampler<'_> {
         )
     }
 
-    /// Returns the least length of a string, and the greatest where there is one.
+    /// Returns the minimum length and, if any, the maximum length of a string.
     fn lengths(
         &mut self,
         rules: &[&StringRules],
@@ -117,7 +116,6 @@ impl Sampler<'_> {
         Ok((min, max))
     }
 
-    /// Whether a text has all of the patterns and formats.
     fn keeps(
         &self,
         patterns: &[&Pattern],
@@ -154,7 +152,7 @@ impl Sampler<'_> {
         pattern.sample(low, high, self.rng)
     }
 
-    /// What a pattern asks for, laid over a string of a format: at its start, its end, or inside.
+    /// Inserts a match of a pattern into a formatted string: at the start, at the end, or inside.
     fn spliced(
         &mut self,
         patterns: &[&Pattern],
@@ -199,7 +197,7 @@ impl Sampler<'_> {
         }
     }
 
-    /// Free text about what the field is about, of `low..=high` characters.
+    /// Returns free text that fits the field, of `low..=high` characters.
     fn text(&mut self, plan: &ValuePlan, context: ValueContext, (low, high): (u32, u32)) -> String {
         let fits = |text: &str| {
             let length = text.chars().count();
@@ -243,7 +241,6 @@ impl Sampler<'_> {
     }
 }
 
-/// Cuts or lengthens `text` to `low..=high` characters.
 fn fit(mut text: String, low: u32, high: u32, rng: &mut rand_chacha::ChaCha8Rng) -> String {
     let mut length = text.chars().count();
     if length < low as usize {

@@ -1,13 +1,13 @@
-//! Values that a node refuses: for `not`, `else` and the other branches of a `oneOf`.
+//! Finds values that a node rejects: for `not`, `else` and the other branches of a `oneOf`.
 
 use super::plan::ValuePlan;
 use super::sampler::Sampler;
 use crate::schema::{JsonTypes, NodeId, NumberRange, SchemaNode};
 
-/// How deep a refusal is looked for in combinators.
+/// Maximum nesting of combinators in which a violation is searched.
 const DEPTH: u32 = 4;
 
-/// One way to be refused by a node.
+/// One way to violate a node.
 enum Violation {
     JsonTypes(JsonTypes),
     Longer(u64),
@@ -25,7 +25,7 @@ enum Violation {
 }
 
 impl Violation {
-    /// The types whose values can be refused so: a keyword says nothing about others.
+    /// Returns the types whose values can violate the node this way.
     fn types(&self) -> JsonTypes {
         match self {
             Self::Longer(_) | Self::Shorter(_) => JsonTypes::STRING,
@@ -39,9 +39,10 @@ impl Violation {
 }
 
 impl Sampler<'_> {
-    /// Narrows `plan` so that its values are likely refused by `id`, in one way of several;
-    /// whatever cannot be narrowed is left to the validator. Nodes that must hold for it are
-    /// added to `certain`.
+    /// Narrows `plan` so that `id` probably rejects its values, in one randomly chosen way.
+    ///
+    /// The validator handles the rest. Nodes that must hold for the violation are added to
+    /// `certain`.
     pub(super) fn violate(&mut self, plan: &mut ValuePlan, id: NodeId, certain: &mut Vec<NodeId>) {
         self.violate_at(plan, id, certain, 0);
         if plan.types == JsonTypes::NONE && plan.impossible.is_none() {
@@ -65,7 +66,7 @@ impl Sampler<'_> {
                 && applicators.when.is_none()
                 && !applicators.any.is_empty()
             {
-                // Refused by an `anyOf` is refused by all of it.
+                // Violating an `anyOf` means violating every branch.
                 for &branch in &applicators.any {
                     self.violate_at(plan, branch, certain, depth + 1);
                 }
@@ -111,7 +112,7 @@ impl Sampler<'_> {
         }
     }
 
-    /// How parts of a value can be what the node does not want of them: of another type.
+    /// Returns the violations by parts of the value with another type.
     fn parts(&self, node: &SchemaNode, plan: &ValuePlan) -> Vec<Violation> {
         let other = |id: NodeId| {
             let types = JsonTypes::ALL.without(self.schema.node(id).possible);
@@ -136,7 +137,7 @@ impl Sampler<'_> {
     }
 }
 
-/// How many kinds of keywords a node has beside `type` and combinators.
+/// Counts the kinds of keywords of a node other than `type` and combinators.
 fn own_keywords(node: &SchemaNode) -> usize {
     [
         node.allowed.is_some(),
@@ -150,11 +151,11 @@ fn own_keywords(node: &SchemaNode) -> usize {
     .count()
 }
 
-/// How the keywords of the node itself can be violated by values that `plan` allows.
+/// Returns the violations of the node's own keywords that `plan` allows.
 fn own_violations(node: &SchemaNode, plan: &ValuePlan) -> Vec<Violation> {
     let mut violations = Vec::new();
     let left = plan.types.without(node.types);
-    // A `type` alone can be violated in no other way, even if that leaves no value.
+    // A node with only a `type` has no other violation, even if no value remains.
     let only_typed = node.typed && node.applicators.is_none() && own_keywords(node) == 0;
     if only_typed || (node.typed && left != JsonTypes::NONE) {
         violations.push(Violation::JsonTypes(node.types));

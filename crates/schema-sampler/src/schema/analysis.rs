@@ -1,19 +1,18 @@
-//! What can be known of every node before a value is made: its possible types and how deep
-//! its least value nests.
+//! Computes the possible types and the minimum nesting of every node before sampling.
 
 use super::node::{ENDLESS, NodeId, SchemaNode};
 use super::types::{JsonTypes, type_of};
 
-/// Rounds of each fixpoint; documents that need more keep a weaker (still true) answer.
+/// Maximum number of fixpoint rounds; longer chains get a weaker but still correct result.
 const ROUNDS: usize = 64;
 
-/// Fills [`SchemaNode::possible`] and [`SchemaNode::height`].
+/// Computes [`SchemaNode::possible`] and [`SchemaNode::height`].
 pub(super) fn analyse(nodes: &mut [SchemaNode]) {
     possible(nodes);
     heights(nodes);
 }
 
-/// The greatest fixpoint: start with every type, take away what cannot be.
+/// Computes the greatest fixpoint: starts with all types and removes the impossible ones.
 fn possible(nodes: &mut [SchemaNode]) {
     for _ in 0..ROUNDS {
         let mut changed = false;
@@ -58,7 +57,7 @@ fn possible_of(node: &SchemaNode, nodes: &[SchemaNode]) -> JsonTypes {
     types
 }
 
-/// The least fixpoint: start with «no finite value», lower where one is found.
+/// Computes the least fixpoint: starts with no finite value, and lowers heights.
 fn heights(nodes: &mut [SchemaNode]) {
     for node in nodes.iter_mut() {
         node.height = ENDLESS;
@@ -79,17 +78,17 @@ fn heights(nodes: &mut [SchemaNode]) {
         }
     }
     if !settled {
-        // A very long chain: endless has not been proved for any node.
+        // The chain is too long to prove that any node is infinite.
         for node in nodes.iter_mut().filter(|n| n.height == ENDLESS) {
             node.height = ENDLESS - 1;
         }
     }
 }
 
-/// A lower bound, since only some keywords are looked at: an endless height is a proof.
+/// Returns a lower bound, as only some keywords count; an endless height is a proof.
 fn height_of(node: &SchemaNode, nodes: &[SchemaNode]) -> u16 {
     if node.never {
-        // Unsatisfiable for its own reason, which the sampler words better.
+        // The sampler reports a better reason for this node.
         return 0;
     }
     let of = |id: &NodeId| nodes[*id as usize].height;

@@ -1,4 +1,4 @@
-//! A whole document.
+//! A whole schema document.
 
 use std::sync::OnceLock;
 
@@ -9,33 +9,33 @@ use super::node::{ENDLESS, NodeId, SchemaNode};
 use super::{analysis, read};
 use crate::constraint::InvalidSchema;
 
-/// How many `unevaluated…` keywords a document may have for `jsonschema` to be asked.
+/// Maximum number of `unevaluated…` keywords for which `jsonschema` checks values.
 const MAX_CLOSING: usize = 8;
 
-/// A schema document, ready.
 pub(crate) struct Schema {
     pub(crate) nodes: Vec<SchemaNode>,
     pub(crate) root: NodeId,
-    /// The document as `jsonschema` gets it.
+    /// Document in the form that `jsonschema` gets.
     checked: Value,
     draft: Draft,
-    /// `unevaluatedItems` or `unevaluatedProperties` occur: the validator must note which parts are evaluated.
+    /// Whether `unevaluatedItems` or `unevaluatedProperties` occur, so that the validator must
+    /// track evaluated parts.
     pub(super) tracks: bool,
     jsonschema: OnceLock<Option<Validator>>,
 }
 
 impl Schema {
-    /// Reads a document.
+    /// Parses a document.
     ///
     /// # Errors
-    /// [`InvalidSchema`] where a keyword has a value that it cannot have, a pattern cannot be
-    /// read or a reference leads nowhere.
+    /// [`InvalidSchema`] for a keyword with an invalid value, an invalid pattern or an unresolved
+    /// reference.
     pub(crate) fn read(source: &Value) -> Result<Self, InvalidSchema> {
         let mut read = read::read(source)?;
         analysis::analyse(&mut read.nodes);
         let mut checked = source.clone();
         if let Value::Object(map) = &mut checked {
-            // The draft is settled; an unknown dialect would be refused, not ignored.
+            // The draft is already determined, and `jsonschema` rejects unknown dialects.
             map.shift_remove("$schema");
         }
         Ok(Self {
@@ -49,23 +49,25 @@ impl Schema {
     }
 
     pub(crate) fn node(&self, id: NodeId) -> &SchemaNode {
-        // Ids are made by `read` together with the nodes and never leave their schema.
+        // `read` creates ids together with the nodes, and they stay within their schema.
         &self.nodes[id as usize]
     }
 
-    /// Whether even the least value would nest without end.
+    /// Returns whether every value would be infinitely nested.
     pub(crate) fn is_endless(&self) -> bool {
         self.node(self.root).height == ENDLESS
     }
 
-    /// Whether `jsonschema` can compile the document in reasonable time: it takes a time
-    /// exponential in how deep `unevaluated…` keywords nest.
+    /// Returns whether `jsonschema` can compile the document in reasonable time.
+    ///
+    /// Its time is exponential in the nesting of `unevaluated…` keywords.
     pub(crate) fn is_checkable(&self) -> bool {
         self.nodes.iter().filter(|node| node.is_closing()).count() <= MAX_CLOSING
     }
 
-    /// Whether `jsonschema` accepts `value`, formats included; `None` when it refuses the
-    /// document itself, for a pattern of another dialect or an address it cannot read.
+    /// Returns whether `jsonschema` accepts `value`, including formats.
+    ///
+    /// `None` if it rejects the document, for a pattern in another dialect or an unreadable URI.
     pub(crate) fn accepts(&self, value: &Value) -> Option<bool> {
         self.jsonschema
             .get_or_init(|| {

@@ -1,11 +1,10 @@
-//! `format`, as `jsonschema` checks it.
+//! The keyword `format`, checked by `jsonschema`.
 
 use std::sync::OnceLock;
 
 use jsonschema::{Draft, Validator};
 use serde_json::Value;
 
-/// A `format`, with the check that `jsonschema` makes of it.
 pub(crate) struct StringFormat {
     pub(crate) name: String,
     draft: Draft,
@@ -21,7 +20,7 @@ impl StringFormat {
         }
     }
 
-    /// Whether `text` has the format; unknown formats have any.
+    /// Returns whether `text` has the format; unknown formats accept any text.
     pub(crate) fn is_match(&self, text: &str) -> bool {
         self.matcher
             .get_or_init(|| {

@@ -1,4 +1,4 @@
-//! The keywords of a schema object that say something about the value itself.
+//! Reads the keywords of a schema object that constrain the value itself.
 
 use serde_json::Value;
 
@@ -296,7 +296,7 @@ impl SchemaReader<'_> {
         Ok(())
     }
 
-    /// The entries of an object-valued keyword, with their paths.
+    /// Returns the entries of an object-valued keyword, with their paths.
     fn members<'m>(
         &self,
         node: &SchemaNode,
@@ -316,7 +316,7 @@ impl SchemaReader<'_> {
         }
     }
 
-    /// A list of property names; draft 3's boolean `required` asks for nothing here.
+    /// Reads a list of property names; a boolean `required` (draft 3) is ignored.
     fn names(
         &self,
         node: &SchemaNode,
@@ -344,7 +344,6 @@ impl SchemaReader<'_> {
 }
 
 impl ValueHints {
-    /// The hints among the keywords of a schema object.
     pub(super) fn read(map: &JsonObject) -> Option<Box<Self>> {
         let text = |key| map.get(key).and_then(Value::as_str);
         let mut hints = Self {

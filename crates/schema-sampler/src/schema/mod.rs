@@ -1,8 +1,7 @@
-//! A JSON Schema, read once into a table of nodes that can be sampled and checked.
+//! JSON Schemas, parsed once into a table of nodes for sampling and validation.
 //!
-//! Every schema object of the document is one [`SchemaNode`], known by its index, so references
-//! and recursion cost nothing and no keyword is looked up by name while a value is made.
-//! Drafts 4 to 2020-12 are read into the same table; what differs is settled when reading.
+//! Every schema object is one [`SchemaNode`] with an index, so references and recursion are cheap.
+//! Drafts 4 to 2020-12 share the table; their differences are resolved while parsing.
 
 mod analysis;
 mod document;

@@ -1,4 +1,4 @@
-//! What one schema object of a document asks for, ready to be sampled and checked.
+//! The constraints of one schema object.
 
 use indexmap::IndexMap;
 use serde_json::Value;
@@ -9,28 +9,26 @@ use super::types::JsonTypes;
 use crate::regex::Pattern;
 use crate::semantic_type::SemanticType;
 
-/// The height of a node that no finite value satisfies.
+/// Height of a node that no finite value satisfies.
 pub(crate) const ENDLESS: u16 = u16::MAX;
 
-/// Index of a [`SchemaNode`].
 pub(crate) type NodeId = u32;
 
 /// One schema object (or boolean) of the document.
 #[derive(Debug)]
 pub(crate) struct SchemaNode {
-    /// JSON pointer, for errors.
+    /// JSON pointer, for error messages.
     pub(crate) path: String,
-    /// The `type` keyword; all when absent.
+    /// Types of the `type` keyword; all types without it.
     pub(crate) types: JsonTypes,
     pub(crate) typed: bool,
-    /// The types a value can have, seen through references and combinators.
+    /// Possible types of a value, with references and combinators resolved.
     pub(crate) possible: JsonTypes,
-    /// A lower bound of how deep the least value nests; [`ENDLESS`] when no finite
-    /// value exists.
+    /// Lower bound of the minimum nesting; [`ENDLESS`] if no finite value exists.
     pub(crate) height: u16,
-    /// The schema `false`.
+    /// Whether the schema is `false`.
     pub(crate) never: bool,
-    /// `enum` and `const`.
+    /// Values of `enum` or `const`.
     pub(crate) allowed: Option<Vec<Value>>,
     pub(crate) number: Option<Box<NumberRules>>,
     pub(crate) string: Option<Box<StringRules>>,
@@ -59,7 +57,7 @@ impl SchemaNode {
         }
     }
 
-    /// Whether this node has an `unevaluated…` keyword.
+    /// Returns whether this node has an `unevaluated…` keyword.
     pub(crate) fn is_closing(&self) -> bool {
         let array = self.array.as_ref().and_then(|rules| rules.unevaluated);
         let object = self.object.as_ref().and_then(|rules| rules.unevaluated);
@@ -123,7 +121,7 @@ pub(crate) struct Property {
     pub(crate) semantic_type: Option<&'static SemanticType>,
 }
 
-/// Keywords that apply other schemas to the same value.
+/// Keywords for applying other schemas to the same value.
 #[derive(Debug, Default)]
 pub(crate) struct Applicators {
     pub(crate) refs: Vec<NodeId>,
@@ -141,12 +139,11 @@ pub(crate) struct Conditional {
     pub(crate) otherwise: Option<NodeId>,
 }
 
-/// What helps to choose a sensible value.
 #[derive(Debug, Default)]
 pub(crate) struct ValueHints {
     pub(crate) semantic_type: Option<&'static SemanticType>,
-    /// The example that the description gives.
+    /// Example in the description.
     pub(crate) example: Option<String>,
-    /// `default`, `examples`, `example`.
+    /// Values of `default`, `examples` and `example`.
     pub(crate) examples: Vec<Value>,
 }

@@ -1,10 +1,9 @@
-//! Numbers as JSON writes them, compared and divided exactly.
+//! JSON numbers with exact comparison and division.
 
 use std::cmp::Ordering;
 
 use serde_json::Number;
 
-/// A number of a schema or a value.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum JsonNumber {
     Int(i128),
@@ -45,16 +44,15 @@ impl JsonNumber {
     }
 }
 
-/// An end of a range of numbers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NumberBound {
     pub(crate) number: JsonNumber,
-    /// Records whether the number itself lies outside.
+    /// Whether the bound excludes the number itself.
     pub(crate) open: bool,
 }
 
 impl NumberBound {
-    /// The other side of the bound.
+    /// Returns the complementary bound.
     pub(crate) fn flipped(self) -> Self {
         Self {
             open: !self.open,
@@ -62,7 +60,7 @@ impl NumberBound {
         }
     }
 
-    /// The least integer of a range that begins here.
+    /// Returns the minimum integer of a range with this lower bound.
     pub(crate) fn ceil(self) -> i128 {
         let beyond = i128::from(self.open);
         match self.number {
@@ -72,7 +70,7 @@ impl NumberBound {
         }
     }
 
-    /// The greatest integer of a range that ends here.
+    /// Returns the maximum integer of a range with this upper bound.
     pub(crate) fn floor(self) -> i128 {
         let beyond = i128::from(self.open);
         match self.number {
@@ -83,7 +81,7 @@ impl NumberBound {
     }
 }
 
-/// `digits × 10^exp`, the exact value of a number as printed; no trailing zero digits.
+/// `digits × 10^exp`, the exact value of a printed number; without trailing zero digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Decimal {
     digits: i128,
@@ -117,13 +115,12 @@ impl Decimal {
         Self { digits, exp }
     }
 
-    /// `digits` at a smaller exponent; `None` on overflow.
+    /// Returns `digits` at a smaller exponent; `None` on overflow.
     fn at(self, exp: i32) -> Option<i128> {
         let shift = u32::try_from(self.exp.checked_sub(exp)?).ok()?;
         self.digits.checked_mul(10i128.checked_pow(shift)?)
     }
 
-    /// Whether this is a whole multiple of `step`.
     pub(crate) fn is_multiple_of(self, step: Self) -> bool {
         if step.digits == 0 || self.digits == 0 {
             return self.digits == 0;
@@ -131,7 +128,7 @@ impl Decimal {
         let exp = self.exp.min(step.exp);
         match (self.at(exp), step.at(exp)) {
             (Some(a), Some(b)) => a % b == 0,
-            // Too far apart for exact integers: a huge value modulo a small step.
+            // The exponents are too far apart for exact integers: uses modular arithmetic.
             (None, Some(b)) => {
                 let m = b.unsigned_abs();
                 let shift = u32::try_from(self.exp - exp).unwrap_or(0);
@@ -145,14 +142,13 @@ impl Decimal {
         }
     }
 
-    /// The least number that is a multiple of both.
     pub(crate) fn lcm(self, other: Self) -> Option<Self> {
         let exp = self.exp.min(other.exp);
         let (a, b) = (self.at(exp)?.abs(), other.at(exp)?.abs());
         Some(Self::trimmed((a / gcd(a, b)).checked_mul(b)?, exp))
     }
 
-    /// The least positive integer that is a multiple of this.
+    /// Returns the minimum positive integer that is a multiple of this number.
     pub(crate) fn integer_step(self) -> Option<i128> {
         if self.exp >= 0 {
             return self.at(0).map(i128::abs);
@@ -161,7 +157,7 @@ impl Decimal {
         Some(self.digits.abs() / gcd(self.digits.abs(), scale))
     }
 
-    /// `count` times this, as the nearest double.
+    /// Returns `count` times this number as the nearest double.
     pub(crate) fn times(self, count: i128) -> Option<f64> {
         format!("{}e{}", self.digits.checked_mul(count)?, self.exp)
             .parse()

@@ -1,4 +1,4 @@
-//! Where a number may lie: exact bounds and multiples, and a pick within both.
+//! Ranges of numbers with exact bounds and multiples.
 
 use std::cmp::Ordering;
 
@@ -8,21 +8,20 @@ use serde_json::Number;
 use super::number::{Decimal, JsonNumber, NumberBound};
 use vllm_sim_random::Draw;
 
-/// Beyond this a double has no fraction and its neighbours are more than 1 apart.
+/// Smallest magnitude of doubles without a fraction, 2^53.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// How wide an interval may be before the usual range is preferred within it.
+/// Maximum width of an interval that is not narrowed to the usual range.
 const WIDE: i128 = 10_000;
 
-/// The range that a number lies in when the schema leaves room.
+/// The preferred range of a number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum UsualRange<T> {
     Default((T, T)),
-    /// A bound that the name of the value suggests; it applies if the schema allows it.
+    /// Range suggested by the field name, applied wherever the schema allows it.
     Meant((T, T)),
 }
 
-/// What a number must satisfy, from all parts of a schema together.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct NumberRange {
     low: Option<NumberBound>,
@@ -59,13 +58,12 @@ impl NumberRange {
 
     pub(crate) fn multiple_of(&mut self, step: Decimal) {
         self.step = Some(match self.step {
-            // An overflow leaves one of the steps to chance and the final check.
+            // On overflow, one of the steps is left to the final check.
             Some(old) => old.lcm(step).unwrap_or(step),
             None => step,
         });
     }
 
-    /// Keeps to another range as well.
     pub(crate) fn narrow(&mut self, other: &Self) {
         if let Some(bound) = other.low {
             self.at_least(bound);
@@ -78,7 +76,6 @@ impl NumberRange {
         }
     }
 
-    /// Why nothing lies within, when the bounds alone say so.
     pub(crate) fn conflict(&self) -> Option<String> {
         let (low, high) = self.low.zip(self.high)?;
         let (low, high) = (low.number, high.number);
@@ -107,7 +104,6 @@ impl NumberRange {
         low && high && f.is_finite()
     }
 
-    /// An integer within.
     pub(crate) fn integer(&self, usual: UsualRange<i64>, rng: &mut ChaCha8Rng) -> Option<Number> {
         let low = self.low.map(NumberBound::ceil);
         let high = self.high.map(NumberBound::floor);
@@ -120,7 +116,7 @@ impl NumberRange {
         };
         let (a, mut b) = window(low, high, usual);
         if a <= i128::from(u64::MAX) {
-            // Beyond that only a double holds it.
+            // Larger integers need a double.
             b = b.min(i128::from(u64::MAX));
         }
         let (first, last) = (ceil_div(a, step), a.max(b).div_euclid(step));
@@ -140,7 +136,7 @@ impl NumberRange {
             .or_else(|| self.huge(value))
     }
 
-    /// An integer that only a double can hold.
+    /// Returns an integer beyond 64 bits, as a double.
     fn huge(&self, value: i128) -> Option<Number> {
         let near = value as f64;
         [near, near.next_up(), near.next_down()]
@@ -157,7 +153,7 @@ impl NumberRange {
         })
     }
 
-    /// A number within, with few decimals when the bounds leave room.
+    /// Draws a number in the range, with few decimals if possible.
     pub(crate) fn number(&self, usual: UsualRange<f64>, rng: &mut ChaCha8Rng) -> Option<Number> {
         let is_meant = matches!(usual, UsualRange::Meant(_));
         let (UsualRange::Meant(usual) | UsualRange::Default(usual)) = usual;
@@ -200,7 +196,7 @@ impl NumberRange {
         let mut fallback = None;
         for attempt in 0..40 {
             let count = if last < first {
-                // None in the preferred window: the nearest ones outside it.
+                // The preferred range contains no multiple: tries the nearest ones outside.
                 if attempt % 2 == 0 { first } else { last }
             } else if last - first < 1e15 {
                 first + rng.between(0, (last - first) as u64) as f64
@@ -208,7 +204,7 @@ impl NumberRange {
                 first + ((last - first) * rng.unit()).floor()
             };
             if count.abs() >= EXACT {
-                // Only a float multiple can be named: 1e300 of 0.5 is one.
+                // Only a double can represent the multiple, such as 1e300 for step 0.5.
                 let f = (count * size).clamp(f64::MIN, f64::MAX);
                 if self.holds(f) && self.steps(f) {
                     return Number::from_f64(f);
@@ -218,7 +214,7 @@ impl NumberRange {
             let Some(f) = step.times(count as i128).filter(|&f| self.holds(f)) else {
                 continue;
             };
-            // Python's jsonschema divides doubles: prefer multiples that survive that.
+            // Python's jsonschema divides doubles: prefers multiples that survive this.
             if (f / size).fract() == 0.0 {
                 return tidy(f);
             }
@@ -228,7 +224,7 @@ impl NumberRange {
     }
 }
 
-/// A whole double prints as an integer.
+/// Returns a whole double as an integer.
 fn tidy(f: f64) -> Option<Number> {
     if f.fract() == 0.0 && f.abs() < EXACT {
         return Some(Number::from(f as i64));

@@ -1,4 +1,4 @@
-//! From a JSON document to the table of nodes.
+//! Parses a JSON document into the table of nodes.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -11,20 +11,17 @@ use super::references::{ReferenceIndex, is_old};
 use super::types::JsonTypes;
 use crate::constraint::InvalidSchema;
 
-/// How deep a document may nest.
 const MAX_NESTING: u32 = 200;
 
-/// How many schema objects a document may have.
 const MAX_NODES: usize = 20_000;
 
 pub(super) type JsonObject = Map<String, Value>;
 
-/// What a document holds.
 pub(super) struct ReadSchema {
     pub(super) nodes: Vec<SchemaNode>,
     pub(super) root: NodeId,
     pub(super) draft: Draft,
-    /// `unevaluatedItems` or `unevaluatedProperties` occur.
+    /// Whether `unevaluatedItems` or `unevaluatedProperties` occur.
     pub(super) tracks: bool,
 }
 
@@ -62,7 +59,7 @@ pub(super) fn read(source: &Value) -> Result<ReadSchema, InvalidSchema> {
     })
 }
 
-/// Whether `value` nests deeper than `limit`, without recursion.
+/// Returns whether `value` is nested deeper than `limit`, without recursion.
 fn too_deep(value: &Value, limit: u32) -> bool {
     let mut stack = vec![(value, 0)];
     while let Some((value, depth)) = stack.pop() {
@@ -78,7 +75,7 @@ fn too_deep(value: &Value, limit: u32) -> bool {
     false
 }
 
-/// The draft that `$schema` names, else the latest under which the document can be valid.
+/// Returns the draft named by `$schema`, else the latest draft under which the document is valid.
 fn draft_of(source: &Value) -> Draft {
     let named = source.get("$schema").and_then(Value::as_str).unwrap_or("");
     let mut draft = [
@@ -90,7 +87,7 @@ fn draft_of(source: &Value) -> Draft {
     .into_iter()
     .find_map(|(key, draft)| named.contains(key).then_some(draft))
     .unwrap_or(Draft::Draft202012);
-    // Agents mix drafts: a list as `items` ended with 2019-09, a boolean bound with draft 4.
+    // Agents mix drafts: lists as `items` end with 2019-09, boolean bounds with draft 4.
     let mut stack = vec![source];
     while let Some(value) = stack.pop() {
         match value {
@@ -111,12 +108,12 @@ fn draft_of(source: &Value) -> Draft {
     draft
 }
 
-/// Which keywords mean anything; a document that names no old draft may use them all.
+/// Supported keywords; a document that names no old draft may use all.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeywordSet {
-    /// Without `const`, `contains`, `propertyNames` and `if`.
+    /// Excludes `const`, `contains`, `propertyNames` and `if`.
     Draft4,
-    /// Without `if`.
+    /// Excludes `if`.
     Draft6,
     All,
 }
@@ -128,10 +125,10 @@ pub(super) struct SchemaReader<'v> {
     index: ReferenceIndex,
     nodes: Vec<SchemaNode>,
     by_path: HashMap<String, NodeId>,
-    /// References to resolve once all named places are known.
+    /// References to resolve after all nodes are known.
     pending: Vec<(NodeId, String)>,
     pub(super) tracks: bool,
-    /// What it costs to translate the patterns so far.
+    /// Total cost of translating the patterns.
     pub(super) translation: Cell<usize>,
 }
 
@@ -143,7 +140,7 @@ impl SchemaReader<'_> {
         })
     }
 
-    /// Resolves references; a target outside the known keywords is read now.
+    /// Resolves references; parses targets outside the known keywords.
     fn link(&mut self) -> Result<(), InvalidSchema> {
         while let Some((from, reference)) = self.pending.pop() {
             let path = self.nodes[from as usize].path.clone();
@@ -168,7 +165,7 @@ impl SchemaReader<'_> {
         Ok(())
     }
 
-    /// Stands for a meta-schema: an empty object is a schema in every draft.
+    /// Returns a node for a meta-schema: an empty object is a schema in every draft.
     fn any_object(&mut self) -> NodeId {
         let mut node = SchemaNode::new("/$ref".to_owned());
         node.types = JsonTypes::OBJECT;
@@ -199,7 +196,7 @@ impl SchemaReader<'_> {
             Value::Object(map) => {
                 let mut node = SchemaNode::new(self.nodes[id as usize].path.clone());
                 self.fill(&mut node, map, id, depth)?;
-                // References found meanwhile were only queued, so nothing is lost here.
+                // References found in between were only queued, so no change is lost.
                 self.nodes[id as usize] = node;
             }
             _ => {
@@ -227,7 +224,7 @@ impl SchemaReader<'_> {
             };
             self.pending.push((id, reference.to_owned()));
             if is_old(self.draft) {
-                // A reference may still lead into the neighbours.
+                // The reference may still point to a sibling keyword.
                 node.hints = ValueHints::read(map);
                 return Ok(());
             }
@@ -316,7 +313,7 @@ impl SchemaReader<'_> {
     }
 }
 
-/// A value as an error message shows it.
+/// Formats a value for an error message, truncated to 60 characters.
 pub(super) fn shortened(value: &Value) -> String {
     let text = value.to_string();
     if text.chars().count() <= 60 {

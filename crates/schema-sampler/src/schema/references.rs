@@ -1,26 +1,25 @@
-//! Where references lead: `$id`, anchors, JSON pointers.
+//! Resolves references: `$id`, anchors, JSON pointers.
 
 use std::collections::HashMap;
 
 use jsonschema::Draft;
 use serde_json::Value;
 
-/// Before 2019-09 the other keywords beside `$ref` are ignored.
+/// Returns whether the draft ignores keywords next to `$ref` (before 2019-09).
 pub(super) fn is_old(draft: Draft) -> bool {
     matches!(draft, Draft::Draft4 | Draft::Draft6 | Draft::Draft7)
 }
 
-/// The names that a document gives to its parts.
 #[derive(Debug)]
 pub(super) struct ReferenceIndex {
-    /// Base address and pointer of each part that has an `$id`; the document itself first.
+    /// Base URI and pointer of each part with an `$id`; the document itself is first.
     resources: Vec<(String, String)>,
-    /// (resource, anchor) to pointer.
+    /// Pointer by resource and anchor.
     anchors: HashMap<(usize, String), String>,
 }
 
 impl ReferenceIndex {
-    /// Finds the names of a document; in old drafts `$ref` hides its neighbours.
+    /// Indexes a document; in old drafts `$ref` hides its sibling keywords.
     pub(super) fn new(root: &Value, draft: Draft) -> Self {
         let id_key = if draft == Draft::Draft4 { "id" } else { "$id" };
         let mut index = Self {
@@ -67,7 +66,7 @@ impl ReferenceIndex {
         }
     }
 
-    /// Notes an `$id`; a mere fragment is an anchor (drafts 4 to 7).
+    /// Records an `$id`; a plain fragment is an anchor (drafts 4 to 7).
     fn name(&mut self, id: &str, path: &str, resource: usize) -> usize {
         if let Some(anchor) = id.strip_prefix('#') {
             if !anchor.is_empty() {
@@ -86,7 +85,7 @@ impl ReferenceIndex {
         self.resources.len() - 1
     }
 
-    /// The innermost resource that holds `path`.
+    /// Returns the innermost resource that contains `path`.
     fn resource_of(&self, path: &str) -> usize {
         (0..self.resources.len())
             .filter(|&i| {
@@ -98,7 +97,7 @@ impl ReferenceIndex {
             .unwrap_or(0)
     }
 
-    /// The pointer that `reference`, found at `path`, means.
+    /// Returns the pointer to the target of `reference` at `path`.
     pub(super) fn resolve(&self, reference: &str, path: &str) -> Option<String> {
         let from = self.resource_of(path);
         let (address, fragment) = reference.split_once('#').unwrap_or((reference, ""));
@@ -122,7 +121,6 @@ impl ReferenceIndex {
     }
 }
 
-/// Undoes percent-encoding.
 fn unescape(text: &str) -> String {
     if !text.contains('%') {
         return text.to_owned();
@@ -142,7 +140,7 @@ fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// `reference` seen from `base` (RFC 3986 section 5.2, without queries).
+/// Resolves `reference` against `base` (RFC 3986 section 5.2, without queries).
 fn join(base: &str, reference: &str) -> String {
     let scheme = |text: &str| {
         text.split_once(':')

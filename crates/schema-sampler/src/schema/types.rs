@@ -1,4 +1,4 @@
-//! The types of JSON values, and when two values are equal.
+//! The types and the equality of JSON values.
 
 use std::cmp::Ordering;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::number::JsonNumber;
 
-/// A set of JSON types; an integer is a number of its own.
+/// A set of JSON types, in which integers are separate from other numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct JsonTypes(u8);
 
@@ -15,7 +15,7 @@ impl JsonTypes {
     pub(crate) const NULL: Self = Self(1);
     pub(crate) const BOOLEAN: Self = Self(2);
     pub(crate) const INTEGER: Self = Self(4);
-    /// Numbers that are no integers.
+    /// Numbers other than integers.
     pub(crate) const FRACTION: Self = Self(8);
     pub(crate) const NUMBER: Self = Self(12);
     pub(crate) const STRING: Self = Self(16);
@@ -67,7 +67,7 @@ impl Default for JsonTypes {
     }
 }
 
-/// The type of a value; a whole number is an integer, however it is written.
+/// Returns the type of a value; a whole number is an integer in any notation.
 pub(crate) fn type_of(value: &Value) -> JsonTypes {
     match value {
         Value::Null => JsonTypes::NULL,
@@ -80,7 +80,7 @@ pub(crate) fn type_of(value: &Value) -> JsonTypes {
     }
 }
 
-/// Equality as JSON Schema has it: `1` is `1.0`, members have no order.
+/// Compares values as JSON Schema does: `1` equals `1.0`, and members have no order.
 pub(crate) fn json_equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => {

@@ -1,7 +1,6 @@
-//! Whether a value satisfies a node, within a budget.
+//! Validates values against a node within a budget.
 //!
-//! `jsonschema` has the last word on a whole value; this validator answers for parts of
-//! one while it is being made, and never works longer than its fuel lasts.
+//! It checks parts of a value during generation. `jsonschema` decides about the whole value.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
@@ -16,25 +15,25 @@ use super::node::{
 use super::number::{Decimal, JsonNumber};
 use super::types::{json_equal, type_of};
 
-/// How deep schemas may apply to schemas and values nest, together.
+/// Maximum combined nesting of schemas and values.
 const MAX_DEPTH: u32 = 400;
 
-/// The fuel ran out, or the schema applies itself without end.
+/// Reports a spent budget, or a schema that applies itself infinitely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FuelExhausted;
 
 type Validity = Result<bool, FuelExhausted>;
 
-/// Which members or items have been evaluated, by position.
+/// Evaluated members or items, by position.
 type EvaluatedParts = Vec<bool>;
 
-/// Checks values against the nodes of one schema.
 pub(crate) struct BoundedValidator<'a> {
     schema: &'a Schema,
     fuel: Cell<u32>,
     depth: Cell<u32>,
-    /// Answers on (target of a reference, address of a value), for one top-level question:
-    /// shared parts make some documents exponential to check without it.
+    /// Results by reference target and address of the value, for one top-level call.
+    ///
+    /// Without them, shared parts make some documents exponential.
     known: Option<RefCell<HashMap<(NodeId, usize), bool>>>,
 }
 
@@ -48,7 +47,8 @@ impl<'a> BoundedValidator<'a> {
         }
     }
 
-    /// A validator that repeats itself: it needs as much fuel as a plain validator needs work.
+    /// Creates a validator without memoization, whose spent budget measures the cost of a plain
+    /// validator.
     pub(crate) fn plain(schema: &'a Schema, fuel: u32) -> Self {
         Self {
             known: None,
@@ -56,25 +56,23 @@ impl<'a> BoundedValidator<'a> {
         }
     }
 
-    /// What is left of the fuel.
     pub(crate) fn fuel(&self) -> u32 {
         self.fuel.get()
     }
 
-    /// Takes `amount` of the fuel.
+    /// Spends `amount` of the budget.
     ///
     /// # Errors
-    /// [`FuelExhausted`] when there is less.
+    /// [`FuelExhausted`] if less is left.
     pub(crate) fn spend(&self, amount: u32) -> Result<(), FuelExhausted> {
         let left = self.fuel.get().checked_sub(amount);
         self.fuel.set(left.unwrap_or(0));
         left.map(|_| ()).ok_or(FuelExhausted)
     }
 
-    /// Whether `value` satisfies the node.
     pub(crate) fn valid(&self, id: NodeId, value: &Value) -> Validity {
         if let (0, Some(known)) = (self.depth.get(), &self.known) {
-            // Other values may have had these addresses.
+            // The addresses may belong to values of an earlier call.
             known.borrow_mut().clear();
         }
         if !self.schema.tracks {
@@ -88,7 +86,6 @@ impl<'a> BoundedValidator<'a> {
         self.eval(id, value, Some(&mut vec![false; size]))
     }
 
-    /// Whether `value` satisfies all of the nodes.
     pub(crate) fn all(&self, ids: &[NodeId], value: &Value) -> Validity {
         for &id in ids {
             if !self.valid(id, value)? {
@@ -108,7 +105,7 @@ impl<'a> BoundedValidator<'a> {
         let node = self.schema.node(id);
         let valid = match evaluated {
             Some(evaluated) if node.is_closing() => {
-                // `unevaluated…` sees what this node evaluates, not what its neighbours do.
+                // `unevaluated…` considers only the parts that this node evaluates.
                 let mut own = vec![false; evaluated.len()];
                 let valid = self.node(node, value, Some(&mut own));
                 for (seen, own) in evaluated.iter_mut().zip(own) {
@@ -330,7 +327,7 @@ impl<'a> BoundedValidator<'a> {
         Ok(true)
     }
 
-    /// Checks a property name; the text lives only here, so nothing is remembered of it.
+    /// Checks a property name without memoization, because its text is temporary.
     fn name(&self, id: NodeId, name: &str) -> Validity {
         let fresh = BoundedValidator {
             schema: self.schema,
@@ -384,7 +381,7 @@ impl<'a> BoundedValidator<'a> {
         }
     }
 
-    /// Checks by the target of a reference, once for each value.
+    /// Checks the target of a reference, once per value.
     fn refer(&self, id: NodeId, value: &Value, evaluated: Option<&mut EvaluatedParts>) -> Validity {
         let Some(known) = &self.known else {
             return self.eval(id, value, evaluated);
@@ -398,8 +395,7 @@ impl<'a> BoundedValidator<'a> {
         Ok(valid)
     }
 
-    /// How many of `branches` the value satisfies, counting to `enough` at most; what they
-    /// evaluate is added.
+    /// Counts the satisfied `branches`, up to `enough`; marks the parts that they evaluate.
     fn matching(
         &self,
         branches: &[NodeId],
@@ -423,7 +419,7 @@ impl<'a> BoundedValidator<'a> {
                 None => self.eval(id, value, None)?,
             };
             count += usize::from(held);
-            // Without evaluated parts the first match decides an `anyOf`.
+            // Without evaluated parts, the first match decides an `anyOf`.
             if count >= enough || (evaluated.is_none() && enough == usize::MAX && count > 0) {
                 break;
             }

@@ -1,10 +1,9 @@
-//! The formats that a structural tag is made of.
+//! The formats of a structural tag.
 
 use crate::grammar::Grammar;
 use crate::regex::WholeRegex;
 use crate::schema::Schema;
 
-/// A format of a structural tag.
 #[derive(Debug)]
 pub(crate) enum StructuralTag {
     ConstString(String),
@@ -23,7 +22,6 @@ pub(crate) enum StructuralTag {
         content: Box<StructuralTag>,
         ends: Vec<String>,
     },
-    /// Free text with tags in it.
     TriggeredTags {
         triggers: Vec<String>,
         tags: Vec<StructuralTag>,
@@ -38,7 +36,6 @@ pub(crate) enum StructuralTag {
     },
 }
 
-/// How a `json_schema` format is written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum JsonStyle {
     Json,

@@ -1,8 +1,8 @@
-//! Structural tags: free text, with parts that must keep a format.
+//! Structural tags: free text with parts in a fixed format.
 //!
-//! Source: `python/xgrammar/structural_tag.py` and the structural tag documentation of
-//! xgrammar 0.2; the older form (`structures`, `triggers`) is vLLM's
-//! `backend_guidance.py`. Token ids need a tokenizer and are refused.
+//! Source: `python/xgrammar/structural_tag.py` and the structural tag documentation of xgrammar
+//! 0.2. The older form (`structures`, `triggers`) follows vLLM's `backend_guidance.py`. Token ids
+//! are rejected because they need a tokenizer.
 
 mod format;
 mod read;

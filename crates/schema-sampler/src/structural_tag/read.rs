@@ -1,4 +1,4 @@
-//! From JSON to formats.
+//! Parses the formats of a structural tag from JSON.
 
 use serde_json::{Map, Value};
 
@@ -8,7 +8,6 @@ use crate::grammar::Grammar;
 use crate::regex::WholeRegex;
 use crate::schema::Schema;
 
-/// Levels of formats, at most.
 const MAX_NESTING: u32 = 100;
 
 type ReadResult<T> = Result<T, ConstraintError>;
@@ -18,10 +17,10 @@ fn bad<T>(words: impl Into<String>) -> ReadResult<T> {
 }
 
 impl StructuralTag {
-    /// Reads either form.
+    /// Parses a structural tag in either form.
     ///
     /// # Errors
-    /// [`ConstraintError`] of the part that cannot be read.
+    /// [`ConstraintError`] of the invalid part.
     pub(crate) fn read(value: &Value) -> ReadResult<Self> {
         let parsed;
         let value = match value {
@@ -240,7 +239,7 @@ fn dispatch(map: &Map<String, Value>, nesting: u32) -> ReadResult<StructuralTag>
     })
 }
 
-/// A begin, an end or a trigger: a text, or a token named by its text.
+/// Reads a begin, end or trigger: a text, or a token named by its text.
 fn mark(value: Option<&Value>) -> ReadResult<String> {
     match value {
         Some(Value::String(text)) => Ok(text.clone()),

@@ -1,4 +1,4 @@
-//! A text of a format.
+//! Generates a text of a structural tag.
 
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
@@ -13,14 +13,14 @@ use crate::semantic_type::sentence;
 use crate::work::Work;
 use vllm_sim_random::Draw;
 
-/// Repetitions of a part that may be repeated without end.
+/// Maximum number of repetitions beyond the minimum.
 const EXTRA: u32 = 2;
 
 impl StructuralTag {
-    /// A text of the format.
+    /// Generates a text of the format.
     ///
     /// # Errors
-    /// [`ConstraintError::TooLong`], or that of a schema or grammar within.
+    /// [`ConstraintError::TooLong`], or the error of a nested schema or grammar.
     pub(crate) fn sample(
         &self,
         limits: &Limits,
@@ -46,7 +46,7 @@ struct TagWriter<'a> {
 }
 
 impl TagWriter<'_> {
-    /// Writes a text of `tag`; free text in it holds none of `stops`.
+    /// Writes a text of `tag`; free text in it contains none of `stops`.
     fn write(&mut self, tag: &StructuralTag, stops: &[String]) -> Result<(), ConstraintError> {
         let spent = self.work.spend(1).is_none();
         if spent || self.out.len() > self.limits.max_chars as usize {
@@ -170,7 +170,7 @@ impl TagWriter<'_> {
         Ok(())
     }
 
-    /// A sentence that holds none of the stops, or nothing.
+    /// Writes a sentence without any of the stops, or nothing.
     fn free(&mut self, stops: &[&[String]], max_chars: Option<u64>) {
         let text = format!("{} ", sentence(self.rng));
         let stopped = stops

@@ -1,4 +1,4 @@
-//! Tests of constraints as a whole; the tables of schemas are beside this file.
+//! Tests of whole constraints; the `.jsonl` files are tables of schemas.
 
 mod random;
 mod tables;

@@ -1,4 +1,4 @@
-//! Random schemas: whatever is produced is valid, and nothing panics.
+//! Random schemas: every generated value is valid, and nothing panics.
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -23,7 +23,6 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A keyword and its value.
 fn keyword(inner: BoxedStrategy<Value>) -> impl Strategy<Value = (&'static str, Value)> {
     let types = prop::sample::subsequence(
         vec![

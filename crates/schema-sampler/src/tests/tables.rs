@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use crate::{Compiled, Constraint, ConstraintError, Limits, compile};
 use vllm_sim_random::{Purpose, stream};
 
-/// The lines of a table, notes left out.
+/// Reads the lines of a table without its comments.
 fn lines(table: &str) -> impl Iterator<Item = Value> {
     table
         .lines()
@@ -28,7 +28,7 @@ fn validator(schema: &Value) -> jsonschema::Validator {
         () => options,
     };
     if draft3 {
-        // No draft from 4 on has a boolean `required`: check what is left.
+        // No draft from 4 on has a boolean `required`: checks the rest.
         return options.build(&json!({"type": "object"})).expect("a schema");
     }
     options
@@ -160,7 +160,7 @@ fn field_names_shape_the_values() {
     assert!(said > 5);
 }
 
-/// `jsonschema` reads ECMA-262 only; agents in Python send what `re` reads.
+/// `jsonschema` supports only ECMA-262; Python clients send patterns of `re`.
 #[test]
 fn patterns_of_python_are_understood() {
     for (pattern, same) in [
@@ -219,7 +219,7 @@ fn hostile_schemas_cost_a_bounded_amount_of_work() {
         json!({"enum": (0..20_000).collect::<Vec<i32>>(), "minimum": 19_999}),
     ];
     for schema in schemas {
-        // Bounded by counters, so it ends; how fast is a matter for the benches.
+        // Checks only that the bounded search ends; benches measure its speed.
         if let Ok(compiled) = compile(&Constraint::Json(schema)) {
             for seed in 0..2 {
                 if let Ok(text) = sample(&compiled, seed) {

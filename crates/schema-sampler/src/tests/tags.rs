@@ -26,7 +26,7 @@ fn weather(name: &str) -> Value {
     })
 }
 
-/// The contents of the function tags of a text.
+/// Returns the contents of the function tags in a text.
 fn calls(text: &str) -> Vec<Value> {
     text.split("<function=")
         .skip(1)

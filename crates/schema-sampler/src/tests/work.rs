@@ -1,12 +1,12 @@
-//! Constraints that would multiply the work of one text: each is given up, or met, within its
-//! budget. Without one these take from minutes to for ever.
+//! Constraints that multiply the work of one text: each ends within its budget.
+//!
+//! Without a budget, these take minutes or do not end.
 
 use serde_json::json;
 
 use crate::{Constraint, Limits, compile};
 use vllm_sim_random::{Purpose, stream};
 
-/// Whether a text was found.
 fn ends(constraint: &Constraint) -> bool {
     let compiled = match compile(constraint) {
         Ok(compiled) => compiled,
@@ -16,7 +16,7 @@ fn ends(constraint: &Constraint) -> bool {
     compiled.sample(&mut rng, &Limits::default()).is_ok()
 }
 
-/// A matcher works as long as the pattern times the text.
+/// The cost of a match grows with the product of pattern and text.
 #[test]
 fn a_long_pattern_on_a_long_text() {
     for pattern in [
@@ -78,7 +78,7 @@ fn a_tag_again_and_again() {
     assert!(!ends(&Constraint::StructuralTag(json!({"format": tag}))));
 }
 
-/// Each class takes kilobytes, and a constraint may hold very many.
+/// Each class takes kilobytes, and a constraint may contain many classes.
 #[test]
 fn constraints_that_are_too_large() {
     for constraint in [

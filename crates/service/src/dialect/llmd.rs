@@ -1,4 +1,4 @@
-//! llm-d-inference-sim's dialect (`--compat llm-d`).
+//! Request checks of llm-d-inference-sim (`--compat llm-d`).
 //!
 //! Source: llm-d-inference-sim `pkg/llm-d-inference-sim/helpers.go`, `validateRequest`.
 
@@ -12,12 +12,12 @@ use vllm_sim_tokenizer::plain_text;
 use vllm_sim_wire::openai::message::{Content, Message};
 use vllm_sim_wire::{Fault, Limits};
 
-/// llm-d-inference-sim.
+/// The request checks of llm-d-inference-sim.
 #[derive(Debug)]
 pub struct Llmd;
 
 impl Llmd {
-    /// The most alternatives of a log probability; who asks for more gets so many.
+    /// Maximum number of alternative log probabilities per token; larger values are clamped.
     pub const MAX_LOGPROBS: i64 = 100;
 }
 
@@ -30,7 +30,7 @@ impl Dialect for Llmd {
         ValidateAt::AfterPrompt
     }
 
-    /// Prompt and output have to fit together; one token of output counts if nobody asks for more.
+    /// Checks that prompt and output fit together; an output without a limit counts as one token.
     fn check_whole(
         &self,
         limits: &Limits,
@@ -50,7 +50,6 @@ impl Dialect for Llmd {
         )))
     }
 
-    /// The tokens of every text are counted.
     fn check_text(&self, _: &Limits, _: &str, _: usize) -> Result<(), Fault> {
         Ok(())
     }
@@ -71,9 +70,9 @@ impl Dialect for Llmd {
         true
     }
 
-    /// An echo has the images and calls of the message too.
+    /// Returns the whole message as JSON text, images and tool calls included.
     fn echo<'m>(&self, message: &'m Message) -> Cow<'m, str> {
-        // Texts alone read the same, and take a tree of values in between.
+        // For text alone, the result is the same without building a JSON tree.
         let whole = !matches!(message.content(), Content::Texts(_));
         match whole.then(|| message.to_json()).as_deref() {
             Some(Value::Object(members)) => Cow::Owned(plain_text(members)),

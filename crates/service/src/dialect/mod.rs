@@ -1,6 +1,6 @@
-//! The differences between the servers that this one imitates, as one value.
+//! Differences between the imitated servers in how they check and answer a request.
 //!
-//! The default of each question is vLLM's answer. A further dialect is a file beside
+//! Each method of [`Dialect`] defaults to vLLM's behaviour. To add a server, add a file like
 //! `llmd.rs` and its name in the configuration.
 
 mod llmd;
@@ -15,58 +15,59 @@ pub use tokens::TokensApi;
 use vllm_sim_wire::openai::message::Message;
 use vllm_sim_wire::{Fault, Limits, SamplingDefaults};
 
-/// The questions that the imitated servers answer differently about a request.
+/// Decides about the points on which the imitated servers differ.
 pub trait Dialect: Debug + Send + Sync {
-    /// Returns whether a request has to name its model.
+    /// Returns whether a request must name its model.
     fn requires_model_name(&self) -> bool {
         false
     }
 
-    /// Returns whether admission is asked for before the prompt is made, and again with the job.
+    /// Returns whether admission is checked on arrival, and again when the job is submitted.
     fn admits_on_arrival(&self) -> bool {
         true
     }
 
-    /// Returns the point at which the values of a request are validated.
+    /// Returns the point at which request values are validated.
     fn validation(&self) -> ValidateAt {
         ValidateAt::BeforePrompt
     }
 
-    /// Checks that a prompt with the output asked for fits into the context.
+    /// Checks that the prompt and the requested output fit into the context together.
     ///
     /// # Errors
-    /// 400 where both together have to fit.
+    /// 400 if they do not fit.
     fn check_whole(&self, _: &Limits, _prompt: usize, _asked: Option<i128>) -> Result<(), Fault> {
         Ok(())
     }
 
-    /// Checks a text of tokens of at most `longest` characters before it is encoded.
+    /// Checks the length of a text before it is encoded; a token has at most `longest` characters.
     ///
     /// # Errors
-    /// 400 for a text whose characters alone are beyond the context.
+    /// 400 for a text that cannot fit into the context.
     fn check_text(&self, limits: &Limits, text: &str, longest: usize) -> Result<(), Fault> {
         limits.prompt_characters(text, longest)
     }
 
-    /// Checks that an encoded text leaves the context as it has to.
+    /// Checks that an encoded text fits into the context.
     ///
-    /// vLLM's tokenizer cuts a text one token behind the context: the message shows no more.
+    /// vLLM's tokenizer truncates one token past the context, so the message never shows a larger
+    /// number.
     ///
     /// # Errors
-    /// 400 for a prompt beyond the context.
+    /// 400 for a prompt that exceeds the context.
     fn check_encoded(&self, limits: &Limits, tokens: usize) -> Result<(), Fault> {
         limits.prompt_tokens(tokens.min(limits.max_model_len as usize + 1))
     }
 
-    /// Checks that a prompt of token ids leaves the context as it has to.
+    /// Checks that a prompt of token ids fits into the context.
     ///
     /// # Errors
-    /// 400 for a prompt beyond the context.
+    /// 400 for a prompt that exceeds the context.
     fn check_tokens(&self, limits: &Limits, tokens: usize) -> Result<(), Fault> {
         limits.prompt_tokens(tokens)
     }
 
-    /// Checks that the prompt of a Responses request leaves room for an answer.
+    /// Checks that the prompt of a Responses request leaves room for output.
     ///
     /// # Errors
     /// 400 for a prompt that fills the context.
@@ -74,62 +75,63 @@ pub trait Dialect: Debug + Send + Sync {
         limits.responses_prompt_tokens(tokens)
     }
 
-    /// Returns whether calls of tools are written to their end, whatever `max_tokens` says.
+    /// Returns whether tool calls are completed regardless of `max_tokens`.
     fn writes_whole_calls(&self) -> bool {
         false
     }
 
-    /// Returns what an echo of a message says.
+    /// Returns the text that an echoing model repeats for a message.
     fn echo<'m>(&self, message: &'m Message) -> Cow<'m, str> {
         message.text()
     }
 
-    /// Returns the tokens of an echo of token ids, where they are these ids themselves.
+    /// Returns the token ids to echo for a prompt of token ids; `None` if they are encoded from
+    /// text.
     fn echo_ids(&self, _tokens: &[u32]) -> Option<Arc<[u32]>> {
         None
     }
 
-    /// Returns whether an answer keeps to a JSON Schema that only the prompt describes.
+    /// Returns whether a reply follows a JSON Schema that only the prompt describes.
     fn reads_prompt_schemas(&self) -> bool {
         true
     }
 }
 
-/// vLLM's OpenAI server.
+/// The request checks of vLLM's OpenAI server.
 #[derive(Debug)]
 pub struct Vllm;
 
 impl Dialect for Vllm {}
 
-/// The point at which the values of a request are validated.
+/// Selects when request values are validated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValidateAt {
-    /// Before the prompt is made (vLLM).
+    /// Validation precedes tokenization (vLLM).
     BeforePrompt,
-    /// After the prompt is made (llm-d-inference-sim).
+    /// Validation follows tokenization (llm-d-inference-sim).
     AfterPrompt,
 }
 
-/// The JSON Schemas that tools may have.
+/// Selects the accepted JSON Schemas of tool parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolSchemas {
-    /// All.
+    /// All schemas.
     Any,
-    /// Those that llm-d-inference-sim makes values of.
+    /// Only the subset of JSON Schema that llm-d-inference-sim supports.
     Whitelisted,
 }
 
-/// The bounds and defaults that an edge's requests meet, and the dialect that orders the checks.
+/// The limits, defaults and dialect that a front end applies to its requests.
 #[derive(Debug, Clone)]
 pub struct RequestRules {
-    /// Bounds of the values.
+    /// Limits on request values.
     pub limits: Limits,
-    /// Values of fields that a request leaves out.
+    /// Values of omitted fields.
     pub defaults: SamplingDefaults,
-    /// Most words that a reply may be kept from saying.
+    /// Maximum number of bad words after tokenization.
     pub max_bad_words: usize,
-    /// JSON Schemas that tools may have.
+    /// Accepted JSON Schemas for tool parameters.
     pub tool_schemas: ToolSchemas,
-    /// Dialect of the edge.
+    /// Order and kind of the checks.
     pub dialect: &'static dyn Dialect,
 }

@@ -1,9 +1,11 @@
-//! The dialect of APIs between programs, which send prompts as token ids.
+//! Request checks of APIs that receive prompts as token ids.
 
 use super::Dialect;
 use vllm_sim_wire::{Fault, Limits};
 
-/// vLLM's gRPC server and engine core: admission with the job alone, and texts are counted whole.
+/// The request checks of vLLM's gRPC server and engine core.
+///
+/// Admission is checked only on submission, and texts are encoded without a prior length check.
 #[derive(Debug)]
 pub struct TokensApi;
 

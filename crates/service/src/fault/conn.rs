@@ -2,10 +2,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
 
-/// A connection as faults see it: it can be told to break.
+/// A handle by which an injected fault breaks a connection.
 ///
-/// The task that serves the connection waits for [`Self::broken`] beside its work and then drops
-/// the socket; [`Self::is_reset`] tells the socket to leave with a reset.
+/// The task that serves the connection awaits [`Self::broken`] in parallel with its work, then
+/// drops the socket. [`Self::is_reset`] selects a TCP reset instead of a regular close.
 #[derive(Debug, Default)]
 pub struct ConnHandle {
     reset: AtomicBool,
@@ -13,18 +13,18 @@ pub struct ConnHandle {
 }
 
 impl ConnHandle {
-    /// Breaks the connection with a TCP reset, whatever else is under way on it.
+    /// Breaks the connection with a TCP reset, regardless of pending I/O.
     pub fn reset(&self) {
         self.reset.store(true, Ordering::Release);
         self.broken.notify_one();
     }
 
-    /// Whether the connection is to leave with a reset.
+    /// Returns whether the connection must be closed with a TCP reset.
     pub fn is_reset(&self) -> bool {
         self.reset.load(Ordering::Acquire)
     }
 
-    /// Returns when the connection is to break.
+    /// Resolves when the connection must be broken.
     pub async fn broken(&self) {
         self.broken.notified().await;
     }

@@ -1,26 +1,26 @@
-//! Refusals of llm-d's list: a status and what the client is told.
+//! Injected error responses: status and message.
 //!
 //! Source: llm-d-inference-sim `pkg/llm-d-inference-sim/failures.go`.
 
-/// One failure of llm-d's list.
+/// An error response that llm-d-inference-sim injects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
-    /// 429.
+    /// Rate limit reached; status 429.
     RateLimit,
-    /// 401.
+    /// Invalid API key; status 401.
     InvalidApiKey,
-    /// 400.
+    /// Prompt longer than the context; status 400.
     ContextLength,
-    /// 503.
+    /// Overloaded server; status 503.
     ServerError,
-    /// 400.
+    /// Missing required parameter; status 400.
     InvalidRequest,
-    /// 404.
+    /// Unknown model; status 404.
     ModelNotFound,
 }
 
 impl Failure {
-    /// All of them, in llm-d's order.
+    /// All failures, in llm-d's order.
     pub const ALL: [Self; 6] = [
         Self::RateLimit,
         Self::InvalidApiKey,
@@ -30,7 +30,7 @@ impl Failure {
         Self::ModelNotFound,
     ];
 
-    /// The word that flags, files, headers and metrics use.
+    /// Returns the name used in flags, files, headers and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::RateLimit => "rate_limit",
@@ -42,12 +42,12 @@ impl Failure {
         }
     }
 
-    /// The failure of this name.
+    /// Returns the failure with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|failure| failure.name() == name)
     }
 
-    /// The HTTP status.
+    /// Returns the HTTP status.
     pub fn status(self) -> u16 {
         match self {
             Self::RateLimit => 429,
@@ -58,7 +58,7 @@ impl Failure {
         }
     }
 
-    /// The request field that the error blames.
+    /// Returns the request field that the error body names.
     pub fn param(self) -> Option<&'static str> {
         match self {
             Self::ContextLength => Some("messages"),
@@ -67,7 +67,7 @@ impl Failure {
         }
     }
 
-    /// What the client of `model` reads.
+    /// Returns the error message for a request to `model`.
     pub fn message(self, model: &str) -> String {
         match self {
             Self::RateLimit => format!(

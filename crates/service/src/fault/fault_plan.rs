@@ -2,42 +2,45 @@ use std::time::Duration;
 
 use super::StreamFault;
 
-/// What a reply suffers at one of its tokens.
+/// A fault at one token of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultAction {
-    /// Silence for this long.
+    /// Pauses the reply for this time.
     Stall(Duration),
-    /// The connection closes.
+    /// Closes the connection.
     Cut,
-    /// The connection is reset.
+    /// Resets the connection (TCP RST).
     Reset,
-    /// An event that is not JSON.
+    /// Sends an event that is not JSON.
     Malformed,
 }
 
-/// How a stream ends.
+/// Selects how a stream ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ending {
-    /// As it should.
+    /// Regular end.
     #[default]
     Proper,
-    /// Without its last event.
+    /// The last event is missing.
     Missing,
-    /// With its last event twice.
+    /// The last event is sent twice.
     Duplicate,
 }
 
-/// Where a reply is spoilt: it may send [`Self::room`] tokens, then [`Self::take`] says what happens.
+/// The faults of one reply, in token order.
+///
+/// The writer may send [`Self::room`] tokens, then [`Self::take`] returns the next action.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FaultPlan {
-    /// By token, the next one last.
+    /// Pairs of token count and action, sorted descending so that the next action is last.
     actions: Vec<(u32, FaultAction)>,
     sent: u32,
     ending: Ending,
 }
 
 impl FaultPlan {
-    /// The plan of these faults; `None` when they leave the tokens alone.
+    /// Creates the plan of these faults; `None` if none of them affects tokens or the end of the
+    /// stream.
     pub fn new(stream_faults: &[StreamFault]) -> Option<Self> {
         let mut plan = Self::default();
         for stream_fault in stream_faults {
@@ -57,18 +60,19 @@ impl FaultPlan {
                 | StreamFault::KvLoadFailure(_) => {}
             }
         }
-        // Stable: at one token, what was named first happens first.
+        // A stable sort keeps the given order of faults at the same token.
         plan.actions.sort_by_key(|(after, _)| *after);
         plan.actions.reverse();
         (plan != Self::default()).then_some(plan)
     }
 
-    /// How the stream ends.
+    /// Returns how the stream ends.
     pub fn ending(&self) -> Ending {
         self.ending
     }
 
-    /// Tokens that may leave before the next action.
+    /// Returns the number of tokens that may be sent before the next action; `u32::MAX` without
+    /// one.
     pub fn room(&self) -> u32 {
         match self.actions.last() {
             Some((after, _)) => after.saturating_sub(self.sent),
@@ -76,18 +80,18 @@ impl FaultPlan {
         }
     }
 
-    /// `tokens` left.
+    /// Records that `tokens` were sent.
     pub fn sent(&mut self, tokens: u32) {
         self.sent = self.sent.saturating_add(tokens);
     }
 
-    /// Whether some action garbles the reply.
+    /// Returns whether the plan contains a malformed event.
     pub fn garbles(&self) -> bool {
         let mut actions = self.actions.iter();
         actions.any(|(_, action)| *action == FaultAction::Malformed)
     }
 
-    /// The action that is due, once.
+    /// Removes and returns the action that is due at the current token, if any.
     pub fn take(&mut self) -> Option<FaultAction> {
         if self.room() > 0 {
             return None;

@@ -1,9 +1,9 @@
-//! Faults on purpose: whether a request fails, how, and what its client sees of it.
+//! Injected faults.
 //!
-//! There are two families. A [`Failure`] is a refusal with a status, as llm-d-inference-sim injects
-//! it. A [`StreamFault`] spoils a reply that is under way: it stalls, breaks off, is reset, or says
-//! something that is not its protocol. A [`FaultSpec`] names any of them for one request,
-//! [`FaultRates`] draw them by chance.
+//! There are two families. A [`Failure`] is an error response that replaces the reply, as in
+//! llm-d-inference-sim. A [`StreamFault`] damages an accepted reply: a stall, a cut or reset
+//! connection, or malformed data. A [`FaultSpec`] lists the faults of one request; [`FaultRates`]
+//! draws them at random.
 
 mod conn;
 mod failure;
@@ -21,29 +21,29 @@ pub use rates::{DrawnFault, FaultRates};
 pub use spec::{FaultSpec, FaultSpecError};
 pub use stream_fault::{KV_LOAD_FAILURE, StreamFault};
 
-/// Where a fault comes from, as logs and metrics show it; empty outside a scenario.
+/// Origin of a fault for logs and metrics; empty outside a scenario.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FaultOrigin {
-    /// The scenario.
+    /// Scenario name.
     pub scenario: Arc<str>,
-    /// Its phase.
+    /// Phase name.
     pub phase: Arc<str>,
 }
 
-/// What turns requests away.
+/// An admission limit that rejected a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdmissionBound {
-    /// Requests in flight.
+    /// Limit on sequences in flight.
     Requests,
-    /// Prompt tokens without output.
+    /// Limit on prompt tokens without output.
     Tokens,
 }
 
-/// Counts every fault that a client got to feel, and every refusal.
+/// Receives every fault that reached a client, and every rejection by an admission limit.
 pub trait FaultObserver: Send + Sync {
-    /// One fault of this kind.
+    /// Receives one fault of this kind.
     fn fault(&self, kind: &'static str, origin: &FaultOrigin);
 
-    /// One request that was turned away.
+    /// Receives one request rejected by this limit.
     fn refused(&self, bound: AdmissionBound);
 }

@@ -1,36 +1,36 @@
 use super::{Failure, FaultSpec};
 use vllm_sim_random::{Draw, Purpose, mix, stream};
 
-/// Which share of requests fails, and how.
+/// Fractions of requests that fail, and the faults to choose from.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct FaultRates {
-    /// Percentage of requests that are refused.
+    /// Percentage of requests that get an error response.
     pub rate: u8,
-    /// Which failures, equally often; empty: none.
+    /// Error responses to choose from with equal chance; empty means none.
     pub failures: Vec<Failure>,
-    /// Percentage of replies that have a stream_fault.
+    /// Percentage of the other requests whose reply gets a stream fault.
     pub stream_rate: f64,
-    /// Which stream_faults, equally often; empty: none.
+    /// Stream faults to choose from with equal chance; empty means none.
     pub specs: Vec<FaultSpec>,
 }
 
-/// What chance drew for one request.
+/// The faults drawn for one request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DrawnFault {
-    /// The refusal.
+    /// Error response in place of the reply.
     pub failure: Option<Failure>,
-    /// What goes wrong with its reply.
+    /// Faults within the reply; set only without `failure`.
     pub spec: Option<FaultSpec>,
 }
 
 impl FaultRates {
-    /// Whether nothing can ever fail.
+    /// Returns whether no request can ever fail.
     pub fn is_idle(&self) -> bool {
         (self.rate == 0 || self.failures.is_empty())
             && (self.stream_rate <= 0.0 || self.specs.is_empty())
     }
 
-    /// What happens to the request of this number: a function of seed and number alone.
+    /// Draws the faults of the request with this number; depends on seed and number alone.
     pub fn draw(&self, seed: u64, request: u64) -> DrawnFault {
         let failure = self.failure(seed, request);
         DrawnFault {
@@ -93,7 +93,7 @@ mod tests {
         let spoilt: fn(&DrawnFault) -> bool = |drawn| drawn.spec.is_some();
         assert_eq!((count(0, failed), count(100, failed)), (0, 2000));
         assert!((400..600).contains(&count(25, failed)));
-        // A quarter of the three quarters that are not refused.
+        // A quarter of the three quarters that did not fail.
         assert!((300..450).contains(&count(25, spoilt)));
         assert_eq!((count(0, spoilt), count(100, spoilt)), (0, 0));
         assert!(plan(0).is_idle() && !plan(1).is_idle());

@@ -3,20 +3,21 @@ use std::str::FromStr;
 
 use super::{Failure, StreamFault};
 
-/// Most faults of one spec.
 const MOST: usize = 16;
 
-/// What is to go wrong with one request: `kind[=value][;kind=value]`, the text of the header
-/// `X-Sim-Fault` and of `--stream-faults`.
+/// The faults of one request, read from `kind[=value][;kind=value]`.
+///
+/// This is the format of the header `X-Sim-Fault` and the flag `--stream-faults`. At most 16
+/// faults.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FaultSpec {
-    /// The refusal; the stream_faults behind it then never show.
+    /// Error response; it replaces the reply, so `stream_faults` then has no effect.
     pub failure: Option<Failure>,
-    /// What goes wrong with the reply.
+    /// Faults within the reply.
     pub stream_faults: Vec<StreamFault>,
 }
 
-/// A text that is no spec.
+/// Reports a text that is not a valid fault spec.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("fault {part:?}: {why}; allowed are {}", allowed())]
 pub struct FaultSpecError {

@@ -3,41 +3,46 @@ use std::time::Duration;
 
 use vllm_sim_engine::{LONGEST_DELAY, duration};
 
-/// One thing that goes wrong with a reply that was accepted. Tokens are counted over all choices;
-/// a reply that has fewer of them than a stream_fault waits for stays whole.
+/// A fault within an accepted reply.
+///
+/// Tokens are counted over all choices. A reply with fewer tokens than the fault needs is left
+/// intact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamFault {
-    /// Nothing is said for this long, not even a status.
+    /// Delays the whole response, including its status line, by this time.
     SlowFirstByte(Duration),
-    /// Silence within the reply.
+    /// Pauses the reply.
     Stall {
-        /// Tokens before it.
+        /// Number of tokens sent before the pause.
         after: u32,
-        /// How long.
+        /// Length of the pause.
         time: Duration,
     },
-    /// The connection is closed after so many tokens, without the end of the reply.
+    /// Closes the connection after this number of tokens, before the end of the reply.
     CutAfter(u32),
-    /// The connection is reset after so many tokens (TCP RST).
+    /// Resets the connection (TCP RST) after this number of tokens.
     ResetAfter(u32),
-    /// After so many tokens comes an event that is not JSON; the reply then goes on.
+    /// Sends an event that is not JSON after this number of tokens; the reply then continues.
     MalformedAfter(u32),
-    /// The last event of the stream (`[DONE]`, or what stands for it) comes twice.
+    /// Sends the last event of the stream (`[DONE]` or its equivalent) twice.
     DuplicateDone,
-    /// The stream ends properly, but without its last event.
+    /// Omits the last event; the stream otherwise ends regularly.
     MissingDone,
-    /// `content-length` announces so many bytes more (or less) than the reply has. A stream, whose
-    /// length nobody knows, announces exactly so many bytes.
+    /// Adds this number of bytes (possibly negative) to `content-length`.
+    ///
+    /// A stream, which has no known length, announces this number itself.
     WrongContentLength(i32),
-    /// The prompt is not loaded from another engine or the memory of the host; of the blocks there so
-    /// many percent come, 99 at most. A request that has nothing to load is answered as always.
+    /// Fails to load the prompt's KV cache from another engine or the host tier.
+    ///
+    /// The value is the percentage of blocks that are still loaded, at most 99. A request that
+    /// loads no blocks is not affected.
     KvLoadFailure(u8),
 }
 
-/// The name of [`StreamFault::KvLoadFailure`].
+/// Name of [`StreamFault::KvLoadFailure`] in headers, flags and metrics.
 pub const KV_LOAD_FAILURE: &str = "kv_load_failure";
 
-/// Every kind: its name, the value it takes, what it does.
+/// Name and value of each kind.
 const KINDS: [(&str, &str); 9] = [
     ("slow_first_byte", "DURATION"),
     ("stall", "[TOKENS:]DURATION"),
@@ -51,12 +56,12 @@ const KINDS: [(&str, &str); 9] = [
 ];
 
 impl StreamFault {
-    /// Names of all kinds.
+    /// Returns the names of all kinds.
     pub fn names() -> impl Iterator<Item = &'static str> {
         KINDS.iter().map(|(name, _)| *name)
     }
 
-    /// How each kind is written: `cut_after=TOKENS`, ….
+    /// Returns the syntax of each kind, such as `cut_after=TOKENS`.
     pub fn forms() -> impl Iterator<Item = String> {
         KINDS.iter().map(|(name, value)| match *value {
             "" => (*name).to_owned(),
@@ -64,7 +69,7 @@ impl StreamFault {
         })
     }
 
-    /// The word that headers, flags and metrics use.
+    /// Returns the name used in headers, flags and metrics.
     pub fn name(&self) -> &'static str {
         let index = match self {
             Self::SlowFirstByte(_) => 0,
@@ -80,9 +85,9 @@ impl StreamFault {
         KINDS[index].0
     }
 
-    /// Reads the value of a kind; `None`: there is no such kind.
+    /// Parses the value of a kind; `None` if there is no such kind.
     ///
-    /// A count, length or percentage may be left out: one token, 64 bytes, 0 percent.
+    /// Defaults for an omitted value: 1 token, 64 bytes, 0 percent.
     pub(super) fn read(name: &str, value: Option<&str>) -> Option<Result<Self, String>> {
         let tokens = || match value {
             None => Ok(1),

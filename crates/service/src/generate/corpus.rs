@@ -3,22 +3,19 @@ use std::sync::{Arc, OnceLock};
 use vllm_sim_python::json;
 use vllm_sim_tokenizer::{Fragments, Tokenizer};
 
-/// A sentence of the corpus, as the start of a text or as its continuation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CorpusSentence {
     pub(super) index: u16,
     pub(super) first: bool,
 }
 
-/// A sentence in tokens.
 #[derive(Debug)]
 pub(super) struct TokenizedSentence {
     pub(super) fragments: Fragments,
-    /// Whether JSON escapes any of its characters.
     pub(super) has_escapes: bool,
 }
 
-/// What random replies are made of: sentences, tokenised when first used.
+/// The built-in sentences of random replies, tokenized on first use.
 #[derive(Debug)]
 pub struct Corpus {
     tokenizer: Arc<Tokenizer>,
@@ -28,7 +25,7 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// The built-in sentences in this tokenizer's tokens.
+    /// Creates the corpus for a tokenizer.
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
         let sentences: Vec<_> = include_str!("sentences.txt").lines().collect();
         let empty = || sentences.iter().map(|_| OnceLock::new()).collect();
@@ -40,7 +37,7 @@ impl Corpus {
         }
     }
 
-    /// How many sentences there are.
+    /// Returns the number of sentences.
     #[expect(
         clippy::len_without_is_empty,
         reason = "the built-in corpus is never empty"

@@ -1,8 +1,8 @@
-//! Calls in the text of a Hermes model: what vLLM's parser makes of it.
+//! Parses tool calls in the format of Hermes models, as vLLM's parser does.
 //!
-//! Source: vLLM 0.33 `tool_parsers/hermes_tool_parser.py`: `<tool_call>` opens a JSON object of a
-//! name and arguments; text before the first one is the content, text behind it is nobody's; one
-//! object that is not JSON leaves the whole text as it is.
+//! Source: vLLM 0.33 `tool_parsers/hermes_tool_parser.py`. `<tool_call>` precedes a JSON object
+//! with name and arguments. Text before the first call is content; text after a call is dropped. If
+//! any object is not valid JSON, the whole text is content.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -12,7 +12,7 @@ use super::Channel;
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 
-/// A text in pieces, each with where it belongs, and the names of its calls.
+/// Pieces of a text with their channels, and the names of the calls.
 pub(super) type Pieces<'a> = (Vec<(&'a str, Channel)>, Vec<String>);
 
 #[derive(Deserialize)]
@@ -22,7 +22,7 @@ struct Written<'a> {
     arguments: &'a RawValue,
 }
 
-/// Names and arguments of the calls in a text; `None` when it calls none.
+/// Returns name and arguments of each call; `None` if the text contains no valid call.
 pub fn calls(text: &str) -> Option<Vec<(String, String)>> {
     let (pieces, names) = pieces(text)?;
     let arguments = |index: usize| {
@@ -38,12 +38,12 @@ pub fn calls(text: &str) -> Option<Vec<(String, String)>> {
     )
 }
 
-/// The pieces of a text that calls tools; `None` when it calls none.
+/// Splits a text with calls into pieces; `None` if it contains no valid call.
 pub(super) fn pieces(text: &str) -> Option<Pieces<'_>> {
     let (content, _) = text.split_once(OPEN)?;
     let mut pieces = vec![(content, Channel::Content)];
     let mut names = Vec::new();
-    // Everything up to here has its piece.
+    // End of the last piece.
     let mut done = content.len();
     let mut from = done + OPEN.len();
     loop {
@@ -51,7 +51,7 @@ pub(super) fn pieces(text: &str) -> Option<Pieces<'_>> {
         let body = body.split_once(CLOSE).map_or(body, |(body, _)| body);
         let call: Written<'_> = serde_json::from_str(body.trim()).ok()?;
         let arguments = call.arguments.get();
-        // The arguments are a part of the text, and its parts know where they lie.
+        // `arguments` borrows from `text`, so its address gives its offset.
         let start = (arguments.as_ptr() as usize).checked_sub(text.as_ptr() as usize)?;
         let index = u16::try_from(names.len()).ok()?;
         pieces.push((text.get(done..start)?, Channel::Marker));

@@ -1,19 +1,21 @@
-//! How long a random reply is. Source: llm-d-inference-sim `histogram_helper.go`, `dataset.go`.
+//! Draws the length of random replies. Source: llm-d-inference-sim `histogram_helper.go`,
+//! `dataset.go`.
 
 use vllm_sim_random::Draw;
 
-/// Shares of the five buckets below the maximum; the rest is exactly the maximum.
+/// Probabilities of the five buckets below the maximum; the rest gets exactly the maximum.
 const SHARES: [f64; 5] = [0.20, 0.30, 0.20, 0.05, 0.10];
-/// Bucket width for a large maximum.
+/// Bucket width for a large maximum, in tokens.
 const WIDTH: u32 = 20;
-/// Length of a reply without a maximum: mean and standard deviation.
+/// Mean and standard deviation of a length without a maximum, in tokens.
 const FREE: (f64, f64) = (40.0, 20.0);
 
-/// Below this maximum the buckets would be empty.
+/// Smallest reply limit with five non-empty buckets.
 const SMALLEST: u32 = 7;
 
-/// Tokens of a reply that may have at most `max`, set by the client. The same draws give a larger
-/// maximum no shorter reply.
+/// Draws the length of a reply whose maximum the client set, in tokens.
+///
+/// With the same random draws, a larger maximum never gives a shorter reply.
 pub(super) fn limited(max: u32, rng: &mut impl Draw) -> u32 {
     if max < SMALLEST {
         return limited(SMALLEST, rng).min(max);
@@ -42,7 +44,7 @@ fn bounds(bucket: u32, max: u32) -> (u32, u32) {
     }
 }
 
-/// Tokens of a reply that only the context limits.
+/// Draws the length of a reply that only the context limits, in tokens.
 pub(super) fn free(limit: u32, rng: &mut impl Draw) -> u32 {
     if limit < WIDTH {
         return rng.between(1, limit.max(1).into()) as u32;

@@ -1,4 +1,4 @@
-//! What is said: a request in, a finished [`Script`] out.
+//! Generates the content of replies: a request in, a finished [`Script`] out.
 
 mod corpus;
 pub mod hermes;
@@ -29,47 +29,41 @@ use steering::ForcedTokens;
 use vllm_sim_random::{Draw, Purpose, stream};
 use vllm_sim_tokenizer::{Fragments, SpecialTokens, Tokenizer};
 
-/// Where free text comes from.
+/// Selects the source of free text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// Sentences at random.
+    /// Random sentences.
     #[default]
     Random,
-    /// The client's own words.
+    /// The client's last message.
     Echo,
-    /// Exclamation marks: what a server says that only encodes media (llm-d's
-    /// `--mm-encoder-only`).
+    /// Exclamation marks, like a server that only encodes media (llm-d's `--mm-encoder-only`).
     Encoder,
 }
 
-/// Tokens of the shortest thought that a limit may cut, end marker included.
+/// Length of the shortest reasoning that a limit may cut, end marker included, in tokens.
 const SHORTEST_THOUGHT: u32 = 12;
 
-/// Turns requests into scripts.
+/// Generates scripts for requests.
 #[derive(Debug)]
 pub struct Generator {
     mode: Mode,
     seed: u64,
     tokenizer: Arc<Tokenizer>,
     corpus: Arc<Corpus>,
-    /// Tokens that end a thought.
     thought_end: Vec<u32>,
-    /// Whether a recorded thought is given them too: the client parses tokens.
+    /// Whether recorded reasoning gets the end marker too, because the client parses tokens.
     marks_recorded: bool,
-    /// Whether an echo may be longer than its limit.
     whole_echo: bool,
-    /// Whether tokens have no text.
     mute: bool,
     recordings: Option<Recordings>,
 }
 
-/// A script in the making.
 struct Draft {
     own: Vec<Fragments>,
     sentences: Vec<u16>,
     runs: Vec<TokenRun>,
     len: u32,
-    /// When its first tokens come, if that was recorded.
     times: Option<Arc<[Duration]>>,
 }
 
@@ -86,7 +80,7 @@ impl Draft {
         }
     }
 
-    /// Adds a text of this script's own, at most `room` tokens of it.
+    /// Adds at most `room` tokens of a text that is not in the corpus.
     fn push_own(&mut self, fragments: Fragments, room: u32, channel: Channel) {
         let tokens = (fragments.ids.len() as u32).min(room);
         let Ok(index) = u16::try_from(self.own.len()) else {
@@ -98,7 +92,7 @@ impl Draft {
 }
 
 impl Generator {
-    /// A generator of `mode` text in the tokens of `tokenizer`.
+    /// Creates a generator of `mode` text for a tokenizer.
     pub fn new(mode: Mode, seed: u64, tokenizer: Arc<Tokenizer>) -> Self {
         let corpus = Arc::new(Corpus::new(tokenizer.clone()));
         let thought_end = vec![tokenizer.id_of("</think>").unwrap_or_default()];
@@ -115,22 +109,23 @@ impl Generator {
         }
     }
 
-    /// Gives tokens without text, as a server does that has no tokenizer.
+    /// Sets whether tokens have no text, as on a server without a tokenizer.
     #[must_use]
     pub fn with_mute(mut self, mute: bool) -> Self {
         self.mute = mute;
         self
     }
 
-    /// Leaves an echo whole however low its token limit is, as llm-d-inference-sim does; it then
-    /// still ends by `length`.
+    /// Sets whether an echo ignores its token limit, as in llm-d-inference-sim.
+    ///
+    /// The echo then still ends with the finish reason `length`.
     #[must_use]
     pub fn with_whole_echo(mut self, whole: bool) -> Self {
         self.whole_echo = whole;
         self
     }
 
-    /// Ends thoughts by these tokens, recorded ones too, for a client that parses tokens.
+    /// Sets the end marker of reasoning, also for recorded replies; for clients that parse tokens.
     #[must_use]
     pub fn with_thought_end(mut self, ids: Vec<u32>) -> Self {
         self.thought_end = ids;
@@ -138,12 +133,12 @@ impl Generator {
         self
     }
 
-    /// The tokenizer of its tokens.
+    /// Returns the tokenizer.
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.tokenizer
     }
 
-    /// Writes the script of a request.
+    /// Generates the script of a request.
     pub fn script(&self, request: &GenerateRequest) -> Script {
         let mut rng = stream(self.seed, request.key, Purpose::Content);
         let mut draft = Draft {
@@ -203,8 +198,9 @@ impl Generator {
         script
     }
 
-    /// Ends a text of `whole` tokens that had `room`: by itself with the end-of-sequence token,
-    /// or by the limit.
+    /// Ends a text of `whole` tokens that had `room`.
+    ///
+    /// Adds the end-of-sequence token if there is room; otherwise the limit ends the text.
     fn end(&self, whole: u32, room: u32, request: &GenerateRequest, draft: &mut Draft) -> Reason {
         if whole >= room && !(whole == room && self.tokenizer.eos().is_none()) {
             return Reason::Length;
@@ -221,23 +217,23 @@ impl Generator {
         Reason::Stop
     }
 
-    /// How many tokens a free text has, and whether it ends before its limit by itself.
+    /// Returns the length of a free text in tokens.
     fn length(&self, request: &GenerateRequest) -> u32 {
         if request.stops.ignore_eos {
             return request.limit;
         }
         if let Some(length) = request.length {
-            // And the token that ends it.
+            // Includes the end-of-sequence token.
             return length.saturating_add(1).min(request.limit);
         }
-        // A stream of its own: the same words are said whatever the limit.
+        // A separate random stream, so that the limit does not change the text.
         let rng = &mut stream(self.seed, request.key, Purpose::Length);
         let drawn = if request.limited {
             length::limited(request.limit, rng)
         } else {
             length::free(request.limit, rng)
         };
-        // The token that ends a reply has no text; one more makes it say something.
+        // At least one token besides the end-of-sequence token, which has no text.
         drawn
             .max(2)
             .max(request.stops.min_tokens)
@@ -265,14 +261,13 @@ impl Generator {
         if let Some(reason) = self.recorded(request, draft, rng) {
             return (reason, None);
         }
-        // One that ends by itself says something first.
+        // Leaves room for text before the end-of-sequence token.
         let mut target = self.length(request).max(request.limit.min(2));
         if request.reasoning.is_some() && request.limit <= SHORTEST_THOUGHT {
-            // No thought ends within so few tokens.
+            // The limit is too low for reasoning to end.
             target = request.limit;
         }
         let full = target == request.limit;
-        // A reply that ends by itself ends with a token without text.
         let eos = self.tokenizer.eos().filter(|_| !full);
         let words = target - u32::from(eos.is_some());
         self.think_within(request, words, draft, rng);
@@ -283,7 +278,7 @@ impl Generator {
         (if full { Reason::Length } else { Reason::Stop }, None)
     }
 
-    /// The client's words: whole, or repeated to the limit when nothing may end it.
+    /// Echoes the client's text, and fills up with sentences if the reply must not end there.
     fn echo(
         &self,
         request: &GenerateRequest,
@@ -303,7 +298,7 @@ impl Generator {
         };
         draft.push_own(fragments, room, Channel::Content);
         let least = if self.whole_echo {
-            // As it was said, and nothing more.
+            // A whole echo adds nothing.
             0
         } else if request.stops.ignore_eos {
             request.limit
@@ -324,13 +319,13 @@ impl Generator {
             return (Reason::Length, None);
         }
         if request.echo_ids.is_some() && draft.len > 0 {
-            // Nothing is said but these ids.
+            // An echo of token ids adds no end-of-sequence token.
             return (Reason::Stop, None);
         }
         (self.end(whole, room, request, draft), None)
     }
 
-    /// Fills the draft with sentences until it has `until` tokens.
+    /// Adds sentences until the draft has `until` tokens.
     fn sentences(
         &self,
         until: u32,
@@ -349,7 +344,7 @@ impl Generator {
             let first = first && len == from;
             let fragments = self.corpus.fragments(CorpusSentence { index, first });
             tries += 1;
-            // A short reply that starts inside a letter would say nothing.
+            // Skips sentences whose first token has no complete character.
             let mute = first && fragments.ends.first() == Some(&0);
             let number = 2 * index as usize + usize::from(first);
             let bans = || request.bias.bans(number, 2 * self.corpus.len(), fragments);
@@ -364,13 +359,14 @@ impl Generator {
         }
         let tokens = len - from;
         draft.push(TokenSource::Sentences { start, first }, 0, tokens, channel);
-        // A tokenizer may make nothing of a sentence.
+        // A tokenizer may encode a sentence to no tokens.
         while draft.len < until {
             draft.push(TokenSource::Silent(0), 0, 1, channel);
         }
     }
 
-    /// Reasoning before an answer of its own length; the tokens left for the answer.
+    /// Adds reasoning before a reply of its own length; returns the number of tokens left for the
+    /// reply.
     fn think(&self, request: &GenerateRequest, draft: &mut Draft, rng: &mut ChaCha8Rng) -> u32 {
         if let Some(share) = request.reasoning {
             let tokens = (length::free(request.limit, rng) as f64 * share * 2.0) as u32;
@@ -379,7 +375,7 @@ impl Generator {
         request.limit.saturating_sub(draft.len)
     }
 
-    /// Reasoning as a share of a text of `words` tokens.
+    /// Adds reasoning as a fraction of a text of `words` tokens.
     fn think_within(
         &self,
         request: &GenerateRequest,
@@ -391,7 +387,7 @@ impl Generator {
             return;
         };
         let thought = (f64::from(words) * share) as u32;
-        // A limit that cuts the reply cuts the shortest thought first.
+        // Under a limit that cuts the reply, the reasoning gets its minimum length first.
         let cut = words == request.limit;
         let thought = if cut {
             thought.max(SHORTEST_THOUGHT.min(words))
@@ -401,8 +397,9 @@ impl Generator {
         self.reason(thought, draft, rng, request);
     }
 
-    /// A thought of `tokens`, those that open and end it included, unless the limit or the client's
-    /// budget cuts it; the budget counts the words alone.
+    /// Adds reasoning of `tokens`, markers included.
+    ///
+    /// The limit or the client's budget may cut it; the budget excludes the markers.
     fn reason(
         &self,
         tokens: u32,
@@ -432,7 +429,7 @@ impl Generator {
         }
     }
 
-    /// Calls in the format of Hermes models; the tokens of all of them.
+    /// Adds tool calls in the format of Hermes models; returns the number of tokens of all of them.
     fn calls(&self, calls: &[tools::ToolCall], room: u32, draft: &mut Draft) -> u32 {
         let mut whole = 0;
         let mut room = room;
@@ -453,7 +450,8 @@ impl Generator {
         whole
     }
 
-    /// Texts one behind the other, at most `room` tokens of them; the tokens of all of them.
+    /// Adds at most `room` tokens of consecutive texts; returns the number of tokens of all of
+    /// them.
     fn pieces(&self, pieces: &[(&str, Channel)], room: u32, draft: &mut Draft) -> u32 {
         let start = draft.len;
         let mut whole = 0;
@@ -466,14 +464,13 @@ impl Generator {
         whole
     }
 
-    /// Whether a token ends the output of a request that stops so.
     fn ends(&self, id: u32, stops: &Stops) -> bool {
         let tokenizer = &self.tokenizer;
         let own = Some(id) == tokenizer.eos() || tokenizer.stop_ids().contains(&id);
         own && !stops.ignore_eos || stops.ids.contains(id)
     }
 
-    /// Tokens drawn from a given set, until one of them ends the output.
+    /// Draws tokens from a fixed set until one of them ends the output.
     fn forced_tokens(
         &self,
         request: &GenerateRequest,
@@ -535,7 +532,7 @@ impl Generator {
     }
 }
 
-/// Tokens of the model's format, as many as there is room for.
+/// Adds marker tokens, as many as the limit allows.
 fn push_marks(ids: &[u32], request: &GenerateRequest, draft: &mut Draft) {
     let room = request.limit.saturating_sub(draft.len) as usize;
     for id in ids.iter().take(room) {
@@ -543,7 +540,7 @@ fn push_marks(ids: &[u32], request: &GenerateRequest, draft: &mut Draft) {
     }
 }
 
-/// Tokens whose text is their numbers, with commas between them.
+/// Returns tokens whose text is their comma-separated ids.
 fn listed(ids: &[u32]) -> Fragments {
     fragments(ids, |text, id| {
         if !text.is_empty() {
@@ -553,7 +550,7 @@ fn listed(ids: &[u32]) -> Fragments {
     })
 }
 
-/// Tokens with the text that `append` adds for each of them.
+/// Returns tokens with the text that `append` adds for each.
 fn fragments(ids: &[u32], mut append: impl FnMut(&mut String, u32)) -> Fragments {
     let mut text = String::new();
     let ends = ids.iter().map(|id| {

@@ -1,8 +1,8 @@
 //! Replies from a dataset.
 //!
-//! Source of the rules: llm-d-inference-sim `pkg/dataset/custom_dataset.go`: a recorded reply to
-//! this prompt, else (in files after v0.6) one to any prompt; cut to the limit, and filled up with
-//! sentences where nothing may end it.
+//! Source: llm-d-inference-sim `pkg/dataset/custom_dataset.go`. The generator uses a recorded reply
+//! to the same prompt, else (in files after v0.6) any recorded reply. The limit cuts it. If the
+//! reply must not end there, random sentences fill it up.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,30 +17,30 @@ use vllm_sim_dataset::{
 };
 use vllm_sim_tokenizer::{Fragments, SpecialTokens, Tokenizer};
 
-/// Recorded replies, and what is taken from them.
+/// Recorded replies, and their options.
 #[derive(Debug, Clone)]
 pub struct Recordings {
-    /// Where they are.
+    /// Dataset.
     pub dataset: Arc<Dataset>,
-    /// Whether tokens come when they came in the recording.
+    /// Whether tokens are released at their recorded times.
     pub timing: bool,
 }
 
 impl Generator {
-    /// This generator with recorded replies, which free text is taken from in random mode.
+    /// Uses recorded replies for free text in random mode.
     #[must_use]
     pub fn with_recordings(mut self, recordings: Recordings) -> Self {
         self.recordings = Some(recordings);
         self
     }
 
-    /// Whether free text is neither the client's nor recorded.
+    /// Returns whether free text is neither an echo nor recorded.
     pub fn makes_up_text(&self) -> bool {
         self.mode == Mode::Random && self.recordings.is_none()
     }
 
-    /// The name of a conversation (role and text of each message) in a dataset that hashes texts;
-    /// `None`: there is no such dataset.
+    /// Returns the hash of a conversation, as (role, text) pairs; `None` if the dataset hashes no
+    /// texts.
     pub fn text_hash<'m>(
         &self,
         messages: impl IntoIterator<Item = (&'m str, Cow<'m, str>)>,
@@ -54,7 +54,7 @@ impl Generator {
         Some(hash_conversation(messages))
     }
 
-    /// Names that a prompt may have in the dataset, of every generation of files.
+    /// Returns the hashes under which the dataset may store a prompt.
     pub fn hashes(&self, prompt: &Prompt) -> Vec<[u8; 32]> {
         let Some(recordings) = &self.recordings else {
             return Vec::new();
@@ -72,8 +72,10 @@ impl Generator {
         }
     }
 
-    /// The hash of a prompt without what llm-d's tokenizer drops and ours keeps: characters beyond
-    /// ASCII, backticks, blanks that follow no word or sign. `None`: nothing was dropped.
+    /// Returns the hash of a prompt without the tokens that llm-d's tokenizer drops.
+    ///
+    /// It drops non-ASCII characters, backticks and separate spaces. `None` if the prompt has no
+    /// such tokens.
     fn hash_as_llmd(&self, tokens: &[u32]) -> Option<[u8; 32]> {
         let Tokenizer::Simulated(_) = &*self.tokenizer else {
             return None;
@@ -86,7 +88,7 @@ impl Generator {
         (kept.len() < tokens.len()).then(|| hash_tokens(&kept))
     }
 
-    /// A reply from the dataset; `None`: it has none for this prompt.
+    /// Adds a reply from the dataset; `None` if there is none for this prompt.
     pub(super) fn recorded(
         &self,
         request: &GenerateRequest,
@@ -120,7 +122,7 @@ impl Generator {
         if draft.len == 0 {
             draft.push(TokenSource::Silent(0), 0, 1, Channel::Marker);
         }
-        // One that had no more to say than the limit allows ends by itself only if it says so.
+        // A reply as long as the limit counts as ended only if its end was recorded.
         if !cut && (draft.len < limit || (ends && least < limit)) {
             Some(Reason::Stop)
         } else {
@@ -128,8 +130,8 @@ impl Generator {
         }
     }
 
-    /// Adds a recorded reply, as much of it as there is room for; whether it ends with the
-    /// end-of-sequence token.
+    /// Adds a recorded reply within the limit; returns whether it ends with the end-of-sequence
+    /// token.
     fn push_recorded(
         &self,
         found: RecordedReply,
@@ -153,7 +155,6 @@ impl Generator {
             tokens.pop();
             texts.pop();
             if request.stops.ignore_eos || (tokens.len() as u32) < request.stops.min_tokens {
-                // It goes on instead.
                 self.push_texts(&tokens, &texts, reasoning, request, draft);
                 return false;
             }
@@ -173,12 +174,12 @@ impl Generator {
         request: &GenerateRequest,
         draft: &mut Draft,
     ) {
-        // Without a reasoning parser the thought is part of the text, as it is with a model.
+        // Without a reasoning parser, reasoning is part of the text.
         let thought = match request.reasoning {
             Some(_) => (reasoning as usize).min(tokens.len()),
             None => 0,
         };
-        // The token that ends a thought says nothing.
+        // The end marker of reasoning has no text.
         let silent = texts.get(thought).is_some_and(String::is_empty);
         let content = thought + usize::from(thought > 0 && silent);
         let parts = [
@@ -190,7 +191,7 @@ impl Generator {
             push_marks(request.thought_start, request, draft);
         }
         for (part, channel) in parts {
-            // One that its recording does not end.
+            // The recording has no end marker.
             if channel == Channel::Content
                 && thought > 0
                 && content == thought
@@ -204,7 +205,7 @@ impl Generator {
         }
     }
 
-    /// The id of a text that was one token to somebody else.
+    /// Returns the id of the first token of `text`, for recordings without token ids.
     fn id_of_text(&self, text: &str) -> u32 {
         let ids = self.tokenizer.encode(text, SpecialTokens::Without);
         ids.first().copied().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! What is wanted, in no protocol's words.
+//! Input of the content generator, independent of the protocol.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -11,46 +11,45 @@ use crate::scripted::ScriptedReply;
 use vllm_sim_engine::{EncoderInput, EncoderKind, SimTime};
 use vllm_sim_tokenizer::{MediaFeature, Modality, SpecialTokens};
 
-/// What the model answers with.
+/// The model that answers a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// The base model, whatever alias was asked for.
+    /// The base model, under any of its names.
     Base,
-    /// A loaded adapter.
+    /// A loaded LoRA adapter.
     Lora {
-        /// Its name, which the reply shows as the model.
+        /// Adapter name, shown as the model in responses.
         name: Arc<str>,
-        /// Its number in the engines.
+        /// Number of the adapter in the engines.
         id: u32,
     },
 }
 
-/// A prompt, tokenised.
+/// A tokenized prompt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Prompt {
-    /// Token ids as the engine sees them.
+    /// Token ids, as the engine receives them.
     pub tokens: Vec<u32>,
-    /// One that no engine has, as the client wrote it: the last number stands for it.
+    /// Token id outside the 32-bit range, as sent; `tokens` has `u32::MAX` in its place.
     pub unknown_id: Option<i64>,
-    /// What echo mode answers with.
+    /// Text of the reply in echo mode.
     pub echo: Box<str>,
-    /// The tokens that it answers with, where they are not those of the text.
+    /// Token ids of the reply in echo mode, if they are not encoded from `echo`.
     pub echo_ids: Option<Arc<[u32]>>,
-    /// Tokens that open a thought, where the client parses tokens and the prompt opens none.
+    /// Start marker of reasoning, if the client parses tokens and the prompt has none.
     pub thought_start: Option<Arc<[u32]>>,
     /// Images, audio clips and videos among the tokens, in order.
     pub media: Vec<MediaFeature>,
-    /// The name of a conversation in a dataset that hashes texts; `None`: `echo` is all there is,
-    /// or there is no such dataset.
+    /// Hash of the conversation, if the dataset hashes texts; `None` uses the hash of `echo`.
     pub text_hash: Option<[u8; 32]>,
-    /// The audio that the answer transcribes.
+    /// Audio to transcribe.
     pub audio: Option<AudioInput>,
-    /// A JSON Schema that the prompt describes its answer by, where nothing else says what it is.
+    /// JSON Schema of the reply, found in the prompt text.
     pub schema: Option<Arc<Value>>,
 }
 
 impl Prompt {
-    /// Its media as an engine's encoders see them.
+    /// Returns the media in the form that the engine's encoders need.
     pub(crate) fn encoder_inputs(&self) -> Option<Arc<[EncoderInput]>> {
         if self.media.is_empty() {
             return None;
@@ -72,48 +71,47 @@ impl Prompt {
     }
 }
 
-/// An audio clip that is to be transcribed.
+/// An audio clip to transcribe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AudioInput {
-    /// Key of its content: the same clip gets the same text.
+    /// Hash of the content; equal clips get equal texts.
     pub key: u64,
-    /// Tokens of its transcript.
+    /// Length of the transcript, in tokens.
     pub tokens: u32,
 }
 
-/// How a sequence may end.
+/// The stop conditions of a sequence.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Stops {
-    /// Strings that end the output when they appear in it.
+    /// Stop strings.
     pub strings: Vec<StopString>,
     /// Whether a matched string stays in the output.
     pub include: bool,
-    /// Token ids that end the output, besides the model's own.
+    /// Stop tokens, in addition to the model's end-of-sequence tokens.
     pub ids: TokenIds,
-    /// The model's end-of-sequence tokens do not end the output.
+    /// Whether the model's end-of-sequence tokens are ignored.
     pub ignore_eos: bool,
-    /// No stop before this many tokens.
+    /// Minimum number of tokens before a stop condition applies.
     pub min_tokens: u32,
 }
 
-/// What the output is made of.
+/// Selects the content of the output.
 #[derive(Debug, Clone, Default)]
 pub enum OutputForm {
     /// Free text.
     #[default]
     Text,
-    /// This text exactly (structured output, already generated), cut by the limit alone.
+    /// A fixed text (structured output), cut only by the limit.
     Exact(Arc<str>),
-    /// This text exactly, in which a parser looks for calls as a Hermes model writes them.
+    /// A fixed text that is parsed for tool calls in the format of Hermes models.
     Parsed(Arc<str>),
-    /// Calls of tools, with the raw text a model would write for them.
+    /// Tool calls, written as the raw text of a model.
     Calls(Vec<ToolCall>),
-    /// What a script says, cut by the limit alone.
+    /// A scripted reply, cut only by the limit.
     Scripted(Arc<ScriptedReply>),
 }
 
 impl OutputForm {
-    /// Whether tools are called.
     pub(crate) fn calls(&self) -> bool {
         match self {
             Self::Calls(_) => true,
@@ -126,34 +124,34 @@ impl OutputForm {
 /// One sequence to generate.
 #[derive(Debug, Clone)]
 pub struct GenerateRequest<'a> {
-    /// Key of its random streams.
+    /// Key of the random streams.
     pub key: u64,
-    /// Most tokens it may have, at least one.
+    /// Maximum number of tokens, at least 1.
     pub limit: u32,
-    /// Whether the client set the limit itself.
+    /// Whether the client set the limit.
     pub limited: bool,
-    /// What echo mode answers with.
+    /// Text of the reply in echo mode.
     pub echo: &'a str,
-    /// The tokens that it answers with, where they are not those of the text.
+    /// Token ids of the reply in echo mode, if they are not encoded from `echo`.
     pub echo_ids: Option<&'a [u32]>,
-    /// How it may end.
+    /// Stop conditions.
     pub stops: &'a Stops,
-    /// What steers it.
+    /// Logit biases, allowed tokens and bad words.
     pub bias: &'a Bias,
-    /// What it is made of.
+    /// Content of the output.
     pub form: OutputForm,
-    /// Tokens of reasoning before the content, as a share of the output; `None`: no reasoning.
+    /// Fraction of reasoning tokens in the output; `None` means no reasoning.
     pub reasoning: Option<f64>,
-    /// Tokens that open a thought, where the client parses tokens and the prompt opens none.
+    /// Start marker of reasoning, if the client parses tokens and the prompt has none.
     pub thought_start: &'a [u32],
-    /// Most tokens of reasoning before the one that ends it.
+    /// Maximum number of reasoning tokens.
     pub thinking_budget: Option<u32>,
-    /// Records whether special tokens show their text.
+    /// Text of special tokens: shown or empty.
     pub special_tokens: SpecialTokens,
-    /// When the request arrived.
+    /// Arrival time of the request.
     pub arrived: SimTime,
-    /// Names of the prompt in a dataset; empty without one.
+    /// Hashes of the prompt in the dataset; empty without a dataset.
     pub hashes: Vec<[u8; 32]>,
-    /// How many tokens a free text has, when not chance decides it.
+    /// Fixed length of a free text, in tokens; `None` draws it at random.
     pub length: Option<u32>,
 }

@@ -6,80 +6,78 @@ use vllm_sim_python::json;
 use vllm_sim_random::mix;
 use vllm_sim_tokenizer::Fragments;
 
-/// What the text of a token takes, about.
+/// Estimated length of a token's text, in bytes.
 const TOKEN_BYTES: usize = 6;
 
-/// Which part of a message a token belongs to.
+/// The part of a message to which a token belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Channel {
-    /// The answer.
+    /// Content of the message.
     Content,
-    /// Thinking, shown apart.
+    /// Reasoning.
     Reasoning,
-    /// A marker of the model's format that no client sees (`</think>`, `<tool_call>`).
+    /// Marker of the model's format that clients do not see (`</think>`, `<tool_call>`).
     Marker,
-    /// Arguments of the call with this index.
+    /// Arguments of the tool call with this index.
     Call(u16),
 }
 
-/// Why the output ends.
+/// The reason why the output ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// By itself, or by a stop condition.
+    /// End of sequence or a stop condition.
     Stop,
-    /// By the limit.
+    /// The limit.
     Length,
 }
 
-/// Which stop condition matched.
+/// The stop condition that matched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopReason {
-    /// A stop token other than the primary end of sequence.
+    /// Stop token, other than the primary end-of-sequence token.
     Token(u32),
-    /// A stop string.
+    /// Stop string.
     Text(String),
 }
 
-/// How the output is planned to end.
+/// The planned end of the output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finish {
-    /// Why.
+    /// Reason.
     pub reason: Reason,
-    /// What matched, if something did.
+    /// Matched stop condition, if any.
     pub stop: Option<StopReason>,
 }
 
-/// What will be said: token ids and the text each one adds, finished before the first is released.
+/// The complete content of a reply: token ids and their texts, written before submission.
 ///
-/// Free text is a list of references into the shared corpus, so a long reply costs two bytes per
-/// sentence.
+/// Free text references sentences of the shared corpus, at two bytes per sentence.
 #[derive(Debug, Clone)]
 pub struct Script {
     pub(super) corpus: Arc<Corpus>,
     pub(super) own: Vec<Fragments>,
-    /// Sentences of the corpus, as runs have them.
+    /// Indices into the corpus, used by `runs`.
     pub(super) sentences: Vec<u16>,
     pub(super) runs: Vec<TokenRun>,
     pub(super) len: u32,
-    /// How it ends.
+    /// Planned end.
     pub finish: Finish,
-    /// Names of the calls in it, by index.
+    /// Names of the tool calls, by index.
     pub calls: Vec<String>,
-    /// When its first tokens come, from the start of the sequence, if that was recorded.
+    /// Recorded times of the first tokens, from the start of the sequence.
     pub times: Option<Arc<[Duration]>>,
-    /// Stands for the tokens of the prompt: [`context_after`] each of them.
+    /// Hash of the prompt's tokens, made with [`context_after`].
     pub prompt: u64,
 }
 
-/// What stands for no tokens at all.
+/// Hash of an empty token sequence.
 pub const CONTEXT_START: u64 = 0x5eed;
 
-/// What stands for the tokens of `context` and the one behind them.
+/// Returns the hash of a token sequence extended by one token.
 pub fn context_after(context: u64, token: u32) -> u64 {
     mix(context, u64::from(token))
 }
 
-/// Consecutive tokens of one source.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TokenRun {
     pub(super) source: TokenSource,
@@ -90,10 +88,10 @@ pub(super) struct TokenRun {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum TokenSource {
-    /// Sentences of the corpus, from this one of the script's list on: the start of a text, or its
-    /// continuation. The run ends within the last of them.
+    /// Sentences of the corpus, from index `start` of the script's list. The run may end within the
+    /// last one; `first` selects the form without a leading space.
     Sentences { start: u32, first: bool },
-    /// Text of this script alone.
+    /// Text of this script alone, by index into `own`.
     Own(u16),
     /// One token without text.
     Silent(u32),
@@ -102,11 +100,11 @@ pub(super) enum TokenSource {
 /// One token of a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Token<'a> {
-    /// Its id.
+    /// Token id.
     pub id: u32,
-    /// The text it adds; may be empty.
+    /// Text of the token; may be empty.
     pub text: &'a str,
-    /// Where it belongs.
+    /// Part of the message.
     pub channel: Channel,
 }
 
@@ -114,19 +112,19 @@ pub struct Token<'a> {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cursor {
     run: u32,
-    /// Tokens of the run before it.
+    /// Tokens of the run before the position.
     taken: u32,
-    /// Sentences of the run before it.
+    /// Sentences of the run before the position.
     sentence: u32,
-    /// Tokens before it in its sentence or text.
+    /// Tokens of the current sentence or text before the position.
     offset: u32,
 }
 
-/// The rest of a run in one text.
+/// The rest of a run within one text.
 struct RunPiece<'a> {
-    /// Of the text, where it is known.
+    /// `None` if not computed.
     has_escapes: Option<bool>,
-    /// Or the id of a token without text.
+    /// `Err` holds the id of a token without text.
     fragments: Result<&'a Fragments, u32>,
     from: u32,
     tokens: u32,
@@ -134,24 +132,24 @@ struct RunPiece<'a> {
 }
 
 impl Cursor {
-    /// Moves over `tokens` tokens of the [`Texts`] that begin here.
+    /// Moves the position over `tokens` tokens of the [`Texts`] that begin here.
     pub fn pass(&mut self, tokens: u32) {
         self.taken += tokens;
         self.offset += tokens;
     }
 }
 
-/// The texts of tokens that follow each other in one text.
+/// The texts of consecutive tokens within one text.
 #[derive(Debug, Clone, Copy)]
 pub struct Texts<'a> {
     fragments: &'a Fragments,
-    /// Where it is known.
+    /// `None` if not computed.
     has_escapes: Option<bool>,
     from: usize,
     to: usize,
 }
 
-/// One of them.
+/// The text of one token.
 #[derive(Debug, Clone, Copy)]
 pub struct Text<'a> {
     fragments: &'a Fragments,
@@ -159,13 +157,13 @@ pub struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
-    /// As it is.
+    /// Returns the text.
     #[inline]
     pub fn as_str(self) -> &'a str {
         self.fragments.piece(self.index)
     }
 
-    /// Appends it.
+    /// Appends the text to `out`.
     #[inline]
     pub fn push_to(self, out: &mut String) {
         self.fragments.push_piece(self.index, out);
@@ -173,13 +171,13 @@ impl<'a> Text<'a> {
 }
 
 impl<'a> Texts<'a> {
-    /// Whether JSON may escape any of their characters.
+    /// Returns whether JSON escapes any of the characters.
     pub fn may_have_escapes(self) -> bool {
         let found = || json::has_escapes(self.fragments.span(self.from, self.to));
         self.has_escapes.unwrap_or_else(found)
     }
 
-    /// One by one.
+    /// Iterates over the texts of the tokens.
     pub fn iter(self) -> impl Iterator<Item = Text<'a>> {
         let fragments = self.fragments;
         (self.from..self.to).map(move |index| Text { fragments, index })
@@ -187,13 +185,12 @@ impl<'a> Texts<'a> {
 }
 
 impl Script {
-    /// Tokens in all, at least one.
+    /// Returns the number of tokens, at least 1.
     #[expect(clippy::len_without_is_empty, reason = "a script is never empty")]
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// Takes the text from its tokens.
     pub(super) fn fall_silent(&mut self) {
         let silent = |token: Token<'_>| TokenRun {
             source: TokenSource::Silent(token.id),
@@ -205,14 +202,14 @@ impl Script {
         self.own.clear();
     }
 
-    /// Whether any token is reasoning.
+    /// Returns whether any token is reasoning.
     pub fn has_reasoning(&self) -> bool {
         self.runs
             .iter()
             .any(|run| run.channel == Channel::Reasoning)
     }
 
-    /// Positions of the first token of each call but the first one, markers included.
+    /// Returns the start of each tool call but the first, markers included.
     pub(crate) fn further_calls(&self) -> Box<[u32]> {
         let (mut begun, mut position, mut marker) = (0u32, 0, None);
         let mut starts = Vec::new();
@@ -234,7 +231,7 @@ impl Script {
         starts.into()
     }
 
-    /// The token at the cursor, which moves on.
+    /// Returns the token at the cursor and moves the cursor past it.
     pub fn next(&self, at: &mut Cursor) -> Option<Token<'_>> {
         let piece = self.piece(at)?;
         at.taken += 1;
@@ -251,8 +248,7 @@ impl Script {
         })
     }
 
-    /// The texts of the tokens from the cursor on, as far as one text has them; `None`: the next token has
-    /// none.
+    /// Returns the texts of the tokens at the cursor; `None` if the next token has no text.
     pub fn texts(&self, at: &mut Cursor) -> Option<Texts<'_>> {
         let piece = self.piece(at)?;
         let from = piece.from as usize;
@@ -264,7 +260,7 @@ impl Script {
         })
     }
 
-    /// What is at the cursor, which moves to where that begins.
+    /// Returns the piece at the cursor, and normalises the cursor to its start.
     fn piece(&self, at: &mut Cursor) -> Option<RunPiece<'_>> {
         loop {
             let run = self.runs.get(at.run as usize)?;
@@ -306,7 +302,7 @@ impl Script {
         }
     }
 
-    /// The last tokens before a position, at most four.
+    /// Returns the tokens before a position, at most four.
     pub fn before(&self, position: usize) -> Vec<u32> {
         let from = position.saturating_sub(4);
         let mut cursor = self.cursor(from as u32);
@@ -314,13 +310,12 @@ impl Script {
         last.take(position - from).map(|token| token.id).collect()
     }
 
-    /// Stands for what is before a position: the prompt and the last tokens.
+    /// Returns a hash of the prompt and the last four tokens before a position.
     pub fn context(&self, position: usize) -> u64 {
         let last = self.before(position).into_iter();
         last.fold(self.prompt, context_after)
     }
 
-    /// A cursor that stands before the token at `position`.
     fn cursor(&self, position: u32) -> Cursor {
         let mut at = Cursor::default();
         let mut left = position;
@@ -335,7 +330,7 @@ impl Script {
         at
     }
 
-    /// The ids of all tokens in order.
+    /// Returns the ids of all tokens.
     pub fn token_ids(&self) -> Vec<u32> {
         let mut ids = Vec::with_capacity(self.len as usize);
         let mut at = Cursor::default();
@@ -351,13 +346,13 @@ impl Script {
         ids
     }
 
-    /// All tokens in order.
+    /// Iterates over all tokens.
     pub fn tokens(&self) -> impl Iterator<Item = Token<'_>> {
         let mut cursor = Cursor::default();
         std::iter::from_fn(move || self.next(&mut cursor))
     }
 
-    /// Text of one channel in the first `tokens` tokens.
+    /// Returns the text of one channel within the first `tokens` tokens.
     pub fn text(&self, channel: Channel, tokens: u32) -> String {
         let mut text = String::new();
         let mut left = tokens;

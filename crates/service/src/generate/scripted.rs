@@ -1,4 +1,4 @@
-//! Replies that a script gives word by word.
+//! Generates the script of a scripted reply.
 
 use super::script::{Channel, Reason};
 use super::{Draft, Generator, push_marks};
@@ -6,7 +6,6 @@ use crate::generate::request::GenerateRequest;
 use crate::scripted::ScriptedReply;
 
 impl Generator {
-    /// A thought where one is shown, the text, the calls; at the pace of the script.
     pub(super) fn scripted(
         &self,
         reply: &ScriptedReply,

@@ -1,26 +1,25 @@
-//! Lists of a request that every token of every choice is held against, in a form in which their
-//! length does not matter: they are worked out once and shared by all choices.
+//! Stop strings, logit biases and token lists, preprocessed once and shared by all choices.
 
 use std::sync::OnceLock;
 
 use vllm_sim_tokenizer::Fragments;
 
-/// A logit bias from which on the biased token is the only one ever chosen.
+/// Logit bias from which the biased token is always chosen.
 const DECISIVE_BIAS: f64 = 50.0;
-/// A logit bias below which a token never appears.
+/// Logit bias up to which a token is never chosen.
 const BANNING_BIAS: f64 = -50.0;
 
-/// Token ids, to be asked whether they hold one.
+/// A set of token ids.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TokenIds(Box<[u32]>);
 
 impl TokenIds {
-    /// Whether this is one of them.
+    /// Returns whether the set contains a token id.
     pub fn contains(&self, id: u32) -> bool {
         self.0.binary_search(&id).is_ok()
     }
 
-    /// Whether there is none.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -35,17 +34,16 @@ impl FromIterator<u32> for TokenIds {
     }
 }
 
-/// A string that ends the output when it appears in it.
+/// A stop string, with the table of the Knuth-Morris-Pratt search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StopString {
     text: String,
-    /// By bytes that matched: how many of them match still when the next one differs
-    /// (Knuth-Morris-Pratt).
+    /// Failure function: the match length to continue with after a mismatch.
     borders: Box<[u32]>,
 }
 
 impl StopString {
-    /// Makes itself ready to be looked for; `None` for a text that is in every text.
+    /// Creates the search table; `None` for an empty string.
     pub fn new(text: String) -> Option<Self> {
         let bytes = text.as_bytes();
         u32::try_from(bytes.len())
@@ -61,13 +59,14 @@ impl StopString {
         Some(Self { text, borders })
     }
 
-    /// The string.
+    /// Returns the string.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Reads on: how many bytes of `piece` there are up to where the string ends first. `matched` is
-    /// how many of its bytes the text before ends with, at first 0.
+    /// Continues the search in `piece`, and returns the byte offset at which a match ends first.
+    ///
+    /// `matched` is the number of bytes matched so far, initially 0.
     pub(super) fn read(&self, piece: &str, matched: &mut u32) -> Option<usize> {
         let bytes = self.text.as_bytes();
         let mut end = None;
@@ -82,7 +81,7 @@ impl StopString {
     }
 }
 
-/// How many of `bytes` match with one more byte read, after `matched` of them.
+/// Returns the match length after one more byte.
 fn grown(bytes: &[u8], borders: &[u32], mut matched: u32, byte: u8) -> u32 {
     while matched > 0 && bytes[matched as usize] != byte {
         matched = borders[matched as usize - 1];
@@ -90,30 +89,28 @@ fn grown(bytes: &[u8], borders: &[u32], mut matched: u32, byte: u8) -> u32 {
     matched + u32::from(bytes[matched as usize] == byte)
 }
 
-/// What steers the choice of tokens.
+/// Logit biases, allowed tokens and bad words of a request.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Bias {
-    /// Nothing but these may appear; empty: anything.
+    /// Only these tokens may appear; empty means any.
     forced: Vec<u32>,
     banned: TokenIds,
-    /// Without blanks around them.
+    /// Trimmed.
     bad_words: Vec<String>,
     split: OnceLock<ForcedTokens>,
-    /// Whether a sentence of the corpus is banned, as far as one has asked.
+    /// Cached result of [`Self::bans`] per sentence of the corpus.
     sentences: OnceLock<Box<[OnceLock<bool>]>>,
 }
 
-/// The tokens that alone may appear.
+/// The only tokens that may appear, split by whether they end the output.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct ForcedTokens {
-    /// Those that end the output.
     pub(super) ending: Vec<u32>,
-    /// The others.
     pub(super) lasting: Vec<u32>,
 }
 
 impl Bias {
-    /// Of biases by token, the only tokens allowed, and words that may not appear.
+    /// Creates the bias from logit biases, allowed tokens (`None` allows all) and bad words.
     pub fn new(
         logits: impl Iterator<Item = (u32, f64)>,
         allowed: Option<Vec<u32>>,
@@ -144,8 +141,8 @@ impl Bias {
         }
     }
 
-    /// The tokens that alone may appear, if there are such; `ends` tells those that end the output
-    /// and is the same for all choices.
+    /// Returns the only tokens that may appear, if any; `ends` must be the same function in all
+    /// calls.
     pub(super) fn forced(&self, ends: impl Fn(u32) -> bool) -> Option<&ForcedTokens> {
         if self.forced.is_empty() {
             return None;
@@ -156,8 +153,9 @@ impl Bias {
         }))
     }
 
-    /// Whether a sentence holds a word or a token that may not appear; it is sentence `number` of
-    /// `count`.
+    /// Returns whether a sentence contains a bad word or banned token.
+    ///
+    /// `number` is the index of the sentence, and `count` the number of sentences.
     pub(super) fn bans(&self, number: usize, count: usize, sentence: &Fragments) -> bool {
         if self.bad_words.is_empty() && self.banned.is_empty() {
             return false;

@@ -1,7 +1,7 @@
-//! Stop strings and stop tokens, as vLLM's detokenizer sees them token by token.
+//! Applies stop strings and stop tokens as vLLM's detokenizer does, token by token.
 //!
-//! Source: vLLM 0.33 `v1/engine/detokenizer.py`: a match may span tokens, the first string of the
-//! list that matches wins, and `max(len) - 1` characters are held back while streaming.
+//! Source: vLLM 0.33 `v1/engine/detokenizer.py`. A match may span tokens, and the first string of
+//! the list wins. Streaming holds back `max(len) - 1` characters.
 
 use super::script::{
     Channel, Cursor, Finish, Reason, Script, StopReason, Token, TokenRun, TokenSource,
@@ -9,10 +9,10 @@ use super::script::{
 use crate::generate::request::{GenerateRequest, StopString, Stops};
 use vllm_sim_tokenizer::{Fragments, SpecialTokens, Tokenizer};
 
-/// What ends a thought, as far as stop strings see it; no client does.
+/// End marker of reasoning in the text that is searched for stop strings.
 const THINK_END: &str = "</think>";
 
-/// Cuts a script at its first stop condition and shows its text the way a stream does.
+/// Cuts a script at its first stop condition and distributes its text as streaming does.
 pub(super) fn apply(script: &mut Script, request: &GenerateRequest, tokenizer: &Tokenizer) {
     let stops = request.stops;
     cut_at_token(script, stops, tokenizer);
@@ -58,7 +58,7 @@ fn cut_at_token(script: &mut Script, stops: &Stops, tokenizer: &Tokenizer) {
     };
 }
 
-/// Gives the token that ended the script its text.
+/// Makes the text of the stop token visible.
 fn show_last(script: &mut Script, tokenizer: &Tokenizer, special: SpecialTokens) {
     let [.., before, last] = script.runs.as_slice() else {
         return;
@@ -90,7 +90,6 @@ fn show_last(script: &mut Script, tokenizer: &Tokenizer, special: SpecialTokens)
     }
 }
 
-/// Keeps the first `tokens` tokens.
 fn truncate(script: &mut Script, tokens: u32) {
     let mut left = tokens;
     script.runs.retain_mut(|run| {
@@ -102,12 +101,12 @@ fn truncate(script: &mut Script, tokens: u32) {
     script.len = tokens.min(script.len);
 }
 
-/// A script as the stop strings see it: one text, markers of tools and thoughts included.
+/// The text that is searched for stop strings, including markers of tools and reasoning.
 #[derive(Default)]
 struct Seen {
     text: String,
     ids: Vec<u32>,
-    /// Where each token's text ends.
+    /// End offset of each token's text.
     ends: Vec<usize>,
     channels: Vec<Channel>,
 }
@@ -123,9 +122,10 @@ impl Seen {
         self.channels.push(token.channel);
     }
 
-    /// Keeps back what may turn out to begin a stop string: each token of a piece of content shows
-    /// `held` characters less, and its last one all of it. What is held back until the end leaves
-    /// with the token that ends it.
+    /// Delays text that may turn out to be the beginning of a stop string.
+    ///
+    /// Each token of a piece of content shows `held` characters less, and the last token shows the
+    /// rest. Text held back at the end of the output is shown with the final token.
     fn hold_back(&mut self, held: usize) {
         let last = self.channels.len().saturating_sub(1);
         let mut held_back = HeldBack::new(&self.text, held);
@@ -200,7 +200,6 @@ fn cut_at_string(script: &mut Script, stops: &Stops) {
     rebuild(script, seen);
 }
 
-/// The first stop string of the list that ends within what was just added, and where it does.
 fn find(added: &str, strings: &[StopString], progress: &mut [u32]) -> Option<(usize, usize)> {
     let mut first = None;
     for (which, (stop, matched)) in strings.iter().zip(progress).enumerate() {
@@ -210,13 +209,13 @@ fn find(added: &str, strings: &[StopString], progress: &mut [u32]) -> Option<(us
     first
 }
 
-/// Reads a text from its start, and says where its last characters begin.
+/// Tracks where the last `held` characters of a growing text begin.
 struct HeldBack<'t> {
     text: &'t str,
     held: usize,
     read: usize,
     begin: usize,
-    /// Characters between the two.
+    /// Number of characters between `begin` and `read`.
     between: usize,
 }
 
@@ -231,8 +230,7 @@ impl<'t> HeldBack<'t> {
         }
     }
 
-    /// The end of what is shown of `text[..end]` when the last characters stay back; no `end` is
-    /// before the one asked for last.
+    /// Returns the end of the visible part of `text[..end]`; `end` must not decrease between calls.
     fn shown(&mut self, end: usize) -> usize {
         let end = floor(self.text, end.min(self.text.len())).max(self.read);
         self.between += self.text[self.read..end].chars().count();
@@ -252,7 +250,7 @@ fn floor(text: &str, mut at: usize) -> usize {
     at
 }
 
-/// Replaces the runs by one text of the script's own, cut into runs of one channel.
+/// Replaces all runs by one text, with one run per channel.
 fn rebuild(script: &mut Script, seen: Seen) {
     let Ok(own) = u16::try_from(script.own.len()) else {
         return;

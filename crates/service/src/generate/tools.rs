@@ -1,8 +1,7 @@
-//! Tool calls: how many, which tools, with which arguments.
+//! Plans tool calls: number, tools and arguments.
 //!
-//! The counting rule and the flags are those of llm-d-inference-sim
-//! (`pkg/llm-d-inference-sim/tools_utils.go`); the arguments satisfy the tool's JSON Schema,
-//! which the original's do only for a small part of the language.
+//! Counting rule and flags follow llm-d-inference-sim (`pkg/llm-d-inference-sim/tools_utils.go`).
+//! The arguments satisfy the whole JSON Schema, where the original supports a subset.
 
 mod whitelist;
 
@@ -15,53 +14,56 @@ use vllm_sim_schema_sampler::{ConstraintError, Limits, SchemaCache};
 /// A tool that a request offers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolDef {
-    /// Name of the function.
+    /// Function name.
     pub name: String,
-    /// What it does.
+    /// Description.
     pub description: Option<String>,
-    /// JSON Schema of the arguments; none means no arguments.
+    /// JSON Schema of the arguments; `None` means no arguments.
     pub parameters: Option<Value>,
-    /// Whether the client asked for arguments bound by the schema; ours always are.
+    /// Whether the client asked for strict arguments; generated arguments always follow the schema.
     pub strict: Option<bool>,
 }
 
-/// Whether and what to call.
+/// Selects the tools to call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolChoice {
     /// No calls.
     None,
     /// Calls or text.
     Auto,
-    /// At least one call.
+    /// One or more calls.
     Required,
-    /// At least one call, of this tool only.
+    /// One or more calls of the tool with this name.
     Named(String),
 }
 
-/// The flags that shape tool calls; their defaults are llm-d-inference-sim's.
+/// Settings of tool calls. The defaults are llm-d-inference-sim's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolSettings {
-    /// `min-/max-tool-call-integer-param`; `None`: not set, so a field's name may choose
-    /// (a year, a port) and 0 to 100 holds for the rest.
+    /// Range of integers, `min-/max-tool-call-integer-param`.
+    ///
+    /// `None` derives the range from the field name (a year, a port), else 0 to 100.
     pub integer: Option<(i64, i64)>,
-    /// `min-/max-tool-call-number-param`, likewise.
+    /// Range of numbers, `min-/max-tool-call-number-param`; `None` as for `integer`.
     pub number: Option<(f64, f64)>,
-    /// `min-/max-tool-call-array-param-length`.
+    /// Range of array lengths, `min-/max-tool-call-array-param-length`.
     pub array: (u64, u64),
-    /// `tool-call-not-required-param-probability`, in percent.
+    /// Chance of an optional parameter, `tool-call-not-required-param-probability`, in percent.
     pub not_required_probability: u32,
-    /// `object-tool-call-not-required-field-probability`, in percent.
+    /// Chance of an optional field of an object, `object-tool-call-not-required-field-probability`,
+    /// in percent.
     pub object_not_required_probability: u32,
-    /// `tool-call-extra-call-probability`, in percent.
+    /// Chance of each further call, `tool-call-extra-call-probability`, in percent.
     pub extra_call_probability: u32,
-    /// Refuse what llm-d's schema check refuses.
+    /// Whether schemas outside llm-d's subset are rejected.
     pub strict_whitelist: bool,
-    /// Levels of nesting beyond which optional parts are left out.
+    /// Nesting depth beyond which optional parts are omitted.
     pub max_depth: u32,
-    /// `parallel_tool_calls`: more than one call.
+    /// Whether one reply may contain several calls (`parallel_tool_calls`).
     pub parallel: bool,
-    /// Whether a tool that is forced by name may be called several times, as llm-d-inference-sim
-    /// does; the constraint of vLLM's parsers stops after the first call.
+    /// Whether a tool forced by name may be called several times, as in llm-d-inference-sim.
+    ///
+    /// vLLM's parsers stop after the first call.
     pub repeats_named: bool,
 }
 
@@ -96,49 +98,49 @@ impl ToolSettings {
     }
 }
 
-/// One call.
+/// One tool call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolCall {
-    /// Name of the function.
+    /// Function name.
     pub name: String,
-    /// JSON text as a model prints it: `{"city": "Paris"}`.
+    /// JSON text in the format of models: `{"city": "Paris"}`.
     pub arguments: String,
 }
 
-/// Why no calls can be planned.
+/// Reports why tool calls cannot be planned.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ToolError {
     /// The forced tool is not offered. Source: llm-d-inference-sim's `tool_choice.go`.
     #[error("tool with name '{0}' requested in tool_choice but not found in the tools list")]
     Unknown(String),
-    /// llm-d's schema check refuses the parameters.
+    /// The parameters use keywords that llm-d does not support.
     #[error("tool '{tool}': {reason}")]
     NotAllowed {
-        /// Name of the tool.
+        /// Tool name.
         tool: String,
-        /// The keyword or value at fault.
+        /// Unsupported keyword or value.
         reason: String,
     },
-    /// The parameters are no schema, or one that no arguments satisfy.
+    /// The parameters are not a valid schema, or no arguments satisfy it.
     #[error("tool '{tool}': {source}")]
     Schema {
-        /// Name of the tool.
+        /// Tool name.
         tool: String,
-        /// What is wrong with the parameters.
+        /// Error of the schema.
         source: ConstraintError,
     },
 }
 
-/// Plans the calls of one answer; none means an ordinary text.
+/// Plans the calls of one reply; an empty plan means text.
 ///
-/// Starts at no call (`auto`) or one, then adds one more while a draw succeeds, at most as
-/// many as there are tools. Each call takes any of the tools. A forced one is called once.
+/// The count starts at 0 (`auto`) or 1 and grows while a draw succeeds, up to the number of tools.
+/// Each call draws one of the tools. A tool forced by name is called once.
 ///
-/// Source of the last rule and of «at least one»: vLLM 0.33 `tool_parsers/structural_tag_registry.py`,
-/// `at_least_one` for `required`, `stop_after_first` too for a forced tool.
+/// Source: vLLM 0.33 `tool_parsers/structural_tag_registry.py`, `at_least_one` for `required`, and
+/// also `stop_after_first` for a forced tool.
 ///
 /// # Errors
-/// [`ToolError`], for a tool that is called or, with `strict_whitelist`, for any.
+/// [`ToolError`] for a tool that is called or, with `strict_whitelist`, for any tool.
 pub(crate) fn plan_calls(
     tools: &[ToolDef],
     choice: &ToolChoice,
@@ -220,10 +222,10 @@ fn check_whitelist(tools: &[ToolDef]) -> Result<(), ToolError> {
     Ok(())
 }
 
-/// Whether `parameters` use only what llm-d-inference-sim's schema check lets through.
+/// Checks that `parameters` use only keywords that llm-d-inference-sim supports.
 ///
 /// # Errors
-/// A sentence that names the keyword at fault and where it stands.
+/// A sentence that names the unsupported keyword and its location.
 pub(crate) fn validate_llmd_whitelist(parameters: &Value) -> Result<(), String> {
     whitelist::check(parameters)
 }

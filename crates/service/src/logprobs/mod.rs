@@ -1,31 +1,34 @@
-//! Log probabilities, made up but stable: a Zipf law over the vocabulary whose order and steepness
-//! depend on what stands before.
+//! Synthetic but deterministic log probabilities.
+//!
+//! They follow Zipf's law over the vocabulary. The context of a position determines the order of
+//! the tokens and the exponent.
 
 mod zipf;
 
 use vllm_sim_random::mix;
 use zipf::Zipf;
 
-/// One entry of a position.
+/// A token of the vocabulary with its rank and log probability.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RankedToken {
-    /// Its id.
+    /// Token id.
     pub id: u32,
-    /// As a 32-bit float, as vLLM sends it; not below its floor of -9999.
+    /// Log probability, as `f32` like vLLM's; at least -9999.
     pub logprob: f32,
-    /// From 1, the likeliest.
+    /// Rank in the vocabulary, starting at 1 for the most likely token.
     pub rank: u32,
 }
 
-/// What a position's entries follow from.
+/// The inputs that determine the log probabilities of one position.
 #[derive(Debug, Clone, Copy)]
 pub struct Position {
-    /// Tokens that the model knows.
+    /// Vocabulary size, in tokens.
     pub vocabulary: u32,
-    /// Stands for the seed and all that is before it.
+    /// Hash of the seed and of all preceding tokens.
     pub context: u64,
-    /// A token's rank is drawn flatter or steeper by the temperature; the values are those before
-    /// the temperature, as vLLM's `raw_logprobs` are.
+    /// Sampling temperature, which affects only the rank of the chosen token.
+    ///
+    /// The values are those before temperature, like vLLM's `raw_logprobs`.
     pub temperature: f64,
 }
 
@@ -38,9 +41,10 @@ impl Position {
         law.drawn(mix(self.context, u64::from(id)), self.temperature)
     }
 
-    /// [`row`](Self::row) with each token once: the chosen one, then the likeliest `most` but it.
+    /// Returns [`row`](Self::row) without duplicates: the chosen token, then the other most likely
+    /// ones.
     ///
-    /// Source: vLLM 0.33 `vllm/v1/engine/logprobs.py`, which makes a map of a row.
+    /// Source: vLLM 0.33 `vllm/v1/engine/logprobs.py`, which converts a row to a dictionary.
     pub fn entries(self, id: u32, most: usize) -> Vec<RankedToken> {
         let mut row = self.row(id, most);
         if let Some(again) = row.iter().skip(1).position(|entry| entry.id == id) {
@@ -49,8 +53,9 @@ impl Position {
         row
     }
 
-    /// Returns the chosen token, then the likeliest `most` in their order, itself among them if it is
-    /// one; each token of the vocabulary once at most.
+    /// Returns the chosen token, then the `most` most likely tokens in order of rank.
+    ///
+    /// The chosen token appears a second time if it is among the most likely.
     pub fn row(self, id: u32, most: usize) -> Vec<RankedToken> {
         let law = self.law();
         let own = self.drawn(&law, id);
@@ -58,7 +63,7 @@ impl Position {
             let token = law.token(rank);
             let token = match rank == own {
                 true => id,
-                // Its place in the order of the vocabulary is another's.
+                // The chosen token and the token of its drawn rank swap their ranks.
                 false if token == id => law.token(own),
                 false => token,
             };
@@ -69,7 +74,7 @@ impl Position {
             .collect()
     }
 
-    /// The chosen token, then these, whatever their ranks.
+    /// Returns the chosen token, then `others` in the given order.
     pub fn entries_of(self, id: u32, others: &[u32]) -> Vec<RankedToken> {
         let law = self.law();
         let all = std::iter::once(&id).chain(others);

@@ -1,23 +1,21 @@
-//! Zipf's law over a vocabulary: the token of rank r has a probability that falls as r^-s.
+//! Zipf's law over a vocabulary: the token of rank r has a probability proportional to r^-s.
 
 use vllm_sim_random::mix;
 
-/// Ranks whose share is summed one by one; that of the others is an integral.
+/// Number of ranks that are summed exactly; an integral approximates the others.
 const SUMMED: u32 = 64;
-/// The exponent: of a context that leaves much open, and how much more the others have.
+/// Minimum exponent, and range above it; the context selects the value.
 const EXPONENT: (f64, f64) = (1.2, 1.3);
 
-/// The law of one context.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Zipf {
     context: u64,
     vocabulary: u32,
     exponent: f64,
-    /// Sum of r^-s over the ranks, and its logarithm.
+    /// Sum of r^-s over all ranks.
     total: f64,
     norm: f64,
-    /// Steps from one rank's token to the next: no divisor in common with the vocabulary, so that
-    /// each token has one rank.
+    /// Distance between the tokens of consecutive ranks, coprime with the vocabulary size.
     stride: u64,
 }
 
@@ -39,21 +37,19 @@ impl Zipf {
         }
     }
 
-    /// The log probability of a rank.
     pub(super) fn logprob(&self, rank: u32) -> f64 {
         -self.exponent * f64::from(rank).ln() - self.norm
     }
 
-    /// The token that has a rank.
     pub(super) fn token(&self, rank: u32) -> u32 {
         let start = self.context % u64::from(self.vocabulary);
         let steps = self.stride * u64::from(rank) % u64::from(self.vocabulary);
         ((start + steps) % u64::from(self.vocabulary)) as u32
     }
 
-    /// The rank that `chance` draws at a temperature.
+    /// Draws a rank at a temperature from the random word `chance`.
     pub(super) fn drawn(&self, chance: u64, temperature: f64) -> u32 {
-        // Steeper than this only the first is left.
+        // Below a temperature of 0.01, only the first rank has any weight.
         let exponent = self.exponent / temperature.max(0.01);
         let total = match temperature {
             1.0 => self.total,
@@ -78,7 +74,6 @@ impl Zipf {
     }
 }
 
-/// Sum of r^-s over the ranks of a vocabulary.
 fn sum(exponent: f64, vocabulary: u32) -> f64 {
     let summed = vocabulary.min(SUMMED);
     let first: f64 = (1..=summed)
@@ -92,7 +87,7 @@ fn sum(exponent: f64, vocabulary: u32) -> f64 {
     first + (to.powf(rest) - from.powf(rest)) / rest
 }
 
-/// A number in `[0, 1)`.
+/// Maps a random word to `[0, 1)`.
 fn unit(word: u64) -> f64 {
     (word >> 11) as f64 / (1u64 << 53) as f64
 }

@@ -1,4 +1,4 @@
-//! From a conversation to a prompt: media, chat template, encoding, truncation.
+//! Converts a conversation to a prompt: media, chat template, encoding, truncation.
 
 use std::sync::Arc;
 
@@ -50,10 +50,10 @@ impl Service {
         })
     }
 
-    /// Makes the tokens of a conversation, through the chat template.
+    /// Tokenizes a conversation with the chat template.
     ///
     /// # Errors
-    /// 400 for media or a template that is not taken, and for a prompt beyond its bound.
+    /// 400 for unsupported media, a failing template, or a prompt that is too long.
     pub async fn conversation_tokens(
         self: &Arc<Self>,
         rules: &RequestRules,
@@ -105,7 +105,6 @@ impl Service {
         Ok((tokens, media))
     }
 
-    /// Renders a conversation.
     fn render(
         &self,
         conversation: &Conversation,
@@ -136,10 +135,10 @@ impl Service {
         text.map_err(template_fault)
     }
 
-    /// Reads messages as the template sees them. Source: vLLM 0.33 `renderers/hf.py`.
+    /// Converts messages to the template's input. Source: vLLM 0.33 `renderers/hf.py`.
     ///
     /// # Errors
-    /// vLLM's 400 for parts that the model does not take, and for no message at all.
+    /// vLLM's 400 for parts that the model does not support, and for an empty conversation.
     fn template_messages(
         &self,
         rules: &RequestRules,

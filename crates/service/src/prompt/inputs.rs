@@ -1,4 +1,4 @@
-//! The prompts of a request, of whatever source.
+//! Creates the prompts of a request from any source.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::Fault;
 
 impl Service {
-    /// Makes the prompts of a request.
+    /// Creates the prompts of a request.
     ///
     /// # Errors
     /// The first fault in the order of the prompts.
@@ -44,7 +44,7 @@ impl Service {
         }
     }
 
-    /// Checks that text can be turned into tokens and back.
+    /// Checks that the server has a tokenizer.
     ///
     /// # Errors
     /// vLLM's 400 on a server without a tokenizer (`--skip-tokenizer-init`).
@@ -112,7 +112,7 @@ impl Service {
     }
 }
 
-/// Returns token ids as the text that an echo says, in one piece: a prompt may have millions.
+/// Joins token ids with commas, in one allocation because a prompt may have millions of ids.
 fn listed(ids: &[i64]) -> String {
     let mut text = String::with_capacity(8 * ids.len());
     for id in ids {

@@ -1,9 +1,9 @@
 //! Images, audio and video in conversations.
 //!
-//! Nothing is fetched: an item counts by the rules of `--mm-tokens-per-item`, and its content hash
-//! is that of its bytes when they came along, else that of its URL.
-//! Texts of errors: vLLM 0.33 `multimodal/media/connector.py`, `multimodal/processing/context.py`.
-//! Names of items under llm-d: llm-d-inference-sim `pkg/tokenizer` (simulated tokenizer).
+//! Nothing is downloaded. The token count of an item follows `--mm-tokens-per-item`; its hash
+//! covers the inline data or the URL. Sources: error messages from vLLM 0.33
+//! `multimodal/media/connector.py` and `multimodal/processing/context.py`; item names under llm-d
+//! from `pkg/tokenizer`.
 
 use std::path::{Component, Path};
 
@@ -16,17 +16,16 @@ use vllm_sim_tokenizer::{MediaFeature, MediaItem, Modality, data_url_head, fnv1a
 use vllm_sim_wire::Fault;
 use vllm_sim_wire::openai::message::{Content, Message};
 
-/// The media of a conversation.
 #[derive(Debug, Default)]
 pub(super) struct ConversationMedia {
-    /// Items that stand in the text as marks.
+    /// Items with a marker in the text.
     pub(super) marked: Vec<MediaItem>,
-    /// Items that take no tokens of their own: their spans divide the prompt (llm-d).
+    /// Items without tokens of their own; the prompt is divided evenly among them (llm-d).
     pub(super) spread: Vec<(Modality, String)>,
 }
 
 impl ConversationMedia {
-    /// Where the items stand among the tokens of the finished prompt.
+    /// Divides the tokens of the finished prompt evenly among the items.
     pub(super) fn spread_over(self, tokens: usize) -> Vec<MediaFeature> {
         let items = self.spread.len().max(1);
         let span = (tokens / items) as u32;
@@ -44,16 +43,17 @@ impl ConversationMedia {
 }
 
 impl Service {
-    /// Returns whether the deployment's model takes media as vLLM's multimodal models do.
+    /// Returns whether the model accepts media, as vLLM's multimodal models do.
     pub fn accepts_media(&self) -> bool {
         self.settings().prompts.media.accepted || self.generator.tokenizer().is_multimodal()
     }
 
-    /// Finds the media of `messages`. Where the model takes media, each becomes a text part with a
-    /// mark, to be handed to [`vllm_sim_tokenizer::Tokenizer::encode_media`].
+    /// Finds the media of `messages`; if the model accepts media, replaces each by a text marker.
+    ///
+    /// [`vllm_sim_tokenizer::Tokenizer::encode_media`] later expands the markers.
     ///
     /// # Errors
-    /// vLLM's 400 for too many items and for URLs it does not open.
+    /// vLLM's 400 for too many items and for unsupported URLs.
     pub(super) fn find_media(
         &self,
         messages: &[Message],
@@ -96,7 +96,7 @@ impl Service {
     }
 }
 
-/// A message whose media became marks.
+/// Replaces the media of a message by markers.
 fn marked(
     settings: &MediaSettings,
     message: &Message,
@@ -115,7 +115,6 @@ fn marked(
     Ok(message.with_json(json))
 }
 
-/// What a part is, if it is no text.
 fn modality(part: &Value) -> Option<Modality> {
     let kind = part.get("type").and_then(Value::as_str);
     let named = |name: &str| kind == Some(name) || kind.is_none() && part.get(name).is_some();
@@ -131,7 +130,7 @@ fn modality(part: &Value) -> Option<Modality> {
     }
 }
 
-/// Where the content of a part is: a URL, or base64 text.
+/// Returns the URL or base64 data of a part.
 fn source(part: &Value) -> &str {
     const NAMES: [&str; 8] = [
         "image_url",
@@ -170,7 +169,7 @@ fn item(settings: &MediaSettings, modality: Modality, part: &Value) -> Result<Me
     })
 }
 
-/// Refuses URLs that vLLM's media connector does not open.
+/// Rejects URLs that vLLM's media connector does not open.
 fn check_url(settings: &MediaSettings, url: &str, modality: Modality) -> Result<(), Fault> {
     let refuse = |text: String| {
         let parameter = format!("{}_url", modality.as_str());
@@ -178,7 +177,7 @@ fn check_url(settings: &MediaSettings, url: &str, modality: Modality) -> Result<
     };
     let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
     match scheme {
-        // An item known by its uuid alone brings no URL.
+        // An item identified by its uuid alone has no URL.
         _ if url.is_empty() => Ok(()),
         "http" | "https" => Ok(()),
         "data" => match url.split_once(',') {
@@ -217,7 +216,7 @@ fn check_url(settings: &MediaSettings, url: &str, modality: Modality) -> Result<
     }
 }
 
-/// vLLM's 400 for more items than `--limit-mm-per-prompt` allows.
+/// Rejects more items than `--limit-mm-per-prompt` allows, with vLLM's 400.
 fn check_limits(settings: &MediaSettings, items: &[MediaItem]) -> Result<(), Fault> {
     let limits = settings.limits;
     for (modality, limit) in [
@@ -243,7 +242,7 @@ fn check_limits(settings: &MediaSettings, items: &[MediaItem]) -> Result<(), Fau
     Ok(())
 }
 
-/// llm-d's name of an item: what it is, the how-manieth, and the FNV-1a hash of its URL.
+/// Returns llm-d's name of an item: modality, index, and FNV-1a hash of the URL.
 fn simulated_name(i: usize, modality: Modality, part: &Value) -> String {
     let kind = match modality {
         Modality::Image => "img",
@@ -253,7 +252,7 @@ fn simulated_name(i: usize, modality: Modality, part: &Value) -> String {
     format!("sim_{kind}_{i}_{:x}", fnv1a(source(part).as_bytes()))
 }
 
-/// Keeps the items that are whole after `gone` tokens were cut from one side and `left` remain.
+/// Removes items that truncation cut; `gone` tokens were removed and `left` remain.
 pub(super) fn cut(media: &mut Vec<MediaFeature>, gone: usize, left: usize, side: CutSide) {
     if gone == 0 {
         return;

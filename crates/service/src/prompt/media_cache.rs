@@ -1,4 +1,4 @@
-//! vLLM's cache of processed media, without the media.
+//! Simulates vLLM's cache of processed media items; stores only their sizes.
 
 use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
@@ -7,19 +7,20 @@ use indexmap::IndexMap;
 use parking_lot::Mutex;
 use vllm_sim_tokenizer::MediaItem;
 
-/// Most items, however small they are (vLLM bounds its cache by bytes alone).
+/// Maximum number of items. vLLM limits only the bytes.
 const CAPACITY: usize = 4096;
 
-/// Bytes that an item of one token takes: 4 patches of 14 x 14 pixels, 3 colours and 2 frames in
-/// bf16, as Qwen2-VL's processor makes them. Those of other models differ.
+/// Bytes per token of an item, as for Qwen2-VL.
+///
+/// Its processor creates 4 patches of 14 x 14 pixels with 3 colours and 2 frames in bf16.
 const TOKEN_BYTES: u64 = 9408;
 
-/// The media items that were seen last, with their bytes.
+/// The most recently used media items and their sizes.
 pub struct MediaCache {
-    /// Most bytes of all items.
+    /// Capacity; 0 disables the cache.
     bytes: u64,
     cached: Mutex<CachedItems>,
-    /// Counts items that were looked up, and those that were known.
+    /// Receives the numbers of items and of hits of each look-up.
     count: Box<dyn Fn(u32, u32) + Send + Sync>,
 }
 
@@ -32,7 +33,7 @@ impl Debug for MediaCache {
 }
 
 impl Default for MediaCache {
-    /// Returns no cache.
+    /// Creates a disabled cache.
     fn default() -> Self {
         Self::new(0, |_, _| {})
     }
@@ -40,13 +41,12 @@ impl Default for MediaCache {
 
 #[derive(Debug, Default)]
 struct CachedItems {
-    /// The one that was seen last is the last.
+    /// Sorted by last use; the most recent item is last.
     items: IndexMap<Arc<str>, u64>,
     bytes: u64,
 }
 
 impl CachedItems {
-    /// Forgets an item; whether it was there.
     fn remove(&mut self, identifier: &str) -> bool {
         let removed = self.items.shift_remove(identifier);
         self.bytes -= removed.unwrap_or(0);
@@ -55,8 +55,9 @@ impl CachedItems {
 }
 
 impl MediaCache {
-    /// Returns a cache of at most `bytes`; 0: none. Each look-up calls `count` with the number of
-    /// items and of those that were known.
+    /// Creates a cache of at most `bytes`; 0 disables it.
+    ///
+    /// Each look-up calls `count` with the number of items and the number of hits.
     pub fn new(bytes: u64, count: impl Fn(u32, u32) + Send + Sync + 'static) -> Self {
         Self {
             bytes,
@@ -65,7 +66,7 @@ impl MediaCache {
         }
     }
 
-    /// Remembers items and returns how many were known; `None`: there is no cache.
+    /// Adds items and returns the number of hits; `None` if the cache is disabled.
     pub(super) fn look_up(&self, items: &[MediaItem]) -> Option<u32> {
         if self.bytes == 0 {
             return None;
@@ -75,7 +76,7 @@ impl MediaCache {
         for item in items {
             hits += u32::from(cached.remove(&item.identifier));
             let bytes = u64::from(item.tokens).saturating_mul(TOKEN_BYTES);
-            // One that is larger than all of it is served uncached.
+            // An item larger than the whole cache is not stored.
             if bytes > self.bytes {
                 continue;
             }
@@ -92,7 +93,7 @@ impl MediaCache {
         Some(hits)
     }
 
-    /// Forgets all items.
+    /// Removes all items.
     pub fn clear(&self) {
         *self.cached.lock() = CachedItems::default();
     }
@@ -120,7 +121,7 @@ mod tests {
             cache.look_up(&items)
         };
         assert_eq!(look(&[("a", 10), ("b", 10), ("a", 10)]), Some(1));
-        // b goes, then a; what is larger than the cache leaves it alone.
+        // Evicts b, then a; an item larger than the cache evicts nothing.
         assert_eq!(
             look(&[("c", 20), ("a", 10), ("b", 10), ("huge", 31), ("c", 20)]),
             Some(1)

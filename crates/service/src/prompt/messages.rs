@@ -1,4 +1,4 @@
-//! From the messages of a request to those that a chat template is given.
+//! Converts the messages of a request to the input of a chat template.
 //!
 //! Source: `vllm/renderers/chat_utils/chat_message.py` (`parse_chat_messages`).
 
@@ -7,7 +7,7 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::checked_message::{CheckedMessage, media_fault};
 use vllm_sim_wire::openai::message::Message;
 
-/// Reads messages as a model does that takes text only; `model` is its first served name.
+/// Reads messages for a text-only model; `model` is its first served name.
 ///
 /// # Errors
 /// 400 for parts that are malformed, of unknown type, or not text.
@@ -20,10 +20,10 @@ pub fn conversation(messages: &[Message], model: &str) -> Result<Vec<ChatMessage
     Ok(read.into_iter().map(ChatMessage::Read).collect())
 }
 
-/// Takes messages as they are, with media whatever the model, as llm-d does.
+/// Passes messages on without validation, media included, as llm-d does.
 pub fn unread_conversation(messages: &[Message]) -> Vec<ChatMessage> {
     let messages = messages.iter().map(|message| match message.as_texts() {
-        // Read or not, one text is the same.
+        // A single text is the same with and without validation.
         Some((role, texts @ [_])) if role != "system" => {
             ChatMessage::Read(TemplateMessage::texts(role, texts))
         }
@@ -32,7 +32,6 @@ pub fn unread_conversation(messages: &[Message]) -> Vec<ChatMessage> {
     messages.collect()
 }
 
-/// Returns vLLM's answer to a message or a template that fails.
 pub(super) fn template_fault(error: TemplateError) -> Fault {
     Fault {
         param: error.parameter().map(str::to_owned),
@@ -48,7 +47,7 @@ fn read(message: &Message, model: &str) -> Result<TemplateMessage, Fault> {
     let role = message.members().get("role");
     let role = role.and_then(|role| role.as_str()).unwrap_or_default();
     if role == "system" {
-        // vLLM looks for a billing header in all parts before it reads the first.
+        // vLLM looks for a billing header in all parts before it reads the first one.
         message.parts().try_for_each(|part| part.map(drop))?;
     }
     let mut parts = Vec::new();
@@ -70,7 +69,6 @@ mod tests {
 
     use super::*;
 
-    /// The messages as a template of this format sees them.
     fn shown(messages: &[ChatMessage], format: ContentFormat) -> String {
         let templates = ChatTemplates::default();
         let text = templates.render(&ChatInput {

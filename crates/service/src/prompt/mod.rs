@@ -1,4 +1,4 @@
-//! Prompts: from what a request gives to the tokens that the engine sees.
+//! Converts the messages, texts or token ids of a request to prompt tokens.
 
 mod conversation;
 mod inputs;

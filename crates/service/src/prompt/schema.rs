@@ -1,15 +1,16 @@
-//! A JSON Schema that a conversation describes the wanted answer by, as client libraries write it
-//! that do not ask for structured output (instructor's JSON modes, LangChain's output parsers,
-//! Pydantic AI's prompted output).
+//! Finds a JSON Schema that the conversation itself describes.
+//!
+//! Client libraries write one when they do not use structured output: instructor's JSON modes,
+//! LangChain's output parsers, Pydantic AI's prompted output.
 
 use serde_json::{Deserializer, Value};
 
-/// No text is searched from a byte beyond this one.
+/// Position in a text beyond which no schema may start, in bytes.
 const MOST_BYTES: usize = 256 * 1024;
-/// No more braces of a text are tried.
+/// Number of opening braces tried per text.
 const MOST_BRACES: usize = 32;
 
-/// The last schema of an object in the last of `texts` that has one and speaks of a schema.
+/// Returns the last object schema in the last text that mentions a schema.
 pub(super) fn find<'t>(texts: impl DoubleEndedIterator<Item = &'t str>) -> Option<Value> {
     texts
         .rev()

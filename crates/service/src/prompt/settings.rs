@@ -4,43 +4,43 @@ use serde_json::{Map, Value};
 
 use vllm_sim_tokenizer::{ContentFormat, MediaRules};
 
-/// Settings of how prompts are made.
+/// Settings for chat templates, tokenization and media.
 #[derive(Debug, Clone, Default)]
 pub struct PromptSettings {
-    /// Template that takes the place of the model's own (`--chat-template`).
+    /// Template in place of the model's own (`--chat-template`).
     pub chat_template: Option<String>,
-    /// Template arguments that every conversation has.
+    /// Default template arguments.
     pub chat_template_kwargs: Map<String, Value>,
-    /// Form of message contents; `None`: as the template wants it.
+    /// Format of message contents; `None` lets the template decide.
     pub content_format: Option<ContentFormat>,
-    /// Whether there is no tokenizer (`--skip-tokenizer-init`).
+    /// Whether the server has no tokenizer (`--skip-tokenizer-init`).
     pub skip_tokenizer_init: bool,
-    /// Rules for media.
+    /// Media settings.
     pub media: MediaSettings,
 }
 
-/// Settings of the media in conversations.
+/// Settings for media in conversations.
 #[derive(Debug, Clone, Default)]
 pub struct MediaSettings {
-    /// Whether the model takes media, as far as the configuration tells.
+    /// Whether the configuration declares a model that accepts media.
     pub accepted: bool,
-    /// Whether images, audio and video are taken whatever the model (llm-d's command line).
+    /// Whether media are accepted whatever the model (llm-d's command line).
     pub unchecked: bool,
-    /// Tokens of an item.
+    /// Token counts of media items.
     pub rules: MediaRules,
-    /// Most items in one prompt.
+    /// Maximum numbers of items per prompt.
     pub limits: MediaLimits,
-    /// Folder whose files may be named (`--allowed-local-media-path`).
+    /// Directory for `file://` URLs (`--allowed-local-media-path`).
     pub local_path: Option<PathBuf>,
 }
 
-/// Most items of each modality in one prompt (`--limit-mm-per-prompt`).
+/// Maximum number of items of each modality per prompt (`--limit-mm-per-prompt`).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MediaLimits {
-    /// Images.
+    /// Maximum number of images.
     pub image: u64,
-    /// Audio clips.
+    /// Maximum number of audio clips.
     pub audio: u64,
-    /// Videos.
+    /// Maximum number of videos.
     pub video: u64,
 }

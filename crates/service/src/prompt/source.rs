@@ -9,11 +9,11 @@ use vllm_sim_wire::openai::message::Message;
 /// The source of a request's prompts.
 #[derive(Debug)]
 pub enum PromptSource {
-    /// Prompts that are made.
+    /// Finished prompts.
     Ready(Vec<Prompt>),
     /// Texts and lists of token ids.
     Inputs(PromptInputs),
-    /// Conversations, each for the chat template.
+    /// Conversations for the chat template.
     Conversations(Vec<Conversation>),
 }
 
@@ -33,74 +33,74 @@ impl PromptSource {
         }
     }
 
-    /// Returns whether there is no prompt.
+    /// Returns whether there are no prompts.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Texts and lists of token ids, and how they are encoded and cut.
+/// Texts and lists of token ids, with their encoding and truncation.
 #[derive(Debug, Default)]
 pub struct PromptInputs {
-    /// Inputs, each a prompt.
+    /// Inputs, one per prompt.
     pub inputs: Vec<PromptInput>,
-    /// Whether texts get the tokenizer's special tokens.
+    /// Whether the tokenizer adds its special tokens to texts.
     pub add_special_tokens: bool,
-    /// Cut of every prompt.
+    /// Truncation of every prompt.
     pub truncation: Truncation,
 }
 
-/// One prompt that is no conversation.
+/// A text or a list of token ids, used as one prompt.
 #[derive(Debug)]
 pub enum PromptInput {
     /// A text.
     Text(String),
-    /// Token ids; those beyond any vocabulary are refused later, by the engine's checks.
+    /// Token ids. The checks before submission reject ids outside the vocabulary.
     Tokens {
-        /// The ids.
+        /// Token ids.
         ids: Vec<i64>,
-        /// The text that an echo says, where it is not the list of the ids.
+        /// Text in echo mode; `None` uses the comma-separated ids.
         text: Option<Box<str>>,
         /// Media among the tokens.
         media: Vec<MediaFeature>,
     },
 }
 
-/// A conversation, and how it becomes a prompt.
+/// A conversation, and the options for converting it to a prompt.
 #[derive(Debug, Default)]
 pub struct Conversation {
     /// Messages.
     pub messages: Vec<Message>,
-    /// Tools as the template sees them.
+    /// Tools, as passed to the template.
     pub tools: Option<Vec<Value>>,
-    /// Documents as the template sees them.
+    /// Documents, as passed to the template.
     pub documents: Option<Value>,
-    /// Template of the request's own.
+    /// Template of this request.
     pub chat_template: Option<String>,
-    /// Arguments for the template.
+    /// Template arguments.
     pub chat_template_kwargs: Map<String, Value>,
-    /// Whether the prompt ends where an answer begins.
+    /// Whether the prompt ends with the start of an assistant message.
     pub add_generation_prompt: bool,
     /// Whether the last message is continued.
     pub continue_final_message: bool,
-    /// Whether the text gets the tokenizer's special tokens.
+    /// Whether the tokenizer adds its special tokens.
     pub add_special_tokens: bool,
-    /// Cut of the prompt.
+    /// Truncation of the prompt.
     pub truncation: Truncation,
-    /// Bound on the length of the prompt.
+    /// Maximum length of the prompt.
     pub bound: PromptBound,
-    /// Tokens that another server made of the same conversation.
+    /// Tokens of the same conversation from another server, used instead of tokenizing.
     pub token_ids: Deferred<Option<Vec<u32>>>,
 }
 
-/// The bound on the length of a conversation's prompt.
+/// Selects the maximum length of a conversation's prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PromptBound {
-    /// The context.
+    /// Context length.
     #[default]
     Context,
-    /// The context less room for an answer (Responses).
+    /// Context length, with room for at least one output token (Responses).
     RoomForAnswer,
-    /// None: the tokens are shown, nobody answers them.
+    /// No limit, because the tokens are only shown.
     None,
 }

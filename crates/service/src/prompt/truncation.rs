@@ -1,22 +1,23 @@
 use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
 use vllm_sim_wire::Limits;
 
-/// The cut of a prompt (`truncate_prompt_tokens`).
+/// The truncation of a prompt (`truncate_prompt_tokens`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Truncation {
-    /// Tokens that are kept: −1 leaves one for the answer, `None` keeps all.
+    /// Number of tokens to keep; negative keeps `max_model_len - 1`, `None` keeps all.
     pub keep: Option<i64>,
-    /// Side that is cut.
+    /// Side to truncate.
     pub side: CutSide,
-    /// Whether the tokenizer put special tokens around the text. They stay: upstream cuts a text
-    /// before it gets them.
+    /// Whether special tokens around the text are kept.
+    ///
+    /// The tokenizers of vLLM truncate a text before they add special tokens.
     pub special: bool,
 }
 
-/// The side of a prompt that is cut.
+/// The side of a prompt that is truncated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CutSide {
-    /// The beginning: the side of the tokenizers of chat models.
+    /// The beginning; the default of chat models' tokenizers.
     #[default]
     Left,
     /// The end.
@@ -24,7 +25,7 @@ pub enum CutSide {
 }
 
 impl CutSide {
-    /// Returns the side of a request's `truncation_side`.
+    /// Converts a request's `truncation_side`; every value but `right` means left.
     pub fn of(asked: Option<&str>) -> Self {
         match asked {
             Some("right") => Self::Right,
@@ -34,7 +35,7 @@ impl CutSide {
 }
 
 impl Truncation {
-    /// Returns as many tokens of a prompt as the request keeps.
+    /// Truncates the tokens of a prompt.
     pub fn apply(self, tokenizer: &Tokenizer, limits: &Limits, mut tokens: Vec<u32>) -> Vec<u32> {
         let most = limits.max_model_len as usize;
         let keep = match self.keep {
@@ -48,7 +49,7 @@ impl Truncation {
             true => special_around(tokenizer, &tokens),
             false => (0, 0),
         };
-        // Fewer tokens than special ones: these alone cannot be kept.
+        // If not even the special tokens fit, they are truncated like the rest.
         let (before, behind) = match keep >= before + behind {
             true => (before, behind),
             false => (0, 0),
@@ -67,7 +68,7 @@ impl Truncation {
     }
 }
 
-/// Returns how many special tokens stand before and behind a text.
+/// Returns the numbers of special tokens before and after a text.
 fn special_around(tokenizer: &Tokenizer, tokens: &[u32]) -> (usize, usize) {
     let special = tokenizer.encode("", SpecialTokens::With);
     let fits = |at: &usize| {

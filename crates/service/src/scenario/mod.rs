@@ -1,10 +1,9 @@
-//! Scenarios: failures and slow-downs over time, repeatable to the request.
+//! Fault scenarios: faults and slow-downs over time, repeatable per request.
 //!
-//! A [`Scenario`] is a list of phases. Each lays settings over those the server was started with
-//! and may do something at its start; it lasts a while or for a number of requests. A [`ScenarioPosition`]
-//! says which phase it is, from instants and arrivals alone. What happens to a request is drawn
-//! from the scenario's seed, the round, the phase and the request's number within the phase (or
-//! its id), never from the time of day: played again, a scenario faults the same requests.
+//! A [`Scenario`] is a list of phases, each with settings, actions at its start, and an end.
+//! [`ScenarioPosition`] computes the current phase from time and arrivals alone. The faults of a
+//! request depend on the seed, round, phase and request (number within the phase, or id). A
+//! repeated run therefore gives the same requests the same faults.
 
 mod read;
 mod run;
@@ -17,44 +16,44 @@ use serde_json::{Map, Value};
 pub use read::ScenarioError;
 pub use run::{OnPhaseChange, PhaseChange, ScenarioArrival, ScenarioPosition, ScenarioRun};
 
-/// A scenario.
+/// A sequence of phases that change the fault settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
-    /// What logs and metrics call it.
+    /// Name in logs and metrics.
     pub name: String,
-    /// Root of its draws; `None`: the server's.
+    /// Seed of the random faults; `None` uses the server's seed.
     pub seed: Option<u64>,
-    /// How often all phases are played; 0: for ever.
+    /// Number of rounds over all phases; 0 repeats forever.
     pub repeat: u32,
-    /// What a request is known by.
+    /// Key of a request for its random faults.
     pub by: Identity,
-    /// The phases, at least one.
+    /// Phases, at least one.
     pub phases: Vec<Phase>,
 }
 
-/// What a request is known by when its fate is drawn.
+/// Selects the key of a request for its random faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Identity {
-    /// Its number within the phase, in the order of arrival.
+    /// Number within the phase, in order of arrival.
     #[default]
     Ordinal,
-    /// Its `x-request-id`, where it has one: the same fate at any concurrency, and for a retry
-    /// that keeps the id.
+    /// Header `x-request-id`, or the number without one.
+    ///
+    /// A request then gets the same faults at any concurrency, and so do its retries.
     RequestId,
 }
 
-/// Which replica of a fleet a server is.
+/// The identity of a replica within a deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReplicaId {
-    /// Its number, from 0.
+    /// Number, starting at 0.
     pub number: u32,
-    /// The name of its pod.
+    /// Pod name.
     pub pod: Option<String>,
 }
 
 impl Scenario {
-    /// The scenario as one replica plays it: what its phases have for this replica lies over what
-    /// they have for all.
+    /// Returns the scenario of one replica, with its own overrides merged into each phase.
     #[must_use]
     pub fn for_replica(mut self, id: &ReplicaId) -> Self {
         let number = id.number.to_string();
@@ -70,10 +69,10 @@ impl Scenario {
         self
     }
 
-    /// Whether every replica that is named by number is one of `count`.
+    /// Checks that every replica number is below `count`.
     ///
     /// # Errors
-    /// [`ScenarioError`] with the phase that names another.
+    /// [`ScenarioError`] with the phase that names another number.
     pub fn check_replicas(&self, count: u32) -> Result<(), ScenarioError> {
         for (index, phase) in self.phases.iter().enumerate() {
             let numbers = phase.replicas.keys().filter_map(|key| key.parse().ok());
@@ -86,58 +85,59 @@ impl Scenario {
     }
 }
 
-/// What a phase has for one replica besides.
+/// Additions to a phase for one replica.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ReplicaPart {
-    /// Settings over those of the phase.
+    /// Additional settings, merged over those of the phase.
     pub set: Map<String, Value>,
-    /// What happens at the start of the phase, after what happens on all.
+    /// Actions at the start of the phase, after those for all replicas.
     pub actions: Vec<Action>,
 }
 
-/// A part of a scenario.
+/// One phase of a scenario.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Phase {
-    /// What logs and metrics call it.
+    /// Name in logs and metrics.
     pub name: String,
-    /// When it ends.
+    /// End of the phase.
     pub length: Length,
-    /// Settings during it, as `/admin/config` takes them, over those from before the scenario.
+    /// Settings in the format of `/admin/config`, merged over those from before the scenario.
     pub set: Map<String, Value>,
-    /// What happens when it starts, in order.
+    /// Actions at the start, in order.
     pub actions: Vec<Action>,
-    /// What single replicas have besides, by number or by the name of the pod.
+    /// Additions per replica, keyed by number or pod name.
     pub replicas: BTreeMap<String, ReplicaPart>,
 }
 
-/// How long a phase lasts.
+/// The condition that ends a phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
-    /// A time.
+    /// A fixed duration.
     Time(Duration),
-    /// A number of requests for generation, at least one.
+    /// A number of generation requests, at least 1.
     Requests(u64),
-    /// Until somebody ends the scenario.
+    /// No limit; an operator ends the scenario.
     Open,
 }
 
-/// Something that happens at once.
+/// An action at the start of a phase.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// The prefix cache is emptied.
+    /// Clears the prefix cache.
     ResetPrefixCache,
-    /// Everything in flight ends with `abort`.
+    /// Aborts all requests in flight.
     AbortRequests,
-    /// An adapter is loaded; one of that name is replaced.
+    /// Loads an adapter, replacing a loaded one of the same name.
     LoadLora {
-        /// Its name.
+        /// Adapter name.
         name: String,
-        /// Its path.
+        /// Path of the adapter's files.
         path: String,
     },
-    /// An adapter is unloaded, if it is there.
+    /// Unloads an adapter, if it is loaded.
     UnloadLora(String),
-    /// The process goes away as a killed pod does: every connection is reset, new ones are reset
-    /// too until this time has passed, and the cache is cold.
+    /// Simulates a killed and restarted pod.
+    ///
+    /// Resets every connection, and new ones until this time has passed, and clears the caches.
     Restart(Duration),
 }

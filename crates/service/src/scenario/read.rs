@@ -6,12 +6,11 @@ use serde_json::{Map, Value};
 use super::{Action, Identity, Length, Phase, ReplicaPart, Scenario};
 use vllm_sim_engine::duration;
 
-/// Most phases of a scenario.
 const MOST: usize = 1000;
-/// Shortest phase: a scenario of endless rounds must not spin.
+/// Minimum length of a phase, so that an endless scenario cannot busy-loop.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// What is wrong with a scenario, and where.
+/// Reports an invalid scenario, with the phase and field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("scenario: {place}{why}")]
 pub struct ScenarioError {
@@ -20,7 +19,7 @@ pub struct ScenarioError {
 }
 
 impl ScenarioError {
-    /// Something that is wrong with the phase of this index.
+    /// Creates an error about the phase with this index.
     pub fn in_phase(index: usize, name: &str, why: impl ToString) -> Self {
         Self {
             place: format!("phases[{index}] {name:?}: "),
@@ -42,20 +41,20 @@ const PART_KEYS: [&str; 2] = ["set", "do"];
 const ACTIONS: &str = "reset-prefix-cache, abort-requests, load-lora: {name, path}, unload-lora: NAME, restart: DURATION";
 
 impl Scenario {
-    /// Reads a YAML text (JSON is YAML).
+    /// Parses a YAML text (JSON is YAML).
     ///
     /// # Errors
-    /// [`ScenarioError`] with the phase and field it is about.
+    /// [`ScenarioError`] with the phase and field.
     pub fn from_yaml(text: &str) -> Result<Self, ScenarioError> {
         let value: Option<Value> =
             serde_saphyr::from_str(text).map_err(|error| wrong(format!("not YAML: {error}")))?;
         Self::from_value(&value.unwrap_or_default())
     }
 
-    /// Reads a JSON value.
+    /// Parses a JSON value.
     ///
     /// # Errors
-    /// As [`Self::from_yaml`].
+    /// The same as for [`Self::from_yaml`].
     pub fn from_value(value: &Value) -> Result<Self, ScenarioError> {
         let Value::Object(fields) = value else {
             let keys = KEYS.join(", ");
@@ -182,7 +181,6 @@ fn phase((index, value): (usize, &Value)) -> Result<Phase, ScenarioError> {
     })
 }
 
-/// Settings and actions, of all replicas or of one.
 fn part(fields: &Map<String, Value>) -> Result<ReplicaPart, String> {
     let given = |key: &str| fields.get(key).filter(|value| !value.is_null());
     let set = match given("set") {
@@ -237,7 +235,7 @@ fn action(value: &Value) -> Result<Action, String> {
     })
 }
 
-/// A duration as flags take it; a bare number is milliseconds.
+/// Reads a duration in flag syntax; a plain number is in milliseconds.
 fn wait(key: &str, value: &Value, least: Duration) -> Result<Duration, String> {
     let typed = text(value).unwrap_or_default();
     let time = duration::read(&typed)

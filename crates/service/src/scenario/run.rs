@@ -6,34 +6,32 @@ use super::{Identity, Length, Scenario};
 use vllm_sim_engine::SimTime;
 use vllm_sim_random::mix;
 
-/// Where a scenario is. A value: instants and arrivals in, phases out.
+/// The current position in a scenario, computed from time and arrivals alone.
 #[derive(Debug, Clone)]
 pub struct ScenarioPosition {
     scenario: Arc<Scenario>,
     round: u32,
     phase: usize,
-    /// When the phase began.
     since: SimTime,
-    /// Requests that arrived in the phase.
     requests: u64,
     over: bool,
 }
 
-/// One request of a scenario.
+/// The position of one request in a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScenarioArrival {
-    /// Round, from 0.
+    /// Round, starting at 0.
     pub round: u32,
-    /// Phase, from 0.
+    /// Phase index, starting at 0.
     pub phase: usize,
-    /// Its number within the phase, from 0.
+    /// Number within the phase, starting at 0.
     pub ordinal: u64,
-    /// What its fate is drawn from.
+    /// Key for the random faults of the request.
     pub key: u64,
 }
 
 impl ScenarioPosition {
-    /// A scenario whose first phase begins now.
+    /// Creates the position at the start of the first phase.
     pub fn new(scenario: Arc<Scenario>, now: SimTime) -> Self {
         Self {
             scenario,
@@ -45,22 +43,22 @@ impl ScenarioPosition {
         }
     }
 
-    /// What is played.
+    /// Returns the scenario.
     pub fn scenario(&self) -> &Arc<Scenario> {
         &self.scenario
     }
 
-    /// Round and phase; `None`: the scenario is over.
+    /// Returns round and phase; `None` if the scenario is over.
     pub fn place(&self) -> Option<(u32, usize)> {
         (!self.over).then_some((self.round, self.phase))
     }
 
-    /// Requests that arrived in the phase.
+    /// Returns the number of requests that arrived in the current phase.
     pub fn requests(&self) -> u64 {
         self.requests
     }
 
-    /// When the phase ends by itself; `None`: only requests or somebody can end it.
+    /// Returns when the phase ends; `None` if it has no time limit.
     pub fn due(&self) -> Option<SimTime> {
         match self.scenario.phases[self.phase].length {
             Length::Time(time) if !self.over => Some(self.since + time),
@@ -68,8 +66,9 @@ impl ScenarioPosition {
         }
     }
 
-    /// Goes one phase on if this one is over at `now`; whether it did. The next phase began when
-    /// this one was due to end, however late somebody looks.
+    /// Moves to the next phase if the current one has ended by `now`; returns whether it did.
+    ///
+    /// A phase after a timed one starts at the due time, however late this is called.
     pub fn step(&mut self, now: SimTime) -> bool {
         let began = match self.scenario.phases[self.phase].length {
             _ if self.over => return false,
@@ -88,7 +87,7 @@ impl ScenarioPosition {
         true
     }
 
-    /// A request arrives in the present phase.
+    /// Counts a request in the current phase; `None` if the scenario is over.
     pub fn arrive(&mut self, id: Option<&str>) -> Option<ScenarioArrival> {
         let (round, phase) = self.place()?;
         let ordinal = self.requests;
@@ -109,26 +108,26 @@ impl ScenarioPosition {
     }
 }
 
-/// Why a phase is announced.
+/// Reports why a phase is announced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PhaseChange {
-    /// It begins.
+    /// The phase begins.
     Begin,
-    /// It goes on, but what lies under it has changed.
+    /// The phase continues with changed base settings.
     Again,
 }
 
-/// Told of every change of phase, in order: round and phase, or that the scenario is over.
+/// Callback for each phase change, in order; `None` in place of round and phase ends the scenario.
 pub type OnPhaseChange = Box<dyn Fn(&Scenario, Option<(u32, usize)>, PhaseChange) + Send + Sync>;
 
-/// A scenario that is being played: all who ask see the same phase.
+/// A running scenario, shared by all requests.
 pub struct ScenarioRun {
     position: Mutex<ScenarioPosition>,
     on_change: OnPhaseChange,
 }
 
 impl ScenarioRun {
-    /// Begins: `on_change` is seen of the first phase before this returns.
+    /// Starts the scenario and calls `on_change` for its first phase.
     pub fn begin(scenario: Arc<Scenario>, now: SimTime, on_change: OnPhaseChange) -> Self {
         on_change(&scenario, Some((0, 0)), PhaseChange::Begin);
         Self {
@@ -137,15 +136,16 @@ impl ScenarioRun {
         }
     }
 
-    /// Enters every phase that has begun by `now`; when to look again.
+    /// Enters every phase that has begun by `now`, and returns when to call again.
     pub fn tick(&self, now: SimTime) -> Option<SimTime> {
         let mut position = self.position.lock();
         self.catch_up(&mut position, now);
         position.due()
     }
 
-    /// A request arrives: `decide` sees its arrival while the phase cannot change. `None`: the scenario
-    /// is over.
+    /// Counts an arriving request and calls `decide` while the phase cannot change.
+    ///
+    /// Returns `None` if the scenario is over.
     pub fn arrive<T>(
         &self,
         now: SimTime,
@@ -157,17 +157,17 @@ impl ScenarioRun {
         let arrival = position.arrive(id)?;
         let scenario = position.scenario().clone();
         let decided = decide(&scenario, arrival);
-        // A phase of n requests ends with the n-th.
+        // A phase of n requests ends with the n-th request.
         self.catch_up(&mut position, now);
         Some(decided)
     }
 
-    /// Where it is.
+    /// Returns the current position.
     pub fn position(&self) -> ScenarioPosition {
         self.position.lock().clone()
     }
 
-    /// Announces the present phase again.
+    /// Announces the current phase again, unless the scenario is over.
     pub fn again(&self) {
         let position = self.position.lock();
         if position.place().is_some() {
@@ -175,7 +175,7 @@ impl ScenarioRun {
         }
     }
 
-    /// Ends it, wherever it is; `on_change` is seen unless it was over.
+    /// Ends the scenario; calls `on_change` unless it was already over.
     pub fn end(&self) {
         let mut position = self.position.lock();
         if !std::mem::replace(&mut position.over, true) {
@@ -223,7 +223,7 @@ phases:
             [arrival(1), arrival(2), arrival(3)],
             [0, 1, 2].map(|n| Some((0, n)))
         );
-        // Looked at late: the third phase began when the second was due to end.
+        // A late call: the third phase began when the second was due to end.
         assert_eq!(run.tick(at(4)), Some(at(10_003)));
         assert_eq!(arrival(5), Some((1, 0)));
         assert_eq!(arrival(20_000), Some((2, 0)));

@@ -1,8 +1,7 @@
-//! Scripted replies: what is said, called or refused when a message matches.
+//! Scripted replies: fixed texts, tool calls or errors for requests that match a rule.
 //!
-//! A list of rules. The first one that matches a request and is not used up answers it; without one
-//! the server answers as it does anyway. What matches is looked for in the text of the last message,
-//! of the prompt where there are no messages.
+//! The first matching rule with uses left answers the request. Without one, the server generates
+//! the reply. A rule matches the text of the last message, or the prompt of a completion.
 
 mod read;
 
@@ -20,71 +19,63 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 
 pub use read::ScriptedReplyError;
 
-/// The rules in force, of all edges of a service.
+/// The current rules, shared by all front ends.
 #[derive(Debug, Default)]
 pub struct ScriptedReplies(ArcSwapOption<ReplyRules>);
 
-/// Rules, in the order in which they are tried.
+/// Reply rules, in order of priority.
 #[derive(Debug)]
 pub struct ReplyRules(Vec<Rule>);
 
-/// What happens to requests of one kind.
 #[derive(Debug)]
 struct Rule {
     condition: Condition,
-    /// What is said; `None`: the rule only fails requests.
+    /// `None` if the rule only injects errors.
     reply: Option<Arc<ScriptedReply>>,
     failure: Option<ScriptedFailure>,
-    /// How many replies it gives; `None`: any number.
+    /// Maximum number of replies; `None` means unlimited.
     times: Option<u64>,
-    /// Requests that it has failed.
     failed: AtomicU64,
-    /// Requests that it has answered.
     answered: AtomicU64,
-    /// As it was written.
+    /// Rule as configured.
     source: Value,
 }
 
-/// Which requests a rule is for: all that is given holds.
+/// All given conditions must hold.
 #[derive(Debug, Default)]
 struct Condition {
-    /// A part of the last message's text.
     contains: Option<String>,
-    /// What is found in it.
     matches: Option<Regex>,
-    /// The model that is asked for.
     model: Option<String>,
 }
 
-/// A reply, word by word.
+/// A reply with fixed content.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ScriptedReply {
-    /// A thought before it, shown where the server has a reasoning parser.
+    /// Reasoning before the text; omitted if the server has no reasoning parser.
     pub reasoning: Option<String>,
-    /// The text.
+    /// Text.
     pub text: String,
-    /// Calls of tools behind the text.
+    /// Tool calls after the text.
     pub calls: Vec<ToolCall>,
-    /// When its tokens come; `None`: as the engine has them.
+    /// Token timing; `None` uses the engine's latency model.
     pub pace: Option<Pace>,
 }
 
-/// When the tokens of a reply come.
+/// The token timing of a scripted reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
-    /// From the start to the first.
+    /// Time from the start of the sequence to the first token.
     pub first_token: Duration,
-    /// From one to the next.
+    /// Time between consecutive tokens.
     pub between_tokens: Duration,
 }
 
-/// How requests fail before they are answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ScriptedFailure {
-    /// How many.
+    /// Number of requests that fail.
     times: u64,
     error: ScriptedError,
-    /// `Retry-After`, in seconds.
     retry_after_seconds: Option<u32>,
 }
 
@@ -95,27 +86,27 @@ enum ScriptedError {
 }
 
 impl ScriptedReplies {
-    /// Rules from now on, as they have been used so far; `None`: none.
+    /// Replaces the rules, with their usage counts; `None` removes them.
     pub fn set(&self, rules: Option<Arc<ReplyRules>>) {
         self.0.store(rules);
     }
 
-    /// The rules in force.
+    /// Returns the current rules.
     pub fn rules(&self) -> Option<Arc<ReplyRules>> {
         self.0.load_full()
     }
 
-    /// Reserves what is scripted for prompts whose last messages are these texts, for each its
-    /// own; empty without a script.
+    /// Reserves the scripted reply, if any, for each of the last message texts; empty without
+    /// rules.
     ///
     /// # Errors
-    /// The first failure that the script has in store, and its name among faults.
+    /// The first error of a matching rule, with its fault name.
     pub fn choose<'t>(
         &self,
         texts: impl Iterator<Item = &'t str>,
         model: &str,
     ) -> Result<Vec<Option<ChosenReply>>, (Fault, &'static str)> {
-        // Without a script this is one load.
+        // Costs one atomic load without rules.
         match &*self.0.load() {
             None => Ok(Vec::new()),
             Some(rules) => texts.map(|text| rules.choose(text, model)).collect(),
@@ -123,22 +114,22 @@ impl ScriptedReplies {
     }
 }
 
-/// A reply that a rule has in store for a prompt. Dropped before it is [given](Self::give), the
-/// rule has it again.
+/// A scripted reply reserved for a prompt.
+///
+/// Unless [`Self::give`] is called, dropping it returns the use to its rule.
 #[derive(Debug)]
 pub struct ChosenReply {
     reply: Arc<ScriptedReply>,
-    /// The rule that counts it.
     rule: Option<(Arc<ReplyRules>, usize)>,
 }
 
 impl ChosenReply {
-    /// Returns the reply, as long as it is not given.
+    /// Returns the reply.
     pub fn reply(&self) -> &Arc<ScriptedReply> {
         &self.reply
     }
 
-    /// Counts it for good: its request is being answered.
+    /// Counts the use permanently, because the request was accepted.
     pub fn give(mut self) {
         self.rule = None;
     }
@@ -181,7 +172,7 @@ impl ReplyRules {
         Ok(None)
     }
 
-    /// Each rule as it was written, and how often it was used.
+    /// Returns each rule as configured, with its usage counts.
     pub fn to_json(&self) -> Value {
         let rules = self.0.iter().map(|rule| {
             json!({
@@ -194,7 +185,7 @@ impl ReplyRules {
     }
 }
 
-/// Counts one more, unless there were so many already.
+/// Increments `count` unless it has reached `most`; returns whether it did.
 fn below(count: &AtomicU64, most: Option<u64>) -> bool {
     let more = |count: u64| most.is_none_or(|most| count < most).then_some(count + 1);
     let counted = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
@@ -239,7 +230,7 @@ impl ScriptedFailure {
 }
 
 impl ScriptedReply {
-    /// When so many tokens come, from the start of the sequence.
+    /// Returns the times of the first `tokens` tokens, measured from the start of the sequence.
     pub(crate) fn times(&self, tokens: u32) -> Option<Arc<[Duration]>> {
         let pace = self.pace?;
         let at = |token| pace.first_token + pace.between_tokens * token;
@@ -273,7 +264,7 @@ mod tests {
              - {when: {model: other}, say: never}\n",
         );
         let some = |text: &str| Ok(Some(text.to_owned()));
-        // What is not given stays in store.
+        // A dropped reservation returns its use.
         drop(rules.choose("sunny", "demo"));
         assert_eq!(said(&rules, "sunny"), some("once"));
         assert_eq!(said(&rules, "sunny"), some("again"));

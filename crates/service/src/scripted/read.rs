@@ -9,21 +9,20 @@ use crate::fault::Failure;
 use crate::generate::tools::ToolCall;
 use vllm_sim_engine::duration;
 
-/// Most rules of a script.
 const MOST: usize = 10_000;
 
 const KEYS: &str = "when, say, call, reasoning, pace, times, fail";
 
-/// What is wrong with a script, and where.
+/// Reports an invalid rule, with its index and field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ScriptedReplyError(String);
 
 impl ReplyRules {
-    /// Reads a YAML text (JSON is YAML): a list of rules, or a mapping whose `replies` is one.
+    /// Parses a YAML text (JSON is YAML): a list of rules, or a mapping with the key `replies`.
     ///
     /// # Errors
-    /// [`ScriptedReplyError`] with the rule and field it is about.
+    /// [`ScriptedReplyError`] with the rule and field.
     pub fn from_yaml(text: &str) -> Result<Self, ScriptedReplyError> {
         let value: Option<Value> = serde_saphyr::from_str(text)
             .map_err(|error| ScriptedReplyError(format!("replies: not YAML: {error}")))?;
@@ -113,13 +112,13 @@ fn condition(value: &Value) -> Result<Condition, String> {
     })
 }
 
-/// `{name: N, arguments: {…}}`; the arguments are printed as a model prints them, with blanks.
+/// Reads `{name: N, arguments: {…}}`; arguments are printed with spaces, as models print them.
 fn call(value: &Value) -> Result<ToolCall, String> {
     let fields = mapping(value, "name, arguments").map_err(|why| format!("'call': {why}"))?;
     let name = text(fields, "name")?.filter(|name| !name.is_empty());
     let arguments = match given(fields, "arguments") {
         None => "{}".to_owned(),
-        // A text is taken as it is: arguments that are no JSON can be tried, too.
+        // A string is used verbatim, so that invalid JSON can be tested.
         Some(Value::String(text)) => text.clone(),
         Some(value) => vllm_sim_python::json::dumps(value),
     };
@@ -174,7 +173,6 @@ fn failure(value: &Value) -> Result<ScriptedFailure, String> {
     })
 }
 
-/// A mapping that has only these keys.
 fn mapping<'v>(value: &'v Value, keys: &str) -> Result<&'v Map<String, Value>, String> {
     let Value::Object(fields) = value else {
         return Err(format!(

@@ -1,9 +1,8 @@
-//! What a template may cost, whoever wrote it: bounds of its source, looked at before it is
-//! compiled, and of the work of one rendering, counted while it is rendered.
+//! Limits the cost of a chat template: its source before compilation, and the work of a rendering.
 //!
-//! A request may bring a template (`--trust-request-chat-template`), and minijinja recurses for
-//! each level of an expression and of a value. Its fuel counts instructions, each of which may copy
-//! any amount of text, so that the bytes are counted here.
+//! A request may contain a template (`--trust-request-chat-template`), and minijinja recurses for
+//! each level of an expression and of a value. minijinja's fuel counts instructions, each of which
+//! may copy any amount of text; so bytes are counted here.
 
 use std::cell::Cell;
 
@@ -14,38 +13,36 @@ use minijinja::{Environment, Error, ErrorKind, State, Value};
 use super::error::TemplateError;
 use super::lexer::{JinjaTag, TokenKind, tags};
 
-/// Bytes of a source.
+/// Maximum size of a template, in bytes.
 const SOURCE: usize = 1 << 20;
-/// Bytes of a source that is not well formed; the parser only says what is wrong with it.
+/// Maximum size of a malformed template, in bytes; the parser only locates the error.
 const BROKEN_SOURCE: usize = 2048;
-/// Operators on the way to any part of an expression.
+/// Maximum number of operators above any part of an expression.
 const OPERATORS: usize = 300;
-/// Templates and macros within each other.
 const CALLS: usize = 100;
-/// `elif` branches of one `if`.
 const BRANCHES: usize = 150;
-/// Statements that load another template. There is none, and a template does not load itself.
+/// Statements that load another template, of which there is none.
 const LOADING: [&str; 4] = ["include", "import", "from", "extends"];
-/// Bytes that one rendering may read, write and keep.
+/// Maximum work of one rendering: bytes read, written and stored.
 const WORK: u64 = 96 << 20;
-/// Levels of a value that is kept under a name.
+/// Maximum nesting of a value that is assigned to a name.
 const LEVELS: usize = 500;
-/// Characters that a field of a format may be padded to.
+/// Maximum width of a padded format field, in characters.
 const WIDEST: usize = 1 << 16;
-/// What each element of a list costs, in bytes.
+/// Cost of a list element, in bytes.
 const ELEMENT: u64 = 64;
 
-/// The filter that counts a part of an expression.
+/// Name of the filter that counts a part of an expression.
 pub(super) const PART: &str = "__part__";
-/// The filter that counts what is kept under a name.
+/// Name of the filter that counts a value assigned to a name.
 pub(super) const KEPT: &str = "__kept__";
-/// The filter that counts the text of a loop's body, once for each of its elements.
+/// Name of the filter that counts the text of a loop body, once per element.
 pub(super) const LOOPED: &str = "__looped__";
 
-/// Refuses a source that is too large or too deep.
+/// Rejects a source that is too large or too deeply nested.
 ///
 /// # Errors
-/// [`TemplateError::Rejected`].
+/// [`TemplateError::Rejected`] with the limit.
 pub(super) fn check_source(source: &str) -> Result<(), TemplateError> {
     let refuse = |what: &str, most: usize| {
         let text = format!("the chat template is too large: {what}, the most is {most}");
@@ -78,10 +75,11 @@ pub(super) fn check_source(source: &str) -> Result<(), TemplateError> {
     Ok(())
 }
 
-/// The most operators above one part of the expressions of a tag; commas start anew.
+/// Returns the maximum number of operators above one part of a tag's expressions; commas separate
+/// parts.
 fn operators(tag: &JinjaTag<'_>) -> usize {
     const WORDS: [&str; 8] = ["and", "or", "not", "in", "is", "if", "else", "recursive"];
-    // Operators of each open bracket's present element, and those of all brackets around it.
+    // Operators in the current element of each open bracket, and in all brackets around it.
     let (mut own, mut around, mut most) = (0, Vec::new(), 0);
     let mut outside = 0;
     for token in &tag.tokens {
@@ -108,7 +106,6 @@ fn operators(tag: &JinjaTag<'_>) -> usize {
     most
 }
 
-/// The most `elif` branches of one `if`.
 fn branches(tags: &[JinjaTag<'_>]) -> usize {
     let (mut open, mut most) = (Vec::new(), 0);
     for tag in tags.iter().filter(|tag| tag.is_statement()) {
@@ -130,21 +127,21 @@ fn branches(tags: &[JinjaTag<'_>]) -> usize {
 }
 
 thread_local! {
-    /// Bytes that the rendering on this thread has read, written and kept. A template is rendered on
-    /// one thread from its start to its end, and renders no other; what minijinja keeps for a rendering
-    /// is looked up by name under a lock.
+    /// Work of the current rendering on this thread.
+    ///
+    /// A rendering stays on one thread and renders no other template. minijinja's own per-rendering
+    /// state is looked up by name under a lock.
     static DONE: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A rendering starts on this thread.
 pub(super) fn start() {
     DONE.set(0);
 }
 
-/// Counts the work of `bytes`.
+/// Counts work of this many bytes.
 ///
 /// # Errors
-/// When it is more than one rendering may do.
+/// [`Error`] if the rendering exceeds its limit.
 pub(super) fn spend(bytes: u64) -> Result<(), Error> {
     let done = DONE.get().saturating_add(bytes);
     DONE.set(done);
@@ -156,10 +153,10 @@ pub(super) fn spend(bytes: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Counts the work of writing a value with all that is in it.
+/// Counts the work of writing a value with all nested values.
 ///
 /// # Errors
-/// As [`spend`], and for one that is nested too deeply.
+/// Those of [`spend`], and [`Error`] for a value that is nested too deeply.
 pub(super) fn spend_all(value: &Value) -> Result<(), Error> {
     explore(value, 0)
 }
@@ -195,23 +192,16 @@ fn is_container(value: &Value) -> bool {
     )
 }
 
-/// Counts the work of taking an element of a list.
-///
-/// # Errors
-/// As [`spend`].
 pub(super) fn spend_element() -> Result<(), Error> {
     spend(ELEMENT)
 }
 
-/// Counts the work of looking at a value, whatever its elements hold.
-///
-/// # Errors
-/// As [`spend`].
+/// Counts the work of reading a value without its elements.
 pub(super) fn spend_on(value: &Value) -> Result<(), Error> {
     spend(size(value))
 }
 
-/// Bytes of a value itself, whatever its elements hold.
+/// Returns the size of a value without its elements, in bytes.
 fn size(value: &Value) -> u64 {
     match value.as_str() {
         Some(text) => text.len() as u64,
@@ -220,10 +210,10 @@ fn size(value: &Value) -> u64 {
     }
 }
 
-/// Counts the work of a method of a text, and of what its arguments make of it.
+/// Counts the work of a string method with these arguments.
 ///
 /// # Errors
-/// As [`spend`], and for a width that is too large.
+/// Those of [`spend`], and [`Error`] for a width that is too large.
 pub(super) fn spend_method(text: &str, method: &str, args: &[Value]) -> Result<(), Error> {
     let length = text.len() as u64;
     match method {
@@ -253,25 +243,26 @@ pub(super) fn spend_method(text: &str, method: &str, args: &[Value]) -> Result<(
     }
 }
 
-/// Counts the work of putting `new` for every `old`.
+/// Counts the work of replacing every `old` by `new`.
 ///
 /// # Errors
-/// As [`spend`].
+/// Those of [`spend`].
 pub(super) fn spend_replacing(text: &str, old: &str, new: &str) -> Result<(), Error> {
     let places = text.matches(old).count() as u64;
     let grown = places.saturating_mul(new.len() as u64);
     spend(grown.saturating_add(text.len() as u64))
 }
 
-/// Counts the work of filling in a text whose fields begin with `open`: each may be as wide as the
-/// widest of them and hold the largest of the arguments.
+/// Counts the work of a format string whose fields begin with `open`.
+///
+/// Assumes the largest width and the largest argument for each field.
 fn spend_formatting(text: &str, args: &[Value], open: char) -> Result<(), Error> {
     let specs = || text.split(open).skip(1);
     let widths = specs().flat_map(|spec| {
         let end = spec.find(|c: char| c.is_alphabetic() || c == '}');
         spec[..end.unwrap_or(spec.len())].split(|c: char| !c.is_ascii_digit())
     });
-    // A width may be an argument too.
+    // A width may also be an argument.
     let given = args
         .iter()
         .filter(|_| text.contains(['*', ':']))
@@ -300,14 +291,13 @@ fn spend_formatting(text: &str, args: &[Value], open: char) -> Result<(), Error>
     )
 }
 
-/// Adds the filters that count.
 pub(super) fn add(env: &mut Environment<'_>) {
     env.set_recursion_limit(CALLS);
     env.add_filter(PART, |value: Value| spend(size(&value)).map(|()| value));
     env.add_filter(KEPT, |value: Value| spend_all(&value).map(|()| value));
     env.add_filter(LOOPED, |value: Value, body: u64| {
         let rounds = value.len().unwrap_or(0) as u64;
-        // The characters of a text are counted before the first round.
+        // `len` counts the characters of a text.
         spend(value.as_str().map_or(0, |text| text.len() as u64 / 16))?;
         spend(rounds.saturating_mul(body)).map(|()| value)
     });
@@ -360,7 +350,8 @@ pub(super) fn add(env: &mut Environment<'_>) {
     });
 }
 
-/// A filter of minijinja that is counted by `factor` times the size of its value, and by its counts.
+/// Replaces a filter of minijinja by one that counts `factor` times the size of its value, and its
+/// arguments.
 fn counted<F, Rv, Args>(env: &mut Environment<'_>, name: &'static str, factor: u64, filter: F)
 where
     F: Function<Rv, Args>,
@@ -373,7 +364,7 @@ where
         if let [value, args @ ..] = args.as_slice() {
             let counts = args.iter().filter_map(Value::as_usize).map(|n| n as u64);
             let counts = counts.fold(0u64, u64::saturating_add);
-            // Applying a filter takes as long as reading some text does.
+            // Applying a filter costs at least as much as reading some text.
             let work = size(value).saturating_mul(factor).max(ELEMENT);
             spend(work.saturating_add(counts.saturating_mul(ELEMENT)))?;
         }
@@ -498,8 +489,8 @@ mod tests {
         }
     }
 
-    /// Each takes time by the length of its value: a template ends by what it reads, long before it
-    /// has gone round as often as it asks for.
+    /// These filters take time proportional to the length of their value. The byte limit must end
+    /// the rendering long before the loop does.
     #[test]
     fn what_reads_long_values_is_counted() {
         for reads in [

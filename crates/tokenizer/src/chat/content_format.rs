@@ -1,25 +1,25 @@
-//! Does a template want message content as text, or as a list of parts?
+//! Detects whether a template expects message content as text or as a list of parts.
 //!
-//! vLLM looks for a loop over `message.content` in the template's syntax tree. This reads the same
-//! from the tags: it follows what `messages` is assigned to, the loops over that, and the macros
-//! that are given a message's content.
+//! vLLM searches the template's syntax tree for a loop over `message.content`. This module finds it
+//! in the tags: it follows assignments of `messages`, loops over it, and macros with a message's
+//! content as argument.
 //!
-//! Source: `vllm/renderers/hf.py`, `_detect_content_format`.
+//! **Source:** `vllm/renderers/hf.py`, `_detect_content_format`.
 
 use super::lexer::{JinjaTag, JinjaToken, TokenKind, tags};
 
-/// The form in which a chat template expects message content.
+/// Message content format of a chat template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ContentFormat {
-    /// One string; the parts of a list are joined by line ends.
+    /// One string; the parts of a list are joined by newlines.
     #[default]
     String,
-    /// The list of parts, as OpenAI's API has it.
+    /// List of parts, as in OpenAI's API.
     Openai,
 }
 
 impl ContentFormat {
-    /// The format that `template` expects; `String` when that cannot be told.
+    /// Returns the format that `template` expects; `String` if it cannot be determined.
     pub(super) fn detect(template: &str) -> Self {
         let found = tags(template).and_then(|tags| TemplateSyntax::read(&tags).iterates_content());
         if found == Some(true) {
@@ -30,7 +30,6 @@ impl ContentFormat {
     }
 }
 
-/// The statements of a template that matter here.
 #[derive(Default)]
 struct TemplateSyntax<'t> {
     assignments: Vec<Assignment<'t>>,
@@ -39,20 +38,17 @@ struct TemplateSyntax<'t> {
     calls: Vec<(&'t str, Vec<CallArgument<'t>>)>,
 }
 
-/// `{% set name = value %}`, and `name.attribute` for a namespace.
+/// Statement `{% set name = value %}`; the target is `name.attribute` for a namespace.
 struct Assignment<'t> {
     target: String,
     value: Option<AttributePath<'t>>,
-    /// The keyword arguments of `namespace(…)` when that is the value.
     namespace: Vec<CallArgument<'t>>,
 }
 
-/// `{% for item in iter %}`.
+/// Statement `{% for item in iter %}`.
 struct ForLoop<'t> {
-    /// `None` for a tuple of targets.
     item: Option<&'t str>,
     iter: Option<AttributePath<'t>>,
-    /// The macros it stands in, outermost first.
     within: Vec<usize>,
 }
 
@@ -66,16 +62,13 @@ struct CallArgument<'t> {
     value: Option<AttributePath<'t>>,
 }
 
-/// A name and the attributes or constant keys taken of it, filters, tests and slices left out.
 struct AttributePath<'t> {
     path: Vec<PathSegment<'t>>,
-    /// No filter, test or slice was met: only these may follow one.
+    /// Whether there is no filter, test or slice; only these may follow one.
     whole: bool,
-    /// It is the name and nothing else.
     bare: bool,
 }
 
-/// How a member is taken.
 #[derive(Clone, Copy, PartialEq)]
 enum PathSegment<'t> {
     Attribute(&'t str),
@@ -83,7 +76,7 @@ enum PathSegment<'t> {
 }
 
 impl<'t> AttributePath<'t> {
-    /// Reads an expression; `None` when it is anything but an access.
+    /// Parses an expression; `None` if it is not a path.
     fn read(tokens: &'t [JinjaToken<'t>]) -> Option<Self> {
         let (first, rest) = tokens.split_first()?;
         let (mut access, mut rest) = if first.is_op("(") {
@@ -135,7 +128,7 @@ impl<'t> AttributePath<'t> {
         Some(access)
     }
 
-    /// Whether this is `name` (dots allowed), or `name.key` and `name['key']` when a key is given.
+    /// Whether this is `name` (dots allowed), or `name.key` or `name['key']` with a key.
     fn is(&self, name: &str, key: Option<&str>) -> bool {
         let mut path = self.path.as_slice();
         if let Some(key) = key {
@@ -181,7 +174,7 @@ impl<'t> TemplateSyntax<'t> {
                             name: name.text,
                             parameters,
                         });
-                        // A definition is no call of itself.
+                        // A macro definition is not a call.
                         tokens = &[];
                     }
                     [word, ..] if word.is_name("endmacro") => {
@@ -254,7 +247,7 @@ impl<'t> TemplateSyntax<'t> {
         }
     }
 
-    /// The names, dots included, that hold `messages` or a part of it.
+    /// Returns the names, dots included, that hold `messages` or a part of it.
     fn holders(&self) -> Vec<String> {
         let mut holders = vec!["messages".to_owned()];
         let mut next = 0;
@@ -277,7 +270,7 @@ impl<'t> TemplateSyntax<'t> {
                 }
             }
             for name in found {
-                // More names for the same thing than any template has: each costs a pass.
+                // The limit is larger than in any real template; each name costs a pass.
                 if holders.len() < HOLDERS && !holders.contains(&name) {
                     holders.push(name);
                 }
@@ -286,8 +279,9 @@ impl<'t> TemplateSyntax<'t> {
         holders
     }
 
-    /// Whether a loop goes over a message's content. `None` where vLLM gives up: the loop that
-    /// decides has more than one target.
+    /// Whether a loop iterates over a message's content.
+    ///
+    /// `None` where vLLM gives up: the deciding loop has several targets.
     fn iterates_content(&self) -> Option<bool> {
         let holders = self.holders();
         let mut messages = Vec::new();
@@ -323,7 +317,7 @@ impl<'t> TemplateSyntax<'t> {
         Some(false)
     }
 
-    /// The parameters of a macro that some call gives a message's content.
+    /// Returns the parameters of a macro that receive a message's content in some call.
     fn bound(
         &self,
         of: &MacroDefinition<'t>,
@@ -346,7 +340,6 @@ impl<'t> TemplateSyntax<'t> {
 }
 
 impl<'t> AttributePath<'t> {
-    /// The name that it starts with.
     fn name(&self) -> &'t str {
         match self.path.first() {
             Some(PathSegment::Attribute(name) | PathSegment::Key(name)) => name,
@@ -355,10 +348,9 @@ impl<'t> AttributePath<'t> {
     }
 }
 
-/// Names of the conversation, or of parts of it, that are followed.
 const HOLDERS: usize = 64;
 
-/// The arguments of a call; `tokens` starts with the opening parenthesis.
+/// Parses the arguments of a call; `tokens` starts with the opening parenthesis.
 fn arguments<'t>(tokens: &'t [JinjaToken<'t>]) -> Vec<CallArgument<'t>> {
     let Some(end) = closing(tokens) else {
         return Vec::new();
@@ -373,7 +365,6 @@ fn arguments<'t>(tokens: &'t [JinjaToken<'t>]) -> Vec<CallArgument<'t>> {
         .collect()
 }
 
-/// The depth of brackets after `token`.
 fn deeper(depth: usize, token: &JinjaToken<'_>) -> usize {
     match token.text {
         "(" | "[" | "{" => depth + 1,
@@ -396,7 +387,6 @@ fn argument<'t>(tokens: &'t [JinjaToken<'t>]) -> Option<CallArgument<'t>> {
     })
 }
 
-/// Where the bracket that `tokens` starts with is closed.
 fn closing(tokens: &[JinjaToken<'_>]) -> Option<usize> {
     let mut depth = 0usize;
     let close = tokens.iter().position(|token| {
@@ -406,7 +396,7 @@ fn closing(tokens: &[JinjaToken<'_>]) -> Option<usize> {
     (close > 0).then_some(close)
 }
 
-/// What follows a filter's or test's arguments, if it has any.
+/// Returns the tokens after the arguments of a filter or test, if it has any.
 fn after_arguments<'t>(tokens: &'t [JinjaToken<'t>]) -> Option<&'t [JinjaToken<'t>]> {
     match tokens {
         [open, ..] if open.is_op("(") => Some(&tokens[closing(tokens)? + 1..]),
@@ -414,7 +404,6 @@ fn after_arguments<'t>(tokens: &'t [JinjaToken<'t>]) -> Option<&'t [JinjaToken<'
     }
 }
 
-/// Whether a colon stands directly in a bracket.
 fn has_colon(inner: &[JinjaToken<'_>]) -> bool {
     let mut depth = 0usize;
     inner.iter().any(|token| {

@@ -1,11 +1,9 @@
-//! Where a template's source is given the filters that count what it does: values that are kept
-//! under a name, and the text of loops.
+//! Inserts filters that count work into a template: for assigned values and for the text of loops.
 
 use super::bounds::{KEPT, LOOPED};
 use super::dialect::{Edit, enclosed};
 use super::lexer::{JinjaTag, JinjaToken};
 
-/// What to put into each tag.
 pub(super) fn edits(tags: &[JinjaTag<'_>]) -> Vec<Vec<Edit>> {
     let bodies = bodies(tags);
     let recursive = tags.iter().zip(&bodies).filter(|(tag, _)| {
@@ -30,13 +28,12 @@ pub(super) fn edits(tags: &[JinjaTag<'_>]) -> Vec<Vec<Edit>> {
     tags.iter().zip(&bodies).map(of).collect()
 }
 
-/// The value of an assignment.
 fn kept(tokens: &[JinjaToken<'_>]) -> Vec<Edit> {
     let equals = tokens.iter().position(|token| token.is_op("="));
     equals.map_or_else(Vec::new, |at| enclosed(&tokens[at + 1..], KEPT))
 }
 
-/// What a loop goes over; `tokens` follow its keyword.
+/// Returns the iterable of a loop; `tokens` follow its keyword.
 fn iterated<'a, 't>(tokens: &'a [JinjaToken<'t>]) -> &'a [JinjaToken<'t>] {
     let Some(at) = tokens.iter().position(|token| token.is_name("in")) else {
         return &[];
@@ -54,7 +51,6 @@ fn iterated<'a, 't>(tokens: &'a [JinjaToken<'t>]) -> &'a [JinjaToken<'t>] {
     &tokens[..end.unwrap_or(tokens.len())]
 }
 
-/// What `loop(…)` goes over.
 fn recursions(tokens: &[JinjaToken<'_>], body: usize) -> Vec<Edit> {
     let mut edits = Vec::new();
     for (at, pair) in tokens.windows(2).enumerate() {
@@ -78,7 +74,7 @@ fn recursions(tokens: &[JinjaToken<'_>], body: usize) -> Vec<Edit> {
     edits
 }
 
-/// Bytes of text in the body of each tag that opens a loop, without the loops in it.
+/// Returns the bytes of text in the body of each loop, without nested loops.
 fn bodies(tags: &[JinjaTag<'_>]) -> Vec<usize> {
     let mut bodies = vec![0; tags.len()];
     let mut open = Vec::new();

@@ -1,4 +1,4 @@
-//! Jinja2 source → the dialect that minijinja reads, for the places where the two differ.
+//! Converts Jinja2 templates to minijinja's syntax where the two differ.
 
 use std::collections::BTreeSet;
 
@@ -6,25 +6,23 @@ use super::bounds::{KEPT, PART};
 use super::counting;
 use super::lexer::{JinjaTag, JinjaToken, TokenKind, tags};
 
-/// The method that a slice turns into.
 pub(super) const SLICE: &str = "__slice__";
 
-/// The method that a place in brackets turns into, if it may take long to find.
+/// Name of the method that replaces subscripts with an expensive lookup.
 pub(super) const ITEM: &str = "__item__";
 
-/// Rewrites a Jinja2 template:
+/// Converts a Jinja2 template to minijinja's syntax.
 ///
-/// * line ends become `\n`, as Jinja2's lexer makes them;
-/// * `{% generation %}` blocks, which transformers uses to mark what the model wrote, become
-///   `{% with %}` blocks, which also only open a scope;
-/// * slices become calls of [`SLICE`], because minijinja's own differ from Python's for negative
-///   steps;
-/// * places in brackets that are no plain text and no small number become calls of [`ITEM`];
-/// * what `~` joins goes through the `string` filter, because minijinja prints `none` and `true`;
-/// * escapes in string literals are spelled so that minijinja reads what Python reads;
-/// * what may grow goes through filters that count it ([`super::bounds`]).
+/// * line ends become `\n`, as in Jinja2's lexer;
+/// * `{% generation %}` blocks, with which transformers marks generated text, become `{% with %}`
+///   blocks, which also only open a scope;
+/// * slices become calls of [`SLICE`], because minijinja's differ from Python's for negative steps;
+/// * subscripts other than plain strings and small numbers become calls of [`ITEM`];
+/// * operands of `~` go through the `string` filter, because minijinja prints `none` and `true`;
+/// * escapes in string literals are converted to those that minijinja supports;
+/// * values that may grow go through filters that count them ([`super::bounds`]).
 ///
-/// A template that is not well formed is left alone: minijinja will say what is wrong with it.
+/// A malformed template is returned unchanged: minijinja reports the error.
 pub(super) fn rewrite(source: &str) -> String {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let Some(tags) = tags(&source) else {
@@ -44,10 +42,9 @@ pub(super) fn rewrite(source: &str) -> String {
     out
 }
 
-/// A place in the source, and what is to stand there.
 pub(super) type Edit = (std::ops::Range<usize>, String);
 
-/// What to replace in one tag, in order; `counted` encloses whole expressions.
+/// Returns the replacements in one tag, in order; `counted` encloses whole expressions.
 fn edits(tag: &JinjaTag<'_>, counted: Vec<Edit>) -> Vec<Edit> {
     let mut edits = Vec::new();
     let slices = slices(tag);
@@ -77,7 +74,7 @@ fn edits(tag: &JinjaTag<'_>, counted: Vec<Edit>) -> Vec<Edit> {
             SliceToken::None => {}
         }
     }
-    // The tighter an operator binds, the further in its brackets are.
+    // Operators that bind tighter get the inner brackets.
     for (operands, filter) in [
         (products(tag), PART),
         (joined(tag), "string"),
@@ -94,7 +91,7 @@ fn edits(tag: &JinjaTag<'_>, counted: Vec<Edit>) -> Vec<Edit> {
     edits
 }
 
-/// Brackets around an expression, and a filter behind them.
+/// Returns insertions that put brackets around an expression and a filter behind it.
 pub(super) fn enclosed(tokens: &[JinjaToken<'_>], filter: &str) -> Vec<Edit> {
     let (Some(first), Some(last)) = (tokens.first(), tokens.last()) else {
         return Vec::new();
@@ -106,7 +103,6 @@ pub(super) fn enclosed(tokens: &[JinjaToken<'_>], filter: &str) -> Vec<Edit> {
     ]
 }
 
-/// The operands of `~`, as ranges of tokens; plain texts are left out.
 fn joined(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
     let tildes = (0..tag.tokens.len()).filter(|at| tag.tokens[*at].is_op("~"));
     let both = tildes.flat_map(|at| {
@@ -116,7 +112,7 @@ fn joined(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
     both.filter(|operand| !operand.is_plain(tag)).collect()
 }
 
-/// The operands of a `+` between two values; plain texts and numbers are left out.
+/// Returns the operands of binary `+`, except for string and number literals.
 fn summed(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
     let both = binary(tag, "+").flat_map(|at| {
         let ends = |index: usize| ends_operand(&tag.tokens, index) && !tag.tokens[index].is_op("~");
@@ -126,8 +122,8 @@ fn summed(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
         .collect()
 }
 
-/// The operands of a comparison or an `in` of which none is plain: both are read, as deep as they
-/// go.
+/// Returns the operands of comparisons and of `in` without a literal: both are read, with nested
+/// values.
 fn compared(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
     const SIGNS: [&str; 6] = ["==", "!=", "<", ">", "<=", ">="];
     let tokens = &tag.tokens;
@@ -157,7 +153,7 @@ fn compared(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
         }
         let left = before(tag, at - usize::from(negated && !sign), ends);
         let right = behind(tag, at, ends);
-        // Of two texts no more is read than the shorter one has, and a plain one is short.
+        // Comparing two strings reads no more than the shorter one, and a literal is short.
         if sign && (plain(&left) || plain(&right)) {
             continue;
         }
@@ -170,7 +166,7 @@ fn compared(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
     operands
 }
 
-/// Keys of dicts, which are read whole, and what `loop.changed(…)` compares.
+/// Returns the keys of dicts, which are hashed whole, and the arguments of `loop.changed(…)`.
 fn keyed(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
     let tokens = &tag.tokens;
     let comma = |index: usize| tokens[index].text == "," && tokens[index].kind == TokenKind::Other;
@@ -197,7 +193,6 @@ fn keyed(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
     operands
 }
 
-/// The products up to each `*`.
 fn products(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
     let products = binary(tag, "*").map(|at| {
         let ends = |index: usize| ends_operand(&tag.tokens, index);
@@ -213,7 +208,6 @@ fn products(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
     products.collect()
 }
 
-/// Where an operator stands between two values.
 fn binary<'t>(tag: &'t JinjaTag<'_>, op: &'t str) -> impl Iterator<Item = usize> + 't {
     let between = |at: &usize| {
         let value = at.checked_sub(1).map(|before| &tag.tokens[before]);
@@ -224,9 +218,8 @@ fn binary<'t>(tag: &'t JinjaTag<'_>, op: &'t str) -> impl Iterator<Item = usize>
         .filter(between)
 }
 
-/// The operand before the operator at `at`.
 fn before(tag: &JinjaTag<'_>, at: usize, ends: impl Fn(usize) -> bool) -> Operand {
-    // The keyword of a statement is no operand.
+    // The keyword of a statement is not an operand.
     let least = usize::from(tag.is_statement());
     let mut depth = 0usize;
     let mut start = at;
@@ -243,7 +236,6 @@ fn before(tag: &JinjaTag<'_>, at: usize, ends: impl Fn(usize) -> bool) -> Operan
     Operand { start, end: at }
 }
 
-/// The operand behind the operator at `at`.
 fn behind(tag: &JinjaTag<'_>, at: usize, ends: impl Fn(usize) -> bool) -> Operand {
     let mut depth = 0usize;
     let mut end = at + 1;
@@ -260,7 +252,6 @@ fn behind(tag: &JinjaTag<'_>, at: usize, ends: impl Fn(usize) -> bool) -> Operan
     Operand { start: at + 1, end }
 }
 
-/// A range of tokens.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Operand {
     start: usize,
@@ -268,29 +259,26 @@ struct Operand {
 }
 
 impl Operand {
-    /// Whether it is nothing, or a plain text.
     fn is_plain(&self, tag: &JinjaTag<'_>) -> bool {
         let tokens = &tag.tokens[self.start..self.end];
         tokens.is_empty() || matches!(tokens, [only] if only.kind == TokenKind::Str)
     }
 
-    /// Whether it is a number.
     fn is_number(&self, tag: &JinjaTag<'_>) -> bool {
         let digit = |c: char| c.is_ascii_digit();
         matches!(&tag.tokens[self.start..self.end], [only] if only.text.starts_with(digit))
     }
 }
 
-/// Words that are no values.
 const KEYWORDS: [&str; 7] = ["and", "or", "not", "in", "if", "else", "recursive"];
 
-/// Whether the token at `index` binds less than `~` does.
+/// Whether the token at `index` binds less tightly than `~`.
 fn ends_operand(tokens: &[JinjaToken<'_>], index: usize) -> bool {
     let token = &tokens[index];
     let before = index.checked_sub(1).map(|before| &tokens[before]);
     match token.kind {
         TokenKind::Str => false,
-        // Not the words of a test, `x is not in y`.
+        // Except for the words of a test, `x is not in y`.
         TokenKind::Name => {
             let tested = match &tokens[..index] {
                 [.., is, not] if not.is_name("not") => is.is_name("is"),
@@ -306,7 +294,7 @@ fn ends_operand(tokens: &[JinjaToken<'_>], index: usize) -> bool {
     }
 }
 
-/// Whether a sign behind this token joins two values; otherwise it belongs to the one behind it.
+/// Whether a sign after this token is a binary operator; otherwise it is a unary one.
 fn ends_value(token: &JinjaToken<'_>, keywords: &[&str]) -> bool {
     match token.kind {
         TokenKind::Str => true,
@@ -318,25 +306,25 @@ fn ends_value(token: &JinjaToken<'_>, keywords: &[&str]) -> bool {
     }
 }
 
-/// The part that a token plays in a slice.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum SliceToken {
     None,
-    /// `[`; nothing stands before the colon when empty.
+    /// `[`; `empty` if nothing precedes the colon.
     Open {
         empty: bool,
     },
-    /// `:`; nothing follows it when empty.
+    /// `:`; `empty` if nothing follows it.
     Colon {
         empty: bool,
     },
-    /// `[` with a place that may take long to find.
+    /// `[` of a subscript with an expensive lookup.
     Place,
     Close,
 }
 
-/// Which tokens belong to slices. A `[` with a colon directly in it always opens one: list
-/// literals hold no colons.
+/// Returns the role of each token in slices.
+///
+/// A `[` with a colon directly in it always starts a slice: list literals contain no colons.
 fn slices(tag: &JinjaTag<'_>) -> Vec<SliceToken> {
     let tokens = &tag.tokens;
     let mut parts = vec![SliceToken::None; tokens.len()];
@@ -380,10 +368,10 @@ fn slices(tag: &JinjaTag<'_>) -> Vec<SliceToken> {
     parts
 }
 
-/// Whether brackets hold a place in the value before them that may take long to find: anything but
-/// a plain text or a number near the start.
+/// Whether brackets are a subscript with an expensive lookup: anything but a string literal or a
+/// small number.
 fn is_long_place(tag: &JinjaTag<'_>, open: usize, close: usize) -> bool {
-    // The keyword of a statement is no value.
+    // The keyword of a statement is not a value.
     let least = 1 + usize::from(tag.is_statement());
     if open < least || !ends_value(&tag.tokens[open - 1], &KEYWORDS) {
         return false;
@@ -396,7 +384,7 @@ fn is_long_place(tag: &JinjaTag<'_>, open: usize, close: usize) -> bool {
     }
 }
 
-/// A string literal with the value that Python gives it, in escapes that minijinja knows.
+/// Converts a Python string literal to one that minijinja reads alike.
 fn literal(token: &str) -> String {
     let mut out = String::from("\"");
     for c in unescape(&token[1..token.len() - 1]).chars() {
@@ -411,7 +399,7 @@ fn literal(token: &str) -> String {
     out
 }
 
-/// Python's escapes. One that Python does not know keeps its backslash; a broken one too.
+/// Decodes Python's escapes; unknown and malformed ones keep their backslash.
 fn unescape(body: &str) -> String {
     let mut out = String::with_capacity(body.len());
     let mut rest = body;
@@ -445,7 +433,7 @@ fn unescape(body: &str) -> String {
     out
 }
 
-/// A `x41`, `u0041` or `U00000041` escape; the backslash alone when it is broken.
+/// Decodes an escape `x41`, `u0041` or `U00000041`; returns the backslash if it is malformed.
 fn coded(rest: &str, digits: usize) -> (Option<char>, usize) {
     match rest.get(1..=digits).and_then(|text| code(text, 16)) {
         Some(c) => (Some(c), digits + 1),

@@ -1,25 +1,26 @@
-//! Why a conversation could not be rendered.
+//! Errors of rendering a conversation.
 
-/// Why a conversation could not be rendered. All of these are the client's to know.
+/// Error of rendering a conversation, to be returned to the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    /// The template refused (`raise_exception`, word for word), failed, or does not compile.
+    /// The template raised an exception (`raise_exception`, message unchanged), failed, or does not
+    /// compile.
     #[error("{0}")]
     Rejected(String),
-    /// A message is not of a form that vLLM takes.
+    /// A message that vLLM rejects.
     #[error("{message} (parameter={parameter}{})", tail(value.as_deref()))]
     Message {
-        /// What is wrong.
+        /// Error message.
         message: String,
-        /// The member that is wrong.
+        /// Name of the invalid field.
         parameter: &'static str,
-        /// Its value, where the message shows it.
+        /// Value of the field, if the message shows it.
         value: Option<String>,
     },
 }
 
 impl TemplateError {
-    /// The member of the request that is wrong, if it is one.
+    /// Returns the name of the invalid request field, if there is one.
     pub fn parameter(&self) -> Option<&'static str> {
         match self {
             Self::Message { parameter, .. } => Some(parameter),

@@ -1,4 +1,5 @@
-//! Filters, tests and functions of Jinja2 and transformers where minijinja's differ or are absent.
+//! Filters, tests and functions of Jinja2 and transformers that minijinja lacks or implements
+//! differently.
 
 use minijinja::value::{Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
@@ -12,20 +13,17 @@ use super::methods::{self, lines};
 use super::python::{list, pair, str_of};
 use super::strftime::strftime;
 
-/// What `raise_exception` was called with: the reason that a client is told.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Raised(pub(super) String);
 
-/// Tells the time of day; a template may print the date.
 pub(super) type Clock = fn() -> OffsetDateTime;
 
-/// The local time, or universal time where the zone is unknown.
+/// Returns the local time, or UTC if the time zone is unknown.
 pub(super) fn local_time() -> OffsetDateTime {
     OffsetDateTime::now_local().unwrap_or_else(|_| OffsetDateTime::now_utc())
 }
 
-/// Gives an environment what transformers gives its templates.
 pub(super) fn add(env: &mut Environment<'_>, clock: Clock) {
     bounds::add(env);
     env.set_unknown_method_callback(methods::call);
@@ -67,8 +65,8 @@ pub(super) fn add(env: &mut Environment<'_>, clock: Clock) {
     env.add_filter("truncate", truncate);
     env.add_filter("replace", replace);
 
-    // Python's idea of these: text and dicts are sequences, and Jinja2's undefined value has the
-    // methods of a sequence too.
+    // In Python, text and dicts are sequences, and Jinja2's undefined value has the methods of a
+    // sequence.
     env.add_test("sequence", |value: &Value| {
         !matches!(
             value.kind(),
@@ -109,7 +107,7 @@ fn text(value: &Value) -> Result<String, Error> {
 }
 
 fn trim(value: &Value, chars: Option<&str>) -> Result<String, Error> {
-    // Each character is looked for among those.
+    // Each character is searched for in `chars`.
     let each = chars.map_or(1, |chars| 1 + chars.len() as u64);
     let text = text(value)?;
     bounds::spend(each.saturating_mul(text.len() as u64))?;
@@ -142,7 +140,7 @@ fn join(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     Ok(parts.join(&separator))
 }
 
-/// A dotted path of attributes or indices.
+/// Returns the value at a dotted path of attributes or indices.
 fn member(value: &Value, path: &str) -> Result<Value, Error> {
     path.split('.')
         .try_fold(value.clone(), |value, step| match step.parse::<usize>() {
@@ -152,7 +150,7 @@ fn member(value: &Value, path: &str) -> Result<Value, Error> {
 }
 
 fn length(value: &Value) -> Result<usize, Error> {
-    // The characters of a text are counted in no time to speak of.
+    // Counting the characters of a text is cheap.
     bounds::spend(value.as_str().map_or(0, |text| text.len() as u64 / 16))?;
     match value.len() {
         Some(length) => Ok(length),
@@ -200,7 +198,7 @@ fn replace(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     })
 }
 
-/// Source: `jinja2/filters.py`, `do_truncate`.
+/// **Source:** `jinja2/filters.py`, `do_truncate`.
 fn truncate(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let args = Args::new(&args)?;
     let size = |n: Option<i64>, default| n.map_or(default, |n| usize::try_from(n).unwrap_or(0));
@@ -285,7 +283,7 @@ fn last(value: &Value) -> Result<Value, Error> {
     }
 }
 
-/// What Python's `int()` and `float()` read as a number.
+/// Parses a number as Python's `int()` and `float()` do.
 fn numeric(value: &Value) -> Option<f64> {
     match value.as_str() {
         Some(text) => text.trim().replace('_', "").parse().ok(),
@@ -360,7 +358,7 @@ fn round(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
     })
 }
 
-/// Source: `jinja2/filters.py`, `do_indent`.
+/// **Source:** `jinja2/filters.py`, `do_indent`.
 fn indent(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let args = Args::new(&args)?;
     let width = args.get(0, "width")?.unwrap_or(Value::from(4));

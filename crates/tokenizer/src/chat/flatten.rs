@@ -1,6 +1,6 @@
-//! A conversation as plain text, for models without a chat template.
+//! Formats a conversation as plain text, for models without a chat template.
 //!
-//! Source: llm-d-inference-sim `pkg/tokenizer/tokenizer.go` (`RenderMessages`) and
+//! **Source:** llm-d-inference-sim `pkg/tokenizer/tokenizer.go` (`RenderMessages`) and
 //! `pkg/api/response.go` (`Message.PlainText`).
 
 use serde_json::{Map, Value as Json};
@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json};
 use super::content_format::ContentFormat;
 use super::message::{ChatMessage, TemplateMessage};
 
-/// `### ROLE: TEXT` and a line end per message.
+/// Formats each message as `### ROLE: TEXT` and a newline.
 pub(super) fn flatten(messages: &[ChatMessage], format: ContentFormat) -> String {
     let mut out = String::new();
     for message in messages {
@@ -36,7 +36,7 @@ fn sent(out: &mut String, message: &Map<String, Json>) {
     content(out, message);
 }
 
-/// The speaker, and the call that a tool answers.
+/// Appends the role, and the id of the call that a tool message answers.
 fn head(out: &mut String, role: &str, call: Option<&str>) {
     out.push_str(role);
     if let Some(call) = call.filter(|call| !call.is_empty()) {
@@ -47,7 +47,7 @@ fn head(out: &mut String, role: &str, call: Option<&str>) {
     out.push_str(": ");
 }
 
-/// What a message says: its texts, the addresses of its images and its calls.
+/// Returns the text of a message: its texts, image URLs and tool calls.
 pub fn plain_text(message: &Map<String, Json>) -> String {
     let mut out = String::new();
     content(&mut out, message);
@@ -93,7 +93,6 @@ fn calls(out: &mut String, calls: Option<&Json>) {
     }
 }
 
-/// What a content part says, if anything.
 fn part_text(part: &Json) -> Option<String> {
     let kind = part.get("type").and_then(Json::as_str);
     match kind {

@@ -1,4 +1,4 @@
-//! Renderings compared with Python's: see `tests/fixtures/generate.py`.
+//! Compares renderings with Python's; `tests/fixtures/generate.py` generates them.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,6 @@ const FIXTURES: &str = concat!(
     "/../../tests/fixtures/templates"
 );
 
-/// Owns what a [`ChatInput`] borrows.
 pub(crate) struct Case {
     case: Map<String, Json>,
     messages: Vec<ChatMessage>,
@@ -57,7 +56,6 @@ fn clock() -> time::OffsetDateTime {
     datetime!(2024-07-06 09:05:03 UTC)
 }
 
-/// Where two renderings part.
 fn difference(found: &Result<String, TemplateError>, expected: &Json) -> String {
     let (Ok(found), Some(text)) = (found, expected["text"].as_str()) else {
         return format!("{found:?}, expected {expected}")

@@ -1,6 +1,6 @@
-//! `tojson` as transformers defines it: Python's `json.dumps` without HTML escaping.
+//! The `tojson` filter of transformers: Python's `json.dumps` without HTML escaping.
 //!
-//! Source: `transformers/utils/chat_template_utils.py`, `tojson`; CPython `json/encoder.py`.
+//! **Source:** `transformers/utils/chat_template_utils.py`, `tojson`; CPython `json/encoder.py`.
 
 use minijinja::value::{Rest, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
@@ -9,12 +9,11 @@ use vllm_sim_python::json;
 use super::args::Args;
 use super::bounds;
 
-/// How deep a value may nest. JSON that came over the wire nests less than this.
+/// Maximum nesting of a value; JSON from requests is limited to less.
 const DEPTH: usize = 500;
-/// Bytes of what is written around each element.
+/// Maximum length of indent and separators, in bytes.
 const LONGEST: usize = 256;
 
-/// The arguments of `json.dumps` that templates may set.
 #[derive(Debug)]
 struct Style {
     ascii: bool,
@@ -24,7 +23,8 @@ struct Style {
     sort_keys: bool,
 }
 
-/// The `tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)` filter.
+/// Implements the filter `tojson(ensure_ascii=False, indent=None, separators=None,
+/// sort_keys=False)`.
 pub(super) fn tojson(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     bounds::spend_all(value)?;
     let args = Args::new(&args)?;
@@ -44,7 +44,7 @@ impl Style {
             Some(indent) => Some(match indent.as_str() {
                 Some(text) if text.len() > LONGEST => return Err(invalid("indent is too long")),
                 Some(text) => text.to_owned(),
-                // Python multiplies a blank by the number, so a negative one gives none.
+                // Python repeats a space by the number, so a negative one results in none.
                 None => " ".repeat(i64::try_from(indent)?.clamp(0, 64).try_into().unwrap_or(0)),
             }),
             None => None,
@@ -150,7 +150,6 @@ impl Style {
         Ok(())
     }
 
-    /// Starts a line when an indent was asked for.
     fn line(&self, out: &mut String, depth: usize) {
         if let Some(indent) = &self.indent {
             out.push('\n');

@@ -1,66 +1,52 @@
-//! The tags of a Jinja template, cut into tokens: enough to rewrite and to inspect a template.
+//! Tokenizes the tags of a Jinja template, enough to inspect and rewrite it.
 
 use std::ops::Range;
 
-/// What a token is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TokenKind {
-    /// An identifier or keyword.
     Name,
-    /// A string literal with its quotes.
     Str,
-    /// A number or an operator.
+    /// Number or operator.
     Other,
 }
 
-/// One token and where it stands in the source.
 #[derive(Debug, Clone)]
 pub(super) struct JinjaToken<'s> {
-    /// What it is.
     pub(super) kind: TokenKind,
-    /// Its text.
     pub(super) text: &'s str,
-    /// Its place in the source, in bytes.
     pub(super) span: Range<usize>,
 }
 
 impl JinjaToken<'_> {
-    /// Whether this is the name `name`.
     pub(super) fn is_name(&self, name: &str) -> bool {
         self.kind == TokenKind::Name && self.text == name
     }
 
-    /// Whether this is the operator `op`.
     pub(super) fn is_op(&self, op: &str) -> bool {
         self.kind == TokenKind::Other && self.text == op
     }
 }
 
-/// A pair of delimiters of a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TagKind {
-    /// `{{ … }}`.
     Expression,
-    /// `{% … %}`.
     Statement,
 }
 
-/// A `{{ … }}` or `{% … %}` tag; text, comments and raw blocks are left out.
+/// A `{{ … }}` or `{% … %}` tag; text, comments and raw blocks are skipped.
 #[derive(Debug)]
 pub(super) struct JinjaTag<'s> {
     pub(super) kind: TagKind,
-    /// What stands in it.
     pub(super) tokens: Vec<JinjaToken<'s>>,
 }
 
 impl JinjaTag<'_> {
-    /// Returns whether it is a `{% … %}` tag.
     pub(super) fn is_statement(&self) -> bool {
         self.kind == TagKind::Statement
     }
 }
 
-/// The tags of a template in order. `None` when it is not well formed.
+/// Returns the tags of a template in order; `None` if it is malformed.
 pub(super) fn tags(source: &str) -> Option<Vec<JinjaTag<'_>>> {
     let mut tags = Vec::new();
     let mut at = 0;
@@ -79,7 +65,8 @@ pub(super) fn tags(source: &str) -> Option<Vec<JinjaTag<'_>>> {
     Some(tags)
 }
 
-/// The length of a `{% raw %}` block when `text` starts with one; inner `None`: it never ends.
+/// Returns the length of a `{% raw %}` block at the start of `text`; inner `None` if it is not
+/// closed.
 fn raw_end(text: &str) -> Option<Option<usize>> {
     let body = after_word_tag(text, "raw")?;
     let mut at = text.len() - body.len();
@@ -93,7 +80,7 @@ fn raw_end(text: &str) -> Option<Option<usize>> {
     Some(None)
 }
 
-/// What follows a tag that holds only `word`.
+/// Returns the text after a tag that contains only `word`.
 fn after_word_tag<'t>(text: &'t str, word: &str) -> Option<&'t str> {
     let text = text.strip_prefix("{%")?;
     let text = text.strip_prefix(['-', '+']).unwrap_or(text).trim_start();
@@ -103,7 +90,6 @@ fn after_word_tag<'t>(text: &'t str, word: &str) -> Option<&'t str> {
         .strip_prefix("%}")
 }
 
-/// Reads one tag and gives the place after it.
 fn tag<'s>(
     source: &'s str,
     start: usize,
@@ -152,7 +138,7 @@ fn tag<'s>(
     }
 }
 
-/// The kind and the length of the token at the start of `rest`.
+/// Returns the kind and length of the token at the start of `rest`.
 fn token(rest: &str, first: char) -> Option<(TokenKind, usize)> {
     if first == '"' || first == '\'' {
         return string_length(rest, first).map(|length| (TokenKind::Str, length));

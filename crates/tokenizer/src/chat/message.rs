@@ -1,8 +1,8 @@
-//! Messages of a request → the messages that a template is given.
+//! Converts the messages of a request to those that a template receives.
 //!
-//! Sources: `vllm/renderers/chat_utils/chat_message.py` (`parse_chat_messages`),
+//! **Source:** `vllm/renderers/chat_utils/chat_message.py` (`parse_chat_messages`),
 //! `vllm/renderers/hf.py` (developer messages), `transformers/utils/chat_template_utils.py`
-//! (names of reasoning).
+//! (reasoning fields).
 
 use std::borrow::Cow;
 
@@ -15,29 +15,28 @@ use super::error::TemplateError;
 use super::part::{MessagePart, wrong};
 use super::python::{Fields, dict, from_json, list};
 
-/// Holds one message of a conversation.
+/// A message of a conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ChatMessage {
-    /// As the OpenAI API has it; it is read when a template asks for it.
+    /// JSON of the OpenAI API, parsed when a template is rendered.
     Sent(Json),
-    /// As a template sees it.
+    /// Parsed message.
     Read(TemplateMessage),
 }
 
-/// Holds one message as a template sees it.
+/// A message in the form that templates receive.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TemplateMessage {
     pub(super) role: Cow<'static, str>,
     content: MessageContent,
-    /// The members after role and content.
     rest: Vec<(&'static str, Json)>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 enum MessageContent {
-    /// One text, whatever the template wants.
+    /// One text, whatever format the template expects.
     Text(String),
-    /// Parts, which are one text for a template that wants texts.
+    /// Parts, joined to one text for a template that expects text.
     Parts(Vec<MessagePart>),
 }
 
@@ -48,7 +47,6 @@ impl From<Json> for ChatMessage {
 }
 
 impl ChatMessage {
-    /// Returns the message as a template sees it.
     pub(super) fn read(&self) -> Result<Cow<'_, TemplateMessage>, TemplateError> {
         match self {
             Self::Sent(message) => TemplateMessage::read(message).map(Cow::Owned),
@@ -58,7 +56,7 @@ impl ChatMessage {
 }
 
 impl TemplateMessage {
-    /// Makes a message that is nothing but texts.
+    /// Creates a message of texts.
     pub fn texts(role: &'static str, texts: &[String]) -> Self {
         let parts = texts
             .iter()
@@ -70,7 +68,7 @@ impl TemplateMessage {
         }
     }
 
-    /// Makes a message that has these parts; the arguments of its tool calls are still to be parsed.
+    /// Creates a message of these parts; the arguments of its tool calls are not parsed yet.
     pub fn new(message: &Map<String, Json>, parts: Vec<MessagePart>) -> Self {
         let given = |name: &str| message.get(name).filter(|value| !value.is_null());
         let role = message.get("role").and_then(Json::as_str);
@@ -110,12 +108,12 @@ impl TemplateMessage {
         }
     }
 
-    /// Parses the arguments of an assistant's calls, as templates expect objects.
+    /// Parses the arguments of an assistant's tool calls to objects, which templates expect.
     ///
-    /// Source: `_postprocess_messages`.
+    /// **Source:** `_postprocess_messages`.
     ///
     /// # Errors
-    /// When a call is not one of a function.
+    /// [`TemplateError::Message`] if a call is not of type `function`.
     pub fn parse_arguments(&mut self) -> Result<(), TemplateError> {
         let calls = self.rest.iter_mut().find(|(name, _)| *name == "tool_calls");
         let calls = calls.and_then(|(_, calls)| calls.as_array_mut());
@@ -147,14 +145,12 @@ impl TemplateMessage {
         Ok(read)
     }
 
-    /// Returns a member after role and content.
     pub(super) fn member(&self, name: &str) -> Option<&Json> {
         let found = self.rest.iter().find(|(known, _)| *known == name);
         found.map(|(_, value)| value)
     }
 
-    /// Returns whether the content is one text for a template that wants this format; a tool's answer
-    /// in text parts is one for all.
+    /// Whether the content is one text in this format; a tool message of text parts always is.
     fn is_text(&self, format: ContentFormat) -> bool {
         match &self.content {
             MessageContent::Text(_) => true,
@@ -167,7 +163,7 @@ impl TemplateMessage {
         }
     }
 
-    /// Returns the texts of the content, one to a line.
+    /// Returns the texts of the content, one per line.
     pub(super) fn text(&self, format: ContentFormat) -> Cow<'_, str> {
         let parts = match &self.content {
             MessageContent::Text(text) => return Cow::Borrowed(text),
@@ -186,7 +182,7 @@ impl TemplateMessage {
         }
     }
 
-    /// Appends to the last text and returns the text that stood there.
+    /// Appends to the last text; returns the text before the change.
     pub(super) fn append(&mut self, tail: &str, format: ContentFormat) -> Option<String> {
         if self.is_text(format) {
             let text = self.text(format).into_owned();
@@ -202,7 +198,6 @@ impl TemplateMessage {
         Some(before)
     }
 
-    /// Returns the message as the template's dict.
     pub(super) fn to_value(&self, format: ContentFormat) -> Value {
         let mut members = Fields::default();
         if let Some(reasoning) = self.member("reasoning_content") {
@@ -248,8 +243,8 @@ fn parse_call(call: &mut Json) -> Result<(), TemplateError> {
     Ok(())
 }
 
-/// Turns developer messages into system messages, all system messages into one at the front: for
-/// templates that do not know the role.
+/// Converts developer messages to system messages and merges all system messages into the first,
+/// for templates without the developer role.
 pub(super) fn developers_to_system(
     mut messages: Vec<Cow<'_, TemplateMessage>>,
     format: ContentFormat,

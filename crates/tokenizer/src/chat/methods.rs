@@ -1,4 +1,4 @@
-//! The methods of Python's `str`, `list` and `dict` that templates call.
+//! Methods of Python's `str`, `list` and `dict` that templates call.
 
 use minijinja::value::{Rest, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
@@ -12,7 +12,7 @@ use super::python::{list, pair, str_of};
 /// Calls `value.method(args)`.
 ///
 /// # Errors
-/// `UnknownMethod` for a method that is not there, other kinds for wrong arguments.
+/// `UnknownMethod` for an unknown method, other kinds for wrong arguments.
 pub(super) fn call(
     state: &State<'_, '_>,
     value: &Value,
@@ -25,7 +25,7 @@ pub(super) fn call(
     if method == ITEM {
         return item(value, args);
     }
-    // What is looked for, and where.
+    // Search text and range.
     args.iter().try_for_each(bounds::spend_on)?;
     match value.kind() {
         ValueKind::String => {
@@ -52,7 +52,7 @@ pub(super) fn call(
     }
 }
 
-/// `value[key]`: characters are counted to find one, and a key is read whole.
+/// Returns `value[key]`; finding a character counts characters, and a key is hashed whole.
 fn item(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let (key,): (&Value,) = from_args(args)?;
     bounds::spend_on(key)?;
@@ -124,7 +124,7 @@ fn on_str(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Err
     Ok(Some(answer))
 }
 
-/// The `is…` methods; all but `isascii` are false for empty text.
+/// Evaluates the `is…` methods; all but `isascii` are false for empty text.
 fn question(text: &str, method: &str) -> Option<bool> {
     let all = |test: fn(char) -> bool| !text.is_empty() && text.chars().all(test);
     let cased = |wrong: fn(char) -> bool, right: fn(char) -> bool| {
@@ -150,7 +150,7 @@ fn strip_end<'t>(text: &'t str, args: &[Value]) -> Result<&'t str, Error> {
     Ok(text.trim_end_matches(stripped(args)?))
 }
 
-/// Returns which characters are stripped: the given ones, or blanks.
+/// Returns a predicate for the characters to strip: the given ones, or whitespace.
 fn stripped(args: &[Value]) -> Result<impl Fn(char) -> bool, Error> {
     let (chars,): (Option<&str>,) = from_args(args)?;
     Ok(move |c: char| chars.map_or_else(|| is_blank(c), |chars| chars.contains(c)))
@@ -186,7 +186,7 @@ fn split(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     Ok(list(parts.into_iter().map(Value::from).collect()))
 }
 
-/// Splits at runs of blanks, into at most `most` parts; the last keeps its inner blanks.
+/// Splits at whitespace into at most `most` parts; the last part keeps its inner whitespace.
 fn words(text: &str, most: usize) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text.trim_start_matches(is_blank);
@@ -221,7 +221,7 @@ fn words_from_right(text: &str, most: usize) -> Vec<&str> {
     parts
 }
 
-/// The lines of `str.splitlines`, each without and with its end.
+/// Returns the lines of `str.splitlines`, each without and with its line end.
 pub(super) fn lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -247,7 +247,7 @@ pub(super) fn lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// `find` and its kin: places are counted in characters, within an optional range.
+/// Evaluates `find` and similar methods: positions are in characters, within an optional range.
 fn search(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let (what, start, stop): (&str, Option<i64>, Option<i64>) = from_args(args)?;
     let (from, to) = if start.is_none() && stop.is_none() {
@@ -278,7 +278,7 @@ fn search(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
 }
 
 fn pad(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
-    /// Wider padding than this can only be a mistake or an attack.
+    /// Maximum padding, larger than any legitimate use.
     const WIDEST: usize = 1 << 20;
     let (width, fill): (usize, Option<char>) = from_args(args)?;
     let length = text.chars().count();
@@ -291,7 +291,7 @@ fn pad(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     Ok(match method {
         "ljust" => text.to_owned() + &run(missing),
         "rjust" => run(missing) + text,
-        // CPython puts the odd blank left when the width is odd.
+        // CPython pads the odd character left if the width is odd.
         "center" => {
             let left = missing / 2 + (missing & width & 1);
             run(left) + text + &run(missing - left)
@@ -355,7 +355,7 @@ fn on_list(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> 
     }
 }
 
-/// `value[start:stop:step]`, what the template's slices were rewritten to.
+/// Evaluates `value[start:stop:step]`, which replaces slices in templates.
 fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let (bounds,): (Rest<Option<i64>>,) = from_args(args)?;
     let at = |n: usize| bounds.get(n).copied().flatten();
@@ -388,12 +388,12 @@ fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
             ))
         }
         ValueKind::Undefined => Err(Error::from(ErrorKind::UndefinedError)),
-        // Jinja2 turns Python's TypeError into an undefined value.
+        // Jinja2 converts Python's TypeError to an undefined value.
         _ => Ok(Value::UNDEFINED),
     }
 }
 
-/// The places of a slice of something that has `length` elements.
+/// Returns the indices of a slice of `length` elements.
 fn places(
     start: Option<i64>,
     stop: Option<i64>,
@@ -406,7 +406,7 @@ fn places(
         let to = bound(stop.unwrap_or(i64::MAX), length);
         (from, to.saturating_sub(from).div_ceil(stride))
     } else {
-        // Counted from one, so that «before the first» is zero.
+        // One-based, so that the position before the first element is zero.
         let edge = |at: i64| {
             if at < 0 {
                 from_end(at, length).map_or(0, |at| at + 1)
@@ -430,7 +430,6 @@ fn places(
     })
 }
 
-/// An index clamped to `0..=length`; negative ones count from the end.
 fn bound(at: i64, length: usize) -> usize {
     if at < 0 {
         from_end(at, length).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! A conversation → the text that a model reads.
+//! Renders a conversation to the model's prompt text.
 
 mod args;
 mod bounds;

@@ -1,6 +1,6 @@
-//! The parts of a message's content.
+//! Parts of a message's content.
 //!
-//! Source: `vllm/renderers/chat_utils/chat_message.py` (`parse_chat_message_content_part`).
+//! **Source:** `vllm/renderers/chat_utils/chat_message.py` (`parse_chat_message_content_part`).
 
 use std::borrow::Cow;
 
@@ -11,26 +11,24 @@ use vllm_sim_python::{Py, repr_str, str as python_str};
 use super::error::TemplateError;
 use super::python::{Fields, dict, from_json};
 
-/// Holds one part of a message.
+/// A part of a message's content.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MessagePart {
     content: PartContent,
-    /// Members that vLLM does not know: a template may.
     extra: Vec<(String, Json)>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 enum PartContent {
     Text(String),
-    /// The name of a tool, a text or not.
     ToolReference(Json),
-    /// The type of a part that is no text, one of [`TYPES`].
+    /// Media part, one of [`TYPES`].
     Media(&'static str),
 }
 
-/// Members of content parts that vLLM reads itself; others reach the template.
+/// Fields of content parts that vLLM reads; other fields reach the template.
 ///
-/// Source: `_KNOWN_CONTENT_PART_FIELDS`.
+/// **Source:** `_KNOWN_CONTENT_PART_FIELDS`.
 const KNOWN: [&str; 18] = [
     "audio_embeds",
     "audio_url",
@@ -52,7 +50,7 @@ const KNOWN: [&str; 18] = [
     "video_url",
 ];
 
-/// The part types that vLLM knows, sorted as its message lists them.
+/// Part types known to vLLM, sorted as in its error message.
 const TYPES: [&str; 16] = [
     "audio_embeds",
     "audio_url",
@@ -72,15 +70,16 @@ const TYPES: [&str; 16] = [
     "video_url",
 ];
 
-/// Starts the line that Claude Code puts into its system prompt. It differs in every request, so
-/// vLLM drops it for the prefix cache's sake.
+/// Start of the line that Claude Code adds to its system prompt.
+///
+/// It differs per request, so vLLM drops it to keep the prefix cache effective.
 const BILLING_HEADER: &str = "x-anthropic-billing-header";
 
 impl MessagePart {
-    /// Reads a part of a message by `role`; returns `None` where it says nothing.
+    /// Parses a part of a message by `role`; returns `None` for an empty one.
     ///
     /// # Errors
-    /// When the part is of no type that vLLM knows.
+    /// [`TemplateError::Message`] if vLLM does not know the type of the part.
     pub fn read(role: &str, part: &Json) -> Result<Option<Self>, TemplateError> {
         let text = match part {
             Json::String(text) => Some(text.as_str()),
@@ -111,7 +110,6 @@ impl MessagePart {
         Ok(read)
     }
 
-    /// Returns the part that a text by `role` is.
     pub(super) fn of_text(role: &str, text: &str) -> Option<Self> {
         let text = match behind_billing(role, text) {
             Some("") => return None,
@@ -143,7 +141,7 @@ impl MessagePart {
         }))
     }
 
-    /// Returns the type of a part that is no text.
+    /// Returns the type of a media part.
     pub fn media_type(&self) -> Option<&'static str> {
         match self.content {
             PartContent::Media(kind) => Some(kind),
@@ -151,7 +149,6 @@ impl MessagePart {
         }
     }
 
-    /// Returns the text of a part that is text.
     pub(super) fn text(&self) -> Option<&str> {
         match &self.content {
             PartContent::Text(text) => Some(text),
@@ -159,7 +156,6 @@ impl MessagePart {
         }
     }
 
-    /// Returns the text of a part that is text, to be changed.
     pub(super) fn text_mut(&mut self) -> Option<&mut String> {
         match &mut self.content {
             PartContent::Text(text) => Some(text),
@@ -167,7 +163,7 @@ impl MessagePart {
         }
     }
 
-    /// Returns the line that a template is given that wants content as one text.
+    /// Returns the line for a template that expects text.
     pub(super) fn line(&self) -> Option<Cow<'_, str>> {
         let line = match &self.content {
             PartContent::Text(text) => Cow::Borrowed(text.as_str()),
@@ -177,7 +173,6 @@ impl MessagePart {
         Some(line).filter(|line| !line.is_empty())
     }
 
-    /// Returns the part as a template's dict.
     pub(super) fn to_value(&self) -> Value {
         let (kind, said) = match &self.content {
             PartContent::Text(text) => ("text", Some(("text", text.as_str()))),
@@ -207,7 +202,7 @@ impl From<PartContent> for MessagePart {
     }
 }
 
-/// Returns what follows the first line of a system text that starts with [`BILLING_HEADER`].
+/// Returns the text after the first line if that starts with [`BILLING_HEADER`].
 fn behind_billing<'t>(role: &str, text: &'t str) -> Option<&'t str> {
     (role == "system" && text.starts_with(BILLING_HEADER))
         .then(|| text.split_once('\n').map_or("", |(_, rest)| rest))
@@ -221,7 +216,7 @@ fn modality(kind: &str) -> &'static str {
     }
 }
 
-/// Returns the type of a part; without one, or beside a `uuid`, the medium that it carries names it.
+/// Returns the type of a part; without a type, or with a `uuid`, the media field determines it.
 fn part_type(part: &Map<String, Json>) -> Result<&'static str, TemplateError> {
     const MEDIA: [&str; 10] = [
         "image_url",
@@ -257,7 +252,6 @@ fn part_type(part: &Map<String, Json>) -> Result<&'static str, TemplateError> {
     }
 }
 
-/// Returns the refusal of a message of a form that vLLM does not take.
 pub(super) fn wrong(parameter: &'static str, message: &str) -> TemplateError {
     TemplateError::Message {
         message: message.to_owned(),

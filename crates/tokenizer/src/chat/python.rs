@@ -1,7 +1,7 @@
-//! Values as a Python template sees them: dicts and lists that print like Python's.
+//! Template values that print like Python's dicts and lists.
 //!
-//! minijinja prints its own maps as JSON-like debug text. Templates were written for Jinja2,
-//! where `{{ tool }}` gives `{'name': 'f'}` and `{{ none }}` gives `None`.
+//! minijinja prints maps as JSON-like debug text. Templates are written for Jinja2, where `{{ tool
+//! }}` prints `{'name': 'f'}` and `{{ none }}` prints `None`.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
@@ -13,18 +13,14 @@ use minijinja::value::{Enumerator, Object, ObjectExt, ObjectRepr, ValueKind};
 use serde_json::Value as Json;
 use vllm_sim_python::{Py, repr_float, write_repr_str};
 
-/// The members of a dict, in order.
 pub(super) type Fields = IndexMap<Cow<'static, str>, Value, foldhash::fast::RandomState>;
 
-/// A dict with string keys.
 #[derive(Debug, Default)]
 pub(super) struct Dict(pub(super) Fields);
 
-/// A list.
 #[derive(Debug)]
 pub(super) struct List(pub(super) Vec<Value>);
 
-/// A tuple: a list that prints with parentheses.
 #[derive(Debug)]
 struct Tuple(Vec<Value>);
 
@@ -104,22 +100,19 @@ impl Object for List {
     }
 }
 
-/// A list value.
 pub(super) fn list(items: Vec<Value>) -> Value {
     Value::from_object(List(items))
 }
 
-/// A pair, as `dict.items()` gives them.
+/// Returns a tuple, as in `dict.items()`.
 pub(super) fn pair(first: Value, second: Value) -> Value {
     Value::from_object(Tuple(vec![first, second]))
 }
 
-/// A dict value.
 pub(super) fn dict(fields: Fields) -> Value {
     Value::from_object(Dict(fields))
 }
 
-/// The members of a JSON object as template values.
 pub(super) fn fields(object: &serde_json::Map<String, Json>) -> Fields {
     object
         .iter()
@@ -127,7 +120,7 @@ pub(super) fn fields(object: &serde_json::Map<String, Json>) -> Fields {
         .collect()
 }
 
-/// Returns a JSON value as the template value that Python's `json.loads` would have given.
+/// Converts JSON to the value that Python's `json.loads` returns.
 pub(super) fn from_json(json: &Json) -> Value {
     match Py::of(json) {
         Py::None => Value::from(()),
@@ -137,7 +130,7 @@ pub(super) fn from_json(json: &Json) -> Value {
             (Err(_), Ok(int)) => Value::from(int),
             (Err(_), Err(_)) => Value::from(int),
         },
-        // Templates have no number so large; its digits print alike.
+        // Templates support no number of this size; its digits print alike.
         Py::BigInt(digits) => Value::from(digits),
         Py::Float(number) => Value::from(number),
         Py::Str(text) => Value::from(text),
@@ -146,15 +139,13 @@ pub(super) fn from_json(json: &Json) -> Value {
     }
 }
 
-/// Python's `str(value)`.
 pub(super) fn str_of(value: &Value) -> String {
     let mut text = String::new();
-    // A String takes whatever is written to it.
+    // Writing to a String cannot fail.
     let _ = write_str(&mut text, value);
     text
 }
 
-/// Writes Python's `str(value)`.
 pub(super) fn write_str(out: &mut impl fmt::Write, value: &Value) -> fmt::Result {
     match value.as_str() {
         Some(text) => out.write_str(text),
@@ -163,7 +154,6 @@ pub(super) fn write_str(out: &mut impl fmt::Write, value: &Value) -> fmt::Result
     }
 }
 
-/// Writes Python's `repr(value)`.
 pub(super) fn write_repr(out: &mut impl fmt::Write, value: &Value) -> fmt::Result {
     match value.kind() {
         ValueKind::Undefined => out.write_str("Undefined"),

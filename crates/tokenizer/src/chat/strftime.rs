@@ -1,4 +1,4 @@
-//! `strftime` as Python on Linux formats a local time.
+//! Formats local times like Python's `strftime` on Linux.
 
 use std::fmt::Write as _;
 
@@ -28,8 +28,9 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// Formats `at`. Like Python's `datetime.now()` it has no zone, so `%z` and `%Z` are empty; an
-/// unknown directive stays as it is.
+/// Formats `at`; an unknown directive is kept.
+///
+/// As with Python's `datetime.now()` there is no time zone, so `%z` and `%Z` are empty.
 pub(super) fn strftime(at: OffsetDateTime, format: &str) -> String {
     let mut out = String::new();
     let mut rest = format;
@@ -62,7 +63,7 @@ pub(super) fn strftime(at: OffsetDateTime, format: &str) -> String {
 fn piece(at: OffsetDateTime, directive: char, flag: Option<char>) -> Option<String> {
     let number = |value: i64, width: usize, fill: char| {
         let mut text = String::new();
-        // A String takes whatever is written to it.
+        // Writing to a String cannot fail.
         let _ = match (flag, fill) {
             (Some('-'), _) => write!(text, "{value}"),
             (Some('_'), _) | (None, ' ') => write!(text, "{value:width$}"),
@@ -73,7 +74,7 @@ fn piece(at: OffsetDateTime, directive: char, flag: Option<char>) -> Option<Stri
     let two = |value: u8| number(value.into(), 2, '0');
     let day = usize::from(at.weekday().number_days_from_monday());
     let month = usize::from(u8::from(at.month())) - 1;
-    // Midnight and noon are twelve.
+    // Midnight and noon are 12.
     let hour12 = (at.hour() + 11) % 12 + 1;
     Some(match directive {
         'Y' => number(at.year().into(), 1, '0'),
@@ -125,7 +126,7 @@ mod tests {
 
     #[test]
     fn directives_are_pythons() {
-        // Expected text: CPython 3.11 on Linux, datetime(2024, 7, 6, 9, 5, 3, 42).
+        // Output of CPython 3.11 on Linux for datetime(2024, 7, 6, 9, 5, 3, 42).
         let at = datetime!(2024-07-06 09:05:03.000042 UTC);
         assert_eq!(
             strftime(at, "%d %b %Y|%B %-d, %Y|%A %a %e"),

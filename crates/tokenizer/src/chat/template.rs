@@ -1,4 +1,4 @@
-//! Compiled chat templates and the caches that keep them.
+//! Compiled chat templates and their caches.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,27 +15,25 @@ use super::error::TemplateError;
 use super::filters::{self, Clock, Raised, local_time};
 use super::python::{Fields, dict, write_str};
 
-/// Instructions that one rendering may take: far more than ten thousand messages need, little
-/// enough that a hostile template ends within seconds.
+/// Maximum number of instructions per rendering.
+///
+/// It is far more than ten thousand messages need, and ends a hostile template within seconds.
 const FUEL: u64 = 20_000_000;
 
-/// How many templates from requests are kept; vLLM keeps as many.
+/// Number of cached templates from requests, as in vLLM.
 const KEPT: usize = 32;
 
-/// The name under which an environment knows its only template.
 const NAME: &str = "chat_template";
 
-/// A template that can be rendered.
 #[derive(Debug)]
 pub(super) struct CompiledTemplate {
     env: Environment<'static>,
     source: String,
-    /// The form in which it wants message content.
     pub(super) format: ContentFormat,
 }
 
 impl CompiledTemplate {
-    /// Compiles `source`; `clock` is what `strftime_now` asks.
+    /// Compiles `source`; `strftime_now` uses `clock`.
     pub(super) fn new(source: &str, clock: Clock) -> Result<Self, TemplateError> {
         bounds::check_source(source)?;
         let mut env = Environment::new();
@@ -61,27 +59,25 @@ impl CompiledTemplate {
         })
     }
 
-    /// Whether the source holds this text anywhere.
     pub(super) fn mentions(&self, text: &str) -> bool {
         self.source.contains(text)
     }
 
-    /// Renders with these variables.
     pub(super) fn render(&self, variables: Fields) -> Result<String, TemplateError> {
         let template = self
             .env
             .get_template(NAME)
             .map_err(|error| failed(&error))?;
         bounds::start();
-        // minijinja panics on a few absurd expressions, such as a list repeated 2^63 times. Nothing
-        // outlives the rendering, so nothing can be left half done.
+        // minijinja panics on a few absurd expressions, such as a list repeated 2^63 times. No
+        // state outlives the rendering, so unwinding is safe.
         catch_unwind(AssertUnwindSafe(|| template.render(dict(variables))))
             .map_err(|_| TemplateError::Rejected("the chat template failed".to_owned()))?
             .map_err(|error| failed(&error))
     }
 }
 
-/// What a client is told: the template's own reason where it gave one.
+/// Returns the error for the client: the argument of `raise_exception` if there is one.
 fn failed(error: &minijinja::Error) -> TemplateError {
     let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(next) = source {
@@ -93,7 +89,6 @@ fn failed(error: &minijinja::Error) -> TemplateError {
     TemplateError::Rejected(error.to_string())
 }
 
-/// A template that is compiled when it is first used.
 #[derive(Debug)]
 pub(super) struct LazyTemplate {
     source: String,
@@ -101,7 +96,6 @@ pub(super) struct LazyTemplate {
 }
 
 impl LazyTemplate {
-    /// A slot for this source.
     pub(super) fn new(source: String) -> Self {
         Self {
             source,
@@ -109,12 +103,10 @@ impl LazyTemplate {
         }
     }
 
-    /// The source.
     pub(super) fn source(&self) -> &str {
         &self.source
     }
 
-    /// The compiled template.
     pub(super) fn get(&self) -> Result<Arc<CompiledTemplate>, TemplateError> {
         self.compiled
             .get_or_init(|| CompiledTemplate::new(&self.source, local_time).map(Arc::new))
@@ -122,12 +114,11 @@ impl LazyTemplate {
     }
 }
 
-/// Templates that requests and flags brought along, by source.
+/// Cache of templates from requests and flags, by source.
 #[derive(Debug, Default)]
 pub(super) struct TemplateCache(RwLock<HashMap<String, Arc<CompiledTemplate>>>);
 
 impl TemplateCache {
-    /// The compiled form of `source`.
     pub(super) fn get(&self, source: &str) -> Result<Arc<CompiledTemplate>, TemplateError> {
         if let Some(compiled) = self.0.read().get(source) {
             return Ok(compiled.clone());

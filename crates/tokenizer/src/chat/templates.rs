@@ -1,4 +1,4 @@
-//! The chat templates of a model.
+//! Chat templates of a model.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -14,42 +14,40 @@ use super::message::{self, ChatMessage, TemplateMessage};
 use super::python::{self, Fields, from_json, list};
 use super::template::{CompiledTemplate, LazyTemplate, TemplateCache};
 
-/// What is rendered.
+/// Conversation and options of a rendering.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ChatInput<'a> {
-    /// The messages.
+    /// Messages of the conversation.
     pub messages: &'a [ChatMessage],
-    /// The tools; absent is not the same as an empty list.
+    /// Tools; `None` differs from an empty list.
     pub tools: Option<&'a [Json]>,
     /// Documents for retrieval templates.
     pub documents: Option<&'a Json>,
-    /// Ends the text where the assistant's answer starts.
+    /// Whether the text ends with the start of the assistant's message.
     pub add_generation_prompt: bool,
-    /// Ends the text right after the last message, for the model to go on with it.
+    /// Whether the text ends right after the last message, for the model to continue it.
     pub continue_final_message: bool,
-    /// Another template than the model's: its source, or the name of one of the model's.
+    /// Template to use instead of the model's: its source, or the name of one of the model's.
     pub chat_template: Option<&'a str>,
     /// Variables for the template.
     pub kwargs: Option<&'a Map<String, Json>>,
-    /// The form of message content; `None` leaves it to the template.
+    /// Format of message content; `None`: detected from the template.
     pub content_format: Option<ContentFormat>,
 }
 
-/// The templates of a model, and what they may name besides the conversation.
+/// Chat templates of a model, with its special tokens.
 #[derive(Debug, Default)]
 pub struct ChatTemplates {
-    /// By name; a model with one template has only `default`.
+    /// Templates by name; a model with one template has only `default`.
     named: Vec<(String, LazyTemplate)>,
-    /// `bos_token` and its kin.
     special_tokens: Fields,
     others: TemplateCache,
 }
 
-/// The name of the template that is used when nothing else is asked for.
 const DEFAULT: &str = "default";
 
 impl ChatTemplates {
-    /// The templates of a model by name, and its special tokens.
+    /// Creates the templates of a model, by name, with its special tokens.
     pub fn new(named: Vec<(String, String)>, special_tokens: &Map<String, Json>) -> Self {
         Self {
             named: named
@@ -68,14 +66,13 @@ impl ChatTemplates {
             .map(|(_, lazy)| lazy)
     }
 
-    /// The source of the default template.
     pub(crate) fn default_source(&self) -> Option<&str> {
         self.lazy(DEFAULT).map(LazyTemplate::source)
     }
 
-    /// The template that a request gets; `None` when the model has none for it.
+    /// Returns the template of a request; `None` if the model has none for it.
     ///
-    /// Source: `transformers`, `PreTrainedTokenizerBase.get_chat_template`.
+    /// **Source:** `transformers`, `PreTrainedTokenizerBase.get_chat_template`.
     fn pick(
         &self,
         given: Option<&str>,
@@ -92,16 +89,16 @@ impl ChatTemplates {
         lazy.map(LazyTemplate::get).transpose()
     }
 
-    /// Renders a conversation; without any template as llm-d does.
+    /// Renders a conversation; without a template, as llm-d-inference-sim does.
     ///
     /// # Errors
-    /// When a message is not what vLLM takes, or the template refuses or fails.
+    /// [`TemplateError`] if vLLM rejects a message, or the template fails.
     pub fn render(&self, chat: &ChatInput<'_>) -> Result<String, TemplateError> {
         let Some(template) = self.pick(chat.chat_template, chat.tools.is_some())? else {
             let format = chat.content_format.unwrap_or_default();
             let mut text = flatten::flatten(chat.messages, format);
             if chat.continue_final_message {
-                // The message that is to be continued stays open.
+                // The message to be continued has no end marker.
                 text.pop();
             }
             return Ok(text);
@@ -181,12 +178,12 @@ impl ChatTemplates {
     }
 }
 
-/// What transformers writes behind the last message, to find its end in the rendered text.
+/// Text that transformers appends to the last message, to find its end in the rendered text.
 const CONTINUE_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-/// Marks the end of the last message and gives its text.
+/// Marks the end of the last message and returns its text.
 ///
-/// Source: `transformers/utils/chat_template_utils.py`, `render_jinja_template`.
+/// **Source:** `transformers/utils/chat_template_utils.py`, `render_jinja_template`.
 fn tag_end(
     messages: &mut [Cow<'_, TemplateMessage>],
     template: &CompiledTemplate,
@@ -209,8 +206,10 @@ fn tag_end(
     }
 }
 
-/// Cuts the text at the tag. A template that trims its messages has eaten the tag's blank; then
-/// what stands before it is trimmed too.
+/// Cuts the text at the tag.
+///
+/// A template that trims messages removes the trailing space of the tag; then the text before the
+/// tag is trimmed, too.
 fn cut_at_tag(mut text: String, last: &str) -> Result<String, TemplateError> {
     let (last, tag) = (last.trim_matches(is_blank), CONTINUE_TAG.trim_end());
     let Some(at) = text.rfind(tag).filter(|_| text.contains(last)) else {

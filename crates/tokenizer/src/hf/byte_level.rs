@@ -1,8 +1,8 @@
-//! A shorter way to the same ids, for the tokenizers of most current models: byte-level BPE whose
-//! words are cut by a pattern that [`SplitPattern`] knows.
+//! Fast encoder for the tokenizers of most current models: byte-level BPE with a split pattern that
+//! [`SplitPattern`] supports.
 //!
-//! The general way keeps track of where every byte came from, through every step; encoding needs
-//! none of that. Words seen before are looked up, the others go to the model.
+//! The general encoder of the tokenizers crate tracks the origin of each byte through every step,
+//! which is not needed here. Known words are looked up, others go to the model. Results are equal.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -16,29 +16,28 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::split_pattern::SplitPattern;
 use super::vocabulary::character;
 
-/// Encodes text without the general machinery.
+/// Encodes text without the general encoder.
 #[derive(Debug)]
 pub(super) struct ByteLevelEncoder {
     pattern: SplitPattern,
-    /// Text must be in this form already: NFC is the tokenizer's normalizer.
+    /// Whether text must already be in NFC, the tokenizer's normalizer.
     composed: bool,
     added: AddedTokens,
     words: Box<[RwLock<WordCache>]>,
 }
 
-/// The ids of words, by hash; the word itself tells when two share one.
+/// Ids of words, by hash; the word itself resolves collisions.
 type WordCache = HashMap<u64, (Box<str>, Box<[u32]>), BuildHasherDefault<PrehashedHasher>>;
 
-/// Shards, so that encoders on several threads seldom meet.
+/// Number of cache shards, which reduces lock contention between encoders.
 const SHARDS: usize = 64;
 
-/// Words that one shard keeps before it starts anew.
+/// Maximum number of words in a shard; a full shard is cleared.
 const MAX_CACHED_WORDS: usize = 1024;
 
-/// Longer words are rare and not kept.
+/// Maximum length of a cached word, in bytes; longer ones are rare.
 const MAX_CACHED_BYTES: usize = 64;
 
-/// The keys are hashes already.
 #[derive(Debug, Default)]
 struct PrehashedHasher(u64);
 
@@ -57,7 +56,7 @@ impl Hasher for PrehashedHasher {
 }
 
 impl ByteLevelEncoder {
-    /// A short way for `tokenizer`, if there is one that gives the same ids.
+    /// Returns a fast encoder for `tokenizer`, if there is one with equal results.
     pub(super) fn new(tokenizer: &Tokenizer) -> Option<Self> {
         let composed = match tokenizer.get_normalizer() {
             None => false,
@@ -77,7 +76,7 @@ impl ByteLevelEncoder {
         })
     }
 
-    /// The ids of a text; `None` when only the general way is sure to get them right.
+    /// Returns the ids of a text; `None` if only the general encoder is certain to be correct.
     pub(super) fn encode(&self, tokenizer: &Tokenizer, text: &str) -> Option<Vec<u32>> {
         if self.composed && !text.chars().all(is_composed) {
             return None;
@@ -137,7 +136,7 @@ fn bpe(tokenizer: &Tokenizer) -> Option<&BPE> {
     }
 }
 
-/// The pattern of a pre-tokenizer that splits by one and then spells bytes.
+/// Returns the pattern of a pre-tokenizer that splits by a pattern and then maps bytes.
 fn pattern(steps: &Json) -> Option<SplitPattern> {
     let [split, bytes] = steps.get("pretokenizers")?.as_array()?.as_slice() else {
         return None;
@@ -155,17 +154,15 @@ fn pattern(steps: &Json) -> Option<SplitPattern> {
     SplitPattern::of(split.get("pattern")?.get("Regex")?.as_str()?)
 }
 
-/// Added tokens, which are found in a text before anything else.
 #[derive(Debug)]
 struct AddedTokens {
-    /// Whether some token starts with this byte.
+    /// Whether a token starts with this byte.
     starts: Box<[bool; 256]>,
-    /// The longest first.
     tokens: Vec<(Box<str>, u32)>,
 }
 
 impl AddedTokens {
-    /// `None` when some of them match in ways that are not just their text.
+    /// Reads the added tokens; `None` if some of them match by more than their text.
     fn new(tokenizer: &Tokenizer) -> Option<Self> {
         let tokens = tokenizer.get_added_tokens_decoder();
         let normalized = tokens.values().filter(|token| token.normalized).count();
@@ -190,7 +187,8 @@ impl AddedTokens {
         Some(Self { starts, tokens })
     }
 
-    /// Where the first token starts, its length and its id; the text's end when there is none.
+    /// Returns the start of the first token, its length and its id; the text's end if there is
+    /// none.
     fn next(&self, text: &str) -> (usize, Option<(usize, u32)>) {
         for (at, byte) in text.bytes().enumerate() {
             if self.starts[usize::from(byte)] {
@@ -208,8 +206,8 @@ impl AddedTokens {
     }
 }
 
-/// Whether a character stays what it is in NFC, whatever stands beside it within these ranges: no
-/// combining marks, nothing that decomposes.
+/// Whether NFC never changes a character within these ranges: no combining marks, nothing that
+/// decomposes.
 fn is_composed(c: char) -> bool {
     matches!(
         c,

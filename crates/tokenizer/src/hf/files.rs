@@ -1,4 +1,4 @@
-//! The small files beside a `tokenizer.json`.
+//! Configuration files next to a `tokenizer.json`.
 
 use std::path::Path;
 
@@ -6,21 +6,19 @@ use serde_json::{Map, Value as Json};
 
 use crate::error::TokenizerError;
 
-/// What a model's folder says besides its vocabulary.
 #[derive(Debug, Default)]
 pub(super) struct ModelFiles {
     pub(super) tokenizer_config: Map<String, Json>,
     pub(super) generation_config: Map<String, Json>,
     pub(super) config: Map<String, Json>,
-    /// Chat templates by name.
     pub(super) templates: Vec<(String, String)>,
 }
 
 impl ModelFiles {
-    /// Reads what is there.
+    /// Reads the files that exist.
     ///
     /// # Errors
-    /// [`TokenizerError::Broken`] for a file that is there and not what it should be.
+    /// [`TokenizerError::Broken`] for a file that is not valid.
     pub(super) fn read(folder: &Path) -> Result<Self, TokenizerError> {
         let mut files = Self {
             tokenizer_config: object(folder, "tokenizer_config.json")?,
@@ -32,12 +30,12 @@ impl ModelFiles {
         Ok(files)
     }
 
-    /// A special token by its name in `tokenizer_config.json`: text, or an object with it.
+    /// Returns a special token of `tokenizer_config.json`: text, or an object with the text.
     pub(super) fn special_token(&self, name: &str) -> Option<&str> {
         content(self.tokenizer_config.get(name)?)
     }
 
-    /// The special tokens that templates may name, `bos_token` and all others ending so.
+    /// Returns the special tokens that templates may use: all names that end in `_token`.
     pub(super) fn special_tokens(&self) -> Map<String, Json> {
         let extra = self
             .tokenizer_config
@@ -51,7 +49,6 @@ impl ModelFiles {
             .collect()
     }
 
-    /// All tokens that `tokenizer_config.json` calls special.
     pub(super) fn all_special_tokens(&self) -> Vec<String> {
         let lists = ["additional_special_tokens", "extra_special_tokens"];
         let listed = lists
@@ -65,7 +62,7 @@ impl ModelFiles {
             .collect()
     }
 
-    /// The ids that end a text: `generation_config.json` decides, else `config.json`.
+    /// Returns the end-of-sequence ids of `generation_config.json`, else of `config.json`.
     pub(super) fn eos_ids(&self) -> Vec<u32> {
         let ids = [&self.generation_config, &self.config]
             .into_iter()
@@ -78,7 +75,7 @@ impl ModelFiles {
         }
     }
 
-    /// The size of the model's vocabulary, which may be padded beyond the tokenizer's.
+    /// Returns the size of the model's vocabulary, which may exceed the tokenizer's by padding.
     pub(super) fn vocab_size(&self) -> Option<u32> {
         let text = self
             .config
@@ -93,7 +90,7 @@ impl ModelFiles {
     }
 }
 
-/// The text of a token that is written as text or as `{"content": text, …}`.
+/// Returns the text of a token, given as text or as `{"content": text, …}`.
 pub(super) fn content(token: &Json) -> Option<&str> {
     token.as_str().or_else(|| token.get("content")?.as_str())
 }
@@ -120,10 +117,10 @@ fn broken(folder: &Path, name: &str, reason: impl std::fmt::Display) -> Tokenize
     }
 }
 
-/// `chat_template.jinja` and `additional_chat_templates/` win over `tokenizer_config.json`, which
-/// wins over the file of multimodal processors, `chat_template.json`.
+/// Reads the chat templates. `chat_template.jinja` and `additional_chat_templates/` override
+/// `tokenizer_config.json`, which overrides `chat_template.json` of multimodal processors.
 ///
-/// Source: `transformers/tokenization_utils_base.py`, `from_pretrained`.
+/// **Source:** `transformers/tokenization_utils_base.py`, `from_pretrained`.
 fn templates(
     folder: &Path,
     configured: Option<&Json>,

@@ -1,15 +1,16 @@
-//! The growth of a text in a tokenizer.json's normalizer: model folders are downloaded, and a few lines in
-//! them would ask for all memory there is.
+//! Limits the growth of text by the normalizer and decoder of a `tokenizer.json`.
+//!
+//! Model folders are downloaded, and a few lines in them could otherwise exhaust memory.
 
 use serde_json::Value as Json;
 
-/// Most times as long, in bytes. Unicode's own normal forms take 11 at most.
+/// Maximum growth factor, in bytes; Unicode's normal forms need at most 11.
 const MOST: f64 = 256.0;
 
 /// Checks a normalizer or decoder.
 ///
 /// # Errors
-/// A sentence on one that makes texts too long.
+/// A message if the part may make text too long.
 pub(super) fn check(what: &str, part: &Json) -> Result<(), String> {
     let mut unicode = 1.0_f64;
     let growth = growth(part, &mut unicode) * unicode;
@@ -21,8 +22,9 @@ pub(super) fn check(what: &str, part: &Json) -> Result<(), String> {
     ))
 }
 
-/// Returns the factor by which a part may lengthen a text. Normal forms grow a text once however many there are:
-/// theirs goes into `unicode`.
+/// Returns the maximum growth factor of a part.
+///
+/// Several Unicode normal forms grow a text only once: their factor is returned in `unicode`.
 fn growth(part: &Json, unicode: &mut f64) -> f64 {
     let length = |key: &str| part[key].as_str().map_or(0, str::len) as f64;
     match part["type"].as_str().unwrap_or_default() {
@@ -33,7 +35,7 @@ fn growth(part: &Json, unicode: &mut f64) -> f64 {
         }
         "Replace" => match part["pattern"]["String"].as_str() {
             Some(pattern) => (length("content") / pattern.len().max(1) as f64).max(1.0),
-            // It may match at every place.
+            // The pattern may match at every position.
             None => length("content") + 1.0,
         },
         "Prepend" => 1.0 + length("prepend"),

@@ -1,13 +1,16 @@
-//! What `GET /tokenizer_info` says of a tokenizer: the arguments that transformers made it with.
+//! Builds the response of `GET /tokenizer_info`: the arguments with which transformers created the
+//! tokenizer.
 //!
-//! Source: `vllm/entrypoints/serve/tokenize/serving.py` (`TokenizerInfo`), and a recorded answer.
+//! **Source:** `vllm/entrypoints/serve/tokenize/serving.py` (`TokenizerInfo`), and a recorded
+//! response.
 
 use serde_json::{Map, Value as Json};
 use tokenizers::Tokenizer;
 
 use super::files::{ModelFiles, content};
 
-/// The members in vLLM's order: the class, `tokenizer_config.json`, what vLLM and transformers add.
+/// Returns the fields in vLLM's order: the class, `tokenizer_config.json`, additions of vLLM and
+/// transformers.
 pub(super) fn describe(
     files: &ModelFiles,
     tokenizer: &Tokenizer,
@@ -55,7 +58,7 @@ pub(super) fn describe(
     info.into()
 }
 
-/// The name of the class that vLLM wraps around transformers' tokenizer.
+/// Returns the name of the class with which vLLM wraps the tokenizer of transformers.
 fn class(files: &ModelFiles) -> String {
     let named = files
         .tokenizer_config
@@ -68,7 +71,6 @@ fn class(files: &ModelFiles) -> String {
     format!("TokenizerPoolCached{class}")
 }
 
-/// Tokens that are written as objects become their text.
 fn plain(value: &Json) -> Json {
     match value {
         Json::Object(members) => match content(value) {

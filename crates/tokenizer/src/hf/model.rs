@@ -1,4 +1,4 @@
-//! A model's tokenizer, from its files.
+//! Tokenizer of a model, loaded from its files.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -18,7 +18,7 @@ use crate::chat::ChatTemplates;
 use crate::error::{EncodingGivenUp, TokenizerError};
 use crate::source::{ModelFolder, TOKENIZER};
 
-/// A tokenizer from a `tokenizer.json` and the files beside it.
+/// Tokenizer of a `tokenizer.json` and the configuration files next to it.
 #[derive(Debug)]
 pub struct Hf {
     tokenizer: Tokenizer,
@@ -27,20 +27,18 @@ pub struct Hf {
     special: HashSet<u32>,
     eos: Option<u32>,
     stop_ids: Vec<u32>,
-    /// The character that stands for a blank before a word, in SentencePiece vocabularies.
+    /// Character for a space before a word, in SentencePiece vocabularies.
     blank: Option<char>,
-    /// Whether blanks before punctuation are dropped when decoding.
+    /// Whether decoding removes spaces before punctuation.
     clean_up: bool,
     vocabulary: OnceLock<Vocabulary>,
     fast: Option<ByteLevelEncoder>,
-    /// The special tokens before and behind a text.
     around: OnceLock<(Vec<u32>, Vec<u32>)>,
     name: String,
     local: bool,
 }
 
 impl Hf {
-    /// Reads a tokenizer's files.
     pub(crate) fn open(model: &ModelFolder) -> Result<Self, TokenizerError> {
         let files = ModelFiles::read(&model.folder)?;
         let tokenizer = read(&model.folder.join(TOKENIZER), &files)?;
@@ -71,17 +69,14 @@ impl Hf {
         })
     }
 
-    /// The raw piece of an id.
     pub(crate) fn piece(&self, id: u32) -> Option<String> {
         self.tokenizer.id_to_token(id)
     }
 
-    /// The id of a raw piece.
     pub(crate) fn id_of(&self, piece: &str) -> Option<u32> {
         self.tokenizer.token_to_id(piece)
     }
 
-    /// Characters of the longest piece.
     pub(crate) fn max_token_chars(&self) -> usize {
         self.vocabulary().longest
     }
@@ -130,7 +125,6 @@ impl Hf {
         self.encode_generally(text, special)
     }
 
-    /// Puts the tokens around a text that the tokenizer puts around any.
     fn around(&self, mut ids: Vec<u32>) -> Vec<u32> {
         let (before, after) = self.around.get_or_init(|| {
             let plain = self.encode_generally("a", SpecialTokens::Without);
@@ -147,7 +141,7 @@ impl Hf {
         ids
     }
 
-    /// Encodes with all that the tokenizers crate does.
+    /// Encodes with the general encoder of the tokenizers crate.
     pub(crate) fn encode_generally(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
         let encode = || {
             self.tokenizer
@@ -155,10 +149,10 @@ impl Hf {
         };
         match catch_unwind(AssertUnwindSafe(encode)) {
             Ok(Ok(encoding)) => encoding.get_ids().to_vec(),
-            // The pattern of a split backtracks beyond the library's bound.
+            // The split pattern backtracks beyond the limit of the regex library.
             Err(_) => resume_unwind(Box::new(EncodingGivenUp)),
             Ok(Err(error)) => {
-                // Only vocabularies without a token for unknown text come here.
+                // Encoding fails only for vocabularies without an unknown token.
                 tracing::warn!(%error, "text cannot be encoded");
                 Vec::new()
             }
@@ -190,9 +184,9 @@ impl Hf {
         })
     }
 
-    /// The text of one token, with the blanks that decoding it alone would drop.
+    /// Returns the text of one token, with the spaces that decoding it alone would drop.
     ///
-    /// Source: `vllm/tokenizers/detokenizer_utils.py`, `convert_ids_list_to_tokens`.
+    /// **Source:** `vllm/tokenizers/detokenizer_utils.py`, `convert_ids_list_to_tokens`.
     pub(crate) fn token_text(&self, id: u32) -> String {
         let text = self.decode(&[id], SpecialTokens::With);
         let Some(blank) = self.blank else { return text };
@@ -220,12 +214,12 @@ impl Hf {
         &self.stop_ids
     }
 
-    /// `generation_config.json`; empty if there is none.
+    /// Returns the content of `generation_config.json`; empty without the file.
     pub fn generation_config(&self) -> &Map<String, Json> {
         &self.files.generation_config
     }
 
-    /// `config.json`; empty if there is none.
+    /// Returns the content of `config.json`; empty without the file.
     pub fn config(&self) -> &Map<String, Json> {
         &self.files.config
     }
@@ -241,12 +235,12 @@ impl Hf {
     }
 }
 
-/// Longer text is encoded in parts of at most this many bytes: the regular expressions of
-/// tokenizers give up, with a panic, on runs of some ten million blanks.
+/// Maximum length of text encoded in one part, in bytes: the regular expressions of tokenizers
+/// panic on runs of some ten million spaces.
 const PART: usize = 1 << 20;
 
-/// Where to cut a part off: before the blank behind a word, if one is near, because no token
-/// reaches across that.
+/// Returns the end of the first part: before the space after a word if one is near, because no
+/// token spans it.
 fn part_end(text: &str) -> usize {
     const NEAR: usize = 1 << 16;
     if text.len() <= PART {
@@ -263,7 +257,7 @@ fn part_end(text: &str) -> usize {
         .unwrap_or(text.len())
 }
 
-/// Parses `tokenizer.json` and adds what transformers adds.
+/// Parses `tokenizer.json` and adds the special tokens that transformers adds.
 fn read(path: &Path, files: &ModelFiles) -> Result<Tokenizer, TokenizerError> {
     let broken = |reason: String| TokenizerError::Broken {
         file: path.to_owned(),
@@ -274,7 +268,7 @@ fn read(path: &Path, files: &ModelFiles) -> Result<Tokenizer, TokenizerError> {
     growth::check("normalizer", &normalizer).map_err(broken)?;
     let decoder = serde_json::to_value(tokenizer.get_decoder()).unwrap_or_default();
     growth::check("decoder", &decoder).map_err(broken)?;
-    // Prompts are neither cut nor padded, whatever the file was saved with.
+    // Prompts are never truncated or padded, whatever the file says.
     tokenizer
         .with_truncation(None)
         .map_err(|error| broken(error.to_string()))?;
@@ -331,7 +325,7 @@ fn special_ids(tokenizer: &Tokenizer) -> HashSet<u32> {
         .collect()
 }
 
-/// The blank of a Metaspace pre-tokenizer, alone or in a sequence.
+/// Returns the space character of a Metaspace pre-tokenizer, also within a sequence.
 fn blank(pre_tokenizer: &PreTokenizerWrapper) -> Option<char> {
     match pre_tokenizer {
         PreTokenizerWrapper::Metaspace(metaspace) => Some(metaspace.get_replacement()),
@@ -340,7 +334,7 @@ fn blank(pre_tokenizer: &PreTokenizerWrapper) -> Option<char> {
     }
 }
 
-/// Source: `transformers/tokenization_utils_base.py`, `clean_up_tokenization`.
+/// **Source:** `transformers/tokenization_utils_base.py`, `clean_up_tokenization`.
 fn clean_up(text: &str) -> String {
     const PAIRS: [(&str, &str); 10] = [
         (" .", "."),

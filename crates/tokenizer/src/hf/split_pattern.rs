@@ -1,11 +1,11 @@
-//! Cuts text into words as the pre-tokenizers of most byte-level models do, without a regular
+//! Splits text into words like the pre-tokenizers of most byte-level models, without a regular
 //! expression engine.
 
 use std::sync::OnceLock;
 
 use regex_syntax::hir::{Class, HirKind};
 
-/// The pattern of Llama 3, and with one digit instead of three that of Qwen:
+/// The split pattern of Llama 3; with one digit instead of three, that of Qwen.
 ///
 /// ```text
 /// (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*
@@ -17,7 +17,6 @@ pub(super) struct SplitPattern {
 }
 
 impl SplitPattern {
-    /// The pattern that a regular expression is, if it is one of these.
     pub(super) fn of(regex: &str) -> Option<Self> {
         const HEAD: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|";
         const TAIL: &str = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -28,7 +27,7 @@ impl SplitPattern {
         }
     }
 
-    /// The length of the first word of a text; zero only for empty text.
+    /// Returns the length of the first word of a text; zero only for empty text.
     pub(super) fn word(self, text: &str) -> usize {
         let mut chars = text.chars();
         let Some(first) = chars.next() else { return 0 };
@@ -63,7 +62,6 @@ impl SplitPattern {
     }
 }
 
-/// What a character counts as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CharClass {
     Letter,
@@ -78,7 +76,7 @@ fn char_class(c: char) -> CharClass {
         '0'..='9' => CharClass::Number,
         _ if c.is_whitespace() => CharClass::Blank,
         '\0'..='\x7f' => CharClass::Sign,
-        // The bulk of Chinese and Korean text, without a search.
+        // Most Chinese and Korean characters, without a search.
         '\u{4e00}'..='\u{9fff}' | '\u{ac00}'..='\u{d7a3}' => CharClass::Letter,
         _ => {
             static CLASSES: OnceLock<[Vec<(char, char)>; 2]> = OnceLock::new();
@@ -99,7 +97,6 @@ fn holds(ranges: &[(char, char)], c: char) -> bool {
     ranges.get(at).is_some_and(|(first, _)| *first <= c)
 }
 
-/// The characters of a Unicode class, as ranges in order.
 fn class(pattern: &str) -> Vec<(char, char)> {
     let hir = regex_syntax::parse(pattern).expect("a class of one Unicode property is valid");
     match hir.into_kind() {
@@ -111,12 +108,11 @@ fn class(pattern: &str) -> Vec<(char, char)> {
     }
 }
 
-/// The length of the letters of an English contraction behind its apostrophe.
 fn contraction(rest: &str) -> usize {
     let mut chars = rest.chars();
     let (first, second) = (chars.next(), chars.next());
     match (first, second) {
-        // Ignoring case, the long s is an s.
+        // Case-insensitively, the long s is an s.
         (Some('\u{17f}'), _) => 2,
         (Some('s' | 'S' | 't' | 'T' | 'm' | 'M' | 'd' | 'D'), _) => 1,
         (Some('r' | 'R' | 'v' | 'V'), Some('e' | 'E')) | (Some('l' | 'L'), Some('l' | 'L')) => 2,
@@ -128,7 +124,7 @@ fn run(text: &str, of: impl Fn(char) -> bool) -> usize {
     text.find(|c| !of(c)).unwrap_or(text.len())
 }
 
-/// Letters; most are of one byte.
+/// Returns the length of the leading letters; most are ASCII.
 fn letters(text: &str) -> usize {
     let ascii = text.bytes().position(|byte| !byte.is_ascii_alphabetic());
     match ascii {
@@ -138,7 +134,7 @@ fn letters(text: &str) -> usize {
     }
 }
 
-/// Signs and the line ends behind them.
+/// Returns the length of leading punctuation and the newlines after it.
 fn signs(text: &str) -> usize {
     match run(text, |c| char_class(c) == CharClass::Sign) {
         0 => 0,
@@ -146,7 +142,8 @@ fn signs(text: &str) -> usize {
     }
 }
 
-/// Blanks: up to the last line end; else all but the last, which belongs to the word behind them.
+/// Returns the length of whitespace: up to the last newline, else all but the last character, which
+/// belongs to the next word.
 fn blanks(text: &str) -> usize {
     let length = run(text, char::is_whitespace);
     let run = &text[..length];

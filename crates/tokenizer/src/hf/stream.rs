@@ -1,4 +1,4 @@
-//! Token ids → text, as they come.
+//! Decodes the token ids of a Hugging Face tokenizer incrementally.
 
 use tokenizers::Tokenizer;
 use tokenizers::tokenizer::step_decode_stream;
@@ -7,9 +7,10 @@ use super::model::Hf;
 use super::vocabulary::Vocabulary;
 use crate::SpecialTokens;
 
-/// Decodes the tokens of one text.
+/// Incremental decoder of one text.
 ///
-/// Source: `tokenizers/src/tokenizer/mod.rs`, `step_decode_stream`; `vllm/v1/engine/detokenizer.py`.
+/// **Source:** `tokenizers/src/tokenizer/mod.rs`, `step_decode_stream`;
+/// `vllm/v1/engine/detokenizer.py`.
 #[derive(Debug)]
 pub(crate) struct DecodeStream<'t> {
     hf: &'t Hf,
@@ -19,12 +20,11 @@ pub(crate) struct DecodeStream<'t> {
 
 #[derive(Debug)]
 enum StreamState<'t> {
-    /// Tokens are byte strings: only the bytes not yet shown matter.
+    /// Byte-level tokens; only the bytes held back are kept.
     Bytes {
         vocabulary: &'t Vocabulary,
         held: Vec<u8>,
     },
-    /// What `step_decode_stream` keeps between its calls.
     General {
         tokenizer: &'t Tokenizer,
         ids: Vec<u32>,
@@ -33,7 +33,7 @@ enum StreamState<'t> {
     },
 }
 
-/// Tokens of the prompt that a stream needs to know whether a blank belongs before its first word.
+/// Number of prompt tokens that determine whether the first word starts with a space.
 const CONTEXT: usize = 8;
 
 impl<'t> DecodeStream<'t> {
@@ -59,7 +59,7 @@ impl<'t> DecodeStream<'t> {
         }
     }
 
-    /// Takes a token and appends the text that can be shown now.
+    /// Adds a token and appends the text that is complete.
     pub(crate) fn push(&mut self, id: u32, out: &mut String) {
         let skip = self.skip_special && self.hf.is_special(id);
         match &mut self.state {
@@ -82,7 +82,7 @@ impl<'t> DecodeStream<'t> {
                 };
                 let mut text = step(ids, prefix, prefix_index);
                 if text.is_err() {
-                    // Decoding was not monotonic: vLLM starts afresh with this token.
+                    // Decoding was not monotonic: vLLM restarts with this token.
                     ids.clear();
                     prefix.clear();
                     *prefix_index = 0;
@@ -95,7 +95,7 @@ impl<'t> DecodeStream<'t> {
         }
     }
 
-    /// Appends what is still held back, replacement characters and all.
+    /// Appends the text that is still held back, including replacement characters.
     pub(crate) fn finish(self, out: &mut String) {
         match self.state {
             StreamState::Bytes { held, .. } => out.push_str(&String::from_utf8_lossy(&held)),
@@ -114,7 +114,7 @@ impl<'t> DecodeStream<'t> {
     }
 }
 
-/// Whether bytes end with a whole character that is not the replacement character.
+/// Whether bytes end with a complete character other than the replacement character.
 fn ends_whole(bytes: &[u8]) -> bool {
     let tail = &bytes[bytes.len().saturating_sub(4)..];
     let Some(lead) = tail.iter().rposition(|byte| byte & 0xc0 != 0x80) else {

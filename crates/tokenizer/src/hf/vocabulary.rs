@@ -1,28 +1,23 @@
-//! What the ids of a Hugging Face tokenizer stand for, as one table.
+//! Table of the tokens of a Hugging Face tokenizer.
 
 use tokenizers::{DecoderWrapper, Tokenizer};
 
-/// Facts about all tokens, gathered once when they are first asked for.
 #[derive(Debug)]
 pub(super) struct Vocabulary {
-    /// One more than the largest id.
     pub(super) size: u32,
-    /// Characters of the longest piece.
+    /// Length of the longest piece, in characters.
     pub(super) longest: usize,
-    /// The bytes of every token, for tokenizers that decode byte by byte.
+    /// Bytes of every token, for byte-level tokenizers.
     bytes: Option<Table>,
 }
 
-/// Byte strings by id, in one buffer.
 #[derive(Debug)]
 struct Table {
     bytes: Vec<u8>,
-    /// Where each id's bytes end.
     ends: Vec<u32>,
 }
 
 impl Vocabulary {
-    /// Reads the vocabulary of `tokenizer`.
     pub(super) fn new(tokenizer: &Tokenizer) -> Self {
         let pieces = tokenizer.get_vocab(true);
         let size = pieces
@@ -34,13 +29,13 @@ impl Vocabulary {
             .map(|piece| piece.chars().count())
             .max()
             .unwrap_or(0);
-        // Made-up ids far beyond the count of tokens are not worth a table of holes.
+        // A table with gaps is not built for ids far beyond the number of tokens.
         let dense = (size as usize) < 4 * pieces.len() + (1 << 20);
         let by_bytes = matches!(tokenizer.get_decoder(), Some(DecoderWrapper::ByteLevel(_)));
         let bytes = (dense && by_bytes).then(|| {
             let mut by_id = vec![None; size as usize];
             for (piece, id) in pieces {
-                // The largest id set the size.
+                // Cannot be out of bounds: the largest id determines the size.
                 by_id[id as usize] = Some(piece);
             }
             Table::new(by_id)
@@ -52,8 +47,8 @@ impl Vocabulary {
         }
     }
 
-    /// The bytes of a token: empty for an unknown one. `None` when this tokenizer's tokens are not
-    /// plain byte strings.
+    /// Returns the bytes of a token, empty for an unknown one; `None` if the tokenizer is not
+    /// byte-level.
     pub(super) fn bytes(&self, id: u32) -> Option<&[u8]> {
         let table = self.bytes.as_ref()?;
         let id = id as usize;
@@ -81,9 +76,9 @@ impl Table {
     }
 }
 
-/// The bytes that the byte-level alphabet spells; a piece with any other character is its own text.
+/// Appends the bytes of a byte-level piece; a piece with any other character is appended as text.
 ///
-/// Source: `tokenizers/src/pre_tokenizers/byte_level.rs`, `bytes_char` and `decode_chain`.
+/// **Source:** `tokenizers/src/pre_tokenizers/byte_level.rs`, `bytes_char` and `decode_chain`.
 fn push_bytes(out: &mut Vec<u8>, piece: &str) {
     let start = out.len();
     for c in piece.chars() {
@@ -98,8 +93,10 @@ fn push_bytes(out: &mut Vec<u8>, piece: &str) {
     }
 }
 
-/// The byte that a character of GPT-2's alphabet stands for: printable Latin-1 is itself, the other
-/// 68 bytes are the characters from U+0100 on, in order.
+/// Returns the byte of a character in GPT-2's alphabet.
+///
+/// Printable Latin-1 characters stand for themselves, the characters from U+0100 on for the other
+/// 68 bytes in order.
 fn byte(c: char) -> Option<u8> {
     let code = u32::from(c);
     let byte = match code {
@@ -112,7 +109,6 @@ fn byte(c: char) -> Option<u8> {
     u8::try_from(byte).ok()
 }
 
-/// The character that spells a byte: the other way round.
 pub(super) fn character(byte: u8) -> char {
     let code = match byte {
         0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => u32::from(byte),

@@ -1,4 +1,4 @@
-//! `POST /v1/audio/transcriptions` and `/v1/audio/translations`: the forms.
+//! Forms of `POST /v1/audio/transcriptions` and `/v1/audio/translations`.
 //!
 //! Source: `vllm/entrypoints/speech_to_text/{transcription,translation}/protocol.py`.
 
@@ -14,24 +14,24 @@ use crate::fault::{ErrorType, Fault};
 use crate::sampling::SamplingParams;
 use crate::schema::{ANY_LENGTH, FLOAT, INT, INT64, STR, Schema, Wire, wire_model};
 
-/// What an upload looks like among the fields of a form.
+/// Key that marks an uploaded file among the form fields.
 const UPLOAD: &str = "upload";
 
-/// What is done with speech.
+/// Speech-to-text task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
-    /// Written down.
+    /// Transcription in the spoken language.
     Transcribe,
-    /// Written down in another language.
+    /// Translation into another language.
     Translate,
 }
 
-/// A file of a form: its number among the files that came along.
+/// An uploaded file, by its index among the form's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Upload(pub usize);
 
 impl Upload {
-    /// How a form shows it.
+    /// Returns the JSON value that represents the upload among the form fields.
     pub fn to_field(self) -> Value {
         Value::Object(Map::from_iter([(UPLOAD.to_owned(), self.0.into())]))
     }
@@ -46,144 +46,145 @@ impl Wire for Upload {
     }
 }
 
-/// Values of `vllm_xargs`.
 static EXTRA: Schema = Schema::Union(&[STR, INT, FLOAT, Schema::List(&EXTRA_ITEM, ANY_LENGTH)]);
 static EXTRA_ITEM: Schema = Schema::Union(&[STR, INT, FLOAT]);
 static EXTRAS: Schema = Schema::Dict(&STR, &EXTRA);
 
 wire_model! {
-    /// Speech to write down.
+    /// A form of `POST /v1/audio/transcriptions`.
     pub struct TranscriptionRequest: Wrapped "TranscriptionRequest" before [form] {
-        /// The sound.
+        /// Audio file.
         file: Upload,
-        /// Served name; null or empty for the base model.
+        /// Served model name; null or empty selects the base model.
         model: Option<String> = None,
-        /// ISO 639-1 code of the language that is spoken; null: found out.
+        /// ISO 639-1 code of the spoken language; null detects it.
         language: Option<String> = None,
-        /// Words to listen for.
+        /// Words to favour in recognition.
         hotwords: Option<String> = None,
-        /// Text that came before.
+        /// Prompt that precedes the transcript.
         prompt: String = String::new(),
-        /// Shape of the answer.
+        /// Format of the response.
         response_format: String [Schema::Literal(&["json", "text", "srt", "verbose_json", "vtt", "diarized_json"])] = "json".to_owned(),
-        /// Which times are wanted.
+        /// Timestamp granularities to return.
         timestamp_granularities: Vec<String> [Schema::List(&Schema::Literal(&["word", "segment"]), ANY_LENGTH)] as "timestamp_granularities[]" = Vec::new(),
-        /// Whether the answer comes in parts.
+        /// Whether to stream the response.
         stream: Option<bool> = Some(false),
-        /// Whether the stream ends with usage.
+        /// Whether the stream ends with a usage chunk.
         stream_include_usage: Option<bool> = Some(false),
-        /// Whether every part has usage.
+        /// Whether every chunk reports usage.
         stream_continuous_usage_stats: Option<bool> = Some(false),
-        /// For extensions of the server.
+        /// Custom arguments of vLLM extensions.
         vllm_xargs: Option<IndexMap<String, Value>> [Schema::Nullable(&EXTRAS)] = None,
-        /// Language of the answer.
+        /// Language to write the text in.
         to_language: Option<String> = None,
-        /// Whether beams are searched.
+        /// Whether to use beam search.
         use_beam_search: bool = false,
-        /// How many.
+        /// Number of beams.
         n: i128 = 1,
-        /// Of beams.
+        /// Length penalty of beam search.
         length_penalty: f64 = 1.0,
-        /// Whether the stop text stays.
+        /// Whether to keep the stop string in the output.
         include_stop_str_in_output: bool = false,
-        /// 0 is greedy.
+        /// Sampling temperature; 0 is greedy.
         temperature: f64 = 0.0,
-        /// Whether the engine's watermark applies.
+        /// Whether to apply the engine's watermark.
         watermarking: Option<bool> = None,
-        /// Above 0, up to 1.
+        /// Nucleus sampling threshold, above 0 and at most 1.
         top_p: Option<f64> = None,
-        /// 0 or -1 for off.
+        /// Number of most likely tokens to sample from; 0 or -1 for all.
         top_k: Option<i128> = None,
-        /// 0 to 1.
+        /// Minimum probability relative to the most likely token, 0 to 1.
         min_p: Option<f64> = None,
         /// Seed.
         seed: Option<i128> [Schema::Nullable(&INT64)] = None,
-        /// -2 to 2.
+        /// Frequency penalty, -2 to 2.
         frequency_penalty: Option<f64> = Some(0.0),
-        /// Above 0.
+        /// Repetition penalty, above 0; 1 is neutral.
         repetition_penalty: Option<f64> = None,
-        /// -2 to 2.
+        /// Presence penalty, -2 to 2.
         presence_penalty: Option<f64> = Some(0.0),
-        /// Most tokens of the answer.
+        /// Maximum number of tokens to generate.
         max_completion_tokens: Option<i128> = None,
     }
 }
 
 wire_model! {
-    /// Speech to translate.
+    /// A form of `POST /v1/audio/translations`.
     pub struct TranslationRequest: Wrapped "TranslationRequest" before [form] {
-        /// The sound.
+        /// Audio file.
         file: Upload,
-        /// Served name; null or empty for the base model.
+        /// Served model name; null or empty selects the base model.
         model: Option<String> = None,
-        /// Text that came before.
+        /// Prompt that precedes the transcript.
         prompt: String = String::new(),
-        /// Shape of the answer.
+        /// Format of the response.
         response_format: String [Schema::Literal(&["json", "text", "srt", "verbose_json", "vtt"])] = "json".to_owned(),
-        /// Whether beams are searched.
+        /// Whether to use beam search.
         use_beam_search: bool = false,
-        /// How many.
+        /// Number of beams.
         n: i128 = 1,
-        /// Of beams.
+        /// Length penalty of beam search.
         length_penalty: f64 = 1.0,
-        /// Whether the stop text stays.
+        /// Whether to keep the stop string in the output.
         include_stop_str_in_output: bool = false,
         /// Seed.
         seed: Option<i128> [Schema::Nullable(&INT64)] = None,
-        /// 0 is greedy.
+        /// Sampling temperature; 0 is greedy.
         temperature: f64 = 0.0,
-        /// Whether the engine's watermark applies.
+        /// Whether to apply the engine's watermark.
         watermarking: Option<bool> = None,
-        /// Above 0, up to 1.
+        /// Nucleus sampling threshold, above 0 and at most 1.
         top_p: Option<f64> = None,
-        /// 0 or -1 for off.
+        /// Number of most likely tokens to sample from; 0 or -1 for all.
         top_k: Option<i128> = None,
-        /// 0 to 1.
+        /// Minimum probability relative to the most likely token, 0 to 1.
         min_p: Option<f64> = None,
-        /// -2 to 2.
+        /// Frequency penalty, -2 to 2.
         frequency_penalty: Option<f64> = Some(0.0),
-        /// Above 0.
+        /// Repetition penalty, above 0; 1 is neutral.
         repetition_penalty: Option<f64> = None,
-        /// -2 to 2.
+        /// Presence penalty, -2 to 2.
         presence_penalty: Option<f64> = Some(0.0),
-        /// ISO 639-1 code of the language that is spoken; null: found out.
+        /// ISO 639-1 code of the spoken language; null detects it.
         language: Option<String> = None,
-        /// Words to listen for.
+        /// Words to favour in recognition.
         hotwords: Option<String> = None,
-        /// Language of the answer.
+        /// Language to write the text in.
         to_language: Option<String> = None,
-        /// Whether the answer comes in parts.
+        /// Whether to stream the response.
         stream: Option<bool> = Some(false),
-        /// Whether the stream ends with usage.
+        /// Whether the stream ends with a usage chunk.
         stream_include_usage: Option<bool> = Some(false),
-        /// Whether every part has usage.
+        /// Whether every chunk reports usage.
         stream_continuous_usage_stats: Option<bool> = Some(false),
-        /// Most tokens of the answer.
+        /// Maximum number of tokens to generate.
         max_completion_tokens: Option<i128> = None,
-        /// For extensions of the server.
+        /// Custom arguments of vLLM extensions.
         vllm_xargs: Option<IndexMap<String, Value>> [Schema::Nullable(&EXTRAS)] = None,
     }
 }
 
 wire_model! {
-    /// Sound of a connection to `/v1/realtime`. Source:
-    /// `vllm/entrypoints/speech_to_text/realtime/protocol.py`.
+    /// An audio chunk on a `/v1/realtime` connection.
+    ///
+    /// Source: `vllm/entrypoints/speech_to_text/realtime/protocol.py`.
     pub struct Append: Plain "InputAudioBufferAppend" {
-        /// 16-bit samples, 16 kHz, one channel, in base64.
+        /// Audio as 16-bit samples, 16 kHz, mono, in base64.
         audio: String,
     }
 }
 
 wire_model! {
-    /// What came so far is to be written down.
+    /// A request to transcribe the audio received so far.
     pub struct Commit: Plain "InputAudioBufferCommit" {
-        /// Whether nothing more will come.
+        /// Whether the audio is complete.
         is_final: bool as "final" = false,
     }
 }
 
-/// `validate_transcription_request`, `validate_stream_options`. The values of a form are texts, and
-/// a text is true unless it is empty.
+/// Mirrors `validate_transcription_request` and `validate_stream_options`.
+///
+/// Form values are strings, and every nonempty string is true.
 fn form(body: &mut Cow<'_, Body>) -> ValidatorResult {
     if body.get("file").is_some_and(Value::is_string) {
         let text = "Expected 'file' to be a file-like object, not 'str'.";
@@ -206,36 +207,36 @@ fn form(body: &mut Cow<'_, Body>) -> ValidatorResult {
     Ok(())
 }
 
-/// What both forms ask for.
+/// The fields that both forms have.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SpeechRequest {
-    /// Written down or translated.
+    /// Task of the form.
     pub task: Task,
-    /// The sound.
+    /// Audio file.
     pub file: Upload,
-    /// Served name; null or empty for the base model.
+    /// Served model name; null or empty selects the base model.
     pub model: Option<String>,
-    /// ISO 639-1 code of the language that is spoken; `None`: found out.
+    /// ISO 639-1 code of the spoken language; `None` detects it.
     pub language: Option<String>,
-    /// Language of the answer.
+    /// Language to write the text in.
     pub to_language: Option<String>,
-    /// Text that came before.
+    /// Prompt that precedes the transcript.
     pub prompt: String,
-    /// Shape of the answer.
+    /// Format of the response.
     pub response_format: String,
-    /// Whether the answer comes in parts.
+    /// Whether to stream the response.
     pub stream: bool,
-    /// Whether the stream ends with usage.
+    /// Whether the stream ends with a usage chunk.
     pub include_usage: bool,
-    /// Whether every part has usage.
+    /// Whether every chunk reports usage.
     pub continuous_usage: bool,
-    /// Whether beams are searched.
+    /// Whether to use beam search.
     pub use_beam_search: bool,
-    /// 0 is greedy.
+    /// Sampling temperature; 0 is greedy.
     pub temperature: f64,
-    /// Most tokens of the answer.
+    /// Maximum number of tokens to generate.
     pub max_completion_tokens: Option<i128>,
-    /// Sampling parameters, without the limit on the answer.
+    /// Sampling parameters, without the output limit.
     pub sampling: SamplingParams,
 }
 
@@ -274,10 +275,10 @@ macro_rules! common {
 }
 
 impl SpeechRequest {
-    /// Reads the fields of a form.
+    /// Parses the fields of a form.
     ///
     /// # Errors
-    /// vLLM's 400 and 422 for a form it does not take.
+    /// vLLM's 400 or 422 if the form does not match the schema.
     pub fn parse(task: Task, fields: Map<String, Value>) -> Result<Self, Fault> {
         let value = Value::Object(ordered(task, fields));
         Ok(match task {
@@ -287,8 +288,8 @@ impl SpeechRequest {
     }
 }
 
-/// The fields as FastAPI hands them to pydantic: in the order of the class, empty ones left out,
-/// and what the class does not know behind them (`_extract_form_body`).
+/// Orders the fields as FastAPI passes them to pydantic: declared fields in class order without
+/// empty ones, then unknown fields (`_extract_form_body`).
 fn ordered(task: Task, mut fields: Map<String, Value>) -> Map<String, Value> {
     let model = match task {
         Task::Transcribe => TranscriptionRequest::MODEL,

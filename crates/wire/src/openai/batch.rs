@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions/batch`: several conversations, one answer each.
+//! Request of `POST /v1/chat/completions/batch`: several conversations with one reply each.
 //!
 //! Source: `vllm/entrypoints/openai/chat_completion/protocol.py`, `BatchChatCompletionRequest`.
 
@@ -22,97 +22,97 @@ const SOME: Length = Length {
 };
 
 wire_model! {
-    /// Conversations that share their sampling.
+    /// Conversations that share their sampling parameters.
     pub struct BatchChatRequest: Wrapped "BatchChatCompletionRequest" before [batch_mode] {
         /// The conversations.
         messages: Vec<Vec<Message>> [Schema::List(&Schema::List(&Message::SCHEMA, SOME), SOME)],
-        /// Served name; null or empty for the base model.
+        /// Served model name; null or empty selects the base model.
         model: Option<String> = None,
-        /// -2 to 2.
+        /// Frequency penalty, -2 to 2.
         frequency_penalty: Option<f64> = None,
-        /// Bias per token id.
+        /// Logit bias by token id.
         logit_bias: Option<LogitBias> = None,
-        /// Whether log probabilities are wanted.
+        /// Whether to return log probabilities.
         logprobs: Option<bool> = Some(false),
-        /// Alternatives per token.
+        /// Number of alternatives to return per token.
         top_logprobs: i128 [TOP_LOGPROBS] = 0,
-        /// Tokens whose log probability is wanted.
+        /// Token ids to return log probabilities for.
         logprob_token_ids: Option<Vec<i128>> = None,
-        /// Most tokens to generate; older name.
+        /// Maximum number of tokens to generate; deprecated name.
         max_tokens: Option<i128> = None,
-        /// Most tokens to generate.
+        /// Maximum number of tokens to generate.
         max_completion_tokens: Option<i128> = None,
         /// Always 1.
         n: Option<i128> = Some(1),
-        /// -2 to 2.
+        /// Presence penalty, -2 to 2.
         presence_penalty: Option<f64> = None,
-        /// Form of the replies, as sent.
+        /// Format of the replies, as sent.
         response_format: Option<Value> = None,
         /// Seed of the sampler; -1 for none.
         seed: Option<i64> = None,
-        /// Texts that end a reply.
+        /// Stop strings.
         stop: Option<Stop> = Some(Stop::default()),
-        /// 0 to 2.
+        /// Sampling temperature, 0 to 2; 0 is greedy.
         temperature: Option<f64> = None,
-        /// Above 0, up to 1.
+        /// Nucleus sampling threshold, above 0 and at most 1.
         top_p: Option<f64> = None,
         /// Ignored.
         user: Option<String> = None,
         /// Always `none`.
         tool_choice: Option<String> [Schema::Nullable(&Schema::Literal(&["none"]))] =
             Some("none".to_owned()),
-        /// Whether replies show their reasoning.
+        /// Whether to return the reasoning.
         include_reasoning: bool = true,
         /// Ignored.
         best_of: Option<i128> = None,
         /// Always false.
         use_beam_search: bool = false,
-        /// 0 or -1 for off.
+        /// Number of most likely tokens to sample from; 0 or -1 for all.
         top_k: Option<i128> = None,
-        /// 0 to 1.
+        /// Minimum probability relative to the most likely token, 0 to 1.
         min_p: Option<f64> = None,
-        /// Above 0.
+        /// Repetition penalty, above 0; 1 is neutral.
         repetition_penalty: Option<f64> = None,
-        /// Whether the engine's watermark applies.
+        /// Whether to apply the engine's watermark.
         watermarking: Option<bool> = None,
         /// Ignored.
         length_penalty: Option<f64> = Some(1.0),
         /// Ignored.
         early_stopping: bool = false,
-        /// A constraint on the text.
+        /// Structured-output constraint.
         structured_outputs: Option<StructuredOutputs> = None,
-        /// Id in the answer; a fresh one when absent.
+        /// Request id to return; generated when absent.
         request_id: Option<String> = None,
-        /// Whether the template opens the assistant's turn.
+        /// Whether the chat template opens the assistant's turn.
         add_generation_prompt: bool = true,
-        /// Whether the last message is left open.
+        /// Whether the reply continues the last message.
         continue_final_message: bool = false,
-        /// A template instead of the model's.
+        /// Chat template to use instead of the model's.
         chat_template: Option<String> = None,
-        /// Arguments for the template.
+        /// Extra arguments of the chat template.
         chat_template_kwargs: Option<Map<String, Value>> = None,
-        /// Per modality, for the media loader.
+        /// Arguments of the media loader, by modality.
         media_io_kwargs: Option<IndexMap<String, Map<String, Value>>> = None,
-        /// For the multimodal processor.
+        /// Arguments of the multimodal processor.
         mm_processor_kwargs: Option<Map<String, Value>> = None,
-        /// Lower goes first.
+        /// Scheduling priority; lower values are scheduled first.
         priority: i64 = 0,
-        /// Keeps the prefix cache apart.
+        /// Salt of the block hashes; only equal salts share prefix-cache blocks.
         cache_salt: Option<String> = None,
-        /// Whether a reply keeps the stop text.
+        /// Whether to keep the stop string in the output.
         include_stop_str_in_output: bool = false,
         /// Ignored.
         guided_decoding_backend: Option<String> = None,
-        /// Whether the last message is repeated before the reply.
+        /// Whether to repeat the last message before the reply.
         echo: bool = false,
-        /// Token ids instead of texts in log probabilities.
+        /// Whether log probabilities name tokens as `token_id:N` instead of their text.
         return_tokens_as_token_ids: Option<bool> = None,
-        /// Token ids beside the text.
+        /// Whether to return token ids in addition to the text.
         return_token_ids: bool = false,
     }
 }
 
-/// `check_batch_mode`.
+/// Mirrors vLLM's `check_batch_mode`.
 fn batch_mode(body: &mut Cow<'_, Body>) -> ValidatorResult {
     if truthy(body, "use_beam_search") {
         return Err(Fault::parameter(
@@ -152,10 +152,10 @@ fn batch_mode(body: &mut Cow<'_, Body>) -> ValidatorResult {
 }
 
 impl BatchChatRequest {
-    /// Reads a body within the bounds of a server.
+    /// Parses a body, within the configured limits.
     ///
     /// # Errors
-    /// vLLM's 400 for a body it does not take.
+    /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         check::body_within(value, bounds)
     }

@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions`: the request.
+//! Request of `POST /v1/chat/completions`.
 //!
 //! Source: `vllm/entrypoints/openai/chat_completion/protocol.py`, `ChatCompletionRequest`.
 
@@ -20,7 +20,7 @@ use crate::check;
 use crate::fault::Fault;
 use crate::schema::{Schema, ValidatorError, wire_model};
 
-/// How hard a reasoning model should think.
+/// Schema of `reasoning_effort`.
 pub(crate) const REASONING_EFFORT: Schema = Schema::Nullable(&Schema::Literal(&[
     "none", "minimal", "low", "medium", "high", "xhigh", "max",
 ]));
@@ -42,156 +42,156 @@ wire_model! {
     ] after tool_calls {
         /// The conversation.
         messages: Vec<Message>,
-        /// Served name; null or empty for the base model.
+        /// Served model name; null or empty selects the base model.
         model: Option<String> = None,
-        /// -2 to 2.
+        /// Frequency penalty, -2 to 2.
         frequency_penalty: Option<f64> = None,
-        /// Bias per token id.
+        /// Logit bias by token id.
         logit_bias: Option<LogitBias> = None,
-        /// Whether log probabilities are wanted.
+        /// Whether to return log probabilities.
         logprobs: Option<bool> = Some(false),
-        /// Alternatives per token; -1 for the whole vocabulary.
+        /// Number of alternatives to return per token; -1 for the whole vocabulary.
         top_logprobs: i128 [TOP_LOGPROBS] = 0,
-        /// Most tokens to generate; older name.
+        /// Maximum number of tokens to generate; deprecated name.
         max_tokens: Option<i128> = None,
-        /// Most tokens to generate; wins over `max_tokens`.
+        /// Maximum number of tokens to generate; overrides `max_tokens`.
         max_completion_tokens: Option<i128> = None,
-        /// Choices.
+        /// Number of choices.
         n: Option<i128> = Some(1),
-        /// -2 to 2.
+        /// Presence penalty, -2 to 2.
         presence_penalty: Option<f64> = None,
-        /// Form of the reply.
+        /// Format of the reply.
         response_format: Option<ResponseFormat> = None,
         /// Seed of the sampler; -1 for none.
         seed: Option<i64> = None,
-        /// Texts that end the reply.
+        /// Stop strings.
         stop: Option<Stop> = Some(Stop::default()),
-        /// Server-sent events instead of one body.
+        /// Whether to stream server-sent events instead of one body.
         stream: Option<bool> = Some(false),
-        /// Usage in streams.
+        /// Options for usage in streams.
         stream_options: Option<StreamOptions> = None,
-        /// 0 to 2.
+        /// Sampling temperature, 0 to 2; 0 is greedy.
         temperature: Option<f64> = None,
-        /// Above 0, up to 1.
+        /// Nucleus sampling threshold, above 0 and at most 1.
         top_p: Option<f64> = None,
-        /// Functions the model may call.
+        /// Functions that the model may call.
         tools: Option<Vec<Tool>> = None,
-        /// Which of them it may or must call; `auto` when there are tools and the key is absent.
+        /// Tool choice; `auto` if there are tools and the key is absent.
         tool_choice: Option<ToolChoice> = Some(ToolChoice::None),
-        /// How hard to think.
+        /// Reasoning effort.
         reasoning_effort: Option<String> [REASONING_EFFORT] = None,
-        /// Most tokens of reasoning.
+        /// Maximum number of reasoning tokens.
         thinking_token_budget: Option<i128> [THINKING_BUDGET] = None,
-        /// Whether the reply shows its reasoning.
+        /// Whether to return the reasoning.
         include_reasoning: bool = true,
-        /// Whether more than one call per reply is allowed.
+        /// Whether a reply may contain several tool calls.
         parallel_tool_calls: Option<bool> = Some(true),
         /// Ignored.
         user: Option<String> = None,
-        /// Beam search instead of sampling.
+        /// Whether to use beam search instead of sampling.
         use_beam_search: bool = false,
-        /// 0 or -1 for off.
+        /// Number of most likely tokens to sample from; 0 or -1 for all.
         top_k: Option<i128> = None,
-        /// 0 to 1.
+        /// Minimum probability relative to the most likely token, 0 to 1.
         min_p: Option<f64> = None,
-        /// Above 0.
+        /// Repetition penalty, above 0; 1 is neutral.
         repetition_penalty: Option<f64> = None,
-        /// Whether the engine's watermark applies.
+        /// Whether to apply the engine's watermark.
         watermarking: Option<bool> = None,
-        /// Of beam search.
+        /// Length penalty of beam search.
         length_penalty: f64 = 1.0,
-        /// Tokens that end the reply.
+        /// Stop token ids.
         stop_token_ids: Option<Vec<i128>> = Some(Vec::new()),
-        /// Whether the reply keeps the stop text.
+        /// Whether to keep the stop string in the output.
         include_stop_str_in_output: bool = false,
-        /// Whether the end token does not end the reply.
+        /// Whether to generate past the end-of-sequence token.
         ignore_eos: bool = false,
-        /// Tokens before anything may end the reply.
+        /// Minimum number of tokens before the reply may stop.
         min_tokens: i128 = 0,
-        /// Whether special tokens stay out of the text; the server's default when null.
+        /// Whether to omit special tokens from the text; null uses the server's default.
         skip_special_tokens: Option<bool> = None,
-        /// Blanks between special tokens.
+        /// Whether to put spaces between special tokens.
         spaces_between_special_tokens: bool = true,
-        /// Tokens of the prompt to keep; -1 for all that fit.
+        /// Number of prompt tokens to keep; -1 for all that fit.
         truncate_prompt_tokens: Option<i64> [TRUNCATE] = None,
-        /// Which end of the prompt is cut: `left` or `right`.
+        /// Side of the prompt to truncate: `left` or `right`.
         truncation_side: Option<String> [SIDE] = None,
-        /// Alternatives per prompt token; -1 for the whole vocabulary.
+        /// Number of alternatives per prompt token; -1 for the whole vocabulary.
         prompt_logprobs: Option<i128> = None,
-        /// Tokens whose log probability is wanted.
+        /// Token ids to return log probabilities for.
         logprob_token_ids: Option<Vec<i128>> = None,
-        /// Tokens the reply may have.
+        /// Token ids that sampling is restricted to.
         allowed_token_ids: Option<Vec<i128>> = None,
-        /// Texts the reply may not have.
+        /// Strings that the reply must not contain.
         bad_words: Vec<String> = Vec::new(),
-        /// Whether the last message is repeated before the reply.
+        /// Whether to repeat the last message before the reply.
         echo: bool = false,
-        /// Whether the template opens the assistant's turn.
+        /// Whether the chat template opens the assistant's turn.
         add_generation_prompt: bool = true,
-        /// Whether the last message is left open.
+        /// Whether the reply continues the last message.
         continue_final_message: bool = false,
-        /// Whether the tokenizer adds special tokens to the template's.
+        /// Whether the tokenizer adds special tokens to those of the chat template.
         add_special_tokens: bool = false,
-        /// Documents for the template.
+        /// Documents for the chat template (retrieval).
         documents: Option<Vec<indexmap::IndexMap<String, String>>> = None,
-        /// A template instead of the model's.
+        /// Chat template to use instead of the model's.
         chat_template: Option<String> = None,
-        /// Arguments for the template.
+        /// Extra arguments of the chat template.
         chat_template_kwargs: Option<Map<String, Value>> = None,
-        /// Per modality, for the media loader.
+        /// Arguments of the media loader, by modality.
         media_io_kwargs: Option<indexmap::IndexMap<String, Map<String, Value>>> = None,
-        /// For the multimodal processor.
+        /// Arguments of the multimodal processor.
         mm_processor_kwargs: Option<Map<String, Value>> = None,
-        /// A constraint on the text.
+        /// Structured-output constraint.
         structured_outputs: Option<StructuredOutputs> = None,
-        /// Lower goes first.
+        /// Scheduling priority; lower values are scheduled first.
         priority: i64 = 0,
-        /// Id in the answer; a fresh one when absent.
+        /// Request id to return; generated when absent.
         request_id: Option<String> [crate::schema::STR] = None,
-        /// Identity of the session.
+        /// Session id.
         session_id: Option<String> = None,
-        /// Token ids instead of texts in log probabilities.
+        /// Whether log probabilities name tokens as `token_id:N` instead of their text.
         return_tokens_as_token_ids: Option<bool> = None,
-        /// Token ids beside the text.
+        /// Whether to return token ids in addition to the text.
         return_token_ids: Option<bool> = None,
-        /// Spans of weight versions in the choices.
+        /// Whether choices report which weight versions produced them.
         return_weight_versions: bool = false,
-        /// Prompt tokens left out of the routing data.
+        /// Number of leading prompt tokens to omit from the expert-routing data.
         routed_experts_prompt_start: i128 [crate::schema::int_from(0)] = 0,
-        /// Offsets of tokens, when rendering.
+        /// Whether a render response includes token offsets.
         return_token_offsets: Option<bool> = Some(false),
-        /// The rendered prompt in the answer.
+        /// Whether to return the rendered prompt.
         return_prompt_text: Option<bool> = None,
-        /// What a render answer carries of media: `tensors` or `none`.
+        /// Media content of a render response: `tensors` or `none`.
         mm_payload: String [MM_PAYLOAD] = "tensors".to_owned(),
-        /// Older form of `mm_payload`.
+        /// Deprecated form of `mm_payload`.
         return_mm_kwargs: Option<bool> = None,
-        /// Keeps the prefix cache apart.
+        /// Salt of the block hashes; only equal salts share prefix-cache blocks.
         cache_salt: Option<String> [CACHE_SALT] = None,
-        /// For the engine's KV connector.
+        /// Parameters of the KV connector.
         kv_transfer_params: Option<Map<String, Value>> = None,
-        /// For the engine's encoder-cache connector.
+        /// Parameters of the encoder-cache connector.
         ec_transfer_params: Option<Map<String, Value>> = None,
-        /// For extensions.
+        /// Custom arguments of vLLM extensions.
         vllm_xargs: Option<ExtraArgs> = None,
-        /// When to stop because the reply repeats itself.
+        /// Stops the reply when it repeats itself.
         repetition_detection: Option<RepetitionDetection> = None,
-        /// Tokens per chunk.
+        /// Number of tokens per stream chunk.
         stream_interval: Option<i128> [POSITIVE] = None,
     }
 }
 
 impl ChatRequest {
-    /// Reads a body within the bounds of a server.
+    /// Parses a body, within the configured limits.
     ///
     /// # Errors
-    /// vLLM's 400 for a body it does not take.
+    /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         check::body_within(value, bounds)
     }
 }
 
-/// `_materialize_tool_calls_after`: an assistant's calls are looked at one by one.
+/// Checks each tool call of assistant messages, as `_materialize_tool_calls_after` does.
 fn tool_calls(body: &Body) -> ValidatorResult {
     let messages = member(body, "messages").and_then(Value::as_array);
     for message in messages.into_iter().flatten() {
@@ -213,7 +213,9 @@ fn tool_calls(body: &Body) -> ValidatorResult {
     Ok(())
 }
 
-/// `check_system_message_content_type` only warns, but it iterates.
+/// Rejects `messages` that Python cannot iterate over.
+///
+/// Upstream's `check_system_message_content_type` only warns, but it iterates.
 fn system_content(body: &mut Cow<'_, Body>) -> ValidatorResult {
     match member(body, "messages").map(Py::of) {
         None | Some(Py::List(_) | Py::Str(_) | Py::Dict(_)) => Ok(()),
@@ -221,7 +223,7 @@ fn system_content(body: &mut Cow<'_, Body>) -> ValidatorResult {
     }
 }
 
-/// `drop_prompt_token_ids_with_media`.
+/// Mirrors vLLM's `drop_prompt_token_ids_with_media`.
 fn media_beside_token_ids(body: &mut Cow<'_, Body>) -> ValidatorResult {
     let with_media = match member(body, "messages") {
         Some(Value::Array(messages)) => messages.iter().any(has_media),
@@ -236,7 +238,7 @@ fn media_beside_token_ids(body: &mut Cow<'_, Body>) -> ValidatorResult {
     Ok(())
 }
 
-/// Whether a message has a part that is not text.
+/// Returns whether a message has a part that is not text.
 fn has_media(message: &Value) -> bool {
     let Some(Value::Array(parts)) = message.get("content") else {
         return false;
@@ -250,7 +252,7 @@ fn has_media(message: &Value) -> bool {
     })
 }
 
-/// `check_generation_prompt`.
+/// Mirrors vLLM's `check_generation_prompt`.
 fn generation_prompt(body: &mut Cow<'_, Body>) -> ValidatorResult {
     if truthy(body, "continue_final_message") && truthy(body, "add_generation_prompt") {
         return Err(Fault::bad_request(
@@ -261,7 +263,7 @@ fn generation_prompt(body: &mut Cow<'_, Body>) -> ValidatorResult {
     Ok(())
 }
 
-/// `check_tool_usage`.
+/// Mirrors vLLM's `check_tool_usage`.
 fn tool_usage(body: &mut Cow<'_, Body>) -> ValidatorResult {
     if member(body, "tools").is_some_and(|tools| tools.as_array().is_some_and(Vec::is_empty)) {
         return Err(Fault::parameter(
@@ -303,7 +305,7 @@ fn tool_usage(body: &mut Cow<'_, Body>) -> ValidatorResult {
     }
 }
 
-/// The part of `check_tool_usage` for a choice that is an object.
+/// Checks a tool choice that is an object, as `check_tool_usage` does.
 fn named_tool(choice: &Body, tools: &Value) -> ValidatorResult {
     const USAGE: &str = "Correct usage: `{\"type\": \"function\", \"function\": {\"name\": \
                          \"my_function\"}}`";
@@ -362,7 +364,7 @@ fn named_tool(choice: &Body, tools: &Value) -> ValidatorResult {
     .into())
 }
 
-/// `value[key]`, with Python's complaints.
+/// Returns `value[key]`, with Python's error messages.
 fn subscript<'v>(value: &'v Value, key: &str) -> Result<&'v Value, Fault> {
     match Py::of(value) {
         Py::Dict(map) => map
@@ -383,7 +385,7 @@ fn string_index() -> Fault {
     Fault::bad_request("string indices must be integers, not 'str'")
 }
 
-/// `check_structured_outputs_count`.
+/// Mirrors vLLM's `check_structured_outputs_count`.
 fn structured_outputs(body: &mut Cow<'_, Body>) -> ValidatorResult {
     let two = Fault::bad_request(
         "You can only use one kind of constraints for structured outputs ('json', 'regex' or \
@@ -403,7 +405,7 @@ fn structured_outputs(body: &mut Cow<'_, Body>) -> ValidatorResult {
     validators::structural_tag(body)
 }
 
-/// `check_logprobs`.
+/// Mirrors vLLM's `check_logprobs`.
 fn logprobs(body: &mut Cow<'_, Body>) -> ValidatorResult {
     let ids = "logprob_token_ids";
     if truthy(body, ids) && truthy(body, "use_beam_search") {
@@ -440,7 +442,7 @@ fn logprobs(body: &mut Cow<'_, Body>) -> ValidatorResult {
     Ok(())
 }
 
-/// `_normalize_messages_before`: tool calls become lists, `reasoning_content` becomes
+/// Mirrors `_normalize_messages_before`: tool calls become lists, `reasoning_content` becomes
 /// `reasoning`.
 fn normalize_messages(body: &mut Cow<'_, Body>) -> ValidatorResult {
     let as_it_is = |message: &Value| {

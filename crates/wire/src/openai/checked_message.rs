@@ -1,7 +1,7 @@
-//! A message as the class that pydantic chooses for it, and its parts.
+//! Chat messages after pydantic has chosen their class.
 //!
-//! The schema leaves the parts of a message unread (`Iterable`); they are checked when somebody
-//! asks for them, one after the other.
+//! The schema leaves the parts of a message unread (`Iterable`). Each part is checked when the
+//! template reads it.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use crate::check;
 use crate::fault::Fault;
 use crate::schema::Schema;
 
-/// Holds a message as the class that pydantic chose for it, its parts perhaps still to be checked.
+/// A message of a known class, whose parts may still be unchecked.
 #[derive(Debug)]
 pub struct CheckedMessage {
     members: Map<String, Value>,
@@ -22,10 +22,10 @@ pub struct CheckedMessage {
 }
 
 impl CheckedMessage {
-    /// Finds the class of a message.
+    /// Determines the class of a message.
     ///
     /// # Errors
-    /// 400 for a message of `openai_harmony`, which is no dict.
+    /// 400 for a message of `openai_harmony`, which is not a dict.
     pub fn new(message: &Message) -> Result<Self, Fault> {
         let json = message.to_json();
         if message.is_trusted() {
@@ -57,12 +57,12 @@ impl CheckedMessage {
             Value::Object(members) => members,
             _ => Map::new(),
         };
-        // Routes that do not rename it to `reasoning` do not know it.
+        // Routes that do not rename this member to `reasoning` ignore it.
         members.shift_remove("reasoning_content");
         let (parts, lazy) = match members.shift_remove("content") {
             Some(text @ Value::String(_)) => (vec![text], None),
             Some(Value::Array(parts)) => (parts, lazy),
-            // To Python an object is an iterable of its keys.
+            // Python iterates over the keys of an object.
             Some(Value::Object(map)) if lazy.is_some() => {
                 (map.into_iter().map(|(key, _)| key.into()).collect(), lazy)
             }
@@ -75,12 +75,12 @@ impl CheckedMessage {
         }
     }
 
-    /// Returns the members of the message but for its content.
+    /// Returns the members of the message except its content.
     pub fn members(&self) -> &Map<String, Value> {
         &self.members
     }
 
-    /// Returns the parts of the content, each checked when it is taken.
+    /// Returns the parts of the content; each is checked when it is taken.
     pub fn parts(&self) -> impl Iterator<Item = Result<Cow<'_, Value>, Fault>> {
         let parts = self.parts.iter().enumerate();
         parts.map(|(index, part)| match self.lazy {
@@ -90,7 +90,7 @@ impl CheckedMessage {
     }
 }
 
-/// Returns the refusal of a part that is no text, of the type `kind`, by `model`, which reads text alone.
+/// Returns the error for a part of type `kind` when `model` accepts only text.
 pub fn media_fault(kind: &str, part: &Value, model: &str) -> Fault {
     if kind == "prompt_embeds" {
         let data = part.get("data").and_then(Value::as_str);

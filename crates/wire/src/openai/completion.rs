@@ -1,4 +1,4 @@
-//! `POST /v1/completions`: the request.
+//! Request of `POST /v1/completions`.
 //!
 //! Source: `vllm/entrypoints/openai/completion/protocol.py`, `CompletionRequest`.
 
@@ -18,19 +18,19 @@ use crate::fault::Fault;
 use crate::long_ids;
 use crate::schema::{ANY_LENGTH, INT, STR, Schema, Wire, int_from, wire_model};
 
-/// Tokens generated when the request does not say.
+/// Default of `max_tokens`.
 pub const DEFAULT_MAX_TOKENS: i128 = 16;
 
-/// One prompt.
+/// One prompt of a completion.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Prompt {
-    /// To be tokenized.
+    /// A text to tokenize.
     Text(String),
-    /// Token ids as they are.
+    /// A list of token ids.
     Tokens(Vec<i64>),
 }
 
-/// Token ids as a client may send them: any integers, the ends of 64 bits for longer ones.
+/// Token ids as sent; integers beyond 64 bits become the nearest 64-bit integer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TokenIds(pub Vec<i64>);
 
@@ -50,7 +50,7 @@ impl Wire for TokenIds {
     }
 }
 
-/// What stands under `prompt`: a text, token ids, or a list of either.
+/// The value of `prompt`: a text, token ids, or a list of either.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Prompts(pub Vec<Prompt>);
 
@@ -95,127 +95,129 @@ wire_model! {
         validators::cache_salt,
         validators::mm_payload_alias,
     ] {
-        /// Served name; null or empty for the base model.
+        /// Served model name; null or empty selects the base model.
         model: Option<String> = None,
-        /// What to continue.
+        /// Prompts to continue.
         prompt: Option<Prompts> = None,
-        /// Whether the prompt is repeated before the reply.
+        /// Whether to repeat the prompt before the reply.
         echo: Option<bool> = Some(false),
-        /// -2 to 2.
+        /// Frequency penalty, -2 to 2.
         frequency_penalty: Option<f64> = None,
-        /// Bias per token id.
+        /// Logit bias by token id.
         logit_bias: Option<LogitBias> = None,
-        /// Alternatives per token; -1 for the whole vocabulary.
+        /// Number of alternatives to return per token; -1 for the whole vocabulary.
         logprobs: Option<i128> = None,
-        /// Most tokens to generate.
+        /// Maximum number of tokens to generate.
         max_tokens: Option<i128> = Some(DEFAULT_MAX_TOKENS),
         /// Choices per prompt.
         n: i128 = 1,
-        /// -2 to 2.
+        /// Presence penalty, -2 to 2.
         presence_penalty: Option<f64> = None,
         /// Seed of the sampler; -1 for none.
         seed: Option<i64> = None,
-        /// Texts that end the reply.
+        /// Stop strings.
         stop: Option<Stop> = Some(Stop::default()),
-        /// Server-sent events instead of one body.
+        /// Whether to stream server-sent events instead of one body.
         stream: Option<bool> = Some(false),
-        /// Usage in streams.
+        /// Options for usage in streams.
         stream_options: Option<StreamOptions> = None,
-        /// Text after the gap; only for fill-in-the-middle models.
+        /// Text after the gap, for fill-in-the-middle models only.
         suffix: Option<String> = None,
-        /// 0 to 2.
+        /// Sampling temperature, 0 to 2; 0 is greedy.
         temperature: Option<f64> = None,
-        /// Above 0, up to 1.
+        /// Nucleus sampling threshold, above 0 and at most 1.
         top_p: Option<f64> = None,
         /// Ignored.
         user: Option<String> = None,
-        /// Beam search instead of sampling.
+        /// Whether to use beam search instead of sampling.
         use_beam_search: bool = false,
-        /// 0 or -1 for off.
+        /// Number of most likely tokens to sample from; 0 or -1 for all.
         top_k: Option<i128> = None,
-        /// 0 to 1.
+        /// Minimum probability relative to the most likely token, 0 to 1.
         min_p: Option<f64> = None,
-        /// Above 0.
+        /// Repetition penalty, above 0; 1 is neutral.
         repetition_penalty: Option<f64> = None,
-        /// Whether the engine's watermark applies.
+        /// Whether to apply the engine's watermark.
         watermarking: Option<bool> = None,
-        /// Of beam search.
+        /// Length penalty of beam search.
         length_penalty: f64 = 1.0,
-        /// Tokens that end the reply.
+        /// Stop token ids.
         stop_token_ids: Option<Vec<i128>> = Some(Vec::new()),
-        /// Whether the reply keeps the stop text.
+        /// Whether to keep the stop string in the output.
         include_stop_str_in_output: bool = false,
-        /// Whether the end token does not end the reply.
+        /// Whether to generate past the end-of-sequence token.
         ignore_eos: bool = false,
-        /// Tokens before anything may end the reply.
+        /// Minimum number of tokens before the reply may stop.
         min_tokens: i128 = 0,
-        /// Whether special tokens stay out of the text; the server's default when null.
+        /// Whether to omit special tokens from the text; null uses the server's default.
         skip_special_tokens: Option<bool> = None,
-        /// Blanks between special tokens.
+        /// Whether to put spaces between special tokens.
         spaces_between_special_tokens: bool = true,
-        /// Tokens of the prompt to keep; -1 for all that fit.
+        /// Number of prompt tokens to keep; -1 for all that fit.
         truncate_prompt_tokens: Option<i64> [TRUNCATE] = None,
-        /// Which end of the prompt is cut: `left` or `right`.
+        /// Side of the prompt to truncate: `left` or `right`.
         truncation_side: Option<String> [SIDE] = None,
-        /// Tokens the reply may have.
+        /// Token ids that sampling is restricted to.
         allowed_token_ids: Option<Vec<i128>> = None,
-        /// Alternatives per prompt token; -1 for the whole vocabulary.
+        /// Number of alternatives per prompt token; -1 for the whole vocabulary.
         prompt_logprobs: Option<i128> = None,
-        /// Tokens whose log probability is wanted.
+        /// Token ids to return log probabilities for.
         logprob_token_ids: Option<Vec<i128>> = None,
-        /// Texts the reply may not have.
+        /// Strings that the reply must not contain.
         bad_words: Vec<String> = Vec::new(),
-        /// Embeddings instead of a prompt, in base64.
+        /// Prompt embeddings instead of a prompt, in base64.
         prompt_embeds: Option<Value> [Schema::Nullable(&Schema::Union(&[
             Schema::Bytes,
             Schema::List(&Schema::Bytes, ANY_LENGTH),
         ]))] = None,
         /// Whether the tokenizer adds special tokens.
         add_special_tokens: bool = true,
-        /// Form of the reply.
+        /// Format of the reply.
         response_format: Option<ResponseFormat> = None,
-        /// A constraint on the text.
+        /// Structured-output constraint.
         structured_outputs: Option<StructuredOutputs> = None,
-        /// Lower goes first.
+        /// Scheduling priority; lower values are scheduled first.
         priority: i64 = 0,
-        /// Id in the answer; a fresh one when absent.
+        /// Request id to return; generated when absent.
         request_id: Option<String> [STR] = None,
-        /// Identity of the session.
+        /// Session id.
         session_id: Option<String> = None,
-        /// Token ids instead of texts in log probabilities.
+        /// Whether log probabilities name tokens as `token_id:N` instead of their text.
         return_tokens_as_token_ids: Option<bool> = None,
-        /// Token ids beside the text.
+        /// Whether to return token ids in addition to the text.
         return_token_ids: Option<bool> = None,
-        /// Spans of weight versions in the choices.
+        /// Whether choices report which weight versions produced them.
         return_weight_versions: bool = false,
-        /// Prompt tokens left out of the routing data.
+        /// Number of leading prompt tokens to omit from the expert-routing data.
         routed_experts_prompt_start: i128 [int_from(0)] = 0,
-        /// Offsets of tokens, when rendering.
+        /// Whether a render response includes token offsets.
         return_token_offsets: Option<bool> = Some(false),
-        /// What a render answer carries of media: `tensors` or `none`.
+        /// Media content of a render response: `tensors` or `none`.
         mm_payload: String [MM_PAYLOAD] = "tensors".to_owned(),
-        /// Older form of `mm_payload`.
+        /// Deprecated form of `mm_payload`.
         return_mm_kwargs: Option<bool> = None,
-        /// Keeps the prefix cache apart.
+        /// Salt of the block hashes; only equal salts share prefix-cache blocks.
         cache_salt: Option<String> [CACHE_SALT] = None,
-        /// For the engine's KV connector.
+        /// Parameters of the KV connector.
         kv_transfer_params: Option<Map<String, Value>> = None,
-        /// For the engine's encoder-cache connector.
+        /// Parameters of the encoder-cache connector.
         ec_transfer_params: Option<Map<String, Value>> = None,
-        /// For extensions.
+        /// Custom arguments of vLLM extensions.
         vllm_xargs: Option<ExtraArgs> = None,
-        /// When to stop because the reply repeats itself.
+        /// Stops the reply when it repeats itself.
         repetition_detection: Option<RepetitionDetection> = None,
-        /// Most tokens of reasoning.
+        /// Maximum number of reasoning tokens.
         thinking_token_budget: Option<i128> [THINKING_BUDGET] = None,
-        /// Tokens per chunk.
+        /// Number of tokens per stream chunk.
         stream_interval: Option<i128> [POSITIVE] = None,
     }
 }
 
 impl CompletionRequest {
-    /// Reads a body whose prompt is a long list of token ids, and all but the prompt as JSON; `None`
-    /// for any other body, which may be as good.
+    /// Parses a body whose prompt is a long list of token ids.
+    ///
+    /// Also returns the body as JSON, with a placeholder prompt. `None` means that [`Self::parse`]
+    /// must read the body.
     pub fn read_long(text: &[u8], bounds: &RequestBounds) -> Option<(Self, Value)> {
         let (value, ids) = long_ids::split(text, "prompt")?;
         let mut request = Self::parse(&value, bounds).ok()?;
@@ -223,17 +225,17 @@ impl CompletionRequest {
         Some((request, value))
     }
 
-    /// Reads a body within the bounds of a server.
+    /// Parses a body, within the configured limits.
     ///
     /// # Errors
-    /// vLLM's 400 for a body it does not take.
+    /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         prompt_count(value, bounds)?;
         check::body_within(value, bounds)
     }
 }
 
-/// `validate_prompt_list_length`, the first of the class's validators.
+/// Mirrors `validate_prompt_list_length`, the first validator of the class.
 fn prompt_count(body: &Value, bounds: &RequestBounds) -> Result<(), Fault> {
     let most = bounds.prompts;
     let too_many = |key: &str, count: usize| {
@@ -263,7 +265,7 @@ fn prompt_count(body: &Value, bounds: &RequestBounds) -> Result<(), Fault> {
     }
 }
 
-/// `validate_prompt_and_prompt_embeds`.
+/// Mirrors vLLM's `validate_prompt_and_prompt_embeds`.
 fn prompt_given(body: &mut Cow<'_, Body>) -> ValidatorResult {
     let no_prompt = given(body, "prompt").is_none_or(|prompt| prompt == "");
     let no_embeds = given(body, "prompt_embeds")
@@ -278,7 +280,7 @@ fn prompt_given(body: &mut Cow<'_, Body>) -> ValidatorResult {
     Ok(())
 }
 
-/// `check_logprobs`.
+/// Mirrors vLLM's `check_logprobs`.
 fn logprobs(body: &mut Cow<'_, Body>) -> ValidatorResult {
     let ids = "logprob_token_ids";
     let refuse = |text: &str, key: &str| Err(Fault::parameter(text, key).into());
@@ -322,7 +324,7 @@ fn logprobs(body: &mut Cow<'_, Body>) -> ValidatorResult {
     }
 }
 
-/// `check_structured_outputs_count`.
+/// Mirrors vLLM's `check_structured_outputs_count`.
 fn structured_outputs(body: &mut Cow<'_, Body>) -> ValidatorResult {
     let two = Fault::parameter(
         "You can only use one kind of constraints for structured outputs ('json', 'regex' or \
@@ -333,7 +335,7 @@ fn structured_outputs(body: &mut Cow<'_, Body>) -> ValidatorResult {
     validators::structural_tag(body)
 }
 
-/// `normalize_null_max_tokens`.
+/// Mirrors vLLM's `normalize_null_max_tokens`.
 fn null_max_tokens(body: &mut Cow<'_, Body>) -> ValidatorResult {
     if given(body, "max_tokens").is_none() {
         #[expect(clippy::cast_possible_truncation, reason = "16")]

@@ -1,4 +1,4 @@
-//! Chat messages and access to what they say.
+//! Chat messages and access to their content.
 
 use std::borrow::Cow;
 
@@ -17,30 +17,29 @@ enum MessageForm {
     Json(Box<JsonMessage>),
 }
 
-/// A message as it was sent (with `reasoning_content` renamed).
+/// A message as sent, with `reasoning_content` renamed to `reasoning`.
 #[derive(Debug, Clone, PartialEq)]
 struct JsonMessage {
     value: Value,
     trust: Trust,
 }
 
-/// Tells who wrote a message: the parts of our own need no check.
+/// Origin of a message; parts of our own messages are not checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trust {
     Clients,
     Ours,
 }
 
-/// A message that is nothing but text by one of the usual speakers: what the classes of all of
-/// them take, and make nothing else of. A conversation may have very many of them, so they are
-/// small, however they came.
+/// A message of only a role and text, which is valid for every class of its role.
+///
+/// It is compact because a conversation may have very many.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct PlainMessage {
     pub(super) role: Speaker,
     pub(super) content: PlainContent,
 }
 
-/// A usual speaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Speaker {
     System,
@@ -48,7 +47,6 @@ pub(super) enum Speaker {
     Assistant,
 }
 
-/// What a plain message says.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum PlainContent {
     Text(String),
@@ -76,7 +74,7 @@ impl Speaker {
 }
 
 impl PlainMessage {
-    /// The message in its small form, if it is nothing else.
+    /// Returns the compact form if the message has nothing but role and text.
     fn of(value: &Value) -> Option<Self> {
         let [role, content] = members(value, ["role", "content"])?;
         let content = match content {
@@ -98,38 +96,38 @@ impl PlainMessage {
     }
 }
 
-/// The members of an object that has these and no others.
+/// Returns the values of `names` if the object has exactly these members.
 fn members<'v>(value: &'v Value, names: [&str; 2]) -> Option<[&'v Value; 2]> {
     let value = value.as_object().filter(|value| value.len() == 2)?;
     Some([value.get(names[0])?, value.get(names[1])?])
 }
 
-/// What a message says.
+/// Content of a message.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Content<'a> {
     /// Absent or null.
     None,
-    /// One text.
+    /// A plain string.
     Text(&'a str),
     /// Parts that are all of type `text`.
     Texts(&'a [String]),
-    /// Typed parts.
+    /// Parts of any type.
     Parts(&'a [Value]),
 }
 
-/// A call that an assistant message made.
+/// A tool call of an assistant message.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ToolCall<'a> {
-    /// Its id.
+    /// Id of the call.
     pub id: Option<&'a str>,
-    /// The function's name.
+    /// Name of the function.
     pub name: &'a str,
-    /// Its arguments, as the JSON text that was sent.
+    /// Arguments as the JSON text that was sent.
     pub arguments: &'a str,
 }
 
 impl Message {
-    /// A message of our own making: its parts are not checked against the SDK's classes.
+    /// Creates a message of our own, whose parts are not checked against the SDK's classes.
     pub fn trusted(value: Value) -> Self {
         Self::new(value, Trust::Ours)
     }
@@ -149,7 +147,7 @@ impl Message {
         Self(MessageForm::Json(Box::new(JsonMessage { value, trust })))
     }
 
-    /// Returns the speaker and the texts of a message that is nothing else, by one of the usual speakers.
+    /// Returns role and texts of a message that has nothing else.
     pub fn as_texts(&self) -> Option<(&'static str, &[String])> {
         let MessageForm::Plain(message) = &self.0 else {
             return None;
@@ -161,7 +159,7 @@ impl Message {
         Some((message.role.as_str(), texts))
     }
 
-    /// The same message with other contents.
+    /// Returns the message with other JSON and the same origin.
     #[must_use]
     pub fn with_json(&self, value: Value) -> Self {
         match &self.0 {
@@ -170,12 +168,11 @@ impl Message {
         }
     }
 
-    /// Whether the parts need no check.
     pub(super) fn is_trusted(&self) -> bool {
         matches!(&self.0, MessageForm::Json(message) if message.trust == Trust::Ours)
     }
 
-    /// The message as JSON.
+    /// Returns the message as JSON.
     pub fn to_json(&self) -> Cow<'_, Value> {
         let plain = match &self.0 {
             MessageForm::Plain(plain) => plain,
@@ -188,7 +185,7 @@ impl Message {
         Cow::Owned(json!({"role": plain.role.as_str(), "content": content}))
     }
 
-    /// Who speaks.
+    /// Returns the role.
     pub fn role(&self) -> &str {
         match &self.0 {
             MessageForm::Plain(plain) => plain.role.as_str(),
@@ -196,22 +193,22 @@ impl Message {
         }
     }
 
-    /// The speaker's or function's name.
+    /// Returns the name of the speaker or function.
     pub fn name(&self) -> Option<&str> {
         self.text_of("name")
     }
 
-    /// The call that a tool message answers.
+    /// Returns the id of the call that a tool message answers.
     pub fn tool_call_id(&self) -> Option<&str> {
         self.text_of("tool_call_id")
     }
 
-    /// The reasoning of an assistant message.
+    /// Returns the reasoning of an assistant message.
     pub fn reasoning(&self) -> Option<&str> {
         self.text_of("reasoning")
     }
 
-    /// What is said.
+    /// Returns the content.
     pub fn content(&self) -> Content<'_> {
         let message = match &self.0 {
             MessageForm::Plain(plain) => {
@@ -229,8 +226,9 @@ impl Message {
         }
     }
 
-    /// All text of the content, parts joined with a line feed as vLLM joins them for templates
-    /// that want a string.
+    /// Returns all text of the content.
+    ///
+    /// Parts are joined with a line feed, as vLLM does for templates that expect a string.
     pub fn text(&self) -> Cow<'_, str> {
         match self.content() {
             Content::None => Cow::Borrowed(""),
@@ -243,7 +241,7 @@ impl Message {
         }
     }
 
-    /// Each text of the content.
+    /// Iterates over the texts of the content.
     pub fn texts(&self) -> impl DoubleEndedIterator<Item = &str> {
         let (one, texts, parts) = match self.content() {
             Content::None => (None, &[][..], &[][..]),
@@ -256,12 +254,12 @@ impl Message {
         one.into_iter().chain(texts).chain(parts)
     }
 
-    /// Bytes of text in the content.
+    /// Returns the length of all text in the content, in bytes.
     pub fn text_len(&self) -> usize {
         self.texts().map(str::len).sum()
     }
 
-    /// The calls an assistant message made.
+    /// Iterates over the tool calls of an assistant message.
     pub fn tool_calls(&self) -> impl Iterator<Item = ToolCall<'_>> {
         let calls = self.member("tool_calls").and_then(Value::as_array);
         calls.into_iter().flatten().filter_map(|call| {
@@ -281,7 +279,7 @@ impl Message {
         self.member(key).and_then(Value::as_str)
     }
 
-    /// A member that no plain message has.
+    /// Returns a member other than role and content; plain messages have no others.
     fn member(&self, key: &str) -> Option<&Value> {
         match &self.0 {
             MessageForm::Plain(_) => None,
@@ -303,7 +301,7 @@ fn text_part(text: &str) -> Value {
     json!({"type": "text", "text": text})
 }
 
-/// The text of one part, for the kinds that are text.
+/// Returns the text of a part whose type is textual.
 fn part_text(part: &Value) -> Option<&str> {
     match part {
         Value::String(text) => Some(text),

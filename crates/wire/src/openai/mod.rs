@@ -1,4 +1,4 @@
-//! OpenAI's API as vLLM serves it.
+//! Requests of the OpenAI API as vLLM serves it.
 
 pub mod audio;
 pub mod batch;

@@ -1,4 +1,4 @@
-//! `POST /v1/responses`: the request.
+//! Request of `POST /v1/responses`.
 //!
 //! Source: `vllm/entrypoints/openai/responses/protocol.py`, `ResponsesRequest`.
 
@@ -18,12 +18,12 @@ use crate::check;
 use crate::fault::Fault;
 use crate::schema::{ANY_LENGTH, STR, Schema, Wire, float_within, wire_model};
 
-/// What to answer to.
+/// Input of a Responses request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
-    /// One user message.
+    /// A user message.
     Text(String),
-    /// Messages, calls, results and the like, as sent.
+    /// A list of items (messages, calls, results), as sent.
     Items(Vec<Value>),
 }
 
@@ -51,11 +51,11 @@ wire_model! {
     pub struct PromptCacheOptions: Wrapped "PromptCacheOptionsParam" {
         /// `implicit` or `explicit`.
         mode: String [Schema::Literal(&["implicit", "explicit"])] = "implicit".to_owned(),
-        /// `30m`.
+        /// Lifetime; only `30m` is allowed.
         ttl: String [Schema::Literal(&["30m"])] = "30m".to_owned(),
-        /// Response to compare with.
+        /// Id of a response to compare with.
         comparison_response_id: Option<String> = None,
-        /// Whether the cache is filled ahead.
+        /// Whether to fill the cache ahead.
         prewarm: Option<bool> = None,
     }
 }
@@ -90,138 +90,138 @@ wire_model! {
         validators::cache_salt,
         validators::mm_payload_alias,
     ] {
-        /// Answer at once and go on in the background.
+        /// Whether to return immediately and generate in the background.
         background: Option<bool> = Some(false),
-        /// Further parts of the answer.
+        /// Additional parts of the response to return.
         include: Option<Vec<String>> [INCLUDE] = None,
-        /// What to answer to.
+        /// Input of the request.
         input: Input,
         /// The system prompt.
         instructions: Option<String> = None,
-        /// Most tokens to generate.
+        /// Maximum number of tokens to generate.
         max_output_tokens: Option<i128> = None,
-        /// Most calls of built-in tools.
+        /// Maximum number of built-in tool calls.
         max_tool_calls: Option<i128> = None,
-        /// Echoed.
+        /// Returned unchanged in the response.
         metadata: Option<IndexMap<String, String>> = None,
-        /// Served name; null or empty for the base model.
+        /// Served model name; null or empty selects the base model.
         model: Option<String> = None,
-        /// Bias per token id.
+        /// Logit bias by token id.
         logit_bias: Option<LogitBias> = None,
-        /// Whether more than one call per reply is allowed.
+        /// Whether a reply may contain several tool calls.
         parallel_tool_calls: Option<bool> = Some(true),
-        /// The response that this one follows.
+        /// Id of the previous response in the conversation.
         previous_response_id: Option<String> = None,
-        /// Always null.
+        /// Stored prompt template; vLLM rejects any value but null.
         prompt: Option<Value> [responses_schema::STORED_PROMPT] = None,
-        /// How to reason, as sent.
+        /// Reasoning options, as sent.
         reasoning: Option<Value> [responses_schema::REASONING_CONFIG] = None,
-        /// Whether the reply shows its reasoning.
+        /// Whether to return the reasoning.
         include_reasoning: bool = true,
-        /// Echoed.
+        /// Returned unchanged in the response.
         service_tier: String [Schema::Literal(&[
             "auto", "default", "flex", "scale", "priority",
         ])] = "auto".to_owned(),
-        /// Whether the answer can be asked for again.
+        /// Whether to store the response for later retrieval.
         store: Option<bool> = Some(true),
-        /// Server-sent events instead of one body.
+        /// Whether to stream server-sent events instead of one body.
         stream: Option<bool> = Some(false),
-        /// 0 to 2.
+        /// Sampling temperature, 0 to 2; 0 is greedy.
         temperature: Option<f64> = None,
-        /// The form of the text, as sent.
+        /// Text format options, as sent.
         text: Option<Value> [responses_schema::TEXT_CONFIG] = None,
-        /// Which tools may or must be used, as sent; `none` without tools.
+        /// Tool choice, as sent; `none` without tools.
         tool_choice: Value [responses_schema::TOOL_CHOICE] = Value::from("auto"),
-        /// Tools the model may use, as sent.
+        /// Available tools, as sent.
         tools: Vec<Value> [responses_schema::TOOLS] = Vec::new(),
-        /// Alternatives per token, where `include` asks for log probabilities.
+        /// Alternatives per token, if `include` requests log probabilities.
         top_logprobs: i128 [TOP_LOGPROBS] = 0,
-        /// Above 0, up to 1.
+        /// Nucleus sampling threshold, above 0 and at most 1.
         top_p: Option<f64> = None,
-        /// 0 or -1 for off.
+        /// Number of most likely tokens to sample from; 0 or -1 for all.
         top_k: Option<i128> = None,
-        /// 0 to 1.
+        /// Minimum probability relative to the most likely token, 0 to 1.
         min_p: Option<f64> = None,
         /// `auto` or `disabled`.
         truncation: Option<String> [Schema::Nullable(&Schema::Literal(&["auto", "disabled"]))] =
             Some("disabled".to_owned()),
-        /// Echoed.
+        /// Returned unchanged in the response.
         user: Option<String> = None,
-        /// Whether special tokens stay out of the text; the server's default when null.
+        /// Whether to omit special tokens from the text; null uses the server's default.
         skip_special_tokens: Option<bool> = None,
-        /// Blanks between special tokens.
+        /// Whether to put spaces between special tokens.
         spaces_between_special_tokens: bool = true,
-        /// Whether the reply keeps the stop text.
+        /// Whether to keep the stop string in the output.
         include_stop_str_in_output: bool = false,
-        /// -2 to 2.
+        /// Presence penalty, -2 to 2.
         presence_penalty: Option<f64> [PENALTY] = None,
-        /// -2 to 2.
+        /// Frequency penalty, -2 to 2.
         frequency_penalty: Option<f64> [PENALTY] = None,
-        /// Echoed.
+        /// Returned unchanged in the response.
         prompt_cache_key: Option<String> = None,
-        /// Echoed.
+        /// Returned unchanged in the response.
         prompt_cache_options: Option<PromptCacheOptions> = None,
-        /// Echoed: `in_memory` or `24h`.
+        /// Cache retention, `in_memory` or `24h`; returned unchanged in the response.
         prompt_cache_retention: Option<String> [RETENTION] = None,
-        /// Echoed.
+        /// Returned unchanged in the response.
         safety_identifier: Option<String> = None,
-        /// Whether the engine's watermark applies.
+        /// Whether to apply the engine's watermark.
         watermarking: Option<bool> = None,
-        /// Id of the answer; a fresh one when absent.
+        /// Id of the response; generated when absent.
         request_id: Option<String> [STR] = None,
-        /// Identity of the session.
+        /// Session id.
         session_id: Option<String> = None,
-        /// Per modality, for the media loader.
+        /// Arguments of the media loader, by modality.
         media_io_kwargs: Option<IndexMap<String, Map<String, Value>>> = None,
-        /// For the multimodal processor.
+        /// Arguments of the multimodal processor.
         mm_processor_kwargs: Option<Map<String, Value>> = None,
-        /// Lower goes first.
+        /// Scheduling priority; lower values are scheduled first.
         priority: i64 = 0,
-        /// What a render answer carries of media.
+        /// Media content of a render response: `tensors` or `none`.
         mm_payload: String [MM_PAYLOAD] = "tensors".to_owned(),
-        /// Older form of `mm_payload`.
+        /// Deprecated form of `mm_payload`.
         return_mm_kwargs: Option<bool> = None,
-        /// Keeps the prefix cache apart.
+        /// Salt of the block hashes; only equal salts share prefix-cache blocks.
         cache_salt: Option<String> [CACHE_SALT] = None,
-        /// Whether the answer has the messages of both sides.
+        /// Whether to return the input and output messages.
         enable_response_messages: bool = false,
         /// Messages of earlier turns, as sent.
         previous_input_messages: Option<Vec<Value>> [responses_schema::PREVIOUS_INPUT_MESSAGES] =
             None,
-        /// A constraint on the text.
+        /// Structured-output constraint.
         structured_outputs: Option<StructuredOutputs> = None,
-        /// Above 0.
+        /// Repetition penalty, above 0; 1 is neutral.
         repetition_penalty: Option<f64> = None,
         /// Seed of the sampler; -1 for none.
         seed: Option<i64> = None,
-        /// Texts that end the reply.
+        /// Stop strings.
         stop: Option<Stop> = Some(Stop::default()),
-        /// Tokens that end the reply.
+        /// Stop token ids.
         stop_token_ids: Option<Vec<i128>> = Some(Vec::new()),
-        /// Whether the end token does not end the reply.
+        /// Whether to generate past the end-of-sequence token.
         ignore_eos: bool = false,
-        /// For extensions.
+        /// Custom arguments of vLLM extensions.
         vllm_xargs: Option<ExtraArgs> = None,
-        /// For the engine's KV connector.
+        /// Parameters of the KV connector.
         kv_transfer_params: Option<Map<String, Value>> = None,
-        /// For the engine's encoder-cache connector.
+        /// Parameters of the encoder-cache connector.
         ec_transfer_params: Option<Map<String, Value>> = None,
-        /// Arguments for the template.
+        /// Extra arguments of the chat template.
         chat_template_kwargs: Option<Map<String, Value>> = None,
     }
 }
 
 impl ResponsesRequest {
-    /// Reads a body within the bounds of a server.
+    /// Parses a body, within the configured limits.
     ///
     /// # Errors
-    /// vLLM's 400 for a body it does not take.
+    /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         check::body_within(value, bounds)
     }
 }
 
-/// `check_tool_usage`: without tools nothing is chosen; a named tool has to be there.
+/// Mirrors `check_tool_usage`: a tool choice needs tools, and a named tool must exist.
 fn tool_usage(body: &mut Cow<'_, Body>) -> ValidatorResult {
     let missing = || {
         Fault::parameter(
@@ -280,8 +280,8 @@ fn tool_usage(body: &mut Cow<'_, Body>) -> ValidatorResult {
     Ok(())
 }
 
-/// `_resolve_named_tool_choice`: the flat `namespace__name` of a tool that is named by its
-/// local name; `None` where the name may stay.
+/// Mirrors `_resolve_named_tool_choice`: returns the flat `namespace__name` of a tool that the
+/// request names by its local name; `None` leaves the name unchanged.
 fn resolved(name: &Value, tools: &[Value]) -> Result<Option<String>, Fault> {
     let mut exact = Vec::new();
     let mut flat = Vec::new();
@@ -332,7 +332,7 @@ fn resolved(name: &Value, tools: &[Value]) -> Result<Option<String>, Fault> {
     }
 }
 
-/// `check_custom_tool_format`.
+/// Mirrors vLLM's `check_custom_tool_format`.
 fn custom_tool_format(body: &mut Cow<'_, Body>) -> ValidatorResult {
     let is = |value: &Value, kind: &str| value.get("type").is_some_and(|text| text == kind);
     let tools = body.get("tools").and_then(Value::as_array);
@@ -353,8 +353,8 @@ fn custom_tool_format(body: &mut Cow<'_, Body>) -> ValidatorResult {
     Ok(())
 }
 
-/// `input_item_parsing`: a mapping becomes its keys, and parts of earlier answers that lack
-/// what the API would have added are completed.
+/// Mirrors `input_item_parsing`: an object becomes its keys, and parts of earlier responses get the
+/// members that the API would have added.
 fn input_items(body: &mut Cow<'_, Body>) -> ValidatorResult {
     if body.get("input").is_none_or(Value::is_string) {
         return Ok(());
@@ -384,7 +384,7 @@ fn input_items(body: &mut Cow<'_, Body>) -> ValidatorResult {
             &responses_schema::OUTPUT_MESSAGE
         };
         let fits = check::fits(class, &completed);
-        // Upstream keeps the id it gave to reasoning that does not parse.
+        // Upstream keeps the id that it assigned to invalid reasoning.
         if fits || kind == "reasoning" {
             *item = completed;
         }
@@ -398,8 +398,8 @@ fn with(map: &Body, key: &str, value: &str) -> Value {
     Value::Object(map)
 }
 
-/// An assistant's message as an earlier answer would have had it; `None` where it says a plain
-/// text.
+/// Returns an assistant message in the form of an earlier response; `None` if its content is a
+/// plain text.
 fn output_message(map: &Body) -> Option<Value> {
     let content = map.get("content")?.as_array()?;
     let mut message = map.clone();
@@ -423,7 +423,7 @@ fn output_message(map: &Body) -> Option<Value> {
     Some(Value::Object(message))
 }
 
-/// `_default_input_image_details`.
+/// Mirrors vLLM's `_default_input_image_details`.
 fn image_detail(item: &Value) -> Result<Option<Value>, Fault> {
     let lacks = |part: &Value| {
         part.get("type").is_some_and(|kind| kind == "input_image") && part.get("detail").is_none()
@@ -443,7 +443,7 @@ fn image_detail(item: &Value) -> Result<Option<Value>, Fault> {
     Ok(Some(item))
 }
 
-/// `validate_prompt`.
+/// Mirrors vLLM's `validate_prompt`.
 fn no_prompt(body: &mut Cow<'_, Body>) -> ValidatorResult {
     if validators::given(body, "prompt").is_some() {
         return Err(Fault::parameter("prompt template is not supported", "prompt").into());
@@ -451,7 +451,7 @@ fn no_prompt(body: &mut Cow<'_, Body>) -> ValidatorResult {
     Ok(())
 }
 
-/// `validate_background`.
+/// Mirrors vLLM's `validate_background`.
 fn background(body: &mut Cow<'_, Body>) -> ValidatorResult {
     let stored = !body.contains_key("store") || truthy(body, "store");
     if truthy(body, "background") && !stored {

@@ -1,5 +1,4 @@
-//! What a Responses request is checked against once its schema is good, and what it asks of the
-//! sampler.
+//! Checks of a Responses request after schema validation, and its sampling parameters.
 //!
 //! Source: `vllm/entrypoints/openai/responses/serving.py` (`_validate_create_responses_input`),
 //! `ResponsesRequest.to_sampling_params` and `extract_structured_outputs`.
@@ -15,7 +14,7 @@ use crate::limits::Limits;
 use crate::sampling::{self, SamplingDefaults, SamplingParams, SamplingRequest, Texts};
 
 impl ResponsesRequest {
-    /// The checks that come right after the model is found.
+    /// Runs the checks that follow the model lookup.
     ///
     /// # Errors
     /// 400 `invalid_request_error`.
@@ -51,8 +50,9 @@ impl ResponsesRequest {
         Ok(())
     }
 
-    /// Checks that need no prompt, in vLLM's order. The untrusted template comes before the
-    /// store is looked into, the rest after.
+    /// Runs the checks that need no prompt, in vLLM's order.
+    ///
+    /// The untrusted template is checked before the lookup in the response store.
     ///
     /// # Errors
     /// The first 400.
@@ -65,7 +65,7 @@ impl ResponsesRequest {
         limits.asked("max_output_tokens", self.max_output_tokens, None)
     }
 
-    /// Whether log probabilities are part of the answer.
+    /// Returns whether to return log probabilities.
     pub fn wants_logprobs(&self) -> bool {
         let wanted = "message.output_text.logprobs";
         self.include
@@ -73,10 +73,10 @@ impl ResponsesRequest {
             .is_some_and(|include| include.iter().any(|part| part == wanted))
     }
 
-    /// Returns what the request asks of the sampler.
+    /// Returns the sampling parameters of the request.
     ///
     /// # Errors
-    /// 400 for values that cannot be read.
+    /// 400 if a value cannot be converted.
     pub fn sampling(&self, defaults: &SamplingDefaults) -> Result<SamplingRequest, Fault> {
         let or = |asked: Option<f64>, server: Option<f64>, plain| asked.or(server).unwrap_or(plain);
         Ok(SamplingRequest::from(SamplingParams {
@@ -115,7 +115,7 @@ impl ResponsesRequest {
         }))
     }
 
-    /// `extract_structured_outputs`: the form of the text is a constraint too.
+    /// Mirrors `extract_structured_outputs`: the text format is a constraint too.
     fn constraint(&self) -> Result<Option<StructuredOutputs>, Fault> {
         let format = self.text.as_ref().and_then(|text| text.get("format"));
         let Some(format) = format.filter(|format| !format.is_null()) else {
@@ -142,7 +142,7 @@ impl ResponsesRequest {
     }
 }
 
-/// No response of that id is stored.
+/// Returns the 404 for a response id that is not stored.
 pub fn not_stored(id: &str) -> Fault {
     Fault {
         param: Some("response_id".to_owned()),
@@ -154,7 +154,7 @@ pub fn not_stored(id: &str) -> Fault {
     }
 }
 
-/// A response that is not made in the background cannot be cancelled.
+/// Returns the 400 for cancelling a response that does not run in the background.
 pub fn cannot_cancel() -> Fault {
     Fault {
         param: Some("response_id".to_owned()),

@@ -1,8 +1,7 @@
-//! What chat and completion requests are checked against once their schema is good, and what
-//! they ask of the sampler.
+//! Checks of chat and completion requests after schema validation, and their sampling parameters.
 //!
-//! The order is vLLM's: `validate_early` stands before templating and tokenization,
-//! `sampling` after; whatever [`SamplingParams::verify_engine`] finds comes last.
+//! The order is vLLM's: `validate_early` runs before templating and tokenization, `sampling` after,
+//! and [`SamplingParams::verify_engine`] last.
 //!
 //! Source: `vllm/renderers/online_renderer.py` (`render_chat`, `render_completion`,
 //! `preprocess_chat`, `preprocess_completion`), `to_sampling_params` and
@@ -24,7 +23,7 @@ use crate::sampling::{
 use crate::sampling_checks;
 use crate::version::Version;
 
-/// The sampling parameters that chats and completions name alike.
+/// Builds the sampling parameters whose fields have the same names in both requests.
 macro_rules! shared_params {
     ($request:ident, $defaults:ident) => {
         SamplingParams {
@@ -75,8 +74,8 @@ macro_rules! shared_params {
 }
 
 impl ChatRequest {
-    /// Checks that need no prompt: tools without a parser, an untrusted template, limits beyond
-    /// the context.
+    /// Runs the checks that need no prompt: tools without a parser, an untrusted template, limits
+    /// above the context length.
     ///
     /// # Errors
     /// The first 400 in vLLM's order.
@@ -94,7 +93,7 @@ impl ChatRequest {
         limits.asked(name, asked, self.truncate_prompt_tokens)
     }
 
-    /// The limit on output that counts, and the field it comes from.
+    /// Returns the effective output limit and the name of its field.
     pub fn asked_tokens(&self) -> (&'static str, Option<i128>) {
         match self.max_completion_tokens {
             Some(asked) => ("max_completion_tokens", Some(asked)),
@@ -102,10 +101,10 @@ impl ChatRequest {
         }
     }
 
-    /// Token ids that the prefill side sends along instead of a prompt to be rendered.
+    /// Returns the token ids that a prefill server sent to replace the rendered prompt.
     ///
     /// # Errors
-    /// 400 for ids that are no list of known tokens.
+    /// 400 if the value is not a list of known token ids.
     pub fn reused_prompt_token_ids(&self, limits: &Limits) -> Result<Option<Vec<i64>>, Fault> {
         let key = "kv_transfer_params.prompt_token_ids";
         let ids = self
@@ -139,10 +138,10 @@ impl ChatRequest {
         }
     }
 
-    /// Returns what the request asks of the sampler.
+    /// Returns the sampling parameters of the request.
     ///
     /// # Errors
-    /// 400 for values that cannot be read.
+    /// 400 if a value cannot be converted.
     pub fn sampling(&self, defaults: &SamplingDefaults) -> Result<SamplingRequest, Fault> {
         let n = self.n.unwrap_or(1);
         if self.use_beam_search {
@@ -163,17 +162,17 @@ impl ChatRequest {
         }))
     }
 
-    /// Whether usage is asked for in a stream, and whether in every chunk.
+    /// Returns whether to send usage in a stream, and whether in every chunk.
     pub fn wants_usage(&self) -> (bool, bool) {
         usage(self.stream_options.as_ref())
     }
 }
 
 impl CompletionRequest {
-    /// The check that comes even before the model is looked up.
+    /// Runs the check that precedes the model lookup.
     ///
     /// # Errors
-    /// 400 for a stream of beams.
+    /// 400 for a stream with beam search.
     pub fn validate_first(&self) -> Result<(), Fault> {
         if self.stream == Some(true) && self.use_beam_search {
             return Err(Fault::bad_request(
@@ -183,7 +182,7 @@ impl CompletionRequest {
         Ok(())
     }
 
-    /// Checks that need no tokenizer.
+    /// Runs the checks that need no tokenizer.
     ///
     /// # Errors
     /// The first 400 in vLLM's order.
@@ -221,7 +220,7 @@ impl CompletionRequest {
         Ok(())
     }
 
-    /// A suffix needs a model that fills gaps, and none of ours does.
+    /// Rejects a suffix: no simulated model supports fill-in-the-middle.
     fn suffix_rules(&self) -> Result<(), Fault> {
         if self.suffix.is_none() {
             return Ok(());
@@ -234,7 +233,7 @@ impl CompletionRequest {
             "suffix is not supported with truncate_prompt_tokens"
         } else {
             match self.prompt.as_ref().map(|prompts| prompts.0.as_slice()) {
-                // An empty list passes upstream's loop and fails later, as no prompt at all.
+                // An empty list passes upstream's loop and fails later as a missing prompt.
                 Some([]) => return Ok(()),
                 Some(prompts) if prompts.iter().all(|p| matches!(p, Prompt::Text(_))) => {
                     "suffix is only supported for models with FIM completion rendering"
@@ -248,10 +247,10 @@ impl CompletionRequest {
         })
     }
 
-    /// Returns what the request asks of the sampler.
+    /// Returns the sampling parameters of the request.
     ///
     /// # Errors
-    /// 400 for values that cannot be read.
+    /// 400 if a value cannot be converted.
     pub fn sampling(&self, defaults: &SamplingDefaults) -> Result<SamplingRequest, Fault> {
         if self.use_beam_search {
             return beam(self.n, self.temperature, defaults);
@@ -277,13 +276,13 @@ impl CompletionRequest {
         })
     }
 
-    /// Whether usage is asked for in a stream, and whether in every chunk.
+    /// Returns whether to send usage in a stream, and whether in every chunk.
     pub fn wants_usage(&self) -> (bool, bool) {
         usage(self.stream_options.as_ref())
     }
 }
 
-/// Tool choices that need a parser the server does not have.
+/// Rejects tool choices that need a parser if the server has none.
 fn tool_parser(choice: Option<&ToolChoice>, limits: &Limits) -> Result<(), Fault> {
     if limits.has_tool_parser {
         return Ok(());
@@ -305,7 +304,7 @@ fn tool_parser(choice: Option<&ToolChoice>, limits: &Limits) -> Result<(), Fault
     }
 }
 
-/// Beam search checks nothing but its width.
+/// Builds beam-search parameters; only the beam width is checked.
 fn beam(
     n: i128,
     temperature: Option<f64>,
@@ -331,7 +330,6 @@ fn skip_special(asked: Option<bool>, defaults: &SamplingDefaults) -> bool {
     asked.or(defaults.skip_special_tokens).unwrap_or(true)
 }
 
-/// The request's stop tokens and then the server's.
 fn stop_ids(asked: Option<&[i128]>, defaults: &SamplingDefaults) -> Option<Vec<i128>> {
     let mut ids = asked.unwrap_or_default().to_vec();
     ids.extend(defaults.stop_token_ids.iter().copied());
@@ -342,7 +340,7 @@ fn bias(asked: Option<&LogitBias>) -> Result<Option<TokenBias>, Fault> {
     asked.map(sampling::token_bias).transpose()
 }
 
-/// `extra_args`: the client's own, and what the connectors need.
+/// Builds `extra_args` from custom arguments and connector parameters.
 pub(super) fn extra(
     own: Option<&ExtraArgs>,
     kv: Option<&Map<String, Value>>,
@@ -357,7 +355,8 @@ pub(super) fn extra(
     (!args.is_empty()).then_some(args)
 }
 
-/// `structured_outputs_from_response_format`: the response format overrides.
+/// Mirrors `structured_outputs_from_response_format`: the response format overrides
+/// `structured_outputs`.
 fn constraint(
     outputs: Option<&StructuredOutputs>,
     format: Option<&ResponseFormat>,

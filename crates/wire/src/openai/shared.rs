@@ -13,27 +13,27 @@ use crate::schema::{
 };
 
 wire_model! {
-    /// Options that only matter to a stream.
+    /// Options of a stream.
     pub struct StreamOptions: Wrapped "StreamOptions" {
-        /// One more chunk with the usage at the end.
+        /// Whether to send a final chunk with usage.
         include_usage: Option<bool> = Some(false),
-        /// Usage in every chunk; only together with `include_usage`.
+        /// Whether to send usage in every chunk; needs `include_usage`.
         continuous_usage_stats: Option<bool> = Some(false),
     }
 }
 
 wire_model! {
-    /// A function a model may call.
+    /// A function that the model may call.
     pub struct FunctionDefinition: Wrapped "FunctionDefinition" {
-        /// Its name.
+        /// Name of the function.
         name: String,
-        /// What it does.
+        /// Purpose of the function.
         description: Option<String> = None,
-        /// JSON schema of its arguments.
+        /// JSON schema of the arguments.
         parameters: Option<Map<String, Value>> = None,
-        /// Whether the arguments have to follow the schema.
+        /// Whether the arguments must match the schema.
         strict: Option<bool> = None,
-        /// Whether the model loads it on demand.
+        /// Whether the model loads the function on demand.
         defer_loading: Option<bool> = None,
     }
 }
@@ -45,14 +45,15 @@ wire_model! {
         kind: String [Schema::Literal(&["function"])] as "type" = "function".to_owned(),
         /// The function.
         function: FunctionDefinition,
-        /// As in [`FunctionDefinition`].
+        /// Whether the model loads the tool on demand.
         defer_loading: Option<bool> = None,
     }
 }
 
 impl Tool {
-    /// The tool as templates see it: null members except `strict` and `defer_loading`, which are
-    /// left out.
+    /// Returns the tool as chat templates see it.
+    ///
+    /// Null members are kept, except `strict` and `defer_loading`.
     pub fn dump(&self) -> Value {
         let function = &self.function;
         let mut inner = Map::new();
@@ -82,9 +83,9 @@ impl Tool {
 }
 
 wire_model! {
-    /// The name inside a named tool choice.
+    /// Function name inside a named tool choice.
     pub struct NamedFunction: Wrapped "ChatCompletionNamedFunction" {
-        /// The function to call.
+        /// Name of the function.
         name: String,
     }
 }
@@ -99,16 +100,16 @@ wire_model! {
     }
 }
 
-/// Which tools a reply may or must use.
+/// Tool choice of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolChoice {
-    /// None.
+    /// No tool call.
     None,
-    /// As the model likes.
+    /// The model decides.
     Auto,
-    /// At least one.
+    /// At least one tool call.
     Required,
-    /// This function.
+    /// A call of this function.
     Named(String),
 }
 
@@ -134,13 +135,13 @@ impl Wire for ToolChoice {
 wire_model! {
     /// The schema inside `response_format`.
     pub struct JsonSchema: Wrapped "JsonSchemaResponseFormat" {
-        /// Its name.
+        /// Name of the schema.
         name: String,
-        /// What it is for.
+        /// Purpose of the schema.
         description: Option<String> = None,
-        /// The schema.
+        /// JSON schema of the reply.
         schema: Option<Map<String, Value>> = None,
-        /// Whether the reply has to follow it.
+        /// Whether the reply must match the schema.
         strict: Option<bool> = None,
     }
 }
@@ -175,14 +176,14 @@ wire_model! {
     }
 }
 
-/// The form a reply has to have.
+/// Format of a reply.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ResponseFormat {
     /// Free text.
     Text,
     /// Any JSON object.
     JsonObject,
-    /// JSON by a schema.
+    /// JSON that matches a schema.
     JsonSchema(JsonSchema),
     /// A structural tag, as it was sent.
     StructuralTag(Value),
@@ -205,7 +206,7 @@ impl Wire for ResponseFormat {
     }
 }
 
-/// One string, or a few; read into a list.
+/// Stop strings: one string or a list, read into a list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stop(pub Vec<String>);
 
@@ -229,7 +230,7 @@ impl Wire for Stop {
     }
 }
 
-/// `dict[str, str | int | float | list[str | int | float]]`.
+/// Custom arguments, `dict[str, str | int | float | list[str | int | float]]`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ExtraArgs(pub Map<String, Value>);
 
@@ -249,30 +250,31 @@ impl Wire for ExtraArgs {
     }
 }
 
-/// `logit_bias`: token ids as text, and their bias.
+/// Type of `logit_bias`: token ids as text, and their bias.
 pub(crate) type LogitBias = IndexMap<String, f64>;
 
-/// `truncate_prompt_tokens`: -1 for all that fits.
+/// Schema of `truncate_prompt_tokens`; -1 keeps all that fit.
 pub(crate) const TRUNCATE: Schema = Schema::Nullable(&int_within(-1, i64::MAX as i128));
 
-/// At least 1, when given.
+/// Schema of an optional integer of at least 1.
 pub(crate) const POSITIVE: Schema = Schema::Nullable(&int_from(1));
 
-/// `cache_salt`; tighter limits are checked before.
+/// Schema of `cache_salt`; stricter limits are checked before.
 pub(crate) const CACHE_SALT: Schema = Schema::Nullable(&Schema::Str(Length { min: 1, max: 1024 }));
 
-/// `"tensors"` or `"none"`.
+/// Schema of `mm_payload`.
 pub(crate) const MM_PAYLOAD: Schema = Schema::Literal(&["tensors", "none"]);
 
-/// `"left"` or `"right"`.
+/// Schema of `truncation_side`.
 pub(crate) const SIDE: Schema = Schema::Nullable(&Schema::Literal(&["left", "right"]));
 
-/// `top_logprobs`, where null means 0.
+/// Schema of `top_logprobs`; null means 0.
 pub(crate) const TOP_LOGPROBS: Schema =
     Schema::Before(|value| Ok(value.is_null().then(|| Value::from(0))), &INT);
 
-/// `thinking_token_budget`: null, -1 for no limit, or a limit; other numbers and types are
-/// refused before the schema is asked.
+/// Schema of `thinking_token_budget`: null, -1 for no limit, or a limit.
+///
+/// Other values are rejected before schema validation.
 pub(crate) const THINKING_BUDGET: Schema = Schema::Before(thinking_budget, &Schema::Nullable(&INT));
 
 fn thinking_budget(value: &Value) -> Result<Option<Value>, Fault> {
@@ -291,7 +293,7 @@ fn thinking_budget(value: &Value) -> Result<Option<Value>, Fault> {
 
 wire_model! {
     default
-    /// A constraint on the text of a reply; exactly one of the first kinds is given.
+    /// A structured-output constraint; exactly one of the first kinds is set.
     pub struct StructuredOutputs: Dataclass "StructuredOutputsParams" after one_constraint {
         /// A JSON schema, as an object or as text.
         json: Option<Value> [Schema::Nullable(&Schema::Union(&[
@@ -300,24 +302,24 @@ wire_model! {
         ]))] = None,
         /// A regular expression.
         regex: Option<String> = None,
-        /// One of these texts.
+        /// Texts of which the reply must be one.
         choice: Option<Vec<String>> = None,
         /// A grammar in EBNF.
         grammar: Option<String> = None,
-        /// Any JSON object.
+        /// Whether the reply must be any JSON object.
         json_object: Option<bool> = None,
-        /// No blanks between JSON tokens.
+        /// Whether JSON has no whitespace between tokens.
         disable_any_whitespace: bool = false,
-        /// Only named properties.
+        /// Whether objects have only declared properties.
         disable_additional_properties: bool = false,
-        /// What blanks may look like.
+        /// Regular expression of allowed whitespace.
         whitespace_pattern: Option<String> = None,
         /// A structural tag, as JSON text.
         structural_tag: Option<String> = None,
     }
 }
 
-/// `StructuredOutputsParams.__post_init__`.
+/// Mirrors vLLM's `StructuredOutputsParams.__post_init__`.
 fn one_constraint(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let given = [
         "json",
@@ -341,7 +343,7 @@ fn one_constraint(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     Err(Fault::bad_request(format!("{text}: {}", attributes(map))).into())
 }
 
-/// `self.__dict__` of a `StructuredOutputsParams`.
+/// Returns `self.__dict__` of a `StructuredOutputsParams`.
 fn attributes(map: &Map<String, Value>) -> String {
     let off = Value::Bool(false);
     let members = [
@@ -364,18 +366,18 @@ fn attributes(map: &Map<String, Value>) -> String {
 }
 
 wire_model! {
-    /// When to stop because the reply repeats itself.
+    /// Settings that stop a reply when it repeats itself.
     pub struct RepetitionDetection: Dataclass "RepetitionDetectionParams" after repetition {
-        /// Longest pattern looked for; 0 for none.
+        /// Maximum length of a repeated pattern, in tokens; 0 disables detection.
         max_pattern_size: i128 = 0,
-        /// Shortest pattern looked for.
+        /// Minimum length of a repeated pattern, in tokens.
         min_pattern_size: i128 = 0,
-        /// Repetitions that count.
+        /// Number of repetitions that stop the reply.
         min_count: i128 = 0,
     }
 }
 
-/// `RepetitionDetectionParams.__post_init__`.
+/// Mirrors vLLM's `RepetitionDetectionParams.__post_init__`.
 fn repetition(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let number = |key: &str| map.get(key).and_then(i128::read).unwrap_or_default();
     let (max, min) = (number("max_pattern_size"), number("min_pattern_size"));

@@ -1,9 +1,9 @@
-//! What vLLM looks at before the schema: functions over the raw body of a request.
+//! Validators of the raw body that vLLM runs before schema validation.
 //!
-//! They run last declared first, and the first that refuses is the whole answer. Python's own
-//! complaints are part of the contract: iterating a number is a `TypeError` and thus a 400,
-//! asking a string for `.get` an `AttributeError` and thus upstream a 500. A client's mistake is a
-//! 400 here, in the same words.
+//! The validator declared last runs first, and the first error is the response. Python's own errors
+//! are part of the contract: iterating over a number is a `TypeError` and a 400. Calling `.get` on
+//! a string is an `AttributeError` and upstream a 500. A client's mistake is a 400 here, with the
+//! same message.
 //!
 //! Source: the `model_validator(mode="before")` methods of
 //! `vllm/entrypoints/openai/{chat_completion,completion}/protocol.py` and the helpers of
@@ -18,13 +18,12 @@ use crate::fault::Fault;
 use crate::schema::ValidatorError;
 use crate::schema::find;
 
-/// The raw body.
+/// The raw body of a request.
 pub(crate) type Body = Map<String, Value>;
 
-/// What a validator answers.
 pub(crate) type ValidatorResult = Result<(), ValidatorError>;
 
-/// `bool(data.get(key))`.
+/// Returns `bool(data.get(key))`.
 pub(crate) fn truthy(body: &Body, key: &str) -> bool {
     find(body, key).is_some_and(|(_, value)| Py::of(value).truthy())
 }
@@ -34,12 +33,12 @@ pub(crate) fn member<'b>(body: &'b Body, key: &str) -> Option<&'b Value> {
     find(body, key).map(|(_, value)| value)
 }
 
-/// `data.get(key)` when it is not `None`.
+/// Returns `data.get(key)` if it is not `None`.
 pub(crate) fn given<'b>(body: &'b Body, key: &str) -> Option<&'b Value> {
     member(body, key).filter(|value| !value.is_null())
 }
 
-/// `TypeError` of `for x in value`.
+/// Returns the `TypeError` of `for x in value`.
 pub(crate) fn not_iterable(value: &Value) -> Fault {
     Fault::bad_request(format!(
         "'{}' object is not iterable",
@@ -47,13 +46,13 @@ pub(crate) fn not_iterable(value: &Value) -> Fault {
     ))
 }
 
-/// `AttributeError` of `value.get`.
+/// Returns the `AttributeError` of `value.get`.
 pub(crate) fn no_get(value: &Value) -> Fault {
     let name = Py::of(value).type_name();
     Fault::bad_request(format!("'{name}' object has no attribute 'get'"))
 }
 
-/// `check_cache_salt_support`.
+/// Mirrors vLLM's `check_cache_salt_support`.
 pub(crate) fn cache_salt(body: &mut Cow<'_, Body>) -> ValidatorResult {
     const FORBIDDEN: [char; 4] = ['@', '/', '\\', '\0'];
     const LONGEST: usize = 128;
@@ -79,7 +78,7 @@ pub(crate) fn cache_salt(body: &mut Cow<'_, Body>) -> ValidatorResult {
     }
 }
 
-/// `apply_return_mm_kwargs_alias`.
+/// Mirrors vLLM's `apply_return_mm_kwargs_alias`.
 pub(crate) fn mm_payload_alias(body: &mut Cow<'_, Body>) -> ValidatorResult {
     let silent = member(body, "mm_payload").is_none();
     if member(body, "return_mm_kwargs") == Some(&Value::Bool(false)) && silent {
@@ -89,7 +88,7 @@ pub(crate) fn mm_payload_alias(body: &mut Cow<'_, Body>) -> ValidatorResult {
     Ok(())
 }
 
-/// `validate_stream_options`.
+/// Mirrors vLLM's `validate_stream_options`.
 pub(crate) fn stream_options(body: &mut Cow<'_, Body>) -> ValidatorResult {
     if truthy(body, "stream_options") && !truthy(body, "stream") {
         return Err(Fault::parameter(
@@ -101,7 +100,7 @@ pub(crate) fn stream_options(body: &mut Cow<'_, Body>) -> ValidatorResult {
     Ok(())
 }
 
-/// `validate_response_format`.
+/// Mirrors vLLM's `validate_response_format`.
 pub(crate) fn response_format(body: &mut Cow<'_, Body>) -> ValidatorResult {
     let Some(Value::Object(format)) = given(body, "response_format") else {
         return Ok(());
@@ -117,7 +116,7 @@ pub(crate) fn response_format(body: &mut Cow<'_, Body>) -> ValidatorResult {
     }
 }
 
-/// `validate_structural_tag_response_format`, for formats of that type.
+/// Mirrors `validate_structural_tag_response_format`, for formats of that type.
 pub(crate) fn structural_tag_format(body: &Body) -> ValidatorResult {
     let Some(Value::Object(format)) = given(body, "response_format") else {
         return Ok(());
@@ -135,7 +134,8 @@ pub(crate) fn structural_tag_format(body: &Body) -> ValidatorResult {
     Ok(())
 }
 
-/// Whether a structural tag has one of its two forms: `format`, or `structures` and `triggers`.
+/// Returns whether a structural tag has one of its two forms: `format`, or `structures` and
+/// `triggers`.
 fn is_structural_tag(format: &Body) -> bool {
     let text = |value: &Value, key: &str| value.get(key).is_some_and(Value::is_string);
     let legacy = || {
@@ -151,8 +151,9 @@ fn is_structural_tag(format: &Body) -> bool {
     }
 }
 
-/// The part of `check_structured_outputs_count` that chat and completions share: at most one
-/// of the three usual constraints. Answers whether there is one.
+/// Returns whether one of the three usual constraints is set; more than one is an error.
+///
+/// This part of `check_structured_outputs_count` is common to chat and completions.
 pub(crate) fn structured_outputs_count(body: &Body, two: Fault) -> Result<bool, ValidatorError> {
     let Some(outputs) = given(body, "structured_outputs") else {
         return Ok(false);
@@ -170,7 +171,7 @@ pub(crate) fn structured_outputs_count(body: &Body, two: Fault) -> Result<bool, 
     }
 }
 
-/// The end of `check_structured_outputs_count`: a structural tag has to be a JSON document.
+/// Checks that a structural tag is a JSON document, as `check_structured_outputs_count` does.
 pub(crate) fn structural_tag(body: &Body) -> ValidatorResult {
     let tag = member(body, "structured_outputs")
         .and_then(|outputs| given(outputs.as_object()?, "structural_tag"));
@@ -192,7 +193,7 @@ pub(crate) fn structural_tag(body: &Body) -> ValidatorResult {
     .into())
 }
 
-/// A `logprobs`-like field has to be a number before it can be compared.
+/// Checks that a field like `logprobs` is a number, so that it can be compared.
 pub(crate) fn number_or_absent(body: &Body, key: &str) -> ValidatorResult {
     match given(body, key) {
         Some(value) if Py::of(value).number().is_none() => Err(Fault::value(
@@ -205,7 +206,7 @@ pub(crate) fn number_or_absent(body: &Body, key: &str) -> ValidatorResult {
     }
 }
 
-/// `prompt_logprobs` of `check_logprobs`: not with streams, and not below -1.
+/// Checks `prompt_logprobs`: not with streams, and not below -1. Mirrors `check_logprobs`.
 pub(crate) fn prompt_logprobs(body: &Body) -> ValidatorResult {
     let key = "prompt_logprobs";
     let Some(value) = given(body, key) else {
@@ -222,7 +223,7 @@ pub(crate) fn prompt_logprobs(body: &Body) -> ValidatorResult {
     positive_or_minus_one(key, value)
 }
 
-/// Refuses what is negative and not -1.
+/// Rejects negative numbers other than -1.
 pub(crate) fn positive_or_minus_one(key: &str, value: &Value) -> ValidatorResult {
     match Py::of(value).number() {
         Some(count) if count < 0.0 && count != -1.0 => Err(Fault::value(

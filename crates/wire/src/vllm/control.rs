@@ -1,4 +1,4 @@
-//! Query parameters and bodies of the routes that stop, start and tune a server.
+//! Query parameters and bodies of the routes that pause, resume and tune a server.
 //!
 //! Source: `vllm/entrypoints/serve/dev/`, `vllm/entrypoints/rl/online/api_router.py`.
 
@@ -8,49 +8,48 @@ use crate::check;
 use crate::fault::Fault;
 use crate::schema::{STR, Schema, int_within, wire_model};
 
-/// `Literal["abort", "wait", "keep"]`.
 const MODE: Schema = Schema::Literal(&["abort", "wait", "keep"]);
 
 wire_model! {
-    /// `POST /sleep`.
+    /// Query of `POST /sleep`.
     pub struct SleepQuery: Plain "Query" {
-        /// 0: scheduling stops; 1: weights leave the device; 2: weights are dropped.
+        /// Sleep level. 0: pause scheduling; 1: offload weights; 2: discard weights.
         level: i128 [int_within(0, 2)] = 1,
-        /// What becomes of running requests.
+        /// Handling of running requests: `abort`, `wait` or `keep`.
         mode: String [MODE] = "abort".to_owned(),
     }
 }
 
 wire_model! {
-    /// `POST /pause`.
+    /// Query of `POST /pause`.
     pub struct PauseQuery: Plain "Query" {
-        /// What becomes of running requests.
+        /// Handling of running requests: `abort`, `wait` or `keep`.
         mode: String [MODE] = "abort".to_owned(),
-        /// Whether the prefix cache is forgotten.
+        /// Whether to clear the prefix cache.
         clear_cache: bool = true,
     }
 }
 
 wire_model! {
-    /// `POST /reset_prefix_cache`.
+    /// Query of `POST /reset_prefix_cache`.
     pub struct ResetQuery: Plain "Query" {
-        /// Whether running requests are preempted for it.
+        /// Whether to preempt running requests first.
         reset_running_requests: bool = false,
-        /// Whether the connector's cache is reset too.
+        /// Whether to reset the connector's cache too.
         reset_external: bool = false,
     }
 }
 
 wire_model! {
-    /// `GET /get_world_size`.
+    /// Query of `GET /get_world_size`.
     pub struct WorldQuery: Plain "Query" {
-        /// Whether data-parallel ranks count.
+        /// Whether to count data-parallel ranks.
         include_dp: bool = true,
     }
 }
 
 wire_model! {
-    /// `GET /server_info`.
+    /// Query of `GET /server_info`.
     pub struct InfoQuery: Plain "Query" {
         /// `text` or `json`.
         config_format: String [Schema::Literal(&["text", "json"])] = "text".to_owned(),
@@ -58,40 +57,41 @@ wire_model! {
 }
 
 wire_model! {
-    /// `POST /update_weight_version`.
+    /// Body of `POST /update_weight_version`.
     pub struct WeightVersionRequest: Plain "Body" {
-        /// What answers name from now on.
+        /// Weight version that later responses report.
         new_version: String,
-        /// Whether running requests end first.
+        /// Whether to abort running requests first.
         abort_all_requests: bool = false,
     }
 }
 
 wire_model! {
     default
-    /// `POST /start_profile`.
+    /// Body of `POST /start_profile`.
     pub struct StartProfileRequest: Plain "StartProfileRequest" {
-        /// What names of traces begin with.
+        /// Prefix of trace names.
         profile_prefix: Option<String> = None,
-        /// Steps before it.
+        /// Number of steps before profiling starts.
         delay_iterations: Option<i128> = None,
-        /// Steps of it.
+        /// Number of steps to profile.
         max_iterations: Option<i128> = None,
-        /// The profiler's own arguments.
+        /// Arguments of the profiler.
         profiler_kwargs: Option<Value> [Schema::Nullable(&Schema::Dict(&STR, &Schema::Any))] = None,
     }
 }
 
 impl StartProfileRequest {
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
-    /// vLLM's 400 for a body it does not take.
+    /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
         check::body(value)
     }
 
-    /// Refuses names that no file could have, and negative counts.
+    /// Rejects invalid file names and negative counts.
+    ///
     /// Source: vLLM 0.33 `config/profiler.py`.
     ///
     /// # Errors
@@ -124,10 +124,10 @@ impl StartProfileRequest {
 }
 
 impl WeightVersionRequest {
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
-    /// vLLM's 400 for a body it does not take.
+    /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
         check::body(value)
     }

@@ -1,4 +1,4 @@
-//! The derender routes: the requests.
+//! Requests of the derender routes, which convert token responses to text responses.
 //!
 //! Source: `vllm/entrypoints/scale_out/token_in_token_out/protocol.py`.
 
@@ -8,88 +8,88 @@ use crate::check;
 use crate::fault::Fault;
 use crate::schema::{ANY_LENGTH, Length, STR, Schema, ValidatorError, int_above, wire_model};
 
-/// A reply of another route, whose members are looked at one by one.
+/// A response of another route; its members are checked separately.
 const REPLY: Schema = Schema::Dict(&STR, &Schema::Any);
 
 wire_model! {
-    /// `POST /v1/chat/completions/derender`.
+    /// Body of `POST /v1/chat/completions/derender`.
     pub struct DerenderChatRequest: Plain "DerenderChatRequest" {
-        /// Whether the reply is a chunk.
+        /// Whether the response is a stream chunk.
         stream: bool = false,
-        /// Served name.
+        /// Served model name.
         model: Option<String> = None,
-        /// A reply in tokens.
+        /// Token response of `/inference/v1/generate`.
         generate_response: Value [REPLY],
-        /// How long the prompt was.
+        /// Prompt length, in tokens.
         prompt_tokens: Option<i128> = None,
-        /// The prompt.
+        /// Token ids of the prompt.
         prompt_token_ids: Option<Vec<u64>> = None,
-        /// The request that was rendered.
+        /// The original request.
         chat_request: Option<Value> = None,
     }
 }
 
 wire_model! {
-    /// `POST /v1/completions/derender`.
+    /// Body of `POST /v1/completions/derender`.
     pub struct DerenderCompletionRequest: Plain "DerenderCompletionRequest" after lengths {
-        /// Whether the replies are chunks.
+        /// Whether the responses are stream chunks.
         stream: bool = false,
-        /// Served name.
+        /// Served model name.
         model: Option<String> = None,
-        /// Replies in tokens, one per prompt.
+        /// Token responses, one per prompt.
         generate_responses: Vec<Value> [Schema::List(&REPLY, ANY_LENGTH)],
-        /// How long the prompts were.
+        /// Prompt lengths, in tokens.
         prompt_tokens: Option<Vec<i128>> = None,
-        /// The prompts.
+        /// Token ids of the prompts.
         prompt_token_ids: Option<Vec<Option<Vec<u64>>>> = None,
-        /// The request that was rendered.
+        /// The original request.
         completion_request: Option<Value> = None,
     }
 }
 
 wire_model! {
     default
-    /// What a client carries from chunk to chunk of one choice.
+    /// State that a client carries between the chunks of one choice.
     pub struct StreamState: Plain "DerenderStreamState" after replayed {
-        /// The last tokens, as the vocabulary writes them.
+        /// Recent tokens, as vocabulary entries.
         prev_tokens: Vec<String> [Schema::List(&STR, Length { min: 0, max: 1024 })] = Vec::new(),
-        /// Tokens of these that nobody looks at.
+        /// Number of these tokens that detokenization skips.
         prefix_offset: u64 = 0,
-        /// Tokens of these whose text is out.
+        /// Number of these tokens whose text was sent.
         read_offset: u64 = 0,
-        /// Whether the role is out.
+        /// Whether the role was sent.
         role_sent: bool = false,
-        /// The last tokens, for log probabilities.
+        /// Recent token ids, for log probabilities.
         logprob_context_token_ids: Vec<u64> = Vec::new(),
-        /// Characters of the tokens so far.
+        /// Characters of all tokens so far.
         logprob_text_offset: u64 = 0,
-        /// All tokens so far, where a parser looks at them.
+        /// All token ids so far, if a parser needs them.
         output_token_ids: Vec<u64> = Vec::new(),
-        /// Tokens of each chunk.
+        /// Number of tokens of each chunk.
         output_chunk_lens: Vec<u64> [Schema::List(&int_above(0), ANY_LENGTH)] = Vec::new(),
-        /// Whether a call is out.
+        /// Whether a tool call was sent.
         tools_streamed: bool = false,
-        /// Ids of calls.
+        /// Ids of the tool calls.
         last_tool_call_ids: Vec<String> = Vec::new(),
     }
 }
 
 wire_model! {
-    /// A chunk for either route.
+    /// One stream chunk, for chat or completions.
     pub struct DerenderStreamRequest: Plain "DerenderStreamRequest" {
-        /// Served name.
+        /// Served model name.
         model: Option<String> = None,
-        /// A chunk in tokens.
+        /// Token chunk of `/inference/v1/generate`.
         generate_chunk: Value [REPLY],
-        /// What the call before gave; null at first.
+        /// State that the previous call returned; null at first.
         stream_state: Option<StreamState> = None,
-        /// How long the prompt was.
+        /// Prompt length, in tokens.
         prompt_tokens: Option<i128> = None,
-        /// The prompt.
+        /// Token ids of the prompt.
         prompt_token_ids: Option<Vec<u64>> = None,
-        /// The chat that was rendered.
+        /// Original chat request.
         chat_request: Option<Value> = None,
-        /// The completion that was rendered.
+        /// Original completion request.
         completion_request: Option<Value> = None,
     }
 }
@@ -98,7 +98,7 @@ fn length(body: &Map<String, Value>, key: &str) -> Option<usize> {
     body.get(key).and_then(Value::as_array).map(Vec::len)
 }
 
-/// `_validate_prompt_tokens_length`.
+/// Mirrors vLLM's `_validate_prompt_tokens_length`.
 fn lengths(body: &Map<String, Value>) -> Result<(), ValidatorError> {
     let replies = length(body, "generate_responses").unwrap_or(0);
     for key in ["prompt_tokens", "prompt_token_ids"] {
@@ -111,7 +111,7 @@ fn lengths(body: &Map<String, Value>) -> Result<(), ValidatorError> {
     Ok(())
 }
 
-/// `_validate_output_chunk_lens`.
+/// Mirrors vLLM's `_validate_output_chunk_lens`.
 fn replayed(body: &Map<String, Value>) -> Result<(), ValidatorError> {
     let tokens = length(body, "output_token_ids").unwrap_or(0) as u64;
     let lens = body.get("output_chunk_lens").and_then(Value::as_array);
@@ -127,30 +127,30 @@ fn replayed(body: &Map<String, Value>) -> Result<(), ValidatorError> {
 }
 
 impl DerenderChatRequest {
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
-    /// vLLM's 400 for a body it does not take.
+    /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
         check::body(value)
     }
 }
 
 impl DerenderCompletionRequest {
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
-    /// vLLM's 400 for a body it does not take.
+    /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
         check::body(value)
     }
 }
 
 impl DerenderStreamRequest {
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
-    /// vLLM's 400 for a body it does not take.
+    /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
         check::body(value)
     }

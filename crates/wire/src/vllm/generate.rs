@@ -1,4 +1,4 @@
-//! `POST /inference/v1/generate`: tokens in, tokens out.
+//! Request of `POST /inference/v1/generate`: token ids in, token ids out.
 //!
 //! Source: `vllm/entrypoints/scale_out/token_in_token_out/protocol.py`, `GenerateRequest`.
 
@@ -18,7 +18,7 @@ use crate::schema::{
     int_from, optional, required, wire_model,
 };
 
-/// What an answer consists of.
+/// Schema of `output_mode`: the content of a response.
 pub(crate) const OUTPUT_MODE: Schema = Schema::Literal(&["tokens", "text", "derender"]);
 
 const TOKEN_IDS: Schema = Schema::After(
@@ -61,7 +61,7 @@ const ITEMS: Schema = Schema::Nullable(&Schema::Dict(
     &Schema::List(&Schema::Nullable(&STR), ANY_LENGTH),
 ));
 
-/// `MultiModalFeatures`, less the checks of its members against each other.
+/// Schema of `MultiModalFeatures`, without the checks between its members.
 const FEATURES: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
     "MultiModalFeatures",
     &[
@@ -108,56 +108,56 @@ const PARSER_KWARGS: Schema = Schema::Nullable(&Schema::Model(&Model {
 }));
 
 wire_model! {
-    /// A prompt in tokens and what to sample for it.
+    /// A prompt as token ids, and its sampling parameters.
     pub struct GenerateRequest: Plain "GenerateRequest"
         before [validators::cache_salt] after coherent
     {
-        /// Id in the answer; a fresh one when absent.
+        /// Request id to return; generated when absent.
         request_id: Option<String> [STR] = None,
-        /// The prompt.
+        /// Token ids of the prompt.
         token_ids: TokenIds [TOKEN_IDS],
-        /// Offsets of the tokens in the text they came from.
+        /// Offsets of the tokens in the source text.
         token_offsets: Option<Value> [Schema::Nullable(&Schema::List(
             &Schema::Tuple(&[INT, INT]),
             ANY_LENGTH,
         ))] = None,
-        /// Media that was processed already.
+        /// Preprocessed media.
         features: Option<Value> [FEATURES] = None,
-        /// Media to be processed here.
+        /// Media to preprocess.
         content_parts: Option<Vec<Map<String, Value>>> = None,
-        /// What to sample.
+        /// Sampling parameters.
         sampling_params: SamplingParams [Schema::Union(&[
             Schema::Instance("SamplingParams"),
             SamplingParams::SCHEMA,
         ])],
-        /// Served name; null or empty for the base model.
+        /// Served model name; null or empty selects the base model.
         model: Option<String> = None,
-        /// Whether the prompt is past its reasoning.
+        /// Whether the prompt already contains the end of its reasoning.
         reasoning_ended: Option<bool> = None,
-        /// For the engine's reasoning parser.
+        /// Arguments of the engine's reasoning parser.
         reasoning_parser_kwargs: Option<Value> [PARSER_KWARGS] = None,
-        /// Whether the answer repeats the prompt's token ids.
+        /// Whether to return the token ids of the prompt.
         return_token_ids: Option<bool> = None,
-        /// `tokens`, `text` or `derender`.
+        /// Content of the response: `tokens`, `text` or `derender`.
         output_mode: String [OUTPUT_MODE] = "tokens".to_owned(),
-        /// What a parser of the output needs to know.
+        /// Context for parsers of the output.
         parse_context: Option<Value> [PARSE_CONTEXT] = None,
-        /// Server-sent events instead of one body.
+        /// Whether to stream server-sent events instead of one body.
         stream: Option<bool> = Some(false),
-        /// Usage in streams.
+        /// Options for usage in streams.
         stream_options: Option<StreamOptions> = None,
-        /// Keeps the prefix cache apart.
+        /// Salt of the block hashes; only equal salts share prefix-cache blocks.
         cache_salt: Option<String> [CACHE_SALT] = None,
-        /// Lower goes first.
+        /// Scheduling priority; lower values are scheduled first.
         priority: i64 = 0,
-        /// For the engine's KV connector.
+        /// Parameters of the KV connector.
         kv_transfer_params: Option<Map<String, Value>> = None,
-        /// For the engine's encoder-cache connector.
+        /// Parameters of the encoder-cache connector.
         ec_transfer_params: Option<Map<String, Value>> = None,
     }
 }
 
-/// The `after` validators that text-only requests can meet.
+/// Runs the `after` validators that apply to text-only requests.
 fn coherent(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let refuse = |text: String| Err(ValidatorError::ValueError(text));
     if validators::truthy(map, "content_parts") && validators::given(map, "features").is_some() {
@@ -204,10 +204,10 @@ fn coherent(map: &Map<String, Value>) -> Result<(), ValidatorError> {
 }
 
 impl GenerateRequest {
-    /// Reads a body. The sampling parameters are checked on the way, as upstream's class does.
+    /// Parses a body; the sampling parameters are verified too, as upstream's class does.
     ///
     /// # Errors
-    /// vLLM's 400 for a body it does not take.
+    /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         let mut request: Self = check::body_within(value, bounds)?;
         let params = &mut request.sampling_params;
@@ -224,8 +224,10 @@ impl GenerateRequest {
         Ok(request)
     }
 
-    /// Reads a body with a long prompt, and all but the prompt as JSON; `None` for any other body, which
-    /// may be as good.
+    /// Parses a body with a long prompt.
+    ///
+    /// Also returns the body as JSON, with a placeholder prompt. `None` means that [`Self::parse`]
+    /// must read the body.
     pub fn read_long(text: &[u8], bounds: &RequestBounds) -> Option<(Self, Value)> {
         let (value, ids) = long_ids::split(text, "token_ids")?;
         let mut request = Self::parse(&value, bounds).ok()?;

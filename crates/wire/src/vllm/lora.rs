@@ -1,4 +1,4 @@
-//! `POST /v1/load_lora_adapter` and `/v1/unload_lora_adapter`: the requests.
+//! Requests of `POST /v1/load_lora_adapter` and `/v1/unload_lora_adapter`.
 //!
 //! Source: `vllm/entrypoints/serve/lora/protocol.py`.
 
@@ -11,13 +11,13 @@ use crate::schema::wire_model;
 wire_model! {
     /// A request to load an adapter.
     pub struct LoadLoraRequest: Plain "LoadLoRAAdapterRequest" {
-        /// Name to serve it under.
+        /// Adapter name to serve.
         lora_name: String,
-        /// Where it lies.
+        /// Directory of the adapter.
         lora_path: String,
-        /// Whether a loaded one of that name is replaced.
+        /// Whether to replace a loaded adapter of that name.
         load_inplace: bool = false,
-        /// Whether its weights have three dimensions.
+        /// Whether the weights have three dimensions.
         is_3d_lora_weight: bool = false,
     }
 }
@@ -25,23 +25,23 @@ wire_model! {
 wire_model! {
     /// A request to unload an adapter.
     pub struct UnloadLoraRequest: Plain "UnloadLoRAAdapterRequest" {
-        /// Name it is served under.
+        /// Served adapter name.
         lora_name: String,
-        /// Its number inside the engine; ignored.
+        /// Number of the adapter inside the engine; ignored.
         lora_int_id: Option<i128> = None,
     }
 }
 
 impl LoadLoraRequest {
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
-    /// vLLM's 400 for a body it does not take.
+    /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
         check::body(value)
     }
 
-    /// Refuses blanks.
+    /// Rejects an empty name or path.
     ///
     /// # Errors
     /// 400 `InvalidUserInput`.
@@ -56,15 +56,15 @@ impl LoadLoraRequest {
 }
 
 impl UnloadLoraRequest {
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
-    /// vLLM's 400 for a body it does not take.
+    /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
         check::body(value)
     }
 
-    /// Refuses a blank.
+    /// Rejects an empty name.
     ///
     /// # Errors
     /// 400 `InvalidUserInput`.
@@ -78,7 +78,7 @@ impl UnloadLoraRequest {
     }
 }
 
-/// The adapter is loaded and may not be replaced.
+/// Returns the error for an adapter that is loaded and may not be replaced.
 pub fn already_loaded(name: &str) -> Fault {
     invalid(&format!(
         "The lora adapter '{name}' has already been loaded. If you want to load the adapter in \
@@ -86,20 +86,20 @@ pub fn already_loaded(name: &str) -> Fault {
     ))
 }
 
-/// The name is that of a base model.
+/// Returns the error for an adapter named like a base model.
 pub fn served_as_base(name: &str) -> Fault {
     invalid(&format!(
         "The lora adapter '{name}' conflicts with a served base model."
     ))
 }
 
-/// Nothing lies at the path.
+/// Returns the 404 for a path without an adapter.
 pub fn not_found(name: &str, path: &str) -> Fault {
     let text = format!("Loading lora {name} failed: No adapter found for {path}");
     Fault::new(404, ErrorType::NotFound, text)
 }
 
-/// No adapter of that name is loaded.
+/// Returns the 404 for an adapter that is not loaded.
 pub fn not_loaded(name: &str) -> Fault {
     Fault::new(
         404,

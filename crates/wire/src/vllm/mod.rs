@@ -1,4 +1,4 @@
-//! vLLM's own routes.
+//! Requests of vLLM's own routes.
 
 pub mod control;
 pub mod derender;

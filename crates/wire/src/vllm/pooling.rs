@@ -1,6 +1,6 @@
-//! Embedding, pooling, classification, score and rerank requests.
+//! Requests of the embedding, pooling, classification, score and rerank routes.
 //!
-//! What the classes of all forms have in common is read into [`PoolingRequest`].
+//! [`PoolingRequest`] holds the fields that all forms have.
 //!
 //! Source: `vllm/entrypoints/pooling/{base,embed,pooling,classify,scoring}/protocol.py`.
 
@@ -15,31 +15,31 @@ use crate::openai::completion::{Prompt, Prompts};
 use crate::openai::message::Message;
 use crate::schema::{Schema, Wire};
 
-/// What is to be pooled.
+/// Input of a pooling request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PoolingInput {
-    /// Texts or token ids.
+    /// Prompts, as texts or token ids.
     Prompts(Prompts),
-    /// Very many texts.
+    /// A long list of texts.
     Texts(Texts),
     /// One conversation.
     Chat(Vec<Message>),
     /// Several conversations.
     Chats(Vec<Vec<Message>>),
-    /// Whatever a plugin understands.
+    /// Data for a plugin.
     Data(Value),
-    /// Two sides to compare: queries and documents, as sent.
+    /// Two sides to compare, queries and documents, as sent.
     Pair(Value, Value),
 }
 
 /// A pooling request of any form.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PoolingRequest {
-    /// What is to be pooled.
+    /// Input to pool.
     pub input: PoolingInput,
-    /// Served name; null or empty for the base model.
+    /// Served model name; null or empty selects the base model.
     pub model: Option<String>,
-    /// Which task, on `/pooling`.
+    /// Pooling task, on `/pooling`.
     pub task: Option<String>,
     /// `float`, `base64`, `bytes` or `bytes_only`.
     pub encoding_format: String,
@@ -47,33 +47,33 @@ pub struct PoolingRequest {
     pub embed_dtype: String,
     /// Byte order of encoded vectors.
     pub endianness: String,
-    /// Length of the vectors; only for Matryoshka models.
+    /// Vector length, in dimensions; only for Matryoshka models.
     pub dimensions: Option<i128>,
-    /// Whether the model's activation is applied.
+    /// Whether to apply the model's activation.
     pub use_activation: Option<bool>,
-    /// Whether the tokenizer adds special tokens; the form's default when absent.
+    /// Whether the tokenizer adds special tokens; `None` uses the form's default.
     pub add_special_tokens: Option<bool>,
-    /// Tokens of the prompt to keep; -1 for all that fit.
+    /// Number of prompt tokens to keep; -1 for all that fit.
     pub truncate_prompt_tokens: Option<i128>,
-    /// Which end of the prompt is cut.
+    /// Side of the prompt to truncate: `left` or `right`.
     pub truncation_side: Option<String>,
     /// `max_length` or `do_not_pad`.
     pub padding: Option<String>,
-    /// Id in the answer; a fresh one when absent.
+    /// Request id to return; generated when absent.
     pub request_id: Option<String>,
-    /// Lower goes first.
+    /// Scheduling priority; lower values are scheduled first.
     pub priority: i64,
-    /// Keeps the prefix cache apart.
+    /// Salt of the block hashes; only equal salts share prefix-cache blocks.
     pub cache_salt: Option<String>,
-    /// A template instead of the model's.
+    /// Chat template to use instead of the model's.
     pub chat_template: Option<String>,
-    /// Arguments for the template.
+    /// Extra arguments of the chat template.
     pub chat_template_kwargs: Option<Map<String, Value>>,
-    /// Results to return of a rerank; 0 for all.
+    /// Number of results that a rerank returns; 0 for all.
     pub top_n: usize,
 }
 
-/// `reject_removed_pooling_parameters`.
+/// Mirrors vLLM's `reject_removed_pooling_parameters`.
 fn removed(body: &Value) -> Result<(), Fault> {
     let Value::Object(body) = body else {
         return Ok(());
@@ -94,7 +94,7 @@ fn removed(body: &Value) -> Result<(), Fault> {
     }
 }
 
-/// `_REMOVED_POOLING_TASK_MESSAGES`.
+/// Mirrors vLLM's `_REMOVED_POOLING_TASK_MESSAGES`.
 fn removed_task(task: &str) -> Option<&'static str> {
     match task {
         "score" => Some("`score` task was removed; use `classify` instead."),
@@ -106,17 +106,19 @@ fn removed_task(task: &str) -> Option<&'static str> {
 }
 
 impl PoolingRequest {
-    /// Reads the body of `POST /v1/embeddings`.
+    /// Parses the body of `POST /v1/embeddings`.
     ///
     /// # Errors
-    /// vLLM's 400 for a body it does not take.
+    /// vLLM's 400 if the body does not match the schema.
     pub fn parse_embedding(value: &Value) -> Result<Self, Fault> {
         removed(value)?;
         Self::of_forms(EMBEDDING, value)
     }
 
-    /// Reads a body of `POST /v1/embeddings` with one long list of token ids or texts, and all but the
-    /// list as JSON; `None` for any other body, which may be as good.
+    /// Parses a body of `POST /v1/embeddings` with one long list of token ids or texts.
+    ///
+    /// Also returns the body as JSON without the list. `None` means that [`Self::parse_embedding`]
+    /// must read the body.
     pub fn read_long_embedding(text: &[u8]) -> Option<(Self, Value)> {
         let ids = |ids| PoolingInput::Prompts(Prompts(vec![Prompt::Tokens(ids)]));
         let (value, input) = long_ids::split(text, "input")
@@ -129,28 +131,28 @@ impl PoolingRequest {
         Some((Self { input, ..request }, value))
     }
 
-    /// Reads the body of `POST /pooling`.
+    /// Parses the body of `POST /pooling`.
     ///
     /// # Errors
-    /// vLLM's 400 for a body it does not take.
+    /// vLLM's 400 if the body does not match the schema.
     pub fn parse_pooling(value: &Value) -> Result<Self, Fault> {
         removed(value)?;
         Self::of_forms(POOLING, value)
     }
 
-    /// Reads the body of `POST /classify`.
+    /// Parses the body of `POST /classify`.
     ///
     /// # Errors
-    /// vLLM's 400 for a body it does not take.
+    /// vLLM's 400 if the body does not match the schema.
     pub fn parse_classify(value: &Value) -> Result<Self, Fault> {
         removed(value)?;
         Self::of_forms(CLASSIFY, value)
     }
 
-    /// Reads the body of `POST /score`.
+    /// Parses the body of `POST /score`.
     ///
     /// # Errors
-    /// vLLM's 400 for a body it does not take.
+    /// vLLM's 400 if the body does not match the schema.
     pub fn parse_score(value: &Value) -> Result<Self, Fault> {
         let checked = check::checked(&Schema::Union(SCORE), value)?;
         let form = check::winner(SCORE, value).map_or(0, |(form, _)| form);
@@ -161,10 +163,10 @@ impl PoolingRequest {
         ))
     }
 
-    /// Reads the body of `POST /rerank`.
+    /// Parses the body of `POST /rerank`.
     ///
     /// # Errors
-    /// vLLM's 400 for a body it does not take.
+    /// vLLM's 400 if the body does not match the schema.
     pub fn parse_rerank(value: &Value) -> Result<Self, Fault> {
         let checked = check::checked(&Schema::Model(&RERANK), value)?;
         let pair = PoolingInput::Pair(member(&checked, "query"), member(&checked, "documents"));
@@ -225,7 +227,7 @@ impl PoolingRequest {
     }
 }
 
-/// A checked member; `None` where it is absent or null.
+/// Returns a checked member; `None` if it is absent or null.
 fn take<T: Wire>(body: &Value, key: &str) -> Option<T> {
     body.get(key).and_then(T::read)
 }

@@ -1,7 +1,7 @@
-//! The classes that pooling requests are checked against.
+//! Classes that pooling requests are checked against.
 //!
-//! One body may have one of several forms (a text, a conversation, many of them …); upstream
-//! has a class for each and tries them all.
+//! A body may have one of several forms (a text, a conversation, several conversations). vLLM has a
+//! class for each and tries all of them.
 //!
 //! Source: `vllm/entrypoints/pooling/{base,embed,pooling,classify,scoring}/protocol.py`.
 
@@ -61,7 +61,7 @@ const INPUT: Field = required(
 );
 const MESSAGES: Field = required("messages", CONVERSATION);
 
-/// How vectors are encoded.
+/// Fields of the vector encoding.
 const ENCODING: [Field; 3] = [
     optional(
         "encoding_format",
@@ -74,7 +74,7 @@ const ENCODING: [Field; 3] = [
     optional("endianness", Schema::Literal(&["native", "big", "little"])),
 ];
 
-/// How a conversation is rendered.
+/// Fields of chat templating.
 const RENDERING: [Field; 5] = [
     optional("add_generation_prompt", Schema::Bool),
     optional("continue_final_message", Schema::Bool),
@@ -86,14 +86,14 @@ const RENDERING: [Field; 5] = [
     ),
 ];
 
-/// The head of every form.
+/// First fields of every form.
 const NAMES: [Field; 3] = [
     optional("model", NULLABLE_STR),
     optional("user", NULLABLE_STR),
     optional("truncate_prompt_tokens", Schema::Nullable(&int_from(-1))),
 ];
 
-/// The tail of every form.
+/// Last fields of every form.
 const COMMON: [Field; 5] = [
     optional("truncation_side", SIDE),
     optional("request_id", STR),
@@ -111,7 +111,7 @@ const TASK: Schema = Schema::Literal(&[
     "embed&token_classify",
 ]);
 
-/// Joins groups of fields; `N` has to be their number.
+/// Concatenates groups of fields; `N` must be their total number.
 const fn join<const N: usize>(groups: &[&[Field]]) -> [Field; N] {
     let mut fields = [PADDING; N];
     let mut at = 0;
@@ -290,7 +290,7 @@ pub(super) static CLASSIFY: &[Schema] = &[
 const ONE_INPUT: Schema = Schema::Union(SCORE_INPUT);
 const INPUTS: Schema = Schema::Union(SCORE_INPUTS);
 
-/// The head of score and rerank requests.
+/// First fields of score and rerank requests.
 const SCORING: [Field; 14] = join::<14>(&[
     &[USE_ACTIVATION],
     &NAMES,
@@ -304,7 +304,7 @@ const SCORING: [Field; 14] = join::<14>(&[
     ],
 ]);
 
-/// The two sides that a score request may name.
+/// Names of the two sides in a score request.
 pub(super) const SIDES: [(&str, &str); 4] = [
     ("queries", "documents"),
     ("queries", "items"),
@@ -347,7 +347,7 @@ pub(super) static RERANK: Model = form(
     TEXT_CHECKS,
 );
 
-/// `ChatRequestMixin.check_generation_prompt`.
+/// Mirrors vLLM's `ChatRequestMixin.check_generation_prompt`.
 fn generation_prompt(body: &mut Cow<'_, Body>) -> ValidatorResult {
     if truthy(body, "continue_final_message") && truthy(body, "add_generation_prompt") {
         return Err(Fault::bad_request(
@@ -358,7 +358,7 @@ fn generation_prompt(body: &mut Cow<'_, Body>) -> ValidatorResult {
     Ok(())
 }
 
-/// `_is_chat_messages`.
+/// Mirrors vLLM's `_is_chat_messages`.
 fn is_messages(value: &Value) -> bool {
     let message = |item: &Value| item.get("role").is_some_and(Value::is_string);
     value
@@ -375,13 +375,13 @@ fn adopt(body: &mut Cow<'_, Body>, fits: fn(&Value) -> bool) {
     }
 }
 
-/// `EmbeddingChatInputRequest.normalize_input_messages`.
+/// Mirrors vLLM's `EmbeddingChatInputRequest.normalize_input_messages`.
 fn input_is_messages(body: &mut Cow<'_, Body>) -> ValidatorResult {
     adopt(body, is_messages);
     Ok(())
 }
 
-/// `EmbeddingBatchChatInputRequest.normalize_input_messages`.
+/// Mirrors vLLM's `EmbeddingBatchChatInputRequest.normalize_input_messages`.
 fn input_is_conversations(body: &mut Cow<'_, Body>) -> ValidatorResult {
     adopt(body, |value| {
         value

@@ -1,4 +1,4 @@
-//! `POST /generative_scoring`: the request.
+//! Request of `POST /generative_scoring`.
 //!
 //! Source: `vllm/entrypoints/generate/generative_scoring/protocol.py`.
 
@@ -9,39 +9,39 @@ use crate::fault::Fault;
 use crate::schema::{ANY_LENGTH, INT, STR, Schema, wire_model};
 
 wire_model! {
-    /// A query, items to append to it, and the tokens whose probability is wanted.
+    /// A query, items to append to it, and the labels to score.
     pub struct GenerativeScoringRequest: Wrapped "GenerativeScoringRequest" {
-        /// Served name.
+        /// Served model name.
         model: Option<String> = None,
-        /// The question: text or token ids.
+        /// Query as text or token ids.
         query: Value [Schema::Union(&[STR, Schema::List(&INT, ANY_LENGTH)])],
-        /// What is scored: texts or lists of token ids.
+        /// Items to score, as texts or lists of token ids.
         items: Value [Schema::Union(&[
             Schema::List(&STR, ANY_LENGTH),
             Schema::List(&Schema::List(&INT, ANY_LENGTH), ANY_LENGTH),
         ])],
-        /// Tokens whose probability is the score.
+        /// Token ids whose probability is the score.
         label_token_ids: Vec<i128>,
-        /// Whether scores are a distribution over the labels.
+        /// Whether to normalize scores over the labels.
         apply_softmax: bool = true,
-        /// Whether the item stands before the query.
+        /// Whether the item precedes the query.
         item_first: bool = false,
         /// Whether the tokenizer adds special tokens.
         add_special_tokens: bool = true,
-        /// Lower goes first.
+        /// Scheduling priority; lower values are scheduled first.
         priority: i64 = 0,
-        /// Id in the answer.
+        /// Request id to return; generated when absent.
         request_id: Option<String> [STR] = None,
-        /// Keeps the prefix cache apart.
+        /// Salt of the block hashes; only equal salts share prefix-cache blocks.
         cache_salt: Option<String> = None,
     }
 }
 
 impl GenerativeScoringRequest {
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
-    /// vLLM's 400 for a body it does not take.
+    /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
         check::body(value)
     }

@@ -1,4 +1,4 @@
-//! `POST /tokenize` and `/detokenize`: the requests.
+//! Requests of `POST /tokenize` and `/detokenize`.
 //!
 //! Source: `vllm/entrypoints/serve/tokenize/protocol.py`.
 
@@ -17,13 +17,13 @@ use crate::schema::{ANY_LENGTH, Schema, Wire, int_within, wire_model};
 wire_model! {
     /// A text to tokenize.
     pub struct TokenizeText: Wrapped "TokenizeCompletionRequest" {
-        /// Served name; null or empty for the base model.
+        /// Served model name; null or empty selects the base model.
         model: Option<String> = None,
         /// The text.
         prompt: String,
         /// Whether the tokenizer adds special tokens.
         add_special_tokens: bool = true,
-        /// Whether the answer has the vocabulary's pieces too.
+        /// Whether to return the vocabulary entries of the tokens too.
         return_token_strs: Option<bool> = Some(false),
     }
 }
@@ -31,32 +31,32 @@ wire_model! {
 wire_model! {
     /// A conversation to render and tokenize.
     pub struct TokenizeChat: Wrapped "TokenizeChatRequest" before [generation_prompt] {
-        /// Served name; null or empty for the base model.
+        /// Served model name; null or empty selects the base model.
         model: Option<String> = None,
         /// The conversation.
         messages: Vec<Message>,
-        /// Whether the template opens the assistant's turn.
+        /// Whether the chat template opens the assistant's turn.
         add_generation_prompt: bool = true,
-        /// Whether the answer has the vocabulary's pieces too.
+        /// Whether to return the vocabulary entries of the tokens too.
         return_token_strs: Option<bool> = Some(false),
-        /// Whether the last message is left open.
+        /// Whether the reply continues the last message.
         continue_final_message: bool = false,
-        /// Whether the tokenizer adds special tokens to the template's.
+        /// Whether the tokenizer adds special tokens to those of the chat template.
         add_special_tokens: bool = false,
-        /// A template instead of the model's.
+        /// Chat template to use instead of the model's.
         chat_template: Option<String> = None,
-        /// Arguments for the template.
+        /// Extra arguments of the chat template.
         chat_template_kwargs: Option<Map<String, Value>> = None,
-        /// Per modality, for the media loader.
+        /// Arguments of the media loader, by modality.
         media_io_kwargs: Option<IndexMap<String, Map<String, Value>>> = None,
-        /// For the multimodal processor.
+        /// Arguments of the multimodal processor.
         mm_processor_kwargs: Option<Map<String, Value>> = None,
-        /// Functions the template shows.
+        /// Functions that the chat template shows.
         tools: Option<Vec<Tool>> = None,
     }
 }
 
-/// `TokenizeChatRequest.check_generation_prompt`.
+/// Mirrors vLLM's `TokenizeChatRequest.check_generation_prompt`.
 fn generation_prompt(body: &mut Cow<'_, Body>) -> ValidatorResult {
     if truthy(body, "continue_final_message") && truthy(body, "add_generation_prompt") {
         return Err(Fault::bad_request(
@@ -67,20 +67,20 @@ fn generation_prompt(body: &mut Cow<'_, Body>) -> ValidatorResult {
     Ok(())
 }
 
-/// A request to tokenize: of one form or the other.
+/// A tokenize request: a text or a conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TokenizeRequest {
-    /// With `prompt`.
+    /// A text (`prompt`).
     Text(TokenizeText),
-    /// With `messages`.
+    /// A conversation (`messages`).
     Chat(Box<TokenizeChat>),
 }
 
 impl TokenizeRequest {
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
-    /// vLLM's 400 for a body it does not take.
+    /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
         static FORMS: &[Schema] = &[TokenizeText::SCHEMA, TokenizeChat::SCHEMA];
 
@@ -94,7 +94,7 @@ impl TokenizeRequest {
         read.ok_or_else(|| Fault::bad_request("The request could not be read."))
     }
 
-    /// The model that is asked for.
+    /// Returns the requested model name.
     pub fn model(&self) -> Option<&str> {
         match self {
             Self::Text(request) => request.model.as_deref(),
@@ -104,9 +104,9 @@ impl TokenizeRequest {
 }
 
 wire_model! {
-    /// Tokens to turn into text.
+    /// Tokens to convert to text.
     pub struct DetokenizeRequest: Wrapped "DetokenizeRequest" {
-        /// Served name; null or empty for the base model.
+        /// Served model name; null or empty selects the base model.
         model: Option<String> = None,
         /// Token ids.
         tokens: Vec<i64> [Schema::List(&int_within(0, i64::MAX as i128), ANY_LENGTH)],
@@ -114,10 +114,10 @@ wire_model! {
 }
 
 impl DetokenizeRequest {
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
-    /// vLLM's 400 for a body it does not take.
+    /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
         check::body(value)
     }

@@ -1,4 +1,4 @@
-//! Which chunks leave first with `eviction_policy: arc`.
+//! Implements the `arc` eviction policy of the host tier.
 //!
 //! **Source:** vLLM 0.33 `vllm/v1/kv_offload/cpu/policies/arc.py`, `cpu/manager.py`.
 
@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::{BlockKey, SeqId};
 
-/// Keys in the order in which they were put there.
 #[derive(Debug, Default)]
 struct KeyList {
     stamps: HashMap<BlockKey, u64>,
@@ -49,27 +48,23 @@ impl KeyList {
     }
 }
 
-/// What a request did to chunks.
 #[derive(Debug, Default)]
 struct Accesses {
-    /// Chunks that it lacked: each counts once.
+    /// Missing chunks; each counts once.
     missed: HashSet<BlockKey>,
-    /// By place in its prompt: the chunk, and whether it was there before.
+    /// Used chunks by position in the prompt, and whether they were present before.
     used: BTreeMap<(u32, u32), (BlockKey, bool)>,
 }
 
-/// An adaptive replacement cache: chunks that one request used and those that several did, and
-/// a share for the former that follows what was evicted too early.
+/// Implements an adaptive replacement cache. It separates chunks used by one request from those
+/// used by several. The target size of the first part adapts to evictions that were too early.
 #[derive(Debug, Default)]
 pub(super) struct ArcPolicy {
     capacity: u32,
-    /// Chunks that one request brought or used.
     recent: KeyList,
-    /// How many of those there are to be.
+    /// Target size of `recent`, in chunks.
     target: f64,
-    /// Chunks that later requests used again.
     frequent: KeyList,
-    /// What was evicted from `recent` and from `frequent`.
     ghosts: [KeyList; 2],
     requests: HashMap<SeqId, Accesses>,
 }
@@ -82,7 +77,7 @@ impl ArcPolicy {
         }
     }
 
-    /// A request would store chunks that are not there, its head first.
+    /// Records missing chunks that a request would store, from the head of its prompt.
     pub(super) fn missed(&mut self, id: SeqId, keys: impl Iterator<Item = BlockKey>) {
         let seen = &mut self.requests.entry(id).or_default().missed;
         let new: Vec<_> = keys.filter(|key| seen.insert(*key)).collect();
@@ -103,13 +98,12 @@ impl ArcPolicy {
         }
     }
 
-    /// A request brought a chunk, or used one that was there.
     pub(super) fn used(&mut self, id: SeqId, place: (u32, u32), key: BlockKey, reused: bool) {
         let used = &mut self.requests.entry(id).or_default().used;
         used.entry(place).or_insert((key, reused));
     }
 
-    /// A request is over: only now its uses count, its head as the newest.
+    /// Applies the accesses of an ended request, its head last.
     pub(super) fn finished(&mut self, id: SeqId) {
         let used = self.requests.remove(&id).unwrap_or_default().used;
         for (key, reused) in used.into_values().rev() {
@@ -128,7 +122,7 @@ impl ArcPolicy {
         }
     }
 
-    /// The first `n` that leave of those that may; `None`: there are not so many.
+    /// Returns the first `n` evictable chunks, or `None` if there are fewer.
     pub(super) fn victims(
         &self,
         n: usize,

@@ -4,27 +4,25 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use super::arc::ArcPolicy;
 use crate::{BlockKey, SeqId};
 
-/// The greater, the later a chunk is evicted: when it was used, and how near it is to the start of
-/// its prompt, so that a tail goes before its head.
+/// Eviction order: the lower value is evicted first. Orders by last use, then by position in the
+/// prompt, so that a tail is evicted before its head.
 pub(super) type Recency = (u64, Reverse<u32>);
 
-/// The number of its group in events, and the key of its last block.
+/// Group number in events, and key of the chunk's last block.
 pub(super) type ChunkName = (u32, BlockKey);
 
-/// The chunks of a [`HostTier`](super::HostTier): which are there, which copies hold them, and who
-/// goes first.
+/// Holds the chunks of a [`HostTier`](super::HostTier), their copies and their eviction order.
 #[derive(Debug)]
 pub(super) struct HostChunks {
     capacity: u32,
     index: HashMap<BlockKey, u32>,
-    /// By number; those that are free keep their memory.
+    /// Chunks by id; free entries keep their allocation.
     chunks: Vec<Chunk>,
     free: Vec<u32>,
-    /// Chunks that no copy holds, in the order in which they leave.
+    /// Chunks without a copy, in LRU order.
     evictable: BTreeSet<(Recency, u32)>,
-    /// Who goes first instead, where recency alone does not say it.
     pub(super) arc: Option<Box<ArcPolicy>>,
-    /// Chunks that are being written, and pins of those that are being read.
+    /// Numbers of chunks being written, and of reads in progress.
     pub(super) storing: u32,
     pub(super) loading: u32,
 }
@@ -33,23 +31,16 @@ pub(super) struct HostChunks {
 struct Chunk {
     key: BlockKey,
     name: ChunkName,
-    /// The whole hash, where the plan had one.
     hash: Option<[u8; 32]>,
     recency: Recency,
-    /// Copies that read it.
     reads: u32,
-    /// It is not complete yet.
     storing: bool,
 }
 
-/// What a chunk can be used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChunkState {
-    /// It can be loaded.
     Ready,
-    /// It is being written.
     Storing,
-    /// Somebody loads it.
     Loading,
 }
 
@@ -71,7 +62,6 @@ impl HostChunks {
         (self.chunks.len() - self.free.len()) as u32
     }
 
-    /// The names of the chunks that are there, in no order.
     pub(super) fn names(&self) -> impl Iterator<Item = ChunkName> {
         self.index.values().map(|&id| self.chunks[id as usize].name)
     }
@@ -89,7 +79,6 @@ impl HostChunks {
         }
     }
 
-    /// A chunk was used; one that a copy holds remembers it for later.
     pub(super) fn touch(&mut self, id: u32, recency: Recency) {
         let before = self.chunks[id as usize].recency;
         if before == recency {
@@ -101,12 +90,10 @@ impl HostChunks {
         }
     }
 
-    /// Chunks that nobody uses.
     pub(super) fn room(&self) -> u32 {
         self.capacity - self.len()
     }
 
-    /// The first `n` that may leave and are not among `kept`, or fewer.
     pub(super) fn victims(&self, n: usize, kept: &HashSet<u32>) -> Vec<u32> {
         if let Some(arc) = &self.arc {
             let may = |id: &u32| self.state(*id) == ChunkState::Ready && !kept.contains(id);
@@ -118,7 +105,7 @@ impl HostChunks {
         may.filter(|id| !kept.contains(id)).take(n).collect()
     }
 
-    /// A chunk that no copy holds leaves; what it was.
+    /// Evicts a chunk without copies. Returns its group, name and hash.
     pub(super) fn evict(&mut self, id: u32) -> (u32, BlockKey, Option<[u8; 32]>) {
         let chunk = &mut self.chunks[id as usize];
         let ((group, name), hash) = (chunk.name, chunk.hash.take());
@@ -131,7 +118,7 @@ impl HostChunks {
         (group, name, hash)
     }
 
-    /// A chunk comes in, to be written; there is room for it, and it is not there yet.
+    /// Adds a chunk that will be written. There must be room, and the key must be new.
     pub(super) fn insert(
         &mut self,
         key: BlockKey,
@@ -165,14 +152,13 @@ impl HostChunks {
         id
     }
 
-    /// A sequence brought a chunk, or used one that was there, at this place of its prompt.
     pub(super) fn used(&mut self, seq: SeqId, id: u32, place: (u32, u32), reused: bool) {
         if let Some(arc) = &mut self.arc {
             arc.used(seq, place, self.chunks[id as usize].key, reused);
         }
     }
 
-    /// A chunk is complete.
+    /// Marks a chunk as completely written, so that it may be evicted.
     pub(super) fn stored(&mut self, id: u32) {
         let chunk = &mut self.chunks[id as usize];
         chunk.storing = false;
@@ -180,7 +166,6 @@ impl HostChunks {
         self.evictable.insert((chunk.recency, id));
     }
 
-    /// A copy begins to read a chunk.
     pub(super) fn pin(&mut self, id: u32) {
         let chunk = &mut self.chunks[id as usize];
         self.evictable.remove(&(chunk.recency, id));
@@ -188,7 +173,6 @@ impl HostChunks {
         self.loading += 1;
     }
 
-    /// A copy has read a chunk.
     pub(super) fn unpin(&mut self, id: u32) {
         let chunk = &mut self.chunks[id as usize];
         chunk.reads -= 1;

@@ -1,4 +1,4 @@
-//! What a prompt finds in the memory of the host, in all groups of layers.
+//! Looks up prompts in the host tier, in all layer groups.
 //!
 //! **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`
 //! (`_lookup_complete_chunks`).
@@ -10,28 +10,25 @@ use super::{CopiedChunk, HostHit, HostRules, HostTier, LoadCopy};
 use crate::kv::Group;
 use crate::{BlockKey, BlockPlan, Event, HostEvent, SeqId, SimTime};
 
-/// What a sequence asks for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HostRequest {
     pub(crate) id: SeqId,
-    /// Tokens that it has; at least one of them is computed.
+    /// Number of its tokens; at least one is computed.
     pub(crate) known: u32,
-    /// Blocks of it that are on the GPU.
     pub(crate) from: u32,
-    /// Tokens of a block.
     pub(crate) size: u32,
 }
 
 impl HostRequest {
-    /// Tokens that need no computation when so many blocks are there.
+    /// Returns the tokens that need no computation if `blocks` blocks are present.
     pub(crate) fn tokens(&self, blocks: u32) -> u32 {
         blocks.saturating_mul(self.size).min(self.known - 1)
     }
 }
 
 impl Group {
-    /// Of chunks `first..end`, the first that a sequence with so many tokens behind it looks at: at
-    /// least the last one, however short a window is.
+    /// Returns the first of chunks `first..end` that the group reads after `tokens` tokens; at most
+    /// the last one.
     fn needs_from(&self, (first, end): (u32, u32), tokens: u32) -> u32 {
         match self.sees_all() {
             true => first,
@@ -41,7 +38,6 @@ impl Group {
 }
 
 impl HostTier {
-    /// The key of a chunk in a group, told from those of other groups.
     pub(super) fn key(&self, plan: &BlockPlan, group: usize, chunk: u32) -> Option<BlockKey> {
         let last = (u64::from(chunk) + 1) * u64::from(self.config.blocks_per_chunk) - 1;
         let key = plan.keys.get(usize::try_from(last).ok()?)?;
@@ -52,20 +48,19 @@ impl HostTier {
         self.chunks.find(self.key(plan, group, chunk)?)
     }
 
-    /// Chunks that the first `blocks` of a plan fill.
+    /// Returns the number of full chunks in the first `blocks` of a plan.
     pub(super) fn full(&self, plan: &BlockPlan, blocks: u32) -> u32 {
         (plan.keys.len() as u32).min(blocks) / self.config.blocks_per_chunk
     }
 
-    /// Most blocks of a hit.
     fn most(&self, request: &HostRequest) -> u32 {
-        // A state is that of all tokens before it, so that one more cannot be taken back.
+        // A state covers all previous tokens, so the last one cannot be recomputed from it.
         let has_state = self.groups.iter().any(|group| group.is_state);
         let all = self.config.rules == HostRules::Native && !has_state;
         request.known.saturating_sub(u32::from(!all)) / request.size
     }
 
-    /// Chunks, from the start of a plan, up to which all groups have what they need.
+    /// Returns the end of the hit in chunks: all groups have the chunks they need before it.
     fn end(&self, plan: &BlockPlan, request: &HostRequest, (first, last): (u32, u32)) -> u32 {
         let groups = || self.groups.iter().enumerate();
         let is_there = |group: usize, chunk| self.find(plan, group, chunk).is_some();
@@ -74,7 +69,7 @@ impl HostTier {
             full.all(|(at, _)| is_there(at, chunk))
         };
         let mut end = first + (first..last).take_while(sees_all).count() as u32;
-        // Whatever ends behind a chunk that a window lacks needs that chunk too.
+        // Every longer hit needs a chunk missing in a window, so the hit ends there.
         while end > first {
             let tokens = request.tokens(end * self.config.blocks_per_chunk);
             let lacking = groups().filter_map(|(at, group)| {
@@ -90,7 +85,6 @@ impl HostTier {
         end
     }
 
-    /// The chunks of a hit that are not on the GPU.
     fn chunks_of(
         &self,
         plan: &BlockPlan,
@@ -113,7 +107,7 @@ impl HostTier {
         all.collect()
     }
 
-    /// What is here of a plan behind what is on the GPU.
+    /// Looks up the blocks of a plan after those on the GPU.
     pub(crate) fn look_up(
         &mut self,
         now: SimTime,
@@ -157,7 +151,6 @@ impl HostTier {
         HostHit::Blocks(if found < size { 0 } else { found })
     }
 
-    /// What is here of the first chunks of a plan was used.
     pub(super) fn touch(&mut self, plan: &BlockPlan, chunks: u32, epoch: u64) {
         for at in 0..chunks {
             for group in 0..self.groups.len() {
@@ -168,7 +161,7 @@ impl HostTier {
         }
     }
 
-    /// So many blocks of a plan behind those on the GPU are copied there, from `now` on.
+    /// Starts to copy `blocks` blocks, after those on the GPU, to the GPU.
     pub(crate) fn load(
         &mut self,
         now: SimTime,

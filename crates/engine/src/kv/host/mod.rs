@@ -1,9 +1,9 @@
-//! A second prefix cache in the memory of the host, behind the blocks of the GPU.
+//! Simulates a second prefix cache in host memory.
 //!
-//! Blocks are copied to it as soon as a step has computed them, whether or not the GPU will lose
-//! them, and back where a prompt begins with what is there and not on the GPU. Copies of one
-//! direction follow each other, the two directions do not disturb each other; their ends are seen
-//! when a step ends, or at once while no step runs.
+//! Blocks are copied to it after the step that computed them, whether or not the GPU will evict
+//! them. They are copied back if a prompt begins with blocks that are missing on the GPU. Copies of
+//! one direction run one after another; the two directions are independent. The end of a copy takes
+//! effect at the end of a step, or immediately while no step runs.
 //!
 //! **Source:** vLLM 0.33 `vllm/v1/kv_offload/cpu/{manager,gpu_worker}.py`,
 //! `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`,
@@ -25,76 +25,73 @@ use chunks::{ChunkState, HostChunks, Recency};
 pub(crate) use lookup::HostRequest;
 use offers::Offers;
 
-/// A cache in the memory of the host (`--kv-offloading-size`).
+/// Configures the prefix cache in host memory (`--kv-offloading-size`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostTierConfig {
-    /// Whose rules.
+    /// vLLM connector to imitate.
     pub rules: HostRules,
-    /// Which chunks leave first.
+    /// Eviction policy.
     pub eviction: HostEviction,
-    /// Chunks that it holds, at least 1.
+    /// Capacity in chunks, at least 1.
     pub chunks: u32,
-    /// Blocks of a chunk, at least 1. Default 1.
+    /// Blocks per chunk, at least 1. Default: 1.
     pub blocks_per_chunk: u32,
-    /// Bytes of a chunk, all GPUs together.
+    /// Bytes per chunk, summed over all GPUs.
     pub chunk_bytes: u64,
-    /// Whether blocks with generated tokens are kept too.
+    /// Whether blocks with generated tokens are stored too.
     pub outputs: bool,
-    /// How often a chunk is offered before it is stored, and of how many chunks that is counted; `None`:
-    /// it is stored at once. Default none.
+    /// Number of offers before a chunk is stored, and number of chunks whose offers are counted;
+    /// `None`: stored at the first offer. Default: `None`.
     pub threshold: Option<(u32, usize)>,
-    /// What a copy takes before its first byte.
+    /// Start latency of a copy.
     pub latency: Duration,
-    /// What a chunk takes to the host, and back.
+    /// Copy time per chunk, to the host and back.
     pub chunk_time: (Duration, Duration),
 }
 
-/// What decides between the two tiers that vLLM has.
+/// Selects one of vLLM's two host tiers to imitate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HostRules {
-    /// `OffloadingConnector`: a step's chunks of a request are stored all or none, recency is that
-    /// of the request, and a hit may cover a whole prompt.
+    /// `OffloadingConnector`: the chunks of a request in a step are stored all or none. Recency is
+    /// that of the request. A hit may cover a whole prompt.
     #[default]
     Native,
-    /// `SimpleCPUOffloadConnector`: what finds room is stored, recency is that of the copy, and the
-    /// last token is never part of a hit.
+    /// `SimpleCPUOffloadConnector`: the chunks that fit are stored. Recency is that of the copy. A
+    /// hit never includes the last token.
     Simple,
 }
 
-/// Which chunks leave a [`HostTier`] first.
+/// Selects the eviction policy of a [`HostTier`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HostEviction {
-    /// Those that were used longest ago.
+    /// Least recently used first.
     #[default]
     Lru,
-    /// Those of the adaptive replacement cache of `OffloadingConnector`, which keeps what several
-    /// requests used apart from the rest.
+    /// Adaptive replacement cache of `OffloadingConnector`; separates chunks used by several
+    /// requests from others.
     Arc,
 }
 
-/// Chunks of a [`HostTier`] by what they do.
+/// Counts the chunks of a [`HostTier`] by state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HostCounts {
-    /// That it can hold.
+    /// Capacity.
     pub total: u32,
-    /// That it holds, those being written included.
+    /// Stored chunks, including those being written.
     pub used: u32,
-    /// That are being written.
+    /// Chunks being written.
     pub storing: u32,
-    /// Times that they are being read.
+    /// Reads in progress.
     pub loading: u32,
 }
 
-/// What a request finds behind its hit on the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HostHit {
-    /// A copy is under way: it is to ask again.
+    /// A copy of these blocks is in progress; look up again later.
     Wait,
-    /// So many blocks more.
     Blocks(u32),
 }
 
-/// Chunks on their way to the host.
 #[derive(Debug)]
 pub(crate) struct StoreCopy {
     id: SeqId,
@@ -103,18 +100,13 @@ pub(crate) struct StoreCopy {
     generation: u32,
 }
 
-/// A chunk that is copied.
 #[derive(Debug, Clone, Copy)]
 struct CopiedChunk {
-    /// The number of its group in events.
     group: u32,
-    /// Its number in the plan.
     at: u32,
-    /// Its number in the tier.
     id: u32,
 }
 
-/// Chunks on their way to the GPU.
 #[derive(Debug)]
 struct LoadCopy {
     id: SeqId,
@@ -122,7 +114,7 @@ struct LoadCopy {
     generation: u32,
 }
 
-/// Copies of one direction, the first one first.
+/// Queue of copies in one direction, the first one first.
 #[derive(Debug)]
 struct CopyLane<T> {
     copies: VecDeque<(SimTime, Duration, T)>,
@@ -137,7 +129,7 @@ impl<T> CopyLane<T> {
         }
     }
 
-    /// A copy that takes so long begins when it may and those before it are done; when it ends.
+    /// Queues a copy of duration `takes`, not before `from`. Returns its end.
     fn push(&mut self, from: SimTime, takes: Duration, copy: T) -> SimTime {
         self.tail = self.tail.max(from) + takes;
         self.copies.push_back((self.tail, takes, copy));
@@ -154,31 +146,25 @@ impl<T> CopyLane<T> {
     }
 }
 
-/// What the tier knows of a sequence.
 #[derive(Debug, Default)]
 struct HostSequence {
-    /// Recency of all its chunks; 0: it has used none.
+    /// Recency of all its chunks; 0 if it has used none.
     epoch: u64,
-    /// Chunks of its plan that were stored or loaded.
     offered: u32,
-    /// Copies of its blocks that have not ended.
     copies: u32,
-    /// When the last of those that have begun ends.
+    /// End of its last started copy to the host.
     copied: SimTime,
-    /// Since when it waits for an answer.
+    /// Start of its lookup, while it waits.
     asked: Option<SimTime>,
-    /// It is over, and stays for its copies alone.
+    /// Whether it has ended and remains only for its copies.
     ended: bool,
 }
 
-/// A copy to the GPU ended: whose it was.
 pub(crate) struct Loaded(pub(crate) SeqId);
 
-/// The cache in the memory of the host.
 #[derive(Debug)]
 pub(crate) struct HostTier {
     config: HostTierConfig,
-    /// The groups of layers, each with chunks of its own.
     groups: Vec<Group>,
     chunks: HostChunks,
     seqs: HashMap<SeqId, HostSequence>,
@@ -186,11 +172,8 @@ pub(crate) struct HostTier {
     loads: CopyLane<LoadCopy>,
     offers: Offers,
     epoch: u64,
-    /// How often it was emptied.
     generation: u32,
-    /// Sequences that wait for an answer.
     pub(crate) deferred: usize,
-    /// Whether anybody wants events of what it holds.
     events: bool,
 }
 
@@ -199,7 +182,6 @@ fn new_chunks(config: &HostTierConfig) -> HostChunks {
 }
 
 impl HostTier {
-    /// An empty tier for blocks of these groups.
     pub(crate) fn new(config: HostTierConfig, groups: Vec<Group>, events: bool) -> Self {
         Self {
             chunks: new_chunks(&config),
@@ -216,7 +198,6 @@ impl HostTier {
         }
     }
 
-    /// Chunks by what they do.
     pub(crate) fn counts(&self) -> HostCounts {
         HostCounts {
             total: self.config.chunks,
@@ -226,12 +207,10 @@ impl HostTier {
         }
     }
 
-    /// The last block of each chunk in it, in no order.
     pub(crate) fn keys(&self) -> impl Iterator<Item = BlockKey> {
         self.chunks.names().map(|(_, key)| key)
     }
 
-    /// Whether blocks with generated tokens are kept too.
     pub(crate) fn keeps_outputs(&self) -> bool {
         self.config.outputs
     }
@@ -241,7 +220,7 @@ impl HostTier {
         self.epoch
     }
 
-    /// The epoch of a sequence that uses a chunk.
+    /// Returns the epoch of a sequence, assigned at its first use of a chunk.
     fn epoch_of(&mut self, id: SeqId) -> u64 {
         let seq = self.seqs.entry(id).or_default();
         if seq.epoch == 0 {
@@ -258,8 +237,8 @@ impl HostTier {
             .saturating_add(each.saturating_mul(chunks))
     }
 
-    /// A step computes a plan up to `blocks` full blocks: what is not here is to be stored when it
-    /// ends. `None`: nothing, or there is no room for it.
+    /// Reserves room for the missing chunks of a step that computes `blocks` full blocks of a plan.
+    /// Returns `None` if nothing is missing or there is no room.
     pub(crate) fn offer(
         &mut self,
         id: SeqId,
@@ -281,7 +260,7 @@ impl HostTier {
         let (mut missing, mut present) = (Vec::new(), HashSet::new());
         let groups = self.groups.len();
         let all = (0..groups).flat_map(|group| (from..end).map(move |at| (group, at)));
-        // A chunk of several blocks is of the only group, which keeps all.
+        // Chunks of several blocks exist only with a single group, which keeps all blocks.
         let is_kept = |&(group, at): &(usize, u32)| size > 1 || is_kept(group, at);
         for (group, at) in all.filter(is_kept) {
             let Some(key) = self.key(plan, group, at) else {
@@ -324,7 +303,6 @@ impl HostTier {
         Some(self.bring_in(id, plan, epoch, missing))
     }
 
-    /// Chunks come in, to be written.
     fn bring_in(
         &mut self,
         seq: SeqId,
@@ -335,7 +313,7 @@ impl HostTier {
         let last = |at: u32| (at as usize + 1) * self.config.blocks_per_chunk as usize - 1;
         let mut chunks = Vec::with_capacity(missing.len());
         for (group, at, key) in missing {
-            // A plan may name a block twice.
+            // A plan may contain a block twice.
             if self.chunks.find(key).is_some() {
                 continue;
             }
@@ -355,13 +333,13 @@ impl HostTier {
         }
     }
 
-    /// Whether blocks of a sequence that has `blocks` full ones are still to be offered.
+    /// Returns whether blocks among the first `blocks` of a sequence are still to be stored.
     pub(crate) fn is_behind(&self, id: SeqId, plan: &BlockPlan, blocks: u32) -> bool {
         let offered = self.seqs.get(&id).map_or(0, |seq| seq.offered);
         offered < self.full(plan, blocks)
     }
 
-    /// Evicts others until what is missing has room; `None`: that cannot be, and all stay.
+    /// Evicts chunks until the missing ones fit, or none and returns `None`.
     fn make_room(
         &mut self,
         missing: &mut Vec<(usize, u32, BlockKey)>,
@@ -389,7 +367,7 @@ impl HostTier {
         Some(())
     }
 
-    /// The step that computed these blocks has ended: they are copied from `now` on.
+    /// Starts a copy after the step that computed its blocks.
     pub(crate) fn store(&mut self, now: SimTime, copy: StoreCopy) {
         let takes = self.takes(copy.chunks.len(), self.config.chunk_time.0);
         let id = copy.id;
@@ -399,12 +377,10 @@ impl HostTier {
         }
     }
 
-    /// Whether blocks are on their way to the GPU.
     pub(crate) fn is_loading(&self) -> bool {
         self.loads.next_due().is_some()
     }
 
-    /// When the next copy ends.
     pub(crate) fn next_due(&self) -> Option<SimTime> {
         match (self.stores.next_due(), self.loads.next_due()) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -412,12 +388,11 @@ impl HostTier {
         }
     }
 
-    /// When the copies of the blocks of a sequence have ended that have begun.
     pub(crate) fn copied(&self, id: SeqId) -> SimTime {
         self.seqs.get(&id).map_or(SimTime::ZERO, |seq| seq.copied)
     }
 
-    /// Ends the copies that are over at `now`; those whose blocks have come to the GPU.
+    /// Completes the copies that end by `now`. Returns the sequences whose load has ended.
     pub(crate) fn complete(&mut self, now: SimTime, out: &mut impl FnMut(Event)) -> Vec<Loaded> {
         while let Some((_, took, copy)) = self.stores.pop_due(now) {
             self.stored(took, copy, out);
@@ -482,7 +457,7 @@ impl HostTier {
         }
     }
 
-    /// A sequence is over: its chunks have been used once more, its head last.
+    /// Handles the end of a sequence: its chunks count as used once more, its head last.
     pub(crate) fn ended(&mut self, id: SeqId, plan: Option<&Arc<BlockPlan>>) {
         let Some(seq) = self.seqs.get_mut(&id) else {
             return;
@@ -506,7 +481,6 @@ impl HostTier {
         }
     }
 
-    /// Forgets all that it holds. Copies that have begun go on.
     pub(crate) fn clear(&mut self) {
         self.chunks = new_chunks(&self.config);
         self.generation = self.generation.wrapping_add(1);

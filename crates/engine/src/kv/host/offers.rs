@@ -2,19 +2,18 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::BlockKey;
 
-/// How often chunks were offered, of the newest that were.
+/// Counts the offers of the most recent chunks.
 ///
 /// **Source:** vLLM 0.33 `vllm/v1/kv_offload/cpu/manager.py`, `_record_accesses`.
 #[derive(Debug, Default)]
 pub(super) struct Offers {
-    /// Times, and when it last was.
     counts: HashMap<BlockKey, (u32, u64)>,
     order: BTreeMap<u64, BlockKey>,
     clock: u64,
 }
 
 impl Offers {
-    /// A chunk is offered once more; how often it was. Of more than `most` the oldest is forgotten.
+    /// Counts an offer and returns the chunk's total. Drops the oldest of more than `most` chunks.
     pub(super) fn count(&mut self, key: BlockKey, most: usize) -> u32 {
         self.clock += 1;
         let (times, before) = self.counts.get(&key).copied().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! What `tests/python/kv_arc_vectors.py` saw vLLM's own CPU tier evict by `eviction_policy: arc`.
+//! Replays the evictions of vLLM's CPU tier with `eviction_policy: arc`, recorded by
+//! `tests/python/kv_arc_vectors.py`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +48,7 @@ fn plan(keys: &[u64]) -> Arc<BlockPlan> {
     })
 }
 
-/// What an offer evicts; `None`: it fails.
+/// Returns the evictions of an offer, or `None` if it fails.
 fn offer(tier: &mut HostTier, id: SeqId, plan: &Arc<BlockPlan>, end: u32) -> Option<Vec<u64>> {
     let (mut evicted, mut refused) = (Vec::new(), false);
     let mut out = |event| {

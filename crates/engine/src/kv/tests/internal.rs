@@ -1,4 +1,4 @@
-//! The hash that nobody sees tells blocks apart exactly where vLLM's does.
+//! Checks that the internal hash distinguishes the same blocks as vLLM's.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ fn keys(algo: HashAlgo, tokens: &[u32], extras: &Extras) -> Vec<BlockKey> {
     hasher.plan(tokens, extras).keys
 }
 
-/// All pairs of prompts, with what else names their blocks.
+/// Returns all pairs of prompts, with their extra keys.
 #[test]
 fn internal_keys_are_equal_where_vllm_keys_are() {
     let salted = |salt: &str| Extras {

@@ -1,4 +1,4 @@
-//! The block pool against what vLLM was seen to do.
+//! Compares the block pool with recorded behavior of vLLM.
 
 mod arc;
 mod internal;
@@ -11,7 +11,7 @@ use super::{BlockCounts, BlockPool, BlockRequest, BlockTable, KvConfig};
 use crate::{BlockKey, BlockPlan, Event};
 use vllm_sim_random::mix;
 
-/// A plan whose block `i` is told apart by `path[..=i]`.
+/// Creates a plan whose block `i` is identified by `path[..=i]`.
 fn plan(path: &[u64], block_size: u32) -> Arc<BlockPlan> {
     let chain = path.iter().scan(0, |parent, &own| {
         *parent = mix(*parent, own);
@@ -24,13 +24,13 @@ fn plan(path: &[u64], block_size: u32) -> Arc<BlockPlan> {
     })
 }
 
-/// A plan that shares nothing with those of other names.
+/// Creates a plan that shares no block with plans of other names.
 fn own(name: u64, blocks: u64) -> Arc<BlockPlan> {
     let path: Vec<u64> = (0..blocks).map(|i| if i == 0 { name } else { i }).collect();
     plan(&path, 32)
 }
 
-/// What an event says, by block numbers of the plans.
+/// Describes an event by block indices of the plans.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Said {
     Stored(Vec<u64>, Option<u64>),
@@ -62,7 +62,7 @@ fn removed(blocks: &[(&BlockPlan, usize)]) -> Said {
     Said::Removed(blocks.iter().map(|(plan, i)| plan.keys[*i].0).collect())
 }
 
-/// The measured set-up: 50 blocks of 32 tokens, one of them the null block.
+/// Recorded configuration: 50 blocks of 32 tokens, including the null block.
 struct Measured {
     pool: BlockPool,
     said: Vec<Said>,
@@ -85,7 +85,7 @@ impl Measured {
         Self { pool, said: vec![] }
     }
 
-    /// Admits a sequence of `tokens` tokens so far; also how many of them were cached.
+    /// Admits a sequence of `tokens` tokens and returns how many were cached.
     fn admit(&mut self, plan: &Arc<BlockPlan>, tokens: u32) -> (Running, u32) {
         let prefix = self.pool.cached_prefix(plan, tokens);
         let mut running = Running {
@@ -97,7 +97,7 @@ impl Measured {
         (running, prefix)
     }
 
-    /// One step that ends with `computed` computed tokens.
+    /// Runs a step that ends with `computed` computed tokens.
     fn step(&mut self, running: &mut Running, prefix: u32, computed: u32) -> bool {
         let need = BlockRequest {
             prefix,
@@ -115,7 +115,7 @@ impl Measured {
         fits
     }
 
-    /// Plays a whole request: the last output token is never computed.
+    /// Runs a whole request; the last output token is never computed.
     fn play(&mut self, plan: &Arc<BlockPlan>, prompt: u32, output: u32) -> u32 {
         let (mut running, cached) = self.admit(plan, prompt);
         for computed in prompt + 1..prompt + output {
@@ -155,7 +155,7 @@ fn the_last_block_of_a_full_hit_is_computed_and_stored_again() {
     kv.play(&a, 64, 1);
     assert_eq!(kv.play(&a, 64, 1), 32);
     assert_eq!(kv.take(), [stored(&a, 0, 2), stored(&a, 1, 2)]);
-    // Either copy goes with an event of its own. The newer one was freed first.
+    // Each copy is removed by its own event. The newer one was freed first.
     kv.play(&own(2, 49), 49 * 32, 1);
     assert_eq!(kv.take()[0], removed(&[(&a, 1), (&a, 1), (&a, 0)]));
 }
@@ -213,7 +213,7 @@ fn a_preempted_sequence_loses_its_tail_and_stores_it_again() {
     let (a, b) = (own(1, 30), own(2, 30));
     let (mut first, _) = kv.admit(&a, 640);
     let (mut second, _) = kv.admit(&b, 640);
-    // 20 blocks each; they grow in step until the pool has none left for the second.
+    // Both have 20 blocks and grow until the pool has none left for the second.
     let mut computed = 640;
     loop {
         computed += 1;
@@ -232,7 +232,7 @@ fn a_preempted_sequence_loses_its_tail_and_stores_it_again() {
     for computed in 770..=939 {
         assert!(kv.step(&mut first, 0, computed));
     }
-    // 30 blocks: one each from the tail of the victim, though the first came from the rest.
+    // Each of the last 5 of 30 blocks evicted one from the tail of the preempted sequence.
     let taken: Vec<Said> = kv
         .take()
         .into_iter()
@@ -246,7 +246,7 @@ fn a_preempted_sequence_loses_its_tail_and_stores_it_again() {
     assert_eq!(cached, 19 * 32);
     let missing = kv.take();
     assert_eq!(missing.last(), Some(&stored(&b, 19, 24)));
-    // What makes room is the tail of the sequence that ended meanwhile.
+    // The tail of the sequence that ended in between is evicted.
     assert_eq!(missing.len(), 2);
 }
 
@@ -335,7 +335,7 @@ fn what_does_not_fit_waits_and_changes_nothing() {
             spare: u32::MAX,
             ..BlockRequest::default()
         },
-        // A prefix that is not there any more.
+        // This prefix is no longer cached.
         BlockRequest {
             tokens: 64,
             prefix: 32,
@@ -345,7 +345,7 @@ fn what_does_not_fit_waits_and_changes_nothing() {
         assert_eq!(refused(&mut kv.pool, need), (true, 0), "{need:?}");
     }
     assert_eq!(kv.pool.counts(), before);
-    // 9 of the hit blocks would be free, but then they are not free for the rest.
+    // 9 of the hit blocks would be free, but not for the rest of the request.
     kv.pool.release(&mut held.table);
     let hit = BlockRequest {
         tokens: 50 * 32,
@@ -370,7 +370,7 @@ fn nothing_happens_up_to_the_settled_length() {
     assert!(kv.step(&mut running, 0, 64));
     assert_eq!(kv.take(), [stored(&a, 1, 2)]);
     assert_eq!((running.table.len(), running.table.settled()), (2, 64));
-    // Without a plan only room counts.
+    // Without a plan only free blocks count.
     let mut plain = BlockTable::default();
     let need = BlockRequest {
         tokens: 40,

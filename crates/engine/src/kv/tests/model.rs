@@ -1,4 +1,4 @@
-//! The block pool against a plain model of vLLM's, over random workloads.
+//! Compares the block pool with a simple model of vLLM's, over random workloads.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::super::{BlockPool, BlockRequest, BlockTable, KvConfig};
 use super::{Said, plan, said, stored};
 use crate::{BlockKey, BlockPlan};
 
-/// vLLM's pool, told in plain collections (`block_pool.py`, `kv_cache_manager.py`).
+/// Models vLLM's pool with plain collections (`block_pool.py`, `kv_cache_manager.py`).
 struct Model {
     size: u32,
     free: VecDeque<u32>,
@@ -117,11 +117,11 @@ impl Model {
 
 #[derive(Debug, Clone)]
 enum Op {
-    /// A sequence comes: the path of its blocks, and its prompt in tokens.
+    /// A sequence arrives: keys of its blocks, and prompt length in tokens.
     Start(Vec<u64>, u32),
-    /// The `n`th sequence computes some more tokens.
+    /// The `n`th sequence computes more tokens.
     Grow(prop::sample::Index, u32),
-    /// It ends, or is preempted.
+    /// The `n`th sequence ends or is preempted.
     End(prop::sample::Index),
     Reset,
 }
@@ -137,7 +137,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..120)
 }
 
-/// Invariants 8 and 9, as a subscriber can check them.
+/// Checks invariants 8 and 9 as a subscriber can.
 #[derive(Default)]
 struct Subscriber(BTreeMap<u64, u32>);
 
@@ -163,7 +163,7 @@ impl Subscriber {
 }
 
 proptest! {
-    /// Same tables, same events and same hits as the model; all blocks are somewhere.
+    /// Compares tables, events and hits with the model, and accounts for all blocks.
     #[test]
     fn the_pool_does_what_vllm_does(num_blocks in 1..24u32, size in 1..5u32, ops in ops()) {
         let config = KvConfig { num_blocks, block_size: size, prefix_caching: true, events: true };
@@ -233,7 +233,7 @@ proptest! {
         }
     }
 
-    /// A trace may repeat a hash id within one sequence; nothing breaks and nothing leaks.
+    /// A trace may repeat a hash id within one sequence: nothing fails or leaks.
     #[test]
     fn repeated_keys_do_no_harm(keys in prop::collection::vec(0..3u64, 1..12), rounds in 1..6usize) {
         let config = KvConfig { num_blocks: 14, block_size: 2, prefix_caching: true, events: true };

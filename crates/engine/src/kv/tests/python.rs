@@ -1,4 +1,4 @@
-//! Block hashes that `tests/python/kv_hash_vectors.py` made with Python's own encoders.
+//! Tests block hashes made with Python's own encoders by `tests/python/kv_hash_vectors.py`.
 
 use serde::Deserialize;
 

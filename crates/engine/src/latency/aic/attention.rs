@@ -1,5 +1,4 @@
-//! Attention of prompts and decodes, from tables of kernels or, where keys and values are compressed,
-//! of whole blocks.
+//! Models attention from tables: of attention kernels, or of whole blocks for compressed attention.
 
 use std::sync::Arc;
 
@@ -8,16 +7,14 @@ use super::speed::GemmType;
 use super::tables::Folder;
 use super::{Aic, AicError, DECODE_ROWS};
 
-/// Attention of the layers of one kind.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct LayerAttention {
     layers: f64,
-    /// 0: none.
     window: u64,
     decode: Arc<Grid3>,
     context: Arc<Grid3>,
-    /// `decode` by length for every number of requests, as far as it was measured: most steps of a
-    /// replay ask for decodes, each at five lengths.
+    /// Curves of `decode` by length, per number of requests, within the measured range. Most steps
+    /// of a replay look up five lengths here.
     rows: Arc<[Curve]>,
 }
 
@@ -41,8 +38,8 @@ impl LayerAttention {
 }
 
 impl Aic {
-    /// Tables of attention by kind of layer. The estimator takes an fp8 cache for fp8 weights; but
-    /// for vLLM it then lets prompts attend in fp8, where that was measured.
+    /// Reads the attention tables by kind of layer. As in the estimator, fp8 weights imply an fp8
+    /// cache; for vLLM, prompts then use fp8 attention if it was measured.
     pub(super) fn read_attention(
         &mut self,
         folder: &Folder,
@@ -74,7 +71,7 @@ impl Aic {
         Ok(())
     }
 
-    /// At `[heads, requests, length]`.
+    /// Returns the minimum time of decode attention for `[heads, requests, length]`.
     fn decode_sol(&self, window: u64, [heads, requests, length]: [u64; 3]) -> f64 {
         let seen = length.saturating_sub(1);
         let seen = if window > 0 { seen.min(window) } else { seen } as f64;
@@ -89,7 +86,7 @@ impl Aic {
             .least(4.0 * b * n * h * seen, self.speed.bf16, bytes)
     }
 
-    /// At `[heads, length, requests]`.
+    /// Returns the minimum time of prefill attention for `[heads, length, requests]`.
     fn context_sol(&self, window: u64, [heads, length, requests]: [u64; 3]) -> f64 {
         let (n, b, h) = (heads as f64, requests as f64, self.head_dim as f64);
         let s = length as f64;
@@ -110,7 +107,6 @@ impl Aic {
         self.speed.least(flops, peak, bytes)
     }
 
-    /// The norms on queries and keys of one layer.
     fn norms(&self) -> f64 {
         if !self.qk_norm {
             return 0.0;
@@ -145,11 +141,10 @@ impl Aic {
         times.sum()
     }
 
-    /// Blocks of compressed attention of all layers.
     fn block(&self, prompts: bool, at: [u64; 3]) -> f64 {
         let times = self.attention.iter().map(|kind| {
             let grid = if prompts { &kind.context } else { &kind.decode };
-            // Beyond what was measured a block takes longer as attention does.
+            // Extrapolation scales a block as attention.
             let sol = |at| match prompts {
                 true => self.context_sol(0, at),
                 false => self.decode_sol(0, at),
@@ -170,7 +165,7 @@ impl Aic {
             (self.kv_heads * self.head_dim) as f64,
         );
         let speed = &self.speed;
-        // Rotary embedding and the write into the cache.
+        // Add rotary embedding and the write to the cache.
         let width = if self.fp8_attention { 1.0 } else { 2.0 };
         let extra = 1.1 * (2.0 * speed.moving(2.0 * q + 2.0 * kv) + 2.0 * speed.moving(width * kv));
         let times = self.attention.iter().map(|kind| {

@@ -1,66 +1,66 @@
 use std::path::PathBuf;
 
-/// Why there are no step times from tables.
+/// Reports why kernel tables cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AicError {
-    /// No tables where they were said to be.
+    /// The folder contains no tables.
     #[error("{} holds no kernel tables (query_versions.yaml): name the folder of an installed aiconfigurator-core or aisimulate, or its `systems`", .0.display())]
     NoTables(PathBuf),
-    /// A GPU that was not measured.
+    /// The GPU was not measured.
     #[error("there are no tables of {gpu}, but of {known}")]
     Gpu {
-        /// Its name.
+        /// GPU name.
         gpu: &'static str,
-        /// Those that are there.
+        /// Available GPUs.
         known: String,
     },
-    /// No such system.
+    /// The system does not exist.
     #[error("the tables have no system {system:?}, there are {known}")]
     System {
-        /// As asked for.
+        /// Requested system.
         system: String,
-        /// Those that are there.
+        /// Available systems.
         known: String,
     },
-    /// No such backend.
+    /// The backend does not exist.
     #[error("the tables have no backend {backend:?}, there are {known}")]
     Backend {
-        /// As asked for.
+        /// Requested backend.
         backend: String,
-        /// Those that are there.
+        /// Available backends.
         known: String,
     },
-    /// A version that the tables do not answer for.
+    /// The tables do not support the version.
     #[error("the tables do not answer for {backend} {version} on {system}, but for {known}")]
     Version {
-        /// As asked for.
+        /// Requested version.
         version: String,
         /// Backend.
         backend: String,
         /// System.
         system: String,
-        /// What they answer for.
+        /// Supported versions.
         known: String,
     },
-    /// A file that cannot be read.
+    /// A file cannot be read.
     #[error("{}: {problem}", .file.display())]
     File {
-        /// Which.
+        /// File.
         file: PathBuf,
-        /// Why.
+        /// Description of the problem.
         problem: String,
     },
-    /// A shape that was not measured.
+    /// A shape was not measured.
     #[error("{table} has no {what} ({of})")]
     Missing {
         /// Table.
         table: &'static str,
-        /// Key.
+        /// Missing key.
         what: String,
-        /// Whose table.
+        /// System, backend and version of the table.
         of: String,
     },
-    /// A model of a family that is not supported.
+    /// The model family is not supported.
     #[error("kernel tables: {0}")]
     Model(&'static str),
 }

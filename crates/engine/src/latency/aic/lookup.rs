@@ -1,5 +1,5 @@
-//! How a time is read off a table: at a point, between points, and beyond them. What lies beyond is
-//! told from the least time that the hardware allows (SOL), which scales as the kernel does.
+//! Looks up times in tables: at a point, between points, and beyond them. Extrapolation scales with
+//! the minimum time that the hardware allows (SOL, "speed of light").
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,14 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Curve(Vec<(u64, f64)>);
 
-/// How many points at an end say how much of the hardware is used there.
+/// Selects the points for the hardware efficiency at an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// The last point.
     Last,
-    /// The median of the last three.
     MedianOfThree,
 }
 
 impl Curve {
-    /// The first time of a point counts.
     pub(super) fn add(&mut self, at: u64, time: f64) {
         if let Err(place) = self.0.binary_search_by_key(&at, |point| point.0) {
             self.0.insert(place, (at, time));
@@ -32,7 +29,7 @@ impl Curve {
         self.0.len()
     }
 
-    /// The sum of the times at ascending points, if the curve covers them.
+    /// Returns the sum of the times at ascending points, if the curve covers them.
     pub(super) fn sum(&self, at: &[u64]) -> Option<f64> {
         let mut place = self
             .0
@@ -54,7 +51,7 @@ impl Curve {
         Some(sum)
     }
 
-    /// The time at a point, between two, or beyond the ends at the use of the hardware there.
+    /// Returns the time at a point, interpolated or extrapolated with the efficiency at the end.
     pub(super) fn time(&self, at: u64, end: End, sol: &dyn Fn(u64) -> f64) -> Option<f64> {
         let place = self.0.partition_point(|point| point.0 < at);
         let below = place.checked_sub(1).map(|i| self.0[i]);
@@ -87,23 +84,22 @@ impl Curve {
     }
 }
 
-/// A shape (outputs, inputs) and its curve over the rows.
+/// Shape (outputs, inputs) and its curve over the rows.
 pub(super) type ShapeCurve = ((u64, u64), Curve);
 
-/// Matrix products: a curve over the rows for every shape that was measured.
+/// Holds the curves over the rows of all measured matrix shapes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Sites {
-    /// (outputs, inputs), in the order in which ties are broken.
+    /// Shapes in tie-breaking order.
     shapes: Vec<ShapeCurve>,
-    /// Where a shape is in `shapes`.
     places: BTreeMap<(u64, u64), usize>,
-    /// Shapes that were asked for and not measured: how far those are that were, the nearest first.
+    /// Measured shapes near each prepared shape, with their distances, nearest first.
     near: BTreeMap<(u64, u64), Vec<(f64, usize)>>,
 }
 
-/// Farthest site that says something of a shape: two doublings.
+/// Maximum distance of a measured shape that is used for another one: two doublings.
 const FARTHEST: f64 = 2.0;
-/// So many sites or leaves are asked.
+/// Maximum number of shapes or leaves that are used.
 const NEAREST: usize = 4;
 
 impl Sites {
@@ -116,7 +112,7 @@ impl Sites {
         }
     }
 
-    /// Finds the sites near a shape, so that no later question looks for them.
+    /// Finds the measured shapes near a shape in advance.
     pub(super) fn prepare(&mut self, n: u64, k: u64) {
         if !self.places.contains_key(&(n, k)) {
             self.near.insert((n, k), self.neighbours(n, k));
@@ -134,7 +130,7 @@ impl Sites {
         near
     }
 
-    /// The time of `m` rows through a matrix of `n` outputs and `k` inputs.
+    /// Returns the time of `m` rows through a matrix of `n` outputs and `k` inputs.
     pub(super) fn time(
         &self,
         (m, n, k): (u64, u64, u64),
@@ -175,7 +171,7 @@ impl Sites {
         (weights > 0.0).then(|| sol(m, n, k) / (sum / weights))
     }
 
-    /// Sites that are near on one axis, where the other lies beyond the largest of all.
+    /// Returns shapes near on one axis, if the other axis is beyond all measured shapes.
     fn beyond<'a>(&self, asked: &[&'a ShapeCurve], n: u64, k: u64) -> Vec<(f64, &'a ShapeCurve)> {
         let range = |of: &dyn Fn(&(u64, u64)) -> u64| {
             let values = asked.iter().map(|site| of(&site.0));
@@ -204,11 +200,11 @@ impl Sites {
     }
 }
 
-/// Attention: times over three axes, the outermost first.
+/// Holds attention times over three axes, outermost first.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Grid3 {
     leaves: BTreeMap<u64, BTreeMap<u64, BTreeMap<u64, f64>>>,
-    /// The axis along which roots are blended, if any.
+    /// Axis for interpolation of square roots, if any.
     root_axis: Option<usize>,
 }
 
@@ -226,7 +222,6 @@ impl Grid3 {
         inner.entry(c).or_insert(time);
     }
 
-    /// Raises times that are less than the hardware allows.
     pub(super) fn raise(&mut self, sol: Sol<'_>) {
         for (a, inner) in &mut self.leaves {
             for (b, inner) in inner {
@@ -249,8 +244,8 @@ impl Grid3 {
         })
     }
 
-    /// The times at `[a, b]` along the last axis, as far as they lie between measured ones: there
-    /// they are straight from point to point. Empty where `a` was not measured.
+    /// Returns the times at `[a, b]` along the last axis within the measured range, where they are
+    /// piecewise linear. Empty if `a` was not measured.
     pub(super) fn row(&self, a: u64, b: u64) -> Curve {
         let mut row = Curve::default();
         let Some(inner) = self.leaves.get(&a) else {
@@ -271,7 +266,7 @@ impl Grid3 {
         };
         let (first, last) = (one.0.max(other.0), one.1.min(other.1));
         for c in above.keys().chain(below.keys()).copied() {
-            // Inside no time depends on what the hardware allows.
+            // Interpolated times do not depend on the hardware minimum.
             if let Some(time) = self.inside([a, b, c], &|_| 1.0)
                 && (first..=last).contains(&c)
             {
@@ -281,7 +276,7 @@ impl Grid3 {
         row
     }
 
-    /// One axis: at a key, or between two; `None`: out of range.
+    /// Interpolates on one axis; `None` outside of its range.
     fn along<V>(
         &self,
         axis: usize,
@@ -315,7 +310,7 @@ impl Grid3 {
         }
     }
 
-    /// From the leaves nearest, by what they use of the hardware.
+    /// Extrapolates from the nearest leaves, by their hardware efficiency.
     fn outside(&self, at: Point, sol: Sol<'_>) -> Option<f64> {
         let leaves = self.nearest(at);
         let reach = leaves.last()?.0;
@@ -327,8 +322,8 @@ impl Grid3 {
         }
         (weights > 0.0).then(|| sol(at) / (sum / weights))
     }
-    /// The nearest leaves, one more than are asked, the nearest first. An axis is left as soon as
-    /// it alone is farther away than all that were found.
+    /// Returns the nearest leaves, one more than used, nearest first. Leaves an axis as soon as it
+    /// alone is farther than all found leaves.
     fn nearest(&self, at: Point) -> Vec<Leaf> {
         let mut found: Vec<Leaf> = Vec::with_capacity(NEAREST + 2);
         let full = |found: &Vec<Leaf>, square: f64| {
@@ -348,7 +343,7 @@ impl Grid3 {
                         break;
                     }
                     let leaf = (square.sqrt(), [a, b, c], *time);
-                    // Of leaves equally far the first in the order of the table counts.
+                    // Among leaves at equal distance, the first in table order is used.
                     let place = found.partition_point(|other| {
                         other
                             .0
@@ -368,7 +363,7 @@ impl Grid3 {
 /// Distance, coordinates and time.
 type Leaf = (f64, Point, f64);
 
-/// The entries of an axis with the squares of their distances in doublings, the nearest first.
+/// Iterates over an axis with squared distances in doublings, nearest first.
 fn outward<V>(axis: &BTreeMap<u64, V>, at: u64) -> impl Iterator<Item = (f64, u64, &V)> {
     let here = (at.max(1) as f64).log2();
     let far = move |(key, value): (&u64, _)| {
@@ -388,7 +383,7 @@ fn outward<V>(axis: &BTreeMap<u64, V>, at: u64) -> impl Iterator<Item = (f64, u6
 mod tests {
     use super::*;
 
-    /// As it is said: all leaves, sorted.
+    /// Reference implementation: sorts all leaves.
     fn nearest_by_hand(grid: &Grid3, at: Point) -> Vec<Leaf> {
         let mut leaves = Vec::new();
         for (a, inner) in &grid.leaves {
@@ -448,7 +443,7 @@ mod tests {
         for (i, a) in [1, 2, 4, 8, 12, 32].into_iter().enumerate() {
             for b in [1, 2, 4, 16, 100] {
                 for c in [1, 3, 64, 128, 4096] {
-                    // Not every leaf is there.
+                    // Leave out some leaves.
                     if (a + b + c) % 3 != 0 {
                         grid.add([a, b, c], i as f64 + b as f64 / c as f64);
                     }

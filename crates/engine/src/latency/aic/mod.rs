@@ -1,8 +1,8 @@
-//! Step times from the kernel tables of an installed `aiconfigurator-core` or `aisimulate` (NVIDIA),
-//! which are read and not shipped.
+//! Computes step times from the kernel tables of an installed `aiconfigurator-core` or `aisimulate`
+//! (NVIDIA). The tables are read at run time, not shipped.
 //!
-//! A step is the sum of its kernels, each read off a table or, where it only moves memory, from the
-//! data sheet. No CPU time, sampling, scheduling or padding is in the tables.
+//! A step is the sum of its kernels. Each comes from a table, or from the data sheet if it only
+//! moves memory. The tables exclude CPU time, sampling, scheduling and padding.
 
 mod attention;
 mod error;
@@ -24,15 +24,15 @@ pub use setup::{AicSetup, MixedStep, installed_tables};
 use speed::{GemmType, HardwareSpeed};
 use tables::{Folder, Sheet};
 
-/// So many passes of decodes are added up beforehand: most steps of a replay are among them.
+/// Number of precomputed decode passes; covers most steps of a replay.
 const DECODE_ROWS: u64 = 1025;
-/// The same of passes with prompts: as many tokens as a step of most servers has.
+/// Number of precomputed passes with prompts; covers the token budget of most servers.
 const PROMPT_ROWS: u64 = 8193;
 
-/// Kernels of a deployment, found in the tables.
+/// Models step times from kernel tables.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Aic {
-    /// The version that answers.
+    /// Version of the backend in the tables.
     pub version: String,
     speed: HardwareSpeed,
     mixed: MixedStep,
@@ -48,19 +48,18 @@ pub struct Aic {
     dense: Sites,
     bf16: Option<Sites>,
     vocab: u64,
-    /// Width of the MLP on one GPU.
     width: u64,
     experts: Option<ExpertTable>,
-    /// ms of the kernels of passes of so many decodes, attention aside.
+    /// Kernel times of decode passes without attention, in ms, by number of tokens.
     decode_rows: Arc<[f64]>,
-    /// The same of passes with prompts, without the head.
+    /// Kernel times of passes with prompts without attention and output head, in ms, by number of
+    /// tokens.
     prompt_rows: Arc<[f64]>,
     attention: Vec<LayerAttention>,
-    /// Compressed attention: its tables hold a whole block, projections included.
+    /// Whether attention is compressed. Its tables then hold whole blocks with projections.
     compressed: bool,
-    /// Prompts attend in fp8.
     fp8_attention: bool,
-    /// Width on one GPU of the expert that all tokens pass; 0: none.
+    /// Width of the shared expert on one GPU; 0: none.
     shared: u64,
     reduce: Option<(u64, Curve)>,
 }
@@ -78,29 +77,14 @@ struct ExpertTable {
 }
 
 impl Aic {
-    /// Finds the kernels of a deployment in the tables under `data`.
+    /// Loads the kernels of a deployment from the tables under `data`.
     ///
     /// # Errors
-    /// [`AicError`] names what is not there.
+    /// [`AicError`] names the missing part.
     pub fn open(data: &Path, setup: &AicSetup) -> Result<Self, AicError> {
+        check_model(setup)?;
         let shape = &setup.shape;
         let compressed = shape.mla.is_some();
-        if compressed && (setup.backend != "vllm" || shape.moe.is_none()) {
-            return Err(AicError::Model(
-                "compressed attention (MLA) is read from them for vLLM and DeepSeek's experts only",
-            ));
-        }
-        if !shape.gated {
-            return Err(AicError::Model("an MLP without a gate is not in them"));
-        }
-        // Of DeepSeek every layer counts as one with experts.
-        let uneven = |moe: super::Moe| moe.shared > 0 || moe.layers != shape.layers;
-        if !compressed && shape.moe.is_some_and(uneven) {
-            return Err(AicError::Model(
-                "shared experts, and layers without experts among others, are read from them for \
-                 DeepSeek only",
-            ));
-        }
         let version = setup.version.as_deref();
         let folder = Folder::open(data, &setup.system, &setup.backend, version)?;
         let speed = hardware_speed(&folder.sheet);
@@ -114,21 +98,16 @@ impl Aic {
         };
         let sites =
             |dtype: GemmType| folder.gemm(dtype.name(), &|m, n, k| speed.gemm(dtype, m, n, k));
-        let kv_dtype = if setup.kv_bytes == 1 {
-            "fp8"
-        } else {
-            "bfloat16"
+        let kv_dtype = match setup.kv_bytes {
+            1 => "fp8",
+            _ => "bfloat16",
         };
-        let windowed = shape
-            .window
-            .map_or(0, |window| window.layers.min(shape.layers));
-        let kinds = [
-            (shape.layers - windowed, 0),
-            (
-                windowed,
-                shape.window.map_or(0, |window| u64::from(window.tokens)),
-            ),
-        ];
+        let window = shape.window.map(|window| {
+            let layers = window.layers.min(shape.layers);
+            (layers, u64::from(window.tokens))
+        });
+        let window = window.unwrap_or_default();
+        let kinds = [(shape.layers - window.0, 0), window];
         let mut aic = Self {
             version: folder.version.clone(),
             speed,
@@ -166,10 +145,8 @@ impl Aic {
         };
         if compressed {
             let key = (kv_dtype, dtype.name());
-            let (decode, context) = (
-                folder.attention_block(true, key)?,
-                folder.attention_block(false, key)?,
-            );
+            let decode = folder.attention_block(true, key)?;
+            let context = folder.attention_block(false, key)?;
             let kind = LayerAttention::new((shape.layers, 0), heads, decode, context);
             aic.attention.push(kind);
         } else {
@@ -184,7 +161,7 @@ impl Aic {
         Ok(aic)
     }
 
-    /// Every matrix product has to be near one that was measured.
+    /// Checks that every matrix product is near a measured one.
     fn check(&mut self, folder: &Folder) -> Result<(), AicError> {
         let (h, query) = (self.hidden, self.heads * self.head_dim);
         let qkv = query + 2 * self.kv_heads * self.head_dim;
@@ -223,14 +200,14 @@ impl Aic {
         }
     }
 
-    /// Duration of a step.
+    /// Returns the duration of a step.
     pub fn step(&self, batch: &Batch) -> Duration {
         let (prompts, decodes) = self.work(batch);
         prompts.saturating_add(decodes)
     }
 
-    /// Prompt and decode work of a step, each to the nanosecond. A step that is computed as one
-    /// counts as prompt work where it has any.
+    /// Returns prefill and decode work of a step, each rounded to nanoseconds. A combined step with
+    /// prompts counts as prefill work.
     pub(super) fn work(&self, batch: &Batch) -> (Duration, Duration) {
         if batch.is_empty() {
             return (Duration::ZERO, Duration::ZERO);
@@ -245,7 +222,7 @@ impl Aic {
         }
     }
 
-    /// ms of a step.
+    /// Returns the duration of a step, in ms.
     pub fn step_ms(&self, batch: &Batch) -> f64 {
         let (prompts, decodes) = self.work_ms(batch);
         prompts + decodes
@@ -254,11 +231,11 @@ impl Aic {
     fn work_ms(&self, batch: &Batch) -> (f64, f64) {
         let (prompts, decodes) = (u64::from(batch.chunks), u64::from(batch.decodes));
         let each = |tokens: u64| tokens.checked_div(prompts).unwrap_or(0);
-        // As Dynamo's mocker asks: of whole lengths and of what was cached, each divided.
+        // Dynamo's mocker looks up the means of total lengths and of cached tokens.
         let prefix = each(batch.chunk_past);
         let new = each(batch.chunk_past + batch.chunk_tokens) - prefix;
-        // The token being computed is in the sum. The mocker takes it for one of those before and
-        // adds another.
+        // The context includes the token being computed. The mocker counts it as one of the tokens
+        // before and adds another.
         let own = u64::from(self.mixed == MixedStep::Sum);
         let context = batch
             .context
@@ -282,32 +259,33 @@ impl Aic {
         }
     }
 
-    /// A pass that computes `new` tokens after `prefix` of each of `requests`.
+    /// Returns the time of a pass that computes `new` tokens after `prefix` for each of `requests`,
+    /// in ms.
     pub fn prefill(&self, requests: u64, new: u64, prefix: u64) -> f64 {
         let attention = self.context_attention(requests, new, prefix);
         self.prompt_kernels(requests * new) + self.prompt_head(requests) + attention
     }
 
-    /// A pass that computes `rows` tokens of `requests` sequences that then have `length` tokens.
+    /// Returns the time of a pass that computes `rows` tokens of `requests` sequences of `length`
+    /// tokens, in ms.
     pub fn decode(&self, rows: u64, requests: u64, length: u64) -> f64 {
         let known = usize::try_from(rows).ok();
         let known = known.and_then(|rows| self.decode_rows.get(rows)).copied();
         known.unwrap_or_else(|| self.decode_kernels(rows)) + self.decode_attention(requests, length)
     }
 
-    /// A pass of `x` tokens with prompts, without attention and head.
+    /// Returns the time of a pass of `x` tokens with prompts, without attention and head.
     fn prompt_kernels(&self, x: u64) -> f64 {
         let known = usize::try_from(x).ok();
         let known = known.and_then(|x| self.prompt_rows.get(x)).copied();
         known.unwrap_or_else(|| self.tokens(x, false))
     }
 
-    /// A pass of decodes without attention.
     fn decode_kernels(&self, rows: u64) -> f64 {
         self.tokens(rows, true) + self.head(rows)
     }
 
-    /// Both in one pass.
+    /// Returns the time of prefill and decode work in one pass, in ms.
     pub fn combined(
         &self,
         (prompts, new, prefix): (u64, u64, u64),
@@ -316,7 +294,7 @@ impl Aic {
         self.prompt_kernels(prompts * new + rows)
             + self.prompt_head(1)
             + match self.compressed {
-                // Of whole blocks the estimator takes one prompt of all tokens.
+                // For whole blocks the estimator looks up one prompt with all tokens.
                 true => self.context_attention(1, prompts * new + rows, prompts * prefix),
                 false => {
                     self.context_attention(prompts, new, prefix)
@@ -325,8 +303,8 @@ impl Aic {
             }
     }
 
-    /// Everything of `x` tokens but the head and attention. In a pass of decodes the expert that all
-    /// tokens pass is computed beside the others.
+    /// Returns the time of `x` tokens without head and attention. In decode passes the shared
+    /// expert runs in parallel with the routed ones.
     fn tokens(&self, x: u64, decodes: bool) -> f64 {
         let (h, tokens) = (self.hidden, x as f64);
         let dense = |n: u64, k: u64| self.gemm(self.dtype, x, n, k);
@@ -351,7 +329,7 @@ impl Aic {
                 let routed = router + self.expert_time(experts, x);
                 match self.shared {
                     0 => routed,
-                    // Tokens are handed to the experts and back by two more all-reduces.
+                    // Two more all-reduces move tokens to the experts and back.
                     width if decodes => (routed + 2.0 * reduce).max(mlp(width)),
                     width => routed + 2.0 * reduce + mlp(width),
                 }
@@ -363,7 +341,8 @@ impl Aic {
         self.layers * layer + embedding + gather
     }
 
-    /// The head of a pass with prompts, which the family of experts does not count.
+    /// Returns the time of the output head in a pass with prompts; 0 for experts without compressed
+    /// attention.
     fn prompt_head(&self, rows: u64) -> f64 {
         match self.experts.is_some() && !self.compressed {
             true => 0.0,
@@ -377,7 +356,7 @@ impl Aic {
 
     fn gemm(&self, dtype: GemmType, m: u64, n: u64, k: u64) -> f64 {
         let sol = |m, n, k| self.speed.gemm(dtype, m, n, k);
-        // Shapes far from all that was measured were refused when the tables were opened.
+        // `open` rejects shapes that are far from all measured ones.
         let sites = self.sites(dtype);
         sites.time((m, n, k), &sol).unwrap_or_else(|| sol(m, n, k))
     }
@@ -414,6 +393,29 @@ impl Aic {
     }
 }
 
+/// Refuses the models whose kernels the tables do not hold.
+fn check_model(setup: &AicSetup) -> Result<(), AicError> {
+    let shape = &setup.shape;
+    let compressed = shape.mla.is_some();
+    if compressed && (setup.backend != "vllm" || shape.moe.is_none()) {
+        return Err(AicError::Model(
+            "compressed attention (MLA) is read from them for vLLM and DeepSeek's experts only",
+        ));
+    }
+    if !shape.gated {
+        return Err(AicError::Model("an MLP without a gate is not in them"));
+    }
+    // For DeepSeek every layer counts as one with experts.
+    let uneven = |moe: super::Moe| moe.shared > 0 || moe.layers != shape.layers;
+    if !compressed && shape.moe.is_some_and(uneven) {
+        return Err(AicError::Model(
+            "shared experts, and layers without experts among others, are read from them for \
+             DeepSeek only",
+        ));
+    }
+    Ok(())
+}
+
 fn expert_table(
     folder: &Folder,
     setup: &AicSetup,
@@ -444,7 +446,7 @@ fn expert_table(
         tp: tp / ep,
         ep,
     };
-    // How unevenly tokens choose experts.
+    // Distribution of tokens over experts.
     let distribution = match setup.shape.mla.is_some() {
         true => "power_law_1.01",
         false => "power_law_1.2",

@@ -1,30 +1,27 @@
-//! As much of Parquet as the kernel tables use: flat columns of strings, integers and floats, one
-//! page format, plain or dictionary values, ZSTD or SNAPPY.
+//! Reads the part of Parquet that the kernel tables use: flat columns of strings, integers and
+//! floats, one page format, plain or dictionary values, ZSTD or SNAPPY.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::sync::Arc;
 
-/// One column; `None` where a value is absent.
 pub(super) enum Column {
     Text(Vec<Option<Arc<str>>>),
     Whole(Vec<Option<i64>>),
     Float(Vec<Option<f64>>),
 }
 
-/// All columns of a file, by name.
 pub(super) struct Table {
     pub(super) rows: usize,
     columns: BTreeMap<String, Column>,
 }
 
-/// What is wrong with a file.
 pub(super) type Problem = &'static str;
 
 const CUT: Problem = "is cut off";
 const ODD: Problem = "uses a form of Parquet that is not read here";
 
-/// No table has more: a few bytes can stand for any number of equal values.
+/// Maximum number of rows. Protects memory, since a few bytes can encode many equal values.
 const MOST_ROWS: usize = 1 << 22;
 
 impl Table {
@@ -110,7 +107,6 @@ impl Column {
     }
 }
 
-/// Reads the pages of one column.
 fn column(file: &[u8], chunk: &Structure, optional: bool) -> Result<Column, Problem> {
     let (kind, codec) = (chunk.whole(1)?, chunk.whole(4)?);
     let start = chunk.whole(11).or_else(|_| chunk.whole(9))?;
@@ -148,7 +144,7 @@ fn column(file: &[u8], chunk: &Structure, optional: bool) -> Result<Column, Prob
     Ok(values)
 }
 
-/// One page of values behind the levels that say which are absent.
+/// Reads a page of values, after the levels that mark missing values.
 fn data_page(
     page: &[u8],
     header: &Structure,
@@ -208,7 +204,6 @@ fn data_page(
 }
 
 fn unpack(body: &[u8], codec: i64, size: usize) -> Result<Vec<u8>, Problem> {
-    /// No page of a table is larger.
     const MOST: usize = 1 << 28;
     if size > MOST {
         return Err(ODD);
@@ -217,7 +212,7 @@ fn unpack(body: &[u8], codec: i64, size: usize) -> Result<Vec<u8>, Problem> {
         0 => Ok(body.to_vec()),
         1 => {
             let problem = "has a page that SNAPPY does not unpack";
-            // A body says its length itself, and the decoder believes it.
+            // The decoder trusts the length in the body, so check it first.
             let said = snap::raw::decompress_len(body).map_err(|_| problem)?;
             if said != size {
                 return Err(ODD);
@@ -237,7 +232,6 @@ fn unpack(body: &[u8], codec: i64, size: usize) -> Result<Vec<u8>, Problem> {
     }
 }
 
-/// Values one after the other.
 fn plain(page: &[u8], kind: i64, count: usize) -> Result<Column, Problem> {
     let eights = || -> Result<Vec<[u8; 8]>, Problem> {
         let bytes = page.get(..count.checked_mul(8).ok_or(CUT)?).ok_or(CUT)?;
@@ -275,7 +269,7 @@ fn plain(page: &[u8], kind: i64, count: usize) -> Result<Column, Problem> {
     })
 }
 
-/// Runs of one number and packed numbers of `width` bits, as Parquet mixes them.
+/// Reads Parquet's hybrid of run-length and bit-packed numbers, `width` bits each.
 fn runs(bytes: &[u8], width: u32, count: usize) -> Result<Vec<u32>, Problem> {
     if width > 32 {
         return Err(ODD);
@@ -310,7 +304,7 @@ fn runs(bytes: &[u8], width: u32, count: usize) -> Result<Vec<u32>, Problem> {
     Ok(values)
 }
 
-/// Reads Thrift's compact protocol, in which Parquet describes itself.
+/// Reads Thrift's compact protocol, used for Parquet's metadata.
 struct Thrift<'a> {
     bytes: &'a [u8],
     depth: u32,
@@ -391,9 +385,7 @@ impl<'a> Thrift<'a> {
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
-    /// Goes into a structure or a list.
     fn deeper(&mut self) -> Result<(), Problem> {
-        /// What describes a table is not deep.
         const DEEPEST: u32 = 16;
         self.depth += 1;
         match self.depth > DEEPEST {
@@ -469,7 +461,7 @@ mod tests {
         let body = snap::raw::Encoder::new().compress_vec(b"latency").unwrap();
         assert_eq!(unpack(&body, 1, 7).unwrap(), b"latency");
         assert_eq!(unpack(&body, 1, 8), Err(ODD));
-        // 2^32 - 1 bytes, as the body itself has it.
+        // The body declares 2^32 - 1 bytes.
         let claim = [&[0xff, 0xff, 0xff, 0xff, 0x0f], &body[1..]].concat();
         assert_eq!(unpack(&claim, 1, 7), Err(ODD));
     }

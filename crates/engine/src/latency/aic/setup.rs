@@ -1,11 +1,10 @@
-//! What is asked of the tables, and where they may lie.
+//! Describes a deployment for the kernel tables, and finds installed tables.
 
 use std::path::{Path, PathBuf};
 
 use super::error::AicError;
 use crate::latency::{ModelShape, Overhead, Setup};
 
-/// Names of GPUs in the tables.
 const SYSTEMS: [(&str, &str); 9] = [
     ("A100-SXM-80GB", "a100_sxm"),
     ("B200-SXM-180GB", "b200_sxm"),
@@ -18,44 +17,43 @@ const SYSTEMS: [(&str, &str); 9] = [
     ("RTX-PRO-6000-96GB", "rtx_pro_6000_server"),
 ];
 
-/// What is asked of the tables.
+/// Describes a deployment for the kernel tables.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AicSetup {
-    /// The model.
+    /// Shape of the model.
     pub shape: ModelShape,
-    /// Name of the GPU there: `h100_sxm`.
+    /// Name of the GPU in the tables, like `h100_sxm`.
     pub system: String,
-    /// `vllm`, `sglang` or `trtllm`.
+    /// Backend: `vllm`, `sglang` or `trtllm`.
     pub backend: String,
-    /// Of the backend; `None`: the newest that the tables answer for.
+    /// Version of the backend; `None`: the newest in the tables.
     pub version: Option<String>,
     /// Tensor-parallel size.
     pub tp: u32,
-    /// Ranks over which experts are split whole; 1: each is split over all GPUs.
+    /// Expert-parallel size; 1: each expert is split over all GPUs.
     pub moe_ep: u32,
     /// Bytes per number in the KV cache: 2, or 1 with fp8.
     pub kv_bytes: u32,
-    /// A norm on queries and keys (Qwen3).
+    /// Whether queries and keys are normalized (Qwen3).
     pub qk_norm: bool,
-    /// How a step with both prompts and decodes is counted.
+    /// Rule for steps with both prompts and decodes.
     pub mixed: MixedStep,
-    /// What a step takes beside its kernels, which the tables do not have.
+    /// Time of a step outside of its kernels, which the tables do not include.
     pub overhead: Overhead,
 }
 
-/// How a step with both kinds of work is counted.
+/// Selects the cost of a step with both prefill and decode work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MixedStep {
-    /// Everything but attention once, for all tokens: as servers do it.
+    /// One pass for all tokens, with separate attention, as in servers.
     #[default]
     Combined,
-    /// A pass of the prompts and a pass of the decodes: as Dynamo's mocker counts.
+    /// Sum of a prefill pass and a decode pass, as in Dynamo's mocker.
     Sum,
 }
 
 impl AicSetup {
-    /// The same deployment as a roofline's, each step computed as one, with what it takes `beside`
-    /// its kernels.
+    /// Converts the deployment of a roofline, with combined steps and the given overhead.
     ///
     /// # Errors
     /// [`AicError::Gpu`] for a GPU that was not measured.
@@ -81,7 +79,7 @@ impl AicSetup {
     }
 }
 
-/// The newest tables that a Python environment holds (`$VIRTUAL_ENV`, `$CONDA_PREFIX`).
+/// Finds the newest tables in a Python environment (`$VIRTUAL_ENV`, `$CONDA_PREFIX`).
 pub fn installed_tables(environment: &Path) -> Option<PathBuf> {
     let python = std::fs::read_dir(environment.join("lib")).ok()?;
     let mut found: Vec<PathBuf> = python

@@ -1,4 +1,4 @@
-//! The fastest that the hardware allows, by its data sheet.
+//! Computes the minimum times that the hardware allows, from its data sheet.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GemmType {
@@ -7,7 +7,7 @@ pub(super) enum GemmType {
     Fp8Block,
 }
 
-/// What the data sheet says, in B/s, FLOP/s and s.
+/// Data sheet values, in B/s, FLOP/s and s.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct HardwareSpeed {
     pub(super) memory: f64,
@@ -33,7 +33,6 @@ impl GemmType {
 }
 
 impl HardwareSpeed {
-    /// ms of a kernel that only moves memory.
     pub(super) fn moving(&self, bytes: f64) -> f64 {
         (bytes / (self.memory * self.reached) + self.launch) * 1e3
     }

@@ -1,4 +1,4 @@
-//! Which files answer for a system, a backend and a version, and what is in them.
+//! Selects and reads the table files of a system, backend and version.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,6 @@ use super::error::AicError;
 use super::lookup::{Curve, Grid3, Sites};
 use super::parquet::Table;
 
-/// A system's data sheet.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Sheet {
     data_dir: String,
@@ -19,10 +18,10 @@ pub(super) struct Sheet {
 
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct SheetGpu {
-    /// B/s
+    /// Memory bandwidth, in B/s.
     pub(super) mem_bw: f64,
     pub(super) mem_bw_empirical_scaling_factor: f64,
-    /// s
+    /// Launch latency, in s.
     pub(super) mem_empirical_constant_latency: f64,
     pub(super) bfloat16_tc_flops: f64,
     pub(super) fp8_tc_flops: Option<f64>,
@@ -30,7 +29,7 @@ pub(super) struct SheetGpu {
 
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct SheetNode {
-    /// B/s
+    /// Bandwidth between GPUs of a node, in B/s.
     pub(super) intra_node_bw: f64,
 }
 
@@ -59,7 +58,6 @@ struct Donor {
     from_version: String,
 }
 
-/// The tables of one system, backend and version.
 pub(super) struct Folder {
     data: PathBuf,
     pub(super) backend: String,
@@ -68,7 +66,8 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// `root` is the folder that holds `query_versions.yaml`, or a package around it.
+    /// Opens the tables under `root`: the folder with `query_versions.yaml`, or a package that
+    /// contains it.
     pub(super) fn open(
         root: &Path,
         system: &str,
@@ -135,7 +134,8 @@ impl Folder {
         })
     }
 
-    /// The rows of a table: of the version, its donors, then earlier versions, nearest first.
+    /// Reads a table: of this version, of the versions it reuses, then of earlier versions, nearest
+    /// first.
     fn read(&self, family: &str, name: &'static str) -> Result<Vec<Table>, AicError> {
         let folder = self.data.join(family).join(&self.backend);
         let own = folder.join(&self.version);
@@ -176,7 +176,6 @@ impl Folder {
         }
     }
 
-    /// What is not in a table.
     pub(super) fn missing(&self, table: &'static str, what: &str) -> AicError {
         AicError::Missing {
             table,
@@ -190,13 +189,13 @@ impl Folder {
         }
     }
 
-    /// Matrix products of one type; times below `sol` are raised to it.
+    /// Reads matrix products of one type; raises times below `sol` to it.
     pub(super) fn gemm(
         &self,
         dtype: &str,
         sol: &dyn Fn(u64, u64, u64) -> f64,
     ) -> Result<Sites, AicError> {
-        // Nested as they are first seen: by rows of the product, then outputs, then inputs.
+        // Keeps the nesting in order of appearance: rows of the product, outputs, inputs.
         let mut order: Vec<(u64, InputsByOutputs)> = Vec::new();
         let mut times: BTreeMap<(u64, u64), Curve> = BTreeMap::new();
         for table in self.read("gemm", "gemm_perf")? {
@@ -235,8 +234,8 @@ impl Folder {
         }
     }
 
-    /// Attention with so many heads for keys and values (0: as many as for queries): of prompts
-    /// that are computed in a type, or of decodes.
+    /// Reads attention with `kv_heads` key/value heads (0: as many as query heads): of prompts in a
+    /// data type, or of decodes.
     pub(super) fn attention(
         &self,
         prompts_in: Option<&str>,
@@ -284,7 +283,7 @@ impl Folder {
         any.then_some(grid).ok_or_else(|| self.missing(name, &key))
     }
 
-    /// Whole blocks of compressed attention, by cache and weights.
+    /// Reads whole blocks of compressed attention.
     pub(super) fn attention_block(
         &self,
         decode: bool,
@@ -326,7 +325,6 @@ impl Folder {
         any.then_some(grid).ok_or_else(|| self.missing(name, &key))
     }
 
-    /// All-reduce over so many GPUs, by elements.
     pub(super) fn all_reduce(&self, gpus: u64) -> Result<Curve, AicError> {
         let mut curve = Curve::default();
         for table in self.read("comm", "custom_allreduce_perf")? {
@@ -349,7 +347,6 @@ impl Folder {
         }
     }
 
-    /// Experts, by tokens.
     pub(super) fn experts(
         &self,
         (dtype, usual): (&str, &'static str),
@@ -399,7 +396,6 @@ fn count(table: &Table, column: &str, row: usize) -> Option<u64> {
         .and_then(|value| u64::try_from(value).ok())
 }
 
-/// The place of a key, in the order in which keys are first seen.
 fn entry<V: Default>(list: &mut Vec<(u64, V)>, key: u64) -> &mut V {
     let at = list
         .iter()
@@ -433,14 +429,12 @@ fn names(folder: &Path) -> String {
     entries(folder).join(", ")
 }
 
-/// Inputs of each number of outputs, as they are first seen.
 type InputsByOutputs = Vec<(u64, Vec<u64>)>;
 
-/// A version as PEP 440 orders them: numbers, then what comes before or after a release.
+/// Version in PEP 440 order: numbers, pre-release, post-release.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Release(Vec<u64>, (i8, u64), u64);
 
-/// `None`: no version.
 fn release(text: &str) -> Option<Release> {
     let (text, post) = match text.split_once(".post") {
         Some((text, post)) => (text, post.parse::<u64>().ok()? + 1),
@@ -452,7 +446,7 @@ fn release(text: &str) -> Option<Release> {
     let (numbers, rest) = text.split_at(end);
     let numbers: Option<Vec<u64>> = numbers.split('.').map(|n| n.parse().ok()).collect();
     let mut numbers = numbers?;
-    // 1.0 is 1.0.0.
+    // 1.0 equals 1.0.0.
     while numbers.last() == Some(&0) {
         numbers.pop();
     }

@@ -1,57 +1,58 @@
 use super::error::RooflineError;
 
-/// The few numbers that a calibration may move; the rest is physics and kernel tables.
+/// Holds the coefficients that a calibration may change.
 ///
-/// The defaults were fitted to the public runs of docs/fidelity.md. benches/results/fidelity.md
-/// names these runs, and the errors on runs that were left out of the fit.
+/// The defaults are fitted to the public runs of docs/fidelity.md. benches/results/fidelity.md
+/// lists these runs, and the errors on runs outside of the fit.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Coefficients {
-    /// Front end: HTTP, tokenisation, first-chunk delivery. Charged once, before queueing.
+    /// Front-end time per request, before queueing: HTTP, tokenization, first chunk.
     pub front_end_us: f64,
-    /// The same for every request in progress: the front end hands out the tokens of a step one
-    /// sequence after the other, and the newest sequence comes last.
+    /// Additional front-end time per request in progress. The front end sends the tokens of a step
+    /// one sequence after another; the newest sequence is last.
     pub front_end_sequence_us: f64,
-    /// Every step.
+    /// Time per step.
     pub step_us: f64,
-    /// Every step when the next one is not scheduled ahead.
+    /// Additional time per step without asynchronous scheduling.
     pub sync_us: f64,
-    /// Every sequence of a step.
+    /// Time per sequence of a step.
     pub sequence_us: f64,
-    /// The same once more when the next step is not scheduled ahead: work of the CPU that a running
+    /// Additional time per sequence without asynchronous scheduling, for CPU work that a running
     /// step hides otherwise.
     pub sync_sequence_us: f64,
-    /// Every sequence and vocabulary entry, at 3.35 TB/s, when sampling is truncated.
+    /// Time per sequence and vocabulary entry with truncated sampling, at 3.35 TB/s.
     pub vocab_us: f64,
-    /// Every step when sampling is truncated: the extra kernels of top-k and top-p.
+    /// Additional time per step with truncated sampling, for the kernels of top-k and top-p.
     pub truncated_us: f64,
-    /// The same for every vocabulary entry: rows are cut side by side, so that the length of one
-    /// counts and not their number.
+    /// Additional time per vocabulary entry with truncated sampling. Rows are truncated in
+    /// parallel, so it does not depend on their number.
     pub truncated_vocab_us: f64,
-    /// Every sequence and vocabulary entry, at 3.35 TB/s, when a penalty on repetition is in force:
-    /// 85 bytes each, of two counts of tokens, their masks and the logits. Fitted to nothing.
+    /// Time per sequence and vocabulary entry with a repetition penalty, at 3.35 TB/s: 85 bytes
+    /// each, of two token counts, their masks and the logits. Not fitted.
+    ///
     /// **Source:** vLLM `vllm/model_executor/layers/utils.py`, `apply_penalties`.
     pub penalty_vocab_us: f64,
-    /// A step with a prompt chunk (no full CUDA graph).
+    /// Additional time of a step with a prompt chunk (no full CUDA graph).
     pub mixed_us: f64,
-    /// Share of what decode attention reads that is read once more for every further query head of
-    /// a group, where a prompt chunk shares the step and flash attention is version 2: it packs
-    /// the heads of a group only when each sequence has one token. Caches hold the rest.
+    /// Fraction of the decode attention's reads that is repeated per further query head of a group,
+    /// in steps with a prompt chunk and flash attention 2. That version packs the heads of a group
+    /// only if each sequence has one token; GPU caches serve the rest.
     pub mixed_group_share: f64,
-    /// Small kernels, per layer.
+    /// Time of small kernels, per layer.
     pub layer_us: f64,
-    /// Norms of queries and keys, per layer of a model that has them: two kernels more, at what a
-    /// small kernel takes inside a CUDA graph. Fitted to nothing.
+    /// Time of the norms of queries and keys, per layer: two small kernels in a CUDA graph. Not
+    /// fitted.
     pub qk_norm_us: f64,
-    /// Times the share of bandwidth that matrix products reach.
+    /// Factor of the bandwidth efficiency of matrix products.
     pub gemm_memory_scale: f64,
-    /// Times the share of peak that matrix products reach.
+    /// Factor of the arithmetic efficiency of matrix products.
     pub gemm_compute_scale: f64,
-    /// Times the share of bandwidth that decode attention reaches.
+    /// Factor of the bandwidth efficiency of decode attention.
     pub attention_scale: f64,
-    /// Times the duration of an all-reduce.
+    /// Factor of the duration of an all-reduce.
     pub all_reduce_scale: f64,
-    /// Times the duration of expert kernels.
+    /// Factor of the duration of expert kernels.
     pub moe_scale: f64,
 }
 
@@ -82,8 +83,10 @@ impl Default for Coefficients {
 }
 
 impl Coefficients {
+    /// Checks the range of each coefficient.
+    ///
     /// # Errors
-    /// [`RooflineError::Coefficient`] names the one that cannot be used.
+    /// [`RooflineError::Coefficient`] names the first one out of range.
     pub(super) fn check(&self) -> Result<(), RooflineError> {
         let co = self;
         for (what, value, positive) in [

@@ -1,20 +1,20 @@
-/// Why there is no roofline.
+/// Reports a number that the roofline cannot use.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum RooflineError {
-    /// A number must be at least 1.
+    /// A number is zero.
     #[error("{what} is 0, must be at least 1")]
     Zero {
-        /// Which.
+        /// Name of the number.
         what: &'static str,
     },
-    /// A coefficient must be finite and not negative (scales: more than 0).
+    /// A coefficient is not finite or is negative (scales: not above 0).
     #[error("coefficient {what} is {value}, must be a finite number, {bound}")]
     Coefficient {
-        /// Which.
+        /// Name of the coefficient.
         what: &'static str,
-        /// Its value.
+        /// Rejected value.
         value: f64,
-        /// The bound.
+        /// Allowed range.
         bound: &'static str,
     },
 }

@@ -3,13 +3,12 @@ use crate::latency::gpus::Fit;
 use crate::latency::memory::weight_width;
 use crate::latency::{Scheme, all_reduce};
 
-/// The kernels of one deployment, on the way to their constants.
 pub(super) struct Kernels<'a> {
     setup: &'a Setup,
     pub(super) tp: f64,
-    /// bytes/us
+    /// Memory bandwidth, in bytes/us.
     pub(super) bandwidth: f64,
-    /// FLOP/us
+    /// Arithmetic peak, in FLOP/us.
     peak: f64,
 }
 
@@ -23,13 +22,12 @@ impl<'a> Kernels<'a> {
         }
     }
 
-    /// fp8 units are absent on some GPUs: the weights are small, the arithmetic is bf16.
+    /// Returns the fp8 peak. Without fp8 units the weights are small, but the arithmetic is bf16.
     fn fp8_peak(&self) -> Option<f64> {
         let tflops = self.setup.gpu.fp8_tflops;
         (tflops > 0.0).then_some(tflops * 1e6)
     }
 
-    /// The same of fp4.
     fn fp4_peak(&self) -> Option<f64> {
         let tflops = self.setup.gpu.fp4_tflops;
         (tflops > 0.0).then_some(tflops * 1e6)
@@ -52,7 +50,6 @@ impl<'a> Kernels<'a> {
         }
     }
 
-    /// `times` products of n outputs and k inputs.
     pub(super) fn gemm(&self, times: f64, n: f64, k: f64, scheme: Scheme) -> Gemm {
         let (fit, peak) = self.dense_fit(scheme);
         self.product(times, n, k, weight_width(scheme), fit, peak)
@@ -91,7 +88,7 @@ impl<'a> Kernels<'a> {
             let width = f64::from(moe.shared) / self.tp;
             let scheme = kept(q.keep_shared);
             let (fit, peak) = self.dense_fit(scheme);
-            // Fitted with the launch time of bf16 whatever the weights (two runs).
+            // Fitted with the launch time of bf16 for all weight types (two runs).
             let fit = Fit {
                 fixed: self.setup.gpu.gemm.fixed,
                 ..fit
@@ -177,7 +174,6 @@ impl<'a> Kernels<'a> {
         })
     }
 
-    /// `times` all-reduces of one vector per token over `gpus`.
     pub(super) fn reduction(&self, times: f64, gpus: u32) -> Reduction {
         let scale = self.setup.coefficients.all_reduce_scale;
         Reduction {
@@ -187,7 +183,8 @@ impl<'a> Kernels<'a> {
         }
     }
 
-    /// `(us, us per token of context)` of the layers that see all, then of those with a window.
+    /// Returns `(us, us per token of context)` of the full-attention layers, then of the window
+    /// layers.
     pub(super) fn decode_attention(&self) -> [(f64, f64); 2] {
         let shape = &self.setup.shape;
         let (fixed, share) = self.setup.gpu.decode_attention;
@@ -198,7 +195,6 @@ impl<'a> Kernels<'a> {
             .map(|layers| (layers * fixed, layers * per_layer / bandwidth))
     }
 
-    /// Layers that see all, and layers with a window.
     fn layers(&self) -> [f64; 2] {
         let shape = &self.setup.shape;
         let all = shape.attention_layers();
@@ -206,7 +202,8 @@ impl<'a> Kernels<'a> {
         [f64::from(all - windowed), f64::from(windowed)]
     }
 
-    /// us, and us per two pairs ([`Batch::chunk_pairs`]) by kind of layer.
+    /// Returns the launch time and the time per two pairs ([`Batch::chunk_pairs`]) by kind of
+    /// layer, in us.
     pub(super) fn prefill_attention(&self) -> (f64, [f64; 2]) {
         let shape = &self.setup.shape;
         let (fixed, share) = self.setup.gpu.prefill_attention;
@@ -223,7 +220,6 @@ impl<'a> Kernels<'a> {
     }
 }
 
-/// All-reduces of a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Reduction {
     times: f64,
@@ -240,7 +236,7 @@ impl Reduction {
     }
 }
 
-/// Between the rows for 16 and 64 experts, by the logarithm of their number.
+/// Interpolates between 16 and 64 experts, by the logarithm of their number.
 fn between([few, many]: &[Fit; 2], experts: u32) -> Fit {
     let t = (f64::from(experts.max(1)).log2() - 4.0).clamp(0.0, 2.0) / 2.0;
     let mix = |a: f64, b: f64| a + (b - a) * t;

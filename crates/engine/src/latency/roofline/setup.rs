@@ -1,37 +1,37 @@
 use super::coefficients::Coefficients;
 use crate::latency::{CudaGraphs, Gpu, ModelShape, WeightRanks};
 
-/// What a deployment looks like to the roofline.
+/// Describes a deployment for the roofline.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Setup {
-    /// The model.
+    /// Shape of the model.
     pub shape: ModelShape,
-    /// The GPU.
+    /// GPU.
     pub gpu: Gpu,
     /// Tensor-parallel size, at least 1.
     pub tp: u32,
-    /// Stages of the pipeline, at least 1.
+    /// Number of pipeline stages, at least 1.
     pub pp: u32,
-    /// Ranks that share the tokens of each prompt (prefill context parallelism), at least 1.
+    /// Ranks of prefill context parallelism, at least 1.
     pub pcp: u32,
-    /// Data-parallel ranks over which experts are spread; 1: not spread.
+    /// Number of data-parallel ranks with a part of the experts; 1: not spread.
     pub expert_ranks: u32,
-    /// The next step is scheduled while one runs.
+    /// Whether the next step is scheduled while one runs.
     pub async_scheduling: bool,
     /// Bytes per number in the KV cache: 2, or 1 with fp8.
     pub kv_bytes: u32,
-    /// Sampling sorts the vocabulary (top-p or top-k).
+    /// Whether sampling sorts the vocabulary (top-p or top-k).
     pub truncated_sampling: bool,
-    /// Sampling penalizes what was said before (repetition, presence or frequency penalty).
+    /// Whether sampling penalizes repeated tokens (repetition, presence or frequency penalty).
     pub penalized_sampling: bool,
-    /// Sizes of which a step's kernels are captured.
+    /// Sizes of captured CUDA graphs.
     pub graphs: CudaGraphs,
-    /// The adjustable numbers.
+    /// Adjustable coefficients.
     pub coefficients: Coefficients,
 }
 
 impl Setup {
-    /// A model on one GPU with the usual settings.
+    /// Creates the deployment of a model on one GPU with default settings.
     pub fn new(shape: ModelShape, gpu: Gpu) -> Self {
         Self {
             shape,
@@ -49,12 +49,12 @@ impl Setup {
         }
     }
 
-    /// GPUs that share the weights.
+    /// Returns the GPUs that share the weights.
     pub fn ranks(&self) -> WeightRanks {
         WeightRanks::new(self.tp, self.expert_ranks.saturating_mul(self.pcp))
     }
 
-    /// GPUs of one engine.
+    /// Returns the number of GPUs of one engine.
     pub fn gpus(&self) -> u32 {
         self.tp.saturating_mul(self.pp).saturating_mul(self.pcp)
     }

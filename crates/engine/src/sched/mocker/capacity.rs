@@ -1,15 +1,16 @@
-//! The admission of sequences, and the refusal of those that can never run.
+//! Checks whether sequences can run to their end.
 
 use super::Mocker;
 use crate::sched::vllm::seqs::Slot;
 
 impl Mocker {
-    /// Returns whether all running sequences and this one can end with the blocks there are.
+    /// Returns whether this sequence and all running ones can end with the existing blocks.
     pub(super) fn is_promised(&self, slot: Slot, cached: u32) -> bool {
         self.footprint(slot, cached) <= self.promised_free()
     }
 
-    /// Blocks that a sequence needs to its end, those aside that others hold of its prefix.
+    /// Returns the blocks that a sequence needs until its end, without prefix blocks held by
+    /// others.
     fn footprint(&self, slot: Slot, cached: u32) -> u32 {
         let seq = &self.seqs[slot];
         let held = seq.plan.as_ref().map_or(0, |plan| {
@@ -18,7 +19,7 @@ impl Mocker {
         self.pool.blocks_for(seq.total) - held
     }
 
-    /// Free blocks that no running sequence will need.
+    /// Returns the free blocks that no running sequence will need.
     fn promised_free(&self) -> u32 {
         let needs = self.running.iter().map(|&slot| {
             let seq = &self.seqs[slot];
@@ -28,10 +29,9 @@ impl Mocker {
         self.pool.free().saturating_sub(needs.sum())
     }
 
-    /// Returns whether a sequence at the head of the queue can never run.
     pub(super) fn never_fits(&mut self, slot: Slot) -> bool {
         let seq = &self.seqs[slot];
-        // Once it ran, the blocks of its next step count.
+        // After the first admission, the blocks of its next step count.
         let next = match seq.admitted {
             true => self.rules.accept.len() as u32,
             false => 0,

@@ -5,54 +5,56 @@ use crate::latency::{LatencyModel, Speed};
 use crate::sched::vllm::{Victim, VllmConfig};
 use crate::sched::{ConfigError, MOST_BLOCKS, within};
 
-/// Settings of Dynamo's mocker, named as vLLM names them where it has them.
+/// Configures Dynamo's mocker. Shared settings have the names of vLLM.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MockerConfig {
-    /// The model of step times.
+    /// Model of step times.
     pub latency: LatencyModel,
-    /// By what durations are divided.
+    /// Divisors of durations.
     pub speed: Speed,
-    /// Blocks that can be used.
+    /// Number of usable blocks.
     pub num_gpu_blocks: u32,
-    /// Tokens per block. Default 64.
+    /// Tokens per block. Default: 64.
     pub block_size: u32,
-    /// Sequences in the running batch. Default 256.
+    /// Maximum number of running sequences. Default: 256.
     pub max_num_seqs: u32,
-    /// Tokens of one step. Default 8192.
+    /// Token budget of a step. Default: 8192.
     pub max_num_batched_tokens: u32,
-    /// Prompt + output; longer outputs are cut. Default: no limit.
+    /// Maximum of prompt plus output tokens; longer outputs are cut. Default: no limit.
     pub max_model_len: u32,
-    /// Decides whether a prompt may be computed in several steps. Default yes.
+    /// Whether a prompt may be computed in several steps. Default: true.
     pub enable_chunked_prefill: bool,
-    /// Decides whether full blocks are kept for later prompts. Default yes.
+    /// Whether full blocks are kept for later prompts. Default: true.
     pub enable_prefix_caching: bool,
-    /// While sequences decode, steps from one with prompt work to the next. Default 1.
+    /// Steps between two steps with prompt tokens while sequences decode. Default: 1.
     pub prefill_schedule_interval: u32,
-    /// Which running sequence loses its blocks. Default the last.
+    /// Rule for the choice of the sequence to preempt. Default: the last admitted.
     pub victim: Victim,
-    /// Decides whether a sequence joins only when all running ones and it can end with the blocks there are,
-    /// so that nobody is preempted (TensorRT-LLM's `GUARANTEED_NO_EVICT`). Default no.
+    /// Whether a sequence joins only if it and all running ones can end without preemption
+    /// (TensorRT-LLM's `GUARANTEED_NO_EVICT`). Default: false.
     pub no_evict: bool,
-    /// Chance that draft token i is accepted when all before it were; drafts cost no tokens of a step.
-    /// Default none.
+    /// Acceptance probability of draft token i, given that all before it were accepted. Drafts use
+    /// no token budget. Default: none.
     pub accept: Vec<f64>,
-    /// Part that it has in a deployment. Default the whole.
+    /// Role in a disaggregated deployment. Default: [`MockerRole::Whole`].
     pub role: MockerRole,
-    /// A second prefix cache in the memory of the host; of an engine that is whole. Default none.
+    /// Prefix cache in host memory, for [`MockerRole::Whole`] only. Default: none.
     pub tier: Option<MockerTierConfig>,
-    /// Bound of the waiting queue. Default none.
+    /// Maximum length of the waiting queue. Default: no limit.
     pub max_waiting: Option<usize>,
-    /// Decides whether anybody wants block events. Default no.
+    /// Whether block events are emitted. Default: false.
     pub kv_events: bool,
-    /// Decides whether runs of single tokens are reported as one [`Event::Decoded`](crate::Event). Default no.
+    /// Whether runs of single tokens are reported as one [`Event::Decoded`](crate::Event). Default:
+    /// false.
     pub run_lengths: bool,
-    /// Decides whether [`Scheduler::take_admissions`](crate::Scheduler::take_admissions) is fed. Default no.
+    /// Whether admissions are recorded for
+    /// [`Scheduler::take_admissions`](crate::Scheduler::take_admissions). Default: false.
     pub log_admissions: bool,
-    /// Seed of the draws of drafts.
+    /// Seed of the random acceptance of draft tokens.
     pub seed: u64,
 }
 
-/// Part of an engine in a deployment.
+/// Selects the role of an engine in a disaggregated deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MockerRole {
     /// The engine computes prompts and generates their output.
@@ -60,7 +62,8 @@ pub enum MockerRole {
     Whole,
     /// The engine computes prompts, and keeps their blocks until another engine has fetched them.
     Prefill,
-    /// The engine generates output for prompts of others; computing lost ones again costs nothing.
+    /// The engine generates output for prompts of other engines; recomputing lost ones costs
+    /// nothing.
     Decode,
 }
 
@@ -117,7 +120,7 @@ impl MockerConfig {
         Ok(())
     }
 
-    /// The settings that vLLM's scheduler has too: one step at a time.
+    /// Converts to the settings shared with vLLM's scheduler, with one step in flight.
     pub(super) fn shared(self) -> VllmConfig {
         VllmConfig {
             latency: self.latency,
@@ -132,7 +135,7 @@ impl MockerConfig {
             prefill_schedule_interval: self.prefill_schedule_interval,
             async_scheduling: false,
             victim: self.victim,
-            // Until they are fetched, however long that takes.
+            // Blocks stay until they are fetched, without a time limit.
             lease: (self.role == MockerRole::Prefill).then_some(Duration::MAX),
             max_waiting: self.max_waiting,
             kv_events: self.kv_events,

@@ -4,22 +4,20 @@ use crate::SeqId;
 
 use crate::sched::vllm::seqs::Slot;
 
-/// Sequences whose prompts come from elsewhere.
 #[derive(Debug, Default)]
 pub(super) struct Destinations {
-    /// Without blocks, in the order they were announced.
+    /// Announced sequences without blocks, in order.
     pub pending: VecDeque<Slot>,
-    /// That got their blocks since somebody asked.
+    /// Ids of sequences with new blocks since the last query, and their missing tokens.
     pub reserved: Vec<(SeqId, u32)>,
 }
 
 impl Destinations {
-    /// Whether somebody waits for blocks; then no prompt is started here.
+    /// Returns whether a sequence waits for blocks. Then no local prompt is started.
     pub(super) fn is_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// A sequence is gone.
     pub(super) fn forget(&mut self, slot: Slot) {
         self.pending.retain(|&other| other != slot);
     }

@@ -1,10 +1,10 @@
-//! Draft tokens as Dynamo's mocker has them: they cost no tokens of the budget, only room.
+//! Simulates draft tokens as Dynamo's mocker does: they use blocks, but no token budget.
 //!
-//! Once a pass is made, everybody who lacks nothing but its next tokens gets room for as many as
-//! could come out (others give theirs up for that), then it is drawn how many do, and what was not
-//! needed is given back. All draws of a worker come from one generator, in the order of the batch.
+//! After a pass is scheduled, each decoding sequence gets blocks for its maximum output, with
+//! preemptions if needed. Then the accepted drafts are drawn and unused blocks are freed. All draws
+//! of a worker come from one generator, in batch order.
 //!
-//! Source: aisimulate-core 0.13.0 `scheduler/vllm/core.rs` (`emit_speculative_ready_tokens`),
+//! **Source:** aisimulate-core 0.13.0 `scheduler/vllm/core.rs` (`emit_speculative_ready_tokens`),
 //! `common/speculative.rs`.
 
 use crate::kv::BlockRequest;
@@ -15,7 +15,6 @@ use super::{Mocker, MockerRole};
 use crate::sched::vllm::pass::Pass;
 
 impl Mocker {
-    /// Makes the tokens of a pass whose sequences draw.
     pub(super) fn draw_all(&mut self, pass: &mut Pass) {
         if self.rules.accept.is_empty() {
             return;
@@ -31,7 +30,7 @@ impl Mocker {
             if needed <= self.pool.free() {
                 break ready;
             }
-            // The last one would give up its blocks in vain, again and again.
+            // The last sequence would preempt itself forever, in vain.
             if self.victims().count() == 1 && self.take_fetched_blocks() {
                 continue;
             }
@@ -51,7 +50,7 @@ impl Mocker {
             let done = self.allocate(slot, &need, pass.step);
             debug_assert!(done, "there were enough blocks for all");
         }
-        // A worker that computes prompts for others makes one token of each, in the same step.
+        // A prefill worker makes one token per prompt, in the same step.
         let decodes = self.rules.role != MockerRole::Prefill;
         for &slot in &ready {
             let known = self.seqs[slot].known;
@@ -65,7 +64,7 @@ impl Mocker {
         }
     }
 
-    /// Sequences of the pass that lack nothing but tokens not made yet.
+    /// Returns the sequences of the pass that have computed all their tokens.
     fn ready_to_draw(&self, pass: &Pass) -> Vec<Slot> {
         let slots = pass.step.entries.iter().map(|entry| entry.slot);
         let ready = slots.filter(|&slot| {
@@ -75,7 +74,6 @@ impl Mocker {
         ready.collect()
     }
 
-    /// Tokens that can come out for a sequence at most.
     fn most_drawn(&self, slot: Slot) -> u32 {
         let seq = &self.seqs[slot];
         let most = match self.rules.role {
@@ -85,7 +83,6 @@ impl Mocker {
         most.min(seq.total - seq.known)
     }
 
-    /// The next token, and the drafts behind it that are accepted.
     fn draw(&mut self) -> u32 {
         let seed = self.config.seed;
         let draws = self.rules.draws.get_or_insert_with(|| StdRng::new(seed));
@@ -93,7 +90,6 @@ impl Mocker {
         1 + rates.take_while(|&&rate| draws.chance(rate)).count() as u32
     }
 
-    /// So many tokens come out, if so many are wanted.
     fn release_drawn(&mut self, slot: Slot, drawn: u32, pass: &mut Pass) {
         let seq = &mut self.seqs[slot];
         let emit = drawn.min(seq.total - seq.known);

@@ -1,10 +1,10 @@
-//! Prompts that another engine computed, moved here under the eye of somebody above.
+//! Receives prompts that another engine computed, coordinated by the caller.
 //!
-//! A sequence is expected first; when its turn has come and there is room, the blocks of its whole
-//! prompt are reserved, and those that are cached here need no transfer. After the transfer it is
-//! activated: it waits to run like others, its prompt computed.
+//! The caller announces a sequence. When there is room, the blocks of its prompt are reserved;
+//! cached ones need no transfer. After the transfer the caller activates the sequence, which then
+//! waits to run with its prompt computed.
 //!
-//! Source: aisimulate-core 0.13.0 `scheduler/vllm/core.rs` (destinations).
+//! **Source:** aisimulate-core 0.13.0 `scheduler/vllm/core.rs` (destinations).
 
 use crate::SimTime;
 use crate::kv::BlockRequest;
@@ -14,7 +14,6 @@ use super::Mocker;
 use crate::sched::vllm::seqs::{SeqState, Slot};
 
 impl Mocker {
-    /// A sequence is announced.
     pub(super) fn announce_prompt(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
         self.seqs[slot].state = SeqState::Fetching;
         self.fetching += 1;
@@ -24,7 +23,6 @@ impl Mocker {
         }
     }
 
-    /// Reserves the blocks of the first prompt that is expected, if there is room.
     pub(super) fn reserve_next(&mut self, now: SimTime, out: &mut Outbox) {
         let Some(&slot) = self.rules.destinations.pending.front() else {
             return;
@@ -34,7 +32,7 @@ impl Mocker {
         }
         let seq = &mut self.seqs[slot];
         let prompt = seq.prompt;
-        // Nothing is computed here, so the last block may be a cached one too.
+        // No prompt token is computed here, so the last block may also be a cached one.
         let cached = seq.plan.as_ref().map_or(0, |plan| {
             self.pool.cached_prefix(plan, prompt.saturating_add(1))
         });
@@ -58,7 +56,7 @@ impl Mocker {
         }
     }
 
-    /// The prompt of a sequence is here. False: nobody waits for it.
+    /// Resumes a sequence whose prompt has arrived; false if it does not wait for one.
     pub(super) fn activate_prompt(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
         let Some(slot) = self.seqs.find(id) else {
             return false;

@@ -1,7 +1,7 @@
-//! The memory of the host as Dynamo's mocker has it ([`MockerTierConfig`](crate::kv::MockerTierConfig)).
+//! Simulates the host tier of Dynamo's mocker ([`MockerTierConfig`](crate::kv::MockerTierConfig)).
 //!
-//! A request that finds blocks there which the GPU has not takes room for just these and waits for their
-//! copy; requests that wait for a copy are tried before all others.
+//! A request that finds further blocks there allocates blocks only for these and waits for their
+//! copy. Requests that wait for a copy are tried before all others.
 //!
 //! **Source:** aisimulate-core 0.13.0 `src/engine/scheduler/vllm/{core,host_offload}.rs`.
 
@@ -13,15 +13,14 @@ use crate::sched::vllm::pass::{AdmissionTurn, Pass};
 use crate::sched::vllm::seqs::{Seq, SeqState, Slot};
 use crate::sched::vllm::step::Step;
 
-/// The full blocks of a prompt.
 fn prompt_keys(seq: &Seq, size: u32) -> &[BlockKey] {
     let keys = seq.plan.as_ref().map_or(&[][..], |plan| &plan.keys);
     &keys[..keys.len().min((seq.prompt / size) as usize)]
 }
 
 impl Mocker {
-    /// The host's part of an admission: what becomes of the sequence, or `None` when it goes on with what
-    /// it has.
+    /// Starts a load from the tier if it has more of the prompt than the GPU. Returns `None` if the
+    /// admission continues without one.
     pub(super) fn load_from_tier(&mut self, slot: Slot, pass: &mut Pass) -> Option<AdmissionTurn> {
         let size = self.config.block_size;
         let owed = self.owed_blocks();
@@ -31,12 +30,12 @@ impl Mocker {
         if offload.asleep.contains(&id) {
             return Some(AdmissionTurn::Skip);
         }
-        // What takes no time could start and give up for ever before a copy lets another go on.
+        // Steps of zero time could preempt each other forever before a copy ends.
         if seq.preemptions.recent == u8::MAX && offload.next_due().is_some() {
             return Some(AdmissionTurn::Skip);
         }
         if !seq.table.is_empty() {
-            // It has what was loaded, and must find room for the rest.
+            // Its blocks are loaded; the rest must fit too.
             let all = self.pool.blocks_for(known);
             let rest = all.saturating_sub(seq.table.len());
             return (rest > self.pool.free()).then_some(AdmissionTurn::Stop);
@@ -66,9 +65,24 @@ impl Mocker {
         if busy > 0 {
             return Some(self.sleep(slot));
         }
-        let wanted: Vec<BlockKey> = keys[from..from + hit].to_vec();
+        self.start_load(slot, from, hit, owed, pass)
+    }
+
+    /// Takes room for the `hit` blocks of a prompt behind its `from` blocks on the GPU, and starts their copy.
+    fn start_load(
+        &mut self,
+        slot: Slot,
+        from: usize,
+        hit: usize,
+        owed: u32,
+        pass: &mut Pass,
+    ) -> Option<AdmissionTurn> {
+        let size = self.config.block_size;
+        let seq = &self.seqs[slot];
+        let (id, known) = (seq.id, seq.known);
+        let wanted: Vec<BlockKey> = prompt_keys(seq, size)[from..from + hit].to_vec();
         let plan = seq.plan.clone()?;
-        // One block at least is computed.
+        // At least one block is computed.
         let credited = (from as u32).min(known.saturating_sub(1) / size);
         let held = self.pool.held_prefix(&plan, credited);
         let all = self.pool.blocks_for(known);
@@ -104,8 +118,8 @@ impl Mocker {
         Some(AdmissionTurn::Skip)
     }
 
-    /// A sequence waits for a copy: it is not tried until one ends, and then before all that wait for
-    /// room alone.
+    /// Makes a sequence wait for a copy. After one ends, it is tried before sequences that only
+    /// wait for room.
     fn sleep(&mut self, slot: Slot) -> AdmissionTurn {
         if let Some(offload) = &mut self.rules.offload {
             offload.asleep.insert(self.seqs[slot].id);
@@ -119,7 +133,6 @@ impl Mocker {
         AdmissionTurn::Skip
     }
 
-    /// Blocks that prompts in the batch and requests with a load still need.
     fn owed_blocks(&self) -> u32 {
         let owed = self.running.iter().map(|&slot| {
             let seq = &self.seqs[slot];
@@ -139,7 +152,6 @@ impl Mocker {
         owed.sum::<u32>().saturating_add(loads)
     }
 
-    /// A sequence runs: what it loaded is its own. Tokens that came from the host.
     pub(super) fn take_loaded(&mut self, slot: Slot) -> Option<u32> {
         let size = self.config.block_size;
         let offload = self.rules.offload.as_mut()?;
@@ -151,7 +163,7 @@ impl Mocker {
         Some(seq.load.tokens)
     }
 
-    /// What a pass has computed of prompts is to be copied when it has ended.
+    /// Registers the prompt blocks computed by a pass for a copy after its end.
     pub(super) fn offer_to_tier(&mut self, step: &mut Step) {
         let size = self.config.block_size;
         let Some(offload) = &mut self.rules.offload else {
@@ -185,7 +197,7 @@ impl Mocker {
         step.copied = step.copied.max(offload.compute_after);
     }
 
-    /// A sequence got blocks that may still be read.
+    /// Delays the next computation until new blocks of a sequence are no longer read by copies.
     pub(super) fn fence(&mut self, slot: Slot, before: u32) {
         if let Some(offload) = &mut self.rules.offload {
             let ids = self.seqs[slot].table.ids();
@@ -196,7 +208,7 @@ impl Mocker {
         }
     }
 
-    /// A sequence gives its blocks to others: first they are copied.
+    /// Delays the next computation until the blocks of a preempted sequence are copied.
     pub(super) fn wait_for_store(&mut self, slot: Slot) {
         if let Some(offload) = &mut self.rules.offload
             && let Some(own) = offload.seqs.get(&self.seqs[slot].id)
@@ -206,7 +218,6 @@ impl Mocker {
         }
     }
 
-    /// With the end of a pass the copies of its blocks begin.
     pub(super) fn submit_tier_copies(&mut self, now: SimTime, out: &mut Outbox) {
         if let Some(offload) = &mut self.rules.offload {
             offload.tier.submit(now);
@@ -214,7 +225,6 @@ impl Mocker {
         }
     }
 
-    /// Ends the copies that are over.
     pub(super) fn end_tier_copies(&mut self, now: SimTime, out: &mut Outbox) {
         while let Some(offload) = &mut self.rules.offload
             && let Some(copy) = offload.tier.pop_due(now)
@@ -236,7 +246,7 @@ impl Mocker {
                     out.push_back((now, event));
                 });
             seq.settled = seq.table.settled();
-            // The last block is computed here when all are there.
+            // The last block is computed locally if all blocks are present.
             let most = (seq.known - 1) / self.config.block_size * self.config.block_size;
             seq.cached = seq.cached.min(most);
             seq.load.tokens = seq.load.tokens.min(most - seq.cached);
@@ -247,7 +257,6 @@ impl Mocker {
         }
     }
 
-    /// A sequence is over.
     pub(super) fn leave_tier(&mut self, slot: Slot) {
         if let Some(offload) = &mut self.rules.offload {
             let id = self.seqs[slot].id;

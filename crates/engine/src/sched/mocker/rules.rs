@@ -14,16 +14,14 @@ use crate::sched::vllm::{SchedulingRules, VllmConfig, named_tokens};
 use crate::{BlockPlan, Outbox, SeqId, Sequence, SimTime, SubmitError, Transfer};
 use vllm_sim_random::std_rng::StdRng;
 
-/// The rules of Dynamo's mocker.
+/// Applies the rules of Dynamo's mocker.
 #[derive(Debug)]
 pub struct MockerRules {
     pub(super) role: MockerRole,
     pub(super) no_evict: bool,
-    /// [`MockerConfig::accept`].
     pub(super) accept: Vec<f64>,
-    /// Of the drafts, once one was drawn.
+    /// Generator of draft acceptance, created on first use.
     pub(super) draws: Option<StdRng>,
-    /// The blocks in host memory.
     pub(super) offload: Option<Box<MockerOffload>>,
     pub(super) destinations: Destinations,
 }
@@ -41,14 +39,14 @@ impl MockerRules {
         }
     }
 
-    /// Returns whether somebody above moves prompts to this engine, or from it.
+    /// Returns whether the caller moves prompts from or to this engine.
     fn hands_over(&self) -> bool {
         self.role != MockerRole::Whole
     }
 }
 
 impl SchedulingRules for MockerRules {
-    /// No bound: its sequences take the blocks from each other.
+    /// Unlimited: sequences may preempt each other.
     const MAX_RECENT_PREEMPTIONS: u8 = u8::MAX;
     const VICTIM_COSTS_A_TURN: bool = true;
     const INSTANT_STEPS_COME_FIRST: bool = true;
@@ -66,14 +64,14 @@ impl SchedulingRules for MockerRules {
         } = work;
         let mut batch = Batch::default();
         if self.role == MockerRole::Decode {
-            // Prompts cost nothing either.
+            // Prompts cost nothing.
             if !later && past + new >= known {
                 batch.add_decode(known, 1, window);
             }
             return batch;
         }
-        // Prompt tokens only; whoever emits decodes, unless it is the first token and this step ends
-        // the prompt.
+        // Only prompt tokens are chunks. A sequence that emits a token decodes, unless this step
+        // ends its prompt.
         let prompt = work.ready();
         let before = past.min(prompt);
         let fresh = (past + new).min(prompt) - before;
@@ -87,7 +85,7 @@ impl SchedulingRules for MockerRules {
         batch
     }
 
-    /// Those of chunks that reach into the prompt.
+    /// Counts the tokens of chunks that overlap the prompt.
     fn prompt_tokens(&self, work: &StepWork) -> u32 {
         match work.past >= work.ready() {
             true => 0,
@@ -97,12 +95,12 @@ impl SchedulingRules for MockerRules {
 
     fn decodes_in_bulk(&self) -> bool {
         let Self {
-            // Steps that yield several tokens of one sequence.
+            // These steps yield several tokens of one sequence.
             accept,
             draws: _,
-            // What is generated waits for copies.
+            // Generated blocks wait for copies.
             offload,
-            // These concern sequences that wait, or compute their prompts.
+            // These settings concern waiting sequences and prefill.
             role: _,
             no_evict: _,
             destinations: _,
@@ -157,7 +155,7 @@ impl SchedulingRules for MockerRules {
         self.hands_over()
     }
 
-    /// With a tier behind the GPU it looks at nobody without tokens to spend.
+    /// With a host tier, no sequence is tried after the token budget is used up.
     fn looks_without_tokens(&self) -> bool {
         self.offload.is_none()
     }
@@ -170,18 +168,18 @@ impl SchedulingRules for MockerRules {
         engine.never_fits(slot)
     }
 
-    /// Prompts that are expected come before those that are computed here.
+    /// Announced prompts come before prompts that are computed locally.
     fn gives_way_to_announced(&self, seq: &Seq) -> bool {
         self.destinations.is_pending() && seq.table.is_empty()
     }
 
     fn cached_prefix(engine: &Mocker, plan: &BlockPlan, known: u32) -> u32 {
-        // With drafts the last cached block is computed again.
+        // With drafts, the last cached block is recomputed.
         let drop = match engine.rules.accept.is_empty() {
             true => 0,
             false => engine.config.block_size,
         };
-        // TensorRT-LLM computes nothing again when all is there.
+        // TensorRT-LLM recomputes nothing if all blocks are cached.
         let known = known + u32::from(engine.rules.no_evict);
         let cached = engine.pool.cached_prefix(plan, named_tokens(plan, known));
         cached.saturating_sub(drop)
@@ -192,7 +190,6 @@ impl SchedulingRules for MockerRules {
         engine.load_from_tier(slot, pass)
     }
 
-    /// Returns the length of the prompt.
     fn uncut(&self, seq: &Seq, past: u32, _new: u32) -> u32 {
         seq.prompt.saturating_sub(past)
     }

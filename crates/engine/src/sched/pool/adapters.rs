@@ -3,19 +3,17 @@ use std::time::Duration;
 
 use crate::{LoraId, SimTime};
 
-/// Whether the adapter of a sequence can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AdapterFit {
     Ready,
-    /// It can be loaded, in the place of an idle one if need be.
+    /// The adapter can be loaded, if necessary in the slot of an idle one.
     Loadable,
     No,
 }
 
-/// The adapters that are loaded, and who uses them.
 #[derive(Debug)]
 pub(super) struct AdapterSlots {
-    /// `None`: any number, and none takes time to load.
+    /// Maximum of loaded adapters; `None`: no limit and no load time.
     max: Option<usize>,
     load_time: Duration,
     loaded: HashMap<LoraId, LoadedAdapter>,
@@ -36,7 +34,6 @@ impl AdapterSlots {
         }
     }
 
-    /// Whether the adapter of a sequence is ready, or can be made so by dropping an idle one.
     pub(super) fn fit(&self, lora: Option<LoraId>) -> AdapterFit {
         let (Some(lora), Some(max)) = (lora, self.max) else {
             return AdapterFit::Ready;
@@ -50,7 +47,7 @@ impl AdapterSlots {
         AdapterFit::No
     }
 
-    /// Takes a slot for the adapter; the time until it is loaded.
+    /// Takes a slot for the adapter and returns the time until it is loaded.
     pub(super) fn take(&mut self, now: SimTime, lora: Option<LoraId>) -> Duration {
         let (Some(lora), Some(max)) = (lora, self.max) else {
             return Duration::ZERO;
@@ -74,7 +71,6 @@ impl AdapterSlots {
         self.load_time
     }
 
-    /// A sequence does not use its adapter any more.
     pub(super) fn release(&mut self, now: SimTime, lora: Option<LoraId>) {
         if let Some(adapter) = lora.and_then(|lora| self.loaded.get_mut(&lora)) {
             adapter.users = adapter.users.saturating_sub(1);

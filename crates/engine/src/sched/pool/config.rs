@@ -3,35 +3,36 @@ use std::time::Duration;
 use crate::Delays;
 use crate::kv::KvConfig;
 
-/// Settings of the pool.
+/// Configures the [`Pool`](super::Pool) scheduler.
 #[derive(Debug, Clone)]
 pub struct PoolConfig {
-    /// Sequences that run at once, at least one.
+    /// Maximum number of running sequences, at least 1. Default: 5.
     pub slots: usize,
-    /// Sequences that may wait; `None`: any number.
+    /// Maximum number of waiting sequences; `None`: no limit. Default: 1000.
     pub queue: Option<usize>,
-    /// Delays.
+    /// Delays of the first token and of each further token.
     pub delays: Delays,
     /// Seed of the random delays.
     pub seed: u64,
-    /// Adapters that may be loaded at once; `None`: any number.
+    /// Maximum number of loaded LoRA adapters; `None`: no limit.
     pub max_loras: Option<usize>,
-    /// Time to load an adapter that holds no slot.
+    /// Time to load an adapter.
     pub lora_load: Duration,
     /// KV cache; `None`: not simulated.
     pub kv: Option<KvConfig>,
-    /// A prompt may be cached to its last token (llm-d); otherwise that one is always computed.
+    /// Whether the last token of a prompt may come from the cache (llm-d); otherwise it is always
+    /// computed.
     pub caches_whole_prompts: bool,
-    /// Whether only the full blocks of prompts take room in the cache (llm-d-inference-sim).
+    /// Whether only the full blocks of prompts use the cache (llm-d-inference-sim).
     pub prompt_blocks_only: bool,
-    /// Whether a sequence has the delays that are in force when it starts, not those it came under.
+    /// Whether a sequence uses the delays configured at its start instead of those at its
+    /// submission.
     pub delays_at_start: bool,
-    /// How long blocks are kept for another engine that decodes; `None`: not at all.
+    /// Time to keep blocks for a remote decode engine; `None`: not kept.
     pub lease: Option<Duration>,
 }
 
 impl PoolConfig {
-    /// Tokens of a prompt that take room in the cache.
     pub(super) fn kept_prompt(&self, prompt: u32, block_size: u32) -> u32 {
         match self.prompt_blocks_only {
             true => prompt - prompt % block_size.max(1),

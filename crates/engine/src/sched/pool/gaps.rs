@@ -1,4 +1,4 @@
-//! How long the tokens of a sequence take.
+//! Computes the delays between the tokens of a sequence.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use crate::{Delays, Sequence};
 use vllm_sim_random::{Purpose, stream};
 
 impl Pool {
-    /// Draws a delay; a random stream exists only where some delay is random.
+    /// Draws a delay. The random stream is created on first use, and not kept if all delays are
+    /// exact.
     pub(super) fn draw(
         &self,
         running: &mut RunningSeq,
@@ -25,12 +26,11 @@ impl Pool {
         f(delays, rng)
     }
 
-    /// The delays that a sequence came under.
     pub(super) fn delays<'a>(&'a self, seq: &'a Sequence) -> &'a Delays {
         seq.delays.as_deref().unwrap_or(&self.delays)
     }
 
-    /// Time from the token before to the next one, where it was recorded.
+    /// Returns the recorded gap before the next token, if the sequence has a recorded timeline.
     pub(super) fn recorded_gap(&self, running: &RunningSeq) -> Option<Duration> {
         let timeline = running.seq.timeline.as_ref()?;
         let next = running.released as usize;

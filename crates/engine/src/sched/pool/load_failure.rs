@@ -1,10 +1,10 @@
-//! Prompts that were to come from another engine, and did not.
+//! Simulates KV cache transfers from another engine that fail.
 
 use super::{Pool, RunningSeq, SlotTimer};
 use crate::kv::BlockRequest;
 use crate::{End, Event, LoadFailurePolicy, Outbox, Sequence, SimTime, Transfer};
 
-/// Of the tokens of a prompt, those whose blocks others may find: what will not come is not among them.
+/// Returns the prompt tokens that enter the prefix cache: without those of a failing transfer.
 pub(super) fn certain(seq: &Sequence, tokens: u32, cached: u32) -> u32 {
     match seq.load_failure.is_some() && seq.transfer == Transfer::RemotePrefill {
         true => cached,
@@ -12,7 +12,7 @@ pub(super) fn certain(seq: &Sequence, tokens: u32, cached: u32) -> u32 {
     }
 }
 
-/// Prompt tokens that come from another engine; a prompt of which all is here cannot fail to come.
+/// Returns the prompt tokens to fetch. Clears the load failure if none are missing.
 pub(super) fn fetched(seq: &mut Sequence, cached: u32) -> u32 {
     let missing = match seq.transfer {
         Transfer::RemotePrefill => seq.prompt.saturating_sub(cached),
@@ -26,8 +26,8 @@ pub(super) fn fetched(seq: &mut Sequence, cached: u32) -> u32 {
 }
 
 impl Pool {
-    /// The time of a transfer is over, and the prompt is not here: the sequence ends, or its prompt is
-    /// computed from now on.
+    /// Handles a failed transfer: ends the sequence, or computes the missing part of its prompt
+    /// here.
     pub(super) fn load_failed(
         &mut self,
         now: SimTime,
@@ -59,7 +59,7 @@ impl Pool {
                 ..BlockRequest::default()
             };
             let plan = running.seq.plan.as_ref();
-            // It has these blocks already.
+            // The blocks are already allocated.
             let _fits = blocks.allocate(&mut running.table, plan, &need, &mut |event| {
                 out.push_back((now, event));
             });

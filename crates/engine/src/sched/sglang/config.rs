@@ -1,56 +1,59 @@
 use crate::latency::{LatencyModel, Speed};
 use crate::sched::{ConfigError, at_least_one, within};
 
-/// Settings of the SGLang scheduler.
+/// Configures the SGLang scheduler.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SglangConfig {
-    /// How long a pass takes.
+    /// Model of pass times.
     pub latency: LatencyModel,
-    /// By what durations are divided.
+    /// Divisors of durations.
     pub speed: Speed,
-    /// Pages of the cache.
+    /// Number of KV cache pages.
     pub num_pages: u32,
-    /// Tokens per page. Default 1.
+    /// Tokens per page. Default: 1.
     pub page_size: u32,
-    /// Sequences in the running batch. Default 256.
+    /// Maximum number of running sequences. Default: 256.
     pub max_num_seqs: u32,
-    /// Prompt + output; longer outputs are cut, longer prompts cancelled. Default: no limit.
+    /// Maximum of prompt plus output tokens. Longer outputs are cut, longer prompts cancelled.
+    /// Default: no limit.
     pub max_model_len: u32,
-    /// Whether pages are kept for later prompts. Default yes.
+    /// Whether pages are kept for later prompts. Default: true.
     pub enable_prefix_caching: bool,
-    /// Order of the waiting queue. Default by arrival.
+    /// Order of the waiting queue. Default: by arrival.
     pub schedule_policy: SchedulePolicy,
-    /// Prompt tokens of one prefill pass; a longer chunk is cut to it. Default 16384.
+    /// Maximum prompt tokens of a prefill pass; a longer chunk is cut. Default: 16384.
     pub max_prefill_tokens: u32,
-    /// Longest chunk of prompts in one pass, a multiple of the page size. Default 8192.
+    /// Maximum prompt chunk of a pass, in tokens; a multiple of the page size. Default: 8192.
     pub chunked_prefill_size: u32,
-    /// Output tokens reserved for one sequence at most. Default 4096.
+    /// Maximum output tokens reserved per sequence. Default: 4096.
     pub clip_max_new_tokens: u32,
-    /// Scales the share of output tokens that admission reserves. Default 1.
+    /// Factor on the fraction of output tokens that admission reserves. Default: 1.
     pub schedule_conservativeness: f64,
-    /// Rounds without prefill after each prefill pass. Default 0.
+    /// Number of passes without prefill after each prefill pass. Default: 0.
     pub prefill_decode_interval: u32,
-    /// Whether prompts move between engines under the eye of somebody above, who is told when their
-    /// pages are reserved and says when they are here. Default no.
+    /// Whether the caller moves prompts between engines. It receives page reservations and
+    /// activates prompts on arrival. Default: false.
     pub handoff: bool,
-    /// Whether prompts cost no time: a worker of the mocker that only decodes. Default no.
+    /// Whether prompts take no time, as in a decode worker of the mocker. Default: false.
     pub free_prompts: bool,
-    /// Chance of each draft token, if those before it are accepted. Empty: no drafts. Default none.
+    /// Acceptance probability of draft token i, given that all before it were accepted. Empty: no
+    /// drafts. Default: empty.
     pub accept: Vec<f64>,
-    /// Seed of these draws. Default 0.
+    /// Seed of the random acceptance of draft tokens. Default: 0.
     pub seed: u64,
-    /// Bound of the waiting queue. Default none.
+    /// Maximum length of the waiting queue. Default: no limit.
     pub max_waiting: Option<usize>,
-    /// Whether anybody wants page events. Default no.
+    /// Whether page events are emitted. Default: false.
     pub kv_events: bool,
-    /// Decides whether [`Scheduler::take_admissions`](crate::Scheduler::take_admissions) is fed. Default no.
+    /// Whether admissions are recorded for
+    /// [`Scheduler::take_admissions`](crate::Scheduler::take_admissions). Default: false.
     pub log_admissions: bool,
 }
 
-/// Order of the waiting queue.
+/// Orders the waiting queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SchedulePolicy {
-    /// By arrival.
+    /// Order of arrival.
     #[default]
     Fifo,
     /// Longest cached prefix first.
@@ -121,7 +124,6 @@ impl SglangConfig {
         tokens.div_ceil(self.page_size)
     }
 
-    /// Tokens rounded up to whole pages.
     pub(super) fn ceil(&self, tokens: u32) -> u32 {
         self.pages(tokens).saturating_mul(self.page_size)
     }

@@ -1,10 +1,10 @@
-//! Prompts that move between engines under the eye of somebody above.
+//! Moves prompts between engines, coordinated by the caller.
 //!
-//! Where output is made, a sequence is expected first; the pages of its whole prompt are reserved
-//! as soon as there is room, and after the transfer it joins the running batch. Where prompts are
-//! computed, a finished sequence keeps its pages until it is released.
+//! On a decode engine the caller announces a sequence. The pages of its prompt are reserved as soon
+//! as there is room; after the transfer it joins the running batch. On a prefill engine a finished
+//! sequence keeps its pages until it is released.
 //!
-//! Source: aisimulate-core 0.13.0 `scheduler/sglang/core.rs` (destinations, source holds).
+//! **Source:** aisimulate-core 0.13.0 `scheduler/sglang/core.rs` (destinations, source holds).
 
 use std::collections::VecDeque;
 
@@ -14,29 +14,26 @@ use crate::{Outbox, SeqId};
 use super::Sglang;
 use super::seqs::Slot;
 
-/// Sequences whose prompts come from elsewhere.
 #[derive(Debug, Default)]
 pub(super) struct Destinations {
-    /// Without pages, in the order they were announced.
+    /// Announced sequences without pages, in order.
     pending: VecDeque<Slot>,
-    /// That got their pages since somebody asked.
+    /// Ids of sequences with new pages since the last query, and their missing tokens.
     pub reserved: Vec<(SeqId, u32)>,
-    /// Their prompts are here; they join the batch next.
+    /// Sequences with arrived prompts; they join the batch next.
     ready: VecDeque<Slot>,
 }
 
 impl Destinations {
-    /// Whether somebody waits for pages or for a place; then no prompt is started here.
+    /// Returns whether a sequence waits for pages or for a place. Then no local prompt is started.
     pub(super) fn go_first(&self) -> bool {
         !self.pending.is_empty() || !self.ready.is_empty()
     }
 
-    /// Whether somebody can join the batch.
     pub(super) fn are_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// A sequence is gone.
     pub(super) fn forget(&mut self, slot: Slot) {
         self.pending.retain(|&other| other != slot);
         self.ready.retain(|&other| other != slot);
@@ -44,7 +41,6 @@ impl Destinations {
 }
 
 impl Sglang {
-    /// A sequence is announced.
     pub(super) fn expect_prompt(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
         self.destinations.pending.push_back(slot);
         if self.pass.is_none() {
@@ -52,7 +48,6 @@ impl Sglang {
         }
     }
 
-    /// Reserves the pages of the first prompt that is expected, if there is room.
     pub(super) fn reserve_next(&mut self, now: SimTime, out: &mut Outbox) {
         let Some(&slot) = self.destinations.pending.front() else {
             return;
@@ -79,7 +74,7 @@ impl Sglang {
         self.destinations.reserved.push((seq.id, fresh * page));
     }
 
-    /// The prompt of a sequence is here. False: nobody waits for it.
+    /// Resumes a sequence whose prompt has arrived; false if it does not wait for one.
     pub(super) fn activate_prompt(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
         let Some(slot) = self.seqs.find(id) else {
             return false;
@@ -98,7 +93,6 @@ impl Sglang {
         true
     }
 
-    /// Those whose prompts are here join the running batch, while it has places.
     pub(super) fn join_ready(&mut self, now: SimTime, out: &mut Outbox) {
         while self.running.len() < self.config.max_num_seqs as usize {
             let Some(slot) = self.destinations.ready.pop_front() else {
@@ -109,7 +103,7 @@ impl Sglang {
         }
     }
 
-    /// A prompt that was kept for another engine has been fetched. False: there is none.
+    /// Frees a prompt that another engine has fetched; false if there is none.
     pub(super) fn release_source(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
         let Some(slot) = self.seqs.find(id).filter(|&slot| self.seqs[slot].held) else {
             return false;

@@ -1,4 +1,4 @@
-//! The making and the end of one pass.
+//! Schedules and ends one pass.
 
 use std::collections::HashSet;
 
@@ -11,14 +11,13 @@ use super::config::SchedulePolicy;
 use super::seqs::Slot;
 use super::{INIT_RATIO, MIN_RATIO, Pass, RATIO_DECAY_STEPS, Sglang};
 
-/// Beyond this many waiting sequences, prefixes are not compared.
+/// Maximum number of waiting sequences for which prefixes are compared.
 const LPM_MOST_WAITING: usize = 128;
-/// A sequence with no more cached tokens gives way to one with the same beginning.
+/// Maximum cached tokens of a sequence that lets one with the same beginning go first.
 const SAME_BEGINNING_TOKENS: u32 = 32;
-/// Decode passes of output reserved per survivor of a retraction.
+/// Number of decode passes of output reserved per survivor of a retraction.
 const RETRACT_DECODE_STEPS: u64 = 20;
 
-/// What is left of the limits of one prefill pass, in tokens.
 struct PassLimits {
     total: f64,
     input: u32,
@@ -26,7 +25,7 @@ struct PassLimits {
 }
 
 impl Sglang {
-    /// Fills `pass`: prompts if any can be admitted, else the running batch.
+    /// Fills `pass` with prompts if any can be admitted, else with the running batch.
     pub(super) fn form(&mut self, now: SimTime, pass: &mut Pass, out: &mut Outbox) {
         self.reject_long(pass);
         self.join_ready(now, out);
@@ -37,7 +36,7 @@ impl Sglang {
         if may_prefill && !self.destinations.go_first() {
             self.form_prefill(now, pass, out);
             if pass.slots.is_empty() && self.running.is_empty() && !self.waiting.is_empty() {
-                // Chunks of several prompts hold all pages, and nobody can go on.
+                // Chunks of several prompts hold all pages, and none can go on.
                 self.restart_chunks();
                 self.form_prefill(now, pass, out);
             }
@@ -50,7 +49,7 @@ impl Sglang {
         self.form_decode(now, pass, out);
     }
 
-    /// Prompts that are computed in part lose their pages and start again.
+    /// Frees the pages of partly computed prompts, which then start again.
     fn restart_chunks(&mut self) {
         for i in 0..self.waiting.len() {
             self.release(self.waiting[i]);
@@ -73,8 +72,8 @@ impl Sglang {
         });
     }
 
-    /// Longest cached prefix first; of several with the same uncached beginning, only the first
-    /// keeps its place, so that the others find it cached.
+    /// Sorts the queue by cached prefix, longest first. Of several sequences with the same uncached
+    /// beginning, only the first keeps its place; the others find it cached later.
     fn sort_by_prefix(&mut self) {
         if !self.config.enable_prefix_caching || self.waiting.len() > LPM_MOST_WAITING {
             return;
@@ -127,7 +126,6 @@ impl Sglang {
         pass.prefill = !pass.slots.is_empty();
     }
 
-    /// Takes the next chunk of a sequence into the pass, if it fits.
     fn admit(
         &mut self,
         slot: Slot,
@@ -140,7 +138,7 @@ impl Sglang {
         let seq = &self.seqs[slot];
         let len = seq.len();
         let first = !seq.holds;
-        // The last token is always computed, if one is to be made from it.
+        // The last token is always computed if output follows.
         let most = (len - u32::from(seq.output > 0)) / page;
         let start = match first {
             true if self.config.enable_prefix_caching => self.radix.matched(seq.keys(most)) * page,
@@ -153,7 +151,7 @@ impl Sglang {
         } else {
             (room.chunk / page * page).min(extend)
         };
-        // A chunk that no pass could hold would wait for ever.
+        // A chunk larger than any pass would wait forever.
         let chunk = match self.config.ceil(chunk) > self.config.max_prefill_tokens {
             true => (room.input.min(room.chunk) / page * page).min(chunk),
             false => chunk,
@@ -239,7 +237,6 @@ impl Sglang {
         }
     }
 
-    /// Pages that up to `most` more tokens each take.
     fn growth(&self, slots: &[Slot], most: u32) -> u32 {
         let grows = |&slot: &Slot| {
             let seq = &self.seqs[slot];
@@ -249,12 +246,10 @@ impl Sglang {
         slots.iter().map(grows).sum()
     }
 
-    /// Tokens that a decode pass may make for one sequence.
     fn most_tokens(&self) -> u32 {
         1 + self.config.accept.len() as u32
     }
 
-    /// The next token, and the drafts behind it that are accepted.
     fn draw(&mut self) -> u32 {
         if self.config.accept.is_empty() {
             return 1;
@@ -269,7 +264,7 @@ impl Sglang {
         let retracted = self.retract(now, out);
         let growth = self.growth(&self.running, self.most_tokens());
         if growth > self.radix.available() {
-            // The last one is in the way of nobody but half a prompt.
+            // Only partly computed prompts block the last sequence.
             self.restart_chunks();
         }
         if self.running.is_empty() || !self.take_pages(growth, &mut pass.events) {
@@ -314,8 +309,8 @@ impl Sglang {
         self.radix.give(growth.saturating_sub(used));
     }
 
-    /// Takes sequences off the running batch until the others have room for a token each: those
-    /// with the least output, which wait behind all others then. True: there were any.
+    /// Retracts the sequences with the least output until the others have room for their next
+    /// tokens. They wait at the end of the queue. Returns whether any were retracted.
     fn retract(&mut self, now: SimTime, out: &mut Outbox) -> bool {
         let mut retracted = false;
         while self.growth(&self.running, self.most_tokens()) > self.radix.available() {
@@ -344,7 +339,7 @@ impl Sglang {
         retracted
     }
 
-    /// Prompts that are complete make their first token, if there are pages for all of these.
+    /// Emits the first token of complete prompts, if there are pages for all of them.
     pub(super) fn finish_prefill(
         &mut self,
         pass: &mut Pass,
@@ -399,7 +394,8 @@ impl Sglang {
         made
     }
 
-    /// The only token of a sequence, which needs no page; or none, if none was wanted.
+    /// Emits the remaining output of a sequence that ends with its prefill: one token or none. It
+    /// needs no page.
     fn last_tokens(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) -> u32 {
         let seq = &mut self.seqs[slot];
         let n = seq.left();
@@ -408,7 +404,7 @@ impl Sglang {
         if n > 0 {
             out.push_back((now, Event::Tokens { id, n }));
         }
-        // What is kept for another engine is over here.
+        // A sequence kept for another engine does not run again on this engine.
         let seq = &self.seqs[slot];
         if !seq.tail.is_zero() && !seq.lends {
             self.running.push(slot);
@@ -417,7 +413,7 @@ impl Sglang {
         n
     }
 
-    /// One more token, into a page it has; full pages are shared.
+    /// Emits one token into an allocated page, and shares full pages.
     fn token(&mut self, slot: Slot, pass: &mut Pass, now: SimTime, out: &mut Outbox) -> u32 {
         let seq = &mut self.seqs[slot];
         seq.made += 1;

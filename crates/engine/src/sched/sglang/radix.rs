@@ -1,40 +1,35 @@
-//! The prefix cache as a tree of pages.
+//! Implements SGLang's prefix cache as a radix tree of pages.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 use crate::{BlockKey, BlockUse, CachedBlock};
 
-/// Name of a node of the tree; 0 is the root.
+/// Index of a tree node; 0 is the root.
 pub(super) type NodeId = u32;
 
 const ROOT: NodeId = 0;
 
-/// Cached pages by prefix, with the free pages beside them.
+/// Stores cached pages by prefix and counts the free pages.
 ///
-/// An edge holds a run of pages. A sequence locks the path it uses; what nobody locks can be
-/// evicted, leaf by leaf, the one used longest ago first and its last pages first. Keys stand for
-/// all that precedes them, so one key never sits in two places.
+/// An edge holds a run of pages. A sequence locks the path it uses. Unlocked leaves are evicted in
+/// LRU order, from their last page. A key covers all tokens before it, so it is in the tree only
+/// once.
 ///
-/// Source: `sglang/srt/mem_cache/radix_cache.py`, as modelled by aisimulate-core
-/// `cache/radix_cache.rs`. Time there is the real clock; here every operation is later than the
-/// one before.
+/// **Source:** `sglang/srt/mem_cache/radix_cache.py`, as modelled by aisimulate-core
+/// `cache/radix_cache.rs`. Those use wall-clock time; here a counter orders the operations.
 #[derive(Debug)]
 pub(super) struct Radix {
     nodes: Vec<RadixNode>,
     unused: Vec<NodeId>,
-    /// Unlocked leaves by last use.
     leaves: BTreeSet<(u64, NodeId)>,
     clock: u64,
-    /// Pages that hold nothing.
     free: u32,
-    /// Pages in the tree that nobody locks.
     evictable: u32,
-    /// Pages in the tree that somebody locks.
     locked: u32,
-    /// Of these, pages that several sequences lock.
+    /// Number of pages locked by several sequences.
     shared: u32,
-    /// Pages by how often they are locked, all together.
+    /// Sum of locks over all pages.
     references: u64,
 }
 
@@ -45,7 +40,8 @@ struct RadixNode {
     pages: Vec<BlockKey>,
     locks: u32,
     used: u64,
-    /// It was forgotten while somebody used it: nobody finds it, and nobody is told that it goes.
+    /// Whether the cache was reset while the node was locked. It cannot be found, and its removal
+    /// is not reported.
     ghost: bool,
 }
 
@@ -64,12 +60,10 @@ impl Radix {
         }
     }
 
-    /// Pages that can be had, by eviction if need be.
     pub(super) fn available(&self) -> u32 {
         self.free + self.evictable
     }
 
-    /// The node where nothing is matched.
     pub(super) const fn root() -> NodeId {
         ROOT
     }
@@ -79,7 +73,7 @@ impl Radix {
         self.clock
     }
 
-    /// Pages at the front of `keys` that are cached; nothing is touched.
+    /// Returns the number of cached pages at the front of `keys`, without changing their last use.
     pub(super) fn matched(&self, keys: &[BlockKey]) -> u32 {
         let (mut at, mut matched) = (ROOT, 0);
         while let Some(&child) = keys
@@ -97,7 +91,7 @@ impl Radix {
         matched as u32
     }
 
-    /// Matches `keys` as far as they are cached, and locks the path: its pages and its end.
+    /// Locks the longest cached path of `keys`. Returns its pages and its last node.
     pub(super) fn lock_match(&mut self, keys: &[BlockKey]) -> (u32, NodeId) {
         let now = self.now();
         let (mut at, mut matched) = (ROOT, 0);
@@ -108,7 +102,7 @@ impl Radix {
             let common = common(&self.node(child).pages, &keys[matched..]);
             matched += common;
             if common < self.node(child).pages.len() {
-                // A part of an edge keeps the time of the whole.
+                // The front part of a split edge keeps the last use of the whole edge.
                 at = self.split(child, common);
                 break;
             }
@@ -119,7 +113,8 @@ impl Radix {
         (matched as u32, at)
     }
 
-    /// Takes free pages, evicting cached ones; false, and nothing changed, when there are too few.
+    /// Takes free pages, evicting cached ones. Returns false without any change if there are too
+    /// few.
     pub(super) fn take(&mut self, pages: u32, evicted: &mut impl FnMut(BlockKey)) -> bool {
         if pages > self.available() {
             return false;
@@ -129,13 +124,12 @@ impl Radix {
         true
     }
 
-    /// Gives pages back that are not in the tree.
     pub(super) fn give(&mut self, pages: u32) {
         self.free += pages;
     }
 
-    /// Puts `keys`, pages of the owner of the locked node `from`, behind it. Returns the new end of
-    /// the path, which is not locked yet, and how many were new; the others were there already.
+    /// Inserts the pages `keys` of a sequence after the locked node `from`. Returns the end of the
+    /// path, not yet locked, and the number of pages that were new.
     pub(super) fn insert(&mut self, from: NodeId, keys: &[BlockKey]) -> (NodeId, u32) {
         if keys.is_empty() {
             return (from, 0);
@@ -171,7 +165,6 @@ impl Radix {
         }
     }
 
-    /// Protects a path from eviction.
     pub(super) fn lock(&mut self, mut at: NodeId) {
         while at != ROOT {
             self.unindex(at);
@@ -191,7 +184,6 @@ impl Radix {
         }
     }
 
-    /// Undoes one [`Radix::lock`].
     pub(super) fn unlock(&mut self, mut at: NodeId) {
         while at != ROOT {
             let node = self.node_mut(at);
@@ -242,7 +234,7 @@ impl Radix {
         }
     }
 
-    /// Forgets all that nobody locks, and makes what is locked unreachable for others.
+    /// Evicts all unlocked pages, and makes locked ones unreachable for later prompts.
     pub(super) fn forget(&mut self) {
         let mut sink = |_| {};
         self.evict(self.evictable, &mut sink);
@@ -251,7 +243,7 @@ impl Radix {
         self.nodes[ROOT as usize].ghost = false;
     }
 
-    /// What can be found, page by page. Pages have no numbers here: they are counted through.
+    /// Lists the cached pages. SGLang pages have no ids here, so they are numbered in order.
     pub(super) fn cached(&self) -> Vec<CachedBlock> {
         let known = self.nodes.iter().filter(|node| !node.ghost);
         let pages = known.flat_map(|node| node.pages.iter().map(|&key| (key, node.locks)));
@@ -263,8 +255,8 @@ impl Radix {
         pages.enumerate().map(named).collect()
     }
 
-    /// What these pages, of `all` from 1 on, are used for. They have no numbers here: first come those
-    /// that sequences use, then the cached ones.
+    /// Returns the use of pages `numbers`, of `all` from 1 on. Pages have no ids: used pages come
+    /// first, then cached ones.
     pub(super) fn block_use(&self, all: u32, numbers: Range<u32>) -> BlockUse {
         let used = all - self.available();
         let (from, to) = (numbers.start.max(1) - 1, numbers.end.max(1) - 1);
@@ -289,7 +281,7 @@ impl Radix {
             self.evictable += count;
             self.index(leaf);
         } else {
-            // Its owner alone extends it.
+            // Only its owner extends a locked leaf.
             self.locked += count;
             self.references += u64::from(count);
         }
@@ -311,7 +303,7 @@ impl Radix {
         child
     }
 
-    /// Cuts an edge; the new node holds its front, the old one keeps the rest.
+    /// Splits an edge: the new node gets its front, the old node keeps the rest.
     fn split(&mut self, child: NodeId, at: usize) -> NodeId {
         let node = self.node_mut(child);
         let rest = node.pages.split_off(at);
@@ -356,7 +348,7 @@ impl Radix {
         }
     }
 
-    /// Enters a node among those that can be evicted, if it is one.
+    /// Adds a node to the evictable leaves, if it is one.
     fn index(&mut self, at: NodeId) {
         let node = self.node(at);
         if at != ROOT && node.locks == 0 && node.children.is_empty() {

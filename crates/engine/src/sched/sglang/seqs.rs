@@ -6,44 +6,37 @@ use crate::{BlockKey, BlockPlan, SeqId, Sequence};
 
 use super::radix::{NodeId, Radix};
 
-/// Index of a sequence in its slab.
 pub(super) type Slot = u32;
 
-/// A sequence and the pages it holds.
 #[derive(Debug)]
 pub(super) struct Seq {
     pub id: SeqId,
     pub prompt: u32,
-    /// Output tokens to make.
     pub output: u32,
-    /// Output tokens made.
     pub made: u32,
-    /// Tokens that have a place in its pages.
+    /// Tokens stored in its pages.
     pub stored: u32,
-    /// Pages it holds, the shared ones included.
+    /// Number of its pages, including shared ones.
     pub pages: u32,
-    /// Of these, at the front, those in the tree.
     pub shared: u32,
-    /// End of its locked path.
     pub node: NodeId,
-    /// It has a place in the running batch or a chunk behind it.
+    /// Whether it is in the running batch or has computed a chunk.
     pub holds: bool,
     pub admitted: bool,
-    /// Whether it lost its pages and waits again.
     pub preempted: bool,
-    /// Tokens that the pass in flight makes for it.
+    /// Number of tokens from the pass in flight.
     pub burst: u32,
-    /// Another engine fetches its prompt.
+    /// Whether another engine fetches its prompt.
     pub lends: bool,
-    /// It is over, and its pages are kept for that.
+    /// Whether it has ended and keeps its pages for another engine.
     pub held: bool,
-    /// Over, but a pass that computes it is in flight.
+    /// Whether it has ended while a pass in flight computes it.
     pub dead: bool,
     pub in_flight: bool,
-    /// All tokens are out; it waits for its tail.
+    /// Whether all tokens are released and it waits for its tail.
     pub drained: bool,
     pub generation: u32,
-    /// The cache's epoch when its path was locked.
+    /// Cache epoch when its path was locked.
     pub epoch: u32,
     pub arrival: u64,
     pub plan: Option<Arc<BlockPlan>>,
@@ -78,24 +71,20 @@ impl Seq {
         }
     }
 
-    /// Prompt and output tokens.
     pub(super) fn len(&self) -> u32 {
         self.prompt + self.made
     }
 
-    /// Output tokens still to make.
     pub(super) fn left(&self) -> u32 {
         self.output - self.made
     }
 
-    /// Keys of its first full pages.
     pub(super) fn keys(&self, pages: u32) -> &[BlockKey] {
         let keys = self.plan.as_ref().map_or(&[][..], |plan| &plan.keys);
         &keys[..keys.len().min(pages as usize)]
     }
 }
 
-/// All sequences that live, in slots that are used again.
 #[derive(Debug, Default)]
 pub(super) struct Seqs {
     slots: Vec<Seq>,
@@ -125,7 +114,7 @@ impl Seqs {
         self.by_id.get(&id).copied()
     }
 
-    /// Forgets the name; the slot is free once no pass refers to it.
+    /// Removes a sequence. Its slot is free once no pass refers to it.
     pub(super) fn end(&mut self, slot: Slot) {
         let seq = &mut self.slots[slot as usize];
         self.by_id.remove(&seq.id);
@@ -136,7 +125,6 @@ impl Seqs {
         }
     }
 
-    /// The pass that referred to the slot is over.
     pub(super) fn pass_ended(&mut self, slot: Slot) {
         let seq = &mut self.slots[slot as usize];
         seq.in_flight = false;
@@ -145,7 +133,6 @@ impl Seqs {
         }
     }
 
-    /// The slots of all living sequences, by arrival.
     pub(super) fn living(&self) -> Vec<Slot> {
         let mut all: Vec<Slot> = self.by_id.values().copied().collect();
         all.sort_unstable_by_key(|&slot| self[slot].arrival);

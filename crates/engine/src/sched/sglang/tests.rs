@@ -1,4 +1,4 @@
-//! One rule per test, with exact instants: a prefill pass takes 10 ms, a decode pass 1 ms.
+//! Tests one rule each, with exact instants: a prefill pass takes 10 ms, a decode pass 1 ms.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -8,7 +8,6 @@ use crate::latency::LatencyModel;
 
 use super::*;
 
-/// 64 pages of 4 tokens.
 fn config() -> SglangConfig {
     SglangConfig {
         latency: LatencyModel::Constant {
@@ -22,7 +21,7 @@ fn config() -> SglangConfig {
     }
 }
 
-/// A sequence whose prompt pages belong to a family; output pages are its own.
+/// Creates a sequence that shares the prompt pages of its family; output pages are its own.
 fn seq(id: u64, family: u64, prompt: u32, output: u32) -> Sequence {
     let keys = (0..u64::from((prompt + output) / 4)).map(|i| {
         let shared = i < u64::from(prompt / 4);
@@ -161,7 +160,7 @@ fn of_several_equal_beginnings_only_one_keeps_its_place() {
         (0, seq(2, 1, 40, 1)),
         (0, seq(3, 3, 20, 1)),
     ];
-    // 2 begins like 1 and lets 3 pass, to find the prefix cached.
+    // 2 begins like 1 and lets 3 overtake, to find the prefix cached.
     assert_eq!(
         play(lpm, seqs),
         "0: s1 s3 | 10: t1 e1 t3 e3 s2+36 | 20: t2 e2"
@@ -175,7 +174,7 @@ fn admission_keeps_room_for_a_share_of_the_output_to_come() {
         ..config()
     };
     let log = play(small, vec![(0, seq(1, 1, 20, 20)), (10, seq(2, 2, 20, 4))]);
-    // 64 tokens, 24 held by 1 at 10; 0.7 x 19 more are reserved: 26.7 are left for 20 + 4.
+    // 64 tokens: 1 holds 24 at 10, and 0.7 x 19 more are reserved, so 26.7 are left for 20 + 4.
     assert!(log.starts_with("0: s1 | 10: t1 s2 | 20: t2 |"), "{log}");
     let small = SglangConfig {
         num_pages: 16,
@@ -195,8 +194,8 @@ fn the_sequence_with_the_least_output_is_retracted() {
         ..config()
     };
     let log = play(small, vec![(0, seq(1, 1, 16, 10)), (11, seq(2, 2, 16, 10))]);
-    // At 24 one page is wanted and none left: 2, which made less, gives its own back. It returns
-    // after every pass and finds no page for its next token, until 1 holds too many to let it in.
+    // At 24 one page is needed and none is free: 2 made less and is retracted. It returns after
+    // every pass and finds no page for its next token, until 1 holds too many to admit it.
     assert_eq!(
         log,
         "0: s1 | 10: t1 | 11: t1 s2 | 21: t2 | 22: t1 t2 | 23: t1 t2 | 24: t1 t2 p2 | 25: t1 r2 | \

@@ -1,35 +1,30 @@
 use crate::{LoraId, SeqId};
 
-/// Sequences that may pass one whose adapter finds no slot.
+/// Maximum number of sequences that may overtake one whose adapter has no slot.
 const PASSES: u32 = 16;
 
-/// The slots of adapters, and whose turn it is to get one.
+/// Assigns LoRA adapter slots to waiting sequences.
 ///
-/// Like vLLM, which skips a sequence whose adapter is one too many and tries those behind it. There
-/// they may pass for ever; here the first that was skipped is passed [`PASSES`] times, and then the
-/// adapters that run drain until it fits.
+/// Like vLLM, it skips a sequence whose adapter exceeds the limit and tries later ones. vLLM lets
+/// them overtake forever. Here at most [`PASSES`] overtake the first skipped sequence; then running
+/// adapters drain until it fits.
 #[derive(Debug, Default)]
 pub(super) struct Adapters {
-    /// Those of this step.
     used: Vec<LoraId>,
-    /// Those at hand, the least recently used first.
     loaded: Vec<LoraId>,
-    /// The sequence that is passed, and how often it was.
+    /// First skipped sequence and the number of sequences that overtook it.
     passed: Option<(SeqId, u32)>,
-    /// The first sequence that this pass skipped.
     skipped: Option<SeqId>,
-    /// Sequences that the last look at the queue skipped.
+    /// Number of sequences skipped in the last pass over the queue.
     pub(super) deferred: usize,
 }
 
 impl Adapters {
-    /// Starts a step.
     pub(super) fn begin(&mut self) {
         self.used.clear();
         self.skipped = None;
     }
 
-    /// Whether a waiting sequence with this adapter may run in this step.
     pub(super) fn admits(&mut self, lora: LoraId, id: SeqId, slots: usize) -> bool {
         let fits = self.used.len() < slots || self.used.contains(&lora);
         match self.skipped {
@@ -45,7 +40,6 @@ impl Adapters {
         }
     }
 
-    /// A waiting sequence runs from this step on.
     pub(super) fn admitted(&mut self, lora: Option<LoraId>, id: SeqId) {
         match &mut self.passed {
             Some((first, _)) if *first == id => self.passed = None,
@@ -54,7 +48,7 @@ impl Adapters {
         }
     }
 
-    /// Uses an adapter in this step; whether it must be loaded first.
+    /// Uses an adapter in this step. Returns true if it must be loaded first.
     pub(super) fn take(&mut self, lora: LoraId, kept: usize) -> bool {
         if self.used.contains(&lora) {
             return false;
@@ -64,7 +58,7 @@ impl Adapters {
         match at {
             Some(at) => drop(self.loaded.remove(at)),
             None if self.loaded.len() >= kept => {
-                // None of this step: those were put behind the others.
+                // Adapters of this step are at the back of the list.
                 self.loaded.remove(0);
             }
             None => {}

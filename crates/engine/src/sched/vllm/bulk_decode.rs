@@ -1,13 +1,12 @@
-//! Steps in bulk, for those who want no event per token ([`VllmConfig::run_lengths`]).
+//! Decodes sequences in bulk if the caller needs no event per token ([`VllmConfig::run_lengths`]).
 //!
-//! A sequence that decodes does the same in every step: one token, and one more token of context.
-//! It is decoded *in bulk*: nothing of it is written down, its numbers follow from the number of
-//! steps since it joined, and what it will need (a block, an entry in the prefix cache, its end) is
-//! noted under the step that needs it. A step then costs what is due in it, whatever the size of the
-//! batch.
+//! A decoding sequence does the same in every step: it gains one token. In bulk, its counts follow
+//! from the number of steps since it joined. Its next need (a block, a prefix cache entry, its end)
+//! is registered under the step that needs it. The cost of a step is then independent of the batch
+//! size.
 //!
-//! Whenever it is not certain that everybody gets what it needs (tokens, blocks), all are flushed:
-//! written down again, and the step is made sequence by sequence. So the bulk never decides anything.
+//! If tokens or blocks may not suffice for all sequences, the whole bulk is flushed. The step is
+//! then scheduled sequence by sequence, so the bulk never changes a decision.
 //!
 //! [`VllmConfig::run_lengths`]: super::VllmConfig::run_lengths
 
@@ -21,36 +20,33 @@ use super::seqs::{SeqState, Slot};
 use super::step::{Step, StepEntry};
 use super::{BatchScheduler, SchedulingRules};
 
-/// Steps that are noted ahead, a power of two. What is due later is looked at once in between.
+/// Number of future steps with a list of needs, a power of two. Later needs are checked once on the
+/// way.
 const AHEAD: u64 = 256;
 
-/// Passes without a bulk after one that ran short, so that pressure does not cost twice.
+/// Number of passes without a bulk after one that ran short, so that pressure does not cost twice.
 const COOLDOWN: u8 = 16;
 
-/// Who is decoded in bulk, and what the next step costs for them.
+/// Tracks the sequences decoded in bulk and their cost in the next step.
 #[derive(Debug)]
 pub(super) struct BulkDecode {
-    /// Whether any sequence may.
     allowed: bool,
     count: u32,
-    /// Sum of the tokens that each has.
     context: u64,
-    /// The same, each clipped to the sliding window.
+    /// Total number of tokens, each sequence clipped to the sliding window.
     clipped: u64,
-    /// Those that have not reached the window.
+    /// Number of sequences shorter than the window.
     growing: u32,
     window: u32,
-    /// Number of the newest step that was scheduled.
     planned: u64,
-    /// Number of the newest step that ended.
     ended: u64,
-    /// Who is to be looked at, by number of step modulo [`AHEAD`]. Old notes may stand among them.
+    /// Sequences to check, by step number modulo [`AHEAD`]. May contain outdated entries.
     due: Vec<Vec<Slot>>,
-    /// Running sequences outside the bulk; those whose last token is scheduled may be among them.
+    /// Running sequences outside the bulk. May include sequences whose last token is scheduled.
     active: Vec<Slot>,
-    /// No sequence of the bulk was admitted after this one.
+    /// Highest admission number in the bulk.
     last_place: u64,
-    /// Passes until somebody may enter the bulk again.
+    /// Passes left before sequences may enter the bulk again.
     cooldown: u8,
     todo: Vec<Slot>,
 }
@@ -74,14 +70,13 @@ impl BulkDecode {
         }
     }
 
-    /// A sequence was admitted.
     pub(super) fn admitted(&mut self, slot: Slot) {
         if self.allowed {
             self.active.push(slot);
         }
     }
 
-    /// A sequence outside the bulk leaves the running batch before its last token is scheduled.
+    /// Removes a sequence that leaves the running batch before its last token is scheduled.
     pub(super) fn left(&mut self, slot: Slot) {
         if self.allowed
             && let Some(at) = self.active.iter().position(|&other| other == slot)
@@ -90,7 +85,6 @@ impl BulkDecode {
         }
     }
 
-    /// A step goes into flight.
     pub(super) fn scheduled(&mut self, step: &mut Step) {
         self.planned += 1;
         step.number = self.planned;
@@ -100,7 +94,6 @@ impl BulkDecode {
         }
     }
 
-    /// A step is over.
     pub(super) fn finished(&mut self, step: &Step) {
         self.ended = step.number;
     }
@@ -114,8 +107,8 @@ impl BulkDecode {
 }
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// The running part of a pass, if it is certain that everybody gets what it needs. Otherwise
-    /// false: the bulk is flushed, and nothing else has happened.
+    /// Schedules all running sequences if tokens and blocks suffice for them. Otherwise flushes the
+    /// bulk and returns false.
     pub(super) fn schedule_bulk(&mut self, pass: &mut Pass) -> bool {
         if self.bulk.count == 0 {
             return false;
@@ -127,7 +120,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         for slot in due.drain(..) {
             let seq = &mut self.seqs[slot];
             if seq.bulk.is_in && seq.bulk.due == number {
-                // An old note of the same slot may follow.
+                // An outdated entry of the same slot may follow.
                 seq.bulk.due = 0;
                 todo.push(slot);
             }
@@ -137,7 +130,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         todo.sort_unstable_by_key(|&slot| self.seqs[slot].place);
         let enough = self.is_enough(&todo, pass.budget);
         if enough {
-            // Those that are flushed here take their token as actives do.
+            // Sequences flushed here take their token like those outside the bulk.
             pass.budget -= self.bulk.count;
             for &slot in &todo {
                 self.step_one(slot, pass);
@@ -155,8 +148,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         enough
     }
 
-    /// Whether the tokens and blocks of a step suffice for all that run: `todo` are those outside the
-    /// bulk or due in it, in the order in which they take their tokens.
+    /// Returns whether tokens and blocks suffice for all running sequences. `todo` lists those
+    /// outside the bulk or due in it, in scheduling order.
     fn is_enough(&self, todo: &[Slot], budget: u32) -> bool {
         let bulk = &self.bulk;
         let Some(mut rest) = budget.checked_sub(bulk.count) else {
@@ -180,7 +173,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 0 => 0,
                 rest => self.wanted(slot, seq.computed, rest),
             };
-            // Who comes after it would get less.
+            // A later sequence would get fewer tokens.
             if new < whole && seq.place < bulk.last_place {
                 return false;
             }
@@ -190,7 +183,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         blocks <= self.pool.free()
     }
 
-    /// Does what a step does for one sequence of the bulk, or one that has not joined yet.
     fn step_one(&mut self, slot: Slot, pass: &mut Pass) {
         let seq = &self.seqs[slot];
         if !seq.bulk.is_in {
@@ -236,12 +228,12 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         debug_assert!(done, "there were enough blocks for all");
     }
 
-    /// Notes when a sequence of the bulk needs something next, after step `number`.
+    /// Registers the next need of a bulk sequence after step `number`.
     fn note_next_need(&mut self, slot: Slot, number: u64) {
         let seq = &mut self.seqs[slot];
         let age = (number - seq.bulk.joined) as u32;
         let (computed, known) = (seq.computed + age, seq.known + age);
-        // Steps that it can take before; each computes one token.
+        // Steps before each need; a step computes one token.
         let settled = seq.settled.saturating_sub(computed);
         let last = (seq.total - known).saturating_sub(1);
         let window = match self.bulk.window.checked_sub(known) {
@@ -254,8 +246,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.bulk.note(slot, due);
     }
 
-    /// After a pass that is in flight, and gave everybody tokens: those that do nothing but decode
-    /// from here on enter the bulk. So the token before a run came out in the step before it.
+    /// Moves sequences that only decode from here on into the bulk, after a step that gave every
+    /// sequence a token. The token before a run was thus made in the previous step.
     pub(super) fn enter_all(&mut self, step_was_short: bool) {
         if !self.bulk.allowed || step_was_short || self.bulk.active.is_empty() {
             return;
@@ -267,7 +259,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             if seq.state != SeqState::Running {
                 return false;
             }
-            // One that computes lost tokens again may lack one without having made one here.
+            // A sequence that recomputes lost tokens may lack one token without having decoded
+            // here.
             let made_one = seq.preemptions.recent == 0 && seq.computed >= seq.prompt;
             let decodes = made_one && seq.computed + 1 == seq.known;
             let waits = self.bulk.cooldown > 0 || seq.known >= seq.total;
@@ -298,7 +291,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.note_next_need(slot, number);
     }
 
-    /// Everybody leaves the bulk, which stays empty for a while.
     fn flush_all(&mut self, now: SimTime, out: &mut Outbox) {
         for at in 0..self.running.len() {
             self.flush(self.running[at], now, out);
@@ -306,8 +298,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.bulk.cooldown = COOLDOWN;
     }
 
-    /// Takes a sequence out of the bulk: writes down what it has become, and reports its tokens. It
-    /// must run, but may be outside already.
+    /// Removes a running sequence from the bulk, updates its counts and reports its tokens. Does
+    /// nothing if the sequence is outside the bulk.
     pub(super) fn flush(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
         let bulk = &mut self.bulk;
         let seq = &mut self.seqs[slot];

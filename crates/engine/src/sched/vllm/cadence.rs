@@ -1,9 +1,9 @@
-/// The last steps, as far as they decide whether the next may have prompt work.
+/// Tracks past steps to decide whether the next one may prefill.
 #[derive(Debug)]
 pub(super) struct PrefillCadence {
-    /// Steps since the last one with prompt work.
+    /// Steps since the last one with prompt tokens.
     pub since: u32,
-    /// After the last step that might have had some, sequences were still waiting.
+    /// Whether sequences were still waiting after the last step that could prefill.
     pub was_short: bool,
 }
 

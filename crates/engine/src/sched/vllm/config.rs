@@ -5,126 +5,130 @@ use crate::kv::{GroupLimits, HostTierConfig, LayerGroups, SparseKind};
 use crate::latency::{Batch, Drafting, EncoderLatency, LatencyModel, Speed};
 use crate::sched::{ConfigError, MOST_BLOCKS, at_least_one, within};
 
-/// Settings of the vLLM scheduler, named as vLLM names them.
+/// Configures the vLLM scheduler. Fields have the names of vLLM's settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VllmConfig {
-    /// The model of step times.
+    /// Model of step times.
     pub latency: LatencyModel,
-    /// By what durations are divided.
+    /// Divisors of durations.
     pub speed: Speed,
-    /// Blocks that can be used (vLLM's own count includes one null block).
+    /// Usable GPU blocks; vLLM's own count includes one null block.
     pub num_gpu_blocks: u32,
-    /// Tokens per block. Default 16.
+    /// Tokens per block. Default: 16.
     pub block_size: u32,
-    /// Sequences in the running batch. Default 256.
+    /// Maximum number of running sequences. Default: 256.
     pub max_num_seqs: u32,
-    /// Tokens of one step. Default 8192.
+    /// Token budget of a step. Default: 8192.
     pub max_num_batched_tokens: u32,
-    /// Prompt + output; longer outputs are cut. Default: no limit.
+    /// Maximum of prompt plus output tokens; longer outputs are cut. Default: no limit.
     pub max_model_len: u32,
-    /// Whether a prompt may be computed in several steps. Default yes.
+    /// Whether a prompt may be computed in several steps. Default: true.
     pub enable_chunked_prefill: bool,
-    /// Whether full blocks are kept for later prompts. Default yes.
+    /// Whether full blocks are kept for later prompts. Default: true.
     pub enable_prefix_caching: bool,
-    /// Groups of layers, where not all see everything. Default none.
+    /// Layer groups of models with sliding-window or state layers. Default: none.
     pub layer_groups: Option<LayerGroups>,
-    /// Longest chunk of a prompt, unless it is alone in the engine; 0: the token budget. Default 0.
+    /// Maximum prompt chunk, in tokens, if other sequences exist; 0: the token budget. Default: 0.
     pub long_prefill_token_threshold: u32,
-    /// Whether such a chunk may be at least the sequence's share of the budget. Default no.
+    /// Whether the chunk limit is at least the budget divided by the number of sequences. Default:
+    /// false.
     pub long_prefill_token_threshold_adaptive: bool,
-    /// While sequences decode, steps from one with prompt work to the next. Default 1.
+    /// Steps between two steps with prompt tokens while sequences decode. Default: 1.
     pub prefill_schedule_interval: u32,
-    /// Order of the waiting queue. Default first come, first served.
+    /// Order of the waiting queue. Default: first come, first served.
     pub policy: Policy,
-    /// Whether the next step is scheduled while one runs. Default yes.
+    /// Whether the next step is scheduled while one runs. Default: true.
     pub async_scheduling: bool,
-    /// Which running sequence loses its blocks. Default the last.
+    /// Rule for the choice of the sequence to preempt. Default: the last admitted.
     pub victim: Victim,
-    /// Whether a prompt waits until all of it fits (`scheduler_reserve_full_isl`). Default yes.
+    /// Whether a prompt waits until all of it fits (`scheduler_reserve_full_isl`). Default: true.
     pub reserve_full_prompt: bool,
-    /// Share of the blocks that stay free when a waiting sequence joins others. Default 0.
+    /// Fraction of blocks kept free when a sequence joins a running batch. Default: 0.
     pub watermark: f64,
-    /// Draft tokens. Default none.
+    /// Speculative decoding. Default: none.
     pub speculation: Option<Speculation>,
-    /// How long it takes to make them. Default no time.
+    /// Time to propose draft tokens. Default: zero.
     pub drafting: Option<Box<Drafting>>,
-    /// What every step takes to read the weights that are not on the GPU. Default no time.
+    /// Time per step to read offloaded weights from host memory. Default: zero.
     pub weights_from_host: Duration,
-    /// Adapters in one batch; 0: no limit. Default 0.
+    /// Maximum number of LoRA adapters in one batch; 0: no limit. Default: 0.
     pub max_loras: u32,
-    /// Adapters kept at hand, in slots or beside them; at least `max_loras`. Default 0.
+    /// Number of adapters that need no reload, at least `max_loras`. Default: 0.
     pub max_cpu_loras: u32,
-    /// How long the batch waits for an adapter that is not at hand yet. Default not at all.
+    /// Delay of a step per adapter that is not loaded. Default: zero.
     pub lora_load: Duration,
-    /// What the encoders of images and audio may do. Default none: media are tokens like others.
+    /// Encoder of images and audio. Default: none; media count as ordinary tokens.
     pub encoder: Option<Box<EncoderConfig>>,
-    /// Bound of the waiting queue. Default none.
+    /// Maximum length of the waiting queue. Default: no limit.
     pub max_waiting: Option<usize>,
-    /// Time to fetch a remote prompt: fixed, and per token. Default none.
+    /// Time to fetch a remote prompt: fixed, and per token. Default: zero.
     pub fetch: (Duration, Duration),
-    /// Whether tokens that are cached here are fetched all the same. Default no.
+    /// Whether locally cached tokens are also fetched. Default: false.
     pub fetch_whole_prompt: bool,
-    /// How long the blocks of a prompt that another engine decodes are kept for it; `None`: not at
-    /// all. Default none.
+    /// Time to keep the blocks of a prefilled prompt for a remote decode engine; `None`: not kept.
+    /// Default: `None`.
     pub lease: Option<Duration>,
-    /// Whether it is a rank whose steps begin and end with those of others
-    /// ([`LockStep`](crate::lock_step::LockStep)). Default no.
+    /// Whether steps begin and end together with other ranks
+    /// ([`LockStep`](crate::lock_step::LockStep)). Default: false.
     pub lock_step: bool,
-    /// A second prefix cache in the memory of the host. Default none.
+    /// Prefix cache in host memory. Default: none.
     pub host_tier: Option<HostTierConfig>,
-    /// Whether anybody wants block events. Default no.
+    /// Whether block events are emitted. Default: false.
     pub kv_events: bool,
     /// Whether runs of single tokens are reported as one [`Event::Decoded`](crate::Event), for
-    /// speed, instead of token by token. Default no.
+    /// speed. Default: false.
     pub run_lengths: bool,
-    /// Decides whether [`Scheduler::take_admissions`](crate::Scheduler::take_admissions) is fed. Default no.
+    /// Whether admissions are recorded for
+    /// [`Scheduler::take_admissions`](crate::Scheduler::take_admissions). Default: false.
     pub log_admissions: bool,
-    /// Seed of the speculative draws.
+    /// Seed of the random acceptance of draft tokens.
     pub seed: u64,
 }
 
-/// Order of the waiting queue.
+/// Orders the waiting queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
-    /// By arrival; preempted sequences first.
+    /// Order of arrival, after preempted sequences.
     #[default]
     Fcfs,
-    /// By priority (lower first), then by arrival.
+    /// Lowest priority value first, then order of arrival.
     Priority,
 }
 
-/// Which running sequence is preempted (the priority policy ignores this: lowest priority, then
-/// latest arrival).
+/// Selects the sequence to preempt under the FCFS policy. The priority policy preempts the lowest
+/// priority, then the latest arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Victim {
-    /// The one admitted last.
+    /// The last admitted sequence.
     #[default]
     Last,
-    /// The one admitted first, but not again and again before it made a token: two sequences could
-    /// take turns in robbing each other. For the same reason full prompts are reserved.
+    /// The first admitted sequence, with a limit on repeated preemptions without a new token.
+    /// Without the limit, two sequences could preempt each other forever. Full prompts are reserved
+    /// for the same reason.
     First,
 }
 
-/// Speculative decoding, reduced to its acceptance rates.
+/// Configures speculative decoding by its acceptance rates.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Speculation {
-    /// Chance that draft token i is accepted when all before it were. One entry per draft token.
+    /// Acceptance probability of draft token i, given that all before it were accepted. One entry
+    /// per draft token.
     pub accept: Vec<f64>,
-    /// Whether a hit in the prefix cache gives up its last block, whose cache of the draft model is
-    /// not to be trusted (eagle and mtp with plain block hashes).
+    /// Whether a prefix cache hit drops its last block (eagle and mtp with plain block hashes),
+    /// whose cache of the draft model may be invalid.
     pub drops_last_block: bool,
 }
 
-/// What the encoders of images and audio may do.
+/// Configures the encoders of images and audio.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EncoderConfig {
-    /// Embeddings that a step may make, at least one.
+    /// Maximum number of embeddings made per step, at least 1.
     pub budget: u32,
-    /// Embeddings that stay for later steps and requests, at least one.
+    /// Capacity of the encoder cache, in embeddings, at least 1.
     pub cache_size: u32,
-    /// Whether a chunk of a prompt may end inside an item (without `disable_chunked_mm_input`).
+    /// Whether a prompt chunk may end inside an item (without `disable_chunked_mm_input`).
     pub chunked_input: bool,
-    /// How long it takes, in front of the step; `None`: no time.
+    /// Encoding time, added before the step; `None`: zero.
     pub latency: Option<Box<EncoderLatency>>,
 }
 
@@ -204,26 +208,26 @@ impl VllmConfig {
         Ok(())
     }
 
-    /// Returns whether sequences are decoded in bulk: somebody asks for run lengths, and a sequence that
-    /// decodes does the same in every step.
+    /// Returns whether sequences are decoded in bulk: run lengths are requested, and every decode
+    /// step of a sequence is alike.
     ///
-    /// Names every setting, so that a new one does not compile until its place is decided.
+    /// The pattern names every setting, so that a new one does not compile until it is classified.
     pub(super) fn decodes_in_bulk(&self) -> bool {
         let Self {
             run_lengths,
-            // Steps that yield several tokens of one sequence.
+            // These steps yield several tokens of one sequence.
             speculation,
-            // Sequences that take turns, or wait for each other.
+            // These sequences alternate or wait for each other.
             max_loras,
             prefill_schedule_interval,
-            // What is generated is offered to the host step by step.
+            // Each step offers the generated blocks to the host tier.
             host_tier,
-            // The time of a step follows from sums over its batch, which the bulk keeps.
+            // The bulk keeps the sums over its batch that determine the step time.
             latency: _,
             speed: _,
             drafting: _,
             weights_from_host: _,
-            // A step in which somebody might lack tokens or blocks is made sequence by sequence.
+            // A step that may lack tokens or blocks is scheduled sequence by sequence.
             num_gpu_blocks: _,
             block_size: _,
             max_num_seqs: _,
@@ -233,7 +237,7 @@ impl VllmConfig {
             victim: _,
             layer_groups: _,
             enable_prefix_caching: _,
-            // These concern sequences that wait, or compute their prompts.
+            // These settings concern waiting sequences and prefill.
             enable_chunked_prefill: _,
             long_prefill_token_threshold: _,
             long_prefill_token_threshold_adaptive: _,
@@ -246,7 +250,7 @@ impl VllmConfig {
             max_waiting: _,
             fetch: _,
             fetch_whole_prompt: _,
-            // What follows a sequence's last token, or lies outside of a step.
+            // These settings apply after the last token or outside of steps.
             lease: _,
             lock_step: _,
             kv_events: _,
@@ -262,12 +266,10 @@ impl VllmConfig {
             && !offers_outputs
     }
 
-    /// Steps that may be scheduled and not settled.
     pub(super) fn steps_ahead(&self) -> u32 {
         if self.async_scheduling { 2 } else { 1 }
     }
 
-    /// What the rules of groups need to know.
     pub(super) fn group_limits(&self) -> GroupLimits {
         let steps = self.steps_ahead();
         let in_flight = match self.enable_chunked_prefill {
@@ -283,13 +285,14 @@ impl VllmConfig {
         }
     }
 
-    /// Whether chunks of prompts end where blocks do, so that others find the states there.
+    /// Returns whether prompt chunks end at block boundaries, so that later prompts can reuse the
+    /// states there.
     pub(super) fn aligns_chunks(&self) -> bool {
         let kind = self.layer_groups.map(|groups| groups.kind);
         self.enable_prefix_caching && matches!(kind, Some(SparseKind::State(_)))
     }
 
-    /// How long a step takes, the drafts for the next one included.
+    /// Returns the duration of a step, including the time to draft for the next one.
     pub fn step_time(&self, batch: &Batch) -> Duration {
         let drafting = self.drafting.as_ref();
         let drafting = drafting.map(|drafting| drafting.step(batch, self.speed));
@@ -297,7 +300,7 @@ impl VllmConfig {
         computing + self.weights_from_host
     }
 
-    /// How long encoders take to make embeddings of these items together.
+    /// Returns the time to encode these items together.
     pub fn encoder_time(&self, inputs: impl Iterator<Item = EncoderInput> + Clone) -> Duration {
         let latency = self
             .encoder
@@ -308,12 +311,10 @@ impl VllmConfig {
         })
     }
 
-    /// Adapters that need not be loaded again.
     pub(super) fn kept_loras(&self) -> usize {
         self.max_loras.max(self.max_cpu_loras) as usize
     }
 
-    /// Draft tokens per step.
     pub(super) fn drafts(&self) -> u32 {
         self.speculation
             .as_ref()

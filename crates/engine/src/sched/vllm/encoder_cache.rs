@@ -5,11 +5,10 @@ use std::sync::Arc;
 use super::config::EncoderConfig;
 use crate::EncoderInput;
 
-/// The items of a sequence, and which of them it keeps in the cache.
+/// Holds the media items of a sequence and the range that it references in the encoder cache.
 #[derive(Debug)]
 pub(in crate::sched) struct MediaRefs {
     inputs: Arc<[EncoderInput]>,
-    /// Indices of those that it refers to.
     held: Range<usize>,
 }
 
@@ -18,17 +17,14 @@ impl MediaRefs {
         Box::new(Self { inputs, held: 0..0 })
     }
 
-    /// One past the last placeholder token of all.
     pub(super) fn end(&self) -> u32 {
         self.inputs.last().map_or(0, EncoderInput::end)
     }
 
-    /// Forgets which it refers to: the cache is empty.
     pub(super) fn reset(&mut self) {
         self.held = 0..0;
     }
 
-    /// Indices of the items that a chunk of a prompt touches.
     fn touched(&self, past: u32, end: u32) -> Range<usize> {
         let first = self.inputs.partition_point(|input| input.end() <= past);
         let last = self.inputs.partition_point(|input| input.start < end);
@@ -36,32 +32,29 @@ impl MediaRefs {
     }
 }
 
-/// What encoders made of media, by content, for all sequences: the encoder cache of vLLM, in
-/// embeddings. Items to which no sequence refers stay until others need their room, the oldest go
-/// first.
+/// Caches encoder outputs by content, shared by all sequences. Sizes are in embeddings.
+/// Unreferenced items stay until their space is needed; the oldest is evicted first.
 ///
-/// Unlike vLLM's it changes only for chunks that are scheduled: a sequence that waits refers to
-/// nothing, and so keeps nobody from going on.
+/// Unlike vLLM's cache, it changes only for scheduled chunks. A waiting sequence holds no
+/// references and so blocks no other sequence.
 ///
 /// **Source:** vLLM 0.33 `vllm/v1/core/encoder_cache_manager.py`;
 /// `vllm/v1/core/sched/scheduler.py`, `_try_schedule_encoder_inputs`, `_free_encoder_inputs`.
 #[derive(Debug)]
 pub(super) struct EncoderCache {
     config: EncoderConfig,
-    /// Embeddings that this pass may still make.
     budget: u32,
     entries: HashMap<u64, EncodedItem>,
-    /// Those that nobody refers to, in the order in which they were given up.
+    /// Keys of unreferenced items, in order of their release.
     unused: BTreeMap<u64, u64>,
     given_up: u64,
-    /// Embeddings in the cache, and of those the ones that somebody refers to.
+    /// Embeddings in the cache; `referenced` counts those of items with references.
     used: u32,
     referenced: u32,
-    /// Items of one chunk that take room, while it is looked at.
+    /// Scratch set: items of the current chunk that need space.
     seen: HashSet<u64>,
-    /// Indices of those of a chunk that are to be made, while it is taken.
+    /// Scratch list: indices of items of the current chunk to encode.
     missing: Vec<usize>,
-    /// Waiting sequences that were skipped for want of room.
     pub(super) deferred: usize,
 }
 
@@ -69,7 +62,7 @@ pub(super) struct EncoderCache {
 struct EncodedItem {
     len: u32,
     refs: u32,
-    /// Its place in [`EncoderCache::unused`] while `refs` is 0.
+    /// Key in [`EncoderCache::unused`] while `refs` is 0.
     given_up: u64,
 }
 
@@ -89,18 +82,17 @@ impl EncoderCache {
         })
     }
 
-    /// Starts a pass.
     pub(super) fn begin(&mut self) {
         self.budget = self.config.budget;
     }
 
-    /// Embeddings in the cache, and of those the ones that somebody refers to.
+    /// Returns the embeddings in the cache, and those with references.
     pub(super) fn counts(&self) -> (u32, u32) {
         (self.used, self.referenced)
     }
 
-    /// What an item takes. One that is larger than budget or cache, as no server of the model would
-    /// make any, takes all there is: so it waits for others and not for ever.
+    /// Returns the size of an item, capped by budget and cache size. Real servers reject larger
+    /// items; the cap keeps such a sequence from waiting forever.
     fn len(&self, input: &EncoderInput) -> u32 {
         input
             .len
@@ -108,11 +100,11 @@ impl EncoderCache {
             .min(self.config.cache_size)
     }
 
-    /// Of a chunk of `new` tokens behind `past` others, the tokens before the first item that cannot
-    /// be encoded in this pass; `most`: no chunk has more.
+    /// Returns how many tokens of a chunk of `new` tokens after `past` others precede the first
+    /// item that cannot be encoded in this pass. `most` is the maximum chunk length.
     pub(super) fn chunk(&mut self, media: &MediaRefs, (past, new): (u32, u32), most: u32) -> u32 {
         let end = past.saturating_add(new);
-        // To be made, and there but about to be referred to.
+        // Embeddings to make, and cached embeddings about to be referenced.
         let (mut made, mut kept) = (0, 0);
         let room = self.config.cache_size.saturating_sub(self.referenced);
         self.seen.clear();
@@ -144,7 +136,7 @@ impl EncoderCache {
         new
     }
 
-    /// The same chunk is computed: refers to its items, and tells `encode` those that are to be made.
+    /// References the items of a scheduled chunk and passes the missing ones to `encode`.
     pub(super) fn take(
         &mut self,
         media: &mut MediaRefs,
@@ -157,19 +149,19 @@ impl EncoderCache {
             return;
         }
         let fresh = touched.start.max(media.held.end)..touched.end;
-        // First those that are there, so that the others do not push them out.
+        // Reference cached items first, so that new ones do not evict them.
         let mut missing = std::mem::take(&mut self.missing);
         missing.clear();
         missing.extend(fresh.filter(|&at| !self.refer(media.inputs[at].key)));
         for &at in &missing {
             let input = media.inputs[at];
-            // The same one may stand in a prompt twice.
+            // A prompt may contain the same item twice.
             if self.refer(input.key) {
                 continue;
             }
             let len = self.len(&input);
             self.make_room(len);
-            // Another length may be claimed of the same content, which was there and is no more.
+            // The evicted entry of this content may have had another length.
             let len = len.min(self.config.cache_size - self.used);
             let entry = EncodedItem {
                 len,
@@ -190,7 +182,6 @@ impl EncoderCache {
         };
     }
 
-    /// Refers to an item once more, if it is there.
     fn refer(&mut self, key: u64) -> bool {
         let Some(entry) = self.entries.get_mut(&key) else {
             return false;
@@ -203,7 +194,7 @@ impl EncoderCache {
         true
     }
 
-    /// Removes the items that were given up first until so many embeddings fit.
+    /// Evicts the items released first until `len` embeddings fit.
     fn make_room(&mut self, len: u32) {
         while self.config.cache_size - self.used < len
             && let Some((_, key)) = self.unused.pop_first()
@@ -218,7 +209,7 @@ impl EncoderCache {
         }
     }
 
-    /// Gives up the items of which all tokens are computed, `upto` of the prompt being so.
+    /// Releases the items whose tokens are among the first `upto` computed ones.
     pub(super) fn release(&mut self, media: &mut MediaRefs, upto: u32) {
         while let Some(input) = media.inputs.get(media.held.start)
             && !media.held.is_empty()
@@ -238,13 +229,13 @@ impl EncoderCache {
         }
     }
 
-    /// Gives up all items of a sequence.
     pub(super) fn release_all(&mut self, media: &mut MediaRefs) {
         self.release(media, u32::MAX);
         media.reset();
     }
 
-    /// An item is not made in this pass after all; whether nobody else needs it.
+    /// Removes an item that is not encoded in this pass after all; false if another sequence
+    /// references it.
     pub(super) fn undo(&mut self, input: &EncoderInput) -> bool {
         let Some(entry) = self.entries.get(&input.key).filter(|entry| entry.refs == 0) else {
             return false;
@@ -255,7 +246,7 @@ impl EncoderCache {
         true
     }
 
-    /// Empties it. Those that refer to it must forget that.
+    /// Empties the cache. The caller must reset all [`MediaRefs`].
     pub(super) fn clear(&mut self) {
         self.entries.clear();
         self.unused.clear();

@@ -1,4 +1,4 @@
-//! How sequences end.
+//! Ends sequences and frees their resources.
 
 use crate::{End, Event, Outbox, SimTime, Transfer};
 
@@ -6,9 +6,9 @@ use super::seqs::{SeqState, Slot};
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// All tokens of a sequence are out. The caller takes it off the running batch.
+    /// Handles the last token of a sequence. The caller removes it from the running batch.
     pub(in crate::sched) fn complete(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
-        // Preempted while its last token was in flight?
+        // The sequence may have been preempted while its last token was in flight.
         match self.seqs[slot].state {
             SeqState::Waiting => self.waiting.remove(&self.seqs, slot),
             SeqState::Fetching => self.fetching -= 1,
@@ -25,14 +25,14 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
         let due = now + seq.request.tail;
         self.timers.set(due, (slot, seq.generation));
-        // It keeps its place in the batch, but needs no cache any more.
+        // The sequence stays in the batch, but needs no cache.
         self.free_blocks(slot);
     }
 
-    /// Keeps the blocks of a finished sequence whose output another engine makes.
+    /// Keeps the blocks of a finished prefill for the remote decode engine.
     fn lease(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
         let seq = &mut self.seqs[slot];
-        // One that was preempted with its last token in flight may complete once more.
+        // A sequence preempted with its last token in flight may complete twice.
         let hands_over = seq.request.transfer == Transfer::RemoteDecode
             && !seq.table.is_empty()
             && !self.leases.holds(seq.id);
@@ -45,7 +45,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         out.push_back((now, Event::Leased { id, blocks }));
     }
 
-    /// Frees a sequence's blocks and slot; it is in no queue any more (the running batch aside).
+    /// Frees the blocks and the slot of a sequence. It may only be in the running batch.
     pub(in crate::sched) fn end(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
         self.free_blocks(slot);
         self.leave_host(slot);
@@ -55,7 +55,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         out.push_back((now, Event::Ended { id, end }));
     }
 
-    /// Takes a sequence out of whatever queue it is in, and ends it.
     pub(in crate::sched) fn stop(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
         match self.seqs[slot].state {
             SeqState::Waiting => self.waiting.remove(&self.seqs, slot),

@@ -1,4 +1,4 @@
-//! Prompts that were to come from another engine or the memory of the host, and did not.
+//! Simulates failed KV cache loads from another engine or from host memory.
 //!
 //! **Source:** vLLM 0.33 `vllm/v1/core/sched/scheduler.py` (`_handle_invalid_blocks`,
 //! `_update_waiting_for_remote_kv`).
@@ -9,8 +9,8 @@ use super::seqs::{FetchStage, SeqState, Slot};
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// The load of a sequence has ended, and not all of its blocks are good: it ends, or computes what it
-    /// lacks behind the first of them.
+    /// Ends a sequence after a failed load, or requeues it to compute the part after the first bad
+    /// block.
     pub(super) fn load_failed(
         &mut self,
         slot: Slot,
@@ -27,9 +27,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let blocks = seq.load.tokens / self.config.block_size;
         let good = (f64::from(blocks) * f64::from(failure.loaded)) as u32;
         let (cached, loaded) = match (self.pool.has_groups(), remote) {
-            // Which blocks are bad is told for one group of layers only: all is computed again.
+            // vLLM reports bad blocks for a single layer group only, so all groups are recomputed.
             (true, _) => (0, 0),
-            // NIXL gives up all that it was to fetch.
+            // NIXL drops all that it should have fetched.
             (false, true) => (seq.cached, 0),
             (false, false) => (seq.cached, good * self.config.block_size),
         };
@@ -49,7 +49,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         (seq.state, seq.load.is_here, seq.load.is_lost) = (SeqState::Waiting, true, true);
         self.fetching -= 1;
         if cached + loaded == 0 {
-            // Others may have brought its first blocks meanwhile.
+            // Other sequences may have cached its first blocks in the meantime.
             self.free_blocks(slot);
         }
         self.seqs.fetch(slot, Some(FetchStage::Done));

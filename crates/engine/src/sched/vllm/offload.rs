@@ -1,7 +1,7 @@
-//! The memory of the host as a second prefix cache ([`HostTier`](crate::kv::HostTier)).
+//! Connects the scheduler with the prefix cache in host memory ([`HostTier`](crate::kv::HostTier)).
 //!
-//! A sequence that finds more there than on the GPU takes blocks and waits for their copy, as one does
-//! whose prompt comes from another engine; it is not running meanwhile, and cannot be preempted.
+//! A sequence with a longer hit there than on the GPU allocates blocks and waits for the copy, as
+//! for a remote prompt. It is not running in that time and cannot be preempted.
 //!
 //! **Source:** vLLM 0.33 `vllm/v1/core/sched/scheduler.py` (`WAITING_FOR_REMOTE_KVS`),
 //! `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.
@@ -15,8 +15,8 @@ use super::step::Step;
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// The host's part of an admission, `cached` tokens being on the GPU: what becomes of the
-    /// sequence, or `None` when it goes on with what it has.
+    /// Starts a load from host memory if it extends the `cached` tokens on the GPU. Returns `None`
+    /// if the admission continues without one.
     pub(super) fn load_from_host(
         &mut self,
         slot: Slot,
@@ -25,7 +25,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     ) -> Option<AdmissionTurn> {
         let seq = &mut self.seqs[slot];
         if !seq.table.is_empty() {
-            // Blocks that have come are found on the GPU from now on.
+            // Blocks that were loaded enter the GPU prefix cache here.
             if seq.load.tokens > 0 {
                 let (plan, upto, events) = (seq.plan.as_ref(), seq.computed, &mut pass.step.events);
                 self.pool
@@ -61,7 +61,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             true => 0,
             false => self.watermark_blocks,
         };
-        // Blocks for the rest are taken too: two that have a part each would wait for ever.
+        // Reserve the remaining blocks too: two sequences with a part each would wait forever.
         let tokens = (known + 1 + self.config.drafts()).min(self.seqs[slot].total);
         let most = self.pool.usable().saturating_mul(size);
         let need = BlockRequest {
@@ -73,7 +73,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             ..BlockRequest::default()
         };
         if !self.allocate(slot, &need, pass.step) {
-            // Nobody gives one back: its prompt alone may fit.
+            // No block is in use, so none will be freed; the prompt alone may fit.
             if self.pool.used() == 0 {
                 return None;
             }
@@ -92,15 +92,14 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         Some(AdmissionTurn::Next)
     }
 
-    /// Whether a sequence that lost its blocks and made nothing since keeps them until a load is over:
-    /// nobody can take the blocks of that one before, and the two would preempt each other for ever.
+    /// Returns whether a preempted sequence without new tokens keeps its blocks until a load ends.
+    /// The loading sequence cannot be preempted, so the two would preempt each other forever.
     pub(super) fn waits_for_load(&self, slot: Slot) -> bool {
         let again = self.seqs[slot].preemptions.recent > 0;
         let host = self.host.as_ref().filter(|_| again);
         host.is_some_and(|host| host.is_loading())
     }
 
-    /// Blocks that running sequences lack for their prompts.
     fn owed_to_prompts(&self) -> u32 {
         let owed = self.running.iter().map(|&slot| {
             let seq = &self.seqs[slot];
@@ -112,7 +111,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         owed.fold(0, u32::saturating_add)
     }
 
-    /// What a step computes is to be stored when it has ended.
     pub(super) fn offer_to_host(&mut self, step: &mut Step) {
         let Some(host) = &mut self.host else {
             return;
@@ -135,7 +133,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Whether blocks of its prompt found no room yet: every step tries again.
+    /// Returns whether host memory lacked room for some prompt blocks; every step tries again.
     pub(super) fn is_behind_in_host(&self, slot: Slot) -> bool {
         let seq = &self.seqs[slot];
         let both = self.host.as_ref().zip(seq.plan.as_ref());
@@ -144,7 +142,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         })
     }
 
-    /// A step has ended: so have the copies that were over before, and its own begin.
+    /// Completes the copies that ended before this step, and starts its own.
     pub(super) fn end_copies(&mut self, step: &mut Step, now: SimTime, out: &mut Outbox) {
         self.complete_copies(now, out);
         if let Some(host) = &mut self.host {
@@ -152,7 +150,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// When the next copy ends.
     pub(super) fn next_copied(&self) -> Option<SimTime> {
         match &self.host {
             Some(host) => host.next_due(),
@@ -160,7 +157,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// While no step runs, the end of a copy is seen at once. False: none has ended.
+    /// Completes a copy that ends while no step runs. Returns false if none has ended.
     pub(super) fn end_idle_copies(&mut self, due: SimTime, out: &mut Outbox) -> bool {
         let Some(at) = self
             .next_copied()
@@ -192,7 +189,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 continue;
             }
             seq.state = SeqState::Waiting;
-            // The last token is computed here, for its logits.
+            // The last token is computed locally, for its logits.
             seq.computed = (seq.cached + seq.load.tokens).min(seq.known - 1);
             self.fetching -= 1;
             self.seqs.fetch(slot, Some(FetchStage::Done));
@@ -200,14 +197,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Before others use the blocks of a victim, those that are being copied have been.
+    /// Delays a step until the blocks of a preempted sequence are copied.
     pub(super) fn wait_for_copies(&self, victim: Slot, step: &mut Step) {
         if let Some(host) = &self.host {
             step.copied = step.copied.max(host.copied(self.seqs[victim].id));
         }
     }
 
-    /// A sequence is over.
     pub(super) fn leave_host(&mut self, slot: Slot) {
         if let Some(host) = &mut self.host {
             let seq = &self.seqs[slot];
@@ -215,12 +211,12 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Forgets what the memory of the host holds; false: there is none.
+    /// Clears the host tier; false if there is none.
     pub(super) fn reset_host(&mut self, now: SimTime, out: &mut Outbox) -> bool {
         let Some(host) = &mut self.host else {
             return false;
         };
-        // What the steps in flight did to it was before.
+        // The steps in flight changed the tier first.
         for step in &mut self.flight {
             out.extend(step.events.drain(..).map(|event| (now, event)));
         }
@@ -229,13 +225,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         true
     }
 
-    /// Sequences that wait until it is known what the host has of them, and what it holds.
+    /// Returns the number of sequences that wait for a host lookup, and the use of the tier.
     pub(super) fn host_counts(&self) -> (usize, HostCounts) {
         let host = self.host.as_ref();
         host.map_or_else(Default::default, |host| (host.deferred, host.counts()))
     }
 
-    /// What the memory of the host holds, one key for each chunk, in their order.
+    /// Returns the keys in host memory, one per chunk, sorted.
     pub fn host_keys(&self) -> Vec<crate::BlockKey> {
         let mut keys: Vec<_> = self.host.iter().flat_map(|host| host.keys()).collect();
         keys.sort_unstable();

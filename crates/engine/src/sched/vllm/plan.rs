@@ -1,4 +1,4 @@
-//! The making of one step.
+//! Schedules one step.
 
 mod admission;
 mod media;
@@ -17,7 +17,7 @@ use super::step::{Step, StepEntry, StepWork};
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Fills `step`: running sequences first, then waiting ones. True: somebody was preempted.
+    /// Fills `step` with running, then waiting sequences. Returns true if one was preempted.
     pub(in crate::sched) fn schedule(
         &mut self,
         now: SimTime,
@@ -55,7 +55,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         pass.preempted
     }
 
-    /// Tokens that a sequence computes in this step.
     pub(in crate::sched) fn wanted(&self, slot: Slot, past: u32, budget: u32) -> u32 {
         let seq = &self.seqs[slot];
         let mut new = seq.known - past;
@@ -66,7 +65,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         if self.config.long_prefill_token_threshold > 0 {
             new = new.min(self.longest_chunk());
         }
-        // What drafts beyond the last planned token would yield is dropped: they are not computed.
+        // Drafts after the last planned token would be dropped, so they are not computed.
         let new = new.min(budget).min((seq.total - past).max(1));
         match self.aligns_chunks {
             true => self.aligned(seq, past, new),
@@ -74,7 +73,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Tokens of a sequence whose steps are over, `past` being computed or in flight.
+    /// Returns the tokens of a sequence whose steps have ended. `past` also counts those in flight.
     pub(in crate::sched) fn processed(&self, slot: Slot, past: u32) -> u32 {
         let seq = &self.seqs[slot];
         let flying = self.flight.back().filter(|step| {
@@ -88,7 +87,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         })
     }
 
-    /// Takes the blocks a sequence needs; what that does to the cache is reported with the step.
+    /// Allocates blocks for a sequence. Cache events are reported with the step.
     pub(in crate::sched) fn allocate(
         &mut self,
         slot: Slot,
@@ -106,7 +105,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         done
     }
 
-    /// Gives back all blocks of a sequence.
     pub(in crate::sched) fn free_blocks(&mut self, slot: Slot) {
         let seq = &mut self.seqs[slot];
         self.pool.release(&mut seq.table);
@@ -116,14 +114,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Enters a sequence that has its blocks into the step.
     pub(in crate::sched) fn emit(&mut self, slot: Slot, past: u32, new: u32, step: &mut Step) {
         if self.seqs[slot].media.is_some() {
             self.take_media(slot, past, new, step);
         }
         let seq = &mut self.seqs[slot];
         let (prompt, known) = (seq.prompt, seq.known);
-        // One query over a context that is there runs as a decode.
+        // One query token after a loaded context runs as a decode.
         let loaded = seq.load.tokens > 0 && R::LOADED_PROMPTS_DECODE;
         let fetched = (seq.request.transfer == Transfer::RemotePrefill || loaded)
             && seq.preemptions.recent == 0
@@ -133,7 +130,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let later = self.rules.draws_later();
         let drafts = match &self.config.speculation {
             Some(speculation) if complete && !later && past >= prompt && past + 1 == known => {
-                // A request is scheduled with all its drafts, however near its limit is.
+                // vLLM schedules all drafts of a request, even close to its limit.
                 let to_limit = past + new == seq.total && seq.total < self.config.max_model_len;
                 let fed = if to_limit { u32::MAX } else { new - 1 };
                 verified(seq, speculation, fed)
@@ -144,7 +141,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             true => (1 + u32::from(drafts.accepted)).min(seq.total - known),
             false => 0,
         };
-        // Rejected drafts leave nothing behind.
+        // Rejected drafts leave no computed tokens.
         seq.computed = match complete && !later {
             true => known + emit.saturating_sub(1),
             false => past + new,
@@ -178,7 +175,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         step.push(entry, work, cost, prompt_tokens);
     }
 
-    /// A sequence with its adapter takes part.
     fn note_lora(&mut self, slot: Slot, step: &mut Step) {
         if self.config.max_loras > 0
             && let Some(lora) = self.seqs[slot].request.lora
@@ -189,7 +185,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 }
 
-/// The drafts of this step, `fed` at most, and how many of them are right.
+/// Returns the drafts of this step, at most `fed`, and how many are accepted.
 fn verified(seq: &mut Seq, speculation: &Speculation, fed: u32) -> Draft {
     let fed = u8::try_from(fed).unwrap_or(u8::MAX);
     if let Some(own) = seq.own_drafts() {
@@ -202,7 +198,7 @@ fn verified(seq: &mut Seq, speculation: &Speculation, fed: u32) -> Draft {
         return Draft::default();
     };
     let rates = speculation.accept.iter().take(fed.into());
-    // A configuration has 64 drafts at most.
+    // A configuration has at most 64 drafts.
     let proposed = rates.len().min(u8::MAX.into()) as u8;
     let right = rates.take_while(|&&rate| draws.unit() < rate).count();
     Draft {

@@ -1,4 +1,4 @@
-//! Rules in which schedulers that batch as vLLM does differ.
+//! Defines the rules that differ between vLLM and schedulers derived from it.
 
 #![expect(
     private_interfaces,
@@ -14,21 +14,22 @@ use super::{BatchScheduler, VllmConfig};
 use crate::latency::Batch;
 use crate::{BlockPlan, Outbox, SeqId, Sequence, SimTime, SubmitError};
 
-/// Decides where schedulers that batch as vLLM does differ. The defaults are vLLM's rules.
+/// Decides the points where batching schedulers differ. The defaults are vLLM's rules.
 pub trait SchedulingRules: Debug + Sized {
-    /// Preemptions without a token after which a sequence is no first victim any more.
+    /// Number of preemptions without a new token after which the rule `Victim::First` spares a
+    /// sequence.
     const MAX_RECENT_PREEMPTIONS: u8 = 3;
-    /// Decides whether a victim that had its turn in a step takes another's with it; those behind a sequence
-    /// without blocks have theirs then.
+    /// Decides whether preempting an already scheduled sequence costs another one its turn.
+    /// Sequences after one without blocks then still get theirs.
     const VICTIM_COSTS_A_TURN: bool = false;
-    /// Decides whether a step that takes no time is followed by the next one before inputs are taken.
+    /// Decides whether a step of zero duration is followed by the next one before inputs are taken.
     const INSTANT_STEPS_COME_FIRST: bool = false;
-    /// Decides whether what a sequence computes runs alone where it is more than the budget and cannot be cut.
+    /// Decides whether work that exceeds the token budget and cannot be cut runs alone.
     const OVERSIZED_RUN_ALONE: bool = true;
-    /// Decides whether a sequence joins only with room for its next token while ended ones, or those whose
-    /// prompts are fetched, hold blocks.
+    /// Decides whether a sequence needs room for its next token to join while fetches or leases
+    /// hold blocks.
     const RESERVES_NEXT_TOKEN: bool = true;
-    /// Decides whether the last token of a prompt that was loaded from the host runs as a decode.
+    /// Decides whether the last token of a prompt loaded from host memory runs as a decode.
     const LOADED_PROMPTS_DECODE: bool = true;
 
     /// Returns the work that a sequence adds to the batch of a step.
@@ -42,7 +43,7 @@ pub trait SchedulingRules: Debug + Sized {
         batch
     }
 
-    /// Tokens of a step that count as those of prompts.
+    /// Returns how many tokens of a step count as prompt tokens.
     fn prompt_tokens(&self, work: &StepWork) -> u32 {
         match work.past >= work.prompt && work.past + 1 == work.known {
             true => 0,
@@ -50,15 +51,15 @@ pub trait SchedulingRules: Debug + Sized {
         }
     }
 
-    /// Returns whether a sequence that decodes does the same in every step.
+    /// Returns whether all decode steps of a sequence are alike.
     fn decodes_in_bulk(&self) -> bool {
         true
     }
 
-    /// Changes a sequence that is submitted.
+    /// Adjusts a submitted sequence.
     fn take_in(&self, _seq: &mut Sequence) {}
 
-    /// Refuses a sequence that can never run.
+    /// Rejects a sequence that can never run.
     fn fits(engine: &BatchScheduler<Self>, seq: &Sequence) -> Result<(), SubmitError> {
         // The last token is never computed, unless as a draft.
         let last = u32::from(engine.config.drafts() == 0);
@@ -73,12 +74,13 @@ pub trait SchedulingRules: Debug + Sized {
         Ok(())
     }
 
-    /// Most tokens of a sequence.
+    /// Returns the maximum length of a sequence, in tokens.
     fn most_tokens(&self, config: &VllmConfig) -> u32 {
         config.max_model_len
     }
 
-    /// Takes a sequence whose prompt is announced by somebody above; false: it waits as others do.
+    /// Takes a sequence whose prompt the caller will announce. Returns false if it enters the
+    /// waiting queue.
     fn expect_prompt(
         _engine: &mut BatchScheduler<Self>,
         _slot: Slot,
@@ -88,12 +90,13 @@ pub trait SchedulingRules: Debug + Sized {
         false
     }
 
-    /// Sequences that got the blocks of their prompts, and how many tokens of these are missing.
+    /// Returns the sequences that got the blocks of their prompts, with the number of missing
+    /// tokens.
     fn take_reserved(&mut self) -> Vec<(SeqId, u32)> {
         Vec::new()
     }
 
-    /// The prompt of a sequence is here; false: nobody waits for it.
+    /// Resumes a sequence whose prompt has arrived; false if it does not wait for one.
     fn activate(
         _engine: &mut BatchScheduler<Self>,
         _now: SimTime,
@@ -103,35 +106,35 @@ pub trait SchedulingRules: Debug + Sized {
         false
     }
 
-    /// Returns whether prompts may come from somebody above, without a deadline.
+    /// Returns whether the caller may deliver prompts, without a deadline.
     fn awaits_prompts(&self) -> bool {
         false
     }
 
-    /// Returns whether waiting sequences are looked at when a step has no tokens left.
+    /// Returns whether waiting sequences are tried when the token budget is used up.
     fn looks_without_tokens(&self) -> bool {
         false
     }
 
-    /// Returns whether nobody behind a sequence without room is tried, even if nothing runs.
+    /// Returns whether admission stops at a sequence without room, even if nothing runs.
     fn stops_when_idle(&self) -> bool {
         false
     }
 
     /// Returns whether a sequence at the head of the queue can never run.
     fn must_cancel(engine: &mut BatchScheduler<Self>, slot: Slot) -> bool {
-        // It outgrew all blocks.
+        // Its tokens need more blocks than there are.
         engine.pool.most_blocks(engine.seqs[slot].known) > engine.pool.usable()
     }
 
-    /// Returns whether a waiting sequence leaves its turn to prompts that are announced.
+    /// Returns whether a waiting sequence lets announced prompts go first.
     fn gives_way_to_announced(&self, _seq: &Seq) -> bool {
         false
     }
 
-    /// Cached tokens at the front of one that has `known`.
+    /// Returns the number of cached tokens at the front of a sequence with `known` tokens.
     fn cached_prefix(engine: &BatchScheduler<Self>, plan: &BlockPlan, known: u32) -> u32 {
-        // With drafts the last cached block is computed again, for their input.
+        // With drafts, the last cached block is recomputed as their input.
         let drop = match &engine.config.speculation {
             Some(speculation) if speculation.drops_last_block => engine.config.block_size,
             _ => 0,
@@ -140,8 +143,8 @@ pub trait SchedulingRules: Debug + Sized {
         cached.saturating_sub(drop)
     }
 
-    /// The part of an admission that a memory of the host has beside [`VllmConfig::host_tier`]: what
-    /// becomes of the sequence, or `None` when it goes on with what it has.
+    /// Loads blocks from a host tier other than [`VllmConfig::host_tier`]. Returns `None` if the
+    /// admission continues without a load.
     fn load(
         _engine: &mut BatchScheduler<Self>,
         _slot: Slot,
@@ -150,68 +153,69 @@ pub trait SchedulingRules: Debug + Sized {
         None
     }
 
-    /// Of what a sequence is to compute, the tokens that one step must have if it cannot be cut.
+    /// Returns how many of `new` tokens one step must compute if the work cannot be cut.
     fn uncut(&self, _seq: &Seq, _past: u32, new: u32) -> u32 {
         new
     }
 
-    /// Returns whether a sequence may join at all, so many of its tokens being cached.
+    /// Returns whether a sequence with `cached` tokens may join.
     fn may_join(_engine: &BatchScheduler<Self>, _slot: Slot, _cached: u32) -> bool {
         true
     }
 
-    /// A sequence runs; tokens that came from the host, where the rules have one of their own.
+    /// Handles an admission. Returns the tokens loaded from the rules' own host tier, if there is
+    /// one.
     fn admitted(_engine: &mut BatchScheduler<Self>, _slot: Slot) -> Option<u32> {
         None
     }
 
-    /// Returns whether what a sequence makes is drawn when the step is complete ([`Self::draw_tokens`]).
+    /// Returns whether the output is drawn after the step is scheduled ([`Self::draw_tokens`]).
     fn draws_later(&self) -> bool {
         false
     }
 
-    /// Makes the tokens of a step whose sequences draw.
+    /// Draws the output tokens of a step.
     fn draw_tokens(_engine: &mut BatchScheduler<Self>, _pass: &mut Pass) {}
 
     /// Offers the blocks of a step for a copy after its end.
     fn offer(_engine: &mut BatchScheduler<Self>, _step: &mut Step) {}
 
-    /// A sequence got blocks beside `before` that it had.
+    /// Handles new blocks of a sequence; `before` is the number of blocks it had.
     fn got_blocks(_engine: &mut BatchScheduler<Self>, _slot: Slot, _before: u32) {}
 
-    /// A sequence is about to give its blocks to others.
+    /// Handles a sequence that is about to be preempted.
     fn preempting(_engine: &mut BatchScheduler<Self>, _slot: Slot) {}
 
-    /// Returns whether one that waits with a fetched prompt gives its blocks before the last of so many running
-    /// ones loses its own.
+    /// Returns whether a waiting sequence with a fetched prompt frees its blocks before the last of
+    /// `running` sequences is preempted.
     fn takes_fetched_blocks(&self, _running: usize) -> bool {
         true
     }
 
-    /// A step has ended, and is reported next.
+    /// Handles the end of a step, before it is reported.
     fn step_ended(_engine: &mut BatchScheduler<Self>, _now: SimTime, _out: &mut Outbox) {}
 
-    /// A step was reported, and the next one runs.
+    /// Handles a reported step, after the start of the next one.
     fn step_reported(_engine: &mut BatchScheduler<Self>, _now: SimTime, _out: &mut Outbox) {}
 
-    /// Returns the end of the next copy of the rules.
+    /// Returns the end of the next copy of the rules' own host tier.
     fn next_copied(&self) -> Option<SimTime> {
         None
     }
 
-    /// Ends copies while no step runs.
+    /// Completes copies while no step runs.
     fn end_copies(_engine: &mut BatchScheduler<Self>, _now: SimTime, _out: &mut Outbox) {}
 
-    /// A sequence is over.
+    /// Handles the end of a sequence.
     fn left(_engine: &mut BatchScheduler<Self>, _slot: Slot) {}
 }
 
-/// Of so many tokens, those that names of blocks cover.
+/// Returns how many of `known` tokens belong to blocks with keys in `plan`.
 pub(in crate::sched) fn named_tokens(plan: &BlockPlan, known: u32) -> u32 {
     known.saturating_sub(plan.lookahead.saturating_sub(1))
 }
 
-/// vLLM's own rules.
+/// Applies vLLM's own rules.
 #[derive(Debug)]
 pub struct VllmRules;
 

@@ -8,115 +8,101 @@ use crate::kv::BlockTable;
 use crate::seq_map::SeqMap;
 use crate::{BlockPlan, Draft, LoadFailure, LoraId, SeqId, Sequence, SequenceProgress, Transfer};
 
-/// Where a sequence stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::sched) enum SeqState {
-    /// The slot is empty.
     #[default]
     Free,
-    /// In the waiting queue.
     Waiting,
-    /// Its prompt is being fetched or loaded; it holds blocks.
+    /// The prompt is being fetched or loaded; the sequence holds blocks.
     Fetching,
-    /// In the running batch.
     Running,
-    /// In the running batch, but its last token is scheduled or out.
+    /// In the running batch, with its last token scheduled or released.
     Draining,
-    /// In no queue: preempted with its last token in flight, it waits for its tail.
+    /// In no queue: preempted with its last token in flight, and waits for its tail.
     Resting,
-    /// Over, but a step that computes it is still in flight.
+    /// Ended, but a step in flight still computes it.
     Dead,
 }
 
-/// How far the fetch or load of a prompt is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::sched) enum FetchStage {
-    /// It has not begun.
     Expected,
-    /// It goes on.
     Begun,
-    /// It is over, and the sequence waits for its turn.
+    /// The fetch has ended and the sequence waits for admission.
     Done,
 }
 
-/// A sequence as the scheduler sees it. What every step touches comes first, in one cache line.
+/// Holds a sequence in the scheduler. The fields used by every step come first, in one cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(in crate::sched) struct Seq {
     pub id: SeqId,
-    /// Prompt and output tokens that exist, those being made in flight included.
+    /// Prompt and output tokens that exist, including those in flight.
     pub known: u32,
-    /// Tokens whose cache is computed or scheduled to be.
+    /// Number of tokens in the KV cache, computed or scheduled.
     pub computed: u32,
-    /// Prompt + planned output.
     pub total: u32,
-    /// Prompt + output tokens that came out.
+    /// Prompt plus released output tokens.
     pub released: u32,
     pub prompt: u32,
-    /// [`BlockTable::settled`] of its blocks.
+    /// [`BlockTable::settled`] of `table`.
     pub settled: u32,
     pub state: SeqState,
-    /// Steps in flight that compute it.
+    /// Number of steps in flight that compute the sequence.
     pub in_flight: u8,
     pub preemptions: Preemptions,
-    /// It left the waiting queue before.
     pub admitted: bool,
     pub bulk: BulkPlace,
-    /// BlockCounts the admissions: the order of the running batch.
+    /// Admission number; orders the running batch.
     pub place: u64,
-    /// Told apart from earlier sequences in the same slot.
+    /// Reuse counter of the slot; distinguishes its sequences.
     pub generation: u32,
-    /// Number of its submission.
     pub arrival: u64,
     pub table: BlockTable,
     pub plan: Option<Arc<BlockPlan>>,
-    /// Place in the waiting queue.
+    /// Sort key in the waiting queue.
     pub rank: (i64, i64),
     pub request: SeqRequest,
-    /// Cached prompt tokens at first admission.
+    /// Cached prompt tokens at the first admission.
     pub cached: u32,
     pub load: PromptLoad,
     pub draws: Option<Box<ChaCha8Rng>>,
-    /// Items of media in its prompt; `None` too where no encoder is modelled.
+    /// Media items of the prompt; `None` if there are none or no encoder is modelled.
     pub media: Option<Box<MediaRefs>>,
 }
 
-/// Preemptions without a token.
 #[derive(Debug, Default)]
 pub(in crate::sched) struct Preemptions {
-    /// Since it last made one.
     pub recent: u8,
-    /// The same before the token of its newest step, which may be undone.
+    /// `recent` before the newest token, which may be undone.
     earlier: u8,
 }
 
-/// A sequence's part in the bulk ([`BulkDecode`](super::bulk_decode::BulkDecode)).
+/// State of a sequence in [`BulkDecode`](super::bulk_decode::BulkDecode).
 #[derive(Debug, Default)]
 pub(in crate::sched) struct BulkPlace {
-    /// True if the sequence is in every step, and `known` and `computed` are those at step `joined`.
+    /// Whether the sequence is in every step. Then `known` and `computed` are the values at step
+    /// `joined`.
     pub is_in: bool,
-    /// Number of the last step before it was decoded in bulk.
+    /// Number of the last step before bulk decoding.
     pub joined: u64,
-    /// Number of the step in which it needs something.
+    /// Number of the step with its next need.
     pub due: u64,
 }
 
-/// The part of a prompt that comes from another engine or the memory of the host.
+/// State of a prompt that is loaded from another engine or from host memory.
 #[derive(Debug, Default)]
 pub(in crate::sched) struct PromptLoad {
-    /// The stage of the fetch, if there is one.
     stage: Option<FetchStage>,
-    /// A remote prompt is here (or lost again).
+    /// Whether the remote prompt has arrived (or is lost again).
     pub is_here: bool,
-    /// True if the fetch failed: the sequence computes what it lacks.
+    /// Whether the fetch failed, so that the sequence computes what it lacks.
     pub is_lost: bool,
-    /// Tokens behind the cached ones that came from the memory of the host.
+    /// Tokens loaded from host memory, after the cached ones.
     pub tokens: u32,
-    /// [`Sequence::load_failure`], until it has ended.
     pub failure: Option<LoadFailure>,
 }
 
-/// Fields of a submitted [`Sequence`] that no step changes.
 #[derive(Debug, Default)]
 pub(in crate::sched) struct SeqRequest {
     pub skip_cache_read: bool,
@@ -128,18 +114,18 @@ pub(in crate::sched) struct SeqRequest {
 }
 
 impl Seq {
-    /// A step makes a token of it.
+    /// Records a new token of a scheduled step.
     #[inline]
     pub(in crate::sched) fn note_token(&mut self) {
         self.preemptions.earlier = std::mem::take(&mut self.preemptions.recent);
     }
 
-    /// The step that was to make a token of it does not.
+    /// Reverts [`Self::note_token`].
     pub(in crate::sched) fn undo_token(&mut self) {
         self.preemptions.recent = self.preemptions.earlier;
     }
 
-    /// Preemptions since the last token that cannot be undone any more.
+    /// Returns the preemptions since the last token that cannot be undone.
     pub(in crate::sched) fn preemptions(&self) -> u8 {
         let Preemptions { recent, earlier } = self.preemptions;
         match self.in_flight {
@@ -148,29 +134,28 @@ impl Seq {
         }
     }
 
-    /// What its text says of the drafts behind its newest token; `None`: it says nothing.
+    /// Returns the sequence's own drafts after its newest token; `None` if it defines no drafts.
     pub(in crate::sched) fn own_drafts(&self) -> Option<Draft> {
         let drafts = self.request.drafts.as_ref()?;
-        // None are made behind a prompt.
+        // No drafts follow a prompt.
         let output = (self.known - self.prompt).checked_sub(1);
         let at = output.and_then(|at| drafts.get(at as usize));
         Some(at.copied().unwrap_or_default())
     }
 
-    /// Of so many tokens, those whose blocks have names: a name that looks ahead waits for what
-    /// follows.
+    /// Returns how many of `known` tokens belong to blocks with keys. A key with lookahead needs
+    /// the tokens after its block.
     pub(in crate::sched) fn named(&self, known: u32) -> u32 {
         let ahead = self.plan.as_ref().map_or(0, |plan| plan.lookahead);
         known.saturating_sub(ahead)
     }
 
-    /// Whether an item of its prompt may still have to be encoded.
+    /// Returns whether a media item of the prompt may still need encoding.
     pub(in crate::sched) fn awaits_media(&self) -> bool {
         let media = self.media.as_ref();
         media.is_some_and(|media| media.end() > self.computed)
     }
 
-    /// What stands in an unused slot.
     fn empty() -> Self {
         Self {
             id: SeqId(u64::MAX),
@@ -200,21 +185,18 @@ impl Seq {
     }
 }
 
-/// Index of a sequence in its slab.
 pub(in crate::sched) type Slot = u32;
 
-/// All sequences that live, in slots that are used again.
 #[derive(Debug, Default)]
 pub(in crate::sched) struct Seqs {
     slots: Vec<Seq>,
     free: Vec<Slot>,
     by_id: SeqMap<Slot>,
-    /// Sequences by [`FetchStage`].
     pub(in crate::sched) fetches: [u32; 3],
 }
 
 impl Seqs {
-    /// Takes a sequence in, cut at `max_len` tokens.
+    /// Adds a sequence, limited to `max_len` tokens.
     pub(in crate::sched) fn insert(&mut self, seq: Sequence, max_len: u32, arrival: u64) -> Slot {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Seq::empty());
@@ -258,7 +240,6 @@ impl Seqs {
         slot
     }
 
-    /// Notes how far the fetch or load of a prompt is.
     pub(in crate::sched) fn fetch(&mut self, slot: Slot, stage: Option<FetchStage>) {
         let seq = &mut self.slots[slot as usize];
         if let Some(before) = std::mem::replace(&mut seq.load.stage, stage) {
@@ -273,7 +254,7 @@ impl Seqs {
         self.by_id.get(&id).copied()
     }
 
-    /// How far a sequence is, outside the bulk.
+    /// Returns the progress of a sequence that is not decoded in bulk.
     pub(in crate::sched) fn progress(&self, id: SeqId) -> Option<SequenceProgress> {
         let seq = &self[self.find(id)?];
         Some(SequenceProgress {
@@ -282,7 +263,7 @@ impl Seqs {
         })
     }
 
-    /// Forgets the name; the slot is free once no step refers to it.
+    /// Removes a sequence. Its slot is free once no step in flight refers to it.
     pub(in crate::sched) fn end(&mut self, slot: Slot) {
         self.fetch(slot, None);
         let seq = &mut self.slots[slot as usize];
@@ -299,7 +280,6 @@ impl Seqs {
         }
     }
 
-    /// A step that referred to the slot is over: a dead one becomes free with the last.
     pub(in crate::sched) fn free_dead(&mut self, slot: Slot) {
         let seq = &mut self.slots[slot as usize];
         if seq.state == SeqState::Dead && seq.in_flight == 0 {
@@ -308,12 +288,10 @@ impl Seqs {
         }
     }
 
-    /// How many sequences live.
     pub(in crate::sched) fn len(&self) -> usize {
         self.by_id.len()
     }
 
-    /// The slots of all living sequences, by arrival.
     pub(in crate::sched) fn living(&self) -> Vec<Slot> {
         let mut all: Vec<Slot> = self.by_id.values().copied().collect();
         all.sort_unstable_by_key(|&slot| self[slot].arrival);

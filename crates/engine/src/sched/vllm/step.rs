@@ -7,75 +7,63 @@ use crate::{Draft, EncoderInput, End, Event, Outbox, SeqId};
 
 use super::seqs::{SeqState, Seqs, Slot};
 
-/// A sequence of a step, and what comes out for it at the end.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::sched) struct StepEntry {
     pub slot: Slot,
-    /// Tokens that come out.
     pub emit: u32,
-    /// They are the last ones.
     pub last: bool,
-    /// Drafts that it verifies.
     pub drafts: Draft,
 }
 
-/// What a sequence computes in a step.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::sched) struct StepWork {
     pub slot: Slot,
-    /// Tokens before it, computed or cached.
+    /// Computed or cached tokens before the step.
     pub past: u32,
-    /// Tokens it computes, drafts included.
     pub new: u32,
-    /// Its prompt tokens.
     pub prompt: u32,
-    /// Tokens it had when it was scheduled.
     pub known: u32,
-    /// What comes out is drawn later, and costs a decode then.
+    /// Whether the output is drawn later, and then costs a decode.
     pub later: bool,
-    /// Its prompt was fetched, and its last token is computed for the logits alone.
+    /// Whether the prompt was fetched, and its last token is computed only for the logits.
     pub fetched: bool,
 }
 
-/// One scheduled batch.
 #[derive(Debug, Default)]
 pub(in crate::sched) struct Step {
     pub entries: Vec<StepEntry>,
-    /// The work of all entries but those that compute their newest token and nothing else.
+    /// Work of all entries except plain decodes.
     pub work: Vec<StepWork>,
-    /// Block events that it causes.
     pub events: Vec<Event>,
-    /// Sequences that were found impossible when it was made.
     pub rejected: Vec<SeqId>,
     pub batch: Batch,
-    /// Sequences that take part without an entry: one token comes out for each.
+    /// Sequences decoded in bulk, without an entry: one token each.
     pub bulk_decodes: u32,
-    /// Some running sequence got no token of the budget, or no block.
+    /// Whether a running sequence got no tokens or no blocks.
     pub short: bool,
-    /// BlockCounts the steps; set when it goes into flight.
+    /// Step number; set when the step is scheduled.
     pub number: u64,
-    /// How long adapters load before it computes.
     pub loading: Duration,
-    /// What encoders make of media before it computes, and for whom.
+    /// Media items to encode before the computation, with their sequences.
     pub encoded: Vec<(Slot, EncoderInput)>,
-    /// Blocks to be copied to the memory of the host when it has ended.
+    /// Blocks to copy to host memory after the step.
     pub stores: Vec<StoreCopy>,
-    /// Before then it does not compute: blocks that others took are still being copied.
+    /// Earliest start of the computation: until then, blocks of preempted sequences are being
+    /// copied.
     pub copied: SimTime,
-    /// When it started.
     pub begun: SimTime,
-    /// When it ends; set when it starts.
+    /// End time; set at the start.
     pub end: SimTime,
-    /// The same without the other ranks of a lock step.
+    /// End time without waiting for the other ranks of a lock step.
     pub own_end: SimTime,
-    /// Nobody takes part: other ranks have work.
+    /// Whether the step is empty and only keeps pace with other ranks.
     pub is_dummy: bool,
-    /// Tokens of prompts (and lost output) computed.
+    /// Computed prompt tokens, including recomputed output.
     pub prompt_tokens: u32,
 }
 
 impl Step {
-    /// Makes it as good as new, keeping its memory.
+    /// Resets the step but keeps its allocations.
     pub(in crate::sched) fn clear(&mut self) {
         self.entries.clear();
         self.work.clear();
@@ -92,18 +80,15 @@ impl Step {
         self.is_dummy = false;
     }
 
-    /// Whether nobody takes part.
     pub(in crate::sched) fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.bulk_decodes == 0
     }
 
-    /// Whether all that took part are over.
     pub(in crate::sched) fn is_abandoned(&self, seqs: &Seqs) -> bool {
         let over = |entry: &StepEntry| seqs[entry.slot].state == SeqState::Dead;
         self.bulk_decodes == 0 && self.entries.iter().all(over)
     }
 
-    /// Reports the sequences that were found impossible.
     pub(in crate::sched) fn report_rejected(&mut self, now: SimTime, out: &mut Outbox) {
         if self.rejected.is_empty() {
             return;
@@ -129,8 +114,8 @@ impl Step {
         self.prompt_tokens += prompt_tokens;
     }
 
-    /// Takes a sequence out again, but not its cost; `plain` is its work if it has none of its own. Returns
-    /// the tokens that will not come out, and the work that will not be done.
+    /// Removes a sequence from the step, but not its cost. Returns its output tokens and its work;
+    /// `plain` is the work if none is recorded.
     pub(in crate::sched) fn remove(
         &mut self,
         slot: Slot,
@@ -145,12 +130,12 @@ impl Step {
 }
 
 impl StepWork {
-    /// A sequence decodes when all that it had but its newest token was there.
+    /// Returns whether the work is a decode: all tokens but the newest were computed.
     pub(in crate::sched) fn decodes(&self) -> bool {
         self.past >= self.ready() && self.past + 1 == self.known
     }
 
-    /// Prompt tokens without those that cost a decode.
+    /// Returns the prompt length, without a last token that costs a decode.
     pub(in crate::sched) fn ready(&self) -> u32 {
         self.prompt - u32::from(self.fetched)
     }

@@ -1,4 +1,4 @@
-//! When steps end.
+//! Computes when steps end.
 
 use crate::SimTime;
 
@@ -13,7 +13,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             computing += self.config.encoder_time(inputs);
         }
         step.begun = now;
-        // Other ranks cannot do without one that has nobody left.
+        // In a lock step, other ranks still wait for this step.
         step.end = match step.is_abandoned(&self.seqs) && !self.config.lock_step {
             true => now,
             false => now.max(step.copied) + step.loading + computing,
@@ -21,7 +21,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         step.own_end = step.end;
     }
 
-    /// Ends the step that runs if nobody is left in it: the next one must not wait for it.
+    /// Ends the running step now if all its sequences have ended.
     pub(super) fn end_abandoned(&mut self, now: SimTime) {
         if !self.config.lock_step
             && let Some(step) = self.flight.front_mut()
@@ -31,7 +31,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Gives the step that runs the end that it would have had under the present settings.
+    /// Recomputes the end of the running step with the current settings.
     pub(super) fn retime(&mut self, now: SimTime) {
         if let Some(mut step) = self.flight.pop_front() {
             let begun = step.begun;
@@ -42,8 +42,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Returns the end of the running step among ranks that compute `tokens` on average, if none of
-    /// them were slower.
+    /// Returns the end of the running step if all ranks compute `tokens` tokens on average and none
+    /// is slower.
     pub(super) fn end_among_ranks(&self, tokens: f64) -> SimTime {
         let Some(step) = self.flight.front() else {
             return SimTime::ZERO;
@@ -55,11 +55,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         SimTime::from_nanos(nanos - (alike.as_nanos() as u64).min(nanos)).max(step.begun)
     }
 
-    /// A step for other ranks, in which nobody takes part.
+    /// Starts a step without sequences, because other ranks have work.
     pub(super) fn start_dummy(&mut self, now: SimTime) {
         let mut step = self.spare.pop().unwrap_or_default();
         (step.is_dummy, step.number) = (true, 0);
-        // As many kernels as a decode of one token (vLLM's `_dummy_run(1)`).
+        // It runs as many kernels as a decode of one token (vLLM's `_dummy_run(1)`).
         step.batch.add_decode(1, 1, self.window);
         if self.flight.is_empty() {
             self.start(&mut step, now);

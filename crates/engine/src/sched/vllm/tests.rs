@@ -1,4 +1,4 @@
-//! One rule per test, with exact instants: prompt work takes 10 ms a step, decode work 1 ms.
+//! Tests one rule each, with exact instants: prefill work takes 10 ms a step, decode work 1 ms.
 
 mod batching;
 mod blocks;
@@ -23,7 +23,7 @@ enum Input {
 
 use Input::{Abort, Submit};
 
-/// 100 blocks of 16 tokens, one step at a time.
+/// Configures 100 blocks of 16 tokens and one step at a time.
 fn config() -> VllmConfig {
     VllmConfig {
         latency: LatencyModel::Constant {
@@ -40,7 +40,7 @@ fn seq(id: u64, prompt: u32, output: u32) -> Sequence {
     Sequence::new(SeqId(id), prompt, output)
 }
 
-/// A sequence whose blocks are named `family`, 1, 2, …; output blocks are its own.
+/// Creates a sequence with block keys of its `family`; output blocks are its own.
 fn planned(id: u64, family: u64, prompt: u32, output: u32) -> Sequence {
     let keys = (0..u64::from((prompt + output) / 16)).map(|i| {
         let shared = i < u64::from(prompt / 16);
@@ -61,7 +61,7 @@ fn planned(id: u64, family: u64, prompt: u32, output: u32) -> Sequence {
     }
 }
 
-/// Plays inputs (in ms) and writes what happens: `10: t1 e1` is a token of 1 and its end at 10 ms.
+/// Runs inputs (in ms) and formats the events: `10: t1 e1` is a token of 1 and its end at 10 ms.
 fn play(config: VllmConfig, inputs: Vec<(u64, Input)>) -> String {
     let mut engine = Vllm::new(config).unwrap();
     let mut out = Outbox::new();

@@ -3,16 +3,16 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use super::seqs::{Seqs, Slot};
 
-/// A sequence at its rank.
+/// Sort key and slot of a sequence.
 type Place = ((i64, i64), Slot);
 
-/// Sequences that wait to run, in the order they are tried.
+/// Holds the waiting sequences in scheduling order.
 #[derive(Debug, Default)]
 pub(in crate::sched) struct WaitingQueue {
-    /// The only one, which most requests are: the queue allocates.
+    /// The only sequence in the queue. Avoids an allocation in the common case.
     lone: Option<Place>,
     queue: BTreeSet<Place>,
-    /// Places before all arrivals, for those that ran before.
+    /// Lowest rank in use, for preempted sequences.
     front: i64,
 }
 
@@ -25,7 +25,6 @@ impl WaitingQueue {
         self.lone.is_none() && self.queue.is_empty()
     }
 
-    /// Puts a sequence at its rank.
     pub(in crate::sched) fn insert(&mut self, seqs: &Seqs, slot: Slot) {
         let place = (seqs[slot].rank, slot);
         if self.is_empty() {
@@ -36,7 +35,7 @@ impl WaitingQueue {
         self.queue.insert(place);
     }
 
-    /// A rank before that of everybody here.
+    /// Returns a rank before all others.
     pub(in crate::sched) fn front_rank(&mut self) -> (i64, i64) {
         self.front -= 1;
         (0, self.front)
@@ -51,13 +50,13 @@ impl WaitingQueue {
         }
     }
 
-    /// All, the last in line first.
+    /// Iterates over the sequences from last to first.
     pub(in crate::sched) fn backwards(&self) -> impl Iterator<Item = Slot> {
         let all = self.queue.iter().rev().chain(&self.lone);
         all.map(|&(_, slot)| slot)
     }
 
-    /// The first sequence after `last`, which may have left meanwhile.
+    /// Returns the first sequence after `last`, which may have left the queue.
     pub(in crate::sched) fn after(&self, last: Option<Place>) -> Option<Place> {
         if let Some(lone) = self.lone {
             return Some(lone).filter(|lone| last.is_none_or(|last| *lone > last));

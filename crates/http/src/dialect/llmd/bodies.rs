@@ -1,4 +1,4 @@
-//! What llm-d-inference-sim finds in the bodies of its routes before anything else.
+//! Checks of request bodies that llm-d-inference-sim makes first.
 //!
 //! Source: llm-d-inference-sim `pkg/api/request.go`, `pkg/llm-d-inference-sim/messages.go`.
 
@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 
 use vllm_sim_wire::fault::Fault;
 
-/// llm-d's words for the prompt of a completion that is none.
+/// Checks the prompt of a completion.
 ///
 /// # Errors
-/// Its 400.
+/// llm-d's 400 for a missing or empty prompt.
 pub(super) fn prompt(prompt: &Value) -> Result<(), Fault> {
     let words = match prompt {
         Value::Null => "prompt array must contain at least one prompt",
@@ -30,7 +30,7 @@ pub(super) fn prompt(prompt: &Value) -> Result<(), Fault> {
     Err(Fault::bad_request(words))
 }
 
-/// What has to stand in a request for a message.
+/// Checks the required members of a `/v1/messages` body.
 ///
 /// # Errors
 /// llm-d's 400.
@@ -67,7 +67,7 @@ pub(super) fn messages(body: &Value) -> Result<(), Fault> {
     Ok(())
 }
 
-/// llm-d's words for what a request in tokens lacks.
+/// Checks the required members of a generate body.
 ///
 /// # Errors
 /// llm-d's 400.
@@ -82,8 +82,7 @@ pub(super) fn generate(body: &Value) -> Result<(), Fault> {
     }
 }
 
-/// Fields of a request in tokens at its root that vLLM has inside, and places for media that have
-/// none.
+/// Moves root members to where vLLM expects them, and adds placeholders for media that have none.
 pub(super) fn move_inside(body: &mut Value) {
     let Some(root) = body.as_object_mut() else {
         return;
@@ -111,10 +110,10 @@ pub(super) fn move_inside(body: &mut Value) {
     }
 }
 
-/// llm-d's words for the input of embeddings that is not there.
+/// Checks the input of an embeddings body.
 ///
 /// # Errors
-/// Its 400.
+/// llm-d's 400 for missing, empty or mixed input.
 pub(super) fn input(body: &Value) -> Result<(), Fault> {
     let empty = |v: &Value| match v {
         Value::String(text) => text.is_empty(),
@@ -124,7 +123,7 @@ pub(super) fn input(body: &Value) -> Result<(), Fault> {
     let required = "input is required and must be a non-empty string or array";
     let input = body.get("input");
     let items = || input.and_then(Value::as_array).into_iter().flatten();
-    // Texts, ids or lists of ids, but not some of each.
+    // Items are all texts, all ids or all lists of ids.
     let kinds = [Value::is_string, Value::is_number, Value::is_array];
     let mixed = kinds.iter().filter(|is| items().any(*is)).count() > 1;
     if input.is_some_and(|input| *input == *"") || items().any(empty) && !mixed {
@@ -143,7 +142,7 @@ pub(super) fn input(body: &Value) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whether a request for tokens names one text alone.
+/// Checks that a tokenize body does not have both `prompt` and `messages`.
 ///
 /// # Errors
 /// llm-d's 400.

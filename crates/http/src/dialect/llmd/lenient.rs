@@ -1,9 +1,10 @@
-//! What llm-d-inference-sim takes and vLLM's schema refuses: fields that it never looks at, and
-//! messages without a role or a content. Such a field is left out, so that the rest is read as
-//! usual; one that vLLM takes too stays, and acts.
+//! Removes or repairs members that llm-d-inference-sim ignores and vLLM's schema would reject.
 //!
-//! Source: llm-d-inference-sim `pkg/api/request.go`: what its structs do not name, Go's JSON reader
-//! passes over.
+//! Messages without role or content get defaults. A value that vLLM accepts is kept and takes
+//! effect.
+//!
+//! Source: llm-d-inference-sim `pkg/api/request.go`; Go's JSON decoder skips fields that its
+//! structs do not declare.
 
 use std::borrow::Cow;
 
@@ -13,10 +14,10 @@ use super::Endpoint;
 use super::responses::kind;
 use vllm_sim_service::dialect::Llmd;
 
-/// Whether a field can stay; null always can.
+/// A check whether vLLM accepts a value; null is always accepted.
 type Fits = fn(&Value) -> bool;
 
-/// Fields that llm-d does not look at, with what vLLM takes.
+/// Fields that llm-d ignores, and the values that vLLM accepts.
 const IGNORED: [(&str, Fits); 22] = [
     ("temperature", |v| within(v, 0.0, 2.0)),
     ("top_p", |v| within(v, f64::MIN_POSITIVE, 1.0)),
@@ -46,10 +47,10 @@ const IGNORED: [(&str, Fits); 22] = [
     }),
 ];
 
-/// What becomes of a member: another value, or none.
+/// A change of a member: a new value, or `None` to remove it.
 type Edit = (&'static str, Option<Value>);
 
-/// The body without what only vLLM trips over.
+/// Returns the body without the values that only vLLM rejects.
 pub(super) fn body(endpoint: Endpoint, mut body: Cow<'_, Value>) -> Cow<'_, Value> {
     let inner = match endpoint {
         Endpoint::Generate => Some("sampling_params"),
@@ -97,7 +98,7 @@ fn edits(endpoint: Endpoint, members: &Map<String, Value>) -> Vec<Edit> {
         edits.push(("prompt_logprobs", None));
     }
     let number = |key: &str| given(key).and_then(Value::as_f64);
-    // Equal choices make no sense to vLLM.
+    // vLLM rejects several choices with greedy sampling.
     if number("n").is_some_and(|n| n > 1.0) && number("temperature").is_some_and(|t| t < 1e-5) {
         edits.push(("temperature", None));
     }
@@ -123,7 +124,7 @@ fn edits(endpoint: Endpoint, members: &Map<String, Value>) -> Vec<Edit> {
     edits
 }
 
-/// Log probabilities: as many as are shown, none that are not asked for.
+/// Limits the number of log probabilities, and removes it if none are requested.
 fn alternatives(endpoint: Endpoint, members: &Map<String, Value>) -> Option<Edit> {
     let key = match endpoint {
         Endpoint::Completions | Endpoint::Generate => "logprobs",
@@ -140,7 +141,7 @@ fn alternatives(endpoint: Endpoint, members: &Map<String, Value>) -> Option<Edit
     }
 }
 
-/// A choice that llm-d does not know is a free one; without tools there is none.
+/// Replaces an unknown tool choice by `auto`; removes it if there are no tools.
 fn tools(members: &Map<String, Value>) -> Vec<Edit> {
     let tools = members.get("tools").filter(|tools| !tools.is_null());
     if tools.is_none_or(|tools| tools.as_array().is_some_and(Vec::is_empty)) {
@@ -153,7 +154,7 @@ fn tools(members: &Map<String, Value>) -> Vec<Edit> {
     if let Some(name) = choice.and_then(|choice| choice.get("name")?.as_str())
         && choice.is_some_and(|choice| choice["type"] == "function")
     {
-        // As the Responses API has it.
+        // The flat form of the Responses API.
         let nested = json!({"type": "function", "function": {"name": name}});
         return vec![("tool_choice", Some(nested))];
     }
@@ -170,7 +171,7 @@ fn tools(members: &Map<String, Value>) -> Vec<Edit> {
     }
 }
 
-/// A message request of roles, blocks and choices that everybody knows.
+/// Removes or replaces unknown roles, blocks and tool choices of a message request.
 fn anthropic(members: &Map<String, Value>) -> Vec<Edit> {
     let mut edits = Vec::new();
     let known = ["auto", "any", "tool", "none"];
@@ -202,7 +203,7 @@ fn anthropic(members: &Map<String, Value>) -> Vec<Edit> {
     edits
 }
 
-/// Messages with a role and a content.
+/// Adds missing roles and contents to messages.
 fn messages(members: &Map<String, Value>) -> Option<Edit> {
     let listed = members.get("messages")?.as_array()?;
     let lacks = |message: &Value, key: &str| {
@@ -237,7 +238,7 @@ fn all(value: &Value, fits: Fits) -> bool {
     value.as_array().is_some_and(|items| items.iter().all(fits))
 }
 
-/// Whether a value is no text with something in it.
+/// Returns whether a value is not a nonempty text.
 fn is_empty(value: &Value) -> bool {
     value.as_str().is_none_or(str::is_empty)
 }

@@ -1,4 +1,4 @@
-//! What llm-d-inference-sim reads differently in a Responses request (`--compat llm-d`).
+//! Differences of Responses requests in llm-d-inference-sim (`--compat llm-d`).
 //!
 //! Source: llm-d-inference-sim `pkg/api/request.go`, `pkg/llm-d-inference-sim/responses.go`.
 
@@ -18,10 +18,10 @@ const CONTENTS: [&str; 5] = [
     "input_audio",
 ];
 
-/// Brings tools into the Responses API's own, flat form; chat's nested one is taken too.
+/// Converts a body to the form that vLLM's schema accepts: flat tools and known text parts.
 ///
 /// # Errors
-/// llm-d's 400 for items, parts and tools of other kinds, and for no input.
+/// llm-d's 400 for missing input and for unknown items, parts or tools.
 pub(super) fn body(body: &mut Value) -> Result<(), Fault> {
     match body.get("input") {
         None | Some(Value::Null) => return Err(unread("input is required")),
@@ -46,7 +46,7 @@ fn unread(words: impl std::fmt::Display) -> Fault {
     Fault::bad_request(format!("Failed to read and parse request body, {words}"))
 }
 
-/// Fields that llm-d does not look at, where vLLM would refuse them.
+/// Removes members that llm-d ignores and vLLM would reject.
 fn leave_out(members: &mut Map<String, Value>) {
     for key in ["previous_response_id", "background"] {
         members.shift_remove(key);
@@ -71,8 +71,7 @@ fn leave_out(members: &mut Map<String, Value>) {
     }
 }
 
-/// The parts of a message as the schema knows them: what an assistant said is text like any other,
-/// of audio only the format is left.
+/// Converts the parts of a message to `input_text`; audio keeps only its format.
 fn known_parts(item: &mut Value) {
     let Some(Value::Array(parts)) = item.get_mut("content") else {
         return;
@@ -87,7 +86,6 @@ fn known_parts(item: &mut Value) {
     }
 }
 
-/// What an item, a part or a block calls itself.
 pub(super) fn kind(value: &Value) -> &str {
     value.get("type").and_then(Value::as_str).unwrap_or("")
 }
@@ -131,8 +129,10 @@ fn flatten(tool: &mut Value) -> Result<(), Fault> {
     Ok(())
 }
 
-/// One call in the first turn even where the choice is free, and text once a call has its result:
-/// so a loop of tools ends.
+/// Sets the tool choice as llm-d does, so that a tool loop ends.
+///
+/// The first turn makes one call even if the choice is `auto`; once a call has its result, the
+/// reply is text.
 pub(super) fn choose(request: &ResponsesRequest, chat: &mut ChatRequest) {
     let answered = match &request.input {
         Input::Text(_) => false,

@@ -1,4 +1,4 @@
-//! Chunks that have nothing but text, which most have.
+//! Renders chunks that have only text: the fast path of most streams.
 
 use super::ChatStream;
 use crate::json;
@@ -7,11 +7,10 @@ use vllm_sim_service::Choice;
 use vllm_sim_service::generate::Token;
 use vllm_sim_wire::Version;
 
-/// What stands before the text of a chunk that has nothing else.
+/// JSON before the text of a text-only chunk.
 const CONTENT: &str = "\"content\":\"";
 
 impl ChatStream {
-    /// Whether a chunk has nothing but text.
     pub(super) fn is_simple(&self) -> bool {
         self.chat.view.logprobs.is_none()
             && !self.chat.image
@@ -19,7 +18,7 @@ impl ChatStream {
             && !self.chat.parsed
     }
 
-    /// The usual case: one visible token and nothing else asked for.
+    /// Appends a text-only chunk of one token.
     pub(super) fn plain(&mut self, out: &mut String, token: &Token<'_>, index: usize) {
         self.so_far[index].tokens += 1;
         self.begin(out, index);
@@ -28,7 +27,7 @@ impl ChatStream {
         self.end_text(out, index);
     }
 
-    /// Everything of such a chunk behind its text.
+    /// Appends everything after the text of a text-only chunk.
     fn end_text(&self, out: &mut String, index: usize) {
         out.push_str("\"},\"logprobs\":null,\"finish_reason\":null,\"token_ids\":null}]");
         self.chat
@@ -40,7 +39,8 @@ impl ChatStream {
         out.push_str("}\n\n");
     }
 
-    /// [`Render::tokens`](crate::stream::Render::tokens): between two texts always the same stands.
+    /// Implements [`Render::tokens`](crate::stream::Render::tokens): the JSON between two texts is
+    /// constant.
     pub(super) fn plain_tokens(
         &mut self,
         out: &mut String,

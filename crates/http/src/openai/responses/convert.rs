@@ -1,5 +1,6 @@
-//! From the items of a Responses request to a chat, as vLLM converts them
-//! (`vllm/entrypoints/openai/responses/utils.py`).
+//! Converts the items of a Responses request to a chat, as vLLM does.
+//!
+//! Source: `vllm/entrypoints/openai/responses/utils.py`.
 
 use serde_json::{Map, Value, json};
 
@@ -11,7 +12,7 @@ use vllm_sim_wire::openai::message::Message;
 use vllm_sim_wire::openai::responses::{Input, ResponsesRequest};
 use vllm_sim_wire::schema::Wire;
 
-/// The conversation of a request: instructions, what came before, what is new.
+/// Returns the conversation of a request: instructions, earlier turns, new items.
 pub(crate) fn messages(
     request: &ResponsesRequest,
     previous: Option<&PreviousResponse>,
@@ -21,7 +22,7 @@ pub(crate) fn messages(
         out.push(json!({"role": "system", "content": text}));
     }
     if let Some(previous) = previous {
-        // Instructions do not carry over; neither does reasoning.
+        // Instructions and reasoning of earlier turns are dropped.
         let said = previous.messages.iter();
         out.extend(said.filter(|m| role(m) != "system").cloned());
         for item in previous.output.iter().filter(|i| is(i, "message")) {
@@ -50,7 +51,7 @@ fn role(message: &Value) -> &str {
     message.get("role").and_then(Value::as_str).unwrap_or("")
 }
 
-/// Returns a call of a function or of a custom tool as chat has it.
+/// Returns the call of a function or custom tool in the form of a chat message.
 fn tool_call(item: &Value) -> Value {
     let input = item.get("input");
     let arguments = if is(item, "custom_tool_call") {
@@ -67,7 +68,7 @@ fn tool_call(item: &Value) -> Value {
     json!({"id": item["call_id"], "function": function, "type": "function"})
 }
 
-/// Appends one item; what an assistant thinks, says and calls in a row is one message.
+/// Appends one item; consecutive reasoning, text and calls of the assistant form one message.
 fn add(item: &Value, out: &mut Vec<Value>, start: usize) -> Result<(), Fault> {
     let kind = item.get("type").and_then(Value::as_str);
     let (member, value) = match kind {
@@ -120,7 +121,7 @@ fn add(item: &Value, out: &mut Vec<Value>, start: usize) -> Result<(), Fault> {
             out.push(item.clone());
             return Ok(());
         }
-        // Items of tools that no model here has.
+        // Items of tools that no simulated model supports.
         Some(kind) => {
             let text = format!("Unsupported input item type: {kind}");
             return Err(Fault::parameter(text, "input"));
@@ -140,7 +141,7 @@ fn add(item: &Value, out: &mut Vec<Value>, start: usize) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The last message when it is a new one of the assistant's.
+/// Returns the last message if it is an assistant message added by this request.
 fn assistant(out: &mut [Value], start: usize) -> Option<&mut Map<String, Value>> {
     let last = out[start..].last_mut()?;
     if role(last) == "assistant" {
@@ -150,7 +151,7 @@ fn assistant(out: &mut [Value], start: usize) -> Option<&mut Map<String, Value>>
     }
 }
 
-/// Whether the last item is to be continued and not answered.
+/// Returns whether the reply continues the last item.
 fn continues(request: &ResponsesRequest) -> bool {
     let Input::Items(items) = &request.input else {
         return false;
@@ -165,7 +166,7 @@ fn continues(request: &ResponsesRequest) -> bool {
     said && matches!(status, Some("in_progress" | "incomplete"))
 }
 
-/// The functions among the tools; those of a namespace under their flat names.
+/// Returns the functions among the tools; those of a namespace get their flat names.
 fn functions(tools: &[Value]) -> Vec<Value> {
     let mut out = Vec::new();
     for tool in tools {
@@ -194,7 +195,7 @@ fn function(tool: &Value, namespace: Option<&str>) -> Value {
     json!({"type": "function", "function": function})
 }
 
-/// The chat that answers a request; its sampling fields stay unset.
+/// Returns the chat request for a Responses request; sampling fields are unset.
 pub(crate) fn chat(request: &ResponsesRequest, messages: &[Value]) -> Result<ChatRequest, Fault> {
     let proceed = continues(request);
     let mut body = json!({
@@ -242,7 +243,8 @@ pub(crate) fn chat(request: &ResponsesRequest, messages: &[Value]) -> Result<Cha
     }
     let mut chat = ChatRequest::read(&body)
         .ok_or_else(|| Fault::bad_request("The request could not be read."))?;
-    // Parts of the Responses API (`input_text`) are not among those of a chat.
+    // Parts of the Responses API (`input_text`) are not valid in a chat, so messages skip that
+    // check.
     chat.messages = messages.iter().cloned().map(Message::trusted).collect();
     Ok(chat)
 }

@@ -1,11 +1,11 @@
-//! Tools that take free text: to the model they are functions with one argument.
+//! Custom tools, which take free text: the model sees them as functions with one argument.
 //!
 //! Source: vLLM 0.33 `tool_parsers/utils.py`, `custom_tool_parameters`;
 //! `entrypoints/openai/responses/utils.py`, `decode_custom_tool_input`.
 
 use serde_json::{Value, json};
 
-/// The function that a custom tool is shown as.
+/// Returns the function that represents a custom tool.
 pub(super) fn function(tool: &Value) -> Value {
     json!({"type": "function", "function": {
         "name": tool["name"],
@@ -25,19 +25,18 @@ pub(super) fn function(tool: &Value) -> Value {
     }})
 }
 
-/// Arguments of that function, from the text.
 pub(super) fn arguments(input: &str) -> String {
     format!("{{\"input\": {}}}", Value::from(input))
 }
 
-/// The text of whole arguments; what are none stays as it is.
+/// Returns the text of complete arguments; other text is returned unchanged.
 pub(super) fn input(arguments: &str) -> String {
     let parsed: Option<Value> = serde_json::from_str(arguments).ok();
     let text = parsed.and_then(|parsed| Some(parsed.get("input")?.as_str()?.to_owned()));
     text.unwrap_or_else(|| arguments.to_owned())
 }
 
-/// The text that arguments which are still being written are sure to begin with.
+/// Returns the text that incomplete arguments certainly begin with.
 pub(super) fn begun(arguments: &str) -> String {
     let value = || {
         let rest = arguments.trim_start().strip_prefix('{')?.trim_start();
@@ -54,7 +53,7 @@ pub(super) fn begun(arguments: &str) -> String {
         closes
     });
     let mut text = &text[..end.unwrap_or(text.len())];
-    // An escape may be cut: the longest is a pair of surrogates.
+    // The text may end inside an escape; the longest is a surrogate pair of 12 bytes.
     for _ in 0..12 {
         if let Ok(text) = serde_json::from_str(&format!("\"{text}\"")) {
             return text;

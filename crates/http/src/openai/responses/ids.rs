@@ -1,9 +1,9 @@
-//! Ids of what a response holds.
+//! Ids of the output items of a response.
 
 use crate::openai::ids::{CallIds, uid};
 use vllm_sim_service::generate::Channel;
 
-/// Ids of the output items, the same in every event.
+/// Ids of the output items, equal in all events of a response.
 pub(crate) struct Ids {
     pub(super) reasoning: String,
     pub(super) message: String,
@@ -12,7 +12,6 @@ pub(crate) struct Ids {
 }
 
 impl Ids {
-    /// Fresh ones.
     pub(crate) fn new() -> Self {
         Self {
             reasoning: format!("rs_{}", uid()),
@@ -22,7 +21,8 @@ impl Ids {
         }
     }
 
-    /// llm-d's: the message has the number of the response, a call and its item share one.
+    /// Creates llm-d's ids: the message has the response's number, and a call shares one with its
+    /// item.
     pub(crate) fn llmd(response: &str) -> Self {
         let number = response.strip_prefix("resp_").unwrap_or(response);
         let items = CallIds::numbered("fc_");
@@ -34,7 +34,7 @@ impl Ids {
         }
     }
 
-    /// The id of the item that a channel belongs to.
+    /// Returns the id of the item for a channel.
     pub(super) fn item(&self, channel: Channel) -> String {
         match channel {
             Channel::Reasoning => self.reasoning.clone(),
@@ -43,7 +43,6 @@ impl Ids {
         }
     }
 
-    /// The id of a call.
     pub(super) fn call(&self, call: u16) -> String {
         self.calls.of(0, usize::from(call))
     }

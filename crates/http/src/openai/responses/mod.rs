@@ -1,5 +1,6 @@
-//! `/v1/responses`: OpenAI's Responses API over the chat templates
-//! (`vllm/entrypoints/openai/responses/`).
+//! `/v1/responses`: OpenAI's Responses API, implemented on chat templates.
+//!
+//! Source: `vllm/entrypoints/openai/responses/`.
 
 pub(crate) mod convert;
 mod custom;
@@ -54,7 +55,6 @@ impl GenerationBody for ResponsesRequest {
     }
 }
 
-/// Answers a request.
 pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     let threshold = transfer::hit_threshold(&app, &head.headers, &value);
     let read = Read::<ResponsesRequest>::new(&app, &head, Cow::Owned(value))?;
@@ -62,7 +62,7 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: 
     answer(&app, &head, *request, resolved, threshold).await
 }
 
-/// Shows a stored response, or the events of a background one.
+/// Handles `GET /v1/responses/{id}`: returns a stored response, or the events of a background one.
 pub(crate) async fn retrieve(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
@@ -87,12 +87,11 @@ pub(crate) async fn retrieve(
     }
     match ResponseStore::of(&app).log(&id) {
         Some(log) => prepare::events(log.body(usize::try_from(after).unwrap_or(0))),
-        // Only background streams are recorded; vLLM finds out with the headers sent.
+        // Only background streams are recorded; vLLM notices only after it has sent the headers.
         None => broken(String::new()),
     }
 }
 
-/// Cancels a background response.
 pub(crate) async fn cancel(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response<Body> {
     match ResponseStore::of(&app).cancel(&id) {
         CancelOutcome::Cancelled(response) => shown(&response),
@@ -165,7 +164,7 @@ async fn answer(
     }
 }
 
-/// What is refused before the store is looked into.
+/// Runs the checks that precede the lookup in the store.
 fn checks(app: &App, request: &ResponsesRequest) -> Result<(), Fault> {
     let refuse = |text: &str, param: &str| {
         Err(Fault {
@@ -188,17 +187,15 @@ fn checks(app: &App, request: &ResponsesRequest) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A Responses request on its way, as far as its answer shows it.
+/// Parts of a Responses request that its response depends on.
 struct Asked {
     request: Arc<ResponsesRequest>,
     terms: TransferTerms,
-    /// Where the response is stored.
     keep: Option<StoreSlot>,
-    /// Whether the tool parser looks at the answer.
     parses: bool,
 }
 
-/// Returns a response as a request for generation, once what came before is looked up.
+/// Converts a Responses request to a generation request, after looking up the earlier response.
 fn prepared(
     app: &App,
     head: &RequestHead,
@@ -217,13 +214,13 @@ fn prepared(
     let limits = &app.rules.limits;
     let parser = limits.auto_tool_choice && limits.has_tool_parser;
     if chat.tool_choice == Some(ToolChoice::Auto) && !parser {
-        // Nobody would find the calls in the text.
+        // Without a parser the calls would stay in the text.
         chat.tool_choice = Some(ToolChoice::None);
     }
     let (tools, parses_calls) = (prepare::tools(&chat), prepare::reads_calls(app, &chat));
     let reasoning = prepare::reasoning(app, &chat);
     let parses = parser && finds_calls(&chat);
-    // The template sees the request's own choice.
+    // The chat template sees the tool choice of the request.
     (chat.tool_choice, chat.parallel_tool_calls) = (choice, parallel);
     let terms = TransferTerms::of(app, &id, request.kv_transfer_params.as_ref());
     let generation = GenerationRequest {
@@ -252,7 +249,7 @@ fn prepared(
     Ok((generation, asked))
 }
 
-/// Returns the conversation so far, and where the response is stored.
+/// Returns the conversation so far, and the slot to store the response in.
 fn messages(
     app: &App,
     request: &mut ResponsesRequest,
@@ -277,7 +274,6 @@ fn messages(
 }
 
 impl Asked {
-    /// Returns what the shape of the response depends on.
     fn frame(&self, app: &App, facts: &ReplyFacts) -> Arc<Frame> {
         let request = &self.request;
         let shape = Shape {
@@ -305,16 +301,16 @@ impl Asked {
     }
 }
 
-/// Whether the tool parser looks at what answers this.
+/// Returns whether the tool parser reads the reply to a chat.
 fn finds_calls(chat: &ChatRequest) -> bool {
     let offered = chat.tools.as_ref().is_some_and(|tools| !tools.is_empty());
     offered && chat.tool_choice != Some(ToolChoice::None)
 }
 
-/// The response, once it is whole.
+/// Waits for the reply to end and returns the response object.
 ///
 /// # Errors
-/// As [`prepare::whole`].
+/// Same errors as [`prepare::whole`].
 async fn ended(frame: Arc<Frame>, reply: Reply) -> Result<Value, Fault> {
     prepare::whole(reply, move |reply| {
         let choice = &reply.choices[0];
@@ -326,7 +322,7 @@ async fn ended(frame: Arc<Frame>, reply: Reply) -> Result<Value, Fault> {
     .await
 }
 
-/// Answers at once; the response is made while nobody waits.
+/// Returns a queued response immediately and generates in a background task.
 fn in_background(
     app: &Arc<App>,
     head: &RequestHead,
@@ -371,8 +367,10 @@ fn in_background(
     prepare::events(log.body(0))
 }
 
-/// No event can say that a response failed: the stream breaks off after its first events, and
-/// `/load` counts it for ever (measured on vLLM 0.33).
+/// Returns a stream that breaks off after its first events.
+///
+/// No event can report a failed response, and vLLM never decrements `/load` then (measured on
+/// 0.33).
 fn failed_stream(frame: Arc<Frame>, guard: Option<LoadGuard>) -> Response<Body> {
     std::mem::forget(guard);
     let mut head = String::new();
@@ -380,13 +378,13 @@ fn failed_stream(frame: Arc<Frame>, guard: Option<LoadGuard>) -> Response<Body> 
     broken(head)
 }
 
-/// A stream that ends without an end: the connection is closed inside the chunked body.
+/// Returns a stream whose connection closes inside the chunked body.
 fn broken(head: String) -> Response<Body> {
     let parts = [Ok(Bytes::from(head)), Err("the response failed")];
     let parts = futures_util::stream::unfold(parts.into_iter(), |mut parts| async move {
         let part = parts.next()?;
         if part.is_err() {
-            // What was said is on its way before the connection goes.
+            // Lets the first part reach the client before the connection closes.
             tokio::task::yield_now().await;
         }
         Some((part, parts))

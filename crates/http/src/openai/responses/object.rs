@@ -1,6 +1,7 @@
-//! The response object and its output items, keys in vLLM's order
-//! (`vllm/entrypoints/openai/responses/protocol.py`, `ResponsesResponse`; the items are classes
-//! of the openai SDK).
+//! The response object and its output items, with keys in vLLM's order.
+//!
+//! Source: `vllm/entrypoints/openai/responses/protocol.py`, `ResponsesResponse`; items are classes
+//! of the openai SDK.
 
 use std::sync::Arc;
 
@@ -18,24 +19,22 @@ use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::Version;
 use vllm_sim_wire::openai::responses::ResponsesRequest;
 
-/// What all objects of one response share.
+/// Values that all objects of one response share.
 pub(super) struct Frame {
     pub(super) view: ResponseShape,
     pub(super) request: Arc<ResponsesRequest>,
     pub(super) temperature: f64,
     pub(super) top_p: f64,
-    /// The effective budget.
+    /// Effective output budget, in tokens.
     pub(super) max_tokens: i128,
-    /// Whether and how many alternatives per token are shown.
+    /// Number of alternatives to return per token; `None` returns no log probabilities.
     pub(super) logprobs: Option<u32>,
     pub(super) ids: Ids,
-    /// Counts what the tool parser finds, where there is one at work.
     pub(super) tool_parser: Option<Arc<Metrics>>,
-    /// The prompt, when the response shows it.
     pub(super) prompt: Option<Vec<u32>>,
 }
 
-/// How a reply ended.
+/// Returns the status of a response by how its reply ended.
 pub(super) fn status(choice: &Choice) -> &'static str {
     match (end_of(choice), choice.script.finish.reason) {
         (End::Finished, Reason::Length) => "incomplete",
@@ -45,14 +44,14 @@ pub(super) fn status(choice: &Choice) -> &'static str {
     }
 }
 
-/// The form in which a response is sent.
+/// Delivery of a response: in one body or as a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Delivery {
     Whole,
     Streamed,
 }
 
-/// Reads back what is written as text.
+/// Parses JSON that `write` appends to a text.
 fn written(write: impl FnOnce(&mut String)) -> Value {
     let mut text = String::new();
     write(&mut text);
@@ -70,7 +69,7 @@ fn cache_options_shown(request: &ResponsesRequest) -> Value {
 }
 
 impl Frame {
-    /// The response in some state.
+    /// Returns the response object in a given status.
     pub(super) fn object(&self, status: &str, output: Vec<Value>, reply: Option<&Reply>) -> Value {
         let (view, request) = (&self.view, &self.request);
         let new = view.version >= Version::V033;
@@ -150,7 +149,7 @@ impl Frame {
         Value::Object(map)
     }
 
-    /// Prompt and answer as the model sees them, when they were asked for.
+    /// Returns prompt and reply as the model sees them, if the request asks for messages.
     fn raw_messages(&self, reply: Option<&Reply>) -> Option<(Value, Value)> {
         let raw = |ids: &[u32]| {
             let text = self.view.tokenizer.decode(ids, SpecialTokens::With);
@@ -162,7 +161,7 @@ impl Frame {
         Some((raw(self.prompt.as_ref()?), raw(&ids)))
     }
 
-    /// The tool parser looked at the answer, or at a delta of it.
+    /// Counts one run of the tool parser, on the reply or on a delta.
     pub(super) fn count_parsed(&self, mode: ToolMode, found: bool) {
         let outcome = if found {
             ToolOutcome::ToolCall
@@ -174,8 +173,9 @@ impl Frame {
         }
     }
 
-    /// The items of an ended reply. A stream calls its reasoning completed, a unary answer leaves
-    /// that open.
+    /// Returns the output items of an ended reply.
+    ///
+    /// A stream reports its reasoning as completed; a unary response leaves its status null.
     pub(super) fn output(&self, choice: &Choice, delivery: Delivery) -> Vec<Value> {
         let streamed = delivery == Delivery::Streamed;
         let released = choice.released();
@@ -195,7 +195,7 @@ impl Frame {
         let mut content = text(Channel::Content);
         let silent = items.is_empty() && calls.is_empty() && content.is_empty();
         if silent && !streamed && !choice.script.calls.is_empty() {
-            // A call that was cut before it said anything is no call to the parser but text.
+            // The parser treats a call that was cut before its first argument as text.
             let tokens = choice.script.tokens().take(released as usize);
             let ids: Vec<u32> = tokens.map(|token| token.id).collect();
             content = self.view.tokenizer.decode(&ids, SpecialTokens::Without);
@@ -215,7 +215,7 @@ impl Frame {
         items
     }
 
-    /// Returns the status of the message of a reply: 0.32 calls one that the limit has cut completed too.
+    /// Returns the status of a message; 0.32 reports a message cut by the limit as completed.
     pub(super) fn state(&self, reply: &str) -> &'static str {
         if reply == "incomplete" && self.view.version >= Version::V033 {
             "incomplete"
@@ -265,7 +265,7 @@ impl Frame {
         })
     }
 
-    /// Whether a call is one of a tool that takes free text.
+    /// Returns whether a call is of a custom tool, which takes free text.
     pub(super) fn is_custom(&self, choice: &Choice, call: u16) -> bool {
         let name = choice.script.calls.get(usize::from(call));
         let custom = |tool: &&Value| tool["type"] == "custom";
@@ -273,7 +273,7 @@ impl Frame {
         name.is_some_and(|name| tools.any(|tool| tool["name"] == **name))
     }
 
-    /// The id of the item that a channel belongs to.
+    /// Returns the id of the item for a channel.
     pub(super) fn item_id(&self, choice: &Choice, channel: Channel) -> String {
         let id = self.ids.item(channel);
         match channel {
@@ -307,7 +307,6 @@ impl Frame {
     }
 }
 
-/// One text of a message.
 pub(super) fn text_part(text: &str, logprobs: Option<Value>) -> Value {
     json!({"annotations": [], "text": text, "type": "output_text", "logprobs": logprobs})
 }
@@ -329,8 +328,7 @@ fn usage(reply: &Reply) -> Value {
     })
 }
 
-/// The members of an SDK class, in its order: those that always show, absent ones as null; then
-/// what else was sent.
+/// Returns the members of an SDK class in its order, absent ones as null, then all other members.
 fn shown(value: &Value, members: &[&str]) -> Value {
     let Value::Object(given) = value else {
         return value.clone();

@@ -1,5 +1,6 @@
-//! Responses that can be asked for again, in memory. vLLM keeps them for ever; we keep the
-//! latest ones, up to a number and up to a size.
+//! Stored responses, in memory.
+//!
+//! vLLM stores them forever; the simulator keeps the latest, limited by number and size.
 
 use std::sync::Arc;
 
@@ -12,30 +13,28 @@ use tokio::task::AbortHandle;
 
 use crate::app::App;
 
-/// Most responses that are kept.
 const CAPACITY: usize = 10_000;
 
-/// Most bytes that they take, about; few in tests.
+/// Maximum size of all stored responses, in bytes; smaller in tests.
 const MAX_BYTES: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
 
-/// The latest responses.
 #[derive(Default)]
 pub(crate) struct ResponseStore(Mutex<Entries>);
 
 #[derive(Default)]
 struct Entries {
     by_id: IndexMap<String, StoredResponse>,
-    /// What all of them take.
     bytes: usize,
-    /// Requests so far that may be kept.
+    /// Number of slots issued.
     slots: u64,
-    /// The life of the process that they are of.
+    /// Restart count of the simulated process that the entries belong to.
     lives: u32,
 }
 
 impl Entries {
-    /// Adds or replaces an entry's size, and lets go of the oldest entries beyond the bounds; the
-    /// newest one stays.
+    /// Updates the size of an entry and drops the oldest entries beyond the limits.
+    ///
+    /// The newest entry always stays.
     fn settle(&mut self, id: &str) {
         if let Some(entry) = self.by_id.get_mut(id) {
             let bytes = entry.size();
@@ -51,20 +50,18 @@ impl Entries {
 }
 
 struct StoredResponse {
-    /// What it takes, as last measured.
+    /// Size when last measured, in bytes.
     bytes: usize,
-    /// The request that it answers.
     slot: u64,
     response: Value,
     messages: Vec<Value>,
-    /// Events of a background stream.
     log: Option<Arc<EventLog>>,
-    /// What makes a background response.
+    /// Task that generates a background response.
     task: Option<AbortHandle>,
 }
 
 impl StoredResponse {
-    /// Ends what still makes it.
+    /// Stops the generating task and ends the event log.
     fn stop(&mut self) {
         if let Some(task) = self.task.take() {
             task.abort();
@@ -80,7 +77,6 @@ impl StoredResponse {
     }
 }
 
-/// What a value takes, about.
 fn size(value: &Value) -> usize {
     let inner = match value {
         Value::String(text) => text.len(),
@@ -94,27 +90,21 @@ fn size(value: &Value) -> usize {
     size_of::<Value>() + inner
 }
 
-/// A response that a request follows.
+/// An earlier response that a request continues.
 #[derive(Debug, Clone)]
 pub(crate) struct PreviousResponse {
-    /// The messages it answered.
     pub(crate) messages: Vec<Value>,
-    /// Its output items.
     pub(crate) output: Vec<Value>,
 }
 
-/// What became of the wish to cancel.
 pub(super) enum CancelOutcome {
-    /// The response as it is now.
     Cancelled(Value),
-    /// There is nothing to cancel.
     Ended,
-    /// No such response.
     NotFound,
 }
 
 impl ResponseStore {
-    /// Returns the responses of `app`'s process, which forgets them when it restarts.
+    /// Returns the store of `app`; empties it if the simulated process has restarted.
     pub(super) fn of(app: &App) -> &Arc<Self> {
         let lives = app.availability().borrow().lives;
         let mut entries = app.responses.0.lock();
@@ -127,7 +117,7 @@ impl ResponseStore {
         &app.responses
     }
 
-    /// Returns the right to keep the response to a request with these messages.
+    /// Reserves a slot for the response to a request with these messages.
     pub(super) fn slot(self: &Arc<Self>, messages: Vec<Value>) -> StoreSlot {
         let mut entries = self.0.lock();
         entries.slots += 1;
@@ -139,8 +129,9 @@ impl ResponseStore {
         }
     }
 
-    /// Keeps a response in place of that of an earlier request with its id; one that was cancelled
-    /// stays so.
+    /// Stores a response; it replaces the response of an earlier request with the same id.
+    ///
+    /// A cancelled response stays cancelled.
     fn put(&self, slot: &StoreSlot, response: &Value) {
         let id = id(response);
         let mut entries = self.0.lock();
@@ -164,7 +155,7 @@ impl ResponseStore {
                     task: None,
                 };
                 match found {
-                    // What the bound counts of it is settled below.
+                    // `settle` replaces this size below.
                     Some(old) => {
                         let bytes = old.bytes;
                         *old = StoredResponse { bytes, ..new };
@@ -178,7 +169,7 @@ impl ResponseStore {
         entries.settle(&id);
     }
 
-    /// Who makes a background response, and where its events go.
+    /// Attaches the generating task and the event log of a background response.
     pub(super) fn attach_task(&self, id: &str, task: AbortHandle, log: Option<Arc<EventLog>>) {
         if let Some(entry) = self.0.lock().by_id.get_mut(id) {
             entry.task = Some(task);
@@ -198,7 +189,7 @@ impl ResponseStore {
         self.0.lock().by_id.get(id)?.log.clone()
     }
 
-    /// What a following request builds on.
+    /// Returns the messages and output that a following request continues.
     pub(super) fn previous(&self, id: &str) -> Option<PreviousResponse> {
         let entries = self.0.lock();
         let entry = entries.by_id.get(id)?;
@@ -230,12 +221,11 @@ fn id(response: &Value) -> String {
     response["id"].as_str().unwrap_or_default().to_owned()
 }
 
-/// The right to keep one response.
+/// A reserved place for one response in the store.
 pub(super) struct StoreSlot {
     store: Arc<ResponseStore>,
-    /// Which request it is.
     slot: u64,
-    /// In which life of the process.
+    /// Restart count of the simulated process when the slot was reserved.
     lives: u32,
     messages: Vec<Value>,
 }
@@ -246,7 +236,7 @@ impl StoreSlot {
     }
 }
 
-/// The events of a background stream so far.
+/// Records the events of a background stream.
 #[derive(Default)]
 pub(super) struct EventLog {
     events: Mutex<(Vec<Bytes>, bool)>,
@@ -254,7 +244,6 @@ pub(super) struct EventLog {
 }
 
 impl EventLog {
-    /// Adds the events of one frame.
     pub(super) fn add(&self, frame: &[u8]) {
         let text = String::from_utf8_lossy(frame);
         let events = text.split_inclusive("\n\n");
@@ -263,24 +252,22 @@ impl EventLog {
         self.changed.notify_waiters();
     }
 
-    /// Bytes of its events.
     fn size(&self) -> usize {
         self.events.lock().0.iter().map(Bytes::len).sum()
     }
 
-    /// No more will come.
     pub(super) fn end(&self) {
         self.events.lock().1 = true;
         self.changed.notify_waiters();
     }
 
-    /// Events from number `from` on, until the last.
+    /// Returns a body with the events from number `from`; it ends with the log.
     pub(super) fn body(self: Arc<Self>, from: usize) -> Body {
         let next = |(log, at): (Arc<Self>, usize)| async move {
             loop {
                 let changed = log.changed.notified();
                 tokio::pin!(changed);
-                // Before looking: what is added after must wake us.
+                // Registers before reading, so that later additions wake this task.
                 changed.as_mut().enable();
                 let (event, ended) = {
                     let events = log.events.lock();

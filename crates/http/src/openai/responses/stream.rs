@@ -1,5 +1,6 @@
-//! The events of a streamed response
-//! (`vllm/entrypoints/openai/responses/{serving,simple_streaming_events}.py`).
+//! Renders the events of a streamed response.
+//!
+//! Source: `vllm/entrypoints/openai/responses/{serving,simple_streaming_events}.py`.
 
 use std::sync::Arc;
 
@@ -15,16 +16,14 @@ use vllm_sim_service::generate::Channel;
 use vllm_sim_service::{Choice, Reply};
 use vllm_sim_wire::Version;
 
-/// An output item that is being written.
 struct Open {
     channel: Channel,
     id: String,
     text: String,
-    /// What is out of the text that a custom tool takes.
+    /// Text of a custom tool's input that was sent.
     input: String,
 }
 
-/// Writes the events of one response.
 pub(super) struct ResponseStream {
     frame: Arc<Frame>,
     keep: Option<StoreSlot>,
@@ -44,7 +43,6 @@ impl ResponseStream {
         }
     }
 
-    /// The events before the first token.
     pub(super) fn head(&mut self, out: &mut String) {
         let response = self.frame.object("in_progress", Vec::new(), None);
         for name in ["response.created", "response.in_progress"] {
@@ -52,8 +50,7 @@ impl ResponseStream {
         }
     }
 
-    /// Writes one event; its members are in the SDK's order, number and type last unless a text
-    /// comes between.
+    /// Appends one event with members in the SDK's order: `sequence_number`, `text` if any, `type`.
     fn event(&mut self, out: &mut String, name: &str, mut members: Value) {
         let text = members
             .as_object_mut()
@@ -71,7 +68,7 @@ impl ResponseStream {
         out.push_str("\n\n");
     }
 
-    /// Opens the item of a channel unless it is the open one.
+    /// Opens the item of a channel unless it is open already.
     fn open(&mut self, out: &mut String, channel: Channel, choice: &Choice) {
         if self
             .open
@@ -110,7 +107,7 @@ impl ResponseStream {
         });
     }
 
-    /// Closes the open item of a reply that is so far `status`.
+    /// Closes the open item; `status` is the status of the reply so far.
     fn finish(&mut self, out: &mut String, choice: &Choice, status: &str) {
         let Some(open) = self.open.take() else {
             return;
@@ -136,7 +133,8 @@ impl ResponseStream {
             }
             Channel::Call(call) if frame.is_custom(choice, call) => {
                 let whole = custom::input(&text);
-                // What cannot be taken back is sent once more, whole.
+                // Text already sent that does not match cannot be revoked, so the whole text is
+                // sent again.
                 let delta = whole.strip_prefix(&*input).unwrap_or(&whole);
                 if !delta.is_empty() {
                     let delta = json!({"delta": delta, "item_id": id, "output_index": index});
@@ -175,7 +173,7 @@ impl ResponseStream {
         self.event(out, "response.output_item.done", done);
     }
 
-    /// Text of one channel, with the tokens it came in.
+    /// Appends the events for consecutive tokens of one channel.
     fn write(&mut self, out: &mut String, group: &Group, choice: &Choice) {
         let shown = match group.channel {
             Channel::Marker => false,
@@ -247,16 +245,14 @@ impl ResponseStream {
     }
 }
 
-/// Tokens of one channel that came together.
 struct Group {
     channel: Channel,
     text: String,
-    /// Positions and ids.
     tokens: Vec<(usize, u32)>,
 }
 
 impl Render for ResponseStream {
-    // No event can say that a response failed (measured on vLLM 0.33).
+    // No event can report that a response failed (measured on vLLM 0.33).
     fn fail(&mut self, _out: &mut String) -> bool {
         if let Some(keep) = self.keep.take() {
             keep.finish(&self.frame.object("failed", Vec::new(), None));

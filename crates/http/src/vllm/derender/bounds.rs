@@ -1,4 +1,4 @@
-//! Bounds on replies that clients bring along.
+//! Size limits of the token responses that clients send.
 
 use serde_json::Value;
 
@@ -6,10 +6,10 @@ use super::json_list::list;
 use crate::app::App;
 use vllm_sim_wire::fault::Fault;
 
-/// Whether replies are no larger than this server could have made them.
+/// Checks that token responses are no larger than this server could have produced.
 ///
 /// # Errors
-/// vLLM's 400.
+/// vLLM's 400 for the first value above its limit.
 pub(super) fn replies(app: &App, replies: &[Value]) -> Result<(), Fault> {
     let most = app.settings.answers.max_choices as usize;
     let longest = app.settings.model.max_model_len as usize;
@@ -61,10 +61,10 @@ pub(super) fn replies(app: &App, replies: &[Value]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whether a prompt fits the context.
+/// Checks that a prompt fits the context.
 ///
 /// # Errors
-/// vLLM's 400.
+/// vLLM's 400 for a prompt that is too long.
 pub(super) fn prompt(app: &App, ids: Option<&[u64]>) -> Result<(), Fault> {
     let longest = app.settings.model.max_model_len as usize;
     match ids.map(<[u64]>::len).filter(|length| *length > longest) {

@@ -1,8 +1,8 @@
-//! Reading lists in JSON that was not checked.
+//! Access to lists in unchecked JSON.
 
 use serde_json::Value;
 
-/// The items of a member that is a list; none for what is no list.
+/// Iterates over the items of a list member; empty if the member is not a list.
 pub(super) fn list<'v>(value: &'v Value, key: &str) -> impl Iterator<Item = &'v Value> + use<'v> {
     value
         .get(key)

@@ -1,4 +1,4 @@
-//! Log probabilities whose tokens get their text.
+//! Adds token texts to log probabilities.
 
 use serde_json::{Map, Value, json};
 
@@ -8,16 +8,16 @@ use super::token_choice::TokenChoice;
 use crate::app::App;
 use crate::openai::logprobs;
 
-/// Entries with their text: token, logprob, and those of the alternatives.
+/// Log probability of a token, with its text and alternatives.
 struct TextLogprob {
     text: String,
     logprob: f64,
     top: Vec<(String, f64)>,
-    /// Whether there were alternatives before the request's limit.
+    /// Whether the token response had alternatives, before the request's limit.
     had_top: bool,
 }
 
-/// As a chat shows them.
+/// Returns the log probabilities in the form of a chat choice.
 pub(super) fn chat(
     app: &App,
     choice: &TokenChoice<'_>,
@@ -39,7 +39,10 @@ pub(super) fn chat(
     Some(json!({"content": content.collect::<Vec<_>>()}))
 }
 
-/// As a completion shows them, the first at character `offset`; and the offset behind the last.
+/// Returns the log probabilities in the form of a completion choice, and the offset after the last
+/// token.
+///
+/// `offset` is the offset of the first token, in characters.
 pub(super) fn completion(
     app: &App,
     choice: &TokenChoice<'_>,

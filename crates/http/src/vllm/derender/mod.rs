@@ -1,6 +1,7 @@
-//! The derender routes: from a reply in tokens to one in OpenAI's shape, whole or chunk by chunk.
+//! The derender routes: convert token responses to OpenAI responses, whole or chunk by chunk.
 //!
-//! Nothing is kept between chunks: the client carries the state.
+//! The server keeps no state between chunks; the client sends it back.
+//!
 //! Source: vLLM 0.33 `entrypoints/scale_out/derender/serving.py`, `renderers/online_derenderer.py`.
 
 mod bounds;
@@ -34,7 +35,6 @@ use vllm_sim_wire::vllm::derender::{
     DerenderChatRequest, DerenderCompletionRequest, DerenderStreamRequest,
 };
 
-/// `POST /v1/chat/completions/derender`.
 pub(crate) async fn chat(State(app): State<Arc<App>>, Posted { value, .. }: Posted) -> Answer {
     if value["stream"] == true {
         let request = DerenderStreamRequest::parse(&value)?;
@@ -106,7 +106,6 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, Posted { value, .. }: Post
     })))
 }
 
-/// `POST /v1/completions/derender`.
 pub(crate) async fn completions(
     State(app): State<Arc<App>>,
     Posted { value, .. }: Posted,
@@ -161,7 +160,7 @@ pub(crate) async fn completions(
             choices.push(whole);
         }
     }
-    // What differs from prompt to prompt has no place in one answer.
+    // Members that differ between prompts are omitted from the single response.
     let alike = |key: &str| {
         let value = first.get(key);
         value.filter(|_| replies.iter().all(|reply| reply.get(key) == value))
@@ -181,7 +180,6 @@ pub(crate) async fn completions(
     })))
 }
 
-/// The assistant's message.
 fn message(
     app: &App,
     options: &RequestOptions,

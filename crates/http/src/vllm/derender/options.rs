@@ -1,4 +1,4 @@
-//! What the request behind a reply asked for.
+//! Options of the original request that affect its response.
 
 use serde_json::{Value, json};
 
@@ -6,26 +6,24 @@ use super::json_list::list;
 use super::parsed_text::OutputParsers;
 use vllm_sim_tokenizer::SpecialTokens;
 
-/// What the request that was rendered says about its reply.
 #[derive(Debug, Clone)]
 pub(super) struct RequestOptions {
-    /// Records whether special tokens show their text.
+    /// Whether special tokens are converted to text.
     pub(super) special: SpecialTokens,
     pub(super) include_reasoning: bool,
     pub(super) return_token_ids: bool,
-    /// Strings that end the reply, and whether they stay in it.
+    /// Stop strings; `include_stop` keeps them in the output.
     pub(super) stops: Vec<String>,
     pub(super) include_stop: bool,
     pub(super) stop_ids: Vec<u32>,
     pub(super) ignore_eos: bool,
-    /// Whether tools may be called.
     pub(super) tools: bool,
-    /// Alternatives to show; `None`: all there are.
+    /// Maximum number of alternatives per token; `None` keeps all.
     pub(super) top: Option<usize>,
 }
 
 impl RequestOptions {
-    /// Reads a request; without one, vLLM's defaults.
+    /// Reads the options of a request; without one, vLLM's defaults.
     pub(super) fn of(request: Option<&Value>) -> Self {
         let none = json!({});
         let request = request.unwrap_or(&none);
@@ -38,7 +36,7 @@ impl RequestOptions {
         };
         let offered = list(request, "tools").next().is_some();
         let chosen = request.get("tool_choice").and_then(Value::as_str);
-        // A chat asks for logprobs with a switch, a completion with the number itself.
+        // `logprobs` is a boolean in chat requests and a number in completion requests.
         let top = match request.get("logprobs") {
             Some(Value::Bool(true)) => request.get("top_logprobs"),
             Some(number @ Value::Number(_)) => Some(number),
@@ -59,7 +57,7 @@ impl RequestOptions {
         }
     }
 
-    /// Whether what each token is would give hidden reasoning away.
+    /// Returns whether token data would reveal hidden reasoning.
     pub(super) fn hides(&self, parsers: Option<&OutputParsers>) -> bool {
         parsers.is_some() && !self.include_reasoning
     }

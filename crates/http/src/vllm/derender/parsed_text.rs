@@ -1,26 +1,23 @@
-//! What a parser makes of a text: reasoning, content, calls of tools.
+//! Splits reply text into reasoning, content and tool calls.
 
 use super::options::RequestOptions;
 use crate::app::App;
 use vllm_sim_service::generate::hermes;
 
-/// vLLM's refusal of a reply without its request where markup would leak.
+/// vLLM's error if the original request is missing and parser markup would leak.
 pub(super) const NEEDS_REQUEST: &str = "chat_request is required when a tool or reasoning parser is configured because plain detokenization would leak raw parser markup into content.";
 
 const THOUGHT: (&str, &str) = ("<think>", "</think>");
 const CALL: (&str, &str) = ("<tool_call>", "</tool_call>");
 
-/// What a text says.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct ParsedText {
     pub(super) reasoning: Option<String>,
     pub(super) content: Option<String>,
-    /// Names and arguments.
     pub(super) calls: Vec<(String, String)>,
 }
 
 impl ParsedText {
-    /// Text that nobody parses.
     pub(super) fn plain(text: String) -> Self {
         Self {
             content: Some(text),
@@ -29,23 +26,22 @@ impl ParsedText {
     }
 }
 
-/// Which parsers look at a text.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OutputParsers {
     reasoning: bool,
     tools: bool,
 }
 
-/// Tells how much of a reply's text is there.
+/// Whether a text is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Portion {
     Whole,
-    /// More follows.
+    /// A prefix; more text follows.
     Beginning,
 }
 
 impl OutputParsers {
-    /// The parsers of this server; `None`: it has none.
+    /// Returns the server's parsers; `None` if it has none.
     pub(super) fn of(app: &App, options: &RequestOptions) -> Option<Self> {
         let parsers = &app.settings.parsers;
         let configured = parsers.reasoning.is_some() || parsers.tools.is_some();
@@ -55,7 +51,7 @@ impl OutputParsers {
         })
     }
 
-    /// Reads a text; a beginning may end inside a marker, which then is not shown yet.
+    /// Parses a text; the end of a prefix is held back while it may be part of a marker.
     pub(super) fn read(&self, text: &str, portion: Portion) -> ParsedText {
         let ended = portion == Portion::Whole;
         let mut parsed = ParsedText::default();
@@ -80,12 +76,12 @@ impl OutputParsers {
         let whole = match (ended, rest.rfind(CALL.1)) {
             (true, _) => rest,
             (false, Some(end)) => &rest[..end + CALL.1.len()],
-            // The first call is still being written.
+            // The first call is incomplete.
             (false, None) => "",
         };
         match hermes::calls(whole) {
             Some(found) => parsed.calls = found,
-            // What is no call was text all the time.
+            // Text that does not parse as a call is content.
             None if ended || calls.contains(CALL.1) => {
                 parsed.content = some(rest);
                 return parsed;
@@ -101,7 +97,7 @@ fn some(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// A whole text, or a beginning without what may be part of a marker at its end.
+/// Returns a complete text, or a prefix without a possible partial marker at its end.
 fn shown<'t>(text: &'t str, marker: &str, portion: Portion) -> &'t str {
     if portion == Portion::Whole {
         return text;
@@ -139,7 +135,7 @@ mod tests {
         };
         for end in 0..=TEXT.len() {
             let parsed = BOTH.read(&TEXT[..end], Portion::Beginning);
-            // A marker that opens the text is told from text once it is whole.
+            // Text that resembles an opening marker is content once the text is complete.
             if end >= THOUGHT.0.len() {
                 assert!(grows(&before.reasoning, &parsed.reasoning), "{end}");
                 assert!(grows(&before.content, &parsed.content), "{end}");

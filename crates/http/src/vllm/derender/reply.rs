@@ -1,4 +1,4 @@
-//! Parts that whole replies and chunks have in common.
+//! Parts that complete replies and chunks share.
 
 use serde_json::{Value, json};
 
@@ -9,16 +9,16 @@ use crate::generation;
 use vllm_sim_wire::Version;
 use vllm_sim_wire::fault::Fault;
 
-/// Returns how a choice ended, in chat's words: calls of tools are a reason of their own.
+/// Returns the finish reason of a chat choice; a stop with tool calls is `tool_calls`.
 pub(super) fn finish_reason<'r>(reason: &'r str, parsed: &ParsedText) -> &'r str {
     let called = !parsed.calls.is_empty() && reason == "stop";
     if called { "tool_calls" } else { reason }
 }
 
-/// The model that a derendered reply shows: the named one, else the reply's own.
+/// Returns the model of a derendered response: the requested one, else that of the token response.
 ///
 /// # Errors
-/// vLLM's 404 for one that is not served.
+/// vLLM's 404 for a model that is not served.
 pub(super) fn model(app: &App, named: Option<&str>, reply: &Value) -> Result<String, Fault> {
     let asked = named.or_else(|| reply.get("model")?.as_str());
     let target = generation::target(app, asked)?;
@@ -28,25 +28,23 @@ pub(super) fn model(app: &App, named: Option<&str>, reply: &Value) -> Result<Str
     })
 }
 
-/// Adds a choice's last member, which 0.32 does not have.
+/// Adds `weight_versions` to a choice, which 0.32 does not have.
 pub(super) fn weight_versions(app: &App, choice: &mut Value, versions: Option<&Value>) {
     if app.rules.limits.version >= Version::V033 {
         choice["weight_versions"] = versions.cloned().unwrap_or(Value::Null);
     }
 }
 
-/// Output tokens of a reply.
 pub(super) fn output_tokens(reply: &Value) -> u64 {
     let each = list(reply, "choices").map(|choice| list(choice, "token_ids").count() as u64);
     each.sum()
 }
 
-/// Returns a count of tokens that a client gave; what no 64 bits hold is as much as they do.
+/// Returns a token count from the client, clamped to 64 bits.
 pub(super) fn token_count(given: Option<i128>) -> u64 {
     u64::try_from(given.unwrap_or(0).max(0)).unwrap_or(u64::MAX)
 }
 
-/// A `usage` object without details.
 pub(super) fn usage(prompt: u64, completion: u64) -> Value {
     json!({
         "prompt_tokens": prompt,

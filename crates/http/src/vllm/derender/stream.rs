@@ -1,4 +1,4 @@
-//! One chunk of a stream, with the state that the client carries to the next.
+//! Derenders one stream chunk, using the state that the client sends back.
 
 use serde_json::{Value, json};
 
@@ -18,15 +18,15 @@ use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::derender::{DerenderStreamRequest, StreamState};
 
-/// Tokens of the past that decoding may need.
+/// Number of earlier tokens that detokenization may need.
 const WINDOW: usize = 8;
-/// Tokens of the past that log probabilities may need.
+/// Number of earlier tokens that log probabilities may need.
 const CONTEXT: usize = 4;
 
 const STOPS: &str = "stop strings are not supported by streaming derender because text already sent cannot be cut. Use non-streaming derender or output_mode=text on /inference/v1/generate which holds stop strings back.";
 const NEEDS_PROMPT: &str = "prompt_token_ids is required when a tool or reasoning parser is configured. Without it parse_delta cannot tell whether the prompt left reasoning open (e.g. a chat template that pre-opens <think>) and would misclassify reasoning content as plain content.";
 
-/// What the client carries.
+/// Stream state that the client carries.
 #[derive(Debug, Clone, Default)]
 struct DerenderState {
     prev_tokens: Vec<String>,
@@ -52,7 +52,7 @@ impl DerenderState {
             read_offset: small(wire.read_offset),
             role_sent: wire.role_sent,
             logprob_context_token_ids: ids(&wire.logprob_context_token_ids)?,
-            // No stream is that long.
+            // Limits a value that no real stream reaches.
             logprob_text_offset: small(wire.logprob_text_offset).min(1 << 40),
             output_token_ids: ids(&wire.output_token_ids)?,
             output_chunk_lens: wire.output_chunk_lens.clone(),
@@ -77,7 +77,6 @@ impl DerenderState {
     }
 }
 
-/// A chunk of a chat.
 pub(super) fn chat(app: &App, request: &DerenderStreamRequest) -> Answer {
     let chunk = &request.generate_chunk;
     let model = model(app, request.model.as_deref(), &Value::Null)?;
@@ -136,7 +135,6 @@ pub(super) fn chat(app: &App, request: &DerenderStreamRequest) -> Answer {
     })))
 }
 
-/// A chunk of a completion.
 pub(super) fn completion(app: &App, request: &DerenderStreamRequest) -> Answer {
     let chunk = &request.generate_chunk;
     let model = model(app, request.model.as_deref(), &Value::Null)?;
@@ -187,7 +185,6 @@ pub(super) fn completion(app: &App, request: &DerenderStreamRequest) -> Answer {
     })))
 }
 
-/// A delta of plain text.
 fn plain(
     app: &App,
     request: &DerenderStreamRequest,
@@ -202,7 +199,7 @@ fn plain(
     Ok((delta, choice.finish().map(str::to_owned), stop_reason))
 }
 
-/// A delta of what the parsers make of the whole text so far, less what they made of it before.
+/// Returns the delta of parsed text: the parsed text so far, without what was sent before.
 fn parsed(
     app: &App,
     request: &DerenderStreamRequest,
@@ -257,23 +254,23 @@ fn parsed(
     Ok((delta, finish_reason, stop_reason))
 }
 
-/// What a text says more than before.
+/// Returns the text after the common prefix with `before`.
 fn behind(before: &Option<String>, now: &Option<String>) -> Option<String> {
     let before = before.as_deref().unwrap_or_default();
     let rest = now.as_deref()?.strip_prefix(before)?;
     (!rest.is_empty()).then(|| rest.to_owned())
 }
 
-/// The role, with the first delta only.
+/// Returns the role for the first delta only.
 fn role(state: &mut DerenderState) -> Option<&'static str> {
     let first = !std::mem::replace(&mut state.role_sent, true);
     first.then_some("assistant")
 }
 
-/// The text that tokens add to what the state remembers.
+/// Detokenizes new tokens, continuing from the state.
 ///
-/// The state holds the last tokens, the first `read_offset` of which are shown; those behind wait
-/// for the rest of a character.
+/// The state holds recent tokens. The text of the first `read_offset` was sent; later ones wait for
+/// the rest of a character.
 fn resume(
     app: &App,
     request: &DerenderStreamRequest,
@@ -297,7 +294,7 @@ fn resume(
     let read = state.read_offset.min(window.len());
     let mut decoder = tokenizer.detokenizer_after(&window[..read], special);
     for id in &window[read..] {
-        // Shown when the character is whole.
+        // The text appears once its character is complete.
         let _ = decoder.push(*id);
     }
     let mut out = String::new();
@@ -319,7 +316,7 @@ fn resume(
     Ok(out)
 }
 
-/// A token as the state names it.
+/// Returns the name of a token in the state.
 fn piece_of(app: &App, id: u32) -> String {
     let piece = app.service.generator.tokenizer().piece(id);
     piece.unwrap_or_else(|| format!("token_id:{id}"))
@@ -331,14 +328,14 @@ fn id_of(app: &App, piece: &str) -> u32 {
     known.or_else(numbered).unwrap_or(u32::MAX)
 }
 
-/// Remembers the last tokens for log probabilities.
+/// Stores the last tokens as context for log probabilities.
 fn remember(state: &mut DerenderState, choice: &TokenChoice<'_>) {
     let all = [&state.logprob_context_token_ids[..], &choice.ids].concat();
     let from = all.len().saturating_sub(CONTEXT);
     state.logprob_context_token_ids = all[from..].to_vec();
 }
 
-/// The usage that a chunk carries, with the prompt that the client counted.
+/// Returns the usage of a chunk, with the client's prompt length if given.
 fn chunk_usage(request: &DerenderStreamRequest) -> Option<Value> {
     let given = request
         .generate_chunk
@@ -361,7 +358,7 @@ fn single(chunk: &Value, what: &str) -> Result<(), Fault> {
     }
 }
 
-/// Whether all of a stream fits the context.
+/// Checks that prompt and output fit the context.
 fn fits(app: &App, request: &DerenderStreamRequest, state: &DerenderState) -> Result<(), Fault> {
     let prompt = request.prompt_token_ids.as_ref().map_or(0, Vec::len);
     let before = state.output_token_ids.len();

@@ -1,4 +1,4 @@
-//! From tokens to text.
+//! Converts the tokens of a choice to text.
 
 use serde_json::Value;
 
@@ -10,24 +10,24 @@ use crate::token_ids::decodable;
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
 
-/// A choice in tokens, or what is new of it.
+/// A choice of a token response, complete or a chunk.
 pub(super) struct TokenChoice<'v> {
     pub(super) json: &'v Value,
     pub(super) ids: Vec<u32>,
 }
 
 impl<'v> TokenChoice<'v> {
-    /// Reads a choice.
+    /// Parses a choice.
     ///
     /// # Errors
-    /// That of an id that no tokenizer takes.
+    /// Returns a 400 for an id of more than 32 bits.
     pub(super) fn of(json: &'v Value) -> Result<Self, Fault> {
         let ids = list(json, "token_ids").map(|id| id.as_u64().map_or(Ok(u32::MAX), decodable));
         let ids = ids.collect::<Result<_, _>>()?;
         Ok(Self { json, ids })
     }
 
-    /// Its own number, or its place.
+    /// Returns the index of the choice, or its position.
     pub(super) fn index(&self, place: usize) -> u64 {
         let own = self.json.get("index").and_then(Value::as_u64);
         own.unwrap_or(place as u64)
@@ -42,7 +42,7 @@ impl<'v> TokenChoice<'v> {
         reason.cloned().unwrap_or(Value::Null)
     }
 
-    /// Its tokens without the one that stopped it, and the stop reason that is shown.
+    /// Returns the tokens without the stop token, and the stop reason to report.
     pub(super) fn output_ids(&self, app: &App, options: &RequestOptions) -> (&[u32], Value) {
         let named = self.stop_reason();
         let Some((last, before)) = self.ids.split_last() else {
@@ -69,7 +69,7 @@ impl<'v> TokenChoice<'v> {
         }
     }
 
-    /// Its tokens, when they are to be shown.
+    /// Returns the token ids if the response includes them.
     pub(super) fn shown_ids(
         &self,
         options: &RequestOptions,
@@ -79,10 +79,10 @@ impl<'v> TokenChoice<'v> {
     }
 }
 
-/// The prompt before a reply: the given one, or the reply's own.
+/// Returns the prompt token ids: from the request, else from the token response.
 ///
 /// # Errors
-/// That of an id that no tokenizer takes.
+/// Returns a 400 for an id of more than 32 bits.
 pub(super) fn prompt_ids(given: Option<&[u64]>, reply: &Value) -> Result<Vec<u32>, Fault> {
     match given {
         Some(ids) => ids.iter().copied().map(decodable).collect(),
@@ -92,7 +92,7 @@ pub(super) fn prompt_ids(given: Option<&[u64]>, reply: &Value) -> Result<Vec<u32
     }
 }
 
-/// The text of a whole choice, and which stop condition ended it.
+/// Returns the text of a complete choice and its stop reason.
 pub(super) fn text_and_stop(
     app: &App,
     choice: &TokenChoice<'_>,
@@ -123,7 +123,7 @@ pub(super) fn text_and_stop(
     (text, stop.into())
 }
 
-/// The text of tokens behind a prompt.
+/// Detokenizes the tokens that follow a prompt.
 pub(super) fn text(app: &App, ids: &[u32], prompt_ids: &[u32], special: SpecialTokens) -> String {
     let mut decoder = app
         .service

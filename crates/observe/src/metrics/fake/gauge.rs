@@ -1,6 +1,6 @@
-//! A value that stands still or moves with time: a number, or `func:start:end:period`.
+//! Value of a fake gauge: a number, or a function of time `func:start:end:period`.
 //!
-//! Source: llm-d-inference-sim `config_fake_metrics.go`, `fake_metrics.go`.
+//! **Source:** llm-d-inference-sim `config_fake_metrics.go`, `fake_metrics.go`.
 
 use std::f64::consts::TAU;
 use std::time::Duration;
@@ -8,39 +8,38 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, de};
 use vllm_sim_engine::duration;
 
-/// How a value moves.
+/// Function of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waveform {
-    /// A sine about the middle of start and end.
+    /// Sine around the middle of start and end.
     Oscillate,
-    /// Straight from start to end, then it stays.
+    /// Linear from start to end, then constant.
     Ramp,
-    /// Straight from start to end, over and over.
+    /// Linear from start to end, repeated.
     RampReset,
-    /// Start for half a period, end for the other.
+    /// Start for half a period, end for the other half.
     SquareWave,
 }
 
 /// A fake gauge.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum FakeGauge {
-    /// Stands still.
+    /// Constant value.
     Fixed(f64),
-    /// Moves.
+    /// Function of time.
     Moving {
-        /// How.
+        /// Shape of the function.
         waveform: Waveform,
         /// Value at the start of a period.
         start: f64,
-        /// Value at its end.
+        /// Value at the end of a period.
         end: f64,
-        /// Its length.
+        /// Length of a period.
         period: Duration,
     },
 }
 
 impl FakeGauge {
-    /// Reads `func:start:end:period`.
     fn parse(text: &str) -> Option<Self> {
         let parts: Vec<&str> = text.split(':').collect();
         let [name, start, end, period] = parts[..] else {
@@ -56,7 +55,7 @@ impl FakeGauge {
             },
             start: start.parse().ok()?,
             end: end.parse().ok()?,
-            // Go has no bare numbers, but zero, which is no period.
+            // In Go a number without unit is only valid if it is zero, which is not a valid period.
             period: duration::parse(period, 1)
                 .ok()
                 .filter(|typed| !typed.bare && typed.nanos > 0)?
@@ -64,7 +63,7 @@ impl FakeGauge {
         })
     }
 
-    /// Its value `t` after it was set.
+    /// Returns the value at time `t` after it was set.
     pub fn at(&self, t: Duration) -> f64 {
         let (waveform, start, end, period) = match *self {
             Self::Fixed(value) => return value,
@@ -90,8 +89,9 @@ impl FakeGauge {
         }
     }
 
-    /// Its value `t` after it was set, moved in whole steps of `refresh`; a moving one without
-    /// its fraction when it counts something.
+    /// Returns the value at time `t` after it was set, updated at multiples of `refresh`.
+    ///
+    /// With `whole`, a function's value is truncated to an integer.
     pub(crate) fn shown(&self, t: Duration, refresh: Duration, whole: bool) -> f64 {
         let Self::Moving { .. } = self else {
             return self.at(t);

@@ -1,16 +1,16 @@
-//! Metrics that are made up: llm-d-inference-sim's `fake-metrics`.
+//! Fake metrics, as in llm-d-inference-sim's `fake-metrics`.
 //!
-//! A server started with them shows them instead of what happens to it, for every series that
-//! they can name; series it does not name are zero. With llm-d's rules requests are added to token
-//! histograms, totals and finish reasons all the same. Other series (steps, preemptions, HTTP)
-//! stay true, and the simulator itself never reads a fake value.
+//! A server with fake metrics exposes them instead of real values, for every series that they can
+//! set; those without a value are zero. With llm-d's rules, requests are still added to token
+//! histograms, totals and finish reasons. Other series (steps, preemptions, HTTP) stay real, and
+//! the simulator itself never reads a fake value.
 //!
-//! An update is partial: what is absent or `null` stays, `[]` and `{}` clear. A moving value
-//! starts its period when it is set. Whoever reads them from a user checks them: a key that is
-//! not known here, a bound that is too high or a surplus of buckets is shown as well as it goes.
+//! An update is partial: absent or `null` keys keep their value, `[]` and `{}` clear. A function of
+//! time starts its period when it is set. Values are not validated here: unknown keys are ignored
+//! and surplus buckets are merged.
 //!
-//! Source: llm-d-inference-sim `pkg/common/config_fake_metrics.go`,
-//! `pkg/llm-d-inference-sim/fake_metrics.go`, HEAD of 2026-08.
+//! **Source:** llm-d-inference-sim `pkg/common/config_fake_metrics.go`,
+//! `pkg/llm-d-inference-sim/fake_metrics.go`.
 
 mod gauge;
 #[cfg(test)]
@@ -28,45 +28,45 @@ pub use gauge::{FakeGauge, Waveform};
 pub struct FakeMetrics {
     /// Series of `lora_requests_info`.
     pub loras: Option<Vec<FakeLora>>,
-    /// Gauge.
+    /// Gauge of running requests.
     pub running_requests: Option<FakeGauge>,
-    /// Gauge.
+    /// Gauge of waiting requests.
     pub waiting_requests: Option<FakeGauge>,
-    /// Gauge, 0..=1.
+    /// Gauge of the used fraction of KV blocks, 0 to 1.
     pub kv_cache_usage: Option<FakeGauge>,
     /// Observations per bucket of the time to first token.
     pub ttft_buckets_values: Option<Vec<u64>>,
-    /// Observations per bucket of the inter-token latency, and of its retired name.
+    /// Observations per bucket of the inter-token latency, and of its deprecated name.
     pub tpot_buckets_values: Option<Vec<u64>>,
-    /// Observations per bucket.
+    /// Observations per bucket of the prompt length.
     pub request_prompt_tokens: Option<Vec<u64>>,
-    /// Observations per bucket.
+    /// Observations per bucket of the output length.
     pub request_generation_tokens: Option<Vec<u64>>,
-    /// Observations per bucket.
+    /// Observations per bucket of `max_tokens`.
     pub request_params_max_tokens: Option<Vec<u64>>,
-    /// Observations per bucket.
+    /// Observations per bucket of the maximum output length of a request.
     pub request_max_generation_tokens: Option<Vec<u64>>,
     /// Requests per finish reason.
     pub request_success_total: Option<BTreeMap<String, u64>>,
-    /// Counter; otherwise what the histogram of prompts comes to.
+    /// Counter of prompt tokens; if absent, derived from the histogram.
     pub total_prompt_tokens: Option<u64>,
-    /// Counter; otherwise what the histogram of outputs comes to.
+    /// Counter of output tokens; if absent, derived from the histogram.
     pub total_generation_tokens: Option<u64>,
     /// Observations per bucket of the end-to-end latency.
     pub e2erl_buckets_values: Option<Vec<u64>>,
-    /// Observations per bucket.
+    /// Observations per bucket of the queue time.
     pub queue_time_buckets_values: Option<Vec<u64>>,
-    /// Observations per bucket.
+    /// Observations per bucket of the inference time.
     pub inf_time_buckets_values: Option<Vec<u64>>,
-    /// Observations per bucket.
+    /// Observations per bucket of the prefill time.
     pub prefill_time_buckets_values: Option<Vec<u64>>,
-    /// Observations per bucket.
+    /// Observations per bucket of the decode time.
     pub decode_time_buckets_values: Option<Vec<u64>>,
     /// Observations per bucket of a request's mean time per output token.
     pub request_tpot_buckets_values: Option<Vec<u64>>,
-    /// Counter, tokens.
+    /// Counter of prefix-cache hits, in tokens.
     pub prefix_cache_hits: Option<u64>,
-    /// Counter, tokens.
+    /// Counter of prefix-cache queries, in tokens.
     pub prefix_cache_queries: Option<u64>,
 }
 
@@ -74,15 +74,15 @@ pub struct FakeMetrics {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct FakeLora {
-    /// Adapters that run, comma-separated.
+    /// Running adapters, comma-separated.
     pub running: String,
-    /// Adapters that wait, comma-separated.
+    /// Waiting adapters, comma-separated.
     pub waiting: String,
-    /// Value of the series.
+    /// Value of the series, in Unix seconds.
     pub timestamp: f64,
 }
 
-/// The server shows real metrics, which cannot be updated.
+/// Error for an update of fake metrics on a server with real metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the simulator is reporting real metrics; fake metrics cannot be updated")]
 pub struct RealMetrics;

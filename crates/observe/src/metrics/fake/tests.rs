@@ -30,7 +30,6 @@ fn text(metrics: &Metrics, now: f64) -> String {
     out
 }
 
-/// The number of the series that starts so.
 fn value(text: &str, start: &str) -> String {
     let start = format!("vllm:{start}");
     let line = text.lines().find(|l| l.starts_with(&start));
@@ -119,7 +118,7 @@ fn fake_values_are_shown_and_traffic_does_not_move_them() {
         assert_eq!(value(&before, series), expected, "{series}");
         assert_eq!(value(&after, series), expected, "{series} after traffic");
     }
-    // What cannot be faked stays true.
+    // Series that cannot be faked stay real.
     assert_eq!(value(&after, "prompt_tokens_by_source_total{"), "100.0");
 }
 

@@ -1,28 +1,22 @@
-//! Reads the classic Prometheus text format, and refuses what a strict reader could stumble on.
+//! Parses the classic Prometheus text format and rejects everything that strict readers reject.
 
 use std::collections::HashSet;
 
-/// A metric family, in the order of the text.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Family {
-    /// Its name.
     pub(super) name: String,
-    /// `counter`, `gauge`, `histogram` or `summary`.
     pub(super) kind: String,
-    /// HELP, unescaped not at all.
+    /// HELP text, still escaped.
     pub(super) help: String,
-    /// Its samples.
     pub(super) samples: Vec<Sample>,
 }
 
-/// One line with a number.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Sample {
-    /// What follows the family's name: ``, `_bucket`, `_sum`, `_count`.
+    /// Rest of the name after the family's: ``, `_bucket`, `_sum` or `_count`.
     pub(super) suffix: String,
     /// Names and values, in the order of the text.
     pub(super) labels: Vec<(String, String)>,
-    /// Its number.
     pub(super) value: f64,
 }
 
@@ -38,21 +32,17 @@ impl Sample {
     }
 }
 
-/// A line that a strict reader refuses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub(super) struct Malformed {
-    /// From 1.
     pub(super) line: usize,
-    /// What is wrong with it.
     pub(super) reason: String,
 }
 
-/// Reads a whole text: HELP and TYPE once before the samples of each family, samples of a
-/// family together, labels sorted and unique, no series twice, histograms that add up.
+/// Parses a text.
 ///
-/// # Errors
-/// The first line that breaks a rule.
+/// Checks that HELP and TYPE come once before each family, that samples of a family are adjacent,
+/// that labels are sorted and unique, that no series repeats, and that histograms add up.
 pub(super) fn parse(text: &str) -> Result<Vec<Family>, Malformed> {
     let mut families: Vec<Family> = Vec::new();
     let mut names = HashSet::new();
@@ -159,7 +149,6 @@ fn sample(line: &str, family: &Family) -> Result<Sample, String> {
 
 type LabelsAndRest<'a> = (Vec<(String, String)>, &'a str);
 
-/// Reads `name="value",…}`.
 fn labels(mut rest: &str) -> Result<LabelsAndRest<'_>, String> {
     let mut labels = Vec::new();
     loop {

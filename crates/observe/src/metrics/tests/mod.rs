@@ -86,14 +86,14 @@ fn families(metrics: &Metrics) -> Vec<Family> {
     parse(&text(metrics)).unwrap()
 }
 
-/// One answered `GET /v1/models`, as the recorded servers had.
+/// Counts one `GET /v1/models`, which the recorded servers had answered.
 fn get_models(metrics: &Metrics) {
     let handler = metrics.http().handler("/v1/models").unwrap();
     metrics.http().observe(handler, "GET", 200, 0, 900, 0.001);
 }
 
-/// `name{other labels} value` of each series of these families, without `vllm:` and the labels
-/// of every series.
+/// Returns `name{other labels} value` for each series of these families, without `vllm:` and the
+/// labels of every series.
 fn series(metrics: &Metrics, names: &[&str]) -> Vec<String> {
     let mut out = Vec::new();
     for f in families(metrics) {

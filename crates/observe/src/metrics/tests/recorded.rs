@@ -1,10 +1,10 @@
-//! Whole texts against those of recorded servers.
+//! Compares whole texts with those of recorded servers.
 
 use std::fmt::Write as _;
 
 use super::*;
 
-/// The text without its numbers, folded as `tests/fixtures/metrics/derive.py` does.
+/// Returns the text without numbers, folded as in `tests/fixtures/metrics/derive.py`.
 fn folded(families: &[Family]) -> String {
     let mut out = String::new();
     let mut last_help = "";
@@ -41,7 +41,7 @@ fn folded(families: &[Family]) -> String {
     out
 }
 
-/// The empty series of adapters, which vLLM shows from the first step on, are not compared.
+/// Ignores the empty adapter series, which vLLM exposes from its first step on.
 fn assert_recorded(metrics: &Metrics, recorded: &str) {
     let ours = folded(&families(metrics));
     let adapters = |line: &&str| line.contains("lora_");

@@ -1,4 +1,4 @@
-//! What each call moves.
+//! Tests which series each call updates.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -328,7 +328,6 @@ fn adapters_show_under_the_settings_of_each_project() {
 
 #[test]
 fn scrapes_in_the_middle_of_traffic_add_up() {
-    /// One for each engine.
     const THREADS: usize = 2;
     const EACH: u32 = 2_000;
     let m = metrics(config_d());

@@ -1,4 +1,4 @@
-//! Workloads: what files of every format become, how a broken one is named, and what is made up.
+//! Tests workload files of every format, their error messages, and synthetic workloads.
 
 mod results;
 
@@ -12,7 +12,6 @@ use vllm_sim_replay::load::{self, Format, LoadOptions};
 use vllm_sim_replay::synth::{Arrivals, Lengths, Retimed, Synthetic};
 use vllm_sim_replay::workload::{Prompt, Session, WorkloadSource};
 
-/// A folder with one file.
 fn file(name: &str, text: &str) -> (TempDir, PathBuf) {
     let dir = TempDir::new().expect("a folder");
     let path = dir.path().join(name);
@@ -38,13 +37,14 @@ fn auto(text: &str) -> Vec<Session> {
     read(text, &LoadOptions::default()).expect("is a trace")
 }
 
-/// Why a text is refused, without the folder it was in.
+/// Returns the error message of a rejected text, without the path of its folder.
 fn refusal(text: &str, options: &LoadOptions) -> String {
     let error = read(text, options).expect_err("is refused");
     error[error.find("trace").unwrap_or(0)..].to_owned()
 }
 
-/// Start in ms, and per turn: prompt tokens, output tokens, pause in ms, whether it grows.
+/// Start in ms, and per turn: prompt tokens, output tokens, delay in ms, and whether the prompt
+/// grows.
 type Shown = (f64, Vec<(u32, u32, f64, bool)>);
 
 fn shown(sessions: &[Session]) -> Vec<Shown> {
@@ -410,7 +410,7 @@ fn made_up_workloads_are_the_peers() {
         Prompt::Whole(runs) => runs.iter().map(|run| (run.id, run.len)).collect::<Vec<_>>(),
         Prompt::Grown(_) => unreachable!("they are whole"),
     };
-    // Groups 1, 4, 1: seven blocks, round(3.5) = 4 of them shared, ids of the others in a row.
+    // Groups 1, 4, 1: seven blocks, round(3.5) = 4 of them shared; the other ids are consecutive.
     let shared = |group: u64, b: u64| (0xD00D << 48 | group << 32 | b, 16);
     let expected: Vec<(u64, u32)> = (0..4)
         .map(|b| shared(1, b))

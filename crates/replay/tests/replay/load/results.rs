@@ -1,4 +1,4 @@
-//! Results of load generators.
+//! Tests the readers of load generators' results.
 
 use vllm_sim_replay::load::{BenchRun, MeasuredRequest, OfferedLoad};
 
@@ -91,7 +91,7 @@ fn records_of_aiperf_are_read() {
     let path = result("aiperf-0.13.0.jsonl");
     let runs = load::bench_runs(&path, Format::Auto).expect("are records");
     assert_eq!((runs.len(), runs[0].load), (1, OfferedLoad::Times));
-    // Neither the warm-up, nor what failed or was cancelled.
+    // Warm-up, failed and cancelled requests are skipped.
     assert_eq!(
         measured(&runs[0]),
         [(553, 32, 1_825, 24_580), (512, 32, 2_014, 25_010)]
@@ -133,13 +133,12 @@ fn points_of_inferencex_are_closed_loops_of_one_deployment() {
     );
 }
 
-/// A result that a load generator wrote.
 fn result(name: &str) -> PathBuf {
     let tests = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests"));
     tests.join("fixtures/results").join(name)
 }
 
-/// Prompt, output, TTFT and E2E in hundredths of a millisecond.
+/// Prompt, output, TTFT and E2E, the times in units of 0.01 ms.
 fn measured(run: &BenchRun) -> Vec<(u32, u32, u64, u64)> {
     let hundredths = |ms: Option<f64>| (ms.expect("is known") * 100.0).round() as u64;
     let requests = run.requests.iter();
@@ -208,7 +207,7 @@ fn what_inference_perf_wrote_is_read() {
     assert_eq!(
         measured(&runs[0]),
         [
-            // The server's count of output tokens; the client's are 42, 36, 60, 24, 14 and 35.
+            // Output tokens as counted by the server; the client counted 42, 36, 60, 24, 14 and 35.
             (64, 14, 10345, 16097),
             (29, 19, 914, 13182),
             (38, 22, 962, 15209),
@@ -231,7 +230,8 @@ fn what_inference_perf_wrote_is_read() {
     let (_, least, most, sum) = spread(|r| r.output);
     assert!(least < Some(13) && most == Some(22), "{least:?} {most:?}");
     assert!(sum.abs_diff(311) <= 9, "{sum}");
-    // E2E without TTFT over 16.3 gaps; the report divides by re-tokenised texts and says 3.8 ms.
+    // E2E without TTFT, divided by 16.3 gaps; the report divides by re-tokenised counts and has 3.8
+    // ms.
     let itl = stage.stats.itl_mean.expect("is known");
     assert!((itl - 6.94).abs() < 0.05, "{itl}");
     let error = read("inference-perf-0.7.0-summary.json").expect_err("is no stage");

@@ -1,9 +1,9 @@
-//! Workers that are played one by one give what the loop over all of them gives, call by call.
+//! Tests that independent workers produce the same sink calls as the loop over all workers.
 
 use super::*;
 use vllm_sim_replay::outcome::WorkerSample;
 
-/// Hides that its sessions have one turn each, so that nobody plays workers one by one.
+/// Hides that its sessions have one turn each, which disables the independent mode.
 struct Hidden<S>(S);
 
 impl<S: WorkloadSource> WorkloadSource for Hidden<S> {
@@ -12,7 +12,7 @@ impl<S: WorkloadSource> WorkloadSource for Hidden<S> {
     }
 }
 
-/// All that a sink is told, in order.
+/// Records all calls of a sink, in order.
 #[derive(Default)]
 struct Calls(Vec<String>);
 
@@ -88,7 +88,7 @@ fn workers_one_by_one_report_what_the_loop_reports() {
         };
         let arrivals = match seed % 5 {
             0 => Arrivals::Burst,
-            // Many requests, ends of steps and samples fall on one instant.
+            // Many requests, step ends and samples coincide.
             1 => Arrivals::Interval(5.0),
             _ => Arrivals::Poisson(90.0),
         };

@@ -1,4 +1,4 @@
-//! Replays: workloads against pools of workers behind routers, in virtual time.
+//! Tests workloads against pools of workers behind routers, in virtual time.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
 
@@ -28,7 +28,6 @@ use vllm_sim_replay::{
     run,
 };
 
-/// What became of a request.
 #[derive(Debug, Clone, PartialEq)]
 struct Seen {
     number: u64,
@@ -44,7 +43,7 @@ struct Seen {
     tokens: Vec<u64>,
 }
 
-/// Writes everything down.
+/// Records all outcomes, gaps and worker changes.
 #[derive(Default)]
 struct Notes {
     seen: Vec<Seen>,
@@ -98,7 +97,7 @@ impl Notes {
     }
 }
 
-/// An engine with little room, so that it preempts.
+/// Engine with few blocks, so that it preempts.
 fn vllm(blocks: u32) -> EngineSpec {
     EngineSpec::Vllm(Box::new(VllmConfig {
         latency: LatencyModel::Polynomial(Polynomial::new(u64::from(blocks) * 16)),
@@ -138,7 +137,7 @@ fn settings(pool: PoolSpec) -> Settings {
     }
 }
 
-/// Sessions of three growing turns, with shared prefixes, at random times.
+/// Sessions of three growing turns with shared prefixes, at random times.
 fn chats(sessions: u64) -> Synthetic {
     Synthetic {
         sessions,
@@ -230,13 +229,12 @@ fn turns_wait_for_the_turn_before_and_their_pause() {
         for turn in 1..3 {
             let pause = of(session, turn).arrival - of(session, turn - 1).ended;
             assert_eq!(pause, 30_000_000);
-            // What was said before is in the cache, unless it was evicted.
+            // Earlier turns are cached, unless they were evicted.
             assert_eq!(of(session, turn).reused % 16, 0);
         }
     }
 }
 
-/// Sessions in a list.
 struct Listed(std::vec::IntoIter<Session>, bool);
 
 impl WorkloadSource for Listed {
@@ -249,7 +247,7 @@ impl WorkloadSource for Listed {
     }
 }
 
-/// Plain requests: start in ms, content and length of the prompt, output.
+/// Single requests: start in ms, content and length of the prompt, output.
 fn requests(of: &[(u64, u64, u32, u32)]) -> Listed {
     let sessions = of.iter().map(|&(at, id, len, output)| {
         let run = TokenRun {
@@ -306,7 +304,7 @@ fn a_busy_pool_keeps_requests_at_the_router() {
         let seen = play(&settings, requests(&asks)).0.sorted();
         seen.iter().filter(|seen| seen.queued_ns > 0).count()
     };
-    // Without a threshold nobody waits; with a small one a single prompt keeps a worker busy.
+    // Without a threshold no request waits; with a small one a single prompt makes a worker busy.
     assert_eq!((queue(None), queue(Some(0.5))), (0, 10));
 }
 
@@ -330,7 +328,7 @@ fn a_session_waits_for_what_it_depends_on() {
     let by = |session: u64| seen.iter().find(|s| s.session == session).unwrap();
     assert_eq!(by(1).arrival, by(0).ended + 1_000);
     assert_eq!(by(2).arrival, by(1).arrival + 1_000);
-    // A circle never starts, and is told by name.
+    // A dependency cycle never starts, and is reported by name.
     list[0].after = vec![after(2, true)];
     let (notes, totals) = play(&settings, Listed(list.into_iter(), true));
     assert!(notes.seen.is_empty());

@@ -1,4 +1,4 @@
-//! Workers that come and go.
+//! Tests scaling, failures and disaggregated pools.
 
 use vllm_sim_replay::{ScalePolicy, ScaleRule, Scaling};
 
@@ -36,7 +36,7 @@ fn a_plan_adds_and_drains_workers() {
     let gone = changes(&notes, WorkerChange::Gone);
     assert_eq!(gone.len(), 2);
     assert_eq!(totals.most_workers, 3);
-    // Nothing new goes to those that drain, and what they had comes to its end.
+    // A draining worker receives no further requests and completes those that it has.
     for seen in notes.sorted() {
         assert_eq!(seen.status, Status::Completed);
         let late = seen.arrival > 4_000_000_000;
@@ -56,7 +56,7 @@ fn the_autoscaler_follows_the_load_and_lets_go() {
         cool_down: Duration::from_millis(2000),
         ..ScaleRule::default()
     });
-    // Forty at once, then one now and then.
+    // Forty requests together, then single ones.
     let mut asks: Vec<_> = (0..40).map(|i| (i, i, 300, 40)).collect();
     asks.extend((0..20).map(|i| (8000 + i * 500, 100 + i, 100, 5)));
     let (notes, totals) = play(&settings(pool), requests(&asks));
@@ -81,7 +81,7 @@ fn the_autoscaler_does_not_ask_again_for_what_is_on_its_way() {
         interval: Duration::from_secs(1),
         ..ScaleRule::default()
     });
-    // One worker whose cache is full wants a second one, however often the rule looks.
+    // One worker with a full cache needs a second one, at every check.
     let asks: Vec<_> = (0..60).map(|i| (0, i, 300, 200)).collect();
     let (notes, _) = play(&settings(pool), requests(&asks));
     let started = changes(&notes, WorkerChange::Starting);
@@ -104,7 +104,7 @@ fn other_autoscalers_follow_the_load_and_let_go_after_their_window() {
         let mut asks: Vec<_> = (0..60).map(|i| (i, i, 300, 40)).collect();
         asks.extend((0..20).map(|i| (8000 + i * 500, 100 + i, 100, 5)));
         let (notes, totals) = play(&settings(pool), requests(&asks));
-        // WVA adds one at a time, and none while another one could still take some.
+        // WVA adds one worker at a time, and none while another worker has spare capacity.
         let most = if policy == ScalePolicy::Wva { 2 } else { 6 };
         assert_eq!(totals.most_workers, most, "{policy:?}: {totals:?}");
         let gone = changes(&notes, WorkerChange::Gone);
@@ -148,7 +148,7 @@ fn what_a_lost_worker_had_fails_and_another_one_starts() {
     assert_eq!(ready, [(0, 0), (0, 1), (2500, 0)]);
     let (lost, kept): (Vec<Seen>, Vec<Seen>) =
         (notes.sorted().into_iter()).partition(|seen| seen.status == Status::Failed);
-    // Of six requests the first, the third and the fifth were there.
+    // The lost worker had the first, third and fifth of six requests.
     let numbers: Vec<u64> = lost.iter().map(|seen| seen.number).collect();
     assert_eq!(numbers, [0, 2, 4]);
     assert!(lost.iter().all(|seen| seen.ended == 500_000_000));
@@ -205,7 +205,7 @@ fn unequal_workers_take_their_engines_in_turn() {
     assert_ne!(gap(1), 3_000_000);
 }
 
-/// Two prefill workers in front of two others; a prompt token takes `fetch_ns` to move.
+/// Two prefill workers and two decode workers; a prompt token takes `fetch_ns` to transfer.
 fn split(fetch_ns: u64, blocks: u32, router: &RouterConfig) -> Settings {
     let engine = EngineSpec::Mocker(Box::new(MockerConfig {
         latency: LatencyModel::Constant {

@@ -1,8 +1,8 @@
-//! Workers of several data-parallel ranks, which step together.
+//! Tests workers with several data-parallel ranks, which step together.
 
 use super::*;
 
-/// Two ranks behind a router that takes turns: prompt work takes 10 ms a step, decode work 1 ms.
+/// Two ranks behind a round-robin router: a prefill step takes 10 ms, a decode step 1 ms.
 fn two_ranks(async_scheduling: bool) -> PoolSpec {
     let engine = EngineSpec::Vllm(Box::new(VllmConfig {
         latency: LatencyModel::Constant {
@@ -44,7 +44,7 @@ fn with_a_step_ahead_a_prompt_joins_while_the_other_rank_goes_on() {
     let asks = [(0, 0, 16, 400), (11, 1, 16, 2)];
     let (notes, _) = play(&settings(two_ranks(true)), requests(&asks));
     let tokens = token_ms(notes);
-    // It comes when the step to 11 ms has ended and that to 12 ms was scheduled.
+    // The request arrives after the step to 11 ms has ended and that to 12 ms was scheduled.
     assert_eq!(tokens[1], [22, 23]);
     assert_eq!(tokens[0][..6], [10, 11, 12, 22, 23, 24]);
 }
@@ -70,8 +70,8 @@ fn ranks_of_split_pools_step_together_in_each() {
         prefill: Some(prefill.clone()),
         ..settings(prefill)
     };
-    // Each prompt is computed on one rank of the first pool, and decoded on one of the second, where
-    // its last token is computed again as a decode.
+    // Each prompt is computed on one rank of the first pool and decoded on one of the second, where
+    // its last token is recomputed as a decode.
     let asks = [(0, 0, 16, 4), (5, 1, 16, 3)];
     let (notes, totals) = play(&settings, requests(&asks));
     assert_eq!(token_ms(notes), [vec![11, 12, 13, 14], vec![21, 22, 23]]);

@@ -1,6 +1,6 @@
 //! The subset of JSON Schema that llm-d-inference-sim accepts for tool parameters.
 //!
-//! Source: `pkg/llm-d-inference-sim/tools_utils.go`, the schema that tools are validated with.
+//! Source: `pkg/llm-d-inference-sim/tools_utils.go`, the schema that validates tools.
 
 use serde_json::{Map, Value};
 
@@ -29,9 +29,9 @@ const KEYWORDS: &[&str] = &[
 /// Checks a parameter schema.
 ///
 /// # Errors
-/// A sentence that names the keyword at fault and where it stands.
+/// A sentence that names the unsupported keyword and its location.
 pub(super) fn check(parameters: &Value) -> Result<(), String> {
-    // Explicit stack: a document may nest as deep as it likes.
+    // An explicit stack, because documents may be nested arbitrarily deep.
     let mut stack = vec![(parameters, "parameters".to_owned())];
     while let Some((value, at)) = stack.pop() {
         let Some(map) = value.as_object() else {

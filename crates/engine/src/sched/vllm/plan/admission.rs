@@ -10,20 +10,19 @@ use crate::sched::vllm::seqs::{FetchStage, SeqState, Slot};
 use crate::sched::vllm::step::Step;
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 
-/// A waiting sequence, looked up.
 #[derive(Clone, Copy)]
 struct AdmissionCandidate {
     slot: Slot,
-    /// Tokens that need no computation.
+    /// Tokens without need for computation: cached, loaded or computed before.
     past: u32,
-    /// Of these, found in this engine's cache.
+    /// Tokens found in the GPU prefix cache.
     cached: u32,
     /// Tokens to compute in this step.
     new: u32,
 }
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Waiting sequences, while there are tokens, places and blocks for them.
+    /// Admits waiting sequences while there are tokens, places and blocks.
     pub(super) fn schedule_waiting(&mut self, pass: &mut Pass) {
         let looks = self.rules.looks_without_tokens();
         let places = self.config.max_num_seqs as usize;
@@ -41,7 +40,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             match self.try_head(head.1, pass) {
                 AdmissionTurn::Next => {}
                 AdmissionTurn::Skip => last = Some(head),
-                // When nothing runs, only those whose fetched prompts hold the blocks can go on.
+                // If nothing runs, only sequences that hold blocks of fetched prompts can go on.
                 AdmissionTurn::Stop if self.running.is_empty() && !self.rules.stops_when_idle() => {
                     last = Some(head);
                 }
@@ -55,7 +54,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             self.reject(slot, pass);
             return AdmissionTurn::Next;
         }
-        // Prompts that are expected come before those that are computed here.
+        // Announced prompts come before prompts that are computed locally.
         if self.rules.gives_way_to_announced(&self.seqs[slot]) {
             return AdmissionTurn::Skip;
         }
@@ -125,7 +124,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         AdmissionTurn::Next
     }
 
-    /// Cached tokens at the front of a sequence that holds no blocks.
+    /// Returns the number of cached tokens at the front of a sequence without blocks.
     pub(in crate::sched) fn look_up(&mut self, slot: Slot) -> u32 {
         if self.pool.has_groups() {
             return self.look_up_groups(slot);
@@ -152,7 +151,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         found.0
     }
 
-    /// Whether what it found ends at a state that another one makes in this pass.
+    /// Returns whether the cache hit ends at a state that another sequence makes in this pass.
     fn waits_for_state(&self, slot: Slot, cached: u32) -> bool {
         let seq = &self.seqs[slot];
         let plan = seq.plan.as_ref().filter(|_| seq.table.is_empty());
@@ -165,7 +164,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         !seq.admitted && seq.request.hit_threshold.is_some_and(misses)
     }
 
-    /// Tokens of the first chunk; `None`: the sequence waits for a larger budget.
+    /// Returns the tokens of the first chunk; `None` if the sequence needs a larger budget.
     fn first_chunk(&self, slot: Slot, past: u32, pass: &Pass) -> Option<u32> {
         let seq = &self.seqs[slot];
         let new = self.wanted(slot, past, u32::MAX);
@@ -173,7 +172,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return None;
         }
         if !self.config.enable_chunked_prefill && self.rules.uncut(seq, past, new) > pass.budget {
-            // Real servers refuse such settings; here it runs when it can run alone.
+            // vLLM rejects such settings; here the sequence runs if it is alone in the step.
             let alone = pass.step.is_empty();
             return (alone && R::OVERSIZED_RUN_ALONE).then_some(new);
         }
@@ -183,8 +182,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         (pass.budget > 0 || new == 0).then(|| new.min(pass.budget))
     }
 
-    /// There are too few blocks for a sequence: it waits for others to give some back, and when nobody
-    /// has one, it will never run.
+    /// Handles a lack of blocks: waits for others to free some, or rejects the sequence if none are
+    /// in use.
     fn lacks_blocks(&mut self, slot: Slot, pass: &mut Pass) -> AdmissionTurn {
         if self.pool.used() > 0 {
             return AdmissionTurn::Stop;
@@ -193,7 +192,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         AdmissionTurn::Next
     }
 
-    /// Blocks for a sequence that joins: all of its prompt must fit, its first chunk is taken.
+    /// Allocates the first chunk of a sequence; with a reservation, its whole prompt must fit.
     fn allocate_first(&mut self, candidate: AdmissionCandidate, pass: &mut Pass) -> bool {
         let AdmissionCandidate {
             slot,
@@ -205,14 +204,14 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             true => 0,
             false => self.watermark_blocks,
         };
-        // Blocks that a fetch or a lease holds cannot be had by preemption, so that a sequence
-        // without room for its next token could start in vain again and again.
+        // Preemption cannot free the blocks of fetches and leases. A sequence without room for its
+        // next token could start in vain forever.
         let held = R::RESERVES_NEXT_TOKEN
             && (self.fetching > 0 || !self.leases.is_empty())
             && self.pool.used() > 0;
         let (next, further) = match held {
             false => (0, 0),
-            // A step that is under way keeps what its groups have passed.
+            // A step in flight keeps blocks that its layer groups no longer need.
             true => (
                 1 + self.config.drafts(),
                 self.pool.further_groups() * self.config.steps_ahead(),
@@ -230,7 +229,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             prefix: cached,
             tokens,
             cache: match is_fetched && seq.load.failure.is_some() {
-                // Nobody else may find what will not come.
+                // Other sequences must not find blocks that will not arrive.
                 true => cached,
                 false => tokens.min(seq.named(seq.known)),
             },
@@ -240,7 +239,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             },
             spare: spare.saturating_add(further),
             processed: match is_fetched {
-                // What was fetched is there when its step begins.
+                // Fetched tokens are present when the step begins.
                 true => tokens.saturating_sub(1),
                 false => past,
             },
@@ -249,7 +248,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.allocate(slot, &need, pass.step)
     }
 
-    /// Moves a sequence from waiting to running.
     fn admit(&mut self, candidate: AdmissionCandidate, pass: &mut Pass) {
         let AdmissionCandidate { slot, cached, .. } = candidate;
         self.loras
@@ -299,7 +297,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Starts fetching a remote prompt into blocks of its own; the queue goes on without it.
     fn fetch(&mut self, slot: Slot, cached: u32, pass: &mut Pass) -> AdmissionTurn {
         let new = self.seqs[slot].prompt - cached;
         if !self.allocate_first(
@@ -337,12 +334,12 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         AdmissionTurn::Next
     }
 
-    /// Drops a waiting sequence; the world learns of it when the step ends.
+    /// Drops a waiting sequence; its end is reported at the end of the step.
     fn reject(&mut self, slot: Slot, pass: &mut Pass) {
         self.drop_waiting(slot, pass.step);
     }
 
-    /// Rejects the first of those who wait when nothing is to come that could let one run.
+    /// Rejects the first waiting sequence if no event can ever let it run.
     pub(in crate::sched) fn reject_the_stuck(&mut self, step: &mut Step) {
         let waits = self.rules.awaits_prompts() || self.next_wakeup().is_some();
         if waits || !self.running.is_empty() || !self.flight.is_empty() {

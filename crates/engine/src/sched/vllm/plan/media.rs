@@ -1,18 +1,18 @@
-//! Images, audio clips and videos of prompts: what of a chunk waits for an encoder.
+//! Limits prompt chunks to media items that the encoder can process.
 
 use crate::sched::vllm::seqs::Slot;
 use crate::sched::vllm::step::Step;
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Of a chunk of `new` tokens, those before the first item that cannot be encoded in this pass;
-    /// `alone`: nobody else is in the step yet.
+    /// Returns how many of `new` tokens precede the first item that cannot be encoded in this pass.
+    /// `alone`: the step has no other sequence.
     #[inline]
     pub(super) fn before_media(&mut self, slot: Slot, past: u32, new: u32, alone: bool) -> u32 {
         let seq = &self.seqs[slot];
         match (&mut self.encoder, &seq.media) {
             (Some(encoder), Some(media)) if past < media.end() => {
-                // What no chunk can hold is split all the same: it would wait for ever.
+                // Items longer than any chunk are split, or the sequence would wait forever.
                 let most = match alone {
                     true => new,
                     false => self.config.max_num_batched_tokens,
@@ -23,7 +23,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// The items of a chunk that is computed are encoded in this step, unless they are there.
+    /// Schedules the encoding of a chunk's items that are not cached.
     pub(super) fn take_media(&mut self, slot: Slot, past: u32, new: u32, step: &mut Step) {
         let media = self.seqs[slot].media.as_mut();
         if let (Some(encoder), Some(media)) = (&mut self.encoder, media) {
@@ -32,7 +32,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// A step is over: of what is computed, nobody needs the embeddings any more.
+    /// Releases the embeddings of computed tokens after a step.
     pub(in crate::sched::vllm) fn release_computed_media(&mut self, step: &Step) {
         for work in &step.work {
             let seq = &mut self.seqs[work.slot];
@@ -42,15 +42,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// A sequence loses its blocks, and what it refers to in the encoder cache.
     pub(super) fn release_media(&mut self, slot: Slot) {
         if let (Some(encoder), Some(media)) = (&mut self.encoder, &mut self.seqs[slot].media) {
             encoder.release_all(media);
         }
     }
 
-    /// A sequence is taken out of the step that is being made: what was to be encoded for it alone
-    /// is not.
+    /// Reverts the encodings of a sequence that is removed from the current step.
     pub(super) fn undo_media(&mut self, slot: Slot, step: &mut Step) {
         self.release_media(slot);
         if let Some(encoder) = &mut self.encoder {
@@ -59,7 +57,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Forgets what encoders made; who needs it again has it made again.
+    /// Clears the encoder cache; false if no encoder is modelled.
     pub(in crate::sched::vllm) fn reset_encoder_cache(&mut self) -> bool {
         let Some(encoder) = &mut self.encoder else {
             return false;
@@ -73,7 +71,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         true
     }
 
-    /// Embeddings in the encoder cache, and of those the ones that a sequence refers to; `None`: no
+    /// Returns the embeddings in the encoder cache and those referenced by sequences; `None` if no
     /// encoder is modelled.
     pub fn encoder_cache(&self) -> Option<(u32, u32)> {
         Some(self.encoder.as_ref()?.counts())

@@ -1,19 +1,19 @@
-//! How much of a prompt a step may have, and in which steps.
+//! Decides how many prompt tokens a step computes, and in which steps.
 //!
-//! Source: vLLM 0.33 `vllm/v1/core/sched/scheduler.py` (`long_prefill_token_threshold`,
+//! **Source:** vLLM 0.33 `vllm/v1/core/sched/scheduler.py` (`long_prefill_token_threshold`,
 //! `prefill_schedule_interval`).
 
 use crate::sched::vllm::pass::Pass;
 use crate::sched::vllm::seqs::{Seq, SeqState};
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 
-/// Whether a sequence with so many tokens there lacks more than its newest one.
+/// Returns whether a sequence with `past` computed tokens lacks more than its newest one.
 pub(super) fn is_prefill(seq: &Seq, past: u32) -> bool {
     past + 1 < seq.known
 }
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Most tokens of one prompt in a step, where there is a threshold.
+    /// Returns the maximum chunk of one prompt, in tokens, if a threshold is set.
     pub(super) fn longest_chunk(&self) -> u32 {
         let all = self.seqs.len() as u32;
         if all <= 1 {
@@ -26,8 +26,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.config.long_prefill_token_threshold.max(share)
     }
 
-    /// A chunk of `new` tokens of a prompt, cut so that it ends where a state is to be found later:
-    /// where a block ends, and at the last block that a prompt fills.
+    /// Cuts a prompt chunk so that it ends where a state must be kept: at a block boundary, and at
+    /// the last full block of the prompt.
     ///
     /// **Source:** `_mamba_block_aligned_split`; states are not taken out of the middle of a step.
     pub(super) fn aligned(&self, seq: &Seq, past: u32, new: u32) -> u32 {
@@ -43,7 +43,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 0 => self.config.max_num_batched_tokens,
                 threshold => threshold.min(self.config.max_num_batched_tokens),
             };
-            // A block that no chunk can fill is filled by several.
+            // A block larger than any chunk is filled by several chunks.
             if floor(end) > past || size <= most {
                 end = floor(end);
             }
@@ -65,7 +65,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         inside.min().unwrap_or(end).saturating_sub(past)
     }
 
-    /// Whether the next step leaves prompts to a later one.
+    /// Returns whether the next step postpones prompts.
     #[inline]
     pub(super) fn holds_prefill(&self) -> bool {
         let interval = self.config.prefill_schedule_interval;
@@ -78,7 +78,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         })
     }
 
-    /// A step was made.
+    /// Updates the prefill cadence after a step was scheduled.
     #[inline]
     pub(super) fn note_prefill(&mut self, pass: &Pass) {
         if self.config.prefill_schedule_interval <= 1 || pass.step.is_empty() {

@@ -10,7 +10,7 @@ use crate::sched::vllm::step::{StepEntry, StepWork};
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// A token, or the next chunk of its prompt, for every running sequence.
+    /// Schedules a token, or the next prompt chunk, for every running sequence.
     pub(in crate::sched) fn schedule_running(&mut self, pass: &mut Pass) {
         while pass.at < self.running.len() && pass.budget > 0 {
             if self.has_plain_decodes() {
@@ -33,13 +33,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let new = self.wanted(slot, past, pass.budget);
             let new = self.before_media(slot, past, new, pass.step.is_empty());
             if new == 0 {
-                // A chunk that would not end where a block does, or whose item cannot be encoded.
+                // The chunk would not end at a block boundary, or its item cannot be encoded.
                 pass.step.short = true;
                 pass.at += 1;
                 continue;
             }
             if !self.find_blocks(slot, new, pass) {
-                // By priority it may be the lowest and others still have their turn.
+                // Under the priority policy it may be the lowest, and others still get their turn.
                 let gave_way = self.running.get(pass.at) != Some(&slot);
                 match self.config.policy {
                     _ if R::VICTIM_COSTS_A_TURN => continue,
@@ -58,13 +58,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         pass.step.short |= pass.at < self.running.len();
     }
 
-    /// Returns whether a sequence that decodes computes one token, and nothing else has to be seen to.
+    /// Returns whether decoding sequences compute one token each, without drafts or adapters.
     fn has_plain_decodes(&self) -> bool {
         self.config.drafts() == 0 && !self.rules.draws_later() && self.config.max_loras == 0
     }
 
-    /// The bulk of all work: sequences that compute their newest token into a block they have, up
-    /// to the first that is different.
+    /// Schedules consecutive sequences that decode into a block they already have. This is the hot
+    /// path.
     fn schedule_decodes(&mut self, pass: &mut Pass) {
         let batch = &mut pass.step.batch;
         let window = self.window.unwrap_or(u32::MAX);
@@ -102,8 +102,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         pass.budget -= count;
     }
 
-    /// Finds blocks for a running sequence, preempting others until there are enough; false: it
-    /// was preempted itself, or waits for a load.
+    /// Allocates blocks for a running sequence, preempting others as needed. Returns false if the
+    /// sequence itself was preempted or waits for a load.
     fn find_blocks(&mut self, slot: Slot, new: u32, pass: &mut Pass) -> bool {
         loop {
             let seq = &self.seqs[slot];
@@ -146,7 +146,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Takes a sequence out of the step that it was scheduled in before.
+    /// Removes a preempted sequence from the current step.
     fn undo(&mut self, slot: Slot, pass: &mut Pass) {
         if self.seqs[slot].media.is_some() {
             self.undo_media(slot, pass.step);
@@ -176,8 +176,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Before a sequence gives up itself, one that waits with a fetched prompt gives its blocks:
-    /// else the two could stand in each other's way for ever.
+    /// Takes the blocks of a waiting sequence with a fetched prompt, before the last running
+    /// sequence preempts itself. Otherwise the two could block each other forever.
     pub(in crate::sched) fn take_fetched_blocks(&mut self) -> bool {
         if !self.rules.takes_fetched_blocks(self.running.len()) {
             return false;
@@ -192,8 +192,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         true
     }
 
-    /// Indices into the running batch of those that hold blocks: one that only waits for its tail has
-    /// nothing to give.
+    /// Returns the batch indices of sequences that hold blocks. A sequence that only waits for its
+    /// tail has none.
     pub(in crate::sched) fn victims(&self) -> impl DoubleEndedIterator<Item = usize> + Clone {
         (0..self.running.len()).filter(|&at| {
             let seq = &self.seqs[self.running[at]];
@@ -201,7 +201,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         })
     }
 
-    /// Who loses its blocks: an index into the running batch.
+    /// Returns the batch index of the sequence to preempt.
     pub(in crate::sched) fn victim(&self) -> Option<usize> {
         let mut victims = self.victims();
         match (self.config.policy, self.config.victim) {
@@ -219,7 +219,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Every running sequence gives its blocks up and waits, in the order they run.
+    /// Preempts every running sequence, keeping their order.
     pub(in crate::sched) fn preempt_all(&mut self, now: SimTime, out: &mut Outbox) {
         for at in 0..self.running.len() {
             let slot = self.running[at];
@@ -247,7 +247,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         (seq.computed, seq.load.tokens, seq.load.is_lost) = (0, 0, false);
         seq.preemptions.recent = seq.preemptions.recent.saturating_add(1);
         seq.state = SeqState::Waiting;
-        // What was fetched is lost; it is computed again here.
+        // The fetched prompt is lost and is recomputed locally.
         seq.load.is_here = true;
         seq.rank = rank.unwrap_or(seq.rank);
         let id = seq.id;

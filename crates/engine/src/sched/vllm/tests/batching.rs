@@ -1,4 +1,4 @@
-//! Who computes what in which step.
+//! Tests the composition of steps.
 
 use super::*;
 
@@ -270,9 +270,9 @@ fn a_batch_waits_for_an_adapter_without_a_slot() {
         config,
         submits(vec![
             (0, with_lora(1, 1, 2)),
-            // The adapter is still there.
+            // The adapter is still loaded.
             (200, with_lora(2, 1, 2)),
-            // Another takes its slot, and the first must come back.
+            // Another adapter takes its slot, so the first must be loaded again.
             (300, with_lora(3, 2, 1)),
             (500, with_lora(4, 1, 1)),
         ]),
@@ -290,7 +290,7 @@ fn a_steady_stream_of_one_adapter_does_not_starve_another() {
         max_loras: 1,
         ..config()
     };
-    // One comes every 5 ms and runs for longer, so that the adapter of 1000 would never be free.
+    // One arrives every 5 ms and runs for longer, so the adapter of 1000 would never be free.
     let mut inputs: Vec<_> = (0..200).map(|i| (i * 5, with_lora(i, 1, 5))).collect();
     inputs.insert(1, (1, with_lora(1000, 2, 1)));
     let log = play(config, submits(inputs));

@@ -1,4 +1,4 @@
-//! The cache: who finds blocks, who gets them, who loses them.
+//! Tests prefix hits, allocation and preemption.
 
 use super::*;
 use crate::kv::{LayerGroups, SparseKind};
@@ -10,7 +10,7 @@ fn a_cached_prefix_is_not_computed_but_the_last_token_always_is() {
         ..config()
     };
     let inputs = vec![(0, planned(1, 7, 32, 1)), (30, planned(2, 7, 32, 1))];
-    // 1 takes two chunks of 16; 2 finds one of its two blocks: the other holds the last token.
+    // 1 takes two chunks of 16. 2 finds one of its two blocks: the other holds the last token.
     assert_eq!(
         play(config, submits(inputs)),
         "0: s1 | 20: t1 e1 | 30: s2+16 | 40: t2 e2"
@@ -42,7 +42,7 @@ fn a_prompt_waits_until_all_of_it_fits_though_its_first_chunk_would() {
     let log = play(tight(true), inputs());
     assert_eq!(log, "0: s1 | 10: t1 | 11: t1 | 12: t1 e1 s2 | 32: t2 e2");
     let log = play(tight(false), inputs());
-    // 2 starts with what is left of the budget, and is the one to lose its blocks.
+    // 2 starts with the rest of the budget, and is the one to be preempted.
     assert_eq!(
         log,
         "0: s1 s2 | 10: t1 p2 | 11: t1 | 12: t1 e1 r2 | 32: t2 e2"
@@ -56,7 +56,7 @@ fn the_last_admitted_loses_its_blocks_and_comes_back_first() {
         ..config()
     };
     let inputs = vec![(0, seq(1, 31, 3)), (0, seq(2, 31, 3)), (1, seq(3, 16, 1))];
-    // At 11 both need a third block; 2 gives way and computes its 32 tokens again, before 3.
+    // At 11 both need a third block; 2 is preempted and recomputes its 32 tokens before 3.
     let log = play(config, submits(inputs));
     assert_eq!(
         log,
@@ -75,7 +75,7 @@ fn the_first_admitted_can_be_the_victim() {
         config,
         submits(vec![(0, seq(1, 31, 3)), (0, seq(2, 31, 3))]),
     );
-    // 1 asks first and is the victim itself; the pass ends there, the next one serves 2.
+    // 1 is first and preempts itself; the pass ends there, and the next one serves 2.
     assert_eq!(
         log,
         "0: s1 s2 | 10: t1 t2 | 11: t1 t2 p1 | 12: t2 e2 r1 | 22: t1 e1"
@@ -109,7 +109,7 @@ fn a_token_in_flight_reaches_a_sequence_that_was_preempted() {
         config,
         submits(vec![(0, seq(1, 31, 3)), (0, seq(2, 31, 3))]),
     );
-    // At 10 the step 10..11 is in flight for both; the one scheduled then finds no block for 2.
+    // At 10 the step 10..11 is in flight for both; the next one finds no block for 2.
     assert_eq!(
         log,
         "0: s1 s2 | 10: t1 t2 p2 | 11: t1 t2 | 12: t1 e1 r2 | 22: t2 e2"
@@ -164,7 +164,7 @@ fn a_victim_already_in_the_step_gives_its_tokens_back() {
         ..seq(1, 28, 5)
     };
     let log = play(config, submits(vec![(0, low), (1, seq(2, 31, 3))]));
-    // 1 was admitted first and is in the step of 22 already when 2 needs a block.
+    // 1 was admitted first and is already in the step of 22 when 2 needs a block.
     assert_eq!(
         log,
         "0: s1 | 10: t1 s2 | 21: t1 t2 | 22: t1 t2 p1 | 23: t2 e2 r1 | 33: t1 | 34: t1 e1"
@@ -197,8 +197,8 @@ fn block_events_come_with_the_end_of_their_step() {
         (20, Submit(planned(2, 2, 40, 1))),
         (25, Input::Command(Command::ResetPrefixCache(Reset::Forget))),
     ];
-    // 1 fills block 0 with its prompt and block 1 at 11; 2 takes both over. The reset comes while
-    // the step of 2 is in flight: what it did is said before.
+    // 1 fills block 0 with its prompt and block 1 at 11; 2 reuses both. The reset happens while the
+    // step of 2 is in flight, so its events come first.
     assert_eq!(
         play(config, inputs),
         "0: s1 | 10: +0..1 t1 | 11: t1 | 12: +1..2 t1 | 13: t1 e1 | 20: s2 | \
@@ -232,7 +232,7 @@ fn too_few_hits_end_a_sequence_that_asks_for_more() {
     assert_eq!(play(config(), submits(vec![(0, picky)])), "0: Threshold1");
 }
 
-/// Turns of one conversation: blocks named by their place, prompt and output in tokens.
+/// Returns the turns of one conversation; block keys depend on the position, lengths are in tokens.
 fn turn(id: u64, prompt: u32, output: u32) -> Sequence {
     let keys = (1..=u64::from((prompt + output) / 16)).map(BlockKey);
     let plan = BlockPlan {
@@ -273,8 +273,8 @@ fn behind_a_window_a_turn_finds_the_prompt_before_it_and_not_its_answer() {
     let window = |interval| groups(128, interval);
     // The last token of an answer is never computed.
     assert_eq!(hits(None), ["s1", "s2+208", "s3+224"]);
-    // 144 tokens are all blocks of the first prompt but its last; of the second the windows before 208,
-    // where it parted, and 240 are kept, and they overlap.
+    // 144 tokens are all blocks of the first prompt but its last. Of the second prompt, the windows
+    // before 208 (the divergence) and 240 are kept, and they overlap.
     assert_eq!(hits(window(0)), ["s1", "s2+144", "s3+224"]);
     // Windows at every second block cover all blocks.
     assert_eq!(hits(window(32)), ["s1", "s2+208", "s3+224"]);
@@ -299,7 +299,7 @@ fn a_block_whose_name_looks_ahead_is_stored_when_what_follows_is_there() {
         Arc::make_mut(plan).lookahead = 1;
     }
     let plain = planned(1, 7, 32, 4);
-    // Token 33 comes out at 10, and the step after it knows the second block.
+    // Token 33 is released at 10, and the next step fills the second block.
     assert_eq!(
         play(config.clone(), submits(vec![(0, ahead)])),
         "0: s1 | 10: +0..1 t1 | 11: +1..2 v1:1/1 t1x2 | 12: v1:1/1 t1 e1"

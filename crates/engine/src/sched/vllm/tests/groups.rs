@@ -1,4 +1,4 @@
-//! Groups of layers: who holds how many blocks when, and who finds what.
+//! Tests block numbers and prefix hits with layer groups.
 
 use super::*;
 use crate::kv::{LayerGroups, SparseKind};
@@ -16,7 +16,7 @@ fn grouped(kind: SparseKind, sparse: u32) -> VllmConfig {
     }
 }
 
-/// Blocks in use when each step has been scheduled, from the first on.
+/// Returns the blocks in use after each scheduled step.
 fn held(config: VllmConfig, sequence: Sequence) -> Vec<u32> {
     let mut engine = Vllm::new(config).unwrap();
     let mut out = Outbox::new();
@@ -33,7 +33,7 @@ fn held(config: VllmConfig, sequence: Sequence) -> Vec<u32> {
 
 #[test]
 fn a_window_gives_back_what_it_has_passed() {
-    // 96 tokens take 6 blocks in each group, and the window of 32 needs 3 of them.
+    // 96 tokens need 6 blocks in each group, and the window of 32 needs 3 of them.
     let window = grouped(SparseKind::Window(32), 1);
     assert_eq!(
         held(window.clone(), seq(1, 96, 50)),
@@ -41,7 +41,7 @@ fn a_window_gives_back_what_it_has_passed() {
         // tokens, and one of the window back before the next one is due.
         [12, 10, 9, 11, 10, 12, 11, 13]
     );
-    // Two groups do the same twice.
+    // Two groups double this.
     let two = VllmConfig {
         layer_groups: window.layer_groups.map(|groups| LayerGroups {
             sparse: 2,
@@ -55,7 +55,7 @@ fn a_window_gives_back_what_it_has_passed() {
 #[test]
 fn a_state_takes_one_block_whatever_the_length() {
     let state = grouped(SparseKind::State(2), 3);
-    // The prompt of 100 tokens stops at 96; the state there is kept until the next has been made.
+    // The prompt of 100 tokens stops at 96; the state there is kept until the next one is computed.
     assert_eq!(held(state.clone(), seq(1, 100, 20)), [9, 13, 10, 14, 11]);
     let uncached = VllmConfig {
         enable_prefix_caching: false,
@@ -64,7 +64,7 @@ fn a_state_takes_one_block_whatever_the_length() {
     assert_eq!(held(uncached, seq(1, 100, 20)), [10, 11]);
 }
 
-/// How many sequences of so many tokens run at once, once all prompts are read.
+/// Returns how many sequences of this length run together after all prompts are computed.
 fn at_once(config: &VllmConfig, tokens: u32) -> usize {
     let mut engine = Vllm::new(config.clone()).unwrap();
     let mut out = Outbox::new();
@@ -103,15 +103,15 @@ fn gpt_oss_has_room_for_what_its_groups_take_at_any_context_length() {
         at_once(&config, 1024)
     };
     let found = of(131_072);
-    // 64 blocks for all tokens and 8 for a window of 128; those that read their prompt, and those that
-    // have made some tokens, hold a few more.
+    // Each sequence has 64 blocks for all tokens and 8 for a window of 128; sequences in prefill or
+    // shortly after it hold a few more.
     let (most, least) = (163_839 / (64 + 8), 163_839 / (67 + 10));
     assert!(
         found >= least && found <= most,
         "{found}: {least} to {most}"
     );
     assert_eq!(of(8192), found);
-    // In blocks of all layers there would be half as many blocks of twice the size.
+    // Blocks of all layers would be half as many and twice the size.
     let flat = VllmConfig {
         num_gpu_blocks: 81_919,
         max_num_seqs: 100_000,
@@ -140,7 +140,7 @@ fn a_hit_behind_states_ends_at_the_last_block_of_the_prompt_before() {
 fn nobody_builds_on_a_state_that_is_made_in_the_same_pass() {
     let twice = vec![(0, planned(1, 1, 100, 3)), (0, planned(2, 1, 100, 3))];
     let state = play(grouped(SparseKind::State(2), 1), submits(twice.clone()));
-    // The second waits for the step that makes the state at 96.
+    // The second sequence waits for the step that computes the state at 96.
     assert_eq!(
         state,
         "0: s1 | 10: s2+96 | 20: t1 t2 | 21: t1 t2 | 22: t1 e1 t2 e2"

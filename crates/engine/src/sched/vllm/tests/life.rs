@@ -1,4 +1,4 @@
-//! Beginnings, ends and interruptions.
+//! Tests the start, the end and interruptions of sequences.
 
 use super::*;
 

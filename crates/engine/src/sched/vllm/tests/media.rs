@@ -1,10 +1,10 @@
-//! Images, audio and video: where chunks end, and what is encoded.
+//! Tests chunks and encodings of images, audio and video.
 
 use super::*;
 use crate::latency::{EncoderLatency, Setup, gpu, model};
 use crate::{EncoderInput, EncoderKind};
 
-/// A sequence with items: content, first token, tokens.
+/// Creates a sequence with items: content, first token, number of tokens.
 fn with_media(seq: Sequence, items: &[(u64, u32, u32)]) -> Sequence {
     let items = items.iter().map(|&(key, start, len)| EncoderInput {
         key,
@@ -18,7 +18,6 @@ fn with_media(seq: Sequence, items: &[(u64, u32, u32)]) -> Sequence {
     }
 }
 
-/// `budget` embeddings a step and room for `cache_size`.
 fn encoder(budget: u32, cache_size: u32) -> VllmConfig {
     VllmConfig {
         encoder: Some(Box::new(EncoderConfig {
@@ -42,7 +41,7 @@ fn a_chunk_ends_before_an_item_beyond_the_budget_of_its_step() {
 #[test]
 fn a_chunk_ends_before_an_item_that_finds_no_room() {
     let two = with_media(seq(1, 60, 1), &[(1, 10, 15), (2, 30, 15)]);
-    // With the first one computed, the second takes its place.
+    // After the first item is computed, the second takes its place.
     let log = play(encoder(100, 20), submits(vec![(0, two)]));
     assert_eq!(log, "0: s1 | 20: t1 e1");
 }
@@ -58,7 +57,7 @@ fn who_finds_no_room_lets_others_pass() {
         (0, with_media(seq(2, 10, 1), &[(2, 0, 5)])),
         (0, seq(3, 10, 1)),
     ];
-    // The item of 1 takes all the room until its 30 tokens are computed.
+    // The item of 1 takes all space until its 30 tokens are computed.
     let log = play(config, submits(inputs));
     assert_eq!(log, "0: s1 s3 | 10: t3 e3 | 20: s2 | 30: t1 e1 t2 e2");
 }
@@ -91,13 +90,13 @@ fn an_item_stays_in_one_chunk_where_it_must_not_be_split() {
     };
     let item = || with_media(seq(1, 32, 1), &[(1, 10, 10)]);
     assert_eq!(log(true, vec![item()]), "0: s1 | 20: t1 e1");
-    // 10 tokens, 16 with all of the item, and 6.
+    // 10 tokens, 16 with the whole item, and 6.
     assert_eq!(log(false, vec![item()]), "0: s1 | 30: t1 e1");
-    // What is left beside the first does not hold the item of the second.
+    // The space left by the first item is too small for the item of the second.
     let first = with_media(seq(2, 16, 1), &[(2, 0, 12)]);
     let both = log(false, vec![seq(1, 8, 1), first]);
     assert_eq!(both, "0: s1 | 10: t1 e1 s2 | 20: t2 e2");
-    // No chunk holds this one.
+    // No chunk is large enough for this item.
     let huge = with_media(seq(1, 32, 1), &[(1, 0, 20)]);
     assert_eq!(log(false, vec![huge]), "0: s1 | 20: t1 e1");
 }
@@ -112,7 +111,7 @@ fn equal_items_of_two_requests_are_encoded_once() {
         play(encoder(15, 100), submits(inputs))
     };
     assert_eq!(both(1), "0: s1 s2 | 10: t1 e1 t2 e2");
-    // The budget of the step is gone: 2 gets the text before its item.
+    // The budget of the step is used up: 2 gets the text before its item.
     assert_eq!(both(2), "0: s1 s2 | 10: t1 e1 | 20: t2 e2");
 }
 
@@ -131,7 +130,7 @@ fn encoding_takes_its_time_in_front_of_the_step_and_once() {
     let mut config = encoder(2000, 2000);
     let shape = model("Qwen/Qwen2.5-7B-Instruct").unwrap();
     let setup = Setup::new(shape, gpu("H100").unwrap().clone());
-    // 10 us an embedding, as nothing is known of it.
+    // An embedding of an unknown encoder takes 10 us.
     let latency = EncoderLatency::new((None, None), &setup, false).unwrap();
     if let Some(encoder) = &mut config.encoder {
         encoder.latency = Some(Box::new(latency));
@@ -168,7 +167,7 @@ fn what_the_prefix_cache_holds_is_not_encoded() {
     };
     let (some, none) = (Some((8, 0)), Some((0, 0)));
     assert_eq!(serve(&mut engine, 1, 20), (some, none));
-    // 32 tokens are found: the whole item, or not its last ones.
+    // 32 tokens are found: the whole item, or all but its last tokens.
     assert_eq!(serve(&mut engine, 2, 20), (none, none));
     assert_eq!(serve(&mut engine, 3, 28), (some, none));
 }

@@ -1,0 +1,87 @@
+//! `healthcheck`: asks a server whether it is healthy, for container images that have no other client.
+
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, bail};
+use bytes::Bytes;
+use clap::Parser;
+use http::uri::{PathAndQuery, Scheme};
+use http::{Request, Uri, header};
+use http_body_util::Full;
+
+use vllm_sim_command_line::{self as command_line, refuse};
+use vllm_sim_http_client::{Client, Connector, Endpoint, Trust};
+
+/// Maximum size of a response, in bytes.
+const MAX_RESPONSE_BYTES: usize = 1 << 20;
+
+/// Ask a server whether it is healthy: exit with 0 if it is, else with 1.
+///
+/// Certificates are not checked.
+#[derive(Debug, Parser)]
+#[command(name = "vllm-sim healthcheck", no_binary_name = true)]
+pub(super) struct HealthcheckArgs {
+    /// Server, such as http://127.0.0.1:8000, with /health as its path unless one is given. Without it the port
+    /// is that of $VLLM_SIM_PORT, else 8000.
+    #[arg(value_name = "URL")]
+    url: Option<String>,
+    /// Seconds to wait for the response.
+    #[arg(long, default_value_t = 5.0, value_name = "SECONDS")]
+    timeout: f64,
+}
+
+/// Asks the server, and returns a line for standard output.
+///
+/// # Errors
+/// A wrong URL; a server that does not answer in time, or with another status than 200.
+pub(super) fn run(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<String> {
+    let args = match command_line::parse::<HealthcheckArgs>(words)? {
+        Ok(args) => args,
+        Err(help) => return Ok(help),
+    };
+    let url = args.url.unwrap_or_else(|| {
+        let port = env("VLLM_SIM_PORT").unwrap_or_else(|| "8000".to_owned());
+        format!("http://127.0.0.1:{port}")
+    });
+    let Ok(timeout) = Duration::try_from_secs_f64(args.timeout) else {
+        refuse!("--timeout: {} is no number of seconds", args.timeout);
+    };
+    let parsed = url.parse::<Uri>().ok();
+    let Some((uri, endpoint)) = parsed.and_then(|uri| endpoint(&uri).map(|found| (uri, found)))
+    else {
+        refuse!("{url:?} is no URL such as http://127.0.0.1:8000");
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let asked = tokio::time::timeout(timeout, ask(&uri, endpoint));
+    match runtime.block_on(async { asked.await }) {
+        Ok(Ok(200)) => Ok(format!("{url}: healthy")),
+        Ok(Ok(status)) => bail!("{url}: answered {status}"),
+        Ok(Err(error)) => Err(error.context(url)),
+        Err(_) => bail!("{url}: no response within {} s", args.timeout),
+    }
+}
+
+fn endpoint(uri: &Uri) -> Option<Endpoint> {
+    let scheme = uri.scheme()?;
+    let secure = *scheme == Scheme::HTTPS;
+    if !secure && *scheme != Scheme::HTTP {
+        return None;
+    }
+    Endpoint::new(secure, uri.authority()?)
+}
+
+/// Returns the status of the response.
+async fn ask(uri: &Uri, endpoint: Endpoint) -> Result<u16> {
+    let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    let path = if path == "/" { "/health" } else { path };
+    let host = uri.authority().map_or("", |authority| authority.as_str());
+    let request = Request::get(path).header(header::HOST, host);
+    let request = request.body(Full::<Bytes>::default())?;
+    let connector = Connector::new(endpoint, &Trust::Anyone)?;
+    let client = Client::new(connector);
+    let response = client.fetch(request, MAX_RESPONSE_BYTES).await;
+    let response = response.map_err(|why| anyhow!("{why}"))?;
+    Ok(response.status().as_u16())
+}
