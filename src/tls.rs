@@ -14,7 +14,7 @@ use rustls::server::WebPkiClientVerifier;
 use vllm_sim_config::{Certificate, ClientCerts, Tls};
 
 /// Interval between checks of the certificate files.
-const LOOK: Duration = Duration::from_millis(500);
+const RELOAD_INTERVAL: Duration = Duration::from_millis(500);
 
 /// An error of the TLS setup.
 #[derive(Debug, thiserror::Error)]
@@ -67,13 +67,13 @@ impl Acceptor {
         };
         let mut seen = (modified(cert), modified(key));
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(RELOAD_INTERVAL).await;
             let now = (modified(cert), modified(key));
             if now == seen {
                 continue;
             }
             // Both files are replaced one after the other, so wait until the second is complete.
-            tokio::time::sleep(LOOK / 2).await;
+            tokio::time::sleep(RELOAD_INTERVAL / 2).await;
             seen = (modified(cert), modified(key));
             match load(&tls, Vec::new()) {
                 Ok(config) => {
@@ -146,9 +146,9 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     })
 }
 
-type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+type CertificateAndKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-fn self_signed(names: Vec<String>) -> Result<Identity, TlsError> {
+fn self_signed(names: Vec<String>) -> Result<CertificateAndKey, TlsError> {
     let made = rcgen::generate_simple_self_signed(names)?;
     let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
     Ok((vec![made.cert.der().clone()], key))

@@ -39,7 +39,7 @@ scheduler, and writes a profile that --config takes.
 ";
 
 /// Maximum accepted `--front-end-ms`, in milliseconds.
-const MOST_FRONT_END_MS: f64 = 10_000.0;
+const MAX_FRONT_END_MS: f64 = 10_000.0;
 
 pub(super) fn command() -> Command {
     let options = HELP.lines().filter_map(|line| {
@@ -74,9 +74,9 @@ struct Args {
 
 fn front_end_us(text: &str) -> Result<f64, UsageError> {
     let ms: Option<f64> = text.parse().ok();
-    let ms = ms.filter(|ms| (0.0..=MOST_FRONT_END_MS).contains(ms));
+    let ms = ms.filter(|ms| (0.0..=MAX_FRONT_END_MS).contains(ms));
     ms.map(|ms| ms * 1e3).ok_or_else(|| {
-        let allowed = format!("a number from 0 to {MOST_FRONT_END_MS}");
+        let allowed = format!("a number from 0 to {MAX_FRONT_END_MS}");
         UsageError(format!("--front-end-ms is {text:?}, must be {allowed}"))
     })
 }

@@ -18,7 +18,7 @@ use start::{ReadyFile, log_listening, log_start, of_engines, of_servers};
 use vllm_sim_calibrate::CalibrateError;
 use vllm_sim_calibrate::validate::ValidateError;
 use vllm_sim_command_line::progress;
-use vllm_sim_command_line::{Unmet, UsageError};
+use vllm_sim_command_line::{RequirementFailed, UsageError};
 use vllm_sim_config::{Command, ConfigError, Loaded};
 use vllm_sim_replay::workload::WorkloadError;
 use vllm_sim_tokenizer::TokenizerError;
@@ -43,19 +43,19 @@ pub fn run(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCode {
         Ok(Command::Tool { name, args }) => match tool::run(name, &args, env) {
             Ok(text) if progress::is_stopped() => {
                 print(&text);
-                complain(&"interrupted: this is what there was", signals::INTERRUPTED)
+                print_error(&"interrupted: this is what there was", signals::INTERRUPTED)
             }
             Ok(text) => print(&text),
             Err(error) => {
-                if let Some(unmet) = error.downcast_ref::<Unmet>() {
+                if let Some(unmet) = error.downcast_ref::<RequirementFailed>() {
                     print(&unmet.printed);
                 }
-                complain(&format!("{error:#}"), exit_code(&error))
+                print_error(&format!("{error:#}"), exit_code(&error))
             }
         },
         // A call without arguments prints the usage.
-        Err(error) if args.len() <= 1 => complain_of_nothing(&error),
-        Err(error) => complain(&error, BAD_CONFIG),
+        Err(error) if args.len() <= 1 => print_usage_error(&error),
+        Err(error) => print_error(&error, BAD_CONFIG),
     }
 }
 
@@ -104,11 +104,11 @@ fn print(text: &str) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // A reader such as `| head` closed the pipe.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => complain(&error, FAILED),
+        Err(error) => print_error(&error, FAILED),
     }
 }
 
-fn complain(error: &dyn std::fmt::Display, code: u8) -> ExitCode {
+fn print_error(error: &dyn std::fmt::Display, code: u8) -> ExitCode {
     use std::io::Write;
     // A failed start has no log; the exit code reports the error even if standard error is closed.
     let _ = writeln!(std::io::stderr().lock(), "error: {error}");
@@ -116,10 +116,10 @@ fn complain(error: &dyn std::fmt::Display, code: u8) -> ExitCode {
 }
 
 /// Prints the usage and the missing argument.
-fn complain_of_nothing(error: &ConfigError) -> ExitCode {
+fn print_usage_error(error: &ConfigError) -> ExitCode {
     use std::io::Write;
     let _ = writeln!(std::io::stderr().lock(), "{}\n", vllm_sim_config::usage());
-    complain(error, BAD_CONFIG)
+    print_error(error, BAD_CONFIG)
 }
 
 fn serve(loaded: Loaded) -> ExitCode {
@@ -138,7 +138,7 @@ fn serve(loaded: Loaded) -> ExitCode {
         .build()
     {
         Ok(runtime) => runtime,
-        Err(error) => return complain(&error, FAILED),
+        Err(error) => return print_error(&error, FAILED),
     };
     let code = runtime.block_on(until_signalled(loaded));
     // Running blocking tasks, such as encoding a long prompt, are abandoned.
@@ -148,14 +148,15 @@ fn serve(loaded: Loaded) -> ExitCode {
 
 /// Logs every flag without effect; those that matter to users of vLLM as a warning.
 fn log_ignored(loaded: &Loaded) {
-    let is_felt = |flag: &&String| loaded.felt.contains(flag);
-    let (felt, rest): (Vec<&String>, Vec<&String>) = loaded.ignored.iter().partition(is_felt);
+    let has_vllm_effect = |flag: &&String| loaded.ignored_with_effect.contains(flag);
+    let (with_effect, rest): (Vec<&String>, Vec<&String>) =
+        loaded.ignored.iter().partition(has_vllm_effect);
     let words = |flags: &[&String]| {
         let words: Vec<&str> = flags.iter().map(|flag| flag.as_str()).collect();
         words.join(" ")
     };
-    if !felt.is_empty() {
-        let flags = words(&felt);
+    if !with_effect.is_empty() {
+        let flags = words(&with_effect);
         tracing::warn!(flags, "accepted, without the effect that they have in vLLM");
     }
     if !rest.is_empty() {
@@ -167,7 +168,7 @@ async fn until_signalled(loaded: Loaded) -> ExitCode {
     let ready_file = loaded.config.server.ready_file.clone();
     let cleared = ready_file.as_deref().map_or(Ok(()), ReadyFile::clear);
     if let Err(error) = cleared {
-        return complain(&error, BAD_CONFIG);
+        return print_error(&error, BAD_CONFIG);
     }
     let mut signals = Signals::new();
     if loaded.config.server.exit_on_stdin_eof {
@@ -188,14 +189,14 @@ async fn until_signalled(loaded: Loaded) -> ExitCode {
             } else {
                 FAILED
             };
-            return complain(&error, code);
+            return print_error(&error, code);
         }
     };
     // The file exists until this function returns, and before the log reports the address.
     let ready_file = ready_file.map(|path| ReadyFile::write(&path, &of_servers(&fleet)));
     if let Some(Err(error)) = &ready_file {
         fleet.shutdown().await;
-        return complain(error, FAILED);
+        return print_error(error, FAILED);
     }
     log_listening(&fleet);
     signals.next().await;
@@ -221,8 +222,8 @@ async fn engines_alone(
     };
     let mut headless = match started {
         Ok(headless) => headless,
-        Err(error) if is_config(&error) => return complain(&error, BAD_CONFIG),
-        Err(error) => return complain(&error, FAILED),
+        Err(error) if is_config(&error) => return print_error(&error, BAD_CONFIG),
+        Err(error) => return print_error(&error, FAILED),
     };
     let (failure, written) =
         until_ended(&mut headless, &mut signals, ready_file, &description).await;
@@ -235,8 +236,8 @@ async fn engines_alone(
         () = signals.next() => return ExitCode::from(FAILED),
     }
     match (failure, unwritten) {
-        (Some(error), _) => complain(&error, FAILED),
-        (None, Some(error)) => complain(error, FAILED),
+        (Some(error), _) => print_error(&error, FAILED),
+        (None, Some(error)) => print_error(error, FAILED),
         (None, None) => ExitCode::SUCCESS,
     }
 }

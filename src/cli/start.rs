@@ -18,7 +18,7 @@ pub(super) fn log_start(loaded: &Loaded) {
         CliMode::Vllm => "vllm serve",
     };
     // The `Debug` output of the configuration would contain keys.
-    let chosen = command_line_of(&loaded.to_json_chosen());
+    let chosen = command_line_of(&loaded.to_json_set());
     tracing::info!(
         "vllm-sim {} imitates vLLM {}, flags as of {command_line}:{chosen}",
         env!("CARGO_PKG_VERSION"),
@@ -102,7 +102,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 }
 
 /// Maximum number of bytes read to recognize a ready file.
-const MOST_READY_BYTES: u64 = 1 << 20;
+const MAX_READY_FILE_BYTES: u64 = 1 << 20;
 
 /// The file of `--ready-file`, which exists while the server listens or its engines have joined.
 pub(super) struct ReadyFile(PathBuf);
@@ -151,7 +151,7 @@ impl Drop for ReadyFile {
 /// Returns the process id in a ready file; `None` if the file is not a ready file.
 fn pid_of(path: &Path) -> Option<u32> {
     let file = std::fs::File::open(path).ok()?;
-    let ready: Value = serde_json::from_reader(file.take(MOST_READY_BYTES)).ok()?;
+    let ready: Value = serde_json::from_reader(file.take(MAX_READY_FILE_BYTES)).ok()?;
     let known = ready.get("servers").or_else(|| ready.get("ranks"));
     known.filter(|list| list.is_array())?;
     u32::try_from(ready.get("pid")?.as_u64()?).ok()

@@ -10,10 +10,10 @@ use parking_lot::Mutex;
 use super::{healthcheck, shell};
 use crate::server::{self, Fleet, StartError};
 use vllm_sim_calibrate::validate;
-use vllm_sim_command_line::{self as command_line, Unmet, UsageError, outputs, refuse};
+use vllm_sim_command_line::{self as command_line, RequirementFailed, UsageError, outputs, refuse};
 use vllm_sim_config::{
     CliMode, Command, FlagSpec, LatencySource, Loaded, SchedulerKind, TOOLS, ValueSource, flags,
-    load_engine, load_known, nearest_flag, without_passwords,
+    load_engine, load_known, mask_passwords, nearest_flag,
 };
 use vllm_sim_engine::latency::Coefficients;
 use vllm_sim_explain as explain;
@@ -157,7 +157,7 @@ fn run_validate(words: &[String]) -> Result<String> {
             let printed = validation.table();
             if validation.runs.is_empty() {
                 let missed = "no run can be predicted".to_owned();
-                return Err(Unmet { printed, missed }.into());
+                return Err(RequirementFailed { printed, missed }.into());
             }
             Ok(printed)
         }
@@ -193,7 +193,7 @@ pub(super) fn unknown(tool: &'static str, word: &str) -> UsageError {
 
 /// Returns the explicitly set flags that are not secret.
 pub(super) fn typed(loaded: &Loaded) -> impl Iterator<Item = (&'static FlagSpec, &[String])> {
-    let typed = flags().zip(&loaded.effective).filter(|(flag, value)| {
+    let typed = flags().zip(&loaded.resolved_flags).filter(|(flag, value)| {
         !flag.secret && !matches!(value.source, ValueSource::Default | ValueSource::Derived)
     });
     typed.map(|(flag, value)| (flag, &value.values[..]))
@@ -221,7 +221,7 @@ fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Depl
     let config = &loaded.config;
     let parallel = &config.engine.parallel;
     let typed = typed(&loaded).map(|(flag, values)| {
-        let values = without_passwords(&values.join(" "));
+        let values = mask_passwords(&values.join(" "));
         (format!("--{}", flag.name), values)
     });
     Ok(Deployment {
@@ -296,7 +296,10 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     if let Some(word) = rest.first() {
         return Err(unknown("explain", word).into());
     }
-    let model = loaded.effective.iter().find(|flag| flag.name == "model");
+    let model = loaded
+        .resolved_flags
+        .iter()
+        .find(|flag| flag.name == "model");
     let is_named = model.is_some_and(|model| model.source != ValueSource::Derived);
     if !is_named && loaded.config.model.hf_config.is_none() {
         let hint = "such as `vllm-sim explain meta-llama/Llama-3.1-8B-Instruct --gpu H100`";
@@ -309,7 +312,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     let sampling = server::sampling(&loaded.config).because;
     let utilization = loaded.config.engine.memory.gpu_memory_utilization;
     let setup = setup.as_ref().map(|setup| (setup, utilization));
-    let derived = loaded.effective.iter().filter_map(|setting| {
+    let derived = loaded.resolved_flags.iter().filter_map(|setting| {
         Some(explain::Derived {
             flag: setting.name,
             value: setting.values.first()?,

@@ -18,7 +18,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::reset::{ResetOnClose, ResettableStream};
 use super::socket::{Connection, ServerSocket};
-use super::uvicorn::Uvicorn;
+use super::uvicorn::UvicornErrors;
 use crate::tls::Acceptor;
 use vllm_sim_http::{Availability, HttpService};
 use vllm_sim_service::RequestContext;
@@ -169,7 +169,7 @@ async fn serve<S>(
                 .max_buf_size(MAX_BUFFER)
                 // Halves the CPU time per small chunk: copying is cheaper than a vectored write.
                 .writev(false)
-                .serve_connection(TokioIo::new(Uvicorn::new(stream)), service)
+                .serve_connection(TokioIo::new(UvicornErrors::new(stream)), service)
                 .with_upgrades();
             let shut_down = http1::UpgradeableConnection::graceful_shutdown;
             run_connection((Box::pin(connection), shut_down), &conn, opened, stopping).await

@@ -8,7 +8,7 @@ use super::error::StartError;
 use super::observers::EngineObservers;
 use super::scenario::FaultCounter;
 use super::setup;
-use super::texts::Texts;
+use super::shared_assets::SharedAssets;
 use vllm_sim_config::{Compat, Config};
 use vllm_sim_engine::Command;
 use vllm_sim_engine::driver::{LiveEngine, LiveRanks, Observer};
@@ -31,13 +31,13 @@ pub(super) struct Backend {
 
 /// Parameters of a backend in addition to its configuration.
 pub(super) struct BackendParts {
-    pub(super) texts: Texts,
+    pub(super) texts: SharedAssets,
     pub(super) paths: Vec<String>,
     /// Start of the engines' clock.
     pub(super) started: Instant,
     pub(super) port: u16,
     /// Tokens that end reasoning, for clients that parse token ids.
-    pub(super) thought_end: Option<Vec<u32>>,
+    pub(super) reasoning_end: Option<Vec<u32>>,
     /// Lockstep ranks that the engines join; `started` is their clock.
     pub(super) ranks: Option<LiveRanks>,
     /// Additional observer of the first engine.
@@ -61,8 +61,8 @@ impl Backend {
         };
         let live = engines::start(config, seed, clock, &observers, (parts.observer, ranks))?;
         let mut generator = generator(config, parts.texts, seed);
-        if let Some(ids) = parts.thought_end {
-            generator = generator.with_thought_end(ids);
+        if let Some(ids) = parts.reasoning_end {
+            generator = generator.with_reasoning_end(ids);
         }
         let mut service = service(config, generator, live.clone(), seed);
         let engine = metrics.engine(0);
@@ -124,7 +124,7 @@ fn service(config: &Config, generator: Generator, live: Vec<LiveEngine>, seed: u
         tools: config.content.tools.clone(),
         hashes: setup::hashes(config),
         traced: config.server.otlp.traces_endpoint.is_some(),
-        followed: config.metrics.kv_cache,
+        tracks_kv_blocks: config.metrics.kv_cache,
         role: config.engine.role,
         ngram: setup::ngram(config),
         load_failure_policy: setup::load_failure_policy(config),
@@ -133,7 +133,7 @@ fn service(config: &Config, generator: Generator, live: Vec<LiveEngine>, seed: u
     Service::new(models, generator, live, settings)
 }
 
-fn generator(config: &Config, texts: Texts, seed: u64) -> Generator {
+fn generator(config: &Config, texts: SharedAssets, seed: u64) -> Generator {
     let generator = Generator::new(config.content.mode, seed, texts.tokenizer)
         .with_whole_echo(!config.content.echo_cut)
         .with_mute(config.model.tokenizer.skip_init);

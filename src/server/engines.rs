@@ -7,7 +7,7 @@ use super::observers::EngineObservers;
 use super::{setup, timing};
 use vllm_sim_config::{Compat, Config, Encoder, Engine, SchedulerKind};
 use vllm_sim_engine::driver::{LiveEngine, LiveRanks, Observer, Observers, TimerTuning};
-use vllm_sim_engine::latency::{EncoderLatency, HostLink, Setup, Speed, gpu};
+use vllm_sim_engine::latency::{EncoderLatency, HostLink, RooflineSetup, Speed, gpu};
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::pool::PoolConfig;
 use vllm_sim_engine::sched::sglang::SglangConfig;
@@ -117,7 +117,7 @@ fn sglang(config: &Config, shared: VllmConfig) -> SglangConfig {
 /// the bus without overlap.
 fn weights_from_host(engine: &Engine) -> Duration {
     let link = engine.gpu.as_deref().and_then(gpu).map(HostLink::of);
-    let link = link.filter(|_| engine.timing.latency_source.knows_gpu());
+    let link = link.filter(|_| engine.timing.latency_source.uses_gpu());
     let bytes = engine.kv_cache.as_ref().map(|cache| cache.offloaded_bytes);
     let Some((link, bytes)) = link.zip(bytes) else {
         return Duration::ZERO;
@@ -131,7 +131,7 @@ fn weights_from_host(engine: &Engine) -> Duration {
 pub(super) fn modelled(
     config: &Config,
     seed: u64,
-) -> Result<(VllmConfig, Option<Setup>), StartError> {
+) -> Result<(VllmConfig, Option<RooflineSetup>), StartError> {
     let engine = &config.engine;
     let (latency, setup) = timing::latency(config)?;
     let encoder = engine.encoder.as_ref();
@@ -194,7 +194,10 @@ pub(super) fn modelled(
 }
 
 /// Returns the limits of media encoders, and their latency if the deployment is known.
-fn encoder(chosen: &Encoder, setup: Option<&Setup>) -> Result<Box<EncoderConfig>, StartError> {
+fn encoder(
+    chosen: &Encoder,
+    setup: Option<&RooflineSetup>,
+) -> Result<Box<EncoderConfig>, StartError> {
     let latency =
         setup.map(|setup| EncoderLatency::new(chosen.shapes, setup, chosen.spreads_items));
     Ok(Box::new(EncoderConfig {

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use super::error::StartError;
+use super::shared_assets::SharedAssets;
 use super::supervisor::Supervisor;
-use super::texts::Texts;
 use super::{Server, engines, features, scenario};
-use vllm_sim_config::{Balance, Config, Engine, Loaded};
+use vllm_sim_config::{Config, Engine, LoadBalancing, Loaded};
 use vllm_sim_observe::kv_events;
 
 /// Servers on consecutive ports: the ranks of the first replica, then those of the next.
@@ -33,7 +33,7 @@ impl Fleet {
     )]
     pub async fn start(loaded: Loaded) -> Result<Self, StartError> {
         features::check(&loaded.config)?;
-        let texts = Texts::open(&loaded.config).await?;
+        let texts = SharedAssets::open(&loaded.config).await?;
         let scenario = scenario::read(&loaded.config)?;
         let members = members(&loaded.config)?;
         // Ranks of a replica share one admin state; replicas are independent.
@@ -137,7 +137,7 @@ fn pause(engine: &Engine, replica: usize) -> Duration {
 
 fn members(config: &Config) -> Result<Vec<Config>, StartError> {
     let (first, count) = config.engine.parallel.local_ranks;
-    let apart = config.engine.parallel.balance == Balance::PortPerRank && count > 1;
+    let apart = config.engine.parallel.balance == LoadBalancing::PortPerRank && count > 1;
     let ranks = if apart { count } else { 1 };
     let mut members = Vec::new();
     for replica in 0..config.engine.replicas.count {

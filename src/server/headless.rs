@@ -11,14 +11,19 @@ use super::backend::Backend;
 use super::backend::BackendParts;
 use super::error::StartError;
 #[cfg(feature = "zmq")]
-use super::{engines, features, http_settings, replies, rules, scenario, stats_log, texts::Texts};
+use super::{
+    engines, features, http_settings, replies, rules, scenario, shared_assets::SharedAssets,
+    stats_log,
+};
 use vllm_sim_config::Loaded;
 #[cfg(feature = "zmq")]
 use {
     vllm_sim_config::Config,
     vllm_sim_engine::driver::LiveRanks,
     vllm_sim_engine::latency::ModelShape,
-    vllm_sim_engine_core::{CoreError, EngineCore, Parts, Steps, Thoughts, Waves, observe},
+    vllm_sim_engine_core::{
+        CoreError, EngineCore, EngineCoreParts, ReasoningMarkers, Steps, Waves, observe,
+    },
     vllm_sim_http::{AdminState, Availability, ServerControls},
     vllm_sim_service::scripted::ReplyRules,
 };
@@ -55,7 +60,7 @@ impl Headless {
         let started = Instant::now();
         let config = loaded.config.clone();
         features::check(&config)?;
-        let texts = Texts::open(&config).await?;
+        let texts = SharedAssets::open(&config).await?;
         if texts.tokenizer.eos().is_none() {
             tracing::warn!(
                 "this tokenizer has no end of sequence: it may not be the front end's, whose text is then not what was meant"
@@ -100,7 +105,7 @@ impl Headless {
     fn start_ranks(
         &mut self,
         loaded: &Loaded,
-        texts: &Texts,
+        texts: &SharedAssets,
         shared: &Shared,
     ) -> Result<(), StartError> {
         let config = &loaded.config;
@@ -124,9 +129,9 @@ impl Headless {
     fn add(
         &mut self,
         loaded: Loaded,
-        texts: Texts,
+        texts: SharedAssets,
         shared: &Shared,
-    ) -> Result<(Parts, Steps), StartError> {
+    ) -> Result<(EngineCoreParts, Steps), StartError> {
         let config = loaded.config.clone();
         let (observer, steps) = observe(&config);
         let ranks = shared.ranks.clone();
@@ -137,7 +142,7 @@ impl Headless {
             port: config.server.port,
             observer: Some(Box::new(observer)),
             ranks,
-            thought_end: shared
+            reasoning_end: shared
                 .thoughts
                 .as_ref()
                 .map(|thoughts| thoughts.end().to_vec()),
@@ -157,7 +162,7 @@ impl Headless {
         {
             self.logging.spawn(stats_log::run(engines, every));
         }
-        let parts = Parts {
+        let parts = EngineCoreParts {
             rank: config.engine.parallel.local_ranks.0,
             rules: rules::engine_core(&config, &backend.service),
             service: backend.service.clone(),
@@ -231,7 +236,7 @@ fn is_gone(availability: &Availability) -> bool {
 #[cfg(feature = "zmq")]
 struct Shared {
     waves: Option<Arc<Waves>>,
-    thoughts: Option<Thoughts>,
+    thoughts: Option<ReasoningMarkers>,
     /// Scripted replies; their use counts cover all ranks.
     replies: Option<Arc<ReplyRules>>,
     /// Lockstep that the ranks join.
@@ -299,9 +304,9 @@ impl Headless {
 }
 
 #[cfg(feature = "zmq")]
-fn thoughts(config: &Config, texts: &Texts) -> Option<Thoughts> {
+fn thoughts(config: &Config, texts: &SharedAssets) -> Option<ReasoningMarkers> {
     let parser = config.api.reasoning_parser.as_ref()?;
-    let thoughts = Thoughts::of(parser, config.api.reasoning_ratio, &texts.tokenizer);
+    let thoughts = ReasoningMarkers::of(parser, config.api.reasoning_ratio, &texts.tokenizer);
     if thoughts.is_none() {
         tracing::warn!(
             "--reasoning-parser {parser}: answers have no thoughts, as its format is not played behind an API server of vLLM"
@@ -363,7 +368,7 @@ const OF_HTTP: &[&str] = &[
 /// Returns the flags of [`OF_HTTP`] that were set.
 #[cfg(feature = "zmq")]
 fn without_effect(loaded: &Loaded) -> Vec<String> {
-    let chosen = loaded.to_json_chosen();
+    let chosen = loaded.to_json_set();
     let given = OF_HTTP.iter().filter(|flag| chosen.contains_key(**flag));
     given.map(|flag| format!("--{flag}")).collect()
 }

@@ -9,7 +9,7 @@ use vllm_sim_http::settings::{
     AnswerSettings, CacheSettings, ControlSettings, ImageOutputSettings, ModelSettings,
     ParserSettings, PoolingSettings, ServerSettings, Settings,
 };
-use vllm_sim_service::generate::Mode;
+use vllm_sim_service::generate::TextMode;
 
 pub(super) fn of(config: &Config) -> Settings {
     let engine = &config.engine;
@@ -71,7 +71,7 @@ fn model(config: &Config) -> ModelSettings {
         name: model.name.clone(),
         max_model_len: model.max_model_len,
         hf_config: model.hf_config.clone(),
-        is_encoder: config.content.mode == Mode::Encoder,
+        is_encoder: config.content.mode == TextMode::Encoder,
         chat_template_kwargs: model.chat_template_kwargs.clone(),
         response_role: model.response_role.clone(),
         vllm_version: model.vllm_version.clone(),

@@ -1,6 +1,7 @@
 //! Builds, runs and stops servers from a [`Config`].
 
 mod accept;
+mod aux_server;
 mod backend;
 mod engines;
 mod error;
@@ -16,12 +17,11 @@ mod reset;
 mod rules;
 mod scenario;
 mod setup;
-mod side;
+mod shared_assets;
 mod socket;
 mod startup_log;
 mod stats_log;
 mod supervisor;
-mod texts;
 mod timing;
 mod uvicorn;
 
@@ -35,14 +35,14 @@ use tokio::task::JoinSet;
 use crate::tls::Acceptor;
 use vllm_sim_config::{Compat, Config, Loaded};
 use vllm_sim_engine::driver::LiveRanks;
-use vllm_sim_engine::latency::Setup;
+use vllm_sim_engine::latency::RooflineSetup;
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_http::{AdminState, App, AppParts, HttpService};
 
 use backend::{Backend, BackendParts};
+use shared_assets::SharedAssets;
 use socket::{ServerSocket, ServerSockets};
-use texts::Texts;
 
 pub use error::StartError;
 #[cfg(not(feature = "sqlite"))]
@@ -55,7 +55,7 @@ pub use timing::{Sampling, read_coefficients};
 ///
 /// # Errors
 /// [`StartError`] for an unknown model or GPU.
-pub fn modelled(config: &Config) -> Result<(VllmConfig, Option<Setup>), StartError> {
+pub fn modelled(config: &Config) -> Result<(VllmConfig, Option<RooflineSetup>), StartError> {
     engines::modelled(config, config.content.seed.unwrap_or(0))
 }
 
@@ -93,7 +93,7 @@ impl Server {
     /// [`StartError`]; everything that was started is stopped.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         features::check(&config)?;
-        let texts = Texts::open(&config).await?;
+        let texts = SharedAssets::open(&config).await?;
         Self::begin(config, None, (Arc::default(), None), texts).await
     }
 
@@ -103,7 +103,7 @@ impl Server {
     /// Same errors as [`Self::start`].
     pub async fn start_loaded(loaded: Loaded) -> Result<Self, StartError> {
         features::check(&loaded.config)?;
-        let texts = Texts::open(&loaded.config).await?;
+        let texts = SharedAssets::open(&loaded.config).await?;
         let config = loaded.config.clone();
         let scenario = scenario::read(&config)?;
         let server = Self::begin(config, Some(loaded), (Arc::default(), None), texts).await?;
@@ -121,7 +121,7 @@ impl Server {
         config: Config,
         loaded: Option<Loaded>,
         (admin_state, ranks): (Arc<AdminState>, Option<LiveRanks>),
-        texts: Texts,
+        texts: SharedAssets,
     ) -> Result<Self, StartError> {
         let started = ranks.as_ref().map_or_else(Instant::now, LiveRanks::epoch);
         let config = Arc::new(config);
@@ -136,7 +136,7 @@ impl Server {
         let port = address.map_or(config.server.port, |a| a.port());
         let (index, routes) = vllm_sim_http::routes(&config);
         let parts = BackendParts {
-            thought_end: None,
+            reasoning_end: None,
             texts,
             paths: index.paths(),
             started,
@@ -175,7 +175,7 @@ impl Server {
             accepting.spawn(stats_log::run(engines, every));
         }
         #[cfg(feature = "grpc")]
-        let grpc = Some(vllm_sim_grpc::router(vllm_sim_grpc::Parts {
+        let grpc = Some(vllm_sim_grpc::router(vllm_sim_grpc::GrpcState {
             settings: Arc::new(setup::grpc(&config, &service)),
             service,
             started,

@@ -10,7 +10,7 @@ use super::{setup, timing};
 use vllm_sim_config::Config;
 use vllm_sim_engine::driver::Observer;
 use vllm_sim_observe::kv_events::EventLoss;
-use vllm_sim_observe::metrics::{BlockLifetime, Metrics, MetricsObserver, WorkObserver};
+use vllm_sim_observe::metrics::{BlockLifetime, Metrics, MetricsObserver, MfuObserver};
 #[cfg(feature = "otel")]
 use vllm_sim_observe::otel::Spans;
 #[cfg(feature = "zmq")]
@@ -97,7 +97,7 @@ impl EngineObservers {
             observers.push(Box::new(BlockLifetime::new(series.clone(), share)));
         }
         if let Some(model) = timing::work(config) {
-            observers.push(Box::new(WorkObserver::new(series, model, features.steps)));
+            observers.push(Box::new(MfuObserver::new(series, model, features.steps)));
         }
         #[cfg(feature = "zmq")]
         if config.kv_events.enabled && setup::has_cache(config) {

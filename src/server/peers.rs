@@ -10,10 +10,10 @@ use http_body_util::Empty;
 use super::error::StartError;
 use vllm_sim_config::{Config, ConfigError};
 use vllm_sim_http::{DashboardPeer, SUMMARY};
-use vllm_sim_http_client::{Client, Connector, Endpoint, Trust};
+use vllm_sim_http_client::{CertificateVerification, Client, Connector, Endpoint};
 
 /// Maximum size of a response, in bytes.
-const MOST_BYTES: usize = 64 << 10;
+const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 struct PeerClient {
     host: String,
@@ -59,7 +59,7 @@ impl PeerClient {
         let endpoint = Endpoint::new(scheme == "https", &authority);
         let endpoint = endpoint.ok_or_else(|| wrong("names no host"))?;
         // The request has no secrets, and deployments often have self-signed certificates.
-        let connector = Connector::new(endpoint, &Trust::Anyone);
+        let connector = Connector::new(endpoint, &CertificateVerification::Disabled);
         let connector = connector.map_err(|error| wrong(&error.to_string()))?;
         let base = match base {
             "" => String::new(),
@@ -80,7 +80,7 @@ impl PeerClient {
         let request = Request::get(&self.path).header(header::HOST, &self.host);
         let request = request.body(Empty::new());
         let request = request.map_err(|error| error.to_string())?;
-        let answer = self.client.fetch(request, MOST_BYTES).await?;
+        let answer = self.client.fetch(request, MAX_RESPONSE_BYTES).await?;
         if !answer.status().is_success() {
             return Err(format!("it answers {} to {}", answer.status(), self.path));
         }

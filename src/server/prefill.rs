@@ -7,8 +7,8 @@ use axum::Router;
 use axum::routing::{get, post};
 use tokio::net::TcpListener;
 
+use super::aux_server;
 use super::error::StartError;
-use super::side;
 use vllm_sim_config::Config;
 use vllm_sim_http::{App, bootstrap};
 #[cfg(feature = "zmq")]
@@ -81,6 +81,6 @@ pub(super) async fn registry(
     let routes = Router::new()
         .route("/query", get(bootstrap::query))
         .route("/register", post(bootstrap::register))
-        .with_state(bootstrap::Registry::new(app));
-    Ok(Some(side::serve(listener, routes)))
+        .with_state(bootstrap::BootstrapRegistry::new(app));
+    Ok(Some(aux_server::serve(listener, routes)))
 }

@@ -8,7 +8,7 @@ use super::rules;
 use super::timing;
 use vllm_sim_config::{CliMode, Compat, Config, Connector, KvTransfer, SchedulerKind, Task};
 use vllm_sim_engine::LoadFailurePolicy;
-use vllm_sim_engine::kv::{HashAlgo, HashConfig, HostRules, KvConfig, SparseKind};
+use vllm_sim_engine::kv::{HashAlgo, HashConfig, HostRules, KvConfig, SparseLayerKind};
 use vllm_sim_http::LayerSettings;
 use vllm_sim_observe::kv_events::HashFormat;
 use vllm_sim_observe::metrics::{
@@ -158,7 +158,7 @@ pub(super) fn prompts(config: &Config) -> PromptSettings {
         content_format: model.chat_template_content_format,
         skip_tokenizer_init: model.tokenizer.skip_init,
         media: MediaSettings {
-            accepted: config.content.takes_media,
+            accepted: config.content.accepts_media,
             unchecked: model.cli_mode == CliMode::Llmd,
             rules: config.content.media,
             limits: MediaLimits {
@@ -239,7 +239,9 @@ pub(super) fn cache_config(config: &Config) -> CacheConfig {
         sliding_window: engine.kv_cache.as_ref().and_then(|size| {
             let plan = &size.plan;
             match plan.sparse {
-                SparseKind::Window(tokens) if plan.full_groups == 0 && plan.sparse_groups > 0 => {
+                SparseLayerKind::Window(tokens)
+                    if plan.full_groups == 0 && plan.sparse_groups > 0 =>
+                {
                     Some(tokens)
                 }
                 _ => None,

@@ -12,8 +12,8 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
+use super::aux_server;
 use super::error::StartError;
-use super::side;
 use vllm_sim_http::App;
 
 /// Serves the health endpoint until dropped.
@@ -55,7 +55,7 @@ impl Supervisor {
             .route("/ready", get(look.clone()))
             .route("/readyz", get(look));
         let mut serving = JoinSet::new();
-        serving.spawn(side::serve(listener, routes));
+        serving.spawn(aux_server::serve(listener, routes));
         Ok(Self {
             address,
             _serving: serving,

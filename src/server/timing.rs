@@ -6,15 +6,17 @@ use super::error::{StartError, wrong};
 use super::setup;
 use vllm_sim_config::{Config, KernelTables, LatencySource, SchedulerKind};
 use vllm_sim_engine::latency::{
-    Aic, AicSetup, Coefficients, Drafting, GPUS, Gpu, Grid, LatencyModel, Memory, ModelShape,
-    Polynomial, Quantization, Roofline, Scheme, Setup, gpu, installed_tables, kv_width, model,
-    sampling_defaults,
+    Aic, AicSetup, Coefficients, DraftLatency, GPUS, Gpu, Grid, LatencyModel, Memory, ModelShape,
+    Polynomial, Quantization, Roofline, RooflineSetup, Scheme, gpu, installed_tables, kv_width,
+    model, sampling_defaults,
 };
 use vllm_sim_observe::metrics::WorkModel;
 
 const GPU: &str = "H100";
 
-pub(super) fn latency(config: &Config) -> Result<(LatencyModel, Option<Setup>), StartError> {
+pub(super) fn latency(
+    config: &Config,
+) -> Result<(LatencyModel, Option<RooflineSetup>), StartError> {
     let engine = &config.engine;
     let planned = engine.kv_cache.as_ref();
     if let Some(refusal) = planned.and_then(|size| size.refusal.as_ref()) {
@@ -49,13 +51,13 @@ pub(super) fn latency(config: &Config) -> Result<(LatencyModel, Option<Setup>), 
 /// Returns the time model of the drafter in this deployment.
 pub(super) fn drafting(
     config: &Config,
-    setup: &Setup,
-) -> Result<Option<Box<Drafting>>, StartError> {
+    setup: &RooflineSetup,
+) -> Result<Option<Box<DraftLatency>>, StartError> {
     let engine = &config.engine;
     let (Some(drafter), Some(drafts)) = (&engine.drafter, &engine.speculative) else {
         return Ok(None);
     };
-    let target = Setup {
+    let target = RooflineSetup {
         tp: drafts.tensor.unwrap_or(setup.tp),
         ..setup.clone()
     };
@@ -80,7 +82,11 @@ fn tables_folder(named: Option<&Path>) -> Result<PathBuf, StartError> {
     })
 }
 
-fn kernel_tables(config: &Config, tables: &KernelTables, setup: &Setup) -> Result<Aic, StartError> {
+fn kernel_tables(
+    config: &Config,
+    tables: &KernelTables,
+    setup: &RooflineSetup,
+) -> Result<Aic, StartError> {
     let engine = &config.engine;
     let data = tables_folder(tables.folder.as_deref())?;
     without_effect(&setup.coefficients);
@@ -129,7 +135,7 @@ fn without_effect(given: &Coefficients) {
     }
 }
 
-fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<Setup, StartError> {
+fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<RooflineSetup, StartError> {
     let engine = &config.engine;
     let gpu = named_gpu(config)?;
     let shape = shape(config)?;
@@ -152,7 +158,7 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<Setup, Sta
     }
     let read = coefficients.map_or(Ok(Coefficients::default()), read_coefficients)?;
     let sampling = sampling(config);
-    Ok(Setup {
+    Ok(RooflineSetup {
         tp: engine.parallel.tensor,
         pp: engine.parallel.pipeline,
         pcp: engine.parallel.prefill_context,
@@ -170,7 +176,7 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<Setup, Sta
             attention_scale: read.attention_scale * f64::from(engine.parallel.context),
             ..read
         },
-        ..Setup::new(shape, gpu.clone())
+        ..RooflineSetup::new(shape, gpu.clone())
     })
 }
 
@@ -339,7 +345,7 @@ fn kv_bytes(config: &Config) -> u32 {
 /// `None` without a GPU and configured bytes, or if the model's shape is unknown.
 pub(super) fn blocks(config: &Config) -> Option<u32> {
     let engine = &config.engine;
-    let roofline = engine.timing.latency_source.knows_gpu();
+    let roofline = engine.timing.latency_source.uses_gpu();
     if engine.memory.kv_cache_memory_bytes.is_none() && !roofline {
         return None;
     }

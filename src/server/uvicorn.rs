@@ -17,13 +17,13 @@ content-length: 30\r\nconnection: close\r\n\r\nInvalid HTTP request received.";
 
 /// A connection that answers invalid requests as uvicorn does.
 #[derive(Debug)]
-pub(super) struct Uvicorn<S> {
+pub(super) struct UvicornErrors<S> {
     inner: S,
     /// Replacement for hyper's response, and the number of bytes written.
     instead: Option<(Vec<u8>, usize)>,
 }
 
-impl<S> Uvicorn<S> {
+impl<S> UvicornErrors<S> {
     pub(super) fn new(inner: S) -> Self {
         Self {
             inner,
@@ -39,7 +39,7 @@ fn explained(refusal: &[u8]) -> Option<Vec<u8>> {
     Some([status, date, EXPLAINED].concat())
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Uvicorn<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for UvicornErrors<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -49,7 +49,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Uvicorn<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Uvicorn<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for UvicornErrors<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -138,7 +138,7 @@ const QUOTED: [(&str, &str, &str); 8] = [
     ),
     (
         "texts of\n16 KiB and more",
-        "crates/service/src/off_thread.rs",
+        "crates/service/src/blocking_pool.rs",
         "LONG: usize = 16 * 1024;",
     ),
     (

@@ -6,25 +6,25 @@ use serde_json::{Value, json};
 use vllm_sim_calibrate::validate;
 use vllm_sim_calibrate::{self as calibrate, Fitted, Options, Parameter, RunSet};
 use vllm_sim_engine::latency::{
-    Coefficients, LatencyModel, ModelShape, Roofline, Setup, gpu, model,
+    Coefficients, LatencyModel, ModelShape, Roofline, RooflineSetup, gpu, model,
 };
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_replay::load::{BenchRun, MeasuredRequest, OfferedLoad};
 use vllm_sim_replay::outcome::{Outcome, Sink};
-use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
+use vllm_sim_replay::synth::{Arrivals, Lengths, SyntheticWorkload};
 use vllm_sim_replay::{PoolSpec, RouterConfig, Settings, run};
 
-fn setup(coefficients: Coefficients) -> Setup {
+fn setup(coefficients: Coefficients) -> RooflineSetup {
     let shape: ModelShape = model("meta-llama/Llama-3.1-8B-Instruct").expect("is known");
     // What `measure` reports has no front end that slows down.
     let coefficients = Coefficients {
         front_end_sequence_us: 0.0,
         ..coefficients
     };
-    Setup {
+    RooflineSetup {
         coefficients,
-        ..Setup::new(shape, gpu("H100").expect("is known").clone())
+        ..RooflineSetup::new(shape, gpu("H100").expect("is known").clone())
     }
 }
 
@@ -80,12 +80,12 @@ fn measure(truth: Coefficients, rate: f64, prompt: u32) -> BenchRun {
             RouterConfig::RoundRobin,
         ))
     };
-    let mut source = Synthetic {
+    let mut source = SyntheticWorkload {
         sessions: 50,
         input: Lengths::Constant(prompt),
         output: Lengths::Constant(24),
         arrivals: Arrivals::Poisson(rate),
-        ..Synthetic::default()
+        ..SyntheticWorkload::default()
     }
     .source()
     .expect("makes sense");

@@ -291,7 +291,7 @@ fn kernel_tables_are_played_by_the_roofline() {
 #[test]
 fn kernel_tables_are_read_where_they_are() {
     use serde_json::json;
-    use vllm_sim_engine::latency::{Aic, AicSetup, MixedStep, ModelShape, Overhead};
+    use vllm_sim_engine::latency::{Aic, AicSetup, MixedStepTiming, ModelShape, StepOverhead};
     let tables = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/engine/tests/fixtures/aic");
     let config = json!({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "vocab_size": 128});
@@ -312,8 +312,8 @@ fn kernel_tables_are_read_where_they_are() {
         moe_ep: 1,
         kv_bytes: 2,
         qk_norm: false,
-        mixed: MixedStep::Sum,
-        overhead: Overhead::default(),
+        mixed: MixedStepTiming::Sum,
+        overhead: StepOverhead::default(),
     };
     let prefill = Aic::open(&tables, &setup).unwrap().prefill(1, 300, 0);
     let ttft = play("current").unwrap()["summary"]["mean_ttft_ms"].as_f64();

@@ -26,7 +26,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use vllm_sim::server::Server;
 use vllm_sim_config::{CliMode, Loaded};
-use vllm_sim_http_client::{Client, Connector, Endpoint, Trust};
+use vllm_sim_http_client::{CertificateVerification, Client, Connector, Endpoint};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-llama");
 
@@ -140,7 +140,7 @@ impl Fleet {
             let address = server.address.unwrap();
             let authority = address.to_string().parse().unwrap();
             let endpoint = Endpoint::new(false, &authority).unwrap();
-            let connector = Connector::new(endpoint, &Trust::Anyone).unwrap();
+            let connector = Connector::new(endpoint, &CertificateVerification::Disabled).unwrap();
             (address, Client::new(connector))
         });
         pods.collect()
@@ -389,7 +389,8 @@ fn what_goes_to_a_pod_that_sleeps_is_a_misroute() {
     let asleep = fleet.servers[1].address.unwrap();
     let post = |path: &str| {
         let endpoint = Endpoint::new(false, &asleep.to_string().parse().unwrap()).unwrap();
-        let client = Client::new(Connector::new(endpoint, &Trust::Anyone).unwrap());
+        let client =
+            Client::new(Connector::new(endpoint, &CertificateVerification::Disabled).unwrap());
         let request = Request::post(path).header("host", asleep.to_string());
         let request = request.body(Full::new(Bytes::new())).unwrap();
         let answer = fleet.runtime.block_on(client.send(request)).unwrap();

@@ -8,11 +8,11 @@ use vllm_sim_config::{CliMode, Loaded};
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::pool::PoolConfig;
-use vllm_sim_http_client::Trust;
+use vllm_sim_http_client::CertificateVerification;
 use vllm_sim_replay::online::{Api, OnlineError, OnlineOptions, OnlineSummary, run};
 use vllm_sim_replay::outcome::{Outcome, Sink, Status};
-use vllm_sim_replay::report::{self, Collector, Report, RunFacts};
-use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
+use vllm_sim_replay::report::{self, Collector, Report, RunTotals};
+use vllm_sim_replay::synth::{Arrivals, Lengths, SyntheticWorkload};
 use vllm_sim_replay::workload::{
     Dependency, Prompt, Session, TokenRun, Turn, WorkloadError, WorkloadSource,
 };
@@ -78,18 +78,18 @@ impl Drop for Sim {
     }
 }
 
-fn workload() -> Synthetic {
-    Synthetic {
+fn workload() -> SyntheticWorkload {
+    SyntheticWorkload {
         sessions: 40,
         input: Lengths::Uniform(20, 200),
         output: Lengths::Uniform(2, 20),
         arrivals: Arrivals::Poisson(40.0),
-        ..Synthetic::default()
+        ..SyntheticWorkload::default()
     }
 }
 
-fn facts(requests: u64) -> RunFacts {
-    RunFacts {
+fn facts(requests: u64) -> RunTotals {
+    RunTotals {
         requests,
         prefill_worker_seconds: 0.0,
         decode_worker_seconds: None,
@@ -99,14 +99,14 @@ fn facts(requests: u64) -> RunFacts {
     }
 }
 
-fn online(synthetic: Synthetic, options: &OnlineOptions) -> (Report, OnlineSummary) {
+fn online(synthetic: SyntheticWorkload, options: &OnlineOptions) -> (Report, OnlineSummary) {
     let mut source = synthetic.source().expect("makes sense");
     let mut collector = Collector::new(report::ReportOptions::default());
     let sent = run(&mut source, options, &mut collector, &mut |_| {}).expect("is sent");
     (collector.finish(&facts(sent.requests)), sent)
 }
 
-fn offline(synthetic: Synthetic, loaded: &Loaded) -> Report {
+fn offline(synthetic: SyntheticWorkload, loaded: &Loaded) -> Report {
     let engine = &loaded.config.engine;
     let pool = PoolConfig {
         slots: engine.max_num_seqs as usize,
@@ -172,13 +172,13 @@ fn chats_have_the_planned_lengths_and_sessions_remember() {
         concurrency: Some(3),
         ..sim.options()
     };
-    let sessions = Synthetic {
+    let sessions = SyntheticWorkload {
         sessions: 6,
         input: Lengths::Constant(150),
         output: Lengths::Constant(5),
         turns: Lengths::Constant(2),
         grows_by: Some(Lengths::Constant(40)),
-        ..Synthetic::default()
+        ..SyntheticWorkload::default()
     };
     for api in [Api::Chat, Api::Completions] {
         let (report, sent) = online(
@@ -221,10 +221,10 @@ impl Sink for Ends {
 #[test]
 fn failures_are_outcomes_in_the_servers_words() {
     let sim = Sim::start(&["--max-model-len=64"]);
-    let mut source = Synthetic {
+    let mut source = SyntheticWorkload {
         sessions: 3,
         input: Lengths::Constant(100),
-        ..Synthetic::default()
+        ..SyntheticWorkload::default()
     }
     .source()
     .expect("makes sense");
@@ -287,13 +287,13 @@ fn what_the_server_reused_is_in_the_report() {
         "--enable-prefix-caching",
         "--enable-prompt-tokens-details",
     ]);
-    let shared = Synthetic {
+    let shared = SyntheticWorkload {
         sessions: 8,
         input: Lengths::Constant(160),
         output: Lengths::Constant(2),
         prefix_groups: 1,
         shared_prefix_ratio: 0.5,
-        ..Synthetic::default()
+        ..SyntheticWorkload::default()
     };
     let options = OnlineOptions {
         concurrency: Some(1),
@@ -311,12 +311,12 @@ fn what_the_server_reused_is_in_the_report() {
 #[test]
 fn the_clock_of_a_request_starts_when_it_was_to_be_sent() {
     let sim = Sim::start(&DELAYS);
-    let synthetic = Synthetic {
+    let synthetic = SyntheticWorkload {
         sessions: 5,
         output: Lengths::Constant(1),
         input: Lengths::Constant(20),
         arrivals: Arrivals::Interval(10.0),
-        ..Synthetic::default()
+        ..SyntheticWorkload::default()
     };
     let options = OnlineOptions {
         max_in_flight: 1,
@@ -346,13 +346,13 @@ fn prompts_that_differ_in_the_trace_differ_on_the_server() {
         ..sim.options()
     };
     for api in [Api::Completions, Api::Chat] {
-        let distinct = Synthetic {
+        let distinct = SyntheticWorkload {
             sessions: 150,
             input: Lengths::Constant(if api == Api::Chat { 90 } else { 40 }),
             output: Lengths::Constant(1),
             // Blocks of one token each, as those of a Mooncake trace.
             think_ms: 1.0,
-            ..Synthetic::default()
+            ..SyntheticWorkload::default()
         };
         let options = OnlineOptions {
             api,
@@ -379,7 +379,10 @@ fn a_server_behind_tls_is_measured_if_it_is_trusted() {
     let certificate = format!("--ssl-certfile={}", path("crt").display());
     let key = format!("--ssl-keyfile={}", path("key").display());
     let sim = Sim::start(&[&certificate, &key, "--scheduler=pool"]);
-    for trust in [Trust::Anyone, Trust::Authorities(path("crt"))] {
+    for trust in [
+        CertificateVerification::Disabled,
+        CertificateVerification::Authorities(path("crt")),
+    ] {
         let options = OnlineOptions {
             trust,
             ..sim.options()
@@ -397,7 +400,7 @@ fn a_server_behind_tls_is_measured_if_it_is_trusted() {
     let error = error.expect_err("nobody vouches for it").to_string();
     assert!(error.contains("invalid peer certificate"), "{error}");
     let options = OnlineOptions {
-        trust: Trust::Authorities(path("none")),
+        trust: CertificateVerification::Authorities(path("none")),
         ..sim.options()
     };
     let error = run(&mut source, &options, &mut Ends::default(), &mut |_| {});

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::validate::{Client, Latencies, Prediction, RecordedRun, Request};
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::latency::{Coefficients, LatencyModel, Roofline, Setup};
+use vllm_sim_engine::latency::{Coefficients, LatencyModel, Roofline, RooflineSetup};
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
 use vllm_sim_engine::{BlockKey, BlockPlan};
 use vllm_sim_random::mix;
@@ -95,7 +95,7 @@ impl CalibrationCase {
     /// Prepares a run of a load generator against `deployment`.
     pub(super) fn bench(
         bench: &BenchRun,
-        (engine, setup): (&VllmConfig, &Setup),
+        (engine, setup): (&VllmConfig, &RooflineSetup),
         options: &Options,
     ) -> Result<Self, CalibrateError> {
         if bench.requests.is_empty() {
@@ -307,7 +307,7 @@ impl CalibrationCase {
         stages.len()
     }
 
-    pub(super) fn setup(&self) -> &Setup {
+    pub(super) fn setup(&self) -> &RooflineSetup {
         &self.run.setup
     }
 
@@ -363,7 +363,7 @@ fn beginning(run: &RecordedRun) -> Option<RecordedRun> {
 }
 
 /// Sets the API server time to the measured one, if given.
-fn measured_front_end(setup: &Setup, options: &Options) -> Setup {
+fn measured_front_end(setup: &RooflineSetup, options: &Options) -> RooflineSetup {
     let mut setup = setup.clone();
     if let Some(us) = options.front_end_us {
         setup.coefficients.front_end_us = us;
@@ -371,7 +371,7 @@ fn measured_front_end(setup: &Setup, options: &Options) -> Setup {
     setup
 }
 
-fn label(model: &str, setup: &Setup) -> String {
+fn label(model: &str, setup: &RooflineSetup) -> String {
     let model = model.rsplit('/').next().unwrap_or(model);
     let tp = match setup.tp {
         1 => String::new(),

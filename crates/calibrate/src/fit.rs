@@ -4,7 +4,7 @@
 
 use super::case::CalibrationCase;
 use super::linear::{LinearFit, RidgePlan};
-use super::machine::{CaseRunner, FitColumn, PlayedPart};
+use super::machine::{CaseRunner, FitColumn, SimulatedPart};
 use super::parameters::Parameter;
 use super::plan::{self, ParameterChoice};
 use super::{CalibrateError, Options};
@@ -15,11 +15,11 @@ const HALVINGS: usize = 6;
 /// Maximum length of a step, in scales of the priors.
 const LONGEST: f64 = 3.0;
 /// Minimum length of a step, in scales of the priors; a shorter one counts as converged.
-const ARRIVED: f64 = 1e-2;
+const CONVERGED_STEP: f64 = 1e-2;
 /// Relative improvement of the cost below which a step is the last one.
-const WORTH: f64 = 2e-3;
+const MIN_IMPROVEMENT: f64 = 2e-3;
 /// Maximum number of plans, each chosen where the previous one converged.
-const LOOKS: usize = 4;
+const MAX_PLANS: usize = 4;
 /// Distance from a bound, relative to the range, at which a parameter counts as at its bound.
 const AT_BOUND: f64 = 1e-3;
 
@@ -99,12 +99,16 @@ pub(super) fn fit(
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             n => n,
         },
-        told: Progress::begin("calibrate", "runs played", None),
+        progress_bar: Progress::begin("calibrate", "runs played", None),
     };
     let (lines, plan) = descend(&machine, &choice)?;
     let everywhere: Vec<usize> = (0..cases.len()).collect();
     let origin = vec![0.0; machine.columns.len()];
-    let played = machine.play(&[origin, lines.at.clone()], &everywhere, PlayedPart::Whole)?;
+    let played = machine.play(
+        &[origin, lines.at.clone()],
+        &everywhere,
+        SimulatedPart::Whole,
+    )?;
     let runs = cases.iter().enumerate().map(|(i, case)| RunOutcome {
         name: case.name.clone(),
         deployment: machine.deployments[i],
@@ -185,17 +189,17 @@ fn descend(
 ) -> Result<(LinearFit, RidgePlan), CalibrateError> {
     let origin = vec![0.0; machine.columns.len()];
     let mut here = machine
-        .residuals(std::slice::from_ref(&origin), PlayedPart::Whole)?
+        .residuals(std::slice::from_ref(&origin), SimulatedPart::Whole)?
         .remove(0);
     let all: Vec<usize> = (0..machine.columns.len()).collect();
     let mut lines = machine.lines(&origin, &here, &all)?;
     let mut plan = choice.best(&machine.columns, &lines);
-    for look in 1..=LOOKS {
+    for look in 1..=MAX_PLANS {
         let planned: Vec<usize> = plan.terms.iter().map(|(column, _)| *column).collect();
         (here, lines) = walk(machine, &plan, here, lines, &planned)?;
         // With many runs of several deployments, the plan is not chosen again.
         let pooled = machine.columns.iter().any(|c| c.deployment.is_some());
-        if pooled || look == LOOKS {
+        if pooled || look == MAX_PLANS {
             break;
         }
         if planned.len() < all.len() && !planned.is_empty() {
@@ -210,7 +214,7 @@ fn descend(
         let goal = lines.best(&plan).into_iter().enumerate();
         let at: Vec<f64> = goal.map(|(j, u)| machine.bounded(j, u)).collect();
         here = machine
-            .residuals(std::slice::from_ref(&at), PlayedPart::Whole)?
+            .residuals(std::slice::from_ref(&at), SimulatedPart::Whole)?
             .remove(0);
         lines = machine.lines(&at, &here, &all)?;
     }
@@ -228,7 +232,7 @@ fn walk(
     for _ in 0..STEPS {
         let goal = lines.best(plan);
         let step: Vec<f64> = goal.iter().zip(&lines.at).map(|(a, b)| a - b).collect();
-        if step.iter().all(|by| by.abs() < ARRIVED) {
+        if step.iter().all(|by| by.abs() < CONVERGED_STEP) {
             break;
         }
         let cost = lines.cost(plan, &here, &lines.at);
@@ -240,7 +244,7 @@ fn walk(
                 .map(|(j, (u, by))| machine.bounded(j, u + length * by.clamp(-LONGEST, LONGEST)));
             let trial: Vec<f64> = trial.collect();
             let residuals = machine
-                .residuals(std::slice::from_ref(&trial), PlayedPart::Whole)?
+                .residuals(std::slice::from_ref(&trial), SimulatedPart::Whole)?
                 .remove(0);
             if lines.cost(plan, &residuals, &trial) < cost {
                 found = Some((trial, residuals));
@@ -254,7 +258,7 @@ fn walk(
         let saved = cost - lines.cost(plan, &residuals, &at);
         here = residuals;
         lines = machine.lines(&at, &here, planned)?;
-        if saved < WORTH * cost {
+        if saved < MIN_IMPROVEMENT * cost {
             break;
         }
     }

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use vllm_sim_engine::latency::{Coefficients, Setup};
+use vllm_sim_engine::latency::{Coefficients, RooflineSetup};
 use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_replay::load::{self, BenchRun, Format};
 
@@ -46,7 +46,7 @@ pub use text::{RunSet, yaml};
 pub fn from_results(
     files: &[PathBuf],
     format: Format,
-    deployment: (&VllmConfig, &Setup),
+    deployment: (&VllmConfig, &RooflineSetup),
     options: &Options,
 ) -> Result<Fitted, CalibrateError> {
     let mut cases = Vec::new();
@@ -64,7 +64,7 @@ pub fn from_results(
 /// Returns [`CalibrateError::Other`] with the missing value.
 pub fn from_runs(
     runs: &[BenchRun],
-    deployment: (&VllmConfig, &Setup),
+    deployment: (&VllmConfig, &RooflineSetup),
     options: &Options,
 ) -> Result<Fitted, CalibrateError> {
     let cases = runs

@@ -3,9 +3,9 @@
 //! Computes ridge fits and their cross-validation without further simulations.
 
 /// Residual (6 %) beyond which the loss grows linearly (soft L1).
-const SOFT: f64 = 0.06;
+const SOFT_L1_WIDTH: f64 = 0.06;
 /// Number of reweighting rounds, after which soft L1 fits have converged.
-const REWEIGH: usize = 8;
+const REWEIGHT_ROUNDS: usize = 8;
 
 /// Movable columns, each with its ridge penalty.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -58,7 +58,7 @@ impl LinearFit {
             .filter(|i| self.weights[*i] > 0.0 && Some(self.units[*i]) != left_out)
             .collect();
         let mut x = vec![0.0; terms.len()];
-        for _ in 0..REWEIGH {
+        for _ in 0..REWEIGHT_ROUNDS {
             let (normal, gradient) = self.system(terms, &x, &kept);
             let Some(next) = solve(normal, &gradient) else {
                 break;
@@ -154,12 +154,12 @@ impl LinearFit {
 
 /// Soft L1 loss.
 fn loss(residual: f64) -> f64 {
-    2.0 * SOFT * SOFT * ((1.0 + (residual / SOFT).powi(2)).sqrt() - 1.0)
+    2.0 * SOFT_L1_WIDTH * SOFT_L1_WIDTH * ((1.0 + (residual / SOFT_L1_WIDTH).powi(2)).sqrt() - 1.0)
 }
 
 /// Weight of a residual in the reweighted least squares of [`loss`].
 fn weight(residual: f64) -> f64 {
-    1.0 / (1.0 + (residual / SOFT).powi(2)).sqrt()
+    1.0 / (1.0 + (residual / SOFT_L1_WIDTH).powi(2)).sqrt()
 }
 
 /// Solves a small linear system by pivoted elimination; `None` if it is singular.
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_units_share_is_found_and_worth_its_while() {
+    fn shared_effects_improve_cross_validation() {
         let line = line(&[0.05; 6], 0.0);
         let plan = RidgePlan {
             terms: vec![(0, 0.001)],
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_column_that_follows_noise_costs_on_what_was_left_out() {
+    fn noise_worsens_cross_validation() {
         let line = line(&[0.0; 6], 0.02);
         let plan = RidgePlan {
             terms: vec![(1, 0.001)],

@@ -15,7 +15,7 @@ const DIFFERENCE: f64 = 0.25;
 /// Curvature for half the weight of a residual.
 ///
 /// A few requests that catch or miss a step cause jumps, which carry no information.
-const ROUGH: f64 = 0.01;
+const CURVATURE_HALF_WEIGHT: f64 = 0.01;
 
 /// Movable parameter: for all runs, or additionally for those of one deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,11 +29,11 @@ pub(super) struct CaseRunner<'a> {
     pub(super) deployments: Vec<usize>,
     pub(super) columns: Vec<FitColumn>,
     pub(super) threads: usize,
-    pub(super) told: Progress,
+    pub(super) progress_bar: Progress,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PlayedPart {
+pub(super) enum SimulatedPart {
     Whole,
     /// First requests only, which suffice to compute slopes.
     Start,
@@ -78,7 +78,7 @@ impl CaseRunner<'_> {
         &self,
         places: &[Vec<f64>],
         cases: &[usize],
-        length: PlayedPart,
+        length: SimulatedPart,
     ) -> Result<Vec<Vec<Prediction>>, CalibrateError> {
         let jobs = places.len() * cases.len();
         let next = AtomicUsize::new(0);
@@ -95,10 +95,10 @@ impl CaseRunner<'_> {
                         let (p, c) = (job / cases.len(), cases[job % cases.len()]);
                         let values = self.values(&places[p], c);
                         let played = match length {
-                            PlayedPart::Whole => self.cases[c].play(&values),
-                            PlayedPart::Start => self.cases[c].play_start(&values),
+                            SimulatedPart::Whole => self.cases[c].play(&values),
+                            SimulatedPart::Start => self.cases[c].play_start(&values),
                         };
-                        self.told.add(1);
+                        self.progress_bar.add(1);
                         if let Ok(mut done) = done.lock() {
                             done[job] = Some(played);
                         }
@@ -126,7 +126,7 @@ impl CaseRunner<'_> {
     pub(super) fn residuals(
         &self,
         places: &[Vec<f64>],
-        length: PlayedPart,
+        length: SimulatedPart,
     ) -> Result<Vec<Vec<f64>>, CalibrateError> {
         let cases = self.fitted();
         let played = self.play(places, &cases, length)?;
@@ -159,7 +159,7 @@ impl CaseRunner<'_> {
             }
         }
         places.push(at.to_vec());
-        let found = self.residuals(&places, PlayedPart::Start)?;
+        let found = self.residuals(&places, SimulatedPart::Start)?;
         let middle = &found[2 * probes.len()];
         let owners = self.owners();
         let mut slopes = vec![vec![0.0; here.len()]; self.columns.len()];
@@ -198,7 +198,7 @@ impl CaseRunner<'_> {
             here: here.to_vec(),
             slopes,
             weights: weights
-                .map(|(weight, rough)| weight / (1.0 + (rough / ROUGH).powi(2)))
+                .map(|(weight, rough)| weight / (1.0 + (rough / CURVATURE_HALF_WEIGHT).powi(2)))
                 .collect(),
             units: self.units(&owners),
         })

@@ -12,16 +12,16 @@ const ONE_RUN: f64 = 0.001;
 /// Relative improvement in cross-validation required of a more complex plan.
 ///
 /// A narrow win among dozens of candidates does not generalize.
-const GAIN: f64 = 0.05;
+const MIN_COST_REDUCTION: f64 = 0.05;
 /// Parameters with differences between deployments, whatever the composition of their steps.
-const OWN: [Parameter; 2] = [Parameter::FrontEnd, Parameter::StepScale];
+const PER_DEPLOYMENT: [Parameter; 2] = [Parameter::FrontEnd, Parameter::StepScale];
 /// The parameter that does not depend on the server's host.
 ///
 /// It may move alone, so that differences of hosts distort neither gaps nor first tokens.
-const PACE: [Parameter; 1] = [Parameter::StepScale];
+const STEP_SCALE_ONLY: [Parameter; 1] = [Parameter::StepScale];
 
 /// Reason why a measured API server time is not fitted.
-pub(super) const GIVEN: &str = "given by --front-end-ms";
+pub(super) const SET_BY_FLAG: &str = "given by --front-end-ms";
 
 /// Parameters determined by the runs, best first, and the reasons against the others.
 pub(super) struct ParameterChoice {
@@ -60,7 +60,7 @@ pub(super) fn choose(
     let why_not = |parameter: Parameter| -> Option<&'static str> {
         let no = |chosen: bool, why| (!chosen).then_some(why);
         match parameter {
-            Parameter::FrontEnd => no(options.front_end_us.is_none(), GIVEN),
+            Parameter::FrontEnd => no(options.front_end_us.is_none(), SET_BY_FLAG),
             Parameter::StepScale => no(!loads, "told apart into the parts below"),
             Parameter::Step | Parameter::Sequence => no(loads, "needs two different loads"),
             Parameter::Compute => no(ratio(|t| t.prompt) >= 1.5, "needs two prompt lengths"),
@@ -85,8 +85,8 @@ pub(super) fn choose(
         left,
         named: false,
         own: match options.front_end_us {
-            None => &OWN,
-            Some(_) => &PACE,
+            None => &PER_DEPLOYMENT,
+            Some(_) => &STEP_SCALE_ONLY,
         },
     })
 }
@@ -146,7 +146,7 @@ impl ParameterChoice {
     /// Returns candidate plans in stages, from simple to complex.
     fn stages(&self, columns: &[FitColumn]) -> Vec<Vec<RidgePlan>> {
         let shared = |wanted: &[Parameter]| which(columns, wanted, ColumnScope::Shared);
-        let own = which(columns, &OWN, ColumnScope::PerDeployment);
+        let own = which(columns, &PER_DEPLOYMENT, ColumnScope::PerDeployment);
         let held = |indices: &[usize], ridge: f64| -> Vec<(usize, f64)> {
             indices.iter().map(|j| (*j, ridge)).collect()
         };
@@ -160,7 +160,10 @@ impl ParameterChoice {
             return vec![ladder(&shared(&self.chosen))];
         }
         if own.is_empty() {
-            let mut stages = vec![ladder(&shared(&PACE)), ladder(&shared(&OWN))];
+            let mut stages = vec![
+                ladder(&shared(&STEP_SCALE_ONLY)),
+                ladder(&shared(&PER_DEPLOYMENT)),
+            ];
             stages.extend((2..=self.chosen.len()).map(|n| ladder(&shared(&self.chosen[..n]))));
             return stages;
         }
@@ -172,7 +175,11 @@ impl ParameterChoice {
             plans.to_vec()
         });
         vec![
-            ladder(&which(columns, &PACE, ColumnScope::PerDeployment)),
+            ladder(&which(
+                columns,
+                &STEP_SCALE_ONLY,
+                ColumnScope::PerDeployment,
+            )),
             ladder(&own),
             both.collect(),
         ]
@@ -182,7 +189,11 @@ impl ParameterChoice {
     /// better.
     pub(super) fn best(&self, columns: &[FitColumn], lines: &LinearFit) -> RidgePlan {
         if lines.unit_count() < 2 {
-            let wanted = if self.named { &self.chosen } else { &OWN[..] };
+            let wanted = if self.named {
+                &self.chosen
+            } else {
+                &PER_DEPLOYMENT[..]
+            };
             let terms = which(columns, wanted, ColumnScope::Shared);
             return RidgePlan {
                 terms: terms.into_iter().map(|j| (j, ONE_RUN)).collect(),
@@ -199,7 +210,7 @@ impl ParameterChoice {
                 (plan, cost)
             });
             if let Some((plan, cost)) = judged.min_by(|a, b| a.1.total_cmp(&b.1))
-                && cost < least * (1.0 - GAIN)
+                && cost < least * (1.0 - MIN_COST_REDUCTION)
             {
                 (best, least) = (plan, cost);
             }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use vllm_sim_engine::latency::Coefficients;
 
 use super::fit::{Fitted, FittedParameter, RunOutcome};
-use super::plan::GIVEN;
+use super::plan::SET_BY_FLAG;
 use super::{Parameter, applied};
 
 fn median(mut values: Vec<f64>) -> Option<f64> {
@@ -123,7 +123,7 @@ impl fmt::Display for Fitted {
         for (parameter, why) in &self.left {
             let default = parameter.prior().centre;
             let name = parameter.name();
-            match *why == GIVEN {
+            match *why == SET_BY_FLAG {
                 true => writeln!(f, "{name:<20} {:>12}   {why}", "")?,
                 false => writeln!(f, "{name:<20} {default:>12.4}   kept at its default: {why}")?,
             }

@@ -54,7 +54,7 @@ pub fn validate(
         return Err(ValidateError::Empty(runs.to_owned()));
     }
     let (mut validated, mut left_out) = (Vec::new(), Vec::new());
-    let told = Progress::begin("validate", "runs", Some(files.len() as u64));
+    let progress_bar = Progress::begin("validate", "runs", Some(files.len() as u64));
     for path in files {
         if is_stopped() && !validated.is_empty() {
             break;
@@ -70,7 +70,7 @@ pub fn validate(
             Err(ValidateError::Engine { run, error }) => left_out.push((run, error.to_string())),
             Err(error) => return Err(error),
         }
-        told.add(1);
+        progress_bar.add(1);
     }
     Ok(Validation {
         runs: validated,

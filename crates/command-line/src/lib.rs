@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use vllm_sim_config::{closest, flags, without_passwords};
+use vllm_sim_config::{closest, flags, mask_passwords};
 
 /// Error in the command line of a tool; the exit code is 2.
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +20,7 @@ pub struct UsageError(pub String);
 /// The result is printed, and the exit code is 1.
 #[derive(Debug, thiserror::Error)]
 #[error("{missed}")]
-pub struct Unmet {
+pub struct RequirementFailed {
     /// Text of the result.
     pub printed: String,
     /// Missed requirement.
@@ -107,7 +107,7 @@ pub fn command_line(tool: &str, words: &[String]) -> String {
         match value {
             _ if hides => line.push_str("***"),
             Some(flag) if secret => line.push_str(&format!("{flag}=***")),
-            _ => line.push_str(&quoted(&without_passwords(word))),
+            _ => line.push_str(&quoted(&mask_passwords(word))),
         }
         hides = secret && value.is_none() && !hides;
     }

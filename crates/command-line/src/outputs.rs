@@ -21,7 +21,7 @@ const OUTPUT_FLAGS: [&str; 6] = [
 ];
 
 /// Files in a folder that commands read.
-const OF_FOLDERS: [&str; 7] = [
+const FOLDER_INPUTS: [&str; 7] = [
     "args.json",
     "trace.jsonl",
     "config.json",
@@ -107,7 +107,7 @@ fn files(value: &str) -> impl Iterator<Item = PathBuf> + '_ {
         let path = PathBuf::from(part);
         match path.is_dir() {
             true => {
-                let inside = OF_FOLDERS.iter().map(|name| path.join(name));
+                let inside = FOLDER_INPUTS.iter().map(|name| path.join(name));
                 inside.chain([path.clone()]).collect()
             }
             false => vec![path],
@@ -188,7 +188,7 @@ fn folder(path: &Path) -> &Path {
 /// # Errors
 /// An error with the file's name, if it cannot be written.
 pub fn write(path: &Path, text: impl AsRef<[u8]>) -> Result<()> {
-    let written = Draft::create(path).and_then(|mut draft| {
+    let written = AtomicFile::create(path).and_then(|mut draft| {
         draft.file.write_all(text.as_ref())?;
         draft.commit()
     });
@@ -203,21 +203,21 @@ pub fn write_new(path: &Path, text: impl AsRef<[u8]>) -> io::Result<()> {
     if path.symlink_metadata().is_ok() {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
-    let mut draft = Draft::create(path)?;
+    let mut draft = AtomicFile::create(path)?;
     draft.file.write_all(text.as_ref())?;
     draft.commit()
 }
 
 /// Temporary file for atomic replacement of its target.
 #[derive(Debug)]
-pub struct Draft {
+pub struct AtomicFile {
     file: File,
     /// Path of the temporary file; empty after the commit, and for a stream.
     path: PathBuf,
     target: PathBuf,
 }
 
-impl Draft {
+impl AtomicFile {
     /// Creates a temporary file next to `path`, or next to the target of a symbolic link.
     ///
     /// # Errors
@@ -267,7 +267,7 @@ impl Draft {
     }
 }
 
-impl Drop for Draft {
+impl Drop for AtomicFile {
     fn drop(&mut self) {
         if !self.path.as_os_str().is_empty() {
             let _ = std::fs::remove_file(&self.path);

@@ -28,7 +28,7 @@ pub fn is_stopped() -> bool {
 /// seconds.
 pub struct Progress {
     shared: Arc<Shared>,
-    teller: Option<JoinHandle<()>>,
+    reporter: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
@@ -47,7 +47,7 @@ impl Progress {
         Self {
             shared,
             // Without a thread there are no reports.
-            teller: thread
+            reporter: thread
                 .spawn(move || told.report_until_ended(job, units, total))
                 .ok(),
         }
@@ -67,8 +67,8 @@ impl Drop for Progress {
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = true;
         self.shared.wake.notify_all();
-        if let Some(teller) = self.teller.take() {
-            let _ = teller.join();
+        if let Some(reporter) = self.reporter.take() {
+            let _ = reporter.join();
         }
     }
 }

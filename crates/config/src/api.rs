@@ -4,11 +4,11 @@ use serde_json::Value;
 
 use super::choices::{Fingerprint, RequestDrafts, Runner, Task};
 use super::cli_mode::CliMode;
+use super::did_you_mean::closest;
 use super::error::ConfigError;
 use super::flag::FlagSpec;
 use super::flags::{api, engine, server};
 use super::model::Model;
-use super::nearest::closest;
 use super::parsers::{REASONING_PARSERS, TOOL_PARSERS};
 use super::profiler;
 use super::speech::Speech;
@@ -37,7 +37,7 @@ pub struct Api {
     /// Fraction of output tokens that is reasoning, if a reasoning parser is set (default 0.4).
     pub reasoning_ratio: f64,
     /// Optional fields of responses.
-    pub answers: Answers,
+    pub answers: ResponseFields,
     /// Routes that accept or return token ids.
     pub scale_out: ScaleOut,
     /// Whether a request may contain its own chat template.
@@ -77,7 +77,7 @@ pub struct Api {
 
 /// Selects the optional fields of responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Answers {
+pub struct ResponseFields {
     /// Whether usage contains `prompt_tokens_details`.
     pub enable_prompt_tokens_details: bool,
     /// Whether every stream reports usage, requested or not.
@@ -174,7 +174,7 @@ impl Api {
                 &REASONING_PARSERS,
             )?,
             reasoning_ratio: v.get(&api::REASONING_RATIO)?,
-            answers: Answers {
+            answers: ResponseFields {
                 // llm-d's responses always contain the details.
                 enable_prompt_tokens_details: v.get(details)?
                     || compat == Compat::Llmd && !v.given(details),
@@ -199,7 +199,7 @@ impl Api {
             legacy_guided: v.get(&api::LEGACY_GUIDED_FIELDS)?,
             skip_model_name_validation: v.get(&api::SKIP_MODEL_NAME_VALIDATION)?,
             profiler: profiler::configured(v)?,
-            fault_tolerance: profiler::tolerates_faults(v)?,
+            fault_tolerance: profiler::has_fault_tolerance_routes(v)?,
             limits: limits(v)?,
             limit_mm_per_prompt: v.get(&api::LIMIT_MM_PER_PROMPT)?.map(Value::Object),
             allowed_local_media_path: v.get(&api::ALLOWED_LOCAL_MEDIA_PATH)?,

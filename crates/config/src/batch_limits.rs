@@ -35,7 +35,7 @@ impl Default {
     }
 
     /// Changes the value and appends `reason` to the rule.
-    fn becomes(&mut self, value: u32, reason: &str) {
+    fn override_with(&mut self, value: u32, reason: &str) {
         if value != self.value {
             self.value = value;
             self.rule = format!("{}; {reason}", self.rule);
@@ -61,7 +61,7 @@ impl BatchLimits {
         let (mut seqs, mut tokens) = (typed_seqs, typed_tokens.unwrap_or(typed_seqs));
         let mode = v.choice(&engine::PERFORMANCE_MODE)?.unwrap_or_default();
         if v.cli_mode == CliMode::Vllm && scheduler == SchedulerKind::Vllm {
-            let (mut seqs_default, mut tokens_default) = of_device(v, (seqs, tokens))?;
+            let (mut seqs_default, mut tokens_default) = device_defaults(v, (seqs, tokens))?;
             adjust(v, mode, &mut seqs_default, &mut tokens_default)?;
             if !seqs_given {
                 seqs = seqs_default.value;
@@ -70,16 +70,16 @@ impl BatchLimits {
                 if !v.get(&engine::ENABLE_CHUNKED_PREFILL)? {
                     let least = tokens_default.value.max(context);
                     tokens_default
-                        .becomes(least, "at least max-model-len, without chunked prefill");
+                        .override_with(least, "at least max-model-len, without chunked prefill");
                 }
                 let most = tokens_default.value.min(seqs.saturating_mul(context));
-                tokens_default.becomes(most, "at most max-num-seqs x max-model-len");
+                tokens_default.override_with(most, "at most max-num-seqs x max-model-len");
                 tokens = tokens_default.value;
                 v.derive_by(&engine::MAX_NUM_BATCHED_TOKENS, tokens, tokens_default.rule);
             }
             if !seqs_given {
                 let most = seqs.min(tokens);
-                seqs_default.becomes(most, "at most max-num-batched-tokens");
+                seqs_default.override_with(most, "at most max-num-batched-tokens");
                 seqs = seqs_default.value;
                 v.derive_by(&engine::MAX_NUM_SEQS, seqs, seqs_default.rule);
             }
@@ -90,7 +90,7 @@ impl BatchLimits {
     }
 }
 
-fn of_device(v: &Values, without: (u32, u32)) -> Result<(Default, Default), ConfigError> {
+fn device_defaults(v: &Values, without: (u32, u32)) -> Result<(Default, Default), ConfigError> {
     let name = v.get(&engine::GPU)?;
     let Some(gpu) = name.as_deref().and_then(gpu) else {
         let rule = "vLLM's default without a GPU of 70 GiB";
@@ -118,12 +118,12 @@ fn adjust(
     let batched = backend.is_some_and(|name| BATCHED_ALL2ALL.contains(&name.as_str()));
     let spread = v.get(&engine::ENABLE_EXPERT_PARALLEL)? && v.get(&engine::DATA_PARALLEL_SIZE)? > 1;
     if batched && spread {
-        tokens.becomes(BATCHED_ALL2ALL_TOKENS, "256 with this all2all-backend");
+        tokens.override_with(BATCHED_ALL2ALL_TOKENS, "256 with this all2all-backend");
     }
     if mode == PerformanceMode::Throughput {
         let reason = "twice that with performance-mode throughput";
-        seqs.becomes(seqs.value * 2, reason);
-        tokens.becomes(tokens.value * 2, reason);
+        seqs.override_with(seqs.value * 2, reason);
+        tokens.override_with(tokens.value * 2, reason);
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ const LLMD_SIZES: [i64; 5] = [8, 16, 32, 64, 128];
 const BLACKWELL: [&str; 4] = ["B200", "B300", "GB200", "GB300"];
 
 /// GPUs on which FlashInfer computes gated delta nets, with states at multiples of 64 tokens.
-const TAKES_STATES_OUT: [&str; 7] = [
+const FLASHINFER_GDN_GPUS: [&str; 7] = [
     "H100",
     "H200",
     "GH200",
@@ -67,7 +67,7 @@ fn with_states(
 ) -> Result<u32, ConfigError> {
     let caching = v.get(&kv::ENABLE_PREFIX_CACHING)?.unwrap_or(true);
     // If no GPU is set, an H100 is assumed.
-    let flashinfer = gpu.is_none_or(|gpu| TAKES_STATES_OUT.iter().any(|n| gpu.name.contains(n)));
+    let flashinfer = gpu.is_none_or(|gpu| FLASHINFER_GDN_GPUS.iter().any(|n| gpu.name.contains(n)));
     let is_delta_net = shape.state.is_some_and(|state| !state.checkpoints);
     let step = match caching && flashinfer && is_delta_net {
         true => size.next_multiple_of(64),

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use super::did_you_mean::closest;
 use super::error::ConfigError;
-use super::nearest::closest;
 use vllm_sim_observe::metrics::Compat;
 
 /// Command-line mode, which selects the set of flag defaults.
@@ -34,7 +34,7 @@ pub const TOOLS: [&str; 13] = [
 ];
 
 /// Commands that take the flags of this crate.
-const OURS: [&str; 5] = ["serve", "launch", "config", "version", "help"];
+const FLAG_COMMANDS: [&str; 5] = ["serve", "launch", "config", "version", "help"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
@@ -171,7 +171,7 @@ fn command<'a>(program: &str, words: &'a [String]) -> Result<Invocation<'a>, Con
         (word, _) => Err(ConfigError::Unknown {
             what: "command".to_owned(),
             name: word.to_owned(),
-            nearest: closest(word, OURS.into_iter().chain(TOOLS)).map(str::to_owned),
+            nearest: closest(word, FLAG_COMMANDS.into_iter().chain(TOOLS)).map(str::to_owned),
         }),
     }
 }

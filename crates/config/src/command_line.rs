@@ -4,20 +4,20 @@
 //! `--flag=value`, `--no-flag`, `--flag true`, `-tp 2`, `-O3`, `--flag.key value`, lists up to the
 //! next flag.
 
+use super::did_you_mean::closest;
 use super::error::ConfigError;
 use super::flag::{FlagKind, FlagSpec};
 use super::flags::{self, flags};
 use super::ignored::{self, Arity};
 use super::layers::{Layer, ValueSource};
-use super::nearest::closest;
 
 #[derive(Debug, Default)]
 pub(super) struct Read {
     pub(super) layer: Layer,
-    pub(super) loose: Vec<String>,
+    pub(super) positional: Vec<String>,
     pub(super) help: Option<HelpRequest>,
     pub(super) version: bool,
-    /// Unknown flags and positional words in their order, with [`UnknownFlags::HandedBack`].
+    /// Unknown flags and positional words in their order, with [`UnknownFlags::Return`].
     pub(super) unknown: Vec<String>,
 }
 
@@ -51,9 +51,9 @@ enum Known {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum UnknownFlags {
-    Refused,
+    Reject,
     /// Returned to the caller. They may belong to another command, so prefixes are not expanded.
-    HandedBack,
+    Return,
 }
 
 /// Parses `words`.
@@ -95,7 +95,9 @@ impl<'a> Reader<'a> {
     fn word(&mut self, word: &'a str) -> Result<(), ConfigError> {
         match word {
             "--" => {
-                self.out.loose.extend_from_slice(&self.words[self.at..]);
+                self.out
+                    .positional
+                    .extend_from_slice(&self.words[self.at..]);
                 self.at = self.words.len();
             }
             "-h" => self.out.help = Some(HelpRequest::Short),
@@ -108,10 +110,10 @@ impl<'a> Reader<'a> {
                     self.long(word, body)?;
                 } else if word.starts_with('-') && !is_number(word) && word.len() > 1 {
                     self.short(word)?;
-                } else if self.unknown == UnknownFlags::HandedBack {
+                } else if self.unknown == UnknownFlags::Return {
                     self.out.unknown.push(word.to_owned());
                 } else {
-                    self.out.loose.push(word.to_owned());
+                    self.out.positional.push(word.to_owned());
                 }
             }
         }
@@ -144,7 +146,7 @@ impl<'a> Reader<'a> {
             ));
             return self.take(known, name, None, Some(value));
         }
-        if self.unknown == UnknownFlags::Refused
+        if self.unknown == UnknownFlags::Reject
             && let Some(known) = abbreviated(&base)
         {
             self.out
@@ -293,7 +295,7 @@ impl<'a> Reader<'a> {
     }
 
     fn unknown(&mut self, word: &str, base: &str) -> Result<(), ConfigError> {
-        if self.unknown == UnknownFlags::HandedBack {
+        if self.unknown == UnknownFlags::Return {
             self.out.unknown.push(word.to_owned());
             return Ok(());
         }

@@ -9,9 +9,9 @@ use super::flags::content;
 use super::model::Model;
 use super::values::Values;
 use vllm_sim_observe::metrics::Compat;
-use vllm_sim_service::generate::Mode;
+use vllm_sim_service::generate::TextMode;
 use vllm_sim_service::generate::tools::ToolSettings;
-use vllm_sim_tokenizer::{MediaRules, takes_media};
+use vllm_sim_tokenizer::{MediaRules, accepts_media};
 
 const GIB: f64 = (1_u64 << 30) as f64;
 
@@ -19,7 +19,7 @@ const GIB: f64 = (1_u64 << 30) as f64;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Content {
     /// Source of reply text (default random).
-    pub mode: Mode,
+    pub mode: TextMode,
     /// Seed of every random stream; `None`: derived from the clock at start.
     pub seed: Option<u64>,
     /// Whether the seed is set by a flag.
@@ -43,7 +43,7 @@ pub struct Content {
     /// Rules for the number of tokens of images, audio and video.
     pub media: MediaRules,
     /// Whether the model accepts media, by its `config.json` or by `--mm-tokens-per-item`.
-    pub takes_media: bool,
+    pub accepts_media: bool,
     /// Size of the cache of processed media, in bytes (default 4 GiB); 0: no cache.
     pub media_cache_bytes: u64,
 }
@@ -73,7 +73,7 @@ impl Content {
         let mode = mode(v)?;
         Ok(Self {
             mode: match v.get(&content::MM_ENCODER_ONLY)? {
-                true => Mode::Encoder,
+                true => TextMode::Encoder,
                 false => mode,
             },
             seed: v.get(&content::SEED)?.map(|seed| seed as u64),
@@ -92,8 +92,8 @@ impl Content {
             default_embedding_dimensions: v.get(&content::DEFAULT_EMBEDDING_DIMENSIONS)?,
             omni: v.get(&content::OMNI)?,
             media: media(v, model)?,
-            takes_media: v.given(&content::MM_TOKENS_PER_ITEM)
-                || config_json(model).is_some_and(takes_media),
+            accepts_media: v.given(&content::MM_TOKENS_PER_ITEM)
+                || config_json(model).is_some_and(accepts_media),
             // The cast saturates.
             media_cache_bytes: (v.get(&content::MM_PROCESSOR_CACHE_GB)? * GIB) as u64,
         })
@@ -120,7 +120,7 @@ fn echo_cut(v: &Values, compat: Compat) -> Result<bool, ConfigError> {
     v.get(&content::ECHO_CUT)
 }
 
-fn mode(v: &Values) -> Result<Mode, ConfigError> {
+fn mode(v: &Values) -> Result<TextMode, ConfigError> {
     let flag = &content::MODE;
     let word = v.text(flag).unwrap_or_default();
     flag.named(word).copied().ok_or_else(|| {
@@ -129,7 +129,7 @@ fn mode(v: &Values) -> Result<Mode, ConfigError> {
     })
 }
 
-fn dataset(v: &Values, mode: Mode) -> Result<Option<Dataset>, ConfigError> {
+fn dataset(v: &Values, mode: TextMode) -> Result<Option<Dataset>, ConfigError> {
     let url = v.get(&content::DATASET_URL)?;
     let in_memory = v.get(&content::DATASET_IN_MEMORY)?;
     let fallback = v.get(&content::DATASET_FALLBACK)?;
@@ -157,7 +157,7 @@ fn dataset(v: &Values, mode: Mode) -> Result<Option<Dataset>, ConfigError> {
         }
         return Ok(None);
     };
-    if mode == Mode::Echo {
+    if mode == TextMode::Echo {
         return Err(ConfigError::Invalid(
             "dataset cannot be defined in echo mode".to_owned(),
         ));

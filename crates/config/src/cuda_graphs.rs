@@ -9,7 +9,7 @@ use super::values::Values;
 use vllm_sim_engine::latency::{CudaGraphs, GraphLimits, gpu};
 
 /// Keys of `--compilation-config` that have an effect.
-const PLAYED: [&str; 3] = [
+const SUPPORTED: [&str; 3] = [
     "cudagraph_mode",
     "cudagraph_capture_sizes",
     "max_cudagraph_capture_size",
@@ -26,7 +26,9 @@ pub(super) fn from_values(
     drafts: u32,
 ) -> Result<CudaGraphs, ConfigError> {
     let config = v.get(&engine::COMPILATION_CONFIG)?.unwrap_or_default();
-    let idle = config.keys().filter(|key| !PLAYED.contains(&key.as_str()));
+    let idle = config
+        .keys()
+        .filter(|key| !SUPPORTED.contains(&key.as_str()));
     let idle: Vec<&str> = idle.map(String::as_str).collect();
     if !idle.is_empty() {
         let keys = idle.join(", ");
@@ -107,7 +109,7 @@ fn most(v: &Values, config: &Map<String, Value>) -> Result<Option<u32>, ConfigEr
     let most = value.as_u64().and_then(|most| u32::try_from(most).ok());
     let expected = "a whole number";
     let bad = || {
-        v.bad_key(
+        v.key_error(
             &engine::COMPILATION_CONFIG,
             key,
             &value.to_string(),

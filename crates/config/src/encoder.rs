@@ -55,7 +55,7 @@ impl Encoder {
             }
             return Ok(None);
         };
-        if v.given(mode_flag) && !latency_source.knows_gpu() {
+        if v.given(mode_flag) && !latency_source.uses_gpu() {
             v.warn(format!(
                 "--{} has no effect: without --gpu encoders take no time",
                 mode_flag.name

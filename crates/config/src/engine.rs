@@ -3,9 +3,9 @@ use std::time::Duration;
 use vllm_sim_engine::kv::HashAlgo;
 use vllm_sim_engine::latency::{CudaGraphs, Drafter};
 use vllm_sim_engine::sched::sglang::SchedulePolicy;
-use vllm_sim_engine::sched::vllm::{Policy, Victim};
+use vllm_sim_engine::sched::vllm::{PreemptionVictim, SchedulingPolicy};
 use vllm_sim_engine::{Calculator, Delays};
-use vllm_sim_service::{Admission, Role};
+use vllm_sim_service::{Admission, ServingRole};
 
 use super::api;
 use super::batch_limits::BatchLimits;
@@ -42,7 +42,7 @@ pub struct Engine {
     /// Durations of steps.
     pub timing: StepTiming,
     /// Speed-up ratios of modelled durations.
-    pub speedup: Speedup,
+    pub speedup: SpeedupRatios,
     /// GPU name; selects the constants of the roofline model.
     pub gpu: Option<String>,
     /// Tokens per block, over all GPUs that share a context (default 16; with `serve` by GPU and
@@ -63,8 +63,8 @@ pub struct Engine {
     pub parallel: Parallel,
     /// Whether data-parallel ranks start and end their steps together, as for models with experts.
     pub lock_step: bool,
-    /// Role in disaggregated serving.
-    pub role: Role,
+    /// ServingRole in disaggregated serving.
+    pub role: ServingRole,
     /// Speculative decoding.
     pub speculative: Option<Speculative>,
     /// Latency model of the drafter, if the shapes of the models are known.
@@ -107,9 +107,9 @@ pub struct Scheduling {
     /// While requests decode, a prefill is scheduled in every n-th step only (default 1).
     pub prefill_schedule_interval: u32,
     /// Selects the sequence to preempt when blocks run out (default the youngest).
-    pub victim: Victim,
+    pub victim: PreemptionVictim,
     /// Order of the waiting queue.
-    pub policy: Policy,
+    pub policy: SchedulingPolicy,
     /// Whether the next step is scheduled while one runs (default yes).
     pub async_scheduling: bool,
     /// Fraction of blocks kept free on admission (default 0).
@@ -129,7 +129,7 @@ pub struct StepTiming {
 
 /// Divisors of modelled durations.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Speedup {
+pub struct SpeedupRatios {
     /// Divisor of every modelled duration, more than 0 (default 1).
     pub speedup_ratio: f64,
     /// Additional divisor of decode durations, more than 0 (default 1).
@@ -275,7 +275,7 @@ impl Engine {
                 watermark: v.get(&engine::WATERMARK)?,
             },
             parallel: Parallel::from_values(v)?,
-            speedup: Speedup::from_values(v)?,
+            speedup: SpeedupRatios::from_values(v)?,
             role: role(v)?,
             speculative,
             drafter: None,
@@ -295,7 +295,7 @@ impl Engine {
     }
 }
 
-impl Speedup {
+impl SpeedupRatios {
     fn from_values(v: &Values) -> Result<Self, ConfigError> {
         Ok(Self {
             speedup_ratio: speedup(v, &engine::SPEEDUP_RATIO)?,
@@ -399,7 +399,7 @@ fn async_scheduling(
 /// Reads the role; the older switches and `--disaggregation-mode` exclude each other.
 ///
 /// **Source:** `dynamo/mocker/args.py`.
-fn role(v: &Values) -> Result<Role, ConfigError> {
+fn role(v: &Values) -> Result<ServingRole, ConfigError> {
     let flag = &engine::DISAGGREGATION_MODE;
     let switches = (
         v.get(&engine::IS_PREFILL_WORKER)?,
@@ -408,8 +408,8 @@ fn role(v: &Values) -> Result<Role, ConfigError> {
     let chosen = v.choice(flag)?.unwrap_or_default();
     match (switches, v.given(flag)) {
         ((false, false), _) => Ok(chosen),
-        ((true, false), false) => Ok(Role::Prefill),
-        ((false, true), false) => Ok(Role::Decode),
+        ((true, false), false) => Ok(ServingRole::Prefill),
+        ((false, true), false) => Ok(ServingRole::Decode),
         _ => Err(ConfigError::Invalid(
             "--is-prefill-worker, --is-decode-worker and --disaggregation-mode exclude each other"
                 .to_owned(),

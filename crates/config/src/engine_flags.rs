@@ -2,6 +2,7 @@
 
 use super::cli_mode::CliMode;
 use super::command_line::{self, UnknownFlags};
+use super::did_you_mean::closest;
 use super::error::ConfigError;
 use super::flag::FlagSpec;
 use super::flags::content::SEED;
@@ -9,10 +10,9 @@ use super::flags::flags;
 use super::flags::model::{self, REPLICAS};
 use super::group::FlagGroup;
 use super::loaded::{Loaded, load_known};
-use super::nearest::closest;
 
 /// Flags of engine groups that do not affect the speed of an engine.
-const OF_SERVERS: [&str; 19] = [
+const SERVER_FLAGS: [&str; 19] = [
     "data-parallel-rank",
     "data-parallel-start-rank",
     "data-parallel-size-local",
@@ -44,9 +44,10 @@ pub fn load_engine(
     cli_mode: CliMode,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<(Loaded, Vec<String>), ConfigError> {
-    let typed = command_line::read(words, UnknownFlags::HandedBack)?.layer;
+    let typed = command_line::read(words, UnknownFlags::Return)?.layer;
     let named = typed.settings.keys().copied();
-    let unused = named.filter(|name| !flags().any(|flag| flag.name == *name && of_engine(flag)));
+    let unused =
+        named.filter(|name| !flags().any(|flag| flag.name == *name && affects_engine(flag)));
     let unused: Vec<String> = unused.map(|name| format!("--{name}")).collect();
     let unused = [unused, typed.ignored].concat();
     if !unused.is_empty() {
@@ -70,7 +71,7 @@ pub fn load_engine(
 }
 
 fn several(loaded: &Loaded, name: &str, value: u32) -> ConfigError {
-    let found = loaded.effective.iter().find(|flag| flag.name == name);
+    let found = loaded.resolved_flags.iter().find(|flag| flag.name == name);
     let origin = found.map_or_else(String::new, |flag| format!(" (from {})", flag.source));
     ConfigError::Invalid(format!(
         "--{name} is {value}{origin}, but must be 1 here: these flags describe one engine; \
@@ -81,8 +82,8 @@ fn several(loaded: &Loaded, name: &str, value: u32) -> ConfigError {
 /// Whether a flag affects the speed of an engine or names a file of such flags.
 ///
 /// [`load_engine`] checks the numbers of engines by their values.
-fn of_engine(flag: &FlagSpec) -> bool {
-    if OF_SERVERS.contains(&flag.name) {
+fn affects_engine(flag: &FlagSpec) -> bool {
+    if SERVER_FLAGS.contains(&flag.name) {
         return false;
     }
     match flag.group {

@@ -4,8 +4,8 @@
 
 use serde_json::{Map, Value};
 
+use super::did_you_mean::closest;
 use super::error::ConfigError;
-use super::nearest::closest;
 use super::values::Values;
 use vllm_sim_engine::duration;
 

@@ -6,7 +6,7 @@ use super::cli_mode::CliMode;
 use super::group::FlagGroup;
 
 /// Upper bound of flags that hold a count.
-pub(crate) const MANY: i64 = u32::MAX as i64;
+pub(crate) const MAX_COUNT: i64 = u32::MAX as i64;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Flag<T: 'static> {
@@ -117,16 +117,16 @@ pub(crate) struct ChoiceWords<T: 'static> {
 pub(crate) trait FlagValue: Sized {
     const KIND: FlagKind;
 
-    fn read(typed: &Typed<'_>) -> Result<Self, Refused>;
+    fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError>;
 }
 
-pub(crate) struct Typed<'a> {
+pub(crate) struct RawFlagValues<'a> {
     pub(crate) spec: &'a FlagSpec,
     pub(crate) cli_mode: CliMode,
     pub(crate) values: &'a [String],
 }
 
-pub(crate) enum Refused {
+pub(crate) enum FlagValueError {
     Unreadable { value: String, expected: String },
     OutOfBounds,
 }

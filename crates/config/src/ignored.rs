@@ -84,7 +84,7 @@ struct IgnoredFlag {
     /// Last release of vLLM with the flag; `None`: the imitated release has it.
     until: Option<Release>,
     /// Whether users of vLLM would miss its effect.
-    is_felt: bool,
+    has_vllm_effect: bool,
 }
 
 pub(super) type Release = (u32, u32);
@@ -100,7 +100,7 @@ static IGNORED: LazyLock<Vec<IgnoredFlag>> = LazyLock::new(|| {
         arity: *arity,
         shorts: Vec::new(),
         until: None,
-        is_felt: false,
+        has_vllm_effect: false,
     });
     let all = VLLM_SERVE.lines().filter_map(read).chain(others);
     let mut flags: Vec<_> = all
@@ -124,12 +124,12 @@ fn read(line: &'static str) -> Option<IgnoredFlag> {
         arity,
         shorts: Vec::new(),
         until: None,
-        is_felt: false,
+        has_vllm_effect: false,
     };
     for word in words {
         match word.strip_prefix("until=") {
             Some(last) => flag.until = release(last),
-            None if word == "felt" => flag.is_felt = true,
+            None if word == "felt" => flag.has_vllm_effect = true,
             None => flag.shorts.push(word),
         }
     }
@@ -158,9 +158,9 @@ pub(super) fn refuse_removed(typed: &[String], version: &str) -> Result<(), Conf
 }
 
 /// Returns the flags in `typed` whose effect users of vLLM would miss.
-pub(super) fn felt(typed: &[String]) -> Vec<String> {
-    let is_felt = |typed: &&String| named(typed).is_some_and(|flag| flag.is_felt);
-    typed.iter().filter(is_felt).cloned().collect()
+pub(super) fn with_vllm_effect(typed: &[String]) -> Vec<String> {
+    let has_vllm_effect = |typed: &&String| named(typed).is_some_and(|flag| flag.has_vllm_effect);
+    typed.iter().filter(has_vllm_effect).cloned().collect()
 }
 
 /// Returns the last release of vLLM with this flag, also for flags that have an effect here.
@@ -183,7 +183,7 @@ pub(super) fn remarks() -> Vec<(&'static str, String)> {
     let mut flags: Vec<_> = IGNORED.iter().collect();
     flags.sort_unstable_by_key(|flag| flag.name);
     let remark = |flag: &IgnoredFlag| {
-        let mark = if flag.is_felt { " *" } else { "" };
+        let mark = if flag.has_vllm_effect { " *" } else { "" };
         let until = flag.until.map_or_else(String::new, |(major, minor)| {
             format!(", until {major}.{minor}")
         });

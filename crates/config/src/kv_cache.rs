@@ -13,7 +13,7 @@ use super::values::Values;
 use vllm_sim_engine::latency::{
     self, Gpu, KvCachePlan, Memory, ModelShape, Quantization, gpu, kv_width,
 };
-use vllm_sim_engine::sched::vllm::Victim;
+use vllm_sim_engine::sched::vllm::PreemptionVictim;
 
 /// GPU to assume when only the model's shape matters.
 const GPU: &str = "H100";
@@ -67,7 +67,7 @@ fn rule(engine: &Engine) -> &'static str {
 
 /// Rejects settings that are not simulated for models with several groups of layers.
 fn check_groups(engine: &Engine) -> Result<(), ConfigError> {
-    if engine.scheduling.victim == Victim::First {
+    if engine.scheduling.victim == PreemptionVictim::First {
         return Err(ConfigError::Invalid(
             "--preemption-mode: fifo is not played for a model some of whose layers have a sliding window or a state; \
              lifo, or --disable-hybrid-kv-cache-manager where they have a window"
@@ -251,7 +251,7 @@ fn available(engine: &Engine, memory: Memory) -> Option<f64> {
     if let Some(bytes) = engine.memory.kv_cache_memory_bytes {
         return Some(bytes as f64);
     }
-    let roofline = engine.timing.latency_source.knows_gpu();
+    let roofline = engine.timing.latency_source.uses_gpu();
     roofline.then_some(memory.room_bytes.max(0.0))
 }
 

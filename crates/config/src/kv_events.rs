@@ -1,11 +1,11 @@
 use serde_json::{Map, Value};
 
+use super::did_you_mean::closest;
 use super::engine::Engine;
 use super::error::ConfigError;
 use super::flags::kv;
-use super::nearest::closest;
 use super::values::Values;
-use vllm_sim_engine::kv::SparseKind;
+use vllm_sim_engine::kv::SparseLayerKind;
 use vllm_sim_observe::kv_events::{
     CacheGroups, Encoding, EventFormat, HashFormat, HostDetail, LLMD_TOPIC, SpecKind, for_rank,
 };
@@ -91,7 +91,7 @@ impl KvEvents {
         let enabled = engine.prefix_cache.enable_kvcache
             || engine.prefix_cache.enable_prefix_caching && v.given(&kv::ZMQ_ENDPOINT);
         if let Some(replay) = &replay_endpoint {
-            ports_apart(&endpoint, replay, engine.parallel.data)?;
+            check_ports_disjoint(&endpoint, replay, engine.parallel.data)?;
         }
         Ok(Self {
             enabled,
@@ -162,8 +162,8 @@ fn cache_groups(engine: &Engine) -> CacheGroups {
         return CacheGroups::default();
     };
     let sparse_kind = match plan.sparse {
-        SparseKind::Window(tokens) => SpecKind::Window(tokens),
-        SparseKind::State(_) => SpecKind::Mamba,
+        SparseLayerKind::Window(tokens) => SpecKind::Window(tokens),
+        SparseLayerKind::State(_) => SpecKind::Mamba,
     };
     let full_kind = match plan.is_mla {
         true => SpecKind::Mla,
@@ -194,7 +194,8 @@ impl Fields<'_> {
             .config
             .get(key)
             .map_or_else(String::new, Value::to_string);
-        self.v.bad_key(&kv::KV_EVENTS_CONFIG, key, &value, expected)
+        self.v
+            .key_error(&kv::KV_EVENTS_CONFIG, key, &value, expected)
     }
 
     fn text(&self, key: &str) -> Result<Option<String>, ConfigError> {
@@ -237,7 +238,7 @@ fn port_of(endpoint: &str) -> Option<u32> {
 }
 
 /// Checks that the ports of both endpoints do not overlap; rank r adds r to each.
-fn ports_apart(events: &str, replay: &str, ranks: u32) -> Result<(), ConfigError> {
+fn check_ports_disjoint(events: &str, replay: &str, ranks: u32) -> Result<(), ConfigError> {
     match (port_of(events), port_of(replay)) {
         (Some(a), Some(b)) if a.abs_diff(b) < ranks => Err(ConfigError::Invalid(format!(
             "zmq-endpoint ({events}) and kv-events-replay-endpoint ({replay}) ports collide"
@@ -253,8 +254,8 @@ mod tests {
     #[test]
     fn ports_collide_when_ranks_reach_each_other() {
         let (a, b) = ("tcp://127.0.0.1:5557", "tcp://*:5559");
-        assert!(ports_apart(a, b, 2).is_ok());
-        assert!(ports_apart(a, b, 3).is_err());
-        assert!(ports_apart("ipc:///tmp/a", b, 8).is_ok());
+        assert!(check_ports_disjoint(a, b, 2).is_ok());
+        assert!(check_ports_disjoint(a, b, 3).is_err());
+        assert!(check_ports_disjoint("ipc:///tmp/a", b, 8).is_ok());
     }
 }

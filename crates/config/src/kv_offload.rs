@@ -12,7 +12,7 @@ use super::kv_cache;
 use super::kv_transfer::KvTransfer;
 use super::model::Model;
 use super::values::Values;
-use vllm_sim_engine::kv::{HostEviction, HostRules, HostTierConfig, SparseKind};
+use vllm_sim_engine::kv::{HostEviction, HostRules, HostTierConfig, SparseLayerKind};
 use vllm_sim_engine::latency::{HostLink, KvCachePlan, gpu, kv_width};
 use vllm_sim_observe::kv_events::HostDetail;
 
@@ -23,7 +23,7 @@ const SIMPLE_BYTES: f64 = 8.0 * GIB;
 const LMCACHE_GIB: f64 = 5.0;
 const LMCACHE_TOKENS: f64 = 256.0;
 /// Maximum number of chunks, which limits bookkeeping to a few gigabytes.
-const MOST_CHUNKS: f64 = 67_108_864.0;
+const MAX_CHUNKS: f64 = 67_108_864.0;
 
 /// Settings of a KV cache in CPU memory (`--kv-offloading-size`, `OffloadingConnector`,
 /// `SimpleCPUOffloadConnector`).
@@ -123,8 +123,8 @@ impl KvOffload {
             return all.into();
         };
         let end = match plan.sparse {
-            SparseKind::Window(tokens) => tokens.div_ceil(chunk.max(1)),
-            SparseKind::State(_) => 1,
+            SparseLayerKind::Window(tokens) => tokens.div_ceil(chunk.max(1)),
+            SparseLayerKind::State(_) => 1,
         };
         let of = |groups: u32, each: u32| u64::from(groups) * u64::from(each);
         of(plan.full_groups, all) + of(plan.sparse_groups, end.min(all))
@@ -262,7 +262,7 @@ impl Offloader {
             other => other.unwrap_or(&Value::Null).to_string(),
         };
         let key = format!("kv_connector_extra_config.{key}");
-        v.bad_key(&kv::KV_TRANSFER_CONFIG, &key, &value, expected)
+        v.key_error(&kv::KV_TRANSFER_CONFIG, &key, &value, expected)
     }
 
     fn switch(&self, v: &Values, key: &str) -> Result<Option<bool>, ConfigError> {
@@ -423,9 +423,9 @@ impl Offloader {
             ));
             return Ok(None);
         }
-        if chunks > MOST_CHUNKS {
+        if chunks > MAX_CHUNKS {
             return Err(ConfigError::Invalid(format!(
-                "{}: {chunks} blocks are too many, at most {MOST_CHUNKS} are simulated",
+                "{}: {chunks} blocks are too many, at most {MAX_CHUNKS} are simulated",
                 self.name()
             )));
         }

@@ -3,9 +3,9 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::cli_mode::CliMode;
+use super::did_you_mean::closest;
 use super::error::ConfigError;
 use super::flags::kv;
-use super::nearest::closest;
 use super::parallel::Parallel;
 use super::values::Values;
 use vllm_sim_engine::LoadFailurePolicy;
@@ -118,7 +118,7 @@ impl KvTransfer {
         let lease = Duration::try_from_secs_f64(lease).map_err(|_| {
             let expected = "seconds of at least 0";
             let key = "kv_connector_extra_config.kv_lease_duration";
-            v.bad_key(&kv::KV_TRANSFER_CONFIG, key, &lease.to_string(), expected)
+            v.key_error(&kv::KV_TRANSFER_CONFIG, key, &lease.to_string(), expected)
         })?;
         let mut side_channel = SideChannel {
             host: v.get(&kv::KV_SIDE_CHANNEL_HOST)?.unwrap_or_default(),
@@ -156,7 +156,7 @@ impl KvTransfer {
 }
 
 /// Names of simulated connectors, also as children of `MultiConnector`.
-const PLAYED: [&str; 11] = [
+const SUPPORTED: [&str; 11] = [
     "LMCacheConnector",
     "LMCacheConnectorV1",
     "LMCacheMPConnector",
@@ -170,7 +170,7 @@ const PLAYED: [&str; 11] = [
     "SimpleCPUOffloadConnector",
 ];
 
-const IDLE: [&str; 9] = [
+const WITHOUT_EFFECT: [&str; 9] = [
     "DecodeBenchConnector",
     "ExampleConnector",
     "ExampleHiddenStatesConnector",
@@ -200,16 +200,16 @@ fn check_connector(v: &Values, config: &Map<String, Value>) -> Result<(), Config
     let is_foreign = config
         .get("kv_connector_module_path")
         .is_some_and(Value::is_string);
-    if is_foreign || IDLE.contains(&name) {
+    if is_foreign || WITHOUT_EFFECT.contains(&name) {
         v.warn(format!(
             "kv_connector {name} is without effect: it is not simulated"
         ));
         return Ok(());
     }
-    if PLAYED.contains(&name) {
+    if SUPPORTED.contains(&name) {
         return Ok(());
     }
-    let hint = closest(name, PLAYED.into_iter().chain(IDLE))
+    let hint = closest(name, SUPPORTED.into_iter().chain(WITHOUT_EFFECT))
         .map_or_else(String::new, |near| format!("; did you mean {near}?"));
     let text = format!("Unsupported connector type: {name}{hint}");
     match v.cli_mode {
@@ -225,7 +225,7 @@ fn failure_policy(v: &Values, policy: Option<String>) -> Result<LoadFailurePolic
     match policy.as_deref() {
         None | Some("fail") => Ok(LoadFailurePolicy::Fail),
         Some("recompute") => Ok(LoadFailurePolicy::Recompute),
-        Some(other) => Err(v.bad_key(
+        Some(other) => Err(v.key_error(
             &kv::KV_TRANSFER_CONFIG,
             "kv_load_failure_policy",
             other,
@@ -247,7 +247,7 @@ fn role(
         Some("kv_both") => (true, true),
         Some(other) => {
             let expected = format!("one of {roles}");
-            return Err(v.bad_key(&kv::KV_TRANSFER_CONFIG, "kv_role", other, expected));
+            return Err(v.key_error(&kv::KV_TRANSFER_CONFIG, "kv_role", other, expected));
         }
         None if connector.is_some() && v.cli_mode == CliMode::Vllm => {
             return Err(ConfigError::Invalid(format!(

@@ -35,7 +35,7 @@ pub struct KernelTables {
 
 impl LatencySource {
     /// Returns whether step times follow from model, GPU and tensor-parallel size.
-    pub fn knows_gpu(&self) -> bool {
+    pub fn uses_gpu(&self) -> bool {
         matches!(self, Self::Roofline { .. } | Self::Aic(_))
     }
 }

@@ -82,11 +82,11 @@ impl Layer {
         value: &str,
         source: ValueSource,
     ) -> Result<(), ConfigError> {
-        if path.split('.').count() > MOST_KEYS {
+        if path.split('.').count() > MAX_KEY_DEPTH {
             return Err(ConfigError::Value {
                 flag: format!("--{}", flag.name),
                 value: path.chars().take(80).collect(),
-                expected: format!("a path of at most {MOST_KEYS} keys"),
+                expected: format!("a path of at most {MAX_KEY_DEPTH} keys"),
                 origin: source.to_string(),
             });
         }
@@ -124,7 +124,7 @@ impl Layer {
 }
 
 /// Maximum depth of `--flag.a.b.c`; the JSON parser accepts 128 levels.
-const MOST_KEYS: usize = 100;
+const MAX_KEY_DEPTH: usize = 100;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KeyUpdate {

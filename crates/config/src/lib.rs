@@ -12,6 +12,7 @@ mod cli_mode;
 mod command_line;
 mod content;
 mod cuda_graphs;
+mod did_you_mean;
 mod dynamo;
 mod encoder;
 mod engine;
@@ -34,7 +35,6 @@ mod loaded;
 mod lora;
 mod metrics;
 mod model;
-mod nearest;
 mod parallel;
 mod parsers;
 mod profiler;
@@ -49,13 +49,14 @@ mod values;
 mod without_effect;
 mod yaml;
 
-pub use api::{Answers, Api, Limits, ScaleOut};
+pub use api::{Api, Limits, ResponseFields, ScaleOut};
 pub use choices::{Fingerprint, LogFormat, LogLevel, RequestDrafts, SchedulerKind, Task};
 pub use cli_mode::{CliMode, TOOLS};
 pub use content::{Content, Dataset};
+pub use did_you_mean::closest;
 pub use encoder::Encoder;
 pub use engine::{
-    CacheMemory, Engine, PrefixCaching, QueueLimits, Replicas, Scheduling, Sglang, Speedup,
+    CacheMemory, Engine, PrefixCaching, QueueLimits, Replicas, Scheduling, Sglang, SpeedupRatios,
     StepTiming, TransferCost,
 };
 pub use engine_flags::{load_engine, nearest_flag};
@@ -72,20 +73,19 @@ pub use kv_offload::KvOffload;
 pub use kv_transfer::{Connector, KvTransfer, SideChannel};
 pub use latency_source::{KernelTables, LatencySource};
 pub use layers::ValueSource;
-pub use loaded::{Command, Effective, Loaded, load, load_known};
+pub use loaded::{Command, Loaded, ResolvedFlag, load, load_known};
 pub use lora::{Lora, LoraModule};
 pub use metrics::Metrics;
 pub use model::{Model, TokenizerSource};
-pub use nearest::closest;
-pub use parallel::{Balance, Parallel};
+pub use parallel::{LoadBalancing, Parallel};
 pub use reserved_memory::ReservedMemory;
 pub use server::{
     Certificate, ClientCerts, Cors, Dashboard, History, Log, OptionalRoutes, Otlp, Pod, Server,
     Timeouts, Tls,
 };
-pub use show::without_passwords;
+pub use show::mask_passwords;
 pub use speculative::Speculative;
-pub use speech::{Listener, Speech};
+pub use speech::{Speech, SpeechModel};
 pub use vllm_sim_observe::metrics::Compat;
 pub use without_effect::unknown_variables;
 
@@ -94,7 +94,7 @@ use values::Values;
 use vllm_sim_engine::kv::HashAlgo;
 use vllm_sim_engine::latency::ModelShape;
 use vllm_sim_observe::kv_events::{EventFormat, HashFormat};
-use vllm_sim_service::Role;
+use vllm_sim_service::ServingRole;
 
 /// Complete validated configuration.
 #[derive(Debug, Clone, PartialEq)]
@@ -121,9 +121,9 @@ pub struct Config {
     pub metrics: Metrics,
 }
 
-fn warn_of_effects(v: &Values, engine: &Engine) {
-    let knows_gpu = engine.timing.latency_source.knows_gpu();
-    if engine.memory.cpu_offload_gib > 0.0 && !(engine.kv_cache.is_some() && knows_gpu) {
+fn warn_of_missing_effects(v: &Values, engine: &Engine) {
+    let uses_gpu = engine.timing.latency_source.uses_gpu();
+    if engine.memory.cpu_offload_gib > 0.0 && !(engine.kv_cache.is_some() && uses_gpu) {
         v.warn(
             "--cpu-offload-gb has no effect: it needs `serve`, --gpu and a model whose shape is known",
         );
@@ -139,7 +139,7 @@ fn warn_of_effects(v: &Values, engine: &Engine) {
 
 /// Whether data-parallel ranks run every step together: the model has experts, and a latency model
 /// is used.
-fn steps_together(model: &Model, engine: &Engine) -> bool {
+fn runs_in_lock_step(model: &Model, engine: &Engine) -> bool {
     let has_steps = engine.scheduler == SchedulerKind::Vllm
         && engine.timing.latency_source != LatencySource::Delays;
     // vLLM rejects expert parallelism for models without experts.
@@ -164,13 +164,13 @@ impl Config {
             )?;
         }
         engine.kv_cache = KvCacheSize::from_values(v, &mut model, &engine)?;
-        engine.lock_step = steps_together(&model, &engine);
-        warn_of_effects(v, &engine);
+        engine.lock_step = runs_in_lock_step(&model, &engine);
+        warn_of_missing_effects(v, &engine);
         let mut kv_transfer = KvTransfer::from_values(v, &engine.parallel)?;
         engine.kv_offload = KvOffload::from_values(v, &model, &engine, kv_transfer.as_mut())?;
         let mut kv_events = KvEvents::from_values(v, &engine)?;
         // A decode worker's blocks are useless for other prompts, so it publishes no events.
-        kv_events.enabled &= engine.role != Role::Decode;
+        kv_events.enabled &= engine.role != ServingRole::Decode;
         let vllm_format = kv_events.encoding.format == EventFormat::Vllm;
         if kv_events.enabled && vllm_format {
             // vLLM's event format implies vLLM's defaults: prefix caching on, and its hash
@@ -187,7 +187,7 @@ impl Config {
         let content = Content::from_values(v, &model)?;
         let is_vllm = engine.scheduler == SchedulerKind::Vllm;
         let tokens = is_vllm.then_some(engine.max_num_batched_tokens);
-        let encoded = content.takes_media.then_some(content.media).zip(tokens);
+        let encoded = content.accepts_media.then_some(content.media).zip(tokens);
         engine.encoder =
             Encoder::from_values(v, &model, &api, encoded, &engine.timing.latency_source)?;
         let config = Self {
@@ -227,8 +227,8 @@ impl Config {
 
     fn check_together(&self, v: &Values) -> Result<(), ConfigError> {
         let ports = match self.engine.parallel.balance {
-            Balance::PortPerRank => self.engine.parallel.local_ranks.1,
-            Balance::Internal | Balance::External | Balance::Hybrid => 1,
+            LoadBalancing::PortPerRank => self.engine.parallel.local_ranks.1,
+            LoadBalancing::Internal | LoadBalancing::External | LoadBalancing::Hybrid => 1,
         };
         let last = u64::from(self.server.port) + u64::from(ports * self.engine.replicas.count) - 1;
         if last > u64::from(u16::MAX) {
@@ -238,7 +238,7 @@ impl Config {
                 self.server.port
             )));
         }
-        let roofline = self.engine.timing.latency_source.knows_gpu();
+        let roofline = self.engine.timing.latency_source.uses_gpu();
         let shaped = self.model.hf_config.is_some()
             || vllm_sim_engine::latency::model(&self.model.name).is_some();
         if roofline && !shaped {

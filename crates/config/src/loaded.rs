@@ -56,20 +56,20 @@ pub struct Loaded {
     /// Ignored flags, reported in one log line.
     pub ignored: Vec<String>,
     /// Ignored flags whose effect users of vLLM would miss.
-    pub felt: Vec<String>,
+    pub ignored_with_effect: Vec<String>,
     /// Warnings about probable mistakes.
     pub warnings: Vec<String>,
     /// Warnings about settings that have no effect with the other settings; a subset of `warnings`.
     pub without_effect: Vec<String>,
     /// Every flag with its resolved value, in the order of the help text.
-    pub effective: Vec<Effective>,
+    pub resolved_flags: Vec<ResolvedFlag>,
     settings: Layer,
     at_start: Option<Arc<Layer>>,
 }
 
 /// Describes one flag after all layers are merged.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Effective {
+pub struct ResolvedFlag {
     /// Name of the flag.
     pub name: &'static str,
     /// One value for a scalar flag, any number for a list, none for an unset flag.
@@ -112,7 +112,7 @@ pub fn load(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Com
         };
         return Ok(Command::Help(page));
     }
-    let read = command_line::read(entry.words, UnknownFlags::Refused)?;
+    let read = command_line::read(entry.words, UnknownFlags::Reject)?;
     if let Some(request) = read.help {
         // The program itself was asked, not one of its two servers.
         let is_program = entry.action == Action::Serve
@@ -128,9 +128,9 @@ pub fn load(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Com
     if read.version || entry.action == Action::Version {
         return Ok(Command::Version(version(&entry, &typed, env)));
     }
-    place_loose(&entry, &read.loose, &mut typed)?;
+    assign_positional(&entry, &read.positional, &mut typed)?;
     if entry.render {
-        preset(&mut typed, &RENDER_ONLY, "true", ValueSource::CommandLine);
+        set_default(&mut typed, &RENDER_ONLY, "true", ValueSource::CommandLine);
     }
     let loaded = Loaded::over(typed, entry.cli_mode, entry.compat, env)?;
     Ok(match entry.action {
@@ -149,7 +149,7 @@ pub fn load_known(
     cli_mode: CliMode,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<(Loaded, Vec<String>), ConfigError> {
-    let read = command_line::read(words, UnknownFlags::HandedBack)?;
+    let read = command_line::read(words, UnknownFlags::Return)?;
     let mut typed = read.layer;
     let mut rest = read.unknown;
     // `replay` interprets this flag itself.
@@ -161,13 +161,13 @@ pub fn load_known(
     let named =
         MODEL.env.iter().any(|name| env(name).is_some()) || env(&MODEL.env_name()).is_some();
     if !named && !typed.settings.contains_key(CONFIG.name) {
-        preset(&mut typed, &MODEL, "model", ValueSource::Derived);
+        set_default(&mut typed, &MODEL, "model", ValueSource::Derived);
     }
     let loaded = Loaded::over(typed, Some(cli_mode), None, env)?;
     Ok((loaded, rest))
 }
 
-fn preset(layer: &mut Layer, flag: &FlagSpec, value: &str, source: ValueSource) {
+fn set_default(layer: &mut Layer, flag: &FlagSpec, value: &str, source: ValueSource) {
     layer.settings.entry(flag.name).or_insert_with(|| Setting {
         values: vec![value.to_owned()],
         source,
@@ -176,14 +176,14 @@ fn preset(layer: &mut Layer, flag: &FlagSpec, value: &str, source: ValueSource) 
 
 /// Assigns positional words: the model of `serve MODEL`. llm-d ignores other words, vLLM rejects
 /// them.
-fn place_loose(
+fn assign_positional(
     entry: &Invocation<'_>,
-    loose: &[String],
+    positional: &[String],
     typed: &mut Layer,
 ) -> Result<(), ConfigError> {
-    let mut rest = loose;
+    let mut rest = positional;
     if entry.takes_model
-        && let Some((model, others)) = loose.split_first()
+        && let Some((model, others)) = positional.split_first()
     {
         let setting = Setting {
             values: vec![model.clone()],
@@ -233,7 +233,7 @@ impl Loaded {
     /// Those of [`load`].
     pub fn from_flags(cli_mode: CliMode, words: &[&str]) -> Result<Self, ConfigError> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        let read = command_line::read(&words, UnknownFlags::Refused)?;
+        let read = command_line::read(&words, UnknownFlags::Reject)?;
         Self::over(read.layer, Some(cli_mode), None, &|_| None)
     }
 
@@ -248,15 +248,15 @@ impl Loaded {
         let mut settings = Layer::default();
         let strict = Values::new(&upper, CliMode::default()).get(&STRICT_CONFIG)?;
         let unknown = match strict {
-            true => UnknownKeys::Refused,
-            false => UnknownKeys::Warned,
+            true => UnknownKeys::Reject,
+            false => UnknownKeys::Warn,
         };
         let files = upper.settings.shift_remove(CONFIG.name);
         for path in files.iter().flat_map(|setting| &setting.values) {
             let mut file = yaml::read(path, unknown)?;
             // The file itself may set `strict-config`.
             if !strict && Values::new(&file, CliMode::default()).get(&STRICT_CONFIG)? {
-                file = yaml::read(path, UnknownKeys::Refused)?;
+                file = yaml::read(path, UnknownKeys::Reject)?;
             }
             settings.cover(file);
         }
@@ -266,7 +266,7 @@ impl Loaded {
             settings.cover(dynamo::read(path)?);
         }
         if let Some(Compat::Llmd) = compat {
-            preset(&mut settings, &COMPAT, "llm-d", ValueSource::Derived);
+            set_default(&mut settings, &COMPAT, "llm-d", ValueSource::Derived);
         }
         let named = mode_of(&settings)?;
         let cli_mode = cli_mode.unwrap_or(named);
@@ -285,14 +285,14 @@ impl Loaded {
         let config = config.map_err(|error| match settings.warnings.is_empty() {
             true => error,
             // A misspelt key may be the cause of the error.
-            false => ConfigError::Warned {
+            false => ConfigError::Warn {
                 error: Box::new(error),
                 warnings: settings.warnings.clone(),
             },
         })?;
         let notes = values.notes();
-        let mut effective: Vec<Effective> = flags()
-            .map(|flag| Effective {
+        let mut resolved_flags: Vec<ResolvedFlag> = flags()
+            .map(|flag| ResolvedFlag {
                 name: flag.name,
                 values: values.raw(flag).to_vec(),
                 source: values.source(flag),
@@ -300,7 +300,7 @@ impl Loaded {
             })
             .collect();
         for derived in notes.derived {
-            let mut entries = effective.iter_mut();
+            let mut entries = resolved_flags.iter_mut();
             if let Some(entry) = entries.find(|entry| entry.name == derived.name) {
                 entry.values = vec![derived.value];
                 entry.source = ValueSource::Derived;
@@ -314,11 +314,11 @@ impl Loaded {
         }
         Ok(Self {
             config,
-            felt: ignored::felt(&ignored),
+            ignored_with_effect: ignored::with_vllm_effect(&ignored),
             ignored,
             warnings,
             without_effect: notes.without_effect,
-            effective,
+            resolved_flags,
             settings,
             at_start: None,
         })
@@ -338,7 +338,7 @@ impl Loaded {
     }
 
     /// Returns the entries of [`Self::to_json`] that a file, variable, flag or admin API call sets.
-    pub fn to_json_chosen(&self) -> Map<String, Value> {
+    pub fn to_json_set(&self) -> Map<String, Value> {
         show::json_chosen(self)
     }
 

@@ -22,7 +22,7 @@ pub struct Parallel {
     /// First rank and number of ranks of this process (default all).
     pub local_ranks: (u32, u32),
     /// Load balancing between ranks.
-    pub balance: Balance,
+    pub balance: LoadBalancing,
     /// Port of the supervisor in multi-port mode (default 9256).
     pub supervisor_port: Option<u16>,
     /// Host of the API server that headless engines join (default 127.0.0.1).
@@ -37,7 +37,7 @@ pub struct Parallel {
 
 /// Load balancing between data-parallel ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Balance {
+pub enum LoadBalancing {
     /// One server and port; requests go to the least loaded rank (vLLM's default).
     Internal,
     /// One port per rank, `port + rank` (llm-d; vLLM's multi-port mode).
@@ -160,17 +160,17 @@ fn rank(v: &Values, data: u32) -> Result<Option<u32>, ConfigError> {
     .map(Some)
 }
 
-fn balance(v: &Values, rank: Option<u32>) -> Result<Balance, ConfigError> {
+fn balance(v: &Values, rank: Option<u32>) -> Result<LoadBalancing, ConfigError> {
     let external = v.get(&engine::DATA_PARALLEL_EXTERNAL_LB)? || rank.is_some();
     let hybrid = v.get(&engine::DATA_PARALLEL_HYBRID_LB)?;
     let multi_port = v.get(&engine::DATA_PARALLEL_MULTI_PORT_EXTERNAL_LB)?;
     match (external, hybrid, multi_port) {
-        (true, false, false) => Ok(Balance::External),
-        (false, true, false) => Ok(Balance::Hybrid),
-        (false, false, true) => Ok(Balance::PortPerRank),
+        (true, false, false) => Ok(LoadBalancing::External),
+        (false, true, false) => Ok(LoadBalancing::Hybrid),
+        (false, false, true) => Ok(LoadBalancing::PortPerRank),
         (false, false, false) => Ok(match v.cli_mode {
-            CliMode::Llmd => Balance::PortPerRank,
-            CliMode::Vllm => Balance::Internal,
+            CliMode::Llmd => LoadBalancing::PortPerRank,
+            CliMode::Vllm => LoadBalancing::Internal,
         }),
         _ => Err(ConfigError::Invalid(
             "data-parallel-external-lb (or data-parallel-rank), data-parallel-hybrid-lb and \
@@ -184,7 +184,7 @@ fn local_ranks(
     v: &Values,
     data: u32,
     rank: Option<u32>,
-    balance: Balance,
+    balance: LoadBalancing,
 ) -> Result<(u32, u32), ConfigError> {
     if let Some(rank) = rank {
         return Ok((rank, 1));
@@ -199,18 +199,23 @@ fn local_ranks(
     let count = v.get(flag)?.unwrap_or(i64::from(left));
     let count = v.fit(flag, count, 1..=i64::from(left), &words)?;
     Ok(match balance {
-        Balance::External => (first, 1),
+        LoadBalancing::External => (first, 1),
         _ => (first, count),
     })
 }
 
 /// Returns the number of API server processes with vLLM's default.
-fn api_servers(v: &Values, data: u32, local: u32, balance: Balance) -> Result<u32, ConfigError> {
+fn api_servers(
+    v: &Values,
+    data: u32,
+    local: u32,
+    balance: LoadBalancing,
+) -> Result<u32, ConfigError> {
     let typed = v.get(&engine::API_SERVER_COUNT)?;
     Ok(match (typed, balance) {
         (Some(count), _) => count,
-        (None, Balance::Internal) => data,
-        (None, Balance::Hybrid) => local,
-        (None, Balance::External | Balance::PortPerRank) => 1,
+        (None, LoadBalancing::Internal) => data,
+        (None, LoadBalancing::Hybrid) => local,
+        (None, LoadBalancing::External | LoadBalancing::PortPerRank) => 1,
     })
 }

@@ -51,6 +51,6 @@ pub(super) fn configured(v: &Values) -> Result<bool, ConfigError> {
 ///
 /// # Errors
 /// [`ConfigError`] if the configuration is not a JSON object.
-pub(super) fn tolerates_faults(v: &Values) -> Result<bool, ConfigError> {
+pub(super) fn has_fault_tolerance_routes(v: &Values) -> Result<bool, ConfigError> {
     Ok(v.get(&api::ENABLE_FAULT_TOLERANCE)? || v.get(&api::FAULT_TOLERANCE_CONFIG)?.is_some())
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::flag::{FlagKind, FlagValue, Range, Refused, Typed};
-use vllm_sim_engine::{LONGEST_DELAY, duration};
+use super::flag::{FlagKind, FlagValue, FlagValueError, Range, RawFlagValues};
+use vllm_sim_engine::{MAX_DELAY, duration};
 
 pub(crate) type JsonMap = Map<String, Value>;
 
@@ -14,14 +14,14 @@ const SWITCH: &str = "true or false";
 const WHOLE: &str = "a whole number";
 const NUMBER: &str = "a number";
 
-fn unreadable(value: &str, expected: impl Into<String>) -> Refused {
-    Refused::Unreadable {
+fn unreadable(value: &str, expected: impl Into<String>) -> FlagValueError {
+    FlagValueError::Unreadable {
         value: value.to_owned(),
         expected: expected.into(),
     }
 }
 
-impl<'a> Typed<'a> {
+impl<'a> RawFlagValues<'a> {
     /// Returns the last value; `None` if there is none, or it is empty or `none`.
     pub(crate) fn text(&self) -> Option<&'a str> {
         self.values
@@ -30,7 +30,7 @@ impl<'a> Typed<'a> {
             .filter(|text| !text.is_empty() && !text.eq_ignore_ascii_case("none"))
     }
 
-    fn switch(&self) -> Result<Option<bool>, Refused> {
+    fn switch(&self) -> Result<Option<bool>, FlagValueError> {
         let Some(text) = self.text() else {
             return Ok(None);
         };
@@ -41,7 +41,7 @@ impl<'a> Typed<'a> {
         }
     }
 
-    pub(crate) fn whole(&self) -> Result<Option<i64>, Refused> {
+    pub(crate) fn whole(&self) -> Result<Option<i64>, FlagValueError> {
         if self.spec.kind == FlagKind::Count {
             return self.count();
         }
@@ -50,7 +50,7 @@ impl<'a> Typed<'a> {
 
     /// Parses a whole number with vLLM's suffixes (`1k` = 1000, `1K` = 1024, `25.6k`); `auto` is
     /// `None`.
-    fn count(&self) -> Result<Option<i64>, Refused> {
+    fn count(&self) -> Result<Option<i64>, FlagValueError> {
         let Some(text) = self.text().filter(|t| !t.eq_ignore_ascii_case("auto")) else {
             return Ok(None);
         };
@@ -80,17 +80,17 @@ impl<'a> Typed<'a> {
         scaled.map(Some).ok_or_else(|| unreadable(text, expected))
     }
 
-    fn whole_within(&self) -> Result<Option<i64>, Refused> {
+    fn whole_within(&self) -> Result<Option<i64>, FlagValueError> {
         let value = self.whole()?;
         match (value, self.spec.range(self.cli_mode)) {
             (Some(n), Some(Range::Whole(least, most))) if !(least..=most).contains(&n) => {
-                Err(Refused::OutOfBounds)
+                Err(FlagValueError::OutOfBounds)
             }
             _ => Ok(value),
         }
     }
 
-    fn number(&self) -> Result<Option<f64>, Refused> {
+    fn number(&self) -> Result<Option<f64>, FlagValueError> {
         let Some(text) = self.text() else {
             return Ok(None);
         };
@@ -98,14 +98,14 @@ impl<'a> Typed<'a> {
         let number = number.ok_or_else(|| unreadable(text, NUMBER))?;
         match self.spec.range(self.cli_mode) {
             Some(Range::Number(least, most)) if !(least..=most).contains(&number) => {
-                Err(Refused::OutOfBounds)
+                Err(FlagValueError::OutOfBounds)
             }
             _ => Ok(Some(number)),
         }
     }
 
     /// Parses a duration with its sign; a number without unit has the flag's unit.
-    pub(crate) fn duration(&self) -> Result<duration::Typed, Refused> {
+    pub(crate) fn duration(&self) -> Result<duration::ParsedDuration, FlagValueError> {
         let (unit, unit_name) = match self.spec.kind {
             FlagKind::Seconds => (1_000_000_000, "seconds"),
             _ => (1_000_000, "milliseconds"),
@@ -120,14 +120,14 @@ impl<'a> Typed<'a> {
         })
     }
 
-    fn too_long(&self) -> Refused {
+    fn too_long(&self) -> FlagValueError {
         let text = self.values.last().map_or("", String::as_str);
         unreadable(text, "a duration of at most 24h")
     }
 }
 
 /// Parses a whole number; YAML and templates may write 8.0 or 1e3.
-fn whole(text: &str) -> Result<i64, Refused> {
+fn whole(text: &str) -> Result<i64, FlagValueError> {
     let loose = text.parse::<f64>().ok().filter(|n| {
         n.fract() == 0.0
             && n.abs() < 9e15
@@ -142,7 +142,7 @@ fn whole(text: &str) -> Result<i64, Refused> {
 impl FlagValue for bool {
     const KIND: FlagKind = FlagKind::Switch;
 
-    fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
+    fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
         Ok(typed.switch()?.unwrap_or(false))
     }
 }
@@ -150,7 +150,7 @@ impl FlagValue for bool {
 impl FlagValue for Option<bool> {
     const KIND: FlagKind = FlagKind::Switch;
 
-    fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
+    fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
         typed.switch()
     }
 }
@@ -160,7 +160,7 @@ macro_rules! whole_numbers {
         impl FlagValue for $int {
             const KIND: FlagKind = FlagKind::Int;
 
-            fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
+            fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
                 Option::<$int>::read(typed)?.ok_or_else(|| unreadable("", WHOLE))
             }
         }
@@ -168,8 +168,8 @@ macro_rules! whole_numbers {
         impl FlagValue for Option<$int> {
             const KIND: FlagKind = FlagKind::Int;
 
-            fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
-                let fit = |n| <$int>::try_from(n).map_err(|_| Refused::OutOfBounds);
+            fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
+                let fit = |n| <$int>::try_from(n).map_err(|_| FlagValueError::OutOfBounds);
                 typed.whole_within()?.map(fit).transpose()
             }
         }
@@ -181,7 +181,7 @@ whole_numbers!(u8, u16, u32, u64, usize, i64);
 impl FlagValue for f64 {
     const KIND: FlagKind = FlagKind::Float;
 
-    fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
+    fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
         typed.number()?.ok_or_else(|| unreadable("", NUMBER))
     }
 }
@@ -189,7 +189,7 @@ impl FlagValue for f64 {
 impl FlagValue for Option<f64> {
     const KIND: FlagKind = FlagKind::Float;
 
-    fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
+    fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
         typed.number()
     }
 }
@@ -197,8 +197,8 @@ impl FlagValue for Option<f64> {
 impl FlagValue for Duration {
     const KIND: FlagKind = FlagKind::Duration;
 
-    fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
-        Option::<Self>::read(typed)?.ok_or(Refused::OutOfBounds)
+    fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
+        Option::<Self>::read(typed)?.ok_or(FlagValueError::OutOfBounds)
     }
 }
 
@@ -206,9 +206,9 @@ impl FlagValue for Duration {
 impl FlagValue for Option<Duration> {
     const KIND: FlagKind = FlagKind::Duration;
 
-    fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
+    fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
         match typed.duration()?.positive() {
-            Some(long) if long > LONGEST_DELAY => Err(typed.too_long()),
+            Some(long) if long > MAX_DELAY => Err(typed.too_long()),
             duration => Ok(duration),
         }
     }
@@ -218,7 +218,7 @@ impl FlagValue for Option<Duration> {
 impl FlagValue for String {
     const KIND: FlagKind = FlagKind::Text;
 
-    fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
+    fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
         let default = || typed.spec.default(typed.cli_mode).unwrap_or_default();
         Ok(typed.text().unwrap_or_else(default).to_owned())
     }
@@ -227,7 +227,7 @@ impl FlagValue for String {
 impl FlagValue for Option<String> {
     const KIND: FlagKind = FlagKind::Text;
 
-    fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
+    fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
         Ok(typed.text().map(str::to_owned))
     }
 }
@@ -235,7 +235,7 @@ impl FlagValue for Option<String> {
 impl FlagValue for Option<PathBuf> {
     const KIND: FlagKind = FlagKind::Path;
 
-    fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
+    fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
         Ok(typed.text().map(PathBuf::from))
     }
 }
@@ -243,7 +243,7 @@ impl FlagValue for Option<PathBuf> {
 impl FlagValue for Vec<PathBuf> {
     const KIND: FlagKind = FlagKind::Repeat;
 
-    fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
+    fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
         Ok(typed.values.iter().map(PathBuf::from).collect())
     }
 }
@@ -252,7 +252,7 @@ impl FlagValue for Vec<PathBuf> {
 impl FlagValue for Vec<String> {
     const KIND: FlagKind = FlagKind::List;
 
-    fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
+    fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
         Ok(expanded(typed.values))
     }
 }
@@ -260,7 +260,7 @@ impl FlagValue for Vec<String> {
 impl FlagValue for Option<JsonMap> {
     const KIND: FlagKind = FlagKind::Json;
 
-    fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
+    fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
         let Some(text) = typed.text() else {
             return Ok(None);
         };

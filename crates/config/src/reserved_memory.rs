@@ -44,7 +44,7 @@ pub(super) fn reserve(
             reserved.drafts = drafter.weight_bytes(WeightRanks::new(tensor, parallel.data));
         }
         // Without a GPU, step times do not depend on the drafter's size.
-        (Some(drafts), None) if latency_source.knows_gpu() => v.warn(format!(
+        (Some(drafts), None) if latency_source.uses_gpu() => v.warn(format!(
             "--speculative-config: nothing is known of the size of this {}: drafts take no time and \
              no memory",
             drafts.method

@@ -253,14 +253,14 @@ impl Server {
     }
 }
 
-const MOST_PEERS: usize = 64;
+const MAX_PEERS: usize = 64;
 
 fn dashboard_peers(v: &Values) -> Result<Vec<String>, ConfigError> {
     let urls = v.comma_list(&server::DASHBOARD_PEERS)?;
-    if urls.len() > MOST_PEERS {
+    if urls.len() > MAX_PEERS {
         let given = urls.len();
         let text =
-            format!("dashboard-peers names {given} servers, at most {MOST_PEERS} are allowed");
+            format!("dashboard-peers names {given} servers, at most {MAX_PEERS} are allowed");
         return Err(ConfigError::Invalid(text));
     }
     let url = |url: &String| {

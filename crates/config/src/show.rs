@@ -9,7 +9,7 @@ use super::flag::{FlagKind, FlagSpec};
 use super::flags::{flags, model};
 use super::group::FlagGroup;
 use super::layers::ValueSource;
-use super::loaded::{Effective, Loaded, shown_duration};
+use super::loaded::{Loaded, ResolvedFlag, shown_duration};
 use super::read::expanded;
 
 const RESERVED: [&str; 12] = [
@@ -38,11 +38,11 @@ pub(super) fn yaml(loaded: &Loaded) -> String {
             let _ = write!(out, "\n# {}\n{lines}", group.title());
         }
     }
-    without_passwords(&out)
+    mask_passwords(&out)
 }
 
 /// Replaces credentials in URLs by `***`: `user:password` or a token before the `@`.
-pub fn without_passwords(text: &str) -> String {
+pub fn mask_passwords(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find("://") {
@@ -66,13 +66,17 @@ pub fn without_passwords(text: &str) -> String {
 fn entries(
     loaded: &Loaded,
     group: FlagGroup,
-) -> impl Iterator<Item = (&'static FlagSpec, &Effective)> {
-    flags().zip(&loaded.effective).filter(move |(flag, _)| {
-        flag.group == group && flag.name != model::CLI_MODE.name && flag.name != model::CONFIG.name
-    })
+) -> impl Iterator<Item = (&'static FlagSpec, &ResolvedFlag)> {
+    flags()
+        .zip(&loaded.resolved_flags)
+        .filter(move |(flag, _)| {
+            flag.group == group
+                && flag.name != model::CLI_MODE.name
+                && flag.name != model::CONFIG.name
+        })
 }
 
-fn line(out: &mut String, flag: &FlagSpec, entry: &Effective) {
+fn line(out: &mut String, flag: &FlagSpec, entry: &ResolvedFlag) {
     let typed = !matches!(entry.source, ValueSource::Default | ValueSource::Derived);
     if flag.secret {
         if typed {
@@ -133,7 +137,7 @@ fn plain(text: &str) -> String {
 
 pub(super) fn json(loaded: &Loaded) -> Map<String, Value> {
     flags()
-        .zip(&loaded.effective)
+        .zip(&loaded.resolved_flags)
         .filter(|(flag, _)| !flag.secret && flag.name != model::CONFIG.name)
         .map(|(flag, entry)| (flag.name.to_owned(), json_value(flag, &entry.values)))
         .collect()
@@ -151,7 +155,7 @@ pub(super) fn json_changed(loaded: &Loaded) -> Map<String, Value> {
 
 fn json_from(loaded: &Loaded, wanted: impl Fn(&ValueSource) -> bool) -> Map<String, Value> {
     let mut all = json(loaded);
-    let entries = loaded.effective.iter();
+    let entries = loaded.resolved_flags.iter();
     entries
         .filter(|entry| wanted(&entry.source))
         .filter_map(|entry| Some((entry.name.to_owned(), all.swap_remove(entry.name)?)))
@@ -159,7 +163,7 @@ fn json_from(loaded: &Loaded, wanted: impl Fn(&ValueSource) -> bool) -> Map<Stri
 }
 
 fn json_value(flag: &FlagSpec, values: &[String]) -> Value {
-    let values: Vec<String> = values.iter().map(|text| without_passwords(text)).collect();
+    let values: Vec<String> = values.iter().map(|text| mask_passwords(text)).collect();
     let read = |text: &String| serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into());
     if flag.kind == FlagKind::List {
         let items = values.iter().flat_map(|text| match read(text) {

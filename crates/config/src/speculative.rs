@@ -11,10 +11,10 @@ use super::speculative_keys;
 use super::values::Values;
 use vllm_sim_engine::latency::{self, ModelShape};
 
-const MOST_DRAFTS: u64 = 64;
+const MAX_DRAFTS: u64 = 64;
 /// Default number of drafts for `suffix`, vLLM's `suffix_decoding_max_tree_depth`.
 const SUFFIX_DRAFTS: u64 = 24;
-const LOOKUP: u64 = 5;
+const NGRAM_TOKENS: u64 = 5;
 
 /// Settings of speculative decoding.
 #[derive(Debug, Clone, PartialEq)]
@@ -180,7 +180,7 @@ impl Keys {
                     .to_owned(),
             ));
         };
-        let number = Some(number).filter(|n| (1..=MOST_DRAFTS).contains(n));
+        let number = Some(number).filter(|n| (1..=MAX_DRAFTS).contains(n));
         number
             .and_then(|n| u32::try_from(n).ok())
             .ok_or_else(|| invalid("num_speculative_tokens must be between 1 and 64".to_owned()))
@@ -248,7 +248,7 @@ impl Keys {
             )),
             "synthetic" => match (rates, length) {
                 (Some(rates), None) => unconditional(rates, drafts as usize).map(Some),
-                (None, Some(length)) => of_length(length, drafts).map(Some),
+                (None, Some(length)) => rates_of_length(length, drafts).map(Some),
                 _ => Err(invalid(
                     "rejection_sample_method='synthetic' requires exactly one of \
                      synthetic_acceptance_rates or synthetic_acceptance_length."
@@ -306,13 +306,13 @@ impl Keys {
             let Some(value) = self.given(key) else {
                 return Ok(None);
             };
-            let number = value.as_u64().filter(|n| (1..=MOST_DRAFTS).contains(n));
+            let number = value.as_u64().filter(|n| (1..=MAX_DRAFTS).contains(n));
             let number = number.and_then(|n| u32::try_from(n).ok());
             let words = || invalid(format!("{key} is {value}, must be between 1 and 64"));
             number.map(Some).ok_or_else(words)
         };
         let (min, max) = (read("prompt_lookup_min")?, read("prompt_lookup_max")?);
-        let most = max.or(min).unwrap_or(LOOKUP as u32);
+        let most = max.or(min).unwrap_or(NGRAM_TOKENS as u32);
         let least = min.unwrap_or(most);
         if least > most {
             return Err(invalid(format!(
@@ -363,7 +363,7 @@ fn unconditional(typed: &Value, drafts: usize) -> Result<Vec<f64>, ConfigError> 
 }
 
 /// Returns the rates of least variance with this mean number of tokens per step.
-fn of_length(typed: &Value, drafts: u32) -> Result<Vec<f64>, ConfigError> {
+fn rates_of_length(typed: &Value, drafts: u32) -> Result<Vec<f64>, ConfigError> {
     let most = f64::from(drafts) + 1.0;
     let length = typed.as_f64().filter(|n| (1.0..=most).contains(n));
     let length = length.ok_or_else(|| {

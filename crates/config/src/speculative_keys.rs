@@ -4,10 +4,10 @@
 
 use serde_json::{Map, Value};
 
+use super::did_you_mean::closest;
 use super::error::ConfigError;
 use super::flags::model::VLLM_VERSION;
 use super::ignored::release;
-use super::nearest::closest;
 use super::values::Values;
 
 const RELEASE: (u32, u32) = (0, 33);
@@ -56,7 +56,7 @@ const MTP: [&str; 27] = [
     "step5_mtp",
 ];
 
-const PLAYED: [&str; 14] = [
+const SUPPORTED: [&str; 14] = [
     "method",
     "model",
     "num_speculative_tokens",
@@ -74,7 +74,7 @@ const PLAYED: [&str; 14] = [
 ];
 
 /// Keys without visible effect in a simulator; accepted silently.
-const SILENT: [&str; 13] = [
+const IGNORED_SILENTLY: [&str; 13] = [
     "attention_backend",
     "code_revision",
     "draft_lm_head_quantization",
@@ -91,7 +91,7 @@ const SILENT: [&str; 13] = [
 ];
 
 /// Keys with an effect in vLLM and none here; accepted with a warning.
-const FELT: [&str; 15] = [
+const IGNORED_WITH_WARNING: [&str; 15] = [
     "draft_sample_method",
     "dspark_draft_topk",
     "enable_adaptive_verification",
@@ -159,15 +159,18 @@ pub(super) fn check(v: &Values, keys: &Map<String, Value>) -> Result<(), ConfigE
                 .to_owned(),
         ));
     }
-    let is_known =
-        |key: &str| PLAYED.contains(&key) || SILENT.contains(&key) || FELT.contains(&key);
+    let is_known = |key: &str| {
+        SUPPORTED.contains(&key)
+            || IGNORED_SILENTLY.contains(&key)
+            || IGNORED_WITH_WARNING.contains(&key)
+    };
     let older = is_older(v)?;
     let mut idle = Vec::new();
     for key in keys.keys().filter(given) {
-        if FELT.contains(&key.as_str()) || older && !is_known(key) {
+        if IGNORED_WITH_WARNING.contains(&key.as_str()) || older && !is_known(key) {
             idle.push(key.as_str());
         } else if !is_known(key) {
-            let names = PLAYED.into_iter().chain(FELT);
+            let names = SUPPORTED.into_iter().chain(IGNORED_WITH_WARNING);
             let hint = closest(key, names)
                 .map_or_else(String::new, |near| format!("; did you mean {near:?}?"));
             return Err(invalid(format!("there is no key {key:?}{hint}")));

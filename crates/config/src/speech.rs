@@ -19,7 +19,7 @@ pub struct Speech {
     /// Whether `/v1/realtime` exists.
     pub realtime: bool,
     /// Speech capabilities of the model.
-    pub model: Listener,
+    pub model: SpeechModel,
     /// Maximum size of an upload, in bytes (default 25 MiB).
     pub max_file_bytes: u64,
     /// Maximum audio duration, in seconds (default 600).
@@ -30,7 +30,7 @@ pub struct Speech {
 
 /// Speech capabilities of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Listener {
+pub struct SpeechModel {
     /// Whether the model supports transcription only.
     pub only: bool,
     /// Whether responses can have timestamps (`verbose_json`).
@@ -45,7 +45,7 @@ pub struct Listener {
     pub in_prompt: bool,
 }
 
-const WHISPER: Listener = Listener {
+const WHISPER: SpeechModel = SpeechModel {
     only: true,
     segments: true,
     speakers: false,
@@ -54,7 +54,7 @@ const WHISPER: Listener = Listener {
     in_prompt: false,
 };
 
-const HEARING: Listener = Listener {
+const MULTIMODAL_LM: SpeechModel = SpeechModel {
     only: false,
     segments: false,
     detects: false,
@@ -62,11 +62,11 @@ const HEARING: Listener = Listener {
     ..WHISPER
 };
 
-const LISTENERS: [(&str, Listener); 14] = [
+const SPEECH_MODELS: [(&str, SpeechModel); 14] = [
     ("WhisperForConditionalGeneration", WHISPER),
     (
         "CohereAsrForConditionalGeneration",
-        Listener {
+        SpeechModel {
             segments: false,
             detects: false,
             ..WHISPER
@@ -74,36 +74,36 @@ const LISTENERS: [(&str, Listener); 14] = [
     ),
     (
         "FireRedASR2ForConditionalGeneration",
-        Listener {
+        SpeechModel {
             detects: false,
             ..WHISPER
         },
     ),
     (
         "FunASRForConditionalGeneration",
-        Listener {
+        SpeechModel {
             detects: false,
             ..WHISPER
         },
     ),
     (
         "MossTranscribeDiarizeForConditionalGeneration",
-        Listener {
+        SpeechModel {
             only: true,
             speakers: true,
             clip: None,
-            ..HEARING
+            ..MULTIMODAL_LM
         },
     ),
-    ("Gemma3nForConditionalGeneration", HEARING),
-    ("GlmAsrForConditionalGeneration", HEARING),
-    ("GraniteSpeechForConditionalGeneration", HEARING),
-    ("GraniteSpeechPlusForConditionalGeneration", HEARING),
-    ("MoonshotKimiaForCausalLM", HEARING),
-    ("Qwen3OmniMoeForConditionalGeneration", HEARING),
-    ("Qwen3ASRForConditionalGeneration", HEARING),
-    ("VoxtralForConditionalGeneration", HEARING),
-    ("Qwen3ASRRealtimeGeneration", HEARING),
+    ("Gemma3nForConditionalGeneration", MULTIMODAL_LM),
+    ("GlmAsrForConditionalGeneration", MULTIMODAL_LM),
+    ("GraniteSpeechForConditionalGeneration", MULTIMODAL_LM),
+    ("GraniteSpeechPlusForConditionalGeneration", MULTIMODAL_LM),
+    ("MoonshotKimiaForCausalLM", MULTIMODAL_LM),
+    ("Qwen3OmniMoeForConditionalGeneration", MULTIMODAL_LM),
+    ("Qwen3ASRForConditionalGeneration", MULTIMODAL_LM),
+    ("VoxtralForConditionalGeneration", MULTIMODAL_LM),
+    ("Qwen3ASRRealtimeGeneration", MULTIMODAL_LM),
 ];
 
 const REALTIME: [&str; 2] = ["VoxtralRealtimeGeneration", "Qwen3ASRRealtimeGeneration"];
@@ -117,11 +117,11 @@ impl Speech {
     ) -> Result<(Task, Self), ConfigError> {
         let architecture = model.hf_config.as_deref().and_then(architecture);
         let realtime = architecture.is_some_and(|name| REALTIME.contains(&name));
-        let known = LISTENERS
+        let known = SPEECH_MODELS
             .iter()
             .find(|(name, _)| architecture == Some(name));
         let known = known.map(|(_, listener)| *listener);
-        let known = known.or(realtime.then_some(HEARING));
+        let known = known.or(realtime.then_some(MULTIMODAL_LM));
         // A configured task is kept; else a transcription-only model determines it.
         let chosen = v.given(&api::TASK) || v.given(&api::RUNNER);
         let task = match known {
@@ -135,7 +135,7 @@ impl Speech {
                 || generates && known.is_some(),
             realtime: matches!(task, Task::All | Task::Realtime) || generates && realtime,
             model: known.unwrap_or(match task {
-                Task::Realtime => HEARING,
+                Task::Realtime => MULTIMODAL_LM,
                 _ => WHISPER,
             }),
             max_file_bytes: megabytes << 20,

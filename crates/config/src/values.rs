@@ -7,11 +7,11 @@ use std::ops::RangeInclusive;
 use indexmap::IndexMap;
 
 use super::cli_mode::CliMode;
+use super::did_you_mean::closest;
 use super::error::ConfigError;
-use super::flag::{Flag, FlagKind, FlagSpec, FlagValue, Refused, Typed};
+use super::flag::{Flag, FlagKind, FlagSpec, FlagValue, FlagValueError, RawFlagValues};
 use super::flags;
 use super::layers::{Layer, Setting, ValueSource};
-use super::nearest::closest;
 
 /// Values of every flag by name, including defaults.
 #[derive(Debug, Clone)]
@@ -79,8 +79,8 @@ impl Values {
         self.settings.get(flag.name).map_or(&[], |s| &s.values)
     }
 
-    fn typed<'a>(&'a self, flag: &'a FlagSpec) -> Typed<'a> {
-        Typed {
+    fn typed<'a>(&'a self, flag: &'a FlagSpec) -> RawFlagValues<'a> {
+        RawFlagValues {
             spec: flag,
             cli_mode: self.cli_mode,
             values: self.raw(flag),
@@ -187,10 +187,10 @@ impl Values {
         notes
     }
 
-    fn refused(&self, flag: &FlagSpec, refused: Refused) -> ConfigError {
+    fn refused(&self, flag: &FlagSpec, refused: FlagValueError) -> ConfigError {
         match refused {
-            Refused::Unreadable { value, expected } => self.bad(flag, &value, expected),
-            Refused::OutOfBounds => self.wrong(flag.out_of_bounds(self.cli_mode), flag),
+            FlagValueError::Unreadable { value, expected } => self.bad(flag, &value, expected),
+            FlagValueError::OutOfBounds => self.wrong(flag.out_of_bounds(self.cli_mode), flag),
         }
     }
 
@@ -208,7 +208,7 @@ impl Values {
         }
     }
 
-    pub(super) fn bad_key(
+    pub(super) fn key_error(
         &self,
         flag: &FlagSpec,
         key: &str,

@@ -13,15 +13,15 @@ use super::layers::{Layer, ValueSource};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum UnknownKeys {
-    Refused,
-    Warned,
+    Reject,
+    Warn,
 }
 
 /// Reads a YAML file.
 ///
 /// # Errors
 /// [`ConfigError::File`] if the file cannot be read or is not a YAML mapping;
-/// [`ConfigError::Unknown`] for an unknown key with [`UnknownKeys::Refused`].
+/// [`ConfigError::Unknown`] for an unknown key with [`UnknownKeys::Reject`].
 pub(super) fn read(path: &str, unknown: UnknownKeys) -> Result<Layer, ConfigError> {
     let file = |reason: String| ConfigError::File {
         path: format!("--config {path}"),
@@ -112,7 +112,7 @@ fn on_unknown(
         name: key.to_owned(),
         nearest: command_line::nearest(base).map(str::to_owned),
     };
-    if unknown == UnknownKeys::Refused {
+    if unknown == UnknownKeys::Reject {
         return Err(error);
     }
     layer.warnings.push(error.to_string());

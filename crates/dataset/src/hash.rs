@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_role_is_called_so() {
+    fn unknown_roles_hash_alike() {
         assert_eq!(
             hash_conversation([("poet", "x")]),
             hash_conversation([("bard", "x")])

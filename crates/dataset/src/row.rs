@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_is_refused() {
+    fn bad_token_columns_are_errors() {
         for json in [
             "",
             "[1]",

@@ -6,7 +6,7 @@ use vllm_sim_engine::latency::{Grid, LatencyModel, Polynomial, Speed};
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::mocker::MockerConfig;
 use vllm_sim_engine::sched::sglang::{SchedulePolicy, SglangConfig};
-use vllm_sim_engine::sched::vllm::Victim;
+use vllm_sim_engine::sched::vllm::PreemptionVictim;
 use vllm_sim_replay::report::Slo;
 use vllm_sim_replay::workload::WorkloadSource;
 use vllm_sim_replay::{KvConfig, RouterConfig, TransferTime};
@@ -16,7 +16,7 @@ use super::json_args::{Args, wrong};
 use super::tables::{self, Folders, TimingTables};
 use super::workload;
 
-pub(super) struct Setup {
+pub(super) struct RooflineSetup {
     /// Prefill workers of a disaggregated deployment.
     pub prefill: Option<Workers>,
     pub serving: Workers,
@@ -62,7 +62,7 @@ enum Role {
 pub(super) fn read(
     args: &Value,
     dir: Folders<'_>,
-) -> Result<(Setup, Box<dyn WorkloadSource>), DynamoError> {
+) -> Result<(RooflineSetup, Box<dyn WorkloadSource>), DynamoError> {
     let mut kwargs = Args::new("kwargs", &args["kwargs"])?;
     let (prefill, serving) = pools(&mut kwargs, dir)?;
     let router = routing(&mut kwargs)?;
@@ -106,7 +106,7 @@ pub(super) fn read(
         other => return Err(wrong("api", format!("{other:?} is not modelled"))),
     };
     kwargs.done()?;
-    let setup = Setup {
+    let setup = RooflineSetup {
         prefill,
         serving,
         router,
@@ -278,7 +278,7 @@ fn worker_args(value: &Value, dir: Folders<'_>) -> Result<Worker, DynamoError> {
         _ => EngineSpec::Mocker(Box::new(trtllm(&mut engine, measured, dir, ranks, role)?)),
     };
     if let Some(host) = host {
-        host.give(&mut parsed, (ranks, role == Role::Aggregated))?;
+        host.apply(&mut parsed, (ranks, role == Role::Aggregated))?;
     }
     engine.done()?;
     if ranks > 1 {
@@ -407,7 +407,7 @@ fn vllm(
         let problem = "must be at least 1, and 1 where dp_size is more";
         return Err(args.wrong("prefill_schedule_interval", problem));
     }
-    let victims = [Victim::Last, Victim::First];
+    let victims = [PreemptionVictim::Last, PreemptionVictim::First];
     let (accept, seed) = drafts(args)?;
     Ok(MockerConfig {
         latency: latency(

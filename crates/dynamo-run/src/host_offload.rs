@@ -59,7 +59,7 @@ pub(super) fn take(engine: &mut Args) -> Result<Option<HostOffload>, DynamoError
 
 impl HostOffload {
     /// Adds the tier to an engine; `is_whole` means an aggregated deployment.
-    pub(super) fn give(
+    pub(super) fn apply(
         self,
         engine: &mut EngineSpec,
         (ranks, is_whole): (u32, bool),

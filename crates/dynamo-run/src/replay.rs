@@ -1,15 +1,15 @@
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::outcome::{Outcome, Sink, Status};
-use vllm_sim_replay::report::{Collector, KeptRecords, Report, ReportOptions, RunFacts};
+use vllm_sim_replay::report::{Collector, KeptRecords, Report, ReportOptions, RunTotals};
 use vllm_sim_replay::workload::WorkloadSource;
-use vllm_sim_replay::{Pace, PoolSpec, RouterConfig, Settings};
+use vllm_sim_replay::{ArrivalPacing, PoolSpec, RouterConfig, Settings};
 
-use super::args::{Setup, Workers};
+use super::args::{RooflineSetup, Workers};
 use super::error::DynamoError;
 
 /// Runs a configuration to its end; `seed` breaks ties between equal workers.
 pub(super) fn play(
-    setup: &Setup,
+    setup: &RooflineSetup,
     seed: u64,
     source: &mut dyn WorkloadSource,
 ) -> Result<Report, DynamoError> {
@@ -32,7 +32,7 @@ pub(super) fn play(
             },
         ),
         prefill: setup.prefill.as_ref().map(|workers| pool(workers, before)),
-        pace: Pace {
+        pace: ArrivalPacing {
             concurrency: setup.concurrency,
             plays: setup.plays,
             speedup: setup.speedup,
@@ -51,7 +51,7 @@ pub(super) fn play(
         drawn_requests: 0,
     });
     let totals = vllm_sim_replay::run(&settings, source, &mut Finished(&mut collector))?;
-    Ok(collector.finish(&RunFacts {
+    Ok(collector.finish(&RunTotals {
         requests: totals.requests,
         prefill_worker_seconds: totals.prefill_worker_seconds,
         decode_worker_seconds: Some(

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use vllm_sim_engine::latency::{
-    Aic, AicSetup, Coefficients, GPUS, Gpu, LatencyModel, Memory, MixedStep, ModelShape, Overhead,
-    Roofline, Setup, gpu, installed_tables, known_models, model,
+    Aic, AicSetup, Coefficients, GPUS, Gpu, LatencyModel, Memory, MixedStepTiming, ModelShape,
+    Roofline, RooflineSetup, StepOverhead, gpu, installed_tables, known_models, model,
 };
 
 use super::error::DynamoError;
@@ -55,7 +55,7 @@ pub fn environment_tables() -> Option<PathBuf> {
 pub(super) struct TimingTables {
     /// Engine of the measured kernels.
     pub backend: &'static str,
-    pub setup: Setup,
+    pub setup: RooflineSetup,
     pub model: LatencyModel,
     /// Number of KV cache blocks that fit next to the weights.
     pub blocks: u32,
@@ -169,7 +169,7 @@ impl NamedTables {
         let path = path.ok_or_else(|| self.wrong("model_path", "is needed, and is not there"))?;
         let tp = self.count("tp_size")?;
         let dtype = self.text("kv_cache_dtype")?.unwrap_or("auto");
-        let setup = Setup {
+        let setup = RooflineSetup {
             tp,
             kv_bytes: if dtype.contains("8") { 1 } else { 2 },
             coefficients: Coefficients {
@@ -177,7 +177,7 @@ impl NamedTables {
                 front_end_us: 0.0,
                 ..Coefficients::default()
             },
-            ..Setup::new(self.shape(path, dir.run)?, gpu.clone())
+            ..RooflineSetup::new(self.shape(path, dir.run)?, gpu.clone())
         };
         if let Some(folder) = dir.kernel_tables {
             return self.read(folder, backend, setup);
@@ -204,7 +204,7 @@ impl NamedTables {
         &self,
         folder: &Path,
         backend: &'static str,
-        setup: Setup,
+        setup: RooflineSetup,
     ) -> Result<TimingTables, DynamoError> {
         let aic = AicSetup {
             shape: setup.shape.clone(),
@@ -215,8 +215,8 @@ impl NamedTables {
             moe_ep: self.count("moe_ep_size")?,
             kv_bytes: setup.kv_bytes,
             qk_norm: setup.shape.qk_norm,
-            mixed: MixedStep::Sum,
-            overhead: Overhead::default(),
+            mixed: MixedStepTiming::Sum,
+            overhead: StepOverhead::default(),
         };
         let aic = Aic::open(folder, &aic);
         let aic = aic.map_err(|error| self.wrong("system", error.to_string()))?;

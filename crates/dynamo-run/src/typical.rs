@@ -7,7 +7,7 @@ use vllm_sim_replay::RouterConfig;
 use vllm_sim_replay::report::Report;
 use vllm_sim_replay::workload::WorkloadSource;
 
-use super::args::Setup;
+use super::args::RooflineSetup;
 use super::error::DynamoError;
 use super::replay;
 
@@ -27,7 +27,7 @@ const KEYS: [&str; 6] = [
 
 /// Replays a run, with several seeds if its router is random; `open` parses it for each.
 pub(super) fn play(
-    open: &dyn Fn() -> Result<(Setup, Box<dyn WorkloadSource>), DynamoError>,
+    open: &dyn Fn() -> Result<(RooflineSetup, Box<dyn WorkloadSource>), DynamoError>,
 ) -> Result<Report, DynamoError> {
     let (setup, mut source) = open()?;
     let draws = matches!(setup.router, RouterConfig::Kv(_));

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use vllm_sim_replay::load::{self, Format};
-use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
+use vllm_sim_replay::synth::{Arrivals, Lengths, SyntheticWorkload};
 use vllm_sim_replay::workload::{MAX_TOKENS, Session, WorkloadError, WorkloadSource};
 
 use super::error::DynamoError;
@@ -36,7 +36,7 @@ pub(super) fn synthetic(
         let problem = format!("makes more than {MAX_REQUESTS} requests");
         return Err(wrong("kwargs.turns_per_session", problem));
     }
-    let made = Synthetic {
+    let made = SyntheticWorkload {
         sessions: count.into(),
         input: Lengths::Constant(input),
         output: Lengths::Constant(output),
@@ -47,7 +47,7 @@ pub(super) fn synthetic(
         arrivals: arrivals(kwargs, concurrency)?,
         arrival_seed: kwargs.count("arrival_seed")?.unwrap_or(42).into(),
         block,
-        ..Synthetic::default()
+        ..SyntheticWorkload::default()
     };
     Ok(Box::new(made.source()?))
 }

@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::parts::Parts;
+use super::parts::EngineCoreParts;
 use super::request::LoraRequest;
 use vllm_sim_service::LoadMode;
 use vllm_sim_service::generate::request::Target;
 
 pub(crate) struct Adapters {
-    parts: Parts,
+    parts: EngineCoreParts,
     names: Mutex<BTreeMap<i64, String>>,
 }
 
 impl Adapters {
-    pub(crate) fn new(parts: Parts) -> Self {
+    pub(crate) fn new(parts: EngineCoreParts) -> Self {
         Self {
             parts,
             names: Mutex::default(),

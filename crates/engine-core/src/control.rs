@@ -8,14 +8,14 @@ use rmpv::Value;
 
 use super::adapters::Adapters;
 use super::decode::Fields;
-use super::parts::Parts;
+use super::parts::EngineCoreParts;
 use super::request::LoraRequest;
 use vllm_sim_config::Task;
-use vllm_sim_engine::kv::SparseKind;
-use vllm_sim_service::{Asset, Halt};
+use vllm_sim_engine::kv::SparseLayerKind;
+use vllm_sim_service::{PauseMode, SleepTag};
 
-pub(crate) struct Control {
-    parts: Parts,
+pub(crate) struct UtilityCalls {
+    parts: EngineCoreParts,
     weights: Mutex<String>,
     adapters: Arc<Adapters>,
 }
@@ -25,8 +25,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Control {
-    pub(crate) fn new(parts: Parts, adapters: Arc<Adapters>) -> Self {
+impl UtilityCalls {
+    pub(crate) fn new(parts: EngineCoreParts, adapters: Arc<Adapters>) -> Self {
         Self {
             parts,
             weights: Mutex::new("default".to_owned()),
@@ -60,7 +60,7 @@ impl Control {
                 service.pause(mode, clear).await;
                 if method == "pause_scheduler" {
                     // New requests queue, whatever the mode did to running ones.
-                    service.pause(Halt::Keep, false).await;
+                    service.pause(PauseMode::Keep, false).await;
                 }
                 Ok(Value::Nil)
             }
@@ -139,8 +139,8 @@ impl Control {
         let group = |index: u32| {
             let (kind, window) = match plan {
                 Some(plan) if index < sparse => match plan.sparse {
-                    SparseKind::Window(tokens) => ("sliding_window", Some(tokens)),
-                    SparseKind::State(_) => ("mamba", None),
+                    SparseLayerKind::Window(tokens) => ("sliding_window", Some(tokens)),
+                    SparseLayerKind::State(_) => ("mamba", None),
                 },
                 Some(plan) if plan.is_mla => ("mla_attention", None),
                 _ => ("full_attention", None),
@@ -157,22 +157,22 @@ impl Control {
     }
 }
 
-fn halt(mode: Option<String>) -> Result<Halt, String> {
+fn halt(mode: Option<String>) -> Result<PauseMode, String> {
     match mode.as_deref() {
-        None | Some("abort") => Ok(Halt::Abort),
-        Some("wait") => Ok(Halt::Wait),
-        Some("keep") => Ok(Halt::Keep),
+        None | Some("abort") => Ok(PauseMode::Abort),
+        Some("wait") => Ok(PauseMode::Wait),
+        Some("keep") => Ok(PauseMode::Keep),
         Some(other) => Err(format!("mode is {other}: abort, wait or keep is wanted")),
     }
 }
 
 /// Reads the tags to wake up; an empty list means all.
-fn assets(tags: &Value) -> Result<Vec<Asset>, String> {
+fn assets(tags: &Value) -> Result<Vec<SleepTag>, String> {
     let tags = tags.as_array().map_or(&[][..], Vec::as_slice);
     let asset = |tag: &Value| match tag.as_str() {
-        Some("weights") => Ok(Asset::Weights),
-        Some("kv_cache") => Ok(Asset::KvCache),
-        Some("scheduling") => Ok(Asset::Scheduling),
+        Some("weights") => Ok(SleepTag::Weights),
+        Some("kv_cache") => Ok(SleepTag::KvCache),
+        Some("scheduling") => Ok(SleepTag::Scheduling),
         _ => Err(format!(
             "tag is {tag}: weights, kv_cache or scheduling is wanted"
         )),

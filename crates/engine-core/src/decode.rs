@@ -6,7 +6,7 @@ use rmpv::Value;
 use serde_json::{Map, Number, Value as Json};
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unreadable {
+pub(crate) enum DecodeError {
     #[error("it is no MessagePack: {0}")]
     Format(#[from] rmpv::decode::Error),
     #[error("{field} is {found}, {expected} is wanted")]
@@ -17,7 +17,7 @@ pub(crate) enum Unreadable {
     },
 }
 
-pub(crate) fn value(mut bytes: &[u8]) -> Result<Value, Unreadable> {
+pub(crate) fn value(mut bytes: &[u8]) -> Result<Value, DecodeError> {
     Ok(rmpv::decode::read_value(&mut bytes)?)
 }
 
@@ -26,8 +26,8 @@ pub(crate) struct Fields(Vec<Value>);
 
 impl Fields {
     /// # Errors
-    /// [`Unreadable::Type`] for anything but an array.
-    pub(crate) fn of(value: Value, field: &'static str) -> Result<Self, Unreadable> {
+    /// [`DecodeError::Type`] for anything but an array.
+    pub(crate) fn of(value: Value, field: &'static str) -> Result<Self, DecodeError> {
         match value {
             Value::Array(fields) => Ok(Self(fields)),
             other => Err(wrong(field, &other, "an array")),
@@ -53,13 +53,13 @@ impl Fields {
 }
 
 /// Creates an error about a value that is not `expected`; a long value is shortened.
-pub(crate) fn wrong(field: &'static str, found: &Value, expected: &'static str) -> Unreadable {
+pub(crate) fn wrong(field: &'static str, found: &Value, expected: &'static str) -> DecodeError {
     let mut found = found.to_string();
     if let Some((cut, _)) = found.char_indices().nth(60) {
         found.truncate(cut);
         found.push('…');
     }
-    Unreadable::Type {
+    DecodeError::Type {
         field,
         found,
         expected,
@@ -80,7 +80,7 @@ pub(crate) fn get<'v>(map: &'v Value, key: &str) -> &'v Value {
     found.map_or(NIL, |(_, value)| value)
 }
 
-pub(crate) fn ids(value: &Value, field: &'static str) -> Result<Vec<u32>, Unreadable> {
+pub(crate) fn ids(value: &Value, field: &'static str) -> Result<Vec<u32>, DecodeError> {
     let items = value
         .as_array()
         .ok_or_else(|| wrong(field, value, "an array of token ids"))?;

@@ -45,7 +45,7 @@ pub(crate) struct PrefillStats {
 
 /// The error of a request without output (vLLM 0.33).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RequestError {
+pub(crate) struct EngineRequestError {
     pub(crate) code: &'static str,
     pub(crate) message: String,
     pub(crate) retryable: bool,
@@ -73,7 +73,7 @@ pub(crate) struct Output {
     /// Log probabilities of the tokens that the request named, per row of its prompt.
     pub(crate) prompt_scores: Option<Tensor>,
     pub(crate) trace: Option<Arc<Value>>,
-    pub(crate) error: Option<RequestError>,
+    pub(crate) error: Option<EngineRequestError>,
 }
 
 impl Output {
@@ -205,7 +205,7 @@ impl Writer {
         }
     }
 
-    fn error(&mut self, error: &RequestError) {
+    fn error(&mut self, error: &EngineRequestError) {
         self.map(3);
         self.text("code");
         self.text(error.code);

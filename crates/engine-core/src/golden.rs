@@ -6,10 +6,10 @@ use std::path::Path;
 
 use rmpv::Value;
 
-use super::encode::{self, EventType, FinishReason, Output, PrefillStats, RequestError};
+use super::encode::{self, EngineRequestError, EventType, FinishReason, Output, PrefillStats};
 use super::encode::{Tensor, WaveEdge};
 use super::logprobs::LogprobRows;
-use super::request::{CoreRequest, RequestFields, Work};
+use super::request::{CoreRequest, RequestFields, RequestKind};
 use super::stats::SchedulerStats;
 use vllm_sim_engine::SimTime;
 
@@ -84,7 +84,7 @@ fn the_end_names_its_reason() {
 fn a_refusal_has_a_code() {
     let message = output(|output| {
         output.finish = Some(FinishReason::Error);
-        output.error = Some(RequestError {
+        output.error = Some(EngineRequestError {
             code: "engine_paused",
             message: "paused".to_owned(),
             retryable: true,
@@ -150,7 +150,7 @@ fn requests_of_real_front_ends_are_read() {
         let (request, chat) = recorded(&format!("vllm-rs-{version}-chat"));
         assert!(request.id.starts_with("chatcmpl-"));
         assert_eq!((request.client, chat.prompt.len()), (0, 15));
-        let Work::Generate(sampling) = chat.work else {
+        let RequestKind::Generate(sampling) = chat.work else {
             panic!("{:?}", chat.work);
         };
         let params = sampling.params;
@@ -160,7 +160,7 @@ fn requests_of_real_front_ends_are_read() {
         assert_eq!(params.logit_bias.map(|bias| bias.0.len()), Some(1));
         assert!(chat.parser_kwargs.is_map() && chat.reasoning_ended.is_none());
         let (_, call) = recorded(&format!("vllm-rs-{version}-call"));
-        let Work::Generate(sampling) = call.work else {
+        let RequestKind::Generate(sampling) = call.work else {
             panic!("{:?}", call.work);
         };
         assert!(sampling.params.structured_outputs.is_some());

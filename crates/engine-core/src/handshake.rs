@@ -8,10 +8,10 @@ use std::time::Duration;
 use rmpv::Value;
 
 use super::decode::{self, get};
-use super::parts::Parts;
+use super::parts::EngineCoreParts;
 use super::ready;
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Time limit for a closing socket to send its messages, in milliseconds.
 pub(crate) const LINGER_MS: i32 = 4_000;
 
@@ -19,14 +19,14 @@ pub(crate) const LINGER_MS: i32 = 4_000;
 pub(crate) const KILL: &str = "kill";
 
 /// Receive limit of an input socket, in messages.
-const MOST_INPUT: i32 = 1_000;
+const MAX_QUEUED_INPUT: i32 = 1_000;
 /// Send limit of an output socket, in messages.
 ///
 /// Kept low because libzmq does not limit bytes; further messages wait in the
-/// [`Outlet`](super::outlet::Outlet).
-pub(crate) const MOST_IN_SOCKET: i32 = 4;
+/// [`OutputQueue`](super::output_queue::OutputQueue).
+pub(crate) const MAX_QUEUED_OUTPUT: i32 = 4;
 /// Message limit of the handshake and coordinator sockets, whose messages are small.
-const MOST_SMALL: i32 = 100_000;
+const MAX_QUEUED_CONTROL: i32 = 100_000;
 
 /// Reports why an engine core cannot continue.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +47,7 @@ pub enum CoreError {
     /// No front end answered.
     #[error(
         "no front end answered at {address} within {} seconds (--data-parallel-address, --data-parallel-rpc-port)",
-        PATIENCE.as_secs()
+        HANDSHAKE_TIMEOUT.as_secs()
     )]
     Silent {
         /// Address.
@@ -72,7 +72,7 @@ pub enum CoreError {
     Thread(#[from] std::io::Error),
 }
 
-pub(crate) struct Joined {
+pub(crate) struct HandshakeSockets {
     /// One per front end.
     pub(crate) inputs: Vec<zmq::Socket>,
     pub(crate) outputs: Vec<zmq::Socket>,
@@ -99,9 +99,9 @@ struct Addresses {
 /// [`CoreError`] if the front end does not answer or its answer is malformed.
 pub(crate) fn join(
     context: &zmq::Context,
-    parts: &Parts,
+    parts: &EngineCoreParts,
     stopped: &zmq::Socket,
-) -> Result<Option<Joined>, CoreError> {
+) -> Result<Option<HandshakeSockets>, CoreError> {
     let parallel = &parts.config.engine.parallel;
     let address = endpoint(&parallel.address, parallel.rpc_port);
     let identity = (parts.rank as u16).to_le_bytes();
@@ -111,7 +111,7 @@ pub(crate) fn join(
             why,
         })
     };
-    let open = |kind, at: &str| open_with(kind, MOST_SMALL, at);
+    let open = |kind, at: &str| open_with(kind, MAX_QUEUED_CONTROL, at);
     let handshake = open(zmq::DEALER, &address)?;
     tracing::info!(rank = parts.rank, address, "joining the front end");
     handshake.send(status("HELLO", None), 0)?;
@@ -130,8 +130,8 @@ pub(crate) fn join(
     let open_all = |kind, most, at: &[String]| -> Result<Vec<_>, CoreError> {
         at.iter().map(|at| open_with(kind, most, at)).collect()
     };
-    let inputs = open_all(zmq::DEALER, MOST_INPUT, &addresses.inputs)?;
-    let outputs = open_all(zmq::PUSH, MOST_IN_SOCKET, &addresses.outputs)?;
+    let inputs = open_all(zmq::DEALER, MAX_QUEUED_INPUT, &addresses.inputs)?;
+    let outputs = open_all(zmq::PUSH, MAX_QUEUED_OUTPUT, &addresses.outputs)?;
     let ready = ready::response(parts, &addresses.stats, &addresses.coordinator);
     for input in &inputs {
         input.send(ready.as_slice(), 0)?;
@@ -158,7 +158,7 @@ pub(crate) fn join(
         coordinator = coordinator.is_some(),
         "joined the front end"
     );
-    Ok(Some(Joined {
+    Ok(Some(HandshakeSockets {
         inputs,
         outputs,
         coordinator,
@@ -183,7 +183,7 @@ fn connect(
 }
 
 /// Reads the stop socket: a regular stop is `Ok`, a kill is an error.
-pub(crate) fn told_to_end(stopped: &zmq::Socket) -> Result<(), CoreError> {
+pub(crate) fn read_shutdown_signal(stopped: &zmq::Socket) -> Result<(), CoreError> {
     match stopped.recv_bytes(zmq::DONTWAIT)? {
         word if word == KILL.as_bytes() => Err(CoreError::Killed),
         _ => Ok(()),
@@ -200,13 +200,13 @@ fn wait(
         socket.as_poll_item(zmq::POLLIN),
         stopped.as_poll_item(zmq::POLLIN),
     ];
-    if zmq::poll(&mut items, PATIENCE.as_millis() as i64)? == 0 {
+    if zmq::poll(&mut items, HANDSHAKE_TIMEOUT.as_millis() as i64)? == 0 {
         return Err(CoreError::Silent {
             address: address.to_owned(),
         });
     }
     if items[1].is_readable() {
-        return told_to_end(stopped).map(|()| None);
+        return read_shutdown_signal(stopped).map(|()| None);
     }
     let frames = socket.recv_multipart(0)?;
     Ok(Some(frames.into_iter().next().unwrap_or_default()))

@@ -8,18 +8,18 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::adapters::Adapters;
-use super::control::Control;
+use super::catch_panic;
+use super::control::UtilityCalls;
 use super::decode::{self, Fields};
 use super::encode;
 use super::handshake::{self, CoreError};
 use super::output::{self, Item};
-use super::parts::Parts;
+use super::parts::EngineCoreParts;
 use super::request::CoreRequest;
 use super::serve::Requests;
-use super::unpanicked;
 
 /// Number of messages read from one socket before the next socket gets its turn.
-const MOST_IN_A_ROW: usize = 64;
+const MAX_CONSECUTIVE_READS: usize = 64;
 
 /// Pause between reads while too many requests are being submitted, in milliseconds.
 const WHILE_BUSY_MS: i64 = 2;
@@ -33,17 +33,17 @@ const UTILITY: &[u8] = &[3];
 const BROKEN: &str = "inproc://broken";
 
 pub(crate) struct Input {
-    parts: Parts,
+    parts: EngineCoreParts,
     runtime: Handle,
     queue: Sender<Item>,
     stopped: zmq::Socket,
     requests: Arc<Requests>,
-    control: Arc<Control>,
+    control: Arc<UtilityCalls>,
 }
 
 impl Input {
     pub(crate) fn new(
-        parts: Parts,
+        parts: EngineCoreParts,
         runtime: Handle,
         queue: Sender<Item>,
         stopped: zmq::Socket,
@@ -55,7 +55,7 @@ impl Input {
                 queue.clone(),
                 adapters.clone(),
             )),
-            control: Arc::new(Control::new(parts.clone(), adapters)),
+            control: Arc::new(UtilityCalls::new(parts.clone(), adapters)),
             parts,
             runtime,
             queue,
@@ -94,7 +94,7 @@ impl Input {
         // The receiver may be dropped.
         let _ = join.send(());
         let _runtime = self.runtime.enter();
-        let read = unpanicked(|| self.read(&joined.inputs, wave_input.as_ref(), &broken));
+        let read = catch_panic(|| self.read(&joined.inputs, wave_input.as_ref(), &broken));
         let dead = read.is_err();
         // The output thread may have ended already.
         let _ = self.queue.send(Item::Stop { dead });
@@ -126,15 +126,15 @@ impl Input {
                 return Err(CoreError::Panicked);
             }
             if items.last().is_some_and(zmq::PollItem::is_readable) {
-                return handshake::told_to_end(&self.stopped);
+                return handshake::read_shutdown_signal(&self.stopped);
             }
             for (socket, item) in sockets.iter().zip(&items) {
                 if busy || !item.is_readable() {
                     continue;
                 }
-                for _ in 0..MOST_IN_A_ROW {
+                for _ in 0..MAX_CONSECUTIVE_READS {
                     match socket.recv_multipart(zmq::DONTWAIT) {
-                        Ok(frames) => self.hear(&frames),
+                        Ok(frames) => self.receive(&frames),
                         Err(zmq::Error::EAGAIN) => break,
                         Err(error) => return Err(error.into()),
                     }
@@ -143,7 +143,7 @@ impl Input {
         }
     }
 
-    fn hear(&self, frames: &[Vec<u8>]) {
+    fn receive(&self, frames: &[Vec<u8>]) {
         let (Some(kind), Some(payload)) = (frames.first(), frames.get(1)) else {
             tracing::warn!(
                 frames = frames.len(),
@@ -151,7 +151,7 @@ impl Input {
             );
             return;
         };
-        let heard = match kind.as_slice() {
+        let handled = match kind.as_slice() {
             ADD => self.add(payload, &frames[2..]),
             ABORT => self.abort(payload),
             UTILITY => self.call(payload),
@@ -161,13 +161,13 @@ impl Input {
                 Ok(())
             }
         };
-        if let Err(error) = heard {
+        if let Err(error) = handled {
             tracing::warn!(kind = ?kind, %error, "a message of the front end cannot be read");
         }
     }
 
     /// Handles a wave notification: another rank has requests.
-    fn start_wave(&self, payload: &[u8]) -> Result<(), decode::Unreadable> {
+    fn start_wave(&self, payload: &[u8]) -> Result<(), decode::DecodeError> {
         let fields = decode::value(payload)?;
         let wave = fields
             .as_array()
@@ -179,7 +179,7 @@ impl Input {
         Ok(())
     }
 
-    fn add(&self, payload: &[u8], aux: &[Vec<u8>]) -> Result<(), decode::Unreadable> {
+    fn add(&self, payload: &[u8], aux: &[Vec<u8>]) -> Result<(), decode::DecodeError> {
         let request = CoreRequest::read(payload, aux)?;
         if let Some(waves) = &self.parts.waves {
             waves.raise(request.wave);
@@ -188,7 +188,7 @@ impl Input {
         Ok(())
     }
 
-    fn abort(&self, payload: &[u8]) -> Result<(), decode::Unreadable> {
+    fn abort(&self, payload: &[u8]) -> Result<(), decode::DecodeError> {
         let ids = decode::value(payload)?;
         let ids = ids
             .as_array()
@@ -198,7 +198,7 @@ impl Input {
         Ok(())
     }
 
-    fn call(&self, payload: &[u8]) -> Result<(), decode::Unreadable> {
+    fn call(&self, payload: &[u8]) -> Result<(), decode::DecodeError> {
         let mut fields = Fields::of(decode::value(payload)?, "utility call")?;
         let client = fields.int(0).and_then(|n| usize::try_from(n).ok());
         let call = fields.take(1);

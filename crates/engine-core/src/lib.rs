@@ -21,17 +21,17 @@ mod handshake;
 mod input;
 mod logprobs;
 mod observer;
-mod outlet;
 mod output;
+mod output_queue;
 mod parts;
 mod pooling;
 mod prompt_text;
 mod ready;
+mod reasoning;
 mod request;
 mod serve;
 mod stats;
 mod step;
-mod thoughts;
 mod waves;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,8 +46,8 @@ pub use handshake::CoreError;
 use input::Input;
 pub use observer::OutputObserver;
 use output::Item;
-pub use parts::Parts;
-pub use thoughts::Thoughts;
+pub use parts::EngineCoreParts;
+pub use reasoning::ReasoningMarkers;
 pub use waves::Waves;
 
 /// The channel from an engine's observer to its core.
@@ -64,7 +64,7 @@ pub fn observe(config: &Config) -> (OutputObserver, Steps) {
 }
 
 /// Runs `run`; a panic becomes [`CoreError::Panicked`].
-fn unpanicked<T>(run: impl FnOnce() -> Result<T, CoreError>) -> Result<T, CoreError> {
+fn catch_panic<T>(run: impl FnOnce() -> Result<T, CoreError>) -> Result<T, CoreError> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or(Err(CoreError::Panicked))
 }
 
@@ -81,7 +81,7 @@ impl EngineCore {
     ///
     /// # Errors
     /// A thread or socket cannot be created.
-    pub fn start(parts: Parts, steps: Steps) -> Result<Self, CoreError> {
+    pub fn start(parts: EngineCoreParts, steps: Steps) -> Result<Self, CoreError> {
         const STOP: &str = "inproc://stop";
 
         let context = zmq::Context::new();
@@ -98,7 +98,7 @@ impl EngineCore {
                 let input = Input::new(parts, runtime, steps.queue, stopped);
                 input.run(&context, steps.steps, join)
             };
-            if let Err(error) = unpanicked(run) {
+            if let Err(error) = catch_panic(run) {
                 // The receiver is dropped at shutdown.
                 let _ = failure.send(error);
             }
@@ -154,6 +154,6 @@ mod tests {
     #[test]
     fn a_panic_is_an_error() {
         let run = || -> Result<(), CoreError> { panic!("on purpose") };
-        assert!(matches!(unpanicked(run), Err(CoreError::Panicked)));
+        assert!(matches!(catch_panic(run), Err(CoreError::Panicked)));
     }
 }

@@ -24,7 +24,7 @@ pub struct OutputObserver {
     /// `--disable-log-stats`.
     stats: SchedulerStats,
     /// Running, waiting and deferred sequences in the last message.
-    told: (usize, usize, usize),
+    last_sent: (usize, usize, usize),
     open: Vec<(Arc<str>, StepEvent)>,
     at: SimTime,
     done: Vec<Step>,
@@ -46,7 +46,7 @@ impl OutputObserver {
                 drafts: drafts.map(|drafts| DraftCounts::new(drafts.num_tokens as usize)),
                 ..SchedulerStats::default()
             },
-            told: (0, 0, 0),
+            last_sent: (0, 0, 0),
             open: Vec::new(),
             at: SimTime::ZERO,
             done: Vec::new(),
@@ -156,7 +156,7 @@ impl Observer for OutputObserver {
         self.stats.gauges = *stats;
     }
 
-    fn on_rest(&mut self) {
+    fn on_events_delivered(&mut self) {
         let visible = |(_, event): &(_, StepEvent)| {
             matches!(event, StepEvent::Tokens(_) | StepEvent::Ended(_))
         };
@@ -168,8 +168,8 @@ impl Observer for OutputObserver {
         let counts = (gauges.running, gauges.waiting, gauges.deferred);
         // The pool has no steps that would report a change of its queue.
         let news = match self.steps {
-            true => counts.0 != self.told.0,
-            false => counts != self.told,
+            true => counts.0 != self.last_sent.0,
+            false => counts != self.last_sent,
         };
         if self.done.is_empty() && news {
             self.done.push(Step {
@@ -180,7 +180,7 @@ impl Observer for OutputObserver {
         }
         if let Some(last) = self.done.last_mut() {
             last.stats = Some(Box::new(self.stats.take()));
-            self.told = counts;
+            self.last_sent = counts;
         }
         for step in self.done.drain(..) {
             // The receiver is dropped at shutdown.

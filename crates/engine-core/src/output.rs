@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::encode::{self, EventType, FinishReason, Output, PrefillStats, WaveEdge};
 use super::logprobs::{RequestedLogprobs, Source};
-use super::outlet::Outlet;
-use super::parts::Parts;
+use super::output_queue::OutputQueue;
+use super::parts::EngineCoreParts;
 use super::stats::SchedulerStats;
 use super::step::{Step, StepEvent};
 use super::waves::Waves;
@@ -22,8 +22,8 @@ use vllm_sim_service::generate::{Reason, StopReason};
 pub(crate) const DEAD: &[u8] = b"ENGINE_CORE_DEAD";
 
 /// Bounds of the wait for a slow front end.
-const LOOK: Duration = Duration::from_millis(1);
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
+const MAX_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The input of the output thread, in the order of events.
 pub(crate) enum Item {
@@ -170,7 +170,7 @@ impl Active {
 pub(crate) struct Sender {
     rank: u32,
     /// One per front end.
-    outlets: Vec<Outlet>,
+    output_queues: Vec<OutputQueue>,
     coordinator: Option<zmq::Socket>,
     /// Running and waiting sequences in the last message to the coordinator.
     counts: (usize, usize),
@@ -183,7 +183,7 @@ pub(crate) struct Sender {
     /// Requests in submission.
     announced: HashSet<Arc<str>>,
     /// Announced requests with an abort.
-    given_up: HashSet<Arc<str>>,
+    aborted_early: HashSet<Arc<str>>,
     /// Steps with an event of an announced request.
     held: VecDeque<Step>,
     step: u64,
@@ -192,16 +192,16 @@ pub(crate) struct Sender {
 
 impl Sender {
     pub(crate) fn new(
-        parts: &Parts,
+        parts: &EngineCoreParts,
         sockets: Vec<zmq::Socket>,
         coordinator: Option<zmq::Socket>,
     ) -> Self {
         Self {
             rank: parts.rank,
-            outlets: sockets
+            output_queues: sockets
                 .into_iter()
                 .enumerate()
-                .map(|(client, socket)| Outlet::new(client, socket))
+                .map(|(client, socket)| OutputQueue::new(client, socket))
                 .collect(),
             coordinator,
             counts: (0, 0),
@@ -211,7 +211,7 @@ impl Sender {
             busy: false,
             active: HashMap::new(),
             announced: HashSet::new(),
-            given_up: HashSet::new(),
+            aborted_early: HashSet::new(),
             held: VecDeque::new(),
             step: 0,
             at: SimTime::ZERO,
@@ -222,14 +222,14 @@ impl Sender {
     pub(crate) fn run(mut self, queue: &Receiver<Item>) -> bool {
         let sent = catch_unwind(AssertUnwindSafe(|| self.send_all(queue)));
         if sent.is_err() {
-            self.say_dead();
+            self.send_dead();
         }
         sent.is_ok()
     }
 
-    fn say_dead(&mut self) {
-        for outlet in &mut self.outlets {
-            outlet.end(Some(DEAD));
+    fn send_dead(&mut self) {
+        for output_queue in &mut self.output_queues {
+            output_queue.end(Some(DEAD));
         }
     }
 
@@ -248,13 +248,15 @@ impl Sender {
                 }
                 Item::Admitted(active) => {
                     self.announced.remove(&active.id);
-                    let wanted = !self.given_up.remove(&active.id);
-                    match self.outlets.get_mut(active.client) {
+                    let wanted = !self.aborted_early.remove(&active.id);
+                    match self.output_queues.get_mut(active.client) {
                         None => {
                             tracing::warn!(client = active.client, "no front end has this index");
                         }
                         Some(_) if !wanted => {}
-                        Some(outlet) if outlet.is_full() => outlet.owe([active.id.clone()]),
+                        Some(output_queue) if output_queue.is_full() => {
+                            output_queue.defer_aborts([active.id.clone()])
+                        }
                         Some(_) => {
                             self.active.insert(active.id.clone(), *active);
                         }
@@ -263,7 +265,7 @@ impl Sender {
                 }
                 Item::Answered { client, at, output } => {
                     self.announced.remove(&output.id);
-                    if !self.given_up.remove(&output.id) {
+                    if !self.aborted_early.remove(&output.id) {
                         self.send_outputs(client, at, &[*output], None);
                     }
                     self.catch_up();
@@ -272,7 +274,7 @@ impl Sender {
                     for id in ids {
                         // Dropping the reply aborts the sequence.
                         if self.active.remove(&id).is_none() && self.announced.contains(&id) {
-                            self.given_up.insert(id);
+                            self.aborted_early.insert(id);
                         }
                     }
                 }
@@ -280,8 +282,8 @@ impl Sender {
                     self.send(client, message);
                 }
                 Item::Stop { dead } => {
-                    for outlet in &mut self.outlets {
-                        outlet.end(dead.then_some(DEAD));
+                    for output_queue in &mut self.output_queues {
+                        output_queue.end(dead.then_some(DEAD));
                     }
                     return;
                 }
@@ -293,20 +295,20 @@ impl Sender {
     /// Returns the next item, and sends queued messages while it waits.
     fn next(&mut self, queue: &Receiver<Item>) -> Option<Item> {
         let mut pause = Duration::ZERO;
-        while self.outlets.iter().any(Outlet::waits) {
+        while self.output_queues.iter().any(OutputQueue::waits) {
             match queue.recv_timeout(pause) {
                 Ok(item) => return Some(item),
                 Err(RecvTimeoutError::Disconnected) => return None,
                 Err(RecvTimeoutError::Timeout) => {}
             }
             let mut moved = false;
-            for outlet in &mut self.outlets {
-                moved |= outlet.flush(LOOK);
+            for output_queue in &mut self.output_queues {
+                moved |= output_queue.flush(MIN_POLL_INTERVAL);
             }
             self.settle_all();
             pause = match moved {
                 true => Duration::ZERO,
-                false => (pause * 2).clamp(LOOK, LOOK_AGAIN),
+                false => (pause * 2).clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL),
             };
         }
         queue.recv().ok()
@@ -347,7 +349,7 @@ impl Sender {
     fn send_step(&mut self, step: Step) {
         self.step += 1;
         self.at = step.at;
-        let mut outputs: Vec<Vec<Output>> = vec![Vec::new(); self.outlets.len()];
+        let mut outputs: Vec<Vec<Output>> = vec![Vec::new(); self.output_queues.len()];
         for (id, event) in step.events {
             // The front end aborted the request.
             let Some(active) = self.active.get_mut(&id) else {
@@ -376,7 +378,7 @@ impl Sender {
             stats.wave = waves.current();
         }
         if let Some(stats) = &stats {
-            self.tell_coordinator(step.at, stats);
+            self.publish_stats(step.at, stats);
         }
         let mut stats = stats.filter(|_| self.log_stats);
         for (client, outputs) in outputs.iter().enumerate() {
@@ -391,7 +393,7 @@ impl Sender {
     }
 
     /// Notifies the coordinator when the running or waiting sequences changed.
-    fn tell_coordinator(&mut self, at: SimTime, stats: &SchedulerStats) {
+    fn publish_stats(&mut self, at: SimTime, stats: &SchedulerStats) {
         let counts = (stats.gauges.running, stats.gauges.waiting);
         if let Some(coordinator) = self.coordinator.as_ref().filter(|_| counts != self.counts) {
             self.counts = counts;
@@ -412,17 +414,17 @@ impl Sender {
         if self.send(client, message) {
             return;
         }
-        let Some(outlet) = self.outlets.get_mut(client) else {
+        let Some(output_queue) = self.output_queues.get_mut(client) else {
             return;
         };
-        outlet.owe(outputs.iter().map(|output| output.id.clone()));
+        output_queue.defer_aborts(outputs.iter().map(|output| output.id.clone()));
         // Dropping the replies aborts the sequences.
         let gone = self.active.extract_if(|_, active| active.client == client);
-        outlet.owe(gone.map(|(id, _)| id));
+        output_queue.defer_aborts(gone.map(|(id, _)| id));
     }
 
     fn settle_all(&mut self) {
-        for client in 0..self.outlets.len() {
+        for client in 0..self.output_queues.len() {
             self.settle(client);
         }
     }
@@ -430,23 +432,23 @@ impl Sender {
     /// Notifies a front end of its aborted requests; returns whether none remain.
     fn settle(&mut self, client: usize) -> bool {
         let (rank, at) = (self.rank, self.at);
-        let Some(outlet) = self.outlets.get_mut(client) else {
+        let Some(output_queue) = self.output_queues.get_mut(client) else {
             return false;
         };
-        if outlet.owed().is_empty() {
+        if output_queue.deferred_aborts().is_empty() {
             return true;
         }
-        if outlet.is_full() {
+        if output_queue.is_full() {
             return false;
         }
-        let ends = outlet.owed().iter().map(|id| Output {
+        let ends = output_queue.deferred_aborts().iter().map(|id| Output {
             finish: Some(FinishReason::Abort),
             ..Output::new(id.clone())
         });
         let ends: Vec<_> = ends.collect();
-        let told = outlet.send(encode::outputs(rank, at, &ends, None));
+        let told = output_queue.send(encode::outputs(rank, at, &ends, None));
         if told {
-            outlet.settle();
+            output_queue.settle();
         }
         told
     }
@@ -456,11 +458,11 @@ impl Sender {
         if (self.is_gone)() {
             return true;
         }
-        if client >= self.outlets.len() {
+        if client >= self.output_queues.len() {
             tracing::warn!(client, "no front end has this index");
             return true;
         }
-        self.settle(client) && self.outlets[client].send(message)
+        self.settle(client) && self.output_queues[client].send(message)
     }
 }
 
@@ -479,7 +481,7 @@ mod tests {
         own.connect("inproc://front").expect("it is there");
         let sender = Sender {
             rank: 0,
-            outlets: vec![Outlet::new(0, own)],
+            output_queues: vec![OutputQueue::new(0, own)],
             coordinator: None,
             counts: (0, 0),
             log_stats: true,
@@ -488,7 +490,7 @@ mod tests {
             busy: false,
             active: HashMap::new(),
             announced: HashSet::new(),
-            given_up: HashSet::new(),
+            aborted_early: HashSet::new(),
             held: VecDeque::new(),
             step: 0,
             at: SimTime::ZERO,

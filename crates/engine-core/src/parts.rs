@@ -3,12 +3,12 @@ use std::sync::Arc;
 use vllm_sim_config::Config;
 use vllm_sim_service::{RequestRules, Service};
 
-use super::thoughts::Thoughts;
+use super::reasoning::ReasoningMarkers;
 use super::waves::Waves;
 
 /// The configuration and services of an engine core.
 #[derive(Clone)]
-pub struct Parts {
+pub struct EngineCoreParts {
     /// Configuration of the process.
     pub config: Arc<Config>,
     /// Limits and defaults of requests.
@@ -20,7 +20,7 @@ pub struct Parts {
     /// Returns true while a simulated restart takes the process away; nothing is sent then.
     pub is_gone: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Reasoning markers; `None` disables reasoning.
-    pub thoughts: Option<Thoughts>,
+    pub thoughts: Option<ReasoningMarkers>,
     /// Wave state shared by the ranks; `None` if ranks run independently.
     pub waves: Option<Arc<Waves>>,
 }

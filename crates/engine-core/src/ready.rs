@@ -5,7 +5,7 @@
 
 use rmpv::Value;
 
-use super::parts::Parts;
+use super::parts::EngineCoreParts;
 use vllm_sim_config::SchedulerKind;
 
 pub(crate) fn map(entries: Vec<(&str, Value)>) -> Vec<u8> {
@@ -17,7 +17,7 @@ pub(crate) fn map(entries: Vec<(&str, Value)>) -> Vec<u8> {
 
 /// Encodes the ready response, the first message on every input socket.
 pub(crate) fn response(
-    parts: &Parts,
+    parts: &EngineCoreParts,
     stats: &Option<String>,
     coordinator: &Option<(String, String)>,
 ) -> Vec<u8> {
@@ -85,7 +85,7 @@ pub(crate) fn response(
     ])
 }
 
-fn kv_events(parts: &Parts) -> Value {
+fn kv_events(parts: &EngineCoreParts) -> Value {
     let events = &parts.config.kv_events;
     if !events.enabled {
         return Value::Nil;
@@ -104,7 +104,7 @@ fn kv_events(parts: &Parts) -> Value {
     Value::Map(entries.map(|(key, value)| (key.into(), value)).to_vec())
 }
 
-fn dtype(parts: &Parts) -> &str {
+fn dtype(parts: &EngineCoreParts) -> &str {
     let hf_config = parts.config.model.hf_config.as_deref();
     let named = hf_config.and_then(|config| {
         let dtype = config.get("dtype").or_else(|| config.get("torch_dtype"));

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use rmpv::Value;
 use serde_json::Value as Json;
 
-use super::decode::{self, Fields, Unreadable, get, wrong};
+use super::decode::{self, DecodeError, Fields, get, wrong};
 use vllm_sim_tokenizer::{MediaFeature, Modality};
 use vllm_sim_wire::SamplingParams;
-use vllm_sim_wire::schema::Wire;
+use vllm_sim_wire::schema::RequestField;
 
 #[derive(Debug)]
 pub(crate) struct CoreRequest {
@@ -20,7 +20,7 @@ pub(crate) struct CoreRequest {
     /// Latest wave known to the front end.
     pub(crate) wave: u64,
     /// Other fields, or the error of the first one that cannot be decoded.
-    pub(crate) fields: Result<RequestFields, Unreadable>,
+    pub(crate) fields: Result<RequestFields, DecodeError>,
 }
 
 impl CoreRequest {
@@ -33,7 +33,7 @@ impl CoreRequest {
 pub(crate) struct RequestFields {
     pub(crate) prompt: Vec<u32>,
     pub(crate) media: Vec<MediaFeature>,
-    pub(crate) work: Work,
+    pub(crate) work: RequestKind,
     pub(crate) lora: Option<LoraRequest>,
     pub(crate) cache_salt: Option<String>,
     pub(crate) priority: i64,
@@ -50,7 +50,7 @@ pub(crate) struct RequestFields {
 }
 
 #[derive(Debug)]
-pub(crate) enum Work {
+pub(crate) enum RequestKind {
     Generate(Box<Sampling>),
     Pool(Pooling),
 }
@@ -88,8 +88,8 @@ impl CoreRequest {
     /// Decodes the payload of ADD and its auxiliary frames.
     ///
     /// # Errors
-    /// [`Unreadable`] if not even the id can be decoded.
-    pub(crate) fn read(payload: &[u8], aux: &[Vec<u8>]) -> Result<Self, Unreadable> {
+    /// [`DecodeError`] if not even the id can be decoded.
+    pub(crate) fn read(payload: &[u8], aux: &[Vec<u8>]) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(decode::value(payload)?, "EngineCoreRequest")?;
         let id = fields.take(0);
         let id = match id.as_str() {
@@ -108,7 +108,7 @@ impl CoreRequest {
 }
 
 impl RequestFields {
-    fn read(mut fields: Fields, aux: &[Vec<u8>]) -> Result<Self, Unreadable> {
+    fn read(mut fields: Fields, aux: &[Vec<u8>]) -> Result<Self, DecodeError> {
         let embeds = fields.take(9);
         let prompt = match fields.take(1) {
             Value::Nil => embedded(&embeds, aux),
@@ -132,8 +132,8 @@ impl RequestFields {
                     "these or pooling_params",
                 ));
             }
-            (Value::Nil, pooling) => Work::Pool(Pooling::read(pooling)?),
-            (sampling, _) => Work::Generate(Box::new(Sampling::read(sampling, aux)?)),
+            (Value::Nil, pooling) => RequestKind::Pool(Pooling::read(pooling)?),
+            (sampling, _) => RequestKind::Generate(Box::new(Sampling::read(sampling, aux)?)),
         };
         let lora = match fields.take(6) {
             Value::Nil => None,
@@ -177,7 +177,7 @@ fn embedded(embeds: &Value, aux: &[Vec<u8>]) -> Vec<u32> {
 }
 
 impl Pooling {
-    fn read(value: Value) -> Result<Self, Unreadable> {
+    fn read(value: Value) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(value, "pooling_params")?;
         let activation = fields.take(0).as_bool();
         let dimensions = match fields.take(1) {
@@ -197,7 +197,7 @@ impl Pooling {
 }
 
 impl Sampling {
-    fn read(value: Value, aux: &[Vec<u8>]) -> Result<Self, Unreadable> {
+    fn read(value: Value, aux: &[Vec<u8>]) -> Result<Self, DecodeError> {
         if !value.is_map() {
             return Err(wrong("sampling_params", &value, "a map"));
         }
@@ -275,8 +275,8 @@ fn call_with_objects(tag: &mut Json) {
 
 impl LoraRequest {
     /// # Errors
-    /// [`Unreadable::Type`] for anything but an array that begins with a name and a number.
-    pub(crate) fn read(value: Value) -> Result<Self, Unreadable> {
+    /// [`DecodeError::Type`] for anything but an array that begins with a name and a number.
+    pub(crate) fn read(value: Value) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(value, "lora_request")?;
         let name = fields.take(0);
         let id = fields.take(1);
@@ -296,7 +296,7 @@ impl LoraRequest {
 }
 
 /// Decodes the position and hash of a media item, without its data.
-fn media_feature(feature: &Value) -> Result<MediaFeature, Unreadable> {
+fn media_feature(feature: &Value) -> Result<MediaFeature, DecodeError> {
     let position = get(feature, "mm_position");
     let number = |key: &'static str| {
         let found = get(position, key);
@@ -370,7 +370,7 @@ mod tests {
         assert_eq!((fields.priority, fields.abort_immediately), (-3, true));
         assert_eq!(fields.lora.expect("one").name, "name");
         assert_eq!(&*fields.trace.expect("one").0, "00-1-1-00");
-        let Work::Generate(sampling) = fields.work else {
+        let RequestKind::Generate(sampling) = fields.work else {
             panic!("{:?}", fields.work);
         };
         assert_eq!((sampling.params.stop, sampling.eos), (None, Some(2)));

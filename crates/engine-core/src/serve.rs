@@ -11,19 +11,19 @@ use std::task::{Context, Poll, Waker};
 use tokio::runtime::Handle;
 
 use super::adapters::Adapters;
-use super::decode::Unreadable;
-use super::encode::{EventType, FinishReason, Output, PrefillStats, RequestError};
+use super::decode::DecodeError;
+use super::encode::{EngineRequestError, EventType, FinishReason, Output, PrefillStats};
 use super::logprobs::{RequestedLogprobs, Source};
 use super::output::{Active, Item, Logprobs};
-use super::parts::Parts;
+use super::parts::EngineCoreParts;
 use super::pooling;
 use super::prompt_text::last_message;
-use super::request::{CoreRequest, LoraRequest, Pooling, RequestFields, Sampling, Work};
-use super::thoughts::Thoughts;
+use super::reasoning::ReasoningMarkers;
+use super::request::{CoreRequest, LoraRequest, Pooling, RequestFields, RequestKind, Sampling};
 use vllm_sim_service::generate::request::Prompt;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
-    GenerationRequest, OutputRoom, Refusal, RequestFaults, RequestRules, ServeError,
+    GenerationRequest, OutputBudget, RequestError, RequestFaults, RequestRules, ServeError,
 };
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::SamplingRequest;
@@ -33,11 +33,11 @@ use vllm_sim_wire::sampling::SamplingChecks;
 const VALIDATION: &str = "validation_error";
 
 pub(crate) struct Requests {
-    parts: Parts,
+    parts: EngineCoreParts,
     rules: RequestRules,
     queue: Sender<Item>,
     adapters: Arc<Adapters>,
-    thoughts: Option<Thoughts>,
+    thoughts: Option<ReasoningMarkers>,
     submitting: Arc<AtomicUsize>,
     /// Whether recorded replies are looked up by the text of a prompt.
     by_text: bool,
@@ -46,7 +46,7 @@ pub(crate) struct Requests {
 /// Prompt tokens in submission beyond which input sockets are not read.
 ///
 /// About 64 MiB, copies included.
-const MOST_SUBMITTING: usize = 4 << 20;
+const MAX_SUBMITTING_TOKENS: usize = 4 << 20;
 
 /// Counts prompt tokens in submission until it is dropped.
 struct Submitting {
@@ -71,7 +71,11 @@ impl Drop for Submitting {
 }
 
 impl Requests {
-    pub(crate) fn new(parts: Parts, queue: Sender<Item>, adapters: Arc<Adapters>) -> Self {
+    pub(crate) fn new(
+        parts: EngineCoreParts,
+        queue: Sender<Item>,
+        adapters: Arc<Adapters>,
+    ) -> Self {
         let generator = &parts.service.generator;
         Self {
             rules: parts.rules.clone(),
@@ -86,7 +90,7 @@ impl Requests {
 
     /// Returns whether further requests should wait in their sockets.
     pub(crate) fn is_busy(&self) -> bool {
-        self.submitting.load(Ordering::Relaxed) > MOST_SUBMITTING
+        self.submitting.load(Ordering::Relaxed) > MAX_SUBMITTING_TOKENS
     }
 
     /// Submits a request on this thread, which keeps the order of requests.
@@ -146,7 +150,7 @@ impl Requests {
         &self,
         id: &Arc<str>,
         client: usize,
-        fields: Result<RequestFields, Unreadable>,
+        fields: Result<RequestFields, DecodeError>,
     ) -> Result<Answer, Failure> {
         let fields = fields.map_err(|error| invalid(error.to_string()))?;
         if fields.abort_immediately {
@@ -155,8 +159,8 @@ impl Requests {
         let faults = self.faults(id)?;
         let RequestFields { work, prompt, .. } = fields;
         let sampling = match work {
-            Work::Generate(sampling) => self.with_bad_words(*sampling),
-            Work::Pool(pooling) => {
+            RequestKind::Generate(sampling) => self.with_bad_words(*sampling),
+            RequestKind::Pool(pooling) => {
                 let pooled = self.pool(id.clone(), &prompt, &pooling)?;
                 return Ok(Answer::Pooled(Box::new(pooled)));
             }
@@ -166,15 +170,15 @@ impl Requests {
         let service = &self.parts.service;
         let lora = fields.lora.map(|lora| self.adapter(lora)).transpose()?;
         let thought = self.thoughts.as_ref().and_then(|thoughts| {
-            thoughts.share_for(&prompt, fields.reasoning_ended, &fields.parser_kwargs)
+            thoughts.reasoning_for(&prompt, fields.reasoning_ended, &fields.parser_kwargs)
         });
-        let (reasoning, thought_start) = thought.unzip();
+        let (reasoning, reasoning_start) = thought.unzip();
         let request = GenerationRequest {
             id: id.clone(),
             arrived: service.now(),
             n: 1,
             max_tokens: sampling.params.max_tokens,
-            room: OutputRoom::PerPrompt,
+            room: OutputBudget::PerPrompt,
             reasoning,
             priority: fields.priority,
             cache_salt: fields.cache_salt.map(Into::into),
@@ -182,7 +186,7 @@ impl Requests {
             faults: Some(Arc::new(faults)),
             prompts: PromptSource::Ready(vec![Prompt {
                 echo: self.text(&prompt),
-                thought_start,
+                reasoning_start,
                 // In echo mode, repeats all tokens, because the user's message cannot be separated.
                 echo_ids: Some(prompt.as_slice().into()),
                 tokens: prompt,
@@ -201,7 +205,7 @@ impl Requests {
         let generated = service
             .generate(&self.rules, resolved, Box::new(request))
             .await;
-        let generated = generated.map_err(|refused| error_of(&refused.into_refusal()))?;
+        let generated = generated.map_err(|refused| error_of(&refused.into_error()))?;
         let own = service.generator.tokenizer().eos();
         Ok(Answer::Generated(Box::new(Active::new(
             id.clone(),
@@ -281,7 +285,7 @@ impl Requests {
         let service = &self.parts.service;
         let _entered = service
             .enter(1)
-            .map_err(|error| error_of(&Refusal::Serve(error)))?;
+            .map_err(|error| error_of(&RequestError::Serve(error)))?;
         let pooled = pooling::pool(&self.parts.config, prompt, pooling).map_err(invalid)?;
         let now = service.now();
         Ok(Output {
@@ -304,7 +308,7 @@ enum Answer {
 }
 
 /// The finish reason and error of a request without output.
-type Failure = (FinishReason, Option<RequestError>);
+type Failure = (FinishReason, Option<EngineRequestError>);
 
 fn invalid(message: String) -> Failure {
     failed(VALIDATION, message)
@@ -320,7 +324,7 @@ fn of_status(status: u16, code: &'static str, message: String) -> Failure {
 }
 
 fn failed(code: &'static str, message: String) -> Failure {
-    let error = RequestError {
+    let error = EngineRequestError {
         code,
         message,
         retryable: false,
@@ -329,7 +333,7 @@ fn failed(code: &'static str, message: String) -> Failure {
 }
 
 fn to_be_retried(code: &'static str, message: String) -> Failure {
-    let error = RequestError {
+    let error = EngineRequestError {
         code,
         message,
         retryable: true,
@@ -337,12 +341,12 @@ fn to_be_retried(code: &'static str, message: String) -> Failure {
     (FinishReason::Error, Some(error))
 }
 
-fn error_of(refusal: &Refusal) -> Failure {
+fn error_of(refusal: &RequestError) -> Failure {
     let message = refusal.to_string();
     let error = match refusal {
-        Refusal::Serve(error) => error,
-        Refusal::UnknownModel(_) => return invalid(message),
-        Refusal::Invalid(fault) => return of_status(fault.status, "request_failed", message),
+        RequestError::Serve(error) => error,
+        RequestError::UnknownModel(_) => return invalid(message),
+        RequestError::Invalid(fault) => return of_status(fault.status, "request_failed", message),
     };
     match error {
         // vLLM aborts requests that arrive after a shutdown signal.
@@ -355,7 +359,7 @@ fn error_of(refusal: &Refusal) -> Failure {
         | ServeError::TooLarge { .. }
         | ServeError::TooManySequences { .. }
         | ServeError::PromptsTooLarge { .. }
-        | ServeError::AnswerTooLarge { .. }
+        | ServeError::ReplyTooLarge { .. }
         | ServeError::Constraint(_)
         | ServeError::Tools(_) => invalid(message),
     }

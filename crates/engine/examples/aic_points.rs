@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
-use vllm_sim_engine::latency::{Aic, AicSetup, MixedStep, ModelShape, Overhead, Scheme};
+use vllm_sim_engine::latency::{Aic, AicSetup, MixedStepTiming, ModelShape, Scheme, StepOverhead};
 
 /// Maximum relative difference that counts as equal.
 const NEAR: f64 = 1e-9;
@@ -96,8 +96,8 @@ fn open(data: &Path, configs: &Path, point: &Value) -> Result<Result<Aic, String
         tp: count("tp"),
         moe_ep: count("moe_ep"),
         qk_norm: kind.starts_with("qwen3"),
-        mixed: MixedStep::Combined,
-        overhead: Overhead::default(),
+        mixed: MixedStepTiming::Combined,
+        overhead: StepOverhead::default(),
     };
     Ok(Aic::open(data, &setup).map_err(|error| error.to_string()))
 }

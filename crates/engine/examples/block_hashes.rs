@@ -1,13 +1,13 @@
 //! Prints the block hashes of vLLM and llm-d for a prompt: `cargo run --example block_hashes`.
 
-use vllm_sim_engine::kv::{Extras, HashAlgo, HashConfig, Hasher};
+use vllm_sim_engine::kv::{ExtraKeys, HashAlgo, HashConfig, Hasher};
 
 fn main() {
     // Ten token ids in blocks of four: two full blocks, and two further tokens.
     let prompt: Vec<u32> = (1000..1010).collect();
-    let extras = Extras {
+    let extras = ExtraKeys {
         model: "my-model".into(),
-        ..Extras::default()
+        ..ExtraKeys::default()
     };
     for algo in [
         HashAlgo::Sha256,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::latency::{LatencyModel, Roofline, Setup, gpu, model};
+use vllm_sim_engine::latency::{LatencyModel, Roofline, RooflineSetup, gpu, model};
 use vllm_sim_engine::sched::sglang::{Sglang, SglangConfig};
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
 use vllm_sim_engine::{BlockKey, BlockPlan, Event, Outbox, Scheduler, SeqId, Sequence};
@@ -68,7 +68,7 @@ fn main() {
     let (Some(shape), Some(gpu)) = (model("meta-llama/Llama-3.1-8B"), gpu("H100")) else {
         return;
     };
-    let Ok(roofline) = Roofline::new(&Setup::new(shape, gpu.clone())) else {
+    let Ok(roofline) = Roofline::new(&RooflineSetup::new(shape, gpu.clone())) else {
         return;
     };
     let latency = LatencyModel::Roofline(Box::new(roofline));

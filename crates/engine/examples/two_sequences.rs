@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use vllm_sim_engine::kv::{Extras, HashConfig, Hasher};
+use vllm_sim_engine::kv::{ExtraKeys, HashConfig, Hasher};
 use vllm_sim_engine::latency::LatencyModel;
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
 use vllm_sim_engine::{Outbox, Scheduler, SeqId, Sequence, SimTime};
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (id, at_ms) in [(1, 0), (2, 45)] {
         let tokens: Vec<u32> = (0..32).chain([id as u32; 16]).collect();
         let sequence = Sequence {
-            plan: Some(Arc::new(hasher.plan(&tokens, &Extras::default()))),
+            plan: Some(Arc::new(hasher.plan(&tokens, &ExtraKeys::default()))),
             ..Sequence::new(SeqId(id), tokens.len() as u32, 3)
         };
         arrivals.push((SimTime::from_millis(at_ms), sequence));

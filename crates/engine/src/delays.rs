@@ -5,7 +5,7 @@ use vllm_sim_random::Draw;
 use super::Transfer;
 
 /// Maximum of a single delay, for settings and for products with factors.
-pub const LONGEST_DELAY: Duration = Duration::from_secs(24 * 3600);
+pub const MAX_DELAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Selects the formula of the delay before the first token.
 ///
@@ -111,7 +111,7 @@ impl Delays {
                 rng.delay(mean, self.prefill_std_dev)
             }
         };
-        self.hasten(delay)
+        self.apply_speedup(delay)
     }
 
     /// Returns the mean time of a step that computes `tokens` prompt tokens, without load and
@@ -133,15 +133,15 @@ impl Delays {
     /// Draws the delay before a further token.
     pub fn gap(&self, load: f64, rng: &mut impl Draw) -> Duration {
         let delay = rng.delay(scale(self.itl.0, load), scale(self.itl.1, load));
-        self.hasten(delay)
+        self.apply_speedup(delay)
     }
 
     pub(crate) fn exact_gap(&self, load: f64) -> Duration {
-        scale(self.itl.0, load / self.speedup).min(LONGEST_DELAY)
+        scale(self.itl.0, load / self.speedup).min(MAX_DELAY)
     }
 
-    pub(crate) fn hasten(&self, delay: Duration) -> Duration {
-        scale(delay, 1.0 / self.speedup).min(LONGEST_DELAY)
+    pub(crate) fn apply_speedup(&self, delay: Duration) -> Duration {
+        scale(delay, 1.0 / self.speedup).min(MAX_DELAY)
     }
 
     /// Returns whether no delay is random, so that no random stream is needed.

@@ -21,14 +21,14 @@ pub const TOO_LONG: &str = "it is too long";
 
 /// Parsed duration, possibly negative or without a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Typed {
+pub struct ParsedDuration {
     /// Signed length, in nanoseconds.
     pub nanos: i64,
     /// Whether a nonzero number had no unit.
     pub bare: bool,
 }
 
-impl Typed {
+impl ParsedDuration {
     /// Returns the duration, or `None` if it is negative.
     pub fn positive(self) -> Option<Duration> {
         u64::try_from(self.nanos).ok().map(Duration::from_nanos)
@@ -48,7 +48,7 @@ pub fn read(text: &str) -> Result<Duration, String> {
 ///
 /// # Errors
 /// Returns a sentence to follow «X is not a duration: ».
-pub fn parse(text: &str, bare_unit: u64) -> Result<Typed, String> {
+pub fn parse(text: &str, bare_unit: u64) -> Result<ParsedDuration, String> {
     let text = text.trim();
     let (negative, body) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -64,7 +64,7 @@ pub fn parse(text: &str, bare_unit: u64) -> Result<Typed, String> {
         units(body)?
     };
     let nanos = i64::try_from(nanos).map_err(|_| TOO_LONG.to_owned())?;
-    Ok(Typed {
+    Ok(ParsedDuration {
         nanos: if negative { -nanos } else { nanos },
         bare: alone && nanos != 0,
     })
@@ -180,7 +180,7 @@ mod tests {
         let half = parse("0.5", MS);
         assert_eq!(
             half,
-            Ok(Typed {
+            Ok(ParsedDuration {
                 nanos: 500_000,
                 bare: true
             })

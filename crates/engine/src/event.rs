@@ -233,7 +233,7 @@ pub enum Command {
     /// Ends every sequence, waiting or running, with [`End::Cancelled`].
     CancelAll,
     /// Empties the prefix cache.
-    ResetPrefixCache(Reset),
+    ResetPrefixCache(PrefixCacheReset),
     /// Empties the host tier.
     ResetHostTier,
     /// Empties the encoder cache.
@@ -258,11 +258,11 @@ pub enum Command {
 
 /// Selects the treatment of blocks in use when the prefix cache is emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reset {
+pub enum PrefixCacheReset {
     /// Fails if blocks are in use.
     WhenIdle,
     /// Preempts running sequences, which recompute everything. Schedulers without preemption act as
-    /// for [`Reset::Forget`].
+    /// for [`PrefixCacheReset::Forget`].
     Preempt,
     /// Sequences keep their blocks, which cannot be found by others.
     Forget,

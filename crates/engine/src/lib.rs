@@ -38,10 +38,10 @@ mod sequence;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-pub use delays::{Calculator, Delays, LONGEST_DELAY};
+pub use delays::{Calculator, Delays, MAX_DELAY};
 pub use event::{
-    BlockUse, CachedBlock, Command, End, Event, GroupEvent, HostEvent, Reset, SequenceProgress,
-    Stats,
+    BlockUse, CachedBlock, Command, End, Event, GroupEvent, HostEvent, PrefixCacheReset,
+    SequenceProgress, Stats,
 };
 pub use sequence::{
     BlockKey, BlockPlan, Draft, EncoderInput, EncoderKind, ExtraKey, LoadFailure,
@@ -128,7 +128,7 @@ pub trait Scheduler {
         self.step_end().is_some()
     }
     /// Postpones the end of the running step, to keep pace with other engines.
-    fn stretch(&mut self, _end: SimTime) {}
+    fn extend_step(&mut self, _end: SimTime) {}
     /// Moves an earlier scheduling pass to `now`.
     fn postpone(&mut self, _now: SimTime) {}
 

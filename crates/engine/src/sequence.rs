@@ -170,7 +170,7 @@ pub struct Sequence {
     /// Indices of output tokens that follow without a gap, sorted (the first token of each further
     /// tool call, llm-d-inference-sim `latencies.go`). Only used by the pool scheduler: in a batch
     /// every token takes a step.
-    pub no_gap: Box<[u32]>,
+    pub tokens_without_gap: Box<[u32]>,
     /// Delay between the last token and the end (image generation).
     pub tail: Duration,
     /// Delays of the sequence in a pool; `None`: the delays of the engine at its submission.
@@ -186,7 +186,7 @@ pub struct Sequence {
     pub media: Option<Arc<[EncoderInput]>>,
     /// Time between arrival and submission. A pool subtracts it from the first delay of a sequence
     /// that starts immediately.
-    pub spent: Duration,
+    pub preparation_time: Duration,
 }
 
 impl Sequence {
@@ -204,13 +204,13 @@ impl Sequence {
             plan: None,
             skip_cache_read: false,
             hit_threshold: None,
-            no_gap: Box::default(),
+            tokens_without_gap: Box::default(),
             tail: Duration::ZERO,
             delays: None,
             timeline: None,
             drafts: None,
             media: None,
-            spent: Duration::ZERO,
+            preparation_time: Duration::ZERO,
         }
     }
 }

@@ -3,15 +3,15 @@
 use std::fmt::{self, Write as _};
 
 use vllm_sim_config::{Encoder, KvCacheSize};
-use vllm_sim_engine::latency::{Batch, Setup};
+use vllm_sim_engine::latency::{Batch, RooflineSetup};
 use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_engine::{EncoderInput, EncoderKind};
 
-const THOUSAND: u32 = 1000;
+const SAMPLE_EMBEDDINGS: u32 = 1000;
 
 pub(super) fn write(
     text: &mut String,
-    setup: &Setup,
+    setup: &RooflineSetup,
     utilization: f64,
     cache: &KvCacheSize,
 ) -> fmt::Result {
@@ -89,7 +89,7 @@ pub(super) fn write_encoder(
         key: 0,
         kind,
         start: 0,
-        len: THOUSAND,
+        len: SAMPLE_EMBEDDINGS,
     };
     for (kind, shape, name) in [
         (EncoderKind::Vision, encoder.shapes.0, "an image"),
@@ -102,7 +102,7 @@ pub(super) fn write_encoder(
         if let Some(shape) = shape.filter(|_| ms > 0.0) {
             writeln!(
                 text,
-                "            {THOUSAND} of {name} take {ms:.1} ms, an estimate: {} layers of {}, {} \
+                "            {SAMPLE_EMBEDDINGS} of {name} take {ms:.1} ms, an estimate: {} layers of {}, {} \
                  patches or frames each",
                 shape.layers, shape.hidden, shape.merged
             )?;
@@ -112,7 +112,7 @@ pub(super) fn write_encoder(
     if encoder.shapes == (None, None) && !ms.is_zero() {
         writeln!(
             text,
-            "            {THOUSAND} take {:.1} ms, as is usual: config.json tells no encoder's size",
+            "            {SAMPLE_EMBEDDINGS} take {:.1} ms, as is usual: config.json tells no encoder's size",
             ms.as_secs_f64() * 1e3
         )?;
     }
@@ -150,7 +150,11 @@ pub(super) fn write_drafts(text: &mut String, engine: &VllmConfig) -> fmt::Resul
     writeln!(text)
 }
 
-pub(super) fn write_sampling(text: &mut String, setup: &Setup, because: &str) -> fmt::Result {
+pub(super) fn write_sampling(
+    text: &mut String,
+    setup: &RooflineSetup,
+    because: &str,
+) -> fmt::Result {
     let co = &setup.coefficients;
     match setup.truncated_sampling {
         true => writeln!(

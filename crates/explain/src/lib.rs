@@ -9,9 +9,9 @@ use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use vllm_sim_config::{Encoder, KvCacheSize, KvOffload};
-use vllm_sim_engine::kv::SparseKind;
+use vllm_sim_engine::kv::SparseLayerKind;
 use vllm_sim_engine::latency::{
-    Batch, Breakdown, Coefficients, LatencyModel, Memory, ModelShape, Setup, Speed,
+    Batch, Coefficients, LatencyModel, Memory, ModelShape, RooflineSetup, Speed, StepBreakdown,
 };
 use vllm_sim_engine::sched::vllm::VllmConfig;
 
@@ -19,14 +19,14 @@ const CONTEXT: u32 = 1024;
 const BATCHES: [u32; 8] = [1, 4, 8, 16, 32, 64, 128, 256];
 const PROMPTS: [u32; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
 
-pub use nearest_run::{DeploymentEvidence, Evidence, PromptLoad};
+pub use nearest_run::{DeploymentEvidence, PredictionAccuracy, PromptLoad};
 
 /// Returns the known prediction errors of an engine, by prompt load.
 ///
 /// Returns `None` unless its latency model is a roofline with default coefficients.
-pub fn evidence(engine: &VllmConfig, setup: Option<&Setup>) -> Option<DeploymentEvidence> {
+pub fn evidence(engine: &VllmConfig, setup: Option<&RooflineSetup>) -> Option<DeploymentEvidence> {
     let is_roofline = matches!(engine.latency, LatencyModel::Roofline(_));
-    let is_usual = |setup: &&Setup| setup.coefficients == Coefficients::default();
+    let is_usual = |setup: &&RooflineSetup| setup.coefficients == Coefficients::default();
     let setup = setup.filter(is_usual)?;
     (is_roofline && engine.speed == Speed::default()).then(|| DeploymentEvidence::new(setup))
 }
@@ -39,7 +39,7 @@ pub fn evidence(engine: &VllmConfig, setup: Option<&Setup>) -> Option<Deployment
 pub fn explain(
     name: &str,
     engine: &VllmConfig,
-    setup: Option<(&Setup, f64)>,
+    setup: Option<(&RooflineSetup, f64)>,
     sampling: &str,
     derived: &[Derived<'_>],
     caches: Caches<'_>,
@@ -77,7 +77,7 @@ fn write_all(
     text: &mut String,
     name: &str,
     engine: &VllmConfig,
-    setup: Option<(&Setup, f64, &str)>,
+    setup: Option<(&RooflineSetup, f64, &str)>,
     derived: &[Derived<'_>],
     Caches {
         kv: cache,
@@ -176,8 +176,8 @@ fn write_groups(text: &mut String, cache: &KvCacheSize, context: u32) -> fmt::Re
         "group", "layers", "keeps", "tokens", "bytes a block", title
     )?;
     let sparse = match plan.sparse {
-        SparseKind::Window(tokens) => format!("the last {tokens} tokens"),
-        SparseKind::State(most) => format!("a state, {most} at most"),
+        SparseLayerKind::Window(tokens) => format!("the last {tokens} tokens"),
+        SparseLayerKind::State(most) => format!("a state, {most} at most"),
     };
     let sparse_groups = 0..plan.sparse_groups;
     let full_groups = plan.sparse_groups..plan.sparse_groups + plan.full_groups;
@@ -265,7 +265,7 @@ fn write_model(text: &mut String, shape: &ModelShape) -> fmt::Result {
 
 fn write_memory(
     text: &mut String,
-    setup: &Setup,
+    setup: &RooflineSetup,
     utilization: f64,
     engine: &VllmConfig,
     cache: Option<&KvCacheSize>,
@@ -402,7 +402,7 @@ fn write_prompts(text: &mut String, engine: &VllmConfig) -> fmt::Result {
         .map(|&n| {
             chunks(n)
                 .map(|batch| roofline.breakdown(&batch))
-                .fold(Breakdown::default(), add)
+                .fold(StepBreakdown::default(), add)
         })
         .collect();
     write_parts(text, &parts)?;
@@ -416,8 +416,8 @@ fn write_prompts(text: &mut String, engine: &VllmConfig) -> fmt::Result {
     )
 }
 
-fn add(a: Breakdown, b: Breakdown) -> Breakdown {
-    Breakdown {
+fn add(a: StepBreakdown, b: StepBreakdown) -> StepBreakdown {
+    StepBreakdown {
         gemm: a.gemm + b.gemm,
         moe: a.moe + b.moe,
         lm_head: a.lm_head + b.lm_head,
@@ -429,8 +429,8 @@ fn add(a: Breakdown, b: Breakdown) -> Breakdown {
     }
 }
 
-fn write_parts(text: &mut String, steps: &[Breakdown]) -> fmt::Result {
-    type Cause = (&'static str, fn(&Breakdown) -> f64);
+fn write_parts(text: &mut String, steps: &[StepBreakdown]) -> fmt::Result {
+    type Cause = (&'static str, fn(&StepBreakdown) -> f64);
     let causes: [Cause; 8] = [
         ("matrices", |b| b.gemm),
         ("experts", |b| b.moe),
@@ -481,7 +481,7 @@ mod tests {
     #[test]
     fn a_roofline_is_explained_by_cause() {
         let shape = model("meta-llama/Llama-3.1-8B").unwrap();
-        let setup = Setup::new(shape, gpu("H100").unwrap().clone());
+        let setup = RooflineSetup::new(shape, gpu("H100").unwrap().clone());
         let engine = VllmConfig {
             latency: LatencyModel::Roofline(Box::new(Roofline::new(&setup).unwrap())),
             max_num_seqs: 64,

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use vllm_sim_engine::latency::{Memory, Setup};
+use vllm_sim_engine::latency::{Memory, RooflineSetup};
 
 /// Public runs by deployment, written by `tests/python/fidelity_page.py` together with
 /// `docs/fidelity.md`.
@@ -122,7 +122,7 @@ fn nearest(asked: &Deployment) -> Option<Deployment> {
 
 /// Known errors of a prediction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Evidence {
+pub struct PredictionAccuracy {
     /// Description of the nearest recorded deployment, or that there is none.
     pub recorded: String,
     /// Median errors of its predictions, with the number of runs; `None` without a recorded deployment.
@@ -131,7 +131,7 @@ pub struct Evidence {
     pub short: String,
 }
 
-impl std::fmt::Display for Evidence {
+impl std::fmt::Display for PredictionAccuracy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.errors {
             Some(errors) => write!(f, "{}; {errors}", self.recorded),
@@ -143,19 +143,19 @@ impl std::fmt::Display for Evidence {
 /// Known prediction errors of a deployment, by prompt load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeploymentEvidence {
-    cached: Evidence,
-    computed: Evidence,
+    cached: PredictionAccuracy,
+    computed: PredictionAccuracy,
 }
 
 impl DeploymentEvidence {
-    pub(super) fn new(setup: &Setup) -> Self {
+    pub(super) fn new(setup: &RooflineSetup) -> Self {
         let [cached, computed] =
             [PromptLoad::Cached, PromptLoad::Computed].map(|prompts| evidence(setup, prompts));
         Self { cached, computed }
     }
 
     /// Returns the errors under this load.
-    pub fn of(&self, prompts: PromptLoad) -> &Evidence {
+    pub fn of(&self, prompts: PromptLoad) -> &PredictionAccuracy {
         match prompts {
             PromptLoad::Cached => &self.cached,
             PromptLoad::Computed => &self.computed,
@@ -163,7 +163,7 @@ impl DeploymentEvidence {
     }
 }
 
-fn evidence(setup: &Setup, prompts: PromptLoad) -> Evidence {
+fn evidence(setup: &RooflineSetup, prompts: PromptLoad) -> PredictionAccuracy {
     let shape = &setup.shape;
     let memory = Memory::new(shape, &setup.gpu, setup.ranks(), 1.0, (16, 2), 1, None);
     let asked = Deployment {
@@ -188,7 +188,7 @@ fn evidence(setup: &Setup, prompts: PromptLoad) -> Evidence {
             true => "a model with experts",
             false => "a dense model",
         };
-        return Evidence {
+        return PredictionAccuracy {
             recorded: format!(
                 "none was recorded of {kind} with {} weights and {load} prompts on {}",
                 asked.weights, asked.gpu
@@ -231,14 +231,14 @@ fn evidence(setup: &Setup, prompts: PromptLoad) -> Evidence {
         true => format!("{ttft}{itl}"),
         false => format!("({ttft}{itl})"),
     };
-    Evidence {
+    PredictionAccuracy {
         recorded,
         errors: Some(errors),
         short,
     }
 }
 
-pub(super) fn write(text: &mut String, setup: &Setup) -> fmt::Result {
+pub(super) fn write(text: &mut String, setup: &RooflineSetup) -> fmt::Result {
     let known = DeploymentEvidence::new(setup);
     for (head, prompts) in [
         ("Evidence    ", PromptLoad::Computed),
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn what_differs_from_the_nearest_run_is_named() {
         let said = |name: &str, on: &str, tp: u32| {
-            let mut setup = Setup::new(model(name).unwrap(), gpu(on).unwrap().clone());
+            let mut setup = RooflineSetup::new(model(name).unwrap(), gpu(on).unwrap().clone());
             setup.tp = tp;
             let mut text = String::new();
             write(&mut text, &setup).unwrap();

@@ -1,7 +1,7 @@
 //! Checks which pod generated each answer, from response headers and the histories of the pods.
 
 use super::fleet::Routing;
-use super::play::PlayedTurn;
+use super::gateway_run::RequestResult;
 use super::pod::Attempt;
 
 /// Error of a request whose answer no pod generated.
@@ -43,7 +43,7 @@ impl Evidence {
 /// `unclaimed` holds for each pod the number of served requests that no answer claims by its id; `None` if
 /// its history is incomplete.
 pub(super) fn judge(
-    turns: &mut [PlayedTurn],
+    turns: &mut [RequestResult],
     evidence: &[Evidence],
     mut unclaimed: Vec<Option<u64>>,
     routing: &mut Routing,

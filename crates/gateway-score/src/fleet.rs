@@ -10,9 +10,9 @@ use hyper::Method;
 use hyper::body::Bytes;
 use tokio::runtime::Runtime;
 
-use super::disturb::{Disturbance, Outage, Troubles};
 use super::evidence::{Evidence, judge};
-use super::play::Play;
+use super::fault_schedule::{FaultSchedule, Outage, ScheduledFault};
+use super::gateway_run::GatewayRun;
 use super::pod::{Attempt, Pod, PodState};
 use super::scenario::FleetScenario;
 use vllm_sim_replay::online::{RequestIdentity, Target};
@@ -24,15 +24,15 @@ pub type RunningPods = Pin<Box<dyn Future<Output = ()>>>;
 pub type StartingPods = Pin<Box<dyn Future<Output = Result<RunningPods>>>>;
 
 /// Interval between checks of a gateway that is not ready.
-const LOOK: Duration = Duration::from_millis(200);
+const READY_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum KnownBy {
+pub(super) enum PodSource {
     ResponseHeader,
     RequestHistory,
 }
 
-impl KnownBy {
+impl PodSource {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::ResponseHeader => "response header",
@@ -61,7 +61,7 @@ impl Misroutes {
 
 #[derive(Default)]
 pub(super) struct Routing {
-    pub(super) known_by: Option<KnownBy>,
+    pub(super) known_by: Option<PodSource>,
     pub(super) misroutes: Misroutes,
     /// Number of attempts beyond the first; `None` if unknown.
     pub(super) retries: Option<u64>,
@@ -98,7 +98,7 @@ impl Backends {
         };
         let mut pods = Vec::new();
         for (target, url) in servers {
-            pods.push(runtime.block_on(Pod::look(target, url, identity)));
+            pods.push(runtime.block_on(Pod::connect(target, url, identity)));
         }
         let backends = Self { runtime, own, pods };
         if backends.ready() == 0 {
@@ -125,12 +125,17 @@ impl Backends {
     pub(super) fn wait_for(&self, gateway: &Target, within: Duration) -> Result<()> {
         let answers = async {
             loop {
-                let answer = gateway.call(Method::GET, "/v1/models", Bytes::new(), LOOK * 10);
+                let answer = gateway.call(
+                    Method::GET,
+                    "/v1/models",
+                    Bytes::new(),
+                    READY_POLL_INTERVAL * 10,
+                );
                 let answer = answer.await;
                 if answer.is_ok_and(|answer| answer.status().is_success()) {
                     return;
                 }
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(READY_POLL_INTERVAL).await;
             }
         };
         let waited = async { tokio::time::timeout(within, answers).await };
@@ -159,10 +164,12 @@ impl Backends {
     /// Returns an error for pods without fault injection, and the errors of `sending`.
     pub(super) fn disturbed<T>(
         &self,
-        (all, scenario): (&[Disturbance], Option<&FleetScenario>),
+        (all, scenario): (&[ScheduledFault], Option<&FleetScenario>),
         sending: impl FnOnce() -> Result<T>,
     ) -> Result<(T, Vec<String>, Vec<Outage>)> {
-        let troubles = self.runtime.block_on(Troubles::prepare(all, &self.pods))?;
+        let troubles = self
+            .runtime
+            .block_on(FaultSchedule::prepare(all, &self.pods))?;
         if let Some(scenario) = scenario {
             self.runtime.block_on(scenario.begin(&self.pods))?;
         }
@@ -182,7 +189,7 @@ impl Backends {
     /// Finds the pod of each request, and the number of its attempts.
     pub(super) fn trace(
         &self,
-        play: &mut Play,
+        play: &mut GatewayRun,
         identity: &RequestIdentity,
         outages: &[Outage],
     ) -> Routing {
@@ -254,7 +261,7 @@ impl Backends {
 /// Returns the evidence of each request, and for each pod the number of served requests that no
 /// response claims by its id.
 fn assign(
-    play: &mut Play,
+    play: &mut GatewayRun,
     (pods, outages): (&[Pod], &[Outage]),
     attempts: &[Attempt],
     identity: &RequestIdentity,
@@ -283,8 +290,8 @@ fn assign(
         shown.push(evidence);
         claimed.extend(tries.iter().map(|attempt| attempt.request_id.as_str()));
         let source = pod.map(|pod| match by_header == Some(&pod) {
-            true => KnownBy::ResponseHeader,
-            false => KnownBy::RequestHistory,
+            true => PodSource::ResponseHeader,
+            false => PodSource::RequestHistory,
         });
         routing.known_by = routing.known_by.or(source);
         found += u64::from(!tries.is_empty());

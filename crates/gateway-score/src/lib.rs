@@ -2,13 +2,13 @@
 //!
 //! Implements `vllm-sim gateway score`: compares a gateway's routing with the best possible one.
 
-mod disturb;
 mod evidence;
+mod fault_schedule;
 mod fleet;
+mod gateway_run;
 mod measure;
 mod offline;
 mod page;
-mod play;
 mod pod;
 mod report;
 mod require;
@@ -21,26 +21,28 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{CommandFactory, Parser};
 
-use disturb::{Disturbance, LOST};
+use fault_schedule::{PROBLEM_PREFIX, ScheduledFault};
 use fleet::Backends;
-use offline::{Field, Policy};
-use play::Play;
+use gateway_run::GatewayRun;
+use offline::{OfflineSetup, RouterCandidate};
 use report::ScoreReport;
 use require::requirement;
 use scenario::FleetScenario;
 use vllm_sim_command_line::requirement::Requirement;
-use vllm_sim_command_line::{Unmet, UsageError, command_line, outputs, refuse};
+use vllm_sim_command_line::{RequirementFailed, UsageError, command_line, outputs, refuse};
 use vllm_sim_engine::sched::EngineSpec;
-use vllm_sim_http_client::Trust;
-use vllm_sim_replay::Pace;
+use vllm_sim_http_client::CertificateVerification;
+use vllm_sim_replay::ArrivalPacing;
 use vllm_sim_replay::online::{self, Api, OnlineOptions, RequestIdentity, Target};
-use vllm_sim_replay_cli::{ApiName, Deploy, Deployment, Sort, WorkloadArgs, limit, open, split};
+use vllm_sim_replay_cli::{
+    ApiName, Deployment, DeploymentFactory, FlagSplitter, WorkloadArgs, limit, open, split,
+};
 use workload::Workload;
 
 pub use fleet::{RunningPods, StartingPods};
 
 /// Starts servers from flags of `serve`, and rejects unknown flags.
-pub type Serve<'a> = &'a dyn Fn(&[String]) -> Result<StartingPods>;
+pub type PodFactory<'a> = &'a dyn Fn(&[String]) -> Result<StartingPods>;
 
 /// Run a workload through a gateway with vllm-sim pods, simulate it behind ideal and known routers,
 /// and score the gateway against the best of them.
@@ -158,12 +160,12 @@ pub fn command() -> clap::Command {
 /// Runs `score …` and returns the text to print.
 ///
 /// # Errors
-/// Returns a message for the user, or [`Unmet`] if a requirement is missed.
+/// Returns a message for the user, or [`RequirementFailed`] if a requirement is missed.
 pub fn run(
     args: &[String],
-    sort: Sort<'_>,
-    deploy: Deploy<'_>,
-    serve: Serve<'_>,
+    sort: FlagSplitter<'_>,
+    deploy: DeploymentFactory<'_>,
+    serve: PodFactory<'_>,
 ) -> Result<String> {
     match args
         .split_first()
@@ -179,7 +181,12 @@ pub fn run(
     }
 }
 
-fn score(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>, serve: Serve<'_>) -> Result<String> {
+fn score(
+    args: &[String],
+    sort: FlagSplitter<'_>,
+    deploy: DeploymentFactory<'_>,
+    serve: PodFactory<'_>,
+) -> Result<String> {
     let typed = command_line("gateway score", args);
     let parsed = split::<Args>(args)?;
     let (flags, loose) = match parsed.wants_help() {
@@ -193,8 +200,8 @@ fn score(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>, serve: Serve<'_>) 
     workload::fill(&mut args.workload);
     let requirements = args.require.iter().map(|text| requirement(text));
     let requirements: Vec<Requirement> = requirements.collect::<Result<_>>()?;
-    let disturb = args.disturb.iter().map(|text| Disturbance::parse(text));
-    let disturb: Vec<Disturbance> = disturb.collect::<Result<_>>()?;
+    let disturb = args.disturb.iter().map(|text| ScheduledFault::parse(text));
+    let disturb: Vec<ScheduledFault> = disturb.collect::<Result<_>>()?;
     let scenario = args.fleet_scenario.as_deref().map(FleetScenario::read);
     let scenario = scenario.transpose()?;
     if args.fleet.is_empty() && args.replicas.is_none() {
@@ -213,7 +220,10 @@ fn score(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>, serve: Serve<'_>) 
         scenario: scenario.as_ref(),
     };
     let (live, policies) = play_live(&args, &plan, serve)?;
-    let lost = live.notes.iter().filter(|note| note.starts_with(LOST));
+    let lost = live
+        .notes
+        .iter()
+        .filter(|note| note.starts_with(PROBLEM_PREFIX));
     let lost: Vec<String> = lost.cloned().collect();
     let report = ScoreReport::new(live, policies, &workload, requirements, typed);
     let printed = write(&report, &args)?;
@@ -222,33 +232,33 @@ fn score(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>, serve: Serve<'_>) 
     }
     // A fault that was to be tested was not injected.
     let missed = lost.join("; ");
-    Err(Unmet { printed, missed }.into())
+    Err(RequirementFailed { printed, missed }.into())
 }
 
 struct LivePlay {
-    play: Play,
+    play: GatewayRun,
     routing: fleet::Routing,
     /// URL and state of each pod.
     pods: Vec<(String, &'static str)>,
     /// Name of the best known policy, and the run of its placements without the gateway.
-    ideal: Option<(&'static str, Play)>,
+    ideal: Option<(&'static str, GatewayRun)>,
     notes: Vec<String>,
 }
 
 struct LivePlan<'a> {
     deployment: &'a Deployment,
     workload: &'a Workload,
-    pace: Pace,
+    pace: ArrivalPacing,
     identity: &'a RequestIdentity,
-    disturb: &'a [Disturbance],
+    disturb: &'a [ScheduledFault],
     scenario: Option<&'a FleetScenario>,
 }
 
 fn play_live(
     args: &Args,
     plan: &LivePlan<'_>,
-    serve: Serve<'_>,
-) -> Result<(LivePlay, Vec<Policy>)> {
+    serve: PodFactory<'_>,
+) -> Result<(LivePlay, Vec<RouterCandidate>)> {
     let (deployment, workload, identity) = (plan.deployment, plan.workload, plan.identity);
     let wait = seconds("--wait", args.wait)?;
     let mut options = online_options(args, plan)?;
@@ -274,7 +284,7 @@ fn play_live(
     options.tokenizer = pod.map(|pod| pod.url.clone());
     options.model = options.model.or_else(|| pod?.model.clone());
     let mut notes = differences(&backends, &deployment.engine);
-    let mut play = Play::of(backends.ready() as usize);
+    let mut play = GatewayRun::of(backends.ready() as usize);
     let (sent, trouble, outages) = backends.disturbed((plan.disturb, plan.scenario), || {
         let source = &mut workload.playback();
         Ok(online::run(source, &options, &mut play, &mut |_| {})?)
@@ -287,16 +297,16 @@ fn play_live(
         ));
     }
     let routing = backends.trace(&mut play, identity, &outages);
-    let field = Field {
+    let offline_setup = OfflineSetup {
         workload,
         engine: &deployment.engine,
         pods: backends.ready(),
-        scaling: disturb::scaling(plan.disturb, backends.ready()),
+        scaling: fault_schedule::scaling(plan.disturb, backends.ready()),
         pace: plan.pace,
         limit: limit(&args.workload)?,
         seed: deployment.seed,
     };
-    let policies = field.policies()?;
+    let policies = offline_setup.policies()?;
     let ideal = match play_ideal(&backends, plan, &options, &policies)? {
         Ok(ideal) => Some(ideal),
         Err(why) => {
@@ -329,8 +339,8 @@ fn play_ideal(
     backends: &Backends,
     plan: &LivePlan<'_>,
     options: &OnlineOptions,
-    policies: &[Policy],
-) -> Result<Result<(&'static str, Play), &'static str>> {
+    policies: &[RouterCandidate],
+) -> Result<Result<(&'static str, GatewayRun), &'static str>> {
     if !plan.disturb.is_empty() || plan.scenario.is_some() {
         return Ok(Err("pods were disturbed"));
     }
@@ -353,7 +363,7 @@ fn play_ideal(
         placement: Some(std::sync::Arc::new(placement.clone())),
         ..options.clone()
     };
-    let mut play = Play::of(backends.ready() as usize);
+    let mut play = GatewayRun::of(backends.ready() as usize);
     let source = &mut plan.workload.playback();
     online::run(source, &options, &mut play, &mut |_| {})?;
     for turn in &mut play.turns {
@@ -375,8 +385,8 @@ fn online_options(args: &Args, plan: &LivePlan<'_>) -> Result<OnlineOptions> {
         model: args.target_model.clone(),
         api_key: args.target_api_key.clone(),
         trust: match args.target_insecure {
-            true => Trust::Anyone,
-            false => Trust::Browsers,
+            true => CertificateVerification::Disabled,
+            false => CertificateVerification::PublicAuthorities,
         },
         concurrency: pace
             .concurrency
@@ -401,7 +411,7 @@ fn own_pods(
     deployment: &Deployment,
     workload: &Workload,
     replicas: u16,
-    serve: Serve<'_>,
+    serve: PodFactory<'_>,
 ) -> Result<(Vec<String>, Option<StartingPods>)> {
     let first = args.base_port;
     let Some(end) = first.checked_add(replicas) else {
@@ -512,7 +522,7 @@ fn write(report: &ScoreReport, args: &Args) -> Result<String> {
         }
     }
     match report.missed() {
-        Some(missed) => Err(Unmet { printed, missed }.into()),
+        Some(missed) => Err(RequirementFailed { printed, missed }.into()),
         None => Ok(printed),
     }
 }

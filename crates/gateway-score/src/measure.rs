@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use vllm_sim_replay::samples::Samples;
 
-use super::play::Play;
+use super::gateway_run::GatewayRun;
 use super::workload::Workload;
 
 pub(super) struct Measure {
@@ -52,7 +52,7 @@ pub(super) const MEASURES: [Measure; COUNT] = [
 /// Values of all measures; `None` if unknown or not applicable to the workload.
 pub(super) type Values = [Option<f64>; COUNT];
 
-pub(super) fn measured(play: &Play, workload: &Workload) -> Values {
+pub(super) fn measured(play: &GatewayRun, workload: &Workload) -> Values {
     let completed = play.turns.iter().filter(|turn| turn.completed).count();
     let [ttft, e2e] = latencies(play).map(|mut samples| match samples.count() {
         0 => [None; 3],
@@ -77,7 +77,7 @@ pub(super) fn measured(play: &Play, workload: &Workload) -> Values {
 }
 
 /// Returns the distributions of TTFT and E2E latency, in milliseconds.
-pub(super) fn latencies(play: &Play) -> [Samples; 2] {
+pub(super) fn latencies(play: &GatewayRun) -> [Samples; 2] {
     let mut both = [Samples::new(), Samples::new()];
     for turn in &play.turns {
         let times = [turn.ttft_ms, turn.e2e_ms];
@@ -91,7 +91,7 @@ pub(super) fn latencies(play: &Play) -> [Samples; 2] {
 }
 
 /// Returns the cached fraction of all prompt tokens.
-fn reuse(play: &Play) -> Option<f64> {
+fn reuse(play: &GatewayRun) -> Option<f64> {
     let completed = || play.turns.iter().filter(|turn| turn.completed);
     if completed().any(|turn| turn.cached.is_some()) {
         let input: u64 = completed().map(|turn| u64::from(turn.input)).sum();
@@ -103,7 +103,7 @@ fn reuse(play: &Play) -> Option<f64> {
 }
 
 /// Returns the ratio of the mean number of requests per pod to that of the busiest pod.
-fn balance(play: &Play) -> Option<f64> {
+fn balance(play: &GatewayRun) -> Option<f64> {
     let mut counts = BTreeMap::<usize, u64>::new();
     for pod in play.turns.iter().filter_map(|turn| turn.pod) {
         *counts.entry(pod).or_default() += 1;
@@ -114,7 +114,7 @@ fn balance(play: &Play) -> Option<f64> {
 }
 
 /// Returns the fraction of later turns on the pod of the previous turn.
-fn stickiness(play: &Play) -> Option<f64> {
+fn stickiness(play: &GatewayRun) -> Option<f64> {
     let pods = play
         .turns
         .iter()
@@ -133,7 +133,7 @@ fn stickiness(play: &Play) -> Option<f64> {
 }
 
 /// Returns the fraction of repeated requests for an adapter on a pod that had served it before.
-fn lora_affinity(play: &Play, workload: &Workload) -> Option<f64> {
+fn lora_affinity(play: &GatewayRun, workload: &Workload) -> Option<f64> {
     let with_adapter = play.turns.iter().filter_map(|turn| {
         let planned = workload.turn(turn.session, turn.turn)?;
         Some((turn.sent, turn.pod?, planned.lora.as_deref()?))

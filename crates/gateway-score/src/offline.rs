@@ -5,34 +5,34 @@ use anyhow::Result;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_replay::{
-    KvConfig, Pace, PoolSpec, RouterConfig, Scaling, Scorer, ScorersConfig, Settings,
+    ArrivalPacing, KvConfig, PoolSpec, RouterConfig, Scaling, Scorer, ScorersConfig, Settings,
 };
 
+use super::gateway_run::GatewayRun;
 use super::measure::{MEASURES, Values, ideal, measured, score, shares};
-use super::play::Play;
 use super::workload::Workload;
 
 /// Values of `prefill_load_scale` from which the oracle chooses the best.
 const WEIGHTS: [f64; 7] = [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0];
 
-pub(super) struct Policy {
+pub(super) struct RouterCandidate {
     pub(super) name: &'static str,
-    pub(super) play: Play,
+    pub(super) play: GatewayRun,
     pub(super) values: Values,
 }
 
-pub(super) struct Field<'a> {
+pub(super) struct OfflineSetup<'a> {
     pub(super) workload: &'a Workload,
     pub(super) engine: &'a EngineSpec,
     pub(super) pods: u32,
     /// Worker counts over time, lower during faults.
     pub(super) scaling: Scaling,
-    pub(super) pace: Pace,
+    pub(super) pace: ArrivalPacing,
     pub(super) limit: Option<SimTime>,
     pub(super) seed: u64,
 }
 
-impl Policy {
+impl RouterCandidate {
     /// Returns the pod of each turn, as `[session][turn]`; `None` if a request was not placed.
     pub(super) fn placement(&self, workload: &Workload) -> Option<Vec<Vec<u32>>> {
         let turns = workload.sessions.iter().map(|s| vec![0; s.turns.len()]);
@@ -45,7 +45,7 @@ impl Policy {
     }
 }
 
-pub(super) fn best(policies: &[Policy]) -> Option<&Policy> {
+pub(super) fn best(policies: &[RouterCandidate]) -> Option<&RouterCandidate> {
     let all: Vec<Values> = policies.iter().map(|policy| policy.values).collect();
     let ideal = ideal(&all, None);
     let scored = policies
@@ -58,12 +58,12 @@ pub(super) fn best(policies: &[Policy]) -> Option<&Policy> {
     best.map(|(_, policy)| policy)
 }
 
-impl Field<'_> {
+impl OfflineSetup<'_> {
     /// Simulates all routers; the oracle comes first.
     ///
     /// # Errors
     /// Returns the errors of the replays.
-    pub(super) fn policies(&self) -> Result<Vec<Policy>> {
+    pub(super) fn policies(&self) -> Result<Vec<RouterCandidate>> {
         let mut policies = vec![self.oracle()?];
         let with = |scorer, weight| {
             let mut config = ScorersConfig::default();
@@ -88,7 +88,7 @@ impl Field<'_> {
         Ok(policies)
     }
 
-    fn play(&self, name: &'static str, router: RouterConfig) -> Result<Policy> {
+    fn play(&self, name: &'static str, router: RouterConfig) -> Result<RouterCandidate> {
         let pool = PoolSpec {
             scaling: self.scaling.clone(),
             ..PoolSpec::new(self.engine.clone(), self.pods, router)
@@ -99,19 +99,19 @@ impl Field<'_> {
             seed: self.seed,
             ..Settings::new(pool)
         };
-        let mut play = Play::of(self.pods as usize);
+        let mut play = GatewayRun::of(self.pods as usize);
         vllm_sim_replay::run(&settings, &mut self.workload.playback(), &mut play)?;
         let values = measured(&play, self.workload);
-        Ok(Policy { name, play, values })
+        Ok(RouterCandidate { name, play, values })
     }
 
     /// Simulates a KV router with current knowledge of all blocks and queues, at several weights.
     ///
     /// Returns the run with the lowest mean TTFT, of equal ones that with the highest reuse.
-    fn oracle(&self) -> Result<Policy> {
+    fn oracle(&self) -> Result<RouterCandidate> {
         let at = |name: &str| MEASURES.iter().position(|m| m.name == name).unwrap_or(0);
         let (reuse, ttft) = (at("reuse"), at("ttft"));
-        let rank = |policy: &Policy| {
+        let rank = |policy: &RouterCandidate| {
             let values = &policy.values;
             (
                 values[ttft].unwrap_or(f64::INFINITY),

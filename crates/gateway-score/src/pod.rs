@@ -10,7 +10,7 @@ use serde_json::Value;
 use vllm_sim_replay::online::{RequestIdentity, Target};
 
 /// Timeout of requests to pods.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const POD_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PodState {
@@ -61,7 +61,7 @@ pub(super) struct Pod {
 
 impl Pod {
     /// Inspects a pod, and resets its prefix cache if allowed.
-    pub(super) async fn look(target: Target, url: String, identity: &RequestIdentity) -> Self {
+    pub(super) async fn connect(target: Target, url: String, identity: &RequestIdentity) -> Self {
         let mut pod = Self {
             target: Arc::new(target),
             url,
@@ -102,7 +102,9 @@ impl Pod {
     /// Resets the prefix cache; returns false if the pod does not allow it.
     pub(super) async fn reset(&self) -> bool {
         let path = "/reset_prefix_cache";
-        let reset = self.target.call(Method::POST, path, Bytes::new(), PATIENCE);
+        let reset = self
+            .target
+            .call(Method::POST, path, Bytes::new(), POD_TIMEOUT);
         reset.await.is_ok_and(|answer| answer.status().is_success())
     }
 
@@ -116,7 +118,9 @@ impl Pod {
 
     async fn get_any(&self, path: &str) -> Result<Response<Bytes>, String> {
         let nothing = Bytes::new();
-        self.target.call(Method::GET, path, nothing, PATIENCE).await
+        self.target
+            .call(Method::GET, path, nothing, POD_TIMEOUT)
+            .await
     }
 
     async fn get(&self, path: &str) -> Option<Bytes> {
@@ -132,14 +136,14 @@ impl Pod {
         String::from_utf8(self.get("/metrics").await?.to_vec()).ok()
     }
 
-    /// Returns prefix cache hits and queries since [`Pod::look`].
+    /// Returns prefix cache hits and queries since [`Pod::connect`].
     pub(super) async fn hits(&self) -> Option<(f64, f64)> {
         let (hits, queries) = counted(&self.metrics().await?)?;
         let before = self.counted?;
         Some((hits - before.0, queries - before.1))
     }
 
-    /// Returns the requests since [`Pod::look`], and whether the history is complete.
+    /// Returns the requests since [`Pod::connect`], and whether the history is complete.
     pub(super) async fn attempts(&self, number: usize) -> Option<(Vec<Attempt>, bool)> {
         let newest = self.newest?;
         let path = format!("/admin/requests?after={newest}&limit=1000000");

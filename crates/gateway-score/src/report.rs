@@ -3,9 +3,9 @@
 use serde_json::{Map, Value, json};
 
 use super::LivePlay;
+use super::gateway_run::GatewayRun;
 use super::measure::{COUNT, MEASURES, Values, ideal, latencies, measured, score, shares};
-use super::offline::Policy;
-use super::play::Play;
+use super::offline::RouterCandidate;
 use super::require::bounded;
 use super::workload::Workload;
 use vllm_sim_command_line::requirement::{self, Requirement};
@@ -20,7 +20,7 @@ pub(super) type Curves<'a> = Vec<(&'a str, Vec<f64>)>;
 pub(super) struct ScoreReport {
     pub(super) command: String,
     pub(super) score: Option<f64>,
-    pub(super) policies: Vec<Policy>,
+    pub(super) policies: Vec<RouterCandidate>,
     pub(super) live: LivePlay,
     /// Measures of the best placements, sent directly to the pods.
     live_ideal: Option<Values>,
@@ -35,7 +35,7 @@ pub(super) struct ScoreReport {
 impl ScoreReport {
     pub(super) fn new(
         live: LivePlay,
-        policies: Vec<Policy>,
+        policies: Vec<RouterCandidate>,
         workload: &Workload,
         requirements: Vec<Requirement>,
         command: String,
@@ -222,7 +222,8 @@ impl ScoreReport {
         let others = self.policies.iter().filter(|p| shown.contains(&p.name));
         let direct = self.live.ideal.as_ref().map(|(_, play)| ("direct", play));
         let plays = [("gateway", &self.live.play)].into_iter().chain(direct);
-        let plays: Vec<(&str, &Play)> = plays.chain(others.map(|p| (p.name, &p.play))).collect();
+        let plays: Vec<(&str, &GatewayRun)> =
+            plays.chain(others.map(|p| (p.name, &p.play))).collect();
         [("Time to first token", 0), ("Request latency", 1)].map(|(title, which)| {
             let curves = plays.iter().filter_map(|(name, play)| {
                 let samples = &mut latencies(play)[which];
@@ -272,7 +273,7 @@ impl ScoreReport {
             },
             "retries": routing.retries,
             "pods": pods.collect::<Vec<_>>(),
-            "pods_known_by": routing.known_by.map(super::fleet::KnownBy::name),
+            "pods_known_by": routing.known_by.map(super::fleet::PodSource::name),
             "requirements": requirements.collect::<Vec<_>>(),
             "notes": self.notes().collect::<Vec<_>>(),
         })

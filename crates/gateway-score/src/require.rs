@@ -7,15 +7,15 @@ use vllm_sim_command_line::refuse;
 use vllm_sim_command_line::requirement::Requirement;
 
 /// Names of values that are not relative to the ideal.
-const OTHERS: [&str; 3] = ["score", "misroutes", "retries"];
+const OTHER_MEASURES: [&str; 3] = ["score", "misroutes", "retries"];
 
-/// Parses a bound on a measure or on one of [`OTHERS`].
+/// Parses a bound on a measure or on one of [`OTHER_MEASURES`].
 ///
 /// # Errors
 /// Returns a usage error for an invalid requirement.
 pub(super) fn requirement(text: &str) -> Result<Requirement> {
     let requirement = Requirement::parse(text, "reuse>=0.9")?;
-    let names = || MEASURES.iter().map(|m| m.name).chain(OTHERS);
+    let names = || MEASURES.iter().map(|m| m.name).chain(OTHER_MEASURES);
     if !names().any(|known| known == requirement.name) {
         let known = names().collect::<Vec<_>>().join(", ");
         refuse!("--require {text:?}: there is no such measure; there are {known}");
@@ -32,7 +32,7 @@ pub(super) fn bounded(
     let name = requirement.name.as_str();
     match MEASURES.iter().position(|m| m.name == name) {
         Some(at) => shares[at],
-        None => others[OTHERS.iter().position(|other| *other == name)?],
+        None => others[OTHER_MEASURES.iter().position(|other| *other == name)?],
     }
 }
 

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use hyper::Method;
 use hyper::body::Bytes;
 
-use super::pod::{PATIENCE, Pod};
+use super::pod::{POD_TIMEOUT, Pod};
 use vllm_sim_command_line::refuse;
 use vllm_sim_service::scenario::Scenario;
 
@@ -41,7 +41,10 @@ impl FleetScenario {
         for (number, pod) in pods.iter().enumerate() {
             let path = format!("/admin/scenario?replica={number}");
             let body = Bytes::from(self.text.clone());
-            let answer = pod.target.call(Method::POST, &path, body, PATIENCE).await;
+            let answer = pod
+                .target
+                .call(Method::POST, &path, body, POD_TIMEOUT)
+                .await;
             match answer {
                 Ok(answer) if answer.status().is_success() => {}
                 Ok(answer) => bail!(
@@ -64,7 +67,7 @@ impl FleetScenario {
             let path = "/admin/scenario";
             let ended = pod
                 .target
-                .call(Method::DELETE, path, Bytes::new(), PATIENCE);
+                .call(Method::DELETE, path, Bytes::new(), POD_TIMEOUT);
             if let Err(error) = ended.await {
                 notes.push(format!(
                     "--fleet-scenario: {} did not end it: {error}",

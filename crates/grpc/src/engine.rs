@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tonic::{Code, Request, Response, Status};
 
-use super::generate::Answer;
-use super::parts::Parts;
+use super::generate::GenerateMessages;
+use super::parts::GrpcState;
 use super::proto::vllm_engine_server::VllmEngine;
 use super::proto::{
     AbortRequest, AbortResponse, EmbedRequest, EmbedResponse, GenerateRequest, GetModelInfoRequest,
@@ -21,14 +21,14 @@ use vllm_sim_service::pooling::llmd_embedding;
 
 /// Implements the calls of `vllm.grpc.engine.VllmEngine`.
 pub(super) struct Engine {
-    parts: Parts,
+    parts: GrpcState,
     /// Time of the latest `Generate` call, in seconds since the Unix epoch, as the bits of an
     /// `f64`.
     last_receive: AtomicU64,
 }
 
 impl Engine {
-    pub(super) fn new(parts: Parts) -> Self {
+    pub(super) fn new(parts: GrpcState) -> Self {
         Self {
             parts,
             last_receive: AtomicU64::new(0f64.to_bits()),
@@ -36,7 +36,7 @@ impl Engine {
     }
 
     /// Adds `retry-after` to a retryable status that lacks it, as over HTTP.
-    fn saying_when_to_retry(&self, status: Status) -> Status {
+    fn with_retry_after(&self, status: Status) -> Status {
         let settings = self.parts.service.faults.settings();
         match settings.retry_after_seconds {
             Some(seconds)
@@ -51,16 +51,16 @@ impl Engine {
 
 #[tonic::async_trait]
 impl VllmEngine for Engine {
-    type GenerateStream = Answer;
+    type GenerateStream = GenerateMessages;
 
     async fn generate(
         &self,
         request: Request<GenerateRequest>,
-    ) -> Result<Response<Answer>, Status> {
+    ) -> Result<Response<GenerateMessages>, Status> {
         self.last_receive
             .store(unix_now().to_bits(), Ordering::Relaxed);
         let health = self.parts.health();
-        health.map_err(|why| self.saying_when_to_retry(Status::unavailable(why)))?;
+        health.map_err(|why| self.with_retry_after(Status::unavailable(why)))?;
         let rank = request.metadata().get("x-data-parallel-rank");
         let rank = rank.and_then(|rank| rank.to_str().ok()?.trim().parse().ok());
         let text = |name: &str| request.metadata().get(name)?.to_str().ok().map(Into::into);
@@ -68,7 +68,7 @@ impl VllmEngine for Engine {
         let mut faults = fault::decide(&self.parts, &request)?;
         faults.delay(&self.parts.service).await;
         let failed = fault::inject(&self.parts, &faults);
-        failed.map_err(|status| self.saying_when_to_retry(status))?;
+        failed.map_err(|status| self.with_retry_after(status))?;
         fault::keep_possible(&mut faults);
         let context = request.extensions().get::<RequestContext>();
         let usage = context.and_then(|context| context.usage.clone());
@@ -90,7 +90,7 @@ impl VllmEngine for Engine {
             request,
             metadata,
         );
-        let refused = |refusal| self.saying_when_to_retry(status::refused(refusal));
+        let refused = |refusal| self.with_retry_after(status::refused(refusal));
         let service = &self.parts.service;
         let resolved = service
             .resolve(&self.parts.settings.rules, None)
@@ -98,8 +98,8 @@ impl VllmEngine for Engine {
         let generated = service
             .generate(&self.parts.settings.rules, resolved, Box::new(request))
             .await;
-        let generated = generated.map_err(|refusal| refused(refusal.into_refusal()))?;
-        Ok(Response::new(Answer::new(
+        let generated = generated.map_err(|refusal| refused(refusal.into_error()))?;
+        Ok(Response::new(GenerateMessages::new(
             generated.reply,
             stream,
             injector,

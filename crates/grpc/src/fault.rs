@@ -2,7 +2,7 @@
 
 use tonic::{Request, Status};
 
-use super::parts::Parts;
+use super::parts::GrpcState;
 use super::status;
 use vllm_sim_service::fault::StreamFault;
 use vllm_sim_service::{RequestContext, RequestFaults};
@@ -12,7 +12,7 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 ///
 /// # Errors
 /// `INVALID_ARGUMENT` if the metadata `x-sim-fault` is not a valid fault spec.
-pub(super) fn decide<T>(parts: &Parts, request: &Request<T>) -> Result<RequestFaults, Status> {
+pub(super) fn decide<T>(parts: &GrpcState, request: &Request<T>) -> Result<RequestFaults, Status> {
     let text = |name| {
         let value = request.metadata().get(name);
         value.and_then(|value| value.to_str().ok())
@@ -28,7 +28,7 @@ pub(super) fn decide<T>(parts: &Parts, request: &Request<T>) -> Result<RequestFa
 ///
 /// # Errors
 /// The status of the injected failure.
-pub(super) fn inject(parts: &Parts, faults: &RequestFaults) -> Result<(), Status> {
+pub(super) fn inject(parts: &GrpcState, faults: &RequestFaults) -> Result<(), Status> {
     let Some(failure) = faults.failure else {
         return Ok(());
     };

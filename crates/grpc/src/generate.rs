@@ -21,7 +21,7 @@ use vllm_sim_service::{Choice, FaultInjector, InjectorAction, Reply};
 /// The message stream of one generation.
 ///
 /// Of several choices only the first is sent, as in vLLM; the final message waits for all choices.
-pub(super) struct Answer {
+pub(super) struct GenerateMessages {
     reply: Reply,
     /// Whether tokens are sent as they are released.
     stream: bool,
@@ -33,7 +33,7 @@ pub(super) struct Answer {
     faults: Option<Box<FaultInjector>>,
 }
 
-impl Answer {
+impl GenerateMessages {
     pub(super) fn new(reply: Reply, stream: bool, faults: Option<Box<FaultInjector>>) -> Self {
         Self {
             reply,
@@ -120,7 +120,7 @@ fn finish_reason(choice: &Choice) -> &'static str {
     }
 }
 
-impl Stream for Answer {
+impl Stream for GenerateMessages {
     type Item = Result<GenerateResponse, Status>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {

@@ -9,9 +9,9 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use super::parts::Parts;
+use super::parts::GrpcState;
 
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Service names of a health check; the empty name is the whole server.
 const KNOWN: [&str; 5] = [
@@ -23,16 +23,16 @@ const KNOWN: [&str; 5] = [
 ];
 
 pub(super) struct Health {
-    parts: Parts,
+    parts: GrpcState,
 }
 
 impl Health {
-    pub(super) fn new(parts: Parts) -> Self {
+    pub(super) fn new(parts: GrpcState) -> Self {
         Self { parts }
     }
 }
 
-fn status(parts: &Parts, service: &str) -> ServingStatus {
+fn status(parts: &GrpcState, service: &str) -> ServingStatus {
     if !KNOWN.contains(&service) {
         ServingStatus::ServiceUnknown
     } else if parts.health().is_ok() {
@@ -79,7 +79,7 @@ impl health_server::Health for Health {
                     if last != Some(now) {
                         return Some((Ok(response(now)), Some(now)));
                     }
-                    tokio::time::sleep(LOOK).await;
+                    tokio::time::sleep(POLL_INTERVAL).await;
                 }
             }
         });

@@ -28,14 +28,14 @@ use tonic_reflection::server::Builder;
 
 use engine::Engine;
 use health::Health;
-pub use parts::{Parts, Settings};
+pub use parts::{GrpcState, Settings};
 use proto::vllm_engine_server::VllmEngineServer;
 
 /// Descriptor set of [`proto`], served by reflection.
 const DESCRIPTOR: &[u8] = include_bytes!("descriptor.bin");
 
 /// Returns the router of all gRPC services, to be served over HTTP/2.
-pub fn router(parts: Parts) -> Router {
+pub fn router(parts: GrpcState) -> Router {
     let largest = parts.settings.max_message_bytes;
     let engine =
         VllmEngineServer::new(Engine::new(parts.clone())).max_decoding_message_size(largest);

@@ -5,7 +5,7 @@ use vllm_sim_service::{RequestRules, Service};
 
 /// State shared by all calls.
 #[derive(Clone)]
-pub struct Parts {
+pub struct GrpcState {
     /// Service for all requests.
     pub service: Arc<Service>,
     /// Settings of the server.
@@ -32,7 +32,7 @@ pub struct Settings {
     pub startup_duration: Duration,
 }
 
-impl Parts {
+impl GrpcState {
     pub(crate) fn uptime(&self) -> f64 {
         self.since_start().as_secs_f64()
     }

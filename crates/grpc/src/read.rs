@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
-use super::parts::Parts;
+use super::parts::GrpcState;
 use super::proto::generate_request::Input;
 use super::proto::sampling_params::Constraint as Asked;
 use super::proto::{self, GenerateRequest, TokenizedInput};
 use vllm_sim_schema_sampler::Constraint;
 use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource, Truncation};
-use vllm_sim_service::{GenerationRequest, OutputRoom, RequestFaults, TokenUsage, off_thread};
+use vllm_sim_service::{
+    GenerationRequest, OutputBudget, RequestFaults, TokenUsage, run_blocking_if_large,
+};
 use vllm_sim_tokenizer::SpecialTokens;
-use vllm_sim_wire::sampling::{Texts, TokenBias};
+use vllm_sim_wire::sampling::{StringOrList, TokenBias};
 use vllm_sim_wire::{Limits, SamplingParams};
 
 /// The properties of a call outside its message.
@@ -24,7 +26,7 @@ pub(super) struct CallMetadata {
 
 /// Converts a call to a generation request.
 pub(super) fn request(
-    parts: &Parts,
+    parts: &GrpcState,
     limits: &Limits,
     asked: GenerateRequest,
     metadata: CallMetadata,
@@ -54,7 +56,7 @@ pub(super) fn request(
         }),
         n: params.n,
         max_tokens: params.max_tokens,
-        room: OutputRoom::PerPrompt,
+        room: OutputBudget::PerPrompt,
         validation: validation.into(),
         sampling: Ok(params.into()).into(),
         constraint: sampling.constraint.and_then(constraint),
@@ -83,7 +85,7 @@ fn prompt(input: TokenizedInput) -> PromptInput {
 }
 
 /// Returns the tokens of an input. Token ids take precedence over their text.
-pub(super) async fn tokens(parts: &Parts, input: TokenizedInput) -> Vec<u32> {
+pub(super) async fn tokens(parts: &GrpcState, input: TokenizedInput) -> Vec<u32> {
     let TokenizedInput {
         original_text: text,
         input_ids: ids,
@@ -94,7 +96,7 @@ pub(super) async fn tokens(parts: &Parts, input: TokenizedInput) -> Vec<u32> {
     let tokenizer = parts.service.generator.tokenizer().clone();
     let size = text.len();
     let encode = move || tokenizer.encode(&text, SpecialTokens::With);
-    off_thread(size, encode).await
+    run_blocking_if_large(size, encode).await
 }
 
 /// Converts the sampling parameters as vLLM does: some fields treat 0 as unset.
@@ -117,7 +119,7 @@ fn params(asked: &proto::SamplingParams) -> SamplingParams {
         repetition_penalty: or_one(asked.repetition_penalty),
         max_tokens: asked.max_tokens.map(i128::from),
         min_tokens: asked.min_tokens.into(),
-        stop: (!asked.stop.is_empty()).then(|| Texts(asked.stop.clone())),
+        stop: (!asked.stop.is_empty()).then(|| StringOrList(asked.stop.clone())),
         stop_token_ids: Some(
             asked
                 .stop_token_ids

@@ -2,7 +2,7 @@
 
 use tonic::{Code, Status};
 
-use vllm_sim_service::{Refusal, ServeError};
+use vllm_sim_service::{RequestError, ServeError};
 use vllm_sim_wire::fault::Fault;
 
 const RETRY_AFTER: &str = "retry-after";
@@ -26,11 +26,11 @@ pub(super) fn retry_after(mut status: Status, seconds: u32) -> Status {
 }
 
 /// Converts a rejection to a status.
-pub(super) fn refused(refusal: Refusal) -> Status {
+pub(super) fn refused(refusal: RequestError) -> Status {
     let status = match &refusal {
-        Refusal::Invalid(refused) => return fault(refused),
-        Refusal::UnknownModel(_) => 404,
-        Refusal::Serve(error) => serve_status(error),
+        RequestError::Invalid(refused) => return fault(refused),
+        RequestError::UnknownModel(_) => 404,
+        RequestError::Serve(error) => serve_status(error),
     };
     Status::new(code(status), refusal.to_string())
 }
@@ -46,7 +46,7 @@ fn serve_status(error: &ServeError) -> u16 {
         ServeError::Rank { .. }
         | ServeError::TooManySequences { .. }
         | ServeError::PromptsTooLarge { .. }
-        | ServeError::AnswerTooLarge { .. }
+        | ServeError::ReplyTooLarge { .. }
         | ServeError::TooLarge { .. }
         | ServeError::Constraint(_)
         | ServeError::Tools(_) => 400,

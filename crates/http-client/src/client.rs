@@ -21,7 +21,7 @@ use super::stream::Stream;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-const KEEP: Duration = Duration::from_secs(90);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// HTTP/1.1 client for one server with a pool of connections; clones share it.
 pub struct Client<B: Body + 'static>(Arc<Shared<B>>);
@@ -128,7 +128,7 @@ where
     ///
     /// # Errors
     /// [`SendError`] of the last attempt.
-    pub async fn send_again(
+    pub async fn send_with_retry(
         &self,
         request: Request<B>,
     ) -> Result<Response<ResponseBody<B>>, SendError>
@@ -155,7 +155,10 @@ where
     where
         B: Clone,
     {
-        let response = self.send_again(request).await.map_err(|error| error.why)?;
+        let response = self
+            .send_with_retry(request)
+            .await
+            .map_err(|error| error.why)?;
         let (head, body) = response.into_parts();
         let body = Limited::new(body, most_bytes).collect().await;
         let body = body.map_err(|error| error.to_string())?;
@@ -197,7 +200,7 @@ impl<B: Body + 'static> Client<B> {
         let now = now();
         let mut idle = self.0.idle.lock();
         idle.push_back((now, link));
-        while idle.front().is_some_and(|(at, _)| now - *at > KEEP) {
+        while idle.front().is_some_and(|(at, _)| now - *at > IDLE_TIMEOUT) {
             idle.pop_front();
         }
     }
@@ -270,7 +273,7 @@ impl<B: Body + 'static> ResponseBody<B> {
         self.arrival.latest()
     }
 
-    fn give_back(&mut self) {
+    fn return_to_pool(&mut self) {
         if let Some(link) = self.link.take()
             && link.connection.is_some()
         {
@@ -283,7 +286,7 @@ impl<B: Body + 'static> Drop for ResponseBody<B> {
     fn drop(&mut self) {
         // The end of a body with a known length is never polled.
         if self.body.is_end_stream() {
-            self.give_back();
+            self.return_to_pool();
         }
     }
 }
@@ -310,7 +313,7 @@ where
         }
         let polled = Pin::new(&mut this.body).poll_frame(cx);
         if let Poll::Ready(None) = polled {
-            this.give_back();
+            this.return_to_pool();
         }
         polled
     }
@@ -334,7 +337,7 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::{Endpoint, Trust};
+    use crate::{CertificateVerification, Endpoint};
 
     /// Starts a server that sends these responses on each connection and then closes it; returns
     /// the number of connections, too.
@@ -375,7 +378,8 @@ mod tests {
             host: address.ip().to_string(),
             port: address.port(),
         };
-        let connector = Connector::new(endpoint, &Trust::Browsers).expect("needs none");
+        let connector = Connector::new(endpoint, &CertificateVerification::PublicAuthorities)
+            .expect("needs none");
         (Client::new(connector), made, closed)
     }
 

@@ -11,7 +11,7 @@ use tokio_rustls::TlsConnector;
 
 use super::socket::Socket;
 use super::stream::Stream;
-use super::{Trust, TrustError};
+use super::{CertificateVerification, TlsSetupError};
 
 /// Address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,8 +48,8 @@ impl Connector {
     /// Creates a connector for `endpoint`; `trust` applies to TLS.
     ///
     /// # Errors
-    /// [`TrustError`] if the certificates of authorities cannot be read.
-    pub fn new(endpoint: Endpoint, trust: &Trust) -> Result<Self, TrustError> {
+    /// [`TlsSetupError`] if the certificates of authorities cannot be read.
+    pub fn new(endpoint: Endpoint, trust: &CertificateVerification) -> Result<Self, TlsSetupError> {
         let tls = match endpoint.secure {
             true => Some(Arc::new(tls(trust)?).into()),
             false => None,
@@ -72,16 +72,18 @@ impl Connector {
     }
 }
 
-fn tls(trust: &Trust) -> Result<ClientConfig, TrustError> {
+fn tls(trust: &CertificateVerification) -> Result<ClientConfig, TlsSetupError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
-        .map_err(|error| TrustError::Tls(error.to_string()))?;
+        .map_err(|error| TlsSetupError::Tls(error.to_string()))?;
     let mut roots = RootCertStore::empty();
     match trust {
-        Trust::Browsers => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
-        Trust::Authorities(path) => {
-            let wrong = |why: String| TrustError::Authorities {
+        CertificateVerification::PublicAuthorities => {
+            roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned())
+        }
+        CertificateVerification::Authorities(path) => {
+            let wrong = |why: String| TlsSetupError::Authorities {
                 path: path.clone(),
                 why,
             };
@@ -94,8 +96,8 @@ fn tls(trust: &Trust) -> Result<ClientConfig, TrustError> {
                 return Err(wrong("it holds no certificate".to_owned()));
             }
         }
-        Trust::Anyone => {
-            let verifier = Arc::new(Unchecked(provider));
+        CertificateVerification::Disabled => {
+            let verifier = Arc::new(AcceptAnyCertificate(provider));
             let builder = builder
                 .dangerous()
                 .with_custom_certificate_verifier(verifier);
@@ -107,9 +109,9 @@ fn tls(trust: &Trust) -> Result<ClientConfig, TrustError> {
 
 /// Accepts every certificate. The server must still prove that it has the private key.
 #[derive(Debug)]
-struct Unchecked(Arc<CryptoProvider>);
+struct AcceptAnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Unchecked {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

@@ -14,19 +14,19 @@ pub use stream::Stream;
 
 /// Verification of server certificates.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Trust {
+pub enum CertificateVerification {
     /// Public certificate authorities.
     #[default]
-    Browsers,
+    PublicAuthorities,
     /// Certificate authorities in this PEM file.
     Authorities(PathBuf),
     /// No verification.
-    Anyone,
+    Disabled,
 }
 
 /// Error of setting up TLS.
 #[derive(Debug, thiserror::Error)]
-pub enum TrustError {
+pub enum TlsSetupError {
     /// A file of certificates that cannot be read.
     #[error("cannot read certificates from {}: {why}", path.display())]
     Authorities {

@@ -9,11 +9,11 @@ use super::socket::{Arrival, Socket};
 
 /// Connection with or without TLS.
 pub struct Stream {
-    through: Through,
+    through: Transport,
     arrival: Arrival,
 }
 
-enum Through {
+enum Transport {
     Plain(Socket),
     Tls(Box<TlsStream<Socket>>),
 }
@@ -22,14 +22,14 @@ impl Stream {
     pub(super) fn plain(socket: Socket) -> Self {
         Self {
             arrival: socket.arrival(),
-            through: Through::Plain(socket),
+            through: Transport::Plain(socket),
         }
     }
 
     pub(super) fn tls(stream: TlsStream<Socket>) -> Self {
         Self {
             arrival: stream.get_ref().0.arrival(),
-            through: Through::Tls(Box::new(stream)),
+            through: Transport::Tls(Box::new(stream)),
         }
     }
 
@@ -46,8 +46,8 @@ impl AsyncRead for Stream {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match &mut self.get_mut().through {
-            Through::Plain(socket) => Pin::new(socket).poll_read(cx, buffer),
-            Through::Tls(tls) => Pin::new(tls).poll_read(cx, buffer),
+            Transport::Plain(socket) => Pin::new(socket).poll_read(cx, buffer),
+            Transport::Tls(tls) => Pin::new(tls).poll_read(cx, buffer),
         }
     }
 }
@@ -59,22 +59,22 @@ impl AsyncWrite for Stream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         match &mut self.get_mut().through {
-            Through::Plain(socket) => Pin::new(socket).poll_write(cx, bytes),
-            Through::Tls(tls) => Pin::new(tls).poll_write(cx, bytes),
+            Transport::Plain(socket) => Pin::new(socket).poll_write(cx, bytes),
+            Transport::Tls(tls) => Pin::new(tls).poll_write(cx, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.get_mut().through {
-            Through::Plain(socket) => Pin::new(socket).poll_flush(cx),
-            Through::Tls(tls) => Pin::new(tls).poll_flush(cx),
+            Transport::Plain(socket) => Pin::new(socket).poll_flush(cx),
+            Transport::Tls(tls) => Pin::new(tls).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.get_mut().through {
-            Through::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
-            Through::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
+            Transport::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
+            Transport::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
         }
     }
 }

@@ -14,16 +14,20 @@ use super::admin_state::{AdminError, RankSelector};
 use super::annotations::SettingValues;
 use super::app::App;
 use super::bearer::is_bearer;
-use super::dialect::OperationForm;
+use super::dialect::OperatorRouteStyle;
 use super::vllm::ok;
 use super::{body, error, query};
-use crate::error::Answer;
+use crate::error::HandlerResult;
 use vllm_sim_service::scenario::Scenario;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// Handles `GET /admin/config`: returns all flags with secrets masked; `changed=true` limits them
 /// to flags changed since the start.
-pub(super) async fn show(State(app): State<Arc<App>>, headers: HeaderMap, uri: Uri) -> Answer {
+pub(super) async fn show(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> HandlerResult {
     allowed(&app, &headers)?;
     let rank = rank(&uri)?;
     match query::all(&uri, "changed").last().map(String::as_str) {
@@ -45,7 +49,7 @@ pub(super) async fn show(State(app): State<Arc<App>>, headers: HeaderMap, uri: U
 }
 
 /// Handles `POST /admin/config`: applies an update to all ranks, or nothing on an error.
-pub(super) async fn change(State(app): State<Arc<App>>, request: Request) -> Answer {
+pub(super) async fn change(State(app): State<Arc<App>>, request: Request) -> HandlerResult {
     allowed(&app, request.headers())?;
     let rank = rank(request.uri())?;
     let bytes = body::read(&app, request.into_body()).await?;
@@ -69,7 +73,7 @@ pub(super) async fn change(State(app): State<Arc<App>>, request: Request) -> Ans
 }
 
 /// Handles `POST /fake_metrics`: updates some of the fake metrics.
-pub(super) async fn fake_metrics(State(app): State<Arc<App>>, request: Request) -> Answer {
+pub(super) async fn fake_metrics(State(app): State<Arc<App>>, request: Request) -> HandlerResult {
     allowed(&app, request.headers())?;
     let failed = |text: String| {
         let text = format!("Failed to update fake metrics: {text}");
@@ -87,7 +91,7 @@ pub(super) async fn fake_metrics(State(app): State<Arc<App>>, request: Request) 
 }
 
 /// Handles `GET /admin/scenario`: returns the scenario and its current phase.
-pub(super) async fn scenario(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer {
+pub(super) async fn scenario(State(app): State<Arc<App>>, headers: HeaderMap) -> HandlerResult {
     allowed(&app, &headers)?;
     Ok(ok(&app.admin_state.scenario_status()))
 }
@@ -95,7 +99,7 @@ pub(super) async fn scenario(State(app): State<Arc<App>>, headers: HeaderMap) ->
 /// Handles `POST /admin/scenario`: runs a scenario (YAML or JSON) from its first phase.
 ///
 /// `?replica=N` selects the part of replica N of a fleet.
-pub(super) async fn run_scenario(State(app): State<Arc<App>>, request: Request) -> Answer {
+pub(super) async fn run_scenario(State(app): State<Arc<App>>, request: Request) -> HandlerResult {
     allowed(&app, request.headers())?;
     let number = query::all(request.uri(), "replica").pop();
     let number = number.map(|number| {
@@ -117,7 +121,7 @@ pub(super) async fn run_scenario(State(app): State<Arc<App>>, request: Request) 
 }
 
 /// Handles `DELETE /admin/scenario`: ends the scenario and restores the settings from before it.
-pub(super) async fn end_scenario(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer {
+pub(super) async fn end_scenario(State(app): State<Arc<App>>, headers: HeaderMap) -> HandlerResult {
     allowed(&app, &headers)?;
     Ok(ok(&json!({"ended": app.admin_state.end_scenario()})))
 }
@@ -168,7 +172,7 @@ fn admin_fault(error: AdminError) -> Fault {
 /// Returns the configuration as shown; llm-d adds pod data to the flags.
 fn with_pod(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
     let mut flags = hidden(flags);
-    if app.dialect.operations() == OperationForm::Lenient {
+    if app.dialect.operations() == OperatorRouteStyle::Lenient {
         let pod = &app.settings.server.pod;
         let text = |text: &Option<String>| json!(text.as_deref().unwrap_or_default());
         flags.insert(

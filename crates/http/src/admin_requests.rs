@@ -12,18 +12,22 @@ use super::app::App;
 use super::request_history::{RequestFilter, RequestHistory};
 use super::vllm::ok;
 use super::{body, query};
-use crate::error::{self, Answer};
+use crate::error::{self, HandlerResult};
 use vllm_sim_engine::duration;
 use vllm_sim_service::scripted::ReplyRules;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// Default limit of listed requests.
-const SHOWN: usize = 1000;
+const DEFAULT_LIMIT: usize = 1000;
 /// Default and maximum of `timeout`.
-const WAIT: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
+const TIMEOUT_BOUNDS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
 
 /// Handles `GET /admin/requests`: lists recorded requests; `wait=N` waits until N have ended.
-pub(super) async fn list(State(app): State<Arc<App>>, headers: HeaderMap, uri: Uri) -> Answer {
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> HandlerResult {
     allowed(&app, &headers)?;
     let history = history(&app)?;
     let query = RequestQuery::read(&uri)?;
@@ -46,19 +50,19 @@ pub(super) async fn list(State(app): State<Arc<App>>, headers: HeaderMap, uri: U
 }
 
 /// Handles `DELETE /admin/requests`: clears the history.
-pub(super) async fn clear(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer {
+pub(super) async fn clear(State(app): State<Arc<App>>, headers: HeaderMap) -> HandlerResult {
     allowed(&app, &headers)?;
     Ok(ok(&json!({"removed": history(&app)?.clear()})))
 }
 
 /// Handles `GET /admin/replies`: returns the scripted replies and how often each was used.
-pub(super) async fn replies(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer {
+pub(super) async fn replies(State(app): State<Arc<App>>, headers: HeaderMap) -> HandlerResult {
     allowed(&app, &headers)?;
     Ok(ok(&shown_replies(&app)))
 }
 
 /// Handles `POST /admin/replies`: replaces the scripted replies (YAML or JSON).
-pub(super) async fn set_replies(State(app): State<Arc<App>>, request: Request) -> Answer {
+pub(super) async fn set_replies(State(app): State<Arc<App>>, request: Request) -> HandlerResult {
     allowed(&app, request.headers())?;
     let bytes = body::read(&app, request.into_body()).await?;
     let text =
@@ -69,7 +73,7 @@ pub(super) async fn set_replies(State(app): State<Arc<App>>, request: Request) -
 }
 
 /// Handles `DELETE /admin/replies`: removes all scripted replies.
-pub(super) async fn end_replies(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer {
+pub(super) async fn end_replies(State(app): State<Arc<App>>, headers: HeaderMap) -> HandlerResult {
     allowed(&app, &headers)?;
     app.service.replies.set(None);
     Ok(ok(&shown_replies(&app)))
@@ -98,9 +102,9 @@ impl RequestQuery {
     fn read(uri: &Uri) -> Result<Self, Fault> {
         let mut query = Self {
             filter: RequestFilter::default(),
-            limit: SHOWN,
+            limit: DEFAULT_LIMIT,
             wait: None,
-            timeout: WAIT.0,
+            timeout: TIMEOUT_BOUNDS.0,
         };
         let filter = &mut query.filter;
         for (name, value) in query::pairs(uri) {
@@ -113,9 +117,11 @@ impl RequestQuery {
                 "limit" => query.limit = number(&name, &value)?,
                 "wait" => query.wait = Some(number(&name, &value)?),
                 "timeout" => {
-                    let time = duration::read(&value).ok().filter(|time| *time <= WAIT.1);
+                    let time = duration::read(&value)
+                        .ok()
+                        .filter(|time| *time <= TIMEOUT_BOUNDS.1);
                     query.timeout = time.ok_or_else(|| {
-                        let most = duration::show(WAIT.1);
+                        let most = duration::show(TIMEOUT_BOUNDS.1);
                         let words = format!("timeout is a duration up to {most}, not {value:?}");
                         Fault::bad_request(words)
                     })?;

@@ -247,7 +247,7 @@ impl AdminState {
         for server in phases.servers.iter().filter_map(Weak::upgrade) {
             server.service.faults.run_scenario(Some(run.clone()));
         }
-        tokio::spawn(keep_time(run.clone(), Arc::downgrade(&clock)));
+        tokio::spawn(tick_scenario(run.clone(), Arc::downgrade(&clock)));
         *active = Some(ActiveScenario { run, phases });
         Ok(())
     }
@@ -275,7 +275,7 @@ impl AdminState {
     }
 
     /// Returns the name of the running scenario and its phase; null without one.
-    pub(super) fn playing(&self) -> Value {
+    pub(super) fn running_phase(&self) -> Value {
         let active = self.scenario.lock();
         let position = active.as_ref().map(|active| active.run.position());
         let place = position.as_ref().and_then(ScenarioPosition::place);
@@ -324,7 +324,7 @@ fn status(position: &ScenarioPosition) -> Value {
 }
 
 /// Ticks a scenario until it ends or its server is gone.
-async fn keep_time(run: Arc<ScenarioRun>, clock: Weak<ServerControls>) {
+async fn tick_scenario(run: Arc<ScenarioRun>, clock: Weak<ServerControls>) {
     while let Some(server) = clock.upgrade() {
         let now = server.service.now();
         drop(server);

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use vllm_sim_engine::driver::unix_now;
 
 /// Maximum number of annotations; the oldest is dropped.
-const KEPT: usize = 200;
+const MAX_ANNOTATIONS: usize = 200;
 
 #[derive(Default)]
 pub(super) struct AnnotationLog {
@@ -43,7 +43,7 @@ impl AnnotationLog {
         let time = unix_now();
         let mut events = self.events.lock();
         events.push_back(Annotation { time, kind });
-        if events.len() > KEPT {
+        if events.len() > MAX_ANNOTATIONS {
             events.pop_front();
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::image_output::ImageOutputSettings;
-use super::server_controls::{BlindSpots, ServerControls};
+use super::server_controls::{ObserverFaults, ServerControls};
 use vllm_sim_config::Loaded;
 use vllm_sim_engine::Command;
 use vllm_sim_service::LiveSettings;
@@ -19,7 +19,7 @@ pub(super) struct AppliedSettings {
     bounds: (u32, Option<u32>),
     fake_metrics: Option<Value>,
     image_output: Arc<ImageOutputSettings>,
-    blind_spots: BlindSpots,
+    blind_spots: ObserverFaults,
 }
 
 impl AppliedSettings {
@@ -41,7 +41,7 @@ impl AppliedSettings {
             bounds: (engine.max_num_seqs, engine.queue.max_waiting_queue_length),
             fake_metrics: first.metrics.fake.clone(),
             image_output: Arc::new(ImageOutputSettings::of(first)),
-            blind_spots: BlindSpots {
+            blind_spots: ObserverFaults {
                 lose_kv_events: first.faults.lose_kv_events,
                 stale_metrics: first.faults.stale_metrics,
             },
@@ -61,13 +61,13 @@ impl AppliedSettings {
             server.set_fake_metrics(fake);
         }
         server.image_output.set(self.image_output.clone());
-        server.set_blind_spots(self.blind_spots);
+        server.set_observer_faults(self.blind_spots);
         server.service.faults.set(self.live.clone());
     }
 
     /// Applies the settings to a new server.
     pub(super) fn begin(self, server: &ServerControls) {
-        server.set_blind_spots(self.blind_spots);
+        server.set_observer_faults(self.blind_spots);
         server.service.faults.begin(self.live);
     }
 }

@@ -17,7 +17,7 @@ use vllm_sim_service::RequestContext;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// Time that any body may take.
-const BODY_GRACE: Duration = Duration::from_secs(60);
+const BODY_READ_GRACE: Duration = Duration::from_secs(60);
 
 /// Minimum average rate after the grace period, in bytes per second.
 const MIN_BYTES_PER_SECOND: u32 = 512;
@@ -41,11 +41,11 @@ async fn bounded(body: Body, limit: usize) -> Result<Bytes, Fault> {
             None => {
                 let started = *started.get_or_insert_with(Instant::now);
                 let time = Duration::from_secs(whole.len() as u64) / MIN_BYTES_PER_SECOND;
-                timeout_at(started + BODY_GRACE + time, body.frame()).await
+                timeout_at(started + BODY_READ_GRACE + time, body.frame()).await
             }
         };
         let frame = match frame {
-            Err(_) => return Err(trickled(whole.len())),
+            Err(_) => return Err(body_too_slow(whole.len())),
             Ok(None) => return Ok(whole.into()),
             Ok(Some(Ok(frame))) => frame,
             Ok(Some(Err(error))) if error.is::<LengthLimitError>() => {
@@ -71,8 +71,8 @@ async fn bounded(body: Body, limit: usize) -> Result<Bytes, Fault> {
 }
 
 /// Returns the error for a body that is too slow; `bytes` is its size so far.
-fn trickled(bytes: usize) -> Fault {
-    let grace = BODY_GRACE.as_secs();
+fn body_too_slow(bytes: usize) -> Fault {
+    let grace = BODY_READ_GRACE.as_secs();
     let message = format!(
         "the request body comes too slowly: {bytes} bytes so far, and after {grace} seconds it has \
          to come at {MIN_BYTES_PER_SECOND} bytes per second or more on average"
@@ -81,12 +81,12 @@ fn trickled(bytes: usize) -> Fault {
 }
 
 /// Headers and complete body of a request, for routes with their own body formats.
-pub(super) struct Received {
+pub(super) struct RawRequest {
     pub(super) head: RequestHead,
     pub(super) bytes: Bytes,
 }
 
-impl Received {
+impl RawRequest {
     pub(super) fn media_type(&self) -> Option<&str> {
         let named = self.head.headers.get(header::CONTENT_TYPE)?;
         named.to_str().ok()
@@ -104,7 +104,7 @@ impl Received {
     ///
     /// # Errors
     /// The errors of [`Self::json`], converted to that API.
-    pub(super) fn posted(&self, app: &App) -> Result<Value, Fault> {
+    pub(super) fn parse_json(&self, app: &App) -> Result<Value, Fault> {
         let media_type = app.dialect.media_type(self.media_type());
         vllm_sim_wire::body::read(media_type, &self.bytes)
             .map_err(|fault| app.dialect.unread(fault))
@@ -113,8 +113,8 @@ impl Received {
     /// Returns the body if only the schema reads it.
     ///
     /// `None` if the API checks the body first, or rejects its media type.
-    pub(super) fn for_schema(&self, app: &App) -> Option<&[u8]> {
-        let schema_first = app.dialect.reads_schema_first();
+    pub(super) fn schema_only_body(&self, app: &App) -> Option<&[u8]> {
+        let schema_first = app.dialect.checks_schema_first();
         self.text(app).filter(|_| schema_first)
     }
 
@@ -126,7 +126,7 @@ impl Received {
     }
 }
 
-impl FromRequest<Arc<App>> for Received {
+impl FromRequest<Arc<App>> for RawRequest {
     type Rejection = Fault;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Fault> {
@@ -143,19 +143,19 @@ impl FromRequest<Arc<App>> for Received {
     }
 }
 
-/// Headers of a request and its body as JSON ([`Received::json`]).
-pub(super) struct Posted {
+/// Headers of a request and its body as JSON ([`RawRequest::json`]).
+pub(super) struct JsonRequest {
     pub(super) head: RequestHead,
     pub(super) value: Value,
 }
 
-impl FromRequest<Arc<App>> for Posted {
+impl FromRequest<Arc<App>> for JsonRequest {
     type Rejection = Fault;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Fault> {
-        let received = Received::from_request(request, app).await?;
+        let received = RawRequest::from_request(request, app).await?;
         Ok(Self {
-            value: received.posted(app)?,
+            value: received.parse_json(app)?,
             head: received.head,
         })
     }

@@ -15,9 +15,9 @@ use super::{error, vllm};
 
 /// Prefill engines by data-parallel rank.
 #[derive(Debug, Clone)]
-pub struct Registry(Arc<Mutex<BTreeMap<u64, Value>>>);
+pub struct BootstrapRegistry(Arc<Mutex<BTreeMap<u64, Value>>>);
 
-impl Registry {
+impl BootstrapRegistry {
     /// Creates a registry with this server's own ranks.
     pub fn new(app: &App) -> Self {
         let parallel = &app.settings.parallel;
@@ -47,7 +47,7 @@ impl Registry {
 }
 
 /// Handles `GET /query`.
-pub async fn query(State(registry): State<Registry>) -> Response<Body> {
+pub async fn query(State(registry): State<BootstrapRegistry>) -> Response<Body> {
     let ranks = registry.0.lock();
     let ranks = ranks
         .iter()
@@ -56,7 +56,7 @@ pub async fn query(State(registry): State<Registry>) -> Response<Body> {
 }
 
 /// Handles `POST /register`: adds a worker of another engine of the deployment.
-pub async fn register(State(registry): State<Registry>, body: Bytes) -> Response<Body> {
+pub async fn register(State(registry): State<BootstrapRegistry>, body: Bytes) -> Response<Body> {
     let request: Value = serde_json::from_slice(&body).unwrap_or_default();
     let number = |key: &str| request.get(key).and_then(Value::as_u64);
     let text = |key: &str| request.get(key).and_then(Value::as_str);

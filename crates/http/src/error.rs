@@ -7,7 +7,7 @@ use vllm_sim_service::ServeError;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// Result of a handler; a [`Fault`] becomes an error in OpenAI's envelope.
-pub(super) type Answer = Result<Response<Body>, Fault>;
+pub(super) type HandlerResult = Result<Response<Body>, Fault>;
 
 pub(super) fn response(fault: &Fault) -> Response<Body> {
     retry_after(fault, json(status(fault.status), fault.to_json()))
@@ -64,7 +64,7 @@ pub(super) fn status(code: u16) -> StatusCode {
 /// Returns the error of a request that failed in the engine.
 ///
 /// **Source:** vLLM 0.33 `vllm/entrypoints/openai/engine/serving.py`, `_raise_if_error`.
-pub(super) fn failed() -> Fault {
+pub(super) fn engine_failure() -> Fault {
     Fault::new(500, ErrorType::InternalServer, "Internal server error")
 }
 
@@ -94,7 +94,7 @@ pub(super) fn fault(error: &ServeError) -> Fault {
         | ServeError::Tools(_)
         | ServeError::TooManySequences { .. }
         | ServeError::PromptsTooLarge { .. }
-        | ServeError::AnswerTooLarge { .. }
+        | ServeError::ReplyTooLarge { .. }
         | ServeError::TooLarge { .. } => Fault::bad_request(message),
     }
 }

@@ -20,7 +20,7 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 /// Routes that faults apply to.
 ///
 /// Source: llm-d-inference-sim `failures.go`.
-const GENERATING: [&str; 9] = [
+const FAULT_ROUTES: [&str; 9] = [
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/responses",
@@ -60,12 +60,12 @@ pub(super) async fn layer(
     if !is_stream(&response)
         && let Some(injector) = faults.injector(&app.service)
     {
-        response = faulty_body::break_up(response, injector).await;
+        response = faulty_body::inject_mid_body_fault(response, injector).await;
     }
     for stream_fault in &faults.stream_faults {
         if let StreamFault::WrongContentLength(bytes) = stream_fault {
             faults.count(&app.service, stream_fault.name());
-            response = faulty_body::misstate(response, *bytes);
+            response = faulty_body::set_wrong_content_length(response, *bytes);
         }
     }
     response
@@ -74,7 +74,7 @@ pub(super) async fn layer(
 fn may_fail(app: &App, request: &Request) -> bool {
     request.method() == Method::POST
         && (app.service.faults.is_armed() || request.headers().contains_key(&names::FAULT))
-        && GENERATING.contains(&request.uri().path())
+        && FAULT_ROUTES.contains(&request.uri().path())
 }
 
 fn decide(app: &App, request: &Request) -> Result<RequestFaults, FaultSpecError> {

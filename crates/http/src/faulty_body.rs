@@ -10,15 +10,15 @@ use http_body::Frame;
 use http_body_util::BodyExt;
 use tokio::time::Sleep;
 
-use vllm_sim_service::{FaultInjector, GRACE, InjectorAction};
+use vllm_sim_service::{FLUSH_DELAY, FaultInjector, InjectorAction};
 
 /// A simulated break of a response body.
 #[derive(Debug, thiserror::Error)]
 #[error("the reply was broken off on purpose")]
-pub(super) struct BrokenOff;
+pub(super) struct SimulatedBreak;
 
 /// Injects a fault in the middle of a unary response, where tokens cannot be counted.
-pub(super) async fn break_up(
+pub(super) async fn inject_mid_body_fault(
     response: Response<Body>,
     mut faults: Box<FaultInjector>,
 ) -> Response<Body> {
@@ -35,7 +35,7 @@ pub(super) async fn break_up(
     // Announces the length that a response without fault would have.
     let length = HeaderValue::from(whole.len() + rest.len());
     parts.headers.insert(header::CONTENT_LENGTH, length);
-    let body = Halves {
+    let body = HalvedBody {
         first: Some(whole),
         rest: Some(rest),
         faults,
@@ -43,20 +43,20 @@ pub(super) async fn break_up(
     Response::from_parts(parts, Body::new(body))
 }
 
-struct Halves {
+struct HalvedBody {
     first: Option<Bytes>,
     rest: Option<Bytes>,
     faults: Box<FaultInjector>,
 }
 
-impl http_body::Body for Halves {
+impl http_body::Body for HalvedBody {
     type Data = Bytes;
-    type Error = BrokenOff;
+    type Error = SimulatedBreak;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, SimulatedBreak>>> {
         let this = self.get_mut();
         if let Some(first) = this.first.take() {
             return Poll::Ready(Some(Ok(Frame::data(first))));
@@ -64,7 +64,9 @@ impl http_body::Body for Halves {
         loop {
             match this.faults.poll(cx) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(InjectorAction::Break) => return Poll::Ready(Some(Err(BrokenOff))),
+                Poll::Ready(InjectorAction::Break) => {
+                    return Poll::Ready(Some(Err(SimulatedBreak)));
+                }
                 // The garbled half was removed above.
                 Poll::Ready(InjectorAction::Garble) => {}
                 Poll::Ready(InjectorAction::Proceed) => {
@@ -77,7 +79,7 @@ impl http_body::Body for Halves {
 }
 
 /// Announces `by` bytes more than a response has; a stream announces the absolute value of `by`.
-pub(super) fn misstate(response: Response<Body>, by: i32) -> Response<Body> {
+pub(super) fn set_wrong_content_length(response: Response<Body>, by: i32) -> Response<Body> {
     let (mut parts, body) = response.into_parts();
     let announced = parts.headers.get(header::CONTENT_LENGTH);
     let announced = announced.and_then(|length| length.to_str().ok()?.parse::<i64>().ok());
@@ -90,18 +92,18 @@ pub(super) fn misstate(response: Response<Body>, by: i32) -> Response<Body> {
     parts
         .headers
         .insert(header::CONTENT_LENGTH, HeaderValue::from(length));
-    Response::from_parts(parts, Body::new(Sizeless { body, end: None }))
+    Response::from_parts(parts, Body::new(UnsizedBody { body, end: None }))
 }
 
 /// A body without a size hint, so that hyper keeps the wrong header.
 ///
 /// It ends after a delay, so that its data reaches the client before the connection breaks.
-struct Sizeless {
+struct UnsizedBody {
     body: Body,
     end: Option<Pin<Box<Sleep>>>,
 }
 
-impl http_body::Body for Sizeless {
+impl http_body::Body for UnsizedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -116,7 +118,7 @@ impl http_body::Body for Sizeless {
         if frame.is_some() {
             return Poll::Ready(frame);
         }
-        let end = self.end.insert(Box::pin(tokio::time::sleep(GRACE)));
+        let end = self.end.insert(Box::pin(tokio::time::sleep(FLUSH_DELAY)));
         end.as_mut().poll(cx).map(|()| None)
     }
 }

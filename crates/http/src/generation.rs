@@ -8,12 +8,12 @@ use axum::http::{HeaderMap, HeaderName};
 use serde_json::Value;
 
 use crate::app::{App, LoadGuard};
-use crate::dialect::{Endpoint, LateRefusals};
+use crate::dialect::{Endpoint, LateErrorReporting};
 use crate::request_head::{RequestHead, names};
 use crate::{error, fault};
 use vllm_sim_service::generate::request::Target;
 use vllm_sim_service::{
-    self as service, Generated, GenerationRequest, Refusal, Reply, ReplyFacts, Resolved,
+    self as service, Generated, GenerationRequest, Reply, ReplyFacts, RequestError, Resolved,
 };
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
@@ -28,7 +28,7 @@ pub(crate) struct Started<V> {
 }
 
 /// An error of a generation request.
-pub(crate) enum Refused {
+pub(crate) enum RejectedRequest {
     /// The error occurred before the headers of a stream are sent.
     Early(Fault),
     /// The error occurred after them, so a stream reports it as an event.
@@ -39,26 +39,26 @@ pub(crate) enum Refused {
     },
 }
 
-impl Refused {
+impl RejectedRequest {
     /// Converts the error to the form in which a stream reports it; a dialect whose headers wait
     /// has only early errors.
-    pub(crate) fn reported(self, late: LateRefusals) -> Self {
+    pub(crate) fn reported(self, late: LateErrorReporting) -> Self {
         match late {
-            LateRefusals::InStream => self,
-            LateRefusals::AsStatus => Self::Early(self.into()),
+            LateErrorReporting::InStream => self,
+            LateErrorReporting::AsStatus => Self::Early(self.into()),
         }
     }
 }
 
-impl From<Refused> for Fault {
-    fn from(refused: Refused) -> Self {
+impl From<RejectedRequest> for Fault {
+    fn from(refused: RejectedRequest) -> Self {
         match refused {
-            Refused::Early(fault) | Refused::Late { fault, .. } => fault,
+            RejectedRequest::Early(fault) | RejectedRequest::Late { fault, .. } => fault,
         }
     }
 }
 
-impl From<Fault> for Refused {
+impl From<Fault> for RejectedRequest {
     fn from(fault: Fault) -> Self {
         Self::Early(fault)
     }
@@ -103,7 +103,7 @@ impl<R: GenerationBody> Read<R> {
         let dialect = app.dialect;
         let body = dialect.read(R::API, body)?;
         let mut resolved = None;
-        if dialect.asks_model_first(R::API) {
+        if dialect.checks_model_before_schema(R::API) {
             let model = body.get("model").and_then(Value::as_str);
             resolved = Some(resolve(app, head, model, Ok(()))?);
             dialect.check(R::API, &body)?;
@@ -155,14 +155,14 @@ pub(crate) fn resolve(
     fault::inject(app, head, model)?;
     first?;
     let resolved = app.service.resolve(&app.rules, model);
-    resolved.map_err(|refusal| refusal_fault(app, refusal))
+    resolved.map_err(|refusal| request_error_fault(app, refusal))
 }
 
 /// Returns a body for a route that renders, in the form that the schema reads.
 ///
 /// # Errors
 /// The errors of the body that do not depend on its model.
-pub(crate) fn read_unanswered(app: &App, api: Endpoint, body: Value) -> Result<Value, Fault> {
+pub(crate) fn read_render_body(app: &App, api: Endpoint, body: Value) -> Result<Value, Fault> {
     let dialect = app.dialect;
     let body = dialect.read(api, Cow::Owned(body))?;
     dialect.check_content(api, &body)?;
@@ -178,12 +178,12 @@ pub(crate) fn request(app: &App, head: &RequestHead, id: Arc<str>) -> Generation
         trace: trace(head.special_headers()),
         faults: head.faults.clone(),
         usage: head.usage.clone(),
-        ..headless(app, id)
+        ..request_without_head(app, id)
     }
 }
 
 /// Returns a request without headers, for one choice.
-pub(crate) fn headless(app: &App, id: Arc<str>) -> GenerationRequest {
+pub(crate) fn request_without_head(app: &App, id: Arc<str>) -> GenerationRequest {
     GenerationRequest {
         id,
         arrived: app.service.now(),
@@ -197,30 +197,32 @@ pub(crate) async fn start(
     app: &App,
     resolved: Resolved,
     request: GenerationRequest,
-) -> Result<(Generated, Option<LoadGuard>), Refused> {
+) -> Result<(Generated, Option<LoadGuard>), RejectedRequest> {
     let guard = app.settings.server.load_tracking.then(|| app.load_guard());
     let generated = app
         .service
         .generate(&app.rules, resolved, Box::new(request));
     match generated.await {
         Ok(generated) => Ok((generated, guard)),
-        Err(service::Refused::Early(refusal)) => Err(Refused::Early(refusal_fault(app, refusal))),
-        Err(service::Refused::Late(refusal, facts)) => Err(Refused::Late {
-            fault: refusal_fault(app, refusal),
+        Err(service::RejectedRequest::Early(refusal)) => {
+            Err(RejectedRequest::Early(request_error_fault(app, refusal)))
+        }
+        Err(service::RejectedRequest::Late(refusal, facts)) => Err(RejectedRequest::Late {
+            fault: request_error_fault(app, refusal),
             facts,
             guard,
         }),
     }
 }
 
-pub(crate) fn refusal_fault(app: &App, refusal: Refusal) -> Fault {
+pub(crate) fn request_error_fault(app: &App, refusal: RequestError) -> Fault {
     match refusal {
-        Refusal::UnknownModel(name) => {
+        RequestError::UnknownModel(name) => {
             let served = app.service.models.served();
             app.dialect.unknown_model(&name, served)
         }
-        Refusal::Invalid(fault) => fault,
-        Refusal::Serve(error) => error::fault(&error),
+        RequestError::Invalid(fault) => fault,
+        RequestError::Serve(error) => error::fault(&error),
     }
 }
 
@@ -232,7 +234,7 @@ pub(crate) fn target(app: &App, model: Option<&str>) -> Result<Target, Fault> {
     let resolved = app.service.resolve(&app.rules, model);
     match resolved {
         Ok(resolved) => Ok(resolved.into_target()),
-        Err(refusal) => Err(refusal_fault(app, refusal)),
+        Err(refusal) => Err(request_error_fault(app, refusal)),
     }
 }
 

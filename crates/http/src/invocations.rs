@@ -8,14 +8,14 @@ use axum::extract::State;
 
 use super::app::App;
 use super::openai::{chat, completion};
-use crate::body::Received;
-use crate::error::Answer;
+use crate::body::RawRequest;
+use crate::error::HandlerResult;
 use vllm_sim_python::{self as python, JsonError};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 
 /// Handles `POST /invocations`: a body that is no valid chat is a completion.
-pub(super) async fn invoke(State(app): State<Arc<App>>, received: Received) -> Answer {
+pub(super) async fn invoke(State(app): State<Arc<App>>, received: RawRequest) -> HandlerResult {
     // This route checks the media type before the JSON.
     vllm_sim_wire::body::read(received.media_type(), b"{}")?;
     vllm_sim_wire::body::bounded(&received.bytes)?;

@@ -30,7 +30,7 @@ use super::request_history::HistoryLayer;
 use super::request_log::RequestLog;
 use super::{error, fault, request_log, route_index, routes};
 use vllm_sim_config::{Cors, Log};
-use vllm_sim_service::{Service, long_work};
+use vllm_sim_service::{Service, run_blocking};
 use vllm_sim_tokenizer::EncodingGivenUp;
 use vllm_sim_wire::fault::Fault;
 
@@ -211,7 +211,7 @@ impl Around for HeadAndOptions {
 fn panicked(payload: Box<dyn Any + Send>) -> Response {
     match payload.downcast_ref::<EncodingGivenUp>() {
         Some(given_up) => error::response(&Fault::bad_request(given_up.to_string())),
-        None => error::response(&error::failed()),
+        None => error::response(&error::engine_failure()),
     }
 }
 
@@ -226,7 +226,7 @@ async fn long_body(request: Request, next: Next) -> Response {
         None => request.headers().contains_key(header::TRANSFER_ENCODING),
     };
     match is_large {
-        true => long_work(next.run(request)).await,
+        true => run_blocking(next.run(request)).await,
         false => next.run(request).await,
     }
 }

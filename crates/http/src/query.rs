@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use vllm_sim_wire::check;
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::schema::Wire;
+use vllm_sim_wire::schema::RequestField;
 
 /// Returns decoded names and values, in order.
 pub(super) fn pairs(uri: &Uri) -> Vec<(String, String)> {
@@ -32,7 +32,7 @@ pub(super) fn all(uri: &Uri, name: &str) -> Vec<String> {
 ///
 /// # Errors
 /// vLLM's 400 for invalid parameters.
-pub(super) fn read<T: Wire>(uri: &Uri) -> Result<T, Fault> {
+pub(super) fn read<T: RequestField>(uri: &Uri) -> Result<T, Fault> {
     let pairs = pairs(uri).into_iter();
     let map: Map<String, Value> = pairs.map(|(n, v)| (n, Value::String(v))).collect();
     check::query(&Value::Object(map))

@@ -9,7 +9,7 @@ use http_body_util::BodyExt as _;
 use tokio::runtime::Handle;
 
 /// Maximum time to drain the rest of a body.
-const DRAINED_FOR: Duration = Duration::from_secs(60);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Reads a request body to its end, even if the handler does not.
 ///
@@ -96,7 +96,7 @@ impl<B: HttpBody<Data = Bytes> + Unpin + Send + 'static> Drop for RequestBody<B>
         let rest = drain(body, self.left);
         self.runtime.spawn(async move {
             // A client that sends too slowly loses its connection.
-            let _ = tokio::time::timeout(DRAINED_FOR, rest).await;
+            let _ = tokio::time::timeout(DRAIN_TIMEOUT, rest).await;
         });
     }
 }

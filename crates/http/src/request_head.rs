@@ -41,7 +41,7 @@ pub(super) struct RequestHead {
 }
 
 /// Common headers that do not change the response, most frequent first.
-static EVERYDAY: [HeaderName; 10] = [
+static COMMON_HEADERS: [HeaderName; 10] = [
     header::HOST,
     header::CONTENT_TYPE,
     header::CONTENT_LENGTH,
@@ -58,16 +58,16 @@ static EVERYDAY: [HeaderName; 10] = [
 const OWN_CLIENT: &str = "x-stainless-";
 
 /// Returns whether all headers are common ones.
-pub(super) fn is_plain(headers: &HeaderMap) -> bool {
+pub(super) fn has_only_common_headers(headers: &HeaderMap) -> bool {
     let everyday =
-        |name: &HeaderName| EVERYDAY.contains(name) || name.as_str().starts_with(OWN_CLIENT);
+        |name: &HeaderName| COMMON_HEADERS.contains(name) || name.as_str().starts_with(OWN_CLIENT);
     headers.keys().all(everyday)
 }
 
 impl RequestHead {
     pub(super) fn new(headers: HeaderMap) -> Self {
         Self {
-            plain: is_plain(&headers),
+            plain: has_only_common_headers(&headers),
             headers,
             ..Self::default()
         }

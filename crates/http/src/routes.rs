@@ -14,14 +14,14 @@ use super::openai::{batch, chat, completion, models, responses};
 use super::peers::SUMMARY;
 use super::pooling::{embeddings, score};
 use super::route_index::{ADAPTER, CHAT, METRICS, RESPONSE, RESPONSE_CANCEL, RouteIndex};
-use super::same_origin::OperatorPages;
+use super::same_origin::TrustedPages;
 use super::vllm::{control, derender, docs, profile, recovery, render, sagemaker, weights};
 use super::{
     admin, admin_requests, anthropic, audio, dashboard, error, invocations, ops, pooling,
     same_origin, tokenize, transfer, vllm,
 };
 use vllm_sim_config::{CliMode, Config, Task};
-use vllm_sim_service::generate::Mode;
+use vllm_sim_service::generate::TextMode;
 
 /// Path, methods as in the `Allow` header, and handler.
 type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);
@@ -57,7 +57,7 @@ fn table(config: &Config) -> Vec<Route> {
             routes.extend(generation());
             routes.extend(scale_out(config));
         }
-        routes.extend(pooled(config));
+        routes.extend(pooling_routes(config));
         routes.extend(speech(config));
     }
     if !config.server.routes.disable_fastapi_docs {
@@ -77,7 +77,7 @@ fn table(config: &Config) -> Vec<Route> {
 ///
 /// They change the server or expose single requests.
 fn operation(config: &Config) -> Vec<Route> {
-    let mut routes = watching();
+    let mut routes = dashboard_data();
     if config.lora.runtime_updating {
         routes.extend([
             ("/v1/load_lora_adapter", "POST", post(vllm::lora::load)),
@@ -115,7 +115,7 @@ fn operation(config: &Config) -> Vec<Route> {
         let scale = post(vllm::info::scale_elastic_ep);
         routes.push(("/scale_elastic_ep", "POST", scale));
     }
-    let pages = Arc::new(OperatorPages::new(&config.server));
+    let pages = Arc::new(TrustedPages::new(&config.server));
     let guarded = routes.into_iter().map(|(path, allow, handler)| {
         let guard = from_fn_with_state(pages.clone(), same_origin::layer);
         (path, allow, handler.layer(guard))
@@ -196,11 +196,11 @@ fn rendering() -> Vec<Route> {
     ]
 }
 
-fn pooled(config: &Config) -> Vec<Route> {
+fn pooling_routes(config: &Config) -> Vec<Route> {
     let task = config.api.task;
     let one = |tasks: &[Task]| task == Task::All || tasks.contains(&task);
     let mut routes = Vec::new();
-    if one(&[Task::Embed]) && config.content.mode != Mode::Encoder {
+    if one(&[Task::Embed]) && config.content.mode != TextMode::Encoder {
         routes.push(("/v1/embeddings", "POST", post(embeddings::embeddings)));
         routes.push(("/v2/embed", "POST", post(pooling::cohere::create)));
     }
@@ -246,7 +246,7 @@ fn documentation() -> Vec<Route> {
 }
 
 /// Returns the data routes of the dashboard.
-fn watching() -> Vec<Route> {
+fn dashboard_data() -> Vec<Route> {
     vec![
         ("/dashboard/cache", "GET", get(dashboard::cache::show)),
         ("/dashboard/drills", "GET", get(dashboard::drills::list)),

@@ -19,21 +19,21 @@ use vllm_sim_config::Server;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// Path prefixes that only an operator may read; other routes follow vLLM's CORS.
-const OPERATORS: [&str; 2] = ["/admin/", "/dashboard/"];
+const OPERATOR_PATHS: [&str; 2] = ["/admin/", "/dashboard/"];
 
 /// Top-level names that cannot be registered, so a foreign page cannot use them.
 const LOCAL: [&str; 4] = ["internal", "local", "localhost", "svc"];
 
 /// Web pages that may use the operator routes.
 #[derive(Debug, Clone)]
-pub(super) struct OperatorPages {
+pub(super) struct TrustedPages {
     /// Trusted origins (`--allowed-origins`).
     origins: Vec<String>,
     /// Known host names of this server; `None` accepts all, because an admin key is set.
     hosts: Option<Vec<String>>,
 }
 
-impl OperatorPages {
+impl TrustedPages {
     pub(super) fn new(server: &Server) -> Self {
         let named = [&server.host, &server.pod.name].into_iter().flatten();
         let hosts = server.allowed_hosts.iter().chain(named).cloned();
@@ -67,13 +67,13 @@ impl OperatorPages {
 
 /// Rejects an operator request from a page of another origin.
 pub(super) async fn layer(
-    State(pages): State<Arc<OperatorPages>>,
+    State(pages): State<Arc<TrustedPages>>,
     request: Request,
     next: Next,
 ) -> Response {
     let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method());
     let path = request.uri().path();
-    let reads = reads && !OPERATORS.iter().any(|prefix| path.starts_with(prefix));
+    let reads = reads && !OPERATOR_PATHS.iter().any(|prefix| path.starts_with(prefix));
     let headers = request.headers();
     let origin = headers.get(header::ORIGIN);
     let trusted = |origin: &HeaderValue| pages.origins.iter().any(|known| *known == *origin);

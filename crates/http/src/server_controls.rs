@@ -11,15 +11,15 @@ use super::availability::Availability;
 use super::image_output::ImageOutput;
 use super::settings::ControlSettings;
 use vllm_sim_engine::driver::unix_now;
-use vllm_sim_engine::{Command, Reset};
+use vllm_sim_engine::{Command, PrefixCacheReset};
 use vllm_sim_observe::kv_events::EventLoss;
 use vllm_sim_observe::metrics::{FakeMetrics, Metrics, SleepState};
-use vllm_sim_service::scenario::Action;
+use vllm_sim_service::scenario::PhaseAction;
 use vllm_sim_service::{LoadMode, Service};
 
 /// Faults that hide data from observers.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct BlindSpots {
+pub(super) struct ObserverFaults {
     /// Whether KV events are dropped.
     pub(super) lose_kv_events: bool,
     /// Whether `/metrics` returns an old page.
@@ -82,7 +82,7 @@ impl ServerControls {
         }
     }
 
-    pub(crate) fn set_blind_spots(&self, hidden: BlindSpots) {
+    pub(crate) fn set_observer_faults(&self, hidden: ObserverFaults) {
         self.event_loss.set(hidden.lose_kv_events);
         let mut stale = self.stale_page.lock();
         match (hidden.stale_metrics, &*stale) {
@@ -104,16 +104,16 @@ impl ServerControls {
     }
 
     /// Runs an action at the start of a phase.
-    pub(crate) fn run(self: &Arc<Self>, action: &Action) {
+    pub(crate) fn run(self: &Arc<Self>, action: &PhaseAction) {
         match action {
-            Action::ResetPrefixCache => {
+            PhaseAction::ResetPrefixCache => {
                 self.service
-                    .command(&Command::ResetPrefixCache(Reset::Forget));
+                    .command(&Command::ResetPrefixCache(PrefixCacheReset::Forget));
             }
-            Action::AbortRequests => {
+            PhaseAction::AbortRequests => {
                 self.service.abort(None);
             }
-            Action::LoadLora { name, path } => {
+            PhaseAction::LoadLora { name, path } => {
                 if let Err(error) = self
                     .service
                     .models
@@ -122,10 +122,10 @@ impl ServerControls {
                     tracing::warn!(%error, "adapter not loaded");
                 }
             }
-            Action::UnloadLora(name) => {
+            PhaseAction::UnloadLora(name) => {
                 self.service.models.unload(name);
             }
-            Action::Restart(time) => self.restart(*time),
+            PhaseAction::Restart(time) => self.restart(*time),
         }
     }
 

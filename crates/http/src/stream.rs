@@ -13,14 +13,14 @@ use http_body::{Body, Frame};
 use tokio::time::{Instant, Sleep};
 
 use super::error;
-use super::faulty_body::BrokenOff;
+use super::faulty_body::SimulatedBreak;
 use vllm_sim_engine::End;
 use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_service::fault::Ending;
 use vllm_sim_service::{Choice, FaultInjector, InjectorAction, Reply};
 
 /// Result of polling a body.
-type Polled = Poll<Option<Result<Frame<Bytes>, BrokenOff>>>;
+type Polled = Poll<Option<Result<Frame<Bytes>, SimulatedBreak>>>;
 
 /// Approximate maximum size of one frame, in bytes.
 const MAX_FRAME_BYTES: usize = 16 * 1024;
@@ -86,7 +86,7 @@ pub(super) trait Render: Send + 'static {
     /// Appends the events of a failed choice; returns false if the connection breaks off
     /// afterwards.
     fn fail(&mut self, out: &mut String) -> bool {
-        out.push_str(&error::last_events(&error::failed(), false));
+        out.push_str(&error::last_events(&error::engine_failure(), false));
         true
     }
     /// Returns the comment that is sent while no token is available.
@@ -272,7 +272,7 @@ impl<R: Render> EventStream<R> {
             let ended = match state {
                 SequenceState::Ended(end) => Some(end),
                 // The last token is released, so the end is certain.
-                _ if released == total && !self.reply.lingers => Some(End::Finished),
+                _ if released == total && !self.reply.has_end_delay => Some(End::Finished),
                 _ if due == 0 => break,
                 _ => None,
             };
@@ -334,7 +334,7 @@ impl<R: Render> EventStream<R> {
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
-            Some(BreakOff::Now) => Poll::Ready(Some(Err(BrokenOff))),
+            Some(BreakOff::Now) => Poll::Ready(Some(Err(SimulatedBreak))),
         }
     }
 
@@ -361,7 +361,7 @@ impl<R: Render> EventStream<R> {
             }
             InjectorAction::Break => {
                 self.closed = true;
-                Some(Poll::Ready(Some(Err(BrokenOff))))
+                Some(Poll::Ready(Some(Err(SimulatedBreak))))
             }
         }
     }
@@ -412,7 +412,7 @@ fn apply_ending(out: &mut String, start: usize, ending: Ending) {
 
 impl<R: Render + Unpin> Body for EventStream<R> {
     type Data = Bytes;
-    type Error = BrokenOff;
+    type Error = SimulatedBreak;
 
     fn poll_frame(
         self: Pin<&mut Self>,

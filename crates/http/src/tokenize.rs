@@ -13,22 +13,25 @@ use super::dialect::Endpoint;
 use super::generation;
 use super::openai::prepare;
 use super::{error, json};
-use crate::body::Posted;
-use crate::error::Answer;
-use vllm_sim_service::off_thread;
+use crate::body::JsonRequest;
+use crate::error::HandlerResult;
 use vllm_sim_service::prompt::{Conversation, PromptBound};
+use vllm_sim_service::run_blocking_if_large;
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::tokenize::{DetokenizeRequest, TokenizeChat, TokenizeRequest};
 
-pub(super) async fn tokenize(State(app): State<Arc<App>>, Posted { value, .. }: Posted) -> Answer {
+pub(super) async fn tokenize(
+    State(app): State<Arc<App>>,
+    JsonRequest { value, .. }: JsonRequest,
+) -> HandlerResult {
     encode(&app, &value).await
 }
 
 pub(super) async fn detokenize(
     State(app): State<Arc<App>>,
-    Posted { value, .. }: Posted,
-) -> Answer {
+    JsonRequest { value, .. }: JsonRequest,
+) -> HandlerResult {
     let request = DetokenizeRequest::parse(&value)?;
     generation::target(&app, request.model.as_deref())?;
     app.service.check_tokenizer()?;
@@ -54,7 +57,7 @@ async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> 
     let body = app.dialect.read(Endpoint::Tokenize, body)?;
     let request = TokenizeRequest::parse(&body).map_err(|fault| app.dialect.unread(fault))?;
     app.dialect
-        .side_model(generation::target(app, request.model()))?;
+        .pooling_model(generation::target(app, request.model()))?;
     app.service.check_tokenizer()?;
     let tokenizer = app.service.generator.tokenizer().clone();
     let (tokens, strings) = match request {
@@ -67,7 +70,10 @@ async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> 
                     SpecialTokens::when(request.add_special_tokens),
                 )
             };
-            (off_thread(value_size(value), encode).await, strings)
+            (
+                run_blocking_if_large(value_size(value), encode).await,
+                strings,
+            )
         }
         TokenizeRequest::Chat(request) => {
             let template = request.chat_template.as_deref();

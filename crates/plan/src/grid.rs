@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Parser;
 
 use vllm_sim_command_line::{UsageError, refuse};
-use vllm_sim_replay_cli::{DoesNotFit, Pools, Sort, split};
+use vllm_sim_replay_cli::{DoesNotFit, FlagSplitter, Pools, split};
 
 const MOST_POINTS: usize = 10_000;
 
@@ -79,7 +79,10 @@ pub(super) fn combinations(axes: &[GridAxis]) -> Vec<Vec<String>> {
 ///
 /// # Errors
 /// Returns a usage error for invalid arguments.
-pub(super) fn base<T: Parser>(args: &[String], sort: Sort<'_>) -> Result<Result<T, String>> {
+pub(super) fn base<T: Parser>(
+    args: &[String],
+    sort: FlagSplitter<'_>,
+) -> Result<Result<T, String>> {
     let parsed = split::<T>(args)?;
     if parsed.wants_help() {
         return parsed.parse(&[]);
@@ -96,7 +99,7 @@ pub(super) fn point<T: Parser>(
     args: &[String],
     axes: &[GridAxis],
     values: &[String],
-    sort: Sort<'_>,
+    sort: FlagSplitter<'_>,
     pools: impl Fn(&T, &[String]) -> Result<Pools>,
 ) -> Result<(T, Result<Pools, String>)> {
     let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();

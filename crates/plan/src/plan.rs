@@ -20,10 +20,12 @@ use crate::shard::{self, ShardArgs, Task};
 use bound::PercentileBound;
 use prices::Prices;
 use report::Plan;
-use search::{Answer, Candidate, Question};
+use search::{Candidate, PlanRequirements, SearchResult};
 use vllm_sim_command_line::progress::{Progress, is_stopped};
-use vllm_sim_command_line::{Unmet, command_line, outputs, refuse};
-use vllm_sim_replay_cli::{Deploy, PoolArgs, Pools, ReportArgs, Sort, WorkloadArgs, open, pools};
+use vllm_sim_command_line::{RequirementFailed, command_line, outputs, refuse};
+use vllm_sim_replay_cli::{
+    DeploymentFactory, FlagSplitter, PoolArgs, Pools, ReportArgs, WorkloadArgs, open, pools,
+};
 
 /// Find the cheapest deployment that serves a workload within its latency bounds.
 ///
@@ -92,7 +94,11 @@ pub fn command() -> clap::Command {
 ///
 /// # Errors
 /// Returns a message for the user, with the flags of the combination that failed.
-pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String> {
+pub fn run(
+    args: &[String],
+    sort: FlagSplitter<'_>,
+    deploy: DeploymentFactory<'_>,
+) -> Result<String> {
     let base: Args = match grid::base(args, sort)? {
         Ok(base) => base,
         Err(help) => return Ok(help),
@@ -108,7 +114,7 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
         .into_iter()
         .map(|values| candidate(args, &axes, values, prices.as_ref(), sort, deploy))
         .collect::<Result<Vec<_>>>()?;
-    let question = Question {
+    let question = PlanRequirements {
         attainment: base.attainment,
         max_gpus: base.max_gpus,
         max_cost: base.max_cost,
@@ -132,7 +138,7 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
     match plan.has_answer() {
         true => Ok(printed),
         // The exit code tells scripts whether a deployment was found.
-        false => Err(Unmet {
+        false => Err(RequirementFailed {
             printed,
             missed: "no deployment is good enough".to_owned(),
         }
@@ -140,14 +146,18 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
     }
 }
 
-fn answers<C>(candidates: &[C], threads: usize, question: &Question) -> Result<Vec<Answer>>
+fn answers<C>(
+    candidates: &[C],
+    threads: usize,
+    question: &PlanRequirements,
+) -> Result<Vec<SearchResult>>
 where
     C: Borrow<Candidate> + Sync,
 {
-    let told = Progress::begin("plan", "combinations", Some(candidates.len() as u64));
+    let progress_bar = Progress::begin("plan", "combinations", Some(candidates.len() as u64));
     let answers = grid::in_parallel(candidates, threads, |candidate: &C| {
         let answer = search::answer(candidate.borrow(), question);
-        told.add(1);
+        progress_bar.add(1);
         // The result of an interrupted search means nothing.
         match is_stopped() {
             true => Ok(search::nothing("stopped".to_owned())),
@@ -200,8 +210,8 @@ fn candidate(
     axes: &[GridAxis],
     values: Vec<String>,
     prices: Option<&Prices>,
-    sort: Sort<'_>,
-    deploy: Deploy<'_>,
+    sort: FlagSplitter<'_>,
+    deploy: DeploymentFactory<'_>,
 ) -> Result<Candidate> {
     let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
     let place = || label(&names, &values);

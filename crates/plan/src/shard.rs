@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_of_all_parts_are_the_same() {
+    fn shards_and_their_merge_share_a_command() {
         let words = |text: &str| -> Vec<String> { text.split(' ').map(str::to_owned).collect() };
         let part = "--grid a=1,2 --shard 1/2 --report-json=x --threads 3 --gpu H100";
         let merged = "--grid a=1,2 --gpu H100 --merge x,y";
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_come_back_to_the_last_bit() {
+    fn floats_survive_a_round_trip() {
         #[derive(Serialize, Deserialize)]
         struct Kept {
             #[serde(deserialize_with = "exact_map")]

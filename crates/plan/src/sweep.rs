@@ -14,7 +14,8 @@ use crate::shard::{self, ShardArgs, Task, exact_map, exact_number};
 use vllm_sim_command_line::progress::{Progress, is_stopped};
 use vllm_sim_command_line::{command_line, outputs, refuse};
 use vllm_sim_replay_cli::{
-    Deploy, PoolArgs, Pools, ReportArgs, Sort, WorkloadArgs, limit, open, play, pools,
+    DeploymentFactory, FlagSplitter, PoolArgs, Pools, ReportArgs, WorkloadArgs, limit, open, play,
+    pools,
 };
 
 /// Run one workload against every combination of flags, and report the one with the most good
@@ -114,7 +115,11 @@ pub fn command() -> clap::Command {
 ///
 /// # Errors
 /// Returns a message for the user, with the flags of the point that failed.
-pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String> {
+pub fn run(
+    args: &[String],
+    sort: FlagSplitter<'_>,
+    deploy: DeploymentFactory<'_>,
+) -> Result<String> {
     let base: Args = match grid::base(args, sort)? {
         Ok(base) => base,
         Err(help) => return Ok(help),
@@ -186,10 +191,10 @@ fn play_all<P>(points: &[P], threads: usize) -> Result<Vec<PlayedPoint>>
 where
     P: Borrow<GridPoint> + Sync,
 {
-    let told = Progress::begin("sweep", "points", Some(points.len() as u64));
+    let progress_bar = Progress::begin("sweep", "points", Some(points.len() as u64));
     let results = grid::in_parallel(points, threads, |point| {
         let played = play_one(point.borrow());
-        told.add(1);
+        progress_bar.add(1);
         // An interrupted run is not comparable with complete ones.
         match is_stopped() {
             true => Ok(Err("not played to its end: stopped".to_owned())),

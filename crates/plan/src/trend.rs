@@ -8,7 +8,7 @@ const GROWTH: f64 = 0.25;
 const ERRORS: f64 = 3.0;
 /// Maximum growth of the arrival rate for which the quarters are comparable.
 const SAME_RATE: f64 = 1.15;
-const FEWEST: usize = 20;
+const MIN_QUARTER_REQUESTS: usize = 20;
 
 #[derive(Debug, Default)]
 pub(super) struct Trend {
@@ -30,7 +30,7 @@ impl Trend {
     pub(super) fn growth(mut self) -> Option<f64> {
         self.seen.sort_by(|a, b| a.0.total_cmp(&b.0));
         let quarter = self.seen.len() / 4;
-        if quarter < FEWEST {
+        if quarter < MIN_QUARTER_REQUESTS {
             return None;
         }
         let second = &self.seen[quarter..2 * quarter];
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_grows_is_told_from_one_that_does_not() {
+    fn growing_queues_are_detected() {
         // The load is 1.5 times the capacity.
         let grown = growth(|at| 0.5 + at / 3.0).expect("it grows");
         assert!((grown - 20.0 / 3.0).abs() < 0.1, "{grown}");

@@ -11,5 +11,5 @@ mod repr;
 mod value;
 
 pub use loads::{JsonError, has_plain_numbers, loads};
-pub use repr::{is_blank, repr, repr_float, repr_str, str, write_repr_str};
+pub use repr::{is_python_whitespace, repr, repr_float, repr_str, str, write_repr_str};
 pub use value::{Py, beyond_json, float, int};

@@ -134,7 +134,7 @@ pub fn repr_float(value: f64) -> String {
 }
 
 /// Whether `str.strip()` removes this character.
-pub fn is_blank(c: char) -> bool {
+pub fn is_python_whitespace(c: char) -> bool {
     c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }
 

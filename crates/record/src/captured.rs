@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::exchange::{Api, Delivery};
 
-pub(super) struct Captured {
+pub(super) struct CapturedExchange {
     pub(super) api: Api,
     pub(super) request: Value,
     pub(super) delivery: Delivery,

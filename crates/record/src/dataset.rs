@@ -18,7 +18,7 @@ use vllm_sim_command_line::{parse, refuse};
 use vllm_sim_dataset::{Dataset, Generation, RowStorage, TABLE};
 use vllm_sim_tokenizer::{Hub, Tokenizer, TokenizerLocation};
 
-pub use build::{Build, Built, build};
+pub use build::{Build, DatasetSummary, build};
 
 /// Build a dataset of conversations (`build`), or inspect one (`inspect FILE`).
 #[derive(Debug, Parser)]

@@ -1,7 +1,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use vllm_sim_http_client::TrustError;
+use vllm_sim_http_client::TlsSetupError;
 
 /// Reports why recording failed.
 #[derive(Debug, thiserror::Error)]
@@ -40,5 +40,5 @@ pub enum RecordError {
     },
     /// The certificates to verify the upstream are unreadable.
     #[error(transparent)]
-    Trust(#[from] TrustError),
+    CertificateVerification(#[from] TlsSetupError),
 }

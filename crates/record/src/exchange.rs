@@ -70,16 +70,16 @@ pub(super) struct RecordedChoice {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct RecordedAnswer {
+pub(super) struct RecordedResponse {
     pub(super) choices: Vec<RecordedChoice>,
     /// Number of tokens of all choices, from `usage`.
     pub(super) tokens: Option<u64>,
     pub(super) model: Option<String>,
 }
 
-const MOST: usize = 4096;
+const MAX_CHOICES: usize = 4096;
 
-impl RecordedAnswer {
+impl RecordedResponse {
     /// Parses a response.
     ///
     /// # Errors
@@ -128,7 +128,9 @@ impl RecordedAnswer {
         let whole = ids(&body["prompt_token_ids"]);
         for choice in body["choices"].as_array().into_iter().flatten() {
             let index = choice["index"].as_u64().unwrap_or(0);
-            let index = usize::try_from(index).ok().filter(|index| *index < MOST);
+            let index = usize::try_from(index)
+                .ok()
+                .filter(|index| *index < MAX_CHOICES);
             let index = index.ok_or("the answer has too many choices")?;
             if self.choices.len() <= index {
                 self.choices.resize_with(index + 1, RecordedChoice::default);
@@ -193,7 +195,7 @@ mod tests {
         (Duration::from_millis(ms), text.into())
     }
 
-    fn shown(answer: &RecordedAnswer) -> Vec<Vec<(String, u128, bool)>> {
+    fn shown(answer: &RecordedResponse) -> Vec<Vec<(String, u128, bool)>> {
         let pieces = |choice: &RecordedChoice| {
             let shown = |p: &TextPiece| (p.text.clone(), p.at.as_millis(), p.reasoning);
             choice.pieces.iter().map(shown).collect::<Vec<_>>()
@@ -217,7 +219,7 @@ mod tests {
                 "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"A\"},\"finish_reason\":\"stop\",\"stop_reason\":null}]}\n\ndata: {\"choices\":[],\"usage\":{\"completion_tokens\":3}}\n\ndata: [DONE]\n\n",
             ),
         ];
-        let answer = RecordedAnswer::read(Delivery::Streamed, &chunks).expect("an answer");
+        let answer = RecordedResponse::read(Delivery::Streamed, &chunks).expect("an answer");
         assert_eq!(
             shown(&answer),
             [
@@ -245,14 +247,14 @@ mod tests {
                 "B\",\"finish_reason\":\"stop\",\"stop_reason\":\"x\",\"token_ids\":[4]}]}",
             ),
         ];
-        let answer = RecordedAnswer::read(Delivery::Whole, &chunks).expect("an answer");
+        let answer = RecordedResponse::read(Delivery::Whole, &chunks).expect("an answer");
         assert_eq!(shown(&answer), [[("AB".to_owned(), 7, false)]]);
         assert_eq!(answer.choices[0].pieces[0].ids, [4]);
         assert!(answer.choices[0].stopped);
     }
 
     #[test]
-    fn what_is_no_reply_is_said() {
+    fn errors_and_bad_bodies_are_no_responses() {
         for (delivery, body) in [
             (Delivery::Streamed, "data: {\"error\":{\"code\":500}}\n\n"),
             (Delivery::Streamed, "data: nonsense\n\n"),
@@ -264,7 +266,7 @@ mod tests {
             (Delivery::Whole, "{\"error\":{}}"),
         ] {
             assert!(
-                RecordedAnswer::read(delivery, &[at(1, body)]).is_err(),
+                RecordedResponse::read(delivery, &[at(1, body)]).is_err(),
                 "{body}"
             );
         }

@@ -8,6 +8,7 @@
 //! times.
 
 mod captured;
+mod cli;
 pub mod dataset;
 mod error;
 mod exchange;
@@ -15,7 +16,6 @@ mod proxy;
 mod store;
 mod tee;
 mod tokens;
-mod words;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -34,17 +34,17 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use proxy::Proxy;
 use store::Store;
-use vllm_sim_http_client::{Client, Connector, Endpoint, Trust, TrustError};
+use vllm_sim_http_client::{CertificateVerification, Client, Connector, Endpoint, TlsSetupError};
 use vllm_sim_tokenizer::Tokenizer;
 
+pub use cli::{command, run};
 pub use error::RecordError;
 pub(crate) use exchange::Api;
 pub use store::Summary;
 pub(crate) use tokens::prompts;
-pub use words::{command, run};
 
-const GRACE: Duration = Duration::from_secs(5);
-const HELLO: Duration = Duration::from_secs(10);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+const MODEL_QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Configuration of a [`Recorder`].
 #[derive(Debug, Clone)]
@@ -158,7 +158,7 @@ async fn accept(listener: TcpListener, proxy: Arc<Proxy>, mut stopping: watch::R
         });
     }
     let ended = async { while connections.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(GRACE, ended).await;
+    let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, ended).await;
     connections.shutdown().await;
 }
 
@@ -197,10 +197,10 @@ impl Upstream {
         })
     }
 
-    fn connector(&self, authority: Option<&Path>) -> Result<Connector, TrustError> {
+    fn connector(&self, authority: Option<&Path>) -> Result<Connector, TlsSetupError> {
         let trust = match authority {
-            Some(path) => Trust::Authorities(path.into()),
-            None => Trust::Browsers,
+            Some(path) => CertificateVerification::Authorities(path.into()),
+            None => CertificateVerification::PublicAuthorities,
         };
         Connector::new(self.endpoint.clone(), &trust)
     }
@@ -235,8 +235,8 @@ pub async fn model_of(upstream: &str, authority: Option<&Path>) -> Result<String
         let first = list["data"][0]["id"].as_str().map(str::to_owned);
         first.ok_or_else(|| "it lists none".to_owned())
     };
-    match tokio::time::timeout(HELLO, ask).await {
+    match tokio::time::timeout(MODEL_QUERY_TIMEOUT, ask).await {
         Ok(answer) => answer.map_err(failed),
-        Err(_) => Err(failed(format!("no answer within {HELLO:?}"))),
+        Err(_) => Err(failed(format!("no answer within {MODEL_QUERY_TIMEOUT:?}"))),
     }
 }

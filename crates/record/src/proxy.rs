@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
-use super::captured::Captured;
+use super::captured::CapturedExchange;
 use super::exchange::{Api, Delivery};
 use super::store::CaptureQueue;
 use super::tee::Tee;
@@ -24,7 +24,7 @@ pub(super) type Body = UnsyncBoxBody<Bytes, Error>;
 const LARGEST: usize = 64 << 20;
 
 /// Hop-by-hop headers, which a proxy must not forward (RFC 9110, 7.6.1).
-const OF_A_CONNECTION: [HeaderName; 7] = [
+const HOP_BY_HOP_HEADERS: [HeaderName; 7] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
     header::PROXY_AUTHENTICATE,
@@ -111,7 +111,7 @@ impl Proxy {
             Some(kind) if kind.as_bytes().starts_with(b"text/event-stream") => Delivery::Streamed,
             _ => Delivery::Whole,
         };
-        let captured = Captured {
+        let captured = CapturedExchange {
             api,
             request,
             delivery,
@@ -134,7 +134,7 @@ fn clean(headers: &mut HeaderMap) {
         .flat_map(|names| names.split(','))
         .filter_map(|name| name.trim().parse().ok())
         .collect();
-    for name in named.iter().chain(&OF_A_CONNECTION) {
+    for name in named.iter().chain(&HOP_BY_HOP_HEADERS) {
         headers.remove(name);
     }
 }

@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode};
 use serde_json::{Value, json};
 
-use super::captured::Captured;
+use super::captured::CapturedExchange;
 use super::error::RecordError;
-use super::exchange::{Delivery, RecordedAnswer, RecordedChoice};
+use super::exchange::{Delivery, RecordedChoice, RecordedResponse};
 use super::tokens::{self, ReplyTokens};
 use vllm_sim_dataset::{Dataset, Generation, RowStorage, hash_tokens, schema};
 use vllm_sim_tokenizer::Tokenizer;
@@ -44,13 +44,13 @@ struct RecordCounts {
 
 #[derive(Clone)]
 pub(super) struct CaptureQueue {
-    to: SyncSender<Captured>,
+    to: SyncSender<CapturedExchange>,
     counts: Arc<Mutex<RecordCounts>>,
 }
 
 impl CaptureQueue {
     /// Queues a response, or skips it if the queue is full; never blocks.
-    pub(super) fn put(&self, captured: Captured) {
+    pub(super) fn put(&self, captured: CapturedExchange) {
         match self.to.try_send(captured) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => self.skip("the writer is behind"),
@@ -147,7 +147,7 @@ impl Store {
 /// Body of the writer thread; runs until every queue handle is dropped.
 fn write(
     mut database: Database,
-    from: &Receiver<Captured>,
+    from: &Receiver<CapturedExchange>,
     counts: &Mutex<RecordCounts>,
     tokenizer: &Tokenizer,
 ) -> rusqlite::Result<()> {
@@ -192,10 +192,10 @@ impl From<rusqlite::Error> for NotRecorded {
 
 fn record(
     database: &mut Database,
-    captured: &Captured,
+    captured: &CapturedExchange,
     tokenizer: &Tokenizer,
 ) -> Result<u64, NotRecorded> {
-    let answer = RecordedAnswer::read(captured.delivery, &captured.chunks)?;
+    let answer = RecordedResponse::read(captured.delivery, &captured.chunks)?;
     if answer.choices.iter().any(|choice| choice.calls) {
         return Err("the answer calls tools".to_owned().into());
     }
@@ -247,9 +247,9 @@ fn own_request(request: &Value, choice: usize, choices: usize) -> String {
 }
 
 struct ReplyRow<'r> {
-    captured: &'r Captured,
+    captured: &'r CapturedExchange,
     request: String,
-    answer: &'r RecordedAnswer,
+    answer: &'r RecordedResponse,
     choice: &'r RecordedChoice,
     prompt: &'r [u32],
     tokens: ReplyTokens,

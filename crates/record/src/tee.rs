@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 
-use super::captured::Captured;
+use super::captured::CapturedExchange;
 use super::proxy::Body;
 use super::store::CaptureQueue;
 use vllm_sim_http_client::ResponseBody;
@@ -17,12 +17,16 @@ const LARGEST: usize = 64 << 20;
 pub(super) struct Tee {
     body: ResponseBody<Body>,
     bytes: usize,
-    captured: Option<Captured>,
+    captured: Option<CapturedExchange>,
     queue: CaptureQueue,
 }
 
 impl Tee {
-    pub(super) fn new(body: ResponseBody<Body>, captured: Captured, queue: CaptureQueue) -> Self {
+    pub(super) fn new(
+        body: ResponseBody<Body>,
+        captured: CapturedExchange,
+        queue: CaptureQueue,
+    ) -> Self {
         Self {
             body,
             bytes: 0,

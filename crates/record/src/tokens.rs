@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_tokens_where_their_number_says_so() {
+    fn pieces_are_tokens_if_counts_match() {
         let tokenizer = Tokenizer::simulated();
         let choice = choice(&[("One two ", 5), ("three", 9)]);
         let tokens = ReplyTokens::of(&choice, Delivery::Streamed, Some(2), &tokenizer);

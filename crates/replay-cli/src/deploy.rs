@@ -29,7 +29,7 @@ pub struct Deployment {
 pub struct DoesNotFit(pub String);
 
 /// Builds an engine from flags of `serve`, and rejects unknown flags.
-pub type Deploy<'a> = &'a dyn Fn(&[String]) -> Result<Deployment>;
+pub type DeploymentFactory<'a> = &'a dyn Fn(&[String]) -> Result<Deployment>;
 
 /// Separates flags of `serve` from positional words: (flags, words).
-pub type Sort<'a> = &'a dyn Fn(&[String]) -> Result<(Vec<String>, Vec<String>)>;
+pub type FlagSplitter<'a> = &'a dyn Fn(&[String]) -> Result<(Vec<String>, Vec<String>)>;

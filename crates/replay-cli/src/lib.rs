@@ -24,20 +24,20 @@ use vllm_sim_replay::html;
 use vllm_sim_replay::outcome::Outcome;
 use vllm_sim_replay::report::{self, Report, ReportGroup};
 use vllm_sim_replay::workload::WorkloadSource;
-use vllm_sim_replay::{Pace, Settings};
+use vllm_sim_replay::{ArrivalPacing, Settings};
 
-pub use deploy::{Deploy, Deployment, DoesNotFit, Sort};
+pub use deploy::{Deployment, DeploymentFactory, DoesNotFit, FlagSplitter};
 pub use options::{AdapterArgs, ApiName, PoolArgs, ReportArgs, WorkloadArgs, split};
 use options::{Mode, ReplayArgs};
 pub use pools::{Pools, pools};
-pub use sink::Watch;
+pub use sink::OutcomeWatcher;
 use sink::{facts, sink};
-use vllm_sim_command_line::outputs::{self, Draft};
+use vllm_sim_command_line::outputs::{self, AtomicFile};
 use vllm_sim_command_line::progress::{Progress, is_stopped};
 use vllm_sim_command_line::requirement::{self, Requirement};
-use vllm_sim_command_line::{Unmet, command_line, refuse};
+use vllm_sim_command_line::{RequirementFailed, command_line, refuse};
 use vllm_sim_dynamo_run as dynamo_run;
-pub use workload::{in_words, limit, open};
+pub use workload::{limit, open, parse_workload_text};
 
 /// Returns the clap command of `replay`.
 pub fn command() -> clap::Command {
@@ -48,7 +48,11 @@ pub fn command() -> clap::Command {
 ///
 /// # Errors
 /// Returns a message for the user.
-pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String> {
+pub fn run(
+    args: &[String],
+    sort: FlagSplitter<'_>,
+    deploy: DeploymentFactory<'_>,
+) -> Result<String> {
     let typed = command_line("replay", args);
     let parsed = split::<ReplayArgs>(args)?;
     let (flags, loose) = match parsed.wants_help() {
@@ -132,7 +136,7 @@ fn wall_clock() -> Instant {
 pub fn play(
     pools: &Pools,
     source: &mut dyn WorkloadSource,
-    pace: Pace,
+    pace: ArrivalPacing,
     limit: Option<SimTime>,
     args: &ReportArgs,
 ) -> Result<Report> {
@@ -146,9 +150,9 @@ pub fn play(
 pub fn play_watched(
     pools: &Pools,
     source: &mut dyn WorkloadSource,
-    (pace, limit, threads): (Pace, Option<SimTime>, usize),
+    (pace, limit, threads): (ArrivalPacing, Option<SimTime>, usize),
     args: &ReportArgs,
-    watch: &mut Watch<'_>,
+    watch: &mut OutcomeWatcher<'_>,
 ) -> Result<Report> {
     let interval = args.sample_interval_ms;
     if !interval.is_finite() || interval <= 0.0 {
@@ -206,7 +210,7 @@ fn write_report(
         if file == "-" {
             report.write_json(&mut json)?;
         } else {
-            let written = Draft::create(file.as_ref()).and_then(|draft| {
+            let written = AtomicFile::create(file.as_ref()).and_then(|draft| {
                 let mut out = std::io::BufWriter::new(draft.writer()?);
                 report.write_json(&mut out)?;
                 out.flush()?;
@@ -231,7 +235,7 @@ fn write_report(
         }
     };
     match missed {
-        Some(missed) => Err(Unmet { printed, missed }.into()),
+        Some(missed) => Err(RequirementFailed { printed, missed }.into()),
         None => Ok(printed),
     }
 }

@@ -3,9 +3,9 @@ use std::time::Duration;
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use vllm_sim_http_client::Trust;
+use vllm_sim_http_client::CertificateVerification;
 use vllm_sim_replay::online::{self, Api, OnlineOptions};
-use vllm_sim_replay::report::{Report, RunFacts};
+use vllm_sim_replay::report::{Report, RunTotals};
 
 use super::options::{ApiName, OnlineArgs, ReportArgs, WorkloadArgs};
 use super::sink::sink;
@@ -37,9 +37,9 @@ pub(super) fn run(
         model: online.target_model.clone(),
         api_key: online.target_api_key.clone(),
         trust: match (&online.target_ca, online.target_insecure) {
-            (Some(path), _) => Trust::Authorities(path.clone()),
-            (None, true) => Trust::Anyone,
-            (None, false) => Trust::Browsers,
+            (Some(path), _) => CertificateVerification::Authorities(path.clone()),
+            (None, true) => CertificateVerification::Disabled,
+            (None, false) => CertificateVerification::PublicAuthorities,
         },
         concurrency: pace.concurrency.map(|n| n as u32),
         max_in_flight: online.target_max_in_flight,
@@ -58,7 +58,7 @@ pub(super) fn run(
         bar.set_position(done);
     })?;
     bar.finish_and_clear();
-    let facts = RunFacts {
+    let facts = RunTotals {
         requests: sent.requests,
         prefill_worker_seconds: 0.0,
         decode_worker_seconds: None,

@@ -13,7 +13,7 @@ use vllm_sim_replay::{
     KvConfig, PoolSpec, QueuePolicy, RouterConfig, Scaling, Scorer, ScorersConfig, TransferTime,
 };
 
-use super::deploy::Deploy;
+use super::deploy::DeploymentFactory;
 use super::options::{PolicyName, PoolArgs, RouterName, SplitArgs, json_or_file};
 use super::scaling::{scaling, seconds};
 
@@ -90,7 +90,7 @@ fn here(kernel_tables: Option<&std::path::Path>) -> dynamo_run::Folders<'_> {
 }
 
 /// Builds the pools from the arguments; `flags` describe the engine.
-pub fn pools(args: &PoolArgs, flags: &[String], deploy: Deploy<'_>) -> Result<Pools> {
+pub fn pools(args: &PoolArgs, flags: &[String], deploy: DeploymentFactory<'_>) -> Result<Pools> {
     let plain = deploy(&common(&args.split, flags)?)?;
     let shared = mocker("--extra-engine-args", args.extra_engine_args.as_deref())?;
     let own = Worker {
@@ -179,7 +179,7 @@ fn common(args: &SplitArgs, flags: &[String]) -> Result<Vec<String>> {
 fn split(
     args: &PoolArgs,
     flags: &[String],
-    deploy: Deploy<'_>,
+    deploy: DeploymentFactory<'_>,
     usual: Worker,
 ) -> Result<(Worker, Worker)> {
     let args = &args.split;
@@ -259,7 +259,7 @@ fn own_flags(flag: &str, text: Option<&str>) -> Result<Option<Map<String, Value>
     }
 }
 
-fn worker(flags: &[String], deploy: Deploy<'_>) -> Result<Worker> {
+fn worker(flags: &[String], deploy: DeploymentFactory<'_>) -> Result<Worker> {
     let found = deploy(flags)?;
     Ok(Worker {
         engine: found.engine,
@@ -273,7 +273,7 @@ fn worker(flags: &[String], deploy: Deploy<'_>) -> Result<Worker> {
 fn different(
     file: &std::path::Path,
     flags: &[String],
-    deploy: Deploy<'_>,
+    deploy: DeploymentFactory<'_>,
 ) -> Result<(Vec<EngineSpec>, u32)> {
     let shown = file.display();
     let text = std::fs::read_to_string(file).with_context(|| format!("--workers: {shown}"))?;

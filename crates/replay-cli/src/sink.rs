@@ -6,12 +6,12 @@ use anyhow::{Context, Result};
 
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::outcome::{Outcome, Sink, WorkerChange, WorkerSample};
-use vllm_sim_replay::report::{self, Collector, KeptRecords, Report, RowForm, Rows, RunFacts};
+use vllm_sim_replay::report::{self, Collector, KeptRecords, Report, RowForm, Rows, RunTotals};
 use vllm_sim_replay::{Settings, Totals};
 
 use super::options::ReportArgs;
 use vllm_sim_command_line::UsageError;
-use vllm_sim_command_line::outputs::Draft;
+use vllm_sim_command_line::outputs::AtomicFile;
 use vllm_sim_command_line::progress;
 
 /// Maximum number of requests drawn in a page; of more it draws a sample.
@@ -37,12 +37,12 @@ pub(super) fn sink(args: &ReportArgs, keep: bool) -> Result<ReportAndRows> {
     })
 }
 
-pub(super) fn facts(settings: &Settings, gpus: (u32, u32), totals: &Totals) -> RunFacts {
+pub(super) fn facts(settings: &Settings, gpus: (u32, u32), totals: &Totals) -> RunTotals {
     let scaling = &settings.pool.scaling;
     let fixed = scaling.schedule.is_empty() && scaling.rule.is_none();
     let seconds = totals.ended.as_secs_f64();
     let prefill = settings.prefill.as_ref().map(|pool| pool.engines.len());
-    RunFacts {
+    RunTotals {
         requests: totals.requests,
         prefill_worker_seconds: match (fixed, prefill) {
             (_, None) => 0.0,
@@ -56,11 +56,11 @@ pub(super) fn facts(settings: &Settings, gpus: (u32, u32), totals: &Totals) -> R
     }
 }
 
-fn rows(path: &Path) -> Result<(Rows, Draft)> {
+fn rows(path: &Path) -> Result<(Rows, AtomicFile)> {
     let form =
         RowForm::of(path).map_err(|problem| UsageError(format!("--per-request: {problem}")))?;
     let open = || {
-        let draft = Draft::create(path)?;
+        let draft = AtomicFile::create(path)?;
         let out = BufWriter::new(draft.writer()?);
         Ok((Rows::new(Box::new(out), form)?, draft))
     };
@@ -70,11 +70,11 @@ fn rows(path: &Path) -> Result<(Rows, Draft)> {
 
 pub(super) struct ReportAndRows {
     collector: Collector,
-    rows: Option<(Rows, Draft)>,
+    rows: Option<(Rows, AtomicFile)>,
 }
 
 impl ReportAndRows {
-    pub(super) fn finish(self, facts: &RunFacts) -> Result<Report> {
+    pub(super) fn finish(self, facts: &RunTotals) -> Result<Report> {
         if let Some((rows, draft)) = self.rows {
             let written = rows.finish().and_then(|()| draft.commit());
             written.context("--per-request")?;
@@ -84,18 +84,18 @@ impl ReportAndRows {
 }
 
 /// Receives every finished request, and may end the run.
-pub type Watch<'a> = dyn FnMut(&Outcome<'_>) -> ControlFlow<()> + 'a;
+pub type OutcomeWatcher<'a> = dyn FnMut(&Outcome<'_>) -> ControlFlow<()> + 'a;
 
-/// Forwards to a sink, and calls a [`Watch`].
-pub(super) struct Watched<'a> {
+/// Forwards to a sink, and calls a [`OutcomeWatcher`].
+pub(super) struct WatchedSink<'a> {
     sink: &'a mut ReportAndRows,
-    watch: &'a mut Watch<'a>,
+    watch: &'a mut OutcomeWatcher<'a>,
     pub(super) ended: bool,
 }
 
 impl ReportAndRows {
-    pub(super) fn watched<'a>(&'a mut self, watch: &'a mut Watch<'a>) -> Watched<'a> {
-        Watched {
+    pub(super) fn watched<'a>(&'a mut self, watch: &'a mut OutcomeWatcher<'a>) -> WatchedSink<'a> {
+        WatchedSink {
             sink: self,
             watch,
             ended: false,
@@ -103,7 +103,7 @@ impl ReportAndRows {
     }
 }
 
-impl Sink for Watched<'_> {
+impl Sink for WatchedSink<'_> {
     fn request(&mut self, outcome: &Outcome<'_>) {
         self.ended |= (self.watch)(outcome).is_break();
         self.sink.request(outcome);

@@ -1,18 +1,23 @@
 use anyhow::Result;
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_replay::Pace;
+use vllm_sim_replay::ArrivalPacing;
 use vllm_sim_replay::load;
-use vllm_sim_replay::synth::{Arrivals, Lengths, Retimed, Shaped, Synthetic, WithAdapters};
+use vllm_sim_replay::synth::{
+    Arrivals, Lengths, RateCurveSource, RescheduledSource, SyntheticWorkload, WithAdapters,
+};
 use vllm_sim_replay::workload::WorkloadSource;
 
 use super::options::WorkloadArgs;
 use vllm_sim_command_line::{UsageError, refuse};
 
 /// Opens the workload that the arguments describe, with its pacing.
-pub fn open(args: &WorkloadArgs, block_size: u32) -> Result<(Box<dyn WorkloadSource>, Pace)> {
+pub fn open(
+    args: &WorkloadArgs,
+    block_size: u32,
+) -> Result<(Box<dyn WorkloadSource>, ArrivalPacing)> {
     let worded = match &args.workload {
-        Some(words) => Some(in_words(words, args)?),
+        Some(words) => Some(parse_workload_text(words, args)?),
         None => None,
     };
     let args = worded.as_ref().unwrap_or(args);
@@ -21,7 +26,7 @@ pub fn open(args: &WorkloadArgs, block_size: u32) -> Result<(Box<dyn WorkloadSou
         if pace.concurrency.is_some() {
             refuse!("--rate-curve has no meaning for a closed loop, whose requests have no times");
         }
-        source = Box::new(Shaped::new(source, curve.clone()));
+        source = Box::new(RateCurveSource::new(source, curve.clone()));
     }
     if !(0.0..=1.0).contains(&args.adapters.lora_share) {
         refuse!(
@@ -37,10 +42,10 @@ pub fn open(args: &WorkloadArgs, block_size: u32) -> Result<(Box<dyn WorkloadSou
 }
 
 /// Duration of a text workload without `--request-count`, in seconds.
-const WORDED_SECONDS: f64 = 60.0;
+const TEXT_WORKLOAD_SECONDS: f64 = 60.0;
 
 /// Converts `20 req/s of 2k/300` to flags.
-pub fn in_words(words: &str, args: &WorkloadArgs) -> Result<WorkloadArgs> {
+pub fn parse_workload_text(words: &str, args: &WorkloadArgs) -> Result<WorkloadArgs> {
     let tokens = |text: &str| {
         let text = text.trim();
         let (number, times) = match text.strip_suffix(['k', 'K']) {
@@ -67,7 +72,7 @@ pub fn in_words(words: &str, args: &WorkloadArgs) -> Result<WorkloadArgs> {
     let Some((rate, input, output)) = read() else {
         refuse!("--workload {words:?} must be like \"20 req/s of 2k/300\"");
     };
-    let count = (rate * WORDED_SECONDS).ceil() as u64;
+    let count = (rate * TEXT_WORKLOAD_SECONDS).ceil() as u64;
     Ok(WorkloadArgs {
         workload: None,
         request_rate: Some(rate),
@@ -78,13 +83,13 @@ pub fn in_words(words: &str, args: &WorkloadArgs) -> Result<WorkloadArgs> {
     })
 }
 
-fn timed(args: &WorkloadArgs, block_size: u32) -> Result<(Box<dyn WorkloadSource>, Pace)> {
+fn timed(args: &WorkloadArgs, block_size: u32) -> Result<(Box<dyn WorkloadSource>, ArrivalPacing)> {
     let arrivals = arrivals(args)?;
     if !(args.arrival_speedup_ratio.is_finite() && args.arrival_speedup_ratio > 0.0) {
         let ratio = args.arrival_speedup_ratio;
         refuse!("--arrival-speedup-ratio is {ratio}, must be a number above 0");
     }
-    let mut pace = Pace {
+    let mut pace = ArrivalPacing {
         concurrency: args.replay_concurrency,
         plays: None,
         speedup: args.arrival_speedup_ratio,
@@ -116,7 +121,7 @@ fn timed(args: &WorkloadArgs, block_size: u32) -> Result<(Box<dyn WorkloadSource
     };
     let source = load::open(&args.files, &options)?;
     if let Some(arrivals) = arrivals {
-        let source = Retimed::new(source, arrivals, args.arrival_seed);
+        let source = RescheduledSource::new(source, arrivals, args.arrival_seed);
         return Ok((Box::new(source), pace));
     }
     if pace.concurrency.is_none() && source.untimed() {
@@ -178,7 +183,7 @@ fn synthetic(
     if input == Lengths::Constant(0) {
         refuse!("--input-tokens is 0, must be at least 1");
     }
-    let made = Synthetic {
+    let made = SyntheticWorkload {
         sessions: count,
         input,
         output: args.output_tokens.clone(),

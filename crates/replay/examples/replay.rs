@@ -5,8 +5,8 @@ use std::time::Duration;
 use vllm_sim_engine::latency::LatencyModel;
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::vllm::VllmConfig;
-use vllm_sim_replay::report::{Collector, ReportOptions, RunFacts};
-use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
+use vllm_sim_replay::report::{Collector, ReportOptions, RunTotals};
+use vllm_sim_replay::synth::{Arrivals, Lengths, SyntheticWorkload};
 use vllm_sim_replay::{KvConfig, PoolSpec, RouterConfig, Settings, run};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -25,19 +25,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         RouterConfig::Kv(KvConfig::default()),
     ));
     // 200 requests at 20 per second, in eight groups that share half of their prompts.
-    let mut workload = Synthetic {
+    let mut workload = SyntheticWorkload {
         sessions: 200,
         input: Lengths::Uniform(200, 1000),
         output: Lengths::Uniform(50, 150),
         arrivals: Arrivals::at_rate(20.0, 1.0),
         shared_prefix_ratio: 0.5,
         prefix_groups: 8,
-        ..Synthetic::default()
+        ..SyntheticWorkload::default()
     }
     .source()?;
     let mut collector = Collector::new(ReportOptions::default());
     let totals = run(&settings, &mut workload, &mut collector)?;
-    let report = collector.finish(&RunFacts {
+    let report = collector.finish(&RunTotals {
         requests: totals.requests,
         prefill_worker_seconds: totals.prefill_worker_seconds,
         decode_worker_seconds: Some(totals.worker_seconds),

@@ -7,13 +7,13 @@
 
 mod dispatch;
 mod handoff;
-mod lanes;
-mod moment;
+mod parallel;
 pub(crate) mod play;
 mod ranks;
-mod raster;
 mod recorder;
+mod report_position;
 mod reporting;
+mod sample_clock;
 mod workers;
 
 use std::cmp::Reverse;
@@ -33,8 +33,8 @@ use super::settings::Settings;
 use super::worker::WorkerPhase;
 use super::workload::WorkloadError;
 use handoff::Handoffs;
-use moment::{Moment, OrderedSink};
-use raster::SampleRaster;
+use report_position::{OrderedSink, ReportPosition};
+use sample_clock::SampleClock;
 
 /// Number of steps in a worker's log that triggers a flush.
 const LOG_STEPS: usize = 4096;
@@ -115,8 +115,8 @@ struct Core<'a, S, N> {
     admissions: Vec<Admitted>,
     tokens: Vec<SimTime>,
     wants_tokens: bool,
-    living: u64,
-    raster: SampleRaster,
+    in_flight: u64,
+    sample_clock: SampleClock,
     now: SimTime,
     /// Number of earlier loop iterations at the same instant.
     round: u32,
@@ -158,8 +158,8 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
             admissions: Vec::new(),
             tokens: Vec::new(),
             wants_tokens,
-            living: 0,
-            raster: SampleRaster::new(settings.sample_every),
+            in_flight: 0,
+            sample_clock: SampleClock::new(settings.sample_every),
             now: SimTime::ZERO,
             round: 0,
             totals: Totals::default(),
@@ -204,7 +204,7 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         while let Some(now) = self.next_instant().filter(|&now| now <= last) {
             // Samples are taken only before the first round of an instant.
             if now > self.now
-                && let Some(at) = self.raster.due(now)
+                && let Some(at) = self.sample_clock.due(now)
             {
                 self.sample(at);
             }
@@ -247,7 +247,7 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         let step = self.calendar.peek().map(|Reverse((at, ..))| *at);
         let arrival = self.sessions.next_due();
         // Ranks run dummy steps for a while after the last request; they serve no request.
-        let is_over = self.living == 0 && arrival.is_none();
+        let is_over = self.in_flight == 0 && arrival.is_none();
         let step =
             step.filter(|_| !is_over || self.pools.iter().all(|pool| pool.lock_steps.is_empty()));
         let work = step.into_iter().chain(arrival).min();
@@ -276,7 +276,7 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
             let mut out = std::mem::take(&mut self.out);
             let place = self.first_worker + worker;
             self.sink
-                .moment(Moment::of_worker(self.now, self.round, place));
+                .report_position(ReportPosition::of_worker(self.now, self.round, place));
             self.totals.events += 1;
             self.pools[pool].workers[worker as usize]
                 .engine
@@ -284,7 +284,7 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
             self.wake_deferred((pool, worker), &out);
             self.handle_events((pool, worker), &mut out)?;
             self.out = out;
-            self.hand_over()?;
+            self.submit_outgoing()?;
             self.reschedule((pool, worker));
         }
         for pool in [PREFILL, SERVING] {
@@ -465,7 +465,7 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
             End::Aborted | End::Cancelled | End::Threshold | End::Failed => Status::Rejected,
         };
         if pool == PREFILL && self.handoffs.order.is_some() {
-            self.give_up_destination(slot)?;
+            self.abort_destination(slot)?;
         }
         self.over((pool, at), slot, when, status)
     }
@@ -497,14 +497,14 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         {
             self.fetched.push((worker, slot));
         }
-        if self.is_kept(slot, when, status) {
+        if self.defer_report(slot, when, status) {
             self.left(address, slot);
         } else {
             self.report(slot, when, status);
             self.left(address, slot);
             self.requests.release(slot);
         }
-        self.living -= 1;
+        self.in_flight -= 1;
         self.totals.ended = self.totals.ended.max(when);
         self.sessions.ended(place, turn, when)?;
         Ok(())

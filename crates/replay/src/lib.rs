@@ -36,5 +36,5 @@ pub use self::core::play::run;
 pub use self::core::{ReplayError, Totals};
 pub use route::{KvConfig, QueuePolicy, RouterConfig, Scorer, ScorersConfig};
 pub use scale::{ScalePolicy, ScaleRule, Scaling};
-pub use sessions::Pace;
+pub use sessions::ArrivalPacing;
 pub use settings::{PoolSpec, Settings, TransferTime};

@@ -110,7 +110,7 @@ pub struct Outcome<'a> {
     /// Error message of a failed request.
     pub error: Option<&'a str>,
     /// Metadata of the HTTP response (online only).
-    pub reply: Option<&'a HttpReply>,
+    pub reply: Option<&'a HttpResponseInfo>,
 }
 
 impl Outcome<'_> {
@@ -153,7 +153,7 @@ impl Outcome<'_> {
 
 /// Metadata of an HTTP response to a replayed request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct HttpReply {
+pub struct HttpResponseInfo {
     /// HTTP status code; `None` if no response arrived.
     pub status: Option<u16>,
     /// Name of the server from a response header, if the target sets one.

@@ -83,7 +83,7 @@ impl Requests {
         &mut self.slots[slot as usize]
     }
 
-    pub(super) fn living(&self) -> impl Iterator<Item = (u32, &Request)> {
+    pub(super) fn in_flight(&self) -> impl Iterator<Item = (u32, &Request)> {
         (0..).zip(&self.slots).filter(|(_, request)| request.alive)
     }
 }

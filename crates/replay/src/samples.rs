@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weighted_values_have_the_statistics_of_the_list_they_stand_for() {
+    fn weighted_values_equal_repeated_values() {
         let list = [5.0, 1.0, 5.0, 2.0, 9.0, 5.0, 2.0];
         let mut samples = Samples::new();
         for (value, times) in [(5.0, 2), (9.0, 1), (2.0, 2), (1.0, 1), (5.0, 1)] {

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn keda_sums_what_waits_whoever_starts() {
+    fn keda_ignores_starting_workers() {
         let keda = ScaleRule {
             policy: ScalePolicy::Keda,
             ..rule()
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn wva_goes_by_what_is_left_to_spare() {
+    fn wva_scales_by_spare_capacity() {
         let wva = ScaleRule {
             policy: ScalePolicy::Wva,
             ..rule()
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_that_start_are_neither_asked_for_again_nor_sent_away() {
+    fn starting_workers_count_as_on_target() {
         // Two workers with full caches need three; a third that starts changes nothing.
         assert_eq!(wanted(2, 0, 0.0, 1.0), 3);
         assert_eq!(wanted(2, 1, 0.0, 1.0), 3);

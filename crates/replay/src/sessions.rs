@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use vllm_sim_engine::SimTime;
 
 use super::content::{OutputRef, SessionContent};
-use super::workload::{Play, Prompt, Session, Turn, WorkloadError, WorkloadSource};
+use super::workload::{AgentRun, Prompt, Session, Turn, WorkloadError, WorkloadSource};
 
 /// Pacing of the arrivals of a workload.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Pace {
+pub struct ArrivalPacing {
     /// Maximum number of concurrent sessions (closed loop); `None` uses the start times (open
     /// loop).
     pub concurrency: Option<usize>,
@@ -20,7 +20,7 @@ pub struct Pace {
     pub speedup: f64,
 }
 
-impl Default for Pace {
+impl Default for ArrivalPacing {
     fn default() -> Self {
         Self {
             concurrency: None,
@@ -30,7 +30,7 @@ impl Default for Pace {
     }
 }
 
-impl Pace {
+impl ArrivalPacing {
     /// Divides a duration by the speedup; a closed loop keeps it.
     pub(super) fn shorten(self, nanos: u64) -> u64 {
         if self.speedup == 1.0 || self.concurrency.is_some() {
@@ -51,18 +51,18 @@ pub(super) trait NumberedSource {
     }
 }
 
-pub(super) struct Counted<'a> {
+pub(super) struct NumberedSessions<'a> {
     source: &'a mut dyn WorkloadSource,
     given: u64,
 }
 
-impl<'a> Counted<'a> {
+impl<'a> NumberedSessions<'a> {
     pub(super) fn new(source: &'a mut dyn WorkloadSource) -> Self {
         Self { source, given: 0 }
     }
 }
 
-impl NumberedSource for Counted<'_> {
+impl NumberedSource for NumberedSessions<'_> {
     const IN_ORDER: bool = false;
 
     fn next(&mut self) -> Result<Option<(u64, Session)>, WorkloadError> {
@@ -123,7 +123,7 @@ pub(super) type DueTurn = (SimTime, u64, u32, u32);
 /// Turns leave in the order (time, session number, turn).
 pub(super) struct Sessions<N> {
     source: N,
-    pace: Pace,
+    pace: ArrivalPacing,
     peeked: Option<(u64, Session)>,
     exhausted: bool,
     open: Vec<Option<OpenSession>>,
@@ -140,7 +140,7 @@ pub(super) struct Sessions<N> {
 struct Plays {
     waiting: VecDeque<Vec<(u64, Session)>>,
     /// Number of unfinished sessions of each active run.
-    left: HashMap<Option<Play>, usize>,
+    left: HashMap<Option<AgentRun>, usize>,
 }
 
 impl Plays {
@@ -157,7 +157,7 @@ impl Plays {
     }
 
     /// Records the end of a session and returns true if its agent run has ended.
-    fn ended(&mut self, play: &Option<Play>) -> bool {
+    fn ended(&mut self, play: &Option<AgentRun>) -> bool {
         match self.left.get_mut(play) {
             None => false,
             Some(1) => self.left.remove(play).is_some(),
@@ -170,7 +170,7 @@ impl Plays {
 }
 
 impl<N: NumberedSource> Sessions<N> {
-    pub(super) fn new(source: N, pace: Pace) -> Result<Self, WorkloadError> {
+    pub(super) fn new(source: N, pace: ArrivalPacing) -> Result<Self, WorkloadError> {
         let mut sessions = Self {
             source,
             pace,

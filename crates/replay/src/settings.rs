@@ -4,7 +4,7 @@ use vllm_sim_engine::SimTime;
 
 use super::route::RouterConfig;
 use super::scale::Scaling;
-use super::sessions::Pace;
+use super::sessions::ArrivalPacing;
 use vllm_sim_engine::sched::EngineSpec;
 
 /// Configuration of a replay: the workers and the pacing of the workload.
@@ -15,7 +15,7 @@ pub struct Settings {
     /// Pool of the workers for prompts; `None` for an aggregated deployment.
     pub prefill: Option<PoolSpec>,
     /// Pacing of the arrivals.
-    pub pace: Pace,
+    pub pace: ArrivalPacing,
     /// Virtual time at which the run ends; `None` runs the whole workload.
     pub limit: Option<SimTime>,
     /// Seed of the router's random choices.
@@ -32,7 +32,7 @@ impl Settings {
         Self {
             pool,
             prefill: None,
-            pace: Pace::default(),
+            pace: ArrivalPacing::default(),
             limit: None,
             seed: 42,
             sample_every: None,

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_steps_tell_every_gap_of_every_request() {
+    fn step_log_reports_all_gaps() {
         let mut log = StepLog::default();
         let mut sink = Gaps::default();
         let ends: Vec<u64> = (1..40u64).map(|i| i * i * 10).collect();

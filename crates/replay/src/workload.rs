@@ -92,11 +92,11 @@ pub struct Session {
     /// Dependencies of the first turn; usually empty.
     pub after: Vec<Dependency>,
     /// Agent run of the session, if any.
-    pub play: Option<Play>,
+    pub play: Option<AgentRun>,
 }
 
 /// Agent run: its index among the runs, and its name.
-pub type Play = (u64, Arc<str>);
+pub type AgentRun = (u64, Arc<str>);
 
 /// Provides the sessions of a workload, in the order of their start.
 pub trait WorkloadSource {

@@ -10,7 +10,7 @@ use crate::regex::WholeRegex;
 use crate::sample;
 use crate::schema::{JsonTypes, Schema};
 use crate::structural_tag::StructuralTag;
-use crate::work::Work;
+use crate::work::WorkBudget;
 use vllm_sim_random::Draw;
 
 /// Schema of the objects that [`Constraint::JsonObject`] generates.
@@ -87,7 +87,7 @@ impl Compiled {
     /// [`ConstraintError::Unsatisfiable`] if a bounded search finds no value,
     /// [`ConstraintError::TooLong`] if no value is short enough.
     pub fn sample(&self, rng: &mut ChaCha8Rng, limits: &Limits) -> Result<String, ConstraintError> {
-        let work = &mut Work::default();
+        let work = &mut WorkBudget::default();
         match &self.0 {
             CompiledKind::Json(schema) => sample::json(schema, limits, JsonTypes::NONE, rng, work),
             CompiledKind::Regex(regex) => regex
@@ -114,7 +114,7 @@ impl Compiled {
     ) -> Result<String, ConstraintError> {
         match &self.0 {
             CompiledKind::Json(schema) => {
-                let work = &mut Work::default();
+                let work = &mut WorkBudget::default();
                 sample::json(schema, limits, JsonTypes::OBJECT, rng, work)
             }
             _ => self.sample(rng, limits),

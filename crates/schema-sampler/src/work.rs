@@ -1,21 +1,21 @@
 //! A work budget per text, in steps of about a microsecond.
 
 /// Budget of one text.
-const MOST: u32 = 100_000;
+const TEXT_BUDGET: u32 = 100_000;
 /// Number of state transitions of a regular expression per step.
-const MOVES: u64 = 256;
+const TRANSITIONS_PER_STEP: u64 = 256;
 
 /// The remaining budget of one text, including its nested schemas, patterns and grammars.
 #[derive(Debug)]
-pub(crate) struct Work(u32);
+pub(crate) struct WorkBudget(u32);
 
-impl Default for Work {
+impl Default for WorkBudget {
     fn default() -> Self {
-        Self(MOST)
+        Self(TEXT_BUDGET)
     }
 }
 
-impl Work {
+impl WorkBudget {
     pub(crate) fn of(steps: u32) -> Self {
         Self(steps)
     }
@@ -37,5 +37,5 @@ impl Work {
 /// Assumes a matcher that visits all states for each character.
 pub(crate) fn matching(states: u32, text: &str) -> u32 {
     let moves = u64::from(states).saturating_mul(text.len() as u64);
-    u32::try_from(moves / MOVES).unwrap_or(u32::MAX)
+    u32::try_from(moves / TRANSITIONS_PER_STEP).unwrap_or(u32::MAX)
 }

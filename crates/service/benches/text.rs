@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_service::generate::request::{Bias, GenerateRequest, StopString, Stops};
-use vllm_sim_service::generate::{Generator, Mode};
+use vllm_sim_service::generate::request::{Bias, GenerateRequest, StopConditions, StopString};
+use vllm_sim_service::generate::{Generator, TextMode};
 use vllm_sim_tokenizer::{ChatInput, SpecialTokens, Tokenizer, TokenizerLocation};
 
 const MODEL: &str = concat!(
@@ -29,7 +29,7 @@ fn time(name: &str, rounds: u32, mut f: impl FnMut(u32)) {
 fn generate_request<'a>(
     key: u64,
     limit: u32,
-    stops: &'a Stops,
+    stops: &'a StopConditions,
     bias: &'a Bias,
 ) -> GenerateRequest<'a> {
     GenerateRequest {
@@ -42,7 +42,7 @@ fn generate_request<'a>(
         bias,
         form: Default::default(),
         reasoning: None,
-        thought_start: &[],
+        reasoning_start: &[],
         thinking_budget: None,
         special_tokens: SpecialTokens::Without,
         arrived: SimTime::default(),
@@ -88,13 +88,13 @@ fn main() {
                 .expect("the fixture's template"),
         );
     });
-    let generator = Generator::new(Mode::Random, 7, tokenizer);
+    let generator = Generator::new(TextMode::Random, 7, tokenizer);
     let endless = |strings: &[&str]| {
         let strings = strings.iter().map(|text| (*text).to_owned());
-        Stops {
+        StopConditions {
             strings: strings.filter_map(StopString::new).collect(),
             ignore_eos: true,
-            ..Stops::default()
+            ..StopConditions::default()
         }
     };
     let bias = Bias::default();

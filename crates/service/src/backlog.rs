@@ -26,12 +26,12 @@ impl Prefills {
 }
 
 /// Counts tokens until their sequences are submitted and counted themselves.
-pub(super) struct Reserved<'b> {
+pub(super) struct ReservedTokens<'b> {
     backlog: &'b Backlog,
     tokens: u64,
 }
 
-impl Drop for Reserved<'_> {
+impl Drop for ReservedTokens<'_> {
     fn drop(&mut self) {
         let mut prefills = self.backlog.lock();
         prefills.reserved = prefills.reserved.saturating_sub(self.tokens);
@@ -58,13 +58,13 @@ impl Backlog {
 
     /// Counts `tokens` until the guard is dropped; returns `None` if `max` tokens are already
     /// counted.
-    pub(super) fn reserve(&self, tokens: u64, max: u64) -> Option<Reserved<'_>> {
+    pub(super) fn reserve(&self, tokens: u64, max: u64) -> Option<ReservedTokens<'_>> {
         let mut prefills = self.lock();
         if prefills.tokens() >= max {
             return None;
         }
         prefills.reserved = prefills.reserved.saturating_add(tokens);
-        Some(Reserved {
+        Some(ReservedTokens {
             backlog: self,
             tokens,
         })

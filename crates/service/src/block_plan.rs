@@ -4,23 +4,23 @@ use std::sync::Arc;
 
 use crate::generate::Script;
 use crate::generate::request::{Prompt, Target};
-use crate::job::Job;
+use crate::job::GenerationJob;
 use crate::models::Models;
-use vllm_sim_engine::kv::{Chain, Extras, Hasher, Lora, MediaSpan};
+use vllm_sim_engine::kv::{BlockPlanBuilder, ExtraKeys, Hasher, Lora, MediaSpan};
 use vllm_sim_engine::{BlockPlan, LoraId};
 
 /// Maximum size of the plans of all sequences of a job, in bytes.
 pub(super) const MAX_BYTES: u64 = 128 << 20;
 
 /// Returns whether the plans of all prompts fit into [`MAX_BYTES`]; output blocks are not counted.
-pub(super) fn fits(hasher: &Hasher, job: &Job) -> bool {
+pub(super) fn fits(hasher: &Hasher, job: &GenerationJob) -> bool {
     let prompts = job.facts.prompts.iter();
     let bytes = prompts.map(|prompt| hasher.plan_bytes(prompt.tokens.len() as u64));
     bytes.sum::<u64>().saturating_mul(job.n.into()) <= MAX_BYTES
 }
 
 /// Returns the extra keys of a prompt's block hashes: LoRA adapter, cache salt and media.
-pub(super) fn extras(models: &Models, job: &Job, prompt: &Prompt) -> Extras {
+pub(super) fn extras(models: &Models, job: &GenerationJob, prompt: &Prompt) -> ExtraKeys {
     let lora = match &job.facts.target {
         Target::Base => None,
         Target::Lora { name, id } => {
@@ -38,7 +38,7 @@ pub(super) fn extras(models: &Models, job: &Job, prompt: &Prompt) -> Extras {
         start: item.start,
         len: item.len,
     });
-    Extras {
+    ExtraKeys {
         lora,
         model: models.displayed().clone(),
         salt: job.request.cache_salt.clone(),
@@ -47,7 +47,7 @@ pub(super) fn extras(models: &Models, job: &Job, prompt: &Prompt) -> Extras {
 }
 
 /// Extends the plan of a prompt with its output.
-pub(super) fn finish(mut chain: Chain<'_>, script: &Script) -> Arc<BlockPlan> {
+pub(super) fn finish(mut chain: BlockPlanBuilder<'_>, script: &Script) -> Arc<BlockPlan> {
     chain.extend(&script.token_ids());
     Arc::new(chain.finish())
 }

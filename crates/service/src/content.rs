@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::dialect::ToolSchemas;
 use super::job::Content;
 use super::request::{GenerationRequest, ReplyFacts};
-use super::{Refusal, ServeError, long_work};
+use super::{RequestError, ServeError, run_blocking};
 use crate::generate::tools::{ToolChoice, ToolDef, validate_llmd_whitelist};
 use vllm_sim_random::{Purpose, stream};
 use vllm_sim_schema_sampler::{Compiled, Constraint, ConstraintError, Limits, compile};
@@ -23,7 +23,7 @@ pub(super) async fn content(
     request: &GenerationRequest,
     facts: &ReplyFacts,
     schemas: ToolSchemas,
-) -> Result<Content, Refusal> {
+) -> Result<Content, RequestError> {
     let outputs = facts.params.structured_outputs.as_ref();
     let described = described(facts).await;
     let asked = request.constraint.clone();
@@ -35,7 +35,7 @@ pub(super) async fn content(
                 compile(&constraint)
             }
             // A few bytes of such a constraint may take long to compile.
-            (constraint, _) => Box::pin(long_work(async move { compile(&constraint) })).await,
+            (constraint, _) => Box::pin(run_blocking(async move { compile(&constraint) })).await,
         };
         let compiled = compiled.map_err(ServeError::Constraint)?;
         return Ok(match request.parses_calls {
@@ -65,7 +65,7 @@ pub(super) async fn content(
 async fn described(facts: &ReplyFacts) -> Option<Compiled> {
     let schema = facts.prompts.first()?.schema.as_ref()?;
     let constraint = Constraint::Json(schema.as_ref().clone());
-    let read = long_work(async move {
+    let read = run_blocking(async move {
         let compiled = compile(&constraint)?;
         compiled.sample(&mut stream(0, 0, Purpose::Structured), &Limits::default())?;
         Ok::<_, ConstraintError>(compiled)

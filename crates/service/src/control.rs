@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::{Command, Reset, Service};
+use super::{Command, PrefixCacheReset, Service};
 use vllm_sim_engine::driver::{EngineLocks, LiveEngine};
 
-const DRAIN_LOOK: Duration = Duration::from_millis(1);
+const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Selects the fate of running requests during a pause (vLLM's pause mode).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Halt {
+pub enum PauseMode {
     /// Running requests end immediately, with the output they have.
     Abort,
     /// Running requests complete before the pause begins.
@@ -28,7 +28,7 @@ pub enum Halt {
 
 /// A resource that sleep releases and wake-up restores (a vLLM `tag`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Asset {
+pub enum SleepTag {
     /// Model weights.
     Weights,
     /// KV cache.
@@ -39,7 +39,7 @@ pub enum Asset {
 
 /// The pause and sleep state of the engines.
 #[derive(Debug, Default)]
-pub struct Control {
+pub struct PauseControl {
     state: Mutex<ControlState>,
     /// Copy of [`ControlState::refuses`] that every request reads without the lock.
     refuses: AtomicBool,
@@ -47,13 +47,13 @@ pub struct Control {
 
 #[derive(Debug, Default)]
 struct ControlState {
-    paused: Option<Halt>,
+    paused: Option<PauseMode>,
     /// Running work is being ended for a pause or sleep that has begun.
     stopping: bool,
     /// Number of resumes, by which an earlier pause or sleep recognises that it is outdated.
     resumed: u64,
     /// Released resources; empty when awake.
-    missing: BTreeSet<Asset>,
+    missing: BTreeSet<SleepTag>,
     /// Whether sleep stops the engines; llm-d's sleep does not.
     deep: bool,
 }
@@ -70,12 +70,12 @@ impl ControlState {
 
     /// Returns whether new requests are rejected; during sleep they queue instead.
     fn refuses(&self) -> bool {
-        let paused = matches!(self.paused, Some(Halt::Abort | Halt::Wait));
+        let paused = matches!(self.paused, Some(PauseMode::Abort | PauseMode::Wait));
         self.stopping || paused && !self.sleeps()
     }
 }
 
-impl Control {
+impl PauseControl {
     /// Returns whether new requests are rejected.
     pub fn refuses(&self) -> bool {
         self.refuses.load(Ordering::Relaxed)
@@ -134,10 +134,10 @@ impl Service {
     /// Pauses generation.
     ///
     /// Returns when running requests have ended, or when a later command resumes generation.
-    pub async fn pause(&self, halt: Halt, clear_cache: bool) {
+    pub async fn pause(&self, halt: PauseMode, clear_cache: bool) {
         let paused = |state: &mut ControlState| state.paused = Some(halt);
         if self.stop_work(halt, paused).await && clear_cache {
-            self.command(&Command::ResetPrefixCache(Reset::Preempt));
+            self.command(&Command::ResetPrefixCache(PrefixCacheReset::Preempt));
             self.reset_encoder_cache();
         }
     }
@@ -154,31 +154,31 @@ impl Service {
     /// Puts the engines to sleep.
     ///
     /// Level 0 stops scheduling; levels 1 and 2 also release the weights and the KV cache.
-    pub async fn sleep(&self, level: u8, halt: Halt) {
+    pub async fn sleep(&self, level: u8, halt: PauseMode) {
         let asleep = |state: &mut ControlState| {
             state.deep = true;
-            state.missing.insert(Asset::Scheduling);
+            state.missing.insert(SleepTag::Scheduling);
             if level > 0 {
-                state.missing.extend([Asset::Weights, Asset::KvCache]);
+                state.missing.extend([SleepTag::Weights, SleepTag::KvCache]);
             }
         };
         if self.stop_work(halt, asleep).await && level > 0 {
-            self.command(&Command::ResetPrefixCache(Reset::Preempt));
+            self.command(&Command::ResetPrefixCache(PrefixCacheReset::Preempt));
         }
     }
 
     /// Starts llm-d's sleep: empties and disables the prefix cache, while requests are still
     /// served.
-    pub fn doze(&self) {
+    pub fn sleep_llmd(&self) {
         self.control.settle(self, |state| {
-            state.missing.insert(Asset::KvCache);
+            state.missing.insert(SleepTag::KvCache);
         });
         self.command(&Command::Caching(false));
-        self.command(&Command::ResetPrefixCache(Reset::Forget));
+        self.command(&Command::ResetPrefixCache(PrefixCacheReset::Forget));
     }
 
     /// Ends llm-d's sleep; `cache` re-enables the prefix cache.
-    pub fn rise(&self, cache: bool) {
+    pub fn wake_llmd(&self, cache: bool) {
         self.control.settle(self, |state| state.missing.clear());
         if cache {
             self.command(&Command::Caching(true));
@@ -187,7 +187,7 @@ impl Service {
 
     /// Restores `assets`, or all resources if the list is empty; returns whether the engines are
     /// awake.
-    pub fn wake(&self, assets: &[Asset]) -> bool {
+    pub fn wake(&self, assets: &[SleepTag]) -> bool {
         self.control.settle(self, |state| {
             state.stopping = false;
             state.resumed += 1;
@@ -195,7 +195,7 @@ impl Service {
                 .missing
                 .retain(|m| !assets.is_empty() && !assets.contains(m));
             // Scheduling resumes with the last of the memory.
-            if !state.missing.iter().any(|m| *m != Asset::Scheduling) {
+            if !state.missing.iter().any(|m| *m != SleepTag::Scheduling) {
                 state.missing.clear();
             }
         });
@@ -242,9 +242,9 @@ impl Service {
             self.command(&Command::ResetHostTier);
         }
         let reset = if running {
-            Reset::Preempt
+            PrefixCacheReset::Preempt
         } else {
-            Reset::WhenIdle
+            PrefixCacheReset::WhenIdle
         };
         self.command(&Command::ResetPrefixCache(reset))
     }
@@ -257,23 +257,23 @@ impl Service {
     /// Ends running work, then applies `change`; returns `false` if a resume came first.
     ///
     /// New requests are rejected from the start, so the wait ends whatever the load.
-    async fn stop_work(&self, halt: Halt, change: impl FnOnce(&mut ControlState)) -> bool {
+    async fn stop_work(&self, halt: PauseMode, change: impl FnOnce(&mut ControlState)) -> bool {
         let mut resumed = 0;
         self.control.settle(self, |state| {
-            state.stopping = halt != Halt::Keep;
+            state.stopping = halt != PauseMode::Keep;
             resumed = state.resumed;
         });
         match halt {
-            Halt::Keep => {}
-            Halt::Abort => {
+            PauseMode::Keep => {}
+            PauseMode::Abort => {
                 self.command(&Command::CancelAll);
             }
-            Halt::Wait => {
+            PauseMode::Wait => {
                 while !self.is_idle() {
                     if self.control.state.lock().resumed != resumed {
                         return false;
                     }
-                    tokio::time::sleep(DRAIN_LOOK).await;
+                    tokio::time::sleep(DRAIN_POLL_INTERVAL).await;
                 }
             }
         }

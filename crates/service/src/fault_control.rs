@@ -132,7 +132,7 @@ impl FaultControl {
     }
 
     /// Returns a counter for a load failure, if an observer is set.
-    pub(crate) fn felt(&self, origin: &FaultOrigin) -> Option<LoadFailureReport> {
+    pub(crate) fn load_failure_report(&self, origin: &FaultOrigin) -> Option<LoadFailureReport> {
         let observer = self.observer.get()?.clone();
         let origin = origin.clone();
         Some(LoadFailureReport { observer, origin })

@@ -13,7 +13,7 @@ use crate::fault::{ConnHandle, Ending, FaultAction, FaultPlan, StreamFault};
 /// Delay between the last write and an injected connection break.
 ///
 /// Lets data that was already written reach the client first.
-pub const GRACE: Duration = Duration::from_millis(10);
+pub const FLUSH_DELAY: Duration = Duration::from_millis(10);
 
 /// An instruction to the writer of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl FaultInjector {
                         *after = AfterWait::Break;
                         sleep
                             .as_mut()
-                            .reset(tokio::time::Instant::now() + GRACE * 100);
+                            .reset(tokio::time::Instant::now() + FLUSH_DELAY * 100);
                     }
                 }
                 continue;
@@ -131,11 +131,11 @@ impl FaultInjector {
                 }
                 Some(FaultAction::Cut) => {
                     self.count("cut_after");
-                    self.wait(GRACE, AfterWait::Break);
+                    self.wait(FLUSH_DELAY, AfterWait::Break);
                 }
                 Some(FaultAction::Reset) => {
                     self.count("reset_after");
-                    self.wait(GRACE, AfterWait::Reset);
+                    self.wait(FLUSH_DELAY, AfterWait::Reset);
                 }
             }
         }

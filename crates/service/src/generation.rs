@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use super::content::content;
 use super::dialect::{RequestRules, ValidateAt};
-use super::job::{Content, Job};
-use super::{Refusal, Refused, Reply, ServeError, Service, long_work};
+use super::job::{Content, GenerationJob};
+use super::{RejectedRequest, Reply, RequestError, ServeError, Service, run_blocking};
 use crate::fault::FaultOrigin;
 use crate::generate::request::Target;
 use crate::request::{
-    EngineChecks, Generated, GenerationRequest, OutputRoom, ReplyFacts, Resolved,
+    Generated, GenerationRequest, OutputBudget, ReplyFacts, Resolved, SubmissionChecks,
 };
-use crate::scripted::ChosenReply;
+use crate::scripted::ReservedReply;
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::sampling::output_budget;
 use vllm_sim_wire::{Fault, SamplingParams};
@@ -27,13 +27,17 @@ impl Service {
     /// Finds the model or adapter with the name `model`.
     ///
     /// # Errors
-    /// [`Refusal::UnknownModel`].
-    pub fn resolve(&self, rules: &RequestRules, model: Option<&str>) -> Result<Resolved, Refusal> {
+    /// [`RequestError::UnknownModel`].
+    pub fn resolve(
+        &self,
+        rules: &RequestRules,
+        model: Option<&str>,
+    ) -> Result<Resolved, RequestError> {
         let asked = model.filter(|name| !name.is_empty());
         let named = asked.is_some() || !rules.dialect.requires_model_name();
         let found = self.models.resolve(model).filter(|_| named);
-        let target =
-            found.ok_or_else(|| Refusal::UnknownModel(model.unwrap_or_default().to_owned()))?;
+        let target = found
+            .ok_or_else(|| RequestError::UnknownModel(model.unwrap_or_default().to_owned()))?;
         let displayed = |name: &&str| **name != **self.models.displayed();
         Ok(Resolved {
             target,
@@ -44,14 +48,14 @@ impl Service {
     /// Validates a request under the rules of its front end and submits it to an engine.
     ///
     /// # Errors
-    /// [`Refused`]; the request then leaves no state behind.
+    /// [`RejectedRequest`]; the request then leaves no state behind.
     pub async fn generate(
         self: &Arc<Self>,
         rules: &RequestRules,
         resolved: Resolved,
         // Boxed, because a future stores its argument twice and moves with it.
         mut request: Box<GenerationRequest>,
-    ) -> Result<Generated, Refused> {
+    ) -> Result<Generated, RejectedRequest> {
         let mut facts = self.prepare(rules, &resolved, &mut request).await?;
         let scripted = self.scripted(&resolved, &request, &facts)?;
         let content = match self.check_engine(rules, &request, &facts) {
@@ -60,23 +64,23 @@ impl Service {
         };
         let content = match content {
             Ok(content) => content,
-            Err(refusal) => return Err(Refused::Late(refusal, Box::new(facts))),
+            Err(refusal) => return Err(RejectedRequest::Late(refusal, Box::new(facts))),
         };
         let tail = std::mem::take(&mut request.tail).raise()?;
         facts.offers_tools = matches!(content, Content::Tools { .. });
-        let job = Job {
+        let job = GenerationJob {
             tail,
             scripted,
-            ..Job::new(rules, request, facts, content)
+            ..GenerationJob::new(rules, request, facts, content)
         };
         let (job, reply) = match takes_long(&job) {
             false => {
                 let reply = self.submit(&job, None);
                 (job, reply)
             }
-            true => self.submit_off_thread(job).await,
+            true => self.submit_blocking(job).await,
         };
-        let Job {
+        let GenerationJob {
             mut request,
             facts,
             scripted,
@@ -84,13 +88,16 @@ impl Service {
         } = job;
         match reply {
             Ok(mut reply) => {
-                scripted.into_iter().flatten().for_each(ChosenReply::give);
+                scripted.into_iter().flatten().for_each(ReservedReply::give);
                 reply.usage = request.usage.take();
                 let faults = request.faults.filter(|f| f.lost_blocks().is_some());
-                reply.load_failure = faults.and_then(|f| self.faults.felt(&f.settings.origin));
+                reply.load_failure =
+                    faults.and_then(|f| self.faults.load_failure_report(&f.settings.origin));
                 Ok(Generated { reply, facts })
             }
-            Err(error) if error.is_late() => Err(Refused::Late(error.into(), Box::new(facts))),
+            Err(error) if error.is_late() => {
+                Err(RejectedRequest::Late(error.into(), Box::new(facts)))
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -101,7 +108,7 @@ impl Service {
         rules: &RequestRules,
         resolved: &Resolved,
         request: &mut GenerationRequest,
-    ) -> Result<ReplyFacts, Refusal> {
+    ) -> Result<ReplyFacts, RequestError> {
         let RequestRules {
             limits,
             defaults,
@@ -119,7 +126,7 @@ impl Service {
         }
         let prompts = self.prompts(rules, source).await?;
         let lengths = || prompts.iter().map(|prompt| prompt.tokens.len());
-        if request.checks == EngineChecks::All {
+        if request.checks == SubmissionChecks::All {
             let asked = request.max_tokens;
             let whole = lengths().try_for_each(|prompt| dialect.check_whole(limits, prompt, asked));
             if let (Err(_), Target::Lora { name, .. }, Some(engine)) =
@@ -131,8 +138,8 @@ impl Service {
         }
         validation.raise()?;
         let longest = match request.room {
-            OutputRoom::Shared | OutputRoom::PerPrompt => lengths().max().unwrap_or(0),
-            OutputRoom::Context => 0,
+            OutputBudget::Shared | OutputBudget::PerPrompt => lengths().max().unwrap_or(0),
+            OutputBudget::Context => 0,
         };
         let budget = output_budget(limits, request.max_tokens, longest, defaults);
         let sampling = std::mem::take(&mut request.sampling).raise()?;
@@ -155,14 +162,14 @@ impl Service {
         resolved: &Resolved,
         request: &GenerationRequest,
         facts: &ReplyFacts,
-    ) -> Result<Vec<Option<ChosenReply>>, Refusal> {
+    ) -> Result<Vec<Option<ReservedReply>>, RequestError> {
         let texts = facts.prompts.iter().map(|prompt| &*prompt.echo);
         let model = resolved.asked.as_deref().unwrap_or(self.models.displayed());
         self.replies.choose(texts, model).map_err(|(fault, name)| {
             let settings = request.faults.as_ref().map(|faults| &faults.settings);
             let origin = settings.map_or_else(FaultOrigin::default, |s| s.origin.clone());
             self.faults.count(name, &origin);
-            Refusal::Invalid(fault)
+            RequestError::Invalid(fault)
         })
     }
 
@@ -172,8 +179,8 @@ impl Service {
         rules: &RequestRules,
         request: &GenerationRequest,
         facts: &ReplyFacts,
-    ) -> Result<(), Refusal> {
-        if request.checks == EngineChecks::None {
+    ) -> Result<(), RequestError> {
+        if request.checks == SubmissionChecks::None {
             return Ok(());
         }
         let limits = &rules.limits;
@@ -219,14 +226,17 @@ impl Service {
         Ok(())
     }
 
-    async fn submit_off_thread(self: &Arc<Self>, job: Job) -> (Job, Result<Reply, ServeError>) {
+    async fn submit_blocking(
+        self: &Arc<Self>,
+        job: GenerationJob,
+    ) -> (GenerationJob, Result<Reply, ServeError>) {
         let service = self.clone();
         // Dropping this tells the blocking task, which cannot be cancelled, that the caller has
         // left.
         let caller = Arc::new(());
         let waits = Arc::downgrade(&caller);
         // Boxed to keep the future of the caller small.
-        let written = long_work(async move {
+        let written = run_blocking(async move {
             let reply = service.submit(&job, Some(&waits));
             (job, reply)
         });
@@ -237,7 +247,7 @@ impl Service {
 }
 
 /// Returns whether writing the scripts of a job would block an async thread for long.
-fn takes_long(job: &Job) -> bool {
+fn takes_long(job: &GenerationJob) -> bool {
     let sequences = (job.n as usize).saturating_mul(job.facts.prompts.len());
     let tokens = sequences.saturating_mul(job.max_tokens.unwrap_or(0) as usize);
     let constrained = matches!(job.content, Content::Constrained(_) | Content::Parsed(_));

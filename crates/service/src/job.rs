@@ -2,19 +2,19 @@ use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use super::HandOver;
+use super::PrefillHandoff;
 use super::dialect::RequestRules;
-use super::request::{GenerationRequest, OutputRoom, ReplyFacts};
-use crate::generate::request::{Bias, StopString, Stops};
+use super::request::{GenerationRequest, OutputBudget, ReplyFacts};
+use crate::generate::request::{Bias, StopConditions, StopString};
 use crate::generate::tools::{ToolChoice, ToolDef};
-use crate::scripted::ChosenReply;
+use crate::scripted::ReservedReply;
 use vllm_sim_engine::driver::KvSource;
 use vllm_sim_schema_sampler::Compiled;
 use vllm_sim_wire::SamplingParams;
-use vllm_sim_wire::sampling::GREEDY;
+use vllm_sim_wire::sampling::GREEDY_TEMPERATURE;
 
 /// A validated request, ready for the engine: each choice of each prompt is one sequence.
-pub(crate) struct Job {
+pub(crate) struct GenerationJob {
     /// Request without its prompts and parameters, which `facts` holds.
     pub(crate) request: Box<GenerationRequest>,
     pub(crate) facts: ReplyFacts,
@@ -27,13 +27,13 @@ pub(crate) struct Job {
     pub(crate) sampler: Sampler,
     pub(crate) content: Content,
     /// Scripted reply for each prompt, in place of generated text; may be empty.
-    pub(crate) scripted: Vec<Option<ChosenReply>>,
+    pub(crate) scripted: Vec<Option<ReservedReply>>,
     /// Whether tool calls are completed regardless of `max_tokens`.
     pub(crate) whole_calls: bool,
     pub(crate) skip_cache_read: bool,
     /// Delay between the last token and the end, such as the time to render an image.
     pub(crate) tail: Duration,
-    pub(crate) shown: Shown,
+    pub(crate) shown: OutputOptions,
 }
 
 /// The sampler settings that affect the script of a reply.
@@ -42,14 +42,14 @@ pub(crate) struct Sampler {
     /// Whether temperature 0 or `top_k` 1 makes equal requests give equal replies despite their
     /// seed.
     pub(crate) greedy: bool,
-    pub(crate) stops: Cow<'static, Stops>,
+    pub(crate) stops: Cow<'static, StopConditions>,
     pub(crate) bias: Cow<'static, Bias>,
     pub(crate) thinking_budget: Option<u32>,
 }
 
 /// The parts of a response, other than its text, that add to its size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Shown {
+pub(crate) struct OutputOptions {
     /// Whether every choice repeats its prompt.
     pub(crate) prompt: bool,
     /// Number of alternative log probabilities per token; -1 for the whole vocabulary.
@@ -60,10 +60,10 @@ pub(crate) struct Shown {
 
 static UNBIASED: LazyLock<Bias> = LazyLock::new(Bias::default);
 /// Indexed by `ignore_eos`.
-static UNSTOPPED: LazyLock<[Stops; 2]> = LazyLock::new(|| {
-    [false, true].map(|ignore_eos| Stops {
+static UNSTOPPED: LazyLock<[StopConditions; 2]> = LazyLock::new(|| {
+    [false, true].map(|ignore_eos| StopConditions {
         ignore_eos,
-        ..Stops::default()
+        ..StopConditions::default()
     })
 });
 
@@ -80,7 +80,7 @@ fn ids(ids: &[i128]) -> Vec<u32> {
     ids.filter_map(|id| u32::try_from(*id).ok()).collect()
 }
 
-fn stops(params: &SamplingParams) -> Cow<'static, Stops> {
+fn stops(params: &SamplingParams) -> Cow<'static, StopConditions> {
     let stop_ids = params.stop_token_ids.as_deref().unwrap_or_default();
     let strings = params.stop.as_ref().map_or(&[][..], |stop| &stop.0);
     // Two comparisons, because comparing empty lists by slice took 2 % of a chat request on Zen 5.
@@ -89,7 +89,7 @@ fn stops(params: &SamplingParams) -> Cow<'static, Stops> {
         return Cow::Borrowed(&UNSTOPPED[usize::from(params.ignore_eos)]);
     }
     let strings = strings.iter().cloned().filter_map(StopString::new);
-    Cow::Owned(Stops {
+    Cow::Owned(StopConditions {
         strings: strings.collect(),
         include: params.include_stop_str_in_output,
         ids: ids(stop_ids).into_iter().collect(),
@@ -113,7 +113,7 @@ impl Sampler {
     fn new(params: &SamplingParams) -> Self {
         Self {
             seed: params.seed.map(|seed| seed as i64),
-            greedy: params.temperature < GREEDY || params.top_k == 1,
+            greedy: params.temperature < GREEDY_TEMPERATURE || params.top_k == 1,
             stops: stops(params),
             bias: bias(params),
             thinking_budget: params.thinking_token_budget.map(small),
@@ -121,7 +121,7 @@ impl Sampler {
     }
 }
 
-impl Job {
+impl GenerationJob {
     pub(crate) fn new(
         rules: &RequestRules,
         request: Box<GenerationRequest>,
@@ -134,13 +134,13 @@ impl Job {
         Self {
             n: small(params.n).max(1),
             max_tokens: match request.room {
-                OutputRoom::Shared | OutputRoom::Context => params.max_tokens.map(small),
+                OutputBudget::Shared | OutputBudget::Context => params.max_tokens.map(small),
                 // The script also applies the limit of the context.
-                OutputRoom::PerPrompt => asked.map(|n| small(n).max(1)),
+                OutputBudget::PerPrompt => asked.map(|n| small(n).max(1)),
             },
             limited: match request.room {
-                OutputRoom::Shared => asked.or(rules.defaults.max_tokens).is_some(),
-                OutputRoom::PerPrompt | OutputRoom::Context => asked.is_some(),
+                OutputBudget::Shared => asked.or(rules.defaults.max_tokens).is_some(),
+                OutputBudget::PerPrompt | OutputBudget::Context => asked.is_some(),
             },
             sampler: Sampler::new(params),
             content,
@@ -150,7 +150,7 @@ impl Job {
                 || params.prompt_logprobs.is_some()
                 || params.skip_reading_prefix_cache.unwrap_or(false),
             tail: Duration::ZERO,
-            shown: Shown {
+            shown: OutputOptions {
                 prompt: request.echo,
                 logprobs: [params.logprobs.map(top), ids.map(|ids| ids.len() as i64)]
                     .into_iter()
@@ -190,5 +190,5 @@ pub enum Transfer {
     /// Fetched from another server, which may need a notification afterwards.
     FromRemote(Option<Arc<KvSource>>),
     /// Computed for another server.
-    ForRemote(Arc<HandOver>),
+    ForRemote(Arc<PrefillHandoff>),
 }

@@ -8,7 +8,7 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_engine::{Command, SeqId};
 
 /// Minimum age at which an unclaimed lease is forgotten; exceeds every request and lease duration.
-const FORGET: Duration = Duration::from_secs(4 * 3600);
+const LEASE_RETENTION: Duration = Duration::from_secs(4 * 3600);
 
 /// Leases of requests that other servers may still read, by `remote_request_id`.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ impl Leases {
     pub(super) fn note(&self, request: String, rank: usize, id: SeqId, now: SimTime) {
         let mut open = self.0.lock();
         if open.len() >= 1024 && open.len().is_power_of_two() {
-            open.retain(|_, (_, _, since)| now - *since < FORGET);
+            open.retain(|_, (_, _, since)| now - *since < LEASE_RETENTION);
         }
         open.insert(request, (rank, id, now));
     }

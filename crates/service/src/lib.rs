@@ -3,6 +3,7 @@
 mod admission;
 mod backlog;
 mod block_plan;
+mod blocking_pool;
 mod content;
 mod control;
 mod deferred;
@@ -12,20 +13,19 @@ mod fault_control;
 mod fault_injector;
 pub mod generate;
 mod generation;
-mod hand_over;
 mod job;
 mod leases;
 pub mod logprobs;
 mod models;
 mod ngram;
-mod off_thread;
 pub mod pooling;
+mod prefill_handoff;
 pub mod prompt;
-mod refusal;
 mod reply;
 mod reply_size;
 mod request;
 mod request_context;
+mod request_error;
 mod request_faults;
 pub mod scenario;
 pub mod scripted;
@@ -45,25 +45,25 @@ use vllm_sim_engine::kv::Hasher;
 use vllm_sim_schema_sampler::{ConstraintError, SchemaCache};
 
 pub use admission::Admission;
-pub use control::{Asset, Control, Halt};
+pub use blocking_pool::{is_large_text, run_blocking, run_blocking_if_large};
+pub use control::{PauseControl, PauseMode, SleepTag};
 pub use deferred::Deferred;
 pub use dialect::{Dialect, RequestRules, ToolSchemas};
 pub use fault_control::{FaultControl, LiveSettings};
-pub use fault_injector::{FaultInjector, GRACE, InjectorAction};
-pub use hand_over::HandOver;
+pub use fault_injector::{FLUSH_DELAY, FaultInjector, InjectorAction};
 pub use job::Transfer;
 pub use models::{Adapter, LoadError, LoadMode, Models};
 pub use ngram::NgramLookup;
-pub use off_thread::{long_work, off_thread, takes_long};
-pub use refusal::{Refusal, Refused};
+pub use prefill_handoff::PrefillHandoff;
 pub use reply::{Choice, Reply, TokenUsage};
 pub use request::{
-    EngineChecks, Generated, GenerationRequest, OutputRoom, ReplyFacts, Resolved, ToolRequest,
+    Generated, GenerationRequest, OutputBudget, ReplyFacts, Resolved, SubmissionChecks, ToolRequest,
 };
 pub use request_context::RequestContext;
+pub use request_error::{RejectedRequest, RequestError};
 pub use request_faults::RequestFaults;
-pub use settings::{Role, Settings};
-pub use vllm_sim_engine::{CachedBlock, Command, Reset};
+pub use settings::{ServingRole, Settings};
+pub use vllm_sim_engine::{CachedBlock, Command, PrefixCacheReset};
 
 /// Maximum number of sequences in one request.
 ///
@@ -133,7 +133,7 @@ pub enum ServeError {
     #[error(
         "The answer would take more than {most} MiB. Ask for fewer or shorter choices, or for fewer log probabilities."
     )]
-    AnswerTooLarge {
+    ReplyTooLarge {
         /// Limit, in MiB.
         most: u64,
     },
@@ -153,7 +153,7 @@ impl ServeError {
             Self::Draining | Self::Abandoned => false,
             Self::TooManySequences { .. }
             | Self::PromptsTooLarge { .. }
-            | Self::AnswerTooLarge { .. } => false,
+            | Self::ReplyTooLarge { .. } => false,
             Self::Paused | Self::Rank { .. } | Self::TooLarge { .. } => true,
             Self::Constraint(_) | Self::Tools(_) => true,
         }
@@ -167,7 +167,7 @@ pub struct Service {
     /// Generator of reply content.
     pub generator: Generator,
     /// Pause and sleep state of the engines.
-    pub control: Control,
+    pub control: PauseControl,
     /// Injected faults and the settings that an operator may change at run time.
     pub faults: FaultControl,
     /// Scripted replies for messages that match a rule.
@@ -213,7 +213,7 @@ impl Service {
             adapters: models.adapters(),
             models,
             generator,
-            control: Control::default(),
+            control: PauseControl::default(),
             faults: FaultControl::default(),
             replies: ScriptedReplies::default(),
             media_cache: prompt::MediaCache::default(),
@@ -255,7 +255,7 @@ impl Service {
             draining: _,
         } = self;
         self.command(&Command::CancelAll);
-        self.command(&Command::ResetPrefixCache(Reset::Forget));
+        self.command(&Command::ResetPrefixCache(PrefixCacheReset::Forget));
         self.command(&Command::ResetHostTier);
         self.command(&Command::ResetEncoderCache);
         models.restore(adapters);
@@ -357,7 +357,7 @@ impl Service {
     ///
     /// # Errors
     /// [`ServeError::TooManyTokens`] at the limit.
-    fn queue_tokens(&self, tokens: u64) -> Result<Option<backlog::Reserved<'_>>, ServeError> {
+    fn queue_tokens(&self, tokens: u64) -> Result<Option<backlog::ReservedTokens<'_>>, ServeError> {
         let Some(max) = self.admission().tokens else {
             return Ok(None);
         };

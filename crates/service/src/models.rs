@@ -23,7 +23,7 @@ struct Adapters {
 }
 
 /// Maximum length of an adapter's name and of its path, in bytes; many responses repeat both.
-const MOST_BYTES: usize = 4096;
+const MAX_NAME_BYTES: usize = 4096;
 
 /// A loaded LoRA adapter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub enum LoadError {
     #[error("The lora adapter '{0}' conflicts with a served base model.")]
     BaseModel(String),
     /// Name or path is too long.
-    #[error("The name and the path of a lora adapter have at most {MOST_BYTES} bytes.")]
+    #[error("The name and the path of a lora adapter have at most {MAX_NAME_BYTES} bytes.")]
     TooLong,
 }
 
@@ -137,7 +137,7 @@ impl Models {
         if self.served.iter().any(|served| **served == *name) {
             return Err(LoadError::BaseModel(name.into()));
         }
-        if name.len().max(path.len()) > MOST_BYTES {
+        if name.len().max(path.len()) > MAX_NAME_BYTES {
             return Err(LoadError::TooLong);
         }
         let mut adapters = self.adapters.write();
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(all.len(), 19_999);
         assert_eq!((&*all[0].name, &*all[1].name), ("a0", "a2"));
         assert!(models.resolve(Some("a2")).is_some() && models.resolve(Some("a1")).is_none());
-        let long = "x".repeat(MOST_BYTES + 1);
+        let long = "x".repeat(MAX_NAME_BYTES + 1);
         assert_eq!(
             models.load(&long, "/p", None, LoadMode::New),
             Err(LoadError::TooLong)

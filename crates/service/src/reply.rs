@@ -7,7 +7,7 @@ use crate::InFlightGuard;
 use crate::fault_control::LoadFailureReport;
 use crate::generate::{Cursor, Script};
 use vllm_sim_engine::End;
-use vllm_sim_engine::driver::{Handle, SequenceState};
+use vllm_sim_engine::driver::{SequenceHandle, SequenceState};
 
 /// A running generation job. Dropping it aborts the sequences that have not ended.
 pub struct Reply {
@@ -18,7 +18,7 @@ pub struct Reply {
     /// Estimated size of the whole response, in bytes.
     pub size: usize,
     /// Whether sequences stay open for a delay after their last token.
-    pub lingers: bool,
+    pub has_end_delay: bool,
     pub(crate) usage: Option<Arc<TokenUsage>>,
     pub(crate) load_failure: Option<LoadFailureReport>,
     _in_flight: InFlightGuard,
@@ -54,13 +54,13 @@ pub struct Choice {
     pub cursor: Cursor,
     /// Number of tokens that the front end has written.
     pub sent: u32,
-    handle: Handle,
+    handle: SequenceHandle,
 }
 
 impl Reply {
     pub(super) fn new(
         scripts: Vec<Script>,
-        handles: Vec<Handle>,
+        handles: Vec<SequenceHandle>,
         prompts: Vec<u32>,
         n: u32,
         size: usize,
@@ -82,7 +82,7 @@ impl Reply {
             choices,
             prompts,
             size,
-            lingers: false,
+            has_end_delay: false,
             usage: None,
             load_failure: None,
             _in_flight: in_flight,

@@ -2,7 +2,7 @@
 //!
 //! A small request body can ask for many choices with many tokens and log probabilities.
 
-use crate::job::{Job, Shown};
+use crate::job::{GenerationJob, OutputOptions};
 
 pub(super) const MAX_BYTES: u64 = 256 << 20;
 /// Estimated size of a token's text and id, in bytes.
@@ -20,14 +20,14 @@ impl ReplySize {
     ///
     /// `None` if it exceeds [`MAX_BYTES`]. A count of -1 log probabilities means the whole
     /// vocabulary.
-    pub(super) fn of(job: &Job, vocabulary: impl Fn() -> u32) -> Option<Self> {
+    pub(super) fn of(job: &GenerationJob, vocabulary: impl Fn() -> u32) -> Option<Self> {
         let prompts = job.facts.prompts.iter();
         let tokens = prompts.map(|prompt| prompt.tokens.len() as u64).sum();
         Self::of_shown(job.shown, job.n, tokens, vocabulary)
     }
 
     fn of_shown(
-        shown: Shown,
+        shown: OutputOptions,
         choices: u32,
         prompt_tokens: u64,
         vocabulary: impl Fn() -> u32,
@@ -101,7 +101,7 @@ mod tests {
             prompt_tokens in 0..2_000_000_u64,
             vocabulary in prop_oneof![Just(u32::MAX), Just(4096), any::<u32>()],
         ) {
-            let shown = Shown { prompt, logprobs, prompt_logprobs };
+            let shown = OutputOptions { prompt, logprobs, prompt_logprobs };
             let size = ReplySize::of_shown(shown, choices, prompt_tokens, || vocabulary);
             let size = size.and_then(|size| size.with(tokens));
             let row = |top: Option<i64>| match top {

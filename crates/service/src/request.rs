@@ -28,9 +28,9 @@ pub struct GenerationRequest {
     /// Maximum number of tokens per choice, if the client or the protocol sets it.
     pub max_tokens: Option<i128>,
     /// Reference length of the limit `max_tokens`.
-    pub room: OutputRoom,
+    pub room: OutputBudget,
     /// Checks before submission.
-    pub checks: EngineChecks,
+    pub checks: SubmissionChecks,
     /// Result of the checks that need no prompt.
     pub validation: Deferred<()>,
     /// Sampling parameters, without the limit that the context sets.
@@ -80,7 +80,7 @@ pub struct ToolRequest {
 
 /// Selects the length against which the output limit is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OutputRoom {
+pub enum OutputBudget {
     /// The context left by the longest prompt, the same for all prompts.
     #[default]
     Shared,
@@ -92,7 +92,7 @@ pub enum OutputRoom {
 
 /// Selects the checks before submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum EngineChecks {
+pub enum SubmissionChecks {
     /// All checks.
     #[default]
     All,

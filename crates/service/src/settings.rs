@@ -22,9 +22,9 @@ pub struct Settings {
     /// Whether requests emit tracing spans.
     pub traced: bool,
     /// Whether metrics track the KV blocks of each request.
-    pub followed: bool,
+    pub tracks_kv_blocks: bool,
     /// Parts of a request that this server performs (disaggregated serving).
-    pub role: Role,
+    pub role: ServingRole,
     /// N-gram speculative decoding; `None` disables it.
     pub ngram: Option<NgramLookup>,
     /// Handling of requests whose KV cache cannot be loaded.
@@ -35,7 +35,7 @@ pub struct Settings {
 
 /// The parts of a request that a server performs (disaggregated serving).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Role {
+pub enum ServingRole {
     /// Prefill and decode.
     #[default]
     Whole,

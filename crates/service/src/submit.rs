@@ -4,14 +4,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use super::block_plan;
-use super::job::{Content, Job, Transfer};
+use super::job::{Content, GenerationJob, Transfer};
 use super::reply_size::{MAX_BYTES, ReplySize};
-use super::{MAX_SEQUENCES, Reply, Role, ServeError, Service};
+use super::{MAX_SEQUENCES, Reply, ServeError, Service, ServingRole};
 use crate::generate::request::{GenerateRequest, OutputForm, Prompt, Target};
 use crate::generate::tools::plan_calls;
 use crate::generate::{CONTEXT_START, Reason, Script, context_after};
 use vllm_sim_engine::driver::{
-    Handle, ParentRequest, PlannedFinish, RequestInfo, SpanAttributes, Submission,
+    ParentRequest, PlannedFinish, RequestInfo, SequenceHandle, SpanAttributes, Submission,
 };
 use vllm_sim_engine::{
     BlockPlan, LoadFailure, LoraId, SeqId, Sequence, SubmitError, Transfer as EngineTransfer,
@@ -20,7 +20,7 @@ use vllm_sim_random::{Purpose, mix, stream};
 use vllm_sim_schema_sampler::{Compiled, ConstraintError};
 use vllm_sim_tokenizer::SpecialTokens;
 
-fn sequences_of(job: &Job) -> Result<u32, ServeError> {
+fn sequences_of(job: &GenerationJob) -> Result<u32, ServeError> {
     let asked = u64::from(job.n).saturating_mul(job.facts.prompts.len() as u64);
     u32::try_from(asked)
         .ok()
@@ -42,7 +42,11 @@ impl Service {
     ///
     /// # Errors
     /// [`ServeError`]; the job then leaves no state behind.
-    pub(super) fn submit(&self, job: &Job, caller: Option<&Weak<()>>) -> Result<Reply, ServeError> {
+    pub(super) fn submit(
+        &self,
+        job: &GenerationJob,
+        caller: Option<&Weak<()>>,
+    ) -> Result<Reply, ServeError> {
         let sequences = sequences_of(job)?;
         let place = self.enter(sequences)?;
         if self.control.refuses() {
@@ -55,7 +59,7 @@ impl Service {
         let arrival = self.arrivals.fetch_add(1, Ordering::Relaxed);
         let parent = Arc::new(ParentRequest::new(job.n, sequences));
         let most = MAX_BYTES >> 20;
-        let too_large = || ServeError::AnswerTooLarge { most };
+        let too_large = || ServeError::ReplyTooLarge { most };
         self.check_block_plans(job)?;
         let vocabulary = || self.generator.tokenizer().vocab_size();
         let mut size = ReplySize::of(job, vocabulary).ok_or_else(too_large)?;
@@ -118,11 +122,11 @@ impl Service {
             drop(queued);
         }
         let mut reply = Reply::new(scripts, handles, prompts, job.n, size.bytes(), place);
-        reply.lingers = !job.tail.is_zero();
+        reply.has_end_delay = !job.tail.is_zero();
         Ok(reply)
     }
 
-    fn check_block_plans(&self, job: &Job) -> Result<(), ServeError> {
+    fn check_block_plans(&self, job: &GenerationJob) -> Result<(), ServeError> {
         let most = block_plan::MAX_BYTES >> 20;
         match &self.hasher {
             Some(hasher) if !block_plan::fits(hasher, job) => {
@@ -133,17 +137,17 @@ impl Service {
     }
 
     /// Stores the lease of a job whose blocks another server fetches.
-    fn note_lease(&self, job: &Job, rank: usize, handles: &[Handle]) {
-        if let (Transfer::ForRemote(hand_over), Some(handle)) =
+    fn note_lease(&self, job: &GenerationJob, rank: usize, handles: &[SequenceHandle]) {
+        if let (Transfer::ForRemote(prefill_handoff), Some(handle)) =
             (&job.request.transfer, handles.first())
         {
-            hand_over.place(rank, handle.progress());
-            let name = hand_over.request.clone();
+            prefill_handoff.place(rank, handle.progress());
+            let name = prefill_handoff.request.clone();
             self.leases.note(name, rank, handle.id(), self.now());
         }
     }
 
-    fn note_backlog(&self, job: &Job, handles: &[Handle], prompts: &[u32]) {
+    fn note_backlog(&self, job: &GenerationJob, handles: &[SequenceHandle], prompts: &[u32]) {
         for (index, handle) in handles.iter().enumerate() {
             let prompt = prompts.get(index / job.n.max(1) as usize);
             self.backlog
@@ -155,7 +159,7 @@ impl Service {
     ///
     /// It hashes the content and, unless sampling is greedy, the seed or the arrival number. The
     /// output limit is excluded, so a longer reply continues the same text.
-    fn key(&self, job: &Job, prompt: &Prompt, context: u64, arrival: u64) -> u64 {
+    fn key(&self, job: &GenerationJob, prompt: &Prompt, context: u64, arrival: u64) -> u64 {
         let audio = prompt.audio;
         let mut key = audio.map_or(context, |audio| mix(context, audio.key));
         if let Target::Lora { name, .. } = &job.facts.target {
@@ -171,7 +175,7 @@ impl Service {
         }
     }
 
-    fn form(&self, job: &Job, key: u64) -> Result<OutputForm, ServeError> {
+    fn form(&self, job: &GenerationJob, key: u64) -> Result<OutputForm, ServeError> {
         Ok(match &job.content {
             Content::Text => OutputForm::Text,
             Content::Constrained(compiled) => OutputForm::Exact(self.sample(compiled, key)?),
@@ -196,14 +200,16 @@ impl Service {
         })
     }
 
-    fn script(&self, job: &Job, prompt: &Prompt, key: u64, form: OutputForm) -> Script {
+    fn script(&self, job: &GenerationJob, prompt: &Prompt, key: u64, form: OutputForm) -> Script {
         let room = self.room(prompt.tokens.len()).max(1);
         let limit = match self.settings.role {
-            Role::Prefill => 1,
-            Role::Whole | Role::Decode => job.max_tokens.map_or(room, |max| max.min(room)).max(1),
+            ServingRole::Prefill => 1,
+            ServingRole::Whole | ServingRole::Decode => {
+                job.max_tokens.map_or(room, |max| max.min(room)).max(1)
+            }
         };
         let limit = match self.settings.role {
-            Role::Whole | Role::Decode if job.whole_calls && form.calls() => room,
+            ServingRole::Whole | ServingRole::Decode if job.whole_calls && form.calls() => room,
             _ => limit,
         };
         self.generator.script(&GenerateRequest {
@@ -216,7 +222,7 @@ impl Service {
             bias: &job.sampler.bias,
             form,
             reasoning: job.request.reasoning,
-            thought_start: prompt.thought_start.as_deref().unwrap_or_default(),
+            reasoning_start: prompt.reasoning_start.as_deref().unwrap_or_default(),
             thinking_budget: job.sampler.thinking_budget,
             special_tokens: SpecialTokens::when(!job.facts.params.skip_special_tokens),
             arrived: job.request.arrived,
@@ -232,7 +238,7 @@ impl Service {
 
     fn submission(
         &self,
-        job: &Job,
+        job: &GenerationJob,
         prompt: &Prompt,
         key: u64,
         script: &Script,
@@ -243,19 +249,22 @@ impl Service {
         let mut sequence = Sequence::new(SeqId(0), tokens, script.len());
         sequence.key = key;
         sequence.plan = plan;
-        let followed = self.settings.followed.then(|| sequence.plan.clone());
+        let followed = self
+            .settings
+            .tracks_kv_blocks
+            .then(|| sequence.plan.clone());
         sequence.priority = job.request.priority;
         sequence.timeline = script.times.clone();
         let ngram = self.settings.ngram.as_ref();
         sequence.drafts = ngram.map(|ngram| ngram.of_script(&prompt.tokens, script));
         if script.calls.len() > 1 {
-            sequence.no_gap = script.further_calls();
+            sequence.tokens_without_gap = script.further_calls();
         }
         sequence.skip_cache_read = job.skip_cache_read;
         sequence.hit_threshold = job.request.hit_threshold;
         sequence.tail = job.tail;
         let (transfer, kv_source) = match &job.request.transfer {
-            Transfer::Local if self.settings.role == Role::Decode => {
+            Transfer::Local if self.settings.role == ServingRole::Decode => {
                 (EngineTransfer::RemotePrefill, None)
             }
             Transfer::Local => (EngineTransfer::Local, None),

@@ -22,13 +22,13 @@ const RECENT: usize = 256;
 const CHANGES: u64 = 1 << 40;
 
 /// Start of the next interner's change counts.
-static NEXT_MEMORY: AtomicU64 = AtomicU64::new(CHANGES);
+static NEXT_CHANGES: AtomicU64 = AtomicU64::new(CHANGES);
 
 thread_local! {
     /// Pieces that this thread knows to be stored, by id.
     ///
     /// Access needs no lock and shares no memory with other threads.
-    static RECENTLY: RefCell<[RecentPiece; RECENT]> =
+    static RECENT_PIECES: RefCell<[RecentPiece; RECENT]> =
         const { RefCell::new([RecentPiece { changes: 0, id: 0, hash: 0 }; RECENT]) };
 }
 
@@ -86,7 +86,7 @@ impl Default for Interner {
     fn default() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
-            changes: AtomicU64::new(NEXT_MEMORY.fetch_add(CHANGES, Ordering::Relaxed)),
+            changes: AtomicU64::new(NEXT_CHANGES.fetch_add(CHANGES, Ordering::Relaxed)),
         }
     }
 }
@@ -98,25 +98,25 @@ impl Interner {
 
     /// Stores the text of `id`. If two texts have the same id, the later one wins, unless they have
     /// the same `hash`, too.
-    pub(crate) fn remember(&self, id: u32, hash: u64, text: &str) {
+    pub(crate) fn intern(&self, id: u32, hash: u64, text: &str) {
         let piece = RecentPiece {
             // Read before the lookup, so that a later eviction changes the count.
             changes: self.changes.load(Ordering::Acquire),
             id,
             hash,
         };
-        RECENTLY.with_borrow_mut(|recently| {
+        RECENT_PIECES.with_borrow_mut(|recently| {
             // `id % SHARDS` selects the shard.
             let recent = &mut recently[id as usize / SHARDS % RECENT];
             // A new piece has not been used yet; caching it here would keep it that way.
-            if *recent != piece && self.was_remembered(id, text) {
+            if *recent != piece && self.was_interned(id, text) {
                 *recent = piece;
             }
         });
     }
 
     /// Stores a piece if it is missing; returns whether it was stored before.
-    fn was_remembered(&self, id: u32, text: &str) -> bool {
+    fn was_interned(&self, id: u32, text: &str) -> bool {
         if let Some(piece) = self.shard(id).read().pieces.get(&id)
             && *piece.text == *text
         {
@@ -192,8 +192,8 @@ mod tests {
     #[test]
     fn the_later_of_two_texts_wins() {
         let interner = Interner::default();
-        interner.remember(7, 0, "a");
-        interner.remember(7, 1, "b");
+        interner.intern(7, 0, "a");
+        interner.intern(7, 1, "b");
         assert_eq!(text_of(&interner, 7).as_deref(), Some("b"));
         assert_eq!(text_of(&interner, 8), None);
     }
@@ -203,8 +203,8 @@ mod tests {
         let interner = Interner::default();
         let ids = |n: usize| u32::try_from(n * SHARDS).unwrap();
         for n in 0..3 * PIECES {
-            interner.remember(0, 0, "always");
-            interner.remember(ids(n + 1), 0, "some text");
+            interner.intern(0, 0, "always");
+            interner.intern(ids(n + 1), 0, "some text");
         }
         let shard = interner.shards[0].read();
         assert_eq!(shard.pieces.len(), PIECES);
@@ -223,29 +223,29 @@ mod tests {
     fn what_a_thread_saw_remembered_holds_for_one_memory_until_it_forgets() {
         let (one, other) = (Interner::default(), Interner::default());
         for _ in 0..3 {
-            one.remember(7, 0, "a");
+            one.intern(7, 0, "a");
         }
         assert_eq!(text_of(&other, 7), None);
-        other.remember(7, 0, "a");
+        other.intern(7, 0, "a");
         assert_eq!(text_of(&other, 7).as_deref(), Some("a"));
-        one.remember(7, 1, "b");
-        one.remember(7, 0, "a");
+        one.intern(7, 1, "b");
+        one.intern(7, 0, "a");
         assert_eq!(text_of(&one, 7).as_deref(), Some("a"));
         // Too long to store, and therefore evicted.
-        one.remember(7 + SHARDS as u32, 0, &"x".repeat(BYTES));
+        one.intern(7 + SHARDS as u32, 0, &"x".repeat(BYTES));
         assert_eq!(text_of(&one, 7), None);
-        one.remember(7, 0, "a");
+        one.intern(7, 0, "a");
         assert_eq!(text_of(&one, 7).as_deref(), Some("a"));
     }
 
     #[test]
     fn long_texts_push_out_others_but_never_more_than_the_bound() {
         let interner = Interner::default();
-        interner.remember(0, 0, "short");
-        interner.remember(64, 0, &"x".repeat(BYTES));
+        interner.intern(0, 0, "short");
+        interner.intern(64, 0, &"x".repeat(BYTES));
         assert_eq!(text_of(&interner, 64).map(|text| text.len()), Some(BYTES));
         assert_eq!(text_of(&interner, 0), None);
-        interner.remember(128, 0, &"x".repeat(BYTES + 1));
+        interner.intern(128, 0, &"x".repeat(BYTES + 1));
         assert_eq!(text_of(&interner, 128), None);
         assert!(interner.shards[0].read().bytes <= BYTES);
     }

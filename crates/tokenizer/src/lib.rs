@@ -29,8 +29,8 @@ pub use detokenizer::{Detokenizer, Fragments};
 pub use error::{EncodingGivenUp, TokenizerError};
 pub use hf::Hf;
 pub use media::{
-    MediaFeature, MediaItem, MediaRule, MediaRules, Modality, data_url_head, media_marker,
-    takes_media,
+    MediaFeature, MediaItem, MediaRule, MediaRules, Modality, accepts_media, data_url_head,
+    media_marker,
 };
 pub use simulated::{Simulated, fnv1a};
 pub use source::{Hub, TokenizerLocation};

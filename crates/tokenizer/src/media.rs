@@ -11,9 +11,9 @@ use crate::SpecialTokens;
 
 /// Delimiter of the marker for an item in text before tokenization: a private-use character, which
 /// splits no word of a user.
-const EDGE: char = '\u{10FFF0}';
-const HEAD: usize = 96 * 1024;
-const MOST: u32 = 1 << 20;
+const MARKER_DELIMITER: char = '\u{10FFF0}';
+const IMAGE_HEAD_BYTES: usize = 96 * 1024;
+const MAX_ITEM_TOKENS: u32 = 1 << 20;
 
 /// Type of a media item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -183,7 +183,7 @@ fn part<'a>(map: &'a Map<String, Value>, key: &str) -> Option<&'a Map<String, Va
 fn image_of(config: &Map<String, Value>, vision: &Map<String, Value>) -> Option<MediaRule> {
     let number = |map: &Map<String, Value>, key: &str| {
         let number = u32::try_from(map.get(key)?.as_u64()?).ok();
-        number.filter(|n| (1..=MOST).contains(n))
+        number.filter(|n| (1..=MAX_ITEM_TOKENS).contains(n))
     };
     if let Some(tokens) = number(config, "mm_tokens_per_image") {
         return Some(MediaRule::Fixed(tokens));
@@ -195,7 +195,7 @@ fn image_of(config: &Map<String, Value>, vision: &Map<String, Value>) -> Option<
     let (patch, edge) = (number(vision, "patch_size")?, number(vision, "image_size"));
     let square = |edge: u32, patch: u32| {
         let tokens = edge.div_ceil(patch);
-        tokens.saturating_mul(tokens).min(MOST)
+        tokens.saturating_mul(tokens).min(MAX_ITEM_TOKENS)
     };
     if kind(config, &["llava", "paligemma"]) {
         return edge.map(|edge| MediaRule::Fixed(square(edge, patch)));
@@ -248,12 +248,14 @@ fn area(name: &str, map: &Map<String, Value>) -> Result<MediaRule, String> {
 
 fn count(name: &str, value: &Value) -> Result<u32, String> {
     let n = value.as_u64().and_then(|n| u32::try_from(n).ok());
-    n.filter(|n| (1..=MOST).contains(n))
-        .ok_or_else(|| format!("{name} is {value}, must be a whole number from 1 to {MOST}"))
+    n.filter(|n| (1..=MAX_ITEM_TOKENS).contains(n))
+        .ok_or_else(|| {
+            format!("{name} is {value}, must be a whole number from 1 to {MAX_ITEM_TOKENS}")
+        })
 }
 
 /// Whether a model's `config.json` describes images, audio or video.
-pub fn takes_media(config: &Map<String, Value>) -> bool {
+pub fn accepts_media(config: &Map<String, Value>) -> bool {
     ["vision_config", "audio_config", "image_token_id"]
         .iter()
         .any(|key| config.get(*key).is_some_and(|value| !value.is_null()))
@@ -274,15 +276,21 @@ pub struct MediaItem {
 pub fn data_url_head(url: &str) -> Option<Vec<u8>> {
     let (kind, data) = url.strip_prefix("data:")?.split_once(',')?;
     if !kind.ends_with(";base64") {
-        return Some(data.as_bytes().iter().take(HEAD).copied().collect());
+        return Some(
+            data.as_bytes()
+                .iter()
+                .take(IMAGE_HEAD_BYTES)
+                .copied()
+                .collect(),
+        );
     }
-    let head = data.get(..(HEAD * 4).min(data.len() / 4 * 4))?;
+    let head = data.get(..(IMAGE_HEAD_BYTES * 4).min(data.len() / 4 * 4))?;
     STANDARD.decode(head).ok()
 }
 
 /// Returns the marker for item `i` in text.
 pub fn media_marker(i: usize) -> String {
-    format!("{EDGE}{i}{EDGE}")
+    format!("{MARKER_DELIMITER}{i}{MARKER_DELIMITER}")
 }
 
 impl Tokenizer {
@@ -295,7 +303,7 @@ impl Tokenizer {
     ) -> (Vec<u32>, Vec<MediaFeature>) {
         let mut tokens = Vec::new();
         let mut media = Vec::with_capacity(items.len());
-        for (i, piece) in text.split(EDGE).enumerate() {
+        for (i, piece) in text.split(MARKER_DELIMITER).enumerate() {
             // Every second piece is the number of an item, between two delimiters.
             let item = (i % 2 == 1)
                 .then(|| items.get(piece.parse::<usize>().ok()?))
@@ -340,7 +348,7 @@ impl Tokenizer {
     /// Whether the model's configuration describes images, audio or video.
     pub fn is_multimodal(&self) -> bool {
         match self {
-            Self::Hf(hf) => takes_media(hf.config()),
+            Self::Hf(hf) => accepts_media(hf.config()),
             Self::Simulated(_) => false,
         }
     }

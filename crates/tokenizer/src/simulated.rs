@@ -26,7 +26,7 @@ impl Simulated {
     pub(crate) fn encode(&self, text: &str) -> Vec<u32> {
         let mut ids = Vec::with_capacity(text.len() / 4 + 1);
         for piece in pieces(text) {
-            ids.push(self.learn(text, &piece));
+            ids.push(self.intern_piece(text, &piece));
         }
         ids
     }
@@ -35,16 +35,16 @@ impl Simulated {
         pieces(text)
             .map(|piece| {
                 let end = u32::try_from(piece.range.end).unwrap_or(u32::MAX);
-                (self.learn(text, &piece), end)
+                (self.intern_piece(text, &piece), end)
             })
             .unzip()
     }
 
-    fn learn(&self, text: &str, piece: &Piece) -> u32 {
+    fn intern_piece(&self, text: &str, piece: &Piece) -> u32 {
         let text = &text[piece.range.clone()];
         match piece.hash {
             Some((id, hash)) => {
-                self.memory.remember(id, hash, text);
+                self.memory.intern(id, hash, text);
                 id
             }
             None => CHARACTER | text.chars().next().map_or(0, u32::from),
@@ -66,7 +66,7 @@ impl Simulated {
     /// Returns the id of a text that is one piece.
     pub(crate) fn id_of(&self, piece: &str) -> Option<u32> {
         let first = pieces(piece).next()?;
-        (first.range.end == piece.len()).then(|| self.learn(piece, &first))
+        (first.range.end == piece.len()).then(|| self.intern_piece(piece, &first))
     }
 }
 

@@ -10,7 +10,7 @@ use super::fault::Fault;
 use super::openai::shared::{CACHE_SALT, ExtraArgs, MM_PAYLOAD};
 use super::openai::validators;
 use super::schema::{
-    ANY_LENGTH, INT, Length, Model, STR, Schema, ValidatorError, Wire, int_from, optional,
+    ANY_LENGTH, INT, Length, Model, RequestField, STR, Schema, ValidatorError, int_from, optional,
     required, wire_model,
 };
 
@@ -23,7 +23,7 @@ pub enum Content {
     Blocks(Vec<ContentBlock>),
 }
 
-impl Wire for Content {
+impl RequestField for Content {
     const SCHEMA: Schema = Schema::Union(&[STR, Schema::List(&ContentBlock::SCHEMA, ANY_LENGTH)]);
 
     fn read(value: &Value) -> Option<Self> {
@@ -245,7 +245,7 @@ pub enum Thinking {
 
 const DISPLAY: Schema = Schema::Nullable(&Schema::Literal(&["summarized", "omitted", "updates"]));
 
-impl Wire for Thinking {
+impl RequestField for Thinking {
     const SCHEMA: Schema = Schema::Tagged {
         by: "type",
         choices: &[

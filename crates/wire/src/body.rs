@@ -33,13 +33,15 @@ pub(crate) fn split<'b, T: Deserialize<'b>>(
     member: &str,
 ) -> Option<(Map<String, Value>, Option<T>)> {
     let mut reader = serde_json::Deserializer::from_slice(body);
-    let parts = reader.deserialize_map(Around(member, PhantomData)).ok()?;
+    let parts = reader
+        .deserialize_map(SplitAtMember(member, PhantomData))
+        .ok()?;
     reader.end().ok().map(|()| parts)
 }
 
-struct Around<'m, T>(&'m str, PhantomData<T>);
+struct SplitAtMember<'m, T>(&'m str, PhantomData<T>);
 
-impl<'de, T: Deserialize<'de>> Visitor<'de> for Around<'_, T> {
+impl<'de, T: Deserialize<'de>> Visitor<'de> for SplitAtMember<'_, T> {
     type Value = (Map<String, Value>, Option<T>);
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

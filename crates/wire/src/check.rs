@@ -16,13 +16,13 @@ use super::checker::{CheckError, Checker};
 use super::fault::Fault;
 use super::lax::KnownError;
 use super::report::{LocItem, SchemaError, fault, printed};
-use super::schema::{Model, Schema, Wire};
+use super::schema::{Model, RequestField, Schema};
 
 /// Validates a request body against its class and reads it.
 ///
 /// # Errors
 /// vLLM's 400: the error of a validator, else all schema errors in one text.
-pub fn body<T: Wire>(value: &Value) -> Result<T, Fault> {
+pub fn body<T: RequestField>(value: &Value) -> Result<T, Fault> {
     body_within(value, &RequestBounds::default())
 }
 
@@ -30,7 +30,10 @@ pub fn body<T: Wire>(value: &Value) -> Result<T, Fault> {
 ///
 /// # Errors
 /// As [`body`].
-pub(crate) fn body_within<T: Wire>(value: &Value, bounds: &RequestBounds) -> Result<T, Fault> {
+pub(crate) fn body_within<T: RequestField>(
+    value: &Value,
+    bounds: &RequestBounds,
+) -> Result<T, Fault> {
     let checked = checked_within(&T::SCHEMA, value, bounds)?;
     T::read(&checked).ok_or_else(unread)
 }
@@ -67,7 +70,7 @@ fn checked_within<'a>(
 ///
 /// # Errors
 /// The errors of [`body`], with locations below `query`.
-pub fn query<T: Wire>(value: &Value) -> Result<T, Fault> {
+pub fn query<T: RequestField>(value: &Value) -> Result<T, Fault> {
     let changed = Checker::at(LocItem::Key("query"))
         .check(&T::SCHEMA, value)
         .map_err(answer)?;
@@ -77,8 +80,8 @@ pub fn query<T: Wire>(value: &Value) -> Result<T, Fault> {
 /// Returns the index of the best-matching branch of a union and the coerced value.
 ///
 /// A `TypedDict` gets its own keys first, in declaration order.
-pub(crate) fn winner(branches: &[Schema], value: &Value) -> Option<(usize, Value)> {
-    let mut checker = Checker::default().shaping();
+pub(crate) fn best_branch_of(branches: &[Schema], value: &Value) -> Option<(usize, Value)> {
+    let mut checker = Checker::default().orders_typed_dicts();
     let (index, changed) = checker.branch(branches, value).ok()?;
     Some((index, changed.unwrap_or_else(|| value.clone())))
 }
@@ -94,7 +97,7 @@ pub(crate) fn fits(schema: &Schema, value: &Value) -> bool {
 /// The text of the pydantic `ValidationError` that Python's `for` raises, as a 400.
 pub(crate) fn item(schema: &Schema, index: usize, value: &Value) -> Result<Value, Fault> {
     let changed = Checker::at(LocItem::Index(index))
-        .shaping()
+        .orders_typed_dicts()
         .verbose()
         .check(schema, value)
         .map_err(|error| raised("ValidatorIterator", error))?;
@@ -105,7 +108,7 @@ pub(crate) fn item(schema: &Schema, index: usize, value: &Value) -> Result<Value
 ///
 /// # Errors
 /// The text of the pydantic `ValidationError`, as a 400.
-pub(crate) fn apart(model: &'static Model, value: &Value) -> Result<(), Fault> {
+pub(crate) fn validate_standalone(model: &'static Model, value: &Value) -> Result<(), Fault> {
     let mut checker = Checker::default().verbose();
     match checker.check(&Schema::Model(model), value) {
         Ok(_) => Ok(()),
@@ -116,8 +119,8 @@ pub(crate) fn apart(model: &'static Model, value: &Value) -> Result<(), Fault> {
 /// Validates and reads a value outside a request body.
 ///
 /// # Errors
-/// As [`apart`].
-pub fn read_apart<T: Wire>(name: &str, value: &Value) -> Result<T, Fault> {
+/// As [`validate_standalone`].
+pub fn read_standalone<T: RequestField>(name: &str, value: &Value) -> Result<T, Fault> {
     let changed = Checker::default()
         .verbose()
         .check(&T::SCHEMA, value)

@@ -44,7 +44,7 @@ pub(super) struct Checker<'a> {
     bounds: RequestBounds,
     exactness: Exactness,
     fields_set: Option<usize>,
-    shaping: bool,
+    orders_typed_dicts: bool,
     verbose: bool,
     /// Whether only the outcome counts; error texts are not built.
     quiet: bool,
@@ -63,9 +63,9 @@ impl<'a> Checker<'a> {
     }
 
     /// Orders the keys of a `TypedDict` as declared, unknown keys last.
-    pub(super) fn shaping(self) -> Self {
+    pub(super) fn orders_typed_dicts(self) -> Self {
         Self {
-            shaping: true,
+            orders_typed_dicts: true,
             ..self
         }
     }
@@ -117,7 +117,7 @@ impl<'a> Checker<'a> {
             Schema::Model(model) => self.model(model, value),
             Schema::Before(function, inner) => match function(value).map_err(CheckError::Raised)? {
                 None => self.check(inner, value),
-                Some(new) => Ok(Some(self.detached(inner, &new)?.unwrap_or(new))),
+                Some(new) => Ok(Some(self.check_new_value(inner, &new)?.unwrap_or(new))),
             },
             Schema::After(function, inner) => {
                 let changed = self.check(inner, value)?;
@@ -281,7 +281,7 @@ impl<'a> Checker<'a> {
                 let text = Value::from(name.as_str());
                 self.path
                     .extend([LocItem::Key(name), LocItem::Key("[key]")]);
-                let outcome = self.detached(key, &text);
+                let outcome = self.check_new_value(key, &text);
                 self.path.truncate(self.path.len() - 2);
                 match outcome {
                     Ok(_) => {}
@@ -421,7 +421,7 @@ impl<'a> Checker<'a> {
             return self.fields(model, map, value);
         };
         let new = Value::Object(new);
-        let mut inner = self.fork();
+        let mut inner = self.with_lifetime();
         let outcome = match &new {
             Value::Object(map) => inner.fields(model, map, &new),
             _ => Ok(None),
@@ -431,15 +431,15 @@ impl<'a> Checker<'a> {
     }
 
     /// Validates a value with a shorter lifetime than the body.
-    fn detached(&mut self, schema: &Schema, value: &Value) -> CheckResult {
-        let mut inner = self.fork();
+    fn check_new_value(&mut self, schema: &Schema, value: &Value) -> CheckResult {
+        let mut inner = self.with_lifetime();
         let outcome = inner.check(schema, value);
         (self.exactness, self.fields_set) = (inner.exactness, inner.fields_set);
         outcome
     }
 
     /// Creates a checker at the same path for a value with another lifetime.
-    fn fork<'b>(&self) -> Checker<'b>
+    fn with_lifetime<'b>(&self) -> Checker<'b>
     where
         'a: 'b,
     {
@@ -448,7 +448,7 @@ impl<'a> Checker<'a> {
             bounds: self.bounds,
             exactness: self.exactness,
             fields_set: self.fields_set,
-            shaping: self.shaping,
+            orders_typed_dicts: self.orders_typed_dicts,
             verbose: self.verbose,
             quiet: self.quiet,
         }
@@ -523,7 +523,7 @@ impl<'a> Checker<'a> {
             return Err(CheckError::Schema(errors));
         }
         *self.fields_set.get_or_insert(0) += set;
-        let new = if self.shaping && model.kind == ClassKind::TypedDict {
+        let new = if self.orders_typed_dicts && model.kind == ClassKind::TypedDict {
             Some(shaped(model, map, changes))
         } else {
             patched(map, changes)

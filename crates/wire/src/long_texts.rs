@@ -14,12 +14,12 @@ use crate::long_ids::LONG_BODY;
 
 /// A list of texts, stored as one string.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Texts {
+pub struct ConcatenatedTexts {
     joined: String,
     ends: Vec<usize>,
 }
 
-impl Texts {
+impl ConcatenatedTexts {
     fn push(&mut self, text: &str) {
         self.joined.push_str(text);
         self.ends.push(self.joined.len());
@@ -42,17 +42,17 @@ impl Texts {
 /// Returns the body with one text in place of `member`, and the texts of `member`.
 ///
 /// `None` if the body is short or unusual, or `member` holds something else.
-pub(crate) fn split(text: &[u8], member: &str) -> Option<(Value, Texts)> {
+pub(crate) fn split(text: &[u8], member: &str) -> Option<(Value, ConcatenatedTexts)> {
     if text.len() < LONG_BODY || !python::has_plain_numbers(text) {
         return None;
     }
     body::bounded(text).ok()?;
-    let (mut members, texts) = body::split::<Texts>(text, member)?;
+    let (mut members, texts) = body::split::<ConcatenatedTexts>(text, member)?;
     *members.get_mut(member)? = json!(["x"]);
     Some((members.into(), texts?))
 }
 
-impl<'de> Deserialize<'de> for Texts {
+impl<'de> Deserialize<'de> for ConcatenatedTexts {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_seq(TextsVisitor)
     }
@@ -61,17 +61,17 @@ impl<'de> Deserialize<'de> for Texts {
 struct TextsVisitor;
 
 impl<'de> Visitor<'de> for TextsVisitor {
-    type Value = Texts;
+    type Value = ConcatenatedTexts;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("texts")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Texts, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<ConcatenatedTexts, A::Error> {
         #[derive(Deserialize)]
         struct Text<'t>(#[serde(borrow)] Cow<'t, str>);
 
-        let mut texts = Texts::default();
+        let mut texts = ConcatenatedTexts::default();
         while let Some(Text(text)) = items.next_element()? {
             texts.push(&text);
         }

@@ -9,16 +9,18 @@ use super::bounds::RequestBounds;
 use super::fault::Fault;
 use super::limits::Limits;
 use super::openai::shared::{RepetitionDetection, StructuredOutputs, THINKING_BUDGET};
-use super::schema::{ANY_LENGTH, FLOAT, INT, STR, Schema, ValidatorError, Wire, wire_model};
+use super::schema::{
+    ANY_LENGTH, FLOAT, INT, RequestField, STR, Schema, ValidatorError, wire_model,
+};
 
 /// Temperature below which sampling is greedy.
-pub const GREEDY: f64 = 1e-5;
+pub const GREEDY_TEMPERATURE: f64 = 1e-5;
 
 /// Logit bias per token id, in the order of the request.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TokenBias(pub Vec<(i128, f64)>);
 
-impl Wire for TokenBias {
+impl RequestField for TokenBias {
     const SCHEMA: Schema = Schema::Dict(&INT, &FLOAT);
 
     fn read(value: &Value) -> Option<Self> {
@@ -32,9 +34,9 @@ impl Wire for TokenBias {
 
 /// A string or a list of strings.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Texts(pub Vec<String>);
+pub struct StringOrList(pub Vec<String>);
 
-impl Wire for Texts {
+impl RequestField for StringOrList {
     const SCHEMA: Schema = Schema::Union(&[STR, Schema::List(&STR, ANY_LENGTH)]);
 
     fn read(value: &Value) -> Option<Self> {
@@ -72,7 +74,7 @@ wire_model! {
         /// Sampling seed; -1 for none.
         seed: Option<i128> = None,
         /// Stop strings.
-        stop: Option<Texts> = None,
+        stop: Option<StringOrList> = None,
         /// Stop token ids.
         stop_token_ids: Option<Vec<i128>> = None,
         /// Whether to generate past the end-of-sequence token.

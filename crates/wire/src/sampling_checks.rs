@@ -12,7 +12,7 @@ use vllm_sim_python::{self as python, Py};
 use super::bounds::RequestBounds;
 use super::fault::Fault;
 use super::limits::Limits;
-use super::sampling::{GREEDY, SamplingParams};
+use super::sampling::{GREEDY_TEMPERATURE, SamplingParams};
 use super::structured;
 
 /// Minimum temperature above 0; lower values are raised to it.
@@ -39,7 +39,7 @@ impl SamplingParams {
         self.verify_shape()?;
         self.verify_length()?;
         self.verify_texts()?;
-        if self.temperature < GREEDY {
+        if self.temperature < GREEDY_TEMPERATURE {
             (self.top_p, self.top_k, self.min_p) = (1.0, 0, 0.0);
             if self.n > 1 {
                 let n = self.n;
@@ -180,7 +180,7 @@ impl SamplingParams {
             .logit_bias
             .as_ref()
             .is_some_and(|bias| !bias.0.is_empty());
-        if limits.speculative && (self.min_p > GREEDY || biased) {
+        if limits.speculative && (self.min_p > GREEDY_TEMPERATURE || biased) {
             return refuse(
                 "The min_p and logit_bias sampling parameters are not yet supported with \
                  speculative decoding."

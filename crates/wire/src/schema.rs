@@ -302,15 +302,15 @@ pub struct Field {
 }
 
 /// A type that can be read from a request: its schema, and a reader of checked values.
-pub trait Wire: Sized {
+pub trait RequestField: Sized {
     /// Schema that the value must match.
     const SCHEMA: Schema;
 
-    /// Reads a value that satisfies [`Wire::SCHEMA`]; `None` for one that does not.
+    /// Reads a value that satisfies [`RequestField::SCHEMA`]; `None` for one that does not.
     fn read(value: &Value) -> Option<Self>;
 }
 
-impl Wire for Value {
+impl RequestField for Value {
     const SCHEMA: Schema = Schema::Any;
 
     fn read(value: &Value) -> Option<Self> {
@@ -318,7 +318,7 @@ impl Wire for Value {
     }
 }
 
-impl Wire for bool {
+impl RequestField for bool {
     const SCHEMA: Schema = Schema::Bool;
 
     fn read(value: &Value) -> Option<Self> {
@@ -327,7 +327,7 @@ impl Wire for bool {
 }
 
 /// Python's `int`; values beyond 128 bits become the nearest 128-bit integer.
-impl Wire for i128 {
+impl RequestField for i128 {
     const SCHEMA: Schema = INT;
 
     fn read(value: &Value) -> Option<Self> {
@@ -343,7 +343,7 @@ impl Wire for i128 {
     }
 }
 
-impl Wire for i64 {
+impl RequestField for i64 {
     const SCHEMA: Schema = INT64;
 
     fn read(value: &Value) -> Option<Self> {
@@ -351,7 +351,7 @@ impl Wire for i64 {
     }
 }
 
-impl Wire for u64 {
+impl RequestField for u64 {
     const SCHEMA: Schema = int_from(0);
 
     fn read(value: &Value) -> Option<Self> {
@@ -359,7 +359,7 @@ impl Wire for u64 {
     }
 }
 
-impl Wire for f64 {
+impl RequestField for f64 {
     const SCHEMA: Schema = FLOAT;
 
     fn read(value: &Value) -> Option<Self> {
@@ -367,7 +367,7 @@ impl Wire for f64 {
     }
 }
 
-impl Wire for String {
+impl RequestField for String {
     const SCHEMA: Schema = STR;
 
     fn read(value: &Value) -> Option<Self> {
@@ -375,7 +375,7 @@ impl Wire for String {
     }
 }
 
-impl<T: Wire> Wire for Option<T> {
+impl<T: RequestField> RequestField for Option<T> {
     const SCHEMA: Schema = Schema::Nullable(&T::SCHEMA);
 
     fn read(value: &Value) -> Option<Self> {
@@ -387,7 +387,7 @@ impl<T: Wire> Wire for Option<T> {
     }
 }
 
-impl<T: Wire> Wire for Vec<T> {
+impl<T: RequestField> RequestField for Vec<T> {
     const SCHEMA: Schema = Schema::List(&T::SCHEMA, ANY_LENGTH);
 
     fn read(value: &Value) -> Option<Self> {
@@ -395,7 +395,7 @@ impl<T: Wire> Wire for Vec<T> {
     }
 }
 
-impl<T: Wire> Wire for IndexMap<String, T> {
+impl<T: RequestField> RequestField for IndexMap<String, T> {
     const SCHEMA: Schema = Schema::Dict(&STR, &T::SCHEMA);
 
     fn read(value: &Value) -> Option<Self> {
@@ -407,7 +407,7 @@ impl<T: Wire> Wire for IndexMap<String, T> {
     }
 }
 
-impl Wire for Map<String, Value> {
+impl RequestField for Map<String, Value> {
     const SCHEMA: Schema = Schema::Dict(&STR, &Schema::Any);
 
     fn read(value: &Value) -> Option<Self> {
@@ -525,7 +525,7 @@ macro_rules! wire_model {
                 };
         }
 
-        impl $crate::schema::Wire for $name {
+        impl $crate::schema::RequestField for $name {
             const SCHEMA: $crate::schema::Schema =
                 $crate::schema::Schema::Model(Self::MODEL);
 
@@ -534,7 +534,7 @@ macro_rules! wire_model {
                 for (name, value) in value.as_object()? {
                     match name.as_str() {
                         $(wire_model!(@name $field $($wire)?) => {
-                            $field = Some(<$type as $crate::schema::Wire>::read(value)?);
+                            $field = Some(<$type as $crate::schema::RequestField>::read(value)?);
                         })*
                         _ => {}
                     }
@@ -552,7 +552,7 @@ macro_rules! wire_model {
     (@name $field:ident $wire:literal) => { $wire };
     (@required) => { true };
     (@required $default:expr) => { false };
-    (@schema $type:ty) => { <$type as $crate::schema::Wire>::SCHEMA };
+    (@schema $type:ty) => { <$type as $crate::schema::RequestField>::SCHEMA };
     (@schema $type:ty, $schema:expr) => { $schema };
     (@after) => { None };
     (@after $after:ident) => { Some($crate::schema::AfterValidator::Alone($after)) };

@@ -26,11 +26,14 @@ pub(super) fn verify(outputs: &StructuredOutputs) -> Result<(), Fault> {
     if outputs.choice.as_ref().is_some_and(Vec::is_empty) {
         return refuse("Choice '[]' cannot be an empty list");
     }
-    if outputs.grammar.as_deref().is_some_and(is_blank) {
+    if outputs.grammar.as_deref().is_some_and(is_python_whitespace) {
         return refuse("structured_outputs.grammar cannot be an empty string");
     }
     let json = outputs.json.as_ref();
-    if json.and_then(Value::as_str).is_some_and(is_blank) {
+    if json
+        .and_then(Value::as_str)
+        .is_some_and(is_python_whitespace)
+    {
         return refuse("structured_outputs.json cannot be an empty string");
     }
     if let Some(json) = json {
@@ -52,7 +55,11 @@ pub(super) fn verify(outputs: &StructuredOutputs) -> Result<(), Fault> {
     {
         return refuse("structured_outputs.regex must not contain a NUL character ('\\x00')");
     }
-    if outputs.structural_tag.as_deref().is_some_and(is_blank) {
+    if outputs
+        .structural_tag
+        .as_deref()
+        .is_some_and(is_python_whitespace)
+    {
         return refuse("structured_outputs.structural_tag cannot be an empty string");
     }
     if let Some(Value::String(text)) = json
@@ -75,7 +82,7 @@ fn regex(pattern: &str) -> Result<(), Fault> {
     }
 }
 
-fn is_blank(text: &str) -> bool {
+fn is_python_whitespace(text: &str) -> bool {
     text.trim().is_empty()
 }
 

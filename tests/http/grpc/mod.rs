@@ -38,7 +38,7 @@ use vllm_sim_grpc::proto::{
     GenerateResponse, GenerateStreamChunk, GetModelInfoRequest, GetServerInfoRequest,
     HealthCheckRequest, SamplingParams, TokenizedInput,
 };
-use vllm_sim_service::Halt;
+use vllm_sim_service::PauseMode;
 
 /// One HTTP/2 connection with prior knowledge.
 #[derive(Clone)]

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use vllm_sim_config::{
-    Balance, CliMode, Command, Compat, LatencySource, Loaded, SchedulerKind, Task, load, load_known,
+    CliMode, Command, Compat, LatencySource, LoadBalancing, Loaded, SchedulerKind, Task, load,
+    load_known,
 };
 use vllm_sim_engine::kv::HashAlgo;
 
@@ -49,8 +50,8 @@ fn each_mode_has_its_own_defaults() {
         (sim.engine.memory.num_blocks, serve.engine.memory.num_blocks),
         (Some(1024), None)
     );
-    assert_eq!(sim.engine.parallel.balance, Balance::PortPerRank);
-    assert_eq!(serve.engine.parallel.balance, Balance::Internal);
+    assert_eq!(sim.engine.parallel.balance, LoadBalancing::PortPerRank);
+    assert_eq!(serve.engine.parallel.balance, LoadBalancing::Internal);
     assert_eq!(
         (
             sim.engine.prefix_cache.enable_prefix_caching,
@@ -329,22 +330,22 @@ fn ranks_are_where_the_flags_put_them() {
     let external = parallel(&["-dp", "4", "-dpn", "2"]);
     assert_eq!(
         (external.local_ranks, external.balance),
-        ((2, 1), Balance::External)
+        ((2, 1), LoadBalancing::External)
     );
     let hybrid = parallel(&["-dp=4", "-dph", "-dpr", "2", "-dpl", "2"]);
     assert_eq!(
         (hybrid.local_ranks, hybrid.balance),
-        ((2, 2), Balance::Hybrid)
+        ((2, 2), LoadBalancing::Hybrid)
     );
     let ports = parallel(&["-dp", "2", "-dpm"]);
     assert_eq!(
         (ports.supervisor_port, ports.balance),
-        (Some(9256), Balance::PortPerRank)
+        (Some(9256), LoadBalancing::PortPerRank)
     );
     let llmd = sim(&["--data-parallel-rank", "5"]).engine.parallel;
     assert_eq!(
         (llmd.local_ranks, llmd.balance),
-        ((5, 1), Balance::External)
+        ((5, 1), LoadBalancing::External)
     );
 }
 

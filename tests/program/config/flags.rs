@@ -125,7 +125,7 @@ fn flags_that_vllm_acts_by_are_told_apart() {
     let words = ["vllm", "serve", "m", "--enable-eplb", "--trust-remote-code"];
     let loaded = try_words(&words, &[]).unwrap();
     assert_eq!(loaded.ignored, ["--enable-eplb", "--trust-remote-code"]);
-    assert_eq!(loaded.felt, ["--enable-eplb"]);
+    assert_eq!(loaded.ignored_with_effect, ["--enable-eplb"]);
 }
 
 #[test]

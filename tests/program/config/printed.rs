@@ -70,7 +70,11 @@ fn every_line_says_where_its_value_comes_from() {
 fn effective_values_know_their_source() {
     let loaded = read("vllm-sim serve m --max-num-seqs 9", &[]);
     let of = |name: &str| {
-        let entry = loaded.effective.iter().find(|e| e.name == name).unwrap();
+        let entry = loaded
+            .resolved_flags
+            .iter()
+            .find(|e| e.name == name)
+            .unwrap();
         (entry.values.concat(), entry.source.clone())
     };
     assert_eq!(
@@ -131,7 +135,7 @@ fn what_an_operator_changed_is_reset_to_what_it_was_at_the_start() {
     let all = json!({"reset": ["time-to-first-token", "failure_types", "fake-metrics"]});
     let reset = changed.tuned(&object(all)).unwrap();
     assert_eq!(reset.config, loaded.config);
-    assert_eq!(reset.effective, loaded.effective);
+    assert_eq!(reset.resolved_flags, loaded.resolved_flags);
     assert!(reset.to_json_changed().is_empty());
     // Reset first, then set.
     let both = json!({"reset": ["fake-metrics"], "fake-metrics": {"waiting-requests": 2}});

@@ -45,7 +45,7 @@ fn set(flag: &FlagSpec, name: &str, value: &str, from: From) -> Result<String, S
         return Err(warning.clone());
     }
     let shown = loaded
-        .effective
+        .resolved_flags
         .iter()
         .find(|known| known.name == flag.name);
     Ok(shown

@@ -9,7 +9,9 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 use vllm_sim_config::{CliMode, Loaded, load_engine};
 use vllm_sim_dataset::{Dataset, ReplyLength, RowStorage, TABLE, hash_text};
-use vllm_sim_engine::latency::{Aic, AicSetup, Batch, Grid, MixedStep, ModelShape, Overhead};
+use vllm_sim_engine::latency::{
+    Aic, AicSetup, Batch, Grid, MixedStepTiming, ModelShape, StepOverhead,
+};
 use vllm_sim_random::{Purpose, stream};
 use vllm_sim_replay::load::{self, Format, LoadOptions};
 use vllm_sim_service::scenario::Scenario;
@@ -263,8 +265,8 @@ fn kernel_tables() {
         moe_ep: 1,
         kv_bytes: 2,
         qk_norm: false,
-        mixed: MixedStep::Sum,
-        overhead: Overhead::default(),
+        mixed: MixedStepTiming::Sum,
+        overhead: StepOverhead::default(),
     };
     assert!(Aic::open(copy.path(), &setup).is_ok());
     let corpus = Corpus {

@@ -5,7 +5,8 @@ use serde_json::Value;
 
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::latency::{
-    Coefficients, Memory, ModelShape, Moe, Quantization, Scheme, Setup, gpu, sampling_defaults,
+    Coefficients, Memory, ModelShape, Moe, Quantization, RooflineSetup, Scheme, gpu,
+    sampling_defaults,
 };
 use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_engine::{BlockKey, BlockPlan};
@@ -16,7 +17,7 @@ use super::ValidateError;
 #[derive(Clone)]
 pub(crate) struct RecordedRun {
     pub(crate) id: String,
-    pub(crate) setup: Setup,
+    pub(crate) setup: RooflineSetup,
     pub(crate) engine: VllmConfig,
     pub(crate) ranks: u32,
     pub(crate) requests: Vec<Request>,
@@ -143,7 +144,7 @@ impl RecordedRun {
 /// Returns the compilation time of Triton kernels at the first request.
 ///
 /// A fresh server compiles them for bf16 experts. In-process engines were warmed up.
-fn first_use_stall(fields: &RunFields, setup: &Setup) -> Duration {
+fn first_use_stall(fields: &RunFields, setup: &RooflineSetup) -> Duration {
     let shape = &setup.shape;
     let triton = shape.moe.is_some() && shape.quantization.scheme == Scheme::None;
     let in_process = fields.at("workload.api").as_str();
@@ -173,7 +174,7 @@ fn setup(
     fields: &RunFields,
     ranks: u32,
     coefficients: &Coefficients,
-) -> Result<Setup, ValidateError> {
+) -> Result<RooflineSetup, ValidateError> {
     let name = fields.text("hardware")?;
     let gpu =
         gpu(name).ok_or_else(|| fields.wrong("hardware", format!("{name:?} is not known")))?;
@@ -195,7 +196,7 @@ fn setup(
     if older(fields.at("vllm.version"), BLOCK_EXPERTS) {
         gpu.experts.fp8_block = gpu.experts.fp8;
     }
-    Ok(Setup {
+    Ok(RooflineSetup {
         tp: fields.count("tp")?,
         expert_ranks: if fields.flag("ep") { ranks } else { 1 },
         async_scheduling: fields.flag("vllm.async_scheduling"),
@@ -214,7 +215,7 @@ fn setup(
             front_end_sequence_us,
             ..*coefficients
         },
-        ..Setup::new(shape(fields)?, gpu)
+        ..RooflineSetup::new(shape(fields)?, gpu)
     })
 }
 
@@ -295,7 +296,7 @@ fn shape(fields: &RunFields) -> Result<ModelShape, ValidateError> {
     })
 }
 
-fn engine(fields: &RunFields, setup: &Setup) -> Result<VllmConfig, ValidateError> {
+fn engine(fields: &RunFields, setup: &RooflineSetup) -> Result<VllmConfig, ValidateError> {
     let block_size = fields.count("vllm.block_size")?.max(1);
     let max_num_batched_tokens = fields.count("vllm.max_num_batched_tokens")?;
     let memory = Memory::new(

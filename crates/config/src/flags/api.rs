@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::choices::{Fingerprint, RequestDrafts, Runner, Task};
-use crate::flag::{Flag, MANY};
+use crate::flag::{Flag, MAX_COUNT};
 use crate::group::FlagGroup::{Api, Lora};
 use crate::read::JsonMap;
 
@@ -72,17 +72,17 @@ flags! {
     FAULT_TOLERANCE_CONFIG: Option<JsonMap> = Flag::new("fault-tolerance-config", Api, "Settings of vLLM's fault tolerance, as a JSON object; implies --enable-fault-tolerance.")
         .hide();
     MAX_N_SEQUENCES: u32 = Flag::new("max-n-sequences", Api, "Maximum `n` in one request.")
-        .or("16384").env(&["VLLM_MAX_N_SEQUENCES"]).hide().range(1, MANY, LIMIT);
+        .or("16384").env(&["VLLM_MAX_N_SEQUENCES"]).hide().range(1, MAX_COUNT, LIMIT);
     MAX_COMPLETION_PROMPTS: u32 = Flag::new("max-completion-prompts", Api, "Maximum number of prompts in one completion request.")
-        .or("1024").env(&["VLLM_MAX_COMPLETION_PROMPTS"]).hide().range(1, MANY, LIMIT);
+        .or("1024").env(&["VLLM_MAX_COMPLETION_PROMPTS"]).hide().range(1, MAX_COUNT, LIMIT);
     MAX_STOP_STRINGS: u32 = Flag::new("max-stop-strings", Api, "Maximum number of stop strings in one request.")
-        .or("4").env(&["VLLM_MAX_STOP_STRINGS"]).hide().range(1, MANY, LIMIT);
+        .or("4").env(&["VLLM_MAX_STOP_STRINGS"]).hide().range(1, MAX_COUNT, LIMIT);
     MAX_NUM_BAD_WORDS: u32 = Flag::new("max-num-bad-words", Api, "Maximum number of bad words in one request.")
-        .or("128").env(&["VLLM_MAX_NUM_BAD_WORDS"]).hide().range(1, MANY, LIMIT);
+        .or("128").env(&["VLLM_MAX_NUM_BAD_WORDS"]).hide().range(1, MAX_COUNT, LIMIT);
     MAX_AUDIO_CLIP_FILESIZE_MB: u64 = Flag::new("max-audio-clip-filesize-mb", Api, "Maximum size of an uploaded audio file, in MiB.")
-        .or("25").env(&["VLLM_MAX_AUDIO_CLIP_FILESIZE_MB"]).hide().range(1, MANY, LIMIT);
+        .or("25").env(&["VLLM_MAX_AUDIO_CLIP_FILESIZE_MB"]).hide().range(1, MAX_COUNT, LIMIT);
     MAX_AUDIO_DECODE_DURATION_S: u32 = Flag::new("max-audio-decode-duration-s", Api, "Maximum duration of uploaded audio, in seconds.")
-        .or("600").env(&["VLLM_MAX_AUDIO_DECODE_DURATION_S"]).hide().range(1, MANY, LIMIT);
+        .or("600").env(&["VLLM_MAX_AUDIO_DECODE_DURATION_S"]).hide().range(1, MAX_COUNT, LIMIT);
     MAX_AUDIO_DECODE_BYTES: u64 = Flag::new("max-audio-decode-bytes", Api, "Maximum size of decoded audio as 32-bit samples, in bytes.")
         .or("268435456").env(&["VLLM_MAX_AUDIO_DECODE_BYTES"]).hide().range(1, i64::MAX, LIMIT);
     LIMIT_MM_PER_PROMPT: Option<JsonMap> = Flag::new("limit-mm-per-prompt", Api, "Maximum number of items per modality in a prompt, such as '{\"image\": 2}'. Default: 999.");
@@ -92,7 +92,7 @@ flags! {
     LORA_MODULES: Vec<String> = Flag::new("lora-modules", Lora, "LoRA adapters to load at start: name=path, or JSON {\"name\", \"path\", \"base_model_name\"}.")
         .also(&["lora"]);
     MAX_LORAS: u32 = Flag::new("max-loras", Lora, "Maximum number of LoRA adapters that run at the same time.")
-        .or("1").range(1, MANY, "max LoRAs cannot be less than 1");
+        .or("1").range(1, MAX_COUNT, "max LoRAs cannot be less than 1");
     MAX_CPU_LORAS: Option<i64> = Flag::new("max-cpu-loras", Lora, "Maximum number of LoRA adapters in CPU memory. Default: --max-loras.");
     MAX_LORA_RANK: u32 = Flag::new("max-lora-rank", Lora, "Maximum rank of a LoRA adapter.")
         .or("16").range(1, 4096, "max-lora-rank must be between 1 and 4096");

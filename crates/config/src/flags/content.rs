@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::flag::{Flag, Scope};
 use crate::group::FlagGroup::{Content, Tools};
 use crate::read::JsonMap;
-use vllm_sim_service::generate::Mode;
+use vllm_sim_service::generate::TextMode;
 
 flags! {
-    MODE: Mode = Flag::choice("mode", Content, words![("random", Mode::Random), ("echo", Mode::Echo)], "Source of reply text: random (built-in sentences, or the dataset) or echo (the prompt).")
+    MODE: TextMode = Flag::choice("mode", Content, words![("random", TextMode::Random), ("echo", TextMode::Echo)], "Source of reply text: random (built-in sentences, or the dataset) or echo (the prompt).")
         .or("random");
     SEED: Option<i64> = Flag::new("seed", Content, "Seed of all random choices. Default: the clock at start; with `serve`: 0.")
         .by_mode("", "0");

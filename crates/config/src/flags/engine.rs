@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::choices::{EncoderTpMode, LatencyKind, PerformanceMode, SchedulerKind};
-use crate::flag::{Flag, MANY, Scope};
+use crate::flag::{Flag, MAX_COUNT, Scope};
 use crate::group::FlagGroup::{Delays, Parallel, Scheduler, Timing};
 use crate::read::JsonMap;
 use vllm_sim_engine::Calculator;
 use vllm_sim_engine::sched::sglang::SchedulePolicy;
-use vllm_sim_engine::sched::vllm::{Policy, Victim};
-use vllm_sim_service::Role;
+use vllm_sim_engine::sched::vllm::{PreemptionVictim, SchedulingPolicy};
+use vllm_sim_service::ServingRole;
 
 flags! {
     TIME_TO_FIRST_TOKEN: Duration = Flag::new("time-to-first-token", Delays, "Delay before the first token (pool scheduler).")
@@ -52,36 +52,36 @@ flags! {
         .by_mode("pool", "vllm").also(&["engine-type"]);
     MAX_NUM_SEQS: u32 = Flag::new("max-num-seqs", Scheduler, "Maximum number of running sequences. Default with `serve`: 1024 if --gpu has at least 70 GiB and is no A100.")
         .by_mode("5", "256").also(&["max-running-requests"]).live(Scope::Server)
-        .range(1, MANY, "max num seqs cannot be less than 1");
+        .range(1, MAX_COUNT, "max num seqs cannot be less than 1");
     MAX_NUM_ACTIVE_SEQS: Option<i64> = Flag::new("max-num-active-seqs", Scheduler, "Maximum number of running sequences, below the value of --max-num-seqs that is reported.")
         .hide();
     MAX_NUM_BATCHED_TOKENS: Option<u32> = Flag::new("max-num-batched-tokens", Scheduler, "Maximum number of tokens per step. Default with `serve`: 8192 if --gpu has at least 70 GiB and is no A100, 16384 from 160 GiB.")
         .by_mode("8192", "2048").suffixed()
-        .range(1, MANY, "max-num-batched-tokens cannot be less than 1");
+        .range(1, MAX_COUNT, "max-num-batched-tokens cannot be less than 1");
     MAX_WAITING_QUEUE_LENGTH: Option<u32> = Flag::new("max-waiting-queue-length", Scheduler, "Maximum number of waiting requests; further requests get HTTP 429. none: no limit.")
         .by_mode("1000", "none").live(Scope::Server)
-        .range(0, MANY, "max waiting queue size cannot be less than 0");
+        .range(0, MAX_COUNT, "max waiting queue size cannot be less than 0");
     MAX_NUM_QUEUED_REQS: Option<u32> = Flag::new("max-num-queued-reqs", Scheduler, "Maximum number of requests in flight. Further requests get HTTP 503.")
-        .live(Scope::Server).range(0, MANY, "max-num-queued-reqs cannot be less than 0");
+        .live(Scope::Server).range(0, MAX_COUNT, "max-num-queued-reqs cannot be less than 0");
     MAX_NUM_QUEUED_TOKENS: Option<u64> = Flag::new("max-num-queued-tokens", Scheduler, "Maximum number of prompt tokens of requests without output so far. Further requests get HTTP 503.")
         .live(Scope::Server).suffixed()
         .range(0, i64::MAX, "max-num-queued-tokens cannot be less than 0");
     ENABLE_CHUNKED_PREFILL: bool = Flag::new("enable-chunked-prefill", Scheduler, "Allow a prompt to be computed in chunks over several steps.")
         .or("true");
     LONG_PREFILL_TOKEN_THRESHOLD: u32 = Flag::new("long-prefill-token-threshold", Scheduler, "Maximum tokens of one prompt per step, unless it runs alone; 0: --max-num-batched-tokens.")
-        .or("0").range(0, MANY, "long-prefill-token-threshold cannot be less than 0");
+        .or("0").range(0, MAX_COUNT, "long-prefill-token-threshold cannot be less than 0");
     LONG_PREFILL_TOKEN_THRESHOLD_ADAPTIVE: bool = Flag::new("long-prefill-token-threshold-adaptive", Scheduler, "Raise --long-prefill-token-threshold to the token budget divided by the number of requests.")
         .or("false");
     PREFILL_SCHEDULE_INTERVAL: u32 = Flag::new("prefill-schedule-interval", Scheduler, "Number of steps from one prefill to the next while requests decode.")
         .or("1").range(1, 1_000_000, "prefill-schedule-interval must be between 1 and 1000000");
-    SCHEDULING_POLICY: Policy = Flag::choice("scheduling-policy", Scheduler, words![("fcfs", Policy::Fcfs), ("priority", Policy::Priority)], "Order of the waiting queue: by arrival (fcfs) or by request priority.")
+    SCHEDULING_POLICY: SchedulingPolicy = Flag::choice("scheduling-policy", Scheduler, words![("fcfs", SchedulingPolicy::Fcfs), ("priority", SchedulingPolicy::Priority)], "Order of the waiting queue: by arrival (fcfs) or by request priority.")
         .or("fcfs");
-    PREEMPTION_MODE: Victim = Flag::choice("preemption-mode", Scheduler, words![("lifo", Victim::Last), ("fifo", Victim::First), ("recompute", Victim::Last), ("swap", Victim::Last)], "Which running sequence is preempted when blocks run out: the youngest (lifo) or the oldest (fifo).")
+    PREEMPTION_MODE: PreemptionVictim = Flag::choice("preemption-mode", Scheduler, words![("lifo", PreemptionVictim::Last), ("fifo", PreemptionVictim::First), ("recompute", PreemptionVictim::Last), ("swap", PreemptionVictim::Last)], "Which running sequence is preempted when blocks run out: the youngest (lifo) or the oldest (fifo).")
         .or("lifo");
     ASYNC_SCHEDULING: bool = Flag::new("async-scheduling", Scheduler, "Schedule the next step while one runs, so that two steps are in flight.")
         .or("true");
     MAX_NUM_SCHEDULED_TOKENS: Option<u32> = Flag::new("max-num-scheduled-tokens", Scheduler, "Maximum number of tokens scheduled per step; does not affect memory. Default: --max-num-batched-tokens.")
-        .suffixed().range(1, MANY, "max-num-scheduled-tokens cannot be less than 1");
+        .suffixed().range(1, MAX_COUNT, "max-num-scheduled-tokens cannot be less than 1");
     SCHEDULER_RESERVE_FULL_ISL: bool = Flag::new("scheduler-reserve-full-isl", Scheduler, "Admit a prompt only when all of it fits into the KV cache, and not just its first chunk.")
         .or("true");
     PERFORMANCE_MODE: PerformanceMode = Flag::choice("performance-mode", Scheduler, words![("balanced", PerformanceMode::Balanced), ("interactivity", PerformanceMode::Interactivity), ("throughput", PerformanceMode::Throughput)], "throughput: doubles the defaults of max-num-seqs and max-num-batched-tokens; interactivity: a CUDA graph for every size up to 32.")
@@ -91,7 +91,7 @@ flags! {
     ENFORCE_EAGER: Option<bool> = Flag::new("enforce-eager", Scheduler, "Disable CUDA graphs: every step waits for kernel launches. Requires --gpu.");
     CUDAGRAPH_CAPTURE_SIZES: Vec<String> = Flag::new("cudagraph-capture-sizes", Scheduler, "Batch sizes with a CUDA graph, in tokens; a smaller batch is padded. Default: by max-num-seqs.");
     MAX_CUDAGRAPH_CAPTURE_SIZE: Option<u32> = Flag::new("max-cudagraph-capture-size", Scheduler, "Maximum batch size with a CUDA graph, in tokens. Default: by max-num-seqs, at most 512 (B200: 1024).")
-        .range(0, MANY, "max-cudagraph-capture-size cannot be negative");
+        .range(0, MAX_COUNT, "max-cudagraph-capture-size cannot be negative");
     OPTIMIZATION_LEVEL: Option<u32> = Flag::new("optimization-level", Scheduler, "0: as --enforce-eager; 1 to 3: CUDA graphs. Default: 2.")
         .short(&["O"]).range(0, 3, "optimization-level must be between 0 and 3");
     COMPILATION_CONFIG: Option<JsonMap> = Flag::new("compilation-config", Scheduler, "Compilation settings of vLLM, as a JSON object. Only cudagraph_mode, cudagraph_capture_sizes and max_cudagraph_capture_size apply.")
@@ -110,7 +110,7 @@ flags! {
         .range(1, 64, "num_speculative_tokens must be between 1 and 64");
     SPEC_ACCEPTANCE_RATES: Vec<String> = Flag::new("spec-acceptance-rates", Scheduler, "Chances that draft 1, 2, … is accepted if all before it were accepted.")
         .or("[0.85, 0.3, 0, 0, 0]").also(&["aic-nextn-accept-rates", "ais-nextn-accept-rates"]);
-    DISAGGREGATION_MODE: Role = Flag::choice("disaggregation-mode", Scheduler, words![("agg", Role::Whole), ("prefill", Role::Prefill), ("decode", Role::Decode)], "prefill: compute prompts and one token each; decode: load every prompt from a prefill server, and publish no KV events.")
+    DISAGGREGATION_MODE: ServingRole = Flag::choice("disaggregation-mode", Scheduler, words![("agg", ServingRole::Whole), ("prefill", ServingRole::Prefill), ("decode", ServingRole::Decode)], "prefill: compute prompts and one token each; decode: load every prompt from a prefill server, and publish no KV events.")
         .or("agg");
     IS_PREFILL_WORKER: bool = Flag::new("is-prefill-worker", Scheduler, "Alias of --disaggregation-mode prefill.")
         .or("false");
@@ -120,11 +120,11 @@ flags! {
     SGLANG_SCHEDULE_POLICY: SchedulePolicy = Flag::choice("sglang-schedule-policy", Scheduler, words![("fifo", SchedulePolicy::Fifo), ("fcfs", SchedulePolicy::Fifo), ("lpm", SchedulePolicy::Lpm)], "SGLang: order of the waiting queue; fifo and fcfs: by arrival, lpm: longest prefix match first.")
         .or("fifo");
     SGLANG_MAX_PREFILL_TOKENS: u32 = Flag::new("sglang-max-prefill-tokens", Scheduler, "SGLang: maximum prompt tokens of a prefill batch.")
-        .or("16384").range(1, MANY, "sglang-max-prefill-tokens cannot be less than 1");
+        .or("16384").range(1, MAX_COUNT, "sglang-max-prefill-tokens cannot be less than 1");
     SGLANG_CHUNKED_PREFILL_SIZE: u32 = Flag::new("sglang-chunked-prefill-size", Scheduler, "SGLang: maximum tokens of one prompt per prefill batch.")
-        .or("8192").range(1, MANY, "sglang-chunked-prefill-size cannot be less than 1");
+        .or("8192").range(1, MAX_COUNT, "sglang-chunked-prefill-size cannot be less than 1");
     SGLANG_CLIP_MAX_NEW_TOKENS: u32 = Flag::new("sglang-clip-max-new-tokens", Scheduler, "SGLang: maximum output tokens per request that admission reserves.")
-        .or("4096").range(1, MANY, "sglang-clip-max-new-tokens cannot be less than 1");
+        .or("4096").range(1, MAX_COUNT, "sglang-clip-max-new-tokens cannot be less than 1");
     SGLANG_SCHEDULE_CONSERVATIVENESS: f64 = Flag::new("sglang-schedule-conservativeness", Scheduler, "SGLang: conservativeness of admission; higher values admit fewer requests.")
         .or("1.0").within(0.0, 1e9, "sglang-schedule-conservativeness cannot be negative");
     LATENCY_MODEL: LatencyKind = Flag::choice("latency-model", Timing, words![("auto", LatencyKind::Auto), ("aic", LatencyKind::Aic), ("delays", LatencyKind::Delays), ("polynomial", LatencyKind::Polynomial), ("profile", LatencyKind::Profile), ("roofline", LatencyKind::Roofline)], "Source of step times. auto: the profile, kernel tables or GPU set by other flags, else the delays.")

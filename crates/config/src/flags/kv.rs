@@ -1,7 +1,7 @@
 //! Flags of the KV cache and KV events.
 
 use crate::choices::OffloadBackend;
-use crate::flag::{Flag, MANY};
+use crate::flag::{Flag, MAX_COUNT};
 use crate::group::FlagGroup::{KvCache, KvEvents};
 use crate::read::JsonMap;
 use vllm_sim_engine::kv::HashAlgo;
@@ -10,9 +10,9 @@ flags! {
     ENABLE_KVCACHE: bool = Flag::new("enable-kvcache", KvCache, "Simulate the KV cache and publish KV events, as in llm-d-inference-sim.")
         .or("false");
     KV_CACHE_SIZE: Option<u32> = Flag::new("kv-cache-size", KvCache, "Number of KV cache blocks. Default with `serve`: from GPU memory and model size.")
-        .by_mode("1024", "").range(0, MANY, "KV cache size cannot be negative");
+        .by_mode("1024", "").range(0, MAX_COUNT, "KV cache size cannot be negative");
     NUM_GPU_BLOCKS_OVERRIDE: Option<u32> = Flag::new("num-gpu-blocks-override", KvCache, "Number of KV cache blocks; overrides --kv-cache-size.")
-        .range(1, MANY, "num-gpu-blocks-override cannot be less than 1");
+        .range(1, MAX_COUNT, "num-gpu-blocks-override cannot be less than 1");
     KV_CACHE_MEMORY_BYTES: Option<i64> = Flag::new("kv-cache-memory-bytes", KvCache, "Size of the KV cache per GPU, in bytes; the number of blocks is derived from the model.")
         .suffixed();
     BLOCK_SIZE: u32 = Flag::new("block-size", KvCache, "Number of tokens per KV cache block. Default with `serve` and --gpu: 32, 64 or 128 if the attention backend needs it.")
@@ -28,7 +28,7 @@ flags! {
     KV_CACHE_DTYPE: String = Flag::new("kv-cache-dtype", KvCache, "Data type of the KV cache, such as auto, bfloat16 or fp8.")
         .or("auto");
     PREFIX_CACHE_RETENTION_INTERVAL: Option<u32> = Flag::new("prefix-cache-retention-interval", KvCache, "Sliding-window and state layers keep cache at the prompt end and at multiples of this many tokens; 0: at the end only; none: everywhere.")
-        .or("0").range(0, MANY, "prefix-cache-retention-interval cannot be negative");
+        .or("0").range(0, MAX_COUNT, "prefix-cache-retention-interval cannot be negative");
     DISABLE_HYBRID_KV_CACHE_MANAGER: bool = Flag::new("disable-hybrid-kv-cache-manager", KvCache, "Keep the KV cache of sliding-window layers as for full attention.")
         .or("false");
     KV_TRANSFER_CONFIG: Option<JsonMap> = Flag::new("kv-transfer-config", KvCache, "Disaggregated prefill, as a JSON object: {\"kv_connector\", \"kv_role\", …}.");

@@ -71,7 +71,7 @@ impl Core {
         let progress = Arc::new(Progress::new(submission.arrived));
         let mut sequence = submission.sequence;
         sequence.id = id;
-        sequence.spent = now.since(submission.arrived);
+        sequence.preparation_time = now.since(submission.arrived);
         self.records[slot as usize] = Some(SequenceRecord {
             id,
             prompt: sequence.prompt,
@@ -185,7 +185,7 @@ impl Core {
             self.stats = stats;
             self.observer.on_stats(&stats);
         }
-        self.observer.on_rest();
+        self.observer.on_events_delivered();
     }
 }
 

@@ -17,7 +17,7 @@ use super::observer::Observer;
 use super::progress::{Progress, SequenceState};
 use super::ranks::Ranks;
 use super::record::{RequestInfo, Submission};
-use super::slack::wake_promptly;
+use super::slack::minimize_timer_slack;
 use crate::SimTime;
 use crate::{CachedBlock, Command, Scheduler, SeqId, Stats, SubmitError};
 
@@ -92,7 +92,7 @@ impl LiveEngine {
         observer: Box<dyn Observer>,
         tune: TimerTuning,
     ) -> std::io::Result<Self> {
-        let ranks = Ranks::lone(Core::new(engine, observer));
+        let ranks = Ranks::single(Core::new(engine, observer));
         let (shared, thread) = Shared::start(name, epoch, ranks, tune)?;
         Ok(Self::of(shared, thread, 0))
     }
@@ -114,7 +114,7 @@ impl LiveEngine {
     ///
     /// # Errors
     /// Returns the error of the first sequence that does not fit.
-    pub fn submit(&self, submissions: Vec<Submission>) -> Result<Vec<Handle>, SubmitError> {
+    pub fn submit(&self, submissions: Vec<Submission>) -> Result<Vec<SequenceHandle>, SubmitError> {
         let mut ranks = self.shared.ranks.lock();
         let now = self.shared.now();
         ranks.advance(now);
@@ -129,7 +129,7 @@ impl LiveEngine {
         let mut failed = None;
         for submission in submissions {
             match ranks[self.rank].submit(now, submission) {
-                Ok((id, progress)) => handles.push(Handle {
+                Ok((id, progress)) => handles.push(SequenceHandle {
                     id,
                     progress,
                     live: self.shared.clone(),
@@ -161,7 +161,7 @@ impl LiveEngine {
         let now = self.shared.now();
         ranks.advance(now);
         let done = ranks[self.rank].command(now, command);
-        ranks.keep_step(now);
+        ranks.synchronize_ranks(now);
         self.shared.settle(ranks);
         done
     }
@@ -274,7 +274,7 @@ impl Shared {
     }
 
     fn serve_deadlines(&self) {
-        wake_promptly();
+        minimize_timer_slack();
         let quantum = self.tune.quantum.as_nanos() as u64;
         let mut ranks = self.ranks.lock();
         while !ranks.are_stopped() {
@@ -323,14 +323,14 @@ pub struct EngineLocks<'e> {
 
 /// Owns a submitted sequence. Dropping it before the end aborts the sequence and frees its slot and
 /// blocks.
-pub struct Handle {
+pub struct SequenceHandle {
     id: SeqId,
     progress: Arc<Progress>,
     live: Arc<Shared>,
     rank: usize,
 }
 
-impl Handle {
+impl SequenceHandle {
     /// Returns the progress of the sequence.
     pub fn progress(&self) -> &Arc<Progress> {
         &self.progress
@@ -342,7 +342,7 @@ impl Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for SequenceHandle {
     fn drop(&mut self) {
         if !matches!(self.progress.state(), SequenceState::Ended(_)) {
             self.live.abort(self.rank, self.id);

@@ -9,12 +9,12 @@ mod record;
 mod slack;
 mod snapshot;
 
-pub use live::{EngineLocks, Handle, LiveEngine, TimerTuning, unix_at, unix_now};
+pub use live::{EngineLocks, LiveEngine, SequenceHandle, TimerTuning, unix_at, unix_now};
 pub use observer::{Observer, Observers};
 pub use progress::{Progress, SequenceState};
 pub use ranks::LiveRanks;
 pub use record::{
     KvSource, ParentRequest, PlannedFinish, RequestInfo, SequenceRecord, SpanAttributes, Submission,
 };
-pub use slack::wake_promptly;
+pub use slack::minimize_timer_slack;
 pub use snapshot::{BlockMap, LiveSequence, LiveSequences, SequencePhase};

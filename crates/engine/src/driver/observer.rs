@@ -20,7 +20,7 @@ pub trait Observer: Send {
     /// [`LiveEngine::refuse`]: super::LiveEngine::refuse
     fn on_refused(&mut self, _lora: &Arc<str>) {}
     /// Handles the end of a group of events: no further ones are pending.
-    fn on_rest(&mut self) {}
+    fn on_events_delivered(&mut self) {}
 }
 
 /// Forwards all events to several observers, in order.
@@ -49,7 +49,7 @@ impl Observer for Observers {
         self.0.iter_mut().for_each(|o| o.on_refused(lora));
     }
 
-    fn on_rest(&mut self) {
-        self.0.iter_mut().for_each(|o| o.on_rest());
+    fn on_events_delivered(&mut self) {
+        self.0.iter_mut().for_each(|o| o.on_events_delivered());
     }
 }

@@ -19,7 +19,7 @@ pub(super) struct Ranks {
 }
 
 impl Ranks {
-    pub(super) fn lone(core: Core) -> Self {
+    pub(super) fn single(core: Core) -> Self {
         Self {
             cores: vec![core],
             closed: false,
@@ -67,13 +67,13 @@ impl Ranks {
                 }
             }
             if self.next_wakeup() > due {
-                self.keep_step(due);
+                self.synchronize_ranks(due);
             }
         }
     }
 
     /// Synchronizes the steps of all ranks at `now`.
-    pub(super) fn keep_step(&mut self, now: SimTime) {
+    pub(super) fn synchronize_ranks(&mut self, now: SimTime) {
         if let Some(lock_step) = &mut self.lock_step {
             lock_step.settle(now, &mut self.cores, Core::rank);
         }

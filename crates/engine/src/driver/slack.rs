@@ -2,7 +2,7 @@
 ///
 /// By default Linux ends sleeps up to 50 us late to batch wakeups, except for threads with
 /// real-time priority.
-pub fn wake_promptly() {
+pub fn minimize_timer_slack() {
     #[cfg(target_os = "linux")]
     {
         // An error keeps the default slack of 50 us.

@@ -14,9 +14,9 @@ use super::record::SequenceRecord;
 use crate::{BlockUse, SequenceProgress, SimTime, Stats};
 
 /// Maximum number of sequences read before the lock is yielded.
-const SEQUENCES_AT_ONCE: usize = 1024;
+const SEQUENCES_PER_LOCK: usize = 1024;
 /// Maximum number of blocks read before the lock is yielded.
-const BLOCKS_AT_ONCE: u32 = 32_768;
+const BLOCKS_PER_LOCK: u32 = 32_768;
 
 /// Phase of a sequence between its submission and its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,7 +125,7 @@ impl LiveEngine {
         let mut from = 0;
         while from < ranks[self.rank].records.len() {
             let core = &ranks[self.rank];
-            let to = core.records.len().min(from + SEQUENCES_AT_ONCE);
+            let to = core.records.len().min(from + SEQUENCES_PER_LOCK);
             for record in core.records[from..to].iter().flatten() {
                 let phase = SequencePhase::of(record, core.engine.progress(record.id));
                 all.phases[phase as usize] += 1;
@@ -160,7 +160,7 @@ impl LiveEngine {
             let to = end.min(from.saturating_add(blocks_per_cell));
             cells.push(ranks[self.rank].engine.block_use(from..to));
             looked_at = looked_at.saturating_add(blocks_per_cell);
-            if looked_at >= BLOCKS_AT_ONCE {
+            if looked_at >= BLOCKS_PER_LOCK {
                 looked_at = 0;
                 MutexGuard::bump(&mut ranks);
             }

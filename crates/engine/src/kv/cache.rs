@@ -85,7 +85,7 @@ impl CachedBlocks {
                 found if found == id => {
                     match heir {
                         Some(next) => self.slots[at].id = next,
-                        None => self.vacate(at),
+                        None => self.backward_shift_delete(at),
                     }
                     break;
                 }
@@ -121,7 +121,7 @@ impl CachedBlocks {
     }
 
     /// Removes the slot at `hole` by backward-shift deletion, so that lookups need no tombstones.
-    fn vacate(&mut self, mut hole: usize) {
+    fn backward_shift_delete(&mut self, mut hole: usize) {
         let mask = self.slots.len() - 1;
         let mut at = hole;
         loop {

@@ -154,15 +154,25 @@ impl BlockPool {
 
     /// Records where later prompts may find the blocks of a sequence: at the end of its prompt, and
     /// where the full-attention groups had a longer hit (`found` of `hit` tokens).
-    pub(crate) fn note_ends(&self, table: &mut BlockTable, prompt: u32, (hit, found): (u32, u32)) {
+    pub(crate) fn record_divergence(
+        &self,
+        table: &mut BlockTable,
+        prompt: u32,
+        (hit, found): (u32, u32),
+    ) {
         let size = self.config().block_size;
         let (resend, extension) = (prompt.saturating_sub(1) / size, prompt / size);
-        let parting = if found > hit { found / size } else { 0 };
+        let divergence = if found > hit { found / size } else { 0 };
         table.ends = match self.groups.drops_last {
-            false => [resend, 0, 0, parting],
+            false => [resend, 0, 0, divergence],
             true => {
                 let before = |end: u32| end.saturating_sub(1);
-                [before(resend), before(extension), before(parting), parting]
+                [
+                    before(resend),
+                    before(extension),
+                    before(divergence),
+                    divergence,
+                ]
             }
         };
     }

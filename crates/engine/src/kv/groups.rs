@@ -17,7 +17,7 @@ pub struct LayerGroups {
     /// Number of sliding-window or state groups; they are numbered first.
     pub sparse: u32,
     /// Kind of these groups.
-    pub kind: SparseKind,
+    pub kind: SparseLayerKind,
     /// Interval of cached positions in these groups, in tokens, in addition to the ends of prompts
     /// and the points where prompts diverge. 0: no further positions; `None`: all
     /// (`prefix_cache_retention_interval`).
@@ -26,7 +26,7 @@ pub struct LayerGroups {
 
 /// Selects the part of the KV cache that sparse layers keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SparseKind {
+pub enum SparseLayerKind {
     /// Sliding window of this many tokens.
     Window(u32),
     /// State of all previous tokens; a sequence has at most this many.
@@ -165,7 +165,7 @@ impl Groups {
         } = limits;
         let full = Group::full(block_size, 0);
         let sparse = match groups.kind {
-            SparseKind::Window(tokens) => {
+            SparseLayerKind::Window(tokens) => {
                 let window = tokens.clamp(1, u32::MAX - 1);
                 let kept = (window - 1).saturating_add(in_flight).min(max_model_len);
                 // The window may begin inside a block.
@@ -179,7 +179,7 @@ impl Groups {
                     ..full
                 }
             }
-            SparseKind::State(most) => Group {
+            SparseLayerKind::State(most) => Group {
                 window: 2,
                 // Without a prefix cache there is one block of any length.
                 block_size: if caching { block_size } else { u32::MAX },

@@ -132,7 +132,7 @@ pub struct MediaSpan {
 
 /// Holds the parts of a block hash other than tokens (vLLM's `extra_keys`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Extras {
+pub struct ExtraKeys {
     /// LoRA adapter of the request.
     pub lora: Option<Lora>,
     /// First served model name; root of llm-d's hashes if there is no adapter.
@@ -233,7 +233,7 @@ impl Hasher {
     }
 
     /// Computes the plan of a sequence; `tokens` are its prompt and output.
-    pub fn plan(&self, tokens: &[u32], extras: &Extras) -> BlockPlan {
+    pub fn plan(&self, tokens: &[u32], extras: &ExtraKeys) -> BlockPlan {
         let mut chain = self.chain(extras, tokens.len());
         chain.extend(tokens);
         chain.finish()
@@ -242,8 +242,8 @@ impl Hasher {
     /// Starts a plan that is extended piece by piece, with room for `tokens` tokens.
     ///
     /// Sequences with the same prompt hash it once: extend with the prompt, then clone.
-    pub fn chain<'a>(&'a self, extras: &'a Extras, tokens: usize) -> Chain<'a> {
-        let mut chain = Chain {
+    pub fn chain<'a>(&'a self, extras: &'a ExtraKeys, tokens: usize) -> BlockPlanBuilder<'a> {
+        let mut chain = BlockPlanBuilder {
             hasher: self,
             extras,
             parent: self.none,
@@ -277,15 +277,15 @@ impl Hasher {
 
 /// Builds a [`BlockPlan`] token by token.
 #[derive(Debug, Clone)]
-pub struct Chain<'a> {
+pub struct BlockPlanBuilder<'a> {
     hasher: &'a Hasher,
-    extras: &'a Extras,
+    extras: &'a ExtraKeys,
     parent: Hash,
     plan: BlockPlan,
     buf: Vec<u8>,
 }
 
-impl Chain<'_> {
+impl BlockPlanBuilder<'_> {
     /// Appends tokens and hashes the blocks that become full.
     pub fn extend(&mut self, tokens: &[u32]) {
         self.plan.tokens.extend_from_slice(tokens);
@@ -359,7 +359,7 @@ impl BlockExtraKey<'_> {
 
 /// Returns the extra keys of the block at `start`, in vLLM's order
 /// (`generate_block_hash_extra_keys`).
-fn extra_keys(extras: &Extras, start: usize, size: usize) -> Vec<BlockExtraKey<'_>> {
+fn extra_keys(extras: &ExtraKeys, start: usize, size: usize) -> Vec<BlockExtraKey<'_>> {
     let lora = extras.lora.iter().map(BlockExtraKey::Lora);
     let media = extras.media.iter().filter_map(|item| {
         let offset = i64::from(item.start) - start as i64;

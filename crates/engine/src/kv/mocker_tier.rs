@@ -95,12 +95,12 @@ impl MockerTier {
         for key in keys.iter().rev() {
             if self.state(*key) == MockerBlock::Ready {
                 self.clock += 1;
-                self.may_leave(*key);
+                self.make_evictable(*key);
             }
         }
     }
 
-    fn may_leave(&mut self, key: BlockKey) {
+    fn make_evictable(&mut self, key: BlockKey) {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
@@ -220,7 +220,7 @@ impl MockerTier {
         self.ends.get(&id).copied()
     }
 
-    pub(crate) fn goes_on(&self, id: CopyId) -> bool {
+    pub(crate) fn is_unfinished(&self, id: CopyId) -> bool {
         self.ends.contains_key(&id) || self.prepared.iter().any(|(other, _)| *other == id)
     }
 
@@ -248,7 +248,7 @@ impl MockerTier {
             if let Some(entry) = self.entries.get_mut(key) {
                 entry.storing = false;
             }
-            self.may_leave(*key);
+            self.make_evictable(*key);
         }
         Some(copy)
     }
@@ -263,7 +263,7 @@ impl MockerTier {
             };
             entry.pins -= 1;
             if entry.pins == 0 && !entry.storing {
-                self.may_leave(*key);
+                self.make_evictable(*key);
             }
         }
     }

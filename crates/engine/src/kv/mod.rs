@@ -21,10 +21,12 @@ mod tests;
 mod vectors;
 
 pub(crate) use groups::{Group, GroupLimits};
-pub use groups::{LayerGroups, SparseKind};
-pub use hash::{Chain, Extras, HashAlgo, HashConfig, Hasher, Lora, MediaSpan, UnknownHashAlgo};
+pub use groups::{LayerGroups, SparseLayerKind};
+pub use hash::{
+    BlockPlanBuilder, ExtraKeys, HashAlgo, HashConfig, Hasher, Lora, MediaSpan, UnknownHashAlgo,
+};
 pub use host::{HostCounts, HostEviction, HostRules, HostTierConfig};
-pub(crate) use host::{HostHit, HostRequest, HostTier, Loaded, StoreCopy};
+pub(crate) use host::{HostHit, HostRequest, HostTier, LoadEnded, StoreCopy};
 pub(crate) use lease::Leases;
 pub use mocker_tier::MockerTierConfig;
 pub(crate) use mocker_tier::{CopyId, MockerBlock, MockerTier};

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_named_twice_is_fetched_from_the_memo() {
+    fn a_repeated_object_is_a_memo_reference() {
         let written = hex(|p| {
             p.tuple(2, |p| {
                 let mm = p.text("mm");

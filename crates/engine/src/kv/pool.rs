@@ -45,7 +45,7 @@ impl BlockTable {
     }
 
     /// Returns where the full-attention groups had a longer hit, in tokens; 0 if nowhere.
-    pub(crate) fn parting(&self, block_size: u32) -> u32 {
+    pub(crate) fn divergence(&self, block_size: u32) -> u32 {
         self.ends[3] * block_size
     }
 

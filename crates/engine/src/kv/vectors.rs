@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Extras, HashAlgo, HashConfig, Hasher, Lora, MediaSpan};
+use super::{ExtraKeys, HashAlgo, HashConfig, Hasher, Lora, MediaSpan};
 use crate::{BlockPlan, ExtraKey, LoraId};
 
 fn hasher(algo: HashAlgo, seed: Option<&str>, block_size: u32) -> Hasher {
@@ -50,7 +50,7 @@ struct Published {
     algo: HashAlgo,
     seed: Option<&'static str>,
     block_size: u32,
-    extras: Extras,
+    extras: ExtraKeys,
     tokens: Vec<u32>,
     none: &'static str,
     blocks: &'static [(&'static str, u64)],
@@ -82,10 +82,10 @@ fn formula() -> Vec<u32> {
     (0..100).map(|i| (7 * i + 11) % 4000).collect()
 }
 
-fn salt(salt: &str) -> Extras {
-    Extras {
+fn salt(salt: &str) -> ExtraKeys {
+    ExtraKeys {
         salt: Some(salt.into()),
-        ..Extras::default()
+        ..ExtraKeys::default()
     }
 }
 
@@ -143,7 +143,7 @@ fn v1_cbor() {
         algo: HashAlgo::Sha256Cbor,
         seed: Some("0"),
         block_size: 4,
-        extras: Extras::default(),
+        extras: ExtraKeys::default(),
         tokens: twelve(),
         none: CBOR_ZERO,
         blocks: &[
@@ -170,7 +170,7 @@ fn v2_pickle() {
         algo: HashAlgo::Sha256,
         seed: Some("0"),
         block_size: 4,
-        extras: Extras::default(),
+        extras: ExtraKeys::default(),
         tokens: twelve(),
         none: SHA_ZERO,
         blocks: &[
@@ -197,7 +197,7 @@ fn v3_and_v4_tokens_of_every_width() {
         algo: HashAlgo::Sha256Cbor,
         seed: None,
         block_size: 16,
-        extras: Extras::default(),
+        extras: ExtraKeys::default(),
         tokens: edges(),
         none: CBOR_UNSET,
         blocks: &[(
@@ -210,7 +210,7 @@ fn v3_and_v4_tokens_of_every_width() {
         algo: HashAlgo::Sha256,
         seed: None,
         block_size: 16,
-        extras: Extras::default(),
+        extras: ExtraKeys::default(),
         tokens: edges(),
         none: SHA_UNSET,
         blocks: &[(
@@ -227,7 +227,7 @@ fn v5_blocks_of_32() {
         algo: HashAlgo::Sha256Cbor,
         seed: Some("0"),
         block_size: 32,
-        extras: Extras::default(),
+        extras: ExtraKeys::default(),
         tokens: formula(),
         none: CBOR_ZERO,
         blocks: &[
@@ -281,7 +281,7 @@ fn v7_an_adapter_and_a_salt() {
         algo: HashAlgo::Sha256Cbor,
         seed: Some("0"),
         block_size: 32,
-        extras: Extras {
+        extras: ExtraKeys {
             lora: Some(lora("sql-lora", "adapters/sql-lora")),
             ..salt("pepper")
         },
@@ -311,7 +311,7 @@ fn v8_xxhash_over_cbor() {
         algo: HashAlgo::XxhashCbor,
         seed: Some("0"),
         block_size: 4,
-        extras: Extras::default(),
+        extras: ExtraKeys::default(),
         tokens: twelve(),
         none: "1ebe36576dcb573f26b99533a20aaeca",
         blocks: &[
@@ -338,7 +338,7 @@ fn v9_xxhash_over_pickle() {
         algo: HashAlgo::Xxhash,
         seed: Some("42"),
         block_size: 4,
-        extras: Extras::default(),
+        extras: ExtraKeys::default(),
         tokens: twelve(),
         none: "b6cdd80ea04b31ad0b9fc22fff500882",
         blocks: &[
@@ -360,7 +360,7 @@ fn v9_xxhash_over_pickle() {
 }
 
 #[test]
-fn v10_pictures() {
+fn v10_media() {
     let tokens = vec![
         128_000, 9906, 11, 1917, 0, 128_009, 882, 271, 15_339, 1917, 13, 128_009, 78_191, 128_007,
         271, 40, 128_000, 9906, 11, 1917, 0, 128_009, 882, 271, 15_339, 1917, 13, 128_009, 78_191,
@@ -370,9 +370,9 @@ fn v10_pictures() {
         algo: HashAlgo::Sha256Cbor,
         seed: Some("random"),
         block_size: 16,
-        extras: Extras {
+        extras: ExtraKeys {
             media: vec![media("img-hash-1", 6, 12), media("img-hash-2", 20, 4)],
-            ..Extras::default()
+            ..ExtraKeys::default()
         },
         tokens,
         none: "78d6ac7e28de859e492449dcea03e3807377d69998c5af819fed33a6df490cad",
@@ -392,12 +392,12 @@ fn v10_pictures() {
 
 #[test]
 fn llmd_blocks_are_rooted_in_the_model() {
-    let extras = |media: Vec<MediaSpan>| Extras {
+    let extras = |media: Vec<MediaSpan>| ExtraKeys {
         model: "my_model".into(),
         media,
-        ..Extras::default()
+        ..ExtraKeys::default()
     };
-    let keys = |seed, size, extras: &Extras| -> Vec<u64> {
+    let keys = |seed, size, extras: &ExtraKeys| -> Vec<u64> {
         let tokens: Vec<u32> = (1..=16).collect();
         let plan = hasher(HashAlgo::LlmdFnv, Some(seed), size).plan(&tokens, extras);
         plan.keys.iter().map(|key| key.0).collect()
@@ -418,7 +418,7 @@ fn llmd_blocks_are_rooted_in_the_model() {
         [7_103_571_041_084_167_398, 911_194_152_905_941_944]
     );
     // The router that recomputes keys from events cannot distinguish a salt from a media item.
-    let salted = Extras {
+    let salted = ExtraKeys {
         salt: Some("abc".into()),
         ..extras(vec![])
     };
@@ -429,11 +429,11 @@ fn llmd_blocks_are_rooted_in_the_model() {
 }
 
 #[test]
-fn llmd_v06_blocks_know_no_model() {
+fn llmd_v06_block_hashes_ignore_the_model() {
     // The expected values are from fxamacker/cbor, as used by llm-d-kv-cache-manager v0.3.0.
     let keys = |seed| -> Vec<u64> {
         let tokens: Vec<u32> = (1..=16).collect();
-        let plan = hasher(HashAlgo::LlmdSha256, Some(seed), 8).plan(&tokens, &Extras::default());
+        let plan = hasher(HashAlgo::LlmdSha256, Some(seed), 8).plan(&tokens, &ExtraKeys::default());
         plan.keys.iter().map(|key| key.0).collect()
     };
     assert_eq!(
@@ -448,7 +448,7 @@ fn llmd_v06_blocks_know_no_model() {
 
 #[test]
 fn events_are_shown_untagged_extra_keys() {
-    let extras = Extras {
+    let extras = ExtraKeys {
         lora: Some(lora("sql-lora", "p")),
         media: vec![media("img", 3, 4)],
         ..salt("pepper")
@@ -489,7 +489,7 @@ fn a_plan_made_in_pieces_is_the_same() {
 }
 
 #[test]
-fn what_nobody_wants_is_not_kept() {
+fn plan_parts_without_a_reader_are_not_kept() {
     let plan = Hasher::new(HashConfig {
         block_size: 4,
         ..HashConfig::default()

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::memory::weight_bytes;
 use super::{
-    Batch, Coefficients, ModelShape, Moe, Roofline, RooflineError, Setup, Speed, WeightRanks,
-    divide,
+    Batch, Coefficients, ModelShape, Moe, Roofline, RooflineError, RooflineSetup, Speed,
+    WeightRanks, divide,
 };
 
 /// Rows of the own output head of EAGLE-3.
@@ -121,12 +121,12 @@ impl Drafter {
     ///
     /// # Errors
     /// As [`Roofline::new`].
-    pub fn timed(&self, target: &Setup) -> Result<Drafting, RooflineError> {
+    pub fn timed(&self, target: &RooflineSetup) -> Result<DraftLatency, RooflineError> {
         Ok(match self {
-            Self::Lookup { on_gpu: true } => Drafting::Lookup(GPU_LOOKUP_US, 0.0),
-            Self::Lookup { on_gpu: false } => Drafting::Lookup(LOOKUP_US.0, LOOKUP_US.1),
+            Self::Lookup { on_gpu: true } => DraftLatency::Lookup(GPU_LOOKUP_US, 0.0),
+            Self::Lookup { on_gpu: false } => DraftLatency::Lookup(LOOKUP_US.0, LOOKUP_US.1),
             Self::Layers(layers) => {
-                let setup = Setup {
+                let setup = RooflineSetup {
                     shape: layers.shape.clone(),
                     pp: 1,
                     async_scheduling: true,
@@ -140,7 +140,7 @@ impl Drafter {
                     },
                     ..target.clone()
                 };
-                Drafting::Passes {
+                DraftLatency::Passes {
                     pass: Box::new(Roofline::new(&setup)?),
                     passes: layers.passes,
                     rows: layers.rows,
@@ -196,7 +196,7 @@ fn mtp(target: &ModelShape) -> ModelShape {
 
 /// Models the time to draft in each step.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Drafting {
+pub enum DraftLatency {
     /// Fixed time and time per sequence, in us.
     Lookup(f64, f64),
     /// Passes through draft layers.
@@ -210,7 +210,7 @@ pub enum Drafting {
     },
 }
 
-impl Drafting {
+impl DraftLatency {
     /// Returns the draft time after a step of the target.
     pub fn step(&self, batch: &Batch, speed: Speed) -> Duration {
         let time = match self {
@@ -252,9 +252,9 @@ mod tests {
     fn share(target: &str, tp: u32, method: &str, own: Option<&str>) -> f64 {
         let shape = model(target).unwrap();
         let own = own.map(|name| model(name).unwrap());
-        let setup = Setup {
+        let setup = RooflineSetup {
             tp,
-            ..Setup::new(shape.clone(), gpu("H100").unwrap().clone())
+            ..RooflineSetup::new(shape.clone(), gpu("H100").unwrap().clone())
         };
         let drafter = Drafter::of(method, &shape, own.as_ref(), 1, false).unwrap();
         let mut batch = Batch::default();
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn more_drafts_take_more_passes_unless_they_come_at_once() {
         let shape = model("meta-llama/Llama-3.1-8B").unwrap();
-        let setup = Setup::new(shape.clone(), gpu("H100").unwrap().clone());
+        let setup = RooflineSetup::new(shape.clone(), gpu("H100").unwrap().clone());
         let mut batch = Batch::default();
         batch.add_decode(1000, 4, None);
         let time = |method: &str, drafts: u32| {

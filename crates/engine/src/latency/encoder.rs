@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::shape::{field, size};
 use super::{
-    Batch, Coefficients, CudaGraphs, LONGEST_DELAY, ModelShape, Quantization, Roofline,
-    RooflineError, Setup, Window, divide,
+    Batch, Coefficients, CudaGraphs, MAX_DELAY, ModelShape, Quantization, Roofline, RooflineError,
+    RooflineSetup, Window, divide,
 };
 use crate::{EncoderInput, EncoderKind};
 
@@ -182,7 +182,7 @@ impl EncoderLatency {
     /// As [`Roofline::new`].
     pub fn new(
         (vision, audio): (Option<EncoderShape>, Option<EncoderShape>),
-        setup: &Setup,
+        setup: &RooflineSetup,
         is_spread: bool,
     ) -> Result<Self, RooflineError> {
         let (tp, spread) = if is_spread {
@@ -195,7 +195,7 @@ impl EncoderLatency {
                 let ms = USUAL_MS * H100_TFLOPS / setup.gpu.bf16_tflops / f64::from(tp);
                 return Ok(Timing::Usual(ms));
             };
-            let setup = Setup {
+            let setup = RooflineSetup {
                 shape: shape.as_model(),
                 tp,
                 pp: 1,
@@ -222,15 +222,15 @@ impl EncoderLatency {
     }
 
     /// Returns the time to encode these items together, divided by `speed`; at most
-    /// [`LONGEST_DELAY`].
+    /// [`MAX_DELAY`].
     pub fn time(&self, inputs: impl Iterator<Item = EncoderInput> + Clone, speed: f64) -> Duration {
         let of = |kind: EncoderKind, timing: &Timing| {
             let lens = inputs.clone().filter(|input| input.kind == kind);
             timing.us(lens.map(|input| u64::from(input.len)), self.spread)
         };
         let us = of(EncoderKind::Vision, &self.vision) + of(EncoderKind::Audio, &self.audio);
-        let time = Duration::try_from_secs_f64(us / 1e6).unwrap_or(LONGEST_DELAY);
-        divide(time, speed).min(LONGEST_DELAY)
+        let time = Duration::try_from_secs_f64(us / 1e6).unwrap_or(MAX_DELAY);
+        divide(time, speed).min(MAX_DELAY)
     }
 
     /// Returns whether the shape of the vision encoder is known.
@@ -295,11 +295,11 @@ mod tests {
         latency.time(images(lens).into_iter(), 1.0).as_secs_f64() * 1e3
     }
 
-    fn setup(gpu_name: &str, tp: u32) -> Setup {
+    fn setup(gpu_name: &str, tp: u32) -> RooflineSetup {
         let shape = model("Qwen/Qwen2.5-7B-Instruct").unwrap();
-        Setup {
+        RooflineSetup {
             tp,
-            ..Setup::new(shape, gpu(gpu_name).unwrap().clone())
+            ..RooflineSetup::new(shape, gpu(gpu_name).unwrap().clone())
         }
     }
 

@@ -22,13 +22,13 @@ pub struct Gpu {
     /// Memory visible to the engine, in GiB.
     pub memory_gib: f64,
     /// Matrix products in bf16.
-    pub gemm: Fit,
+    pub gemm: KernelEfficiency,
     /// Matrix products with fp8 weights and activations.
-    pub gemm_fp8: Fit,
+    pub gemm_fp8: KernelEfficiency,
     /// Matrix products with fp8 weights scaled per block.
-    pub gemm_fp8_block: Fit,
+    pub gemm_fp8_block: KernelEfficiency,
     /// Matrix products with fp4 weights and activations.
-    pub gemm_fp4: Fit,
+    pub gemm_fp4: KernelEfficiency,
     /// Decode attention: launch time in us, and fraction of the bandwidth.
     pub decode_attention: (f64, f64),
     /// Prefill attention: launch time in us, and fraction of the peak.
@@ -43,12 +43,12 @@ pub struct Gpu {
     /// Turing) or AMD's.
     pub flash_attention: u32,
     /// Expert kernels.
-    pub experts: Experts,
+    pub experts: ExpertEfficiency,
 }
 
 /// Efficiency of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Fit {
+pub struct KernelEfficiency {
     /// Launch time, in us.
     pub fixed: f64,
     /// Fraction of the memory bandwidth.
@@ -59,21 +59,21 @@ pub struct Fit {
 
 /// Efficiency of expert kernels by weight format, each for up to 16 and for 64 or more experts.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Experts {
+pub struct ExpertEfficiency {
     /// bf16 weights.
-    pub bf16: [Fit; 2],
+    pub bf16: [KernelEfficiency; 2],
     /// fp8 weights.
-    pub fp8: [Fit; 2],
+    pub fp8: [KernelEfficiency; 2],
     /// fp8 weights with a scale per block.
-    pub fp8_block: [Fit; 2],
+    pub fp8_block: [KernelEfficiency; 2],
     /// fp4 weights and activations.
-    pub fp4: [Fit; 2],
+    pub fp4: [KernelEfficiency; 2],
     /// 4-bit weights.
-    pub int4: [Fit; 2],
+    pub int4: [KernelEfficiency; 2],
 }
 
-const fn fit(fixed: f64, memory: f64, compute: f64) -> Fit {
-    Fit {
+const fn fit(fixed: f64, memory: f64, compute: f64) -> KernelEfficiency {
+    KernelEfficiency {
         fixed,
         memory,
         compute,
@@ -91,7 +91,7 @@ const PCIE: Link = [
     all_reduce::guess([(6.0, 11.0), (13.6, 1.5), (24.0, 0.7)]),
 ];
 
-const EXPERTS: Experts = Experts {
+const EXPERTS: ExpertEfficiency = ExpertEfficiency {
     bf16: [fit(28.0, 0.90, 0.60), fit(32.0, 0.80, 0.13)],
     fp8: [fit(40.0, 0.90, 0.45), fit(63.0, 0.66, 0.09)],
     fp8_block: [fit(48.8, 0.841, 0.252), fit(46.9, 0.947, 0.149)],
@@ -101,7 +101,7 @@ const EXPERTS: Experts = Experts {
 };
 
 /// Data-center Blackwell GPUs, whose newer kernels launch faster.
-const BLACKWELL_EXPERTS: Experts = Experts {
+const BLACKWELL_EXPERTS: ExpertEfficiency = ExpertEfficiency {
     bf16: [fit(12.2, 0.668, 0.304), fit(19.4, 0.931, 0.268)],
     fp8: [fit(13.9, 0.654, 0.310), fit(27.8, 0.930, 0.241)],
     fp8_block: [fit(34.5, 0.611, 0.163), fit(31.2, 0.880, 0.103)],
@@ -190,7 +190,7 @@ const H200: Gpu = Gpu {
     decode_attention: (14.6, 0.882),
     prefill_attention: (22.7, 0.452),
     all_reduce: all_reduce::H200,
-    experts: Experts {
+    experts: ExpertEfficiency {
         bf16: EXPERTS.bf16,
         fp8: [fit(40.0, 0.90, 0.45), fit(69.0, 0.56, 0.105)],
         fp8_block: [fit(50.8, 0.809, 0.254), fit(45.3, 0.904, 0.150)],
@@ -325,7 +325,7 @@ pub const GPUS: &[Gpu] = &[
         gemm_fp8: fit(5.9, 0.813, 0.632),
         gemm_fp4: fit(10.7, 0.705, 0.606),
         all_reduce: all_reduce::RTX_PRO_6000,
-        experts: Experts {
+        experts: ExpertEfficiency {
             fp8: [fit(23.4, 0.757, 0.265), fit(33.0, 0.890, 0.179)],
             fp4: [fit(39.0, 0.767, 0.410), fit(61.6, 0.813, 0.212)],
             ..EXPERTS
@@ -382,7 +382,7 @@ pub const GPUS: &[Gpu] = &[
         fp4_tflops: 14_000.0,
         gemm_fp8: fit(7.4, 0.788, 0.416),
         gemm_fp4: fit(7.6, 0.745, 0.288),
-        experts: Experts {
+        experts: ExpertEfficiency {
             fp8_block: [fit(30.7, 0.596, 0.170), fit(28.6, 0.864, 0.111)],
             fp4: [fit(13.7, 0.627, 0.203), fit(16.5, 0.705, 0.120)],
             ..BLACKWELL_EXPERTS
@@ -409,7 +409,7 @@ pub const GPUS: &[Gpu] = &[
         fp4_tflops: 15_000.0,
         gemm_fp8: fit(8.0, 0.803, 0.415),
         gemm_fp4: fit(8.6, 0.792, 0.295),
-        experts: Experts {
+        experts: ExpertEfficiency {
             fp4: [fit(14.0, 0.655, 0.205), fit(16.7, 0.738, 0.118)],
             ..BLACKWELL_EXPERTS
         },

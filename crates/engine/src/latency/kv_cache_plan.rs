@@ -1,5 +1,5 @@
 use super::ModelShape;
-use crate::kv::{LayerGroups, SparseKind};
+use crate::kv::{LayerGroups, SparseLayerKind};
 
 /// Describes the layout of a model's KV cache in blocks.
 ///
@@ -22,7 +22,7 @@ pub struct KvCachePlan {
     /// Number of sparse groups; they are numbered first.
     pub sparse_groups: u32,
     /// Kind of the sparse groups; for states, with the maximum per request.
-    pub sparse: SparseKind,
+    pub sparse: SparseLayerKind,
     /// Numbers of full-attention layers and of sparse layers.
     pub layers: (u32, u32),
     /// Whether keys and values are compressed (DeepSeek).
@@ -47,15 +47,15 @@ impl KvCachePlan {
                 let page_bytes = page_bytes.max(state.bytes(tp) as f64);
                 (
                     state.layers.min(shape.layers),
-                    SparseKind::State(most),
+                    SparseLayerKind::State(most),
                     page_bytes,
                 )
             }
             (None, Some(window)) => {
                 let layers = window.layers.min(shape.layers);
-                (layers, SparseKind::Window(window.tokens), page_bytes)
+                (layers, SparseLayerKind::Window(window.tokens), page_bytes)
             }
-            (None, None) => (0, SparseKind::Window(0), page_bytes),
+            (None, None) => (0, SparseLayerKind::Window(0), page_bytes),
         };
         let full = shape.layers - sparse_layers;
         let group = match (full.min(sparse_layers), full.max(sparse_layers)) {
@@ -93,7 +93,9 @@ impl KvCachePlan {
     #[must_use]
     pub fn with_states(self, caching: bool, drafts: u32) -> Self {
         let sparse = match self.sparse {
-            SparseKind::State(most) => SparseKind::State(drafts + if caching { most } else { 1 }),
+            SparseLayerKind::State(most) => {
+                SparseLayerKind::State(drafts + if caching { most } else { 1 })
+            }
             window => window,
         };
         Self { sparse, ..self }
@@ -112,8 +114,8 @@ impl KvCachePlan {
     /// Returns the bytes of one token in all layers that keep tokens.
     pub fn token_bytes(&self) -> f64 {
         let sparse = match self.sparse {
-            SparseKind::Window(_) => self.layers.1,
-            SparseKind::State(_) => 0,
+            SparseLayerKind::Window(_) => self.layers.1,
+            SparseLayerKind::State(_) => 0,
         };
         f64::from(self.layers.0 + sparse) * self.layer_token_bytes
     }
@@ -123,12 +125,12 @@ impl KvCachePlan {
     pub fn group_blocks(&self, context: u32, in_flight: u32) -> (u32, u32) {
         let size = self.block_size.max(1);
         let sparse = match self.sparse {
-            SparseKind::Window(window) => {
+            SparseLayerKind::Window(window) => {
                 let kept = window.saturating_sub(1).saturating_add(in_flight);
                 // The window may begin inside a block.
                 kept.min(context).div_ceil(size) + 1
             }
-            SparseKind::State(most) => most,
+            SparseLayerKind::State(most) => most,
         };
         (context.div_ceil(size), sparse)
     }

@@ -27,14 +27,14 @@ mod shape;
 
 use std::time::Duration;
 
-use super::{Delays, LONGEST_DELAY};
+use super::{Delays, MAX_DELAY};
 
 #[cfg(feature = "aic")]
-pub use aic::{Aic, AicError, AicSetup, MixedStep, installed_tables};
+pub use aic::{Aic, AicError, AicSetup, MixedStepTiming, installed_tables};
 pub use all_reduce::AllReduce;
 pub use batch::Batch;
 pub use cuda_graphs::{CudaGraphs, GraphLimits};
-pub use drafter::{Drafter, Drafting};
+pub use drafter::{DraftLatency, Drafter};
 pub use encoder::{EncoderLatency, EncoderShape};
 pub use gpus::{GPUS, Gpu, gpu};
 pub use grid::{Grid, GridError};
@@ -44,7 +44,9 @@ pub use memory::{Memory, WeightRanks, lora_bytes};
 pub use models::{known_models, model};
 pub use polynomial::Polynomial;
 pub use quantization::{Quantization, Scheme};
-pub use roofline::{Breakdown, Coefficients, Overhead, Roofline, RooflineError, Setup};
+pub use roofline::{
+    Coefficients, Roofline, RooflineError, RooflineSetup, StepBreakdown, StepOverhead,
+};
 pub use sampling_defaults::{SamplingDefaults, sampling_defaults};
 pub use shape::{Mla, ModelShape, Moe, ShapeError, StateLayers, Window};
 
@@ -98,7 +100,7 @@ impl LatencyModel {
         decode: Duration::ZERO,
     };
 
-    /// Returns the duration of a step at the given speed, at most [`LONGEST_DELAY`].
+    /// Returns the duration of a step at the given speed, at most [`MAX_DELAY`].
     ///
     /// Prefill and decode work are rounded to nanoseconds separately, before and after the division
     /// (aisimulate-core `src/engine/timing.rs`).
@@ -133,7 +135,7 @@ impl LatencyModel {
             }
             Self::Grid(grid) => (millis(grid.prefill(batch)), millis(grid.decode(batch))),
             Self::Roofline(roofline) => {
-                return divide(roofline.step(batch), speed.all).min(LONGEST_DELAY);
+                return divide(roofline.step(batch), speed.all).min(MAX_DELAY);
             }
             #[cfg(feature = "aic")]
             Self::Aic(aic) => aic.work(batch),
@@ -142,7 +144,7 @@ impl LatencyModel {
             divide(prefill, speed.all),
             divide(decode, speed.all * speed.decode),
         );
-        prefill.saturating_add(decode).min(LONGEST_DELAY)
+        prefill.saturating_add(decode).min(MAX_DELAY)
     }
 
     /// Returns the time of experts spread over data-parallel ranks, if each rank has `tokens`

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_the_name_say_how_weights_are_stored() {
+    fn repository_names_select_the_quantization() {
         let quantization = |repo| model(repo).unwrap().quantization;
         let scout = quantization("RedHatAI/Llama-4-Scout-17B-16E-Instruct-FP8-dynamic");
         assert_eq!(

@@ -10,7 +10,7 @@ use super::{Batch, CudaGraphs, Scheme};
 pub use coefficients::Coefficients;
 pub use error::RooflineError;
 use kernels::{Kernels, Reduction};
-pub use setup::Setup;
+pub use setup::RooflineSetup;
 
 /// Models step times from the size of a model and the bandwidth and arithmetic peak of a GPU.
 ///
@@ -39,7 +39,7 @@ pub struct Roofline {
     /// Time to launch the kernels of a step without CUDA graphs, in us.
     launch: f64,
     /// Transfers between pipeline stages, all stages together.
-    hand_over: Reduction,
+    stage_transfer: Reduction,
     /// Fixed front-end time, and time per request in progress, in us.
     front_end: (f64, f64),
 }
@@ -92,7 +92,7 @@ impl ExpertKernel {
 
 /// Holds the time of a step outside of its kernels, in us.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Overhead {
+pub struct StepOverhead {
     /// Time per step.
     pub step: f64,
     /// Time per sequence.
@@ -110,7 +110,7 @@ fn soft_max(a: f64, b: f64) -> f64 {
 
 /// Splits the duration of a step by cause, in us.
 #[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize)]
-pub struct Breakdown {
+pub struct StepBreakdown {
     /// Matrix products of the layers.
     pub gemm: f64,
     /// Expert kernels.
@@ -129,7 +129,7 @@ pub struct Breakdown {
     pub overhead: f64,
 }
 
-impl Breakdown {
+impl StepBreakdown {
     /// Returns the duration of the whole step, in us.
     pub fn total(&self) -> f64 {
         self.gemm
@@ -148,7 +148,7 @@ impl Roofline {
     ///
     /// # Errors
     /// [`RooflineError`] names the number that cannot be used.
-    pub fn new(setup: &Setup) -> Result<Self, RooflineError> {
+    pub fn new(setup: &RooflineSetup) -> Result<Self, RooflineError> {
         check(setup)?;
         let k = Kernels::new(setup);
         let (shape, gpu, co) = (&setup.shape, &setup.gpu, &setup.coefficients);
@@ -199,7 +199,7 @@ impl Roofline {
             graphs: setup.graphs.clone(),
             launch: layers * cuda_graphs::EAGER_LAYER_US,
             // A transfer takes half as long as an all-reduce over two GPUs of one vector per token.
-            hand_over: k.reduction(borders / 2.0, 2),
+            stage_transfer: k.reduction(borders / 2.0, 2),
             front_end: (co.front_end_us, co.front_end_sequence_us),
         })
     }
@@ -211,8 +211,8 @@ impl Roofline {
     }
 
     /// Returns the time of a step outside of its kernels.
-    pub fn overhead(&self) -> Overhead {
-        Overhead {
+    pub fn overhead(&self) -> StepOverhead {
+        StepOverhead {
             step: self.step,
             sequence: self.per_sequence,
             mixed: self.mixed,
@@ -250,7 +250,7 @@ impl Roofline {
     }
 
     /// Returns the duration of a step, split by cause.
-    pub fn breakdown(&self, batch: &Batch) -> Breakdown {
+    pub fn breakdown(&self, batch: &Batch) -> StepBreakdown {
         // There are as many batches in flight as stages. Each sequence is in one of them and waits
         // for all stages, with only a part of the other sequences.
         let batch = &match batch.sequences().min(self.stages) {
@@ -285,14 +285,14 @@ impl Roofline {
         } else {
             0.0
         };
-        Breakdown {
+        StepBreakdown {
             gemm: self.gemms.iter().map(|g| g.time(tokens)).sum(),
             // Padding rows are equal and visit the same few experts.
             moe: self.experts.map_or(0.0, |e| e.time(batch.tokens() as f64)),
             lm_head: self.head.time(sequences),
             decode_attention,
             prefill_attention,
-            all_reduce: self.reduce.time(tokens) + self.hand_over.time(tokens),
+            all_reduce: self.reduce.time(tokens) + self.stage_transfer.time(tokens),
             small: self.small.0 + self.small.1 * tokens,
             overhead: self.step
                 + launch
@@ -302,7 +302,7 @@ impl Roofline {
     }
 }
 
-fn check(setup: &Setup) -> Result<(), RooflineError> {
+fn check(setup: &RooflineSetup) -> Result<(), RooflineError> {
     for (what, n) in [
         ("tensor-parallel size", setup.tp),
         ("pipeline-parallel size", setup.pp),
@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn a_pipeline_shares_the_sequences_and_hands_over() {
         let time = |pp: u32, sequences: u32| {
-            let setup = Setup { pp, ..llama(1) };
+            let setup = RooflineSetup { pp, ..llama(1) };
             let mut batch = Batch::default();
             (0..sequences).for_each(|_| batch.add_decode(1000, 1, None));
             Roofline::new(&setup).unwrap().step(&batch).as_secs_f64()
@@ -343,7 +343,7 @@ mod tests {
     #[test]
     fn ranks_that_share_prompts_share_nothing_else() {
         let time = |pcp: u32, batch: &Batch| {
-            let setup = Setup { pcp, ..llama(1) };
+            let setup = RooflineSetup { pcp, ..llama(1) };
             Roofline::new(&setup).unwrap().step(batch).as_secs_f64()
         };
         let mut prompt = Batch::default();
@@ -361,9 +361,9 @@ mod tests {
             ("Qwen/Qwen3-30B-A3B", 2),
         ] {
             for gpu_name in ["H100", "L40S"] {
-                let setup = Setup {
+                let setup = RooflineSetup {
                     tp,
-                    ..Setup::new(model(model_name).unwrap(), gpu(gpu_name).unwrap().clone())
+                    ..RooflineSetup::new(model(model_name).unwrap(), gpu(gpu_name).unwrap().clone())
                 };
                 let roofline = Roofline::new(&setup).unwrap();
                 assert!(roofline.grows_with_batch());
@@ -384,11 +384,11 @@ mod tests {
         }
     }
 
-    fn llama(tp: u32) -> Setup {
+    fn llama(tp: u32) -> RooflineSetup {
         let shape = model("meta-llama/Llama-3.1-8B-Instruct").unwrap();
-        Setup {
+        RooflineSetup {
             tp,
-            ..Setup::new(shape, gpu("H100").unwrap().clone())
+            ..RooflineSetup::new(shape, gpu("H100").unwrap().clone())
         }
     }
 
@@ -432,7 +432,7 @@ mod tests {
     #[test]
     fn a_cut_vocabulary_costs_every_step_and_every_sequence() {
         let plain = Roofline::new(&llama(1)).unwrap();
-        let cut = Roofline::new(&Setup {
+        let cut = Roofline::new(&RooflineSetup {
             truncated_sampling: true,
             ..llama(1)
         })
@@ -447,7 +447,7 @@ mod tests {
     #[test]
     fn a_penalty_costs_every_sequence() {
         let plain = Roofline::new(&llama(1)).unwrap();
-        let penalized = Roofline::new(&Setup {
+        let penalized = Roofline::new(&RooflineSetup {
             penalized_sampling: true,
             ..llama(1)
         })
@@ -462,11 +462,11 @@ mod tests {
     #[test]
     fn flash_attention_2_reads_again_for_groups_of_heads_beside_a_chunk() {
         let more = |gpu_name: &str, repo: &str, tp: u32| {
-            let setup = Setup {
+            let setup = RooflineSetup {
                 tp,
-                ..Setup::new(model(repo).unwrap(), gpu(gpu_name).unwrap().clone())
+                ..RooflineSetup::new(model(repo).unwrap(), gpu(gpu_name).unwrap().clone())
             };
-            let once = Setup {
+            let once = RooflineSetup {
                 coefficients: Coefficients {
                     mixed_group_share: 0.0,
                     ..Coefficients::default()
@@ -475,7 +475,7 @@ mod tests {
             };
             let mut mixed = decodes(20, 700);
             mixed.add_chunk(16, 500, None);
-            let time = |setup: &Setup| Roofline::new(setup).unwrap().step(&mixed);
+            let time = |setup: &RooflineSetup| Roofline::new(setup).unwrap().step(&mixed);
             assert_eq!(
                 Roofline::new(&setup).unwrap().step(&decodes(20, 700)),
                 Roofline::new(&once).unwrap().step(&decodes(20, 700))
@@ -506,7 +506,7 @@ mod tests {
     #[test]
     fn four_bit_floats_are_multiplied_as_such_where_there_are_units_for_it() {
         let step = |repo: &str, on: &str, tokens: u32| {
-            let setup = Setup::new(model(repo).unwrap(), gpu(on).unwrap().clone());
+            let setup = RooflineSetup::new(model(repo).unwrap(), gpu(on).unwrap().clone());
             let mut batch = Batch::default();
             batch.add_chunk(tokens, 0, None);
             Roofline::new(&setup).unwrap().breakdown(&batch).gemm
@@ -523,7 +523,7 @@ mod tests {
 
     #[test]
     fn layers_with_a_window_stop_growing() {
-        let setup = Setup::new(
+        let setup = RooflineSetup::new(
             model("openai/gpt-oss-20b").unwrap(),
             gpu("H100").unwrap().clone(),
         );
@@ -538,7 +538,7 @@ mod tests {
 
     #[test]
     fn numbers_that_cannot_be_used_are_named() {
-        let error = |setup: Setup| Roofline::new(&setup).unwrap_err().to_string();
+        let error = |setup: RooflineSetup| Roofline::new(&setup).unwrap_err().to_string();
         assert_eq!(
             error(llama(0)),
             "tensor-parallel size is 0, must be at least 1"
@@ -555,9 +555,9 @@ mod tests {
     fn every_known_model_has_a_step_on_every_gpu() {
         for name in crate::latency::known_models() {
             for gpu in crate::latency::GPUS {
-                let setup = Setup {
+                let setup = RooflineSetup {
                     tp: 8,
-                    ..Setup::new(model(name).unwrap(), gpu.clone())
+                    ..RooflineSetup::new(model(name).unwrap(), gpu.clone())
                 };
                 let mut batch = decodes(32, 700);
                 batch.add_chunk(500, 20, None);

@@ -71,7 +71,7 @@ pub enum ConfigError {
 }
 
 /// Maximum number of blocks; the tables for them take some gigabytes of memory.
-const MOST_BLOCKS: f64 = 67_108_864.0;
+const MAX_BLOCKS: f64 = 67_108_864.0;
 
 fn at_least_one(field: &'static str, value: u32) -> Result<(), ConfigError> {
     if value == 0 {

@@ -21,15 +21,15 @@ use rand_chacha::ChaCha8Rng;
 use crate::kv::{BlockPool, BlockRequest, BlockTable, Leases};
 use crate::seq_map::SeqMap;
 use crate::{
-    BlockUse, CachedBlock, Command, Delays, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence,
-    SimTime, Stats, SubmitError, TimerQueue, Transfer,
+    BlockUse, CachedBlock, Command, Delays, End, Event, Outbox, PrefixCacheReset, Scheduler, SeqId,
+    Sequence, SimTime, Stats, SubmitError, TimerQueue, Transfer,
 };
 use adapters::{AdapterFit, AdapterSlots};
 pub use config::PoolConfig;
 
 /// Number of later sequences, with their adapter ready, that may overtake a waiting sequence before
 /// it gets the next adapter slot.
-const PASSES: u32 = 16;
+const MAX_OVERTAKES: u32 = 16;
 
 /// Schedules sequences on independent slots, as llm-d-inference-sim does.
 pub struct Pool {
@@ -225,7 +225,7 @@ impl Pool {
             let (tokens, took) = (external, first);
             out.push_back((now, Event::Fetched { id, tokens, took }));
         }
-        let first = first.saturating_sub(running.seq.spent);
+        let first = first.saturating_sub(running.seq.preparation_time);
         let (due, epoch) = (now + load_time + first, running.epoch);
         self.slots[index as usize] = Some(running);
         if due == now {
@@ -351,7 +351,7 @@ impl Pool {
     /// Starts waiting sequences while there are free slots.
     ///
     /// Prefers the first whose adapter is loaded, then the first whose adapter can be loaded. No
-    /// sequence overtakes one that was overtaken [`PASSES`] times. A sequence without delays ends
+    /// sequence overtakes one that was overtaken [`MAX_OVERTAKES`] times. A sequence without delays ends
     /// inside its own start; `admitting` turns that recursion into this loop.
     fn admit(&mut self, now: SimTime, out: &mut Outbox) {
         if !self.admitting {
@@ -387,11 +387,12 @@ impl Pool {
         let mut loadable = None;
         for (index, waiting) in self.waiting.iter().enumerate() {
             let fit = self.adapters.fit(waiting.seq.lora);
-            if fit == AdapterFit::Ready || (fit == AdapterFit::Loadable && waiting.passed >= PASSES)
+            if fit == AdapterFit::Ready
+                || (fit == AdapterFit::Loadable && waiting.passed >= MAX_OVERTAKES)
             {
                 return Some(index);
             }
-            if waiting.passed >= PASSES {
+            if waiting.passed >= MAX_OVERTAKES {
                 // Later sequences may not overtake it: running adapters drain until its adapter
                 // fits.
                 return loadable;
@@ -433,7 +434,7 @@ impl Scheduler for Pool {
             return Err(SubmitError::QueueFull { limit });
         }
         // A slot is given later than its arrival anyway.
-        seq.spent = Duration::ZERO;
+        seq.preparation_time = Duration::ZERO;
         self.locations.insert(seq.id, SeqLocation::Waiting);
         self.waiting.push_back(WaitingSeq { seq, passed: 0 });
         self.admit(now, out);
@@ -527,8 +528,10 @@ impl Scheduler for Pool {
                 };
                 let mut report = |event| out.push_back((now, event));
                 match reset {
-                    Reset::WhenIdle => return blocks.reset(&mut report),
-                    Reset::Preempt | Reset::Forget => blocks.forget(&mut report),
+                    PrefixCacheReset::WhenIdle => return blocks.reset(&mut report),
+                    PrefixCacheReset::Preempt | PrefixCacheReset::Forget => {
+                        blocks.forget(&mut report)
+                    }
                 }
             }
             Command::Caching(on) => self.blocks.iter_mut().for_each(|b| b.set_caching(on)),

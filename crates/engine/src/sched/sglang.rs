@@ -27,8 +27,8 @@ use std::sync::Arc;
 
 use crate::latency::Batch;
 use crate::{
-    BlockKey, BlockUse, CachedBlock, Command, End, Event, Outbox, Reset, Scheduler, SeqId,
-    Sequence, SequenceProgress, Stats, SubmitError, Transfer,
+    BlockKey, BlockUse, CachedBlock, Command, End, Event, Outbox, PrefixCacheReset, Scheduler,
+    SeqId, Sequence, SequenceProgress, Stats, SubmitError, Transfer,
 };
 use crate::{SimTime, TimerQueue};
 use vllm_sim_random::std_rng::StdRng;
@@ -37,7 +37,7 @@ use super::{Admitted, ConfigError};
 pub use config::{SchedulePolicy, SglangConfig};
 use handoff::Destinations;
 use radix::Radix;
-use seqs::{Seqs, Slot};
+use seqs::{SequenceSlab, Slot};
 
 /// Initial fraction of the remaining output that admission reserves.
 const INIT_RATIO: f64 = 0.7;
@@ -53,7 +53,7 @@ pub struct Sglang {
     radix: Radix,
     /// Full hashes of cached pages, if plans have them.
     hashes: HashMap<BlockKey, [u8; 32]>,
-    seqs: Seqs,
+    seqs: SequenceSlab,
     waiting: VecDeque<Slot>,
     destinations: Destinations,
     running: Vec<Slot>,
@@ -110,7 +110,7 @@ impl Sglang {
             ratio: INIT_RATIO * config.schedule_conservativeness,
             config,
             hashes: HashMap::new(),
-            seqs: Seqs::default(),
+            seqs: SequenceSlab::default(),
             waiting: VecDeque::new(),
             destinations: Destinations::default(),
             running: Vec::new(),
@@ -418,7 +418,9 @@ impl Scheduler for Sglang {
                 self.end_abandoned(now);
             }
             Command::ResetPrefixCache(reset) => {
-                if reset == Reset::WhenIdle && self.radix.available() < self.config.num_pages {
+                if reset == PrefixCacheReset::WhenIdle
+                    && self.radix.available() < self.config.num_pages
+                {
                     return false;
                 }
                 if let Some(pass) = &mut self.pass {
@@ -492,7 +494,7 @@ impl Scheduler for Sglang {
         self.pass.as_ref().map(|pass| pass.end)
     }
 
-    fn stretch(&mut self, end: SimTime) {
+    fn extend_step(&mut self, end: SimTime) {
         if let Some(pass) = &mut self.pass {
             pass.end = pass.end.max(end);
         }

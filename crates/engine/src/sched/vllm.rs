@@ -34,8 +34,8 @@ use std::ops::Range;
 
 use crate::kv::{BlockPool, HostTier, KvConfig, Leases};
 use crate::{
-    BlockUse, CachedBlock, Command, Draft, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence,
-    SequenceProgress, Stats, SubmitError,
+    BlockUse, CachedBlock, Command, Draft, End, Event, Outbox, PrefixCacheReset, Scheduler, SeqId,
+    Sequence, SequenceProgress, Stats, SubmitError,
 };
 use crate::{SimTime, TimerQueue};
 use vllm_sim_random::{Purpose, stream};
@@ -44,11 +44,11 @@ use super::{Admitted, ConfigError};
 use adapters::Adapters;
 use bulk_decode::BulkDecode;
 use cadence::PrefillCadence;
-pub use config::{EncoderConfig, Policy, Speculation, Victim, VllmConfig};
+pub use config::{EncoderConfig, PreemptionVictim, SchedulingPolicy, Speculation, VllmConfig};
 use encoder_cache::{EncoderCache, MediaRefs};
-pub(in crate::sched) use rules::named_tokens;
+pub(in crate::sched) use rules::keyed_tokens;
 pub use rules::{SchedulingRules, VllmRules};
-use seqs::{FetchStage, SeqState, Seqs, Slot};
+use seqs::{FetchStage, SeqState, SequenceSlab, Slot};
 use step::Step;
 use waiting::WaitingQueue;
 
@@ -62,7 +62,7 @@ pub struct BatchScheduler<R: SchedulingRules> {
     pub(in crate::sched) rules: R,
     pub(in crate::sched) pool: BlockPool,
     host: Option<Box<HostTier>>,
-    pub(in crate::sched) seqs: Seqs,
+    pub(in crate::sched) seqs: SequenceSlab,
     pub(in crate::sched) waiting: WaitingQueue,
     pub(in crate::sched) running: Vec<Slot>,
     bulk: BulkDecode,
@@ -126,7 +126,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             config,
             rules,
             pool,
-            seqs: Seqs::default(),
+            seqs: SequenceSlab::default(),
             waiting: WaitingQueue::default(),
             running: Vec::new(),
             flight: VecDeque::new(),
@@ -186,7 +186,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let preempted = self.schedule(now, &mut step, out);
             if step.is_empty() {
                 if !preempted && step.rejected.is_empty() {
-                    self.reject_the_stuck(&mut step);
+                    self.reject_unschedulable(&mut step);
                 }
                 let freed = preempted || !step.rejected.is_empty();
                 self.release(step, now, out);
@@ -293,12 +293,12 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    fn reset_cache(&mut self, reset: Reset, now: SimTime, out: &mut Outbox) -> bool {
-        if reset == Reset::Preempt {
+    fn reset_cache(&mut self, reset: PrefixCacheReset, now: SimTime, out: &mut Outbox) -> bool {
+        if reset == PrefixCacheReset::Preempt {
             self.preempt_all(now, out);
             self.wake(now);
         }
-        if reset != Reset::Forget && self.pool.used() > 0 {
+        if reset != PrefixCacheReset::Forget && self.pool.used() > 0 {
             return false;
         }
         // The steps in flight changed the cache first.
@@ -346,12 +346,12 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
         out: &mut Outbox,
     ) -> Result<(), SubmitError> {
         self.has_place(0)?;
-        self.rules.take_in(&mut seq);
+        self.rules.adjust_submission(&mut seq);
         R::fits(self, &seq)?;
         let order = self.arrivals as i64;
         let rank = match self.config.policy {
-            Policy::Fcfs => (0, order),
-            Policy::Priority => (seq.priority, order),
+            SchedulingPolicy::Fcfs => (0, order),
+            SchedulingPolicy::Priority => (seq.priority, order),
         };
         let draws = self
             .config
@@ -528,7 +528,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
         self.flight.front().map(|step| step.end)
     }
 
-    fn stretch(&mut self, end: SimTime) {
+    fn extend_step(&mut self, end: SimTime) {
         if let Some(step) = self.flight.front_mut() {
             step.end = step.end.max(end);
         }
@@ -560,7 +560,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
     }
 
     fn own_step_end(&self, tokens: f64) -> SimTime {
-        self.end_among_ranks(tokens)
+        self.end_with_average_tokens(tokens)
     }
 
     fn add_dummy_step(&mut self, now: SimTime) {

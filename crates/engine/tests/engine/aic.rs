@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use serde_json::json;
-use vllm_sim_engine::latency::{Aic, AicSetup, Batch, MixedStep, Mla, ModelShape, Overhead};
+use vllm_sim_engine::latency::{
+    Aic, AicSetup, Batch, MixedStepTiming, Mla, ModelShape, StepOverhead,
+};
 
 fn setup() -> AicSetup {
     let config = json!({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -17,8 +19,8 @@ fn setup() -> AicSetup {
         moe_ep: 1,
         kv_bytes: 2,
         qk_norm: false,
-        mixed: MixedStep::Sum,
-        overhead: Overhead::default(),
+        mixed: MixedStepTiming::Sum,
+        overhead: StepOverhead::default(),
     }
 }
 
@@ -54,7 +56,7 @@ fn a_pass_is_the_sum_of_its_kernels() {
     // The mocker looks up one token more.
     near(aic.step_ms(&batch), prefill + aic.decode(2, 2, 11));
     let combined = open(&AicSetup {
-        mixed: MixedStep::Combined,
+        mixed: MixedStepTiming::Combined,
         ..setup()
     });
     assert!(combined.expect("can be opened").step_ms(&batch) < prefill + decode);
@@ -63,7 +65,7 @@ fn a_pass_is_the_sum_of_its_kernels() {
 #[test]
 fn overheads_are_beside_the_kernels() {
     let plain = open(&setup()).expect("can be opened");
-    let overhead = Overhead {
+    let overhead = StepOverhead {
         step: 200.0,
         sequence: 3.0,
         mixed: 600.0,

@@ -9,12 +9,12 @@ use vllm_sim_engine::latency::Speed;
 use vllm_sim_engine::sched::mocker::{MockerConfig, MockerRole};
 use vllm_sim_engine::sched::pool::PoolConfig;
 use vllm_sim_engine::sched::sglang::{SchedulePolicy, SglangConfig};
-use vllm_sim_engine::sched::vllm::{Policy, Speculation, Victim, VllmConfig};
+use vllm_sim_engine::sched::vllm::{PreemptionVictim, SchedulingPolicy, Speculation, VllmConfig};
 
-use crate::cache_heard::any_groups;
 use crate::host_tier::{any_tier, for_groups};
 use crate::invariants::latency;
 use crate::media;
+use crate::prefix_cache_events::any_groups;
 
 pub(crate) fn sglang() -> impl Strategy<Value = SglangConfig> {
     let sizes = (6..200u32, 1..9u32, 1..12u32, 1..12u32);
@@ -129,7 +129,11 @@ pub(crate) fn mocker() -> impl Strategy<Value = MockerConfig> {
                 enable_chunked_prefill: chunked,
                 enable_prefix_caching: caching,
                 prefill_schedule_interval: interval,
-                victim: if first { Victim::First } else { Victim::Last },
+                victim: if first {
+                    PreemptionVictim::First
+                } else {
+                    PreemptionVictim::Last
+                },
                 no_evict,
                 accept,
                 role: MockerRole::Whole,
@@ -195,12 +199,16 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
             long_prefill_token_threshold_adaptive: first,
             prefill_schedule_interval: 1 + threshold % 4,
             policy: if priority {
-                Policy::Priority
+                SchedulingPolicy::Priority
             } else {
-                Policy::Fcfs
+                SchedulingPolicy::Fcfs
             },
             async_scheduling: r#async,
-            victim: if first { Victim::First } else { Victim::Last },
+            victim: if first {
+                PreemptionVictim::First
+            } else {
+                PreemptionVictim::Last
+            },
             reserve_full_prompt: reserve,
             watermark,
             speculation: drafts.map(|accept| Speculation {

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use vllm_sim_engine::kv::{HostEviction, HostRules, HostTierConfig, LayerGroups, SparseKind};
+use vllm_sim_engine::kv::{HostEviction, HostRules, HostTierConfig, LayerGroups, SparseLayerKind};
 use vllm_sim_engine::latency::LatencyModel;
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
 use vllm_sim_engine::{
-    BlockKey, BlockPlan, Command, Delays, Event, HostEvent, Outbox, Reset, Scheduler, SeqId,
-    Sequence, SimTime, Transfer,
+    BlockKey, BlockPlan, Command, Delays, Event, HostEvent, Outbox, PrefixCacheReset, Scheduler,
+    SeqId, Sequence, SimTime, Transfer,
 };
 
 use crate::invariants::{Input, Request, sequence};
@@ -246,7 +246,7 @@ fn it_survives_a_reset_of_the_prefix_cache_but_not_its_own() {
         let mut engine = Vllm::new(config(100, Some(tier(100)))).unwrap();
         let mut log = offline::run(&mut engine, [(at(0), prompt(0, 1, 10, 1))]).unwrap();
         let mut out = Outbox::new();
-        let reset = Command::ResetPrefixCache(Reset::WhenIdle);
+        let reset = Command::ResetPrefixCache(PrefixCacheReset::WhenIdle);
         assert!(engine.command(at(1000), reset, &mut out));
         if also_host {
             assert!(engine.command(at(1000), Command::ResetHostTier, &mut out));
@@ -263,7 +263,7 @@ fn a_hit_ends_where_layers_with_a_window_have_theirs() {
     let groups = LayerGroups {
         full: 1,
         sparse: 2,
-        kind: SparseKind::Window(33),
+        kind: SparseLayerKind::Window(33),
         interval: Some(0),
     };
     let with = |groups| VllmConfig {

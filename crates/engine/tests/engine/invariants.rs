@@ -15,15 +15,15 @@ use vllm_sim_engine::sched::pool::{Pool, PoolConfig};
 use vllm_sim_engine::sched::sglang::{Sglang, SglangConfig};
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
 use vllm_sim_engine::{
-    BlockKey, BlockPlan, Command, Delays, End, Event, LoadFailure, LoraId, Outbox, Reset,
-    Scheduler, SeqId, Sequence, Transfer,
+    BlockKey, BlockPlan, Command, Delays, End, Event, LoadFailure, LoraId, Outbox,
+    PrefixCacheReset, Scheduler, SeqId, Sequence, Transfer,
 };
 
-use crate::cache_heard::{CacheHeard, check_block_use};
 use crate::configs::{mocker, pool, sglang, vllm};
 use crate::host_tier::{check_host, reset_host};
 use crate::load_failures::{any_load_failure, check_load_failures};
 use crate::media::{self, Item};
+use crate::prefix_cache_events::{CacheHeard, check_block_use};
 
 /// Input from outside, with its time.
 #[derive(Debug, Clone)]
@@ -33,7 +33,7 @@ pub(crate) enum Input {
     Abort(u64),
     Pause,
     Resume,
-    Reset(Reset),
+    PrefixCacheReset(PrefixCacheReset),
     ResetHost,
     ResetEncoder,
     Caching(bool),
@@ -121,8 +121,8 @@ pub(crate) fn inputs() -> impl Strategy<Value = Vec<(u64, Input)>> {
         1 => Just(Input::Pause),
         2 => Just(Input::Resume),
         1 => prop_oneof![
-            Just(Reset::WhenIdle), Just(Reset::Preempt), Just(Reset::Forget)
-        ].prop_map(Input::Reset),
+            Just(PrefixCacheReset::WhenIdle), Just(PrefixCacheReset::Preempt), Just(PrefixCacheReset::Forget)
+        ].prop_map(Input::PrefixCacheReset),
         1 => Just(Input::ResetHost),
         1 => Just(Input::ResetEncoder),
         1 => any::<bool>().prop_map(Input::Caching),
@@ -235,7 +235,7 @@ pub(crate) fn play(
                     paused = false;
                     engine.command(now, Command::Resume, &mut out);
                 }
-                Input::Reset(reset) => {
+                Input::PrefixCacheReset(reset) => {
                     engine.command(now, Command::ResetPrefixCache(*reset), &mut out);
                 }
                 Input::ResetHost => reset_host(engine, now, &mut out),

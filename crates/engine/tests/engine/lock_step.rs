@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use vllm_sim_engine::latency::{Batch, LatencyModel, Roofline, Setup, gpu, model};
+use vllm_sim_engine::latency::{Batch, LatencyModel, Roofline, RooflineSetup, gpu, model};
 use vllm_sim_engine::lock_step::LockStep;
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
 use vllm_sim_engine::{
@@ -167,9 +167,9 @@ fn a_prompt_on_one_rank_delays_the_decode_of_another_by_its_step() {
 #[test]
 fn spread_experts_take_the_tokens_of_all_ranks() {
     let shape = model("Qwen/Qwen3-30B-A3B").unwrap();
-    let setup = Setup {
+    let setup = RooflineSetup {
         expert_ranks: 2,
-        ..Setup::new(shape, gpu("H100").unwrap().clone())
+        ..RooflineSetup::new(shape, gpu("H100").unwrap().clone())
     };
     let roofline = Roofline::new(&setup).unwrap();
     let mut prompt = Batch::default();

@@ -2,7 +2,7 @@
 //!
 //! - `invariants`: the engine's invariants over random workloads, for every scheduler
 //! - `aic`: step times from kernel tables
-//! - `cache_heard`: the prefix cache according to events, and blocks by use, for `invariants`
+//! - `prefix_cache_events`: the prefix cache according to events, and blocks by use, for `invariants`
 //! - `configs`: random settings of schedulers, for `invariants`
 //! - `handoff`: transfer of prompts between SGLang engines
 //! - `host_tier`: content and loads of the host tier
@@ -18,7 +18,6 @@
 
 #[cfg(feature = "aic")]
 mod aic;
-mod cache_heard;
 mod configs;
 mod handoff;
 mod host_tier;
@@ -31,4 +30,5 @@ mod media;
 mod mocker;
 mod offline;
 mod pool;
+mod prefix_cache_events;
 mod runs;

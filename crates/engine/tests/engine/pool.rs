@@ -55,8 +55,8 @@ fn releases(log: &[(SimTime, Event)], id: u64) -> Vec<u64> {
 
 #[test]
 fn preparation_is_part_of_the_first_delay_unless_it_waits() {
-    let prepared = |id, spent| Sequence {
-        spent,
+    let prepared = |id, preparation_time| Sequence {
+        preparation_time,
         ..seq(id, 3, 2)
     };
     let arrivals = [

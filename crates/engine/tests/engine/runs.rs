@@ -11,15 +11,15 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_engine::latency::{LatencyModel, Polynomial};
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::mocker::MockerConfig;
-use vllm_sim_engine::sched::vllm::{Policy, Victim, Vllm, VllmConfig};
+use vllm_sim_engine::sched::vllm::{PreemptionVictim, SchedulingPolicy, Vllm, VllmConfig};
 use vllm_sim_engine::{
-    BlockKey, BlockPlan, Command, Event, Outbox, Reset, SeqId, Sequence, Transfer,
+    BlockKey, BlockPlan, Command, Event, Outbox, PrefixCacheReset, SeqId, Sequence, Transfer,
 };
 
-use crate::cache_heard::any_groups;
 use crate::configs::mocker;
 use crate::host_tier::{any_tier, for_groups};
 use crate::offline::{self, Steps};
+use crate::prefix_cache_events::any_groups;
 
 #[derive(Debug, Clone)]
 enum Input {
@@ -51,7 +51,7 @@ fn inputs() -> impl Strategy<Value = Vec<(u64, Input)>> {
         4 => (0..30u64).prop_map(Input::Abort),
         1 => Just(Input::Command(Command::Pause)),
         3 => Just(Input::Command(Command::Resume)),
-        1 => Just(Input::Command(Command::ResetPrefixCache(Reset::Forget))),
+        1 => Just(Input::Command(Command::ResetPrefixCache(PrefixCacheReset::Forget))),
         1 => Just(Input::Command(Command::CancelAll)),
     ];
     proptest::collection::vec((0..400u64, input), 1..40).prop_map(|mut inputs| {
@@ -86,11 +86,15 @@ fn config() -> impl Strategy<Value = VllmConfig> {
             enable_chunked_prefill: on[3],
             enable_prefix_caching: on[4],
             policy: if on[5] {
-                Policy::Priority
+                SchedulingPolicy::Priority
             } else {
-                Policy::Fcfs
+                SchedulingPolicy::Fcfs
             },
-            victim: if on[6] { Victim::First } else { Victim::Last },
+            victim: if on[6] {
+                PreemptionVictim::First
+            } else {
+                PreemptionVictim::Last
+            },
             long_prefill_token_threshold: threshold,
             long_prefill_token_threshold_adaptive: on[0],
             fetch: (Duration::from_millis(3), Duration::from_micros(50)),
@@ -116,7 +120,7 @@ fn spec() -> impl Strategy<Value = EngineSpec> {
         2 => config().prop_map(|config| EngineSpec::Vllm(Box::new(config))),
         1 => mocker().prop_map(|config| EngineSpec::Mocker(Box::new(MockerConfig {
             // Long outputs would preempt each other hundreds of times per token.
-            victim: Victim::Last,
+            victim: PreemptionVictim::Last,
             latency: steps_of_3_and_1_ms(),
             ..config
         }))),

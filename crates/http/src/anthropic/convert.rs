@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::inline_system;
-use super::tools::effective;
+use super::tools::apply_tool_changes;
 use crate::app::App;
 use vllm_sim_engine::driver::unix_now;
 use vllm_sim_wire::anthropic::{
@@ -29,7 +29,7 @@ pub(super) fn chat(app: &App, request: &MessagesRequest) -> Result<ChatRequest, 
 /// # Errors
 /// 400 for a change of an unknown tool.
 pub(crate) fn body(app: &App, request: &MessagesRequest) -> Result<Value, Fault> {
-    let offered = effective(request.tools.as_deref(), &request.messages)?;
+    let offered = apply_tool_changes(request.tools.as_deref(), &request.messages)?;
     let mut body = Map::new();
     body.insert("model".into(), request.model.as_str().into());
     let messages = conversation(app, request.system.as_ref(), &request.messages);
@@ -87,8 +87,11 @@ pub(crate) fn body(app: &App, request: &MessagesRequest) -> Result<Value, Fault>
 ///
 /// # Errors
 /// Same errors as [`chat`].
-pub(super) fn counted(app: &Arc<App>, request: &CountTokensRequest) -> Result<ChatRequest, Fault> {
-    let offered = effective(request.tools.as_deref(), &request.messages)?;
+pub(super) fn count_tokens_chat(
+    app: &Arc<App>,
+    request: &CountTokensRequest,
+) -> Result<ChatRequest, Fault> {
+    let offered = apply_tool_changes(request.tools.as_deref(), &request.messages)?;
     let mut body = Map::new();
     body.insert("model".into(), request.model.as_str().into());
     let messages = conversation(app, request.system.as_ref(), &request.messages);
@@ -106,7 +109,7 @@ fn python_int(number: i128) -> Value {
 
 fn conversation(app: &App, system: Option<&Content>, messages: &[Message]) -> Vec<Value> {
     let system = system.map_or(String::new(), inline_system::prompt_text);
-    let (leading, rest) = inline_system::placed(app, &system, messages);
+    let (leading, rest) = inline_system::split_leading_system(app, &system, messages);
     let mut out = Vec::with_capacity(rest.len() + 1);
     let system = inline_system::join(&[&system, &leading]);
     if !system.is_empty() {
@@ -134,7 +137,7 @@ fn convert(message: &Message, out: &mut Vec<Value>) {
         }
         Content::Blocks(blocks) => blocks,
     };
-    let mut parts = Parts::default();
+    let mut parts = MessageParts::default();
     for block in blocks {
         parts.add(block, &message.role, out);
     }
@@ -161,13 +164,13 @@ fn convert(message: &Message, out: &mut Vec<Value>) {
 }
 
 #[derive(Default)]
-struct Parts {
+struct MessageParts {
     content: Vec<Value>,
     calls: Vec<Value>,
     reasoning: Vec<String>,
 }
 
-impl Parts {
+impl MessageParts {
     fn add(&mut self, block: &ContentBlock, role: &str, out: &mut Vec<Value>) {
         let text = block.text.as_deref().filter(|text| !text.is_empty());
         match (block.kind.as_str(), text) {

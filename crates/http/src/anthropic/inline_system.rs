@@ -44,7 +44,11 @@ fn blocks_text(blocks: &[ContentBlock]) -> String {
 }
 
 /// Returns the text to append to the system prompt, and the remaining messages.
-pub(super) fn placed(app: &App, system: &str, messages: &[Message]) -> (String, Vec<Message>) {
+pub(super) fn split_leading_system(
+    app: &App,
+    system: &str,
+    messages: &[Message],
+) -> (String, Vec<Message>) {
     if messages.iter().all(|m| m.role != "system") {
         return (String::new(), messages.to_vec());
     }
@@ -53,7 +57,14 @@ pub(super) fn placed(app: &App, system: &str, messages: &[Message]) -> (String, 
     let leading = join(&texts.iter().map(String::as_str).collect::<Vec<_>>());
     let rest = out_of_tool_runs(&messages[head..]);
     let kept = !(system.is_empty() && leading.is_empty()) && keeps_inline(app);
-    (leading, if kept { rest } else { folded(rest) })
+    (
+        leading,
+        if kept {
+            rest
+        } else {
+            merge_into_user_messages(rest)
+        },
+    )
 }
 
 /// Returns whether the chat template renders a system message in the middle of a conversation.
@@ -110,7 +121,7 @@ fn out_of_tool_runs(messages: &[Message]) -> Vec<Message> {
 }
 
 /// Joins the text of system messages to the preceding user message, else to the following one.
-fn folded(messages: Vec<Message>) -> Vec<Message> {
+fn merge_into_user_messages(messages: Vec<Message>) -> Vec<Message> {
     let mut out: Vec<Message> = Vec::with_capacity(messages.len());
     let mut pending: Vec<String> = Vec::new();
     let user = |text: String| Message {
@@ -169,7 +180,7 @@ fn prepend(content: &mut Content, text: &str) {
 }
 
 fn block(text: &str) -> Option<ContentBlock> {
-    use vllm_sim_wire::schema::Wire;
+    use vllm_sim_wire::schema::RequestField;
     ContentBlock::read(&json!({"type": "text", "text": text}))
 }
 
@@ -198,7 +209,7 @@ mod tests {
             say("assistant", "c"),
             say("user", "d\n\ne"),
         ];
-        assert_eq!(folded(messages), expected);
+        assert_eq!(merge_into_user_messages(messages), expected);
     }
 
     #[test]

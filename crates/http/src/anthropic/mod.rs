@@ -3,8 +3,8 @@
 //! Source: `vllm/entrypoints/anthropic/`.
 
 pub(crate) mod convert;
-mod form;
 mod inline_system;
+mod message_format;
 mod render;
 mod tools;
 
@@ -16,15 +16,15 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::Value;
 
-use self::form::MessageForm;
+use self::message_format::MessageFormat;
 use self::render::{MessageStream, failed_event, message};
 use super::app::App;
 use super::dialect::Endpoint;
-use super::generation::{self, GenerationBody, Read, Refused, Started};
+use super::generation::{self, GenerationBody, Read, RejectedRequest, Started};
 use super::openai::{chat, prepare};
 use super::{error, transfer};
-use crate::body::Posted;
-use crate::error::Answer;
+use crate::body::JsonRequest;
+use crate::error::HandlerResult;
 use crate::request_head::RequestHead;
 use vllm_sim_observe::metrics::ToolMode;
 use vllm_sim_service::prompt::PromptSource;
@@ -44,22 +44,25 @@ impl GenerationBody for MessagesRequest {
     }
 }
 
-pub(super) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    JsonRequest { head, value }: JsonRequest,
+) -> HandlerResult {
     let threshold = transfer::hit_threshold(&app, &head.headers, &value);
     // Errors of bodies that do not parse keep OpenAI's envelope.
     let read = Read::new(&app, &head, Cow::Owned(value))?;
     let answer = answer(&app, &head, read, threshold).await;
-    Ok(answer.unwrap_or_else(|fault| app.dialect.message_refusal(&fault, app.version)))
+    Ok(answer.unwrap_or_else(|fault| app.dialect.message_error_response(&fault, app.version)))
 }
 
 pub(super) async fn count_tokens(
     State(app): State<Arc<App>>,
-    Posted { value, .. }: Posted,
-) -> Answer {
+    JsonRequest { value, .. }: JsonRequest,
+) -> HandlerResult {
     let request = CountTokensRequest::parse(&value)?;
     let count = async {
         generation::target(&app, Some(&request.model))?;
-        let mut request = convert::counted(&app, &request)?;
+        let mut request = convert::count_tokens_chat(&app, &request)?;
         request.validate_early(&app.rules.limits)?;
         let conversation = vec![chat::conversation(&app, &mut request)];
         let prompts = PromptSource::Conversations(conversation);
@@ -73,7 +76,7 @@ pub(super) async fn count_tokens(
             );
             error::json(StatusCode::OK, body)
         }
-        Err(fault) => app.dialect.message_refusal(&fault, app.version),
+        Err(fault) => app.dialect.message_error_response(&fault, app.version),
     })
 }
 
@@ -90,9 +93,12 @@ async fn answer(
     let id = prepare::request_id(dialect.message_id_prefix(), &head.headers, None);
     let requests = std::slice::from_mut(&mut request);
     let started = chat::start(app, head, requests, resolved, id, threshold).await;
-    let started = match started.map_err(|refused| refused.reported(dialect.late_refusals())) {
+    let started = match started.map_err(|refused| refused.reported(dialect.late_error_reporting()))
+    {
         Ok(started) => started,
-        Err(Refused::Late { fault, .. }) if stream => return Ok(failed_stream(app, &fault)),
+        Err(RejectedRequest::Late { fault, .. }) if stream => {
+            return Ok(failed_stream(app, &fault));
+        }
         Err(refused) => return Err(refused.into()),
     };
     let Started {
@@ -101,12 +107,14 @@ async fn answer(
         guard,
     } = started;
     chat.call_ids = dialect.ids().calls("toolu_");
-    let form = MessageForm::of(dialect.answers());
+    let form = MessageFormat::of(dialect.answers());
     if stream {
         let render = MessageStream::new(chat, form, reply.prompt_tokens());
-        return Ok(prepare::silent_stream(app, head, reply, render, guard));
+        return Ok(prepare::stream_without_keep_alive(
+            app, head, reply, render, guard,
+        ));
     }
-    let body = prepare::whole(reply, move |reply| {
+    let body = prepare::render_finished(reply, move |reply| {
         let choice = &reply.choices[0];
         let called = !chat.calls(choice, choice.released()).is_empty();
         chat.count_parsed(ToolMode::NonStreaming, called);

@@ -3,7 +3,7 @@
 //! Source: `vllm/entrypoints/anthropic/serving.py`, `messages_full_converter` and
 //! `message_stream_converter`.
 
-use super::form::{CacheCounts, MessageEnd, MessageForm};
+use super::message_format::{CacheCounts, MessageEnd, MessageFormat};
 use crate::error;
 use crate::json::{self, Nulls};
 use crate::openai::chat_render::ChatView;
@@ -27,7 +27,7 @@ fn signature() -> String {
 }
 
 /// Returns the JSON body of a finished reply.
-pub(super) fn message(chat: &ChatView, form: &MessageForm, reply: &Reply) -> String {
+pub(super) fn message(chat: &ChatView, form: &MessageFormat, reply: &Reply) -> String {
     let view = &chat.view;
     let mut out = String::with_capacity(512);
     out.push_str("{\"id\":");
@@ -115,7 +115,7 @@ enum Block {
 
 pub(super) struct MessageStream {
     chat: Box<ChatView>,
-    form: &'static MessageForm,
+    form: &'static MessageFormat,
     prompt: u32,
     index: usize,
     open: Option<Block>,
@@ -123,7 +123,7 @@ pub(super) struct MessageStream {
 }
 
 impl MessageStream {
-    pub(super) fn new(chat: Box<ChatView>, form: &'static MessageForm, prompt: u32) -> Self {
+    pub(super) fn new(chat: Box<ChatView>, form: &'static MessageFormat, prompt: u32) -> Self {
         Self {
             chat,
             form,
@@ -267,7 +267,10 @@ impl Render for MessageStream {
 
     fn fail(&mut self, out: &mut String) -> bool {
         self.stop(out);
-        out.push_str(&failed_event(&error::failed(), self.chat.view.version));
+        out.push_str(&failed_event(
+            &error::engine_failure(),
+            self.chat.view.version,
+        ));
         true
     }
 

@@ -8,13 +8,13 @@ use serde_json::Value;
 use vllm_sim_python as python;
 use vllm_sim_wire::anthropic::{Content, ContentBlock, Message, Tool};
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::schema::Wire;
+use vllm_sim_wire::schema::RequestField;
 
 /// Returns the tools after the changes in `messages`.
 ///
 /// # Errors
 /// 400 for a change of an undeclared tool.
-pub(super) fn effective(
+pub(super) fn apply_tool_changes(
     tools: Option<&[Tool]>,
     messages: &[Message],
 ) -> Result<Option<Vec<Tool>>, Fault> {
@@ -39,7 +39,7 @@ pub(super) fn effective(
     for block in changes {
         let addition = block.kind == "tool_addition";
         let Some(change) = &block.tool else { continue };
-        let name = match change.get("definition").and_then(Wire::read) {
+        let name = match change.get("definition").and_then(RequestField::read) {
             Some(definition) => {
                 let definition: Tool = definition;
                 let name = definition.name.clone();
@@ -93,7 +93,7 @@ mod tests {
         });
         let request = MessagesRequest::parse(&body, &RequestBounds::default())
             .map_err(|fault| fault.message)?;
-        let tools = effective(request.tools.as_deref(), &request.messages);
+        let tools = apply_tool_changes(request.tools.as_deref(), &request.messages);
         let tools = tools.map_err(|fault| fault.message)?.unwrap_or_default();
         Ok(tools.into_iter().map(|tool| tool.name).collect())
     }

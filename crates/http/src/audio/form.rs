@@ -9,7 +9,7 @@ use futures_util::stream;
 use multer::{Field, Multipart};
 use serde_json::{Map, Value};
 
-use crate::body::Received;
+use crate::body::RawRequest;
 use crate::query;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::audio::Upload;
@@ -32,7 +32,7 @@ impl Form {
     ///
     /// # Errors
     /// 400 for a form that is malformed or too large.
-    pub(super) async fn read(received: &Received) -> Result<Self, Fault> {
+    pub(super) async fn read(received: &RawRequest) -> Result<Self, Fault> {
         let kind = received.media_type().unwrap_or_default();
         let media = kind.split(';').next().unwrap_or_default().trim();
         if media.eq_ignore_ascii_case("application/x-www-form-urlencoded") {

@@ -20,20 +20,20 @@ use axum::http::{Response, StatusCode};
 use sha2::{Digest, Sha256};
 
 use super::app::App;
-use super::body::Received;
+use super::body::RawRequest;
 use super::error;
-use super::error::Answer;
-use super::generation::{self, Refused};
+use super::error::HandlerResult;
+use super::generation::{self, RejectedRequest};
 use super::openai::prepare;
 use super::request_head::RequestHead;
 use form::Form;
 use render::{Clip, SpeechStream, Transcript};
-use vllm_sim_config::Listener;
+use vllm_sim_config::SpeechModel;
 use vllm_sim_engine::driver::unix_now;
 use vllm_sim_random::mix;
 use vllm_sim_service::generate::request::{AudioInput, Prompt, Target};
 use vllm_sim_service::prompt::PromptSource;
-use vllm_sim_service::{EngineChecks, GenerationRequest, OutputRoom, off_thread};
+use vllm_sim_service::{GenerationRequest, OutputBudget, SubmissionChecks, run_blocking_if_large};
 use vllm_sim_tokenizer::{MediaFeature, Modality, SpecialTokens};
 use vllm_sim_tokenizer::{Tokenizer, fnv1a};
 use vllm_sim_wire::fault::Fault;
@@ -49,15 +49,21 @@ const PROMPT_TOKENS_PER_SECOND: f64 = 12.5;
 const OVERLAP: f64 = 1.0;
 const DETECTED_LANGUAGE: &str = "en";
 
-pub(crate) async fn transcriptions(State(app): State<Arc<App>>, received: Received) -> Answer {
+pub(crate) async fn transcriptions(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> HandlerResult {
     answer(&app, &received, Task::Transcribe).await
 }
 
-pub(crate) async fn translations(State(app): State<Arc<App>>, received: Received) -> Answer {
+pub(crate) async fn translations(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> HandlerResult {
     answer(&app, &received, Task::Translate).await
 }
 
-async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
+async fn answer(app: &Arc<App>, received: &RawRequest, task: Task) -> HandlerResult {
     let head = &received.head;
     let mut form = Form::read(received).await?;
     let mut request = SpeechRequest::parse(task, std::mem::take(&mut form.fields))?;
@@ -72,8 +78,8 @@ async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
     let id = prepare::request_id(name, &head.headers, None);
     let generation = GenerationRequest {
         max_tokens: request.max_completion_tokens,
-        room: OutputRoom::Context,
-        checks: EngineChecks::None,
+        room: OutputBudget::Context,
+        checks: SubmissionChecks::None,
         rank: None,
         // The prefix cache does not hold encoder output.
         skip_cache_read: !app.settings.speech.model.in_prompt,
@@ -99,7 +105,7 @@ async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
     let stream = request.stream;
     let (generated, guard) = match generation::start(app, resolved, generation).await {
         Ok(started) => started,
-        Err(Refused::Late { fault, .. }) if stream => {
+        Err(RejectedRequest::Late { fault, .. }) if stream => {
             return Ok(prepare::failed_stream(&fault));
         }
         Err(refused) => return Err(refused.into()),
@@ -124,7 +130,7 @@ async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
         }
         return Ok(prepare::stream(app, head, reply, render, 1, guard));
     }
-    let body = prepare::whole(reply, move |reply| transcript.unary(reply)).await??;
+    let body = prepare::render_finished(reply, move |reply| transcript.unary(reply)).await??;
     Ok(unary(body))
 }
 
@@ -154,7 +160,7 @@ async fn detect(
     let id = format!("{}-lang_detect", asked.id).into();
     let model = app.service.models.shown(target);
     let resolved = app.service.resolve(&app.rules, Some(&model));
-    let resolved = resolved.map_err(|refusal| generation::refusal_fault(app, refusal))?;
+    let resolved = resolved.map_err(|refusal| generation::request_error_fault(app, refusal))?;
     let request = GenerationRequest {
         arrived: asked.arrived,
         max_tokens: Some(1),
@@ -165,7 +171,7 @@ async fn detect(
     let reply = pass::start(app, resolved, request, prompt).await?;
     reply.ended().await;
     match reply.failed() {
-        true => Err(error::failed()),
+        true => Err(error::engine_failure()),
         false => Ok(()),
     }
 }
@@ -240,7 +246,7 @@ async fn seconds_of(app: &App, audio: Bytes) -> Result<f64, Fault> {
     let limits = app.settings.speech;
     let any = app.settings.takes_any_audio;
     let size = audio.len();
-    off_thread(size, move || duration::seconds(&audio, &limits, any)).await
+    run_blocking_if_large(size, move || duration::seconds(&audio, &limits, any)).await
 }
 
 fn key_of(audio: &[u8]) -> u64 {
@@ -252,7 +258,7 @@ fn key_of(audio: &[u8]) -> u64 {
 }
 
 /// Splits a file into clips of at most the model's clip length.
-fn clips(model: &Listener, seconds: f64) -> Vec<Clip> {
+fn clips(model: &SpeechModel, seconds: f64) -> Vec<Clip> {
     let longest = model.clip.map_or(f64::INFINITY, f64::from);
     let mut clips = Vec::new();
     let mut start = 0.0;

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use crate::app::App;
-use crate::generation::refusal_fault;
+use crate::generation::request_error_fault;
 use vllm_sim_service::generate::request::Prompt;
 use vllm_sim_service::prompt::PromptSource;
-use vllm_sim_service::{EngineChecks, GenerationRequest, OutputRoom, Reply, Resolved};
+use vllm_sim_service::{GenerationRequest, OutputBudget, Reply, Resolved, SubmissionChecks};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sampling::SamplingParams;
 
@@ -27,8 +27,8 @@ pub(super) async fn start(
     };
     let request = GenerationRequest {
         prompts: PromptSource::Ready(vec![prompt]),
-        room: OutputRoom::Context,
-        checks: EngineChecks::None,
+        room: OutputBudget::Context,
+        checks: SubmissionChecks::None,
         sampling: Ok(params.into()).into(),
         ..request
     };
@@ -36,6 +36,6 @@ pub(super) async fn start(
         .service
         .generate(&app.rules, resolved, Box::new(request));
     let generated = generated.await;
-    let generated = generated.map_err(|refused| refusal_fault(app, refused.into_refusal()))?;
+    let generated = generated.map_err(|refused| request_error_fault(app, refused.into_error()))?;
     Ok(generated.reply)
 }

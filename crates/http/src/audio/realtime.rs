@@ -238,7 +238,7 @@ impl Session {
 
     async fn append(&mut self, event: Map<String, Value>) {
         let append: Append =
-            match check::read_apart("InputAudioBufferAppend", &Value::Object(event)) {
+            match check::read_standalone("InputAudioBufferAppend", &Value::Object(event)) {
                 Ok(append) => append,
                 Err(fault) => return self.refuse(sanitize(&fault.message), "processing_error"),
             };
@@ -289,7 +289,7 @@ impl Session {
             return self.refuse(text, "model_not_validated");
         }
         let commit: Commit =
-            match check::read_apart("InputAudioBufferCommit", &Value::Object(event)) {
+            match check::read_standalone("InputAudioBufferCommit", &Value::Object(event)) {
                 Ok(commit) => commit,
                 Err(fault) => return self.refuse(sanitize(&fault.message), "processing_error"),
             };
@@ -380,11 +380,11 @@ impl Session {
         let model = app.service.models.displayed();
         let request = GenerationRequest {
             skip_cache_read: true,
-            ..generation::headless(app, id)
+            ..generation::request_without_head(app, id)
         };
         let started = match app.service.resolve(&app.rules, Some(model)) {
             Ok(resolved) => pass::start(app, resolved, request, prompt).await,
-            Err(refusal) => Err(generation::refusal_fault(app, refusal)),
+            Err(refusal) => Err(generation::request_error_fault(app, refusal)),
         };
         match started {
             Ok(reply) => utterance.reply = Some(reply),

@@ -13,7 +13,7 @@ use vllm_sim_engine::BlockUse;
 use vllm_sim_engine::driver::LiveEngine;
 
 /// Maximum number of map cells per rank.
-const CELLS: u32 = 240;
+const MAX_CELLS: u32 = 240;
 
 /// Returns the number of used, cached and unused blocks of each rank, in total and by cell.
 pub(crate) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
@@ -29,7 +29,7 @@ pub(crate) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
 /// sharing. `host` counts chunks in host memory and is `null` without a host tier. A cell is its
 /// number of used, shared and cached blocks.
 fn shown(engine: &LiveEngine, rank: u32) -> Value {
-    let map = engine.block_map(CELLS);
+    let map = engine.block_map(MAX_CELLS);
     let sum = |count: fn(&BlockUse) -> u32| map.cells.iter().map(count).sum::<u32>();
     let host = map.stats.host;
     let host = (host.total > 0).then(|| json!({"total": host.total, "used": host.used}));

@@ -70,7 +70,7 @@ fn state(app: &Arc<App>, values: SettingValues) -> Value {
         "generation_tokens": generated,
         "ttft": latencies["ttft"],
         "itl": latencies["itl"],
-        "scenario": app.admin_state.playing(),
+        "scenario": app.admin_state.running_phase(),
         "in_force": shown_settings(&in_force(app), values),
     })
 }

@@ -13,7 +13,7 @@ use crate::vllm::ok;
 use vllm_sim_engine::driver::{LiveSequence, SequencePhase};
 
 /// Maximum number of listed requests, newest first.
-const LISTED: usize = 200;
+const MAX_LISTED_REQUESTS: usize = 200;
 
 /// Returns the number of sequences in each phase by rank, and the newest sequences.
 ///
@@ -21,7 +21,7 @@ const LISTED: usize = 200;
 /// the key; the counts do not.
 pub(crate) async fn list(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
     let most = match admin::allowed(&app, &headers) {
-        Ok(()) => LISTED,
+        Ok(()) => MAX_LISTED_REQUESTS,
         Err(_) => 0,
     };
     let (first, _) = app.settings.parallel.local_ranks;

@@ -18,11 +18,14 @@ use axum::body::Body;
 use axum::http::Response;
 use serde_json::Value;
 
-use super::{AnswerForm, ApiDialect, Endpoint, IdForm, LateRefusals, OperationForm, RenderedForm};
+use super::{
+    ApiDialect, Endpoint, IdFormat, LateErrorReporting, OperatorRouteStyle, RenderFormat,
+    ResponseDetail,
+};
 use crate::error;
 use crate::openai::ids::rank_engine_id;
 use crate::transfer::params::TransferParams;
-use vllm_sim_service::HandOver;
+use vllm_sim_service::PrefillHandoff;
 use vllm_sim_service::dialect::Llmd;
 use vllm_sim_service::generate::request::Target;
 use vllm_sim_wire::fault::{ErrorType, Fault};
@@ -36,11 +39,11 @@ impl ApiDialect for Llmd {
         Some("application/json")
     }
 
-    fn reads_schema_first(&self) -> bool {
+    fn checks_schema_first(&self) -> bool {
         false
     }
 
-    fn asks_model_first(&self, endpoint: Endpoint) -> bool {
+    fn checks_model_before_schema(&self, endpoint: Endpoint) -> bool {
         !limits(endpoint).is_empty()
     }
 
@@ -101,7 +104,7 @@ impl ApiDialect for Llmd {
         Fault::new(404, ErrorType::NotFound, words)
     }
 
-    fn side_model(&self, found: Result<Target, Fault>) -> Result<Option<Target>, Fault> {
+    fn pooling_model(&self, found: Result<Target, Fault>) -> Result<Option<Target>, Fault> {
         Ok(found.ok())
     }
 
@@ -122,10 +125,10 @@ impl ApiDialect for Llmd {
 
     fn transfer_params(
         &self,
-        hand_over: &Arc<HandOver>,
+        prefill_handoff: &Arc<PrefillHandoff>,
         _: &dyn Fn() -> Option<TransferParams>,
     ) -> Option<TransferParams> {
-        Some(TransferParams::placeholders(hand_over.clone()))
+        Some(TransferParams::placeholders(prefill_handoff.clone()))
     }
 
     fn prefill_reason(&self) -> Option<&'static str> {
@@ -144,16 +147,16 @@ impl ApiDialect for Llmd {
         true
     }
 
-    fn choose_tools(&self, request: &ResponsesRequest, chat: &mut ChatRequest) {
+    fn set_turn_tool_choice(&self, request: &ResponsesRequest, chat: &mut ChatRequest) {
         responses::choose(request, chat);
     }
 
-    fn take_unread_instructions(&self, instructions: &mut Option<String>) -> Option<String> {
+    fn take_hidden_instructions(&self, instructions: &mut Option<String>) -> Option<String> {
         instructions.take()
     }
 
-    fn ids(&self) -> IdForm {
-        IdForm::Numbered
+    fn ids(&self) -> IdFormat {
+        IdFormat::Numbered
     }
 
     fn message_id_prefix(&self) -> &'static str {
@@ -164,19 +167,19 @@ impl ApiDialect for Llmd {
         ""
     }
 
-    fn numbers_prompts(&self) -> bool {
+    fn appends_prompt_index(&self) -> bool {
         true
     }
 
-    fn answers(&self) -> AnswerForm {
-        AnswerForm::Short
+    fn answers(&self) -> ResponseDetail {
+        ResponseDetail::Short
     }
 
-    fn shows_prompt_details(&self) -> bool {
+    fn always_reports_cached_tokens(&self) -> bool {
         true
     }
 
-    fn numbers_logprobs(&self) -> bool {
+    fn has_positional_logprobs(&self) -> bool {
         true
     }
 
@@ -184,20 +187,20 @@ impl ApiDialect for Llmd {
         true
     }
 
-    fn late_refusals(&self) -> LateRefusals {
-        LateRefusals::AsStatus
+    fn late_error_reporting(&self) -> LateErrorReporting {
+        LateErrorReporting::AsStatus
     }
 
-    fn message_refusal(&self, fault: &Fault, _: Version) -> Response<Body> {
+    fn message_error_response(&self, fault: &Fault, _: Version) -> Response<Body> {
         error::response(fault)
     }
 
-    fn rendered(&self) -> RenderedForm {
-        RenderedForm::Tokens
+    fn rendered(&self) -> RenderFormat {
+        RenderFormat::Tokens
     }
 
-    fn operations(&self) -> OperationForm {
-        OperationForm::Lenient
+    fn operations(&self) -> OperatorRouteStyle {
+        OperatorRouteStyle::Lenient
     }
 }
 

@@ -19,7 +19,7 @@ use super::openai::ids::{CallIds, request_id, uid};
 use super::openai::responses::ids::Ids;
 use super::transfer::params::TransferParams;
 use vllm_sim_config::Compat;
-use vllm_sim_service::HandOver;
+use vllm_sim_service::PrefillHandoff;
 use vllm_sim_service::dialect::{Dialect, Llmd, Vllm};
 use vllm_sim_service::generate::request::Target;
 use vllm_sim_wire::fault::Fault;
@@ -43,12 +43,12 @@ pub(crate) trait ApiDialect: Dialect {
     }
 
     /// Returns whether the schema is checked before everything else.
-    fn reads_schema_first(&self) -> bool {
+    fn checks_schema_first(&self) -> bool {
         true
     }
 
     /// Returns whether injected failures and the model are checked before the schema.
-    fn asks_model_first(&self, _: Endpoint) -> bool {
+    fn checks_model_before_schema(&self, _: Endpoint) -> bool {
         false
     }
 
@@ -96,7 +96,7 @@ pub(crate) trait ApiDialect: Dialect {
     ///
     /// # Errors
     /// The error in `found`, unless the dialect ignores the name.
-    fn side_model(&self, found: Result<Target, Fault>) -> Result<Option<Target>, Fault> {
+    fn pooling_model(&self, found: Result<Target, Fault>) -> Result<Option<Target>, Fault> {
         found.map(Some)
     }
 
@@ -120,7 +120,7 @@ pub(crate) trait ApiDialect: Dialect {
     /// Returns the transfer parameters of a response; `connector` computes those of the connector.
     fn transfer_params(
         &self,
-        _: &Arc<HandOver>,
+        _: &Arc<PrefillHandoff>,
         connector: &dyn Fn() -> Option<TransferParams>,
     ) -> Option<TransferParams> {
         connector()
@@ -148,15 +148,15 @@ pub(crate) trait ApiDialect: Dialect {
     }
 
     /// Sets the tool choice for one turn of a Responses conversation.
-    fn choose_tools(&self, _: &ResponsesRequest, _: &mut ChatRequest) {}
+    fn set_turn_tool_choice(&self, _: &ResponsesRequest, _: &mut ChatRequest) {}
 
     /// Removes and returns instructions that the model does not see.
-    fn take_unread_instructions(&self, _: &mut Option<String>) -> Option<String> {
+    fn take_hidden_instructions(&self, _: &mut Option<String>) -> Option<String> {
         None
     }
 
-    fn ids(&self) -> IdForm {
-        IdForm::Hex
+    fn ids(&self) -> IdFormat {
+        IdFormat::Hex
     }
 
     fn message_id_prefix(&self) -> &'static str {
@@ -168,21 +168,21 @@ pub(crate) trait ApiDialect: Dialect {
     }
 
     /// Returns whether the id of a completion ends with the index of its prompt.
-    fn numbers_prompts(&self) -> bool {
+    fn appends_prompt_index(&self) -> bool {
         false
     }
 
-    fn answers(&self) -> AnswerForm {
-        AnswerForm::Full
+    fn answers(&self) -> ResponseDetail {
+        ResponseDetail::Full
     }
 
     /// Returns whether usage always reports cached prompt tokens, regardless of flags.
-    fn shows_prompt_details(&self) -> bool {
+    fn always_reports_cached_tokens(&self) -> bool {
         false
     }
 
     /// Returns whether log probabilities depend only on the token's position.
-    fn numbers_logprobs(&self) -> bool {
+    fn has_positional_logprobs(&self) -> bool {
         false
     }
 
@@ -192,22 +192,22 @@ pub(crate) trait ApiDialect: Dialect {
     }
 
     /// Returns how a stream of Messages or Responses reports errors after admission.
-    fn late_refusals(&self) -> LateRefusals {
-        LateRefusals::InStream
+    fn late_error_reporting(&self) -> LateErrorReporting {
+        LateErrorReporting::InStream
     }
 
-    fn message_refusal(&self, fault: &Fault, version: Version) -> Response<Body> {
+    fn message_error_response(&self, fault: &Fault, version: Version) -> Response<Body> {
         let body = fault.to_anthropic_json(version);
         error::retry_after(fault, error::json(error::status(fault.status), body))
     }
 
-    fn rendered(&self) -> RenderedForm {
-        RenderedForm::Request
+    fn rendered(&self) -> RenderFormat {
+        RenderFormat::Request
     }
 
     /// Returns the behaviour of the LoRA, sleep and settings routes.
-    fn operations(&self) -> OperationForm {
-        OperationForm::Checked
+    fn operations(&self) -> OperatorRouteStyle {
+        OperatorRouteStyle::Checked
     }
 }
 
@@ -226,7 +226,7 @@ pub(crate) enum Endpoint {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum IdForm {
+pub(crate) enum IdFormat {
     Hex,
     /// Ten decimal digits, or the request's own id.
     Numbered,
@@ -234,7 +234,7 @@ pub(crate) enum IdForm {
 
 /// Reporting of errors that occur after a stream could have sent its headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LateRefusals {
+pub(crate) enum LateErrorReporting {
     /// As an event of the stream.
     InStream,
     /// As the status; the headers wait until the request is started.
@@ -242,7 +242,7 @@ pub(crate) enum LateRefusals {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AnswerForm {
+pub(crate) enum ResponseDetail {
     /// All members, as in vLLM.
     Full,
     /// The members that llm-d returns.
@@ -250,7 +250,7 @@ pub(crate) enum AnswerForm {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RenderedForm {
+pub(crate) enum RenderFormat {
     /// A request for `/inference/v1/generate`.
     Request,
     /// Token ids of the base model's prompt.
@@ -259,14 +259,14 @@ pub(crate) enum RenderedForm {
 
 /// Behaviour of the operator routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OperationForm {
+pub(crate) enum OperatorRouteStyle {
     /// As in vLLM: checked, with a message on success.
     Checked,
     /// As in llm-d: lenient, with an empty body.
     Lenient,
 }
 
-impl IdForm {
+impl IdFormat {
     /// Returns the ids of tool calls; only numbered ids use `prefix`.
     pub(crate) fn calls(self, prefix: &'static str) -> CallIds {
         match self {
@@ -291,7 +291,7 @@ impl IdForm {
     }
 }
 
-impl RenderedForm {
+impl RenderFormat {
     /// Returns the rendered prompt: its tokens and media, or the request that `request` builds.
     ///
     /// # Errors
@@ -326,7 +326,7 @@ impl RenderedForm {
     }
 }
 
-impl OperationForm {
+impl OperatorRouteStyle {
     /// Returns the response of a successful operation.
     pub(crate) fn done(self, value: &Value) -> Response<Body> {
         match self {

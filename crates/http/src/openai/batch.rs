@@ -12,8 +12,8 @@ use serde_json::{Map, Value};
 use super::chat;
 use super::prepare;
 use crate::app::App;
-use crate::body::Posted;
-use crate::error::Answer;
+use crate::body::JsonRequest;
+use crate::error::HandlerResult;
 use crate::generation::{self, Started};
 use crate::request_head::RequestHead;
 use crate::transfer;
@@ -22,9 +22,12 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 
 /// Maximum number of conversations per request; each is one sequence.
-const MOST: usize = 1024;
+const MAX_CONVERSATIONS: usize = 1024;
 
-pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    JsonRequest { head, value }: JsonRequest,
+) -> HandlerResult {
     answer(&app, &head, value).await
 }
 
@@ -47,7 +50,7 @@ async fn answer(app: &Arc<App>, head: &RequestHead, value: Value) -> Result<Resp
         reply,
         guard: _guard,
     } = started;
-    let body = prepare::whole(reply, move |reply| view.unary(reply)).await?;
+    let body = prepare::render_finished(reply, move |reply| view.unary(reply)).await?;
     Ok(prepare::unary(app, &head.headers, body))
 }
 
@@ -98,9 +101,9 @@ fn conversations(value: Value, bounds: &RequestBounds) -> Result<Vec<ChatRequest
         }
         _ => return ChatRequest::parse(&Value::Object(body), bounds).map(|one| vec![one]),
     };
-    if lists.len() > MOST {
+    if lists.len() > MAX_CONVERSATIONS {
         let text = format!(
-            "at most {MOST} conversations are allowed, got {}",
+            "at most {MAX_CONVERSATIONS} conversations are allowed, got {}",
             lists.len()
         );
         return Err(Fault::parameter(text, "messages"));

@@ -8,10 +8,10 @@ use serde_json::Value;
 use super::chat_render::{ChatStream, ChatView};
 use super::{legacy, prepare};
 use crate::app::App;
-use crate::body::Posted;
+use crate::body::JsonRequest;
 use crate::dialect::Endpoint;
-use crate::error::Answer;
-use crate::generation::{self, GenerationBody, Read, Refused, Started};
+use crate::error::HandlerResult;
+use crate::generation::{self, GenerationBody, Read, RejectedRequest, Started};
 use crate::media;
 use crate::request_head::RequestHead;
 use crate::transfer::{self, TransferTerms};
@@ -35,22 +35,25 @@ impl GenerationBody for ChatRequest {
     }
 }
 
-pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    JsonRequest { head, value }: JsonRequest,
+) -> HandlerResult {
     answer(&app, &head, &value).await
 }
 
-pub(crate) async fn answer(app: &Arc<App>, head: &RequestHead, value: &Value) -> Answer {
+pub(crate) async fn answer(app: &Arc<App>, head: &RequestHead, value: &Value) -> HandlerResult {
     let read = Read::<ChatRequest>::new(app, head, legacy::body(app, value))?;
     let (mut request, resolved) = read.resolve(app, head)?;
     let stream = request.stream.unwrap_or(false);
-    let interval = prepare::interval(request.stream_interval);
+    let interval = prepare::tokens_per_event(request.stream_interval);
     let headers = head.special_headers();
     let id = prepare::request_id("chatcmpl-", headers, request.request_id.as_deref());
     let threshold = transfer::hit_threshold(app, headers, value);
     let requests = std::slice::from_mut(&mut *request);
     let started = match start(app, head, requests, resolved, id, threshold).await {
         Ok(started) => started,
-        Err(Refused::Late { fault, .. }) if stream => {
+        Err(RejectedRequest::Late { fault, .. }) if stream => {
             return Ok(prepare::failed_chat_stream(&fault));
         }
         Err(refused) => return Err(refused.into()),
@@ -60,7 +63,7 @@ pub(crate) async fn answer(app: &Arc<App>, head: &RequestHead, value: &Value) ->
         let render = ChatStream::new(view, reply.choices.len(), reply.prompt_tokens());
         return Ok(prepare::stream(app, head, reply, render, interval, guard));
     }
-    let body = prepare::whole(reply, move |reply| view.unary(reply)).await?;
+    let body = prepare::render_finished(reply, move |reply| view.unary(reply)).await?;
     Ok(prepare::unary(app, headers, body))
 }
 
@@ -72,7 +75,7 @@ pub(crate) async fn start(
     resolved: Resolved,
     id: Arc<str>,
     hit_threshold: Option<f64>,
-) -> Result<Started<Box<ChatView>>, Refused> {
+) -> Result<Started<Box<ChatView>>, RejectedRequest> {
     let request = &requests[0];
     let last = LastMessage::of(app, request);
     let terms = TransferTerms::of(app, &id, request.kv_transfer_params.as_ref());
@@ -185,14 +188,14 @@ impl LastMessage {
 /// Collects everything that the shape of the response depends on.
 fn view(app: &App, request: &ChatRequest, last: LastMessage, facts: &ReplyFacts) -> Box<ChatView> {
     let prompt = &facts.prompts[0];
-    let mut view = prepare::view(app, &request.into(), facts);
+    let mut view = prepare::response_shape(app, &request.into(), facts);
     view.weights = request
         .return_weight_versions
         .then(|| app.weight_version.load_full());
     view.logprobs = request
         .logprobs
         .unwrap_or(false)
-        .then(|| prepare::top(app, request.top_logprobs));
+        .then(|| prepare::logprob_count(app, request.top_logprobs));
     view.media = media::counts(&prompt.media);
     let show_prompt = view.return_token_ids || prompt_logprobs(request).is_some();
     let parser = app.settings.parsers.reasoning.is_some();
@@ -212,7 +215,7 @@ fn view(app: &App, request: &ChatRequest, last: LastMessage, facts: &ReplyFacts)
             Some(ToolChoice::Named(_) | ToolChoice::Required)
         ),
         call_ids: app.dialect.ids().calls("chatcmpl-tool-"),
-        prompt_logprobs: prompt_logprobs(request).map(|top| prepare::top(app, top)),
+        prompt_logprobs: prompt_logprobs(request).map(|top| prepare::logprob_count(app, top)),
         prompt_ids: show_prompt.then(|| prompt.tokens.as_slice().into()),
         prompt_text: text.then(|| tokenizer.decode(&prompt.tokens, SpecialTokens::With).into()),
         ec_transfer_params: media::encoded(app, &prompt.media),

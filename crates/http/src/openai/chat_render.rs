@@ -241,12 +241,12 @@ pub(crate) struct ChatStream {
     /// Offset in `head` where the choices begin.
     choices_at: usize,
     prompt: u32,
-    so_far: Vec<SoFar>,
+    so_far: Vec<ChoiceProgress>,
 }
 
 /// Counters of one choice that the stream has sent so far.
 #[derive(Clone, Default)]
-struct SoFar {
+struct ChoiceProgress {
     tokens: u32,
     reasoning: u32,
     calls: usize,
@@ -259,7 +259,7 @@ impl ChatStream {
         head.push_str("{\"index\":0");
         head.push_str(DELTA);
         Self {
-            so_far: vec![SoFar::default(); choices],
+            so_far: vec![ChoiceProgress::default(); choices],
             chat,
             head,
             choices_at,
@@ -438,7 +438,7 @@ impl ChatStream {
 
 impl Render for ChatStream {
     fn fail(&mut self, out: &mut String) -> bool {
-        out.push_str(&error::last_events(&error::failed(), true));
+        out.push_str(&error::last_events(&error::engine_failure(), true));
         true
     }
 

@@ -8,15 +8,15 @@ use serde_json::Value;
 use super::completion_render::{CompletionStream, CompletionView, ShownPrompt};
 use super::{legacy, prepare};
 use crate::app::App;
-use crate::body::Received;
+use crate::body::RawRequest;
 use crate::dialect::Endpoint;
-use crate::error::Answer;
-use crate::generation::{self, GenerationBody, Read, Refused};
+use crate::error::HandlerResult;
+use crate::generation::{self, GenerationBody, Read, RejectedRequest};
 use crate::request_head::RequestHead;
 use crate::transfer::{self, TransferTerms};
 use vllm_sim_service::generate::request::Prompt;
 use vllm_sim_service::prompt::{CutSide, PromptInput, PromptInputs, PromptSource, Truncation};
-use vllm_sim_service::{GenerationRequest, OutputRoom, ReplyFacts};
+use vllm_sim_service::{GenerationRequest, OutputBudget, ReplyFacts};
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
@@ -38,17 +38,17 @@ impl GenerationBody for CompletionRequest {
     }
 }
 
-pub(crate) async fn create(State(app): State<Arc<App>>, received: Received) -> Answer {
+pub(crate) async fn create(State(app): State<Arc<App>>, received: RawRequest) -> HandlerResult {
     let (head, bounds) = (&received.head, &app.rules.defaults.bounds);
-    let text = received.for_schema(&app);
+    let text = received.schema_only_body(&app);
     if let Some((request, value)) = text.and_then(|t| CompletionRequest::read_long(t, bounds)) {
         return respond(&app, head, &value, Read::of(request)).await;
     }
-    let value = received.posted(&app)?;
+    let value = received.parse_json(&app)?;
     answer(&app, head, &value).await
 }
 
-pub(crate) async fn answer(app: &Arc<App>, head: &RequestHead, value: &Value) -> Answer {
+pub(crate) async fn answer(app: &Arc<App>, head: &RequestHead, value: &Value) -> HandlerResult {
     let read = Read::new(app, head, legacy::body(app, value))?;
     respond(app, head, value, read).await
 }
@@ -58,20 +58,20 @@ async fn respond(
     head: &RequestHead,
     value: &Value,
     read: Read<CompletionRequest>,
-) -> Answer {
+) -> HandlerResult {
     let (mut request, resolved) = read.resolve(app, head)?;
     if value.get("max_tokens").is_none_or(Value::is_null) {
         request.max_tokens = app.dialect.default_max_tokens();
     }
     let stream = request.stream.unwrap_or(false);
-    let interval = prepare::interval(request.stream_interval);
+    let interval = prepare::tokens_per_event(request.stream_interval);
     let headers = head.special_headers();
     let id = prepare::request_id("cmpl-", headers, request.request_id.as_deref());
     let terms = TransferTerms::of(app, &id, request.kv_transfer_params.as_ref());
     let generation = GenerationRequest {
         n: request.n,
         max_tokens: request.max_tokens,
-        room: OutputRoom::PerPrompt,
+        room: OutputBudget::PerPrompt,
         validation: request.validate_early(&app.rules.limits).into(),
         sampling: request.sampling(&app.rules.defaults).into(),
         echo: request.echo.unwrap_or(false) || request.return_token_ids.unwrap_or(false),
@@ -84,7 +84,7 @@ async fn respond(
     };
     let (generated, guard) = match generation::start(app, resolved, generation).await {
         Ok(started) => started,
-        Err(Refused::Late { fault, .. }) if stream => {
+        Err(RejectedRequest::Late { fault, .. }) if stream => {
             return Ok(prepare::failed_stream(&fault));
         }
         Err(refused) => return Err(refused.into()),
@@ -97,7 +97,7 @@ async fn respond(
         let render = CompletionStream::new(view, reply.choices.len(), &reply.prompts);
         return Ok(prepare::stream(app, head, reply, render, interval, guard));
     }
-    let body = prepare::whole(reply, move |reply| view.unary(reply)).await?;
+    let body = prepare::render_finished(reply, move |reply| view.unary(reply)).await?;
     Ok(prepare::unary(app, headers, body))
 }
 
@@ -125,11 +125,11 @@ pub(crate) fn inputs(request: &mut CompletionRequest) -> PromptInputs {
 }
 
 fn view(app: &App, request: &CompletionRequest, facts: &ReplyFacts) -> CompletionView {
-    let mut view = prepare::view(app, &request.into(), facts);
+    let mut view = prepare::response_shape(app, &request.into(), facts);
     view.weights = request
         .return_weight_versions
         .then(|| app.weight_version.load_full());
-    view.logprobs = request.logprobs.map(|top| prepare::top(app, top));
+    view.logprobs = request.logprobs.map(|top| prepare::logprob_count(app, top));
     // vLLM serves beam search on another path, which reports no prompt details.
     view.prompt_details &= !request.use_beam_search;
     let echo = request.echo.unwrap_or(false);
@@ -144,10 +144,12 @@ fn view(app: &App, request: &CompletionRequest, facts: &ReplyFacts) -> Completio
     CompletionView {
         echo,
         echo_only: echo && request.max_tokens == Some(0),
-        prompt_logprobs: request.prompt_logprobs.map(|top| prepare::top(app, top)),
+        prompt_logprobs: request
+            .prompt_logprobs
+            .map(|top| prepare::logprob_count(app, top)),
         prompts: shown.then(|| facts.prompts.iter().map(show).collect()),
         ec_transfer_params: None,
-        numbers_prompts: app.dialect.numbers_prompts(),
+        appends_prompt_index: app.dialect.appends_prompt_index(),
         view,
     }
 }

@@ -30,14 +30,14 @@ pub(crate) struct CompletionView {
     pub(crate) prompts: Option<Arc<[ShownPrompt]>>,
     pub(crate) ec_transfer_params: Option<Arc<str>>,
     /// Whether response ids end with the index of the prompt (llm-d).
-    pub(crate) numbers_prompts: bool,
+    pub(crate) appends_prompt_index: bool,
 }
 
 impl CompletionView {
     /// Returns the shape of the response to one prompt.
     fn shape_of(&self, prompt: usize) -> ResponseShape {
         let mut shape = self.view.clone();
-        if self.numbers_prompts {
+        if self.appends_prompt_index {
             shape.id = format!("{}-{prompt}", shape.id).into();
         }
         shape
@@ -171,7 +171,7 @@ pub(crate) struct CompletionStream {
 impl CompletionStream {
     /// Creates the renderer for `choices` choices; `prompts` holds the prompt lengths, in tokens.
     pub(crate) fn new(completion: CompletionView, choices: usize, prompts: &[u32]) -> Self {
-        let ids = if completion.numbers_prompts {
+        let ids = if completion.appends_prompt_index {
             prompts.len()
         } else {
             1

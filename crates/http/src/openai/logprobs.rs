@@ -53,23 +53,27 @@ pub(crate) struct TokenLogprob {
 }
 
 /// Returns the last tokens before a position; called if a token is only part of a character.
-pub(crate) type Before<'a> = &'a dyn Fn() -> Vec<u32>;
+pub(crate) type PrecedingTokens<'a> = &'a dyn Fn() -> Vec<u32>;
 
 /// Position of a token and its context.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct TokenPosition<'a> {
     pub(crate) position: usize,
     /// Hash of all preceding tokens.
     pub(crate) context: u64,
-    pub(crate) before: Before<'a>,
+    pub(crate) before: PrecedingTokens<'a>,
 }
 
 /// Number of preceding tokens that can affect a token's text.
 pub(crate) const CONTEXT: usize = 4;
 
 /// Calls `then` with the position of a reply token.
-pub(crate) fn at<R>(script: &Script, position: usize, then: impl FnOnce(Place<'_>) -> R) -> R {
-    then(Place {
+pub(crate) fn at<R>(
+    script: &Script,
+    position: usize,
+    then: impl FnOnce(TokenPosition<'_>) -> R,
+) -> R {
+    then(TokenPosition {
         position,
         context: script.context(position),
         before: &|| script.before(position),
@@ -77,13 +81,13 @@ pub(crate) fn at<R>(script: &Script, position: usize, then: impl FnOnce(Place<'_
 }
 
 /// Calls `then` with each prompt token and its position.
-pub(crate) fn each_of_prompt(tokens: &[u32], mut then: impl FnMut(u32, Place<'_>)) {
+pub(crate) fn each_of_prompt(tokens: &[u32], mut then: impl FnMut(u32, TokenPosition<'_>)) {
     let mut context = CONTEXT_START;
     for (position, id) in tokens.iter().enumerate() {
         let before = || tokens[position.saturating_sub(CONTEXT)..position].to_vec();
         then(
             *id,
-            Place {
+            TokenPosition {
                 position,
                 context,
                 before: &before,
@@ -100,7 +104,7 @@ pub(crate) fn each_of_prompt(tokens: &[u32], mut then: impl FnMut(u32, Place<'_>
 pub(crate) fn entries(
     tokenizer: &Tokenizer,
     id: u32,
-    place: Place<'_>,
+    place: TokenPosition<'_>,
     style: LogprobStyle,
 ) -> Vec<TokenLogprob> {
     let top = style.top.min(tokenizer.vocab_size().max(2)) as usize;
@@ -133,7 +137,7 @@ pub(crate) fn entries(
 fn by_position(
     tokenizer: &Tokenizer,
     id: u32,
-    place: Place<'_>,
+    place: TokenPosition<'_>,
     top: usize,
     style: LogprobStyle,
 ) -> Vec<TokenLogprob> {
@@ -164,7 +168,7 @@ fn by_position(
 /// of it.
 ///
 /// Source: vLLM 0.33 `vllm/v1/engine/logprobs.py`, `_correct_decoded_token`.
-pub(crate) fn text(tokenizer: &Tokenizer, id: u32, before: Before<'_>) -> String {
+pub(crate) fn text(tokenizer: &Tokenizer, id: u32, before: PrecedingTokens<'_>) -> String {
     const CUT: char = '\u{fffd}';
 
     let alone = tokenizer.token_text(id);
@@ -196,7 +200,7 @@ pub(super) fn chat_entry(
     out: &mut String,
     tokenizer: &Tokenizer,
     token: &Token<'_>,
-    place: Place<'_>,
+    place: TokenPosition<'_>,
     style: LogprobStyle,
 ) {
     let entries = entries(tokenizer, token.id, place, style);
@@ -250,7 +254,7 @@ impl CompletionLogprobs {
         &mut self,
         tokenizer: &Tokenizer,
         id: u32,
-        place: Place<'_>,
+        place: TokenPosition<'_>,
         style: LogprobStyle,
     ) {
         self.push_text(&entries(tokenizer, id, place, style)[0].text);
@@ -279,7 +283,7 @@ impl CompletionLogprobs {
         &mut self,
         tokenizer: &Tokenizer,
         id: u32,
-        place: Place<'_>,
+        place: TokenPosition<'_>,
         style: LogprobStyle,
     ) {
         let entries = entries(tokenizer, id, place, style);

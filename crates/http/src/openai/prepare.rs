@@ -14,7 +14,7 @@ use crate::{error, fault};
 use vllm_sim_config::RequestDrafts;
 use vllm_sim_engine::driver::unix_now;
 use vllm_sim_service::generate::tools::{ToolChoice as Choice, ToolDef};
-use vllm_sim_service::{Reply, ReplyFacts, ToolRequest, off_thread};
+use vllm_sim_service::{Reply, ReplyFacts, ToolRequest, run_blocking_if_large};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::CompletionRequest;
@@ -22,14 +22,14 @@ use vllm_sim_wire::openai::shared::ToolChoice;
 
 /// Request fields that both APIs have and that determine the shape of the response.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Shape {
+pub(crate) struct UsageOptions {
     pub(crate) usage: bool,
     pub(crate) continuous_usage: bool,
     pub(crate) return_token_ids: bool,
     pub(crate) tokens_as_ids: Option<bool>,
 }
 
-impl From<&ChatRequest> for Shape {
+impl From<&ChatRequest> for UsageOptions {
     fn from(request: &ChatRequest) -> Self {
         let (usage, continuous_usage) = request.wants_usage();
         Self {
@@ -41,7 +41,7 @@ impl From<&ChatRequest> for Shape {
     }
 }
 
-impl From<&CompletionRequest> for Shape {
+impl From<&CompletionRequest> for UsageOptions {
     fn from(request: &CompletionRequest) -> Self {
         let (usage, continuous_usage) = request.wants_usage();
         Self {
@@ -54,7 +54,7 @@ impl From<&CompletionRequest> for Shape {
 }
 
 /// Returns the number of log probabilities per position; −1 means the whole vocabulary.
-pub(crate) fn top(app: &App, asked: i128) -> u32 {
+pub(crate) fn logprob_count(app: &App, asked: i128) -> u32 {
     let vocabulary = app.service.generator.tokenizer().vocab_size();
     u32::try_from(asked)
         .unwrap_or(vocabulary)
@@ -134,7 +134,7 @@ pub(crate) fn reasoning(app: &App, request: &ChatRequest) -> Option<f64> {
     (!off && share > 0.0).then_some(share)
 }
 
-pub(crate) fn view(app: &App, shape: &Shape, facts: &ReplyFacts) -> ResponseShape {
+pub(crate) fn response_shape(app: &App, shape: &UsageOptions, facts: &ReplyFacts) -> ResponseShape {
     let params = &facts.params;
     let answers = &app.settings.answers;
     let include = shape.usage || answers.force_include_usage;
@@ -148,10 +148,10 @@ pub(crate) fn view(app: &App, shape: &Shape, facts: &ReplyFacts) -> ResponseShap
         tokenizer: app.service.generator.tokenizer().clone(),
         include_usage: include,
         continuous_usage: include && continuous,
-        prompt_details: answers.prompt_tokens_details || app.dialect.shows_prompt_details(),
+        prompt_details: answers.prompt_tokens_details || app.dialect.always_reports_cached_tokens(),
         reasoning_details: app.settings.parsers.reasoning.is_some(),
         logprobs: None,
-        distribution: match app.dialect.numbers_logprobs() {
+        distribution: match app.dialect.has_positional_logprobs() {
             true => Distribution::ByPosition,
             false => Distribution::ByRank {
                 seed: app.service.settings().seed,
@@ -186,15 +186,15 @@ fn draft_report(app: &App) -> Option<DraftReport> {
 ///
 /// # Errors
 /// vLLM's 500 if a choice ended with an error.
-pub(crate) async fn whole<T: Send + 'static>(
+pub(crate) async fn render_finished<T: Send + 'static>(
     reply: Reply,
     render: impl FnOnce(&Reply) -> T + Send + 'static,
 ) -> Result<T, Fault> {
     reply.ended().await;
     if reply.failed() {
-        return Err(error::failed());
+        return Err(error::engine_failure());
     }
-    Ok(off_thread(reply.size, move || render(&reply)).await)
+    Ok(run_blocking_if_large(reply.size, move || render(&reply)).await)
 }
 
 /// Returns a unary response, with the load header if the client requested it.
@@ -238,7 +238,7 @@ fn load_header(app: &App, format: LoadFormat) -> String {
 }
 
 /// Returns the minimum number of tokens per event, clamped to 32 bits.
-pub(crate) fn interval(asked: Option<i128>) -> u32 {
+pub(crate) fn tokens_per_event(asked: Option<i128>) -> u32 {
     u32::try_from(asked.unwrap_or(1).max(1)).unwrap_or(u32::MAX)
 }
 
@@ -260,7 +260,7 @@ pub(crate) fn stream<R: Render + Unpin>(
 }
 
 /// Returns a streamed response without keep-alive comments.
-pub(crate) fn silent_stream<R: Render + Unpin>(
+pub(crate) fn stream_without_keep_alive<R: Render + Unpin>(
     app: &App,
     head: &RequestHead,
     reply: Reply,

@@ -7,14 +7,17 @@ use axum::extract::State;
 
 use super::{count, enter, id, list_head, list_tail, model, rows, tokens, vector};
 use crate::app::App;
-use crate::body::Posted;
-use crate::error::Answer;
+use crate::body::JsonRequest;
+use crate::error::HandlerResult;
 use crate::json;
 use vllm_sim_service::pooling::class_probabilities;
 use vllm_sim_wire::vllm::pooling::PoolingRequest;
 
 /// Handles `POST /classify`; equal inputs get equal class probabilities.
-pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    JsonRequest { head, value }: JsonRequest,
+) -> HandlerResult {
     let request = PoolingRequest::parse_classify(&value)?;
     let model = model(&app, request.model.as_deref())?;
     let _guard = enter(&app, count(&request))?;

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use super::vector::Endianness;
 use super::{enter, id, model, rows, vector};
 use crate::app::App;
-use crate::body::Posted;
-use crate::error::Answer;
+use crate::body::JsonRequest;
+use crate::error::HandlerResult;
 use crate::json;
 use vllm_sim_service::pooling::{llmd_embedding, unit_embedding};
 use vllm_sim_tokenizer::SpecialTokens;
@@ -21,11 +21,11 @@ use vllm_sim_wire::cohere::{EmbedInput, EmbedRequest};
 
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
-    Posted {
+    JsonRequest {
         head: received,
         value,
-    }: Posted,
-) -> Answer {
+    }: JsonRequest,
+) -> HandlerResult {
     let request = EmbedRequest::parse(&value)?;
     model(&app, request.model.as_deref())?;
     // Exactly one of the three kinds of input is set.

@@ -16,9 +16,9 @@ use super::{
     NO_PLUGIN, count, enter, id, list_head, list_tail, model, rows, tokens, usage, vector,
 };
 use crate::app::App;
-use crate::body::{Posted, Received};
+use crate::body::{JsonRequest, RawRequest};
 use crate::dialect::Endpoint;
-use crate::error::Answer;
+use crate::error::HandlerResult;
 use crate::json;
 use vllm_sim_config::Task;
 use vllm_sim_engine::driver::unix_now;
@@ -51,8 +51,11 @@ const POOLING: Route = Route {
     write: vector::write,
 };
 
-pub(crate) async fn embeddings(State(app): State<Arc<App>>, mut received: Received) -> Answer {
-    let text = received.for_schema(&app);
+pub(crate) async fn embeddings(
+    State(app): State<Arc<App>>,
+    mut received: RawRequest,
+) -> HandlerResult {
+    let text = received.schema_only_body(&app);
     if let Some((request, value)) = text.and_then(PoolingRequest::read_long_embedding) {
         // Frees the body, which takes about as much memory as the parsed request.
         received.bytes = Bytes::new();
@@ -60,12 +63,15 @@ pub(crate) async fn embeddings(State(app): State<Arc<App>>, mut received: Receiv
         return answer(&app, headers, &value, request, EMBEDDING).await;
     }
     let dialect = app.dialect;
-    let value = dialect.read(Endpoint::Embeddings, Cow::Owned(received.posted(&app)?))?;
+    let value = dialect.read(Endpoint::Embeddings, Cow::Owned(received.parse_json(&app)?))?;
     let request = PoolingRequest::parse_embedding(&value).map_err(|fault| dialect.unread(fault))?;
     answer(&app, &received.head.headers, &value, request, EMBEDDING).await
 }
 
-pub(crate) async fn pooling(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
+pub(crate) async fn pooling(
+    State(app): State<Arc<App>>,
+    JsonRequest { head, value }: JsonRequest,
+) -> HandlerResult {
     let dialect = app.dialect;
     let request = PoolingRequest::parse_pooling(&value).map_err(|fault| dialect.unread(fault))?;
     answer(&app, &head.headers, &value, request, POOLING).await

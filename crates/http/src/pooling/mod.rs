@@ -24,7 +24,7 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::{Prompt, Prompts};
 use vllm_sim_wire::openai::message::Message;
-use vllm_sim_wire::schema::Wire;
+use vllm_sim_wire::schema::RequestField;
 use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
 
 /// Returns the model name to report; llm-d ignores the requested name.
@@ -32,7 +32,7 @@ fn model(app: &App, requested: Option<&str>) -> Result<Arc<str>, Fault> {
     let models = &app.service.models;
     let unknown = || Fault::unknown_pooling_model(requested.unwrap_or_default());
     let found = models.resolve(requested).ok_or_else(unknown);
-    Ok(match app.dialect.side_model(found)? {
+    Ok(match app.dialect.pooling_model(found)? {
         Some(target) => models.shown(&target),
         None => models.displayed().clone(),
     })
@@ -62,7 +62,7 @@ fn enter(app: &App, inputs: usize) -> Result<InFlightGuard, Fault> {
 fn count(request: &PoolingRequest) -> usize {
     match &request.input {
         PoolingInput::Prompts(Prompts(prompts)) => prompts.len(),
-        PoolingInput::Texts(texts) => texts.count(),
+        PoolingInput::ConcatenatedTexts(texts) => texts.count(),
         PoolingInput::Chats(chats) => chats.len(),
         PoolingInput::Chat(_) | PoolingInput::Data(_) | PoolingInput::Pair(..) => 1,
     }
@@ -117,7 +117,7 @@ async fn tokens(app: &Arc<App>, request: &PoolingRequest, body: &Value) -> Resul
                 inputs.push(&fitted(app, request, input)?);
             }
         }
-        PoolingInput::Texts(texts) => {
+        PoolingInput::ConcatenatedTexts(texts) => {
             for text in texts.iter() {
                 let ids = encoded_text(app, text, special).await;
                 let input = InputTokens::of_text(ids, special);
@@ -169,7 +169,7 @@ async fn encoded_text(app: &App, text: &str, special: SpecialTokens) -> Vec<u32>
     let tokenizer = app.service.generator.tokenizer().clone();
     let owned = text.to_owned();
     let encode = move || tokenizer.encode(&owned, special);
-    vllm_sim_service::off_thread(text.len(), encode).await
+    vllm_sim_service::run_blocking_if_large(text.len(), encode).await
 }
 
 /// Tokenizes a conversation, without a generation prompt unless the request asks for one.

@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Response, header};
 use futures_util::{StreamExt, stream};
-use vllm_sim_service::long_work;
+use vllm_sim_service::run_blocking;
 use vllm_sim_wire::fault::Fault;
 
 /// Maximum number of floats in one response: 2,048 inputs of 8,192 dimensions.
@@ -83,7 +83,7 @@ fn body<W: FnMut(&mut String, usize) + Send + 'static>(mut rows: Rows<W>) -> Bod
         return Body::from(first);
     }
     let further = stream::unfold(rows, |mut rows| {
-        long_work(async move {
+        run_blocking(async move {
             let frame = rows.frame()?;
             Some((frame, rows))
         })

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::{enter, id, model, usage, vector};
 use crate::app::App;
-use crate::body::Posted;
-use crate::error::Answer;
+use crate::body::JsonRequest;
+use crate::error::HandlerResult;
 use crate::vllm::ok;
 use vllm_sim_config::Task;
 use vllm_sim_engine::driver::unix_now;
@@ -17,7 +17,10 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
 
 /// Handles `POST /score`: one text against many, or pairs of texts.
-pub(crate) async fn score(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
+pub(crate) async fn score(
+    State(app): State<Arc<App>>,
+    JsonRequest { head, value }: JsonRequest,
+) -> HandlerResult {
     let request = PoolingRequest::parse_score(&value)?;
     let model = model(&app, request.model.as_deref())?;
     let (ones, twos) = sides(&request);
@@ -58,7 +61,10 @@ pub(crate) async fn score(State(app): State<Arc<App>>, Posted { head, value }: P
 }
 
 /// Handles `POST /rerank`: documents sorted by descending score.
-pub(crate) async fn rerank(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
+pub(crate) async fn rerank(
+    State(app): State<Arc<App>>,
+    JsonRequest { head, value }: JsonRequest,
+) -> HandlerResult {
     let request = PoolingRequest::parse_rerank(&value)?;
     let model = model(&app, request.model.as_deref())?;
     let (query, documents) = sides(&request);

@@ -17,7 +17,7 @@ use super::vllm::ok;
 use vllm_sim_config::Connector;
 use vllm_sim_engine::driver::KvSource;
 use vllm_sim_service::generate::request::Prompt;
-use vllm_sim_service::{HandOver, Transfer};
+use vllm_sim_service::{PrefillHandoff, Transfer};
 use vllm_sim_wire::Version;
 
 use params::TransferParams;
@@ -27,7 +27,7 @@ use params::TransferParams;
 pub(crate) struct TransferTerms {
     pub(crate) transfer: Transfer,
     /// Handoff of a prompt to a decode server, and the parameters of its request.
-    offered: Option<(Arc<HandOver>, Map<String, Value>)>,
+    offered: Option<(Arc<PrefillHandoff>, Map<String, Value>)>,
 }
 
 impl TransferTerms {
@@ -60,27 +60,34 @@ impl TransferTerms {
             (Some(Connector::MoriIo), Some(routed)) => routed.to_owned(),
             _ => format!("{id}-{}", &uid()[..8]),
         };
-        let hand_over = Arc::new(HandOver::new(name));
+        let prefill_handoff = Arc::new(PrefillHandoff::new(name));
         Self {
             transfer: match connector {
                 None => Transfer::Local,
-                Some(_) => Transfer::ForRemote(hand_over.clone()),
+                Some(_) => Transfer::ForRemote(prefill_handoff.clone()),
             },
-            offered: Some((hand_over, params.clone())),
+            offered: Some((prefill_handoff, params.clone())),
         }
     }
 
     /// Returns the parameters for the decode server, for a response to `prompts`.
     pub(crate) fn offer(&self, app: &App, prompts: &[Prompt]) -> Option<Arc<TransferParams>> {
-        let (hand_over, params) = self.offered.as_ref()?;
+        let (prefill_handoff, params) = self.offered.as_ref()?;
         // For several prompts, vLLM returns the parameters of the first.
         let tokens = prompts.first().map_or(0, |prompt| prompt.tokens.len()) as u32;
         let generation = app.version >= Version::V033;
-        let sent = app.dialect.transfer_params(hand_over, &|| {
-            let hand_over = hand_over.clone();
+        let sent = app.dialect.transfer_params(prefill_handoff, &|| {
+            let prefill_handoff = prefill_handoff.clone();
             let connector = connector(app)?;
             let engine = (app.engine_id.to_string(), app.settings.clone());
-            TransferParams::of(connector, engine, tokens, params, hand_over, generation)
+            TransferParams::of(
+                connector,
+                engine,
+                tokens,
+                params,
+                prefill_handoff,
+                generation,
+            )
         });
         sent.map(Arc::new)
     }

@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 
 use crate::settings::Settings;
 use vllm_sim_config::Connector;
-use vllm_sim_service::HandOver;
+use vllm_sim_service::PrefillHandoff;
 
 /// The `kv_transfer_params` of a response, in the connector's format.
 #[derive(Debug)]
 pub(crate) struct TransferParams {
     source: ParamsSource,
-    hand_over: Arc<HandOver>,
+    prefill_handoff: Arc<PrefillHandoff>,
 }
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ struct SourceEngine {
 }
 
 impl TransferParams {
-    pub(crate) fn placeholders(hand_over: Arc<HandOver>) -> Self {
+    pub(crate) fn placeholders(prefill_handoff: Arc<PrefillHandoff>) -> Self {
         let answer = json!({
             "do_remote_decode": false,
             "do_remote_prefill": true,
@@ -48,7 +48,7 @@ impl TransferParams {
         });
         Self {
             source: ParamsSource::Fixed(answer.to_string()),
-            hand_over,
+            prefill_handoff,
         }
     }
 
@@ -58,7 +58,7 @@ impl TransferParams {
         engine: (String, Arc<Settings>),
         prompt: u32,
         requested: &serde_json::Map<String, Value>,
-        hand_over: Arc<HandOver>,
+        prefill_handoff: Arc<PrefillHandoff>,
         generation: bool,
     ) -> Option<Self> {
         let (id, settings) = engine;
@@ -78,7 +78,10 @@ impl TransferParams {
             Connector::LmCacheMp => ParamsSource::Fixed("{}".to_owned()),
             Connector::Mooncake | Connector::LmCache => return None,
         };
-        Some(Self { source, hand_over })
+        Some(Self {
+            source,
+            prefill_handoff,
+        })
     }
 
     pub(crate) fn write(&self, out: &mut String) {
@@ -87,8 +90,10 @@ impl TransferParams {
                 out.push_str(params);
                 return;
             }
-            ParamsSource::Nixl(engine) => engine.nixl(&self.hand_over),
-            ParamsSource::MoriIo(engine, transfer) => engine.mori_io(&self.hand_over, transfer),
+            ParamsSource::Nixl(engine) => engine.nixl(&self.prefill_handoff),
+            ParamsSource::MoriIo(engine, transfer) => {
+                engine.mori_io(&self.prefill_handoff, transfer)
+            }
         };
         // A request that did not finish has no blocks to read.
         let params = params.unwrap_or_default();
@@ -97,9 +102,9 @@ impl TransferParams {
 }
 
 impl SourceEngine {
-    fn rank(&self, hand_over: &HandOver) -> u32 {
+    fn rank(&self, prefill_handoff: &PrefillHandoff) -> u32 {
         let (first, _) = self.settings.parallel.local_ranks;
-        first + hand_over.rank().unwrap_or_default()
+        first + prefill_handoff.rank().unwrap_or_default()
     }
 
     /// Returns the engine id; with data parallelism each rank has its own.
@@ -122,9 +127,9 @@ impl SourceEngine {
     ///
     /// Source: `request_finished` of
     /// `vllm/distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py`, 0.33.
-    fn nixl(&self, hand_over: &HandOver) -> Option<Value> {
-        let (blocks, output) = hand_over.outcome()?;
-        let rank = self.rank(hand_over);
+    fn nixl(&self, prefill_handoff: &PrefillHandoff) -> Option<Value> {
+        let (blocks, output) = prefill_handoff.outcome()?;
+        let rank = self.rank(prefill_handoff);
         let (host, port) = self.host_and_port(rank);
         let parallel = &self.settings.parallel;
         let mut params = json!({
@@ -132,7 +137,7 @@ impl SourceEngine {
             "do_remote_decode": false,
             "remote_block_ids": [blocks],
             "remote_engine_id": self.id(rank),
-            "remote_request_id": hand_over.request,
+            "remote_request_id": prefill_handoff.request,
             "remote_host": host,
             "remote_port": port,
             "tp_size": parallel.tensor,
@@ -154,9 +159,9 @@ impl SourceEngine {
     ///
     /// Source: `request_finished` of
     /// `vllm/distributed/kv_transfer/kv_connector/v1/moriio/moriio_connector.py`, 0.33.
-    fn mori_io(&self, hand_over: &HandOver, transfer: &Value) -> Option<Value> {
-        let (blocks, _) = hand_over.outcome()?;
-        let rank = self.rank(hand_over);
+    fn mori_io(&self, prefill_handoff: &PrefillHandoff, transfer: &Value) -> Option<Value> {
+        let (blocks, _) = prefill_handoff.outcome()?;
+        let rank = self.rank(prefill_handoff);
         let (host, notify) = self.host_and_port(rank);
         let parallel = &self.settings.parallel;
         let raw = self.settings.kv_transfer.as_ref().map(|t| &t.raw);

@@ -9,21 +9,21 @@ use serde_json::{Value, json};
 
 use super::{ok, raw_json, refused};
 use crate::app::App;
-use crate::body::Received;
-use crate::error::Answer;
+use crate::body::RawRequest;
+use crate::error::HandlerResult;
 use crate::{error, query};
 use vllm_sim_engine::driver::unix_now;
 use vllm_sim_observe::metrics::{Operation, SleepState};
-use vllm_sim_service::{Asset, Halt};
+use vllm_sim_service::{PauseMode, SleepTag};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::control::{PauseQuery, ResetQuery, SleepQuery};
 
-pub(crate) async fn sleep(State(app): State<Arc<App>>, uri: Uri) -> Answer {
+pub(crate) async fn sleep(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
     let query: SleepQuery = query::read(&uri)?;
     let level = u8::try_from(query.level).unwrap_or(1);
     if app.settings.server.has_lenient_sleep {
         if sleeps(&app) {
-            app.service.doze();
+            app.service.sleep_llmd();
             set_sleep_state(&app, SleepState::WeightsOffloaded);
         }
     } else {
@@ -43,14 +43,14 @@ pub(crate) async fn sleep(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     Ok(app.dialect.operations().done(&done))
 }
 
-pub(crate) async fn wake_up(State(app): State<Arc<App>>, uri: Uri) -> Answer {
+pub(crate) async fn wake_up(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
     let tags = query::all(&uri, "tags");
     let mut assets = Vec::new();
     for tag in &tags {
         match tag.as_str() {
-            "weights" => assets.push(Asset::Weights),
-            "kv_cache" => assets.push(Asset::KvCache),
-            "scheduling" => assets.push(Asset::Scheduling),
+            "weights" => assets.push(SleepTag::Weights),
+            "kv_cache" => assets.push(SleepTag::KvCache),
+            "scheduling" => assets.push(SleepTag::Scheduling),
             // llm-d has only the tag `kv_cache` and ignores others.
             _ if app.settings.server.has_lenient_sleep => {}
             other => {
@@ -62,8 +62,9 @@ pub(crate) async fn wake_up(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     }
     if app.settings.server.has_lenient_sleep {
         if sleeps(&app) {
-            let cache = assets.is_empty() || assets.contains(&Asset::KvCache);
-            app.service.rise(cache && app.settings.cache.finds_prefixes);
+            let cache = assets.is_empty() || assets.contains(&SleepTag::KvCache);
+            app.service
+                .wake_llmd(cache && app.settings.cache.finds_prefixes);
             set_sleep_state(&app, SleepState::Awake);
         }
         let done = json!({"status": "awake", "tags": tags_or_null(&tags)});
@@ -80,7 +81,7 @@ pub(crate) async fn is_sleeping(State(app): State<Arc<App>>) -> Response<Body> {
     ok(&json!({"is_sleeping": control.is_asleep() || control.is_paused()}))
 }
 
-pub(crate) async fn release_kv_cache_memory(State(app): State<Arc<App>>) -> Answer {
+pub(crate) async fn release_kv_cache_memory(State(app): State<Arc<App>>) -> HandlerResult {
     if !app.service.control.is_paused() {
         let message = "KV cache memory can only be released while generation is paused.";
         return Err(Fault::new(500, ErrorType::InternalServer, message));
@@ -90,7 +91,7 @@ pub(crate) async fn release_kv_cache_memory(State(app): State<Arc<App>>) -> Answ
     Ok(ok(&json!({"status": "kv_cache_released"})))
 }
 
-pub(crate) async fn pause(State(app): State<Arc<App>>, uri: Uri) -> Answer {
+pub(crate) async fn pause(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
     let query: PauseQuery = query::read(&uri)?;
     let halt = halt(&query.mode);
     if query.clear_cache {
@@ -110,7 +111,7 @@ pub(crate) async fn is_paused(State(app): State<Arc<App>>) -> Response<Body> {
     ok(&json!({"is_paused": app.service.control.is_paused()}))
 }
 
-pub(crate) async fn reset_prefix_cache(State(app): State<Arc<App>>, uri: Uri) -> Answer {
+pub(crate) async fn reset_prefix_cache(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
     let query: ResetQuery = query::read(&uri)?;
     let running = query.reset_running_requests;
     let external = query.reset_external;
@@ -132,7 +133,10 @@ pub(crate) async fn reset_encoder(State(app): State<Arc<App>>) -> Response<Body>
 }
 
 /// Handles `POST /abort_requests` in development mode; aborts all requests if none is named.
-pub(crate) async fn abort_requests(State(app): State<Arc<App>>, received: Received) -> Answer {
+pub(crate) async fn abort_requests(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> HandlerResult {
     let bytes = &received.bytes;
     let value = if bytes.is_empty() {
         Value::Null
@@ -147,7 +151,10 @@ pub(crate) async fn abort_requests(State(app): State<Arc<App>>, received: Receiv
 }
 
 /// Handles `POST /inference/v1/abort_requests`: an empty 200, even if no request is found.
-pub(crate) async fn abort_named(State(app): State<Arc<App>>, received: Received) -> Answer {
+pub(crate) async fn abort_named(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> HandlerResult {
     let bytes = &received.bytes;
     let value = raw_json(bytes, "JSON decode error: {}")?;
     let named = value.get("request_ids");
@@ -174,11 +181,11 @@ fn ids(value: Option<&Value>) -> Result<Vec<String>, Fault> {
     }
 }
 
-fn halt(mode: &str) -> Halt {
+fn halt(mode: &str) -> PauseMode {
     match mode {
-        "wait" => Halt::Wait,
-        "keep" => Halt::Keep,
-        _ => Halt::Abort,
+        "wait" => PauseMode::Wait,
+        "keep" => PauseMode::Keep,
+        _ => PauseMode::Abort,
     }
 }
 

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::{Map, Value};
 
-use super::generate_render::{GenerateStream, GenerateView, TokensForm};
+use super::generate_render::{GenerateStream, GenerateView, TokenReplyFormat};
 use crate::app::App;
-use crate::body::Received;
+use crate::body::RawRequest;
 use crate::dialect::Endpoint;
-use crate::error::Answer;
-use crate::generation::{self, GenerationBody, Read, Refused};
+use crate::error::HandlerResult;
+use crate::generation::{self, GenerationBody, Read, RejectedRequest};
 use crate::media;
-use crate::openai::prepare::{self, Shape};
+use crate::openai::prepare::{self, UsageOptions};
 use crate::request_head::RequestHead;
 use crate::transfer::{self, TransferTerms};
 use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource};
@@ -43,13 +43,13 @@ impl GenerationBody for GenerateRequest {
     }
 }
 
-pub(crate) async fn create(State(app): State<Arc<App>>, received: Received) -> Answer {
+pub(crate) async fn create(State(app): State<Arc<App>>, received: RawRequest) -> HandlerResult {
     let (head, bounds) = (&received.head, &app.rules.defaults.bounds);
-    let text = received.for_schema(&app);
+    let text = received.schema_only_body(&app);
     if let Some((request, value)) = text.and_then(|text| GenerateRequest::read_long(text, bounds)) {
         return answer(&app, head, &value, Read::of(request)).await;
     }
-    let value = received.posted(&app)?;
+    let value = received.parse_json(&app)?;
     let read = Read::new(&app, head, Cow::Borrowed(&value))?;
     answer(&app, head, &value, read).await
 }
@@ -69,14 +69,14 @@ async fn answer(
     head: &RequestHead,
     value: &Value,
     read: Read<GenerateRequest>,
-) -> Answer {
+) -> HandlerResult {
     let (mut request, resolved) = read.resolve(app, head)?;
     let stream = request.stream.unwrap_or(false);
     let given = request.request_id.as_deref();
     let id = prepare::request_id(app.dialect.generate_id_prefix(), &head.headers, given);
     let terms = TransferTerms::of(app, &id, transfer_params(&request));
     let params = request.sampling_params.clone();
-    let interval = prepare::interval(params.stream_interval);
+    let interval = prepare::tokens_per_event(params.stream_interval);
     let generation = GenerationRequest {
         n: params.n,
         max_tokens: params.max_tokens,
@@ -97,7 +97,7 @@ async fn answer(
     };
     let (generated, guard) = match generation::start(app, resolved, generation).await {
         Ok(started) => started,
-        Err(Refused::Late { fault, .. }) if stream => {
+        Err(RejectedRequest::Late { fault, .. }) if stream => {
             return Ok(prepare::failed_stream(&fault));
         }
         Err(refused) => return Err(refused.into()),
@@ -110,7 +110,7 @@ async fn answer(
         let render = GenerateStream::new(view);
         return Ok(prepare::stream(app, head, reply, render, interval, guard));
     }
-    let body = prepare::whole(reply, move |reply| view.unary(reply)).await?;
+    let body = prepare::render_finished(reply, move |reply| view.unary(reply)).await?;
     Ok(prepare::unary(app, &head.headers, body))
 }
 
@@ -118,14 +118,17 @@ fn view(app: &App, request: &GenerateRequest, facts: &ReplyFacts) -> GenerateVie
     let prompt = &facts.prompts[0];
     let options = request.stream_options.as_ref();
     let wants = |flag: Option<bool>| flag.unwrap_or(false);
-    let shape = Shape {
+    let shape = UsageOptions {
         usage: options.is_some_and(|o| wants(o.include_usage)),
         continuous_usage: options.is_some_and(|o| wants(o.continuous_usage_stats)),
         return_token_ids: request.return_token_ids.unwrap_or(false),
         tokens_as_ids: None,
     };
-    let mut view = prepare::view(app, &shape, facts);
-    view.logprobs = facts.params.logprobs.map(|top| prepare::top(app, top));
+    let mut view = prepare::response_shape(app, &shape, facts);
+    view.logprobs = facts
+        .params
+        .logprobs
+        .map(|top| prepare::logprob_count(app, top));
     GenerateView {
         mode: request.output_mode.as_str().into(),
         prompt: prompt.tokens.as_slice().into(),
@@ -136,9 +139,9 @@ fn view(app: &App, request: &GenerateRequest, facts: &ReplyFacts) -> GenerateVie
         prompt_logprobs: facts
             .params
             .prompt_logprobs
-            .map(|top| prepare::top(app, top)),
+            .map(|top| prepare::logprob_count(app, top)),
         weight_version: app.weight_version.load_full(),
-        form: TokensForm::of(app.dialect.answers()),
+        form: TokenReplyFormat::of(app.dialect.answers()),
         ec_transfer_params: media::encoded(app, &prompt.media),
         view,
     }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::dialect::AnswerForm;
+use crate::dialect::ResponseDetail;
 use crate::json::{self, Nulls};
 use crate::openai::logprobs;
 use crate::openai::response_shape::{Counts, ResponseShape, UsageMembers, end_of};
@@ -23,13 +23,13 @@ pub(super) struct GenerateView {
     pub(super) placeholders: Option<Arc<str>>,
     pub(super) prompt_logprobs: Option<u32>,
     pub(super) weight_version: Arc<String>,
-    pub(super) form: &'static TokensForm,
+    pub(super) form: &'static TokenReplyFormat,
     /// Transfer parameters of encoded media, as JSON.
     pub(super) ec_transfer_params: Option<Arc<str>>,
 }
 
 /// Functions that render one server's form of a token reply.
-pub(super) struct TokensForm {
+pub(super) struct TokenReplyFormat {
     /// Appends the members of a unary response after its id.
     members: fn(&GenerateView, &mut String, &Reply),
     /// Appends the members of a chunk before its choices.
@@ -37,22 +37,22 @@ pub(super) struct TokensForm {
     choice: fn(&GenerateView, &mut String, usize, &Choice, &Piece, Option<End>),
 }
 
-const FULL: TokensForm = TokensForm {
+const FULL: TokenReplyFormat = TokenReplyFormat {
     members: GenerateView::members,
     chunk_members: GenerateStream::members,
     choice: GenerateView::choice,
 };
-const SHORT: TokensForm = TokensForm {
+const SHORT: TokenReplyFormat = TokenReplyFormat {
     members: GenerateView::llmd_members,
     chunk_members: |_, _, _| {},
     choice: GenerateView::llmd_choice,
 };
 
-impl TokensForm {
-    pub(super) fn of(answers: AnswerForm) -> &'static Self {
+impl TokenReplyFormat {
+    pub(super) fn of(answers: ResponseDetail) -> &'static Self {
         match answers {
-            AnswerForm::Full => &FULL,
-            AnswerForm::Short => &SHORT,
+            ResponseDetail::Full => &FULL,
+            ResponseDetail::Short => &SHORT,
         }
     }
 }

@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 
 use super::{ok, raw_json, refused};
 use crate::app::App;
-use crate::body::{Posted, Received};
-use crate::error::Answer;
+use crate::body::{JsonRequest, RawRequest};
+use crate::error::HandlerResult;
 use crate::query;
 use vllm_sim_observe::kv_events::EventFormat;
 use vllm_sim_wire::Version;
@@ -53,7 +53,7 @@ fn topic_of(app: &App, topic: &str, rank: u32) -> String {
         .replace("{model}", app.service.models.displayed())
 }
 
-pub(crate) async fn world_size(State(app): State<Arc<App>>, uri: Uri) -> Answer {
+pub(crate) async fn world_size(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
     let query: WorldQuery = query::read(&uri)?;
     let size = match query.include_dp {
         true => world_size_with_dp(&app),
@@ -72,7 +72,7 @@ pub(crate) async fn tokenizer_info(State(app): State<Arc<App>>) -> Response<Body
     ok(&app.service.generator.tokenizer().tokenizer_info())
 }
 
-pub(crate) async fn server_info(State(app): State<Arc<App>>, uri: Uri) -> Answer {
+pub(crate) async fn server_info(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
     let query: InfoQuery = query::read(&uri)?;
     let config = &app.settings.server.shown_config;
     let config = if query.config_format == "json" {
@@ -107,7 +107,10 @@ pub(crate) async fn server_info(State(app): State<Arc<App>>, uri: Uri) -> Answer
 }
 
 /// Handles `POST /collective_rpc`: every worker returns null.
-pub(crate) async fn collective_rpc(State(app): State<Arc<App>>, received: Received) -> Answer {
+pub(crate) async fn collective_rpc(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> HandlerResult {
     let value = raw_json(&received.bytes, "JSON decode error: {}")?;
     if value
         .get("method")
@@ -121,7 +124,7 @@ pub(crate) async fn collective_rpc(State(app): State<Arc<App>>, received: Receiv
 }
 
 /// Handles `POST /scale_elastic_ep`: reports success without effect.
-pub(crate) async fn scale_elastic_ep(received: Received) -> Answer {
+pub(crate) async fn scale_elastic_ep(received: RawRequest) -> HandlerResult {
     let value = raw_json(&received.bytes, "Invalid JSON format")?;
     let size = value.get("new_data_parallel_size");
     let Some(size) = size.filter(|size| !size.is_null()) else {
@@ -152,7 +155,7 @@ pub(crate) async fn is_scaling(State(app): State<Arc<App>>) -> Response<Body> {
 }
 
 /// Handles `POST /v1/systemone` and `POST /v1/decisions`, which no simulated model supports.
-pub(crate) async fn no_decisions(_any: Posted) -> Fault {
+pub(crate) async fn no_decisions(_any: JsonRequest) -> Fault {
     Fault::new(
         501,
         ErrorType::NotImplemented,

@@ -9,16 +9,16 @@ use serde_json::Value;
 
 use super::bare_text;
 use crate::app::App;
-use crate::body::Received;
-use crate::dialect::OperationForm;
+use crate::body::RawRequest;
+use crate::dialect::OperatorRouteStyle;
 use crate::error;
-use crate::error::Answer;
+use crate::error::HandlerResult;
 use vllm_sim_service::LoadMode;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::lora::{self, LoadLoraRequest, UnloadLoraRequest};
 
-pub(crate) async fn load(State(app): State<Arc<App>>, received: Received) -> Answer {
-    if app.dialect.operations() == OperationForm::Lenient {
+pub(crate) async fn load(State(app): State<Arc<App>>, received: RawRequest) -> HandlerResult {
+    if app.dialect.operations() == OperatorRouteStyle::Lenient {
         let value = lenient(&received, "load")?;
         let text = |key| value.get(key).and_then(Value::as_str).unwrap_or_default();
         // llm-d accepts a name that is already loaded.
@@ -64,8 +64,8 @@ pub(super) fn remove(app: &App, value: &Value) -> Result<String, Fault> {
     Ok(name)
 }
 
-pub(crate) async fn unload(State(app): State<Arc<App>>, received: Received) -> Answer {
-    if app.dialect.operations() == OperationForm::Lenient {
+pub(crate) async fn unload(State(app): State<Arc<App>>, received: RawRequest) -> HandlerResult {
+    if app.dialect.operations() == OperatorRouteStyle::Lenient {
         let value = lenient(&received, "unload")?;
         let name = value.get("lora_name").and_then(Value::as_str);
         app.service.models.unload(name.unwrap_or_default());
@@ -109,7 +109,7 @@ fn check(app: &App, request: &LoadLoraRequest) -> Result<(), Fault> {
 }
 
 /// Parses any JSON object regardless of the media type, as llm-d does.
-fn lenient(received: &Received, what: &str) -> Result<Value, Fault> {
+fn lenient(received: &RawRequest, what: &str) -> Result<Value, Fault> {
     serde_json::from_slice(&received.bytes).map_err(|error| {
         Fault::bad_request(format!(
             "failed to read and parse {what} lora request body, {error}"

@@ -11,13 +11,13 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 
 use crate::app::App;
-use crate::body::Received;
+use crate::body::RawRequest;
 use crate::error;
-use crate::error::Answer;
+use crate::error::HandlerResult;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::control::StartProfileRequest;
 
-pub(crate) async fn start(State(app): State<Arc<App>>, received: Received) -> Answer {
+pub(crate) async fn start(State(app): State<Arc<App>>, received: RawRequest) -> HandlerResult {
     let value = vllm_sim_wire::body::optional(received.media_type(), &received.bytes)?;
     let request = match value {
         Some(value) => StartProfileRequest::parse(&value)?,

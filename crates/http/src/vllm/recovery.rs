@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 
 use super::{ok, raw_json, refused};
 use crate::app::App;
-use crate::body::Received;
+use crate::body::RawRequest;
 use crate::error;
-use crate::error::Answer;
+use crate::error::HandlerResult;
 
-pub(crate) async fn apply(State(_app): State<Arc<App>>, received: Received) -> Answer {
+pub(crate) async fn apply(State(_app): State<Arc<App>>, received: RawRequest) -> HandlerResult {
     vllm_sim_wire::body::media_type(received.media_type())?;
     let value = raw_json(&received.bytes, "Invalid JSON format")?;
     if !value.is_object() {

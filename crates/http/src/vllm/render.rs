@@ -12,9 +12,9 @@ use serde_json::{Map, Value, json};
 use super::ok;
 use crate::anthropic::convert as convert_messages;
 use crate::app::App;
-use crate::body::Posted;
+use crate::body::JsonRequest;
 use crate::dialect::Endpoint;
-use crate::error::Answer;
+use crate::error::HandlerResult;
 use crate::generation;
 use crate::media;
 use crate::openai::responses::convert as convert_responses;
@@ -28,37 +28,43 @@ use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::{CompletionRequest, DEFAULT_MAX_TOKENS};
 use vllm_sim_wire::openai::responses::ResponsesRequest;
 use vllm_sim_wire::openai::shared::StructuredOutputs;
-use vllm_sim_wire::sampling::{GREEDY, SamplingParams, SamplingRequest, output_budget};
+use vllm_sim_wire::sampling::{GREEDY_TEMPERATURE, SamplingParams, SamplingRequest, output_budget};
 
 /// Default of `max_tokens` in sampling parameters; it is omitted from the output.
 const SILENT_MAX_TOKENS: i128 = 16;
 /// Error of pydantic 2.14 for `GenerateRequest(token_ids=[])`.
 const NO_TOKENS: &str = "1 validation error for GenerateRequest\ntoken_ids\n  List should have at least 1 item after validation, not 0 [type=too_short, input_value=[], input_type=list]\n    For further information visit https://errors.pydantic.dev/2.14/v/too_short";
 
-pub(crate) async fn chat(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
-    let value = generation::read_unanswered(&app, Endpoint::Chat, value)?;
+pub(crate) async fn chat(
+    State(app): State<Arc<App>>,
+    JsonRequest { head, value }: JsonRequest,
+) -> HandlerResult {
+    let value = generation::read_render_body(&app, Endpoint::Chat, value)?;
     rendered_chat(&app, &head.headers, &value, "chatcmpl-").await
 }
 
 pub(crate) async fn messages(
     State(app): State<Arc<App>>,
-    Posted { head, value }: Posted,
-) -> Answer {
+    JsonRequest { head, value }: JsonRequest,
+) -> HandlerResult {
     let request = MessagesRequest::parse(&value, &app.rules.defaults.bounds)?;
     let chat = convert_messages::body(&app, &request)?;
     rendered_chat(&app, &head.headers, &chat, "chatcmpl-").await
 }
 
-pub(crate) async fn responses(State(app): State<Arc<App>>, Posted { value, .. }: Posted) -> Answer {
+pub(crate) async fn responses(
+    State(app): State<Arc<App>>,
+    JsonRequest { value, .. }: JsonRequest,
+) -> HandlerResult {
     rendered_response(&app, &value).await
 }
 
 /// Handles `POST /v1/completions/render`: returns a list with one element per prompt.
 pub(crate) async fn completions(
     State(app): State<Arc<App>>,
-    Posted { head, value }: Posted,
-) -> Answer {
-    let value = generation::read_unanswered(&app, Endpoint::Completions, value)?;
+    JsonRequest { head, value }: JsonRequest,
+) -> HandlerResult {
+    let value = generation::read_render_body(&app, Endpoint::Completions, value)?;
     let mut request = CompletionRequest::parse(&value, &app.rules.defaults.bounds)
         .map_err(|fault| app.dialect.unread(fault))?;
     request.validate_first()?;
@@ -303,7 +309,7 @@ fn put_distribution(out: &mut Map<String, Value>, params: &SamplingParams, body:
             put(key, penalty.into());
         }
     }
-    let greedy = params.temperature < GREEDY;
+    let greedy = params.temperature < GREEDY_TEMPERATURE;
     put("repetition_penalty", params.repetition_penalty.into());
     put("temperature", params.temperature.into());
     if !greedy {

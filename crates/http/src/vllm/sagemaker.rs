@@ -10,11 +10,14 @@ use serde_json::{Value, json};
 
 use super::{bare_text, lora};
 use crate::app::App;
-use crate::body::Posted;
-use crate::error::Answer;
+use crate::body::JsonRequest;
+use crate::error::HandlerResult;
 
 /// Handles `POST /adapters`: `{"name", "src"}` plus the options of vLLM's route.
-pub(crate) async fn register(State(app): State<Arc<App>>, Posted { value, .. }: Posted) -> Answer {
+pub(crate) async fn register(
+    State(app): State<Arc<App>>,
+    JsonRequest { value, .. }: JsonRequest,
+) -> HandlerResult {
     let mut request = json!({});
     for (member, field) in [
         ("name", "lora_name"),
@@ -32,7 +35,10 @@ pub(crate) async fn register(State(app): State<Arc<App>>, Posted { value, .. }: 
     Ok(bare_text(format!("Adapter {name} registered")))
 }
 
-pub(crate) async fn unregister(State(app): State<Arc<App>>, Path(name): Path<String>) -> Answer {
+pub(crate) async fn unregister(
+    State(app): State<Arc<App>>,
+    Path(name): Path<String>,
+) -> HandlerResult {
     lora::remove(&app, &json!({"lora_name": name}))?;
     Ok(bare_text(format!("Adapter {name} unregistered")))
 }

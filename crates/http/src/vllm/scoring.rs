@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::ok;
 use crate::app::App;
-use crate::body::Posted;
-use crate::error::{self, Answer};
+use crate::body::JsonRequest;
+use crate::error::{self, HandlerResult};
 use crate::generation;
 use crate::openai::prepare;
 use crate::token_ids;
@@ -16,16 +16,19 @@ use vllm_sim_engine::driver::unix_now;
 use vllm_sim_random::{Draw, Purpose, mix, stream};
 use vllm_sim_service::generate::request::Prompt;
 use vllm_sim_service::prompt::PromptSource;
-use vllm_sim_service::{EngineChecks, GenerationRequest, OutputRoom};
+use vllm_sim_service::{GenerationRequest, OutputBudget, SubmissionChecks};
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::GenerativeScoringRequest;
 
 /// Handles `POST /generative_scoring`; equal prompts get equal scores.
-pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    JsonRequest { head, value }: JsonRequest,
+) -> HandlerResult {
     let request = GenerativeScoringRequest::parse(&value)?;
     let resolved = app.service.resolve(&app.rules, request.model.as_deref());
-    let resolved = resolved.map_err(|refusal| generation::refusal_fault(&app, refusal))?;
+    let resolved = resolved.map_err(|refusal| generation::request_error_fault(&app, refusal))?;
     let shown = app.service.models.shown(resolved.target());
     check(&app, &request)?;
     let prompts = prompts(&app, &request)?;
@@ -48,15 +51,15 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: 
     let generation = GenerationRequest {
         prompts: PromptSource::Ready(prompts),
         max_tokens: Some(1),
-        room: OutputRoom::Context,
-        checks: EngineChecks::None,
+        room: OutputBudget::Context,
+        checks: SubmissionChecks::None,
         ..generation::request(&app, &head, id.clone())
     };
     let started = generation::start(&app, resolved, generation).await;
     let (generated, _guard) = started.map_err(Fault::from)?;
     generated.reply.ended().await;
     if generated.reply.failed() {
-        return Err(error::failed());
+        return Err(error::engine_failure());
     }
     Ok(ok(&json!({
         "id": &*id,

@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 use super::control::timed;
 use super::{ok, raw_json, refused};
 use crate::app::App;
-use crate::body::{Posted, Received};
-use crate::error::Answer;
+use crate::body::{JsonRequest, RawRequest};
+use crate::error::HandlerResult;
 use vllm_sim_observe::metrics::Operation;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::control::WeightVersionRequest;
 
-pub(crate) async fn init(State(app): State<Arc<App>>, received: Received) -> Answer {
+pub(crate) async fn init(State(app): State<Arc<App>>, received: RawRequest) -> HandlerResult {
     let message = "Weight transfer initialized";
     run_operation(
         app,
@@ -30,22 +30,25 @@ pub(crate) async fn init(State(app): State<Arc<App>>, received: Received) -> Ans
     .await
 }
 
-pub(crate) async fn shutdown(State(app): State<Arc<App>>, received: Received) -> Answer {
+pub(crate) async fn shutdown(State(app): State<Arc<App>>, received: RawRequest) -> HandlerResult {
     let message = "Weight transfer shut down";
     run_operation(app, received, Operation::WeightsShutdown, None, message).await
 }
 
-pub(crate) async fn start(State(app): State<Arc<App>>, received: Received) -> Answer {
+pub(crate) async fn start(State(app): State<Arc<App>>, received: RawRequest) -> HandlerResult {
     let message = "Weight update started";
     run_operation(app, received, Operation::WeightsStart, None, message).await
 }
 
-pub(crate) async fn start_draft(State(app): State<Arc<App>>, received: Received) -> Answer {
+pub(crate) async fn start_draft(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> HandlerResult {
     let message = "Draft weight update started";
     run_operation(app, received, Operation::WeightsStartDraft, None, message).await
 }
 
-pub(crate) async fn update(State(app): State<Arc<App>>, received: Received) -> Answer {
+pub(crate) async fn update(State(app): State<Arc<App>>, received: RawRequest) -> HandlerResult {
     let message = "Weights updated";
     run_operation(
         app,
@@ -57,7 +60,7 @@ pub(crate) async fn update(State(app): State<Arc<App>>, received: Received) -> A
     .await
 }
 
-pub(crate) async fn finish(State(app): State<Arc<App>>, received: Received) -> Answer {
+pub(crate) async fn finish(State(app): State<Arc<App>>, received: RawRequest) -> HandlerResult {
     let message = "Weight update finished";
     run_operation(app, received, Operation::WeightsFinish, None, message).await
 }
@@ -68,8 +71,8 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Response<Body> {
 
 pub(crate) async fn set_version(
     State(app): State<Arc<App>>,
-    Posted { value, .. }: Posted,
-) -> Answer {
+    JsonRequest { value, .. }: JsonRequest,
+) -> HandlerResult {
     let request = WeightVersionRequest::parse(&value)?;
     if request.abort_all_requests {
         app.service.abort(None);
@@ -82,17 +85,17 @@ pub(crate) async fn set_version(
 }
 
 /// Handles `POST /weight_checker`: always succeeds, as there are no weights to compare.
-pub(crate) async fn check(_any: Posted) -> Answer {
+pub(crate) async fn check(_any: JsonRequest) -> HandlerResult {
     Ok(ok(&json!({"success": true})))
 }
 
 async fn run_operation(
     app: Arc<App>,
-    received: Received,
+    received: RawRequest,
     operation: Operation,
     required: Option<&str>,
     message: &str,
-) -> Answer {
+) -> HandlerResult {
     let bytes = &received.bytes;
     let value = if bytes.is_empty() && required.is_none() {
         Value::Null

@@ -76,14 +76,14 @@ pub fn encode_batch(events: &[Event], ts: f64, rank: u32, encoding: Encoding) ->
 }
 
 /// Whether an event concerns the KV cache.
-pub fn is_kv(event: &Event) -> bool {
+pub fn is_kv_event(event: &Event) -> bool {
     matches!(
         event,
         Event::Stored { .. } | Event::Removed { .. } | Event::Group(_) | Event::Cleared
-    ) || is_host(event)
+    ) || is_host_event(event)
 }
 
-pub(super) fn is_host(event: &Event) -> bool {
+pub(super) fn is_host_event(event: &Event) -> bool {
     let changes =
         |event: &HostEvent| matches!(event, HostEvent::Stored { .. } | HostEvent::Removed { .. });
     matches!(event, Event::Host(event) if changes(event))

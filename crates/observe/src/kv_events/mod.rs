@@ -29,7 +29,7 @@ mod replay;
 #[cfg(test)]
 mod tests;
 
-pub use encode::{CacheGroups, Encoding, HashFormat, HostDetail, encode_batch, is_kv};
+pub use encode::{CacheGroups, Encoding, HashFormat, HostDetail, encode_batch, is_kv_event};
 pub use endpoint::{EndpointError, binds, for_rank};
 pub use loss::EventLoss;
 pub use message::{EventFormat, SpecKind};

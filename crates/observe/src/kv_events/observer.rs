@@ -1,6 +1,6 @@
 //! Passes an engine's events to a publisher.
 
-use super::encode::{is_host, is_kv};
+use super::encode::{is_host_event, is_kv_event};
 use super::publisher::Publisher;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{Observer, SequenceRecord};
@@ -41,7 +41,7 @@ impl Observer for KvObserver {
     fn on_event(&mut self, _: SimTime, _: &Event, _: &SequenceRecord, _: SimTime) {}
 
     fn on_engine(&mut self, _: SimTime, event: &Event) {
-        if is_kv(event) {
+        if is_kv_event(event) {
             self.batch.push(event.clone());
         } else if self.steps && matches!(event, Event::Step { .. }) {
             self.publish();
@@ -50,9 +50,9 @@ impl Observer for KvObserver {
 
     fn on_stats(&mut self, _: &Stats) {}
 
-    fn on_rest(&mut self) {
+    fn on_events_delivered(&mut self) {
         // Copies to CPU memory also end between steps, in which vLLM runs empty steps.
-        if !self.steps || self.batch.last().is_some_and(is_host) {
+        if !self.steps || self.batch.last().is_some_and(is_host_event) {
             self.publish();
         }
     }

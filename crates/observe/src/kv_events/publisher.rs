@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::encode::{Encoding, encode_batch, is_kv};
+use super::encode::{Encoding, encode_batch, is_kv_event};
 use super::endpoint;
 use super::loss::EventLoss;
 use super::queue::{BatchQueue, QueuedBatch};
@@ -160,7 +160,7 @@ impl Publisher {
     /// a gap in the sequence numbers. A batch queued while [`loss`](PublisherConfig::loss) is set
     /// is lost, even if it is sent later.
     pub fn publish(&self, mut batch: Vec<Event>, ts: f64) {
-        batch.retain(is_kv);
+        batch.retain(is_kv_event);
         if batch.is_empty() || self.queue.push(batch, ts, self.loss.is_on()) {
             return;
         }

@@ -234,7 +234,7 @@ impl EngineCells {
     /// Returns cells for fake metrics, separate from the engine's own.
     ///
     /// With llm-d's rules, counts at a request's end are shared.
-    pub(super) fn faked(&self, settings: &Settings) -> Self {
+    pub(super) fn for_fake_metrics(&self, settings: &Settings) -> Self {
         let fresh = Self::new(settings);
         let counted = match settings.compat {
             Compat::Vllm => fresh.clone(),

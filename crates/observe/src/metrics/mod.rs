@@ -33,6 +33,7 @@ mod faults;
 mod frontend;
 mod http;
 mod lora;
+mod mfu;
 mod nixl;
 mod number;
 mod observer;
@@ -45,7 +46,6 @@ mod settings;
 mod sockets;
 #[cfg(test)]
 mod tests;
-mod work;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -59,13 +59,13 @@ pub use fake::{FakeGauge, FakeLora, FakeMetrics, RealMetrics, Waveform};
 pub use frontend::{Operation, ToolMode, ToolOutcome, ToolRequest};
 pub use http::{HandlerId, HttpMetrics};
 pub use lora::LoraLoad;
+pub use mfu::{MfuObserver, WorkModel};
 pub use nixl::NixlTransfer;
 pub use observer::{EngineFeatures, MetricsObserver};
 pub use offload::OffloadInfo;
 pub use page::ApiServers;
 pub use recent::{Percentiles, RecentLatencies};
 pub use settings::{Clock, Compat, Settings, wall_clock};
-pub use work::{WorkModel, WorkObserver};
 
 use cell::{Counter, Gauge};
 use cells::{EngineCells, EngineFamilies};
@@ -102,7 +102,7 @@ fn shown_cells(settings: &Settings, real: &[EngineCells]) -> Vec<(Labels, Engine
     let engines = settings.engines.iter().zip(real);
     let shown = engines.map(|(engine, cells)| {
         let cells = match settings.fake {
-            Some(_) => cells.faked(settings),
+            Some(_) => cells.for_fake_metrics(settings),
             None => cells.clone(),
         };
         (engine_labels(settings, engine), cells)

@@ -15,7 +15,7 @@ use super::number::push_float;
 use super::page::{LiveFamily, header};
 
 /// Time for which the number of open files is cached, in seconds: counting them lists a directory.
-const FDS_FRESH_S: f64 = 1.0;
+const OPEN_FILES_CACHE_S: f64 = 1.0;
 
 const PYTHON: &str = "\
 # HELP python_gc_objects_collected_total Objects collected during gc
@@ -53,7 +53,7 @@ pub(super) struct ProcessInfo {
     max_fds: Option<f64>,
     fds: Mutex<Option<(f64, f64)>>,
     /// Time and CPU time of the last simulated restart.
-    anew: Mutex<Option<(f64, f64)>>,
+    restarted_at: Mutex<Option<(f64, f64)>>,
 }
 
 struct ProcStat {
@@ -72,7 +72,7 @@ impl ProcessInfo {
             boot: word_after("/proc/stat", "btime"),
             max_fds: word_after("/proc/self/limits", "Max open files"),
             fds: Mutex::default(),
-            anew: Mutex::default(),
+            restarted_at: Mutex::default(),
         }
     }
 
@@ -97,7 +97,7 @@ impl ProcessInfo {
     fn open_fds(&self, now_unix: f64) -> Option<f64> {
         let mut fds = self.fds.lock();
         if let Some((at, n)) = *fds
-            && (at..at + FDS_FRESH_S).contains(&now_unix)
+            && (at..at + OPEN_FILES_CACHE_S).contains(&now_unix)
         {
             return Some(n);
         }
@@ -133,7 +133,7 @@ fn word_after(path: &str, label: &str) -> Option<f64> {
 impl LiveFamily for ProcessInfo {
     fn restart(&self, now_unix: f64) {
         let cpu_s = self.stat().map_or(0.0, |stat| stat.cpu_s);
-        *self.anew.lock() = Some((now_unix, cpu_s));
+        *self.restarted_at.lock() = Some((now_unix, cpu_s));
     }
 
     fn write(&self, out: &mut String, now_unix: f64) {
@@ -144,7 +144,7 @@ impl LiveFamily for ProcessInfo {
             push_float(out, value);
             out.push('\n');
         };
-        let stat = self.stat().map(|stat| match *self.anew.lock() {
+        let stat = self.stat().map(|stat| match *self.restarted_at.lock() {
             Some((start_s, before)) => ProcStat {
                 start_s,
                 cpu_s: (stat.cpu_s - before).max(0.0),

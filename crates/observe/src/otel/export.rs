@@ -19,7 +19,7 @@ use opentelemetry_otlp::{
 };
 use tokio::runtime::Handle;
 use tokio::time::timeout;
-use vllm_sim_http_client::{Client, Connector, Endpoint, Trust, TrustError};
+use vllm_sim_http_client::{CertificateVerification, Client, Connector, Endpoint, TlsSetupError};
 
 use super::protocol::OtlpProtocol;
 
@@ -43,11 +43,11 @@ pub enum OtlpError {
     Certificates(PathBuf, String),
 }
 
-impl From<TrustError> for OtlpError {
-    fn from(error: TrustError) -> Self {
+impl From<TlsSetupError> for OtlpError {
+    fn from(error: TlsSetupError) -> Self {
         match error {
-            TrustError::Authorities { path, why } => Self::Certificates(path, why),
-            TrustError::Tls(why) => Self::Exporter(ExporterBuildError::InternalFailure(why)),
+            TlsSetupError::Authorities { path, why } => Self::Certificates(path, why),
+            TlsSetupError::Tls(why) => Self::Exporter(ExporterBuildError::InternalFailure(why)),
         }
     }
 }
@@ -130,7 +130,10 @@ impl HttpExportClient {
         let no_host = || wrong("it names no host".to_owned());
         let authority = uri.authority().ok_or_else(no_host)?;
         let endpoint = Endpoint::new(secure, authority).ok_or_else(no_host)?;
-        let trust = authorities.map_or(Trust::Browsers, Trust::Authorities);
+        let trust = authorities.map_or(
+            CertificateVerification::PublicAuthorities,
+            CertificateVerification::Authorities,
+        );
         let (user, host) = match authority.as_str().rsplit_once('@') {
             Some((user, host)) => (Some(user), host),
             None => (None, authority.as_str()),

@@ -13,7 +13,7 @@ const READ: [&str; 3] = ["config", "replicas", "model"];
 /// Default `--kv-transfer-config` of disaggregated deployments.
 const CONNECTOR: &str = r#"{"kv_connector":"NixlConnector","kv_role":"kv_both"}"#;
 
-pub(super) struct Deployed<'a> {
+pub(super) struct DeploymentCommands<'a> {
     /// Flags of `serve` from the command line and `--config` files.
     flags: &'a [(String, String)],
     model: &'a str,
@@ -23,7 +23,7 @@ pub(super) struct Deployed<'a> {
     router: &'a (String, Option<String>),
 }
 
-impl<'a> Deployed<'a> {
+impl<'a> DeploymentCommands<'a> {
     /// Returns `None` if no `--model` was given, or no `serve` flags describe the engine.
     pub(super) fn new(pools: &'a Pools, trial: &Trial) -> Option<Self> {
         let model = pools.about.iter().find(|(name, _)| name == "--model");
@@ -81,7 +81,7 @@ impl<'a> Deployed<'a> {
     }
 
     /// Returns the `vllm-sim serve` commands that simulate the deployment.
-    pub(super) fn rehearsal(&self) -> String {
+    pub(super) fn simulation_commands(&self) -> String {
         let command = format!(
             "vllm-sim serve {}{}",
             quoted(self.model),

@@ -20,7 +20,7 @@ use vllm_sim_replay_cli::Pools;
 ///
 /// # Errors
 /// Returns the errors of `open` and of the workload.
-pub(super) fn hopeless(
+pub(super) fn infeasible_reason(
     pools: &Pools,
     (slo, attainment): (Slo, f64),
     open: &dyn Fn() -> Result<Box<dyn WorkloadSource>>,

@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_front_has_what_none_beats() {
+    fn front_is_pareto_optimal() {
         let dots = [(1.0, 5.0), (2.0, 9.0), (2.0, 4.0), (3.0, 7.0), (4.0, 1.0)].map(|(x, y)| Dot {
             x,
             y,

@@ -1,24 +1,24 @@
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 
-use super::deploy::Deployed;
+use super::deploy::DeploymentCommands;
 use super::prices::Prices;
-use super::search::{self, Answer, Candidate, Question, Trial};
+use super::search::{self, Candidate, PlanRequirements, SearchResult, Trial};
 use crate::grid::label;
-use vllm_sim_explain::{Evidence, PromptLoad};
+use vllm_sim_explain::{PredictionAccuracy, PromptLoad};
 use vllm_sim_replay_cli::Pools;
 
 /// Factors of the traffic for which the cheapest deployment is recomputed.
-const SWINGS: [f64; 2] = [0.8, 1.2];
+const TRAFFIC_FACTORS: [f64; 2] = [0.8, 1.2];
 
 pub(super) struct Plan {
     names: Vec<String>,
-    question: Question,
+    question: PlanRequirements,
     prices: Option<Prices>,
     pub(super) rows: Vec<Row>,
     /// Indices of the rows with a result, by cost per traffic.
     pub(super) order: Vec<usize>,
-    outlook: Option<Outlook>,
+    outlook: Option<TrafficSensitivity>,
     pub(super) command: String,
 }
 
@@ -28,12 +28,12 @@ pub(super) struct Row {
     price: f64,
     /// Pools of one worker, or of one group of prefill and decode workers.
     pools: Option<Pools>,
-    pub(super) answer: Answer,
+    pub(super) answer: SearchResult,
 }
 
 impl Row {
     /// Returns the known prediction errors of a run, for its share of cached prompt tokens.
-    fn evidence(&self, trial: &Trial) -> Option<&Evidence> {
+    fn evidence(&self, trial: &Trial) -> Option<&PredictionAccuracy> {
         let known = self.pools.as_ref()?.evidence.as_ref()?;
         Some(known.of(PromptLoad::of(trial.number("prefix_cache_reused_ratio"))))
     }
@@ -45,8 +45,8 @@ impl Row {
 }
 
 /// Behaviour of the cheapest deployment under other traffic.
-struct Outlook {
-    /// Number of workers for each of [`SWINGS`]; `None` if above the budget.
+struct TrafficSensitivity {
+    /// Number of workers for each of [`TRAFFIC_FACTORS`]; `None` if above the budget.
     swings: [Option<u32>; 2],
     /// Highest sustainable traffic, as a factor of the requested traffic.
     room: Option<f64>,
@@ -59,10 +59,10 @@ impl Plan {
     /// Returns the errors of the runs.
     pub(super) fn new(
         names: Vec<String>,
-        question: Question,
+        question: PlanRequirements,
         prices: Option<Prices>,
         candidates: &[Candidate],
-        answers: Vec<Answer>,
+        answers: Vec<SearchResult>,
         command: String,
     ) -> Result<Self> {
         let rows = candidates
@@ -95,9 +95,9 @@ impl Plan {
                     && candidate.workload.replay_concurrency.is_none() =>
             {
                 let at = |traffic| search::fewest_workers(candidate, &question, traffic);
-                let [less, more] = SWINGS.map(at);
+                let [less, more] = TRAFFIC_FACTORS.map(at);
                 let room = search::most_traffic(candidate, &question, workers)?;
-                Some(Outlook {
+                Some(TrafficSensitivity {
                     swings: [less?, more?].map(|trial| trial.map(|trial| trial.workers)),
                     room: room.map(|trial| trial.traffic),
                 })
@@ -280,7 +280,7 @@ impl Plan {
                     .router()
                     .map(|router| format!("in front: {router}")),
             );
-            notes.push(format!("to rehearse: {}", deployed.rehearsal()));
+            notes.push(format!("to rehearse: {}", deployed.simulation_commands()));
             let files = deployed.files();
             if !files.is_empty() {
                 let files = files.join(", ");
@@ -319,9 +319,9 @@ impl Plan {
         Some(format!("traffic -20 %: {less}, +20 %: {more}{room}"))
     }
 
-    fn deployed(&self) -> Option<Deployed<'_>> {
+    fn deployed(&self) -> Option<DeploymentCommands<'_>> {
         let (row, best) = self.best()?;
-        Deployed::new(row.pools.as_ref()?, best)
+        DeploymentCommands::new(row.pools.as_ref()?, best)
     }
 
     fn evidence(&self) -> Option<String> {
@@ -408,13 +408,13 @@ impl Plan {
             "order": self.order,
             "points": points.collect::<Vec<_>>(),
             "outlook": self.outlook.as_ref().map(|outlook| json!({
-                "traffic": SWINGS,
+                "traffic": TRAFFIC_FACTORS,
                 "workers": outlook.swings,
                 "most_traffic": outlook.room,
             })),
-            "deploy": deployed.as_ref().map(Deployed::vllm),
-            "router": deployed.as_ref().and_then(Deployed::router),
-            "rehearse": deployed.as_ref().map(Deployed::rehearsal),
+            "deploy": deployed.as_ref().map(DeploymentCommands::vllm),
+            "router": deployed.as_ref().and_then(DeploymentCommands::router),
+            "rehearse": deployed.as_ref().map(DeploymentCommands::simulation_commands),
         })
     }
 }

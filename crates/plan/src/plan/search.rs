@@ -12,10 +12,12 @@ use super::idle_worker;
 use crate::shard::{exact_map, exact_number};
 use crate::trend::Trend;
 use vllm_sim_command_line::progress::is_stopped;
-use vllm_sim_replay_cli::{Pools, ReportArgs, WorkloadArgs, in_words, limit, open, play_watched};
+use vllm_sim_replay_cli::{
+    Pools, ReportArgs, WorkloadArgs, limit, open, parse_workload_text, play_watched,
+};
 
 #[derive(Debug, Clone)]
-pub(super) struct Question {
+pub(super) struct PlanRequirements {
     pub(super) attainment: f64,
     pub(super) max_gpus: u32,
     pub(super) max_cost: Option<f64>,
@@ -65,7 +67,7 @@ impl Trial {
 }
 
 #[derive(Serialize, Deserialize)]
-pub(super) struct Answer {
+pub(super) struct SearchResult {
     /// The successful run with the fewest workers, or with the highest traffic.
     pub(super) found: Option<Trial>,
     pub(super) trials: Vec<Trial>,
@@ -76,11 +78,11 @@ pub(super) struct Answer {
 ///
 /// # Errors
 /// Returns the errors of the runs.
-pub(super) fn answer(candidate: &Candidate, question: &Question) -> Result<Answer> {
+pub(super) fn answer(candidate: &Candidate, question: &PlanRequirements) -> Result<SearchResult> {
     if is_stopped() {
         return Ok(nothing("stopped".to_owned()));
     }
-    let mut player = match Player::new(candidate, question) {
+    let mut player = match TrialRunner::new(candidate, question) {
         Ok(player) => player,
         Err(why) => return Ok(nothing(why.clone())),
     };
@@ -100,7 +102,7 @@ pub(super) fn answer(candidate: &Candidate, question: &Question) -> Result<Answe
         };
         return Ok(nothing(why));
     }
-    if let Some(why) = player.hopeless()? {
+    if let Some(why) = player.infeasible_reason()? {
         return Ok(nothing(why));
     }
     let found = player.fewest_workers(1.0)?;
@@ -120,10 +122,10 @@ fn affordable(cost: f64, price: f64) -> u32 {
 /// Returns the errors of the runs.
 pub(super) fn fewest_workers(
     candidate: &Candidate,
-    question: &Question,
+    question: &PlanRequirements,
     traffic: f64,
 ) -> Result<Option<Trial>> {
-    match Player::new(candidate, question) {
+    match TrialRunner::new(candidate, question) {
         Ok(mut player) => player.fewest_workers(traffic),
         Err(_) => Ok(None),
     }
@@ -135,26 +137,26 @@ pub(super) fn fewest_workers(
 /// Returns the errors of the runs.
 pub(super) fn most_traffic(
     candidate: &Candidate,
-    question: &Question,
+    question: &PlanRequirements,
     workers: u32,
 ) -> Result<Option<Trial>> {
-    match Player::new(candidate, question) {
+    match TrialRunner::new(candidate, question) {
         Ok(mut player) => player.most_traffic(workers),
         Err(_) => Ok(None),
     }
 }
 
-pub(super) fn nothing(why: String) -> Answer {
-    Answer {
+pub(super) fn nothing(why: String) -> SearchResult {
+    SearchResult {
         found: None,
         trials: Vec::new(),
         why: Some(why),
     }
 }
 
-fn finish(found: Option<Trial>, trials: Vec<Trial>, why: String) -> Answer {
+fn finish(found: Option<Trial>, trials: Vec<Trial>, why: String) -> SearchResult {
     let why = found.is_none().then_some(why);
-    Answer { found, trials, why }
+    SearchResult { found, trials, why }
 }
 
 /// Returns the GPUs of `workers` workers or prefill/decode groups.
@@ -189,18 +191,18 @@ fn too_slow(trial: &Trial, candidate: &Candidate) -> String {
     }
 }
 
-struct Player<'c> {
+struct TrialRunner<'c> {
     candidate: &'c Candidate,
     pools: &'c Pools,
-    question: &'c Question,
+    question: &'c PlanRequirements,
     /// Maximum number of workers within the budget.
     most_workers: u32,
     trials: Vec<Trial>,
 }
 
-impl<'c> Player<'c> {
+impl<'c> TrialRunner<'c> {
     /// Returns the reason if the model does not fit.
-    fn new(candidate: &'c Candidate, question: &'c Question) -> Result<Self, &'c String> {
+    fn new(candidate: &'c Candidate, question: &'c PlanRequirements) -> Result<Self, &'c String> {
         let pools = candidate.pools.as_ref()?;
         let each = gpus(pools, 1).max(1);
         let each_price = candidate.price * f64::from(each);
@@ -217,7 +219,7 @@ impl<'c> Player<'c> {
     }
 
     /// Returns why no number of workers suffices, if certain without a run.
-    fn hopeless(&self) -> Result<Option<String>> {
+    fn infeasible_reason(&self) -> Result<Option<String>> {
         let workload = &self.candidate.workload;
         if limit(workload)?.is_some() {
             return Ok(None);
@@ -225,7 +227,7 @@ impl<'c> Player<'c> {
         let block_size = self.pools.serving.engines[0].block_size();
         let open = || Ok(open(workload, block_size)?.0);
         let asked = (self.candidate.report.slo()?, self.question.attainment);
-        idle_worker::hopeless(self.pools, asked, &open)
+        idle_worker::infeasible_reason(self.pools, asked, &open)
     }
 
     /// Doubles the workers until they suffice, then bisects.
@@ -234,8 +236,8 @@ impl<'c> Player<'c> {
         let mut found = loop {
             // The largest deployment runs to its end, so that the report can name what it misses.
             let extent = match workers >= self.most_workers {
-                true => Extent::Whole,
-                false => Extent::WhileHopeful,
+                true => RunExtent::Whole,
+                false => RunExtent::UntilMissed,
             };
             let trial = self.play(workers, traffic, extent)?;
             if self.suffices(&trial) {
@@ -249,7 +251,7 @@ impl<'c> Player<'c> {
         };
         while found.workers - too_few > 1 {
             let middle = too_few + (found.workers - too_few) / 2;
-            let trial = self.play(middle, traffic, Extent::WhileHopeful)?;
+            let trial = self.play(middle, traffic, RunExtent::UntilMissed)?;
             if self.suffices(&trial) {
                 found = trial;
             } else {
@@ -262,16 +264,16 @@ impl<'c> Player<'c> {
     /// Doubles or halves the traffic, then bisects to 1 %.
     fn most_traffic(&mut self, workers: u32) -> Result<Option<Trial>> {
         /// Maximum factor of the requested traffic; its inverse is the minimum.
-        const FARTHEST: f64 = 1024.0;
-        let first = self.play(workers, 1.0, Extent::WhileHopeful)?;
+        const MAX_TRAFFIC_FACTOR: f64 = 1024.0;
+        let first = self.play(workers, 1.0, RunExtent::UntilMissed)?;
         let (mut found, mut too_much) = if self.suffices(&first) {
             let mut found = first;
             loop {
-                let trial = self.play(workers, 2.0 * found.traffic, Extent::WhileHopeful)?;
+                let trial = self.play(workers, 2.0 * found.traffic, RunExtent::UntilMissed)?;
                 if !self.suffices(&trial) {
                     break (found, trial.traffic);
                 }
-                if trial.traffic >= FARTHEST {
+                if trial.traffic >= MAX_TRAFFIC_FACTOR {
                     return Ok(Some(trial));
                 }
                 found = trial;
@@ -279,12 +281,12 @@ impl<'c> Player<'c> {
         } else {
             let mut too_much = first.traffic;
             loop {
-                let trial = self.play(workers, too_much / 2.0, Extent::WhileHopeful)?;
+                let trial = self.play(workers, too_much / 2.0, RunExtent::UntilMissed)?;
                 if self.suffices(&trial) {
                     break (trial, too_much);
                 }
                 too_much = trial.traffic;
-                if too_much <= 1.0 / FARTHEST {
+                if too_much <= 1.0 / MAX_TRAFFIC_FACTOR {
                     return Ok(None);
                 }
             }
@@ -293,7 +295,7 @@ impl<'c> Player<'c> {
             let trial = self.play(
                 workers,
                 (found.traffic * too_much).sqrt(),
-                Extent::WhileHopeful,
+                RunExtent::UntilMissed,
             )?;
             if self.suffices(&trial) {
                 found = trial;
@@ -309,7 +311,7 @@ impl<'c> Player<'c> {
         trial.attainment >= self.question.attainment && trial.missed.is_empty()
     }
 
-    fn play(&mut self, workers: u32, traffic: f64, extent: Extent) -> Result<Trial> {
+    fn play(&mut self, workers: u32, traffic: f64, extent: RunExtent) -> Result<Trial> {
         let mut pools = self.pools.clone();
         let all = [Some(&mut pools.serving), pools.prefill.as_mut()];
         for pool in all.into_iter().flatten() {
@@ -322,25 +324,27 @@ impl<'c> Player<'c> {
         let limit = limit(&workload)?;
         let mut trend = Trend::default();
         let args = &self.candidate.report;
-        let mut hope = Hope {
+        let mut tracker = AttainmentTracker {
             slo: args.slo()?,
             attainment: self.question.attainment,
-            requests: source.requests().filter(|_| extent == Extent::WhileHopeful),
+            requests: source
+                .requests()
+                .filter(|_| extent == RunExtent::UntilMissed),
             bad: 0,
         };
         let mut watch = |outcome: &Outcome<'_>| {
             trend.add(outcome);
-            hope.add(outcome)
+            tracker.add(outcome)
         };
         let is_open = pace.concurrency.is_none();
         let report = play_watched(&pools, source.as_mut(), (pace, limit, 1), args, &mut watch)?;
-        let stopped = hope.is_lost();
+        let stopped = tracker.is_lost();
         let bounds = self.question.bounds.iter().filter(|_| !stopped);
         let mut missed: Vec<String> = bounds.filter_map(|bound| bound.missed(&report)).collect();
         if stopped {
             missed.push(format!(
                 "stopped when {} requests were not good, which is too many",
-                hope.bad
+                tracker.bad
             ));
         } else if let Some(growth) = trend.growth().filter(|_| is_open) {
             missed.push(format!(
@@ -373,14 +377,14 @@ impl<'c> Player<'c> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Extent {
+enum RunExtent {
     Whole,
     /// Stop as soon as the run cannot succeed.
-    WhileHopeful,
+    UntilMissed,
 }
 
 /// Tracks whether enough requests can still be good.
-struct Hope {
+struct AttainmentTracker {
     slo: Slo,
     attainment: f64,
     /// Upper bound of the number of requests; `None` if unknown.
@@ -388,7 +392,7 @@ struct Hope {
     bad: u64,
 }
 
-impl Hope {
+impl AttainmentTracker {
     fn add(&mut self, outcome: &Outcome<'_>) -> ControlFlow<()> {
         if !self.slo.is_set() || self.is_lost() {
             return ControlFlow::Continue(());
@@ -417,7 +421,7 @@ const MOST_REQUESTS: u64 = 200_000;
 /// A synthetic workload changes its rate and keeps its duration; a trace runs faster or slower.
 fn with_traffic(workload: &WorkloadArgs, traffic: f64) -> Result<WorkloadArgs> {
     let mut workload = match &workload.workload {
-        Some(words) => in_words(words, workload)?,
+        Some(words) => parse_workload_text(words, workload)?,
         None => workload.clone(),
     };
     match (workload.request_rate, workload.request_count) {

@@ -39,7 +39,7 @@ pub struct Build {
 
 /// Result of a build.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Built {
+pub struct DatasetSummary {
     /// The database, the JSON file and the dataset card.
     pub files: [PathBuf; 3],
     /// Whether the input was a recording.
@@ -60,7 +60,7 @@ pub struct Built {
 /// # Errors
 /// Returns an error if an output file exists, the input is unreadable or writing fails. No output
 /// file remains then.
-pub fn build(build: &Build, tokenizer: &Tokenizer) -> Result<Built> {
+pub fn build(build: &Build, tokenizer: &Tokenizer) -> Result<DatasetSummary> {
     let files = ["sqlite3", "json", "md"]
         .map(|extension| build.folder.join(format!("{}.{extension}", build.name)));
     for file in &files {
@@ -110,7 +110,7 @@ pub fn build(build: &Build, tokenizer: &Tokenizer) -> Result<Built> {
     progress.finish_and_clear();
     let records = writer.records();
     writer.finish()?;
-    let built = Built {
+    let built = DatasetSummary {
         files,
         recorded,
         read,

@@ -1,9 +1,9 @@
 //! Renders the dataset card, a Markdown description of the files.
 
-use super::build::{Build, Built};
+use super::build::{Build, DatasetSummary};
 use vllm_sim_dataset::{Generation, schema::recording_table};
 
-pub(super) fn text(build: &Build, built: &Built) -> String {
+pub(super) fn text(build: &Build, built: &DatasetSummary) -> String {
     let Build {
         origin,
         model,
@@ -11,7 +11,7 @@ pub(super) fn text(build: &Build, built: &Built) -> String {
         name,
         ..
     } = build;
-    let Built {
+    let DatasetSummary {
         read,
         used,
         records,

@@ -8,7 +8,7 @@ use crate::pool::{PREFILL, SERVING, WorkerPool};
 use crate::route::RouteRequest;
 use crate::sessions::{DueTurn, NumberedSource};
 
-use super::moment::{Moment, OrderedSink};
+use super::report_position::{OrderedSink, ReportPosition};
 use super::{Core, ReplayError};
 
 impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
@@ -35,11 +35,11 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         (request.priority, request.strict_priority) = (priority, strict);
         request.adapter = adapter;
         self.sink
-            .moment(Moment::of_request(self.now, self.round, number));
+            .report_position(ReportPosition::of_request(self.now, self.round, number));
         self.totals.requests += 1;
         self.totals.events += 1;
-        self.living += 1;
-        self.totals.most_requests = self.totals.most_requests.max(self.living);
+        self.in_flight += 1;
+        self.totals.most_requests = self.totals.most_requests.max(self.in_flight);
         self.sessions.sent(place, turn, self.now);
         if self.handoffs.order.is_some() {
             // Queued, so that engines with work at this instant advance first.
@@ -47,7 +47,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
             return Ok(());
         }
         self.place(if self.split { PREFILL } else { SERVING }, slot);
-        self.hand_over()
+        self.submit_outgoing()
     }
 
     pub(super) fn place(&mut self, pool: usize, slot: u32) {
@@ -72,7 +72,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
     }
 
     /// Releases fetched prompts on prefill workers, then submits routed requests to their workers.
-    pub(super) fn hand_over(&mut self) -> Result<(), ReplayError> {
+    pub(super) fn submit_outgoing(&mut self) -> Result<(), ReplayError> {
         while let Some((at, slot)) = self.fetched.pop() {
             let worker = &mut self.pools[PREFILL].workers[at as usize];
             let mut out = std::mem::take(&mut self.out);

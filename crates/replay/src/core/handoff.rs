@@ -15,7 +15,7 @@ use crate::pool::{PREFILL, SERVING};
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::{Command, Event, Outbox, SeqId};
 
-use super::moment::OrderedSink;
+use super::report_position::OrderedSink;
 use super::{Address, Core, ReplayError, Timer};
 use crate::sessions::NumberedSource;
 
@@ -89,7 +89,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
                 HandoffAction::Activate(slot) => self.activate(slot)?,
                 HandoffAction::Release(slot) => self.release_source(slot)?,
             }
-            self.hand_over()?;
+            self.submit_outgoing()?;
         }
         Ok(())
     }
@@ -204,7 +204,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
     /// Whether the prefill worker still holds the prompt of an ended request.
     ///
     /// If so, the report is postponed until the release.
-    pub(super) fn is_kept(&mut self, slot: u32, when: SimTime, status: Status) -> bool {
+    pub(super) fn defer_report(&mut self, slot: u32, when: SimTime, status: Status) -> bool {
         let request = self.requests.get(slot);
         let kept = request
             .handoff
@@ -229,7 +229,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
     }
 
     /// Aborts the request on the decode worker that reserved blocks for a rejected prompt.
-    pub(super) fn give_up_destination(&mut self, slot: u32) -> Result<(), ReplayError> {
+    pub(super) fn abort_destination(&mut self, slot: u32) -> Result<(), ReplayError> {
         let request = self.requests.get_mut(slot);
         let Some(at) = request.worker.filter(|_| request.missing.take().is_some()) else {
             return Ok(());

@@ -1,9 +1,9 @@
 use crate::outcome::Sink;
-use crate::sessions::{Counted, Sessions};
+use crate::sessions::{NumberedSessions, Sessions};
 use crate::settings::Settings;
 use crate::workload::WorkloadSource;
 
-use super::{Core, ReplayError, Totals, lanes};
+use super::{Core, ReplayError, Totals, parallel};
 
 /// Runs a workload to its end or to the time limit of the settings, and reports to `sink`.
 ///
@@ -15,13 +15,13 @@ pub fn run(
     source: &mut dyn WorkloadSource,
     sink: &mut dyn Sink,
 ) -> Result<Totals, ReplayError> {
-    if lanes::fits(settings, source) {
-        return lanes::run(settings, source, sink);
+    if parallel::fits(settings, source) {
+        return parallel::run(settings, source, sink);
     }
-    let sessions = Sessions::new(Counted::new(source), settings.pace)?;
+    let sessions = Sessions::new(NumberedSessions::new(source), settings.pace)?;
     let mut core = Core::new(settings, sessions, sink, 0)?;
     core.run()?;
-    let end = settings.limit.filter(|_| core.living > 0);
+    let end = settings.limit.filter(|_| core.in_flight > 0);
     let end = end.unwrap_or(core.now);
     core.finish(end);
     Ok(core.totals)

@@ -1,6 +1,6 @@
 //! Synchronizes data-parallel ranks, which start their steps together.
 
-use super::moment::OrderedSink;
+use super::report_position::OrderedSink;
 use super::{Address, Core};
 use crate::sessions::NumberedSource;
 use crate::worker::Worker;
@@ -15,13 +15,13 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         for worker in workers {
             match self.pools[pool].lock_steps.is_empty() {
                 true => self.wait_for_slowest(pool, worker),
-                false => self.keep_step(pool, worker),
+                false => self.settle_lockstep(pool, worker),
             }
         }
     }
 
     /// Applies the lockstep rules of vLLM once all ranks have done the work of this instant.
-    fn keep_step(&mut self, pool: usize, worker: u32) {
+    fn settle_lockstep(&mut self, pool: usize, worker: u32) {
         let found = &mut self.pools[pool];
         let members = worker * found.ranks..(worker + 1) * found.ranks;
         let ranks = &mut found.workers[members.start as usize..members.end as usize];
@@ -46,7 +46,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         for at in members {
             let worker = &mut self.pools[pool].workers[at as usize];
             match end {
-                Some(end) => worker.engine.stretch(end),
+                Some(end) => worker.engine.extend_step(end),
                 None => worker.engine.postpone(self.now),
             }
             worker.held = end.is_some() && !worker.engine.is_busy();

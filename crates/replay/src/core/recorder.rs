@@ -8,20 +8,20 @@ use vllm_sim_engine::SimTime;
 
 use crate::outcome::{Admission, Outcome, Sink, Status, WorkerChange};
 
-use super::moment::{Moment, OrderedSink};
+use super::report_position::{OrderedSink, ReportPosition};
 
 #[derive(Debug, Default)]
 pub(super) struct Recorder {
     wants_tokens: bool,
-    moment: Moment,
-    calls: Vec<(Moment, Call)>,
+    report_position: ReportPosition,
+    calls: Vec<(ReportPosition, Call)>,
     gaps: Vec<(u64, u64)>,
     requests: Vec<Recorded>,
     /// Values of all fields that [`Recorded`] leaves out.
     ///
     /// They are equal for all requests: independent workers have no prefill workers and no router
     /// queue.
-    alike: Option<Outcome<'static>>,
+    common_fields: Option<Outcome<'static>>,
     tokens: Vec<SimTime>,
     admissions: Vec<Admission>,
     preemptions: Vec<u64>,
@@ -72,8 +72,8 @@ impl Recorder {
 
     fn call(&mut self, call: Call) {
         let last = self.calls.last();
-        debug_assert!(last.is_none_or(|(last, _)| *last <= self.moment));
-        self.calls.push((self.moment, call));
+        debug_assert!(last.is_none_or(|(last, _)| *last <= self.report_position));
+        self.calls.push((self.report_position, call));
     }
 
     fn clear(&mut self) {
@@ -97,7 +97,7 @@ impl Recorder {
         }
     }
 
-    fn hand_on(&mut self, call: usize, totals: &mut LiveCounts, sink: &mut dyn Sink) {
+    fn forward_reports(&mut self, call: usize, totals: &mut LiveCounts, sink: &mut dyn Sink) {
         match &self.calls[call].1 {
             Call::Gaps(range) => {
                 for &(nanos, times) in listed(&self.gaps, range) {
@@ -114,8 +114,8 @@ impl Recorder {
                 for number in &mut self.preemptions[own] {
                     *number = self.preemption_numbers[*number as usize];
                 }
-                totals.living -= 1;
-                let Some(alike) = &self.alike else {
+                totals.in_flight -= 1;
+                let Some(common_fields) = &self.common_fields else {
                     return;
                 };
                 sink.request(&Outcome {
@@ -138,7 +138,7 @@ impl Recorder {
                     admissions: listed(&self.admissions, &found.admissions),
                     preemptions: listed(&self.preemptions, &found.preemptions),
                     preempted: listed(&self.preempted, &found.preempted),
-                    ..*alike
+                    ..*common_fields
                 });
             }
         }
@@ -157,7 +157,8 @@ fn listed<'a, T>(list: &'a [T], range: &Range<u32>) -> &'a [T] {
 
 impl Sink for Recorder {
     fn request(&mut self, outcome: &Outcome<'_>) {
-        self.alike.get_or_insert_with(|| outcome.without_lists());
+        self.common_fields
+            .get_or_insert_with(|| outcome.without_lists());
         let recorded = Recorded {
             session: outcome.session,
             number: outcome.number,
@@ -187,7 +188,11 @@ impl Sink for Recorder {
         let at = self.gaps.len() as u32;
         self.gaps.push((nanos, times));
         match self.calls.last_mut() {
-            Some((moment, Call::Gaps(range))) if *moment == self.moment => range.end = at + 1,
+            Some((report_position, Call::Gaps(range)))
+                if *report_position == self.report_position =>
+            {
+                range.end = at + 1
+            }
             _ => self.call(Call::Gaps(at..at + 1)),
         }
     }
@@ -201,8 +206,8 @@ impl Sink for Recorder {
 }
 
 impl OrderedSink for Recorder {
-    fn moment(&mut self, moment: Moment) {
-        self.moment = moment;
+    fn report_position(&mut self, report_position: ReportPosition) {
+        self.report_position = report_position;
     }
 
     fn preempted(&mut self) {
@@ -212,15 +217,15 @@ impl OrderedSink for Recorder {
 
 #[derive(Debug, Default)]
 pub(super) struct LiveCounts {
-    pub living: u64,
+    pub in_flight: u64,
     pub most: u64,
     preemptions: u64,
 }
 
 impl LiveCounts {
     fn sent(&mut self) {
-        self.living += 1;
-        self.most = self.most.max(self.living);
+        self.in_flight += 1;
+        self.most = self.most.max(self.in_flight);
     }
 }
 
@@ -230,7 +235,7 @@ const READ_AHEAD: usize = 16;
 fn in_order(parts: &[&mut Recorder]) -> Vec<(SimTime, u32, u32)> {
     let calls = parts.iter().zip(0u32..).flat_map(|(part, at)| {
         let calls = part.calls.iter().zip(0u32..);
-        calls.map(move |((moment, _), call)| (moment.at, at, call))
+        calls.map(move |((report_position, _), call)| (report_position.at, at, call))
     });
     let mut order: Vec<(SimTime, u32, u32)> = calls.collect();
     // Small keys sort fast; few instants have calls of several workers.
@@ -248,9 +253,9 @@ fn in_order(parts: &[&mut Recorder]) -> Vec<(SimTime, u32, u32)> {
 /// Forwards the buffered reports of all workers to `sink` and clears them.
 ///
 /// `sent` lists the requests sent in the same stretch, in order; they update `counts`.
-pub(super) fn hand_on<'a>(
+pub(super) fn forward_reports<'a>(
     parts: impl Iterator<Item = &'a mut Recorder>,
-    sent: &[Moment],
+    sent: &[ReportPosition],
     counts: &mut LiveCounts,
     sink: &mut dyn Sink,
 ) {
@@ -263,11 +268,11 @@ pub(super) fn hand_on<'a>(
         std::hint::black_box(read.fold(0, |all, one| all ^ one));
         for &(_, part, call) in some {
             let part = &mut parts[part as usize];
-            let moment = part.calls[call as usize].0;
-            while sent.next_if(|&&sent| sent <= moment).is_some() {
+            let report_position = part.calls[call as usize].0;
+            while sent.next_if(|&&sent| sent <= report_position).is_some() {
                 counts.sent();
             }
-            part.hand_on(call as usize, counts, sink);
+            part.forward_reports(call as usize, counts, sink);
         }
     }
     sent.for_each(|_| counts.sent());

@@ -7,7 +7,7 @@ use crate::sessions::NumberedSource;
 use vllm_sim_engine::SimTime;
 
 use super::Core;
-use super::moment::{Moment, OrderedSink};
+use super::report_position::{OrderedSink, ReportPosition};
 
 impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
     pub(super) fn report(&mut self, slot: u32, ended: SimTime, status: Status) {
@@ -70,21 +70,25 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
 
     /// Reports all unfinished requests with the time `end` and closes all workers.
     pub(super) fn finish(&mut self, end: SimTime) {
-        let mut left: Vec<(u64, u32)> =
-            self.requests.living().map(|(s, r)| (r.number, s)).collect();
+        let mut left: Vec<(u64, u32)> = self
+            .requests
+            .in_flight()
+            .map(|(s, r)| (r.number, s))
+            .collect();
         left.sort_unstable();
         for (_, slot) in left {
             let over = self.requests.get(slot).over;
             let (at, status) = over.unwrap_or((end, Status::Incomplete));
             let number = self.requests.get(slot).number;
-            self.sink.moment(Moment::of_rest(number));
+            self.sink
+                .report_position(ReportPosition::of_unfinished(number));
             self.report(slot, at, status);
         }
         for pool in [PREFILL, SERVING] {
             self.pools[pool].router.close();
             for at in 0..self.pools[pool].workers.len() as u32 {
-                let moment = Moment::of_last_steps(self.first_worker + at);
-                self.sink.moment(moment);
+                let report_position = ReportPosition::of_last_steps(self.first_worker + at);
+                self.sink.report_position(report_position);
                 self.retire((pool, at));
             }
         }

@@ -6,7 +6,7 @@ use crate::requests::Request;
 use crate::worker::WorkerPhase;
 use vllm_sim_engine::SimTime;
 
-use super::moment::OrderedSink;
+use super::report_position::OrderedSink;
 use super::{Address, Core, LOG_STEPS, ReplayError, Timer};
 use crate::sessions::NumberedSource;
 
@@ -15,7 +15,10 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
     pub(super) fn flush_log(&mut self, (pool, at): Address) {
         let worker = &mut self.pools[pool].workers[at as usize];
         let here = |request: &Request| request.worker == Some(at);
-        let oldest = self.requests.living().filter(|(_, request)| here(request));
+        let oldest = self
+            .requests
+            .in_flight()
+            .filter(|(_, request)| here(request));
         let oldest = oldest.filter_map(|(_, request)| request.tokens.oldest_step());
         let next = worker.log.next();
         let upto = oldest.min().unwrap_or(next).min(next.saturating_sub(1));
@@ -51,7 +54,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         self.pools[pool].make_ready(at);
         self.report_worker((pool, at), WorkerChange::Ready);
         self.release_queued(pool);
-        self.hand_over()
+        self.submit_outgoing()
     }
 
     pub(super) fn remove_worker(&mut self, (pool, at): Address) {
@@ -97,7 +100,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
     pub(super) fn lose(&mut self, workers: u32) -> Result<(), ReplayError> {
         for at in self.pools[SERVING].oldest(workers) {
             let here = |request: &Request| request.worker == Some(at) && request.over.is_none();
-            let had = self.requests.living();
+            let had = self.requests.in_flight();
             let had = had.filter(|(_, request)| here(request));
             let had: Vec<u32> = had.map(|(slot, _)| slot).collect();
             let was_serving = self.pools[SERVING].lose(at);

@@ -3,7 +3,7 @@
 //! Charts are static SVG. A small script adds tooltips and draws the timeline of requests.
 
 mod chart;
-mod heat;
+mod heatmap;
 mod requests;
 
 use std::fmt::Write as _;
@@ -25,7 +25,7 @@ pub fn page(report: &Report, title: &str, about: &[(String, String)], typed: &st
     tiles(&mut body, report);
     distributions(&mut body, report);
     timeline(&mut body, report);
-    heat::map(&mut body, &report.timeline.tracks);
+    heatmap::map(&mut body, &report.timeline.tracks);
     requests::timeline(&mut body, &report.spans);
     numbers(&mut body, report);
     if !about.is_empty() {

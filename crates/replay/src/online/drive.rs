@@ -15,10 +15,10 @@ use crate::outcome::{Admission, Outcome, Sink, Status, WorkerSample};
 use crate::workload::{Dependency, Session, Turn, WorkloadSource};
 use vllm_sim_engine::SimTime;
 
-const LOOK: Duration = Duration::from_millis(250);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Lead time for the preparation of a session, so that its first request is sent on time.
-const LEAD: Duration = Duration::from_millis(20);
+const PREPARE_LEAD: Duration = Duration::from_millis(20);
 
 struct Shared {
     options: OnlineOptions,
@@ -166,8 +166,8 @@ pub(super) async fn drive(
         is_held_up: false,
     };
     let (mut ended, mut in_flight, mut latest) = (0u64, 0u64, Duration::ZERO);
-    let mut look = tokio::time::interval(LOOK);
-    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    let mut sample_timer = tokio::time::interval(SAMPLE_INTERVAL);
+    sample_timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     let limit = options
         .limit
         .unwrap_or(Duration::from_secs(u32::MAX.into()));
@@ -184,7 +184,7 @@ pub(super) async fn drive(
                 }
             },
             () = tokio::time::sleep_until(deadline) => break,
-            _ = look.tick() => shared.sample(sink),
+            _ = sample_timer.tick() => shared.sample(sink),
             place = feed.due(&shared, &places), if feed.next.is_some() => {
                 if let Some(session) = feed.next.take() {
                     feed.start(&shared, session, place);
@@ -212,7 +212,7 @@ struct SessionFeed {
 }
 
 impl SessionFeed {
-    /// Waits for the start time of the next session (less [`LEAD`]) and for a slot.
+    /// Waits for the start time of the next session (less [`PREPARE_LEAD`]) and for a slot.
     ///
     /// Cancel safe.
     async fn due(
@@ -224,7 +224,7 @@ impl SessionFeed {
         if let Some(session) = self.next.as_ref().filter(|_| is_open) {
             let start = shared.epoch + shared.scaled(session.start.nanos());
             if self.timer.is_none() {
-                let early = start.checked_sub(LEAD).unwrap_or(start);
+                let early = start.checked_sub(PREPARE_LEAD).unwrap_or(start);
                 self.timer = shared.pacer.ticket(early);
             }
         }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::outcome::HttpReply;
+use crate::outcome::HttpResponseInfo;
 
 const MAX_LINE: usize = 16 << 20;
 
@@ -13,7 +13,7 @@ pub(super) struct Exchange {
     pub(super) tokens: Vec<Instant>,
     /// Prompt length according to the server's `usage`.
     pub(super) prompt_tokens: Option<u32>,
-    pub(super) reply: HttpReply,
+    pub(super) reply: HttpResponseInfo,
     completion_tokens: Option<u32>,
     requested: u32,
     pub(super) ids: Vec<u32>,
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_said() {
+    fn incomplete_streams_and_bad_events_are_errors() {
         let at = crate::online::drive::now();
         let read = |text: &str| {
             let mut exchange = Exchange::new(1);

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::workload::WorkloadError;
-use vllm_sim_http_client::Trust;
+use vllm_sim_http_client::CertificateVerification;
 
 /// Endpoint of the generation requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -26,7 +26,7 @@ pub struct OnlineOptions {
     /// API key, sent as a bearer token.
     pub api_key: Option<String>,
     /// Certificate verification for `https` targets.
-    pub trust: Trust,
+    pub trust: CertificateVerification,
     /// Number of sessions in flight in a closed loop; `None` uses the start times.
     pub concurrency: Option<u32>,
     /// Maximum number of sessions in flight. Default 4096.
@@ -63,7 +63,7 @@ pub struct RequestIdentity {
     pub session_header: Option<String>,
     /// Names of the response headers that identify the server.
     ///
-    /// [`crate::outcome::HttpReply::pod`] joins their values with colons.
+    /// [`crate::outcome::HttpResponseInfo::pod`] joins their values with colons.
     pub pod_headers: Vec<String>,
 }
 
@@ -88,7 +88,7 @@ impl Default for OnlineOptions {
             api: Api::Completions,
             model: None,
             api_key: None,
-            trust: Trust::Browsers,
+            trust: CertificateVerification::PublicAuthorities,
             concurrency: None,
             max_in_flight: 4096,
             speedup: 1.0,

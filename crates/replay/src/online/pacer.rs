@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
 use super::drive::now;
-use vllm_sim_engine::driver::wake_promptly;
+use vllm_sim_engine::driver::minimize_timer_slack;
 
 pub(super) struct Pacer(Arc<PacerQueue>);
 
@@ -83,7 +83,7 @@ impl Drop for Pacer {
 
 impl PacerQueue {
     fn run(&self) {
-        wake_promptly();
+        minimize_timer_slack();
         let mut waiting = self.waiting.lock();
         while !waiting.is_over {
             let Some(&Reverse((instant, place))) = waiting.due.peek() else {
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn whoever_waits_is_woken_in_the_order_of_the_instants() {
+    async fn waiters_wake_in_order_of_time() {
         let pacer = Pacer::start().expect("there are threads");
         let start = now();
         let at = |ms: u64| start + Duration::from_millis(ms);

@@ -14,8 +14,8 @@ use crate::workload::{Prompt, TokenRun, Turn};
 use vllm_sim_random::mix;
 
 /// Minimum number of token ids that make prompts sufficiently different.
-const FEWEST: usize = 16;
-const USUAL: (u32, u32) = (100, 30_000);
+const MIN_TOKEN_IDS: usize = 16;
+const DEFAULT_ID_RANGE: (u32, u32) = (100, 30_000);
 
 /// Short words, most of which are one token with a leading space; `prepare` removes the others.
 const WORDS: &str = "time year people way day man thing woman life child world school state family \
@@ -226,8 +226,8 @@ async fn alphabet(target: &Target, model: &str, options: &OnlineOptions) -> Vec<
     let mut ids: Vec<u32> = ids.filter_map(|id| u32::try_from(id).ok()).collect();
     ids.sort_unstable();
     ids.dedup();
-    match ids.len() >= FEWEST {
+    match ids.len() >= MIN_TOKEN_IDS {
         true => ids,
-        false => range(USUAL),
+        false => range(DEFAULT_ID_RANGE),
     }
 }

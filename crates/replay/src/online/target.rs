@@ -188,7 +188,7 @@ impl Target {
         exchange: &mut Exchange,
     ) -> Result<(), String> {
         let request = self.request(Method::POST, self.path, body.clone(), identity)?;
-        let response = self.client.send_again(request).await;
+        let response = self.client.send_with_retry(request).await;
         let response = response.map_err(|error| error.why)?;
         exchange.reply.status = Some(response.status().as_u16());
         exchange.reply.pod = identity.and_then(|(names, ..)| names.pod(response.headers()));

@@ -38,7 +38,7 @@ const NOISE: f64 = 1e-3;
 const POINTS: usize = 401;
 
 /// Two-sided 95 % quantiles of Student's t, by degrees of freedom from 1; 1.96 beyond.
-const STUDENT: [f64; 30] = [
+const T_QUANTILES: [f64; 30] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
     2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
     2.052, 2.048, 2.045, 2.042,
@@ -151,7 +151,7 @@ impl Mean {
         let both = self.error + other.error;
         let part = |one: Self| one.error.powi(2) / (one.n - 1.0).max(1.0);
         let freedom = both.powi(2) / (part(self) + part(other)).max(f64::MIN_POSITIVE);
-        let quantile = STUDENT.get((freedom.max(1.0) as usize).saturating_sub(1));
+        let quantile = T_QUANTILES.get((freedom.max(1.0) as usize).saturating_sub(1));
         quantile.copied().unwrap_or(1.96) * both.sqrt()
     }
 }

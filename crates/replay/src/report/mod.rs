@@ -22,7 +22,7 @@ use vllm_sim_engine::SimTime;
 pub use compare::{Comparison, ReportGroup, compare, compare_groups};
 pub use over_time::OverTime;
 use record::ms;
-pub use record::{AdmissionRecord, KeptOutcome, RequestRecord};
+pub use record::{AdmissionRecord, OutcomeRecord, RequestRecord};
 pub use rows::{RowForm, Rows};
 pub use spans::{RequestSpans, SpanPhase, WorkerSpan};
 pub(super) use table::number as grouped;
@@ -98,7 +98,7 @@ impl Default for ReportOptions {
 
 /// Totals of the run as a whole, which no single request has.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RunFacts {
+pub struct RunTotals {
     /// Number of requests that arrived.
     pub requests: u64,
     /// Total lifetime of prefill workers, in seconds; 0 in an aggregated deployment.
@@ -141,7 +141,7 @@ pub struct Collector {
     rates: Samples,
     sending: Option<Box<Sending>>,
     first_error: Option<String>,
-    kept: Vec<KeptOutcome>,
+    kept: Vec<OutcomeRecord>,
     left_out: Option<usize>,
     timeline: Timeline,
     over_time: OverTime,
@@ -262,7 +262,7 @@ impl Collector {
     }
 
     /// Builds the report.
-    pub fn finish(mut self, facts: &RunFacts) -> Report {
+    pub fn finish(mut self, facts: &RunTotals) -> Report {
         // By arrival, then in the order of dispatch.
         self.kept.sort_by_key(|kept| (kept.arrival, kept.number()));
         let summary = self.summary(facts);
@@ -285,7 +285,7 @@ impl Collector {
         }
     }
 
-    fn summary(&mut self, facts: &RunFacts) -> Map<String, Value> {
+    fn summary(&mut self, facts: &RunTotals) -> Map<String, Value> {
         let duration_ms = self.last_end_ns as f64 / 1e6;
         let seconds = (duration_ms / 1e3).max(1e-9);
         let rate = |n: u64| json!(n as f64 / seconds);
@@ -364,7 +364,13 @@ impl Collector {
     }
 
     /// Adds the keys that Dynamo's report does not have.
-    fn ours(&self, map: &mut Map<String, Value>, facts: &RunFacts, seconds: f64, gpu_seconds: f64) {
+    fn ours(
+        &self,
+        map: &mut Map<String, Value>,
+        facts: &RunTotals,
+        seconds: f64,
+        gpu_seconds: f64,
+    ) {
         let mut put = |key: &str, value: Value| drop(map.insert(key.to_owned(), value));
         put("rejected_requests", json!(self.rejected));
         put("failed_requests", json!(self.failed));
@@ -487,7 +493,7 @@ pub struct Report {
     /// Number of requests from which records are omitted, if they are.
     left_out: Option<usize>,
     first_error: Option<String>,
-    kept: Vec<KeptOutcome>,
+    kept: Vec<OutcomeRecord>,
 }
 
 impl Report {
@@ -504,7 +510,7 @@ impl Report {
 
     /// Returns the records of all kept requests, by arrival.
     pub fn records(&self) -> impl ExactSizeIterator<Item = RequestRecord> {
-        self.kept.iter().map(KeptOutcome::record)
+        self.kept.iter().map(OutcomeRecord::record)
     }
 
     /// Writes the report as JSON.
@@ -555,7 +561,7 @@ impl Serialize for Report {
 }
 
 /// Serializes records one by one, so that they need not all be in memory.
-struct RequestRecords<'a>(&'a [KeptOutcome]);
+struct RequestRecords<'a>(&'a [OutcomeRecord]);
 
 impl Serialize for RequestRecords<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -6,7 +6,7 @@ use crate::outcome::{Outcome, WorkerChange};
 use vllm_sim_engine::SimTime;
 
 /// Maximum number of intervals; beyond it, pairs are merged.
-const MOST: usize = 480;
+const MAX_POINTS: usize = 480;
 
 /// Time series of a run.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -31,7 +31,7 @@ impl Shares {
     fn add(&mut self, at: SimTime, (part, whole): (u64, u64)) {
         const SECOND: u64 = 1_000_000_000;
         self.stretch_ns = self.stretch_ns.max(SECOND / 4);
-        while at.nanos() / self.stretch_ns >= MOST as u64 {
+        while at.nanos() / self.stretch_ns >= MAX_POINTS as u64 {
             let pairs = self.stretches.chunks(2);
             let sum = |pair: &[(u64, u64)]| pair.iter().fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
             self.stretches = pairs.map(sum).collect();
@@ -173,6 +173,8 @@ mod tests {
             over.request(at(second * 1000), second % 4 > 0);
         }
         let seen = over.attainment();
-        assert!(seen.len() <= MOST && seen.iter().all(|(_, good)| (*good - 75.0).abs() < 2.0));
+        assert!(
+            seen.len() <= MAX_POINTS && seen.iter().all(|(_, good)| (*good - 75.0).abs() < 2.0)
+        );
     }
 }

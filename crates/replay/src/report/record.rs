@@ -10,7 +10,7 @@ use vllm_sim_engine::SimTime;
 
 /// Copy of an [`Outcome`] without its token times.
 #[derive(Debug, Clone, PartialEq)]
-pub struct KeptOutcome {
+pub struct OutcomeRecord {
     pub(super) session_id: Option<Arc<str>>,
     pub(super) turn: u32,
     request_id: Option<Arc<str>>,
@@ -40,7 +40,7 @@ pub struct KeptOutcome {
     error: Option<Box<str>>,
 }
 
-impl From<&Outcome<'_>> for KeptOutcome {
+impl From<&Outcome<'_>> for OutcomeRecord {
     fn from(outcome: &Outcome<'_>) -> Self {
         Self {
             session_id: outcome.session_id.cloned(),
@@ -162,7 +162,7 @@ pub(super) fn ms(at: SimTime) -> f64 {
     at.nanos() as f64 / 1e6
 }
 
-impl KeptOutcome {
+impl OutcomeRecord {
     pub(super) fn number(&self) -> u64 {
         self.number
     }

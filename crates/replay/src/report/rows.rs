@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use crate::outcome::{Outcome, Sink};
 
-use super::record::{KeptOutcome, RequestRecord};
+use super::record::{OutcomeRecord, RequestRecord};
 
 /// Format of a file of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,7 +133,7 @@ impl std::fmt::Debug for Rows {
 impl Sink for Rows {
     fn request(&mut self, outcome: &Outcome<'_>) {
         if self.failed.is_none() {
-            self.failed = self.write(&KeptOutcome::from(outcome).record()).err();
+            self.failed = self.write(&OutcomeRecord::from(outcome).record()).err();
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::outcome::WorkerSample;
 
-const MOST: usize = 1024;
+const MAX_POINTS: usize = 1024;
 
 /// Sampled gauges of all workers.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -68,7 +68,7 @@ impl Timeline {
 impl WorkerTrack {
     fn push(&mut self, sample: &WorkerSample) {
         if self.open == 0 {
-            if self.points.len() == MOST {
+            if self.points.len() == MAX_POINTS {
                 self.halve();
             }
             self.points.push(TimelinePoint::default());

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_read_and_refused_by_name() {
+    fn arrivals_parse_from_text() {
         assert_eq!("poisson:12".parse(), Ok(Arrivals::Poisson(12.0)));
         assert_eq!("constant:4".parse(), Ok(Arrivals::Interval(250.0)));
         let error = "gamma:3:0".parse::<Arrivals>().unwrap_err();

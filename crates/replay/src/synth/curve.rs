@@ -13,7 +13,7 @@ pub struct RateCurve {
 
 impl RateCurve {
     /// Returns the time at which an event occurs that would occur after `seconds` at factor 1.
-    pub fn stretched(&self, seconds: f64) -> f64 {
+    pub fn warp_time(&self, seconds: f64) -> f64 {
         let mut left = seconds;
         let (mut from, mut factor) = (0.0, self.points.first().map_or(1.0, |point| point.1));
         for &(at, next) in &self.points {
@@ -66,13 +66,13 @@ impl FromStr for RateCurve {
 
 /// Reschedules the sessions of another workload along a rate curve.
 #[derive(Debug)]
-pub struct Shaped<S> {
+pub struct RateCurveSource<S> {
     source: S,
     curve: RateCurve,
     last: SimTime,
 }
 
-impl<S: WorkloadSource> Shaped<S> {
+impl<S: WorkloadSource> RateCurveSource<S> {
     /// Reschedules the sessions of `source` along `curve`.
     pub fn new(source: S, curve: RateCurve) -> Self {
         Self {
@@ -83,12 +83,12 @@ impl<S: WorkloadSource> Shaped<S> {
     }
 }
 
-impl<S: WorkloadSource> WorkloadSource for Shaped<S> {
+impl<S: WorkloadSource> WorkloadSource for RateCurveSource<S> {
     fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
         let Some(mut session) = self.source.next()? else {
             return Ok(None);
         };
-        let start = self.curve.stretched(session.start.nanos() as f64 / 1e9);
+        let start = self.curve.warp_time(session.start.nanos() as f64 / 1e9);
         // Rounding must not change the order.
         let start = SimTime::from_nanos((start * 1e9).round() as u64);
         self.last = self.last.max(start);
@@ -106,16 +106,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ramp_and_a_burst_move_what_comes() {
+    fn ramps_and_bursts_move_starts() {
         // Ten seconds from zero to the full rate equal five seconds at the full rate.
         let ramp: RateCurve = "0=0,10=1".parse().expect("is a curve");
-        assert_eq!(ramp.stretched(0.0), 0.0);
-        assert!((ramp.stretched(1.25) - 5.0).abs() < 1e-9);
-        assert!((ramp.stretched(5.0) - 10.0).abs() < 1e-9);
-        assert!((ramp.stretched(8.0) - 13.0).abs() < 1e-9);
+        assert_eq!(ramp.warp_time(0.0), 0.0);
+        assert!((ramp.warp_time(1.25) - 5.0).abs() < 1e-9);
+        assert!((ramp.warp_time(5.0) - 10.0).abs() < 1e-9);
+        assert!((ramp.warp_time(8.0) - 13.0).abs() < 1e-9);
         // Four times the rate in the third second.
         let burst: RateCurve = "2=1,2=4,3=4,3=1".parse().expect("is a curve");
-        let at = [1.0, 2.0, 4.0, 6.0, 7.0].map(|at| burst.stretched(at));
+        let at = [1.0, 2.0, 4.0, 6.0, 7.0].map(|at| burst.warp_time(at));
         assert_eq!(at, [1.0, 2.0, 2.5, 3.0, 4.0]);
         for text in ["", "1", "2=1,1=1", "0=1,9=0", "0=-1"] {
             assert!(text.parse::<RateCurve>().is_err(), "{text:?}");

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_in_words() {
+    fn bad_lengths_are_errors() {
         for (text, part) in [
             ("normal:5", "is not known"),
             ("uniform:9:3", "MIN above its MAX"),

@@ -14,7 +14,7 @@ use vllm_sim_random::{Draw, Purpose, mix, stream};
 
 pub use adapters::WithAdapters;
 pub use arrivals::{Arrivals, StartTimes};
-pub use curve::{RateCurve, Shaped};
+pub use curve::{RateCurve, RateCurveSource};
 pub use lengths::Lengths;
 use vllm_sim_random::std_rng::StdRng;
 
@@ -26,7 +26,7 @@ pub const MAX_REQUESTS: u64 = 100_000_000;
 
 /// Parameters of a synthetic workload.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Synthetic {
+pub struct SyntheticWorkload {
     /// Number of sessions; with one turn each, of requests.
     pub sessions: u64,
     /// Prompt length in tokens; of growing sessions, that of the first turn.
@@ -57,7 +57,7 @@ pub struct Synthetic {
     pub block: u32,
 }
 
-impl Default for Synthetic {
+impl Default for SyntheticWorkload {
     fn default() -> Self {
         Self {
             sessions: 1,
@@ -77,7 +77,7 @@ impl Default for Synthetic {
     }
 }
 
-impl Synthetic {
+impl SyntheticWorkload {
     /// Checks the parameters and returns the workload.
     ///
     /// # Errors
@@ -124,7 +124,7 @@ impl Synthetic {
 /// Generates the sessions of a synthetic workload on demand.
 #[derive(Debug, Clone)]
 pub struct SyntheticSource {
-    what: Synthetic,
+    what: SyntheticWorkload,
     starts: StartTimes,
     groups: StdRng,
     made: u64,
@@ -245,12 +245,12 @@ impl WorkloadSource for SyntheticSource {
 
 /// Reschedules the sessions of another workload by an arrival process.
 #[derive(Debug)]
-pub struct Retimed<S> {
+pub struct RescheduledSource<S> {
     source: S,
     starts: StartTimes,
 }
 
-impl<S: WorkloadSource> Retimed<S> {
+impl<S: WorkloadSource> RescheduledSource<S> {
     /// Replaces the start times of the sessions of `source`, and keeps their order.
     pub fn new(source: S, arrivals: Arrivals, seed: u64) -> Self {
         Self {
@@ -260,7 +260,7 @@ impl<S: WorkloadSource> Retimed<S> {
     }
 }
 
-impl<S: WorkloadSource> WorkloadSource for Retimed<S> {
+impl<S: WorkloadSource> WorkloadSource for RescheduledSource<S> {
     fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
         let Some(mut session) = self.source.next()? else {
             return Ok(None);

@@ -7,9 +7,9 @@ use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_replay::html::{escape, page};
 use vllm_sim_replay::report::{
-    Collector, KeptRecords, Report, ReportOptions, RunFacts, Slo, SpanPhase,
+    Collector, KeptRecords, Report, ReportOptions, RunTotals, Slo, SpanPhase,
 };
-use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
+use vllm_sim_replay::synth::{Arrivals, Lengths, SyntheticWorkload};
 use vllm_sim_replay::{PoolSpec, RouterConfig, Settings, run};
 
 /// Runs a workload with queues and preemptions.
@@ -32,14 +32,14 @@ fn report(sessions: u64, workers: u32) -> Report {
             RouterConfig::RoundRobin,
         ))
     };
-    let mut source = Synthetic {
+    let mut source = SyntheticWorkload {
         sessions,
         input: "lognormal:700:500".parse().expect("is known"),
         output: Lengths::Uniform(50, 300),
         arrivals: Arrivals::at_rate(30.0, 0.4),
         shared_prefix_ratio: 0.3,
         prefix_groups: 8,
-        ..Synthetic::default()
+        ..SyntheticWorkload::default()
     }
     .source()
     .expect("makes sense");
@@ -52,7 +52,7 @@ fn report(sessions: u64, workers: u32) -> Report {
         drawn_requests: 2000,
     });
     let totals = run(&settings, &mut source, &mut collector).expect("is played");
-    collector.finish(&RunFacts {
+    collector.finish(&RunTotals {
         prefill_tokens: None,
         requests: totals.requests,
         prefill_worker_seconds: 0.0,

@@ -8,7 +8,7 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_replay::load::{self, Format};
 use vllm_sim_replay::outcome::{Admission, Outcome, Sink, Status, WorkerSample};
 use vllm_sim_replay::report::{
-    Collector, KeptRecords, Report, ReportOptions, RowForm, Rows, RunFacts, Slo, compare,
+    Collector, KeptRecords, Report, ReportOptions, RowForm, Rows, RunTotals, Slo, compare,
 };
 
 fn at(ms: u64) -> SimTime {
@@ -62,8 +62,8 @@ fn end(sink: &mut dyn Sink, number: u64, arrival: u64, tokens: &[u64], status: S
     }
 }
 
-fn facts(requests: u64) -> RunFacts {
-    RunFacts {
+fn facts(requests: u64) -> RunTotals {
+    RunTotals {
         prefill_tokens: None,
         requests,
         prefill_worker_seconds: 0.0,

@@ -1,6 +1,6 @@
 use super::*;
 use crate::limits::Limits;
-use crate::work::Work;
+use crate::work::WorkBudget;
 use vllm_sim_random::{Purpose, stream};
 
 fn samples(source: &str) -> Vec<String> {
@@ -9,7 +9,7 @@ fn samples(source: &str) -> Vec<String> {
         .map(|seed| {
             let mut rng = stream(seed, 0, Purpose::Structured);
             grammar
-                .sample(&Limits::default(), &mut rng, &mut Work::default())
+                .sample(&Limits::default(), &mut rng, &mut WorkBudget::default())
                 .unwrap_or_else(|error| panic!("{source}: {error}"))
         })
         .collect()
@@ -220,7 +220,7 @@ fn hostile_grammars_end() {
     for source in [doubling, chain, nested, counted] {
         if let Ok(grammar) = Grammar::read(&source) {
             let mut rng = stream(1, 0, Purpose::Structured);
-            let text = grammar.sample(&Limits::default(), &mut rng, &mut Work::default());
+            let text = grammar.sample(&Limits::default(), &mut rng, &mut WorkBudget::default());
             assert!(matches!(text, Err(ConstraintError::TooLong(_))), "{text:?}");
         }
     }

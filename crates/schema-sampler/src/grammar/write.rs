@@ -7,17 +7,17 @@ use crate::constraint::ConstraintError;
 use crate::limits::Limits;
 use crate::sample;
 use crate::schema::JsonTypes;
-use crate::work::Work;
+use crate::work::WorkBudget;
 use vllm_sim_random::Draw;
 
 /// Maximum nesting before the shortest derivation is used.
-const DEEP: u32 = 24;
+const MAX_RANDOM_NESTING: u32 = 24;
 
 /// Maximum length before the shortest derivation is used, in bytes.
-const LONG: usize = 200;
+const MAX_RANDOM_BYTES: usize = 200;
 
 /// Number of alternatives per step of work.
-const LOOKED_AT: usize = 64;
+const ALTERNATIVES_PER_STEP: usize = 64;
 
 impl Grammar {
     /// Generates a text of the grammar.
@@ -28,12 +28,12 @@ impl Grammar {
         &self,
         limits: &Limits,
         rng: &mut ChaCha8Rng,
-        work: &mut Work,
+        work: &mut WorkBudget,
     ) -> Result<String, ConstraintError> {
         for is_shortest in [false, true] {
             // The first attempt may use half of the budget.
             let share = work.left() >> u32::from(!is_shortest);
-            let mut own = Work::of(share);
+            let mut own = WorkBudget::of(share);
             let mut writer = GrammarWriter {
                 grammar: self,
                 limits,
@@ -75,7 +75,7 @@ struct GrammarWriter<'g> {
     limits: &'g Limits,
     rng: &'g mut ChaCha8Rng,
     out: String,
-    work: &'g mut Work,
+    work: &'g mut WorkBudget,
     /// Minimum remaining budget for anything but the shortest derivation.
     half: u32,
     is_shortest: bool,
@@ -83,7 +83,10 @@ struct GrammarWriter<'g> {
 
 impl GrammarWriter<'_> {
     fn is_shortest(&self, depth: u32) -> bool {
-        self.is_shortest || depth > DEEP || self.out.len() > LONG || self.work.left() < self.half
+        self.is_shortest
+            || depth > MAX_RANDOM_NESTING
+            || self.out.len() > MAX_RANDOM_BYTES
+            || self.work.left() < self.half
     }
 
     fn spend(&mut self, steps: usize) -> Result<(), WriteError> {
@@ -161,7 +164,7 @@ impl GrammarWriter<'_> {
                 .iter()
                 .try_for_each(|part| self.expr(part, depth + 1, place)),
             GrammarExpr::Alternatives(parts, heights) => {
-                self.spend(parts.len() / LOOKED_AT)?;
+                self.spend(parts.len() / ALTERNATIVES_PER_STEP)?;
                 let measured = || parts.iter().map(|part| grammar.height(part)).collect();
                 match self.choose(parts, heights.get_or_init(measured), depth) {
                     Some(part) => self.expr(part, depth + 1, place),

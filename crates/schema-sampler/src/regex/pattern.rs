@@ -25,7 +25,7 @@ const MAX_PATTERN: usize = 64 * 1024;
 /// Each class takes kilobytes in the parser, and the translation scans the whole pattern per class.
 pub(crate) const MAX_TRANSLATION: usize = 1 << 20;
 
-/// Work limit of one match; a costlier match is assumed to succeed if the generator is exact.
+/// WorkBudget limit of one match; a costlier match is assumed to succeed if the generator is exact.
 const MAX_WORK: u32 = 20_000;
 
 pub(super) fn too_large(source: &str) -> bool {

@@ -8,7 +8,7 @@ use super::generator::RegexGenerator;
 use super::pattern::too_large;
 use super::states::states;
 use crate::constraint::ConstraintError;
-use crate::work::{Work, matching};
+use crate::work::{WorkBudget, matching};
 use vllm_sim_random::{Purpose, stream};
 
 /// Maximum length of the trial text for patterns with word boundaries, in characters.
@@ -59,7 +59,7 @@ impl WholeRegex {
         };
         let anchors_only = looks.remove(Look::Start).remove(Look::End).is_empty();
         let mut rng = stream(0, 0, Purpose::Structured);
-        let work = &mut Work::default();
+        let work = &mut WorkBudget::default();
         if !anchors_only && regex.sample(MAX_PROBE, &mut rng, work).is_none() {
             let words = format!(
                 "lookarounds not supported yet in regex /{}/",
@@ -79,7 +79,7 @@ impl WholeRegex {
         &self,
         max_chars: u32,
         rng: &mut ChaCha8Rng,
-        work: &mut Work,
+        work: &mut WorkBudget,
     ) -> Option<String> {
         // The generator ignores word boundaries and inner anchors, so each text is checked.
         for _ in 0..64 {
@@ -158,7 +158,7 @@ mod tests {
             let regex = WholeRegex::new(source).expect("a good pattern");
             for seed in 0..50 {
                 let mut rng = stream(seed, 0, Purpose::Structured);
-                let text = regex.sample(1000, &mut rng, &mut Work::default());
+                let text = regex.sample(1000, &mut rng, &mut WorkBudget::default());
                 assert!(text.is_some_and(|text| regex.is_match(&text)), "{source}");
             }
         }

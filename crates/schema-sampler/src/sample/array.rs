@@ -212,7 +212,7 @@ impl Sampler<'_> {
                     continue;
                 }
             }
-            if capped && self.is_one_too_many(shape, held, &item)? {
+            if capped && self.exceeds_max_contains(shape, held, &item)? {
                 continue;
             }
             return Ok(item);
@@ -244,7 +244,7 @@ impl Sampler<'_> {
     }
 
     /// Counts `item` for each `contains`; returns true if it exceeds a `maxContains`.
-    fn is_one_too_many(
+    fn exceeds_max_contains(
         &mut self,
         shape: &ArrayShape<'_>,
         held: &mut [u64],

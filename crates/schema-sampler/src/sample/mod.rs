@@ -23,7 +23,7 @@ use crate::constraint::ConstraintError;
 use crate::json_text;
 use crate::limits::Limits;
 use crate::schema::{BoundedValidator, FuelExhausted, JsonTypes, Schema};
-use crate::work::Work;
+use crate::work::WorkBudget;
 use sampler::{SampleFailure, Sampler, Strategy, ValueContext};
 
 /// Budget of one call, in steps.
@@ -50,7 +50,7 @@ pub(crate) fn json(
     limits: &Limits,
     want: JsonTypes,
     rng: &mut ChaCha8Rng,
-    work: &mut Work,
+    work: &mut WorkBudget,
 ) -> Result<String, ConstraintError> {
     let value = sample(schema, limits, want, rng, work)?;
     Ok(json_text::print(&value))
@@ -65,7 +65,7 @@ pub(crate) fn sample(
     limits: &Limits,
     want: JsonTypes,
     rng: &mut ChaCha8Rng,
-    work: &mut Work,
+    work: &mut WorkBudget,
 ) -> Result<Value, ConstraintError> {
     if schema.is_endless() {
         return Err(ConstraintError::Unsatisfiable {
@@ -125,7 +125,7 @@ pub(crate) fn sample(
 /// Returns whether a finished value is valid.
 ///
 /// `jsonschema` decides, unless it cannot read the schema or would need exponential time.
-fn accepts(schema: &Schema, value: &Value, work: &mut Work) -> bool {
+fn accepts(schema: &Schema, value: &Value, work: &mut WorkBudget) -> bool {
     let plain = BoundedValidator::plain(schema, CHECK_FUEL);
     let valid = plain.valid(schema.root, value);
     let _ = work.spend(CHECK_FUEL - plain.fuel());

@@ -41,13 +41,13 @@ impl Sampler<'_> {
             let more = if self.spread { SPREAD } else { 0 };
             let usual = (low, high.saturating_add(more));
             match natural.is_some() && self.limits.integer.is_none() {
-                true => range.integer(UsualRange::Meant(usual), self.rng),
+                true => range.integer(UsualRange::Suggested(usual), self.rng),
                 false => range.integer(UsualRange::Default(usual), self.rng),
             }
         } else {
             let usual = self.limits.number.or(natural).unwrap_or((0.0, 100.0));
             match natural.is_some() && self.limits.number.is_none() {
-                true => range.number(UsualRange::Meant(usual), self.rng),
+                true => range.number(UsualRange::Suggested(usual), self.rng),
                 false => range.number(UsualRange::Default(usual), self.rng),
             }
         };

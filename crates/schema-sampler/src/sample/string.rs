@@ -71,7 +71,7 @@ impl Sampler<'_> {
             let sure = attempt > 0
                 && formats.is_empty()
                 && matches!(patterns.as_slice(), [only] if only.is_exact());
-            if sure || self.keeps(&patterns, &formats, &text)? {
+            if sure || self.matches_all(&patterns, &formats, &text)? {
                 return Ok(text);
             }
         }
@@ -116,7 +116,7 @@ impl Sampler<'_> {
         Ok((min, max))
     }
 
-    fn keeps(
+    fn matches_all(
         &self,
         patterns: &[&Pattern],
         formats: &[&StringFormat],
@@ -176,7 +176,7 @@ impl Sampler<'_> {
             [format!("{over}{tail}"), format!("{head}{over}"), inside(at)]
         });
         for text in candidates {
-            if self.keeps(patterns, formats, &text)? {
+            if self.matches_all(patterns, formats, &text)? {
                 return Ok(Some(text));
             }
         }

@@ -62,7 +62,11 @@ impl Schema {
     ///
     /// Its time is exponential in the nesting of `unevaluated…` keywords.
     pub(crate) fn is_checkable(&self) -> bool {
-        self.nodes.iter().filter(|node| node.is_closing()).count() <= MAX_CLOSING
+        self.nodes
+            .iter()
+            .filter(|node| node.has_unevaluated())
+            .count()
+            <= MAX_CLOSING
     }
 
     /// Returns whether `jsonschema` accepts `value`, including formats.

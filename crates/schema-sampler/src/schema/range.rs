@@ -19,7 +19,7 @@ const WIDE: i128 = 10_000;
 pub(crate) enum UsualRange<T> {
     Default((T, T)),
     /// Range suggested by the field name, applied wherever the schema allows it.
-    Meant((T, T)),
+    Suggested((T, T)),
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -155,8 +155,8 @@ impl NumberRange {
 
     /// Draws a number in the range, with few decimals if possible.
     pub(crate) fn number(&self, usual: UsualRange<f64>, rng: &mut ChaCha8Rng) -> Option<Number> {
-        let is_meant = matches!(usual, UsualRange::Meant(_));
-        let (UsualRange::Meant(usual) | UsualRange::Default(usual)) = usual;
+        let is_meant = matches!(usual, UsualRange::Suggested(_));
+        let (UsualRange::Suggested(usual) | UsualRange::Default(usual)) = usual;
         let low = self.low.map(|low| low.number.as_f64());
         let high = self.high.map(|high| high.number.as_f64());
         let (a, b) = match (low, high) {
@@ -237,8 +237,8 @@ fn ceil_div(a: i128, b: i128) -> i128 {
 }
 
 fn window(low: Option<i128>, high: Option<i128>, usual: UsualRange<i64>) -> (i128, i128) {
-    let is_meant = matches!(usual, UsualRange::Meant(_));
-    let (UsualRange::Meant(usual) | UsualRange::Default(usual)) = usual;
+    let is_meant = matches!(usual, UsualRange::Suggested(_));
+    let (UsualRange::Suggested(usual) | UsualRange::Default(usual)) = usual;
     let usual = (i128::from(usual.0), i128::from(usual.1));
     match (low, high) {
         (None, None) => usual,

@@ -104,7 +104,7 @@ impl<'a> BoundedValidator<'a> {
         self.depth.set(depth + 1);
         let node = self.schema.node(id);
         let valid = match evaluated {
-            Some(evaluated) if node.is_closing() => {
+            Some(evaluated) if node.has_unevaluated() => {
                 // `unevaluated…` considers only the parts that this node evaluates.
                 let mut own = vec![false; evaluated.len()];
                 let valid = self.node(node, value, Some(&mut own));

@@ -10,7 +10,7 @@ use crate::limits::Limits;
 use crate::sample;
 use crate::schema::{JsonTypes, Schema};
 use crate::semantic_type::sentence;
-use crate::work::Work;
+use crate::work::WorkBudget;
 use vllm_sim_random::Draw;
 
 /// Maximum number of repetitions beyond the minimum.
@@ -25,7 +25,7 @@ impl StructuralTag {
         &self,
         limits: &Limits,
         rng: &mut ChaCha8Rng,
-        work: &mut Work,
+        work: &mut WorkBudget,
     ) -> Result<String, ConstraintError> {
         let mut writer = TagWriter {
             limits,
@@ -41,7 +41,7 @@ impl StructuralTag {
 struct TagWriter<'a> {
     limits: &'a Limits,
     rng: &'a mut ChaCha8Rng,
-    work: &'a mut Work,
+    work: &'a mut WorkBudget,
     out: String,
 }
 

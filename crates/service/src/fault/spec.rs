@@ -3,7 +3,7 @@ use std::str::FromStr;
 
 use super::{Failure, StreamFault};
 
-const MOST: usize = 16;
+const MAX_FAULTS: usize = 16;
 
 /// The faults of one request, read from `kind[=value][;kind=value]`.
 ///
@@ -41,7 +41,7 @@ impl FromStr for FaultSpec {
         };
         let mut spec = Self::default();
         for part in text.split(';').map(str::trim).filter(|p| !p.is_empty()) {
-            if spec.stream_faults.len() == MOST {
+            if spec.stream_faults.len() == MAX_FAULTS {
                 return Err(wrong(part, "one request takes 16 faults at most"));
             }
             let (name, value) = match part.split_once('=') {

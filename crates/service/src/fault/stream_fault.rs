@@ -1,7 +1,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use vllm_sim_engine::{LONGEST_DELAY, duration};
+use vllm_sim_engine::{MAX_DELAY, duration};
 
 /// A fault within an accepted reply.
 ///
@@ -163,7 +163,7 @@ fn stall(value: Option<&str>) -> Result<StreamFault, String> {
 fn wait(value: Option<&str>) -> Result<Duration, String> {
     let text = value.ok_or("it needs a duration, such as 2s or 250ms")?;
     let time = duration::read(text).map_err(|why| format!("{text:?} is not a duration: {why}"))?;
-    if time > LONGEST_DELAY {
+    if time > MAX_DELAY {
         return Err(format!("{text:?} is longer than 24h"));
     }
     Ok(time)

@@ -19,10 +19,11 @@ use rand_chacha::ChaCha8Rng;
 pub use corpus::Corpus;
 pub use recorded::Recordings;
 pub use script::{
-    CONTEXT_START, Channel, Cursor, Finish, Reason, Script, StopReason, Texts, Token, context_after,
+    CONTEXT_START, Channel, Cursor, Finish, Reason, Script, StopReason, Token, TokenTexts,
+    context_after,
 };
 
-use crate::generate::request::{GenerateRequest, OutputForm, Stops};
+use crate::generate::request::{GenerateRequest, OutputForm, StopConditions};
 use corpus::CorpusSentence;
 use script::{TokenRun, TokenSource};
 use steering::ForcedTokens;
@@ -31,7 +32,7 @@ use vllm_sim_tokenizer::{Fragments, SpecialTokens, Tokenizer};
 
 /// Selects the source of free text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mode {
+pub enum TextMode {
     /// Random sentences.
     #[default]
     Random,
@@ -42,16 +43,16 @@ pub enum Mode {
 }
 
 /// Length of the shortest reasoning that a limit may cut, end marker included, in tokens.
-const SHORTEST_THOUGHT: u32 = 12;
+const MIN_CUT_REASONING: u32 = 12;
 
 /// Generates scripts for requests.
 #[derive(Debug)]
 pub struct Generator {
-    mode: Mode,
+    mode: TextMode,
     seed: u64,
     tokenizer: Arc<Tokenizer>,
     corpus: Arc<Corpus>,
-    thought_end: Vec<u32>,
+    reasoning_end: Vec<u32>,
     /// Whether recorded reasoning gets the end marker too, because the client parses tokens.
     marks_recorded: bool,
     whole_echo: bool,
@@ -59,7 +60,7 @@ pub struct Generator {
     recordings: Option<Recordings>,
 }
 
-struct Draft {
+struct ScriptBuilder {
     own: Vec<Fragments>,
     sentences: Vec<u16>,
     runs: Vec<TokenRun>,
@@ -67,7 +68,7 @@ struct Draft {
     times: Option<Arc<[Duration]>>,
 }
 
-impl Draft {
+impl ScriptBuilder {
     fn push(&mut self, source: TokenSource, from: u32, to: u32, channel: Channel) {
         if to > from {
             self.runs.push(TokenRun {
@@ -93,15 +94,15 @@ impl Draft {
 
 impl Generator {
     /// Creates a generator of `mode` text for a tokenizer.
-    pub fn new(mode: Mode, seed: u64, tokenizer: Arc<Tokenizer>) -> Self {
+    pub fn new(mode: TextMode, seed: u64, tokenizer: Arc<Tokenizer>) -> Self {
         let corpus = Arc::new(Corpus::new(tokenizer.clone()));
-        let thought_end = vec![tokenizer.id_of("</think>").unwrap_or_default()];
+        let reasoning_end = vec![tokenizer.id_of("</think>").unwrap_or_default()];
         Self {
             mode,
             seed,
             tokenizer,
             corpus,
-            thought_end,
+            reasoning_end,
             marks_recorded: false,
             recordings: None,
             whole_echo: false,
@@ -127,8 +128,8 @@ impl Generator {
 
     /// Sets the end marker of reasoning, also for recorded replies; for clients that parse tokens.
     #[must_use]
-    pub fn with_thought_end(mut self, ids: Vec<u32>) -> Self {
-        self.thought_end = ids;
+    pub fn with_reasoning_end(mut self, ids: Vec<u32>) -> Self {
+        self.reasoning_end = ids;
         self.marks_recorded = true;
         self
     }
@@ -141,7 +142,7 @@ impl Generator {
     /// Generates the script of a request.
     pub fn script(&self, request: &GenerateRequest) -> Script {
         let mut rng = stream(self.seed, request.key, Purpose::Content);
-        let mut draft = Draft {
+        let mut draft = ScriptBuilder {
             own: Vec::new(),
             sentences: Vec::with_capacity(4),
             runs: Vec::with_capacity(2),
@@ -193,7 +194,7 @@ impl Generator {
         };
         stop::apply(&mut script, request, &self.tokenizer);
         if self.mute {
-            script.fall_silent();
+            script.remove_text();
         }
         script
     }
@@ -201,7 +202,13 @@ impl Generator {
     /// Ends a text of `whole` tokens that had `room`.
     ///
     /// Adds the end-of-sequence token if there is room; otherwise the limit ends the text.
-    fn end(&self, whole: u32, room: u32, request: &GenerateRequest, draft: &mut Draft) -> Reason {
+    fn end(
+        &self,
+        whole: u32,
+        room: u32,
+        request: &GenerateRequest,
+        draft: &mut ScriptBuilder,
+    ) -> Reason {
         if whole >= room && !(whole == room && self.tokenizer.eos().is_none()) {
             return Reason::Length;
         }
@@ -243,13 +250,13 @@ impl Generator {
     fn text(
         &self,
         request: &GenerateRequest,
-        draft: &mut Draft,
+        draft: &mut ScriptBuilder,
         rng: &mut ChaCha8Rng,
     ) -> (Reason, Option<StopReason>) {
         match self.mode {
-            Mode::Random => {}
-            Mode::Echo => return self.echo(request, draft, rng),
-            Mode::Encoder => {
+            TextMode::Random => {}
+            TextMode::Echo => return self.echo(request, draft, rng),
+            TextMode::Encoder => {
                 let wanted = if request.limited { request.limit } else { 1 };
                 draft.push_own(self.tokenizer.fragments("!"), 1, Channel::Content);
                 for _ in 1..wanted {
@@ -263,7 +270,7 @@ impl Generator {
         }
         // Leaves room for text before the end-of-sequence token.
         let mut target = self.length(request).max(request.limit.min(2));
-        if request.reasoning.is_some() && request.limit <= SHORTEST_THOUGHT {
+        if request.reasoning.is_some() && request.limit <= MIN_CUT_REASONING {
             // The limit is too low for reasoning to end.
             target = request.limit;
         }
@@ -282,7 +289,7 @@ impl Generator {
     fn echo(
         &self,
         request: &GenerateRequest,
-        draft: &mut Draft,
+        draft: &mut ScriptBuilder,
         rng: &mut ChaCha8Rng,
     ) -> (Reason, Option<StopReason>) {
         let room = self.think(request, draft, rng);
@@ -329,7 +336,7 @@ impl Generator {
     fn sentences(
         &self,
         until: u32,
-        draft: &mut Draft,
+        draft: &mut ScriptBuilder,
         rng: &mut ChaCha8Rng,
         channel: Channel,
         request: &GenerateRequest,
@@ -367,7 +374,12 @@ impl Generator {
 
     /// Adds reasoning before a reply of its own length; returns the number of tokens left for the
     /// reply.
-    fn think(&self, request: &GenerateRequest, draft: &mut Draft, rng: &mut ChaCha8Rng) -> u32 {
+    fn think(
+        &self,
+        request: &GenerateRequest,
+        draft: &mut ScriptBuilder,
+        rng: &mut ChaCha8Rng,
+    ) -> u32 {
         if let Some(share) = request.reasoning {
             let tokens = (length::free(request.limit, rng) as f64 * share * 2.0) as u32;
             self.reason(tokens.clamp(1, request.limit), draft, rng, request);
@@ -380,7 +392,7 @@ impl Generator {
         &self,
         request: &GenerateRequest,
         words: u32,
-        draft: &mut Draft,
+        draft: &mut ScriptBuilder,
         rng: &mut ChaCha8Rng,
     ) {
         let Some(share) = request.reasoning else {
@@ -390,7 +402,7 @@ impl Generator {
         // Under a limit that cuts the reply, the reasoning gets its minimum length first.
         let cut = words == request.limit;
         let thought = if cut {
-            thought.max(SHORTEST_THOUGHT.min(words))
+            thought.max(MIN_CUT_REASONING.min(words))
         } else {
             thought
         };
@@ -403,14 +415,14 @@ impl Generator {
     fn reason(
         &self,
         tokens: u32,
-        draft: &mut Draft,
+        draft: &mut ScriptBuilder,
         rng: &mut ChaCha8Rng,
         request: &GenerateRequest,
     ) {
         if tokens == 0 {
             return;
         }
-        let (start, end) = (request.thought_start, &self.thought_end);
+        let (start, end) = (request.reasoning_start, &self.reasoning_end);
         let opening = start.len() as u32;
         let marks = opening + end.len() as u32;
         let least = tokens.max(marks + 1);
@@ -430,7 +442,7 @@ impl Generator {
     }
 
     /// Adds tool calls in the format of Hermes models; returns the number of tokens of all of them.
-    fn calls(&self, calls: &[tools::ToolCall], room: u32, draft: &mut Draft) -> u32 {
+    fn calls(&self, calls: &[tools::ToolCall], room: u32, draft: &mut ScriptBuilder) -> u32 {
         let mut whole = 0;
         let mut room = room;
         for (index, call) in calls.iter().enumerate() {
@@ -452,7 +464,7 @@ impl Generator {
 
     /// Adds at most `room` tokens of consecutive texts; returns the number of tokens of all of
     /// them.
-    fn pieces(&self, pieces: &[(&str, Channel)], room: u32, draft: &mut Draft) -> u32 {
+    fn pieces(&self, pieces: &[(&str, Channel)], room: u32, draft: &mut ScriptBuilder) -> u32 {
         let start = draft.len;
         let mut whole = 0;
         for (text, channel) in pieces {
@@ -464,7 +476,7 @@ impl Generator {
         whole
     }
 
-    fn ends(&self, id: u32, stops: &Stops) -> bool {
+    fn ends(&self, id: u32, stops: &StopConditions) -> bool {
         let tokenizer = &self.tokenizer;
         let own = Some(id) == tokenizer.eos() || tokenizer.stop_ids().contains(&id);
         own && !stops.ignore_eos || stops.ids.contains(id)
@@ -475,7 +487,7 @@ impl Generator {
         &self,
         request: &GenerateRequest,
         ForcedTokens { ending, lasting }: &ForcedTokens,
-        draft: &mut Draft,
+        draft: &mut ScriptBuilder,
         rng: &mut ChaCha8Rng,
     ) -> (Reason, Option<StopReason>) {
         let stops = request.stops;
@@ -533,7 +545,7 @@ impl Generator {
 }
 
 /// Adds marker tokens, as many as the limit allows.
-fn push_marks(ids: &[u32], request: &GenerateRequest, draft: &mut Draft) {
+fn push_marks(ids: &[u32], request: &GenerateRequest, draft: &mut ScriptBuilder) {
     let room = request.limit.saturating_sub(draft.len) as usize;
     for id in ids.iter().take(room) {
         draft.push(TokenSource::Silent(*id), 0, 1, Channel::Marker);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rand_chacha::ChaCha8Rng;
 
 use super::script::{Channel, Reason, TokenSource};
-use super::{Draft, Generator, Mode, push_marks};
+use super::{Generator, ScriptBuilder, TextMode, push_marks};
 use crate::generate::request::{GenerateRequest, Prompt};
 use vllm_sim_dataset::{
     Dataset, Generation, RecordedReply, ReplyLength, hash_conversation, hash_text, hash_tokens,
@@ -35,8 +35,8 @@ impl Generator {
     }
 
     /// Returns whether free text is neither an echo nor recorded.
-    pub fn makes_up_text(&self) -> bool {
-        self.mode == Mode::Random && self.recordings.is_none()
+    pub fn generates_random_text(&self) -> bool {
+        self.mode == TextMode::Random && self.recordings.is_none()
     }
 
     /// Returns the hash of a conversation, as (role, text) pairs; `None` if the dataset hashes no
@@ -92,7 +92,7 @@ impl Generator {
     pub(super) fn recorded(
         &self,
         request: &GenerateRequest,
-        draft: &mut Draft,
+        draft: &mut ScriptBuilder,
         rng: &mut ChaCha8Rng,
     ) -> Option<Reason> {
         let recordings = self.recordings.as_ref()?;
@@ -136,7 +136,7 @@ impl Generator {
         &self,
         found: RecordedReply,
         request: &GenerateRequest,
-        draft: &mut Draft,
+        draft: &mut ScriptBuilder,
     ) -> bool {
         let RecordedReply {
             mut tokens,
@@ -172,7 +172,7 @@ impl Generator {
         texts: &[String],
         reasoning: u32,
         request: &GenerateRequest,
-        draft: &mut Draft,
+        draft: &mut ScriptBuilder,
     ) {
         // Without a reasoning parser, reasoning is part of the text.
         let thought = match request.reasoning {
@@ -188,7 +188,7 @@ impl Generator {
             (content..tokens.len(), Channel::Content),
         ];
         if thought > 0 {
-            push_marks(request.thought_start, request, draft);
+            push_marks(request.reasoning_start, request, draft);
         }
         for (part, channel) in parts {
             // The recording has no end marker.
@@ -197,7 +197,7 @@ impl Generator {
                 && content == thought
                 && self.marks_recorded
             {
-                push_marks(&self.thought_end, request, draft);
+                push_marks(&self.reasoning_end, request, draft);
             }
             let room = request.limit.saturating_sub(draft.len);
             let fragments = fragments(&tokens[part.clone()], &texts[part]);

@@ -37,7 +37,7 @@ pub struct Prompt {
     /// Token ids of the reply in echo mode, if they are not encoded from `echo`.
     pub echo_ids: Option<Arc<[u32]>>,
     /// Start marker of reasoning, if the client parses tokens and the prompt has none.
-    pub thought_start: Option<Arc<[u32]>>,
+    pub reasoning_start: Option<Arc<[u32]>>,
     /// Images, audio clips and videos among the tokens, in order.
     pub media: Vec<MediaFeature>,
     /// Hash of the conversation, if the dataset hashes texts; `None` uses the hash of `echo`.
@@ -82,7 +82,7 @@ pub struct AudioInput {
 
 /// The stop conditions of a sequence.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Stops {
+pub struct StopConditions {
     /// Stop strings.
     pub strings: Vec<StopString>,
     /// Whether a matched string stays in the output.
@@ -135,7 +135,7 @@ pub struct GenerateRequest<'a> {
     /// Token ids of the reply in echo mode, if they are not encoded from `echo`.
     pub echo_ids: Option<&'a [u32]>,
     /// Stop conditions.
-    pub stops: &'a Stops,
+    pub stops: &'a StopConditions,
     /// Logit biases, allowed tokens and bad words.
     pub bias: &'a Bias,
     /// Content of the output.
@@ -143,7 +143,7 @@ pub struct GenerateRequest<'a> {
     /// Fraction of reasoning tokens in the output; `None` means no reasoning.
     pub reasoning: Option<f64>,
     /// Start marker of reasoning, if the client parses tokens and the prompt has none.
-    pub thought_start: &'a [u32],
+    pub reasoning_start: &'a [u32],
     /// Maximum number of reasoning tokens.
     pub thinking_budget: Option<u32>,
     /// Text of special tokens: shown or empty.

@@ -132,7 +132,7 @@ struct RunPiece<'a> {
 }
 
 impl Cursor {
-    /// Moves the position over `tokens` tokens of the [`Texts`] that begin here.
+    /// Moves the position over `tokens` tokens of the [`TokenTexts`] that begin here.
     pub fn pass(&mut self, tokens: u32) {
         self.taken += tokens;
         self.offset += tokens;
@@ -141,7 +141,7 @@ impl Cursor {
 
 /// The texts of consecutive tokens within one text.
 #[derive(Debug, Clone, Copy)]
-pub struct Texts<'a> {
+pub struct TokenTexts<'a> {
     fragments: &'a Fragments,
     /// `None` if not computed.
     has_escapes: Option<bool>,
@@ -170,7 +170,7 @@ impl<'a> Text<'a> {
     }
 }
 
-impl<'a> Texts<'a> {
+impl<'a> TokenTexts<'a> {
     /// Returns whether JSON escapes any of the characters.
     pub fn may_have_escapes(self) -> bool {
         let found = || json::has_escapes(self.fragments.span(self.from, self.to));
@@ -191,7 +191,7 @@ impl Script {
         self.len
     }
 
-    pub(super) fn fall_silent(&mut self) {
+    pub(super) fn remove_text(&mut self) {
         let silent = |token: Token<'_>| TokenRun {
             source: TokenSource::Silent(token.id),
             from: 0,
@@ -249,10 +249,10 @@ impl Script {
     }
 
     /// Returns the texts of the tokens at the cursor; `None` if the next token has no text.
-    pub fn texts(&self, at: &mut Cursor) -> Option<Texts<'_>> {
+    pub fn texts(&self, at: &mut Cursor) -> Option<TokenTexts<'_>> {
         let piece = self.piece(at)?;
         let from = piece.from as usize;
-        Some(Texts {
+        Some(TokenTexts {
             fragments: piece.fragments.ok()?,
             has_escapes: piece.has_escapes,
             from,

@@ -1,7 +1,7 @@
 //! Generates the script of a scripted reply.
 
 use super::script::{Channel, Reason};
-use super::{Draft, Generator, push_marks};
+use super::{Generator, ScriptBuilder, push_marks};
 use crate::generate::request::GenerateRequest;
 use crate::scripted::ScriptedReply;
 
@@ -10,13 +10,13 @@ impl Generator {
         &self,
         reply: &ScriptedReply,
         request: &GenerateRequest,
-        draft: &mut Draft,
+        draft: &mut ScriptBuilder,
     ) -> Reason {
-        let room = |draft: &Draft| request.limit.saturating_sub(draft.len);
+        let room = |draft: &ScriptBuilder| request.limit.saturating_sub(draft.len);
         let mut whole = 0;
         let thought = reply.reasoning.as_deref();
         if let Some(thought) = thought.filter(|_| request.reasoning.is_some()) {
-            let (start, end) = (request.thought_start, &self.thought_end);
+            let (start, end) = (request.reasoning_start, &self.reasoning_end);
             push_marks(start, request, draft);
             whole += self.pieces(&[(thought, Channel::Reasoning)], room(draft), draft);
             whole += (start.len() + end.len()) as u32;

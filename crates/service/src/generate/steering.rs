@@ -52,7 +52,7 @@ impl StopString {
         let mut borders = vec![0; bytes.len()];
         let mut matched = 0;
         for at in 1..bytes.len() {
-            matched = grown(bytes, &borders, matched, bytes[at]);
+            matched = extend_match(bytes, &borders, matched, bytes[at]);
             borders[at] = matched;
         }
         let borders = borders.into();
@@ -71,7 +71,7 @@ impl StopString {
         let bytes = self.text.as_bytes();
         let mut end = None;
         for (at, byte) in piece.bytes().enumerate() {
-            *matched = grown(bytes, &self.borders, *matched, byte);
+            *matched = extend_match(bytes, &self.borders, *matched, byte);
             if *matched as usize == bytes.len() {
                 *matched = self.borders[bytes.len() - 1];
                 end = end.or(Some(at + 1));
@@ -82,7 +82,7 @@ impl StopString {
 }
 
 /// Returns the match length after one more byte.
-fn grown(bytes: &[u8], borders: &[u32], mut matched: u32, byte: u8) -> u32 {
+fn extend_match(bytes: &[u8], borders: &[u32], mut matched: u32, byte: u8) -> u32 {
     while matched > 0 && bytes[matched as usize] != byte {
         matched = borders[matched as usize - 1];
     }

@@ -6,7 +6,7 @@
 use super::script::{
     Channel, Cursor, Finish, Reason, Script, StopReason, Token, TokenRun, TokenSource,
 };
-use crate::generate::request::{GenerateRequest, StopString, Stops};
+use crate::generate::request::{GenerateRequest, StopConditions, StopString};
 use vllm_sim_tokenizer::{Fragments, SpecialTokens, Tokenizer};
 
 /// End marker of reasoning in the text that is searched for stop strings.
@@ -17,7 +17,7 @@ pub(super) fn apply(script: &mut Script, request: &GenerateRequest, tokenizer: &
     let stops = request.stops;
     cut_at_token(script, stops, tokenizer);
     if stops.include {
-        show_last(script, tokenizer, request.special_tokens);
+        show_stop_token(script, tokenizer, request.special_tokens);
     }
     if !stops.strings.is_empty() {
         cut_at_string(script, stops);
@@ -31,7 +31,7 @@ pub(super) fn apply(script: &mut Script, request: &GenerateRequest, tokenizer: &
     }
 }
 
-fn cut_at_token(script: &mut Script, stops: &Stops, tokenizer: &Tokenizer) {
+fn cut_at_token(script: &mut Script, stops: &StopConditions, tokenizer: &Tokenizer) {
     if stops.ids.is_empty() {
         return;
     }
@@ -59,7 +59,7 @@ fn cut_at_token(script: &mut Script, stops: &Stops, tokenizer: &Tokenizer) {
 }
 
 /// Makes the text of the stop token visible.
-fn show_last(script: &mut Script, tokenizer: &Tokenizer, special: SpecialTokens) {
+fn show_stop_token(script: &mut Script, tokenizer: &Tokenizer, special: SpecialTokens) {
     let [.., before, last] = script.runs.as_slice() else {
         return;
     };
@@ -103,7 +103,7 @@ fn truncate(script: &mut Script, tokens: u32) {
 
 /// The text that is searched for stop strings, including markers of tools and reasoning.
 #[derive(Default)]
-struct Seen {
+struct SearchedText {
     text: String,
     ids: Vec<u32>,
     /// End offset of each token's text.
@@ -111,7 +111,7 @@ struct Seen {
     channels: Vec<Channel>,
 }
 
-impl Seen {
+impl SearchedText {
     fn push(&mut self, token: &Token<'_>) {
         let thought = self.channels.last() == Some(&Channel::Reasoning);
         let ends_it = token.channel == Channel::Marker && token.text.is_empty() && thought;
@@ -155,7 +155,7 @@ impl Seen {
     }
 }
 
-fn cut_at_string(script: &mut Script, stops: &Stops) {
+fn cut_at_string(script: &mut Script, stops: &StopConditions) {
     let longest = stops
         .strings
         .iter()
@@ -165,7 +165,7 @@ fn cut_at_string(script: &mut Script, stops: &Stops) {
         true => 0,
         false => longest.unwrap_or(0).saturating_sub(1),
     };
-    let mut seen = Seen::default();
+    let mut seen = SearchedText::default();
     let mut matched = None;
     let mut progress = vec![0; stops.strings.len()];
     let mut cursor = Cursor::default();
@@ -251,7 +251,7 @@ fn floor(text: &str, mut at: usize) -> usize {
 }
 
 /// Replaces all runs by one text, with one run per channel.
-fn rebuild(script: &mut Script, seen: Seen) {
+fn rebuild(script: &mut Script, seen: SearchedText) {
     let Ok(own) = u16::try_from(script.own.len()) else {
         return;
     };

@@ -7,7 +7,7 @@ use super::messages::{conversation, template_fault, unread_conversation};
 use super::{Conversation, PromptBound, schema};
 use crate::dialect::RequestRules;
 use crate::generate::request::Prompt;
-use crate::{Service, off_thread, takes_long};
+use crate::{Service, is_large_text, run_blocking_if_large};
 use vllm_sim_tokenizer::{ChatInput, ChatMessage, MediaFeature, SpecialTokens};
 use vllm_sim_wire::openai::message::Message;
 use vllm_sim_wire::{Fault, Limits};
@@ -28,7 +28,9 @@ impl Service {
                 let said = messages.iter().map(|m| (m.role(), m.text()));
                 self.generator.text_hash(said)
             },
-            schema: match rules.dialect.reads_prompt_schemas() && self.generator.makes_up_text() {
+            schema: match rules.dialect.reads_prompt_schemas()
+                && self.generator.generates_random_text()
+            {
                 true => schema::find(messages.iter().flat_map(Message::texts)).map(Arc::new),
                 false => None,
             },
@@ -40,7 +42,7 @@ impl Service {
             Some(tokens) => (tokens, Vec::new()),
             None => self.conversation_tokens(rules, conversation).await?,
         };
-        if bound == PromptBound::RoomForAnswer {
+        if bound == PromptBound::RoomForOutput {
             rules.dialect.check_response(&rules.limits, tokens.len())?;
         }
         Ok(Prompt {
@@ -81,11 +83,11 @@ impl Service {
             }
             Ok(tokenizer.encode_media(&text, SpecialTokens::when(special), &marked))
         };
-        let (tokens, mut media) = match takes_long(size) {
+        let (tokens, mut media) = match is_large_text(size) {
             false => encode(self, &rules.limits)?,
             true => {
                 let (service, limits) = (self.clone(), rules.limits.clone());
-                off_thread(size, move || encode(&service, &limits)).await?
+                run_blocking_if_large(size, move || encode(&service, &limits)).await?
             }
         };
         let whole = tokens.len();

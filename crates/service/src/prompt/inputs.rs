@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{PromptInput, PromptInputs, PromptSource, Truncation};
 use crate::dialect::RequestRules;
 use crate::generate::request::Prompt;
-use crate::{Service, off_thread};
+use crate::{Service, run_blocking_if_large};
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::Fault;
 
@@ -76,7 +76,7 @@ impl Service {
                 let encoder = tokenizer.clone();
                 let size = text.len();
                 let encode = move || (encoder.encode(&text, special), text);
-                let (tokens, text) = off_thread(size, encode).await;
+                let (tokens, text) = run_blocking_if_large(size, encode).await;
                 let tokens = truncation.apply(tokenizer, limits, tokens);
                 dialect.check_encoded(limits, tokens.len())?;
                 Ok(Prompt {

@@ -6,9 +6,9 @@
 use serde_json::{Deserializer, Value};
 
 /// Position in a text beyond which no schema may start, in bytes.
-const MOST_BYTES: usize = 256 * 1024;
+const MAX_SEARCH_BYTES: usize = 256 * 1024;
 /// Number of opening braces tried per text.
-const MOST_BRACES: usize = 32;
+const MAX_BRACES: usize = 32;
 
 /// Returns the last object schema in the last text that mentions a schema.
 pub(super) fn find<'t>(texts: impl DoubleEndedIterator<Item = &'t str>) -> Option<Value> {
@@ -21,11 +21,11 @@ pub(super) fn find<'t>(texts: impl DoubleEndedIterator<Item = &'t str>) -> Optio
 fn last_schema(text: &str) -> Option<Value> {
     let mut found = None;
     let mut at = 0;
-    for _ in 0..MOST_BRACES {
+    for _ in 0..MAX_BRACES {
         let Some(brace) = text[at..].find('{').map(|distance| at + distance) else {
             break;
         };
-        if brace > MOST_BYTES {
+        if brace > MAX_SEARCH_BYTES {
             break;
         }
         let mut values = Deserializer::from_str(&text[brace..]).into_iter::<Value>();
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(found(&[&format!("schema {}", "{".repeat(9))]), None);
         let braces = format!(
             "schema {} {{\"properties\": {{}}}}",
-            "{ ".repeat(MOST_BRACES)
+            "{ ".repeat(MAX_BRACES)
         );
         assert_eq!(found(&[&braces]), None);
     }

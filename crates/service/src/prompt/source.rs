@@ -100,7 +100,7 @@ pub enum PromptBound {
     #[default]
     Context,
     /// Context length, with room for at least one output token (Responses).
-    RoomForAnswer,
+    RoomForOutput,
     /// No limit, because the tokens are only shown.
     None,
 }

@@ -26,14 +26,14 @@ pub struct Scenario {
     /// Number of rounds over all phases; 0 repeats forever.
     pub repeat: u32,
     /// Key of a request for its random faults.
-    pub by: Identity,
+    pub by: FaultKey,
     /// Phases, at least one.
     pub phases: Vec<Phase>,
 }
 
 /// Selects the key of a request for its random faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Identity {
+pub enum FaultKey {
     /// Number within the phase, in order of arrival.
     #[default]
     Ordinal,
@@ -87,11 +87,11 @@ impl Scenario {
 
 /// Additions to a phase for one replica.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct ReplicaPart {
+pub struct ReplicaOverride {
     /// Additional settings, merged over those of the phase.
     pub set: Map<String, Value>,
     /// Actions at the start of the phase, after those for all replicas.
-    pub actions: Vec<Action>,
+    pub actions: Vec<PhaseAction>,
 }
 
 /// One phase of a scenario.
@@ -100,18 +100,18 @@ pub struct Phase {
     /// Name in logs and metrics.
     pub name: String,
     /// End of the phase.
-    pub length: Length,
+    pub length: PhaseLength,
     /// Settings in the format of `/admin/config`, merged over those from before the scenario.
     pub set: Map<String, Value>,
     /// Actions at the start, in order.
-    pub actions: Vec<Action>,
+    pub actions: Vec<PhaseAction>,
     /// Additions per replica, keyed by number or pod name.
-    pub replicas: BTreeMap<String, ReplicaPart>,
+    pub replicas: BTreeMap<String, ReplicaOverride>,
 }
 
 /// The condition that ends a phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Length {
+pub enum PhaseLength {
     /// A fixed duration.
     Time(Duration),
     /// A number of generation requests, at least 1.
@@ -122,7 +122,7 @@ pub enum Length {
 
 /// An action at the start of a phase.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub enum PhaseAction {
     /// Clears the prefix cache.
     ResetPrefixCache,
     /// Aborts all requests in flight.

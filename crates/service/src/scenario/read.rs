@@ -3,12 +3,12 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::{Action, Identity, Length, Phase, ReplicaPart, Scenario};
+use super::{FaultKey, Phase, PhaseAction, PhaseLength, ReplicaOverride, Scenario};
 use vllm_sim_engine::duration;
 
-const MOST: usize = 1000;
+const MAX_PHASES: usize = 1000;
 /// Minimum length of a phase, so that an endless scenario cannot busy-loop.
-const SHORTEST: Duration = Duration::from_millis(1);
+const MIN_PHASE: Duration = Duration::from_millis(1);
 
 /// Reports an invalid scenario, with the phase and field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -76,16 +76,20 @@ impl Scenario {
         };
         let repeat = whole("repeat")?.unwrap_or(1);
         let by = match fields.get("by").map(|by| text(by).unwrap_or_default()) {
-            None => Identity::Ordinal,
+            None => FaultKey::Ordinal,
             Some(by) => match by.as_str() {
-                "ordinal" => Identity::Ordinal,
-                "request-id" => Identity::RequestId,
+                "ordinal" => FaultKey::Ordinal,
+                "request-id" => FaultKey::RequestId,
                 _ => return Err(wrong(format!("'by' is ordinal or request-id, not {by:?}"))),
             },
         };
         let phases = match fields.get("phases") {
-            Some(Value::Array(phases)) if (1..=MOST).contains(&phases.len()) => phases,
-            _ => return Err(wrong(format!("'phases' is a list of 1 to {MOST} phases"))),
+            Some(Value::Array(phases)) if (1..=MAX_PHASES).contains(&phases.len()) => phases,
+            _ => {
+                return Err(wrong(format!(
+                    "'phases' is a list of 1 to {MAX_PHASES} phases"
+                )));
+            }
         };
         let phases: Result<Vec<Phase>, _> = phases.iter().enumerate().map(phase).collect();
         let phases = phases?;
@@ -140,18 +144,18 @@ fn phase((index, value): (usize, &Value)) -> Result<Phase, ScenarioError> {
         (Some(_), Some(_)) => {
             return Err(fail("'for' and 'requests' exclude each other".to_owned()));
         }
-        (Some(time), None) => Length::Time(wait("for", time, SHORTEST).map_err(fail)?),
+        (Some(time), None) => PhaseLength::Time(wait("for", time, MIN_PHASE).map_err(fail)?),
         (None, Some(requests)) => match requests.as_u64() {
-            Some(requests @ 1..) => Length::Requests(requests),
+            Some(requests @ 1..) => PhaseLength::Requests(requests),
             _ => {
                 return Err(fail(format!(
                     "'requests' is a number from 1 on, not {requests}"
                 )));
             }
         },
-        (None, None) => Length::Open,
+        (None, None) => PhaseLength::Open,
     };
-    let ReplicaPart { set, actions } = part(fields).map_err(fail)?;
+    let ReplicaOverride { set, actions } = part(fields).map_err(fail)?;
     let replicas = match given("replicas") {
         None => BTreeMap::new(),
         Some(Value::Object(all)) => {
@@ -181,25 +185,25 @@ fn phase((index, value): (usize, &Value)) -> Result<Phase, ScenarioError> {
     })
 }
 
-fn part(fields: &Map<String, Value>) -> Result<ReplicaPart, String> {
+fn part(fields: &Map<String, Value>) -> Result<ReplicaOverride, String> {
     let given = |key: &str| fields.get(key).filter(|value| !value.is_null());
     let set = match given("set") {
         None => Map::new(),
         Some(Value::Object(set)) => set.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
         Some(other) => return Err(format!("'set' maps settings to values, not {other}")),
     };
-    let actions: Result<Vec<Action>, String> = match given("do") {
+    let actions: Result<Vec<PhaseAction>, String> = match given("do") {
         None => Ok(Vec::new()),
         Some(Value::Array(actions)) => actions.iter().map(action).collect(),
         Some(one) => action(one).map(|action| vec![action]),
     };
-    Ok(ReplicaPart {
+    Ok(ReplicaOverride {
         set,
         actions: actions?,
     })
 }
 
-fn action(value: &Value) -> Result<Action, String> {
+fn action(value: &Value) -> Result<PhaseAction, String> {
     let wrong = || format!("'do' does not know {value}; there are {ACTIONS}");
     let (name, argument) = match value {
         Value::String(name) => (name.as_str(), None),
@@ -210,23 +214,23 @@ fn action(value: &Value) -> Result<Action, String> {
         _ => return Err(wrong()),
     };
     Ok(match (name, argument) {
-        ("reset-prefix-cache", None) => Action::ResetPrefixCache,
-        ("abort-requests", None) => Action::AbortRequests,
-        ("restart", None) => Action::Restart(Duration::ZERO),
-        ("restart", Some(time)) => Action::Restart(wait("restart", time, Duration::ZERO)?),
-        ("unload-lora", Some(name)) => Action::UnloadLora(text(name).ok_or_else(wrong)?),
+        ("reset-prefix-cache", None) => PhaseAction::ResetPrefixCache,
+        ("abort-requests", None) => PhaseAction::AbortRequests,
+        ("restart", None) => PhaseAction::Restart(Duration::ZERO),
+        ("restart", Some(time)) => PhaseAction::Restart(wait("restart", time, Duration::ZERO)?),
+        ("unload-lora", Some(name)) => PhaseAction::UnloadLora(text(name).ok_or_else(wrong)?),
         ("load-lora", Some(Value::Object(adapter))) => {
             known(adapter, &["name", "path"]).map_err(|why| format!("load-lora: {why}"))?;
             let name = adapter.get("name").and_then(text).ok_or_else(wrong)?;
             let path = adapter.get("path").and_then(text);
-            Action::LoadLora {
+            PhaseAction::LoadLora {
                 path: path.unwrap_or_else(|| name.clone()),
                 name,
             }
         }
         ("load-lora", Some(name)) => {
             let name = text(name).ok_or_else(wrong)?;
-            Action::LoadLora {
+            PhaseAction::LoadLora {
                 path: name.clone(),
                 name,
             }

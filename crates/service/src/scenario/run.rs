@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Identity, Length, Scenario};
+use super::{FaultKey, PhaseLength, Scenario};
 use vllm_sim_engine::SimTime;
 use vllm_sim_random::mix;
 
@@ -61,7 +61,7 @@ impl ScenarioPosition {
     /// Returns when the phase ends; `None` if it has no time limit.
     pub fn due(&self) -> Option<SimTime> {
         match self.scenario.phases[self.phase].length {
-            Length::Time(time) if !self.over => Some(self.since + time),
+            PhaseLength::Time(time) if !self.over => Some(self.since + time),
             _ => None,
         }
     }
@@ -72,8 +72,8 @@ impl ScenarioPosition {
     pub fn step(&mut self, now: SimTime) -> bool {
         let began = match self.scenario.phases[self.phase].length {
             _ if self.over => return false,
-            Length::Time(time) if self.since + time <= now => self.since + time,
-            Length::Requests(requests) if self.requests >= requests => now,
+            PhaseLength::Time(time) if self.since + time <= now => self.since + time,
+            PhaseLength::Requests(requests) if self.requests >= requests => now,
             _ => return false,
         };
         self.since = began;
@@ -93,7 +93,7 @@ impl ScenarioPosition {
         let ordinal = self.requests;
         self.requests += 1;
         let known = match (self.scenario.by, id) {
-            (Identity::RequestId, Some(id)) => {
+            (FaultKey::RequestId, Some(id)) => {
                 id.bytes().fold(0x1d, |key, byte| mix(key, u64::from(byte)))
             }
             _ => ordinal,

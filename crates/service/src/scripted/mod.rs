@@ -29,7 +29,7 @@ pub struct ReplyRules(Vec<Rule>);
 
 #[derive(Debug)]
 struct Rule {
-    condition: Condition,
+    condition: RuleCondition,
     /// `None` if the rule only injects errors.
     reply: Option<Arc<ScriptedReply>>,
     failure: Option<ScriptedFailure>,
@@ -43,7 +43,7 @@ struct Rule {
 
 /// All given conditions must hold.
 #[derive(Debug, Default)]
-struct Condition {
+struct RuleCondition {
     contains: Option<String>,
     matches: Option<Regex>,
     model: Option<String>,
@@ -59,12 +59,12 @@ pub struct ScriptedReply {
     /// Tool calls after the text.
     pub calls: Vec<ToolCall>,
     /// Token timing; `None` uses the engine's latency model.
-    pub pace: Option<Pace>,
+    pub pace: Option<TokenPacing>,
 }
 
 /// The token timing of a scripted reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pace {
+pub struct TokenPacing {
     /// Time from the start of the sequence to the first token.
     pub first_token: Duration,
     /// Time between consecutive tokens.
@@ -105,7 +105,7 @@ impl ScriptedReplies {
         &self,
         texts: impl Iterator<Item = &'t str>,
         model: &str,
-    ) -> Result<Vec<Option<ChosenReply>>, (Fault, &'static str)> {
+    ) -> Result<Vec<Option<ReservedReply>>, (Fault, &'static str)> {
         // Costs one atomic load without rules.
         match &*self.0.load() {
             None => Ok(Vec::new()),
@@ -118,12 +118,12 @@ impl ScriptedReplies {
 ///
 /// Unless [`Self::give`] is called, dropping it returns the use to its rule.
 #[derive(Debug)]
-pub struct ChosenReply {
+pub struct ReservedReply {
     reply: Arc<ScriptedReply>,
     rule: Option<(Arc<ReplyRules>, usize)>,
 }
 
-impl ChosenReply {
+impl ReservedReply {
     /// Returns the reply.
     pub fn reply(&self) -> &Arc<ScriptedReply> {
         &self.reply
@@ -135,7 +135,7 @@ impl ChosenReply {
     }
 }
 
-impl Drop for ChosenReply {
+impl Drop for ReservedReply {
     fn drop(&mut self) {
         if let Some((rules, index)) = self.rule.take()
             && let Some(rule) = rules.0.get(index)
@@ -150,7 +150,7 @@ impl ReplyRules {
         self: &Arc<Self>,
         text: &str,
         model: &str,
-    ) -> Result<Option<ChosenReply>, (Fault, &'static str)> {
+    ) -> Result<Option<ReservedReply>, (Fault, &'static str)> {
         for (index, rule) in self.0.iter().enumerate() {
             if !rule.condition.holds(text, model) {
                 continue;
@@ -163,7 +163,7 @@ impl ReplyRules {
             if let Some(reply) = &rule.reply
                 && below(&rule.answered, rule.times)
             {
-                return Ok(Some(ChosenReply {
+                return Ok(Some(ReservedReply {
                     reply: reply.clone(),
                     rule: Some((self.clone(), index)),
                 }));
@@ -192,7 +192,7 @@ fn below(count: &AtomicU64, most: Option<u64>) -> bool {
     counted.is_ok()
 }
 
-impl Condition {
+impl RuleCondition {
     fn holds(&self, text: &str, model: &str) -> bool {
         let contains = self.contains.as_ref();
         let matches = self.matches.as_ref();

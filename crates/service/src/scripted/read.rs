@@ -4,12 +4,14 @@ use std::time::Duration;
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use super::{Condition, Pace, ReplyRules, Rule, ScriptedError, ScriptedFailure, ScriptedReply};
+use super::{
+    ReplyRules, Rule, RuleCondition, ScriptedError, ScriptedFailure, ScriptedReply, TokenPacing,
+};
 use crate::fault::Failure;
 use crate::generate::tools::ToolCall;
 use vllm_sim_engine::duration;
 
-const MOST: usize = 10_000;
+const MAX_RULES: usize = 10_000;
 
 const KEYS: &str = "when, say, call, reasoning, pace, times, fail";
 
@@ -31,10 +33,11 @@ impl ReplyRules {
             Value::Object(fields) if fields.len() == 1 => fields.get("replies"),
             list => Some(list),
         };
-        let Some(Value::Array(rules)) =
-            list.filter(|list| list.as_array().is_some_and(|rules| rules.len() <= MOST))
-        else {
-            let words = format!("replies: a list of rules was expected, {MOST} at most");
+        let Some(Value::Array(rules)) = list.filter(|list| {
+            list.as_array()
+                .is_some_and(|rules| rules.len() <= MAX_RULES)
+        }) else {
+            let words = format!("replies: a list of rules was expected, {MAX_RULES} at most");
             return Err(ScriptedReplyError(words));
         };
         let rules = rules.iter().enumerate().map(|(index, value)| {
@@ -47,7 +50,7 @@ impl ReplyRules {
 fn rule(value: &Value) -> Result<Rule, String> {
     let fields = mapping(value, KEYS)?;
     let condition = match given(fields, "when") {
-        None => Condition::default(),
+        None => RuleCondition::default(),
         Some(when) => condition(when).map_err(|why| format!("'when': {why}"))?,
     };
     let text = text(fields, "say")?;
@@ -96,7 +99,7 @@ fn rule(value: &Value) -> Result<Rule, String> {
     })
 }
 
-fn condition(value: &Value) -> Result<Condition, String> {
+fn condition(value: &Value) -> Result<RuleCondition, String> {
     let fields = mapping(value, "contains, matches, model")?;
     let matches = match text(fields, "matches")? {
         None => None,
@@ -105,7 +108,7 @@ fn condition(value: &Value) -> Result<Condition, String> {
             Some(regex)
         }
     };
-    Ok(Condition {
+    Ok(RuleCondition {
         contains: text(fields, "contains")?,
         matches,
         model: text(fields, "model")?,
@@ -128,7 +131,7 @@ fn call(value: &Value) -> Result<ToolCall, String> {
     })
 }
 
-fn pace(value: &Value) -> Result<Pace, String> {
+fn pace(value: &Value) -> Result<TokenPacing, String> {
     let fields = mapping(value, "first_token, between_tokens")?;
     let time = |key: &str| match given(fields, key) {
         None => Ok(Duration::ZERO),
@@ -141,7 +144,7 @@ fn pace(value: &Value) -> Result<Pace, String> {
                 .map_err(|why| format!("'{key}': {value} is not a duration such as 20ms: {why}"))
         }
     };
-    Ok(Pace {
+    Ok(TokenPacing {
         first_token: time("first_token")?,
         between_tokens: time("between_tokens")?,
     })

@@ -14,21 +14,21 @@ use super::error::TemplateError;
 use super::lexer::{JinjaTag, TokenKind, tags};
 
 /// Maximum size of a template, in bytes.
-const SOURCE: usize = 1 << 20;
+const MAX_SOURCE_BYTES: usize = 1 << 20;
 /// Maximum size of a malformed template, in bytes; the parser only locates the error.
-const BROKEN_SOURCE: usize = 2048;
+const MAX_BROKEN_SOURCE_BYTES: usize = 2048;
 /// Maximum number of operators above any part of an expression.
-const OPERATORS: usize = 300;
-const CALLS: usize = 100;
-const BRANCHES: usize = 150;
+const MAX_OPERATORS: usize = 300;
+const MAX_CALL_DEPTH: usize = 100;
+const MAX_BRANCHES: usize = 150;
 /// Statements that load another template, of which there is none.
 const LOADING: [&str; 4] = ["include", "import", "from", "extends"];
 /// Maximum work of one rendering: bytes read, written and stored.
-const WORK: u64 = 96 << 20;
+const MAX_WORK_BYTES: u64 = 96 << 20;
 /// Maximum nesting of a value that is assigned to a name.
-const LEVELS: usize = 500;
+const MAX_VALUE_DEPTH: usize = 500;
 /// Maximum width of a padded format field, in characters.
-const WIDEST: usize = 1 << 16;
+const MAX_FIELD_WIDTH: usize = 1 << 16;
 /// Cost of a list element, in bytes.
 const ELEMENT: u64 = 64;
 
@@ -48,19 +48,22 @@ pub(super) fn check_source(source: &str) -> Result<(), TemplateError> {
         let text = format!("the chat template is too large: {what}, the most is {most}");
         Err(TemplateError::Rejected(text))
     };
-    if source.len() > SOURCE {
-        return refuse(&format!("{} bytes", source.len()), SOURCE);
+    if source.len() > MAX_SOURCE_BYTES {
+        return refuse(&format!("{} bytes", source.len()), MAX_SOURCE_BYTES);
     }
     let Some(tags) = tags(source) else {
-        if source.len() > BROKEN_SOURCE {
+        if source.len() > MAX_BROKEN_SOURCE_BYTES {
             let text = "the chat template is not well formed: a tag or a bracket is not closed";
             return Err(TemplateError::Rejected(text.to_owned()));
         }
         return Ok(());
     };
     let depth = tags.iter().map(operators).max().unwrap_or(0);
-    if depth > OPERATORS {
-        return refuse(&format!("{depth} operators in one expression"), OPERATORS);
+    if depth > MAX_OPERATORS {
+        return refuse(
+            &format!("{depth} operators in one expression"),
+            MAX_OPERATORS,
+        );
     }
     let first = |tag: &JinjaTag<'_>| tag.tokens.first().map_or("", |token| token.text).to_owned();
     let mut words = tags.iter().filter(|tag| tag.is_statement()).map(first);
@@ -69,8 +72,8 @@ pub(super) fn check_source(source: &str) -> Result<(), TemplateError> {
         return Err(TemplateError::Rejected(text));
     }
     let branches = branches(&tags);
-    if branches > BRANCHES {
-        return refuse(&format!("{branches} branches of one `if`"), BRANCHES);
+    if branches > MAX_BRANCHES {
+        return refuse(&format!("{branches} branches of one `if`"), MAX_BRANCHES);
     }
     Ok(())
 }
@@ -145,9 +148,9 @@ pub(super) fn start() {
 pub(super) fn spend(bytes: u64) -> Result<(), Error> {
     let done = DONE.get().saturating_add(bytes);
     DONE.set(done);
-    if done > WORK {
+    if done > MAX_WORK_BYTES {
         return Err(refused(format!(
-            "the chat template does too much: it reads and writes more than {WORK} bytes"
+            "the chat template does too much: it reads and writes more than {MAX_WORK_BYTES} bytes"
         )));
     }
     Ok(())
@@ -166,9 +169,9 @@ fn explore(value: &Value, level: usize) -> Result<(), Error> {
     if value.as_str().is_some() || !is_container(value) {
         return Ok(());
     }
-    if level == LEVELS {
+    if level == MAX_VALUE_DEPTH {
         return Err(refused(format!(
-            "the chat template nests a value more than {LEVELS} levels deep"
+            "the chat template nests a value more than {MAX_VALUE_DEPTH} levels deep"
         )));
     }
     let pairs = value.as_object().filter(|_| value.kind() == ValueKind::Map);
@@ -273,9 +276,9 @@ fn spend_formatting(text: &str, args: &[Value], open: char) -> Result<(), Error>
         .chain(given)
         .max()
         .unwrap_or(0);
-    if widest > WIDEST {
+    if widest > MAX_FIELD_WIDTH {
         return Err(refused(format!(
-            "the chat template formats to a width of {widest}, the most is {WIDEST}"
+            "the chat template formats to a width of {widest}, the most is {MAX_FIELD_WIDTH}"
         )));
     }
     let largest = args.iter().map(size).max().unwrap_or(0);
@@ -292,7 +295,7 @@ fn spend_formatting(text: &str, args: &[Value], open: char) -> Result<(), Error>
 }
 
 pub(super) fn add(env: &mut Environment<'_>) {
-    env.set_recursion_limit(CALLS);
+    env.set_recursion_limit(MAX_CALL_DEPTH);
     env.add_filter(PART, |value: Value| spend(size(&value)).map(|()| value));
     env.add_filter(KEPT, |value: Value| spend_all(&value).map(|()| value));
     env.add_filter(LOOPED, |value: Value, body: u64| {

@@ -271,7 +271,7 @@ impl<'t> TemplateSyntax<'t> {
             }
             for name in found {
                 // The limit is larger than in any real template; each name costs a pass.
-                if holders.len() < HOLDERS && !holders.contains(&name) {
+                if holders.len() < MAX_HOLDERS && !holders.contains(&name) {
                     holders.push(name);
                 }
             }
@@ -348,7 +348,7 @@ impl<'t> AttributePath<'t> {
     }
 }
 
-const HOLDERS: usize = 64;
+const MAX_HOLDERS: usize = 64;
 
 /// Parses the arguments of a call; `tokens` starts with the opening parenthesis.
 fn arguments<'t>(tokens: &'t [JinjaToken<'t>]) -> Vec<CallArgument<'t>> {

@@ -4,7 +4,7 @@
 use minijinja::value::{Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 use time::OffsetDateTime;
-use vllm_sim_python::is_blank;
+use vllm_sim_python::is_python_whitespace;
 
 use super::args::Args;
 use super::bounds;
@@ -111,7 +111,8 @@ fn trim(value: &Value, chars: Option<&str>) -> Result<String, Error> {
     let each = chars.map_or(1, |chars| 1 + chars.len() as u64);
     let text = text(value)?;
     bounds::spend(each.saturating_mul(text.len() as u64))?;
-    let cut = text.trim_matches(|c| chars.map_or_else(|| is_blank(c), |chars| chars.contains(c)));
+    let cut = text
+        .trim_matches(|c| chars.map_or_else(|| is_python_whitespace(c), |chars| chars.contains(c)));
     Ok(cut.to_owned())
 }
 

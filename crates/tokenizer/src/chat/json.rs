@@ -10,9 +10,9 @@ use super::args::Args;
 use super::bounds;
 
 /// Maximum nesting of a value; JSON from requests is limited to less.
-const DEPTH: usize = 500;
+const MAX_DEPTH: usize = 500;
 /// Maximum length of indent and separators, in bytes.
-const LONGEST: usize = 256;
+const MAX_SEPARATOR_BYTES: usize = 256;
 
 #[derive(Debug)]
 struct Style {
@@ -42,7 +42,9 @@ impl Style {
         let sort_keys = args.flag(3, "sort_keys")?;
         let indent = match indent {
             Some(indent) => Some(match indent.as_str() {
-                Some(text) if text.len() > LONGEST => return Err(invalid("indent is too long")),
+                Some(text) if text.len() > MAX_SEPARATOR_BYTES => {
+                    return Err(invalid("indent is too long"));
+                }
                 Some(text) => text.to_owned(),
                 // Python repeats a space by the number, so a negative one results in none.
                 None => " ".repeat(i64::try_from(indent)?.clamp(0, 64).try_into().unwrap_or(0)),
@@ -52,7 +54,7 @@ impl Style {
         let (item_separator, key_separator) = match separators {
             Some(pair) => {
                 let parts: Vec<String> = pair.try_iter()?.map(|part| part.to_string()).collect();
-                if parts.iter().any(|part| part.len() > LONGEST) {
+                if parts.iter().any(|part| part.len() > MAX_SEPARATOR_BYTES) {
                     return Err(invalid("separators are too long"));
                 }
                 match <[String; 2]>::try_from(parts) {
@@ -73,7 +75,7 @@ impl Style {
     }
 
     fn write(&self, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
-        if depth > DEPTH {
+        if depth > MAX_DEPTH {
             return Err(invalid("the value nests too deeply for JSON"));
         }
         match value.kind() {

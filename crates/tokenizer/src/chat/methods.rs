@@ -2,11 +2,11 @@
 
 use minijinja::value::{Rest, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
-use vllm_sim_python::is_blank;
+use vllm_sim_python::is_python_whitespace;
 
 use super::args::Args;
 use super::bounds;
-use super::dialect::{ITEM, SLICE};
+use super::jinja2::{ITEM, SLICE};
 use super::python::{list, pair, str_of};
 
 /// Calls `value.method(args)`.
@@ -119,13 +119,13 @@ fn on_str(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Err
             .collect::<String>()
             .into(),
         "casefold" => text.to_lowercase().into(),
-        _ => return Ok(question(text, method).map(Value::from)),
+        _ => return Ok(is_method(text, method).map(Value::from)),
     };
     Ok(Some(answer))
 }
 
 /// Evaluates the `is…` methods; all but `isascii` are false for empty text.
-fn question(text: &str, method: &str) -> Option<bool> {
+fn is_method(text: &str, method: &str) -> Option<bool> {
     let all = |test: fn(char) -> bool| !text.is_empty() && text.chars().all(test);
     let cased = |wrong: fn(char) -> bool, right: fn(char) -> bool| {
         text.chars().any(right) && !text.chars().any(wrong)
@@ -135,7 +135,7 @@ fn question(text: &str, method: &str) -> Option<bool> {
         "isalpha" => all(char::is_alphabetic),
         "isalnum" => all(char::is_alphanumeric),
         "isdigit" | "isnumeric" | "isdecimal" => all(char::is_numeric),
-        "isspace" => all(is_blank),
+        "isspace" => all(is_python_whitespace),
         "islower" => cased(char::is_uppercase, char::is_lowercase),
         "isupper" => cased(char::is_lowercase, char::is_uppercase),
         _ => return None,
@@ -153,7 +153,7 @@ fn strip_end<'t>(text: &'t str, args: &[Value]) -> Result<&'t str, Error> {
 /// Returns a predicate for the characters to strip: the given ones, or whitespace.
 fn stripped(args: &[Value]) -> Result<impl Fn(char) -> bool, Error> {
     let (chars,): (Option<&str>,) = from_args(args)?;
-    Ok(move |c: char| chars.map_or_else(|| is_blank(c), |chars| chars.contains(c)))
+    Ok(move |c: char| chars.map_or_else(|| is_python_whitespace(c), |chars| chars.contains(c)))
 }
 
 fn split(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
@@ -189,25 +189,25 @@ fn split(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
 /// Splits at whitespace into at most `most` parts; the last part keeps its inner whitespace.
 fn words(text: &str, most: usize) -> Vec<&str> {
     let mut parts = Vec::new();
-    let mut rest = text.trim_start_matches(is_blank);
+    let mut rest = text.trim_start_matches(is_python_whitespace);
     while !rest.is_empty() {
         let end = if parts.len() + 1 < most {
-            rest.find(is_blank)
+            rest.find(is_python_whitespace)
         } else {
             None
         };
         parts.push(&rest[..end.unwrap_or(rest.len())]);
-        rest = rest[end.unwrap_or(rest.len())..].trim_start_matches(is_blank);
+        rest = rest[end.unwrap_or(rest.len())..].trim_start_matches(is_python_whitespace);
     }
     parts
 }
 
 fn words_from_right(text: &str, most: usize) -> Vec<&str> {
     let mut parts = Vec::new();
-    let mut rest = text.trim_end_matches(is_blank);
+    let mut rest = text.trim_end_matches(is_python_whitespace);
     while !rest.is_empty() {
         let blank = if parts.len() + 1 < most {
-            rest.rfind(is_blank)
+            rest.rfind(is_python_whitespace)
         } else {
             None
         };
@@ -215,7 +215,7 @@ fn words_from_right(text: &str, most: usize) -> Vec<&str> {
             at + rest[at..].chars().next().map_or(1, char::len_utf8)
         });
         parts.push(&rest[start..]);
-        rest = rest[..blank.unwrap_or(0)].trim_end_matches(is_blank);
+        rest = rest[..blank.unwrap_or(0)].trim_end_matches(is_python_whitespace);
     }
     parts.reverse();
     parts
@@ -279,10 +279,10 @@ fn search(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
 
 fn pad(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     /// Maximum padding, larger than any legitimate use.
-    const WIDEST: usize = 1 << 20;
+    const MAX_PADDING: usize = 1 << 20;
     let (width, fill): (usize, Option<char>) = from_args(args)?;
     let length = text.chars().count();
-    let missing = width.min(WIDEST).saturating_sub(length);
+    let missing = width.min(MAX_PADDING).saturating_sub(length);
     if missing == 0 {
         return Ok(text.into());
     }
@@ -374,7 +374,7 @@ fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
             }
             bounds::spend(16 * text.len() as u64)?;
             let chars: Vec<char> = text.chars().collect();
-            Ok(places(start, stop, step, chars.len())
+            Ok(slice_indices(start, stop, step, chars.len())
                 .map(|at| chars[at])
                 .collect::<String>()
                 .into())
@@ -382,7 +382,7 @@ fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
         ValueKind::Seq | ValueKind::Iterable => {
             let items: Vec<Value> = value.try_iter()?.collect();
             Ok(list(
-                places(start, stop, step, items.len())
+                slice_indices(start, stop, step, items.len())
                     .map(|at| items[at].clone())
                     .collect(),
             ))
@@ -394,7 +394,7 @@ fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
 }
 
 /// Returns the indices of a slice of `length` elements.
-fn places(
+fn slice_indices(
     start: Option<i64>,
     stop: Option<i64>,
     step: i64,
@@ -468,11 +468,11 @@ mod tests {
             (None, None, i64::MIN, &[4]),
         ];
         for (start, stop, step, expected) in cases {
-            let found: Vec<usize> = places(start, stop, step, 5).collect();
+            let found: Vec<usize> = slice_indices(start, stop, step, 5).collect();
             assert_eq!(found, expected, "{start:?} {stop:?} {step}");
         }
         for step in [-1, 1, 7] {
-            assert_eq!(places(None, None, step, 0).count(), 0);
+            assert_eq!(slice_indices(None, None, step, 0).count(), 0);
         }
     }
 

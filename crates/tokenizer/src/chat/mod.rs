@@ -3,11 +3,10 @@
 mod args;
 mod bounds;
 mod content_format;
-mod counting;
-mod dialect;
 mod error;
 mod filters;
 mod flatten;
+mod jinja2;
 mod json;
 mod lexer;
 mod message;
@@ -17,6 +16,7 @@ mod python;
 mod strftime;
 mod template;
 mod templates;
+mod work_filters;
 
 #[cfg(test)]
 pub(crate) mod golden;

@@ -88,7 +88,7 @@ impl MessagePart {
             }
             _ => None,
         };
-        let rest = text.and_then(|text| behind_billing(role, text));
+        let rest = text.and_then(|text| after_billing_header(role, text));
         if rest == Some("") {
             return Ok(None);
         }
@@ -111,7 +111,7 @@ impl MessagePart {
     }
 
     pub(super) fn of_text(role: &str, text: &str) -> Option<Self> {
-        let text = match behind_billing(role, text) {
+        let text = match after_billing_header(role, text) {
             Some("") => return None,
             Some(rest) => rest,
             None => text,
@@ -203,7 +203,7 @@ impl From<PartContent> for MessagePart {
 }
 
 /// Returns the text after the first line if that starts with [`BILLING_HEADER`].
-fn behind_billing<'t>(role: &str, text: &'t str) -> Option<&'t str> {
+fn after_billing_header<'t>(role: &str, text: &'t str) -> Option<&'t str> {
     (role == "system" && text.starts_with(BILLING_HEADER))
         .then(|| text.split_once('\n').map_or("", |(_, rest)| rest))
 }

@@ -10,9 +10,9 @@ use parking_lot::RwLock;
 
 use super::bounds;
 use super::content_format::ContentFormat;
-use super::dialect;
 use super::error::TemplateError;
 use super::filters::{self, Clock, Raised, local_time};
+use super::jinja2;
 use super::python::{Fields, dict, write_str};
 
 /// Maximum number of instructions per rendering.
@@ -21,7 +21,7 @@ use super::python::{Fields, dict, write_str};
 const FUEL: u64 = 20_000_000;
 
 /// Number of cached templates from requests, as in vLLM.
-const KEPT: usize = 32;
+const MAX_CACHED_TEMPLATES: usize = 32;
 
 const NAME: &str = "chat_template";
 
@@ -50,7 +50,7 @@ impl CompiledTemplate {
             }
         });
         filters::add(&mut env, clock);
-        env.add_template_owned(NAME, dialect::rewrite(source))
+        env.add_template_owned(NAME, jinja2::rewrite(source))
             .map_err(|error| failed(&error))?;
         Ok(Self {
             env,
@@ -125,7 +125,7 @@ impl TemplateCache {
         }
         let compiled = Arc::new(CompiledTemplate::new(source, local_time)?);
         let mut kept = self.0.write();
-        if kept.len() >= KEPT {
+        if kept.len() >= MAX_CACHED_TEMPLATES {
             kept.clear();
         }
         kept.insert(source.to_owned(), compiled.clone());

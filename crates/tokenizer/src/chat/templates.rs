@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use minijinja::Value;
 use serde_json::{Map, Value as Json};
-use vllm_sim_python::{is_blank, repr_str};
+use vllm_sim_python::{is_python_whitespace, repr_str};
 
 use super::content_format::ContentFormat;
 use super::error::TemplateError;
@@ -211,7 +211,10 @@ fn tag_end(
 /// A template that trims messages removes the trailing space of the tag; then the text before the
 /// tag is trimmed, too.
 fn cut_at_tag(mut text: String, last: &str) -> Result<String, TemplateError> {
-    let (last, tag) = (last.trim_matches(is_blank), CONTINUE_TAG.trim_end());
+    let (last, tag) = (
+        last.trim_matches(is_python_whitespace),
+        CONTINUE_TAG.trim_end(),
+    );
     let Some(at) = text.rfind(tag).filter(|_| text.contains(last)) else {
         return Err(TemplateError::Rejected(format!(
             "continue_final_message is set but the final message does not appear in the chat \
@@ -224,7 +227,7 @@ fn cut_at_tag(mut text: String, last: &str) -> Result<String, TemplateError> {
     let spaced = text[at..].starts_with(CONTINUE_TAG);
     text.truncate(at);
     if !spaced {
-        text.truncate(text.trim_end_matches(is_blank).len());
+        text.truncate(text.trim_end_matches(is_python_whitespace).len());
     }
     Ok(text)
 }

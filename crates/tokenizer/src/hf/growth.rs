@@ -5,7 +5,7 @@
 use serde_json::Value as Json;
 
 /// Maximum growth factor, in bytes; Unicode's normal forms need at most 11.
-const MOST: f64 = 256.0;
+const MAX_GROWTH: f64 = 256.0;
 
 /// Checks a normalizer or decoder.
 ///
@@ -14,11 +14,11 @@ const MOST: f64 = 256.0;
 pub(super) fn check(what: &str, part: &Json) -> Result<(), String> {
     let mut unicode = 1.0_f64;
     let growth = growth(part, &mut unicode) * unicode;
-    if growth <= MOST {
+    if growth <= MAX_GROWTH {
         return Ok(());
     }
     Err(format!(
-        "its {what} may make a text {growth:.0} times as long, the most is {MOST}"
+        "its {what} may make a text {growth:.0} times as long, the most is {MAX_GROWTH}"
     ))
 }
 

@@ -95,7 +95,7 @@ impl Hf {
     }
 
     pub(crate) fn encode(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
-        if text.len() <= PART {
+        if text.len() <= MAX_PART_BYTES {
             return self.encode_part(text, special);
         }
         let mut ids = Vec::with_capacity(text.len() / 4);
@@ -237,21 +237,21 @@ impl Hf {
 
 /// Maximum length of text encoded in one part, in bytes: the regular expressions of tokenizers
 /// panic on runs of some ten million spaces.
-const PART: usize = 1 << 20;
+const MAX_PART_BYTES: usize = 1 << 20;
 
 /// Returns the end of the first part: before the space after a word if one is near, because no
 /// token spans it.
 fn part_end(text: &str) -> usize {
     const NEAR: usize = 1 << 16;
-    if text.len() <= PART {
+    if text.len() <= MAX_PART_BYTES {
         return text.len();
     }
     let bytes = text.as_bytes();
     let word_end = |at: &usize| bytes[*at] == b' ' && bytes[*at - 1].is_ascii_alphanumeric();
-    if let Some(end) = (PART - NEAR..PART).rev().find(word_end) {
+    if let Some(end) = (MAX_PART_BYTES - NEAR..MAX_PART_BYTES).rev().find(word_end) {
         return end;
     }
-    (0..=PART)
+    (0..=MAX_PART_BYTES)
         .rev()
         .find(|at| text.is_char_boundary(*at))
         .unwrap_or(text.len())

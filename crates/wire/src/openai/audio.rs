@@ -12,7 +12,7 @@ use super::validators::{Body, ValidatorResult, truthy};
 use crate::check;
 use crate::fault::{ErrorType, Fault};
 use crate::sampling::SamplingParams;
-use crate::schema::{ANY_LENGTH, FLOAT, INT, INT64, STR, Schema, Wire, wire_model};
+use crate::schema::{ANY_LENGTH, FLOAT, INT, INT64, RequestField, STR, Schema, wire_model};
 
 /// Key that marks an uploaded file among the form fields.
 const UPLOAD: &str = "upload";
@@ -37,7 +37,7 @@ impl Upload {
     }
 }
 
-impl Wire for Upload {
+impl RequestField for Upload {
     const SCHEMA: Schema = Schema::Any;
 
     fn read(value: &Value) -> Option<Self> {

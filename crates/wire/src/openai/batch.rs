@@ -14,7 +14,7 @@ use super::validators::{self, Body, ValidatorResult, given, truthy};
 use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
-use crate::schema::{Length, Schema, Wire, wire_model};
+use crate::schema::{Length, RequestField, Schema, wire_model};
 
 const SOME: Length = Length {
     min: 1,

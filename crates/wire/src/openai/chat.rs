@@ -200,7 +200,7 @@ fn tool_calls(body: &Body) -> ValidatorResult {
         }
         let calls = message.get("tool_calls").and_then(Value::as_array);
         for (index, call) in calls.into_iter().flatten().enumerate() {
-            if check::winner(message_schema::TOOL_CALL, call).is_none() {
+            if check::best_branch_of(message_schema::TOOL_CALL, call).is_none() {
                 let schema = &message_schema::ANY_TOOL_CALL;
                 return Err(ValidatorError::Item {
                     index,

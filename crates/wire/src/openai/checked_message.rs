@@ -31,7 +31,8 @@ impl CheckedMessage {
         if message.is_trusted() {
             return Ok(Self::with_parts(json.into_owned(), None));
         }
-        let Some((branch, mut shaped)) = check::winner(message_schema::MESSAGE, &json) else {
+        let Some((branch, mut shaped)) = check::best_branch_of(message_schema::MESSAGE, &json)
+        else {
             let mut unknown = Self::with_parts(json.into_owned(), None);
             unknown.parts.clear();
             return Ok(unknown);
@@ -43,7 +44,7 @@ impl CheckedMessage {
             && let Some(Value::Array(calls)) = shaped.get_mut("tool_calls")
         {
             for call in calls {
-                if let Some((_, shaped)) = check::winner(message_schema::TOOL_CALL, call) {
+                if let Some((_, shaped)) = check::best_branch_of(message_schema::TOOL_CALL, call) {
                     *call = shaped;
                 }
             }
@@ -107,6 +108,6 @@ pub fn media_fault(kind: &str, part: &Value, model: &str) -> Fault {
     let typed = !uuid && part.get("type").is_some_and(Value::is_string);
     message_schema::address_part(kind)
         .filter(|_| typed)
-        .and_then(|class| check::apart(class, part).err())
+        .and_then(|class| check::validate_standalone(class, part).err())
         .unwrap_or_else(|| Fault::bad_request(format!("{model} is not a multimodal model")))
 }

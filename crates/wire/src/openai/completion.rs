@@ -16,7 +16,7 @@ use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
 use crate::long_ids;
-use crate::schema::{ANY_LENGTH, INT, STR, Schema, Wire, int_from, wire_model};
+use crate::schema::{ANY_LENGTH, INT, RequestField, STR, Schema, int_from, wire_model};
 
 /// Default of `max_tokens`.
 pub const DEFAULT_MAX_TOKENS: i128 = 16;
@@ -34,7 +34,7 @@ pub enum Prompt {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TokenIds(pub Vec<i64>);
 
-impl Wire for TokenIds {
+impl RequestField for TokenIds {
     const SCHEMA: Schema = Schema::List(&INT, ANY_LENGTH);
 
     fn read(value: &Value) -> Option<Self> {
@@ -54,7 +54,7 @@ impl Wire for TokenIds {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Prompts(pub Vec<Prompt>);
 
-impl Wire for Prompts {
+impl RequestField for Prompts {
     const SCHEMA: Schema = Schema::Union(&[
         Schema::List(&int_from(0), ANY_LENGTH),
         Schema::List(&Schema::List(&int_from(0), ANY_LENGTH), ANY_LENGTH),

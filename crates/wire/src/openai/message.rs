@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde_json::{Value, json};
 
 use super::message_schema::MESSAGE;
-use crate::schema::{Schema, Wire};
+use crate::schema::{RequestField, Schema};
 
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq)]
@@ -288,7 +288,7 @@ impl Message {
     }
 }
 
-impl Wire for Message {
+impl RequestField for Message {
     const SCHEMA: Schema = Schema::Union(MESSAGE);
 
     fn read(value: &Value) -> Option<Self> {

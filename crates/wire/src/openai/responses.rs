@@ -16,7 +16,7 @@ use super::validators::{self, Body, ValidatorResult, truthy};
 use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
-use crate::schema::{ANY_LENGTH, STR, Schema, Wire, float_within, wire_model};
+use crate::schema::{ANY_LENGTH, RequestField, STR, Schema, float_within, wire_model};
 
 /// Input of a Responses request.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,7 +27,7 @@ pub enum Input {
     Items(Vec<Value>),
 }
 
-impl Wire for Input {
+impl RequestField for Input {
     const SCHEMA: Schema = Schema::Union(&[
         STR,
         Schema::List(

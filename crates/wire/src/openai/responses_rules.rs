@@ -11,7 +11,7 @@ use super::rules;
 use super::shared::StructuredOutputs;
 use crate::fault::{ErrorType, Fault};
 use crate::limits::Limits;
-use crate::sampling::{self, SamplingDefaults, SamplingParams, SamplingRequest, Texts};
+use crate::sampling::{self, SamplingDefaults, SamplingParams, SamplingRequest, StringOrList};
 
 impl ResponsesRequest {
     /// Runs the checks that follow the model lookup.
@@ -88,7 +88,7 @@ impl ResponsesRequest {
             top_k: self.top_k.or(defaults.top_k).unwrap_or(0),
             min_p: or(self.min_p, defaults.min_p, 0.0),
             seed: self.seed.map(i128::from),
-            stop: self.stop.as_ref().map(|stop| Texts(stop.0.clone())),
+            stop: self.stop.as_ref().map(|stop| StringOrList(stop.0.clone())),
             stop_token_ids: self.stop_token_ids.clone(),
             ignore_eos: self.ignore_eos,
             logprobs: self.wants_logprobs().then_some(self.top_logprobs),

@@ -17,8 +17,8 @@ use super::shared::{ExtraArgs, LogitBias, ResponseFormat, StructuredOutputs, Too
 use crate::fault::Fault;
 use crate::limits::Limits;
 use crate::sampling::{
-    self, OutputLimit, SamplingChecks, SamplingDefaults, SamplingParams, SamplingRequest, Texts,
-    TokenBias,
+    self, OutputLimit, SamplingChecks, SamplingDefaults, SamplingParams, SamplingRequest,
+    StringOrList, TokenBias,
 };
 use crate::sampling_checks;
 use crate::version::Version;
@@ -40,7 +40,10 @@ macro_rules! shared_params {
             top_k: $request.top_k.or($defaults.top_k).unwrap_or(0),
             min_p: or($request.min_p, $defaults.min_p, 0.0),
             seed: $request.seed.map(i128::from),
-            stop: $request.stop.as_ref().map(|stop| Texts(stop.0.clone())),
+            stop: $request
+                .stop
+                .as_ref()
+                .map(|stop| StringOrList(stop.0.clone())),
             stop_token_ids: stop_ids($request.stop_token_ids.as_deref(), $defaults),
             ignore_eos: $request.ignore_eos,
             min_tokens: $request.min_tokens,

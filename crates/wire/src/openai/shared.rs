@@ -9,7 +9,8 @@ use vllm_sim_python::{self as python, Py};
 use crate::bounds;
 use crate::fault::Fault;
 use crate::schema::{
-    ANY_LENGTH, INT, Length, STR, Schema, ValidatorError, Wire, int_from, int_within, wire_model,
+    ANY_LENGTH, INT, Length, RequestField, STR, Schema, ValidatorError, int_from, int_within,
+    wire_model,
 };
 
 wire_model! {
@@ -113,7 +114,7 @@ pub enum ToolChoice {
     Named(String),
 }
 
-impl Wire for ToolChoice {
+impl RequestField for ToolChoice {
     const SCHEMA: Schema = Schema::Union(&[
         Schema::Literal(&["none"]),
         Schema::Literal(&["auto"]),
@@ -189,7 +190,7 @@ pub enum ResponseFormat {
     StructuralTag(Value),
 }
 
-impl Wire for ResponseFormat {
+impl RequestField for ResponseFormat {
     const SCHEMA: Schema = Schema::Union(&[
         PlainFormat::SCHEMA,
         TagFormat::SCHEMA,
@@ -210,7 +211,7 @@ impl Wire for ResponseFormat {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stop(pub Vec<String>);
 
-impl Wire for Stop {
+impl RequestField for Stop {
     const SCHEMA: Schema = Schema::Union(&[
         STR,
         Schema::List(
@@ -234,7 +235,7 @@ impl Wire for Stop {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ExtraArgs(pub Map<String, Value>);
 
-impl Wire for ExtraArgs {
+impl RequestField for ExtraArgs {
     const SCHEMA: Schema = Schema::Dict(
         &STR,
         &Schema::Union(&[

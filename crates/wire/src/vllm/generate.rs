@@ -14,8 +14,8 @@ use crate::openai::shared::{CACHE_SALT, NamedToolChoice, StreamOptions, Tool};
 use crate::openai::validators;
 use crate::sampling::SamplingParams;
 use crate::schema::{
-    ANY_LENGTH, ClassKind, INT, Length, Model, STR, Schema, ValidatorError, Wire, int_above,
-    int_from, optional, required, wire_model,
+    ANY_LENGTH, ClassKind, INT, Length, Model, RequestField, STR, Schema, ValidatorError,
+    int_above, int_from, optional, required, wire_model,
 };
 
 /// Schema of `output_mode`: the content of a response.

@@ -10,10 +10,10 @@ use super::pooling_schema::{CLASSIFY, EMBEDDING, POOLING, RERANK, SCORE, SIDES};
 use crate::check;
 use crate::fault::Fault;
 use crate::long_ids;
-use crate::long_texts::{self, Texts};
+use crate::long_texts::{self, ConcatenatedTexts};
 use crate::openai::completion::{Prompt, Prompts};
 use crate::openai::message::Message;
-use crate::schema::{Schema, Wire};
+use crate::schema::{RequestField, Schema};
 
 /// Input of a pooling request.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,7 +21,7 @@ pub enum PoolingInput {
     /// Prompts, as texts or token ids.
     Prompts(Prompts),
     /// A long list of texts.
-    Texts(Texts),
+    ConcatenatedTexts(ConcatenatedTexts),
     /// One conversation.
     Chat(Vec<Message>),
     /// Several conversations.
@@ -125,7 +125,7 @@ impl PoolingRequest {
             .map(|(value, list)| (value, ids(list)))
             .or_else(|| {
                 let (value, texts) = long_texts::split(text, "input")?;
-                Some((value, PoolingInput::Texts(texts)))
+                Some((value, PoolingInput::ConcatenatedTexts(texts)))
             })?;
         let request = Self::parse_embedding(&value).ok()?;
         Some((Self { input, ..request }, value))
@@ -155,7 +155,7 @@ impl PoolingRequest {
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse_score(value: &Value) -> Result<Self, Fault> {
         let checked = check::checked(&Schema::Union(SCORE), value)?;
-        let form = check::winner(SCORE, value).map_or(0, |(form, _)| form);
+        let form = check::best_branch_of(SCORE, value).map_or(0, |(form, _)| form);
         let (one, two) = SIDES[form];
         Ok(Self::read(
             &checked,
@@ -194,7 +194,7 @@ impl PoolingRequest {
                 _ => Vec::read(value).map(PoolingInput::Chat),
             }
         };
-        let input = match check::winner(forms, value) {
+        let input = match check::best_branch_of(forms, value) {
             Some((0, _)) => prompts(),
             _ => chat(),
         };
@@ -228,7 +228,7 @@ impl PoolingRequest {
 }
 
 /// Returns a checked member; `None` if it is absent or null.
-fn take<T: Wire>(body: &Value, key: &str) -> Option<T> {
+fn take<T: RequestField>(body: &Value, key: &str) -> Option<T> {
     body.get(key).and_then(T::read)
 }
 

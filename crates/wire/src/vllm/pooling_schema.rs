@@ -16,8 +16,8 @@ use crate::openai::message_schema::{SCORE_INPUT, SCORE_INPUTS};
 use crate::openai::shared::{CACHE_SALT, SIDE};
 use crate::openai::validators::{self, Body, ValidatorResult, truthy};
 use crate::schema::{
-    ANY_LENGTH, BeforeValidator, ClassKind, Field, INT, INT64, Length, Model, STR, Schema,
-    ValidatorError, Wire, int_from, optional, required,
+    ANY_LENGTH, BeforeValidator, ClassKind, Field, INT, INT64, Length, Model, RequestField, STR,
+    Schema, ValidatorError, int_from, optional, required,
 };
 
 const NULLABLE_BOOL: Schema = Schema::Nullable(&Schema::Bool);

@@ -12,7 +12,7 @@ use crate::fault::Fault;
 use crate::openai::message::Message;
 use crate::openai::shared::Tool;
 use crate::openai::validators::{Body, ValidatorResult, truthy};
-use crate::schema::{ANY_LENGTH, Schema, Wire, int_within, wire_model};
+use crate::schema::{ANY_LENGTH, RequestField, Schema, int_within, wire_model};
 
 wire_model! {
     /// A text to tokenize.
@@ -85,7 +85,7 @@ impl TokenizeRequest {
         static FORMS: &[Schema] = &[TokenizeText::SCHEMA, TokenizeChat::SCHEMA];
 
         let checked = check::checked(&Schema::Union(FORMS), value)?;
-        let chat = check::winner(FORMS, value).is_some_and(|(form, _)| form == 1);
+        let chat = check::best_branch_of(FORMS, value).is_some_and(|(form, _)| form == 1);
         let read = if chat {
             TokenizeChat::read(&checked).map(|chat| Self::Chat(Box::new(chat)))
         } else {

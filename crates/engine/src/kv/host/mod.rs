@@ -160,7 +160,7 @@ struct HostSequence {
     ended: bool,
 }
 
-pub(crate) struct Loaded(pub(crate) SeqId);
+pub(crate) struct LoadEnded(pub(crate) SeqId);
 
 #[derive(Debug)]
 pub(crate) struct HostTier {
@@ -300,10 +300,10 @@ impl HostTier {
             return None;
         }
         seq.copies += 1;
-        Some(self.bring_in(id, plan, epoch, missing))
+        Some(self.insert_chunks(id, plan, epoch, missing))
     }
 
-    fn bring_in(
+    fn insert_chunks(
         &mut self,
         seq: SeqId,
         plan: &Arc<BlockPlan>,
@@ -393,7 +393,7 @@ impl HostTier {
     }
 
     /// Completes the copies that end by `now`. Returns the sequences whose load has ended.
-    pub(crate) fn complete(&mut self, now: SimTime, out: &mut impl FnMut(Event)) -> Vec<Loaded> {
+    pub(crate) fn complete(&mut self, now: SimTime, out: &mut impl FnMut(Event)) -> Vec<LoadEnded> {
         while let Some((_, took, copy)) = self.stores.pop_due(now) {
             self.stored(took, copy, out);
         }
@@ -414,7 +414,7 @@ impl HostTier {
             }
             out(self.copied_event(false, chunks, took));
             self.copy_ended(copy.id);
-            loaded.push(Loaded(copy.id));
+            loaded.push(LoadEnded(copy.id));
         }
         loaded
     }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::kv::{Extras, HashAlgo, HashConfig, Hasher, Lora, MediaSpan};
+use crate::kv::{ExtraKeys, HashAlgo, HashConfig, Hasher, Lora, MediaSpan};
 use crate::{BlockKey, LoraId};
 
-fn keys(algo: HashAlgo, tokens: &[u32], extras: &Extras) -> Vec<BlockKey> {
+fn keys(algo: HashAlgo, tokens: &[u32], extras: &ExtraKeys) -> Vec<BlockKey> {
     let hasher = Hasher::new(HashConfig {
         algo,
         block_size: 4,
@@ -17,28 +17,28 @@ fn keys(algo: HashAlgo, tokens: &[u32], extras: &Extras) -> Vec<BlockKey> {
 /// Returns all pairs of prompts, with their extra keys.
 #[test]
 fn internal_keys_are_equal_where_vllm_keys_are() {
-    let salted = |salt: &str| Extras {
+    let salted = |salt: &str| ExtraKeys {
         salt: Some(Arc::from(salt)),
-        ..Extras::default()
+        ..ExtraKeys::default()
     };
-    let adapter = |name: &str| Extras {
+    let adapter = |name: &str| ExtraKeys {
         lora: Some(Lora {
             id: LoraId(1),
             name: Arc::from(name),
             path: Arc::from("/adapters"),
         }),
-        ..Extras::default()
+        ..ExtraKeys::default()
     };
-    let image = |identifier: &str, start: u32| Extras {
+    let image = |identifier: &str, start: u32| ExtraKeys {
         media: vec![MediaSpan {
             identifier: Arc::from(identifier),
             start,
             len: 3,
         }],
-        ..Extras::default()
+        ..ExtraKeys::default()
     };
     let extras = [
-        Extras::default(),
+        ExtraKeys::default(),
         salted("a"),
         salted("b"),
         adapter("a"),

@@ -32,40 +32,42 @@ fn own(name: u64, blocks: u64) -> Arc<BlockPlan> {
 
 /// Describes an event by block indices of the plans.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Said {
+enum ObservedEvent {
     Stored(Vec<u64>, Option<u64>),
     Removed(Vec<u64>),
     Cleared,
 }
 
-fn said(event: Event) -> Said {
+fn said(event: Event) -> ObservedEvent {
     match event {
-        Event::Stored { plan, from, to } => Said::Stored(
+        Event::Stored { plan, from, to } => ObservedEvent::Stored(
             plan.keys[from as usize..to as usize]
                 .iter()
                 .map(|key| key.0)
                 .collect(),
             from.checked_sub(1).map(|i| plan.keys[i as usize].0),
         ),
-        Event::Removed { keys } => Said::Removed(keys.iter().map(|(key, _)| key.0).collect()),
-        Event::Cleared => Said::Cleared,
+        Event::Removed { keys } => {
+            ObservedEvent::Removed(keys.iter().map(|(key, _)| key.0).collect())
+        }
+        Event::Cleared => ObservedEvent::Cleared,
         other => panic!("{other:?} is none of the pool's events"),
     }
 }
 
-fn stored(plan: &BlockPlan, from: usize, to: usize) -> Said {
+fn stored(plan: &BlockPlan, from: usize, to: usize) -> ObservedEvent {
     let keys = plan.keys[from..to].iter().map(|key| key.0).collect();
-    Said::Stored(keys, from.checked_sub(1).map(|i| plan.keys[i].0))
+    ObservedEvent::Stored(keys, from.checked_sub(1).map(|i| plan.keys[i].0))
 }
 
-fn removed(blocks: &[(&BlockPlan, usize)]) -> Said {
-    Said::Removed(blocks.iter().map(|(plan, i)| plan.keys[*i].0).collect())
+fn removed(blocks: &[(&BlockPlan, usize)]) -> ObservedEvent {
+    ObservedEvent::Removed(blocks.iter().map(|(plan, i)| plan.keys[*i].0).collect())
 }
 
 /// Recorded configuration: 50 blocks of 32 tokens, including the null block.
 struct Measured {
     pool: BlockPool,
-    said: Vec<Said>,
+    said: Vec<ObservedEvent>,
 }
 
 struct Running {
@@ -125,7 +127,7 @@ impl Measured {
         cached
     }
 
-    fn take(&mut self) -> Vec<Said> {
+    fn take(&mut self) -> Vec<ObservedEvent> {
         std::mem::take(&mut self.said)
     }
 }
@@ -139,7 +141,7 @@ fn a_cold_prompt_stores_its_full_blocks_at_once() {
 }
 
 #[test]
-fn a_hit_says_nothing() {
+fn a_hit_emits_no_event() {
     let mut kv = Measured::new();
     let a = own(1, 4);
     kv.play(&a, 100, 1);
@@ -233,12 +235,12 @@ fn a_preempted_sequence_loses_its_tail_and_stores_it_again() {
         assert!(kv.step(&mut first, 0, computed));
     }
     // Each of the last 5 of 30 blocks evicted one from the tail of the preempted sequence.
-    let taken: Vec<Said> = kv
+    let taken: Vec<ObservedEvent> = kv
         .take()
         .into_iter()
-        .filter(|s| matches!(s, Said::Removed(_)))
+        .filter(|s| matches!(s, ObservedEvent::Removed(_)))
         .collect();
-    let tail: Vec<Said> = (19..24).rev().map(|i| removed(&[(&b, i)])).collect();
+    let tail: Vec<ObservedEvent> = (19..24).rev().map(|i| removed(&[(&b, i)])).collect();
     assert_eq!(taken, tail);
     kv.pool.release(&mut first.table);
     kv.take();
@@ -261,7 +263,7 @@ fn a_reset_clears_an_unheld_cache_only() {
     for _ in 0..2 {
         assert!(kv.pool.reset(&mut |event| kv.said.push(said(event))));
     }
-    assert_eq!(kv.take(), [Said::Cleared, Said::Cleared]);
+    assert_eq!(kv.take(), [ObservedEvent::Cleared, ObservedEvent::Cleared]);
     assert_eq!(kv.pool.cached_prefix(&a, 65), 0);
     assert_eq!(
         kv.pool.counts(),
@@ -280,7 +282,7 @@ fn forgotten_blocks_stay_with_their_sequence_and_are_never_found() {
     kv.take();
     kv.pool.forget(&mut |event| kv.said.push(said(event)));
     assert!(kv.step(&mut held, 0, 128));
-    assert_eq!(kv.take(), [Said::Cleared]);
+    assert_eq!(kv.take(), [ObservedEvent::Cleared]);
     assert_eq!((kv.pool.used(), kv.pool.cached_prefix(&a, 129)), (4, 0));
     kv.pool.release(&mut held.table);
     assert_eq!(
@@ -295,7 +297,7 @@ fn forgotten_blocks_stay_with_their_sequence_and_are_never_found() {
 }
 
 #[test]
-fn a_short_prompt_and_an_abort_say_nothing() {
+fn a_short_prompt_and_an_abort_emit_no_event() {
     let mut kv = Measured::new();
     let (mut short, _) = kv.admit(&own(1, 1), 31);
     kv.pool.release(&mut short.table);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::super::{BlockPool, BlockRequest, BlockTable, KvConfig};
-use super::{Said, plan, said, stored};
+use super::{ObservedEvent, plan, said, stored};
 use crate::{BlockKey, BlockPlan};
 
 /// Models vLLM's pool with plain collections (`block_pool.py`, `kv_cache_manager.py`).
@@ -16,7 +16,7 @@ struct Model {
     refs: Vec<u32>,
     keys: Vec<Option<u64>>,
     cached: BTreeMap<u64, Vec<u32>>,
-    said: Vec<Said>,
+    said: Vec<ObservedEvent>,
 }
 
 #[derive(Default)]
@@ -81,7 +81,7 @@ impl Model {
             table.ids.push(id);
         }
         if !gone.is_empty() {
-            self.said.push(Said::Removed(gone));
+            self.said.push(ObservedEvent::Removed(gone));
         }
         let full = ((tokens / self.size) as usize).min(plan.keys.len());
         if table.cached < full {
@@ -123,7 +123,7 @@ enum Op {
     Grow(prop::sample::Index, u32),
     /// The `n`th sequence ends or is preempted.
     End(prop::sample::Index),
-    Reset,
+    PrefixCacheReset,
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
@@ -132,7 +132,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         4 => (prop::collection::vec(0..2u64, 1..9), 1..24u32).prop_map(|(p, n)| Op::Start(p, n)),
         6 => (any(), 1..5u32).prop_map(|(which, n)| Op::Grow(which, n)),
         3 => any().prop_map(Op::End),
-        1 => Just(Op::Reset),
+        1 => Just(Op::PrefixCacheReset),
     ];
     prop::collection::vec(op, 1..120)
 }
@@ -142,22 +142,22 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 struct Subscriber(BTreeMap<u64, u32>);
 
 impl Subscriber {
-    fn hear(&mut self, said: &Said) {
+    fn hear(&mut self, said: &ObservedEvent) {
         match said {
-            Said::Stored(keys, parent) => {
+            ObservedEvent::Stored(keys, parent) => {
                 let known = parent.is_none_or(|parent| self.0.contains_key(&parent));
                 assert!(known, "the parent of {keys:?} was never stored");
                 keys.iter()
                     .for_each(|&key| *self.0.entry(key).or_default() += 1);
             }
-            Said::Removed(keys) => keys.iter().for_each(|key| {
+            ObservedEvent::Removed(keys) => keys.iter().for_each(|key| {
                 let copies = self.0.get_mut(key).expect("removed, but never stored");
                 *copies -= 1;
                 if *copies == 0 {
                     self.0.remove(key);
                 }
             }),
-            Said::Cleared => self.0.clear(),
+            ObservedEvent::Cleared => self.0.clear(),
         }
     }
 }
@@ -205,13 +205,13 @@ proptest! {
                     model.release(&mut same);
                     prop_assert!(table.is_empty() && table.settled() == 0);
                 }
-                Op::Reset => {
+                Op::PrefixCacheReset => {
                     let done = pool.reset(out);
                     prop_assert_eq!(done, running.is_empty());
                     if done {
                         model.cached.clear();
                         model.keys.fill(None);
-                        model.said.push(Said::Cleared);
+                        model.said.push(ObservedEvent::Cleared);
                     }
                 }
                 Op::Grow(..) | Op::End(_) => {}

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::kv::{Extras, HashAlgo, HashConfig, Hasher, Lora, MediaSpan};
+use crate::kv::{ExtraKeys, HashAlgo, HashConfig, Hasher, Lora, MediaSpan};
 use crate::{BlockKey, LoraId};
 
 #[derive(Deserialize)]
@@ -69,7 +69,7 @@ fn python_agrees_on_random_prompts() {
             "llm-d-sha256" => HashAlgo::LlmdSha256,
             name => name.parse().unwrap(),
         };
-        let extras = Extras {
+        let extras = ExtraKeys {
             lora: case.lora.map(|(name, path)| Lora {
                 id: LoraId(1),
                 name: name.into(),

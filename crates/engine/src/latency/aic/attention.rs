@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::lookup::{Curve, Grid3};
+use super::lookup::{AttentionTable, LatencyCurve};
 use super::speed::GemmType;
 use super::tables::Folder;
 use super::{Aic, AicError, DECODE_ROWS};
@@ -11,19 +11,19 @@ use super::{Aic, AicError, DECODE_ROWS};
 pub(super) struct LayerAttention {
     layers: f64,
     window: u64,
-    decode: Arc<Grid3>,
-    context: Arc<Grid3>,
+    decode: Arc<AttentionTable>,
+    context: Arc<AttentionTable>,
     /// Curves of `decode` by length, per number of requests, within the measured range. Most steps
     /// of a replay look up five lengths here.
-    rows: Arc<[Curve]>,
+    rows: Arc<[LatencyCurve]>,
 }
 
 impl LayerAttention {
     pub(super) fn new(
         (layers, window): (u32, u64),
         heads: u64,
-        decode: Grid3,
-        context: Grid3,
+        decode: AttentionTable,
+        context: AttentionTable,
     ) -> Self {
         Self {
             layers: layers.into(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// Measured times along one axis, ascending.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Curve(Vec<(u64, f64)>);
+pub(super) struct LatencyCurve(Vec<(u64, f64)>);
 
 /// Selects the points for the hardware efficiency at an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub(super) enum End {
     MedianOfThree,
 }
 
-impl Curve {
+impl LatencyCurve {
     pub(super) fn add(&mut self, at: u64, time: f64) {
         if let Err(place) = self.0.binary_search_by_key(&at, |point| point.0) {
             self.0.insert(place, (at, time));
@@ -85,25 +85,25 @@ impl Curve {
 }
 
 /// Shape (outputs, inputs) and its curve over the rows.
-pub(super) type ShapeCurve = ((u64, u64), Curve);
+pub(super) type GemmCurve = ((u64, u64), LatencyCurve);
 
 /// Holds the curves over the rows of all measured matrix shapes.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Sites {
+pub(super) struct GemmTable {
     /// Shapes in tie-breaking order.
-    shapes: Vec<ShapeCurve>,
+    shapes: Vec<GemmCurve>,
     places: BTreeMap<(u64, u64), usize>,
     /// Measured shapes near each prepared shape, with their distances, nearest first.
     near: BTreeMap<(u64, u64), Vec<(f64, usize)>>,
 }
 
 /// Maximum distance of a measured shape that is used for another one: two doublings.
-const FARTHEST: f64 = 2.0;
+const MAX_DISTANCE: f64 = 2.0;
 /// Maximum number of shapes or leaves that are used.
-const NEAREST: usize = 4;
+const MAX_NEAR: usize = 4;
 
-impl Sites {
-    pub(super) fn new(shapes: Vec<ShapeCurve>) -> Self {
+impl GemmTable {
+    pub(super) fn new(shapes: Vec<GemmCurve>) -> Self {
         let places = shapes.iter().enumerate();
         Self {
             places: places.rev().map(|(i, (shape, _))| (*shape, i)).collect(),
@@ -124,7 +124,7 @@ impl Sites {
         let sites = self.shapes.iter().enumerate();
         let mut near: Vec<(f64, usize)> = sites
             .map(|(i, (shape, _))| (apart(n, shape.0).hypot(apart(k, shape.1)), i))
-            .filter(|(distance, _)| *distance <= FARTHEST)
+            .filter(|(distance, _)| *distance <= MAX_DISTANCE)
             .collect();
         near.sort_by(|a, b| a.0.total_cmp(&b.0));
         near
@@ -141,7 +141,7 @@ impl Sites {
             return curve.time(m, End::MedianOfThree, &|m| sol(m, n, k));
         }
         let covered = self.shapes.iter().any(|site| site.1.covers(m));
-        let asked = |site: &ShapeCurve| !covered || site.1.covers(m);
+        let asked = |site: &GemmCurve| !covered || site.1.covers(m);
         let found;
         let near = match self.near.get(&(n, k)) {
             Some(near) => near,
@@ -154,12 +154,12 @@ impl Sites {
             .iter()
             .map(|(distance, i)| (*distance, &self.shapes[*i]));
         let near = near.filter(|(_, site)| asked(site));
-        let mut near: Vec<(f64, &ShapeCurve)> = near.take(NEAREST).collect();
+        let mut near: Vec<(f64, &GemmCurve)> = near.take(MAX_NEAR).collect();
         if near.is_empty() {
             let asked: Vec<_> = self.shapes.iter().filter(|site| asked(site)).collect();
             near = self.beyond(&asked, n, k);
             near.sort_by(|a, b| a.0.total_cmp(&b.0));
-            near.truncate(NEAREST);
+            near.truncate(MAX_NEAR);
         }
         let (mut weights, mut sum) = (0.0, 0.0);
         for (distance, ((n, k), curve)) in near {
@@ -172,7 +172,7 @@ impl Sites {
     }
 
     /// Returns shapes near on one axis, if the other axis is beyond all measured shapes.
-    fn beyond<'a>(&self, asked: &[&'a ShapeCurve], n: u64, k: u64) -> Vec<(f64, &'a ShapeCurve)> {
+    fn beyond<'a>(&self, asked: &[&'a GemmCurve], n: u64, k: u64) -> Vec<(f64, &'a GemmCurve)> {
         let range = |of: &dyn Fn(&(u64, u64)) -> u64| {
             let values = asked.iter().map(|site| of(&site.0));
             (values.clone().min().unwrap_or(0), values.max().unwrap_or(0))
@@ -188,7 +188,7 @@ impl Sites {
         };
         asked
             .iter()
-            .filter(|site| distance(&site.0) <= FARTHEST)
+            .filter(|site| distance(&site.0) <= MAX_DISTANCE)
             .map(|site| {
                 let (n2, k2) = site.0;
                 let far = (n as f64 / n2 as f64)
@@ -202,7 +202,7 @@ impl Sites {
 
 /// Holds attention times over three axes, outermost first.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Grid3 {
+pub(super) struct AttentionTable {
     leaves: BTreeMap<u64, BTreeMap<u64, BTreeMap<u64, f64>>>,
     /// Axis for interpolation of square roots, if any.
     root_axis: Option<usize>,
@@ -211,7 +211,7 @@ pub(super) struct Grid3 {
 type Point = [u64; 3];
 type Sol<'a> = &'a dyn Fn(Point) -> f64;
 
-impl Grid3 {
+impl AttentionTable {
     pub(super) fn new(root_axis: Option<usize>) -> Self {
         let leaves = BTreeMap::new();
         Self { leaves, root_axis }
@@ -246,8 +246,8 @@ impl Grid3 {
 
     /// Returns the times at `[a, b]` along the last axis within the measured range, where they are
     /// piecewise linear. Empty if `a` was not measured.
-    pub(super) fn row(&self, a: u64, b: u64) -> Curve {
-        let mut row = Curve::default();
+    pub(super) fn row(&self, a: u64, b: u64) -> LatencyCurve {
+        let mut row = LatencyCurve::default();
         let Some(inner) = self.leaves.get(&a) else {
             return row;
         };
@@ -315,7 +315,7 @@ impl Grid3 {
         let leaves = self.nearest(at);
         let reach = leaves.last()?.0;
         let (mut weights, mut sum) = (0.0, 0.0);
-        for (distance, there, time) in leaves.iter().take(NEAREST) {
+        for (distance, there, time) in leaves.iter().take(MAX_NEAR) {
             let weight = ((reach - distance) / (reach * distance + 1e-12)).powi(2);
             weights += weight;
             sum += weight * (sol(*there) / time);
@@ -325,9 +325,9 @@ impl Grid3 {
     /// Returns the nearest leaves, one more than used, nearest first. Leaves an axis as soon as it
     /// alone is farther than all found leaves.
     fn nearest(&self, at: Point) -> Vec<Leaf> {
-        let mut found: Vec<Leaf> = Vec::with_capacity(NEAREST + 2);
+        let mut found: Vec<Leaf> = Vec::with_capacity(MAX_NEAR + 2);
         let full = |found: &Vec<Leaf>, square: f64| {
-            found.len() > NEAREST && found.last().is_some_and(|last| square.sqrt() > last.0)
+            found.len() > MAX_NEAR && found.last().is_some_and(|last| square.sqrt() > last.0)
         };
         for (x, a, inner) in outward(&self.leaves, at[0]) {
             if full(&found, x) {
@@ -352,7 +352,7 @@ impl Grid3 {
                             .is_lt()
                     });
                     found.insert(place, leaf);
-                    found.truncate(NEAREST + 1);
+                    found.truncate(MAX_NEAR + 1);
                 }
             }
         }
@@ -384,7 +384,7 @@ mod tests {
     use super::*;
 
     /// Reference implementation: sorts all leaves.
-    fn nearest_by_hand(grid: &Grid3, at: Point) -> Vec<Leaf> {
+    fn nearest_by_hand(grid: &AttentionTable, at: Point) -> Vec<Leaf> {
         let mut leaves = Vec::new();
         for (a, inner) in &grid.leaves {
             for (b, inner) in inner {
@@ -400,13 +400,13 @@ mod tests {
             }
         }
         leaves.sort_by(|x, y| x.0.total_cmp(&y.0));
-        leaves.truncate(NEAREST + 1);
+        leaves.truncate(MAX_NEAR + 1);
         leaves
     }
 
     #[test]
     fn a_row_has_the_times_of_the_grid() {
-        let mut grid = Grid3::new(None);
+        let mut grid = AttentionTable::new(None);
         for (b, lengths) in [
             (1, vec![1, 8, 40, 100]),
             (4, vec![3, 8, 64, 90]),
@@ -439,7 +439,7 @@ mod tests {
 
     #[test]
     fn the_nearest_leaves_are_found_without_looking_at_all() {
-        let mut grid = Grid3::new(None);
+        let mut grid = AttentionTable::new(None);
         for (i, a) in [1, 2, 4, 8, 12, 32].into_iter().enumerate() {
             for b in [1, 2, 4, 16, 100] {
                 for c in [1, 3, 64, 128, 4096] {

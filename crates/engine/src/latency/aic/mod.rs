@@ -16,11 +16,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Batch, Overhead, Scheme, millis};
+use super::{Batch, Scheme, StepOverhead, millis};
 use attention::LayerAttention;
 pub use error::AicError;
-use lookup::{Curve, End, Sites};
-pub use setup::{AicSetup, MixedStep, installed_tables};
+use lookup::{End, GemmTable, LatencyCurve};
+pub use setup::{AicSetup, MixedStepTiming, installed_tables};
 use speed::{GemmType, HardwareSpeed};
 use tables::{Folder, Sheet};
 
@@ -35,8 +35,8 @@ pub struct Aic {
     /// Version of the backend in the tables.
     pub version: String,
     speed: HardwareSpeed,
-    mixed: MixedStep,
-    overhead: Overhead,
+    mixed: MixedStepTiming,
+    overhead: StepOverhead,
     layers: f64,
     hidden: u64,
     heads: u64,
@@ -45,8 +45,8 @@ pub struct Aic {
     kv_bytes: f64,
     qk_norm: bool,
     dtype: GemmType,
-    dense: Sites,
-    bf16: Option<Sites>,
+    dense: GemmTable,
+    bf16: Option<GemmTable>,
     vocab: u64,
     width: u64,
     experts: Option<ExpertTable>,
@@ -61,12 +61,12 @@ pub struct Aic {
     fp8_attention: bool,
     /// Width of the shared expert on one GPU; 0: none.
     shared: u64,
-    reduce: Option<(u64, Curve)>,
+    reduce: Option<(u64, LatencyCurve)>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 struct ExpertTable {
-    curve: Curve,
+    curve: LatencyCurve,
     dtype: GemmType,
     bytes_per_weight: f64,
     experts: u64,
@@ -193,7 +193,7 @@ impl Aic {
         Ok(())
     }
 
-    fn sites(&self, dtype: GemmType) -> &Sites {
+    fn sites(&self, dtype: GemmType) -> &GemmTable {
         match &self.bf16 {
             Some(bf16) if dtype == GemmType::Bf16 => bf16,
             _ => &self.dense,
@@ -236,7 +236,7 @@ impl Aic {
         let new = each(batch.chunk_past + batch.chunk_tokens) - prefix;
         // The context includes the token being computed. The mocker counts it as one of the tokens
         // before and adds another.
-        let own = u64::from(self.mixed == MixedStep::Sum);
+        let own = u64::from(self.mixed == MixedStepTiming::Sum);
         let context = batch
             .context
             .checked_div(decodes)
@@ -247,11 +247,11 @@ impl Aic {
             (_, 0) => (self.prefill(prompts, new.max(1), prefix), 0.0),
             (0, _) => (0.0, self.decode(rows, decodes, context)),
             _ => match self.mixed {
-                MixedStep::Sum => (
+                MixedStepTiming::Sum => (
                     self.prefill(prompts, new.max(1), prefix),
                     self.decode(rows, decodes, context),
                 ),
-                MixedStep::Combined => {
+                MixedStepTiming::Combined => {
                     let prompts = (prompts, new.max(1), prefix);
                     (self.combined(prompts, (rows, decodes, context)), 0.0)
                 }
@@ -437,7 +437,7 @@ fn expert_table(
         }
     };
     let table = ExpertTable {
-        curve: Curve::default(),
+        curve: LatencyCurve::default(),
         dtype,
         bytes_per_weight,
         experts: moe.experts.into(),

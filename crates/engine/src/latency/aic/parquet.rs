@@ -18,28 +18,29 @@ pub(super) struct Table {
 
 pub(super) type Problem = &'static str;
 
-const CUT: Problem = "is cut off";
-const ODD: Problem = "uses a form of Parquet that is not read here";
+const TRUNCATED: Problem = "is cut off";
+const UNSUPPORTED: Problem = "uses a form of Parquet that is not read here";
 
 /// Maximum number of rows. Protects memory, since a few bytes can encode many equal values.
-const MOST_ROWS: usize = 1 << 22;
+const MAX_ROWS: usize = 1 << 22;
 
 impl Table {
     pub(super) fn read(file: &[u8]) -> Result<Self, Problem> {
-        let end = file.len().checked_sub(8).ok_or(CUT)?;
+        let end = file.len().checked_sub(8).ok_or(TRUNCATED)?;
         if !file.starts_with(b"PAR1") || !file.ends_with(b"PAR1") {
             return Err("is not a Parquet file");
         }
-        let length = u32::from_le_bytes(file[end..end + 4].try_into().map_err(|_| CUT)?) as usize;
+        let length =
+            u32::from_le_bytes(file[end..end + 4].try_into().map_err(|_| TRUNCATED)?) as usize;
         let footer = file
-            .get(end.checked_sub(length).ok_or(CUT)?..end)
-            .ok_or(CUT)?;
+            .get(end.checked_sub(length).ok_or(TRUNCATED)?..end)
+            .ok_or(TRUNCATED)?;
         let meta = Thrift {
             bytes: footer,
             depth: 0,
         }
         .structure()?;
-        let rows = usize::try_from(meta.whole(3)?).map_err(|_| ODD)?;
+        let rows = usize::try_from(meta.whole(3)?).map_err(|_| UNSUPPORTED)?;
         let mut optional = BTreeMap::new();
         for element in meta.list(2)?.iter().skip(1) {
             let element = element.structure()?;
@@ -50,10 +51,10 @@ impl Table {
             for chunk in group.structure()?.list(1)? {
                 let chunk = chunk.structure()?.inner(3)?;
                 let [Field::Bytes(name)] = chunk.list(3)? else {
-                    return Err(ODD);
+                    return Err(UNSUPPORTED);
                 };
                 let name = String::from_utf8_lossy(name).into_owned();
-                let optional = *optional.get(&name).ok_or(ODD)?;
+                let optional = *optional.get(&name).ok_or(UNSUPPORTED)?;
                 let read = column(file, chunk, optional)?;
                 match (columns.get_mut(&name), read) {
                     (None, read) => {
@@ -62,14 +63,14 @@ impl Table {
                     (Some(Column::Text(all)), Column::Text(more)) => all.extend(more),
                     (Some(Column::Whole(all)), Column::Whole(more)) => all.extend(more),
                     (Some(Column::Float(all)), Column::Float(more)) => all.extend(more),
-                    _ => return Err(ODD),
+                    _ => return Err(UNSUPPORTED),
                 }
             }
         }
         let table = Self { rows, columns };
         match table.columns.values().all(|column| column.len() == rows) {
             true => Ok(table),
-            false => Err(CUT),
+            false => Err(TRUNCATED),
         }
     }
 
@@ -110,14 +111,14 @@ impl Column {
 fn column(file: &[u8], chunk: &Structure, optional: bool) -> Result<Column, Problem> {
     let (kind, codec) = (chunk.whole(1)?, chunk.whole(4)?);
     let start = chunk.whole(11).or_else(|_| chunk.whole(9))?;
-    let start = usize::try_from(start).map_err(|_| ODD)?;
-    let mut left = file.get(start..).ok_or(CUT)?;
-    let wanted = usize::try_from(chunk.whole(5)?).map_err(|_| ODD)?;
+    let start = usize::try_from(start).map_err(|_| UNSUPPORTED)?;
+    let mut left = file.get(start..).ok_or(TRUNCATED)?;
+    let wanted = usize::try_from(chunk.whole(5)?).map_err(|_| UNSUPPORTED)?;
     let mut values = match kind {
         6 => Column::Text(Vec::new()),
         2 => Column::Whole(Vec::new()),
         5 => Column::Float(Vec::new()),
-        _ => return Err(ODD),
+        _ => return Err(UNSUPPORTED),
     };
     let mut words: Option<Column> = None;
     while values.len() < wanted {
@@ -126,19 +127,19 @@ fn column(file: &[u8], chunk: &Structure, optional: bool) -> Result<Column, Prob
             depth: 0,
         };
         let header = reader.structure()?;
-        let size = usize::try_from(header.whole(3)?).map_err(|_| ODD)?;
-        let whole = usize::try_from(header.whole(2)?).map_err(|_| ODD)?;
-        let body = reader.bytes.get(..size).ok_or(CUT)?;
+        let size = usize::try_from(header.whole(3)?).map_err(|_| UNSUPPORTED)?;
+        let whole = usize::try_from(header.whole(2)?).map_err(|_| UNSUPPORTED)?;
+        let body = reader.bytes.get(..size).ok_or(TRUNCATED)?;
         left = &reader.bytes[size..];
         let page = unpack(body, codec, whole)?;
         match header.whole(1)? {
             2 => {
                 let count = header.inner(7)?.whole(1)?;
-                let count = usize::try_from(count).map_err(|_| ODD)?;
+                let count = usize::try_from(count).map_err(|_| UNSUPPORTED)?;
                 words = Some(plain(&page, kind, count)?);
             }
             0 => data_page(&page, header.inner(5)?, kind, optional, &words, &mut values)?,
-            _ => return Err(ODD),
+            _ => return Err(UNSUPPORTED),
         }
     }
     Ok(values)
@@ -153,32 +154,36 @@ fn data_page(
     words: &Option<Column>,
     values: &mut Column,
 ) -> Result<(), Problem> {
-    let count = usize::try_from(header.whole(1)?).map_err(|_| ODD)?;
-    if count > MOST_ROWS.saturating_sub(values.len()) {
-        return Err(ODD);
+    let count = usize::try_from(header.whole(1)?).map_err(|_| UNSUPPORTED)?;
+    if count > MAX_ROWS.saturating_sub(values.len()) {
+        return Err(UNSUPPORTED);
     }
     let mut page = page;
     let mut present = vec![1; count];
     if optional {
-        let length = page.get(..4).ok_or(CUT)?.try_into().map_err(|_| CUT)?;
+        let length = page
+            .get(..4)
+            .ok_or(TRUNCATED)?
+            .try_into()
+            .map_err(|_| TRUNCATED)?;
         let length = u32::from_le_bytes(length) as usize;
-        present = runs(page.get(4..4 + length).ok_or(CUT)?, 1, count)?;
+        present = runs(page.get(4..4 + length).ok_or(TRUNCATED)?, 1, count)?;
         page = &page[4 + length..];
     }
     let there = present.iter().filter(|level| **level == 1).count();
     let indices = match header.whole(2)? {
         0 => None,
         2 | 8 => {
-            let (width, rest) = page.split_first().ok_or(CUT)?;
+            let (width, rest) = page.split_first().ok_or(TRUNCATED)?;
             Some(runs(rest, (*width).into(), there)?)
         }
-        _ => return Err(ODD),
+        _ => return Err(UNSUPPORTED),
     };
     let own = match indices {
         Some(_) => None,
         None => Some(plain(page, kind, there)?),
     };
-    let source = own.as_ref().or(words.as_ref()).ok_or(ODD)?;
+    let source = own.as_ref().or(words.as_ref()).ok_or(UNSUPPORTED)?;
     let mut next = 0;
     for level in present {
         let at = if level == 1 {
@@ -187,7 +192,7 @@ fn data_page(
                 .map_or(next, |indices| indices[next] as usize);
             next += 1;
             if at >= source.len() {
-                return Err(CUT);
+                return Err(TRUNCATED);
             }
             Some(at)
         } else {
@@ -197,16 +202,16 @@ fn data_page(
             (Column::Text(all), Column::Text(from)) => all.push(at.and_then(|i| from[i].clone())),
             (Column::Whole(all), Column::Whole(from)) => all.push(at.and_then(|i| from[i])),
             (Column::Float(all), Column::Float(from)) => all.push(at.and_then(|i| from[i])),
-            _ => return Err(ODD),
+            _ => return Err(UNSUPPORTED),
         }
     }
     Ok(())
 }
 
 fn unpack(body: &[u8], codec: i64, size: usize) -> Result<Vec<u8>, Problem> {
-    const MOST: usize = 1 << 28;
-    if size > MOST {
-        return Err(ODD);
+    const MAX_PAGE_BYTES: usize = 1 << 28;
+    if size > MAX_PAGE_BYTES {
+        return Err(UNSUPPORTED);
     }
     match codec {
         0 => Ok(body.to_vec()),
@@ -215,7 +220,7 @@ fn unpack(body: &[u8], codec: i64, size: usize) -> Result<Vec<u8>, Problem> {
             // The decoder trusts the length in the body, so check it first.
             let said = snap::raw::decompress_len(body).map_err(|_| problem)?;
             if said != size {
-                return Err(ODD);
+                return Err(UNSUPPORTED);
             }
             let unpacked = snap::raw::Decoder::new().decompress_vec(body);
             unpacked.map_err(|_| problem)
@@ -228,13 +233,15 @@ fn unpack(body: &[u8], codec: i64, size: usize) -> Result<Vec<u8>, Problem> {
             bounded.read_to_end(&mut page).map_err(|_| problem)?;
             Ok(page)
         }
-        _ => Err(ODD),
+        _ => Err(UNSUPPORTED),
     }
 }
 
 fn plain(page: &[u8], kind: i64, count: usize) -> Result<Column, Problem> {
     let eights = || -> Result<Vec<[u8; 8]>, Problem> {
-        let bytes = page.get(..count.checked_mul(8).ok_or(CUT)?).ok_or(CUT)?;
+        let bytes = page
+            .get(..count.checked_mul(8).ok_or(TRUNCATED)?)
+            .ok_or(TRUNCATED)?;
         let (eights, _) = bytes.as_chunks::<8>();
         Ok(eights.to_vec())
     };
@@ -257,10 +264,14 @@ fn plain(page: &[u8], kind: i64, count: usize) -> Result<Column, Problem> {
             let mut rest = page;
             let mut values = Vec::new();
             for _ in 0..count {
-                let length = rest.get(..4).ok_or(CUT)?.try_into().map_err(|_| CUT)?;
+                let length = rest
+                    .get(..4)
+                    .ok_or(TRUNCATED)?
+                    .try_into()
+                    .map_err(|_| TRUNCATED)?;
                 let length = u32::from_le_bytes(length) as usize;
-                let text = rest.get(4..4 + length).ok_or(CUT)?;
-                let text = std::str::from_utf8(text).map_err(|_| ODD)?;
+                let text = rest.get(4..4 + length).ok_or(TRUNCATED)?;
+                let text = std::str::from_utf8(text).map_err(|_| UNSUPPORTED)?;
                 values.push(Some(Arc::from(text)));
                 rest = &rest[4 + length..];
             }
@@ -272,7 +283,7 @@ fn plain(page: &[u8], kind: i64, count: usize) -> Result<Column, Problem> {
 /// Reads Parquet's hybrid of run-length and bit-packed numbers, `width` bits each.
 fn runs(bytes: &[u8], width: u32, count: usize) -> Result<Vec<u32>, Problem> {
     if width > 32 {
-        return Err(ODD);
+        return Err(UNSUPPORTED);
     }
     let mut reader = Thrift { bytes, depth: 0 };
     let mut values = Vec::with_capacity(count.min(1 << 20));
@@ -284,14 +295,16 @@ fn runs(bytes: &[u8], width: u32, count: usize) -> Result<Vec<u32>, Problem> {
             let taken = reader.take(size)?;
             let mut word = [0; 4];
             word[..size].copy_from_slice(taken);
-            let times = usize::try_from(head >> 1).map_err(|_| ODD)?.min(left);
+            let times = usize::try_from(head >> 1)
+                .map_err(|_| UNSUPPORTED)?
+                .min(left);
             values.extend(std::iter::repeat_n(u32::from_le_bytes(word), times));
             if times == 0 {
-                return Err(ODD);
+                return Err(UNSUPPORTED);
             }
         } else {
-            let groups = usize::try_from(head >> 1).map_err(|_| ODD)?;
-            let size = groups.checked_mul(width as usize).ok_or(CUT)?;
+            let groups = usize::try_from(head >> 1).map_err(|_| UNSUPPORTED)?;
+            let size = groups.checked_mul(width as usize).ok_or(TRUNCATED)?;
             let taken = reader.take(size.min(reader.bytes.len()))?;
             let bit =
                 |at: usize| u32::from(taken.get(at / 8).is_some_and(|b| b >> (at % 8) & 1 == 1));
@@ -325,7 +338,7 @@ impl Field {
     fn structure(&self) -> Result<&Structure, Problem> {
         match self {
             Self::Structure(fields) => Ok(fields),
-            _ => Err(ODD),
+            _ => Err(UNSUPPORTED),
         }
     }
 }
@@ -334,32 +347,32 @@ impl Structure {
     fn whole(&self, id: i64) -> Result<i64, Problem> {
         match self.0.get(&id) {
             Some(Field::Whole(value)) => Ok(*value),
-            _ => Err(ODD),
+            _ => Err(UNSUPPORTED),
         }
     }
 
     fn text(&self, id: i64) -> Result<String, Problem> {
         match self.0.get(&id) {
             Some(Field::Bytes(bytes)) => Ok(String::from_utf8_lossy(bytes).into_owned()),
-            _ => Err(ODD),
+            _ => Err(UNSUPPORTED),
         }
     }
 
     fn list(&self, id: i64) -> Result<&[Field], Problem> {
         match self.0.get(&id) {
             Some(Field::List(list)) => Ok(list),
-            _ => Err(ODD),
+            _ => Err(UNSUPPORTED),
         }
     }
 
     fn inner(&self, id: i64) -> Result<&Self, Problem> {
-        self.0.get(&id).ok_or(ODD)?.structure()
+        self.0.get(&id).ok_or(UNSUPPORTED)?.structure()
     }
 }
 
 impl<'a> Thrift<'a> {
     fn take(&mut self, n: usize) -> Result<&'a [u8], Problem> {
-        let (taken, rest) = self.bytes.split_at_checked(n).ok_or(CUT)?;
+        let (taken, rest) = self.bytes.split_at_checked(n).ok_or(TRUNCATED)?;
         self.bytes = rest;
         Ok(taken)
     }
@@ -377,7 +390,7 @@ impl<'a> Thrift<'a> {
                 return Ok(value);
             }
         }
-        Err(ODD)
+        Err(UNSUPPORTED)
     }
 
     fn zigzag(&mut self) -> Result<i64, Problem> {
@@ -386,10 +399,10 @@ impl<'a> Thrift<'a> {
     }
 
     fn deeper(&mut self) -> Result<(), Problem> {
-        const DEEPEST: u32 = 16;
+        const MAX_DEPTH: u32 = 16;
         self.depth += 1;
-        match self.depth > DEEPEST {
-            true => Err(ODD),
+        match self.depth > MAX_DEPTH {
+            true => Err(UNSUPPORTED),
             false => Ok(()),
         }
     }
@@ -428,17 +441,17 @@ impl<'a> Thrift<'a> {
                 Field::Other
             }
             8 => {
-                let length = usize::try_from(self.varint()?).map_err(|_| ODD)?;
+                let length = usize::try_from(self.varint()?).map_err(|_| UNSUPPORTED)?;
                 Field::Bytes(self.take(length)?.to_vec())
             }
             9 | 10 => {
                 let head = self.byte()?;
                 let count = match head >> 4 {
-                    15 => usize::try_from(self.varint()?).map_err(|_| ODD)?,
+                    15 => usize::try_from(self.varint()?).map_err(|_| UNSUPPORTED)?,
                     few => few.into(),
                 };
                 if count > self.bytes.len() {
-                    return Err(CUT);
+                    return Err(TRUNCATED);
                 }
                 self.deeper()?;
                 let items = (0..count).map(|_| self.field(head & 0x0f, true));
@@ -447,7 +460,7 @@ impl<'a> Thrift<'a> {
                 Field::List(items)
             }
             12 => Field::Structure(self.structure()?),
-            _ => return Err(ODD),
+            _ => return Err(UNSUPPORTED),
         })
     }
 }
@@ -460,9 +473,9 @@ mod tests {
     fn a_page_that_claims_another_length_is_refused_before_it_takes_memory() {
         let body = snap::raw::Encoder::new().compress_vec(b"latency").unwrap();
         assert_eq!(unpack(&body, 1, 7).unwrap(), b"latency");
-        assert_eq!(unpack(&body, 1, 8), Err(ODD));
+        assert_eq!(unpack(&body, 1, 8), Err(UNSUPPORTED));
         // The body declares 2^32 - 1 bytes.
         let claim = [&[0xff, 0xff, 0xff, 0xff, 0x0f], &body[1..]].concat();
-        assert_eq!(unpack(&claim, 1, 7), Err(ODD));
+        assert_eq!(unpack(&claim, 1, 7), Err(UNSUPPORTED));
     }
 }

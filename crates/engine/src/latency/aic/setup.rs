@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::error::AicError;
-use crate::latency::{ModelShape, Overhead, Setup};
+use crate::latency::{ModelShape, RooflineSetup, StepOverhead};
 
 const SYSTEMS: [(&str, &str); 9] = [
     ("A100-SXM-80GB", "a100_sxm"),
@@ -37,14 +37,14 @@ pub struct AicSetup {
     /// Whether queries and keys are normalized (Qwen3).
     pub qk_norm: bool,
     /// Rule for steps with both prompts and decodes.
-    pub mixed: MixedStep,
+    pub mixed: MixedStepTiming,
     /// Time of a step outside of its kernels, which the tables do not include.
-    pub overhead: Overhead,
+    pub overhead: StepOverhead,
 }
 
 /// Selects the cost of a step with both prefill and decode work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum MixedStep {
+pub enum MixedStepTiming {
     /// One pass for all tokens, with separate attention, as in servers.
     #[default]
     Combined,
@@ -57,7 +57,7 @@ impl AicSetup {
     ///
     /// # Errors
     /// [`AicError::Gpu`] for a GPU that was not measured.
-    pub fn new(setup: &Setup, beside: Overhead) -> Result<Self, AicError> {
+    pub fn new(setup: &RooflineSetup, beside: StepOverhead) -> Result<Self, AicError> {
         let name = setup.gpu.name;
         let system = SYSTEMS.iter().find(|(gpu, _)| *gpu == name);
         let (_, system) = system.ok_or_else(|| AicError::Gpu {
@@ -73,7 +73,7 @@ impl AicSetup {
             moe_ep: 1,
             kv_bytes: setup.kv_bytes,
             qk_norm: setup.shape.qk_norm,
-            mixed: MixedStep::Combined,
+            mixed: MixedStepTiming::Combined,
             overhead: beside,
         })
     }

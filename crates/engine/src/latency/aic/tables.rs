@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::error::AicError;
-use super::lookup::{Curve, Grid3, Sites};
+use super::lookup::{AttentionTable, GemmTable, LatencyCurve};
 use super::parquet::Table;
 
 #[derive(Debug, Clone, Deserialize)]
@@ -194,10 +194,10 @@ impl Folder {
         &self,
         dtype: &str,
         sol: &dyn Fn(u64, u64, u64) -> f64,
-    ) -> Result<Sites, AicError> {
+    ) -> Result<GemmTable, AicError> {
         // Keeps the nesting in order of appearance: rows of the product, outputs, inputs.
         let mut order: Vec<(u64, InputsByOutputs)> = Vec::new();
-        let mut times: BTreeMap<(u64, u64), Curve> = BTreeMap::new();
+        let mut times: BTreeMap<(u64, u64), LatencyCurve> = BTreeMap::new();
         for table in self.read("gemm", "gemm_perf")? {
             for row in rows(&table, "gemm_dtype", dtype) {
                 let [Some(m), Some(n), Some(k)] = ["m", "n", "k"].map(|c| count(&table, c, row))
@@ -230,7 +230,7 @@ impl Folder {
         }
         match shapes.is_empty() {
             true => Err(self.missing("gemm_perf", &format!("gemm_dtype {dtype}"))),
-            false => Ok(Sites::new(shapes)),
+            false => Ok(GemmTable::new(shapes)),
         }
     }
 
@@ -240,13 +240,13 @@ impl Folder {
         &self,
         prompts_in: Option<&str>,
         (kv_dtype, kv_heads, head_dim, window): (&str, u64, u64, u64),
-    ) -> Result<Grid3, AicError> {
+    ) -> Result<AttentionTable, AicError> {
         let decode = prompts_in.is_none();
         let name = match decode {
             true => "generation_attention_perf",
             false => "context_attention_perf",
         };
-        let mut grid = Grid3::new((!decode).then_some(1));
+        let mut grid = AttentionTable::new((!decode).then_some(1));
         let mut any = false;
         for table in self.read("attention", name)? {
             for row in rows(&table, "kv_cache_dtype", kv_dtype) {
@@ -288,12 +288,12 @@ impl Folder {
         &self,
         decode: bool,
         (kv_dtype, gemm_dtype): (&str, &str),
-    ) -> Result<Grid3, AicError> {
+    ) -> Result<AttentionTable, AicError> {
         let name = match decode {
             true => "mla_generation_module_perf",
             false => "mla_context_module_perf",
         };
-        let mut grid = Grid3::new((!decode).then_some(1));
+        let mut grid = AttentionTable::new((!decode).then_some(1));
         let mut any = false;
         for table in self.read("mla", name)? {
             for row in rows(&table, "kv_cache_dtype", kv_dtype) {
@@ -325,8 +325,8 @@ impl Folder {
         any.then_some(grid).ok_or_else(|| self.missing(name, &key))
     }
 
-    pub(super) fn all_reduce(&self, gpus: u64) -> Result<Curve, AicError> {
-        let mut curve = Curve::default();
+    pub(super) fn all_reduce(&self, gpus: u64) -> Result<LatencyCurve, AicError> {
+        let mut curve = LatencyCurve::default();
         for table in self.read("comm", "custom_allreduce_perf")? {
             for row in 0..table.rows {
                 let source = table.text("kernel_source", row).unwrap_or_default();
@@ -351,7 +351,7 @@ impl Folder {
         &self,
         (dtype, usual): (&str, &'static str),
         shape: [(&'static str, u64); 6],
-    ) -> Result<Curve, AicError> {
+    ) -> Result<LatencyCurve, AicError> {
         let tables = self.read("moe", "moe_perf")?;
         let has = |distribution: &str| {
             tables.iter().any(|table| {
@@ -360,7 +360,7 @@ impl Folder {
             })
         };
         let distribution = if has(usual) { usual } else { "uniform" };
-        let mut curve = Curve::default();
+        let mut curve = LatencyCurve::default();
         for table in &tables {
             for row in rows(table, "moe_dtype", dtype) {
                 let fits = shape

@@ -1,10 +1,10 @@
-use super::{ExpertKernel, Gemm, Setup};
-use crate::latency::gpus::Fit;
+use super::{ExpertKernel, Gemm, RooflineSetup};
+use crate::latency::gpus::KernelEfficiency;
 use crate::latency::memory::weight_width;
 use crate::latency::{Scheme, all_reduce};
 
 pub(super) struct Kernels<'a> {
-    setup: &'a Setup,
+    setup: &'a RooflineSetup,
     pub(super) tp: f64,
     /// Memory bandwidth, in bytes/us.
     pub(super) bandwidth: f64,
@@ -13,7 +13,7 @@ pub(super) struct Kernels<'a> {
 }
 
 impl<'a> Kernels<'a> {
-    pub(super) fn new(setup: &'a Setup) -> Self {
+    pub(super) fn new(setup: &'a RooflineSetup) -> Self {
         Self {
             setup,
             tp: f64::from(setup.tp),
@@ -33,11 +33,11 @@ impl<'a> Kernels<'a> {
         (tflops > 0.0).then_some(tflops * 1e6)
     }
 
-    fn dense_fit(&self, scheme: Scheme) -> (Fit, f64) {
+    fn dense_fit(&self, scheme: Scheme) -> (KernelEfficiency, f64) {
         let gpu = &self.setup.gpu;
         let weight_only = (gpu.gemm, self.peak);
         let memory = gpu.gemm.memory * 0.85;
-        let int4 = (Fit { memory, ..gpu.gemm }, self.peak);
+        let int4 = (KernelEfficiency { memory, ..gpu.gemm }, self.peak);
         match scheme {
             Scheme::None => weight_only,
             Scheme::Fp8 => self.fp8_peak().map_or(weight_only, |f| (gpu.gemm_fp8, f)),
@@ -55,7 +55,15 @@ impl<'a> Kernels<'a> {
         self.product(times, n, k, weight_width(scheme), fit, peak)
     }
 
-    fn product(&self, times: f64, n: f64, k: f64, width: f64, fit: Fit, peak: f64) -> Gemm {
+    fn product(
+        &self,
+        times: f64,
+        n: f64,
+        k: f64,
+        width: f64,
+        fit: KernelEfficiency,
+        peak: f64,
+    ) -> Gemm {
         let co = &self.setup.coefficients;
         let bandwidth = fit.memory * co.gemm_memory_scale * self.bandwidth;
         Gemm {
@@ -89,7 +97,7 @@ impl<'a> Kernels<'a> {
             let scheme = kept(q.keep_shared);
             let (fit, peak) = self.dense_fit(scheme);
             // Fitted with the launch time of bf16 for all weight types (two runs).
-            let fit = Fit {
+            let fit = KernelEfficiency {
                 fixed: self.setup.gpu.gemm.fixed,
                 ..fit
             };
@@ -237,10 +245,10 @@ impl Reduction {
 }
 
 /// Interpolates between 16 and 64 experts, by the logarithm of their number.
-fn between([few, many]: &[Fit; 2], experts: u32) -> Fit {
+fn between([few, many]: &[KernelEfficiency; 2], experts: u32) -> KernelEfficiency {
     let t = (f64::from(experts.max(1)).log2() - 4.0).clamp(0.0, 2.0) / 2.0;
     let mix = |a: f64, b: f64| a + (b - a) * t;
-    Fit {
+    KernelEfficiency {
         fixed: mix(few.fixed, many.fixed),
         memory: mix(few.memory, many.memory),
         compute: mix(few.compute, many.compute),

@@ -3,7 +3,7 @@ use crate::latency::{CudaGraphs, Gpu, ModelShape, WeightRanks};
 
 /// Describes a deployment for the roofline.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Setup {
+pub struct RooflineSetup {
     /// Shape of the model.
     pub shape: ModelShape,
     /// GPU.
@@ -30,7 +30,7 @@ pub struct Setup {
     pub coefficients: Coefficients,
 }
 
-impl Setup {
+impl RooflineSetup {
     /// Creates the deployment of a model on one GPU with default settings.
     pub fn new(shape: ModelShape, gpu: Gpu) -> Self {
         Self {

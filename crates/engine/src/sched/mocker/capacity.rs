@@ -5,7 +5,7 @@ use crate::sched::vllm::seqs::Slot;
 
 impl Mocker {
     /// Returns whether this sequence and all running ones can end with the existing blocks.
-    pub(super) fn is_promised(&self, slot: Slot, cached: u32) -> bool {
+    pub(super) fn can_run_to_end(&self, slot: Slot, cached: u32) -> bool {
         self.footprint(slot, cached) <= self.promised_free()
     }
 

@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use crate::kv::MockerTierConfig;
 use crate::latency::{LatencyModel, Speed};
-use crate::sched::vllm::{Victim, VllmConfig};
-use crate::sched::{ConfigError, MOST_BLOCKS, within};
+use crate::sched::vllm::{PreemptionVictim, VllmConfig};
+use crate::sched::{ConfigError, MAX_BLOCKS, within};
 
 /// Configures Dynamo's mocker. Shared settings have the names of vLLM.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,7 +29,7 @@ pub struct MockerConfig {
     /// Steps between two steps with prompt tokens while sequences decode. Default: 1.
     pub prefill_schedule_interval: u32,
     /// Rule for the choice of the sequence to preempt. Default: the last admitted.
-    pub victim: Victim,
+    pub victim: PreemptionVictim,
     /// Whether a sequence joins only if it and all running ones can end without preemption
     /// (TensorRT-LLM's `GUARANTEED_NO_EVICT`). Default: false.
     pub no_evict: bool,
@@ -89,7 +89,7 @@ impl Default for MockerConfig {
             enable_chunked_prefill: true,
             enable_prefix_caching: true,
             prefill_schedule_interval: 1,
-            victim: Victim::default(),
+            victim: PreemptionVictim::default(),
             no_evict: false,
             accept: Vec::new(),
             role: MockerRole::default(),
@@ -106,7 +106,7 @@ impl Default for MockerConfig {
 impl MockerConfig {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         if let Some(tier) = &self.tier {
-            within("host blocks", tier.blocks.into(), 1.0, MOST_BLOCKS)?;
+            within("host blocks", tier.blocks.into(), 1.0, MAX_BLOCKS)?;
             if self.role != MockerRole::Whole {
                 return Err(ConfigError::Excludes {
                     field: "a tier of the mocker",

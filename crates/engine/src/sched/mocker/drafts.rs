@@ -31,7 +31,7 @@ impl Mocker {
                 break ready;
             }
             // The last sequence would preempt itself forever, in vain.
-            if self.victims().count() == 1 && self.take_fetched_blocks() {
+            if self.victims().count() == 1 && self.reclaim_fetched_blocks() {
                 continue;
             }
             let Some(at) = self.victim() else {

@@ -10,7 +10,7 @@ pub(super) struct MockerOffload {
     pub tier: MockerTier,
     pub seqs: HashMap<SeqId, OffloadedSequence>,
     /// Sequences to skip until a copy ends.
-    pub asleep: HashSet<SeqId>,
+    pub waiting_for_copy: HashSet<SeqId>,
     /// Number of requests that had to wait for a copy; orders the queue.
     pub waited: i64,
     /// Earliest start of the next computation: until then, copies still read its blocks.
@@ -33,7 +33,7 @@ impl MockerOffload {
         Self {
             tier: MockerTier::new(config),
             seqs: HashMap::new(),
-            asleep: HashSet::new(),
+            waiting_for_copy: HashSet::new(),
             waited: 0,
             compute_after: SimTime::ZERO,
         }

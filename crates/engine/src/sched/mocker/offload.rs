@@ -27,7 +27,7 @@ impl Mocker {
         let offload = self.rules.offload.as_mut()?;
         let seq = &self.seqs[slot];
         let (id, known) = (seq.id, seq.known);
-        if offload.asleep.contains(&id) {
+        if offload.waiting_for_copy.contains(&id) {
             return Some(AdmissionTurn::Skip);
         }
         // Steps of zero time could preempt each other forever before a copy ends.
@@ -42,8 +42,8 @@ impl Mocker {
         }
         let own = offload.seqs.entry(id).or_default();
         if let Some(store) = own.store {
-            if offload.tier.goes_on(store) {
-                return Some(self.sleep(slot));
+            if offload.tier.is_unfinished(store) {
+                return Some(self.wait_for_copy(slot));
             }
             own.store = None;
         }
@@ -63,7 +63,7 @@ impl Mocker {
             return None;
         }
         if busy > 0 {
-            return Some(self.sleep(slot));
+            return Some(self.wait_for_copy(slot));
         }
         self.start_load(slot, from, hit, owed, pass)
     }
@@ -111,7 +111,7 @@ impl Mocker {
         own.load = Some(offload.tier.load(id, wanted, begins));
         own.loaded = Some(((from + hit) as u32, all));
         (seq.cached, seq.load.tokens) = (from as u32 * size, hit as u32 * size);
-        self.sleep(slot);
+        self.wait_for_copy(slot);
         self.waiting.remove(&self.seqs, slot);
         self.seqs[slot].state = SeqState::Fetching;
         self.fetching += 1;
@@ -120,9 +120,9 @@ impl Mocker {
 
     /// Makes a sequence wait for a copy. After one ends, it is tried before sequences that only
     /// wait for room.
-    fn sleep(&mut self, slot: Slot) -> AdmissionTurn {
+    fn wait_for_copy(&mut self, slot: Slot) -> AdmissionTurn {
         if let Some(offload) = &mut self.rules.offload {
-            offload.asleep.insert(self.seqs[slot].id);
+            offload.waiting_for_copy.insert(self.seqs[slot].id);
             if self.seqs[slot].rank.0 >= 0 {
                 self.waiting.remove(&self.seqs, slot);
                 offload.waited += 1;
@@ -229,7 +229,7 @@ impl Mocker {
         while let Some(offload) = &mut self.rules.offload
             && let Some(copy) = offload.tier.pop_due(now)
         {
-            offload.asleep.clear();
+            offload.waiting_for_copy.clear();
             let Some(slot) = self.seqs.find(copy.seq).filter(|_| !copy.to_host) else {
                 continue;
             };
@@ -260,10 +260,10 @@ impl Mocker {
     pub(super) fn leave_tier(&mut self, slot: Slot) {
         if let Some(offload) = &mut self.rules.offload {
             let id = self.seqs[slot].id;
-            offload.asleep.remove(&id);
+            offload.waiting_for_copy.remove(&id);
             if let Some(load) = offload.seqs.remove(&id).and_then(|own| own.load) {
                 offload.tier.cancel(load);
-                offload.asleep.clear();
+                offload.waiting_for_copy.clear();
             }
         }
     }

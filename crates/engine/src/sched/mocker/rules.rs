@@ -10,7 +10,7 @@ use crate::latency::Batch;
 use crate::sched::vllm::pass::{AdmissionTurn, Pass};
 use crate::sched::vllm::seqs::{Seq, Slot};
 use crate::sched::vllm::step::{Step, StepWork};
-use crate::sched::vllm::{SchedulingRules, VllmConfig, named_tokens};
+use crate::sched::vllm::{SchedulingRules, VllmConfig, keyed_tokens};
 use crate::{BlockPlan, Outbox, SeqId, Sequence, SimTime, SubmitError, Transfer};
 use vllm_sim_random::std_rng::StdRng;
 
@@ -48,7 +48,7 @@ impl MockerRules {
 impl SchedulingRules for MockerRules {
     /// Unlimited: sequences may preempt each other.
     const MAX_RECENT_PREEMPTIONS: u8 = u8::MAX;
-    const VICTIM_COSTS_A_TURN: bool = true;
+    const PREEMPTION_SKIPS_A_TURN: bool = true;
     const INSTANT_STEPS_COME_FIRST: bool = true;
     const OVERSIZED_RUN_ALONE: bool = false;
     const RESERVES_NEXT_TOKEN: bool = false;
@@ -108,7 +108,7 @@ impl SchedulingRules for MockerRules {
         accept.is_empty() && offload.is_none()
     }
 
-    fn take_in(&self, seq: &mut Sequence) {
+    fn adjust_submission(&self, seq: &mut Sequence) {
         if !self.hands_over() {
             seq.transfer = Transfer::Local;
         }
@@ -156,7 +156,7 @@ impl SchedulingRules for MockerRules {
     }
 
     /// With a host tier, no sequence is tried after the token budget is used up.
-    fn looks_without_tokens(&self) -> bool {
+    fn admits_without_token_budget(&self) -> bool {
         self.offload.is_none()
     }
 
@@ -169,7 +169,7 @@ impl SchedulingRules for MockerRules {
     }
 
     /// Announced prompts come before prompts that are computed locally.
-    fn gives_way_to_announced(&self, seq: &Seq) -> bool {
+    fn yields_to_announced_prompts(&self, seq: &Seq) -> bool {
         self.destinations.is_pending() && seq.table.is_empty()
     }
 
@@ -181,7 +181,7 @@ impl SchedulingRules for MockerRules {
         };
         // TensorRT-LLM recomputes nothing if all blocks are cached.
         let known = known + u32::from(engine.rules.no_evict);
-        let cached = engine.pool.cached_prefix(plan, named_tokens(plan, known));
+        let cached = engine.pool.cached_prefix(plan, keyed_tokens(plan, known));
         cached.saturating_sub(drop)
     }
 
@@ -190,19 +190,19 @@ impl SchedulingRules for MockerRules {
         engine.load_from_tier(slot, pass)
     }
 
-    fn uncut(&self, seq: &Seq, past: u32, _new: u32) -> u32 {
+    fn min_first_chunk(&self, seq: &Seq, past: u32, _new: u32) -> u32 {
         seq.prompt.saturating_sub(past)
     }
 
     fn may_join(engine: &Mocker, slot: Slot, cached: u32) -> bool {
-        !engine.rules.no_evict || engine.is_promised(slot, cached)
+        !engine.rules.no_evict || engine.can_run_to_end(slot, cached)
     }
 
     fn admitted(engine: &mut Mocker, slot: Slot) -> Option<u32> {
         engine.take_loaded(slot)
     }
 
-    fn draws_later(&self) -> bool {
+    fn draws_after_scheduling(&self) -> bool {
         !self.accept.is_empty()
     }
 
@@ -214,11 +214,11 @@ impl SchedulingRules for MockerRules {
         engine.offer_to_tier(step);
     }
 
-    fn got_blocks(engine: &mut Mocker, slot: Slot, before: u32) {
+    fn on_blocks_allocated(engine: &mut Mocker, slot: Slot, before: u32) {
         engine.fence(slot, before);
     }
 
-    fn preempting(engine: &mut Mocker, slot: Slot) {
+    fn on_preempt(engine: &mut Mocker, slot: Slot) {
         engine.wait_for_store(slot);
     }
 

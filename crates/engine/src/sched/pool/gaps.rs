@@ -36,12 +36,15 @@ impl Pool {
         let next = running.released as usize;
         let at = *timeline.get(next)?;
         let before = next.checked_sub(1).map_or(Duration::ZERO, |i| timeline[i]);
-        Some(self.delays(&running.seq).hasten(at.saturating_sub(before)))
+        Some(
+            self.delays(&running.seq)
+                .apply_speedup(at.saturating_sub(before)),
+        )
     }
 
     pub(super) fn gap(&mut self, running: &mut RunningSeq) -> Duration {
-        let no_gap = &running.seq.no_gap;
-        if no_gap.get(running.next_no_gap as usize) == Some(&running.released) {
+        let tokens_without_gap = &running.seq.tokens_without_gap;
+        if tokens_without_gap.get(running.next_no_gap as usize) == Some(&running.released) {
             running.next_no_gap += 1;
             return Duration::ZERO;
         }

@@ -12,7 +12,7 @@ use super::seqs::Slot;
 use super::{INIT_RATIO, MIN_RATIO, Pass, RATIO_DECAY_STEPS, Sglang};
 
 /// Maximum number of waiting sequences for which prefixes are compared.
-const LPM_MOST_WAITING: usize = 128;
+const MAX_LPM_WAITING: usize = 128;
 /// Maximum cached tokens of a sequence that lets one with the same beginning go first.
 const SAME_BEGINNING_TOKENS: u32 = 32;
 /// Number of decode passes of output reserved per survivor of a retraction.
@@ -75,7 +75,7 @@ impl Sglang {
     /// Sorts the queue by cached prefix, longest first. Of several sequences with the same uncached
     /// beginning, only the first keeps its place; the others find it cached later.
     fn sort_by_prefix(&mut self) {
-        if !self.config.enable_prefix_caching || self.waiting.len() > LPM_MOST_WAITING {
+        if !self.config.enable_prefix_caching || self.waiting.len() > MAX_LPM_WAITING {
             return;
         }
         let beginning = self.config.pages(SAME_BEGINNING_TOKENS);

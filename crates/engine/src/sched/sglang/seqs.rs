@@ -86,13 +86,13 @@ impl Seq {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Seqs {
+pub(super) struct SequenceSlab {
     slots: Vec<Seq>,
     free: Vec<Slot>,
     by_id: SeqMap<Slot>,
 }
 
-impl Seqs {
+impl SequenceSlab {
     pub(super) fn insert(&mut self, seq: Sequence, max_len: u32, arrival: u64) -> Slot {
         let id = seq.id;
         let slot = match self.free.pop() {
@@ -140,14 +140,14 @@ impl Seqs {
     }
 }
 
-impl std::ops::Index<Slot> for Seqs {
+impl std::ops::Index<Slot> for SequenceSlab {
     type Output = Seq;
     fn index(&self, slot: Slot) -> &Seq {
         &self.slots[slot as usize]
     }
 }
 
-impl std::ops::IndexMut<Slot> for Seqs {
+impl std::ops::IndexMut<Slot> for SequenceSlab {
     fn index_mut(&mut self, slot: Slot) -> &mut Seq {
         &mut self.slots[slot as usize]
     }

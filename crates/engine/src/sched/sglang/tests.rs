@@ -93,7 +93,7 @@ fn the_first_token_leaves_with_the_prompt() {
 }
 
 #[test]
-fn while_a_prompt_is_computed_nobody_decodes() {
+fn a_prefill_pass_contains_no_decodes() {
     let log = play(
         config(),
         vec![(0, seq(1, 1, 20, 3)), (10, seq(2, 2, 20, 1))],

@@ -1,12 +1,12 @@
 use crate::{LoraId, SeqId};
 
 /// Maximum number of sequences that may overtake one whose adapter has no slot.
-const PASSES: u32 = 16;
+const MAX_OVERTAKES: u32 = 16;
 
 /// Assigns LoRA adapter slots to waiting sequences.
 ///
 /// Like vLLM, it skips a sequence whose adapter exceeds the limit and tries later ones. vLLM lets
-/// them overtake forever. Here at most [`PASSES`] overtake the first skipped sequence; then running
+/// them overtake forever. Here at most [`MAX_OVERTAKES`] overtake the first skipped sequence; then running
 /// adapters drain until it fits.
 #[derive(Debug, Default)]
 pub(super) struct Adapters {
@@ -35,7 +35,7 @@ impl Adapters {
                 }
                 false
             }
-            Some(_) if self.passed.is_some_and(|(_, times)| times >= PASSES) => false,
+            Some(_) if self.passed.is_some_and(|(_, times)| times >= MAX_OVERTAKES) => false,
             _ => fits,
         }
     }

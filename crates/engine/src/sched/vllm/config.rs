@@ -1,9 +1,9 @@
 use std::time::Duration;
 
 use crate::EncoderInput;
-use crate::kv::{GroupLimits, HostTierConfig, LayerGroups, SparseKind};
-use crate::latency::{Batch, Drafting, EncoderLatency, LatencyModel, Speed};
-use crate::sched::{ConfigError, MOST_BLOCKS, at_least_one, within};
+use crate::kv::{GroupLimits, HostTierConfig, LayerGroups, SparseLayerKind};
+use crate::latency::{Batch, DraftLatency, EncoderLatency, LatencyModel, Speed};
+use crate::sched::{ConfigError, MAX_BLOCKS, at_least_one, within};
 
 /// Configures the vLLM scheduler. Fields have the names of vLLM's settings.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,11 +36,11 @@ pub struct VllmConfig {
     /// Steps between two steps with prompt tokens while sequences decode. Default: 1.
     pub prefill_schedule_interval: u32,
     /// Order of the waiting queue. Default: first come, first served.
-    pub policy: Policy,
+    pub policy: SchedulingPolicy,
     /// Whether the next step is scheduled while one runs. Default: true.
     pub async_scheduling: bool,
     /// Rule for the choice of the sequence to preempt. Default: the last admitted.
-    pub victim: Victim,
+    pub victim: PreemptionVictim,
     /// Whether a prompt waits until all of it fits (`scheduler_reserve_full_isl`). Default: true.
     pub reserve_full_prompt: bool,
     /// Fraction of blocks kept free when a sequence joins a running batch. Default: 0.
@@ -48,7 +48,7 @@ pub struct VllmConfig {
     /// Speculative decoding. Default: none.
     pub speculation: Option<Speculation>,
     /// Time to propose draft tokens. Default: zero.
-    pub drafting: Option<Box<Drafting>>,
+    pub drafting: Option<Box<DraftLatency>>,
     /// Time per step to read offloaded weights from host memory. Default: zero.
     pub weights_from_host: Duration,
     /// Maximum number of LoRA adapters in one batch; 0: no limit. Default: 0.
@@ -87,7 +87,7 @@ pub struct VllmConfig {
 
 /// Orders the waiting queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Policy {
+pub enum SchedulingPolicy {
     /// Order of arrival, after preempted sequences.
     #[default]
     Fcfs,
@@ -98,7 +98,7 @@ pub enum Policy {
 /// Selects the sequence to preempt under the FCFS policy. The priority policy preempts the lowest
 /// priority, then the latest arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Victim {
+pub enum PreemptionVictim {
     /// The last admitted sequence.
     #[default]
     Last,
@@ -148,9 +148,9 @@ impl Default for VllmConfig {
             long_prefill_token_threshold: 0,
             long_prefill_token_threshold_adaptive: false,
             prefill_schedule_interval: 1,
-            policy: Policy::default(),
+            policy: SchedulingPolicy::default(),
             async_scheduling: true,
-            victim: Victim::default(),
+            victim: PreemptionVictim::default(),
             reserve_full_prompt: true,
             watermark: 0.0,
             speculation: None,
@@ -180,7 +180,7 @@ impl VllmConfig {
             "num_gpu_blocks",
             self.num_gpu_blocks.into(),
             1.0,
-            MOST_BLOCKS,
+            MAX_BLOCKS,
         )?;
         at_least_one("block_size", self.block_size)?;
         at_least_one("max_num_seqs", self.max_num_seqs)?;
@@ -188,7 +188,7 @@ impl VllmConfig {
         at_least_one("max_model_len", self.max_model_len)?;
         at_least_one("prefill_schedule_interval", self.prefill_schedule_interval)?;
         if let Some(tier) = &self.host_tier {
-            within("host chunks", tier.chunks.into(), 1.0, MOST_BLOCKS)?;
+            within("host chunks", tier.chunks.into(), 1.0, MAX_BLOCKS)?;
             at_least_one("blocks_per_chunk", tier.blocks_per_chunk)?;
             if self.layer_groups.is_some() {
                 let blocks = tier.blocks_per_chunk;
@@ -289,7 +289,7 @@ impl VllmConfig {
     /// states there.
     pub(super) fn aligns_chunks(&self) -> bool {
         let kind = self.layer_groups.map(|groups| groups.kind);
-        self.enable_prefix_caching && matches!(kind, Some(SparseKind::State(_)))
+        self.enable_prefix_caching && matches!(kind, Some(SparseLayerKind::State(_)))
     }
 
     /// Returns the duration of a step, including the time to draft for the next one.

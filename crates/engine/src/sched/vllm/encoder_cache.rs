@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn content_of_two_lengths_takes_no_more_than_there_is() {
+    fn content_with_two_lengths_fits_the_cache() {
         let mut cache = EncoderCache::boxed(&EncoderConfig {
             budget: 13,
             cache_size: 11,

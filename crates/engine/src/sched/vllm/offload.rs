@@ -6,7 +6,7 @@
 //! **Source:** vLLM 0.33 `vllm/v1/core/sched/scheduler.py` (`WAITING_FOR_REMOTE_KVS`),
 //! `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.
 
-use crate::kv::{BlockRequest, HostCounts, HostHit, HostRequest, Loaded};
+use crate::kv::{BlockRequest, HostCounts, HostHit, HostRequest, LoadEnded};
 use crate::{Outbox, SimTime, Transfer};
 
 use super::pass::{AdmissionTurn, Pass};
@@ -176,7 +176,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return;
         };
         let loaded = host.complete(now, &mut |event| out.push_back((now, event)));
-        for Loaded(id) in loaded {
+        for LoadEnded(id) in loaded {
             let Some(slot) = self.seqs.find(id) else {
                 continue;
             };

@@ -101,7 +101,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             .pool
             .allocate(&mut seq.table, plan, need, &mut |event| events.push(event));
         seq.settled = seq.table.settled();
-        R::got_blocks(self, slot, held.max(need.prefix / self.config.block_size));
+        R::on_blocks_allocated(self, slot, held.max(need.prefix / self.config.block_size));
         done
     }
 
@@ -127,7 +127,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             && past + 1 == prompt
             && !seq.load.is_lost;
         let complete = past + new >= known;
-        let later = self.rules.draws_later();
+        let later = self.rules.draws_after_scheduling();
         let drafts = match &self.config.speculation {
             Some(speculation) if complete && !later && past >= prompt && past + 1 == known => {
                 // vLLM schedules all drafts of a request, even close to its limit.

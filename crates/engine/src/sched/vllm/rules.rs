@@ -16,12 +16,12 @@ use crate::{BlockPlan, Outbox, SeqId, Sequence, SimTime, SubmitError};
 
 /// Decides the points where batching schedulers differ. The defaults are vLLM's rules.
 pub trait SchedulingRules: Debug + Sized {
-    /// Number of preemptions without a new token after which the rule `Victim::First` spares a
+    /// Number of preemptions without a new token after which the rule `PreemptionVictim::First` spares a
     /// sequence.
     const MAX_RECENT_PREEMPTIONS: u8 = 3;
     /// Decides whether preempting an already scheduled sequence costs another one its turn.
     /// Sequences after one without blocks then still get theirs.
-    const VICTIM_COSTS_A_TURN: bool = false;
+    const PREEMPTION_SKIPS_A_TURN: bool = false;
     /// Decides whether a step of zero duration is followed by the next one before inputs are taken.
     const INSTANT_STEPS_COME_FIRST: bool = false;
     /// Decides whether work that exceeds the token budget and cannot be cut runs alone.
@@ -57,7 +57,7 @@ pub trait SchedulingRules: Debug + Sized {
     }
 
     /// Adjusts a submitted sequence.
-    fn take_in(&self, _seq: &mut Sequence) {}
+    fn adjust_submission(&self, _seq: &mut Sequence) {}
 
     /// Rejects a sequence that can never run.
     fn fits(engine: &BatchScheduler<Self>, seq: &Sequence) -> Result<(), SubmitError> {
@@ -112,7 +112,7 @@ pub trait SchedulingRules: Debug + Sized {
     }
 
     /// Returns whether waiting sequences are tried when the token budget is used up.
-    fn looks_without_tokens(&self) -> bool {
+    fn admits_without_token_budget(&self) -> bool {
         false
     }
 
@@ -128,7 +128,7 @@ pub trait SchedulingRules: Debug + Sized {
     }
 
     /// Returns whether a waiting sequence lets announced prompts go first.
-    fn gives_way_to_announced(&self, _seq: &Seq) -> bool {
+    fn yields_to_announced_prompts(&self, _seq: &Seq) -> bool {
         false
     }
 
@@ -139,7 +139,7 @@ pub trait SchedulingRules: Debug + Sized {
             Some(speculation) if speculation.drops_last_block => engine.config.block_size,
             _ => 0,
         };
-        let cached = engine.pool.cached_prefix(plan, named_tokens(plan, known));
+        let cached = engine.pool.cached_prefix(plan, keyed_tokens(plan, known));
         cached.saturating_sub(drop)
     }
 
@@ -154,7 +154,7 @@ pub trait SchedulingRules: Debug + Sized {
     }
 
     /// Returns how many of `new` tokens one step must compute if the work cannot be cut.
-    fn uncut(&self, _seq: &Seq, _past: u32, new: u32) -> u32 {
+    fn min_first_chunk(&self, _seq: &Seq, _past: u32, new: u32) -> u32 {
         new
     }
 
@@ -170,7 +170,7 @@ pub trait SchedulingRules: Debug + Sized {
     }
 
     /// Returns whether the output is drawn after the step is scheduled ([`Self::draw_tokens`]).
-    fn draws_later(&self) -> bool {
+    fn draws_after_scheduling(&self) -> bool {
         false
     }
 
@@ -181,10 +181,10 @@ pub trait SchedulingRules: Debug + Sized {
     fn offer(_engine: &mut BatchScheduler<Self>, _step: &mut Step) {}
 
     /// Handles new blocks of a sequence; `before` is the number of blocks it had.
-    fn got_blocks(_engine: &mut BatchScheduler<Self>, _slot: Slot, _before: u32) {}
+    fn on_blocks_allocated(_engine: &mut BatchScheduler<Self>, _slot: Slot, _before: u32) {}
 
     /// Handles a sequence that is about to be preempted.
-    fn preempting(_engine: &mut BatchScheduler<Self>, _slot: Slot) {}
+    fn on_preempt(_engine: &mut BatchScheduler<Self>, _slot: Slot) {}
 
     /// Returns whether a waiting sequence with a fetched prompt frees its blocks before the last of
     /// `running` sequences is preempted.
@@ -211,7 +211,7 @@ pub trait SchedulingRules: Debug + Sized {
 }
 
 /// Returns how many of `known` tokens belong to blocks with keys in `plan`.
-pub(in crate::sched) fn named_tokens(plan: &BlockPlan, known: u32) -> u32 {
+pub(in crate::sched) fn keyed_tokens(plan: &BlockPlan, known: u32) -> u32 {
     known.saturating_sub(plan.lookahead.saturating_sub(1))
 }
 

@@ -188,14 +188,14 @@ impl Seq {
 pub(in crate::sched) type Slot = u32;
 
 #[derive(Debug, Default)]
-pub(in crate::sched) struct Seqs {
+pub(in crate::sched) struct SequenceSlab {
     slots: Vec<Seq>,
     free: Vec<Slot>,
     by_id: SeqMap<Slot>,
     pub(in crate::sched) fetches: [u32; 3],
 }
 
-impl Seqs {
+impl SequenceSlab {
     /// Adds a sequence, limited to `max_len` tokens.
     pub(in crate::sched) fn insert(&mut self, seq: Sequence, max_len: u32, arrival: u64) -> Slot {
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -299,7 +299,7 @@ impl Seqs {
     }
 }
 
-impl std::ops::Index<Slot> for Seqs {
+impl std::ops::Index<Slot> for SequenceSlab {
     type Output = Seq;
     #[inline]
     fn index(&self, slot: Slot) -> &Seq {
@@ -307,7 +307,7 @@ impl std::ops::Index<Slot> for Seqs {
     }
 }
 
-impl std::ops::IndexMut<Slot> for Seqs {
+impl std::ops::IndexMut<Slot> for SequenceSlab {
     #[inline]
     fn index_mut(&mut self, slot: Slot) -> &mut Seq {
         &mut self.slots[slot as usize]

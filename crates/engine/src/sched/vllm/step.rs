@@ -5,7 +5,7 @@ use crate::kv::StoreCopy;
 use crate::latency::Batch;
 use crate::{Draft, EncoderInput, End, Event, Outbox, SeqId};
 
-use super::seqs::{SeqState, Seqs, Slot};
+use super::seqs::{SeqState, SequenceSlab, Slot};
 
 #[derive(Debug, Clone, Copy)]
 pub(in crate::sched) struct StepEntry {
@@ -84,7 +84,7 @@ impl Step {
         self.entries.is_empty() && self.bulk_decodes == 0
     }
 
-    pub(in crate::sched) fn is_abandoned(&self, seqs: &Seqs) -> bool {
+    pub(in crate::sched) fn is_abandoned(&self, seqs: &SequenceSlab) -> bool {
         let over = |entry: &StepEntry| seqs[entry.slot].state == SeqState::Dead;
         self.bulk_decodes == 0 && self.entries.iter().all(over)
     }

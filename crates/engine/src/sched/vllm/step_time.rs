@@ -44,7 +44,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Returns the end of the running step if all ranks compute `tokens` tokens on average and none
     /// is slower.
-    pub(super) fn end_among_ranks(&self, tokens: f64) -> SimTime {
+    pub(super) fn end_with_average_tokens(&self, tokens: f64) -> SimTime {
         let Some(step) = self.flight.front() else {
             return SimTime::ZERO;
         };

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
 
-use super::seqs::{Seqs, Slot};
+use super::seqs::{SequenceSlab, Slot};
 
 /// Sort key and slot of a sequence.
 type Place = ((i64, i64), Slot);
@@ -10,7 +10,7 @@ type Place = ((i64, i64), Slot);
 #[derive(Debug, Default)]
 pub(in crate::sched) struct WaitingQueue {
     /// The only sequence in the queue. Avoids an allocation in the common case.
-    lone: Option<Place>,
+    single: Option<Place>,
     queue: BTreeSet<Place>,
     /// Lowest rank in use, for preempted sequences.
     front: i64,
@@ -18,20 +18,20 @@ pub(in crate::sched) struct WaitingQueue {
 
 impl WaitingQueue {
     pub(in crate::sched) fn len(&self) -> usize {
-        self.queue.len() + usize::from(self.lone.is_some())
+        self.queue.len() + usize::from(self.single.is_some())
     }
 
     pub(in crate::sched) fn is_empty(&self) -> bool {
-        self.lone.is_none() && self.queue.is_empty()
+        self.single.is_none() && self.queue.is_empty()
     }
 
-    pub(in crate::sched) fn insert(&mut self, seqs: &Seqs, slot: Slot) {
+    pub(in crate::sched) fn insert(&mut self, seqs: &SequenceSlab, slot: Slot) {
         let place = (seqs[slot].rank, slot);
         if self.is_empty() {
-            self.lone = Some(place);
+            self.single = Some(place);
             return;
         }
-        self.queue.extend(self.lone.take());
+        self.queue.extend(self.single.take());
         self.queue.insert(place);
     }
 
@@ -41,10 +41,10 @@ impl WaitingQueue {
         (0, self.front)
     }
 
-    pub(in crate::sched) fn remove(&mut self, seqs: &Seqs, slot: Slot) {
+    pub(in crate::sched) fn remove(&mut self, seqs: &SequenceSlab, slot: Slot) {
         let place = (seqs[slot].rank, slot);
-        if self.lone == Some(place) {
-            self.lone = None;
+        if self.single == Some(place) {
+            self.single = None;
         } else {
             self.queue.remove(&place);
         }
@@ -52,14 +52,14 @@ impl WaitingQueue {
 
     /// Iterates over the sequences from last to first.
     pub(in crate::sched) fn backwards(&self) -> impl Iterator<Item = Slot> {
-        let all = self.queue.iter().rev().chain(&self.lone);
+        let all = self.queue.iter().rev().chain(&self.single);
         all.map(|&(_, slot)| slot)
     }
 
     /// Returns the first sequence after `last`, which may have left the queue.
     pub(in crate::sched) fn after(&self, last: Option<Place>) -> Option<Place> {
-        if let Some(lone) = self.lone {
-            return Some(lone).filter(|lone| last.is_none_or(|last| *lone > last));
+        if let Some(single) = self.single {
+            return Some(single).filter(|single| last.is_none_or(|last| *single > last));
         }
         match last {
             None => self.queue.first().copied(),

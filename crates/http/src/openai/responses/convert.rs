@@ -10,7 +10,7 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::message::Message;
 use vllm_sim_wire::openai::responses::{Input, ResponsesRequest};
-use vllm_sim_wire::schema::Wire;
+use vllm_sim_wire::schema::RequestField;
 
 /// Returns the conversation of a request: instructions, earlier turns, new items.
 pub(crate) fn messages(

@@ -18,17 +18,17 @@ use axum::http::{Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::Value;
 
-use self::object::{Delivery, Frame, status};
+use self::object::{Delivery, ResponseObjectBuilder, status};
 use self::store::{CancelOutcome, EventLog, ResponseStore, StoreSlot};
 use self::stream::ResponseStream;
 use super::chat;
-use super::prepare::{self, Shape};
+use super::prepare::{self, UsageOptions};
 use super::response_shape::ResponseShape;
 use crate::app::{App, LoadGuard};
-use crate::body::Posted;
+use crate::body::JsonRequest;
 use crate::dialect::Endpoint;
-use crate::error::Answer;
-use crate::generation::{self, GenerationBody, Read, Refused, Started};
+use crate::error::HandlerResult;
+use crate::generation::{self, GenerationBody, Read, RejectedRequest, Started};
 use crate::request_head::RequestHead;
 use crate::stream::EventStream;
 use crate::transfer::{self, TransferTerms};
@@ -55,7 +55,10 @@ impl GenerationBody for ResponsesRequest {
     }
 }
 
-pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    JsonRequest { head, value }: JsonRequest,
+) -> HandlerResult {
     let threshold = transfer::hit_threshold(&app, &head.headers, &value);
     let read = Read::<ResponsesRequest>::new(&app, &head, Cow::Owned(value))?;
     let (request, resolved) = read.resolve(&app, &head)?;
@@ -128,24 +131,27 @@ async fn answer(
     let background = request.background.unwrap_or(false);
     let (generation, response) = prepared(app, head, request, threshold)?;
     let started = generation::start(app, resolved, generation).await;
-    let started = match started.map_err(|refused| refused.reported(app.dialect.late_refusals())) {
-        Ok((generated, guard)) => Started {
-            view: response.frame(app, &generated.facts),
-            reply: generated.reply,
-            guard,
-        },
-        Err(Refused::Late { facts, guard, .. }) if stream => {
-            return Ok(failed_stream(response.frame(app, &facts), guard));
-        }
-        Err(refused) => return Err(refused.into()),
-    };
+    let started =
+        match started.map_err(|refused| refused.reported(app.dialect.late_error_reporting())) {
+            Ok((generated, guard)) => Started {
+                view: response.frame(app, &generated.facts),
+                reply: generated.reply,
+                guard,
+            },
+            Err(RejectedRequest::Late { facts, guard, .. }) if stream => {
+                return Ok(failed_stream(response.frame(app, &facts), guard));
+            }
+            Err(refused) => return Err(refused.into()),
+        };
     let keep = response.keep;
     match keep {
         Some(keep) if background => Ok(in_background(app, head, started, keep)),
         keep if stream => {
             let Started { view, reply, guard } = started;
             let render = ResponseStream::new(view, keep);
-            Ok(prepare::silent_stream(app, head, reply, render, guard))
+            Ok(prepare::stream_without_keep_alive(
+                app, head, reply, render, guard,
+            ))
         }
         keep => {
             let Started {
@@ -188,7 +194,7 @@ fn checks(app: &App, request: &ResponsesRequest) -> Result<(), Fault> {
 }
 
 /// Parts of a Responses request that its response depends on.
-struct Asked {
+struct PreparedResponse {
     request: Arc<ResponsesRequest>,
     terms: TransferTerms,
     keep: Option<StoreSlot>,
@@ -201,7 +207,7 @@ fn prepared(
     head: &RequestHead,
     mut request: ResponsesRequest,
     hit_threshold: Option<f64>,
-) -> Result<(GenerationRequest, Asked), Fault> {
+) -> Result<(GenerationRequest, PreparedResponse), Fault> {
     let given = request.request_id.as_deref().filter(|id| !id.is_empty());
     let id: Arc<str> = match given {
         Some(given) => given.into(),
@@ -210,7 +216,7 @@ fn prepared(
     let (messages, keep) = messages(app, &mut request)?;
     let mut chat = convert::chat(&request, &messages)?;
     let (choice, parallel) = (chat.tool_choice.clone(), chat.parallel_tool_calls);
-    app.dialect.choose_tools(&request, &mut chat);
+    app.dialect.set_turn_tool_choice(&request, &mut chat);
     let limits = &app.rules.limits;
     let parser = limits.auto_tool_choice && limits.has_tool_parser;
     if chat.tool_choice == Some(ToolChoice::Auto) && !parser {
@@ -235,12 +241,12 @@ fn prepared(
         cache_salt: request.cache_salt.as_deref().map(Into::into),
         hit_threshold,
         prompts: PromptSource::Conversations(vec![Conversation {
-            bound: PromptBound::RoomForAnswer,
+            bound: PromptBound::RoomForOutput,
             ..chat::conversation(app, &mut chat)
         }]),
         ..generation::request(app, head, id)
     };
-    let asked = Asked {
+    let asked = PreparedResponse {
         request: Arc::new(request),
         terms,
         keep,
@@ -264,7 +270,7 @@ fn messages(
     };
     let unread = app
         .dialect
-        .take_unread_instructions(&mut request.instructions);
+        .take_hidden_instructions(&mut request.instructions);
     let messages = convert::messages(request, previous.as_ref())?;
     request.instructions = request.instructions.take().or(unread);
     let stored = app.settings.answers.responses_store && request.store.unwrap_or(false);
@@ -273,10 +279,10 @@ fn messages(
     Ok((messages, keep))
 }
 
-impl Asked {
-    fn frame(&self, app: &App, facts: &ReplyFacts) -> Arc<Frame> {
+impl PreparedResponse {
+    fn frame(&self, app: &App, facts: &ReplyFacts) -> Arc<ResponseObjectBuilder> {
         let request = &self.request;
-        let shape = Shape {
+        let shape = UsageOptions {
             usage: false,
             continuous_usage: false,
             return_token_ids: false,
@@ -284,15 +290,15 @@ impl Asked {
         };
         let logprobs = request.wants_logprobs().then_some(request.top_logprobs);
         let shows_prompt = request.enable_response_messages;
-        Arc::new(Frame {
+        Arc::new(ResponseObjectBuilder {
             view: ResponseShape {
                 kv_transfer_params: self.terms.offer(app, &facts.prompts),
-                ..prepare::view(app, &shape, facts)
+                ..prepare::response_shape(app, &shape, facts)
             },
             temperature: facts.params.temperature,
             top_p: facts.params.top_p,
             max_tokens: facts.params.max_tokens.unwrap_or(facts.budget),
-            logprobs: logprobs.map(|top| prepare::top(app, top)),
+            logprobs: logprobs.map(|top| prepare::logprob_count(app, top)),
             ids: app.dialect.ids().items(&facts.id),
             tool_parser: self.parses.then(|| app.metrics.clone()),
             prompt: shows_prompt.then(|| facts.prompts[0].tokens.clone()),
@@ -310,9 +316,9 @@ fn finds_calls(chat: &ChatRequest) -> bool {
 /// Waits for the reply to end and returns the response object.
 ///
 /// # Errors
-/// Same errors as [`prepare::whole`].
-async fn ended(frame: Arc<Frame>, reply: Reply) -> Result<Value, Fault> {
-    prepare::whole(reply, move |reply| {
+/// Same errors as [`prepare::render_finished`].
+async fn ended(frame: Arc<ResponseObjectBuilder>, reply: Reply) -> Result<Value, Fault> {
+    prepare::render_finished(reply, move |reply| {
         let choice = &reply.choices[0];
         let output = frame.output(choice, Delivery::Whole);
         let called = output.iter().any(|item| item["type"] == "function_call");
@@ -326,7 +332,7 @@ async fn ended(frame: Arc<Frame>, reply: Reply) -> Result<Value, Fault> {
 fn in_background(
     app: &Arc<App>,
     head: &RequestHead,
-    started: Started<Arc<Frame>>,
+    started: Started<Arc<ResponseObjectBuilder>>,
     keep: StoreSlot,
 ) -> Response<Body> {
     let frame = started.view.clone();
@@ -371,7 +377,7 @@ fn in_background(
 ///
 /// No event can report a failed response, and vLLM never decrements `/load` then (measured on
 /// 0.33).
-fn failed_stream(frame: Arc<Frame>, guard: Option<LoadGuard>) -> Response<Body> {
+fn failed_stream(frame: Arc<ResponseObjectBuilder>, guard: Option<LoadGuard>) -> Response<Body> {
     std::mem::forget(guard);
     let mut head = String::new();
     ResponseStream::new(frame, None).head(&mut head);

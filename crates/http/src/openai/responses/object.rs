@@ -20,7 +20,7 @@ use vllm_sim_wire::Version;
 use vllm_sim_wire::openai::responses::ResponsesRequest;
 
 /// Values that all objects of one response share.
-pub(super) struct Frame {
+pub(super) struct ResponseObjectBuilder {
     pub(super) view: ResponseShape,
     pub(super) request: Arc<ResponsesRequest>,
     pub(super) temperature: f64,
@@ -68,7 +68,7 @@ fn cache_options_shown(request: &ResponsesRequest) -> Value {
     options.into()
 }
 
-impl Frame {
+impl ResponseObjectBuilder {
     /// Returns the response object in a given status.
     pub(super) fn object(&self, status: &str, output: Vec<Value>, reply: Option<&Reply>) -> Value {
         let (view, request) = (&self.view, &self.request);

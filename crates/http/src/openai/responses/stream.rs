@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::custom;
-use super::object::{Delivery, Frame, status, text_part};
+use super::object::{Delivery, ResponseObjectBuilder, status, text_part};
 use super::store::StoreSlot;
 use crate::json;
 use crate::stream::{ChoiceStep, Render};
@@ -16,7 +16,7 @@ use vllm_sim_service::generate::Channel;
 use vllm_sim_service::{Choice, Reply};
 use vllm_sim_wire::Version;
 
-struct Open {
+struct OpenItem {
     channel: Channel,
     id: String,
     text: String,
@@ -25,15 +25,15 @@ struct Open {
 }
 
 pub(super) struct ResponseStream {
-    frame: Arc<Frame>,
+    frame: Arc<ResponseObjectBuilder>,
     keep: Option<StoreSlot>,
     sequence: u64,
     output_index: u32,
-    open: Option<Open>,
+    open: Option<OpenItem>,
 }
 
 impl ResponseStream {
-    pub(super) fn new(frame: Arc<Frame>, keep: Option<StoreSlot>) -> Self {
+    pub(super) fn new(frame: Arc<ResponseObjectBuilder>, keep: Option<StoreSlot>) -> Self {
         Self {
             frame,
             keep,
@@ -99,7 +99,7 @@ impl ResponseStream {
                 json!({"content_index": 0, "item_id": id, "output_index": index, "part": part});
             self.event(out, "response.content_part.added", added);
         }
-        self.open = Some(Open {
+        self.open = Some(OpenItem {
             channel,
             id,
             text: String::new(),
@@ -113,7 +113,7 @@ impl ResponseStream {
             return;
         };
         let frame = self.frame.clone();
-        let Open {
+        let OpenItem {
             channel,
             id,
             text,
@@ -174,7 +174,7 @@ impl ResponseStream {
     }
 
     /// Appends the events for consecutive tokens of one channel.
-    fn write(&mut self, out: &mut String, group: &Group, choice: &Choice) {
+    fn write(&mut self, out: &mut String, group: &ChannelRun, choice: &Choice) {
         let shown = match group.channel {
             Channel::Marker => false,
             Channel::Reasoning => self.frame.request.include_reasoning,
@@ -230,7 +230,7 @@ impl ResponseStream {
         self.event(out, name, members);
     }
 
-    fn logprobs(&self, group: &Group, choice: &Choice, top: u32) -> Vec<Value> {
+    fn logprobs(&self, group: &ChannelRun, choice: &Choice, top: u32) -> Vec<Value> {
         let view = &self.frame.view;
         let tokens = group.tokens.iter();
         tokens
@@ -245,7 +245,7 @@ impl ResponseStream {
     }
 }
 
-struct Group {
+struct ChannelRun {
     channel: Channel,
     text: String,
     tokens: Vec<(usize, u32)>,
@@ -271,7 +271,7 @@ impl Render for ResponseStream {
     fn step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
         let from = (choice.sent - step.tokens) as usize;
         let mut called = false;
-        let mut group: Option<Group> = None;
+        let mut group: Option<ChannelRun> = None;
         for at in 0..step.tokens as usize {
             let Some(token) = choice.script.next(&mut choice.cursor) else {
                 break;
@@ -284,7 +284,7 @@ impl Render for ResponseStream {
                     group.tokens.push(place);
                 }
                 _ => {
-                    let next = Group {
+                    let next = ChannelRun {
                         channel: token.channel,
                         text: token.text.to_owned(),
                         tokens: vec![place],

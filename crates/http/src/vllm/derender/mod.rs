@@ -20,8 +20,8 @@ use serde_json::{Value, json};
 
 use super::ok;
 use crate::app::App;
-use crate::body::Posted;
-use crate::error::Answer;
+use crate::body::JsonRequest;
+use crate::error::HandlerResult;
 use crate::openai::ids::CallIds;
 use json_list::list;
 use options::RequestOptions;
@@ -35,7 +35,10 @@ use vllm_sim_wire::vllm::derender::{
     DerenderChatRequest, DerenderCompletionRequest, DerenderStreamRequest,
 };
 
-pub(crate) async fn chat(State(app): State<Arc<App>>, Posted { value, .. }: Posted) -> Answer {
+pub(crate) async fn chat(
+    State(app): State<Arc<App>>,
+    JsonRequest { value, .. }: JsonRequest,
+) -> HandlerResult {
     if value["stream"] == true {
         let request = DerenderStreamRequest::parse(&value)?;
         return stream::chat(&app, &request);
@@ -108,8 +111,8 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, Posted { value, .. }: Post
 
 pub(crate) async fn completions(
     State(app): State<Arc<App>>,
-    Posted { value, .. }: Posted,
-) -> Answer {
+    JsonRequest { value, .. }: JsonRequest,
+) -> HandlerResult {
     if value["stream"] == true {
         let request = DerenderStreamRequest::parse(&value)?;
         return stream::completion(&app, &request);

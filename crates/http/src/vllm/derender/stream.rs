@@ -9,7 +9,7 @@ use super::reply::{finish_reason, model, token_count, usage, weight_versions};
 use super::token_choice::{TokenChoice, prompt_ids, text};
 use super::{bounds, logprobs};
 use crate::app::App;
-use crate::error::Answer;
+use crate::error::HandlerResult;
 use crate::openai::ids::CallIds;
 use crate::token_ids::decodable;
 use crate::vllm::ok;
@@ -77,7 +77,7 @@ impl DerenderState {
     }
 }
 
-pub(super) fn chat(app: &App, request: &DerenderStreamRequest) -> Answer {
+pub(super) fn chat(app: &App, request: &DerenderStreamRequest) -> HandlerResult {
     let chunk = &request.generate_chunk;
     let model = model(app, request.model.as_deref(), &Value::Null)?;
     let options = RequestOptions::of(request.chat_request.as_ref());
@@ -135,7 +135,7 @@ pub(super) fn chat(app: &App, request: &DerenderStreamRequest) -> Answer {
     })))
 }
 
-pub(super) fn completion(app: &App, request: &DerenderStreamRequest) -> Answer {
+pub(super) fn completion(app: &App, request: &DerenderStreamRequest) -> HandlerResult {
     let chunk = &request.generate_chunk;
     let model = model(app, request.model.as_deref(), &Value::Null)?;
     let options = RequestOptions::of(request.completion_request.as_ref());

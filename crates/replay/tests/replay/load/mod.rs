@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::load::{self, Format, LoadOptions};
-use vllm_sim_replay::synth::{Arrivals, Lengths, Retimed, Synthetic};
+use vllm_sim_replay::synth::{Arrivals, Lengths, RescheduledSource, SyntheticWorkload};
 use vllm_sim_replay::workload::{Prompt, Session, WorkloadSource};
 
 fn file(name: &str, text: &str) -> (TempDir, PathBuf) {
@@ -370,7 +370,7 @@ fn conversations_are_sessions_that_grow() {
     let (_dir, path) = file("t", text);
     let source = load::open(&[path], &LoadOptions::default()).expect("is a trace");
     assert!(source.untimed());
-    let timed = all(Retimed::new(source, Arrivals::Interval(20.0), 1));
+    let timed = all(RescheduledSource::new(source, Arrivals::Interval(20.0), 1));
     assert_eq!(timed[0].start, SimTime::ZERO);
 }
 
@@ -393,7 +393,7 @@ fn what_is_nothing_known_is_said_to_be() {
 
 #[test]
 fn made_up_workloads_are_the_peers() {
-    let synthetic = Synthetic {
+    let synthetic = SyntheticWorkload {
         sessions: 3,
         input: Lengths::Constant(100),
         output: Lengths::Constant(10),
@@ -401,7 +401,7 @@ fn made_up_workloads_are_the_peers() {
         shared_prefix_ratio: 0.5,
         prefix_groups: 8,
         block: 16,
-        ..Synthetic::default()
+        ..SyntheticWorkload::default()
     };
     let sessions = all(synthetic.clone().source().expect("makes sense"));
     let starts: Vec<u64> = sessions.iter().map(|s| s.start.nanos()).collect();
@@ -422,7 +422,7 @@ fn made_up_workloads_are_the_peers() {
         (0..4).map(|b| shared(4, b)).collect::<Vec<_>>()
     );
     assert_eq!(runs(2)[3..5], [shared(1, 3), (7, 16)]);
-    let error = Synthetic {
+    let error = SyntheticWorkload {
         shared_prefix_ratio: 1.5,
         ..synthetic
     };
@@ -435,14 +435,14 @@ fn made_up_workloads_are_the_peers() {
 
 #[test]
 fn made_up_sessions_grow_and_think() {
-    let synthetic = Synthetic {
+    let synthetic = SyntheticWorkload {
         sessions: 2,
         input: "normal:200:20".parse().expect("is known"),
         turns: Lengths::Constant(3),
         grows_by: Some(Lengths::Uniform(10, 20)),
         think_ms: 50.0,
         think_varies: true,
-        ..Synthetic::default()
+        ..SyntheticWorkload::default()
     };
     let sessions = all(synthetic.clone().source().expect("makes sense"));
     let again = all(synthetic.source().expect("makes sense"));

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
 
-mod lanes;
+mod parallel;
 mod pools;
 mod ranks;
 
@@ -19,7 +19,7 @@ use vllm_sim_engine::sched::pool::PoolConfig;
 use vllm_sim_engine::sched::sglang::SglangConfig;
 use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_replay::outcome::{Outcome, Sink, Status, WorkerChange};
-use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
+use vllm_sim_replay::synth::{Arrivals, Lengths, SyntheticWorkload};
 use vllm_sim_replay::workload::{
     Dependency, Prompt, Session, TokenRun, Turn, WorkloadError, WorkloadSource,
 };
@@ -138,8 +138,8 @@ fn settings(pool: PoolSpec) -> Settings {
 }
 
 /// Sessions of three growing turns with shared prefixes, at random times.
-fn chats(sessions: u64) -> Synthetic {
-    Synthetic {
+fn chats(sessions: u64) -> SyntheticWorkload {
+    SyntheticWorkload {
         sessions,
         input: Lengths::Uniform(40, 300),
         output: Lengths::Uniform(1, 60),
@@ -149,7 +149,7 @@ fn chats(sessions: u64) -> Synthetic {
         turns: Lengths::Constant(3),
         grows_by: Some(Lengths::Uniform(5, 50)),
         think_ms: 30.0,
-        ..Synthetic::default()
+        ..SyntheticWorkload::default()
     }
 }
 

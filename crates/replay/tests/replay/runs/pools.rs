@@ -159,13 +159,13 @@ fn what_a_lost_worker_had_fails_and_another_one_starts() {
 #[test]
 fn a_session_stays_where_its_hash_says() {
     let pool = PoolSpec::new(vllm(400), 4, RouterConfig::SessionHash);
-    let mut source = Synthetic {
+    let mut source = SyntheticWorkload {
         sessions: 40,
         input: Lengths::Constant(50),
         output: Lengths::Constant(2),
         turns: Lengths::Constant(3),
         arrivals: Arrivals::Interval(5.0),
-        ..Synthetic::default()
+        ..SyntheticWorkload::default()
     }
     .source()
     .unwrap();

@@ -3,8 +3,8 @@ use crate::{End, Event, Scheduler, Transfer};
 
 use super::prefill::is_prefill;
 use crate::sched::Admitted;
-use crate::sched::vllm::config::Victim;
-use crate::sched::vllm::named_tokens;
+use crate::sched::vllm::config::PreemptionVictim;
+use crate::sched::vllm::keyed_tokens;
 use crate::sched::vllm::pass::{AdmissionTurn, Pass};
 use crate::sched::vllm::seqs::{FetchStage, SeqState, Slot};
 use crate::sched::vllm::step::Step;
@@ -24,7 +24,7 @@ struct AdmissionCandidate {
 impl<R: SchedulingRules> BatchScheduler<R> {
     /// Admits waiting sequences while there are tokens, places and blocks.
     pub(super) fn schedule_waiting(&mut self, pass: &mut Pass) {
-        let looks = self.rules.looks_without_tokens();
+        let looks = self.rules.admits_without_token_budget();
         let places = self.config.max_num_seqs as usize;
         let (mut last, mut looked) = (None, false);
         while (pass.budget > 0 || looks) && self.running.len() < places {
@@ -55,7 +55,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return AdmissionTurn::Next;
         }
         // Announced prompts come before prompts that are computed locally.
-        if self.rules.gives_way_to_announced(&self.seqs[slot]) {
+        if self.rules.yields_to_announced_prompts(&self.seqs[slot]) {
             return AdmissionTurn::Skip;
         }
         if let Some(lora) = self.seqs[slot].request.lora
@@ -144,10 +144,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return plan.map_or(0, |_| seq.cached);
         }
         let found = plan.map_or((0, 0), |plan| {
-            self.pool.common_prefix(plan, named_tokens(plan, seq.known))
+            self.pool.common_prefix(plan, keyed_tokens(plan, seq.known))
         });
         let prompt = seq.prompt;
-        self.pool.note_ends(&mut seq.table, prompt, found);
+        self.pool.record_divergence(&mut seq.table, prompt, found);
         found.0
     }
 
@@ -171,7 +171,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         if new == 0 && self.aligns_chunks {
             return None;
         }
-        if !self.config.enable_chunked_prefill && self.rules.uncut(seq, past, new) > pass.budget {
+        if !self.config.enable_chunked_prefill
+            && self.rules.min_first_chunk(seq, past, new) > pass.budget
+        {
             // vLLM rejects such settings; here the sequence runs if it is alone in the step.
             let alone = pass.step.is_empty();
             return (alone && R::OVERSIZED_RUN_ALONE).then_some(new);
@@ -217,8 +219,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 self.pool.further_groups() * self.config.steps_ahead(),
             ),
         };
-        let reserve =
-            self.config.reserve_full_prompt || self.config.victim == Victim::First || held;
+        let reserve = self.config.reserve_full_prompt
+            || self.config.victim == PreemptionVictim::First
+            || held;
         let seq = &self.seqs[slot];
         if !R::may_join(self, slot, cached) {
             return false;
@@ -340,7 +343,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Rejects the first waiting sequence if no event can ever let it run.
-    pub(in crate::sched) fn reject_the_stuck(&mut self, step: &mut Step) {
+    pub(in crate::sched) fn reject_unschedulable(&mut self, step: &mut Step) {
         let waits = self.rules.awaits_prompts() || self.next_wakeup().is_some();
         if waits || !self.running.is_empty() || !self.flight.is_empty() {
             return;

@@ -59,7 +59,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 floor(past) + size
             },
             floor(drop.0).saturating_sub(drop.1),
-            floor(seq.table.parting(size)),
+            floor(seq.table.divergence(size)),
         ];
         let inside = stops.into_iter().filter(|&stop| past < stop && stop < end);
         inside.min().unwrap_or(end).saturating_sub(past)

@@ -3,7 +3,7 @@ use crate::kv::BlockRequest;
 use crate::{Draft, Event, Outbox};
 
 use super::prefill::is_prefill;
-use crate::sched::vllm::config::{Policy, Victim};
+use crate::sched::vllm::config::{PreemptionVictim, SchedulingPolicy};
 use crate::sched::vllm::pass::Pass;
 use crate::sched::vllm::seqs::{SeqState, Slot};
 use crate::sched::vllm::step::{StepEntry, StepWork};
@@ -42,8 +42,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 // Under the priority policy it may be the lowest, and others still get their turn.
                 let gave_way = self.running.get(pass.at) != Some(&slot);
                 match self.config.policy {
-                    _ if R::VICTIM_COSTS_A_TURN => continue,
-                    Policy::Priority if gave_way => {
+                    _ if R::PREEMPTION_SKIPS_A_TURN => continue,
+                    SchedulingPolicy::Priority if gave_way => {
                         pass.step.short = true;
                         continue;
                     }
@@ -60,7 +60,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Returns whether decoding sequences compute one token each, without drafts or adapters.
     fn has_plain_decodes(&self) -> bool {
-        self.config.drafts() == 0 && !self.rules.draws_later() && self.config.max_loras == 0
+        self.config.drafts() == 0
+            && !self.rules.draws_after_scheduling()
+            && self.config.max_loras == 0
     }
 
     /// Schedules consecutive sequences that decode into a block they already have. This is the hot
@@ -122,7 +124,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 return false;
             };
             let victim = self.running[victim_at];
-            if victim == slot && self.take_fetched_blocks() {
+            if victim == slot && self.reclaim_fetched_blocks() {
                 continue;
             }
             if victim == slot && self.waits_for_load(slot) {
@@ -131,14 +133,14 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             pass.preempted = true;
             self.running.remove(victim_at);
             if victim_at < pass.at {
-                match R::VICTIM_COSTS_A_TURN {
+                match R::PREEMPTION_SKIPS_A_TURN {
                     false => pass.at -= 1,
                     true => pass.step.short = true,
                 }
             }
             self.undo(victim, pass);
             self.wait_for_copies(victim, pass.step);
-            R::preempting(self, victim);
+            R::on_preempt(self, victim);
             self.preempt(victim, pass.now, pass.out);
             if victim == slot {
                 return false;
@@ -178,7 +180,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Takes the blocks of a waiting sequence with a fetched prompt, before the last running
     /// sequence preempts itself. Otherwise the two could block each other forever.
-    pub(in crate::sched) fn take_fetched_blocks(&mut self) -> bool {
+    pub(in crate::sched) fn reclaim_fetched_blocks(&mut self) -> bool {
         if !self.rules.takes_fetched_blocks(self.running.len()) {
             return false;
         }
@@ -205,12 +207,12 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     pub(in crate::sched) fn victim(&self) -> Option<usize> {
         let mut victims = self.victims();
         match (self.config.policy, self.config.victim) {
-            (Policy::Priority, _) => victims.max_by_key(|&at| {
+            (SchedulingPolicy::Priority, _) => victims.max_by_key(|&at| {
                 let seq = &self.seqs[self.running[at]];
                 (seq.rank.0, seq.arrival)
             }),
-            (Policy::Fcfs, Victim::Last) => victims.next_back(),
-            (Policy::Fcfs, Victim::First) => {
+            (SchedulingPolicy::Fcfs, PreemptionVictim::Last) => victims.next_back(),
+            (SchedulingPolicy::Fcfs, PreemptionVictim::First) => {
                 let most = R::MAX_RECENT_PREEMPTIONS;
                 let may = |&at: &usize| self.seqs[self.running[at]].preemptions() < most;
                 let last = victims.clone().next_back();
@@ -238,8 +240,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     pub(in crate::sched) fn preempt(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
         let rank = match self.config.policy {
-            Policy::Fcfs => Some(self.waiting.front_rank()),
-            Policy::Priority => None,
+            SchedulingPolicy::Fcfs => Some(self.waiting.front_rank()),
+            SchedulingPolicy::Priority => None,
         };
         self.free_blocks(slot);
         self.bulk.left(slot);

@@ -129,7 +129,7 @@ fn a_prompt_that_is_alone_is_not_cut() {
 }
 
 #[test]
-fn an_adaptive_threshold_leaves_everybody_its_share() {
+fn an_adaptive_threshold_leaves_each_sequence_a_share() {
     let config = VllmConfig {
         long_prefill_token_threshold: 50,
         long_prefill_token_threshold_adaptive: true,
@@ -301,7 +301,7 @@ fn a_steady_stream_of_one_adapter_does_not_starve_another() {
 }
 
 #[test]
-fn who_waits_for_an_adapter_is_deferred() {
+fn a_sequence_that_waits_for_an_adapter_is_deferred() {
     let mut engine = Vllm::new(VllmConfig {
         max_loras: 1,
         ..config()

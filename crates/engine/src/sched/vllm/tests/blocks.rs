@@ -1,7 +1,7 @@
 //! Tests prefix hits, allocation and preemption.
 
 use super::*;
-use crate::kv::{LayerGroups, SparseKind};
+use crate::kv::{LayerGroups, SparseLayerKind};
 
 #[test]
 fn a_cached_prefix_is_not_computed_but_the_last_token_always_is() {
@@ -68,7 +68,7 @@ fn the_last_admitted_loses_its_blocks_and_comes_back_first() {
 fn the_first_admitted_can_be_the_victim() {
     let config = VllmConfig {
         num_gpu_blocks: 4,
-        victim: Victim::First,
+        victim: PreemptionVictim::First,
         ..config()
     };
     let log = play(
@@ -120,7 +120,7 @@ fn a_token_in_flight_reaches_a_sequence_that_was_preempted() {
 fn priority_orders_the_queue_and_chooses_the_victim() {
     let config = VllmConfig {
         num_gpu_blocks: 4,
-        policy: Policy::Priority,
+        policy: SchedulingPolicy::Priority,
         ..config()
     };
     let urgent = Sequence {
@@ -138,7 +138,7 @@ fn priority_orders_the_queue_and_chooses_the_victim() {
 fn others_go_on_in_the_step_in_which_the_lowest_gives_way() {
     let config = VllmConfig {
         num_gpu_blocks: 6,
-        policy: Policy::Priority,
+        policy: SchedulingPolicy::Priority,
         ..config()
     };
     let lowest = Sequence {
@@ -156,7 +156,7 @@ fn others_go_on_in_the_step_in_which_the_lowest_gives_way() {
 fn a_victim_already_in_the_step_gives_its_tokens_back() {
     let config = VllmConfig {
         num_gpu_blocks: 4,
-        policy: Policy::Priority,
+        policy: SchedulingPolicy::Priority,
         ..config()
     };
     let low = Sequence {
@@ -195,7 +195,10 @@ fn block_events_come_with_the_end_of_their_step() {
     let inputs = vec![
         (0, Submit(planned(1, 1, 30, 4))),
         (20, Submit(planned(2, 2, 40, 1))),
-        (25, Input::Command(Command::ResetPrefixCache(Reset::Forget))),
+        (
+            25,
+            Input::Command(Command::ResetPrefixCache(PrefixCacheReset::Forget)),
+        ),
     ];
     // 1 fills block 0 with its prompt and block 1 at 11; 2 reuses both. The reset happens while the
     // step of 2 is in flight, so its events come first.
@@ -266,7 +269,7 @@ fn behind_a_window_a_turn_finds_the_prompt_before_it_and_not_its_answer() {
         Some(LayerGroups {
             full: 1,
             sparse: 1,
-            kind: SparseKind::Window(tokens),
+            kind: SparseLayerKind::Window(tokens),
             interval: Some(interval),
         })
     };

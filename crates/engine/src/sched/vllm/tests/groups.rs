@@ -1,10 +1,10 @@
 //! Tests block numbers and prefix hits with layer groups.
 
 use super::*;
-use crate::kv::{LayerGroups, SparseKind};
+use crate::kv::{LayerGroups, SparseLayerKind};
 use crate::latency::{KvCachePlan, model};
 
-fn grouped(kind: SparseKind, sparse: u32) -> VllmConfig {
+fn grouped(kind: SparseLayerKind, sparse: u32) -> VllmConfig {
     VllmConfig {
         layer_groups: Some(LayerGroups {
             full: 1,
@@ -34,7 +34,7 @@ fn held(config: VllmConfig, sequence: Sequence) -> Vec<u32> {
 #[test]
 fn a_window_gives_back_what_it_has_passed() {
     // 96 tokens need 6 blocks in each group, and the window of 32 needs 3 of them.
-    let window = grouped(SparseKind::Window(32), 1);
+    let window = grouped(SparseLayerKind::Window(32), 1);
     assert_eq!(
         held(window.clone(), seq(1, 96, 50)),
         // The prompt; the first token, for which 64 are passed; then a block of each group for 16
@@ -54,7 +54,7 @@ fn a_window_gives_back_what_it_has_passed() {
 
 #[test]
 fn a_state_takes_one_block_whatever_the_length() {
-    let state = grouped(SparseKind::State(2), 3);
+    let state = grouped(SparseLayerKind::State(2), 3);
     // The prompt of 100 tokens stops at 96; the state there is kept until the next one is computed.
     assert_eq!(held(state.clone(), seq(1, 100, 20)), [9, 13, 10, 14, 11]);
     let uncached = VllmConfig {
@@ -133,19 +133,22 @@ fn a_hit_behind_states_ends_at_the_last_block_of_the_prompt_before() {
         let starts = log.split(' ').filter(|word| word.starts_with('s'));
         starts.map(str::to_owned).collect::<Vec<_>>()
     };
-    assert_eq!(turns(SparseKind::State(2)), ["s1", "s2+96", "s3+176"]);
+    assert_eq!(turns(SparseLayerKind::State(2)), ["s1", "s2+96", "s3+176"]);
 }
 
 #[test]
-fn nobody_builds_on_a_state_that_is_made_in_the_same_pass() {
+fn a_state_is_not_reused_in_the_pass_that_computes_it() {
     let twice = vec![(0, planned(1, 1, 100, 3)), (0, planned(2, 1, 100, 3))];
-    let state = play(grouped(SparseKind::State(2), 1), submits(twice.clone()));
+    let state = play(
+        grouped(SparseLayerKind::State(2), 1),
+        submits(twice.clone()),
+    );
     // The second sequence waits for the step that computes the state at 96.
     assert_eq!(
         state,
         "0: s1 | 10: s2+96 | 20: t1 t2 | 21: t1 t2 | 22: t1 e1 t2 e2"
     );
-    let window = play(grouped(SparseKind::Window(32), 1), submits(twice));
+    let window = play(grouped(SparseLayerKind::Window(32), 1), submits(twice));
     assert_eq!(
         window,
         "0: s1 s2+96 | 10: t1 t2 | 11: t1 t2 | 12: t1 e1 t2 e2"

@@ -1,7 +1,7 @@
 //! Tests chunks and encodings of images, audio and video.
 
 use super::*;
-use crate::latency::{EncoderLatency, Setup, gpu, model};
+use crate::latency::{EncoderLatency, RooflineSetup, gpu, model};
 use crate::{EncoderInput, EncoderKind};
 
 /// Creates a sequence with items: content, first token, number of tokens.
@@ -47,7 +47,7 @@ fn a_chunk_ends_before_an_item_that_finds_no_room() {
 }
 
 #[test]
-fn who_finds_no_room_lets_others_pass() {
+fn a_sequence_without_room_is_overtaken() {
     let config = VllmConfig {
         long_prefill_token_threshold: 16,
         ..encoder(100, 30)
@@ -63,7 +63,7 @@ fn who_finds_no_room_lets_others_pass() {
 }
 
 #[test]
-fn who_waits_for_an_encoder_is_deferred() {
+fn a_sequence_that_waits_for_an_encoder_is_deferred() {
     let mut engine = Vllm::new(encoder(10, 100)).unwrap();
     let mut out = Outbox::new();
     for id in 1..=3 {
@@ -129,7 +129,7 @@ fn an_item_larger_than_all_there_is_waits_for_the_others_only() {
 fn encoding_takes_its_time_in_front_of_the_step_and_once() {
     let mut config = encoder(2000, 2000);
     let shape = model("Qwen/Qwen2.5-7B-Instruct").unwrap();
-    let setup = Setup::new(shape, gpu("H100").unwrap().clone());
+    let setup = RooflineSetup::new(shape, gpu("H100").unwrap().clone());
     // An embedding of an unknown encoder takes 10 us.
     let latency = EncoderLatency::new((None, None), &setup, false).unwrap();
     if let Some(encoder) = &mut config.encoder {
@@ -173,7 +173,7 @@ fn what_the_prefix_cache_holds_is_not_encoded() {
 }
 
 #[test]
-fn who_leaves_or_is_preempted_keeps_nothing() {
+fn a_preempted_or_ended_sequence_holds_no_embeddings() {
     let mut engine = Vllm::new(VllmConfig {
         max_num_batched_tokens: 16,
         ..encoder(100, 100)
@@ -185,7 +185,11 @@ fn who_leaves_or_is_preempted_keeps_nothing() {
     engine.submit(at(0), seq, &mut out).unwrap();
     engine.advance(at(0), &mut out);
     assert_eq!(engine.encoder_cache(), Some((30, 30)));
-    engine.command(at(1), Command::ResetPrefixCache(Reset::Preempt), &mut out);
+    engine.command(
+        at(1),
+        Command::ResetPrefixCache(PrefixCacheReset::Preempt),
+        &mut out,
+    );
     assert_eq!(engine.encoder_cache(), Some((30, 0)));
     engine.advance(at(10), &mut out);
     engine.advance(at(10), &mut out);

@@ -7,39 +7,39 @@ use std::time::{Duration, Instant};
 use super::handshake::LINGER_MS;
 
 /// Maximum number of aborted requests that a front end is still to be notified of.
-const MOST_OWED: usize = 65_536;
+const MAX_DEFERRED_ABORTS: usize = 65_536;
 /// Limits on the messages that wait for a slow front end, in messages and bytes.
 ///
 /// libzmq limits only messages, so its own queue is short
-/// ([`MOST_IN_SOCKET`](super::handshake::MOST_IN_SOCKET)).
-const MOST_UNREAD: usize = 100_000;
-const MOST_UNREAD_BYTES: usize = 64 << 20;
+/// ([`MAX_QUEUED_OUTPUT`](super::handshake::MAX_QUEUED_OUTPUT)).
+const MAX_UNREAD_MESSAGES: usize = 100_000;
+const MAX_UNREAD_BYTES: usize = 64 << 20;
 
-pub(crate) struct Outlet {
+pub(crate) struct OutputQueue {
     socket: zmq::Socket,
     client: usize,
     unsent: VecDeque<Vec<u8>>,
     bytes: usize,
     /// Aborted requests of which the front end is not yet notified.
-    owed: BTreeSet<Arc<str>>,
+    deferred_aborts: BTreeSet<Arc<str>>,
     /// Whether the queue limit was reached; reset at half the limit.
     full: bool,
 }
 
-impl Outlet {
+impl OutputQueue {
     pub(crate) fn new(client: usize, socket: zmq::Socket) -> Self {
         Self {
             socket,
             client,
             unsent: VecDeque::new(),
             bytes: 0,
-            owed: BTreeSet::new(),
+            deferred_aborts: BTreeSet::new(),
             full: false,
         }
     }
 
     pub(crate) fn waits(&self) -> bool {
-        self.full || !self.unsent.is_empty() || !self.owed.is_empty()
+        self.full || !self.unsent.is_empty() || !self.deferred_aborts.is_empty()
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -78,7 +78,7 @@ impl Outlet {
 
     /// Half of the limit, so that the state does not alternate with every message.
     fn has_room_again(&self) -> bool {
-        self.unsent.len() <= MOST_UNREAD / 2 && self.bytes <= MOST_UNREAD_BYTES / 2
+        self.unsent.len() <= MAX_UNREAD_MESSAGES / 2 && self.bytes <= MAX_UNREAD_BYTES / 2
     }
 
     /// Sends or queues a message; returns `false` if the queue is full.
@@ -86,8 +86,8 @@ impl Outlet {
         self.flush(Duration::ZERO);
         let bytes = self.bytes.saturating_add(message.len());
         // A single message may exceed the limit.
-        let fits =
-            self.unsent.is_empty() || bytes <= MOST_UNREAD_BYTES && self.unsent.len() < MOST_UNREAD;
+        let fits = self.unsent.is_empty()
+            || bytes <= MAX_UNREAD_BYTES && self.unsent.len() < MAX_UNREAD_MESSAGES;
         if self.full || !fits {
             if !std::mem::replace(&mut self.full, true) {
                 tracing::warn!(
@@ -119,16 +119,16 @@ impl Outlet {
     }
 
     /// Records requests that ended without a notification.
-    pub(crate) fn owe(&mut self, ids: impl IntoIterator<Item = Arc<str>>) {
-        let room = MOST_OWED.saturating_sub(self.owed.len());
-        self.owed.extend(ids.into_iter().take(room));
+    pub(crate) fn defer_aborts(&mut self, ids: impl IntoIterator<Item = Arc<str>>) {
+        let room = MAX_DEFERRED_ABORTS.saturating_sub(self.deferred_aborts.len());
+        self.deferred_aborts.extend(ids.into_iter().take(room));
     }
 
-    pub(crate) fn owed(&self) -> &BTreeSet<Arc<str>> {
-        &self.owed
+    pub(crate) fn deferred_aborts(&self) -> &BTreeSet<Arc<str>> {
+        &self.deferred_aborts
     }
 
     pub(crate) fn settle(&mut self) {
-        self.owed.clear();
+        self.deferred_aborts.clear();
     }
 }

@@ -12,12 +12,12 @@ use vllm_sim_service::generate::Recordings;
 use vllm_sim_tokenizer::{Tokenizer, TokenizerError};
 
 #[derive(Debug, Clone)]
-pub(super) struct Texts {
+pub(super) struct SharedAssets {
     pub(super) tokenizer: Arc<Tokenizer>,
     pub(super) recordings: Option<Recordings>,
 }
 
-impl Texts {
+impl SharedAssets {
     /// Opens the configured tokenizer and dataset, the dataset on the blocking pool, and downloads
     /// it if configured.
     ///
@@ -43,7 +43,7 @@ impl Texts {
 }
 
 #[cfg(feature = "zmq")]
-impl Texts {
+impl SharedAssets {
     /// Returns whether recorded replies are found by texts and roles instead of token ids.
     pub(super) fn hashes_conversations(&self) -> bool {
         let recordings = self.recordings.as_ref();

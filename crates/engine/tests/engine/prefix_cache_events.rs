@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use vllm_sim_engine::kv::{LayerGroups, SparseKind};
+use vllm_sim_engine::kv::{LayerGroups, SparseLayerKind};
 use vllm_sim_engine::{BlockKey, BlockUse, Event, GroupEvent, Scheduler, Stats};
 
 /// Group number for events without one.
@@ -83,8 +83,8 @@ impl CacheHeard {
 /// Generates layer groups with a window or a state, or none.
 pub(crate) fn any_groups() -> impl Strategy<Value = Option<LayerGroups>> {
     let kind = prop_oneof![
-        2 => (1..80u32).prop_map(SparseKind::Window),
-        1 => (2..4u32).prop_map(SparseKind::State),
+        2 => (1..80u32).prop_map(SparseLayerKind::Window),
+        1 => (2..4u32).prop_map(SparseLayerKind::State),
     ];
     let interval = prop_oneof![2 => Just(Some(0)), 1 => (1..64u32).prop_map(Some), 1 => Just(None)];
     let groups = (0..3u32, 1..4u32, kind, interval);

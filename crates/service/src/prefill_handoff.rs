@@ -5,13 +5,13 @@ use vllm_sim_engine::driver::{Progress, SequenceState};
 
 /// The hand-off of a prompt that is computed here for another server to decode.
 #[derive(Debug)]
-pub struct HandOver {
+pub struct PrefillHandoff {
     /// Request id used by the other server (`remote_request_id`).
     pub request: String,
     placed: OnceLock<(u32, Arc<Progress>)>,
 }
 
-impl HandOver {
+impl PrefillHandoff {
     /// Creates the hand-off of a request that is not yet submitted.
     pub fn new(request: String) -> Self {
         Self {

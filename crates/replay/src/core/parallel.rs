@@ -14,20 +14,20 @@ use crate::content::adapter_key;
 use crate::outcome::{Sink, WorkerChange};
 use crate::route::{RouteRequest, Router, RouterConfig};
 use crate::scale::Scaling;
-use crate::sessions::{NumberedSource, Pace, Sessions};
+use crate::sessions::{ArrivalPacing, NumberedSource, Sessions};
 use crate::settings::{PoolSpec, Settings};
 use crate::workload::{Session, WorkloadError, WorkloadSource};
 
-use super::moment::Moment;
-use super::raster::SampleRaster;
-use super::recorder::{LiveCounts, Recorder, hand_on};
+use super::recorder::{LiveCounts, Recorder, forward_reports};
+use super::report_position::ReportPosition;
+use super::sample_clock::SampleClock;
 use super::{Core, ReplayError, Totals};
 
 /// Maximum number of requests of one stretch, per worker and in total; bounds the buffers.
-const STRETCH: (usize, usize) = (128, 1 << 17);
+const STRETCH_REQUESTS: (usize, usize) = (128, 1 << 17);
 
 /// Minimum length of a stretch after the last arrival, in nanoseconds.
-const LEAST_REST: u64 = 1_000_000_000;
+const MIN_DRAIN_NANOS: u64 = 1_000_000_000;
 
 /// Whether the workers of this run are independent of each other.
 pub(super) fn fits(settings: &Settings, source: &dyn WorkloadSource) -> bool {
@@ -58,23 +58,23 @@ pub(super) fn run(
     let workers = settings.pool.engines.iter();
     let own: Vec<Settings> = workers.map(|engine| one_worker(settings, engine)).collect();
     let cores = own.iter().zip(0u32..).map(|(own, at)| {
-        let sessions = Sessions::new(Assigned::default(), Pace::default())?;
+        let sessions = Sessions::new(AssignedSessions::default(), ArrivalPacing::default())?;
         Core::new(own, sessions, Recorder::new(sink.wants_tokens()), at)
     });
-    let cores: Vec<Lane<'_>> = cores.collect::<Result<_, _>>()?;
+    let cores: Vec<WorkerCore<'_>> = cores.collect::<Result<_, _>>()?;
     for at in 0..cores.len() as u32 {
         sink.worker(SimTime::ZERO, at, false, WorkerChange::Starting);
         sink.worker(SimTime::ZERO, at, false, WorkerChange::Ready);
     }
-    let mut lanes = Lanes {
+    let mut worker_cores = ParallelRun {
         arrivals: Arrivals::new(settings, source, cores.len() as u32)?,
-        lanes: cores,
+        worker_cores: cores,
         counts: LiveCounts::default(),
-        raster: SampleRaster::new(settings.sample_every),
+        sample_clock: SampleClock::new(settings.sample_every),
         threads: settings.threads.max(1),
     };
-    lanes.play(settings.limit.unwrap_or(SimTime::MAX), sink)?;
-    Ok(lanes.finish(settings.limit, sink))
+    worker_cores.play(settings.limit.unwrap_or(SimTime::MAX), sink)?;
+    Ok(worker_cores.finish(settings.limit, sink))
 }
 
 fn one_worker(settings: &Settings, engine: &vllm_sim_engine::sched::EngineSpec) -> Settings {
@@ -84,12 +84,12 @@ fn one_worker(settings: &Settings, engine: &vllm_sim_engine::sched::EngineSpec) 
     }
 }
 
-type Lane<'a> = Core<'a, Recorder, Assigned>;
+type WorkerCore<'a> = Core<'a, Recorder, AssignedSessions>;
 
 #[derive(Debug, Default)]
-struct Assigned(VecDeque<(u64, Session)>);
+struct AssignedSessions(VecDeque<(u64, Session)>);
 
-impl NumberedSource for Assigned {
+impl NumberedSource for AssignedSessions {
     const IN_ORDER: bool = true;
 
     fn next(&mut self) -> Result<Option<(u64, Session)>, WorkloadError> {
@@ -99,12 +99,12 @@ impl NumberedSource for Assigned {
 
 struct Arrivals<'a> {
     source: &'a mut dyn WorkloadSource,
-    pace: Pace,
+    pace: ArrivalPacing,
     router: Router,
     next: Option<Session>,
     given: u64,
     /// Arrivals in the current stretch.
-    sent: Vec<Moment>,
+    sent: Vec<ReportPosition>,
 }
 
 impl<'a> Arrivals<'a> {
@@ -145,7 +145,7 @@ impl<'a> Arrivals<'a> {
     /// Stops before the first new instant after `most` assignments.
     fn assign(
         &mut self,
-        lanes: &mut [Lane<'_>],
+        worker_cores: &mut [WorkerCore<'_>],
         most: usize,
         last: SimTime,
     ) -> Result<SimTime, WorkloadError> {
@@ -160,14 +160,15 @@ impl<'a> Arrivals<'a> {
             }
             at = start;
             // All requests of one instant are sent in its first round.
-            self.sent.push(Moment::of_request(start, 0, self.given));
+            self.sent
+                .push(ReportPosition::of_request(start, 0, self.given));
             let session = self.next.take();
             let (worker, session) = match session {
                 Some(session) => (self.choose(&session), session),
                 None => break,
             };
-            let lane = &mut lanes[worker as usize];
-            lane.sessions.source().0.push_back((self.given, session));
+            let core = &mut worker_cores[worker as usize];
+            core.sessions.source().0.push_back((self.given, session));
             self.given += 1;
             self.step()?;
         }
@@ -192,59 +193,62 @@ impl<'a> Arrivals<'a> {
     }
 }
 
-struct Lanes<'a> {
+struct ParallelRun<'a> {
     arrivals: Arrivals<'a>,
-    lanes: Vec<Lane<'a>>,
+    worker_cores: Vec<WorkerCore<'a>>,
     counts: LiveCounts,
-    raster: SampleRaster,
+    sample_clock: SampleClock,
     threads: usize,
 }
 
-impl Lanes<'_> {
+impl ParallelRun<'_> {
     fn play(&mut self, limit: SimTime, sink: &mut dyn Sink) -> Result<(), ReplayError> {
-        let most = (STRETCH.0 * self.lanes.len()).min(STRETCH.1);
-        let mut stretch = LEAST_REST;
+        let most = (STRETCH_REQUESTS.0 * self.worker_cores.len()).min(STRETCH_REQUESTS.1);
+        let mut stretch = MIN_DRAIN_NANOS;
         while let Some(begin) = self.next_instant().filter(|&next| next <= limit)
             && !sink.stops()
         {
-            if let Some(at) = self.raster.due(begin) {
-                let samples = self.lanes.iter().flat_map(|lane| lane.samples(at));
+            if let Some(at) = self.sample_clock.due(begin) {
+                let samples = self.worker_cores.iter().flat_map(|core| core.samples(at));
                 samples.for_each(|sample| sink.sample(&sample));
             }
-            let mut last = self.raster.next().map_or(limit, |next| next.min(limit));
+            let mut last = self
+                .sample_clock
+                .next()
+                .map_or(limit, |next| next.min(limit));
             if self.arrivals.next.is_none() {
                 let rest = begin.nanos().saturating_add(stretch);
                 last = last.min(SimTime::from_nanos(rest));
             }
             let last = last.max(begin);
-            let last = self.arrivals.assign(&mut self.lanes, most, last)?;
+            let last = self.arrivals.assign(&mut self.worker_cores, most, last)?;
             stretch = stretch.max(last.nanos().saturating_sub(begin.nanos()));
             self.play_until(last)?;
-            let parts = self.lanes.iter_mut().map(|lane| &mut lane.sink);
-            hand_on(parts, &self.arrivals.sent, &mut self.counts, sink);
+            let parts = self.worker_cores.iter_mut().map(|core| &mut core.sink);
+            forward_reports(parts, &self.arrivals.sent, &mut self.counts, sink);
         }
         Ok(())
     }
 
     fn next_instant(&mut self) -> Option<SimTime> {
         let start = self.arrivals.next_start();
-        let lanes = self.lanes.iter_mut().filter_map(Core::next_instant);
-        lanes.chain(start).min()
+        let worker_cores = self.worker_cores.iter_mut().filter_map(Core::next_instant);
+        worker_cores.chain(start).min()
     }
 
     fn play_until(&mut self, last: SimTime) -> Result<(), ReplayError> {
-        let share = self.lanes.len().div_ceil(self.threads);
-        let play = |lanes: &mut [Lane<'_>]| {
-            lanes.iter_mut().try_for_each(|lane| {
-                lane.sessions.resume()?;
-                lane.run_until(last)
+        let share = self.worker_cores.len().div_ceil(self.threads);
+        let play = |worker_cores: &mut [WorkerCore<'_>]| {
+            worker_cores.iter_mut().try_for_each(|core| {
+                core.sessions.resume()?;
+                core.run_until(last)
             })
         };
-        let (mine, others) = self.lanes.split_at_mut(share);
+        let (mine, others) = self.worker_cores.split_at_mut(share);
         thread::scope(|scope| {
             let others = others.chunks_mut(share);
             let others: Vec<_> = others
-                .map(|lanes| scope.spawn(move || play(lanes)))
+                .map(|worker_cores| scope.spawn(move || play(worker_cores)))
                 .collect();
             let mine = play(mine);
             let ended = others.into_iter().map(|thread| match thread.join() {
@@ -256,22 +260,22 @@ impl Lanes<'_> {
     }
 
     fn finish(mut self, limit: Option<SimTime>, sink: &mut dyn Sink) -> Totals {
-        let now = self.lanes.iter().map(|lane| lane.now).max();
+        let now = self.worker_cores.iter().map(|core| core.now).max();
         let now = now.unwrap_or(SimTime::ZERO);
-        let end = limit.filter(|_| self.counts.living > 0).unwrap_or(now);
-        for lane in &mut self.lanes {
-            lane.now = now;
-            lane.finish(end);
+        let end = limit.filter(|_| self.counts.in_flight > 0).unwrap_or(now);
+        for core in &mut self.worker_cores {
+            core.now = now;
+            core.finish(end);
         }
         let mut all = Totals {
-            most_workers: self.lanes.len() as u32,
+            most_workers: self.worker_cores.len() as u32,
             most_requests: self.counts.most,
             ..Totals::default()
         };
-        let parts = self.lanes.iter_mut().map(|lane| &mut lane.sink);
-        hand_on(parts, &[], &mut self.counts, sink);
-        for lane in &mut self.lanes {
-            all.add(&lane.totals);
+        let parts = self.worker_cores.iter_mut().map(|core| &mut core.sink);
+        forward_reports(parts, &[], &mut self.counts, sink);
+        for core in &mut self.worker_cores {
+            all.add(&core.totals);
         }
         all
     }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::bounds::{KEPT, PART};
-use super::counting;
 use super::lexer::{JinjaTag, JinjaToken, TokenKind, tags};
+use super::work_filters;
 
 pub(super) const SLICE: &str = "__slice__";
 
@@ -30,7 +30,7 @@ pub(super) fn rewrite(source: &str) -> String {
     };
     let mut out = String::with_capacity(source.len() + source.len() / 16);
     let mut copied = 0;
-    let mut counted = counting::edits(&tags);
+    let mut counted = work_filters::edits(&tags);
     for (tag, counted) in tags.iter().zip(&mut counted) {
         for (span, text) in edits(tag, std::mem::take(counted)) {
             out.push_str(&source[copied..span.start]);
@@ -58,7 +58,7 @@ fn edits(tag: &JinjaTag<'_>, counted: Vec<Edit>) -> Vec<Edit> {
                 let next = if empty { ", none" } else { ", " };
                 edits.push((token.span.clone(), next.to_owned()));
             }
-            SliceToken::Place => edits.push((token.span.clone(), format!(".{ITEM}("))),
+            SliceToken::Subscript => edits.push((token.span.clone(), format!(".{ITEM}("))),
             SliceToken::Close => edits.push((token.span.clone(), ")".to_owned())),
             SliceToken::None if token.kind == TokenKind::Str && token.text.contains('\\') => {
                 edits.push((token.span.clone(), literal(token.text)));
@@ -318,7 +318,7 @@ enum SliceToken {
         empty: bool,
     },
     /// `[` of a subscript with an expensive lookup.
-    Place,
+    Subscript,
     Close,
 }
 
@@ -345,8 +345,8 @@ fn slices(tag: &JinjaTag<'_>) -> Vec<SliceToken> {
                     continue;
                 }
                 if colons.is_empty() {
-                    if is_long_place(tag, start, index) {
-                        parts[start] = SliceToken::Place;
+                    if is_slow_subscript(tag, start, index) {
+                        parts[start] = SliceToken::Subscript;
                         parts[index] = SliceToken::Close;
                     }
                     continue;
@@ -370,7 +370,7 @@ fn slices(tag: &JinjaTag<'_>) -> Vec<SliceToken> {
 
 /// Whether brackets are a subscript with an expensive lookup: anything but a string literal or a
 /// small number.
-fn is_long_place(tag: &JinjaTag<'_>, open: usize, close: usize) -> bool {
+fn is_slow_subscript(tag: &JinjaTag<'_>, open: usize, close: usize) -> bool {
     // The keyword of a statement is not a value.
     let least = 1 + usize::from(tag.is_statement());
     if open < least || !ends_value(&tag.tokens[open - 1], &KEYWORDS) {

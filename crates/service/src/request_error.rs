@@ -3,7 +3,7 @@ use vllm_sim_wire::Fault;
 
 /// Reports why a request gets no reply; each front end renders it in its protocol.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum RequestError {
     /// No model or adapter has this name.
     #[error("The model `{0}` does not exist.")]
     UnknownModel(String),
@@ -17,35 +17,35 @@ pub enum Refusal {
 
 /// A rejection, with the moment at which vLLM would report it.
 #[derive(Debug)]
-pub enum Refused {
+pub enum RejectedRequest {
     /// Reported before the headers of a stream are sent.
-    Early(Refusal),
+    Early(RequestError),
     /// Reported after the headers: a stream carries the error in its body.
-    Late(Refusal, Box<ReplyFacts>),
+    Late(RequestError, Box<ReplyFacts>),
 }
 
-impl Refused {
+impl RejectedRequest {
     /// Returns the error without its moment.
-    pub fn into_refusal(self) -> Refusal {
+    pub fn into_error(self) -> RequestError {
         match self {
             Self::Early(refusal) | Self::Late(refusal, _) => refusal,
         }
     }
 }
 
-impl From<Refusal> for Refused {
-    fn from(refusal: Refusal) -> Self {
+impl From<RequestError> for RejectedRequest {
+    fn from(refusal: RequestError) -> Self {
         Self::Early(refusal)
     }
 }
 
-impl From<Fault> for Refused {
+impl From<Fault> for RejectedRequest {
     fn from(fault: Fault) -> Self {
         Self::Early(fault.into())
     }
 }
 
-impl From<ServeError> for Refused {
+impl From<ServeError> for RejectedRequest {
     fn from(error: ServeError) -> Self {
         Self::Early(error.into())
     }

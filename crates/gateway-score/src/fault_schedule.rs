@@ -10,19 +10,19 @@ use hyper::body::Bytes;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::pod::{PATIENCE, Pod};
+use super::pod::{POD_TIMEOUT, Pod};
 use vllm_sim_command_line::refuse;
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::Scaling;
 use vllm_sim_replay::online::Target;
 
 /// Prefix of notes about faults that could not be injected.
-pub(super) const LOST: &str = "--disturb: ";
+pub(super) const PROBLEM_PREFIX: &str = "--disturb: ";
 
-const SLOWER: u32 = 8;
+const SLOW_LATENCY_FACTOR: u32 = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Trouble {
+enum FaultKind {
     /// Every request fails with 503, but `/health` returns 200.
     Fail,
     /// Every request and `/health` return 503.
@@ -33,15 +33,15 @@ enum Trouble {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Disturbance {
+pub(super) struct ScheduledFault {
     /// Index in the fleet, from 0.
     pub(super) pod: usize,
-    trouble: Trouble,
+    trouble: FaultKind,
     from: Duration,
     to: Option<Duration>,
 }
 
-impl Disturbance {
+impl ScheduledFault {
     /// Parses `POD=TROUBLE`, `POD=TROUBLE@FROM` or `POD=TROUBLE@FROM..TO`, in seconds.
     ///
     /// # Errors
@@ -58,10 +58,10 @@ impl Disturbance {
             let disturbance = Self {
                 pod: pod.trim().parse().ok()?,
                 trouble: match trouble {
-                    "fail" => Trouble::Fail,
-                    "down" => Trouble::Down,
-                    "sleep" => Trouble::Sleep,
-                    "slow" => Trouble::Slow,
+                    "fail" => FaultKind::Fail,
+                    "down" => FaultKind::Down,
+                    "sleep" => FaultKind::Sleep,
+                    "slow" => FaultKind::Slow,
                     _ => return None,
                 },
                 from: seconds(from)?,
@@ -83,7 +83,7 @@ impl Disturbance {
     }
 }
 
-impl Trouble {
+impl FaultKind {
     fn settings(self) -> Value {
         match self {
             Self::Sleep => json!({}),
@@ -93,13 +93,13 @@ impl Trouble {
                 "failure-types": ["server_error"],
                 "health-status": 503,
             }),
-            Self::Slow => json!({"latency-factor": SLOWER}),
+            Self::Slow => json!({"latency-factor": SLOW_LATENCY_FACTOR}),
         }
     }
 }
 
 /// Returns the settings of a pod with these faults, merged over its settings from before.
-fn settings(before: &Value, troubles: impl Iterator<Item = Trouble>) -> Value {
+fn settings(before: &Value, troubles: impl Iterator<Item = FaultKind>) -> Value {
     let mut settings = before.clone();
     for trouble in troubles {
         if let (Value::Object(all), Value::Object(own)) = (&mut settings, trouble.settings()) {
@@ -117,7 +117,10 @@ const TRIES: usize = 3;
 async fn post(pod: &Target, path: &str, body: Bytes) -> Result<(), String> {
     let mut tries = 1;
     let answer = loop {
-        match pod.call(Method::POST, path, body.clone(), PATIENCE).await {
+        match pod
+            .call(Method::POST, path, body.clone(), POD_TIMEOUT)
+            .await
+        {
             Err(_) if tries < TRIES => tries += 1,
             answer => break answer?,
         }
@@ -146,13 +149,13 @@ fn since_1970() -> f64 {
 }
 
 struct Ready {
-    disturbance: Disturbance,
+    disturbance: ScheduledFault,
     target: Arc<Target>,
     /// Settings of the pod before the run.
     before: Value,
 }
 
-pub(super) struct Troubles {
+pub(super) struct FaultSchedule {
     all: Vec<Ready>,
     /// Start times of active faults, by index.
     active: Mutex<BTreeMap<usize, f64>>,
@@ -162,12 +165,12 @@ pub(super) struct Troubles {
     problems: Mutex<Vec<String>>,
 }
 
-impl Troubles {
+impl FaultSchedule {
     /// Checks that all pods accept changes of their settings.
     ///
     /// # Errors
     /// Returns an error for a pod that does not exist, or has no `/admin/config`.
-    pub(super) async fn prepare(all: &[Disturbance], pods: &[Pod]) -> Result<Self> {
+    pub(super) async fn prepare(all: &[ScheduledFault], pods: &[Pod]) -> Result<Self> {
         let mut ready = Vec::new();
         for disturbance in all {
             let number = disturbance.pod;
@@ -216,14 +219,14 @@ impl Troubles {
             target,
             before,
         } = &self.all[index];
-        let troubles: Vec<Trouble> = {
+        let troubles: Vec<FaultKind> = {
             let active = self.active.lock();
             let all = active.keys().map(|index| &self.all[*index].disturbance);
             let own = all.filter(|other| other.pod == disturbance.pod);
             own.map(|other| other.trouble).collect()
         };
-        if disturbance.trouble == Trouble::Sleep {
-            return match troubles.contains(&Trouble::Sleep) {
+        if disturbance.trouble == FaultKind::Sleep {
+            return match troubles.contains(&FaultKind::Sleep) {
                 // If another fault makes the pod sleep, it sleeps on.
                 true => post(target, "/sleep?level=1", Bytes::new()).await,
                 false => post(target, "/wake_up", Bytes::new()).await,
@@ -245,7 +248,7 @@ impl Troubles {
             return Ok(());
         };
         let disturbance = &self.all[index].disturbance;
-        if disturbance.trouble != Trouble::Slow {
+        if disturbance.trouble != FaultKind::Slow {
             self.outages.lock().push(Outage {
                 pod: disturbance.pod,
                 from,
@@ -260,7 +263,7 @@ impl Troubles {
         for index in 0..self.all.len() {
             let this = self.clone();
             running.spawn(async move {
-                let Disturbance { from, to, .. } = this.all[index].disturbance;
+                let ScheduledFault { from, to, .. } = this.all[index].disturbance;
                 tokio::time::sleep(from).await;
                 this.keep(this.begin(index).await);
                 if let Some(to) = to {
@@ -273,7 +276,7 @@ impl Troubles {
     }
 
     fn keep(&self, done: Result<(), String>) {
-        let problem = done.err().map(|why| format!("{LOST}{why}"));
+        let problem = done.err().map(|why| format!("{PROBLEM_PREFIX}{why}"));
         self.problems.lock().extend(problem);
     }
 
@@ -284,7 +287,7 @@ impl Troubles {
             let disturbance = &self.all[*index].disturbance;
             (disturbance, *from)
         });
-        let open = open.filter(|(disturbance, _)| disturbance.trouble != Trouble::Slow);
+        let open = open.filter(|(disturbance, _)| disturbance.trouble != FaultKind::Slow);
         outages.extend(open.map(|(disturbance, from)| Outage {
             pod: disturbance.pod,
             from,
@@ -293,7 +296,7 @@ impl Troubles {
         outages
     }
 
-    /// Ends all active faults, and returns what went wrong, each beginning with [`LOST`].
+    /// Ends all active faults, and returns what went wrong, each beginning with [`PROBLEM_PREFIX`].
     pub(super) async fn end(&self) -> Vec<String> {
         for index in 0..self.all.len() {
             self.keep(self.end_one(index).await);
@@ -305,7 +308,7 @@ impl Troubles {
         let never: Vec<String> = never
             .map(|(_, Ready { disturbance, .. })| {
                 let (pod, from) = (disturbance.pod, disturbance.from.as_secs_f64());
-                format!("{LOST}pod {pod} was to go wrong at {from} s, when the workload was over")
+                format!("{PROBLEM_PREFIX}pod {pod} was to go wrong at {from} s, when the workload was over")
             })
             .collect();
         problems.extend(never);
@@ -314,14 +317,14 @@ impl Troubles {
 }
 
 /// Returns the worker counts of the ideal router, which avoids a pod during its faults.
-pub(super) fn scaling(all: &[Disturbance], pods: u32) -> Scaling {
+pub(super) fn scaling(all: &[ScheduledFault], pods: u32) -> Scaling {
     let at = |time: Duration| SimTime::ZERO + time;
     let times = all.iter().flat_map(|one| [Some(one.from), one.to]);
     let mut times: Vec<Duration> = times.flatten().collect();
     times.sort_unstable();
     times.dedup();
     let schedule = times.into_iter().map(|time| {
-        let is_on = |one: &&Disturbance| one.from <= time && one.to.is_none_or(|to| time < to);
+        let is_on = |one: &&ScheduledFault| one.from <= time && one.to.is_none_or(|to| time < to);
         let mut disturbed: Vec<usize> = all.iter().filter(is_on).map(|one| one.pod).collect();
         disturbed.sort_unstable();
         disturbed.dedup();
@@ -338,25 +341,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_keeps_what_another_trouble_of_it_sets() {
+    fn overlapping_faults_of_a_pod_combine() {
         let before = json!({"failure-injection-rate": 3, "failure-types": [], "health-status": 200, "latency-factor": 1});
-        let both = settings(&before, [Trouble::Slow, Trouble::Down].into_iter());
+        let both = settings(&before, [FaultKind::Slow, FaultKind::Down].into_iter());
         assert_eq!(
             (&both["latency-factor"], &both["health-status"]),
             (&json!(8), &json!(503))
         );
-        let left = settings(&before, [Trouble::Down].into_iter());
+        let left = settings(&before, [FaultKind::Down].into_iter());
         assert_eq!(
             (&left["latency-factor"], &left["failure-injection-rate"]),
             (&json!(1), &json!(100))
         );
-        assert_eq!(settings(&before, [Trouble::Sleep].into_iter()), before);
+        assert_eq!(settings(&before, [FaultKind::Sleep].into_iter()), before);
     }
 
     #[test]
     fn a_pod_and_a_window_are_read() {
         let all = ["0=fail@5..15", "1=slow@10", "1=down@10..20"];
-        let all: Vec<_> = all.map(|text| Disturbance::parse(text).unwrap()).into();
+        let all: Vec<_> = all.map(|text| ScheduledFault::parse(text).unwrap()).into();
         let schedule = scaling(&all, 3).schedule;
         let shown = schedule
             .iter()
@@ -366,7 +369,7 @@ mod tests {
             [(5, 2), (10, 1), (15, 2), (20, 2)]
         );
         for text in ["fail", "0=burn", "0=fail@5..4", "x=fail", "0=fail@-1"] {
-            let error = Disturbance::parse(text).unwrap_err().to_string();
+            let error = ScheduledFault::parse(text).unwrap_err().to_string();
             assert!(error.contains("must be POD=TROUBLE@FROM..TO"), "{error}");
         }
     }

@@ -3,7 +3,7 @@
 //! Sources: vLLM `entrypoints/anthropic/serving.py`; llm-d-inference-sim
 //! `pkg/llm-d-inference-sim/messages.go`, `pkg/communication/response_builder.go`.
 
-use crate::dialect::AnswerForm;
+use crate::dialect::ResponseDetail;
 use crate::json::{self, Nulls};
 use crate::openai::response_shape::{Counts, ResponseShape};
 use vllm_sim_engine::End;
@@ -34,7 +34,7 @@ impl CacheCounts {
 }
 
 /// Functions and texts that render one server's form of a message.
-pub(super) struct MessageForm {
+pub(super) struct MessageFormat {
     pub(super) stop: fn(&mut String, MessageEnd<'_>, Nulls),
     pub(super) usage: fn(&mut String, Counts, CacheCounts),
     /// Appends the usage object at the end of a stream.
@@ -43,24 +43,24 @@ pub(super) struct MessageForm {
     pub(super) ping: &'static str,
 }
 
-const FULL: MessageForm = MessageForm {
+const FULL: MessageFormat = MessageFormat {
     stop,
     usage,
     last_usage: usage,
     ping: "",
 };
-const SHORT: MessageForm = MessageForm {
+const SHORT: MessageFormat = MessageFormat {
     stop: llmd_stop,
     usage: llmd_usage,
     last_usage: llmd_last_usage,
     ping: "event: ping\ndata: {\"type\":\"ping\"}\n\n",
 };
 
-impl MessageForm {
-    pub(super) fn of(answers: AnswerForm) -> &'static Self {
+impl MessageFormat {
+    pub(super) fn of(answers: ResponseDetail) -> &'static Self {
         match answers {
-            AnswerForm::Full => &FULL,
-            AnswerForm::Short => &SHORT,
+            ResponseDetail::Full => &FULL,
+            ResponseDetail::Short => &SHORT,
         }
     }
 }

@@ -35,8 +35,8 @@ impl Sink for Calls {
     }
 }
 
-fn workload(seed: u64, arrivals: Arrivals) -> Synthetic {
-    Synthetic {
+fn workload(seed: u64, arrivals: Arrivals) -> SyntheticWorkload {
+    SyntheticWorkload {
         sessions: 700,
         input: "lognormal:300:400:1:6000".parse().unwrap(),
         output: Lengths::Uniform(0, 90),
@@ -45,7 +45,7 @@ fn workload(seed: u64, arrivals: Arrivals) -> Synthetic {
         seed,
         shared_prefix_ratio: 0.4,
         prefix_groups: 5,
-        ..Synthetic::default()
+        ..SyntheticWorkload::default()
     }
 }
 
@@ -66,7 +66,7 @@ fn engines() -> [EngineSpec; 3] {
     ]
 }
 
-fn both(settings: &Settings, made: &Synthetic) -> [(Vec<String>, Totals); 2] {
+fn both(settings: &Settings, made: &SyntheticWorkload) -> [(Vec<String>, Totals); 2] {
     let mut alone = Calls::default();
     let mut source = made.clone().source().unwrap();
     assert!(source.is_single_turn());

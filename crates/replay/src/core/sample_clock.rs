@@ -3,12 +3,12 @@ use std::time::Duration;
 use vllm_sim_engine::SimTime;
 
 #[derive(Debug)]
-pub(super) struct SampleRaster {
+pub(super) struct SampleClock {
     every: u64,
     next: u64,
 }
 
-impl SampleRaster {
+impl SampleClock {
     pub(super) fn new(every: Option<Duration>) -> Self {
         Self {
             every: every.unwrap_or_default().as_nanos() as u64,

@@ -141,7 +141,7 @@ impl StepLoad {
 }
 
 /// Accumulates the work of one engine for the MFU metrics.
-pub struct WorkObserver {
+pub struct MfuObserver {
     metrics: Arc<EngineMetrics>,
     model: WorkModel,
     /// Whether the engine emits step events; otherwise each output is a step.
@@ -149,7 +149,7 @@ pub struct WorkObserver {
     load: StepLoad,
 }
 
-impl WorkObserver {
+impl MfuObserver {
     /// Creates an observer of an engine that runs `model`.
     pub fn new(metrics: Arc<EngineMetrics>, model: WorkModel, steps: bool) -> Self {
         Self {
@@ -169,7 +169,7 @@ impl WorkObserver {
     }
 }
 
-impl Observer for WorkObserver {
+impl Observer for MfuObserver {
     fn on_queued(&mut self, _: &SequenceRecord) {}
 
     fn on_event(&mut self, _: SimTime, event: &Event, record: &SequenceRecord, _: SimTime) {
@@ -207,7 +207,7 @@ impl Observer for WorkObserver {
 
     fn on_stats(&mut self, _: &Stats) {}
 
-    fn on_rest(&mut self) {
+    fn on_events_delivered(&mut self) {
         self.flush();
     }
 }

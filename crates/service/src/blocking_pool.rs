@@ -11,7 +11,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinError, JoinHandle};
 
 /// Text size from which work is moved to the blocking pool, in bytes.
-const LONG: usize = 16 * 1024;
+const LARGE_TEXT_BYTES: usize = 16 * 1024;
 
 #[cfg(target_os = "linux")]
 const NICE: i32 = 5;
@@ -20,7 +20,7 @@ const NICE: i32 = 5;
 ///
 /// It has one thread per core, except for one core that stays free for short work. `None` if the
 /// system cannot start threads.
-static LONG_WORK: LazyLock<Option<Runtime>> = LazyLock::new(|| {
+static BLOCKING_POOL: LazyLock<Option<Runtime>> = LazyLock::new(|| {
     let cores = available_parallelism().map_or(1, NonZero::get);
     Builder::new_multi_thread()
         .worker_threads(cores.saturating_sub(1).max(1))
@@ -36,32 +36,32 @@ static LONG_WORK: LazyLock<Option<Runtime>> = LazyLock::new(|| {
 });
 
 /// Returns whether work on `size` bytes of text runs on the blocking pool.
-pub fn takes_long(size: usize) -> bool {
-    size >= LONG
+pub fn is_large_text(size: usize) -> bool {
+    size >= LARGE_TEXT_BYTES
 }
 
 /// Runs `work` on the blocking pool if `size` is at least 16 KiB, else on the calling thread.
 ///
 /// Dropping the returned future cancels work that has not started.
-pub async fn off_thread<T: Send + 'static>(
+pub async fn run_blocking_if_large<T: Send + 'static>(
     size: usize,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> T {
-    if !takes_long(size) {
+    if !is_large_text(size) {
         return work();
     }
     // Boxed to keep the future of the caller small.
-    Box::pin(long_work(async move { work() })).await
+    Box::pin(run_blocking(async move { work() })).await
 }
 
 /// Runs a future on the blocking pool.
 ///
 /// Dropping the returned future aborts it at its next await. A panic resumes in the caller.
-pub async fn long_work<F>(future: F) -> F::Output
+pub async fn run_blocking<F>(future: F) -> F::Output
 where
     F: Future<Output: Send> + Send + 'static,
 {
-    let Some(runtime) = &*LONG_WORK else {
+    let Some(runtime) = &*BLOCKING_POOL else {
         return future.await;
     };
     match AbortOnDrop(runtime.spawn(future)).await {
@@ -106,14 +106,22 @@ mod tests {
     #[tokio::test]
     async fn long_work_alone_leaves_the_thread() {
         let here = thread();
-        assert_eq!(off_thread(LONG - 1, thread).await, here);
-        assert_eq!(off_thread(LONG, thread).await.as_deref(), Some("long-work"));
+        assert_eq!(
+            run_blocking_if_large(LARGE_TEXT_BYTES - 1, thread).await,
+            here
+        );
+        assert_eq!(
+            run_blocking_if_large(LARGE_TEXT_BYTES, thread)
+                .await
+                .as_deref(),
+            Some("long-work")
+        );
     }
 
     #[tokio::test]
     async fn what_nobody_waits_for_is_dropped() {
         let (held, dropped) = oneshot::channel::<()>();
-        let mut waiting = Box::pin(long_work(async move {
+        let mut waiting = Box::pin(run_blocking(async move {
             let _held = held;
             pending::<()>().await;
         }));
@@ -126,6 +134,6 @@ mod tests {
     #[tokio::test]
     #[should_panic(expected = "as the caller's")]
     async fn a_panic_is_the_callers() {
-        off_thread(LONG, || panic!("as the caller's")).await
+        run_blocking_if_large(LARGE_TEXT_BYTES, || panic!("as the caller's")).await
     }
 }

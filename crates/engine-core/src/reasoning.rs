@@ -52,19 +52,19 @@ fn texts(parser: &str) -> Option<([&'static str; 2], bool)> {
 
 /// The reasoning markers of a model, and the fraction of reasoning in its output.
 #[derive(Debug, Clone)]
-pub struct Thoughts {
+pub struct ReasoningMarkers {
     start: Arc<[u32]>,
     end: Vec<u32>,
     /// Whether the model reasons by default.
-    unasked: bool,
+    reasons_by_default: bool,
     /// Fraction of reasoning in the output.
     ratio: f64,
 }
 
-impl Thoughts {
+impl ReasoningMarkers {
     /// Returns the markers for `parser`; `None` if the parser or its tokens are unknown.
     pub fn of(parser: &str, ratio: f64, tokenizer: &Tokenizer) -> Option<Self> {
-        let ([start, end], unasked) = texts(parser)?;
+        let ([start, end], reasons_by_default) = texts(parser)?;
         let [start, end] = [start, end].map(|text| match tokenizer.id_of(text) {
             Some(id) => vec![id],
             None => tokenizer.encode(text, SpecialTokens::Without),
@@ -73,7 +73,7 @@ impl Thoughts {
         known.then(|| Self {
             start: start.into(),
             end,
-            unasked,
+            reasons_by_default,
             ratio,
         })
     }
@@ -85,7 +85,7 @@ impl Thoughts {
 
     /// Returns the fraction of reasoning and the start marker for a request; `None` disables
     /// reasoning.
-    pub(crate) fn share_for(
+    pub(crate) fn reasoning_for(
         &self,
         prompt: &[u32],
         ended: Option<bool>,
@@ -100,7 +100,7 @@ impl Thoughts {
         let effort = get(kwargs, "reasoning_effort").as_str();
         let thinks = match said[0].or(said[1]) {
             Some(thinks) => thinks,
-            None => open || self.unasked && closed.is_none(),
+            None => open || self.reasons_by_default && closed.is_none(),
         };
         if !thinks || ended == Some(true) || effort == Some("none") {
             return None;
@@ -125,11 +125,11 @@ impl Thoughts {
 mod tests {
     use super::*;
 
-    fn thoughts(unasked: bool) -> Thoughts {
-        Thoughts {
+    fn thoughts(reasons_by_default: bool) -> ReasoningMarkers {
+        ReasoningMarkers {
             start: [7].into(),
             end: vec![8],
-            unasked,
+            reasons_by_default,
             ratio: 0.4,
         }
     }
@@ -143,7 +143,7 @@ mod tests {
     fn prompts_and_arguments_of_the_template_decide_about_a_thought() {
         let nil = Value::Nil;
         let opened = |prompt: &[u32], ended, kwargs: &Value| {
-            let asked = thoughts(true).share_for(prompt, ended, kwargs);
+            let asked = thoughts(true).reasoning_for(prompt, ended, kwargs);
             asked.map(|(share, start)| (share, start.to_vec()))
         };
         assert_eq!(opened(&[1, 2], None, &nil), Some((0.4, vec![7])));
@@ -154,15 +154,15 @@ mod tests {
         assert_eq!(opened(&[1, 2], Some(false), &off), None);
         let low = kwargs("reasoning_effort", "low");
         assert_eq!(opened(&[], None, &low), Some((0.2, vec![7])));
-        assert_eq!(thoughts(false).share_for(&[1], None, &nil), None);
+        assert_eq!(thoughts(false).reasoning_for(&[1], None, &nil), None);
         let on = kwargs("thinking", true);
-        assert!(thoughts(false).share_for(&[1], None, &on).is_some());
+        assert!(thoughts(false).reasoning_for(&[1], None, &on).is_some());
     }
 
     #[test]
     fn formats_are_those_of_the_parser() {
         let tokenizer = Tokenizer::simulated();
-        let of = |parser| Thoughts::of(parser, 0.4, &tokenizer);
+        let of = |parser| ReasoningMarkers::of(parser, 0.4, &tokenizer);
         let ends = ["qwen3", "mistral"].map(|parser| of(parser).expect("known").end);
         assert_ne!(ends[0], ends[1]);
         assert!(of("openai_gptoss").is_none());

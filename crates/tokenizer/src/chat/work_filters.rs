@@ -1,7 +1,7 @@
 //! Inserts filters that count work into a template: for assigned values and for the text of loops.
 
 use super::bounds::{KEPT, LOOPED};
-use super::dialect::{Edit, enclosed};
+use super::jinja2::{Edit, enclosed};
 use super::lexer::{JinjaTag, JinjaToken};
 
 pub(super) fn edits(tags: &[JinjaTag<'_>]) -> Vec<Vec<Edit>> {

@@ -6,7 +6,7 @@ use crate::outcome::Sink;
 ///
 /// Ordered by instant, then by round, then worker events before sent requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Moment {
+pub(super) struct ReportPosition {
     pub(super) at: SimTime,
     round: u32,
     sent: bool,
@@ -14,7 +14,7 @@ pub(super) struct Moment {
     number: u64,
 }
 
-impl Moment {
+impl ReportPosition {
     pub(super) fn of_worker(at: SimTime, round: u32, worker: u32) -> Self {
         Self {
             at,
@@ -34,7 +34,7 @@ impl Moment {
     }
 
     /// Position of a request that is unfinished at the end of the run.
-    pub(super) fn of_rest(number: u64) -> Self {
+    pub(super) fn of_unfinished(number: u64) -> Self {
         Self::of_request(SimTime::MAX, 0, number)
     }
 
@@ -47,8 +47,8 @@ impl Moment {
 /// Sink with a position in the event loop for each call.
 pub(super) trait OrderedSink: Sink + Sized {
     /// Sets the position of all calls that follow.
-    fn moment(&mut self, moment: Moment) {
-        let _ = moment;
+    fn report_position(&mut self, report_position: ReportPosition) {
+        let _ = report_position;
     }
 
     fn preempted(&mut self) {}

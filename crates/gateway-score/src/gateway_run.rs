@@ -1,9 +1,9 @@
 //! Collects the requests of one run, live or simulated.
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_replay::outcome::{HttpReply, Outcome, Sink, Status};
+use vllm_sim_replay::outcome::{HttpResponseInfo, Outcome, Sink, Status};
 
-pub(super) struct PlayedTurn {
+pub(super) struct RequestResult {
     pub(super) session: u64,
     pub(super) turn: u32,
     pub(super) sent: SimTime,
@@ -16,20 +16,20 @@ pub(super) struct PlayedTurn {
     pub(super) e2e_ms: Option<f64>,
     pub(super) completed: bool,
     /// Metadata of the HTTP response; empty in a simulated run.
-    pub(super) reply: HttpReply,
+    pub(super) reply: HttpResponseInfo,
     pub(super) error: Option<String>,
 }
 
 #[derive(Default)]
-pub(super) struct Play {
-    pub(super) turns: Vec<PlayedTurn>,
+pub(super) struct GatewayRun {
+    pub(super) turns: Vec<RequestResult>,
     /// Number of pods that accept requests.
     pub(super) pods: usize,
     /// Prefix cache hits and queries from the pods' metrics, if responses have no counts.
     pub(super) counted: Option<(f64, f64)>,
 }
 
-impl Play {
+impl GatewayRun {
     pub(super) fn of(pods: usize) -> Self {
         Self {
             pods,
@@ -38,7 +38,7 @@ impl Play {
     }
 }
 
-impl PlayedTurn {
+impl RequestResult {
     /// Marks the request as failed, although an answer was received.
     pub(super) fn fail(&mut self, why: &str) {
         self.completed = false;
@@ -47,7 +47,7 @@ impl PlayedTurn {
     }
 }
 
-impl Sink for Play {
+impl Sink for GatewayRun {
     fn request(&mut self, outcome: &Outcome<'_>) {
         let completed = outcome.status == Status::Completed;
         let after = |at: Option<SimTime>| {
@@ -58,7 +58,7 @@ impl Sink for Play {
             let first = outcome.admissions.first()?;
             Some(first.reused.min(outcome.input))
         };
-        self.turns.push(PlayedTurn {
+        self.turns.push(RequestResult {
             session: outcome.session,
             turn: outcome.turn,
             sent: outcome.arrival,

@@ -63,20 +63,20 @@ pub fn command() -> clap::Command {
 /// # Errors
 /// Returns a message for the user.
 pub fn run(
-    words: &[String],
+    args: &[String],
     env: &dyn Fn(&str) -> Option<String>,
     ended: impl Future<Output = ()>,
 ) -> Result<String> {
-    let words = match parse::<Args>(words)? {
-        Ok(words) => words,
+    let args = match parse::<Args>(args)? {
+        Ok(args) => args,
         Err(help) => return Ok(help),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let out = words.out.display().to_string();
-        let recorder = start(words, env).await?;
+        let out = args.out.display().to_string();
+        let recorder = start(args, env).await?;
         tracing::info!(address = %recorder.address, out, "recording; SIGINT or SIGTERM ends it");
         ended.await;
         let summary = recorder.stop().await?;
@@ -84,28 +84,28 @@ pub fn run(
     })
 }
 
-async fn start(words: Args, env: &dyn Fn(&str) -> Option<String>) -> Result<Recorder> {
-    let model = match &words.model {
+async fn start(args: Args, env: &dyn Fn(&str) -> Option<String>) -> Result<Recorder> {
+    let model = match &args.model {
         Some(model) => model.clone(),
-        None if words.force_dummy_tokenizer => String::new(),
-        None => model_of(&words.upstream, words.upstream_ca.as_deref()).await?,
+        None if args.force_dummy_tokenizer => String::new(),
+        None => model_of(&args.upstream, args.upstream_ca.as_deref()).await?,
     };
-    let tokenizer = tokenizer(&words, &model, env)?;
+    let tokenizer = tokenizer(&args, &model, env)?;
     let record = RecordConfig {
-        upstream: words.upstream,
-        out: words.out,
-        table: words.table_name,
-        append: words.append,
-        listen: (words.host, words.port),
-        authority: words.upstream_ca,
+        upstream: args.upstream,
+        out: args.out,
+        table: args.table_name,
+        append: args.append,
+        listen: (args.host, args.port),
+        authority: args.upstream_ca,
         tokenizer: Arc::new(tokenizer),
     };
     Ok(Recorder::start(record).await?)
 }
 
-fn tokenizer(words: &Args, model: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Tokenizer> {
+fn tokenizer(args: &Args, model: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Tokenizer> {
     let path = Path::new(model);
-    let source = if words.force_dummy_tokenizer {
+    let source = if args.force_dummy_tokenizer {
         TokenizerLocation::Simulated
     } else if path.exists() {
         TokenizerLocation::Folder(path.to_owned())
@@ -113,7 +113,7 @@ fn tokenizer(words: &Args, model: &str, env: &dyn Fn(&str) -> Option<String>) ->
         TokenizerLocation::Hub {
             repo: model.to_owned(),
             revision: None,
-            download: words.download_tokenizer,
+            download: args.download_tokenizer,
             hub: Hub::from_env(env),
         }
     };
@@ -122,7 +122,7 @@ fn tokenizer(words: &Args, model: &str, env: &dyn Fn(&str) -> Option<String>) ->
             tracing::info!(model, "tokenizer: {what}");
             Ok(tokenizer)
         }
-        Err(error) if words.download_tokenizer || path.exists() => {
+        Err(error) if args.download_tokenizer || path.exists() => {
             Err(error).context("no tokenizer for --model")
         }
         Err(error) => {
