@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help check run test bench load instructions bless fmt build docs chart cluster gateways image wheel wheels dist clients python examples site picture wire vllm-flags front-end
+.PHONY: help check run test bench load instructions bless fmt build docs chart cluster gateways image wheel wheels dist clients python npm action examples site picture wire vllm-flags front-end
 
 # What docs, chart and image start.
 BINARY ?= target/release/vllm-sim
@@ -58,10 +58,10 @@ else
 	python3 python/pack_wheel.py $(BINARY) python/dist
 endif
 
-wheels: ## static wheels, tarballs and checksums of both machines in python/dist
+wheels: ## static wheels, tarballs, npm packages and checksums of both machines in python/dist
 	.ci/wheels python/dist
 
-dist: ## a tarball and a wheel of BINARY in python/dist, with checksums
+dist: ## a tarball, a wheel and an npm package of BINARY in python/dist, with checksums
 	.ci/dist $(BINARY) python/dist
 
 clients: ## client libraries of Python against BINARY
@@ -69,6 +69,13 @@ clients: ## client libraries of Python against BINARY
 
 python: ## types and tests of the Python package around BINARY
 	tests/ship/python_package.sh $(BINARY)
+
+npm: ## tests of the npm package around BINARY, and its use from the tarball
+	tests/ship/npm_package.sh $(BINARY)
+
+action: ## the steps of action.yml with BINARY, and the names of what is released
+	tests/ship/action.py $(BINARY)
+	tests/ship/ways_in.py $(BINARY)
 
 examples: ## the examples with BINARY
 	tests/ship/examples.sh $(BINARY)

@@ -1,4 +1,4 @@
-// A fake vLLM in Node's own test runner: node --test examples/node
+// A fake vLLM in Node's own test runner: node --test examples/node/*.mjs
 // (vitest and jest take the same helpers). VLLM_SIM names the program.
 
 import assert from "node:assert/strict";

@@ -10,7 +10,7 @@ use http::{Request, Uri, header};
 use http_body_util::Full;
 
 use vllm_sim_command_line::{self as command_line, refuse};
-use vllm_sim_http_client::{Client, Connector, Endpoint, Trust};
+use vllm_sim_http_client::{CertificateVerification, Client, Connector, Endpoint};
 
 /// Maximum size of a response, in bytes.
 const MAX_RESPONSE_BYTES: usize = 1 << 20;
@@ -54,8 +54,9 @@ pub(super) fn run(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Res
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let asked = tokio::time::timeout(timeout, ask(&uri, endpoint));
-    match runtime.block_on(async { asked.await }) {
+    let asked =
+        runtime.block_on(async { tokio::time::timeout(timeout, ask(&uri, endpoint)).await });
+    match asked {
         Ok(Ok(200)) => Ok(format!("{url}: healthy")),
         Ok(Ok(status)) => bail!("{url}: answered {status}"),
         Ok(Err(error)) => Err(error.context(url)),
@@ -79,7 +80,7 @@ async fn ask(uri: &Uri, endpoint: Endpoint) -> Result<u16> {
     let host = uri.authority().map_or("", |authority| authority.as_str());
     let request = Request::get(path).header(header::HOST, host);
     let request = request.body(Full::<Bytes>::default())?;
-    let connector = Connector::new(endpoint, &Trust::Anyone)?;
+    let connector = Connector::new(endpoint, &CertificateVerification::Disabled)?;
     let client = Client::new(connector);
     let response = client.fetch(request, MAX_RESPONSE_BYTES).await;
     let response = response.map_err(|why| anyhow!("{why}"))?;

@@ -118,7 +118,11 @@ fn print_error(error: &dyn std::fmt::Display, code: u8) -> ExitCode {
 /// Prints the usage and the missing argument.
 fn print_usage_error(error: &ConfigError) -> ExitCode {
     use std::io::Write;
-    let _ = writeln!(std::io::stderr().lock(), "{}\n", vllm_sim_config::usage());
+    let _ = writeln!(
+        std::io::stderr().lock(),
+        "{}\n",
+        vllm_sim_config::program_help()
+    );
     print_error(error, BAD_CONFIG)
 }
 

@@ -139,7 +139,7 @@ const QUOTED: [(&str, &str, &str); 8] = [
     (
         "texts of\n16 KiB and more",
         "crates/service/src/blocking_pool.rs",
-        "LONG: usize = 16 * 1024;",
+        "LARGE_TEXT_BYTES: usize = 16 * 1024;",
     ),
     (
         "A request of 64 KiB and more",

@@ -132,6 +132,7 @@ fn help_and_version_work_behind_every_command() {
         "gateway",
         "gateway score",
         "completions",
+        "healthcheck",
         "man",
     ] {
         for word in ["--help", "-h"] {
@@ -385,4 +386,102 @@ fn explain_shows_where_the_memory_goes_and_what_drafts_do() {
         .find(|line| line.starts_with("  host weights"));
     assert!(part.unwrap().contains(" 82.60 "), "{offloaded}");
     assert!(!plain.contains("host weights"), "{plain}");
+}
+
+/// Returns what bash offers behind a command line whose last word is incomplete.
+fn completed(script: &std::path::Path, words: &[&str]) -> Vec<String> {
+    let (last, before) = words.split_last().expect("a word");
+    let previous = before.last().expect("the program");
+    let ask = format!(
+        "source {script:?}; COMP_WORDS=({words}); COMP_CWORD={at}; \
+         _vllm__sim vllm-sim {last:?} {previous}; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        words = words
+            .iter()
+            .map(|word| format!("{word:?} "))
+            .collect::<String>(),
+        at = before.len(),
+    );
+    let shell = std::process::Command::new("bash")
+        .args(["-c", &ask])
+        .output();
+    let output = shell.expect("bash is installed");
+    let text = String::from_utf8(output.stdout).expect("text");
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn bash_completes_behind_every_command() {
+    let dir = tempfile::tempdir().unwrap();
+    let (code, script, _) = run(dir.path(), "completions bash");
+    assert_eq!(code, 0);
+    let path = dir.path().join("completions.bash");
+    std::fs::write(&path, script).unwrap();
+    for (words, offered) in [
+        (&["vllm-sim", "rep"][..], "replay"),
+        (&["vllm-sim", "--max-num-se"], "--max-num-seqs"),
+        (
+            &["vllm-sim", "serve", "demo", "--max-num-se"],
+            "--max-num-seqs",
+        ),
+        (&["vllm-sim", "serve", "llama-3.1-7"], "llama-3.1-70b"),
+        (
+            &["vllm-sim", "serve", "demo", "--gpu", "H10"],
+            "H100-SXM-80GB",
+        ),
+        (&["vllm-sim", "replay", "--rou"], "--router"),
+        (&["vllm-sim", "plan", "--slo-t"], "--slo-ttft-ms"),
+        (&["vllm-sim", "explain", "--gp"], "--gpu"),
+        (&["vllm-sim", "gateway", "s"], "score"),
+        (&["vllm-sim", "gateway", "score", "--rep"], "--replicas"),
+    ] {
+        let found = completed(&path, words);
+        assert!(
+            found.iter().any(|word| word == offered),
+            "{words:?}: {found:?}"
+        );
+    }
+    let first = completed(&path, &["vllm-sim", ""]);
+    assert!(first.contains(&"serve".to_owned()), "{first:?}");
+    assert!(first.iter().all(|word| !word.starts_with('-')), "{first:?}");
+}
+
+#[test]
+fn a_server_is_probed_by_the_program_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let server = std::thread::spawn(move || {
+        for status in ["200 OK", "503 Service Unavailable"] {
+            use std::io::{Read, Write};
+            let (mut socket, _) = listener.accept().unwrap();
+            let mut head = [0; 1024];
+            let read = socket.read(&mut head).unwrap();
+            assert!(
+                head[..read].starts_with(b"GET /health HTTP/1.1"),
+                "{head:?}"
+            );
+            let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
+            socket.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    let healthy = run(dir.path(), &format!("healthcheck {url}"));
+    assert_eq!(
+        (healthy.0, healthy.1.trim()),
+        (0, format!("{url}: healthy").as_str())
+    );
+    let (code, _, errors) = run(dir.path(), &format!("healthcheck {url}"));
+    assert_eq!(
+        (code, errors.contains("answered 503")),
+        (1, true),
+        "{errors}"
+    );
+    server.join().unwrap();
+    let (code, _, errors) = run(dir.path(), &format!("healthcheck {url}"));
+    assert_eq!(
+        (code, errors.contains("cannot connect")),
+        (1, true),
+        "{errors}"
+    );
+    let (code, ..) = run(dir.path(), "healthcheck nowhere");
+    assert_eq!(code, 2);
 }

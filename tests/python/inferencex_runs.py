@@ -59,7 +59,10 @@ def run(number, point):
     name = point["model"].split("/")[-1]
     if name not in MODELS and name not in CONFIGS or (point.get("attention_dp") or 1) > 1:
         return None
-    weights = {"": "none", "fp8": "fp8", "fp4": "fp4"}[point["precision"]]
+    weights = {"": "none", "fp8": "fp8", "fp4": "fp4", "int4": "int4"}.get(point["precision"])
+    # The configurations in full hold the quantisation of one precision each, none of them int4.
+    if weights is None or (weights == "int4" and name in CONFIGS):
+        return None
     if weights == "fp8" and name in BLOCK_SCALES:
         weights = "fp8_block"
     if name in CONFIGS:

@@ -13,7 +13,7 @@ skip() { echo "examples/$1: not run, $2"; }
 has() { command -v "$1" >/dev/null; }
 
 if has node; then
-  node --test node
+  node --test node/*.mjs
 else
   skip node 'there is no node'
 fi

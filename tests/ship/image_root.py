@@ -161,12 +161,21 @@ def serves(root, words, port, model):
         assert user == "65532", f"runs as {user}"
         assert int(capabilities, 16) == 0, f"capabilities {capabilities}"
         assert answer["usage"]["completion_tokens"] >= 1
+        if port == 8000:
+            # The port that the image probes.
+            print(f"ok   HEALTHCHECK: {says(root, *probe())}")
         print(f"ok   {' '.join(words)}: {answer['choices'][0]['message']['content']!r}")
     finally:
         server.terminate()
         out, _ = server.communicate(timeout=20)
     if server.returncode != 0:
         sys.exit(f"{words}: exit code {server.returncode} after SIGTERM: {out}")
+
+
+def probe():
+    """The words of the image's HEALTHCHECK."""
+    (found,) = [rest for word, rest in stages()["runtime"] if word == "HEALTHCHECK"]
+    return json.loads(found.partition("CMD ")[2])
 
 
 def main():

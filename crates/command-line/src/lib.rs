@@ -27,6 +27,7 @@ pub struct RequirementFailed {
     pub missed: String,
 }
 
+/// Returns a [`UsageError`] from the calling function, formatted as by `format!`.
 #[macro_export]
 macro_rules! refuse {
     ($($text:tt)*) => {

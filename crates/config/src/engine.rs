@@ -7,12 +7,9 @@ use vllm_sim_engine::sched::vllm::{PreemptionVictim, SchedulingPolicy};
 use vllm_sim_engine::{Calculator, Delays};
 use vllm_sim_service::{Admission, ServingRole};
 
-use super::api;
 use super::batch_limits::BatchLimits;
-use super::block_size;
 use super::choices::{LatencyKind, OffloadBackend, SchedulerKind, Task};
 use super::cli_mode::CliMode;
-use super::cuda_graphs;
 use super::encoder::Encoder;
 use super::error::ConfigError;
 use super::flag::Flag;
@@ -25,6 +22,7 @@ use super::parallel::Parallel;
 use super::reserved_memory::ReservedMemory;
 use super::speculative::Speculative;
 use super::values::Values;
+use super::{api, block_size, cuda_graphs};
 
 /// Settings of the engine: scheduler, step times, KV cache and parallelism.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,13 +43,11 @@ pub struct Engine {
     pub speedup: SpeedupRatios,
     /// GPU name; selects the constants of the roofline model.
     pub gpu: Option<String>,
-    /// Tokens per block, over all GPUs that share a context (default 16; with `serve` by GPU and
-    /// model).
+    /// Tokens per block, over all GPUs of a context (default 16; with `serve` by GPU and model).
     pub block_size: u32,
     /// Memory for the KV cache.
     pub memory: CacheMemory,
-    /// Size of the KV cache as vLLM plans it; `None`: model or memory unknown, or not vLLM's
-    /// scheduler.
+    /// Size of the KV cache as vLLM plans it; `None`: model, memory or vLLM's scheduler missing.
     pub kv_cache: Option<KvCacheSize>,
     /// Offloading of KV cache to CPU memory.
     pub kv_offload: Option<KvOffload>,
@@ -88,8 +84,7 @@ pub struct QueueLimits {
     pub max_num_scheduled_tokens: u32,
     /// Whether admission waits until the whole prompt fits into the KV cache (default yes).
     pub reserve_full_prompt: bool,
-    /// llm-d's limit of the waiting queue (default 1000; none with `serve`); beyond it requests get
-    /// 429.
+    /// llm-d's limit of the waiting queue; beyond it requests get 429 (default 1000; none with `serve`).
     pub max_waiting_queue_length: Option<u32>,
     /// vLLM's limits of the queue, in requests and in prompt tokens; beyond them requests get 503.
     pub admission: Admission,
@@ -160,15 +155,13 @@ pub struct CacheMemory {
 /// Settings of the prefix cache and its block hashes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PrefixCaching {
-    /// Interval, in tokens, at which sliding-window layers keep their cache (0: only at prompt
-    /// ends).
+    /// Interval, in tokens, at which sliding-window layers keep their cache (0: at prompt ends).
     pub retention_interval: Option<u32>,
     /// Whether full blocks are reused by later requests.
     pub enable_prefix_caching: bool,
     /// Whether llm-d's `--enable-kvcache` is set.
     pub enable_kvcache: bool,
-    /// Minimum cached fraction of a prompt, llm-d's `--global-cache-hit-threshold` (default 0:
-    /// off).
+    /// Minimum cached fraction of a prompt, llm-d's `--global-cache-hit-threshold` (default 0).
     pub cache_hit_threshold: f64,
     /// Hash algorithm of blocks.
     pub hash_algo: HashAlgo,
@@ -594,10 +587,9 @@ fn delays(v: &Values) -> Result<Delays, ConfigError> {
 
 impl Sglang {
     fn from_values(v: &Values) -> Result<Self, ConfigError> {
+        let policy = v.choice(&engine::SGLANG_SCHEDULE_POLICY)?;
         Ok(Self {
-            schedule_policy: v
-                .choice(&engine::SGLANG_SCHEDULE_POLICY)?
-                .unwrap_or_default(),
+            schedule_policy: policy.unwrap_or_default(),
             max_prefill_tokens: v.get(&engine::SGLANG_MAX_PREFILL_TOKENS)?,
             chunked_prefill_size: v.get(&engine::SGLANG_CHUNKED_PREFILL_SIZE)?,
             clip_max_new_tokens: v.get(&engine::SGLANG_CLIP_MAX_NEW_TOKENS)?,

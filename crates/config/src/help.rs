@@ -73,7 +73,7 @@ Examples:
   vllm-sim serve demo --failure-injection-rate 10 --failure-types rate_limit";
 
 /// Returns the page of the program: its commands, first flags and examples.
-pub(super) fn program() -> String {
+pub fn program() -> String {
     let groups: Vec<String> = FlagGroup::ALL.into_iter().map(word_of).collect();
     let mut page = PROGRAM.to_owned();
     let mut room = 0;
@@ -96,18 +96,6 @@ Usage: vllm-sim launch render [MODEL] [FLAGS]
 
 Commands:
   render  Serve tokenising and rendering only; takes the flags of `vllm-sim serve`";
-
-const EXAMPLE: &str = "  vllm-sim --model demo               serve a model called demo on port 8000
-  curl http://localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\
-    -d '{\"model\": \"demo\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'
-  vllm-sim --help                     all commands and the first flags";
-
-/// Returns how the program is called, for a command line without words.
-pub fn usage() -> String {
-    format!(
-        "Usage: vllm-sim --model MODEL [FLAGS]\n       vllm-sim COMMAND [ARGUMENTS]\n\n{EXAMPLE}"
-    )
-}
 
 const AFTER: &str = "\
 Both command lines accept all flags. Flags can also be set in a YAML file (--config), or in the \

@@ -65,7 +65,7 @@ pub use faults::Faults;
 pub use flag::{FlagKind, FlagSpec, Range, Scope};
 pub use flags::{flags, live};
 pub use group::FlagGroup;
-pub use help::{clap_command, flags_markdown, usage};
+pub use help::{clap_command, flags_markdown, program as program_help};
 pub use ignored::{Arity, ignored_flags, is_vllm_serve_flag};
 pub use kv_cache::KvCacheSize;
 pub use kv_events::KvEvents;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use vllm_sim_config::{
-    Arity, CliMode, FlagGroup, FlagKind, flags, flags_markdown, help, ignored_flags,
+    Arity, CliMode, Command, FlagGroup, FlagKind, TOOLS, flags, flags_markdown, ignored_flags, load,
 };
 
 use super::try_words;
@@ -172,25 +172,57 @@ fn every_flag_can_be_set_by_its_variable() {
     }
 }
 
-#[test]
-fn help_is_grouped_and_knows_the_mode() {
-    let text = help(CliMode::Llmd, "");
-    assert!(text.contains("--time-to-first-token <DURATION>"), "{text}");
-    assert!(text.contains("Scheduler and queue:") && text.contains("[default: 5]"));
-    assert!(!text.contains("--hf-endpoint") && text.lines().count() < 100);
-    for word in text
-        .split_whitespace()
-        .filter_map(|w| w.strip_prefix("--help="))
-    {
-        let group = help(CliMode::Llmd, word.trim_end_matches([';', ',']));
-        assert!(word == "WORD" || group.contains("  --"), "{word}");
+/// Returns the help page that a command line prints.
+fn page(line: &str) -> String {
+    let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+    match load(&words, &|_| None) {
+        Ok(Command::Help(page)) => page,
+        other => panic!("{line}: {other:?}"),
     }
-    assert!(help(CliMode::Llmd, "kv-events").contains("--kv-events-config"));
-    assert!(help(CliMode::Vllm, "").contains("[default: 256]"));
-    assert!(help(CliMode::Vllm, "all").contains("--hf-endpoint"));
-    let some = help(CliMode::Vllm, "max-num");
+}
+
+#[test]
+fn the_programs_page_fits_a_screen_and_names_every_command() {
+    let text = page("vllm-sim --help");
+    assert!(text.lines().count() <= 60, "{text}");
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
+    for command in TOOLS
+        .into_iter()
+        .chain(["serve", "launch", "config", "version"])
+    {
+        let named =
+            text.contains(&format!("\n  {command} ")) || text.contains(&format!(" {command}"));
+        assert!(named, "{command}");
+    }
+    for group in FlagGroup::ALL {
+        let word = group.title().to_lowercase().replace(' ', "-");
+        let named = text.contains(&format!(" {word},")) || text.contains(&format!(" {word}."));
+        assert!(named, "{word}");
+        let flags = page(&format!("vllm-sim --help={word}"));
+        assert!(flags.contains("  --"), "{word}");
+    }
+    assert_eq!(
+        [page("vllm-sim -h"), page("vllm-sim help")],
+        [text.clone(), text]
+    );
+}
+
+#[test]
+fn the_servers_page_is_grouped_and_knows_the_mode() {
+    let text = page("vllm-sim serve --help");
+    assert!(text.contains("--time-to-first-token <DURATION>"), "{text}");
+    assert!(text.contains("Scheduler and queue:") && text.contains("[default: 256]"));
+    assert!(!text.contains("--hf-endpoint") && text.lines().count() < 100);
+    assert!(page("vllm-sim serve -h").lines().count() < text.lines().count());
+    assert!(page("llm-d-inference-sim --help").contains("[default: 5]"));
+    assert!(page("vllm-sim --help=kv-events").contains("--kv-events-config"));
+    assert!(page("vllm-sim serve --help=all").contains("--hf-endpoint"));
+    let some = page("vllm-sim serve --help=max-num");
     assert!(some.contains("--max-num-seqs") && !some.contains("--port"));
-    assert!(help(CliMode::Llmd, "lora").contains("--max-cpu-loras"));
+    assert!(page("vllm-sim --help=lora").contains("--max-cpu-loras"));
 }
 
 #[test]

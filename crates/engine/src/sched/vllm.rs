@@ -122,7 +122,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             bulk: BulkDecode::new(&config, &rules),
             aligns_chunks: config.aligns_chunks(),
             encoder: config.encoder.as_deref().map(EncoderCache::boxed),
-            watermark_blocks: (config.watermark * f64::from(config.num_gpu_blocks)) as u32,
+            // vLLM counts its null block too: `vllm/v1/core/kv_cache_manager.py`.
+            watermark_blocks: (config.watermark * (f64::from(config.num_gpu_blocks) + 1.0)) as u32,
             config,
             rules,
             pool,

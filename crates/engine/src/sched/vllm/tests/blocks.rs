@@ -186,6 +186,21 @@ fn the_watermark_keeps_blocks_free_unless_nothing_runs() {
 }
 
 #[test]
+fn the_watermark_is_a_fraction_of_all_blocks_with_the_null_block() {
+    // One block of six is kept free; of five it would be none.
+    let config = VllmConfig {
+        num_gpu_blocks: 5,
+        watermark: 0.17,
+        ..config()
+    };
+    let log = play(
+        config,
+        submits(vec![(0, seq(1, 64, 1)), (0, seq(2, 16, 1))]),
+    );
+    assert_eq!(log, "0: s1 | 10: t1 e1 s2 | 20: t2 e2");
+}
+
+#[test]
 fn block_events_come_with_the_end_of_their_step() {
     let config = VllmConfig {
         kv_events: true,

@@ -1,0 +1,2 @@
+export { vllmSim } from "./hooks.js";
+export type { HookOptions } from "./hooks.js";

@@ -1,0 +1,3 @@
+#!/bin/sh
+# A program that never listens.
+exec sleep 60
