@@ -12,8 +12,7 @@ import sys
 CHART = pathlib.Path(__file__).resolve().parent / "vllm-sim"
 HEAD = """# vllm-sim
 
-Deploys [vllm-sim](https://github.com/vllm-sim/vllm-sim) on Kubernetes: servers that from outside are a vLLM
-deployment, without GPU and model.
+Deploys [vllm-sim](https://github.com/vllm-sim/vllm-sim) on Kubernetes: vLLM servers without GPU and model.
 
 ```sh
 helm install sim oci://ghcr.io/vllm-sim/charts/vllm-sim --set config.model=demo
@@ -23,7 +22,7 @@ helm test sim
 Unknown keys are refused. The values of llm-d-inference-sim's chart keep their names and meaning. docs/kubernetes.md
 of the repository shows how to use the chart; docs/flags.md lists the keys of `config`.
 
-`helm/readme.py` makes this page from values.yaml.
+`helm/readme.py` writes this page from values.yaml.
 """
 SECTION = re.compile(r"^# -{4} (.*?) -+$")
 KEY = re.compile(r"^( *)([\w.-]+):(?: (.*))?$")

@@ -147,7 +147,7 @@ const QUOTED: [(&str, &str, &str); 8] = [
         "LARGE: u64 = 64 * 1024;",
     ),
     (
-        "eleven stand in `crates/engine/src/lib.rs`",
+        "eleven are listed in `crates/engine/src/lib.rs`",
         "crates/engine/src/lib.rs",
         "//! 11. ",
     ),

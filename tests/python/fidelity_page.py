@@ -117,13 +117,13 @@ def page(report, points, left_out):
                         *(f"**{cell}**" for cell in row)])
     yield from markdown(["", "TTFT", "ITL", "E2E"], rows)
     yield ""
-    yield ("The constants of the roofline were fitted on runs of this set; the bold row is what they are "
-           "worth elsewhere. For it the sixteen numbers that were ever fitted to recorded runs are fitted "
-           "anew without each deployment; what kernel tables gave (shares of GPUs, all-reduce) stays." if left_out else
+    yield ("The constants of the roofline were fitted on runs of this set; the bold row estimates their "
+           "errors for other deployments. For it, the sixteen fitted numbers are fitted "
+           "again without each deployment. Values from kernel tables (shares of GPUs, all-reduce) stay." if left_out else
            "The constants of the roofline were fitted on runs of this set.")
     yield ""
-    yield ("Medians by group; in brackets with constants fitted to all runs, which is what a run is "
-           "predicted by." if left_out else "Medians by group:")
+    yield ("Medians by group; in brackets with constants fitted to all runs, as `validate` "
+           "predicts them." if left_out else "Medians by group:")
     yield ""
     rows = []
     for group in report["groups"]:

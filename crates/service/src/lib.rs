@@ -1,4 +1,4 @@
-//! The request-independent core of the server, shared by the HTTP and gRPC front ends.
+//! The protocol-independent core of the server, shared by the HTTP and gRPC front ends.
 
 mod admission;
 mod backlog;

@@ -53,8 +53,7 @@ impl Service {
             return Err(ServeError::Paused);
         }
         let prefill = |prompt: &Prompt| prompt.tokens.len() as u64 * u64::from(job.n);
-        let queued = job.facts.prompts.iter().map(prefill).sum();
-        let queued = self.queue_tokens(queued)?;
+        let queued = self.queue_tokens(job.facts.prompts.iter().map(prefill).sum())?;
         let rank = self.rank(job.request.rank)?;
         let arrival = self.arrivals.fetch_add(1, Ordering::Relaxed);
         let parent = Arc::new(ParentRequest::new(job.n, sequences));
@@ -86,10 +85,8 @@ impl Service {
                     return Err(ServeError::Abandoned);
                 }
                 // Greedy sampling gives every choice the same text.
-                let key = match job.sampler.greedy {
-                    true => mix(key, 0),
-                    false => mix(key, choice.into()),
-                };
+                let drawn = if job.sampler.greedy { 0 } else { choice };
+                let key = mix(key, drawn.into());
                 let form = match chosen {
                     Some(chosen) => OutputForm::Scripted(chosen.reply().clone()),
                     None => self.form(job, key)?,
@@ -107,8 +104,8 @@ impl Service {
                     self.submission(job, prompt, key, &script, plan, parent.clone());
                 submission.sequence.media = media.clone();
                 let faults = job.request.faults.as_ref();
-                let delays = faults.and_then(|f| f.settings.delays.get(rank).cloned());
-                submission.sequence.delays = delays;
+                submission.sequence.delays =
+                    faults.and_then(|faults| faults.settings.delays.get(rank).cloned());
                 submissions.push(submission);
                 scripts.push(script);
             }
