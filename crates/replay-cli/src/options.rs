@@ -30,7 +30,7 @@ pub(super) struct ReplayArgs {
     #[command(flatten)]
     pub online: OnlineArgs,
     /// Play a recorded run of Dynamo's offline replay: a folder with args.json and its trace.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["PoolArgs", "SplitArgs", "WorkloadArgs", "AdapterArgs"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["PoolArgs", "WorkloadArgs", "AdapterArgs"])]
     pub dynamo_run: Option<PathBuf>,
     /// With --dynamo-run: folder of NVIDIA's kernel tables, for a timing model that asks for them
     /// [those in $VIRTUAL_ENV or $CONDA_PREFIX].
@@ -43,7 +43,7 @@ pub(super) struct ReplayArgs {
         num_args = 2..,
         value_name = "REPORT",
         conflicts_with_all = [
-            "PoolArgs", "SplitArgs", "WorkloadArgs", "AdapterArgs", "OnlineArgs", "dynamo_run", "replay_mode",
+            "PoolArgs", "WorkloadArgs", "AdapterArgs", "OnlineArgs", "dynamo_run", "replay_mode",
             "report_json", "per_request", "slo_ttft_ms", "slo_itl_ms", "slo_e2e_ms",
             "gpu_hour_price",
         ]
@@ -263,9 +263,21 @@ pub struct PoolArgs {
     /// Engine of the workers as Dynamo's mocker has it: JSON, or a file of it.
     #[arg(long, value_name = "JSON|FILE")]
     pub extra_engine_args: Option<String>,
-    /// How the workers of split pools differ.
-    #[command(flatten)]
-    pub split: SplitArgs,
+    /// The same, of prefill workers.
+    #[arg(long, value_name = "JSON|FILE", requires = "num_prefill_workers")]
+    pub prefill_engine_args: Option<String>,
+    /// The same, of decode workers.
+    #[arg(long, value_name = "JSON|FILE", requires = "num_prefill_workers")]
+    pub decode_engine_args: Option<String>,
+    /// Flags of `serve` for one of two pools, added to those of the command line, such as
+    /// '{"prefill": {"tensor-parallel-size": 4}, "decode": {"tensor-parallel-size": 2}}'.
+    #[arg(
+        long,
+        value_name = "JSON|FILE",
+        requires = "num_prefill_workers",
+        conflicts_with_all = ["prefill_engine_args", "decode_engine_args"]
+    )]
+    pub pool_flags: Option<String>,
     /// How workers are chosen.
     #[arg(
         long,
@@ -323,48 +335,6 @@ pub struct PoolArgs {
     /// Workers that are lost with all that they have, while others start: SECONDS=WORKERS,…
     #[arg(long, value_name = "PLAN")]
     pub lose_workers: Option<String>,
-}
-
-/// How the workers of two pools differ.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Workers and router")]
-pub struct SplitArgs {
-    /// Engine of prefill workers as Dynamo's mocker has it: JSON, or a file of it.
-    #[arg(long, value_name = "JSON|FILE", requires = "num_prefill_workers")]
-    pub(super) prefill_engine_args: Option<String>,
-    /// The same, of decode workers.
-    #[arg(long, value_name = "JSON|FILE", requires = "num_prefill_workers")]
-    pub(super) decode_engine_args: Option<String>,
-    /// Flags of `serve` for prefill workers, added to those of the command line, such as
-    /// '{"tensor-parallel-size": 4}'.
-    #[arg(
-        long,
-        value_name = "JSON|FILE",
-        requires = "num_prefill_workers",
-        conflicts_with = "prefill_engine_args"
-    )]
-    pub(super) prefill_flags: Option<String>,
-    /// The same, for decode workers.
-    #[arg(
-        long,
-        value_name = "JSON|FILE",
-        requires = "num_prefill_workers",
-        conflicts_with = "decode_engine_args"
-    )]
-    pub(super) decode_flags: Option<String>,
-}
-
-impl SplitArgs {
-    /// Whether they do not differ.
-    pub(super) fn is_empty(&self) -> bool {
-        let all = [
-            &self.prefill_engine_args,
-            &self.decode_engine_args,
-            &self.prefill_flags,
-            &self.decode_flags,
-        ];
-        all.iter().all(|given| given.is_none())
-    }
 }
 
 /// Whose rule of scaling.
@@ -434,7 +404,7 @@ pub(super) struct OnlineArgs {
         long,
         value_name = "URL",
         value_delimiter = ',',
-        conflicts_with_all = ["PoolArgs", "SplitArgs", "dynamo_run"]
+        conflicts_with_all = ["PoolArgs", "dynamo_run"]
     )]
     pub target: Vec<String>,
     /// Which API.
