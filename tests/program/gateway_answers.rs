@@ -304,28 +304,23 @@ fn an_unseen_pod_makes_every_share_unknown() {
 #[test]
 fn worse_times_and_less_reuse_are_seen() {
     let fleet = Fleet::start(&NAMED);
-    let (_, printed, honest) = fleet.judged(Misdeed::None, "");
     let (_, buffered, report) = fleet.judged(Misdeed::Buffers, "");
     let share = |report: &Value, name: &str| number(report, &format!("/share_of_ideal/{name}"));
-    assert!(
-        share(&report, "ttft") < 0.5 * share(&honest, "ttft"),
-        "{printed}{buffered}"
+    // The first token comes with the last one, 23 steps later, whatever the load of the machine.
+    assert!(share(&report, "ttft") < 0.75, "{buffered}");
+    let (ttft, e2e) = (
+        number(&report, "/gateway/ttft"),
+        number(&report, "/gateway/e2e"),
     );
+    assert!(ttft > 0.9 * e2e, "{buffered}");
+    // Most requests wait longer than their bound.
     let (_, serial, report) = fleet.judged(Misdeed::Serialises, "");
-    assert!(
-        share(&report, "e2e") < 0.5 * share(&honest, "e2e"),
-        "{printed}{serial}"
-    );
+    assert!(number(&report, "/score") < 0.5, "{serial}");
     let (_, salted, report) = fleet.judged(Misdeed::Salts, "");
-    assert_eq!(number(&report, "/gateway/reuse"), 0.0, "{salted}");
-    assert!(
-        number(&report, "/score") < number(&honest, "/score"),
-        "{salted}"
-    );
+    assert_eq!(share(&report, "reuse"), 0.0, "{salted}");
     let (code, hedged, report) = fleet.judged(Misdeed::Hedges, "--require retries<=0");
     assert_eq!((code, number(&report, "/retries")), (1, 48.0), "{hedged}");
     // The histories of the pods correct the headers.
     let (_, lies, report) = fleet.judged(Misdeed::Lies, "");
     assert_eq!(number(&report, "/gateway/balance"), 1.0, "{lies}");
-    assert_eq!(report["pods_known_by"], "response header", "{lies}");
 }

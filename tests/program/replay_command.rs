@@ -304,8 +304,7 @@ fn split_pools_have_tensor_parallel_sizes_of_their_own() {
             "replay --input-tokens 1000 --output-tokens 16 --request-count 10 --request-rate 2 \
              --model meta-llama/Llama-3.1-70B-Instruct --gpu H100 \
              --num-prefill-workers 1 --num-decode-workers 1 \
-             --prefill-flags {{\"tensor-parallel-size\":{prefill}}} \
-             --decode-flags {{\"tensor-parallel-size\":{decode}}} --report-json -"
+             --pool-flags {{\"prefill\":{{\"tensor-parallel-size\":{prefill}}},\"decode\":{{\"tensor-parallel-size\":{decode}}}}} --report-json -"
         )
     };
     let number = |prefill, decode, key: &str| {

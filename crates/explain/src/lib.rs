@@ -502,7 +502,8 @@ mod tests {
             "Sampling    the vocabulary is not cut (no top-p or top-k: a test)",
             "  matrices",
             "5.6 ms",
-            "Evidence    1 x H100-SXM-80GB with bf16 weights of this size was recorded",
+            "Evidence    not recorded; the nearest is Qwen/Qwen3-32B, bf16, computed prompts",
+            "1 x H100-SXM-80GB with bf16 weights of this size and cached prompts was recorded",
         ] {
             assert!(text.contains(part), "no {part:?} in\n{text}");
         }

@@ -65,6 +65,10 @@ struct PointResult {
 }
 
 impl PointResult {
+    fn has_good(&self) -> bool {
+        self.played.as_ref().is_ok_and(|played| played.good() > 0.0)
+    }
+
     /// Returns whether enough requests are good; without bounds, all are.
     fn suffices(&self) -> bool {
         let attained = self.played.as_ref().ok().and_then(Played::attained);
@@ -291,7 +295,10 @@ fn cells(names: &[&str], played: &[PointResult]) -> (Vec<String>, Vec<Vec<String
 fn notes(names: &[&str], points: &[PointResult]) -> Vec<String> {
     let mut notes = vec![match best(points) {
         Some(_) => "* most good requests per second and GPU".to_owned(),
-        None => match points.iter().find(|point| !point.suffices()) {
+        None => match points
+            .iter()
+            .find(|point| !point.suffices() && point.has_good())
+        {
             Some(point) => format!(
                 "no point has {} % of its requests good (--attainment), so none is the best",
                 100.0 * point.needed

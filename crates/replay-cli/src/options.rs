@@ -31,7 +31,7 @@ pub(super) struct ReplayArgs {
     #[command(flatten)]
     pub online: OnlineArgs,
     /// Simulate a recorded run of Dynamo's offline replay: a folder with args.json and its trace.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["PoolArgs", "SplitArgs", "WorkloadArgs", "AdapterArgs"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["PoolArgs", "WorkloadArgs", "AdapterArgs"])]
     pub dynamo_run: Option<PathBuf>,
     /// With --dynamo-run: folder of NVIDIA's kernel tables, for timing models that need them [the
     /// tables in $VIRTUAL_ENV or $CONDA_PREFIX].
@@ -44,7 +44,7 @@ pub(super) struct ReplayArgs {
         num_args = 2..,
         value_name = "REPORT",
         conflicts_with_all = [
-            "PoolArgs", "SplitArgs", "WorkloadArgs", "AdapterArgs", "OnlineArgs", "dynamo_run", "replay_mode",
+            "PoolArgs", "WorkloadArgs", "AdapterArgs", "OnlineArgs", "dynamo_run", "replay_mode",
             "report_json", "per_request", "slo_ttft_ms", "slo_itl_ms", "slo_e2e_ms",
             "gpu_hour_price",
         ]
@@ -266,9 +266,21 @@ pub struct PoolArgs {
     /// Engine of all workers as arguments of Dynamo's mocker: JSON, or a file with it.
     #[arg(long, value_name = "JSON|FILE")]
     pub extra_engine_args: Option<String>,
-    /// Different engines of prefill and decode workers.
-    #[command(flatten)]
-    pub split: SplitArgs,
+    /// Engine of the prefill workers as arguments of Dynamo's mocker.
+    #[arg(long, value_name = "JSON|FILE", requires = "num_prefill_workers")]
+    pub prefill_engine_args: Option<String>,
+    /// Engine of the decode workers as arguments of Dynamo's mocker.
+    #[arg(long, value_name = "JSON|FILE", requires = "num_prefill_workers")]
+    pub decode_engine_args: Option<String>,
+    /// Flags of `serve` for the prefill or the decode workers, added to those of the command line, such as
+    /// '{"prefill": {"tensor-parallel-size": 4}, "decode": {"tensor-parallel-size": 2}}'.
+    #[arg(
+        long,
+        value_name = "JSON|FILE",
+        requires = "num_prefill_workers",
+        conflicts_with_all = ["prefill_engine_args", "decode_engine_args"]
+    )]
+    pub pool_flags: Option<String>,
     /// Routing policy: how a worker is chosen for each request.
     #[arg(
         long,
@@ -327,47 +339,6 @@ pub struct PoolArgs {
     /// Worker failures: SECONDS=WORKERS,… These workers lose all their requests, and others start.
     #[arg(long, value_name = "PLAN")]
     pub lose_workers: Option<String>,
-}
-
-/// Different engines of prefill and decode workers.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Workers and router")]
-pub struct SplitArgs {
-    /// Engine of the prefill workers as arguments of Dynamo's mocker.
-    #[arg(long, value_name = "JSON|FILE", requires = "num_prefill_workers")]
-    pub(super) prefill_engine_args: Option<String>,
-    /// Engine of the decode workers as arguments of Dynamo's mocker.
-    #[arg(long, value_name = "JSON|FILE", requires = "num_prefill_workers")]
-    pub(super) decode_engine_args: Option<String>,
-    /// Flags of `serve` for the prefill workers, added to those of the command line, such as
-    /// '{"tensor-parallel-size": 4}'.
-    #[arg(
-        long,
-        value_name = "JSON|FILE",
-        requires = "num_prefill_workers",
-        conflicts_with = "prefill_engine_args"
-    )]
-    pub(super) prefill_flags: Option<String>,
-    /// Flags of `serve` for the decode workers, added to those of the command line.
-    #[arg(
-        long,
-        value_name = "JSON|FILE",
-        requires = "num_prefill_workers",
-        conflicts_with = "decode_engine_args"
-    )]
-    pub(super) decode_flags: Option<String>,
-}
-
-impl SplitArgs {
-    pub(super) fn is_empty(&self) -> bool {
-        let all = [
-            &self.prefill_engine_args,
-            &self.decode_engine_args,
-            &self.prefill_flags,
-            &self.decode_flags,
-        ];
-        all.iter().all(|given| given.is_none())
-    }
 }
 
 /// Algorithm of the autoscaler.
@@ -438,7 +409,7 @@ pub(super) struct OnlineArgs {
         long,
         value_name = "URL",
         value_delimiter = ',',
-        conflicts_with_all = ["PoolArgs", "SplitArgs", "dynamo_run"]
+        conflicts_with_all = ["PoolArgs", "dynamo_run"]
     )]
     pub target: Vec<String>,
     /// Endpoint for the requests.

@@ -14,7 +14,7 @@ use vllm_sim_replay::{
 };
 
 use super::deploy::DeploymentFactory;
-use super::options::{PolicyName, PoolArgs, RouterName, SplitArgs, json_or_file};
+use super::options::{PolicyName, PoolArgs, RouterName, json_or_file};
 use super::scaling::{scaling, seconds};
 
 #[derive(Clone)]
@@ -91,7 +91,8 @@ fn here(kernel_tables: Option<&std::path::Path>) -> dynamo_run::Folders<'_> {
 
 /// Builds the pools from the arguments; `flags` describe the engine.
 pub fn pools(args: &PoolArgs, flags: &[String], deploy: DeploymentFactory<'_>) -> Result<Pools> {
-    let plain = deploy(&common(&args.split, flags)?)?;
+    let own_flags = PoolFlags::read(args.pool_flags.as_deref())?;
+    let plain = deploy(&own_flags.common(flags))?;
     let shared = mocker("--extra-engine-args", args.extra_engine_args.as_deref())?;
     let own = Worker {
         engine: plain.engine.clone(),
@@ -114,7 +115,8 @@ pub fn pools(args: &PoolArgs, flags: &[String], deploy: DeploymentFactory<'_>) -
     let (prefill, serving, gpus, ranks) = match (args.num_prefill_workers, args.num_decode_workers)
     {
         (Some(prefill), Some(decode)) => {
-            let (first, second) = split(args, flags, deploy, shared.unwrap_or(own))?;
+            let usual = shared.unwrap_or(own);
+            let (first, second) = split(args, (flags, &own_flags), deploy, usual)?;
             let (before, after) = router.split();
             let prefill = PoolSpec {
                 transfer: first.transfer,
@@ -148,8 +150,13 @@ pub fn pools(args: &PoolArgs, flags: &[String], deploy: DeploymentFactory<'_>) -
         }
     };
     check_scaling(prefill.as_ref(), &serving.scaling, ranks.0.max(ranks.1))?;
-    let is_one_kind =
-        args.extra_engine_args.is_none() && args.workers.is_none() && args.split.is_empty();
+    let others = [
+        &args.extra_engine_args,
+        &args.prefill_engine_args,
+        &args.decode_engine_args,
+        &args.pool_flags,
+    ];
+    let is_one_kind = others.iter().all(|other| other.is_none()) && args.workers.is_none();
     let name = args.router.to_possible_value();
     let name = name.map_or_else(String::new, |name| name.get_name().to_owned());
     Ok(Pools {
@@ -164,42 +171,55 @@ pub fn pools(args: &PoolArgs, flags: &[String], deploy: DeploymentFactory<'_>) -
     })
 }
 
-/// Returns the flags of the engine whose memory is checked.
-///
-/// If both pools have their own flags, these are the flags of the decode workers.
-fn common(args: &SplitArgs, flags: &[String]) -> Result<Vec<String>> {
-    let own = own_flags("--decode-flags", args.decode_flags.as_deref())?;
-    Ok(match own.filter(|_| args.prefill_flags.is_some()) {
-        Some(own) => added(flags, &own),
-        None => flags.to_vec(),
-    })
+/// Flags of `serve` for the prefill or the decode workers.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PoolFlags {
+    prefill: Option<Map<String, Value>>,
+    decode: Option<Map<String, Value>>,
+}
+
+impl PoolFlags {
+    fn read(text: Option<&str>) -> Result<Self> {
+        let Some(text) = text else {
+            return Ok(Self::default());
+        };
+        let value = json_or_file("--pool-flags", text)?;
+        let read = serde_json::from_value(value);
+        Ok(read.map_err(|error| UsageError(format!("--pool-flags: {error}")))?)
+    }
+
+    /// Returns the flags of the engine whose memory is checked.
+    ///
+    /// If both pools have their own flags, these are the flags of the decode workers.
+    fn common(&self, flags: &[String]) -> Vec<String> {
+        match (&self.prefill, &self.decode) {
+            (Some(_), Some(own)) => added(flags, own),
+            _ => flags.to_vec(),
+        }
+    }
 }
 
 /// Creates a prefill worker and a decode worker; `usual` is the default of both.
 fn split(
     args: &PoolArgs,
-    flags: &[String],
+    (flags, own): (&[String], &PoolFlags),
     deploy: DeploymentFactory<'_>,
     usual: Worker,
 ) -> Result<(Worker, Worker)> {
-    let args = &args.split;
-    let one = |engine: (&str, Option<&str>), own: (&str, Option<&str>)| -> Result<Worker> {
-        if let Some(worker) = mocker(engine.0, engine.1)? {
+    let one = |flag, engine: Option<&str>, own: Option<&Map<_, _>>| -> Result<Worker> {
+        if let Some(worker) = mocker(flag, engine)? {
             return Ok(worker);
         }
-        match own_flags(own.0, own.1)? {
-            Some(own) => worker(&added(flags, &own), deploy),
+        match own {
+            Some(own) => worker(&added(flags, own), deploy),
             None => Ok(usual.clone()),
         }
     };
-    let first = one(
-        ("--prefill-engine-args", args.prefill_engine_args.as_deref()),
-        ("--prefill-flags", args.prefill_flags.as_deref()),
-    )?;
-    let second = one(
-        ("--decode-engine-args", args.decode_engine_args.as_deref()),
-        ("--decode-flags", args.decode_flags.as_deref()),
-    )?;
+    let engine = args.prefill_engine_args.as_deref();
+    let first = one("--prefill-engine-args", engine, own.prefill.as_ref())?;
+    let engine = args.decode_engine_args.as_deref();
+    let second = one("--decode-engine-args", engine, own.decode.as_ref())?;
     if first.engine.block_size() != second.engine.block_size() {
         let (a, b) = (first.engine.block_size(), second.engine.block_size());
         refuse!("blocks of prefill workers have {a} tokens, of decode workers {b}");
@@ -246,17 +266,6 @@ fn added(flags: &[String], more: &Map<String, Value>) -> Vec<String> {
         format!("--{}={value}", name.replace('_', "-"))
     });
     flags.iter().cloned().chain(more).collect()
-}
-
-/// Parses an argument that holds flags as a JSON object.
-fn own_flags(flag: &str, text: Option<&str>) -> Result<Option<Map<String, Value>>> {
-    let Some(text) = text else {
-        return Ok(None);
-    };
-    match json_or_file(flag, text)? {
-        Value::Object(own) => Ok(Some(own)),
-        other => refuse!("{flag}: {other} is no object of flags"),
-    }
 }
 
 fn worker(flags: &[String], deploy: DeploymentFactory<'_>) -> Result<Worker> {
