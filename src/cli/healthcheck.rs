@@ -10,6 +10,7 @@ use http::{Request, Uri, header};
 use http_body_util::Full;
 
 use vllm_sim_command_line::{self as command_line, refuse};
+use vllm_sim_config::Command;
 use vllm_sim_http_client::{CertificateVerification, Client, Connector, Endpoint};
 
 /// Maximum size of a response, in bytes.
@@ -21,8 +22,8 @@ const MAX_RESPONSE_BYTES: usize = 1 << 20;
 #[derive(Debug, Parser)]
 #[command(name = "vllm-sim healthcheck", no_binary_name = true)]
 pub(super) struct HealthcheckArgs {
-    /// Server, such as http://127.0.0.1:8000, with /health as its path unless one is given. Without it the port
-    /// is that of $VLLM_SIM_PORT, else 8000.
+    /// Server, such as http://127.0.0.1:8000, with /health as its path unless one is given. Without it the server
+    /// that is process 1 of the container, else the port of $VLLM_SIM_PORT, else 8000.
     #[arg(value_name = "URL")]
     url: Option<String>,
     /// Seconds to wait for the response.
@@ -39,10 +40,13 @@ pub(super) fn run(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Res
         Ok(args) => args,
         Err(help) => return Ok(help),
     };
-    let url = args.url.unwrap_or_else(|| {
-        let port = env("VLLM_SIM_PORT").unwrap_or_else(|| "8000".to_owned());
-        format!("http://127.0.0.1:{port}")
-    });
+    let url = args
+        .url
+        .or_else(|| container_server(env))
+        .unwrap_or_else(|| {
+            let port = env("VLLM_SIM_PORT").unwrap_or_else(|| "8000".to_owned());
+            format!("http://127.0.0.1:{port}")
+        });
     let Ok(timeout) = Duration::try_from_secs_f64(args.timeout) else {
         refuse!("--timeout: {} is no number of seconds", args.timeout);
     };
@@ -61,6 +65,33 @@ pub(super) fn run(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Res
         Ok(Ok(status)) => bail!("{url}: answered {status}"),
         Ok(Err(error)) => Err(error.context(url)),
         Err(_) => bail!("{url}: no response within {} s", args.timeout),
+    }
+}
+
+/// Returns the URL of the server that is process 1 of this container, from its command line.
+fn container_server(env: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+    let program = std::fs::read_link("/proc/1/exe").ok()?;
+    if program != std::env::current_exe().ok()? {
+        return None;
+    }
+    let line = String::from_utf8(std::fs::read("/proc/1/cmdline").ok()?).ok()?;
+    let words: Vec<String> = line.split_terminator('\0').map(str::to_owned).collect();
+    url_of(&words, env)
+}
+
+/// Returns the URL of the server that a command line starts.
+fn url_of(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+    match vllm_sim_config::load(words, env).ok()? {
+        Command::Serve(loaded) => {
+            let server = &loaded.config.server;
+            let scheme = if server.tls.is_some() {
+                "https"
+            } else {
+                "http"
+            };
+            Some(format!("{scheme}://127.0.0.1:{}", server.port))
+        }
+        _ => None,
     }
 }
 
@@ -85,4 +116,24 @@ async fn ask(uri: &Uri, endpoint: Endpoint) -> Result<u16> {
     let response = client.fetch(request, MAX_RESPONSE_BYTES).await;
     let response = response.map_err(|why| anyhow!("{why}"))?;
     Ok(response.status().as_u16())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_url_is_that_of_the_command_line() {
+        let url = |line: &str| {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            let env = |name: &str| (name == "VLLM_SIM_PORT").then(|| "8100".to_owned());
+            url_of(&words, &env)
+        };
+        let found = |port: &str| Some(format!("http://127.0.0.1:{port}"));
+        assert_eq!(url("vllm-sim --model m --port 9000"), found("9000"));
+        assert_eq!(url("vllm-sim serve m"), found("8100"));
+        let tls = url("vllm-sim --model m --self-signed-certs");
+        assert_eq!(tls.as_deref(), Some("https://127.0.0.1:8100"));
+        assert_eq!(url("vllm-sim replay x.jsonl"), None);
+    }
 }
