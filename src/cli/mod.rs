@@ -32,7 +32,13 @@ const FAILED: u8 = 1;
 pub fn run(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCode {
     match vllm_sim_config::load(args, env) {
         Ok(Command::Serve(loaded)) => serve(*loaded),
-        Ok(Command::Config(loaded)) => print(&loaded.to_yaml()),
+        Ok(Command::Config(loaded)) => {
+            log::start_plain_log();
+            for warning in &loaded.warnings {
+                tracing::warn!("{warning}");
+            }
+            print(&loaded.to_yaml())
+        }
         Ok(Command::Version(text) | Command::Help(text)) => print(&text),
         Ok(Command::Tool { name, args }) => match tool::run(name, &args, env) {
             Ok(text) if progress::is_stopped() => {

@@ -1,14 +1,16 @@
 //! Runs the subcommands other than the server.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use parking_lot::Mutex;
 
 use super::{healthcheck, shell};
 use crate::server::{self, Fleet, StartError};
 use vllm_sim_calibrate::validate;
-use vllm_sim_command_line::{self as command_line, UsageError, outputs, refuse};
+use vllm_sim_command_line::{self as command_line, RequirementFailed, UsageError, outputs, refuse};
 use vllm_sim_config::{
     CliMode, Command, FlagSpec, LatencySource, Loaded, SchedulerKind, TOOLS, ValueSource, flags,
     load_engine, load_known, mask_passwords, nearest_flag,
@@ -81,7 +83,10 @@ pub(super) fn run(
             let serve = |words: &[String]| serve(words, env).map(start_fleet);
             vllm_sim_gateway_score::run(words, &sort, &|words| deploy(words, env), &serve)
         }
-        "explain" => run_explain(words, env),
+        "explain" => {
+            super::log::start_plain_log();
+            run_explain(words, env)
+        }
         #[cfg(feature = "sqlite")]
         "record" => {
             super::log::start_plain_log();
@@ -149,7 +154,12 @@ fn run_validate(words: &[String]) -> Result<String> {
                 }
                 outputs::write(file, text)?;
             }
-            Ok(validation.table())
+            let printed = validation.table();
+            if validation.runs.is_empty() {
+                let missed = "no run can be predicted".to_owned();
+                return Err(RequirementFailed { printed, missed }.into());
+            }
+            Ok(printed)
         }
         Err(help) => Ok(help),
     }
@@ -207,6 +217,7 @@ fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Depl
         flags.push("--latency-model=polynomial".to_owned());
         (loaded, _) = load_engine(&flags, CliMode::Vllm, env)?;
     }
+    tell_once(&loaded.without_effect);
     let config = &loaded.config;
     let parallel = &config.engine.parallel;
     let typed = typed(&loaded).map(|(flag, values)| {
@@ -227,6 +238,18 @@ fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Depl
     })
 }
 
+/// Logs each warning about a setting without effect once.
+///
+/// A search describes many engines with the same flags.
+fn tell_once(without_effect: &[String]) {
+    static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    for text in without_effect {
+        if TOLD.lock().insert(text.clone()) {
+            tracing::warn!("{text}");
+        }
+    }
+}
+
 /// Converts the error for a model that does not fit on its GPUs to [`DoesNotFit`].
 fn does_not_fit(error: StartError) -> anyhow::Error {
     match error {
@@ -243,7 +266,7 @@ fn start_fleet(loaded: Loaded) -> StartingPods {
 }
 
 /// Returns the known prediction errors of a deployment; `None` if there are none or it is invalid.
-fn evidence(config: &vllm_sim_config::Config) -> Option<explain::PredictionAccuracy> {
+fn evidence(config: &vllm_sim_config::Config) -> Option<explain::DeploymentEvidence> {
     if config.engine.scheduler != SchedulerKind::Vllm {
         return None;
     }
@@ -273,10 +296,20 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     if let Some(word) = rest.first() {
         return Err(unknown("explain", word).into());
     }
+    let model = loaded
+        .resolved_flags
+        .iter()
+        .find(|flag| flag.name == "model");
+    let is_named = model.is_some_and(|model| model.source != ValueSource::Derived);
+    if !is_named && loaded.config.model.hf_config.is_none() {
+        let hint = "such as `vllm-sim explain meta-llama/Llama-3.1-8B-Instruct --gpu H100`";
+        return Err(UsageError(format!("which model? Name one, {hint}")).into());
+    }
+    tell_once(&loaded.without_effect);
     let (mut engine, setup) = server::modelled(&loaded.config)?;
     // `explain` does not wait for ranks of other processes.
     engine.lock_step &= loaded.config.engine.parallel.local_ranks.1 > 1;
-    let sampling = server::sampling(&loaded.config)?.because;
+    let sampling = server::sampling(&loaded.config).because;
     let utilization = loaded.config.engine.memory.gpu_memory_utilization;
     let setup = setup.as_ref().map(|setup| (setup, utilization));
     let derived = loaded.resolved_flags.iter().filter_map(|setting| {

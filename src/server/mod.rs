@@ -60,10 +60,7 @@ pub fn modelled(config: &Config) -> Result<(VllmConfig, Option<RooflineSetup>), 
 }
 
 /// Returns how requests without sampling parameters are sampled.
-///
-/// # Errors
-/// [`StartError`] if `generation_config.json` cannot be read.
-pub fn sampling(config: &Config) -> Result<Sampling, StartError> {
+pub fn sampling(config: &Config) -> Sampling {
     timing::sampling(config)
 }
 

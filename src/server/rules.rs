@@ -115,14 +115,19 @@ fn max_logprobs(config: &Config) -> i64 {
 
 /// Returns the defaults of request fields: the model's generation config and its overrides.
 fn generation_defaults(config: &Config, service: &Service) -> SamplingDefaults {
+    let model = &config.model;
     let mut map = match (
+        &model.generation_config_file,
         &**service.generator.tokenizer(),
-        config.model.generation_config.as_str(),
     ) {
-        (Tokenizer::Hf(hf), "auto") => hf.generation_config().clone(),
+        (Some(file), _) => file.clone(),
+        // A downloaded model: the name is no folder.
+        (None, Tokenizer::Hf(hf)) if model.generation_config == "auto" => {
+            hf.generation_config().clone()
+        }
         _ => Map::new(),
     };
-    map.extend(config.model.generation_config_overrides.clone());
+    map.extend(model.generation_config_overrides.clone());
     let number = |key: &str| map.get(key).and_then(Value::as_f64);
     let count = |key: &str| map.get(key).and_then(Value::as_i64).map(i128::from);
     let limits = &config.api.limits;

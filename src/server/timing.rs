@@ -140,20 +140,24 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<RooflineSe
     let gpu = named_gpu(config)?;
     let shape = shape(config)?;
     let memory = memory(config, &shape, gpu);
-    if memory.blocks == 0
-        && engine.memory.num_blocks.is_none()
-        && engine.memory.kv_cache_memory_bytes.is_none()
-    {
+    let cache = engine.kv_cache.as_ref();
+    let offloaded = cache.map_or(0.0, |cache| cache.offloaded_bytes);
+    let weights = memory.weight_bytes - offloaded;
+    // An explicit cache size sets the memory of the cache; the weights must fit in any case.
+    let is_typed =
+        engine.memory.num_blocks.is_some() || engine.memory.kv_cache_memory_bytes.is_some();
+    let is_full = memory.without(-offloaded).blocks == 0;
+    if weights > gpu.memory_gib * f64::from(1 << 30) || (is_full && !is_typed) {
         return Err(StartError::DoesNotFit(format!(
             "{} does not fit on {} x {}: the weights alone take {:.1} GB per GPU",
             config.model.name,
             engine.parallel.tensor,
             gpu.name,
-            memory.weight_bytes / 1e9
+            weights / 1e9
         )));
     }
     let read = coefficients.map_or(Ok(Coefficients::default()), read_coefficients)?;
-    let sampling = sampling(config)?;
+    let sampling = sampling(config);
     Ok(RooflineSetup {
         tp: engine.parallel.tensor,
         pp: engine.parallel.pipeline,
@@ -189,7 +193,7 @@ pub struct Sampling {
 /// Returns the sampling of the model's generation config, including overrides.
 ///
 /// **Source:** vLLM `vllm/config/model.py`, `try_get_generation_config`, `get_diff_sampling_param`.
-pub(super) fn sampling(config: &Config) -> Result<Sampling, StartError> {
+pub(super) fn sampling(config: &Config) -> Sampling {
     let model = &config.model;
     let folder = match model.generation_config.as_str() {
         "vllm" => None,
@@ -199,12 +203,11 @@ pub(super) fn sampling(config: &Config) -> Result<Sampling, StartError> {
     let mut defaults = serde_json::Map::new();
     let mut source = "--generation-config vllm".to_owned();
     if let Some(folder) = folder {
-        let file = Path::new(folder).join("generation_config.json");
         // A model name on the hub is no folder here.
-        if let Ok(text) = std::fs::read_to_string(&file) {
-            defaults = serde_json::from_str(&text)
-                .map_err(|error| wrong(format!("{}: {error}", file.display())))?;
-            source = file.display().to_string();
+        if let Some(file) = &model.generation_config_file {
+            defaults = file.clone();
+            let path = Path::new(folder).join("generation_config.json");
+            source = path.display().to_string();
         } else if let Some(known) = sampling_defaults(folder) {
             defaults.insert("top_p".to_owned(), known.top_p.into());
             defaults.insert("top_k".to_owned(), known.top_k.into());
@@ -240,11 +243,11 @@ pub(super) fn sampling(config: &Config) -> Result<Sampling, StartError> {
     // vLLM reads no other penalty from the generation config.
     let penalty = number("repetition_penalty").filter(|penalty| *penalty != 1.0);
     let penalty_text = penalty.map(|penalty| format!(", repetition penalty {penalty}"));
-    Ok(Sampling {
+    Sampling {
         truncated: !cuts.is_empty() && !greedy,
         penalized: penalty.is_some(),
         because: format!("{cut}{}: {source}", penalty_text.unwrap_or_default()),
-    })
+    }
 }
 
 fn named_gpu(config: &Config) -> Result<&'static Gpu, StartError> {

@@ -4,8 +4,9 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use super::sim::{Sim, post};
+use super::sim::{MODEL, Sim, post};
 use super::wire::Wire;
+use vllm_sim_config::CliMode;
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETION: &str = "/v1/completions";
@@ -379,4 +380,83 @@ async fn an_asked_for_status_is_one_that_can_be_sent() {
         assert!(message.contains(words), "{asked}: {message}");
     }
     is_sound(&sim).await;
+}
+
+/// The split pattern of a downloaded model may backtrack without end on some texts.
+#[tokio::test]
+async fn a_text_that_the_tokenizer_gives_up_on_is_refused_by_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for entry in std::fs::read_dir(MODEL).expect("the model").flatten() {
+        let to = folder.path().join(entry.file_name());
+        std::fs::copy(entry.path(), to).expect("is copied");
+    }
+    let file = folder.path().join("tokenizer.json");
+    let text = std::fs::read_to_string(&file).expect("is there");
+    let mut tokenizer: Value = serde_json::from_str(&text).expect("is JSON");
+    tokenizer["pre_tokenizer"] = json!({"type": "Split", "behavior": "Isolated", "invert": false,
+        "pattern": {"Regex": "(a+)+$|(a|aa)+$|(.*)*x"}});
+    std::fs::write(&file, tokenizer.to_string()).expect("is written");
+    let flags = [
+        "--model",
+        folder.path().to_str().expect("UTF-8"),
+        "--served-model-name",
+        "tiny-llama",
+    ];
+    let sim = Sim::start(CliMode::Vllm, &flags).await;
+    let letters = format!("{}b", "a".repeat(100));
+    let chat = json!({"messages": [{"role": "user", "content": letters}], "max_tokens": 2});
+    for (path, body) in [
+        ("/tokenize", json!({"prompt": letters})),
+        (
+            "/v1/completions",
+            json!({"prompt": letters, "max_tokens": 2}),
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": letters.repeat(200), "max_tokens": 2}),
+        ),
+        ("/v1/chat/completions", chat),
+    ] {
+        let answer = sim.post(path, &body).await;
+        assert_eq!(answer.status, 400, "{path}: {}", answer.text());
+        assert!(
+            answer.text().contains("tokenizer.json"),
+            "{path}: {}",
+            answer.text()
+        );
+    }
+    let answer = sim.post("/tokenize", &json!({"prompt": "b c"})).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+/// Large ids are not clamped to other ids.
+#[tokio::test]
+async fn token_ids_beyond_a_tokenizer_are_refused() {
+    let large = 1_i64 << 32;
+    let sim = Sim::serve(&["--enable-scale-out"]).await;
+    let generated = json!({"request_id": "r", "choices": [
+        {"index": 0, "token_ids": [large, 300], "finish_reason": "length"}]});
+    let chat = json!({"messages": [], "return_token_ids": true});
+    let body = json!({"generate_response": generated, "chat_request": chat});
+    let answer = sim.post("/v1/chat/completions/derender", &body).await;
+    assert_eq!(answer.status, 400, "{}", answer.text());
+    let told = "out of range integral type conversion attempted";
+    assert!(answer.text().contains(told), "{}", answer.text());
+    let scoring = json!({"query": [large], "items": [[5]], "label_token_ids": [5, 6]});
+    let answer = sim.post("/generative_scoring", &scoring).await;
+    let told = "Token id 4294967296 is out of vocabulary";
+    assert!(answer.text().contains(told), "{}", answer.text());
+    for flags in [
+        &["--runner", "pooling"][..],
+        &["--runner", "pooling", "--force-dummy-tokenizer"],
+    ] {
+        let sim = Sim::serve(flags).await;
+        for path in ["/v1/embeddings", "/pooling"] {
+            let answer = sim.post(path, &json!({"input": [large, 5]})).await;
+            assert_eq!(answer.status, 400, "{path}: {}", answer.text());
+            assert!(answer.text().contains(told), "{path}: {}", answer.text());
+        }
+        let answer = sim.post("/v1/embeddings", &json!({"input": [5, 7]})).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
 }

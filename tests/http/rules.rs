@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::sim::Sim;
+use vllm_sim_config::CliMode;
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETION: &str = "/v1/completions";
@@ -393,4 +394,32 @@ async fn tokens_of_a_character_have_its_text_once() {
     let answer = sim.post("/v1/completions", &completion).await.json();
     let lists = &answer["choices"][0]["logprobs"];
     assert!(!lists.to_string().contains('\u{fffd}'), "{lists}");
+}
+
+/// The named folder has precedence; the model's folder counts even with a dummy tokenizer.
+#[tokio::test]
+async fn what_a_request_leaves_out_is_what_the_generation_config_says() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("generation_config.json");
+    std::fs::write(&file, r#"{"max_new_tokens": 3}"#).expect("is written");
+    let path = folder.path().to_str().expect("is UTF-8");
+    let tokens = async |sim: &Sim| {
+        // Completions have a default limit of 16 in vLLM.
+        let messages = json!([{"role": "user", "content": "Hi"}]);
+        let body = json!({"messages": messages, "ignore_eos": true});
+        let answer = sim.post(CHAT, &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()["usage"]["completion_tokens"].clone()
+    };
+    let sim = Sim::serve(&["--generation-config", path]).await;
+    assert_eq!(tokens(&sim).await, 3);
+    let laid_over = ["--override-generation-config", r#"{"max_new_tokens": 5}"#];
+    let flags = [&["--generation-config", path], &laid_over[..]].concat();
+    assert_eq!(tokens(&Sim::serve(&flags).await).await, 5);
+    // The default limit is the rest of the context.
+    let rest = tokens(&Sim::serve(&["--generation-config", "vllm"]).await).await;
+    assert!(rest.as_u64() > Some(1000), "{rest}");
+    let flags = ["--model", path, "--force-dummy-tokenizer"];
+    let sim = Sim::start(CliMode::Vllm, &flags).await;
+    assert_eq!(tokens(&sim).await, 3);
 }

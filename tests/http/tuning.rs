@@ -192,3 +192,19 @@ async fn pooling_requests_count_among_those_in_flight() {
     assert_eq!(sim.post("/rerank", &documents).await.status, 503);
     assert_eq!(sim.metric("vllm:admission_rejections_total").await, 2.0);
 }
+
+/// The warning is the same as at startup.
+#[tokio::test]
+async fn a_delay_without_effect_says_so() {
+    let sim = Sim::serve(&["--latency-model", "polynomial", "--dev-mode"]).await;
+    let change = json!({"time-to-first-token": "2s"});
+    let answer = sim.post("/admin/config", &change).await;
+    let warning = answer.header("warning").expect("a warning");
+    assert!(
+        warning.contains("--time-to-first-token: no effect because a latency model"),
+        "{warning}"
+    );
+    let sim = Sim::serve(&["--dev-mode"]).await;
+    let answer = sim.post("/admin/config", &change).await;
+    assert_eq!(answer.header("warning"), None);
+}

@@ -283,3 +283,29 @@ fn errors_in_a_run_name_the_field() {
     let tight = error(&|run| run["tp"] = 0.into());
     assert_eq!(tight, "tensor-parallel size is 0, must be at least 1");
 }
+
+/// A failed run does not end the validation of the others.
+#[test]
+fn a_run_that_cannot_fit_is_named_and_left_out() {
+    let runs = tempfile::tempdir().unwrap();
+    let mut run = run("b38.json");
+    run["workload"]["stages"] = serde_json::json!([{"rate_rps": 2.5, "requests": 3}]);
+    std::fs::write(runs.path().join("b.json"), run.to_string()).unwrap();
+    run["id"] = "too-large".into();
+    run["vllm"]["num_gpu_blocks"] = 1.into();
+    std::fs::write(runs.path().join("a.json"), run.to_string()).unwrap();
+    let validated = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
+        let done = command.args(["validate", "--runs"]).arg(runs.path());
+        let done = done.output().unwrap();
+        (done.status.code(), String::from_utf8(done.stdout).unwrap())
+    };
+    let (code, table) = validated();
+    assert_eq!(code, Some(0), "{table}");
+    assert!(
+        table.contains("\nb38 ") && table.contains("left out: too-large: "),
+        "{table}"
+    );
+    std::fs::remove_file(runs.path().join("b.json")).unwrap();
+    assert_eq!(validated().0, Some(1));
+}

@@ -156,3 +156,79 @@ fn a_plan_reports_what_it_counts_and_reads_the_workload_first() {
     assert_eq!(output.status.code(), Some(2), "{errors}");
     assert!(errors.starts_with("error: --workload"), "{errors}");
 }
+
+/// The check runs in every mode, also with an explicit cache size.
+#[test]
+fn a_model_that_does_not_fit_its_gpu_is_refused_everywhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let roofline = format!("{LARGE} --latency-model roofline");
+    let work = format!("{WORK} {roofline}");
+    for words in [
+        format!("{roofline} --host 127.0.0.1"),
+        format!("{roofline} --host 127.0.0.1 --kv-cache-size 100"),
+        format!("serve {LARGE} --host 127.0.0.1 --port 0 --num-gpu-blocks-override 1000"),
+        format!("serve {LARGE} --host 127.0.0.1 --port 0 --kv-cache-memory-bytes 40G"),
+        format!("explain {LARGE} --num-gpu-blocks-override 1000"),
+        format!("replay {work} --num-gpu-blocks-override 1000"),
+    ] {
+        let (code, out, errors) = run(dir.path(), &words);
+        assert_eq!(code, 1, "{words}: {out}{errors}");
+        assert!(
+            errors.contains("the weights alone take 141.1 GB"),
+            "{words}: {errors}"
+        );
+    }
+    // Weights offloaded to the CPU need no GPU memory.
+    let words = format!("explain {LARGE} --cpu-offload-gb 90 --max-model-len 4096");
+    let (code, out, errors) = run(dir.path(), &words);
+    assert_eq!(code, 0, "{out}{errors}");
+}
+
+#[test]
+fn what_is_missing_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    for (words, told) in [
+        (
+            "explain",
+            "which model? Name one, such as `vllm-sim explain",
+        ),
+        ("explain --latency-model polynomial", "which model?"),
+        (
+            "dataset build --model demo",
+            "Give --local-path FILE, or --hf-repo NAME",
+        ),
+        (
+            "dataset build --model demo --local-path nofile",
+            "--local-path nofile: no such file or folder",
+        ),
+    ] {
+        let (code, out, errors) = run(dir.path(), words);
+        assert_eq!(code, 2, "{words}: {out}{errors}");
+        assert!(errors.contains(told), "{words}: {errors}");
+    }
+}
+
+#[test]
+fn a_replay_that_misses_what_is_required_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let replay = |more: &str| run(dir.path(), &format!("replay {WORK} {LLAMA} {more}"));
+    let (code, out, errors) = replay("--require p99_ttft_ms<=5000 --require completed_requests>=6");
+    assert_eq!(code, 0, "{out}{errors}");
+    let (code, out, errors) = replay("--require p99_ttft_ms<=1 --require nothing>=1");
+    assert_eq!(code, 1, "{errors}");
+    assert!(out.contains("Time to First Token"), "{out}");
+    for told in [
+        "--require missed: p99_ttft_ms<=1 (it is ",
+        "nothing>=1 (it is unknown)",
+    ] {
+        assert!(errors.contains(told), "no {told:?} in {errors}");
+    }
+    for words in [
+        "replay --require p99_ttft_ms",
+        "bench --target http://127.0.0.1:9 --require a>=b",
+    ] {
+        let (code, _, errors) = run(dir.path(), &format!("{words} {WORK}"));
+        assert_eq!(code, 2, "{words}: {errors}");
+        assert!(errors.contains("--require"), "{errors}");
+    }
+}

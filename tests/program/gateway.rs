@@ -40,7 +40,7 @@ const WORKLOAD: &str = "--input-tokens 320 --output-tokens 4 --turns-per-session
     --turn-tokens 64 --shared-prefix-ratio 0.5 --num-prefix-groups 6 --request-count 60 \
     --request-rate 40";
 
-type Body = BoxBody<Bytes, std::io::Error>;
+pub(super) type Body = BoxBody<Bytes, std::io::Error>;
 
 /// How a gateway chooses.
 #[derive(Clone, Copy, PartialEq)]
@@ -112,14 +112,14 @@ impl Gateway {
 }
 
 /// Three pods and whatever stands in front of them.
-struct Fleet {
-    runtime: Runtime,
-    servers: Vec<Server>,
+pub(super) struct Fleet {
+    pub(super) runtime: Runtime,
+    pub(super) servers: Vec<Server>,
     dir: TempDir,
 }
 
 impl Fleet {
-    fn start(more: &[&str]) -> Self {
+    pub(super) fn start(more: &[&str]) -> Self {
         let runtime = Runtime::new().unwrap();
         let mut flags = vec![MODEL, "--port=0", "--host=127.0.0.1", "--dev-mode"];
         flags.extend(["--served-model-name=tiny", "--enable-prompt-tokens-details"]);
@@ -134,7 +134,8 @@ impl Fleet {
         }
     }
 
-    fn gateway(&self, policy: Policy, hides: bool) -> SocketAddr {
+    /// Returns the address and a client of each pod.
+    pub(super) fn pods(&self) -> Vec<(SocketAddr, Client<Full<Bytes>>)> {
         let pods = self.servers.iter().map(|server| {
             let address = server.address.unwrap();
             let authority = address.to_string().parse().unwrap();
@@ -142,22 +143,38 @@ impl Fleet {
             let connector = Connector::new(endpoint, &CertificateVerification::Disabled).unwrap();
             (address, Client::new(connector))
         });
+        pods.collect()
+    }
+
+    fn gateway(&self, policy: Policy, hides: bool) -> SocketAddr {
         let gateway = Arc::new(Gateway {
             policy,
             hides,
-            pods: pods.collect(),
+            pods: self.pods(),
             next: AtomicUsize::new(0),
             sessions: Mutex::default(),
         });
+        self.listen(move |request| {
+            let gateway = gateway.clone();
+            async move { gateway.forward(request).await }
+        })
+    }
+
+    /// Serves requests with `answer` on a new port.
+    pub(super) fn listen<F, R>(&self, answer: F) -> SocketAddr
+    where
+        F: Fn(Request<Incoming>) -> R + Clone + Send + 'static,
+        R: Future<Output = Response<Body>> + Send + 'static,
+    {
         let listener = self.runtime.block_on(TcpListener::bind("127.0.0.1:0"));
         let listener = listener.unwrap();
         let address = listener.local_addr().unwrap();
         self.runtime.spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let gateway = gateway.clone();
+                let answer = answer.clone();
                 let answer = service_fn(move |request| {
-                    let gateway = gateway.clone();
-                    async move { Ok::<_, Infallible>(gateway.forward(request).await) }
+                    let answered = answer(request);
+                    async move { Ok::<_, Infallible>(answered.await) }
                 });
                 let server = hyper::server::conn::http1::Builder::new();
                 tokio::spawn(server.serve_connection(TokioIo::new(stream), answer));
@@ -167,7 +184,7 @@ impl Fleet {
     }
 
     /// Exit code, what is printed on both outputs, and the JSON.
-    fn score(&self, gateway: SocketAddr, more: &str) -> (i32, String, String, Value) {
+    pub(super) fn score(&self, gateway: SocketAddr, more: &str) -> (i32, String, String, Value) {
         let json = self.dir.path().join("score.json");
         let pods = self
             .servers
@@ -203,13 +220,13 @@ impl Drop for Fleet {
     }
 }
 
-fn number(report: &Value, path: &str) -> f64 {
+pub(super) fn number(report: &Value, path: &str) -> f64 {
     let value = report.pointer(path).and_then(Value::as_f64);
     value.unwrap_or_else(|| panic!("{path} of {report:#}"))
 }
 
 /// What the report has to say, but for how busy this machine is.
-fn notes(report: &Value) -> Vec<&str> {
+pub(super) fn notes(report: &Value) -> Vec<&str> {
     let notes = report["notes"].as_array().unwrap().iter();
     let notes = notes.map(|note| note.as_str().unwrap());
     notes.filter(|note| !note.contains("ms late")).collect()

@@ -9,12 +9,13 @@
 //! - `dataset`, `record`: recorded replies
 //! - `engine_core`: engines behind an API server of vLLM, played by the test
 //! - `fuzz`: readers of what others wrote, on inputs near those of the tests
-//! - `gateway`: `gateway score` at gateways of the test's own
+//! - `gateway`, `gateway_answers`: `gateway score` with gateways of the tests
 //! - `log`: a log that cannot be written
 //! - `ship`: dashboards, alerts, manifests
 //! - `start`: what the program says when it starts, and where
 //! - `tool_usage`: wrong usage of every command
 //! - `wire`: recorded errors of vLLM
+//! - `without_effect`: settings that have no effect with other settings
 
 mod architecture;
 mod calibrate;
@@ -28,6 +29,7 @@ mod exit_codes;
 mod explain;
 mod fuzz;
 mod gateway;
+mod gateway_answers;
 mod imports;
 mod log;
 mod model_files;
@@ -41,3 +43,4 @@ mod ship;
 mod start;
 mod tool_usage;
 mod wire;
+mod without_effect;

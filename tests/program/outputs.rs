@@ -99,10 +99,6 @@ const LOST: &[(&str, &[&str])] = &[
         "replay t.jsonl --per-request o.jsonl --report-json ./sub/../o.jsonl",
         &["--per-request", "--report-json"],
     ),
-    (
-        "replay t.jsonl --html /dev/null",
-        &["--html", "not a regular file"],
-    ),
     ("replay t.jsonl --html broken", &["--html", "link"]),
     (
         "sweep t.jsonl --grid max-num-seqs=1,2 --html t.jsonl",
@@ -213,4 +209,23 @@ fn outputs_replace_those_of_an_earlier_run_and_appear_whole() {
     let (code, errors) = run(dir.path(), "replay t.jsonl --html no/folder.html", &[]);
     assert_eq!(code, 2, "{errors}");
     assert!(errors.contains("cannot write no/folder.html"), "{errors}");
+}
+
+/// A device or a pipe has no content to lose.
+#[test]
+fn outputs_to_nowhere_are_written_there() {
+    let dir = inputs();
+    let replay = "replay t.jsonl --request-count 1";
+    for words in [
+        format!("{replay} --html /dev/null"),
+        format!("{replay} --html /dev/null --report-json /dev/null"),
+        format!("{replay} --report-json /dev/stdout"),
+        "sweep t.jsonl --grid max-num-seqs=1,2 --report-json /dev/null".to_owned(),
+    ] {
+        let (code, errors) = run(dir.path(), &words, &[]);
+        assert_eq!(code, 0, "{words}: {errors}");
+    }
+    use std::os::unix::fs::FileTypeExt;
+    let null = std::fs::metadata("/dev/null").unwrap();
+    assert!(null.file_type().is_char_device());
 }

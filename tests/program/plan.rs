@@ -424,3 +424,67 @@ fn wrong_questions_are_refused_by_name() {
         assert!(errors.contains(told), "{words}: {errors}");
     }
 }
+
+/// Prompts of random tokens are computed; errors recorded with cached prompts do not apply.
+#[test]
+fn a_bound_on_a_percentile_has_its_column_and_errors_are_of_the_same_load() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = |gpu: &str| {
+        let words = format!(
+            "plan --model meta-llama/Llama-3.1-8B-Instruct --gpu {gpu} --request-count 200 \
+             --input-tokens 1500 --output-tokens 60 --request-rate 20 --bound ttft-p95=500"
+        );
+        printed(dir.path(), &words)
+    };
+    let table = plan("H100");
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(
+        lines[0].contains("E2E p99 ms  TTFT p95 ms  tok/s/user"),
+        "{table}"
+    );
+    assert!(
+        lines[1].contains(" – "),
+        "no request is good or bad: {table}"
+    );
+    assert!(
+        table.contains("* fewest GPUs with every --bound kept"),
+        "{table}"
+    );
+    assert!(table.contains("computed prompts, on 2 x H100"), "{table}");
+    let table = plan("L40S");
+    let none =
+        "evidence: none was recorded of a dense model with bf16 weights and computed prompts";
+    assert!(
+        table.contains(none) && !table.contains("median error"),
+        "{table}"
+    );
+}
+
+#[test]
+fn a_point_that_misses_its_bounds_too_often_is_not_the_best() {
+    let dir = tempfile::tempdir().unwrap();
+    let sweep = |more: &str| {
+        let words = format!(
+            "sweep --model meta-llama/Llama-3.1-8B-Instruct --gpu H100 --input-tokens 2000 \
+             --output-tokens 300 --request-rate 20 --request-count 200 --grid num-workers=1,2,4 \
+             {more}"
+        );
+        printed(dir.path(), &words)
+    };
+    let starred = |table: &str| {
+        let line = table.lines().find(|line| line.ends_with("  *"));
+        line.map(|line| line.split_whitespace().next().unwrap().to_owned())
+    };
+    let table = sweep("--slo-ttft-ms 150");
+    assert!(
+        table.lines().next().unwrap().contains("good %  good/s"),
+        "{table}"
+    );
+    assert_eq!(starred(&table).as_deref(), Some("4"), "{table}");
+    let table = sweep("--slo-ttft-ms 150 --attainment 0.5");
+    assert_eq!(starred(&table).as_deref(), Some("2"), "{table}");
+    let table = sweep("--slo-ttft-ms 60");
+    assert_eq!(starred(&table), None, "{table}");
+    let none = "no point has 95 % of its requests good (--attainment), so none is the best";
+    assert!(table.contains(none), "{table}");
+}

@@ -42,7 +42,8 @@ def median(errors, digits=1):
 
 
 def deployments(judge, runs, metrics, left_out):
-    """Lines of the table: runs of one deployment, the stable ones if there are any."""
+    """Lines of the table: runs of one deployment, the stable ones if there are any. A few prompts that come
+    again are cached; random ones (InferenceX) and a trace of conversations are computed."""
     def error(run, key):
         if run["id"] in left_out:
             return left_out[run["id"]][METRICS.index(key)]
@@ -59,6 +60,7 @@ def deployments(judge, runs, metrics, left_out):
         first = members[0]
         apart = judge == "InferenceX" or all(run["id"] in left_out for run in members)
         yield [judge, model, gpu, weights, str(tp), "experts" if first["experts"] else "dense",
+               "computed" if judge == "InferenceX" or first["id"].startswith("l-") else "cached",
                f"{first['weight_gb']:.3f}", str(len(members)), first["regime"],
                "without" if apart else "with", *errors]
 
@@ -155,8 +157,8 @@ def page(report, points, left_out):
            f"none{', by constants fitted without it' if left_out else ''}. Of InferenceX only the gap between tokens is judged. `vllm-sim explain` names the "
            "nearest of these deployments.")
     yield ""
-    rows = [[row[1].split("/")[-1], f"{row[4]} x {row[2]}", row[3], f"{row[7]} {row[8]}", row[0],
-             *row[10:]] for row in table + points]
+    rows = [[row[1].split("/")[-1], f"{row[4]} x {row[2]}", row[3], f"{row[8]} {row[9]}", row[0],
+             *row[11:]] for row in table + points]
     yield from markdown(["Model", "GPUs", "weights", "runs", "from", "TTFT", "ITL", "E2E"], rows)
     yield ""
     yield "## InferenceX by GPU and weights"
@@ -173,9 +175,9 @@ def page(report, points, left_out):
         if group["by"] == "source":
             yield f"- {group['name']}: {group['runs']} runs"
     yield "- InferenceMAX, InferenceX and NVIDIA's own runs (measured points in aiconfigurator-core, Apache-2.0): " \
-          f"{sum(int(row[7]) for row in points)} runs"
+          f"{sum(int(row[8]) for row in points)} runs"
     with open(TABLE, "w") as file:
-        file.write("judge,model,gpu,weights,tp,kind,weight_gb,runs,regime,basis,ttft,itl,e2e\n")
+        file.write("judge,model,gpu,weights,tp,kind,prompts,weight_gb,runs,regime,basis,ttft,itl,e2e\n")
         for row in table + points:
             file.write(",".join(row) + "\n")
 

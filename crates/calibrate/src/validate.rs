@@ -28,7 +28,8 @@ use vllm_sim_command_line::progress::{Progress, is_stopped};
 /// Predicts every `*.json` file of the folder `runs`.
 ///
 /// With `kernel_tables`, step times come from these tables, with the overheads of the roofline
-/// model. Deployments missing in the tables are skipped.
+/// model. Deployments missing in the tables are skipped, and deployments without memory for a KV
+/// cache.
 ///
 /// # Errors
 /// Returns [`ValidateError`] with the file or field.
@@ -66,6 +67,7 @@ pub fn validate(
         match play(&json, coefficients, kernel_tables) {
             Ok((run, done)) => validated.push(ValidatedRun::new(&json, &run, &done)),
             Err(ValidateError::Tables { run, error }) => left_out.push((run, error.to_string())),
+            Err(ValidateError::Engine { run, error }) => left_out.push((run, error.to_string())),
             Err(error) => return Err(error),
         }
         progress_bar.add(1);
@@ -109,7 +111,10 @@ fn play(
         let mut config = run.engine.clone();
         config.latency = latency.clone();
         config.lock_step = run.ranks > 1 && run.setup.shape.moe.is_some();
-        engines.push(Vllm::new(config)?);
+        engines.push(Vllm::new(config).map_err(|error| ValidateError::Engine {
+            run: run.id.clone(),
+            error,
+        })?);
     }
     let done = Client::new(&run, engines, &roofline).run();
     Ok((run, done))

@@ -2,6 +2,7 @@
 
 pub mod outputs;
 pub mod progress;
+pub mod requirement;
 
 use anyhow::Result;
 use clap::Parser;

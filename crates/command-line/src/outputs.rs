@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -49,7 +49,9 @@ pub fn check(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<(
     }
     let mut seen: Vec<(&str, FileId)> = Vec::new();
     for (flag, path) in &outputs {
-        let id = FileId::of_output(flag, Path::new(path))?;
+        let Some(id) = FileId::of_output(flag, Path::new(path))? else {
+            continue;
+        };
         if let Some((other, _)) = seen.iter().find(|(_, other)| *other == id) {
             refuse!("{flag} {path}: {other} writes the same file; name different files");
         }
@@ -139,14 +141,18 @@ impl FileId {
         }
     }
 
-    fn of_output(flag: &str, path: &Path) -> Result<Self> {
+    /// Identifies the output; `None` for a stream, which has no content to lose.
+    fn of_output(flag: &str, path: &Path) -> Result<Option<Self>> {
         let shown = path.display();
         if let Ok(file) = path.metadata() {
+            if is_stream(&file) {
+                return Ok(None);
+            }
             // A tool may write into a folder.
             if !file.is_file() && !file.is_dir() {
                 refuse!("{flag} {shown}: not a regular file");
             }
-            return Ok(Self::found(&file));
+            return Ok(Some(Self::found(&file)));
         }
         if path.is_symlink() {
             refuse!("{flag} {shown}: a link to a file that does not exist");
@@ -156,12 +162,18 @@ impl FileId {
         };
         let folder = folder(path).metadata();
         let folder = folder.with_context(|| format!("cannot write {shown}"))?;
-        Ok(Self::Free {
+        Ok(Some(Self::Free {
             device: folder.dev(),
             folder: folder.ino(),
             name: name.to_owned(),
-        })
+        }))
     }
+}
+
+/// Returns whether the file has no stored content, as `/dev/null`, a pipe or a terminal.
+fn is_stream(file: &Metadata) -> bool {
+    let kind = file.file_type();
+    kind.is_char_device() || kind.is_fifo()
 }
 
 fn folder(path: &Path) -> &Path {
@@ -200,7 +212,7 @@ pub fn write_new(path: &Path, text: impl AsRef<[u8]>) -> io::Result<()> {
 #[derive(Debug)]
 pub struct AtomicFile {
     file: File,
-    /// Path of the temporary file; empty after the commit.
+    /// Path of the temporary file; empty after the commit, and for a stream.
     path: PathBuf,
     target: PathBuf,
 }
@@ -211,6 +223,13 @@ impl AtomicFile {
     /// # Errors
     /// An I/O error if the file cannot be created.
     pub fn create(path: &Path) -> io::Result<Self> {
+        if path.metadata().is_ok_and(|file| is_stream(&file)) {
+            return Ok(Self {
+                file: File::options().write(true).open(path)?,
+                path: PathBuf::new(),
+                target: PathBuf::new(),
+            });
+        }
         let target = match path.is_symlink() {
             true => path.canonicalize()?,
             false => path.to_owned(),
@@ -240,7 +259,9 @@ impl AtomicFile {
     /// # Errors
     /// An I/O error if the rename fails; the target is unchanged.
     pub fn commit(mut self) -> io::Result<()> {
-        std::fs::rename(&self.path, &self.target)?;
+        if !self.path.as_os_str().is_empty() {
+            std::fs::rename(&self.path, &self.target)?;
+        }
         self.path = PathBuf::new();
         Ok(())
     }

@@ -102,6 +102,8 @@ fn affects_engine(flag: &FlagSpec) -> bool {
                 model::MAX_MODEL_LEN.name,
                 model::REVISION.name,
                 model::QUANTIZATION.name,
+                model::GENERATION_CONFIG.name,
+                model::OVERRIDE_GENERATION_CONFIG.name,
                 model::DOWNLOAD_DIR.name,
             ];
             some.contains(&flag.name) || flag.name.starts_with("hf-")

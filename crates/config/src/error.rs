@@ -26,6 +26,14 @@ pub enum ConfigError {
     /// A value that is not supported, or two that contradict each other.
     #[error("{0}")]
     Invalid(String),
+    /// An error, with warnings about probable mistakes.
+    #[error("{error}{}", beside(.warnings))]
+    Warned {
+        /// Error of the configuration.
+        error: Box<ConfigError>,
+        /// Warnings, one sentence each.
+        warnings: Vec<String>,
+    },
     /// A file that cannot be read.
     #[error("{path}: {reason}")]
     File {
@@ -34,6 +42,13 @@ pub enum ConfigError {
         /// Reason reported by the parser or the operating system.
         reason: String,
     },
+}
+
+fn beside(warnings: &[String]) -> String {
+    let lines = warnings
+        .iter()
+        .map(|warning| format!("\nwarning: {warning}"));
+    lines.collect()
 }
 
 fn hint(what: &str, name: &str, nearest: Option<&str>) -> String {

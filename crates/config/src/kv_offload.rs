@@ -85,6 +85,7 @@ impl KvOffload {
             }
             return Ok(None);
         };
+        offloader.check(v)?;
         let name = offloader.name();
         if engine.scheduler != SchedulerKind::Vllm {
             v.warn(format!("{name} has no effect: it needs --scheduler vllm"));
@@ -395,7 +396,6 @@ impl Offloader {
         token: TokenBytes,
         bandwidth: Option<f64>,
     ) -> Result<Option<KvOffload>, ConfigError> {
-        self.check(v)?;
         let workers = engine.parallel.tensor * engine.parallel.pipeline;
         let size = f64::from(engine.block_size);
         let bytes = self.bytes(v, f64::from(workers), token.whole * size)?;

@@ -59,6 +59,8 @@ pub struct Loaded {
     pub ignored_with_effect: Vec<String>,
     /// Warnings about probable mistakes.
     pub warnings: Vec<String>,
+    /// Warnings about settings that have no effect with the other settings; a subset of `warnings`.
+    pub without_effect: Vec<String>,
     /// Every flag with its resolved value, in the order of the help text.
     pub resolved_flags: Vec<ResolvedFlag>,
     settings: Layer,
@@ -279,7 +281,15 @@ impl Loaded {
             let removed = [settings.ignored.clone(), dropped].concat();
             ignored::refuse_removed(&removed, &values.get(&VLLM_VERSION)?)?;
         }
-        let config = Config::from_values(&values)?;
+        let config = Config::from_values(&values);
+        let config = config.map_err(|error| match settings.warnings.is_empty() {
+            true => error,
+            // A misspelt key may be the cause of the error.
+            false => ConfigError::Warned {
+                error: Box::new(error),
+                warnings: settings.warnings.clone(),
+            },
+        })?;
         let notes = values.notes();
         let mut resolved_flags: Vec<ResolvedFlag> = flags()
             .map(|flag| ResolvedFlag {
@@ -307,6 +317,7 @@ impl Loaded {
             ignored_with_effect: ignored::with_vllm_effect(&ignored),
             ignored,
             warnings,
+            without_effect: notes.without_effect,
             resolved_flags,
             settings,
             at_start: None,

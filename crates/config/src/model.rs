@@ -38,6 +38,8 @@ pub struct Model {
     pub response_role: String,
     /// Source of sampling defaults: `auto` (the model's), `vllm` (none), or a folder.
     pub generation_config: String,
+    /// Content of the `generation_config.json` selected by `generation_config`, if there is one.
+    pub generation_config_file: Option<Map<String, Value>>,
     /// Overrides of these sampling defaults.
     pub generation_config_overrides: Map<String, Value>,
     /// Imitated release of vLLM (default 0.33.0).
@@ -145,7 +147,8 @@ impl Model {
                 .get(&model::DEFAULT_CHAT_TEMPLATE_KWARGS)?
                 .unwrap_or_default(),
             response_role: v.get(&model::RESPONSE_ROLE)?,
-            generation_config: generation_config(v, &name)?,
+            generation_config_file: generation_config_file(v, &name)?,
+            generation_config: v.get(&model::GENERATION_CONFIG)?,
             generation_config_overrides: v
                 .get(&model::OVERRIDE_GENERATION_CONFIG)?
                 .unwrap_or_default(),
@@ -262,18 +265,21 @@ fn check_numbers(file: &Path, config: &Value) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn generation_config(v: &Values, model: &str) -> Result<String, ConfigError> {
+fn generation_config_file(
+    v: &Values,
+    model: &str,
+) -> Result<Option<Map<String, Value>>, ConfigError> {
     let typed = v.get(&model::GENERATION_CONFIG)?;
     let folder = match typed.as_str() {
-        "vllm" => return Ok(typed),
+        "vllm" => return Ok(None),
         "auto" => model,
         folder => folder,
     };
     if typed != "auto" && is_path(folder) && !Path::new(folder).is_dir() {
         return Err(v.wrong("no such folder", &model::GENERATION_CONFIG));
     }
-    read_json(&Path::new(folder).join("generation_config.json"))?;
-    Ok(typed)
+    let file = read_json(&Path::new(folder).join("generation_config.json"))?;
+    Ok(file.and_then(|file| file.as_object().cloned()))
 }
 
 fn is_path(name: &str) -> bool {

@@ -24,6 +24,8 @@ pub(super) struct Values {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Notes {
     pub(super) warnings: Vec<String>,
+    /// Warnings about settings without effect; a subset of `warnings`.
+    pub(super) without_effect: Vec<String>,
     pub(super) derived: Vec<Derivation>,
     bare_durations: Vec<&'static str>,
 }
@@ -152,6 +154,12 @@ impl Values {
 
     pub(super) fn warn(&self, text: impl Into<String>) {
         self.notes.borrow_mut().warnings.push(text.into());
+    }
+
+    /// Adds a warning about a setting that has no effect with the other settings.
+    pub(super) fn warn_without_effect(&self, text: String) {
+        self.warn(text.clone());
+        self.notes.borrow_mut().without_effect.push(text);
     }
 
     pub(super) fn derive(&self, flag: &FlagSpec, value: impl Display) {

@@ -1,7 +1,8 @@
 //! Warnings about settings that have no effect in combination with others.
 
 use super::values::Values;
-use super::{Config, LatencySource, SchedulerKind, closest, flags};
+use super::{Compat, Config, LatencySource, SchedulerKind, ServingRole, closest, flags};
+use vllm_sim_service::fault::{KV_LOAD_FAILURE, StreamFault};
 
 const DELAYS: [&str; 7] = [
     "time-to-first-token",
@@ -18,6 +19,13 @@ pub(super) fn warn(config: &Config, v: &Values) {
     let is_modelled = engine.timing.latency_source != LatencySource::Delays
         && engine.scheduler != SchedulerKind::Pool;
     let rates = &config.faults.rates;
+    let mut faults = rates.specs.iter().flat_map(|spec| &spec.stream_faults);
+    let fails_loads = faults.any(|fault| matches!(fault, StreamFault::KvLoadFailure(_)));
+    // In llm-d mode, requests load prompts without a configured connector.
+    let loads = config.kv_transfer.is_some()
+        || engine.kv_offload.is_some()
+        || engine.role == ServingRole::Decode
+        || config.model.compat == Compat::Llmd;
     let rules: [(&[&str], bool, &str); 3] = [
         (
             &DELAYS,
@@ -35,11 +43,17 @@ pub(super) fn warn(config: &Config, v: &Values) {
             "--stream-fault-rate is 0",
         ),
     ];
+    if fails_loads && !loads {
+        v.warn_without_effect(format!(
+            "--stream-faults {KV_LOAD_FAILURE}: no effect because no prompt is loaded: there is \
+             neither a KV connector (--kv-transfer-config) nor --kv-offloading-size"
+        ));
+    }
     for (names, idle, why) in rules {
         let given = names.iter().filter(|name| idle && v.is_given(name));
         let given: Vec<String> = given.map(|name| format!("--{name}")).collect();
         if !given.is_empty() {
-            v.warn(format!("{}: no effect because {why}", given.join(", ")));
+            v.warn_without_effect(format!("{}: no effect because {why}", given.join(", ")));
         }
     }
 }

@@ -1,6 +1,6 @@
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::outcome::{Outcome, Sink, Status};
-use vllm_sim_replay::report::{Collector, Report, ReportOptions, RunTotals};
+use vllm_sim_replay::report::{Collector, KeptRecords, Report, ReportOptions, RunTotals};
 use vllm_sim_replay::workload::WorkloadSource;
 use vllm_sim_replay::{ArrivalPacing, PoolSpec, RouterConfig, Settings};
 
@@ -44,7 +44,10 @@ pub(super) fn play(
     };
     let mut collector = Collector::new(ReportOptions {
         slo: setup.sla,
-        per_request: setup.capture,
+        records: match setup.capture {
+            true => KeptRecords::All,
+            false => KeptRecords::None,
+        },
         drawn_requests: 0,
     });
     let totals = vllm_sim_replay::run(&settings, source, &mut Finished(&mut collector))?;

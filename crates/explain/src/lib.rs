@@ -19,18 +19,16 @@ const CONTEXT: u32 = 1024;
 const BATCHES: [u32; 8] = [1, 4, 8, 16, 32, 64, 128, 256];
 const PROMPTS: [u32; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
 
-pub use nearest_run::PredictionAccuracy;
+pub use nearest_run::{DeploymentEvidence, PredictionAccuracy, PromptLoad};
 
-/// Returns the known prediction errors of an engine.
+/// Returns the known prediction errors of an engine, by prompt load.
 ///
 /// Returns `None` unless its latency model is a roofline with default coefficients.
-pub fn evidence(engine: &VllmConfig, setup: Option<&RooflineSetup>) -> Option<PredictionAccuracy> {
+pub fn evidence(engine: &VllmConfig, setup: Option<&RooflineSetup>) -> Option<DeploymentEvidence> {
     let is_roofline = matches!(engine.latency, LatencyModel::Roofline(_));
     let is_usual = |setup: &&RooflineSetup| setup.coefficients == Coefficients::default();
     let setup = setup.filter(is_usual)?;
-    (is_roofline && engine.speed == Speed::default())
-        .then(|| nearest_run::evidence(setup))
-        .flatten()
+    (is_roofline && engine.speed == Speed::default()).then(|| DeploymentEvidence::new(setup))
 }
 
 /// Explains an engine: model size, cache size, step times and their parts.
@@ -507,7 +505,8 @@ mod tests {
             "Sampling    the vocabulary is not cut (no top-p or top-k: a test)",
             "  matrices",
             "5.6 ms",
-            "Evidence    1 x H100-SXM-80GB with bf16 weights of this size was recorded",
+            "Evidence    not recorded; the nearest is Qwen/Qwen3-32B, bf16, computed prompts",
+            "1 x H100-SXM-80GB with bf16 weights of this size and cached prompts was recorded",
         ] {
             assert!(text.contains(part), "no {part:?} in\n{text}");
         }

@@ -17,6 +17,7 @@ struct Deployment {
     weights: &'static str,
     tp: u32,
     experts: bool,
+    prompts: PromptLoad,
     weight_gb: f64,
     runs: u32,
     regime: &'static str,
@@ -26,6 +27,32 @@ struct Deployment {
     ttft: Option<f64>,
     itl: f64,
     e2e: Option<f64>,
+}
+
+/// Source of most prompt tokens of a workload: the prefix cache or computation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PromptLoad {
+    /// The prefix cache holds most prompt tokens.
+    Cached,
+    /// Most prompt tokens are computed.
+    Computed,
+}
+
+impl PromptLoad {
+    /// Returns the load of a run with this ratio of cached to all prompt tokens (0 to 1).
+    pub fn of(reused: f64) -> Self {
+        match reused >= 0.5 {
+            true => Self::Cached,
+            false => Self::Computed,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Cached => "cached",
+            Self::Computed => "computed",
+        }
+    }
 }
 
 /// Relative difference below which two sizes count as one model.
@@ -43,6 +70,10 @@ impl Deployment {
             weights: next()?,
             tp: next()?.parse().ok()?,
             experts: next()? == "experts",
+            prompts: match next()? {
+                "cached" => PromptLoad::Cached,
+                _ => PromptLoad::Computed,
+            },
             weight_gb: next()?.parse().ok()?,
             runs: next()?.parse().ok()?,
             regime: next()?,
@@ -53,35 +84,31 @@ impl Deployment {
         })
     }
 
-    /// Returns the properties in which the deployments differ.
+    /// Returns whether the errors of this deployment apply to `asked`.
+    fn fits(&self, asked: &Deployment) -> bool {
+        self.gpu == asked.gpu
+            && self.weights == asked.weights
+            && self.experts == asked.experts
+            && self.prompts == asked.prompts
+    }
+
+    /// Returns the properties in which the deployments differ, if they fit.
     fn differences(&self, asked: &Deployment) -> Vec<&'static str> {
         let size = (self.weight_gb * f64::from(self.tp)) / (asked.weight_gb * f64::from(asked.tp));
-        let same_weights = self.weights == asked.weights;
         [
-            (self.gpu != asked.gpu, "GPU"),
-            (!same_weights, "weights"),
-            (self.experts != asked.experts, "kind of model"),
             (self.tp != asked.tp, "tensor parallelism"),
-            // Other weight formats change the size of the same model.
-            (
-                same_weights && (size - 1.0).abs() > SAME_SIZE,
-                "size of the model",
-            ),
+            ((size - 1.0).abs() > SAME_SIZE, "size of the model"),
         ]
         .into_iter()
         .filter_map(|(differs, what)| differs.then_some(what))
         .collect()
     }
 
-    /// Returns the distance in doublings of the work per GPU; another GPU or kernel counts as
-    /// several.
+    /// Returns the distance in doublings of the work per GPU.
     fn distance(&self, asked: &Deployment) -> f64 {
         let doublings = |a: f64, b: f64| (a / b).log2().abs();
         let other = |differs: bool, far: f64| if differs { far } else { 0.0 };
-        other(self.gpu != asked.gpu, 4.0)
-            + other(self.weights != asked.weights, 3.0)
-            + other(self.experts != asked.experts, 3.0)
-            + other(self.regime != "stable", 0.5)
+        other(self.regime != "stable", 0.5)
             + doublings(self.tp.into(), asked.tp.into())
             + doublings(self.weight_gb, asked.weight_gb)
     }
@@ -89,21 +116,54 @@ impl Deployment {
 
 fn nearest(asked: &Deployment) -> Option<Deployment> {
     let known = DEPLOYMENTS.lines().filter_map(Deployment::read);
+    let known = known.filter(|known| known.fits(asked));
     known.min_by(|a, b| a.distance(asked).total_cmp(&b.distance(asked)))
 }
 
 /// Known errors of a prediction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PredictionAccuracy {
-    /// Description of the nearest recorded deployment.
+    /// Description of the nearest recorded deployment, or that there is none.
     pub recorded: String,
-    /// Median errors of its predictions, with the number of runs.
-    pub errors: String,
+    /// Median errors of its predictions, with the number of runs; `None` without a recorded deployment.
+    pub errors: Option<String>,
     /// Short form, such as `TTFT 1.3 %, ITL 2.6 %`; in brackets for another deployment.
     pub short: String,
 }
 
-pub(super) fn evidence(setup: &RooflineSetup) -> Option<PredictionAccuracy> {
+impl std::fmt::Display for PredictionAccuracy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.errors {
+            Some(errors) => write!(f, "{}; {errors}", self.recorded),
+            None => f.write_str(&self.recorded),
+        }
+    }
+}
+
+/// Known prediction errors of a deployment, by prompt load.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeploymentEvidence {
+    cached: PredictionAccuracy,
+    computed: PredictionAccuracy,
+}
+
+impl DeploymentEvidence {
+    pub(super) fn new(setup: &RooflineSetup) -> Self {
+        let [cached, computed] =
+            [PromptLoad::Cached, PromptLoad::Computed].map(|prompts| evidence(setup, prompts));
+        Self { cached, computed }
+    }
+
+    /// Returns the errors under this load.
+    pub fn of(&self, prompts: PromptLoad) -> &PredictionAccuracy {
+        match prompts {
+            PromptLoad::Cached => &self.cached,
+            PromptLoad::Computed => &self.computed,
+        }
+    }
+}
+
+fn evidence(setup: &RooflineSetup, prompts: PromptLoad) -> PredictionAccuracy {
     let shape = &setup.shape;
     let memory = Memory::new(shape, &setup.gpu, setup.ranks(), 1.0, (16, 2), 1, None);
     let asked = Deployment {
@@ -113,6 +173,7 @@ pub(super) fn evidence(setup: &RooflineSetup) -> Option<PredictionAccuracy> {
         weights: shape.quantization.scheme.weights_name(),
         tp: setup.tp,
         experts: shape.moe.is_some(),
+        prompts,
         weight_gb: memory.weight_bytes / 1e9,
         runs: 0,
         regime: "stable",
@@ -121,7 +182,21 @@ pub(super) fn evidence(setup: &RooflineSetup) -> Option<PredictionAccuracy> {
         itl: 0.0,
         e2e: None,
     };
-    let found = nearest(&asked)?;
+    let load = prompts.name();
+    let Some(found) = nearest(&asked) else {
+        let kind = match asked.experts {
+            true => "a model with experts",
+            false => "a dense model",
+        };
+        return PredictionAccuracy {
+            recorded: format!(
+                "none was recorded of {kind} with {} weights and {load} prompts on {}",
+                asked.weights, asked.gpu
+            ),
+            errors: None,
+            short: "none".to_owned(),
+        };
+    };
     let Deployment {
         model,
         gpu,
@@ -131,9 +206,13 @@ pub(super) fn evidence(setup: &RooflineSetup) -> Option<PredictionAccuracy> {
     } = found;
     let differences = found.differences(&asked);
     let recorded = match differences[..] {
-        [] => format!("{tp} x {gpu} with {weights} weights of this size was recorded ({model})"),
+        [] => format!(
+            "{tp} x {gpu} with {weights} weights of this size and {load} prompts was recorded \
+             ({model})"
+        ),
         _ => format!(
-            "not recorded; the nearest is {model}, {weights}, on {tp} x {gpu}; other: {}",
+            "not recorded; the nearest is {model}, {weights}, {load} prompts, on {tp} x {gpu}; \
+             other: {}",
             differences.join(", ")
         ),
     };
@@ -154,22 +233,26 @@ pub(super) fn evidence(setup: &RooflineSetup) -> Option<PredictionAccuracy> {
         true => format!("{ttft}{itl}"),
         false => format!("({ttft}{itl})"),
     };
-    Some(PredictionAccuracy {
+    PredictionAccuracy {
         recorded,
-        errors,
+        errors: Some(errors),
         short,
-    })
+    }
 }
 
 pub(super) fn write(text: &mut String, setup: &RooflineSetup) -> fmt::Result {
-    match evidence(setup) {
-        Some(found) => writeln!(
-            text,
-            "Evidence    {}\n            {} (docs/fidelity.md)",
-            found.recorded, found.errors
-        ),
-        None => Ok(()),
+    let known = DeploymentEvidence::new(setup);
+    for (head, prompts) in [
+        ("Evidence    ", PromptLoad::Computed),
+        ("            ", PromptLoad::Cached),
+    ] {
+        let found = known.of(prompts);
+        writeln!(text, "{head}{}", found.recorded)?;
+        if let Some(errors) = &found.errors {
+            writeln!(text, "            {errors} (docs/fidelity.md)")?;
+        }
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -205,7 +288,17 @@ mod tests {
         );
         let wide = said("meta-llama/Llama-3.1-8B", "H100", 4);
         assert!(wide.contains("not recorded"), "{wide}");
+        assert!(wide.contains("other: tensor parallelism\n"), "{wide}");
+        // Errors for another GPU, other weights or another load do not apply.
         let elsewhere = said("meta-llama/Llama-3.1-8B", "L4", 1);
-        assert!(elsewhere.contains("other: GPU\n"), "{elsewhere}");
+        for load in ["computed", "cached"] {
+            let none = format!(
+                "none was recorded of a dense model with bf16 weights and {load} prompts on L4"
+            );
+            assert!(elsewhere.contains(&none), "{elsewhere}");
+        }
+        assert!(!elsewhere.contains("median error"), "{elsewhere}");
+        let sold = said("meta-llama/Llama-3.1-8B", "L40S", 1);
+        assert_eq!(sold.matches("median error").count(), 1, "{sold}");
     }
 }

@@ -1,6 +1,6 @@
 //! Manages the pods behind the gateway, and finds the pod that answered each request.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use hyper::Method;
 use hyper::body::Bytes;
 use tokio::runtime::Runtime;
 
+use super::evidence::{Evidence, judge};
 use super::fault_schedule::{FaultSchedule, Outage, ScheduledFault};
 use super::gateway_run::GatewayRun;
 use super::pod::{Attempt, Pod, PodState};
@@ -48,7 +49,7 @@ pub(super) struct Misroutes {
     pub(super) not_ready: u64,
     /// Not answered completely: timeouts, broken connections.
     pub(super) unanswered: u64,
-    /// Answered with 502 to 504 by the gateway, without a pod.
+    /// Answered by the gateway without a pod: with 502 to 504, or with an answer that no pod generated.
     pub(super) unrouted: u64,
 }
 
@@ -64,6 +65,8 @@ pub(super) struct Routing {
     pub(super) misroutes: Misroutes,
     /// Number of attempts beyond the first; `None` if unknown.
     pub(super) retries: Option<u64>,
+    /// Number of completed requests without evidence of their pod.
+    pub(super) unseen: u64,
     pub(super) requests: Vec<u64>,
     pub(super) notes: Vec<String>,
 }
@@ -192,16 +195,21 @@ impl Backends {
     ) -> Routing {
         let mut routing = Routing::default();
         let mut attempts = Vec::new();
+        let mut remembers = Vec::new();
         let (mut hits, mut queries) = (0.0, 0.0);
         for (number, pod) in self.pods.iter().enumerate() {
+            // A dead pod received no requests.
+            let mut remembers_all = pod.state == PodState::Dead;
             if let Some((found, is_whole)) = self.runtime.block_on(pod.attempts(number)) {
                 attempts.extend(found);
+                remembers_all = is_whole;
                 if !is_whole {
                     let note = "has a request history (--request-history) that is too short for \
                          this run";
                     routing.notes.push(format!("{} {note}", pod.url));
                 }
             }
+            remembers.push(remembers_all);
             if let Some(counted) = self.runtime.block_on(pod.hits()) {
                 (hits, queries) = (hits + counted.0, queries + counted.1);
                 play.counted = Some((hits, queries));
@@ -209,24 +217,30 @@ impl Backends {
         }
         let ready = || self.pods.iter().filter(|pod| pod.state == PodState::Ready);
         let all_remember = ready().all(Pod::has_history);
-        assign(
+        let answers = play.turns.iter().filter(|turn| turn.completed).count() as u64;
+        let (evidence, unclaimed) = assign(
             play,
             (&self.pods, outages),
             &attempts,
             identity,
             &mut routing,
         );
+        let unclaimed = remembers.into_iter().zip(unclaimed);
+        let unclaimed = unclaimed.map(|(all, n)| all.then_some(n)).collect();
+        judge(&mut play.turns, &evidence, unclaimed, &mut routing);
         if !all_remember {
             routing.retries = None;
         }
-        let any_answer = play.turns.iter().any(|turn| turn.completed);
-        if routing.known_by.is_none() && any_answer {
-            routing.notes.push(
-                "the pod of each response is unknown: the gateway removes the headers of \
-                 --pod-header and X-Request-Id, or the pods have neither --pod-name nor \
-                 --request-history; measures that need it are unknown"
-                    .to_owned(),
-            );
+        if routing.known_by.is_none() {
+            routing.unseen = answers;
+        }
+        if routing.unseen > 0 {
+            let unseen = routing.unseen;
+            routing.notes.push(format!(
+                "the pod is unknown for {unseen} of {answers} requests: the gateway removes the \
+                 headers of --pod-header and X-Request-Id, or the pods have neither --pod-name \
+                 nor --request-history; every share is unknown"
+            ));
         }
         routing.requests = vec![0; self.pods.len()];
         for pod in play.turns.iter().filter_map(|turn| turn.pod) {
@@ -244,13 +258,16 @@ impl Backends {
 }
 
 /// Assigns pods to requests, by response headers, else by the histories of the pods.
+///
+/// Returns the evidence of each request, and for each pod the number of served requests that no
+/// response claims by its id.
 fn assign(
     play: &mut GatewayRun,
     (pods, outages): (&[Pod], &[Outage]),
     attempts: &[Attempt],
     identity: &RequestIdentity,
     routing: &mut Routing,
-) {
+) -> (Vec<Evidence>, Vec<u64>) {
     let named = pods_by_name(pods);
     let mut remembered = HashMap::<&str, Vec<&Attempt>>::new();
     for attempt in attempts.iter().filter(|a| !a.request_id.is_empty()) {
@@ -258,6 +275,8 @@ fn assign(
         entry.or_default().push(attempt);
     }
     let (mut retries, mut found) = (0, 0);
+    let mut shown = Vec::with_capacity(play.turns.len());
+    let mut claimed = HashSet::new();
     for turn in &mut play.turns {
         let ours = identity.request_id(turn.session, turn.turn);
         let completion = turn.reply.id.as_deref();
@@ -267,13 +286,14 @@ fn assign(
             .or_else(|| remembered.get(theirs?));
         let tries = tries.map_or(&[][..], Vec::as_slice);
         let by_header = turn.reply.pod.as_ref().and_then(|name| named.get(name));
-        let last = tries.iter().max_by(|a, b| a.started.total_cmp(&b.started));
-        turn.pod = by_header.copied().or(last.map(|attempt| attempt.pod));
-        let source = match (by_header, last) {
-            (Some(_), _) => Some(PodSource::ResponseHeader),
-            (None, Some(_)) => Some(PodSource::RequestHistory),
-            _ => None,
-        };
+        let (pod, evidence) = Evidence::of(by_header.copied(), tries);
+        turn.pod = pod;
+        shown.push(evidence);
+        claimed.extend(tries.iter().map(|attempt| attempt.request_id.as_str()));
+        let source = pod.map(|pod| match by_header == Some(&pod) {
+            true => PodSource::ResponseHeader,
+            false => PodSource::RequestHistory,
+        });
         routing.known_by = routing.known_by.or(source);
         found += u64::from(!tries.is_empty());
         retries += (tries.len() as u64).saturating_sub(1);
@@ -298,6 +318,12 @@ fn assign(
         }
     }
     routing.retries = (found > 0).then_some(retries);
+    let mut unclaimed = vec![0; pods.len()];
+    let served = attempts.iter().filter(|attempt| attempt.is_served);
+    for attempt in served.filter(|a| !claimed.contains(a.request_id.as_str())) {
+        unclaimed[attempt.pod] += 1;
+    }
+    (shown, unclaimed)
 }
 
 /// Maps unique pod names and addresses to pods.

@@ -38,6 +38,15 @@ impl GatewayRun {
     }
 }
 
+impl RequestResult {
+    /// Marks the request as failed, although an answer was received.
+    pub(super) fn fail(&mut self, why: &str) {
+        self.completed = false;
+        (self.ttft_ms, self.e2e_ms) = (None, None);
+        self.error = Some(why.to_owned());
+    }
+}
+
 impl Sink for GatewayRun {
     fn request(&mut self, outcome: &Outcome<'_>) {
         let completed = outcome.status == Status::Completed;

@@ -2,6 +2,7 @@
 //!
 //! Implements `vllm-sim gateway score`: compares a gateway's routing with the best possible one.
 
+mod evidence;
 mod fault_schedule;
 mod fleet;
 mod gateway_run;
@@ -25,8 +26,9 @@ use fleet::Backends;
 use gateway_run::GatewayRun;
 use offline::{OfflineSetup, RouterCandidate};
 use report::ScoreReport;
-use require::Requirement;
+use require::requirement;
 use scenario::FleetScenario;
+use vllm_sim_command_line::requirement::Requirement;
 use vllm_sim_command_line::{RequirementFailed, UsageError, command_line, outputs, refuse};
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_http_client::CertificateVerification;
@@ -196,7 +198,7 @@ fn score(
         Err(help) => return Ok(help),
     };
     workload::fill(&mut args.workload);
-    let requirements = args.require.iter().map(|text| Requirement::parse(text));
+    let requirements = args.require.iter().map(|text| requirement(text));
     let requirements: Vec<Requirement> = requirements.collect::<Result<_>>()?;
     let disturb = args.disturb.iter().map(|text| ScheduledFault::parse(text));
     let disturb: Vec<ScheduledFault> = disturb.collect::<Result<_>>()?;

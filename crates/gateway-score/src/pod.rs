@@ -37,6 +37,8 @@ pub(super) struct Attempt {
     pub(super) pod: usize,
     pub(super) request_id: String,
     pub(super) status: Option<u16>,
+    /// Whether the pod generated an answer.
+    pub(super) is_served: bool,
     /// Start time, in seconds since 1970.
     pub(super) started: f64,
 }
@@ -148,14 +150,17 @@ impl Pod {
         let page = self.json(&path).await?;
         let records = page["requests"].as_array()?;
         let oldest = records.first().and_then(|record| record["id"].as_u64());
-        let attempts = records.iter().map(|record| Attempt {
-            pod: number,
-            request_id: record["headers"]["x-request-id"]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned(),
-            status: record["status"].as_u64().and_then(|s| s.try_into().ok()),
-            started: record["time"].as_f64().unwrap_or_default(),
+        let attempts = records.iter().map(|record| {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let status: Option<u16> = record["status"].as_u64().and_then(|s| s.try_into().ok());
+            Attempt {
+                pod: number,
+                request_id: text(&record["headers"]["x-request-id"]),
+                status,
+                is_served: status.is_some_and(|status| (200..300).contains(&status))
+                    && text(&record["path"]).ends_with("/completions"),
+                started: record["time"].as_f64().unwrap_or_default(),
+            }
         });
         let is_whole = oldest.is_none_or(|oldest| oldest == newest + 1);
         Some((attempts.collect(), is_whole))

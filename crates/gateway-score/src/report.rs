@@ -4,10 +4,11 @@ use serde_json::{Map, Value, json};
 
 use super::LivePlay;
 use super::gateway_run::GatewayRun;
-use super::measure::{MEASURES, Values, ideal, latencies, measured, score, shares};
+use super::measure::{COUNT, MEASURES, Values, ideal, latencies, measured, score, shares};
 use super::offline::RouterCandidate;
-use super::require::Requirement;
+use super::require::bounded;
 use super::workload::Workload;
+use vllm_sim_command_line::requirement::{self, Requirement};
 
 /// Version of the JSON; it changes when a key is removed or changes its meaning.
 const VERSION: u32 = 1;
@@ -44,7 +45,11 @@ impl ScoreReport {
         let live_ideal = live.ideal.as_ref();
         let live_ideal = live_ideal.map(|(_, play)| measured(play, workload));
         let ideal = ideal(&offline, live_ideal.as_ref());
-        let shares = shares(&values, &ideal);
+        // Otherwise a gateway that sends no request to a pod would get the best score.
+        let shares = match live.routing.unseen {
+            0 => shares(&values, &ideal),
+            _ => [None; COUNT],
+        };
         Self {
             command,
             score: score(&shares),
@@ -204,18 +209,12 @@ impl ScoreReport {
             Some(count(routing.misroutes.total())),
             routing.retries.map(count),
         ];
-        requirement.value(&self.shares, others)
+        bounded(requirement, &self.shares, others)
     }
 
     /// Describes the requirements that are missed, if any.
     pub(super) fn missed(&self) -> Option<String> {
-        let missed = self.requirements.iter().filter_map(|requirement| {
-            let value = self.required(requirement);
-            let shown = value.map_or_else(|| "is unknown".to_owned(), |v| format!("is {v:.3}"));
-            (!requirement.is_met(value)).then(|| format!("{requirement} (it {shown})"))
-        });
-        let missed: Vec<String> = missed.collect();
-        (!missed.is_empty()).then(|| format!("--require missed: {}", missed.join(", ")))
+        requirement::missed(&self.requirements, |requirement| self.required(requirement))
     }
 
     /// Returns the distributions of TTFT and E2E latency, of the gateway and of some routers.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use serde_json::{Map, Value, json};
 
 use super::admin_state::{AdminError, RankSelector};
@@ -62,7 +62,14 @@ pub(super) async fn change(State(app): State<Arc<App>>, request: Request) -> Han
         .admin_state
         .change(&app.controls, rank, &update)
         .map_err(admin_fault)?;
-    Ok(ok(&Value::Object(with_pod(&app, shown))))
+    let mut answer = ok(&Value::Object(with_pod(&app, shown)));
+    for text in app.admin_state.without_effect(&update) {
+        tracing::warn!("/admin/config: {text}");
+        if let Ok(value) = HeaderValue::try_from(format!("199 vllm-sim {text:?}")) {
+            answer.headers_mut().append(header::WARNING, value);
+        }
+    }
+    Ok(answer)
 }
 
 /// Handles `POST /fake_metrics`: updates some of the fake metrics.

@@ -95,6 +95,18 @@ impl AdminState {
         });
     }
 
+    /// Returns the warnings about fields of this update that have no effect with the other settings.
+    pub(super) fn without_effect(&self, update: &Map<String, Value>) -> Vec<String> {
+        let servers = self.servers.lock();
+        let ranks = servers.first().map(|server| &server.ranks[..]);
+        let said = ranks.and_then(|ranks| ranks.first()).into_iter();
+        let said = said.flat_map(|loaded| &loaded.without_effect);
+        let concerns = |text: &&String| {
+            Loaded::fields(update).any(|field| text.contains(&format!("--{field}")))
+        };
+        said.filter(concerns).cloned().collect()
+    }
+
     /// Returns the effective settings of a rank, including the scenario's phase.
     ///
     /// `RankSelector::All` selects the server itself.

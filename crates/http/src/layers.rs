@@ -31,6 +31,8 @@ use super::request_log::RequestLog;
 use super::{error, fault, request_log, route_index, routes};
 use vllm_sim_config::{Cors, Log};
 use vllm_sim_service::{Service, run_blocking};
+use vllm_sim_tokenizer::EncodingGivenUp;
+use vllm_sim_wire::fault::Fault;
 
 /// A router with its layers.
 pub(super) type Stack = BoxCloneSyncService<Request, Response, Infallible>;
@@ -204,9 +206,13 @@ impl Around for HeadAndOptions {
     }
 }
 
-/// Returns a 500 if a handler panics, instead of closing the connection.
-fn panicked(_: Box<dyn Any + Send>) -> Response {
-    error::response(&error::engine_failure())
+/// Returns an error if a handler panics, instead of closing the connection: a 400 if the tokenizer gave
+/// up on the text, else a 500.
+fn panicked(payload: Box<dyn Any + Send>) -> Response {
+    match payload.downcast_ref::<EncodingGivenUp>() {
+        Some(given_up) => error::response(&Fault::bad_request(given_up.to_string())),
+        None => error::response(&error::engine_failure()),
+    }
 }
 
 /// Runs a request with a large body on the blocking pool, because reading and checking it takes

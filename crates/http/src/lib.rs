@@ -52,6 +52,7 @@ mod same_origin;
 mod server_controls;
 pub mod settings;
 mod stream;
+mod token_ids;
 mod tokenize;
 mod transfer;
 mod vllm;

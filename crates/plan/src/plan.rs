@@ -190,6 +190,7 @@ fn check(args: &Args) -> Result<()> {
         ("--autoscale-max", args.pools.autoscale_max.is_some()),
         ("--lose-workers", args.pools.lose_workers.is_some()),
         ("--per-request", args.report.per_request.is_some()),
+        ("--require", !args.report.require.is_empty()),
     ] {
         if given {
             refuse!("{flag} cannot be used with plan, which changes the number of workers");
@@ -243,7 +244,7 @@ fn candidate(
         report: ReportArgs {
             report_json: None,
             html: None,
-            no_per_request: true,
+            no_per_request: Some(true),
             ..args.report
         },
         pools,

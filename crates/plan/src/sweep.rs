@@ -40,6 +40,9 @@ struct Args {
     pools: PoolArgs,
     #[command(flatten)]
     report: ReportArgs,
+    /// Minimum ratio of good to all requests for a point to be the best, above 0 up to 1.
+    #[arg(long, default_value_t = 0.95, help_heading = "Report")]
+    attainment: f64,
     /// Number of points to simulate in parallel; the results do not depend on it.
     #[arg(long, default_value_t = 1)]
     threads: usize,
@@ -57,6 +60,20 @@ struct GridPoint {
 struct PointResult {
     values: Vec<String>,
     played: PlayedPoint,
+    /// Minimum ratio of good to all requests.
+    needed: f64,
+}
+
+impl PointResult {
+    fn has_good(&self) -> bool {
+        self.played.as_ref().is_ok_and(|played| played.good() > 0.0)
+    }
+
+    /// Returns whether enough requests are good; without bounds, all are.
+    fn suffices(&self) -> bool {
+        let attained = self.played.as_ref().ok().and_then(Played::attained);
+        attained.is_none_or(|attained| attained >= self.needed)
+    }
 }
 
 /// Result of a point, or the reason why it was not run.
@@ -81,6 +98,11 @@ impl Played {
             Some(_) => self.number("goodput_request_throughput_rps"),
             None => self.number("request_throughput_rps"),
         }
+    }
+
+    /// Returns the ratio of good to all requests; `None` without bounds.
+    fn attained(&self) -> Option<f64> {
+        self.summary.get("slo_attainment").and_then(Value::as_f64)
     }
 
     fn number(&self, key: &str) -> f64 {
@@ -108,6 +130,13 @@ pub fn run(
     };
     if base.report.per_request.is_some() {
         refuse!("--per-request cannot be used with sweep, whose points would share the file");
+    }
+    if !base.report.require.is_empty() {
+        refuse!("--require has no meaning for a sweep, which has --attainment");
+    }
+    let needed = base.attainment;
+    if !(needed > 0.0 && needed <= 1.0) {
+        refuse!("--attainment is {needed}, must be above 0 and at most 1");
     }
     let axes = grid::axes("--grid", &base.grid)?;
     let points = grid::combinations(&axes)
@@ -140,7 +169,11 @@ pub fn run(
     let values = points.iter().map(|point| point.values.clone());
     let results = values.zip(played);
     let played: Vec<PointResult> = results
-        .map(|(values, played)| PointResult { values, played })
+        .map(|(values, played)| PointResult {
+            values,
+            played,
+            needed,
+        })
         .collect();
     let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
     if let Some(file) = &base.report.report_json {
@@ -211,14 +244,15 @@ const COLUMNS: [(&str, &str); 7] = [
     ("reused", "prefix_cache_reused_ratio"),
 ];
 
-/// Returns the point with the highest goodput per GPU; `None` if no point has any.
+/// Returns the point with the highest goodput per GPU among those with enough good requests; `None` if
+/// there is none.
 fn best(points: &[PointResult]) -> Option<usize> {
     let mut best = None;
     let mut most = 0.0;
     for (at, point) in points.iter().enumerate() {
         let good = point.played.as_ref().map_or(0.0, Played::per_gpu);
         // Of equal points, the first.
-        if good > most {
+        if good > most && point.suffices() {
             (best, most) = (Some(at), good);
         }
     }
@@ -229,6 +263,9 @@ fn cells(names: &[&str], played: &[PointResult]) -> (Vec<String>, Vec<Vec<String
     let mut head: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     head.push("GPUs".to_owned());
     head.extend(COLUMNS.iter().map(|(title, _)| (*title).to_owned()));
+    let mut done = played.iter().filter_map(|point| point.played.as_ref().ok());
+    let is_bounded = done.any(|played| played.attained().is_some());
+    head.extend(is_bounded.then(|| "good %".to_owned()));
     head.extend(["good/s", "good/s/GPU"].map(str::to_owned));
     let rows = played.iter().map(|point| {
         let mut row = point.values.clone();
@@ -242,6 +279,10 @@ fn cells(names: &[&str], played: &[PointResult]) -> (Vec<String>, Vec<Vec<String
                 .iter()
                 .map(|(_, key)| format!("{:.2}", played.number(key))),
         );
+        if is_bounded {
+            let attained = played.attained().unwrap_or_default();
+            row.push(format!("{:.1}", 100.0 * attained));
+        }
         row.push(format!("{:.3}", played.good()));
         row.push(format!("{:.3}", played.per_gpu()));
         row
@@ -254,7 +295,16 @@ fn cells(names: &[&str], played: &[PointResult]) -> (Vec<String>, Vec<Vec<String
 fn notes(names: &[&str], points: &[PointResult]) -> Vec<String> {
     let mut notes = vec![match best(points) {
         Some(_) => "* most good requests per second and GPU".to_owned(),
-        None => "no point has a good request, so none is the best".to_owned(),
+        None => match points
+            .iter()
+            .find(|point| !point.suffices() && point.has_good())
+        {
+            Some(point) => format!(
+                "no point has {} % of its requests good (--attainment), so none is the best",
+                100.0 * point.needed
+            ),
+            None => "no point has a good request, so none is the best".to_owned(),
+        },
     }];
     for point in points {
         if let Err(why) = &point.played {

@@ -25,11 +25,7 @@ pub use build::{Build, DatasetSummary, build};
 #[command(name = "vllm-sim dataset build", no_binary_name = true)]
 struct BuildArgs {
     /// Dataset of the Hugging Face Hub, as organisation/name.
-    #[arg(
-        long,
-        required_unless_present = "local_path",
-        conflicts_with = "local_path"
-    )]
+    #[arg(long, conflicts_with = "local_path")]
     hf_repo: Option<String>,
     /// Local folder, or the input file itself.
     #[arg(long)]
@@ -128,13 +124,18 @@ fn build_from(args: BuildArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<S
             let input = match &args.input_file {
                 Some(file) => path.join(file),
                 None if path.is_file() => path.clone(),
+                None if !path.exists() => {
+                    refuse!("--local-path {}: no such file or folder", path.display())
+                }
                 None => refuse!("--local-path is a folder but --input-file is not given"),
             };
             let name = input.file_name().unwrap_or_default().to_string_lossy();
             let origin = format!("file {name}");
             (input, origin)
         }
-        (None, None) => refuse!("either --hf-repo or --local-path must be given"),
+        (None, None) => refuse!(
+            "which conversations? Give --local-path FILE, or --hf-repo NAME with --input-file"
+        ),
     };
     let tokenizer = tokenizer(&args, hub)?;
     let built = build(

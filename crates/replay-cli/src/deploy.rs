@@ -1,6 +1,6 @@
 use anyhow::Result;
 
-use vllm_sim_explain::PredictionAccuracy;
+use vllm_sim_explain::DeploymentEvidence;
 
 use vllm_sim_engine::sched::EngineSpec;
 
@@ -16,7 +16,7 @@ pub struct Deployment {
     /// Flags of the engine, with those added by this program.
     pub flags: Vec<String>,
     /// Known errors of the engine's predicted latencies.
-    pub evidence: Option<PredictionAccuracy>,
+    pub evidence: Option<DeploymentEvidence>,
     /// Seed of all random draws.
     pub seed: u64,
     /// Names and values that describe the engine in a report.

@@ -34,6 +34,7 @@ pub use sink::OutcomeWatcher;
 use sink::{facts, sink};
 use vllm_sim_command_line::outputs::{self, AtomicFile};
 use vllm_sim_command_line::progress::{Progress, is_stopped};
+use vllm_sim_command_line::requirement::{self, Requirement};
 use vllm_sim_command_line::{RequirementFailed, command_line, refuse};
 use vllm_sim_dynamo_run as dynamo_run;
 pub use workload::{limit, open, parse_workload_text};
@@ -62,6 +63,8 @@ pub fn run(
         Ok(args) => args,
         Err(help) => return Ok(help),
     };
+    // Invalid requirements are refused before the run.
+    requirements(&args.report)?;
     let served = !args.online.target.is_empty();
     for (flag, given) in [
         ("--compare", args.compare.is_some()),
@@ -192,6 +195,11 @@ pub fn play_watched(
     Ok(report)
 }
 
+fn requirements(args: &ReportArgs) -> Result<Vec<Requirement>> {
+    let read = |text: &String| Requirement::parse(text, "p99_ttft_ms<=500");
+    args.require.iter().map(read).collect()
+}
+
 fn write_report(
     report: &Report,
     args: &ReportArgs,
@@ -220,11 +228,18 @@ fn write_report(
         Some("-") => String::from_utf8(json)?,
         _ => report.table(wall),
     };
-    if report.number("completed_requests") > 0.0 || is_stopped() {
-        return Ok(printed);
+    let is_empty = report.number("completed_requests") == 0.0 && !is_stopped();
+    let missed = match is_empty {
+        true => Some("no request was completed".to_owned()),
+        false => {
+            let value = |required: &Requirement| report.summary.get(&required.name)?.as_f64();
+            requirement::missed(&requirements(args)?, value)
+        }
+    };
+    match missed {
+        Some(missed) => Err(RequirementFailed { printed, missed }.into()),
+        None => Ok(printed),
     }
-    let missed = "no request was completed".to_owned();
-    Err(RequirementFailed { printed, missed }.into())
 }
 
 fn compare(words: &[String], args: &ReportArgs, typed: &str) -> Result<String> {

@@ -272,6 +272,15 @@ pub struct PoolArgs {
     /// Engine of the decode workers as arguments of Dynamo's mocker.
     #[arg(long, value_name = "JSON|FILE", requires = "num_prefill_workers")]
     pub decode_engine_args: Option<String>,
+    /// Flags of `serve` for the prefill or the decode workers, added to those of the command line, such as
+    /// '{"prefill": {"tensor-parallel-size": 4}, "decode": {"tensor-parallel-size": 2}}'.
+    #[arg(
+        long,
+        value_name = "JSON|FILE",
+        requires = "num_prefill_workers",
+        conflicts_with_all = ["prefill_engine_args", "decode_engine_args"]
+    )]
+    pub pool_flags: Option<String>,
     /// Routing policy: how a worker is chosen for each request.
     #[arg(
         long,
@@ -351,9 +360,10 @@ pub struct ReportArgs {
     /// table.
     #[arg(long, value_name = "FILE")]
     pub report_json: Option<String>,
-    /// Keep no records of single requests, so that memory does not grow with their number.
-    #[arg(long)]
-    pub no_per_request: bool,
+    /// Keep no records of single requests, so that memory does not grow with their number; `=false` keeps
+    /// them beyond a million requests, too.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub no_per_request: Option<bool>,
     /// Write one row per request to this .csv or .jsonl file.
     #[arg(long, value_name = "FILE")]
     pub per_request: Option<PathBuf>,
@@ -372,6 +382,10 @@ pub struct ReportArgs {
     /// Maximum time to the last token of a good request, in milliseconds.
     #[arg(long, visible_alias = "sla-e2e-ms")]
     pub slo_e2e_ms: Option<f64>,
+    /// Requirement on a key of the report's summary: KEY>=NUMBER, also <=, > and <, such as
+    /// p99_ttft_ms<=500; the exit code is 1 if the run misses it.
+    #[arg(long, value_name = "BOUND")]
+    pub require: Vec<String>,
     /// Price of a GPU hour, in any currency; the report then contains the cost.
     #[arg(long)]
     pub gpu_hour_price: Option<f64>,

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use vllm_sim_command_line::{UsageError, refuse};
 use vllm_sim_dynamo_run as dynamo_run;
 use vllm_sim_engine::sched::EngineSpec;
-use vllm_sim_explain::PredictionAccuracy;
+use vllm_sim_explain::DeploymentEvidence;
 use vllm_sim_replay::{
     KvConfig, PoolSpec, QueuePolicy, RouterConfig, Scaling, Scorer, ScorersConfig, TransferTime,
 };
@@ -53,7 +53,7 @@ pub struct Pools {
     /// Data-parallel ranks per prefill worker, and per other worker; each rank is an engine.
     pub ranks: (u32, u32),
     /// Known errors of the predicted latencies.
-    pub evidence: Option<PredictionAccuracy>,
+    pub evidence: Option<DeploymentEvidence>,
     /// Name of the router, and its settings from the command line.
     pub router: (String, Option<String>),
     /// Seed of all random draws.
@@ -91,7 +91,8 @@ fn here(kernel_tables: Option<&std::path::Path>) -> dynamo_run::Folders<'_> {
 
 /// Builds the pools from the arguments; `flags` describe the engine.
 pub fn pools(args: &PoolArgs, flags: &[String], deploy: DeploymentFactory<'_>) -> Result<Pools> {
-    let plain = deploy(flags)?;
+    let own_flags = PoolFlags::read(args.pool_flags.as_deref())?;
+    let plain = deploy(&own_flags.common(flags))?;
     let shared = mocker("--extra-engine-args", args.extra_engine_args.as_deref())?;
     let own = Worker {
         engine: plain.engine.clone(),
@@ -114,14 +115,8 @@ pub fn pools(args: &PoolArgs, flags: &[String], deploy: DeploymentFactory<'_>) -
     let (prefill, serving, gpus, ranks) = match (args.num_prefill_workers, args.num_decode_workers)
     {
         (Some(prefill), Some(decode)) => {
-            let first = mocker("--prefill-engine-args", args.prefill_engine_args.as_deref())?;
-            let second = mocker("--decode-engine-args", args.decode_engine_args.as_deref())?;
-            let first = first.or(shared.clone()).unwrap_or(own.clone());
-            let second = second.or(shared).unwrap_or(own);
-            if first.engine.block_size() != second.engine.block_size() {
-                let (a, b) = (first.engine.block_size(), second.engine.block_size());
-                refuse!("blocks of prefill workers have {a} tokens, of decode workers {b}");
-            }
+            let usual = shared.unwrap_or(own);
+            let (first, second) = split(args, (flags, &own_flags), deploy, usual)?;
             let (before, after) = router.split();
             let prefill = PoolSpec {
                 transfer: first.transfer,
@@ -155,6 +150,13 @@ pub fn pools(args: &PoolArgs, flags: &[String], deploy: DeploymentFactory<'_>) -
         }
     };
     check_scaling(prefill.as_ref(), &serving.scaling, ranks.0.max(ranks.1))?;
+    let others = [
+        &args.extra_engine_args,
+        &args.prefill_engine_args,
+        &args.decode_engine_args,
+        &args.pool_flags,
+    ];
+    let is_one_kind = others.iter().all(|other| other.is_none()) && args.workers.is_none();
     let name = args.router.to_possible_value();
     let name = name.map_or_else(String::new, |name| name.get_name().to_owned());
     Ok(Pools {
@@ -162,11 +164,67 @@ pub fn pools(args: &PoolArgs, flags: &[String], deploy: DeploymentFactory<'_>) -
         serving,
         gpus,
         ranks,
-        evidence: plain.evidence.filter(|_| args.extra_engine_args.is_none()),
+        evidence: plain.evidence.filter(|_| is_one_kind),
         router: (name, args.router_config.clone()),
         seed: plain.seed,
         about: plain.about,
     })
+}
+
+/// Flags of `serve` for the prefill or the decode workers.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PoolFlags {
+    prefill: Option<Map<String, Value>>,
+    decode: Option<Map<String, Value>>,
+}
+
+impl PoolFlags {
+    fn read(text: Option<&str>) -> Result<Self> {
+        let Some(text) = text else {
+            return Ok(Self::default());
+        };
+        let value = json_or_file("--pool-flags", text)?;
+        let read = serde_json::from_value(value);
+        Ok(read.map_err(|error| UsageError(format!("--pool-flags: {error}")))?)
+    }
+
+    /// Returns the flags of the engine whose memory is checked.
+    ///
+    /// If both pools have their own flags, these are the flags of the decode workers.
+    fn common(&self, flags: &[String]) -> Vec<String> {
+        match (&self.prefill, &self.decode) {
+            (Some(_), Some(own)) => added(flags, own),
+            _ => flags.to_vec(),
+        }
+    }
+}
+
+/// Creates a prefill worker and a decode worker; `usual` is the default of both.
+fn split(
+    args: &PoolArgs,
+    (flags, own): (&[String], &PoolFlags),
+    deploy: DeploymentFactory<'_>,
+    usual: Worker,
+) -> Result<(Worker, Worker)> {
+    let one = |flag, engine: Option<&str>, own: Option<&Map<_, _>>| -> Result<Worker> {
+        if let Some(worker) = mocker(flag, engine)? {
+            return Ok(worker);
+        }
+        match own {
+            Some(own) => worker(&added(flags, own), deploy),
+            None => Ok(usual.clone()),
+        }
+    };
+    let engine = args.prefill_engine_args.as_deref();
+    let first = one("--prefill-engine-args", engine, own.prefill.as_ref())?;
+    let engine = args.decode_engine_args.as_deref();
+    let second = one("--decode-engine-args", engine, own.decode.as_ref())?;
+    if first.engine.block_size() != second.engine.block_size() {
+        let (a, b) = (first.engine.block_size(), second.engine.block_size());
+        refuse!("blocks of prefill workers have {a} tokens, of decode workers {b}");
+    }
+    Ok((first, second))
 }
 
 fn check_scaling(prefill: Option<&PoolSpec>, scaling: &Scaling, ranks: u32) -> Result<()> {
@@ -198,6 +256,28 @@ fn one() -> u32 {
     1
 }
 
+/// Appends an object of flags to the flags of the command line.
+fn added(flags: &[String], more: &Map<String, Value>) -> Vec<String> {
+    let more = more.iter().map(|(name, value)| {
+        let value = match value {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        format!("--{}={value}", name.replace('_', "-"))
+    });
+    flags.iter().cloned().chain(more).collect()
+}
+
+fn worker(flags: &[String], deploy: DeploymentFactory<'_>) -> Result<Worker> {
+    let found = deploy(flags)?;
+    Ok(Worker {
+        engine: found.engine,
+        gpus: found.gpus,
+        ranks: found.ranks,
+        transfer: TransferTime::default(),
+    })
+}
+
 /// Reads the workers of a `--workers` file, and the mean of their GPUs.
 fn different(
     file: &std::path::Path,
@@ -220,15 +300,7 @@ fn different(
                 (worker.engine, worker.gpus)
             }
             None => {
-                let mut all = flags.to_vec();
-                for (name, value) in &group.flags {
-                    let value = match value {
-                        Value::String(text) => text.clone(),
-                        other => other.to_string(),
-                    };
-                    all.push(format!("--{}={value}", name.replace('_', "-")));
-                }
-                let found = deploy(&all)?;
+                let found = deploy(&added(flags, &group.flags))?;
                 if found.ranks > 1 {
                     refuse!("--workers: --data-parallel-size above 1 is not modelled in a list");
                 }

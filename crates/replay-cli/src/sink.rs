@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::outcome::{Outcome, Sink, WorkerChange, WorkerSample};
-use vllm_sim_replay::report::{self, Collector, Report, RowForm, Rows, RunTotals};
+use vllm_sim_replay::report::{self, Collector, KeptRecords, Report, RowForm, Rows, RunTotals};
 use vllm_sim_replay::{Settings, Totals};
 
 use super::options::ReportArgs;
@@ -17,11 +17,18 @@ use vllm_sim_command_line::progress;
 /// Maximum number of requests drawn in a page; of more it draws a sample.
 const DRAWN: usize = 10_000;
 
+/// Number of requests from which records are kept only with `--no-per-request=false`.
+const RECORDS: usize = 1_000_000;
+
 /// Creates the sink of a run; `keep` records of requests unless `--no-per-request` is given.
 pub(super) fn sink(args: &ReportArgs, keep: bool) -> Result<ReportAndRows> {
     let options = report::ReportOptions {
         slo: args.slo()?,
-        per_request: keep && !args.no_per_request,
+        records: match args.no_per_request {
+            Some(false) if keep => KeptRecords::All,
+            None if keep => KeptRecords::Below(RECORDS),
+            _ => KeptRecords::None,
+        },
         drawn_requests: if args.html.is_some() { DRAWN } else { 0 },
     };
     Ok(ReportAndRows {

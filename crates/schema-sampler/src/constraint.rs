@@ -82,7 +82,7 @@ pub enum ConstraintError {
     #[error("Choice '' cannot be empty")]
     EmptyChoice,
     /// The source exceeds the size limit; the value is its size in bytes.
-    #[error("Grammar error: the constraint has {0} bytes, the most is {MAX_SOURCE}")]
+    #[error("Grammar error: the constraint has {0} bytes; at most {MAX_SOURCE} are allowed")]
     TooLarge(usize),
     /// All texts are longer than this number of characters.
     #[error("Grammar error: every match is longer than {0} characters")]

@@ -48,3 +48,13 @@ pub enum TokenizerError {
         reason: String,
     },
 }
+
+/// Payload of the panic raised when the split pattern of a tokenizer takes too long on a text.
+///
+/// Many callers encode texts and failures are rare, so the HTTP layer that catches panics handles it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the tokenizer of this model gave up on this text: its tokenizer.json splits it by a pattern \
+     that takes too long"
+)]
+pub struct EncodingGivenUp;

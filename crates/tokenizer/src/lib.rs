@@ -26,7 +26,7 @@ pub use chat::{
     TemplateMessage, plain_text,
 };
 pub use detokenizer::{Detokenizer, Fragments};
-pub use error::TokenizerError;
+pub use error::{EncodingGivenUp, TokenizerError};
 pub use hf::Hf;
 pub use media::{
     MediaFeature, MediaItem, MediaRule, MediaRules, Modality, accepts_media, data_url_head,

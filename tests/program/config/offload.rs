@@ -238,3 +238,20 @@ fn names_look_ahead_where_drafts_read_the_next_token_and_no_connector_is_there()
         assert_eq!(ahead(&mtp.to_string(), &[]), (expected, false));
     }
 }
+
+/// Also if nothing is offloaded, because the size of a token is unknown.
+#[test]
+fn tiers_that_are_not_simulated_are_refused_by_name() {
+    let extra = json!({"cpu_bytes_to_use": 1 << 30, "secondary_tiers": [{"type": "disk"}]});
+    let config = json!({"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
+        "kv_connector_extra_config": extra})
+    .to_string();
+    for model in [
+        &["m"][..],
+        &["meta-llama/Llama-3.1-8B-Instruct", "--gpu", "H100"],
+    ] {
+        let words = [model, &["--kv-transfer-config", &config]].concat();
+        let refused = served(&words).unwrap_err().to_string();
+        assert!(refused.contains("secondary_tiers"), "{refused}");
+    }
+}

@@ -46,9 +46,14 @@ pub enum ValidateError {
         /// Error of the lookup.
         error: AicError,
     },
-    /// The scheduler cannot be built.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
+    /// The engine cannot be built, usually because the model leaves no memory for a KV cache.
+    #[error("run {run}: {error}")]
+    Engine {
+        /// Id of the run.
+        run: String,
+        /// Error of the engine.
+        error: ConfigError,
+    },
     /// The folder has no run.
     #[error("{0}: no *.json file")]
     Empty(PathBuf),

@@ -247,9 +247,12 @@ impl Sglang {
 
     fn end(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
         self.release(slot);
-        let id = self.seqs[slot].id;
+        let (id, held) = (self.seqs[slot].id, self.seqs[slot].held);
         self.seqs.end(slot);
-        out.push_back((now, Event::Ended { id, end }));
+        // A sequence held for another engine has already ended.
+        if !held {
+            out.push_back((now, Event::Ended { id, end }));
+        }
     }
 
     fn stop(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {

@@ -4,6 +4,7 @@
 //! - `aic`: step times from kernel tables
 //! - `prefix_cache_events`: the prefix cache according to events, and blocks by use, for `invariants`
 //! - `configs`: random settings of schedulers, for `invariants`
+//! - `handoff`: transfer of prompts between SGLang engines
 //! - `host_tier`: content and loads of the host tier
 //! - `load_failures`: failed loads of prompts
 //! - `media`: media items of prompts and the encoder cache, for `invariants`
@@ -18,6 +19,7 @@
 #[cfg(feature = "aic")]
 mod aic;
 mod configs;
+mod handoff;
 mod host_tier;
 mod invariants;
 #[cfg(feature = "live")]

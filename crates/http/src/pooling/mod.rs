@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::app::App;
 use super::openai::{chat, prepare};
-use super::{error, json};
+use super::{error, json, token_ids};
 use vllm_sim_engine::driver::unix_now;
 use vllm_sim_service::prompt::{CutSide, PromptSource, Truncation};
 use vllm_sim_service::{InFlightGuard, RequestRules};
@@ -114,7 +114,7 @@ async fn tokens(app: &Arc<App>, request: &PoolingRequest, body: &Value) -> Resul
     match &request.input {
         PoolingInput::Prompts(Prompts(prompts)) => {
             for prompt in prompts {
-                let input = encoded(app, prompt, special).await;
+                let input = encoded(app, prompt, special).await?;
                 inputs.push(&fitted(app, request, input)?);
             }
         }
@@ -156,17 +156,14 @@ impl InputTokens {
     }
 }
 
-async fn encoded(app: &App, prompt: &Prompt, special: SpecialTokens) -> InputTokens {
-    match prompt {
+async fn encoded(app: &App, prompt: &Prompt, special: SpecialTokens) -> Result<InputTokens, Fault> {
+    Ok(match prompt {
         Prompt::Text(text) => InputTokens::of_text(encoded_text(app, text, special).await, special),
-        Prompt::Tokens(ids) => {
-            let small = |id: &i64| u32::try_from(*id).unwrap_or(u32::MAX);
-            InputTokens {
-                ids: ids.iter().map(small).collect(),
-                special: None,
-            }
-        }
-    }
+        Prompt::Tokens(ids) => InputTokens {
+            ids: token_ids::of_prompt(&app.rules.limits, ids)?,
+            special: None,
+        },
+    })
 }
 
 async fn encoded_text(app: &App, text: &str, special: SpecialTokens) -> Vec<u32> {

@@ -11,6 +11,7 @@ use crate::body::JsonRequest;
 use crate::error::{self, HandlerResult};
 use crate::generation;
 use crate::openai::prepare;
+use crate::token_ids;
 use vllm_sim_engine::driver::unix_now;
 use vllm_sim_random::{Draw, Purpose, mix, stream};
 use vllm_sim_service::generate::request::Prompt;
@@ -30,7 +31,7 @@ pub(crate) async fn create(
     let resolved = resolved.map_err(|refusal| generation::request_error_fault(&app, refusal))?;
     let shown = app.service.models.shown(resolved.target());
     check(&app, &request)?;
-    let prompts = prompts(&app, &request);
+    let prompts = prompts(&app, &request)?;
     let data: Vec<Value> = prompts
         .iter()
         .enumerate()
@@ -79,25 +80,25 @@ pub(crate) async fn create(
 /// Returns one prompt per item, truncated to the context.
 ///
 /// Source: vLLM 0.33 `vllm/entrypoints/generative_scoring/serving.py`, `_build_prompts`.
-fn prompts(app: &App, request: &GenerativeScoringRequest) -> Vec<Prompt> {
+fn prompts(app: &App, request: &GenerativeScoringRequest) -> Result<Vec<Prompt>, Fault> {
     let query = tokens(
         app,
         &request.query,
         SpecialTokens::when(request.add_special_tokens),
-    );
+    )?;
     let items = request.items.as_array().into_iter().flatten();
     let most = app.settings.model.max_model_len as usize;
     let prompt = |item: &Value| {
-        let item = tokens(app, item, SpecialTokens::Without);
+        let item = tokens(app, item, SpecialTokens::Without)?;
         let mut tokens = match request.item_first {
             true => [item, query.clone()].concat(),
             false => [query.clone(), item].concat(),
         };
         tokens.truncate(most);
-        Prompt {
+        Ok(Prompt {
             tokens,
             ..Prompt::default()
-        }
+        })
     };
     items.map(prompt).collect()
 }
@@ -146,13 +147,13 @@ fn check(app: &App, request: &GenerativeScoringRequest) -> Result<(), Fault> {
     Ok(())
 }
 
-fn tokens(app: &App, value: &Value, special: SpecialTokens) -> Vec<u32> {
+fn tokens(app: &App, value: &Value, special: SpecialTokens) -> Result<Vec<u32>, Fault> {
     match value {
-        Value::String(text) => app.service.generator.tokenizer().encode(text, special),
-        Value::Array(ids) => ids
-            .iter()
-            .map(|id| u32::try_from(id.as_u64().unwrap_or(u64::MAX)).unwrap_or(u32::MAX))
-            .collect(),
-        _ => Vec::new(),
+        Value::String(text) => Ok(app.service.generator.tokenizer().encode(text, special)),
+        Value::Array(ids) => {
+            let ids = ids.iter().map(|id| id.as_i64().unwrap_or(i64::MAX));
+            token_ids::of_prompt(&app.rules.limits, &ids.collect::<Vec<_>>())
+        }
+        _ => Ok(Vec::new()),
     }
 }

@@ -40,13 +40,32 @@ impl FromStr for PercentileBound {
 }
 
 impl PercentileBound {
-    /// Returns a message if the report exceeds the bound.
-    pub(super) fn missed(&self, report: &Report) -> Option<String> {
+    /// Returns the title of the table column.
+    pub(super) fn title(&self) -> String {
+        format!("{} p{} ms", self.curve, self.percent)
+    }
+
+    /// Returns the key of the percentile in a report summary.
+    pub(super) fn key(&self) -> String {
+        let metric = match self.curve {
+            "E2E" => "e2e_latency".to_owned(),
+            curve => curve.to_lowercase(),
+        };
+        format!("p{}_{metric}_ms", self.percent)
+    }
+
+    /// Returns the bounded percentile, in milliseconds; `None` without samples.
+    pub(super) fn value(&self, report: &Report) -> Option<f64> {
         let (_, curve) = report.curves.iter().find(|(name, _)| *name == self.curve)?;
         let last = curve.len().checked_sub(1)?;
         // Between two points of the curve, the higher one.
         let at = (self.percent / 100.0 * last as f64).ceil() as usize;
-        let value = curve[at.min(last)];
+        Some(curve[at.min(last)])
+    }
+
+    /// Returns a message if the report exceeds the bound.
+    pub(super) fn missed(&self, report: &Report) -> Option<String> {
+        let value = self.value(report)?;
         (value > self.most_ms).then(|| {
             format!(
                 "{} p{} {value:.1} ms, bound {} ms",

@@ -5,6 +5,7 @@ use super::deploy::DeploymentCommands;
 use super::prices::Prices;
 use super::search::{self, Candidate, PlanRequirements, SearchResult, Trial};
 use crate::grid::label;
+use vllm_sim_explain::{PredictionAccuracy, PromptLoad};
 use vllm_sim_replay_cli::Pools;
 
 /// Factors of the traffic for which the cheapest deployment is recomputed.
@@ -31,6 +32,12 @@ pub(super) struct Row {
 }
 
 impl Row {
+    /// Returns the known prediction errors of a run, for its share of cached prompt tokens.
+    fn evidence(&self, trial: &Trial) -> Option<&PredictionAccuracy> {
+        let known = self.pools.as_ref()?.evidence.as_ref()?;
+        Some(known.of(PromptLoad::of(trial.number("prefix_cache_reused_ratio"))))
+    }
+
     /// Returns the cost per hour of a run's deployment.
     pub(super) fn cost(&self, trial: &Trial) -> f64 {
         self.price * f64::from(trial.gpus)
@@ -137,6 +144,37 @@ impl Plan {
         }
     }
 
+    /// Returns title and summary key of each latency column: the default ones and the bounded ones.
+    fn latencies(&self) -> Vec<(String, String)> {
+        let usual = [
+            ("TTFT p50 ms", "median_ttft_ms"),
+            ("TTFT p99 ms", "p99_ttft_ms"),
+            ("TPOT p99 ms", "p99_tpot_ms"),
+            ("E2E p99 ms", "p99_e2e_latency_ms"),
+        ];
+        let mut all: Vec<_> = usual
+            .map(|(title, key)| (title.to_owned(), key.to_owned()))
+            .into();
+        for bound in &self.question.bounds {
+            if all.iter().all(|(title, _)| *title != bound.title()) {
+                all.push((bound.title(), bound.key()));
+            }
+        }
+        all
+    }
+
+    /// Returns a description of the goal that a good deployment meets.
+    fn goal(&self) -> String {
+        let mut trials = self.rows.iter().flat_map(|row| &row.answer.trials);
+        match trials.any(|trial| !trial.judges_requests()) {
+            true => "every --bound kept".to_owned(),
+            false => format!(
+                "{} % of the requests good",
+                100.0 * self.question.attainment
+            ),
+        }
+    }
+
     /// Returns heads and rows of the table, cheapest first, combinations without a result last.
     pub(super) fn cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let mut head = self.names.clone();
@@ -147,18 +185,10 @@ impl Plan {
         if self.question.fixed_workers.is_some() {
             head.push("traffic".to_owned());
         }
-        let columns = [
-            "req/s",
-            "good %",
-            "TTFT p50 ms",
-            "TTFT p99 ms",
-            "TPOT p99 ms",
-            "E2E p99 ms",
-            "tok/s/user",
-            "tok/s/GPU",
-            "known error",
-        ];
-        head.extend(columns.map(str::to_owned));
+        head.extend(["req/s", "good %"].map(str::to_owned));
+        let latencies = self.latencies();
+        head.extend(latencies.iter().map(|(title, _)| title.clone()));
+        head.extend(["tok/s/user", "tok/s/GPU", "known error"].map(str::to_owned));
         let left_out = (0..self.rows.len()).filter(|at| !self.order.contains(at));
         let all = self.order.iter().copied().chain(left_out);
         let rows = all.map(|at| {
@@ -177,18 +207,16 @@ impl Plan {
                 cells.push(format!("{:.3} x", trial.traffic));
             }
             cells.push(format!("{:.2}", trial.number("request_throughput_rps")));
-            cells.push(format!("{:.1}", 100.0 * trial.attainment));
-            for key in [
-                "median_ttft_ms",
-                "p99_ttft_ms",
-                "p99_tpot_ms",
-                "p99_e2e_latency_ms",
-            ] {
+            cells.push(match trial.judges_requests() {
+                true => format!("{:.1}", 100.0 * trial.attainment),
+                false => "–".to_owned(),
+            });
+            for (_, key) in &latencies {
                 cells.push(format!("{:.1}", trial.number(key)));
             }
             cells.push(format!("{:.1}", per_user(trial)));
             cells.push(format!("{:.1}", per_gpu(trial)));
-            let evidence = row.pools.as_ref().and_then(|pools| pools.evidence.as_ref());
+            let evidence = row.evidence(trial);
             cells.push(evidence.map_or_else(|| "none".to_owned(), |known| known.short.clone()));
             cells
         });
@@ -197,7 +225,7 @@ impl Plan {
     }
 
     pub(super) fn notes(&self) -> Vec<String> {
-        let share = 100.0 * self.question.attainment;
+        let goal = self.goal();
         let mut notes = Vec::new();
         if let Some(prices) = &self.prices {
             notes.push(format!("prices of {}, in {}", prices.date, prices.currency));
@@ -213,21 +241,25 @@ impl Plan {
         }
         match self.best() {
             None => notes.push(format!(
-                "no deployment of up to {} GPUs{} makes {share} % of the requests good",
+                "no deployment of up to {} GPUs{} {}",
                 self.question.max_gpus,
                 self.question
                     .max_cost
-                    .map_or_else(String::new, |cost| format!(" and {cost} {}", self.unit()))
+                    .map_or_else(String::new, |cost| format!(" and {cost} {}", self.unit())),
+                match goal.strip_suffix(" good") {
+                    Some(share) => format!("makes {share} good"),
+                    None => "keeps every --bound".to_owned(),
+                }
             )),
-            Some(_) if self.question.fixed_workers.is_some() => notes.push(format!(
-                "* most traffic for its cost with {share} % of the requests good"
-            )),
+            Some(_) if self.question.fixed_workers.is_some() => {
+                notes.push(format!("* most traffic for its cost with {goal}"))
+            }
             Some((row, best)) => {
                 let least = match self.prices {
                     Some(_) => "cheapest",
                     None => "fewest GPUs",
                 };
-                notes.push(format!("* {least} with {share} % of the requests good"));
+                notes.push(format!("* {least} with {goal}"));
                 notes.extend(self.next_best(row.cost(best)));
             }
         }
@@ -289,9 +321,9 @@ impl Plan {
     }
 
     fn evidence(&self) -> Option<String> {
-        let (row, _) = self.best()?;
-        match row.pools.as_ref()?.evidence.as_ref() {
-            Some(known) => Some(format!("evidence: {}; {}", known.recorded, known.errors)),
+        let (row, best) = self.best()?;
+        match row.evidence(best) {
+            Some(known) => Some(format!("evidence: {known}")),
             None => {
                 Some("evidence: none, because its step times are not from the roofline".to_owned())
             }
@@ -354,7 +386,7 @@ impl Plan {
                 "flags": flags,
                 "found": row.answer.found.as_ref().map(|found| trial(row, found)),
                 "error": row.answer.why,
-                "evidence": row.pools.as_ref().and_then(|pools| pools.evidence.as_ref()).map(
+                "evidence": row.answer.found.as_ref().and_then(|found| row.evidence(found)).map(
                     |known| json!({"recorded": known.recorded, "errors": known.errors}),
                 ),
                 "trials": trials.collect::<Vec<_>>(),

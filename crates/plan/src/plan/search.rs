@@ -56,6 +56,11 @@ pub(super) struct Trial {
 }
 
 impl Trial {
+    /// Returns whether requests have latency bounds; without bounds, every request is good.
+    pub(super) fn judges_requests(&self) -> bool {
+        self.summary.contains_key("slo_attainment")
+    }
+
     pub(super) fn number(&self, key: &str) -> f64 {
         self.summary.get(key).and_then(Value::as_f64).unwrap_or(0.0)
     }
@@ -347,6 +352,12 @@ impl<'c> TrialRunner<'c> {
                  those of the second"
             ));
         }
+        let mut summary = report.summary.clone();
+        for bound in &self.question.bounds {
+            if let Some(value) = bound.value(&report) {
+                summary.entry(bound.key()).or_insert_with(|| value.into());
+            }
+        }
         let completed = report.number("completed_requests");
         let trial = Trial {
             workers,
@@ -358,7 +369,7 @@ impl<'c> TrialRunner<'c> {
             },
             missed,
             stopped,
-            summary: report.summary,
+            summary,
         };
         self.trials.push(trial.clone());
         Ok(trial)

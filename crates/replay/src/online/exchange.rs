@@ -20,6 +20,7 @@ pub(super) struct Exchange {
     pub(super) text: String,
     pub(super) error: Option<Box<str>>,
     finished: bool,
+    finish_reason: Option<String>,
 }
 
 impl Exchange {
@@ -50,6 +51,23 @@ impl Exchange {
         }
     }
 
+    /// Returns a message if the answer has not exactly the requested number of tokens.
+    pub(super) fn shortfall(&self) -> Option<Box<str>> {
+        let asked = self.requested.max(1) as usize;
+        let came = match self.ids.len() {
+            0 => self.tokens.len(),
+            ids => ids,
+        };
+        if came != asked {
+            return Some(format!("{came} of {asked} tokens came").into());
+        }
+        match self.finish_reason.as_deref() {
+            Some("length") => None,
+            Some(reason) => Some(format!("finish_reason is {reason:?}, not \"length\"").into()),
+            None => Some("the answer has no finish_reason".into()),
+        }
+    }
+
     fn event(&mut self, event: &Value, at: Instant) -> Result<(), String> {
         if let Some(error) = event.get("error") {
             let message = error["message"].as_str().map(str::to_owned);
@@ -68,6 +86,9 @@ impl Exchange {
         let choice = &event["choices"][0];
         if choice.is_null() {
             return Ok(());
+        }
+        if let Some(reason) = choice["finish_reason"].as_str() {
+            self.finish_reason = Some(reason.to_owned());
         }
         let delta = &choice["delta"];
         let text = choice["text"].as_str().or(delta["content"].as_str());

@@ -30,6 +30,8 @@ pub(super) struct PromptWriter {
     api: Api,
     model: String,
     ignore_eos: bool,
+    /// Whether every request asks for token ids, so that the client can count the generated tokens.
+    counts_ids: bool,
     alphabet: Vec<u32>,
     seed: u64,
     words: Vec<&'static str>,
@@ -63,6 +65,7 @@ impl PromptWriter {
             api: options.api,
             model,
             ignore_eos: options.ignore_eos,
+            counts_ids: options.identity.is_some(),
             alphabet: Vec::new(),
             seed: options.seed,
             words: WORDS.split_whitespace().collect(),
@@ -127,10 +130,6 @@ impl PromptWriter {
                     let _ = write!(body, "{comma}{id}");
                 }
                 body.push(']');
-                if follows {
-                    // The next turn repeats the generated tokens.
-                    body.push_str(",\"return_token_ids\":true");
-                }
                 body
             }
             Api::Chat => {
@@ -147,6 +146,10 @@ impl PromptWriter {
                 format!("{{\"messages\":{}", Value::Array(messages))
             }
         };
+        // The next turn of a completions session repeats the generated tokens.
+        if self.counts_ids || (follows && self.api == Api::Completions) {
+            body.push_str(",\"return_token_ids\":true");
+        }
         let model = turn.lora.as_deref().unwrap_or(&self.model);
         let model = Value::String(model.to_owned());
         let output = turn.output.max(1);

@@ -171,7 +171,11 @@ impl Target {
         };
         counter.fetch_sub(1, Ordering::Relaxed);
         exchange.error = match streamed {
-            Ok(Ok(())) => exchange.check(),
+            // A gateway must neither shorten answers nor change the requested number of tokens.
+            Ok(Ok(())) => exchange.check().or_else(|| {
+                let is_judged = identity.is_some();
+                is_judged.then(|| exchange.shortfall()).flatten()
+            }),
             Ok(Err(problem)) => Some(problem.into()),
             Err(_) => Some(format!("no complete response within {timeout:?}").into()),
         };

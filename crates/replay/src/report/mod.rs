@@ -64,13 +64,24 @@ impl Slo {
     }
 }
 
+/// Number of requests whose records a report keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeptRecords {
+    /// Keeps no records.
+    None,
+    /// Keeps all records if there are fewer than this number of requests, else none.
+    Below(usize),
+    /// Keeps all records.
+    All,
+}
+
 /// Options of a [`Collector`].
 #[derive(Debug, Clone, Copy)]
 pub struct ReportOptions {
     /// Latency bounds of good requests.
     pub slo: Slo,
-    /// Whether the report keeps a record per request. Default true.
-    pub per_request: bool,
+    /// Records of requests in the report. Default [`KeptRecords::All`].
+    pub records: KeptRecords,
     /// Maximum number of requests whose phases are kept for the HTML page. Default 0.
     pub drawn_requests: usize,
 }
@@ -79,7 +90,7 @@ impl Default for ReportOptions {
     fn default() -> Self {
         Self {
             slo: Slo::default(),
-            per_request: true,
+            records: KeptRecords::All,
             drawn_requests: 0,
         }
     }
@@ -131,6 +142,7 @@ pub struct Collector {
     sending: Option<Box<Sending>>,
     first_error: Option<String>,
     kept: Vec<OutcomeRecord>,
+    left_out: Option<usize>,
     timeline: Timeline,
     over_time: OverTime,
     spans: RequestSpans,
@@ -200,6 +212,7 @@ impl Collector {
             sending: None,
             first_error: None,
             kept: Vec::new(),
+            left_out: None,
             timeline: Timeline::default(),
             over_time: OverTime::default(),
             spans: RequestSpans::new(options.drawn_requests),
@@ -262,7 +275,8 @@ impl Collector {
             ],
             summary,
             events: None,
-            captured: self.options.per_request,
+            captured: self.options.records != KeptRecords::None,
+            left_out: self.left_out,
             first_error: self.first_error,
             kept: self.kept,
             timeline: self.timeline,
@@ -406,8 +420,14 @@ impl Sink for Collector {
         }
         self.spans.request(outcome);
         self.over_time.reuse(outcome);
-        if self.options.per_request {
-            self.kept.push(outcome.into());
+        match self.options.records {
+            KeptRecords::None => {}
+            KeptRecords::Below(most) if self.kept.len() + 1 >= most => {
+                self.options.records = KeptRecords::None;
+                self.left_out = Some(most);
+                self.kept = Vec::new();
+            }
+            KeptRecords::Below(_) | KeptRecords::All => self.kept.push(outcome.into()),
         }
     }
 
@@ -470,6 +490,8 @@ pub struct Report {
     /// Number of simulated events, if known: requests sent and wakeups of engines.
     pub events: Option<u64>,
     captured: bool,
+    /// Number of requests from which records are omitted, if they are.
+    left_out: Option<usize>,
     first_error: Option<String>,
     kept: Vec<OutcomeRecord>,
 }
@@ -506,6 +528,12 @@ impl Report {
         if let Some(error) = &self.first_error {
             table.push_str(&format!("First failure: {error}\n"));
         }
+        if let Some(most) = self.left_out {
+            table.push_str(&format!(
+                "Records of single requests: left out from {most} requests on; \
+                 --no-per-request=false keeps them\n"
+            ));
+        }
         table
     }
 }
@@ -515,11 +543,14 @@ impl Serialize for Report {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("summary", &self.summary)?;
         map.serialize_entry("per_request", &RequestRecords(&self.kept))?;
-        let coverage = json!({
+        let mut coverage = json!({
             "capture_per_request": self.captured,
             "capture_planner_details": false,
             "per_request_records": self.kept.len(),
         });
+        if let Some(most) = self.left_out {
+            coverage["per_request_left_out_from"] = most.into();
+        }
         map.serialize_entry("coverage", &coverage)?;
         map.serialize_entry("planner", &Value::Null)?;
         if self.over_time.is_scaled() {

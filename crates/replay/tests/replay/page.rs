@@ -6,7 +6,9 @@ use vllm_sim_engine::latency::LatencyModel;
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_replay::html::{escape, page};
-use vllm_sim_replay::report::{Collector, Report, ReportOptions, RunTotals, Slo, SpanPhase};
+use vllm_sim_replay::report::{
+    Collector, KeptRecords, Report, ReportOptions, RunTotals, Slo, SpanPhase,
+};
 use vllm_sim_replay::synth::{Arrivals, Lengths, SyntheticWorkload};
 use vllm_sim_replay::{PoolSpec, RouterConfig, Settings, run};
 
@@ -46,7 +48,7 @@ fn report(sessions: u64, workers: u32) -> Report {
             ttft_ms: Some(500.0),
             ..Slo::default()
         },
-        per_request: false,
+        records: KeptRecords::None,
         drawn_requests: 2000,
     });
     let totals = run(&settings, &mut source, &mut collector).expect("is played");

@@ -8,7 +8,7 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_replay::load::{self, Format};
 use vllm_sim_replay::outcome::{Admission, Outcome, Sink, Status, WorkerSample};
 use vllm_sim_replay::report::{
-    Collector, Report, ReportOptions, RowForm, Rows, RunTotals, Slo, compare,
+    Collector, KeptRecords, Report, ReportOptions, RowForm, Rows, RunTotals, Slo, compare,
 };
 
 fn at(ms: u64) -> SimTime {
@@ -275,4 +275,30 @@ fn an_empty_run_has_a_report_of_zeros() {
     assert_eq!(report.number("mean_ttft_ms"), 0.0);
     assert_eq!(report.number("request_throughput_rps"), 0.0);
     assert!(report.table(None).contains("N/A"));
+}
+
+#[test]
+fn from_a_number_of_requests_on_records_are_left_out() {
+    let of = |requests: u64| {
+        let mut collector = Collector::new(ReportOptions {
+            records: KeptRecords::Below(3),
+            ..ReportOptions::default()
+        });
+        for n in 0..requests {
+            end(&mut collector, n, n, &[n + 5], Status::Completed);
+        }
+        let report = collector.finish(&facts(requests));
+        (
+            serde_json::to_value(&report).expect("is JSON"),
+            report.table(None),
+        )
+    };
+    let (json, table) = of(2);
+    assert_eq!(json["coverage"]["per_request_records"], 2);
+    assert!(!table.contains("left out"), "{table}");
+    let (json, table) = of(3);
+    assert_eq!(json["per_request"], json!([]));
+    assert_eq!(json["coverage"]["per_request_left_out_from"], 3);
+    assert_eq!(json["summary"]["completed_requests"], 3);
+    assert!(table.contains("left out from 3 requests on"), "{table}");
 }

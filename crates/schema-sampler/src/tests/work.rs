@@ -95,7 +95,7 @@ fn constraints_that_are_too_large() {
             "the pattern is too long",
             "bytes is too long",
             "the patterns of the schema are too large",
-            "bytes, the most is 1048576",
+            "bytes; at most 1048576 are allowed",
         ];
         assert!(
             words.iter().any(|words| error.contains(words)),

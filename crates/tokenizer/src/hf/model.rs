@@ -1,6 +1,7 @@
 //! Tokenizer of a model, loaded from its files.
 
 use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -14,7 +15,7 @@ use super::info;
 use super::vocabulary::Vocabulary;
 use crate::SpecialTokens;
 use crate::chat::ChatTemplates;
-use crate::error::TokenizerError;
+use crate::error::{EncodingGivenUp, TokenizerError};
 use crate::source::{ModelFolder, TOKENIZER};
 
 /// Tokenizer of a `tokenizer.json` and the configuration files next to it.
@@ -142,12 +143,15 @@ impl Hf {
 
     /// Encodes with the general encoder of the tokenizers crate.
     pub(crate) fn encode_generally(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
-        match self
-            .tokenizer
-            .encode_fast(text, special == SpecialTokens::With)
-        {
-            Ok(encoding) => encoding.get_ids().to_vec(),
-            Err(error) => {
+        let encode = || {
+            self.tokenizer
+                .encode_fast(text, special == SpecialTokens::With)
+        };
+        match catch_unwind(AssertUnwindSafe(encode)) {
+            Ok(Ok(encoding)) => encoding.get_ids().to_vec(),
+            // The split pattern backtracks beyond the limit of the regex library.
+            Err(_) => resume_unwind(Box::new(EncodingGivenUp)),
+            Ok(Err(error)) => {
                 // Encoding fails only for vocabularies without an unknown token.
                 tracing::warn!(%error, "text cannot be encoded");
                 Vec::new()

@@ -404,7 +404,9 @@ impl Sglang {
         if n > 0 {
             out.push_back((now, Event::Tokens { id, n }));
         }
-        if !self.seqs[slot].tail.is_zero() {
+        // A sequence kept for another engine does not run again on this engine.
+        let seq = &self.seqs[slot];
+        if !seq.tail.is_zero() && !seq.lends {
             self.running.push(slot);
         }
         self.complete(slot, now, out);
@@ -444,7 +446,8 @@ impl Sglang {
         }
         if ended {
             let seqs = &self.seqs;
-            self.running.retain(|&slot| !seqs[slot].dead);
+            self.running
+                .retain(|&slot| !seqs[slot].dead && !seqs[slot].held);
         }
         pass.slots = slots;
         made

@@ -54,11 +54,11 @@ pub(crate) async fn chat(
     if parsers.is_some() && request.chat_request.is_none() {
         return Err(Fault::bad_request(parsed_text::NEEDS_REQUEST));
     }
-    let prompt_ids = token_choice::prompt_ids(prompt, reply);
+    let prompt_ids = token_choice::prompt_ids(prompt, reply)?;
     let ids = CallIds::fresh();
     let mut choices = Vec::new();
     for (at, choice) in list(reply, "choices").enumerate() {
-        let choice = TokenChoice::of(choice);
+        let choice = TokenChoice::of(choice)?;
         if choice.ids.is_empty() {
             return Err(Fault::bad_request(format!(
                 "choice {} has empty or null token_ids",
@@ -134,9 +134,9 @@ pub(crate) async fn completions(
         completion += output_tokens(reply);
         let given = seeds.get(at).and_then(Option::as_deref);
         bounds::prompt(&app, given)?;
-        let prompt_ids = token_choice::prompt_ids(given, reply);
+        let prompt_ids = token_choice::prompt_ids(given, reply)?;
         for (place, choice) in list(reply, "choices").enumerate() {
-            let choice = TokenChoice::of(choice);
+            let choice = TokenChoice::of(choice)?;
             if choice.ids.is_empty() {
                 return Err(Fault::bad_request(format!(
                     "choice {} in response {} has empty or null token_ids",

@@ -11,6 +11,7 @@ use super::{bounds, logprobs};
 use crate::app::App;
 use crate::error::HandlerResult;
 use crate::openai::ids::CallIds;
+use crate::token_ids::decodable;
 use crate::vllm::ok;
 use vllm_sim_engine::driver::unix_now;
 use vllm_sim_tokenizer::SpecialTokens;
@@ -40,28 +41,24 @@ struct DerenderState {
 }
 
 impl DerenderState {
-    fn of(wire: Option<&StreamState>) -> Self {
+    fn of(wire: Option<&StreamState>) -> Result<Self, Fault> {
         let Some(wire) = wire else {
-            return Self::default();
+            return Ok(Self::default());
         };
-        let ids = |ids: &[u64]| {
-            ids.iter()
-                .map(|id| (*id).try_into().unwrap_or(u32::MAX))
-                .collect()
-        };
+        let ids = |ids: &[u64]| ids.iter().copied().map(decodable).collect::<Result<_, _>>();
         let small = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-        Self {
+        Ok(Self {
             prev_tokens: wire.prev_tokens.clone(),
             read_offset: small(wire.read_offset),
             role_sent: wire.role_sent,
-            logprob_context_token_ids: ids(&wire.logprob_context_token_ids),
+            logprob_context_token_ids: ids(&wire.logprob_context_token_ids)?,
             // Limits a value that no real stream reaches.
             logprob_text_offset: small(wire.logprob_text_offset).min(1 << 40),
-            output_token_ids: ids(&wire.output_token_ids),
+            output_token_ids: ids(&wire.output_token_ids)?,
             output_chunk_lens: wire.output_chunk_lens.clone(),
             tools_streamed: wire.tools_streamed,
             last_tool_call_ids: wire.last_tool_call_ids.clone(),
-        }
+        })
     }
 
     fn to_json(&self) -> Value {
@@ -95,15 +92,15 @@ pub(super) fn chat(app: &App, request: &DerenderStreamRequest) -> HandlerResult 
         return Err(Fault::bad_request(NEEDS_PROMPT));
     }
     single(chunk, "derender_chat_stream")?;
-    let mut state = DerenderState::of(request.stream_state.as_ref());
+    let mut state = DerenderState::of(request.stream_state.as_ref())?;
     fits(app, request, &state)?;
     let mut choices = Vec::new();
     for choice in list(chunk, "choices") {
-        let choice = TokenChoice::of(choice);
+        let choice = TokenChoice::of(choice)?;
         let (delta, finish_reason, stop_reason) = match &parsers {
             Some(parsers) => parsed(app, request, &mut state, &choice, (&options, parsers)),
             None => plain(app, request, &mut state, &choice, &options),
-        };
+        }?;
         let hidden = options.hides(parsers.as_ref());
         let before = state.logprob_context_token_ids.clone();
         let logprobs = logprobs::chat(app, &choice, &options, &before).filter(|_| !hidden);
@@ -148,12 +145,12 @@ pub(super) fn completion(app: &App, request: &DerenderStreamRequest) -> HandlerR
     bounds::prompt(app, request.prompt_token_ids.as_deref())?;
     single(chunk, "derender_completion_stream")?;
     bounds::replies(app, std::slice::from_ref(chunk))?;
-    let mut state = DerenderState::of(request.stream_state.as_ref());
+    let mut state = DerenderState::of(request.stream_state.as_ref())?;
     let mut choices = Vec::new();
     for choice in list(chunk, "choices") {
-        let choice = TokenChoice::of(choice);
+        let choice = TokenChoice::of(choice)?;
         let (ids, stop_reason) = choice.output_ids(app, &options);
-        let text = resume(app, request, &mut state, ids, options.special);
+        let text = resume(app, request, &mut state, ids, options.special)?;
         let before = state.logprob_context_token_ids.clone();
         let offset = state.logprob_text_offset;
         let (logprobs, next) = logprobs::completion(app, &choice, &options, &before, offset);
@@ -194,12 +191,12 @@ fn plain(
     state: &mut DerenderState,
     choice: &TokenChoice<'_>,
     options: &RequestOptions,
-) -> (Value, Option<String>, Value) {
+) -> Result<(Value, Option<String>, Value), Fault> {
     let (ids, stop_reason) = choice.output_ids(app, options);
-    let text = resume(app, request, state, ids, options.special);
+    let text = resume(app, request, state, ids, options.special)?;
     let content = (!text.is_empty()).then_some(text);
     let delta = json!({"role": role(state), "content": content, "reasoning": null});
-    (delta, choice.finish().map(str::to_owned), stop_reason)
+    Ok((delta, choice.finish().map(str::to_owned), stop_reason))
 }
 
 /// Returns the delta of parsed text: the parsed text so far, without what was sent before.
@@ -209,8 +206,8 @@ fn parsed(
     state: &mut DerenderState,
     choice: &TokenChoice<'_>,
     (options, parsers): (&RequestOptions, &OutputParsers),
-) -> (Value, Option<String>, Value) {
-    let prompt = prompt_ids(request.prompt_token_ids.as_deref(), &request.generate_chunk);
+) -> Result<(Value, Option<String>, Value), Fault> {
+    let prompt = prompt_ids(request.prompt_token_ids.as_deref(), &request.generate_chunk)?;
     let (ids, stop_reason) = choice.output_ids(app, options);
     let before = text(app, &state.output_token_ids, &prompt, SpecialTokens::With);
     let whole = [&state.output_token_ids[..], ids].concat();
@@ -254,7 +251,7 @@ fn parsed(
         state.output_token_ids.extend(&choice.ids);
         state.output_chunk_lens.push(choice.ids.len() as u64);
     }
-    (delta, finish_reason, stop_reason)
+    Ok((delta, finish_reason, stop_reason))
 }
 
 /// Returns the text after the common prefix with `before`.
@@ -280,7 +277,7 @@ fn resume(
     state: &mut DerenderState,
     ids: &[u32],
     special: SpecialTokens,
-) -> String {
+) -> Result<String, Fault> {
     let tokenizer = app.service.generator.tokenizer();
     let mut window: Vec<u32> = match &request.stream_state {
         Some(_) => {
@@ -288,7 +285,7 @@ fn resume(
             pieces.map(|piece| id_of(app, piece)).collect()
         }
         None => {
-            let prompt = prompt_ids(request.prompt_token_ids.as_deref(), &request.generate_chunk);
+            let prompt = prompt_ids(request.prompt_token_ids.as_deref(), &request.generate_chunk)?;
             let tail = prompt.len().saturating_sub(WINDOW);
             state.read_offset = prompt.len() - tail;
             prompt[tail..].to_vec()
@@ -316,7 +313,7 @@ fn resume(
     state.read_offset = shown.saturating_sub(from);
     let kept = window[from..].iter();
     state.prev_tokens = kept.map(|id| piece_of(app, *id)).collect();
-    out
+    Ok(out)
 }
 
 /// Returns the name of a token in the state.

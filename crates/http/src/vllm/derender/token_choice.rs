@@ -6,7 +6,9 @@ use super::json_list::list;
 use super::options::RequestOptions;
 use super::parsed_text::OutputParsers;
 use crate::app::App;
+use crate::token_ids::decodable;
 use vllm_sim_tokenizer::SpecialTokens;
+use vllm_sim_wire::fault::Fault;
 
 /// A choice of a token response, complete or a chunk.
 pub(super) struct TokenChoice<'v> {
@@ -15,12 +17,14 @@ pub(super) struct TokenChoice<'v> {
 }
 
 impl<'v> TokenChoice<'v> {
-    pub(super) fn of(json: &'v Value) -> Self {
-        let ids = list(json, "token_ids").map(|id| id.as_u64().and_then(|id| id.try_into().ok()));
-        Self {
-            json,
-            ids: ids.map(|id| id.unwrap_or(u32::MAX)).collect(),
-        }
+    /// Parses a choice.
+    ///
+    /// # Errors
+    /// Returns a 400 for an id of more than 32 bits.
+    pub(super) fn of(json: &'v Value) -> Result<Self, Fault> {
+        let ids = list(json, "token_ids").map(|id| id.as_u64().map_or(Ok(u32::MAX), decodable));
+        let ids = ids.collect::<Result<_, _>>()?;
+        Ok(Self { json, ids })
     }
 
     /// Returns the index of the choice, or its position.
@@ -76,12 +80,14 @@ impl<'v> TokenChoice<'v> {
 }
 
 /// Returns the prompt token ids: from the request, else from the token response.
-pub(super) fn prompt_ids(given: Option<&[u64]>, reply: &Value) -> Vec<u32> {
-    let id = |id: u64| u32::try_from(id).unwrap_or(u32::MAX);
+///
+/// # Errors
+/// Returns a 400 for an id of more than 32 bits.
+pub(super) fn prompt_ids(given: Option<&[u64]>, reply: &Value) -> Result<Vec<u32>, Fault> {
     match given {
-        Some(ids) => ids.iter().map(|n| id(*n)).collect(),
+        Some(ids) => ids.iter().copied().map(decodable).collect(),
         None => list(reply, "prompt_token_ids")
-            .map(|n| id(n.as_u64().unwrap_or(u64::MAX)))
+            .map(|id| decodable(id.as_u64().unwrap_or(u64::MAX)))
             .collect(),
     }
 }

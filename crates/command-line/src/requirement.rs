@@ -1,0 +1,70 @@
+//! Parses and checks requirements on results: `--require reuse>=0.9`.
+
+use std::fmt;
+
+use anyhow::Result;
+
+use crate::refuse;
+
+/// Bound on one number of a result.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Requirement {
+    /// Name of the number.
+    pub name: String,
+    operator: &'static str,
+    bound: f64,
+}
+
+impl Requirement {
+    /// Parses `NAME>=NUMBER`; also `<=`, `>` and `<`. Error messages contain `example`.
+    ///
+    /// # Errors
+    /// Returns a [`UsageError`](crate::UsageError) for an invalid requirement.
+    pub fn parse(text: &str, example: &str) -> Result<Self> {
+        let found = [">=", "<=", ">", "<"]
+            .into_iter()
+            .find_map(|operator| Some((operator, text.split_once(operator)?)));
+        let Some((operator, (name, bound))) = found else {
+            refuse!("--require {text:?} must be NAME>=NUMBER, such as {example}");
+        };
+        let number = bound.trim().parse().ok();
+        let Some(bound) = number.filter(|n: &f64| n.is_finite() && *n >= 0.0) else {
+            refuse!("--require {text:?}: {bound:?} is not a number of 0 or more");
+        };
+        Ok(Self {
+            name: name.trim().to_owned(),
+            operator,
+            bound,
+        })
+    }
+
+    /// Returns whether the value is within the bound; an unknown value is not.
+    pub fn is_met(&self, value: Option<f64>) -> bool {
+        value.is_some_and(|value| match self.operator {
+            ">=" => value >= self.bound,
+            "<=" => value <= self.bound,
+            ">" => value > self.bound,
+            _ => value < self.bound,
+        })
+    }
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}{}", self.name, self.operator, self.bound)
+    }
+}
+
+/// Returns a message that lists the missed requirements; `None` if all are met.
+pub fn missed(
+    requirements: &[Requirement],
+    value: impl Fn(&Requirement) -> Option<f64>,
+) -> Option<String> {
+    let missed = requirements.iter().filter_map(|requirement| {
+        let value = value(requirement);
+        let shown = value.map_or_else(|| "is unknown".to_owned(), |v| format!("is {v:.3}"));
+        (!requirement.is_met(value)).then(|| format!("{requirement} (it {shown})"))
+    });
+    let missed: Vec<String> = missed.collect();
+    (!missed.is_empty()).then(|| format!("--require missed: {}", missed.join(", ")))
+}

@@ -1,0 +1,87 @@
+//! Checks which pod generated each answer, from response headers and the histories of the pods.
+
+use super::fleet::Routing;
+use super::gateway_run::RequestResult;
+use super::pod::Attempt;
+
+/// Error of a request whose answer no pod generated.
+const INVENTED: &str = "no pod of the fleet served this answer";
+
+/// Evidence for the pod that answered a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Evidence {
+    /// The request is in the histories.
+    History {
+        /// Whether a pod generated an answer to it.
+        is_served: bool,
+    },
+    /// A response header names this pod, but no history has the request's id.
+    Header(usize),
+    Nothing,
+}
+
+impl Evidence {
+    /// Returns the pod that answered, and the evidence.
+    ///
+    /// The histories take precedence over a header that contradicts them.
+    pub(super) fn of(named: Option<usize>, tries: &[&Attempt]) -> (Option<usize>, Self) {
+        let is_served = tries.iter().any(|attempt| attempt.is_served);
+        let last = tries.iter().max_by(|a, b| a.started.total_cmp(&b.started));
+        match (named, last) {
+            (Some(pod), None) => (Some(pod), Self::Header(pod)),
+            (None, None) => (None, Self::Nothing),
+            (named, Some(last)) => {
+                let named = named.filter(|pod| tries.iter().any(|attempt| attempt.pod == *pod));
+                (named.or(Some(last.pod)), Self::History { is_served })
+            }
+        }
+    }
+}
+
+/// Marks answers that no pod generated as failed, and counts those without evidence of their pod.
+///
+/// `unclaimed` holds for each pod the number of served requests that no answer claims by its id; `None` if
+/// its history is incomplete.
+pub(super) fn judge(
+    turns: &mut [RequestResult],
+    evidence: &[Evidence],
+    mut unclaimed: Vec<Option<u64>>,
+    routing: &mut Routing,
+) {
+    let hidden = |evidence: &Evidence| *evidence == Evidence::Nothing;
+    // Answers that name their pod come first.
+    for is_hidden in [false, true] {
+        let turns = turns.iter_mut().zip(evidence);
+        for (turn, evidence) in
+            turns.filter(|(turn, shown)| turn.completed && hidden(shown) == is_hidden)
+        {
+            let is_served = match evidence {
+                Evidence::History { is_served } => *is_served,
+                Evidence::Header(pod) => claim(&mut unclaimed[*pod]),
+                Evidence::Nothing => {
+                    let forgets = unclaimed.iter().any(Option::is_none);
+                    let found = forgets || unclaimed.iter_mut().any(claim);
+                    routing.unseen += u64::from(found);
+                    found
+                }
+            };
+            if !is_served {
+                turn.fail(INVENTED);
+                turn.pod = None;
+                routing.misroutes.unrouted += 1;
+            }
+        }
+    }
+}
+
+/// Claims one served request of a pod; returns `false` if none is left.
+fn claim(unclaimed: &mut Option<u64>) -> bool {
+    match unclaimed {
+        None => true,
+        Some(0) => false,
+        Some(left) => {
+            *left -= 1;
+            true
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Warnings about settings that have no effect with other settings, and about unknown keys.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests: what cannot be unwrapped is a failure"
+)]
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+fn run(dir: &Path, words: &str) -> (i32, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
+    let command = command.current_dir(dir).stdin(Stdio::null());
+    let output = command.args(words.split_whitespace()).output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    (output.status.code().unwrap(), errors)
+}
+
+#[test]
+fn every_command_reads_the_same_table() {
+    let dir = tempfile::tempdir().unwrap();
+    let llama = "--model meta-llama/Llama-3.1-8B-Instruct --gpu H100 --time-to-first-token 2s";
+    let work = "--input-tokens 8 --request-count 2 --request-rate 3";
+    for words in [
+        format!("config serve {llama}"),
+        format!("replay {work} {llama}"),
+        format!("sweep {work} {llama} --grid max-num-seqs=1,2"),
+        format!("explain {llama}"),
+    ] {
+        let (code, errors) = run(dir.path(), &words);
+        assert_eq!(code, 0, "{words}: {errors}");
+        let told = "--time-to-first-token: no effect because a latency model computes the times";
+        assert_eq!(errors.matches(told).count(), 1, "{words}: {errors}");
+    }
+    for (more, told) in [
+        ("--failure-types rate_limit", "--failure-types: no effect"),
+        (
+            "--stream-faults kv_load_failure=0 --stream-fault-rate 50",
+            "--stream-faults kv_load_failure: no effect because no prompt is loaded",
+        ),
+        (
+            "--kv-offloading-size 4",
+            "--kv-offloading-size has no effect: nothing says how many bytes a token takes",
+        ),
+    ] {
+        let (code, errors) = run(dir.path(), &format!("config serve demo {more}"));
+        assert_eq!(code, 0, "{more}: {errors}");
+        assert!(errors.contains(told), "{more}: {errors}");
+    }
+    let loads = "config serve demo --stream-faults kv_load_failure=0 --stream-fault-rate 50 \
+        --kv-transfer-config {\"kv_connector\":\"NixlConnector\",\"kv_role\":\"kv_both\"}";
+    let (code, errors) = run(dir.path(), loads);
+    assert_eq!((code, errors.contains("no effect")), (0, false), "{errors}");
+}
+
+#[test]
+fn an_unknown_key_is_named_beside_what_is_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("bad.yaml"), "max-num-seqz: 4\n").unwrap();
+    let (code, errors) = run(dir.path(), "--config bad.yaml");
+    assert_eq!(code, 2, "{errors}");
+    for told in [
+        "model parameter is empty",
+        "max-num-seqz; did you mean max-num-seqs?",
+    ] {
+        assert!(errors.contains(told), "no {told:?} in {errors}");
+    }
+}
