@@ -40,7 +40,7 @@ fn every_command_reads_the_same_table() {
         ),
         (
             "--kv-offloading-size 4",
-            "--kv-offloading-size has no effect: nothing says how many bytes a token takes",
+            "--kv-offloading-size has no effect: the KV cache size of a token is unknown",
         ),
     ] {
         let (code, errors) = run(dir.path(), &format!("config serve demo {more}"));
