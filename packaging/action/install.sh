@@ -10,7 +10,7 @@ fail() {
 case "$(uname -s)-$(uname -m)" in
   Linux-x86_64) machine=x86_64 ;;
   Linux-aarch64 | Linux-arm64) machine=aarch64 ;;
-  *) fail "there is no program for $(uname -s) on $(uname -m), only for Linux on x86_64 and arm64" ;;
+  *) fail "no release for $(uname -s) on $(uname -m), only for Linux on x86_64 and arm64" ;;
 esac
 
 bin=$(mktemp -d "${RUNNER_TEMP:?}/vllm-sim.XXXXXX")/bin
@@ -28,11 +28,11 @@ unpack() {
 if [ -n "${INPUT_PATH:-}" ]; then
   # A pattern may name the one wheel of a folder.
   mapfile -t files < <(compgen -G "$INPUT_PATH" || true)
-  [ "${#files[@]}" = 1 ] || fail "path: $INPUT_PATH names ${#files[@]} files, and one is wanted"
+  [ "${#files[@]}" = 1 ] || fail "path: $INPUT_PATH names ${#files[@]} files; it must name one"
   unpack "${files[0]}"
 else
   version=${INPUT_VERSION:?}
-  [[ $version =~ ^[0-9A-Za-z.+-]+$ ]] || fail "version: $version is none"
+  [[ $version =~ ^[0-9A-Za-z.+-]+$ ]] || fail "version: $version is not a version"
   name=vllm-sim-$version-$machine-linux.tar.gz
   release=https://github.com/${ACTION_REPOSITORY:-vllm-sim/vllm-sim}/releases/download/v$version
   work=$(mktemp -d)
@@ -45,7 +45,7 @@ else
     wanted=$(awk -v name="$name" '$2 == name { print $1 }' "$work/SHA256SUMS")
   fi
   digest=$(sha256sum "$work/$name" | cut -d ' ' -f 1)
-  [ "$digest" = "$wanted" ] || fail "$name has the digest $digest, and not ${wanted:-one of SHA256SUMS}"
+  [ "$digest" = "$wanted" ] || fail "$name has the digest $digest, expected ${wanted:-one of SHA256SUMS}"
   unpack "$work/$name"
 fi
 

@@ -8,9 +8,9 @@ fail() {
 }
 
 # xargs takes quotes as a shell does, and expands nothing.
-words=$(xargs -r -n 1 printf '%s\n' <<<"${INPUT_ARGS:?}") || fail "args: $INPUT_ARGS has a quote without its end"
+words=$(xargs -r -n 1 printf '%s\n' <<<"${INPUT_ARGS:?}") || fail "args: $INPUT_ARGS has an unclosed quote"
 mapfile -t words <<<"$words"
-[[ ${INPUT_TIMEOUT:=60} =~ ^[0-9]+$ ]] || fail "timeout: $INPUT_TIMEOUT is no number of seconds"
+[[ ${INPUT_TIMEOUT:=60} =~ ^[0-9]+$ ]] || fail "timeout: $INPUT_TIMEOUT is not a number of seconds"
 
 work=$(mktemp -d "${RUNNER_TEMP:?}/vllm-sim.XXXXXX")
 log=$work/server.log

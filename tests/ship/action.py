@@ -166,11 +166,11 @@ def check(binary, folder):
     for wanted, inputs in [
         ("has the digest", {"sha256": "0" * 64}),
         ("cannot download https://github.com/vllm-sim/vllm-sim/releases/download/v9.9.9/", {"version": "9.9.9"}),
-        ("version: ../x is none", {"version": "../x"}),
+        ("version: ../x is not a version", {"version": "../x"}),
         ("path: nothing-there names 0 files", {"path": "nothing-there"}),
-        ("has a quote without its end", {"path": str(wheel), "args": "--model 'demo"}),
+        ("has an unclosed quote", {"path": str(wheel), "args": "--model 'demo"}),
         ("--no-such-flag", {"path": str(tarball), "args": "--model demo --no-such-flag"}),
-        ("timeout: soon is no number", {"path": str(binary), "timeout": "soon"}),
+        ("timeout: soon is not a number", {"path": str(binary), "timeout": "soon"}),
         ("does not listen", {"path": shlex.quote("/bin/true")}),
     ]:
         one = job(**inputs)

@@ -132,7 +132,7 @@ pub fn run(
         refuse!("--per-request cannot be used with sweep, whose points would share the file");
     }
     if !base.report.require.is_empty() {
-        refuse!("--require has no meaning for a sweep, which has --attainment");
+        refuse!("--require cannot be used with sweep, which has --attainment");
     }
     let needed = base.attainment;
     if !(needed > 0.0 && needed <= 1.0) {
