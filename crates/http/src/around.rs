@@ -20,6 +20,10 @@ pub(super) trait Around: Clone {
     ///
     /// # Errors
     /// The response to a request that the layers below do not see.
+    #[expect(
+        clippy::result_large_err,
+        reason = "it is rare, and moved once in either form"
+    )]
     fn before(&self, request: &mut Request) -> Result<Self::Kept, Response>;
 
     /// Sees the response of the layers below.
