@@ -12,8 +12,8 @@ use serde_json::Value;
 use super::replay_command::{printed, vllm_sim};
 
 /// Llama 8B on two GPUs of different speed, at a rate that one of neither serves.
-const WORK: &str = "--model meta-llama/Llama-3.1-8B-Instruct --input-tokens 1500 \
-                    --output-tokens 60 --request-count 300 --request-rate 40";
+const WORK: &str = "--model meta-llama/Llama-3.1-8B-Instruct --tensor-parallel-size 1 \
+                    --input-tokens 1500 --output-tokens 60 --request-count 300 --request-rate 40";
 const BOUNDS: &str = "--slo-ttft-ms 400 --slo-itl-ms 30";
 
 fn json(dir: &Path, words: &str) -> Value {
@@ -30,6 +30,36 @@ fn unanswered(dir: &Path, words: &str) -> String {
         "{errors}"
     );
     String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn tensor_parallel_sizes_are_searched_where_none_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let asked = "--gpu H100 --input-tokens 2000 --output-tokens 300 --request-count 300 \
+                 --request-rate 20 --slo-ttft-ms 500";
+    let model = "plan --model meta-llama/Llama-3.1-70B-Instruct";
+    let plan = json(dir.path(), &format!("{model} {asked}"));
+    let named = json(
+        dir.path(),
+        &format!("{model} {asked} --vary tensor-parallel-size=1,2,4,8"),
+    );
+    assert_eq!(plan["points"], named["points"]);
+    let best = &plan["points"][plan["order"][0].as_u64().unwrap() as usize];
+    let size: u32 = best["flags"]["tensor-parallel-size"]
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!(size > 1, "70B does not fit on one H100: {best}");
+    // Its 71 heads are divided by 1 alone.
+    let plan = json(
+        dir.path(),
+        &format!("plan --model tiiuae/falcon-7b {asked} --max-model-len 2400"),
+    );
+    assert_eq!(plan["points"].as_array().unwrap().len(), 1);
+    // A size that is named is the only one.
+    let plan = json(dir.path(), &format!("{model} {asked} -tp 4"));
+    assert_eq!(plan["points"].as_array().unwrap().len(), 1);
 }
 
 #[test]

@@ -34,6 +34,16 @@ pub enum ConfigError {
         /// Warnings, one sentence each.
         warnings: Vec<String>,
     },
+    /// A tensor-parallel size that does not divide the attention heads, in vLLM's words.
+    #[error(
+        "Total number of attention heads ({heads}) must be divisible by tensor parallel size ({tensor})."
+    )]
+    UndividedHeads {
+        /// Attention heads of the model.
+        heads: u32,
+        /// Value of `--tensor-parallel-size`.
+        tensor: u32,
+    },
     /// A file that cannot be read.
     #[error("{path}: {reason}")]
     File {
@@ -58,5 +68,15 @@ fn hint(what: &str, name: &str, nearest: Option<&str>) -> String {
             "; `vllm-sim serve {name}` serves a model of this name, `vllm-sim --help` lists the commands"
         ),
         None => String::new(),
+    }
+}
+
+impl ConfigError {
+    /// Returns the error itself, without warnings.
+    pub fn cause(&self) -> &Self {
+        match self {
+            Self::Warned { error, .. } => error.cause(),
+            error => error,
+        }
     }
 }

@@ -219,10 +219,7 @@ impl Config {
         if v.cli_mode == CliMode::Llmd || heads.is_multiple_of(tensor) {
             return Ok(());
         }
-        Err(ConfigError::Invalid(format!(
-            "Total number of attention heads ({heads}) must be divisible by tensor parallel size \
-             ({tensor})."
-        )))
+        Err(ConfigError::UndividedHeads { heads, tensor })
     }
 
     fn check_together(&self, v: &Values) -> Result<(), ConfigError> {

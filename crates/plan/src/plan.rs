@@ -23,6 +23,7 @@ use report::Plan;
 use search::{Candidate, PlanRequirements, SearchResult};
 use vllm_sim_command_line::progress::{Progress, is_stopped};
 use vllm_sim_command_line::{RequirementFailed, command_line, outputs, refuse};
+use vllm_sim_config::ConfigError;
 use vllm_sim_replay_cli::{
     DeploymentFactory, FlagSplitter, PoolArgs, Pools, ReportArgs, WorkloadArgs, open, pools,
 };
@@ -41,7 +42,8 @@ use vllm_sim_replay_cli::{
 )]
 struct Args {
     /// Flag of the deployment with the values to try: NAME=VALUE,VALUE,… (repeat it for all
-    /// combinations of several flags).
+    /// combinations of several flags). With --gpu the tensor-parallel sizes 1, 2, 4 and 8 are tried
+    /// where none is named.
     #[arg(long, value_name = "NAME=VALUES", help_heading = "Plan")]
     vary: Vec<String>,
     /// Fraction of all requests that must be good, above 0 up to 1.
@@ -104,7 +106,7 @@ pub fn run(
         Err(help) => return Ok(help),
     };
     check(&base)?;
-    let axes = grid::axes("--vary", &base.vary)?;
+    let mut axes = grid::axes("--vary", &base.vary)?;
     if let Some(axis) = axes.iter().find(|axis| axis.name == "num-workers") {
         let name = &axis.name;
         refuse!(
@@ -112,10 +114,15 @@ pub fn run(
              --fixed-workers"
         );
     }
+    let searched = tensor_axis(args, &base, &axes);
+    let searches_tensor = searched.is_some();
+    axes.extend(searched);
     let prices = base.prices.as_deref().map(Prices::read).transpose()?;
     let candidates = grid::combinations(&axes)
         .into_iter()
         .map(|values| candidate(args, &axes, values, prices.as_ref(), sort, deploy))
+        // vLLM refuses a searched size that does not divide the attention heads.
+        .filter(|candidate| !(searches_tensor && candidate.as_ref().is_err_and(divides_no_heads)))
         .collect::<Result<Vec<_>>>()?;
     let question = PlanRequirements {
         attainment: base.attainment,
@@ -214,6 +221,36 @@ fn check(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// Returns the tensor-parallel sizes to search: for a GPU, where the command line names no size.
+fn tensor_axis(words: &[String], args: &Args, axes: &[GridAxis]) -> Option<GridAxis> {
+    const FLAG: &str = "tensor-parallel-size";
+    let is_typed = |name: &str, short: &str| {
+        let long = format!("--{name}");
+        let typed = words.iter().any(|word| {
+            let flag = word.split('=').next().unwrap_or(word);
+            flag.replace('_', "-") == long || (!short.is_empty() && flag == short)
+        });
+        typed || axes.iter().any(|axis| axis.name == name)
+    };
+    let is_searched = is_typed("gpu", "")
+        && !is_typed(FLAG, "-tp")
+        && args.fixed_workers.is_none()
+        && args.pools.pool_flags.is_none();
+    let sizes = [1, 2, 4, 8]
+        .into_iter()
+        .filter(|size| *size <= args.max_gpus);
+    is_searched.then(|| GridAxis {
+        name: FLAG.to_owned(),
+        values: sizes.map(|size| size.to_string()).collect(),
+    })
+}
+
+/// Returns whether a tensor-parallel size is refused because it does not divide the attention heads.
+fn divides_no_heads(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<ConfigError>();
+    error.is_some_and(|error| matches!(error.cause(), ConfigError::UndividedHeads { .. }))
+}
+
 fn candidate(
     args: &[String],
     axes: &[GridAxis],
@@ -288,5 +325,5 @@ const EXAMPLES: &str = "\
 Examples:\n\
 \x20 vllm-sim plan --model meta-llama/Llama-3.1-8B-Instruct --gpu H100 \\\n\
 \x20     --workload \"20 req/s of 2k/300\" --slo-ttft-ms 500\n\
-\x20 vllm-sim plan --model meta-llama/Llama-3.1-70B-Instruct --gpu H100 \\\n\
-\x20     --vary tensor-parallel-size=2,4,8 --workload \"20 req/s of 2k/300\" --bound ttft-p95=500";
+\x20 vllm-sim plan --model meta-llama/Llama-3.1-70B-Instruct --vary gpu=H100,H200 \\\n\
+\x20     --prices prices.yaml --workload \"20 req/s of 2k/300\" --bound ttft-p95=500";
