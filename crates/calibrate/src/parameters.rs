@@ -5,13 +5,13 @@ use vllm_sim_engine::latency::Coefficients;
 /// Parameter of the roofline model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parameter {
-    /// Time in the API server, before the engine's queue.
+    /// Time in the API server before the engine's queue, in us.
     FrontEnd,
     /// Factor for all step times, if the runs cannot distinguish their parts.
     StepScale,
-    /// Fixed time per step.
+    /// Fixed time per step, in us.
     Step,
-    /// Time per sequence of a step.
+    /// Time per sequence of a step, in us.
     Sequence,
     /// Factor of the compute throughput of matrix products.
     Compute,
@@ -19,7 +19,7 @@ pub enum Parameter {
     Attention,
     /// Factor of the bandwidth of matrix products.
     Memory,
-    /// Additional time of steps with a prompt chunk.
+    /// Additional time of steps with a prompt chunk, in us.
     Mixed,
     /// Factor of the all-reduce time.
     AllReduce,
@@ -41,7 +41,8 @@ pub(super) const ORDER: [Parameter; 10] = [
     Parameter::Moe,
 ];
 
-/// Default, scale of the prior, and bounds (latency-roofline reference, section 6).
+/// Prior of a parameter for the fit: default value, scale of deviations from it, and bounds, in the
+/// parameter's own unit (latency-roofline reference, section 6).
 pub(super) struct Prior {
     pub(super) centre: f64,
     pub(super) scale: f64,
@@ -49,7 +50,7 @@ pub(super) struct Prior {
 }
 
 impl Parameter {
-    /// Returns the name, which is that of the coefficient if there is one.
+    /// Returns the name of the parameter's coefficient, or `step_scale`.
     pub fn name(self) -> &'static str {
         match self {
             Self::FrontEnd => "front_end_us",
@@ -107,7 +108,7 @@ impl Parameter {
     }
 }
 
-/// Returns all names, separated by commas, for messages.
+/// Returns the names of all parameters, separated by commas, for messages.
 pub fn parameter_names() -> String {
     ORDER.map(Parameter::name).join(", ")
 }

@@ -1,39 +1,39 @@
 /// Group of flags, shown under one heading of the help text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FlagGroup {
-    /// Model, tokenizer and chat template.
+    /// Flags of model, tokenizer and chat template.
     Model,
-    /// Sockets, headers and routes.
+    /// Flags of sockets, headers and routes.
     Server,
-    /// TLS.
+    /// Flags of TLS.
     Tls,
-    /// Logs.
+    /// Flags of logs.
     Logging,
-    /// API behavior and limits.
+    /// Flags of API behavior and limits.
     Api,
-    /// Content of replies.
+    /// Flags of the content of replies.
     Content,
-    /// Generated tool calls.
+    /// Flags of generated tool calls.
     Tools,
-    /// Delays of the pool scheduler.
+    /// Flags of the delays of the pool scheduler.
     Delays,
-    /// Scheduler, batches and queues.
+    /// Flags of scheduler, batches and queues.
     Scheduler,
-    /// Step times of the batching schedulers.
+    /// Flags of the step times of the batching schedulers.
     Timing,
-    /// KV cache, offloading and transfer.
+    /// Flags of KV cache, offloading and transfer.
     KvCache,
-    /// KV event publishing.
+    /// Flags of KV event publishing.
     KvEvents,
-    /// Parallel sizes and data-parallel ranks.
+    /// Flags of parallel sizes and data-parallel ranks.
     Parallel,
-    /// LoRA adapters.
+    /// Flags of LoRA adapters.
     Lora,
-    /// Injected faults and scenarios.
+    /// Flags of injected faults and scenarios.
     Failures,
-    /// Metrics.
+    /// Flags of metrics.
     Metrics,
-    /// Configuration files and the program itself.
+    /// Flags of configuration files and of the program itself.
     General,
 }
 
@@ -59,7 +59,7 @@ impl FlagGroup {
         Self::Metrics,
     ];
 
-    /// Returns the heading.
+    /// Returns the heading of the group in help texts.
     pub fn title(self) -> &'static str {
         match self {
             Self::Model => "Model",

@@ -13,21 +13,21 @@ pub enum LatencySource {
     Polynomial,
     /// A measured grid: an NPZ file or a profiler's folder.
     Profile(PathBuf),
-    /// Roofline model of `config.json`, GPU and tensor-parallel size.
+    /// Roofline model, computed from `config.json`, GPU and tensor-parallel size.
     Roofline {
         /// File of coefficients fitted by `vllm-sim calibrate`.
         coefficients: Option<PathBuf>,
     },
-    /// NVIDIA's kernel tables for model, GPU and tensor-parallel size.
+    /// Kernel times from NVIDIA's AIConfigurator, by model, GPU and tensor-parallel size.
     Aic(KernelTables),
 }
 
-/// Selects NVIDIA's kernel tables.
+/// Location and version of the kernel-time tables of NVIDIA's AIConfigurator.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct KernelTables {
     /// Folder of the tables; `None`: search the Python environment.
     pub folder: Option<PathBuf>,
-    /// Version of the engine; `None`: the newest in the tables.
+    /// Engine version of the tables to read; `None`: the newest in the folder.
     pub version: Option<String>,
     /// File of roofline coefficients, of which only the overheads apply.
     pub coefficients: Option<PathBuf>,

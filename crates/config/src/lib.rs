@@ -99,23 +99,23 @@ use vllm_sim_service::ServingRole;
 /// Complete validated configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Sockets, TLS, headers and logs.
+    /// Settings of sockets, TLS, headers and logs.
     pub server: Server,
-    /// Model, tokenizer and command-line mode.
+    /// Settings of model, tokenizer and command-line mode.
     pub model: Model,
-    /// API behavior and limits.
+    /// Settings of API behavior and limits.
     pub api: Api,
-    /// Content of replies.
+    /// Settings of the content of replies.
     pub content: Content,
-    /// Scheduler, step times and KV cache.
+    /// Settings of scheduler, step times and KV cache.
     pub engine: Engine,
-    /// LoRA adapters.
+    /// Settings of LoRA adapters.
     pub lora: Lora,
-    /// KV event publishing.
+    /// Settings of KV event publishing.
     pub kv_events: KvEvents,
-    /// Disaggregated prefill, when a connector is configured.
+    /// Settings of disaggregated prefill; `None` without a KV connector.
     pub kv_transfer: Option<KvTransfer>,
-    /// Injected faults.
+    /// Settings of injected faults.
     pub faults: Faults,
     /// Settings of `/metrics`.
     pub metrics: Metrics,
@@ -137,8 +137,8 @@ fn warn_of_missing_effects(v: &Values, engine: &Engine) {
     }
 }
 
-/// Whether data-parallel ranks run every step together: the model has experts, and a latency model
-/// is used.
+/// Returns whether data-parallel ranks run every step together: the model has experts, and a
+/// latency model is used.
 fn runs_in_lock_step(model: &Model, engine: &Engine) -> bool {
     let has_steps = engine.scheduler == SchedulerKind::Vllm
         && engine.timing.latency_source != LatencySource::Delays;

@@ -40,7 +40,7 @@ pub struct Server {
     pub request_id_headers: bool,
     /// Pod metadata from the environment.
     pub pod: Pod,
-    /// Recording of recent requests.
+    /// Limits of the request history.
     pub history: History,
     /// Switches of optional routes.
     pub routes: OptionalRoutes,
@@ -138,26 +138,26 @@ pub struct Tls {
 /// Source of the server certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Certificate {
-    /// PEM files.
+    /// A certificate in PEM files.
     Files {
         /// Certificate chain.
         cert: PathBuf,
         /// Private key.
         key: PathBuf,
     },
-    /// Generated at start.
+    /// A self-signed certificate, generated at start.
     SelfSigned,
 }
 
 /// Client certificate policy, Python's `ssl.CERT_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ClientCerts {
-    /// Not requested (0).
+    /// No client certificate is requested (0).
     #[default]
     None,
-    /// Checked if presented (1).
+    /// A client certificate is checked if the client presents one (1).
     Optional,
-    /// Required (2).
+    /// A client certificate is required (2).
     Required,
 }
 
@@ -175,21 +175,21 @@ pub struct Pod {
 /// Log settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Log {
-    /// Minimum level.
+    /// Minimum level of logged events.
     pub level: LogLevel,
-    /// Format of a line.
+    /// Format of log lines: text or JSON.
     pub format: LogFormat,
     /// Whether request and response bodies are logged.
     pub http: bool,
     /// Whether one line per request is logged.
     pub access: bool,
-    /// Paths without access lines.
+    /// Paths for which `access` logs no line.
     pub access_excluded: Vec<String>,
     /// Whether the parameters of each request are logged.
     pub requests: bool,
     /// Whether generated output is logged.
     pub outputs: bool,
-    /// Maximum length of a logged prompt; `None`: unlimited.
+    /// Maximum length of a logged prompt or output, in characters; `None`: unlimited.
     pub max_len: Option<usize>,
 }
 
@@ -349,7 +349,7 @@ fn log(v: &Values) -> Result<Log, ConfigError> {
     })
 }
 
-/// Returns the level of `--log-level`, else of klog's `-v`, else of uvicorn's level.
+/// Returns the log level of `--log-level`, else of klog's `-v`, else of `--uvicorn-log-level`.
 ///
 /// **Source:** llm-d-inference-sim `pkg/common/logging`: WARN 1, INFO 2, DEBUG 4, TRACE 5.
 fn log_level(v: &Values) -> Result<LogLevel, ConfigError> {

@@ -1,4 +1,4 @@
-//! Merged settings, read by flag.
+//! Values of all flags, merged from defaults, files, environment and command line.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -58,7 +58,7 @@ impl Values {
         }
     }
 
-    /// Whether the flag has a source other than its default.
+    /// Returns whether the value of the flag has a source other than the default.
     pub(super) fn given(&self, flag: &FlagSpec) -> bool {
         self.source(flag) != ValueSource::Default
     }
@@ -74,7 +74,7 @@ impl Values {
             .map_or(ValueSource::Default, |s| s.source.clone())
     }
 
-    /// Returns the values as typed, or the default; lists are not expanded.
+    /// Returns the values of a flag as typed, or its default; lists are not expanded.
     pub(super) fn raw(&self, flag: &FlagSpec) -> &[String] {
         self.settings.get(flag.name).map_or(&[], |s| &s.values)
     }
@@ -99,7 +99,7 @@ impl Values {
         Ok(value)
     }
 
-    /// Returns the value of a choice; `None` if it is not set.
+    /// Returns the value of a flag that takes one of several words; `None` if the flag is not set.
     pub(super) fn choice<T: Clone>(&self, flag: &Flag<T>) -> Result<Option<T>, ConfigError> {
         let text = self.text(flag);
         // Some choices have the word `none`.
@@ -139,12 +139,12 @@ impl Values {
         value.flatten().ok_or_else(|| self.wrong(words, flag))
     }
 
-    /// Returns the last value; `None` if there is none, or it is empty or `none`.
+    /// Returns the last value of a flag; `None` if there is none, or it is empty or `none`.
     pub(super) fn text<'a>(&'a self, flag: &'a FlagSpec) -> Option<&'a str> {
         self.typed(flag).text()
     }
 
-    /// Returns a list whose elements are separated by commas or spaces.
+    /// Returns the elements of a list flag, which may be separated by commas or spaces.
     pub(super) fn comma_list(&self, flag: &Flag<Vec<String>>) -> Result<Vec<String>, ConfigError> {
         let list = self.get(flag)?;
         let words = list.iter().flat_map(|value| value.split([',', ' ']));

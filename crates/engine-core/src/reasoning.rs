@@ -1,4 +1,5 @@
-//! Reasoning markers: the tokens by which the front end's reasoning parser finds reasoning.
+//! Reasoning markers: the tokens at which the front end's reasoning parser starts and ends
+//! reasoning.
 //!
 //! Source: vLLM 0.33 `vllm/reasoning`, `vllm/parser`: the markers of each parser.
 
@@ -9,12 +10,13 @@ use rmpv::Value;
 use super::decode::get;
 use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
 
-/// Number of tokens at the end of a prompt in which markers are looked for.
+/// Number of tokens at the end of a prompt that are searched for markers.
 const TAIL: usize = 8;
 
 const THINK: [&str; 2] = ["<think>", "</think>"];
 
-/// Returns the markers of a parser, and whether its models reason by default.
+/// Returns the start and end text of reasoning for a parser, and whether its models reason by
+/// default.
 fn texts(parser: &str) -> Option<([&'static str; 2], bool)> {
     let marks = match parser {
         "deepseek_v3" | "deepseek_v4" | "deepseek_v41" => return Some((THINK, false)),
@@ -50,19 +52,21 @@ fn texts(parser: &str) -> Option<([&'static str; 2], bool)> {
     Some((marks, true))
 }
 
-/// The reasoning markers of a model, and the fraction of reasoning in its output.
+/// The tokens that start and end a model's reasoning, and the fraction of its output that is
+/// reasoning.
 #[derive(Debug, Clone)]
 pub struct ReasoningMarkers {
     start: Arc<[u32]>,
     end: Vec<u32>,
     /// Whether the model reasons by default.
     reasons_by_default: bool,
-    /// Fraction of reasoning in the output.
+    /// Fraction of output tokens that is reasoning, 0 to 1.
     ratio: f64,
 }
 
 impl ReasoningMarkers {
-    /// Returns the markers for `parser`; `None` if the parser or its tokens are unknown.
+    /// Returns the start and end tokens of vLLM's reasoning parser `parser`; `None` if the parser
+    /// is unknown or `tokenizer` cannot encode its texts.
     pub fn of(parser: &str, ratio: f64, tokenizer: &Tokenizer) -> Option<Self> {
         let ([start, end], reasons_by_default) = texts(parser)?;
         let [start, end] = [start, end].map(|text| match tokenizer.id_of(text) {
@@ -78,13 +82,13 @@ impl ReasoningMarkers {
         })
     }
 
-    /// Returns the end marker.
+    /// Returns the token ids that end the reasoning.
     pub fn end(&self) -> &[u32] {
         &self.end
     }
 
-    /// Returns the fraction of reasoning and the start marker for a request; `None` disables
-    /// reasoning.
+    /// Returns the fraction of reasoning in the output of a request, and the tokens with which the
+    /// reasoning starts; they are empty if the prompt ends with them. `None` disables reasoning.
     pub(crate) fn reasoning_for(
         &self,
         prompt: &[u32],

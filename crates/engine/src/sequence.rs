@@ -85,12 +85,12 @@ pub struct LoadFailure {
     pub loaded: f32,
 }
 
-/// Counts the draft tokens of one step.
+/// Counts the draft tokens of a sequence in one step (speculative decoding).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Draft {
-    /// Number of proposed drafts.
+    /// Number of proposed draft tokens.
     pub proposed: u8,
-    /// Number of accepted drafts.
+    /// Number of accepted draft tokens.
     pub accepted: u8,
 }
 
@@ -150,17 +150,17 @@ pub struct Sequence {
     pub prompt: u32,
     /// Number of planned output tokens, at least one. The sequence ends after the last one.
     pub output: u32,
-    /// Key of its random streams: depends on the request, not on its arrival.
+    /// Key of the sequence's random streams: depends on the request, not on its arrival.
     pub key: u64,
     /// Priority under the priority policy; lower runs first, ties by arrival.
     pub priority: i64,
     /// LoRA adapter, if any.
     pub lora: Option<LoraId>,
-    /// Source and destination of its KV cache.
+    /// Source and destination of the prompt's KV cache.
     pub transfer: Transfer,
     /// Injected load failure; `None`: no failure. Ignored by the SGLang scheduler.
     pub load_failure: Option<LoadFailure>,
-    /// Blocks, if the prefix cache is on.
+    /// Keys of the blocks that the sequence fills; `None` without a prefix cache.
     pub plan: Option<Arc<BlockPlan>>,
     /// Whether to skip the prefix-cache lookup (vLLM does for prompt logprobs).
     pub skip_cache_read: bool,
@@ -179,7 +179,8 @@ pub struct Sequence {
     /// delays of the pool scheduler, which draws delays for further tokens. Ignored by batching
     /// schedulers.
     pub timeline: Option<Arc<[Duration]>>,
-    /// Drafts after the first, second, ... output token, if they follow from the text (`ngram`).
+    /// Draft token counts after the first, second, ... output token, if they follow from the text
+    /// (`ngram`).
     /// `None`: random acceptance. Only used by the vLLM scheduler.
     pub drafts: Option<Arc<[Draft]>>,
     /// Media items of the prompt, from [`EncoderInput::in_order`]. Only used by the vLLM scheduler.

@@ -43,13 +43,14 @@ impl PodSource {
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Misroutes {
-    /// Rejected by a pod (5xx).
+    /// Number of attempts that a pod rejected with a 5xx status.
     pub(super) refused: u64,
-    /// Sent to a pod that was asleep, failed or starting.
+    /// Number of attempts sent to a pod that was asleep, failed or starting.
     pub(super) not_ready: u64,
-    /// Not answered completely: timeouts, broken connections.
+    /// Number of requests without a complete answer: timeouts, broken connections.
     pub(super) unanswered: u64,
-    /// Answered by the gateway without a pod: with 502 to 504, or with an answer that no pod generated.
+    /// Number of requests that the gateway answered without a pod: with 502 to 504, or with an
+    /// answer that no pod generated.
     pub(super) unrouted: u64,
 }
 
@@ -65,7 +66,7 @@ pub(super) struct Routing {
     pub(super) misroutes: Misroutes,
     /// Number of attempts beyond the first; `None` if unknown.
     pub(super) retries: Option<u64>,
-    /// Number of completed requests without evidence of their pod.
+    /// Number of completed requests whose pod is unknown.
     pub(super) unseen: u64,
     pub(super) requests: Vec<u64>,
     pub(super) notes: Vec<String>,
@@ -186,7 +187,7 @@ impl Backends {
         Ok((sent?, notes, troubles.outages()))
     }
 
-    /// Finds the pod of each request, and the number of its attempts.
+    /// Finds the pod that answered each request, and counts retries and misrouted attempts.
     pub(super) fn trace(
         &self,
         play: &mut GatewayRun,
@@ -257,10 +258,11 @@ impl Backends {
     }
 }
 
-/// Assigns pods to requests, by response headers, else by the histories of the pods.
+/// Finds the pod that answered each request, by a response header, else by the pods' own request
+/// histories.
 ///
-/// Returns the evidence of each request, and for each pod the number of served requests that no
-/// response claims by its id.
+/// Returns how the pod of each request is known. Also returns, for each pod, the number of requests
+/// in its history that it served and whose id belongs to no request of this run.
 fn assign(
     play: &mut GatewayRun,
     (pods, outages): (&[Pod], &[Outage]),
@@ -326,7 +328,7 @@ fn assign(
     (shown, unclaimed)
 }
 
-/// Maps unique pod names and addresses to pods.
+/// Maps addresses and unique names of pods to their indices in `pods`.
 fn pods_by_name(pods: &[Pod]) -> HashMap<String, usize> {
     let mut named = HashMap::new();
     for (number, pod) in pods.iter().enumerate() {

@@ -1,5 +1,5 @@
 //! Common steps of requests that generate: parsing the body, resolving the model, and converting
-//! errors, in the dialect's order.
+//! errors, in the order of the imitated server (vLLM or llm-d).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -31,7 +31,8 @@ pub(crate) struct Started<V> {
 pub(crate) enum RejectedRequest {
     /// The error occurred before the headers of a stream are sent.
     Early(Fault),
-    /// The error occurred after them, so a stream reports it as an event.
+    /// The error occurred after the headers of a stream are sent, so the stream reports it as an
+    /// event.
     Late {
         fault: Fault,
         facts: Box<ReplyFacts>,
@@ -40,8 +41,8 @@ pub(crate) enum RejectedRequest {
 }
 
 impl RejectedRequest {
-    /// Converts the error to the form in which a stream reports it; a dialect whose headers wait
-    /// has only early errors.
+    /// Converts the error to the form in which a stream reports it: a late error becomes an early
+    /// one if the imitated server reports all errors by the HTTP status.
     pub(crate) fn reported(self, late: LateErrorReporting) -> Self {
         match late {
             LateErrorReporting::InStream => self,
@@ -86,7 +87,8 @@ pub(crate) trait GenerationBody: Sized {
     }
 }
 
-/// A parsed body, and its model if the dialect resolves that first.
+/// A parsed request body, with its resolved model if the imitated server looks the model up before
+/// it checks the body (llm-d).
 pub(crate) struct Read<R> {
     // Boxed: this large value moves with everything that is held while a request waits.
     pub(crate) request: Box<R>,
@@ -94,8 +96,8 @@ pub(crate) struct Read<R> {
 }
 
 impl<R: GenerationBody> Read<R> {
-    /// Parses a body in the dialect's order: llm-d checks injected failures and the model before
-    /// the schema.
+    /// Parses a body in the order of the imitated server: llm-d checks injected failures and the
+    /// model before the schema.
     ///
     /// # Errors
     /// An error of the body, an injected failure, or an unknown model.
@@ -115,7 +117,7 @@ impl<R: GenerationBody> Read<R> {
         })
     }
 
-    /// Wraps a body that is parsed already, for dialects that check the schema first.
+    /// Wraps a parsed body whose model is not resolved yet.
     pub(crate) fn of(request: R) -> Self {
         Self {
             request: Box::new(request),
@@ -123,7 +125,7 @@ impl<R: GenerationBody> Read<R> {
         }
     }
 
-    /// Returns the request and its model.
+    /// Returns the request, and its model after a lookup if it was not resolved yet.
     ///
     /// # Errors
     /// An injected failure, [`GenerationBody::check_first`], an unknown model.
@@ -158,7 +160,7 @@ pub(crate) fn resolve(
     resolved.map_err(|refusal| request_error_fault(app, refusal))
 }
 
-/// Returns a body for a route that renders, in the form that the schema reads.
+/// Returns the body of a render request in the form that the schema of `api` reads.
 ///
 /// # Errors
 /// The errors of the body that do not depend on its model.
@@ -226,7 +228,7 @@ pub(crate) fn request_error_fault(app: &App, refusal: RequestError) -> Fault {
     }
 }
 
-/// Returns the model for a name.
+/// Returns the served model or LoRA adapter with a name.
 ///
 /// # Errors
 /// vLLM's 404, or llm-d's.

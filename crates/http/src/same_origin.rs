@@ -18,10 +18,11 @@ use super::error;
 use vllm_sim_config::Server;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// Path prefixes that only an operator may read; other routes follow vLLM's CORS.
+/// Path prefixes under which reads are checked too, because their responses contain settings or
+/// requests. Elsewhere only writes are checked.
 const OPERATOR_PATHS: [&str; 2] = ["/admin/", "/dashboard/"];
 
-/// Top-level names that cannot be registered, so a foreign page cannot use them.
+/// Top-level domains in which no public name can be registered, so a foreign page cannot use them.
 const LOCAL: [&str; 4] = ["internal", "local", "localhost", "svc"];
 
 /// Web pages that may use the operator routes.
@@ -43,8 +44,8 @@ impl TrustedPages {
         }
     }
 
-    /// Returns whether a host is this server: an IP address, a name without registrar, or a known
-    /// name.
+    /// Returns whether a host is this server: an IP address, a name that cannot be registered, or a
+    /// known name.
     ///
     /// With DNS rebinding, a foreign name resolves to this server, and its page has the server's
     /// own origin. Only the host name reveals that.

@@ -15,17 +15,17 @@ use vllm_sim_config::{
 pub struct Settings {
     /// Settings of the model.
     pub model: ModelSettings,
-    /// Parsers of tool calls and reasoning.
+    /// Settings of the parsers of tool calls and reasoning.
     pub parsers: ParserSettings,
-    /// Content of responses.
+    /// Settings of responses, apart from the generated text.
     pub answers: AnswerSettings,
     /// Settings of pooling models.
     pub pooling: PoolingSettings,
     /// Settings of speech-to-text models.
     pub speech: Speech,
-    /// LoRA adapters.
+    /// Settings of LoRA adapters.
     pub lora: Lora,
-    /// Data-parallel ranks of the deployment.
+    /// Settings of the deployment's data-parallel ranks.
     pub parallel: Parallel,
     /// Settings of the KV cache.
     pub cache: CacheSettings,
@@ -52,9 +52,9 @@ pub struct Settings {
 pub struct ControlSettings {
     /// Whether replies may contain an image.
     pub has_images: bool,
-    /// Rate and delay of images.
+    /// Rate and delay of generated images.
     pub images: ImageOutputSettings,
-    /// Initial fake metrics.
+    /// Initial fake values of metrics (`--fake-metrics`).
     pub fake_metrics: Value,
     /// Whether the engines have a prefix cache.
     pub finds_prefixes: bool,
@@ -81,7 +81,7 @@ pub struct ModelSettings {
     pub fingerprint: Option<Arc<str>>,
 }
 
-/// Parsers of generated text.
+/// Settings of the parsers of generated text.
 #[derive(Debug)]
 pub struct ParserSettings {
     /// Name of the tool call parser.
@@ -96,7 +96,7 @@ pub struct ParserSettings {
     pub reasoning_ratio: f64,
 }
 
-/// Response content in addition to the generated text.
+/// Settings of the parts of responses that are not generated text, and of streaming.
 #[derive(Debug)]
 pub struct AnswerSettings {
     /// Whether every stream ends with usage.

@@ -34,11 +34,11 @@ const EVENT_BYTES: usize = 320;
 /// take about a third of the CPU time, so later frames combine them.
 const SINGLE_EVENT_FRAMES: u32 = 24;
 
-/// Progress of one choice in one step.
+/// Tokens of one choice to render together, and the end of the choice if it follows them.
 pub(super) struct ChoiceStep {
     /// Index of the choice.
     pub(super) index: usize,
-    /// Number of new tokens to read from the choice's script at its cursor; 0 only at an early end.
+    /// Number of tokens to read from the choice's script at its cursor; 0 only at an early end.
     pub(super) tokens: u32,
     /// Whether these are the first tokens of the choice.
     pub(super) first: bool,
@@ -47,7 +47,7 @@ pub(super) struct ChoiceStep {
 }
 
 impl ChoiceStep {
-    /// Splits the step into its tokens and its end.
+    /// Splits the step into one with its tokens and one with its end.
     pub(super) fn apart(&self) -> (Self, Self) {
         let said = Self { end: None, ..*self };
         let over = Self {
@@ -61,7 +61,7 @@ impl ChoiceStep {
 
 /// Renders the events of one API.
 pub(super) trait Render: Send + 'static {
-    /// Appends the events before the first token.
+    /// Appends the events at the start of the stream, before any token is available.
     fn open(&mut self, _out: &mut String) {}
     /// Appends the events that precede the first token of any choice, in their own frame.
     fn first(&mut self, _out: &mut String) {}
@@ -81,7 +81,7 @@ pub(super) trait Render: Send + 'static {
     ) -> u32 {
         0
     }
-    /// Appends the events after the last choice.
+    /// Appends the events that follow the end of all choices, such as usage and `[DONE]`.
     fn close(&mut self, out: &mut String, reply: &Reply);
     /// Appends the events of a failed choice; returns false if the connection breaks off
     /// afterwards.
@@ -133,7 +133,8 @@ pub(super) struct EventStream<R> {
 }
 
 impl<R: Render> EventStream<R> {
-    /// Streams `reply` in groups of `interval` tokens.
+    /// Creates a stream of `reply` with at least `interval` tokens per event, except for the first
+    /// and last event of a choice.
     pub(super) fn new(
         reply: Reply,
         render: R,
@@ -161,7 +162,8 @@ impl<R: Render> EventStream<R> {
         }
     }
 
-    /// Appends the events of the first token, once there is a token or the reply has ended.
+    /// Appends the events that precede the first token, once there is a token or the reply has
+    /// ended.
     fn begin(&mut self, out: &mut String) {
         let begins = |c: &Choice| {
             let over = matches!(c.state(), SequenceState::Ended(_));
@@ -205,7 +207,8 @@ impl<R: Render> EventStream<R> {
         }
     }
 
-    /// Appends one step of the choice with the fewest sent tokens; returns false if there is none.
+    /// Appends the events of one step of the choice with the fewest sent tokens; returns false if
+    /// no choice has tokens to send.
     fn write_next(&mut self, out: &mut String) -> bool {
         if self.reply.choices.len() == 1 {
             return !self.ended[0] && self.write_choice(0, 1, out);
@@ -218,8 +221,8 @@ impl<R: Render> EventStream<R> {
             .any(|index| self.write_choice(index, 1, out))
     }
 
-    /// Appends all available tokens; several choices alternate, because each engine step gives each
-    /// a token.
+    /// Appends the events of all available tokens, up to the size of a frame. Several choices
+    /// alternate, because each engine step gives each a token.
     fn write_turns(&mut self, out: &mut String) {
         let choices = self.reply.choices.len();
         let max_steps = if choices == 1 { usize::MAX } else { 1 };
@@ -248,7 +251,8 @@ impl<R: Render> EventStream<R> {
             .map_or(u32::MAX, |faults| faults.room())
     }
 
-    /// Appends at most `max_steps` steps of a choice; returns false if there are none.
+    /// Appends the events of at most `max_steps` steps of a choice to `out`; returns false if the
+    /// choice has no tokens to send.
     fn write_choice(&mut self, index: usize, max_steps: usize, out: &mut String) -> bool {
         // Another choice has failed, which ended the stream.
         if self.closed {

@@ -35,7 +35,7 @@ pub(super) enum Task {
     Merge(Vec<PathBuf>),
 }
 
-/// Part of a grid: every `of`-th point, beginning with `at`.
+/// Shard of a grid: every `of`-th point, beginning with the point of index `at`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shard {
     at: usize,
@@ -45,7 +45,7 @@ pub(super) struct Shard {
 #[derive(Serialize, Deserialize)]
 struct ShardFile<R> {
     schema: String,
-    /// Command line without the flags that differ between parts.
+    /// Command line without the flags that differ between shards; equal in all files of a merge.
     command: String,
     at: usize,
     of: usize,
@@ -53,7 +53,7 @@ struct ShardFile<R> {
 }
 
 impl ShardArgs {
-    /// Returns the mode of the run.
+    /// Returns the task of this process: all points, one shard, or the merge of files.
     ///
     /// # Errors
     /// Returns a usage error for an invalid `--shard`.
@@ -118,13 +118,13 @@ impl Shard {
     }
 }
 
-/// Returns the words that all parts and the merge have in common.
+/// Returns the command line without the flags that differ between shards and their merge.
 pub(super) fn common(words: &[String]) -> Vec<String> {
     let own = ["--shard", "--merge", "--report-json", "--threads", "--html"];
     without(words, &own)
 }
 
-/// Returns the words of the equivalent single process.
+/// Returns the command line of the run that computes all points in one process.
 pub(super) fn whole(words: &[String]) -> Vec<String> {
     without(words, &["--shard", "--merge"])
 }
@@ -143,13 +143,13 @@ fn without(words: &[String], flags: &[&str]) -> Vec<String> {
     kept
 }
 
-/// Reads a float with its exact bits.
+/// Deserializes a float from JSON with its exact bits.
 pub(super) fn exact_number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     let raw = <&RawValue>::deserialize(from)?;
     raw.get().parse().map_err(D::Error::custom)
 }
 
-/// Reads a summary, with exact bits of its floats.
+/// Deserializes a JSON object with the exact bits of its floats.
 pub(super) fn exact_map<'de, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Map<String, Value>, D::Error> {
@@ -180,7 +180,7 @@ impl<'de> Visitor<'de> for ExactMap {
     }
 }
 
-/// Combines the results of all parts, in the order of the points.
+/// Combines the results of all shards, in the order of the grid's points.
 ///
 /// # Errors
 /// Returns an error for files that are unreadable, from another command, or incomplete.

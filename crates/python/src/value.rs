@@ -11,9 +11,9 @@ const BEYOND_JSON: &str = "\0python-number";
 /// Python value of a JSON value, as `json.loads` returns it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Py<'a> {
-    /// `None`.
+    /// Python's `None`.
     None,
-    /// `bool`.
+    /// A `bool`.
     Bool(bool),
     /// An `int` that fits 128 bits.
     Int(i128),
@@ -21,11 +21,11 @@ pub enum Py<'a> {
     BigInt(&'a str),
     /// A `float`, which may be NaN or infinite.
     Float(f64),
-    /// `str`.
+    /// A `str`.
     Str(&'a str),
-    /// `list`.
+    /// A `list`, with its items as JSON values.
     List(&'a [Value]),
-    /// `dict`.
+    /// A `dict`, with its values as JSON values.
     Dict(&'a Map<String, Value>),
 }
 

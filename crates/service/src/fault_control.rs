@@ -44,7 +44,7 @@ pub struct FaultControl {
     observer: OnceLock<Arc<dyn FaultObserver>>,
 }
 
-/// Counts the load failure of a request once its client was affected.
+/// Reports to the observer that a KV cache load failed, once the failure affected the client.
 pub(crate) struct LoadFailureReport {
     observer: Arc<dyn FaultObserver>,
     origin: FaultOrigin,
@@ -62,13 +62,13 @@ impl FaultControl {
         let _ = self.observer.set(observer);
     }
 
-    /// Replaces the settings.
+    /// Replaces the fault settings.
     pub fn set(&self, settings: LiveSettings) {
         self.settings.store(Arc::new(settings));
         self.armed.store(true, Ordering::Release);
     }
 
-    /// Sets the initial settings.
+    /// Sets the initial fault settings.
     ///
     /// Settings without fault rates apply to every request anyway, so they do not require a
     /// decision per request.
@@ -80,17 +80,17 @@ impl FaultControl {
         }
     }
 
-    /// Returns the current settings.
+    /// Returns the current fault settings.
     pub fn settings(&self) -> Arc<LiveSettings> {
         self.settings.load_full()
     }
 
-    /// Returns whether each request needs a decision on its faults.
+    /// Returns whether each request must look up its fault settings and draw its faults.
     pub fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Acquire)
     }
 
-    /// Replaces the scenario; `None` leaves random faults alone.
+    /// Replaces the scenario; with `None`, all faults are drawn at random.
     pub fn run_scenario(&self, scenario: Option<Arc<ScenarioRun>>) {
         self.scenario.store(scenario);
         self.armed.store(true, Ordering::Release);
@@ -131,7 +131,7 @@ impl FaultControl {
         }
     }
 
-    /// Returns a counter for a load failure, if an observer is set.
+    /// Returns the report to send when a KV cache load has failed; `None` without an observer.
     pub(crate) fn load_failure_report(&self, origin: &FaultOrigin) -> Option<LoadFailureReport> {
         let observer = self.observer.get()?.clone();
         let origin = origin.clone();

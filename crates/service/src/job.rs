@@ -59,7 +59,7 @@ pub(crate) struct OutputOptions {
 }
 
 static UNBIASED: LazyLock<Bias> = LazyLock::new(Bias::default);
-/// Indexed by `ignore_eos`.
+/// Stop conditions without stop strings and stop tokens, indexed by `ignore_eos`.
 static UNSTOPPED: LazyLock<[StopConditions; 2]> = LazyLock::new(|| {
     [false, true].map(|ignore_eos| StopConditions {
         ignore_eos,
@@ -184,11 +184,11 @@ pub(crate) enum Content {
 /// The source and destination of the KV cache of a prompt.
 #[derive(Debug, Clone, Default)]
 pub enum Transfer {
-    /// Computed and used on this server.
+    /// The KV cache is computed and used on this server.
     #[default]
     Local,
-    /// Fetched from another server, which may need a notification afterwards.
+    /// The KV cache is fetched from another server, which may need a notification afterwards.
     FromRemote(Option<Arc<KvSource>>),
-    /// Computed for another server.
+    /// The prompt is prefilled here, and another server fetches the KV cache and decodes.
     ForRemote(Arc<PrefillHandoff>),
 }

@@ -27,9 +27,9 @@ pub struct GenerationRequest {
     pub n: i128,
     /// Maximum number of tokens per choice, if the client or the protocol sets it.
     pub max_tokens: Option<i128>,
-    /// Reference length of the limit `max_tokens`.
+    /// Part of the context that `max_tokens` may use.
     pub room: OutputBudget,
-    /// Checks before submission.
+    /// Checks to run before the request reaches the engine.
     pub checks: SubmissionChecks,
     /// Result of the checks that need no prompt.
     pub validation: Deferred<()>,
@@ -70,7 +70,7 @@ pub struct GenerationRequest {
 /// The tools of a request, and the rules for calling them.
 #[derive(Debug, Clone)]
 pub struct ToolRequest {
-    /// Tools.
+    /// Tools offered to the model.
     pub tools: Vec<ToolDef>,
     /// Rule for calling: forbidden, optional, required, or one named tool.
     pub choice: ToolChoice,
@@ -90,7 +90,7 @@ pub enum OutputBudget {
     Context,
 }
 
-/// Selects the checks before submission.
+/// Selects the checks to run before a request reaches the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SubmissionChecks {
     /// All checks.
@@ -100,7 +100,7 @@ pub enum SubmissionChecks {
     None,
 }
 
-/// A request whose model was found.
+/// The served model or LoRA adapter that a request names.
 ///
 /// Created by [`Service::resolve`](super::Service::resolve) and consumed by
 /// [`Service::generate`](super::Service::generate).
@@ -111,12 +111,13 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// Returns the model or adapter.
+    /// Returns the served model or LoRA adapter that the request names.
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// Returns the model or adapter, for routes that generate nothing.
+    /// Converts the result of the lookup into its model or LoRA adapter, for routes that generate
+    /// nothing.
     pub fn into_target(self) -> Target {
         self.target
     }
@@ -127,7 +128,7 @@ impl Resolved {
 pub struct ReplyFacts {
     /// Id shown to the client.
     pub id: Arc<str>,
-    /// Model or adapter.
+    /// Served model or LoRA adapter of the request.
     pub target: Target,
     /// Prompts, at least one.
     pub prompts: Vec<Prompt>,
@@ -143,6 +144,6 @@ pub struct ReplyFacts {
 pub struct Generated {
     /// Running reply.
     pub reply: Reply,
-    /// Properties for the renderer.
+    /// Properties of the request that the renderer needs.
     pub facts: ReplyFacts,
 }

@@ -390,7 +390,9 @@ fn more_than(limit: &str) -> KnownError {
     .with(format!("'gt': {limit}"))
 }
 
-/// Rejects too many items first; too few only if all items are valid.
+/// Returns pydantic's error for a list with too many or too few items.
+///
+/// Pydantic reports too few items only if all items are valid (`good`).
 pub(super) fn list_length(count: usize, length: Length, good: bool) -> Option<KnownError> {
     let plural = |n: usize| if n == 1 { "" } else { "s" };
     if count > length.max {

@@ -107,9 +107,9 @@ wire_model! {
         output_kind: i128 [Schema::IntEnum(&[0, 1, 2])] = 0,
         /// Number of tokens per stream chunk.
         stream_interval: Option<i128> = None,
-        /// Engine-internal.
+        /// Whether vLLM may use the parameters without a copy; has no effect here.
         skip_clone: bool = false,
-        /// Engine-internal.
+        /// Number of characters that vLLM holds back to find stop strings; has no effect here.
         output_text_buffer_length: i128 = 0,
         /// Structured-output constraint.
         structured_outputs: Option<StructuredOutputs> = None,

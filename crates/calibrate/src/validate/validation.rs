@@ -13,7 +13,7 @@ use super::spec::RecordedRun;
 /// Name and version of the JSON schema.
 pub const SCHEMA: &str = "vllm-sim/fidelity/1";
 
-/// Key, label, and value in a prediction.
+/// JSON key, table label, and reader of one latency metric.
 type Metric = (&'static str, &'static str, fn(&Latencies) -> f64);
 pub(super) const METRICS: [Metric; 3] = [
     ("ttft_mean", "TTFT", |latencies| latencies.ttft_mean),
@@ -68,7 +68,7 @@ pub struct ValidatedRun {
     pub(super) curves: Curves,
 }
 
-/// Absolute errors over several runs, in percent.
+/// Median and mean absolute error of several runs, in percent.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Spread {
     pub(super) runs: usize,
@@ -78,7 +78,7 @@ pub(super) struct Spread {
 
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Group {
-    /// Name of the property.
+    /// Name of the property for grouping, such as `GPU` or `regime`.
     pub(super) by: &'static str,
     pub(super) name: String,
     pub(super) runs: usize,
@@ -194,7 +194,8 @@ fn spread<'a>(errors: impl Iterator<Item = &'a Errors>) -> BTreeMap<&'static str
 }
 
 impl Validation {
-    /// Returns the absolute errors of the runs selected by `of`.
+    /// Returns the median and mean absolute error of each latency metric, in percent, over the runs
+    /// for which `of` returns true.
     pub(super) fn spread(
         &self,
         of: impl Fn(&ValidatedRun) -> bool,
@@ -235,7 +236,7 @@ impl Validation {
         groups
     }
 
-    /// Returns the other simulators, sorted by their number of runs.
+    /// Returns the published errors of the other simulators, the one with most runs first.
     pub(super) fn peers(&self) -> Vec<Peer> {
         let names = self
             .runs
@@ -259,7 +260,7 @@ impl Validation {
         peers
     }
 
-    /// Returns the complete result as versioned JSON.
+    /// Returns all runs, groups and other simulators as JSON with a schema version.
     pub fn to_json(&self) -> Value {
         serde_json::json!({
             "schema": SCHEMA,

@@ -4,14 +4,14 @@ use std::sync::atomic::AtomicU32;
 use super::progress::Progress;
 use crate::{BlockPlan, Event, SeqId, Sequence, SimTime};
 
-/// Combines a sequence with its information for observers.
+/// Combines a sequence to run with the details of its request.
 #[derive(Debug)]
 pub struct Submission {
     /// Sequence to run; the driver assigns its id.
     pub sequence: Sequence,
     /// Arrival of the request.
     pub arrived: SimTime,
-    /// Information for observers.
+    /// Details of the request for metrics, traces and KV events.
     pub request: RequestInfo,
 }
 
@@ -28,20 +28,20 @@ pub enum PlannedFinish {
     RemoteDecode,
 }
 
-/// Holds information on a request for observers.
+/// Holds the details of a request that metrics, traces and KV events need and scheduling does not.
 #[derive(Debug, Clone)]
 pub struct RequestInfo {
-    /// Request id of the client.
+    /// Request id shown to the client, such as `chatcmpl-…`.
     pub id: Arc<str>,
-    /// Output token limit.
+    /// Maximum number of output tokens.
     pub max_tokens: u32,
-    /// Whether the request set the limit.
+    /// Whether the client set `max_tokens`.
     pub limited: bool,
     /// Expected finish reason.
     pub finish: PlannedFinish,
     /// LoRA adapter.
     pub lora: Option<Arc<str>>,
-    /// Parent request, if it has several sequences.
+    /// Counts shared by the sequences of a request; `None` if the request has one sequence.
     pub parent: Option<Arc<ParentRequest>>,
     /// Server with the blocks of the prompt, kept until they are read.
     pub kv_source: Option<Arc<KvSource>>,
@@ -119,13 +119,13 @@ pub struct SequenceRecord {
     pub external: u32,
     /// Number of preemptions.
     pub preemptions: u32,
-    /// Whether it runs; else it waits, also after a preemption.
+    /// Whether the sequence is running; false while it waits, also after a preemption.
     pub running: bool,
-    /// Whether drafts were verified with the next released tokens.
+    /// Whether the next released tokens come from a step that verified draft tokens.
     pub(super) drafted: bool,
-    /// Whether it may read the prefix cache.
+    /// Whether the sequence may read the prefix cache.
     pub looked_up: bool,
-    /// Information for observers.
+    /// Details of the request for metrics, traces and KV events.
     pub request: RequestInfo,
     pub(super) progress: Arc<Progress>,
 }

@@ -5,15 +5,16 @@ pub struct Batch {
     pub decodes: u32,
     /// Tokens computed for decoding sequences; several each with speculative decoding.
     pub decode_tokens: u32,
-    /// Sum of their context lengths, including the token being computed.
+    /// Sum of the context lengths of the decoding sequences, in tokens, each with the token being
+    /// computed.
     pub context: u64,
-    /// Sum of their context lengths, each clipped to the sliding window.
+    /// Like `context`, with each length clipped to the sliding window.
     pub clipped: u64,
-    /// Number of prompt chunks.
+    /// Number of prompt chunks that the step prefills.
     pub chunks: u32,
     /// Sum of the chunk lengths, in tokens.
     pub chunk_tokens: u64,
-    /// Number of tokens before the chunks, cached or computed earlier.
+    /// Sum of the prompt tokens before each chunk, cached or computed earlier.
     pub chunk_past: u64,
     /// Twice the number of (query, key) pairs of the chunks: sum of `new x (2 x past + new)`.
     pub chunk_pairs: u64,
@@ -31,7 +32,7 @@ impl Batch {
         self.clipped += u64::from(window.map_or(context, |w| context.min(w)));
     }
 
-    /// Adds a chunk of `new` prompt tokens after `past` others.
+    /// Adds a chunk of `new` prompt tokens after `past` earlier tokens of the same prompt.
     #[inline]
     pub fn add_chunk(&mut self, new: u32, past: u32, window: Option<u32>) {
         let (new, past) = (u64::from(new), u64::from(past));
@@ -50,12 +51,12 @@ impl Batch {
         };
     }
 
-    /// Returns the number of tokens computed.
+    /// Returns the number of tokens that the step computes.
     pub fn tokens(&self) -> u64 {
         u64::from(self.decode_tokens) + self.chunk_tokens
     }
 
-    /// Returns the number of sequences and chunks.
+    /// Returns the number of decoding sequences and prompt chunks.
     pub fn sequences(&self) -> u32 {
         self.decodes + self.chunks
     }

@@ -81,7 +81,7 @@ struct RunningSeq {
 }
 
 impl Pool {
-    /// Creates an idle pool.
+    /// Creates a scheduler of `config.slots` independent slots, without sequences.
     pub fn new(config: PoolConfig) -> Self {
         Self {
             blocks: config.kv.map(BlockPool::new),

@@ -10,10 +10,11 @@ use vllm_sim_wire::anthropic::{Content, ContentBlock, Message, Tool};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::schema::RequestField;
 
-/// Returns the tools after the changes in `messages`.
+/// Returns `tools` after the `tool_addition` and `tool_removal` blocks of `messages`, in their
+/// order.
 ///
 /// # Errors
-/// 400 for a change of an undeclared tool.
+/// 400 for a block that names a tool which neither `tools` nor an earlier block defines.
 pub(super) fn apply_tool_changes(
     tools: Option<&[Tool]>,
     messages: &[Message],

@@ -23,9 +23,9 @@ const TIMESTAMP_STEP: f64 = 0.02;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Clip {
-    /// Start, in seconds.
+    /// Start of the clip in the audio, in seconds.
     pub(super) start: f64,
-    /// Duration, in seconds.
+    /// Duration of the clip, in seconds.
     pub(super) seconds: f64,
 }
 

@@ -35,7 +35,7 @@ pub(in super::super) struct RouteChoice {
     pub worker: u32,
     /// Number of prompt blocks that the router assumes to be cached on the worker.
     pub overlap: u32,
-    /// Highest such number over all workers, for routers that score the cache.
+    /// Highest `overlap` of all workers, in blocks; `None` if the router does not use the cache.
     pub best: Option<u32>,
 }
 

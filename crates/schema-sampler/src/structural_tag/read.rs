@@ -17,7 +17,8 @@ fn bad<T>(words: impl Into<String>) -> ReadResult<T> {
 }
 
 impl StructuralTag {
-    /// Parses a structural tag in either form.
+    /// Parses a structural tag: the form with `format`, or the older one with `structures` and
+    /// `triggers`.
     ///
     /// # Errors
     /// [`ConstraintError`] of the invalid part.
@@ -239,7 +240,7 @@ fn dispatch(map: &Map<String, Value>, nesting: u32) -> ReadResult<StructuralTag>
     })
 }
 
-/// Reads a begin, end or trigger: a text, or a token named by its text.
+/// Reads the begin, end or trigger of a structural tag: a string, or an object `{"token": TEXT}`.
 fn mark(value: Option<&Value>) -> ReadResult<String> {
     match value {
         Some(Value::String(text)) => Ok(text.clone()),

@@ -33,17 +33,17 @@ pub struct FaultOrigin {
 /// An admission limit that rejected a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdmissionBound {
-    /// Limit on sequences in flight.
+    /// Maximum number of sequences in flight, waiting and running.
     Requests,
-    /// Limit on prompt tokens without output.
+    /// Maximum number of prompt tokens that are not yet computed, over all requests.
     Tokens,
 }
 
 /// Receives every fault that reached a client, and every rejection by an admission limit.
 pub trait FaultObserver: Send + Sync {
-    /// Receives one fault of this kind.
+    /// Receives a fault that reached a client; `kind` is its name.
     fn fault(&self, kind: &'static str, origin: &FaultOrigin);
 
-    /// Receives one request rejected by this limit.
+    /// Receives the limit that rejected a request.
     fn refused(&self, bound: AdmissionBound);
 }

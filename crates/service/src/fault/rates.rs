@@ -24,13 +24,14 @@ pub struct DrawnFault {
 }
 
 impl FaultRates {
-    /// Returns whether no request can ever fail.
+    /// Returns whether these rates inject no faults at all.
     pub fn is_idle(&self) -> bool {
         (self.rate == 0 || self.failures.is_empty())
             && (self.stream_rate <= 0.0 || self.specs.is_empty())
     }
 
-    /// Draws the faults of the request with this number; depends on seed and number alone.
+    /// Draws the faults of the request with number `request`; the same `seed` and number give the
+    /// same faults.
     pub fn draw(&self, seed: u64, request: u64) -> DrawnFault {
         let failure = self.failure(seed, request);
         DrawnFault {

@@ -272,7 +272,8 @@ impl Operand {
 
 const KEYWORDS: [&str; 7] = ["and", "or", "not", "in", "if", "else", "recursive"];
 
-/// Whether the token at `index` binds less tightly than `~`.
+/// Returns whether the template token at `index` is an operator or keyword that binds less tightly
+/// than `~`.
 fn ends_operand(tokens: &[JinjaToken<'_>], index: usize) -> bool {
     let token = &tokens[index];
     let before = index.checked_sub(1).map(|before| &tokens[before]);
@@ -294,7 +295,7 @@ fn ends_operand(tokens: &[JinjaToken<'_>], index: usize) -> bool {
     }
 }
 
-/// Whether a sign after this token is a binary operator; otherwise it is a unary one.
+/// Returns whether a `+` or `-` after this template token is a binary operator, not a unary one.
 fn ends_value(token: &JinjaToken<'_>, keywords: &[&str]) -> bool {
     match token.kind {
         TokenKind::Str => true,
@@ -322,7 +323,7 @@ enum SliceToken {
     Close,
 }
 
-/// Returns the role of each token in slices.
+/// Returns the role that each template token has in a slice such as `[a:b]`.
 ///
 /// A `[` with a colon directly in it always starts a slice: list literals contain no colons.
 fn slices(tag: &JinjaTag<'_>) -> Vec<SliceToken> {
@@ -368,8 +369,8 @@ fn slices(tag: &JinjaTag<'_>) -> Vec<SliceToken> {
     parts
 }
 
-/// Whether brackets are a subscript with an expensive lookup: anything but a string literal or a
-/// small number.
+/// Returns whether brackets are a subscript with an expensive lookup: anything but a string literal
+/// or a small number.
 fn is_slow_subscript(tag: &JinjaTag<'_>, open: usize, close: usize) -> bool {
     // The keyword of a statement is not a value.
     let least = 1 + usize::from(tag.is_statement());

@@ -20,10 +20,11 @@ pub trait SchedulingRules: Debug + Sized {
     /// Number of preemptions without a new token after which the rule `PreemptionVictim::First` spares a
     /// sequence.
     const MAX_RECENT_PREEMPTIONS: u8 = 3;
-    /// Decides whether preempting an already scheduled sequence costs another one its turn.
-    /// Sequences after one without blocks then still get theirs.
+    /// Decides whether the preemption of a sequence that is already in the step keeps the next
+    /// running sequence out of the step. If so, the sequences after one without blocks are still
+    /// scheduled.
     const PREEMPTION_SKIPS_A_TURN: bool = false;
-    /// Decides whether a step of zero duration is followed by the next one before inputs are taken.
+    /// Decides whether the step after one of zero duration is scheduled before new inputs are read.
     const INSTANT_STEPS_COME_FIRST: bool = false;
     /// Decides whether work that exceeds the token budget and cannot be cut runs alone.
     const OVERSIZED_RUN_ALONE: bool = true;
@@ -52,12 +53,13 @@ pub trait SchedulingRules: Debug + Sized {
         }
     }
 
-    /// Returns whether all decode steps of a sequence are alike.
+    /// Returns whether all decode steps of a sequence are alike, so that they may be simulated in
+    /// bulk.
     fn decodes_in_bulk(&self) -> bool {
         true
     }
 
-    /// Adjusts a submitted sequence.
+    /// Changes a submitted sequence before its checks, such as to clear an unsupported KV transfer.
     fn adjust_submission(&self, _seq: &mut Sequence) {}
 
     /// Rejects a sequence that can never run.
@@ -80,8 +82,8 @@ pub trait SchedulingRules: Debug + Sized {
         config.max_model_len
     }
 
-    /// Takes a sequence whose prompt the caller will announce. Returns false if it enters the
-    /// waiting queue.
+    /// Accepts a sequence whose prompt the caller computes elsewhere and delivers later. Returns
+    /// false for other sequences, which enter the waiting queue.
     fn expect_prompt(
         _engine: &mut BatchScheduler<Self>,
         _slot: Slot,
@@ -91,13 +93,13 @@ pub trait SchedulingRules: Debug + Sized {
         false
     }
 
-    /// Returns the sequences that got the blocks of their prompts, with the number of missing
-    /// tokens.
+    /// Returns the sequences for whose delivered prompts blocks were allocated since the last call,
+    /// each with the number of prompt tokens to deliver.
     fn take_reserved(&mut self) -> Vec<(SeqId, u32)> {
         Vec::new()
     }
 
-    /// Resumes a sequence whose prompt has arrived; false if it does not wait for one.
+    /// Resumes a sequence whose prompt was delivered; returns false if it does not wait for one.
     fn activate(
         _engine: &mut BatchScheduler<Self>,
         _now: SimTime,
@@ -112,7 +114,8 @@ pub trait SchedulingRules: Debug + Sized {
         false
     }
 
-    /// Returns whether waiting sequences are tried when the token budget is used up.
+    /// Returns whether waiting sequences may be admitted when the token budget of a step is used
+    /// up.
     fn admits_without_token_budget(&self) -> bool {
         false
     }
@@ -128,7 +131,8 @@ pub trait SchedulingRules: Debug + Sized {
         engine.pool.most_blocks(engine.seqs[slot].known) > engine.pool.usable()
     }
 
-    /// Returns whether a waiting sequence lets announced prompts go first.
+    /// Returns whether a waiting sequence must wait until the blocks of all announced prompts are
+    /// allocated.
     fn yields_to_announced_prompts(&self, _seq: &Seq) -> bool {
         false
     }
@@ -159,13 +163,13 @@ pub trait SchedulingRules: Debug + Sized {
         new
     }
 
-    /// Returns whether a sequence with `cached` tokens may join.
+    /// Returns whether a waiting sequence with `cached` tokens may join the running ones.
     fn may_join(_engine: &BatchScheduler<Self>, _slot: Slot, _cached: u32) -> bool {
         true
     }
 
-    /// Handles an admission. Returns the tokens loaded from the rules' own host tier, if there is
-    /// one.
+    /// Handles the admission of a sequence. Returns the number of tokens loaded from the rules' own
+    /// host tier, if there is one.
     fn admitted(_engine: &mut BatchScheduler<Self>, _slot: Slot) -> Option<u32> {
         None
     }
@@ -178,7 +182,7 @@ pub trait SchedulingRules: Debug + Sized {
     /// Draws the output tokens of a step.
     fn draw_tokens(_engine: &mut BatchScheduler<Self>, _pass: &mut Pass) {}
 
-    /// Offers the blocks of a step for a copy after its end.
+    /// Offers the blocks of a step to the rules' own host tier, to be copied after the step.
     fn offer(_engine: &mut BatchScheduler<Self>, _step: &mut Step) {}
 
     /// Handles new blocks of a sequence; `before` is the number of blocks it had.
@@ -204,10 +208,10 @@ pub trait SchedulingRules: Debug + Sized {
         None
     }
 
-    /// Completes copies while no step runs.
+    /// Completes copies of the rules' own host tier while no step runs.
     fn end_copies(_engine: &mut BatchScheduler<Self>, _now: SimTime, _out: &mut Outbox) {}
 
-    /// Handles the end of a sequence.
+    /// Handles a sequence that has finished or was aborted.
     fn left(_engine: &mut BatchScheduler<Self>, _slot: Slot) {}
 }
 

@@ -1,4 +1,4 @@
-//! Size limits of the token responses that clients send.
+//! Size limits of the token ids and generate responses that clients send to the derender routes.
 
 use serde_json::Value;
 
@@ -6,10 +6,11 @@ use super::json_list::list;
 use crate::app::App;
 use vllm_sim_wire::fault::Fault;
 
-/// Checks that token responses are no larger than this server could have produced.
+/// Checks that the `generate_responses` of a request have no more responses, choices, tokens and
+/// log probabilities than this server can produce.
 ///
 /// # Errors
-/// vLLM's 400 for the first value above its limit.
+/// vLLM's 400 for the first count above its limit.
 pub(super) fn replies(app: &App, replies: &[Value]) -> Result<(), Fault> {
     let most = app.settings.answers.max_choices as usize;
     let longest = app.settings.model.max_model_len as usize;
@@ -61,7 +62,7 @@ pub(super) fn replies(app: &App, replies: &[Value]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Checks that a prompt fits the context.
+/// Checks that the token ids of a prompt fit the context.
 ///
 /// # Errors
 /// vLLM's 400 for a prompt that is too long.
