@@ -4,55 +4,30 @@ use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::server::{Fleet, Server};
-use vllm_sim_command_line::{outputs, quoted};
+use vllm_sim_command_line::outputs;
 use vllm_sim_config::{CliMode, Config, Loaded};
 
-/// Logs one line with the imitated release and the explicitly set flags.
+/// Logs one line with the imitated release and the command-line mode.
 pub(super) fn log_start(loaded: &Loaded) {
     let model = &loaded.config.model;
     let command_line = match model.cli_mode {
         CliMode::Llmd => "llm-d-inference-sim",
-        CliMode::Vllm => "vllm serve",
+        CliMode::Vllm => "`vllm serve`",
     };
-    // The `Debug` output of the configuration would contain keys.
-    let chosen = command_line_of(&loaded.to_json_set());
     tracing::info!(
-        "vllm-sim {} imitates vLLM {}, flags as of {command_line}:{chosen}",
+        "vllm-sim {} imitates vLLM {}, with the flags of {command_line}",
         env!("CARGO_PKG_VERSION"),
         model.vllm_version,
     );
+    // The `Debug` output of the configuration would contain keys.
     let configuration = Value::Object(loaded.to_json());
     tracing::debug!(%configuration, "all arguments");
 }
 
-fn command_line_of(chosen: &Map<String, Value>) -> String {
-    let mut line = String::new();
-    for (name, value) in chosen {
-        let values = match value {
-            Value::Bool(true) => Vec::new(),
-            Value::Array(items) => items.iter().map(text).collect(),
-            value => vec![text(value)],
-        };
-        line.push_str(&format!(" --{name}"));
-        for value in values {
-            line.push(' ');
-            line.push_str(&quoted(&value));
-        }
-    }
-    line
-}
-
-fn text(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
-}
-
-/// Logs one line with the address, the model and the main paths.
+/// Logs the addresses of the pages, and last the address of the server.
 pub(super) fn log_listening(fleet: &Fleet) {
     let Some(first) = fleet.servers().first() else {
         return;
@@ -60,25 +35,29 @@ pub(super) fn log_listening(fleet: &Fleet) {
     let config = first.config();
     let model = config.model.served_names.first();
     let model = model.map(String::as_str).unwrap_or_default();
-    let servers = fleet.servers().len();
     let seed = first.app().service().settings().seed;
-    let docs = match config.server.routes.disable_fastapi_docs {
-        true => "",
-        false => ", docs /docs",
-    };
-    let place = match (url(first), &config.server.uds) {
+    let url = url(first);
+    if let Some(url) = &url {
+        tracing::info!("API {url}/v1");
+        if !config.server.routes.disable_fastapi_docs {
+            tracing::info!("docs {url}/docs");
+        }
+        tracing::info!("dashboard {url}/dashboard");
+        tracing::info!("metrics {url}/metrics");
+        if let Some(address) = first.grpc_address {
+            tracing::info!("gRPC {}", reachable(address));
+        }
+    }
+    let place = match (url, &config.server.uds) {
         (Some(url), _) => url,
         (None, Some(path)) => format!("unix:{}", path.display()),
         (None, None) => "a socket".to_owned(),
     };
-    let more = match servers {
+    let more = match fleet.servers().len() {
         1 => String::new(),
-        _ => format!(" and {} more", servers - 1),
+        servers => format!(" and {} more", servers - 1),
     };
-    tracing::info!(
-        "listening on {place}{more}: model {model}, API /v1{docs}, dashboard /dashboard, \
-         metrics /metrics, seed {seed}"
-    );
+    tracing::info!("listening on {place}{more}: model {model}, seed {seed}");
 }
 
 /// Returns the URL of a server for clients on this machine; `None` for a Unix socket.

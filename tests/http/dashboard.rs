@@ -204,7 +204,7 @@ async fn replicas_and_peers_are_on_one_page() {
     assert_eq!(models, ["tiny-llama"; 3]);
     assert_eq!(rows[2]["state"]["in_force"], json!({"health-status": 503}));
     let errors: Vec<_> = rows[3..].iter().map(|row| row["error"].as_str()).collect();
-    let missing = "it answers 404 Not Found to /nothing/dashboard/summary";
+    let missing = "it returned 404 Not Found for /nothing/dashboard/summary";
     assert_eq!(errors[0], Some(missing));
     assert!(
         errors[1].is_some_and(|error| error.starts_with("cannot connect")),

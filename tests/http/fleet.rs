@@ -205,7 +205,7 @@ async fn a_single_server_runs_the_part_of_the_given_replica() {
     assert_eq!(refused.status, 400);
     let text = refused.text();
     assert!(
-        text.contains("there is no replica 2: there are 1"),
+        text.contains("there is no replica 2: 1 replicas have the numbers from 0"),
         "{text}"
     );
     assert_eq!(play("?replica=x").await.status, 400);

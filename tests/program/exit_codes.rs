@@ -85,12 +85,12 @@ fn unmet_requests_are_failures_and_not_usage_errors() {
             "cannot listen",
         ),
         (
-            format!("plan {WORK} {LLAMA} --slo-ttft-ms 0.001"),
+            format!("plan {WORK} {LLAMA} -tp 1 --slo-ttft-ms 0.001"),
             "only one tensor-parallel size was tried",
             "no deployment meets the bounds",
         ),
         (
-            format!("plan {WORK} {LARGE} --slo-ttft-ms 500"),
+            format!("plan {WORK} {LARGE} -tp 1 --slo-ttft-ms 500"),
             "a tensor-parallel size for which the model does not fit",
             "no deployment meets the bounds",
         ),

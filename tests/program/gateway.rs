@@ -368,7 +368,7 @@ fn a_scenario_runs_on_the_pods_behind_the_gateway() {
     let (code, _, errors, _) = play("{7: {do: [reset-prefix-cache]}}");
     assert_eq!(code, 2, "{errors}");
     assert!(
-        errors.contains("there is no replica 7: there are 3"),
+        errors.contains("there is no replica 7: 3 replicas have the numbers from 0"),
         "{errors}"
     );
 }

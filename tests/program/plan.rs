@@ -147,7 +147,7 @@ fn holds_for_whole_runs(plan: &Value, sweep: &Value) {
                 assert!(whole["slo_attainment"].as_f64().unwrap() < 0.95, "{trial}");
                 assert!(trial["attainment"].is_null(), "{trial}");
                 let told = trial["missed"].to_string();
-                assert!(told.contains("stopped when 16 requests"), "{told}");
+                assert!(told.contains("stopped after 16 requests"), "{told}");
             } else {
                 assert_eq!(trial["attainment"], whole["slo_attainment"]);
                 assert_eq!(trial["summary"]["duration_ms"], whole["duration_ms"]);
@@ -197,7 +197,7 @@ fn helm_values_describe_the_planned_deployment() {
         "NixlConnector"
     );
     assert!(
-        shown.contains(" for output vllm serve meta-llama/"),
+        shown.contains(" for decode vllm serve meta-llama/"),
         "{shown}"
     );
 }
@@ -246,8 +246,8 @@ fn ranks_that_share_experts_are_one_worker() {
 #[test]
 fn parts_of_a_grid_add_up_to_the_whole_byte_for_byte() {
     let dir = tempfile::tempdir().unwrap();
-    let engine = "--model meta-llama/Llama-3.1-8B-Instruct --input-tokens 300 --output-tokens 20 \
-                  --request-count 60 --request-rate 20 --slo-ttft-ms 200";
+    let engine = "--model meta-llama/Llama-3.1-8B-Instruct -tp 1 --input-tokens 300 \
+                  --output-tokens 20 --request-count 60 --request-rate 20 --slo-ttft-ms 200";
     let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
     for tool in [
         format!("sweep {engine} --grid gpu=H100,L40S --grid max-num-seqs=4,16,64"),
@@ -316,7 +316,7 @@ fn percentiles_money_and_words_are_understood() {
     let dir = tempfile::tempdir().unwrap();
     let prices = "date: 2026-11-01\ncurrency: credits\ngpu_hour: {H100: 3}\n";
     std::fs::write(dir.path().join("prices.yaml"), prices).unwrap();
-    let words = "plan --model meta-llama/Llama-3.1-8B-Instruct --gpu H100 --prices prices.yaml \
+    let words = "plan --model meta-llama/Llama-3.1-8B-Instruct --gpu H100 -tp 1 --prices prices.yaml \
                  --request-count 200 --max-gpus 8";
     let plan = |more: &[&str]| -> Value {
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_vllm-sim"))
@@ -368,7 +368,7 @@ fn impossible_bounds_are_reported_with_a_reason() {
 #[test]
 fn candidates_that_no_number_of_workers_serves_are_not_simulated() {
     let dir = tempfile::tempdir().unwrap();
-    let words = "--model meta-llama/Llama-3.1-8B-Instruct --input-tokens uniform:100:4000 \
+    let words = "--model meta-llama/Llama-3.1-8B-Instruct -tp 1 --input-tokens uniform:100:4000 \
                  --output-tokens 30 --request-count 300 --request-rate 20 --slo-ttft-ms 60 \
                  --slo-itl-ms 12";
     let plan = unanswered(
@@ -461,7 +461,7 @@ fn a_bound_on_a_percentile_has_its_column_and_errors_are_of_the_same_load() {
     let dir = tempfile::tempdir().unwrap();
     let plan = |gpu: &str| {
         let words = format!(
-            "plan --model meta-llama/Llama-3.1-8B-Instruct --gpu {gpu} --request-count 200 \
+            "plan --model meta-llama/Llama-3.1-8B-Instruct --gpu {gpu} -tp 1 --request-count 200 \
              --input-tokens 1500 --output-tokens 60 --request-rate 20 --bound ttft-p95=500"
         );
         printed(dir.path(), &words)

@@ -362,7 +362,7 @@ fn explain_shows_where_the_memory_goes_and_what_drafts_do() {
     );
     let drafting = of("--spec-method eagle3 --spec-model d --spec-tokens 2 --enable-lora");
     for part in [
-        "Drafts      2 a step",
+        "Drafts      2 per step",
         "making them takes 0.",
         "draft model",
         "adapters",
@@ -471,7 +471,7 @@ fn a_server_is_probed_by_the_program_itself() {
     );
     let (code, _, errors) = run(dir.path(), &format!("healthcheck {url}"));
     assert_eq!(
-        (code, errors.contains("answered 503")),
+        (code, errors.contains("returned 503")),
         (1, true),
         "{errors}"
     );

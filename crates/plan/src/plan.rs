@@ -116,6 +116,10 @@ pub fn run(
     }
     let searched = tensor_axis(args, &base, &axes);
     let searches_tensor = searched.is_some();
+    if searches_tensor && axes.is_empty() {
+        // An error of the workload has nothing to do with the searched size.
+        open(&base.workload, 16)?;
+    }
     axes.extend(searched);
     let prices = base.prices.as_deref().map(Prices::read).transpose()?;
     let candidates = grid::combinations(&axes)

@@ -465,7 +465,7 @@ fn keys_and_methods_of_drafts_are_known_by_name() {
             "draft_sample_method":"probabilistic"}"#,
     );
     assert!(
-        idle.contains("max_model_len, draft_sample_method are without effect"),
+        idle.contains("no effect of max_model_len, draft_sample_method"),
         "{idle}"
     );
     let old = r#"{"method":"deepseek_mtp","num_speculative_tokens":1}"#;

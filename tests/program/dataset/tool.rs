@@ -177,7 +177,7 @@ fn nothing_is_overwritten_and_nothing_is_left_after_an_error() {
                  --force-dummy-tokenizer";
     assert_eq!(
         tool(folder.path(), again),
-        Err("HERE/out/d.sqlite3 exists already".to_owned())
+        Err("HERE/out/d.sqlite3 already exists".to_owned())
     );
     fs::write(folder.path().join("in.json"), &INPUT[..INPUT.len() - 40]).unwrap();
     let other = again.replace("file d", "file e");
@@ -212,7 +212,10 @@ fn arguments_are_checked() {
     let both = tool(folder.path(), "--local-path x --hf-repo y --model m").unwrap_err();
     assert!(both.contains("cannot be used with"), "{both}");
     let neither = tool(folder.path(), "--model m").unwrap_err();
-    assert!(neither.contains("--hf-repo <HF_REPO>"), "{neither}");
+    assert!(
+        neither.contains("Give --local-path FILE, or --hf-repo NAME"),
+        "{neither}"
+    );
     assert!(
         tool(folder.path(), "build --help")
             .unwrap()

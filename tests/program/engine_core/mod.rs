@@ -197,7 +197,7 @@ fn unreadable_messages_are_rejected_or_skipped() {
     let error = &outputs[0].1[18];
     assert_eq!(get(error, "code").as_str(), Some("validation_error"));
     let text = get(error, "message").as_str().unwrap();
-    assert_eq!(text, "prompt_token_ids is -1, a token id is wanted");
+    assert_eq!(text, "prompt_token_ids is -1, must be a token id");
 }
 
 #[test]
