@@ -18,13 +18,14 @@ mod workers;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::time::Duration;
 
 use vllm_sim_engine::sched::{Admitted, ConfigError};
 use vllm_sim_engine::{End, Event, Outbox, SeqId};
 use vllm_sim_engine::{SimTime, TimerQueue};
 
 use super::disaggregation::handoff_order;
-use super::outcome::{Admission, HandoffTimes, Status};
+use super::outcome::{Admission, HandoffTimes, PoolRole, Status};
 use super::pool::{PREFILL, SERVING, WorkerPool};
 use super::requests::Requests;
 use super::route::RouteChoice;
@@ -144,8 +145,8 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
             first_worker,
             requests: Requests::default(),
             pools: [
-                WorkerPool::new(prefill, seed, true),
-                WorkerPool::new(Some(&settings.pool), seed, false),
+                WorkerPool::new(prefill, seed, PoolRole::Prefill),
+                WorkerPool::new(Some(&settings.pool), seed, PoolRole::Serving),
             ],
             split: prefill.is_some(),
             handoffs: Handoffs::default(),
@@ -179,8 +180,13 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
                 let problem = "a pool needs at least one worker".to_owned();
                 return Err(ReplayError::Settings(problem));
             }
+            let first_startup = if spec.cold {
+                spec.startup
+            } else {
+                Duration::ZERO
+            };
             for _ in 0..spec.engines.len() {
-                core.start_worker(pool, spec.cold)?;
+                core.start_worker(pool, first_startup)?;
             }
             for &(at, _) in &spec.scaling.schedule {
                 core.timers.set(at, Timer::Scale(pool));
@@ -385,7 +391,7 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
             reused: cached,
             host,
             again,
-            prefill_pool: pool == PREFILL,
+            pool: self.pools[pool].role,
         });
     }
 
