@@ -70,7 +70,7 @@ pub enum Event {
     },
     /// A sequence released one token at the end of each of the last `n` steps.
     ///
-    /// Only emitted with `VllmConfig::run_lengths`, between the [`Event::Step`] of the last of
+    /// Only emitted with `ReportingConfig::run_lengths`, between the [`Event::Step`] of the last of
     /// these steps and the next one. Its own instant has no meaning. Within a step, all
     /// [`Event::Tokens`] precede the [`Event::Step`]. The token before a run was released in the
     /// step before the run, so the gap before each token is the duration of its step.

@@ -54,9 +54,9 @@ pub(super) fn set_cache_duties(spec: &mut EngineSpec, router: &RouterConfig, rol
             }
         }
         EngineSpec::Vllm(config) => {
-            config.kv_events = events;
+            config.reporting.kv_events = events;
             // Blocks are held until they are fetched, without a time limit.
-            config.lease = lends.then_some(Duration::MAX);
+            config.transfer.lease = lends.then_some(Duration::MAX);
         }
         EngineSpec::Mocker(config) => {
             config.kv_events = events;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use vllm_sim_engine::kv::{HostEviction, HostRules, HostTierConfig, LayerGroups, SparseLayerKind};
 use vllm_sim_engine::latency::LatencyModel;
-use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
+use vllm_sim_engine::sched::vllm::{ReportingConfig, Vllm, VllmConfig};
 use vllm_sim_engine::{
     BlockKey, BlockPlan, Command, Delays, Event, HostEvent, Outbox, PrefixCacheReset, Scheduler,
     SeqId, Sequence, SimTime, Transfer,
@@ -52,7 +52,10 @@ pub(crate) fn config(blocks: u32, tier: Option<HostTierConfig>) -> VllmConfig {
         block_size: SIZE,
         async_scheduling: false,
         host_tier: tier,
-        kv_events: true,
+        reporting: ReportingConfig {
+            kv_events: true,
+            ..ReportingConfig::default()
+        },
         ..VllmConfig::default()
     }
 }

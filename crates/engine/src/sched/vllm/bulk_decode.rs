@@ -1,4 +1,4 @@
-//! Decodes sequences in bulk if the caller needs no event per token ([`VllmConfig::run_lengths`]).
+//! Decodes sequences in bulk if the caller needs no event per token ([`ReportingConfig::run_lengths`]).
 //!
 //! A decoding sequence does the same in every step: it gains one token. In bulk, its counts follow
 //! from the number of steps since it joined. Its next need (a block, a prefix cache entry, its end)
@@ -8,7 +8,7 @@
 //! If tokens or blocks may not suffice for all sequences, the whole bulk is flushed. The step is
 //! then scheduled sequence by sequence, so the bulk never changes a decision.
 //!
-//! [`VllmConfig::run_lengths`]: super::VllmConfig::run_lengths
+//! [`ReportingConfig::run_lengths`]: super::ReportingConfig::run_lengths
 
 use crate::SimTime;
 use crate::kv::BlockRequest;
