@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use vllm_sim_engine::SimTime;
 
 use super::content::{OutputRef, SessionContent};
-use super::workload::{AgentRun, Prompt, Session, Turn, TurnEvent, WorkloadError, WorkloadSource};
+use super::workload::{AgentRun, Session, Turn, TurnEvent, WorkloadError, WorkloadSource};
 
 /// Pacing of the arrivals of a workload.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -95,7 +95,6 @@ impl OpenSession {
         let turns = &self.session.turns;
         let spec = &turns[turn as usize];
         let next = turns.get(turn as usize + 1);
-        let grows = next.is_some_and(|next| matches!(next.prompt, Prompt::Grown(_)));
         let output = OutputRef {
             session: self.number,
             turn,
@@ -106,7 +105,7 @@ impl OpenSession {
             spec.lora.as_deref(),
             output,
             block_size,
-            grows,
+            next.map(|next| &next.prompt),
         )
     }
 
