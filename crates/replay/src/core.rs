@@ -328,7 +328,7 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         let steps = self.pools[pool].workers[at as usize].has_steps;
         for (when, event) in out.drain(..) {
             match event {
-                Event::Tokens { id, n } => self.record_tokens(address, id, n, when, steps),
+                Event::Tokens { id, n } => self.record_tokens(address, id, n, when),
                 Event::Decoded { id, n } => self.record_run(address, id, n),
                 Event::Step { prompt_tokens, .. } => {
                     *self.totals.prefill_tokens.get_or_insert(0) += u64::from(prompt_tokens);
@@ -395,14 +395,7 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         });
     }
 
-    fn record_tokens(
-        &mut self,
-        (pool, at): Address,
-        id: SeqId,
-        n: u32,
-        when: SimTime,
-        steps: bool,
-    ) {
+    fn record_tokens(&mut self, (pool, at): Address, id: SeqId, n: u32, when: SimTime) {
         let slot = id.0 as u32;
         let request = self.requests.get_mut(slot);
         let first = match pool {
@@ -411,9 +404,9 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         };
         if pool == SERVING {
             request.first.get_or_insert(when);
-            if steps && n == 1 {
-                let log = &mut self.pools[pool].workers[at as usize].log;
-                request.tokens.steps(log.current(when), 1);
+            let worker = &mut self.pools[pool].workers[at as usize];
+            if worker.has_steps && n == 1 {
+                request.tokens.steps(worker.log.current(when), 1);
             } else {
                 request.tokens.burst(when, n);
             }

@@ -212,7 +212,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             self.bulk.scheduled(&mut step);
             let short = step.short;
             self.flight.push_back(step);
-            self.enter_all(short);
+            if !short {
+                self.enter_all();
+            }
         }
     }
 

@@ -59,7 +59,7 @@ pub(super) fn run(
     let own: Vec<Settings> = workers.map(|engine| one_worker(settings, engine)).collect();
     let cores = own.iter().zip(0u32..).map(|(own, at)| {
         let sessions = Sessions::new(AssignedSessions::default(), ArrivalPacing::default())?;
-        Core::new(own, sessions, Recorder::new(sink.wants_tokens()), at)
+        Core::new(own, sessions, Recorder::new(sink), at)
     });
     let cores: Vec<WorkerCore<'_>> = cores.collect::<Result<_, _>>()?;
     for at in 0..cores.len() as u32 {

@@ -63,9 +63,9 @@ struct Recorded {
 }
 
 impl Recorder {
-    pub(super) fn new(wants_tokens: bool) -> Self {
+    pub(super) fn new(sink: &dyn Sink) -> Self {
         Self {
-            wants_tokens,
+            wants_tokens: sink.wants_tokens(),
             ..Self::default()
         }
     }

@@ -248,8 +248,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Moves sequences that only decode from here on into the bulk, after a step that gave every
     /// sequence a token. The token before a run was thus made in the previous step.
-    pub(super) fn enter_all(&mut self, step_was_short: bool) {
-        if !self.bulk.allowed || step_was_short || self.bulk.active.is_empty() {
+    pub(super) fn enter_all(&mut self) {
+        if !self.bulk.allowed || self.bulk.active.is_empty() {
             return;
         }
         self.bulk.cooldown = self.bulk.cooldown.saturating_sub(1);
