@@ -11,7 +11,10 @@ use vllm_sim_engine::latency::{EncoderLatency, HostLink, RooflineSetup, Speed, g
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::pool::PoolConfig;
 use vllm_sim_engine::sched::sglang::SglangConfig;
-use vllm_sim_engine::sched::vllm::{EncoderConfig, Speculation, VllmConfig};
+use vllm_sim_engine::sched::vllm::{
+    EncoderConfig, LoraConfig, PrefillConfig, ReportingConfig, Speculation, TransferConfig,
+    VllmConfig,
+};
 
 /// Starts one engine for each rank of this process.
 ///
@@ -106,7 +109,7 @@ fn sglang(config: &Config, shared: VllmConfig) -> SglangConfig {
         clip_max_new_tokens: chosen.clip_max_new_tokens,
         schedule_conservativeness: chosen.schedule_conservativeness,
         max_waiting: shared.max_waiting,
-        kv_events: shared.kv_events,
+        kv_events: shared.reporting.kv_events,
         ..SglangConfig::default()
     }
 }
@@ -155,16 +158,18 @@ pub(super) fn modelled(
         }),
         max_num_seqs: engine.max_num_seqs,
         max_num_batched_tokens: engine.queue.max_num_scheduled_tokens,
-        reserve_full_prompt: engine.queue.reserve_full_prompt,
         max_model_len: config.model.max_model_len,
-        enable_chunked_prefill: engine.scheduling.enable_chunked_prefill,
+        prefill: PrefillConfig {
+            enable_chunked_prefill: engine.scheduling.enable_chunked_prefill,
+            long_prefill_token_threshold: engine.scheduling.long_prefill_token_threshold,
+            long_prefill_token_threshold_adaptive: engine
+                .scheduling
+                .long_prefill_token_threshold_adaptive,
+            prefill_schedule_interval: engine.scheduling.prefill_schedule_interval,
+            reserve_full_prompt: engine.queue.reserve_full_prompt,
+        },
         enable_prefix_caching: engine.prefix_cache.enable_prefix_caching
             || engine.prefix_cache.enable_kvcache,
-        long_prefill_token_threshold: engine.scheduling.long_prefill_token_threshold,
-        long_prefill_token_threshold_adaptive: engine
-            .scheduling
-            .long_prefill_token_threshold_adaptive,
-        prefill_schedule_interval: engine.scheduling.prefill_schedule_interval,
         policy: engine.scheduling.policy,
         async_scheduling: engine.scheduling.async_scheduling,
         victim: engine.scheduling.victim,
@@ -173,22 +178,29 @@ pub(super) fn modelled(
             accept: s.acceptance.clone(),
             drops_last_block: s.drops_last_block,
         }),
-        max_loras: if config.lora.enabled {
-            config.lora.max_loras
-        } else {
-            0
+        loras: LoraConfig {
+            max_loras: if config.lora.enabled {
+                config.lora.max_loras
+            } else {
+                0
+            },
+            max_cpu_loras: config.lora.max_cpu_loras,
+            load_time: config.lora.load_time,
         },
-        max_cpu_loras: config.lora.max_cpu_loras,
-        lora_load: config.lora.load_time,
         encoder: encoder.transpose()?,
         max_waiting: engine.queue.max_waiting_queue_length.map(|n| n as usize),
-        fetch: fetch(config),
-        lease: setup::lease(config),
+        transfer: TransferConfig {
+            fetch: fetch(config),
+            lease: setup::lease(config),
+            ..TransferConfig::default()
+        },
         lock_step: engine.lock_step,
         host_tier: engine.kv_offload.as_ref().map(|host| host.tier.clone()),
-        kv_events: config.kv_events.enabled || config.metrics.kv_cache,
+        reporting: ReportingConfig {
+            kv_events: config.kv_events.enabled || config.metrics.kv_cache,
+            ..ReportingConfig::default()
+        },
         seed,
-        ..VllmConfig::default()
     };
     Ok((vllm, setup))
 }

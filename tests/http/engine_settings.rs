@@ -106,7 +106,10 @@ fn bytes_for_the_cache_are_blocks() {
 fn a_step_is_given_what_is_asked_for_and_memory_follows_the_other_bound() {
     let found = |flags: &[&str]| {
         let engine = engine(&[&["--gpu", "H100"], flags].concat());
-        let given = (engine.max_num_batched_tokens, engine.reserve_full_prompt);
+        let given = (
+            engine.max_num_batched_tokens,
+            engine.prefill.reserve_full_prompt,
+        );
         (given, engine.num_gpu_blocks)
     };
     let (usual, blocks) = found(&[]);

@@ -14,7 +14,7 @@ use vllm_sim_replay::outcome::{Outcome, Sink, Status};
 use vllm_sim_replay::report::{self, Collector, Report, RunTotals};
 use vllm_sim_replay::synth::{Arrivals, Lengths, SyntheticWorkload};
 use vllm_sim_replay::workload::{
-    Dependency, Prompt, Session, TokenRun, Turn, WorkloadError, WorkloadSource,
+    Dependency, Prompt, Session, TokenRun, Turn, TurnEvent, WorkloadError, WorkloadSource,
 };
 use vllm_sim_replay::{PoolSpec, RouterConfig, Settings};
 
@@ -445,7 +445,7 @@ fn a_session_starts_after_the_latest_of_those_it_waits_for() {
         let dependency = |session| Dependency {
             session,
             turn: 0,
-            completion: true,
+            trigger: TurnEvent::Completion,
             delay_ns: delay.as_nanos() as u64,
         };
         let prompt = TokenRun {

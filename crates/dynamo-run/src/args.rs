@@ -7,6 +7,7 @@ use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::mocker::MockerConfig;
 use vllm_sim_engine::sched::sglang::{SchedulePolicy, SglangConfig};
 use vllm_sim_engine::sched::vllm::PreemptionVictim;
+use vllm_sim_replay::load::AgentOrder;
 use vllm_sim_replay::report::Slo;
 use vllm_sim_replay::workload::WorkloadSource;
 use vllm_sim_replay::{KvConfig, RouterConfig, TransferTime};
@@ -101,7 +102,11 @@ pub(super) fn read(
             concurrency,
         )?,
         Some("run_trace_replay") => {
-            workload::trace(positional, &mut kwargs, dir.run, (closed, plays.is_some()))?
+            let order = match plays {
+                None => AgentOrder::ByStart,
+                Some(_) => AgentOrder::ByRequestId,
+            };
+            workload::trace(positional, &mut kwargs, dir.run, (closed, order))?
         }
         other => return Err(wrong("api", format!("{other:?} is not modelled"))),
     };

@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use vllm_sim_replay::load::{self, Format};
+use vllm_sim_replay::load::{self, AgentOrder, Format};
 use vllm_sim_replay::synth::{Arrivals, Lengths, SyntheticWorkload};
 use vllm_sim_replay::workload::{MAX_TOKENS, Session, WorkloadError, WorkloadSource};
 
@@ -72,7 +72,7 @@ pub(super) fn trace(
     positional: &[Value],
     kwargs: &mut Args,
     dir: &Path,
-    (closed, by_play): (bool, bool),
+    (closed, agent_order): (bool, AgentOrder),
 ) -> Result<Box<dyn WorkloadSource>, DynamoError> {
     let files = positional
         .first()
@@ -102,7 +102,7 @@ pub(super) fn trace(
         let problem = "trace_format agentic_mooncake requires it";
         return Err(wrong("kwargs.execution_model", problem));
     }
-    if by_play && format != Format::AgenticMooncake {
+    if agent_order == AgentOrder::ByRequestId && format != Format::AgenticMooncake {
         let problem = "requires trace_format agentic_mooncake";
         return Err(wrong("kwargs.agentic_lanes", problem));
     }
@@ -111,9 +111,12 @@ pub(super) fn trace(
         trace_block_size: kwargs.count("trace_block_size")?.unwrap_or(512),
         shared_prefix_ratio: kwargs.number("trace_shared_prefix_ratio")?.unwrap_or(0.0),
         prefix_groups: kwargs.count("trace_num_prefix_groups")?.unwrap_or(0),
-        by_time: !closed,
+        session_order: match closed {
+            true => load::SessionOrder::AsListed,
+            false => load::SessionOrder::ByStart,
+        },
         name_rows: true,
-        by_play,
+        agent_order,
         ..load::LoadOptions::default()
     };
     let mut source = load::open(&files, &options)?;

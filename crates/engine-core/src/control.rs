@@ -12,7 +12,7 @@ use super::parts::EngineCoreParts;
 use super::request::LoraRequest;
 use vllm_sim_config::Task;
 use vllm_sim_engine::kv::SparseLayerKind;
-use vllm_sim_service::{PauseMode, SleepTag};
+use vllm_sim_service::{PauseMode, PrefixCacheReset, SleepTag};
 
 pub(crate) struct UtilityCalls {
     parts: EngineCoreParts,
@@ -55,12 +55,10 @@ impl UtilityCalls {
                 Ok(halts.into())
             }
             "pause_generation" | "pause_scheduler" => {
-                let mode = halt(args.text(0))?;
-                let clear = args.take(1).as_bool().unwrap_or(true);
-                service.pause(mode, clear).await;
+                self.pause(&mut args).await?;
                 if method == "pause_scheduler" {
                     // New requests queue, whatever the mode did to running ones.
-                    service.pause(PauseMode::Keep, false).await;
+                    service.pause(PauseMode::Keep).await;
                 }
                 Ok(Value::Nil)
             }
@@ -70,8 +68,14 @@ impl UtilityCalls {
             }
             "is_scheduler_paused" => Ok(service.control.is_paused().into()),
             "reset_prefix_cache" => {
-                let (running, external) = (args.flag(0), args.flag(1));
-                Ok(service.reset_prefix_cache(running, external).into())
+                if args.flag(1) {
+                    service.reset_host_tier();
+                }
+                let reset = match args.flag(0) {
+                    true => PrefixCacheReset::Preempt,
+                    false => PrefixCacheReset::WhenIdle,
+                };
+                Ok(service.reset_prefix_cache(reset).into())
             }
             "reset_encoder_cache" => {
                 service.reset_encoder_cache();
@@ -121,6 +125,16 @@ impl UtilityCalls {
             Task::All | Task::Generate => &["generate"],
         };
         tasks.iter().map(|task| Value::from(*task)).collect()
+    }
+
+    async fn pause(&self, args: &mut Fields) -> Result<(), String> {
+        let mode = halt(args.text(0))?;
+        if args.take(1).as_bool().unwrap_or(true) {
+            self.parts.service.pause_and_clear_caches(mode).await;
+        } else {
+            self.parts.service.pause(mode).await;
+        }
+        Ok(())
     }
 
     fn add_lora(&self, lora: Value) -> Result<Value, String> {

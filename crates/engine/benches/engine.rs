@@ -10,7 +10,7 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_engine::kv::{HostEviction, HostRules, HostTierConfig};
 use vllm_sim_engine::latency::{LatencyModel, Polynomial};
 use vllm_sim_engine::sched::pool::{Pool, PoolConfig};
-use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
+use vllm_sim_engine::sched::vllm::{ReportingConfig, Vllm, VllmConfig};
 use vllm_sim_engine::{BlockKey, BlockPlan, Delays, Event, Outbox, Scheduler, SeqId, Sequence};
 
 use offline::Steps;
@@ -197,7 +197,10 @@ fn vllm(full: bool, wanted: impl Fn(&str) -> bool) {
                     num_gpu_blocks,
                     enable_prefix_caching: caching,
                     block_size: block,
-                    run_lengths,
+                    reporting: ReportingConfig {
+                        run_lengths,
+                        ..ReportingConfig::default()
+                    },
                     host_tier: host.then_some(TIER),
                     async_scheduling: false,
                     ..VllmConfig::default()

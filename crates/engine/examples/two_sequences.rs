@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use vllm_sim_engine::kv::{ExtraKeys, HashConfig, Hasher};
 use vllm_sim_engine::latency::LatencyModel;
-use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
+use vllm_sim_engine::sched::vllm::{ReportingConfig, Vllm, VllmConfig};
 use vllm_sim_engine::{Outbox, Scheduler, SeqId, Sequence, SimTime};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -16,7 +16,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             decode: Duration::from_millis(10),
         },
         num_gpu_blocks: 100,
-        kv_events: true,
+        reporting: ReportingConfig {
+            kv_events: true,
+            ..ReportingConfig::default()
+        },
         ..VllmConfig::default()
     })?;
     let hasher = Hasher::new(HashConfig {

@@ -70,7 +70,7 @@ pub enum Event {
     },
     /// A sequence released one token at the end of each of the last `n` steps.
     ///
-    /// Only emitted with `VllmConfig::run_lengths`, between the [`Event::Step`] of the last of
+    /// Only emitted with `ReportingConfig::run_lengths`, between the [`Event::Step`] of the last of
     /// these steps and the next one. Its own instant has no meaning. Within a step, all
     /// [`Event::Tokens`] precede the [`Event::Step`]. The token before a run was released in the
     /// step before the run, so the gap before each token is the duration of its step.
@@ -164,6 +164,15 @@ pub enum GroupEvent {
     },
 }
 
+/// Direction of a copy between the GPU and host memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyDirection {
+    /// The copy goes from the GPU to host memory.
+    ToHost,
+    /// The copy goes from host memory to the GPU.
+    ToDevice,
+}
+
 /// Event of the host tier ([`HostTierConfig`](crate::kv::HostTierConfig)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostEvent {
@@ -183,8 +192,8 @@ pub enum HostEvent {
     },
     /// A copy ended.
     Copied {
-        /// Whether the copy went to host memory; else to the GPU.
-        to_host: bool,
+        /// Direction of the copy.
+        direction: CopyDirection,
         /// Number of bytes, summed over all GPUs.
         bytes: u64,
         /// Duration without queueing.

@@ -40,8 +40,8 @@ use std::ops::Range;
 
 pub use delays::{Calculator, Delays, MAX_DELAY};
 pub use event::{
-    BlockUse, CachedBlock, Command, End, Event, GroupEvent, HostEvent, PrefixCacheReset,
-    SequenceProgress, Stats,
+    BlockUse, CachedBlock, Command, CopyDirection, End, Event, GroupEvent, HostEvent,
+    PrefixCacheReset, SequenceProgress, Stats,
 };
 pub use sequence::{
     BlockKey, BlockPlan, Draft, EncoderInput, EncoderKind, ExtraKey, LoadFailure,

@@ -362,7 +362,7 @@ fn write_prompts(text: &mut String, engine: &VllmConfig) -> fmt::Result {
     line(text, "tokens", lengths.iter().map(u32::to_string))?;
     let window = engine.latency.window();
     let chunks = |length: u32| {
-        let budget = match engine.enable_chunked_prefill {
+        let budget = match engine.prefill.enable_chunked_prefill {
             true => engine.max_num_batched_tokens.max(1),
             false => length,
         };

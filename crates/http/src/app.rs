@@ -180,8 +180,7 @@ impl Drop for LoadGuard {
 }
 
 fn history(server: &ServerSettings) -> Option<Arc<RequestHistory>> {
-    let (keep, bodies) = (server.request_history, server.request_history_bodies);
-    (keep > 0).then(|| Arc::new(RequestHistory::new(keep, bodies, server.max_body_bytes)))
+    (server.request_history > 0).then(|| Arc::new(RequestHistory::new(server)))
 }
 
 fn engine_id(settings: &Settings, dialect: &dyn ApiDialect) -> String {

@@ -68,12 +68,9 @@ pub(super) fn engine_failure() -> Fault {
     Fault::new(500, ErrorType::InternalServer, "Internal server error")
 }
 
-/// Returns the last events of a stream that fails after its headers; chat uses compact JSON.
-pub(super) fn last_events(fault: &Fault, chat: bool) -> String {
-    let json = match chat {
-        true => fault.to_json(),
-        false => fault.to_spaced_json(),
-    };
+/// Returns the last events of a stream that fails after its headers. Chat has the fault as compact
+/// JSON, other endpoints have it with spaces.
+pub(super) fn last_events(json: &str) -> String {
     format!("data: {json}\n\ndata: [DONE]\n\n")
 }
 

@@ -25,6 +25,7 @@ use super::around::Around;
 use super::body_tap::{BodyTap, TappedBody};
 use super::request_head::names;
 use super::request_log::shown_header;
+use super::settings::ServerSettings;
 use vllm_sim_engine::driver::unix_now;
 use vllm_sim_service::{RequestContext, TokenUsage};
 
@@ -165,12 +166,11 @@ impl Around for HistoryLayer {
 }
 
 impl RequestHistory {
-    /// Creates a history of the newest `keep` requests; `bodies` records their bodies too.
-    pub(crate) fn new(keep: usize, bodies: bool, max_body: usize) -> Self {
+    pub(crate) fn new(server: &ServerSettings) -> Self {
         Self {
-            keep,
-            bodies,
-            max_body,
+            keep: server.request_history,
+            bodies: server.request_history_bodies,
+            max_body: server.max_body_bytes,
             state: Mutex::default(),
             ended: Notify::new(),
         }

@@ -86,7 +86,8 @@ pub(super) trait Render: Send + 'static {
     /// Appends the events of a failed choice; returns false if the connection breaks off
     /// afterwards.
     fn fail(&mut self, out: &mut String) -> bool {
-        out.push_str(&error::last_events(&error::engine_failure(), false));
+        let fault = error::engine_failure();
+        out.push_str(&error::last_events(&fault.to_spaced_json()));
         true
     }
     /// Returns the comment that is sent while no token is available.

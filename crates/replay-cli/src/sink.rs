@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_replay::outcome::{Outcome, Sink, WorkerChange, WorkerSample};
+use vllm_sim_replay::outcome::{Outcome, PoolRole, Sink, WorkerChange, WorkerSample};
 use vllm_sim_replay::report::{self, Collector, KeptRecords, Report, RowForm, Rows, RunTotals};
 use vllm_sim_replay::{Settings, Totals};
 
@@ -117,8 +117,8 @@ impl Sink for WatchedSink<'_> {
         self.sink.gaps(nanos, times);
     }
 
-    fn worker(&mut self, at: SimTime, worker: u32, prefill_pool: bool, change: WorkerChange) {
-        self.sink.worker(at, worker, prefill_pool, change);
+    fn worker(&mut self, at: SimTime, worker: u32, pool: PoolRole, change: WorkerChange) {
+        self.sink.worker(at, worker, pool, change);
     }
 
     fn sample(&mut self, sample: &WorkerSample) {
@@ -142,8 +142,8 @@ impl Sink for ReportAndRows {
         self.collector.gaps(nanos, times);
     }
 
-    fn worker(&mut self, at: SimTime, worker: u32, prefill_pool: bool, change: WorkerChange) {
-        self.collector.worker(at, worker, prefill_pool, change);
+    fn worker(&mut self, at: SimTime, worker: u32, pool: PoolRole, change: WorkerChange) {
+        self.collector.worker(at, worker, pool, change);
     }
 
     fn sample(&mut self, sample: &WorkerSample) {

@@ -118,7 +118,10 @@ fn timed(args: &WorkloadArgs, block_size: u32) -> Result<(Box<dyn WorkloadSource
         shared_prefix_ratio: args.trace_shared_prefix_ratio,
         prefix_groups: args.trace_num_prefix_groups,
         limit: args.request_count,
-        by_time: args.replay_concurrency.is_none(),
+        session_order: match args.replay_concurrency {
+            None => load::SessionOrder::ByStart,
+            Some(_) => load::SessionOrder::AsListed,
+        },
         seed: args.workload_seed,
         ..load::LoadOptions::default()
     };

@@ -19,14 +19,14 @@ pub(super) struct SessionContent {
 impl SessionContent {
     /// Returns the prompt length in tokens and the block keys of the next turn.
     ///
-    /// `grows` means that a later turn continues this one, so its content is kept.
+    /// The content is kept if the prompt of the `next` turn extends it.
     pub(super) fn turn(
         &mut self,
         prompt: &Prompt,
         lora: Option<&str>,
         output: OutputRef,
         block_size: u32,
-        grows: bool,
+        next: Option<&Prompt>,
     ) -> (u32, Arc<BlockPlan>) {
         let runs = match prompt {
             Prompt::Whole(runs) => {
@@ -42,7 +42,7 @@ impl SessionContent {
         let mut keys = KeyChain::new(block_size, total);
         keys.parent = lora.map_or(0, adapter_key);
         all.chain([&said]).for_each(|run| keys.add(run));
-        if grows {
+        if matches!(next, Some(Prompt::Grown(_))) {
             self.history.extend_from_slice(runs);
             self.history.push(said);
         } else {
@@ -183,10 +183,10 @@ mod tests {
             len: 16,
         };
         let first = Prompt::Whole(vec![run(1, 32, false)]);
-        let (tokens, plan) = content.turn(&first, None, said(0), 8, true);
-        assert_eq!((tokens, plan.keys.len()), (32, 6));
         let more = Prompt::Grown(vec![run(2, 8, false)]);
-        let (tokens, next) = content.turn(&more, None, said(1), 8, false);
+        let (tokens, plan) = content.turn(&first, None, said(0), 8, Some(&more));
+        assert_eq!((tokens, plan.keys.len()), (32, 6));
+        let (tokens, next) = content.turn(&more, None, said(1), 8, None);
         assert_eq!((tokens, next.keys.len()), (56, 9));
         assert_eq!(next.keys[..6], plan.keys[..]);
     }
@@ -200,7 +200,7 @@ mod tests {
             len: 0,
         };
         let [base, one, again, other] = [None, Some("a"), Some("a"), Some("b")].map(|lora| {
-            let (_, plan) = SessionContent::default().turn(&prompt, lora, said, 8, false);
+            let (_, plan) = SessionContent::default().turn(&prompt, lora, said, 8, None);
             plan.keys.clone()
         });
         assert_eq!(one, again);

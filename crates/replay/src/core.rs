@@ -18,13 +18,14 @@ mod workers;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::time::Duration;
 
 use vllm_sim_engine::sched::{Admitted, ConfigError};
 use vllm_sim_engine::{End, Event, Outbox, SeqId};
 use vllm_sim_engine::{SimTime, TimerQueue};
 
 use super::disaggregation::handoff_order;
-use super::outcome::{Admission, HandoffTimes, Status};
+use super::outcome::{Admission, HandoffTimes, PoolRole, Status};
 use super::pool::{PREFILL, SERVING, WorkerPool};
 use super::requests::Requests;
 use super::route::RouteChoice;
@@ -144,8 +145,8 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
             first_worker,
             requests: Requests::default(),
             pools: [
-                WorkerPool::new(prefill, seed, true),
-                WorkerPool::new(Some(&settings.pool), seed, false),
+                WorkerPool::new(prefill, seed, PoolRole::Prefill),
+                WorkerPool::new(Some(&settings.pool), seed, PoolRole::Serving),
             ],
             split: prefill.is_some(),
             handoffs: Handoffs::default(),
@@ -179,8 +180,13 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
                 let problem = "a pool needs at least one worker".to_owned();
                 return Err(ReplayError::Settings(problem));
             }
+            let first_startup = if spec.cold {
+                spec.startup
+            } else {
+                Duration::ZERO
+            };
             for _ in 0..spec.engines.len() {
-                core.start_worker(pool, spec.cold)?;
+                core.start_worker(pool, first_startup)?;
             }
             for &(at, _) in &spec.scaling.schedule {
                 core.timers.set(at, Timer::Scale(pool));
@@ -322,7 +328,7 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         let steps = self.pools[pool].workers[at as usize].has_steps;
         for (when, event) in out.drain(..) {
             match event {
-                Event::Tokens { id, n } => self.record_tokens(address, id, n, when, steps),
+                Event::Tokens { id, n } => self.record_tokens(address, id, n, when),
                 Event::Decoded { id, n } => self.record_run(address, id, n),
                 Event::Step { prompt_tokens, .. } => {
                     *self.totals.prefill_tokens.get_or_insert(0) += u64::from(prompt_tokens);
@@ -385,18 +391,11 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
             reused: cached,
             host,
             again,
-            prefill_pool: pool == PREFILL,
+            pool: self.pools[pool].role,
         });
     }
 
-    fn record_tokens(
-        &mut self,
-        (pool, at): Address,
-        id: SeqId,
-        n: u32,
-        when: SimTime,
-        steps: bool,
-    ) {
+    fn record_tokens(&mut self, (pool, at): Address, id: SeqId, n: u32, when: SimTime) {
         let slot = id.0 as u32;
         let request = self.requests.get_mut(slot);
         let first = match pool {
@@ -405,9 +404,9 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         };
         if pool == SERVING {
             request.first.get_or_insert(when);
-            if steps && n == 1 {
-                let log = &mut self.pools[pool].workers[at as usize].log;
-                request.tokens.steps(log.current(when), 1);
+            let worker = &mut self.pools[pool].workers[at as usize];
+            if worker.has_steps && n == 1 {
+                request.tokens.steps(worker.log.current(when), 1);
             } else {
                 request.tokens.burst(when, n);
             }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::outcome::PoolRole;
+use super::route::RouterConfig;
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::mocker::MockerRole;
 
@@ -40,8 +42,11 @@ pub(super) fn reseed(spec: &mut EngineSpec, index: usize) {
     }
 }
 
-/// Sets whether the engine emits KV events, and whether it holds prompts for decode workers.
-pub(super) fn set_cache_duties(spec: &mut EngineSpec, events: bool, lends: bool) {
+/// Sets whether the engine emits KV events, as its router needs, and whether it holds prompts for
+/// decode workers, as those of a prefill pool do.
+pub(super) fn set_cache_duties(spec: &mut EngineSpec, router: &RouterConfig, role: PoolRole) {
+    let events = router.wants_events();
+    let lends = role == PoolRole::Prefill;
     match spec {
         EngineSpec::Pool(config) => {
             if let Some(kv) = &mut config.kv {
@@ -49,9 +54,9 @@ pub(super) fn set_cache_duties(spec: &mut EngineSpec, events: bool, lends: bool)
             }
         }
         EngineSpec::Vllm(config) => {
-            config.kv_events = events;
+            config.reporting.kv_events = events;
             // Blocks are held until they are fetched, without a time limit.
-            config.lease = lends.then_some(Duration::MAX);
+            config.transfer.lease = lends.then_some(Duration::MAX);
         }
         EngineSpec::Mocker(config) => {
             config.kv_events = events;

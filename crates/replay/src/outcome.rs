@@ -29,8 +29,8 @@ pub struct Admission {
     pub host: Option<u32>,
     /// Whether the request was preempted before this admission.
     pub again: bool,
-    /// Whether the worker belongs to the prefill pool of a disaggregated deployment.
-    pub prefill_pool: bool,
+    /// Pool of the worker.
+    pub pool: PoolRole,
 }
 
 impl Admission {
@@ -192,6 +192,25 @@ pub enum WorkerChange {
     Gone,
 }
 
+/// Task of the workers of a pool. Each pool numbers its workers from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PoolRole {
+    /// Computes the prompts of a disaggregated deployment.
+    Prefill,
+    /// Generates tokens: the decode pool of a disaggregated deployment, or the only pool.
+    Serving,
+}
+
+impl PoolRole {
+    /// Returns the word before a worker's number on the page.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Prefill => "prefill",
+            Self::Serving => "worker",
+        }
+    }
+}
+
 /// State of one worker at one sample time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WorkerSample {
@@ -199,8 +218,8 @@ pub struct WorkerSample {
     pub at: SimTime,
     /// Number of the worker.
     pub worker: u32,
-    /// Whether the worker belongs to the prefill pool.
-    pub prefill_pool: bool,
+    /// Pool of the worker.
+    pub pool: PoolRole,
     /// Number of running sequences.
     pub running: u32,
     /// Number of waiting sequences.
@@ -230,8 +249,8 @@ pub trait Sink {
         false
     }
     /// Receives a change in the life cycle of a worker.
-    fn worker(&mut self, at: SimTime, worker: u32, prefill_pool: bool, change: WorkerChange) {
-        let _ = (at, worker, prefill_pool, change);
+    fn worker(&mut self, at: SimTime, worker: u32, pool: PoolRole, change: WorkerChange) {
+        let _ = (at, worker, pool, change);
     }
     /// Receives a sample of a worker, taken at a fixed interval of virtual time.
     fn sample(&mut self, sample: &WorkerSample) {
@@ -252,8 +271,8 @@ impl Sink for &mut (dyn Sink + '_) {
     fn stops(&self) -> bool {
         (**self).stops()
     }
-    fn worker(&mut self, at: SimTime, worker: u32, prefill_pool: bool, change: WorkerChange) {
-        (**self).worker(at, worker, prefill_pool, change);
+    fn worker(&mut self, at: SimTime, worker: u32, pool: PoolRole, change: WorkerChange) {
+        (**self).worker(at, worker, pool, change);
     }
     fn sample(&mut self, sample: &WorkerSample) {
         (**self).sample(sample);

@@ -1,8 +1,11 @@
+use std::time::Duration;
+
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::lock_step::LockStep;
 use vllm_sim_engine::sched::{ConfigError, EngineSpec};
 
 use super::disaggregation::{make_decode, reseed, set_cache_duties};
+use super::outcome::PoolRole;
 use super::route::{Router, RouterConfig};
 use super::scale::PoolLoad;
 use super::settings::PoolSpec;
@@ -23,9 +26,7 @@ pub(super) struct WorkerPool {
     pub ranks: u32,
     /// Lockstep state per worker with several ranks; empty unless the engines are vLLM's.
     pub lock_steps: Vec<LockStep>,
-    events: bool,
-    /// Whether decode workers fetch the prompts computed here.
-    lends: bool,
+    pub role: PoolRole,
     /// Whether prefill workers compute the prompts of this pool.
     pub fetches: bool,
     started: usize,
@@ -35,15 +36,14 @@ pub(super) struct WorkerPool {
 }
 
 impl WorkerPool {
-    pub(super) fn new(spec: Option<&PoolSpec>, seed: u64, lends: bool) -> Self {
+    pub(super) fn new(spec: Option<&PoolSpec>, seed: u64, role: PoolRole) -> Self {
         let config = spec.map_or(RouterConfig::RoundRobin, |spec| spec.router.clone());
         let block_size = spec.and_then(|spec| spec.engines.first());
         Self {
             block_size: block_size.map_or(0, |engine| engine.block_size()),
             ranks: spec.map_or(1, |spec| spec.ranks.max(1)),
             lock_steps: spec.map_or_else(Vec::new, lock_steps),
-            events: config.wants_events(),
-            lends,
+            role,
             fetches: false,
             router: Router::new(config, seed, spec.map_or(1, |spec| spec.ranks.max(1))),
             spec: spec.cloned(),
@@ -56,10 +56,12 @@ impl WorkerPool {
     }
 
     pub(super) fn add(&mut self, now: SimTime, log_limit: usize) -> Result<u32, ConfigError> {
-        let engines = self.spec.iter().flat_map(|spec| &spec.engines);
-        let engines: Vec<_> = engines.collect();
-        let mut spec = engines[self.started % engines.len()].clone();
-        set_cache_duties(&mut spec, self.events, self.lends);
+        let pool = self
+            .spec
+            .as_ref()
+            .expect("only pools with engines start workers");
+        let mut spec = pool.engines[self.started % pool.engines.len()].clone();
+        set_cache_duties(&mut spec, &pool.router, self.role);
         if self.fetches {
             make_decode(&mut spec);
         }
@@ -84,6 +86,12 @@ impl WorkerPool {
             }
         };
         Ok(at as u32)
+    }
+
+    /// Returns the time from the start of a worker until it is ready.
+    pub(super) fn startup(&self) -> Duration {
+        let spec = self.spec.as_ref();
+        spec.map_or(Duration::ZERO, |spec| spec.startup)
     }
 
     pub(super) fn make_ready(&mut self, at: u32) {

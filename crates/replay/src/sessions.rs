@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use vllm_sim_engine::SimTime;
 
 use super::content::{OutputRef, SessionContent};
-use super::workload::{AgentRun, Prompt, Session, Turn, WorkloadError, WorkloadSource};
+use super::workload::{AgentRun, Session, Turn, TurnEvent, WorkloadError, WorkloadSource};
 
 /// Pacing of the arrivals of a workload.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -95,7 +95,6 @@ impl OpenSession {
         let turns = &self.session.turns;
         let spec = &turns[turn as usize];
         let next = turns.get(turn as usize + 1);
-        let grows = next.is_some_and(|next| matches!(next.prompt, Prompt::Grown(_)));
         let output = OutputRef {
             session: self.number,
             turn,
@@ -106,7 +105,7 @@ impl OpenSession {
             spec.lora.as_deref(),
             output,
             block_size,
-            grows,
+            next.map(|next| &next.prompt),
         )
     }
 
@@ -131,7 +130,7 @@ pub(super) struct Sessions<N> {
     ready: BinaryHeap<Reverse<DueTurn>>,
     /// Send and end time of each turn, for workloads with dependencies.
     history: HashMap<(u64, u32), (SimTime, Option<SimTime>)>,
-    waiters: HashMap<(u64, u32, bool), Vec<u32>>,
+    waiters: HashMap<(u64, u32, TurnEvent), Vec<u32>>,
     plays: Plays,
 }
 
@@ -233,7 +232,7 @@ impl<N: NumberedSource> Sessions<N> {
         if self.source.has_dependencies() {
             let number = self.get(place).number;
             self.history.insert((number, turn), (now, None));
-            self.wake(number, turn, false);
+            self.wake(number, turn, TurnEvent::Dispatch);
         }
     }
 
@@ -251,7 +250,7 @@ impl<N: NumberedSource> Sessions<N> {
         if self.source.has_dependencies() {
             let sent = self.history.entry((number, turn)).or_insert((now, None));
             sent.1 = Some(now);
-            self.wake(number, turn, true);
+            self.wake(number, turn, TurnEvent::Completion);
         }
         match delay {
             Some(delay) => {
@@ -336,10 +335,13 @@ impl<N: NumberedSource> Sessions<N> {
         let mut missing = 0;
         for after in &session.after {
             let known = self.history.get(&(after.session, after.turn));
-            let happened = known.is_some_and(|(_, ended)| !after.completion || ended.is_some());
+            let happened = known.is_some_and(|(_, ended)| match after.trigger {
+                TurnEvent::Dispatch => true,
+                TurnEvent::Completion => ended.is_some(),
+            });
             if !happened {
                 missing += 1;
-                let key = (after.session, after.turn, after.completion);
+                let key = (after.session, after.turn, after.trigger);
                 self.waiters.entry(key).or_default().push(place);
             }
         }
@@ -358,7 +360,10 @@ impl<N: NumberedSource> Sessions<N> {
         let open = self.get(place);
         let after = open.session.after.iter().filter_map(|after| {
             let (sent, ended) = self.history.get(&(after.session, after.turn))?;
-            let from = if after.completion { (*ended)? } else { *sent };
+            let from = match after.trigger {
+                TurnEvent::Dispatch => *sent,
+                TurnEvent::Completion => (*ended)?,
+            };
             let delay = self.pace.shorten(after.delay_ns);
             Some(SimTime::from_nanos(from.nanos().saturating_add(delay)))
         });
@@ -366,8 +371,8 @@ impl<N: NumberedSource> Sessions<N> {
         self.ready.push(Reverse((due, open.number, 0, place)));
     }
 
-    fn wake(&mut self, session: u64, turn: u32, completion: bool) {
-        let waiters = self.waiters.remove(&(session, turn, completion));
+    fn wake(&mut self, session: u64, turn: u32, event: TurnEvent) {
+        let waiters = self.waiters.remove(&(session, turn, event));
         for place in waiters.unwrap_or_default() {
             let open = self.get_mut(place);
             open.missing -= 1;

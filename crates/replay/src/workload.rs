@@ -67,6 +67,15 @@ impl Turn {
     }
 }
 
+/// Event in the life of a turn, with the names of agentic traces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TurnEvent {
+    /// The request was sent.
+    Dispatch,
+    /// The request ended.
+    Completion,
+}
+
 /// Dependency of a session on a turn of another session (agentic traces).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dependency {
@@ -74,9 +83,9 @@ pub struct Dependency {
     pub session: u64,
     /// Index of the turn in the other session.
     pub turn: u32,
-    /// Whether to wait for the end of that turn; otherwise for its dispatch.
-    pub completion: bool,
-    /// Delay after the end or dispatch, in nanoseconds.
+    /// Awaited event of that turn.
+    pub trigger: TurnEvent,
+    /// Delay after the event, in nanoseconds.
     pub delay_ns: u64,
 }
 

@@ -133,10 +133,16 @@ impl Service {
 
     /// Pauses generation.
     ///
-    /// Returns when running requests have ended, or when a later command resumes generation.
-    pub async fn pause(&self, halt: PauseMode, clear_cache: bool) {
+    /// Returns when running requests have ended, or when a later command resumes generation; false
+    /// in the second case.
+    pub async fn pause(&self, halt: PauseMode) -> bool {
         let paused = |state: &mut ControlState| state.paused = Some(halt);
-        if self.stop_work(halt, paused).await && clear_cache {
+        self.stop_work(halt, paused).await
+    }
+
+    /// Pauses generation, then clears the caches unless a later command resumed generation.
+    pub async fn pause_and_clear_caches(&self, halt: PauseMode) {
+        if self.pause(halt).await {
             self.command(&Command::ResetPrefixCache(PrefixCacheReset::Preempt));
             self.reset_encoder_cache();
         }
@@ -235,18 +241,14 @@ impl Service {
 
     /// Clears the prefix cache; returns `false` if a rank could not because its blocks are in use.
     ///
-    /// With `running`, running sequences are preempted first. As in vLLM, idle ranks clear their
-    /// cache even if another rank fails. With `external`, the host tier is cleared too.
-    pub fn reset_prefix_cache(&self, running: bool, external: bool) -> bool {
-        if external {
-            self.command(&Command::ResetHostTier);
-        }
-        let reset = if running {
-            PrefixCacheReset::Preempt
-        } else {
-            PrefixCacheReset::WhenIdle
-        };
+    /// As in vLLM, idle ranks clear their cache even if another rank fails.
+    pub fn reset_prefix_cache(&self, reset: PrefixCacheReset) -> bool {
         self.command(&Command::ResetPrefixCache(reset))
+    }
+
+    /// Clears the prefix cache in host memory.
+    pub fn reset_host_tier(&self) {
+        self.command(&Command::ResetHostTier);
     }
 
     /// Clears the encoder cache of images and audio, in engines that simulate it.

@@ -46,7 +46,7 @@ async fn the_server_reports_its_info() {
 async fn a_paused_server_reports_it() {
     let mut sim = start(&[]).await;
     let service = sim.server.app().service().clone();
-    service.pause(PauseMode::Abort, false).await;
+    service.pause(PauseMode::Abort).await;
     let info = sim.client.get_server_info(GetServerInfoRequest {}).await;
     assert!(info.unwrap().into_inner().is_paused);
     let text = "Generation is paused. Please retry after it resumes.".to_owned();

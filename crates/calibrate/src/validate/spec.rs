@@ -8,7 +8,7 @@ use vllm_sim_engine::latency::{
     Coefficients, Memory, ModelShape, Moe, Quantization, RooflineSetup, Scheme, gpu,
     sampling_defaults,
 };
-use vllm_sim_engine::sched::vllm::VllmConfig;
+use vllm_sim_engine::sched::vllm::{PrefillConfig, VllmConfig};
 use vllm_sim_engine::{BlockKey, BlockPlan};
 use vllm_sim_random::{Draw, Purpose, mix, stream};
 
@@ -319,7 +319,10 @@ fn engine(fields: &RunFields, setup: &RooflineSetup) -> Result<VllmConfig, Valid
         max_num_batched_tokens,
         max_model_len: max_model_len.map_or(u32::MAX, |n| u32::try_from(n).unwrap_or(u32::MAX)),
         enable_prefix_caching: fields.flag("vllm.enable_prefix_caching"),
-        enable_chunked_prefill: fields.flag("vllm.enable_chunked_prefill"),
+        prefill: PrefillConfig {
+            enable_chunked_prefill: fields.flag("vllm.enable_chunked_prefill"),
+            ..PrefillConfig::default()
+        },
         async_scheduling: setup.async_scheduling,
         ..VllmConfig::default()
     })

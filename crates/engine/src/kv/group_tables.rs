@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::groups::{Group, GroupTable};
+use super::groups::{Group, GroupTable, TokenNeed};
 use super::pool::{BlockPool, BlockRequest, BlockTable};
 use crate::{BlockKey, BlockPlan, Event, GroupEvent};
 
@@ -76,7 +76,7 @@ impl BlockPool {
         if !self.has_groups() {
             return first;
         }
-        self.missing_in_groups(table, tokens, false)
+        self.missing_in_groups(table, TokenNeed::Step(tokens))
     }
 
     /// Returns the blocks that a sequence still needs to reach `tokens` tokens.
@@ -93,15 +93,15 @@ impl BlockPool {
             .saturating_sub(first + others.sum::<u32>())
     }
 
-    fn missing_in_groups(&self, table: &BlockTable, tokens: u32, is_whole: bool) -> u32 {
+    fn missing_in_groups(&self, table: &BlockTable, need: TokenNeed) -> u32 {
         let first = match self.groups.is_first_null {
             true => 0,
-            false => self.blocks_for(tokens).saturating_sub(table.len()),
+            false => self.blocks_for(need.tokens()).saturating_sub(table.len()),
         };
         let none = GroupTable::default();
         let others = self.groups.all.iter().enumerate().map(|(at, group)| {
             let table = table.groups.get(at).unwrap_or(&none);
-            group.missing(table, tokens, is_whole)
+            group.missing(table, need)
         });
         others.fold(first, u32::saturating_add)
     }
@@ -201,7 +201,7 @@ impl BlockPool {
         };
         let now = self.missing_now(table, need);
         let whole = match starts {
-            true => self.missing_in_groups(table, need.whole, true),
+            true => self.missing_in_groups(table, TokenNeed::Admission(need.whole)),
             false => 0,
         };
         let fresh = now.max(whole).saturating_add(idle);
@@ -231,7 +231,7 @@ impl BlockPool {
     }
 
     fn fresh(group: &Group, table: &GroupTable, need: &BlockRequest) -> u32 {
-        let fresh = group.missing(table, need.tokens, false);
+        let fresh = group.missing(table, TokenNeed::Step(need.tokens));
         if need.is_capped {
             fresh.min(group.most)
         } else {

@@ -43,6 +43,23 @@ pub(crate) struct GroupLimits {
     pub drops_last: bool,
 }
 
+/// Number of tokens for which blocks are counted.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum TokenNeed {
+    /// Tokens after the next step.
+    Step(u32),
+    /// Tokens of a whole sequence, for its admission; blocks outside the window do not count.
+    Admission(u32),
+}
+
+impl TokenNeed {
+    pub(super) fn tokens(self) -> u32 {
+        match self {
+            Self::Step(tokens) | Self::Admission(tokens) => tokens,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Group {
     /// Attention window in tokens, including the newest.
@@ -138,10 +155,12 @@ impl Group {
         processed.saturating_sub(self.window - 1) / self.block_size
     }
 
-    /// Returns the missing blocks for `tokens` tokens; `is_whole`: as counted for an admission.
-    pub(super) fn missing(&self, table: &GroupTable, tokens: u32, is_whole: bool) -> u32 {
-        let all = tokens.div_ceil(self.block_size);
-        let all = if is_whole { all.min(self.cap) } else { all };
+    /// Returns the blocks that the table lacks for these tokens.
+    pub(super) fn missing(&self, table: &GroupTable, need: TokenNeed) -> u32 {
+        let all = match need {
+            TokenNeed::Step(tokens) => tokens.div_ceil(self.block_size),
+            TokenNeed::Admission(tokens) => tokens.div_ceil(self.block_size).min(self.cap),
+        };
         let fresh = all.saturating_sub(table.len());
         match self.is_state {
             false => fresh,

@@ -55,7 +55,10 @@ impl EngineSpec {
     pub fn in_virtual_time(mut self) -> Self {
         match &mut self {
             Self::Pool(_) => {}
-            Self::Vllm(config) => (config.log_admissions, config.run_lengths) = (true, true),
+            Self::Vllm(config) => {
+                config.reporting.log_admissions = true;
+                config.reporting.run_lengths = true;
+            }
             Self::Mocker(config) => (config.log_admissions, config.run_lengths) = (true, true),
             Self::Sglang(config) => config.log_admissions = true,
         }

@@ -44,7 +44,10 @@ use super::{Admitted, ConfigError};
 use adapters::Adapters;
 use bulk_decode::BulkDecode;
 use cadence::PrefillCadence;
-pub use config::{EncoderConfig, PreemptionVictim, SchedulingPolicy, Speculation, VllmConfig};
+pub use config::{
+    EncoderConfig, LoraConfig, PreemptionVictim, PrefillConfig, ReportingConfig, SchedulingPolicy,
+    Speculation, TransferConfig, VllmConfig,
+};
 use encoder_cache::{EncoderCache, MediaRefs};
 pub(in crate::sched) use rules::keyed_tokens;
 pub use rules::{SchedulingRules, VllmRules};
@@ -109,13 +112,19 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             num_blocks: config.num_gpu_blocks.saturating_add(1),
             block_size: config.block_size,
             prefix_caching: config.enable_prefix_caching,
-            events: config.kv_events,
+            events: config.reporting.kv_events,
         });
         let pool = match &config.layer_groups {
             None => pool,
             Some(groups) => pool.with_groups(groups, &config.group_limits()),
         };
-        let host = |tier| Box::new(HostTier::new(tier, pool.all_groups(), config.kv_events));
+        let host = |tier| {
+            Box::new(HostTier::new(
+                tier,
+                pool.all_groups(),
+                config.reporting.kv_events,
+            ))
+        };
         Ok(Self {
             host: config.host_tier.clone().map(host),
             window: config.latency.window(),
@@ -203,7 +212,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             self.bulk.scheduled(&mut step);
             let short = step.short;
             self.flight.push_back(step);
-            self.enter_all(short);
+            if !short {
+                self.enter_all();
+            }
         }
     }
 
@@ -470,9 +481,9 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
             Command::Delays(delays) => {
                 // Without a time per token, a configured bandwidth determines it: leave it
                 // unchanged.
-                self.config.fetch.0 = delays.kv_transfer.0;
+                self.config.transfer.fetch.0 = delays.kv_transfer.0;
                 if !delays.kv_transfer_per_token.is_zero() {
-                    self.config.fetch.1 = delays.kv_transfer_per_token;
+                    self.config.transfer.fetch.1 = delays.kv_transfer_per_token;
                 }
                 let taken = self.config.latency.delay(&delays);
                 if taken {

@@ -9,7 +9,10 @@ use vllm_sim_engine::latency::Speed;
 use vllm_sim_engine::sched::mocker::{MockerConfig, MockerRole};
 use vllm_sim_engine::sched::pool::PoolConfig;
 use vllm_sim_engine::sched::sglang::{SchedulePolicy, SglangConfig};
-use vllm_sim_engine::sched::vllm::{PreemptionVictim, SchedulingPolicy, Speculation, VllmConfig};
+use vllm_sim_engine::sched::vllm::{
+    LoraConfig, PreemptionVictim, PrefillConfig, ReportingConfig, SchedulingPolicy, Speculation,
+    TransferConfig, VllmConfig,
+};
 
 use crate::host_tier::{any_tier, for_groups};
 use crate::invariants::latency;
@@ -192,12 +195,15 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
             max_num_seqs,
             max_num_batched_tokens,
             max_model_len,
-            enable_chunked_prefill: chunked,
+            prefill: PrefillConfig {
+                enable_chunked_prefill: chunked,
+                long_prefill_token_threshold: threshold,
+                long_prefill_token_threshold_adaptive: first,
+                prefill_schedule_interval: 1 + threshold % 4,
+                reserve_full_prompt: reserve,
+            },
             enable_prefix_caching: caching,
             layer_groups,
-            long_prefill_token_threshold: threshold,
-            long_prefill_token_threshold_adaptive: first,
-            prefill_schedule_interval: 1 + threshold % 4,
             policy: if priority {
                 SchedulingPolicy::Priority
             } else {
@@ -209,7 +215,6 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
             } else {
                 PreemptionVictim::Last
             },
-            reserve_full_prompt: reserve,
             watermark,
             speculation: drafts.map(|accept| Speculation {
                 accept,
@@ -218,21 +223,27 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
             // Encoding takes no time here; a roofline would only add to the step time.
             drafting: None,
             weights_from_host: Duration::from_millis(weights_ms),
-            max_loras: loras.0,
-            max_cpu_loras: loras.1,
-            lora_load: Duration::from_millis(loras.2),
+            loras: LoraConfig {
+                max_loras: loras.0,
+                max_cpu_loras: loras.1,
+                load_time: Duration::from_millis(loras.2),
+            },
             encoder: encoder.map(Box::new),
             max_waiting: more.0,
-            fetch: (Duration::from_millis(3), Duration::from_micros(50)),
-            fetch_whole_prompt: whole,
-            lease: Some(Duration::from_millis(20)),
+            transfer: TransferConfig {
+                fetch: (Duration::from_millis(3), Duration::from_micros(50)),
+                fetch_whole_prompt: whole,
+                lease: Some(Duration::from_millis(20)),
+            },
             // `lock_step` tests ranks together.
             lock_step: false,
             host_tier: for_groups(host_tier, layer_groups),
-            kv_events: true,
-            // The invariants need an event per token; `runs` compares both.
-            run_lengths: false,
-            log_admissions: true,
+            reporting: ReportingConfig {
+                kv_events: true,
+                // The invariants need an event per token; `runs` compares both.
+                run_lengths: false,
+                log_admissions: true,
+            },
             seed: more.1,
         }
     })

@@ -9,10 +9,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 use vllm_sim_engine::kv::{HostEviction, HostRules, HostTierConfig, LayerGroups, SparseLayerKind};
 use vllm_sim_engine::latency::LatencyModel;
-use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
+use vllm_sim_engine::sched::vllm::{ReportingConfig, Vllm, VllmConfig};
 use vllm_sim_engine::{
-    BlockKey, BlockPlan, Command, Delays, Event, HostEvent, Outbox, PrefixCacheReset, Scheduler,
-    SeqId, Sequence, SimTime, Transfer,
+    BlockKey, BlockPlan, Command, CopyDirection, Delays, Event, HostEvent, Outbox,
+    PrefixCacheReset, Scheduler, SeqId, Sequence, SimTime, Transfer,
 };
 
 use crate::invariants::{Input, Request, sequence};
@@ -52,7 +52,10 @@ pub(crate) fn config(blocks: u32, tier: Option<HostTierConfig>) -> VllmConfig {
         block_size: SIZE,
         async_scheduling: false,
         host_tier: tier,
-        kv_events: true,
+        reporting: ReportingConfig {
+            kv_events: true,
+            ..ReportingConfig::default()
+        },
         ..VllmConfig::default()
     }
 }
@@ -180,8 +183,15 @@ fn a_second_request_waits_for_the_load_of_the_first_and_hits_the_gpu() {
         _ => None,
     });
     assert_eq!(waited, Some(ms(20)));
-    let loads =
-        host(&log).filter(|event| matches!(event, HostEvent::Copied { to_host: false, .. }));
+    let loads = host(&log).filter(|event| {
+        matches!(
+            event,
+            HostEvent::Copied {
+                direction: CopyDirection::ToDevice,
+                ..
+            }
+        )
+    });
     assert_eq!(loads.count(), 1);
 }
 
@@ -295,7 +305,7 @@ fn a_hit_ends_where_layers_with_a_window_have_theirs() {
     // Ten blocks of one group, and the last two of each of two others.
     let loaded = host(&log).find_map(|event| match event {
         HostEvent::Copied {
-            to_host: false,
+            direction: CopyDirection::ToDevice,
             bytes,
             ..
         } => Some(*bytes),

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use vllm_sim_engine::kv::KvConfig;
 use vllm_sim_engine::sched::pool::{Pool, PoolConfig};
-use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
+use vllm_sim_engine::sched::vllm::{TransferConfig, Vllm, VllmConfig};
 use vllm_sim_engine::{
     Delays, End, Event, LoadFailure, LoadFailurePolicy, Scheduler, SeqId, Sequence, SimTime,
     Transfer,
@@ -91,7 +91,10 @@ fn a_prompt_that_is_not_loaded_does_not_fail() {
 /// Runs a prompt from another engine, and at the same time one with the same beginning.
 fn fetched(policy: LoadFailurePolicy) -> Log {
     let config = VllmConfig {
-        fetch: (ms(30), ms(0)),
+        transfer: TransferConfig {
+            fetch: (ms(30), ms(0)),
+            ..TransferConfig::default()
+        },
         ..config(40, None)
     };
     let remote = Sequence {

@@ -287,7 +287,8 @@ proptest! {
         ranks in 1..4usize,
         inputs in invariants::inputs(),
     ) {
-        let config = VllmConfig { kv_events: false, ..config };
+        let mut config = config;
+        config.reporting.kv_events = false;
         let block = config.block_size;
         let make = || -> Box<dyn Scheduler> { Box::new(Group::new(&config, ranks)) };
         invariants::hold(make, block, &inputs, true)?;

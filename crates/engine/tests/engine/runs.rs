@@ -11,7 +11,10 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_engine::latency::{LatencyModel, Polynomial};
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::mocker::MockerConfig;
-use vllm_sim_engine::sched::vllm::{PreemptionVictim, SchedulingPolicy, Vllm, VllmConfig};
+use vllm_sim_engine::sched::vllm::{
+    PreemptionVictim, PrefillConfig, ReportingConfig, SchedulingPolicy, TransferConfig, Vllm,
+    VllmConfig,
+};
 use vllm_sim_engine::{
     BlockKey, BlockPlan, Command, Event, Outbox, PrefixCacheReset, SeqId, Sequence, Transfer,
 };
@@ -83,7 +86,13 @@ fn config() -> impl Strategy<Value = VllmConfig> {
             max_num_seqs,
             max_num_batched_tokens,
             async_scheduling: on[2],
-            enable_chunked_prefill: on[3],
+            prefill: PrefillConfig {
+                enable_chunked_prefill: on[3],
+                long_prefill_token_threshold: threshold,
+                long_prefill_token_threshold_adaptive: on[0],
+                reserve_full_prompt: on[7],
+                ..PrefillConfig::default()
+            },
             enable_prefix_caching: on[4],
             policy: if on[5] {
                 SchedulingPolicy::Priority
@@ -95,14 +104,17 @@ fn config() -> impl Strategy<Value = VllmConfig> {
             } else {
                 PreemptionVictim::Last
             },
-            long_prefill_token_threshold: threshold,
-            long_prefill_token_threshold_adaptive: on[0],
-            fetch: (Duration::from_millis(3), Duration::from_micros(50)),
+            transfer: TransferConfig {
+                fetch: (Duration::from_millis(3), Duration::from_micros(50)),
+                ..TransferConfig::default()
+            },
             host_tier: for_groups(host_tier, layer_groups),
             layer_groups,
-            kv_events: true,
-            log_admissions: true,
-            reserve_full_prompt: on[7],
+            reporting: ReportingConfig {
+                kv_events: true,
+                log_admissions: true,
+                ..ReportingConfig::default()
+            },
             ..VllmConfig::default()
         }
     })
@@ -252,7 +264,10 @@ proptest! {
 #[test]
 fn a_quiet_batch_is_reported_in_runs() {
     let config = VllmConfig {
-        run_lengths: true,
+        reporting: ReportingConfig {
+            run_lengths: true,
+            ..ReportingConfig::default()
+        },
         ..VllmConfig::default()
     };
     let mut engine = Vllm::new(config).unwrap();

@@ -438,7 +438,7 @@ impl ChatStream {
 
 impl Render for ChatStream {
     fn fail(&mut self, out: &mut String) -> bool {
-        out.push_str(&error::last_events(&error::engine_failure(), true));
+        out.push_str(&error::last_events(&error::engine_failure().to_json()));
         true
     }
 

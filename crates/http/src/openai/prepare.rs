@@ -288,7 +288,7 @@ pub(crate) fn events(body: Body) -> Response<Body> {
 
 /// Returns a stream that fails before its first token: status 200, then an error event.
 pub(crate) fn failed_stream(fault: &Fault) -> Response<Body> {
-    events(Body::from(error::last_events(fault, false)))
+    events(Body::from(error::last_events(&fault.to_spaced_json())))
 }
 
 /// Returns a failed chat stream.
@@ -299,5 +299,5 @@ pub(crate) fn failed_chat_stream(fault: &Fault) -> Response<Body> {
     if fault.status == 503 {
         fault.error_type = ErrorType::InternalServer;
     }
-    events(Body::from(error::last_events(&fault, true)))
+    events(Body::from(error::last_events(&fault.to_json())))
 }

@@ -14,7 +14,7 @@ use crate::error::HandlerResult;
 use crate::{error, query};
 use vllm_sim_engine::driver::unix_now;
 use vllm_sim_observe::metrics::{Operation, SleepState};
-use vllm_sim_service::{PauseMode, SleepTag};
+use vllm_sim_service::{PauseMode, PrefixCacheReset, SleepTag};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::control::{PauseQuery, ResetQuery, SleepQuery};
 
@@ -86,7 +86,7 @@ pub(crate) async fn release_kv_cache_memory(State(app): State<Arc<App>>) -> Hand
         let message = "KV cache memory can only be released while generation is paused.";
         return Err(Fault::new(500, ErrorType::InternalServer, message));
     }
-    let reset = async { app.service.reset_prefix_cache(true, false) };
+    let reset = async { app.service.reset_prefix_cache(PrefixCacheReset::Preempt) };
     timed(&app, Operation::ReleaseKvCacheMemory, reset).await;
     Ok(ok(&json!({"status": "kv_cache_released"})))
 }
@@ -97,7 +97,15 @@ pub(crate) async fn pause(State(app): State<Arc<App>>, uri: Uri) -> HandlerResul
     if query.clear_cache {
         app.service.media_cache.clear();
     }
-    to_its_end(async move { app.service.pause(halt, query.clear_cache).await }).await;
+    to_its_end(async move {
+        match query.clear_cache {
+            true => app.service.pause_and_clear_caches(halt).await,
+            false => {
+                app.service.pause(halt).await;
+            }
+        }
+    })
+    .await;
     Ok(ok(&json!({"status": "paused"})))
 }
 
@@ -113,10 +121,15 @@ pub(crate) async fn is_paused(State(app): State<Arc<App>>) -> Response<Body> {
 
 pub(crate) async fn reset_prefix_cache(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
     let query: ResetQuery = query::read(&uri)?;
-    let running = query.reset_running_requests;
-    let external = query.reset_external;
+    if query.reset_external {
+        app.service.reset_host_tier();
+    }
+    let reset = match query.reset_running_requests {
+        true => PrefixCacheReset::Preempt,
+        false => PrefixCacheReset::WhenIdle,
+    };
     Ok(ok(
-        &json!({"success": app.service.reset_prefix_cache(running, external)}),
+        &json!({"success": app.service.reset_prefix_cache(reset)}),
     ))
 }
 

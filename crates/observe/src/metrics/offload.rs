@@ -10,8 +10,8 @@ use super::buckets;
 use super::cell::{Counter, CreatedAt, Gauge, Histogram};
 use super::families as f;
 use super::page::{FamilyDesc, Labels, PageBuilder, Series, Value};
-use vllm_sim_engine::HostEvent;
 use vllm_sim_engine::kv::HostCounts;
+use vllm_sim_engine::{CopyDirection, HostEvent};
 
 /// Description of a CPU memory tier on `/metrics`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,13 +99,13 @@ impl OffloadCells {
     pub(super) fn on_event(&self, event: &HostEvent, now: f64) {
         match event {
             HostEvent::Copied {
-                to_host,
+                direction,
                 bytes,
                 took,
             } => {
-                let copies = &self.copies[usize::from(!to_host)];
+                let copies = &self.copies[*direction as usize];
                 copies.ended(*bytes, *took, self.workers, now);
-                if !to_host {
+                if *direction == CopyDirection::ToDevice {
                     let blocks = (*bytes as f64 / self.bytes_per_block).round();
                     self.loaded_blocks.add(blocks as u64);
                 }

@@ -11,7 +11,7 @@ use std::thread;
 use vllm_sim_engine::SimTime;
 
 use crate::content::adapter_key;
-use crate::outcome::{Sink, WorkerChange};
+use crate::outcome::{PoolRole, Sink, WorkerChange};
 use crate::route::{RouteRequest, Router, RouterConfig};
 use crate::scale::Scaling;
 use crate::sessions::{ArrivalPacing, NumberedSource, Sessions};
@@ -59,12 +59,12 @@ pub(super) fn run(
     let own: Vec<Settings> = workers.map(|engine| one_worker(settings, engine)).collect();
     let cores = own.iter().zip(0u32..).map(|(own, at)| {
         let sessions = Sessions::new(AssignedSessions::default(), ArrivalPacing::default())?;
-        Core::new(own, sessions, Recorder::new(sink.wants_tokens()), at)
+        Core::new(own, sessions, Recorder::new(sink), at)
     });
     let cores: Vec<WorkerCore<'_>> = cores.collect::<Result<_, _>>()?;
     for at in 0..cores.len() as u32 {
-        sink.worker(SimTime::ZERO, at, false, WorkerChange::Starting);
-        sink.worker(SimTime::ZERO, at, false, WorkerChange::Ready);
+        sink.worker(SimTime::ZERO, at, PoolRole::Serving, WorkerChange::Starting);
+        sink.worker(SimTime::ZERO, at, PoolRole::Serving, WorkerChange::Ready);
     }
     let mut worker_cores = ParallelRun {
         arrivals: Arrivals::new(settings, source, cores.len() as u32)?,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use vllm_sim_engine::SimTime;
 
-use crate::outcome::{Admission, Outcome, Sink, Status, WorkerChange};
+use crate::outcome::{Admission, Outcome, PoolRole, Sink, Status, WorkerChange};
 
 use super::report_position::{OrderedSink, ReportPosition};
 
@@ -63,9 +63,9 @@ struct Recorded {
 }
 
 impl Recorder {
-    pub(super) fn new(wants_tokens: bool) -> Self {
+    pub(super) fn new(sink: &dyn Sink) -> Self {
         Self {
-            wants_tokens,
+            wants_tokens: sink.wants_tokens(),
             ..Self::default()
         }
     }
@@ -202,7 +202,7 @@ impl Sink for Recorder {
     }
 
     /// The number of workers is fixed.
-    fn worker(&mut self, _: SimTime, _: u32, _: bool, _: WorkerChange) {}
+    fn worker(&mut self, _: SimTime, _: u32, _: PoolRole, _: WorkerChange) {}
 }
 
 impl OrderedSink for Recorder {

@@ -1,5 +1,7 @@
 //! Starts, removes and samples workers.
 
+use std::time::Duration;
+
 use crate::outcome::{Status, WorkerChange, WorkerSample};
 use crate::pool::{PREFILL, SERVING, WorkerPool};
 use crate::requests::Request;
@@ -26,11 +28,11 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         worker.log_limit = LOG_STEPS.max(2 * worker.log.len());
     }
 
-    pub(super) fn start_worker(&mut self, pool: usize, slowly: bool) -> Result<(), ReplayError> {
-        let startup = match &self.pools[pool].spec {
-            Some(spec) if slowly => spec.startup,
-            _ => std::time::Duration::ZERO,
-        };
+    pub(super) fn start_worker(
+        &mut self,
+        pool: usize,
+        startup: Duration,
+    ) -> Result<(), ReplayError> {
         let at = self.pools[pool].add(self.now, LOG_STEPS)?;
         self.report_worker((pool, at), WorkerChange::Starting);
         if startup.is_zero() {
@@ -44,7 +46,8 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
     pub(super) fn report_worker(&mut self, (pool, at): Address, change: WorkerChange) {
         let there = self.pools.iter().map(WorkerPool::present).sum();
         self.totals.most_workers = self.totals.most_workers.max(there);
-        self.sink.worker(self.now, at, pool == PREFILL, change);
+        let role = self.pools[pool].role;
+        self.sink.worker(self.now, at, role, change);
     }
 
     pub(super) fn worker_ready(&mut self, (pool, at): Address) -> Result<(), ReplayError> {
@@ -82,7 +85,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
             return Ok(());
         };
         for _ in present..wanted {
-            self.start_worker(pool, true)?;
+            self.start_worker(pool, self.pools[pool].startup())?;
         }
         for _ in wanted..present {
             let Some(at) = self.pools[pool].drain_one() else {
@@ -109,7 +112,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
             }
             self.remove_worker((SERVING, at));
             if was_serving {
-                self.start_worker(SERVING, true)?;
+                self.start_worker(SERVING, self.pools[SERVING].startup())?;
             }
         }
         Ok(())
@@ -131,7 +134,7 @@ fn samples(
     first_worker: u32,
     at: SimTime,
 ) -> impl Iterator<Item = WorkerSample> {
-    pools.iter().enumerate().flat_map(move |(pool, found)| {
+    pools.iter().flat_map(move |found| {
         let there = (0..).zip(&found.workers);
         let there = there.filter(|(_, worker)| worker.phase != WorkerPhase::Gone);
         there.map(move |(place, worker): (u32, _)| {
@@ -140,7 +143,7 @@ fn samples(
             WorkerSample {
                 at,
                 worker: first_worker + place,
-                prefill_pool: pool == PREFILL,
+                pool: found.role,
                 running: stats.running as u32,
                 waiting: (stats.waiting + stats.deferred) as u32,
                 kv_usage: f64::from(stats.used_blocks) / total,

@@ -430,12 +430,7 @@ fn samples(body: &mut String, tracks: &[WorkerTrack]) {
 }
 
 fn name(track: &WorkerTrack) -> String {
-    let kind = if track.prefill_pool {
-        "prefill"
-    } else {
-        "worker"
-    };
-    format!("{kind} {}", track.worker)
+    format!("{} {}", track.pool.label(), track.worker)
 }
 
 fn numbers(body: &mut String, report: &Report) {

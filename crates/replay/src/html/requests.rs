@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use crate::outcome::PoolRole;
 use crate::report::{RequestSpans, SpanPhase, WorkerSpan};
 
 /// Appends the timeline of requests, if any were kept.
@@ -13,9 +14,9 @@ pub(super) fn timeline(out: &mut String, spans: &RequestSpans) {
     if spans.kept().is_empty() {
         return;
     }
-    let mut workers: BTreeMap<(bool, u32), Vec<&WorkerSpan>> = BTreeMap::new();
+    let mut workers: BTreeMap<(PoolRole, u32), Vec<&WorkerSpan>> = BTreeMap::new();
     for span in spans.kept() {
-        let place = (!span.prefill_pool, span.worker);
+        let place = (span.pool, span.worker);
         workers.entry(place).or_default().push(span);
     }
     out.push_str("<section><h2>Requests</h2><figure class=\"requests\">");
@@ -52,11 +53,10 @@ pub(super) fn timeline(out: &mut String, spans: &RequestSpans) {
     }
     out.push_str("</ul><noscript><p>This chart needs JavaScript.</p></noscript>");
     out.push_str("<script type=\"application/json\">[");
-    for (at, ((serves, worker), list)) in workers.iter_mut().enumerate() {
+    for (at, ((pool, worker), list)) in workers.iter_mut().enumerate() {
         list.sort_by_key(|span| (start(span), span.number));
-        let kind = if *serves { "worker" } else { "prefill" };
         let comma = if at > 0 { "," } else { "" };
-        let _ = write!(out, "{comma}[\"{kind} {worker}\"");
+        let _ = write!(out, "{comma}[\"{} {worker}\"", pool.label());
         list.iter().for_each(|span| request(out, span));
         out.push(']');
     }

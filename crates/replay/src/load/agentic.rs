@@ -6,13 +6,15 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::LoadOptions;
 use super::lines::Lines;
 use super::loaded::{LoadedSessions, millis, nanos};
 use super::mooncake::runs;
 use super::row::Row;
+use super::{AgentOrder, LoadOptions};
 use crate::synth::SHARED;
-use crate::workload::{Dependency, MAX_TOKENS, Prompt, Session, TokenRun, Turn, WorkloadError};
+use crate::workload::{
+    Dependency, MAX_TOKENS, Prompt, Session, TokenRun, Turn, TurnEvent, WorkloadError,
+};
 use vllm_sim_random::mix;
 
 const SCHEMA: &str = "dynamo.agentic_mooncake";
@@ -67,7 +69,7 @@ pub(super) fn mooncake(
             nodes.push(node);
         }
     }
-    link(nodes, options.by_play)
+    link(nodes, options.agent_order)
 }
 
 fn header(row: &Row<'_>) -> Result<u32, WorkloadError> {
@@ -100,10 +102,10 @@ fn node(row: &Row<'_>, block: u32, scope: u64, place: String) -> Result<AgentNod
     turn.priority = row.integer("priority")?.unwrap_or(0);
     turn.strict_priority = row.integer("strict_priority")?.unwrap_or(0);
     let mut after = Vec::new();
-    let depend = |completion, delay_ms| Dependency {
+    let depend = |trigger, delay_ms| Dependency {
         session: 0,
         turn: 0,
-        completion,
+        trigger,
         delay_ns: nanos(delay_ms),
     };
     let delay = row.positive_millis(&["delay", "delay_ms"])?.unwrap_or(0.0)
@@ -111,7 +113,7 @@ fn node(row: &Row<'_>, block: u32, scope: u64, place: String) -> Result<AgentNod
     for id in row.list("wait_for")?.unwrap_or_default() {
         let id = id.as_str();
         let id = id.ok_or_else(|| row.bad("wait_for must be a list of request ids"))?;
-        after.push((id.to_owned(), depend(true, delay)));
+        after.push((id.to_owned(), depend(TurnEvent::Completion, delay)));
     }
     let v1 = !after.is_empty();
     for value in row.list("dependencies")?.unwrap_or_default() {
@@ -139,19 +141,19 @@ fn node(row: &Row<'_>, block: u32, scope: u64, place: String) -> Result<AgentNod
 impl Row<'_> {
     /// Reads one entry of `dependencies`: request id, completion or dispatch, and delay in
     /// milliseconds.
-    fn read(&self) -> Result<(String, bool, f64), WorkloadError> {
+    fn read(&self) -> Result<(String, TurnEvent, f64), WorkloadError> {
         let id = self.text("request_id")?;
         let id = id.ok_or_else(|| self.missing("dependencies[].request_id"))?;
-        let completion = match self.text("trigger")?.unwrap_or("completion") {
-            "completion" => true,
-            "dispatch" => false,
+        let trigger = match self.text("trigger")?.unwrap_or("completion") {
+            "completion" => TurnEvent::Completion,
+            "dispatch" => TurnEvent::Dispatch,
             other => {
                 let allowed = "must be \"dispatch\" or \"completion\"";
                 return Err(self.bad(format!("trigger is {other:?}, {allowed}")));
             }
         };
         let delay = self.positive_millis(&["delay_ms"])?.unwrap_or(0.0);
-        Ok((id.to_owned(), completion, delay))
+        Ok((id.to_owned(), trigger, delay))
     }
 }
 
@@ -165,7 +167,7 @@ impl AgentNode {
 }
 
 /// Returns the indices of the nodes that each node depends on.
-fn dependencies(nodes: &[AgentNode], by_play: bool) -> Result<Vec<Vec<usize>>, WorkloadError> {
+fn dependencies(nodes: &[AgentNode], order: AgentOrder) -> Result<Vec<Vec<usize>>, WorkloadError> {
     let mut by_name: HashMap<&str, usize> = HashMap::new();
     for (i, node) in nodes.iter().enumerate() {
         if by_name.insert(&node.request, i).is_some() {
@@ -179,7 +181,8 @@ fn dependencies(nodes: &[AgentNode], by_play: bool) -> Result<Vec<Vec<usize>>, W
             let target = by_name.get(name.as_str()).copied();
             let target = target
                 .ok_or_else(|| node.bad(format!("waits for {name:?}, which does not exist")))?;
-            if by_play && nodes[target].session.play != node.session.play {
+            let same_run = nodes[target].session.play == node.session.play;
+            if order == AgentOrder::ByRequestId && !same_run {
                 let problem = format!(
                     "waits for {name:?} of another play, which agentic_lanes does not support"
                 );
@@ -192,12 +195,11 @@ fn dependencies(nodes: &[AgentNode], by_play: bool) -> Result<Vec<Vec<usize>>, W
     Ok(edges)
 }
 
-/// Sorts nodes topologically, by start time; `by_play` sorts them by request id instead. Returns the order and
-/// the earliest start of each node, in ms.
+/// Sorts the nodes. Returns their order and the earliest start of each node, in ms.
 fn start_order(
     nodes: &[AgentNode],
     edges: &[Vec<usize>],
-    by_play: bool,
+    wanted: AgentOrder,
 ) -> Result<(Vec<usize>, Vec<f64>), WorkloadError> {
     let mut followers: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
     for (i, targets) in edges.iter().enumerate() {
@@ -224,20 +226,20 @@ fn start_order(
     if let Some(stuck) = open.iter().position(|n| *n > 0) {
         return Err(nodes[stuck].bad("waits for itself through others".to_owned()));
     }
-    if by_play {
-        // Dynamo numbers the requests by their ids.
-        order.sort_by(|a, b| nodes[*a].request.cmp(&nodes[*b].request));
-        start = nodes.iter().map(|node| node.start_ms).collect();
-    } else {
-        order.sort_by(|a, b| start[*a].total_cmp(&start[*b]));
+    match wanted {
+        AgentOrder::ByStart => order.sort_by(|a, b| start[*a].total_cmp(&start[*b])),
+        AgentOrder::ByRequestId => {
+            order.sort_by(|a, b| nodes[*a].request.cmp(&nodes[*b].request));
+            start = nodes.iter().map(|node| node.start_ms).collect();
+        }
     }
     Ok((order, start))
 }
 
-/// Builds the sessions of nodes, in their order of start.
-fn link(mut nodes: Vec<AgentNode>, by_play: bool) -> Result<LoadedSessions, WorkloadError> {
-    let edges = dependencies(&nodes, by_play)?;
-    let (order, start) = start_order(&nodes, &edges, by_play)?;
+/// Builds the sessions of nodes, in the given order.
+fn link(mut nodes: Vec<AgentNode>, order: AgentOrder) -> Result<LoadedSessions, WorkloadError> {
+    let edges = dependencies(&nodes, order)?;
+    let (order, start) = start_order(&nodes, &edges, order)?;
     let mut number = vec![0u64; nodes.len()];
     for (at, &i) in order.iter().enumerate() {
         number[i] = at as u64;

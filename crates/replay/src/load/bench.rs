@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::csv::single;
-use super::loaded::LoadedSessions;
+use super::loaded::{LoadedSessions, SessionOrder};
 use crate::synth::Arrivals;
 use crate::workload::{Prompt, Session, TokenRun};
 use vllm_sim_random::mix;
@@ -168,7 +168,7 @@ impl MeasuredRequest {
     }
 }
 
-pub(super) fn source(runs: &[BenchRun], seed: u64, by_time: bool) -> LoadedSessions {
+pub(super) fn source(runs: &[BenchRun], seed: u64, order: SessionOrder) -> LoadedSessions {
     let mut sessions: Vec<(f64, Session)> = Vec::new();
     let mut offset = 0.0;
     for run in runs {
@@ -189,7 +189,7 @@ pub(super) fn source(runs: &[BenchRun], seed: u64, by_time: bool) -> LoadedSessi
         },
         _ => None,
     };
-    let ready = LoadedSessions::new(sessions, by_time).concurrency(closed);
+    let ready = LoadedSessions::new(sessions, order).concurrency(closed);
     match closed {
         Some(_) => ready.untimed(),
         None => ready,

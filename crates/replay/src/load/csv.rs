@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::bench::{BenchRun, MeasuredRequest, OfferedLoad};
 use super::lines::Lines;
-use super::loaded::{LoadedSessions, is_within_reach, millis};
+use super::loaded::{LoadedSessions, SessionOrder, is_within_reach, millis};
 use crate::workload::{MAX_TOKENS, Prompt, Session, TokenRun, Turn, WorkloadError, WorkloadSource};
 use vllm_sim_random::mix;
 
@@ -113,7 +113,7 @@ fn seconds_ms(
 pub(super) fn trace(
     paths: &[PathBuf],
     table: CsvTable,
-    by_time: bool,
+    order: SessionOrder,
 ) -> Result<Box<dyn WorkloadSource>, WorkloadError> {
     let mut rows = TraceRows::new(paths, table);
     let (mut count, mut sorted) = (0, true);
@@ -124,7 +124,7 @@ pub(super) fn trace(
         (first_ms, last_ms) = (first_ms.min(at_ms), at_ms);
     }
     let mut rows = TraceRows::new(paths, table);
-    if sorted || !by_time {
+    if sorted || order == SessionOrder::AsListed {
         return Ok(Box::new(CsvStream {
             rows,
             first_ms,
@@ -136,7 +136,7 @@ pub(super) fn trace(
     while let Some(row) = rows.next()? {
         sessions.push(row);
     }
-    Ok(Box::new(LoadedSessions::new(sessions, by_time)))
+    Ok(Box::new(LoadedSessions::new(sessions, order)))
 }
 
 /// Iterates over the rows of a public trace as sessions, with their times in milliseconds.

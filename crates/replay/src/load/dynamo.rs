@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::lines::Lines;
-use super::loaded::{LoadedSessions, millis, nanos};
+use super::loaded::{LoadedSessions, SessionOrder, millis, nanos};
 use super::mooncake::runs;
 use super::row::Row;
 use crate::workload::{Prompt, Session, Turn, WorkloadError};
@@ -71,7 +71,10 @@ pub(super) fn open(paths: &[PathBuf]) -> Result<LoadedSessions, WorkloadError> {
             records.push(record);
         }
     }
-    Ok(LoadedSessions::new(sessions(records), true))
+    Ok(LoadedSessions::new(
+        sessions(records),
+        SessionOrder::ByStart,
+    ))
 }
 
 fn record(row: &Row<'_>, block: &mut Option<u32>) -> Result<TracedRequest, WorkloadError> {

@@ -3,6 +3,16 @@ use std::collections::VecDeque;
 use crate::workload::{Session, WorkloadError, WorkloadSource};
 use vllm_sim_engine::SimTime;
 
+/// Order of the sessions of a workload file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SessionOrder {
+    /// Start time; equal starts keep the order of the file.
+    #[default]
+    ByStart,
+    /// Order of the file.
+    AsListed,
+}
+
 pub(super) struct LoadedSessions {
     sessions: VecDeque<Session>,
     requests: u64,
@@ -15,14 +25,14 @@ pub(super) struct LoadedSessions {
 impl LoadedSessions {
     /// Creates a workload from sessions with start times in milliseconds.
     ///
-    /// The earliest start becomes 0. `by_time` sorts the sessions by start time, stably.
-    pub(super) fn new(mut sessions: Vec<(f64, Session)>, by_time: bool) -> Self {
+    /// The earliest start becomes 0.
+    pub(super) fn new(mut sessions: Vec<(f64, Session)>, order: SessionOrder) -> Self {
         let starts = sessions.iter().map(|(start, _)| *start);
         let first = starts.fold(f64::INFINITY, f64::min);
         for (start, session) in &mut sessions {
             session.start = millis(*start - first);
         }
-        if by_time {
+        if order == SessionOrder::ByStart {
             sessions.sort_by_key(|(_, session)| session.start);
         }
         Self::in_order(sessions.into_iter().map(|(_, session)| session).collect())

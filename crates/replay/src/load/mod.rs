@@ -28,6 +28,7 @@ use agentic::Sharing;
 use csv::CsvTable;
 
 pub use bench::{BenchRun, LatencyStats, MeasuredRequest, OfferedLoad};
+pub use loaded::SessionOrder;
 pub use sharegpt::TokenCounter;
 
 const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
@@ -110,6 +111,16 @@ impl FromStr for Format {
     }
 }
 
+/// Order of the requests of an agent trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AgentOrder {
+    /// Start time, after all requests that a request depends on.
+    #[default]
+    ByStart,
+    /// Request id, as in Dynamo; requests depend on others of their agent run only.
+    ByRequestId,
+}
+
 /// Options for reading workload files.
 #[derive(Clone)]
 pub struct LoadOptions {
@@ -125,15 +136,15 @@ pub struct LoadOptions {
     pub prefix_groups: u32,
     /// Maximum number of sessions to read. Default: all.
     pub limit: Option<u64>,
-    /// Whether to sort sessions by start time (default); a closed loop keeps the order of the file.
-    pub by_time: bool,
+    /// Order of the sessions. Default: by start time; a closed loop keeps the order of the file.
+    pub session_order: SessionOrder,
     /// Whether rows of a Mooncake trace without a session become sessions named `request_<line>`.
     ///
     /// Default false.
     pub name_rows: bool,
-    /// Whether to order agent requests by their ids, for a limit on concurrent agent runs. Default
-    /// false.
-    pub by_play: bool,
+    /// Order of agent requests. Default: by start time; a limit on concurrent agent runs needs
+    /// their ids.
+    pub agent_order: AgentOrder,
     /// Seed of arrivals for result files without send times. Default 42.
     pub seed: u64,
     /// Token counter for conversations. Default: one token per four bytes.
@@ -148,9 +159,9 @@ impl Default for LoadOptions {
             shared_prefix_ratio: 0.0,
             prefix_groups: 0,
             limit: None,
-            by_time: true,
+            session_order: SessionOrder::ByStart,
             name_rows: false,
-            by_play: false,
+            agent_order: AgentOrder::ByStart,
             seed: 42,
             count: std::sync::Arc::new(|text| text.len().div_ceil(4) as u32),
         }
@@ -185,11 +196,11 @@ pub fn open(
         Format::Auto => detect(first)?,
         format => format,
     };
-    let by_time = options.by_time;
+    let order = options.session_order;
     let rules = |delta| mooncake::MooncakeRules {
         block: options.trace_block_size,
         delta,
-        by_time,
+        order,
         name_rows: options.name_rows,
     };
     let source: Box<dyn WorkloadSource> = match format {
@@ -210,8 +221,8 @@ pub fn open(
         #[cfg(not(feature = "sqlite"))]
         Format::Recording => return Err(bad(&first.display().to_string(), NO_SQLITE)),
         Format::ShareGpt => Box::new(sharegpt::open(paths, &options.count, options.limit)?),
-        Format::BurstGpt => csv::trace(paths, CsvTable::BurstGpt, by_time)?,
-        Format::Azure => csv::trace(paths, CsvTable::Azure, by_time)?,
+        Format::BurstGpt => csv::trace(paths, CsvTable::BurstGpt, order)?,
+        Format::Azure => csv::trace(paths, CsvTable::Azure, order)?,
         Format::VllmBench
         | Format::Guidellm
         | Format::InferencePerf
@@ -223,7 +234,7 @@ pub fn open(
             for path in paths {
                 runs.extend(bench_runs(path, format)?);
             }
-            Box::new(bench::source(&runs, options.seed, by_time))
+            Box::new(bench::source(&runs, options.seed, order))
         }
     };
     Ok(match options.limit {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::lines::Lines;
-use super::loaded::{LoadedSessions, millis, nanos};
+use super::loaded::{LoadedSessions, SessionOrder, millis, nanos};
 use super::row::Row;
 use crate::workload::{MAX_TOKENS, Prompt, Session, TokenRun, Turn, WorkloadError, WorkloadSource};
 use vllm_sim_random::mix;
@@ -21,7 +21,7 @@ pub(super) struct MooncakeRules {
     pub(super) block: u32,
     /// Whether later rows of a session hold only the added content.
     pub(super) delta: bool,
-    pub(super) by_time: bool,
+    pub(super) order: SessionOrder,
     /// Whether rows without a session become sessions named after their line, as in Dynamo's
     /// report.
     pub(super) name_rows: bool,
@@ -48,7 +48,7 @@ pub(super) fn open(
         facts.see(&parsed);
         Ok(())
     })?;
-    if facts.sessions || (rules.by_time && !facts.sorted) {
+    if facts.sessions || (rules.order == SessionOrder::ByStart && !facts.sorted) {
         return Ok(Box::new(gather(paths, rules)?));
     }
     Ok(Box::new(MooncakeStream {
@@ -257,7 +257,7 @@ fn gather(paths: &[PathBuf], rules: MooncakeRules) -> Result<LoadedSessions, Wor
         sessions[*at].1.turns.push(parsed.turn);
         Ok(())
     })?;
-    Ok(LoadedSessions::new(sessions, rules.by_time))
+    Ok(LoadedSessions::new(sessions, rules.order))
 }
 
 pub(super) fn fits(row: &serde_json::Map<String, Value>) -> bool {

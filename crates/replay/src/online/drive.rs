@@ -11,8 +11,8 @@ use super::options::{OnlineError, OnlineOptions, OnlineSummary};
 use super::pacer::Pacer;
 use super::prompt::{ChatHistory, PromptWriter};
 use super::target::Target;
-use crate::outcome::{Admission, Outcome, Sink, Status, WorkerSample};
-use crate::workload::{Dependency, Session, Turn, WorkloadSource};
+use crate::outcome::{Admission, Outcome, PoolRole, Sink, Status, WorkerSample};
+use crate::workload::{Dependency, Session, Turn, TurnEvent, WorkloadSource};
 use vllm_sim_engine::SimTime;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
@@ -46,9 +46,9 @@ struct SessionTimes {
 impl SessionTimes {
     /// Returns the time of the event that a dependency waits for, or `None` before it.
     fn of(&self, dependency: &Dependency) -> Option<Instant> {
-        let times = match dependency.completion {
-            true => &self.over,
-            false => &self.sent,
+        let times = match dependency.trigger {
+            TurnEvent::Completion => &self.over,
+            TurnEvent::Dispatch => &self.sent,
         };
         times.get(dependency.turn as usize).copied().or(self.ended)
     }
@@ -110,7 +110,7 @@ impl Shared {
             sink.sample(&WorkerSample {
                 at,
                 worker: worker as u32,
-                prefill_pool: false,
+                pool: PoolRole::Serving,
                 running,
                 waiting,
                 kv_usage: 0.0,
@@ -376,7 +376,7 @@ fn report(sink: &mut dyn Sink, done: &FinishedRequest) {
         reused: done.result.reply.cached.unwrap_or(0).min(done.input),
         host: None,
         again: false,
-        prefill_pool: false,
+        pool: PoolRole::Serving,
     };
     let error = done.result.error.as_deref();
     for pair in tokens.windows(2).filter(|_| error.is_none()) {

@@ -135,7 +135,8 @@ impl PromptWriter {
             Api::Chat => {
                 let text = match &turn.text {
                     Some(text) => text.to_string(),
-                    None => self.text(runs, history.messages.is_empty()),
+                    None if history.messages.is_empty() => self.text(runs, self.template),
+                    None => self.text(runs, self.per_message),
                 };
                 history.messages.push((true, text));
                 let messages = history.messages.iter().map(|(user, text)| {
@@ -181,12 +182,8 @@ impl PromptWriter {
     }
 
     /// Returns one word per token of the runs, less the tokens that the template adds.
-    fn text(&self, runs: &[TokenRun], first: bool) -> String {
-        let mut skip = if first {
-            self.template
-        } else {
-            self.per_message
-        };
+    fn text(&self, runs: &[TokenRun], template_tokens: u32) -> String {
+        let mut skip = template_tokens;
         let mut text = String::new();
         for run in runs {
             let id = mix(self.seed, run.id);

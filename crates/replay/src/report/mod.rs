@@ -15,7 +15,7 @@ use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
-use super::outcome::{Outcome, Sink, Status, WorkerChange, WorkerSample};
+use super::outcome::{Outcome, PoolRole, Sink, Status, WorkerChange, WorkerSample};
 use super::samples::Samples;
 use vllm_sim_engine::SimTime;
 
@@ -231,7 +231,7 @@ impl Collector {
         self.reused += u64::from(reused.clone().max().unwrap_or(0));
         let split = outcome.prefill_worker.is_some();
         let of_prompt = outcome.admissions.iter();
-        let of_prompt = of_prompt.filter(|a| !split || a.prefill_pool);
+        let of_prompt = of_prompt.filter(|a| !split || a.pool == PoolRole::Prefill);
         let computed = of_prompt.map(|a| u64::from(outcome.input.saturating_sub(a.reused)));
         self.computed += computed.sum::<u64>();
         self.preemptions += outcome.preemptions.len() as u64;
@@ -439,8 +439,8 @@ impl Sink for Collector {
         }
     }
 
-    fn worker(&mut self, at: SimTime, worker: u32, prefill_pool: bool, change: WorkerChange) {
-        self.over_time.worker(at, (prefill_pool, worker), change);
+    fn worker(&mut self, at: SimTime, worker: u32, pool: PoolRole, change: WorkerChange) {
+        self.over_time.worker(at, (pool, worker), change);
     }
 
     fn sample(&mut self, sample: &WorkerSample) {

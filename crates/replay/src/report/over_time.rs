@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::outcome::{Outcome, WorkerChange};
+use crate::outcome::{Outcome, PoolRole, WorkerChange};
 use vllm_sim_engine::SimTime;
 
 /// Maximum number of intervals; beyond it, pairs are merged.
@@ -13,9 +13,9 @@ const MAX_POINTS: usize = 480;
 pub struct OverTime {
     /// Times in seconds, with the number of serving workers from then on.
     pub workers: Vec<(f64, u32)>,
-    serving: BTreeSet<(bool, u32)>,
+    serving: BTreeSet<(PoolRole, u32)>,
     existing: Vec<(f64, u32)>,
-    there: BTreeSet<(bool, u32)>,
+    there: BTreeSet<(PoolRole, u32)>,
     good: Shares,
     reused: Shares,
 }
@@ -57,7 +57,7 @@ impl Shares {
 }
 
 impl OverTime {
-    pub(super) fn worker(&mut self, at: SimTime, who: (bool, u32), change: WorkerChange) {
+    pub(super) fn worker(&mut self, at: SimTime, who: (PoolRole, u32), change: WorkerChange) {
         let paid = match change {
             WorkerChange::Starting => self.there.insert(who),
             WorkerChange::Gone => self.there.remove(&who),
@@ -152,11 +152,11 @@ mod tests {
     fn workers_are_counted_and_requests_kept_in_bounds() {
         let mut over = OverTime::default();
         let at = SimTime::from_millis;
-        over.worker(at(0), (false, 0), WorkerChange::Ready);
-        over.worker(at(500), (false, 1), WorkerChange::Starting);
-        over.worker(at(2000), (false, 1), WorkerChange::Ready);
-        over.worker(at(9000), (false, 0), WorkerChange::Draining);
-        over.worker(at(9500), (false, 0), WorkerChange::Gone);
+        over.worker(at(0), (PoolRole::Serving, 0), WorkerChange::Ready);
+        over.worker(at(500), (PoolRole::Serving, 1), WorkerChange::Starting);
+        over.worker(at(2000), (PoolRole::Serving, 1), WorkerChange::Ready);
+        over.worker(at(9000), (PoolRole::Serving, 0), WorkerChange::Draining);
+        over.worker(at(9500), (PoolRole::Serving, 0), WorkerChange::Gone);
         assert_eq!(over.workers, [(0.0, 1), (2.0, 2), (9.0, 1)]);
         let corners = [
             (0.0, 1.0),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::outcome::{Admission, HandoffTimes, Outcome, Status};
+use crate::outcome::{Admission, HandoffTimes, Outcome, PoolRole, Status};
 use vllm_sim_engine::SimTime;
 
 /// Copy of an [`Outcome`] without its token times.
@@ -169,19 +169,19 @@ impl OutcomeRecord {
 
     /// Builds the record of the request.
     pub fn record(&self) -> RequestRecord {
-        let split = self.prefill_worker.is_some();
+        let split = self.is_split();
         let arrival = ms(self.arrival);
         let (first, last) = (self.first.map(ms), self.last.map(ms));
         let gaps = self.output.saturating_sub(1);
         let span = last.zip(first).map(|(last, first)| last - first);
-        let history = self.history(split);
+        let history = self.history();
         let handoff = self.handoff.as_deref().copied().unwrap_or_default();
-        let admitted = |prefill: bool| {
-            let mut found = self.admissions.iter().filter(|a| a.prefill_pool == prefill);
-            found.next()
-        };
-        let decode = admitted(false).filter(|_| split);
-        let reused = self.admissions.iter().filter(|a| !split || a.prefill_pool);
+        let admitted = |pool| self.admissions.iter().find(|a| a.pool == pool);
+        let decode = admitted(PoolRole::Serving).filter(|_| split);
+        let reused = self
+            .admissions
+            .iter()
+            .filter(|a| !split || a.pool == PoolRole::Prefill);
         let reused = reused.map(|a| a.reused).max();
         let tiers = self.admissions.first().and_then(Admission::tiers);
         let uuid = match &self.request_id {
@@ -216,7 +216,7 @@ impl OutcomeRecord {
             first_admission_host_reused_input_tokens: tiers.map(|(_, host)| host),
             prefill_worker_idx: self.prefill_worker,
             decode_worker_idx: self.worker,
-            prefill_admit_ms: admitted(true).map(|a| ms(a.at)),
+            prefill_admit_ms: admitted(PoolRole::Prefill).map(|a| ms(a.at)),
             decode_admit_ms: decode.map(|a| ms(a.at)),
             source_held_ms: handoff.held.map(ms),
             destination_reserved_ms: handoff.reserved.map(ms),
@@ -231,7 +231,7 @@ impl OutcomeRecord {
             admission_count: history.len(),
             readmission_count: self.admissions.iter().filter(|a| a.again).count(),
             admission_history: history,
-            routing_history: self.routing(split),
+            routing_history: self.routing(),
             // References to pressure records, which a replay does not write.
             pressure_record_ordinals: Vec::new(),
             sent_time_ms: self.sent.map(ms),
@@ -239,19 +239,23 @@ impl OutcomeRecord {
         }
     }
 
-    fn history(&self, split: bool) -> Vec<AdmissionRecord> {
+    fn is_split(&self) -> bool {
+        self.prefill_worker.is_some()
+    }
+
+    fn history(&self) -> Vec<AdmissionRecord> {
         let mut per_pool = [0, 0];
         let history = self.admissions.iter().enumerate().map(|(n, admission)| {
-            let ordinal = &mut per_pool[usize::from(admission.prefill_pool)];
+            let ordinal = &mut per_pool[admission.pool as usize];
             *ordinal += 1;
             AdmissionRecord {
                 admission_ordinal: n,
                 at_ms: ms(admission.at),
                 is_readmission: admission.again,
-                pool: match (split, admission.prefill_pool) {
-                    (false, _) => "agg",
-                    (true, true) => "prefill",
-                    (true, false) => "decode",
+                pool: match admission.pool {
+                    _ if !self.is_split() => "agg",
+                    PoolRole::Prefill => "prefill",
+                    PoolRole::Serving => "decode",
                 },
                 pool_admission_ordinal: *ordinal - 1,
                 reused_input_tokens: admission.reused,
@@ -262,7 +266,7 @@ impl OutcomeRecord {
         history.collect()
     }
 
-    fn routing(&self, split: bool) -> Value {
+    fn routing(&self) -> Value {
         let one = |pool: &str, worker: u32| {
             // Decode workers are chosen immediately, whatever they have cached.
             let first = pool != "decode";
@@ -290,7 +294,7 @@ impl OutcomeRecord {
         };
         let mut routes = Vec::new();
         routes.extend(self.prefill_worker.map(|worker| one("prefill", worker)));
-        let pool = if split { "decode" } else { "agg" };
+        let pool = if self.is_split() { "decode" } else { "agg" };
         routes.extend(self.worker.map(|worker| one(pool, worker)));
         if self.decode_first {
             routes.reverse();

@@ -1,6 +1,6 @@
 //! Keeps the phases of a sample of requests for the HTML page, in bounded memory.
 
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, PoolRole};
 use vllm_sim_engine::SimTime;
 use vllm_sim_random::mix;
 
@@ -33,8 +33,8 @@ impl SpanPhase {
 /// Phases of one request on one worker.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerSpan {
-    /// Whether the worker is in the prefill pool, which has separate numbers.
-    pub prefill_pool: bool,
+    /// Pool of the worker.
+    pub pool: PoolRole,
     /// Number of the worker.
     pub worker: u32,
     /// Number of the request in dispatch order.
@@ -105,8 +105,8 @@ fn is_chosen(number: u64, one_of: u64) -> bool {
 }
 
 fn spans(outcome: &Outcome<'_>) -> Vec<WorkerSpan> {
-    let span = |prefill_pool, worker, phases: Vec<_>, end| WorkerSpan {
-        prefill_pool,
+    let span = |pool, worker, phases: Vec<_>, end| WorkerSpan {
+        pool,
         worker,
         number: outcome.number,
         phases,
@@ -117,14 +117,22 @@ fn spans(outcome: &Outcome<'_>) -> Vec<WorkerSpan> {
     let handoff = outcome.handoff.unwrap_or_default();
     if let Some(worker) = outcome.prefill_worker {
         let mut phases = vec![(from, SpanPhase::Queue)];
-        let admitted = outcome.admissions.iter().filter(|a| a.prefill_pool);
+        let admitted = outcome
+            .admissions
+            .iter()
+            .filter(|a| a.pool == PoolRole::Prefill);
         phases.extend(admitted.map(|a| (a.at, SpanPhase::Prefill)));
         let held = handoff.held.unwrap_or(outcome.ended);
         phases.extend(handoff.held.map(|at| (at, SpanPhase::Transfer)));
         let released = handoff.released.or(handoff.activated);
         let end = released.unwrap_or(outcome.ended).max(held);
         from = handoff.reserved.unwrap_or(held);
-        spans.push(span(true, worker, phases, end.min(outcome.ended)));
+        spans.push(span(
+            PoolRole::Prefill,
+            worker,
+            phases,
+            end.min(outcome.ended),
+        ));
     }
     let Some(worker) = outcome.worker else {
         return spans;
@@ -135,7 +143,10 @@ fn spans(outcome: &Outcome<'_>) -> Vec<WorkerSpan> {
     };
     let mut phases = vec![(from, waits)];
     let split = outcome.prefill_worker.is_some();
-    let admitted = outcome.admissions.iter().filter(|a| !a.prefill_pool);
+    let admitted = outcome
+        .admissions
+        .iter()
+        .filter(|a| a.pool == PoolRole::Serving);
     phases.extend(admitted.map(|a| {
         let made_some = split || outcome.first.is_some_and(|first| first <= a.at);
         let phase = match made_some {
@@ -153,7 +164,7 @@ fn spans(outcome: &Outcome<'_>) -> Vec<WorkerSpan> {
     );
     // At equal times, the preemption comes first.
     phases.sort_by_key(|&(at, phase)| (at, phase != SpanPhase::Preempted));
-    spans.push(span(false, worker, phases, outcome.ended));
+    spans.push(span(PoolRole::Serving, worker, phases, outcome.ended));
     spans
 }
 
@@ -166,7 +177,7 @@ mod tests {
         let mut spans = RequestSpans::new(500);
         for number in 0..100_000 {
             let span = WorkerSpan {
-                prefill_pool: false,
+                pool: PoolRole::Serving,
                 worker: (number % 8) as u32,
                 number,
                 phases: Vec::new(),

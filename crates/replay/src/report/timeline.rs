@@ -1,6 +1,6 @@
 //! Samples the gauges of workers over time, in bounded memory.
 
-use crate::outcome::WorkerSample;
+use crate::outcome::{PoolRole, WorkerSample};
 
 const MAX_POINTS: usize = 1024;
 
@@ -16,8 +16,8 @@ pub struct Timeline {
 pub struct WorkerTrack {
     /// Number of the worker.
     pub worker: u32,
-    /// Whether the worker is in the prefill pool.
-    pub prefill_pool: bool,
+    /// Pool of the worker.
+    pub pool: PoolRole,
     /// Averages over consecutive intervals.
     pub points: Vec<TimelinePoint>,
     per_point: u32,
@@ -43,16 +43,16 @@ pub struct TimelinePoint {
 
 impl Timeline {
     pub(super) fn push(&mut self, sample: &WorkerSample) {
-        let key = (!sample.prefill_pool, sample.worker);
+        let key = (sample.pool, sample.worker);
         let place = self
             .tracks
-            .binary_search_by_key(&key, |track| (!track.prefill_pool, track.worker));
+            .binary_search_by_key(&key, |track| (track.pool, track.worker));
         let place = match place {
             Ok(place) => place,
             Err(place) => {
                 let track = WorkerTrack {
                     worker: sample.worker,
-                    prefill_pool: sample.prefill_pool,
+                    pool: sample.pool,
                     points: Vec::new(),
                     per_point: 1,
                     open: 0,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::load::{self, Format};
-use vllm_sim_replay::outcome::{Admission, Outcome, Sink, Status, WorkerSample};
+use vllm_sim_replay::outcome::{Admission, Outcome, PoolRole, Sink, Status, WorkerSample};
 use vllm_sim_replay::report::{
     Collector, KeptRecords, Report, ReportOptions, RowForm, Rows, RunTotals, Slo, compare,
 };
@@ -22,7 +22,7 @@ fn end(sink: &mut dyn Sink, number: u64, arrival: u64, tokens: &[u64], status: S
         reused: 16,
         host: None,
         again: false,
-        prefill_pool: false,
+        pool: PoolRole::Serving,
     }];
     sink.request(&Outcome {
         session: number,
@@ -86,7 +86,7 @@ fn run(slo: Slo) -> Report {
         collector.sample(&WorkerSample {
             at: at(i),
             worker: (i % 2) as u32,
-            prefill_pool: false,
+            pool: PoolRole::Serving,
             running: 3,
             waiting: (i / 2 % 2) as u32,
             kv_usage: 0.5,

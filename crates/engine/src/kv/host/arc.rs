@@ -6,6 +6,15 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::{BlockKey, SeqId};
 
+/// Use of a chunk by a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ChunkUse {
+    /// The request added the chunk to the host tier.
+    Stored,
+    /// The host tier held the chunk before.
+    Reused,
+}
+
 #[derive(Debug, Default)]
 struct KeyList {
     stamps: HashMap<BlockKey, u64>,
@@ -52,8 +61,8 @@ impl KeyList {
 struct Accesses {
     /// Missing chunks; each counts once.
     missed: HashSet<BlockKey>,
-    /// Used chunks by position in the prompt, and whether they were present before.
-    used: BTreeMap<(u32, u32), (BlockKey, bool)>,
+    /// Used chunks by position in the prompt.
+    used: BTreeMap<(u32, u32), (BlockKey, ChunkUse)>,
 }
 
 /// Implements an adaptive replacement cache. It separates chunks used by one request from those
@@ -98,16 +107,16 @@ impl ArcPolicy {
         }
     }
 
-    pub(super) fn used(&mut self, id: SeqId, place: (u32, u32), key: BlockKey, reused: bool) {
+    pub(super) fn used(&mut self, id: SeqId, place: (u32, u32), key: BlockKey, how: ChunkUse) {
         let used = &mut self.requests.entry(id).or_default().used;
-        used.entry(place).or_insert((key, reused));
+        used.entry(place).or_insert((key, how));
     }
 
     /// Applies the accesses of an ended request, its head last.
     pub(super) fn finished(&mut self, id: SeqId) {
         let used = self.requests.remove(&id).unwrap_or_default().used;
-        for (key, reused) in used.into_values().rev() {
-            if self.recent.contains(key) && !reused {
+        for (key, how) in used.into_values().rev() {
+            if how == ChunkUse::Stored && self.recent.contains(key) {
                 self.recent.push(key);
             } else if self.recent.remove(key) || self.frequent.contains(key) {
                 self.frequent.push(key);

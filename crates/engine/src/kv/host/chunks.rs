@@ -1,7 +1,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use super::arc::ArcPolicy;
+use super::arc::{ArcPolicy, ChunkUse};
 use crate::{BlockKey, SeqId};
 
 /// Eviction order: the lower value is evicted first. Orders by last use, then by position in the
@@ -45,14 +45,14 @@ pub(super) enum ChunkState {
 }
 
 impl HostChunks {
-    pub(super) fn new(capacity: u32, is_arc: bool) -> Self {
+    pub(super) fn new(capacity: u32, arc: Option<Box<ArcPolicy>>) -> Self {
         Self {
             capacity,
             index: HashMap::new(),
             chunks: Vec::new(),
             free: Vec::new(),
             evictable: BTreeSet::new(),
-            arc: is_arc.then(|| Box::new(ArcPolicy::new(capacity))),
+            arc,
             storing: 0,
             loading: 0,
         }
@@ -152,9 +152,9 @@ impl HostChunks {
         id
     }
 
-    pub(super) fn used(&mut self, seq: SeqId, id: u32, place: (u32, u32), reused: bool) {
+    pub(super) fn used(&mut self, seq: SeqId, id: u32, place: (u32, u32), how: ChunkUse) {
         if let Some(arc) = &mut self.arc {
-            arc.used(seq, place, self.chunks[id as usize].key, reused);
+            arc.used(seq, place, self.chunks[id as usize].key, how);
         }
     }
 

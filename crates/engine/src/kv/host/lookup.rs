@@ -5,6 +5,7 @@
 
 use std::cmp::Reverse;
 
+use super::arc::ChunkUse;
 use super::chunks::ChunkState;
 use super::{CopiedChunk, HostHit, HostRules, HostTier, LoadCopy};
 use crate::kv::Group;
@@ -175,7 +176,8 @@ impl HostTier {
         for chunk in &chunks {
             self.chunks.pin(chunk.id);
             let place = (chunk.at, chunk.group);
-            self.chunks.used(request.id, chunk.id, place, true);
+            self.chunks
+                .used(request.id, chunk.id, place, ChunkUse::Reused);
         }
         let takes = self.takes(chunks.len(), self.config.chunk_time.1);
         let id = request.id;

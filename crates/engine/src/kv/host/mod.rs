@@ -20,7 +20,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Group;
-use crate::{BlockKey, BlockPlan, Event, HostEvent, SeqId, SimTime};
+use crate::{BlockKey, BlockPlan, CopyDirection, Event, HostEvent, SeqId, SimTime};
+use arc::{ArcPolicy, ChunkUse};
 use chunks::{ChunkState, HostChunks, Recency};
 pub(crate) use lookup::HostRequest;
 use offers::Offers;
@@ -178,7 +179,11 @@ pub(crate) struct HostTier {
 }
 
 fn new_chunks(config: &HostTierConfig) -> HostChunks {
-    HostChunks::new(config.chunks, config.eviction == HostEviction::Arc)
+    let arc = match config.eviction {
+        HostEviction::Arc => Some(Box::new(ArcPolicy::new(config.chunks))),
+        HostEviction::Lru => None,
+    };
+    HostChunks::new(config.chunks, arc)
 }
 
 impl HostTier {
@@ -278,7 +283,7 @@ impl HostTier {
                     }
                     if self.chunks.state(chunk) != ChunkState::Storing {
                         let place = (at, self.groups[group].index);
-                        self.chunks.used(id, chunk, place, true);
+                        self.chunks.used(id, chunk, place, ChunkUse::Reused);
                     }
                     present.insert(chunk);
                 }
@@ -322,7 +327,7 @@ impl HostTier {
             let recency: Recency = (epoch, Reverse(at));
             let name = (group, plan.keys[last(at)]);
             let id = self.chunks.insert(key, name, hash, recency);
-            self.chunks.used(seq, id, (at, group), false);
+            self.chunks.used(seq, id, (at, group), ChunkUse::Stored);
             chunks.push(CopiedChunk { group, at, id });
         }
         StoreCopy {
@@ -412,7 +417,7 @@ impl HostTier {
                     }
                 }
             }
-            out(self.copied_event(false, chunks, took));
+            out(self.copied_event(CopyDirection::ToDevice, chunks, took));
             self.copy_ended(copy.id);
             loaded.push(LoadEnded(copy.id));
         }
@@ -435,14 +440,14 @@ impl HostTier {
                 })));
             }
         }
-        out(self.copied_event(true, count, took));
+        out(self.copied_event(CopyDirection::ToHost, count, took));
         self.copy_ended(copy.id);
     }
 
-    fn copied_event(&self, to_host: bool, chunks: usize, took: Duration) -> Event {
+    fn copied_event(&self, direction: CopyDirection, chunks: usize, took: Duration) -> Event {
         let bytes = self.config.chunk_bytes.saturating_mul(chunks as u64);
         Event::Host(Box::new(HostEvent::Copied {
-            to_host,
+            direction,
             bytes,
             took,
         }))

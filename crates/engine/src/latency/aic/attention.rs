@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::lookup::{AttentionTable, LatencyCurve};
 use super::speed::GemmType;
-use super::tables::Folder;
+use super::tables::{Folder, Phase};
 use super::{Aic, AicError, DECODE_ROWS};
 
 #[derive(Debug, Clone, PartialEq)]
@@ -121,7 +121,7 @@ impl Aic {
 
     pub(super) fn decode_attention(&self, requests: u64, length: u64) -> f64 {
         if self.compressed {
-            return self.block(false, [self.heads, requests, length]);
+            return self.block(Phase::Decode, [self.heads, requests, length]);
         }
         let low = ((length as f64 * 0.9) as u64).max(1);
         let high = ((length as f64 * 1.1) as u64).max(low);
@@ -141,13 +141,16 @@ impl Aic {
         times.sum()
     }
 
-    fn block(&self, prompts: bool, at: [u64; 3]) -> f64 {
+    fn block(&self, phase: Phase, at: [u64; 3]) -> f64 {
         let times = self.attention.iter().map(|kind| {
-            let grid = if prompts { &kind.context } else { &kind.decode };
+            let grid = match phase {
+                Phase::Prefill => &kind.context,
+                Phase::Decode => &kind.decode,
+            };
             // Extrapolation scales a block as attention.
-            let sol = |at| match prompts {
-                true => self.context_sol(0, at),
-                false => self.decode_sol(0, at),
+            let sol = |at| match phase {
+                Phase::Prefill => self.context_sol(0, at),
+                Phase::Decode => self.decode_sol(0, at),
             };
             kind.layers * grid.time(at, &sol).unwrap_or_else(|| sol(at))
         });
@@ -158,7 +161,7 @@ impl Aic {
         let all = new + prefix;
         let share = ((all * all - prefix * prefix) as f64) / ((all * all) as f64);
         if self.compressed {
-            return share * self.block(true, [self.heads, all, requests]);
+            return share * self.block(Phase::Prefill, [self.heads, all, requests]);
         }
         let (q, kv) = (
             (self.heads * self.head_dim) as f64,

@@ -22,7 +22,7 @@ pub use error::AicError;
 use lookup::{End, GemmTable, LatencyCurve};
 pub use setup::{AicSetup, MixedStepTiming, installed_tables};
 use speed::{GemmType, HardwareSpeed};
-use tables::{Folder, Sheet};
+use tables::{Folder, Phase, Sheet};
 
 /// Number of precomputed decode passes; covers most steps of a replay.
 const DECODE_ROWS: u64 = 1025;
@@ -145,8 +145,8 @@ impl Aic {
         };
         if compressed {
             let key = (kv_dtype, dtype.name());
-            let decode = folder.attention_block(true, key)?;
-            let context = folder.attention_block(false, key)?;
+            let decode = folder.attention_block(Phase::Decode, key)?;
+            let context = folder.attention_block(Phase::Prefill, key)?;
             let kind = LayerAttention::new((shape.layers, 0), heads, decode, context);
             aic.attention.push(kind);
         } else {
@@ -157,7 +157,7 @@ impl Aic {
         aic.decode_rows = (0..DECODE_ROWS)
             .map(|rows| aic.decode_kernels(rows))
             .collect();
-        aic.prompt_rows = (0..PROMPT_ROWS).map(|x| aic.tokens(x, false)).collect();
+        aic.prompt_rows = (0..PROMPT_ROWS).map(|x| aic.prompt_kernels(x)).collect();
         Ok(aic)
     }
 
@@ -278,11 +278,11 @@ impl Aic {
     fn prompt_kernels(&self, x: u64) -> f64 {
         let known = usize::try_from(x).ok();
         let known = known.and_then(|x| self.prompt_rows.get(x)).copied();
-        known.unwrap_or_else(|| self.tokens(x, false))
+        known.unwrap_or_else(|| self.tokens(x, Phase::Prefill))
     }
 
     fn decode_kernels(&self, rows: u64) -> f64 {
-        self.tokens(rows, true) + self.head(rows)
+        self.tokens(rows, Phase::Decode) + self.head(rows)
     }
 
     /// Returns the time of prefill and decode work in one pass, in ms.
@@ -305,7 +305,7 @@ impl Aic {
 
     /// Returns the time of `x` tokens without head and attention. In decode passes the shared
     /// expert runs in parallel with the routed ones.
-    fn tokens(&self, x: u64, decodes: bool) -> f64 {
+    fn tokens(&self, x: u64, phase: Phase) -> f64 {
         let (h, tokens) = (self.hidden, x as f64);
         let dense = |n: u64, k: u64| self.gemm(self.dtype, x, n, k);
         let mlp = |width: u64| {
@@ -330,7 +330,7 @@ impl Aic {
                 match self.shared {
                     0 => routed,
                     // Two more all-reduces move tokens to the experts and back.
-                    width if decodes => (routed + 2.0 * reduce).max(mlp(width)),
+                    width if phase == Phase::Decode => (routed + 2.0 * reduce).max(mlp(width)),
                     width => routed + 2.0 * reduce + mlp(width),
                 }
             }

@@ -420,19 +420,23 @@ impl<'a> Thrift<'a> {
                 0 => self.zigzag()?,
                 more => id.wrapping_add(i64::from(more)),
             };
-            let field = self.field(head & 0x0f, false)?;
+            let field = self.field(head & 0x0f)?;
             fields.insert(id, field);
         }
         self.depth -= 1;
         Ok(Structure(fields))
     }
 
-    fn field(&mut self, kind: u8, in_list: bool) -> Result<Field, Problem> {
+    /// Reads an item of a list. Booleans take a byte there; in a structure, `kind` is their value.
+    fn item(&mut self, kind: u8) -> Result<Field, Problem> {
+        if matches!(kind, 1 | 2) {
+            self.byte()?;
+        }
+        self.field(kind)
+    }
+
+    fn field(&mut self, kind: u8) -> Result<Field, Problem> {
         Ok(match kind {
-            1 | 2 if in_list => {
-                self.byte()?;
-                Field::Other
-            }
             1 | 2 => Field::Other,
             3 => Field::Whole((self.byte()? as i8).into()),
             4..=6 => Field::Whole(self.zigzag()?),
@@ -454,7 +458,7 @@ impl<'a> Thrift<'a> {
                     return Err(TRUNCATED);
                 }
                 self.deeper()?;
-                let items = (0..count).map(|_| self.field(head & 0x0f, true));
+                let items = (0..count).map(|_| self.item(head & 0x0f));
                 let items = items.collect::<Result<_, _>>()?;
                 self.depth -= 1;
                 Field::List(items)

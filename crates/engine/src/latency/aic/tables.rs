@@ -9,6 +9,15 @@ use super::error::AicError;
 use super::lookup::{AttentionTable, GemmTable, LatencyCurve};
 use super::parquet::Table;
 
+/// Phase of the work in a pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Prompts, or prompts with decodes.
+    Prefill,
+    /// Decodes only.
+    Decode,
+}
+
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Sheet {
     data_dir: String,
@@ -286,14 +295,14 @@ impl Folder {
     /// Reads whole blocks of compressed attention.
     pub(super) fn attention_block(
         &self,
-        decode: bool,
+        phase: Phase,
         (kv_dtype, gemm_dtype): (&str, &str),
     ) -> Result<AttentionTable, AicError> {
-        let name = match decode {
-            true => "mla_generation_module_perf",
-            false => "mla_context_module_perf",
+        let (name, root_axis) = match phase {
+            Phase::Decode => ("mla_generation_module_perf", None),
+            Phase::Prefill => ("mla_context_module_perf", Some(1)),
         };
-        let mut grid = AttentionTable::new((!decode).then_some(1));
+        let mut grid = AttentionTable::new(root_axis);
         let mut any = false;
         for table in self.read("mla", name)? {
             for row in rows(&table, "kv_cache_dtype", kv_dtype) {
@@ -312,9 +321,9 @@ impl Folder {
                     continue;
                 }
                 grid.add(
-                    match decode {
-                        true => [heads, batch, isl + number("step").unwrap_or(0)],
-                        false => [heads, isl, batch],
+                    match phase {
+                        Phase::Decode => [heads, batch, isl + number("step").unwrap_or(0)],
+                        Phase::Prefill => [heads, isl, batch],
                     },
                     time,
                 );

@@ -46,7 +46,7 @@ impl Mocker {
         let too_long = !seq.admitted && seq.prompt >= self.config.max_model_len;
         let budget = self.config.max_num_batched_tokens;
         let (prompt, computed, starts) = (seq.prompt, seq.computed, seq.table.is_empty());
-        if self.config.enable_chunked_prefill || !self.running.is_empty() || too_long {
+        if self.config.prefill.enable_chunked_prefill || !self.running.is_empty() || too_long {
             return too_long;
         }
         let past = match starts {

@@ -2,7 +2,9 @@ use std::time::Duration;
 
 use crate::kv::MockerTierConfig;
 use crate::latency::{LatencyModel, Speed};
-use crate::sched::vllm::{PreemptionVictim, VllmConfig};
+use crate::sched::vllm::{
+    PreemptionVictim, PrefillConfig, ReportingConfig, TransferConfig, VllmConfig,
+};
 use crate::sched::{ConfigError, MAX_BLOCKS, within};
 
 /// Configures Dynamo's mocker. Shared settings have the names of vLLM.
@@ -130,17 +132,25 @@ impl MockerConfig {
             max_num_seqs: self.max_num_seqs,
             max_num_batched_tokens: self.max_num_batched_tokens,
             max_model_len: self.max_model_len,
-            enable_chunked_prefill: self.enable_chunked_prefill,
+            prefill: PrefillConfig {
+                enable_chunked_prefill: self.enable_chunked_prefill,
+                prefill_schedule_interval: self.prefill_schedule_interval,
+                ..PrefillConfig::default()
+            },
             enable_prefix_caching: self.enable_prefix_caching,
-            prefill_schedule_interval: self.prefill_schedule_interval,
             async_scheduling: false,
             victim: self.victim,
-            // Blocks stay until they are fetched, without a time limit.
-            lease: (self.role == MockerRole::Prefill).then_some(Duration::MAX),
+            transfer: TransferConfig {
+                // Blocks stay until they are fetched, without a time limit.
+                lease: (self.role == MockerRole::Prefill).then_some(Duration::MAX),
+                ..TransferConfig::default()
+            },
             max_waiting: self.max_waiting,
-            kv_events: self.kv_events,
-            run_lengths: self.run_lengths,
-            log_admissions: self.log_admissions,
+            reporting: ReportingConfig {
+                kv_events: self.kv_events,
+                run_lengths: self.run_lengths,
+                log_admissions: self.log_admissions,
+            },
             seed: self.seed,
             ..VllmConfig::default()
         }

@@ -1,4 +1,4 @@
-//! Decodes sequences in bulk if the caller needs no event per token ([`VllmConfig::run_lengths`]).
+//! Decodes sequences in bulk if the caller needs no event per token ([`ReportingConfig::run_lengths`]).
 //!
 //! A decoding sequence does the same in every step: it gains one token. In bulk, its counts follow
 //! from the number of steps since it joined. Its next need (a block, a prefix cache entry, its end)
@@ -8,7 +8,7 @@
 //! If tokens or blocks may not suffice for all sequences, the whole bulk is flushed. The step is
 //! then scheduled sequence by sequence, so the bulk never changes a decision.
 //!
-//! [`VllmConfig::run_lengths`]: super::VllmConfig::run_lengths
+//! [`ReportingConfig::run_lengths`]: super::ReportingConfig::run_lengths
 
 use crate::SimTime;
 use crate::kv::BlockRequest;
@@ -248,8 +248,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Moves sequences that only decode from here on into the bulk, after a step that gave every
     /// sequence a token. The token before a run was thus made in the previous step.
-    pub(super) fn enter_all(&mut self, step_was_short: bool) {
-        if !self.bulk.allowed || step_was_short || self.bulk.active.is_empty() {
+    pub(super) fn enter_all(&mut self) {
+        if !self.bulk.allowed || self.bulk.active.is_empty() {
             return;
         }
         self.bulk.cooldown = self.bulk.cooldown.saturating_sub(1);

@@ -22,27 +22,18 @@ pub struct VllmConfig {
     pub max_num_batched_tokens: u32,
     /// Maximum of prompt plus output tokens; longer outputs are cut. Default: no limit.
     pub max_model_len: u32,
-    /// Whether a prompt may be computed in several steps. Default: true.
-    pub enable_chunked_prefill: bool,
+    /// Division of prompts among steps.
+    pub prefill: PrefillConfig,
     /// Whether full blocks are kept for later prompts. Default: true.
     pub enable_prefix_caching: bool,
     /// Layer groups of models with sliding-window or state layers. Default: none.
     pub layer_groups: Option<LayerGroups>,
-    /// Maximum prompt chunk, in tokens, if other sequences exist; 0: the token budget. Default: 0.
-    pub long_prefill_token_threshold: u32,
-    /// Whether the chunk limit is at least the budget divided by the number of sequences. Default:
-    /// false.
-    pub long_prefill_token_threshold_adaptive: bool,
-    /// Steps between two steps with prompt tokens while sequences decode. Default: 1.
-    pub prefill_schedule_interval: u32,
     /// Order of the waiting queue. Default: first come, first served.
     pub policy: SchedulingPolicy,
     /// Whether the next step is scheduled while one runs. Default: true.
     pub async_scheduling: bool,
     /// Rule for the choice of the sequence to preempt. Default: the last admitted.
     pub victim: PreemptionVictim,
-    /// Whether a prompt waits until all of it fits (`scheduler_reserve_full_isl`). Default: true.
-    pub reserve_full_prompt: bool,
     /// Fraction of blocks kept free when a sequence joins a running batch. Default: 0.
     pub watermark: f64,
     /// Speculative decoding. Default: none.
@@ -51,16 +42,67 @@ pub struct VllmConfig {
     pub drafting: Option<Box<DraftLatency>>,
     /// Time per step to read offloaded weights from host memory. Default: zero.
     pub weights_from_host: Duration,
+    /// Limits of LoRA adapters. Default: no limits.
+    pub loras: LoraConfig,
+    /// Encoder of images and audio. Default: none; media count as ordinary tokens.
+    pub encoder: Option<Box<EncoderConfig>>,
+    /// Maximum length of the waiting queue. Default: no limit.
+    pub max_waiting: Option<usize>,
+    /// Transfer of prompts between prefill and decode engines.
+    pub transfer: TransferConfig,
+    /// Whether steps begin and end together with other ranks
+    /// ([`LockStep`](crate::lock_step::LockStep)). Default: false.
+    pub lock_step: bool,
+    /// Prefix cache in host memory. Default: none.
+    pub host_tier: Option<HostTierConfig>,
+    /// Selection of the events that the caller receives.
+    pub reporting: ReportingConfig,
+    /// Seed of the random acceptance of draft tokens.
+    pub seed: u64,
+}
+
+/// Configures the division of prompts among steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PrefillConfig {
+    /// Whether a prompt may be computed in several steps. Default: true.
+    pub enable_chunked_prefill: bool,
+    /// Maximum prompt chunk, in tokens, if other sequences exist; 0: the token budget. Default: 0.
+    pub long_prefill_token_threshold: u32,
+    /// Whether the chunk limit is at least the budget divided by the number of sequences. Default:
+    /// false.
+    pub long_prefill_token_threshold_adaptive: bool,
+    /// Steps between two steps with prompt tokens while sequences decode. Default: 1.
+    pub prefill_schedule_interval: u32,
+    /// Whether a prompt waits until all of it fits (`scheduler_reserve_full_isl`). Default: true.
+    pub reserve_full_prompt: bool,
+}
+
+impl Default for PrefillConfig {
+    fn default() -> Self {
+        Self {
+            enable_chunked_prefill: true,
+            long_prefill_token_threshold: 0,
+            long_prefill_token_threshold_adaptive: false,
+            prefill_schedule_interval: 1,
+            reserve_full_prompt: true,
+        }
+    }
+}
+
+/// Configures the limits of LoRA adapters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LoraConfig {
     /// Maximum number of LoRA adapters in one batch; 0: no limit. Default: 0.
     pub max_loras: u32,
     /// Number of adapters that need no reload, at least `max_loras`. Default: 0.
     pub max_cpu_loras: u32,
     /// Delay of a step per adapter that is not loaded. Default: zero.
-    pub lora_load: Duration,
-    /// Encoder of images and audio. Default: none; media count as ordinary tokens.
-    pub encoder: Option<Box<EncoderConfig>>,
-    /// Maximum length of the waiting queue. Default: no limit.
-    pub max_waiting: Option<usize>,
+    pub load_time: Duration,
+}
+
+/// Configures the transfer of prompts between prefill and decode engines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TransferConfig {
     /// Time to fetch a remote prompt: fixed, and per token. Default: zero.
     pub fetch: (Duration, Duration),
     /// Whether locally cached tokens are also fetched. Default: false.
@@ -68,11 +110,11 @@ pub struct VllmConfig {
     /// Time to keep the blocks of a prefilled prompt for a remote decode engine; `None`: not kept.
     /// Default: `None`.
     pub lease: Option<Duration>,
-    /// Whether steps begin and end together with other ranks
-    /// ([`LockStep`](crate::lock_step::LockStep)). Default: false.
-    pub lock_step: bool,
-    /// Prefix cache in host memory. Default: none.
-    pub host_tier: Option<HostTierConfig>,
+}
+
+/// Selects the events that the caller of the scheduler receives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReportingConfig {
     /// Whether block events are emitted. Default: false.
     pub kv_events: bool,
     /// Whether runs of single tokens are reported as one [`Event::Decoded`](crate::Event), for
@@ -81,8 +123,6 @@ pub struct VllmConfig {
     /// Whether admissions are recorded for
     /// [`Scheduler::take_admissions`](crate::Scheduler::take_admissions). Default: false.
     pub log_admissions: bool,
-    /// Seed of the random acceptance of draft tokens.
-    pub seed: u64,
 }
 
 /// Orders the waiting queue.
@@ -142,33 +182,23 @@ impl Default for VllmConfig {
             max_num_seqs: 256,
             max_num_batched_tokens: 8192,
             max_model_len: u32::MAX,
-            enable_chunked_prefill: true,
+            prefill: PrefillConfig::default(),
             enable_prefix_caching: true,
             layer_groups: None,
-            long_prefill_token_threshold: 0,
-            long_prefill_token_threshold_adaptive: false,
-            prefill_schedule_interval: 1,
             policy: SchedulingPolicy::default(),
             async_scheduling: true,
             victim: PreemptionVictim::default(),
-            reserve_full_prompt: true,
             watermark: 0.0,
             speculation: None,
             drafting: None,
             weights_from_host: Duration::ZERO,
-            max_loras: 0,
-            max_cpu_loras: 0,
-            lora_load: Duration::ZERO,
+            loras: LoraConfig::default(),
             encoder: None,
             max_waiting: None,
-            fetch: (Duration::ZERO, Duration::ZERO),
-            fetch_whole_prompt: false,
-            lease: None,
+            transfer: TransferConfig::default(),
             lock_step: false,
             host_tier: None,
-            kv_events: false,
-            run_lengths: false,
-            log_admissions: false,
+            reporting: ReportingConfig::default(),
             seed: 0,
         }
     }
@@ -186,7 +216,8 @@ impl VllmConfig {
         at_least_one("max_num_seqs", self.max_num_seqs)?;
         at_least_one("max_num_batched_tokens", self.max_num_batched_tokens)?;
         at_least_one("max_model_len", self.max_model_len)?;
-        at_least_one("prefill_schedule_interval", self.prefill_schedule_interval)?;
+        let interval = self.prefill.prefill_schedule_interval;
+        at_least_one("prefill_schedule_interval", interval)?;
         if let Some(tier) = &self.host_tier {
             within("host chunks", tier.chunks.into(), 1.0, MAX_BLOCKS)?;
             at_least_one("blocks_per_chunk", tier.blocks_per_chunk)?;
@@ -214,12 +245,31 @@ impl VllmConfig {
     /// The pattern names every setting, so that a new one does not compile until it is classified.
     pub(super) fn decodes_in_bulk(&self) -> bool {
         let Self {
-            run_lengths,
+            // Events of the cache and of admissions are the same in bulk.
+            reporting:
+                ReportingConfig {
+                    run_lengths,
+                    kv_events: _,
+                    log_admissions: _,
+                },
             // These steps yield several tokens of one sequence.
             speculation,
-            // These sequences alternate or wait for each other.
-            max_loras,
-            prefill_schedule_interval,
+            // These sequences alternate or wait for each other. Other settings of prefill and
+            // adapters concern waiting sequences.
+            loras:
+                LoraConfig {
+                    max_loras,
+                    max_cpu_loras: _,
+                    load_time: _,
+                },
+            prefill:
+                PrefillConfig {
+                    prefill_schedule_interval,
+                    enable_chunked_prefill: _,
+                    long_prefill_token_threshold: _,
+                    long_prefill_token_threshold_adaptive: _,
+                    reserve_full_prompt: _,
+                },
             // Each step offers the generated blocks to the host tier.
             host_tier,
             // The bulk keeps the sums over its batch that determine the step time.
@@ -238,23 +288,18 @@ impl VllmConfig {
             layer_groups: _,
             enable_prefix_caching: _,
             // These settings concern waiting sequences and prefill.
-            enable_chunked_prefill: _,
-            long_prefill_token_threshold: _,
-            long_prefill_token_threshold_adaptive: _,
             policy: _,
-            reserve_full_prompt: _,
             watermark: _,
-            max_cpu_loras: _,
-            lora_load: _,
             encoder: _,
             max_waiting: _,
-            fetch: _,
-            fetch_whole_prompt: _,
-            // These settings apply after the last token or outside of steps.
-            lease: _,
+            // These settings apply before the first token, after the last one or outside of steps.
+            transfer:
+                TransferConfig {
+                    fetch: _,
+                    fetch_whole_prompt: _,
+                    lease: _,
+                },
             lock_step: _,
-            kv_events: _,
-            log_admissions: _,
             seed: _,
         } = self;
         let one_token = speculation.as_ref().is_none_or(|s| s.accept.is_empty());
@@ -272,7 +317,7 @@ impl VllmConfig {
 
     pub(super) fn group_limits(&self) -> GroupLimits {
         let steps = self.steps_ahead();
-        let in_flight = match self.enable_chunked_prefill {
+        let in_flight = match self.prefill.enable_chunked_prefill {
             true => self.max_num_batched_tokens.saturating_mul(steps),
             false => u32::MAX,
         };
@@ -312,7 +357,7 @@ impl VllmConfig {
     }
 
     pub(super) fn kept_loras(&self) -> usize {
-        self.max_loras.max(self.max_cpu_loras) as usize
+        self.loras.max_loras.max(self.loras.max_cpu_loras) as usize
     }
 
     pub(super) fn drafts(&self) -> u32 {

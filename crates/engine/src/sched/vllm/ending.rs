@@ -36,7 +36,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let hands_over = seq.request.transfer == Transfer::RemoteDecode
             && !seq.table.is_empty()
             && !self.leases.holds(seq.id);
-        let Some(term) = self.config.lease.filter(|_| hands_over) else {
+        let Some(term) = self.config.transfer.lease.filter(|_| hands_over) else {
             return;
         };
         let (id, table) = (seq.id, std::mem::take(&mut seq.table));

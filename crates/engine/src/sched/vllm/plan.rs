@@ -62,7 +62,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let own = seq.own_drafts().map(|draft| u32::from(draft.proposed));
             new += own.unwrap_or_else(|| self.config.drafts());
         }
-        if self.config.long_prefill_token_threshold > 0 {
+        if self.config.prefill.long_prefill_token_threshold > 0 {
             new = new.min(self.longest_chunk());
         }
         // Drafts after the last planned token would be dropped, so they are not computed.
@@ -176,11 +176,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     fn note_lora(&mut self, slot: Slot, step: &mut Step) {
-        if self.config.max_loras > 0
+        if self.config.loras.max_loras > 0
             && let Some(lora) = self.seqs[slot].request.lora
             && self.loras.take(lora, self.config.kept_loras())
         {
-            step.loading += self.config.lora_load;
+            step.loading += self.config.loras.load_time;
         }
     }
 }

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 use vllm_sim_engine::SimTime;
-use vllm_sim_replay::load::{self, Format, LoadOptions};
+use vllm_sim_replay::load::{self, Format, LoadOptions, SessionOrder};
 use vllm_sim_replay::synth::{Arrivals, Lengths, RescheduledSource, SyntheticWorkload};
-use vllm_sim_replay::workload::{Prompt, Session, WorkloadSource};
+use vllm_sim_replay::workload::{Prompt, Session, TurnEvent, WorkloadSource};
 
 fn file(name: &str, text: &str) -> (TempDir, PathBuf) {
     let dir = TempDir::new().expect("a folder");
@@ -98,7 +98,7 @@ fn mooncake_rows_are_requests_and_sessions() {
         "equal ids, equal content"
     );
     let in_file_order = LoadOptions {
-        by_time: false,
+        session_order: SessionOrder::AsListed,
         ..LoadOptions::default()
     };
     let starts: Vec<f64> = shown(&read(text, &in_file_order).expect("is a trace"))
@@ -239,17 +239,18 @@ fn agents_wait_for_their_dependencies() {
         .map(|s| s.turns[0].request_id.as_deref().expect("has a name"))
         .collect();
     assert_eq!(names, ["root", "other", "child", "late"]);
-    let after: Vec<Vec<(u64, bool, u64)>> = sessions
+    use TurnEvent::{Completion, Dispatch};
+    let after: Vec<Vec<(u64, TurnEvent, u64)>> = sessions
         .iter()
         .map(|s| {
             s.after
                 .iter()
-                .map(|d| (d.session, d.completion, d.delay_ns))
+                .map(|d| (d.session, d.trigger, d.delay_ns))
                 .collect()
         })
         .collect();
-    assert_eq!(after[2], [(0, false, 1_000_000)]);
-    assert_eq!(after[3], [(0, true, 5_000_000), (2, false, 0)]);
+    assert_eq!(after[2], [(0, Dispatch, 1_000_000)]);
+    assert_eq!(after[3], [(0, Completion, 5_000_000), (2, Dispatch, 0)]);
     let run = |i: usize| match &sessions[i].turns[0].prompt {
         Prompt::Whole(runs) => runs[0].id,
         Prompt::Grown(_) => unreachable!("they are whole"),

@@ -18,10 +18,10 @@ use vllm_sim_engine::sched::mocker::MockerConfig;
 use vllm_sim_engine::sched::pool::PoolConfig;
 use vllm_sim_engine::sched::sglang::SglangConfig;
 use vllm_sim_engine::sched::vllm::VllmConfig;
-use vllm_sim_replay::outcome::{Outcome, Sink, Status, WorkerChange};
+use vllm_sim_replay::outcome::{Outcome, PoolRole, Sink, Status, WorkerChange};
 use vllm_sim_replay::synth::{Arrivals, Lengths, SyntheticWorkload};
 use vllm_sim_replay::workload::{
-    Dependency, Prompt, Session, TokenRun, Turn, WorkloadError, WorkloadSource,
+    Dependency, Prompt, Session, TokenRun, Turn, TurnEvent, WorkloadError, WorkloadSource,
 };
 use vllm_sim_replay::{
     KvConfig, PoolSpec, QueuePolicy, RouterConfig, ScorersConfig, Settings, Totals, TransferTime,
@@ -85,7 +85,7 @@ impl Sink for Notes {
         true
     }
 
-    fn worker(&mut self, at: SimTime, worker: u32, _: bool, change: WorkerChange) {
+    fn worker(&mut self, at: SimTime, worker: u32, _: PoolRole, change: WorkerChange) {
         self.workers.push((at.nanos(), worker, change));
     }
 }
@@ -313,14 +313,14 @@ fn a_session_waits_for_what_it_depends_on() {
     let mut list: Vec<Session> = requests(&[(0, 1, 100, 20), (0, 2, 100, 5), (0, 3, 100, 5)])
         .0
         .collect();
-    let after = |session, completion| Dependency {
+    let after = |session, trigger| Dependency {
         session,
         turn: 0,
-        completion,
+        trigger,
         delay_ns: 1_000,
     };
-    list[1].after = vec![after(0, true)];
-    list[2].after = vec![after(1, false)];
+    list[1].after = vec![after(0, TurnEvent::Completion)];
+    list[2].after = vec![after(1, TurnEvent::Dispatch)];
     list[2].id = Some(Arc::from("last"));
     let settings = settings(PoolSpec::new(vllm(100), 1, RouterConfig::RoundRobin));
     let source = Listed(list.clone().into_iter(), true);
@@ -329,7 +329,7 @@ fn a_session_waits_for_what_it_depends_on() {
     assert_eq!(by(1).arrival, by(0).ended + 1_000);
     assert_eq!(by(2).arrival, by(1).arrival + 1_000);
     // A dependency cycle never starts, and is reported by name.
-    list[0].after = vec![after(2, true)];
+    list[0].after = vec![after(2, TurnEvent::Completion)];
     let (notes, totals) = play(&settings, Listed(list.into_iter(), true));
     assert!(notes.seen.is_empty());
     assert_eq!(totals.stuck, ["0", "1", "last"]);

@@ -1,7 +1,7 @@
 //! Tests that independent workers produce the same sink calls as the loop over all workers.
 
 use super::*;
-use vllm_sim_replay::outcome::WorkerSample;
+use vllm_sim_replay::outcome::{PoolRole, WorkerSample};
 
 /// Hides that its sessions have one turn each, which disables the independent mode.
 struct Hidden<S>(S);
@@ -26,9 +26,8 @@ impl Sink for Calls {
     fn wants_tokens(&self) -> bool {
         true
     }
-    fn worker(&mut self, at: SimTime, worker: u32, prefill_pool: bool, change: WorkerChange) {
-        self.0
-            .push(format!("{at:?} {worker} {prefill_pool} {change:?}"));
+    fn worker(&mut self, at: SimTime, worker: u32, pool: PoolRole, change: WorkerChange) {
+        self.0.push(format!("{at:?} {worker} {pool:?} {change:?}"));
     }
     fn sample(&mut self, sample: &WorkerSample) {
         self.0.push(format!("{sample:?}"));

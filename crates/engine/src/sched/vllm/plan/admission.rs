@@ -59,10 +59,12 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return AdmissionTurn::Skip;
         }
         if let Some(lora) = self.seqs[slot].request.lora
-            && self.config.max_loras > 0
-            && !self
-                .loras
-                .admits(lora, self.seqs[slot].id, self.config.max_loras as usize)
+            && self.config.loras.max_loras > 0
+            && !self.loras.admits(
+                lora,
+                self.seqs[slot].id,
+                self.config.loras.max_loras as usize,
+            )
         {
             self.loras.deferred += 1;
             return AdmissionTurn::Skip;
@@ -171,7 +173,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         if new == 0 && self.aligns_chunks {
             return None;
         }
-        if !self.config.enable_chunked_prefill
+        if !self.config.prefill.enable_chunked_prefill
             && self.rules.min_first_chunk(seq, past, new) > pass.budget
         {
             // vLLM rejects such settings; here the sequence runs if it is alone in the step.
@@ -219,7 +221,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 self.pool.further_groups() * self.config.steps_ahead(),
             ),
         };
-        let reserve = self.config.reserve_full_prompt
+        let reserve = self.config.prefill.reserve_full_prompt
             || self.config.victim == PreemptionVictim::First
             || held;
         let seq = &self.seqs[slot];
@@ -289,7 +291,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             };
             pass.out.push_back((pass.now, event));
         }
-        if self.config.log_admissions {
+        if self.config.reporting.log_admissions {
             self.admissions.push(Admitted {
                 id,
                 at: pass.now,
@@ -314,8 +316,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return self.lacks_blocks(slot, pass);
         }
         self.waiting.remove(&self.seqs, slot);
-        let (fixed, per_token) = self.config.fetch;
-        let tokens = match self.config.fetch_whole_prompt {
+        let (fixed, per_token) = self.config.transfer.fetch;
+        let tokens = match self.config.transfer.fetch_whole_prompt {
             true => self.seqs[slot].prompt,
             false => new,
         };

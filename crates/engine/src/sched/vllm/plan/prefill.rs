@@ -19,11 +19,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         if all <= 1 {
             return u32::MAX;
         }
-        let share = match self.config.long_prefill_token_threshold_adaptive {
+        let share = match self.config.prefill.long_prefill_token_threshold_adaptive {
             true => self.config.max_num_batched_tokens / all.max(1),
             false => 0,
         };
-        self.config.long_prefill_token_threshold.max(share)
+        self.config.prefill.long_prefill_token_threshold.max(share)
     }
 
     /// Cuts a prompt chunk so that it ends where a state must be kept: at a block boundary, and at
@@ -39,7 +39,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let floor = |tokens: u32| tokens / size * size;
         let mut end = past + new;
         if end < all {
-            let most = match self.config.long_prefill_token_threshold {
+            let most = match self.config.prefill.long_prefill_token_threshold {
                 0 => self.config.max_num_batched_tokens,
                 threshold => threshold.min(self.config.max_num_batched_tokens),
             };
@@ -68,7 +68,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// Returns whether the next step postpones prompts.
     #[inline]
     pub(super) fn holds_prefill(&self) -> bool {
-        let interval = self.config.prefill_schedule_interval;
+        let interval = self.config.prefill.prefill_schedule_interval;
         if interval <= 1 || self.cadence.was_short || self.cadence.since >= interval - 1 {
             return false;
         }
@@ -81,7 +81,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// Updates the prefill cadence after a step was scheduled.
     #[inline]
     pub(super) fn note_prefill(&mut self, pass: &Pass) {
-        if self.config.prefill_schedule_interval <= 1 || pass.step.is_empty() {
+        if self.config.prefill.prefill_schedule_interval <= 1 || pass.step.is_empty() {
             return;
         }
         if !pass.holds_prefill {

@@ -62,7 +62,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     fn has_plain_decodes(&self) -> bool {
         self.config.drafts() == 0
             && !self.rules.draws_after_scheduling()
-            && self.config.max_loras == 0
+            && self.config.loras.max_loras == 0
     }
 
     /// Schedules consecutive sequences that decode into a block they already have. This is the hot

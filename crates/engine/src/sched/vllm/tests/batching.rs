@@ -81,7 +81,10 @@ fn running_sequences_are_served_before_waiting_ones() {
 fn without_chunks_a_prompt_waits_for_a_budget_that_holds_it() {
     let config = VllmConfig {
         max_num_batched_tokens: 64,
-        enable_chunked_prefill: false,
+        prefill: PrefillConfig {
+            enable_chunked_prefill: false,
+            ..PrefillConfig::default()
+        },
         ..config()
     };
     let log = play(
@@ -95,7 +98,10 @@ fn without_chunks_a_prompt_waits_for_a_budget_that_holds_it() {
 fn without_chunks_a_prompt_beyond_the_budget_runs_alone() {
     let config = VllmConfig {
         max_num_batched_tokens: 64,
-        enable_chunked_prefill: false,
+        prefill: PrefillConfig {
+            enable_chunked_prefill: false,
+            ..PrefillConfig::default()
+        },
         ..config()
     };
     let log = play(
@@ -108,7 +114,10 @@ fn without_chunks_a_prompt_beyond_the_budget_runs_alone() {
 #[test]
 fn chunks_are_cut_at_the_long_prefill_threshold() {
     let config = VllmConfig {
-        long_prefill_token_threshold: 50,
+        prefill: PrefillConfig {
+            long_prefill_token_threshold: 50,
+            ..PrefillConfig::default()
+        },
         ..config()
     };
     let log = play(
@@ -121,7 +130,10 @@ fn chunks_are_cut_at_the_long_prefill_threshold() {
 #[test]
 fn a_single_prompt_is_not_limited_by_the_threshold() {
     let config = VllmConfig {
-        long_prefill_token_threshold: 50,
+        prefill: PrefillConfig {
+            long_prefill_token_threshold: 50,
+            ..PrefillConfig::default()
+        },
         ..config()
     };
     let log = play(config, submits(vec![(0, seq(1, 100, 1))]));
@@ -131,8 +143,11 @@ fn a_single_prompt_is_not_limited_by_the_threshold() {
 #[test]
 fn an_adaptive_threshold_leaves_each_sequence_a_share() {
     let config = VllmConfig {
-        long_prefill_token_threshold: 50,
-        long_prefill_token_threshold_adaptive: true,
+        prefill: PrefillConfig {
+            long_prefill_token_threshold: 50,
+            long_prefill_token_threshold_adaptive: true,
+            ..PrefillConfig::default()
+        },
         max_num_batched_tokens: 200,
         ..config()
     };
@@ -143,7 +158,10 @@ fn an_adaptive_threshold_leaves_each_sequence_a_share() {
 #[test]
 fn prompts_wait_for_their_step_while_others_decode() {
     let config = VllmConfig {
-        prefill_schedule_interval: 3,
+        prefill: PrefillConfig {
+            prefill_schedule_interval: 3,
+            ..PrefillConfig::default()
+        },
         ..config()
     };
     let log = play(
@@ -235,7 +253,10 @@ fn drafts_of_a_sequence_override_acceptance_rates() {
 #[test]
 fn a_request_beyond_max_loras_waits_and_others_pass() {
     let config = VllmConfig {
-        max_loras: 1,
+        loras: LoraConfig {
+            max_loras: 1,
+            ..LoraConfig::default()
+        },
         ..config()
     };
     let lora = |id, lora| Sequence {
@@ -262,8 +283,11 @@ fn with_lora(id: u64, lora: u32, output: u32) -> Sequence {
 #[test]
 fn a_batch_waits_for_an_adapter_without_a_slot() {
     let config = VllmConfig {
-        max_loras: 1,
-        lora_load: Duration::from_millis(100),
+        loras: LoraConfig {
+            max_loras: 1,
+            load_time: Duration::from_millis(100),
+            ..LoraConfig::default()
+        },
         ..config()
     };
     let log = play(
@@ -287,7 +311,10 @@ fn a_batch_waits_for_an_adapter_without_a_slot() {
 #[test]
 fn a_steady_stream_of_one_adapter_does_not_starve_another() {
     let config = VllmConfig {
-        max_loras: 1,
+        loras: LoraConfig {
+            max_loras: 1,
+            ..LoraConfig::default()
+        },
         ..config()
     };
     // One arrives every 5 ms and runs for longer, so the adapter of 1000 would never be free.
@@ -303,7 +330,10 @@ fn a_steady_stream_of_one_adapter_does_not_starve_another() {
 #[test]
 fn a_sequence_that_waits_for_an_adapter_is_deferred() {
     let mut engine = Vllm::new(VllmConfig {
-        max_loras: 1,
+        loras: LoraConfig {
+            max_loras: 1,
+            ..LoraConfig::default()
+        },
         ..config()
     })
     .unwrap();

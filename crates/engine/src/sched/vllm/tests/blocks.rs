@@ -35,7 +35,10 @@ fn a_prompt_waits_until_all_of_it_fits_though_its_first_chunk_would() {
     let tight = |reserve_full_prompt| VllmConfig {
         num_gpu_blocks: 5,
         max_num_batched_tokens: 48,
-        reserve_full_prompt,
+        prefill: PrefillConfig {
+            reserve_full_prompt,
+            ..PrefillConfig::default()
+        },
         ..config()
     };
     let inputs = || submits(vec![(0, seq(1, 32, 3)), (0, seq(2, 64, 1))]);
@@ -203,7 +206,10 @@ fn the_watermark_is_a_fraction_of_all_blocks_with_the_null_block() {
 #[test]
 fn block_events_are_emitted_at_the_end_of_their_step() {
     let config = VllmConfig {
-        kv_events: true,
+        reporting: ReportingConfig {
+            kv_events: true,
+            ..ReportingConfig::default()
+        },
         num_gpu_blocks: 3,
         ..config()
     };
@@ -227,7 +233,10 @@ fn block_events_are_emitted_at_the_end_of_their_step() {
 #[test]
 fn a_remote_prompt_is_fetched_and_its_last_token_costs_a_decode() {
     let config = VllmConfig {
-        fetch: (Duration::from_millis(5), Duration::from_micros(100)),
+        transfer: TransferConfig {
+            fetch: (Duration::from_millis(5), Duration::from_micros(100)),
+            ..TransferConfig::default()
+        },
         ..config()
     };
     let remote = Sequence {
@@ -309,7 +318,10 @@ fn a_block_whose_name_looks_ahead_is_stored_when_what_follows_is_there() {
             accept: vec![1.0],
             drops_last_block: false,
         }),
-        kv_events: true,
+        reporting: ReportingConfig {
+            kv_events: true,
+            ..ReportingConfig::default()
+        },
         ..config()
     };
     let mut ahead = planned(1, 7, 32, 4);

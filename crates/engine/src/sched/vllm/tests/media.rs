@@ -49,7 +49,10 @@ fn a_chunk_ends_before_an_item_that_finds_no_room() {
 #[test]
 fn a_sequence_without_room_is_overtaken() {
     let config = VllmConfig {
-        long_prefill_token_threshold: 16,
+        prefill: PrefillConfig {
+            long_prefill_token_threshold: 16,
+            ..PrefillConfig::default()
+        },
         ..encoder(100, 30)
     };
     let inputs = vec![
