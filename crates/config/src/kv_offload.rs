@@ -307,13 +307,17 @@ impl Offloader {
                 return Err(self.bad(v, key, &expected));
             }
         }
-        for key in [
-            "cache_policy_module_path",
-            "spec_module_path",
-            "secondary_tiers",
+        for (key, reason) in [
+            (
+                "cache_policy_module_path",
+                "code that is loaded from a module",
+            ),
+            ("spec_module_path", "code that is loaded from a module"),
+            ("secondary_tiers", "a tier behind CPU memory"),
         ] {
             if self.extra.contains_key(key) {
-                return Err(self.bad(v, key, "nothing: no code but vLLM's own is simulated"));
+                let words = format!("kv_connector_extra_config.{key}: {reason} is not simulated");
+                return Err(v.wrong(words, &kv::KV_TRANSFER_CONFIG));
             }
         }
         if self.switch(v, "lazy_offload")?.unwrap_or(false) {
@@ -369,7 +373,7 @@ impl Offloader {
         let tokens = self.number(v, "block_size")?;
         let (key, chunk) = match (blocks, tokens) {
             (Some(_), Some(_)) => {
-                return Err(self.bad(v, "block_size", "nothing beside blocks_per_chunk"));
+                return Err(self.bad(v, "block_size", "to be set together with blocks_per_chunk"));
             }
             (Some(blocks), None) => ("blocks_per_chunk", blocks),
             (None, Some(tokens)) => ("block_size", tokens / f64::from(block_size.max(1))),

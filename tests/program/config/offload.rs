@@ -252,6 +252,12 @@ fn tiers_that_are_not_simulated_are_refused_by_name() {
     ] {
         let words = [model, &["--kv-transfer-config", &config]].concat();
         let refused = served(&words).unwrap_err().to_string();
-        assert!(refused.contains("secondary_tiers"), "{refused}");
+        assert_eq!(
+            refused,
+            format!(
+                "kv_connector_extra_config.secondary_tiers: a tier behind CPU memory is not \
+                 simulated (--kv-transfer-config is {config:?}, from command line)"
+            )
+        );
     }
 }
