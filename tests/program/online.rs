@@ -241,6 +241,30 @@ fn failures_are_outcomes_in_the_servers_words() {
     }
 }
 
+/// `max_new_tokens` of the server's generation configuration caps `max_tokens`, as in vLLM.
+#[test]
+fn an_answer_with_too_few_tokens_is_a_failed_request() {
+    let sim = Sim::start(&["--override-generation-config={\"max_new_tokens\":4}"]);
+    for api in [Api::Completions, Api::Chat] {
+        let workload = SyntheticWorkload {
+            sessions: 3,
+            input: Lengths::Constant(60),
+            output: Lengths::Constant(20),
+            ..SyntheticWorkload::default()
+        };
+        let options = OnlineOptions {
+            api,
+            ..sim.options()
+        };
+        let (report, _) = online(workload, &options);
+        let counts = ["completed_requests", "failed_requests"].map(|key| report.number(key));
+        assert_eq!(counts, [0.0, 3.0], "{api:?}");
+        let table = report.table(None);
+        let line = "First failure: 4 of 20 tokens came (finish_reason length)";
+        assert!(table.contains(line), "{table}");
+    }
+}
+
 #[test]
 fn the_time_limit_leaves_requests_incomplete() {
     let sim = Sim::start(&["--time-to-first-token=30s", "--scheduler=pool"]);
