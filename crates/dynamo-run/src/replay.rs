@@ -1,6 +1,6 @@
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::outcome::{Outcome, Sink, Status};
-use vllm_sim_replay::report::{Collector, KeptRecords, Report, ReportOptions, RunTotals};
+use vllm_sim_replay::report::{Collector, KeptRecords, Report, ReportOptions, RunTotals, UserRate};
 use vllm_sim_replay::workload::WorkloadSource;
 use vllm_sim_replay::{ArrivalPacing, PoolSpec, RouterConfig, Settings};
 
@@ -48,7 +48,8 @@ pub(super) fn play(
             true => KeptRecords::All,
             false => KeptRecords::None,
         },
-        drawn_requests: 0,
+        user_rate: UserRate::PerGap,
+        ..ReportOptions::default()
     });
     let totals = vllm_sim_replay::run(&settings, source, &mut Finished(&mut collector))?;
     Ok(collector.finish(&RunTotals {

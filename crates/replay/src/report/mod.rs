@@ -75,6 +75,17 @@ pub enum KeptRecords {
     All,
 }
 
+/// Samples of `output_token_throughput_per_user`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UserRate {
+    /// The inverse of a request's mean gap between tokens, as in AIPerf.
+    PerRequest,
+    /// The inverse of each gap above zero, as in Dynamo's replay.
+    ///
+    /// Falls if a step yields several tokens, however fast the request is.
+    PerGap,
+}
+
 /// Options of a [`Collector`].
 #[derive(Debug, Clone, Copy)]
 pub struct ReportOptions {
@@ -84,6 +95,8 @@ pub struct ReportOptions {
     pub records: KeptRecords,
     /// Maximum number of requests whose phases are kept for the HTML page. Default 0.
     pub drawn_requests: usize,
+    /// Samples of tokens per second and user. Default [`UserRate::PerRequest`].
+    pub user_rate: UserRate,
 }
 
 impl Default for ReportOptions {
@@ -92,6 +105,7 @@ impl Default for ReportOptions {
             slo: Slo::default(),
             records: KeptRecords::All,
             drawn_requests: 0,
+            user_rate: UserRate::PerRequest,
         }
     }
 }
@@ -247,6 +261,9 @@ impl Collector {
         let itl = (gaps > 0).then(|| (ms(last) - ms(first)) / f64::from(gaps));
         if let Some(itl) = itl {
             self.tpot.add(itl, 1);
+            if self.options.user_rate == UserRate::PerRequest && itl > 0.0 {
+                self.rates.add(1e3 / itl, 1);
+            }
         }
         if let Some(second) = outcome.second {
             self.ttst.add(ms(second) - ms(first), 1);
@@ -434,7 +451,7 @@ impl Sink for Collector {
     fn gaps(&mut self, nanos: u64, times: u64) {
         let ms = nanos as f64 / 1e6;
         self.gaps.add(ms, times);
-        if nanos > 0 {
+        if self.options.user_rate == UserRate::PerGap && nanos > 0 {
             self.rates.add(1e3 / ms, times);
         }
     }
