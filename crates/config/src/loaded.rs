@@ -285,7 +285,7 @@ impl Loaded {
         let config = config.map_err(|error| match settings.warnings.is_empty() {
             true => error,
             // A misspelt key may be the cause of the error.
-            false => ConfigError::Warn {
+            false => ConfigError::Warned {
                 error: Box::new(error),
                 warnings: settings.warnings.clone(),
             },

@@ -1,7 +1,7 @@
 //! Warnings about settings that have no effect in combination with others.
 
 use super::values::Values;
-use super::{Compat, Config, LatencySource, Role, SchedulerKind, closest, flags};
+use super::{Compat, Config, LatencySource, SchedulerKind, ServingRole, closest, flags};
 use vllm_sim_service::fault::{KV_LOAD_FAILURE, StreamFault};
 
 const DELAYS: [&str; 7] = [
@@ -24,7 +24,7 @@ pub(super) fn warn(config: &Config, v: &Values) {
     // In llm-d mode, requests load prompts without a configured connector.
     let loads = config.kv_transfer.is_some()
         || engine.kv_offload.is_some()
-        || engine.role == Role::Decode
+        || engine.role == ServingRole::Decode
         || config.model.compat == Compat::Llmd;
     let rules: [(&[&str], bool, &str); 3] = [
         (

@@ -29,7 +29,7 @@ pub(super) type Errors = BTreeMap<&'static str, f64>;
 pub struct Validation {
     /// Runs in the order of their files.
     pub runs: Vec<ValidatedRun>,
-    /// Skipped runs that cannot be predicted, with the reason.
+    /// Skipped runs, with the error of each.
     pub left_out: Vec<(String, String)>,
 }
 
