@@ -71,6 +71,7 @@ mod llmd_events;
 mod llmd_lenient;
 mod llmd_peer;
 mod load_failures;
+mod log;
 mod logprobs;
 mod media;
 mod ops;
