@@ -259,7 +259,7 @@ fn an_answer_with_too_few_tokens_is_a_failed_request() {
         let (report, _) = online(workload, &options);
         let counts = ["completed_requests", "failed_requests"].map(|key| report.number(key));
         assert_eq!(counts, [0.0, 3.0], "{api:?}");
-        let table = report.table(None);
+        let table = report.table();
         let line = "First failure: 4 of 20 tokens came (finish_reason length)";
         assert!(table.contains(line), "{table}");
     }
@@ -353,7 +353,7 @@ fn the_clock_of_a_request_starts_when_it_was_to_be_sent() {
     assert!(report.number("max_ttft_ms") >= 255.0);
     assert!(report.number("max_schedule_lateness_ms") >= 195.0);
     assert!(report.number("median_ttft_from_send_ms") < report.number("median_ttft_ms") - 50.0);
-    assert!(report.table(None).contains("Sent behind schedule (ms)"));
+    assert!(report.table().contains("Sent behind schedule (ms)"));
 }
 
 /// More prompts than there are letters, each of one block again and again.

@@ -41,6 +41,7 @@ pub(super) fn play(
         seed,
         sample_every: None,
         threads: 1,
+        without_tokens: Status::Completed,
     };
     let mut collector = Collector::new(ReportOptions {
         slo: setup.sla,

@@ -291,7 +291,6 @@ impl Collector {
                 ("E2E", curve(&mut self.e2e)),
             ],
             summary,
-            events: None,
             captured: self.options.records != KeptRecords::None,
             left_out: self.left_out,
             first_error: self.first_error,
@@ -504,8 +503,6 @@ pub struct Report {
     pub over_time: OverTime,
     /// Phases of requests on workers.
     pub spans: RequestSpans,
-    /// Number of simulated events, if known: requests sent and wakeups of engines.
-    pub events: Option<u64>,
     captured: bool,
     /// Number of requests from which records are omitted, if they are.
     left_out: Option<usize>,
@@ -540,8 +537,8 @@ impl Report {
     }
 
     /// Renders the table of latencies, followed by the totals of the run.
-    pub fn table(&self, wall: Option<std::time::Duration>) -> String {
-        let mut table = table::table(&self.summary, wall, self.events);
+    pub fn table(&self) -> String {
+        let mut table = table::table(&self.summary);
         if let Some(error) = &self.first_error {
             table.push_str(&format!("First failure: {error}\n"));
         }

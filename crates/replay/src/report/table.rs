@@ -2,7 +2,6 @@
 //! of a request.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use serde_json::{Map, Value};
 
@@ -62,11 +61,7 @@ pub(crate) fn number(value: f64) -> String {
     format!("{sign}{grouped}.{places}")
 }
 
-pub(super) fn table(
-    summary: &Map<String, Value>,
-    wall: Option<Duration>,
-    events: Option<u64>,
-) -> String {
+pub(super) fn table(summary: &Map<String, Value>) -> String {
     let value = |key: &str| summary.get(key).and_then(Value::as_f64);
     // Only requests over HTTP have send times.
     let is_known = |key: &str| !key.contains("_send_") && !key.starts_with("schedule_");
@@ -93,13 +88,6 @@ pub(super) fn table(
     let mut line = |label: &str, shown: String| {
         let _ = writeln!(text, "{label}: {shown}");
     };
-    if let Some(wall) = wall {
-        line("Wall time (s)", number(wall.as_secs_f64()));
-        if let Some(events) = events {
-            let per_second = events as f64 / wall.as_secs_f64().max(1e-9);
-            line("Events per second of wall time", number(per_second));
-        }
-    }
     let seconds = value("duration_ms").unwrap_or(0.0) / 1e3;
     line("Duration (s)", number(seconds));
     let ratio = |key: &str| format!("{:.4}", value(key).unwrap_or(0.0));

@@ -184,7 +184,7 @@ fn the_table_has_the_rows_that_users_know() {
         e2e_ms: Some(1000.0),
         ..Slo::default()
     });
-    let table = report.table(None);
+    let table = report.table();
     for line in [
         "│ Time to First Token (ms)                           │ 35.00 │ 20.00 │ 50.00 │ 50.00 │ 50.00 │ 50.00 │ 50.00 │ 15.00 │",
         "│ Inter Token Latency (ms)                           │ 19.17 │ 15.00 │ 23.33 │",
@@ -296,7 +296,7 @@ fn an_empty_run_has_a_report_of_zeros() {
     let report = Collector::new(ReportOptions::default()).finish(&facts(0));
     assert_eq!(report.number("mean_ttft_ms"), 0.0);
     assert_eq!(report.number("request_throughput_rps"), 0.0);
-    assert!(report.table(None).contains("N/A"));
+    assert!(report.table().contains("N/A"));
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn from_a_number_of_requests_on_records_are_left_out() {
         let report = collector.finish(&facts(requests));
         (
             serde_json::to_value(&report).expect("is JSON"),
-            report.table(None),
+            report.table(),
         )
     };
     let (json, table) = of(2);
