@@ -241,10 +241,13 @@ fn failures_are_outcomes_in_the_servers_words() {
     }
 }
 
-/// `max_new_tokens` of the server's generation configuration caps `max_tokens`, as in vLLM.
+/// A scripted reply ends where its text does.
 #[test]
 fn an_answer_with_too_few_tokens_is_a_failed_request() {
-    let sim = Sim::start(&["--override-generation-config={\"max_new_tokens\":4}"]);
+    let folder = tempfile::tempdir().expect("there is room");
+    let script = folder.path().join("replies.yaml");
+    std::fs::write(&script, "- say: Once.\n").expect("is written");
+    let sim = Sim::start(&[&format!("--replies={}", script.display())]);
     for api in [Api::Completions, Api::Chat] {
         let workload = SyntheticWorkload {
             sessions: 3,
@@ -260,7 +263,7 @@ fn an_answer_with_too_few_tokens_is_a_failed_request() {
         let counts = ["completed_requests", "failed_requests"].map(|key| report.number(key));
         assert_eq!(counts, [0.0, 3.0], "{api:?}");
         let table = report.table();
-        let line = "First failure: 4 of 20 tokens came (finish_reason length)";
+        let line = "First failure: 4 of 20 tokens came (finish_reason stop)";
         assert!(table.contains(line), "{table}");
     }
 }
