@@ -263,7 +263,7 @@ fn an_answer_with_too_few_tokens_is_a_failed_request() {
         let counts = ["completed_requests", "failed_requests"].map(|key| report.number(key));
         assert_eq!(counts, [0.0, 3.0], "{api:?}");
         let table = report.table();
-        let line = "First failure: 4 of 20 tokens came (finish_reason stop)";
+        let line = " of 20 tokens came (finish_reason stop)\n";
         assert!(table.contains(line), "{table}");
     }
 }
